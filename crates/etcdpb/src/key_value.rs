@@ -1,0 +1,233 @@
+//! `mvccpb.KeyValue` on the wire, encoded straight from a [`Record`].
+
+use bytes::{Buf, BufMut, Bytes};
+use prost::encoding::{self, DecodeContext, WireType};
+use prost::{DecodeError, Message};
+
+use crate::Record;
+
+/// A key-value pair as it travels: a stored record, a stored record without
+/// its value (`keys_only`), or one that was decoded.
+#[derive(Clone, Debug)]
+pub struct KeyValue(Form);
+
+#[derive(Clone, Debug)]
+enum Form {
+    Stored(Record),
+    KeyOnly(Record),
+    Plain(Box<Plain>),
+}
+
+#[derive(Clone, Debug, Default)]
+struct Plain {
+    key: Bytes,
+    create_revision: i64,
+    mod_revision: i64,
+    version: i64,
+    value: Bytes,
+    lease: i64,
+}
+
+impl From<Record> for KeyValue {
+    fn from(record: Record) -> Self {
+        KeyValue(Form::Stored(record))
+    }
+}
+
+impl KeyValue {
+    /// The pair of `record` with its value left out.
+    pub fn key_only(record: Record) -> Self {
+        KeyValue(Form::KeyOnly(record))
+    }
+
+    /// The key's bytes.
+    pub fn key(&self) -> &[u8] {
+        match &self.0 {
+            Form::Stored(r) | Form::KeyOnly(r) => r.key().as_bytes(),
+            Form::Plain(p) => &p.key,
+        }
+    }
+
+    /// The value's bytes; empty when left out.
+    pub fn value(&self) -> &[u8] {
+        match &self.0 {
+            Form::Stored(r) => r.value(),
+            Form::KeyOnly(_) => &[],
+            Form::Plain(p) => &p.value,
+        }
+    }
+
+    /// Revision at which the key was created; 0 in the event of a deletion.
+    pub fn create_revision(&self) -> i64 {
+        self.numbers().0
+    }
+
+    /// Revision of the last change.
+    pub fn mod_revision(&self) -> i64 {
+        self.numbers().1
+    }
+
+    /// Number of writes since creation; 0 in the event of a deletion.
+    pub fn version(&self) -> i64 {
+        self.numbers().2
+    }
+
+    /// The lease to which the pair is attached, or 0.
+    pub fn lease(&self) -> i64 {
+        self.numbers().3
+    }
+
+    /// create revision, mod revision, version, lease
+    fn numbers(&self) -> (i64, i64, i64, i64) {
+        match &self.0 {
+            Form::Stored(r) | Form::KeyOnly(r) => {
+                (r.create_revision(), r.mod_revision(), r.version(), r.lease())
+            }
+            Form::Plain(p) => (p.create_revision, p.mod_revision, p.version, p.lease),
+        }
+    }
+
+    fn plain_mut(&mut self) -> &mut Plain {
+        if !matches!(self.0, Form::Plain(_)) {
+            let (create_revision, mod_revision, version, lease) = self.numbers();
+            let key = Bytes::copy_from_slice(self.key());
+            let value = Bytes::copy_from_slice(self.value());
+            let plain = Plain { key, create_revision, mod_revision, version, value, lease };
+            self.0 = Form::Plain(Box::new(plain));
+        }
+        match &mut self.0 {
+            Form::Plain(p) => p,
+            _ => unreachable!("converted above"),
+        }
+    }
+}
+
+impl Default for KeyValue {
+    fn default() -> Self {
+        KeyValue(Form::Plain(Box::default()))
+    }
+}
+
+impl PartialEq for KeyValue {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+            && self.value() == other.value()
+            && self.numbers() == other.numbers()
+    }
+}
+
+impl Eq for KeyValue {}
+
+impl std::hash::Hash for KeyValue {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+        self.value().hash(state);
+        self.numbers().hash(state);
+    }
+}
+
+impl Message for KeyValue {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        let (create, modified, version, lease) = self.numbers();
+        put_bytes(1, self.key(), buf);
+        put_int64(2, create, buf);
+        put_int64(3, modified, buf);
+        put_int64(4, version, buf);
+        put_bytes(5, self.value(), buf);
+        put_int64(6, lease, buf);
+    }
+
+    fn encoded_len(&self) -> usize {
+        let (create, modified, version, lease) = self.numbers();
+        bytes_len(self.key())
+            + int64_len(create)
+            + int64_len(modified)
+            + int64_len(version)
+            + bytes_len(self.value())
+            + int64_len(lease)
+    }
+
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        let plain = self.plain_mut();
+        match tag {
+            1 => encoding::bytes::merge(wire_type, &mut plain.key, buf, ctx),
+            2 => encoding::int64::merge(wire_type, &mut plain.create_revision, buf, ctx),
+            3 => encoding::int64::merge(wire_type, &mut plain.mod_revision, buf, ctx),
+            4 => encoding::int64::merge(wire_type, &mut plain.version, buf, ctx),
+            5 => encoding::bytes::merge(wire_type, &mut plain.value, buf, ctx),
+            6 => encoding::int64::merge(wire_type, &mut plain.lease, buf, ctx),
+            _ => encoding::skip_field(wire_type, tag, buf, ctx),
+        }
+    }
+
+    fn clear(&mut self) {
+        *self = KeyValue::default();
+    }
+}
+
+// proto3 leaves out what equals the default; all field numbers here are below
+// 16, so a field's key takes one byte.
+fn put_bytes(tag: u32, bytes: &[u8], buf: &mut impl BufMut) {
+    if !bytes.is_empty() {
+        encoding::encode_key(tag, WireType::LengthDelimited, buf);
+        encoding::encode_varint(bytes.len() as u64, buf);
+        buf.put_slice(bytes);
+    }
+}
+
+fn bytes_len(bytes: &[u8]) -> usize {
+    if bytes.is_empty() {
+        return 0;
+    }
+    1 + encoding::encoded_len_varint(bytes.len() as u64) + bytes.len()
+}
+
+fn put_int64(tag: u32, value: i64, buf: &mut impl BufMut) {
+    if value != 0 {
+        encoding::encode_key(tag, WireType::Varint, buf);
+        encoding::encode_varint(value as u64, buf);
+    }
+}
+
+fn int64_len(value: i64) -> usize {
+    if value == 0 { 0 } else { 1 + encoding::encoded_len_varint(value as u64) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Key;
+
+    fn record() -> Record {
+        Record::put(Key::new(b"/a"), b"value", 3, 300, 7, -5)
+    }
+
+    #[test]
+    fn decodes_what_it_encodes() {
+        let stored = KeyValue::from(record());
+        let decoded = KeyValue::decode(&stored.encode_to_vec()[..]).unwrap();
+        assert_eq!(stored, decoded);
+        assert_eq!(stored.encoded_len(), decoded.encode_to_vec().len());
+        assert_eq!(decoded.lease(), -5);
+    }
+
+    #[test]
+    fn a_tombstone_carries_only_key_and_revision() {
+        let gone = KeyValue::from(Record::tombstone(Key::new(b"/a"), 9));
+        assert_eq!(gone.encode_to_vec(), [0x0a, 2, b'/', b'a', 0x18, 9]);
+    }
+
+    #[test]
+    fn keys_only_leaves_the_value_out() {
+        let kv = KeyValue::key_only(record());
+        let decoded = KeyValue::decode(&kv.encode_to_vec()[..]).unwrap();
+        assert_eq!(decoded.value(), b"");
+        assert_eq!((decoded.key(), decoded.version()), (&b"/a"[..], 7));
+    }
+}

@@ -1,0 +1,26 @@
+//! The etcd v3 API on the wire: messages, services, and the layout of a stored
+//! key-value pair.
+//!
+//! All messages but one are generated from `proto/etcd`. [`KeyValue`] is
+//! written by hand: it wraps a [`Record`], the form in which the store keeps a
+//! pair, so that a reply is encoded straight from memory that is shared with
+//! the store and never copied in between.
+
+mod key_value;
+mod record;
+
+pub use key_value::KeyValue;
+pub use record::{Key, Record};
+
+/// Generated messages of package `mvccpb`.
+#[allow(clippy::all, missing_docs)]
+pub mod mvccpb {
+    pub use crate::KeyValue;
+    tonic::include_proto!("mvccpb");
+}
+
+/// Generated messages and services of package `etcdserverpb`.
+#[allow(clippy::all, missing_docs)]
+pub mod rpc {
+    tonic::include_proto!("etcdserverpb");
+}

@@ -1,0 +1,57 @@
+//! What happened, in order, since the last compaction.
+
+use std::collections::VecDeque;
+
+use etcdpb::Record;
+
+/// One change of one key.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// The key after the change; a tombstone if it was deleted.
+    pub record: Record,
+    /// The key before the revision of the change, if it existed then.
+    pub previous: Option<Record>,
+}
+
+impl Event {
+    /// The revision of the change.
+    pub fn revision(&self) -> i64 {
+        self.record.mod_revision()
+    }
+}
+
+/// The changes since the last compaction, oldest first.
+#[derive(Default)]
+pub(crate) struct History {
+    events: VecDeque<Event>,
+}
+
+impl History {
+    pub(crate) fn push(&mut self, event: Event) {
+        debug_assert!(self.events.back().is_none_or(|last| last.revision() <= event.revision()));
+        self.events.push_back(event);
+    }
+
+    /// The events of `revision` and later.
+    pub(crate) fn since(&self, revision: i64) -> impl Iterator<Item = &Event> {
+        let from = self.events.partition_point(|event| event.revision() < revision);
+        self.events.range(from..)
+    }
+
+    pub(crate) fn pop_front(&mut self) {
+        self.events.pop_front();
+        // Give memory back after a burst, with room left to grow again.
+        if self.events.capacity() > 4096 && self.events.len() < self.events.capacity() / 4 {
+            self.events.shrink_to(self.events.capacity() / 2);
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// The event at `position`, counted from the oldest.
+    pub(crate) fn get(&self, position: usize) -> Option<&Event> {
+        self.events.get(position)
+    }
+}

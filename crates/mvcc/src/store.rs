@@ -1,0 +1,189 @@
+//! The state itself, and the few primitive changes from which everything else
+//! is made.
+
+use etcdpb::Record;
+
+use crate::effect::Effect;
+use crate::history::{Event, History};
+use crate::index::Index;
+use crate::lease::{Lease, Leases};
+
+/// What a record costs beyond the bytes of key and value, roughly: its
+/// counters, its share of the index and its place in the history.
+const RECORD_OVERHEAD_BYTES: i64 = 144;
+
+/// Keys, their history, and leases.
+pub struct Store {
+    pub(crate) index: Index,
+    pub(crate) history: History,
+    pub(crate) leases: Leases,
+    pub(crate) revision: i64,
+    pub(crate) compacted: i64,
+    collector: Collector,
+    stats: Stats,
+}
+
+/// Where [`Store::collect`] stands.
+struct Collector {
+    /// What nobody can read at this revision is gone.
+    done: i64,
+    /// The revision that `done` will be after the pass under way. A pass keeps
+    /// its target even when a later one would be allowed by now.
+    target: i64,
+    /// Events of `target` itself that the pass has visited. They can still be
+    /// watched and stay; those before them are dropped as they are visited.
+    visited: usize,
+}
+
+/// Sizes of the state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Keys that exist now.
+    pub live_keys: i64,
+    /// Bytes of all records that can be read, their overhead included.
+    pub total_bytes: i64,
+    /// The share of `total_bytes` that existing keys have now.
+    pub live_bytes: i64,
+    /// Events kept for watchers.
+    pub events: i64,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Store {
+            index: Index::default(),
+            history: History::default(),
+            leases: Leases::default(),
+            // As etcd: an empty store is at revision 1, and "never compacted"
+            // is -1, so that compacting revision 0 is allowed once.
+            revision: 1,
+            compacted: -1,
+            collector: Collector { done: -1, target: -1, visited: 0 },
+            stats: Stats::default(),
+        }
+    }
+}
+
+/// A replayed effect contradicts the state that it is applied to.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("revision {found} follows revision {current}")]
+pub struct OutOfOrder {
+    found: i64,
+    current: i64,
+}
+
+impl Store {
+    /// The revision of the last change.
+    pub fn revision(&self) -> i64 {
+        self.revision
+    }
+
+    /// The first revision that can still be read; -1 before any compaction.
+    pub fn compacted(&self) -> i64 {
+        self.compacted
+    }
+
+    /// Current sizes.
+    pub fn stats(&self) -> Stats {
+        Stats { events: self.history.len() as i64, ..self.stats }
+    }
+
+    /// The lease with this ID.
+    pub fn lease(&self, id: i64) -> Option<&Lease> {
+        self.leases.get(id)
+    }
+
+    /// All leases, in no order.
+    pub fn leases(&self) -> impl Iterator<Item = (i64, &Lease)> {
+        self.leases.iter()
+    }
+
+    /// The events of `revision` and later, in order. Those before the last
+    /// compaction may be missing; whoever asks compares with
+    /// [`Store::compacted`] under the same borrow.
+    pub fn events_since(&self, revision: i64) -> impl Iterator<Item = &Event> {
+        self.history.since(revision)
+    }
+
+    /// Repeats an effect that was read from the log.
+    pub fn replay(&mut self, effect: Effect) -> Result<(), OutOfOrder> {
+        match effect {
+            Effect::Write(record) => {
+                let found = record.mod_revision();
+                if found < self.revision {
+                    return Err(OutOfOrder { found, current: self.revision });
+                }
+                self.revision = found;
+                self.install(record);
+            }
+            Effect::LeaseGranted { id, ttl_seconds } => self.leases.insert(id, ttl_seconds),
+            Effect::LeaseRevoked { id } => self.leases.remove(id),
+            Effect::Compacted { revision } => self.compacted = self.compacted.max(revision),
+        }
+        Ok(())
+    }
+
+    /// Makes `record` the newest of its key, with all that follows from it:
+    /// the event, the lease's key set, the sizes.
+    pub(crate) fn install(&mut self, record: Record) {
+        let entry = self.index.get(record.key().as_bytes());
+        let latest = entry.map(|e| e.latest()).filter(|r| !r.is_tombstone());
+        // A watcher compares with the state before the revision, even when the
+        // revision changes the key twice.
+        let previous = entry.and_then(|e| e.live_at(record.mod_revision() - 1)).cloned();
+
+        self.leases.reattach(latest, &record);
+        if let Some(latest) = latest {
+            self.stats.live_keys -= 1;
+            self.stats.live_bytes -= cost_bytes(latest);
+        }
+        if !record.is_tombstone() {
+            self.stats.live_keys += 1;
+            self.stats.live_bytes += cost_bytes(&record);
+        }
+        self.stats.total_bytes += cost_bytes(&record);
+        self.history.push(Event { record: record.clone(), previous });
+        self.index.push(record);
+    }
+
+    /// Frees what the last compaction made unreadable, visiting at most
+    /// `budget` events, and says whether there is more to do at once. What can
+    /// be read at `floor` or later stays, for readers in the middle of a long
+    /// range; call again when the floor has risen.
+    pub fn collect(&mut self, floor: i64, budget: usize) -> bool {
+        if self.collector.target == self.collector.done {
+            let target = self.compacted.min(floor);
+            if target <= self.collector.done {
+                return false;
+            }
+            self.collector.target = target;
+        }
+        let target = self.collector.target;
+        for _ in 0..budget {
+            let event = self.history.get(self.collector.visited);
+            let Some(event) = event.filter(|event| event.revision() <= target) else {
+                self.collector = Collector { done: target, target, visited: 0 };
+                return target < self.compacted.min(floor);
+            };
+            let (key, revision) = (event.record.key().clone(), event.revision());
+            let stats = &mut self.stats;
+            let freed = |record: &Record| stats.total_bytes -= cost_bytes(record);
+            self.index.compact(key.as_bytes(), target, freed);
+            if revision < target {
+                self.history.pop_front();
+            } else {
+                self.collector.visited += 1;
+            }
+        }
+        true
+    }
+
+    /// Number of keys in the index, deleted ones included until collected.
+    pub fn indexed_keys(&self) -> usize {
+        self.index.len()
+    }
+}
+
+fn cost_bytes(record: &Record) -> i64 {
+    (record.key().as_bytes().len() + record.value().len()) as i64 + RECORD_OVERHEAD_BYTES
+}
