@@ -1,0 +1,173 @@
+//! The directory of a store: who may use it, and what it belongs to.
+//!
+//! ```text
+//! LOCK        held (flock) by the process that works here
+//! IDENTITY    format, cluster and member ID, as text
+//! wal/        segments
+//! ```
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::Error;
+
+const FORMAT: u32 = 1;
+
+/// The IDs under which a store answers; neither is ever zero, and they stay
+/// the same as long as the directory lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// ID of the cluster.
+    pub cluster_id: u64,
+    /// ID of this member.
+    pub member_id: u64,
+}
+
+/// A data directory that this process alone may use, until it is dropped.
+#[derive(Debug)]
+pub struct DataDir {
+    path: PathBuf,
+    identity: Identity,
+    _lock: File,
+}
+
+impl DataDir {
+    /// Takes possession of `path`, which is created if it is missing. A new
+    /// directory gets the `fresh` identity, an old one keeps its own.
+    pub fn open(path: &Path, fresh: Identity) -> Result<DataDir, Error> {
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(Error::io("create data directory", path))?;
+        let lock = lock(path)?;
+        let identity = match fs::read_to_string(path.join("IDENTITY")) {
+            Ok(text) => parse(&text, path)?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                refuse_foreign(path)?;
+                write_identity(path, fresh)?;
+                fresh
+            }
+            Err(error) => return Err(Error::io("read", path.join("IDENTITY"))(error)),
+        };
+        Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
+    }
+
+    /// The IDs that belong to the directory.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Where the log's segments lie.
+    pub fn wal(&self) -> PathBuf {
+        self.path.join("wal")
+    }
+}
+
+fn lock(path: &Path) -> Result<File, Error> {
+    let file = path.join("LOCK");
+    let lock = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&file)
+        .map_err(Error::io("open", &file))?;
+    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(lock),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::InUse { path: path.to_owned() }),
+        Err(error) => Err(Error::io("lock", file)(error.into())),
+    }
+}
+
+/// A directory without our mark must be empty but for the lock just made.
+fn refuse_foreign(path: &Path) -> Result<(), Error> {
+    let foreign = |reason: String| Err(Error::Foreign { path: path.to_owned(), reason });
+    if path.join("member").is_dir() {
+        return foreign("it holds the data of an etcd (member/)".into());
+    }
+    for entry in fs::read_dir(path).map_err(Error::io("list", path))? {
+        let name = entry.map_err(Error::io("list", path))?.file_name();
+        // An identity that was cut off before it got its name may stay.
+        if name != "LOCK" && name != "IDENTITY.new" && name != "lost+found" {
+            return foreign(format!("it holds {}", name.display()));
+        }
+    }
+    Ok(())
+}
+
+fn write_identity(path: &Path, identity: Identity) -> Result<(), Error> {
+    let text = format!(
+        "format {FORMAT}\ncluster_id {:016x}\nmember_id {:016x}\n",
+        identity.cluster_id, identity.member_id
+    );
+    let (new, final_name) = (path.join("IDENTITY.new"), path.join("IDENTITY"));
+    let write = || {
+        let mut file = File::create(&new)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, &final_name)?;
+        File::open(path)?.sync_all()
+    };
+    write().map_err(Error::io("write", &final_name))
+}
+
+fn parse(text: &str, path: &Path) -> Result<Identity, Error> {
+    let file = path.join("IDENTITY");
+    let field = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap_or("")
+    };
+    let broken = || Error::Foreign {
+        path: path.to_owned(),
+        reason: format!("{} cannot be understood", file.display()),
+    };
+    let found: u32 = field("format").parse().map_err(|_| broken())?;
+    if found > FORMAT {
+        return Err(Error::NewerFormat { path: file, found, supported: FORMAT });
+    }
+    let id = |name| u64::from_str_radix(field(name), 16).ok().filter(|id| *id != 0);
+    match (id("cluster_id"), id("member_id")) {
+        (Some(cluster_id), Some(member_id)) => Ok(Identity { cluster_id, member_id }),
+        _ => Err(broken()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FRESH: Identity = Identity { cluster_id: 0xc, member_id: 0xa };
+
+    #[test]
+    fn keeps_its_identity_and_its_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("data");
+        let first = DataDir::open(&path, FRESH).unwrap();
+        let second = DataDir::open(&path, FRESH).unwrap_err();
+        assert!(matches!(second, Error::InUse { .. }), "{second}");
+        drop(first);
+        let other = Identity { cluster_id: 1, member_id: 2 };
+        assert_eq!(DataDir::open(&path, other).unwrap().identity(), FRESH);
+    }
+
+    #[test]
+    fn refuses_what_is_not_its_own() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("member")).unwrap();
+        let error = DataDir::open(dir.path(), FRESH).unwrap_err();
+        assert!(error.to_string().contains("data of an etcd"), "{error}");
+
+        let newer = tempfile::tempdir().unwrap();
+        fs::write(newer.path().join("IDENTITY"), "format 9\n").unwrap();
+        let error = DataDir::open(newer.path(), FRESH).unwrap_err();
+        assert!(matches!(error, Error::NewerFormat { found: 9, .. }), "{error}");
+
+        let broken = tempfile::tempdir().unwrap();
+        fs::write(broken.path().join("IDENTITY"), "format 1\ncluster_id 0\n").unwrap();
+        assert!(DataDir::open(broken.path(), FRESH).is_err());
+    }
+}

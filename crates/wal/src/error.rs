@@ -1,0 +1,80 @@
+//! What can go wrong with files.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Each message is one line and says what to do where something can be done.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused an operation.
+    #[error("{action} {path}: {source}")]
+    Io {
+        /// What was tried, as a verb.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// The disk is full. Nothing was changed; the log goes on when there is room.
+    #[error("no space left for the log in {path}: free some and try again")]
+    NoSpace {
+        /// The directory of the log.
+        path: PathBuf,
+    },
+    /// A write or an fsync failed before; the log accepts nothing more.
+    #[error(
+        "the log failed before and accepts no more writes; restart to recover what was acknowledged"
+    )]
+    Poisoned,
+    /// Bytes that were durable are not what was written.
+    #[error(
+        "{file} is corrupt at offset {offset}: {reason}; restore the file from a backup, or move the data directory away to start empty"
+    )]
+    Corrupt {
+        /// The segment.
+        file: PathBuf,
+        /// Where in it, in bytes.
+        offset: u64,
+        /// What does not fit.
+        reason: String,
+    },
+    /// The files were written by a newer version.
+    #[error(
+        "{path} has format {found}, this version reads up to format {supported}: use a newer mem_etcd"
+    )]
+    NewerFormat {
+        /// The file that says so.
+        path: PathBuf,
+        /// Its format.
+        found: u32,
+        /// The newest format that this version reads.
+        supported: u32,
+    },
+    /// Another process works on the directory.
+    #[error(
+        "data directory {path} is in use by another process: stop it, or use another --data-dir"
+    )]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The directory holds something that is not ours.
+    #[error("{path} is not a data directory of mem_etcd: {reason}; use an empty --data-dir")]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// How one can tell.
+        reason: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(
+        action: &'static str,
+        path: impl Into<PathBuf>,
+    ) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Error::Io { action, path, source }
+    }
+}

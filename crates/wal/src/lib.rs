@@ -1,0 +1,33 @@
+//! The log: bytes that survive.
+//!
+//! Knows files, checksums and disks; knows nothing of keys. A [`Log`] takes
+//! payloads, numbers them, and hands all of them back, in order, when it is
+//! opened again. Three promises:
+//!
+//! - **A prefix.** What is handed back is a prefix of what was appended: no
+//!   gap, no reordering, whatever the machine lost.
+//! - **Durable is durable.** A payload whose number [`Log::sync`] (or a
+//!   [`Syncer`]) has covered is in that prefix, or opening fails and names the
+//!   file and the offset. It is never dropped silently.
+//! - **No second chances.** After a failed write or fsync nothing more is
+//!   accepted ([`Error::Poisoned`]): the kernel may have thrown the data away
+//!   and would report success the next time. A full disk is no such failure:
+//!   space is reserved before it is needed ([`Log::reserve`]).
+//!
+//! `docs/store-format.md` draws the files byte by byte.
+//!
+//! # Missing
+//! Snapshots and with them the removal of old segments; a repair command.
+
+mod data_dir;
+mod error;
+mod log;
+mod medium;
+mod recovery;
+mod segment;
+
+pub use data_dir::{DataDir, Identity};
+pub use error::Error;
+pub use log::{Log, Options, Syncer};
+pub use medium::{LogFile, Medium, OsMedium};
+pub use recovery::{Cut, Recovered};

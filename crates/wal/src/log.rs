@@ -1,0 +1,200 @@
+//! Appending.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::Error;
+use crate::medium::{LogFile, Medium};
+use crate::recovery::{self, Recovered};
+use crate::segment::{self, HEADER_BYTES, RECORD_HEADER_BYTES};
+
+/// Sizes of a log.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Bytes that are allocated for a segment at a time.
+    pub segment_bytes: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { segment_bytes: 64 << 20 }
+    }
+}
+
+/// A log that is open for appending. Dropping it loses nothing that was
+/// appended, unless the machine stops before a sync.
+pub struct Log {
+    medium: Box<dyn Medium>,
+    options: Options,
+    current: Option<Segment>,
+    /// Sequence of the next record; the first is 1.
+    next: u64,
+    buffer: Vec<u8>,
+    shared: Arc<Shared>,
+}
+
+pub(crate) struct Segment {
+    /// Sequence of its first record, be it written yet or not.
+    pub(crate) first: u64,
+    pub(crate) file: Arc<dyn LogFile>,
+    /// Where the next record goes, and the allocated size, in bytes.
+    pub(crate) position: u64,
+    pub(crate) size: u64,
+}
+
+/// What the appending and the syncing thread both see.
+struct Shared {
+    directory: PathBuf,
+    /// The newest record that a write has handed to the operating system.
+    written: AtomicU64,
+    /// The newest record that an fsync has covered.
+    durable: AtomicU64,
+    poisoned: AtomicBool,
+    /// Segments with writes that no fsync has covered yet, oldest first.
+    dirty: Mutex<Vec<Arc<dyn LogFile>>>,
+}
+
+impl Log {
+    /// Opens the log on `medium`, hands each payload in it to `visit`, in order,
+    /// and is then ready to append. An error of `visit` is reported as damage.
+    pub fn open(
+        medium: impl Medium,
+        options: Options,
+        mut visit: impl FnMut(&[u8]) -> Result<(), String>,
+    ) -> Result<(Log, Recovered), Error> {
+        let (recovered, end) = recovery::recover(&medium, &mut visit)?;
+        let shared = Arc::new(Shared {
+            directory: medium.path().to_owned(),
+            written: AtomicU64::new(end.next - 1),
+            durable: AtomicU64::new(end.next - 1),
+            poisoned: AtomicBool::new(false),
+            dirty: Mutex::default(),
+        });
+        let current = end.tail;
+        if let Some(segment) = &current {
+            shared.dirty.lock().expect("not poisoned").push(segment.file.clone());
+        }
+        let medium = Box::new(medium);
+        let mut log = Log { medium, options, current, next: end.next, buffer: Vec::new(), shared };
+        log.sync()?;
+        Ok((log, recovered))
+    }
+
+    /// Makes sure that payloads of `bytes` in all, in at most `records` records,
+    /// can be appended without running out of space.
+    pub fn reserve(&mut self, bytes: u64, records: u64) -> Result<(), Error> {
+        self.check()?;
+        let needed = bytes + records * RECORD_HEADER_BYTES as u64;
+        if self.current.as_ref().is_some_and(|s| s.size - s.position >= needed) {
+            return Ok(());
+        }
+        let first = self.next;
+        let name = segment::file_name(first);
+        if self.current.as_ref().is_some_and(|s| s.first == first) {
+            // It holds no record yet, and what comes does not fit into it.
+            self.current = None;
+            self.medium
+                .remove(&name)
+                .map_err(Error::io("remove", self.medium.path().join(&name)))?;
+        }
+        let size = self.options.segment_bytes.max(HEADER_BYTES as u64 + needed);
+        let file = self.medium.create(&name, size).map_err(|source| match is_full(&source) {
+            true => Error::NoSpace { path: self.medium.path().to_owned() },
+            false => Error::io("create a segment in", self.medium.path())(source),
+        })?;
+        self.shared.dirty.lock().expect("not poisoned").push(file.clone());
+        self.current = Some(Segment { first, file, position: 0, size });
+        self.write(&segment::encode_header(first))
+    }
+
+    /// Appends one record. When this returns it survives the end of the
+    /// process; to survive the end of the machine it needs a sync. Space for it
+    /// must have been reserved.
+    pub fn append(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.check()?;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        let durable = self.shared.durable.load(Ordering::Acquire);
+        segment::encode_record(self.next, durable, payload, &mut buffer);
+        let result = self.write(&buffer);
+        // A rare giant must not pin its memory for ever.
+        buffer.shrink_to(1 << 20);
+        self.buffer = buffer;
+        result?;
+        self.shared.written.store(self.next, Ordering::Release);
+        self.next += 1;
+        Ok(())
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let segment = self.current.as_mut().expect("space was reserved");
+        assert!(segment.position + bytes.len() as u64 <= segment.size, "space was reserved");
+        if let Err(source) = segment.file.write_all_at(bytes, segment.position) {
+            self.shared.poisoned.store(true, Ordering::Release);
+            return Err(Error::io("write to", &self.shared.directory)(source));
+        }
+        segment.position += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Makes everything appended so far durable.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        self.shared.sync()
+    }
+
+    /// A handle that syncs from another thread while this one appends.
+    pub fn syncer(&self) -> Syncer {
+        Syncer(self.shared.clone())
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        match self.shared.poisoned.load(Ordering::Acquire) {
+            true => Err(Error::Poisoned),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Syncs a [`Log`] in the background.
+pub struct Syncer(Arc<Shared>);
+
+impl Syncer {
+    /// Makes everything appended before the call durable. Does nothing when
+    /// all of it already is.
+    pub fn sync(&self) -> Result<(), Error> {
+        if self.0.durable.load(Ordering::Acquire) == self.0.written.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        self.0.sync()
+    }
+}
+
+impl Shared {
+    fn sync(&self) -> Result<(), Error> {
+        if self.poisoned.load(Ordering::Acquire) {
+            return Err(Error::Poisoned);
+        }
+        // Read before the list: what is written later may be covered or not.
+        let written = self.written.load(Ordering::Acquire);
+        let files = self.dirty.lock().expect("not poisoned").clone();
+        for file in &files {
+            if let Err(source) = file.sync() {
+                self.poisoned.store(true, Ordering::Release);
+                return Err(Error::io("fsync", &self.directory)(source));
+            }
+        }
+        let mut dirty = self.dirty.lock().expect("not poisoned");
+        // The newest is still being written to; the ones before it are finished.
+        let finished = files.len().saturating_sub(1);
+        dirty.drain(..finished);
+        drop(dirty);
+        self.durable.fetch_max(written, Ordering::AcqRel);
+        Ok(())
+    }
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}

@@ -1,0 +1,201 @@
+//! Reading a log back.
+//!
+//! Records are read in order until one is missing or damaged. What comes after
+//! it decides what that means. If a later record says that the damaged one was
+//! durable, it had been promised and the log is corrupt: opening fails. If none
+//! does, the machine stopped while it was being written; it and all behind it
+//! were never promised and are cut off.
+
+use std::path::{Path, PathBuf};
+
+use crate::Error;
+use crate::log::Segment;
+use crate::medium::Medium;
+use crate::segment::{self, HEADER_BYTES, Header};
+
+/// What opening a log found.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Recovered {
+    /// Records handed back.
+    pub records: u64,
+    /// Bytes of their payloads.
+    pub payload_bytes: u64,
+    /// Where an unfinished write was cut off, if there was one.
+    pub cut: Option<Cut>,
+}
+
+/// A place where the log was cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The segment.
+    pub file: PathBuf,
+    /// Where in it, in bytes.
+    pub offset: u64,
+}
+
+/// Where the next record goes.
+pub(crate) struct End {
+    pub(crate) next: u64,
+    /// The segment to continue.
+    pub(crate) tail: Option<Segment>,
+}
+
+/// Hands each record's sequence and payload to `visit`, in order, and cuts off
+/// an unfinished end. An error of `visit` is reported as damage at that record.
+pub(crate) fn recover(
+    medium: &dyn Medium,
+    visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+) -> Result<(Recovered, End), Error> {
+    let segments = list(medium)?;
+    let mut recovered = Recovered::default();
+    let mut end = End { next: 1, tail: None };
+    for (position, &first) in segments.iter().enumerate() {
+        let name = segment::file_name(first);
+        let path = medium.path().join(&name);
+        let file = medium.open(&name).map_err(Error::io("open", &path))?;
+        let content = file.read().map_err(Error::io("read", &path))?;
+        // The process before this one may have left it to the page cache.
+        file.sync().map_err(Error::io("fsync", &path))?;
+        let rest = &segments[position + 1..];
+
+        let offset = match check_header(&content, first, end.next, &path)? {
+            true => HEADER_BYTES,
+            false => {
+                // The segment was being made, or one before it ends too early.
+                refuse_if_durable(
+                    medium,
+                    &content,
+                    rest,
+                    end.next,
+                    Damage { path: &path, offset: 0 },
+                )?;
+                drop_from(medium, &segments[position..])?;
+                recovered.cut = Some(Cut { file: path, offset: 0 });
+                return Ok((recovered, end));
+            }
+        };
+        let offset = read_records(&content, offset, &path, &mut end.next, &mut recovered, visit)?;
+        let (position, size) = (offset as u64, content.len() as u64);
+        end.tail = Some(Segment { first, file: file.clone(), position, size });
+        let clean = content[offset..].iter().all(|byte| *byte == 0);
+        if !clean {
+            let damage = Damage { path: &path, offset: offset as u64 };
+            refuse_if_durable(medium, &content[offset..], rest, end.next, damage)?;
+            file.zero_from(offset as u64).map_err(Error::io("truncate", &path))?;
+            file.sync().map_err(Error::io("sync", &path))?;
+            drop_from(medium, rest)?;
+            recovered.cut = Some(Cut { file: path, offset: offset as u64 });
+            return Ok((recovered, end));
+        }
+    }
+    Ok((recovered, end))
+}
+
+/// First sequences of the segments, in order.
+fn list(medium: &dyn Medium) -> Result<Vec<u64>, Error> {
+    let names = medium.list().map_err(Error::io("list", medium.path()))?;
+    let mut segments: Vec<u64> =
+        names.iter().filter_map(|name| segment::parse_file_name(name)).collect();
+    segments.sort_unstable();
+    Ok(segments)
+}
+
+/// Whether the segment begins with the record that is due.
+fn check_header(content: &[u8], named: u64, next: u64, path: &Path) -> Result<bool, Error> {
+    match segment::decode_header(content) {
+        Header::Newer { format } => Err(Error::NewerFormat {
+            path: path.to_owned(),
+            found: format.into(),
+            supported: segment::FORMAT.into(),
+        }),
+        Header::Valid { first } => Ok(first == named && first == next),
+        Header::Damaged => Ok(false),
+    }
+}
+
+/// Visits the intact records from `offset` on and returns where they end.
+fn read_records(
+    content: &[u8],
+    mut offset: usize,
+    path: &Path,
+    next: &mut u64,
+    recovered: &mut Recovered,
+    visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+) -> Result<usize, Error> {
+    while let Some(record) = segment::decode_record(&content[offset..]) {
+        if record.sequence != *next {
+            break;
+        }
+        visit(record.payload).map_err(|reason| Error::Corrupt {
+            file: path.to_owned(),
+            offset: offset as u64,
+            reason,
+        })?;
+        *next += 1;
+        recovered.records += 1;
+        recovered.payload_bytes += record.payload.len() as u64;
+        offset += record.encoded_len();
+    }
+    Ok(offset)
+}
+
+#[derive(Clone, Copy)]
+struct Damage<'a> {
+    path: &'a Path,
+    offset: u64,
+}
+
+/// Looks behind the damage for a record that says `missing` was durable.
+fn refuse_if_durable(
+    medium: &dyn Medium,
+    behind: &[u8],
+    later: &[u64],
+    missing: u64,
+    damage: Damage<'_>,
+) -> Result<(), Error> {
+    let refuse_in = |content: &[u8]| match find_promise(content, missing) {
+        None => Ok(()),
+        Some(witness) => Err(Error::Corrupt {
+            file: damage.path.to_owned(),
+            offset: damage.offset,
+            reason: format!(
+                "record {missing} is damaged or missing, and record {witness} says that it was durable"
+            ),
+        }),
+    };
+    refuse_in(behind)?;
+    for &first in later {
+        let path = medium.path().join(segment::file_name(first));
+        let file = medium.open(&segment::file_name(first)).map_err(Error::io("open", &path))?;
+        refuse_in(&file.read().map_err(Error::io("read", &path))?)?;
+    }
+    Ok(())
+}
+
+/// The sequence of an intact record anywhere in `content` that was written when
+/// `missing` was durable.
+fn find_promise(content: &[u8], missing: u64) -> Option<u64> {
+    let mut offset = 0;
+    while offset + segment::RECORD_HEADER_BYTES <= content.len() {
+        if let Some(record) = segment::decode_record(&content[offset..])
+            && record.sequence > missing
+        {
+            if record.durable >= missing {
+                return Some(record.sequence);
+            }
+            offset += record.encoded_len();
+        } else {
+            offset += 1;
+        }
+    }
+    None
+}
+
+fn drop_from(medium: &dyn Medium, segments: &[u64]) -> Result<(), Error> {
+    // The last goes first: a crash in between leaves no gap.
+    for &first in segments.iter().rev() {
+        let name = segment::file_name(first);
+        medium.remove(&name).map_err(Error::io("remove", medium.path().join(name)))?;
+    }
+    Ok(())
+}

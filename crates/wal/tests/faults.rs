@@ -1,0 +1,302 @@
+//! The log on a disk that loses power, runs full and breaks.
+//!
+//! The simulated disk remembers what an fsync has covered and what only a write
+//! has; a power cut keeps any part of the latter, block by block.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use wal::{Error, Log, LogFile, Medium, Options};
+
+const BLOCK: usize = 64;
+
+#[derive(Default)]
+struct File {
+    durable: Vec<u8>,
+    current: Vec<u8>,
+}
+
+#[derive(Default)]
+struct DiskState {
+    files: BTreeMap<String, File>,
+    free_bytes: Option<u64>,
+    fail_next_write_after: Option<usize>,
+    fail_next_sync: bool,
+}
+
+/// Cloning shares the disk, as reopening a directory does.
+#[derive(Clone, Default)]
+struct Disk(Arc<Mutex<DiskState>>);
+
+struct DiskFile(Disk, String);
+
+impl Disk {
+    /// Of every block written since its file's last fsync, keeps what `keep` says.
+    fn cut_power(&self, mut keep: impl FnMut() -> bool) {
+        for file in self.0.lock().unwrap().files.values_mut() {
+            let mut after = file.durable.clone();
+            for start in (0..file.current.len()).step_by(BLOCK) {
+                let end = (start + BLOCK).min(file.current.len());
+                if keep() {
+                    after[start..end].copy_from_slice(&file.current[start..end]);
+                }
+            }
+            *file = File { durable: after.clone(), current: after };
+        }
+    }
+
+    fn flip_bit(&self, position: usize) -> bool {
+        let mut state = self.0.lock().unwrap();
+        let total: usize = state.files.values().map(|f| f.current.len()).sum();
+        let mut position = position % total.max(1);
+        for file in state.files.values_mut() {
+            if position < file.current.len() {
+                file.current[position] ^= 1;
+                return file.current[position] != 1;
+            }
+            position -= file.current.len();
+        }
+        false
+    }
+}
+
+impl Medium for Disk {
+    fn path(&self) -> &Path {
+        Path::new("/disk")
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        Ok(self.0.lock().unwrap().files.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>> {
+        let mut state = self.0.lock().unwrap();
+        if let Some(free) = &mut state.free_bytes {
+            *free = free.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
+        }
+        let zeros = vec![0; bytes as usize];
+        let file = File { durable: zeros.clone(), current: zeros };
+        assert!(state.files.insert(name.into(), file).is_none(), "{name} exists");
+        Ok(Arc::new(DiskFile(self.clone(), name.into())))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
+        Ok(Arc::new(DiskFile(self.clone(), name.into())))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.0.lock().unwrap().files.remove(name).map(drop).ok_or(io::ErrorKind::NotFound.into())
+    }
+}
+
+impl DiskFile {
+    fn with<T>(&self, f: impl FnOnce(&mut File) -> T) -> T {
+        // A file that was removed goes on without its name.
+        f(self.0.0.lock().unwrap().files.get_mut(&self.1).unwrap_or(&mut File::default()))
+    }
+}
+
+impl LogFile for DiskFile {
+    fn read(&self) -> io::Result<Vec<u8>> {
+        Ok(self.with(|file| file.current.clone()))
+    }
+
+    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let short = self.0.0.lock().unwrap().fail_next_write_after.take();
+        let len = short.unwrap_or(bytes.len()).min(bytes.len());
+        let offset = offset as usize;
+        self.with(|file| file.current[offset..offset + len].copy_from_slice(&bytes[..len]));
+        if short.is_some() { Err(io::Error::other("injected")) } else { Ok(()) }
+    }
+
+    fn zero_from(&self, offset: u64) -> io::Result<()> {
+        self.with(|file| file.current[offset as usize..].fill(0));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        if std::mem::take(&mut self.0.0.lock().unwrap().fail_next_sync) {
+            return Err(io::Error::other("injected"));
+        }
+        self.with(|file| file.durable = file.current.clone());
+        Ok(())
+    }
+}
+
+fn options() -> Options {
+    Options { segment_bytes: 512 }
+}
+
+fn open(disk: &Disk) -> Result<(Log, Vec<Vec<u8>>, wal::Recovered), Error> {
+    let mut payloads = Vec::new();
+    let (log, recovered) = Log::open(disk.clone(), options(), |payload| {
+        payloads.push(payload.to_vec());
+        Ok(())
+    })?;
+    Ok((log, payloads, recovered))
+}
+
+fn append(log: &mut Log, payload: &[u8]) -> Result<(), Error> {
+    log.reserve(payload.len() as u64, 1)?;
+    log.append(payload)
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(usize),
+    Sync,
+    /// The process ends; the page cache stays.
+    Kill,
+    /// The machine ends; blocks that were not synced stay or go by these bits.
+    PowerCut(Vec<bool>),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (0usize..200).prop_map(Step::Append),
+        1 => Just(Step::Append(2000)),
+        4 => Just(Step::Sync),
+        1 => Just(Step::Kill),
+        2 => prop::collection::vec(any::<bool>(), 1..40).prop_map(Step::PowerCut),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 500,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/faults.seeds"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn what_comes_back_is_a_prefix_with_all_that_was_synced(
+        steps in prop::collection::vec(step(), 1..60)
+    ) {
+        let disk = Disk::default();
+        let (mut log, mut appended, _) = open(&disk).unwrap();
+        let mut synced = 0;
+        let mut counter = 0u32;
+        for step in &steps {
+            let lost_power = match step {
+                Step::Append(len) => {
+                    counter += 1;
+                    let payload: Vec<u8> =
+                        counter.to_le_bytes().into_iter().cycle().take(*len).collect();
+                    append(&mut log, &payload).unwrap();
+                    appended.push(payload);
+                    continue;
+                }
+                Step::Sync => {
+                    log.sync().unwrap();
+                    synced = appended.len();
+                    continue;
+                }
+                Step::Kill => false,
+                Step::PowerCut(bits) => {
+                    let mut bits = bits.iter().cycle();
+                    disk.cut_power(|| *bits.next().unwrap());
+                    true
+                }
+            };
+            drop(log);
+            let (reopened, payloads, _) = open(&disk).unwrap();
+            prop_assert!(appended.starts_with(&payloads), "not a prefix");
+            let least = if lost_power { synced } else { appended.len() };
+            prop_assert!(payloads.len() >= least, "{} of {least} came back", payloads.len());
+            (log, appended) = (reopened, payloads);
+            // Opening makes durable what it hands back.
+            synced = appended.len();
+        }
+    }
+
+    /// A flipped bit is either refused or costs nothing that was synced.
+    #[test]
+    fn damage_is_never_silent(lens in prop::collection::vec(1usize..120, 2..30), bit in any::<prop::sample::Index>()) {
+        let disk = Disk::default();
+        let (mut log, _, _) = open(&disk).unwrap();
+        for len in &lens {
+            append(&mut log, &vec![7; *len]).unwrap();
+            log.sync().unwrap();
+        }
+        drop(log);
+        disk.flip_bit(bit.index(1 << 20));
+        match open(&disk) {
+            Err(Error::Corrupt { .. } | Error::NewerFormat { .. }) => {}
+            Err(other) => prop_assert!(false, "{other}"),
+            // Nothing after the last record says that it was durable.
+            Ok((_, payloads, recovered)) => {
+                let lost = lens.len() - payloads.len();
+                prop_assert!(lost == 0 || lost == 1 && recovered.cut.is_some(), "lost {lost}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failed_sync_poisons_for_good() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"one").unwrap();
+    disk.0.lock().unwrap().fail_next_sync = true;
+    assert!(matches!(log.sync(), Err(Error::Io { .. })));
+    assert!(matches!(log.sync(), Err(Error::Poisoned)));
+    assert!(matches!(append(&mut log, b"two"), Err(Error::Poisoned)));
+    assert!(matches!(log.syncer().sync(), Err(Error::Poisoned)));
+}
+
+#[test]
+fn a_short_write_poisons_and_is_cut_off() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"one").unwrap();
+    disk.0.lock().unwrap().fail_next_write_after = Some(10);
+    assert!(matches!(append(&mut log, b"two"), Err(Error::Io { .. })));
+    assert!(matches!(append(&mut log, b"three"), Err(Error::Poisoned)));
+    drop(log);
+    let (mut log, payloads, recovered) = open(&disk).unwrap();
+    assert_eq!(payloads, [b"one"]);
+    assert!(recovered.cut.is_some());
+    append(&mut log, b"four").unwrap();
+    drop(log);
+    assert_eq!(open(&disk).unwrap().1, [&b"one"[..], b"four"]);
+}
+
+#[test]
+fn a_full_disk_refuses_and_recovers() {
+    let disk = Disk::default();
+    disk.0.lock().unwrap().free_bytes = Some(1024);
+    let (mut log, _, _) = open(&disk).unwrap();
+    let mut appended = Vec::new();
+    let error = loop {
+        match append(&mut log, &[1; 100]) {
+            Ok(()) => appended.push(vec![1; 100]),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+    disk.0.lock().unwrap().free_bytes = None;
+    append(&mut log, &[2; 100]).unwrap();
+    appended.push(vec![2; 100]);
+    drop(log);
+    assert_eq!(open(&disk).unwrap().1, appended);
+}
+
+#[test]
+fn a_record_that_the_reader_refuses_is_reported_with_its_place() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"good").unwrap();
+    append(&mut log, b"bad").unwrap();
+    drop(log);
+    let refused = Log::open(disk, options(), |payload| match payload {
+        b"bad" => Err("no such effect".into()),
+        _ => Ok(()),
+    });
+    let message = refused.err().unwrap().to_string();
+    assert!(message.contains("00000000000000000001.wal is corrupt at offset 48"), "{message}");
+    assert!(message.contains("no such effect"), "{message}");
+}
