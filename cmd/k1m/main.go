@@ -1,0 +1,16 @@
+// Command k1m runs a real Kubernetes control plane with very many simulated
+// nodes on one machine.
+package main
+
+import (
+	"os"
+
+	"github.com/k8s-1m/k8s-1m/internal/cli"
+)
+
+// version is set by -ldflags "-X main.version=…".
+var version = "dev"
+
+func main() {
+	os.Exit(cli.Main(version, os.Args[1:], os.Stdout, os.Stderr))
+}

@@ -1,0 +1,39 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
+)
+
+func newDown(name *string) *cobra.Command {
+	keepData := false
+	cmd := &cobra.Command{
+		Use:   "down",
+		Short: "Stop a cluster and remove its files",
+		Long: `Stop a cluster and remove its files. A data directory chosen with --data-dir is
+left alone.`,
+		Example: `  k1m down
+  k1m down --keep-data    stop it; the next up finds everything again`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := dirOf(*name)
+			if err != nil {
+				return err
+			}
+			if err := lifecycle.Down(dir, keepData); err != nil {
+				return err
+			}
+			what := "its files are removed"
+			if keepData {
+				what = "its files are kept in " + dir.Root()
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q is down; %s.\n", *name, what)
+			return nil
+		},
+	}
+	cmd.Flags().BoolVar(&keepData, "keep-data", keepData, "keep the data, certificates and settings for the next up")
+	return cmd
+}

@@ -1,0 +1,125 @@
+// Package cli is k1m's command line: one file a subcommand.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k8s-1m/k8s-1m/internal/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
+)
+
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// errUsage marks what the user typed wrong.
+var errUsage = errors.New("bad usage")
+
+// usageError keeps the sentinel out of the text that users read.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+func (e *usageError) Unwrap() error { return errUsage }
+
+// Main runs k1m and returns its exit code.
+func Main(version string, args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	// A second Ctrl-C ends k1m at once.
+	context.AfterFunc(ctx, stop)
+
+	root := newRoot(version)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	report(stderr, err)
+	if errors.Is(err, errUsage) || errors.Is(err, cluster.ErrInvalid) || errors.Is(err, bulk.ErrTemplate) {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+func newRoot(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "k1m",
+		Short: "Run a real Kubernetes control plane with very many simulated nodes",
+		Long: `k1m runs a real Kubernetes control plane on this machine: a store, kube-apiserver,
+kube-controller-manager, a scheduler, and kwok, which simulates the nodes.`,
+		Example: `  k1m up --nodes 1000               bring up a cluster of 1,000 nodes
+  k1m kubectl -- get nodes          talk to it
+  k1m pods create --count 1000      fill it
+  k1m status                        see how it does
+  k1m down                          stop it and remove its files`,
+		Version:       version,
+		Args:          usageArgs(cobra.NoArgs),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return &usageError{fmt.Sprintf("%v; see `%s --help`", err, cmd.CommandPath())}
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	name := root.PersistentFlags().String("name", cluster.DefaultName, "name of the cluster")
+	root.AddCommand(
+		newUp(name), newDown(name), newStatus(name), newLogs(name),
+		newKubectl(name), newKubeconfig(name), newNodes(name), newPods(name),
+		newSupervise(name),
+	)
+	return root
+}
+
+// dirOf finds the folder of the cluster that --name names.
+func dirOf(name string) (cluster.Dir, error) {
+	if err := cluster.ValidateName(name); err != nil {
+		return cluster.Dir{}, err
+	}
+	return cluster.NewDir(name)
+}
+
+// existing is dirOf for a cluster that must exist.
+func existing(name string) (cluster.Dir, cluster.Config, error) {
+	dir, err := dirOf(name)
+	if err != nil {
+		return cluster.Dir{}, cluster.Config{}, err
+	}
+	config, err := cluster.Load(dir)
+	return dir, config, err
+}
+
+// usageArgs makes an error about arguments one of usage.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return &usageError{fmt.Sprintf("%v; see `%s --help`", err, cmd.CommandPath())}
+		}
+		return nil
+	}
+}
+
+// report prints one line, and the end of a log when a component is to blame.
+func report(stderr io.Writer, err error) {
+	fmt.Fprintf(stderr, "k1m: %s\n", strings.Join(strings.Fields(err.Error()), " "))
+	var failed *lifecycle.ComponentError
+	if !errors.As(err, &failed) {
+		return
+	}
+	for _, line := range failed.LogTail {
+		fmt.Fprintf(stderr, "  %s\n", line)
+	}
+}

@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k8s-1m/k8s-1m/internal/status"
+)
+
+func newStatus(name *string) *cobra.Command {
+	output := ""
+	timeout := 30 * time.Second
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show a cluster's components, nodes, pods and store",
+		Example: `  k1m status
+  k1m status -o wide
+  k1m status -o json | jq '.components[] | {name, pid, restarts}'`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if output != "" && output != "json" && output != "wide" {
+				return &usageError{fmt.Sprintf("-o %q: no such format; use json or wide", output)}
+			}
+			dir, config, err := existing(*name)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			s, err := status.Read(ctx, dir, config)
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return printJSON(cmd, s)
+			}
+			return s.Print(cmd.OutOrStdout(), output == "wide")
+		},
+	}
+	cmd.Flags().StringVarP(&output, "output", "o", output, "json|wide (default: a table)")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long counting may take")
+	return cmd
+}
+
+func printJSON(cmd *cobra.Command, value any) error {
+	encoder := json.NewEncoder(cmd.OutOrStdout())
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
+}

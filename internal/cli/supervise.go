@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/component"
+	"github.com/k8s-1m/k8s-1m/internal/kube"
+	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/pki"
+	"github.com/k8s-1m/k8s-1m/internal/supervisor"
+)
+
+// newSupervise is what `up` starts; nobody else can, for want of the files
+// that it inherits.
+func newSupervise(name *string) *cobra.Command {
+	return &cobra.Command{
+		Use:    lifecycle.SuperviseCommand,
+		Hidden: true,
+		Args:   usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			leash := os.NewFile(lifecycle.LeashFD, "leash")
+			if _, err := leash.Stat(); err != nil {
+				return &usageError{"supervise is for `k1m up` only"}
+			}
+			alone := cluster.AdoptLock(lifecycle.LockFD)
+			defer alone.Release()
+			return supervise(cmd.Context(), *name, leash)
+		},
+	}
+}
+
+func supervise(ctx context.Context, name string, leash *os.File) error {
+	dir, config, err := existing(name)
+	if err != nil {
+		return err
+	}
+	if config.Settings.StoreAddress == "" {
+		data, err := cluster.LockData(config.DataDir(dir))
+		if err != nil {
+			return err
+		}
+		defer data.Release()
+	}
+	components, err := component.Plan(config, dir, component.FindBinary)
+	if err != nil {
+		return err
+	}
+	client, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
+	if err != nil {
+		return err
+	}
+	return supervisor.Run(ctx, supervisor.Options{
+		Dir:        dir,
+		Components: components,
+		Address:    config.Ports.Address("supervisor"),
+		Bootstrap:  func(ctx context.Context) error { return kube.Bootstrap(ctx, client) },
+		Leash:      leash,
+		Log:        slog.New(slog.NewJSONHandler(os.Stderr, nil)),
+	})
+}

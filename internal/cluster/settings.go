@@ -1,0 +1,241 @@
+// Package cluster holds what k1m knows of one cluster: its settings, where
+// its files lie, the ports it serves on, and the locks that keep two k1m
+// processes from working on it at once.
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// ErrInvalid marks settings that no cluster can have: bad usage, not bad luck.
+var ErrInvalid = errors.New("invalid setting")
+
+const (
+	StoreMemEtcd = "mem_etcd"
+	StoreEtcd    = "etcd"
+
+	SchedulerKube = "kube-scheduler"
+	SchedulerDist = "dist-scheduler"
+
+	WALNone     = "none"
+	WALBuffered = "buffered"
+	WALFsync    = "fsync"
+
+	DefaultName = "k1m"
+
+	// One machine: more API servers than this only share the same cores.
+	maxAPIServers = 16
+)
+
+// A name becomes a folder, a certificate subject and a kubeconfig context.
+var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
+
+// Settings are what a user chooses with `k1m up`. They are remembered, so that
+// a later `up` without flags brings back the same cluster.
+type Settings struct {
+	Nodes      int    `json:"nodes"`
+	Zones      int    `json:"zones"`
+	Store      string `json:"store"`
+	WALMode    string `json:"walMode"`
+	Scheduler  string `json:"scheduler"`
+	APIServers int    `json:"apiservers"`
+
+	// DataDir is empty for the default, a folder beside the other files.
+	DataDir string `json:"dataDir,omitempty"`
+	// APIServerPort is 0 for any free port; further API servers take free ones.
+	APIServerPort int `json:"apiserverPort,omitempty"`
+
+	// StoreAddress is the URL of a store that runs already; k1m then starts none.
+	StoreAddress string `json:"storeAddress,omitempty"`
+	StoreCAFile  string `json:"storeCAFile,omitempty"`
+	StoreCert    string `json:"storeCertFile,omitempty"`
+	StoreKey     string `json:"storeKeyFile,omitempty"`
+
+	APIServerArgs         []string `json:"apiserverArgs,omitempty"`
+	APIServerEnv          []string `json:"apiserverEnv,omitempty"`
+	ControllerManagerArgs []string `json:"controllerManagerArgs,omitempty"`
+	SchedulerArgs         []string `json:"schedulerArgs,omitempty"`
+	StoreArgs             []string `json:"storeArgs,omitempty"`
+	KwokArgs              []string `json:"kwokArgs,omitempty"`
+}
+
+// DefaultSettings suit a first try on a laptop.
+func DefaultSettings() Settings {
+	return Settings{
+		Nodes:      100,
+		Zones:      3,
+		Store:      StoreMemEtcd,
+		Scheduler:  SchedulerKube,
+		APIServers: 1,
+	}
+}
+
+// AddFlags binds the settings to flags; their present values are the defaults.
+func (s *Settings) AddFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&s.Nodes, "nodes", s.Nodes, "simulated nodes that exist when up returns; never deletes any")
+	fs.IntVar(&s.Zones, "zones", s.Zones, "zones over which new nodes are spread evenly")
+	fs.StringVar(&s.Store, "store", s.Store, "state store: mem_etcd|etcd")
+	fs.StringVar(&s.WALMode, "wal-mode", s.WALMode, "durability of mem_etcd: none|buffered|fsync (default buffered; etcd always does fsync)")
+	fs.StringVar(&s.Scheduler, "scheduler", s.Scheduler, "kube-scheduler|dist-scheduler")
+	fs.IntVar(&s.APIServers, "apiservers", s.APIServers, "kube-apiserver processes; clients are spread over them")
+	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "where the store keeps its data (default: the cluster's own folder)")
+	fs.IntVar(&s.APIServerPort, "apiserver-port", s.APIServerPort, "port of the first kube-apiserver (default: a free one)")
+	fs.StringVar(&s.StoreAddress, "store-address", s.StoreAddress, "URL of a store that runs already, e.g. https://127.0.0.1:2379; none is started then")
+	fs.StringVar(&s.StoreCAFile, "store-cafile", s.StoreCAFile, "CA that signed the certificate of --store-address")
+	fs.StringVar(&s.StoreCert, "store-certfile", s.StoreCert, "client certificate for --store-address")
+	fs.StringVar(&s.StoreKey, "store-keyfile", s.StoreKey, "key of --store-certfile")
+	fs.StringArrayVar(&s.APIServerArgs, "apiserver-arg", s.APIServerArgs, "further kube-apiserver flag, key=value; repeatable")
+	fs.StringArrayVar(&s.APIServerEnv, "apiserver-env", s.APIServerEnv, "environment of kube-apiserver, KEY=VALUE; repeatable")
+	fs.StringArrayVar(&s.ControllerManagerArgs, "controller-manager-arg", s.ControllerManagerArgs, "further kube-controller-manager flag, key=value; repeatable")
+	fs.StringArrayVar(&s.SchedulerArgs, "scheduler-arg", s.SchedulerArgs, "further scheduler flag, key=value; repeatable")
+	fs.StringArrayVar(&s.StoreArgs, "store-arg", s.StoreArgs, "further store flag, key=value; repeatable")
+	fs.StringArrayVar(&s.KwokArgs, "kwok-arg", s.KwokArgs, "further kwok flag, key=value; repeatable")
+}
+
+// Complete fills in what follows from other settings.
+func (s *Settings) Complete() {
+	if s.WALMode != "" {
+		return
+	}
+	s.WALMode = WALBuffered
+	if s.Store == StoreEtcd {
+		s.WALMode = WALFsync
+	}
+}
+
+// Validate reports the first setting that cannot be, and what to do about it.
+func (s *Settings) Validate() error {
+	for _, check := range []func() error{s.validateShape, s.validateStore, s.validateScheduler, s.validatePassThrough} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Settings) validateShape() error {
+	switch {
+	case s.Nodes < 0:
+		return invalid("--nodes %d: a cluster cannot have fewer than 0 nodes; use --nodes 0 for none", s.Nodes)
+	case s.Zones < 1:
+		return invalid("--zones %d: nodes need at least one zone; use --zones 1", s.Zones)
+	case s.APIServers < 1 || s.APIServers > maxAPIServers:
+		return invalid("--apiservers %d: choose 1 to %d", s.APIServers, maxAPIServers)
+	case s.APIServerPort < 0 || s.APIServerPort > 65535:
+		return invalid("--apiserver-port %d: ports go from 1 to 65535; leave the flag out for a free one", s.APIServerPort)
+	}
+	return nil
+}
+
+func (s *Settings) validateStore() error {
+	switch {
+	case s.Store != StoreMemEtcd && s.Store != StoreEtcd:
+		return invalid("--store %q: no such store; choose mem_etcd or etcd", s.Store)
+	case s.WALMode != "" && !slices.Contains([]string{WALNone, WALBuffered, WALFsync}, s.WALMode):
+		return invalid("--wal-mode %q: no such mode; choose none, buffered or fsync", s.WALMode)
+	case s.Store == StoreEtcd && s.WALMode != "" && s.WALMode != WALFsync:
+		return invalid("--wal-mode %s: etcd always does fsync; leave the flag out or use --store mem_etcd", s.WALMode)
+	case s.StoreAddress == "":
+		if s.StoreCAFile+s.StoreCert+s.StoreKey != "" {
+			return invalid("--store-cafile, --store-certfile and --store-keyfile need --store-address")
+		}
+		return nil
+	}
+	return s.validateStoreAddress()
+}
+
+func (s *Settings) validateStoreAddress() error {
+	u, err := url.Parse(s.StoreAddress)
+	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Port() == "" {
+		return invalid("--store-address %q: not a URL with a port; write it like https://127.0.0.1:2379", s.StoreAddress)
+	}
+	if (s.StoreCert == "") != (s.StoreKey == "") {
+		return invalid("--store-certfile and --store-keyfile go together; give both or none")
+	}
+	return nil
+}
+
+func (s *Settings) validateScheduler() error {
+	switch s.Scheduler {
+	case SchedulerKube:
+		return nil
+	case SchedulerDist:
+		return invalid("--scheduler dist-scheduler: not built yet; use --scheduler kube-scheduler")
+	}
+	return invalid("--scheduler %q: no such scheduler; use kube-scheduler", s.Scheduler)
+}
+
+func (s *Settings) validatePassThrough() error {
+	lists := []struct {
+		flag   string
+		values []string
+	}{
+		{"--apiserver-arg", s.APIServerArgs},
+		{"--apiserver-env", s.APIServerEnv},
+		{"--controller-manager-arg", s.ControllerManagerArgs},
+		{"--scheduler-arg", s.SchedulerArgs},
+		{"--store-arg", s.StoreArgs},
+		{"--kwok-arg", s.KwokArgs},
+	}
+	for _, list := range lists {
+		for _, value := range list.values {
+			if key, _, found := strings.Cut(value, "="); !found || strings.TrimLeft(key, "-") == "" {
+				return invalid("%s %q: not of the form key=value", list.flag, value)
+			}
+		}
+	}
+	return nil
+}
+
+// ValidateName reports why a name cannot be a cluster's.
+func ValidateName(name string) error {
+	if !validName.MatchString(name) {
+		return invalid("--name %q: use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit", name)
+	}
+	return nil
+}
+
+// Overlay returns saved settings with the flags that were given on the command
+// line put over them.
+func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
+	merged := saved
+	fs := pflag.NewFlagSet("saved", pflag.ContinueOnError)
+	merged.AddFlags(fs)
+	var errs []error
+	given.Visit(func(flag *pflag.Flag) {
+		target := fs.Lookup(flag.Name)
+		if target == nil {
+			return
+		}
+		errs = append(errs, copyFlag(target.Value, flag.Value))
+	})
+	// Another store has another default durability.
+	if merged.Store != saved.Store && !given.Changed("wal-mode") {
+		merged.WALMode = ""
+	}
+	return merged, errors.Join(errs...)
+}
+
+func copyFlag(to, from pflag.Value) error {
+	if list, ok := from.(pflag.SliceValue); ok {
+		return to.(pflag.SliceValue).Replace(list.GetSlice())
+	}
+	return to.Set(from.String())
+}
+
+func invalid(format string, args ...any) error {
+	return &invalidError{fmt.Sprintf(format, args...)}
+}
+
+// invalidError keeps the sentinel out of the text that users read.
+type invalidError struct{ text string }
+
+func (e *invalidError) Error() string { return e.text }
+func (e *invalidError) Unwrap() error { return ErrInvalid }

@@ -1,0 +1,59 @@
+// Package component describes the processes of a cluster as data: what runs,
+// with which command line, what it waits for and how it says that it is ready.
+package component
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+)
+
+// ErrNoBinary says that a program to run was not found.
+var ErrNoBinary = errors.New("program not found")
+
+// Names of components beside the API servers, which cluster.APIServerName names.
+const (
+	Store             = "store"
+	ControllerManager = "kube-controller-manager"
+	Scheduler         = "kube-scheduler"
+	Kwok              = "kwok"
+)
+
+// Component is one process to keep running.
+type Component struct {
+	Name    string
+	Binary  string // absolute path
+	Args    []string
+	Env     []string // added to the supervisor's own
+	Address string   // what others connect to
+
+	// DependsOn names components that must be ready before this one starts
+	// for the first time, and that stop after it.
+	DependsOn []string
+	Ready     Probe
+	// Bootstraps the cluster once this component is ready; dependents wait for it.
+	Bootstraps bool
+}
+
+// Probe is a URL that answers 200 when a component is ready.
+type Probe struct {
+	URL    string
+	CAFile string // verifies https; empty for http
+}
+
+// FindBinary looks beside k1m's own program, then in $PATH.
+func FindBinary(name string) (string, error) {
+	if self, err := os.Executable(); err == nil {
+		beside := filepath.Join(filepath.Dir(self), name)
+		if found, err := exec.LookPath(beside); err == nil {
+			return found, nil
+		}
+	}
+	found, err := exec.LookPath(name)
+	if err != nil {
+		return "", fmt.Errorf("%w: %s is neither beside k1m nor in $PATH; run `make build`", ErrNoBinary, name)
+	}
+	return filepath.Abs(found)
+}

@@ -1,0 +1,90 @@
+package component
+
+import (
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/pki"
+)
+
+const (
+	// The defaults (20 requests/s, 5 workers) are for small clusters; here the
+	// API server is the limit that we want to see.
+	controllerQPS     = 1000
+	controllerBurst   = 2000
+	controllerWorkers = 50
+)
+
+func (p *plan) controllerManager() Component {
+	kubeconfig := p.dir.Kubeconfig(pki.ControllerManager.File)
+	var a args
+	p.addSecureServing(&a, ControllerManager, kubeconfig)
+	a.add("kubeconfig", kubeconfig)
+	a.add("root-ca-file", p.pki("ca.crt"))
+	a.add("cluster-signing-cert-file", p.pki("ca.crt"))
+	a.add("cluster-signing-key-file", p.pki("ca.key"))
+	a.add("service-account-private-key-file", p.pki("sa.key"))
+	a.addBool("use-service-account-credentials", true)
+	a.add("service-cluster-ip-range", serviceCIDR)
+	// There is one, and its supervisor restarts it: an election only adds the
+	// wait for the lease of a predecessor that died.
+	a.addBool("leader-elect", false)
+	a.addInt("kube-api-qps", controllerQPS)
+	a.addInt("kube-api-burst", controllerBurst)
+	for _, kind := range []string{"deployment", "replicaset", "statefulset", "daemonset", "job", "endpoint", "service-endpoint", "namespace", "gc", "serviceaccount-token"} {
+		a.addInt("concurrent-"+kind+"-syncs", controllerWorkers)
+	}
+	a.addUser(p.config.Settings.ControllerManagerArgs)
+
+	return Component{
+		Name:      ControllerManager,
+		Binary:    p.binary("kube-controller-manager"),
+		Args:      a,
+		Address:   p.config.Ports.URL(ControllerManager),
+		DependsOn: p.apiServerNames(),
+		Ready:     p.secureProbe(ControllerManager, "/healthz"),
+	}
+}
+
+func (p *plan) scheduler() Component {
+	var a args
+	p.addSecureServing(&a, Scheduler, p.dir.Kubeconfig(pki.Scheduler.File))
+	a.add("config", p.dir.ConfigFile(schedulerConfigFile))
+	a.addUser(p.config.Settings.SchedulerArgs)
+
+	return Component{
+		Name:      Scheduler,
+		Binary:    p.binary("kube-scheduler"),
+		Args:      a,
+		Address:   p.config.Ports.URL(Scheduler),
+		DependsOn: p.apiServerNames(),
+		Ready:     p.secureProbe(Scheduler, "/readyz"),
+	}
+}
+
+func (p *plan) addSecureServing(a *args, name, kubeconfig string) {
+	a.add("bind-address", cluster.Loopback)
+	a.addInt("secure-port", p.config.Ports[name])
+	a.add("tls-cert-file", p.pki(name+".crt"))
+	a.add("tls-private-key-file", p.pki(name+".key"))
+	a.add("client-ca-file", p.pki("ca.crt"))
+	a.add("requestheader-client-ca-file", p.pki("front-proxy-ca.crt"))
+	a.add("authentication-kubeconfig", kubeconfig)
+	a.add("authorization-kubeconfig", kubeconfig)
+}
+
+func (p *plan) kwok() Component {
+	address := p.config.Ports.Address(Kwok)
+	var a args
+	a.add("kubeconfig", p.dir.Kubeconfig(pki.Kwok.File))
+	a.add("config", p.dir.ConfigFile(kwokConfigFile))
+	a.add("server-address", address)
+	a.addUser(p.config.Settings.KwokArgs)
+
+	return Component{
+		Name:      Kwok,
+		Binary:    p.binary("kwok"),
+		Args:      a,
+		Address:   "http://" + address,
+		DependsOn: p.apiServerNames(),
+		Ready:     Probe{URL: "http://" + address + "/healthz"},
+	}
+}

@@ -1,0 +1,59 @@
+// Package kube is how k1m itself talks to a cluster's API.
+package kube
+
+import (
+	"bytes"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+)
+
+const fieldManager = "k1m"
+
+//go:embed bootstrap.yaml
+var bootstrapManifest []byte
+
+// Bootstrap applies the objects that every cluster needs; again is harmless.
+func Bootstrap(ctx context.Context, config *rest.Config) error {
+	client, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return fmt.Errorf("connecting to the API server: %w", err)
+	}
+	objects, err := decodeAll(bootstrapManifest)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
+		resource, _ := meta.UnsafeGuessKindToResource(object.GroupVersionKind())
+		_, err := client.Resource(resource).Apply(ctx, object.GetName(), object, metav1.ApplyOptions{FieldManager: fieldManager, Force: true})
+		if err != nil {
+			return fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+	return nil
+}
+
+func decodeAll(manifest []byte) ([]*unstructured.Unstructured, error) {
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest))
+	var objects []*unstructured.Unstructured
+	for {
+		object := &unstructured.Unstructured{}
+		err := decoder.Decode(object)
+		if errors.Is(err, io.EOF) {
+			return objects, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("bootstrap manifest: %w", err)
+		}
+		objects = append(objects, object)
+	}
+}

@@ -1,0 +1,40 @@
+package lifecycle
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/supervisor"
+)
+
+// Down stops a cluster and removes its folder, or keeps it for the next Up.
+func Down(dir cluster.Dir, keepData bool) (err error) {
+	lock, err := lockOperation(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+
+	if !dir.Exists() {
+		_, err := cluster.Load(dir)
+		return err
+	}
+	state, err := supervisor.ReadState(dir)
+	switch {
+	case err == nil:
+		if err := stop(dir, state); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if !keepData {
+		return dir.Remove()
+	}
+	if err := os.Remove(dir.StateFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,243 @@
+package lifecycle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/component"
+	"github.com/k8s-1m/k8s-1m/internal/pki"
+	"github.com/k8s-1m/k8s-1m/internal/progress"
+	"github.com/k8s-1m/k8s-1m/internal/supervisor"
+)
+
+// ErrSettingsDiffer says that a running cluster cannot take a setting.
+var ErrSettingsDiffer = errors.New("the cluster runs with other settings")
+
+// UpOptions are what `up` is asked to do.
+type UpOptions struct {
+	Dir   cluster.Dir
+	Flags *pflag.FlagSet // those that were given win over what is remembered
+	// Timeout bounds how long the control plane may take to get ready, and how
+	// long nodes may make no progress.
+	Timeout time.Duration
+	MinFree resource.Quantity
+	Display progress.Display
+}
+
+// UpResult is what `up` found and did.
+type UpResult struct {
+	AlreadyRan bool
+	Config     cluster.Config
+}
+
+// Up makes the cluster run with at least its number of nodes. When it fails,
+// or its process dies, before a cluster that it started is complete, nothing
+// keeps running; data that existed stays.
+func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
+	lock, err := lockOperation(o.Dir)
+	if err != nil {
+		return UpResult{}, err
+	}
+	defer func() { err = errors.Join(err, lock.Release()) }()
+
+	config, err := settle(o.Dir, o.Flags)
+	if err != nil {
+		return UpResult{}, err
+	}
+	alone, err := o.Dir.LockSupervisor()
+	if errors.Is(err, cluster.ErrBusy) && leaving(o.Dir) {
+		if err = o.Dir.AwaitSupervisorExit(supervisorStopTimeout); err == nil {
+			alone, err = o.Dir.LockSupervisor()
+		}
+	}
+	switch {
+	case err == nil:
+		return start(ctx, o, config, alone)
+	case errors.Is(err, cluster.ErrBusy):
+		return refresh(ctx, o, config)
+	}
+	return UpResult{}, err
+}
+
+// settle decides the settings: the flags given, over those remembered, over
+// the defaults.
+func settle(dir cluster.Dir, flags *pflag.FlagSet) (cluster.Config, error) {
+	config, err := cluster.Load(dir)
+	if errors.Is(err, cluster.ErrUnknown) {
+		config, err = cluster.NewConfig(dir.Name(), cluster.DefaultSettings()), nil
+	}
+	if err != nil {
+		return cluster.Config{}, err
+	}
+	if config.Settings, err = cluster.Overlay(config.Settings, flags); err != nil {
+		return cluster.Config{}, err
+	}
+	config.Settings.Complete()
+	return config, config.Settings.Validate()
+}
+
+// leaving says whether the supervisor that holds the lock is on its way out:
+// the `up` that started it was killed, or it never got to write its state.
+func leaving(dir cluster.Dir) bool {
+	state, err := supervisor.ReadState(dir)
+	return err != nil || state.Stopping || !state.Supervisor.Alive()
+}
+
+// start brings up a cluster that does not run.
+func start(ctx context.Context, o UpOptions, config cluster.Config, alone *cluster.Lock) (result UpResult, err error) {
+	release := func() { err = errors.Join(err, alone.Release()) }
+	fresh := !o.Dir.Exists()
+	components, config, err := prepare(ctx, o, config)
+	if err != nil {
+		release()
+		if fresh {
+			err = errors.Join(err, o.Dir.Remove())
+		}
+		return UpResult{}, err
+	}
+	leash, err := launch(o.Dir, alone)
+	release()
+	if err != nil {
+		return UpResult{}, err
+	}
+	err = awaitReady(ctx, o, components)
+	if err == nil {
+		err = ensureNodes(ctx, o, config)
+	}
+	if err != nil {
+		leash.Close()
+		return UpResult{}, errors.Join(err, o.Dir.AwaitSupervisorExit(supervisorStopTimeout))
+	}
+	return UpResult{Config: config}, supervisor.Commit(leash)
+}
+
+// refresh makes sure that a cluster that runs has what is asked of it.
+func refresh(ctx context.Context, o UpOptions, config cluster.Config) (UpResult, error) {
+	running, err := cluster.Load(o.Dir)
+	if err != nil {
+		return UpResult{}, err
+	}
+	// Only these may change while it runs.
+	same := config.Settings
+	same.Nodes, same.Zones = running.Settings.Nodes, running.Settings.Zones
+	if changed := differing(same, running.Settings); len(changed) > 0 {
+		return UpResult{}, fmt.Errorf("cluster %q: %w (%s); stop it with `k1m down --keep-data --name %s` first",
+			config.Name, ErrSettingsDiffer, changed, config.Name)
+	}
+	state, err := supervisor.ReadState(o.Dir)
+	if err != nil {
+		return UpResult{}, err
+	}
+	var components []component.Component
+	for _, c := range state.Components {
+		components = append(components, component.Component{Name: c.Name})
+	}
+	if err := awaitReady(ctx, o, components); err != nil {
+		return UpResult{}, err
+	}
+	config.Ports = running.Ports
+	if err := config.Save(o.Dir); err != nil {
+		return UpResult{}, err
+	}
+	return UpResult{AlreadyRan: true, Config: config}, ensureNodes(ctx, o, config)
+}
+
+// prepare checks all that can be checked before a process starts, and writes
+// the files that the processes will read.
+func prepare(ctx context.Context, o UpOptions, config cluster.Config) ([]component.Component, cluster.Config, error) {
+	if state, err := supervisor.ReadState(o.Dir); err == nil {
+		if err := sweep(o.Dir, state); err != nil {
+			return nil, config, err
+		}
+	}
+	settings, err := absolutePaths(config.Settings)
+	if err != nil {
+		return nil, config, err
+	}
+	config.Settings = settings
+	err = errors.Join(checkSpace(o.Dir.Root(), o.MinFree))
+	if err == nil {
+		err = checkSpace(config.DataDir(o.Dir), o.MinFree)
+	}
+	if err == nil {
+		err = checkStoreAddress(ctx, settings)
+	}
+	if err != nil {
+		return nil, config, err
+	}
+	wanted := map[string]int{}
+	if settings.APIServerPort != 0 {
+		wanted[cluster.APIServerName(0)] = settings.APIServerPort
+	}
+	if config.Ports, err = config.Ports.Assign(config.Name, settings.PortNames(), wanted); err != nil {
+		return nil, config, err
+	}
+	components, err := component.Plan(config, o.Dir, component.FindBinary)
+	if err != nil {
+		return nil, config, err
+	}
+	return components, config, writeFiles(o.Dir, config)
+}
+
+func writeFiles(dir cluster.Dir, config cluster.Config) error {
+	if err := dir.Create(); err != nil {
+		return explain(err)
+	}
+	if config.Settings.StoreAddress == "" {
+		if err := claimData(dir, config); err != nil {
+			return explain(err)
+		}
+	}
+	authority, err := pki.Ensure(dir.PKI(), config.Name, component.ServiceCIDR(), net.ParseIP(cluster.Loopback))
+	if err != nil {
+		return explain(err)
+	}
+	if err := component.WriteKubeconfigs(config, dir, authority); err != nil {
+		return explain(err)
+	}
+	if err := component.WriteConfigFiles(dir); err != nil {
+		return explain(err)
+	}
+	if err := os.Remove(dir.StateFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return explain(config.Save(dir))
+}
+
+// claimData makes sure that the data is ours to use; the supervisor then holds
+// the lock for as long as it runs.
+func claimData(dir cluster.Dir, config cluster.Config) error {
+	dataDir := config.DataDir(dir)
+	if err := cluster.PrepareData(dataDir, config.Settings.Store); err != nil {
+		return err
+	}
+	lock, err := cluster.LockData(dataDir)
+	if err != nil {
+		return err
+	}
+	return lock.Release()
+}
+
+func differing(a, b cluster.Settings) []string {
+	var names []string
+	fsA, fsB := pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
+	a.AddFlags(fsA)
+	b.AddFlags(fsB)
+	fsA.VisitAll(func(flag *pflag.Flag) {
+		if other := fsB.Lookup(flag.Name).Value.String(); other != flag.Value.String() {
+			names = append(names, fmt.Sprintf("--%s is %s", flag.Name, other))
+		}
+	})
+	slices.Sort(names)
+	return names
+}

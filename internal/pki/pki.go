@@ -1,0 +1,187 @@
+// Package pki makes a cluster's certificates with kubeadm's own list of them,
+// so that they have the names, subjects and uses that operators know. What
+// exists is kept; leaves that are about to expire are made anew.
+package pki
+
+import (
+	"crypto"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	certutil "k8s.io/client-go/util/cert"
+	kubeadm "k8s.io/kubernetes/cmd/kubeadm/app/apis/kubeadm"
+	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
+	"k8s.io/kubernetes/cmd/kubeadm/app/phases/certs"
+	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
+)
+
+// ErrUnreadable says that certificates exist but cannot be used.
+var ErrUnreadable = errors.New("unreadable certificate")
+
+const (
+	// Elliptic keys are made in a millisecond; RSA keys take seconds for a cluster.
+	keyAlgorithm = kubeadm.EncryptionAlgorithmECDSAP256
+
+	leafValidity = 365 * 24 * time.Hour
+	caValidity   = 10 * leafValidity
+	renewBefore  = 30 * 24 * time.Hour
+)
+
+// Authority signs certificates.
+type Authority struct {
+	Cert *x509.Certificate
+	key  crypto.Signer
+}
+
+// Ensure makes every certificate that is missing below dir, and returns the
+// cluster's own authority.
+func Ensure(dir, clusterName, serviceCIDR string, loopback net.IP) (*Authority, error) {
+	init := initConfiguration(dir, clusterName, serviceCIDR, loopback)
+	tree, err := certs.GetDefaultCertList().AsMap().CertTree()
+	if err != nil {
+		return nil, fmt.Errorf("reading kubeadm's list of certificates: %w", err)
+	}
+	var clusterCA *Authority
+	for spec, leaves := range tree {
+		authority, err := ensureAuthority(dir, spec, init)
+		if err != nil {
+			return nil, err
+		}
+		for _, leaf := range leaves {
+			config, err := leaf.GetConfig(init)
+			if err != nil {
+				return nil, fmt.Errorf("certificate %s: %w", leaf.Name, err)
+			}
+			if err := ensureLeaf(dir, leaf.BaseName, authority, config); err != nil {
+				return nil, err
+			}
+		}
+		if spec.BaseName == constants.CACertAndKeyBaseName {
+			clusterCA = authority
+		}
+	}
+	if err := ensureServing(dir, clusterCA, loopback); err != nil {
+		return nil, err
+	}
+	return clusterCA, ensureServiceAccountKey(dir)
+}
+
+func initConfiguration(dir, clusterName, serviceCIDR string, loopback net.IP) *kubeadm.InitConfiguration {
+	return &kubeadm.InitConfiguration{
+		ClusterConfiguration: kubeadm.ClusterConfiguration{
+			ClusterName:                 clusterName,
+			CertificatesDir:             dir,
+			EncryptionAlgorithm:         keyAlgorithm,
+			CertificateValidityPeriod:   &metav1.Duration{Duration: leafValidity},
+			CACertificateValidityPeriod: &metav1.Duration{Duration: caValidity},
+			Networking:                  kubeadm.Networking{ServiceSubnet: serviceCIDR, DNSDomain: "cluster.local"},
+			Etcd:                        kubeadm.Etcd{Local: &kubeadm.LocalEtcd{}},
+		},
+		LocalAPIEndpoint: kubeadm.APIEndpoint{AdvertiseAddress: loopback.String()},
+		NodeRegistration: kubeadm.NodeRegistrationOptions{Name: "localhost"},
+	}
+}
+
+func ensureAuthority(dir string, spec *certs.KubeadmCert, init *kubeadm.InitConfiguration) (*Authority, error) {
+	if pkiutil.CertOrKeyExist(dir, spec.BaseName) {
+		cert, key, err := pkiutil.TryLoadCertAndKeyFromDisk(dir, spec.BaseName)
+		if err == nil {
+			err = pkiutil.ValidateCertPeriod(cert, 0)
+		}
+		if err != nil {
+			return nil, unreadable(dir, spec.BaseName, err)
+		}
+		return &Authority{cert, key}, nil
+	}
+	config, err := spec.GetConfig(init)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s: %w", spec.Name, err)
+	}
+	cert, key, err := pkiutil.NewCertificateAuthority(config)
+	if err != nil {
+		return nil, fmt.Errorf("certificate %s: %w", spec.Name, err)
+	}
+	return &Authority{cert, key}, write(dir, spec.BaseName, cert, key)
+}
+
+func ensureLeaf(dir, name string, authority *Authority, config *pkiutil.CertConfig) error {
+	if pkiutil.CertOrKeyExist(dir, name) {
+		cert, _, err := pkiutil.TryLoadCertAndKeyFromDisk(dir, name)
+		if err != nil {
+			return unreadable(dir, name, err)
+		}
+		if err := pkiutil.VerifyCertChain(cert, nil, authority.Cert); err != nil {
+			return unreadable(dir, name, err)
+		}
+		if time.Until(cert.NotAfter) > renewBefore {
+			return nil
+		}
+	}
+	cert, key, err := pkiutil.NewCertAndKey(authority.Cert, authority.key, config)
+	if err != nil {
+		return fmt.Errorf("certificate %s: %w", name, err)
+	}
+	return write(dir, name, cert, key)
+}
+
+// ensureServing gives the components that kubeadm leaves with self-signed
+// certificates ones that the cluster's authority vouches for, so that probes
+// and scrapers can verify them.
+func ensureServing(dir string, authority *Authority, loopback net.IP) error {
+	for _, name := range []string{"kube-controller-manager", "kube-scheduler"} {
+		config := leafConfig(name, nil, x509.ExtKeyUsageServerAuth)
+		config.AltNames = certutil.AltNames{DNSNames: []string{"localhost"}, IPs: []net.IP{loopback}}
+		if err := ensureLeaf(dir, name, authority, config); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func ensureServiceAccountKey(dir string) error {
+	name := constants.ServiceAccountKeyBaseName
+	if pkiutil.CertOrKeyExist(dir, name) {
+		if _, _, err := pkiutil.TryLoadPrivatePublicKeyFromDisk(dir, name); err != nil {
+			return unreadable(dir, name, err)
+		}
+		return nil
+	}
+	key, err := pkiutil.GeneratePrivateKey(keyAlgorithm)
+	if err != nil {
+		return fmt.Errorf("service-account key: %w", err)
+	}
+	err = errors.Join(pkiutil.WriteKey(dir, name, key), pkiutil.WritePublicKey(dir, name, key.Public()))
+	if err != nil {
+		return fmt.Errorf("writing the service-account key: %w", err)
+	}
+	return nil
+}
+
+func leafConfig(commonName string, groups []string, usage x509.ExtKeyUsage) *pkiutil.CertConfig {
+	return &pkiutil.CertConfig{
+		Config: certutil.Config{
+			CommonName:   commonName,
+			Organization: groups,
+			Usages:       []x509.ExtKeyUsage{usage},
+			NotBefore:    time.Now().Add(-constants.CertificateBackdate),
+		},
+		NotAfter:            time.Now().Add(leafValidity),
+		EncryptionAlgorithm: keyAlgorithm,
+	}
+}
+
+func write(dir, name string, cert *x509.Certificate, key crypto.Signer) error {
+	if err := pkiutil.WriteCertAndKey(dir, name, cert, key); err != nil {
+		return fmt.Errorf("writing certificate %s: %w", name, err)
+	}
+	return nil
+}
+
+func unreadable(dir, name string, err error) error {
+	return fmt.Errorf("%w: %s: %w; restore it, or start over with `k1m down`", ErrUnreadable, filepath.Join(dir, name), err)
+}

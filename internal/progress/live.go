@@ -1,0 +1,91 @@
+package progress
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+)
+
+const (
+	nameWidth = 26
+	barWidth  = 30
+)
+
+// live redraws one line a task.
+type live struct{ bars *mpb.Progress }
+
+func newLive(output io.Writer) *live {
+	return &live{mpb.New(mpb.WithOutput(output), mpb.WithWidth(barWidth), mpb.WithRefreshRate(120*time.Millisecond))}
+}
+
+func (l *live) Task(name string, total int) Task {
+	now := time.Now()
+	task := &liveTask{started: now, meter: newMeter(total, now), total: int64(max(total, 1))}
+	filler := mpb.SpinnerStyle().PositionLeft().Build()
+	if total > 0 {
+		filler = mpb.BarStyle().Build()
+	}
+	task.bar = l.bars.MustAdd(task.total, filler,
+		mpb.BarFillerClearOnComplete(),
+		mpb.PrependDecorators(decor.Name(name, decor.WC{W: nameWidth, C: decor.DindentRight})),
+		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + task.text() })),
+	)
+	return task
+}
+
+// Close leaves unfinished tasks as they are and gives the terminal back.
+func (l *live) Close() { l.bars.Shutdown() }
+
+type liveTask struct {
+	bar     *mpb.Bar
+	total   int64
+	started time.Time
+
+	mu    sync.Mutex
+	meter meter
+	said  string
+}
+
+func (t *liveTask) Say(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.said = text
+}
+
+func (t *liveTask) Set(done int) {
+	t.mu.Lock()
+	t.meter.set(done)
+	t.mu.Unlock()
+	// The bar completes in Done, which knows what to say then.
+	t.bar.SetCurrent(min(int64(done), t.total-1))
+}
+
+func (t *liveTask) Done(text string) {
+	t.finish(text)
+	t.bar.SetTotal(t.total, true)
+}
+
+func (t *liveTask) Fail(text string) {
+	t.finish("failed: " + text)
+	t.bar.SetTotal(t.total, true)
+}
+
+func (t *liveTask) finish(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.meter.total = 0
+	t.said = fmt.Sprintf("%s (%.1fs)", text, time.Since(t.started).Seconds())
+}
+
+func (t *liveTask) text() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if counts := t.meter.describe(time.Now()); counts != "" {
+		return counts
+	}
+	return t.said
+}

@@ -1,0 +1,71 @@
+package progress
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+const plainInterval = 2 * time.Second
+
+// plain writes lines that read well in a log.
+type plain struct {
+	mu     sync.Mutex
+	output io.Writer
+}
+
+func (p *plain) Task(name string, total int) Task {
+	now := time.Now()
+	return &plainTask{display: p, name: name, meter: newMeter(total, now), started: now, lastLine: now}
+}
+
+func (p *plain) Close() {}
+
+func (p *plain) line(name, text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Fprintf(p.output, "%-24s %s\n", name, text)
+}
+
+type plainTask struct {
+	display *plain
+	name    string
+	started time.Time
+
+	mu       sync.Mutex
+	meter    meter
+	said     string
+	lastLine time.Time
+}
+
+func (t *plainTask) Say(text string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if text != t.said {
+		t.said = text
+		t.maybeLine(text)
+	}
+}
+
+func (t *plainTask) Set(done int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.meter.set(done)
+	t.maybeLine(t.meter.describe(time.Now()))
+}
+
+func (t *plainTask) Done(text string) { t.display.line(t.name, text+t.took()) }
+func (t *plainTask) Fail(text string) { t.display.line(t.name, "FAILED: "+text+t.took()) }
+
+func (t *plainTask) took() string {
+	return fmt.Sprintf(" (%.1fs)", time.Since(t.started).Seconds())
+}
+
+// maybeLine keeps lines of one task apart.
+func (t *plainTask) maybeLine(text string) {
+	if now := time.Now(); now.Sub(t.lastLine) >= plainInterval {
+		t.lastLine = now
+		t.display.line(t.name, text)
+	}
+}

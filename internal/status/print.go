@@ -1,0 +1,85 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+)
+
+// Print writes the status for people; wide adds columns.
+func (s Status) Print(w io.Writer, wide bool) error {
+	fmt.Fprintf(w, "Cluster %q is %s (store %s, wal-mode %s, %s)\n", s.Name, s.State, s.Store, s.WALMode, s.Scheduler)
+	if s.Supervisor != nil {
+		fmt.Fprintf(w, "Supervisor: pid %d, up %s, %s\n", s.Supervisor.PID, age(s.Supervisor.UptimeSeconds), s.Supervisor.Address)
+	}
+	if s.Nodes != nil {
+		fmt.Fprintf(w, "Nodes:      %d ready, %d not ready\n", s.Nodes.Ready, s.Nodes.NotReady)
+	}
+	if s.Pods != nil {
+		fmt.Fprintf(w, "Pods:       %d%s\n", s.Pods.Total, phases(s.Pods.ByPhase))
+	}
+	if s.Objects != nil {
+		fmt.Fprintf(w, "Store:      %d objects, revision %d\n", s.Objects.Count, s.Objects.Revision)
+	}
+	for _, problem := range s.Problems {
+		fmt.Fprintf(w, "Problem:    %s\n", problem)
+	}
+	if len(s.Components) == 0 {
+		return nil
+	}
+	fmt.Fprintln(w)
+	return s.printComponents(w, wide)
+}
+
+func (s Status) printComponents(w io.Writer, wide bool) error {
+	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	header := "COMPONENT\tSTATE\tPID\tUPTIME\tRESTARTS\tCPU\tMEMORY\tADDRESS"
+	if wide {
+		header += "\tCPU TIME\tLAST EXIT\tBINARY\tLOG"
+	}
+	fmt.Fprintln(table, header)
+	for _, c := range s.Components {
+		row := fmt.Sprintf("%s\t%s\t%d\t%s\t%s\t%.0f%%\t%dMi\t%s",
+			c.Name, c.State, c.PID, age(c.UptimeSeconds), restarts(c), c.CPUPercent, c.MemoryBytes>>20, c.Address)
+		if wide {
+			row += fmt.Sprintf("\t%.0fs\t%s\t%s\t%s", c.CPUSeconds, orDash(c.LastExit), c.Binary, c.Log)
+		}
+		fmt.Fprintln(table, row)
+	}
+	return table.Flush()
+}
+
+func restarts(c Component) string {
+	if c.Restarts == 0 || c.LastExitAt.IsZero() {
+		return fmt.Sprint(c.Restarts)
+	}
+	return fmt.Sprintf("%d (%s ago: %s)", c.Restarts, duration.HumanDuration(time.Since(c.LastExitAt)), c.LastExit)
+}
+
+func phases(counts map[string]int) string {
+	var parts []string
+	for _, phase := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%d %s", counts[phase], phase))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(parts, ", ") + ")"
+}
+
+func age(seconds float64) string {
+	return duration.HumanDuration(time.Duration(seconds * float64(time.Second)))
+}
+
+func orDash(text string) string {
+	if text == "" {
+		return "-"
+	}
+	return text
+}

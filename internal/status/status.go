@@ -1,0 +1,128 @@
+// Package status finds out how a cluster does: from the supervisor's state,
+// from the kernel, from the store and from the API server, as far as each answers.
+package status
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/process"
+	"github.com/k8s-1m/k8s-1m/internal/supervisor"
+)
+
+// Overall states of a cluster.
+const (
+	Running  = "running"  // supervised, everything ready
+	Degraded = "degraded" // supervised, something not ready
+	Stopped  = "stopped"  // nothing runs, on purpose
+	Dead     = "dead"     // the supervisor ended without stopping the cluster
+)
+
+// cpuSample is how long CPU use is observed.
+const cpuSample = 250 * time.Millisecond
+
+// Status is what `k1m status` shows; its JSON is for scripts.
+type Status struct {
+	Name       string      `json:"name"`
+	State      string      `json:"state"`
+	Store      string      `json:"store"`
+	WALMode    string      `json:"walMode"`
+	Scheduler  string      `json:"scheduler"`
+	Supervisor *Supervisor `json:"supervisor,omitempty"`
+	Components []Component `json:"components"`
+	Nodes      *Nodes      `json:"nodes,omitempty"`
+	Pods       *Pods       `json:"pods,omitempty"`
+	Objects    *Objects    `json:"objects,omitempty"`
+	// Problems are what could not be found out, and why.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Supervisor is the parent of the components.
+type Supervisor struct {
+	PID           int     `json:"pid"`
+	Address       string  `json:"address"`
+	UptimeSeconds float64 `json:"uptimeSeconds"`
+}
+
+// Component is one process.
+type Component struct {
+	Name          string    `json:"name"`
+	PID           int       `json:"pid"`
+	State         string    `json:"state"`
+	Restarts      int       `json:"restarts"`
+	LastExit      string    `json:"lastExit,omitempty"`
+	LastExitAt    time.Time `json:"lastExitAt,omitzero"`
+	UptimeSeconds float64   `json:"uptimeSeconds"`
+	CPUPercent    float64   `json:"cpuPercent"` // of one core, just now
+	CPUSeconds    float64   `json:"cpuSeconds"` // since the process started
+	MemoryBytes   int64     `json:"memoryBytes"`
+	Address       string    `json:"address"`
+	Binary        string    `json:"binary"`
+	Log           string    `json:"log"`
+}
+
+// Read finds out all that it can within ctx; what does not answer becomes a problem.
+func Read(ctx context.Context, dir cluster.Dir, config cluster.Config) (Status, error) {
+	s := Status{
+		Name: config.Name, State: Stopped, Components: []Component{},
+		Store: config.Settings.Store, WALMode: config.Settings.WALMode, Scheduler: config.Settings.Scheduler,
+	}
+	state, err := supervisor.ReadState(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	now := time.Now()
+	if !state.Supervisor.Alive() {
+		s.State = Dead
+		s.Problems = append(s.Problems, "supervisor not running: `k1m up --name "+config.Name+"` starts the cluster again")
+	} else {
+		s.Supervisor = &Supervisor{state.Supervisor.PID, state.Address, now.Sub(state.StartedAt).Seconds()}
+		s.State = Degraded
+		if state.Healthy() {
+			s.State = Running
+		}
+	}
+	s.Components = components(dir, state, now)
+	if s.Supervisor != nil {
+		s.count(ctx, dir, config)
+	}
+	return s, nil
+}
+
+// components joins what the supervisor says with what the kernel knows now.
+func components(dir cluster.Dir, state supervisor.State, now time.Time) []Component {
+	before := make([]process.Usage, len(state.Components))
+	for i, c := range state.Components {
+		before[i], _ = c.Process.Usage()
+	}
+	sampled := time.Now()
+	time.Sleep(cpuSample)
+	list := make([]Component, len(state.Components))
+	for i, c := range state.Components {
+		list[i] = Component{
+			Name: c.Name, State: string(c.Phase), Restarts: c.Restarts,
+			LastExit: c.LastExit, LastExitAt: c.LastExitAt,
+			Address: c.Address, Binary: c.Binary, Log: dir.Log(c.Name),
+		}
+		usage, err := c.Process.Usage()
+		if err != nil {
+			// Between two lives, or never mind what the state says: dead.
+			if c.Phase != supervisor.Restarting && c.Phase != supervisor.Waiting {
+				list[i].State = string(supervisor.Stopped)
+			}
+			continue
+		}
+		list[i].PID = c.Process.PID
+		list[i].UptimeSeconds = now.Sub(c.StartedAt).Seconds()
+		list[i].CPUSeconds = usage.CPU.Seconds()
+		list[i].CPUPercent = 100 * (usage.CPU - before[i].CPU).Seconds() / time.Since(sampled).Seconds()
+		list[i].MemoryBytes = usage.Resident
+	}
+	return list
+}

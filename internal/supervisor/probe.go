@@ -1,0 +1,77 @@
+package supervisor
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/component"
+)
+
+const (
+	probeUntilReady = 100 * time.Millisecond
+	probeWhenReady  = 2 * time.Second
+	probeTimeout    = 5 * time.Second
+	// A busy API server misses a probe now and then; it is no news before this many.
+	missesBeforeNotReady = 3
+)
+
+// prober asks one component whether it is ready.
+type prober struct {
+	url    string
+	client *http.Client
+}
+
+func newProber(probe component.Probe) (*prober, error) {
+	transport := &http.Transport{}
+	if probe.CAFile != "" {
+		ca, err := os.ReadFile(probe.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("reading the authority for probes: %w", err)
+		}
+		pool := x509.NewCertPool()
+		pool.AppendCertsFromPEM(ca)
+		transport.TLSClientConfig = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	}
+	return &prober{probe.URL, &http.Client{Transport: transport, Timeout: probeTimeout}}, nil
+}
+
+func (p *prober) ask(ctx context.Context) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := p.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers %s: %s", p.url, response.Status, failedChecks(string(body)))
+	}
+	return nil
+}
+
+// failedChecks picks the "[-]" lines out of a verbose health report.
+func failedChecks(report string) string {
+	var failed []string
+	for line := range strings.Lines(report) {
+		if name, isFailed := strings.CutPrefix(line, "[-]"); isFailed {
+			failed = append(failed, strings.TrimSuffix(strings.TrimSpace(name), " failed: reason withheld"))
+		}
+	}
+	if len(failed) == 0 {
+		return strings.Join(strings.Fields(report), " ")
+	}
+	return strings.Join(failed, ", ")
+}
