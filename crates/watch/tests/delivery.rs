@@ -1,0 +1,300 @@
+//! Random publications, watchers and readers that come when they like: whatever
+//! happens, each watcher is told all of its events once and in order, and a
+//! note of progress is never early.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+
+use etcdpb::{Key, Record};
+use mvcc::{Event, Span};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use watch::{Delivery, Filter, History, HistoryError, Hub, Stream, Watch};
+
+#[derive(Default)]
+struct Past {
+    events: RefCell<Vec<Event>>,
+    compacted: RefCell<i64>,
+}
+
+impl History for Past {
+    fn read(
+        &self,
+        span: &Span,
+        from: i64,
+        to: i64,
+        _limit: usize,
+        events: &mut Vec<Event>,
+    ) -> Result<i64, HistoryError> {
+        let compacted = *self.compacted.borrow();
+        if from < compacted {
+            return Err(HistoryError { compacted });
+        }
+        // One revision at a time, to be interrupted as often as possible.
+        let all = self.events.borrow();
+        let Some(next) = all.iter().map(Event::revision).find(|r| (from..=to).contains(r)) else {
+            return Ok(to + 1);
+        };
+        let of_revision = all.iter().filter(|e| e.revision() == next);
+        events.extend(of_revision.filter(|e| span.contains(e.record.key().as_bytes())).cloned());
+        Ok(next + 1)
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    /// Keys that change in each of a batch's revisions.
+    Publish(Vec<Vec<u8>>),
+    Create {
+        key: u8,
+        end: Option<u8>,
+        back: i64,
+        no_put: bool,
+    },
+    Cancel(usize),
+    Progress,
+    Interval,
+    Take(usize),
+    Compact {
+        back: i64,
+    },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let revision = prop::collection::vec(0u8..6, 1..4);
+    prop_oneof![
+        8 => prop::collection::vec(revision, 1..4).prop_map(Step::Publish),
+        3 => (0u8..6, prop::option::of(0u8..8), -2i64..10, prop::bool::weighted(0.2))
+            .prop_map(|(key, end, back, no_put)| Step::Create { key, end, back, no_put }),
+        1 => (0usize..8).prop_map(Step::Cancel),
+        2 => Just(Step::Progress),
+        1 => Just(Step::Interval),
+        8 => (1usize..12).prop_map(Step::Take),
+        1 => (0i64..6).prop_map(|back| Step::Compact { back }),
+    ]
+}
+
+/// What the client of the stream has heard about one watch.
+struct Heard {
+    watch: Watch,
+    from: i64,
+    events: Vec<(i64, Vec<u8>)>,
+    compacted: bool,
+}
+
+struct Client {
+    stream: Stream,
+    asked: Vec<(Watch, i64)>,
+    watches: HashMap<i64, Heard>,
+    revision: i64,
+}
+
+impl Client {
+    fn hear(&mut self, delivery: Delivery, past: &Past) {
+        match delivery {
+            Delivery::Created { watch_id, revision } => {
+                let (watch, now) = self.asked.remove(0);
+                assert_eq!(now, revision);
+                let from =
+                    if watch.start_revision == 0 { revision + 1 } else { watch.start_revision };
+                let heard = Heard { watch, from, events: vec![], compacted: false };
+                self.watches.insert(watch_id, heard);
+            }
+            Delivery::Refused { .. } => {
+                assert!(self.asked.remove(0).0.span.is_empty());
+            }
+            Delivery::Canceled { watch_id, .. } => {
+                self.watches.remove(&watch_id).expect("canceled a watch that exists");
+            }
+            Delivery::Compacted { watch_id, compact_revision, .. } => {
+                let heard = self.watches.get_mut(&watch_id).unwrap();
+                let missing = heard.expected(past).into_iter().map(|(r, _)| r).max().unwrap_or(0);
+                assert!(heard.from < compact_revision || missing > 0);
+                heard.compacted = true;
+            }
+            Delivery::Events { watch_id, events, .. } => {
+                let heard = self.watches.get_mut(&watch_id).expect("events of a created watch");
+                assert!(!events.is_empty());
+                for event in events {
+                    heard.events.push((event.revision(), event.record.key().as_bytes().to_vec()));
+                }
+            }
+            Delivery::Progress { watch_id, revision } => {
+                assert!(revision <= self.revision);
+                let of = |id: &i64| watch_id == -1 || watch_id == *id;
+                for (_, heard) in self.watches.iter().filter(|(id, h)| of(id) && !h.compacted) {
+                    let expected = heard.expected(past).into_iter().filter(|e| e.0 <= revision);
+                    assert_eq!(heard.events, expected.collect::<Vec<_>>(), "early progress");
+                }
+            }
+        }
+    }
+}
+
+impl Heard {
+    fn expected(&self, past: &Past) -> Vec<(i64, Vec<u8>)> {
+        let wanted = |event: &&Event| {
+            event.revision() >= self.from
+                && self.watch.span.contains(event.record.key().as_bytes())
+                && (event.record.is_tombstone() || !self.watch.filter.no_put)
+        };
+        let events = past.events.borrow();
+        let pair = |e: &Event| (e.revision(), e.record.key().as_bytes().to_vec());
+        events.iter().filter(wanted).map(pair).collect()
+    }
+}
+
+fn batch(revisions: &[Vec<u8>], now: &mut i64) -> Vec<Event> {
+    let mut events = Vec::new();
+    for keys in revisions {
+        *now += 1;
+        for key in keys {
+            let key = Key::new(&[*key]);
+            let record = match *now % 3 {
+                0 => Record::tombstone(key, *now),
+                _ => Record::put(key, b"v", *now, *now, 1, 0),
+            };
+            events.push(Event { record, previous: None });
+        }
+    }
+    events
+}
+
+fn run(steps: &[Step], queue_events: usize) {
+    let past = Past::default();
+    let mut now = 1;
+    let hub = Hub::new(now, queue_events);
+    let stream = hub.stream(|| {});
+    let mut client = Client { stream, asked: vec![], watches: HashMap::new(), revision: now };
+    for step in steps {
+        match step {
+            Step::Publish(revisions) => {
+                let events = batch(revisions, &mut now);
+                past.events.borrow_mut().extend(events.iter().cloned());
+                client.revision = now;
+                hub.publish(&events, now);
+            }
+            Step::Create { key, end, back, no_put } => {
+                let end = end.map_or(vec![], |end| vec![end + 1]);
+                let watch = Watch {
+                    id: 0,
+                    span: Span::new(&[*key], &end),
+                    start_revision: if *back == 0 { 0 } else { (now - back).max(1) },
+                    filter: Filter { no_put: *no_put, no_delete: false },
+                    prev_kv: false,
+                    progress_notify: true,
+                    fragment: false,
+                };
+                client.asked.push((watch.clone(), now));
+                client.stream.create(watch);
+            }
+            Step::Cancel(nth) => {
+                let ids: Vec<i64> =
+                    client.watches.iter().filter(|w| !w.1.compacted).map(|w| *w.0).collect();
+                if let Some(id) = ids.get(*nth) {
+                    client.stream.cancel(*id);
+                }
+            }
+            Step::Progress => client.stream.request_progress(),
+            Step::Interval => client.stream.progress_interval(),
+            Step::Take(count) => {
+                for _ in 0..*count {
+                    let Some(delivery) = client.stream.take(&past) else { break };
+                    client.hear(delivery, &past);
+                }
+            }
+            Step::Compact { back } => {
+                let mut compacted = past.compacted.borrow_mut();
+                *compacted = (now - back).max(*compacted);
+            }
+        }
+    }
+    while let Some(delivery) = client.stream.take(&past) {
+        client.hear(delivery, &past);
+    }
+    for heard in client.watches.values() {
+        let expected = heard.expected(&past);
+        if heard.compacted {
+            assert!(expected.starts_with(&heard.events), "a prefix, then the end");
+        } else {
+            assert_eq!(heard.events, expected);
+        }
+    }
+    drop(client);
+    assert_eq!(hub.watchers(), 0, "a stream takes its watchers along");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 1000,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/delivery.seeds"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn each_event_once_in_order(steps in prop::collection::vec(step(), 1..80), queue in 1usize..20) {
+        run(&steps, queue);
+    }
+}
+
+fn put(revision: i64, key: &[u8]) -> Event {
+    Event { record: Record::put(Key::new(key), b"", revision, revision, 1, 0), previous: None }
+}
+
+fn all(id: i64) -> Watch {
+    Watch {
+        id,
+        span: Span::new(b"\0", b"\0"),
+        start_revision: 0,
+        filter: Filter::default(),
+        prev_kv: false,
+        progress_notify: false,
+        fragment: false,
+    }
+}
+
+/// A watcher that saw nothing for long and then overflows has missed nothing
+/// before the overflow, so a compaction of that time must not end it.
+#[test]
+fn overflow_after_a_quiet_time_survives_compaction() {
+    let past = Past::default();
+    let hub = Hub::new(1, 2);
+    let stream = hub.stream(|| {});
+    stream.create(Watch { span: Span::new(b"k", b""), ..all(0) });
+    for revision in 2..100 {
+        hub.publish(&[put(revision, b"other")], revision);
+    }
+    *past.compacted.borrow_mut() = 99;
+    for revision in 100..110 {
+        past.events.borrow_mut().push(put(revision, b"k"));
+        hub.publish(&[put(revision, b"k")], revision);
+    }
+    let mut revisions = Vec::new();
+    while let Some(delivery) = stream.take(&past) {
+        match delivery {
+            Delivery::Events { events, .. } => revisions.extend(events.iter().map(Event::revision)),
+            Delivery::Created { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(revisions, (100..110).collect::<Vec<_>>());
+}
+
+#[test]
+fn ids_are_the_clients_or_the_next_free() {
+    let stream = Hub::new(1, 10).stream(|| {});
+    for id in [0, 1, 0, 1] {
+        stream.create(all(id));
+    }
+    let past = Past::default();
+    let mut answers = Vec::new();
+    while let Some(delivery) = stream.take(&past) {
+        answers.push(match delivery {
+            Delivery::Created { watch_id, .. } => Ok(watch_id),
+            Delivery::Refused { reason, .. } => Err(reason),
+            other => panic!("{other:?}"),
+        });
+    }
+    let duplicate = Err("mvcc: duplicate watch ID provided on the WatchStream");
+    assert_eq!(answers, [Ok(0), Ok(1), Ok(2), duplicate]);
+}
