@@ -112,7 +112,7 @@ func (r *run) work(ctx context.Context, worker int) {
 
 // try handles one object until it is done or hopeless.
 func (r *run) try(ctx context.Context, name string, number, worker int) error {
-	backoff := wait.Backoff{Duration: firstBackoff, Factor: 2, Jitter: 0.5, Steps: maxAttempts, Cap: longestBackoff}
+	backoff := newBackoff()
 	for attempt := 1; ; attempt++ {
 		start := time.Now()
 		err := r.job.Do(ctx, name, number, worker)
@@ -133,6 +133,10 @@ func (r *run) try(ctx context.Context, name string, number, worker int) error {
 		case <-time.After(max(backoff.Step(), serverAsksFor(err))):
 		}
 	}
+}
+
+func newBackoff() wait.Backoff {
+	return wait.Backoff{Duration: firstBackoff, Factor: 2, Jitter: 0.5, Steps: maxAttempts, Cap: longestBackoff}
 }
 
 func (r *run) finish(ctx context.Context, err error) {

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/util/retry"
 )
 
 const (
@@ -133,7 +134,7 @@ func (c *Clients) existing(ctx context.Context, kind kind, namespace string, nam
 	wanted, existing := names.Names(), sets.New[string]()
 	options := metav1.ListOptions{Limit: listPage}
 	for {
-		page, err := resource.List(ctx, options)
+		page, err := listPatiently(ctx, resource, options)
 		if err != nil {
 			return nil, fmt.Errorf("listing the %s that exist: %w", kind.resource, err)
 		}
@@ -146,6 +147,15 @@ func (c *Clients) existing(ctx context.Context, kind kind, namespace string, nam
 			return existing, nil
 		}
 	}
+}
+
+func listPatiently(ctx context.Context, resource metadata.ResourceInterface, options metav1.ListOptions) (*metav1.PartialObjectMetadataList, error) {
+	var page *metav1.PartialObjectMetadataList
+	err := retry.OnError(newBackoff(), worthRetrying, func() (err error) {
+		page, err = resource.List(ctx, options)
+		return err
+	})
+	return page, err
 }
 
 // ensureNamespace makes a namespace ready to take pods.

@@ -11,6 +11,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/kube"
+	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
 	"github.com/k8s-1m/k8s-1m/internal/pki"
 	"github.com/k8s-1m/k8s-1m/internal/progress"
 )
@@ -80,6 +81,9 @@ func (b *bulkCommand) run(cmd *cobra.Command, a action) error {
 func (b *bulkCommand) connect() (*bulk.Clients, error) {
 	dir, config, err := existing(*b.name)
 	if err != nil {
+		return nil, err
+	}
+	if err := lifecycle.RequireRunning(dir); err != nil {
 		return nil, err
 	}
 	rest, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))

@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 
@@ -29,6 +30,10 @@ func Down(dir cluster.Dir, keepData bool) (err error) {
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
+	}
+	// A supervisor that was abandoned early has no state yet, but holds its lock.
+	if err := dir.AwaitSupervisorExit(supervisorStopTimeout); err != nil {
+		return fmt.Errorf("waiting for the supervisor to end: %w", err)
 	}
 	if !keepData {
 		return dir.Remove()

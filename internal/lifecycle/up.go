@@ -23,6 +23,20 @@ import (
 // ErrSettingsDiffer says that a running cluster cannot take a setting.
 var ErrSettingsDiffer = errors.New("the cluster runs with other settings")
 
+// ErrInterrupted says that `up` was told to stop before it was done.
+var ErrInterrupted = errors.New("interrupted before the cluster was complete; nothing keeps running, `k1m up` again continues")
+
+// ErrNotRunning says that a cluster is not up.
+var ErrNotRunning = errors.New("not running")
+
+// RequireRunning reports a cluster that nobody supervises.
+func RequireRunning(dir cluster.Dir) error {
+	if state, err := supervisor.ReadState(dir); err == nil && state.Supervisor.Alive() {
+		return nil
+	}
+	return fmt.Errorf("cluster %q: %w; start it with `k1m up --name %s`", dir.Name(), ErrNotRunning, dir.Name())
+}
+
 // UpOptions are what `up` is asked to do.
 type UpOptions struct {
 	Dir   cluster.Dir
@@ -115,8 +129,10 @@ func start(ctx context.Context, o UpOptions, config cluster.Config, alone *clust
 		err = ensureNodes(ctx, o, config)
 	}
 	if err != nil {
-		leash.Close()
-		return UpResult{}, errors.Join(err, o.Dir.AwaitSupervisorExit(supervisorStopTimeout))
+		if ctx.Err() != nil {
+			err = ErrInterrupted
+		}
+		return UpResult{}, errors.Join(err, leash.Close(), o.Dir.AwaitSupervisorExit(supervisorStopTimeout))
 	}
 	return UpResult{Config: config}, supervisor.Commit(leash)
 }
@@ -165,7 +181,7 @@ func prepare(ctx context.Context, o UpOptions, config cluster.Config) ([]compone
 		return nil, config, err
 	}
 	config.Settings = settings
-	err = errors.Join(checkSpace(o.Dir.Root(), o.MinFree))
+	err = checkSpace(o.Dir.Root(), o.MinFree)
 	if err == nil {
 		err = checkSpace(config.DataDir(o.Dir), o.MinFree)
 	}

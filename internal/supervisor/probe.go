@@ -4,9 +4,12 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"time"
@@ -18,6 +21,7 @@ const (
 	probeUntilReady = 100 * time.Millisecond
 	probeWhenReady  = 2 * time.Second
 	probeTimeout    = 5 * time.Second
+	maxReportBytes  = 4096
 	// A busy API server misses a probe now and then; it is no news before this many.
 	missesBeforeNotReady = 3
 )
@@ -49,17 +53,30 @@ func (p *prober) ask(ctx context.Context) error {
 	}
 	response, err := p.client.Do(request)
 	if err != nil {
-		return err
+		return cause(err)
 	}
 	defer response.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(response.Body, 4096))
+	if response.StatusCode == http.StatusOK {
+		return nil
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxReportBytes))
 	if err != nil {
 		return err
 	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s: %s", p.url, response.Status, failedChecks(string(body)))
+	return fmt.Errorf("answers %s%s", response.Status, failedChecks(string(body)))
+}
+
+// cause strips the URL and the addresses, which the reader knows.
+func cause(err error) error {
+	var call *net.OpError
+	if errors.As(err, &call) {
+		return call.Err
 	}
-	return nil
+	var request *url.Error
+	if errors.As(err, &request) {
+		return request.Err
+	}
+	return err
 }
 
 // failedChecks picks the "[-]" lines out of a verbose health report.
@@ -71,7 +88,7 @@ func failedChecks(report string) string {
 		}
 	}
 	if len(failed) == 0 {
-		return strings.Join(strings.Fields(report), " ")
+		return ""
 	}
-	return strings.Join(failed, ", ")
+	return ", failed: " + strings.Join(failed, ", ")
 }
