@@ -46,6 +46,15 @@ impl RangeCursor {
         count_all: bool,
     ) -> Result<Self, Error> {
         let revision = readable(store, request.revision, current)?;
+        let mut cursor = RangeCursor::pinned(request, current, revision);
+        cursor.count_all |= count_all;
+        Ok(cursor)
+    }
+
+    /// Begins to read at `revision`, whose history the caller keeps; `current`
+    /// is what the header will say. Only what is gathered is counted, unless
+    /// the request is for the count.
+    pub fn pinned(request: &RangeRequest, current: i64, revision: i64) -> Self {
         let shape = Shape::new(request);
         let all = shape.needs_all();
         let gather = match request.limit {
@@ -53,17 +62,17 @@ impl RangeCursor {
             limit if limit > 0 && !all => (limit as usize).saturating_add(1),
             _ => usize::MAX,
         };
-        Ok(RangeCursor {
+        RangeCursor {
             span: Span::new(&request.key, &request.range_end),
             revision,
             header_revision: current,
             gather,
-            count_all: count_all || request.count_only,
+            count_all: request.count_only,
             after: None,
             found: Vec::new(),
             count: 0,
             shape,
-        })
+        }
     }
 
     /// The revision that is read; history must be kept from here on until the

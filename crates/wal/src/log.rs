@@ -82,11 +82,11 @@ impl Log {
         Ok((log, recovered))
     }
 
-    /// Makes sure that payloads of `bytes` in all, in at most `records` records,
-    /// can be appended without running out of space.
-    pub fn reserve(&mut self, bytes: u64, records: u64) -> Result<(), Error> {
+    /// Makes sure that a payload of up to `bytes` can be appended without
+    /// running out of space.
+    pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
         self.check()?;
-        let needed = bytes + records * RECORD_HEADER_BYTES as u64;
+        let needed = bytes + RECORD_HEADER_BYTES as u64;
         if self.current.as_ref().is_some_and(|s| s.size - s.position >= needed) {
             return Ok(());
         }
@@ -110,10 +110,13 @@ impl Log {
     }
 
     /// Appends one record. When this returns it survives the end of the
-    /// process; to survive the end of the machine it needs a sync. Space for it
-    /// must have been reserved.
+    /// process; to survive the end of the machine it needs a sync. Where space
+    /// for it was not reserved, a full disk is a failure like any other.
     pub fn append(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.check()?;
+        if let Err(error) = self.reserve(payload.len() as u64) {
+            self.shared.poisoned.store(true, Ordering::Release);
+            return Err(error);
+        }
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let durable = self.shared.durable.load(Ordering::Acquire);
@@ -161,6 +164,11 @@ impl Log {
 pub struct Syncer(Arc<Shared>);
 
 impl Syncer {
+    /// Whether the log still exists, so that there may be more to sync.
+    pub fn is_open(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
     /// Makes everything appended before the call durable. Does nothing when
     /// all of it already is.
     pub fn sync(&self) -> Result<(), Error> {

@@ -141,7 +141,7 @@ fn open(disk: &Disk) -> Result<(Log, Vec<Vec<u8>>, wal::Recovered), Error> {
 }
 
 fn append(log: &mut Log, payload: &[u8]) -> Result<(), Error> {
-    log.reserve(payload.len() as u64, 1)?;
+    log.reserve(payload.len() as u64)?;
     log.append(payload)
 }
 

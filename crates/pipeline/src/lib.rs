@@ -1,0 +1,39 @@
+//! The one place that knows the order of things.
+//!
+//! ```text
+//! submit ─▶ queue ─▶ worker thread, a batch at a time:
+//!                      1. reserve space in the log
+//!                      2. apply each command; collect effects and events
+//!                      3. append the effects to the log; fsync if the mode says so
+//!                      4. let readers see the new revision
+//!                      5. publish the events to the watchers
+//!                      6. answer the callers
+//! ```
+//!
+//! One thread takes the steps, so the order of revisions is the order of the
+//! log is the order in which watchers hear. While it waits for an fsync new
+//! commands gather in the queue and share the next one.
+//!
+//! Step 2 changes the state before step 3 has made it safe. Nobody can tell:
+//! readers see revisions up to the last one *published*, in step 4, and the
+//! store keeps the history to show them. If step 3 fails nothing after it ever
+//! happens, and the pipeline answers every later command with the failure.
+//!
+//! Reads never enter the queue. Whatever was acknowledged has been published,
+//! so a read at the published revision is linearizable as it stands.
+//!
+//! Time enters here and only here: leases run out in [`lessor`], and are then
+//! revoked by a command like any other.
+
+mod error;
+mod lessor;
+mod options;
+mod pipeline;
+mod read;
+mod recovery;
+mod worker;
+
+pub use error::{Error, OpenError};
+pub use options::{Options, WalMode};
+pub use pipeline::{Pipeline, Status};
+pub use read::{Pages, Pin, RangeRead, Rest};

@@ -1,0 +1,49 @@
+//! How a pipeline is set up.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What an acknowledged write survives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalMode {
+    /// Nothing: memory only.
+    None,
+    /// The end of the process; of the machine, all but the last flush interval.
+    Buffered,
+    /// The end of the machine.
+    Fsync,
+}
+
+/// Set once, at the start.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Where the log lies; not used with [`WalMode::None`].
+    pub data_dir: PathBuf,
+    /// What an acknowledged write survives.
+    pub wal_mode: WalMode,
+    /// With [`WalMode::Buffered`], how often the log is flushed to the disk.
+    pub flush_interval: Duration,
+    /// Commands that may wait; one more is refused.
+    pub queue_commands: usize,
+    /// Bytes of requests that may wait; beyond them commands are refused.
+    pub queue_bytes: usize,
+    /// Events that may wait for one client stream before it has to read history.
+    pub queue_events: usize,
+    /// The smallest TTL that a lease gets, in seconds, whatever was asked for.
+    pub min_lease_ttl_seconds: i64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            data_dir: PathBuf::from("default.etcd"),
+            wal_mode: WalMode::Buffered,
+            flush_interval: Duration::from_millis(100),
+            queue_commands: 65_536,
+            queue_bytes: 256 << 20,
+            queue_events: watch::QUEUE_EVENTS,
+            // etcd's: one and a half election time-outs of a second, rounded up.
+            min_lease_ttl_seconds: 2,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The handle to the store: submit commands, read, watch.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::{Sender, TrySendError, bounded};
+use futures_channel::oneshot;
+use mvcc::{Command, Reply, Stats, Store};
+use parking_lot::{Mutex, RwLock};
+use wal::{DataDir, Identity};
+use watch::{Hub, Stream};
+
+use crate::lessor::Lessor;
+use crate::worker::{Flusher, Submission, Worker};
+use crate::{Error, OpenError, Options, WalMode, recovery};
+
+/// A running store. Dropping it, or [`Pipeline::shutdown`], ends it cleanly:
+/// what was submitted is still done, and the log is synced.
+pub struct Pipeline {
+    shared: Arc<Shared>,
+    commands: Option<Sender<Submission>>,
+    threads: Vec<JoinHandle<()>>,
+    queue_bytes: usize,
+    min_lease_ttl_seconds: i64,
+    identity: Identity,
+}
+
+/// What the worker and the readers both see.
+pub(crate) struct Shared {
+    pub(crate) store: RwLock<Store>,
+    /// The newest revision that readers may see. Read it under the store's
+    /// lock: nothing that it needs is collected before it has moved on.
+    pub(crate) published: AtomicI64,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) lessor: Mutex<Lessor>,
+    /// Revisions that are being read in steps, and by how many.
+    pub(crate) pins: Mutex<BTreeMap<i64, usize>>,
+    /// Bytes of requests in the queue.
+    pub(crate) queued_bytes: AtomicUsize,
+    /// Set when the disk was full at the last attempt.
+    pub(crate) no_space: std::sync::atomic::AtomicBool,
+    /// Why the log failed; once set, nothing is written any more.
+    pub(crate) failure: OnceLock<Arc<str>>,
+}
+
+/// How the store is.
+#[derive(Clone, Debug)]
+pub struct Status {
+    /// The newest visible revision.
+    pub revision: i64,
+    /// The first readable revision.
+    pub compacted: i64,
+    /// Sizes.
+    pub stats: Stats,
+    /// Leases that live.
+    pub leases: usize,
+    /// Watchers that follow the present.
+    pub watchers: usize,
+    /// Commands that wait.
+    pub queued_commands: usize,
+    /// Whether the disk is full.
+    pub no_space: bool,
+    /// Why nothing can be written any more.
+    pub failure: Option<Arc<str>>,
+}
+
+impl Pipeline {
+    /// Opens the store, recovers what its log holds, and starts its threads.
+    /// `fresh` is the identity of a store that has none yet.
+    pub fn open(options: &Options, fresh: Identity) -> Result<Pipeline, OpenError> {
+        let (dir, store, log) = match options.wal_mode {
+            WalMode::None => (None, Store::default(), None),
+            WalMode::Buffered | WalMode::Fsync => {
+                let dir = DataDir::open(&options.data_dir, fresh)?;
+                let (store, log) = recovery::recover(&dir)?;
+                (Some(dir), store, Some(log))
+            }
+        };
+        let identity = dir.as_ref().map_or(fresh, DataDir::identity);
+        let shared = Arc::new(Shared::new(store, options));
+        let (commands, queue) = bounded(options.queue_commands);
+        let mut threads = Vec::new();
+        if let (WalMode::Buffered, Some(log)) = (options.wal_mode, &log) {
+            let flusher = Flusher::new(log.syncer(), options.flush_interval, shared.clone());
+            threads.push(spawn("flusher", move || flusher.run())?);
+        }
+        let sync = options.wal_mode == WalMode::Fsync;
+        let worker = Worker::new(shared.clone(), queue, log, dir, sync);
+        threads.push(spawn("pipeline", move || worker.run())?);
+        Ok(Pipeline {
+            shared,
+            commands: Some(commands),
+            threads,
+            queue_bytes: options.queue_bytes,
+            min_lease_ttl_seconds: options.min_lease_ttl_seconds,
+            identity,
+        })
+    }
+
+    /// The IDs of cluster and member.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Queues `command`, whose request took `bytes`. The reply comes when its
+    /// effects are as durable as the mode promises. A caller that no longer
+    /// waits does not undo its command.
+    pub fn submit(
+        &self,
+        command: Command,
+        bytes: usize,
+    ) -> Result<oneshot::Receiver<Result<Reply, Error>>, Error> {
+        if let Some(reason) = self.shared.failure.get() {
+            return Err(Error::LogFailed(reason.clone()));
+        }
+        let queued_bytes = &self.shared.queued_bytes;
+        if queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.queue_bytes {
+            queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(Error::TooManyRequests);
+        }
+        let (reply, receiver) = oneshot::channel();
+        let commands = self.commands.as_ref().ok_or(Error::Stopped)?;
+        let command = self.complete(command);
+        commands.try_send(Submission { command, bytes, reply: Some(reply) }).map_err(|error| {
+            queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            match error {
+                TrySendError::Full(_) => Error::TooManyRequests,
+                TrySendError::Disconnected(_) => Error::Stopped,
+            }
+        })?;
+        Ok(receiver)
+    }
+
+    /// Raises the TTL of a new lease to the minimum.
+    fn complete(&self, mut command: Command) -> Command {
+        if let Command::LeaseGrant { ttl_seconds, .. } = &mut command {
+            *ttl_seconds = (*ttl_seconds).max(self.min_lease_ttl_seconds);
+        }
+        command
+    }
+
+    /// Restarts the clock of a lease; its TTL in seconds, or `None` if there is
+    /// no such lease or it has run out.
+    pub fn lease_renew(&self, id: i64) -> Option<i64> {
+        self.shared.lessor.lock().renew(id, Instant::now())
+    }
+
+    /// All leases, those that end first in front.
+    pub fn leases(&self) -> Vec<i64> {
+        self.shared.lessor.lock().by_deadline()
+    }
+
+    /// Seconds left, seconds granted, and the attached keys of a lease that has
+    /// not run out.
+    pub fn lease_time_to_live(&self, id: i64) -> Option<(i64, i64, Vec<etcdpb::Key>)> {
+        let (left, ttl) = self.shared.lessor.lock().remaining(id, Instant::now())?;
+        let store = self.shared.store.read();
+        let keys = store.lease(id).map(|lease| lease.keys.iter().cloned().collect());
+        Some((left.as_secs().min(ttl as u64) as i64, ttl, keys.unwrap_or_default()))
+    }
+
+    /// A stream of watchers. `wake` is called whenever [`Pipeline::next`] may
+    /// have something new for it; it must not block.
+    pub fn watch_stream(&self, wake: impl Fn() + Send + Sync + 'static) -> Stream {
+        self.shared.hub.stream(wake)
+    }
+
+    /// What the client of `stream` is to be told next, if anything.
+    pub fn next(&self, stream: &Stream) -> Option<watch::Delivery> {
+        stream.take(&*self.shared)
+    }
+
+    /// The newest visible revision.
+    pub fn revision(&self) -> i64 {
+        self.shared.published.load(Ordering::Acquire)
+    }
+
+    /// How the store is.
+    pub fn status(&self) -> Status {
+        let store = self.shared.store.read();
+        Status {
+            revision: self.revision(),
+            compacted: store.compacted(),
+            stats: store.stats(),
+            leases: store.leases().count(),
+            watchers: self.shared.hub.watchers(),
+            queued_commands: self.commands.as_ref().map_or(0, Sender::len),
+            no_space: self.shared.no_space.load(Ordering::Relaxed),
+            failure: self.shared.failure.get().cloned(),
+        }
+    }
+
+    /// Ends the store: what is queued is done, then the log is synced.
+    pub fn shutdown(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        self.commands = None;
+        // The worker goes first: it lets the flusher go when it is done.
+        for thread in self.threads.drain(..).rev() {
+            let _ = thread.join();
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+}
+
+impl Drop for Pipeline {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Shared {
+    fn new(store: Store, options: &Options) -> Self {
+        let revision = store.revision();
+        let mut lessor = Lessor::default();
+        let now = Instant::now();
+        for (id, lease) in store.leases() {
+            lessor.grant(id, lease.ttl_seconds, now);
+        }
+        Shared {
+            store: RwLock::new(store),
+            published: AtomicI64::new(revision),
+            hub: Hub::new(revision, options.queue_events),
+            lessor: Mutex::new(lessor),
+            pins: Mutex::default(),
+            queued_bytes: AtomicUsize::new(0),
+            no_space: false.into(),
+            failure: OnceLock::new(),
+        }
+    }
+
+    /// Records that the log has failed, once, and says so.
+    pub(crate) fn fail(&self, error: &wal::Error) -> Error {
+        let reason = self.failure.get_or_init(|| {
+            tracing::error!(%error, "the log failed: no more writes are accepted");
+            error.to_string().into()
+        });
+        Error::LogFailed(reason.clone())
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}

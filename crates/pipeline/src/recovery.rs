@@ -1,0 +1,89 @@
+//! From the log to the state, at the start.
+
+use std::time::{Duration, Instant};
+
+use mvcc::{Effect, Effects, Store};
+use wal::{DataDir, Log, OsMedium};
+
+use crate::OpenError;
+
+/// How often a long recovery says how far it is.
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+/// Records between two looks at the clock and the garbage.
+const RECORDS_A_STEP: u64 = 4096;
+
+/// Reads the log in `dir` and rebuilds the state from it.
+pub(crate) fn recover(dir: &DataDir) -> Result<(Store, Log), OpenError> {
+    let path = dir.wal();
+    let medium = OsMedium::new(path.clone()).map_err(|source| wal::Error::Io {
+        action: "open",
+        path,
+        source,
+    })?;
+    let mut replay = Replay::new();
+    let (log, recovered) =
+        Log::open(medium, wal::Options::default(), |payload| replay.record(payload))?;
+    if let Some(cut) = &recovered.cut {
+        tracing::warn!(
+            file = %cut.file.display(),
+            offset = cut.offset,
+            "cut off an unfinished write at the end of the log"
+        );
+    }
+    let store = replay.finish();
+    tracing::info!(
+        records = recovered.records,
+        bytes = recovered.payload_bytes,
+        revision = store.revision(),
+        keys = store.stats().live_keys,
+        "recovered from the log"
+    );
+    Ok((store, log))
+}
+
+struct Replay {
+    store: Store,
+    records: u64,
+    bytes: u64,
+    reported: Instant,
+}
+
+impl Replay {
+    fn new() -> Self {
+        Replay { store: Store::default(), records: 0, bytes: 0, reported: Instant::now() }
+    }
+
+    fn record(&mut self, mut payload: &[u8]) -> Result<(), String> {
+        self.records += 1;
+        self.bytes += payload.len() as u64;
+        while !payload.is_empty() {
+            let effect = Effect::decode(&mut payload).map_err(|e| e.to_string())?;
+            self.store.replay(effect).map_err(|e| e.to_string())?;
+        }
+        if self.records.is_multiple_of(RECORDS_A_STEP) {
+            // What was compacted then need not fill the memory now.
+            self.store.collect(i64::MAX, usize::MAX);
+            self.report();
+        }
+        Ok(())
+    }
+
+    fn report(&mut self) {
+        if self.reported.elapsed() >= REPORT_INTERVAL {
+            self.reported = Instant::now();
+            let (records, bytes) = (self.records, self.bytes);
+            tracing::info!(records, bytes, revision = self.store.revision(), "recovering");
+        }
+    }
+
+    fn finish(mut self) -> Store {
+        while self.store.collect(i64::MAX, usize::MAX) {}
+        self.store
+    }
+}
+
+/// The log's form of what a batch did.
+pub(crate) fn encode(effects: &Effects, payload: &mut Vec<u8>) {
+    payload.clear();
+    effects.iter().for_each(|effect| effect.encode(payload));
+}
