@@ -19,6 +19,8 @@ import (
 	"k8s.io/client-go/metadata"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/retry"
+
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 const (
@@ -59,16 +61,16 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 func (o *Options) Validate() error {
 	switch {
 	case o.Range.Count < 1 || o.Range.Count > maxCount:
-		return fmt.Errorf("%w: --count %d: choose 1 to %d", ErrTemplate, o.Range.Count, maxCount)
+		return usage.Errorf("--count %d: choose 1 to %d", o.Range.Count, maxCount)
 	case o.Range.First < 0:
-		return fmt.Errorf("%w: --first %d: numbers begin at 0", ErrTemplate, o.Range.First)
+		return usage.Errorf("--first %d: numbers begin at 0", o.Range.First)
 	case o.Concurrency < 1 || o.Concurrency > maxConcurrency:
-		return fmt.Errorf("%w: --concurrency %d: choose 1 to %d", ErrTemplate, o.Concurrency, maxConcurrency)
+		return usage.Errorf("--concurrency %d: choose 1 to %d", o.Concurrency, maxConcurrency)
 	case o.Connections < 1 || o.Connections > maxConnections:
-		return fmt.Errorf("%w: --connections %d: choose 1 to %d", ErrTemplate, o.Connections, maxConnections)
+		return usage.Errorf("--connections %d: choose 1 to %d", o.Connections, maxConnections)
 	}
 	if problems := validation.IsDNS1123Subdomain(o.Range.Name(0)); len(problems) > 0 {
-		return fmt.Errorf("%w: --prefix %q: names may have a-z, 0-9, '-' and '.' only, and begin with a letter or digit", ErrTemplate, o.Range.Prefix)
+		return usage.Errorf("--prefix %q: names may have a-z, 0-9, '-' and '.' only, and begin with a letter or digit", o.Range.Prefix)
 	}
 	return nil
 }
@@ -179,5 +181,3 @@ func (c *Clients) ensureNamespace(ctx context.Context, name string) error {
 	}
 	return nil
 }
-
-func namespaceProblems(name string) []string { return validation.IsDNS1123Label(name) }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/k8s-1m/k8s-1m/internal/component"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 // NodePrefix begins the names of the nodes that `k1m up` makes.
@@ -53,10 +54,10 @@ type Nodes struct {
 // NewNodes checks the shape.
 func NewNodes(s NodeShape) (*Nodes, error) {
 	if s.Zones < 1 {
-		return nil, fmt.Errorf("%w: --zones %d: nodes need at least one zone", ErrTemplate, s.Zones)
+		return nil, usage.Errorf("--zones %d: nodes need at least one zone", s.Zones)
 	}
 	if s.Pods < 0 {
-		return nil, fmt.Errorf("%w: --pods %d: cannot be negative", ErrTemplate, s.Pods)
+		return nil, usage.Errorf("--pods %d: cannot be negative", s.Pods)
 	}
 	capacity, err := quantities(map[corev1.ResourceName]string{
 		corev1.ResourceCPU: s.CPU, corev1.ResourceMemory: s.Memory, corev1.ResourcePods: fmt.Sprint(s.Pods),
@@ -137,7 +138,7 @@ func quantities(texts map[corev1.ResourceName]string) (corev1.ResourceList, erro
 	for name, text := range texts {
 		quantity, err := resource.ParseQuantity(text)
 		if err != nil || quantity.Sign() < 0 {
-			return nil, fmt.Errorf("%w: %s %q is not a quantity; write it like 500m, 4 or 16Gi", ErrTemplate, name, text)
+			return nil, usage.Errorf("--%s %q: not a quantity; write it like 500m, 4 or 16Gi", name, text)
 		}
 		list[name] = quantity
 	}

@@ -2,13 +2,15 @@ package bulk
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 // PodPrefix begins the names of pods unless the user says otherwise.
@@ -106,8 +108,8 @@ func PodRunning(object runtime.Object) bool {
 
 // ValidateNamespace reports a name that no namespace can have.
 func ValidateNamespace(name string) error {
-	if problems := namespaceProblems(name); len(problems) > 0 {
-		return fmt.Errorf("%w: --namespace %q: %s", ErrTemplate, name, problems[0])
+	if len(validation.IsDNS1123Label(name)) > 0 {
+		return usage.Errorf("--namespace %q: use a-z, 0-9 and '-', beginning and ending with a letter or digit", name)
 	}
 	return nil
 }

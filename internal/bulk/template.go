@@ -4,8 +4,8 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	corev1 "k8s.io/api/core/v1"
@@ -13,10 +13,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/kubernetes/scheme"
-)
 
-// ErrTemplate says that a file is not the template that it should be.
-var ErrTemplate = errors.New("bad template")
+	"github.com/k8s-1m/k8s-1m/internal/usage"
+)
 
 // ReadNode reads a Node from a YAML or JSON file; unknown fields are errors.
 func ReadNode(path string) (*corev1.Node, error) { return read[*corev1.Node](path, "Node") }
@@ -28,20 +27,24 @@ func read[T runtime.Object](path, kind string) (T, error) {
 	var none T
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return none, fmt.Errorf("%w: %w; give --template a file that can be read", ErrTemplate, err)
+		var reason *fs.PathError
+		if errors.As(err, &reason) {
+			err = reason.Err
+		}
+		return none, usage.Errorf("--template %s: %v; give a file that can be read", path, err)
 	}
 	document, err := onlyDocument(content)
 	if err != nil {
-		return none, fmt.Errorf("%w: %s: %w", ErrTemplate, path, err)
+		return none, usage.Errorf("--template %s: %v; write one %s", path, err, kind)
 	}
 	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	object, gvk, err := decoder.Decode(document, nil, nil)
 	if err != nil {
-		return none, fmt.Errorf("%w: %s is not a valid %s: %w", ErrTemplate, path, kind, err)
+		return none, usage.Errorf("--template %s: not a valid %s: %v; correct the file", path, kind, err)
 	}
 	typed, ok := object.(T)
 	if !ok {
-		return none, fmt.Errorf("%w: %s holds a %s, not a %s; write one with `kind: %s`", ErrTemplate, path, gvk.Kind, kind, kind)
+		return none, usage.Errorf("--template %s: holds a %s, not a %s; write one with `kind: %s`", path, gvk.Kind, kind, kind)
 	}
 	return typed, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
 	"github.com/k8s-1m/k8s-1m/internal/pki"
 	"github.com/k8s-1m/k8s-1m/internal/progress"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 // bulkCommand is what `nodes` and `pods` share.
@@ -56,7 +57,7 @@ func (b *bulkCommand) addFlags(cmd *cobra.Command, waitUsage string) {
 
 func (b *bulkCommand) run(cmd *cobra.Command, a action) error {
 	if b.output != "" && b.output != "json" {
-		return &usageError{fmt.Sprintf("-o %q: no such format; use json", b.output)}
+		return usage.Errorf("-o %q: no such format; use json", b.output)
 	}
 	if err := b.options.Validate(); err != nil {
 		return err

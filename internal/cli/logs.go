@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 func newLogs(name *string) *cobra.Command {
@@ -59,7 +60,7 @@ func logFiles(dir cluster.Dir, args []string) ([]string, error) {
 	for _, file := range files {
 		known = append(known, componentOf(file))
 	}
-	return nil, &usageError{fmt.Sprintf("no log of %q; there is %s", args[0], strings.Join(known, ", "))}
+	return nil, usage.Errorf("no log of %q; there is %s", args[0], strings.Join(known, ", "))
 }
 
 func componentOf(file string) string { return strings.TrimSuffix(filepath.Base(file), ".log") }

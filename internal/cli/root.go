@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/k8s-1m/k8s-1m/internal/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 const (
@@ -22,15 +22,6 @@ const (
 	exitFailure = 1
 	exitUsage   = 2
 )
-
-// errUsage marks what the user typed wrong.
-var errUsage = errors.New("bad usage")
-
-// usageError keeps the sentinel out of the text that users read.
-type usageError struct{ text string }
-
-func (e *usageError) Error() string { return e.text }
-func (e *usageError) Unwrap() error { return errUsage }
 
 // Main runs k1m and returns its exit code.
 func Main(version string, args []string, stdout, stderr io.Writer) int {
@@ -48,7 +39,7 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	report(stderr, err)
-	if errors.Is(err, errUsage) || errors.Is(err, cluster.ErrInvalid) || errors.Is(err, bulk.ErrTemplate) {
+	if errors.Is(err, usage.Err) {
 		return exitUsage
 	}
 	return exitFailure
@@ -72,7 +63,7 @@ kube-controller-manager, a scheduler, and kwok, which simulates the nodes.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return &usageError{fmt.Sprintf("%v; see `%s --help`", err, cmd.CommandPath())}
+		return usage.Errorf("%v; see `%s --help`", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	name := root.PersistentFlags().String("name", cluster.DefaultName, "name of the cluster")
@@ -106,7 +97,7 @@ func existing(name string) (cluster.Dir, cluster.Config, error) {
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
-			return &usageError{fmt.Sprintf("%v; see `%s --help`", err, cmd.CommandPath())}
+			return usage.Errorf("%v; see `%s --help`", err, cmd.CommandPath())
 		}
 		return nil
 	}

@@ -3,12 +3,12 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/k8s-1m/k8s-1m/internal/status"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 func newStatus(name *string) *cobra.Command {
@@ -23,7 +23,7 @@ func newStatus(name *string) *cobra.Command {
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" && output != "wide" {
-				return &usageError{fmt.Sprintf("-o %q: no such format; use json or wide", output)}
+				return usage.Errorf("-o %q: no such format; use json or wide", output)
 			}
 			dir, config, err := existing(*name)
 			if err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
 	"github.com/k8s-1m/k8s-1m/internal/pki"
 	"github.com/k8s-1m/k8s-1m/internal/supervisor"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 // newSupervise is what `up` starts; nobody else can, for want of the files
@@ -25,7 +26,7 @@ func newSupervise(name *string) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			leash := os.NewFile(lifecycle.LeashFD, "leash")
 			if _, err := leash.Stat(); err != nil {
-				return &usageError{"supervise is for `k1m up` only"}
+				return usage.Errorf("supervise is for `k1m up` only")
 			}
 			alone := cluster.AdoptLock(lifecycle.LockFD)
 			defer alone.Release()

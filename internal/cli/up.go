@@ -11,6 +11,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
 	"github.com/k8s-1m/k8s-1m/internal/progress"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 const defaultTimeout = 2 * time.Minute
@@ -44,10 +45,10 @@ keeps running.`,
 		}
 		wanted, err := resource.ParseQuantity(minFree)
 		if err != nil {
-			return &usageError{fmt.Sprintf("--min-free-disk %q: not a quantity; write it like 512Mi or 10Gi", minFree)}
+			return usage.Errorf("--min-free-disk %q: not a quantity; write it like 512Mi or 10Gi", minFree)
 		}
 		if timeout <= 0 {
-			return &usageError{fmt.Sprintf("--timeout %s: must be more than 0", timeout)}
+			return usage.Errorf("--timeout %s: must be more than 0", timeout)
 		}
 		started := time.Now()
 		display := progress.New(cmd.OutOrStdout())

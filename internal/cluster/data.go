@@ -60,8 +60,8 @@ func checkFormat(dataDir, path string, content []byte, store string) error {
 			dataDir, format.Version, dataVersion)
 	}
 	if format.Store != store {
-		return fmt.Errorf("data directory %s belongs to %s, not %s; use --store %s or choose another --data-dir",
-			dataDir, format.Store, store, format.Store)
+		return fmt.Errorf("data directory %s belongs to %s, not %s; choose another --data-dir",
+			dataDir, format.Store, store)
 	}
 	return nil
 }

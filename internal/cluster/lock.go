@@ -12,7 +12,7 @@ import (
 )
 
 // ErrBusy says that another process holds a lock.
-var ErrBusy = errors.New("busy")
+var ErrBusy = errors.New("held")
 
 const lockPoll = 50 * time.Millisecond
 
@@ -64,7 +64,7 @@ func tryLock(path string) (*Lock, error) {
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w: held by %s", ErrBusy, holder(path))
+			return nil, fmt.Errorf("%w by %s", ErrBusy, holder(path))
 		}
 		return nil, fmt.Errorf("locking %s: %w", path, err)
 	}

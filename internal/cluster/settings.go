@@ -5,17 +5,15 @@ package cluster
 
 import (
 	"errors"
-	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
-)
 
-// ErrInvalid marks settings that no cluster can have: bad usage, not bad luck.
-var ErrInvalid = errors.New("invalid setting")
+	"github.com/k8s-1m/k8s-1m/internal/usage"
+)
 
 const (
 	StoreMemEtcd = "mem_etcd"
@@ -123,13 +121,13 @@ func (s *Settings) Validate() error {
 func (s *Settings) validateShape() error {
 	switch {
 	case s.Nodes < 0:
-		return invalid("--nodes %d: a cluster cannot have fewer than 0 nodes; use --nodes 0 for none", s.Nodes)
+		return usage.Errorf("--nodes %d: a cluster cannot have fewer than 0 nodes; use --nodes 0 for none", s.Nodes)
 	case s.Zones < 1:
-		return invalid("--zones %d: nodes need at least one zone; use --zones 1", s.Zones)
+		return usage.Errorf("--zones %d: nodes need at least one zone; use --zones 1", s.Zones)
 	case s.APIServers < 1 || s.APIServers > maxAPIServers:
-		return invalid("--apiservers %d: choose 1 to %d", s.APIServers, maxAPIServers)
+		return usage.Errorf("--apiservers %d: choose 1 to %d", s.APIServers, maxAPIServers)
 	case s.APIServerPort < 0 || s.APIServerPort > 65535:
-		return invalid("--apiserver-port %d: ports go from 1 to 65535; leave the flag out for a free one", s.APIServerPort)
+		return usage.Errorf("--apiserver-port %d: ports go from 1 to 65535; leave the flag out for a free one", s.APIServerPort)
 	}
 	return nil
 }
@@ -137,14 +135,14 @@ func (s *Settings) validateShape() error {
 func (s *Settings) validateStore() error {
 	switch {
 	case s.Store != StoreMemEtcd && s.Store != StoreEtcd:
-		return invalid("--store %q: no such store; choose mem_etcd or etcd", s.Store)
+		return usage.Errorf("--store %q: no such store; choose mem_etcd or etcd", s.Store)
 	case s.WALMode != "" && !slices.Contains([]string{WALNone, WALBuffered, WALFsync}, s.WALMode):
-		return invalid("--wal-mode %q: no such mode; choose none, buffered or fsync", s.WALMode)
+		return usage.Errorf("--wal-mode %q: no such mode; choose none, buffered or fsync", s.WALMode)
 	case s.Store == StoreEtcd && s.WALMode != "" && s.WALMode != WALFsync:
-		return invalid("--wal-mode %s: etcd always does fsync; leave the flag out or use --store mem_etcd", s.WALMode)
+		return usage.Errorf("--wal-mode %s: etcd always does fsync; leave the flag out or use --store mem_etcd", s.WALMode)
 	case s.StoreAddress == "":
 		if s.StoreCAFile+s.StoreCert+s.StoreKey != "" {
-			return invalid("--store-cafile, --store-certfile and --store-keyfile need --store-address")
+			return usage.Errorf("--store-cafile, --store-certfile and --store-keyfile need --store-address")
 		}
 		return nil
 	}
@@ -154,10 +152,10 @@ func (s *Settings) validateStore() error {
 func (s *Settings) validateStoreAddress() error {
 	u, err := url.Parse(s.StoreAddress)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Port() == "" {
-		return invalid("--store-address %q: not a URL with a port; write it like https://127.0.0.1:2379", s.StoreAddress)
+		return usage.Errorf("--store-address %q: not a URL with a port; write it like https://127.0.0.1:2379", s.StoreAddress)
 	}
 	if (s.StoreCert == "") != (s.StoreKey == "") {
-		return invalid("--store-certfile and --store-keyfile go together; give both or none")
+		return usage.Errorf("--store-certfile and --store-keyfile go together; give both or none")
 	}
 	return nil
 }
@@ -167,9 +165,9 @@ func (s *Settings) validateScheduler() error {
 	case SchedulerKube:
 		return nil
 	case SchedulerDist:
-		return invalid("--scheduler dist-scheduler: not built yet; use --scheduler kube-scheduler")
+		return usage.Errorf("--scheduler dist-scheduler: not built yet; use --scheduler kube-scheduler")
 	}
-	return invalid("--scheduler %q: no such scheduler; use kube-scheduler", s.Scheduler)
+	return usage.Errorf("--scheduler %q: no such scheduler; use kube-scheduler", s.Scheduler)
 }
 
 func (s *Settings) validatePassThrough() error {
@@ -187,7 +185,7 @@ func (s *Settings) validatePassThrough() error {
 	for _, list := range lists {
 		for _, value := range list.values {
 			if key, _, found := strings.Cut(value, "="); !found || strings.TrimLeft(key, "-") == "" {
-				return invalid("%s %q: not of the form key=value", list.flag, value)
+				return usage.Errorf("%s %q: not of the form key=value", list.flag, value)
 			}
 		}
 	}
@@ -197,7 +195,7 @@ func (s *Settings) validatePassThrough() error {
 // ValidateName reports why a name cannot be a cluster's.
 func ValidateName(name string) error {
 	if !validName.MatchString(name) {
-		return invalid("--name %q: use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit", name)
+		return usage.Errorf("--name %q: use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit", name)
 	}
 	return nil
 }
@@ -229,13 +227,3 @@ func copyFlag(to, from pflag.Value) error {
 	}
 	return to.Set(from.String())
 }
-
-func invalid(format string, args ...any) error {
-	return &invalidError{fmt.Sprintf(format, args...)}
-}
-
-// invalidError keeps the sentinel out of the text that users read.
-type invalidError struct{ text string }
-
-func (e *invalidError) Error() string { return e.text }
-func (e *invalidError) Unwrap() error { return ErrInvalid }

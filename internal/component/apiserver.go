@@ -47,6 +47,7 @@ func (p *plan) apiServer(i int) Component {
 		Env:        settings.APIServerEnv,
 		Address:    ports.URL(name),
 		Ready:      p.secureProbe(name, "/readyz"),
+		StopGrace:  statelessStopGrace,
 		Bootstraps: i == 0,
 	}
 	if settings.StoreAddress == "" {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"time"
 )
 
 // ErrNoBinary says that a program to run was not found.
@@ -19,6 +20,13 @@ const (
 	ControllerManager = "kube-controller-manager"
 	Scheduler         = "kube-scheduler"
 	Kwok              = "kwok"
+)
+
+const (
+	// MaxStopGrace is the store's: it may have much to write.
+	MaxStopGrace = 15 * time.Second
+	// The others keep nothing that is not in the store.
+	statelessStopGrace = 4 * time.Second
 )
 
 // Component is one process to keep running.
@@ -33,6 +41,8 @@ type Component struct {
 	// for the first time, and that stop after it.
 	DependsOn []string
 	Ready     Probe
+	// StopGrace is how long it may take to end cleanly before it is killed.
+	StopGrace time.Duration
 	// Bootstraps the cluster once this component is ready; dependents wait for it.
 	Bootstraps bool
 }

@@ -41,6 +41,7 @@ func (p *plan) controllerManager() Component {
 		Address:   p.config.Ports.URL(ControllerManager),
 		DependsOn: p.apiServerNames(),
 		Ready:     p.secureProbe(ControllerManager, "/healthz"),
+		StopGrace: statelessStopGrace,
 	}
 }
 
@@ -57,6 +58,7 @@ func (p *plan) scheduler() Component {
 		Address:   p.config.Ports.URL(Scheduler),
 		DependsOn: p.apiServerNames(),
 		Ready:     p.secureProbe(Scheduler, "/readyz"),
+		StopGrace: statelessStopGrace,
 	}
 }
 
@@ -86,5 +88,6 @@ func (p *plan) kwok() Component {
 		Address:   "http://" + address,
 		DependsOn: p.apiServerNames(),
 		Ready:     Probe{URL: "http://" + address + "/healthz"},
+		StopGrace: statelessStopGrace,
 	}
 }

@@ -36,11 +36,12 @@ func (p *plan) store() Component {
 	a.addUser(settings.StoreArgs)
 
 	return Component{
-		Name:    Store,
-		Binary:  p.binary(settings.Store),
-		Args:    a,
-		Address: client,
-		Ready:   Probe{URL: metrics + "/readyz"},
+		Name:      Store,
+		Binary:    p.binary(settings.Store),
+		Args:      a,
+		Address:   client,
+		Ready:     Probe{URL: metrics + "/readyz"},
+		StopGrace: MaxStopGrace,
 	}
 }
 

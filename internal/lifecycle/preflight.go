@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,6 +63,10 @@ func checkStoreAddress(ctx context.Context, s cluster.Settings) error {
 	defer cancel()
 	conn, err := dial(ctx, address, s)
 	if err != nil {
+		var reason syscall.Errno
+		if errors.As(err, &reason) {
+			err = reason
+		}
 		return fmt.Errorf("%w: %s: %w; start the store there or leave out --store-address", ErrStoreUnreachable, s.StoreAddress, err)
 	}
 	return conn.Close()

@@ -110,7 +110,8 @@ func leaving(dir cluster.Dir) bool {
 // start brings up a cluster that does not run.
 func start(ctx context.Context, o UpOptions, config cluster.Config, alone *cluster.Lock) (result UpResult, err error) {
 	release := func() { err = errors.Join(err, alone.Release()) }
-	fresh := !o.Dir.Exists()
+	_, statErr := os.Stat(o.Dir.Root())
+	fresh := errors.Is(statErr, fs.ErrNotExist)
 	components, config, err := prepare(ctx, o, config)
 	if err != nil {
 		release()

@@ -15,13 +15,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/process"
 )
 
-const (
-	// How long a component may take to end cleanly before it is killed.
-	stopGrace = 15 * time.Second
-
-	// A log that has grown past this is put aside when its component starts.
-	maxLogBytes = 64 << 20
-)
+// A log that has grown past this is put aside when its component starts.
+const maxLogBytes = 64 << 20
 
 // child keeps one component's process; suture calls Serve again when it returns.
 type child struct {
@@ -91,7 +86,7 @@ func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
-	cmd.WaitDelay = stopGrace
+	cmd.WaitDelay = c.StopGrace
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting %s: %w", c.Name, err)
 	}

@@ -26,7 +26,7 @@ const (
 	immediateRestarts      = 2
 	failureDecay           = 60 // seconds in which the count of deaths halves
 	restartBackoff         = 3 * time.Second
-	stopTimeout            = stopGrace + 5*time.Second
+	stopTimeout            = component.MaxStopGrace + 5*time.Second
 	leashCommit       byte = '+'
 )
 

@@ -1,0 +1,187 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const deploymentYAML = `apiVersion: apps/v1
+kind: Deployment
+metadata:
+  name: web
+`
+
+const misspelledNodeYAML = `apiVersion: v1
+kind: Node
+metadata:
+  name: x
+spec:
+  unscheduleable: true
+`
+
+// mistake is a command line that must fail with exactly this line and code.
+type mistake struct {
+	name string
+	args []string
+	code int
+	want string // without "k1m: "; {…} are the fixture's values
+}
+
+var mistakes = []mistake{
+	{"negative nodes", []string{"up", "--nodes", "-1"}, 2,
+		"--nodes -1: a cluster cannot have fewer than 0 nodes; use --nodes 0 for none"},
+	{"nodes that are no number", []string{"up", "--nodes", "many"}, 2,
+		"invalid argument \"many\" for \"--nodes\" flag: strconv.ParseInt: parsing \"many\": invalid syntax; see `k1m up --help`"},
+	{"no zones", []string{"up", "--zones", "0"}, 2,
+		"--zones 0: nodes need at least one zone; use --zones 1"},
+	{"no API servers", []string{"up", "--apiservers", "0"}, 2,
+		"--apiservers 0: choose 1 to 16"},
+	{"impossible port", []string{"up", "--apiserver-port", "70000"}, 2,
+		"--apiserver-port 70000: ports go from 1 to 65535; leave the flag out for a free one"},
+	{"invalid cluster name", []string{"up", "--name", "My_Cluster"}, 2,
+		"--name \"My_Cluster\": use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit"},
+	{"cluster name that is a path", []string{"down", "--name", "../../etc"}, 2,
+		"--name \"../../etc\": use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit"},
+	{"unknown store", []string{"up", "--store", "redis"}, 2,
+		"--store \"redis\": no such store; choose mem_etcd or etcd"},
+	{"unknown wal-mode", []string{"up", "--wal-mode", "often"}, 2,
+		"--wal-mode \"often\": no such mode; choose none, buffered or fsync"},
+	{"wal-mode that etcd cannot", []string{"up", "--store", "etcd", "--wal-mode", "none"}, 2,
+		"--wal-mode none: etcd always does fsync; leave the flag out or use --store mem_etcd"},
+	{"scheduler that is not built", []string{"up", "--scheduler", "dist-scheduler"}, 2,
+		"--scheduler dist-scheduler: not built yet; use --scheduler kube-scheduler"},
+	{"unknown scheduler", []string{"up", "--scheduler", "mine"}, 2,
+		"--scheduler \"mine\": no such scheduler; use kube-scheduler"},
+	{"argument that is not a pair", []string{"up", "--apiserver-arg", "v"}, 2,
+		"--apiserver-arg \"v\": not of the form key=value"},
+	{"unknown flag", []string{"up", "--node", "5"}, 2,
+		"unknown flag: --node; see `k1m up --help`"},
+	{"unknown command", []string{"start"}, 2,
+		"unknown command \"start\" for \"k1m\"; see `k1m --help`"},
+	{"argument too many", []string{"down", "now"}, 2,
+		"unknown command \"now\" for \"k1m down\"; see `k1m down --help`"},
+	{"unknown format", []string{"status", "-o", "xml"}, 2,
+		"-o \"xml\": no such format; use json or wide"},
+	{"no time", []string{"up", "--timeout", "0s"}, 2,
+		"--timeout 0s: must be more than 0"},
+	{"no count", []string{"nodes", "create"}, 2,
+		"--count 0: choose 1 to 10000000"},
+	{"bad prefix", []string{"nodes", "create", "--count", "1", "--prefix", "Node_"}, 2,
+		"--prefix \"Node_\": names may have a-z, 0-9, '-' and '.' only, and begin with a letter or digit"},
+	{"bad namespace", []string{"pods", "create", "--count", "1", "-n", "a/b"}, 2,
+		"--namespace \"a/b\": use a-z, 0-9 and '-', beginning and ending with a letter or digit"},
+	{"bad quantity", []string{"pods", "create", "--count", "1", "--cpu", "lots"}, 2,
+		"--cpu \"lots\": not a quantity; write it like 500m, 4 or 16Gi"},
+	{"template that is not a Node", []string{"nodes", "create", "--count", "1", "--template", "{dir}/deployment.yaml"}, 2,
+		"--template {dir}/deployment.yaml: holds a Deployment, not a Node; write one with `kind: Node`"},
+	{"template that is not a Pod", []string{"pods", "create", "--count", "1", "--template", "{dir}/deployment.yaml"}, 2,
+		"--template {dir}/deployment.yaml: holds a Deployment, not a Pod; write one with `kind: Pod`"},
+	{"template with a misspelled field", []string{"nodes", "create", "--count", "1", "--template", "{dir}/misspelled.yaml"}, 2,
+		"--template {dir}/misspelled.yaml: not a valid Node: strict decoding error: unknown field \"spec.unscheduleable\"; correct the file"},
+	{"template that is missing", []string{"nodes", "create", "--count", "1", "--template", "{dir}/none.yaml"}, 2,
+		"--template {dir}/none.yaml: no such file or directory; give a file that can be read"},
+
+	{"unknown cluster", []string{"status", "--name", "nosuch"}, 1,
+		"cluster \"nosuch\": no such cluster (there is future); create it with `k1m up --name nosuch`"},
+	{"nodes of an unknown cluster", []string{"nodes", "create", "--count", "1", "--name", "nosuch"}, 1,
+		"cluster \"nosuch\": no such cluster (there is future); create it with `k1m up --name nosuch`"},
+	{"down of an unknown cluster", []string{"down", "--name", "nosuch"}, 1,
+		"cluster \"nosuch\": no such cluster (there is future); create it with `k1m up --name nosuch`"},
+	{"port in use", []string{"up", "--apiserver-port", "{port}"}, 1,
+		"port in use: kube-apiserver wants 127.0.0.1:{port} (bind: address already in use); choose another or leave it out for a free one"},
+	{"no space", []string{"up", "--min-free-disk", "1Ei"}, 1,
+		"not enough disk space: {home}/clusters has {free}Mi free, --min-free-disk wants 1Ei; free some, or set K1M_HOME or --data-dir to another disk"},
+	{"data of another version", []string{"up", "--store", "{store}", "--data-dir", "{dir}/future"}, 1,
+		"data directory {dir}/future is of version 99, this k1m knows 1; use the k1m that made it or choose another --data-dir"},
+	{"data of another store", []string{"up", "--store", "{store}", "--data-dir", "{dir}/other"}, 1,
+		"data directory {dir}/other belongs to other, not {store}; choose another --data-dir"},
+	{"data in use", []string{"up", "--store", "{store}", "--data-dir", "{dir}/used"}, 1,
+		"data directory {dir}/used is in use (held by process 42); stop that cluster or choose another --data-dir"},
+	{"store address that nobody serves", []string{"up", "--store-address", "http://127.0.0.1:1"}, 1,
+		"store does not answer: http://127.0.0.1:1: connection refused; start the store there or leave out --store-address"},
+	{"store address that is none", []string{"up", "--store-address", "localhost"}, 2,
+		"--store-address \"localhost\": not a URL with a port; write it like https://127.0.0.1:2379"},
+	{"unreadable certificates", []string{"up", "--store", "{store}", "--name", "garbled"}, 1,
+		"unreadable certificate: {home}/clusters/garbled/pki/ca: failed to load certificate: couldn't load the certificate file {home}/clusters/garbled/pki/ca.crt: error reading {home}/clusters/garbled/pki/ca.crt: data does not contain any valid RSA or ECDSA certificates; restore it, or start over with `k1m down`"},
+	{"cluster of another version", []string{"up", "--name", "future"}, 1,
+		"{home}/clusters/future has layout 99, this k1m knows 1; use the k1m that made it, or start over with `k1m down --name future`"},
+}
+
+func TestBadInput(t *testing.T) {
+	w := newWorld(t)
+	values := newFixture(t, w)
+	for _, m := range mistakes {
+		t.Run(m.name, func(t *testing.T) {
+			args := make([]string, len(m.args))
+			for i, arg := range m.args {
+				args[i] = values.Replace(arg)
+			}
+			before := w.clusters(t)
+			r := w.k1m(t, args...)
+			want := "k1m: " + values.Replace(m.want) + "\n"
+			if got := normaliseFree(r.stderr); got != want || r.code != m.code {
+				t.Errorf("exit code %d (want %d)\n got %s\nwant %s", r.code, m.code, got, want)
+			}
+			if after := w.clusters(t); !slices.Equal(after, before) {
+				t.Errorf("clusters were %q, are %q", before, after)
+			}
+		})
+	}
+	w.assertNothingRuns(t)
+}
+
+// newFixture lays out what the mistakes stumble over.
+func newFixture(t *testing.T, w *world) *strings.Replacer {
+	t.Helper()
+	dir := t.TempDir()
+	write := func(path, content string) {
+		must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+		must(t, os.WriteFile(path, []byte(content), 0o600))
+	}
+	write(filepath.Join(dir, "deployment.yaml"), deploymentYAML)
+	write(filepath.Join(dir, "misspelled.yaml"), misspelledNodeYAML)
+	write(filepath.Join(dir, "future", "format.json"), `{"version":99,"store":"etcd"}`)
+	write(filepath.Join(dir, "other", "format.json"), `{"version":1,"store":"other"}`)
+	write(filepath.Join(w.clusterDir("garbled"), "pki", "ca.crt"), "not a certificate")
+	write(filepath.Join(w.clusterDir("garbled"), "pki", "ca.key"), "not a key")
+	write(filepath.Join(w.clusterDir("future"), "cluster.json"), `{"layout":99,"name":"future"}`)
+	holdLock(t, filepath.Join(dir, "used", "lock"), "process 42")
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	t.Cleanup(func() { listener.Close() })
+	port := listener.Addr().(*net.TCPAddr).Port
+	return strings.NewReplacer("{dir}", dir, "{home}", w.home, "{store}", storeKind(), "{port}", fmt.Sprint(port))
+}
+
+// How much is free is the machine's business.
+var freeSpace = regexp.MustCompile(`has \d+Mi free`)
+
+func normaliseFree(text string) string { return freeSpace.ReplaceAllString(text, "has {free}Mi free") }
+
+func holdLock(t *testing.T, path, holder string) {
+	t.Helper()
+	must(t, os.MkdirAll(filepath.Dir(path), 0o700))
+	file, err := os.Create(path)
+	must(t, err)
+	t.Cleanup(func() { file.Close() })
+	_, err = file.WriteString(holder)
+	must(t, err)
+	must(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
+}
+
+// clusters lists them, to see that none was lost or left half made.
+func (w *world) clusters(t *testing.T) []string {
+	t.Helper()
+	folders, err := filepath.Glob(w.clusterDir("*"))
+	must(t, err)
+	return folders
+}

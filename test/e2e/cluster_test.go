@@ -1,0 +1,297 @@
+package e2e
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+)
+
+const (
+	clusterName = "e2e"
+	nodeCount   = 100
+	podCount    = 200
+	eventTTL    = 10 * time.Second
+)
+
+// TestCluster uses one cluster for everything that a cluster must be able to
+// do. The steps build on each other; the first that fails ends the test.
+func TestCluster(t *testing.T) {
+	w := newWorld(t)
+	up := []string{
+		"up", "--name", clusterName, "--nodes", fmt.Sprint(nodeCount), "--store", storeKind(), "--wal-mode", "fsync",
+		"--apiserver-env", "KUBE_WATCHCACHE_CONSISTENCY_CHECKER=true",
+		"--apiserver-arg", fmt.Sprintf("event-ttl=%s", eventTTL),
+	}
+	t.Cleanup(func() { w.k1m(t, "down", "--name", clusterName) })
+	t.Log(w.succeed(t, up...).stdout)
+	steps := []struct {
+		name string
+		run  func(*testing.T, *world)
+	}{
+		{"nodes are ready", nodesAreReady},
+		{"up twice is harmless", upTwiceIsHarmless},
+		{"files are private", filesArePrivate},
+		{"pods run and go", podsRunAndGo},
+		{"bulk continues after an interruption", bulkContinues},
+		{"deployment rolls out and scales", deploymentRollsOut},
+		{"namespace goes with what is in it", namespaceGoes},
+		{"lease is renewed", leaseIsRenewed},
+		{"event expires", eventExpires},
+		{"watch resumes after the API server dies", watchResumes},
+		{"nothing acknowledged is lost when the store dies", storeLosesNothing},
+		{"data survives down and up", dataSurvives},
+		{"caches agree with the store", cachesAgree},
+		{"killed supervisor leaves nothing", killedSupervisorLeavesNothing},
+		{"down leaves nothing", downLeavesNothing},
+	}
+	for _, step := range steps {
+		if !t.Run(step.name, func(t *testing.T) { step.run(t, w) }) {
+			w.logTails(t)
+			return
+		}
+	}
+}
+
+func nodesAreReady(t *testing.T, w *world) {
+	nodes, err := w.client(t, clusterName).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	zones := map[string]int{}
+	for _, node := range nodes.Items {
+		zones[node.Labels[corev1.LabelTopologyZone]]++
+	}
+	if len(nodes.Items) != nodeCount || len(zones) != 3 || zones["zone-0"] < nodeCount/3 {
+		t.Fatalf("%d nodes, by zone %v", len(nodes.Items), zones)
+	}
+	s := w.status(t, clusterName)
+	if s.State != "running" || s.Nodes.Ready != nodeCount || s.Nodes.NotReady != 0 || s.Objects.Count < 2*nodeCount || s.Objects.Revision == 0 {
+		t.Fatalf("status %+v", s)
+	}
+	for _, c := range s.Components {
+		if c.PID == 0 || c.State != "ready" || c.Restarts != 0 || c.MemoryBytes == 0 || c.Address == "" {
+			t.Errorf("component %+v", c)
+		}
+	}
+}
+
+func upTwiceIsHarmless(t *testing.T, w *world) {
+	before := w.status(t, clusterName)
+	r := w.succeed(t, "up", "--name", clusterName)
+	if !strings.Contains(r.stdout, "runs already and is healthy") {
+		t.Errorf("up on a running cluster says %q", r.stdout)
+	}
+	after := w.status(t, clusterName)
+	if before.Supervisor != after.Supervisor || before.component(t, "store").PID != after.component(t, "store").PID {
+		t.Errorf("up on a running cluster started it anew")
+	}
+	refused := w.k1m(t, "up", "--name", clusterName, "--apiservers", "2")
+	want := fmt.Sprintf("k1m: cluster %q: the cluster runs with other settings ([--apiservers is 1]); stop it with `k1m down --keep-data --name %s` first\n", clusterName, clusterName)
+	if refused.code != 1 || refused.stderr != want {
+		t.Errorf("changing a running cluster: code %d, %q", refused.code, refused.stderr)
+	}
+}
+
+func filesArePrivate(t *testing.T, w *world) {
+	path := strings.TrimSpace(w.succeed(t, "kubeconfig", "--name", clusterName, "--path").stdout)
+	keys, err := filepath.Glob(filepath.Join(w.clusterDir(clusterName), "pki", "*.key"))
+	must(t, err)
+	for _, file := range append(keys, path) {
+		info, err := os.Stat(file)
+		must(t, err)
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s has mode %v", file, info.Mode().Perm())
+		}
+	}
+	info, err := os.Stat(filepath.Join(w.clusterDir(clusterName), "pki"))
+	must(t, err)
+	if info.Mode().Perm() != 0o700 || len(keys) == 0 {
+		t.Errorf("pki has mode %v and %d keys", info.Mode().Perm(), len(keys))
+	}
+}
+
+func podsRunAndGo(t *testing.T, w *world) {
+	r := w.succeed(t, "pods", "create", "--name", clusterName, "--count", fmt.Sprint(podCount))
+	if want := fmt.Sprintf("all %d pods are running", podCount); !strings.Contains(r.stdout, want) {
+		t.Errorf("no %q in %q", want, r.stdout)
+	}
+	if s := w.status(t, clusterName); s.Pods.ByPhase["Running"] != podCount {
+		t.Errorf("pods %+v", s.Pods)
+	}
+	w.succeed(t, "pods", "delete", "--name", clusterName, "--count", fmt.Sprint(podCount))
+	if s := w.status(t, clusterName); s.Pods.Total != 0 {
+		t.Errorf("pods left: %+v", s.Pods)
+	}
+}
+
+func deploymentRollsOut(t *testing.T, w *world) {
+	client := w.client(t, clusterName)
+	deployments := client.AppsV1().Deployments(metav1.NamespaceDefault)
+	_, err := deployments.Create(t.Context(), deployment("web", 20), metav1.CreateOptions{})
+	must(t, err)
+	awaitReplicas(t, client, "web", 20)
+
+	scale, err := deployments.GetScale(t.Context(), "web", metav1.GetOptions{})
+	must(t, err)
+	scale.Spec.Replicas = 50
+	_, err = deployments.UpdateScale(t.Context(), "web", scale, metav1.UpdateOptions{})
+	must(t, err)
+	awaitReplicas(t, client, "web", 50)
+
+	current, err := deployments.Get(t.Context(), "web", metav1.GetOptions{})
+	must(t, err)
+	current.Spec.Template.Spec.Containers[0].Image = "registry.k8s.io/pause:3.11"
+	_, err = deployments.Update(t.Context(), current, metav1.UpdateOptions{})
+	must(t, err)
+	awaitReplicas(t, client, "web", 50)
+	must(t, deployments.Delete(t.Context(), "web", metav1.DeleteOptions{}))
+}
+
+func deployment(name string, replicas int32) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: &replicas,
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10"}}},
+			},
+		},
+	}
+}
+
+func awaitReplicas(t *testing.T, client kubernetes.Interface, name string, replicas int32) {
+	t.Helper()
+	eventually(t, time.Minute, "rollout", func() error {
+		d, err := client.AppsV1().Deployments(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		s := d.Status
+		if s.ObservedGeneration < d.Generation || s.UpdatedReplicas != replicas || s.AvailableReplicas != replicas || s.Replicas != replicas {
+			return fmt.Errorf("generation %d, status %+v", d.Generation, s)
+		}
+		return nil
+	})
+}
+
+func namespaceGoes(t *testing.T, w *world) {
+	client := w.client(t, clusterName)
+	w.succeed(t, "pods", "create", "--name", clusterName, "--count", "10", "--namespace", "brief")
+	must(t, client.CoreV1().Namespaces().Delete(t.Context(), "brief", metav1.DeleteOptions{}))
+	eventually(t, time.Minute, "namespace is gone", func() error {
+		_, err := client.CoreV1().Namespaces().Get(t.Context(), "brief", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("still there (%v)", err)
+	})
+}
+
+func leaseIsRenewed(t *testing.T, w *world) {
+	leases := w.client(t, clusterName).CoordinationV1().Leases(corev1.NamespaceNodeLease)
+	first, err := leases.Get(t.Context(), "node-000000", metav1.GetOptions{})
+	must(t, err)
+	eventually(t, 30*time.Second, "lease is renewed", func() error {
+		now, err := leases.Get(t.Context(), "node-000000", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		if !now.Spec.RenewTime.After(first.Spec.RenewTime.Time) {
+			return fmt.Errorf("renewed at %v as before", now.Spec.RenewTime)
+		}
+		return nil
+	})
+}
+
+func eventExpires(t *testing.T, w *world) {
+	client := w.client(t, clusterName)
+	events := client.CoreV1().Events(metav1.NamespaceDefault)
+	_, err := events.Create(t.Context(), &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: "brief"},
+		InvolvedObject: corev1.ObjectReference{Kind: "Node", Name: "node-000000", Namespace: metav1.NamespaceDefault},
+		Reason:         "Test",
+	}, metav1.CreateOptions{})
+	must(t, err)
+	created := time.Now()
+	time.Sleep(eventTTL / 2)
+	_, err = events.Get(t.Context(), "brief", metav1.GetOptions{})
+	must(t, err)
+	eventually(t, 3*eventTTL, "event expires", func() error {
+		_, err := events.Get(t.Context(), "brief", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("still there (%v)", err)
+	})
+	if lived := time.Since(created); lived < eventTTL {
+		t.Errorf("the event lived %s, shorter than its %s", lived, eventTTL)
+	}
+}
+
+func dataSurvives(t *testing.T, w *world) {
+	client := w.client(t, clusterName)
+	maps := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
+	created, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "keeper"}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{})
+	must(t, err)
+	w.succeed(t, "down", "--name", clusterName, "--keep-data")
+	w.assertNothingRuns(t)
+	if s := w.status(t, clusterName); s.State != "stopped" {
+		t.Errorf("state %q after down", s.State)
+	}
+	w.succeed(t, "up", "--name", clusterName)
+	found, err := w.client(t, clusterName).CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), "keeper", metav1.GetOptions{})
+	must(t, err)
+	if found.UID != created.UID || found.ResourceVersion != created.ResourceVersion || found.Data["k"] != "v" {
+		t.Errorf("found %+v, not %+v", found, created)
+	}
+	if s := w.status(t, clusterName); s.Nodes.Total != nodeCount {
+		t.Errorf("nodes %+v", s.Nodes)
+	}
+}
+
+func killedSupervisorLeavesNothing(t *testing.T, w *world) {
+	killSupervisor(t, w)
+	w.assertNothingRuns(t)
+	s := w.status(t, clusterName)
+	if s.State != "dead" || len(s.Problems) != 1 || !strings.HasPrefix(s.Problems[0], "supervisor not running") {
+		t.Errorf("status %+v", s)
+	}
+	w.succeed(t, "up", "--name", clusterName)
+	if s := w.status(t, clusterName); s.State != "running" || s.Nodes.Total != nodeCount {
+		t.Errorf("status after up %+v", s)
+	}
+}
+
+func downLeavesNothing(t *testing.T, w *world) {
+	w.succeed(t, "down", "--name", clusterName)
+	w.assertNothingRuns(t)
+	if _, err := os.Stat(w.clusterDir(clusterName)); !os.IsNotExist(err) {
+		t.Errorf("the cluster's folder is still there (%v)", err)
+	}
+}
+
+// logTails helps to see why a step failed.
+func (w *world) logTails(t *testing.T) {
+	t.Helper()
+	files, _ := filepath.Glob(filepath.Join(w.clusterDir(clusterName), "logs", "*.log"))
+	for _, file := range files {
+		content, _ := os.ReadFile(file)
+		var last []string
+		for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
+			last = append(last, lines.Text())
+		}
+		t.Logf("%s:\n%s", filepath.Base(file), strings.Join(last[max(0, len(last)-10):], "\n"))
+	}
+}

@@ -1,0 +1,249 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	configmaps "k8s.io/client-go/kubernetes/typed/core/v1"
+)
+
+// The API server checks its caches five to seven and a half minutes after it
+// starts, and nothing makes it hurry.
+const consistencyCheckWait = 8 * time.Minute
+
+func killSupervisor(t *testing.T, w *world) {
+	t.Helper()
+	must(t, syscall.Kill(w.status(t, clusterName).Supervisor.PID, syscall.SIGKILL))
+}
+
+// watchResumes kills the API server below a watch. A new watch from the last
+// version that was seen must deliver all that happened since, once, in order.
+func watchResumes(t *testing.T, w *world) {
+	maps := w.client(t, clusterName).CoreV1().ConfigMaps(metav1.NamespaceDefault)
+	list, err := maps.List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	first, err := maps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	must(t, err)
+	defer first.Stop()
+	createConfigMap(t, maps, "seen")
+	last := expectAdded(t, first, "seen")
+
+	// Written, but not read from the first watch.
+	createConfigMap(t, maps, "missed-0")
+	w.kill(t, clusterName, "kube-apiserver")
+	maps = w.client(t, clusterName).CoreV1().ConfigMaps(metav1.NamespaceDefault)
+	for i := 1; i < 10; i++ {
+		createConfigMap(t, maps, fmt.Sprintf("missed-%d", i))
+	}
+	second, err := maps.Watch(t.Context(), metav1.ListOptions{ResourceVersion: last})
+	must(t, err)
+	defer second.Stop()
+	for i := range 10 {
+		expectAdded(t, second, fmt.Sprintf("missed-%d", i))
+	}
+}
+
+func createConfigMap(t *testing.T, maps configmaps.ConfigMapInterface, name string) {
+	t.Helper()
+	_, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
+	must(t, err)
+}
+
+func expectAdded(t *testing.T, watching watch.Interface, name string) (resourceVersion string) {
+	t.Helper()
+	select {
+	case event, open := <-watching.ResultChan():
+		if !open {
+			t.Fatalf("the watch ended before %s", name)
+		}
+		added, ok := event.Object.(*corev1.ConfigMap)
+		if event.Type != watch.Added || !ok || added.Name != name {
+			t.Fatalf("%s of %v instead of %s", event.Type, event.Object, name)
+		}
+		return added.ResourceVersion
+	case <-time.After(30 * time.Second):
+		t.Fatalf("no event for %s", name)
+		return ""
+	}
+}
+
+// storeLosesNothing kills the store under writers. What they were told is
+// written must be there afterwards, as it was written.
+func storeLosesNothing(t *testing.T, w *world) {
+	const writers = 8
+	client := w.client(t, clusterName)
+	acknowledged := &ledger{versions: map[string]string{}}
+	ctx, stop := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	for writer := range writers {
+		group.Go(func() { acknowledged.write(ctx, client, writer) })
+	}
+	time.Sleep(2 * time.Second)
+	beforeKill := acknowledged.count()
+	w.kill(t, clusterName, "store")
+	atRecovery := acknowledged.count()
+	eventually(t, time.Minute, "writes go on", func() error {
+		if now := acknowledged.count(); now < atRecovery+writers {
+			return fmt.Errorf("%d then, %d now", atRecovery, now)
+		}
+		return nil
+	})
+	stop()
+	group.Wait()
+	if beforeKill < writers {
+		t.Fatalf("only %d writes before the store was killed", beforeKill)
+	}
+	acknowledged.compare(t, client)
+	t.Logf("%d writes acknowledged, %d of them before the kill", acknowledged.count(), beforeKill)
+}
+
+// ledger is what writers were told is written: names and versions.
+type ledger struct {
+	mu       sync.Mutex
+	versions map[string]string
+}
+
+func (l *ledger) write(ctx context.Context, client kubernetes.Interface, writer int) {
+	maps := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
+	for i := 0; ctx.Err() == nil; i++ {
+		name := fmt.Sprintf("ledger-%d-%d", writer, i)
+		created, err := maps.Create(ctx, &corev1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Data:       map[string]string{"payload": strings.Repeat(name, 20)},
+		}, metav1.CreateOptions{})
+		if err != nil {
+			time.Sleep(pollInterval)
+			continue
+		}
+		l.mu.Lock()
+		l.versions[name] = created.ResourceVersion
+		l.mu.Unlock()
+	}
+}
+
+func (l *ledger) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.versions)
+}
+
+func (l *ledger) compare(t *testing.T, client kubernetes.Interface) {
+	t.Helper()
+	list, err := client.CoreV1().ConfigMaps(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	found := map[string]corev1.ConfigMap{}
+	for _, item := range list.Items {
+		found[item.Name] = item
+	}
+	for name, version := range l.versions {
+		item, exists := found[name]
+		if !exists || item.ResourceVersion != version || item.Data["payload"] != strings.Repeat(name, 20) {
+			t.Errorf("%s was acknowledged at %s; found %v at %q", name, version, exists, item.ResourceVersion)
+		}
+	}
+}
+
+// cachesAgree waits for the API server's own comparison of its caches with the
+// store, while pods come and go. It panics when they differ.
+func cachesAgree(t *testing.T, w *world) {
+	if testing.Short() {
+		t.Skip("waits up to 8 minutes for the API server's consistency check")
+	}
+	client := w.client(t, clusterName)
+	wanted := []string{"pods", "nodes", "leases", "configmaps", "namespaces"}
+	eventually(t, consistencyCheckWait, "consistency checks", func() error {
+		w.succeed(t, "pods", "create", "--name", clusterName, "--count", "50", "--prefix", "churn-")
+		w.succeed(t, "pods", "delete", "--name", clusterName, "--count", "50", "--prefix", "churn-")
+		passed := consistencyChecks(t, client)
+		for _, resource := range wanted {
+			if passed[resource] == 0 {
+				return fmt.Errorf("no check of %s yet; passed are %v", resource, passed)
+			}
+		}
+		return nil
+	})
+	logs, err := os.ReadFile(filepath.Join(w.clusterDir(clusterName), "logs", "kube-apiserver.log"))
+	must(t, err)
+	if at := regexp.MustCompile(`(?m)^.*(consistency check failed|panic:).*$`).Find(logs); at != nil {
+		t.Errorf("in the log of kube-apiserver: %s", at)
+	}
+	for _, c := range w.status(t, clusterName).Components {
+		if c.Restarts != 0 {
+			t.Errorf("%s was restarted %d times (%s)", c.Name, c.Restarts, c.LastExit)
+		}
+	}
+}
+
+var consistencyMetric = regexp.MustCompile(`(?m)^apiserver_storage_consistency_checks_total\{.*resource="([^"]+)".*status="([^"]+)".*\} (\d+)$`)
+
+// consistencyChecks counts the checks that passed, by resource; one that
+// failed fails the test.
+func consistencyChecks(t *testing.T, client kubernetes.Interface) map[string]int {
+	t.Helper()
+	metrics, err := client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
+	must(t, err)
+	passed := map[string]int{}
+	for _, match := range consistencyMetric.FindAllStringSubmatch(string(metrics), -1) {
+		count, err := strconv.Atoi(match[3])
+		must(t, err)
+		switch match[2] {
+		case "success":
+			passed[match[1]] += count
+		case "failure":
+			t.Errorf("the cache of %s differs from the store", match[1])
+		}
+	}
+	return passed
+}
+
+// bulkContinues interrupts a bulk run and has the same command finish it.
+func bulkContinues(t *testing.T, w *world) {
+	const count = 1000
+	args := []string{"nodes", "create", "--name", clusterName, "--prefix", "more-", "--count", fmt.Sprint(count), "-o", "json"}
+	// One at a time, to be far from done when the interruption comes.
+	first := w.command(t.Context(), append(args, "--concurrency", "1")...)
+	time.AfterFunc(700*time.Millisecond, func() { first.Process.Signal(syscall.SIGINT) })
+	interrupted := finish(t, first)
+	partial := parseSummary(t, interrupted.stdout)
+	if interrupted.code != 1 || !partial.Interrupted || partial.Done == 0 || partial.Done >= count {
+		t.Fatalf("interrupted: code %d, %+v, %s", interrupted.code, partial, interrupted.stderr)
+	}
+	rest := parseSummary(t, w.succeed(t, args...).stdout)
+	// What was in flight when the interruption came may have been done.
+	if rest.Skipped < partial.Done || rest.Done+rest.Skipped != count || rest.Failed != 0 || rest.P99Millis <= 0 {
+		t.Errorf("after %+v continued with %+v", partial, rest)
+	}
+	gone := parseSummary(t, w.succeed(t, "nodes", "delete", "--name", clusterName, "--prefix", "more-", "--count", fmt.Sprint(count), "-o", "json").stdout)
+	if gone.Done != count {
+		t.Errorf("deleted %+v", gone)
+	}
+}
+
+type summary struct {
+	Done, Skipped, Failed int
+	Interrupted           bool
+	P99Millis             float64
+}
+
+func parseSummary(t *testing.T, text string) summary {
+	t.Helper()
+	var s summary
+	if err := json.Unmarshal([]byte(text), &s); err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return s
+}

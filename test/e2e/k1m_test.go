@@ -1,0 +1,235 @@
+// Package e2e runs k1m as its users do: real binaries, real clusters.
+//
+//	K1M_BIN    folder with the binaries (default ../../bin)
+//	E2E_STORE  store of the cluster under test: mem_etcd (default) or etcd
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+const (
+	commandTimeout = 3 * time.Minute
+	pollInterval   = 100 * time.Millisecond
+)
+
+// world is one K1M_HOME with its clusters.
+type world struct {
+	bin  string
+	home string
+}
+
+// newWorld fails, rather than skips, without the binaries.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	bin := os.Getenv("K1M_BIN")
+	if bin == "" {
+		bin = filepath.Join("..", "..", "bin")
+	}
+	bin, err := filepath.Abs(bin)
+	must(t, err)
+	for _, name := range []string{"k1m", storeKind(), "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"} {
+		if _, err := exec.LookPath(filepath.Join(bin, name)); err != nil {
+			t.Fatalf("%v; run `make build`, or set K1M_BIN to the folder of the binaries", err)
+		}
+	}
+	w := &world{bin: bin, home: t.TempDir()}
+	t.Cleanup(func() { w.assertNothingRuns(t) })
+	return w
+}
+
+func storeKind() string {
+	if store := os.Getenv("E2E_STORE"); store != "" {
+		return store
+	}
+	return "mem_etcd"
+}
+
+// result is what a command left.
+type result struct {
+	stdout, stderr string
+	code           int
+}
+
+// command prepares k1m; the caller starts it.
+func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(w.bin, "k1m"), args...)
+	cmd.Env = append(os.Environ(), "K1M_HOME="+w.home)
+	return cmd
+}
+
+// k1m runs to the end, whatever the exit code.
+func (w *world) k1m(t *testing.T, args ...string) result {
+	t.Helper()
+	// Not the test's context: clean-up runs k1m too.
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	return finish(t, w.command(ctx, args...))
+}
+
+func finish(t *testing.T, cmd *exec.Cmd) result {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%v: %v", cmd.Args, err)
+	}
+	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
+}
+
+// succeed runs k1m and wants exit code 0.
+func (w *world) succeed(t *testing.T, args ...string) result {
+	t.Helper()
+	r := w.k1m(t, args...)
+	if r.code != 0 {
+		t.Fatalf("k1m %s: exit code %d\n%s%s", strings.Join(args, " "), r.code, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// clusterStatus is the part of `k1m status -o json` that tests look at.
+type clusterStatus struct {
+	State      string
+	Supervisor struct{ PID int }
+	Components []componentStatus
+	Nodes      struct{ Total, Ready, NotReady int }
+	Pods       struct {
+		Total   int
+		ByPhase map[string]int
+	}
+	Objects  struct{ Count, Revision int64 }
+	Problems []string
+}
+
+type componentStatus struct {
+	Name        string
+	PID         int
+	State       string
+	Restarts    int
+	LastExit    string
+	MemoryBytes int64
+	Address     string
+}
+
+func (w *world) status(t *testing.T, name string) clusterStatus {
+	t.Helper()
+	r := w.succeed(t, "status", "--name", name, "-o", "json")
+	var s clusterStatus
+	must(t, json.Unmarshal([]byte(r.stdout), &s))
+	return s
+}
+
+func (s clusterStatus) component(t *testing.T, name string) componentStatus {
+	t.Helper()
+	for _, c := range s.Components {
+		if c.Name == name {
+			return c
+		}
+	}
+	t.Fatalf("no component %q in %+v", name, s.Components)
+	return componentStatus{}
+}
+
+// kill ends a component without warning and waits until the supervisor has
+// brought it back.
+func (w *world) kill(t *testing.T, cluster, component string) {
+	t.Helper()
+	before := w.status(t, cluster).component(t, component)
+	must(t, syscall.Kill(before.PID, syscall.SIGKILL))
+	eventually(t, time.Minute, component+" comes back", func() error {
+		s := w.status(t, cluster)
+		after := s.component(t, component)
+		if after.Restarts != before.Restarts+1 || s.State != "running" {
+			return fmt.Errorf("cluster %s, %s %s with %d restarts", s.State, component, after.State, after.Restarts)
+		}
+		if after.LastExit != "signal: killed" {
+			t.Fatalf("last exit of %s is %q", component, after.LastExit)
+		}
+		return nil
+	})
+}
+
+// client connects as the administrator whose kubeconfig k1m prints.
+func (w *world) client(t *testing.T, cluster string) kubernetes.Interface {
+	t.Helper()
+	content := w.succeed(t, "kubeconfig", "--name", cluster).stdout
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(content))
+	must(t, err)
+	config.QPS = -1
+	config.Timeout = time.Minute
+	client, err := kubernetes.NewForConfig(config)
+	must(t, err)
+	return client
+}
+
+// processes lists the programs of everything that runs from our home.
+func (w *world) processes() map[int]string {
+	found := map[int]string{}
+	entries, _ := os.ReadDir("/proc")
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			continue
+		}
+		line, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
+		environ, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
+		// A zombie has neither.
+		if bytes.Contains(line, []byte(w.home)) || bytes.Contains(environ, []byte("K1M_HOME="+w.home+"\x00")) {
+			program, _, _ := bytes.Cut(line, []byte{0})
+			found[pid] = filepath.Base(string(program))
+		}
+	}
+	return found
+}
+
+func (w *world) assertNothingRuns(t *testing.T) {
+	t.Helper()
+	eventually(t, 10*time.Second, "nothing of the cluster runs", func() error {
+		if left := w.processes(); len(left) > 0 {
+			return fmt.Errorf("still running: %v", left)
+		}
+		return nil
+	})
+}
+
+func (w *world) clusterDir(name string) string { return filepath.Join(w.home, "clusters", name) }
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually tries until there is no error.
+func eventually(t *testing.T, timeout time.Duration, what string, try func() error) {
+	t.Helper()
+	deadline := time.Now().Add(timeout)
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %s: %s: %v", timeout, what, err)
+		}
+		time.Sleep(pollInterval)
+	}
+}

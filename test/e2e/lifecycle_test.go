@@ -1,0 +1,156 @@
+package e2e
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestKilledUp kills `up` at several points of its work; each time everything
+// that it started must end, and the next command must find its way.
+func TestKilledUp(t *testing.T) {
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down") })
+	for _, after := range []time.Duration{300 * time.Millisecond, 1500 * time.Millisecond, 4 * time.Second} {
+		up := w.command(t.Context(), "up", "--store", storeKind(), "--nodes", "20000")
+		must(t, up.Start())
+		time.Sleep(after)
+		must(t, up.Process.Kill())
+		if err := up.Wait(); err == nil {
+			t.Fatalf("up was done within %s", after)
+		}
+		// Whatever the supervisor is just doing, down waits for it.
+		w.succeed(t, "down", "--keep-data")
+		w.assertNothingRuns(t)
+	}
+	w.succeed(t, "up", "--nodes", "10")
+	w.succeed(t, "down")
+}
+
+func TestInterruptedUp(t *testing.T) {
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down") })
+	up := w.command(t.Context(), "up", "--store", storeKind(), "--nodes", "20000")
+	time.AfterFunc(3*time.Second, func() { up.Process.Signal(os.Interrupt) })
+	r := finish(t, up)
+	want := "k1m: interrupted before the cluster was complete; nothing keeps running, `k1m up` again continues\n"
+	if r.code != 1 || r.stderr != want {
+		t.Errorf("code %d, %q", r.code, r.stderr)
+	}
+	w.assertNothingRuns(t)
+}
+
+func TestTwoUpsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down") })
+	first := w.command(t.Context(), "up", "--store", storeKind(), "--nodes", "10")
+	must(t, first.Start())
+	eventually(t, 10*time.Second, "the first up has begun", func() error {
+		_, err := os.Stat(filepath.Join(w.clusterDir("k1m"), "cluster.json"))
+		return err
+	})
+	for _, command := range []string{"up", "down"} {
+		second := w.k1m(t, command)
+		want := fmt.Sprintf("k1m: cluster \"k1m\": another k1m works on it (held by process %d); wait for it or stop it with Ctrl-C\n", first.Process.Pid)
+		if second.code != 1 || second.stderr != want {
+			t.Errorf("%s: code %d, %q", command, second.code, second.stderr)
+		}
+	}
+	must(t, first.Wait())
+	if s := w.status(t, "k1m"); s.State != "running" || s.Nodes.Ready != 10 {
+		t.Errorf("status %+v", s)
+	}
+}
+
+func TestComponentThatCannotStart(t *testing.T) {
+	w := newWorld(t)
+	r := w.k1m(t, "up", "--store", storeKind(), "--apiserver-arg", "no-such-flag=1")
+	line, tail, _ := strings.Cut(r.stderr, "\n")
+	want := fmt.Sprintf("k1m: kube-apiserver is not ready: ended 3 times, last with exit status 1; its log is %s",
+		filepath.Join(w.clusterDir("k1m"), "logs", "kube-apiserver.log"))
+	if r.code != 1 || line != want || !strings.Contains(tail, "unknown flag: --no-such-flag") {
+		t.Errorf("code %d, %q", r.code, r.stderr)
+	}
+	w.assertNothingRuns(t)
+	w.succeed(t, "down")
+}
+
+func TestTimeout(t *testing.T) {
+	w := newWorld(t)
+	r := w.k1m(t, "up", "--store", storeKind(), "--timeout", "1500ms")
+	line, _, _ := strings.Cut(r.stderr, "\n")
+	if r.code != 1 || !strings.HasPrefix(line, "k1m: kube-apiserver is not ready: waited 1.5s (--timeout); ") {
+		t.Errorf("code %d, %q", r.code, r.stderr)
+	}
+	w.assertNothingRuns(t)
+	w.succeed(t, "down")
+}
+
+func TestSeveralAPIServers(t *testing.T) {
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down") })
+	w.succeed(t, "up", "--store", storeKind(), "--nodes", "20", "--apiservers", "2")
+	w.succeed(t, "pods", "create", "--count", "50")
+	s := w.status(t, "k1m")
+	if s.component(t, "kube-apiserver-1").State != "ready" || s.Pods.ByPhase["Running"] != 50 {
+		t.Errorf("status %+v", s)
+	}
+	w.kill(t, "k1m", "kube-apiserver-1")
+}
+
+func TestMissingBinaries(t *testing.T) {
+	w := newWorld(t)
+	alone := filepath.Join(t.TempDir(), "k1m")
+	copyFile(t, filepath.Join(w.bin, "k1m"), alone)
+	cmd := exec.CommandContext(t.Context(), alone, "up", "--store", storeKind())
+	cmd.Env = []string{"K1M_HOME=" + w.home, "PATH=/nonexistent"}
+	r := finish(t, cmd)
+	want := fmt.Sprintf("k1m: program not found: %s is neither beside k1m nor in $PATH; run `make build`\n", storeKind())
+	if r.code != 1 || r.stderr != want {
+		t.Errorf("code %d, %q", r.code, r.stderr)
+	}
+}
+
+// TestCommandsOfUsers also makes sure that a hangup of the terminal that ran up
+// does not reach the cluster.
+func TestCommandsOfUsers(t *testing.T) {
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down") })
+	up := w.command(t.Context(), "up", "--store", storeKind(), "--nodes", "5")
+	up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	must(t, up.Run())
+	if err := syscall.Kill(-up.Process.Pid, syscall.SIGHUP); err != syscall.ESRCH {
+		t.Errorf("something is left in the process group of up: %v", err)
+	}
+	if logs := w.succeed(t, "logs", "supervisor").stdout; !strings.Contains(logs, `"msg":"process started"`) {
+		t.Errorf("log of the supervisor: %q", logs)
+	}
+	if logs := w.succeed(t, "logs").stdout; !strings.Contains(logs, "kube-apiserver | ") {
+		t.Errorf("logs of all do not name kube-apiserver")
+	}
+	if r := w.k1m(t, "logs", "nobody"); r.code != 2 || !strings.Contains(r.stderr, `no log of "nobody"; there is kube-apiserver, `) {
+		t.Errorf("logs of nobody: code %d, %q", r.code, r.stderr)
+	}
+	nodes := w.succeed(t, "kubectl", "--", "get", "nodes", "--no-headers").stdout
+	if strings.Count(nodes, "Ready") != 5 {
+		t.Errorf("kubectl get nodes: %q", nodes)
+	}
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	source, err := os.Open(from)
+	must(t, err)
+	defer source.Close()
+	target, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY, 0o755)
+	must(t, err)
+	_, err = io.Copy(target, source)
+	must(t, err)
+	must(t, target.Close())
+}
