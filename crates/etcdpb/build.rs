@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = prost_build::Config::new();
     config.bytes(["."]);
     tonic_prost_build::configure()
+        .build_client(false)
         // The one message that the store keeps by the million has a layout of
         // its own; see `record.rs`.
         .extern_path(".mvccpb.KeyValue", "crate::KeyValue")

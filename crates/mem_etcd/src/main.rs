@@ -1,1 +1,29 @@
-fn main() {}
+//! `mem_etcd`: an etcd for Kubernetes that keeps its keys in memory.
+
+mod api;
+mod config;
+mod http;
+mod listen;
+mod metrics;
+mod server;
+mod shutdown;
+mod tls;
+
+use std::process::ExitCode;
+
+use config::Config;
+
+fn main() -> ExitCode {
+    let config = match Config::from_args(std::env::args()) {
+        Ok(config) => config,
+        Err(exit) => return exit.report(),
+    };
+    config.init_logging();
+    match server::run(config) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mem_etcd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -14,15 +14,16 @@ use wal::{DataDir, Identity};
 use watch::{Hub, Stream};
 
 use crate::lessor::Lessor;
-use crate::worker::{Flusher, Submission, Worker};
+use crate::worker::{Flusher, Message, Submission, Worker};
 use crate::{Error, OpenError, Options, WalMode, recovery};
 
 /// A running store. Dropping it, or [`Pipeline::shutdown`], ends it cleanly:
 /// what was submitted is still done, and the log is synced.
 pub struct Pipeline {
     shared: Arc<Shared>,
-    commands: Option<Sender<Submission>>,
-    threads: Vec<JoinHandle<()>>,
+    commands: Sender<Message>,
+    /// Empty once the store has ended.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     queue_bytes: usize,
     min_lease_ttl_seconds: i64,
     identity: Identity,
@@ -92,8 +93,8 @@ impl Pipeline {
         threads.push(spawn("pipeline", move || worker.run())?);
         Ok(Pipeline {
             shared,
-            commands: Some(commands),
-            threads,
+            commands,
+            threads: Mutex::new(threads),
             queue_bytes: options.queue_bytes,
             min_lease_ttl_seconds: options.min_lease_ttl_seconds,
             identity,
@@ -122,9 +123,8 @@ impl Pipeline {
             return Err(Error::TooManyRequests);
         }
         let (reply, receiver) = oneshot::channel();
-        let commands = self.commands.as_ref().ok_or(Error::Stopped)?;
-        let command = self.complete(command);
-        commands.try_send(Submission { command, bytes, reply: Some(reply) }).map_err(|error| {
+        let submission = Submission { command, bytes, reply: Some(reply) };
+        self.commands.try_send(Message::Do(submission)).map_err(|error| {
             queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             match error {
                 TrySendError::Full(_) => Error::TooManyRequests,
@@ -134,12 +134,9 @@ impl Pipeline {
         Ok(receiver)
     }
 
-    /// Raises the TTL of a new lease to the minimum.
-    fn complete(&self, mut command: Command) -> Command {
-        if let Command::LeaseGrant { ttl_seconds, .. } = &mut command {
-            *ttl_seconds = (*ttl_seconds).max(self.min_lease_ttl_seconds);
-        }
-        command
+    /// The TTL that a lease gets when `asked` seconds are asked for.
+    pub fn lease_ttl_seconds(&self, asked: i64) -> i64 {
+        asked.max(self.min_lease_ttl_seconds)
     }
 
     /// Restarts the clock of a lease; its TTL in seconds, or `None` if there is
@@ -187,21 +184,22 @@ impl Pipeline {
             stats: store.stats(),
             leases: store.leases().count(),
             watchers: self.shared.hub.watchers(),
-            queued_commands: self.commands.as_ref().map_or(0, Sender::len),
+            queued_commands: self.commands.len(),
             no_space: self.shared.no_space.load(Ordering::Relaxed),
             failure: self.shared.failure.get().cloned(),
         }
     }
 
-    /// Ends the store: what is queued is done, then the log is synced.
-    pub fn shutdown(mut self) {
-        self.stop();
-    }
-
-    fn stop(&mut self) {
-        self.commands = None;
+    /// Ends the store: what is queued is done, then the log is synced. Later
+    /// commands are refused; reads are still answered.
+    pub fn shutdown(&self) {
+        let mut threads = self.threads.lock();
+        if !threads.is_empty() {
+            // The worker may have ended by itself; then there is nothing to tell.
+            let _ = self.commands.send(Message::Stop);
+        }
         // The worker goes first: it lets the flusher go when it is done.
-        for thread in self.threads.drain(..).rev() {
+        for thread in threads.drain(..).rev() {
             let _ = thread.join();
         }
     }
@@ -213,7 +211,7 @@ impl Pipeline {
 
 impl Drop for Pipeline {
     fn drop(&mut self) {
-        self.stop();
+        self.shutdown();
     }
 }
 

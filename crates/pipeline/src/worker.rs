@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, RecvTimeoutError, TryRecvError};
+use crossbeam_channel::Receiver;
 use futures_channel::oneshot;
 use mvcc::{Command, Effects, Event, Reply};
 use wal::{DataDir, Log, Syncer};
@@ -35,15 +35,23 @@ pub(crate) struct Submission {
     pub(crate) reply: Option<oneshot::Sender<Result<Reply, Error>>>,
 }
 
+/// What comes through the queue.
+pub(crate) enum Message {
+    Do(Submission),
+    /// Do what is queued, and end.
+    Stop,
+}
+
 pub(crate) struct Worker {
     shared: Arc<Shared>,
-    queue: Receiver<Submission>,
+    queue: Receiver<Message>,
     log: Option<Log>,
     /// Held so that nobody else takes the directory.
     _dir: Option<DataDir>,
     /// Whether each batch is synced before it is acknowledged.
     sync: bool,
     collecting: bool,
+    stopping: bool,
     payload: Vec<u8>,
 }
 
@@ -52,18 +60,28 @@ type Replies = Vec<Result<Reply, Error>>;
 impl Worker {
     pub(crate) fn new(
         shared: Arc<Shared>,
-        queue: Receiver<Submission>,
+        queue: Receiver<Message>,
         log: Option<Log>,
         dir: Option<DataDir>,
         sync: bool,
     ) -> Self {
-        Worker { shared, queue, log, _dir: dir, sync, collecting: false, payload: Vec::new() }
+        Worker {
+            shared,
+            queue,
+            log,
+            _dir: dir,
+            sync,
+            collecting: false,
+            stopping: false,
+            payload: Vec::new(),
+        }
     }
 
-    /// Works until all senders are gone and the queue is empty.
+    /// Works until it is told to stop and the queue is empty.
     pub(crate) fn run(mut self) {
         let mut batch = Vec::with_capacity(BATCH_COMMANDS);
-        while self.gather(&mut batch) {
+        while !(self.stopping && self.queue.is_empty()) {
+            self.gather(&mut batch);
             self.expire_leases(&mut batch);
             if !batch.is_empty() {
                 self.process(&mut batch);
@@ -78,28 +96,22 @@ impl Worker {
     }
 
     /// Waits for work and takes as much of it as makes a batch.
-    fn gather(&mut self, batch: &mut Vec<Submission>) -> bool {
-        let first = match self.collecting {
-            true => self.queue.try_recv().map_err(|error| error == TryRecvError::Disconnected),
-            false => self
-                .queue
-                .recv_timeout(self.patience())
-                .map_err(|error| error == RecvTimeoutError::Disconnected),
-        };
-        let mut bytes = match first {
-            Ok(submission) => {
-                batch.push(submission);
-                batch[0].bytes
+    fn gather(&mut self, batch: &mut Vec<Submission>) {
+        let patience = if self.collecting { Duration::ZERO } else { self.patience() };
+        let mut next = self.queue.recv_timeout(patience).ok();
+        let mut bytes = 0;
+        while let Some(message) = next {
+            match message {
+                Message::Do(submission) => {
+                    bytes += submission.bytes;
+                    batch.push(submission);
+                }
+                Message::Stop => self.stopping = true,
             }
-            Err(disconnected) => return !disconnected,
-        };
-        while batch.len() < BATCH_COMMANDS && bytes < BATCH_BYTES {
-            let Ok(submission) = self.queue.try_recv() else { break };
-            bytes += submission.bytes;
-            batch.push(submission);
+            let full = batch.len() >= BATCH_COMMANDS || bytes >= BATCH_BYTES;
+            next = if full { None } else { self.queue.try_recv().ok() };
         }
         self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-        true
     }
 
     /// How long to wait for a command before something else is due.

@@ -212,6 +212,18 @@ impl Stream {
         self.mailbox.tell(&mut state, Delivery::Created { watch_id, revision });
     }
 
+    /// Answers a request for a watch that cannot be.
+    pub fn refuse(&self, reason: &'static str) {
+        let revision = self.hub.lock().revision;
+        let mut state = self.mailbox.state.lock();
+        self.mailbox.tell(&mut state, Delivery::Refused { reason, revision });
+    }
+
+    /// Entries that wait to be taken.
+    pub fn backlog(&self) -> usize {
+        self.mailbox.state.lock().queue.len()
+    }
+
     /// Ends a watch; of one that does not exist nothing is said.
     pub fn cancel(&self, watch_id: i64) {
         let mut hub = self.hub.lock();

@@ -1,0 +1,185 @@
+//! Whether a request is well-formed, before any state is looked at.
+
+use std::collections::BTreeSet;
+
+use etcdpb::rpc::range_request::{SortOrder, SortTarget};
+use etcdpb::rpc::request_op::Request;
+use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use mvcc::Span;
+use tonic::Status;
+
+use super::status;
+
+pub fn range(request: &RangeRequest) -> Result<(), Status> {
+    if request.key.is_empty() {
+        return Err(status::empty_key());
+    }
+    let known = SortOrder::try_from(request.sort_order).is_ok()
+        && SortTarget::try_from(request.sort_target).is_ok();
+    if known { Ok(()) } else { Err(status::invalid_sort_option()) }
+}
+
+/// A stream comes in key order and cannot look back, so it can do less.
+pub fn range_stream(request: &RangeRequest) -> Result<(), Status> {
+    range(request)?;
+    let by_key = request.sort_target() == SortTarget::Key;
+    let ordered = request.sort_order() == SortOrder::None
+        || (by_key && request.sort_order() == SortOrder::Ascend);
+    if !ordered {
+        return Err(Status::unimplemented("RangeStream does not support custom sort orders"));
+    }
+    let revisions = [
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    ];
+    if revisions != [0; 4] {
+        return Err(Status::unimplemented("RangeStream does not support revision filters"));
+    }
+    Ok(())
+}
+
+pub fn put(request: &PutRequest) -> Result<(), Status> {
+    match () {
+        () if request.key.is_empty() => Err(status::empty_key()),
+        () if request.ignore_value && !request.value.is_empty() => Err(status::value_provided()),
+        () if request.ignore_lease && request.lease != 0 => Err(status::lease_provided()),
+        () => Ok(()),
+    }
+}
+
+pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), Status> {
+    if request.key.is_empty() { Err(status::empty_key()) } else { Ok(()) }
+}
+
+/// A transaction and all that are nested in it. The operations of a nested one
+/// must fit into what its parents have left of `max_ops`.
+pub fn txn(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
+    form(request, max_ops)?;
+    branch_changes(&request.success)?;
+    branch_changes(&request.failure)?;
+    Ok(())
+}
+
+fn form(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
+    let widest = request.compare.len().max(request.success.len()).max(request.failure.len());
+    let left = max_ops.checked_sub(widest).ok_or_else(status::too_many_ops)?;
+    if request.compare.iter().any(|compare| compare.key.is_empty()) {
+        return Err(status::empty_key());
+    }
+    request.success.iter().chain(&request.failure).try_for_each(|op| match &op.request {
+        Some(Request::RequestRange(request)) => range(request),
+        Some(Request::RequestPut(request)) => put(request),
+        Some(Request::RequestDeleteRange(request)) => delete_range(request),
+        Some(Request::RequestTxn(nested)) => form(nested, left),
+        None => Err(status::key_not_found()),
+    })
+}
+
+/// The keys that a branch may write and the spans that it may delete.
+#[derive(Default)]
+struct Changes<'a> {
+    puts: BTreeSet<&'a [u8]>,
+    deletes: Vec<Span>,
+}
+
+impl<'a> Changes<'a> {
+    fn put(&mut self, key: &'a [u8]) -> Result<(), Status> {
+        let deleted = self.deletes.iter().any(|span| span.contains(key));
+        if deleted || !self.puts.insert(key) { Err(status::duplicate_key()) } else { Ok(()) }
+    }
+
+    /// Takes in what either branch of a nested transaction may change. The two
+    /// exclude each other, so both may write the same key.
+    fn nested(&mut self, then: Changes<'a>, otherwise: Changes<'a>) -> Result<(), Status> {
+        then.puts.iter().try_for_each(|key| self.put(key))?;
+        let only_otherwise = otherwise.puts.difference(&then.puts);
+        only_otherwise.copied().try_for_each(|key| self.put(key))?;
+        self.deletes.extend(then.deletes);
+        self.deletes.extend(otherwise.deletes);
+        Ok(())
+    }
+}
+
+/// Refuses a branch that could change a key twice. The order is etcd's: this
+/// level's deletions first, then nested transactions, then this level's puts.
+fn branch_changes(ops: &[RequestOp]) -> Result<Changes<'_>, Status> {
+    let mut changes = Changes::default();
+    for op in ops {
+        if let Some(Request::RequestDeleteRange(delete)) = &op.request {
+            changes.deletes.push(Span::new(&delete.key, &delete.range_end));
+        }
+    }
+    for op in ops {
+        if let Some(Request::RequestTxn(nested)) = &op.request {
+            let then = branch_changes(&nested.success)?;
+            let otherwise = branch_changes(&nested.failure)?;
+            changes.nested(then, otherwise)?;
+        }
+    }
+    for op in ops {
+        if let Some(Request::RequestPut(put)) = &op.request {
+            changes.put(&put.key)?;
+        }
+    }
+    Ok(changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op(request: Request) -> RequestOp {
+        RequestOp { request: Some(request) }
+    }
+
+    fn put_op(key: &'static str) -> RequestOp {
+        op(Request::RequestPut(PutRequest { key: key.into(), ..Default::default() }))
+    }
+
+    fn delete_op(key: &'static str, end: &'static str) -> RequestOp {
+        let (key, range_end) = (key.into(), end.into());
+        op(Request::RequestDeleteRange(DeleteRangeRequest { key, range_end, prev_kv: false }))
+    }
+
+    fn nested(success: Vec<RequestOp>, failure: Vec<RequestOp>) -> RequestOp {
+        op(Request::RequestTxn(TxnRequest { compare: vec![], success, failure }))
+    }
+
+    fn check(success: Vec<RequestOp>) -> Result<(), String> {
+        let request = TxnRequest { compare: vec![], success, failure: vec![] };
+        txn(&request, 4).map_err(|status| status.message().to_owned())
+    }
+
+    #[test]
+    fn a_key_is_changed_at_most_once() {
+        let duplicate = Err("etcdserver: duplicate key given in txn request".to_owned());
+        assert_eq!(check(vec![put_op("a"), put_op("b")]), Ok(()));
+        assert_eq!(check(vec![put_op("a"), put_op("a")]), duplicate);
+        assert_eq!(check(vec![put_op("b"), delete_op("a", "c")]), duplicate);
+        assert_eq!(check(vec![put_op("c"), delete_op("a", "c")]), Ok(()));
+        assert_eq!(check(vec![put_op("a"), nested(vec![put_op("a")], vec![])]), duplicate);
+        assert_eq!(check(vec![nested(vec![put_op("a")], vec![put_op("a")])]), Ok(()));
+        let twice = vec![nested(vec![put_op("a")], vec![]), nested(vec![], vec![put_op("a")])];
+        assert_eq!(check(twice), duplicate);
+        assert_eq!(check(vec![delete_op("a", ""), delete_op("a", "")]), Ok(()));
+    }
+
+    #[test]
+    fn nested_operations_count() {
+        let many = Err("etcdserver: too many operations in txn request".to_owned());
+        assert_eq!(check(vec![put_op("a"), put_op("b"), put_op("c"), put_op("d")]), Ok(()));
+        assert_eq!(check(["a", "b", "c", "d", "e"].map(put_op).to_vec()), many);
+        let inner = nested(["b", "c", "d", "e"].map(put_op).to_vec(), vec![]);
+        assert_eq!(check(vec![inner]), many);
+    }
+
+    #[test]
+    fn says_what_is_missing() {
+        let empty = Err("etcdserver: key is not provided".to_owned());
+        assert_eq!(check(vec![put_op("")]), empty);
+        let nothing = Err("etcdserver: key not found".to_owned());
+        assert_eq!(check(vec![RequestOp { request: None }]), nothing);
+    }
+}

@@ -1,0 +1,74 @@
+//! From errors to gRPC: the one place. Codes and texts are etcd's
+//! (`go.etcd.io/etcd/api/v3@v3.7.3/v3rpc/rpctypes/error.go`).
+
+use tonic::{Code, Status};
+
+/// The status of a failed command or read.
+pub fn from_pipeline(error: pipeline::Error) -> Status {
+    Status::new(code(&error), error.to_string())
+}
+
+fn code(error: &pipeline::Error) -> Code {
+    match error {
+        pipeline::Error::Refused(refused) => match refused {
+            mvcc::Error::Compacted
+            | mvcc::Error::FutureRevision
+            | mvcc::Error::LeaseTtlTooLarge => Code::OutOfRange,
+            mvcc::Error::KeyNotFound => Code::InvalidArgument,
+            mvcc::Error::LeaseNotFound => Code::NotFound,
+            mvcc::Error::LeaseExists => Code::FailedPrecondition,
+        },
+        pipeline::Error::TooManyRequests | pipeline::Error::NoSpace => Code::ResourceExhausted,
+        pipeline::Error::Stopped | pipeline::Error::LogFailed(_) => Code::Unavailable,
+    }
+}
+
+/// No key was given.
+pub fn empty_key() -> Status {
+    Status::invalid_argument("etcdserver: key is not provided")
+}
+
+/// `ignore_value` together with a value.
+pub fn value_provided() -> Status {
+    Status::invalid_argument("etcdserver: value is provided")
+}
+
+/// `ignore_lease` together with a lease.
+pub fn lease_provided() -> Status {
+    Status::invalid_argument("etcdserver: lease is provided")
+}
+
+/// A sort order or target that does not exist.
+pub fn invalid_sort_option() -> Status {
+    Status::invalid_argument("etcdserver: invalid sort option")
+}
+
+/// More operations than `--max-txn-ops`.
+pub fn too_many_ops() -> Status {
+    Status::invalid_argument("etcdserver: too many operations in txn request")
+}
+
+/// A transaction would change a key twice.
+pub fn duplicate_key() -> Status {
+    Status::invalid_argument("etcdserver: duplicate key given in txn request")
+}
+
+/// An operation of a transaction says nothing.
+pub fn key_not_found() -> Status {
+    Status::invalid_argument("etcdserver: key not found")
+}
+
+/// More bytes than `--max-request-bytes`.
+pub fn request_too_large() -> Status {
+    Status::invalid_argument("etcdserver: request is too large")
+}
+
+/// Any request about users and roles.
+pub fn auth_not_enabled() -> Status {
+    Status::failed_precondition("etcdserver: authentication is not enabled")
+}
+
+/// What is not built; `what` completes the sentence.
+pub fn not_built(what: &str) -> Status {
+    Status::unimplemented(format!("mem_etcd: {what} not built yet"))
+}

@@ -1,0 +1,280 @@
+//! Watch: a stream of requests in, a stream of answers and events out.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use etcdpb::KeyValue;
+use etcdpb::mvccpb;
+use etcdpb::mvccpb::event::EventType;
+use etcdpb::rpc::watch_create_request::FilterType;
+use etcdpb::rpc::watch_request::RequestUnion;
+use etcdpb::rpc::watch_server::Watch;
+use etcdpb::rpc::{WatchCreateRequest, WatchRequest, WatchResponse};
+use futures_util::task::AtomicWaker;
+use futures_util::{Stream, StreamExt};
+use mvcc::Span;
+use prost::Message;
+use tokio::sync::{Notify, mpsc};
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+use tonic::{Request, Response, Status, Streaming};
+use watch::{Delivery, Filter};
+
+use super::Api;
+
+/// Answers that may wait for a client that asks and does not listen; then its
+/// requests wait as well.
+const UNREAD_ANSWERS: usize = 1024;
+
+#[tonic::async_trait]
+impl Watch for Api {
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
+
+    async fn watch(
+        &self,
+        request: Request<Streaming<WatchRequest>>,
+    ) -> Result<Response<Self::WatchStream>, Status> {
+        let waker = Arc::new(AtomicWaker::new());
+        let stream = {
+            let waker = waker.clone();
+            Arc::new(self.pipeline.watch_stream(move || waker.wake()))
+        };
+        let taken = Arc::new(Notify::new());
+        let (failed, failure) = mpsc::channel(1);
+        let requests = Requests {
+            incoming: request.into_inner(),
+            stream: stream.clone(),
+            taken: taken.clone(),
+            progress_interval: self.limits.progress_interval,
+            failed,
+        };
+        let requests = AbortOnDropHandle::new(tokio::spawn(requests.serve()));
+        let answers = Answers {
+            api: self.clone(),
+            stream,
+            waker,
+            taken,
+            fragments: VecDeque::new(),
+            failure,
+            _requests: requests,
+        };
+        let stopped = self.stop.clone();
+        Ok(Response::new(Box::pin(answers.take_until(ended(stopped)))))
+    }
+}
+
+async fn ended(stop: CancellationToken) {
+    stop.cancelled_owned().await;
+}
+
+/// The client's half: what it asks for.
+struct Requests {
+    incoming: Streaming<WatchRequest>,
+    stream: Arc<watch::Stream>,
+    taken: Arc<Notify>,
+    progress_interval: Duration,
+    failed: mpsc::Sender<Status>,
+}
+
+impl Requests {
+    /// Serves until the client has gone. A client that only ends its half still
+    /// hears of events.
+    async fn serve(mut self) {
+        let mut interval = tokio::time::interval(jittered(self.progress_interval));
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        interval.tick().await;
+        let mut listening = true;
+        loop {
+            tokio::select! {
+                _ = interval.tick() => self.stream.progress_interval(),
+                request = self.incoming.next(), if listening => match request {
+                    Some(Ok(request)) => {
+                        self.handle(request);
+                        self.wait_for_reader().await;
+                    }
+                    Some(Err(status)) => {
+                        let _ = self.failed.send(status).await;
+                        return;
+                    }
+                    None => listening = false,
+                },
+            }
+        }
+    }
+
+    fn handle(&self, request: WatchRequest) {
+        match request.request_union {
+            Some(RequestUnion::CreateRequest(create)) if create.start_revision < 0 => {
+                self.stream.refuse("etcdserver: mvcc: required revision has been compacted");
+            }
+            Some(RequestUnion::CreateRequest(create)) => self.stream.create(watch_of(&create)),
+            Some(RequestUnion::CancelRequest(cancel)) => self.stream.cancel(cancel.watch_id),
+            Some(RequestUnion::ProgressRequest(_)) => self.stream.request_progress(),
+            // As etcd: an unknown request is passed over.
+            None => {}
+        }
+    }
+
+    async fn wait_for_reader(&self) {
+        while self.stream.backlog() > UNREAD_ANSWERS {
+            self.taken.notified().await;
+        }
+    }
+}
+
+fn watch_of(request: &WatchCreateRequest) -> watch::Watch {
+    // No key means the smallest one.
+    let key = if request.key.is_empty() { &[0][..] } else { &request.key };
+    let filtered = |filter: FilterType| request.filters.contains(&(filter as i32));
+    watch::Watch {
+        id: request.watch_id,
+        span: Span::new(key, &request.range_end),
+        start_revision: request.start_revision,
+        filter: Filter {
+            no_put: filtered(FilterType::Noput),
+            no_delete: filtered(FilterType::Nodelete),
+        },
+        prev_kv: request.prev_kv,
+        progress_notify: request.progress_notify,
+        fragment: request.fragment,
+    }
+}
+
+/// A little more than `interval`, so that watchers created together are not
+/// told of progress together.
+fn jittered(interval: Duration) -> Duration {
+    interval + interval.mul_f64(rand::random_range(0.0..0.1))
+}
+
+/// Our half: what the client is told.
+struct Answers {
+    api: Api,
+    stream: Arc<watch::Stream>,
+    waker: Arc<AtomicWaker>,
+    taken: Arc<Notify>,
+    /// The rest of a delivery that was split.
+    fragments: VecDeque<WatchResponse>,
+    failure: mpsc::Receiver<Status>,
+    /// Ends with us.
+    _requests: AbortOnDropHandle<()>,
+}
+
+impl Stream for Answers {
+    type Item = Result<WatchResponse, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(fragment) = self.fragments.pop_front() {
+            return Poll::Ready(Some(Ok(fragment)));
+        }
+        // Registered first: what is left after the look wakes us again.
+        self.waker.register(cx.waker());
+        if let Some(delivery) = self.api.pipeline.next(&self.stream) {
+            self.taken.notify_one();
+            let response = self.respond(delivery);
+            return Poll::Ready(Some(Ok(response)));
+        }
+        match self.failure.poll_recv(cx) {
+            Poll::Ready(Some(status)) => Poll::Ready(Some(Err(status))),
+            Poll::Ready(None) | Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Answers {
+    fn respond(&mut self, delivery: Delivery) -> WatchResponse {
+        let answer = |watch_id, revision| WatchResponse {
+            header: self.api.header(revision),
+            watch_id,
+            ..Default::default()
+        };
+        match delivery {
+            Delivery::Created { watch_id, revision } => {
+                WatchResponse { created: true, ..answer(watch_id, revision) }
+            }
+            Delivery::Refused { reason, revision } => WatchResponse {
+                created: true,
+                canceled: true,
+                cancel_reason: reason.into(),
+                ..answer(-1, revision)
+            },
+            Delivery::Canceled { watch_id, revision } => {
+                WatchResponse { canceled: true, ..answer(watch_id, revision) }
+            }
+            Delivery::Compacted { watch_id, compact_revision, revision } => {
+                WatchResponse { canceled: true, compact_revision, ..answer(watch_id, revision) }
+            }
+            Delivery::Progress { watch_id, revision } => answer(watch_id, revision),
+            Delivery::Events { watch_id, revision, events, prev_kv, fragment } => {
+                let events = events.into_iter().map(|event| wire_event(event, prev_kv)).collect();
+                let whole = WatchResponse { events, ..answer(watch_id, revision) };
+                if !fragment {
+                    return whole;
+                }
+                self.fragments = split(whole, self.api.limits.request_bytes);
+                self.fragments.pop_front().expect("at least one part")
+            }
+        }
+    }
+}
+
+fn wire_event(event: mvcc::Event, prev_kv: bool) -> mvccpb::Event {
+    let deleted = event.record.is_tombstone();
+    // A key that this event created had nothing before.
+    let previous = event.previous.filter(|_| prev_kv && !event.record.is_create());
+    mvccpb::Event {
+        r#type: if deleted { EventType::Delete } else { EventType::Put } as i32,
+        kv: Some(KeyValue::from(event.record)),
+        prev_kv: previous.map(KeyValue::from),
+    }
+}
+
+/// Parts of at most `limit` bytes, or of one event where that is larger.
+fn split(whole: WatchResponse, limit: usize) -> VecDeque<WatchResponse> {
+    if whole.events.len() < 2 || whole.encoded_len() < limit {
+        return VecDeque::from([whole]);
+    }
+    let frame = WatchResponse { events: Vec::new(), fragment: true, ..whole.clone() };
+    let mut parts = VecDeque::from([frame.clone()]);
+    let mut bytes = frame.encoded_len();
+    for event in whole.events {
+        let event_bytes =
+            event.encoded_len() + prost::length_delimiter_len(event.encoded_len()) + 1;
+        let part = parts.back_mut().expect("never empty");
+        if !part.events.is_empty() && bytes + event_bytes >= limit {
+            parts.push_back(frame.clone());
+            bytes = frame.encoded_len();
+        }
+        bytes += event_bytes;
+        parts.back_mut().expect("never empty").events.push(event);
+    }
+    parts.back_mut().expect("never empty").fragment = false;
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use etcdpb::{Key, Record};
+
+    use super::*;
+
+    #[test]
+    fn parts_are_small_and_lose_nothing() {
+        let event = |revision| {
+            let record = Record::put(Key::new(b"key"), &[b'v'; 100], 1, revision, revision, 0);
+            wire_event(mvcc::Event { record, previous: None }, false)
+        };
+        let events: Vec<_> = (1..50).map(event).collect();
+        let whole = WatchResponse { watch_id: 7, events: events.clone(), ..Default::default() };
+        let parts = split(whole, 1000);
+        assert!(parts.len() > 4 && parts.iter().all(|part| part.encoded_len() <= 1000));
+        assert!(parts.iter().all(|part| part.watch_id == 7));
+        let last = parts.len() - 1;
+        assert!(parts.iter().enumerate().all(|(i, part)| part.fragment == (i < last)));
+        let joined: Vec<_> = parts.into_iter().flat_map(|part| part.events).collect();
+        assert_eq!(joined, events);
+    }
+}

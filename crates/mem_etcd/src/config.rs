@@ -1,0 +1,379 @@
+//! Flags and environment, read once. Names are etcd's where etcd has them.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{Args, Parser, ValueEnum};
+use url::Url;
+
+/// The version of etcd whose API is served.
+pub const ETCD_VERSION: &str = "3.7.3";
+const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
+
+const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
+
+Serves etcd's v3 API under etcd's flags and environment variables (--data-dir is
+ETCD_DATA_DIR, and so on). What an acknowledged write survives is --wal-mode.";
+
+const EXAMPLES: &str = "Examples:
+  mem_etcd --data-dir /var/lib/mem_etcd
+  mem_etcd --wal-mode none --listen-client-urls unix:///run/mem_etcd.sock
+  mem_etcd --wal-mode fsync --listen-client-urls https://127.0.0.1:2379 \\
+      --cert-file server.crt --key-file server.key --trusted-ca-file ca.crt --client-cert-auth";
+
+/// Everything that can be set.
+#[derive(Parser, Clone, Debug)]
+#[command(name = "mem_etcd", version = VERSION, about = ABOUT, after_help = EXAMPLES)]
+pub struct Config {
+    /// Human-readable name for this member.
+    #[arg(long, env = "ETCD_NAME", default_value = "default")]
+    pub name: String,
+
+    /// Path to the data directory [default: NAME.etcd]
+    #[arg(long, env = "ETCD_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+
+    /// What an acknowledged write survives.
+    #[arg(long, env = "ETCD_WAL_MODE", value_enum, default_value_t = WalMode::Buffered)]
+    pub wal_mode: WalMode,
+
+    /// With --wal-mode buffered, how often the log is flushed to the disk: what
+    /// a crash of the machine may cost.
+    #[arg(long, env = "ETCD_WAL_FLUSH_INTERVAL", default_value = "100ms", value_name = "DURATION", value_parser = duration)]
+    pub wal_flush_interval: Duration,
+
+    /// URLs to listen on for clients: http, https, unix or unixs, comma-separated.
+    #[arg(
+        long,
+        env = "ETCD_LISTEN_CLIENT_URLS",
+        default_value = "http://localhost:2379",
+        value_name = "URLS",
+        value_delimiter = ','
+    )]
+    pub listen_client_urls: Vec<Listen>,
+
+    /// URLs at which clients reach this member, as MemberList tells them
+    /// [default: the client URLs]
+    #[arg(long, env = "ETCD_ADVERTISE_CLIENT_URLS", value_name = "URLS", value_delimiter = ',')]
+    pub advertise_client_urls: Vec<Url>,
+
+    /// URLs for metrics and health besides those of the clients, http only.
+    #[arg(long, env = "ETCD_LISTEN_METRICS_URLS", value_name = "URLS", value_delimiter = ',')]
+    pub listen_metrics_urls: Vec<Listen>,
+
+    #[command(flatten)]
+    pub tls: TlsFiles,
+
+    /// Largest request that a client may send, in bytes.
+    #[arg(long, env = "ETCD_MAX_REQUEST_BYTES", default_value_t = 1_572_864, value_name = "BYTES")]
+    pub max_request_bytes: usize,
+
+    /// Most operations permitted in a transaction.
+    #[arg(long, env = "ETCD_MAX_TXN_OPS", default_value_t = 128, value_name = "COUNT")]
+    pub max_txn_ops: usize,
+
+    /// Most streams that one client connection may have open.
+    #[arg(long, env = "ETCD_MAX_CONCURRENT_STREAMS", default_value_t = u32::MAX, value_name = "COUNT")]
+    pub max_concurrent_streams: u32,
+
+    /// How often a quiet watcher that asked for it is told of progress.
+    #[arg(long, env = "ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL", default_value = "10m", value_name = "DURATION", value_parser = duration)]
+    pub watch_progress_notify_interval: Duration,
+
+    /// Log level: debug, info, warn or error.
+    #[arg(long, env = "ETCD_LOG_LEVEL", value_enum, default_value_t = LogLevel::Info)]
+    pub log_level: LogLevel,
+
+    /// Log format.
+    #[arg(long, env = "ETCD_LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
+    pub log_format: LogFormat,
+}
+
+/// Certificates of the client listeners.
+#[derive(Args, Clone, Debug)]
+pub struct TlsFiles {
+    /// Path to the server's TLS certificate.
+    #[arg(long, env = "ETCD_CERT_FILE", value_name = "FILE")]
+    pub cert_file: Option<PathBuf>,
+
+    /// Path to the server's TLS key.
+    #[arg(long, env = "ETCD_KEY_FILE", value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+
+    /// Path to the CA that client certificates must be signed by; with it, as
+    /// in etcd, every client must show one.
+    #[arg(long, env = "ETCD_TRUSTED_CA_FILE", value_name = "FILE")]
+    pub trusted_ca_file: Option<PathBuf>,
+
+    /// Require client certificates.
+    #[arg(long, env = "ETCD_CLIENT_CERT_AUTH", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value = "false", default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub client_cert_auth: bool,
+}
+
+/// What an acknowledged write survives.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WalMode {
+    /// Nothing: memory only, no data directory.
+    None,
+    /// A crash of the process; of the machine, all but the last flush interval.
+    Buffered,
+    /// A crash of the machine: writes wait for fsync, together.
+    Fsync,
+}
+
+/// Names as etcd has them.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+pub enum LogLevel {
+    Debug,
+    Info,
+    Warn,
+    Error,
+}
+
+/// How log lines look.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    Json,
+    Console,
+}
+
+/// A place to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    Tcp { address: String, tls: bool },
+    Unix { path: PathBuf, tls: bool },
+}
+
+impl Listen {
+    /// Whether clients must speak TLS here.
+    pub fn tls(&self) -> bool {
+        match self {
+            Listen::Tcp { tls, .. } | Listen::Unix { tls, .. } => *tls,
+        }
+    }
+}
+
+impl std::str::FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (scheme, rest) =
+            text.split_once("://").ok_or("is not a URL such as http://127.0.0.1:2379")?;
+        match scheme {
+            "http" | "https" => {
+                let url = Url::parse(text).map_err(|error| error.to_string())?;
+                if !matches!(url.path(), "" | "/") {
+                    return Err("must not have a path".into());
+                }
+                let host = url.host_str().ok_or("has no host")?;
+                let port = url.port().ok_or("has no port")?;
+                Ok(Listen::Tcp { address: format!("{host}:{port}"), tls: scheme == "https" })
+            }
+            "unix" | "unixs" if !rest.is_empty() => {
+                Ok(Listen::Unix { path: PathBuf::from(rest), tls: scheme == "unixs" })
+            }
+            "unix" | "unixs" => Err("has no path".into()),
+            _ => Err("must begin with http://, https://, unix:// or unixs://".into()),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp { address, tls } => {
+                write!(f, "{}://{address}", if *tls { "https" } else { "http" })
+            }
+            Listen::Unix { path, tls } => {
+                write!(f, "{}://{}", if *tls { "unixs" } else { "unix" }, path.display())
+            }
+        }
+    }
+}
+
+/// Why there is nothing to run.
+pub enum Exit {
+    /// Help or version was asked for, and what to print.
+    Asked(clap::Error),
+    /// The flags do not fit; one line.
+    Usage(String),
+}
+
+impl Exit {
+    /// Prints what there is to say; the code is 0 for help and 2 for bad usage.
+    pub fn report(self) -> ExitCode {
+        match self {
+            Exit::Asked(text) => {
+                let _ = text.print();
+                ExitCode::SUCCESS
+            }
+            Exit::Usage(line) => {
+                eprintln!("mem_etcd: {line}; see mem_etcd --help");
+                ExitCode::from(2)
+            }
+        }
+    }
+}
+
+impl Config {
+    /// Reads and checks the command line and the environment. As in Go
+    /// programs, a flag may have one dash or two.
+    pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<Config, Exit> {
+        let config = Config::try_parse_from(args.into_iter().map(two_dashes)).map_err(|error| {
+            if error.use_stderr() { Exit::Usage(one_line(&error)) } else { Exit::Asked(error) }
+        })?;
+        config.validate().map_err(Exit::Usage)?;
+        Ok(config)
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let tls = &self.tls;
+        if tls.cert_file.is_some() != tls.key_file.is_some() {
+            return Err("--cert-file and --key-file go together".into());
+        }
+        let secure = self.listen_client_urls.iter().find(|listen| listen.tls());
+        if let (Some(listen), None) = (secure, &tls.cert_file) {
+            return Err(format!("{listen} needs --cert-file and --key-file"));
+        }
+        if tls.client_cert_auth && tls.trusted_ca_file.is_none() {
+            return Err("--client-cert-auth needs --trusted-ca-file".into());
+        }
+        if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.tls()) {
+            return Err(format!("{listen}: metrics are served by http only"));
+        }
+        if self.wal_mode == WalMode::None && self.data_dir.is_some() {
+            return Err("--wal-mode none keeps nothing, so it takes no --data-dir".into());
+        }
+        if self.max_txn_ops == 0 || self.max_request_bytes == 0 {
+            return Err("--max-txn-ops and --max-request-bytes must be at least 1".into());
+        }
+        for (flag, value) in [
+            ("--wal-flush-interval", self.wal_flush_interval),
+            ("--watch-progress-notify-interval", self.watch_progress_notify_interval),
+        ] {
+            if value < Duration::from_millis(1) {
+                return Err(format!("{flag} must be at least 1ms"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts logging to standard error.
+    pub fn init_logging(&self) {
+        let level = match self.log_level {
+            LogLevel::Debug => tracing::Level::DEBUG,
+            LogLevel::Info => tracing::Level::INFO,
+            LogLevel::Warn => tracing::Level::WARN,
+            LogLevel::Error => tracing::Level::ERROR,
+        };
+        let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+        match self.log_format {
+            LogFormat::Json => log.json().flatten_event(true).init(),
+            LogFormat::Console => log.with_target(false).init(),
+        }
+    }
+
+    /// How the store is to be set up.
+    pub fn pipeline_options(&self) -> pipeline::Options {
+        let default_dir = || PathBuf::from(format!("{}.etcd", self.name));
+        pipeline::Options {
+            data_dir: self.data_dir.clone().unwrap_or_else(default_dir),
+            wal_mode: match self.wal_mode {
+                WalMode::None => pipeline::WalMode::None,
+                WalMode::Buffered => pipeline::WalMode::Buffered,
+                WalMode::Fsync => pipeline::WalMode::Fsync,
+            },
+            flush_interval: self.wal_flush_interval,
+            ..pipeline::Options::default()
+        }
+    }
+
+    /// What MemberList says of this member's URLs.
+    pub fn advertised(&self) -> Vec<String> {
+        // Without the slash that a parsed URL ends with, as etcd prints them.
+        let text = |url: &Url| url.as_str().trim_end_matches('/').to_owned();
+        match &self.advertise_client_urls[..] {
+            [] => self.listen_client_urls.iter().map(Listen::to_string).collect(),
+            urls => urls.iter().map(text).collect(),
+        }
+    }
+}
+
+fn two_dashes(arg: String) -> String {
+    let single = arg.starts_with('-') && !arg.starts_with("--") && arg.len() > 2;
+    if single { format!("-{arg}") } else { arg }
+}
+
+/// clap's message without the usage that it appends.
+fn one_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let message = text.split("\n\n").next().unwrap_or_default();
+    message.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|_| "is not a duration such as 100ms, 5s or 10m".into())
+}
+
+/// The socket addresses that a host and port stand for.
+pub async fn resolve(address: &str) -> std::io::Result<Vec<SocketAddr>> {
+    Ok(tokio::net::lookup_host(address).await?.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(flags: &[&str]) -> Result<Config, String> {
+        let args = ["mem_etcd"].iter().chain(flags).map(|flag| (*flag).to_owned());
+        Config::from_args(args).map_err(|exit| match exit {
+            Exit::Usage(line) => line,
+            Exit::Asked(_) => "asked".into(),
+        })
+    }
+
+    #[test]
+    fn takes_etcds_flags_with_one_dash_or_two() {
+        let config = parse(&[
+            "-data-dir",
+            "/d",
+            "--listen-client-urls=http://127.0.0.1:1,unix:///s",
+            "-client-cert-auth=false",
+        ])
+        .unwrap();
+        assert_eq!(config.data_dir, Some("/d".into()));
+        let tcp = Listen::Tcp { address: "127.0.0.1:1".into(), tls: false };
+        assert_eq!(
+            config.listen_client_urls,
+            [tcp, Listen::Unix { path: "/s".into(), tls: false }]
+        );
+        assert_eq!(config.advertised(), ["http://127.0.0.1:1", "unix:///s"]);
+    }
+
+    #[test]
+    fn refuses_in_one_line() {
+        for (flags, expected) in [
+            (&["--no-such-flag"][..], "unexpected argument '--no-such-flag'"),
+            (&["--listen-client-urls", "tcp://x:1"], "must begin with http://"),
+            (&["--listen-client-urls", "http://x"], "has no port"),
+            (&["--listen-client-urls", "https://x:1"], "https://x:1 needs --cert-file"),
+            (&["--cert-file", "c"], "--cert-file and --key-file go together"),
+            (&["--client-cert-auth"], "needs --trusted-ca-file"),
+            (&["--wal-mode", "none", "--data-dir", "d"], "takes no --data-dir"),
+            (&["--wal-flush-interval", "soon"], "is not a duration"),
+            (&["--wal-flush-interval", "0s"], "at least 1ms"),
+            (&["--max-txn-ops", "0"], "at least 1"),
+            (&["--max-request-bytes", "-1"], "unexpected argument"),
+            (&["--listen-metrics-urls", "https://x:1"], "http only"),
+        ] {
+            let line = parse(flags).unwrap_err();
+            assert!(line.contains(expected), "{flags:?}: {line}");
+            assert!(!line.contains('\n'), "{line}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Metrics under etcd's names, where etcd has them.
+
+use std::sync::Arc;
+
+use pipeline::{Pipeline, Status};
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::MetricFamily;
+use prometheus::{IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+
+use crate::config::ETCD_VERSION;
+
+/// Everything that is counted.
+pub struct Metrics {
+    registry: Registry,
+    handled: IntCounterVec,
+}
+
+impl Metrics {
+    /// Metrics of `pipeline`, of the process, and of the API.
+    pub fn new(pipeline: Arc<Pipeline>) -> Self {
+        let registry = Registry::new();
+        let handled = IntCounterVec::new(
+            Opts::new(
+                "grpc_server_handled_total",
+                "Total number of RPCs completed on the server, regardless of success or failure.",
+            ),
+            &["grpc_service", "grpc_method", "grpc_code"],
+        )
+        .expect("a valid name");
+        let gauges = StoreCollector::new(pipeline);
+        let process = prometheus::process_collector::ProcessCollector::for_self();
+        let collectors: [Box<dyn Collector>; 3] =
+            [Box::new(handled.clone()), Box::new(gauges), Box::new(process)];
+        for collector in collectors {
+            registry.register(collector).expect("names differ");
+        }
+        Metrics { registry, handled }
+    }
+
+    /// Counts a finished call.
+    pub fn handled(&self, service: &str, method: &str, code: tonic::Code) {
+        self.handled.with_label_values(&[service, method, code_name(code)]).inc();
+    }
+
+    /// The metrics in Prometheus' text form.
+    pub fn render(&self) -> prometheus::Result<String> {
+        TextEncoder::new().encode_to_string(&self.registry.gather())
+    }
+}
+
+/// Gauges that are read off the store when somebody asks.
+struct StoreCollector {
+    pipeline: Arc<Pipeline>,
+    gauges: Vec<Reading>,
+}
+
+/// A gauge, and where its value stands.
+type Reading = (IntGauge, fn(&Status) -> i64);
+
+impl StoreCollector {
+    fn new(pipeline: Arc<Pipeline>) -> Self {
+        let gauge = |name: &str, help: &str, read: fn(&Status) -> i64| {
+            (IntGauge::new(name, help).expect("a valid name"), read)
+        };
+        let version = Opts::new(
+            "etcd_server_version",
+            "Which version is running. 1 for 'server_version' label with current version.",
+        )
+        .const_label("server_version", ETCD_VERSION);
+        let gauges = vec![
+            gauge(
+                "etcd_server_has_leader",
+                "Whether or not a leader exists. 1 is existence, 0 is not.",
+                |_| 1,
+            ),
+            gauge(
+                "etcd_server_is_leader",
+                "Whether or not this member is a leader. 1 if is, 0 otherwise.",
+                |_| 1,
+            ),
+            gauge(
+                "etcd_server_proposals_pending",
+                "The current number of pending proposals to commit.",
+                |s| s.queued_commands as i64,
+            ),
+            gauge(
+                "etcd_mvcc_db_total_size_in_bytes",
+                "Bytes of all keys that can be read, at any revision.",
+                |s| s.stats.total_bytes,
+            ),
+            gauge(
+                "etcd_mvcc_db_total_size_in_use_in_bytes",
+                "Bytes of the keys that exist now.",
+                |s| s.stats.live_bytes,
+            ),
+            gauge("etcd_debugging_mvcc_keys_total", "Total number of keys.", |s| s.stats.live_keys),
+            gauge("etcd_debugging_mvcc_current_revision", "The current revision of store.", |s| {
+                s.revision
+            }),
+            gauge(
+                "etcd_debugging_mvcc_compact_revision",
+                "The revision of the last compaction in store.",
+                |s| s.compacted,
+            ),
+            gauge("etcd_debugging_mvcc_watcher_total", "Total number of watchers.", |s| {
+                s.watchers as i64
+            }),
+            gauge("etcd_debugging_lease_total", "Total number of leases.", |s| s.leases as i64),
+            gauge(
+                "mem_etcd_history_events",
+                "Events kept for watchers since the last compaction.",
+                |s| s.stats.events,
+            ),
+            gauge(
+                "mem_etcd_no_space",
+                "Whether the disk was full at the last attempt to write.",
+                |s| i64::from(s.no_space),
+            ),
+            gauge(
+                "mem_etcd_log_failed",
+                "Whether the log has failed, so that nothing can be written.",
+                |s| i64::from(s.failure.is_some()),
+            ),
+            (IntGauge::with_opts(version).expect("a valid name"), |_| 1),
+        ];
+        StoreCollector { pipeline, gauges }
+    }
+}
+
+impl Collector for StoreCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.gauges.iter().flat_map(|(gauge, _)| gauge.desc()).collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let status = self.pipeline.status();
+        let read = |(gauge, read): &Reading| {
+            gauge.set(read(&status));
+            gauge.collect()
+        };
+        self.gauges.iter().flat_map(read).collect()
+    }
+}
+
+/// Names as gRPC for Go spells them in metrics.
+fn code_name(code: tonic::Code) -> &'static str {
+    use tonic::Code;
+    match code {
+        Code::Ok => "OK",
+        Code::Cancelled => "Canceled",
+        Code::Unknown => "Unknown",
+        Code::InvalidArgument => "InvalidArgument",
+        Code::DeadlineExceeded => "DeadlineExceeded",
+        Code::NotFound => "NotFound",
+        Code::AlreadyExists => "AlreadyExists",
+        Code::PermissionDenied => "PermissionDenied",
+        Code::ResourceExhausted => "ResourceExhausted",
+        Code::FailedPrecondition => "FailedPrecondition",
+        Code::Aborted => "Aborted",
+        Code::OutOfRange => "OutOfRange",
+        Code::Unimplemented => "Unimplemented",
+        Code::Internal => "Internal",
+        Code::Unavailable => "Unavailable",
+        Code::DataLoss => "DataLoss",
+        Code::Unauthenticated => "Unauthenticated",
+    }
+}

@@ -1,0 +1,73 @@
+//! Puts the parts together, runs them, and takes them apart again.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use pipeline::Pipeline;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use wal::Identity;
+
+use crate::api::{self, Api};
+use crate::config::Config;
+use crate::metrics::Metrics;
+use crate::{http, listen, shutdown, tls};
+
+/// Runs a server until the process is asked to end.
+pub fn run(config: Config) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(serve(config))
+}
+
+async fn serve(config: Config) -> Result<()> {
+    // Ports first: they are the most likely to be taken, and cost nothing.
+    let tls = tls::acceptor(&config.tls)?;
+    let mut clients = Vec::new();
+    for url in &config.listen_client_urls {
+        clients.extend(listen::bind(url, tls.as_ref()).await?);
+    }
+    let mut metrics_only = Vec::new();
+    for url in &config.listen_metrics_urls {
+        metrics_only.extend(listen::bind(url, None).await?);
+    }
+    let asked_to_end = shutdown::requested();
+
+    let pipeline = Arc::new(open(&config).await?);
+    let metrics = Arc::new(Metrics::new(pipeline.clone()));
+    let stop = CancellationToken::new();
+    let api = Api::new(pipeline.clone(), metrics.clone(), &config, stop.clone());
+    let status = http::routes(pipeline.clone(), metrics);
+    let routes = api::routes(api, &config).merge(status.clone());
+
+    let mut serving = JoinSet::new();
+    for (listener, routes) in clients
+        .into_iter()
+        .map(|listener| (listener, &routes))
+        .chain(metrics_only.into_iter().map(|listener| (listener, &status)))
+    {
+        serving.spawn(listener.serve(
+            routes.clone(),
+            config.max_concurrent_streams,
+            stop.child_token(),
+        ));
+    }
+    tracing::info!(wal_mode = ?config.wal_mode, revision = pipeline.revision(), "ready");
+
+    let signal = asked_to_end.await.context("wait for signals")?;
+    tracing::info!(signal, "shutting down");
+    stop.cancel();
+    serving.join_all().await;
+    tokio::task::spawn_blocking(move || pipeline.shutdown()).await?;
+    Ok(())
+}
+
+/// Opens the store on a thread of its own: recovery takes a while.
+async fn open(config: &Config) -> Result<Pipeline> {
+    let options = config.pipeline_options();
+    let fresh = Identity { cluster_id: random_id(), member_id: random_id() };
+    Ok(tokio::task::spawn_blocking(move || Pipeline::open(&options, fresh)).await??)
+}
+
+fn random_id() -> u64 {
+    rand::random_range(1..=u64::MAX)
+}
