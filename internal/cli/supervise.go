@@ -59,8 +59,13 @@ func supervise(ctx context.Context, name string, leash *os.File) error {
 		Dir:        dir,
 		Components: components,
 		Address:    config.Ports.Address("supervisor"),
-		Bootstrap:  func(ctx context.Context) error { return kube.Bootstrap(ctx, client) },
-		Leash:      leash,
-		Log:        slog.New(slog.NewJSONHandler(os.Stderr, nil)),
+		BeforeStart: map[string]func(context.Context) error{
+			component.Kwok: func(ctx context.Context) error { return kube.ReleaseNodeLeases(ctx, client) },
+		},
+		AfterReady: map[string]func(context.Context) error{
+			cluster.APIServerName(0): func(ctx context.Context) error { return kube.Bootstrap(ctx, client) },
+		},
+		Leash: leash,
+		Log:   slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	})
 }

@@ -41,14 +41,13 @@ func (p *plan) apiServer(i int) Component {
 	a.addUser(settings.APIServerArgs)
 
 	component := Component{
-		Name:       name,
-		Binary:     p.binary("kube-apiserver"),
-		Args:       a,
-		Env:        settings.APIServerEnv,
-		Address:    ports.URL(name),
-		Ready:      p.secureProbe(name, "/readyz"),
-		StopGrace:  statelessStopGrace,
-		Bootstraps: i == 0,
+		Name:      name,
+		Binary:    p.binary("kube-apiserver"),
+		Args:      a,
+		Env:       settings.APIServerEnv,
+		Address:   ports.URL(name),
+		Ready:     p.secureProbe(name, "/readyz"),
+		StopGrace: statelessStopGrace,
 	}
 	if settings.StoreAddress == "" {
 		component.DependsOn = []string{Store}

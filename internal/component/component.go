@@ -43,8 +43,6 @@ type Component struct {
 	Ready     Probe
 	// StopGrace is how long it may take to end cleanly before it is killed.
 	StopGrace time.Duration
-	// Bootstraps the cluster once this component is ready; dependents wait for it.
-	Bootstraps bool
 }
 
 // Probe is a URL that answers 200 when a component is ready.

@@ -15,11 +15,18 @@ const (
 	// The supervisor stops three levels of components, each within its grace.
 	supervisorStopTimeout = 70 * time.Second
 	killTimeout           = 5 * time.Second
+	// A k1m that was just killed holds its locks for a moment yet.
+	lockPatience = 500 * time.Millisecond
 )
 
 // lockOperation turns a held lock into advice.
 func lockOperation(dir cluster.Dir) (*cluster.Lock, error) {
+	deadline := time.Now().Add(lockPatience)
 	lock, err := dir.LockOperation()
+	for errors.Is(err, cluster.ErrBusy) && time.Now().Before(deadline) {
+		time.Sleep(lockPatience / 10)
+		lock, err = dir.LockOperation()
+	}
 	if errors.Is(err, cluster.ErrBusy) {
 		return nil, fmt.Errorf("cluster %q: another k1m works on it (%w); wait for it or stop it with Ctrl-C", dir.Name(), err)
 	}

@@ -21,11 +21,11 @@ const maxLogBytes = 64 << 20
 // child keeps one component's process; suture calls Serve again when it returns.
 type child struct {
 	component.Component
-	logFile      string
-	dependencies []*child
-	bootstrap    func(context.Context) error // nil for most
-	recorder     *recorder
-	log          *slog.Logger
+	logFile                 string
+	dependencies            []*child
+	beforeStart, afterReady func(context.Context) error // nil for most
+	recorder                *recorder
+	log                     *slog.Logger
 
 	readyOnce sync.Once
 	wasReady  chan struct{} // closed when ready for the first time
@@ -35,6 +35,11 @@ type child struct {
 func (c *child) Serve(ctx context.Context) error {
 	if err := c.awaitDependencies(ctx); err != nil {
 		return err
+	}
+	if c.beforeStart != nil {
+		if err := c.beforeStart(ctx); err != nil {
+			c.log.Warn("preparing the start", "component", c.Name, "error", err)
+		}
 	}
 	// The kernel kills the process when the thread that started it ends, so
 	// this thread must live, and serve nothing else, until the process is gone.
@@ -114,7 +119,7 @@ func (c *child) probe(ctx context.Context) {
 			return
 		case <-time.After(interval):
 		}
-		err := c.askAndBootstrap(ctx, prober)
+		err := c.ask(ctx, prober)
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -133,18 +138,19 @@ func (c *child) probe(ctx context.Context) {
 	}
 }
 
-func (c *child) askAndBootstrap(ctx context.Context, prober *prober) error {
+// ask is the probe, and the first time it succeeds what must follow on that.
+func (c *child) ask(ctx context.Context, prober *prober) error {
 	if err := prober.ask(ctx); err != nil {
 		return err
 	}
-	if c.bootstrap == nil {
+	if c.afterReady == nil {
 		return nil
 	}
 	select {
 	case <-c.wasReady:
 		return nil
 	default:
-		return c.bootstrap(ctx)
+		return c.afterReady(ctx)
 	}
 }
 

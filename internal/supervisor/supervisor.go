@@ -38,8 +38,9 @@ type Options struct {
 	Dir        cluster.Dir
 	Components []component.Component // each after its dependencies
 	Address    string                // for /healthz and /metrics
-	// Bootstrap runs once the API server is ready, before its dependents start.
-	Bootstrap func(context.Context) error
+	// BeforeStart and AfterReady run, by name of component, before each start
+	// and once it is ready for the first time; its dependents wait for that.
+	BeforeStart, AfterReady map[string]func(context.Context) error
 	// Leash is a pipe from `up`: one byte lets the supervisor run on alone,
 	// its end before that tells it to stop everything.
 	Leash io.ReadCloser
@@ -131,17 +132,15 @@ func addChildren(root *suture.Supervisor, o Options, recorder *recorder) [][]sut
 }
 
 func newChild(c component.Component, o Options, recorder *recorder) *child {
-	member := &child{
-		Component: c,
-		logFile:   o.Dir.Log(c.Name),
-		recorder:  recorder,
-		log:       o.Log,
-		wasReady:  make(chan struct{}),
+	return &child{
+		Component:   c,
+		logFile:     o.Dir.Log(c.Name),
+		beforeStart: o.BeforeStart[c.Name],
+		afterReady:  o.AfterReady[c.Name],
+		recorder:    recorder,
+		log:         o.Log,
+		wasReady:    make(chan struct{}),
 	}
-	if c.Bootstraps {
-		member.bootstrap = o.Bootstrap
-	}
-	return member
 }
 
 // stopInOrder stops dependents before what they depend on: an API server that

@@ -29,7 +29,7 @@ const (
 func TestCluster(t *testing.T) {
 	w := newWorld(t)
 	up := []string{
-		"up", "--name", clusterName, "--nodes", fmt.Sprint(nodeCount), "--store", storeKind(), "--wal-mode", "fsync",
+		"up", "--name", clusterName, "--nodes", fmt.Sprint(nodeCount), "--store", storeKind(), "--wal-mode", "fsync", "--apiservers", "2",
 		"--apiserver-env", "KUBE_WATCHCACHE_CONSISTENCY_CHECKER=true",
 		"--apiserver-arg", fmt.Sprintf("event-ttl=%s", eventTTL),
 	}
@@ -47,6 +47,7 @@ func TestCluster(t *testing.T) {
 		{"deployment rolls out and scales", deploymentRollsOut},
 		{"namespace goes with what is in it", namespaceGoes},
 		{"lease is renewed", leaseIsRenewed},
+		{"nodes stay ready when kwok dies", nodesOutliveKwok},
 		{"event expires", eventExpires},
 		{"watch resumes after the API server dies", watchResumes},
 		{"nothing acknowledged is lost when the store dies", storeLosesNothing},
@@ -94,8 +95,8 @@ func upTwiceIsHarmless(t *testing.T, w *world) {
 	if before.Supervisor != after.Supervisor || before.component(t, "store").PID != after.component(t, "store").PID {
 		t.Errorf("up on a running cluster started it anew")
 	}
-	refused := w.k1m(t, "up", "--name", clusterName, "--apiservers", "2")
-	want := fmt.Sprintf("k1m: cluster %q: the cluster runs with other settings ([--apiservers is 1]); stop it with `k1m down --keep-data --name %s` first\n", clusterName, clusterName)
+	refused := w.k1m(t, "up", "--name", clusterName, "--apiservers", "3")
+	want := fmt.Sprintf("k1m: cluster %q: the cluster runs with other settings ([--apiservers is 2]); stop it with `k1m down --keep-data --name %s` first\n", clusterName, clusterName)
 	if refused.code != 1 || refused.stderr != want {
 		t.Errorf("changing a running cluster: code %d, %q", refused.code, refused.stderr)
 	}
@@ -215,6 +216,21 @@ func leaseIsRenewed(t *testing.T, w *world) {
 	})
 }
 
+// nodesOutliveKwok also wants pods to start at once, not when the leases of the
+// kwok that died have expired.
+func nodesOutliveKwok(t *testing.T, w *world) {
+	w.kill(t, clusterName, "kwok")
+	started := time.Now()
+	w.succeed(t, "pods", "create", "--name", clusterName, "--count", "100", "--prefix", "after-")
+	if took := time.Since(started); took > 20*time.Second {
+		t.Errorf("100 pods took %s to run", took)
+	}
+	if s := w.status(t, clusterName); s.Nodes.Ready != nodeCount {
+		t.Errorf("nodes %+v", s.Nodes)
+	}
+	w.succeed(t, "pods", "delete", "--name", clusterName, "--count", "100", "--prefix", "after-")
+}
+
 func eventExpires(t *testing.T, w *world) {
 	client := w.client(t, clusterName)
 	events := client.CoreV1().Events(metav1.NamespaceDefault)
@@ -290,7 +306,7 @@ func (w *world) logTails(t *testing.T) {
 		content, _ := os.ReadFile(file)
 		var last []string
 		for lines := bufio.NewScanner(bytes.NewReader(content)); lines.Scan(); {
-			last = append(last, lines.Text())
+			last = append(last, lines.Text()[:min(len(lines.Text()), 200)])
 		}
 		t.Logf("%s:\n%s", filepath.Base(file), strings.Join(last[max(0, len(last)-10):], "\n"))
 	}

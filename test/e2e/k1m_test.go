@@ -151,16 +151,27 @@ func (s clusterStatus) component(t *testing.T, name string) componentStatus {
 // brought it back.
 func (w *world) kill(t *testing.T, cluster, component string) {
 	t.Helper()
+	w.awaitReturn(t, cluster, w.killNow(t, cluster, component))
+}
+
+// killNow returns what the component was before it was killed.
+func (w *world) killNow(t *testing.T, cluster, component string) componentStatus {
+	t.Helper()
 	before := w.status(t, cluster).component(t, component)
 	must(t, syscall.Kill(before.PID, syscall.SIGKILL))
-	eventually(t, time.Minute, component+" comes back", func() error {
+	return before
+}
+
+func (w *world) awaitReturn(t *testing.T, cluster string, before componentStatus) {
+	t.Helper()
+	eventually(t, time.Minute, before.Name+" comes back", func() error {
 		s := w.status(t, cluster)
-		after := s.component(t, component)
+		after := s.component(t, before.Name)
 		if after.Restarts != before.Restarts+1 || s.State != "running" {
-			return fmt.Errorf("cluster %s, %s %s with %d restarts", s.State, component, after.State, after.Restarts)
+			return fmt.Errorf("cluster %s, %s %s with %d restarts", s.State, before.Name, after.State, after.Restarts)
 		}
 		if after.LastExit != "signal: killed" {
-			t.Fatalf("last exit of %s is %q", component, after.LastExit)
+			t.Fatalf("last exit of %s is %q", before.Name, after.LastExit)
 		}
 		return nil
 	})
@@ -169,11 +180,20 @@ func (w *world) kill(t *testing.T, cluster, component string) {
 // client connects as the administrator whose kubeconfig k1m prints.
 func (w *world) client(t *testing.T, cluster string) kubernetes.Interface {
 	t.Helper()
+	return w.clientAt(t, cluster, "")
+}
+
+// clientAt does so with one of several API servers.
+func (w *world) clientAt(t *testing.T, cluster, address string) kubernetes.Interface {
+	t.Helper()
 	content := w.succeed(t, "kubeconfig", "--name", cluster).stdout
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(content))
 	must(t, err)
 	config.QPS = -1
 	config.Timeout = time.Minute
+	if address != "" {
+		config.Host = address
+	}
 	client, err := kubernetes.NewForConfig(config)
 	must(t, err)
 	return client

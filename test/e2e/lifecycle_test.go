@@ -92,18 +92,6 @@ func TestTimeout(t *testing.T) {
 	w.succeed(t, "down")
 }
 
-func TestSeveralAPIServers(t *testing.T) {
-	w := newWorld(t)
-	t.Cleanup(func() { w.k1m(t, "down") })
-	w.succeed(t, "up", "--store", storeKind(), "--nodes", "20", "--apiservers", "2")
-	w.succeed(t, "pods", "create", "--count", "50")
-	s := w.status(t, "k1m")
-	if s.component(t, "kube-apiserver-1").State != "ready" || s.Pods.ByPhase["Running"] != 50 {
-		t.Errorf("status %+v", s)
-	}
-	w.kill(t, "k1m", "kube-apiserver-1")
-}
-
 func TestMissingBinaries(t *testing.T) {
 	w := newWorld(t)
 	alone := filepath.Join(t.TempDir(), "k1m")

@@ -1,0 +1,84 @@
+# Sums up the results of run.sh and compares them with expected.txt. Of tests that
+# failed, only those count as unexpected that have no failed subtest to blame.
+
+# expected.txt: "FAIL|SKIP package test — reason"
+NR == FNR {
+	if ($0 !~ /^(#|$)/) {
+		if ($0 !~ /^(FAIL|SKIP) [^ ]+ [^ ]+ — ./) {
+			print "expected.txt: line " FNR " is not \"FAIL|SKIP package test — reason\""
+			bad = 1
+		}
+		expected[$2 " " $3] = tolower($1)
+	}
+	next
+}
+
+# A package without tests is reported as skipped.
+$3 == "-" {
+	if ($1 != "skip") {
+		packages[++packageCount] = $2
+		seconds[$2] = $4
+		packageResult[$2] = $1
+	}
+	next
+}
+
+{
+	key = $2 " " $3
+	total[$1]++
+	count[$2, $1]++
+	# With -count, the worst result is the one that counts.
+	if (!(key in result))
+		keys[++keyCount] = key
+	if (!(key in result) || $1 == "fail")
+		result[key] = $1
+	if ($1 == "fail") {
+		hasFailed[$2] = 1
+		for (parent = key; sub(/\/[^\/]*$/, "", parent) && parent ~ / /; )
+			failedBelow[parent] = 1
+	}
+}
+
+END {
+	print ""
+	for (i = 1; i <= packageCount; i++) {
+		p = packages[i]
+		printf "%-4s %s: %d passed, %d failed, %d skipped in %.0fs\n", packageResult[p], p,
+			count[p, "pass"], count[p, "fail"], count[p, "skip"], seconds[p]
+		# It did not compile, it panicked or it ran out of time.
+		if (packageResult[p] == "fail" && !hasFailed[p]) {
+			print "     UNEXPECTED: failed as a whole, see the log"
+			bad = 1
+		}
+	}
+
+	print ""
+	for (i = 1; i <= keyCount; i++) {
+		key = keys[i]
+		if (result[key] == "pass" || key in failedBelow)
+			continue
+		known = expected[key] == result[key]
+		printf "%s %s%s\n", toupper(result[key]), key, known ? "" : "  UNEXPECTED"
+		if (!known)
+			bad = 1
+	}
+
+	# An entry is out of date if its test passed, or if there is no such test in
+	# a package that ran, unless only some of the tests were asked for.
+	for (key in expected) {
+		split(key, part, " ")
+		if (key in result ? result[key] != expected[key] : part[1] in packageResult && filtered == "false") {
+			print "OUT OF DATE in expected.txt: " toupper(expected[key]) " " key
+			bad = 1
+		}
+	}
+
+	if (keyCount == 0 || status > 1)
+		bad = 1
+	if (status > 0 && !total["fail"] && !bad) {
+		print "go test failed without a failed test, see the log"
+		bad = 1
+	}
+	printf "\n%d passed, %d failed, %d skipped\n", total["pass"], total["fail"], total["skip"]
+	exit bad
+}

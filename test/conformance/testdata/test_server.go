@@ -1,0 +1,272 @@
+// Package testserver runs the server under test for Kubernetes' storage suites.
+//
+// It takes the place of the package of the same name in k8s.io/apiserver and
+// exports what that one exports. Where that one embeds etcd, this one starts
+// the program that $MEM_ETCD names, one process per server. The process gets
+// the suite's embed.Config as etcd's environment variables, because mem_etcd
+// and etcd both read those: the same file runs the suites against either.
+package testserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/kubernetes"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest"
+
+	storagetesting "k8s.io/apiserver/pkg/storage/testing"
+)
+
+const startTimeout = 60 * time.Second
+
+// Ports come from below the range that Linux hands out to outgoing connections,
+// so that none of the suite's own connections can take a port between our
+// choosing it and the server's binding it. Each is handed out once per process.
+const (
+	firstPort = 20000
+	portCount = 12000
+)
+
+var portsTaken atomic.Uint32
+
+func freePort() (int, error) {
+	start := uint32(os.Getpid()) * 97
+	for range portCount {
+		port := firstPort + int((start+portsTaken.Add(1))%portCount)
+		l, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+		if errors.Is(err, syscall.EADDRINUSE) {
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		return port, l.Close()
+	}
+	return 0, fmt.Errorf("no free port in %d-%d", firstPort, firstPort+portCount-1)
+}
+
+// NewTestConfig returns the configuration of a single server without fsync, on
+// free ports and in a data directory that goes away with the test.
+func NewTestConfig(t testing.TB) *embed.Config {
+	t.Helper()
+	freeURL := func() []url.URL {
+		port, err := freePort()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []url.URL{{Scheme: "http", Host: net.JoinHostPort("localhost", strconv.Itoa(port))}}
+	}
+
+	cfg := embed.NewConfig()
+	cfg.UnsafeNoFsync = true
+	cfg.LogLevel = "error"
+	// Two lists, because suites edit them in place.
+	cfg.ListenClientUrls = freeURL()
+	cfg.AdvertiseClientUrls = append([]url.URL(nil), cfg.ListenClientUrls...)
+	cfg.ListenPeerUrls = freeURL()
+	cfg.AdvertisePeerUrls = append([]url.URL(nil), cfg.ListenPeerUrls...)
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.Dir = filepath.Join(t.TempDir(), "data")
+	return cfg
+}
+
+// RunEtcd starts a server with cfg, or with NewTestConfig(t) if that is nil, and
+// returns a client of it. The server ends with the test.
+func RunEtcd(t testing.TB, cfg *embed.Config) *kubernetes.Client {
+	t.Helper()
+	if cfg == nil {
+		cfg = NewTestConfig(t)
+	}
+	exited := start(t, cfg)
+
+	tlsConfig, err := cfg.ClientTLSInfo.ClientConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The client comes after the socket: a client that is refused once waits a
+	// second before it tries again.
+	awaitSocket(t, cfg.ListenClientUrls[0], exited)
+	client, err := kubernetes.New(clientv3.Config{
+		TLS:         tlsConfig,
+		Endpoints:   urlStrings(cfg.AdvertiseClientUrls),
+		DialTimeout: 10 * time.Second,
+		Logger:      zaptest.NewLogger(t, zaptest.Level(zapcore.ErrorLevel)).Named("etcd-client"),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitReady(t, client)
+
+	// Suites count the requests that they cause. The recorders start behind the
+	// one of awaitReady.
+	recorder := storagetesting.NewKubernetesRecorder(client.Kubernetes)
+	client.KV = storagetesting.NewKVRecorder(client.KV, recorder)
+	client.Kubernetes = recorder
+	return client
+}
+
+// start runs the server and closes the channel that it returns once it exited.
+func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
+	t.Helper()
+	path := os.Getenv("MEM_ETCD")
+	if path == "" {
+		t.Fatal("MEM_ETCD must name the server to test")
+	}
+
+	var output bytes.Buffer // read only after the process exited
+	cmd := exec.Command(path)
+	cmd.Env = environment(cfg)
+	cmd.Stdout = &output
+	cmd.Stderr = &output
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+
+	var stopping atomic.Bool
+	started := make(chan error)
+	exited := make(chan struct{})
+	go func() {
+		// The kernel sends the parent death signal when the thread ends that
+		// forked, so that thread has to live as long as the server.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err != nil {
+			return
+		}
+		err = cmd.Wait()
+		if !stopping.Load() {
+			// The cleanup below waits for us, so the test is still there.
+			t.Errorf("server exited during the test: %v", err)
+		}
+		close(exited)
+	}()
+	if err := <-started; err != nil {
+		t.Fatalf("start server: %v", err)
+	}
+
+	t.Cleanup(func() {
+		stopping.Store(true)
+		// An error here means that it is gone already.
+		_ = cmd.Process.Kill()
+		<-exited
+		if strings.Contains(output.String(), "panicked at") {
+			t.Error("server panicked")
+		}
+		if t.Failed() && output.Len() > 0 {
+			t.Logf("output of the server:\n%s", output.String())
+		}
+	})
+	return exited
+}
+
+// environment passes on cfg. Variables of etcd that are set around the suites
+// stay out, but for the one that chooses mem_etcd's durability.
+func environment(cfg *embed.Config) []string {
+	env := []string{"ETCD_WAL_MODE=buffered"}
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "ETCD_") || strings.HasPrefix(v, "ETCD_WAL_MODE=") {
+			env = append(env, v)
+		}
+	}
+	set := func(name string, value any) {
+		env = append(env, fmt.Sprintf("ETCD_%s=%v", name, value))
+	}
+	urls := func(list []url.URL) string { return strings.Join(urlStrings(list), ",") }
+
+	set("NAME", cfg.Name)
+	set("DATA_DIR", cfg.Dir)
+	set("LOG_LEVEL", cfg.LogLevel)
+	set("LISTEN_CLIENT_URLS", urls(cfg.ListenClientUrls))
+	set("ADVERTISE_CLIENT_URLS", urls(cfg.AdvertiseClientUrls))
+	set("MAX_REQUEST_BYTES", cfg.MaxRequestBytes)
+	set("MAX_TXN_OPS", cfg.MaxTxnOps)
+	set("MAX_CONCURRENT_STREAMS", cfg.MaxConcurrentStreams)
+	if interval := cfg.WatchProgressNotifyInterval; interval != 0 { // 0 is "unset"
+		set("WATCH_PROGRESS_NOTIFY_INTERVAL", interval)
+	}
+	set("CLIENT_CERT_AUTH", cfg.ClientTLSInfo.ClientCertAuth)
+	if tls := cfg.ClientTLSInfo; !tls.Empty() {
+		set("CERT_FILE", tls.CertFile)
+		set("KEY_FILE", tls.KeyFile)
+	}
+	if ca := cfg.ClientTLSInfo.TrustedCAFile; ca != "" {
+		set("TRUSTED_CA_FILE", ca)
+	}
+
+	// Peers, fsync and the quota are etcd's alone: mem_etcd has no such settings
+	// and ignores them. A suite that expects a quota to hold fails on it.
+	set("LISTEN_PEER_URLS", urls(cfg.ListenPeerUrls))
+	set("INITIAL_ADVERTISE_PEER_URLS", urls(cfg.AdvertisePeerUrls))
+	set("INITIAL_CLUSTER", cfg.InitialCluster)
+	set("UNSAFE_NO_FSYNC", cfg.UnsafeNoFsync)
+	set("QUOTA_BACKEND_BYTES", cfg.QuotaBackendBytes)
+	return env
+}
+
+// awaitSocket waits until the server listens.
+func awaitSocket(t testing.TB, u url.URL, exited <-chan struct{}) {
+	t.Helper()
+	network, address := "tcp", u.Host
+	if strings.HasPrefix(u.Scheme, "unix") {
+		network, address = "unix", u.Host+u.Path
+	}
+	deadline := time.Now().Add(startTimeout)
+	for {
+		conn, err := net.Dial(network, address)
+		if err == nil {
+			conn.Close()
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("server does not listen: %v", err)
+		}
+		select {
+		case <-exited:
+			t.Fatal("server exited before it listened")
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// awaitReady waits until the server answers a linearizable read: etcd listens
+// before it has elected itself.
+func awaitReady(t testing.TB, client *kubernetes.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	for {
+		_, err := client.KV.Get(ctx, "ready")
+		if err == nil {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("server is not ready: %v", err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func urlStrings(list []url.URL) []string {
+	var s []string
+	for _, u := range list {
+		s = append(s, u.String())
+	}
+	return s
+}

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs every test, all of them even when one fails, and says at the end what
+# passed and what failed. Logs stay in target/test/.
+#   test/run.sh [STAGE...]   only these
+set -uo pipefail
+cd "$(dirname "$0")/.."
+
+logs=target/test
+mkdir -p "$logs"
+stages=(lint rust go store conformance e2e)
+[ $# -gt 0 ] && stages=("$@")
+
+lint() { build/check.sh; }
+rust() { cargo test --workspace --locked; }
+go_unit() { go test -v ./cmd/... ./internal/...; }
+store() { go test -v -count=1 -timeout 20m ./test/store/...; }
+conformance() { test/conformance/run.sh; }
+e2e() { go test -v -count=1 -timeout 30m ./test/e2e/...; }
+
+# count LOG WORD: tests that a log says have WORD (passed, failed).
+count() {
+  awk -v word="$2" '
+    word == "passed" && /^[[:space:]]*--- PASS/ {n++}
+    word == "failed" && /^[[:space:]]*--- FAIL/ {n++}
+    /^test result:/ {for (i = 1; i < NF; i++) if ($(i + 1) == word ";") n += $i}
+    /^conformance: [0-9]+ passed/ {for (i = 1; i < NF; i++) if ($(i + 1) ~ "^" word) n += $i}
+    END {print n + 0}' "$1"
+}
+
+passed=0 failed=0 report=""
+for stage in "${stages[@]}"; do
+  log=$logs/$stage.log
+  echo "==> $stage"
+  start=$SECONDS
+  command=$stage
+  [ "$stage" = go ] && command=go_unit
+  if "$command" >"$log" 2>&1; then verdict=ok; else verdict=FAILED; fi
+  here_passed=$(count "$log" passed) here_failed=$(count "$log" failed)
+  # A stage that fails without naming a test, or has none to name, counts as one.
+  if [ $verdict = FAILED ] && [ "$here_failed" = 0 ]; then here_failed=1; fi
+  if [ $verdict = ok ] && [ "$here_passed" = 0 ]; then here_passed=1; fi
+  if [ $verdict = FAILED ]; then
+    grep -E '^[[:space:]]*--- FAIL|panicked at|^error|FAIL:' "$log" | head -n 40
+    tail -n 40 "$log"
+  fi
+  passed=$((passed + here_passed)) failed=$((failed + here_failed))
+  report+=$(printf '  %-12s %-7s %5d passed %3d failed  %4ds  %s' \
+    "$stage" "$verdict" "$here_passed" "$here_failed" $((SECONDS - start)) "$log")$'\n'
+done
+
+printf '\n%s\n' "$report"
+echo "tests: $passed passed, $failed failed"
+[ "$failed" = 0 ]

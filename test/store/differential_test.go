@@ -1,0 +1,333 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/prototext"
+	"google.golang.org/protobuf/proto"
+)
+
+// TestAnswersAsEtcd sends the same random requests, valid and invalid, to etcd
+// and to mem_etcd and wants the same answer to each, to the last field: values,
+// revisions, counts, order, error codes and texts. Afterwards both must tell the
+// same history. DIFFERENTIAL_OPS and DIFFERENTIAL_SEED set length and seed.
+func TestAnswersAsEtcd(t *testing.T) {
+	seed := uint64(envInt(t, "DIFFERENTIAL_SEED", int(time.Now().UnixNano()&0xffffffff)))
+	ops := envInt(t, "DIFFERENTIAL_OPS", 4000)
+	t.Logf("DIFFERENTIAL_SEED=%d DIFFERENTIAL_OPS=%d", seed, ops)
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), revision: 1}
+	etcd, ours := startEtcd(t).dial(), startMemEtcd(t, "--wal-mode", "none").dial()
+	for i := range ops {
+		request := g.request()
+		want, wantErr := call(t, etcd, request)
+		got, gotErr := call(t, ours, request)
+		if difference := compare(want, wantErr, got, gotErr); difference != "" {
+			t.Fatalf("operation %d, seed %d\nrequest  %T %s\n%s", i, seed, request, prototext.Format(request), difference)
+		}
+		g.learn(want)
+	}
+	for from := g.compacted; from <= g.revision; from += 1 + (g.revision-g.compacted)/20 {
+		want, got := history(t, etcd, max(from, 1), g.revision), history(t, ours, max(from, 1), g.revision)
+		if difference := compare(want, nil, got, nil); difference != "" {
+			t.Fatalf("history from %d, seed %d: %s", from, seed, difference)
+		}
+	}
+}
+
+func envInt(t *testing.T, name string, otherwise int) int {
+	text := os.Getenv(name)
+	if text == "" {
+		return otherwise
+	}
+	value, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return value
+}
+
+// call sends the request to the method that takes it.
+func call(t *testing.T, a *api, request proto.Message) (proto.Message, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if r, ok := request.(*streamed); ok {
+		return rangeStream(ctx, a, r.RangeRequest)
+	}
+	switch r := request.(type) {
+	case *pb.RangeRequest:
+		return a.kv.Range(ctx, r)
+	case *pb.PutRequest:
+		return a.kv.Put(ctx, r)
+	case *pb.DeleteRangeRequest:
+		return a.kv.DeleteRange(ctx, r)
+	case *pb.TxnRequest:
+		return a.kv.Txn(ctx, r)
+	case *pb.CompactionRequest:
+		return a.kv.Compact(ctx, r)
+	case *pb.LeaseGrantRequest:
+		return a.lease.LeaseGrant(ctx, r)
+	case *pb.LeaseRevokeRequest:
+		return a.lease.LeaseRevoke(ctx, r)
+	}
+	t.Fatalf("no method takes %T", request)
+	return nil, nil
+}
+
+// streamed marks a range request that is to be answered by a stream.
+type streamed struct{ *pb.RangeRequest }
+
+// rangeStream is the merged answer, which is all that etcd promises.
+func rangeStream(ctx context.Context, a *api, r *pb.RangeRequest) (proto.Message, error) {
+	stream, err := a.kv.RangeStream(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	merged := &pb.RangeResponse{}
+	for {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return merged, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		proto.Merge(merged, part.RangeResponse)
+	}
+}
+
+func compare(want proto.Message, wantErr error, got proto.Message, gotErr error) string {
+	if status.Code(wantErr) != status.Code(gotErr) ||
+		status.Convert(wantErr).Message() != status.Convert(gotErr).Message() {
+		return fmt.Sprintf("etcd     %v %v\nmem_etcd %v %v", want, wantErr, got, gotErr)
+	}
+	if wantErr != nil {
+		return ""
+	}
+	want, got = proto.Clone(want), proto.Clone(got)
+	forget(want)
+	forget(got)
+	if proto.Equal(want, got) {
+		return ""
+	}
+	return fmt.Sprintf("etcd     %s\nmem_etcd %s", prototext.Format(want), prototext.Format(got))
+}
+
+// forget clears what differs from server to server.
+func forget(m proto.Message) {
+	type headed interface{ GetHeader() *pb.ResponseHeader }
+	if h, ok := m.(headed); ok && h.GetHeader() != nil {
+		header := h.GetHeader()
+		header.ClusterId, header.MemberId, header.RaftTerm = 0, 0, 0
+	}
+}
+
+// history is what a watch of everything tells from a revision up to another, as
+// one message. How events are split into messages is up to the server.
+func history(t *testing.T, a *api, from, to int64) proto.Message {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	stream, err := a.watch.Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := &pb.WatchCreateRequest{Key: []byte{0}, RangeEnd: []byte{0}, StartRevision: from, PrevKv: true}
+	send(t, stream, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
+	all := &pb.WatchResponse{}
+	for last := int64(0); last < to; {
+		response, err := stream.Recv()
+		if err != nil || response.Canceled {
+			t.Fatalf("watch from %d to %d, at %d: %v %v", from, to, last, response, err)
+		}
+		all.Events = append(all.Events, response.Events...)
+		if n := len(all.Events); n > 0 {
+			last = all.Events[n-1].Kv.ModRevision
+		}
+	}
+	return all
+}
+
+// generator makes requests that meet each other: few keys, small numbers.
+type generator struct {
+	*rand.Rand
+	revision, compacted int64
+}
+
+// learn follows the store's revision.
+func (g *generator) learn(response proto.Message) {
+	type headed interface{ GetHeader() *pb.ResponseHeader }
+	if h, ok := response.(headed); ok && h.GetHeader() != nil {
+		g.revision = max(g.revision, h.GetHeader().Revision)
+	}
+}
+
+func (g *generator) request() proto.Message {
+	switch n := g.IntN(100); {
+	case n < 30:
+		return g.put()
+	case n < 40:
+		return g.delete()
+	case n < 65:
+		return g.txn(2)
+	case n < 85:
+		return g.get()
+	case n < 90:
+		return &streamed{g.get()}
+	case n < 94:
+		return &pb.LeaseGrantRequest{ID: int64(g.IntN(6)), TTL: []int64{100, 1000, 9_000_000_001}[g.IntN(3)]}
+	case n < 97:
+		return &pb.LeaseRevokeRequest{ID: int64(g.IntN(6))}
+	default:
+		return g.compact()
+	}
+}
+
+func (g *generator) compact() proto.Message {
+	revision := g.revision - int64(g.IntN(60)) + 3
+	if revision <= g.revision {
+		g.compacted = max(g.compacted, revision)
+	}
+	return &pb.CompactionRequest{Revision: revision, Physical: g.chance(2)}
+}
+
+// chance is true once in n times.
+func (g *generator) chance(n int) bool { return g.IntN(n) == 0 }
+
+func (g *generator) key() []byte {
+	if g.chance(60) {
+		return nil
+	}
+	key := []byte{'a' + byte(g.IntN(6))}
+	if g.chance(2) {
+		key = append(key, byte(g.IntN(3)))
+	}
+	return key
+}
+
+func (g *generator) end() []byte {
+	switch g.IntN(6) {
+	case 0:
+		return []byte{0}
+	case 1, 2:
+		return g.key()
+	default:
+		return nil
+	}
+}
+
+// at is a revision of the past, rarely of the future, mostly "now".
+func (g *generator) at() int64 {
+	if g.chance(3) {
+		return g.revision - int64(g.IntN(40)) + 2
+	}
+	return 0
+}
+
+func (g *generator) put() *pb.PutRequest {
+	r := &pb.PutRequest{Key: g.key(), Value: []byte(strconv.Itoa(g.IntN(100))), PrevKv: g.chance(2)}
+	if g.chance(5) {
+		r.Lease = int64(g.IntN(6))
+	}
+	if g.chance(10) {
+		r.IgnoreValue = true
+		if !g.chance(5) {
+			r.Value = nil
+		}
+	}
+	if g.chance(10) {
+		r.IgnoreLease = true
+		if !g.chance(5) {
+			r.Lease = 0
+		}
+	}
+	return r
+}
+
+func (g *generator) delete() *pb.DeleteRangeRequest {
+	return &pb.DeleteRangeRequest{Key: g.key(), RangeEnd: g.end(), PrevKv: g.chance(2)}
+}
+
+func (g *generator) get() *pb.RangeRequest {
+	r := &pb.RangeRequest{
+		Key: g.key(), RangeEnd: g.end(), Revision: g.at(), Serializable: g.chance(3),
+		KeysOnly: g.chance(5), CountOnly: g.chance(8),
+	}
+	if g.chance(2) {
+		r.Limit = int64(g.IntN(6)) - 1
+	}
+	// Values that sort differently only where all are equal would make the order
+	// of equals matter, which etcd leaves open; keys and revisions never tie.
+	if g.chance(4) {
+		r.SortOrder = pb.RangeRequest_SortOrder(g.IntN(4))
+		r.SortTarget = []pb.RangeRequest_SortTarget{pb.RangeRequest_KEY, 9}[btoi(g.chance(20))]
+	}
+	if g.chance(6) {
+		r.MinModRevision, r.MaxModRevision = g.at(), g.at()
+		r.MinCreateRevision, r.MaxCreateRevision = g.at(), g.at()
+	}
+	return r
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (g *generator) txn(depth int) *pb.TxnRequest {
+	r := &pb.TxnRequest{}
+	for range g.IntN(3) {
+		r.Compare = append(r.Compare, g.compare())
+	}
+	for range g.IntN(4) {
+		r.Success = append(r.Success, g.op(depth))
+	}
+	for range g.IntN(4) {
+		r.Failure = append(r.Failure, g.op(depth))
+	}
+	return r
+}
+
+func (g *generator) op(depth int) *pb.RequestOp {
+	switch n := g.IntN(10); {
+	case n < 3:
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: g.get()}}
+	case n < 7:
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestPut{RequestPut: g.put()}}
+	case n < 9 || depth == 0:
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: g.delete()}}
+	default:
+		return &pb.RequestOp{Request: &pb.RequestOp_RequestTxn{RequestTxn: g.txn(depth - 1)}}
+	}
+}
+
+func (g *generator) compare() *pb.Compare {
+	c := &pb.Compare{Result: pb.Compare_CompareResult(g.IntN(4)), Key: g.key(), RangeEnd: g.end()}
+	switch g.IntN(6) {
+	case 0:
+		c.Target, c.TargetUnion = pb.Compare_VERSION, &pb.Compare_Version{Version: int64(g.IntN(4))}
+	case 1:
+		c.Target, c.TargetUnion = pb.Compare_CREATE, &pb.Compare_CreateRevision{CreateRevision: g.revision - int64(g.IntN(50))}
+	case 2:
+		c.Target, c.TargetUnion = pb.Compare_MOD, &pb.Compare_ModRevision{ModRevision: g.revision - int64(g.IntN(50))}
+	case 3:
+		c.Target, c.TargetUnion = pb.Compare_VALUE, &pb.Compare_Value{Value: []byte(strconv.Itoa(g.IntN(100)))}
+	case 4:
+		c.Target, c.TargetUnion = pb.Compare_LEASE, &pb.Compare_Lease{Lease: int64(g.IntN(6))}
+	default:
+		c.Target = pb.Compare_CompareTarget(g.IntN(5))
+	}
+	return c
+}

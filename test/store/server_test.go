@@ -1,0 +1,181 @@
+// Package store tests mem_etcd from outside: real processes, the wire, and
+// etcd itself beside it.
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// startTimeout is generous: the machine may be busy with other tests.
+const startTimeout = 30 * time.Second
+
+// binary is the path of a program that `make build` puts into bin/.
+func binary(t testing.TB, name string) string {
+	t.Helper()
+	dir := os.Getenv("K1M_BIN")
+	if dir == "" {
+		dir = filepath.Join("..", "..", "bin")
+	}
+	path, err := filepath.Abs(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v: run `make build` first", err)
+	}
+	return path
+}
+
+// freePort is a loopback port that nobody listens on right now.
+func freePort(t testing.TB) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+// server is a running store.
+type server struct {
+	t      testing.TB
+	cmd    *exec.Cmd
+	log    *bytes.Buffer
+	exited chan error
+	// address is host:port of the client listener.
+	address string
+	args    []string
+}
+
+// startMemEtcd runs mem_etcd on a free port with a data directory of its own,
+// unless the flags say otherwise, and waits until it is ready.
+func startMemEtcd(t testing.TB, flags ...string) *server {
+	t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	args := append([]string{"--listen-client-urls", "http://" + address}, flags...)
+	if !strings.Contains(strings.Join(flags, " "), "none") {
+		args = append([]string{"--data-dir", filepath.Join(t.TempDir(), "data")}, args...)
+	}
+	s := &server{t: t, address: address, args: args}
+	s.start(binary(t, "mem_etcd"))
+	return s
+}
+
+// startEtcd runs the etcd that we compare with.
+func startEtcd(t testing.TB) *server {
+	t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	peer := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+	s := &server{t: t, address: address, args: []string{
+		"--data-dir", filepath.Join(t.TempDir(), "data"),
+		"--listen-client-urls", "http://" + address, "--advertise-client-urls", "http://" + address,
+		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+		"--initial-cluster", "default=" + peer, "--log-level", "error",
+	}}
+	s.start(binary(t, "etcd"))
+	return s
+}
+
+func (s *server) start(path string) {
+	s.t.Helper()
+	s.log = &bytes.Buffer{}
+	s.cmd = exec.Command(path, s.args...)
+	s.cmd.Stderr = s.log
+	s.exited = make(chan error, 1)
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	go func(cmd *exec.Cmd, exited chan error) { exited <- cmd.Wait() }(s.cmd, s.exited)
+	s.t.Cleanup(s.kill)
+	s.waitReady()
+}
+
+func (s *server) waitReady() {
+	s.t.Helper()
+	deadline := time.Now().Add(startTimeout)
+	for time.Now().Before(deadline) {
+		select {
+		case err := <-s.exited:
+			s.exited <- err
+			s.t.Fatalf("the server ended: %v\n%s", err, s.log)
+		default:
+		}
+		response, err := http.Get("http://" + s.address + "/health")
+		if err == nil {
+			response.Body.Close()
+			if response.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	s.t.Fatalf("not ready after %v", startTimeout)
+}
+
+// kill ends the process at once, as a crash would.
+func (s *server) kill() { s.end(syscall.SIGKILL) }
+
+// stop asks the process to end, and waits.
+func (s *server) stop() error { return s.end(syscall.SIGTERM) }
+
+func (s *server) end(signal syscall.Signal) error {
+	// It may have ended by itself; then the signal has no receiver.
+	_ = s.cmd.Process.Signal(signal)
+	err := <-s.exited
+	s.exited <- err
+	return err
+}
+
+// restart runs the same command again.
+func (s *server) restart() {
+	s.t.Helper()
+	s.start(s.cmd.Path)
+}
+
+// api is the server's gRPC interface, without the conveniences of a client.
+type api struct {
+	conn        *grpc.ClientConn
+	kv          pb.KVClient
+	watch       pb.WatchClient
+	lease       pb.LeaseClient
+	maintenance pb.MaintenanceClient
+	cluster     pb.ClusterClient
+}
+
+func (s *server) dial() *api {
+	s.t.Helper()
+	conn, err := grpc.NewClient(s.address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(1<<30)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { conn.Close() })
+	return newAPI(conn)
+}
+
+func newAPI(conn *grpc.ClientConn) *api {
+	return &api{
+		conn:        conn,
+		kv:          pb.NewKVClient(conn),
+		watch:       pb.NewWatchClient(conn),
+		lease:       pb.NewLeaseClient(conn),
+		maintenance: pb.NewMaintenanceClient(conn),
+		cluster:     pb.NewClusterClient(conn),
+	}
+}

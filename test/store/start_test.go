@@ -1,0 +1,262 @@
+package store
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// TestRefusesToStart wants one clear line and the right exit code for what can
+// be wrong at the start.
+func TestRefusesToStart(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	inUse := startMemEtcd(t)
+	etcdData, newer, garbage := t.TempDir(), t.TempDir(), t.TempDir()
+	mustWrite(t, filepath.Join(etcdData, "member", "snap", "db"), "x")
+	mustWrite(t, filepath.Join(newer, "IDENTITY"), "format 99\n")
+	mustWrite(t, filepath.Join(garbage, "not-a-key.pem"), "x")
+	pem := filepath.Join(garbage, "not-a-key.pem")
+	free := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
+	for _, test := range []struct {
+		name string
+		args []string
+		code int
+		line string
+	}{
+		{"unknown flag", []string{"--frobnicate"}, 2, "unexpected argument '--frobnicate'"},
+		{"port in use", []string{"--listen-client-urls", "http://" + taken.Addr().String(), "--wal-mode", "none"}, 1, "Address already in use"},
+		{"directory in use", []string{"--listen-client-urls", free, "--data-dir", inUse.args[1]}, 1, "is in use by another process"},
+		{"directory of etcd", []string{"--listen-client-urls", free, "--data-dir", etcdData}, 1, "holds the data of an etcd"},
+		{"directory of a newer version", []string{"--listen-client-urls", free, "--data-dir", newer}, 1, "has format 99"},
+		{"directory that cannot be made", []string{"--listen-client-urls", free, "--data-dir", "/proc/nothing"}, 1, "create data directory /proc/nothing"},
+		{"missing certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", "/nowhere", "--key-file", "/nowhere"}, 1, "read the certificates in /nowhere"},
+		{"broken certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", pem, "--key-file", pem}, 1, "holds no certificate"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			output, err := exec.Command(binary(t, "mem_etcd"), append(test.args, "--log-level", "error")...).CombinedOutput()
+			var exit *exec.ExitError
+			if !errors.As(err, &exit) || exit.ExitCode() != test.code {
+				t.Fatalf("exit %v, expected %d: %s", err, test.code, output)
+			}
+			text := strings.TrimSpace(string(output))
+			if !strings.Contains(text, test.line) || !strings.HasPrefix(text, "mem_etcd: ") || strings.Contains(text, "\n") {
+				t.Fatalf("%q", text)
+			}
+		})
+	}
+	if get(t, inUse.dial(), "k") != "" {
+		t.Fatal("the running server was disturbed")
+	}
+}
+
+// TestDamagedLogIsRefused flips a bit in what was promised to be durable.
+func TestDamagedLogIsRefused(t *testing.T) {
+	s := startMemEtcd(t, "--wal-mode", "fsync")
+	a := s.dial()
+	for range 10 {
+		mustPut(t, a, "key", "value")
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	segments, err := filepath.Glob(filepath.Join(s.args[1], "wal", "*.wal"))
+	if err != nil || len(segments) != 1 {
+		t.Fatalf("%v %v", segments, err)
+	}
+	content, err := os.ReadFile(segments[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[60] ^= 1
+	mustWrite(t, segments[0], string(content))
+	output, err := exec.Command(s.cmd.Path, s.args...).CombinedOutput()
+	if err == nil || !strings.Contains(string(output), filepath.Base(segments[0])+" is corrupt at offset") {
+		t.Fatalf("%v: %s", err, output)
+	}
+}
+
+func TestUnixSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "socket")
+	s := startMemEtcd(t, "--listen-client-urls", "unix://"+path)
+	if err := putOver(t, "unix://"+path, insecure.NewCredentials()); err != nil {
+		t.Fatal(err)
+	}
+	// A killed server leaves its socket behind; the next one takes it over.
+	s.kill()
+	s.restart()
+	if err := putOver(t, "unix://"+path, insecure.NewCredentials()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestMetricsListener serves metrics and health, and no keys.
+func TestMetricsListener(t *testing.T) {
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	s := startMemEtcd(t, "--listen-metrics-urls", "http://"+address)
+	mustPut(t, s.dial(), "k", "v")
+	for path, expected := range map[string]string{
+		"/metrics":         "etcd_debugging_mvcc_current_revision 2",
+		"/health":          `{"health":"true","reason":""}`,
+		"/readyz?verbose=": "[+]data_corruption ok",
+		"/livez":           "ok",
+		"/version":         `"etcdcluster":"3.7.0"`,
+	} {
+		response, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil || response.StatusCode != http.StatusOK || !strings.Contains(string(body), expected) {
+			t.Fatalf("%s: %v %s %v", path, response.Status, body, err)
+		}
+	}
+	if err := putOver(t, address, insecure.NewCredentials()); err == nil {
+		t.Fatal("keys are served at the metrics address")
+	}
+}
+
+// TestClientCertificates lets in who has one, over HTTP/2 and HTTP/1.1, and
+// nobody else.
+func TestClientCertificates(t *testing.T) {
+	dir := t.TempDir()
+	authority := newAuthority(t, filepath.Join(dir, "ca.crt"))
+	authority.issue(t, dir, "server")
+	authority.issue(t, dir, "client")
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	startMemEtcd(t, "--cert-file", filepath.Join(dir, "server.crt"), "--key-file", filepath.Join(dir, "server.key"),
+		"--trusted-ca-file", filepath.Join(dir, "ca.crt"), "--client-cert-auth", "--listen-client-urls", "https://"+address)
+
+	trusting := &tls.Config{RootCAs: authority.pool}
+	known := trusting.Clone()
+	certificate, err := tls.LoadX509KeyPair(filepath.Join(dir, "client.crt"), filepath.Join(dir, "client.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	known.Certificates = []tls.Certificate{certificate}
+	if err := putOver(t, address, credentials.NewTLS(known)); err != nil {
+		t.Fatal(err)
+	}
+	if err := putOver(t, address, credentials.NewTLS(trusting)); err == nil {
+		t.Fatal("a client without a certificate was let in")
+	}
+	if err := putOver(t, address, insecure.NewCredentials()); err == nil {
+		t.Fatal("a client without TLS was let in")
+	}
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: known}}
+	response, err := client.Get("https://" + address + "/version")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if body, _ := io.ReadAll(response.Body); !strings.Contains(string(body), `"etcdserver":"3.7`) {
+		t.Fatalf("%s", body)
+	}
+}
+
+func putOver(t *testing.T, address string, how credentials.TransportCredentials) error {
+	t.Helper()
+	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(how))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_, err = newAPI(conn).kv.Put(t.Context(), &pb.PutRequest{Key: []byte("k")})
+	return err
+}
+
+func mustWrite(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// authority signs certificates for tests.
+type authority struct {
+	certificate *x509.Certificate
+	key         *ecdsa.PrivateKey
+	pool        *x509.CertPool
+}
+
+func newAuthority(t *testing.T, path string) *authority {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"},
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
+		KeyUsage: x509.KeyUsageCertSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writePEM(t, path, "CERTIFICATE", der)
+	pool := x509.NewCertPool()
+	pool.AddCert(certificate)
+	return &authority{certificate, key, pool}
+}
+
+// issue writes NAME.crt and NAME.key, good for both ends of a connection.
+func (a *authority) issue(t *testing.T, dir, name string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: name},
+		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	writePEM(t, filepath.Join(dir, name+".crt"), "CERTIFICATE", der)
+	writePEM(t, filepath.Join(dir, name+".key"), "PRIVATE KEY", private)
+}
+
+func writePEM(t *testing.T, path, kind string, der []byte) {
+	t.Helper()
+	mustWrite(t, path, string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})))
+}
