@@ -40,7 +40,7 @@ func supervise(ctx context.Context, name string, leash *os.File) error {
 	if err != nil {
 		return err
 	}
-	if config.Settings.StoreAddress == "" {
+	if config.Settings.KeepsData() {
 		data, err := cluster.LockData(config.DataDir(dir))
 		if err != nil {
 			return err

@@ -108,6 +108,11 @@ func (s *Settings) Complete() {
 	}
 }
 
+// KeepsData says whether a store of ours writes to a data directory.
+func (s *Settings) KeepsData() bool {
+	return s.StoreAddress == "" && s.WALMode != WALNone
+}
+
 // Validate reports the first setting that cannot be, and what to do about it.
 func (s *Settings) Validate() error {
 	for _, check := range []func() error{s.validateShape, s.validateStore, s.validateScheduler, s.validatePassThrough} {
@@ -140,6 +145,8 @@ func (s *Settings) validateStore() error {
 		return usage.Errorf("--wal-mode %q: no such mode; choose none, buffered or fsync", s.WALMode)
 	case s.Store == StoreEtcd && s.WALMode != "" && s.WALMode != WALFsync:
 		return usage.Errorf("--wal-mode %s: etcd always does fsync; leave the flag out or use --store mem_etcd", s.WALMode)
+	case s.WALMode == WALNone && s.DataDir != "":
+		return usage.Errorf("--wal-mode none keeps nothing, so it takes no --data-dir; leave one of them out")
 	case s.StoreAddress == "":
 		if s.StoreCAFile+s.StoreCert+s.StoreKey != "" {
 			return usage.Errorf("--store-cafile, --store-certfile and --store-keyfile need --store-address")

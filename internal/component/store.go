@@ -19,7 +19,9 @@ func (p *plan) store() Component {
 
 	var a args
 	a.add("name", p.config.Name)
-	a.add("data-dir", cluster.StoreDir(p.config.DataDir(p.dir), settings.Store))
+	if settings.KeepsData() {
+		a.add("data-dir", cluster.StoreDir(p.config.DataDir(p.dir), settings.Store))
+	}
 	a.add("listen-client-urls", client)
 	a.add("advertise-client-urls", client)
 	a.add("listen-metrics-urls", metrics)

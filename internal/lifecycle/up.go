@@ -210,7 +210,7 @@ func writeFiles(dir cluster.Dir, config cluster.Config) error {
 	if err := dir.Create(); err != nil {
 		return explain(err)
 	}
-	if config.Settings.StoreAddress == "" {
+	if config.Settings.KeepsData() {
 		if err := claimData(dir, config); err != nil {
 			return explain(err)
 		}

@@ -13,13 +13,18 @@ import (
 const (
 	nameWidth = 26
 	barWidth  = 30
+
+	refreshInterval = 120 * time.Millisecond
 )
 
 // live redraws one line a task.
-type live struct{ bars *mpb.Progress }
+type live struct {
+	progress *mpb.Progress
+	tasks    []*liveTask
+}
 
 func newLive(output io.Writer) *live {
-	return &live{mpb.New(mpb.WithOutput(output), mpb.WithWidth(barWidth), mpb.WithRefreshRate(120*time.Millisecond))}
+	return &live{progress: mpb.New(mpb.WithOutput(output), mpb.WithWidth(barWidth), mpb.WithRefreshRate(refreshInterval))}
 }
 
 func (l *live) Task(name string, total int) Task {
@@ -29,16 +34,22 @@ func (l *live) Task(name string, total int) Task {
 	if total > 0 {
 		filler = mpb.BarStyle().Build()
 	}
-	task.bar = l.bars.MustAdd(task.total, filler,
+	task.bar = l.progress.MustAdd(task.total, filler,
 		mpb.BarFillerClearOnComplete(),
 		mpb.PrependDecorators(decor.Name(name, decor.WC{W: nameWidth, C: decor.DindentRight})),
 		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + task.text() })),
 	)
+	l.tasks = append(l.tasks, task)
 	return task
 }
 
 // Close leaves unfinished tasks as they are and gives the terminal back.
-func (l *live) Close() { l.bars.Shutdown() }
+func (l *live) Close() {
+	for _, task := range l.tasks {
+		task.bar.Abort(false)
+	}
+	l.progress.Wait()
+}
 
 type liveTask struct {
 	bar     *mpb.Bar
@@ -66,12 +77,12 @@ func (t *liveTask) Set(done int) {
 
 func (t *liveTask) Done(text string) {
 	t.finish(text)
-	t.bar.SetTotal(t.total, true)
+	t.bar.SetCurrent(t.total)
 }
 
 func (t *liveTask) Fail(text string) {
 	t.finish("failed: " + text)
-	t.bar.SetTotal(t.total, true)
+	t.bar.SetCurrent(t.total)
 }
 
 func (t *liveTask) finish(text string) {

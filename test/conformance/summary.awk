@@ -57,7 +57,7 @@ END {
 		key = keys[i]
 		if (result[key] == "pass" || key in failedBelow)
 			continue
-		known = expected[key] == result[key]
+		known = key in expected && expected[key] == result[key]
 		printf "%s %s%s\n", toupper(result[key]), key, known ? "" : "  UNEXPECTED"
 		if (!known)
 			bad = 1

@@ -56,6 +56,8 @@ var mistakes = []mistake{
 		"--wal-mode \"often\": no such mode; choose none, buffered or fsync"},
 	{"wal-mode that etcd cannot", []string{"up", "--store", "etcd", "--wal-mode", "none"}, 2,
 		"--wal-mode none: etcd always does fsync; leave the flag out or use --store mem_etcd"},
+	{"data directory that nothing would go to", []string{"up", "--store", "mem_etcd", "--wal-mode", "none", "--data-dir", "{dir}"}, 2,
+		"--wal-mode none keeps nothing, so it takes no --data-dir; leave one of them out"},
 	{"scheduler that is not built", []string{"up", "--scheduler", "dist-scheduler"}, 2,
 		"--scheduler dist-scheduler: not built yet; use --scheduler kube-scheduler"},
 	{"unknown scheduler", []string{"up", "--scheduler", "mine"}, 2,

@@ -185,7 +185,7 @@ func (g *generator) request() proto.Message {
 	case n < 90:
 		return &streamed{g.get()}
 	case n < 94:
-		return &pb.LeaseGrantRequest{ID: int64(g.IntN(6)), TTL: []int64{100, 1000, 9_000_000_001}[g.IntN(3)]}
+		return &pb.LeaseGrantRequest{ID: 1 + int64(g.IntN(5)), TTL: []int64{100, 1000, 9_000_000_001}[g.IntN(3)]}
 	case n < 97:
 		return &pb.LeaseRevokeRequest{ID: int64(g.IntN(6))}
 	default:

@@ -179,9 +179,13 @@ func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 // environment passes on cfg. Variables of etcd that are set around the suites
 // stay out, but for the one that chooses mem_etcd's durability.
 func environment(cfg *embed.Config) []string {
-	env := []string{"ETCD_WAL_MODE=buffered"}
+	walMode := os.Getenv("ETCD_WAL_MODE")
+	if walMode == "" {
+		walMode = "buffered"
+	}
+	var env []string
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "ETCD_") || strings.HasPrefix(v, "ETCD_WAL_MODE=") {
+		if !strings.HasPrefix(v, "ETCD_") {
 			env = append(env, v)
 		}
 	}
@@ -191,7 +195,10 @@ func environment(cfg *embed.Config) []string {
 	urls := func(list []url.URL) string { return strings.Join(urlStrings(list), ",") }
 
 	set("NAME", cfg.Name)
-	set("DATA_DIR", cfg.Dir)
+	set("WAL_MODE", walMode)
+	if walMode != "none" { // which takes no directory
+		set("DATA_DIR", cfg.Dir)
+	}
 	set("LOG_LEVEL", cfg.LogLevel)
 	set("LISTEN_CLIENT_URLS", urls(cfg.ListenClientUrls))
 	set("ADVERTISE_CLIENT_URLS", urls(cfg.AdvertiseClientUrls))
