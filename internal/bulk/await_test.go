@@ -1,0 +1,59 @@
+package bulk
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+func pod(name string, phase corev1.PodPhase) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{Phase: phase}}
+}
+
+func TestTallyCountsWantedPodsThatRun(t *testing.T) {
+	tally := &tally{is: PodRunning, wanted: sets.New("a", "b", "c"), have: sets.New[string](), synced: make(chan struct{})}
+	check := func(when string, want int) {
+		t.Helper()
+		if got := tally.done(); got != want {
+			t.Errorf("%s: %d, not %d", when, got, want)
+		}
+	}
+	check("before the first list", 0)
+	judged, err := tally.judge(pod("b", corev1.PodRunning))
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps := []struct {
+		when string
+		do   func() error
+		want int
+	}{
+		{"list", func() error {
+			return tally.Replace([]any{pod("a", corev1.PodPending), judged, pod("other", corev1.PodRunning)}, "")
+		}, 1},
+		{"started", func() error { return tally.Update(pod("a", corev1.PodRunning)) }, 2},
+		{"failed", func() error { return tally.Update(pod("a", corev1.PodFailed)) }, 1},
+		{"deleted", func() error { return tally.Delete(pod("b", "")) }, 0},
+	}
+	for _, step := range steps {
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		check(step.when, step.want)
+	}
+}
+
+func TestTallyOfGoneNeedsTheListFirst(t *testing.T) {
+	tally := &tally{is: PodRunning, gone: true, wanted: sets.New("a", "b"), have: sets.New[string](), synced: make(chan struct{})}
+	if got := tally.done(); got != 0 {
+		t.Errorf("%d are gone before anything is known", got)
+	}
+	if err := tally.Replace([]any{pod("a", corev1.PodRunning)}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if got := tally.done(); got != 1 {
+		t.Errorf("%d are gone, not 1", got)
+	}
+}

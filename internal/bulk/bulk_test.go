@@ -1,0 +1,126 @@
+package bulk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+func testJob(count int, do func(name string, number int) error) Job {
+	return Job{
+		Range:       Range{Prefix: "x-", Count: count},
+		Concurrency: 4,
+		Moot:        apierrors.IsAlreadyExists,
+		Progress:    func(int) {},
+		Do:          func(_ context.Context, name string, number, _ int) error { return do(name, number) },
+	}
+}
+
+func TestRunDoesEachOnceAndCountsWhatExisted(t *testing.T) {
+	var mu sync.Mutex
+	seen := map[string]int{}
+	job := testJob(100, func(name string, number int) error {
+		mu.Lock()
+		defer mu.Unlock()
+		seen[name]++
+		if number == 99 {
+			return apierrors.NewAlreadyExists(schema.GroupResource{}, name)
+		}
+		return nil
+	})
+	job.Skip = sets.New("x-000000", "x-000001")
+	summary, err := Run(t.Context(), job)
+	if err != nil || summary.Done != 97 || summary.Skipped != 3 || summary.Failed != 0 || len(summary.Errors) != 0 {
+		t.Errorf("%+v, %v", summary, err)
+	}
+	if len(seen) != 98 || seen["x-000000"] != 0 || seen["x-000002"] != 1 {
+		t.Errorf("seen %v", seen)
+	}
+}
+
+func TestRunRetriesTroublesOfTheMoment(t *testing.T) {
+	var mu sync.Mutex
+	attempts := map[string]int{}
+	summary, err := Run(t.Context(), testJob(4, func(name string, number int) error {
+		mu.Lock()
+		defer mu.Unlock()
+		attempts[name]++
+		if attempts[name] > 1 {
+			return nil
+		}
+		return []error{
+			apierrors.NewTooManyRequests("busy", 0),
+			fmt.Errorf("dial: %w", syscall.ECONNREFUSED),
+			context.DeadlineExceeded,
+			apierrors.NewInternalError(errors.New("x")),
+		}[number]
+	}))
+	if err != nil || summary.Done != 4 || summary.Failed != 0 {
+		t.Errorf("%+v, %v", summary, err)
+	}
+	for _, kind := range []string{"429 too many requests", "connection refused", "timeout", "InternalError"} {
+		if summary.Errors[kind] != 1 {
+			t.Errorf("%q counted %d times", kind, summary.Errors[kind])
+		}
+	}
+}
+
+func TestRunGivesUpWhenEverythingFails(t *testing.T) {
+	summary, err := Run(t.Context(), testJob(100_000, func(name string, _ int) error {
+		return apierrors.NewBadRequest("never")
+	}))
+	if !errors.Is(err, ErrIncomplete) || summary.Failed < maxFailures || summary.Failed > maxFailures+4 || !summary.Interrupted {
+		t.Errorf("%+v, %v", summary, err)
+	}
+}
+
+func TestRunReportsWhatFailed(t *testing.T) {
+	summary, err := Run(t.Context(), testJob(10, func(name string, number int) error {
+		if number == 5 {
+			return apierrors.NewBadRequest("not this one")
+		}
+		return nil
+	}))
+	if !errors.Is(err, ErrIncomplete) || summary.Done != 9 || summary.Failed != 1 || summary.FirstFailure != "not this one" {
+		t.Errorf("%+v, %v", summary, err)
+	}
+}
+
+func TestInterruptedRunSaysWhatIsDone(t *testing.T) {
+	ctx, interrupt := context.WithCancel(t.Context())
+	job := testJob(1000, func(_ string, number int) error {
+		if number == 50 {
+			interrupt()
+		}
+		return ctx.Err()
+	})
+	summary, err := Run(ctx, job)
+	if !errors.Is(err, context.Canceled) || !summary.Interrupted || summary.Done == 0 || summary.Done > 54 || summary.Failed != 0 {
+		t.Errorf("%+v, %v", summary, err)
+	}
+}
+
+func TestNodesFollowShapeAndTemplate(t *testing.T) {
+	shape := DefaultNodeShape()
+	shape.Labels = map[string]string{"a": "b"}
+	nodes, err := NewNodes(shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, fourth := nodes.Make("node-000000", 0), nodes.Make("node-000004", 4)
+	if first.Labels[corev1.LabelTopologyZone] != "zone-0" || fourth.Labels[corev1.LabelTopologyZone] != "zone-1" ||
+		fourth.Labels[corev1.LabelHostname] != "node-000004" || fourth.Labels["a"] != "b" {
+		t.Errorf("labels %v, %v", first.Labels, fourth.Labels)
+	}
+	if first.Status.Allocatable.Cpu().String() != "32" || first.Status.Capacity.Pods().Value() != 110 {
+		t.Errorf("capacity %v", first.Status.Capacity)
+	}
+}

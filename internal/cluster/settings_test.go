@@ -1,0 +1,100 @@
+package cluster
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/usage"
+)
+
+func TestDefaultsAreValid(t *testing.T) {
+	s := DefaultSettings()
+	s.Complete()
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if s.WALMode != WALBuffered {
+		t.Errorf("wal-mode %q", s.WALMode)
+	}
+}
+
+func TestInvalidSettingsAreBadUsage(t *testing.T) {
+	changes := map[string]func(*Settings){
+		"nodes":         func(s *Settings) { s.Nodes = -1 },
+		"zones":         func(s *Settings) { s.Zones = 0 },
+		"apiservers":    func(s *Settings) { s.APIServers = 17 },
+		"port":          func(s *Settings) { s.APIServerPort = -1 },
+		"store":         func(s *Settings) { s.Store = "x" },
+		"etcd wal-mode": func(s *Settings) { s.Store, s.WALMode = StoreEtcd, WALBuffered },
+		"scheduler":     func(s *Settings) { s.Scheduler = SchedulerDist },
+		"address":       func(s *Settings) { s.StoreAddress = "ftp://x:1" },
+		"half a pair":   func(s *Settings) { s.StoreAddress, s.StoreCert = "https://x:1", "cert" },
+		"no address":    func(s *Settings) { s.StoreCAFile = "ca" },
+		"argument":      func(s *Settings) { s.KwokArgs = []string{"--=x"} },
+		"wal none":      func(s *Settings) { s.WALMode, s.DataDir = WALNone, "/data" },
+	}
+	for name, change := range changes {
+		s := DefaultSettings()
+		change(&s)
+		if err := s.Validate(); !errors.Is(err, usage.Err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestValidateName(t *testing.T) {
+	for name, valid := range map[string]bool{
+		"k1m": true, "a": true, "a-b-9": true,
+		"": false, "-a": false, "a-": false, "A": false, "a/b": false, "..": false, "a.b": false,
+		"12345678901234567890123456789012345678901": false,
+	} {
+		if err := ValidateName(name); (err == nil) != valid {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestOverlayPutsGivenFlagsOverSavedSettings(t *testing.T) {
+	saved := DefaultSettings()
+	saved.Nodes, saved.Store, saved.APIServerArgs = 7, StoreEtcd, []string{"v=2", "a=b"}
+	saved.Complete()
+
+	merged := overlay(t, saved, "--zones", "5", "--apiserver-arg", "event-ttl=1m,2m", "--apiserver-arg", "v=4")
+	if merged.Nodes != 7 || merged.Zones != 5 || merged.WALMode != WALFsync {
+		t.Errorf("merged %+v", merged)
+	}
+	if got := merged.APIServerArgs; len(got) != 2 || got[0] != "event-ttl=1m,2m" || got[1] != "v=4" {
+		t.Errorf("arguments %q", got)
+	}
+	if saved.APIServerArgs[0] != "v=2" || saved.Zones != 3 {
+		t.Errorf("saved settings were changed: %+v", saved)
+	}
+}
+
+func TestOverlayOfAnotherStoreForgetsItsDurability(t *testing.T) {
+	saved := DefaultSettings()
+	saved.Store = StoreEtcd
+	saved.Complete()
+	merged := overlay(t, saved, "--store", StoreMemEtcd)
+	merged.Complete()
+	if merged.WALMode != WALBuffered {
+		t.Errorf("wal-mode %q", merged.WALMode)
+	}
+}
+
+func overlay(t *testing.T, saved Settings, args ...string) Settings {
+	t.Helper()
+	given := DefaultSettings()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	given.AddFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	merged, err := Overlay(saved, fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return merged
+}

@@ -1,0 +1,112 @@
+package component
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+)
+
+func plannedWith(t *testing.T, change func(*cluster.Settings)) []Component {
+	t.Helper()
+	t.Setenv("K1M_HOME", t.TempDir())
+	dir, err := cluster.NewDir("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings := cluster.DefaultSettings()
+	change(&settings)
+	settings.Complete()
+	config := cluster.NewConfig("test", settings)
+	for i, name := range settings.PortNames() {
+		config.Ports[name] = 1000 + i
+	}
+	components, err := Plan(config, dir, func(name string) (string, error) { return "/bin/" + name, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return components
+}
+
+func find(t *testing.T, components []Component, name string) Component {
+	t.Helper()
+	i := slices.IndexFunc(components, func(c Component) bool { return c.Name == name })
+	if i < 0 {
+		t.Fatalf("no %s", name)
+	}
+	return components[i]
+}
+
+func TestComponentsFollowTheirDependencies(t *testing.T) {
+	seen := map[string]bool{}
+	for _, c := range plannedWith(t, func(s *cluster.Settings) { s.APIServers = 3 }) {
+		for _, name := range c.DependsOn {
+			if !seen[name] {
+				t.Errorf("%s comes before %s", c.Name, name)
+			}
+		}
+		if c.Ready.URL == "" || c.Address == "" || c.StopGrace == 0 {
+			t.Errorf("incomplete %+v", c)
+		}
+		seen[c.Name] = true
+	}
+	if len(seen) != 7 {
+		t.Errorf("components %v", seen)
+	}
+}
+
+func TestEverythingBindsToLoopback(t *testing.T) {
+	for _, c := range plannedWith(t, func(s *cluster.Settings) { s.Store = cluster.StoreEtcd }) {
+		for _, arg := range c.Args {
+			key, value, _ := strings.Cut(arg, "=")
+			if (strings.Contains(key, "listen") || strings.Contains(key, "bind") || strings.Contains(key, "server-address")) && !strings.Contains(value, cluster.Loopback) {
+				t.Errorf("%s %s", c.Name, arg)
+			}
+		}
+	}
+}
+
+func TestStoreArguments(t *testing.T) {
+	mem := find(t, plannedWith(t, func(*cluster.Settings) {}), Store).Args
+	etcd := find(t, plannedWith(t, func(s *cluster.Settings) { s.Store = cluster.StoreEtcd }), Store).Args
+	none := find(t, plannedWith(t, func(s *cluster.Settings) { s.WALMode = cluster.WALNone }), Store).Args
+	has := func(args []string, flag string) bool {
+		return slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, flag+"=") })
+	}
+	if !slices.Contains(mem, "--wal-mode=buffered") || has(mem, "--initial-cluster") || !has(mem, "--data-dir") {
+		t.Errorf("mem_etcd %q", mem)
+	}
+	if has(etcd, "--wal-mode") || !has(etcd, "--initial-cluster") || !has(etcd, "--quota-backend-bytes") {
+		t.Errorf("etcd %q", etcd)
+	}
+	if has(none, "--data-dir") {
+		t.Errorf("wal-mode none %q", none)
+	}
+}
+
+func TestUserArgumentsComeLast(t *testing.T) {
+	server := find(t, plannedWith(t, func(s *cluster.Settings) {
+		s.APIServerArgs, s.APIServerEnv = []string{"--event-ttl=1m", "max-requests-inflight=7"}, []string{"A=b"}
+	}), cluster.APIServerName(0))
+	if last := server.Args[len(server.Args)-2:]; last[0] != "--event-ttl=1m" || last[1] != "--max-requests-inflight=7" || server.Env[0] != "A=b" {
+		t.Errorf("%q %q", last, server.Env)
+	}
+}
+
+func TestExternalStoreIsNotStarted(t *testing.T) {
+	components := plannedWith(t, func(s *cluster.Settings) { s.StoreAddress = "http://127.0.0.1:2379" })
+	if components[0].Name == Store || len(components[0].DependsOn) != 0 || !slices.Contains(components[0].Args, "--etcd-servers=http://127.0.0.1:2379") {
+		t.Errorf("%+v", components[0])
+	}
+}
+
+func TestMissingProgramIsNamed(t *testing.T) {
+	_, err := Plan(cluster.NewConfig("test", cluster.DefaultSettings()), cluster.Dir{}, func(name string) (string, error) {
+		return "", errors.New("no " + name)
+	})
+	if err == nil || err.Error() != "no mem_etcd" {
+		t.Errorf("error %v", err)
+	}
+}

@@ -1,0 +1,47 @@
+package kube
+
+import (
+	"testing"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+func TestOnlyLivingLeasesOfSimulatorsAreReleased(t *testing.T) {
+	now := time.Now()
+	lease := func(holder string, age time.Duration) *coordinationv1.Lease {
+		renewed := metav1.NewMicroTime(now.Add(-age))
+		return &coordinationv1.Lease{
+			ObjectMeta: metav1.ObjectMeta{Name: "node-1"},
+			Spec:       coordinationv1.LeaseSpec{HolderIdentity: &holder, RenewTime: &renewed, LeaseDurationSeconds: new(int32(40))},
+		}
+	}
+	cases := []struct {
+		name  string
+		lease *coordinationv1.Lease
+		held  bool
+	}{
+		{"of a kwok that just died", lease("host_1234", 10*time.Second), true},
+		{"expired", lease("host_1234", 41*time.Second), false},
+		{"of a kubelet", lease("node-1", 10*time.Second), false},
+		{"of nobody", &coordinationv1.Lease{}, false},
+	}
+	for _, c := range cases {
+		if held := heldBySimulator(c.lease, now); held != c.held {
+			t.Errorf("%s: %v", c.name, held)
+		}
+	}
+}
+
+func TestBootstrapManifestIsWellFormed(t *testing.T) {
+	objects, err := decodeAll(bootstrapManifest)
+	if err != nil || len(objects) != 4 {
+		t.Fatalf("%d objects, %v", len(objects), err)
+	}
+	for _, object := range objects {
+		if object.GetKind() == "" || object.GetName() == "" {
+			t.Errorf("object %v", object)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package pki
+
+import (
+	"crypto/x509"
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/client-go/util/cert"
+)
+
+func ensure(t *testing.T, dir string) *Authority {
+	t.Helper()
+	authority, err := Ensure(dir, "test", "10.96.0.0/12", net.ParseIP("127.0.0.1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return authority
+}
+
+func TestCertificatesAreKubeadmsAndKept(t *testing.T) {
+	dir := t.TempDir()
+	first := ensure(t, dir)
+	names := []string{
+		"ca.crt", "apiserver.crt", "apiserver-kubelet-client.crt", "apiserver-etcd-client.crt", "front-proxy-ca.crt",
+		"front-proxy-client.crt", "etcd/ca.crt", "etcd/server.crt", "etcd/peer.crt", "etcd/healthcheck-client.crt", "sa.pub", "sa.key",
+	}
+	before := map[string]string{}
+	for _, name := range names {
+		content, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[name] = string(content)
+	}
+	if again := ensure(t, dir); !again.Cert.Equal(first.Cert) {
+		t.Error("the authority was made anew")
+	}
+	for _, name := range names {
+		if content, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(content) != before[name] {
+			t.Errorf("%s changed (%v)", name, err)
+		}
+	}
+}
+
+func TestServingCertificateIsForLoopback(t *testing.T) {
+	dir := t.TempDir()
+	authority := ensure(t, dir)
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Cert)
+	for _, name := range []string{"apiserver.crt", "kube-scheduler.crt", "kube-controller-manager.crt"} {
+		certs, err := cert.CertsFromFile(filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := certs[0].Verify(x509.VerifyOptions{DNSName: "127.0.0.1", Roots: roots}); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestUnreadableCertificateIsNotReplaced(t *testing.T) {
+	dir := t.TempDir()
+	ensure(t, dir)
+	path := filepath.Join(dir, "apiserver.crt")
+	if err := os.WriteFile(path, []byte("garbage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Ensure(dir, "test", "10.96.0.0/12", net.ParseIP("127.0.0.1")); !errors.Is(err, ErrUnreadable) {
+		t.Errorf("error %v", err)
+	}
+	if content, err := os.ReadFile(path); err != nil || string(content) != "garbage" {
+		t.Errorf("%q %v", content, err)
+	}
+}
+
+func TestKubeconfigNamesItsUser(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "scheduler.conf")
+	if err := WriteKubeconfig(path, "test", "https://127.0.0.1:1", ensure(t, dir), Scheduler); err != nil {
+		t.Fatal(err)
+	}
+	config, err := clientcmd.BuildConfigFromFlags("", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certs, err := cert.ParseCertsPEM(config.CertData)
+	if err != nil || certs[0].Subject.CommonName != Scheduler.CommonName || config.Host != "https://127.0.0.1:1" {
+		t.Errorf("%v %v %v", certs[0].Subject, config.Host, err)
+	}
+	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v %v", info, err)
+	}
+}
