@@ -43,6 +43,9 @@ type Component struct {
 	Ready     Probe
 	// StopGrace is how long it may take to end cleanly before it is killed.
 	StopGrace time.Duration
+	// Volatile says that its death loses the cluster's state, so that all other
+	// components, which remember it, have to start over.
+	Volatile bool
 }
 
 // Probe is a URL that answers 200 when a component is ready.

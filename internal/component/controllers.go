@@ -79,6 +79,8 @@ func (p *plan) kwok() Component {
 	a.add("kubeconfig", p.dir.Kubeconfig(pki.Kwok.File))
 	a.add("config", p.dir.ConfigFile(kwokConfigFile))
 	a.add("server-address", address)
+	// At INFO it writes a line for every heartbeat of every node.
+	a.add("v", "WARN")
 	a.addUser(p.config.Settings.KwokArgs)
 
 	return Component{

@@ -44,6 +44,7 @@ func (p *plan) store() Component {
 		Address:   client,
 		Ready:     Probe{URL: metrics + "/readyz"},
 		StopGrace: MaxStopGrace,
+		Volatile:  settings.WALMode == cluster.WALNone,
 	}
 }
 

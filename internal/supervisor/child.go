@@ -63,7 +63,19 @@ func (c *child) Serve(ctx context.Context) error {
 	if asked {
 		return ctx.Err()
 	}
+	if c.Volatile {
+		c.startOver()
+	}
 	return fmt.Errorf("%s ended: %s (%w)", c.Name, how, err)
+}
+
+// startOver kills the other components: what they have cached is no longer so.
+func (c *child) startOver() {
+	for _, other := range c.recorder.snapshot().Components {
+		if err := other.Process.KillGroup(); err == nil {
+			c.log.Warn("killed, as the state is lost", "component", other.Name)
+		}
+	}
 }
 
 func (c *child) String() string { return c.Name }
@@ -119,7 +131,10 @@ func (c *child) probe(ctx context.Context) {
 			return
 		case <-time.After(interval):
 		}
-		err := c.ask(ctx, prober)
+		err := prober.ask(ctx)
+		if err == nil && !ready && c.afterReady != nil {
+			err = c.afterReady(ctx)
+		}
 		switch {
 		case ctx.Err() != nil:
 			return
@@ -135,22 +150,6 @@ func (c *child) probe(ctx context.Context) {
 				c.recorder.notReady(c.Name, err.Error())
 			}
 		}
-	}
-}
-
-// ask is the probe, and the first time it succeeds what must follow on that.
-func (c *child) ask(ctx context.Context, prober *prober) error {
-	if err := prober.ask(ctx); err != nil {
-		return err
-	}
-	if c.afterReady == nil {
-		return nil
-	}
-	select {
-	case <-c.wasReady:
-		return nil
-	default:
-		return c.afterReady(ctx)
 	}
 }
 

@@ -39,7 +39,7 @@ type Options struct {
 	Components []component.Component // each after its dependencies
 	Address    string                // for /healthz and /metrics
 	// BeforeStart and AfterReady run, by name of component, before each start
-	// and once it is ready for the first time; its dependents wait for that.
+	// and whenever it gets ready; its dependents wait for that.
 	BeforeStart, AfterReady map[string]func(context.Context) error
 	// Leash is a pipe from `up`: one byte lets the supervisor run on alone,
 	// its end before that tells it to stop everything.

@@ -43,12 +43,17 @@ func run(t *testing.T, components ...component.Component) *fixture {
 	listener.Close()
 	leash, hand := io.Pipe()
 	f := &fixture{dir: dir, leash: hand, ended: make(chan error, 1)}
+	stopped := make(chan struct{})
 	go func() {
+		defer close(stopped)
 		f.ended <- Run(t.Context(), Options{
 			Dir: dir, Components: components, Address: address, Leash: leash, Log: slog.New(slog.DiscardHandler),
 		})
 	}()
-	t.Cleanup(func() { hand.Close() })
+	t.Cleanup(func() {
+		hand.Close()
+		<-stopped
+	})
 	return f
 }
 
@@ -160,4 +165,17 @@ func get(t *testing.T, url string) string {
 		t.Fatal(err)
 	}
 	return string(body)
+}
+
+func TestLossOfStateStartsAllOver(t *testing.T) {
+	store := sleeper(t, "store")
+	store.Volatile = true
+	f := run(t, store, sleeper(t, "server", "store"))
+	before := f.await(t, "healthy", State.Healthy)
+	if err := before.Components[0].Process.KillGroup(); err != nil {
+		t.Fatal(err)
+	}
+	f.await(t, "all restarted", func(s State) bool {
+		return s.Healthy() && s.Components[0].Restarts == 1 && s.Components[1].Restarts == 1
+	})
 }
