@@ -6,14 +6,16 @@ use prost::{DecodeError, Message};
 
 use crate::Record;
 
-/// A key-value pair as it travels: a stored record, a stored record without
-/// its value (`keys_only`), or one that was decoded.
+/// A key-value pair as it travels: a stored record, a part of one, or a pair
+/// that was decoded.
 #[derive(Clone, Debug)]
 pub struct KeyValue(Form);
 
 #[derive(Clone, Debug)]
 enum Form {
     Stored(Record),
+    NoValue(Record),
+    /// Neither value nor lease.
     KeyOnly(Record),
     Plain(Box<Plain>),
 }
@@ -36,6 +38,12 @@ impl From<Record> for KeyValue {
 
 impl KeyValue {
     /// The pair of `record` with its value left out.
+    pub fn no_value(record: Record) -> Self {
+        KeyValue(Form::NoValue(record))
+    }
+
+    /// The pair of `record` with its value and its lease left out, which is
+    /// what etcd's index alone knows of it.
     pub fn key_only(record: Record) -> Self {
         KeyValue(Form::KeyOnly(record))
     }
@@ -43,7 +51,7 @@ impl KeyValue {
     /// The key's bytes.
     pub fn key(&self) -> &[u8] {
         match &self.0 {
-            Form::Stored(r) | Form::KeyOnly(r) => r.key().as_bytes(),
+            Form::Stored(r) | Form::NoValue(r) | Form::KeyOnly(r) => r.key().as_bytes(),
             Form::Plain(p) => &p.key,
         }
     }
@@ -52,7 +60,7 @@ impl KeyValue {
     pub fn value(&self) -> &[u8] {
         match &self.0 {
             Form::Stored(r) => r.value(),
-            Form::KeyOnly(_) => &[],
+            Form::NoValue(_) | Form::KeyOnly(_) => &[],
             Form::Plain(p) => &p.value,
         }
     }
@@ -80,9 +88,10 @@ impl KeyValue {
     /// create revision, mod revision, version, lease
     fn numbers(&self) -> (i64, i64, i64, i64) {
         match &self.0 {
-            Form::Stored(r) | Form::KeyOnly(r) => {
+            Form::Stored(r) | Form::NoValue(r) => {
                 (r.create_revision(), r.mod_revision(), r.version(), r.lease())
             }
+            Form::KeyOnly(r) => (r.create_revision(), r.mod_revision(), r.version(), 0),
             Form::Plain(p) => (p.create_revision, p.mod_revision, p.version, p.lease),
         }
     }
@@ -229,5 +238,6 @@ mod tests {
         let decoded = KeyValue::decode(&kv.encode_to_vec()[..]).unwrap();
         assert_eq!(decoded.value(), b"");
         assert_eq!((decoded.key(), decoded.version()), (&b"/a"[..], 7));
+        assert_eq!((decoded.lease(), KeyValue::no_value(record()).lease()), (0, -5));
     }
 }

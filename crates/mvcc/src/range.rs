@@ -120,7 +120,13 @@ impl RangeCursor {
         if more {
             found.truncate(shape.limit as usize);
         }
-        let form = if shape.keys_only { KeyValue::key_only } else { KeyValue::from };
+        let form = match (shape.keys_only, shape.sort) {
+            (false, _) => KeyValue::from,
+            // etcd answers from its index alone, which does not know the lease,
+            // unless it needs the values to sort by.
+            (true, Some((SortTarget::Value, _))) => KeyValue::no_value,
+            (true, _) => KeyValue::key_only,
+        };
         RangeResponse {
             header: Some(ResponseHeader { revision: header_revision, ..Default::default() }),
             kvs: found.into_iter().map(form).collect(),

@@ -84,15 +84,22 @@ fn check_branch(
     let succeeded = path.next().expect("one decision for each transaction");
     for op in branch(request, succeeded) {
         match &op.request {
-            Some(Request::RequestRange(range)) => {
-                readable(store, range.revision, revision)?;
-            }
+            Some(Request::RequestRange(range)) => check_range(store, revision, range)?,
             Some(Request::RequestPut(put)) => check_put(store, revision, put)?,
             Some(Request::RequestTxn(nested)) => check_branch(store, nested, revision, path)?,
             Some(Request::RequestDeleteRange(_)) | None => {}
         }
     }
     Ok(())
+}
+
+/// As etcd, stricter than for a range of its own: a negative revision is taken
+/// as one of the distant past.
+fn check_range(store: &Store, current: i64, request: &RangeRequest) -> Result<(), Error> {
+    if request.revision != 0 && request.revision < store.compacted {
+        return Err(Error::Compacted);
+    }
+    readable(store, request.revision, current).map(drop)
 }
 
 fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {

@@ -156,20 +156,21 @@ fn check_range(got: &RangeResponse, keys: &Keys, request: &RangeRequest) {
     assert_eq!(got.kvs.len(), wanted);
     for (kv, (key, pair)) in got.kvs.iter().zip(&all) {
         assert_eq!(kv.key(), &key[..]);
-        assert_eq!(pair_of(kv, request.keys_only.then_some(&pair.value)), **pair);
+        assert_eq!(pair_of(kv, request.keys_only.then_some(*pair)), **pair);
     }
 }
 
-fn pair_of(kv: &KeyValue, value: Option<&Vec<u8>>) -> Pair {
-    if value.is_some() {
-        assert!(kv.value().is_empty());
+/// The pair on the wire. What a key alone does not tell is taken from `rest`.
+fn pair_of(kv: &KeyValue, rest: Option<&Pair>) -> Pair {
+    if rest.is_some() {
+        assert!(kv.value().is_empty() && kv.lease() == 0);
     }
     Pair {
-        value: value.cloned().unwrap_or_else(|| kv.value().to_vec()),
+        value: rest.map_or_else(|| kv.value().to_vec(), |pair| pair.value.clone()),
         create: kv.create_revision(),
         modified: kv.mod_revision(),
         version: kv.version(),
-        lease: kv.lease(),
+        lease: rest.map_or_else(|| kv.lease(), |pair| pair.lease),
     }
 }
 
@@ -433,7 +434,12 @@ impl Run {
     ) -> Result<(), Error> {
         for op in if path.next().unwrap() { &txn.success } else { &txn.failure } {
             match op.request.as_ref().unwrap() {
-                Request::RequestRange(range) => drop(self.model.readable(range.revision)?),
+                Request::RequestRange(range) => {
+                    if range.revision != 0 && range.revision < self.model.compacted {
+                        return Err(Error::Compacted);
+                    }
+                    self.model.readable(range.revision)?;
+                }
                 Request::RequestPut(put) => self.model.check_put(put)?,
                 Request::RequestTxn(nested) => self.check_txn(nested, path)?,
                 Request::RequestDeleteRange(_) => {}

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use etcdpb::rpc::range_request::{SortOrder, SortTarget};
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
-use mvcc::Span;
 use tonic::Status;
 
 use super::status;
@@ -81,12 +80,27 @@ fn form(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
 #[derive(Default)]
 struct Changes<'a> {
     puts: BTreeSet<&'a [u8]>,
-    deletes: Vec<Span>,
+    deletes: Vec<Deletion<'a>>,
+}
+
+/// A deletion as etcd looks at it here: a `range_end` of `"\0"` is taken by the
+/// letter and not as "every key from here on", so such a deletion meets nothing.
+/// Where it then does change a key that is also put, both happen, in order.
+#[derive(Clone, Copy)]
+struct Deletion<'a> {
+    key: &'a [u8],
+    end: &'a [u8],
+}
+
+impl Deletion<'_> {
+    fn meets(&self, key: &[u8]) -> bool {
+        if self.end.is_empty() { key == self.key } else { key >= self.key && key < self.end }
+    }
 }
 
 impl<'a> Changes<'a> {
     fn put(&mut self, key: &'a [u8]) -> Result<(), Status> {
-        let deleted = self.deletes.iter().any(|span| span.contains(key));
+        let deleted = self.deletes.iter().any(|deletion| deletion.meets(key));
         if deleted || !self.puts.insert(key) { Err(status::duplicate_key()) } else { Ok(()) }
     }
 
@@ -108,7 +122,7 @@ fn branch_changes(ops: &[RequestOp]) -> Result<Changes<'_>, Status> {
     let mut changes = Changes::default();
     for op in ops {
         if let Some(Request::RequestDeleteRange(delete)) = &op.request {
-            changes.deletes.push(Span::new(&delete.key, &delete.range_end));
+            changes.deletes.push(Deletion { key: &delete.key, end: &delete.range_end });
         }
     }
     for op in ops {
@@ -159,6 +173,7 @@ mod tests {
         assert_eq!(check(vec![put_op("a"), put_op("a")]), duplicate);
         assert_eq!(check(vec![put_op("b"), delete_op("a", "c")]), duplicate);
         assert_eq!(check(vec![put_op("c"), delete_op("a", "c")]), Ok(()));
+        assert_eq!(check(vec![put_op("b"), delete_op("a", "\0")]), Ok(()));
         assert_eq!(check(vec![put_op("a"), nested(vec![put_op("a")], vec![])]), duplicate);
         assert_eq!(check(vec![nested(vec![put_op("a")], vec![put_op("a")])]), Ok(()));
         let twice = vec![nested(vec![put_op("a")], vec![]), nested(vec![], vec![put_op("a")])];
