@@ -305,27 +305,25 @@ func (g *generator) txn(depth int) *pb.TxnRequest {
 	return r
 }
 
-// endsEtcd says whether a transaction may delete keys by an open-ended range and
-// write one with ignore_lease or ignore_value. etcd does not see that the two may
-// meet, and panics when the key is gone that it should take the rest from.
+// endsEtcd says whether a transaction may both write keys and delete them by an
+// open-ended range. etcd does not see that the two may meet, and some of those
+// transactions (with ignore_lease, say) end its process.
 func endsEtcd(r *pb.TxnRequest) bool {
-	var openEnded, ignoring bool
+	var openEnded, puts bool
 	var look func(r *pb.TxnRequest)
 	look = func(r *pb.TxnRequest) {
 		for _, op := range slices.Concat(r.Success, r.Failure) {
 			if d := op.GetRequestDeleteRange(); d != nil {
 				openEnded = openEnded || string(d.RangeEnd) == "\x00"
 			}
-			if p := op.GetRequestPut(); p != nil {
-				ignoring = ignoring || p.IgnoreLease || p.IgnoreValue
-			}
+			puts = puts || op.GetRequestPut() != nil
 			if nested := op.GetRequestTxn(); nested != nil {
 				look(nested)
 			}
 		}
 	}
 	look(r)
-	return openEnded && ignoring
+	return openEnded && puts
 }
 
 func (g *generator) op(depth int) *pb.RequestOp {
