@@ -49,8 +49,10 @@ func await(ctx context.Context, clients *Clients, kind kind, namespace string, e
 	const poll = 100 * time.Millisecond
 	last, lastProgress := -1, time.Now()
 	for {
-		done := t.done()
-		o.Progress(done)
+		done, known := t.done()
+		if known {
+			o.Progress(done)
+		}
 		if done == o.Range.Count {
 			return nil
 		}
@@ -87,18 +89,19 @@ type verdict struct {
 	counts bool
 }
 
-func (t *tally) done() int {
+// done is not known before the first list has come.
+func (t *tally) done() (done int, known bool) {
 	select {
 	case <-t.synced:
 	default:
-		return 0
+		return 0, false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.gone {
-		return t.wanted.Len() - t.have.Len()
+		return t.wanted.Len() - t.have.Len(), true
 	}
-	return t.have.Len()
+	return t.have.Len(), true
 }
 
 func (t *tally) Add(object any) error { return t.Update(object) }

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
@@ -29,6 +31,9 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	defer stop()
 	// A second Ctrl-C ends k1m at once.
 	context.AfterFunc(ctx, stop)
+
+	// What client-go says of its retries would tear the progress display.
+	klog.SetLogger(logr.Discard())
 
 	root := newRoot(version)
 	root.SetArgs(args)

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/spf13/cobra"
+	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/component"
@@ -55,6 +56,8 @@ func supervise(ctx context.Context, name string, leash *os.File) error {
 	if err != nil {
 		return err
 	}
+	log := slog.New(slog.NewJSONHandler(os.Stderr, nil))
+	klog.SetSlogLogger(log)
 	return supervisor.Run(ctx, supervisor.Options{
 		Dir:        dir,
 		Components: components,
@@ -66,6 +69,6 @@ func supervise(ctx context.Context, name string, leash *os.File) error {
 			cluster.APIServerName(0): func(ctx context.Context) error { return kube.Bootstrap(ctx, client) },
 		},
 		Leash: leash,
-		Log:   slog.New(slog.NewJSONHandler(os.Stderr, nil)),
+		Log:   log,
 	})
 }

@@ -81,5 +81,5 @@ Cluster %q %s, with %d nodes on %s.
   export KUBECONFIG=$(k1m kubeconfig --path%s)   # for kubectl and anything else
   k1m status%s
   k1m down%s
-`, dir.Name(), how, result.Config.Settings.Nodes, result.Config.Settings.Store, flag, flag, flag, flag)
+`, dir.Name(), how, result.Config.Settings.Nodes, result.Config.Settings.DescribeStore(), flag, flag, flag, flag)
 }

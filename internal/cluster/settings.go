@@ -5,6 +5,7 @@ package cluster
 
 import (
 	"errors"
+	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
@@ -106,6 +107,14 @@ func (s *Settings) Complete() {
 	if s.Store == StoreEtcd {
 		s.WALMode = WALFsync
 	}
+}
+
+// DescribeStore says where the state is, and what a crash may cost of it.
+func (s *Settings) DescribeStore() string {
+	if s.StoreAddress != "" {
+		return "store " + s.StoreAddress
+	}
+	return fmt.Sprintf("%s, wal-mode %s", s.Store, s.WALMode)
 }
 
 // KeepsData says whether a store of ours writes to a data directory.

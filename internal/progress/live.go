@@ -28,8 +28,7 @@ func newLive(output io.Writer) *live {
 }
 
 func (l *live) Task(name string, total int) Task {
-	now := time.Now()
-	task := &liveTask{started: now, meter: newMeter(total, now), total: int64(max(total, 1))}
+	task := &liveTask{started: time.Now(), meter: meter{total: total}, total: int64(max(total, 1))}
 	filler := mpb.SpinnerStyle().PositionLeft().Build()
 	if total > 0 {
 		filler = mpb.BarStyle().Build()
@@ -69,7 +68,7 @@ func (t *liveTask) Say(text string) {
 
 func (t *liveTask) Set(done int) {
 	t.mu.Lock()
-	t.meter.set(done)
+	t.meter.set(done, time.Now())
 	t.mu.Unlock()
 	// The bar completes in Done, which knows what to say then.
 	t.bar.SetCurrent(min(int64(done), t.total-1))
@@ -95,7 +94,7 @@ func (t *liveTask) finish(text string) {
 func (t *liveTask) text() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if counts := t.meter.describe(time.Now()); counts != "" {
+	if counts := t.meter.describe(); counts != "" {
 		return counts
 	}
 	return t.said

@@ -17,7 +17,7 @@ type plain struct {
 
 func (p *plain) Task(name string, total int) Task {
 	now := time.Now()
-	return &plainTask{display: p, name: name, meter: newMeter(total, now), started: now, lastLine: now}
+	return &plainTask{display: p, name: name, meter: meter{total: total}, started: now, lastLine: now}
 }
 
 func (p *plain) Close() {}
@@ -51,8 +51,8 @@ func (t *plainTask) Say(text string) {
 func (t *plainTask) Set(done int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.meter.set(done)
-	t.maybeLine(t.meter.describe(time.Now()))
+	t.meter.set(done, time.Now())
+	t.maybeLine(t.meter.describe())
 }
 
 func (t *plainTask) Done(text string) { t.display.line(t.name, text+t.took()) }

@@ -35,40 +35,51 @@ func New(output io.Writer) Display {
 	return &plain{output: output}
 }
 
+// rateWindow is how far back the rate looks: what was fast a minute ago says
+// little about how long the rest will take.
+const rateWindow = 10 * time.Second
+
 // meter turns counts into a rate and a time that is left.
 type meter struct {
 	total   int
-	started time.Time
-	first   int // count when it was first set: work of an earlier run
 	done    int
-	counted bool
+	samples []sample // within rateWindow, oldest first
 }
 
-func newMeter(total int, now time.Time) meter {
-	return meter{total: total, started: now}
+type sample struct {
+	at   time.Time
+	done int
 }
 
-func (m *meter) set(done int) {
-	if !m.counted {
-		m.first, m.counted = done, true
-	}
+func (m *meter) set(done int, now time.Time) {
 	m.done = done
+	m.samples = append(m.samples, sample{now, done})
+	for len(m.samples) > 2 && now.Sub(m.samples[0].at) > rateWindow {
+		m.samples = m.samples[1:]
+	}
 }
 
 // describe reads like "3500/10000 (35%), 812/s, 8s left".
-func (m *meter) describe(now time.Time) string {
+func (m *meter) describe() string {
 	if m.total == 0 {
 		return ""
 	}
 	text := fmt.Sprintf("%d/%d (%d%%)", m.done, m.total, 100*m.done/m.total)
-	elapsed := now.Sub(m.started).Seconds()
-	if m.done <= m.first || elapsed <= 0 {
+	rate := m.rate()
+	if rate <= 0 {
 		return text
 	}
-	rate := float64(m.done-m.first) / elapsed
 	text += fmt.Sprintf(", %.0f/s", rate)
 	if left := m.total - m.done; left > 0 {
 		text += fmt.Sprintf(", %s left", time.Duration(float64(left)/rate*float64(time.Second)).Round(time.Second))
 	}
 	return text
+}
+
+func (m *meter) rate() float64 {
+	if len(m.samples) < 2 {
+		return 0
+	}
+	oldest, newest := m.samples[0], m.samples[len(m.samples)-1]
+	return float64(newest.done-oldest.done) / newest.at.Sub(oldest.at).Seconds()
 }

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-func TestMeterCountsOnlyThisRunForTheRate(t *testing.T) {
+func TestMeterLooksBackForAWhileOnly(t *testing.T) {
 	start := time.Unix(0, 0)
-	m := newMeter(1000, start)
-	m.set(500)
-	if got := m.describe(start.Add(time.Second)); got != "500/1000 (50%)" {
-		t.Errorf("before anything is done: %q", got)
+	m := meter{total: 1000}
+	check := func(second, done int, want string) {
+		t.Helper()
+		m.set(done, start.Add(time.Duration(second)*time.Second))
+		if got := m.describe(); got != want {
+			t.Errorf("after %ds: %q, not %q", second, got, want)
+		}
 	}
-	m.set(700)
-	if got := m.describe(start.Add(2 * time.Second)); got != "700/1000 (70%), 100/s, 3s left" {
-		t.Errorf("midway: %q", got)
-	}
-	m.set(1000)
-	if got := m.describe(start.Add(5 * time.Second)); got != "1000/1000 (100%), 100/s" {
-		t.Errorf("at the end: %q", got)
-	}
+	check(0, 500, "500/1000 (50%)")
+	check(2, 700, "700/1000 (70%), 100/s, 3s left")
+	check(6, 700, "700/1000 (70%), 33/s, 9s left")
+	check(15, 710, "710/1000 (71%), 1/s, 4m21s left")
+	check(16, 1000, "1000/1000 (100%), 30/s")
 }
 
 func TestPlainKeepsLinesApart(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 
 // Print writes the status for people; wide adds columns.
 func (s Status) Print(w io.Writer, wide bool) error {
-	fmt.Fprintf(w, "Cluster %q is %s (store %s, wal-mode %s, %s)\n", s.Name, s.State, s.Store, s.WALMode, s.Scheduler)
+	fmt.Fprintf(w, "Cluster %q is %s (%s, %s)\n", s.Name, s.State, s.Store, s.Scheduler)
 	if s.Supervisor != nil {
 		fmt.Fprintf(w, "Supervisor: pid %d, up %s, %s\n", s.Supervisor.PID, age(s.Supervisor.UptimeSeconds), s.Supervisor.Address)
 	}

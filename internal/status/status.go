@@ -29,7 +29,6 @@ type Status struct {
 	Name       string      `json:"name"`
 	State      string      `json:"state"`
 	Store      string      `json:"store"`
-	WALMode    string      `json:"walMode"`
 	Scheduler  string      `json:"scheduler"`
 	Supervisor *Supervisor `json:"supervisor,omitempty"`
 	Components []Component `json:"components"`
@@ -68,7 +67,7 @@ type Component struct {
 func Read(ctx context.Context, dir cluster.Dir, config cluster.Config) (Status, error) {
 	s := Status{
 		Name: config.Name, State: Stopped, Components: []Component{},
-		Store: config.Settings.Store, WALMode: config.Settings.WALMode, Scheduler: config.Settings.Scheduler,
+		Store: config.Settings.DescribeStore(), Scheduler: config.Settings.Scheduler,
 	}
 	state, err := supervisor.ReadState(dir)
 	if errors.Is(err, fs.ErrNotExist) {
