@@ -1,6 +1,7 @@
 //! Flags and environment, read once. Names are etcd's where etcd has them.
 
 use std::fmt;
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +28,7 @@ const EXAMPLES: &str = "Examples:
 
 /// Everything that can be set.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "mem_etcd", version = VERSION, about = ABOUT, after_help = EXAMPLES)]
+#[command(name = "mem_etcd", version = VERSION, args_override_self = true, about = ABOUT, after_help = EXAMPLES)]
 pub struct Config {
     /// Human-readable name for this member.
     #[arg(long, env = "ETCD_NAME", default_value = "default")]
@@ -272,9 +273,10 @@ impl Config {
             LogLevel::Error => tracing::Level::ERROR,
         };
         let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
+        let colours = std::io::stderr().is_terminal();
         match self.log_format {
             LogFormat::Json => log.json().flatten_event(true).init(),
-            LogFormat::Console => log.with_target(false).init(),
+            LogFormat::Console => log.with_target(false).with_ansi(colours).init(),
         }
     }
 
@@ -347,6 +349,8 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(config.data_dir, Some("/d".into()));
+        let last = parse(&["--name", "a", "--name=b"]).unwrap();
+        assert_eq!(last.name, "b", "the last one counts, as in Go");
         let tcp = Listen::Tcp { address: "127.0.0.1:1".into(), tls: false };
         assert_eq!(
             config.listen_client_urls,

@@ -1,0 +1,86 @@
+package store
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// TestFullDisk fills a small file system: writes are refused as etcd refuses
+// them, reads go on, and when there is room again so do writes. Nothing that was
+// acknowledged is lost.
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounting a small file system takes root")
+	}
+	dir := t.TempDir()
+	mount := func(flags uintptr, size string) {
+		t.Helper()
+		if err := syscall.Mount("tmpfs", dir, "tmpfs", flags, "size="+size); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mount(0, "150m")
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	s := startMemEtcd(t, "--wal-mode", "fsync", "--data-dir", filepath.Join(dir, "data"))
+	a := s.dial()
+	put := func(i int) error {
+		request := &pb.PutRequest{Key: fmt.Appendf(nil, "key-%d", i), Value: make([]byte, 1<<20)}
+		_, err := a.kv.Put(t.Context(), request)
+		return err
+	}
+	written := 0
+	var err error
+	for ; err == nil && written < 1000; written++ {
+		err = put(written)
+	}
+	if status.Code(err) != codes.ResourceExhausted || status.Convert(err).Message() != "etcdserver: mvcc: database space exceeded" {
+		t.Fatalf("after %d MiB: %v", written, err)
+	}
+	written--
+	if got := get(t, a, fmt.Sprintf("key-%d", written-1)); len(got) != 1<<20 {
+		t.Fatalf("reads do not go on: %d bytes", len(got))
+	}
+	expectAlarms(t, s, a, 1, http.StatusServiceUnavailable)
+
+	mount(syscall.MS_REMOUNT, "600m")
+	if err := put(written); err != nil {
+		t.Fatalf("there is room again: %v", err)
+	}
+	expectAlarms(t, s, a, 0, http.StatusOK)
+	s.kill()
+	s.restart()
+	a = s.dial()
+	for i := range written + 1 {
+		if got := get(t, a, fmt.Sprintf("key-%d", i)); len(got) != 1<<20 {
+			t.Fatalf("key-%d of %d is lost", i, written)
+		}
+	}
+	s.kill()
+	<-time.After(50 * time.Millisecond) // the kernel lets go of the files
+}
+
+func expectAlarms(t *testing.T, s *server, a *api, count, health int) {
+	t.Helper()
+	alarms, err := a.maintenance.Alarm(t.Context(), &pb.AlarmRequest{Action: pb.AlarmRequest_GET})
+	if err != nil || len(alarms.Alarms) != count {
+		t.Fatalf("%v %v", alarms, err)
+	}
+	response, err := http.Get("http://" + s.address + "/health")
+	if err != nil || response.StatusCode != health {
+		t.Fatalf("%v %v", response, err)
+	}
+	response.Body.Close()
+}
