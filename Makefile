@@ -1,0 +1,61 @@
+# k8s-1m: `make up` for a cluster, `make test` for every test. See README.md.
+
+NAME      ?= k1m
+NODES     ?= 1000
+STORE     ?= mem_etcd
+K1M_FLAGS ?=
+
+# What a cluster needs, and what only comparisons and tests need.
+KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
+PEERS      := etcd etcdctl etcdutl
+OWN        := mem_etcd k1m
+
+.DEFAULT_GOAL := help
+.PHONY: help build up down test check bench conformance clean tools FORCE
+
+help: ## Show the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS)) ## Build every binary, peers included, into bin/
+
+up: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
+	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)
+
+down: bin/k1m ## Take the cluster down: NAME=k1m
+	@bin/k1m down --name $(NAME)
+
+test: build ## Run every test; the last line says what passed and failed
+	@test/run.sh
+
+check: tools ## Check format and lints, in under a minute
+	@build/check.sh
+
+conformance: bin/mem_etcd ## Run Kubernetes' own storage suites against mem_etcd
+	@test/conformance/run.sh
+
+bench: bin/mem_etcd bin/etcd ## Compare mem_etcd with etcd, side by side
+	@test/bench/run.sh
+
+clean: ## Remove what was built; caches of Go and Cargo stay
+	@rm -rf bin target results
+
+tools:
+	@build/tools.sh
+
+bin/mem_etcd: tools FORCE
+	@build/cargo.sh mem_etcd
+
+bin/k1m: tools FORCE
+	@mkdir -p bin
+	@go build -ldflags "-X main.version=$$(build/version.sh)" -o $@ ./cmd/k1m
+
+# go.mod pins these; all that Kubernetes needs is compiled in one go.
+$(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools
+	@build/go.sh Kubernetes $(addprefix k8s.io/kubernetes/cmd/,$(KUBERNETES))
+
+bin/kwok: go.mod go.sum | tools
+	@build/go.sh kwok sigs.k8s.io/kwok/cmd/kwok
+
+$(addprefix bin/,$(PEERS)) &: go.mod go.sum | tools
+	@build/go.sh etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3
+	@mv bin/server bin/etcd

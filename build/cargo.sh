@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# cargo.sh BINARY...: builds our Rust binaries and puts them into bin/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+args=()
+for binary in "$@"; do args+=(--bin "$binary"); done
+[ -d target/release ] || echo "==> Building $* (2-3 minutes the first time)"
+cargo build --quiet --release --locked "${args[@]}"
+mkdir -p bin
+for binary in "$@"; do
+  # Only when it changed: a running cluster keeps the old file.
+  cmp -s "target/release/$binary" "bin/$binary" || install "target/release/$binary" "bin/$binary"
+done

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Format and lints of both languages; nothing is changed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cargo fmt --check
+cargo clippy --quiet --workspace --all-targets --locked -- --deny warnings
+
+unformatted=$(gofmt -l cmd internal test)
+if [ -n "$unformatted" ]; then
+  echo "not formatted, run gofmt -w: $unformatted" >&2
+  exit 1
+fi
+go vet ./...
+go tool staticcheck ./...
