@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -65,6 +66,7 @@ keeps running.`,
 	return cmd
 }
 
+// printUp says what to type next, with the program's name as it was typed now.
 func printUp(w io.Writer, dir cluster.Dir, result lifecycle.UpResult, took time.Duration) {
 	flag := ""
 	if dir.Name() != cluster.DefaultName {
@@ -74,12 +76,11 @@ func printUp(w io.Writer, dir cluster.Dir, result lifecycle.UpResult, took time.
 	if result.AlreadyRan {
 		how = "runs already and is healthy"
 	}
-	fmt.Fprintf(w, `
-Cluster %q %s, with %d nodes on %s.
-
-  k1m kubectl%s -- get nodes
-  export KUBECONFIG=$(k1m kubeconfig --path%s)   # for kubectl and anything else
-  k1m status%s
-  k1m down%s
-`, dir.Name(), how, result.Config.Settings.Nodes, result.Config.Settings.DescribeStore(), flag, flag, flag, flag)
+	k1m := os.Args[0]
+	fmt.Fprintf(w, "\nCluster %q %s, with %d nodes on %s.\n\n",
+		dir.Name(), how, result.Config.Settings.Nodes, result.Config.Settings.DescribeStore())
+	fmt.Fprintf(w, "  %s kubectl%s -- get nodes\n", k1m, flag)
+	fmt.Fprintf(w, "  export KUBECONFIG=$(%s kubeconfig --path%s)   # for kubectl and anything else\n", k1m, flag)
+	fmt.Fprintf(w, "  %s status%s\n", k1m, flag)
+	fmt.Fprintf(w, "  %s down%s\n", k1m, flag)
 }
