@@ -8,12 +8,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
-use clap::{Args, Parser, ValueEnum};
+use clap::{Args, CommandFactory, Parser, ValueEnum};
 use url::Url;
 
 /// The version of etcd whose API is served.
 pub const ETCD_VERSION: &str = "3.7.3";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
+
+const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
+const MIN_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
 
@@ -253,15 +256,33 @@ impl Config {
         if self.max_txn_ops == 0 || self.max_request_bytes == 0 {
             return Err("--max-txn-ops and --max-request-bytes must be at least 1".into());
         }
-        for (flag, value) in [
-            ("--wal-flush-interval", self.wal_flush_interval),
-            ("--watch-progress-notify-interval", self.watch_progress_notify_interval),
-        ] {
-            if value < Duration::from_millis(1) {
-                return Err(format!("{flag} must be at least 1ms"));
-            }
+        if self.wal_flush_interval < Duration::from_millis(1) {
+            return Err("--wal-flush-interval must be at least 1ms".into());
         }
         Ok(())
+    }
+
+    /// How often quiet watchers hear of progress: 0 is the default and less than
+    /// the minimum is raised to it, as in etcd.
+    pub fn progress_interval(&self) -> Duration {
+        match self.watch_progress_notify_interval {
+            Duration::ZERO => DEFAULT_PROGRESS_INTERVAL,
+            asked => asked.max(MIN_PROGRESS_INTERVAL),
+        }
+    }
+
+    /// Says of environment variables that look like etcd's and mean nothing
+    /// here that they do: most likely somebody relies on them.
+    pub fn warn_of_unknown_environment(&self) {
+        let command = Config::command();
+        let known: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_env()).collect();
+        let names = std::env::vars_os().map(|(name, _)| name);
+        let unknown = names
+            .filter(|name| name.to_string_lossy().starts_with("ETCD_"))
+            .filter(|name| !known.contains(&name.as_os_str()));
+        for name in unknown {
+            tracing::warn!(name = %name.display(), "unrecognized environment variable");
+        }
     }
 
     /// Starts logging to standard error.

@@ -19,6 +19,7 @@ fn main() -> ExitCode {
         Err(exit) => return exit.report(),
     };
     config.init_logging();
+    config.warn_of_unknown_environment();
     match server::run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

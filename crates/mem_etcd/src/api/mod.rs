@@ -67,7 +67,7 @@ impl Api {
         let limits = Limits {
             request_bytes: config.max_request_bytes,
             txn_ops: config.max_txn_ops,
-            progress_interval: config.watch_progress_notify_interval,
+            progress_interval: config.progress_interval(),
         };
         let member = Member { name: config.name.clone(), client_urls: config.advertised() };
         Api { pipeline, metrics, limits, member: Arc::new(member), stop }
