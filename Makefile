@@ -8,7 +8,7 @@ K1M_FLAGS ?=
 # What a cluster needs, and what only comparisons and tests need.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
-OWN        := mem_etcd k1m
+OWN        := mem_etcd etcd-bench k1m
 
 .DEFAULT_GOAL := help
 .PHONY: help build up down test check bench conformance clean tools FORCE
@@ -33,8 +33,8 @@ check: tools ## Check format and lints, in under a minute
 conformance: bin/mem_etcd ## Run Kubernetes' own storage suites against mem_etcd
 	@test/conformance/run.sh
 
-bench: bin/mem_etcd bin/etcd ## Compare mem_etcd with etcd, side by side
-	@test/bench/run.sh
+bench: bin/mem_etcd bin/etcd-bench bin/etcd ## Compare mem_etcd with etcd, side by side
+	@go run ./test/bench
 
 clean: ## Remove what was built; caches of Go and Cargo stay
 	@rm -rf bin target results
@@ -42,8 +42,8 @@ clean: ## Remove what was built; caches of Go and Cargo stay
 tools:
 	@build/tools.sh
 
-bin/mem_etcd: tools FORCE
-	@build/cargo.sh mem_etcd
+bin/mem_etcd bin/etcd-bench: tools FORCE
+	@build/cargo.sh $(@F)
 
 bin/k1m: tools FORCE
 	@mkdir -p bin

@@ -1,0 +1,216 @@
+//! gRPC over HTTP/2, with only what a load generator needs.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use h2::client::SendRequest;
+use h2::{RecvStream, SendStream};
+use http::{HeaderMap, Request, Uri};
+use prost::Message;
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use url::Url;
+
+use crate::options::Load;
+
+/// Bytes that the server may send before we have read them.
+const STREAM_WINDOW_BYTES: u32 = 16 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
+
+/// Why an operation failed: gRPC's code and message, or the connection's end.
+#[derive(Debug)]
+pub struct Failure(pub String);
+
+impl From<h2::Error> for Failure {
+    fn from(error: h2::Error) -> Self {
+        Failure(format!("connection: {error}"))
+    }
+}
+
+/// One HTTP/2 connection; clones share it.
+#[derive(Clone)]
+pub struct Connection {
+    send: SendRequest<Bytes>,
+    base: Arc<str>,
+}
+
+/// Opens as many connections as the load wants, spread over its endpoints.
+pub async fn open(load: &Load, count: usize) -> Result<Vec<Connection>> {
+    let mut connections = Vec::with_capacity(count);
+    for endpoint in load.endpoints.iter().cycle().take(count) {
+        let connection = connect(endpoint, load).await;
+        connections.push(connection.with_context(|| format!("connect to {endpoint}"))?);
+    }
+    Ok(connections)
+}
+
+async fn connect(endpoint: &str, load: &Load) -> Result<Connection> {
+    let url = Url::parse(endpoint).context("not a URL such as http://127.0.0.1:2379")?;
+    let (host, port) = match (url.host_str(), url.port_or_known_default()) {
+        (Some(host), Some(port)) => (host, port),
+        _ => bail!("it has no host or no port"),
+    };
+    let tcp = TcpStream::connect((host, port)).await?;
+    tcp.set_nodelay(true)?;
+    let base = format!("{}://{host}:{port}", url.scheme());
+    match url.scheme() {
+        "http" => handshake(tcp, &base).await,
+        "https" => {
+            let name = ServerName::try_from(host.to_owned())?;
+            let connector = TlsConnector::from(Arc::new(tls(load)?));
+            handshake(connector.connect(name, tcp).await?, &base).await
+        }
+        other => bail!("{other} is not http or https"),
+    }
+}
+
+fn tls(load: &Load) -> Result<ClientConfig> {
+    let Some(ca) = &load.cacert else { bail!("https needs --cacert") };
+    let mut roots = RootCertStore::empty();
+    for certificate in
+        CertificateDer::pem_file_iter(ca).with_context(|| ca.display().to_string())?
+    {
+        roots.add(certificate?)?;
+    }
+    let builder = ClientConfig::builder().with_root_certificates(roots);
+    let mut config = match (&load.cert, &load.key) {
+        (Some(cert), Some(key)) => {
+            let chain = CertificateDer::pem_file_iter(cert)?.collect::<Result<_, _>>()?;
+            builder.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key)?)?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(config)
+}
+
+async fn handshake<T>(io: T, base: &str) -> Result<Connection>
+where
+    T: AsyncRead + AsyncWrite + Unpin + 'static,
+{
+    let (send, connection) = h2::client::Builder::new()
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .handshake(io)
+        .await?;
+    // Its end shows in the operations that it takes along.
+    tokio::task::spawn_local(async move { connection.await.ok() });
+    Ok(Connection { send, base: base.into() })
+}
+
+impl Connection {
+    /// One request, one response.
+    pub async fn call<R: Message + Default>(
+        &self,
+        path: &str,
+        request: &impl Message,
+    ) -> Result<R, Failure> {
+        let mut responses = self.start(path, request, true).await?.1;
+        let response = responses.next().await?;
+        let response = response.ok_or_else(|| Failure("the response is missing".into()))?;
+        responses.finish().await?;
+        Ok(response)
+    }
+
+    /// One request, then any number of responses; with `end` false the request
+    /// stream stays open for more.
+    pub async fn start<R: Message + Default>(
+        &self,
+        path: &str,
+        request: &impl Message,
+        end: bool,
+    ) -> Result<(SendStream<Bytes>, Responses<R>), Failure> {
+        let uri: Uri = format!("{}{path}", self.base).parse().expect("made of valid parts");
+        let head = Request::post(uri)
+            .header("content-type", "application/grpc")
+            .header("te", "trailers")
+            .body(())
+            .expect("made of valid parts");
+        let mut send = self.send.clone().ready().await?;
+        let (response, mut requests) = send.send_request(head, false)?;
+        requests.send_data(frame(request), end)?;
+        let response = response.await?;
+        check_status(response.headers())?;
+        Ok((requests, Responses::new(response.into_body())))
+    }
+}
+
+/// The responses of a call, as they come in.
+pub struct Responses<R> {
+    body: RecvStream,
+    buffer: BytesMut,
+    _response: std::marker::PhantomData<R>,
+}
+
+impl<R: Message + Default> Responses<R> {
+    fn new(body: RecvStream) -> Self {
+        Responses { body, buffer: BytesMut::new(), _response: std::marker::PhantomData }
+    }
+
+    /// The next response, or `None` at the end of a call that succeeded.
+    pub async fn next(&mut self) -> Result<Option<R>, Failure> {
+        loop {
+            if let Some(message) = unframe(&mut self.buffer) {
+                let decoded = R::decode(message);
+                return decoded.map(Some).map_err(|error| Failure(format!("response: {error}")));
+            }
+            match self.body.data().await {
+                Some(data) => {
+                    let data = data?;
+                    self.body.flow_control().release_capacity(data.len())?;
+                    self.buffer.extend_from_slice(&data);
+                }
+                None => {
+                    let trailers = self.body.trailers().await?;
+                    check_status(&trailers.unwrap_or_default())?;
+                    return Ok(None);
+                }
+            }
+        }
+    }
+
+    /// Reads to the end, for the status there.
+    async fn finish(&mut self) -> Result<(), Failure> {
+        while self.next().await?.is_some() {}
+        Ok(())
+    }
+}
+
+/// A message with gRPC's five bytes in front.
+pub fn frame(message: &impl Message) -> Bytes {
+    let len = message.encoded_len();
+    let mut frame = BytesMut::with_capacity(5 + len);
+    frame.put_u8(0);
+    frame.put_u32(len as u32);
+    message.encode(&mut frame).expect("there is room");
+    frame.freeze()
+}
+
+/// Takes a whole message off the front, if there is one.
+fn unframe(buffer: &mut BytesMut) -> Option<Bytes> {
+    let header = buffer.first_chunk::<5>()?;
+    let len = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+    if buffer.len() < 5 + len {
+        buffer.reserve(5 + len - buffer.len());
+        return None;
+    }
+    buffer.advance(5);
+    Some(buffer.split_to(len).freeze())
+}
+
+/// An error if the headers or trailers hold a status that is not OK.
+fn check_status(headers: &HeaderMap) -> Result<(), Failure> {
+    match headers.get("grpc-status").map(|status| status.as_bytes()) {
+        None | Some(b"0") => Ok(()),
+        Some(code) => {
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            let message = headers.get("grpc-message").map_or(String::new(), |m| text(m.as_bytes()));
+            Err(Failure(format!("code {}: {message}", text(code))))
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What came of it.
+
+use std::collections::BTreeMap;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::options::Output;
+
+/// A share of failed operations beyond which the run as a whole has failed.
+const TOLERATED_ERRORS: f64 = 0.01;
+
+/// The result of a run. Times are in the unit that the name says.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    pub workload: String,
+    pub endpoints: Vec<String>,
+    pub connections: usize,
+    pub clients: usize,
+    pub key_size: usize,
+    pub val_size: usize,
+    pub key_space_size: u64,
+    /// Operations a second that were asked for; 0 for as many as possible.
+    pub rate: u64,
+    pub ops: u64,
+    pub errors: u64,
+    pub errors_by_kind: BTreeMap<String, u64>,
+    pub seconds: f64,
+    pub ops_per_second: f64,
+    pub latency_micros: Latency,
+    pub client_cpu_micros_per_op: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watch: Option<WatchReport>,
+}
+
+/// Percentiles.
+#[derive(Serialize)]
+pub struct Latency {
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p999: u64,
+    pub max: u64,
+}
+
+/// What the watchers were told.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WatchReport {
+    pub watchers: usize,
+    pub events: u64,
+    pub events_per_second: f64,
+    /// Whether every watcher was told of every write in time.
+    pub complete: bool,
+}
+
+impl From<&Histogram<u64>> for Latency {
+    fn from(histogram: &Histogram<u64>) -> Self {
+        let at = |quantile| histogram.value_at_quantile(quantile);
+        Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: histogram.max() }
+    }
+}
+
+impl Report {
+    /// Whether too much went wrong for the figures to mean what they say.
+    pub fn failed(&self) -> bool {
+        let tried = (self.ops + self.errors).max(1);
+        let incomplete = self.watch.as_ref().is_some_and(|watch| !watch.complete);
+        self.ops == 0 || self.errors as f64 / tried as f64 > TOLERATED_ERRORS || incomplete
+    }
+
+    /// To standard output.
+    pub fn print(&self, output: Output) {
+        match output {
+            Output::Json => {
+                println!("{}", serde_json::to_string_pretty(self).expect("plain data"));
+            }
+            Output::Text => self.print_text(),
+        }
+    }
+
+    fn print_text(&self) {
+        let Latency { p50, p90, p99, p999, max } = self.latency_micros;
+        println!("{:<18} {}", "workload", self.workload);
+        println!("{:<18} {} in {:.2} s", "operations", self.ops, self.seconds);
+        println!("{:<18} {:.0}/s", "rate", self.ops_per_second);
+        println!(
+            "{:<18} p50 {p50} µs, p90 {p90} µs, p99 {p99} µs, p99.9 {p999} µs, max {max} µs",
+            "latency"
+        );
+        println!("{:<18} {:.1} µs an operation", "own CPU", self.client_cpu_micros_per_op);
+        if let Some(watch) = &self.watch {
+            println!(
+                "{:<18} {} to {} watchers, {:.0}/s",
+                "events", watch.events, watch.watchers, watch.events_per_second
+            );
+            if !watch.complete {
+                println!("{:<18} some watchers were not told of every write in time", "");
+            }
+        }
+        println!("{:<18} {}", "errors", self.errors);
+        for (kind, count) in &self.errors_by_kind {
+            println!("{:<18} {count} × {kind}", "");
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Watchers that count and time what they are told.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow};
+use etcdpb::rpc::watch_request::RequestUnion;
+use etcdpb::rpc::{WatchCreateRequest, WatchRequest, WatchResponse};
+
+use crate::connection::{Connection, Failure, frame};
+use crate::worker::{PREFIX, PREFIX_END};
+
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+/// After the last write, events may take this long to come in.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// Watchers of the whole key space.
+pub struct Watchers {
+    events: Rc<RefCell<Vec<u64>>>,
+}
+
+impl Watchers {
+    /// Creates `count` watchers on one stream a connection.
+    pub async fn start(connections: &[Connection], count: usize) -> Result<Watchers> {
+        let events = Rc::new(RefCell::new(vec![0; count]));
+        for (index, connection) in connections.iter().enumerate() {
+            let mine: Vec<usize> = (index..count).step_by(connections.len()).collect();
+            let started = watch(connection.clone(), mine, events.clone()).await;
+            started.map_err(|Failure(reason)| anyhow!("watch: {reason}"))?;
+        }
+        Ok(Watchers { events })
+    }
+
+    /// Events so far, over all watchers.
+    pub fn delivered(&self) -> u64 {
+        self.events.borrow().iter().sum()
+    }
+
+    /// Waits until every watcher has been told of `writes`; says whether all were.
+    pub async fn drain(&self, writes: u64) -> bool {
+        let deadline = Instant::now() + DRAIN;
+        while Instant::now() < deadline {
+            if self.events.borrow().iter().all(|events| *events >= writes) {
+                return true;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        false
+    }
+}
+
+async fn watch(
+    connection: Connection,
+    mine: Vec<usize>,
+    events: Rc<RefCell<Vec<u64>>>,
+) -> Result<(), Failure> {
+    let create = |index: &usize| WatchRequest {
+        request_union: Some(RequestUnion::CreateRequest(WatchCreateRequest {
+            key: PREFIX.into(),
+            range_end: PREFIX_END.into(),
+            watch_id: *index as i64 + 1,
+            ..Default::default()
+        })),
+    };
+    let Some((first, others)) = mine.split_first() else { return Ok(()) };
+    let (mut requests, mut responses) =
+        connection.start::<WatchResponse>(WATCH, &create(first), false).await?;
+    for index in others {
+        requests.send_data(frame(&create(index)), false)?;
+    }
+    for _ in &mine {
+        let created = responses.next().await?.is_some_and(|r| r.created && !r.canceled);
+        if !created {
+            return Err(Failure("the watch was not created".into()));
+        }
+    }
+    tokio::task::spawn_local(async move {
+        // Ends with the connection; what is missing then shows in the count.
+        let _requests = requests;
+        while let Ok(Some(response)) = responses.next().await {
+            events.borrow_mut()[response.watch_id as usize - 1] += response.events.len() as u64;
+        }
+    });
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! What one client does, one operation after the other.
+
+use bytes::Bytes;
+use etcdpb::rpc::compare::{CompareResult, CompareTarget, TargetUnion};
+use etcdpb::rpc::request_op::Request;
+use etcdpb::rpc::{
+    Compare, PutRequest, PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, RequestOp,
+    TxnRequest, TxnResponse,
+};
+use rand::RngExt;
+
+use crate::connection::{Connection, Failure};
+use crate::lease::NodeLease;
+use crate::options::{Load, Workload};
+
+const PUT: &str = "/etcdserverpb.KV/Put";
+const TXN: &str = "/etcdserverpb.KV/Txn";
+const RANGE: &str = "/etcdserverpb.KV/Range";
+const RANGE_STREAM: &str = "/etcdserverpb.KV/RangeStream";
+
+/// All keys of the load begin like this; lease-flood uses Kubernetes' own.
+pub const PREFIX: &[u8] = b"/bench/";
+/// Its end as a range.
+pub const PREFIX_END: &[u8] = b"/bench0";
+
+/// One client.
+pub struct Worker {
+    connection: Connection,
+    keys: Keys,
+    kind: Kind,
+}
+
+enum Kind {
+    Put,
+    TxnPut,
+    Range { page: i64, stream: bool },
+    Mixed { read_percent: u32 },
+    LeaseFlood { leases: Vec<(NodeLease, i64)>, next: usize },
+}
+
+/// The keys and the value of the load.
+#[derive(Clone)]
+pub struct Keys {
+    space: u64,
+    size: usize,
+    value: Bytes,
+}
+
+impl Keys {
+    pub fn new(load: &Load) -> Self {
+        let value = (0..load.val_size).map(|_| rand::random::<u8>()).collect();
+        Keys { space: load.key_space_size, size: load.key_size, value }
+    }
+
+    /// Key number `n`, of the size that was asked for.
+    pub fn key(&self, n: u64) -> Bytes {
+        let digits = self.size.saturating_sub(PREFIX.len());
+        let mut key = PREFIX.to_vec();
+        key.extend_from_slice(format!("{n:0digits$}").as_bytes());
+        key.into()
+    }
+
+    fn random(&self) -> Bytes {
+        self.key(rand::rng().random_range(0..self.space))
+    }
+
+    /// A write of key number `n`.
+    pub fn put(&self, key: Bytes) -> PutRequest {
+        PutRequest { key, value: self.value.clone(), ..Default::default() }
+    }
+}
+
+impl Worker {
+    /// Client number `index` of the workload.
+    pub fn new(workload: &Workload, keys: Keys, connection: Connection, index: u64) -> Self {
+        let kind = match workload {
+            Workload::Put | Workload::Watch { .. } => Kind::Put,
+            Workload::TxnPut => Kind::TxnPut,
+            Workload::Range { page, stream } => Kind::Range { page: *page, stream: *stream },
+            Workload::Mixed { read_percent } => Kind::Mixed { read_percent: *read_percent },
+            Workload::LeaseFlood { leases } => Kind::LeaseFlood {
+                leases: (0..*leases).map(|n| (NodeLease::new(index * leases + n), 0)).collect(),
+                next: 0,
+            },
+        };
+        Worker { connection, keys, kind }
+    }
+
+    /// What has to be there before the first operation.
+    pub async fn prepare(&mut self) -> Result<(), Failure> {
+        if let Kind::LeaseFlood { leases, .. } = &mut self.kind {
+            for (lease, revision) in leases {
+                *revision = replace(&self.connection, lease, 0).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// One operation.
+    pub async fn operate(&mut self) -> Result<(), Failure> {
+        match &mut self.kind {
+            Kind::Put => put(&self.connection, self.keys.put(self.keys.random())).await,
+            Kind::TxnPut => {
+                let put = Request::RequestPut(self.keys.put(self.keys.random()));
+                let success = vec![RequestOp { request: Some(put) }];
+                let request = TxnRequest { success, ..Default::default() };
+                self.connection.call::<TxnResponse>(TXN, &request).await.map(drop)
+            }
+            Kind::Range { page, stream } => {
+                let (page, stream) = (*page, *stream);
+                if stream {
+                    stream_all(&self.connection).await
+                } else {
+                    read_all(&self.connection, page).await
+                }
+            }
+            Kind::Mixed { read_percent } => {
+                let reads = rand::rng().random_range(0..100) < *read_percent;
+                let key = self.keys.random();
+                if reads {
+                    let request = RangeRequest { key, ..Default::default() };
+                    self.connection.call::<RangeResponse>(RANGE, &request).await.map(drop)
+                } else {
+                    put(&self.connection, self.keys.put(key)).await
+                }
+            }
+            Kind::LeaseFlood { leases, next } => {
+                let (lease, revision) = &mut leases[*next];
+                *revision = replace(&self.connection, lease, *revision).await?;
+                *next = (*next + 1) % leases.len();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Writes one key.
+pub async fn put(connection: &Connection, request: PutRequest) -> Result<(), Failure> {
+    connection.call::<PutResponse>(PUT, &request).await.map(drop)
+}
+
+/// Stores the lease, renewed now, over its `revision`, as the API server does:
+/// a comparison, a write, and a read for the case that somebody was faster.
+/// Returns the new revision; a lease that was there already is taken over.
+async fn replace(
+    connection: &Connection,
+    lease: &NodeLease,
+    revision: i64,
+) -> Result<i64, Failure> {
+    let key = Bytes::from(lease.key());
+    let compare = Compare {
+        result: CompareResult::Equal as i32,
+        target: CompareTarget::Mod as i32,
+        key: key.clone(),
+        target_union: Some(TargetUnion::ModRevision(revision)),
+        ..Default::default()
+    };
+    let write =
+        PutRequest { key: key.clone(), value: lease.renewed().into(), ..Default::default() };
+    let read = RangeRequest { key, ..Default::default() };
+    let op = |request| vec![RequestOp { request: Some(request) }];
+    let request = TxnRequest {
+        compare: vec![compare],
+        success: op(Request::RequestPut(write)),
+        failure: op(Request::RequestRange(read)),
+    };
+    let response: TxnResponse = connection.call(TXN, &request).await?;
+    if response.succeeded {
+        return Ok(response.header.map_or(0, |header| header.revision));
+    }
+    let found = response.responses.into_iter().find_map(|op| match op.response {
+        Some(etcdpb::rpc::response_op::Response::ResponseRange(range)) => {
+            range.kvs.first().map(|kv| kv.mod_revision())
+        }
+        _ => None,
+    });
+    match found {
+        Some(found) if revision == 0 => Ok(found),
+        _ => Err(Failure("a lease was changed by somebody else".into())),
+    }
+}
+
+fn everything() -> RangeRequest {
+    RangeRequest { key: PREFIX.into(), range_end: PREFIX_END.into(), ..Default::default() }
+}
+
+async fn read_all(connection: &Connection, page: i64) -> Result<(), Failure> {
+    let mut request = RangeRequest { limit: page, ..everything() };
+    loop {
+        let response: RangeResponse = connection.call(RANGE, &request).await?;
+        let Some(last) = response.kvs.last().filter(|_| response.more) else { return Ok(()) };
+        request.key = [last.key(), &[0]].concat().into();
+        request.revision = response.header.map_or(0, |header| header.revision);
+    }
+}
+
+async fn stream_all(connection: &Connection) -> Result<(), Failure> {
+    let (_, mut responses) =
+        connection.start::<RangeStreamResponse>(RANGE_STREAM, &everything(), true).await?;
+    while responses.next().await?.is_some() {}
+    Ok(())
+}
