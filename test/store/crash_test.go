@@ -2,9 +2,15 @@ package store
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -18,7 +24,8 @@ import (
 func TestKill(t *testing.T) {
 	for _, mode := range []string{"buffered", "fsync"} {
 		t.Run(mode, func(t *testing.T) {
-			s := startMemEtcd(t, "--wal-mode", mode)
+			// Small, so that a kill meets snapshots and removal of the log as well.
+			s := startMemEtcd(t, "--wal-mode", mode, "--snapshot-log-bytes", "100000")
 			w := &writers{acknowledged: make([]int, 16)}
 			rounds := envInt(t, "CRASH_ROUNDS", 15)
 			for round := range rounds {
@@ -29,6 +36,71 @@ func TestKill(t *testing.T) {
 			t.Logf("%d kills, %d writes acknowledged, none lost", rounds, w.total())
 		})
 	}
+}
+
+// TestLogStaysShort writes many times what is kept, and finds it again from a
+// snapshot on "another disk" and a short log.
+func TestLogStaysShort(t *testing.T) {
+	snapshots := filepath.Join(t.TempDir(), "snapshots")
+	s := startMemEtcd(t, "--snapshot-dir", snapshots, "--snapshot-log-bytes", "4000000")
+	a := s.dial()
+	value := string(make([]byte, 100_000))
+	for i := range 400 {
+		revision := mustPut(t, a, fmt.Sprintf("key-%d", i%10), value)
+		if i%50 == 49 {
+			if _, err := a.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: revision - 5}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	grant, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: 7, TTL: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 40 MB were written; what remains is about two rounds of 4 MB.
+	deadline := time.Now().Add(startTimeout)
+	for size(t, filepath.Join(s.args[1], "wal")) > 15_000_000 || size(t, snapshots) == 0 {
+		if time.Now().After(deadline) {
+			t.Fatalf("log %d, snapshots %d bytes", size(t, filepath.Join(s.args[1], "wal")), size(t, snapshots))
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	before := history(t, a, 396, 401)
+	s.kill()
+	s.restart()
+	a = s.dial()
+	if difference := compare(before, nil, history(t, a, 396, 401), nil); difference != "" {
+		t.Fatal(difference)
+	}
+	if left, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: grant.ID}); err != nil || left.TTL < 900 {
+		t.Fatalf("%v %v", left, err)
+	}
+	s.kill()
+	elsewhere := append(slices.Clone(s.args), "--snapshot-dir", t.TempDir(), "--log-level", "error")
+	output, err := exec.Command(s.cmd.Path, elsewhere...).CombinedOutput()
+	if err == nil || !strings.Contains(string(output), "is --snapshot-dir the one of before?") {
+		t.Fatalf("%v: %s", err, output)
+	}
+}
+
+// size is the bytes of all files in a directory.
+func size(t *testing.T, dir string) (sum int64) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(_ string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if errors.Is(err, os.ErrNotExist) {
+			return nil // removed while we looked
+		}
+		sum += info.Size()
+		return err
+	})
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return sum
 }
 
 // TestKillMemoryOnly shows that mode none keeps nothing, as it says.

@@ -50,6 +50,15 @@ pub struct Config {
     #[arg(long, env = "ETCD_WAL_FLUSH_INTERVAL", default_value = "100ms", value_name = "DURATION", value_parser = duration)]
     pub wal_flush_interval: Duration,
 
+    /// Where snapshots of the state lie, perhaps on another disk [default: DATA_DIR/snap]
+    #[arg(long, env = "ETCD_SNAPSHOT_DIR", value_name = "DIR")]
+    pub snapshot_dir: Option<PathBuf>,
+
+    /// Growth of the log after which a snapshot is taken and the log before it
+    /// removed; a larger state waits for as much as the last snapshot had.
+    #[arg(long, env = "ETCD_SNAPSHOT_LOG_BYTES", default_value_t = 256 << 20, value_name = "BYTES")]
+    pub snapshot_log_bytes: u64,
+
     /// URLs to listen on for clients: http, https, unix or unixs, comma-separated.
     #[arg(
         long,
@@ -253,6 +262,9 @@ impl Config {
         if self.wal_mode == WalMode::None && self.data_dir.is_some() {
             return Err("--wal-mode none keeps nothing, so it takes no --data-dir".into());
         }
+        if self.wal_mode == WalMode::None && self.snapshot_dir.is_some() {
+            return Err("--wal-mode none keeps nothing, so it takes no --snapshot-dir".into());
+        }
         if self.max_txn_ops == 0 || self.max_request_bytes == 0 {
             return Err("--max-txn-ops and --max-request-bytes must be at least 1".into());
         }
@@ -312,6 +324,8 @@ impl Config {
                 WalMode::Fsync => pipeline::WalMode::Fsync,
             },
             flush_interval: self.wal_flush_interval,
+            snapshot_dir: self.snapshot_dir.clone(),
+            snapshot_log_bytes: self.snapshot_log_bytes,
             ..pipeline::Options::default()
         }
     }

@@ -16,6 +16,8 @@
 //! | 3 | lease granted | id, TTL in seconds |
 //! | 4 | lease revoked | id |
 //! | 5 | compacted | revision |
+//! | 6 | base | as put: a pair that stands at the start of a snapshot's history |
+//! | 7 | revision | the store's revision |
 
 use etcdpb::{Key, Record};
 use prost::bytes::{Buf, BufMut};
@@ -43,6 +45,11 @@ pub enum Effect {
         /// The first revision that can still be read.
         revision: i64,
     },
+    /// In a snapshot: a pair as it was before the history that follows. Comes
+    /// in the order of keys, and is no event.
+    Base(Record),
+    /// In a snapshot: the store's revision, be it that of the last event or not.
+    Revision(i64),
 }
 
 /// The effects of a run of commands, in order.
@@ -67,6 +74,8 @@ const DELETE: u8 = 2;
 const LEASE_GRANTED: u8 = 3;
 const LEASE_REVOKED: u8 = 4;
 const COMPACTED: u8 = 5;
+const BASE: u8 = 6;
+const REVISION: u8 = 7;
 
 impl Effect {
     /// Appends the effect to `buf`.
@@ -77,14 +86,11 @@ impl Effect {
                 put_number(record.mod_revision(), buf);
                 put_bytes(record.key().as_bytes(), buf);
             }
-            Effect::Write(record) => {
-                buf.put_u8(PUT);
-                put_number(record.mod_revision(), buf);
-                put_number(record.create_revision(), buf);
-                put_number(record.version(), buf);
-                put_number(record.lease(), buf);
-                put_bytes(record.key().as_bytes(), buf);
-                put_bytes(record.value(), buf);
+            Effect::Write(record) => put_pair(PUT, record, buf),
+            Effect::Base(record) => put_pair(BASE, record, buf),
+            Effect::Revision(revision) => {
+                buf.put_u8(REVISION);
+                put_number(*revision, buf);
             }
             Effect::LeaseGranted { id, ttl_seconds } => {
                 buf.put_u8(LEASE_GRANTED);
@@ -108,7 +114,9 @@ impl Effect {
             return Err(DecodeEffectError::Malformed);
         }
         match buf.get_u8() {
-            PUT => decode_put(buf),
+            PUT => pair(buf).map(Effect::Write),
+            BASE => pair(buf).map(Effect::Base),
+            REVISION => number(buf).map(Effect::Revision),
             DELETE => {
                 let revision = number(buf)?;
                 let key = Key::new(bytes(buf)?);
@@ -124,7 +132,17 @@ impl Effect {
     }
 }
 
-fn decode_put(buf: &mut &[u8]) -> Result<Effect, DecodeEffectError> {
+fn put_pair(tag: u8, record: &Record, buf: &mut Vec<u8>) {
+    buf.put_u8(tag);
+    put_number(record.mod_revision(), buf);
+    put_number(record.create_revision(), buf);
+    put_number(record.version(), buf);
+    put_number(record.lease(), buf);
+    put_bytes(record.key().as_bytes(), buf);
+    put_bytes(record.value(), buf);
+}
+
+fn pair(buf: &mut &[u8]) -> Result<Record, DecodeEffectError> {
     let mod_revision = number(buf)?;
     let create_revision = number(buf)?;
     let version = number(buf)?;
@@ -134,7 +152,7 @@ fn decode_put(buf: &mut &[u8]) -> Result<Effect, DecodeEffectError> {
     if version < 1 || create_revision < 1 || create_revision > mod_revision {
         return Err(DecodeEffectError::Impossible);
     }
-    Ok(Effect::Write(Record::put(key, value, create_revision, mod_revision, version, lease)))
+    Ok(Record::put(key, value, create_revision, mod_revision, version, lease))
 }
 
 fn put_number(number: i64, buf: &mut Vec<u8>) {
@@ -169,11 +187,16 @@ mod tests {
     #[test]
     fn format_is_fixed() {
         let put = Record::put(Key::new(b"k"), b"vv", 2, 300, 5, -1);
-        let cases: [(Effect, &[u8]); 5] = [
+        let cases: [(Effect, &[u8]); 7] = [
             (
-                Effect::Write(put),
+                Effect::Write(put.clone()),
                 b"\x01\xac\x02\x02\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01k\x02vv",
             ),
+            (
+                Effect::Base(put),
+                b"\x06\xac\x02\x02\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01k\x02vv",
+            ),
+            (Effect::Revision(301), b"\x07\xad\x02"),
             (Effect::Write(Record::tombstone(Key::new(b"k"), 301)), b"\x02\xad\x02\x01k"),
             (Effect::LeaseGranted { id: 7, ttl_seconds: 60 }, b"\x03\x07\x3c"),
             (Effect::LeaseRevoked { id: 7 }, b"\x04\x07"),

@@ -119,6 +119,8 @@ impl Store {
             Effect::LeaseGranted { id, ttl_seconds } => self.leases.insert(id, ttl_seconds),
             Effect::LeaseRevoked { id } => self.leases.remove(id),
             Effect::Compacted { revision } => self.compacted = self.compacted.max(revision),
+            Effect::Base(record) => self.install_quietly(record),
+            Effect::Revision(revision) => self.revision = self.revision.max(revision),
         }
         Ok(())
     }
@@ -127,11 +129,17 @@ impl Store {
     /// the event, the lease's key set, the sizes.
     pub(crate) fn install(&mut self, record: Record) {
         let entry = self.index.get(record.key().as_bytes());
-        let latest = entry.map(|e| e.latest()).filter(|r| !r.is_tombstone());
         // A watcher compares with the state before the revision, even when the
         // revision changes the key twice.
         let previous = entry.and_then(|e| e.live_at(record.mod_revision() - 1)).cloned();
+        self.history.push(Event { record: record.clone(), previous });
+        self.install_quietly(record);
+    }
 
+    /// As [`Store::install`], but nobody is told.
+    fn install_quietly(&mut self, record: Record) {
+        let entry = self.index.get(record.key().as_bytes());
+        let latest = entry.map(|e| e.latest()).filter(|r| !r.is_tombstone());
         self.leases.reattach(latest, &record);
         if let Some(latest) = latest {
             self.stats.live_keys -= 1;
@@ -142,7 +150,6 @@ impl Store {
             self.stats.live_bytes += cost_bytes(&record);
         }
         self.stats.total_bytes += cost_bytes(&record);
-        self.history.push(Event { record: record.clone(), previous });
         self.index.push(record);
     }
 

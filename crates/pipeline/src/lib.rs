@@ -31,6 +31,7 @@ mod options;
 mod pipeline;
 mod read;
 mod recovery;
+mod snapshotter;
 mod worker;
 
 pub use error::{Error, OpenError};

@@ -23,6 +23,11 @@ pub struct Options {
     pub wal_mode: WalMode,
     /// With [`WalMode::Buffered`], how often the log is flushed to the disk.
     pub flush_interval: Duration,
+    /// Where snapshots lie; in the data directory if nothing is said.
+    pub snapshot_dir: Option<PathBuf>,
+    /// A snapshot is taken, and the log before it removed, when the log has grown
+    /// by this many bytes, or by the size of the last snapshot if that is more.
+    pub snapshot_log_bytes: u64,
     /// Commands that may wait; one more is refused.
     pub queue_commands: usize,
     /// Bytes of requests that may wait; beyond them commands are refused.
@@ -33,12 +38,23 @@ pub struct Options {
     pub min_lease_ttl_seconds: i64,
 }
 
+impl Options {
+    /// A few segments make the log between two snapshots, so that removing what
+    /// is covered leaves little behind.
+    pub(crate) fn log(&self) -> wal::Options {
+        let default = wal::Options::default().segment_bytes;
+        wal::Options { segment_bytes: (self.snapshot_log_bytes / 4).clamp(1 << 20, default) }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Options {
             data_dir: PathBuf::from("default.etcd"),
             wal_mode: WalMode::Buffered,
             flush_interval: Duration::from_millis(100),
+            snapshot_dir: None,
+            snapshot_log_bytes: 256 << 20,
             queue_commands: 65_536,
             queue_bytes: 256 << 20,
             queue_events: watch::QUEUE_EVENTS,

@@ -1,7 +1,7 @@
 //! The handle to the store: submit commands, read, watch.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -14,7 +14,9 @@ use wal::{DataDir, Identity};
 use watch::{Hub, Stream};
 
 use crate::lessor::Lessor;
-use crate::worker::{Flusher, Message, Submission, Worker};
+use crate::recovery::Recovery;
+use crate::snapshotter::snapshotter;
+use crate::worker::{Disk, Flusher, Message, Submission, Worker};
 use crate::{Error, OpenError, Options, WalMode, recovery};
 
 /// A running store. Dropping it, or [`Pipeline::shutdown`], ends it cleanly:
@@ -42,9 +44,11 @@ pub(crate) struct Shared {
     /// Bytes of requests in the queue.
     pub(crate) queued_bytes: AtomicUsize,
     /// Set when the disk was full at the last attempt.
-    pub(crate) no_space: std::sync::atomic::AtomicBool,
+    pub(crate) no_space: AtomicBool,
     /// Why the log failed; once set, nothing is written any more.
     pub(crate) failure: OnceLock<Arc<str>>,
+    /// Set when the store is asked to end, for those who need not finish.
+    pub(crate) stopping: AtomicBool,
 }
 
 /// How the store is.
@@ -72,24 +76,39 @@ impl Pipeline {
     /// Opens the store, recovers what its log holds, and starts its threads.
     /// `fresh` is the identity of a store that has none yet.
     pub fn open(options: &Options, fresh: Identity) -> Result<Pipeline, OpenError> {
-        let (dir, store, log) = match options.wal_mode {
-            WalMode::None => (None, Store::default(), None),
+        let (dir, recovery) = match options.wal_mode {
+            WalMode::None => (None, None),
             WalMode::Buffered | WalMode::Fsync => {
                 let dir = DataDir::open(&options.data_dir, fresh)?;
-                let (store, log) = recovery::recover(&dir)?;
-                (Some(dir), store, Some(log))
+                let recovery = recovery::recover(&dir, options)?;
+                (Some(dir), Some(recovery))
             }
         };
         let identity = dir.as_ref().map_or(fresh, DataDir::identity);
+        let (store, files) = match recovery {
+            None => (Store::default(), None),
+            Some(Recovery { store, log, snapshots }) => (store, Some((log, snapshots))),
+        };
         let shared = Arc::new(Shared::new(store, options));
         let (commands, queue) = bounded(options.queue_commands);
         let mut threads = Vec::new();
-        if let (WalMode::Buffered, Some(log)) = (options.wal_mode, &log) {
-            let flusher = Flusher::new(log.syncer(), options.flush_interval, shared.clone());
-            threads.push(spawn("flusher", move || flusher.run())?);
-        }
-        let sync = options.wal_mode == WalMode::Fsync;
-        let worker = Worker::new(shared.clone(), queue, log, dir, sync);
+        let disk = match files {
+            None => None,
+            Some((log, snapshots)) => {
+                if options.wal_mode == WalMode::Buffered {
+                    let flusher =
+                        Flusher::new(log.syncer(), options.flush_interval, shared.clone());
+                    threads.push(spawn("flusher", move || flusher.run())?);
+                }
+                let bytes = options.snapshot_log_bytes;
+                let (trigger, snapshotter) =
+                    snapshotter(shared.clone(), snapshots, log.trimmer(), bytes);
+                threads.push(spawn("snapshotter", move || snapshotter.run())?);
+                let sync = options.wal_mode == WalMode::Fsync;
+                Some(Disk { log, sync, trigger, _dir: dir })
+            }
+        };
+        let worker = Worker::new(shared.clone(), queue, disk);
         threads.push(spawn("pipeline", move || worker.run())?);
         Ok(Pipeline {
             shared,
@@ -193,12 +212,13 @@ impl Pipeline {
     /// Ends the store: what is queued is done, then the log is synced. Later
     /// commands are refused; reads are still answered.
     pub fn shutdown(&self) {
+        self.shared.stopping.store(true, Ordering::Relaxed);
         let mut threads = self.threads.lock();
         if !threads.is_empty() {
             // The worker may have ended by itself; then there is nothing to tell.
             let _ = self.commands.send(Message::Stop);
         }
-        // The worker goes first: it lets the flusher go when it is done.
+        // The worker goes first: it lets the others go when it is done.
         for thread in threads.drain(..).rev() {
             let _ = thread.join();
         }
@@ -232,6 +252,7 @@ impl Shared {
             queued_bytes: AtomicUsize::new(0),
             no_space: false.into(),
             failure: OnceLock::new(),
+            stopping: AtomicBool::new(false),
         }
     }
 

@@ -36,7 +36,7 @@ pub struct Pin {
 
 impl Pin {
     /// Call it with the store locked, so that nothing is collected in between.
-    fn new(shared: &Arc<Shared>, revision: i64) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>, revision: i64) -> Self {
         *shared.pins.lock().entry(revision).or_default() += 1;
         Pin { shared: shared.clone(), revision }
     }

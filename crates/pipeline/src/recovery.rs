@@ -1,28 +1,39 @@
-//! From the log to the state, at the start.
+//! From snapshot and log to the state, at the start.
 
 use std::time::{Duration, Instant};
 
 use mvcc::{Effect, Effects, Store};
-use wal::{DataDir, Log, OsMedium};
+use wal::{DataDir, Log, OsMedium, Snapshots};
 
-use crate::OpenError;
+use crate::{OpenError, Options};
 
 /// How often a long recovery says how far it is.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Records between two looks at the clock and the garbage.
 const RECORDS_A_STEP: u64 = 4096;
 
-/// Reads the log in `dir` and rebuilds the state from it.
-pub(crate) fn recover(dir: &DataDir) -> Result<(Store, Log), OpenError> {
+/// What the files of a store held.
+pub(crate) struct Recovery {
+    pub(crate) store: Store,
+    pub(crate) log: Log,
+    pub(crate) snapshots: Snapshots,
+}
+
+/// Reads the newest snapshot and the log behind it, and rebuilds the state.
+pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, OpenError> {
+    let mut replay = Replay::new();
+    let snapshot_dir = options.snapshot_dir.clone().unwrap_or_else(|| dir.snap());
+    let snapshots = Snapshots::open(snapshot_dir)?;
+    let covered = snapshots.load(|chunk| replay.record(chunk))?;
+
     let path = dir.wal();
     let medium = OsMedium::new(path.clone()).map_err(|source| wal::Error::Io {
         action: "open",
         path,
         source,
     })?;
-    let mut replay = Replay::new();
     let (log, recovered) =
-        Log::open(medium, wal::Options::default(), |payload| replay.record(payload))?;
+        Log::open(medium, options.log(), covered, |payload| replay.record(payload))?;
     if let Some(cut) = &recovered.cut {
         tracing::warn!(
             file = %cut.file.display(),
@@ -32,13 +43,14 @@ pub(crate) fn recover(dir: &DataDir) -> Result<(Store, Log), OpenError> {
     }
     let store = replay.finish();
     tracing::info!(
+        snapshot = covered,
         records = recovered.records,
         bytes = recovered.payload_bytes,
         revision = store.revision(),
         keys = store.stats().live_keys,
-        "recovered from the log"
+        "recovered"
     );
-    Ok((store, log))
+    Ok(Recovery { store, log, snapshots })
 }
 
 struct Replay {

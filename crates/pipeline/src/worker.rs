@@ -10,6 +10,7 @@ use mvcc::{Command, Effects, Event, Reply};
 use wal::{DataDir, Log, Syncer};
 
 use crate::pipeline::Shared;
+use crate::snapshotter::Trigger;
 use crate::{Error, recovery};
 
 /// Commands of one batch, at most. The store is locked for readers while a
@@ -45,36 +46,27 @@ pub(crate) enum Message {
 pub(crate) struct Worker {
     shared: Arc<Shared>,
     queue: Receiver<Message>,
-    log: Option<Log>,
-    /// Held so that nobody else takes the directory.
-    _dir: Option<DataDir>,
-    /// Whether each batch is synced before it is acknowledged.
-    sync: bool,
+    disk: Option<Disk>,
     collecting: bool,
     stopping: bool,
     payload: Vec<u8>,
 }
 
+/// Where effects are kept.
+pub(crate) struct Disk {
+    pub(crate) log: Log,
+    /// Whether each batch is synced before it is acknowledged.
+    pub(crate) sync: bool,
+    pub(crate) trigger: Trigger,
+    /// Held so that nobody else takes the directory.
+    pub(crate) _dir: Option<DataDir>,
+}
+
 type Replies = Vec<Result<Reply, Error>>;
 
 impl Worker {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        queue: Receiver<Message>,
-        log: Option<Log>,
-        dir: Option<DataDir>,
-        sync: bool,
-    ) -> Self {
-        Worker {
-            shared,
-            queue,
-            log,
-            _dir: dir,
-            sync,
-            collecting: false,
-            stopping: false,
-            payload: Vec::new(),
-        }
+    pub(crate) fn new(shared: Arc<Shared>, queue: Receiver<Message>, disk: Option<Disk>) -> Self {
+        Worker { shared, queue, disk, collecting: false, stopping: false, payload: Vec::new() }
     }
 
     /// Works until it is told to stop and the queue is empty.
@@ -88,8 +80,8 @@ impl Worker {
             }
             self.collect();
         }
-        if let Some(log) = &mut self.log
-            && let Err(error) = log.sync()
+        if let Some(disk) = &mut self.disk
+            && let Err(error) = disk.log.sync()
         {
             self.shared.fail(&error);
         }
@@ -146,7 +138,7 @@ impl Worker {
         if let Some(reason) = self.shared.failure.get() {
             return Err(Error::LogFailed(reason.clone()));
         }
-        let Some(log) = &mut self.log else { return Ok(()) };
+        let Some(Disk { log, .. }) = &mut self.disk else { return Ok(()) };
         // A deletion by span is small to ask for and may be large to write; in
         // the rare case that this is too little, appending makes room itself.
         let bytes: usize = batch.iter().map(|s| 2 * s.bytes + EFFECT_BYTES).sum();
@@ -186,14 +178,18 @@ impl Worker {
     }
 
     fn persist(&mut self, effects: &Effects) -> Result<(), wal::Error> {
-        let Some(log) = &mut self.log else { return Ok(()) };
+        let Some(Disk { log, sync, trigger, .. }) = &mut self.disk else { return Ok(()) };
         if effects.is_empty() {
             return Ok(());
         }
         recovery::encode(effects, &mut self.payload);
         log.append(&self.payload)?;
+        if *sync {
+            log.sync()?;
+        }
+        trigger.grown(&self.shared, self.payload.len(), log.last());
         self.payload.shrink_to(BATCH_BYTES);
-        if self.sync { log.sync() } else { Ok(()) }
+        Ok(())
     }
 
     /// Starts and stops the clocks of leases that came and went.

@@ -3,7 +3,8 @@
 //! ```text
 //! LOCK        held (flock) by the process that works here
 //! IDENTITY    format, cluster and member ID, as text
-//! wal/        segments
+//! wal/        segments of the log
+//! snap/       snapshots, unless they are to lie elsewhere
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -60,6 +61,11 @@ impl DataDir {
     /// The IDs that belong to the directory.
     pub fn identity(&self) -> Identity {
         self.identity
+    }
+
+    /// Where snapshots lie if nothing else is said.
+    pub fn snap(&self) -> PathBuf {
+        self.path.join("snap")
     }
 
     /// Where the log's segments lie.

@@ -39,6 +39,18 @@ pub enum Error {
         /// What does not fit.
         reason: String,
     },
+    /// The log begins behind what the newest snapshot covers.
+    #[error(
+        "the log in {path} begins with record {first}, and no snapshot covers more than record {covered}: is --snapshot-dir the one of before?"
+    )]
+    Gap {
+        /// The directory of the log.
+        path: PathBuf,
+        /// The first record that is there.
+        first: u64,
+        /// The last record that a snapshot covers; 0 without a snapshot.
+        covered: u64,
+    },
     /// The files were written by a newer version.
     #[error(
         "{path} has format {found}, this version reads up to format {supported}: use a newer mem_etcd"

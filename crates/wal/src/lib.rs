@@ -16,8 +16,11 @@
 //!
 //! `docs/store-format.md` draws the files byte by byte.
 //!
+//! A [`Snapshots`] directory holds the state at some record; the log before it is
+//! then trimmed away.
+//!
 //! # Missing
-//! Snapshots and with them the removal of old segments; a repair command.
+//! A repair command.
 
 mod data_dir;
 mod error;
@@ -25,9 +28,11 @@ mod log;
 mod medium;
 mod recovery;
 mod segment;
+mod snapshot;
 
 pub use data_dir::{DataDir, Identity};
 pub use error::Error;
-pub use log::{Log, Options, Syncer};
+pub use log::{Log, Options, Syncer, Trimmer};
 pub use medium::{LogFile, Medium, OsMedium};
 pub use recovery::{Cut, Recovered};
+pub use snapshot::{SnapshotWriter, Snapshots};

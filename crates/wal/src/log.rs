@@ -26,7 +26,7 @@ impl Default for Options {
 /// A log that is open for appending. Dropping it loses nothing that was
 /// appended, unless the machine stops before a sync.
 pub struct Log {
-    medium: Box<dyn Medium>,
+    medium: Arc<dyn Medium>,
     options: Options,
     current: Option<Segment>,
     /// Sequence of the next record; the first is 1.
@@ -59,12 +59,14 @@ struct Shared {
 impl Log {
     /// Opens the log on `medium`, hands each payload in it to `visit`, in order,
     /// and is then ready to append. An error of `visit` is reported as damage.
+    /// Records up to `covered`, which a snapshot holds, are passed over.
     pub fn open(
         medium: impl Medium,
         options: Options,
+        covered: u64,
         mut visit: impl FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(Log, Recovered), Error> {
-        let (recovered, end) = recovery::recover(&medium, &mut visit)?;
+        let (recovered, end) = recovery::recover(&medium, covered, &mut visit)?;
         let shared = Arc::new(Shared {
             directory: medium.path().to_owned(),
             written: AtomicU64::new(end.next - 1),
@@ -76,7 +78,7 @@ impl Log {
         if let Some(segment) = &current {
             shared.dirty.lock().expect("not poisoned").push(segment.file.clone());
         }
-        let medium = Box::new(medium);
+        let medium = Arc::new(medium);
         let mut log = Log { medium, options, current, next: end.next, buffer: Vec::new(), shared };
         log.sync()?;
         Ok((log, recovered))
@@ -106,7 +108,7 @@ impl Log {
         })?;
         self.shared.dirty.lock().expect("not poisoned").push(file.clone());
         self.current = Some(Segment { first, file, position: 0, size });
-        self.write(&segment::encode_header(first))
+        self.write(&segment::encode_header(segment::SEGMENT, first))
     }
 
     /// Appends one record. When this returns it survives the end of the
@@ -147,6 +149,16 @@ impl Log {
         self.shared.sync()
     }
 
+    /// Sequence of the last record; 0 if there was none ever.
+    pub fn last(&self) -> u64 {
+        self.next - 1
+    }
+
+    /// A handle that removes old segments from another thread.
+    pub fn trimmer(&self) -> Trimmer {
+        Trimmer(self.medium.clone())
+    }
+
     /// A handle that syncs from another thread while this one appends.
     pub fn syncer(&self) -> Syncer {
         Syncer(self.shared.clone())
@@ -157,6 +169,23 @@ impl Log {
             true => Err(Error::Poisoned),
             false => Ok(()),
         }
+    }
+}
+
+/// Removes what a [`Log`] no longer needs.
+pub struct Trimmer(Arc<dyn Medium>);
+
+impl Trimmer {
+    /// Removes the segments whose records are all covered, oldest first. Call it
+    /// when what covers them is durable.
+    pub fn trim(&self, covered: u64) -> Result<(), Error> {
+        let medium = &*self.0;
+        let segments = recovery::list(medium)?;
+        for &first in &segments[..recovery::obsolete(&segments, covered)] {
+            let name = segment::file_name(first);
+            medium.remove(&name).map_err(Error::io("remove", medium.path().join(name)))?;
+        }
+        Ok(())
     }
 }
 
@@ -195,8 +224,8 @@ impl Shared {
         }
         let mut dirty = self.dirty.lock().expect("not poisoned");
         // The newest is still being written to; the ones before it are finished.
-        let finished = files.len().saturating_sub(1);
-        dirty.drain(..finished);
+        let finished = &files[..files.len().saturating_sub(1)];
+        dirty.retain(|file| !finished.iter().any(|done| Arc::ptr_eq(done, file)));
         drop(dirty);
         self.durable.fetch_max(written, Ordering::AcqRel);
         Ok(())

@@ -40,15 +40,28 @@ pub(crate) struct End {
     pub(crate) tail: Option<Segment>,
 }
 
-/// Hands each record's sequence and payload to `visit`, in order, and cuts off
-/// an unfinished end. An error of `visit` is reported as damage at that record.
+/// Hands the payload of each record behind `covered` to `visit`, in order, and
+/// cuts off an unfinished end. An error of `visit` is reported as damage at that
+/// record.
 pub(crate) fn recover(
     medium: &dyn Medium,
+    covered: u64,
     visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<(Recovered, End), Error> {
-    let segments = list(medium)?;
+    let mut segments = list(medium)?;
+    // Segments whose records are all covered need not even be intact.
+    segments.drain(..obsolete(&segments, covered));
+    if let Some(first) = segments.first().filter(|first| **first > covered + 1) {
+        return Err(Error::Gap { path: medium.path().to_owned(), first: *first, covered });
+    }
     let mut recovered = Recovered::default();
-    let mut end = End { next: 1, tail: None };
+    let next = segments.first().map_or(covered + 1, |first| (*first).min(covered + 1));
+    let mut end = End { next, tail: None };
+    let mut visit_new = |sequence: u64, payload: &[u8]| match sequence > covered {
+        true => visit(payload),
+        false => Ok(()),
+    };
+    let visit: Visit<'_> = &mut visit_new;
     for (position, &first) in segments.iter().enumerate() {
         let name = segment::file_name(first);
         let path = medium.path().join(&name);
@@ -71,10 +84,11 @@ pub(crate) fn recover(
                 )?;
                 drop_from(medium, &segments[position..])?;
                 recovered.cut = Some(Cut { file: path, offset: 0 });
-                return Ok((recovered, end));
+                break;
             }
         };
-        let offset = read_records(&content, offset, &path, &mut end.next, &mut recovered, visit)?;
+        let offset =
+            read_records(&content, offset, &path, &mut end.next, &mut recovered, &mut *visit)?;
         let (position, size) = (offset as u64, content.len() as u64);
         end.tail = Some(Segment { first, file: file.clone(), position, size });
         let clean = content[offset..].iter().all(|byte| *byte == 0);
@@ -85,14 +99,28 @@ pub(crate) fn recover(
             file.sync().map_err(Error::io("sync", &path))?;
             drop_from(medium, rest)?;
             recovered.cut = Some(Cut { file: path, offset: offset as u64 });
-            return Ok((recovered, end));
+            break;
         }
+    }
+    if end.next <= covered {
+        // The log ends before what is covered: the machine lost its tail. What
+        // is left of it says nothing new, and must not leave a gap behind it.
+        drop_from(medium, &list(medium)?)?;
+        end = End { next: covered + 1, tail: None };
     }
     Ok((recovered, end))
 }
 
+/// Takes the sequence and the payload of a record.
+type Visit<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), String>;
+
+/// How many of the `segments` hold nothing behind `covered`.
+pub(crate) fn obsolete(segments: &[u64], covered: u64) -> usize {
+    segments.iter().skip(1).take_while(|next| **next <= covered + 1).count()
+}
+
 /// First sequences of the segments, in order.
-fn list(medium: &dyn Medium) -> Result<Vec<u64>, Error> {
+pub(crate) fn list(medium: &dyn Medium) -> Result<Vec<u64>, Error> {
     let names = medium.list().map_err(Error::io("list", medium.path()))?;
     let mut segments: Vec<u64> =
         names.iter().filter_map(|name| segment::parse_file_name(name)).collect();
@@ -102,7 +130,7 @@ fn list(medium: &dyn Medium) -> Result<Vec<u64>, Error> {
 
 /// Whether the segment begins with the record that is due.
 fn check_header(content: &[u8], named: u64, next: u64, path: &Path) -> Result<bool, Error> {
-    match segment::decode_header(content) {
+    match segment::decode_header(segment::SEGMENT, content) {
         Header::Newer { format } => Err(Error::NewerFormat {
             path: path.to_owned(),
             found: format.into(),
@@ -120,13 +148,13 @@ fn read_records(
     path: &Path,
     next: &mut u64,
     recovered: &mut Recovered,
-    visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+    visit: Visit<'_>,
 ) -> Result<usize, Error> {
     while let Some(record) = segment::decode_record(&content[offset..]) {
         if record.sequence != *next {
             break;
         }
-        visit(record.payload).map_err(|reason| Error::Corrupt {
+        visit(record.sequence, record.payload).map_err(|reason| Error::Corrupt {
             file: path.to_owned(),
             offset: offset as u64,
             reason,

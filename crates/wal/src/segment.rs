@@ -15,7 +15,10 @@ use crc32c::{crc32c, crc32c_append};
 pub(crate) const FORMAT: u16 = 1;
 pub(crate) const HEADER_BYTES: usize = 20;
 pub(crate) const RECORD_HEADER_BYTES: usize = 24;
-const MAGIC: &[u8; 6] = b"K1MWAL";
+/// What a file of each kind begins with.
+pub(crate) type Magic = [u8; 6];
+pub(crate) const SEGMENT: Magic = *b"K1MWAL";
+pub(crate) const SNAPSHOT: Magic = *b"K1MSNP";
 const EXTENSION: &str = ".wal";
 
 /// File name of the segment that begins with `first`.
@@ -29,9 +32,9 @@ pub(crate) fn parse_file_name(name: &str) -> Option<u64> {
     (digits.len() == 20).then(|| digits.parse().ok()).flatten()
 }
 
-pub(crate) fn encode_header(first: u64) -> [u8; HEADER_BYTES] {
+pub(crate) fn encode_header(magic: Magic, first: u64) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
-    header[..6].copy_from_slice(MAGIC);
+    header[..6].copy_from_slice(&magic);
     header[6..8].copy_from_slice(&FORMAT.to_le_bytes());
     header[8..16].copy_from_slice(&first.to_le_bytes());
     let crc = crc32c(&header[..16]);
@@ -53,14 +56,14 @@ pub(crate) enum Header {
     Damaged,
 }
 
-pub(crate) fn decode_header(content: &[u8]) -> Header {
+pub(crate) fn decode_header(magic: Magic, content: &[u8]) -> Header {
     let Some(header) = content.first_chunk::<HEADER_BYTES>() else { return Header::Damaged };
     let format = u16::from_le_bytes([header[6], header[7]]);
-    if &header[..6] == MAGIC && format > FORMAT {
+    if header[..6] == magic && format > FORMAT {
         return Header::Newer { format };
     }
     let first = u64_at(header, 8);
-    if encode_header(first) == *header { Header::Valid { first } } else { Header::Damaged }
+    if encode_header(magic, first) == *header { Header::Valid { first } } else { Header::Damaged }
 }
 
 /// Appends a record to `buf`.
@@ -111,13 +114,13 @@ mod tests {
     /// The bytes of format 1. They never change: logs in the field hold them.
     #[test]
     fn format_is_fixed() {
-        let mut segment = encode_header(7).to_vec();
+        let mut segment = encode_header(SEGMENT, 7).to_vec();
         encode_record(7, 6, b"payload", &mut segment);
         let expected = "4b314d57414c0100 0700000000000000 97dd88dd \
                         5588312e 07000000 0700000000000000 0600000000000000 7061796c6f6164";
         let hex: String = segment.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, expected.replace(' ', ""));
-        assert_eq!(decode_header(&segment), Header::Valid { first: 7 });
+        assert_eq!(decode_header(SEGMENT, &segment), Header::Valid { first: 7 });
         let record = decode_record(&segment[HEADER_BYTES..]).unwrap();
         assert_eq!(record, Record { sequence: 7, durable: 6, payload: b"payload" });
     }
@@ -135,12 +138,12 @@ mod tests {
 
     #[test]
     fn a_newer_format_is_told_from_damage() {
-        let mut header = encode_header(1);
+        let mut header = encode_header(SEGMENT, 1);
         header[6] = 2;
-        assert_eq!(decode_header(&header), Header::Newer { format: 2 });
+        assert_eq!(decode_header(SEGMENT, &header), Header::Newer { format: 2 });
         header[0] = b'X';
-        assert_eq!(decode_header(&header), Header::Damaged);
-        assert_eq!(decode_header(&[]), Header::Damaged);
+        assert_eq!(decode_header(SEGMENT, &header), Header::Damaged);
+        assert_eq!(decode_header(SEGMENT, &[]), Header::Damaged);
     }
 
     #[test]

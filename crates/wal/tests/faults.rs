@@ -132,8 +132,12 @@ fn options() -> Options {
 }
 
 fn open(disk: &Disk) -> Result<(Log, Vec<Vec<u8>>, wal::Recovered), Error> {
+    open_behind(disk, 0)
+}
+
+fn open_behind(disk: &Disk, covered: u64) -> Result<(Log, Vec<Vec<u8>>, wal::Recovered), Error> {
     let mut payloads = Vec::new();
-    let (log, recovered) = Log::open(disk.clone(), options(), |payload| {
+    let (log, recovered) = Log::open(disk.clone(), options(), covered, |payload| {
         payloads.push(payload.to_vec());
         Ok(())
     })?;
@@ -149,6 +153,8 @@ fn append(log: &mut Log, payload: &[u8]) -> Result<(), Error> {
 enum Step {
     Append(usize),
     Sync,
+    /// Everything so far is kept elsewhere, durably; the log may be trimmed.
+    Cover,
     /// The process ends; the page cache stays.
     Kill,
     /// The machine ends; blocks that were not synced stay or go by these bits.
@@ -160,6 +166,7 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (0usize..200).prop_map(Step::Append),
         1 => Just(Step::Append(2000)),
         4 => Just(Step::Sync),
+        1 => Just(Step::Cover),
         1 => Just(Step::Kill),
         2 => prop::collection::vec(any::<bool>(), 1..40).prop_map(Step::PowerCut),
     ]
@@ -179,6 +186,7 @@ proptest! {
         let disk = Disk::default();
         let (mut log, mut appended, _) = open(&disk).unwrap();
         let mut synced = 0;
+        let mut covered = 0;
         let mut counter = 0u32;
         for step in &steps {
             let lost_power = match step {
@@ -195,6 +203,12 @@ proptest! {
                     synced = appended.len();
                     continue;
                 }
+                Step::Cover => {
+                    covered = appended.len();
+                    prop_assert_eq!(log.last(), covered as u64);
+                    log.trimmer().trim(log.last()).unwrap();
+                    continue;
+                }
                 Step::Kill => false,
                 Step::PowerCut(bits) => {
                     let mut bits = bits.iter().cycle();
@@ -203,11 +217,12 @@ proptest! {
                 }
             };
             drop(log);
-            let (reopened, payloads, _) = open(&disk).unwrap();
-            prop_assert!(appended.starts_with(&payloads), "not a prefix");
-            let least = if lost_power { synced } else { appended.len() };
-            prop_assert!(payloads.len() >= least, "{} of {least} came back", payloads.len());
-            (log, appended) = (reopened, payloads);
+            let (reopened, payloads, _) = open_behind(&disk, covered as u64).unwrap();
+            prop_assert!(appended[covered..].starts_with(&payloads), "not a prefix");
+            let least = if lost_power { synced.max(covered) } else { appended.len() };
+            appended.truncate(covered + payloads.len());
+            prop_assert!(appended.len() >= least, "{} of {least} came back", appended.len());
+            log = reopened;
             // Opening makes durable what it hands back.
             synced = appended.len();
         }
@@ -234,6 +249,20 @@ proptest! {
             }
         }
     }
+}
+
+/// A trimmed log without its snapshot must not pass for an empty one.
+#[test]
+fn a_gap_before_the_log_is_refused() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    for _ in 0..20 {
+        append(&mut log, &[1; 100]).unwrap();
+    }
+    log.trimmer().trim(log.last() - 1).unwrap();
+    drop(log);
+    assert!(matches!(open(&disk), Err(Error::Gap { covered: 0, .. })));
+    assert!(open_behind(&disk, 19).is_ok());
 }
 
 #[test]
@@ -292,7 +321,7 @@ fn a_record_that_the_reader_refuses_is_reported_with_its_place() {
     append(&mut log, b"good").unwrap();
     append(&mut log, b"bad").unwrap();
     drop(log);
-    let refused = Log::open(disk, options(), |payload| match payload {
+    let refused = Log::open(disk, options(), 0, |payload| match payload {
         b"bad" => Err("no such effect".into()),
         _ => Ok(()),
     });
