@@ -41,8 +41,17 @@ func TestFullDisk(t *testing.T) {
 		_, err := a.kv.Put(t.Context(), request)
 		return err
 	}
+	grant, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{TTL: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2000 {
+		request := &pb.PutRequest{Key: fmt.Appendf(make([]byte, 1000), "leased-%d", i), Lease: grant.ID}
+		if _, err := a.kv.Put(t.Context(), request); err != nil {
+			t.Fatal(err)
+		}
+	}
 	written := 0
-	var err error
 	for ; err == nil && written < 1000; written++ {
 		err = put(written)
 	}
@@ -55,11 +64,20 @@ func TestFullDisk(t *testing.T) {
 	}
 	expectAlarms(t, s, a, 1, http.StatusServiceUnavailable)
 
+	// Small to ask for and large to write: refused, and not half done.
+	_, err = a.lease.LeaseRevoke(t.Context(), &pb.LeaseRevokeRequest{ID: grant.ID})
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Fatalf("a revocation on a full disk: %v", err)
+	}
+
 	mount(syscall.MS_REMOUNT, "600m")
 	if err := put(written); err != nil {
 		t.Fatalf("there is room again: %v", err)
 	}
 	expectAlarms(t, s, a, 0, http.StatusOK)
+	if _, err := a.lease.LeaseRevoke(t.Context(), &pb.LeaseRevokeRequest{ID: grant.ID}); err != nil {
+		t.Fatal(err)
+	}
 	s.kill()
 	s.restart()
 	a = s.dial()

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -39,8 +40,16 @@ func TestRefusesToStart(t *testing.T) {
 	etcdData, newer, garbage := t.TempDir(), t.TempDir(), t.TempDir()
 	mustWrite(t, filepath.Join(etcdData, "member", "snap", "db"), "x")
 	mustWrite(t, filepath.Join(newer, "IDENTITY"), "format 99\n")
+	mustWrite(t, filepath.Join(newer, "wal", "README"), "x")
 	mustWrite(t, filepath.Join(garbage, "not-a-key.pem"), "x")
 	pem := filepath.Join(garbage, "not-a-key.pem")
+	logless := filepath.Join(t.TempDir(), "data")
+	once := startMemEtcd(t, "--data-dir", logless)
+	mustPut(t, once.dial(), "k", "v")
+	once.kill()
+	if err := os.RemoveAll(filepath.Join(logless, "wal")); err != nil {
+		t.Fatal(err)
+	}
 	free := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
 	for _, test := range []struct {
 		name string
@@ -54,6 +63,8 @@ func TestRefusesToStart(t *testing.T) {
 		{"directory of etcd", []string{"--listen-client-urls", free, "--data-dir", etcdData}, 1, "holds the data of an etcd"},
 		{"directory of a newer version", []string{"--listen-client-urls", free, "--data-dir", newer}, 1, "has format 99"},
 		{"directory that cannot be made", []string{"--listen-client-urls", free, "--data-dir", "/proc/nothing"}, 1, "create data directory /proc/nothing"},
+		{"a file where the socket should be", []string{"--listen-client-urls", "unix://" + pem, "--wal-mode", "none"}, 1, "listen on unix://"},
+		{"directory without its log", []string{"--listen-client-urls", free, "--data-dir", logless}, 1, "the directory of the log is missing"},
 		{"missing certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", "/nowhere", "--key-file", "/nowhere"}, 1, "read the certificates in /nowhere"},
 		{"broken certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", pem, "--key-file", pem}, 1, "holds no certificate"},
 	} {
@@ -68,6 +79,9 @@ func TestRefusesToStart(t *testing.T) {
 				t.Fatalf("%q", text)
 			}
 		})
+	}
+	if _, err := os.Stat(pem); err != nil {
+		t.Fatalf("the file was touched: %v", err)
 	}
 	if get(t, inUse.dial(), "k") != "" {
 		t.Fatal("the running server was disturbed")
@@ -92,11 +106,16 @@ func TestDamagedLogIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	content[60] ^= 1
-	mustWrite(t, segments[0], string(content))
-	output, err := exec.Command(s.cmd.Path, s.args...).CombinedOutput()
-	if err == nil || !strings.Contains(string(output), filepath.Base(segments[0])+" is corrupt at offset") {
-		t.Fatalf("%v: %s", err, output)
+	// The first record, and the last one that was acknowledged.
+	last := bytes.LastIndex(content, []byte("value"))
+	for _, offset := range []int{60, last} {
+		damaged := bytes.Clone(content)
+		damaged[offset] ^= 1
+		mustWrite(t, segments[0], string(damaged))
+		output, err := exec.Command(s.cmd.Path, s.args...).CombinedOutput()
+		if err == nil || !strings.Contains(string(output), filepath.Base(segments[0])+" is corrupt at offset") {
+			t.Fatalf("offset %d: %v: %s", offset, err, output)
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ pub const ETCD_VERSION: &str = "3.7.3";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
 
 const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
+const MAX_PROGRESS_INTERVAL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const MIN_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
@@ -267,6 +268,9 @@ impl Config {
         }
         if self.max_txn_ops == 0 || self.max_request_bytes == 0 {
             return Err("--max-txn-ops and --max-request-bytes must be at least 1".into());
+        }
+        if self.watch_progress_notify_interval > MAX_PROGRESS_INTERVAL {
+            return Err("--watch-progress-notify-interval must be at most a year".into());
         }
         if self.wal_flush_interval < Duration::from_millis(1) {
             return Err("--wal-flush-interval must be at least 1ms".into());

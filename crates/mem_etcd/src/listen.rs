@@ -1,6 +1,8 @@
 //! From a listening socket to a served connection.
 
 use std::io;
+use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -9,8 +11,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
@@ -28,8 +32,24 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes that a client may send before they are read, on a stream and in all.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-const CONNECTION_WINDOW_BYTES: u32 = 4 << 20;
+/// The HTTP/2 library also derives from it how many small messages may wait.
+const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 const BACKLOG: u32 = 4096;
+/// File descriptors that connections leave for the log and for the listeners.
+const SPARE_FILES: u64 = 64;
+
+/// How many connections may be open at once, over all listeners: as many as the
+/// process may have files, after raising that limit to what is allowed. Others
+/// wait in the kernel's queue.
+pub fn connection_permits() -> Arc<Semaphore> {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    // Where it cannot be raised the limit of before holds.
+    let _ = setrlimit(Resource::Nofile, limit);
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let permits = files.saturating_sub(SPARE_FILES).max(1).min(Semaphore::MAX_PERMITS as u64);
+    Arc::new(Semaphore::new(permits as usize))
+}
 
 /// A socket that is bound and listens.
 pub struct Listener {
@@ -75,8 +95,12 @@ async fn bind_tcp(address: &str) -> io::Result<Vec<Socket>> {
 fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-        // Nobody answers: left over from a process that was killed.
+        // Nobody answers: left over from a process that was killed. Anything but
+        // a socket is somebody's file.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
             std::fs::remove_file(path)?;
         }
         Err(_) => {}
@@ -87,17 +111,23 @@ fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
 impl Listener {
     /// Serves `routes` to whoever connects, until `stop`; then lets requests
     /// under way finish, for a while.
-    pub async fn serve(self, routes: Router, max_streams: u32, stop: CancellationToken) {
+    pub async fn serve(
+        self,
+        routes: Router,
+        max_streams: u32,
+        permits: Arc<Semaphore>,
+        stop: CancellationToken,
+    ) {
         tracing::info!(listen = self.name, "serving");
         let connections = GracefulShutdown::new();
         let builder = builder(max_streams);
         loop {
             let accepted = tokio::select! {
-                accepted = self.accept() => accepted,
+                accepted = self.accept(&permits) => accepted,
                 () = stop.cancelled() => break,
             };
-            let io = match accepted {
-                Ok(io) => io,
+            let (io, permit) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(listen = self.name, %error, "accept failed");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
@@ -107,6 +137,7 @@ impl Listener {
             let (builder, routes) = (builder.clone(), routes.clone());
             let (tls, watcher) = (self.tls.clone(), connections.watcher());
             tokio::spawn(async move {
+                let _until_the_end = permit;
                 let io = match secure(tls, io).await {
                     Ok(io) => io,
                     Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
@@ -122,15 +153,20 @@ impl Listener {
         tracing::debug!(listen = self.name, drained = drained.is_ok(), "stopped serving");
     }
 
-    async fn accept(&self) -> io::Result<Box<dyn Io>> {
-        match &self.socket {
+    async fn accept(
+        &self,
+        permits: &Arc<Semaphore>,
+    ) -> io::Result<(Box<dyn Io>, OwnedSemaphorePermit)> {
+        let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+        let io: Box<dyn Io> = match &self.socket {
             Socket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Box::new(stream))
+                Box::new(stream)
             }
-            Socket::Unix(listener) => Ok(Box::new(listener.accept().await?.0)),
-        }
+            Socket::Unix(listener) => Box::new(listener.accept().await?.0),
+        };
+        Ok((io, permit))
     }
 }
 

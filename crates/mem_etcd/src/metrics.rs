@@ -105,7 +105,7 @@ impl StoreCollector {
             gauge("etcd_debugging_mvcc_watcher_total", "Total number of watchers.", |s| {
                 s.watchers as i64
             }),
-            gauge("etcd_debugging_lease_total", "Total number of leases.", |s| s.leases as i64),
+            gauge("etcd_debugging_lease_total", "Total number of leases.", |s| s.stats.leases),
             gauge(
                 "mem_etcd_history_events",
                 "Events kept for watchers since the last compaction.",

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use pipeline::Pipeline;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -16,7 +16,10 @@ use crate::{http, listen, shutdown, tls};
 /// Runs a server until the process is asked to end.
 pub fn run(config: Config) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(serve(config))
+    let result = runtime.block_on(serve(config));
+    // A read that is still under way has nobody to answer to.
+    runtime.shutdown_background();
+    result
 }
 
 async fn serve(config: Config) -> Result<()> {
@@ -30,15 +33,16 @@ async fn serve(config: Config) -> Result<()> {
     for url in &config.listen_metrics_urls {
         metrics_only.extend(listen::bind(url, None).await?);
     }
-    let asked_to_end = shutdown::requested();
+    let asked_to_end = shutdown::requested().context("listen for signals")?;
 
     let pipeline = Arc::new(open(&config).await?);
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
     let stop = CancellationToken::new();
     let api = Api::new(pipeline.clone(), metrics.clone(), &config, stop.clone());
     let status = http::routes(pipeline.clone(), metrics);
-    let routes = api::routes(api, &config).merge(status.clone());
+    let routes = api::routes(api).merge(status.clone());
 
+    let permits = listen::connection_permits();
     let mut serving = JoinSet::new();
     for (listener, routes) in clients
         .into_iter()
@@ -48,17 +52,19 @@ async fn serve(config: Config) -> Result<()> {
         serving.spawn(listener.serve(
             routes.clone(),
             config.max_concurrent_streams,
+            permits.clone(),
             stop.child_token(),
         ));
     }
     tracing::info!(wal_mode = ?config.wal_mode, revision = pipeline.revision(), "ready");
 
-    let signal = asked_to_end.await.context("wait for signals")?;
+    let signal = asked_to_end.await;
     tracing::info!(signal, "shutting down");
     stop.cancel();
     serving.join_all().await;
-    tokio::task::spawn_blocking(move || pipeline.shutdown()).await?;
-    Ok(())
+    // Not among the runtime's blocking threads, which slow reads may occupy.
+    let ended = std::thread::spawn(move || pipeline.shutdown());
+    ended.join().map_err(|_| anyhow!("the store did not end cleanly"))
 }
 
 /// Opens the store on a thread of its own: recovery takes a while.

@@ -32,7 +32,8 @@ impl Entry {
             return Some(&self.latest);
         }
         let older = self.older.as_deref()?;
-        older.iter().rev().find(|record| record.mod_revision() <= revision)
+        let visible = older.partition_point(|record| record.mod_revision() <= revision);
+        older[..visible].last()
     }
 
     /// As [`Entry::at`], but only where the key existed.

@@ -32,6 +32,10 @@ impl Leases {
         self.by_id.get(&id)
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, &Lease)> {
         self.by_id.iter().map(|(id, lease)| (*id, lease))
     }

@@ -25,6 +25,7 @@
 //! Quotas and alarms, hashes of the content, and history that outgrows memory.
 
 mod apply;
+mod cost;
 mod effect;
 mod error;
 mod history;

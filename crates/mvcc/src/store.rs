@@ -46,6 +46,8 @@ pub struct Stats {
     pub live_bytes: i64,
     /// Events kept for watchers.
     pub events: i64,
+    /// Leases that live.
+    pub leases: i64,
 }
 
 impl Default for Store {
@@ -85,7 +87,8 @@ impl Store {
 
     /// Current sizes.
     pub fn stats(&self) -> Stats {
-        Stats { events: self.history.len() as i64, ..self.stats }
+        let (events, leases) = (self.history.len() as i64, self.leases.len() as i64);
+        Stats { events, leases, ..self.stats }
     }
 
     /// The lease with this ID.

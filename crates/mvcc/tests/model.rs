@@ -337,6 +337,7 @@ impl Run {
             return;
         }
         let mut effects = Vec::new();
+        let bound = self.store.effect_bytes(command);
         let got = self.store.apply(command, &mut effects);
         let expected = self.expect(command, &got);
         match (&got, expected) {
@@ -346,7 +347,9 @@ impl Run {
         }
         assert_eq!(self.store.revision(), self.model.revision(), "{command:?}");
         assert!(got.is_ok() || effects.is_empty(), "a refused command has effects");
+        let before = self.log.len();
         effects.iter().for_each(|effect| effect.encode(&mut self.log));
+        assert!(self.log.len() - before <= bound, "more effects than {command:?} may have");
     }
 
     fn expect(&mut self, command: &Command, got: &Result<Reply, Error>) -> Result<(), Error> {

@@ -14,6 +14,12 @@ pub enum Error {
     /// The disk is full. Nothing was changed.
     #[error("etcdserver: mvcc: database space exceeded")]
     NoSpace,
+    /// The command would write more than a record of the log holds.
+    #[error("etcdserver: request is too large")]
+    TooLarge,
+    /// The log could not be extended; nothing was changed, and it may work later.
+    #[error("etcdserver: the log cannot grow now: {0}")]
+    CannotGrow(Arc<str>),
     /// The pipeline is being shut down.
     #[error("etcdserver: server stopped")]
     Stopped,

@@ -4,6 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
+/// Alarms of leases that are gone are tolerated up to this number and that of the
+/// leases there are.
+const SPARE_ALARMS: usize = 1024;
+
 /// Deadlines of all leases.
 #[derive(Default)]
 pub(crate) struct Lessor {
@@ -30,6 +34,11 @@ impl Lessor {
     /// Forgets a lease.
     pub(crate) fn revoke(&mut self, id: i64) {
         self.leases.remove(&id);
+        // Its alarm stays behind; before such make up most of the heap they go.
+        if self.alarms.len() > 2 * self.leases.len() + SPARE_ALARMS {
+            let alarm = |(id, lease): (&i64, &Deadline)| lease.at.map(|at| Reverse((at, *id)));
+            self.alarms = self.leases.iter().filter_map(alarm).collect();
+        }
     }
 
     /// Starts the clock again and returns the TTL in seconds. A lease that has
@@ -116,6 +125,19 @@ mod tests {
         assert_eq!(lessor.renew(1, start + 10 * SECOND), None);
         assert_eq!(lessor.remaining(1, start + 11 * SECOND), Some((Duration::ZERO, 10)));
         assert_eq!(lessor.renew(7, start), None);
+    }
+
+    #[test]
+    fn leases_that_come_and_go_leave_nothing_behind() {
+        let start = Instant::now();
+        let mut lessor = Lessor::default();
+        lessor.grant(-1, 5, start);
+        for id in 1..10_000 {
+            lessor.grant(id, 1000, start);
+            lessor.revoke(id);
+        }
+        assert!(lessor.alarms.len() <= SPARE_ALARMS + 2);
+        assert_eq!(lessor.expired(start + 6 * SECOND, SECOND, 9), [-1]);
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The handle to the store: submit commands, read, watch.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -14,6 +13,7 @@ use wal::{DataDir, Identity};
 use watch::{Hub, Stream};
 
 use crate::lessor::Lessor;
+use crate::read::Pins;
 use crate::recovery::Recovery;
 use crate::snapshotter::snapshotter;
 use crate::worker::{Disk, Flusher, Message, Submission, Worker};
@@ -39,8 +39,8 @@ pub(crate) struct Shared {
     pub(crate) published: AtomicI64,
     pub(crate) hub: Arc<Hub>,
     pub(crate) lessor: Mutex<Lessor>,
-    /// Revisions that are being read in steps, and by how many.
-    pub(crate) pins: Mutex<BTreeMap<i64, usize>>,
+    /// Revisions that are being read in steps.
+    pub(crate) pins: Mutex<Pins>,
     /// Bytes of requests in the queue.
     pub(crate) queued_bytes: AtomicUsize,
     /// Set when the disk was full at the last attempt.
@@ -60,8 +60,6 @@ pub struct Status {
     pub compacted: i64,
     /// Sizes.
     pub stats: Stats,
-    /// Leases that live.
-    pub leases: usize,
     /// Watchers that follow the present.
     pub watchers: usize,
     /// Commands that wait.
@@ -95,9 +93,10 @@ impl Pipeline {
         let disk = match files {
             None => None,
             Some((log, snapshots)) => {
+                let (alive, worker_alive) = bounded(0);
                 if options.wal_mode == WalMode::Buffered {
-                    let flusher =
-                        Flusher::new(log.syncer(), options.flush_interval, shared.clone());
+                    let (syncer, every) = (log.syncer(), options.flush_interval);
+                    let flusher = Flusher::new(syncer, every, worker_alive, shared.clone());
                     threads.push(spawn("flusher", move || flusher.run())?);
                 }
                 let bytes = options.snapshot_log_bytes;
@@ -105,7 +104,7 @@ impl Pipeline {
                     snapshotter(shared.clone(), snapshots, log.trimmer(), bytes);
                 threads.push(spawn("snapshotter", move || snapshotter.run())?);
                 let sync = options.wal_mode == WalMode::Fsync;
-                Some(Disk { log, sync, trigger, _dir: dir })
+                Some(Disk { log, sync, trigger, _alive: alive, _dir: dir })
             }
         };
         let worker = Worker::new(shared.clone(), queue, disk);
@@ -201,7 +200,6 @@ impl Pipeline {
             revision: self.revision(),
             compacted: store.compacted(),
             stats: store.stats(),
-            leases: store.leases().count(),
             watchers: self.shared.hub.watchers(),
             queued_commands: self.commands.len(),
             no_space: self.shared.no_space.load(Ordering::Relaxed),

@@ -1,9 +1,11 @@
 //! Reading without the queue: ranges, transactions that only read, history.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
-use etcdpb::rpc::{RangeRequest, RangeResponse, TxnRequest, TxnResponse};
+use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse};
 use mvcc::{Event, RangeCursor, Span};
 use watch::{History, HistoryError};
 
@@ -12,6 +14,11 @@ use crate::{Error, Pipeline};
 
 /// Keys visited while writers wait.
 const KEYS_A_STEP: usize = 1000;
+/// Bytes of values that a watcher is given at a time from history, about.
+const HISTORY_BYTES: usize = 4 << 20;
+/// How long a client may take over the pages of a range before the history that
+/// they need may be collected.
+const PAGES_LIFE: Duration = Duration::from_secs(60);
 
 /// A range, begun.
 pub enum RangeRead {
@@ -32,24 +39,50 @@ pub struct Rest {
 pub struct Pin {
     shared: Arc<Shared>,
     revision: i64,
+    number: u64,
+}
+
+/// The revisions that are being read in steps.
+#[derive(Default)]
+pub(crate) struct Pins {
+    /// Until when, if not as long as the pin lives, by revision and number.
+    held: BTreeMap<(i64, u64), Option<Instant>>,
+    next: u64,
+}
+
+impl Pins {
+    /// The first revision that somebody still needs.
+    pub(crate) fn floor(&mut self, now: Instant) -> i64 {
+        while let Some(first) = self.held.first_entry() {
+            if first.get().is_none_or(|until| until > now) {
+                return first.key().0;
+            }
+            first.remove();
+        }
+        i64::MAX
+    }
 }
 
 impl Pin {
     /// Call it with the store locked, so that nothing is collected in between.
-    pub(crate) fn new(shared: &Arc<Shared>, revision: i64) -> Self {
-        *shared.pins.lock().entry(revision).or_default() += 1;
-        Pin { shared: shared.clone(), revision }
+    /// With `until` the history is kept no longer than that.
+    pub(crate) fn new(shared: &Arc<Shared>, revision: i64, until: Option<Instant>) -> Self {
+        let mut pins = shared.pins.lock();
+        let number = pins.next;
+        pins.next += 1;
+        pins.held.insert((revision, number), until);
+        Pin { shared: shared.clone(), revision, number }
+    }
+
+    /// Whether the history may be gone.
+    fn expired(&self) -> bool {
+        !self.shared.pins.lock().held.contains_key(&(self.revision, self.number))
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        let mut pins = self.shared.pins.lock();
-        let count = pins.get_mut(&self.revision).expect("counted when made");
-        *count -= 1;
-        if *count == 0 {
-            pins.remove(&self.revision);
-        }
+        self.shared.pins.lock().held.remove(&(self.revision, self.number));
     }
 }
 
@@ -65,7 +98,7 @@ impl Pipeline {
             drop(store);
             return Ok(RangeRead::Done(cursor.finish()));
         }
-        let pin = Pin::new(shared, cursor.revision());
+        let pin = Pin::new(shared, cursor.revision(), None);
         Ok(RangeRead::Rest(Rest { cursor, pin }))
     }
 
@@ -84,7 +117,7 @@ impl Pipeline {
         let current = shared.published.load(Ordering::Acquire);
         let revision = RangeCursor::new(&store, &request, current, false)?.revision();
         let left = if request.limit > 0 { request.limit } else { i64::MAX };
-        let pin = Pin::new(shared, revision);
+        let pin = Pin::new(shared, revision, Some(Instant::now() + PAGES_LIFE));
         Ok(Pages {
             request,
             current,
@@ -97,6 +130,16 @@ impl Pipeline {
     }
 }
 
+impl RangeRead {
+    /// Reads the rest, if there is one.
+    pub fn finish(self) -> RangeResponse {
+        match self {
+            RangeRead::Done(response) => response,
+            RangeRead::Rest(rest) => rest.finish(),
+        }
+    }
+}
+
 impl Rest {
     /// Reads to the end, letting writers in between.
     pub fn finish(mut self) -> RangeResponse {
@@ -105,7 +148,9 @@ impl Rest {
     }
 }
 
-/// The pages of a range. Header, `more` and the total count are on the last.
+/// The pages of a range. Header, `more` and the total count are on the last. A
+/// client that takes too long over them is told that the revision is compacted,
+/// if by then it is.
 pub struct Pages {
     request: RangeRequest,
     /// What the header says: the newest revision when the range began.
@@ -118,13 +163,16 @@ pub struct Pages {
 }
 
 impl Iterator for Pages {
-    type Item = RangeResponse;
+    type Item = Result<RangeResponse, Error>;
 
-    fn next(&mut self) -> Option<RangeResponse> {
+    fn next(&mut self) -> Option<Self::Item> {
         if self.done {
             return None;
         }
-        let mut page = self.read(self.left.min(self.page_keys), false);
+        let Some(mut page) = self.read(self.left.min(self.page_keys), false) else {
+            self.done = true;
+            return Some(Err(mvcc::Error::Compacted.into()));
+        };
         page.header = None;
         self.found += page.kvs.len() as i64;
         self.left -= page.kvs.len() as i64;
@@ -134,34 +182,43 @@ impl Iterator for Pages {
             self.request.key = [last.key(), &[0]].concat().into();
         }
         self.done = !page.more || self.left == 0;
-        if self.done {
-            self.finish(&mut page);
-        } else {
-            (page.more, page.count) = (false, 0);
+        match self.done {
+            true => Some(self.finish(page).ok_or(mvcc::Error::Compacted.into())),
+            false => {
+                (page.more, page.count) = (false, 0);
+                Some(Ok(page))
+            }
         }
-        Some(page)
     }
 }
 
 impl Pages {
     /// Reads up to `limit` keys from where the last page ended; with
-    /// `count_only` counts what is left.
-    fn read(&self, limit: i64, count_only: bool) -> RangeResponse {
+    /// `count_only` counts what is left. Nothing if the history is gone.
+    fn read(&self, limit: i64, count_only: bool) -> Option<RangeResponse> {
         let revision = self.pin.revision;
         let request = RangeRequest { limit, revision, count_only, ..self.request.clone() };
         let shared = &self.pin.shared;
         let mut cursor = RangeCursor::pinned(&request, self.current, revision);
-        while !cursor.step(&shared.store.read(), KEYS_A_STEP) {}
-        cursor.finish()
+        loop {
+            let store = shared.store.read();
+            if self.pin.expired() && revision < store.compacted() {
+                return None;
+            }
+            if cursor.step(&store, KEYS_A_STEP) {
+                return Some(cursor.finish());
+            }
+        }
     }
 
-    fn finish(&mut self, page: &mut RangeResponse) {
+    fn finish(&mut self, mut page: RangeResponse) -> Option<RangeResponse> {
         page.count = self.found;
         if page.more {
-            page.count += self.read(0, true).count;
+            page.count += self.read(0, true)?.count;
         }
         let revision = self.current;
-        page.header = Some(etcdpb::rpc::ResponseHeader { revision, ..Default::default() });
+        page.header = Some(ResponseHeader { revision, ..Default::default() });
+        Some(page)
     }
 }
 
@@ -180,13 +237,16 @@ impl History for Shared {
             return Err(HistoryError { compacted });
         }
         let mut last = from - 1;
+        let mut bytes = 0;
         let due = store.events_since(from).take_while(|event| event.revision() <= to);
         for (looked_at, event) in due.enumerate() {
-            if looked_at >= limit && event.revision() > last {
+            let enough = looked_at >= limit || bytes >= HISTORY_BYTES;
+            if enough && event.revision() > last {
                 return Ok(event.revision());
             }
             last = event.revision();
             if span.contains(event.record.key().as_bytes()) {
+                bytes += event.record.value().len();
                 let mut event = event.clone();
                 if event.revision() <= compacted {
                     // What was before is compacted: etcd does not show it.

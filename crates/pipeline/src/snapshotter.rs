@@ -77,7 +77,7 @@ impl Trigger {
         let store = shared.store.read();
         let mut effects = Effects::new();
         let cursor = SnapshotCursor::new(&store, &mut effects);
-        let pin = Pin::new(shared, cursor.floor());
+        let pin = Pin::new(shared, cursor.floor(), None);
         // There is room: the one before is done, as `busy` says.
         let _ = self.requests.try_send(Request { covered: last, cursor, effects, pin });
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use futures_channel::oneshot;
 use mvcc::{Command, Effects, Event, Reply};
 use wal::{DataDir, Log, Syncer};
@@ -26,8 +26,11 @@ const EXPIRIES_A_ROUND: usize = 256;
 const EXPIRY_RETRY: Duration = Duration::from_secs(3);
 /// The longest that the worker sleeps.
 const IDLE: Duration = Duration::from_millis(500);
-/// Log bytes of an effect beyond its key and value, at most.
-const EFFECT_BYTES: usize = 64;
+/// Bytes that the effects of one round may take, about: what is not safe yet is
+/// in memory three times over.
+const ROUND_BYTES: usize = 64 << 20;
+/// How often a full disk is tried again when a round is stuck on it.
+const FULL_DISK_RETRY: Duration = Duration::from_millis(100);
 
 /// A command on its way, and who waits for it.
 pub(crate) struct Submission {
@@ -58,6 +61,8 @@ pub(crate) struct Disk {
     /// Whether each batch is synced before it is acknowledged.
     pub(crate) sync: bool,
     pub(crate) trigger: Trigger,
+    /// Held so that the flusher knows that we live.
+    pub(crate) _alive: Sender<()>,
     /// Held so that nobody else takes the directory.
     pub(crate) _dir: Option<DataDir>,
 }
@@ -75,8 +80,9 @@ impl Worker {
         while !(self.stopping && self.queue.is_empty()) {
             self.gather(&mut batch);
             self.expire_leases(&mut batch);
-            if !batch.is_empty() {
-                self.process(&mut batch);
+            match batch.is_empty() {
+                true => self.witness(),
+                false => self.process(&mut batch),
             }
             self.collect();
         }
@@ -84,6 +90,17 @@ impl Worker {
             && let Err(error) = disk.log.sync()
         {
             self.shared.fail(&error);
+        }
+        self.witness();
+    }
+
+    /// In a quiet moment, notes in the log that its end is durable.
+    fn witness(&mut self) {
+        let Some(disk) = &mut self.disk else { return };
+        match disk.log.witness() {
+            // Without room for it, or after a failure, there just is no note.
+            Ok(()) | Err(wal::Error::NoSpace { .. } | wal::Error::Poisoned) => {}
+            Err(error) => tracing::warn!(%error, "the end of the log could not be marked"),
         }
     }
 
@@ -120,38 +137,65 @@ impl Worker {
         batch.extend(expired.into_iter().map(revoke));
     }
 
+    /// Takes the batch through all steps, in as many rounds as its size needs.
     fn process(&mut self, batch: &mut Vec<Submission>) {
-        let replies = match self.reserve(batch) {
-            Ok(()) => self.carry_out(batch),
-            Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
-        };
-        for (submission, reply) in batch.drain(..).zip(replies) {
-            if let Some(sender) = submission.reply {
-                // A caller that has gone away does not want to know.
-                let _ = sender.send(reply);
+        while !batch.is_empty() {
+            let (count, bytes) = self.next_round(batch);
+            let round = &batch[..count];
+            let replies = match self.reserve(bytes) {
+                Ok(()) => self.carry_out(round),
+                Err(error) => round.iter().map(|_| Err(error.clone())).collect(),
+            };
+            for (submission, reply) in batch.drain(..count).zip(replies) {
+                if let Some(sender) = submission.reply {
+                    // A caller that has gone away does not want to know.
+                    let _ = sender.send(reply);
+                }
             }
         }
     }
 
-    /// Step 1: space for the batch, before anything is changed.
-    fn reserve(&mut self, batch: &[Submission]) -> Result<(), Error> {
+    /// How many of the commands make the next round, and what they write at most.
+    fn next_round(&self, batch: &[Submission]) -> (usize, usize) {
+        if self.disk.is_none() {
+            return (batch.len(), 0);
+        }
+        let store = self.shared.store.read();
+        let mut sum = 0;
+        for (count, submission) in batch.iter().enumerate() {
+            let bytes = store.effect_bytes(&submission.command);
+            if count > 0 && sum + bytes > ROUND_BYTES {
+                return (count, sum);
+            }
+            sum += bytes;
+        }
+        (batch.len(), sum)
+    }
+
+    /// Step 1: space for the round, before anything is changed.
+    fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
         if let Some(reason) = self.shared.failure.get() {
             return Err(Error::LogFailed(reason.clone()));
         }
         let Some(Disk { log, .. }) = &mut self.disk else { return Ok(()) };
-        // A deletion by span is small to ask for and may be large to write; in
-        // the rare case that this is too little, appending makes room itself.
-        let bytes: usize = batch.iter().map(|s| 2 * s.bytes + EFFECT_BYTES).sum();
-        let full = match log.reserve(bytes as u64) {
-            Ok(()) => false,
-            Err(wal::Error::NoSpace { .. }) => true,
-            Err(error) => return Err(self.shared.fail(&error)),
-        };
+        if bytes > wal::MAX_PAYLOAD_BYTES {
+            return Err(Error::TooLarge);
+        }
+        let reserved = log.reserve(bytes as u64);
+        self.note_space(matches!(reserved, Err(wal::Error::NoSpace { .. })));
+        reserved.map_err(|error| match error {
+            wal::Error::NoSpace { .. } => Error::NoSpace,
+            wal::Error::Poisoned => self.shared.fail(&error),
+            // No file descriptors, say. The log is as good as it was.
+            other => Error::CannotGrow(other.to_string().into()),
+        })
+    }
+
+    fn note_space(&self, full: bool) {
         let was_full = self.shared.no_space.swap(full, Ordering::Relaxed);
         if full && !was_full {
             tracing::error!("no space left for the log: writes are refused until there is");
         }
-        if full { Err(Error::NoSpace) } else { Ok(()) }
     }
 
     /// Steps 2 to 5.
@@ -183,7 +227,16 @@ impl Worker {
             return Ok(());
         }
         recovery::encode(effects, &mut self.payload);
-        log.append(&self.payload)?;
+        // The estimate was too low, which takes a value that is copied within
+        // the round. What was changed must be kept, so wait until it can be.
+        while let Err(error) = log.append(&self.payload) {
+            let full = matches!(error, wal::Error::NoSpace { .. });
+            if !full || self.shared.stopping.load(Ordering::Relaxed) {
+                return Err(error);
+            }
+            self.shared.no_space.store(true, Ordering::Relaxed);
+            std::thread::sleep(FULL_DISK_RETRY);
+        }
         if *sync {
             log.sync()?;
         }
@@ -208,7 +261,7 @@ impl Worker {
 
     /// One step of freeing what compaction made unreadable.
     fn collect(&mut self) {
-        let floor = self.shared.pins.lock().first_key_value().map_or(i64::MAX, |(r, _)| *r);
+        let floor = self.shared.pins.lock().floor(Instant::now());
         let floor = floor.min(self.shared.published.load(Ordering::Acquire));
         self.collecting = self.shared.store.write().collect(floor, COLLECT_EVENTS);
     }
@@ -218,18 +271,24 @@ impl Worker {
 pub(crate) struct Flusher {
     syncer: Syncer,
     interval: Duration,
+    /// Disconnected when the worker has ended.
+    worker: Receiver<()>,
     shared: Arc<Shared>,
 }
 
 impl Flusher {
-    pub(crate) fn new(syncer: Syncer, interval: Duration, shared: Arc<Shared>) -> Self {
-        Flusher { syncer, interval, shared }
+    pub(crate) fn new(
+        syncer: Syncer,
+        interval: Duration,
+        worker: Receiver<()>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Flusher { syncer, interval, worker, shared }
     }
 
-    /// Works until the log is gone or has failed.
+    /// Works until the worker has ended or the log has failed.
     pub(crate) fn run(self) {
-        while self.syncer.is_open() {
-            std::thread::sleep(self.interval);
+        while self.worker.recv_timeout(self.interval) == Err(RecvTimeoutError::Timeout) {
             if let Err(error) = self.syncer.sync() {
                 self.shared.fail(&error);
                 return;

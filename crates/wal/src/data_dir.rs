@@ -17,6 +17,7 @@ use rustix::fs::{FlockOperation, flock};
 use crate::Error;
 
 const FORMAT: u32 = 1;
+const WAL: &str = "wal";
 
 /// The IDs under which a store answers; neither is ever zero, and they stay
 /// the same as long as the directory lives.
@@ -47,9 +48,15 @@ impl DataDir {
             .map_err(Error::io("create data directory", path))?;
         let lock = lock(path)?;
         let identity = match fs::read_to_string(path.join("IDENTITY")) {
-            Ok(text) => parse(&text, path)?,
+            Ok(text) => {
+                require_log(path)?;
+                parse(&text, path)?
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 refuse_foreign(path)?;
+                // Durable before the identity is: where there is an identity,
+                // a missing log has been lost.
+                make_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
                 write_identity(path, fresh)?;
                 fresh
             }
@@ -70,7 +77,7 @@ impl DataDir {
 
     /// Where the log's segments lie.
     pub fn wal(&self) -> PathBuf {
-        self.path.join("wal")
+        self.path.join(WAL)
     }
 }
 
@@ -90,6 +97,24 @@ fn lock(path: &Path) -> Result<File, Error> {
     }
 }
 
+fn make_log_directory(path: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(path.join(WAL))?;
+    File::open(path)?.sync_all()?;
+    match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+        Some(parent) => File::open(parent)?.sync_all(),
+        None => File::open(".")?.sync_all(),
+    }
+}
+
+fn require_log(path: &Path) -> Result<(), Error> {
+    let file = path.join(WAL);
+    if file.is_dir() {
+        return Ok(());
+    }
+    let reason = "the directory of the log is missing".into();
+    Err(Error::Corrupt { file, offset: 0, reason })
+}
+
 /// A directory without our mark must be empty but for the lock just made.
 fn refuse_foreign(path: &Path) -> Result<(), Error> {
     let foreign = |reason: String| Err(Error::Foreign { path: path.to_owned(), reason });
@@ -98,8 +123,8 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
     }
     for entry in fs::read_dir(path).map_err(Error::io("list", path))? {
         let name = entry.map_err(Error::io("list", path))?.file_name();
-        // An identity that was cut off before it got its name may stay.
-        if name != "LOCK" && name != "IDENTITY.new" && name != "lost+found" {
+        // What a start leaves that was cut off before the identity had its name.
+        if name != "LOCK" && name != "IDENTITY.new" && name != "lost+found" && name != WAL {
             return foreign(format!("it holds {}", name.display()));
         }
     }
@@ -168,11 +193,19 @@ mod tests {
         assert!(error.to_string().contains("data of an etcd"), "{error}");
 
         let newer = tempfile::tempdir().unwrap();
+        fs::create_dir(newer.path().join(WAL)).unwrap();
         fs::write(newer.path().join("IDENTITY"), "format 9\n").unwrap();
         let error = DataDir::open(newer.path(), FRESH).unwrap_err();
         assert!(matches!(error, Error::NewerFormat { found: 9, .. }), "{error}");
 
+        let lost = tempfile::tempdir().unwrap();
+        drop(DataDir::open(lost.path(), FRESH).unwrap());
+        fs::remove_dir(lost.path().join(WAL)).unwrap();
+        let error = DataDir::open(lost.path(), FRESH).unwrap_err();
+        assert!(error.to_string().contains("log is missing"), "{error}");
+
         let broken = tempfile::tempdir().unwrap();
+        fs::create_dir(broken.path().join(WAL)).unwrap();
         fs::write(broken.path().join("IDENTITY"), "format 1\ncluster_id 0\n").unwrap();
         assert!(DataDir::open(broken.path(), FRESH).is_err());
     }

@@ -22,6 +22,12 @@ pub enum Error {
         /// The directory of the log.
         path: PathBuf,
     },
+    /// A payload exceeds [`crate::MAX_PAYLOAD_BYTES`].
+    #[error("{bytes} bytes are too many for one record of the log")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+    },
     /// A write or an fsync failed before; the log accepts nothing more.
     #[error(
         "the log failed before and accepts no more writes; restart to recover what was acknowledged"

@@ -8,7 +8,9 @@
 //!   gap, no reordering, whatever the machine lost.
 //! - **Durable is durable.** A payload whose number [`Log::sync`] (or a
 //!   [`Syncer`]) has covered is in that prefix, or opening fails and names the
-//!   file and the offset. It is never dropped silently.
+//!   file and the offset. Only the newest record, until a later one or
+//!   [`Log::witness`] says that it was durable, cannot be told from an unfinished
+//!   write when it is damaged; it is then cut off, and that is reported.
 //! - **No second chances.** After a failed write or fsync nothing more is
 //!   accepted ([`Error::Poisoned`]): the kernel may have thrown the data away
 //!   and would report success the next time. A full disk is no such failure:
@@ -32,7 +34,7 @@ mod snapshot;
 
 pub use data_dir::{DataDir, Identity};
 pub use error::Error;
-pub use log::{Log, Options, Syncer, Trimmer};
+pub use log::{Log, MAX_PAYLOAD_BYTES, Options, Syncer, Trimmer};
 pub use medium::{LogFile, Medium, OsMedium};
 pub use recovery::{Cut, Recovered};
 pub use snapshot::{SnapshotWriter, Snapshots};

@@ -1,5 +1,6 @@
 //! Appending.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,6 +10,9 @@ use crate::Error;
 use crate::medium::{LogFile, Medium};
 use crate::recovery::{self, Recovered};
 use crate::segment::{self, HEADER_BYTES, RECORD_HEADER_BYTES};
+
+/// The largest payload of a record.
+pub const MAX_PAYLOAD_BYTES: usize = 2 << 30;
 
 /// Sizes of a log.
 #[derive(Clone, Debug)]
@@ -31,6 +35,8 @@ pub struct Log {
     current: Option<Segment>,
     /// Sequence of the next record; the first is 1.
     next: u64,
+    /// Up to here records are known, from others in the log, to be durable.
+    witnessed: u64,
     buffer: Vec<u8>,
     shared: Arc<Shared>,
 }
@@ -38,6 +44,7 @@ pub struct Log {
 pub(crate) struct Segment {
     /// Sequence of its first record, be it written yet or not.
     pub(crate) first: u64,
+    pub(crate) salt: u32,
     pub(crate) file: Arc<dyn LogFile>,
     /// Where the next record goes, and the allocated size, in bytes.
     pub(crate) position: u64,
@@ -52,6 +59,7 @@ struct Shared {
     /// The newest record that an fsync has covered.
     durable: AtomicU64,
     poisoned: AtomicBool,
+    syncing: Mutex<()>,
     /// Segments with writes that no fsync has covered yet, oldest first.
     dirty: Mutex<Vec<Arc<dyn LogFile>>>,
 }
@@ -72,6 +80,7 @@ impl Log {
             written: AtomicU64::new(end.next - 1),
             durable: AtomicU64::new(end.next - 1),
             poisoned: AtomicBool::new(false),
+            syncing: Mutex::default(),
             dirty: Mutex::default(),
         });
         let current = end.tail;
@@ -79,7 +88,8 @@ impl Log {
             shared.dirty.lock().expect("not poisoned").push(segment.file.clone());
         }
         let medium = Arc::new(medium);
-        let mut log = Log { medium, options, current, next: end.next, buffer: Vec::new(), shared };
+        let (next, witnessed) = (end.next, 0);
+        let mut log = Log { medium, options, current, next, witnessed, buffer: Vec::new(), shared };
         log.sync()?;
         Ok((log, recovered))
     }
@@ -107,29 +117,49 @@ impl Log {
             false => Error::io("create a segment in", self.medium.path())(source),
         })?;
         self.shared.dirty.lock().expect("not poisoned").push(file.clone());
-        self.current = Some(Segment { first, file, position: 0, size });
-        self.write(&segment::encode_header(segment::SEGMENT, first))
+        let salt = RandomState::new().hash_one(first) as u32;
+        self.current = Some(Segment { first, salt, file, position: 0, size });
+        self.write(&segment::encode_header(segment::SEGMENT, first, salt))?;
+        // Durable before any record is, so that a damaged header in front of
+        // records is damage and nothing else.
+        self.current.as_ref().expect("just made").file.sync().map_err(|source| {
+            self.shared.poisoned.store(true, Ordering::Release);
+            Error::io("fsync", &self.shared.directory)(source)
+        })
     }
 
     /// Appends one record. When this returns it survives the end of the
-    /// process; to survive the end of the machine it needs a sync. Where space
-    /// for it was not reserved, a full disk is a failure like any other.
+    /// process; to survive the end of the machine it needs a sync. A full disk
+    /// ([`Error::NoSpace`]) changes nothing, and the call may be repeated.
     pub fn append(&mut self, payload: &[u8]) -> Result<(), Error> {
-        if let Err(error) = self.reserve(payload.len() as u64) {
-            self.shared.poisoned.store(true, Ordering::Release);
-            return Err(error);
+        if payload.len() > MAX_PAYLOAD_BYTES {
+            return Err(Error::TooLarge { bytes: payload.len() });
         }
+        self.reserve(payload.len() as u64)?;
+        let salt = self.current.as_ref().expect("space was reserved").salt;
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         let durable = self.shared.durable.load(Ordering::Acquire);
-        segment::encode_record(self.next, durable, payload, &mut buffer);
+        segment::encode_record(salt, self.next, durable, payload, &mut buffer);
         let result = self.write(&buffer);
         // A rare giant must not pin its memory for ever.
         buffer.shrink_to(1 << 20);
         self.buffer = buffer;
         result?;
+        self.witnessed = if payload.is_empty() { self.next } else { durable };
         self.shared.written.store(self.next, Ordering::Release);
         self.next += 1;
+        Ok(())
+    }
+
+    /// If everything is durable and no record says so yet of the last one, adds
+    /// an empty one that does. Damage to what was promised last is then told from
+    /// an unfinished write, as everywhere else.
+    pub fn witness(&mut self) -> Result<(), Error> {
+        let durable = self.shared.durable.load(Ordering::Acquire);
+        if durable == self.last() && self.witnessed < durable {
+            self.append(&[])?;
+        }
         Ok(())
     }
 
@@ -193,11 +223,6 @@ impl Trimmer {
 pub struct Syncer(Arc<Shared>);
 
 impl Syncer {
-    /// Whether the log still exists, so that there may be more to sync.
-    pub fn is_open(&self) -> bool {
-        Arc::strong_count(&self.0) > 1
-    }
-
     /// Makes everything appended before the call durable. Does nothing when
     /// all of it already is.
     pub fn sync(&self) -> Result<(), Error> {
@@ -210,6 +235,7 @@ impl Syncer {
 
 impl Shared {
     fn sync(&self) -> Result<(), Error> {
+        let _one_at_a_time = self.syncing.lock().expect("not poisoned");
         if self.poisoned.load(Ordering::Acquire) {
             return Err(Error::Poisoned);
         }

@@ -67,7 +67,7 @@ impl Medium for OsMedium {
         let path = self.directory.join(name);
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let made = allocate(&file, bytes)
+        let made = allocate(&file, 0, bytes)
             .and_then(|()| file.sync_all())
             .and_then(|()| self.sync_directory());
         if let Err(error) = made {
@@ -89,20 +89,23 @@ impl Medium for OsMedium {
     }
 }
 
-/// Reserves real space, so that a later write cannot run out of it.
-fn allocate(file: &File, bytes: u64) -> io::Result<()> {
-    match fallocate(file, FallocateFlags::empty(), 0, bytes) {
-        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
-            // The file system cannot reserve, so write the zeros.
-            let zeros = vec![0; 1 << 20];
-            for offset in (0..bytes).step_by(zeros.len()) {
-                let len = zeros.len().min((bytes - offset) as usize);
-                FileExt::write_all_at(file, &zeros[..len], offset)?;
-            }
-            Ok(())
-        }
+/// Extends a file that ends at `from` with zeros to `to`, and reserves real space
+/// for them, so that a later write cannot run out of it.
+fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), from, to - from) {
+        // The file system cannot reserve, so write the zeros.
+        Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => write_zeros(file, from, to),
         result => Ok(result?),
     }
+}
+
+fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    for offset in (from..to).step_by(zeros.len()) {
+        let len = zeros.len().min((to - offset) as usize);
+        FileExt::write_all_at(file, &zeros[..len], offset)?;
+    }
+    Ok(())
 }
 
 impl LogFile for File {
@@ -120,10 +123,31 @@ impl LogFile for File {
     fn zero_from(&self, offset: u64) -> io::Result<()> {
         let len = self.metadata()?.len();
         self.set_len(offset)?;
-        allocate(self, len)
+        match len > offset {
+            true => allocate(self, offset, len),
+            false => Ok(()),
+        }
     }
 
     fn sync(&self) -> io::Result<()> {
         self.sync_data()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn zeros_spare_what_is_before_them() {
+        let file = tempfile::tempfile().unwrap();
+        FileExt::write_all_at(&file, &[7; 100], 0).unwrap();
+        LogFile::zero_from(&file, 40).unwrap();
+        let expected = [[7; 40].as_slice(), &[0; 60]].concat();
+        assert_eq!(LogFile::read(&file).unwrap(), expected);
+        // And on a file system that cannot reserve.
+        write_zeros(&file, 20, 100).unwrap();
+        let expected = [[7; 20].as_slice(), &[0; 80]].concat();
+        assert_eq!(LogFile::read(&file).unwrap(), expected);
     }
 }

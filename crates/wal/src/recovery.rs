@@ -71,30 +71,22 @@ pub(crate) fn recover(
         file.sync().map_err(Error::io("fsync", &path))?;
         let rest = &segments[position + 1..];
 
-        let offset = match check_header(&content, first, end.next, &path)? {
-            true => HEADER_BYTES,
-            false => {
-                // The segment was being made, or one before it ends too early.
-                refuse_if_durable(
-                    medium,
-                    &content,
-                    rest,
-                    end.next,
-                    Damage { path: &path, offset: 0 },
-                )?;
-                drop_from(medium, &segments[position..])?;
-                recovered.cut = Some(Cut { file: path, offset: 0 });
-                break;
-            }
+        let Some(salt) = check_header(&content, first, end.next, &path)? else {
+            // The segment was being made, or one before it ends too early.
+            let damage = Damage { path: &path, offset: 0 };
+            refuse_if_durable(medium, &segments[position..], end.next, damage)?;
+            drop_from(medium, &segments[position..])?;
+            recovered.cut = Some(Cut { file: path, offset: 0 });
+            break;
         };
         let offset =
-            read_records(&content, offset, &path, &mut end.next, &mut recovered, &mut *visit)?;
-        let (position, size) = (offset as u64, content.len() as u64);
-        end.tail = Some(Segment { first, file: file.clone(), position, size });
+            read_records(&content, salt, &path, &mut end.next, &mut recovered, &mut *visit)?;
+        let size = content.len() as u64;
+        end.tail = Some(Segment { first, salt, file: file.clone(), position: offset as u64, size });
         let clean = content[offset..].iter().all(|byte| *byte == 0);
         if !clean {
             let damage = Damage { path: &path, offset: offset as u64 };
-            refuse_if_durable(medium, &content[offset..], rest, end.next, damage)?;
+            refuse_if_durable(medium, &segments[position..], end.next, damage)?;
             file.zero_from(offset as u64).map_err(Error::io("truncate", &path))?;
             file.sync().map_err(Error::io("sync", &path))?;
             drop_from(medium, rest)?;
@@ -128,29 +120,30 @@ pub(crate) fn list(medium: &dyn Medium) -> Result<Vec<u64>, Error> {
     Ok(segments)
 }
 
-/// Whether the segment begins with the record that is due.
-fn check_header(content: &[u8], named: u64, next: u64, path: &Path) -> Result<bool, Error> {
+/// The salt of a segment that begins with the record that is due.
+fn check_header(content: &[u8], named: u64, next: u64, path: &Path) -> Result<Option<u32>, Error> {
     match segment::decode_header(segment::SEGMENT, content) {
         Header::Newer { format } => Err(Error::NewerFormat {
             path: path.to_owned(),
             found: format.into(),
             supported: segment::FORMAT.into(),
         }),
-        Header::Valid { first } => Ok(first == named && first == next),
-        Header::Damaged => Ok(false),
+        Header::Valid { first, salt } => Ok((first == named && first == next).then_some(salt)),
+        Header::Damaged => Ok(None),
     }
 }
 
-/// Visits the intact records from `offset` on and returns where they end.
+/// Visits the intact records of a segment and returns where they end.
 fn read_records(
     content: &[u8],
-    mut offset: usize,
+    salt: u32,
     path: &Path,
     next: &mut u64,
     recovered: &mut Recovered,
     visit: Visit<'_>,
 ) -> Result<usize, Error> {
-    while let Some(record) = segment::decode_record(&content[offset..]) {
+    let mut offset = HEADER_BYTES;
+    while let Some(record) = segment::decode_record(salt, &content[offset..]) {
         if record.sequence != *next {
             break;
         }
@@ -173,47 +166,50 @@ struct Damage<'a> {
     offset: u64,
 }
 
-/// Looks behind the damage for a record that says `missing` was durable.
+/// Looks in the damaged segment and the `later` ones, the damaged one in front,
+/// for a record that says `missing` was durable.
 fn refuse_if_durable(
     medium: &dyn Medium,
-    behind: &[u8],
-    later: &[u64],
+    segments: &[u64],
     missing: u64,
     damage: Damage<'_>,
 ) -> Result<(), Error> {
-    let refuse_in = |content: &[u8]| match find_promise(content, missing) {
-        None => Ok(()),
-        Some(witness) => Err(Error::Corrupt {
-            file: damage.path.to_owned(),
-            offset: damage.offset,
-            reason: format!(
-                "record {missing} is damaged or missing, and record {witness} says that it was durable"
-            ),
-        }),
-    };
-    refuse_in(behind)?;
-    for &first in later {
+    for &first in segments {
         let path = medium.path().join(segment::file_name(first));
         let file = medium.open(&segment::file_name(first)).map_err(Error::io("open", &path))?;
-        refuse_in(&file.read().map_err(Error::io("read", &path))?)?;
+        let content = file.read().map_err(Error::io("read", &path))?;
+        let Header::Valid { salt, .. } = segment::decode_header(segment::SEGMENT, &content) else {
+            // A header is durable before the first record is written, so there
+            // is nothing behind one that was not finished.
+            let begun = content.iter().skip(HEADER_BYTES).any(|byte| *byte != 0);
+            let reason = "its header is damaged".to_owned();
+            match begun {
+                true => return Err(Error::Corrupt { file: path, offset: 0, reason }),
+                false => continue,
+            }
+        };
+        if let Some(witness) = find_promise(&content[HEADER_BYTES..], salt, missing) {
+            let reason = format!(
+                "record {missing} is damaged or missing, and record {witness} says that it was durable"
+            );
+            let file = damage.path.to_owned();
+            return Err(Error::Corrupt { file, offset: damage.offset, reason });
+        }
     }
     Ok(())
 }
 
 /// The sequence of an intact record anywhere in `content` that was written when
 /// `missing` was durable.
-fn find_promise(content: &[u8], missing: u64) -> Option<u64> {
-    let mut offset = 0;
-    while offset + segment::RECORD_HEADER_BYTES <= content.len() {
-        if let Some(record) = segment::decode_record(&content[offset..])
-            && record.sequence > missing
-        {
-            if record.durable >= missing {
-                return Some(record.sequence);
-            }
-            offset += record.encoded_len();
-        } else {
-            offset += 1;
+fn find_promise(content: &[u8], salt: u32, missing: u64) -> Option<u64> {
+    for offset in 0..content.len() {
+        let (sequence, durable) = segment::claims(&content[offset..])?;
+        // Looked at first, because a checksum at every offset would take hours.
+        let plausible = sequence > missing
+            && sequence - missing <= u64::from(u32::MAX)
+            && (missing..sequence).contains(&durable);
+        if plausible && segment::decode_record(salt, &content[offset..]).is_some() {
+            return Some(sequence);
         }
     }
     None

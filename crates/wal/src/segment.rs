@@ -2,18 +2,19 @@
 //!
 //! ```text
 //! segment:  header  record  record  …  zeros up to the allocated size
-//! header:   magic "K1MWAL" (6) · format u16 · first sequence u64 · crc32c u32   = 20 bytes
+//! header:   magic "K1MWAL" (6) · format u16 · first sequence u64 · salt u32 · crc32c u32  = 24 bytes
 //! record:   crc32c u32 · payload length u32 · sequence u64 · durable u64 · payload
 //! ```
 //! All numbers are little-endian. A record's checksum covers everything behind
-//! it. `durable` is the highest sequence known to be on disk when the record was
+//! it and starts from the segment's salt, which is drawn at random: so bytes that
+//! look like a record, inside a value, are not taken for one. `durable` is the highest sequence known to be on disk when the record was
 //! written: it tells, of a damaged record, whether it was ever promised.
 
 use crc32c::{crc32c, crc32c_append};
 
 /// The format that this version writes, and the newest that it reads.
 pub(crate) const FORMAT: u16 = 1;
-pub(crate) const HEADER_BYTES: usize = 20;
+pub(crate) const HEADER_BYTES: usize = 24;
 pub(crate) const RECORD_HEADER_BYTES: usize = 24;
 /// What a file of each kind begins with.
 pub(crate) type Magic = [u8; 6];
@@ -32,13 +33,14 @@ pub(crate) fn parse_file_name(name: &str) -> Option<u64> {
     (digits.len() == 20).then(|| digits.parse().ok()).flatten()
 }
 
-pub(crate) fn encode_header(magic: Magic, first: u64) -> [u8; HEADER_BYTES] {
+pub(crate) fn encode_header(magic: Magic, first: u64, salt: u32) -> [u8; HEADER_BYTES] {
     let mut header = [0; HEADER_BYTES];
     header[..6].copy_from_slice(&magic);
     header[6..8].copy_from_slice(&FORMAT.to_le_bytes());
     header[8..16].copy_from_slice(&first.to_le_bytes());
-    let crc = crc32c(&header[..16]);
-    header[16..].copy_from_slice(&crc.to_le_bytes());
+    header[16..20].copy_from_slice(&salt.to_le_bytes());
+    let crc = crc32c(&header[..20]);
+    header[20..].copy_from_slice(&crc.to_le_bytes());
     header
 }
 
@@ -48,6 +50,7 @@ pub(crate) enum Header {
     /// A segment that begins with this sequence.
     Valid {
         first: u64,
+        salt: u32,
     },
     /// A segment of a format that is not known here.
     Newer {
@@ -62,18 +65,30 @@ pub(crate) fn decode_header(magic: Magic, content: &[u8]) -> Header {
     if header[..6] == magic && format > FORMAT {
         return Header::Newer { format };
     }
-    let first = u64_at(header, 8);
-    if encode_header(magic, first) == *header { Header::Valid { first } } else { Header::Damaged }
+    let (first, salt) = (u64_at(header, 8), u32_at(header, 16));
+    match encode_header(magic, first, salt) == *header {
+        true => Header::Valid { first, salt },
+        false => Header::Damaged,
+    }
 }
 
 /// Appends a record to `buf`.
-pub(crate) fn encode_record(sequence: u64, durable: u64, payload: &[u8], buf: &mut Vec<u8>) {
+///
+/// The payload must be shorter than 4 GiB.
+pub(crate) fn encode_record(
+    salt: u32,
+    sequence: u64,
+    durable: u64,
+    payload: &[u8],
+    buf: &mut Vec<u8>,
+) {
+    let len = u32::try_from(payload.len()).expect("shorter than 4 GiB");
     let start = buf.len();
     buf.extend_from_slice(&[0; 4]);
-    buf.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    buf.extend_from_slice(&len.to_le_bytes());
     buf.extend_from_slice(&sequence.to_le_bytes());
     buf.extend_from_slice(&durable.to_le_bytes());
-    let crc = crc32c_append(crc32c(&buf[start + 4..]), payload);
+    let crc = crc32c_append(crc32c_append(salt, &buf[start + 4..]), payload);
     buf[start..start + 4].copy_from_slice(&crc.to_le_bytes());
     buf.extend_from_slice(payload);
 }
@@ -92,15 +107,25 @@ impl Record<'_> {
 }
 
 /// The record at the front of `bytes`, if there is an intact one.
-pub(crate) fn decode_record(bytes: &[u8]) -> Option<Record<'_>> {
+pub(crate) fn decode_record(salt: u32, bytes: &[u8]) -> Option<Record<'_>> {
     let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
-    let len = u32::from_le_bytes([header[4], header[5], header[6], header[7]]) as usize;
+    let len = u32_at(header, 4) as usize;
     let payload = bytes.get(RECORD_HEADER_BYTES..)?.get(..len)?;
-    let crc = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
-    if crc32c_append(crc32c(&header[4..]), payload) != crc {
+    if crc32c_append(crc32c_append(salt, &header[4..]), payload) != u32_at(header, 0) {
         return None;
     }
     Some(Record { sequence: u64_at(header, 8), durable: u64_at(header, 16), payload })
+}
+
+/// Sequence and `durable` as the bytes have them, if they are a record; cheap,
+/// and to be believed only after [`decode_record`].
+pub(crate) fn claims(bytes: &[u8]) -> Option<(u64, u64)> {
+    let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
+    Some((u64_at(header, 8), u64_at(header, 16)))
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
 }
 
 fn u64_at(bytes: &[u8], offset: usize) -> u64 {
@@ -114,31 +139,31 @@ mod tests {
     /// The bytes of format 1. They never change: logs in the field hold them.
     #[test]
     fn format_is_fixed() {
-        let mut segment = encode_header(SEGMENT, 7).to_vec();
-        encode_record(7, 6, b"payload", &mut segment);
-        let expected = "4b314d57414c0100 0700000000000000 97dd88dd \
-                        5588312e 07000000 0700000000000000 0600000000000000 7061796c6f6164";
+        let mut segment = encode_header(SEGMENT, 7, 0x5a17).to_vec();
+        encode_record(0x5a17, 7, 6, b"payload", &mut segment);
+        let expected = "4b314d57414c0100 0700000000000000 175a0000 eb053cef \
+                        2f58d3e8 07000000 0700000000000000 0600000000000000 7061796c6f6164";
         let hex: String = segment.iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, expected.replace(' ', ""));
-        assert_eq!(decode_header(SEGMENT, &segment), Header::Valid { first: 7 });
-        let record = decode_record(&segment[HEADER_BYTES..]).unwrap();
+        assert_eq!(decode_header(SEGMENT, &segment), Header::Valid { first: 7, salt: 0x5a17 });
+        let record = decode_record(0x5a17, &segment[HEADER_BYTES..]).unwrap();
         assert_eq!(record, Record { sequence: 7, durable: 6, payload: b"payload" });
     }
 
     #[test]
     fn every_flipped_bit_is_noticed() {
         let mut record = Vec::new();
-        encode_record(1, 0, b"some payload", &mut record);
+        encode_record(9, 1, 0, b"some payload", &mut record);
         for bit in 0..record.len() * 8 {
             record[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode_record(&record), None, "bit {bit}");
+            assert_eq!(decode_record(9, &record), None, "bit {bit}");
             record[bit / 8] ^= 1 << (bit % 8);
         }
     }
 
     #[test]
     fn a_newer_format_is_told_from_damage() {
-        let mut header = encode_header(SEGMENT, 1);
+        let mut header = encode_header(SEGMENT, 1, 2);
         header[6] = 2;
         assert_eq!(decode_header(SEGMENT, &header), Header::Newer { format: 2 });
         header[0] = b'X';

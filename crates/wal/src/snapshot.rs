@@ -1,7 +1,7 @@
 //! Snapshots: the state at a record of the log, so that the log before it can go.
 //!
 //! ```text
-//! file:  magic "K1MSNP" (6) · format u16 · covered u64 · crc32c u32   = 20 bytes
+//! file:  magic "K1MSNP" (6) · format u16 · covered u64 · salt u32, 0 · crc32c u32   = 24 bytes
 //!        record  record  …  empty record
 //! ```
 //! Records are those of the log ([`crate::segment`]), numbered from 1; the empty
@@ -18,6 +18,8 @@ use crate::segment::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES};
 
 const EXTENSION: &str = "snap";
 const UNFINISHED: &str = "unfinished";
+/// A snapshot is read from its start, never searched, so it needs none.
+const NO_SALT: u32 = 0;
 
 /// The snapshots in a directory, which may lie on another disk than the log.
 #[derive(Clone, Debug)]
@@ -61,7 +63,7 @@ impl Snapshots {
             bytes: 0,
             buffer: Vec::new(),
         };
-        writer.write(&segment::encode_header(segment::SNAPSHOT, covered))?;
+        writer.write(&segment::encode_header(segment::SNAPSHOT, covered, NO_SALT))?;
         Ok(writer)
     }
 
@@ -124,7 +126,7 @@ impl SnapshotWriter {
         self.chunks += 1;
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        segment::encode_record(self.chunks, 0, payload, &mut buffer);
+        segment::encode_record(NO_SALT, self.chunks, 0, payload, &mut buffer);
         let written = self.write(&buffer);
         self.buffer = buffer;
         written
@@ -148,7 +150,7 @@ impl Reader {
         let mut header = [0; HEADER_BYTES];
         self.read(&mut header)?;
         match segment::decode_header(segment::SNAPSHOT, &header) {
-            Header::Valid { first } => Ok(first),
+            Header::Valid { first, .. } => Ok(first),
             Header::Damaged => Err(self.corrupt("it does not begin like a snapshot".into())),
             Header::Newer { format } => Err(Error::NewerFormat {
                 path: self.path.clone(),
@@ -167,7 +169,7 @@ impl Reader {
         let start = self.offset;
         let rest = io::Read::by_ref(&mut self.file).take(len).read_to_end(&mut bytes);
         self.offset += rest.map_err(Error::io("read", &self.path))? as u64;
-        match segment::decode_record(&bytes) {
+        match segment::decode_record(NO_SALT, &bytes) {
             None => {
                 self.offset = start - RECORD_HEADER_BYTES as u64;
                 Err(self.corrupt("a chunk is damaged".into()))

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
 use crate::span_tree::SpanTree;
-use crate::stream::{Mailbox, Stream};
+use crate::stream::{Batch, Mailbox, Stream};
 
 /// All watchers, by what they watch.
 pub struct Hub {
@@ -34,10 +34,14 @@ pub(crate) struct State {
 /// The watchers of one and the same span.
 struct Group {
     span: Span,
-    subscribers: Vec<Subscriber>,
+    subscribers: Slab<Subscriber>,
     /// Their events in the batch that is being published.
     events: Vec<Event>,
 }
+
+/// A subscriber's place in its group.
+#[derive(Clone, Copy)]
+pub(crate) struct Seat(usize);
 
 pub(crate) struct Subscriber {
     pub(crate) mailbox: Arc<Mailbox>,
@@ -72,9 +76,9 @@ impl Hub {
         }
         for group in touched.drain(..) {
             let group = &mut state.groups[group];
-            let events: Arc<[Event]> = group.events.drain(..).collect();
-            for subscriber in &group.subscribers {
-                subscriber.mailbox.push_events(subscriber.watch_id, &events, revision);
+            let batch = Batch::new(revision, std::mem::take(&mut group.events));
+            for (_, subscriber) in &group.subscribers {
+                subscriber.mailbox.push(subscriber.watch_id, &batch);
             }
         }
         state.touched = touched;
@@ -107,17 +111,17 @@ impl State {
         self.ranges.containing(key, &mut touch);
     }
 
-    pub(crate) fn subscribe(&mut self, span: &Span, subscriber: Subscriber) {
+    pub(crate) fn subscribe(&mut self, span: &Span, subscriber: Subscriber) -> Seat {
         self.watchers += 1;
         let id = match self.by_span.get(span) {
             Some(id) => *id,
             None => self.add_group(span),
         };
-        self.groups[id].subscribers.push(subscriber);
+        Seat(self.groups[id].subscribers.insert(subscriber))
     }
 
     fn add_group(&mut self, span: &Span) -> usize {
-        let group = Group { span: span.clone(), subscribers: Vec::new(), events: Vec::new() };
+        let group = Group { span: span.clone(), subscribers: Slab::new(), events: Vec::new() };
         let id = self.groups.insert(group);
         self.by_span.insert(span.clone(), id);
         match span.as_point() {
@@ -127,13 +131,10 @@ impl State {
         id
     }
 
-    /// Removes the subscriber, if it is there.
-    pub(crate) fn unsubscribe(&mut self, span: &Span, mailbox: &Arc<Mailbox>, watch_id: i64) {
-        let Some(&id) = self.by_span.get(span) else { return };
-        let subscribers = &mut self.groups[id].subscribers;
-        let same = |s: &Subscriber| s.watch_id == watch_id && Arc::ptr_eq(&s.mailbox, mailbox);
-        let Some(position) = subscribers.iter().position(same) else { return };
-        subscribers.swap_remove(position);
+    /// Removes a subscriber of `span`.
+    pub(crate) fn unsubscribe(&mut self, span: &Span, seat: Seat) {
+        let id = self.by_span[span];
+        self.groups[id].subscribers.remove(seat.0);
         self.watchers -= 1;
         if self.groups[id].subscribers.is_empty() {
             let group = self.groups.remove(id);

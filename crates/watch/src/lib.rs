@@ -11,13 +11,15 @@
 //!   became true. So a progress note for revision r follows every event up to r.
 //! - A watcher gets each event of its span exactly once, in order, and all
 //!   events of a revision in one delivery.
-//! - The queue is bounded ([`QUEUE_EVENTS`]). A watcher that does not fit falls
+//! - The queue is bounded, in events ([`QUEUE_EVENTS`]) and in bytes. A watcher
+//!   that does not fit falls
 //!   *behind*: it gets nothing more from the hub, and reads history when its
 //!   stream has been emptied. If history was compacted meanwhile it is told so
 //!   and ends. A slow watcher never holds up a write.
 //!
 //! # Locks
-//! Hub before stream. Neither is held while history is read.
+//! Hub before stream. Neither is held while history is read, and whoever holds
+//! the store's lock may take them but not the other way round.
 
 mod hub;
 mod span_tree;

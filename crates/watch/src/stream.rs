@@ -1,19 +1,30 @@
 //! The watchers of one client stream, and the queue to it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
+use etcdpb::Record;
 use mvcc::{Event, Span};
 use parking_lot::Mutex;
 
-use crate::hub::{Hub, State as HubState, Subscriber};
+use crate::hub::{Hub, Seat, State as HubState, Subscriber};
 
 /// How many events may wait in one stream's queue where nothing else is said.
 /// Beyond it watchers fall behind and read history instead.
 pub const QUEUE_EVENTS: usize = 8192;
 
+/// The same in bytes of keys and values, because what waits is kept in memory
+/// however old it gets.
+const QUEUE_BYTES: usize = 8 << 20;
+
 /// Events read from history at a time; a revision is never split.
 const HISTORY_EVENTS: usize = 1024;
+
+/// Watchers of an ending stream that leave the hub at a time.
+const DROPPED_A_TURN: usize = 1000;
+
+/// Reads of history in one look for something to tell. Then others get a turn.
+const HISTORY_READS_A_TURN: usize = 8;
 
 /// What a client wants to watch.
 #[derive(Clone, Debug)]
@@ -127,16 +138,19 @@ struct State {
     next_id: i64,
     queue: VecDeque<Item>,
     queued_events: usize,
+    queued_bytes: usize,
     /// The client waits for news of progress until all watchers have caught up.
     progress_wanted: bool,
-    behind: usize,
+    /// The watchers that are behind, by the revision from which they read on.
+    behind: BTreeSet<(i64, i64)>,
 }
 
 struct Watcher {
     watch: Arc<Watch>,
-    /// While it is behind, the first revision that it has not been given.
-    next: i64,
-    behind: bool,
+    /// Where the hub has it.
+    seat: Seat,
+    /// If it is behind, the first revision that it has not been given.
+    behind: Option<i64>,
     /// Whether it heard anything since the last progress interval.
     fresh: bool,
 }
@@ -145,7 +159,25 @@ struct Watcher {
 /// other watchers of the span; filters are applied when they are taken out.
 enum Item {
     Told(Delivery),
-    Events { watch_id: i64, watch: Arc<Watch>, revision: i64, events: Arc<[Event]> },
+    Events { watch_id: i64, watch: Arc<Watch>, batch: Batch },
+}
+
+/// Events of one span, as a publication or a look into history found them.
+#[derive(Clone)]
+pub(crate) struct Batch {
+    /// What the header says.
+    revision: i64,
+    events: Arc<[Event]>,
+    /// Bytes of keys and values, those before the change included.
+    bytes: usize,
+}
+
+impl Batch {
+    pub(crate) fn new(revision: i64, events: Vec<Event>) -> Self {
+        let of = |r: &Record| r.key().as_bytes().len() + r.value().len();
+        let bytes = |e: &Event| of(&e.record) + e.previous.as_ref().map_or(0, of);
+        Batch { revision, bytes: events.iter().map(bytes).sum(), events: events.into() }
+    }
 }
 
 impl Mailbox {
@@ -153,23 +185,25 @@ impl Mailbox {
         Arc::new(Mailbox { limit, state: Mutex::default(), wake: Box::new(wake) })
     }
 
-    /// Leaves events of a batch that ends at `revision`. Called under the hub's
-    /// lock, for a watcher that follows the present.
-    pub(crate) fn push_events(&self, watch_id: i64, events: &Arc<[Event]>, revision: i64) {
+    /// Leaves a batch with a watcher that follows the present. Called under the
+    /// hub's lock.
+    pub(crate) fn push(&self, watch_id: i64, batch: &Batch) {
         let mut state = self.state.lock();
-        let fits = state.queued_events == 0 || state.queued_events + events.len() <= self.limit;
+        let fits = state.queued_events == 0
+            || state.queued_events + batch.events.len() <= self.limit
+                && state.queued_bytes + batch.bytes <= QUEUE_BYTES;
         let Some(watcher) = state.watchers.get_mut(&watch_id) else { return };
-        if watcher.behind {
+        if watcher.behind.is_some() {
             return;
         }
         if !fits {
-            watcher.next = watcher.next.max(events[0].revision());
-            watcher.behind = true;
-            state.behind += 1;
+            let from = watcher.watch.start_revision.max(batch.events[0].revision());
+            watcher.behind = Some(from);
+            state.behind.insert((from, watch_id));
             return;
         }
-        let (watch, events) = (watcher.watch.clone(), events.clone());
-        state.queue_events(watch_id, watch, revision, events);
+        let watch = watcher.watch.clone();
+        state.queue_batch(watch_id, watch, batch.clone());
         drop(state);
         (self.wake)();
     }
@@ -203,12 +237,12 @@ impl Stream {
         }
         let watch_id = if watch.id != 0 { watch.id } else { state.free_id() };
         let next = if watch.start_revision == 0 { revision + 1 } else { watch.start_revision };
-        let behind = next <= revision;
-        state.behind += usize::from(behind);
+        let behind = (next <= revision).then_some(next);
+        state.behind.extend(behind.map(|next| (next, watch_id)));
         let subscriber = Subscriber { mailbox: self.mailbox.clone(), watch_id };
-        hub.subscribe(&watch.span, subscriber);
+        let seat = hub.subscribe(&watch.span, subscriber);
         let watch = Arc::new(watch);
-        state.watchers.insert(watch_id, Watcher { watch, next, behind, fresh: false });
+        state.watchers.insert(watch_id, Watcher { watch, seat, behind, fresh: false });
         self.mailbox.tell(&mut state, Delivery::Created { watch_id, revision });
     }
 
@@ -231,6 +265,8 @@ impl Stream {
         let mut state = self.mailbox.state.lock();
         if self.remove(&mut hub, &mut state, watch_id) {
             self.mailbox.tell(&mut state, Delivery::Canceled { watch_id, revision });
+            // Perhaps it was the one that the others waited for.
+            self.tell_progress(&hub, &mut state);
         }
     }
 
@@ -249,10 +285,14 @@ impl Stream {
         let hub = self.hub.lock();
         let revision = hub.revision;
         let mut state = self.mailbox.state.lock();
+        if !state.queue.is_empty() {
+            // Where something waits to be told there is no quiet to break.
+            return;
+        }
         let mut quiet = Vec::new();
         for (&watch_id, watcher) in &mut state.watchers {
             let heard = std::mem::take(&mut watcher.fresh);
-            let current = !watcher.behind && watcher.watch.start_revision <= revision;
+            let current = watcher.behind.is_none() && watcher.watch.start_revision <= revision;
             if watcher.watch.progress_notify && current && !heard {
                 quiet.push(watch_id);
             }
@@ -263,81 +303,76 @@ impl Stream {
     }
 
     /// The next thing to tell the client, if there is one now. Watchers that
-    /// are behind read from `history`.
+    /// are behind read from `history`, a bounded part of it; if there is more,
+    /// the stream is woken again.
     pub fn take(&self, history: &impl History) -> Option<Delivery> {
+        let mut reads = 0;
         loop {
             let mut state = self.mailbox.state.lock();
             match state.queue.pop_front() {
                 Some(Item::Told(delivery)) => return Some(delivery),
-                Some(Item::Events { watch_id, watch, revision, events }) => {
-                    state.queued_events -= events.len();
-                    let events = watch.wanted(&events);
-                    if events.is_empty() {
-                        continue;
+                Some(Item::Events { watch_id, watch, batch }) => {
+                    let delivery = state.deliver(watch_id, &watch, batch);
+                    if delivery.is_some() {
+                        return delivery;
                     }
-                    if let Some(watcher) = state.watchers.get_mut(&watch_id) {
-                        watcher.fresh = true;
-                    }
-                    let (prev_kv, fragment) = (watch.prev_kv, watch.fragment);
-                    return Some(Delivery::Events {
-                        watch_id,
-                        revision,
-                        events,
-                        prev_kv,
-                        fragment,
-                    });
                 }
-                None if state.behind > 0 => {
+                None if state.behind.is_empty() => return None,
+                None if reads == HISTORY_READS_A_TURN => {
+                    drop(state);
+                    (self.mailbox.wake)();
+                    return None;
+                }
+                None => {
                     drop(state);
                     self.catch_up(history);
+                    reads += 1;
                 }
-                None => return None,
             }
         }
     }
 
-    /// Lets one watcher that is behind read on, and leaves what it found in the
-    /// queue.
+    /// Lets the watcher that is furthest behind read on, and leaves what it
+    /// found in the queue.
     fn catch_up(&self, history: &impl History) {
         let to = self.hub.lock().revision;
         let state = self.mailbox.state.lock();
-        let Some((watch_id, span, from)) = state.furthest_behind() else { return };
+        let Some(&(from, watch_id)) = state.behind.first() else { return };
+        let watch = state.watchers[&watch_id].watch.clone();
         drop(state);
 
         let mut events = Vec::new();
         let read = match from > to {
             true => Ok(from),
-            false => history.read(&span, from, to, HISTORY_EVENTS, &mut events),
+            false => history.read(&watch.span, from, to, HISTORY_EVENTS, &mut events),
         };
         let mut hub = self.hub.lock();
         let mut state = self.mailbox.state.lock();
-        let next = match read {
-            Ok(next) => next,
-            Err(HistoryError { compacted }) => {
-                let revision = hub.revision;
-                if self.remove(&mut hub, &mut state, watch_id) {
-                    let told =
-                        Delivery::Compacted { watch_id, compact_revision: compacted, revision };
-                    self.mailbox.tell(&mut state, told);
+        // Canceled meanwhile; another of the same ID may be there by now.
+        let same = |watcher: &&mut Watcher| Arc::ptr_eq(&watcher.watch, &watch);
+        let Some(watcher) = state.watchers.get_mut(&watch_id).filter(same) else { return };
+        match read {
+            Ok(next) => {
+                watcher.behind = (next <= hub.revision).then_some(next);
+                let behind = watcher.behind;
+                state.behind.remove(&(from, watch_id));
+                state.behind.extend(behind.map(|next| (next, watch_id)));
+                if !events.is_empty() {
+                    state.queue_batch(watch_id, watch, Batch::new(to, events));
                 }
-                return self.tell_progress(&hub, &mut state);
             }
-        };
-        let Some(watcher) = state.watchers.get_mut(&watch_id) else { return };
-        watcher.next = next;
-        let watch = watcher.watch.clone();
-        if next > hub.revision {
-            watcher.behind = false;
-            state.behind -= 1;
-        }
-        if !events.is_empty() {
-            state.queue_events(watch_id, watch, to, events.into());
+            Err(HistoryError { compacted: compact_revision }) => {
+                let revision = hub.revision;
+                self.remove(&mut hub, &mut state, watch_id);
+                let told = Delivery::Compacted { watch_id, compact_revision, revision };
+                self.mailbox.tell(&mut state, told);
+            }
         }
         self.tell_progress(&hub, &mut state);
     }
 
     fn tell_progress(&self, hub: &HubState, state: &mut State) {
-        if !state.progress_wanted || state.behind > 0 {
+        if !state.progress_wanted || !state.behind.is_empty() {
             return;
         }
         state.progress_wanted = false;
@@ -351,21 +386,29 @@ impl Stream {
 
     fn remove(&self, hub: &mut HubState, state: &mut State, watch_id: i64) -> bool {
         let Some(watcher) = state.watchers.remove(&watch_id) else { return false };
-        state.behind -= usize::from(watcher.behind);
-        hub.unsubscribe(&watcher.watch.span, &self.mailbox, watch_id);
+        if let Some(from) = watcher.behind {
+            state.behind.remove(&(from, watch_id));
+        }
+        hub.unsubscribe(&watcher.watch.span, watcher.seat);
         true
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let mut hub = self.hub.lock();
-        let mut state = self.mailbox.state.lock();
-        for (watch_id, watcher) in state.watchers.drain() {
-            hub.unsubscribe(&watcher.watch.span, &self.mailbox, watch_id);
+        let mut watchers: Vec<Watcher> = {
+            let mut state = self.mailbox.state.lock();
+            // The mailbox may outlive the stream in a publication under way.
+            state.queue.clear();
+            state.watchers.drain().map(|(_, watcher)| watcher).collect()
+        };
+        // In parts, so that a publication need not wait for a million of them.
+        while !watchers.is_empty() {
+            let mut hub = self.hub.lock();
+            for watcher in watchers.drain(watchers.len().saturating_sub(DROPPED_A_TURN)..) {
+                hub.unsubscribe(&watcher.watch.span, watcher.seat);
+            }
         }
-        // The mailbox may outlive the stream in a publication under way.
-        state.queue.clear();
     }
 }
 
@@ -378,22 +421,25 @@ impl State {
         self.next_id - 1
     }
 
-    /// The watcher that has most to read: its ID, its span, and from where.
-    fn furthest_behind(&self) -> Option<(i64, Span, i64)> {
-        let behind = self.watchers.iter().filter(|(_, watcher)| watcher.behind);
-        let (id, watcher) = behind.min_by_key(|(_, watcher)| watcher.next)?;
-        Some((*id, watcher.watch.span.clone(), watcher.next))
+    fn queue_batch(&mut self, watch_id: i64, watch: Arc<Watch>, batch: Batch) {
+        self.queued_events += batch.events.len();
+        self.queued_bytes += batch.bytes;
+        self.queue.push_back(Item::Events { watch_id, watch, batch });
     }
 
-    fn queue_events(
-        &mut self,
-        watch_id: i64,
-        watch: Arc<Watch>,
-        revision: i64,
-        events: Arc<[Event]>,
-    ) {
-        self.queued_events += events.len();
-        self.queue.push_back(Item::Events { watch_id, watch, revision, events });
+    /// What of a batch that was queued the watcher wants, if anything.
+    fn deliver(&mut self, watch_id: i64, watch: &Watch, batch: Batch) -> Option<Delivery> {
+        self.queued_events -= batch.events.len();
+        self.queued_bytes -= batch.bytes;
+        let events = watch.wanted(&batch.events);
+        if events.is_empty() {
+            return None;
+        }
+        if let Some(watcher) = self.watchers.get_mut(&watch_id) {
+            watcher.fresh = true;
+        }
+        let (revision, prev_kv, fragment) = (batch.revision, watch.prev_kv, watch.fragment);
+        Some(Delivery::Events { watch_id, revision, events, prev_kv, fragment })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Whether a request is well-formed, before any state is looked at.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use etcdpb::rpc::range_request::{SortOrder, SortTarget};
 use etcdpb::rpc::request_op::Request;
@@ -76,32 +77,50 @@ fn form(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
     })
 }
 
-/// The keys that a branch may write and the spans that it may delete.
+/// The keys that a branch may write and those that it may delete.
 #[derive(Default)]
 struct Changes<'a> {
     puts: BTreeSet<&'a [u8]>,
-    deletes: Vec<Deletion<'a>>,
-}
-
-/// A deletion as etcd looks at it here: a `range_end` of `"\0"` is taken by the
-/// letter and not as "every key from here on", so such a deletion meets nothing.
-/// Where it then does change a key that is also put, both happen, in order.
-#[derive(Clone, Copy)]
-struct Deletion<'a> {
-    key: &'a [u8],
-    end: &'a [u8],
-}
-
-impl Deletion<'_> {
-    fn meets(&self, key: &[u8]) -> bool {
-        if self.end.is_empty() { key == self.key } else { key >= self.key && key < self.end }
-    }
+    deleted_keys: BTreeSet<&'a [u8]>,
+    /// Start and end of deleted ranges, none of which touch each other.
+    deleted_ranges: BTreeMap<&'a [u8], &'a [u8]>,
 }
 
 impl<'a> Changes<'a> {
     fn put(&mut self, key: &'a [u8]) -> Result<(), Status> {
-        let deleted = self.deletes.iter().any(|deletion| deletion.meets(key));
-        if deleted || !self.puts.insert(key) { Err(status::duplicate_key()) } else { Ok(()) }
+        if self.deletes(key) || !self.puts.insert(key) {
+            return Err(status::duplicate_key());
+        }
+        Ok(())
+    }
+
+    fn deletes(&self, key: &[u8]) -> bool {
+        let up_to_key = (Bound::Unbounded, Bound::Included(key));
+        let range = self.deleted_ranges.range::<[u8], _>(up_to_key).next_back();
+        self.deleted_keys.contains(key) || range.is_some_and(|(_, end)| key < *end)
+    }
+
+    /// Notes a deletion as etcd looks at it here: an end of `"\0"` is taken by
+    /// the letter and not as "every key from here on", so such a deletion meets
+    /// nothing. Where it then does change a key that is also put, both happen, in
+    /// order.
+    fn delete(&mut self, key: &'a [u8], end: &'a [u8]) {
+        if end.is_empty() {
+            self.deleted_keys.insert(key);
+        } else if key < end {
+            self.delete_range(key, end);
+        }
+    }
+
+    fn delete_range(&mut self, mut start: &'a [u8], mut end: &'a [u8]) {
+        while let Some((&before, &until)) = self.deleted_ranges.range(..=end).next_back() {
+            if until < start {
+                break;
+            }
+            self.deleted_ranges.remove(before);
+            (start, end) = (start.min(before), end.max(until));
+        }
+        self.deleted_ranges.insert(start, end);
     }
 
     /// Takes in what either branch of a nested transaction may change. The two
@@ -110,8 +129,10 @@ impl<'a> Changes<'a> {
         then.puts.iter().try_for_each(|key| self.put(key))?;
         let only_otherwise = otherwise.puts.difference(&then.puts);
         only_otherwise.copied().try_for_each(|key| self.put(key))?;
-        self.deletes.extend(then.deletes);
-        self.deletes.extend(otherwise.deletes);
+        for branch in [then, otherwise] {
+            self.deleted_keys.extend(branch.deleted_keys);
+            branch.deleted_ranges.into_iter().for_each(|(key, end)| self.delete_range(key, end));
+        }
         Ok(())
     }
 }
@@ -122,7 +143,7 @@ fn branch_changes(ops: &[RequestOp]) -> Result<Changes<'_>, Status> {
     let mut changes = Changes::default();
     for op in ops {
         if let Some(Request::RequestDeleteRange(delete)) = &op.request {
-            changes.deletes.push(Deletion { key: &delete.key, end: &delete.range_end });
+            changes.delete(&delete.key, &delete.range_end);
         }
     }
     for op in ops {
@@ -179,6 +200,18 @@ mod tests {
         let twice = vec![nested(vec![put_op("a")], vec![]), nested(vec![], vec![put_op("a")])];
         assert_eq!(check(twice), duplicate);
         assert_eq!(check(vec![delete_op("a", ""), delete_op("a", "")]), Ok(()));
+    }
+
+    #[test]
+    fn ranges_that_touch_become_one() {
+        let mut changes = Changes::default();
+        for (start, end) in [("b", "d"), ("h", "k"), ("d", "f"), ("a", "c"), ("e", "i"), ("x", "z")]
+        {
+            changes.delete(start.as_bytes(), end.as_bytes());
+        }
+        let merged: Vec<_> = changes.deleted_ranges.clone().into_iter().collect();
+        assert_eq!(merged, [(&b"a"[..], &b"k"[..]), (b"x", b"z")]);
+        assert!(changes.deletes(b"j") && !changes.deletes(b"k") && !changes.deletes(b"w"));
     }
 
     #[test]

@@ -1,29 +1,29 @@
 //! KV: reading and writing keys.
 
+use std::pin::Pin;
+
 use etcdpb::rpc::kv_server::Kv;
 use etcdpb::rpc::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
 };
+use futures_util::{Stream, StreamExt, stream};
 use mvcc::{Command, Reply};
 use pipeline::RangeRead;
 use prost::Message;
-use tokio::sync::mpsc;
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use super::{Api, check, status};
 
 /// Keys in a message of a range stream; with Kubernetes' objects a few MiB.
 const STREAM_PAGE_KEYS: usize = 1000;
-/// Pages of a range stream that are read ahead of the client.
-const STREAM_PAGES_AHEAD: usize = 1;
 
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
 impl Kv for Api {
-    type RangeStreamStream = ReceiverStream<Result<RangeStreamResponse, Status>>;
+    type RangeStreamStream =
+        Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Status>> + Send>>;
 
     async fn range(&self, request: Request<RangeRequest>) -> Answer<RangeResponse> {
         let result = self.read_range(request.into_inner()).await;
@@ -77,32 +77,32 @@ impl Api {
         Ok(response)
     }
 
+    /// The pages of a range, each read when the client has room for it.
     fn stream_range(
         &self,
         request: RangeRequest,
     ) -> Result<<Self as Kv>::RangeStreamStream, Status> {
         check::range_stream(&request)?;
-        let (sender, receiver) = mpsc::channel(STREAM_PAGES_AHEAD);
         let api = self.clone();
-        let send = move |mut page: RangeResponse| {
+        let respond = move |page: Result<RangeResponse, pipeline::Error>| {
+            let mut page = page.map_err(status::from_pipeline)?;
             if page.header.is_some() {
                 api.fill(&mut page.header);
             }
-            sender.blocking_send(Ok(RangeStreamResponse { range_response: Some(page) }))
+            Ok(RangeStreamResponse { range_response: Some(page) })
         };
+        let stopped = self.stop.clone().cancelled_owned();
         if request.count_only {
-            let read = self.pipeline.range(&request).map_err(status::from_pipeline)?;
-            tokio::task::spawn_blocking(move || match read {
-                RangeRead::Done(response) => send(response),
-                RangeRead::Rest(rest) => send(rest.finish()),
+            let pipeline = self.pipeline.clone();
+            let count = stream::once(async move {
+                let count = move || pipeline.range(&request).map(RangeRead::finish);
+                respond(blocking(count).await?)
             });
-        } else {
-            let mut pages =
-                self.pipeline.pages(request, STREAM_PAGE_KEYS).map_err(status::from_pipeline)?;
-            // Ends early when the client has gone.
-            tokio::task::spawn_blocking(move || pages.try_for_each(send));
+            return Ok(Box::pin(count.take_until(stopped)));
         }
-        Ok(ReceiverStream::new(receiver))
+        let pages =
+            self.pipeline.pages(request, STREAM_PAGE_KEYS).map_err(status::from_pipeline)?;
+        Ok(Box::pin(stream::iter(pages.map(respond)).take_until(stopped)))
     }
 
     async fn write_put(&self, request: PutRequest) -> Result<PutResponse, Status> {

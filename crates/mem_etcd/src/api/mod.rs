@@ -51,6 +51,13 @@ struct Limits {
     progress_interval: Duration,
 }
 
+impl Limits {
+    /// The size of a message that holds a request of the largest size.
+    fn message_bytes(self) -> usize {
+        self.request_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
+    }
+}
+
 struct Member {
     name: String,
     client_urls: Vec<String>,
@@ -128,8 +135,8 @@ impl Api {
 const SMALL_REQUEST_BYTES: usize = 32;
 
 /// All services as HTTP routes.
-pub fn routes(api: Api, config: &Config) -> axum::Router {
-    let message_bytes = config.max_request_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES);
+pub fn routes(api: Api) -> axum::Router {
+    let message_bytes = api.limits.message_bytes();
     macro_rules! service {
         ($server:ident) => {
             $server::new(api.clone()).max_decoding_message_size(message_bytes)

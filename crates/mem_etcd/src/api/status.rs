@@ -19,7 +19,10 @@ fn code(error: &pipeline::Error) -> Code {
             mvcc::Error::LeaseExists => Code::FailedPrecondition,
         },
         pipeline::Error::TooManyRequests | pipeline::Error::NoSpace => Code::ResourceExhausted,
-        pipeline::Error::Stopped | pipeline::Error::LogFailed(_) => Code::Unavailable,
+        pipeline::Error::TooLarge => Code::InvalidArgument,
+        pipeline::Error::Stopped
+        | pipeline::Error::CannotGrow(_)
+        | pipeline::Error::LogFailed(_) => Code::Unavailable,
     }
 }
 

@@ -214,7 +214,7 @@ impl Answers {
                 if !fragment {
                     return whole;
                 }
-                self.fragments = split(whole, self.api.limits.request_bytes);
+                self.fragments = split(whole, self.api.limits.message_bytes());
                 self.fragments.pop_front().expect("at least one part")
             }
         }

@@ -1,0 +1,56 @@
+//! How much a command may write, told before it is carried out.
+
+use etcdpb::rpc::request_op::Request;
+use etcdpb::rpc::{DeleteRangeRequest, PutRequest, TxnRequest};
+
+use crate::apply::Command;
+use crate::{Span, Store};
+
+/// Bytes of an effect beyond its key and value, at most.
+const EFFECT_BYTES: usize = 64;
+
+impl Store {
+    /// An upper bound of the bytes that the effects of `command` take, encoded,
+    /// if it is carried out on the present state.
+    pub fn effect_bytes(&self, command: &Command) -> usize {
+        match command {
+            Command::Put(request) => self.put_bytes(request),
+            Command::DeleteRange(request) => self.delete_bytes(request),
+            Command::Txn(request) => self.txn_bytes(request),
+            Command::LeaseRevoke { id } => {
+                let keys = self.leases.get(*id).into_iter().flat_map(|lease| &lease.keys);
+                EFFECT_BYTES + keys.map(|key| EFFECT_BYTES + key.as_bytes().len()).sum::<usize>()
+            }
+            Command::Compact { .. } | Command::LeaseGrant { .. } => EFFECT_BYTES,
+        }
+    }
+
+    fn put_bytes(&self, request: &PutRequest) -> usize {
+        let kept = match request.ignore_value {
+            true => self.index.get(&request.key).map_or(0, |e| e.latest().value().len()),
+            false => 0,
+        };
+        // Twice the key: another command may delete it again.
+        2 * (EFFECT_BYTES + request.key.len()) + request.value.len().max(kept)
+    }
+
+    fn delete_bytes(&self, request: &DeleteRangeRequest) -> usize {
+        let span = Span::new(&request.key, &request.range_end);
+        if let Some(key) = span.as_point() {
+            return EFFECT_BYTES + key.len();
+        }
+        let live = self.index.range(&span, None).filter(|(_, e)| !e.latest().is_tombstone());
+        live.map(|(key, _)| EFFECT_BYTES + key.as_bytes().len()).sum()
+    }
+
+    fn txn_bytes(&self, request: &TxnRequest) -> usize {
+        let ops = request.success.iter().chain(&request.failure);
+        ops.map(|op| match &op.request {
+            Some(Request::RequestPut(put)) => self.put_bytes(put),
+            Some(Request::RequestDeleteRange(delete)) => self.delete_bytes(delete),
+            Some(Request::RequestTxn(nested)) => self.txn_bytes(nested),
+            Some(Request::RequestRange(_)) | None => 0,
+        })
+        .sum()
+    }
+}
