@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"time"
 
@@ -253,5 +254,77 @@ func TestStopEndsOpenStreams(t *testing.T) {
 	}
 	if _, err := stream.Recv(); err == nil || errors.Is(err, context.DeadlineExceeded) {
 		t.Fatal(err)
+	}
+}
+
+// TestUnreadStreamsHoldNobodyUp opens more streams than the server has threads
+// and reads none: others read on, and the server ends when it is asked to.
+func TestUnreadStreamsHoldNobodyUp(t *testing.T) {
+	s := startMemEtcd(t, "--wal-mode", "none")
+	a := s.dial()
+	value := string(make([]byte, 100_000))
+	for i := range 300 {
+		mustPut(t, a, fmt.Sprintf("k%03d", i), value)
+	}
+	unread := s.dial()
+	all := &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}}
+	for range 700 {
+		if _, err := unread.kv.RangeStream(t.Context(), all); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if response, err := a.kv.Range(ctx, all); err != nil || len(response.Kvs) != 300 {
+		t.Fatalf("%d keys: %v", len(response.GetKvs()), err)
+	}
+	op := &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: all}}
+	if _, err := a.kv.Txn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{op}}); err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.stop() }()
+	select {
+	case err := <-stopped:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("still running")
+	}
+}
+
+// TestWatchIDGivenAgain cancels and creates watches of one ID while the server
+// reads history for them.
+func TestWatchIDGivenAgain(t *testing.T) {
+	a := startMemEtcd(t, "--wal-mode", "none").dial()
+	last := int64(0)
+	for range 3000 {
+		last = mustPut(t, a, "k", "v")
+	}
+	stream := watching(t, a)
+	const rounds = 200
+	go func() {
+		for range rounds {
+			request := everything(2)
+			request.WatchId = 5
+			_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: request}})
+			_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CancelRequest{CancelRequest: &pb.WatchCancelRequest{WatchId: 5}}})
+		}
+		final := everything(2)
+		final.WatchId = 5
+		_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: final}})
+	}()
+	created, told := 0, int64(0)
+	for created < rounds+1 || told < last {
+		response := receive(t, stream)
+		if response.Created {
+			created, told = created+1, 1
+		}
+		for _, event := range response.Events {
+			if told++; event.Kv.ModRevision != told {
+				t.Fatalf("watch %d: revision %d, expected %d", created, event.Kv.ModRevision, told)
+			}
+		}
 	}
 }

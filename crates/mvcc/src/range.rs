@@ -19,6 +19,11 @@ pub struct RangeCursor {
     header_revision: i64,
     /// Records to gather; one more than the caller wants, to know of more.
     gather: usize,
+    /// Bytes of keys and values after which no more is gathered.
+    gather_bytes: usize,
+    gathered_bytes: usize,
+    /// Whether that is why the range ended.
+    cut_short: bool,
     count_all: bool,
     after: Option<Key>,
     found: Vec<Record>,
@@ -67,12 +72,22 @@ impl RangeCursor {
             revision,
             header_revision: current,
             gather,
+            gather_bytes: usize::MAX,
+            gathered_bytes: 0,
+            cut_short: false,
             count_all: request.count_only,
             after: None,
             found: Vec::new(),
             count: 0,
             shape,
         }
+    }
+
+    /// Ends the range once it has gathered `bytes` of keys and values; the answer
+    /// then says that there is more.
+    pub fn at_most(mut self, bytes: usize) -> Self {
+        self.gather_bytes = bytes;
+        self
     }
 
     /// The revision that is read; history must be kept from here on until the
@@ -102,7 +117,12 @@ impl RangeCursor {
             last = Some(key);
             let Some(record) = entry.live_at(self.revision) else { continue };
             self.count += 1;
+            if self.gathered_bytes >= self.gather_bytes {
+                self.cut_short = true;
+                return true;
+            }
             if self.found.len() < self.gather {
+                self.gathered_bytes += key.as_bytes().len() + record.value().len();
                 self.found.push(record.clone());
             } else if !self.count_all {
                 return true;
@@ -113,11 +133,11 @@ impl RangeCursor {
 
     /// The answer, once [`RangeCursor::step`] says that the range is done.
     pub fn finish(self) -> RangeResponse {
-        let RangeCursor { shape, mut found, header_revision, count, .. } = self;
+        let RangeCursor { shape, mut found, header_revision, count, cut_short, .. } = self;
         found.retain(|record| shape.admits(record));
         shape.sort(&mut found);
-        let more = shape.limit > 0 && found.len() as i64 > shape.limit;
-        if more {
+        let over_limit = shape.limit > 0 && found.len() as i64 > shape.limit;
+        if over_limit {
             found.truncate(shape.limit as usize);
         }
         let form = match (shape.keys_only, shape.sort) {
@@ -130,7 +150,7 @@ impl RangeCursor {
         RangeResponse {
             header: Some(ResponseHeader { revision: header_revision, ..Default::default() }),
             kvs: found.into_iter().map(form).collect(),
-            more,
+            more: over_limit || cut_short,
             count,
         }
     }

@@ -16,6 +16,9 @@ use crate::{Error, Pipeline};
 const KEYS_A_STEP: usize = 1000;
 /// Bytes of values that a watcher is given at a time from history, about.
 const HISTORY_BYTES: usize = 4 << 20;
+/// A page has at most so many keys, and about so many bytes.
+const PAGE_KEYS: i64 = 1000;
+const PAGE_BYTES: usize = 1 << 20;
 /// How long a client may take over the pages of a range before the history that
 /// they need may be collected.
 const PAGES_LIFE: Duration = Duration::from_secs(60);
@@ -111,22 +114,14 @@ impl Pipeline {
     }
 
     /// Reads a range page by page, all at one revision, in key order.
-    pub fn pages(&self, request: RangeRequest, page_keys: usize) -> Result<Pages, Error> {
+    pub fn pages(&self, request: RangeRequest) -> Result<Pages, Error> {
         let shared = self.shared();
         let store = shared.store.read();
         let current = shared.published.load(Ordering::Acquire);
         let revision = RangeCursor::new(&store, &request, current, false)?.revision();
         let left = if request.limit > 0 { request.limit } else { i64::MAX };
         let pin = Pin::new(shared, revision, Some(Instant::now() + PAGES_LIFE));
-        Ok(Pages {
-            request,
-            current,
-            left,
-            page_keys: page_keys as i64,
-            found: 0,
-            done: false,
-            pin,
-        })
+        Ok(Pages { request, current, left, found: 0, done: false, pin })
     }
 }
 
@@ -156,7 +151,6 @@ pub struct Pages {
     /// What the header says: the newest revision when the range began.
     current: i64,
     left: i64,
-    page_keys: i64,
     found: i64,
     done: bool,
     pin: Pin,
@@ -169,7 +163,7 @@ impl Iterator for Pages {
         if self.done {
             return None;
         }
-        let Some(mut page) = self.read(self.left.min(self.page_keys), false) else {
+        let Some(mut page) = self.read(self.left.min(PAGE_KEYS), false) else {
             self.done = true;
             return Some(Err(mvcc::Error::Compacted.into()));
         };
@@ -199,7 +193,7 @@ impl Pages {
         let revision = self.pin.revision;
         let request = RangeRequest { limit, revision, count_only, ..self.request.clone() };
         let shared = &self.pin.shared;
-        let mut cursor = RangeCursor::pinned(&request, self.current, revision);
+        let mut cursor = RangeCursor::pinned(&request, self.current, revision).at_most(PAGE_BYTES);
         loop {
             let store = shared.store.read();
             if self.pin.expired() && revision < store.compacted() {

@@ -15,9 +15,6 @@ use tonic::{Request, Response, Status};
 
 use super::{Api, check, status};
 
-/// Keys in a message of a range stream; with Kubernetes' objects a few MiB.
-const STREAM_PAGE_KEYS: usize = 1000;
-
 type Answer<T> = Result<Response<T>, Status>;
 
 #[tonic::async_trait]
@@ -100,8 +97,7 @@ impl Api {
             });
             return Ok(Box::pin(count.take_until(stopped)));
         }
-        let pages =
-            self.pipeline.pages(request, STREAM_PAGE_KEYS).map_err(status::from_pipeline)?;
+        let pages = self.pipeline.pages(request).map_err(status::from_pipeline)?;
         Ok(Box::pin(stream::iter(pages.map(respond)).take_until(stopped)))
     }
 
