@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -35,28 +36,23 @@ func measure(bin, store string, w workload) (measurement, error) {
 	}
 	defer stop(server)
 
-	before, err := usage(server.Process.Pid)
+	report, err := load(bin, address, server.Process.Pid, w)
 	if err != nil {
 		return measurement{}, err
 	}
-	report, err := load(bin, address, w)
+	resident, err := residentBytes(server.Process.Pid)
 	if err != nil {
 		return measurement{}, err
-	}
-	after, err := usage(server.Process.Pid)
-	if err != nil {
-		return measurement{}, err
-	}
-	ops := report.Ops
-	if w.PerEvent {
-		ops = report.Watch.Events
 	}
 	m := measurement{
 		Store: store, Workload: w.Name, Ops: report.Ops, Errors: report.Errors,
 		OpsPerSecond: report.OpsPerSecond, P99Micros: report.LatencyMicros.P99,
-		ServerCPUMicrosPerOp: (after.cpuSeconds - before.cpuSeconds) * 1e6 / float64(ops),
+		ServerCPUMicrosPerOp: report.ServerCPUMicrosPerOp,
 		ClientCPUMicrosPerOp: report.ClientCPUMicrosPerOp,
-		ServerResidentBytes:  int64(after.residentBytes), EventsDelivered: report.Watch.Events,
+		ServerResidentBytes:  int64(resident), EventsDelivered: report.Watch.Events,
+	}
+	if w.PerEvent {
+		m.ServerCPUMicrosPerOp *= float64(report.Ops) / float64(report.Watch.Events)
 	}
 	if report.Workload == "range" {
 		m.SecondsPerRead = report.Seconds / float64(report.Ops)
@@ -133,13 +129,14 @@ type benchReport struct {
 		P99 int64 `json:"p99"`
 	} `json:"latencyMicros"`
 	ClientCPUMicrosPerOp float64 `json:"clientCpuMicrosPerOp"`
+	ServerCPUMicrosPerOp float64 `json:"serverCpuMicrosPerOp"`
 	Watch                struct {
 		Events int64 `json:"events"`
 	} `json:"watch"`
 }
 
-func load(bin, url string, w workload) (benchReport, error) {
-	args := append(w.Args, "--endpoints", url, "--output", "json")
+func load(bin, url string, pid int, w workload) (benchReport, error) {
+	args := append(w.Args, "--endpoints", url, "--output", "json", "--server-pid", strconv.Itoa(pid))
 	cmd := pinned(clientCore, filepath.Join(bin, "etcd-bench"), args...)
 	var report benchReport
 	var output bytes.Buffer
@@ -150,19 +147,14 @@ func load(bin, url string, w workload) (benchReport, error) {
 	return report, json.Unmarshal(output.Bytes(), &report)
 }
 
-type processUsage struct {
-	cpuSeconds    float64
-	residentBytes int
-}
-
-func usage(pid int) (processUsage, error) {
+func residentBytes(pid int) (int, error) {
 	process, err := procfs.NewProc(pid)
 	if err != nil {
-		return processUsage{}, err
+		return 0, err
 	}
 	stat, err := process.Stat()
 	if err != nil {
-		return processUsage{}, err
+		return 0, err
 	}
-	return processUsage{stat.CPUTime(), stat.ResidentMemory()}, nil
+	return stat.ResidentMemory(), nil
 }

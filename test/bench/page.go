@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"html/template"
+	"image/color"
 	"os"
 
 	"gonum.org/v1/plot"
@@ -77,6 +78,8 @@ func ratios(r result) (template.HTML, error) {
 	if err != nil {
 		return "", err
 	}
+	bars.Color = color.RGBA{R: 0x32, G: 0x6c, B: 0xe5, A: 0xff}
+	bars.LineStyle.Width = 0
 	p.Add(bars)
 	p.NominalX(names...)
 	writer, err := p.WriterTo(24*vg.Centimeter, 9*vg.Centimeter, "svg")

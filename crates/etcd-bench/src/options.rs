@@ -65,6 +65,11 @@ pub struct Load {
     #[arg(long, global = true, default_value_t = 10_000)]
     pub key_space_size: u64,
 
+    /// Process ID of the server, if it runs on this machine: its CPU while
+    /// operations are measured is then reported as well.
+    #[arg(long, global = true, value_name = "PID")]
+    pub server_pid: Option<i32>,
+
     /// CA that signed the server's certificate.
     #[arg(long, global = true, value_name = "FILE")]
     pub cacert: Option<PathBuf>,

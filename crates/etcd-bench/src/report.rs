@@ -31,6 +31,8 @@ pub struct Report {
     pub latency_micros: Latency,
     pub client_cpu_micros_per_op: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub server_cpu_micros_per_op: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<WatchReport>,
 }
 

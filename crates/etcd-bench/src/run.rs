@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use cpu_time::ProcessTime;
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
+use procfs::process::Process;
 use tokio::task::JoinSet;
 
 use crate::connection::{self, Connection, Failure};
@@ -46,6 +47,7 @@ pub async fn run(options: &Options) -> Result<Report> {
     let watchers = start_watchers(options, &connections).await?;
     let workers = prepare(options, &keys, &connections).await?;
 
+    let server_before = server_cpu(load.server_pid)?;
     let shared = Rc::new(Shared::new(options));
     let cpu = ProcessTime::now();
     let mut clients = JoinSet::new();
@@ -60,9 +62,29 @@ pub async fn run(options: &Options) -> Result<Report> {
         }
         None => true,
     };
-    let (elapsed, cpu) = (shared.start.elapsed(), cpu.elapsed());
+    let spent = Spent {
+        elapsed: shared.start.elapsed(),
+        own_cpu: cpu.elapsed(),
+        server_cpu: server_cpu(load.server_pid)?.zip(server_before).map(|(now, then)| now - then),
+    };
     shared.progress.finish_and_clear();
-    Ok(report(options, &shared, elapsed, cpu, watchers, complete))
+    Ok(report(options, &shared, spent, watchers, complete))
+}
+
+/// What the measured operations took.
+struct Spent {
+    elapsed: Duration,
+    own_cpu: Duration,
+    server_cpu: Option<Duration>,
+}
+
+/// CPU that a process has used so far, as the operating system counts it.
+fn server_cpu(pid: Option<i32>) -> Result<Option<Duration>> {
+    let Some(pid) = pid else { return Ok(None) };
+    let stat = Process::new(pid).and_then(|process| process.stat());
+    let stat = stat.with_context(|| format!("read the CPU time of process {pid}"))?;
+    let ticks = (stat.utime + stat.stime) as f64;
+    Ok(Some(Duration::from_secs_f64(ticks / procfs::ticks_per_second() as f64)))
 }
 
 /// Writes every key once.
@@ -203,15 +225,15 @@ fn bar(total: Option<u64>) -> ProgressBar {
 fn report(
     options: &Options,
     shared: &Shared,
-    elapsed: Duration,
-    cpu: Duration,
+    spent: Spent,
     watchers: Option<Watchers>,
     complete: bool,
 ) -> Report {
     let load = &options.load;
     let histogram = shared.histogram.borrow();
     let errors_by_kind = shared.errors.borrow().clone();
-    let (ops, seconds) = (histogram.len(), elapsed.as_secs_f64());
+    let (ops, seconds) = (histogram.len(), spent.elapsed.as_secs_f64());
+    let micros_per_op = |cpu: Duration| cpu.as_secs_f64() * 1e6 / ops.max(1) as f64;
     let watch = match (&options.workload, watchers) {
         (Workload::Watch { watchers: count, .. }, Some(watchers)) => Some(WatchReport {
             watchers: *count,
@@ -236,7 +258,8 @@ fn report(
         seconds,
         ops_per_second: ops as f64 / seconds,
         latency_micros: Latency::from(&*histogram),
-        client_cpu_micros_per_op: cpu.as_secs_f64() * 1e6 / ops.max(1) as f64,
+        client_cpu_micros_per_op: micros_per_op(spent.own_cpu),
+        server_cpu_micros_per_op: spent.server_cpu.map(micros_per_op),
         watch,
     }
 }
