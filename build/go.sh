@@ -38,5 +38,5 @@ go build -v -o bin/ -ldflags "-s -w$stamp" "$@" 2>&1 | {
       shown=$SECONDS
     fi
   done
-  report "$count"
+  if [ "$count" = 0 ]; then echo "    all of them were in the cache"; else report "$count"; fi
 }

@@ -50,7 +50,11 @@ pub async fn open(load: &Load, count: usize) -> Result<Vec<Connection>> {
 }
 
 async fn connect(endpoint: &str, load: &Load) -> Result<Connection> {
-    let url = Url::parse(endpoint).context("not a URL such as http://127.0.0.1:2379")?;
+    let endpoint = match endpoint.contains("://") {
+        true => endpoint.to_owned(),
+        false => format!("http://{endpoint}"),
+    };
+    let url = Url::parse(&endpoint).context("not a URL such as http://127.0.0.1:2379")?;
     let (host, port) = match (url.host_str(), url.port_or_known_default()) {
         (Some(host), Some(port)) => (host, port),
         _ => bail!("it has no host or no port"),

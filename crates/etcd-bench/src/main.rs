@@ -19,10 +19,16 @@ use clap::Parser;
 use options::Options;
 
 fn main() -> ExitCode {
-    let options = match Options::try_parse().map_err(|e| e.to_string()) {
+    let options = match Options::try_parse() {
         Ok(options) => options,
-        // Prints help or the usage error, and exits with 0 or 2.
-        Err(_) => Options::parse(),
+        Err(error) if error.use_stderr() => {
+            // The first paragraph says it; the rest is usage.
+            let text = error.to_string();
+            let line = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+            eprintln!("etcd-bench: {}; see etcd-bench --help", line.replace('\n', " "));
+            return ExitCode::from(2);
+        }
+        Err(help) => help.exit(),
     };
     if let Err(line) = options.validate() {
         eprintln!("etcd-bench: {line}; see etcd-bench --help");

@@ -29,7 +29,8 @@ pub struct Options {
 /// How much, over what.
 #[derive(Args, Debug)]
 pub struct Load {
-    /// gRPC endpoints, comma-separated; connections are spread over them.
+    /// gRPC endpoints, comma-separated; connections are spread over them. Without
+    /// a scheme it is http.
     #[arg(long, global = true, default_value = "http://127.0.0.1:2379", value_delimiter = ',')]
     pub endpoints: Vec<String>,
 
@@ -150,6 +151,7 @@ impl Options {
             () if load.connections == 0 => Err("--connections must be at least 1".into()),
             () if load.clients == 0 => Err("--clients must be at least 1".into()),
             () if load.key_space_size == 0 => Err("--key-space-size must be at least 1".into()),
+            () if load.total == Some(0) => Err("--total must be at least 1".into()),
             () if load.key_size < 8 => Err("--key-size must be at least 8".into()),
             () if load.total.is_some() && load.duration.is_some() => {
                 Err("--total and --duration exclude each other".into())

@@ -8,8 +8,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::builder::BoolishValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
 use url::Url;
+
+use crate::etcd_flags;
 
 /// The version of etcd whose API is served.
 pub const ETCD_VERSION: &str = "3.7.3";
@@ -32,7 +35,7 @@ const EXAMPLES: &str = "Examples:
 
 /// Everything that can be set.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "mem_etcd", version = VERSION, args_override_self = true, about = ABOUT, after_help = EXAMPLES)]
+#[command(name = "mem_etcd", version = VERSION, allow_negative_numbers = true, args_override_self = true, about = ABOUT, after_help = EXAMPLES)]
 pub struct Config {
     /// Human-readable name for this member.
     #[arg(long, env = "ETCD_NAME", default_value = "default")]
@@ -140,6 +143,17 @@ pub enum WalMode {
     Fsync,
 }
 
+impl WalMode {
+    /// As the flag has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            WalMode::None => "none",
+            WalMode::Buffered => "buffered",
+            WalMode::Fsync => "fsync",
+        }
+    }
+}
+
 /// Names as etcd has them.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub enum LogLevel {
@@ -239,7 +253,7 @@ impl Config {
     /// programs, a flag may have one dash or two.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<Config, Exit> {
         let config = Config::try_parse_from(args.into_iter().map(two_dashes)).map_err(|error| {
-            if error.use_stderr() { Exit::Usage(one_line(&error)) } else { Exit::Asked(error) }
+            if error.use_stderr() { Exit::Usage(usage(&error)) } else { Exit::Asked(error) }
         })?;
         config.validate().map_err(Exit::Usage)?;
         Ok(config)
@@ -350,6 +364,19 @@ fn two_dashes(arg: String) -> String {
     if single { format!("-{arg}") } else { arg }
 }
 
+/// What is wrong with the command line. Of a flag that etcd has, why not here.
+fn usage(error: &clap::Error) -> String {
+    let unknown = (error.kind() == ErrorKind::UnknownArgument)
+        .then(|| error.get(ContextKind::InvalidArg))
+        .flatten();
+    let Some(ContextValue::String(flag)) = unknown else { return one_line(error) };
+    let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
+    match etcd_flags::reason(name) {
+        Some(reason) => format!("--{name} is etcd's, but {reason}"),
+        None => one_line(error),
+    }
+}
+
 /// clap's message without the usage that it appends.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
@@ -402,6 +429,11 @@ mod tests {
     fn refuses_in_one_line() {
         for (flags, expected) in [
             (&["--no-such-flag"][..], "unexpected argument '--no-such-flag'"),
+            (
+                &["--initial-cluster=a=b"],
+                "--initial-cluster is etcd's, but there is one member only",
+            ),
+            (&["--quota-backend-bytes", "1"], "no quota yet"),
             (&["--listen-client-urls", "tcp://x:1"], "must begin with http://"),
             (&["--listen-client-urls", "http://x"], "has no port"),
             (&["--listen-client-urls", "https://x:1"], "https://x:1 needs --cert-file"),
@@ -411,7 +443,7 @@ mod tests {
             (&["--wal-flush-interval", "soon"], "is not a duration"),
             (&["--wal-flush-interval", "0s"], "at least 1ms"),
             (&["--max-txn-ops", "0"], "at least 1"),
-            (&["--max-request-bytes", "-1"], "unexpected argument"),
+            (&["--max-request-bytes", "-1"], "invalid value '-1'"),
             (&["--listen-metrics-urls", "https://x:1"], "http only"),
         ] {
             let line = parse(flags).unwrap_err();

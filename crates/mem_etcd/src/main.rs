@@ -2,6 +2,7 @@
 
 mod api;
 mod config;
+mod etcd_flags;
 mod http;
 mod listen;
 mod metrics;

@@ -56,7 +56,7 @@ async fn serve(config: Config) -> Result<()> {
             stop.child_token(),
         ));
     }
-    tracing::info!(wal_mode = ?config.wal_mode, revision = pipeline.revision(), "ready");
+    tracing::info!(wal_mode = config.wal_mode.name(), revision = pipeline.revision(), "ready");
 
     let signal = asked_to_end.await;
     tracing::info!(signal, "shutting down");

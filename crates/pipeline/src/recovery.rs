@@ -27,10 +27,10 @@ pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, Open
     let covered = snapshots.load(|chunk| replay.record(chunk))?;
 
     let path = dir.wal();
-    let medium = OsMedium::new(path.clone()).map_err(|source| wal::Error::Io {
+    let medium = OsMedium::new(path.clone()).map_err(|cause| wal::Error::Io {
         action: "open",
         path,
-        source,
+        cause,
     })?;
     let (log, recovered) =
         Log::open(medium, options.log(), covered, |payload| replay.record(payload))?;

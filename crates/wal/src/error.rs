@@ -7,14 +7,14 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The operating system refused an operation.
-    #[error("{action} {path}: {source}")]
+    #[error("{action} {path}: {cause}")]
     Io {
         /// What was tried, as a verb.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
         /// The reason.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The disk is full. Nothing was changed; the log goes on when there is room.
     #[error("no space left for the log in {path}: free some and try again")]
@@ -93,6 +93,6 @@ impl Error {
         path: impl Into<PathBuf>,
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
-        move |source| Error::Io { action, path, source }
+        move |cause| Error::Io { action, path, cause }
     }
 }
