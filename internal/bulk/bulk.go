@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,6 +39,13 @@ type Range struct {
 
 // Name of the i-th object; padded so that names sort as their numbers do.
 func (r Range) Name(i int) string { return fmt.Sprintf("%s%06d", r.Prefix, r.First+i) }
+
+// Number that Name made a name of.
+func (r Range) Number(name string) (number int, ok bool) {
+	digits, found := strings.CutPrefix(name, r.Prefix)
+	number, err := strconv.Atoi(digits)
+	return number, found && err == nil && number >= 0
+}
 
 // Names of the whole range.
 func (r Range) Names() sets.Set[string] {
@@ -82,7 +91,7 @@ func Run(ctx context.Context, job Job) (Summary, error) {
 		summary.Interrupted = true
 		return summary, context.Cause(ctx)
 	case summary.Failed > 0:
-		return summary, fmt.Errorf("%w: %d failed (%s); the same command again continues", ErrIncomplete, summary.Failed, summary.FirstFailure)
+		return summary, fmt.Errorf("%w: %d failed (%s)%s", ErrIncomplete, summary.Failed, summary.FirstFailure, r.hint())
 	}
 	return summary, nil
 }
@@ -93,6 +102,15 @@ type run struct {
 	next     atomic.Int64
 	abort    context.CancelCauseFunc
 	recorder *recorder
+	// curable says that some failure may not happen to the same command again.
+	curable atomic.Bool
+}
+
+func (r *run) hint() string {
+	if r.curable.Load() {
+		return "; the same command again continues"
+	}
+	return ""
 }
 
 func (r *run) work(ctx context.Context, worker int) {
@@ -148,8 +166,11 @@ func (r *run) finish(ctx context.Context, err error) {
 	case ctx.Err() != nil:
 		// Interrupted in flight: neither done nor failed.
 	default:
+		if worthRetrying(err) {
+			r.curable.Store(true)
+		}
 		if r.recorder.failed(err) == maxFailures {
-			r.abort(fmt.Errorf("%w: gave up after %d failures (%w); the same command again continues", ErrIncomplete, maxFailures, err))
+			r.abort(fmt.Errorf("%w: gave up after %d failures (%w)%s", ErrIncomplete, maxFailures, err, r.hint()))
 		}
 	}
 }

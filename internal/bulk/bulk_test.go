@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -89,6 +90,9 @@ func TestRunReportsWhatFailed(t *testing.T) {
 		}
 		return nil
 	}))
+	if err != nil && strings.Contains(err.Error(), "again continues") {
+		t.Errorf("%v, although the same command fails again", err)
+	}
 	if !errors.Is(err, ErrIncomplete) || summary.Done != 9 || summary.Failed != 1 || summary.FirstFailure != "not this one" {
 		t.Errorf("%+v, %v", summary, err)
 	}

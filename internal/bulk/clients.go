@@ -60,6 +60,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 // Validate reports the first option that cannot be.
 func (o *Options) Validate() error {
 	switch {
+	case o.Range.Count == 0:
+		return usage.Errorf("--count is required: say how many, 1 to %d", maxCount)
 	case o.Range.Count < 1 || o.Range.Count > maxCount:
 		return usage.Errorf("--count %d: choose 1 to %d", o.Range.Count, maxCount)
 	case o.Range.First < 0:
@@ -130,23 +132,35 @@ func (c *Clients) delete(ctx context.Context, connection int, kind kind, namespa
 		Resource(kind.resource).Name(name).Body(&metav1.DeleteOptions{}).MaxRetries(0).Do(ctx).Error()
 }
 
-// existing finds which names of the range are taken, by metadata alone.
-func (c *Clients) existing(ctx context.Context, kind kind, namespace string, names Range) (sets.Set[string], error) {
+// existing finds which names of the range are taken, and the number after the
+// highest that the prefix has.
+func (c *Clients) existing(ctx context.Context, kind kind, namespace string, names Range) (taken sets.Set[string], next int, err error) {
+	wanted, taken := names.Names(), sets.New[string]()
+	err = c.eachPage(ctx, kind, namespace, func(page *metav1.PartialObjectMetadataList) {
+		for _, item := range page.Items {
+			if wanted.Has(item.Name) {
+				taken.Insert(item.Name)
+			}
+			if number, ok := names.Number(item.Name); ok {
+				next = max(next, number+1)
+			}
+		}
+	})
+	return taken, next, err
+}
+
+// eachPage lists metadata alone: far less than the objects.
+func (c *Clients) eachPage(ctx context.Context, kind kind, namespace string, visit func(*metav1.PartialObjectMetadataList)) error {
 	resource := c.metadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: kind.resource}).Namespace(namespace)
-	wanted, existing := names.Names(), sets.New[string]()
 	options := metav1.ListOptions{Limit: listPage}
 	for {
 		page, err := listPatiently(ctx, resource, options)
 		if err != nil {
-			return nil, fmt.Errorf("listing the %s that exist: %w", kind.resource, err)
+			return fmt.Errorf("listing the %s that exist: %w", kind.resource, err)
 		}
-		for _, item := range page.Items {
-			if wanted.Has(item.Name) {
-				existing.Insert(item.Name)
-			}
-		}
+		visit(page)
 		if options.Continue = page.Continue; options.Continue == "" {
-			return existing, nil
+			return nil
 		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
@@ -99,17 +100,19 @@ func (n *Nodes) Make(name string, number int) *corev1.Node {
 
 // CreateNodes makes those of the range that do not exist.
 func CreateNodes(ctx context.Context, clients *Clients, nodes *Nodes, o Options) (Summary, error) {
-	existing, err := clients.existing(ctx, nodeKind, "", o.Range)
+	existing, next, err := clients.existing(ctx, nodeKind, "", o.Range)
 	if err != nil {
 		return Summary{}, err
 	}
-	return Run(ctx, Job{
+	summary, err := Run(ctx, Job{
 		Range: o.Range, Skip: existing, Concurrency: o.Concurrency, Progress: o.Progress,
 		Moot: apierrors.IsAlreadyExists,
 		Do: func(ctx context.Context, name string, number, connection int) error {
 			return clients.create(ctx, connection, nodeKind, "", nodes.Make(name, o.Range.First+number))
 		},
 	})
+	summary.NextFirst = next
+	return summary, err
 }
 
 // DeleteNodes removes those of the range that exist.
@@ -121,6 +124,25 @@ func DeleteNodes(ctx context.Context, clients *Clients, o Options) (Summary, err
 			return clients.delete(ctx, connection, nodeKind, "", name)
 		},
 	})
+}
+
+// CountNodes says how many nodes exist, whatever their names.
+func CountNodes(ctx context.Context, clients *Clients) (int, error) {
+	resource := clients.metadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: nodeKind.resource})
+	first, err := listPatiently(ctx, resource, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return 0, fmt.Errorf("counting nodes: %w", err)
+	}
+	count := len(first.Items)
+	if first.Continue == "" {
+		return count, nil
+	}
+	if rest := first.RemainingItemCount; rest != nil {
+		return count + int(*rest), nil
+	}
+	count = 0
+	err = clients.eachPage(ctx, nodeKind, "", func(page *metav1.PartialObjectMetadataList) { count += len(page.Items) })
+	return count, err
 }
 
 // NodeReady says whether a node's Ready condition is true.

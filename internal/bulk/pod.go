@@ -76,17 +76,19 @@ func CreatePods(ctx context.Context, clients *Clients, pods *Pods, namespace str
 	if err := clients.ensureNamespace(ctx, namespace); err != nil {
 		return Summary{}, err
 	}
-	existing, err := clients.existing(ctx, podKind, namespace, o.Range)
+	existing, next, err := clients.existing(ctx, podKind, namespace, o.Range)
 	if err != nil {
 		return Summary{}, err
 	}
-	return Run(ctx, Job{
+	summary, err := Run(ctx, Job{
 		Range: o.Range, Skip: existing, Concurrency: o.Concurrency, Progress: o.Progress,
 		Moot: apierrors.IsAlreadyExists,
 		Do: func(ctx context.Context, name string, _, connection int) error {
 			return clients.create(ctx, connection, podKind, namespace, pods.Make(namespace, name))
 		},
 	})
+	summary.NextFirst = next
+	return summary, err
 }
 
 // DeletePods asks for the end of those of the range that exist.

@@ -35,6 +35,9 @@ type Summary struct {
 	Errors       map[string]int `json:"errors"`
 	FirstFailure string         `json:"firstFailure,omitempty"`
 	Interrupted  bool           `json:"interrupted"`
+
+	// NextFirst follows all names of the prefix that were there before a creation.
+	NextFirst int `json:"-"`
 }
 
 // Print writes the summary for people; verb and kind are like "created", "nodes".
@@ -47,7 +50,7 @@ func (s Summary) Print(w io.Writer, verb, kind, whenSkipped string) {
 		fmt.Fprintf(w, ", %d failed", s.Failed)
 	}
 	if s.Interrupted {
-		fmt.Fprintf(w, ", interrupted: the same command again continues")
+		fmt.Fprintf(w, ", interrupted")
 	}
 	fmt.Fprintln(w)
 	if s.Done > 0 {

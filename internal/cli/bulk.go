@@ -100,7 +100,7 @@ func (b *bulkCommand) perform(ctx context.Context, display progress.Display, cli
 	options.Progress = task.Set
 	summary, err := a.do(ctx, clients, options)
 	if err != nil {
-		task.Fail(fmt.Sprintf("%d done", summary.Done))
+		progress.Fail(ctx, task, fmt.Sprintf("%d done", summary.Done))
 		return summary, err
 	}
 	task.Done(fmt.Sprintf("%d, %.0f/s", summary.Done, summary.PerSecond))
@@ -112,7 +112,7 @@ func (b *bulkCommand) awaitAll(ctx context.Context, display progress.Display, cl
 	options := b.options
 	options.Progress = task.Set
 	if err := a.await(ctx, clients, options); err != nil {
-		task.Fail("not all")
+		progress.Fail(ctx, task, "not all")
 		return fmt.Errorf("waiting until all %s are %s: %w; see `k1m status --name %s`", a.kind, a.awaited, err, *b.name)
 	}
 	task.Done(fmt.Sprint(b.options.Range.Count))
@@ -122,8 +122,8 @@ func (b *bulkCommand) awaitAll(ctx context.Context, display progress.Display, cl
 func (b *bulkCommand) print(cmd *cobra.Command, a action, result outcome, failure error) error {
 	if failure != nil {
 		result.Error = failure.Error()
-		if errors.Is(failure, context.Canceled) {
-			failure = fmt.Errorf("interrupted; the same command again continues")
+		if cmd.Context().Err() != nil {
+			failure = errors.New("interrupted; the same command again continues")
 		}
 	}
 	if b.output == "json" {
@@ -134,6 +134,9 @@ func (b *bulkCommand) print(cmd *cobra.Command, a action, result outcome, failur
 	}
 	if failure == nil && result.WaitSeconds > 0 {
 		fmt.Fprintf(cmd.OutOrStdout(), "all %d %s are %s after %.1fs\n", result.Wanted, a.kind, a.awaited, result.WaitSeconds)
+	}
+	if failure == nil && result.NextFirst > 0 && result.Skipped == result.Wanted {
+		fmt.Fprintf(cmd.OutOrStdout(), "to add more, use --first %d or another --prefix\n", result.NextFirst)
 	}
 	return failure
 }

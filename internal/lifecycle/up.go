@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -24,7 +25,7 @@ import (
 var ErrSettingsDiffer = errors.New("the cluster runs with other settings")
 
 // ErrInterrupted says that `up` was told to stop before it was done.
-var ErrInterrupted = errors.New("interrupted before the cluster was complete; nothing keeps running, `k1m up` again continues")
+var ErrInterrupted = errors.New("interrupted before the cluster was complete")
 
 // ErrNotRunning says that a cluster is not up.
 var ErrNotRunning = errors.New("not running")
@@ -52,6 +53,7 @@ type UpOptions struct {
 type UpResult struct {
 	AlreadyRan bool
 	Config     cluster.Config
+	Nodes      int // all that exist, not only those that were asked for
 }
 
 // Up makes the cluster run with at least its number of nodes. When it fails,
@@ -125,17 +127,18 @@ func start(ctx context.Context, o UpOptions, config cluster.Config, alone *clust
 	if err != nil {
 		return UpResult{}, err
 	}
+	nodes := 0
 	err = awaitReady(ctx, o, components)
 	if err == nil {
-		err = ensureNodes(ctx, o, config)
+		nodes, err = ensureNodes(ctx, o, config)
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			err = ErrInterrupted
+			err = fmt.Errorf("%w; nothing keeps running, `k1m up --name %s` continues", ErrInterrupted, o.Dir.Name())
 		}
 		return UpResult{}, errors.Join(err, leash.Close(), o.Dir.AwaitSupervisorExit(supervisorStopTimeout))
 	}
-	return UpResult{Config: config}, supervisor.Commit(leash)
+	return UpResult{Config: config, Nodes: nodes}, supervisor.Commit(leash)
 }
 
 // refresh makes sure that a cluster that runs has what is asked of it.
@@ -149,7 +152,7 @@ func refresh(ctx context.Context, o UpOptions, config cluster.Config) (UpResult,
 	same.Nodes, same.Zones = running.Settings.Nodes, running.Settings.Zones
 	if changed := differing(same, running.Settings); len(changed) > 0 {
 		return UpResult{}, fmt.Errorf("cluster %q: %w (%s); stop it with `k1m down --keep-data --name %s` first",
-			config.Name, ErrSettingsDiffer, changed, config.Name)
+			config.Name, ErrSettingsDiffer, strings.Join(changed, ", "), config.Name)
 	}
 	state, err := supervisor.ReadState(o.Dir)
 	if err != nil {
@@ -163,10 +166,14 @@ func refresh(ctx context.Context, o UpOptions, config cluster.Config) (UpResult,
 		return UpResult{}, err
 	}
 	config.Ports = running.Ports
-	if err := config.Save(o.Dir); err != nil {
+	remembered := config
+	// Nodes are never deleted here, so fewer would be forgotten, not gone.
+	remembered.Settings.Nodes = max(config.Settings.Nodes, running.Settings.Nodes)
+	if err := remembered.Save(o.Dir); err != nil {
 		return UpResult{}, err
 	}
-	return UpResult{AlreadyRan: true, Config: config}, ensureNodes(ctx, o, config)
+	nodes, err := ensureNodes(ctx, o, config)
+	return UpResult{AlreadyRan: true, Config: config, Nodes: nodes}, err
 }
 
 // prepare checks all that can be checked before a process starts, and writes

@@ -8,11 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/k8s-1m/k8s-1m/internal/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/component"
-	"github.com/k8s-1m/k8s-1m/internal/kube"
-	"github.com/k8s-1m/k8s-1m/internal/pki"
 	"github.com/k8s-1m/k8s-1m/internal/progress"
 	"github.com/k8s-1m/k8s-1m/internal/supervisor"
 )
@@ -149,44 +146,4 @@ func tail(path string) []string {
 	n, _ := file.ReadAt(end, info.Size()-int64(len(end)))
 	lines := strings.Split(strings.TrimSpace(string(end[:n])), "\n")
 	return lines[max(0, len(lines)-logTailLines):]
-}
-
-// ensureNodes creates the nodes that are missing and waits until all are Ready.
-func ensureNodes(ctx context.Context, o UpOptions, config cluster.Config) error {
-	if config.Settings.Nodes == 0 {
-		return nil
-	}
-	rest, err := kube.Config(o.Dir.Kubeconfig(pki.SuperAdmin.File))
-	if err != nil {
-		return err
-	}
-	shape := bulk.DefaultNodeShape()
-	shape.Zones = config.Settings.Zones
-	nodes, err := bulk.NewNodes(shape)
-	if err != nil {
-		return err
-	}
-	options := bulk.DefaultOptions(bulk.NodePrefix)
-	options.Range.Count = config.Settings.Nodes
-	clients, err := bulk.NewClients(rest, component.APIServerURLs(config), options.Connections)
-	if err != nil {
-		return err
-	}
-	creating := o.Display.Task("nodes created", options.Range.Count)
-	options.Progress = creating.Set
-	summary, err := bulk.CreateNodes(ctx, clients, nodes, options)
-	if err != nil {
-		creating.Fail(err.Error())
-		return fmt.Errorf("creating nodes: %w", err)
-	}
-	creating.Done(fmt.Sprintf("%d new, %d existed", summary.Done, summary.Skipped))
-
-	ready := o.Display.Task("nodes ready", options.Range.Count)
-	options.Progress = ready.Set
-	if err := bulk.AwaitNodesReady(ctx, clients, options, o.Timeout); err != nil {
-		ready.Fail(err.Error())
-		return fmt.Errorf("waiting for nodes: %w; see `k1m logs kwok --name %s`", err, config.Name)
-	}
-	ready.Done(fmt.Sprintf("%d of %d", options.Range.Count, options.Range.Count))
-	return nil
 }

@@ -84,6 +84,11 @@ func (t *liveTask) Fail(text string) {
 	t.bar.SetCurrent(t.total)
 }
 
+func (t *liveTask) Interrupt() {
+	t.finish("interrupted")
+	t.bar.SetCurrent(t.total)
+}
+
 func (t *liveTask) finish(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

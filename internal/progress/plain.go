@@ -57,6 +57,7 @@ func (t *plainTask) Set(done int) {
 
 func (t *plainTask) Done(text string) { t.display.line(t.name, text+t.took()) }
 func (t *plainTask) Fail(text string) { t.display.line(t.name, "FAILED: "+text+t.took()) }
+func (t *plainTask) Interrupt()       { t.display.line(t.name, "interrupted"+t.took()) }
 
 func (t *plainTask) took() string {
 	return fmt.Sprintf(" (%.1fs)", time.Since(t.started).Seconds())

@@ -3,6 +3,8 @@
 package progress
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,12 +21,22 @@ type Display interface {
 	Close()
 }
 
-// Task is one thing in progress. Exactly one of Done and Fail ends it.
+// Task is one thing in progress. Exactly one of Done, Fail and Interrupt ends it.
 type Task interface {
 	Say(text string)
 	Set(done int)
 	Done(text string)
 	Fail(text string)
+	Interrupt()
+}
+
+// Fail ends a task that did not succeed; who stopped it need not read of a failure.
+func Fail(ctx context.Context, task Task, text string) {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		task.Interrupt()
+		return
+	}
+	task.Fail(text)
 }
 
 // New chooses how to show tasks on this output.

@@ -75,7 +75,7 @@ var mistakes = []mistake{
 	{"no time", []string{"up", "--timeout", "0s"}, 2,
 		"--timeout 0s: must be more than 0"},
 	{"no count", []string{"nodes", "create"}, 2,
-		"--count 0: choose 1 to 10000000"},
+		"--count is required: say how many, 1 to 10000000"},
 	{"bad prefix", []string{"nodes", "create", "--count", "1", "--prefix", "Node_"}, 2,
 		"--prefix \"Node_\": names may have a-z, 0-9, '-' and '.' only, and begin with a letter or digit"},
 	{"bad namespace", []string{"pods", "create", "--count", "1", "-n", "a/b"}, 2,

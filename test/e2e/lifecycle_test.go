@@ -35,11 +35,11 @@ func TestKilledUp(t *testing.T) {
 
 func TestInterruptedUp(t *testing.T) {
 	w := newWorld(t)
-	t.Cleanup(func() { w.k1m(t, "down") })
-	up := w.command(t.Context(), "up", "--store", storeKind(), "--nodes", "20000")
+	t.Cleanup(func() { w.k1m(t, "down", "--name", "brief") })
+	up := w.command(t.Context(), "up", "--name", "brief", "--store", storeKind(), "--nodes", "20000")
 	time.AfterFunc(3*time.Second, func() { up.Process.Signal(os.Interrupt) })
 	r := finish(t, up)
-	want := "k1m: interrupted before the cluster was complete; nothing keeps running, `k1m up` again continues\n"
+	want := "k1m: interrupted before the cluster was complete; nothing keeps running, `k1m up --name brief` continues\n"
 	if r.code != 1 || r.stderr != want {
 		t.Errorf("code %d, %q", r.code, r.stderr)
 	}
@@ -128,6 +128,15 @@ func TestCommandsOfUsers(t *testing.T) {
 	nodes := w.succeed(t, "kubectl", "--", "get", "nodes", "--no-headers").stdout
 	if strings.Count(nodes, "Ready") != 5 {
 		t.Errorf("kubectl get nodes: %q", nodes)
+	}
+	if nodes = w.succeed(t, "kubectl", "get", "nodes", "-o", "name").stdout; strings.Count(nodes, "node/") != 5 {
+		t.Errorf("kubectl without --: %q", nodes)
+	}
+	if up := w.succeed(t, "up", "--nodes", "2").stdout; !strings.Contains(up, "with 5 nodes") {
+		t.Errorf("up with fewer nodes than there are: %q", up)
+	}
+	if again := w.succeed(t, "nodes", "create", "--count", "3").stdout; !strings.Contains(again, "use --first 5 or another --prefix") {
+		t.Errorf("creating what exists: %q", again)
 	}
 }
 
