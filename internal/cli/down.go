@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
 )
 
@@ -14,7 +16,7 @@ func newDown(name *string) *cobra.Command {
 		Use:   "down",
 		Short: "Stop a cluster and remove its files",
 		Long: `Stop a cluster and remove its files. A data directory chosen with --data-dir is
-left alone.`,
+left alone. A cluster that does not exist is no error.`,
 		Example: `  k1m down
   k1m down --keep-data    stop it; the next up finds everything again`,
 		Args: usageArgs(cobra.NoArgs),
@@ -23,12 +25,24 @@ left alone.`,
 			if err != nil {
 				return err
 			}
-			if err := lifecycle.Down(dir, keepData); err != nil {
+			dataDir := ""
+			if config, err := cluster.Load(dir); err == nil {
+				dataDir = config.Settings.DataDir
+			}
+			err = lifecycle.Down(dir, keepData)
+			if errors.Is(err, cluster.ErrUnknown) {
+				fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q does not exist: nothing to take down\n", *name)
+				return nil
+			}
+			if err != nil {
 				return err
 			}
 			what := "its files are removed"
 			if keepData {
 				what = "its files are kept in " + dir.Root()
+			}
+			if dataDir != "" {
+				what += "; its data stays in " + dataDir
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q is down; %s.\n", *name, what)
 			return nil

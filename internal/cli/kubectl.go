@@ -11,19 +11,37 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/component"
+	"github.com/k8s-1m/k8s-1m/internal/lifecycle"
 	"github.com/k8s-1m/k8s-1m/internal/pki"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 func newKubectl(name *string) *cobra.Command {
 	return &cobra.Command{
-		Use:   "kubectl -- ARGUMENTS",
+		Use:   "kubectl [--name NAME] [--] ARGUMENTS",
 		Short: "Run kubectl against a cluster",
-		Example: `  k1m kubectl -- get nodes
-  k1m kubectl --name peer -- get pods --all-namespaces`,
-		Args: usageArgs(cobra.ArbitraryArgs),
-		RunE: func(_ *cobra.Command, args []string) error {
+		Long: `Run kubectl against a cluster. What follows --name, or the first --, is kubectl's,
+its flags too.`,
+		Example: `  k1m kubectl get nodes -o wide
+  k1m kubectl --name peer get pods --all-namespaces
+  k1m kubectl -- --help               kubectl's own help`,
+		// Most flags here are kubectl's.
+		DisableFlagParsing: true,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			args, help, err := takeOwnFlags(args, name)
+			switch {
+			case help:
+				return cmd.Help()
+			case err != nil:
+				return err
+			case len(args) == 0:
+				return usage.Errorf("nothing for kubectl to do; try `k1m kubectl get nodes`")
+			}
 			dir, _, err := existing(*name)
 			if err != nil {
+				return err
+			}
+			if err := lifecycle.RequireRunning(dir); err != nil {
 				return err
 			}
 			kubectl, err := component.FindBinary("kubectl")
@@ -35,6 +53,28 @@ func newKubectl(name *string) *cobra.Command {
 			return fmt.Errorf("running kubectl: %w", syscall.Exec(kubectl, append([]string{"kubectl"}, args...), env))
 		},
 	}
+}
+
+// takeOwnFlags takes k1m's flags from the beginning, and returns what is kubectl's.
+func takeOwnFlags(args []string, name *string) (rest []string, help bool, err error) {
+	for len(args) > 0 {
+		value, withValue := strings.CutPrefix(args[0], "--name=")
+		switch {
+		case args[0] == "--":
+			return args[1:], false, nil
+		case args[0] == "--help" || args[0] == "-h":
+			return nil, true, nil
+		case withValue:
+			*name, args = value, args[1:]
+		case args[0] == "--name" && len(args) > 1:
+			*name, args = args[1], args[2:]
+		case args[0] == "--name":
+			return nil, false, usage.Errorf("flag needs an argument: --name; see `k1m kubectl --help`")
+		default:
+			return args, false, nil
+		}
+	}
+	return nil, false, nil
 }
 
 func newKubeconfig(name *string) *cobra.Command {

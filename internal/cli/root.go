@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"os/signal"
+	"strconv"
 	"strings"
 	"syscall"
 
 	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
@@ -57,7 +59,7 @@ func newRoot(version string) *cobra.Command {
 		Long: `k1m runs a real Kubernetes control plane on this machine: a store, kube-apiserver,
 kube-controller-manager, a scheduler, and kwok, which simulates the nodes.`,
 		Example: `  k1m up --nodes 1000               bring up a cluster of 1,000 nodes
-  k1m kubectl -- get nodes          talk to it
+  k1m kubectl get nodes             talk to it
   k1m pods create --count 1000      fill it
   k1m status                        see how it does
   k1m down                          stop it and remove its files`,
@@ -68,6 +70,10 @@ kube-controller-manager, a scheduler, and kwok, which simulates the nodes.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		var invalid *pflag.InvalidValueError
+		if errors.As(err, &invalid) && errors.Is(err, strconv.ErrSyntax) {
+			err = fmt.Errorf("--%s: %q is not a number", invalid.GetFlag().Name, invalid.GetValue())
+		}
 		return usage.Errorf("%v; see `%s --help`", err, cmd.CommandPath())
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true

@@ -17,8 +17,16 @@ func newStatus(name *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show a cluster's components, nodes, pods and store",
+		Long: `Show a cluster's components, nodes, pods and store.
+
+The exit code is 0 whenever the cluster is known, however it does. Scripts read
+-o json: name, state (running, degraded, stopped or dead), store, storeKind,
+walMode, scheduler, supervisor, components (name, pid, state, restarts, …),
+nodes (total, ready, notReady), pods (total, byPhase), objects (count, revision)
+and problems.`,
 		Example: `  k1m status
   k1m status -o wide
+  k1m status -o json | jq -r .state
   k1m status -o json | jq '.components[] | {name, pid, restarts}'`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -20,6 +20,9 @@ const (
 	StoreMemEtcd = "mem_etcd"
 	StoreEtcd    = "etcd"
 
+	// StoreExternal is one that somebody else runs.
+	StoreExternal = "external"
+
 	SchedulerKube = "kube-scheduler"
 	SchedulerDist = "dist-scheduler"
 
@@ -114,7 +117,26 @@ func (s *Settings) DescribeStore() string {
 	if s.StoreAddress != "" {
 		return "store " + s.StoreAddress
 	}
-	return fmt.Sprintf("%s, wal-mode %s", s.Store, s.WALMode)
+	if mode := s.OwnWALMode(); mode != "" {
+		return fmt.Sprintf("%s, wal-mode %s", s.Store, mode)
+	}
+	return s.Store
+}
+
+// StoreKind is the store that k1m runs, or StoreExternal.
+func (s *Settings) StoreKind() string {
+	if s.StoreAddress != "" {
+		return StoreExternal
+	}
+	return s.Store
+}
+
+// OwnWALMode is empty for stores that know no such modes.
+func (s *Settings) OwnWALMode() string {
+	if s.StoreKind() != StoreMemEtcd {
+		return ""
+	}
+	return s.WALMode
 }
 
 // KeepsData says whether a store of ours writes to a data directory.

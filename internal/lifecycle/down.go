@@ -11,16 +11,20 @@ import (
 )
 
 // Down stops a cluster and removes its folder, or keeps it for the next Up.
+// It returns cluster.ErrUnknown when there is none.
 func Down(dir cluster.Dir, keepData bool) (err error) {
+	// Before the lock, whose file would stay.
+	if !hasFolder(dir) {
+		return cluster.ErrUnknown
+	}
 	lock, err := lockOperation(dir)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
 
-	if !dir.Exists() {
-		_, err := cluster.Load(dir)
-		return err
+	if !hasFolder(dir) {
+		return cluster.ErrUnknown
 	}
 	state, err := supervisor.ReadState(dir)
 	switch {
@@ -42,4 +46,10 @@ func Down(dir cluster.Dir, keepData bool) (err error) {
 		return err
 	}
 	return nil
+}
+
+// hasFolder is true for what an up left that failed early, too.
+func hasFolder(dir cluster.Dir) bool {
+	_, err := os.Stat(dir.Root())
+	return !errors.Is(err, fs.ErrNotExist)
 }

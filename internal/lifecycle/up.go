@@ -60,6 +60,10 @@ type UpResult struct {
 // or its process dies, before a cluster that it started is complete, nothing
 // keeps running; data that existed stays.
 func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
+	// Before the lock, whose file would stay after a mistake.
+	if _, err := settle(o.Dir, o.Flags); err != nil {
+		return UpResult{}, err
+	}
 	lock, err := lockOperation(o.Dir)
 	if err != nil {
 		return UpResult{}, err
@@ -112,8 +116,7 @@ func leaving(dir cluster.Dir) bool {
 // start brings up a cluster that does not run.
 func start(ctx context.Context, o UpOptions, config cluster.Config, alone *cluster.Lock) (result UpResult, err error) {
 	release := func() { err = errors.Join(err, alone.Release()) }
-	_, statErr := os.Stat(o.Dir.Root())
-	fresh := errors.Is(statErr, fs.ErrNotExist)
+	fresh := !hasFolder(o.Dir)
 	components, config, err := prepare(ctx, o, config)
 	if err != nil {
 		release()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"slices"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
@@ -28,7 +29,9 @@ const cpuSample = 250 * time.Millisecond
 type Status struct {
 	Name       string      `json:"name"`
 	State      string      `json:"state"`
-	Store      string      `json:"store"`
+	Store      string      `json:"store"`     // for people
+	StoreKind  string      `json:"storeKind"` // external with --store-address
+	WALMode    string      `json:"walMode,omitempty"`
 	Scheduler  string      `json:"scheduler"`
 	Supervisor *Supervisor `json:"supervisor,omitempty"`
 	Components []Component `json:"components"`
@@ -69,6 +72,7 @@ func Read(ctx context.Context, dir cluster.Dir, config cluster.Config) (Status, 
 		Name: config.Name, State: Stopped, Components: []Component{},
 		Store: config.Settings.DescribeStore(), Scheduler: config.Settings.Scheduler,
 	}
+	s.StoreKind, s.WALMode = config.Settings.StoreKind(), config.Settings.OwnWALMode()
 	state, err := supervisor.ReadState(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
@@ -82,16 +86,23 @@ func Read(ctx context.Context, dir cluster.Dir, config cluster.Config) (Status, 
 		s.Problems = append(s.Problems, "supervisor not running: `k1m up --name "+config.Name+"` starts the cluster again")
 	} else {
 		s.Supervisor = &Supervisor{state.Supervisor.PID, state.Address, now.Sub(state.StartedAt).Seconds()}
-		s.State = Degraded
-		if state.Healthy() {
-			s.State = Running
-		}
 	}
 	s.Components = components(dir, state, now)
 	if s.Supervisor != nil {
+		s.State = overall(state, s.Components)
 		s.count(ctx, dir, config)
 	}
 	return s, nil
+}
+
+// overall also believes the kernel: a process that was just killed is dead
+// before the supervisor has said so.
+func overall(state supervisor.State, components []Component) string {
+	dead := func(c Component) bool { return c.State != string(supervisor.Ready) }
+	if !state.Healthy() || slices.ContainsFunc(components, dead) {
+		return Degraded
+	}
+	return Running
 }
 
 // components joins what the supervisor says with what the kernel knows now.

@@ -39,7 +39,7 @@ var mistakes = []mistake{
 	{"negative nodes", []string{"up", "--nodes", "-1"}, 2,
 		"--nodes -1: a cluster cannot have fewer than 0 nodes; use --nodes 0 for none"},
 	{"nodes that are no number", []string{"up", "--nodes", "many"}, 2,
-		"invalid argument \"many\" for \"--nodes\" flag: strconv.ParseInt: parsing \"many\": invalid syntax; see `k1m up --help`"},
+		"--nodes: \"many\" is not a number; see `k1m up --help`"},
 	{"no zones", []string{"up", "--zones", "0"}, 2,
 		"--zones 0: nodes need at least one zone; use --zones 1"},
 	{"no API servers", []string{"up", "--apiservers", "0"}, 2,
@@ -74,6 +74,8 @@ var mistakes = []mistake{
 		"-o \"xml\": no such format; use json or wide"},
 	{"no time", []string{"up", "--timeout", "0s"}, 2,
 		"--timeout 0s: must be more than 0"},
+	{"nothing for kubectl", []string{"kubectl", "--"}, 2,
+		"nothing for kubectl to do; try `k1m kubectl get nodes`"},
 	{"no count", []string{"nodes", "create"}, 2,
 		"--count is required: say how many, 1 to 10000000"},
 	{"bad prefix", []string{"nodes", "create", "--count", "1", "--prefix", "Node_"}, 2,
@@ -94,8 +96,6 @@ var mistakes = []mistake{
 	{"unknown cluster", []string{"status", "--name", "nosuch"}, 1,
 		"cluster \"nosuch\": no such cluster (there is future); create it with `k1m up --name nosuch`"},
 	{"nodes of an unknown cluster", []string{"nodes", "create", "--count", "1", "--name", "nosuch"}, 1,
-		"cluster \"nosuch\": no such cluster (there is future); create it with `k1m up --name nosuch`"},
-	{"down of an unknown cluster", []string{"down", "--name", "nosuch"}, 1,
 		"cluster \"nosuch\": no such cluster (there is future); create it with `k1m up --name nosuch`"},
 	{"port in use", []string{"up", "--apiserver-port", "{port}"}, 1,
 		"port in use: kube-apiserver wants 127.0.0.1:{port} (bind: address already in use); choose another or leave it out for a free one"},
@@ -138,6 +138,19 @@ func TestBadInput(t *testing.T) {
 		})
 	}
 	w.assertNothingRuns(t)
+}
+
+// TestBadInputDownOfNothing wants no trace either, not even a lock's file.
+func TestBadInputDownOfNothing(t *testing.T) {
+	w := newWorld(t)
+	r := w.succeed(t, "down", "--name", "nosuch")
+	if want := "Cluster \"nosuch\" does not exist: nothing to take down\n"; r.stdout != want {
+		t.Errorf("got %q", r.stdout)
+	}
+	w.k1m(t, "up", "--name", "nosuch", "--nodes", "-1")
+	if left, err := os.ReadDir(w.home); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
 }
 
 // newFixture lays out what the mistakes stumble over.
