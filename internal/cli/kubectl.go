@@ -26,7 +26,8 @@ its flags too.`,
   k1m kubectl --name peer get pods --all-namespaces
   k1m kubectl -- --help               kubectl's own help`,
 		// Most flags here are kubectl's.
-		DisableFlagParsing: true,
+		DisableFlagParsing:    true,
+		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			args, help, err := takeOwnFlags(args, name)
 			switch {

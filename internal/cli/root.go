@@ -114,12 +114,15 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// report prints one line, and the end of a log when a component is to blame.
+// report prints one line, and what the logs say when a component is to blame.
 func report(stderr io.Writer, err error) {
 	fmt.Fprintf(stderr, "k1m: %s\n", strings.Join(strings.Fields(err.Error()), " "))
 	var failed *lifecycle.ComponentError
 	if !errors.As(err, &failed) {
 		return
+	}
+	if failed.StoreError != "" {
+		fmt.Fprintf(stderr, "  from the store's log: %s\n", failed.StoreError)
 	}
 	for _, line := range failed.LogTail {
 		fmt.Fprintf(stderr, "  %s\n", line)

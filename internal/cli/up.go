@@ -79,7 +79,7 @@ func printUp(w io.Writer, dir cluster.Dir, result lifecycle.UpResult, took time.
 	k1m := os.Args[0]
 	fmt.Fprintf(w, "\nCluster %q %s, with %d nodes on %s.\n\n",
 		dir.Name(), how, result.Nodes, result.Config.Settings.DescribeStore())
-	fmt.Fprintf(w, "  %s kubectl%s -- get nodes\n", k1m, flag)
+	fmt.Fprintf(w, "  %s kubectl%s get nodes\n", k1m, flag)
 	fmt.Fprintf(w, "  export KUBECONFIG=$(%s kubeconfig --path%s)   # for kubectl and anything else\n", k1m, flag)
 	fmt.Fprintf(w, "  %s status%s\n", k1m, flag)
 	fmt.Fprintf(w, "  %s down%s\n", k1m, flag)

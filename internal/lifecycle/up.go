@@ -176,6 +176,9 @@ func refresh(ctx context.Context, o UpOptions, config cluster.Config) (UpResult,
 		return UpResult{}, err
 	}
 	nodes, err := ensureNodes(ctx, o, config)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w; what ran goes on running, `k1m up --name %s` continues", ErrInterrupted, o.Dir.Name())
+	}
 	return UpResult{AlreadyRan: true, Config: config, Nodes: nodes}, err
 }
 

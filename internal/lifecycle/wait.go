@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"strings"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
@@ -22,23 +20,7 @@ const (
 	// A component that ends this often before it was ever ready will not get
 	// ready by waiting.
 	hopelessExits = 3
-	logTailLines  = 15
-	logTailBytes  = 64 << 10
 )
-
-// ComponentError names the component that failed, with the end of its log.
-type ComponentError struct {
-	Component string
-	Reason    string
-	LogFile   string
-	LogTail   []string
-}
-
-func (e *ComponentError) Error() string {
-	return fmt.Sprintf("%s is not ready: %s; its log is %s", e.Component, e.Reason, e.LogFile)
-}
-
-func (e *ComponentError) Unwrap() error { return ErrNotReady }
 
 // awaitReady shows every component until all are ready or one fails.
 func awaitReady(ctx context.Context, o UpOptions, components []component.Component) error {
@@ -57,17 +39,17 @@ func awaitReady(ctx context.Context, o UpOptions, components []component.Compone
 				return nil
 			}
 			if hopeless := findHopeless(state); hopeless != nil {
-				return fail(o.Dir, *hopeless, tasks, "ended "+fmt.Sprint(hopeless.Exits)+" times, last with "+hopeless.LastExit)
+				return fail(o.Dir, state, *hopeless, tasks, "ended "+fmt.Sprint(hopeless.Exits)+" times, last with "+hopeless.LastExit)
 			}
 		} else if !supervisorLives(o.Dir) {
-			return fail(o.Dir, supervisor.ComponentState{Name: "supervisor"}, tasks, "it ended")
+			return fail(o.Dir, state, supervisor.ComponentState{Name: "supervisor"}, tasks, "it ended")
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return context.Cause(ctx)
 			}
-			return fail(o.Dir, slowest(state), tasks, fmt.Sprintf("waited %s (--timeout); %s", o.Timeout, trouble(slowest(state))))
+			return fail(o.Dir, state, slowest(state), tasks, fmt.Sprintf("waited %s (--timeout); %s", o.Timeout, trouble(slowest(state))))
 		case <-time.After(statePoll):
 		}
 	}
@@ -115,13 +97,6 @@ func slowest(state supervisor.State) supervisor.ComponentState {
 	return supervisor.ComponentState{Name: "supervisor"}
 }
 
-func fail(dir cluster.Dir, c supervisor.ComponentState, tasks map[string]progress.Task, reason string) error {
-	if task := tasks[c.Name]; task != nil {
-		task.Fail(reason)
-	}
-	return &ComponentError{Component: c.Name, Reason: reason, LogFile: dir.Log(c.Name), LogTail: tail(dir.Log(c.Name))}
-}
-
 func supervisorLives(dir cluster.Dir) bool {
 	lock, err := dir.LockSupervisor()
 	if err == nil {
@@ -129,21 +104,4 @@ func supervisorLives(dir cluster.Dir) bool {
 		return false
 	}
 	return true
-}
-
-// tail reads the last lines of a file, as far as it can.
-func tail(path string) []string {
-	file, err := os.Open(path)
-	if err != nil {
-		return nil
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return nil
-	}
-	end := make([]byte, min(info.Size(), logTailBytes))
-	n, _ := file.ReadAt(end, info.Size()-int64(len(end)))
-	lines := strings.Split(strings.TrimSpace(string(end[:n])), "\n")
-	return lines[max(0, len(lines)-logTailLines):]
 }
