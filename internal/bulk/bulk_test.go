@@ -112,6 +112,18 @@ func TestInterruptedRunSaysWhatIsDone(t *testing.T) {
 	}
 }
 
+func TestNumberUndoesName(t *testing.T) {
+	names := Range{Prefix: "x-", First: 40}
+	if number, ok := names.Number(names.Name(2)); number != 42 || !ok {
+		t.Errorf("%d, %v", number, ok)
+	}
+	for _, other := range []string{"y-000001", "x-", "x-a", "x--1"} {
+		if _, ok := names.Number(other); ok {
+			t.Errorf("%q has a number", other)
+		}
+	}
+}
+
 func TestNodesFollowShapeAndTemplate(t *testing.T) {
 	shape := DefaultNodeShape()
 	shape.Labels = map[string]string{"a": "b"}

@@ -98,8 +98,8 @@ func Read(ctx context.Context, dir cluster.Dir, config cluster.Config) (Status, 
 // overall also believes the kernel: a process that was just killed is dead
 // before the supervisor has said so.
 func overall(state supervisor.State, components []Component) string {
-	dead := func(c Component) bool { return c.State != string(supervisor.Ready) }
-	if !state.Healthy() || slices.ContainsFunc(components, dead) {
+	notReady := func(c Component) bool { return c.State != string(supervisor.Ready) }
+	if !state.Healthy() || slices.ContainsFunc(components, notReady) {
 		return Degraded
 	}
 	return Running
