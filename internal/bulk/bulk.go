@@ -169,7 +169,8 @@ func (r *run) finish(ctx context.Context, err error) {
 		if worthRetrying(err) {
 			r.curable.Store(true)
 		}
-		if r.recorder.failed(err) == maxFailures {
+		// Not only the one that reaches the limit: others would go on meanwhile.
+		if r.recorder.failed(err) >= maxFailures {
 			r.abort(fmt.Errorf("%w: gave up after %d failures (%w)%s", ErrIncomplete, maxFailures, err, r.hint()))
 		}
 	}
