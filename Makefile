@@ -22,7 +22,7 @@ up: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin
 	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)
 
 down: bin/k1m ## Take the cluster down: NAME=k1m
-	@bin/k1m down --name $(NAME)
+	@bin/k1m down $(if $(filter-out k1m,$(NAME)),--name $(NAME))
 
 test: build ## Run every test; the last line says what passed and failed
 	@test/run.sh

@@ -16,7 +16,8 @@ func newDown(name *string) *cobra.Command {
 		Use:   "down",
 		Short: "Stop a cluster and remove its files",
 		Long: `Stop a cluster and remove its files. A data directory chosen with --data-dir is
-left alone. A cluster that does not exist is no error.`,
+left alone. Where there is no cluster there is nothing to do, but a --name that no
+cluster has is an error: most likely it is misspelled.`,
 		Example: `  k1m down
   k1m down --keep-data    stop it; the next up finds everything again`,
 		Args: usageArgs(cobra.NoArgs),
@@ -30,6 +31,9 @@ left alone. A cluster that does not exist is no error.`,
 				dataDir = config.Settings.DataDir
 			}
 			err = lifecycle.Down(dir, keepData)
+			if errors.Is(err, cluster.ErrUnknown) && cmd.Flag("name").Changed {
+				return fmt.Errorf("cluster %q does not exist: nothing to take down", *name)
+			}
 			if errors.Is(err, cluster.ErrUnknown) {
 				fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q does not exist: nothing to take down\n", *name)
 				return nil

@@ -48,6 +48,8 @@ var mistakes = []mistake{
 		"--apiserver-port 70000: ports go from 1 to 65535; leave the flag out for a free one"},
 	{"invalid cluster name", []string{"up", "--name", "My_Cluster"}, 2,
 		"--name \"My_Cluster\": use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit"},
+	{"down of an unknown cluster", []string{"down", "--name", "nosuch"}, 1,
+		`cluster "nosuch" does not exist: nothing to take down`},
 	{"cluster name that is a path", []string{"down", "--name", "../../etc"}, 2,
 		"--name \"../../etc\": use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit"},
 	{"unknown store", []string{"up", "--store", "redis"}, 2,
@@ -143,8 +145,8 @@ func TestBadInput(t *testing.T) {
 // TestBadInputDownOfNothing wants no trace either, not even a lock's file.
 func TestBadInputDownOfNothing(t *testing.T) {
 	w := newWorld(t)
-	r := w.succeed(t, "down", "--name", "nosuch")
-	if want := "Cluster \"nosuch\" does not exist: nothing to take down\n"; r.stdout != want {
+	r := w.succeed(t, "down")
+	if want := "Cluster \"k1m\" does not exist: nothing to take down\n"; r.stdout != want {
 		t.Errorf("got %q", r.stdout)
 	}
 	w.k1m(t, "up", "--name", "nosuch", "--nodes", "-1")
