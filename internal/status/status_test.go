@@ -8,9 +8,9 @@ import (
 
 func TestOverallBelievesTheKernelBeforeTheSupervisor(t *testing.T) {
 	state := supervisor.State{Components: []supervisor.ComponentState{{Name: "store", Phase: supervisor.Ready}}}
-	for now, want := range map[supervisor.Phase]string{supervisor.Ready: Running, supervisor.Stopped: Degraded} {
-		if got := overall(state, []Component{{Name: "store", State: string(now)}}); got != want {
-			t.Errorf("%s: %s, not %s", now, got, want)
+	for phase, want := range map[supervisor.Phase]string{supervisor.Ready: Running, supervisor.Stopped: Degraded} {
+		if got := overall(state, []Component{{Name: "store", State: string(phase)}}); got != want {
+			t.Errorf("%s: %s, not %s", phase, got, want)
 		}
 	}
 	state.Stopping = true

@@ -254,6 +254,14 @@ impl Shared {
         }
     }
 
+    /// Notes whether the disk was full, and says so when it gets full.
+    pub(crate) fn note_space(&self, full: bool) {
+        let was_full = self.no_space.swap(full, Ordering::Relaxed);
+        if full && !was_full {
+            tracing::error!("no space left for the log: writes are refused until there is");
+        }
+    }
+
     /// Records that the log has failed, once, and says so.
     pub(crate) fn fail(&self, error: &wal::Error) -> Error {
         let reason = self.failure.get_or_init(|| {

@@ -182,20 +182,13 @@ impl Worker {
             return Err(Error::TooLarge);
         }
         let reserved = log.reserve(bytes as u64);
-        self.note_space(matches!(reserved, Err(wal::Error::NoSpace { .. })));
+        self.shared.note_space(matches!(reserved, Err(wal::Error::NoSpace { .. })));
         reserved.map_err(|error| match error {
             wal::Error::NoSpace { .. } => Error::NoSpace,
             wal::Error::Poisoned => self.shared.fail(&error),
             // No file descriptors, say. The log is as good as it was.
             other => Error::CannotGrow(other.to_string().into()),
         })
-    }
-
-    fn note_space(&self, full: bool) {
-        let was_full = self.shared.no_space.swap(full, Ordering::Relaxed);
-        if full && !was_full {
-            tracing::error!("no space left for the log: writes are refused until there is");
-        }
     }
 
     /// Steps 2 to 5.
@@ -234,7 +227,7 @@ impl Worker {
             if !full || self.shared.stopping.load(Ordering::Relaxed) {
                 return Err(error);
             }
-            self.shared.no_space.store(true, Ordering::Relaxed);
+            self.shared.note_space(true);
             std::thread::sleep(FULL_DISK_RETRY);
         }
         if *sync {
