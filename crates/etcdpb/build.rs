@@ -1,4 +1,4 @@
-//! Generates the messages and services from `proto/`, without protoc.
+//! Generates the messages from `proto/`, without protoc.
 
 use std::path::Path;
 
@@ -8,12 +8,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = protox::compile(["etcd/rpc.proto"], [&root])?;
 
     let mut config = prost_build::Config::new();
-    config.bytes(["."]);
-    tonic_prost_build::configure()
-        .build_client(false)
+    config
+        .bytes(["."])
         // The one message that the store keeps by the million has a layout of
         // its own; see `record.rs`.
         .extern_path(".mvccpb.KeyValue", "crate::KeyValue")
-        .compile_fds_with_config(files, config)?;
+        .compile_fds(files)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! The etcd v3 API on the wire: messages, services, and the layout of a stored
+//! The etcd v3 API on the wire: messages, and the layout of a stored
 //! key-value pair.
 //!
 //! All messages but one are generated from `proto/etcd`. [`KeyValue`] is
@@ -16,11 +16,11 @@ pub use record::{Key, Record};
 #[allow(clippy::all, missing_docs)]
 pub mod mvccpb {
     pub use crate::KeyValue;
-    tonic::include_proto!("mvccpb");
+    include!(concat!(env!("OUT_DIR"), "/mvccpb.rs"));
 }
 
-/// Generated messages and services of package `etcdserverpb`.
+/// Generated messages of package `etcdserverpb`.
 #[allow(clippy::all, missing_docs)]
 pub mod rpc {
-    tonic::include_proto!("etcdserverpb");
+    include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
 }

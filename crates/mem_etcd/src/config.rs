@@ -22,6 +22,11 @@ const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
 const MAX_PROGRESS_INTERVAL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const MIN_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
+/// etcd lets a message be this much larger than the request in it may be.
+const MESSAGE_OVERHEAD_BYTES: usize = 512 * 1024;
+/// Bytes of requests that have come in part, over all connections.
+const UNFINISHED_BYTES: usize = 512 << 20;
+
 const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
 
 Serves etcd's v3 API under etcd's flags and environment variables (--data-dir is
@@ -93,9 +98,29 @@ pub struct Config {
     #[arg(long, env = "ETCD_MAX_TXN_OPS", default_value_t = 128, value_name = "COUNT")]
     pub max_txn_ops: usize,
 
-    /// Most streams that one client connection may have open.
-    #[arg(long, env = "ETCD_MAX_CONCURRENT_STREAMS", default_value_t = u32::MAX, value_name = "COUNT")]
+    /// Most streams that one client connection may have open; a client that
+    /// wants more waits.
+    #[arg(
+        long,
+        env = "ETCD_MAX_CONCURRENT_STREAMS",
+        default_value_t = 65_536,
+        value_name = "COUNT"
+    )]
     pub max_concurrent_streams: u32,
+
+    /// How often a client may ping a connection with calls under way; one that
+    /// pings more often is disconnected.
+    #[arg(long, env = "ETCD_GRPC_KEEPALIVE_MIN_TIME", default_value = "5s", value_name = "DURATION", value_parser = duration)]
+    pub grpc_keepalive_min_time: Duration,
+
+    /// How long a connection may be silent before the client is pinged; 0 for
+    /// never.
+    #[arg(long, env = "ETCD_GRPC_KEEPALIVE_INTERVAL", default_value = "2h", value_name = "DURATION", value_parser = duration)]
+    pub grpc_keepalive_interval: Duration,
+
+    /// How long a pinged client has before it is disconnected.
+    #[arg(long, env = "ETCD_GRPC_KEEPALIVE_TIMEOUT", default_value = "20s", value_name = "DURATION", value_parser = duration)]
+    pub grpc_keepalive_timeout: Duration,
 
     /// How often a quiet watcher that asked for it is told of progress.
     #[arg(long, env = "ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL", default_value = "10m", value_name = "DURATION", value_parser = duration)]
@@ -346,6 +371,25 @@ impl Config {
             snapshot_log_bytes: self.snapshot_log_bytes,
             ..pipeline::Options::default()
         }
+    }
+
+    /// How calls are to be served.
+    pub fn grpc_options(&self) -> grpc::Options {
+        grpc::Options {
+            max_streams: self.max_concurrent_streams,
+            message_bytes: self.message_bytes(),
+            budget: grpc::Budget::new(UNFINISHED_BYTES),
+            keepalive: grpc::Keepalive {
+                interval: self.grpc_keepalive_interval,
+                timeout: self.grpc_keepalive_timeout,
+                min_interval: self.grpc_keepalive_min_time,
+            },
+        }
+    }
+
+    /// The size of a message that holds a request of the largest size.
+    pub fn message_bytes(&self) -> usize {
+        self.max_request_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
     }
 
     /// What MemberList says of this member's URLs.

@@ -29,11 +29,7 @@ pub fn reason(name: &str) -> Option<&'static str> {
         "enable-pprof" => "profiles are taken from outside, with perf",
         "metrics" => "/metrics always has all there is; leave it out",
         "feature-gates" => "no feature has a gate; leave it out",
-        "grpc-keepalive-min-time"
-        | "grpc-keepalive-interval"
-        | "grpc-keepalive-timeout"
-        | "socket-reuse-port"
-        | "socket-reuse-address" => "it cannot be changed yet; leave it out",
+        "socket-reuse-port" | "socket-reuse-address" => "it cannot be changed yet; leave it out",
         _ if is_of_clusters(name) => "there is one member only, without peers; leave it out",
         _ if is_of_backend(name) => "it tunes a storage engine that is not there; leave it out",
         _ => return None,

@@ -2,38 +2,37 @@
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Context as _;
 use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::server::graceful::GracefulShutdown;
+use bytes::Bytes;
+use grpc::{Io, Routes};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use rustix::process::{Resource, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
+use crate::api::Api;
 use crate::config::{Listen, resolve};
 
 /// A client that does not finish its TLS handshake by then is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Connections are asked for a sign of life this often, and given this long to
-/// answer: etcd's defaults for `--grpc-keepalive-interval` and `-timeout`.
-const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(2 * 60 * 60);
-const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(20);
+/// And so is one that does not say by then which HTTP it speaks.
+const FIRST_WORDS_TIMEOUT: Duration = Duration::from_secs(10);
 /// After a failed accept (no file descriptors, mostly) others get to finish.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Connections still open that long after a shutdown began are cut.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
-/// Bytes that a client may send before they are read, on a stream and in all.
-const STREAM_WINDOW_BYTES: u32 = 1 << 20;
-/// The HTTP/2 library also derives from it how many small messages may wait.
-const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
 const BACKLOG: u32 = 4096;
 /// File descriptors that connections leave for the log and for the listeners.
 const SPARE_FILES: u64 = 64;
@@ -64,7 +63,7 @@ enum Socket {
 }
 
 /// Binds every address that `listen` stands for.
-pub async fn bind(listen: &Listen, tls: Option<&TlsAcceptor>) -> Result<Vec<Listener>> {
+pub async fn bind(listen: &Listen, tls: Option<&TlsAcceptor>) -> anyhow::Result<Vec<Listener>> {
     let tls = tls.filter(|_| listen.tls()).cloned();
     let name = listen.to_string();
     let sockets = match listen {
@@ -108,19 +107,23 @@ fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
     UnixListener::bind(path).map(Socket::Unix)
 }
 
+/// What is served on a socket.
+#[derive(Clone)]
+pub struct Served {
+    /// The calls, unless it is only for the pages.
+    pub routes: Option<Arc<Routes<Api>>>,
+    /// Everything else.
+    pub pages: Router,
+    /// How calls are served.
+    pub options: grpc::Options,
+}
+
 impl Listener {
-    /// Serves `routes` to whoever connects, until `stop`; then lets requests
-    /// under way finish, for a while.
-    pub async fn serve(
-        self,
-        routes: Router,
-        max_streams: u32,
-        permits: Arc<Semaphore>,
-        stop: CancellationToken,
-    ) {
+    /// Serves whoever connects, until `stop`; then lets what is under way finish,
+    /// for a while.
+    pub async fn serve(self, served: Served, permits: Arc<Semaphore>, stop: CancellationToken) {
         tracing::info!(listen = self.name, "serving");
-        let connections = GracefulShutdown::new();
-        let builder = builder(max_streams);
+        let connections = TaskTracker::new();
         loop {
             let accepted = tokio::select! {
                 accepted = self.accept(&permits) => accepted,
@@ -134,22 +137,20 @@ impl Listener {
                     continue;
                 }
             };
-            let (builder, routes) = (builder.clone(), routes.clone());
-            let (tls, watcher) = (self.tls.clone(), connections.watcher());
-            tokio::spawn(async move {
+            let (served, tls, stop) = (served.clone(), self.tls.clone(), stop.clone());
+            connections.spawn(async move {
                 let _until_the_end = permit;
                 let io = match secure(tls, io).await {
                     Ok(io) => io,
                     Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
                 };
-                let service = TowerToHyperService::new(routes);
-                let connection = builder.serve_connection_with_upgrades(TokioIo::new(io), service);
-                if let Err(error) = watcher.watch(connection.into_owned()).await {
-                    tracing::debug!(error, "connection ended");
+                if let Err(error) = converse(io, served, stop).await {
+                    tracing::debug!(%error, "connection ended");
                 }
             });
         }
-        let drained = tokio::time::timeout(DRAIN_TIMEOUT, connections.shutdown()).await;
+        connections.close();
+        let drained = tokio::time::timeout(DRAIN_TIMEOUT, connections.wait()).await;
         tracing::debug!(listen = self.name, drained = drained.is_ok(), "stopped serving");
     }
 
@@ -170,10 +171,6 @@ impl Listener {
     }
 }
 
-trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
 async fn secure(tls: Option<TlsAcceptor>, io: Box<dyn Io>) -> io::Result<Box<dyn Io>> {
     match tls {
         None => Ok(io),
@@ -184,16 +181,76 @@ async fn secure(tls: Option<TlsAcceptor>, io: Box<dyn Io>) -> io::Result<Box<dyn
     }
 }
 
-fn builder(max_streams: u32) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new());
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(max_streams)
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .keep_alive_interval(KEEPALIVE_INTERVAL)
-        .keep_alive_timeout(KEEPALIVE_TIMEOUT);
-    builder
+/// Serves a connection in the HTTP that it speaks.
+async fn converse(
+    mut io: Box<dyn Io>,
+    served: Served,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
+    let mut head = [0; grpc::PREFACE.len()];
+    let mut len = 0;
+    while len < head.len() && grpc::PREFACE.starts_with(&head[..len]) {
+        let read = io.read(&mut head[len..]);
+        let read = tokio::select! {
+            read = tokio::time::timeout(FIRST_WORDS_TIMEOUT, read) => read??,
+            () = stop.cancelled() => return Ok(()),
+        };
+        if read == 0 {
+            return Ok(());
+        }
+        len += read;
+    }
+    let head = &head[..len];
+    if let Some(routes) = served.routes.filter(|_| head == grpc::PREFACE) {
+        return Ok(grpc::serve(io, head, routes, &served.options, stop).await?);
+    }
+    let io = TokioIo::new(Replayed { head: Bytes::copy_from_slice(head), io });
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new());
+    let mut connection =
+        std::pin::pin!(server.serve_connection(io, TowerToHyperService::new(served.pages)));
+    tokio::select! {
+        result = connection.as_mut() => return Ok(result?),
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    Ok(connection.await?)
+}
+
+/// A socket, with what was read from it already.
+struct Replayed {
+    head: Bytes,
+    io: Box<dyn Io>,
+}
+
+impl AsyncRead for Replayed {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.head.is_empty() {
+            return Pin::new(&mut self.io).poll_read(cx, buffer);
+        }
+        let len = self.head.len().min(buffer.remaining());
+        buffer.put_slice(&self.head.split_to(len));
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Replayed {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
 }

@@ -1,11 +1,14 @@
 //! Metrics under etcd's names, where etcd has them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use grpc::Code;
+use parking_lot::RwLock;
 use pipeline::{Pipeline, Status};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
-use prometheus::{IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
 use crate::config::ETCD_VERSION;
 
@@ -13,6 +16,9 @@ use crate::config::ETCD_VERSION;
 pub struct Metrics {
     registry: Registry,
     handled: IntCounterVec,
+    /// The counters of `handled` that are in use, by path and code: finding them
+    /// by their labels takes longer than some calls.
+    counters: RwLock<HashMap<(&'static str, Code), IntCounter>>,
 }
 
 impl Metrics {
@@ -34,12 +40,18 @@ impl Metrics {
         for collector in collectors {
             registry.register(collector).expect("names differ");
         }
-        Metrics { registry, handled }
+        Metrics { registry, handled, counters: RwLock::default() }
     }
 
-    /// Counts a finished call.
-    pub fn handled(&self, service: &str, method: &str, code: tonic::Code) {
-        self.handled.with_label_values(&[service, method, code_name(code)]).inc();
+    /// Counts a finished call of the method with this path.
+    pub fn ended(&self, path: &'static str, code: Code) {
+        if let Some(counter) = self.counters.read().get(&(path, code)) {
+            return counter.inc();
+        }
+        let (service, method) = path[1..].rsplit_once('/').unwrap_or_default();
+        let counter = self.handled.with_label_values(&[service, method, code.name()]);
+        counter.inc();
+        self.counters.write().insert((path, code), counter);
     }
 
     /// The metrics in Prometheus' text form.
@@ -139,29 +151,5 @@ impl Collector for StoreCollector {
             gauge.collect()
         };
         self.gauges.iter().flat_map(read).collect()
-    }
-}
-
-/// Names as gRPC for Go spells them in metrics.
-fn code_name(code: tonic::Code) -> &'static str {
-    use tonic::Code;
-    match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
     }
 }

@@ -10,6 +10,7 @@ use wal::Identity;
 
 use crate::api::{self, Api};
 use crate::config::Config;
+use crate::listen::Served;
 use crate::metrics::Metrics;
 use crate::{http, listen, shutdown, tls};
 
@@ -37,24 +38,21 @@ async fn serve(config: Config) -> Result<()> {
 
     let pipeline = Arc::new(open(&config).await?);
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
-    let stop = CancellationToken::new();
-    let api = Api::new(pipeline.clone(), metrics.clone(), &config, stop.clone());
-    let status = http::routes(pipeline.clone(), metrics);
-    let routes = api::routes(api).merge(status.clone());
+    let pages = http::routes(pipeline.clone(), metrics.clone());
+    let api = Arc::new(Api::new(pipeline.clone(), metrics, &config, pages.clone()));
+    let calls = Arc::new(api::routes(api));
 
+    let stop = CancellationToken::new();
     let permits = listen::connection_permits();
+    let options = config.grpc_options();
     let mut serving = JoinSet::new();
     for (listener, routes) in clients
         .into_iter()
-        .map(|listener| (listener, &routes))
-        .chain(metrics_only.into_iter().map(|listener| (listener, &status)))
+        .map(|listener| (listener, Some(calls.clone())))
+        .chain(metrics_only.into_iter().map(|listener| (listener, None)))
     {
-        serving.spawn(listener.serve(
-            routes.clone(),
-            config.max_concurrent_streams,
-            permits.clone(),
-            stop.child_token(),
-        ));
+        let served = Served { routes, pages: pages.clone(), options: options.clone() };
+        serving.spawn(listener.serve(served, permits.clone(), stop.clone()));
     }
     tracing::info!(wal_mode = config.wal_mode.name(), revision = pipeline.revision(), "ready");
 

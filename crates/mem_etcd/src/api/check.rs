@@ -6,7 +6,7 @@ use std::ops::Bound;
 use etcdpb::rpc::range_request::{SortOrder, SortTarget};
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
-use tonic::Status;
+use grpc::Status;
 
 use super::status;
 

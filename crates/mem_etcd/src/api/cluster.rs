@@ -1,49 +1,56 @@
 //! Cluster: there is one member, and it is this one.
 
-use etcdpb::rpc::cluster_server::Cluster;
+use std::sync::Arc;
+
 use etcdpb::rpc::{
     Member, MemberAddRequest, MemberAddResponse, MemberListRequest, MemberListResponse,
     MemberPromoteRequest, MemberPromoteResponse, MemberRemoveRequest, MemberRemoveResponse,
     MemberUpdateRequest, MemberUpdateResponse,
 };
-use tonic::{Request, Response, Status};
+use grpc::Status;
 
 use super::{Api, status};
 
-const SERVICE: &str = "etcdserverpb.Cluster";
-
-type Answer<T> = Result<Response<T>, Status>;
-
-#[tonic::async_trait]
-impl Cluster for Api {
-    async fn member_list(&self, _: Request<MemberListRequest>) -> Answer<MemberListResponse> {
+impl Api {
+    pub(super) async fn member_list(
+        self: Arc<Self>,
+        _: MemberListRequest,
+    ) -> Result<MemberListResponse, Status> {
         let member = Member {
             id: self.pipeline.identity().member_id,
             name: self.member.name.clone(),
             client_ur_ls: self.member.client_urls.clone(),
             ..Default::default()
         };
-        let response = MemberListResponse { header: self.header_now(), members: vec![member] };
-        self.outcome(SERVICE, "MemberList", Ok(response))
+        Ok(MemberListResponse { header: self.header_now(), members: vec![member] })
     }
 
-    async fn member_add(&self, _: Request<MemberAddRequest>) -> Answer<MemberAddResponse> {
-        self.outcome(SERVICE, "MemberAdd", Err(no_changes()))
+    pub(super) async fn member_add(
+        self: Arc<Self>,
+        _: MemberAddRequest,
+    ) -> Result<MemberAddResponse, Status> {
+        Err(no_changes())
     }
 
-    async fn member_remove(&self, _: Request<MemberRemoveRequest>) -> Answer<MemberRemoveResponse> {
-        self.outcome(SERVICE, "MemberRemove", Err(no_changes()))
+    pub(super) async fn member_remove(
+        self: Arc<Self>,
+        _: MemberRemoveRequest,
+    ) -> Result<MemberRemoveResponse, Status> {
+        Err(no_changes())
     }
 
-    async fn member_update(&self, _: Request<MemberUpdateRequest>) -> Answer<MemberUpdateResponse> {
-        self.outcome(SERVICE, "MemberUpdate", Err(no_changes()))
+    pub(super) async fn member_update(
+        self: Arc<Self>,
+        _: MemberUpdateRequest,
+    ) -> Result<MemberUpdateResponse, Status> {
+        Err(no_changes())
     }
 
-    async fn member_promote(
-        &self,
-        _: Request<MemberPromoteRequest>,
-    ) -> Answer<MemberPromoteResponse> {
-        self.outcome(SERVICE, "MemberPromote", Err(no_changes()))
+    pub(super) async fn member_promote(
+        self: Arc<Self>,
+        _: MemberPromoteRequest,
+    ) -> Result<MemberPromoteResponse, Status> {
+        Err(no_changes())
     }
 }
 

@@ -1,85 +1,41 @@
 //! KV: reading and writing keys.
 
-use std::pin::Pin;
+use std::sync::Arc;
 
-use etcdpb::rpc::kv_server::Kv;
 use etcdpb::rpc::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
 };
-use futures_util::{Stream, StreamExt, stream};
+use futures_util::stream::{self, BoxStream};
+use futures_util::{FutureExt, StreamExt};
+use grpc::{Encoded, Status};
 use mvcc::{Command, Reply};
 use pipeline::RangeRead;
 use prost::Message;
-use tonic::{Request, Response, Status};
 
 use super::{Api, check, status};
 
-type Answer<T> = Result<Response<T>, Status>;
-
-#[tonic::async_trait]
-impl Kv for Api {
-    type RangeStreamStream =
-        Pin<Box<dyn Stream<Item = Result<RangeStreamResponse, Status>> + Send>>;
-
-    async fn range(&self, request: Request<RangeRequest>) -> Answer<RangeResponse> {
-        let result = self.read_range(request.into_inner()).await;
-        self.outcome("etcdserverpb.KV", "Range", result)
-    }
-
-    async fn range_stream(
-        &self,
-        request: Request<RangeRequest>,
-    ) -> Answer<Self::RangeStreamStream> {
-        let result = self.stream_range(request.into_inner());
-        self.outcome("etcdserverpb.KV", "RangeStream", result)
-    }
-
-    async fn put(&self, request: Request<PutRequest>) -> Answer<PutResponse> {
-        let result = self.write_put(request.into_inner()).await;
-        self.outcome("etcdserverpb.KV", "Put", result)
-    }
-
-    async fn delete_range(
-        &self,
-        request: Request<DeleteRangeRequest>,
-    ) -> Answer<DeleteRangeResponse> {
-        let result = self.write_delete_range(request.into_inner()).await;
-        self.outcome("etcdserverpb.KV", "DeleteRange", result)
-    }
-
-    async fn txn(&self, request: Request<TxnRequest>) -> Answer<TxnResponse> {
-        let result = self.do_txn(request.into_inner()).await;
-        self.outcome("etcdserverpb.KV", "Txn", result)
-    }
-
-    async fn compact(&self, request: Request<CompactionRequest>) -> Answer<CompactionResponse> {
-        // "physical" asks to wait until the history is really gone. It is gone
-        // for every reader at once; memory follows within moments.
-        let revision = request.into_inner().revision;
-        let result = self.propose_done(Command::Compact { revision }).await;
-        let result = result.map(|revision| CompactionResponse { header: self.header(revision) });
-        self.outcome("etcdserverpb.KV", "Compact", result)
-    }
-}
-
 impl Api {
-    async fn read_range(&self, request: RangeRequest) -> Result<RangeResponse, Status> {
+    pub(super) async fn range(self: Arc<Self>, request: RangeRequest) -> Result<Encoded, Status> {
         check::range(&request)?;
-        let mut response = match self.pipeline.range(&request).map_err(status::from_pipeline)? {
-            RangeRead::Done(response) => response,
-            RangeRead::Rest(rest) => blocking(move || rest.finish()).await?,
+        let encoded = move |api: &Api, mut response: RangeResponse| {
+            api.fill(&mut response.header);
+            Encoded::of(&response)
         };
-        self.fill(&mut response.header);
-        Ok(response)
+        match self.pipeline.range(&request).map_err(status::from_pipeline)? {
+            RangeRead::Done(response) => Ok(encoded(&self, response)),
+            RangeRead::Rest(rest) => blocking(move || encoded(&self, rest.finish())).await,
+        }
     }
 
     /// The pages of a range, each read when the client has room for it.
-    fn stream_range(
-        &self,
+    pub(super) fn range_stream(
+        self: Arc<Self>,
         request: RangeRequest,
-    ) -> Result<<Self as Kv>::RangeStreamStream, Status> {
-        check::range_stream(&request)?;
+    ) -> BoxStream<'static, Result<RangeStreamResponse, Status>> {
+        if let Err(status) = check::range_stream(&request) {
+            return stream::once(async { Err(status) }).boxed();
+        }
         let api = self.clone();
         let respond = move |page: Result<RangeResponse, pipeline::Error>| {
             let mut page = page.map_err(status::from_pipeline)?;
@@ -88,20 +44,18 @@ impl Api {
             }
             Ok(RangeStreamResponse { range_response: Some(page) })
         };
-        let stopped = self.stop.clone().cancelled_owned();
         if request.count_only {
-            let pipeline = self.pipeline.clone();
-            let count = stream::once(async move {
-                let count = move || pipeline.range(&request).map(RangeRead::finish);
-                respond(blocking(count).await?)
-            });
-            return Ok(Box::pin(count.take_until(stopped)));
+            let count = move || self.pipeline.range(&request).map(RangeRead::finish);
+            let counted = blocking(count).map(move |count| respond(count?));
+            return stream::once(counted).boxed();
         }
-        let pages = self.pipeline.pages(request).map_err(status::from_pipeline)?;
-        Ok(Box::pin(stream::iter(pages.map(respond)).take_until(stopped)))
+        match self.pipeline.pages(request) {
+            Ok(pages) => stream::iter(pages.map(respond)).boxed(),
+            Err(error) => stream::once(async { Err(status::from_pipeline(error)) }).boxed(),
+        }
     }
 
-    async fn write_put(&self, request: PutRequest) -> Result<PutResponse, Status> {
+    pub(super) async fn put(self: Arc<Self>, request: PutRequest) -> Result<PutResponse, Status> {
         check::put(&request)?;
         let bytes = self.check_size(&request)?;
         match self.propose(Command::Put(request), bytes).await? {
@@ -113,8 +67,8 @@ impl Api {
         }
     }
 
-    async fn write_delete_range(
-        &self,
+    pub(super) async fn delete_range(
+        self: Arc<Self>,
         request: DeleteRangeRequest,
     ) -> Result<DeleteRangeResponse, Status> {
         check::delete_range(&request)?;
@@ -128,7 +82,7 @@ impl Api {
         }
     }
 
-    async fn do_txn(&self, request: TxnRequest) -> Result<TxnResponse, Status> {
+    pub(super) async fn txn(self: Arc<Self>, request: TxnRequest) -> Result<TxnResponse, Status> {
         check::txn(&request, self.limits.txn_ops)?;
         let bytes = self.check_size(&request)?;
         let mut response = if mvcc::is_read_only(&request) {
@@ -144,6 +98,17 @@ impl Api {
         };
         self.fill(&mut response.header);
         Ok(response)
+    }
+
+    pub(super) async fn compact(
+        self: Arc<Self>,
+        request: CompactionRequest,
+    ) -> Result<CompactionResponse, Status> {
+        // "physical" asks to wait until the history is really gone. It is gone
+        // for every reader at once; memory follows within moments.
+        let revision = request.revision;
+        let revision = self.propose_done(Command::Compact { revision }).await?;
+        Ok(CompactionResponse { header: self.header(revision) })
     }
 
     /// The request's size on the wire, if it is not too large.

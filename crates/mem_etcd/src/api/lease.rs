@@ -1,63 +1,57 @@
 //! Lease: keys that end with their owner.
 
-use std::pin::Pin;
+use std::sync::Arc;
 
-use etcdpb::rpc::lease_server::Lease;
 use etcdpb::rpc::{
     LeaseGrantRequest, LeaseGrantResponse, LeaseKeepAliveRequest, LeaseKeepAliveResponse,
     LeaseLeasesRequest, LeaseLeasesResponse, LeaseRevokeRequest, LeaseRevokeResponse, LeaseStatus,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 use futures_util::{Stream, StreamExt};
+use grpc::{Requests, Status};
 use mvcc::Command;
-use tonic::{Request, Response, Status, Streaming};
 
 use super::Api;
 
-type Answer<T> = Result<Response<T>, Status>;
-
-#[tonic::async_trait]
-impl Lease for Api {
-    type LeaseKeepAliveStream =
-        Pin<Box<dyn Stream<Item = Result<LeaseKeepAliveResponse, Status>> + Send>>;
-
-    async fn lease_grant(&self, request: Request<LeaseGrantRequest>) -> Answer<LeaseGrantResponse> {
-        let result = self.grant(request.into_inner()).await;
-        self.outcome("etcdserverpb.Lease", "LeaseGrant", result)
+impl Api {
+    pub(super) async fn lease_grant(
+        self: Arc<Self>,
+        request: LeaseGrantRequest,
+    ) -> Result<LeaseGrantResponse, Status> {
+        let id = if request.id != 0 { request.id } else { rand::random_range(1..=i64::MAX) };
+        let ttl_seconds = self.pipeline.lease_ttl_seconds(request.ttl);
+        let revision = self.propose_done(Command::LeaseGrant { id, ttl_seconds }).await?;
+        let (header, error) = (self.header(revision), String::new());
+        Ok(LeaseGrantResponse { header, id, ttl: ttl_seconds, error })
     }
 
-    async fn lease_revoke(
-        &self,
-        request: Request<LeaseRevokeRequest>,
-    ) -> Answer<LeaseRevokeResponse> {
-        let id = request.into_inner().id;
-        let result = self.propose_done(Command::LeaseRevoke { id }).await;
-        let result = result.map(|revision| LeaseRevokeResponse { header: self.header(revision) });
-        self.outcome("etcdserverpb.Lease", "LeaseRevoke", result)
+    pub(super) async fn lease_revoke(
+        self: Arc<Self>,
+        request: LeaseRevokeRequest,
+    ) -> Result<LeaseRevokeResponse, Status> {
+        let revision = self.propose_done(Command::LeaseRevoke { id: request.id }).await?;
+        Ok(LeaseRevokeResponse { header: self.header(revision) })
     }
 
-    async fn lease_keep_alive(
-        &self,
-        request: Request<Streaming<LeaseKeepAliveRequest>>,
-    ) -> Answer<Self::LeaseKeepAliveStream> {
-        let api = self.clone();
-        let answers = request.into_inner().map(move |request| {
+    pub(super) fn lease_keep_alive(
+        self: Arc<Self>,
+        requests: Requests<LeaseKeepAliveRequest>,
+    ) -> impl Stream<Item = Result<LeaseKeepAliveResponse, Status>> {
+        requests.map(move |request| {
             let id = request?.id;
             // The header comes before the renewal: whoever sees it knows that
             // the lease lived at that revision.
-            let header = api.header_now();
-            let ttl = api.pipeline.lease_renew(id).unwrap_or(0);
+            let header = self.header_now();
+            let ttl = self.pipeline.lease_renew(id).unwrap_or(0);
             Ok(LeaseKeepAliveResponse { header, id, ttl })
-        });
-        let stopped = self.stop.clone().cancelled_owned();
-        Ok(Response::new(Box::pin(answers.take_until(stopped))))
+        })
     }
 
-    async fn lease_time_to_live(
-        &self,
-        request: Request<LeaseTimeToLiveRequest>,
-    ) -> Answer<LeaseTimeToLiveResponse> {
-        let LeaseTimeToLiveRequest { id, keys } = request.into_inner();
+    pub(super) async fn lease_time_to_live(
+        self: Arc<Self>,
+        request: LeaseTimeToLiveRequest,
+    ) -> Result<LeaseTimeToLiveResponse, Status> {
+        let LeaseTimeToLiveRequest { id, keys } = request;
         let mut response = LeaseTimeToLiveResponse {
             header: self.header_now(),
             id,
@@ -71,22 +65,14 @@ impl Lease for Api {
                 response.keys = attached.iter().map(copy).collect();
             }
         }
-        self.outcome("etcdserverpb.Lease", "LeaseTimeToLive", Ok(response))
+        Ok(response)
     }
 
-    async fn lease_leases(&self, _: Request<LeaseLeasesRequest>) -> Answer<LeaseLeasesResponse> {
+    pub(super) async fn lease_leases(
+        self: Arc<Self>,
+        _: LeaseLeasesRequest,
+    ) -> Result<LeaseLeasesResponse, Status> {
         let leases = self.pipeline.leases().into_iter().map(|id| LeaseStatus { id }).collect();
-        let response = LeaseLeasesResponse { header: self.header_now(), leases };
-        self.outcome("etcdserverpb.Lease", "LeaseLeases", Ok(response))
-    }
-}
-
-impl Api {
-    async fn grant(&self, request: LeaseGrantRequest) -> Result<LeaseGrantResponse, Status> {
-        let id = if request.id != 0 { request.id } else { rand::random_range(1..=i64::MAX) };
-        let ttl_seconds = self.pipeline.lease_ttl_seconds(request.ttl);
-        let revision = self.propose_done(Command::LeaseGrant { id, ttl_seconds }).await?;
-        let (header, error) = (self.header(revision), String::new());
-        Ok(LeaseGrantResponse { header, id, ttl: ttl_seconds, error })
+        Ok(LeaseLeasesResponse { header: self.header_now(), leases })
     }
 }

@@ -1,28 +1,25 @@
 //! Maintenance: how the store is.
 
+use std::sync::Arc;
+
 use etcdpb::rpc::alarm_request::AlarmAction;
-use etcdpb::rpc::maintenance_server::Maintenance;
 use etcdpb::rpc::{
     AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DefragmentResponse,
     DowngradeRequest, DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse,
     MoveLeaderRequest, MoveLeaderResponse, SnapshotRequest, SnapshotResponse, StatusRequest,
     StatusResponse,
 };
-use tokio_stream::Empty;
-use tonic::{Request, Response, Status};
+use futures_util::stream::{self, Stream};
+use grpc::Status;
 
 use super::{Api, RAFT_TERM, status};
 use crate::config::ETCD_VERSION;
 
-const SERVICE: &str = "etcdserverpb.Maintenance";
-
-type Answer<T> = Result<Response<T>, Status>;
-
-#[tonic::async_trait]
-impl Maintenance for Api {
-    type SnapshotStream = Empty<Result<SnapshotResponse, Status>>;
-
-    async fn status(&self, _: Request<StatusRequest>) -> Answer<StatusResponse> {
+impl Api {
+    pub(super) async fn status(
+        self: Arc<Self>,
+        _: StatusRequest,
+    ) -> Result<StatusResponse, Status> {
         let state = self.pipeline.status();
         let member_id = self.pipeline.identity().member_id;
         let failure = state.failure.map(|reason| reason.to_string());
@@ -41,48 +38,64 @@ impl Maintenance for Api {
             storage_version: "3.7.0".into(),
             ..Default::default()
         };
-        self.outcome(SERVICE, "Status", Ok(response))
+        Ok(response)
     }
 
     /// Alarms can be looked at. The one that there is comes and goes with the
     /// free space of the disk, so it cannot be set or cleared.
-    async fn alarm(&self, request: Request<AlarmRequest>) -> Answer<AlarmResponse> {
-        let result = match request.into_inner().action() {
+    pub(super) async fn alarm(
+        self: Arc<Self>,
+        request: AlarmRequest,
+    ) -> Result<AlarmResponse, Status> {
+        let result = match request.action() {
             AlarmAction::Get => Ok(self.alarms()),
             AlarmAction::Activate | AlarmAction::Deactivate => {
                 Err(status::not_built("setting and clearing alarms is"))
             }
         };
-        self.outcome(SERVICE, "Alarm", result)
+        result
     }
 
-    async fn defragment(&self, _: Request<DefragmentRequest>) -> Answer<DefragmentResponse> {
-        self.outcome(SERVICE, "Defragment", Err(status::not_built("Defragment is")))
+    pub(super) async fn defragment(
+        self: Arc<Self>,
+        _: DefragmentRequest,
+    ) -> Result<DefragmentResponse, Status> {
+        Err(status::not_built("Defragment is"))
     }
 
-    async fn hash(&self, _: Request<HashRequest>) -> Answer<HashResponse> {
-        self.outcome(SERVICE, "Hash", Err(status::not_built("Hash is")))
+    pub(super) async fn hash(self: Arc<Self>, _: HashRequest) -> Result<HashResponse, Status> {
+        Err(status::not_built("Hash is"))
     }
 
-    async fn hash_kv(&self, _: Request<HashKvRequest>) -> Answer<HashKvResponse> {
-        self.outcome(SERVICE, "HashKV", Err(status::not_built("HashKV is")))
+    pub(super) async fn hash_kv(
+        self: Arc<Self>,
+        _: HashKvRequest,
+    ) -> Result<HashKvResponse, Status> {
+        Err(status::not_built("HashKV is"))
     }
 
-    async fn snapshot(&self, _: Request<SnapshotRequest>) -> Answer<Self::SnapshotStream> {
-        self.outcome(SERVICE, "Snapshot", Err(status::not_built("Snapshot is")))
+    pub(super) fn snapshot(
+        self: Arc<Self>,
+        _: SnapshotRequest,
+    ) -> impl Stream<Item = Result<SnapshotResponse, Status>> {
+        stream::iter([Err(status::not_built("Snapshot is"))])
     }
 
-    async fn move_leader(&self, _: Request<MoveLeaderRequest>) -> Answer<MoveLeaderResponse> {
+    pub(super) async fn move_leader(
+        self: Arc<Self>,
+        _: MoveLeaderRequest,
+    ) -> Result<MoveLeaderResponse, Status> {
         let refused = Status::failed_precondition("etcdserver: bad leader transferee");
-        self.outcome(SERVICE, "MoveLeader", Err(refused))
+        Err(refused)
     }
 
-    async fn downgrade(&self, _: Request<DowngradeRequest>) -> Answer<DowngradeResponse> {
-        self.outcome(SERVICE, "Downgrade", Err(status::not_built("Downgrade is")))
+    pub(super) async fn downgrade(
+        self: Arc<Self>,
+        _: DowngradeRequest,
+    ) -> Result<DowngradeResponse, Status> {
+        Err(status::not_built("Downgrade is"))
     }
-}
 
-impl Api {
     fn alarms(&self) -> AlarmResponse {
         let no_space = AlarmMember {
             member_id: self.pipeline.identity().member_id,

@@ -13,49 +13,39 @@ mod watch;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Router;
+use axum::body::Body;
+use bytes::Bytes;
 use etcdpb::rpc::ResponseHeader;
-use etcdpb::rpc::auth_server::AuthServer;
-use etcdpb::rpc::cluster_server::ClusterServer;
-use etcdpb::rpc::kv_server::KvServer;
-use etcdpb::rpc::lease_server::LeaseServer;
-use etcdpb::rpc::maintenance_server::MaintenanceServer;
-use etcdpb::rpc::watch_server::WatchServer;
+use futures_util::future::BoxFuture;
+use grpc::{Code, Routes, Service, Status};
+use http_body_util::BodyExt;
 use mvcc::{Command, Reply};
 use pipeline::Pipeline;
-use tokio_util::sync::CancellationToken;
-use tonic::{Response, Status};
+use tower_service::Service as _;
 
 use crate::config::Config;
 use crate::metrics::Metrics;
 
-/// etcd lets a message be this much larger than the request in it may be.
-const MESSAGE_OVERHEAD_BYTES: usize = 512 * 1024;
 /// There are no elections with one member; the term only must not be zero.
 const RAFT_TERM: u64 = 2;
 
 /// What every service needs.
-#[derive(Clone)]
 pub struct Api {
     pipeline: Arc<Pipeline>,
     metrics: Arc<Metrics>,
     limits: Limits,
-    member: Arc<Member>,
-    /// Ends streams when the server does.
-    stop: CancellationToken,
+    member: Member,
+    /// What is served besides gRPC.
+    pages: Router,
 }
 
 #[derive(Clone, Copy)]
 struct Limits {
     request_bytes: usize,
+    message_bytes: usize,
     txn_ops: usize,
     progress_interval: Duration,
-}
-
-impl Limits {
-    /// The size of a message that holds a request of the largest size.
-    fn message_bytes(self) -> usize {
-        self.request_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
-    }
 }
 
 struct Member {
@@ -69,15 +59,16 @@ impl Api {
         pipeline: Arc<Pipeline>,
         metrics: Arc<Metrics>,
         config: &Config,
-        stop: CancellationToken,
+        pages: Router,
     ) -> Self {
         let limits = Limits {
             request_bytes: config.max_request_bytes,
+            message_bytes: config.message_bytes(),
             txn_ops: config.max_txn_ops,
             progress_interval: config.progress_interval(),
         };
         let member = Member { name: config.name.clone(), client_urls: config.advertised() };
-        Api { pipeline, metrics, limits, member: Arc::new(member), stop }
+        Api { pipeline, metrics, limits, member, pages }
     }
 
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
@@ -117,37 +108,76 @@ impl Api {
             other => unreachable!("not the reply to such a command: {other:?}"),
         }
     }
+}
 
-    /// Counts the outcome of a call on its way out.
-    fn outcome<T>(
-        &self,
-        service: &str,
-        method: &str,
-        result: Result<T, Status>,
-    ) -> Result<Response<T>, Status> {
-        let code = result.as_ref().map_or_else(Status::code, |_| tonic::Code::Ok);
-        self.metrics.handled(service, method, code);
-        result.map(Response::new)
+impl Service for Api {
+    fn ended(&self, path: &'static str, code: Code) {
+        self.metrics.ended(path, code);
+    }
+
+    fn page(&self, request: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>> {
+        let mut pages = self.pages.clone();
+        Box::pin(async move {
+            let request = request.map(|()| Body::empty());
+            let Ok(response) = pages.call(request).await;
+            let (parts, body) = response.into_parts();
+            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            http::Response::from_parts(parts, body)
+        })
     }
 }
 
 /// What a request of a few numbers is taken to weigh in the queue.
 const SMALL_REQUEST_BYTES: usize = 32;
 
-/// All services as HTTP routes.
-pub fn routes(api: Api) -> axum::Router {
-    let message_bytes = api.limits.message_bytes();
-    macro_rules! service {
-        ($server:ident) => {
-            $server::new(api.clone()).max_decoding_message_size(message_bytes)
-        };
-    }
-    tonic::service::Routes::new(service!(KvServer))
-        .add_service(service!(WatchServer))
-        .add_service(service!(LeaseServer))
-        .add_service(service!(ClusterServer))
-        .add_service(service!(MaintenanceServer))
-        .add_service(service!(AuthServer))
-        .prepare()
-        .into_axum_router()
+/// Every method of etcd's services.
+pub fn routes(api: Arc<Api>) -> Routes<Api> {
+    let routes = Routes::new(api)
+        .unary("/etcdserverpb.KV/Range", Api::range)
+        .server_stream("/etcdserverpb.KV/RangeStream", Api::range_stream)
+        .unary("/etcdserverpb.KV/Put", Api::put)
+        .unary("/etcdserverpb.KV/DeleteRange", Api::delete_range)
+        .unary("/etcdserverpb.KV/Txn", Api::txn)
+        .unary("/etcdserverpb.KV/Compact", Api::compact)
+        .bidirectional("/etcdserverpb.Watch/Watch", Api::watch)
+        .unary("/etcdserverpb.Lease/LeaseGrant", Api::lease_grant)
+        .unary("/etcdserverpb.Lease/LeaseRevoke", Api::lease_revoke)
+        .bidirectional("/etcdserverpb.Lease/LeaseKeepAlive", Api::lease_keep_alive)
+        .unary("/etcdserverpb.Lease/LeaseTimeToLive", Api::lease_time_to_live)
+        .unary("/etcdserverpb.Lease/LeaseLeases", Api::lease_leases)
+        .unary("/etcdserverpb.Cluster/MemberList", Api::member_list)
+        .unary("/etcdserverpb.Cluster/MemberAdd", Api::member_add)
+        .unary("/etcdserverpb.Cluster/MemberRemove", Api::member_remove)
+        .unary("/etcdserverpb.Cluster/MemberUpdate", Api::member_update)
+        .unary("/etcdserverpb.Cluster/MemberPromote", Api::member_promote)
+        .unary("/etcdserverpb.Maintenance/Status", Api::status)
+        .unary("/etcdserverpb.Maintenance/Alarm", Api::alarm)
+        .unary("/etcdserverpb.Maintenance/Defragment", Api::defragment)
+        .unary("/etcdserverpb.Maintenance/Hash", Api::hash)
+        .unary("/etcdserverpb.Maintenance/HashKV", Api::hash_kv)
+        .server_stream("/etcdserverpb.Maintenance/Snapshot", Api::snapshot)
+        .unary("/etcdserverpb.Maintenance/MoveLeader", Api::move_leader)
+        .unary("/etcdserverpb.Maintenance/Downgrade", Api::downgrade)
+        .unary("/etcdserverpb.Auth/AuthStatus", Api::auth_status);
+    AUTH.iter().fold(routes, |routes, path| routes.unary(path, Api::auth))
 }
+
+/// What one cannot do while authentication is not enabled.
+const AUTH: [&str; 16] = [
+    "/etcdserverpb.Auth/AuthEnable",
+    "/etcdserverpb.Auth/AuthDisable",
+    "/etcdserverpb.Auth/Authenticate",
+    "/etcdserverpb.Auth/UserAdd",
+    "/etcdserverpb.Auth/UserGet",
+    "/etcdserverpb.Auth/UserList",
+    "/etcdserverpb.Auth/UserDelete",
+    "/etcdserverpb.Auth/UserChangePassword",
+    "/etcdserverpb.Auth/UserGrantRole",
+    "/etcdserverpb.Auth/UserRevokeRole",
+    "/etcdserverpb.Auth/RoleAdd",
+    "/etcdserverpb.Auth/RoleGet",
+    "/etcdserverpb.Auth/RoleList",
+    "/etcdserverpb.Auth/RoleDelete",
+    "/etcdserverpb.Auth/RoleGrantPermission",
+    "/etcdserverpb.Auth/RoleRevokePermission",
+];

@@ -1,7 +1,7 @@
 //! From errors to gRPC: the one place. Codes and texts are etcd's
 //! (`go.etcd.io/etcd/api/v3@v3.7.3/v3rpc/rpctypes/error.go`).
 
-use tonic::{Code, Status};
+use grpc::{Code, Status};
 
 /// The status of a failed command or read.
 pub fn from_pipeline(error: pipeline::Error) -> Status {

@@ -11,17 +11,15 @@ use etcdpb::mvccpb;
 use etcdpb::mvccpb::event::EventType;
 use etcdpb::rpc::watch_create_request::FilterType;
 use etcdpb::rpc::watch_request::RequestUnion;
-use etcdpb::rpc::watch_server::Watch;
 use etcdpb::rpc::{WatchCreateRequest, WatchRequest, WatchResponse};
 use futures_util::task::AtomicWaker;
 use futures_util::{Stream, StreamExt};
+use grpc::{Encoded, Status};
 use mvcc::Span;
 use prost::Message;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::MissedTickBehavior;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tonic::{Request, Response, Status, Streaming};
 use watch::{Delivery, Filter};
 
 use super::Api;
@@ -30,14 +28,11 @@ use super::Api;
 /// requests wait as well.
 const UNREAD_ANSWERS: usize = 1024;
 
-#[tonic::async_trait]
-impl Watch for Api {
-    type WatchStream = Pin<Box<dyn Stream<Item = Result<WatchResponse, Status>> + Send>>;
-
-    async fn watch(
-        &self,
-        request: Request<Streaming<WatchRequest>>,
-    ) -> Result<Response<Self::WatchStream>, Status> {
+impl Api {
+    pub(super) fn watch(
+        self: Arc<Self>,
+        requests: grpc::Requests<WatchRequest>,
+    ) -> impl Stream<Item = Result<Encoded, Status>> {
         let waker = Arc::new(AtomicWaker::new());
         let stream = {
             let waker = waker.clone();
@@ -46,34 +41,28 @@ impl Watch for Api {
         let taken = Arc::new(Notify::new());
         let (failed, failure) = mpsc::channel(1);
         let requests = Requests {
-            incoming: request.into_inner(),
+            incoming: requests,
             stream: stream.clone(),
             taken: taken.clone(),
             progress_interval: self.limits.progress_interval,
             failed,
         };
         let requests = AbortOnDropHandle::new(tokio::spawn(requests.serve()));
-        let answers = Answers {
-            api: self.clone(),
+        Answers {
+            api: self,
             stream,
             waker,
             taken,
             fragments: VecDeque::new(),
             failure,
             _requests: requests,
-        };
-        let stopped = self.stop.clone();
-        Ok(Response::new(Box::pin(answers.take_until(ended(stopped)))))
+        }
     }
-}
-
-async fn ended(stop: CancellationToken) {
-    stop.cancelled_owned().await;
 }
 
 /// The client's half: what it asks for.
 struct Requests {
-    incoming: Streaming<WatchRequest>,
+    incoming: grpc::Requests<WatchRequest>,
     stream: Arc<watch::Stream>,
     taken: Arc<Notify>,
     progress_interval: Duration,
@@ -152,7 +141,7 @@ fn jittered(interval: Duration) -> Duration {
 
 /// Our half: what the client is told.
 struct Answers {
-    api: Api,
+    api: Arc<Api>,
     stream: Arc<watch::Stream>,
     waker: Arc<AtomicWaker>,
     taken: Arc<Notify>,
@@ -164,18 +153,18 @@ struct Answers {
 }
 
 impl Stream for Answers {
-    type Item = Result<WatchResponse, Status>;
+    type Item = Result<Encoded, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(fragment) = self.fragments.pop_front() {
-            return Poll::Ready(Some(Ok(fragment)));
+            return Poll::Ready(Some(Ok(Encoded::of(&fragment))));
         }
         // Registered first: what is left after the look wakes us again.
         self.waker.register(cx.waker());
         if let Some(delivery) = self.api.pipeline.next(&self.stream) {
             self.taken.notify_one();
             let response = self.respond(delivery);
-            return Poll::Ready(Some(Ok(response)));
+            return Poll::Ready(Some(Ok(Encoded::of(&response))));
         }
         match self.failure.poll_recv(cx) {
             Poll::Ready(Some(status)) => Poll::Ready(Some(Err(status))),
@@ -214,7 +203,7 @@ impl Answers {
                 if !fragment {
                     return whole;
                 }
-                self.fragments = split(whole, self.api.limits.message_bytes());
+                self.fragments = split(whole, self.api.limits.message_bytes);
                 self.fragments.pop_front().expect("at least one part")
             }
         }
