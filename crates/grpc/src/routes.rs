@@ -74,7 +74,7 @@ impl Methods {
         };
         let of_service =
             |path: &&str| path[1..].rsplit_once('/').is_some_and(|(s, _)| s == service);
-        match self.paths.iter().any(|path| of_service(path)) {
+        match self.paths.iter().any(of_service) {
             true => Status::unimplemented(format!("unknown method {method} for service {service}")),
             false => Status::unimplemented(format!("unknown service {service}")),
         }

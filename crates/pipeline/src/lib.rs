@@ -1,7 +1,7 @@
 //! The one place that knows the order of things.
 //!
 //! ```text
-//! submit ─▶ queue ─▶ worker thread, a batch at a time:
+//! submit ─▶ queue ─▶ worker, a batch at a time:
 //!                      1. reserve space in the log
 //!                      2. apply each command; collect effects and events
 //!                      3. append the effects to the log; fsync if the mode says so
@@ -10,9 +10,10 @@
 //!                      6. answer the callers
 //! ```
 //!
-//! One thread takes the steps, so the order of revisions is the order of the
-//! log is the order in which watchers hear. While it waits for an fsync new
-//! commands gather in the queue and share the next one.
+//! One thread at a time takes the steps, so the order of revisions is the order of
+//! the log is the order in which watchers hear. Mostly it is the thread that brings
+//! the commands; where batches wait for an fsync it is one of our own, and new
+//! commands gather in the queue meanwhile and share the next one ([`engine`]).
 //!
 //! Step 2 changes the state before step 3 has made it safe. Nobody can tell:
 //! readers see revisions up to the last one *published*, in step 4, and the
@@ -25,6 +26,7 @@
 //! Time enters here and only here: leases run out in [`lessor`], and are then
 //! revoked by a command like any other.
 
+mod engine;
 mod error;
 mod lessor;
 mod options;

@@ -12,18 +12,20 @@ use parking_lot::{Mutex, RwLock};
 use wal::{DataDir, Identity};
 use watch::{Hub, Stream};
 
+use crate::engine::Engine;
 use crate::lessor::Lessor;
 use crate::read::Pins;
 use crate::recovery::Recovery;
 use crate::snapshotter::snapshotter;
-use crate::worker::{Disk, Flusher, Message, Submission, Worker};
+use crate::worker::{Disk, Flusher, Submission, Worker};
 use crate::{Error, OpenError, Options, WalMode, recovery};
 
 /// A running store. Dropping it, or [`Pipeline::shutdown`], ends it cleanly:
 /// what was submitted is still done, and the log is synced.
 pub struct Pipeline {
     shared: Arc<Shared>,
-    commands: Sender<Message>,
+    commands: Sender<Submission>,
+    engine: Arc<Engine>,
     /// Empty once the store has ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
     queue_bytes: usize,
@@ -107,11 +109,15 @@ impl Pipeline {
                 Some(Disk { log, sync, trigger, _alive: alive, _dir: dir })
             }
         };
-        let worker = Worker::new(shared.clone(), queue, disk);
-        threads.push(spawn("pipeline", move || worker.run())?);
+        let worker = Worker::new(shared.clone(), queue.clone(), disk);
+        let inline = options.wal_mode != WalMode::Fsync;
+        let engine = Engine::new(shared.clone(), queue, worker, inline);
+        let thread = engine.clone();
+        threads.push(spawn("pipeline", move || thread.run())?);
         Ok(Pipeline {
             shared,
             commands,
+            engine,
             threads: Mutex::new(threads),
             queue_bytes: options.queue_bytes,
             min_lease_ttl_seconds: options.min_lease_ttl_seconds,
@@ -124,9 +130,10 @@ impl Pipeline {
         self.identity
     }
 
-    /// Queues `command`, whose request took `bytes`. The reply comes when its
-    /// effects are as durable as the mode promises. A caller that no longer
-    /// waits does not undo its command.
+    /// Queues `command`, whose request took `bytes`; [`Pipeline::progress`] must
+    /// be called before one waits. The reply comes when its effects are as durable
+    /// as the mode promises. A caller that no longer waits does not undo its
+    /// command.
     pub fn submit(
         &self,
         command: Command,
@@ -135,6 +142,9 @@ impl Pipeline {
         if let Some(reason) = self.shared.failure.get() {
             return Err(Error::LogFailed(reason.clone()));
         }
+        if self.shared.stopping.load(Ordering::Acquire) {
+            return Err(Error::Stopped);
+        }
         let queued_bytes = &self.shared.queued_bytes;
         if queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.queue_bytes {
             queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -142,7 +152,7 @@ impl Pipeline {
         }
         let (reply, receiver) = oneshot::channel();
         let submission = Submission { command, bytes, reply: Some(reply) };
-        self.commands.try_send(Message::Do(submission)).map_err(|error| {
+        self.commands.try_send(submission).map_err(|error| {
             queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             match error {
                 TrySendError::Full(_) => Error::TooManyRequests,
@@ -150,6 +160,12 @@ impl Pipeline {
             }
         })?;
         Ok(receiver)
+    }
+
+    /// Carries out what is queued, or has it carried out: once for all commands
+    /// that came together.
+    pub fn progress(&self) {
+        self.engine.progress();
     }
 
     /// The TTL that a lease gets when `asked` seconds are asked for.
@@ -210,12 +226,9 @@ impl Pipeline {
     /// Ends the store: what is queued is done, then the log is synced. Later
     /// commands are refused; reads are still answered.
     pub fn shutdown(&self) {
-        self.shared.stopping.store(true, Ordering::Relaxed);
+        self.shared.stopping.store(true, Ordering::Release);
+        self.engine.ring();
         let mut threads = self.threads.lock();
-        if !threads.is_empty() {
-            // The worker may have ended by itself; then there is nothing to tell.
-            let _ = self.commands.send(Message::Stop);
-        }
         // The worker goes first: it lets the others go when it is done.
         for thread in threads.drain(..).rev() {
             let _ = thread.join();

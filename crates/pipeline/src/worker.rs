@@ -1,4 +1,4 @@
-//! The thread that does the steps, and the one that flushes behind it.
+//! Who does the steps, and the thread that flushes behind.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,8 +24,6 @@ const COLLECT_EVENTS: usize = 512;
 const EXPIRIES_A_ROUND: usize = 256;
 /// How soon a lease whose revocation failed is tried again.
 const EXPIRY_RETRY: Duration = Duration::from_secs(3);
-/// The longest that the worker sleeps.
-const IDLE: Duration = Duration::from_millis(500);
 /// Bytes that the effects of one round may take, about: what is not safe yet is
 /// in memory three times over.
 const ROUND_BYTES: usize = 64 << 20;
@@ -39,19 +37,13 @@ pub(crate) struct Submission {
     pub(crate) reply: Option<oneshot::Sender<Result<Reply, Error>>>,
 }
 
-/// What comes through the queue.
-pub(crate) enum Message {
-    Do(Submission),
-    /// Do what is queued, and end.
-    Stop,
-}
-
+/// Does the steps, for whoever holds it.
 pub(crate) struct Worker {
     shared: Arc<Shared>,
-    queue: Receiver<Message>,
+    queue: Receiver<Submission>,
     disk: Option<Disk>,
+    batch: Vec<Submission>,
     collecting: bool,
-    stopping: bool,
     payload: Vec<u8>,
 }
 
@@ -70,22 +62,36 @@ pub(crate) struct Disk {
 type Replies = Vec<Result<Reply, Error>>;
 
 impl Worker {
-    pub(crate) fn new(shared: Arc<Shared>, queue: Receiver<Message>, disk: Option<Disk>) -> Self {
-        Worker { shared, queue, disk, collecting: false, stopping: false, payload: Vec::new() }
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        queue: Receiver<Submission>,
+        disk: Option<Disk>,
+    ) -> Self {
+        Worker { shared, queue, disk, batch: Vec::new(), collecting: false, payload: Vec::new() }
     }
 
-    /// Works until it is told to stop and the queue is empty.
-    pub(crate) fn run(mut self) {
-        let mut batch = Vec::with_capacity(BATCH_COMMANDS);
-        while !(self.stopping && self.queue.is_empty()) {
-            self.gather(&mut batch);
-            self.expire_leases(&mut batch);
-            match batch.is_empty() {
-                true => self.witness(),
-                false => self.process(&mut batch),
-            }
-            self.collect();
+    /// Takes a batch from the queue through all steps, and does what is due.
+    /// Returns whether there was anything to do.
+    pub(crate) fn turn(&mut self) -> bool {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.gather(&mut batch);
+        self.expire_leases(&mut batch);
+        let any = !batch.is_empty();
+        if any {
+            self.process(&mut batch);
         }
+        self.batch = batch;
+        self.collect();
+        any
+    }
+
+    /// Whether there is garbage that need not wait.
+    pub(crate) fn is_collecting(&self) -> bool {
+        self.collecting
+    }
+
+    /// Makes everything durable; the last thing that a worker does.
+    pub(crate) fn finish(mut self) {
         if let Some(disk) = &mut self.disk
             && let Err(error) = disk.log.sync()
         {
@@ -95,7 +101,7 @@ impl Worker {
     }
 
     /// In a quiet moment, notes in the log that its end is durable.
-    fn witness(&mut self) {
+    pub(crate) fn witness(&mut self) {
         let Some(disk) = &mut self.disk else { return };
         match disk.log.witness() {
             // Without room for it, or after a failure, there just is no note.
@@ -104,29 +110,15 @@ impl Worker {
         }
     }
 
-    /// Waits for work and takes as much of it as makes a batch.
+    /// Takes as much from the queue as makes a batch.
     fn gather(&mut self, batch: &mut Vec<Submission>) {
-        let patience = if self.collecting { Duration::ZERO } else { self.patience() };
-        let mut next = self.queue.recv_timeout(patience).ok();
         let mut bytes = 0;
-        while let Some(message) = next {
-            match message {
-                Message::Do(submission) => {
-                    bytes += submission.bytes;
-                    batch.push(submission);
-                }
-                Message::Stop => self.stopping = true,
-            }
-            let full = batch.len() >= BATCH_COMMANDS || bytes >= BATCH_BYTES;
-            next = if full { None } else { self.queue.try_recv().ok() };
+        while batch.len() < BATCH_COMMANDS && bytes < BATCH_BYTES {
+            let Ok(submission) = self.queue.try_recv() else { break };
+            bytes += submission.bytes;
+            batch.push(submission);
         }
         self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// How long to wait for a command before something else is due.
-    fn patience(&self) -> Duration {
-        let alarm = self.shared.lessor.lock().next_alarm();
-        alarm.map_or(IDLE, |at| at.saturating_duration_since(Instant::now()).min(IDLE))
     }
 
     fn expire_leases(&self, batch: &mut Vec<Submission>) {

@@ -111,6 +111,10 @@ impl Api {
 }
 
 impl Service for Api {
+    fn progress(&self) {
+        self.pipeline.progress();
+    }
+
     fn ended(&self, path: &'static str, code: Code) {
         self.metrics.ended(path, code);
     }
