@@ -7,8 +7,8 @@
 //! for a disk, a thread of its own does it. The same thread does, in every mode,
 //! what is due without anybody asking.
 
-use std::sync::atomic::{Ordering, fence};
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};

@@ -7,8 +7,9 @@ use mvcc::{Event, Span};
 use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
+use crate::batch::Batch;
 use crate::span_tree::SpanTree;
-use crate::stream::{Batch, Mailbox, Stream};
+use crate::stream::{Mailbox, Stream};
 
 /// All watchers, by what they watch.
 pub struct Hub {

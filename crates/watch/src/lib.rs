@@ -21,9 +21,11 @@
 //! Hub before stream. Neither is held while history is read, and whoever holds
 //! the store's lock may take them but not the other way round.
 
+mod batch;
 mod hub;
 mod span_tree;
 mod stream;
 
+pub use batch::Events;
 pub use hub::Hub;
 pub use stream::{Delivery, Filter, History, HistoryError, QUEUE_EVENTS, Refusal, Stream, Watch};

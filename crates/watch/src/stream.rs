@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-use etcdpb::Record;
 use mvcc::{Event, Span};
 use parking_lot::Mutex;
 
+use crate::batch::{Batch, Events};
 use crate::hub::{Hub, Seat, State as HubState, Subscriber};
 
 /// How many events may wait in one stream's queue where nothing else is said.
@@ -91,7 +91,7 @@ pub enum Delivery {
     /// The watch ended because what it has yet to see is gone.
     Compacted { watch_id: i64, compact_revision: i64, revision: i64 },
     /// Something happened. Never empty.
-    Events { watch_id: i64, revision: i64, events: Vec<Event>, prev_kv: bool, fragment: bool },
+    Events { watch_id: i64, revision: i64, events: Events, prev_kv: bool, fragment: bool },
     /// Everything up to `revision` has been delivered, to this watcher or
     /// (with the ID -1) to all watchers of the stream.
     Progress { watch_id: i64, revision: i64 },
@@ -162,24 +162,6 @@ enum Item {
     Events { watch_id: i64, watch: Arc<Watch>, batch: Batch },
 }
 
-/// Events of one span, as a publication or a look into history found them.
-#[derive(Clone)]
-pub(crate) struct Batch {
-    /// What the header says.
-    revision: i64,
-    events: Arc<[Event]>,
-    /// Bytes of keys and values, those before the change included.
-    bytes: usize,
-}
-
-impl Batch {
-    pub(crate) fn new(revision: i64, events: Vec<Event>) -> Self {
-        let of = |r: &Record| r.key().as_bytes().len() + r.value().len();
-        let bytes = |e: &Event| of(&e.record) + e.previous.as_ref().map_or(0, of);
-        Batch { revision, bytes: events.iter().map(bytes).sum(), events: events.into() }
-    }
-}
-
 impl Mailbox {
     pub(crate) fn new(limit: usize, wake: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Mailbox { limit, state: Mutex::default(), wake: Box::new(wake) })
@@ -190,14 +172,14 @@ impl Mailbox {
     pub(crate) fn push(&self, watch_id: i64, batch: &Batch) {
         let mut state = self.state.lock();
         let fits = state.queued_events == 0
-            || state.queued_events + batch.events.len() <= self.limit
-                && state.queued_bytes + batch.bytes <= QUEUE_BYTES;
+            || state.queued_events + batch.events().len() <= self.limit
+                && state.queued_bytes + batch.bytes() <= QUEUE_BYTES;
         let Some(watcher) = state.watchers.get_mut(&watch_id) else { return };
         if watcher.behind.is_some() {
             return;
         }
         if !fits {
-            let from = watcher.watch.start_revision.max(batch.events[0].revision());
+            let from = watcher.watch.start_revision.max(batch.events()[0].revision());
             watcher.behind = Some(from);
             state.behind.insert((from, watch_id));
             return;
@@ -422,31 +404,27 @@ impl State {
     }
 
     fn queue_batch(&mut self, watch_id: i64, watch: Arc<Watch>, batch: Batch) {
-        self.queued_events += batch.events.len();
-        self.queued_bytes += batch.bytes;
+        self.queued_events += batch.events().len();
+        self.queued_bytes += batch.bytes();
         self.queue.push_back(Item::Events { watch_id, watch, batch });
     }
 
     /// What of a batch that was queued the watcher wants, if anything.
     fn deliver(&mut self, watch_id: i64, watch: &Watch, batch: Batch) -> Option<Delivery> {
-        self.queued_events -= batch.events.len();
-        self.queued_bytes -= batch.bytes;
-        let events = watch.wanted(&batch.events);
-        if events.is_empty() {
-            return None;
-        }
+        self.queued_events -= batch.events().len();
+        self.queued_bytes -= batch.bytes();
+        let revision = batch.revision;
+        let events = Events::wanted(batch, |event| watch.wants(event))?;
         if let Some(watcher) = self.watchers.get_mut(&watch_id) {
             watcher.fresh = true;
         }
-        let (revision, prev_kv, fragment) = (batch.revision, watch.prev_kv, watch.fragment);
+        let (prev_kv, fragment) = (watch.prev_kv, watch.fragment);
         Some(Delivery::Events { watch_id, revision, events, prev_kv, fragment })
     }
 }
 
 impl Watch {
-    fn wanted(&self, events: &[Event]) -> Vec<Event> {
-        let wanted =
-            |event: &&Event| event.revision() >= self.start_revision && self.filter.admits(event);
-        events.iter().filter(wanted).cloned().collect()
+    fn wants(&self, event: &Event) -> bool {
+        event.revision() >= self.start_revision && self.filter.admits(event)
     }
 }

@@ -114,8 +114,8 @@ impl Client {
             }
             Delivery::Events { watch_id, events, .. } => {
                 let heard = self.watches.get_mut(&watch_id).expect("events of a created watch");
-                assert!(!events.is_empty());
-                for event in events {
+                assert!(!events.as_slice().is_empty());
+                for event in events.as_slice().iter().cloned() {
                     heard.events.push((event.revision(), event.record.key().as_bytes().to_vec()));
                 }
             }
@@ -310,7 +310,7 @@ fn overflow_after_a_quiet_time_survives_compaction() {
     let mut revisions = Vec::new();
     while let Some(delivery) = stream.take(&past) {
         match delivery {
-            Delivery::Events { events, .. } => revisions.extend(events.iter().map(Event::revision)),
+            Delivery::Events { events, .. } => revisions.extend(events.as_slice().iter().map(Event::revision)),
             Delivery::Created { .. } => {}
             other => panic!("{other:?}"),
         }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use etcdpb::KeyValue;
 use etcdpb::mvccpb;
 use etcdpb::mvccpb::event::EventType;
@@ -14,7 +15,7 @@ use etcdpb::rpc::watch_request::RequestUnion;
 use etcdpb::rpc::{WatchCreateRequest, WatchRequest, WatchResponse};
 use futures_util::task::AtomicWaker;
 use futures_util::{Stream, StreamExt};
-use grpc::{Encoded, Status};
+use grpc::{Encoded, Payload, Status};
 use mvcc::Span;
 use prost::Message;
 use tokio::sync::{Notify, mpsc};
@@ -27,6 +28,8 @@ use super::Api;
 /// Answers that may wait for a client that asks and does not listen; then its
 /// requests wait as well.
 const UNREAD_ANSWERS: usize = 1024;
+/// Number of the field `events` in `WatchResponse`.
+const EVENTS: u32 = 11;
 
 impl Api {
     pub(super) fn watch(
@@ -163,8 +166,7 @@ impl Stream for Answers {
         self.waker.register(cx.waker());
         if let Some(delivery) = self.api.pipeline.next(&self.stream) {
             self.taken.notify_one();
-            let response = self.respond(delivery);
-            return Poll::Ready(Some(Ok(Encoded::of(&response))));
+            return Poll::Ready(Some(Ok(self.respond(delivery))));
         }
         match self.failure.poll_recv(cx) {
             Poll::Ready(Some(status)) => Poll::Ready(Some(Err(status))),
@@ -174,13 +176,13 @@ impl Stream for Answers {
 }
 
 impl Answers {
-    fn respond(&mut self, delivery: Delivery) -> WatchResponse {
+    fn respond(&mut self, delivery: Delivery) -> Encoded {
         let answer = |watch_id, revision| WatchResponse {
             header: self.api.header(revision),
             watch_id,
             ..Default::default()
         };
-        match delivery {
+        let response = match delivery {
             Delivery::Created { watch_id, revision } => {
                 WatchResponse { created: true, ..answer(watch_id, revision) }
             }
@@ -198,26 +200,39 @@ impl Answers {
             }
             Delivery::Progress { watch_id, revision } => answer(watch_id, revision),
             Delivery::Events { watch_id, revision, events, prev_kv, fragment } => {
-                let events = events.into_iter().map(|event| wire_event(event, prev_kv)).collect();
-                let whole = WatchResponse { events, ..answer(watch_id, revision) };
-                if !fragment {
-                    return whole;
+                let head = answer(watch_id, revision);
+                let encoded = events.encoded(prev_kv, |events| encode(events, prev_kv));
+                let limit = self.api.limits.message_bytes;
+                if !fragment || encoded.len() + head.encoded_len() < limit {
+                    return Encoded(Payload::concatenated(&head, encoded));
                 }
-                self.fragments = split(whole, self.api.limits.message_bytes);
+                let wire = |event: &mvcc::Event| wire_event(event, prev_kv);
+                let events = events.as_slice().iter().map(wire).collect();
+                self.fragments = split(WatchResponse { events, ..head }, limit);
                 self.fragments.pop_front().expect("at least one part")
             }
-        }
+        };
+        Encoded::of(&response)
     }
 }
 
-fn wire_event(event: mvcc::Event, prev_kv: bool) -> mvccpb::Event {
+/// The events of a response, as they follow its other fields on the wire.
+fn encode(events: &[mvcc::Event], prev_kv: bool) -> Bytes {
+    let mut bytes = Vec::new();
+    for event in events {
+        prost::encoding::message::encode(EVENTS, &wire_event(event, prev_kv), &mut bytes);
+    }
+    bytes.into()
+}
+
+fn wire_event(event: &mvcc::Event, prev_kv: bool) -> mvccpb::Event {
     let deleted = event.record.is_tombstone();
     // A key that this event created had nothing before.
-    let previous = event.previous.filter(|_| prev_kv && !event.record.is_create());
+    let previous = event.previous.as_ref().filter(|_| prev_kv && !event.record.is_create());
     mvccpb::Event {
         r#type: if deleted { EventType::Delete } else { EventType::Put } as i32,
-        kv: Some(KeyValue::from(event.record)),
-        prev_kv: previous.map(KeyValue::from),
+        kv: Some(KeyValue::from(event.record.clone())),
+        prev_kv: previous.cloned().map(KeyValue::from),
     }
 }
 
@@ -254,10 +269,14 @@ mod tests {
     fn parts_are_small_and_lose_nothing() {
         let event = |revision| {
             let record = Record::put(Key::new(b"key"), &[b'v'; 100], 1, revision, revision, 0);
-            wire_event(mvcc::Event { record, previous: None }, false)
+            mvcc::Event { record, previous: None }
         };
         let events: Vec<_> = (1..50).map(event).collect();
+        let encoded = encode(&events, false);
+        let events: Vec<_> = events.iter().map(|event| wire_event(event, false)).collect();
         let whole = WatchResponse { watch_id: 7, events: events.clone(), ..Default::default() };
+        let head = WatchResponse { watch_id: 7, ..Default::default() };
+        assert_eq!(whole.encode_to_vec(), [&head.encode_to_vec()[..], &encoded].concat());
         let parts = split(whole, 1000);
         assert!(parts.len() > 4 && parts.iter().all(|part| part.encoded_len() <= 1000));
         assert!(parts.iter().all(|part| part.watch_id == 7));
