@@ -310,7 +310,9 @@ fn overflow_after_a_quiet_time_survives_compaction() {
     let mut revisions = Vec::new();
     while let Some(delivery) = stream.take(&past) {
         match delivery {
-            Delivery::Events { events, .. } => revisions.extend(events.as_slice().iter().map(Event::revision)),
+            Delivery::Events { events, .. } => {
+                revisions.extend(events.as_slice().iter().map(Event::revision))
+            }
             Delivery::Created { .. } => {}
             other => panic!("{other:?}"),
         }
