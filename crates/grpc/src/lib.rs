@@ -28,6 +28,8 @@
 mod calls;
 mod connection;
 mod frame;
+#[cfg(test)]
+mod fuzz;
 mod hpack;
 mod inbox;
 mod liveness;

@@ -47,13 +47,12 @@ impl Api {
         self: Arc<Self>,
         request: AlarmRequest,
     ) -> Result<AlarmResponse, Status> {
-        let result = match request.action() {
+        match request.action() {
             AlarmAction::Get => Ok(self.alarms()),
             AlarmAction::Activate | AlarmAction::Deactivate => {
                 Err(status::not_built("setting and clearing alarms is"))
             }
-        };
-        result
+        }
     }
 
     pub(super) async fn defragment(

@@ -1,0 +1,194 @@
+//! Arbitrary clients. `PROPTEST_CASES` makes it long.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use proptest::prelude::*;
+
+use crate::connection::{Connection, Event};
+use crate::frame::{Head, PREFACE, flag, kind};
+use crate::{Budget, Keepalive, Options, Payload, Requests, Routes, Service, Status};
+
+struct Nothing;
+
+impl Service for Nothing {
+    fn page(&self, _: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>> {
+        Box::pin(std::future::ready(http::Response::default()))
+    }
+}
+
+fn routes() -> Routes<Nothing> {
+    Routes::new(Arc::new(Nothing))
+        .unary("/a/One", |_, _: String| async { Ok(String::new()) })
+        .bidirectional("/a/Many", |_, requests: Requests<String>| requests)
+}
+
+fn options() -> Options {
+    let keepalive = Keepalive {
+        interval: Duration::from_secs(10),
+        timeout: Duration::from_secs(1),
+        min_interval: Duration::ZERO,
+    };
+    Options { max_streams: 5, message_bytes: 1000, budget: Budget::new(5000), keepalive }
+}
+
+/// Fields of a request, uncompressed.
+fn fields(path: &str, content_type: &str) -> Vec<u8> {
+    let mut block = vec![0x83, 0x86];
+    for (name, value) in [(":path", path), ("content-type", content_type)] {
+        block.extend([0, name.len() as u8]);
+        block.extend(name.bytes().chain([value.len() as u8]).chain(value.bytes()));
+    }
+    block
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let head = Head { len: payload.len(), kind, flags, stream };
+    [&head.encode()[..], payload].concat()
+}
+
+/// A frame that makes sense, more or less.
+fn sensible() -> impl Strategy<Value = Vec<u8>> {
+    let stream = || prop_oneof![8 => (0_u32..6).prop_map(|n| 2 * n + 1), 1 => 0_u32..12];
+    let flags = || {
+        prop_oneof![
+            Just(flag::END_HEADERS),
+            Just(flag::END_HEADERS | flag::END_STREAM),
+            any::<u8>()
+        ]
+    };
+    let block = prop_oneof![
+        4 => Just(fields("/a/One", "application/grpc")),
+        4 => Just(fields("/a/Many", "application/grpc")),
+        1 => Just(fields("/nowhere", "application/grpc")),
+        1 => Just(fields("/page", "text/plain")),
+        1 => prop::collection::vec(any::<u8>(), 0..40),
+    ];
+    let data = prop_oneof![
+        Just(vec![0, 0, 0, 0, 2, 10, 0]),
+        Just(vec![0, 0, 0, 0, 0]),
+        Just([&[0, 0, 0, 3, 0][..], &[0; 600]].concat()),
+        prop::collection::vec(any::<u8>(), 0..30),
+    ];
+    let number = prop_oneof![Just(0_u32), 0_u32..100_000, any::<u32>()];
+    let settings = prop::collection::vec((0_u16..8, number.clone()), 0..4);
+    prop_oneof![
+        6 => (flags(), stream(), block).prop_map(|(f, s, b)| frame(kind::HEADERS, f, s, &b)),
+        6 => (0_u8..2, stream(), data).prop_map(|(f, s, d)| frame(kind::DATA, f, s, &d)),
+        1 => stream().prop_map(|s| frame(kind::RST_STREAM, 0, s, &[0; 4])),
+        2 => (stream(), number).prop_map(|(s, n)| frame(kind::WINDOW_UPDATE, 0, s, &n.to_be_bytes())),
+        1 => settings.prop_map(|list| {
+            let entry = |(name, value): &(u16, u32)| [&name.to_be_bytes()[..], &value.to_be_bytes()].concat();
+            frame(kind::SETTINGS, 0, 0, &list.iter().flat_map(entry).collect::<Vec<u8>>())
+        }),
+        1 => Just(frame(kind::PING, 0, 0, &[0; 8])),
+        1 => (any::<u8>(), any::<u8>(), stream(), prop::collection::vec(any::<u8>(), 0..20))
+            .prop_map(|(k, f, s, p)| frame(k, f, s, &p)),
+    ]
+}
+
+/// Everything that a client may say, which need not be HTTP/2.
+fn client() -> impl Strategy<Value = Vec<u8>> {
+    let frames = prop::collection::vec(sensible(), 0..30);
+    (frames, prop::option::of((any::<prop::sample::Index>(), any::<u8>()))).prop_map(
+        |(frames, damage)| {
+            let mut bytes = [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat();
+            frames.iter().for_each(|frame| bytes.extend_from_slice(frame));
+            if let Some((at, value)) = damage {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            bytes
+        },
+    )
+}
+
+/// Lets a connection take `pieces`, answers every call, at once or at the end,
+/// and returns all that it noticed and said.
+fn converse<'a>(pieces: impl Iterator<Item = &'a [u8]>, at_once: bool) -> (Vec<String>, Vec<u8>) {
+    let (routes, now) = (routes(), Instant::now());
+    let mut connection = Connection::new(&options(), now);
+    let (mut noticed, mut events) = (Vec::new(), Vec::new());
+    for piece in pieces {
+        let received = connection.receive(piece, &routes.methods, now);
+        while let Some(event) = connection.next_event() {
+            noticed.push(format!("{event:?}"));
+            events.push(event);
+        }
+        if received.is_err() {
+            events.clear();
+            break;
+        }
+        if at_once {
+            events.drain(..).for_each(|event| answer(&mut connection, event));
+            connection.fill();
+        }
+    }
+    events.into_iter().for_each(|event| answer(&mut connection, event));
+    connection.fill();
+    (noticed, said(connection.output()))
+}
+
+fn said(output: &mut crate::output::Output) -> Vec<u8> {
+    let mut said = Vec::new();
+    while !output.is_empty() {
+        let mut slices = [std::io::IoSlice::new(&[]); 64];
+        let count = output.slices(&mut slices);
+        let before = said.len();
+        slices[..count].iter().for_each(|slice| said.extend_from_slice(slice));
+        output.advance(said.len() - before);
+    }
+    said
+}
+
+fn answer(connection: &mut Connection, event: Event) {
+    match event {
+        Event::Call { stream, .. } => {
+            connection.send(stream, Payload::of(&"x".repeat(100)));
+            connection.finish(stream, Ok(()));
+        }
+        Event::Message { stream, message } => {
+            connection.credit(stream, message.len());
+            connection.send(stream, Payload::of(&"y".repeat(20_000)));
+        }
+        Event::Ended { stream } => connection.finish(stream, Err(Status::internal("done"))),
+        Event::Page { stream, .. } => {
+            connection.answer_page(stream, &http::Response::new(Bytes::from_static(b"page")));
+        }
+        Event::Opened { .. } | Event::Reset { .. } => {}
+    }
+}
+
+proptest! {
+    /// However the bytes are cut, the same comes of them.
+    #[test]
+    fn cuts_do_not_matter(
+        bytes in client(),
+        cuts in prop::collection::vec(1_usize..50, 0..40),
+    ) {
+        let whole = converse(std::iter::once(&bytes[..]), false);
+        let mut rest = &bytes[..];
+        let mut pieces = Vec::new();
+        for cut in cuts {
+            let (piece, left) = rest.split_at(cut.min(rest.len()));
+            pieces.push(piece);
+            rest = left;
+        }
+        pieces.push(rest);
+        prop_assert_eq!(converse(pieces.iter().copied(), false), whole);
+        // Answers in between change what follows, and must not break anything.
+        converse(pieces.into_iter(), true);
+    }
+
+    #[test]
+    fn noise_is_survived(
+        pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..5),
+    ) {
+        converse(pieces.iter().map(|piece| &piece[..]), true);
+        let greeted = [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat();
+        let pieces = std::iter::once(&greeted).chain(&pieces);
+        converse(pieces.map(|piece| &piece[..]), true);
+    }
+}
