@@ -27,7 +27,10 @@ const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
 Serves etcd's v3 API under etcd's flags and environment variables (--data-dir is
 ETCD_DATA_DIR, and so on). What an acknowledged write survives is --wal-mode.";
 
-const EXAMPLES: &str = "Examples:
+const EXAMPLES: &str = "Commands, instead of serving (mem_etcd COMMAND --help says more):
+  check  Read everything in a data directory, verify it, and say what is there
+
+Examples:
   mem_etcd --data-dir /var/lib/mem_etcd
   mem_etcd --wal-mode none --listen-client-urls unix:///run/mem_etcd.sock
   mem_etcd --wal-mode fsync --listen-client-urls https://127.0.0.1:2379 \\
@@ -252,9 +255,7 @@ impl Config {
     /// Reads and checks the command line and the environment. As in Go
     /// programs, a flag may have one dash or two.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<Config, Exit> {
-        let config = Config::try_parse_from(args.into_iter().map(two_dashes)).map_err(|error| {
-            if error.use_stderr() { Exit::Usage(usage(&error)) } else { Exit::Asked(error) }
-        })?;
+        let config: Config = parse(args)?;
         config.validate().map_err(Exit::Usage)?;
         Ok(config)
     }
@@ -359,6 +360,13 @@ impl Config {
     }
 }
 
+/// Reads the command line of the server or of a subcommand.
+pub fn parse<T: Parser>(args: impl IntoIterator<Item = String>) -> Result<T, Exit> {
+    T::try_parse_from(args.into_iter().map(two_dashes)).map_err(|error| {
+        if error.use_stderr() { Exit::Usage(usage(&error)) } else { Exit::Asked(error) }
+    })
+}
+
 fn two_dashes(arg: String) -> String {
     let single = arg.starts_with('-') && !arg.starts_with("--") && arg.len() > 2;
     if single { format!("-{arg}") } else { arg }
@@ -397,7 +405,7 @@ pub async fn resolve(address: &str) -> std::io::Result<Vec<SocketAddr>> {
 mod tests {
     use super::*;
 
-    fn parse(flags: &[&str]) -> Result<Config, String> {
+    fn read(flags: &[&str]) -> Result<Config, String> {
         let args = ["mem_etcd"].iter().chain(flags).map(|flag| (*flag).to_owned());
         Config::from_args(args).map_err(|exit| match exit {
             Exit::Usage(line) => line,
@@ -407,7 +415,7 @@ mod tests {
 
     #[test]
     fn takes_etcds_flags_with_one_dash_or_two() {
-        let config = parse(&[
+        let config = read(&[
             "-data-dir",
             "/d",
             "--listen-client-urls=http://127.0.0.1:1,unix:///s",
@@ -415,7 +423,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(config.data_dir, Some("/d".into()));
-        let last = parse(&["--name", "a", "--name=b"]).unwrap();
+        let last = read(&["--name", "a", "--name=b"]).unwrap();
         assert_eq!(last.name, "b", "the last one counts, as in Go");
         let tcp = Listen::Tcp { address: "127.0.0.1:1".into(), tls: false };
         assert_eq!(
@@ -446,7 +454,7 @@ mod tests {
             (&["--max-request-bytes", "-1"], "invalid value '-1'"),
             (&["--listen-metrics-urls", "https://x:1"], "http only"),
         ] {
-            let line = parse(flags).unwrap_err();
+            let line = read(flags).unwrap_err();
             assert!(line.contains(expected), "{flags:?}: {line}");
             assert!(!line.contains('\n'), "{line}");
         }

@@ -26,6 +26,7 @@
 //! revoked by a command like any other.
 
 mod error;
+mod inspection;
 mod lessor;
 mod options;
 mod pipeline;
@@ -35,6 +36,7 @@ mod snapshotter;
 mod worker;
 
 pub use error::{Error, OpenError};
+pub use inspection::{Report, check};
 pub use options::{Options, WalMode};
 pub use pipeline::{Pipeline, Status};
 pub use read::{Pages, Pin, RangeRead, Rest};

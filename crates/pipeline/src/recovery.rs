@@ -26,14 +26,8 @@ pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, Open
     let snapshots = Snapshots::open(snapshot_dir)?;
     let covered = snapshots.load(|chunk| replay.record(chunk))?;
 
-    let path = dir.wal();
-    let medium = OsMedium::new(path.clone()).map_err(|cause| wal::Error::Io {
-        action: "open",
-        path,
-        cause,
-    })?;
     let (log, recovered) =
-        Log::open(medium, options.log(), covered, |payload| replay.record(payload))?;
+        Log::open(medium(dir)?, options.log(), covered, |payload| replay.record(payload))?;
     if let Some(cut) = &recovered.cut {
         tracing::warn!(
             file = %cut.file.display(),
@@ -53,7 +47,14 @@ pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, Open
     Ok(Recovery { store, log, snapshots })
 }
 
-struct Replay {
+/// Where the log of `dir` lies.
+pub(crate) fn medium(dir: &DataDir) -> Result<OsMedium, wal::Error> {
+    let path = dir.wal();
+    OsMedium::new(path.clone()).map_err(|cause| wal::Error::Io { action: "open", path, cause })
+}
+
+/// The state on its way out of the files.
+pub(crate) struct Replay {
     store: Store,
     records: u64,
     bytes: u64,
@@ -61,11 +62,11 @@ struct Replay {
 }
 
 impl Replay {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Replay { store: Store::default(), records: 0, bytes: 0, reported: Instant::now() }
     }
 
-    fn record(&mut self, mut payload: &[u8]) -> Result<(), String> {
+    pub(crate) fn record(&mut self, mut payload: &[u8]) -> Result<(), String> {
         self.records += 1;
         self.bytes += payload.len() as u64;
         while !payload.is_empty() {
@@ -88,7 +89,7 @@ impl Replay {
         }
     }
 
-    fn finish(mut self) -> Store {
+    pub(crate) fn finish(mut self) -> Store {
         while self.store.collect(i64::MAX, usize::MAX) {}
         self.store
     }

@@ -65,6 +65,21 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
     }
 
+    /// Takes possession of `path` as it is; nothing is created but the lock.
+    pub fn existing(path: &Path) -> Result<DataDir, Error> {
+        let file = path.join("IDENTITY");
+        let text = fs::read_to_string(&file).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                let reason = "it has no file IDENTITY".into();
+                Error::Foreign { path: path.to_owned(), reason }
+            }
+            _ => Error::io("read", &file)(error),
+        })?;
+        let lock = lock(path)?;
+        require_log(path)?;
+        Ok(DataDir { path: path.to_owned(), identity: parse(&text, path)?, _lock: lock })
+    }
+
     /// The IDs that belong to the directory.
     pub fn identity(&self) -> Identity {
         self.identity

@@ -26,6 +26,7 @@
 
 mod data_dir;
 mod error;
+mod inspection;
 mod log;
 mod medium;
 mod recovery;
@@ -34,6 +35,7 @@ mod snapshot;
 
 pub use data_dir::{DataDir, Identity};
 pub use error::Error;
+pub use inspection::{Inspection, SegmentReport, inspect};
 pub use log::{Log, MAX_PAYLOAD_BYTES, Options, Syncer, Trimmer};
 pub use medium::{LogFile, Medium, OsMedium};
 pub use recovery::{Cut, Recovered};

@@ -33,6 +33,25 @@ pub struct Cut {
     pub offset: u64,
 }
 
+/// What a log holds, read without changing anything.
+#[derive(Default)]
+pub(crate) struct Survey {
+    pub(crate) recovered: Recovered,
+    /// The segments that count, in order.
+    pub(crate) segments: Vec<Found>,
+    /// Number of the record that is due next.
+    pub(crate) next: u64,
+    /// The first segments that hold nothing promised, if the end was torn.
+    unpromised: Vec<u64>,
+}
+
+/// A segment that was read.
+pub(crate) struct Found {
+    pub(crate) segment: Segment,
+    pub(crate) path: PathBuf,
+    pub(crate) records: u64,
+}
+
 /// Where the next record goes.
 pub(crate) struct End {
     pub(crate) next: u64,
@@ -48,15 +67,43 @@ pub(crate) fn recover(
     covered: u64,
     visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<(Recovered, End), Error> {
+    let Survey { recovered, mut segments, next, unpromised } = survey(medium, covered, visit)?;
+    for Found { segment, path, .. } in &segments {
+        // The process before this one may have left it to the page cache.
+        segment.file.sync().map_err(Error::io("fsync", path))?;
+    }
+    let tail = segments.pop();
+    if let (Some(cut), Some(Found { segment, path, .. })) = (&recovered.cut, &tail)
+        && cut.file == *path
+    {
+        segment.file.zero_from(segment.position).map_err(Error::io("truncate", path))?;
+        segment.file.sync().map_err(Error::io("sync", path))?;
+    }
+    drop_from(medium, &unpromised)?;
+    if next <= covered {
+        // The log ends before what is covered: the machine lost its tail. What
+        // is left of it says nothing new, and must not leave a gap behind it.
+        drop_from(medium, &list(medium)?)?;
+        return Ok((recovered, End { next: covered + 1, tail: None }));
+    }
+    Ok((recovered, End { next, tail: tail.map(|found| found.segment) }))
+}
+
+/// Reads the records behind `covered`, tells an unfinished end from damage, and
+/// changes nothing.
+pub(crate) fn survey(
+    medium: &dyn Medium,
+    covered: u64,
+    visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+) -> Result<Survey, Error> {
     let mut segments = list(medium)?;
     // Segments whose records are all covered need not even be intact.
     segments.drain(..obsolete(&segments, covered));
     if let Some(first) = segments.first().filter(|first| **first > covered + 1) {
         return Err(Error::Gap { path: medium.path().to_owned(), first: *first, covered });
     }
-    let mut recovered = Recovered::default();
     let next = segments.first().map_or(covered + 1, |first| (*first).min(covered + 1));
-    let mut end = End { next, tail: None };
+    let mut survey = Survey { next, ..Survey::default() };
     let mut visit_new = |sequence: u64, payload: &[u8]| match sequence > covered {
         true => visit(payload),
         false => Ok(()),
@@ -67,40 +114,32 @@ pub(crate) fn recover(
         let path = medium.path().join(&name);
         let file = medium.open(&name).map_err(Error::io("open", &path))?;
         let content = file.read().map_err(Error::io("read", &path))?;
-        // The process before this one may have left it to the page cache.
-        file.sync().map_err(Error::io("fsync", &path))?;
-        let rest = &segments[position + 1..];
-
-        let Some(salt) = check_header(&content, first, end.next, &path)? else {
+        let Some(salt) = check_header(&content, first, survey.next, &path)? else {
             // The segment was being made, or one before it ends too early.
             let damage = Damage { path: &path, offset: 0 };
-            refuse_if_durable(medium, &segments[position..], end.next, damage)?;
-            drop_from(medium, &segments[position..])?;
-            recovered.cut = Some(Cut { file: path, offset: 0 });
+            refuse_if_durable(medium, &segments[position..], survey.next, damage)?;
+            survey.unpromised = segments[position..].to_vec();
+            survey.recovered.cut = Some(Cut { file: path, offset: 0 });
             break;
         };
-        let offset =
-            read_records(&content, salt, &path, &mut end.next, &mut recovered, &mut *visit)?;
-        let size = content.len() as u64;
-        end.tail = Some(Segment { first, salt, file: file.clone(), position: offset as u64, size });
+        let (before, Survey { next, recovered, .. }) = (survey.recovered.records, &mut survey);
+        let offset = read_records(&content, salt, &path, next, recovered, &mut *visit)?;
         let clean = content[offset..].iter().all(|byte| *byte == 0);
         if !clean {
             let damage = Damage { path: &path, offset: offset as u64 };
-            refuse_if_durable(medium, &segments[position..], end.next, damage)?;
-            file.zero_from(offset as u64).map_err(Error::io("truncate", &path))?;
-            file.sync().map_err(Error::io("sync", &path))?;
-            drop_from(medium, rest)?;
-            recovered.cut = Some(Cut { file: path, offset: offset as u64 });
+            refuse_if_durable(medium, &segments[position..], survey.next, damage)?;
+            survey.unpromised = segments[position + 1..].to_vec();
+            survey.recovered.cut = Some(Cut { file: path.clone(), offset: offset as u64 });
+        }
+        let (position, size) = (offset as u64, content.len() as u64);
+        let segment = Segment { first, salt, file, position, size };
+        let records = survey.recovered.records - before;
+        survey.segments.push(Found { segment, path, records });
+        if !clean {
             break;
         }
     }
-    if end.next <= covered {
-        // The log ends before what is covered: the machine lost its tail. What
-        // is left of it says nothing new, and must not leave a gap behind it.
-        drop_from(medium, &list(medium)?)?;
-        end = End { next: covered + 1, tail: None };
-    }
-    Ok((recovered, end))
+    Ok(survey)
 }
 
 /// Takes the sequence and the payload of a record.

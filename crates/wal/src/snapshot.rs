@@ -50,6 +50,16 @@ impl Snapshots {
         Ok(snapshots)
     }
 
+    /// The snapshots in `directory` as they are, for looking only.
+    pub fn existing(directory: PathBuf) -> Self {
+        Snapshots { directory }
+    }
+
+    /// The newest snapshot, if there is one.
+    pub fn newest(&self) -> Result<Option<PathBuf>, Error> {
+        Ok(self.files(EXTENSION)?.pop())
+    }
+
     /// Starts a snapshot of the state after record `covered`.
     pub fn create(&self, covered: u64) -> Result<SnapshotWriter, Error> {
         let named = self.directory.join(format!("{covered:020}.{EXTENSION}"));
@@ -70,7 +80,7 @@ impl Snapshots {
     /// Hands the chunks of the newest snapshot to `visit`, in order, and returns
     /// which record it covers; 0 without a snapshot.
     pub fn load(&self, mut visit: impl FnMut(&[u8]) -> Result<(), String>) -> Result<u64, Error> {
-        let Some(path) = self.files(EXTENSION)?.pop() else { return Ok(0) };
+        let Some(path) = self.newest()? else { return Ok(0) };
         let file = File::open(&path).map_err(Error::io("open", &path))?;
         let mut reader = Reader { file: BufReader::with_capacity(1 << 20, file), path, offset: 0 };
         let covered = reader.header()?;
@@ -94,7 +104,11 @@ impl Snapshots {
         let list = || -> io::Result<Vec<PathBuf>> {
             fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.path())).collect()
         };
-        let mut paths = list().map_err(Error::io("list", &self.directory))?;
+        let mut paths = match list() {
+            // None was taken yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            paths => paths.map_err(Error::io("list", &self.directory))?,
+        };
         paths.retain(|path| path.extension().is_some_and(|found| found == extension));
         paths.sort_unstable();
         Ok(paths)
