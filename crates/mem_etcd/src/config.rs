@@ -12,7 +12,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
 use url::Url;
 
-use crate::etcd_flags;
+use crate::wal_mode::{self, PrefixMode, WalMode};
+use crate::{etcd_flags, host};
 
 /// The version of etcd whose API is served.
 pub const ETCD_VERSION: &str = "3.7.3";
@@ -51,6 +52,12 @@ pub struct Config {
     /// What an acknowledged write survives.
     #[arg(long, env = "ETCD_WAL_MODE", value_enum, default_value_t = WalMode::Buffered)]
     pub wal_mode: WalMode,
+
+    /// Another --wal-mode for keys below a prefix: PREFIX=none, PREFIX=buffered or
+    /// PREFIX=fsync, comma-separated or repeated; the longest prefix that matches
+    /// counts. With none, these keys are gone after a restart.
+    #[arg(long, env = "ETCD_WAL_MODE_PREFIX", value_name = "PREFIX=MODE", value_delimiter = ',', action = clap::ArgAction::Append)]
+    pub wal_mode_prefix: Vec<PrefixMode>,
 
     /// With --wal-mode buffered, how often the log is flushed to the disk: what
     /// a crash of the machine may cost.
@@ -133,28 +140,6 @@ pub struct TlsFiles {
     #[arg(long, env = "ETCD_CLIENT_CERT_AUTH", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value = "false", default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub client_cert_auth: bool,
-}
-
-/// What an acknowledged write survives.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WalMode {
-    /// Nothing: memory only, no data directory.
-    None,
-    /// A crash of the process; of the machine, all but the last flush interval.
-    Buffered,
-    /// A crash of the machine: writes wait for fsync, together.
-    Fsync,
-}
-
-impl WalMode {
-    /// As the flag has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            WalMode::None => "none",
-            WalMode::Buffered => "buffered",
-            WalMode::Fsync => "fsync",
-        }
-    }
 }
 
 /// Names as etcd has them.
@@ -281,6 +266,7 @@ impl Config {
         if self.wal_mode == WalMode::None && self.snapshot_dir.is_some() {
             return Err("--wal-mode none keeps nothing, so it takes no --snapshot-dir".into());
         }
+        wal_mode::validate(self.wal_mode, &self.wal_mode_prefix)?;
         if self.max_txn_ops == 0 || self.max_request_bytes == 0 {
             return Err("--max-txn-ops and --max-request-bytes must be at least 1".into());
         }
@@ -337,11 +323,9 @@ impl Config {
         let default_dir = || PathBuf::from(format!("{}.etcd", self.name));
         pipeline::Options {
             data_dir: self.data_dir.clone().unwrap_or_else(default_dir),
-            wal_mode: match self.wal_mode {
-                WalMode::None => pipeline::WalMode::None,
-                WalMode::Buffered => pipeline::WalMode::Buffered,
-                WalMode::Fsync => pipeline::WalMode::Fsync,
-            },
+            wal_mode: self.wal_mode.for_pipeline(),
+            wal_mode_prefixes: wal_mode::for_pipeline(&self.wal_mode_prefix),
+            boot_id: host::boot_id(),
             flush_interval: self.wal_flush_interval,
             snapshot_dir: self.snapshot_dir.clone(),
             snapshot_log_bytes: self.snapshot_log_bytes,
@@ -448,6 +432,11 @@ mod tests {
             (&["--cert-file", "c"], "--cert-file and --key-file go together"),
             (&["--client-cert-auth"], "needs --trusted-ca-file"),
             (&["--wal-mode", "none", "--data-dir", "d"], "takes no --data-dir"),
+            (&["--wal-mode-prefix", "/a"], "is not PREFIX=MODE"),
+            (&["--wal-mode-prefix", "/a=quick"], "has no mode \"quick\""),
+            (&["--wal-mode-prefix", "=none"], "an empty prefix is every key"),
+            (&["--wal-mode-prefix", "/a=none,/b=none,/a=fsync"], "the prefix /a is given twice"),
+            (&["--wal-mode", "none", "--wal-mode-prefix", "/a=fsync"], "wal mode none has no log"),
             (&["--wal-flush-interval", "soon"], "is not a duration"),
             (&["--wal-flush-interval", "0s"], "at least 1ms"),
             (&["--max-txn-ops", "0"], "at least 1"),

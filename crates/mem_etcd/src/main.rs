@@ -4,12 +4,14 @@ mod api;
 mod command;
 mod config;
 mod etcd_flags;
+mod host;
 mod http;
 mod listen;
 mod metrics;
 mod server;
 mod shutdown;
 mod tls;
+mod wal_mode;
 
 use std::process::ExitCode;
 

@@ -23,11 +23,19 @@ pub struct Report {
     pub compacted: i64,
     /// Sizes of the state.
     pub stats: Stats,
+    /// The revision from which a start goes on, if that is not
+    /// the one of the last change.
+    pub restart: Option<i64>,
 }
 
 /// Reads all of `data_dir`, with its snapshots in `snapshot_dir` if that is
-/// elsewhere. The directory must not be in use; nothing in it is changed.
-pub fn check(data_dir: &Path, snapshot_dir: Option<PathBuf>) -> Result<Report, OpenError> {
+/// elsewhere, as a process on `boot_id` finds it. The directory must not be in
+/// use; nothing in it is changed.
+pub fn check(
+    data_dir: &Path,
+    snapshot_dir: Option<PathBuf>,
+    boot_id: &[u8],
+) -> Result<Report, OpenError> {
     let dir = DataDir::existing(data_dir)?;
     let snapshots = Snapshots::existing(snapshot_dir.unwrap_or_else(|| dir.snap()));
     let mut replay = Replay::new();
@@ -38,13 +46,15 @@ pub fn check(data_dir: &Path, snapshot_dir: Option<PathBuf>) -> Result<Report, O
     });
     let medium = recovery::medium(&dir)?;
     let log = wal::inspect(&medium, covered, |payload| replay.record(payload))?;
-    let store = replay.finish();
+    let (revision, compacted) = (replay.revision(), replay.compacted());
+    let (store, resumption) = replay.resume(boot_id);
     Ok(Report {
         identity: dir.identity(),
         snapshot,
         log,
-        revision: store.revision(),
-        compacted: store.compacted(),
+        revision,
+        compacted,
         stats: store.stats(),
+        restart: resumption.restart,
     })
 }

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use mvcc::{Effect, Effects, Store};
+use mvcc::{Effect, Store};
 use wal::{DataDir, Log, OsMedium, Snapshots};
 
+use crate::continuity::{Continuity, Resumption};
 use crate::{OpenError, Options};
 
 /// How often a long recovery says how far it is.
@@ -14,7 +15,9 @@ const RECORDS_A_STEP: u64 = 4096;
 
 /// What the files of a store held.
 pub(crate) struct Recovery {
+    /// Ready to go on; the log does not say so yet.
     pub(crate) store: Store,
+    pub(crate) resumption: Resumption,
     pub(crate) log: Log,
     pub(crate) snapshots: Snapshots,
 }
@@ -35,7 +38,7 @@ pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, Open
             "cut off an unfinished write at the end of the log"
         );
     }
-    let store = replay.finish();
+    let (store, resumption) = replay.resume(&options.boot_id);
     tracing::info!(
         snapshot = covered,
         records = recovered.records,
@@ -44,7 +47,13 @@ pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, Open
         keys = store.stats().live_keys,
         "recovered"
     );
-    Ok(Recovery { store, log, snapshots })
+    if let Some(revision) = resumption.restart {
+        tracing::warn!(
+            revision,
+            "writes that were not on the disk may be lost: going on behind them, compacted there"
+        );
+    }
+    Ok(Recovery { store, resumption, log, snapshots })
 }
 
 /// Where the log of `dir` lies.
@@ -56,6 +65,7 @@ pub(crate) fn medium(dir: &DataDir) -> Result<OsMedium, wal::Error> {
 /// The state on its way out of the files.
 pub(crate) struct Replay {
     store: Store,
+    continuity: Continuity,
     records: u64,
     bytes: u64,
     reported: Instant,
@@ -63,7 +73,13 @@ pub(crate) struct Replay {
 
 impl Replay {
     pub(crate) fn new() -> Self {
-        Replay { store: Store::default(), records: 0, bytes: 0, reported: Instant::now() }
+        Replay {
+            store: Store::default(),
+            continuity: Continuity::default(),
+            records: 0,
+            bytes: 0,
+            reported: Instant::now(),
+        }
     }
 
     pub(crate) fn record(&mut self, mut payload: &[u8]) -> Result<(), String> {
@@ -71,6 +87,7 @@ impl Replay {
         self.bytes += payload.len() as u64;
         while !payload.is_empty() {
             let effect = Effect::decode(&mut payload).map_err(|e| e.to_string())?;
+            self.continuity.note(&effect);
             self.store.replay(effect).map_err(|e| e.to_string())?;
         }
         if self.records.is_multiple_of(RECORDS_A_STEP) {
@@ -81,6 +98,16 @@ impl Replay {
         Ok(())
     }
 
+    /// The revision of the last change so far.
+    pub(crate) fn revision(&self) -> i64 {
+        self.store.revision()
+    }
+
+    /// The first revision that can be read, so far.
+    pub(crate) fn compacted(&self) -> i64 {
+        self.store.compacted()
+    }
+
     fn report(&mut self) {
         if self.reported.elapsed() >= REPORT_INTERVAL {
             self.reported = Instant::now();
@@ -89,14 +116,23 @@ impl Replay {
         }
     }
 
-    pub(crate) fn finish(mut self) -> Store {
+    /// The state from which a process on `boot_id` goes on, and how.
+    pub(crate) fn resume(mut self, boot_id: &[u8]) -> (Store, Resumption) {
+        let resumption = self.continuity.resume(self.store.revision(), boot_id);
+        if let Some(revision) = resumption.restart {
+            self.repeat(Effect::Revision(revision));
+            self.repeat(Effect::Compacted { revision });
+        }
+        if resumption.renewals_lost {
+            let at_ms = self.store.clock_ms();
+            self.repeat(Effect::AllLeasesRenewed { at_ms });
+        }
         while self.store.collect(i64::MAX, usize::MAX) {}
-        self.store
+        (self.store, resumption)
     }
-}
 
-/// The log's form of what a batch did.
-pub(crate) fn encode(effects: &Effects, payload: &mut Vec<u8>) {
-    payload.clear();
-    effects.iter().for_each(|effect| effect.encode(payload));
+    /// One of those that no write is.
+    fn repeat(&mut self, effect: Effect) {
+        self.store.replay(effect).expect("only writes can be out of order");
+    }
 }

@@ -14,6 +14,9 @@ use crate::segment::{self, HEADER_BYTES, RECORD_HEADER_BYTES};
 /// The largest payload of a record.
 pub const MAX_PAYLOAD_BYTES: usize = 2 << 30;
 
+/// Bytes of a segment that are kept free for [`Log::append_spare`].
+const SPARE_BYTES: u64 = 64;
+
 /// Sizes of a log.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -98,7 +101,7 @@ impl Log {
     /// running out of space.
     pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
         self.check()?;
-        let needed = bytes + RECORD_HEADER_BYTES as u64;
+        let needed = bytes + RECORD_HEADER_BYTES as u64 + SPARE_BYTES;
         if self.current.as_ref().is_some_and(|s| s.size - s.position >= needed) {
             return Ok(());
         }
@@ -136,6 +139,21 @@ impl Log {
             return Err(Error::TooLarge { bytes: payload.len() });
         }
         self.reserve(payload.len() as u64)?;
+        self.append_reserved(payload)
+    }
+
+    /// Appends a small record into the room that is kept for it when the disk is
+    /// full, once or twice; then that is [`Error::NoSpace`] as well.
+    pub fn append_spare(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.check()?;
+        let needed = (payload.len() + RECORD_HEADER_BYTES) as u64;
+        match self.current.as_ref().is_some_and(|s| s.size - s.position >= needed) {
+            true => self.append_reserved(payload),
+            false => Err(Error::NoSpace { path: self.medium.path().to_owned() }),
+        }
+    }
+
+    fn append_reserved(&mut self, payload: &[u8]) -> Result<(), Error> {
         let salt = self.current.as_ref().expect("space was reserved").salt;
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
@@ -184,6 +202,11 @@ impl Log {
         self.next - 1
     }
 
+    /// Number of the last record that is known to be on the disk.
+    pub fn durable(&self) -> u64 {
+        self.shared.durable.load(Ordering::Acquire)
+    }
+
     /// A handle that removes old segments from another thread.
     pub fn trimmer(&self) -> Trimmer {
         Trimmer(self.medium.clone())
@@ -194,8 +217,13 @@ impl Log {
         Syncer(self.shared.clone())
     }
 
+    /// Whether a write or an fsync has failed.
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.poisoned.load(Ordering::Acquire)
+    }
+
     fn check(&self) -> Result<(), Error> {
-        match self.shared.poisoned.load(Ordering::Acquire) {
+        match self.is_poisoned() {
             true => Err(Error::Poisoned),
             false => Ok(()),
         }

@@ -12,7 +12,7 @@ use futures_util::{Stream, StreamExt};
 use mvcc::Command;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::Api;
+use super::{Api, status};
 
 type Answer<T> = Result<Response<T>, Status>;
 
@@ -41,13 +41,16 @@ impl Lease for Api {
         request: Request<Streaming<LeaseKeepAliveRequest>>,
     ) -> Answer<Self::LeaseKeepAliveStream> {
         let api = self.clone();
-        let answers = request.into_inner().map(move |request| {
-            let id = request?.id;
-            // The header comes before the renewal: whoever sees it knows that
-            // the lease lived at that revision.
-            let header = api.header_now();
-            let ttl = api.pipeline.lease_renew(id).unwrap_or(0);
-            Ok(LeaseKeepAliveResponse { header, id, ttl })
+        let answers = request.into_inner().then(move |request| {
+            let api = api.clone();
+            async move {
+                let id = request?.id;
+                // The header comes before the renewal: whoever sees it knows that
+                // the lease lived at that revision.
+                let header = api.header_now();
+                let renewed = api.pipeline.lease_renew(id).await.map_err(status::from_pipeline)?;
+                Ok(LeaseKeepAliveResponse { header, id, ttl: renewed.unwrap_or(0) })
+            }
         });
         let stopped = self.stop.clone().cancelled_owned();
         Ok(Response::new(Box::pin(answers.take_until(stopped))))

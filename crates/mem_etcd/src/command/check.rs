@@ -7,6 +7,8 @@ use anyhow::Result;
 use clap::Args;
 use pipeline::Report;
 
+use crate::host;
+
 /// Read everything in a data directory, verify it, and say what is there.
 ///
 /// Nothing is changed, and no server may be using the directory. The exit code is
@@ -24,14 +26,14 @@ pub struct Check {
 
 impl Check {
     pub fn run(self) -> Result<ExitCode> {
-        let report = pipeline::check(&self.data_dir, self.snapshot_dir)?;
+        let report = pipeline::check(&self.data_dir, self.snapshot_dir, &host::boot_id())?;
         print!("{}", text(&report));
         Ok(ExitCode::SUCCESS)
     }
 }
 
 fn text(report: &Report) -> String {
-    let Report { identity, snapshot, log, revision, compacted, stats } = report;
+    let Report { identity, snapshot, log, revision, compacted, stats, restart } = report;
     let mut lines = vec![format!(
         "identity   cluster {:016x}, member {:016x}",
         identity.cluster_id, identity.member_id
@@ -57,6 +59,11 @@ fn text(report: &Report) -> String {
         ..=0 => format!("revision   {revision}, never compacted"),
         _ => format!("revision   {revision}, compacted at {compacted}"),
     });
+    if let Some(restart) = restart {
+        lines.push(format!(
+            "restart    at revision {restart}, compacted there: writes may be missing that were shown"
+        ));
+    }
     lines.push(format!("keys       {} in {} bytes", stats.live_keys, stats.live_bytes));
     lines.push(format!("leases     {}", stats.leases));
     lines.push("no damage found\n".into());
