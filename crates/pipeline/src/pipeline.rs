@@ -9,7 +9,7 @@ use crossbeam_channel::{Sender, TrySendError, bounded};
 use futures_channel::oneshot;
 use mvcc::{Command, Reply, Stats, Store};
 use parking_lot::{Mutex, RwLock};
-use wal::{DataDir, Identity};
+use wal::{DataDir, Identity, Medium};
 use watch::{Hub, Stream};
 
 use crate::clock::StoreClock;
@@ -79,12 +79,22 @@ impl Pipeline {
     /// Opens the store, recovers what its log holds, and starts its threads.
     /// `fresh` is the identity of a store that has none yet.
     pub fn open(options: &Options, fresh: Identity) -> Result<Pipeline, OpenError> {
+        Pipeline::open_on(options, fresh, recovery::medium)
+    }
+
+    /// As [`Pipeline::open`], with the log on what `medium` makes of the data
+    /// directory: the seam at which tests put a disk that fails.
+    pub fn open_on<M: Medium>(
+        options: &Options,
+        fresh: Identity,
+        medium: impl FnOnce(&DataDir) -> Result<M, wal::Error>,
+    ) -> Result<Pipeline, OpenError> {
         let modes = Modes::new(options.wal_mode, &options.wal_mode_prefixes)?;
         let (dir, recovery) = match options.wal_mode {
             WalMode::None => (None, None),
             WalMode::Buffered | WalMode::Fsync => {
                 let dir = DataDir::open(&options.data_dir, fresh)?;
-                let recovery = recovery::recover(&dir, options)?;
+                let recovery = recovery::recover(&dir, medium(&dir)?, options)?;
                 (Some(dir), Some(recovery))
             }
         };

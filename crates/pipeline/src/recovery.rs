@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mvcc::{Effect, Store};
-use wal::{DataDir, Log, OsMedium, Snapshots};
+use wal::{DataDir, Log, Medium, OsMedium, Snapshots};
 
 use crate::continuity::{Continuity, Resumption};
 use crate::{OpenError, Options};
@@ -23,14 +23,18 @@ pub(crate) struct Recovery {
 }
 
 /// Reads the newest snapshot and the log behind it, and rebuilds the state.
-pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, OpenError> {
+pub(crate) fn recover(
+    dir: &DataDir,
+    medium: impl Medium,
+    options: &Options,
+) -> Result<Recovery, OpenError> {
     let mut replay = Replay::new();
     let snapshot_dir = options.snapshot_dir.clone().unwrap_or_else(|| dir.snap());
     let snapshots = Snapshots::open(snapshot_dir)?;
     let covered = snapshots.load(|chunk| replay.record(chunk))?;
 
     let (log, recovered) =
-        Log::open(medium(dir)?, options.log(), covered, |payload| replay.record(payload))?;
+        Log::open(medium, options.log(), covered, |payload| replay.record(payload))?;
     if let Some(cut) = &recovered.cut {
         tracing::warn!(
             file = %cut.file.display(),

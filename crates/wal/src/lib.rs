@@ -16,6 +16,8 @@
 //!   and would report success the next time. A full disk is no such failure:
 //!   space is reserved before it is needed ([`Log::reserve`]).
 //!
+//! A log that lost its newest segment is noticed as well: `HEAD` names it.
+//!
 //! `docs/store-format.md` draws the files byte by byte.
 //!
 //! A [`Snapshots`] directory holds the state at some record; the log before it is
@@ -26,6 +28,7 @@
 
 mod data_dir;
 mod error;
+mod head;
 mod inspection;
 mod log;
 mod medium;
