@@ -40,8 +40,11 @@ struct DiskFile(Disk, String);
 
 impl Disk {
     /// What a process finds that starts now, while this one goes on unawares.
-    pub fn copy(&self) -> Disk {
-        let files = self.0.lock().unwrap().files.clone();
+    /// What lies on other disks is copied by `others`, at the same moment.
+    pub fn copy_with(&self, others: impl FnOnce()) -> Disk {
+        let state = self.0.lock().unwrap();
+        others();
+        let files = state.files.clone();
         Disk(Arc::new(Mutex::new(DiskState { files, ..DiskState::default() })))
     }
 
