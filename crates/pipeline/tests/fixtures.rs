@@ -17,7 +17,7 @@ use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use futures_executor::block_on;
 use mvcc::{Command, Reply};
-use pipeline::{Options, Pipeline};
+use pipeline::{Options, Pipeline, WalMode};
 use wal::Identity;
 
 const IDENTITY: Identity = Identity { cluster_id: 0xc1, member_id: 0x3e };
@@ -66,7 +66,9 @@ fn holds(pipeline: &Pipeline) -> String {
         let (_, ttl, keys) = pipeline.lease_time_to_live(id).unwrap();
         writeln!(text, "lease {id} ttl {ttl} keys {keys:?}").unwrap();
     }
-    for at in compacted.max(1)..=revision {
+    // A crash leaves a wide gap, with nothing in it.
+    let first = compacted.max(1).max(revision - 1000);
+    for at in first..=revision {
         writeln!(text, "at {at}").unwrap();
         let all = RangeRequest {
             key: vec![0].into(),
@@ -91,17 +93,29 @@ fn write() {
     let (name, script) = wanted.split_once('=').expect("NAME=SCRIPT");
     let fixture = fixtures().join(name);
     assert!(!fixture.exists(), "{name} exists; fixtures are never written again");
-    let data = fixture.join("data");
-    fs::create_dir_all(&data).unwrap();
-    let pipeline = Pipeline::open(&options(&data), IDENTITY).unwrap();
+    let work = tempfile::tempdir().unwrap();
+    let wal_mode_prefixes = match script {
+        "modes" => vec![(b"n/".to_vec(), WalMode::None), (b"f/".to_vec(), WalMode::Fsync)],
+        _ => Vec::new(),
+    };
+    let options = Options { wal_mode_prefixes, ..options(work.path()) };
+    let pipeline = Pipeline::open(&options, IDENTITY).unwrap();
     let run = Script(&pipeline);
     match script {
         "log" => run.log(),
-        "snapshot" => run.snapshot(&data.join("snap")),
+        "snapshot" => run.snapshot(&work.path().join("snap")),
+        "leases" => run.leases(),
+        "modes" => run.modes(),
         other => panic!("no script {other}"),
     }
-    fs::write(fixture.join("holds.txt"), holds(&pipeline)).unwrap();
-    pipeline.shutdown();
+    // As a crash leaves it; all others end in good order.
+    if script != "modes" {
+        pipeline.shutdown();
+    }
+    copy_all(work.path(), &fixture.join("data"));
+    let copy = tempfile::tempdir().unwrap();
+    copy_all(&fixture.join("data"), copy.path());
+    fs::write(fixture.join("holds.txt"), holds(&open(copy.path()))).unwrap();
 }
 
 /// What happens in the life of a fixture.
@@ -139,7 +153,32 @@ impl Script<'_> {
         self.put("d", b"again", 0);
     }
 
-    /// The same, a snapshot of it, and more behind the snapshot.
+    /// Leases with some of their time gone, renewed and not.
+    fn leases(&self) {
+        for id in 1..=3 {
+            self.run(Command::LeaseGrant { id, ttl_seconds: 100 * id });
+            self.put(&format!("key{id}"), b"leased", id);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1200));
+        block_on(self.0.lease_renew(2)).unwrap().unwrap();
+        self.run(Command::LeaseRevoke { id: 3 });
+    }
+
+    /// Keys that are not logged, also together with others that are.
+    fn modes(&self) {
+        self.run(Command::LeaseGrant { id: 5, ttl_seconds: 500 });
+        self.put("n/alone", b"gone", 5);
+        self.put("f/synced", b"stays", 5);
+        let op = |key, value| {
+            let request = Some(Request::RequestPut(put(key, value, 0)));
+            RequestOp { request }
+        };
+        let success = vec![op("n/together", b"gone"), op("b/together", b"stays")];
+        self.run(Command::Txn(TxnRequest { success, ..Default::default() }));
+        self.put("n/alone", b"gone again", 5);
+    }
+
+    /// As the log, then a snapshot, and more behind it.
     fn snapshot(&self, snapshots: &Path) {
         self.log();
         while fs::read_dir(snapshots).map_or(0, |entries| entries.count()) == 0 {

@@ -106,7 +106,7 @@ impl Log {
     pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
         self.check()?;
         let needed = bytes + RECORD_HEADER_BYTES as u64 + SPARE_BYTES;
-        if !self.current.as_ref().is_some_and(|s| s.size - s.position >= needed) {
+        if self.current.as_ref().is_none_or(|s| s.size - s.position < needed) {
             self.begin_segment(needed)?;
         }
         let first = self.current.as_ref().expect("just made").first;
