@@ -29,7 +29,8 @@ Serves etcd's v3 API under etcd's flags and environment variables (--data-dir is
 ETCD_DATA_DIR, and so on). What an acknowledged write survives is --wal-mode.";
 
 const EXAMPLES: &str = "Commands, instead of serving (mem_etcd COMMAND --help says more):
-  check  Read everything in a data directory, verify it, and say what is there
+  check   Read everything in a data directory, verify it, and say what is there
+  repair  Say what is damaged in a data directory and what can be kept, or keep it
 
 Examples:
   mem_etcd --data-dir /var/lib/mem_etcd

@@ -16,6 +16,9 @@ use mvcc::{Effect, Opened};
 /// A watcher that saw revision r resumes from r + 1, and is told of a compaction
 /// if that is before the compacted revision.
 const BEHIND_ALL_WATCHERS: i64 = 2;
+/// When a part of the log is lost for good, so many revisions may have been shown
+/// behind the last one that is found, and more.
+pub(crate) const MAY_HAVE_BEEN_SHOWN: i64 = 1 << 30;
 
 /// What the effects of a log, in order, say.
 #[derive(Debug, Default)]

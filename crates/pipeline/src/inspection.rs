@@ -37,6 +37,7 @@ pub fn check(
     boot_id: &[u8],
 ) -> Result<Report, OpenError> {
     let dir = DataDir::existing(data_dir)?;
+    dir.require_log()?;
     let snapshots = Snapshots::existing(snapshot_dir.unwrap_or_else(|| dir.snap()));
     let mut replay = Replay::new();
     let covered = snapshots.load(|chunk| replay.record(chunk))?;

@@ -42,6 +42,7 @@ mod options;
 mod pipeline;
 mod read;
 mod recovery;
+mod repair;
 mod snapshotter;
 mod worker;
 
@@ -51,3 +52,4 @@ pub use modes::{Modes, ModesError};
 pub use options::{Options, WalMode};
 pub use pipeline::{Pipeline, Status};
 pub use read::{Pages, Pin, RangeRead, Rest};
+pub use repair::Repair;

@@ -70,6 +70,8 @@ pub(crate) fn medium(dir: &DataDir) -> Result<OsMedium, wal::Error> {
 pub(crate) struct Replay {
     store: Store,
     continuity: Continuity,
+    /// The highest revision that was glanced at.
+    highest: i64,
     records: u64,
     bytes: u64,
     reported: Instant,
@@ -80,6 +82,7 @@ impl Replay {
         Replay {
             store: Store::default(),
             continuity: Continuity::default(),
+            highest: 0,
             records: 0,
             bytes: 0,
             reported: Instant::now(),
@@ -100,6 +103,28 @@ impl Replay {
             self.report();
         }
         Ok(())
+    }
+
+    /// Takes note of the revisions that a record speaks of, and of nothing else.
+    pub(crate) fn glance(&mut self, mut payload: &[u8]) {
+        while let Ok(effect) = Effect::decode(&mut payload) {
+            self.highest = self.highest.max(match &effect {
+                Effect::Write(record) => record.mod_revision(),
+                Effect::Revision(revision) | Effect::RevisionCeiling(revision) => *revision,
+                _ => 0,
+            });
+        }
+    }
+
+    /// A revision that is not before any that was read or glanced at.
+    pub(crate) fn behind_all(&self) -> i64 {
+        self.highest.max(self.store.revision())
+    }
+
+    /// The state, as if compacted at `revision`, with every lease renewed.
+    pub(crate) fn restart_at(mut self, revision: i64) -> Store {
+        self.restart(&Resumption { restart: Some(revision), renewals_lost: true });
+        self.store
     }
 
     /// The revision of the last change so far.
@@ -123,6 +148,11 @@ impl Replay {
     /// The state from which a process on `boot_id` goes on, and how.
     pub(crate) fn resume(mut self, boot_id: &[u8]) -> (Store, Resumption) {
         let resumption = self.continuity.resume(self.store.revision(), boot_id);
+        self.restart(&resumption);
+        (self.store, resumption)
+    }
+
+    fn restart(&mut self, resumption: &Resumption) {
         if let Some(revision) = resumption.restart {
             self.repeat(Effect::Revision(revision));
             self.repeat(Effect::Compacted { revision });
@@ -132,7 +162,6 @@ impl Replay {
             self.repeat(Effect::AllLeasesRenewed { at_ms });
         }
         while self.store.collect(i64::MAX, usize::MAX) {}
-        (self.store, resumption)
     }
 
     /// One of those that no write is.

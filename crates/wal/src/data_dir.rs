@@ -76,8 +76,24 @@ impl DataDir {
             _ => Error::io("read", &file)(error),
         })?;
         let lock = lock(path)?;
-        require_log(path)?;
         Ok(DataDir { path: path.to_owned(), identity: parse(&text, path)?, _lock: lock })
+    }
+
+    /// Refuses a directory whose log has been lost.
+    pub fn require_log(&self) -> Result<(), Error> {
+        require_log(&self.path)
+    }
+
+    /// Gives the directory a new log without records, and returns where the old one
+    /// is now, if there was one.
+    pub fn set_log_aside(&self) -> Result<Option<PathBuf>, Error> {
+        let wal = self.wal();
+        let aside = wal.exists().then(|| free_name(&wal));
+        if let Some(aside) = &aside {
+            fs::rename(&wal, aside).map_err(Error::io("rename", &wal))?;
+        }
+        make_log_directory(&self.path).map_err(Error::io("create", wal))?;
+        Ok(aside)
     }
 
     /// The IDs that belong to the directory.
@@ -94,6 +110,15 @@ impl DataDir {
     pub fn wal(&self) -> PathBuf {
         self.path.join(WAL)
     }
+}
+
+/// A name beside `path` for what is damaged of it.
+pub(crate) fn free_name(path: &Path) -> PathBuf {
+    let numbered = |n: u32| match n {
+        1 => format!("{}.damaged", path.display()),
+        n => format!("{}.damaged.{n}", path.display()),
+    };
+    (1..).map(|n| PathBuf::from(numbered(n))).find(|name| !name.exists()).expect("one is free")
 }
 
 fn lock(path: &Path) -> Result<File, Error> {

@@ -22,9 +22,6 @@
 //!
 //! A [`Snapshots`] directory holds the state at some record; the log before it is
 //! then trimmed away.
-//!
-//! # Missing
-//! A repair command.
 
 mod data_dir;
 mod error;
@@ -33,6 +30,7 @@ mod inspection;
 mod log;
 mod medium;
 mod recovery;
+mod remnants;
 mod segment;
 mod snapshot;
 
@@ -42,4 +40,5 @@ pub use inspection::{Inspection, SegmentReport, inspect};
 pub use log::{Log, MAX_PAYLOAD_BYTES, Options, Syncer, Trimmer};
 pub use medium::{LogFile, Medium, OsMedium};
 pub use recovery::{Cut, Recovered};
+pub use remnants::remnants;
 pub use snapshot::{SnapshotWriter, Snapshots};

@@ -14,6 +14,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
+use crate::data_dir;
 use crate::segment::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES};
 
 const EXTENSION: &str = "snap";
@@ -60,8 +61,25 @@ impl Snapshots {
         Ok(self.files(EXTENSION)?.pop())
     }
 
+    /// What the newest snapshot covers, as its name has it; 0 without a snapshot.
+    pub fn newest_covers(&self) -> Result<u64, Error> {
+        let newest = self.newest()?;
+        let name = newest.as_ref().and_then(|path| path.file_stem()?.to_str()?.parse().ok());
+        Ok(name.unwrap_or(0))
+    }
+
+    /// Takes a damaged snapshot out of the way, and returns where it is now.
+    pub fn set_aside(&self, path: &Path) -> Result<PathBuf, Error> {
+        let aside = data_dir::free_name(path);
+        fs::rename(path, &aside).map_err(Error::io("rename", path))?;
+        let sync = || File::open(&self.directory)?.sync_all();
+        sync().map_err(Error::io("fsync", &self.directory))?;
+        Ok(aside)
+    }
+
     /// Starts a snapshot of the state after record `covered`.
     pub fn create(&self, covered: u64) -> Result<SnapshotWriter, Error> {
+        fs::create_dir_all(&self.directory).map_err(Error::io("create", &self.directory))?;
         let named = self.directory.join(format!("{covered:020}.{EXTENSION}"));
         let path = named.with_extension(UNFINISHED);
         let file = File::create(&path).map_err(Error::io("create", &path))?;

@@ -4,6 +4,7 @@
 //! [`crate::config::Config`]: the first word decides which of the two it is.
 
 mod check;
+mod repair;
 
 use std::process::ExitCode;
 
@@ -17,6 +18,7 @@ use crate::config;
 #[command(name = "mem_etcd", args_override_self = true, disable_help_subcommand = true)]
 enum Command {
     Check(check::Check),
+    Repair(repair::Repair),
 }
 
 /// Whether these arguments, the program's name in front, name a subcommand.
@@ -43,6 +45,7 @@ impl Command {
     fn run(self) -> Result<ExitCode> {
         match self {
             Command::Check(check) => check.run(),
+            Command::Repair(repair) => repair.run(),
         }
     }
 }
