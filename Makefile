@@ -4,14 +4,19 @@ NAME      ?= k1m
 NODES     ?= 1000
 STORE     ?= mem_etcd
 K1M_FLAGS ?=
+KILLS     ?= 2000
 
 # What a cluster needs, and what only comparisons and tests need.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
 OWN        := mem_etcd etcd-bench k1m
 
+# TestKill does it in so many modes, and ends in good order one time in ten.
+CRASH_MODES := 8
+CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
+
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench conformance clean tools FORCE
+.PHONY: help build up down test check bench conformance crash clean tools FORCE
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -32,6 +37,10 @@ check: tools ## Check format and lints, in under a minute
 
 conformance: bin/mem_etcd ## Run Kubernetes' own storage suites against mem_etcd
 	@test/conformance/run.sh
+
+crash: bin/mem_etcd ## Kill mem_etcd under load, in every mode: KILLS=2000
+	@CRASH_ROUNDS=$(CRASH_ROUNDS) \
+		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
 
 bench: bin/mem_etcd bin/etcd-bench bin/etcd ## Compare mem_etcd with etcd, side by side
 	@go run ./test/bench

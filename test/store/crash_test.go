@@ -18,23 +18,93 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
+// crashModes are the modes of the campaign: flags, and which keys are not logged.
+var crashModes = []struct {
+	name     string
+	flags    []string
+	unlogged func(key string) bool
+}{
+	{"buffered", []string{"--wal-mode", "buffered"}, nothing},
+	{"fsync", []string{"--wal-mode", "fsync"}, nothing},
+	{"buffered and fsync", []string{"--wal-mode-prefix", "/left/=fsync"}, nothing},
+	{"fsync and buffered", []string{"--wal-mode", "fsync", "--wal-mode-prefix", "/left/=buffered"}, nothing},
+	{"buffered and none", []string{"--wal-mode-prefix", "/right/=none"}, isRight},
+	{"fsync and none", []string{"--wal-mode", "fsync", "--wal-mode-prefix", "/right/=none"}, isRight},
+	{"all three", []string{"--wal-mode-prefix", "/left/=fsync,/right/=none", "--wal-mode-prefix", "/right/1=buffered"},
+		func(key string) bool { return isRight(key) && !strings.HasPrefix(key, "/right/1") }},
+	{"none", []string{"--wal-mode", "none"}, func(string) bool { return true }},
+}
+
+func nothing(string) bool { return false }
+
+func isRight(key string) bool { return strings.HasPrefix(key, "/right/") }
+
 // TestKill ends the process at random moments under load, again and again, and
-// checks what a mode promises of acknowledged writes: in buffered and fsync mode
-// all of them survive, in order and without gaps. CRASH_ROUNDS sets how often.
+// checks what a mode promises: every acknowledged write whose key is logged is
+// there, in order and without gaps; keys that are not logged are gone, and who
+// watched them is told; the revision never goes back. CRASH_ROUNDS sets how often
+// in each mode.
 func TestKill(t *testing.T) {
-	for _, mode := range []string{"buffered", "fsync"} {
-		t.Run(mode, func(t *testing.T) {
+	for _, mode := range crashModes {
+		t.Run(mode.name, func(t *testing.T) {
+			t.Parallel()
 			// Small, so that a kill meets snapshots and removal of the log as well.
-			s := startMemEtcd(t, "--wal-mode", mode, "--snapshot-log-bytes", "100000")
-			w := &writers{acknowledged: make([]int, 16)}
-			rounds := envInt(t, "CRASH_ROUNDS", 15)
+			s := startMemEtcd(t, append([]string{"--snapshot-log-bytes", "100000"}, mode.flags...)...)
+			w := newWriters(mode.unlogged)
+			memoryOnly := mode.unlogged("/left/0")
+			lease := grantLong(t, s.dial())
+			rounds, stops := envInt(t, "CRASH_ROUNDS", 12), 0
 			for round := range rounds {
-				w.run(t, s, time.Duration(20+rand.IntN(200))*time.Millisecond)
+				// Now and then it ends in good order, as that is to be met as well.
+				end := s.kill
+				if rand.IntN(10) == 0 {
+					stops++
+					end = func() {
+						if err := s.stop(); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+				w.run(t, s, time.Duration(5+rand.IntN(150))*time.Millisecond, end)
 				s.restart()
-				w.verify(t, s.dial(), round)
+				a := s.dial()
+				if memoryOnly {
+					w.forget()
+				}
+				w.verify(t, a, round)
+				if !memoryOnly {
+					verifyLong(t, a, lease)
+				}
+				if rand.IntN(4) == 0 && w.revision > w.compacted {
+					w.compact(t, a)
+				}
+				if err := a.conn.Close(); err != nil {
+					t.Fatal(err)
+				}
 			}
-			t.Logf("%d kills, %d writes acknowledged, none lost", rounds, w.total())
+			t.Logf("%d kills, %d ends in good order, %d writes acknowledged and accounted for", rounds-stops, stops, w.writes)
 		})
+	}
+}
+
+const longTTL = 100_000
+
+func grantLong(t *testing.T, a *api) int64 {
+	t.Helper()
+	lease, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{TTL: longTTL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return lease.ID
+}
+
+// verifyLong finds the lease again, with most of its time: what was renewed counts,
+// and what passes between two runs does not.
+func verifyLong(t *testing.T, a *api, id int64) {
+	t.Helper()
+	left, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: id})
+	if err != nil || left.TTL < longTTL/2 || left.TTL > longTTL {
+		t.Fatalf("the lease has %v left: %v", left, err)
 	}
 }
 
@@ -103,36 +173,34 @@ func size(t *testing.T, dir string) (sum int64) {
 	return sum
 }
 
-// TestKillMemoryOnly shows that mode none keeps nothing, as it says.
-func TestKillMemoryOnly(t *testing.T) {
-	s := startMemEtcd(t, "--wal-mode", "none")
-	mustPut(t, s.dial(), "key", "value")
-	s.kill()
-	s.restart()
-	response, err := s.dial().kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("key")})
-	if err != nil || response.Count != 0 || response.Header.Revision != 1 {
-		t.Fatalf("%v %v", response, err)
-	}
-}
-
 // writers each write the numbers 1, 2, 3… to a key of their own and to a second
 // one in the same transaction, one write at a time.
 type writers struct {
-	// acknowledged is the last number that each was told is safe.
-	acknowledged []int
-	// revision is the newest that anybody saw.
-	revision int64
+	// unlogged says which keys are gone after a restart.
+	unlogged func(key string) bool
+	// acknowledged is the last number that each was told is safe, and before what
+	// it had written by the last compaction.
+	acknowledged, before []int
+	// writes counts what was acknowledged in all.
+	writes int
+	// revision is the newest that anybody saw, compacted that of the last compaction.
+	revision, compacted int64
 }
 
-func (w *writers) total() (sum int) {
-	for _, n := range w.acknowledged {
-		sum += n
-	}
-	return sum
+func newWriters(unlogged func(string) bool) *writers {
+	const count = 16
+	return &writers{unlogged: unlogged, acknowledged: make([]int, count), before: make([]int, count), revision: 1}
 }
 
-// run writes until the server is killed, after the given time.
-func (w *writers) run(t *testing.T, s *server, after time.Duration) {
+// forget begins anew, with a store that keeps nothing.
+func (w *writers) forget() {
+	clear(w.acknowledged)
+	clear(w.before)
+	w.revision, w.compacted = 1, 0
+}
+
+// run writes until the server ends, after the given time.
+func (w *writers) run(t *testing.T, s *server, after time.Duration, end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	a := s.dial()
@@ -147,15 +215,19 @@ func (w *writers) run(t *testing.T, s *server, after time.Duration) {
 				}
 				mu.Lock()
 				w.acknowledged[i] = n
+				w.writes++
 				w.revision = max(w.revision, response.Header.Revision)
 				mu.Unlock()
 			}
 		})
 	}
 	time.Sleep(after)
-	s.kill()
+	end()
 	cancel()
 	group.Wait()
+	if err := a.conn.Close(); err != nil {
+		t.Error(err)
+	}
 }
 
 func pairOf(writer, n int) *pb.TxnRequest {
@@ -169,29 +241,81 @@ func pairOf(writer, n int) *pb.TxnRequest {
 
 // verify reads everything back: nothing acknowledged is missing, both halves of
 // each transaction are there or neither, every number from the first to the last
-// is in the history, and the revision did not go back.
+// is in the history, and the revision did not go back. Of what is not logged nothing
+// is there, and whoever saw it is told.
 func (w *writers) verify(t *testing.T, a *api, round int) {
 	t.Helper()
-	for i := range w.acknowledged {
-		left, right := get(t, a, fmt.Sprintf("/left/%d", i)), get(t, a, fmt.Sprintf("/right/%d", i))
-		n, _ := strconv.Atoi(left)
-		if left != right || n < w.acknowledged[i] {
-			t.Fatalf("round %d: writer %d was told %d, found %q and %q", round, i, w.acknowledged[i], left, right)
-		}
-		w.acknowledged[i] = n
-	}
-	response, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("/left/0")})
+	response, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
 	if err != nil || response.Header.Revision < w.revision {
 		t.Fatalf("round %d: revision %v after %d: %v", round, response.GetHeader(), w.revision, err)
+	}
+	found := map[string]int{}
+	for _, kv := range response.Kvs {
+		if found[string(kv.Key)], err = strconv.Atoi(string(kv.Value)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := false
+	for i, told := range w.acknowledged {
+		left, right := fmt.Sprintf("/left/%d", i), fmt.Sprintf("/right/%d", i)
+		for _, key := range []string{left, right} {
+			switch n, exists := found[key]; {
+			case w.unlogged(key):
+				gone = gone || told > 0
+				if exists {
+					t.Fatalf("round %d: %s is not logged, and was found with %d", round, key, n)
+				}
+			case n < told:
+				t.Fatalf("round %d: %s was told %d, found %d", round, key, told, n)
+			default:
+				w.acknowledged[i] = n
+			}
+		}
+		if !w.unlogged(left) && !w.unlogged(right) && found[left] != found[right] {
+			t.Fatalf("round %d: %d and %d are halves of transactions", round, found[left], found[right])
+		}
+	}
+	if gone {
+		w.verifyTold(t, a, round)
+		w.compacted = response.Header.Revision
+		copy(w.before, w.acknowledged)
 	}
 	w.revision = response.Header.Revision
 	w.verifyHistory(t, a)
 }
 
+// verifyTold wants a watcher that goes on where it was to be told of a compaction.
+func (w *writers) verifyTold(t *testing.T, a *api, round int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	stream, err := a.watch.Watch(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	create := &pb.WatchCreateRequest{Key: []byte{0}, RangeEnd: []byte{0}, StartRevision: w.revision + 1}
+	send(t, stream, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
+	for {
+		response, err := stream.Recv()
+		if err != nil || len(response.Events) > 0 {
+			t.Fatalf("round %d: from %d on: %v %v", round, w.revision+1, response, err)
+		}
+		if response.CompactRevision > w.revision+1 {
+			return
+		}
+	}
+}
+
 func (w *writers) verifyHistory(t *testing.T, a *api) {
 	t.Helper()
+	if w.revision <= max(w.compacted, 1) {
+		return
+	}
 	next := map[string]int{}
-	for _, event := range history(t, a, 1, w.revision).(*pb.WatchResponse).Events {
+	for i, n := range w.before {
+		next[fmt.Sprintf("/left/%d", i)], next[fmt.Sprintf("/right/%d", i)] = n, n
+	}
+	for _, event := range history(t, a, w.compacted+1, w.revision).(*pb.WatchResponse).Events {
 		key := string(event.Kv.Key)
 		n, _ := strconv.Atoi(string(event.Kv.Value))
 		if n != next[key]+1 {
@@ -199,9 +323,16 @@ func (w *writers) verifyHistory(t *testing.T, a *api) {
 		}
 		next[key] = n
 	}
-	if len(next) != 2*len(w.acknowledged) {
-		t.Fatalf("history of %d keys", len(next))
+}
+
+// compact gives up the history so far.
+func (w *writers) compact(t *testing.T, a *api) {
+	t.Helper()
+	if _, err := a.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: w.revision}); err != nil {
+		t.Fatal(err)
 	}
+	w.compacted = w.revision
+	copy(w.before, w.acknowledged)
 }
 
 func get(t *testing.T, a *api, key string) string {

@@ -68,7 +68,7 @@ func startMemEtcd(t testing.TB, flags ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	args := append([]string{"--listen-client-urls", "http://" + address}, flags...)
-	if !strings.Contains(strings.Join(flags, " "), "none") {
+	if !strings.Contains(strings.Join(flags, " "), "--wal-mode none") {
 		args = append([]string{"--data-dir", filepath.Join(t.TempDir(), "data")}, args...)
 	}
 	s := &server{t: t, address: address, args: args}

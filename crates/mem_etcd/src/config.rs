@@ -12,7 +12,8 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, CommandFactory, Parser, ValueEnum};
 use url::Url;
 
-use crate::etcd_flags;
+use crate::wal_mode::{self, PrefixMode, WalMode};
+use crate::{etcd_flags, host};
 
 /// The version of etcd whose API is served.
 pub const ETCD_VERSION: &str = "3.7.3";
@@ -32,7 +33,11 @@ const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
 Serves etcd's v3 API under etcd's flags and environment variables (--data-dir is
 ETCD_DATA_DIR, and so on). What an acknowledged write survives is --wal-mode.";
 
-const EXAMPLES: &str = "Examples:
+const EXAMPLES: &str = "Commands, instead of serving (mem_etcd COMMAND --help says more):
+  check   Read everything in a data directory, verify it, and say what is there
+  repair  Say what is damaged in a data directory and what can be kept, or keep it
+
+Examples:
   mem_etcd --data-dir /var/lib/mem_etcd
   mem_etcd --wal-mode none --listen-client-urls unix:///run/mem_etcd.sock
   mem_etcd --wal-mode fsync --listen-client-urls https://127.0.0.1:2379 \\
@@ -53,6 +58,12 @@ pub struct Config {
     /// What an acknowledged write survives.
     #[arg(long, env = "ETCD_WAL_MODE", value_enum, default_value_t = WalMode::Buffered)]
     pub wal_mode: WalMode,
+
+    /// Another --wal-mode for keys below a prefix: PREFIX=none, PREFIX=buffered or
+    /// PREFIX=fsync, comma-separated or repeated; the longest prefix that matches
+    /// counts. With none, these keys are gone after a restart.
+    #[arg(long, env = "ETCD_WAL_MODE_PREFIX", value_name = "PREFIX=MODE", value_delimiter = ',', action = clap::ArgAction::Append)]
+    pub wal_mode_prefix: Vec<PrefixMode>,
 
     /// With --wal-mode buffered, how often the log is flushed to the disk: what
     /// a crash of the machine may cost.
@@ -157,28 +168,6 @@ pub struct TlsFiles {
     pub client_cert_auth: bool,
 }
 
-/// What an acknowledged write survives.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WalMode {
-    /// Nothing: memory only, no data directory.
-    None,
-    /// A crash of the process; of the machine, all but the last flush interval.
-    Buffered,
-    /// A crash of the machine: writes wait for fsync, together.
-    Fsync,
-}
-
-impl WalMode {
-    /// As the flag has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            WalMode::None => "none",
-            WalMode::Buffered => "buffered",
-            WalMode::Fsync => "fsync",
-        }
-    }
-}
-
 /// Names as etcd has them.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub enum LogLevel {
@@ -277,9 +266,7 @@ impl Config {
     /// Reads and checks the command line and the environment. As in Go
     /// programs, a flag may have one dash or two.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<Config, Exit> {
-        let config = Config::try_parse_from(args.into_iter().map(two_dashes)).map_err(|error| {
-            if error.use_stderr() { Exit::Usage(usage(&error)) } else { Exit::Asked(error) }
-        })?;
+        let config: Config = parse(args)?;
         config.validate().map_err(Exit::Usage)?;
         Ok(config)
     }
@@ -305,6 +292,7 @@ impl Config {
         if self.wal_mode == WalMode::None && self.snapshot_dir.is_some() {
             return Err("--wal-mode none keeps nothing, so it takes no --snapshot-dir".into());
         }
+        wal_mode::validate(self.wal_mode, &self.wal_mode_prefix)?;
         if self.max_txn_ops == 0 || self.max_request_bytes == 0 {
             return Err("--max-txn-ops and --max-request-bytes must be at least 1".into());
         }
@@ -361,11 +349,9 @@ impl Config {
         let default_dir = || PathBuf::from(format!("{}.etcd", self.name));
         pipeline::Options {
             data_dir: self.data_dir.clone().unwrap_or_else(default_dir),
-            wal_mode: match self.wal_mode {
-                WalMode::None => pipeline::WalMode::None,
-                WalMode::Buffered => pipeline::WalMode::Buffered,
-                WalMode::Fsync => pipeline::WalMode::Fsync,
-            },
+            wal_mode: self.wal_mode.for_pipeline(),
+            wal_mode_prefixes: wal_mode::for_pipeline(&self.wal_mode_prefix),
+            boot_id: host::boot_id(),
             flush_interval: self.wal_flush_interval,
             snapshot_dir: self.snapshot_dir.clone(),
             snapshot_log_bytes: self.snapshot_log_bytes,
@@ -401,6 +387,13 @@ impl Config {
             urls => urls.iter().map(text).collect(),
         }
     }
+}
+
+/// Reads the command line of the server or of a subcommand.
+pub fn parse<T: Parser>(args: impl IntoIterator<Item = String>) -> Result<T, Exit> {
+    T::try_parse_from(args.into_iter().map(two_dashes)).map_err(|error| {
+        if error.use_stderr() { Exit::Usage(usage(&error)) } else { Exit::Asked(error) }
+    })
 }
 
 fn two_dashes(arg: String) -> String {
@@ -441,7 +434,7 @@ pub async fn resolve(address: &str) -> std::io::Result<Vec<SocketAddr>> {
 mod tests {
     use super::*;
 
-    fn parse(flags: &[&str]) -> Result<Config, String> {
+    fn read(flags: &[&str]) -> Result<Config, String> {
         let args = ["mem_etcd"].iter().chain(flags).map(|flag| (*flag).to_owned());
         Config::from_args(args).map_err(|exit| match exit {
             Exit::Usage(line) => line,
@@ -451,7 +444,7 @@ mod tests {
 
     #[test]
     fn takes_etcds_flags_with_one_dash_or_two() {
-        let config = parse(&[
+        let config = read(&[
             "-data-dir",
             "/d",
             "--listen-client-urls=http://127.0.0.1:1,unix:///s",
@@ -459,7 +452,7 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(config.data_dir, Some("/d".into()));
-        let last = parse(&["--name", "a", "--name=b"]).unwrap();
+        let last = read(&["--name", "a", "--name=b"]).unwrap();
         assert_eq!(last.name, "b", "the last one counts, as in Go");
         let tcp = Listen::Tcp { address: "127.0.0.1:1".into(), tls: false };
         assert_eq!(
@@ -484,13 +477,18 @@ mod tests {
             (&["--cert-file", "c"], "--cert-file and --key-file go together"),
             (&["--client-cert-auth"], "needs --trusted-ca-file"),
             (&["--wal-mode", "none", "--data-dir", "d"], "takes no --data-dir"),
+            (&["--wal-mode-prefix", "/a"], "is not PREFIX=MODE"),
+            (&["--wal-mode-prefix", "/a=quick"], "has no mode \"quick\""),
+            (&["--wal-mode-prefix", "=none"], "an empty prefix is every key"),
+            (&["--wal-mode-prefix", "/a=none,/b=none,/a=fsync"], "the prefix /a is given twice"),
+            (&["--wal-mode", "none", "--wal-mode-prefix", "/a=fsync"], "wal mode none has no log"),
             (&["--wal-flush-interval", "soon"], "is not a duration"),
             (&["--wal-flush-interval", "0s"], "at least 1ms"),
             (&["--max-txn-ops", "0"], "at least 1"),
             (&["--max-request-bytes", "-1"], "invalid value '-1'"),
             (&["--listen-metrics-urls", "https://x:1"], "http only"),
         ] {
-            let line = parse(flags).unwrap_err();
+            let line = read(flags).unwrap_err();
             assert!(line.contains(expected), "{flags:?}: {line}");
             assert!(!line.contains('\n'), "{line}");
         }

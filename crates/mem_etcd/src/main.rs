@@ -1,21 +1,28 @@
 //! `mem_etcd`: an etcd for Kubernetes that keeps its keys in memory.
 
 mod api;
+mod command;
 mod config;
 mod etcd_flags;
+mod host;
 mod http;
 mod listen;
 mod metrics;
 mod server;
 mod shutdown;
 mod tls;
+mod wal_mode;
 
 use std::process::ExitCode;
 
 use config::Config;
 
 fn main() -> ExitCode {
-    let config = match Config::from_args(std::env::args()) {
+    let args: Vec<String> = std::env::args().collect();
+    if command::is_named(&args) {
+        return command::run(args);
+    }
+    let config = match Config::from_args(args) {
         Ok(config) => config,
         Err(exit) => return exit.report(),
     };

@@ -31,6 +31,11 @@ pub enum Command {
         /// Its TTL in seconds, already raised to the minimum.
         ttl_seconds: i64,
     },
+    /// Give a lease its full TTL again, as of the store time.
+    LeaseRenew {
+        /// Its identity.
+        id: i64,
+    },
     /// End a lease and delete its keys.
     LeaseRevoke {
         /// Its identity.
@@ -77,8 +82,14 @@ impl Store {
             Command::Compact { revision } => self.compact(*revision, effects),
             Command::LeaseGrant { id, ttl_seconds } => {
                 self.leases.check_grant(*id, *ttl_seconds)?;
-                self.leases.insert(*id, *ttl_seconds);
-                effects.push(Effect::LeaseGranted { id: *id, ttl_seconds: *ttl_seconds });
+                let (id, ttl_seconds, at_ms) = (*id, *ttl_seconds, self.clock_ms);
+                self.leases.insert(id, ttl_seconds, at_ms);
+                effects.push(Effect::LeaseGranted { id, ttl_seconds, at_ms: Some(at_ms) });
+                Ok(self.done())
+            }
+            Command::LeaseRenew { id } => {
+                self.leases.renew(*id, self.clock_ms)?;
+                effects.push(Effect::LeaseRenewed { id: *id, at_ms: self.clock_ms });
                 Ok(self.done())
             }
             Command::LeaseRevoke { id } => self.revoke(*id, effects),

@@ -18,6 +18,16 @@
 //! | 5 | compacted | revision |
 //! | 6 | base | as put: a pair that stands at the start of a snapshot's history |
 //! | 7 | revision | the store's revision |
+//! | 8 | revision ceiling | revision |
+//! | 9 | opened | flags (1: some keys are not logged, 2: the end may only be buffered), boot ID |
+//! | 10 | ended | the store's revision, 1 if all of the state is in the log, else 0 |
+//! | 11 | forgotten | first key, end as `range_end` has it |
+//! | 12 | lease granted | id, TTL in seconds, store time in milliseconds |
+//! | 13 | lease renewed | id, store time in milliseconds |
+//! | 14 | all leases renewed | store time in milliseconds |
+//! | 15 | clock | store time in milliseconds |
+//!
+//! 3 is no longer written. Tags from 20 on are for other purposes.
 
 use etcdpb::{Key, Record};
 use prost::bytes::{Buf, BufMut};
@@ -34,6 +44,26 @@ pub enum Effect {
         id: i64,
         /// What was granted, in seconds.
         ttl_seconds: i64,
+        /// Store time of the grant or the last renewal; the first version of the
+        /// log did not say.
+        at_ms: Option<i64>,
+    },
+    /// A lease got its full TTL again.
+    LeaseRenewed {
+        /// Its identity.
+        id: i64,
+        /// Store time.
+        at_ms: i64,
+    },
+    /// Every lease got its full TTL again, because nobody knows which of them did.
+    AllLeasesRenewed {
+        /// Store time.
+        at_ms: i64,
+    },
+    /// How long the store has been running in all.
+    Clock {
+        /// Store time.
+        ms: i64,
     },
     /// A lease ended; the deletions of its keys are effects of their own.
     LeaseRevoked {
@@ -48,8 +78,38 @@ pub enum Effect {
     /// In a snapshot: a pair as it was before the history that follows. Comes
     /// in the order of keys, and is no event.
     Base(Record),
-    /// In a snapshot: the store's revision, be it that of the last event or not.
+    /// The store's revision, be it that of the last event or not.
     Revision(i64),
+    /// The keys of a span are not kept any longer: gone, and no event.
+    Forgotten {
+        /// The first of them.
+        key: Vec<u8>,
+        /// Their end, in etcd's convention.
+        range_end: Vec<u8>,
+    },
+    /// Revisions up to this one may have been shown to somebody. Like the two that
+    /// follow it is about the log, and changes nothing in the state.
+    RevisionCeiling(i64),
+    /// A process begins to work on the log.
+    Opened(Opened),
+    /// It has ended in good order.
+    Ended {
+        /// The last revision that anybody saw.
+        revision: i64,
+        /// Whether all of the state is in the log.
+        complete: bool,
+    },
+}
+
+/// What may be missing from the log behind this point if the process that wrote
+/// it did not end in good order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Opened {
+    /// Whether there are keys whose writes are not logged.
+    pub unlogged: bool,
+    /// If the end of the log may be lost with the machine: which run of which
+    /// machine. Empty if that could not be found out.
+    pub buffered_on: Option<Vec<u8>>,
 }
 
 /// The effects of a run of commands, in order.
@@ -76,6 +136,17 @@ const LEASE_REVOKED: u8 = 4;
 const COMPACTED: u8 = 5;
 const BASE: u8 = 6;
 const REVISION: u8 = 7;
+const REVISION_CEILING: u8 = 8;
+const OPENED: u8 = 9;
+const ENDED: u8 = 10;
+const FORGOTTEN: u8 = 11;
+const LEASE_GRANTED_AT: u8 = 12;
+const LEASE_RENEWED: u8 = 13;
+const ALL_LEASES_RENEWED: u8 = 14;
+const CLOCK: u8 = 15;
+
+const UNLOGGED: u8 = 1;
+const BUFFERED: u8 = 2;
 
 impl Effect {
     /// Appends the effect to `buf`.
@@ -88,22 +159,27 @@ impl Effect {
             }
             Effect::Write(record) => put_pair(PUT, record, buf),
             Effect::Base(record) => put_pair(BASE, record, buf),
-            Effect::Revision(revision) => {
-                buf.put_u8(REVISION);
-                put_number(*revision, buf);
+            Effect::Revision(revision) => put_numbers(REVISION, &[*revision], buf),
+            Effect::LeaseGranted { id, ttl_seconds, at_ms: None } => {
+                put_numbers(LEASE_GRANTED, &[*id, *ttl_seconds], buf)
             }
-            Effect::LeaseGranted { id, ttl_seconds } => {
-                buf.put_u8(LEASE_GRANTED);
-                put_number(*id, buf);
-                put_number(*ttl_seconds, buf);
+            Effect::LeaseGranted { id, ttl_seconds, at_ms: Some(at_ms) } => {
+                put_numbers(LEASE_GRANTED_AT, &[*id, *ttl_seconds, *at_ms], buf)
             }
-            Effect::LeaseRevoked { id } => {
-                buf.put_u8(LEASE_REVOKED);
-                put_number(*id, buf);
+            Effect::LeaseRevoked { id } => put_numbers(LEASE_REVOKED, &[*id], buf),
+            Effect::LeaseRenewed { id, at_ms } => put_numbers(LEASE_RENEWED, &[*id, *at_ms], buf),
+            Effect::AllLeasesRenewed { at_ms } => put_numbers(ALL_LEASES_RENEWED, &[*at_ms], buf),
+            Effect::Clock { ms } => put_numbers(CLOCK, &[*ms], buf),
+            Effect::Compacted { revision } => put_numbers(COMPACTED, &[*revision], buf),
+            Effect::Forgotten { key, range_end } => {
+                buf.put_u8(FORGOTTEN);
+                put_bytes(key, buf);
+                put_bytes(range_end, buf);
             }
-            Effect::Compacted { revision } => {
-                buf.put_u8(COMPACTED);
-                put_number(*revision, buf);
+            Effect::RevisionCeiling(revision) => put_numbers(REVISION_CEILING, &[*revision], buf),
+            Effect::Opened(opened) => opened.encode(buf),
+            Effect::Ended { revision, complete } => {
+                put_numbers(ENDED, &[*revision, i64::from(*complete)], buf)
             }
         }
     }
@@ -123,13 +199,52 @@ impl Effect {
                 Ok(Effect::Write(Record::tombstone(key, revision)))
             }
             LEASE_GRANTED => {
-                Ok(Effect::LeaseGranted { id: number(buf)?, ttl_seconds: number(buf)? })
+                let (id, ttl_seconds) = (number(buf)?, number(buf)?);
+                Ok(Effect::LeaseGranted { id, ttl_seconds, at_ms: None })
             }
+            LEASE_GRANTED_AT => {
+                let (id, ttl_seconds) = (number(buf)?, number(buf)?);
+                Ok(Effect::LeaseGranted { id, ttl_seconds, at_ms: Some(number(buf)?) })
+            }
+            LEASE_RENEWED => Ok(Effect::LeaseRenewed { id: number(buf)?, at_ms: number(buf)? }),
+            ALL_LEASES_RENEWED => Ok(Effect::AllLeasesRenewed { at_ms: number(buf)? }),
+            CLOCK => Ok(Effect::Clock { ms: number(buf)? }),
+            FORGOTTEN => {
+                let (key, range_end) = (bytes(buf)?.to_vec(), bytes(buf)?.to_vec());
+                Ok(Effect::Forgotten { key, range_end })
+            }
+            REVISION_CEILING => number(buf).map(Effect::RevisionCeiling),
+            OPENED => Opened::decode(buf).map(Effect::Opened),
+            ENDED => Ok(Effect::Ended { revision: number(buf)?, complete: number(buf)? != 0 }),
             LEASE_REVOKED => Ok(Effect::LeaseRevoked { id: number(buf)? }),
             COMPACTED => Ok(Effect::Compacted { revision: number(buf)? }),
             tag => Err(DecodeEffectError::UnknownTag(tag)),
         }
     }
+}
+
+impl Opened {
+    fn encode(&self, buf: &mut Vec<u8>) {
+        let unlogged = if self.unlogged { UNLOGGED } else { 0 };
+        let buffered = if self.buffered_on.is_some() { BUFFERED } else { 0 };
+        buf.put_slice(&[OPENED, unlogged | buffered]);
+        put_bytes(self.buffered_on.as_deref().unwrap_or_default(), buf);
+    }
+
+    fn decode(buf: &mut &[u8]) -> Result<Opened, DecodeEffectError> {
+        let flags = if buf.is_empty() { u8::MAX } else { buf.get_u8() };
+        if flags > UNLOGGED | BUFFERED {
+            return Err(DecodeEffectError::Malformed);
+        }
+        let boot_id = bytes(buf)?.to_vec();
+        let buffered_on = (flags & BUFFERED != 0).then_some(boot_id);
+        Ok(Opened { unlogged: flags & UNLOGGED != 0, buffered_on })
+    }
+}
+
+fn put_numbers(tag: u8, numbers: &[i64], buf: &mut Vec<u8>) {
+    buf.put_u8(tag);
+    numbers.iter().for_each(|number| put_number(*number, buf));
 }
 
 fn put_pair(tag: u8, record: &Record, buf: &mut Vec<u8>) {
@@ -187,7 +302,9 @@ mod tests {
     #[test]
     fn format_is_fixed() {
         let put = Record::put(Key::new(b"k"), b"vv", 2, 300, 5, -1);
-        let cases: [(Effect, &[u8]); 7] = [
+        let opened = Opened { unlogged: true, buffered_on: Some(b"id".to_vec()) };
+        let strict = Opened::default();
+        let cases: [(Effect, &[u8]); 16] = [
             (
                 Effect::Write(put.clone()),
                 b"\x01\xac\x02\x02\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01k\x02vv",
@@ -198,7 +315,19 @@ mod tests {
             ),
             (Effect::Revision(301), b"\x07\xad\x02"),
             (Effect::Write(Record::tombstone(Key::new(b"k"), 301)), b"\x02\xad\x02\x01k"),
-            (Effect::LeaseGranted { id: 7, ttl_seconds: 60 }, b"\x03\x07\x3c"),
+            (Effect::LeaseGranted { id: 7, ttl_seconds: 60, at_ms: None }, b"\x03\x07\x3c"),
+            (
+                Effect::LeaseGranted { id: 7, ttl_seconds: 60, at_ms: Some(300) },
+                b"\x0c\x07\x3c\xac\x02",
+            ),
+            (Effect::LeaseRenewed { id: 7, at_ms: 301 }, b"\x0d\x07\xad\x02"),
+            (Effect::AllLeasesRenewed { at_ms: 301 }, b"\x0e\xad\x02"),
+            (Effect::Clock { ms: 301 }, b"\x0f\xad\x02"),
+            (Effect::RevisionCeiling(301), b"\x08\xad\x02"),
+            (Effect::Opened(opened), b"\x09\x03\x02id"),
+            (Effect::Opened(strict), b"\x09\0\0"),
+            (Effect::Ended { revision: 300, complete: true }, b"\x0a\xac\x02\x01"),
+            (Effect::Forgotten { key: b"k".to_vec(), range_end: b"l".to_vec() }, b"\x0b\x01k\x01l"),
             (Effect::LeaseRevoked { id: 7 }, b"\x04\x07"),
             (Effect::Compacted { revision: 300 }, b"\x05\xac\x02"),
         ];

@@ -115,6 +115,16 @@ impl Index {
         }
     }
 
+    /// Drops all records of the keys inside `span`, and tells `dropped` of each
+    /// key's newest record, and then of the older ones.
+    pub(crate) fn forget(&mut self, span: &Span, mut dropped: impl FnMut(&Record, &[Record])) {
+        let keys: Vec<Key> = self.range(span, None).map(|(key, _)| key.clone()).collect();
+        for key in keys {
+            let entry = self.tree.remove(&key).expect("just found");
+            dropped(&entry.latest, entry.older.as_deref().map_or(&[], |older| older));
+        }
+    }
+
     /// The entries inside `span` in order, from `after` (exclusive) when given.
     pub(crate) fn range<'a>(
         &'a self,

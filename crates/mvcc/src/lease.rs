@@ -1,7 +1,8 @@
 //! Leases: which exist, and which keys end with them.
 //!
-//! Time is not known here. Whoever drives the store watches the clock and
-//! proposes a revocation when a lease has run out.
+//! Time is not known here. Whoever drives the store tells it the *store time*,
+//! the milliseconds that the store has been running in all, restarts included;
+//! watches the clock; and proposes a revocation when a lease has run out.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -17,6 +18,8 @@ pub const MAX_LEASE_TTL_SECONDS: i64 = 9_000_000_000;
 pub struct Lease {
     /// The TTL that was granted, in seconds.
     pub ttl_seconds: i64,
+    /// Store time from which the TTL runs: of the grant, or the last renewal.
+    pub since_ms: i64,
     /// The keys attached to it, in order.
     pub keys: BTreeSet<Key>,
 }
@@ -49,12 +52,31 @@ impl Leases {
         }
     }
 
-    pub(crate) fn insert(&mut self, id: i64, ttl_seconds: i64) {
-        self.by_id.insert(id, Lease { ttl_seconds, keys: BTreeSet::new() });
+    pub(crate) fn insert(&mut self, id: i64, ttl_seconds: i64, since_ms: i64) {
+        self.by_id.insert(id, Lease { ttl_seconds, since_ms, keys: BTreeSet::new() });
+    }
+
+    /// Starts the TTL of a lease again, if there is such a lease.
+    pub(crate) fn renew(&mut self, id: i64, at_ms: i64) -> Result<(), Error> {
+        let lease = self.by_id.get_mut(&id).ok_or(Error::LeaseNotFound)?;
+        lease.since_ms = lease.since_ms.max(at_ms);
+        Ok(())
+    }
+
+    /// The same for all of them.
+    pub(crate) fn renew_all(&mut self, at_ms: i64) {
+        self.by_id.values_mut().for_each(|lease| lease.since_ms = lease.since_ms.max(at_ms));
     }
 
     pub(crate) fn remove(&mut self, id: i64) {
         self.by_id.remove(&id);
+    }
+
+    /// Takes a key away from its lease.
+    pub(crate) fn detach(&mut self, record: &Record) {
+        if let Some(lease) = self.by_id.get_mut(&record.lease()) {
+            lease.keys.remove(record.key());
+        }
     }
 
     /// Moves a key from the lease of its record before to that of its record now.

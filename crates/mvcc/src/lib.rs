@@ -38,12 +38,12 @@ mod store;
 mod txn;
 
 pub use apply::{Command, Reply};
-pub use effect::{DecodeEffectError, Effect, Effects};
+pub use effect::{DecodeEffectError, Effect, Effects, Opened};
 pub use error::Error;
 pub use history::Event;
 pub use lease::{Lease, MAX_LEASE_TTL_SECONDS};
 pub use range::RangeCursor;
 pub use snapshot::SnapshotCursor;
 pub use span::Span;
-pub use store::{Stats, Store};
+pub use store::{OutOfOrder, Stats, Store};
 pub use txn::is_read_only;

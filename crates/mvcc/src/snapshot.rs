@@ -36,10 +36,12 @@ impl SnapshotCursor {
     /// it. What can be read from [`SnapshotCursor::floor`] on must stay.
     pub fn new(store: &Store, effects: &mut Effects) -> Self {
         let (compacted, revision) = (store.compacted, store.revision);
-        let leases = store.leases.iter();
-        effects.extend(
-            leases.map(|(id, lease)| Effect::LeaseGranted { id, ttl_seconds: lease.ttl_seconds }),
-        );
+        effects.push(Effect::Clock { ms: store.clock_ms });
+        effects.extend(store.leases.iter().map(|(id, lease)| Effect::LeaseGranted {
+            id,
+            ttl_seconds: lease.ttl_seconds,
+            at_ms: Some(lease.since_ms),
+        }));
         effects.push(Effect::Compacted { revision: compacted });
         let stage = Stage::Base { after: None };
         SnapshotCursor { stage, span: Span::new(&[], &[0]), compacted, revision }

@@ -7,6 +7,7 @@ use crate::effect::Effect;
 use crate::history::{Event, History};
 use crate::index::Index;
 use crate::lease::{Lease, Leases};
+use crate::span::Span;
 
 /// What a record costs beyond the bytes of key and value, roughly: its
 /// counters, its share of the index and its place in the history.
@@ -19,6 +20,8 @@ pub struct Store {
     pub(crate) leases: Leases,
     pub(crate) revision: i64,
     pub(crate) compacted: i64,
+    /// Milliseconds that the store has been running in all.
+    pub(crate) clock_ms: i64,
     collector: Collector,
     stats: Stats,
 }
@@ -60,6 +63,7 @@ impl Default for Store {
             // is -1, so that compacting revision 0 is allowed once.
             revision: 1,
             compacted: -1,
+            clock_ms: 0,
             collector: Collector { done: -1, target: -1, visited: 0 },
             stats: Stats::default(),
         }
@@ -101,6 +105,21 @@ impl Store {
         self.leases.iter()
     }
 
+    /// The store time that it was last told.
+    pub fn clock_ms(&self) -> i64 {
+        self.clock_ms
+    }
+
+    /// Says what the store time is; it never goes back.
+    pub fn tick(&mut self, clock_ms: i64) {
+        self.clock_ms = self.clock_ms.max(clock_ms);
+    }
+
+    /// Whether there are keys in `span`, deleted ones included until collected.
+    pub fn knows(&self, span: &Span) -> bool {
+        self.index.range(span, None).next().is_some()
+    }
+
     /// The events of `revision` and later, in order. Those before the last
     /// compaction may be missing; whoever asks compares with
     /// [`Store::compacted`] under the same borrow.
@@ -119,13 +138,42 @@ impl Store {
                 self.revision = found;
                 self.install(record);
             }
-            Effect::LeaseGranted { id, ttl_seconds } => self.leases.insert(id, ttl_seconds),
+            Effect::LeaseGranted { id, ttl_seconds, at_ms } => {
+                self.tick(at_ms.unwrap_or(0));
+                self.leases.insert(id, ttl_seconds, at_ms.unwrap_or(self.clock_ms));
+            }
+            Effect::LeaseRenewed { id, at_ms } => {
+                self.tick(at_ms);
+                // Gone by now if it was revoked in the batch of its renewal.
+                let _ = self.leases.renew(id, at_ms);
+            }
+            Effect::AllLeasesRenewed { at_ms } => {
+                self.tick(at_ms);
+                self.leases.renew_all(at_ms);
+            }
+            Effect::Clock { ms } => self.tick(ms),
             Effect::LeaseRevoked { id } => self.leases.remove(id),
             Effect::Compacted { revision } => self.compacted = self.compacted.max(revision),
             Effect::Base(record) => self.install_quietly(record),
             Effect::Revision(revision) => self.revision = self.revision.max(revision),
+            Effect::Forgotten { key, range_end } => self.forget(&Span::new(&key, &range_end)),
+            Effect::RevisionCeiling(_) | Effect::Opened(_) | Effect::Ended { .. } => {}
         }
         Ok(())
+    }
+
+    /// Drops the keys of a span, as if they had never been. Their events stay until
+    /// they are compacted.
+    fn forget(&mut self, span: &Span) {
+        let Store { index, leases, stats, .. } = self;
+        index.forget(span, |latest, older| {
+            leases.detach(latest);
+            if !latest.is_tombstone() {
+                stats.live_keys -= 1;
+                stats.live_bytes -= cost_bytes(latest);
+            }
+            stats.total_bytes -= cost_bytes(latest) + older.iter().map(cost_bytes).sum::<i64>();
+        });
     }
 
     /// Makes `record` the newest of its key, with all that follows from it:

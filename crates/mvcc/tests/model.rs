@@ -31,14 +31,16 @@ type Keys = BTreeMap<Vec<u8>, Pair>;
 struct Model {
     revisions: Vec<Keys>,
     compacted: i64,
-    leases: BTreeSet<i64>,
+    /// Since when their TTL runs.
+    leases: BTreeMap<i64, i64>,
+    clock_ms: i64,
 }
 
 impl Model {
     fn new() -> Self {
         // Revision 0 was never, revision 1 is the empty store.
         let revisions = vec![Keys::new(), Keys::new()];
-        Model { revisions, compacted: -1, leases: BTreeSet::new() }
+        Model { revisions, compacted: -1, leases: BTreeMap::new(), clock_ms: 0 }
     }
 
     fn revision(&self) -> i64 {
@@ -50,7 +52,7 @@ impl Model {
     }
 
     fn check_put(&self, put: &PutRequest) -> Result<(), Error> {
-        if put.lease != 0 && !self.leases.contains(&put.lease) {
+        if put.lease != 0 && !self.leases.contains_key(&put.lease) {
             return Err(Error::LeaseNotFound);
         }
         let needs = put.ignore_value || put.ignore_lease;
@@ -277,6 +279,7 @@ enum Step {
     Do(Command),
     Range(RangeRequest),
     Collect { floor_back: i64, budget: usize },
+    Tick { ms: i64 },
     Watch { from: i64 },
 }
 
@@ -289,6 +292,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0i64..4, prop_oneof![1i64..100, Just(i64::MAX)])
             .prop_map(|(id, ttl_seconds)| Step::Do(Command::LeaseGrant { id, ttl_seconds })),
         1 => (0i64..4).prop_map(|id| Step::Do(Command::LeaseRevoke { id })),
+        1 => (0i64..4).prop_map(|id| Step::Do(Command::LeaseRenew { id })),
+        1 => (0i64..1000).prop_map(|ms| Step::Tick { ms }),
         6 => range().prop_map(Step::Range),
         3 => (0i64..5, 1usize..6).prop_map(|(floor_back, budget)| Step::Collect { floor_back, budget }),
         2 => (1i64..40).prop_map(|from| Step::Watch { from }),
@@ -322,6 +327,8 @@ struct Run {
     store: Store,
     model: Model,
     log: Vec<u8>,
+    /// The log without the writes of unlogged keys.
+    partial_log: Vec<u8>,
     /// Every event so far, as the model sees it.
     events: Vec<Change>,
 }
@@ -350,6 +357,11 @@ impl Run {
         let before = self.log.len();
         effects.iter().for_each(|effect| effect.encode(&mut self.log));
         assert!(self.log.len() - before <= bound, "more effects than {command:?} may have");
+        let logged = |effect: &&Effect| match effect {
+            Effect::Write(record) => !is_unlogged(record.key().as_bytes()),
+            _ => true,
+        };
+        effects.iter().filter(logged).for_each(|effect| effect.encode(&mut self.partial_log));
     }
 
     fn expect(&mut self, command: &Command, got: &Result<Reply, Error>) -> Result<(), Error> {
@@ -387,11 +399,15 @@ impl Run {
             Command::LeaseGrant { id, ttl_seconds } => match () {
                 () if *id == 0 => return Err(Error::LeaseNotFound),
                 () if *ttl_seconds == i64::MAX => return Err(Error::LeaseTtlTooLarge),
-                () if !self.model.leases.insert(*id) => return Err(Error::LeaseExists),
-                () => {}
+                () if self.model.leases.contains_key(id) => return Err(Error::LeaseExists),
+                () => drop(self.model.leases.insert(*id, self.model.clock_ms)),
             },
+            Command::LeaseRenew { id } => {
+                let clock_ms = self.model.clock_ms;
+                *self.model.leases.get_mut(id).ok_or(Error::LeaseNotFound)? = clock_ms;
+            }
             Command::LeaseRevoke { id } => {
-                if !self.model.leases.remove(id) {
+                if self.model.leases.remove(id).is_none() {
                     return Err(Error::LeaseNotFound);
                 }
                 let mut keys = self.model.now().clone();
@@ -564,10 +580,52 @@ impl Run {
         replay(&snapshot)
     }
 
+    /// What a restart finds if the writes of some keys were not logged, or were
+    /// until the store was opened with another mode: everything else, at a
+    /// revision behind all that was shown, with no history before it.
+    fn without_unlogged_keys(&self) -> [Store; 2] {
+        let (first, end) = (UNLOGGED.to_vec(), vec![UNLOGGED[0] + 1]);
+        let mut forgetful = replay(&self.log);
+        forgetful.replay(Effect::Forgotten { key: first, range_end: end }).unwrap();
+        let mut stores = [replay(&self.partial_log), forgetful];
+        let restart = self.model.revision() + 2;
+        for store in &mut stores {
+            store.replay(Effect::Revision(restart)).unwrap();
+            store.replay(Effect::Compacted { revision: restart }).unwrap();
+            while store.collect(i64::MAX, 3) {}
+        }
+        stores
+    }
+
+    fn check_leases(&self, store: &Store, keys: &Keys) {
+        let found: BTreeMap<_, _> = store
+            .leases()
+            .map(|(id, lease)| {
+                let keys: Vec<_> = lease.keys.iter().map(|k| k.as_bytes().to_vec()).collect();
+                (id, (lease.since_ms, keys))
+            })
+            .collect();
+        let attached = |id| keys.iter().filter(move |(_, pair)| pair.lease == id);
+        let expected: BTreeMap<_, _> = self
+            .model
+            .leases
+            .iter()
+            .map(|(id, since)| (*id, (*since, attached(*id).map(|(k, _)| k.clone()).collect())))
+            .collect();
+        assert_eq!(found, expected);
+    }
+
     /// A store rebuilt from the log answers as the one that wrote it.
     fn replayed(&self) -> Store {
         replay(&self.log)
     }
+}
+
+/// Keys that begin with this are those that a mode without a log is for.
+const UNLOGGED: &[u8] = b"c";
+
+fn is_unlogged(key: &[u8]) -> bool {
+    key.starts_with(UNLOGGED)
 }
 
 fn replay(mut log: &[u8]) -> Store {
@@ -591,12 +649,17 @@ proptest! {
         meanwhile in prop::collection::vec(put().prop_map(Command::Put), 0..10),
     ) {
         let (store, model) = (Store::default(), Model::new());
-        let mut run = Run { store, model, log: Vec::new(), events: Vec::new() };
+        let (log, partial_log) = (Vec::new(), Vec::new());
+        let mut run = Run { store, model, log, partial_log, events: Vec::new() };
         for step in &steps {
             match step {
                 Step::Do(command) => run.command(command),
                 Step::Range(request) => run.range(request, 2),
                 Step::Watch { from } => run.watch(*from),
+                Step::Tick { ms } => {
+                    run.model.clock_ms += ms;
+                    run.store.tick(run.model.clock_ms);
+                }
                 Step::Collect { floor_back, budget } => {
                     let floor = run.store.revision() - floor_back;
                     run.store.collect(floor, *budget);
@@ -618,11 +681,27 @@ proptest! {
         while restored.collect(i64::MAX, 3) {}
         prop_assert_eq!(restored.stats(), collected);
 
+        let mut rest = run.model.now().clone();
+        rest.retain(|key, _| !is_unlogged(key));
+        for store in run.without_unlogged_keys() {
+            let mut cursor =
+                RangeCursor::new(&store, &everything(), store.revision(), true).unwrap();
+            cursor.step(&store, usize::MAX);
+            check_range(&cursor.finish(), &rest, &everything());
+            run.check_leases(&store, &rest);
+            let stats = store.stats();
+            prop_assert_eq!(stats.live_keys as usize, rest.len());
+            prop_assert_eq!((store.indexed_keys(), stats.events), (rest.len(), 0));
+            prop_assert_eq!(stats.total_bytes, stats.live_bytes);
+        }
+
         for store in [replayed, restored] {
             run.every_revision();
+            run.check_leases(&run.store, run.model.now());
             run.store = store;
         }
         run.every_revision();
+        run.check_leases(&run.store, run.model.now());
     }
 }
 

@@ -95,7 +95,7 @@ impl Engine {
                     worker.into_iter().for_each(Worker::finish);
                     return self.refuse();
                 }
-                there.witness();
+                there.idle();
             }
             let collecting = there.is_collecting();
             drop(worker);

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::modes::ModesError;
+
 /// A command or a read failed. Where etcd has the same error, the text is its.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
@@ -35,6 +37,9 @@ pub enum OpenError {
     /// Files could not be used.
     #[error(transparent)]
     Wal(#[from] wal::Error),
+    /// The modes by prefix make no sense.
+    #[error(transparent)]
+    Modes(#[from] ModesError),
     /// A thread could not be started.
     #[error("start a thread: {0}")]
     Thread(#[from] std::io::Error),

@@ -26,7 +26,13 @@ struct Deadline {
 impl Lessor {
     /// Starts the clock of a new lease.
     pub(crate) fn grant(&mut self, id: i64, ttl_seconds: i64, now: Instant) {
-        let at = deadline(ttl_seconds, now);
+        let ttl = Duration::from_secs(ttl_seconds.max(0) as u64);
+        self.resume(id, ttl_seconds, ttl, now);
+    }
+
+    /// Goes on with a lease that has `left` of its TTL.
+    pub(crate) fn resume(&mut self, id: i64, ttl_seconds: i64, left: Duration, now: Instant) {
+        let at = now.checked_add(left);
         self.leases.insert(id, Deadline { ttl_seconds, at });
         self.alarms.extend(at.map(|at| Reverse((at, id))));
     }

@@ -24,19 +24,34 @@
 //! so a read at the published revision is linearizable as it stands.
 //!
 //! Time enters here and only here: leases run out in [`lessor`], and are then
-//! revoked by a command like any other.
+//! revoked by a command like any other. They live by *store time* ([`clock`]),
+//! which is in the log, so a restart finds them with what they had left.
+//!
+//! What of a batch is written, and synced, is decided key by key ([`modes`],
+//! [`journal`]). What was shown and may yet be lost is bounded by a ceiling of
+//! revisions that is in the log before ([`continuity`]): the revision never goes
+//! back, and no revision means two things.
 
+mod clock;
+mod continuity;
 mod engine;
 mod error;
+mod inspection;
+mod journal;
 mod lessor;
+mod modes;
 mod options;
 mod pipeline;
 mod read;
 mod recovery;
+mod repair;
 mod snapshotter;
 mod worker;
 
 pub use error::{Error, OpenError};
+pub use inspection::{Report, check};
+pub use modes::{Modes, ModesError};
 pub use options::{Options, WalMode};
 pub use pipeline::{Pipeline, Status};
 pub use read::{Pages, Pin, RangeRead, Rest};
+pub use repair::Repair;

@@ -21,6 +21,11 @@ pub struct Options {
     pub data_dir: PathBuf,
     /// What an acknowledged write survives.
     pub wal_mode: WalMode,
+    /// Other modes below some prefixes; of several that match the longest counts.
+    pub wal_mode_prefixes: Vec<(Vec<u8>, WalMode)>,
+    /// Which run of which machine this is: what was written under the same ID has
+    /// not been lost with the machine. Empty if it is not known.
+    pub boot_id: Vec<u8>,
     /// With [`WalMode::Buffered`], how often the log is flushed to the disk.
     pub flush_interval: Duration,
     /// Where snapshots lie; in the data directory if nothing is said.
@@ -52,6 +57,8 @@ impl Default for Options {
         Options {
             data_dir: PathBuf::from("default.etcd"),
             wal_mode: WalMode::Buffered,
+            wal_mode_prefixes: Vec::new(),
+            boot_id: Vec::new(),
             flush_interval: Duration::from_millis(100),
             snapshot_dir: None,
             snapshot_log_bytes: 256 << 20,

@@ -9,11 +9,14 @@ use crossbeam_channel::{Sender, TrySendError, bounded};
 use futures_channel::oneshot;
 use mvcc::{Command, Reply, Stats, Store};
 use parking_lot::{Mutex, RwLock};
-use wal::{DataDir, Identity};
+use wal::{DataDir, Identity, Medium};
 use watch::{Hub, Stream};
 
+use crate::clock::StoreClock;
 use crate::engine::Engine;
+use crate::journal::Journal;
 use crate::lessor::Lessor;
+use crate::modes::Modes;
 use crate::read::Pins;
 use crate::recovery::Recovery;
 use crate::snapshotter::snapshotter;
@@ -41,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) published: AtomicI64,
     pub(crate) hub: Arc<Hub>,
     pub(crate) lessor: Mutex<Lessor>,
+    /// Store time, by which leases live.
+    pub(crate) clock: StoreClock,
     /// Revisions that are being read in steps.
     pub(crate) pins: Mutex<Pins>,
     /// Bytes of requests in the queue.
@@ -76,41 +81,60 @@ impl Pipeline {
     /// Opens the store, recovers what its log holds, and starts its threads.
     /// `fresh` is the identity of a store that has none yet.
     pub fn open(options: &Options, fresh: Identity) -> Result<Pipeline, OpenError> {
+        Pipeline::open_on(options, fresh, recovery::medium)
+    }
+
+    /// As [`Pipeline::open`], with the log on what `medium` makes of the data
+    /// directory: the seam at which tests put a disk that fails.
+    pub fn open_on<M: Medium>(
+        options: &Options,
+        fresh: Identity,
+        medium: impl FnOnce(&DataDir) -> Result<M, wal::Error>,
+    ) -> Result<Pipeline, OpenError> {
+        let modes = Modes::new(options.wal_mode, &options.wal_mode_prefixes)?;
         let (dir, recovery) = match options.wal_mode {
             WalMode::None => (None, None),
             WalMode::Buffered | WalMode::Fsync => {
                 let dir = DataDir::open(&options.data_dir, fresh)?;
-                let recovery = recovery::recover(&dir, options)?;
+                let recovery = recovery::recover(&dir, medium(&dir)?, options)?;
                 (Some(dir), Some(recovery))
             }
         };
         let identity = dir.as_ref().map_or(fresh, DataDir::identity);
         let (store, files) = match recovery {
             None => (Store::default(), None),
-            Some(Recovery { store, log, snapshots }) => (store, Some((log, snapshots))),
+            Some(Recovery { store, resumption, log, snapshots }) => {
+                let boot_id = &options.boot_id;
+                let journal = Journal::new(log, modes.clone(), boot_id, &store, &resumption);
+                (store, Some((journal, snapshots)))
+            }
         };
         let shared = Arc::new(Shared::new(store, options));
         let (commands, queue) = bounded(options.queue_commands);
+        let inline = !modes.any(WalMode::Fsync);
         let mut threads = Vec::new();
         let disk = match files {
             None => None,
-            Some((log, snapshots)) => {
+            Some((mut journal, snapshots)) => {
+                match journal.open() {
+                    // Reads go on, and writes when there is room.
+                    Err(wal::Error::NoSpace { .. }) => shared.note_space(true),
+                    opened => opened?,
+                }
                 let (alive, worker_alive) = bounded(0);
-                if options.wal_mode == WalMode::Buffered {
-                    let (syncer, every) = (log.syncer(), options.flush_interval);
+                if modes.any(WalMode::Buffered) {
+                    let (syncer, every) = (journal.syncer(), options.flush_interval);
                     let flusher = Flusher::new(syncer, every, worker_alive, shared.clone());
                     threads.push(spawn("flusher", move || flusher.run())?);
                 }
                 let bytes = options.snapshot_log_bytes;
                 let (trigger, snapshotter) =
-                    snapshotter(shared.clone(), snapshots, log.trimmer(), bytes);
+                    snapshotter(shared.clone(), snapshots, journal.trimmer(), modes, bytes);
                 threads.push(spawn("snapshotter", move || snapshotter.run())?);
-                let sync = options.wal_mode == WalMode::Fsync;
-                Some(Disk { log, sync, trigger, _alive: alive, _dir: dir })
+                Some(Disk { journal, trigger, _alive: alive, _dir: dir })
             }
         };
         let worker = Worker::new(shared.clone(), queue.clone(), disk);
-        let inline = options.wal_mode != WalMode::Fsync;
         let engine = Engine::new(shared.clone(), queue, worker, inline);
         let thread = engine.clone();
         threads.push(spawn("pipeline", move || thread.run())?);
@@ -174,9 +198,19 @@ impl Pipeline {
     }
 
     /// Restarts the clock of a lease; its TTL in seconds, or `None` if there is
-    /// no such lease or it has run out.
-    pub fn lease_renew(&self, id: i64) -> Option<i64> {
-        self.shared.lessor.lock().renew(id, Instant::now())
+    /// no such lease or it has run out. The renewal is as durable as the mode
+    /// promises; on a full disk it is good all the same.
+    pub async fn lease_renew(&self, id: i64) -> Result<Option<i64>, Error> {
+        let ttl = self.shared.lessor.lock().renew(id, Instant::now());
+        let Some(ttl) = ttl else { return Ok(None) };
+        let logged = self.submit(Command::LeaseRenew { id }, 0)?;
+        self.progress();
+        match logged.await.unwrap_or(Err(Error::Stopped)) {
+            Ok(_) => Ok(Some(ttl)),
+            // It was revoked in between.
+            Err(Error::Refused(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// All leases, those that end first in front.
@@ -251,14 +285,17 @@ impl Shared {
         let revision = store.revision();
         let mut lessor = Lessor::default();
         let now = Instant::now();
+        let clock = StoreClock::new(store.clock_ms(), now);
         for (id, lease) in store.leases() {
-            lessor.grant(id, lease.ttl_seconds, now);
+            let left = clock.left(lease.ttl_seconds, lease.since_ms);
+            lessor.resume(id, lease.ttl_seconds, left, now);
         }
         Shared {
             store: RwLock::new(store),
             published: AtomicI64::new(revision),
             hub: Hub::new(revision, options.queue_events),
             lessor: Mutex::new(lessor),
+            clock,
             pins: Mutex::default(),
             queued_bytes: AtomicUsize::new(0),
             no_space: false.into(),

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use mvcc::{Effect, Effects, Store};
-use wal::{DataDir, Log, OsMedium, Snapshots};
+use mvcc::{Effect, Store};
+use wal::{DataDir, Log, Medium, OsMedium, Snapshots};
 
+use crate::continuity::{Continuity, Resumption};
 use crate::{OpenError, Options};
 
 /// How often a long recovery says how far it is.
@@ -14,24 +15,24 @@ const RECORDS_A_STEP: u64 = 4096;
 
 /// What the files of a store held.
 pub(crate) struct Recovery {
+    /// Ready to go on; the log does not say so yet.
     pub(crate) store: Store,
+    pub(crate) resumption: Resumption,
     pub(crate) log: Log,
     pub(crate) snapshots: Snapshots,
 }
 
 /// Reads the newest snapshot and the log behind it, and rebuilds the state.
-pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, OpenError> {
+pub(crate) fn recover(
+    dir: &DataDir,
+    medium: impl Medium,
+    options: &Options,
+) -> Result<Recovery, OpenError> {
     let mut replay = Replay::new();
     let snapshot_dir = options.snapshot_dir.clone().unwrap_or_else(|| dir.snap());
     let snapshots = Snapshots::open(snapshot_dir)?;
     let covered = snapshots.load(|chunk| replay.record(chunk))?;
 
-    let path = dir.wal();
-    let medium = OsMedium::new(path.clone()).map_err(|cause| wal::Error::Io {
-        action: "open",
-        path,
-        cause,
-    })?;
     let (log, recovered) =
         Log::open(medium, options.log(), covered, |payload| replay.record(payload))?;
     if let Some(cut) = &recovered.cut {
@@ -41,7 +42,7 @@ pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, Open
             "cut off an unfinished write at the end of the log"
         );
     }
-    let store = replay.finish();
+    let (store, resumption) = replay.resume(&options.boot_id);
     tracing::info!(
         snapshot = covered,
         records = recovered.records,
@@ -50,26 +51,50 @@ pub(crate) fn recover(dir: &DataDir, options: &Options) -> Result<Recovery, Open
         keys = store.stats().live_keys,
         "recovered"
     );
-    Ok(Recovery { store, log, snapshots })
+    if let Some(revision) = resumption.restart {
+        tracing::warn!(
+            revision,
+            "writes that were not on the disk may be lost: going on behind them, compacted there"
+        );
+    }
+    Ok(Recovery { store, resumption, log, snapshots })
 }
 
-struct Replay {
+/// Where the log of `dir` lies.
+pub(crate) fn medium(dir: &DataDir) -> Result<OsMedium, wal::Error> {
+    let path = dir.wal();
+    OsMedium::new(path.clone()).map_err(|cause| wal::Error::Io { action: "open", path, cause })
+}
+
+/// The state on its way out of the files.
+pub(crate) struct Replay {
     store: Store,
+    continuity: Continuity,
+    /// The highest revision that was glanced at.
+    highest: i64,
     records: u64,
     bytes: u64,
     reported: Instant,
 }
 
 impl Replay {
-    fn new() -> Self {
-        Replay { store: Store::default(), records: 0, bytes: 0, reported: Instant::now() }
+    pub(crate) fn new() -> Self {
+        Replay {
+            store: Store::default(),
+            continuity: Continuity::default(),
+            highest: 0,
+            records: 0,
+            bytes: 0,
+            reported: Instant::now(),
+        }
     }
 
-    fn record(&mut self, mut payload: &[u8]) -> Result<(), String> {
+    pub(crate) fn record(&mut self, mut payload: &[u8]) -> Result<(), String> {
         self.records += 1;
         self.bytes += payload.len() as u64;
         while !payload.is_empty() {
             let effect = Effect::decode(&mut payload).map_err(|e| e.to_string())?;
+            self.continuity.note(&effect);
             self.store.replay(effect).map_err(|e| e.to_string())?;
         }
         if self.records.is_multiple_of(RECORDS_A_STEP) {
@@ -80,6 +105,38 @@ impl Replay {
         Ok(())
     }
 
+    /// Takes note of the revisions that a record speaks of, and of nothing else.
+    pub(crate) fn glance(&mut self, mut payload: &[u8]) {
+        while let Ok(effect) = Effect::decode(&mut payload) {
+            self.highest = self.highest.max(match &effect {
+                Effect::Write(record) => record.mod_revision(),
+                Effect::Revision(revision) | Effect::RevisionCeiling(revision) => *revision,
+                _ => 0,
+            });
+        }
+    }
+
+    /// A revision that is not before any that was read or glanced at.
+    pub(crate) fn behind_all(&self) -> i64 {
+        self.highest.max(self.store.revision())
+    }
+
+    /// The state, as if compacted at `revision`, with every lease renewed.
+    pub(crate) fn restart_at(mut self, revision: i64) -> Store {
+        self.restart(&Resumption { restart: Some(revision), renewals_lost: true });
+        self.store
+    }
+
+    /// The revision of the last change so far.
+    pub(crate) fn revision(&self) -> i64 {
+        self.store.revision()
+    }
+
+    /// The first revision that can be read, so far.
+    pub(crate) fn compacted(&self) -> i64 {
+        self.store.compacted()
+    }
+
     fn report(&mut self) {
         if self.reported.elapsed() >= REPORT_INTERVAL {
             self.reported = Instant::now();
@@ -88,14 +145,27 @@ impl Replay {
         }
     }
 
-    fn finish(mut self) -> Store {
-        while self.store.collect(i64::MAX, usize::MAX) {}
-        self.store
+    /// The state from which a process on `boot_id` goes on, and how.
+    pub(crate) fn resume(mut self, boot_id: &[u8]) -> (Store, Resumption) {
+        let resumption = self.continuity.resume(self.store.revision(), boot_id);
+        self.restart(&resumption);
+        (self.store, resumption)
     }
-}
 
-/// The log's form of what a batch did.
-pub(crate) fn encode(effects: &Effects, payload: &mut Vec<u8>) {
-    payload.clear();
-    effects.iter().for_each(|effect| effect.encode(payload));
+    fn restart(&mut self, resumption: &Resumption) {
+        if let Some(revision) = resumption.restart {
+            self.repeat(Effect::Revision(revision));
+            self.repeat(Effect::Compacted { revision });
+        }
+        if resumption.renewals_lost {
+            let at_ms = self.store.clock_ms();
+            self.repeat(Effect::AllLeasesRenewed { at_ms });
+        }
+        while self.store.collect(i64::MAX, usize::MAX) {}
+    }
+
+    /// One of those that no write is.
+    fn repeat(&mut self, effect: Effect) {
+        self.store.replay(effect).expect("only writes can be out of order");
+    }
 }

@@ -7,9 +7,11 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use mvcc::{Effects, SnapshotCursor};
 use wal::{Error, Snapshots, Trimmer};
 
+use crate::WalMode;
+use crate::journal::{Journal, encode};
+use crate::modes::Modes;
 use crate::pipeline::Shared;
 use crate::read::Pin;
-use crate::recovery::encode;
 
 /// Keys or events of one step; writers wait for a step, and it is one chunk.
 const STEP: usize = 1000;
@@ -47,6 +49,8 @@ pub(crate) struct Snapshotter {
     progress: Arc<Progress>,
     snapshots: Snapshots,
     trimmer: Trimmer,
+    /// What is not logged is not in a snapshot either.
+    modes: Modes,
     shared: Arc<Shared>,
 }
 
@@ -55,19 +59,19 @@ pub(crate) fn snapshotter(
     shared: Arc<Shared>,
     snapshots: Snapshots,
     trimmer: Trimmer,
+    modes: Modes,
     log_bytes: u64,
 ) -> (Trigger, Snapshotter) {
     let (requests, received) = bounded(1);
     let progress = Arc::<Progress>::default();
     let trigger = Trigger { requests, progress: progress.clone(), log_bytes, grown: 0 };
-    (trigger, Snapshotter { requests: received, progress, snapshots, trimmer, shared })
+    (trigger, Snapshotter { requests: received, progress, snapshots, trimmer, modes, shared })
 }
 
 impl Trigger {
-    /// Notes that the log has grown by `bytes`, up to record `last`, and begins a
-    /// snapshot if one is due. Called between batches, when the state is that of
-    /// the record.
-    pub(crate) fn grown(&mut self, shared: &Arc<Shared>, bytes: usize, last: u64) {
+    /// Notes that the log has grown by `bytes`, and begins a snapshot if one is
+    /// due. Called between batches, when the state is that of the last record.
+    pub(crate) fn grown(&mut self, shared: &Arc<Shared>, bytes: usize, journal: &Journal) {
         self.grown += bytes as u64;
         let enough = self.log_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
         if self.grown < enough || self.progress.busy.swap(true, Ordering::AcqRel) {
@@ -75,11 +79,12 @@ impl Trigger {
         }
         self.grown = 0;
         let store = shared.store.read();
-        let mut effects = Effects::new();
+        let mut effects = journal.preface();
         let cursor = SnapshotCursor::new(&store, &mut effects);
         let pin = Pin::new(shared, cursor.floor(), None);
         // There is room: the one before is done, as `busy` says.
-        let _ = self.requests.try_send(Request { covered: last, cursor, effects, pin });
+        let covered = journal.last();
+        let _ = self.requests.try_send(Request { covered, cursor, effects, pin });
     }
 }
 
@@ -114,6 +119,7 @@ impl Snapshotter {
             let store = self.shared.store.read();
             more = request.cursor.step(&store, STEP, &mut request.effects);
             drop(store);
+            request.effects.retain(|effect| self.modes.of_effect(effect) != WalMode::None);
             if !request.effects.is_empty() {
                 encode(&request.effects, &mut payload);
                 writer.chunk(&payload)?;

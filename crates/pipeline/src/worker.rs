@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use futures_channel::oneshot;
 use mvcc::{Command, Effects, Event, Reply};
-use wal::{DataDir, Log, Syncer};
+use wal::{DataDir, Syncer};
 
+use crate::Error;
+use crate::journal::{Journal, Moment};
 use crate::pipeline::Shared;
 use crate::snapshotter::Trigger;
-use crate::{Error, recovery};
 
 /// Commands of one batch, at most. The store is locked for readers while a
 /// batch is applied, about a microsecond a command.
@@ -44,14 +45,11 @@ pub(crate) struct Worker {
     disk: Option<Disk>,
     batch: Vec<Submission>,
     collecting: bool,
-    payload: Vec<u8>,
 }
 
 /// Where effects are kept.
 pub(crate) struct Disk {
-    pub(crate) log: Log,
-    /// Whether each batch is synced before it is acknowledged.
-    pub(crate) sync: bool,
+    pub(crate) journal: Journal,
     pub(crate) trigger: Trigger,
     /// Held so that the flusher knows that we live.
     pub(crate) _alive: Sender<()>,
@@ -67,7 +65,7 @@ impl Worker {
         queue: Receiver<Submission>,
         disk: Option<Disk>,
     ) -> Self {
-        Worker { shared, queue, disk, batch: Vec::new(), collecting: false, payload: Vec::new() }
+        Worker { shared, queue, disk, batch: Vec::new(), collecting: false }
     }
 
     /// Takes a batch from the queue through all steps, and does what is due.
@@ -90,24 +88,35 @@ impl Worker {
         self.collecting
     }
 
-    /// Makes everything durable; the last thing that a worker does.
-    pub(crate) fn finish(mut self) {
-        if let Some(disk) = &mut self.disk
-            && let Err(error) = disk.log.sync()
-        {
-            self.shared.fail(&error);
-        }
-        self.witness();
-    }
-
-    /// In a quiet moment, notes in the log that its end is durable.
-    pub(crate) fn witness(&mut self) {
+    /// In a quiet moment, writes down what can wait for one.
+    pub(crate) fn idle(&mut self) {
+        let moment = self.moment();
         let Some(disk) = &mut self.disk else { return };
-        match disk.log.witness() {
+        match disk.journal.idle(moment) {
             // Without room for it, or after a failure, there just is no note.
             Ok(()) | Err(wal::Error::NoSpace { .. } | wal::Error::Poisoned) => {}
             Err(error) => tracing::warn!(%error, "the end of the log could not be marked"),
         }
+    }
+
+    /// Ends in good order, or at least durably.
+    pub(crate) fn finish(mut self) {
+        let moment = self.moment();
+        let Some(disk) = &mut self.disk else { return };
+        match disk.journal.end(moment) {
+            Ok(()) => {}
+            // What was acknowledged is safe; only the good order is not noted.
+            Err(error @ wal::Error::NoSpace { .. }) => {
+                tracing::warn!(%error, "the end of the log could not be marked");
+            }
+            Err(error) => drop(self.shared.fail(&error)),
+        }
+    }
+
+    fn moment(&self) -> Moment {
+        let store = self.shared.store.read();
+        let clock_ms = self.shared.clock.at(Instant::now());
+        Moment { revision: store.revision(), clock_ms, leases: store.stats().leases > 0 }
     }
 
     /// Takes as much from the queue as makes a batch.
@@ -134,9 +143,9 @@ impl Worker {
         while !batch.is_empty() {
             let (count, bytes) = self.next_round(batch);
             let round = &batch[..count];
-            let replies = match self.reserve(bytes) {
+            let replies = match self.reserve(count, bytes) {
                 Ok(()) => self.carry_out(round),
-                Err(error) => round.iter().map(|_| Err(error.clone())).collect(),
+                Err(error) => self.refuse(round, &error),
             };
             for (submission, reply) in batch.drain(..count).zip(replies) {
                 if let Some(sender) = submission.reply {
@@ -165,22 +174,41 @@ impl Worker {
     }
 
     /// Step 1: space for the round, before anything is changed.
-    fn reserve(&mut self, bytes: usize) -> Result<(), Error> {
+    fn reserve(&mut self, commands: usize, bytes: usize) -> Result<(), Error> {
         if let Some(reason) = self.shared.failure.get() {
             return Err(Error::LogFailed(reason.clone()));
         }
-        let Some(Disk { log, .. }) = &mut self.disk else { return Ok(()) };
+        let Some(Disk { journal, .. }) = &mut self.disk else { return Ok(()) };
         if bytes > wal::MAX_PAYLOAD_BYTES {
             return Err(Error::TooLarge);
         }
-        let reserved = log.reserve(bytes as u64);
+        let last = self.shared.store.read().revision() + commands as i64;
+        let reserved = journal.reserve(bytes as u64, last);
         self.shared.note_space(matches!(reserved, Err(wal::Error::NoSpace { .. })));
         reserved.map_err(|error| match error {
             wal::Error::NoSpace { .. } => Error::NoSpace,
             wal::Error::Poisoned => self.shared.fail(&error),
+            _ if journal.has_failed() => self.shared.fail(&error),
             // No file descriptors, say. The log is as good as it was.
             other => Error::CannotGrow(other.to_string().into()),
         })
+    }
+
+    /// The answers to a round that cannot be carried out. Leases are renewed all
+    /// the same when only the space is missing: a full disk must not end them.
+    fn refuse(&mut self, round: &[Submission], error: &Error) -> Replies {
+        let renews = |s: &Submission| matches!(s.command, Command::LeaseRenew { .. });
+        let stuck = matches!(error, Error::NoSpace | Error::CannotGrow(_));
+        if stuck && round.iter().any(renews) {
+            let clock_ms = self.shared.clock.at(Instant::now());
+            self.disk.iter_mut().for_each(|disk| disk.journal.renewals_go_unlogged(clock_ms));
+        }
+        let revision = self.shared.published.load(Ordering::Acquire);
+        let answer = |s: &Submission| match stuck && renews(s) {
+            true => Ok(Reply::Done { revision }),
+            false => Err(error.clone()),
+        };
+        round.iter().map(answer).collect()
     }
 
     /// Steps 2 to 5.
@@ -197,8 +225,15 @@ impl Worker {
         replies
     }
 
-    fn apply(&self, batch: &[Submission], effects: &mut Effects) -> (Replies, Vec<Event>, i64) {
+    fn apply(&mut self, batch: &[Submission], effects: &mut Effects) -> (Replies, Vec<Event>, i64) {
         let mut store = self.shared.store.write();
+        let clock_ms = self.shared.clock.at(Instant::now());
+        store.tick(clock_ms);
+        let unlogged = self.disk.as_mut().and_then(|d| d.journal.unlogged_renewals(clock_ms));
+        if let Some(renewed) = unlogged {
+            store.replay(renewed.clone()).expect("only writes can be out of order");
+            effects.push(renewed);
+        }
         let first_new = store.revision() + 1;
         let mut apply = |s: &Submission| store.apply(&s.command, effects).map_err(Error::from);
         let replies = batch.iter().map(&mut apply).collect();
@@ -207,26 +242,27 @@ impl Worker {
     }
 
     fn persist(&mut self, effects: &Effects) -> Result<(), wal::Error> {
-        let Some(Disk { log, sync, trigger, .. }) = &mut self.disk else { return Ok(()) };
-        if effects.is_empty() {
+        let moment = self.moment();
+        let Some(Disk { journal, trigger, .. }) = &mut self.disk else { return Ok(()) };
+        if !journal.prepare(effects, moment) {
             return Ok(());
         }
-        recovery::encode(effects, &mut self.payload);
         // The estimate was too low, which takes a value that is copied within
         // the round. What was changed must be kept, so wait until it can be.
-        while let Err(error) = log.append(&self.payload) {
-            let full = matches!(error, wal::Error::NoSpace { .. });
-            if !full || self.shared.stopping.load(Ordering::Relaxed) {
-                return Err(error);
+        let bytes = loop {
+            match journal.write() {
+                Ok(bytes) => break bytes,
+                Err(wal::Error::NoSpace { .. })
+                    if !self.shared.stopping.load(Ordering::Relaxed) =>
+                {
+                    self.shared.note_space(true);
+                    std::thread::sleep(FULL_DISK_RETRY);
+                }
+                Err(error) => return Err(error),
             }
-            self.shared.note_space(true);
-            std::thread::sleep(FULL_DISK_RETRY);
-        }
-        if *sync {
-            log.sync()?;
-        }
-        trigger.grown(&self.shared, self.payload.len(), log.last());
-        self.payload.shrink_to(BATCH_BYTES);
+        };
+        trigger.grown(&self.shared, bytes, journal);
+        journal.shrink(BATCH_BYTES);
         Ok(())
     }
 

@@ -65,6 +65,37 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
     }
 
+    /// Takes possession of `path` as it is; nothing is created but the lock.
+    pub fn existing(path: &Path) -> Result<DataDir, Error> {
+        let file = path.join("IDENTITY");
+        let text = fs::read_to_string(&file).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                let reason = "it has no file IDENTITY".into();
+                Error::Foreign { path: path.to_owned(), reason }
+            }
+            _ => Error::io("read", &file)(error),
+        })?;
+        let lock = lock(path)?;
+        Ok(DataDir { path: path.to_owned(), identity: parse(&text, path)?, _lock: lock })
+    }
+
+    /// Refuses a directory whose log has been lost.
+    pub fn require_log(&self) -> Result<(), Error> {
+        require_log(&self.path)
+    }
+
+    /// Gives the directory a new log without records, and returns where the old one
+    /// is now, if there was one.
+    pub fn set_log_aside(&self) -> Result<Option<PathBuf>, Error> {
+        let wal = self.wal();
+        let aside = wal.exists().then(|| free_name(&wal));
+        if let Some(aside) = &aside {
+            fs::rename(&wal, aside).map_err(Error::io("rename", &wal))?;
+        }
+        make_log_directory(&self.path).map_err(Error::io("create", wal))?;
+        Ok(aside)
+    }
+
     /// The IDs that belong to the directory.
     pub fn identity(&self) -> Identity {
         self.identity
@@ -79,6 +110,15 @@ impl DataDir {
     pub fn wal(&self) -> PathBuf {
         self.path.join(WAL)
     }
+}
+
+/// A name beside `path` for what is damaged of it.
+pub(crate) fn free_name(path: &Path) -> PathBuf {
+    let numbered = |n: u32| match n {
+        1 => format!("{}.damaged", path.display()),
+        n => format!("{}.damaged.{n}", path.display()),
+    };
+    (1..).map(|n| PathBuf::from(numbered(n))).find(|name| !name.exists()).expect("one is free")
 }
 
 fn lock(path: &Path) -> Result<File, Error> {

@@ -35,7 +35,7 @@ pub enum Error {
     Poisoned,
     /// Bytes that were durable are not what was written.
     #[error(
-        "{file} is corrupt at offset {offset}: {reason}; restore the file from a backup, or move the data directory away to start empty"
+        "{file} is corrupt at offset {offset}: {reason}; restore the file from a backup, or see what `mem_etcd repair` can keep"
     )]
     Corrupt {
         /// The segment.

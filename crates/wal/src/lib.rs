@@ -16,25 +16,29 @@
 //!   and would report success the next time. A full disk is no such failure:
 //!   space is reserved before it is needed ([`Log::reserve`]).
 //!
+//! A log that lost its newest segment is noticed as well: `HEAD` names it.
+//!
 //! `docs/store-format.md` draws the files byte by byte.
 //!
 //! A [`Snapshots`] directory holds the state at some record; the log before it is
 //! then trimmed away.
-//!
-//! # Missing
-//! A repair command.
 
 mod data_dir;
 mod error;
+mod head;
+mod inspection;
 mod log;
 mod medium;
 mod recovery;
+mod remnants;
 mod segment;
 mod snapshot;
 
 pub use data_dir::{DataDir, Identity};
 pub use error::Error;
+pub use inspection::{Inspection, SegmentReport, inspect};
 pub use log::{Log, MAX_PAYLOAD_BYTES, Options, Syncer, Trimmer};
 pub use medium::{LogFile, Medium, OsMedium};
 pub use recovery::{Cut, Recovered};
+pub use remnants::remnants;
 pub use snapshot::{SnapshotWriter, Snapshots};

@@ -7,12 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crate::Error;
+use crate::head;
 use crate::medium::{LogFile, Medium};
 use crate::recovery::{self, Recovered};
 use crate::segment::{self, HEADER_BYTES, RECORD_HEADER_BYTES};
 
 /// The largest payload of a record.
 pub const MAX_PAYLOAD_BYTES: usize = 2 << 30;
+
+/// Bytes of a segment that are kept free for [`Log::append_spare`].
+const SPARE_BYTES: u64 = 64;
 
 /// Sizes of a log.
 #[derive(Clone, Debug)]
@@ -33,6 +37,8 @@ pub struct Log {
     medium: Arc<dyn Medium>,
     options: Options,
     current: Option<Segment>,
+    /// The first record of the segment that `HEAD` names.
+    head: u64,
     /// Sequence of the next record; the first is 1.
     next: u64,
     /// Up to here records are known, from others in the log, to be durable.
@@ -83,13 +89,14 @@ impl Log {
             syncing: Mutex::default(),
             dirty: Mutex::default(),
         });
-        let current = end.tail;
+        let (current, head) = (end.tail, end.head);
         if let Some(segment) = &current {
             shared.dirty.lock().expect("not poisoned").push(segment.file.clone());
         }
         let medium = Arc::new(medium);
         let (next, witnessed) = (end.next, 0);
-        let mut log = Log { medium, options, current, next, witnessed, buffer: Vec::new(), shared };
+        let buffer = Vec::new();
+        let mut log = Log { medium, options, current, head, next, witnessed, buffer, shared };
         log.sync()?;
         Ok((log, recovered))
     }
@@ -98,24 +105,28 @@ impl Log {
     /// running out of space.
     pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
         self.check()?;
-        let needed = bytes + RECORD_HEADER_BYTES as u64;
-        if self.current.as_ref().is_some_and(|s| s.size - s.position >= needed) {
-            return Ok(());
+        let needed = bytes + RECORD_HEADER_BYTES as u64 + SPARE_BYTES;
+        if self.current.as_ref().is_none_or(|s| s.size - s.position < needed) {
+            self.begin_segment(needed)?;
         }
+        let first = self.current.as_ref().expect("just made").first;
+        self.name(first)
+    }
+
+    /// Makes a segment with room for a record of `needed` bytes.
+    fn begin_segment(&mut self, needed: u64) -> Result<(), Error> {
         let first = self.next;
         let name = segment::file_name(first);
         if self.current.as_ref().is_some_and(|s| s.first == first) {
             // It holds no record yet, and what comes does not fit into it.
+            self.name(0)?;
             self.current = None;
             self.medium
                 .remove(&name)
                 .map_err(Error::io("remove", self.medium.path().join(&name)))?;
         }
         let size = self.options.segment_bytes.max(HEADER_BYTES as u64 + needed);
-        let file = self.medium.create(&name, size).map_err(|source| match is_full(&source) {
-            true => Error::NoSpace { path: self.medium.path().to_owned() },
-            false => Error::io("create a segment in", self.medium.path())(source),
-        })?;
+        let file = self.medium.create(&name, size).map_err(|source| self.refused(source))?;
         self.shared.dirty.lock().expect("not poisoned").push(file.clone());
         let salt = RandomState::new().hash_one(first) as u32;
         self.current = Some(Segment { first, salt, file, position: 0, size });
@@ -128,6 +139,23 @@ impl Log {
         })
     }
 
+    /// Makes `HEAD` name a segment, unless it does.
+    fn name(&mut self, first: u64) -> Result<(), Error> {
+        if self.head != first {
+            head::write(&*self.medium, first).map_err(|source| self.refused(source))?;
+            self.head = first;
+        }
+        Ok(())
+    }
+
+    /// What it means that there is no new file.
+    fn refused(&self, source: io::Error) -> Error {
+        match is_full(&source) {
+            true => Error::NoSpace { path: self.medium.path().to_owned() },
+            false => Error::io("create a file of the log in", self.medium.path())(source),
+        }
+    }
+
     /// Appends one record. When this returns it survives the end of the
     /// process; to survive the end of the machine it needs a sync. A full disk
     /// ([`Error::NoSpace`]) changes nothing, and the call may be repeated.
@@ -136,6 +164,22 @@ impl Log {
             return Err(Error::TooLarge { bytes: payload.len() });
         }
         self.reserve(payload.len() as u64)?;
+        self.append_reserved(payload)
+    }
+
+    /// Appends a small record into the room that is kept for it when the disk is
+    /// full, once or twice; then that is [`Error::NoSpace`] as well.
+    pub fn append_spare(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.check()?;
+        let needed = (payload.len() + RECORD_HEADER_BYTES) as u64;
+        let fits = |s: &Segment| s.first == self.head && s.size - s.position >= needed;
+        match self.current.as_ref().is_some_and(fits) {
+            true => self.append_reserved(payload),
+            false => Err(Error::NoSpace { path: self.medium.path().to_owned() }),
+        }
+    }
+
+    fn append_reserved(&mut self, payload: &[u8]) -> Result<(), Error> {
         let salt = self.current.as_ref().expect("space was reserved").salt;
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
@@ -184,6 +228,11 @@ impl Log {
         self.next - 1
     }
 
+    /// Number of the last record that is known to be on the disk.
+    pub fn durable(&self) -> u64 {
+        self.shared.durable.load(Ordering::Acquire)
+    }
+
     /// A handle that removes old segments from another thread.
     pub fn trimmer(&self) -> Trimmer {
         Trimmer(self.medium.clone())
@@ -194,8 +243,13 @@ impl Log {
         Syncer(self.shared.clone())
     }
 
+    /// Whether a write or an fsync has failed.
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.poisoned.load(Ordering::Acquire)
+    }
+
     fn check(&self) -> Result<(), Error> {
-        match self.shared.poisoned.load(Ordering::Acquire) {
+        match self.is_poisoned() {
             true => Err(Error::Poisoned),
             false => Ok(()),
         }

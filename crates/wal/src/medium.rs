@@ -1,7 +1,7 @@
 //! The disk as the log sees it: the seam at which tests put one that fails.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,6 +21,9 @@ pub trait Medium: Send + Sync + 'static {
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
     /// Removes a file, durably.
     fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes `bytes` the content of a small file, at once and durably: a crash
+    /// leaves what was or what is to be.
+    fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
 }
 
 /// One file of a [`Medium`].
@@ -85,6 +88,17 @@ impl Medium for OsMedium {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         std::fs::remove_file(self.directory.join(name))?;
+        self.sync_directory()
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let path = self.directory.join(name);
+        let new = path.with_extension("new");
+        let mut file =
+            OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(new, path)?;
         self.sync_directory()
     }
 }

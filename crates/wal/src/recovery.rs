@@ -9,6 +9,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::Error;
+use crate::head;
 use crate::log::Segment;
 use crate::medium::Medium;
 use crate::segment::{self, HEADER_BYTES, Header};
@@ -33,11 +34,34 @@ pub struct Cut {
     pub offset: u64,
 }
 
+/// What a log holds, read without changing anything.
+#[derive(Default)]
+pub(crate) struct Survey {
+    pub(crate) recovered: Recovered,
+    /// The segments that count, in order.
+    pub(crate) segments: Vec<Found>,
+    /// Number of the record that is due next.
+    pub(crate) next: u64,
+    /// What `HEAD` names.
+    head: u64,
+    /// The segments behind them, which hold nothing that was promised.
+    unpromised: Vec<u64>,
+}
+
+/// A segment that was read.
+pub(crate) struct Found {
+    pub(crate) segment: Segment,
+    pub(crate) path: PathBuf,
+    pub(crate) records: u64,
+}
+
 /// Where the next record goes.
 pub(crate) struct End {
     pub(crate) next: u64,
     /// The segment to continue.
     pub(crate) tail: Option<Segment>,
+    /// What `HEAD` names.
+    pub(crate) head: u64,
 }
 
 /// Hands the payload of each record behind `covered` to `visit`, in order, and
@@ -48,15 +72,55 @@ pub(crate) fn recover(
     covered: u64,
     visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
 ) -> Result<(Recovered, End), Error> {
+    let Survey { recovered, mut segments, next, head, unpromised } =
+        survey(medium, covered, visit)?;
+    for Found { segment, path, .. } in &segments {
+        // The process before this one may have left it to the page cache.
+        segment.file.sync().map_err(Error::io("fsync", path))?;
+    }
+    let tail = segments.pop();
+    if let (Some(cut), Some(Found { segment, path, .. })) = (&recovered.cut, &tail)
+        && cut.file == *path
+    {
+        segment.file.zero_from(segment.position).map_err(Error::io("truncate", path))?;
+        segment.file.sync().map_err(Error::io("sync", path))?;
+    }
+    let named = tail.as_ref().map_or(0, |found| found.segment.first);
+    let head = if unpromised.contains(&head) { rename(medium, named)? } else { head };
+    drop_from(medium, &unpromised)?;
+    if next <= covered {
+        // The log ends before what is covered: the machine lost its tail. What
+        // is left of it says nothing new, and must not leave a gap behind it.
+        let head = rename(medium, 0)?;
+        drop_from(medium, &list(medium)?)?;
+        return Ok((recovered, End { next: covered + 1, tail: None, head }));
+    }
+    Ok((recovered, End { next, tail: tail.map(|found| found.segment), head }))
+}
+
+/// Makes `HEAD` name what will be there when what it names is removed.
+fn rename(medium: &dyn Medium, first: u64) -> Result<u64, Error> {
+    head::write(medium, first).map_err(Error::io("write HEAD in", medium.path()))?;
+    Ok(first)
+}
+
+/// Reads the records behind `covered`, tells an unfinished end from damage, and
+/// changes nothing.
+pub(crate) fn survey(
+    medium: &dyn Medium,
+    covered: u64,
+    visit: &mut dyn FnMut(&[u8]) -> Result<(), String>,
+) -> Result<Survey, Error> {
     let mut segments = list(medium)?;
+    let head = head::read(medium)?;
+    require(medium, &segments, head)?;
     // Segments whose records are all covered need not even be intact.
     segments.drain(..obsolete(&segments, covered));
     if let Some(first) = segments.first().filter(|first| **first > covered + 1) {
         return Err(Error::Gap { path: medium.path().to_owned(), first: *first, covered });
     }
-    let mut recovered = Recovered::default();
     let next = segments.first().map_or(covered + 1, |first| (*first).min(covered + 1));
-    let mut end = End { next, tail: None };
+    let mut survey = Survey { next, head, ..Survey::default() };
     let mut visit_new = |sequence: u64, payload: &[u8]| match sequence > covered {
         true => visit(payload),
         false => Ok(()),
@@ -67,40 +131,42 @@ pub(crate) fn recover(
         let path = medium.path().join(&name);
         let file = medium.open(&name).map_err(Error::io("open", &path))?;
         let content = file.read().map_err(Error::io("read", &path))?;
-        // The process before this one may have left it to the page cache.
-        file.sync().map_err(Error::io("fsync", &path))?;
-        let rest = &segments[position + 1..];
-
-        let Some(salt) = check_header(&content, first, end.next, &path)? else {
+        let Some(salt) = check_header(&content, first, survey.next, &path)? else {
             // The segment was being made, or one before it ends too early.
             let damage = Damage { path: &path, offset: 0 };
-            refuse_if_durable(medium, &segments[position..], end.next, damage)?;
-            drop_from(medium, &segments[position..])?;
-            recovered.cut = Some(Cut { file: path, offset: 0 });
+            refuse_if_durable(medium, &segments[position..], head, survey.next, damage)?;
+            survey.unpromised = segments[position..].to_vec();
+            survey.recovered.cut = Some(Cut { file: path, offset: 0 });
             break;
         };
-        let offset =
-            read_records(&content, salt, &path, &mut end.next, &mut recovered, &mut *visit)?;
-        let size = content.len() as u64;
-        end.tail = Some(Segment { first, salt, file: file.clone(), position: offset as u64, size });
+        let (before, Survey { next, recovered, .. }) = (survey.recovered.records, &mut survey);
+        let offset = read_records(&content, salt, &path, next, recovered, &mut *visit)?;
         let clean = content[offset..].iter().all(|byte| *byte == 0);
         if !clean {
             let damage = Damage { path: &path, offset: offset as u64 };
-            refuse_if_durable(medium, &segments[position..], end.next, damage)?;
-            file.zero_from(offset as u64).map_err(Error::io("truncate", &path))?;
-            file.sync().map_err(Error::io("sync", &path))?;
-            drop_from(medium, rest)?;
-            recovered.cut = Some(Cut { file: path, offset: offset as u64 });
+            refuse_if_durable(medium, &segments[position..], head, survey.next, damage)?;
+            survey.unpromised = segments[position + 1..].to_vec();
+            survey.recovered.cut = Some(Cut { file: path.clone(), offset: offset as u64 });
+        }
+        let (position, size) = (offset as u64, content.len() as u64);
+        let segment = Segment { first, salt, file, position, size };
+        let records = survey.recovered.records - before;
+        survey.segments.push(Found { segment, path, records });
+        if !clean {
             break;
         }
     }
-    if end.next <= covered {
-        // The log ends before what is covered: the machine lost its tail. What
-        // is left of it says nothing new, and must not leave a gap behind it.
-        drop_from(medium, &list(medium)?)?;
-        end = End { next: covered + 1, tail: None };
+    Ok(survey)
+}
+
+/// Refuses a log that ends before the segment that `HEAD` names.
+fn require(medium: &dyn Medium, segments: &[u64], head: u64) -> Result<(), Error> {
+    if segments.last().copied().unwrap_or(0) >= head {
+        return Ok(());
     }
-    Ok((recovered, end))
+    let file = medium.path().join(segment::file_name(head));
+    let reason = "it is missing, and HEAD says that it was the newest segment".into();
+    Err(Error::Corrupt { file, offset: 0, reason })
 }
 
 /// Takes the sequence and the payload of a record.
@@ -171,6 +237,7 @@ struct Damage<'a> {
 fn refuse_if_durable(
     medium: &dyn Medium,
     segments: &[u64],
+    head: u64,
     missing: u64,
     damage: Damage<'_>,
 ) -> Result<(), Error> {
@@ -181,7 +248,9 @@ fn refuse_if_durable(
         let Header::Valid { salt, .. } = segment::decode_header(segment::SEGMENT, &content) else {
             // A header is durable before the first record is written, so there
             // is nothing behind one that was not finished.
-            let begun = content.iter().skip(HEADER_BYTES).any(|byte| *byte != 0);
+            // Nor does HEAD name one.
+            let written = content.iter().skip(HEADER_BYTES).any(|byte| *byte != 0);
+            let begun = first == head || written;
             let reason = "its header is damaged".to_owned();
             match begun {
                 true => return Err(Error::Corrupt { file: path, offset: 0, reason }),

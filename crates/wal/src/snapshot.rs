@@ -14,6 +14,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
+use crate::data_dir;
 use crate::segment::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES};
 
 const EXTENSION: &str = "snap";
@@ -50,8 +51,35 @@ impl Snapshots {
         Ok(snapshots)
     }
 
+    /// The snapshots in `directory` as they are, for looking only.
+    pub fn existing(directory: PathBuf) -> Self {
+        Snapshots { directory }
+    }
+
+    /// The newest snapshot, if there is one.
+    pub fn newest(&self) -> Result<Option<PathBuf>, Error> {
+        Ok(self.files(EXTENSION)?.pop())
+    }
+
+    /// What the newest snapshot covers, as its name has it; 0 without a snapshot.
+    pub fn newest_covers(&self) -> Result<u64, Error> {
+        let newest = self.newest()?;
+        let name = newest.as_ref().and_then(|path| path.file_stem()?.to_str()?.parse().ok());
+        Ok(name.unwrap_or(0))
+    }
+
+    /// Takes a damaged snapshot out of the way, and returns where it is now.
+    pub fn set_aside(&self, path: &Path) -> Result<PathBuf, Error> {
+        let aside = data_dir::free_name(path);
+        fs::rename(path, &aside).map_err(Error::io("rename", path))?;
+        let sync = || File::open(&self.directory)?.sync_all();
+        sync().map_err(Error::io("fsync", &self.directory))?;
+        Ok(aside)
+    }
+
     /// Starts a snapshot of the state after record `covered`.
     pub fn create(&self, covered: u64) -> Result<SnapshotWriter, Error> {
+        fs::create_dir_all(&self.directory).map_err(Error::io("create", &self.directory))?;
         let named = self.directory.join(format!("{covered:020}.{EXTENSION}"));
         let path = named.with_extension(UNFINISHED);
         let file = File::create(&path).map_err(Error::io("create", &path))?;
@@ -70,7 +98,7 @@ impl Snapshots {
     /// Hands the chunks of the newest snapshot to `visit`, in order, and returns
     /// which record it covers; 0 without a snapshot.
     pub fn load(&self, mut visit: impl FnMut(&[u8]) -> Result<(), String>) -> Result<u64, Error> {
-        let Some(path) = self.files(EXTENSION)?.pop() else { return Ok(0) };
+        let Some(path) = self.newest()? else { return Ok(0) };
         let file = File::open(&path).map_err(Error::io("open", &path))?;
         let mut reader = Reader { file: BufReader::with_capacity(1 << 20, file), path, offset: 0 };
         let covered = reader.header()?;
@@ -94,7 +122,11 @@ impl Snapshots {
         let list = || -> io::Result<Vec<PathBuf>> {
             fs::read_dir(&self.directory)?.map(|entry| Ok(entry?.path())).collect()
         };
-        let mut paths = list().map_err(Error::io("list", &self.directory))?;
+        let mut paths = match list() {
+            // None was taken yet.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            paths => paths.map_err(Error::io("list", &self.directory))?,
+        };
         paths.retain(|path| path.extension().is_some_and(|found| found == extension));
         paths.sort_unstable();
         Ok(paths)

@@ -1,131 +1,11 @@
 //! The log on a disk that loses power, runs full and breaks.
-//!
-//! The simulated disk remembers what an fsync has covered and what only a write
-//! has; a power cut keeps any part of the latter, block by block.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::path::Path;
-use std::sync::{Arc, Mutex};
+mod disk;
 
+use disk::Disk;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use wal::{Error, Log, LogFile, Medium, Options};
-
-const BLOCK: usize = 64;
-
-#[derive(Default)]
-struct File {
-    durable: Vec<u8>,
-    current: Vec<u8>,
-}
-
-#[derive(Default)]
-struct DiskState {
-    files: BTreeMap<String, File>,
-    free_bytes: Option<u64>,
-    fail_next_write_after: Option<usize>,
-    fail_next_sync: bool,
-}
-
-/// Cloning shares the disk, as reopening a directory does.
-#[derive(Clone, Default)]
-struct Disk(Arc<Mutex<DiskState>>);
-
-struct DiskFile(Disk, String);
-
-impl Disk {
-    /// Of every block written since its file's last fsync, keeps what `keep` says.
-    fn cut_power(&self, mut keep: impl FnMut() -> bool) {
-        for file in self.0.lock().unwrap().files.values_mut() {
-            let mut after = file.durable.clone();
-            for start in (0..file.current.len()).step_by(BLOCK) {
-                let end = (start + BLOCK).min(file.current.len());
-                if keep() {
-                    after[start..end].copy_from_slice(&file.current[start..end]);
-                }
-            }
-            *file = File { durable: after.clone(), current: after };
-        }
-    }
-
-    fn flip_bit(&self, position: usize) -> bool {
-        let mut state = self.0.lock().unwrap();
-        let total: usize = state.files.values().map(|f| f.current.len()).sum();
-        let mut position = position % total.max(1);
-        for file in state.files.values_mut() {
-            if position < file.current.len() {
-                file.current[position] ^= 1;
-                return file.current[position] != 1;
-            }
-            position -= file.current.len();
-        }
-        false
-    }
-}
-
-impl Medium for Disk {
-    fn path(&self) -> &Path {
-        Path::new("/disk")
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self.0.lock().unwrap().files.keys().cloned().collect())
-    }
-
-    fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>> {
-        let mut state = self.0.lock().unwrap();
-        if let Some(free) = &mut state.free_bytes {
-            *free = free.checked_sub(bytes).ok_or(io::ErrorKind::StorageFull)?;
-        }
-        let zeros = vec![0; bytes as usize];
-        let file = File { durable: zeros.clone(), current: zeros };
-        assert!(state.files.insert(name.into(), file).is_none(), "{name} exists");
-        Ok(Arc::new(DiskFile(self.clone(), name.into())))
-    }
-
-    fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>> {
-        Ok(Arc::new(DiskFile(self.clone(), name.into())))
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        self.0.lock().unwrap().files.remove(name).map(drop).ok_or(io::ErrorKind::NotFound.into())
-    }
-}
-
-impl DiskFile {
-    fn with<T>(&self, f: impl FnOnce(&mut File) -> T) -> T {
-        // A file that was removed goes on without its name.
-        f(self.0.0.lock().unwrap().files.get_mut(&self.1).unwrap_or(&mut File::default()))
-    }
-}
-
-impl LogFile for DiskFile {
-    fn read(&self) -> io::Result<Vec<u8>> {
-        Ok(self.with(|file| file.current.clone()))
-    }
-
-    fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
-        let short = self.0.0.lock().unwrap().fail_next_write_after.take();
-        let len = short.unwrap_or(bytes.len()).min(bytes.len());
-        let offset = offset as usize;
-        self.with(|file| file.current[offset..offset + len].copy_from_slice(&bytes[..len]));
-        if short.is_some() { Err(io::Error::other("injected")) } else { Ok(()) }
-    }
-
-    fn zero_from(&self, offset: u64) -> io::Result<()> {
-        self.with(|file| file.current[offset as usize..].fill(0));
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        if std::mem::take(&mut self.0.0.lock().unwrap().fail_next_sync) {
-            return Err(io::Error::other("injected"));
-        }
-        self.with(|file| file.durable = file.current.clone());
-        Ok(())
-    }
-}
+use wal::{Error, Log, Options};
 
 fn options() -> Options {
     Options { segment_bytes: 512 }
@@ -142,6 +22,12 @@ fn open_behind(disk: &Disk, covered: u64) -> Result<(Log, Vec<Vec<u8>>, wal::Rec
         Ok(())
     })?;
     Ok((log, payloads, recovered))
+}
+
+/// Names of the segments, the oldest in front.
+fn segments(disk: &Disk) -> Vec<String> {
+    let state = disk.0.lock().unwrap();
+    state.files.keys().filter(|name| name.ends_with(".wal")).cloned().collect()
 }
 
 fn append(log: &mut Log, payload: &[u8]) -> Result<(), Error> {
@@ -266,6 +152,100 @@ fn a_gap_before_the_log_is_refused() {
     assert!(open_behind(&disk, 19).is_ok());
 }
 
+/// A log whose newest segment is gone looks like a shorter one.
+#[test]
+fn a_missing_newest_segment_is_noticed() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    for _ in 0..20 {
+        append(&mut log, &[1; 100]).unwrap();
+    }
+    log.sync().unwrap();
+    drop(log);
+    let names = segments(&disk);
+    assert!(names.len() > 2);
+    for newest in names.iter().rev() {
+        disk.0.lock().unwrap().files.remove(newest);
+        let message = open(&disk).err().unwrap().to_string();
+        assert!(message.contains(names.last().unwrap()), "{message}");
+        assert!(message.contains("is missing, and HEAD says"), "{message}");
+    }
+}
+
+/// Nor may it be emptied.
+#[test]
+fn a_newest_segment_full_of_zeros_is_noticed() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"one").unwrap();
+    drop(log);
+    let name = segments(&disk).pop().unwrap();
+    disk.0.lock().unwrap().files.get_mut(&name).unwrap().current.fill(0);
+    assert!(matches!(open(&disk), Err(Error::Corrupt { offset: 0, .. })));
+}
+
+/// Logs from before `HEAD` was invented have none, and get one.
+#[test]
+fn a_log_without_head_is_read() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"one").unwrap();
+    drop(log);
+    disk.0.lock().unwrap().files.remove("HEAD").unwrap();
+    let (mut log, payloads, _) = open(&disk).unwrap();
+    assert_eq!(payloads, [b"one"]);
+    append(&mut log, b"two").unwrap();
+    assert!(disk.0.lock().unwrap().files.contains_key("HEAD"));
+}
+
+/// What is written over the room that is kept for it comes back; the log goes on
+/// when there is room for more.
+#[test]
+fn a_full_log_has_room_for_a_word() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    assert!(matches!(log.append_spare(b"word"), Err(Error::NoSpace { .. })), "no segment yet");
+    let mut appended = 0;
+    disk.0.lock().unwrap().free_bytes = Some(600);
+    while append(&mut log, &[1; 10]).is_ok() {
+        appended += 1;
+    }
+    log.append_spare(b"word").unwrap();
+    while log.append_spare(b"word").is_ok() {}
+    disk.0.lock().unwrap().free_bytes = None;
+    append(&mut log, b"more").unwrap();
+    drop(log);
+    let payloads = open(&disk).unwrap().1;
+    assert!(payloads[appended..].len() >= 2);
+    assert_eq!(payloads[appended], b"word");
+    assert_eq!(payloads.last().unwrap(), b"more");
+}
+
+/// Reading fails as a whole, and changes nothing.
+#[test]
+fn an_error_of_the_disk_while_reading_is_reported() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, b"one").unwrap();
+    drop(log);
+    disk.0.lock().unwrap().fail_next_read = true;
+    assert!(matches!(open(&disk), Err(Error::Io { .. })));
+    assert_eq!(open(&disk).unwrap().1, [b"one"]);
+}
+
+/// No new file is no reason to give up the log.
+#[test]
+fn a_segment_that_cannot_be_made_is_tried_again() {
+    let disk = Disk::default();
+    let (mut log, _, _) = open(&disk).unwrap();
+    append(&mut log, &[1; 100]).unwrap();
+    disk.0.lock().unwrap().fail_next_create = Some(std::io::ErrorKind::PermissionDenied);
+    assert!(matches!(append(&mut log, &[2; 1000]), Err(Error::Io { .. })));
+    append(&mut log, &[2; 1000]).unwrap();
+    drop(log);
+    assert_eq!(open(&disk).unwrap().1, [vec![1; 100], vec![2; 1000]]);
+}
+
 /// Looking for a promise must not take a checksum at every byte.
 #[test]
 fn a_torn_record_full_of_bait_is_cut_at_once() {
@@ -275,7 +255,8 @@ fn a_torn_record_full_of_bait_is_cut_at_once() {
     log.sync().unwrap();
     append(&mut log, &[0x10, 0, 0x10, 0].repeat(1 << 20)).unwrap();
     drop(log);
-    disk.0.lock().unwrap().files.values_mut().last().unwrap().current[200] ^= 1;
+    let torn = segments(&disk).pop().unwrap();
+    disk.0.lock().unwrap().files.get_mut(&torn).unwrap().current[200] ^= 1;
     assert_eq!(open(&disk).unwrap().1, [b"kept"]);
 }
 

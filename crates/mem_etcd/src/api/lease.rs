@@ -11,7 +11,7 @@ use futures_util::{Stream, StreamExt};
 use grpc::{Requests, Status};
 use mvcc::Command;
 
-use super::Api;
+use super::{Api, status};
 
 impl Api {
     pub(super) async fn lease_grant(
@@ -37,13 +37,16 @@ impl Api {
         self: Arc<Self>,
         requests: Requests<LeaseKeepAliveRequest>,
     ) -> impl Stream<Item = Result<LeaseKeepAliveResponse, Status>> {
-        requests.map(move |request| {
-            let id = request?.id;
-            // The header comes before the renewal: whoever sees it knows that
-            // the lease lived at that revision.
-            let header = self.header_now();
-            let ttl = self.pipeline.lease_renew(id).unwrap_or(0);
-            Ok(LeaseKeepAliveResponse { header, id, ttl })
+        requests.then(move |request| {
+            let api = self.clone();
+            async move {
+                let id = request?.id;
+                // The header comes before the renewal: whoever sees it knows that
+                // the lease lived at that revision.
+                let header = api.header_now();
+                let renewed = api.pipeline.lease_renew(id).await.map_err(status::from_pipeline)?;
+                Ok(LeaseKeepAliveResponse { header, id, ttl: renewed.unwrap_or(0) })
+            }
         })
     }
 

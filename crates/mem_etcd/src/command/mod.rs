@@ -1,0 +1,51 @@
+//! What mem_etcd does besides serving: one file a subcommand.
+//!
+//! Without a subcommand the flags are etcd's, so these are not mixed with
+//! [`crate::config::Config`]: the first word decides which of the two it is.
+
+mod check;
+mod repair;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::config;
+
+/// A subcommand and its flags.
+#[derive(Parser, Debug)]
+#[command(name = "mem_etcd", args_override_self = true, disable_help_subcommand = true)]
+enum Command {
+    Check(check::Check),
+    Repair(repair::Repair),
+}
+
+/// Whether these arguments, the program's name in front, name a subcommand.
+pub fn is_named(args: &[String]) -> bool {
+    args.get(1).is_some_and(|first| !first.starts_with('-'))
+}
+
+/// Carries out the subcommand that `args` name. What goes wrong is one line.
+pub fn run(args: Vec<String>) -> ExitCode {
+    let command = match config::parse::<Command>(args) {
+        Ok(command) => command,
+        Err(exit) => return exit.report(),
+    };
+    match command.run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("mem_etcd: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+impl Command {
+    fn run(self) -> Result<ExitCode> {
+        match self {
+            Command::Check(check) => check.run(),
+            Command::Repair(repair) => repair.run(),
+        }
+    }
+}

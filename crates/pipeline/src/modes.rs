@@ -1,0 +1,141 @@
+//! What each key's writes survive: one mode for all, and others below prefixes.
+
+use mvcc::{Effect, Span};
+
+use crate::WalMode;
+
+/// The mode of every key; of several prefixes that match, the longest counts.
+#[derive(Clone, Debug)]
+pub struct Modes {
+    default: WalMode,
+    /// The longest in front.
+    prefixes: Vec<(Vec<u8>, WalMode)>,
+}
+
+/// Why prefixes and their modes make no sense together. One line.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ModesError {
+    /// There is no log for any key.
+    #[error("wal mode none has no log, so there are no modes by prefix")]
+    NoLog,
+    /// A prefix has no bytes.
+    #[error("an empty prefix is every key: set the mode of all instead")]
+    EmptyPrefix,
+    /// A prefix is there twice.
+    #[error("the prefix {0} is given twice")]
+    Duplicate(String),
+}
+
+impl Modes {
+    /// `default` for every key but those below the `prefixes`.
+    pub fn new(default: WalMode, prefixes: &[(Vec<u8>, WalMode)]) -> Result<Self, ModesError> {
+        let mut prefixes = prefixes.to_vec();
+        prefixes.sort_unstable_by(|a, b| b.0.len().cmp(&a.0.len()).then(a.0.cmp(&b.0)));
+        if let Some(pair) = prefixes.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(ModesError::Duplicate(pair[0].0.escape_ascii().to_string()));
+        }
+        match prefixes.last() {
+            Some(_) if default == WalMode::None => Err(ModesError::NoLog),
+            Some((shortest, _)) if shortest.is_empty() => Err(ModesError::EmptyPrefix),
+            _ => Ok(Modes { default, prefixes }),
+        }
+    }
+
+    /// The mode of a key.
+    pub fn of(&self, key: &[u8]) -> WalMode {
+        let matching = self.prefixes.iter().find(|(prefix, _)| key.starts_with(prefix));
+        matching.map_or(self.default, |(_, mode)| *mode)
+    }
+
+    /// The mode of an effect: that of its key, if it has one.
+    pub(crate) fn of_effect(&self, effect: &Effect) -> WalMode {
+        match effect {
+            Effect::Write(record) | Effect::Base(record) if !self.prefixes.is_empty() => {
+                self.of(record.key().as_bytes())
+            }
+            _ => self.default,
+        }
+    }
+
+    /// Whether any key has this mode.
+    pub(crate) fn any(&self, mode: WalMode) -> bool {
+        self.default == mode || self.prefixes.iter().any(|(_, found)| *found == mode)
+    }
+
+    /// The keys whose writes are not logged: spans that do not overlap, as a first
+    /// key and an end in etcd's convention.
+    pub(crate) fn unlogged(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut bounds: Vec<Vec<u8>> = Vec::new();
+        for (prefix, _) in &self.prefixes {
+            bounds.push(prefix.clone());
+            bounds.extend(end_of(prefix));
+        }
+        bounds.sort_unstable();
+        bounds.dedup();
+        // No prefix begins or ends between two bounds, so one key speaks for all.
+        let ends = bounds.iter().skip(1).cloned().chain([vec![0]]);
+        let spans = bounds.iter().cloned().zip(ends);
+        spans.filter(|(first, _)| self.of(first) == WalMode::None).collect()
+    }
+}
+
+/// Whether `span`, as [`Modes::unlogged`] has it, concerns a key of the store.
+pub(crate) fn concerns(store: &mvcc::Store, (first, end): &(Vec<u8>, Vec<u8>)) -> bool {
+    store.knows(&Span::new(first, end))
+}
+
+/// The first key behind all that begin with `prefix`, if there is one.
+fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Some(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn modes(prefixes: &[(&str, WalMode)]) -> Result<Modes, ModesError> {
+        let prefixes: Vec<_> =
+            prefixes.iter().map(|(prefix, mode)| (prefix.as_bytes().to_vec(), *mode)).collect();
+        Modes::new(WalMode::Buffered, &prefixes)
+    }
+
+    #[test]
+    fn the_longest_prefix_counts() {
+        let modes = modes(&[
+            ("/registry/leases/", WalMode::None),
+            ("/registry/", WalMode::Fsync),
+            ("/registry/leases/kube-system/", WalMode::Buffered),
+        ])
+        .unwrap();
+        assert_eq!(modes.of(b"/registry/leases/a"), WalMode::None);
+        assert_eq!(modes.of(b"/registry/leases/kube-system/b"), WalMode::Buffered);
+        assert_eq!(modes.of(b"/registry/pods/"), WalMode::Fsync);
+        assert_eq!(modes.of(b"other"), WalMode::Buffered);
+        let expected = [
+            ("/registry/leases/", "/registry/leases/kube-system/"),
+            ("/registry/leases/kube-system0", "/registry/leases0"),
+        ];
+        let expected = expected.map(|(a, b)| (a.as_bytes().to_vec(), b.as_bytes().to_vec()));
+        assert_eq!(modes.unlogged(), expected);
+    }
+
+    #[test]
+    fn a_prefix_may_reach_to_the_end_of_all_keys() {
+        let prefixes = [(vec![0xff, 0xff], WalMode::None)];
+        let modes = Modes::new(WalMode::Fsync, &prefixes).unwrap();
+        assert_eq!(modes.unlogged(), [(vec![0xff, 0xff], vec![0])]);
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let twice = modes(&[("a", WalMode::None), ("b", WalMode::None), ("a", WalMode::Fsync)]);
+        assert_eq!(twice.unwrap_err(), ModesError::Duplicate("a".into()));
+        assert_eq!(modes(&[("", WalMode::None)]).unwrap_err(), ModesError::EmptyPrefix);
+        let no_log = Modes::new(WalMode::None, &[(b"a".to_vec(), WalMode::Fsync)]);
+        assert_eq!(no_log.unwrap_err(), ModesError::NoLog);
+        assert!(Modes::new(WalMode::None, &[]).is_ok());
+    }
+}

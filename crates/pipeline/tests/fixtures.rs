@@ -1,0 +1,213 @@
+//! Data directories as earlier versions wrote them, kept for ever: each must open
+//! and hold exactly what it held.
+//!
+//! A fixture is a directory `tests/fixtures/v1/NAME` with the data directory in
+//! `data` and what it holds in `holds.txt`. New ones are added when the files
+//! change, and old ones are never written again:
+//!
+//! ```sh
+//! NEW_FIXTURE=NAME=SCRIPT cargo test -p pipeline --test fixtures write -- --ignored
+//! ```
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use etcdpb::rpc::request_op::Request;
+use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use futures_executor::block_on;
+use mvcc::{Command, Reply};
+use pipeline::{Options, Pipeline, WalMode};
+use wal::Identity;
+
+const IDENTITY: Identity = Identity { cluster_id: 0xc1, member_id: 0x3e };
+
+fn fixtures() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
+}
+
+#[test]
+fn every_fixture_holds_what_it_held() {
+    let mut names: Vec<_> = fs::read_dir(fixtures()).unwrap().map(|e| e.unwrap().path()).collect();
+    names.sort();
+    assert!(names.len() >= 2, "{names:?}");
+    for fixture in names {
+        let copy = tempfile::tempdir().unwrap();
+        copy_all(&fixture.join("data"), copy.path());
+        let expected = fs::read_to_string(fixture.join("holds.txt")).unwrap();
+        // Once as it was written, and once as today's version leaves it.
+        for round in ["first", "second"] {
+            let pipeline = open(copy.path());
+            let found = holds(&pipeline);
+            assert_eq!(found, expected, "{}, {round} start", fixture.display());
+        }
+    }
+}
+
+fn options(data_dir: &Path) -> Options {
+    Options { data_dir: data_dir.to_owned(), snapshot_log_bytes: 4000, ..Options::default() }
+}
+
+fn open(data_dir: &Path) -> Pipeline {
+    Pipeline::open(&options(data_dir), Identity { cluster_id: 1, member_id: 1 }).unwrap()
+}
+
+/// Everything that a client can find out, as text.
+fn holds(pipeline: &Pipeline) -> String {
+    let mut text = String::new();
+    let status = pipeline.status();
+    let (revision, compacted) = (status.revision, status.compacted);
+    let identity = pipeline.identity();
+    writeln!(text, "cluster {:x} member {:x}", identity.cluster_id, identity.member_id).unwrap();
+    writeln!(text, "revision {revision} compacted {compacted}").unwrap();
+    let mut leases = pipeline.leases();
+    leases.sort_unstable();
+    for id in leases {
+        let (_, ttl, keys) = pipeline.lease_time_to_live(id).unwrap();
+        writeln!(text, "lease {id} ttl {ttl} keys {keys:?}").unwrap();
+    }
+    // A crash leaves a wide gap, with nothing in it.
+    let first = compacted.max(1).max(revision - 1000);
+    for at in first..=revision {
+        writeln!(text, "at {at}").unwrap();
+        let all = RangeRequest {
+            key: vec![0].into(),
+            range_end: vec![0].into(),
+            revision: at,
+            ..Default::default()
+        };
+        for kv in pipeline.range(&all).unwrap().finish().kvs {
+            let (key, value) = (kv.key().escape_ascii(), kv.value().escape_ascii());
+            let (create, modified) = (kv.create_revision(), kv.mod_revision());
+            let (version, lease) = (kv.version(), kv.lease());
+            writeln!(text, "  {key}={value} {create} {modified} {version} {lease}").unwrap();
+        }
+    }
+    text
+}
+
+#[test]
+#[ignore = "writes a new fixture"]
+fn write() {
+    let wanted = std::env::var("NEW_FIXTURE").expect("NEW_FIXTURE=NAME=SCRIPT");
+    let (name, script) = wanted.split_once('=').expect("NAME=SCRIPT");
+    let fixture = fixtures().join(name);
+    assert!(!fixture.exists(), "{name} exists; fixtures are never written again");
+    let work = tempfile::tempdir().unwrap();
+    let wal_mode_prefixes = match script {
+        "modes" => vec![(b"n/".to_vec(), WalMode::None), (b"f/".to_vec(), WalMode::Fsync)],
+        _ => Vec::new(),
+    };
+    let options = Options { wal_mode_prefixes, ..options(work.path()) };
+    let pipeline = Pipeline::open(&options, IDENTITY).unwrap();
+    let run = Script(&pipeline);
+    match script {
+        "log" => run.log(),
+        "snapshot" => run.snapshot(&work.path().join("snap")),
+        "leases" => run.leases(),
+        "modes" => run.modes(),
+        other => panic!("no script {other}"),
+    }
+    // As a crash leaves it; all others end in good order.
+    if script != "modes" {
+        pipeline.shutdown();
+    }
+    copy_all(work.path(), &fixture.join("data"));
+    let copy = tempfile::tempdir().unwrap();
+    copy_all(&fixture.join("data"), copy.path());
+    fs::write(fixture.join("holds.txt"), holds(&open(copy.path()))).unwrap();
+}
+
+/// What happens in the life of a fixture.
+struct Script<'a>(&'a Pipeline);
+
+impl Script<'_> {
+    fn run(&self, command: Command) -> Reply {
+        let reply = self.0.submit(command, 0).unwrap();
+        self.0.progress();
+        block_on(reply).unwrap().unwrap()
+    }
+
+    fn put(&self, key: &str, value: &[u8], lease: i64) {
+        self.run(Command::Put(put(key, value, lease)));
+    }
+
+    /// Every kind of effect, a compaction that leaves history, odd bytes.
+    fn log(&self) {
+        self.run(Command::LeaseGrant { id: 7, ttl_seconds: 1000 });
+        self.run(Command::LeaseGrant { id: -8, ttl_seconds: 50 });
+        self.put("a", b"1", 0);
+        self.put("a", b"2", 7);
+        self.put("b\0\u{ff}", &[0, 1, 255, b'\n'], 7);
+        self.put("c", b"", -8);
+        self.put("d", b"gone", 0);
+        let delete = DeleteRangeRequest { key: b"d".to_vec().into(), ..Default::default() };
+        self.run(Command::DeleteRange(delete));
+        let op = |key, value| {
+            let request = Some(Request::RequestPut(put(key, value, 0)));
+            RequestOp { request }
+        };
+        let success = vec![op("e", b"left"), op("f", b"right")];
+        self.run(Command::Txn(TxnRequest { success, ..Default::default() }));
+        self.run(Command::LeaseRevoke { id: -8 });
+        self.run(Command::Compact { revision: 4 });
+        self.put("a", b"3", 7);
+        self.put("d", b"again", 0);
+    }
+
+    /// Leases with some of their time gone, renewed and not.
+    fn leases(&self) {
+        for id in 1..=3 {
+            self.run(Command::LeaseGrant { id, ttl_seconds: 100 * id });
+            self.put(&format!("key{id}"), b"leased", id);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(1200));
+        block_on(self.0.lease_renew(2)).unwrap().unwrap();
+        self.run(Command::LeaseRevoke { id: 3 });
+    }
+
+    /// Keys that are not logged, also together with others that are.
+    fn modes(&self) {
+        self.run(Command::LeaseGrant { id: 5, ttl_seconds: 500 });
+        self.put("n/alone", b"gone", 5);
+        self.put("f/synced", b"stays", 5);
+        let op = |key, value| {
+            let request = Some(Request::RequestPut(put(key, value, 0)));
+            RequestOp { request }
+        };
+        let success = vec![op("n/together", b"gone"), op("b/together", b"stays")];
+        self.run(Command::Txn(TxnRequest { success, ..Default::default() }));
+        self.put("n/alone", b"gone again", 5);
+    }
+
+    /// As the log, then a snapshot, and more behind it.
+    fn snapshot(&self, snapshots: &Path) {
+        self.log();
+        while fs::read_dir(snapshots).map_or(0, |entries| entries.count()) == 0 {
+            self.put("large", &[b'x'; 5000], 0);
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        while fs::read_dir(snapshots).unwrap().any(|entry| {
+            entry.unwrap().path().extension().is_some_and(|found| found == "unfinished")
+        }) {}
+        self.put("a", b"4", 0);
+        self.put("z", b"last", 7);
+    }
+}
+
+fn put(key: &str, value: &[u8], lease: i64) -> PutRequest {
+    let (key, value) = (key.as_bytes().to_vec().into(), value.to_vec().into());
+    PutRequest { key, value, lease, ..Default::default() }
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_all(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}

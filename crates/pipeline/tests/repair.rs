@@ -1,0 +1,245 @@
+//! Directories with damage of every kind: refused or as good as before, and after a
+//! repair the store starts, behind all that it ever showed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+use etcdpb::rpc::{PutRequest, RangeRequest};
+use futures_executor::block_on;
+use mvcc::Command;
+use pipeline::{OpenError, Options, Pipeline, Repair, WalMode};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+use wal::{Error, Identity};
+
+const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
+const BOOT: &[u8] = b"boot";
+
+fn open(dir: &Path) -> Result<Pipeline, OpenError> {
+    let options = Options {
+        data_dir: dir.to_owned(),
+        wal_mode: WalMode::Fsync,
+        // Also the size of segments, as far as that goes.
+        snapshot_log_bytes: 3 << 20,
+        boot_id: BOOT.to_vec(),
+        ..Options::default()
+    };
+    Pipeline::open(&options, IDENTITY)
+}
+
+fn put(pipeline: &Pipeline, key: &str, value: Vec<u8>) {
+    let key = key.as_bytes().to_vec().into();
+    let put = PutRequest { key, value: value.into(), ..Default::default() };
+    let reply = pipeline.submit(Command::Put(put), 0).unwrap();
+    pipeline.progress();
+    block_on(reply).unwrap().unwrap();
+}
+
+/// Keys and the numbers that their values begin with.
+fn content(pipeline: &Pipeline) -> BTreeMap<String, u32> {
+    let (key, range_end) = (vec![0].into(), vec![0].into());
+    let all = RangeRequest { key, range_end, ..Default::default() };
+    let number = |value: &[u8]| u32::from_le_bytes(value[..4].try_into().unwrap());
+    let kvs = pipeline.range(&all).unwrap().finish().kvs;
+    kvs.iter()
+        .map(|kv| (String::from_utf8(kv.key().to_vec()).unwrap(), number(kv.value())))
+        .collect()
+}
+
+/// A directory with a snapshot and several segments; what it holds, and its revision.
+fn directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
+    let dir = tempfile::tempdir().unwrap();
+    let pipeline = open(dir.path()).unwrap();
+    let snapshots = dir.path().join("snap");
+    let is_there = || {
+        let mut entries = fs::read_dir(&snapshots).into_iter().flatten();
+        entries.any(|entry| entry.is_ok_and(|entry| ends_with(&entry.path(), "snap")))
+    };
+    let mut number = 0u32;
+    let write = |number: &mut u32| {
+        *number += 1;
+        let value = number.to_le_bytes().into_iter().cycle().take(40_000).collect();
+        put(&pipeline, &format!("key{}", *number % 23), value);
+    };
+    while !is_there() {
+        write(&mut number);
+    }
+    for _ in 0..60 {
+        write(&mut number);
+    }
+    let (held, revision) = (content(&pipeline), pipeline.revision());
+    pipeline.shutdown();
+    (dir, held, revision)
+}
+
+fn is_damage<T>(result: Result<T, OpenError>) -> bool {
+    matches!(result, Err(OpenError::Wal(Error::Corrupt { .. })))
+}
+
+fn ends_with(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found == extension)
+}
+
+fn copy_all(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy_all(&entry.path(), &target),
+            false => drop(fs::copy(entry.path(), target).unwrap()),
+        }
+    }
+}
+
+/// Segments, `HEAD` and snapshots.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let list = |name| fs::read_dir(dir.join(name)).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> = list("wal").chain(list("snap")).collect();
+    files.sort();
+    files
+}
+
+#[derive(Clone, Debug)]
+enum Damage {
+    Remove,
+    Truncate(prop::sample::Index),
+    Flip(prop::sample::Index, u8),
+    Zero(prop::sample::Index, usize),
+    Duplicate(prop::sample::Index, prop::sample::Index, usize),
+}
+
+fn damage() -> impl Strategy<Value = Damage> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        1 => Just(Damage::Remove),
+        1 => at().prop_map(Damage::Truncate),
+        4 => (at(), 0u8..8).prop_map(|(at, bit)| Damage::Flip(at, bit)),
+        2 => (at(), 1usize..10_000).prop_map(|(at, len)| Damage::Zero(at, len)),
+        2 => (at(), at(), 1usize..100_000).prop_map(|(a, b, len)| Damage::Duplicate(a, b, len)),
+    ]
+}
+
+fn apply(damage: &Damage, path: &Path) {
+    let mut content = fs::read(path).unwrap();
+    let total = content.len();
+    match damage {
+        Damage::Remove => return fs::remove_file(path).unwrap(),
+        Damage::Truncate(at) => content.truncate(at.index(total)),
+        Damage::Flip(at, bit) => content[at.index(total)] ^= 1 << bit,
+        Damage::Zero(at, len) => {
+            let at = at.index(total);
+            content[at..(at + len).min(total)].fill(0);
+        }
+        Damage::Duplicate(from, to, len) => {
+            let (from, to) = (from.index(total), to.index(total));
+            let len = (*len).min(total - from.max(to));
+            content.copy_within(from..from + len, to);
+        }
+    }
+    fs::write(path, content).unwrap();
+}
+
+fn cases() -> u32 {
+    std::env::var("FUZZ_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(24)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: cases(),
+        max_shrink_iters: 200,
+        failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/repair.seeds"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn damage_is_refused_and_repaired(
+        damages in prop::collection::vec((any::<prop::sample::Index>(), damage()), 1..4),
+    ) {
+        static PRISTINE: LazyLock<(tempfile::TempDir, BTreeMap<String, u32>, i64)> =
+            LazyLock::new(directory);
+        let (pristine, held, revision) = &*PRISTINE;
+        let dir = tempfile::tempdir().unwrap();
+        copy_all(pristine.path(), dir.path());
+        let files = files(dir.path());
+        for (which, damage) in &damages {
+            let path = &files[which.index(files.len())];
+            // Without HEAD the loss of the newest segment cannot be noticed.
+            let spared = path.ends_with("HEAD") && matches!(damage, Damage::Remove);
+            if !spared && path.exists() && path.metadata().unwrap().len() > 0 {
+                apply(damage, path);
+            }
+        }
+        let checked = pipeline::check(dir.path(), None, BOOT);
+        let repair = Repair::plan(dir.path(), None, BOOT);
+        match repair {
+            // Nothing that counts was hit, and a start loses nothing.
+            Ok(None) => {
+                prop_assert!(checked.is_ok());
+                let pipeline = open(dir.path()).unwrap();
+                prop_assert_eq!(&content(&pipeline), held);
+                prop_assert!(pipeline.revision() >= *revision);
+            }
+            Ok(Some(plan)) => {
+                prop_assert!(is_damage(checked));
+                drop(plan);
+                prop_assert!(is_damage(open(dir.path())));
+                // A start that is refused leaves the damage as it was.
+                let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
+                let keys = plan.keys;
+                plan.carry_out().unwrap();
+                prop_assert!(Repair::plan(dir.path(), None, BOOT).unwrap().is_none());
+                let pipeline = open(dir.path()).unwrap();
+                let left = content(&pipeline);
+                prop_assert_eq!(left.len() as i64, keys);
+                // Older, or gone, but nothing that was never written.
+                for (key, number) in &left {
+                    prop_assert!(*number <= held[key] && (held[key] - number) % 23 == 0);
+                }
+                let status = pipeline.status();
+                prop_assert!(status.revision > *revision && status.compacted == status.revision);
+                put(&pipeline, "after", vec![1, 2, 3, 4]);
+                drop(pipeline);
+                prop_assert_eq!(content(&open(dir.path()).unwrap()).len() as i64, keys + 1);
+            }
+            // Without its snapshot, or of another format by one bit.
+            Err(OpenError::Wal(Error::Gap { .. } | Error::NewerFormat { .. })) => {
+                prop_assert!(open(dir.path()).is_err());
+            }
+            Err(other) => prop_assert!(false, "{other}"),
+        }
+    }
+}
+
+/// What is removed is kept, byte by byte.
+#[test]
+fn the_damaged_files_are_kept() {
+    let (dir, _, _) = directory();
+    assert!(Repair::plan(dir.path(), None, BOOT).unwrap().is_none());
+    let segment = files(dir.path()).into_iter().rfind(|path| ends_with(path, "wal")).unwrap();
+    apply(&Damage::Remove, &segment);
+    let before: BTreeSet<_> =
+        files(dir.path()).iter().map(|path| fs::read(path).unwrap()).collect();
+    let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
+    assert!(plan.damage[0].contains("is missing, and HEAD says"), "{:?}", plan.damage);
+    let kept = plan.carry_out().unwrap();
+    assert_eq!(kept, [dir.path().join("wal.damaged")]);
+    let list = |name| fs::read_dir(dir.path().join(name)).unwrap().map(|e| e.unwrap().path());
+    let after: BTreeSet<_> =
+        list("wal.damaged").chain(list("snap")).map(|path| fs::read(path).unwrap()).collect();
+    assert!(before.is_subset(&after));
+}
+
+/// A directory that lost its log goes on from its snapshot.
+#[test]
+fn a_lost_log_is_repaired_from_the_snapshot() {
+    let (dir, held, revision) = directory();
+    fs::remove_dir_all(dir.path().join("wal")).unwrap();
+    let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
+    plan.carry_out().unwrap();
+    let pipeline = open(dir.path()).unwrap();
+    assert_eq!(content(&pipeline).len(), held.len());
+    assert!(pipeline.revision() > revision);
+}

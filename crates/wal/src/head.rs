@@ -1,0 +1,55 @@
+//! The file `HEAD`: which segment is the newest.
+//!
+//! A log whose newest segment is gone looks like a shorter one. So before a segment
+//! gets its first record, `HEAD` names it; a log that does not reach as far is
+//! refused. Before a segment is removed that `HEAD` names, it names another or none.
+
+use std::io;
+
+use crc32c::crc32c;
+
+use crate::Error;
+use crate::medium::Medium;
+
+const NAME: &str = "HEAD";
+
+/// The first record of the segment that `HEAD` names; 0 if it names none, as in
+/// logs that were written before it was invented.
+pub(crate) fn read(medium: &dyn Medium) -> Result<u64, Error> {
+    let path = medium.path().join(NAME);
+    let content = match medium.open(NAME).and_then(|file| file.read()) {
+        Ok(content) => content,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        Err(error) => return Err(Error::io("read", path)(error)),
+    };
+    let first = std::str::from_utf8(&content).ok().and_then(|text| text.get(..20)?.parse().ok());
+    match first.filter(|first| text(*first).as_bytes() == content) {
+        Some(first) => Ok(first),
+        None => {
+            let reason = "it is not what was written".into();
+            Err(Error::Corrupt { file: path, offset: 0, reason })
+        }
+    }
+}
+
+/// Names the segment that begins with record `first`, or with 0 none.
+pub(crate) fn write(medium: &dyn Medium, first: u64) -> io::Result<()> {
+    medium.replace(NAME, text(first).as_bytes())
+}
+
+fn text(first: u64) -> String {
+    let digits = format!("{first:020}");
+    let checksum = crc32c(digits.as_bytes());
+    format!("{digits} {checksum:08x}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The bytes never change: directories in the field hold them.
+    #[test]
+    fn format_is_fixed() {
+        assert_eq!(text(4711), "00000000000000004711 a2c04146\n");
+    }
+}
