@@ -7,7 +7,7 @@ use etcdpb::rpc::{
 use etcdpb::{Key, KeyValue, Record};
 
 use crate::effect::{Effect, Effects};
-use crate::{Error, Span, Store, txn};
+use crate::{Alarm, Error, Span, Store, txn};
 
 /// A change that somebody asks for. The request inside is well-formed: keys
 /// are not empty, flags do not contradict each other.
@@ -41,6 +41,13 @@ pub enum Command {
         /// Its identity.
         id: i64,
     },
+    /// Raise or clear an alarm.
+    Alarm {
+        /// Which one.
+        alarm: Alarm,
+        /// Whether it is to be raised.
+        raised: bool,
+    },
 }
 
 /// The answer to a [`Command`]. Headers carry the revision and nothing else.
@@ -58,12 +65,21 @@ pub enum Reply {
         /// The store's revision.
         revision: i64,
     },
+    /// To [`Command::Alarm`].
+    Alarm {
+        /// Whether there was anything to raise or to clear.
+        changed: bool,
+        /// The store's revision.
+        revision: i64,
+    },
 }
 
 impl Store {
-    /// Carries out `command`, or refuses it and changes nothing. What must
-    /// survive is appended to `effects`.
+    /// Carries out `command`, or refuses it and changes nothing (but for an alarm
+    /// that says that the quota is used up). What must survive is appended to
+    /// `effects`.
     pub fn apply(&mut self, command: &Command, effects: &mut Effects) -> Result<Reply, Error> {
+        self.admit(command, effects)?;
         match command {
             Command::Put(request) => {
                 check_put(self, self.revision, request)?;
@@ -93,6 +109,10 @@ impl Store {
                 Ok(self.done())
             }
             Command::LeaseRevoke { id } => self.revoke(*id, effects),
+            Command::Alarm { alarm, raised } => {
+                let changed = self.set_alarm(*alarm, *raised, effects);
+                Ok(Reply::Alarm { changed, revision: self.revision })
+            }
         }
     }
 

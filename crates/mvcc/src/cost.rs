@@ -21,9 +21,10 @@ impl Store {
                 let keys = self.leases.get(*id).into_iter().flat_map(|lease| &lease.keys);
                 EFFECT_BYTES + keys.map(|key| EFFECT_BYTES + key.as_bytes().len()).sum::<usize>()
             }
-            Command::Compact { .. } | Command::LeaseGrant { .. } | Command::LeaseRenew { .. } => {
-                EFFECT_BYTES
-            }
+            Command::Compact { .. }
+            | Command::LeaseGrant { .. }
+            | Command::LeaseRenew { .. }
+            | Command::Alarm { .. } => EFFECT_BYTES,
         }
     }
 

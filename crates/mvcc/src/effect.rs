@@ -27,11 +27,16 @@
 //! | 14 | all leases renewed | store time in milliseconds |
 //! | 15 | clock | store time in milliseconds |
 //!
-//! 3 is no longer written. Tags from 20 on are for other purposes.
+//! | 20 | alarm raised | kind, member ID |
+//! | 21 | alarm cleared | kind, member ID |
+//!
+//! 3 is no longer written.
 
 use etcdpb::{Key, Record};
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{decode_varint, encode_varint};
+
+use crate::{Alarm, AlarmKind};
 
 /// One thing that a command changed.
 #[derive(Clone, Debug)]
@@ -99,6 +104,13 @@ pub enum Effect {
         /// Whether all of the state is in the log.
         complete: bool,
     },
+    /// An alarm was raised or cleared.
+    Alarm {
+        /// Which one.
+        alarm: Alarm,
+        /// Whether it stands from here on.
+        raised: bool,
+    },
 }
 
 /// What may be missing from the log behind this point if the process that wrote
@@ -127,6 +139,9 @@ pub enum DecodeEffectError {
     /// The numbers of a write contradict each other.
     #[error("effect has impossible revisions")]
     Impossible,
+    /// An alarm of a kind that this version does not know.
+    #[error("unknown kind of alarm {0}")]
+    UnknownAlarm(i64),
 }
 
 const PUT: u8 = 1;
@@ -147,6 +162,8 @@ const CLOCK: u8 = 15;
 
 const UNLOGGED: u8 = 1;
 const BUFFERED: u8 = 2;
+const ALARM_RAISED: u8 = 20;
+const ALARM_CLEARED: u8 = 21;
 
 impl Effect {
     /// Appends the effect to `buf`.
@@ -180,6 +197,11 @@ impl Effect {
             Effect::Opened(opened) => opened.encode(buf),
             Effect::Ended { revision, complete } => {
                 put_numbers(ENDED, &[*revision, i64::from(*complete)], buf)
+            }
+            Effect::Alarm { alarm, raised } => {
+                buf.put_u8(if *raised { ALARM_RAISED } else { ALARM_CLEARED });
+                put_number(alarm.kind as i64, buf);
+                put_number(alarm.member_id as i64, buf);
             }
         }
     }
@@ -218,6 +240,8 @@ impl Effect {
             ENDED => Ok(Effect::Ended { revision: number(buf)?, complete: number(buf)? != 0 }),
             LEASE_REVOKED => Ok(Effect::LeaseRevoked { id: number(buf)? }),
             COMPACTED => Ok(Effect::Compacted { revision: number(buf)? }),
+            ALARM_RAISED => Ok(Effect::Alarm { alarm: alarm(buf)?, raised: true }),
+            ALARM_CLEARED => Ok(Effect::Alarm { alarm: alarm(buf)?, raised: false }),
             tag => Err(DecodeEffectError::UnknownTag(tag)),
         }
     }
@@ -270,6 +294,12 @@ fn pair(buf: &mut &[u8]) -> Result<Record, DecodeEffectError> {
     Ok(Record::put(key, value, create_revision, mod_revision, version, lease))
 }
 
+fn alarm(buf: &mut &[u8]) -> Result<Alarm, DecodeEffectError> {
+    let kind = number(buf)?;
+    let kind = AlarmKind::try_from(kind).map_err(|()| DecodeEffectError::UnknownAlarm(kind))?;
+    Ok(Alarm { kind, member_id: number(buf)? as u64 })
+}
+
 fn put_number(number: i64, buf: &mut Vec<u8>) {
     encode_varint(number as u64, buf);
 }
@@ -304,7 +334,8 @@ mod tests {
         let put = Record::put(Key::new(b"k"), b"vv", 2, 300, 5, -1);
         let opened = Opened { unlogged: true, buffered_on: Some(b"id".to_vec()) };
         let strict = Opened::default();
-        let cases: [(Effect, &[u8]); 16] = [
+        let alarm = Alarm { kind: AlarmKind::Corrupt, member_id: 300 };
+        let cases: [(Effect, &[u8]); 18] = [
             (
                 Effect::Write(put.clone()),
                 b"\x01\xac\x02\x02\x05\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01k\x02vv",
@@ -330,6 +361,8 @@ mod tests {
             (Effect::Forgotten { key: b"k".to_vec(), range_end: b"l".to_vec() }, b"\x0b\x01k\x01l"),
             (Effect::LeaseRevoked { id: 7 }, b"\x04\x07"),
             (Effect::Compacted { revision: 300 }, b"\x05\xac\x02"),
+            (Effect::Alarm { alarm, raised: true }, b"\x14\x02\xac\x02"),
+            (Effect::Alarm { alarm, raised: false }, b"\x15\x02\xac\x02"),
         ];
         for (effect, expected) in cases {
             let mut encoded = Vec::new();

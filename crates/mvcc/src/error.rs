@@ -22,4 +22,10 @@ pub enum Error {
     /// The TTL exceeds [`crate::MAX_LEASE_TTL_SECONDS`].
     #[error("etcdserver: too large lease TTL")]
     LeaseTtlTooLarge,
+    /// The quota is used up, or was and the alarm has not been cleared.
+    #[error("etcdserver: mvcc: database space exceeded")]
+    NoSpace,
+    /// Somebody has raised the alarm that the content is corrupt.
+    #[error("etcdserver: corrupt cluster")]
+    Corrupt,
 }

@@ -22,24 +22,29 @@
 //!   the state after them.
 //!
 //! # Missing
-//! Quotas and alarms, hashes of the content, and history that outgrows memory.
+//! History that outgrows memory.
 
+mod alarm;
 mod apply;
 mod cost;
 mod effect;
 mod error;
+mod hash;
 mod history;
 mod index;
 mod lease;
+mod quota;
 mod range;
 mod snapshot;
 mod span;
 mod store;
 mod txn;
 
+pub use alarm::{Alarm, AlarmKind, Quota};
 pub use apply::{Command, Reply};
 pub use effect::{DecodeEffectError, Effect, Effects, Opened};
 pub use error::Error;
+pub use hash::HashCursor;
 pub use history::Event;
 pub use lease::{Lease, MAX_LEASE_TTL_SECONDS};
 pub use range::RangeCursor;

@@ -1,7 +1,7 @@
 //! The whole state as effects, in steps.
 //!
 //! A snapshot repeats what is needed to answer every read and every watch from
-//! the compaction on: the leases, the pairs as they were just before it, and all
+//! the compaction on: the leases, the alarms, the pairs as they were just before it, and all
 //! events since. It is taken while the store goes on changing, so it describes
 //! the revision at which it began, and whoever takes it keeps the history from
 //! the compaction on from being collected.
@@ -42,6 +42,7 @@ impl SnapshotCursor {
             ttl_seconds: lease.ttl_seconds,
             at_ms: Some(lease.since_ms),
         }));
+        effects.extend(store.alarms().map(|alarm| Effect::Alarm { alarm, raised: true }));
         effects.push(Effect::Compacted { revision: compacted });
         let stage = Stage::Base { after: None };
         SnapshotCursor { stage, span: Span::new(&[], &[0]), compacted, revision }

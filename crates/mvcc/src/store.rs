@@ -3,6 +3,7 @@
 
 use etcdpb::Record;
 
+use crate::alarm::{Alarms, Quota};
 use crate::effect::Effect;
 use crate::history::{Event, History};
 use crate::index::Index;
@@ -18,6 +19,8 @@ pub struct Store {
     pub(crate) index: Index,
     pub(crate) history: History,
     pub(crate) leases: Leases,
+    pub(crate) alarms: Alarms,
+    pub(crate) quota: Quota,
     pub(crate) revision: i64,
     pub(crate) compacted: i64,
     /// Milliseconds that the store has been running in all.
@@ -59,6 +62,8 @@ impl Default for Store {
             index: Index::default(),
             history: History::default(),
             leases: Leases::default(),
+            alarms: Alarms::default(),
+            quota: Quota::default(),
             // As etcd: an empty store is at revision 1, and "never compacted"
             // is -1, so that compacting revision 0 is allowed once.
             revision: 1,
@@ -154,6 +159,9 @@ impl Store {
             Effect::Clock { ms } => self.tick(ms),
             Effect::LeaseRevoked { id } => self.leases.remove(id),
             Effect::Compacted { revision } => self.compacted = self.compacted.max(revision),
+            Effect::Alarm { alarm, raised } => {
+                self.alarms.set(alarm, raised);
+            }
             Effect::Base(record) => self.install_quietly(record),
             Effect::Revision(revision) => self.revision = self.revision.max(revision),
             Effect::Forgotten { key, range_end } => self.forget(&Span::new(&key, &range_end)),
@@ -234,6 +242,12 @@ impl Store {
             }
         }
         true
+    }
+
+    /// Whether nothing is left in memory of what cannot be read at `revision` or
+    /// later.
+    pub fn collected(&self, revision: i64) -> bool {
+        self.collector.done >= revision
     }
 
     /// Number of keys in the index, deleted ones included until collected.

@@ -1,0 +1,76 @@
+//! What quota and alarms let in.
+
+use etcdpb::rpc::{DeleteRangeRequest, PutRequest};
+use mvcc::{Alarm, AlarmKind, Command, Effects, Error, Quota, Reply, Store};
+
+const MEMBER: u64 = 7;
+
+fn put(key: &str) -> Command {
+    let (key, value) = (key.to_owned().into(), vec![0; 100].into());
+    Command::Put(PutRequest { key, value, ..Default::default() })
+}
+
+fn delete(key: &str) -> Command {
+    Command::DeleteRange(DeleteRangeRequest { key: key.to_owned().into(), ..Default::default() })
+}
+
+fn alarm(kind: AlarmKind, raised: bool) -> Command {
+    Command::Alarm { alarm: Alarm { kind, member_id: MEMBER }, raised }
+}
+
+#[test]
+fn a_quota_that_is_used_up_raises_an_alarm_that_stays() {
+    let (mut store, mut effects) = (Store::default(), Effects::new());
+    store.set_quota(Quota { bytes: 1500, member_id: MEMBER });
+    let mut written = 0;
+    let refused = loop {
+        match store.apply(&put(&format!("k{written}")), &mut effects) {
+            Ok(_) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(refused, Error::NoSpace);
+    assert!(written > 2, "{written}");
+    assert_eq!(store.revision(), 1 + written);
+    let raised = Alarm { kind: AlarmKind::NoSpace, member_id: MEMBER };
+    assert_eq!(store.alarms().collect::<Vec<_>>(), [raised]);
+
+    for n in 0..written {
+        store.apply(&delete(&format!("k{n}")), &mut effects).unwrap();
+    }
+    let revision = store.revision();
+    store.apply(&Command::Compact { revision }, &mut effects).unwrap();
+    while store.collect(i64::MAX, 100) {}
+    assert_eq!(store.apply(&put("a"), &mut effects), Err(Error::NoSpace), "until it is cleared");
+    let grant = Command::LeaseGrant { id: 1, ttl_seconds: 10 };
+    assert_eq!(store.apply(&grant, &mut effects), Err(Error::NoSpace));
+
+    let mut replayed = Store::default();
+    effects.iter().for_each(|effect| replayed.replay(effect.clone()).unwrap());
+    assert_eq!(replayed.alarms().collect::<Vec<_>>(), [raised], "a restart keeps it");
+
+    let clear = alarm(AlarmKind::NoSpace, false);
+    let cleared = |changed| Ok(Reply::Alarm { changed, revision });
+    assert_eq!(store.apply(&clear, &mut effects), cleared(true));
+    assert_eq!(store.apply(&clear, &mut effects), cleared(false));
+    store.apply(&put("a"), &mut effects).unwrap();
+}
+
+#[test]
+fn a_corrupt_store_is_not_changed() {
+    let (mut store, mut effects) = (Store::default(), Effects::new());
+    store.apply(&alarm(AlarmKind::Corrupt, true), &mut effects).unwrap();
+    effects.clear();
+    for command in [
+        put("a"),
+        delete("a"),
+        Command::Compact { revision: 1 },
+        Command::LeaseGrant { id: 1, ttl_seconds: 1 },
+        Command::LeaseRevoke { id: 1 },
+    ] {
+        assert_eq!(store.apply(&command, &mut effects), Err(Error::Corrupt), "{command:?}");
+    }
+    assert!(effects.is_empty());
+    store.apply(&alarm(AlarmKind::Corrupt, false), &mut effects).unwrap();
+    store.apply(&put("a"), &mut effects).unwrap();
+}
