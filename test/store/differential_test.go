@@ -80,6 +80,16 @@ func call(t *testing.T, a *api, request proto.Message) (proto.Message, error) {
 		return a.lease.LeaseGrant(ctx, r)
 	case *pb.LeaseRevokeRequest:
 		return a.lease.LeaseRevoke(ctx, r)
+	case *pb.HashKVRequest:
+		return a.maintenance.HashKV(ctx, r)
+	case *pb.AlarmRequest:
+		return a.maintenance.Alarm(ctx, r)
+	case *pb.DowngradeRequest:
+		return a.maintenance.Downgrade(ctx, r)
+	case *pb.MoveLeaderRequest:
+		return a.maintenance.MoveLeader(ctx, r)
+	case *pb.DefragmentRequest:
+		return a.maintenance.Defragment(ctx, r)
 	}
 	t.Fatalf("no method takes %T", request)
 	return nil, nil

@@ -77,7 +77,7 @@ func startMemEtcd(t testing.TB, flags ...string) *server {
 }
 
 // startEtcd runs the etcd that we compare with.
-func startEtcd(t testing.TB) *server {
+func startEtcd(t testing.TB, flags ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	peer := fmt.Sprintf("http://127.0.0.1:%d", freePort(t))
@@ -87,11 +87,19 @@ func startEtcd(t testing.TB) *server {
 		"--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
 		"--initial-cluster", "default=" + peer, "--log-level", "error",
 	}}
+	s.args = append(s.args, flags...)
 	s.start(binary(t, "etcd"))
 	return s
 }
 
 func (s *server) start(path string) {
+	s.t.Helper()
+	s.startUnready(path)
+	s.waitReady()
+}
+
+// startUnready does not wait until the server is ready.
+func (s *server) startUnready(path string) {
 	s.t.Helper()
 	s.log = &bytes.Buffer{}
 	s.cmd = exec.Command(path, s.args...)
@@ -102,7 +110,6 @@ func (s *server) start(path string) {
 	}
 	go func(cmd *exec.Cmd, exited chan error) { exited <- cmd.Wait() }(s.cmd, s.exited)
 	s.t.Cleanup(s.kill)
-	s.waitReady()
 }
 
 func (s *server) waitReady() {

@@ -121,6 +121,11 @@ impl Status {
         Status::new(Code::Internal, message)
     }
 
+    /// An error of no known kind.
+    pub fn unknown(message: impl Into<Cow<'static, str>>) -> Self {
+        Status::new(Code::Unknown, message)
+    }
+
     /// Not now.
     pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::Unavailable, message)

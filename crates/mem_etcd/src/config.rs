@@ -17,6 +17,8 @@ use crate::{etcd_flags, host};
 
 /// The version of etcd whose API is served.
 pub const ETCD_VERSION: &str = "3.7.3";
+/// The version of the storage that is claimed: the first of its minor version.
+pub const STORAGE_VERSION: &str = "3.7.0";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
 
 const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
@@ -100,6 +102,12 @@ pub struct Config {
 
     #[command(flatten)]
     pub tls: TlsFiles,
+
+    /// Bytes of keys, values and history (each record counts 144 bytes more) at
+    /// which the NOSPACE alarm is raised and nothing more is taken in until it is
+    /// disarmed; 0, other than in etcd, or less: no limit but memory and disk.
+    #[arg(long, env = "ETCD_QUOTA_BACKEND_BYTES", default_value_t = 0, value_name = "BYTES")]
+    pub quota_backend_bytes: i64,
 
     /// Largest request that a client may send, in bytes.
     #[arg(long, env = "ETCD_MAX_REQUEST_BYTES", default_value_t = 1_572_864, value_name = "BYTES")]
@@ -305,6 +313,11 @@ impl Config {
         Ok(())
     }
 
+    /// How much the store may hold; 0 for no limit.
+    pub fn quota_bytes(&self) -> i64 {
+        self.quota_backend_bytes.max(0)
+    }
+
     /// How often quiet watchers hear of progress: 0 is the default and less than
     /// the minimum is raised to it, as in etcd.
     pub fn progress_interval(&self) -> Duration {
@@ -355,6 +368,7 @@ impl Config {
             flush_interval: self.wal_flush_interval,
             snapshot_dir: self.snapshot_dir.clone(),
             snapshot_log_bytes: self.snapshot_log_bytes,
+            quota_bytes: self.quota_bytes(),
             ..pipeline::Options::default()
         }
     }
@@ -470,7 +484,7 @@ mod tests {
                 &["--initial-cluster=a=b"],
                 "--initial-cluster is etcd's, but there is one member only",
             ),
-            (&["--quota-backend-bytes", "1"], "no quota yet"),
+            (&["--quota-backend-bytes", "much"], "invalid value 'much'"),
             (&["--listen-client-urls", "tcp://x:1"], "must begin with http://"),
             (&["--listen-client-urls", "http://x"], "has no port"),
             (&["--listen-client-urls", "https://x:1"], "https://x:1 needs --cert-file"),

@@ -5,9 +5,6 @@
 pub fn reason(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("experimental-").unwrap_or(name);
     let reason = match name {
-        "quota-backend-bytes" => {
-            "there is no quota yet: the limit is memory and disk; leave it out"
-        }
         "auto-compaction-mode" | "auto-compaction-retention" => {
             "there is no automatic compaction yet; Kubernetes compacts by itself, so leave it out"
         }

@@ -8,6 +8,7 @@ use axum::extract::{Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
+use mvcc::AlarmKind;
 use pipeline::Pipeline;
 use serde_json::json;
 
@@ -31,10 +32,12 @@ pub fn routes(pipeline: Arc<Pipeline>, metrics: Arc<Metrics>) -> Router {
 /// Why the store cannot do all of its work, if it cannot.
 fn ailment(pipeline: &Pipeline) -> Option<String> {
     let status = pipeline.status();
-    match (status.failure, status.no_space) {
-        (Some(failure), _) => Some(failure.to_string()),
-        (None, true) => Some("ALARM NOSPACE".into()),
-        (None, false) => None,
+    let raised = |kind| status.alarms.iter().any(|alarm| alarm.kind == kind);
+    match () {
+        () if status.failure.is_some() => status.failure.map(|failure| failure.to_string()),
+        () if raised(AlarmKind::Corrupt) => Some("ALARM CORRUPT".into()),
+        () if status.no_space || raised(AlarmKind::NoSpace) => Some("ALARM NOSPACE".into()),
+        () => None,
     }
 }
 

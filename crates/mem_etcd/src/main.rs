@@ -7,6 +7,7 @@ mod etcd_flags;
 mod host;
 mod http;
 mod listen;
+mod memory;
 mod metrics;
 mod server;
 mod shutdown;

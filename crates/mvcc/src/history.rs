@@ -46,6 +46,10 @@ impl History {
         }
     }
 
+    pub(crate) fn shrink(&mut self) {
+        self.events.shrink_to_fit();
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.events.len()
     }

@@ -39,6 +39,10 @@ impl Leases {
         self.by_id.len()
     }
 
+    pub(crate) fn shrink(&mut self) {
+        self.by_id.shrink_to_fit();
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (i64, &Lease)> {
         self.by_id.iter().map(|(id, lease)| (*id, lease))
     }

@@ -35,7 +35,14 @@ impl SnapshotCursor {
     /// Begins a snapshot of the present; the effects so far are the beginning of
     /// it. What can be read from [`SnapshotCursor::floor`] on must stay.
     pub fn new(store: &Store, effects: &mut Effects) -> Self {
-        let (compacted, revision) = (store.compacted, store.revision);
+        SnapshotCursor::at(store, store.revision, effects)
+    }
+
+    /// As [`SnapshotCursor::new`], but the keys are those of `revision`, which is
+    /// not before the compaction.
+    pub fn at(store: &Store, revision: i64, effects: &mut Effects) -> Self {
+        let compacted = store.compacted;
+        debug_assert!(compacted <= revision);
         effects.push(Effect::Clock { ms: store.clock_ms });
         effects.extend(store.leases.iter().map(|(id, lease)| Effect::LeaseGranted {
             id,

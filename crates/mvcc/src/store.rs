@@ -244,6 +244,17 @@ impl Store {
         true
     }
 
+    /// Gives back what containers hold in reserve, where that moves at most
+    /// `entries` entries at once.
+    pub fn release_reserves(&mut self, entries: usize) {
+        if self.history.len() <= entries {
+            self.history.shrink();
+        }
+        if self.leases.len() <= entries {
+            self.leases.shrink();
+        }
+    }
+
     /// Whether nothing is left in memory of what cannot be read at `revision` or
     /// later.
     pub fn collected(&self, revision: i64) -> bool {

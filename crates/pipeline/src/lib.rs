@@ -39,6 +39,7 @@ mod error;
 mod inspection;
 mod journal;
 mod lessor;
+mod maintenance;
 mod modes;
 mod options;
 mod pipeline;
@@ -50,6 +51,7 @@ mod worker;
 
 pub use error::{Error, OpenError};
 pub use inspection::{Report, check};
+pub use maintenance::{Export, HistoryHash};
 pub use modes::{Modes, ModesError};
 pub use options::{Options, WalMode};
 pub use pipeline::{Pipeline, Status};

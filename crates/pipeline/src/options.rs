@@ -39,6 +39,9 @@ pub struct Options {
     pub queue_bytes: usize,
     /// Events that may wait for one client stream before it has to read history.
     pub queue_events: usize,
+    /// Bytes that the store may hold before it raises the alarm that it is full;
+    /// 0 for no limit.
+    pub quota_bytes: i64,
     /// The smallest TTL that a lease gets, in seconds, whatever was asked for.
     pub min_lease_ttl_seconds: i64,
 }
@@ -65,6 +68,7 @@ impl Default for Options {
             queue_commands: 65_536,
             queue_bytes: 256 << 20,
             queue_events: watch::QUEUE_EVENTS,
+            quota_bytes: 0,
             // etcd's: one and a half election time-outs of a second, rounded up.
             min_lease_ttl_seconds: 2,
         }

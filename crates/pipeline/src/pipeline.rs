@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crossbeam_channel::{Sender, TrySendError, bounded};
 use futures_channel::oneshot;
-use mvcc::{Command, Reply, Stats, Store};
+use mvcc::{Alarm, Command, Quota, Reply, Stats, Store};
 use parking_lot::{Mutex, RwLock};
 use wal::{DataDir, Identity, Medium};
 use watch::{Hub, Stream};
@@ -71,6 +71,8 @@ pub struct Status {
     pub watchers: usize,
     /// Commands that wait.
     pub queued_commands: usize,
+    /// Alarms that are raised.
+    pub alarms: Vec<Alarm>,
     /// Whether the disk is full.
     pub no_space: bool,
     /// Why nothing can be written any more.
@@ -101,7 +103,7 @@ impl Pipeline {
             }
         };
         let identity = dir.as_ref().map_or(fresh, DataDir::identity);
-        let (store, files) = match recovery {
+        let (mut store, files) = match recovery {
             None => (Store::default(), None),
             Some(Recovery { store, resumption, log, snapshots }) => {
                 let boot_id = &options.boot_id;
@@ -109,6 +111,7 @@ impl Pipeline {
                 (store, Some((journal, snapshots)))
             }
         };
+        store.set_quota(Quota { bytes: options.quota_bytes, member_id: identity.member_id });
         let shared = Arc::new(Shared::new(store, options));
         let (commands, queue) = bounded(options.queue_commands);
         let inline = !modes.any(WalMode::Fsync);
@@ -252,6 +255,7 @@ impl Pipeline {
             stats: store.stats(),
             watchers: self.shared.hub.watchers(),
             queued_commands: self.commands.len(),
+            alarms: store.alarms().collect(),
             no_space: self.shared.no_space.load(Ordering::Relaxed),
             failure: self.shared.failure.get().cloned(),
         }

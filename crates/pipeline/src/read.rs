@@ -77,8 +77,20 @@ impl Pin {
         Pin { shared: shared.clone(), revision, number }
     }
 
+    /// Keeps the history until then, unless it was given up before.
+    pub(crate) fn hold_until(&self, until: Instant) {
+        let mut pins = self.shared.pins.lock();
+        if let Some(held) = pins.held.get_mut(&(self.revision, self.number)) {
+            *held = Some(until);
+        }
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Whether the history may be gone.
-    fn expired(&self) -> bool {
+    pub(crate) fn expired(&self) -> bool {
         !self.shared.pins.lock().held.contains_key(&(self.revision, self.number))
     }
 }

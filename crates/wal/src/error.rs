@@ -77,6 +77,14 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A file that was to be restored is not what it should be.
+    #[error("{path} is not a snapshot that can be restored: {reason}")]
+    BadSnapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The directory holds something that is not ours.
     #[error("{path} is not a data directory of mem_etcd: {reason}; use an empty --data-dir")]
     Foreign {

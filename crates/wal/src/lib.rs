@@ -25,6 +25,7 @@
 
 mod data_dir;
 mod error;
+mod export;
 mod head;
 mod inspection;
 mod log;
@@ -36,6 +37,7 @@ mod snapshot;
 
 pub use data_dir::{DataDir, Identity};
 pub use error::Error;
+pub use export::{Exporter, Import};
 pub use inspection::{Inspection, SegmentReport, inspect};
 pub use log::{Log, MAX_PAYLOAD_BYTES, Options, Syncer, Trimmer};
 pub use medium::{LogFile, Medium, OsMedium};

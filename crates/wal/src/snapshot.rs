@@ -20,7 +20,7 @@ use crate::segment::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES};
 const EXTENSION: &str = "snap";
 const UNFINISHED: &str = "unfinished";
 /// A snapshot is read from its start, never searched, so it needs none.
-const NO_SALT: u32 = 0;
+pub(crate) const NO_SALT: u32 = 0;
 
 /// The snapshots in a directory, which may lie on another disk than the log.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ impl Snapshots {
     pub fn load(&self, mut visit: impl FnMut(&[u8]) -> Result<(), String>) -> Result<u64, Error> {
         let Some(path) = self.newest()? else { return Ok(0) };
         let file = File::open(&path).map_err(Error::io("open", &path))?;
-        let mut reader = Reader { file: BufReader::with_capacity(1 << 20, file), path, offset: 0 };
+        let mut reader = Reader::new(BufReader::with_capacity(1 << 20, file), path);
         let covered = reader.header()?;
         while let Some(chunk) = reader.chunk()? {
             visit(&chunk).map_err(|reason| reader.corrupt(reason))?;
@@ -170,15 +170,24 @@ impl SnapshotWriter {
     }
 }
 
-struct Reader {
+/// Reads one snapshot from its start.
+pub(crate) struct Reader {
     file: BufReader<File>,
     path: PathBuf,
     offset: u64,
 }
 
 impl Reader {
+    pub(crate) fn new(file: BufReader<File>, path: PathBuf) -> Self {
+        Reader { file, path, offset: 0 }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// What the snapshot covers.
-    fn header(&mut self) -> Result<u64, Error> {
+    pub(crate) fn header(&mut self) -> Result<u64, Error> {
         let mut header = [0; HEADER_BYTES];
         self.read(&mut header)?;
         match segment::decode_header(segment::SNAPSHOT, &header) {
@@ -193,7 +202,7 @@ impl Reader {
     }
 
     /// The next chunk; `None` at the end that was written.
-    fn chunk(&mut self) -> Result<Option<Vec<u8>>, Error> {
+    pub(crate) fn chunk(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let mut bytes = vec![0; RECORD_HEADER_BYTES];
         self.read(&mut bytes)?;
         let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as u64;

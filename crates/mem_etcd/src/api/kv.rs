@@ -1,6 +1,7 @@
 //! KV: reading and writing keys.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use etcdpb::rpc::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
@@ -14,6 +15,10 @@ use pipeline::RangeRead;
 use prost::Message;
 
 use super::{Api, check, status};
+
+/// How long to wait between two looks at whether garbage is gone: little at first.
+const COLLECTED_FIRST_PAUSE: Duration = Duration::from_millis(1);
+const COLLECTED_LAST_PAUSE: Duration = Duration::from_millis(100);
 
 impl Api {
     pub(super) async fn range(self: Arc<Self>, request: RangeRequest) -> Result<Encoded, Status> {
@@ -100,14 +105,20 @@ impl Api {
         Ok(response)
     }
 
+    /// The history is gone for every reader at once. "physical" asks to wait until
+    /// it is gone from memory as well, which takes longer where somebody still
+    /// reads it.
     pub(super) async fn compact(
         self: Arc<Self>,
         request: CompactionRequest,
     ) -> Result<CompactionResponse, Status> {
-        // "physical" asks to wait until the history is really gone. It is gone
-        // for every reader at once; memory follows within moments.
-        let revision = request.revision;
-        let revision = self.propose_done(Command::Compact { revision }).await?;
+        let CompactionRequest { revision: compacted, physical } = request;
+        let revision = self.propose_done(Command::Compact { revision: compacted }).await?;
+        let mut pause = COLLECTED_FIRST_PAUSE;
+        while physical && !self.pipeline.collected(compacted) {
+            tokio::time::sleep(pause).await;
+            pause = (2 * pause).min(COLLECTED_LAST_PAUSE);
+        }
         Ok(CompactionResponse { header: self.header(revision) })
     }
 
@@ -121,7 +132,8 @@ impl Api {
     }
 }
 
-async fn blocking<T: Send + 'static>(
+/// Does what takes a while on a thread that nobody else needs.
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
     tokio::task::spawn_blocking(work)

@@ -4,6 +4,7 @@
 mod auth;
 mod check;
 mod cluster;
+mod downgrade;
 mod kv;
 mod lease;
 mod maintenance;
@@ -24,6 +25,7 @@ use mvcc::{Command, Reply};
 use pipeline::Pipeline;
 use tower_service::Service as _;
 
+use self::downgrade::Downgrade;
 use crate::config::Config;
 use crate::metrics::Metrics;
 
@@ -36,6 +38,7 @@ pub struct Api {
     metrics: Arc<Metrics>,
     limits: Limits,
     member: Member,
+    downgrade: Downgrade,
     /// What is served besides gRPC.
     pages: Router,
 }
@@ -46,6 +49,7 @@ struct Limits {
     message_bytes: usize,
     txn_ops: usize,
     progress_interval: Duration,
+    quota_bytes: i64,
 }
 
 struct Member {
@@ -66,9 +70,10 @@ impl Api {
             message_bytes: config.message_bytes(),
             txn_ops: config.max_txn_ops,
             progress_interval: config.progress_interval(),
+            quota_bytes: config.quota_bytes(),
         };
         let member = Member { name: config.name.clone(), client_urls: config.advertised() };
-        Api { pipeline, metrics, limits, member, pages }
+        Api { pipeline, metrics, limits, member, downgrade: Downgrade::default(), pages }
     }
 
     fn header(&self, revision: i64) -> Option<ResponseHeader> {

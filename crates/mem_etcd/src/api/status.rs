@@ -17,6 +17,8 @@ fn code(error: &pipeline::Error) -> Code {
             mvcc::Error::KeyNotFound => Code::InvalidArgument,
             mvcc::Error::LeaseNotFound => Code::NotFound,
             mvcc::Error::LeaseExists => Code::FailedPrecondition,
+            mvcc::Error::NoSpace => Code::ResourceExhausted,
+            mvcc::Error::Corrupt => Code::DataLoss,
         },
         pipeline::Error::TooManyRequests | pipeline::Error::NoSpace => Code::ResourceExhausted,
         pipeline::Error::TooLarge => Code::InvalidArgument,
@@ -69,6 +71,31 @@ pub fn request_too_large() -> Status {
 /// Any request about users and roles.
 pub fn auth_not_enabled() -> Status {
     Status::failed_precondition("etcdserver: authentication is not enabled")
+}
+
+/// The member that is to lead is not there.
+pub fn bad_leader_transferee() -> Status {
+    Status::failed_precondition("etcdserver: bad leader transferee")
+}
+
+/// The target of a downgrade is no version.
+pub fn wrong_downgrade_version_format() -> Status {
+    Status::invalid_argument("etcdserver: wrong downgrade target version format")
+}
+
+/// The target of a downgrade is not the minor version before.
+pub fn invalid_downgrade_target_version() -> Status {
+    Status::invalid_argument("etcdserver: invalid downgrade target version")
+}
+
+/// A second downgrade.
+pub fn downgrade_in_process() -> Status {
+    Status::failed_precondition("etcdserver: cluster has a downgrade job in progress")
+}
+
+/// An action that this version of the API does not have.
+pub fn unknown_method() -> Status {
+    Status::unknown("etcdserver: unknown method")
 }
 
 /// What is not built; `what` completes the sentence.

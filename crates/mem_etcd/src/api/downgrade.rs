@@ -1,0 +1,107 @@
+//! Downgrades, as a cluster of one etcd 3.7 answers about them. There is no older
+//! format to go back to: a downgrade that is enabled is noted, shown, and changes
+//! nothing.
+
+use etcdpb::rpc::DowngradeRequest;
+use etcdpb::rpc::downgrade_request::DowngradeAction;
+use grpc::Status;
+use parking_lot::Mutex;
+
+use super::status;
+use crate::config::STORAGE_VERSION;
+
+/// One minor version back, which is all that may be asked for.
+const ALLOWED_TARGET: (u64, u64) = (3, 6);
+const ALLOWED_TARGET_VERSION: &str = "3.6.0";
+/// Major and minor, as etcd writes the version of a cluster.
+const CLUSTER_VERSION: &str = "3.7";
+
+/// The downgrade under way, if there is one.
+#[derive(Default)]
+pub struct Downgrade {
+    enabled: Mutex<bool>,
+}
+
+impl Downgrade {
+    /// The version to which a downgrade is enabled.
+    pub fn target(&self) -> Option<String> {
+        self.enabled.lock().then(|| ALLOWED_TARGET_VERSION.to_owned())
+    }
+
+    /// Does what is asked, and returns the cluster's version.
+    pub fn request(&self, request: &DowngradeRequest) -> Result<String, Status> {
+        debug_assert!(STORAGE_VERSION.starts_with(CLUSTER_VERSION));
+        let mut enabled = self.enabled.lock();
+        match DowngradeAction::try_from(request.action) {
+            Ok(DowngradeAction::Validate) => validate(&request.version, *enabled)?,
+            Ok(DowngradeAction::Enable) => {
+                validate(&request.version, *enabled)?;
+                *enabled = true;
+            }
+            // As etcd: that there is nothing to cancel is no error.
+            Ok(DowngradeAction::Cancel) => *enabled = false,
+            Err(_) => return Err(status::unknown_method()),
+        }
+        Ok(CLUSTER_VERSION.to_owned())
+    }
+}
+
+fn validate(version: &str, enabled: bool) -> Result<(), Status> {
+    let target = parse(version).ok_or_else(status::wrong_downgrade_version_format)?;
+    if target != ALLOWED_TARGET {
+        return Err(status::invalid_downgrade_target_version());
+    }
+    if enabled { Err(status::downgrade_in_process()) } else { Ok(()) }
+}
+
+/// Major and minor of `3.6` or `3.6.x`, perhaps with a suffix behind.
+fn parse(version: &str) -> Option<(u64, u64)> {
+    let numbers = version.split(['-', '+']).next()?;
+    let mut parts = numbers.split('.');
+    let major = parts.next()?.parse().ok()?;
+    let minor = parts.next()?.parse().ok()?;
+    match parts.next() {
+        Some(patch) => drop(patch.parse::<u64>().ok()?),
+        // As in Go's parser, a suffix takes a complete version before it.
+        None if numbers.len() < version.len() => return None,
+        None => {}
+    }
+    parts.next().is_none().then_some((major, minor))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(
+        downgrade: &Downgrade,
+        action: DowngradeAction,
+        version: &str,
+    ) -> Result<String, String> {
+        let request = DowngradeRequest { action: action as i32, version: version.into() };
+        downgrade.request(&request).map_err(|status| status.message().to_owned())
+    }
+
+    #[test]
+    fn answers_as_a_cluster_of_one() {
+        use DowngradeAction::{Cancel, Enable, Validate};
+        let downgrade = Downgrade::default();
+        let version = Ok("3.7".to_owned());
+        assert_eq!(ask(&downgrade, Validate, "3.6"), version);
+        assert_eq!(ask(&downgrade, Validate, "3.6.4"), version);
+        let invalid = Err("etcdserver: invalid downgrade target version".to_owned());
+        assert_eq!(ask(&downgrade, Validate, "3.5"), invalid);
+        let malformed = Err("etcdserver: wrong downgrade target version format".to_owned());
+        for text in ["", "3", "3.x", "3.6.x", "a.b", "3.6.0.1", "3.6-rc"] {
+            assert_eq!(ask(&downgrade, Enable, text), malformed, "{text}");
+        }
+        assert_eq!(downgrade.target(), None);
+        assert_eq!(ask(&downgrade, Enable, "3.6"), version);
+        assert_eq!(downgrade.target().as_deref(), Some("3.6.0"));
+        let running = Err("etcdserver: cluster has a downgrade job in progress".to_owned());
+        assert_eq!(ask(&downgrade, Enable, "3.6"), running);
+        assert_eq!(ask(&downgrade, Cancel, ""), version);
+        assert_eq!(ask(&downgrade, Cancel, ""), version);
+        assert_eq!(downgrade.target(), None);
+    }
+}
