@@ -55,11 +55,9 @@ func compactRequest(revision int64) *pb.CompactionRequest {
 // TestHashKVAsEtcd writes a random history, with compactions and restarts, and
 // wants etcd's very hash of every revision. Transactions that change several keys
 // are told apart from etcd's once they are compacted (see crates/mvcc/src/hash.rs),
-// so there are none. HASH_SEED sets the seed.
+// so there are none.
 func TestHashKVAsEtcd(t *testing.T) {
-	seed := uint64(envInt(t, "HASH_SEED", int(time.Now().UnixNano()&0xffffffff)))
-	t.Logf("HASH_SEED=%d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
+	random := seeded(t).Rand
 	server := startMemEtcd(t)
 	b := &both{t: t, etcd: startEtcd(t).dial(), ours: server.dial()}
 	b.must(&pb.HashKVRequest{})
@@ -103,9 +101,7 @@ func TestHashKVAsEtcd(t *testing.T) {
 
 // TestHashesAreEqual gives two stores the same requests, of any kind.
 func TestHashesAreEqual(t *testing.T) {
-	seed := uint64(envInt(t, "HASH_SEED", int(time.Now().UnixNano()&0xffffffff)))
-	t.Logf("HASH_SEED=%d", seed)
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0)), revision: 1}
+	g := seeded(t)
 	server := startMemEtcd(t)
 	one, two := server.dial(), startMemEtcd(t, "--wal-mode", "none").dial()
 	for range 3000 {
@@ -137,6 +133,14 @@ func TestHashesAreEqual(t *testing.T) {
 	if hash(one) == hash(two) {
 		t.Fatal("a lease more, and the hash is the same")
 	}
+}
+
+// seeded makes requests at random; SEED repeats a run.
+func seeded(t *testing.T) *generator {
+	t.Helper()
+	seed := uint64(envInt(t, "SEED", int(time.Now().UnixNano()&0xffffffff)))
+	t.Logf("SEED=%d", seed)
+	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), revision: 1}
 }
 
 // alarmCycle checks what is refused while an alarm stands, and that nothing is

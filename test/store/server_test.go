@@ -4,6 +4,7 @@ package store
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"net"
 	"net/http"
@@ -184,5 +185,13 @@ func newAPI(conn *grpc.ClientConn) *api {
 		lease:       pb.NewLeaseClient(conn),
 		maintenance: pb.NewMaintenanceClient(conn),
 		cluster:     pb.NewClusterClient(conn),
+	}
+}
+
+// fromJSON takes what a program printed apart.
+func fromJSON(t *testing.T, text string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(text), into); err != nil {
+		t.Fatalf("%v: %s", err, text)
 	}
 }

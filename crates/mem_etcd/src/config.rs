@@ -36,8 +36,10 @@ Serves etcd's v3 API under etcd's flags and environment variables (--data-dir is
 ETCD_DATA_DIR, and so on). What an acknowledged write survives is --wal-mode.";
 
 const EXAMPLES: &str = "Commands, instead of serving (mem_etcd COMMAND --help says more):
-  check   Read everything in a data directory, verify it, and say what is there
-  repair  Say what is damaged in a data directory and what can be kept, or keep it
+  check     Read everything in a data directory, verify it, and say what is there
+  repair    Say what is damaged in a data directory and what can be kept, or keep it
+  restore   Make a data directory from a snapshot that etcdctl took
+  snapshot  Look at such a snapshot (status), or restore it
 
 Examples:
   mem_etcd --data-dir /var/lib/mem_etcd

@@ -46,6 +46,7 @@ mod pipeline;
 mod read;
 mod recovery;
 mod repair;
+mod restore;
 mod snapshotter;
 mod worker;
 
@@ -57,3 +58,4 @@ pub use options::{Options, WalMode};
 pub use pipeline::{Pipeline, Status};
 pub use read::{Pages, Pin, RangeRead, Rest};
 pub use repair::Repair;
+pub use restore::{BumpTooLarge, Saved, SavedStatus};

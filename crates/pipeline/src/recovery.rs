@@ -152,6 +152,12 @@ impl Replay {
         (self.store, resumption)
     }
 
+    /// The state as it was read.
+    pub(crate) fn finish(mut self) -> Store {
+        self.restart(&Resumption::default());
+        self.store
+    }
+
     fn restart(&mut self, resumption: &Resumption) {
         if let Some(revision) = resumption.restart {
             self.repeat(Effect::Revision(revision));

@@ -96,6 +96,30 @@ impl DataDir {
         Ok(aside)
     }
 
+    /// Makes a directory that begins with what `fill` puts into the snapshot
+    /// directory that it is given. There must be nothing in `path` before. The
+    /// identity comes last: without one, whatever is there is no store.
+    pub fn create_filled(
+        path: &Path,
+        fresh: Identity,
+        fill: impl FnOnce(PathBuf) -> Result<(), Error>,
+    ) -> Result<DataDir, Error> {
+        if path.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
+            return Err(Error::NotEmpty { path: path.to_owned() });
+        }
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(path)
+            .map_err(Error::io("create data directory", path))?;
+        let lock = lock(path)?;
+        let dir = DataDir { path: path.to_owned(), identity: fresh, _lock: lock };
+        fill(dir.snap())?;
+        make_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
+        write_identity(path, fresh)?;
+        Ok(dir)
+    }
+
     /// The IDs that belong to the directory.
     pub fn identity(&self) -> Identity {
         self.identity

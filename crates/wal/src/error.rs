@@ -77,6 +77,12 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory that is to be made has something in it.
+    #[error("{path} is not empty: move it away, or use another --data-dir")]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A file that was to be restored is not what it should be.
     #[error("{path} is not a snapshot that can be restored: {reason}")]
     BadSnapshot {

@@ -5,6 +5,8 @@
 
 mod check;
 mod repair;
+mod restore;
+mod snapshot;
 
 use std::process::ExitCode;
 
@@ -19,6 +21,8 @@ use crate::config;
 enum Command {
     Check(check::Check),
     Repair(repair::Repair),
+    Restore(restore::Restore),
+    Snapshot(snapshot::Snapshot),
 }
 
 /// Whether these arguments, the program's name in front, name a subcommand.
@@ -46,6 +50,8 @@ impl Command {
         match self {
             Command::Check(check) => check.run(),
             Command::Repair(repair) => repair.run(),
+            Command::Restore(restore) => restore.run(),
+            Command::Snapshot(snapshot) => snapshot.run(),
         }
     }
 }

@@ -1,0 +1,187 @@
+//! From a snapshot that was kept elsewhere to a data directory.
+
+use std::path::Path;
+
+use mvcc::{Effect, Effects, HashCursor, SnapshotCursor, Store};
+use wal::{DataDir, Identity, Import, Snapshots};
+
+use crate::OpenError;
+use crate::journal::encode;
+use crate::recovery::Replay;
+
+/// Keys or events of one chunk.
+const STEP: usize = 1000;
+/// What the snapshot in a new directory covers: a log that does not exist, so
+/// that the log which begins behind it is known to need it.
+const COVERED: u64 = 1;
+
+/// A snapshot that was read and understood.
+pub struct Saved {
+    store: Store,
+    bytes: u64,
+}
+
+/// What is in a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SavedStatus {
+    /// The hash of keys and history, as the server's HashKV gave it.
+    pub hash: u32,
+    /// The revision of the last change.
+    pub revision: i64,
+    /// Keys that exist.
+    pub keys: i64,
+    /// Size of the file in bytes, without the hash at its end.
+    pub bytes: u64,
+}
+
+/// The revision would be larger than there are numbers.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("revision {revision} cannot be raised by {bump}: the sum is too large")]
+pub struct BumpTooLarge {
+    revision: i64,
+    bump: u64,
+}
+
+impl Saved {
+    /// Reads the snapshot in `file`, after checking its hash unless that is to be
+    /// skipped.
+    pub fn read(file: &Path, skip_hash_check: bool) -> Result<Saved, OpenError> {
+        let import = Import::open(file, skip_hash_check)?;
+        let bytes = import.bytes();
+        let mut replay = Replay::new();
+        import.read(|chunk| replay.record(chunk))?;
+        Ok(Saved { store: replay.finish(), bytes })
+    }
+
+    /// What it holds.
+    pub fn status(&self) -> SavedStatus {
+        let (store, revision) = (&self.store, self.store.revision());
+        let mut cursor = HashCursor::new(store, revision, revision).expect("the present is there");
+        while cursor.gather(store, STEP) {
+            cursor.digest();
+        }
+        let (hash, _) = cursor.finish();
+        SavedStatus { hash, revision, keys: store.stats().live_keys, bytes: self.bytes }
+    }
+
+    /// Raises the revision by `bump` and gives up all history before, so that
+    /// nobody who knew the store from after the snapshot takes it for what they
+    /// knew: their revisions are compacted. With 0 nothing is changed.
+    pub fn bump(&mut self, bump: u64) -> Result<(), BumpTooLarge> {
+        if bump == 0 {
+            return Ok(());
+        }
+        let before = self.store.revision();
+        let revision = before
+            .checked_add_unsigned(bump)
+            .filter(|revision| *revision < i64::MAX / 2)
+            .ok_or(BumpTooLarge { revision: before, bump })?;
+        for effect in [Effect::Revision(revision), Effect::Compacted { revision }] {
+            self.store.replay(effect).expect("a later revision");
+        }
+        while self.store.collect(i64::MAX, usize::MAX) {}
+        Ok(())
+    }
+
+    /// Writes the data directory of a new store, `fresh` by identity. The
+    /// directory must be empty or not exist; should this be cut off, a server
+    /// refuses what it left.
+    pub fn write(&self, data_dir: &Path, fresh: Identity) -> Result<(), OpenError> {
+        DataDir::create_filled(data_dir, fresh, |snap| {
+            let mut writer = Snapshots::open(snap)?.create(COVERED)?;
+            let (mut effects, mut payload) = (Effects::new(), Vec::new());
+            let mut cursor = SnapshotCursor::new(&self.store, &mut effects);
+            loop {
+                let more = cursor.step(&self.store, STEP, &mut effects);
+                if !effects.is_empty() {
+                    encode(&effects, &mut payload);
+                    writer.chunk(&payload)?;
+                    effects.clear();
+                }
+                if !more {
+                    return writer.finish().map(drop);
+                }
+            }
+        })?;
+        Ok(())
+    }
+
+    /// The revision of the last change.
+    pub fn revision(&self) -> i64 {
+        self.store.revision()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::{Options, Pipeline};
+
+    const FRESH: Identity = Identity { cluster_id: 1, member_id: 2 };
+
+    fn put(pipeline: &Pipeline, key: &str) {
+        let (key, value) = (key.to_owned().into(), "value".into());
+        let request = etcdpb::rpc::PutRequest { key, value, ..Default::default() };
+        let receiver = pipeline.submit(mvcc::Command::Put(request), 10).unwrap();
+        pipeline.progress();
+        futures_executor::block_on(receiver).unwrap().unwrap();
+    }
+
+    fn save(pipeline: &Pipeline, path: &Path) {
+        let (mut exporter, mut file) = wal::Exporter::new();
+        for payload in pipeline.export().unwrap() {
+            file.extend(exporter.chunk(&payload.unwrap()));
+        }
+        let (end, hash) = exporter.finish();
+        file.extend(end);
+        file.extend(hash);
+        fs::write(path, file).unwrap();
+    }
+
+    #[test]
+    fn what_is_saved_can_be_restored() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = |name| Options { data_dir: dir.path().join(name), ..Options::default() };
+        let first = Pipeline::open(&options("first"), FRESH).unwrap();
+        ["a", "b", "a"].iter().for_each(|key| put(&first, key));
+        let file = dir.path().join("file");
+        save(&first, &file);
+
+        let mut saved = Saved::read(&file, false).unwrap();
+        let status = saved.status();
+        assert_eq!((status.revision, status.keys), (4, 2));
+        assert_eq!(status.hash, first.hash(0).unwrap().hash);
+        let target = dir.path().join("second");
+        saved.write(&target, FRESH).unwrap();
+        let again = saved.write(&target, FRESH).unwrap_err();
+        assert!(again.to_string().contains("is not empty"), "{again}");
+        let second = Pipeline::open(&options("second"), FRESH).unwrap();
+        assert_eq!(second.hash(3).unwrap(), first.hash(3).unwrap());
+
+        saved.bump(1000).unwrap();
+        assert!(saved.bump(u64::MAX).is_err());
+        saved.write(&dir.path().join("third"), FRESH).unwrap();
+        let third = Pipeline::open(&options("third"), FRESH).unwrap();
+        let state = third.status();
+        assert_eq!((state.revision, state.compacted, state.stats.live_keys), (1004, 1004, 2));
+        put(&third, "c");
+        drop(third);
+        let third = Pipeline::open(&options("third"), FRESH).unwrap();
+        assert_eq!(third.revision(), 1005);
+    }
+
+    #[test]
+    fn half_a_restore_is_not_taken_for_a_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { data_dir: dir.path().join("data"), ..Options::default() };
+        let stopped = DataDir::create_filled(&options.data_dir, FRESH, |snap| {
+            Snapshots::open(snap)?.create(COVERED)?.finish()?;
+            Err(wal::Error::Poisoned)
+        });
+        assert!(stopped.is_err());
+        let error = Pipeline::open(&options, FRESH).err().expect("refused").to_string();
+        assert!(error.contains("it holds snap"), "{error}");
+    }
+}

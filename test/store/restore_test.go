@@ -1,0 +1,202 @@
+package store
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// etcdctl runs etcdctl against a server and returns what it prints.
+func (s *server) etcdctl(args ...string) (string, error) {
+	s.t.Helper()
+	cmd := exec.Command(binary(s.t, "etcdctl"), args...)
+	cmd.Env = append(os.Environ(), "ETCDCTL_ENDPOINTS=http://"+s.address)
+	output, err := cmd.CombinedOutput()
+	return string(output), err
+}
+
+// memEtcd runs a subcommand and returns what it prints.
+func memEtcd(t *testing.T, args ...string) (string, error) {
+	t.Helper()
+	output, err := exec.Command(binary(t, "mem_etcd"), args...).CombinedOutput()
+	return string(output), err
+}
+
+func mustMemEtcd(t *testing.T, args ...string) string {
+	t.Helper()
+	output, err := memEtcd(t, args...)
+	if err != nil {
+		t.Fatalf("mem_etcd %v: %v %s", args, err, output)
+	}
+	return output
+}
+
+// allKeys is all keys as they are now, without what a restore may change.
+func allKeys(t *testing.T, a *api) *pb.RangeResponse {
+	t.Helper()
+	response, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	response.Header = nil
+	return response
+}
+
+// TestSnapshotAndRestore takes a snapshot with etcdctl and restores it: nothing is
+// missing, revisions go on far behind those of before, and who watches from one of
+// before is told that it is compacted.
+func TestSnapshotAndRestore(t *testing.T) {
+	g := seeded(t)
+	server := startMemEtcd(t)
+	a := server.dial()
+	for range 2000 {
+		response, _ := call(t, a, g.request())
+		g.learn(response)
+	}
+	if _, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: 99, TTL: 5000}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := a.kv.Put(t.Context(), &pb.PutRequest{Key: []byte("leased"), Lease: 99}); err != nil {
+		t.Fatal(err)
+	}
+	revision := g.revision + 1
+	file := filepath.Join(t.TempDir(), "snapshot")
+	if output, err := server.etcdctl("snapshot", "save", file); err != nil {
+		t.Fatal(output)
+	}
+	want := allKeys(t, a)
+
+	for name, flags := range map[string][]string{"raised": nil, "kept": {"--bump-revision", "0"}} {
+		dir := filepath.Join(t.TempDir(), name)
+		mustMemEtcd(t, append([]string{"restore", file, "--data-dir", dir}, flags...)...)
+		b := startMemEtcd(t, "--data-dir", dir).dial()
+		if got := allKeys(t, b); !proto.Equal(got, want) {
+			t.Fatalf("%s: %v, not %v", name, got, want)
+		}
+		lease, err := b.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: 99, Keys: true})
+		if err != nil || lease.GrantedTTL != 5000 || len(lease.Keys) != 1 {
+			t.Fatalf("%s: %v %v", name, lease, err)
+		}
+		put, err := b.kv.Put(t.Context(), putRequest("new", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "kept" {
+			if put.Header.Revision != revision+1 {
+				t.Fatalf("the revision is %d after %d", put.Header.Revision, revision)
+			}
+			for _, at := range []int64{max(g.compacted, 1), revision} {
+				want, _ := call(t, a, &pb.HashKVRequest{Revision: at})
+				got, _ := call(t, b, &pb.HashKVRequest{Revision: at})
+				want.(*pb.HashKVResponse).Header, got.(*pb.HashKVResponse).Header = nil, nil
+				if !proto.Equal(want, got) {
+					t.Fatalf("revision %d: %v, not %v", at, got, want)
+				}
+			}
+			continue
+		}
+		if put.Header.Revision != revision+1_000_000_001 {
+			t.Fatalf("the revision is %d after %d", put.Header.Revision, revision)
+		}
+		stream, err := b.watch.Watch(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		create := &pb.WatchCreateRequest{Key: []byte("new"), StartRevision: revision + 100}
+		send(t, stream, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}})
+		for {
+			response, err := stream.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if response.Canceled {
+				if response.CompactRevision != revision+1_000_000_000 {
+					t.Fatal(response)
+				}
+				break
+			}
+		}
+	}
+}
+
+func TestRestoreRefuses(t *testing.T) {
+	server := startMemEtcd(t, "--wal-mode", "none")
+	if _, err := server.dial().kv.Put(t.Context(), putRequest("a", "b")); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	good := filepath.Join(dir, "good")
+	if output, err := server.etcdctl("snapshot", "save", good); err != nil {
+		t.Fatal(output)
+	}
+	content, err := os.ReadFile(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damaged := append([]byte{}, content...)
+	damaged[400] ^= 1 // behind the content, so that only the hash tells
+	mustWrite(t, filepath.Join(dir, "damaged"), string(damaged))
+	mustWrite(t, filepath.Join(dir, "short"), string(content[:60]))
+	mustWrite(t, filepath.Join(dir, "other"), strings.Repeat("x", 1024))
+	mustWrite(t, filepath.Join(dir, "taken", "file"), "")
+	for _, c := range []struct{ file, target, flag, expected string }{
+		{"damaged", "new", "", "its hash does not fit"},
+		{"short", "new", "", "no hash at its end"},
+		{"short", "new", "--skip-hash-check", "a chunk is damaged"},
+		{"other", "new", "--skip-hash-check", "does not begin like a snapshot"},
+		{"missing", "new", "", "No such file"},
+		{"good", "taken", "", "is not empty"},
+		{"good", "new", "--bump-revision=0 --mark-compacted", "--mark-compacted goes with"},
+		{"good", "new", "--bump-revision=-1", "invalid value"},
+	} {
+		args := []string{"snapshot", "restore", filepath.Join(dir, c.file), "--data-dir", filepath.Join(dir, c.target)}
+		output, err := memEtcd(t, append(args, strings.Fields(c.flag)...)...)
+		if err == nil || !strings.Contains(output, c.expected) || strings.Count(output, "\n") != 1 {
+			t.Errorf("%+v: %v %s", c, err, output)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "new")); err == nil {
+		t.Error("a refused restore leaves a directory behind")
+	}
+	mustMemEtcd(t, "restore", filepath.Join(dir, "damaged"), "--skip-hash-check=false", "--skip-hash-check", "--data-dir", filepath.Join(dir, "new"))
+}
+
+// TestSnapshotStatus says of a snapshot what etcdutl says of etcd's with the same
+// content; the hash is that of HashKV.
+func TestSnapshotStatus(t *testing.T) {
+	server := startMemEtcd(t, "--wal-mode", "none")
+	a := server.dial()
+	for _, key := range []string{"a", "b", "a"} {
+		if _, err := a.kv.Put(t.Context(), putRequest(key, "")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hash, err := a.maintenance.HashKV(t.Context(), &pb.HashKVRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "snapshot")
+	if output, err := server.etcdctl("snapshot", "save", file); err != nil {
+		t.Fatal(output)
+	}
+	var status struct {
+		Hash                uint32
+		Revision            int64
+		TotalKey, TotalSize int
+		Version             string
+	}
+	fromJSON(t, mustMemEtcd(t, "snapshot", "status", file, "-w", "json"), &status)
+	if status.Hash != hash.Hash || status.Revision != 4 || status.TotalKey != 2 || status.TotalSize%512 != 0 || status.Version != "3.7.0" {
+		t.Fatalf("%+v", status)
+	}
+	for _, form := range []string{"simple", "table", "fields"} {
+		if output := mustMemEtcd(t, "snapshot", "status", file, "--write-out", form); !strings.Contains(output, "3.7.0") {
+			t.Fatal(output)
+		}
+	}
+}
