@@ -172,10 +172,36 @@ pub struct TlsFiles {
     #[arg(long, env = "ETCD_TRUSTED_CA_FILE", value_name = "FILE")]
     pub trusted_ca_file: Option<PathBuf>,
 
+    /// Path to a list of revoked client certificates.
+    #[arg(long, env = "ETCD_CLIENT_CRL_FILE", value_name = "FILE")]
+    pub client_crl_file: Option<PathBuf>,
+
+    /// Lowest version of TLS.
+    #[arg(long, env = "ETCD_TLS_MIN_VERSION", value_enum, default_value_t = TlsVersion::Tls12)]
+    pub tls_min_version: TlsVersion,
+
+    /// Highest version of TLS [default: the newest]
+    #[arg(long, env = "ETCD_TLS_MAX_VERSION", value_enum)]
+    pub tls_max_version: Option<TlsVersion>,
+
+    /// Cipher suites of TLS 1.2, comma-separated, by Go's names [default: all that
+    /// are sound]
+    #[arg(long, env = "ETCD_CIPHER_SUITES", value_name = "NAMES", value_delimiter = ',')]
+    pub cipher_suites: Vec<String>,
+
     /// Require client certificates.
     #[arg(long, env = "ETCD_CLIENT_CERT_AUTH", value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value = "false", default_missing_value = "true", value_parser = BoolishValueParser::new())]
     pub client_cert_auth: bool,
+}
+
+/// Versions of TLS, as etcd names them.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    #[value(name = "TLS1.2")]
+    Tls12,
+    #[value(name = "TLS1.3")]
+    Tls13,
 }
 
 /// Names as etcd has them.
@@ -292,6 +318,15 @@ impl Config {
         }
         if tls.client_cert_auth && tls.trusted_ca_file.is_none() {
             return Err("--client-cert-auth needs --trusted-ca-file".into());
+        }
+        if tls.client_crl_file.is_some() && tls.trusted_ca_file.is_none() {
+            return Err("--client-crl-file needs --trusted-ca-file".into());
+        }
+        if tls.tls_max_version.is_some_and(|max| max < tls.tls_min_version) {
+            return Err("--tls-max-version is below --tls-min-version".into());
+        }
+        if tls.tls_min_version == TlsVersion::Tls13 && !tls.cipher_suites.is_empty() {
+            return Err("--cipher-suites cannot be chosen for TLS 1.3".into());
         }
         if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.tls()) {
             return Err(format!("{listen}: metrics are served by http only"));
@@ -492,6 +527,12 @@ mod tests {
             (&["--listen-client-urls", "https://x:1"], "https://x:1 needs --cert-file"),
             (&["--cert-file", "c"], "--cert-file and --key-file go together"),
             (&["--client-cert-auth"], "needs --trusted-ca-file"),
+            (&["--client-crl-file", "c"], "needs --trusted-ca-file"),
+            (
+                &["--tls-min-version", "TLS1.3", "--tls-max-version", "TLS1.2"],
+                "--tls-max-version is below",
+            ),
+            (&["--tls-min-version", "TLS1.3", "--cipher-suites", "x"], "cannot be chosen"),
             (&["--wal-mode", "none", "--data-dir", "d"], "takes no --data-dir"),
             (&["--wal-mode-prefix", "/a"], "is not PREFIX=MODE"),
             (&["--wal-mode-prefix", "/a=quick"], "has no mode \"quick\""),

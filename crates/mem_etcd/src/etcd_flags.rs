@@ -15,13 +15,10 @@ pub fn reason(name: &str) -> Option<&'static str> {
         }
         "config-file" => "there is no configuration file: use flags or ETCD_ variables",
         "auth-token" | "bcrypt-cost" | "auth-token-ttl" => "there are no users and roles yet",
-        "client-crl-file"
-        | "client-cert-allowed-hostname"
-        | "auto-tls"
-        | "cipher-suites"
-        | "tls-min-version"
-        | "tls-max-version"
-        | "self-signed-cert-validity" => "this TLS setting is not built yet",
+        "auto-tls" | "self-signed-cert-validity" => {
+            "certificates are not made here; use --cert-file and --key-file"
+        }
+        "client-cert-allowed-hostname" => "this TLS setting is not built yet",
         "cors" | "host-whitelist" => "there is no JSON gateway",
         "enable-pprof" => "profiles are taken from outside, with perf",
         "metrics" => "/metrics always has all there is; leave it out",

@@ -19,12 +19,12 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpSocket, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::Api;
 use crate::config::{Listen, resolve};
+use crate::tls::Acceptor;
 
 /// A client that does not finish its TLS handshake by then is dropped.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -59,7 +59,7 @@ pub fn connection_permits() -> Arc<Semaphore> {
 pub struct Listener {
     name: String,
     socket: Socket,
-    tls: Option<TlsAcceptor>,
+    tls: Option<Acceptor>,
 }
 
 enum Socket {
@@ -68,7 +68,7 @@ enum Socket {
 }
 
 /// Binds every address that `listen` stands for.
-pub async fn bind(listen: &Listen, tls: Option<&TlsAcceptor>) -> anyhow::Result<Vec<Listener>> {
+pub async fn bind(listen: &Listen, tls: Option<&Acceptor>) -> anyhow::Result<Vec<Listener>> {
     let tls = tls.filter(|_| listen.tls()).cloned();
     let name = listen.to_string();
     let sockets = match listen {
@@ -180,7 +180,7 @@ impl Listener {
     }
 }
 
-async fn secure(tls: Option<TlsAcceptor>, io: Box<dyn Io>) -> io::Result<Box<dyn Io>> {
+async fn secure(tls: Option<Acceptor>, io: Box<dyn Io>) -> io::Result<Box<dyn Io>> {
     match tls {
         None => Ok(io),
         Some(acceptor) => {

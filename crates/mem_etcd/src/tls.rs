@@ -1,38 +1,192 @@
-//! TLS of the client listeners.
+//! TLS of the client listeners. Files that change are taken up at the next
+//! handshake, as in etcd; what is open goes on as it was.
 
-use std::path::Path;
+use std::fs::{self, Metadata};
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use parking_lot::Mutex;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::server::danger::ClientCertVerifier;
+use tokio_rustls::rustls::version::{TLS12, TLS13};
+use tokio_rustls::rustls::{
+    ProtocolVersion, RootCertStore, ServerConfig, SupportedCipherSuite, SupportedProtocolVersion,
+};
+use tokio_rustls::server::TlsStream;
 
-use crate::config::TlsFiles;
+use crate::config::{TlsFiles, TlsVersion};
+
+/// Secures connections with the certificates that lie in the files now.
+#[derive(Clone)]
+pub struct Acceptor {
+    files: Arc<TlsFiles>,
+    current: Arc<Mutex<Current>>,
+}
+
+struct Current {
+    acceptor: TlsAcceptor,
+    /// Of the files when they were last read, be it in vain.
+    stamps: Vec<Option<Stamp>>,
+}
+
+/// What changes when a file is replaced or written to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+    changed: (i64, i64),
+}
 
 /// Reads the certificates, if there are any.
-pub fn acceptor(files: &TlsFiles) -> Result<Option<TlsAcceptor>> {
+pub fn acceptor(files: &TlsFiles) -> Result<Option<Acceptor>> {
     let (Some(cert), Some(key)) = (&files.cert_file, &files.key_file) else { return Ok(None) };
+    let stamps = stamps(files);
+    let acceptor = TlsAcceptor::from(Arc::new(server_config(files, cert, key)?));
+    let current = Arc::new(Mutex::new(Current { acceptor, stamps }));
+    Ok(Some(Acceptor { files: Arc::new(files.clone()), current }))
+}
+
+impl Acceptor {
+    /// Does the handshake of a server.
+    pub async fn accept<IO>(&self, io: IO) -> io::Result<TlsStream<IO>>
+    where
+        IO: AsyncRead + AsyncWrite + Unpin,
+    {
+        self.current().accept(io).await
+    }
+
+    /// Reads the files again if they have changed. What cannot be used, perhaps
+    /// because it is only half replaced, leaves everything as it is.
+    fn current(&self) -> TlsAcceptor {
+        let stamps = stamps(&self.files);
+        let mut current = self.current.lock();
+        if stamps != current.stamps {
+            current.stamps = stamps;
+            match self.read() {
+                Ok(config) => {
+                    tracing::info!("certificates have changed and are in use");
+                    current.acceptor = TlsAcceptor::from(Arc::new(config));
+                }
+                Err(error) => tracing::warn!(
+                    error = format!("{error:#}"),
+                    "certificates have changed and cannot be used; those of before stay"
+                ),
+            }
+        }
+        current.acceptor.clone()
+    }
+
+    fn read(&self) -> Result<ServerConfig> {
+        let (cert, key) = (&self.files.cert_file, &self.files.key_file);
+        let (cert, key) = cert.as_ref().zip(key.as_ref()).context("no certificate")?;
+        server_config(&self.files, cert, key)
+    }
+}
+
+/// One for each file that may be given; `None` for one that is not there.
+fn stamps(files: &TlsFiles) -> Vec<Option<Stamp>> {
+    let stamp = |file: &Metadata| Stamp {
+        device: file.dev(),
+        inode: file.ino(),
+        bytes: file.len(),
+        modified: (file.mtime(), file.mtime_nsec()),
+        changed: (file.ctime(), file.ctime_nsec()),
+    };
+    let look = |path: &Option<PathBuf>| fs::metadata(path.as_ref()?).ok().as_ref().map(stamp);
+    let TlsFiles { cert_file, key_file, trusted_ca_file, client_crl_file, .. } = files;
+    [cert_file, key_file, trusted_ca_file, client_crl_file].map(look).to_vec()
+}
+
+fn server_config(files: &TlsFiles, cert: &Path, key: &Path) -> Result<ServerConfig> {
+    let provider = Arc::new(provider(files)?);
     let chain = certificates(cert)?;
     let key = PrivateKeyDer::from_pem_file(key)
         .with_context(|| format!("read the private key in {}", key.display()))?;
-    let builder = ServerConfig::builder();
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_protocol_versions(&versions(files))
+        .context("use --cipher-suites")?;
     let builder = match &files.trusted_ca_file {
         None => builder.with_no_client_auth(),
         Some(ca) => {
-            let verifier = WebPkiClientVerifier::builder(Arc::new(roots(ca)?))
-                .build()
-                .with_context(|| format!("use the CA in {}", ca.display()))?;
-            builder.with_client_cert_verifier(verifier)
+            let crl = files.client_crl_file.as_deref();
+            builder.with_client_cert_verifier(client_verifier(ca, crl, provider)?)
         }
     };
     let mut config = builder
         .with_single_cert(chain, key)
         .with_context(|| format!("use the certificate in {}", cert.display()))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(Some(TlsAcceptor::from(Arc::new(config))))
+    Ok(config)
+}
+
+fn client_verifier(
+    ca: &Path,
+    crl: Option<&Path>,
+    provider: Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>> {
+    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider);
+    if let Some(crl) = crl {
+        // As in etcd the list only names who is out.
+        builder = builder.with_crls([revocations(crl)?]).allow_unknown_revocation_status();
+    }
+    builder.build().with_context(|| format!("use the CA in {}", ca.display()))
+}
+
+/// The list of revoked certificates, in PEM or in DER.
+fn revocations(path: &Path) -> Result<CertificateRevocationListDer<'static>> {
+    let content =
+        fs::read(path).with_context(|| format!("read the revocations in {}", path.display()))?;
+    Ok(CertificateRevocationListDer::from_pem_slice(&content).unwrap_or_else(|_| content.into()))
+}
+
+fn versions(files: &TlsFiles) -> Vec<&'static SupportedProtocolVersion> {
+    let max = files.tls_max_version.unwrap_or(TlsVersion::Tls13);
+    [(TlsVersion::Tls12, &TLS12), (TlsVersion::Tls13, &TLS13)]
+        .into_iter()
+        .filter(|(version, _)| (files.tls_min_version..=max).contains(version))
+        .map(|(_, version)| version)
+        .collect()
+}
+
+/// With the cipher suites that are wished for. As in Go, those of TLS 1.3 cannot be
+/// chosen.
+fn provider(files: &TlsFiles) -> Result<CryptoProvider> {
+    let mut provider = ring::default_provider();
+    if files.cipher_suites.is_empty() {
+        return Ok(provider);
+    }
+    let old = |suite: &SupportedCipherSuite| suite.version().version == ProtocolVersion::TLSv1_2;
+    let name = |suite: &SupportedCipherSuite| suite.suite().as_str().unwrap_or_default();
+    let known: Vec<_> = provider.cipher_suites.iter().filter(|s| old(s)).map(name).collect();
+    for wish in &files.cipher_suites {
+        let full = full_name(wish);
+        let newer = full.starts_with("TLS_AES_") || full.starts_with("TLS_CHACHA20_");
+        ensure!(
+            newer || known.contains(&full.as_str()),
+            "--cipher-suites: {wish} is not offered; there are {}",
+            known.join(", ")
+        );
+    }
+    let wished = |suite: &SupportedCipherSuite| {
+        files.cipher_suites.iter().any(|wish| full_name(wish) == name(suite))
+    };
+    provider.cipher_suites.retain(|suite| !old(suite) || wished(suite));
+    Ok(provider)
+}
+
+/// Go knows two suites by short names as well.
+fn full_name(name: &str) -> String {
+    if name.ends_with("_CHACHA20_POLY1305") { format!("{name}_SHA256") } else { name.to_owned() }
 }
 
 fn roots(path: &Path) -> Result<RootCertStore> {

@@ -1,0 +1,158 @@
+package store
+
+import (
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"math/big"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+)
+
+// startTLS runs mem_etcd with the certificates of dir.
+func startTLS(t *testing.T, dir string, flags ...string) *server {
+	t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	metrics := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	args := append([]string{
+		"--wal-mode", "none", "--listen-client-urls", "https://" + address, "--listen-metrics-urls", "http://" + metrics,
+		"--cert-file", filepath.Join(dir, "server.crt"), "--key-file", filepath.Join(dir, "server.key"),
+		"--trusted-ca-file", filepath.Join(dir, "ca.crt"),
+	}, flags...)
+	s := &server{t: t, address: metrics, args: args}
+	s.start(binary(t, "mem_etcd"))
+	s.address = address
+	return s
+}
+
+// handshake returns what the server shows to a client with this certificate.
+func handshake(address string, config *tls.Config) (tls.ConnectionState, error) {
+	conn, err := tls.Dial("tcp", address, config)
+	if err != nil {
+		return tls.ConnectionState{}, err
+	}
+	defer conn.Close()
+	return conn.ConnectionState(), nil
+}
+
+func clientTLS(t *testing.T, a *authority, dir, name string) *tls.Config {
+	t.Helper()
+	certificate, err := tls.LoadX509KeyPair(filepath.Join(dir, name+".crt"), filepath.Join(dir, name+".key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{RootCAs: a.pool, Certificates: []tls.Certificate{certificate}}
+}
+
+// TestCertificatesAreReloaded replaces certificate, key and CA of a running server.
+func TestCertificatesAreReloaded(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
+	ca.issue(t, dir, "server")
+	ca.issue(t, dir, "client")
+	config := clientTLS(t, ca, dir, "client")
+	server := startTLS(t, dir)
+	shown := func() string {
+		t.Helper()
+		state, err := handshake(server.address, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(state.PeerCertificates[0].Raw)
+	}
+	first := shown()
+
+	mustWrite(t, filepath.Join(dir, "server.crt"), "no certificate")
+	for range 5 {
+		if shown() != first {
+			t.Fatal("a certificate that cannot be read is in use")
+		}
+	}
+	const complaint = "cannot be used; those of before stay"
+	waitFor(t, "the complaint", func() bool { return strings.Contains(server.log.String(), complaint) })
+	if count := strings.Count(server.log.String(), complaint); count != 1 {
+		t.Fatalf("%d complaints", count)
+	}
+	ca.issue(t, dir, "server")
+	second := shown()
+	if second == first {
+		t.Fatal("the old certificate is still in use")
+	}
+	if err := putOver(t, server.address, credentials.NewTLS(config)); err != nil {
+		t.Fatal(err)
+	}
+
+	other := newAuthority(t, filepath.Join(dir, "ca.crt"))
+	if err := putOver(t, server.address, credentials.NewTLS(config)); err == nil {
+		t.Fatal("a client of the CA of before is let in")
+	}
+	other.issue(t, dir, "other")
+	known := clientTLS(t, ca, dir, "other")
+	if err := putOver(t, server.address, credentials.NewTLS(known)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestRevokedClients leaves out whom a list names, also when it names them later.
+func TestRevokedClients(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
+	ca.issue(t, dir, "server")
+	ca.issue(t, dir, "client")
+	crl := filepath.Join(dir, "crl")
+	revoke := func(number int64, serials ...int64) {
+		t.Helper()
+		template := &x509.RevocationList{Number: big.NewInt(number), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: time.Now().Add(time.Hour)}
+		for _, serial := range serials {
+			template.RevokedCertificateEntries = append(template.RevokedCertificateEntries,
+				x509.RevocationListEntry{SerialNumber: big.NewInt(serial), RevocationTime: time.Now().Add(-time.Minute)})
+		}
+		der, err := x509.CreateRevocationList(rand.Reader, template, ca.certificate, ca.key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		writePEM(t, crl, "X509 CRL", der)
+	}
+	revoke(1, 77)
+	config := clientTLS(t, ca, dir, "client")
+	server := startTLS(t, dir, "--client-crl-file", crl)
+	if err := putOver(t, server.address, credentials.NewTLS(config)); err != nil {
+		t.Fatal(err)
+	}
+	revoke(2, 2)
+	if err := putOver(t, server.address, credentials.NewTLS(config)); err == nil {
+		t.Fatal("a revoked client is let in")
+	}
+}
+
+func TestVersionsAndCipherSuites(t *testing.T) {
+	dir := t.TempDir()
+	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
+	ca.issue(t, dir, "server")
+	ca.issue(t, dir, "client")
+	config := clientTLS(t, ca, dir, "client")
+	const suite = "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384"
+	old := startTLS(t, dir, "--tls-max-version", "TLS1.2", "--cipher-suites", suite)
+	state, err := handshake(old.address, config)
+	if err != nil || state.Version != tls.VersionTLS12 || tls.CipherSuiteName(state.CipherSuite) != suite {
+		t.Fatalf("%x %s %v", state.Version, tls.CipherSuiteName(state.CipherSuite), err)
+	}
+	fresh := startTLS(t, dir, "--tls-min-version", "TLS1.3")
+	before := config.Clone()
+	before.MaxVersion = tls.VersionTLS12
+	if _, err := handshake(fresh.address, before); err == nil {
+		t.Fatal("TLS 1.2 is spoken below the lowest version")
+	}
+	if _, err := handshake(fresh.address, config); err != nil {
+		t.Fatal(err)
+	}
+	output, err := memEtcd(t, append(fresh.args[:len(fresh.args)-2], "--cipher-suites", "TLS_RSA_WITH_RC4_128_SHA")...)
+	if err == nil || !strings.Contains(output, "TLS_RSA_WITH_RC4_128_SHA is not offered") {
+		t.Fatalf("%v %s", err, output)
+	}
+}
