@@ -22,7 +22,8 @@ impl Api {
             client_ur_ls: self.member.client_urls.clone(),
             ..Default::default()
         };
-        Ok(MemberListResponse { header: self.header_now(), members: vec![member] })
+        // As in etcd the members are no part of the keys, so there is no revision.
+        Ok(MemberListResponse { header: self.header(0), members: vec![member] })
     }
 
     pub(super) async fn member_add(
