@@ -1,0 +1,434 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	linearClients = 8
+	linearKeys    = 4
+	// linearTimeout is for one request; after it the outcome is not known.
+	linearTimeout = 2 * time.Second
+)
+
+// TestLinearizable lets clients get, put, compare and swap, and delete the same
+// few keys while the server is killed and comes back. What they saw must be what
+// one store without concurrency could have answered; and a watch must tell every
+// change once, in order, and the same as the answers did. SEED repeats the choices
+// (not the timing), LINEARIZABLE_SECONDS makes it longer.
+func TestLinearizable(t *testing.T) {
+	seconds := envInt(t, "LINEARIZABLE_SECONDS", 3)
+	for _, mode := range []string{"fsync", "buffered"} {
+		t.Run(mode, func(t *testing.T) {
+			random := seeded(t).Rand
+			server := startMemEtcd(t, "--wal-mode", mode, "--snapshot-log-bytes", "200000")
+			run := &linearRun{t: t, server: server, started: time.Now(), finish: make(chan struct{})}
+			var group sync.WaitGroup
+			for client := range linearClients {
+				choices := rand.New(rand.NewPCG(random.Uint64(), 0))
+				group.Go(func() { run.client(client, choices) })
+			}
+			group.Go(run.follow)
+			for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end); {
+				time.Sleep(time.Duration(200+random.IntN(800)) * time.Millisecond)
+				server.kill()
+				server.restart()
+			}
+			close(run.finish)
+			group.Wait()
+			run.check()
+		})
+	}
+}
+
+// linearRun is what happened.
+type linearRun struct {
+	t       *testing.T
+	server  *server
+	started time.Time
+	finish  chan struct{}
+
+	mu         sync.Mutex
+	operations []porcupine.Operation
+	// events are those of the watch, which begins anew after each crash.
+	events []*mvccpb.Event
+}
+
+type linearKind int
+
+const (
+	linearGet linearKind = iota
+	linearPut
+	linearSwap
+	linearDelete
+)
+
+// linearInput is a request for one key.
+type linearInput struct {
+	kind  linearKind
+	key   string
+	value string
+	// expected is the revision of the pair that a swap replaces; 0 for none.
+	expected int64
+}
+
+// linearOutput is the answer.
+type linearOutput struct {
+	unknown bool
+	// done says of a swap that it took place, of a deletion that there was a key.
+	done bool
+	// value and revision are those of the pair that was read, 0 for none; of a
+	// write the revision is its own.
+	value    string
+	revision int64
+	// header is the revision of the store.
+	header int64
+}
+
+func (r *linearRun) now() int64 { return int64(time.Since(r.started)) }
+
+func (r *linearRun) finished() bool {
+	select {
+	case <-r.finish:
+		return true
+	default:
+		return false
+	}
+}
+
+// dial connects again quickly after a crash.
+func (r *linearRun) dial() *api {
+	conn, err := grpc.NewClient(r.server.address,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// While the server is away nothing is sent, so that only the outcome of what
+		// was on its way at the crash is unknown.
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond},
+		}))
+	if err != nil {
+		r.t.Error(err)
+	}
+	r.t.Cleanup(func() { conn.Close() })
+	return newAPI(conn)
+}
+
+func (r *linearRun) client(id int, random *rand.Rand) {
+	a := r.dial()
+	last := map[string]int64{}
+	for n := 0; !r.finished(); n++ {
+		input := linearInput{
+			kind:  linearKind(random.IntN(4)),
+			key:   fmt.Sprint("key-", random.IntN(linearKeys)),
+			value: fmt.Sprintf("%d of client %d", n, id),
+		}
+		input.expected = last[input.key]
+		call := r.now()
+		output, err := ask(a, input)
+		operation := porcupine.Operation{ClientId: id, Input: input, Call: call, Output: output, Return: r.now()}
+		if err != nil {
+			// It may still happen at any time, or never.
+			operation.Output, operation.Return = linearOutput{unknown: true}, math.MaxInt64
+			time.Sleep(time.Millisecond)
+			if input.kind == linearGet {
+				continue
+			}
+		} else {
+			last[input.key] = output.revision
+		}
+		r.mu.Lock()
+		r.operations = append(r.operations, operation)
+		r.mu.Unlock()
+	}
+}
+
+func ask(a *api, input linearInput) (linearOutput, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), linearTimeout)
+	defer cancel()
+	key := []byte(input.key)
+	switch input.kind {
+	case linearGet:
+		response, err := a.kv.Range(ctx, &pb.RangeRequest{Key: key})
+		if err != nil {
+			return linearOutput{}, err
+		}
+		return read(response, response.Header.Revision), nil
+	case linearPut:
+		response, err := a.kv.Put(ctx, putRequest(input.key, input.value))
+		if err != nil {
+			return linearOutput{}, err
+		}
+		return linearOutput{done: true, revision: response.Header.Revision, header: response.Header.Revision}, nil
+	case linearSwap:
+		response, err := a.kv.Txn(ctx, &pb.TxnRequest{
+			Compare: []*pb.Compare{{Key: key, Target: pb.Compare_MOD, TargetUnion: &pb.Compare_ModRevision{ModRevision: input.expected}}},
+			Success: []*pb.RequestOp{{Request: &pb.RequestOp_RequestPut{RequestPut: putRequest(input.key, input.value)}}},
+			Failure: []*pb.RequestOp{{Request: &pb.RequestOp_RequestRange{RequestRange: &pb.RangeRequest{Key: key}}}},
+		})
+		if err != nil {
+			return linearOutput{}, err
+		}
+		if response.Succeeded {
+			return linearOutput{done: true, revision: response.Header.Revision, header: response.Header.Revision}, nil
+		}
+		return read(response.Responses[0].GetResponseRange(), response.Header.Revision), nil
+	default:
+		response, err := a.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: key})
+		if err != nil {
+			return linearOutput{}, err
+		}
+		return linearOutput{done: response.Deleted == 1, header: response.Header.Revision}, nil
+	}
+}
+
+func read(response *pb.RangeResponse, header int64) linearOutput {
+	output := linearOutput{header: header}
+	if len(response.Kvs) == 1 {
+		output.value, output.revision = string(response.Kvs[0].Value), response.Kvs[0].ModRevision
+	}
+	return output
+}
+
+// follow watches everything, from where it was after each crash, until the end.
+func (r *linearRun) follow() {
+	a := r.dial()
+	for !r.finished() {
+		r.watchOnce(a)
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (r *linearRun) watchOnce(a *api) {
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() {
+		select {
+		case <-r.finish:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	stream, err := a.watch.Watch(ctx)
+	if err != nil {
+		return
+	}
+	from := int64(1)
+	if n := len(r.events); n > 0 {
+		from = r.events[n-1].Kv.ModRevision + 1
+	}
+	create := &pb.WatchCreateRequest{Key: []byte{0}, RangeEnd: []byte{0}, StartRevision: from}
+	if stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: create}}) != nil {
+		return
+	}
+	for {
+		response, err := stream.Recv()
+		if err != nil {
+			return
+		}
+		r.events = append(r.events, response.Events...)
+	}
+}
+
+// check holds everything against everything.
+func (r *linearRun) check() {
+	t := r.t
+	unknown := 0
+	for _, operation := range r.operations {
+		if operation.Output.(linearOutput).unknown {
+			unknown++
+		}
+	}
+	t.Logf("%d operations, %d of unknown outcome", len(r.operations), unknown)
+	result := porcupine.CheckOperationsTimeout(linearModel.ToModel(), r.operations, time.Minute)
+	if result != porcupine.Ok {
+		t.Fatalf("the history is not linearizable: %s", result)
+	}
+	a := r.server.dial()
+	state, err := a.maintenance.Status(t.Context(), &pb.StatusRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	final := history(t, a, 1, state.Header.Revision).(*pb.WatchResponse).Events
+	for i, event := range final {
+		if event.Kv.ModRevision != int64(i)+2 {
+			t.Fatalf("event %d is of revision %d", i, event.Kv.ModRevision)
+		}
+		event.PrevKv = nil
+		if i < len(r.events) && !proto.Equal(event, r.events[i]) {
+			t.Fatalf("first it was %v, then %v", r.events[i], event)
+		}
+	}
+	if len(r.events) > len(final) {
+		t.Fatalf("%d of %d events are gone", len(r.events)-len(final), len(r.events))
+	}
+	r.checkAnswers(final)
+}
+
+// checkAnswers wants each answer in the events: event i is of revision i+2.
+func (r *linearRun) checkAnswers(events []*mvccpb.Event) {
+	t := r.t
+	for _, operation := range r.operations {
+		input, output := operation.Input.(linearInput), operation.Output.(linearOutput)
+		if output.unknown {
+			continue
+		}
+		if output.header > int64(len(events))+1 {
+			t.Fatalf("%+v %+v: no such revision", input, output)
+		}
+		wrote := input.kind != linearGet && output.done
+		if !wrote {
+			if input.kind == linearDelete {
+				continue
+			}
+			if shown := shownAt(events, input.key, output.header); shown != output.revision {
+				t.Fatalf("%+v read revision %d, not %d", input, output.revision, shown)
+			}
+			continue
+		}
+		event := events[output.header-2]
+		deleted := event.Type == mvccpb.Event_DELETE
+		if string(event.Kv.Key) != input.key || deleted != (input.kind == linearDelete) {
+			t.Fatalf("%+v %+v: the event is %v", input, output, event)
+		}
+		if !deleted && string(event.Kv.Value) != input.value {
+			t.Fatalf("%+v %+v: the event is %v", input, output, event)
+		}
+	}
+}
+
+// shownAt is the revision of the pair that a reader at a revision sees, or 0.
+func shownAt(events []*mvccpb.Event, key string, revision int64) int64 {
+	for i := revision - 2; i >= 0; i-- {
+		if string(events[i].Kv.Key) != key {
+			continue
+		}
+		if events[i].Type == mvccpb.Event_DELETE {
+			return 0
+		}
+		return events[i].Kv.ModRevision
+	}
+	return 0
+}
+
+// linearState is one key: absent if it has no value. Its revision is not known
+// after a write whose answer was lost, until somebody reads it.
+type linearState struct {
+	value    string
+	revision int64
+}
+
+const revisionUnknown = -1
+
+var linearModel = porcupine.NondeterministicModel{
+	Partition: func(operations []porcupine.Operation) [][]porcupine.Operation {
+		byKey := map[string][]porcupine.Operation{}
+		for _, operation := range operations {
+			key := operation.Input.(linearInput).key
+			byKey[key] = append(byKey[key], operation)
+		}
+		var partitions [][]porcupine.Operation
+		for _, partition := range byKey {
+			partitions = append(partitions, partition)
+		}
+		return partitions
+	},
+	Init: func() []any { return []any{linearState{}} },
+	Step: func(state, input, output any) []any {
+		after := linearStep(state.(linearState), input.(linearInput), output.(linearOutput))
+		states := make([]any, len(after))
+		for i := range after {
+			states[i] = after[i]
+		}
+		return states
+	},
+	Equal: func(a, b any) bool { return a == b },
+}
+
+// linearStep are the states that may follow.
+func linearStep(s linearState, input linearInput, output linearOutput) []linearState {
+	if output.unknown {
+		return unknownStep(s, input)
+	}
+	// What was read, or replaced, fits the state.
+	is := func(value string, revision int64) bool {
+		return s.value == value && (s.revision == revision || s.revision == revisionUnknown)
+	}
+	written := []linearState{{input.value, output.revision}}
+	switch {
+	case input.kind == linearPut:
+		return written
+	case input.kind == linearDelete && output.done == (s.value != ""):
+		return []linearState{{}}
+	case input.kind == linearDelete:
+		return nil
+	case input.kind == linearSwap && output.done:
+		if is(s.value, input.expected) {
+			return written
+		}
+		return nil
+	case is(output.value, output.revision):
+		return []linearState{{output.value, output.revision}}
+	}
+	return nil
+}
+
+// unknownStep: it happened, or it did not.
+func unknownStep(s linearState, input linearInput) []linearState {
+	happened := linearState{input.value, revisionUnknown}
+	switch input.kind {
+	case linearPut:
+		return []linearState{s, happened}
+	case linearDelete:
+		return []linearState{s, {}}
+	case linearSwap:
+		if s.revision == input.expected || s.revision == revisionUnknown {
+			return []linearState{s, happened}
+		}
+	}
+	return []linearState{s}
+}
+
+// TestLinearizableNotices: the check is not blind.
+func TestLinearizableNotices(t *testing.T) {
+	put := func(value string, revision, call int64, unknown bool) porcupine.Operation {
+		operation := porcupine.Operation{
+			Input: linearInput{kind: linearPut, value: value}, Call: call, Return: call + 5,
+			Output: linearOutput{done: true, revision: revision, unknown: unknown},
+		}
+		if unknown {
+			operation.Return = math.MaxInt64
+		}
+		return operation
+	}
+	get := func(value string, revision, call int64) porcupine.Operation {
+		return porcupine.Operation{Input: linearInput{}, Call: call, Return: call + 5, Output: linearOutput{value: value, revision: revision}}
+	}
+	for name, c := range map[string]struct {
+		history []porcupine.Operation
+		fine    bool
+	}{
+		"fresh":           {[]porcupine.Operation{put("a", 2, 0, false), put("b", 3, 10, false), get("b", 3, 20)}, true},
+		"stale":           {[]porcupine.Operation{put("a", 2, 0, false), put("b", 3, 10, false), get("a", 2, 20)}, false},
+		"wrong revision":  {[]porcupine.Operation{put("a", 2, 0, false), get("a", 3, 10)}, false},
+		"lost answer":     {[]porcupine.Operation{put("a", 0, 0, true), get("", 0, 10), get("a", 2, 20)}, true},
+		"back from there": {[]porcupine.Operation{put("a", 0, 0, true), get("a", 2, 10), get("", 0, 20)}, false},
+	} {
+		if got := porcupine.CheckOperations(linearModel.ToModel(), c.history); got != c.fine {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
