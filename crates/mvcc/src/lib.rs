@@ -50,5 +50,5 @@ pub use lease::{Lease, MAX_LEASE_TTL_SECONDS};
 pub use range::RangeCursor;
 pub use snapshot::SnapshotCursor;
 pub use span::Span;
-pub use store::{OutOfOrder, Stats, Store};
+pub use store::{Order, OutOfOrder, Stats, Store};
 pub use txn::is_read_only;

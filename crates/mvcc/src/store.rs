@@ -66,7 +66,7 @@ impl Default for Store {
             quota: Quota::default(),
             // As etcd: an empty store is at revision 1, and "never compacted"
             // is -1, so that compacting revision 0 is allowed once.
-            revision: 1,
+            revision: Store::FIRST_REVISION,
             compacted: -1,
             clock_ms: 0,
             collector: Collector { done: -1, target: -1, visited: 0 },
@@ -83,7 +83,43 @@ pub struct OutOfOrder {
     current: i64,
 }
 
+/// Whether effects that were read follow each other, for whoever looks at them
+/// before a store does.
+#[derive(Clone, Copy, Debug)]
+pub struct Order {
+    revision: i64,
+}
+
+impl Default for Order {
+    fn default() -> Self {
+        Order { revision: Store::FIRST_REVISION }
+    }
+}
+
+impl Order {
+    /// Looks at the next effect; an error is the one that [`Store::replay`] has.
+    pub fn follow(&mut self, effect: &Effect) -> Result<(), OutOfOrder> {
+        match effect {
+            Effect::Write(record) if record.mod_revision() < self.revision => {
+                Err(OutOfOrder { found: record.mod_revision(), current: self.revision })
+            }
+            Effect::Write(record) => {
+                self.revision = record.mod_revision();
+                Ok(())
+            }
+            Effect::Revision(revision) => {
+                self.revision = self.revision.max(*revision);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Store {
+    /// That of an empty store.
+    const FIRST_REVISION: i64 = 1;
+
     /// The revision of the last change.
     pub fn revision(&self) -> i64 {
         self.revision

@@ -6,7 +6,8 @@ use mvcc::Stats;
 use wal::{DataDir, Identity, Inspection, Snapshots};
 
 use crate::OpenError;
-use crate::recovery::{self, Replay};
+use crate::recovery;
+use crate::replay::Replay;
 
 /// What a data directory holds; everything in it has been read and checked.
 #[derive(Debug)]
@@ -39,14 +40,16 @@ pub fn check(
     let dir = DataDir::existing(data_dir)?;
     dir.require_log()?;
     let snapshots = Snapshots::existing(snapshot_dir.unwrap_or_else(|| dir.snap()));
-    let mut replay = Replay::new();
-    let covered = snapshots.load(|chunk| replay.record(chunk))?;
+    let medium = recovery::medium(&dir)?;
+    let bytes = recovery::files_bytes(&dir, &snapshots)?;
+    let (replay, (covered, log)) = Replay::build(bytes, |visit| {
+        let covered = snapshots.load(&mut *visit)?;
+        Ok((covered, wal::inspect(&medium, covered, visit)?))
+    })?;
     let snapshot = snapshots.newest()?.map(|path| {
         let bytes = path.metadata().map_or(0, |metadata| metadata.len());
         (path, bytes, covered)
     });
-    let medium = recovery::medium(&dir)?;
-    let log = wal::inspect(&medium, covered, |payload| replay.record(payload))?;
     let (revision, compacted) = (replay.revision(), replay.compacted());
     let (store, resumption) = replay.resume(boot_id);
     Ok(Report {

@@ -46,6 +46,7 @@ mod pipeline;
 mod read;
 mod recovery;
 mod repair;
+mod replay;
 mod restore;
 mod snapshotter;
 mod worker;

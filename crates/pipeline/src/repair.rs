@@ -15,7 +15,8 @@ use wal::{DataDir, Error, Snapshots};
 
 use crate::continuity::MAY_HAVE_BEEN_SHOWN;
 use crate::journal::encode;
-use crate::recovery::{self, Replay};
+use crate::recovery;
+use crate::replay::Replay;
 use crate::{OpenError, check};
 
 /// Keys or events of a chunk of the snapshot.
@@ -54,7 +55,7 @@ impl Repair {
         }
         let dir = DataDir::existing(data_dir)?;
         let snapshots = Snapshots::existing(snapshot_dir.unwrap_or_else(|| dir.snap()));
-        let mut replay = Replay::new();
+        let mut replay = Replay::default();
         let mut damage = Vec::new();
         let (covered, damaged_snapshot) = match snapshots.load(|chunk| replay.record(chunk)) {
             Err(error @ Error::Corrupt { .. }) => {

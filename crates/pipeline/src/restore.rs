@@ -7,7 +7,7 @@ use wal::{DataDir, Identity, Import, Snapshots};
 
 use crate::OpenError;
 use crate::journal::encode;
-use crate::recovery::Replay;
+use crate::replay::Replay;
 
 /// Keys or events of one chunk.
 const STEP: usize = 1000;
@@ -48,7 +48,7 @@ impl Saved {
     pub fn read(file: &Path, skip_hash_check: bool) -> Result<Saved, OpenError> {
         let import = Import::open(file, skip_hash_check)?;
         let bytes = import.bytes();
-        let mut replay = Replay::new();
+        let mut replay = Replay::default();
         import.read(|chunk| replay.record(chunk))?;
         Ok(Saved { store: replay.finish(), bytes })
     }

@@ -1,0 +1,83 @@
+//! Fills a data directory with the objects of very many nodes, and opens one, to
+//! measure a restart.
+//!
+//! ```sh
+//! cargo run --release -p pipeline --example fill -- log DIR 1000000
+//! cargo run --release -p pipeline --example fill -- snapshot DIR
+//! cargo run --release -p pipeline --example fill -- open DIR
+//! ```
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use etcdpb::rpc::PutRequest;
+use futures_executor::block_on;
+use mvcc::Command;
+use pipeline::{Options, Pipeline};
+use wal::Identity;
+
+/// What a node has: a prefix, and the bytes of a value.
+const KINDS: [(&str, usize); 3] = [
+    ("/registry/minions/node", 1200),
+    ("/registry/leases/kube-node-lease/node", 400),
+    ("/registry/pods/default/pod", 1500),
+];
+/// Writes under way at a time.
+const WINDOW: usize = 4096;
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        ["log", dir, nodes] => log(Path::new(dir), nodes.parse().expect("a number of nodes")),
+        ["snapshot", dir] => snapshot(Path::new(dir)),
+        ["open", dir] => drop(open(Path::new(dir), u64::MAX)),
+        _ => panic!("fill log DIR NODES | snapshot DIR | open DIR"),
+    }
+}
+
+fn open(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
+    let boot_id = b"fill".to_vec();
+    let data_dir = PathBuf::from(dir);
+    let options = Options { data_dir, boot_id, snapshot_log_bytes, ..Options::default() };
+    let started = Instant::now();
+    let pipeline = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 1 }).unwrap();
+    let (elapsed, keys) = (started.elapsed(), pipeline.status().stats.live_keys);
+    println!("opened with {keys} keys in {:.2} s", elapsed.as_secs_f64());
+    pipeline
+}
+
+/// Writes everything once, in an order as nodes do, and takes no snapshot.
+fn log(dir: &Path, nodes: usize) {
+    let pipeline = open(dir, u64::MAX);
+    let mut waiting = VecDeque::new();
+    for number in 0..nodes {
+        // Neighbours in time are not neighbours in the order of keys.
+        let number = number.wrapping_mul(7919) % nodes;
+        for (prefix, bytes) in KINDS {
+            let key = format!("{prefix}-{number:07}").into_bytes().into();
+            let value = vec![number as u8; bytes].into();
+            let put = Command::Put(PutRequest { key, value, ..Default::default() });
+            waiting.push_back(pipeline.submit(put, bytes).unwrap());
+        }
+        while waiting.len() > WINDOW {
+            block_on(waiting.pop_front().expect("not empty")).unwrap().unwrap();
+        }
+    }
+    waiting.into_iter().for_each(|reply| drop(block_on(reply).unwrap().unwrap()));
+    println!("wrote {} keys", pipeline.status().stats.live_keys);
+}
+
+/// Compacts, takes a snapshot, and removes the log before it.
+fn snapshot(dir: &Path) {
+    let pipeline = open(dir, 1);
+    let revision = pipeline.revision();
+    // The second one grows the log when the compaction is in it.
+    block_on(pipeline.submit(Command::Compact { revision }, 0).unwrap()).unwrap().unwrap();
+    let segments = || fs::read_dir(dir.join("wal")).unwrap().count();
+    while segments() > 2 {
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
