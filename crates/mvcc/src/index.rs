@@ -1,6 +1,7 @@
 //! All keys in order, each with the records that can still be read.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as MapEntry;
 
 use etcdpb::{Key, Record};
 
@@ -82,6 +83,16 @@ impl Entry {
     }
 }
 
+/// What a key was before it got a new record.
+#[derive(Default)]
+pub(crate) struct Before {
+    /// Its newest record, if it existed.
+    pub(crate) latest: Option<Record>,
+    /// The record that a reader of the revision before saw: another one if the
+    /// revision changes the key twice.
+    pub(crate) previous: Option<Record>,
+}
+
 /// The ordered index of all keys.
 ///
 /// The one place that knows the data structure: a B-tree from shared keys to
@@ -96,12 +107,21 @@ impl Index {
         self.tree.get(key)
     }
 
-    /// Adds `record` as the newest of its key.
-    pub(crate) fn push(&mut self, record: Record) {
-        if let Some(entry) = self.tree.get_mut(record.key()) {
-            entry.push(record);
-        } else {
-            self.tree.insert(record.key().clone(), Entry::new(record));
+    /// Adds `record` as the newest of its key, and returns what was before. One
+    /// way through the tree, because that is most of what a write costs.
+    pub(crate) fn push(&mut self, record: Record) -> Before {
+        match self.tree.entry(record.key().clone()) {
+            MapEntry::Vacant(vacant) => {
+                vacant.insert(Entry::new(record));
+                Before::default()
+            }
+            MapEntry::Occupied(occupied) => {
+                let entry = occupied.into_mut();
+                let previous = entry.live_at(record.mod_revision() - 1).cloned();
+                let latest = Some(entry.latest()).filter(|r| !r.is_tombstone()).cloned();
+                entry.push(record);
+                Before { latest, previous }
+            }
         }
     }
 

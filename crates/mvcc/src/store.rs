@@ -6,7 +6,7 @@ use etcdpb::Record;
 use crate::alarm::{Alarms, Quota};
 use crate::effect::Effect;
 use crate::history::{Event, History};
-use crate::index::Index;
+use crate::index::{Before, Index};
 use crate::lease::{Lease, Leases};
 use crate::span::Span;
 
@@ -198,7 +198,7 @@ impl Store {
             Effect::Alarm { alarm, raised } => {
                 self.alarms.set(alarm, raised);
             }
-            Effect::Base(record) => self.install_quietly(record),
+            Effect::Base(record) => drop(self.place(&record)),
             Effect::Revision(revision) => self.revision = self.revision.max(revision),
             Effect::Forgotten { key, range_end } => self.forget(&Span::new(&key, &range_end)),
             Effect::RevisionCeiling(_) | Effect::Opened(_) | Effect::Ended { .. } => {}
@@ -223,29 +223,25 @@ impl Store {
     /// Makes `record` the newest of its key, with all that follows from it:
     /// the event, the lease's key set, the sizes.
     pub(crate) fn install(&mut self, record: Record) {
-        let entry = self.index.get(record.key().as_bytes());
-        // A watcher compares with the state before the revision, even when the
-        // revision changes the key twice.
-        let previous = entry.and_then(|e| e.live_at(record.mod_revision() - 1)).cloned();
-        self.history.push(Event { record: record.clone(), previous });
-        self.install_quietly(record);
+        let previous = self.place(&record).previous;
+        self.history.push(Event { record, previous });
     }
 
     /// As [`Store::install`], but nobody is told.
-    fn install_quietly(&mut self, record: Record) {
-        let entry = self.index.get(record.key().as_bytes());
-        let latest = entry.map(|e| e.latest()).filter(|r| !r.is_tombstone());
-        self.leases.reattach(latest, &record);
+    fn place(&mut self, record: &Record) -> Before {
+        let before = self.index.push(record.clone());
+        let latest = before.latest.as_ref();
+        self.leases.reattach(latest, record);
         if let Some(latest) = latest {
             self.stats.live_keys -= 1;
             self.stats.live_bytes -= cost_bytes(latest);
         }
         if !record.is_tombstone() {
             self.stats.live_keys += 1;
-            self.stats.live_bytes += cost_bytes(&record);
+            self.stats.live_bytes += cost_bytes(record);
         }
-        self.stats.total_bytes += cost_bytes(&record);
-        self.index.push(record);
+        self.stats.total_bytes += cost_bytes(record);
+        before
     }
 
     /// Frees what the last compaction made unreadable, visiting at most
