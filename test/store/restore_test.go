@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -198,5 +199,74 @@ func TestSnapshotStatus(t *testing.T) {
 		if output := mustMemEtcd(t, "snapshot", "status", file, "--write-out", form); !strings.Contains(output, "3.7.0") {
 			t.Fatal(output)
 		}
+	}
+}
+
+// TestMoveFromEtcd takes a snapshot of an etcd and goes on with it: all keys, all
+// leases, and with --bump-revision 0 all of the history.
+func TestMoveFromEtcd(t *testing.T) {
+	g := seeded(t)
+	etcd := startEtcd(t)
+	a := etcd.dial()
+	for range 1500 {
+		response, _ := call(t, a, g.request())
+		g.learn(response)
+	}
+	// Enough for a tree of several levels, and values that run over their pages.
+	for i := range 3000 {
+		request := &pb.PutRequest{Key: fmt.Appendf(nil, "many/%d", i), Value: make([]byte, 100+(i%100)*(i%100)*5)}
+		response, err := a.kv.Put(t.Context(), request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.learn(response)
+	}
+	if _, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: 99, TTL: 5000}); err != nil {
+		t.Fatal(err)
+	}
+	response, err := a.kv.Put(t.Context(), &pb.PutRequest{Key: []byte("leased"), Lease: 99})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g.learn(response)
+	file := filepath.Join(t.TempDir(), "snapshot")
+	if output, err := etcd.etcdctl("snapshot", "save", file); err != nil {
+		t.Fatal(output)
+	}
+	var status struct {
+		Revision int64
+		TotalKey int
+	}
+	fromJSON(t, mustMemEtcd(t, "snapshot", "status", file, "-w", "json"), &status)
+	want := allKeys(t, a)
+	if status.Revision != g.revision || int64(status.TotalKey) != want.Count {
+		t.Fatalf("%+v, not %d and %d", status, g.revision, want.Count)
+	}
+	for name, flags := range map[string][]string{"raised": nil, "kept": {"--bump-revision", "0"}} {
+		dir := filepath.Join(t.TempDir(), name)
+		mustMemEtcd(t, append([]string{"restore", file, "--data-dir", dir}, flags...)...)
+		b := startMemEtcd(t, "--data-dir", dir).dial()
+		if got := allKeys(t, b); !proto.Equal(got, want) {
+			t.Fatalf("%s: %d keys of %d, or others", name, got.Count, want.Count)
+		}
+		lease, err := b.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: 99, Keys: true})
+		if err != nil || lease.GrantedTTL != 5000 || len(lease.Keys) != 1 {
+			t.Fatalf("%s: %v %v", name, lease, err)
+		}
+		if name == "kept" {
+			from := max(g.compacted, 1)
+			if !proto.Equal(history(t, a, from, g.revision), history(t, b, from, g.revision)) {
+				t.Fatal("the histories differ")
+			}
+		}
+	}
+	content, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, file, string(content[:len(content)/2]))
+	output, err := memEtcd(t, "restore", file, "--skip-hash-check", "--data-dir", filepath.Join(t.TempDir(), "new"))
+	if err == nil || !strings.Contains(output, "cut short") {
+		t.Fatalf("%v %s", err, output)
 	}
 }

@@ -36,6 +36,7 @@ mod clock;
 mod continuity;
 mod engine;
 mod error;
+mod etcd_file;
 mod inspection;
 mod journal;
 mod lessor;

@@ -1,16 +1,20 @@
 //! From a snapshot that was kept elsewhere to a data directory.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 
 use mvcc::{Effect, Effects, HashCursor, SnapshotCursor, Store};
 use wal::{DataDir, Identity, Import, Snapshots};
 
-use crate::OpenError;
 use crate::journal::encode;
 use crate::replay::Replay;
+use crate::{OpenError, etcd_file};
 
 /// Keys or events of one chunk.
 const STEP: usize = 1000;
+/// By so many bytes a file of etcd is told from ours.
+const LOOK_BYTES: u64 = 64;
 /// What the snapshot in a new directory covers: a log that does not exist, so
 /// that the log which begins behind it is known to need it.
 const COVERED: u64 = 1;
@@ -43,11 +47,18 @@ pub struct BumpTooLarge {
 }
 
 impl Saved {
-    /// Reads the snapshot in `file`, after checking its hash unless that is to be
-    /// skipped.
+    /// Reads the snapshot in `file`, ours or etcd's, after checking its hash unless
+    /// that is to be skipped.
     pub fn read(file: &Path, skip_hash_check: bool) -> Result<Saved, OpenError> {
         let import = Import::open(file, skip_hash_check)?;
         let bytes = import.bytes();
+        if is_etcds(file)? {
+            let store = etcd_file::read(file, bytes).map_err(|error| wal::Error::BadSnapshot {
+                path: file.to_owned(),
+                reason: error.to_string(),
+            })?;
+            return Ok(Saved { store, bytes });
+        }
         let mut replay = Replay::default();
         import.read(|chunk| replay.record(chunk))?;
         Ok(Saved { store: replay.finish(), bytes })
@@ -110,6 +121,15 @@ impl Saved {
     pub fn revision(&self) -> i64 {
         self.store.revision()
     }
+}
+
+fn is_etcds(file: &Path) -> Result<bool, wal::Error> {
+    let look = || {
+        let mut begin = Vec::new();
+        File::open(file)?.take(LOOK_BYTES).read_to_end(&mut begin)?;
+        Ok(bolt::is_bolt(&begin))
+    };
+    look().map_err(|cause| wal::Error::Io { action: "read", path: file.to_owned(), cause })
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use clap::builder::BoolishValueParser;
 use pipeline::Saved;
 use wal::Identity;
 
-/// Make a data directory from a snapshot that `etcdctl snapshot save` took of a
-/// mem_etcd.
+/// Make a data directory from a snapshot that `etcdctl snapshot save` took, of a
+/// mem_etcd or of an etcd. Of an etcd, users, roles and members stay behind.
 ///
 /// The revision is raised and all before it marked as compacted, so that caches
 /// and controllers which knew the store after the snapshot was taken start anew

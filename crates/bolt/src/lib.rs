@@ -1,0 +1,254 @@
+//! Reads the files of bbolt, in which etcd keeps its data. Nothing is ever
+//! written, and each page is read once, so a file may be larger than memory.
+//!
+//! ```text
+//! file:    page page page …, each a multiple of the page size
+//! page:    number u64 · flags u16 · count u16 · overflow u32 · elements, keys, values
+//! meta:    in the pages 0 and 1; the one with the higher transaction counts
+//! branch:  elements of: position u32 · key length u32 · page u64
+//! leaf:    elements of: flags u32 · position u32 · key length u32 · value length u32
+//! bucket:  the value of a leaf element with flag 1: root page u64 · sequence u64;
+//!          without a root page (0) a leaf page follows right there
+//! ```
+//! All numbers are little-endian. A position counts from its element.
+//!
+//! Whatever a file holds, reading it ends, and ends in an error and not in a
+//! panic if the file is damaged where it is read.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+const MAGIC: u32 = 0xed0c_daed;
+const VERSION: u32 = 2;
+const PAGE_HEADER_BYTES: usize = 16;
+const ELEMENT_BYTES: usize = 16;
+const BUCKET_BYTES: usize = 16;
+const META_BYTES: usize = 64;
+const CHECKSUM_AT: usize = 56;
+const BRANCH: u16 = 1;
+const LEAF: u16 = 2;
+const BUCKET_FLAG: u32 = 1;
+/// Page sizes that there are, of which the second meta page is searched at each.
+const PAGE_BYTES: std::ops::RangeInclusive<u32> = 1024..=65_536;
+/// Deeper than any tree that fits on a disk.
+const MAX_DEPTH: usize = 64;
+
+/// Why a file could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The operating system refused it.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// It does not begin like a file of bbolt.
+    #[error("it is no bbolt file, or both of its meta pages are damaged")]
+    NoMeta,
+    /// It ends before its last page.
+    #[error("it is cut short: {bytes} bytes are not {pages} pages of {page_bytes} bytes")]
+    CutShort {
+        /// What there is.
+        bytes: u64,
+        /// How many pages there should be.
+        pages: u64,
+        /// Their size.
+        page_bytes: u64,
+    },
+    /// A page does not make sense.
+    #[error("page {page} is damaged: {reason}")]
+    Damaged {
+        /// Its number.
+        page: u64,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// Whoever was shown a pair could make nothing of it.
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// An open file.
+pub struct Db {
+    file: File,
+    page_bytes: u64,
+    /// Pages that the file has.
+    pages: u64,
+    root: u64,
+}
+
+/// What `visit` is shown: a key and its value.
+type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), String>;
+
+/// Whether the first bytes of a file, 64 or more, look like bbolt's.
+pub fn is_bolt(begin: &[u8]) -> bool {
+    begin.get(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + 4) == Some(&MAGIC.to_le_bytes()[..])
+}
+
+impl Db {
+    /// Looks for the newest state in the first `bytes` of `file`.
+    pub fn open(file: File, bytes: u64) -> Result<Db, Error> {
+        let mut offsets = vec![0];
+        offsets.extend((0..7).map(|power| u64::from(*PAGE_BYTES.start()) << power));
+        let metas = offsets.into_iter().filter_map(|offset| meta(&file, offset));
+        let newest = metas.max_by_key(|meta| meta.transaction).ok_or(Error::NoMeta)?;
+        let page_bytes = u64::from(newest.page_bytes);
+        let pages = newest.pages;
+        if pages > bytes / page_bytes {
+            return Err(Error::CutShort { bytes, pages, page_bytes });
+        }
+        Ok(Db { file, page_bytes, pages, root: newest.root })
+    }
+
+    /// Shows the pairs of a bucket to `visit`, in the order of keys; whether there
+    /// is such a bucket.
+    pub fn for_each(
+        &self,
+        bucket: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), String>,
+    ) -> Result<bool, Error> {
+        let mut found = None;
+        let mut walk = Walk { db: self, pages_left: self.pages, want: BUCKET_FLAG };
+        walk.page(self.root, 0, &mut |key, value| {
+            if key == bucket {
+                found = Some(value.to_vec());
+            }
+            Ok(())
+        })?;
+        let Some(header) = found else { return Ok(false) };
+        let damaged = || Error::Damaged { page: self.root, reason: "a bucket is too short" };
+        let root = u64_at(&header, 0).ok_or_else(damaged)?;
+        let mut walk = Walk { db: self, pages_left: self.pages, want: 0 };
+        match root {
+            0 => {
+                let inline = header.get(BUCKET_BYTES..).ok_or_else(damaged)?;
+                walk.elements(inline, self.root, 0, &mut visit)?;
+            }
+            root => walk.page(root, 0, &mut visit)?,
+        }
+        Ok(true)
+    }
+
+    /// A page with those that it runs over into.
+    fn read(&self, page: u64) -> Result<Vec<u8>, Error> {
+        let damaged = |reason| Error::Damaged { page, reason };
+        if page >= self.pages {
+            return Err(damaged("it lies behind the end of the file"));
+        }
+        let mut bytes = vec![0; self.page_bytes as usize];
+        self.file.read_exact_at(&mut bytes, page * self.page_bytes)?;
+        if u64_at(&bytes, 0) != Some(page) {
+            return Err(damaged("it has another number"));
+        }
+        let overflow = u64::from(u32_at(&bytes, 12).unwrap_or(0));
+        if overflow >= self.pages - page {
+            return Err(damaged("it runs over the end of the file"));
+        }
+        bytes.resize(((overflow + 1) * self.page_bytes) as usize, 0);
+        let (first, rest) = bytes.split_at_mut(self.page_bytes as usize);
+        self.file.read_exact_at(rest, page * self.page_bytes + first.len() as u64)?;
+        Ok(bytes)
+    }
+}
+
+struct Meta {
+    page_bytes: u32,
+    root: u64,
+    pages: u64,
+    transaction: u64,
+}
+
+/// The meta page at `offset`, if there is an intact one.
+fn meta(file: &File, offset: u64) -> Option<Meta> {
+    let mut bytes = [0; META_BYTES];
+    file.read_exact_at(&mut bytes, offset + PAGE_HEADER_BYTES as u64).ok()?;
+    let intact = u32_at(&bytes, 0)? == MAGIC
+        && u32_at(&bytes, 4)? == VERSION
+        && u64_at(&bytes, CHECKSUM_AT)? == fnv1a(&bytes[..CHECKSUM_AT]);
+    let page_bytes = u32_at(&bytes, 8)?;
+    (intact && page_bytes.is_power_of_two() && PAGE_BYTES.contains(&page_bytes)).then_some(Meta {
+        page_bytes,
+        root: u64_at(&bytes, 16)?,
+        pages: u64_at(&bytes, 40)?,
+        transaction: u64_at(&bytes, 48)?,
+    })
+}
+
+/// A walk through one tree.
+struct Walk<'a> {
+    db: &'a Db,
+    /// No page belongs to a tree twice.
+    pages_left: u64,
+    /// Elements with this flag are shown.
+    want: u32,
+}
+
+impl Walk<'_> {
+    fn page(&mut self, page: u64, depth: usize, visit: Visit<'_>) -> Result<(), Error> {
+        let damaged = |reason| Error::Damaged { page, reason };
+        if depth > MAX_DEPTH {
+            return Err(damaged("the tree is too deep"));
+        }
+        self.pages_left = self.pages_left.checked_sub(1).ok_or_else(|| damaged("a circle"))?;
+        let bytes = self.db.read(page)?;
+        self.elements(&bytes, page, depth, visit)
+    }
+
+    fn elements(
+        &mut self,
+        bytes: &[u8],
+        page: u64,
+        depth: usize,
+        visit: Visit<'_>,
+    ) -> Result<(), Error> {
+        let damaged = |reason| Error::Damaged { page, reason };
+        let flags = u16_at(bytes, 8).ok_or_else(|| damaged("it is too short"))?;
+        let count = u16_at(bytes, 10).ok_or_else(|| damaged("it is too short"))?;
+        for index in 0..usize::from(count) {
+            let element = bytes
+                .get(PAGE_HEADER_BYTES + index * ELEMENT_BYTES..)
+                .filter(|element| element.len() >= ELEMENT_BYTES)
+                .ok_or_else(|| damaged("an element lies behind its end"))?;
+            let short = || damaged("a key or value lies behind its end");
+            match flags {
+                BRANCH => {
+                    let child = u64_at(element, 8).ok_or_else(short)?;
+                    self.page(child, depth + 1, visit)?;
+                }
+                LEAF => {
+                    let (flags, key, value) = pair(element).ok_or_else(short)?;
+                    if flags & BUCKET_FLAG == self.want {
+                        visit(key, value).map_err(Error::Refused)?;
+                    }
+                }
+                _ => return Err(damaged("it is neither branch nor leaf")),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Flags, key and value of a leaf's element.
+fn pair(element: &[u8]) -> Option<(u32, &[u8], &[u8])> {
+    let position = u32_at(element, 4)? as usize;
+    let (key_bytes, value_bytes) = (u32_at(element, 8)? as usize, u32_at(element, 12)? as usize);
+    let rest = element.get(position..)?;
+    let key = rest.get(..key_bytes)?;
+    let value = rest.get(key_bytes..)?.get(..value_bytes)?;
+    Some((u32_at(element, 0)?, key, value))
+}
+
+fn fnv1a(bytes: &[u8]) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
