@@ -66,7 +66,8 @@ impl Import {
         let store = &mut self.store;
         db.for_each(b"lease", |_, value| {
             let lease = StoredLease::decode(value).map_err(|error| format!("a lease: {error}"))?;
-            let granted = Effect::LeaseGranted { id: lease.id, ttl_seconds: lease.ttl_seconds };
+            let granted =
+                Effect::LeaseGranted { id: lease.id, ttl_seconds: lease.ttl_seconds, at_ms: None };
             store.replay(granted).map_err(|error| error.to_string())
         })?;
         Ok(())
