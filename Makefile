@@ -16,7 +16,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench conformance crash clean tools FORCE
+.PHONY: help build up down test check bench conformance crash hostile clean tools FORCE
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -29,11 +29,14 @@ up: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin
 down: bin/k1m ## Take the cluster down: NAME=k1m
 	@bin/k1m down $(if $(filter-out k1m,$(NAME)),--name $(NAME))
 
-test: build ## Run every test; the last line says what passed and failed
+test: build bin/h2spec ## Run every test; the last line says what passed and failed
 	@test/run.sh
 
 check: tools ## Check format and lints, in under a minute
 	@build/check.sh
+
+hostile: bin/mem_etcd bin/etcd ## Hostile clients in full size: a million watches, ten thousand connections, garbage
+	@HOSTILE=full go test -count=1 -timeout 20m -v -run 'TestHostile' ./test/store
 
 conformance: bin/mem_etcd ## Run Kubernetes' own storage suites against mem_etcd
 	@test/conformance/run.sh
@@ -64,6 +67,10 @@ $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools
 
 bin/kwok: go.mod go.sum | tools
 	@build/go.sh kwok sigs.k8s.io/kwok/cmd/kwok
+
+# A module of its own: its dependencies are old.
+bin/h2spec: tools/h2spec/go.mod | tools
+	@cd tools/h2spec && go build -o ../../bin/h2spec github.com/summerwind/h2spec/cmd/h2spec
 
 $(addprefix bin/,$(PEERS)) &: go.mod go.sum | tools
 	@build/go.sh etcd go.etcd.io/etcd/server/v3 go.etcd.io/etcd/etcdctl/v3 go.etcd.io/etcd/etcdutl/v3
