@@ -2,10 +2,15 @@
 
 use std::path::Path;
 
+use prost::Message;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../proto");
     println!("cargo:rerun-if-changed={}", root.display());
-    let files = protox::compile(["etcd/rpc.proto"], [&root])?;
+    let services = ["etcd/rpc.proto", "grpc/health.proto", "grpc/reflection.proto"];
+    let files = protox::compile(services, [&root])?;
+    let out = std::env::var_os("OUT_DIR").ok_or("no OUT_DIR")?;
+    std::fs::write(Path::new(&out).join("descriptors.bin"), files.encode_to_vec())?;
 
     let mut config = prost_build::Config::new();
     config

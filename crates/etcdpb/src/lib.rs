@@ -24,3 +24,19 @@ pub mod mvccpb {
 pub mod rpc {
     include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
 }
+
+/// Generated messages of package `grpc.health.v1`.
+#[allow(clippy::all, missing_docs)]
+pub mod health {
+    include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
+}
+
+/// Generated messages of package `grpc.reflection.v1`, which are also those of
+/// `v1alpha`.
+#[allow(clippy::all, missing_docs)]
+pub mod reflection {
+    include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
+}
+
+/// A `FileDescriptorSet` of everything above.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -5,9 +5,11 @@ mod auth;
 mod check;
 mod cluster;
 mod downgrade;
+mod health;
 mod kv;
 mod lease;
 mod maintenance;
+mod reflection;
 mod status;
 mod watch;
 
@@ -167,6 +169,14 @@ pub fn routes(api: Arc<Api>) -> Routes<Api> {
         .server_stream("/etcdserverpb.Maintenance/Snapshot", Api::snapshot)
         .unary("/etcdserverpb.Maintenance/MoveLeader", Api::move_leader)
         .unary("/etcdserverpb.Maintenance/Downgrade", Api::downgrade)
+        .unary("/grpc.health.v1.Health/Check", Api::health_check)
+        .unary("/grpc.health.v1.Health/List", Api::health_list)
+        .server_stream("/grpc.health.v1.Health/Watch", Api::health_watch)
+        .bidirectional("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Api::reflection)
+        .bidirectional(
+            "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+            Api::reflection,
+        )
         .unary("/etcdserverpb.Auth/AuthStatus", Api::auth_status);
     AUTH.iter().fold(routes, |routes, path| routes.unary(path, Api::auth))
 }

@@ -98,6 +98,11 @@ pub fn unknown_method() -> Status {
     Status::unknown("etcdserver: unknown method")
 }
 
+/// Somebody asked for the health of a service that is not known.
+pub fn unknown_service() -> Status {
+    Status::not_found("unknown service")
+}
+
 /// What is not built; `what` completes the sentence.
 pub fn not_built(what: &str) -> Status {
     Status::unimplemented(format!("mem_etcd: {what} not built yet"))

@@ -1,0 +1,64 @@
+//! Health, as gRPC asks for it. The server is one service, with an empty name, as
+//! in etcd.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use etcdpb::health::health_check_response::ServingStatus;
+use etcdpb::health::{
+    HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
+};
+use futures_util::stream::{self, Stream};
+use grpc::Status;
+
+use super::{Api, status};
+
+/// How soon those who watch hear of a change.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Api {
+    pub(super) async fn health_check(
+        self: Arc<Self>,
+        request: HealthCheckRequest,
+    ) -> Result<HealthCheckResponse, Status> {
+        match self.health_of(&request.service) {
+            ServingStatus::ServiceUnknown => Err(status::unknown_service()),
+            known => Ok(HealthCheckResponse { status: known as i32 }),
+        }
+    }
+
+    pub(super) async fn health_list(
+        self: Arc<Self>,
+        _: HealthListRequest,
+    ) -> Result<HealthListResponse, Status> {
+        let status = HealthCheckResponse { status: self.health_of("") as i32 };
+        Ok(HealthListResponse { statuses: HashMap::from([(String::new(), status)]) })
+    }
+
+    /// What is, and then each change.
+    pub(super) fn health_watch(
+        self: Arc<Self>,
+        request: HealthCheckRequest,
+    ) -> impl Stream<Item = Result<HealthCheckResponse, Status>> {
+        let before = None;
+        stream::unfold((self, request, before), |(api, request, before)| async move {
+            let mut now = api.health_of(&request.service);
+            while before == Some(now) {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+                now = api.health_of(&request.service);
+            }
+            let response = HealthCheckResponse { status: now as i32 };
+            Some((Ok(response), (api, request, Some(now))))
+        })
+    }
+
+    /// A store that can be written to serves; one whose log has failed never will.
+    fn health_of(&self, service: &str) -> ServingStatus {
+        match () {
+            () if !service.is_empty() => ServingStatus::ServiceUnknown,
+            () if self.pipeline.status().failure.is_some() => ServingStatus::NotServing,
+            () => ServingStatus::Serving,
+        }
+    }
+}

@@ -1,0 +1,81 @@
+package store
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	health "google.golang.org/grpc/health/grpc_health_v1"
+	reflection "google.golang.org/grpc/reflection/grpc_reflection_v1"
+	reflectionalpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
+)
+
+func connect(t *testing.T, s *server) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient(s.address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func TestHealth(t *testing.T) {
+	client := health.NewHealthClient(connect(t, startMemEtcd(t)))
+	answer, err := client.Check(t.Context(), &health.HealthCheckRequest{})
+	if err != nil || answer.Status != health.HealthCheckResponse_SERVING {
+		t.Errorf("%v %v", answer, err)
+	}
+	if _, err := client.Check(t.Context(), &health.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
+		t.Errorf("a service that is not there: %v", err)
+	}
+	list, err := client.List(t.Context(), &health.HealthListRequest{})
+	if err != nil || list.Statuses[""].GetStatus() != health.HealthCheckResponse_SERVING {
+		t.Errorf("%v %v", list, err)
+	}
+	watch, err := client.Watch(t.Context(), &health.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if answer, err = watch.Recv(); err != nil || answer.Status != health.HealthCheckResponse_SERVING {
+		t.Errorf("%v %v", answer, err)
+	}
+}
+
+func TestReflection(t *testing.T) {
+	conn := connect(t, startMemEtcd(t))
+	stream, err := reflection.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&reflection.ServerReflectionRequest{MessageRequest: &reflection.ServerReflectionRequest_ListServices{}}); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := stream.Recv()
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := func(name string) func(*reflection.ServiceResponse) bool {
+		return func(service *reflection.ServiceResponse) bool { return service.Name == name }
+	}
+	for _, name := range []string{"etcdserverpb.KV", "etcdserverpb.Watch", "grpc.health.v1.Health"} {
+		if !slices.ContainsFunc(answer.GetListServicesResponse().GetService(), named(name)) {
+			t.Errorf("%s is not listed: %v", name, answer)
+		}
+	}
+	// Older tools ask by the older name.
+	alpha, err := reflectionalpha.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	symbol := &reflectionalpha.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "etcdserverpb.Watch"}
+	if err := alpha.Send(&reflectionalpha.ServerReflectionRequest{MessageRequest: symbol}); err != nil {
+		t.Fatal(err)
+	}
+	if described, err := alpha.Recv(); err != nil || len(described.GetFileDescriptorResponse().GetFileDescriptorProto()) != 2 {
+		t.Errorf("%v %v", described, err)
+	}
+}
