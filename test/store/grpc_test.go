@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	health "google.golang.org/grpc/health/grpc_health_v1"
 	reflection "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionalpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 )
 
@@ -66,16 +65,18 @@ func TestReflection(t *testing.T) {
 			t.Errorf("%s is not listed: %v", name, answer)
 		}
 	}
-	// Older tools ask by the older name.
-	alpha, err := reflectionalpha.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
+	// Older tools ask by the older name; the messages are the same.
+	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
+	alpha, err := conn.NewStream(t.Context(), desc, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	symbol := &reflectionalpha.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "etcdserverpb.Watch"}
-	if err := alpha.Send(&reflectionalpha.ServerReflectionRequest{MessageRequest: symbol}); err != nil {
+	symbol := &reflection.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: "etcdserverpb.Watch"}
+	if err := alpha.SendMsg(&reflection.ServerReflectionRequest{MessageRequest: symbol}); err != nil {
 		t.Fatal(err)
 	}
-	if described, err := alpha.Recv(); err != nil || len(described.GetFileDescriptorResponse().GetFileDescriptorProto()) != 2 {
-		t.Errorf("%v %v", described, err)
+	var described reflection.ServerReflectionResponse
+	if err := alpha.RecvMsg(&described); err != nil || len(described.GetFileDescriptorResponse().GetFileDescriptorProto()) != 2 {
+		t.Errorf("%v %v", &described, err)
 	}
 }

@@ -234,9 +234,13 @@ fn told_of_compaction(pipeline: &Pipeline, start_revision: i64) -> bool {
         .any(|delivery| matches!(delivery, Delivery::Compacted { .. }))
 }
 
+fn cases() -> u32 {
+    std::env::var("FUZZ_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(60)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 60,
+        cases: cases(),
         failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/durability.seeds"))),
         ..ProptestConfig::default()
     })]

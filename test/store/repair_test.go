@@ -1,0 +1,128 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+)
+
+// TestCheckAndRepair damages a log: check names the place, repair says what it
+// would do and does it when told to, and the store goes on behind all it showed.
+func TestCheckAndRepair(t *testing.T) {
+	s := startMemEtcd(t, "--wal-mode", "fsync")
+	a := s.dial()
+	data := s.args[1]
+	var revision int64
+	for range 10 {
+		revision = mustPut(t, a, "key", "value")
+	}
+	if output, code := subcommand(t, "check", "--data-dir", data); code != 1 || !strings.Contains(output, "is in use by another process") {
+		t.Fatalf("%d %s", code, output)
+	}
+	if err := s.stop(); err != nil {
+		t.Fatal(err)
+	}
+	output, code := subcommand(t, "check", "--data-dir", data)
+	for _, expected := range []string{"revision   11, never compacted", "keys       1 in", "snapshot   none", "no damage found"} {
+		if code != 0 || !strings.Contains(output, expected) {
+			t.Fatalf("%d %s", code, output)
+		}
+	}
+	if output, code := subcommand(t, "repair", "--data-dir", data, "--yes"); code != 0 || !strings.Contains(output, "nothing to do") {
+		t.Fatalf("%d %s", code, output)
+	}
+
+	segment := filepath.Join(data, "wal", "00000000000000000001.wal")
+	content, err := os.ReadFile(segment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	content[bytes.LastIndex(content, []byte("value"))] ^= 1
+	mustWrite(t, segment, string(content))
+	for _, args := range [][]string{{"check", "--data-dir", data}, {"--data-dir", data, "--log-level", "error"}} {
+		output, code = subcommand(t, args...)
+		if code != 1 || !strings.Contains(output, filepath.Base(segment)+" is corrupt at offset") || !strings.Contains(output, "mem_etcd repair") {
+			t.Fatalf("%d %s", code, output)
+		}
+	}
+	output, code = subcommand(t, "repair", "--data-dir", data)
+	if code != 1 || !strings.Contains(output, "kept       1 keys, up to revision 10") || !strings.Contains(output, "repeat with --yes") {
+		t.Fatalf("%d %s", code, output)
+	}
+	output, code = subcommand(t, "repair", "--data-dir", data, "--yes")
+	if code != 0 || !strings.Contains(output, "set aside  "+filepath.Join(data, "wal.damaged")) {
+		t.Fatalf("%d %s", code, output)
+	}
+	kept, err := os.ReadFile(filepath.Join(data, "wal.damaged", filepath.Base(segment)))
+	if err != nil || !bytes.Equal(kept, content) {
+		t.Fatalf("the damaged log was not kept: %v", err)
+	}
+
+	s.restart()
+	a = s.dial()
+	if get(t, a, "key") != "value" || mustPut(t, a, "key", "new") <= revision {
+		t.Fatal("the store does not go on behind what it showed")
+	}
+	w := newWriters(nothing)
+	w.revision = revision
+	w.verifyTold(t, a, 0)
+}
+
+// TestLeaseKeepsItsTime restarts a store with a lease that was renewed and one that
+// was not: each goes on with what it had left.
+func TestLeaseKeepsItsTime(t *testing.T) {
+	s := startMemEtcd(t)
+	a := s.dial()
+	for _, id := range []int64{1, 2} {
+		if _, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: id, TTL: 100}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(3500 * time.Millisecond)
+	stream, err := a.lease.LeaseKeepAlive(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: 2}); err != nil {
+		t.Fatal(err)
+	}
+	if response, err := stream.Recv(); err != nil || response.TTL != 100 {
+		t.Fatalf("%v %v", response, err)
+	}
+	s.kill()
+	time.Sleep(2 * time.Second)
+	s.restart()
+	a = s.dial()
+	left := func(id int64) int64 {
+		response, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.TTL
+	}
+	// The machine may be slow; what was lost while the store was down would show.
+	if one, two := left(1), left(2); one > 96 || one < 90 || two < one+3 {
+		t.Fatalf("%d and %d seconds are left", one, two)
+	}
+}
+
+// subcommand runs mem_etcd to its end.
+func subcommand(t *testing.T, args ...string) (output string, code int) {
+	t.Helper()
+	bytes, err := exec.Command(binary(t, "mem_etcd"), args...).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatal(err)
+	}
+	if exit != nil {
+		code = exit.ExitCode()
+	}
+	return string(bytes), code
+}
