@@ -116,7 +116,7 @@ impl Journal {
         self.log.sync()?;
         self.ceiling.durable = self.ceiling.written;
         self.opening.clear();
-        Ok(())
+        self.log.forget_failure()
     }
 
     /// Makes sure that a batch can be written down whose effects take up to

@@ -39,7 +39,9 @@ pub(crate) fn recover(
             "cut off an unfinished write at the end of the log"
         );
     }
-    let (store, resumption) = replay.resume(&options.boot_id);
+    // What the kernel had taken and then could not write is lost without a crash.
+    let boot_id = if recovered.failed_before { &[][..] } else { &options.boot_id };
+    let (store, resumption) = replay.resume(boot_id);
     tracing::info!(
         snapshot = covered,
         records = recovered.records,

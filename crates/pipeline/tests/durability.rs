@@ -453,6 +453,18 @@ fn a_failed_flush_is_noticed() {
         assert!(puts < 100_000, "nobody noticed");
     }
     assert!(ground.store().status().failure.is_some());
+    let shown = ground.store().revision();
+    // The kernel lives, and what it could not write is gone all the same. The next
+    // process knows, and only that one.
+    ground.kill();
+    ground.disk.cut_power(|| false);
+    ground.start();
+    assert!(ground.store().revision() > shown);
+    assert!(told_of_compaction(ground.store(), shown + 1));
+    let revision = ground.store().revision();
+    ground.kill();
+    ground.start();
+    assert_eq!(ground.store().revision(), revision);
 }
 
 /// No descriptors, no permission: refused for now, and the store is as good as ever.

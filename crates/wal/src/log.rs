@@ -18,6 +18,10 @@ pub const MAX_PAYLOAD_BYTES: usize = 2 << 30;
 /// Bytes of a segment that are kept free for [`Log::append_spare`].
 const SPARE_BYTES: u64 = 64;
 
+/// A file that is there from the moment when a write or an fsync failed until the
+/// next process has drawn its conclusions.
+const FAILED: &str = "FAILED";
+
 /// Sizes of a log.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -59,6 +63,7 @@ pub(crate) struct Segment {
 
 /// What the appending and the syncing thread both see.
 struct Shared {
+    medium: Arc<dyn Medium>,
     directory: PathBuf,
     /// The newest record that a write has handed to the operating system.
     written: AtomicU64,
@@ -80,8 +85,11 @@ impl Log {
         covered: u64,
         mut visit: impl FnMut(&[u8]) -> Result<(), String>,
     ) -> Result<(Log, Recovered), Error> {
-        let (recovered, end) = recovery::recover(&medium, covered, &mut visit)?;
+        let (mut recovered, end) = recovery::recover(&medium, covered, &mut visit)?;
+        recovered.failed_before = medium.open(FAILED).is_ok();
+        let medium: Arc<dyn Medium> = Arc::new(medium);
         let shared = Arc::new(Shared {
+            medium: medium.clone(),
             directory: medium.path().to_owned(),
             written: AtomicU64::new(end.next - 1),
             durable: AtomicU64::new(end.next - 1),
@@ -93,7 +101,6 @@ impl Log {
         if let Some(segment) = &current {
             shared.dirty.lock().expect("not poisoned").push(segment.file.clone());
         }
-        let medium = Arc::new(medium);
         let (next, witnessed) = (end.next, 0);
         let buffer = Vec::new();
         let mut log = Log { medium, options, current, head, next, witnessed, buffer, shared };
@@ -133,10 +140,8 @@ impl Log {
         self.write(&segment::encode_header(segment::SEGMENT, first, salt))?;
         // Durable before any record is, so that a damaged header in front of
         // records is damage and nothing else.
-        self.current.as_ref().expect("just made").file.sync().map_err(|source| {
-            self.shared.poisoned.store(true, Ordering::Release);
-            Error::io("fsync", &self.shared.directory)(source)
-        })
+        let synced = self.current.as_ref().expect("just made").file.sync();
+        synced.map_err(|source| self.shared.poison("fsync", source))
     }
 
     /// Makes `HEAD` name a segment, unless it does.
@@ -211,8 +216,7 @@ impl Log {
         let segment = self.current.as_mut().expect("space was reserved");
         assert!(segment.position + bytes.len() as u64 <= segment.size, "space was reserved");
         if let Err(source) = segment.file.write_all_at(bytes, segment.position) {
-            self.shared.poisoned.store(true, Ordering::Release);
-            return Err(Error::io("write to", &self.shared.directory)(source));
+            return Err(self.shared.poison("write to", source));
         }
         segment.position += bytes.len() as u64;
         Ok(())
@@ -241,6 +245,15 @@ impl Log {
     /// A handle that syncs from another thread while this one appends.
     pub fn syncer(&self) -> Syncer {
         Syncer(self.shared.clone())
+    }
+
+    /// Forgets that the process before this one failed
+    /// ([`Recovered::failed_before`]); call it when that has had its consequences.
+    pub fn forget_failure(&self) -> Result<(), Error> {
+        match self.medium.remove(FAILED) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed.map_err(Error::io("remove FAILED in", self.medium.path())),
+        }
     }
 
     /// Whether a write or an fsync has failed.
@@ -288,6 +301,15 @@ impl Syncer {
 }
 
 impl Shared {
+    /// Ends writing for good.
+    fn poison(&self, action: &'static str, source: io::Error) -> Error {
+        self.poisoned.store(true, Ordering::Release);
+        // The kernel may have thrown away what it had taken, and the next process
+        // should know. If this fails too it finds what the disk has.
+        let _ = self.medium.replace(FAILED, b"");
+        Error::io(action, &self.directory)(source)
+    }
+
     fn sync(&self) -> Result<(), Error> {
         let _one_at_a_time = self.syncing.lock().expect("not poisoned");
         if self.poisoned.load(Ordering::Acquire) {
@@ -297,10 +319,7 @@ impl Shared {
         let written = self.written.load(Ordering::Acquire);
         let files = self.dirty.lock().expect("not poisoned").clone();
         for file in &files {
-            if let Err(source) = file.sync() {
-                self.poisoned.store(true, Ordering::Release);
-                return Err(Error::io("fsync", &self.directory)(source));
-            }
+            file.sync().map_err(|source| self.poison("fsync", source))?;
         }
         let mut dirty = self.dirty.lock().expect("not poisoned");
         // The newest is still being written to; the ones before it are finished.

@@ -23,6 +23,9 @@ pub struct Recovered {
     pub payload_bytes: u64,
     /// Where an unfinished write was cut off, if there was one.
     pub cut: Option<Cut>,
+    /// Whether a write or an fsync of the process before failed: then even under
+    /// the same kernel something may be missing that was not synced.
+    pub failed_before: bool,
 }
 
 /// A place where the log was cut.
