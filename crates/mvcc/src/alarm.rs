@@ -88,7 +88,8 @@ impl Store {
     /// Whether alarms and quota let `command` in. One that does not fit into the
     /// quota raises the alarm, which then stays until somebody clears it.
     pub(crate) fn admit(&mut self, command: &Command, effects: &mut Effects) -> Result<(), Error> {
-        if matches!(command, Command::Alarm { .. }) {
+        // As in etcd a lease is kept alive whatever the state of the keys.
+        if matches!(command, Command::Alarm { .. } | Command::LeaseRenew { .. }) {
             return Ok(());
         }
         if self.alarms.raised(AlarmKind::Corrupt) {

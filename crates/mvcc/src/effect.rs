@@ -26,7 +26,6 @@
 //! | 13 | lease renewed | id, store time in milliseconds |
 //! | 14 | all leases renewed | store time in milliseconds |
 //! | 15 | clock | store time in milliseconds |
-//!
 //! | 20 | alarm raised | kind, member ID |
 //! | 21 | alarm cleared | kind, member ID |
 //!

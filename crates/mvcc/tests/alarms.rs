@@ -59,6 +59,7 @@ fn a_quota_that_is_used_up_raises_an_alarm_that_stays() {
 #[test]
 fn a_corrupt_store_is_not_changed() {
     let (mut store, mut effects) = (Store::default(), Effects::new());
+    store.apply(&Command::LeaseGrant { id: 9, ttl_seconds: 10 }, &mut effects).unwrap();
     store.apply(&alarm(AlarmKind::Corrupt, true), &mut effects).unwrap();
     effects.clear();
     for command in [
@@ -71,6 +72,7 @@ fn a_corrupt_store_is_not_changed() {
         assert_eq!(store.apply(&command, &mut effects), Err(Error::Corrupt), "{command:?}");
     }
     assert!(effects.is_empty());
+    store.apply(&Command::LeaseRenew { id: 9 }, &mut effects).unwrap();
     store.apply(&alarm(AlarmKind::Corrupt, false), &mut effects).unwrap();
     store.apply(&put("a"), &mut effects).unwrap();
 }

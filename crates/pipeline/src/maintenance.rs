@@ -75,8 +75,12 @@ impl Pipeline {
 
     /// Whether memory holds nothing any more of what a compaction at `revision`
     /// made unreadable.
-    pub fn collected(&self, revision: i64) -> bool {
-        self.shared().store.read().collected(revision)
+    pub fn collected(&self, revision: i64) -> Result<bool, Error> {
+        let shared = self.shared();
+        if shared.stopping.load(Ordering::Relaxed) {
+            return Err(Error::Stopped);
+        }
+        Ok(shared.store.read().collected(revision))
     }
 
     /// Gives room back that containers hold in reserve, as far as that takes no

@@ -61,7 +61,11 @@ impl Saved {
         }
         let mut replay = Replay::default();
         import.read(|chunk| replay.record(chunk))?;
-        Ok(Saved { store: replay.finish(), bytes })
+        let mut store = replay.finish();
+        // What their owners did since is not known, so leases begin anew.
+        let at_ms = store.clock_ms();
+        store.replay(Effect::AllLeasesRenewed { at_ms }).expect("it is no write");
+        Ok(Saved { store, bytes })
     }
 
     /// What it holds.
