@@ -8,6 +8,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -435,4 +437,44 @@ func waitFor(t *testing.T, what string, done func() bool) {
 		}
 	}
 	t.Fatalf("%s: not within %v", what, startTimeout)
+}
+
+// page is code and content of a page, its lines in order: etcd's checks come as
+// they like.
+func page(t *testing.T, address, path string) string {
+	t.Helper()
+	response, err := http.Get("http://" + address + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Fields(strings.ReplaceAll(string(body), " ", "_"))
+	slices.Sort(lines)
+	return fmt.Sprint(response.StatusCode, lines)
+}
+
+// TestPagesAsEtcd asks for health under each alarm, as probes do: kubeadm's leave
+// NOSPACE out, for a restart would not help.
+func TestPagesAsEtcd(t *testing.T) {
+	etcd, ours := startEtcd(t), startMemEtcd(t, "--wal-mode", "none")
+	b := &both{t: t, etcd: etcd.dial(), ours: ours.dial()}
+	for _, kind := range []pb.AlarmType{pb.AlarmType_NONE, pb.AlarmType_NOSPACE, pb.AlarmType_CORRUPT} {
+		b.must(&pb.AlarmRequest{Action: pb.AlarmRequest_ACTIVATE, MemberID: 7, Alarm: kind})
+		for _, path := range []string{
+			"/health", "/health?exclude=NOSPACE&serializable=true", "/health?exclude=NOSPACE&exclude=CORRUPT",
+			"/livez", "/livez?verbose", "/livez/serializable_read", "/livez/unknown",
+			"/readyz", "/readyz?verbose", "/readyz?exclude=data_corruption&verbose=1", "/readyz/data_corruption",
+			"/readyz/linearizable_read?verbose", "/readyz/non_learner", "/version",
+		} {
+			want, got := page(t, etcd.address, path), page(t, ours.address, path)
+			if want != got {
+				t.Errorf("%s %v\netcd     %s\nmem_etcd %s", path, kind, want, got)
+			}
+		}
+		b.must(&pb.AlarmRequest{Action: pb.AlarmRequest_DEACTIVATE, MemberID: 7, Alarm: kind})
+	}
 }
