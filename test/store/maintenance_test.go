@@ -296,7 +296,7 @@ func TestQuotaAsEtcd(t *testing.T) {
 func fillUp(t *testing.T, name string, a *api) {
 	t.Helper()
 	written := 0
-	for ; written < 100; written++ {
+	for ; written < 1000; written++ {
 		_, err := a.kv.Put(t.Context(), &pb.PutRequest{Key: fmt.Append(nil, written), Value: make([]byte, 200_000)})
 		if status.Code(err) == codes.ResourceExhausted {
 			break
@@ -306,7 +306,8 @@ func fillUp(t *testing.T, name string, a *api) {
 		}
 	}
 	t.Logf("%s takes %d puts of 200 kB", name, written)
-	if written < 20 || written > 80 {
+	// etcd looks at the size of its file, which grows some time after a put.
+	if written < 20 || name == "mem_etcd" && written > 40 {
 		t.Fatalf("%s: %d puts fit into the quota", name, written)
 	}
 	state, err := a.maintenance.Status(t.Context(), &pb.StatusRequest{})
