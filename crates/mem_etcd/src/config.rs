@@ -503,6 +503,11 @@ mod tests {
         ])
         .unwrap();
         assert_eq!(config.data_dir, Some("/d".into()));
+        let modes =
+            read(&["--wal-mode-prefix", "/a=none,/b=fsync", "-wal-mode-prefix=/c=d=buffered"]);
+        let modes = modes.unwrap().pipeline_options().wal_mode_prefixes;
+        assert_eq!(modes.len(), 3);
+        assert_eq!(modes[2], (b"/c=d".to_vec(), pipeline::WalMode::Buffered));
         let last = read(&["--name", "a", "--name=b"]).unwrap();
         assert_eq!(last.name, "b", "the last one counts, as in Go");
         let tcp = Listen::Tcp { address: "127.0.0.1:1".into(), tls: false };

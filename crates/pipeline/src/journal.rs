@@ -226,15 +226,19 @@ impl Journal {
         self.log.witness()
     }
 
-    /// Ends in good order: nothing is written behind this.
-    pub(crate) fn end(&mut self, moment: Moment) -> Result<(), Error> {
-        if self.opening.is_empty() {
-            let Moment { revision, clock_ms, .. } = moment;
-            let ended = Effect::Ended { revision, complete: !self.incomplete };
-            encode(&[Effect::Clock { ms: clock_ms }, ended], &mut self.payload);
-            self.log.append(&self.payload)?;
-        }
+    /// Makes everything durable and, with a moment, notes that this is an end in
+    /// good order: nothing is written behind it, and all up to there has been done.
+    pub(crate) fn end(&mut self, good: Option<Moment>) -> Result<(), Error> {
+        let noted = match good {
+            Some(Moment { revision, clock_ms, .. }) if self.opening.is_empty() => {
+                let ended = Effect::Ended { revision, complete: !self.incomplete };
+                encode(&[Effect::Clock { ms: clock_ms }, ended], &mut self.payload);
+                self.log.append(&self.payload)
+            }
+            _ => Ok(()),
+        };
         self.log.sync()?;
+        noted?;
         self.log.witness()
     }
 

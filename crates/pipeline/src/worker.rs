@@ -101,9 +101,10 @@ impl Worker {
 
     /// Ends in good order, or at least durably.
     pub(crate) fn finish(mut self) {
-        let moment = self.moment();
+        // After a failure the state may have what the log has not.
+        let good = self.shared.failure.get().is_none().then(|| self.moment());
         let Some(disk) = &mut self.disk else { return };
-        match disk.journal.end(moment) {
+        match disk.journal.end(good) {
             Ok(()) => {}
             // What was acknowledged is safe; only the good order is not noted.
             Err(error @ wal::Error::NoSpace { .. }) => {
