@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -41,15 +42,26 @@ func binary(t testing.TB, name string) string {
 	return path
 }
 
-// freePort is a loopback port that nobody listens on right now.
+// ports counts those that were given out; they lie below what the kernel gives to
+// connections, which would take the port of a server that restarts.
+var ports atomic.Int32
+
+// freePort is a loopback port that nobody listens on right now, and that no other
+// test is given.
 func freePort(t testing.TB) int {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	const first, count = 10_000, 20_000
+	start := os.Getpid() * 97
+	for range count {
+		port := first + (start+int(ports.Add(1)))%count
+		listener, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		if err == nil {
+			listener.Close()
+			return port
+		}
 	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port
+	t.Fatal("no port is free")
+	return 0
 }
 
 // server is a running store.
