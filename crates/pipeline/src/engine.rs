@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded};
 use parking_lot::Mutex;
 
+use crate::pace;
 use crate::pipeline::Shared;
 use crate::worker::{Submission, Worker};
 
@@ -100,8 +101,11 @@ impl Engine {
             let collecting = there.is_collecting();
             drop(worker);
             fence(Ordering::SeqCst);
-            let busy = stopping || collecting || !self.queue.is_empty();
-            patience = if busy { Duration::ZERO } else { self.patience() };
+            patience = match () {
+                () if stopping || !self.queue.is_empty() => Duration::ZERO,
+                () if collecting => pace::REST,
+                () => self.patience(),
+            };
         }
     }
 

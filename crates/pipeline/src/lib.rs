@@ -43,6 +43,7 @@ mod lessor;
 mod maintenance;
 mod modes;
 mod options;
+mod pace;
 mod pipeline;
 mod read;
 mod recovery;

@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use mvcc::{Effect, Effects, HashCursor, SnapshotCursor};
 
+use crate::pace::{STEP, give_way};
 use crate::read::Pin;
 use crate::{Error, Pipeline};
 
-/// Keys or events visited while writers wait.
-const STEP: usize = 1000;
 /// Bytes of one chunk of an export, about: values are not split.
 const CHUNK_BYTES: usize = 256 << 10;
 /// A client that is slower than this, beyond a first time to spare, may find the
@@ -57,6 +56,7 @@ impl Pipeline {
                 break;
             }
             cursor.digest();
+            give_way();
         }
         let revision = cursor.revision();
         let (hash, compact_revision) = cursor.finish();
@@ -151,6 +151,7 @@ impl Export {
         let mut effects = Effects::new();
         let more = self.cursor.step(&store, STEP, &mut effects);
         drop(store);
+        give_way();
         self.effects = effects.into_iter();
         Ok(more)
     }

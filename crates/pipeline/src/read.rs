@@ -9,11 +9,12 @@ use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnRe
 use mvcc::{Event, RangeCursor, Span};
 use watch::{History, HistoryError};
 
+use crate::pace::{STEP, give_way};
 use crate::pipeline::Shared;
 use crate::{Error, Pipeline};
 
-/// Keys visited while writers wait.
-const KEYS_A_STEP: usize = 1000;
+/// Keys of a range that is read at once, by whoever asks.
+const KEYS_AT_ONCE: usize = 1000;
 /// Bytes of values that a watcher is given at a time from history, about.
 const HISTORY_BYTES: usize = 4 << 20;
 /// A page has at most so many keys, and about so many bytes.
@@ -109,7 +110,7 @@ impl Pipeline {
         let store = shared.store.read();
         let current = shared.published.load(Ordering::Acquire);
         let mut cursor = RangeCursor::new(&store, request, current, true)?;
-        if cursor.step(&store, KEYS_A_STEP) {
+        if cursor.step(&store, KEYS_AT_ONCE) {
             drop(store);
             return Ok(RangeRead::Done(cursor.finish()));
         }
@@ -150,7 +151,9 @@ impl RangeRead {
 impl Rest {
     /// Reads to the end, letting writers in between.
     pub fn finish(mut self) -> RangeResponse {
-        while !self.cursor.step(&self.pin.shared.store.read(), KEYS_A_STEP) {}
+        while !self.cursor.step(&self.pin.shared.store.read(), STEP) {
+            give_way();
+        }
         self.cursor.finish()
     }
 }
@@ -211,9 +214,11 @@ impl Pages {
             if self.pin.expired() && revision < store.compacted() {
                 return None;
             }
-            if cursor.step(&store, KEYS_A_STEP) {
+            if cursor.step(&store, STEP) {
                 return Some(cursor.finish());
             }
+            drop(store);
+            give_way();
         }
     }
 

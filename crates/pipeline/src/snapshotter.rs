@@ -10,11 +10,9 @@ use wal::{Error, Snapshots, Trimmer};
 use crate::WalMode;
 use crate::journal::{Journal, encode};
 use crate::modes::Modes;
+use crate::pace::{STEP, give_way};
 use crate::pipeline::Shared;
 use crate::read::Pin;
-
-/// Keys or events of one step; writers wait for a step, and it is one chunk.
-const STEP: usize = 1000;
 
 /// Decides, for the worker, when a snapshot is due.
 pub(crate) struct Trigger {
@@ -119,6 +117,7 @@ impl Snapshotter {
             let store = self.shared.store.read();
             more = request.cursor.step(&store, STEP, &mut request.effects);
             drop(store);
+            give_way();
             request.effects.retain(|effect| self.modes.of_effect(effect) != WalMode::None);
             if !request.effects.is_empty() {
                 encode(&request.effects, &mut payload);

@@ -9,18 +9,19 @@ use futures_channel::oneshot;
 use mvcc::{Command, Effects, Event, Reply};
 use wal::{DataDir, Syncer};
 
-use crate::Error;
 use crate::journal::{Journal, Moment};
 use crate::pipeline::Shared;
 use crate::snapshotter::Trigger;
+use crate::{Error, pace};
 
 /// Commands of one batch, at most. The store is locked for readers while a
 /// batch is applied, about a microsecond a command.
 const BATCH_COMMANDS: usize = 1024;
 /// Bytes of requests of one batch, about; one more command may come on top.
 const BATCH_BYTES: usize = 8 << 20;
-/// Events that one step of garbage collection visits, between batches.
-const COLLECT_EVENTS: usize = 512;
+/// Garbage that is collected with each command, so that it does not outgrow what
+/// is added.
+const COLLECTED_A_COMMAND: usize = 2;
 /// Leases revoked at a time, so that a mass expiry does not starve writers.
 const EXPIRIES_A_ROUND: usize = 256;
 /// How soon a lease whose revocation failed is tried again.
@@ -74,13 +75,13 @@ impl Worker {
         let mut batch = std::mem::take(&mut self.batch);
         self.gather(&mut batch);
         self.expire_leases(&mut batch);
-        let any = !batch.is_empty();
-        if any {
+        let commands = batch.len();
+        if commands > 0 {
             self.process(&mut batch);
         }
         self.batch = batch;
-        self.collect();
-        any
+        self.collect(pace::STEP.max(COLLECTED_A_COMMAND * commands));
+        commands > 0
     }
 
     /// Whether there is garbage that need not wait.
@@ -282,10 +283,10 @@ impl Worker {
     }
 
     /// One step of freeing what compaction made unreadable.
-    fn collect(&mut self) {
+    fn collect(&mut self, events: usize) {
         let floor = self.shared.pins.lock().floor(Instant::now());
         let floor = floor.min(self.shared.published.load(Ordering::Acquire));
-        self.collecting = self.shared.store.write().collect(floor, COLLECT_EVENTS);
+        self.collecting = self.shared.store.write().collect(floor, events);
     }
 }
 
