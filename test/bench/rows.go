@@ -146,9 +146,10 @@ func eventsPerCPUSecond(ctx context.Context, l *lab, store string) (sample, erro
 	return watch(ctx, l, store)
 }
 
+// secondsPerRead is the median of some reads of everything.
 func secondsPerRead(l *lab, how ...string) sampler {
-	args := []string{"range", "--key-space-size", l.count(100_000), "--val-size", "1536", "--total", "3"}
-	perRead := func(r report) float64 { return r.Seconds / float64(r.Ops) }
+	args := []string{"range", "--key-space-size", l.count(100_000), "--val-size", "1536", "--total", "11"}
+	perRead := func(r report) float64 { return float64(r.LatencyMicros.P50) / 1e6 }
 	return onFresh(perRead, append(args, how...)...)
 }
 
@@ -159,24 +160,32 @@ func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
 	if store == etcd {
 		waiting, hurried = nil, []string{"--unsafe-no-fsync"}
 	}
-	var rates [2]float64
+	duration := "5s"
+	if l.quick {
+		duration = "1s"
+	}
+	var reports [2]report
 	var commands []string
 	for i, args := range [][]string{hurried, waiting} {
 		s, err := l.fresh(ctx, store, l.disk, args...)
 		if err != nil {
 			return sample{}, err
 		}
-		r, command, err := l.run(ctx, s, "put", "--clients", "1000", "--connections", "10", "--total", l.count(100_000))
+		r, command, err := l.run(ctx, s, "put", "--clients", "1000", "--connections", "10", "--duration", duration)
 		s.discard()
 		if err != nil {
 			return sample{}, err
 		}
-		rates[i] = r.OpsPerSecond
+		reports[i] = r
 		commands = append(commands, s.command, command)
 	}
+	buffered, fsync := reports[0], reports[1]
 	return sample{
-		Value:    rates[1] / rates[0],
-		Details:  map[string]float64{"bufferedPerSecond": rates[0], "fsyncPerSecond": rates[1]},
+		Value: fsync.OpsPerSecond / buffered.OpsPerSecond,
+		Details: map[string]float64{
+			"bufferedPerSecond": buffered.OpsPerSecond, "bufferedClientCpuMicrosPerOp": buffered.ClientCPUMicrosPerOp,
+			"fsyncPerSecond": fsync.OpsPerSecond, "fsyncServerCpuMicrosPerOp": fsync.ServerCPUMicrosPerOp,
+		},
 		Commands: commands,
 	}, nil
 }
