@@ -43,7 +43,7 @@ crash: bin/mem_etcd ## Kill mem_etcd under load, in every mode: KILLS=2000
 	@CRASH_ROUNDS=$(CRASH_ROUNDS) \
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
 
-bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd beside etcd, half an hour: BENCH_FLAGS="-only put,watch"
+bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd beside etcd, twelve minutes: BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)
 
 bench: BENCH_FLAGS := -quick

@@ -167,8 +167,8 @@ func (l *lab) samples(ctx context.Context, r row) (samples []sample, err error) 
 			}
 			s.Store = store
 			samples = append(samples, s)
-			fmt.Fprintf(os.Stderr, "      %d/%d  %-8s  %8s %s  (%.0f s)\n",
-				round+1, repeat, store, number(s.Value), r.Unit, time.Since(begun).Seconds())
+			fmt.Fprintf(os.Stderr, "      %d/%d  %-8s  %8s %s  (%.0f s)  %s\n",
+				round+1, repeat, store, number(s.Value), r.Unit, time.Since(begun).Seconds(), s.Note)
 		}
 	}
 	return samples, nil

@@ -42,7 +42,7 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; } small { color
 <p>$URL and $DIR differ from one sample to the next.</p>
 {{range .Rows}}<details><summary>{{.Title}}</summary>
 <table><tr><th>store<th>{{.Unit}}<th>details</tr>
-{{range .Samples}}<tr><td>{{.Store}}<td>{{number .Value}}<td>{{range $name, $value := .Details}}{{$name}} {{number $value}}; {{end}}</tr>
+{{range .Samples}}<tr><td>{{.Store}}<td>{{number .Value}}<td>{{with .Note}}{{.}}; {{end}}{{range $name, $value := .Details}}{{$name}} {{number $value}}; {{end}}</tr>
 {{end}}</table>
 <pre>{{range commands .}}{{.}}
 {{end}}</pre></details>

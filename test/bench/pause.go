@@ -42,6 +42,7 @@ func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
 	}
 	result := sample{Details: map[string]float64{}, Commands: append(p.commands, renewal, p.server.command)}
 	quiet := 0.0
+	var longest []string
 	for _, d := range disturbances(l) {
 		millis, probe, err := l.probe(ctx, p.server, d.run)
 		if err != nil {
@@ -49,12 +50,14 @@ func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
 		}
 		result.Details[d.name+"Millis"] = millis
 		result.Commands = append(result.Commands, probe)
+		longest = append(longest, fmt.Sprintf("%s %.1f", d.name, millis))
 		if d.name == "quiet" {
 			quiet = millis
 		} else {
 			result.Value = max(result.Value, millis-quiet)
 		}
 	}
+	result.Note = "longest put in ms: " + strings.Join(longest, ", ")
 	return result, nil
 }
 

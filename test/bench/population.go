@@ -132,6 +132,7 @@ func restartSeconds(ctx context.Context, l *lab, _ string) (sample, error) {
 	return sample{
 		Value:    p.server.startup.Seconds(),
 		Details:  map[string]float64{"snapshotBytes": snapshot, "logBytes": log},
+		Note:     fmt.Sprintf("snapshot %.1f GiB, log %.1f GiB", snapshot/gibibyte, log/gibibyte),
 		Commands: append(p.commands, "kill -9 $PID", p.server.command),
 	}, nil
 }

@@ -147,6 +147,13 @@ func (r result) print(w io.Writer) {
 	}
 	// It writes to memory until here; what w says is the terminal's business.
 	_ = table.Flush()
+	for _, o := range r.Rows {
+		for _, s := range o.Samples {
+			if s.Note != "" {
+				fmt.Fprintf(w, "%s, %s: %s\n", o.ID, s.Store, s.Note)
+			}
+		}
+	}
 }
 
 func firstLine(text string) string {

@@ -39,6 +39,8 @@ type sample struct {
 	Value float64 `json:"value"`
 	// Details by name, the unit last.
 	Details map[string]float64 `json:"details,omitempty"`
+	// Note is what belongs beside the value.
+	Note string `json:"note,omitempty"`
 	// Commands that were run, with placeholders for addresses and folders.
 	Commands []string `json:"commands,omitempty"`
 }

@@ -222,6 +222,7 @@ func sharedConnection(ctx context.Context, l *lab, store string) (sample, error)
 	without, with := median(p99s[false]), median(p99s[true])
 	return sample{
 		Value:    with / without,
+		Note:     fmt.Sprintf("p99 in µs: without %.0f, with %.0f", without, with),
 		Details:  map[string]float64{"p99WithoutMicros": without, "p99WithMicros": with},
 		Commands: commands,
 	}, nil
