@@ -5,6 +5,7 @@ NODES     ?= 1000
 STORE     ?= mem_etcd
 K1M_FLAGS ?=
 KILLS     ?= 2000
+BENCH_FLAGS ?=
 
 # What a cluster needs, and what only comparisons and tests need.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
@@ -16,10 +17,10 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench conformance crash hostile clean tools FORCE
+.PHONY: help build up down test check bench bench-store conformance crash hostile clean tools FORCE
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS)) ## Build every binary, peers included, into bin/
 
@@ -45,8 +46,11 @@ crash: bin/mem_etcd ## Kill mem_etcd under load, in every mode: KILLS=2000
 	@CRASH_ROUNDS=$(CRASH_ROUNDS) \
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
 
-bench: bin/mem_etcd bin/etcd-bench bin/etcd ## Compare mem_etcd with etcd, side by side
-	@go run ./test/bench
+bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd beside etcd, twelve minutes: BENCH_FLAGS="-only put,watch"
+	@go run ./test/bench $(BENCH_FLAGS)
+
+bench: BENCH_FLAGS := -quick
+bench: bench-store ## The same in a minute: less of everything, measured once
 
 clean: ## Remove what was built; caches of Go and Cargo stay
 	@rm -rf bin target results
@@ -56,6 +60,10 @@ tools:
 
 bin/mem_etcd bin/etcd-bench: tools FORCE
 	@build/cargo.sh $(@F)
+
+bin/etcd-benchmark: tools/etcd-benchmark/go.mod tools/etcd-benchmark/go.sum | tools
+	@echo "==> Building etcd's own benchmark"
+	@go build -C tools/etcd-benchmark -o ../../$@ go.etcd.io/etcd/v3/tools/benchmark
 
 bin/k1m: tools FORCE
 	@mkdir -p bin

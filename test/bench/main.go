@@ -1,165 +1,175 @@
-// Command bench runs etcd-bench against mem_etcd and etcd, one after the other
-// in one run, and compares what an operation costs each of them.
+// Command bench measures mem_etcd beside etcd, row by row of a table of what
+// mem_etcd must reach and what it aims at.
 //
-// Server and client are pinned to a core each; both stores keep their data in
-// memory-backed files, so that what is compared is processor time and not disks.
-// CPU is what the operating system counted for the server's process. Results go
-// to results/<UTC>_store/: result.json and an index.html with a plot.
+// Both stores run in the same run, in turn, server and client pinned to a core
+// each. Data lies in memory-backed files, except where a disk is the point. CPU is
+// what the operating system counted for the server's process. Results go to
+// results/<UTC>_store/, after each row, so an interrupted run leaves what it has:
+// result.json and an index.html. docs/benchmarks.md says how each row is measured.
 package main
 
 import (
-	"encoding/json"
+	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
-	"text/tabwriter"
+	"syscall"
 	"time"
 )
 
-// workload is one row of the table.
-type workload struct {
-	Name string
-	// Args of etcd-bench.
-	Args []string
-	// PerEvent counts what watchers were told, and not operations.
-	PerEvent bool
+const (
+	serverCore, clientCore = "0", "1"
+	// memory is a folder whose files are in memory: as fast as a disk can be.
+	memory = "/dev/shm"
+)
+
+// Exit codes.
+const (
+	exitMissed = 1
+	exitUsage  = 2
+)
+
+var errUsage = errors.New("usage")
+
+// lab is where the measurements are made.
+type lab struct {
+	// bin has the programs in it.
+	bin string
+	// disk is a folder on a real disk, and diskName what that disk is.
+	disk, diskName string
+	quick          bool
+	repeat         int
+	people         *population
 }
 
-func workloads(quick bool) []workload {
-	total := "100000"
-	if quick {
-		total = "10000"
-	}
-	many := []string{"--clients", "500", "--connections", "10", "--total", total}
-	scan := []string{"range", "--key-space-size", "100000", "--val-size", "1536", "--total", "3"}
-	if quick {
-		scan = []string{"range", "--key-space-size", "10000", "--val-size", "1536", "--total", "3"}
-	}
-	return []workload{
-		{Name: "put", Args: append([]string{"put"}, many...)},
-		{Name: "txn-put", Args: append([]string{"txn-put"}, many...)},
-		{Name: "lease-flood", Args: append([]string{"lease-flood", "--leases", "20"}, many...)},
-		{Name: "mixed", Args: append([]string{"mixed"}, many...)},
-		{Name: "watch", Args: []string{"watch", "--watchers", "100", "--clients", "10", "--total", "2000", "--key-space-size", "1000"}, PerEvent: true},
-		{Name: "range-paged", Args: append(scan, "--page", "10000")},
-		{Name: "range-stream", Args: append(scan, "--stream")},
-	}
-}
-
-// measurement is one workload on one store.
-type measurement struct {
-	Store                string  `json:"store"`
-	Workload             string  `json:"workload"`
-	Ops                  int64   `json:"ops"`
-	Errors               int64   `json:"errors"`
-	OpsPerSecond         float64 `json:"opsPerSecond"`
-	P99Micros            int64   `json:"p99Micros"`
-	ServerCPUMicrosPerOp float64 `json:"serverCpuMicrosPerOp"`
-	ClientCPUMicrosPerOp float64 `json:"clientCpuMicrosPerOp"`
-	ServerResidentBytes  int64   `json:"serverResidentBytes"`
-	EventsDelivered      int64   `json:"eventsDelivered,omitempty"`
-	SecondsPerRead       float64 `json:"secondsPerRead,omitempty"`
-}
-
-// result is everything that one run found.
-type result struct {
-	Time         time.Time     `json:"time"`
-	Machine      string        `json:"machine"`
-	Measurements []measurement `json:"measurements"`
-}
+func (l *lab) program(name string) string { return filepath.Join(l.bin, name) }
 
 func main() {
-	quick := flag.Bool("quick", false, "a tenth of the operations, to see that it works")
-	bin := flag.String("bin", "bin", "where the programs are")
+	var l lab
+	flag.BoolVar(&l.quick, "quick", false, "a short form: a tenth of the operations, once, and 100,000 keys instead of 3 million")
+	flag.IntVar(&l.repeat, "repeat", 3, "measure each row so often, and take the median")
+	flag.StringVar(&l.bin, "bin", "bin", "where the programs are")
+	flag.StringVar(&l.disk, "disk", "target", "a folder on a real disk, for the rows that are about one")
+	only := flag.String("only", "", "measure these rows, comma-separated, and no other")
 	out := flag.String("out", filepath.Join("results", time.Now().UTC().Format("20060102T150405Z")+"_store"), "where the result goes")
 	flag.Parse()
-	if err := run(*bin, *out, *quick); err != nil {
+	if l.quick && !given("repeat") {
+		l.repeat = 1
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	r, err := l.measure(ctx, *only, *out)
+	switch {
+	case errors.Is(err, errUsage):
 		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+		os.Exit(exitUsage)
+	case err != nil:
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(exitMissed)
+	case !r.passed() || !r.Complete:
+		os.Exit(exitMissed)
 	}
 }
 
-func run(bin, out string, quick bool) error {
-	r := result{Time: time.Now().UTC(), Machine: machine()}
-	for _, w := range workloads(quick) {
-		for _, store := range []string{"mem_etcd", "etcd"} {
-			fmt.Fprintf(os.Stderr, "==> %s on %s\n", w.Name, store)
-			m, err := measure(bin, store, w)
-			if err != nil {
-				return fmt.Errorf("%s on %s: %w", w.Name, store, err)
-			}
-			r.Measurements = append(r.Measurements, m)
-			// What there is stays, even if a later workload fails.
-			if err := save(out, r); err != nil {
-				return err
-			}
+func given(name string) (found bool) {
+	flag.Visit(func(f *flag.Flag) { found = found || f.Name == name })
+	return found
+}
+
+// measure measures the rows and keeps what comes of them.
+func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
+	if l.repeat < 1 || flag.NArg() > 0 {
+		return result{}, fmt.Errorf("%w: bench [flags], with -repeat at least 1; see -help", errUsage)
+	}
+	if err := os.MkdirAll(l.disk, 0o755); err != nil {
+		return result{}, err
+	}
+	l.diskName = fileSystem(l.disk)
+	chosen, err := choose(rows(l), only)
+	if err != nil {
+		return result{}, err
+	}
+	r := result{
+		Time: time.Now().UTC(), Machine: thisMachine(), Versions: l.versions(ctx),
+		Disk: l.diskName, Quick: l.quick, Repeat: l.repeat,
+	}
+	defer func() { l.population().discard() }()
+	for i, row := range chosen {
+		fmt.Fprintf(os.Stderr, "[%d/%d] %s: %s\n", i+1, len(chosen), row.ID, row.Title)
+		samples, err := l.samples(ctx, row)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "     ", err)
+		}
+		r.Rows = append(r.Rows, conclude(row, samples, err, l.judges(row)))
+		r.Seconds = time.Since(r.Time).Seconds()
+		r.Complete = ctx.Err() == nil && len(r.Rows) == len(chosen)
+		// What there is stays, whatever becomes of later rows.
+		if err := r.save(out); err != nil {
+			return r, err
+		}
+		if ctx.Err() != nil {
+			fmt.Fprintln(os.Stderr, "interrupted; what there is:")
+			break
 		}
 	}
-	printTable(r)
+	fmt.Printf("\n%s; %s\n", r.Machine, r.Disk)
+	r.print(os.Stdout)
 	fmt.Printf("\n%s\n", filepath.Join(out, "index.html"))
-	return nil
+	return r, nil
 }
 
-func save(out string, r result) error {
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return err
-	}
-	text, err := json.MarshalIndent(r, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.WriteFile(filepath.Join(out, "result.json"), append(text, '\n'), 0o644); err != nil {
-		return err
-	}
-	return writePage(filepath.Join(out, "index.html"), r)
+// judges says whether a row's figure means something: in a short run those on
+// the large population do not.
+func (l *lab) judges(r row) bool {
+	return !l.quick || !slices.Contains([]string{"resident", "restart", "pause"}, r.ID)
 }
 
-// pairs are the two stores' measurements of each workload.
-func pairs(r result) (rows [][2]measurement) {
-	for i := 0; i+1 < len(r.Measurements); i += 2 {
-		rows = append(rows, [2]measurement{r.Measurements[i], r.Measurements[i+1]})
+// choose picks the rows with these names.
+func choose(all []row, only string) ([]row, error) {
+	if only == "" {
+		return all, nil
 	}
-	return rows
-}
-
-// ratio is how much more an operation costs etcd: its server's CPU, or for reads
-// of everything its time.
-func ratio(ours, etcd measurement) float64 {
-	if ours.SecondsPerRead > 0 {
-		return etcd.SecondsPerRead / ours.SecondsPerRead
-	}
-	return etcd.ServerCPUMicrosPerOp / ours.ServerCPUMicrosPerOp
-}
-
-func printTable(r result) {
-	fmt.Println(r.Machine)
-	w := tabwriter.NewWriter(os.Stdout, 0, 4, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "workload\tmem_etcd\tetcd\tetcd ÷ mem_etcd\tmem_etcd/s\tetcd/s\t")
-	for _, row := range pairs(r) {
-		ours, etcd := row[0], row[1]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.1f\t%.0f\t%.0f\t\n", ours.Workload, cost(ours), cost(etcd), ratio(ours, etcd), ours.OpsPerSecond, etcd.OpsPerSecond)
-	}
-	w.Flush()
-}
-
-func cost(m measurement) string {
-	if m.SecondsPerRead > 0 {
-		return fmt.Sprintf("%.2f s", m.SecondsPerRead)
-	}
-	return fmt.Sprintf("%.1f µs CPU", m.ServerCPUMicrosPerOp)
-}
-
-func machine() string {
-	text, err := os.ReadFile("/proc/cpuinfo")
-	if err != nil {
-		return "unknown machine"
-	}
-	for line := range strings.Lines(string(text)) {
-		if name, found := strings.CutPrefix(line, "model name"); found {
-			return strings.TrimSpace(strings.TrimLeft(name, "\t :"))
+	names := strings.Split(only, ",")
+	var known []string
+	var chosen []row
+	for _, r := range all {
+		known = append(known, r.ID)
+		if slices.Contains(names, r.ID) {
+			chosen = append(chosen, r)
 		}
 	}
-	return "unknown machine"
+	for _, name := range names {
+		if !slices.Contains(known, name) {
+			return nil, fmt.Errorf("%w: no row %q; there are %s", errUsage, name, strings.Join(known, ", "))
+		}
+	}
+	return chosen, nil
+}
+
+// samples measures each store of a row in turn, again and again.
+func (l *lab) samples(ctx context.Context, r row) (samples []sample, err error) {
+	repeat := l.repeat
+	if r.Once {
+		repeat = 1
+	}
+	for round := range repeat {
+		for _, store := range r.Stores {
+			begun := time.Now()
+			s, err := r.Sample(ctx, l, store)
+			if err != nil {
+				return samples, fmt.Errorf("%s: %w", store, err)
+			}
+			s.Store = store
+			samples = append(samples, s)
+			fmt.Fprintf(os.Stderr, "      %d/%d  %-8s  %8s %s  (%.0f s)  %s\n",
+				round+1, repeat, store, number(s.Value), r.Unit, time.Since(begun).Seconds(), s.Note)
+		}
+	}
+	return samples, nil
 }

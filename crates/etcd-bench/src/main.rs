@@ -6,8 +6,12 @@
 //! at which an operation was due, not from when the client got round to it.
 
 mod connection;
+mod glance;
+mod group;
 mod lease;
 mod options;
+mod pace;
+mod population;
 mod report;
 mod run;
 mod watch;

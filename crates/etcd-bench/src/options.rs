@@ -5,11 +5,14 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::group::Group;
+
 const EXAMPLES: &str = "Examples:
   etcd-bench put --connections 10 --clients 500 --total 500000 --val-size 1024
   etcd-bench lease-flood --clients 100 --duration 30s --rate 10000
   etcd-bench watch --watchers 100 --clients 10 --duration 10s
-  etcd-bench range --key-space-size 100000 --val-size 1536 --page 10000 --total 10";
+  etcd-bench range --key-space-size 100000 --val-size 1536 --page 10000 --total 10
+  etcd-bench fill --clients 64 --keys /registry/minions/node-=1000x1229 --key-size 8";
 
 /// Load for anything that speaks etcd's v3 API.
 #[derive(Parser, Debug)]
@@ -91,7 +94,7 @@ pub enum Workload {
     Put,
     /// Write random keys in transactions of one write, without a comparison.
     TxnPut,
-    /// Read the whole key space, which is written first.
+    /// Read the whole key space, which is written first, or what is there already.
     Range {
         /// Keys of a page; 0 reads everything at once.
         #[arg(long, default_value_t = 0)]
@@ -99,6 +102,18 @@ pub enum Workload {
         /// Read by RangeStream.
         #[arg(long, conflicts_with = "page")]
         stream: bool,
+        /// Read the keys below this prefix, which are there already.
+        #[arg(long)]
+        prefix: Option<String>,
+    },
+    /// Write each key of a population once.
+    Fill {
+        /// So many keys below a prefix, with values of so many bytes:
+        /// PREFIX=COUNTxBYTES or PREFIX=COUNTxMIN-MAX; can be repeated. A key is
+        /// the prefix and a number of at least seven digits, filled up with zeros
+        /// to --key-size.
+        #[arg(long = "keys", value_name = "KEYS", required = true)]
+        groups: Vec<Group>,
     },
     /// Write keys that many watch; counts and times the events.
     Watch {
@@ -144,6 +159,9 @@ impl Options {
             Workload::Watch { watch_connections: 0, .. } => {
                 return Err("--watch-connections must be at least 1".into());
             }
+            Workload::Fill { .. } if load.total.is_some() || load.duration.is_some() => {
+                return Err("fill writes all of --keys: no --total, no --duration".into());
+            }
             Workload::LeaseFlood { leases: 0 } => return Err("--leases must be at least 1".into()),
             _ => {}
         }
@@ -169,6 +187,7 @@ impl Options {
             Workload::Put => "put",
             Workload::TxnPut => "txn-put",
             Workload::Range { .. } => "range",
+            Workload::Fill { .. } => "fill",
             Workload::Watch { .. } => "watch",
             Workload::Mixed { .. } => "mixed",
             Workload::LeaseFlood { .. } => "lease-flood",

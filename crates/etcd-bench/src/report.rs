@@ -34,6 +34,9 @@ pub struct Report {
     pub server_cpu_micros_per_op: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<WatchReport>,
+    /// Bytes of keys and values that `fill` wrote.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filled_bytes: Option<u64>,
 }
 
 /// Percentiles.
@@ -100,6 +103,9 @@ impl Report {
             if !watch.complete {
                 println!("{:<18} some watchers were not told of every write in time", "");
             }
+        }
+        if let Some(bytes) = self.filled_bytes {
+            println!("{:<18} {bytes} bytes of keys and values", "filled");
         }
         println!("{:<18} {}", "errors", self.errors);
         for (kind, count) in &self.errors_by_kind {

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::io::IsTerminal;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -9,11 +10,14 @@ use anyhow::{Context, Result, anyhow};
 use cpu_time::ProcessTime;
 use hdrhistogram::Histogram;
 use indicatif::{ProgressBar, ProgressStyle};
-use procfs::process::Process;
+use nix::time::ClockId;
+use nix::unistd::Pid;
 use tokio::task::JoinSet;
 
 use crate::connection::{self, Connection, Failure};
-use crate::options::{Options, Workload};
+use crate::options::{Load, Options, Workload};
+use crate::pace::Pace;
+use crate::population::Population;
 use crate::report::{Latency, Report, WatchReport};
 use crate::watch::Watchers;
 use crate::worker::{self, Keys, Worker};
@@ -21,6 +25,10 @@ use crate::worker::{self, Keys, Worker};
 const DEFAULT_TOTAL: u64 = 10_000;
 /// Writes under way at once while the key space is filled.
 const FILLERS: u64 = 64;
+/// Without a terminal, a line of progress as often as this.
+const PROGRESS_LINE: Duration = Duration::from_secs(10);
+/// Exit code after a second interrupt, as shells have it.
+const INTERRUPTED: i32 = 130;
 /// Kinds of errors that are told apart; more are counted together.
 const ERROR_KINDS: usize = 32;
 
@@ -29,7 +37,9 @@ struct Shared {
     start: Instant,
     deadline: Option<Instant>,
     total: u64,
-    rate: u64,
+    /// Of an open loop; without it, as fast as it goes.
+    pace: Option<Pace>,
+    interrupted: Cell<bool>,
     begun: Cell<u64>,
     histogram: RefCell<Histogram<u64>>,
     errors: RefCell<BTreeMap<String, u64>>,
@@ -41,20 +51,28 @@ pub async fn run(options: &Options) -> Result<Report> {
     let load = &options.load;
     let connections = connection::open(load, load.connections).await?;
     let keys = Keys::new(load);
-    if matches!(options.workload, Workload::Range { .. } | Workload::Mixed { .. }) {
+    let population = match &options.workload {
+        Workload::Fill { groups } => Some(Population::new(groups)),
+        _ => None,
+    };
+    if matches!(options.workload, Workload::Range { prefix: None, .. } | Workload::Mixed { .. }) {
         fill(&keys, load.key_space_size, &connections).await?;
     }
     let watchers = start_watchers(options, &connections).await?;
-    let workers = prepare(options, &keys, &connections).await?;
+    let workers = prepare(options, &keys, population.as_ref(), &connections).await?;
 
     let server_before = server_cpu(load.server_pid)?;
-    let shared = Rc::new(Shared::new(options));
+    let total = population.as_ref().map_or(total(load), Population::count);
+    let shared = Rc::new(Shared::new(load, total)?);
     let cpu = ProcessTime::now();
     let mut clients = JoinSet::new();
     for worker in workers {
         clients.spawn_local(drive(worker, shared.clone()));
     }
+    let narrator = tokio::task::spawn_local(narrate(options.name(), shared.clone()));
+    tokio::task::spawn_local(heed_interrupt(shared.clone()));
     while clients.join_next().await.is_some() {}
+    narrator.abort();
     let complete = match &watchers {
         Some(watchers) => {
             let writes = shared.histogram.borrow().len();
@@ -68,7 +86,7 @@ pub async fn run(options: &Options) -> Result<Report> {
         server_cpu: server_cpu(load.server_pid)?.zip(server_before).map(|(now, then)| now - then),
     };
     shared.progress.finish_and_clear();
-    Ok(report(options, &shared, spent, watchers, complete))
+    Ok(report(options, &shared, spent, watchers, population, complete))
 }
 
 /// What the measured operations took.
@@ -78,13 +96,14 @@ struct Spent {
     server_cpu: Option<Duration>,
 }
 
-/// CPU that a process has used so far, as the operating system counts it.
+/// CPU that a process has used so far, as the operating system counts it: in
+/// nanoseconds, over all threads, those that have ended included.
 fn server_cpu(pid: Option<i32>) -> Result<Option<Duration>> {
     let Some(pid) = pid else { return Ok(None) };
-    let stat = Process::new(pid).and_then(|process| process.stat());
-    let stat = stat.with_context(|| format!("read the CPU time of process {pid}"))?;
-    let ticks = (stat.utime + stat.stime) as f64;
-    Ok(Some(Duration::from_secs_f64(ticks / procfs::ticks_per_second() as f64)))
+    let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid));
+    let used = clock.and_then(|clock| clock.now());
+    let used = used.with_context(|| format!("read the CPU time of process {pid}"))?;
+    Ok(Some(used.into()))
 }
 
 /// Writes every key once.
@@ -128,13 +147,15 @@ async fn start_watchers(options: &Options, writers: &[Connection]) -> Result<Opt
 async fn prepare(
     options: &Options,
     keys: &Keys,
+    population: Option<&Population>,
     connections: &[Connection],
 ) -> Result<Vec<Worker>> {
     let progress = bar(Some(options.load.clients as u64)).with_message("preparing clients");
     let mut preparing = JoinSet::new();
     for index in 0..options.load.clients {
         let connection = connections[index % connections.len()].clone();
-        let mut worker = Worker::new(&options.workload, keys.clone(), connection, index as u64);
+        let mut worker =
+            Worker::new(&options.workload, keys.clone(), population, connection, index as u64);
         let progress = progress.clone();
         preparing.spawn_local(async move {
             worker.prepare().await?;
@@ -151,6 +172,15 @@ async fn prepare(
     Ok(workers)
 }
 
+/// Operations to do, if not the workload itself knows.
+fn total(load: &Load) -> u64 {
+    match (load.total, load.duration) {
+        (Some(total), _) => total,
+        (None, None) => DEFAULT_TOTAL,
+        (None, Some(_)) => u64::MAX,
+    }
+}
+
 async fn drive(mut worker: Worker, shared: Rc<Shared>) {
     while let Some(due) = shared.next().await {
         let result = worker.operate().await;
@@ -159,41 +189,34 @@ async fn drive(mut worker: Worker, shared: Rc<Shared>) {
 }
 
 impl Shared {
-    fn new(options: &Options) -> Self {
-        let load = &options.load;
-        let total = match (load.total, load.duration) {
-            (Some(total), _) => total,
-            (None, None) => DEFAULT_TOTAL,
-            (None, Some(_)) => u64::MAX,
-        };
+    fn new(load: &Load, total: u64) -> Result<Self> {
+        let pace = (load.rate > 0).then(|| Pace::start(load.rate)).transpose()?;
         let start = Instant::now();
-        Shared {
+        Ok(Shared {
             start,
             deadline: load.duration.map(|duration| start + duration),
             total,
-            rate: load.rate,
+            pace,
+            interrupted: Cell::new(false),
             begun: Cell::new(0),
             histogram: RefCell::new(Histogram::new(3).expect("three digits are allowed")),
             errors: RefCell::default(),
             progress: bar((total != u64::MAX).then_some(total)),
-        }
+        })
     }
 
     /// When the next operation is due, once it is; `None` when there is no more.
     async fn next(&self) -> Option<Instant> {
         let number = self.begun.get();
         let now = Instant::now();
-        let due = match self.rate {
-            0 => now,
-            rate => self.start + Duration::from_secs_f64(number as f64 / rate as f64),
-        };
+        let due = self.pace.as_ref().map_or(now, |pace| pace.due(number));
         let over = self.deadline.is_some_and(|deadline| due.max(now) >= deadline);
-        if number >= self.total || over {
+        if number >= self.total || over || self.interrupted.get() {
             return None;
         }
         self.begun.set(number + 1);
-        if due > now {
-            tokio::time::sleep_until(due.into()).await;
+        if let Some(pace) = &self.pace {
+            pace.turn().await;
         }
         Some(due)
     }
@@ -214,6 +237,29 @@ impl Shared {
     }
 }
 
+/// An interrupt ends the run early, and what was done until then is reported; a
+/// second one does not wait for operations under way.
+async fn heed_interrupt(shared: Rc<Shared>) {
+    if tokio::signal::ctrl_c().await.is_ok() {
+        shared.interrupted.set(true);
+    }
+    if tokio::signal::ctrl_c().await.is_ok() {
+        std::process::exit(INTERRUPTED);
+    }
+}
+
+/// Says how far it is where no bar can be drawn.
+async fn narrate(name: &'static str, shared: Rc<Shared>) {
+    while !std::io::stderr().is_terminal() {
+        tokio::time::sleep(PROGRESS_LINE).await;
+        let done = shared.progress.position();
+        match shared.progress.length() {
+            Some(total) => eprintln!("    {name} {done}/{total}"),
+            None => eprintln!("    {name} {done}"),
+        }
+    }
+}
+
 fn bar(total: Option<u64>) -> ProgressBar {
     let (bar, template) = match total {
         Some(total) => (ProgressBar::new(total), "{msg} {bar:30} {pos}/{len} {per_sec} {eta} left"),
@@ -227,6 +273,7 @@ fn report(
     shared: &Shared,
     spent: Spent,
     watchers: Option<Watchers>,
+    population: Option<Population>,
     complete: bool,
 ) -> Report {
     let load = &options.load;
@@ -261,5 +308,6 @@ fn report(
         client_cpu_micros_per_op: micros_per_op(spent.own_cpu),
         server_cpu_micros_per_op: spent.server_cpu.map(micros_per_op),
         watch,
+        filled_bytes: population.map(|population| population.written_bytes()),
     }
 }

@@ -6,14 +6,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use etcdpb::rpc::watch_request::RequestUnion;
-use etcdpb::rpc::{WatchCreateRequest, WatchRequest, WatchResponse};
+use etcdpb::rpc::{WatchCreateRequest, WatchRequest};
 
 use crate::connection::{Connection, Failure, frame};
+use crate::glance::Told;
 use crate::worker::{PREFIX, PREFIX_END};
 
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
-/// After the last write, events may take this long to come in.
-const DRAIN: Duration = Duration::from_secs(10);
+/// After the last write, the watchers are given up when for so long no event
+/// has come in.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// Watchers of the whole key space.
 pub struct Watchers {
@@ -39,12 +41,15 @@ impl Watchers {
 
     /// Waits until every watcher has been told of `writes`; says whether all were.
     pub async fn drain(&self, writes: u64) -> bool {
-        let deadline = Instant::now() + DRAIN;
-        while Instant::now() < deadline {
+        let (mut delivered, mut since) = (self.delivered(), Instant::now());
+        while since.elapsed() < SILENCE {
             if self.events.borrow().iter().all(|events| *events >= writes) {
                 return true;
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
+            if self.delivered() > delivered {
+                (delivered, since) = (self.delivered(), Instant::now());
+            }
         }
         false
     }
@@ -65,7 +70,7 @@ async fn watch(
     };
     let Some((first, others)) = mine.split_first() else { return Ok(()) };
     let (mut requests, mut responses) =
-        connection.start::<WatchResponse>(WATCH, &create(first), false).await?;
+        connection.start::<Told>(WATCH, &create(first), false).await?;
     for index in others {
         requests.send_data(frame(&create(index)), false)?;
     }

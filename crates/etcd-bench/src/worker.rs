@@ -4,14 +4,16 @@ use bytes::Bytes;
 use etcdpb::rpc::compare::{CompareResult, CompareTarget, TargetUnion};
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{
-    Compare, PutRequest, PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, RequestOp,
-    TxnRequest, TxnResponse,
+    Compare, PutRequest, PutResponse, RangeRequest, RangeResponse, RequestOp, TxnRequest,
+    TxnResponse,
 };
 use rand::RngExt;
 
 use crate::connection::{Connection, Failure};
+use crate::glance::{Chunk, Page};
 use crate::lease::NodeLease;
 use crate::options::{Load, Workload};
+use crate::population::Population;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const TXN: &str = "/etcdserverpb.KV/Txn";
@@ -33,9 +35,18 @@ pub struct Worker {
 enum Kind {
     Put,
     TxnPut,
-    Range { page: i64, stream: bool },
+    Range { span: Span, page: i64, stream: bool },
+    Fill { population: Population, key_size: usize },
     Mixed { read_percent: u32 },
     LeaseFlood { leases: Vec<(NodeLease, i64)>, next: usize },
+}
+
+/// Neighbouring keys to read.
+struct Span {
+    start: Bytes,
+    end: Bytes,
+    /// How many there are, if that is known.
+    count: Option<u64>,
 }
 
 /// The keys and the value of the load.
@@ -72,11 +83,24 @@ impl Keys {
 
 impl Worker {
     /// Client number `index` of the workload.
-    pub fn new(workload: &Workload, keys: Keys, connection: Connection, index: u64) -> Self {
+    pub fn new(
+        workload: &Workload,
+        keys: Keys,
+        population: Option<&Population>,
+        connection: Connection,
+        index: u64,
+    ) -> Self {
         let kind = match workload {
             Workload::Put | Workload::Watch { .. } => Kind::Put,
             Workload::TxnPut => Kind::TxnPut,
-            Workload::Range { page, stream } => Kind::Range { page: *page, stream: *stream },
+            Workload::Range { page, stream, prefix } => {
+                let span = Span::new(prefix.as_deref(), keys.space);
+                Kind::Range { span, page: *page, stream: *stream }
+            }
+            Workload::Fill { .. } => {
+                let population = population.expect("fill has one").clone();
+                Kind::Fill { population, key_size: keys.size }
+            }
             Workload::Mixed { read_percent } => Kind::Mixed { read_percent: *read_percent },
             Workload::LeaseFlood { leases } => Kind::LeaseFlood {
                 leases: (0..*leases).map(|n| (NodeLease::new(index * leases + n), 0)).collect(),
@@ -106,13 +130,10 @@ impl Worker {
                 let request = TxnRequest { success, ..Default::default() };
                 self.connection.call::<TxnResponse>(TXN, &request).await.map(drop)
             }
-            Kind::Range { page, stream } => {
-                let (page, stream) = (*page, *stream);
-                if stream {
-                    stream_all(&self.connection).await
-                } else {
-                    read_all(&self.connection, page).await
-                }
+            Kind::Range { span, stream: true, .. } => stream_all(&self.connection, span).await,
+            Kind::Range { span, page, .. } => read_all(&self.connection, span, *page).await,
+            Kind::Fill { population, key_size } => {
+                put(&self.connection, population.next_put(*key_size)).await
             }
             Kind::Mixed { read_percent } => {
                 let reads = rand::rng().random_range(0..100) < *read_percent;
@@ -180,23 +201,55 @@ async fn replace(
     }
 }
 
-fn everything() -> RangeRequest {
-    RangeRequest { key: PREFIX.into(), range_end: PREFIX_END.into(), ..Default::default() }
-}
+impl Span {
+    /// All keys below `prefix`, or those of the load, `space` in number.
+    fn new(prefix: Option<&str>, space: u64) -> Self {
+        match prefix {
+            Some(prefix) => {
+                let mut end = prefix.as_bytes().to_vec();
+                // A prefix is text, so its last byte is never the highest.
+                end.last_mut().into_iter().for_each(|byte| *byte += 1);
+                Span { start: prefix.to_owned().into(), end: end.into(), count: None }
+            }
+            None => Span { start: PREFIX.into(), end: PREFIX_END.into(), count: Some(space) },
+        }
+    }
 
-async fn read_all(connection: &Connection, page: i64) -> Result<(), Failure> {
-    let mut request = RangeRequest { limit: page, ..everything() };
-    loop {
-        let response: RangeResponse = connection.call(RANGE, &request).await?;
-        let Some(last) = response.kvs.last().filter(|_| response.more) else { return Ok(()) };
-        request.key = [last.key(), &[0]].concat().into();
-        request.revision = response.header.map_or(0, |header| header.revision);
+    fn request(&self) -> RangeRequest {
+        RangeRequest { key: self.start.clone(), range_end: self.end.clone(), ..Default::default() }
+    }
+
+    /// Fails a read that found more or fewer pairs than there are.
+    fn check(&self, found: usize) -> Result<(), Failure> {
+        match self.count {
+            Some(count) if count != found as u64 => {
+                Err(Failure("a read found more or fewer keys than were written".into()))
+            }
+            _ if found == 0 => Err(Failure("a read found nothing".into())),
+            _ => Ok(()),
+        }
     }
 }
 
-async fn stream_all(connection: &Connection) -> Result<(), Failure> {
-    let (_, mut responses) =
-        connection.start::<RangeStreamResponse>(RANGE_STREAM, &everything(), true).await?;
-    while responses.next().await?.is_some() {}
-    Ok(())
+async fn read_all(connection: &Connection, span: &Span, page: i64) -> Result<(), Failure> {
+    let mut request = RangeRequest { limit: page, ..span.request() };
+    let mut found = 0;
+    loop {
+        let response: Page = connection.call(RANGE, &request).await?;
+        found += response.pairs.len();
+        let Some(last) = response.last_key().filter(|_| response.more) else {
+            return span.check(found);
+        };
+        request.key = [&last[..], &[0]].concat().into();
+        request.revision = response.revision();
+    }
+}
+
+async fn stream_all(connection: &Connection, span: &Span) -> Result<(), Failure> {
+    let (_, mut responses) = connection.start::<Chunk>(RANGE_STREAM, &span.request(), true).await?;
+    let mut found = 0;
+    while let Some(chunk) = responses.next().await? {
+        found += chunk.page.map_or(0, |page| page.pairs.len());
+    }
+    span.check(found)
 }

@@ -1,0 +1,71 @@
+//! Groups of keys, handed out one after the other to the clients that write them.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use etcdpb::rpc::PutRequest;
+
+use crate::group::Group;
+
+/// What `fill` writes; clones share what is left of it.
+#[derive(Clone)]
+pub struct Population {
+    groups: Rc<[Group]>,
+    /// The longest value; shorter ones are its beginning.
+    value: Bytes,
+    /// Group and number of the next key.
+    next: Rc<Cell<(usize, u64)>>,
+    written_bytes: Rc<Cell<u64>>,
+}
+
+impl Population {
+    pub fn new(groups: &[Group]) -> Self {
+        let longest = groups.iter().map(|group| group.value_bytes.1).max().unwrap_or_default();
+        Population {
+            groups: groups.into(),
+            value: (0..longest).map(|_| rand::random::<u8>()).collect(),
+            next: Rc::default(),
+            written_bytes: Rc::default(),
+        }
+    }
+
+    /// How many keys there are.
+    pub fn count(&self) -> u64 {
+        self.groups.iter().map(|group| group.count).sum()
+    }
+
+    /// Bytes of the keys and values handed out so far.
+    pub fn written_bytes(&self) -> u64 {
+        self.written_bytes.get()
+    }
+
+    /// The write of the next key. There must be one.
+    pub fn next_put(&self, key_size: usize) -> PutRequest {
+        let (index, number) = self.next.get();
+        let group = &self.groups[index];
+        let last = number + 1 == group.count;
+        self.next.set(if last { (index + 1, 0) } else { (index, number + 1) });
+
+        let key = group.key(number, key_size);
+        let value = self.value.slice(..group.value_size(number));
+        self.written_bytes.set(self.written_bytes.get() + (key.len() + value.len()) as u64);
+        PutRequest { key: key.into(), value, ..Default::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_is_handed_out_once() {
+        let groups = ["/a/=2x3".parse().unwrap(), "/b/=1x5".parse().unwrap()];
+        let population = Population::new(&groups);
+        let puts: Vec<PutRequest> =
+            (0..population.count()).map(|_| population.next_put(8)).collect();
+        let keys: Vec<&[u8]> = puts.iter().map(|put| &put.key[..]).collect();
+        assert_eq!(keys, [b"/a/0000000", b"/a/0000001", b"/b/0000000"]);
+        assert_eq!(population.written_bytes(), 3 * 10 + 3 + 3 + 5);
+    }
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+)
+
+func TestMedian(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		want   float64
+	}{
+		{[]float64{3}, 3},
+		{[]float64{9, 1, 2}, 2},
+		{[]float64{4, 1, 3, 2}, 2.5},
+	} {
+		first := c.values[0]
+		if got := median(c.values); got != c.want {
+			t.Errorf("median(%v) = %v, not %v", c.values, got, c.want)
+		}
+		if c.values[0] != first {
+			t.Error("the values were sorted in place")
+		}
+	}
+}
+
+func TestVerdict(t *testing.T) {
+	for _, c := range []struct {
+		limits limits
+		figure float64
+		want   verdict
+	}{
+		{atLeast(5, 8), 8, met},
+		{atLeast(5, 8), 7.9, must},
+		{atLeast(5, 8), 5, must},
+		{atLeast(5, 8), 4.9, missed},
+		{atMost(16, 8), 8, met},
+		{atMost(16, 8), 16, must},
+		{atMost(16, 8), 16.1, missed},
+		{atMost(10, 2), 0, met},
+		{atMost(10, 2), math.NaN(), failed},
+		{atLeast(5, 8), math.Inf(1), failed},
+	} {
+		if got := c.limits.judge(c.figure); got != c.want {
+			t.Errorf("%v judges %v as %q, not %q", c.limits, c.figure, got, c.want)
+		}
+	}
+}
+
+func TestConclusion(t *testing.T) {
+	r := row{ID: "put-client", Stores: []string{ours, etcd}, Figure: etcdOverOurs, Limits: atLeast(5, 8)}
+	samples := []sample{
+		{Store: ours, Value: 10}, {Store: etcd, Value: 90},
+		{Store: ours, Value: 30}, {Store: etcd, Value: 80},
+		{Store: ours, Value: 12}, {Store: etcd, Value: 84},
+	}
+	whole := conclude(r, samples, nil, true)
+	if whole.Ours != 12 || whole.Etcd != 84 || whole.Figure != 7 || whole.Verdict != must {
+		t.Errorf("%+v", whole)
+	}
+	if short := conclude(r, samples, nil, false); short.Verdict != notJudged || short.Figure != 7 {
+		t.Errorf("not to be judged: %+v", short)
+	}
+	broken := conclude(r, samples[:4], errors.New("it broke"), true)
+	if broken.Verdict != failed || broken.Figure == 0 || len(broken.Samples) != 4 {
+		t.Errorf("broken off: %+v", broken)
+	}
+	nothing := conclude(r, samples[:1], errors.New("it broke"), true)
+	if nothing.Verdict != failed || nothing.Figure != 0 {
+		t.Errorf("nothing of etcd: %+v", nothing)
+	}
+}
+
+func TestPassed(t *testing.T) {
+	for verdicts, want := range map[[2]verdict]bool{
+		{met, must}:         true,
+		{met, notJudged}:    true,
+		{met, missed}:       false,
+		{failed, notJudged}: false,
+	} {
+		r := result{Rows: []outcome{{Verdict: verdicts[0]}, {Verdict: verdicts[1]}}}
+		if r.passed() != want {
+			t.Errorf("%v: passed is %v", verdicts, r.passed())
+		}
+	}
+}
+
+func TestParseBenchmark(t *testing.T) {
+	const good = "\nSummary:\n  Total:\t1.2 secs.\n  Slowest:\t0.1 secs.\n  Requests/sec:\t8123.4567\n"
+	if rate, err := parseBenchmark(good); err != nil || rate != 8123.4567 {
+		t.Errorf("%v, %v", rate, err)
+	}
+	if _, err := parseBenchmark(good + "\nError distribution:\n  [3]\tetcdserver: no space\n"); err == nil || !strings.Contains(err.Error(), "no space") {
+		t.Errorf("errors were overlooked: %v", err)
+	}
+	if _, err := parseBenchmark("panic"); err == nil {
+		t.Error("no rate, no error")
+	}
+}
+
+func TestChoose(t *testing.T) {
+	l := &lab{}
+	all := rows(l)
+	if chosen, err := choose(all, ""); err != nil || len(chosen) != len(all) {
+		t.Errorf("%d rows, %v", len(chosen), err)
+	}
+	if chosen, err := choose(all, "watch,put"); err != nil || len(chosen) != 2 || chosen[0].ID != "put" {
+		t.Errorf("%v, %v", chosen, err)
+	}
+	if _, err := choose(all, "put,nothing"); !errors.Is(err, errUsage) {
+		t.Errorf("an unknown row: %v", err)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for value, want := range map[float64]string{
+		0.123: "0.12", 4: "4", 12.34: "12.3", 123.4: "123", 12345: "12k", 3.384e6: "3.38M", -20.51: "-20.5",
+	} {
+		if got := number(value); got != want {
+			t.Errorf("number(%v) = %q, not %q", value, got, want)
+		}
+	}
+}
+
+func TestPageOfWhatThereIs(t *testing.T) {
+	l := &lab{diskName: "ext4"}
+	r := result{Machine: thisMachine(), Disk: "ext4", Repeat: 3}
+	for i, row := range rows(l) {
+		samples := []sample{{Store: ours, Value: 2, Commands: []string{"mem_etcd <flags>"}}, {Store: etcd, Value: 20}}
+		r.Rows = append(r.Rows, conclude(row, samples[:i%3], nil, true))
+	}
+	if err := r.save(t.TempDir()); err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	r.print(&text)
+	if lines := strings.Count(text.String(), "\n"); lines != len(r.Rows)+1 {
+		t.Errorf("%d lines:\n%s", lines, text.String())
+	}
+}

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+const (
+	// The probe: a small put every millisecond, due whether or not the one before
+	// has been answered.
+	probeRate = "1000"
+	// A disturbance is observed from a little before until a little after.
+	probeMargin = time.Second
+
+	// Growth of the log after which the store takes a snapshot, while we wait for
+	// one; and a load that reaches it without being a disturbance itself.
+	snapshotLogBytes = 16 << 20
+	snapshotTimeout  = 2 * time.Minute
+)
+
+// longestPause is how much longer than in a quiet time a put takes at worst while
+// the store drops history, takes a snapshot, or reads a million keys.
+func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
+	p, err := l.populated(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	// Something to compact: every Lease has been renewed.
+	_, renewal, err := l.run(ctx, p.server, fillArgs(p.leases())...)
+	if err != nil {
+		return sample{}, err
+	}
+	if err := p.restart(ctx, l, "--snapshot-log-bytes", strconv.Itoa(snapshotLogBytes)); err != nil {
+		return sample{}, err
+	}
+	result := sample{Details: map[string]float64{}, Commands: append(p.commands, renewal, p.server.command)}
+	quiet := 0.0
+	var longest []string
+	for _, d := range disturbances(l) {
+		millis, probe, err := l.probe(ctx, p.server, d.run)
+		if err != nil {
+			return sample{}, fmt.Errorf("%s: %w", d.name, err)
+		}
+		result.Details[d.name+"Millis"] = millis
+		result.Commands = append(result.Commands, probe)
+		longest = append(longest, fmt.Sprintf("%s %.1f", d.name, millis))
+		if d.name == "quiet" {
+			quiet = millis
+		} else {
+			result.Value = max(result.Value, millis-quiet)
+		}
+	}
+	result.Note = "longest put in ms: " + strings.Join(longest, ", ")
+	return result, nil
+}
+
+// disturbance is what goes on while the probe runs.
+type disturbance struct {
+	name string
+	run  func(context.Context, *server) error
+}
+
+func disturbances(l *lab) []disturbance {
+	millions := strings.TrimSuffix(nodes, "node-")
+	quiet := 10 * time.Second
+	if l.quick {
+		quiet = 3 * time.Second
+	}
+	return []disturbance{
+		{"quiet", func(ctx context.Context, _ *server) error { return sleep(ctx, quiet) }},
+		{"range", func(ctx context.Context, s *server) error { return l.read(ctx, s, "--prefix", millions) }},
+		{"rangeStream", func(ctx context.Context, s *server) error { return l.read(ctx, s, "--prefix", millions, "--stream") }},
+		{"compaction", compact},
+		{"snapshot", l.snapshot},
+	}
+}
+
+// probe is the longest latency of a put, in milliseconds, while something goes on.
+func (l *lab) probe(ctx context.Context, s *server, meanwhile func(context.Context, *server) error) (float64, string, error) {
+	c, err := l.bench(ctx, s, alone, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
+		"--key-space-size", "1", "--val-size", "16", "--duration", "1h")
+	if err != nil {
+		return 0, "", err
+	}
+	disturbed := sleep(ctx, probeMargin)
+	if disturbed == nil {
+		disturbed = meanwhile(ctx, s)
+	}
+	if disturbed == nil {
+		disturbed = sleep(ctx, probeMargin)
+	}
+	// An interrupted etcd-bench reports what it has.
+	interrupted := c.cmd.Process.Signal(syscall.SIGINT)
+	r, err := c.report(ctx)
+	if err := errors.Join(disturbed, interrupted, err); err != nil {
+		return 0, "", err
+	}
+	return float64(r.LatencyMicros.Max) / 1000, c.command, nil
+}
+
+// read reads everything below a prefix, and lets the probe go first.
+func (l *lab) read(ctx context.Context, s *server, how ...string) error {
+	c, err := l.bench(ctx, s, givingWay, append([]string{"range", "--total", "1"}, how...)...)
+	if err != nil {
+		return err
+	}
+	return c.end(ctx)
+}
+
+// snapshot lets the log grow until the store takes a snapshot, and waits until
+// there is a new one.
+func (l *lab) snapshot(ctx context.Context, s *server) error {
+	before, err := newestSnapshot(s)
+	if err != nil {
+		return err
+	}
+	const valueBytes = 4096
+	keys := group("/grown/", snapshotLogBytes/valueBytes, valueBytes)
+	c, err := l.bench(ctx, s, givingWay, "fill", "--rate", "2000", "--clients", "10", "--key-size", "8", "--keys", keys)
+	if err != nil {
+		return err
+	}
+	if err := c.end(ctx); err != nil {
+		return err
+	}
+	for deadline := time.Now().Add(snapshotTimeout); time.Now().Before(deadline); {
+		now, err := newestSnapshot(s)
+		if err != nil || now != before {
+			return err
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("no snapshot within %s", snapshotTimeout)
+}
+
+// newestSnapshot is the name of the newest file that is a finished snapshot.
+func newestSnapshot(s *server) (newest string, err error) {
+	entries, err := os.ReadDir(filepath.Join(s.folder, "data", "snap"))
+	for _, entry := range entries {
+		if filepath.Ext(entry.Name()) == ".snap" {
+			newest = max(newest, entry.Name())
+		}
+	}
+	return newest, err
+}
+
+func sleep(ctx context.Context, duration time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(duration):
+		return nil
+	}
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+)
+
+// Where the keys of a population lie, as in Kubernetes.
+const (
+	registry = "/registry/"
+	nodes    = registry + "minions/node-"
+	leases   = registry + "leases/kube-node-lease/node-"
+	pods     = registry + "pods/default/pod-"
+)
+
+// population is a store filled with nodes, Leases and pods, on the disk: in
+// memory the log would take as much as the store.
+type population struct {
+	title string
+	// each is the number of nodes, of Leases and of pods.
+	each   int
+	server *server
+	// commands that made it.
+	commands []string
+	// residentBytes when it was filled and compacted.
+	residentBytes int64
+	// failure of the filling, for every row that needs it.
+	failure error
+}
+
+// population of this run; not filled yet.
+func (l *lab) population() *population {
+	if l.people == nil {
+		l.people = &population{title: "1M nodes, 1M Leases, 1M pods", each: 1_000_000}
+		if l.quick {
+			l.people = &population{title: "33k nodes, 33k Leases, 33k pods", each: 33_333}
+		}
+	}
+	return l.people
+}
+
+// populated is the population, filled by the first row that needs it.
+func (l *lab) populated(ctx context.Context) (*population, error) {
+	p := l.population()
+	if p.commands == nil {
+		p.failure = p.fill(ctx, l)
+	}
+	return p, p.failure
+}
+
+func (p *population) fill(ctx context.Context, l *lab) error {
+	var err error
+	if p.server, err = l.fresh(ctx, ours, l.disk); err != nil {
+		return err
+	}
+	p.commands = []string{p.server.command}
+	_, command, err := l.run(ctx, p.server, fillArgs(p.nodes(), p.leases(), p.pods())...)
+	if err != nil {
+		return err
+	}
+	p.commands = append(p.commands, command)
+	if err := compact(ctx, p.server); err != nil {
+		return err
+	}
+	p.residentBytes, err = p.server.settled(ctx)
+	return err
+}
+
+func (p *population) nodes() string  { return group(nodes, p.each, 1229) }
+func (p *population) leases() string { return group(leases, p.each, 410) }
+func (p *population) pods() string   { return group(pods, p.each, 1536) }
+
+func group(prefix string, count, bytes int) string {
+	return fmt.Sprintf("%s=%dx%d", prefix, count, bytes)
+}
+
+// fillArgs of an etcd-bench that writes groups, under keys no longer than needed.
+func fillArgs(groups ...string) []string {
+	args := []string{"fill", "--clients", "256", "--connections", "10", "--key-size", "8"}
+	for _, group := range groups {
+		args = append(args, "--keys", group)
+	}
+	return args
+}
+
+// restart kills it as a crash would, and starts it on what the crash has left.
+func (p *population) restart(ctx context.Context, l *lab, args ...string) error {
+	p.server.kill()
+	s, err := l.start(ctx, ours, p.server.folder, args...)
+	if err != nil {
+		return err
+	}
+	p.server = s
+	found, err := countKeys(ctx, s, registry)
+	if err != nil {
+		return err
+	}
+	if want := int64(3 * p.each); found != want {
+		return fmt.Errorf("%d of %d keys were there after the restart", found, want)
+	}
+	return nil
+}
+
+func (p *population) discard() {
+	if p.server != nil {
+		p.server.discard()
+	}
+}
+
+// residentGiB is the memory of a filled and compacted population.
+func residentGiB(ctx context.Context, l *lab, _ string) (sample, error) {
+	p, err := l.populated(ctx)
+	return sample{Value: float64(p.residentBytes) / gibibyte, Commands: p.commands}, err
+}
+
+// restartSeconds is the time from the start of the process until it is healthy.
+func restartSeconds(ctx context.Context, l *lab, _ string) (sample, error) {
+	p, err := l.populated(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	data := filepath.Join(p.server.folder, "data")
+	snapshot, log := folderBytes(filepath.Join(data, "snap")), folderBytes(filepath.Join(data, "wal"))
+	if err := p.restart(ctx, l); err != nil {
+		return sample{}, err
+	}
+	return sample{
+		Value:    p.server.startup.Seconds(),
+		Details:  map[string]float64{"snapshotBytes": snapshot, "logBytes": log},
+		Note:     fmt.Sprintf("snapshot %.1f GiB, log %.1f GiB", snapshot/gibibyte, log/gibibyte),
+		Commands: append(p.commands, "kill -9 $PID", p.server.command),
+	}, nil
+}
+
+// overhead is what a key takes beyond its own bytes and those of its value.
+func overhead(ctx context.Context, l *lab, store string) (sample, error) {
+	s, err := l.fresh(ctx, store, memory)
+	if err != nil {
+		return sample{}, err
+	}
+	defer s.discard()
+	empty, err := s.settled(ctx)
+	if err != nil {
+		return sample{}, err
+	}
+	keys := "/bench/=" + l.count(1_000_000) + "x100-1000"
+	r, command, err := l.run(ctx, s, "fill", "--clients", "256", "--connections", "10", "--key-size", "48", "--keys", keys)
+	if err != nil {
+		return sample{}, err
+	}
+	if err := compact(ctx, s); err != nil {
+		return sample{}, err
+	}
+	full, err := s.settled(ctx)
+	return sample{
+		Value:    float64(full-empty-r.FilledBytes) / float64(r.Ops),
+		Details:  map[string]float64{"emptyBytes": float64(empty), "residentBytes": float64(full), "keyAndValueBytes": float64(r.FilledBytes)},
+		Commands: []string{s.command, command},
+	}, err
+}
+
+// folderBytes is the size of the files in a folder; one that goes away meanwhile
+// does not count.
+func folderBytes(folder string) (bytes float64) {
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		return 0
+	}
+	for _, entry := range entries {
+		if info, err := entry.Info(); err == nil {
+			bytes += float64(info.Size())
+		}
+	}
+	return bytes
+}
+
+func connect(s *server) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: []string{s.url}, Logger: zap.NewNop()})
+}
+
+// compact drops all history, and waits until that is done.
+func compact(ctx context.Context, s *server) error {
+	c, err := connect(s)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	now, err := c.Get(ctx, "/")
+	if err != nil {
+		return err
+	}
+	_, err = c.Compact(ctx, now.Header.Revision, clientv3.WithCompactPhysical())
+	return err
+}
+
+func countKeys(ctx context.Context, s *server, prefix string) (int64, error) {
+	c, err := connect(s)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	found, err := c.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return 0, err
+	}
+	return found.Count, nil
+}

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// result is everything that one run found.
+type result struct {
+	Time    time.Time `json:"time"`
+	Seconds float64   `json:"seconds"`
+	Machine machine   `json:"machine"`
+	// Versions by program.
+	Versions map[string]string `json:"versions"`
+	// Disk that rows use which are about a disk, and memory for all the others.
+	Disk   string `json:"disk"`
+	Quick  bool   `json:"quick"`
+	Repeat int    `json:"repeat"`
+	// Complete: no row was interrupted or left out.
+	Complete bool      `json:"complete"`
+	Rows     []outcome `json:"rows"`
+}
+
+// outcome of one row.
+type outcome struct {
+	ID         string  `json:"id"`
+	Title      string  `json:"title"`
+	Unit       string  `json:"unit"`
+	Ours       float64 `json:"ours"`
+	Etcd       float64 `json:"etcd,omitempty"`
+	Figure     float64 `json:"figure"`
+	FigureName string  `json:"figureName"`
+	Must       float64 `json:"must"`
+	Aim        float64 `json:"aim"`
+	AtLeast    bool    `json:"atLeast"`
+	Verdict    verdict `json:"verdict"`
+	// Error that ended the row early; samples from before are kept.
+	Error   string   `json:"error,omitempty"`
+	Samples []sample `json:"samples"`
+}
+
+// conclude makes a row's samples into its figure and verdict.
+func conclude(r row, samples []sample, err error, judged bool) outcome {
+	o := outcome{
+		ID: r.ID, Title: r.Title, Unit: r.Unit, FigureName: r.FigureName,
+		Must: r.Limits.Must, Aim: r.Limits.Aim, AtLeast: r.Limits.AtLeast,
+		Verdict: failed, Samples: samples,
+	}
+	if err != nil {
+		o.Error = err.Error()
+	}
+	medians := map[string]float64{}
+	for _, store := range r.Stores {
+		values := o.values(store)
+		if len(values) == 0 {
+			return o
+		}
+		medians[store] = median(values)
+	}
+	o.Ours, o.Etcd = medians[ours], medians[etcd]
+	o.Figure = r.Figure(o.Ours, o.Etcd)
+	switch {
+	case err != nil:
+	case judged:
+		o.Verdict = r.Limits.judge(o.Figure)
+	default:
+		o.Verdict = notJudged
+	}
+	return o
+}
+
+// values that were measured on a store, in order.
+func (o outcome) values(store string) (values []float64) {
+	for _, s := range o.Samples {
+		if s.Store == store {
+			values = append(values, s.Value)
+		}
+	}
+	return values
+}
+
+// limit as the table shows it.
+func (o outcome) limit(value float64) string {
+	if o.AtLeast {
+		return "≥ " + number(value)
+	}
+	return "≤ " + number(value)
+}
+
+// limits of the outcome's row.
+func (o outcome) limits() limits { return limits{o.Must, o.Aim, o.AtLeast} }
+
+// commands of all samples, each once.
+func (o outcome) commands() (commands []string) {
+	for _, s := range o.Samples {
+		for _, command := range s.Commands {
+			if !slices.Contains(commands, command) {
+				commands = append(commands, command)
+			}
+		}
+	}
+	return commands
+}
+
+// passed says whether every row was judged good enough, or could not be judged
+// because the run is a short one.
+func (r result) passed() bool {
+	return !slices.ContainsFunc(r.Rows, func(o outcome) bool {
+		return o.Verdict == missed || o.Verdict == failed
+	})
+}
+
+// save writes result.json and index.html.
+func (r result) save(folder string) error {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return err
+	}
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(folder, "result.json"), append(text, '\n'), 0o644); err != nil {
+		return err
+	}
+	return writePage(filepath.Join(folder, "index.html"), r)
+}
+
+// print writes the table.
+func (r result) print(w io.Writer) {
+	table := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	fmt.Fprintln(table, "row\tmem_etcd\tetcd\tunit\tfigure\t\tmust\taim\tverdict")
+	for _, o := range r.Rows {
+		if o.Figure == 0 && o.Error != "" {
+			fmt.Fprintf(table, "%s\t–\t–\t%s\t–\t%s\t%s\t%s\t%s: %s\n", o.ID, o.Unit, o.FigureName,
+				o.limit(o.Must), o.limit(o.Aim), o.Verdict, firstLine(o.Error))
+			continue
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, number(o.Ours), beside(o.Etcd), o.Unit,
+			number(o.Figure), o.FigureName, o.limit(o.Must), o.limit(o.Aim), o.Verdict)
+	}
+	// It writes to memory until here; what w says is the terminal's business.
+	_ = table.Flush()
+	for _, o := range r.Rows {
+		for _, s := range o.Samples {
+			if s.Note != "" {
+				fmt.Fprintf(w, "%s, %s: %s\n", o.ID, s.Store, s.Note)
+			}
+		}
+	}
+}
+
+func firstLine(text string) string {
+	line, _, _ := strings.Cut(text, "\n")
+	return line
+}
+
+func beside(value float64) string {
+	if value == 0 {
+		return "–"
+	}
+	return number(value)
+}
+
+// number with as many digits as it is worth: three, or all before the point.
+func number(value float64) string {
+	switch size := max(value, -value); {
+	case size >= 1e6:
+		return fmt.Sprintf("%.2fM", value/1e6)
+	case size >= 1e4:
+		return fmt.Sprintf("%.0fk", value/1e3)
+	case size >= 100 || value == float64(int64(value)):
+		return fmt.Sprintf("%.0f", value)
+	case size >= 10:
+		return fmt.Sprintf("%.1f", value)
+	default:
+		return fmt.Sprintf("%.2f", value)
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"math"
+	"slices"
+)
+
+// The two stores, by the names of their programs.
+const (
+	ours = "mem_etcd"
+	etcd = "etcd"
+)
+
+// row is one line of the table: what is measured, and how good it has to be.
+type row struct {
+	ID    string
+	Title string
+	// Unit of what a sample measures on one store.
+	Unit string
+	// Stores that are measured, in turn, as often as is asked for.
+	Stores []string
+	// Once: repeating it says nothing new.
+	Once bool
+	// Figure is what the limits are about, from the medians of the stores; that
+	// of etcd is 0 if it is not measured.
+	Figure     func(ours, etcd float64) float64
+	FigureName string
+	Limits     limits
+	Sample     sampler
+}
+
+// sampler measures a store once.
+type sampler func(ctx context.Context, l *lab, store string) (sample, error)
+
+// sample is one measurement of one store.
+type sample struct {
+	Store string  `json:"store"`
+	Value float64 `json:"value"`
+	// Details by name, the unit last.
+	Details map[string]float64 `json:"details,omitempty"`
+	// Note is what belongs beside the value.
+	Note string `json:"note,omitempty"`
+	// Commands that were run, with placeholders for addresses and folders.
+	Commands []string `json:"commands,omitempty"`
+}
+
+// limits of a figure: what it must be, and what we aim at.
+type limits struct {
+	Must, Aim float64
+	// AtLeast: larger is better.
+	AtLeast bool
+}
+
+func atLeast(must, aim float64) limits { return limits{must, aim, true} }
+func atMost(must, aim float64) limits  { return limits{must, aim, false} }
+
+// verdict of a figure.
+type verdict string
+
+const (
+	met       verdict = "met"
+	must      verdict = "must"
+	missed    verdict = "missed"
+	failed    verdict = "failed"
+	notJudged verdict = "not judged"
+)
+
+func (l limits) judge(figure float64) verdict {
+	switch {
+	case math.IsNaN(figure) || math.IsInf(figure, 0):
+		return failed
+	case l.margin(figure, l.Aim) >= 1:
+		return met
+	case l.margin(figure, l.Must) >= 1:
+		return must
+	default:
+		return missed
+	}
+}
+
+// margin is how many times better than the limit the figure is.
+func (l limits) margin(figure, limit float64) float64 {
+	if l.AtLeast {
+		return figure / limit
+	}
+	return limit / figure
+}
+
+// What a figure can be.
+func oursAlone(ours, _ float64) float64       { return ours }
+func etcdOverOurs(ours, etcd float64) float64 { return etcd / ours }
+func oursOverEtcd(ours, etcd float64) float64 { return ours / etcd }
+
+// median of at least one value.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	middle := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[middle]
+	}
+	return (sorted[middle-1] + sorted[middle]) / 2
+}

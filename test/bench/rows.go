@@ -1,0 +1,229 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+)
+
+const gibibyte = 1 << 30
+
+// rows of the table, in the order in which they run. The last three share one
+// store, which is filled once: measured, killed and started again, disturbed.
+func rows(l *lab) []row {
+	both, alone := []string{ours, etcd}, []string{ours}
+	keys := l.population().title
+	return []row{
+		{
+			ID: "put-client", Title: "put 1 KiB by etcd's own benchmark, 500 clients",
+			Unit: "µs CPU a put", Stores: both, Sample: benchmarkPut,
+			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(5, 8),
+		},
+		{
+			ID: "put", Title: "put 1 KiB at saturation, 500 clients",
+			Unit: "µs CPU a put", Stores: both, Sample: cpuPerOp(l.many("put")...),
+			FigureName: "µs", Figure: oursAlone, Limits: atMost(16, 8),
+		},
+		{
+			ID: "lease", Title: "Lease update as Kubernetes does it, 500 clients",
+			Unit: "µs CPU an update", Stores: both, Sample: cpuPerOp(l.many("lease-flood", "--leases", "20")...),
+			FigureName: "µs", Figure: oursAlone, Limits: atMost(18, 9),
+		},
+		{
+			ID: "fsync", Title: "put 1 KiB, fsync beside buffered, 1,000 clients, on " + l.diskName,
+			Unit: "of the throughput", Stores: both, Sample: fsyncShare,
+			FigureName: "fsync ÷ buffered", Figure: oursAlone, Limits: atLeast(0.6, 0.85),
+		},
+		{
+			ID: "watch", Title: "100 watchers of one prefix, 1 KiB values",
+			Unit: "events a CPU second", Stores: both, Sample: eventsPerCPUSecond,
+			FigureName: "mem_etcd ÷ etcd", Figure: oursOverEtcd, Limits: atLeast(5, 15),
+		},
+		{
+			ID: "range-paged", Title: "range of " + thousands(l.scale(100_000)) + " × 1.5 KiB, by pages of 10,000",
+			Unit: "s a read", Stores: both, Sample: secondsPerRead(l, "--page", "10000"),
+			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(2, 4),
+		},
+		{
+			ID: "range-stream", Title: "range of " + thousands(l.scale(100_000)) + " × 1.5 KiB, streamed",
+			Unit: "s a read", Stores: both, Sample: secondsPerRead(l, "--stream"),
+			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(2, 4),
+		},
+		{
+			ID: "shared", Title: "p99 of puts that share a connection with a busy watch",
+			Unit: "× p99 without it", Stores: both, Sample: sharedConnection,
+			FigureName: "with ÷ without", Figure: oursAlone, Limits: atMost(3, 1.5),
+		},
+		{
+			ID: "overhead", Title: "memory beyond key and value, " + thousands(l.scale(1_000_000)) + " keys of 48 B with 100–1000 B",
+			Unit: "bytes a key", Stores: alone, Once: true, Sample: overhead,
+			FigureName: "bytes", Figure: oursAlone, Limits: atMost(200, 120),
+		},
+		{
+			ID: "resident", Title: "resident memory of " + keys,
+			Unit: "GiB", Stores: alone, Once: true, Sample: residentGiB,
+			FigureName: "GiB", Figure: oursAlone, Limits: atMost(5.5, 4.5),
+		},
+		{
+			ID: "restart", Title: "restart after kill -9 with " + keys,
+			Unit: "s", Stores: alone, Sample: restartSeconds,
+			FigureName: "s", Figure: oursAlone, Limits: atMost(20, 8),
+		},
+		{
+			ID: "pause", Title: "longest pause of writes with " + keys,
+			Unit: "ms beyond quiet", Stores: alone, Sample: longestPause,
+			FigureName: "ms", Figure: oursAlone, Limits: atMost(10, 2),
+		},
+	}
+}
+
+// many clients that ask for all that the store can do.
+func (l *lab) many(workload string, more ...string) []string {
+	return append([]string{workload, "--clients", "500", "--connections", "10", "--total", l.count(200_000)}, more...)
+}
+
+// count is a number of operations or keys as an argument, less in a short run.
+func (l *lab) count(full int) string { return strconv.Itoa(l.scale(full)) }
+
+func (l *lab) scale(full int) int {
+	if l.quick {
+		return full / 10
+	}
+	return full
+}
+
+func thousands(count int) string { return fmt.Sprintf("%dk", count/1000) }
+
+// benchmarkPut is what a put of etcd's own benchmark takes of the server's CPU.
+func benchmarkPut(ctx context.Context, l *lab, store string) (sample, error) {
+	s, err := l.fresh(ctx, store, memory)
+	if err != nil {
+		return sample{}, err
+	}
+	defer s.discard()
+	before, err := s.cpu()
+	if err != nil {
+		return sample{}, err
+	}
+	total := l.scale(100_000)
+	rate, command, err := l.runBenchmark(ctx, s, "--conns", "10", "--clients", "500", "put",
+		"--key-size", "48", "--val-size", "1024", "--sequential-keys",
+		"--key-space-size", strconv.Itoa(total), "--total", strconv.Itoa(total))
+	if err != nil {
+		return sample{}, err
+	}
+	after, err := s.cpu()
+	micros := (after - before).Seconds() * 1e6 / float64(total)
+	return sample{
+		Value: micros, Details: map[string]float64{"opsPerSecond": rate},
+		Commands: []string{s.command, command},
+	}, err
+}
+
+// onFresh samples one run of etcd-bench on an empty store.
+func onFresh(value func(report) float64, args ...string) sampler {
+	return func(ctx context.Context, l *lab, store string) (sample, error) {
+		s, err := l.fresh(ctx, store, memory)
+		if err != nil {
+			return sample{}, err
+		}
+		defer s.discard()
+		r, command, err := l.run(ctx, s, args...)
+		return sample{Value: value(r), Details: r.details(), Commands: []string{s.command, command}}, err
+	}
+}
+
+func cpuPerOp(args ...string) sampler {
+	return onFresh(func(r report) float64 { return r.ServerCPUMicrosPerOp }, args...)
+}
+
+func eventsPerCPUSecond(ctx context.Context, l *lab, store string) (sample, error) {
+	perSecond := func(r report) float64 {
+		return float64(r.Watch.Events) / (r.ServerCPUMicrosPerOp * float64(r.Ops) / 1e6)
+	}
+	watch := onFresh(perSecond, "watch", "--watchers", "100", "--clients", "10",
+		"--total", l.count(10_000), "--key-space-size", "1000", "--val-size", "1024")
+	return watch(ctx, l, store)
+}
+
+// secondsPerRead is the median of some reads of everything.
+func secondsPerRead(l *lab, how ...string) sampler {
+	args := []string{"range", "--key-space-size", l.count(100_000), "--val-size", "1536", "--total", "11"}
+	perRead := func(r report) float64 { return float64(r.LatencyMicros.P50) / 1e6 }
+	return onFresh(perRead, append(args, how...)...)
+}
+
+// fsyncShare is the throughput of a store that waits for the disk with every
+// put, as a share of the throughput of the same that does not.
+func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
+	waiting, hurried := []string{"--wal-mode", "fsync"}, []string{"--wal-mode", "buffered"}
+	if store == etcd {
+		waiting, hurried = nil, []string{"--unsafe-no-fsync"}
+	}
+	duration := "5s"
+	if l.quick {
+		duration = "1s"
+	}
+	var reports [2]report
+	var commands []string
+	for i, args := range [][]string{hurried, waiting} {
+		s, err := l.fresh(ctx, store, l.disk, args...)
+		if err != nil {
+			return sample{}, err
+		}
+		r, command, err := l.run(ctx, s, "put", "--clients", "1000", "--connections", "10", "--duration", duration)
+		s.discard()
+		if err != nil {
+			return sample{}, err
+		}
+		reports[i] = r
+		commands = append(commands, s.command, command)
+	}
+	buffered, fsync := reports[0], reports[1]
+	return sample{
+		Value: fsync.OpsPerSecond / buffered.OpsPerSecond,
+		Details: map[string]float64{
+			"bufferedPerSecond": buffered.OpsPerSecond, "bufferedClientCpuMicrosPerOp": buffered.ClientCPUMicrosPerOp,
+			"fsyncPerSecond": fsync.OpsPerSecond, "fsyncServerCpuMicrosPerOp": fsync.ServerCPUMicrosPerOp,
+		},
+		Commands: commands,
+	}, nil
+}
+
+// sharedRounds of a quiet and a busy time each; the median of three is not led
+// astray by what else happens on the machine once.
+const sharedRounds = 3
+
+// sharedConnection compares the p99 of puts at a moderate rate, on a connection
+// of their own and on one that also carries what 50 watchers are told of them.
+func sharedConnection(ctx context.Context, l *lab, store string) (sample, error) {
+	s, err := l.fresh(ctx, store, memory)
+	if err != nil {
+		return sample{}, err
+	}
+	defer s.discard()
+	load := []string{"--connections", "1", "--clients", "100", "--rate", "1000", "--total", l.count(5_000), "--val-size", "1024"}
+	quiet := append([]string{"put"}, load...)
+	busy := append([]string{"watch", "--shared", "--watchers", "50"}, load...)
+	p99s := map[bool][]float64{}
+	commands := []string{s.command}
+	for i := range 2 * sharedRounds {
+		args, watched := quiet, i%2 == 1
+		if watched {
+			args = busy
+		}
+		r, command, err := l.run(ctx, s, args...)
+		if err != nil {
+			return sample{}, err
+		}
+		p99s[watched] = append(p99s[watched], float64(r.LatencyMicros.P99))
+		commands = append(commands, command)
+	}
+	without, with := median(p99s[false]), median(p99s[true])
+	return sample{
+		Value:    with / without,
+		Note:     fmt.Sprintf("p99 in µs: without %.0f, with %.0f", without, with),
+		Details:  map[string]float64{"p99WithoutMicros": without, "p99WithMicros": with},
+		Commands: commands,
+	}, nil
+}
