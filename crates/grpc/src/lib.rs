@@ -4,7 +4,7 @@
 //! to it. This crate does what gRPC needs of HTTP/2 and no more, and does it in
 //! one task a connection: bytes are parsed where they were read, handlers are
 //! polled in place, answers are framed into one buffer and written together.
-//! ADR 4 has the measurements.
+//! ADR 5 has the measurements.
 //!
 //! ```text
 //! socket ─▶ Connection ─▶ events ─▶ Calls: handlers
