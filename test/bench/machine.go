@@ -85,11 +85,7 @@ func (l *lab) versions(ctx context.Context) map[string]string {
 		versions["this tree"] = firstLine(string(output))
 	}
 	if info, err := buildinfo.ReadFile(l.program(etcdBenchmark)); err == nil {
-		for _, module := range info.Deps {
-			if module.Path == "go.etcd.io/etcd/v3" {
-				versions["etcd's benchmark"] = module.Version
-			}
-		}
+		versions["etcd's benchmark"] = info.Main.Version
 	}
 	return versions
 }

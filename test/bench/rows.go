@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -190,9 +191,10 @@ func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
 	}, nil
 }
 
-// sharedRounds of a quiet and a busy time each; the median of three is not led
-// astray by what else happens on the machine once.
-const sharedRounds = 3
+// sharedRounds of a quiet and a busy time each. The best of each kind counts:
+// what else happens on the machine can only add to a latency, and mostly adds to
+// one of the two.
+const sharedRounds = 5
 
 // sharedConnection compares the p99 of puts at a moderate rate, on a connection
 // of their own and on one that also carries what 50 watchers are told of them.
@@ -202,7 +204,7 @@ func sharedConnection(ctx context.Context, l *lab, store string) (sample, error)
 		return sample{}, err
 	}
 	defer s.discard()
-	load := []string{"--connections", "1", "--clients", "100", "--rate", "1000", "--total", l.count(5_000), "--val-size", "1024"}
+	load := []string{"--connections", "1", "--clients", "100", "--rate", "1000", "--total", l.count(3_000), "--val-size", "1024"}
 	quiet := append([]string{"put"}, load...)
 	busy := append([]string{"watch", "--shared", "--watchers", "50"}, load...)
 	p99s := map[bool][]float64{}
@@ -219,7 +221,7 @@ func sharedConnection(ctx context.Context, l *lab, store string) (sample, error)
 		p99s[watched] = append(p99s[watched], float64(r.LatencyMicros.P99))
 		commands = append(commands, command)
 	}
-	without, with := median(p99s[false]), median(p99s[true])
+	without, with := slices.Min(p99s[false]), slices.Min(p99s[true])
 	return sample{
 		Value:    with / without,
 		Note:     fmt.Sprintf("p99 in µs: without %.0f, with %.0f", without, with),
