@@ -19,6 +19,8 @@ const EAGER_BYTES: usize = 64 << 10;
 pub struct Payload {
     pub(crate) head: Bytes,
     pub(crate) shared: Bytes,
+    /// What follows them, of a message too large for one buffer.
+    pub(crate) rest: Vec<Bytes>,
 }
 
 impl Payload {
@@ -35,12 +37,23 @@ impl Payload {
         head.put_u8(0);
         head.put_u32((len + shared.len()) as u32);
         message.encode_raw(&mut head);
-        Payload { head: head.freeze(), shared }
+        Payload { head: head.freeze(), shared, rest: Vec::new() }
+    }
+
+    /// The message whose encoding is cut into `pieces`. Each is freed when it has
+    /// been sent, so that a large answer does not go all at once, which takes long.
+    pub fn in_pieces(pieces: Vec<Bytes>) -> Self {
+        let len: usize = pieces.iter().map(Bytes::len).sum();
+        let mut head = BytesMut::with_capacity(PREFIX_BYTES);
+        head.put_u8(0);
+        head.put_u32(len as u32);
+        Payload { head: head.freeze(), shared: Bytes::new(), rest: pieces }
     }
 
     /// Bytes, the prefix included.
     pub fn len(&self) -> usize {
-        self.head.len() + self.shared.len()
+        let rest: usize = self.rest.iter().map(Bytes::len).sum();
+        self.head.len() + self.shared.len() + rest
     }
 
     /// Never: there is a prefix.

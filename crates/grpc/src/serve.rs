@@ -27,8 +27,10 @@ const READ_BYTES: usize = 64 << 10;
 const UNWRITTEN_BYTES: usize = 256 << 10;
 /// Pieces handed to the socket at a time.
 const PIECES: usize = 64;
-/// Rounds of reading, answering and writing before other connections get a turn.
+/// Rounds of reading, answering and writing before other connections get a turn,
+/// and bytes written by then.
 const ROUNDS: usize = 16;
+const WRITTEN_BYTES: usize = 512 << 10;
 /// How long the last words to a client may take.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -91,6 +93,7 @@ impl<I: Io, S: Service> Future for Driver<I, S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let driver = &mut *self;
+        let mut written = 0;
         for _ in 0..ROUNDS {
             driver.look_at_stop(cx);
             let read = driver.read(cx)?;
@@ -99,13 +102,16 @@ impl<I: Io, S: Service> Future for Driver<I, S> {
             }
             let answered = driver.answer(cx);
             let wrote = driver.write(cx)?;
+            written += wrote;
             if driver.connection.is_done() && driver.connection.output().is_empty() {
                 let _ = ready!(Pin::new(&mut driver.io).poll_shutdown(cx));
                 return Poll::Ready(Ok(()));
             }
-            let idle = read == Read::Nothing && !answered && !wrote;
-            if idle {
+            if read == Read::Nothing && !answered && wrote == 0 {
                 return driver.keep_time(cx);
+            }
+            if written >= WRITTEN_BYTES {
+                break;
             }
         }
         cx.waker().wake_by_ref();
@@ -179,10 +185,10 @@ impl<I: Io, S: Service> Driver<I, S> {
         }
     }
 
-    /// Writes what there is; whether the socket took any.
-    fn write(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut wrote = false;
-        loop {
+    /// Writes what there is, up to a bound; how many bytes the socket took.
+    fn write(&mut self, cx: &mut Context<'_>) -> io::Result<usize> {
+        let mut wrote = 0;
+        while wrote < WRITTEN_BYTES {
             if !self.closing {
                 self.connection.fill();
             }
@@ -199,10 +205,14 @@ impl<I: Io, S: Service> Driver<I, S> {
             match written {
                 Poll::Pending => return Ok(wrote),
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(written) => output.advance(written?),
+                Poll::Ready(written) => {
+                    let written = written?;
+                    output.advance(written);
+                    wrote += written;
+                }
             }
-            wrote = true;
         }
+        Ok(wrote)
     }
 
     /// Waits, if not for the client then for the clock.

@@ -90,9 +90,8 @@ impl Stream {
 
 impl Outgoing {
     pub(crate) fn push(&mut self, payload: Payload) {
-        for bytes in [payload.head, payload.shared] {
-            self.push_bytes(bytes);
-        }
+        let Payload { head, shared, rest } = payload;
+        [head, shared].into_iter().chain(rest).for_each(|bytes| self.push_bytes(bytes));
     }
 
     pub(crate) fn push_bytes(&mut self, bytes: Bytes) {

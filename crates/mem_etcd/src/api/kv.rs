@@ -3,18 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::BytesMut;
 use etcdpb::rpc::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
 };
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, StreamExt};
-use grpc::{Encoded, Status};
+use grpc::{Encoded, Payload, Status};
 use mvcc::{Command, Reply};
 use pipeline::RangeRead;
 use prost::Message;
 
 use super::{Api, check, status};
+
+/// Larger answers are encoded in pieces of about this size.
+const KEYS_IN_ONE_PIECE: usize = 1000;
+const PIECE_BYTES: usize = 256 << 10;
+/// Number of the field `kvs` in `RangeResponse`.
+const KVS: u32 = 2;
 
 /// How long to wait between two looks at whether garbage is gone: little at first.
 const COLLECTED_FIRST_PAUSE: Duration = Duration::from_millis(1);
@@ -25,7 +32,7 @@ impl Api {
         check::range(&request)?;
         let encoded = move |api: &Api, mut response: RangeResponse| {
             api.fill(&mut response.header);
-            Encoded::of(&response)
+            encode(response)
         };
         match self.pipeline.range(&request).map_err(status::from_pipeline)? {
             RangeRead::Done(response) => Ok(encoded(&self, response)),
@@ -133,6 +140,26 @@ impl Api {
 }
 
 /// Does what takes a while on a thread that nobody else needs.
+/// Encodes an answer, in pieces where it is large.
+fn encode(mut response: RangeResponse) -> Encoded {
+    if response.kvs.len() <= KEYS_IN_ONE_PIECE {
+        return Encoded::of(&response);
+    }
+    let mut pieces = Vec::new();
+    let mut piece = BytesMut::with_capacity(PIECE_BYTES);
+    for pair in response.kvs.drain(..) {
+        prost::encoding::message::encode(KVS, &pair, &mut piece);
+        if piece.len() >= PIECE_BYTES {
+            pieces
+                .push(std::mem::replace(&mut piece, BytesMut::with_capacity(PIECE_BYTES)).freeze());
+        }
+    }
+    // The order of fields does not matter.
+    response.encode_raw(&mut piece);
+    pieces.push(piece.freeze());
+    Encoded(Payload::in_pieces(pieces))
+}
+
 pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
