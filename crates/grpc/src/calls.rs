@@ -19,6 +19,8 @@ use crate::status::{Code, Status};
 /// While so many bytes of answers wait for a client, no more of its calls are
 /// started.
 const WAITING_BYTES: usize = 64 << 20;
+/// And while so many of its calls are under way, those included that it has reset.
+const UNARY_CALLS: usize = 65_536;
 /// Messages that one stream is asked for before others get a turn.
 const MESSAGES_A_TURN: usize = 64;
 
@@ -110,7 +112,7 @@ impl<S: Service> Calls<S> {
     /// Starts what the client asked for; whether there was anything.
     pub(crate) fn start(&mut self, connection: &mut Connection) -> bool {
         let mut any = false;
-        while connection.waiting_bytes() < WAITING_BYTES {
+        while self.may_start(connection) {
             let Some(event) = self.deferred.pop_front() else { break };
             self.event(event, connection);
             any = true;
@@ -118,7 +120,7 @@ impl<S: Service> Calls<S> {
         while let Some(event) = connection.next_event() {
             any = true;
             let starts = matches!(event, Event::Call { .. } | Event::Page { .. });
-            match starts && connection.waiting_bytes() >= WAITING_BYTES {
+            match starts && !self.may_start(connection) {
                 true => self.deferred.push_back(event),
                 false => self.event(event, connection),
             }
@@ -129,10 +131,14 @@ impl<S: Service> Calls<S> {
         any
     }
 
+    fn may_start(&self, connection: &Connection) -> bool {
+        connection.waiting_bytes() < WAITING_BYTES && self.unary.len() < UNARY_CALLS
+    }
+
     fn event(&mut self, event: Event, connection: &mut Connection) {
         match event {
             Event::Call { stream, method, message } => {
-                self.call(stream, method, message, connection);
+                self.call(stream, method, message.bytes, connection);
             }
             Event::Opened { stream, method } => {
                 let inbox = Inbox::new(stream, self.credits.clone());
@@ -217,6 +223,7 @@ impl<S: Service> Calls<S> {
     }
 
     fn reset(&mut self, stream: u32) {
+        self.deferred.retain(|event| !event.is_of(stream));
         if let Some(open) = self.open.remove(&stream) {
             open.abort.abort();
             self.full.retain(|(conversation, _)| conversation.stream != stream);
@@ -254,6 +261,7 @@ impl<S: Service> Calls<S> {
             Answered::Call { stream, method, result } => {
                 let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
                 self.routes.service.ended(self.routes.methods.path(method), code);
+                let result = result.and_then(sendable);
                 let result = result.map(|payload| connection.send(stream, payload));
                 connection.finish(stream, result);
             }
@@ -285,7 +293,7 @@ impl<S: Service> Calls<S> {
         let abort = open.abort.clone();
         let mut noop = Context::from_waker(Waker::noop());
         for _ in 0..MESSAGES_A_TURN {
-            match answer {
+            match answer.map(|answer| answer.and_then(sendable)) {
                 Some(Ok(payload)) => connection.send(stream, payload),
                 Some(Err(status)) => return self.end(stream, Err(status), connection),
                 None => return self.end(stream, Ok(()), connection),
@@ -299,7 +307,7 @@ impl<S: Service> Calls<S> {
                 Poll::Pending => return self.listen(conversation, abort),
             }
         }
-        match answer {
+        match answer.map(|answer| answer.and_then(sendable)) {
             Some(Ok(payload)) => connection.send(stream, payload),
             Some(Err(status)) => return self.end(stream, Err(status), connection),
             None => return self.end(stream, Ok(()), connection),
@@ -356,7 +364,21 @@ impl<S: Service> Calls<S> {
         self.unary.clear();
         self.streaming.clear();
         self.full.clear();
-        self.open.clear();
+        for (_, open) in self.open.drain() {
+            self.routes.service.ended(self.routes.methods.path(open.method), Code::Cancelled);
+        }
         self.deferred.clear();
+    }
+}
+
+/// Refuses what no client could take: the length would not fit.
+fn sendable(payload: Payload) -> Result<Payload, Status> {
+    const MOST: usize = i32::MAX as usize;
+    match payload.len() <= MOST {
+        true => Ok(payload),
+        false => {
+            let text = "grpc: trying to send message larger than max";
+            Err(Status::resource_exhausted(format!("{text} ({} vs. {MOST})", payload.len())))
+        }
     }
 }

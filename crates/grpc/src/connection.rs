@@ -12,7 +12,7 @@ use bytes::Bytes;
 use crate::frame::{self, HEAD_BYTES, Head, PAYLOAD_BYTES, PREFACE, Reason, flag, kind, setting};
 use crate::hpack::Decoder;
 use crate::liveness::{Liveness, Ping};
-use crate::message::Limits;
+use crate::message::{Limits, Unread};
 use crate::outgoing::Sender;
 use crate::request::{Asked, MAX_FIELDS_BYTES, Request, is_trailer};
 use crate::routes::{MethodRef, Methods};
@@ -20,9 +20,13 @@ use crate::serve::Options;
 use crate::status::Status;
 use crate::stream::{End, Kind, MAX_WINDOW, Stream};
 
-/// What a client may send on one stream, and in all, before we have read it.
+/// What a client may send on one stream before it has been read, and in all before
+/// it has been looked at.
 const STREAM_WINDOW: i64 = 1 << 20;
 const CONNECTION_WINDOW: i64 = 16 << 20;
+/// How often a client may change the window of its streams, all of which that
+/// concerns. Clients that measure their bandwidth do it a few dozen times.
+const WINDOW_CHANGES: usize = 1000;
 /// Streams that we ended while the client was still sending, and that are
 /// remembered so that what is on its way is passed over.
 const ABANDONED_STREAMS: usize = 1024;
@@ -31,17 +35,31 @@ const ABANDONED_STREAMS: usize = 1024;
 #[derive(Debug)]
 pub(crate) enum Event {
     /// A call with the only message that it has.
-    Call { stream: u32, method: MethodRef, message: Bytes },
+    Call { stream: u32, method: MethodRef, message: Unread },
     /// A call whose messages follow.
     Opened { stream: u32, method: MethodRef },
     /// The next message of such a call.
-    Message { stream: u32, message: Bytes },
+    Message { stream: u32, message: Unread },
     /// It has no more messages.
     Ended { stream: u32 },
     /// A request that is not gRPC; its body has been passed over.
     Page { stream: u32, verb: http::Method, path: String },
     /// Nobody waits for the answer any more.
     Reset { stream: u32 },
+}
+
+impl Event {
+    /// Whether it is about a stream.
+    pub(crate) fn is_of(&self, id: u32) -> bool {
+        match self {
+            Event::Call { stream, .. }
+            | Event::Opened { stream, .. }
+            | Event::Message { stream, .. }
+            | Event::Ended { stream }
+            | Event::Page { stream, .. }
+            | Event::Reset { stream } => *stream == id,
+        }
+    }
 }
 
 /// The connection is lost: the client broke the rules. It has been told.
@@ -79,6 +97,9 @@ pub(crate) struct Connection {
     consumed: i64,
     streams: HashMap<u32, Stream>,
     abandoned: HashSet<u32>,
+    /// Not all that were abandoned are remembered.
+    abandoned_more: bool,
+    window_changes: usize,
     /// No new streams are taken.
     leaving: bool,
     sender: Sender,
@@ -124,6 +145,8 @@ impl Connection {
             consumed: 0,
             streams: HashMap::new(),
             abandoned: HashSet::new(),
+            abandoned_more: false,
+            window_changes: 0,
             leaving: false,
             sender,
             liveness: Liveness::new(options.keepalive.clone(), now),
@@ -261,22 +284,24 @@ impl Connection {
             let left = announced.checked_sub(data.len() as u64);
             *announced = left.ok_or(Fault::Stream(head.stream, Reason::Protocol))?;
         }
-        self.body(head.stream, data, head.len);
+        self.body(head, data);
         if head.has(flag::END_STREAM) { self.ended(head.stream) } else { Ok(()) }
     }
 
     /// Takes bytes of a request's body.
-    fn body(&mut self, id: u32, data: &[u8], framed: usize) {
+    fn body(&mut self, head: Head, data: &[u8]) {
+        let id = head.stream;
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let many = stream.many();
         // Messages in a row give credit as they are read, not as they come.
-        let mut credit = framed;
+        let mut credit = head.len as i64;
+        let wait = many || !head.has(flag::END_STREAM);
         if matches!(stream.kind, Kind::Call(_)) {
             let (incoming, events) = (&mut stream.incoming, &mut self.events);
             let (first, mut more) = (&mut incoming.message, false);
-            let pushed = incoming.messages.push(data, &self.limits, |message| match many {
+            let pushed = incoming.messages.push(data, &self.limits, wait, |message| match many {
                 true => {
-                    credit = credit.saturating_sub(message.len());
+                    credit -= message.framed_len() as i64;
                     events.push_back(Event::Message { stream: id, message });
                 }
                 false => more |= first.replace(message).is_some(),
@@ -291,10 +316,10 @@ impl Connection {
     }
 
     /// Lets the client send `bytes` more on a stream.
-    pub(crate) fn credit(&mut self, id: u32, bytes: usize) {
+    pub(crate) fn credit(&mut self, id: u32, bytes: i64) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let incoming = &mut stream.incoming;
-        incoming.consumed += bytes as i64;
+        incoming.consumed += bytes;
         if incoming.consumed >= STREAM_WINDOW / 2 && !incoming.ended {
             self.sender.window_update(id, incoming.consumed);
             incoming.window += std::mem::take(&mut incoming.consumed);
@@ -407,8 +432,11 @@ impl Connection {
             Broken { reason: Reason::Compression, text: "a block of fields cannot be decoded" };
         let garbled = |_| Fault::Connection(GARBLED);
         if id <= self.last_stream {
-            let mut valid = end_stream;
-            let trailer = |name: &[u8], _: &[u8]| valid &= is_trailer(name);
+            let (mut valid, mut bytes) = (end_stream, 0);
+            let trailer = |name: &[u8], value: &[u8]| {
+                bytes += name.len() + value.len();
+                valid = valid && bytes <= MAX_FIELDS_BYTES && is_trailer(name);
+            };
             self.decoder.decode(block, trailer).map_err(garbled)?;
             return self.trailers(id, valid);
         }
@@ -428,7 +456,7 @@ impl Connection {
 
     fn trailers(&mut self, id: u32, valid: bool) -> Checked {
         match self.streams.get(&id) {
-            None if self.abandoned.contains(&id) => Ok(()),
+            None if self.abandoned.contains(&id) || self.abandoned_more => Ok(()),
             None => broken(Reason::StreamClosed, "HEADERS on a stream that is closed"),
             Some(stream) if stream.incoming.ended => Err(Fault::Stream(id, Reason::StreamClosed)),
             Some(_) if !valid => Err(Fault::Stream(id, Reason::Protocol)),
@@ -493,6 +521,7 @@ impl Connection {
     fn abandon(&mut self, id: u32) {
         if self.abandoned.len() == ABANDONED_STREAMS {
             self.abandoned.clear();
+            self.abandoned_more = true;
         }
         self.abandoned.insert(id);
     }
@@ -509,11 +538,29 @@ impl Connection {
         if head.has(flag::ACK) {
             return Ok(());
         }
+        let mut window = None;
         for entry in payload.chunks_exact(6) {
             let name = u16::from_be_bytes([entry[0], entry[1]]);
-            self.setting(name, frame::number(&entry[2..]).unwrap_or_default())?;
+            let value = frame::number(&entry[2..]).unwrap_or_default();
+            self.setting(name, value)?;
+            if name == setting::INITIAL_WINDOW_SIZE {
+                window = Some(value);
+            }
         }
         self.sender.settings_ack();
+        window.map_or(Ok(()), |window| self.initial_window(window.into()))
+    }
+
+    fn initial_window(&mut self, window: i64) -> Checked {
+        if window != self.sender.initial_window() {
+            self.window_changes += 1;
+        }
+        if self.window_changes > WINDOW_CHANGES {
+            return broken(Reason::EnhanceYourCalm, "the window is changed too often");
+        }
+        if !self.sender.set_initial_window(window, &mut self.streams) {
+            return broken(Reason::FlowControl, "a window grows beyond its limit");
+        }
         Ok(())
     }
 
@@ -523,13 +570,8 @@ impl Connection {
             setting::ENABLE_PUSH if value > 1 => {
                 return broken(Reason::Protocol, "ENABLE_PUSH is neither 0 nor 1");
             }
-            setting::INITIAL_WINDOW_SIZE => {
-                if i64::from(value) > MAX_WINDOW {
-                    return broken(Reason::FlowControl, "INITIAL_WINDOW_SIZE is too large");
-                }
-                if !self.sender.set_initial_window(value.into(), &mut self.streams) {
-                    return broken(Reason::FlowControl, "a window grows beyond its limit");
-                }
+            setting::INITIAL_WINDOW_SIZE if i64::from(value) > MAX_WINDOW => {
+                return broken(Reason::FlowControl, "INITIAL_WINDOW_SIZE is too large");
             }
             setting::MAX_FRAME_SIZE if !(PAYLOAD_BYTES..1 << 24).contains(&(value as usize)) => {
                 return broken(Reason::Protocol, "MAX_FRAME_SIZE is out of range");

@@ -150,7 +150,7 @@ fn answer(connection: &mut Connection, event: Event) {
             connection.finish(stream, Ok(()));
         }
         Event::Message { stream, message } => {
-            connection.credit(stream, message.len());
+            connection.credit(stream, message.framed_len() as i64);
             connection.send(stream, Payload::of(&"y".repeat(20_000)));
         }
         Event::Ended { stream } => connection.finish(stream, Err(Status::internal("done"))),
@@ -191,4 +191,71 @@ proptest! {
         let pieces = std::iter::once(&greeted).chain(&pieces);
         converse(pieces.map(|piece| &piece[..]), true);
     }
+}
+
+/// A connection with stream 1 open for many messages.
+fn conversing(now: Instant) -> (Routes<Nothing>, Connection) {
+    let routes = routes();
+    let mut connection = Connection::new(&options(), now);
+    let head = fields("/a/Many", "application/grpc");
+    let bytes = [
+        &PREFACE[..],
+        &frame(kind::SETTINGS, 0, 0, &[]),
+        &frame(kind::HEADERS, flag::END_HEADERS, 1, &head),
+    ];
+    connection.receive(&bytes.concat(), &routes.methods, now).unwrap();
+    while connection.next_event().is_some() {}
+    said(connection.output());
+    (routes, connection)
+}
+
+/// A message in two frames once gave credit twice.
+#[test]
+fn credit_is_given_once() {
+    let now = Instant::now();
+    let (routes, mut connection) = conversing(now);
+    let message = [&[0, 0, 0, 3, 132][..], &[0; 900]].concat();
+    let (first, second) = message.split_at(500);
+    let (mut sent, mut given) = (0, 0);
+    for _ in 0..5000 {
+        for part in [first, second] {
+            sent += part.len();
+            let data = frame(kind::DATA, 0, 1, part);
+            connection.receive(&data, &routes.methods, now).unwrap();
+        }
+        while let Some(event) = connection.next_event() {
+            let Event::Message { stream, message } = event else { panic!("{event:?}") };
+            connection.credit(stream, message.framed_len() as i64);
+        }
+        let output = said(connection.output());
+        let mut rest = &output[..];
+        while let Some(head) = Head::peek(rest) {
+            let payload = &rest[crate::frame::HEAD_BYTES..][..head.len];
+            if head.kind == kind::WINDOW_UPDATE && head.stream == 1 {
+                given += crate::frame::number(payload).unwrap() as usize;
+            }
+            rest = &rest[crate::frame::HEAD_BYTES + head.len..];
+        }
+    }
+    assert!(given > sent - (1 << 20) && given <= sent, "{given} of {sent}");
+}
+
+/// Messages without content once cost their sender nothing.
+#[test]
+fn what_is_not_read_is_bounded() {
+    let now = Instant::now();
+    let (routes, mut connection) = conversing(now);
+    let data = frame(kind::DATA, 0, 1, &[0; 5000]);
+    let mut messages = 0;
+    for _ in 0..1000 {
+        connection.receive(&data, &routes.methods, now).unwrap();
+        while let Some(event) = connection.next_event() {
+            match event {
+                Event::Message { .. } => messages += 1,
+                Event::Reset { .. } => return assert!(messages < 250_000),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+    panic!("{messages} messages without content were taken");
 }

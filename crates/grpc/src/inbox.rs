@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
+use crate::message::Unread;
+
 /// Bytes that handlers have read, by stream, for which the clients are owed
 /// credit.
 #[derive(Default)]
@@ -16,13 +18,13 @@ pub(crate) struct Credits {
 
 #[derive(Default)]
 struct Owed {
-    bytes: Vec<(u32, usize)>,
+    bytes: Vec<(u32, i64)>,
     connection: Option<Waker>,
 }
 
 impl Credits {
     /// Takes what is owed; `waker` is woken when there is more.
-    pub(crate) fn take(&self, waker: &Waker) -> Vec<(u32, usize)> {
+    pub(crate) fn take(&self, waker: &Waker) -> Vec<(u32, i64)> {
         let mut owed = self.owed.lock();
         if owed.connection.as_ref().is_none_or(|before| !before.will_wake(waker)) {
             owed.connection = Some(waker.clone());
@@ -30,7 +32,7 @@ impl Credits {
         std::mem::take(&mut owed.bytes)
     }
 
-    fn add(&self, stream: u32, bytes: usize) {
+    fn add(&self, stream: u32, bytes: i64) {
         let mut owed = self.owed.lock();
         owed.bytes.push((stream, bytes));
         if owed.bytes.len() == 1
@@ -51,7 +53,7 @@ pub(crate) struct Inbox {
 
 #[derive(Default)]
 struct State {
-    messages: VecDeque<Bytes>,
+    messages: VecDeque<Unread>,
     ended: bool,
     reader: Option<Waker>,
 }
@@ -61,7 +63,7 @@ impl Inbox {
         Arc::new(Inbox { stream, credits, state: Mutex::default() })
     }
 
-    pub(crate) fn push(&self, message: Bytes) {
+    pub(crate) fn push(&self, message: Unread) {
         let mut state = self.state.lock();
         state.messages.push_back(message);
         state.wake();
@@ -78,10 +80,8 @@ impl Inbox {
         match state.messages.pop_front() {
             Some(message) => {
                 drop(state);
-                if !message.is_empty() {
-                    self.credits.add(self.stream, message.len());
-                }
-                Poll::Ready(Some(message))
+                self.credits.add(self.stream, message.framed_len() as i64);
+                Poll::Ready(Some(message.bytes))
             }
             None if state.ended => Poll::Ready(None),
             None => {

@@ -91,7 +91,8 @@ impl Encoded {
     }
 }
 
-/// Bytes of unfinished messages, over all connections, and how many there may be.
+/// Bytes of messages that are unfinished or unread, over all connections, and how
+/// many there may be.
 #[derive(Debug)]
 pub struct Budget {
     used: AtomicUsize,
@@ -106,6 +107,7 @@ impl Budget {
 }
 
 /// A share of the budget, returned when it is dropped.
+#[derive(Debug)]
 struct Share {
     budget: Arc<Budget>,
     bytes: usize,
@@ -114,11 +116,26 @@ struct Share {
 impl Share {
     fn grow(&mut self, bytes: usize) -> Result<(), Status> {
         let used = self.budget.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.bytes += bytes;
-        match used <= self.budget.limit {
-            true => Ok(()),
-            false => Err(Status::resource_exhausted("grpc: too many unfinished messages")),
+        if used > self.budget.limit {
+            self.budget.used.fetch_sub(bytes, Ordering::Relaxed);
+            return Err(Status::resource_exhausted("grpc: too many unread messages"));
         }
+        self.bytes += bytes;
+        Ok(())
+    }
+}
+
+/// A message that is complete and has yet to be read, and its share of the budget.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub(crate) bytes: Bytes,
+    _share: Option<Share>,
+}
+
+impl Unread {
+    /// What it takes of a stream's window.
+    pub(crate) fn framed_len(&self) -> usize {
+        PREFIX_BYTES + self.bytes.len()
     }
 }
 
@@ -145,12 +162,14 @@ struct Partial {
 
 impl Assembler {
     /// Takes the next bytes of the stream and hands every message that they
-    /// complete to `found`.
+    /// complete to `found`. With `wait` they are not read at once, and count until
+    /// they are.
     pub(crate) fn push(
         &mut self,
         mut data: &[u8],
         limits: &Limits,
-        mut found: impl FnMut(Bytes),
+        wait: bool,
+        mut found: impl FnMut(Unread),
     ) -> Result<(), Status> {
         while !data.is_empty() {
             if let Some(partial) = &mut self.partial {
@@ -161,7 +180,8 @@ impl Assembler {
                 if partial.bytes.len() == partial.len
                     && let Some(partial) = self.partial.take()
                 {
-                    found(partial.bytes.freeze());
+                    let share = wait.then_some(partial.share);
+                    found(Unread { bytes: partial.bytes.freeze(), _share: share });
                 }
                 continue;
             }
@@ -171,7 +191,7 @@ impl Assembler {
             data = &data[taken..];
             if self.prefix_len == PREFIX_BYTES {
                 self.prefix_len = 0;
-                data = self.begin(data, limits, &mut found)?;
+                data = self.begin(data, limits, wait, &mut found)?;
             }
         }
         Ok(())
@@ -182,7 +202,8 @@ impl Assembler {
         &mut self,
         data: &'a [u8],
         limits: &Limits,
-        found: &mut impl FnMut(Bytes),
+        wait: bool,
+        found: &mut impl FnMut(Unread),
     ) -> Result<&'a [u8], Status> {
         let [compressed, len @ ..] = self.prefix;
         let len = u32::from_be_bytes(len) as usize;
@@ -197,12 +218,16 @@ impl Assembler {
             return Err(Status::new(Code::ResourceExhausted, text));
         }
         // Almost always: all of it is here.
+        let mut share = Share { budget: limits.budget.clone(), bytes: 0 };
         if let Some((message, rest)) = data.split_at_checked(len) {
-            found(Bytes::copy_from_slice(message));
+            if wait {
+                share.grow(PREFIX_BYTES + len)?;
+            }
+            let bytes = Bytes::copy_from_slice(message);
+            found(Unread { bytes, _share: wait.then_some(share) });
             return Ok(rest);
         }
         let bytes = BytesMut::with_capacity(len.min(EAGER_BYTES));
-        let share = Share { budget: limits.budget.clone(), bytes: 0 };
         self.partial = Some(Partial { bytes, len, share });
         Ok(data)
     }
@@ -246,7 +271,8 @@ mod tests {
             let mut rest = &stream[..];
             for cut in cuts.into_iter().chain([usize::MAX]) {
                 let (piece, left) = rest.split_at(cut.min(rest.len()));
-                assembler.push(piece, &limits, |message| found.push(message.to_vec())).unwrap();
+                let mut keep = |message: Unread| found.push(message.bytes.to_vec());
+                assembler.push(piece, &limits, false, &mut keep).unwrap();
                 rest = left;
             }
             prop_assert_eq!(found, messages);
@@ -259,7 +285,7 @@ mod tests {
     #[test]
     fn what_is_too_large_or_compressed_is_refused() {
         let refusal = |data: &[u8], limits: &Limits| {
-            Assembler::default().push(data, limits, |_| ()).unwrap_err().to_string()
+            Assembler::default().push(data, limits, true, |_| ()).unwrap_err().to_string()
         };
         let large = refusal(&wire(&[0; 101]), &limits(100));
         assert_eq!(
@@ -268,6 +294,6 @@ mod tests {
         );
         assert!(refusal(&[1, 0, 0, 0, 0], &limits(100)).starts_with("Internal: grpc: compressed"));
         let many = refusal(&wire(&[0; 2000])[..1500], &limits(5000));
-        assert!(many.starts_with("ResourceExhausted: grpc: too many unfinished"), "{many}");
+        assert!(many.starts_with("ResourceExhausted: grpc: too many unread"), "{many}");
     }
 }

@@ -21,6 +21,10 @@ const OUTPUT_BYTES: usize = 128 << 10;
 /// gives more long before it has so little left.
 const RESERVED_WINDOW: i64 = 8 << 10;
 const DEFAULT_WINDOW: i64 = 65_535;
+/// After so many urgent turns in a row one of the others has its turn.
+const URGENT_TURNS: u32 = 8;
+/// Streams in a queue beyond those that are open, which were reset meanwhile.
+const GONE_STREAMS: usize = 1024;
 
 pub(crate) struct Sender {
     output: Output,
@@ -31,6 +35,7 @@ pub(crate) struct Sender {
     /// Streams with something to send: those with one small answer, and others.
     urgent: VecDeque<u32>,
     waiting: VecDeque<u32>,
+    urgent_turns: u32,
     /// Streams that the connection's window stops.
     stopped: Vec<u32>,
     waiting_bytes: usize,
@@ -60,6 +65,7 @@ impl Sender {
             initial_window: DEFAULT_WINDOW,
             urgent: VecDeque::new(),
             waiting: VecDeque::new(),
+            urgent_turns: 0,
             stopped: Vec::new(),
             waiting_bytes: 0,
             wrote: false,
@@ -143,12 +149,13 @@ impl Sender {
     /// Makes frames until there is enough, nothing more to send, or a stream has
     /// ended, which is returned.
     pub(crate) fn fill(&mut self, streams: &mut HashMap<u32, Stream>) -> Option<u32> {
+        self.forget_gone(streams);
         while self.output.len() < OUTPUT_BYTES {
-            let urgent = self.urgent.pop_front();
-            let id = urgent.or_else(|| self.waiting.pop_front())?;
+            let (id, urgent) = self.next()?;
             let Some(stream) = streams.get_mut(&id) else { continue };
             let outgoing = &mut stream.outgoing;
-            match self.turn(id, outgoing, urgent.is_some()) {
+            let reserved = if urgent { 0 } else { RESERVED_WINDOW };
+            match self.turn(id, outgoing, reserved) {
                 Turn::Over => return Some(id),
                 Turn::More => self.waiting.push_back(id),
                 Turn::Stopped => self.stopped.push(id),
@@ -158,8 +165,33 @@ impl Sender {
         None
     }
 
-    /// Sends a frame of a stream, and what comes before and behind it.
-    fn turn(&mut self, id: u32, outgoing: &mut Outgoing, urgent: bool) -> Turn {
+    /// Whose turn it is, and whether that is urgent.
+    fn next(&mut self) -> Option<(u32, bool)> {
+        let others_first = self.urgent_turns == URGENT_TURNS && !self.waiting.is_empty();
+        if !others_first && let Some(id) = self.urgent.pop_front() {
+            self.urgent_turns = (self.urgent_turns + 1).min(URGENT_TURNS);
+            return Some((id, true));
+        }
+        self.urgent_turns = 0;
+        self.waiting.pop_front().map(|id| (id, false))
+    }
+
+    /// Streams that were reset stay in their queue; not too many of them.
+    fn forget_gone(&mut self, streams: &HashMap<u32, Stream>) {
+        let most = 2 * streams.len() + GONE_STREAMS;
+        if self.stopped.len() > most {
+            self.stopped.retain(|id| streams.contains_key(id));
+        }
+        for queue in [&mut self.urgent, &mut self.waiting] {
+            if queue.len() > most {
+                queue.retain(|id| streams.contains_key(id));
+            }
+        }
+    }
+
+    /// Sends a frame of a stream, and what comes before and behind it. Of the
+    /// connection's window `reserved` is left.
+    fn turn(&mut self, id: u32, outgoing: &mut Outgoing, reserved: i64) -> Turn {
         if !outgoing.head_sent {
             if let Some(End::Call(Err(status))) = &outgoing.end
                 && outgoing.queued_bytes() == 0
@@ -174,7 +206,7 @@ impl Sender {
             self.block = block;
         }
         if outgoing.queued_bytes() > 0
-            && let Some(turn) = self.data(id, outgoing, urgent)
+            && let Some(turn) = self.data(id, outgoing, reserved)
         {
             return turn;
         }
@@ -194,8 +226,7 @@ impl Sender {
     }
 
     /// Sends a frame of data; how the turn ends, unless all data have been sent.
-    fn data(&mut self, id: u32, outgoing: &mut Outgoing, urgent: bool) -> Option<Turn> {
-        let reserved = if urgent { 0 } else { RESERVED_WINDOW };
+    fn data(&mut self, id: u32, outgoing: &mut Outgoing, reserved: i64) -> Option<Turn> {
         let queued = outgoing.queued_bytes();
         let window = outgoing.window.min(self.window - reserved);
         let len = queued.min(PAYLOAD_BYTES).min(window.max(0) as usize);

@@ -55,6 +55,9 @@ impl<'a> Request<'a> {
     /// Takes the next field.
     pub(crate) fn field(&mut self, name: &[u8], value: &[u8]) {
         self.bytes += name.len() + value.len() + FIELD_OVERHEAD_BYTES;
+        if self.bytes > MAX_FIELDS_BYTES {
+            return;
+        }
         let valid = match name.strip_prefix(b":") {
             Some(name) => !self.regular && self.pseudo(name, value),
             None => {

@@ -8,7 +8,7 @@ use std::future::Future;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -104,8 +104,7 @@ impl<I: Io, S: Service> Future for Driver<I, S> {
             let wrote = driver.write(cx)?;
             written += wrote;
             if driver.connection.is_done() && driver.connection.output().is_empty() {
-                let _ = ready!(Pin::new(&mut driver.io).poll_shutdown(cx));
-                return Poll::Ready(Ok(()));
+                return driver.part(cx);
             }
             if read == Read::Nothing && !answered && wrote == 0 {
                 return driver.keep_time(cx);
@@ -158,6 +157,17 @@ impl<I: Io, S: Service> Driver<I, S> {
             self.close();
         }
         Ok(Read::Something)
+    }
+
+    /// Ends the connection in good order, if that does not take long.
+    fn part(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.closing {
+            self.close();
+        }
+        match Pin::new(&mut self.io).poll_shutdown(cx) {
+            Poll::Pending => self.alarm.as_mut().poll(cx).map(|()| Ok(())),
+            Poll::Ready(_) => Poll::Ready(Ok(())),
+        }
     }
 
     /// What is in the output is still sent, but not waited for long.
@@ -217,10 +227,10 @@ impl<I: Io, S: Service> Driver<I, S> {
 
     /// Waits, if not for the client then for the clock.
     fn keep_time(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.closing && self.connection.output().is_empty() {
+        let flushed = Pin::new(&mut self.io).poll_flush(cx)?;
+        if self.closing && self.connection.output().is_empty() && flushed.is_ready() {
             return Poll::Ready(Ok(()));
         }
-        let _ = Pin::new(&mut self.io).poll_flush(cx)?;
         while self.alarm.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
             if self.closing || !self.connection.on_time(now) {

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::{Buf, Bytes};
 
-use crate::message::{Assembler, Payload};
+use crate::message::{Assembler, Payload, Unread};
 use crate::routes::MethodRef;
 use crate::status::Status;
 
@@ -28,10 +28,11 @@ pub(crate) enum Kind {
 pub(crate) struct Incoming {
     pub(crate) messages: Assembler,
     /// The one message of a call that has one, once it is complete.
-    pub(crate) message: Option<Bytes>,
+    pub(crate) message: Option<Unread>,
     /// Bytes that the client may still send.
     pub(crate) window: i64,
-    /// Bytes taken since the client was last given more.
+    /// Bytes taken since the client was last given more; below zero while messages
+    /// that came in parts, and gave credit then, are yet to be read.
     pub(crate) consumed: i64,
     /// Bytes of the body that are still to come, if the client said how many.
     pub(crate) announced: Option<u64>,

@@ -197,19 +197,15 @@ async fn converse(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let mut head = [0; grpc::PREFACE.len()];
-    let mut len = 0;
-    while len < head.len() && grpc::PREFACE.starts_with(&head[..len]) {
-        let read = io.read(&mut head[len..]);
-        let read = tokio::select! {
-            read = tokio::time::timeout(FIRST_WORDS_TIMEOUT, read) => read??,
-            () = stop.cancelled() => return Ok(()),
-        };
-        if read == 0 {
-            return Ok(());
-        }
-        len += read;
-    }
+    let first_words = tokio::time::timeout(FIRST_WORDS_TIMEOUT, first_words(&mut io, &mut head));
+    let len = tokio::select! {
+        len = first_words => len??,
+        () = stop.cancelled() => return Ok(()),
+    };
     let head = &head[..len];
+    if head.is_empty() {
+        return Ok(());
+    }
     if let Some(routes) = served.routes.filter(|_| head == grpc::PREFACE) {
         return Ok(grpc::serve(io, head, routes, &served.options, stop).await?);
     }
@@ -223,6 +219,19 @@ async fn converse(
         () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
     Ok(connection.await?)
+}
+
+/// Reads until it is clear which HTTP it is; how many bytes that took, 0 if the
+/// client hangs up.
+async fn first_words(io: &mut Box<dyn Io>, head: &mut [u8]) -> io::Result<usize> {
+    let mut len = 0;
+    while len < head.len() && grpc::PREFACE.starts_with(&head[..len]) {
+        match io.read(&mut head[len..]).await? {
+            0 => return Ok(0),
+            read => len += read,
+        }
+    }
+    Ok(len)
 }
 
 /// A socket, with what was read from it already.

@@ -28,6 +28,16 @@ impl Store {
         }
     }
 
+    /// Whether [`Store::effect_bytes`] holds only for the present state, because
+    /// the command copies a value, which one before it may have changed.
+    pub fn copies_a_value(command: &Command) -> bool {
+        match command {
+            Command::Put(request) => request.ignore_value,
+            Command::Txn(request) => txn_copies(request),
+            _ => false,
+        }
+    }
+
     fn put_bytes(&self, request: &PutRequest) -> usize {
         let kept = match request.ignore_value {
             true => self.index.get(&request.key).map_or(0, |e| e.latest().value().len()),
@@ -56,4 +66,12 @@ impl Store {
         })
         .sum()
     }
+}
+
+fn txn_copies(request: &TxnRequest) -> bool {
+    request.success.iter().chain(&request.failure).any(|op| match &op.request {
+        Some(Request::RequestPut(put)) => put.ignore_value,
+        Some(Request::RequestTxn(nested)) => txn_copies(nested),
+        _ => false,
+    })
 }

@@ -8,7 +8,7 @@
 //! what is due without anybody asking.
 
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -29,6 +29,8 @@ pub(crate) struct Engine {
     queue: Receiver<Submission>,
     /// Nothing once the store has ended.
     worker: Mutex<Option<Worker>>,
+    /// It has ended, and nobody will look at the queue of its own accord.
+    ended: AtomicBool,
     /// Whether callers carry out what they bring.
     inline: bool,
     bell: Sender<()>,
@@ -44,13 +46,18 @@ impl Engine {
     ) -> Arc<Self> {
         let (bell, rung) = bounded(1);
         let worker = Mutex::new(Some(worker));
-        Arc::new(Engine { shared, queue, worker, inline, bell, rung })
+        let ended = AtomicBool::new(false);
+        Arc::new(Engine { shared, queue, worker, ended, inline, bell, rung })
     }
 
     /// Carries out what is in the queue, or has it done.
     pub(crate) fn progress(&self) {
         if self.queue.is_empty() {
             return;
+        }
+        fence(Ordering::SeqCst);
+        if self.ended.load(Ordering::Relaxed) {
+            return self.refuse();
         }
         if !self.inline {
             return self.ring();
@@ -60,10 +67,11 @@ impl Engine {
             fence(Ordering::SeqCst);
             let Some(mut worker) = self.worker.try_lock() else { return };
             let Some(worker_there) = worker.as_mut() else { return self.refuse() };
+            let before = worker_there.is_collecting();
             worker_there.turn();
-            let collecting = worker_there.is_collecting();
+            let begins = worker_there.is_collecting() && !before;
             drop(worker);
-            if collecting {
+            if begins {
                 self.ring();
             }
             fence(Ordering::SeqCst);
@@ -94,6 +102,9 @@ impl Engine {
                 if stopping {
                     let worker = worker.take();
                     worker.into_iter().for_each(Worker::finish);
+                    // Whoever queues something from here on sees this.
+                    self.ended.store(true, Ordering::Relaxed);
+                    fence(Ordering::SeqCst);
                     return self.refuse();
                 }
                 there.idle();

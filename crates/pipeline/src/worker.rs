@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use futures_channel::oneshot;
-use mvcc::{Command, Effects, Event, Reply};
+use mvcc::{Command, Effects, Event, Reply, Store};
 use wal::{DataDir, Syncer};
 
 use crate::journal::{Journal, Moment};
@@ -167,7 +167,8 @@ impl Worker {
         let mut sum = 0;
         for (count, submission) in batch.iter().enumerate() {
             let bytes = store.effect_bytes(&submission.command);
-            if count > 0 && sum + bytes > ROUND_BYTES {
+            let ends = sum + bytes > ROUND_BYTES || Store::copies_a_value(&submission.command);
+            if count > 0 && ends {
                 return (count, sum);
             }
             sum += bytes;
