@@ -44,7 +44,7 @@ mod stream;
 
 pub use frame::PREFACE;
 pub use liveness::Keepalive;
-pub use message::{Budget, Encoded, Payload, Reply};
+pub use message::{Budget, Encoded, Payload, Pieces, Reply};
 pub use routes::{Requests, Routes, Service};
 pub use serve::{Io, Options, serve};
 pub use status::{Code, Status};

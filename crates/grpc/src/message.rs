@@ -15,12 +15,17 @@ const EAGER_BYTES: usize = 64 << 10;
 
 /// A message as it is sent, its prefix included. Of what follows the beginning,
 /// many payloads may share the bytes.
-#[derive(Clone, Debug)]
 pub struct Payload {
     pub(crate) head: Bytes,
     pub(crate) shared: Bytes,
-    /// What follows them, of a message too large for one buffer.
-    pub(crate) rest: Vec<Bytes>,
+    /// What follows them, of a message too large to be there at once.
+    pub(crate) rest: Option<Pieces>,
+}
+
+/// The encoding of a large message, made piece by piece while it is sent.
+pub struct Pieces {
+    pub(crate) len: usize,
+    pub(crate) pieces: Box<dyn Iterator<Item = Bytes> + Send>,
 }
 
 impl Payload {
@@ -37,22 +42,23 @@ impl Payload {
         head.put_u8(0);
         head.put_u32((len + shared.len()) as u32);
         message.encode_raw(&mut head);
-        Payload { head: head.freeze(), shared, rest: Vec::new() }
+        Payload { head: head.freeze(), shared, rest: None }
     }
 
-    /// The message whose encoding is cut into `pieces`. Each is freed when it has
-    /// been sent, so that a large answer does not go all at once, which takes long.
-    pub fn in_pieces(pieces: Vec<Bytes>) -> Self {
-        let len: usize = pieces.iter().map(Bytes::len).sum();
+    /// The message whose encoding is `pieces`, `len` bytes in all. Each is made when
+    /// it is about to be sent, so that a large answer takes neither much memory
+    /// nor, when it is given back, a long time.
+    pub fn in_pieces(len: usize, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
         let mut head = BytesMut::with_capacity(PREFIX_BYTES);
         head.put_u8(0);
         head.put_u32(len as u32);
-        Payload { head: head.freeze(), shared: Bytes::new(), rest: pieces }
+        let rest = Some(Pieces { len, pieces: Box::new(pieces) });
+        Payload { head: head.freeze(), shared: Bytes::new(), rest }
     }
 
     /// Bytes, the prefix included.
     pub fn len(&self) -> usize {
-        let rest: usize = self.rest.iter().map(Bytes::len).sum();
+        let rest = self.rest.as_ref().map_or(0, |rest| rest.len);
         self.head.len() + self.shared.len() + rest
     }
 
@@ -75,7 +81,6 @@ impl<M: Message + 'static> Reply for M {
 }
 
 /// A reply that a handler encoded itself.
-#[derive(Clone, Debug)]
 pub struct Encoded(pub Payload);
 
 impl Reply for Encoded {

@@ -2,9 +2,9 @@
 
 use std::collections::VecDeque;
 
-use bytes::{Buf, Bytes};
+use bytes::Bytes;
 
-use crate::message::{Assembler, Payload, Unread};
+use crate::message::{Assembler, Payload, Pieces, Unread};
 use crate::routes::MethodRef;
 use crate::status::Status;
 
@@ -44,12 +44,18 @@ pub(crate) struct Incoming {
 pub(crate) struct Outgoing {
     /// Bytes that the client takes.
     pub(crate) window: i64,
-    queue: VecDeque<Bytes>,
+    queue: VecDeque<Part>,
     queued_bytes: usize,
     pub(crate) head_sent: bool,
     pub(crate) end: Option<End>,
     /// Stands in a queue of those that have something to send.
     pub(crate) scheduled: bool,
+}
+
+/// Bytes that wait to be sent.
+enum Part {
+    Made(Bytes),
+    ToMake(Pieces),
 }
 
 /// How an answer ends.
@@ -92,13 +98,17 @@ impl Stream {
 impl Outgoing {
     pub(crate) fn push(&mut self, payload: Payload) {
         let Payload { head, shared, rest } = payload;
-        [head, shared].into_iter().chain(rest).for_each(|bytes| self.push_bytes(bytes));
+        [head, shared].into_iter().for_each(|bytes| self.push_bytes(bytes));
+        if let Some(rest) = rest {
+            self.queued_bytes += rest.len;
+            self.queue.push_back(Part::ToMake(rest));
+        }
     }
 
     pub(crate) fn push_bytes(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
             self.queued_bytes += bytes.len();
-            self.queue.push_back(bytes);
+            self.queue.push_back(Part::Made(bytes));
         }
     }
 
@@ -110,13 +120,23 @@ impl Outgoing {
     /// Takes the first `len` bytes out, in pieces.
     pub(crate) fn take(&mut self, mut len: usize, mut piece: impl FnMut(Bytes)) {
         self.queued_bytes -= len;
-        while let Some(first) = self.queue.front_mut().filter(|_| len > 0) {
-            if len < first.len() {
-                piece(first.slice(..len));
-                return first.advance(len);
+        while len > 0 {
+            match self.queue.pop_front() {
+                Some(Part::Made(mut first)) => {
+                    let taken = first.split_to(len.min(first.len()));
+                    len -= taken.len();
+                    piece(taken);
+                    if !first.is_empty() {
+                        self.queue.push_front(Part::Made(first));
+                    }
+                }
+                Some(Part::ToMake(mut rest)) => {
+                    let Some(made) = rest.pieces.next() else { continue };
+                    self.queue.push_front(Part::ToMake(rest));
+                    self.queue.push_front(Part::Made(made));
+                }
+                None => unreachable!("so many bytes were queued"),
             }
-            len -= first.len();
-            self.queue.pop_front().into_iter().for_each(&mut piece);
         }
     }
 }

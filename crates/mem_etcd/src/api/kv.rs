@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use etcdpb::rpc::{
     CompactionRequest, CompactionResponse, DeleteRangeRequest, DeleteRangeResponse, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RangeStreamResponse, TxnRequest, TxnResponse,
@@ -19,7 +19,7 @@ use super::{Api, check, status};
 
 /// Larger answers are encoded in pieces of about this size.
 const KEYS_IN_ONE_PIECE: usize = 1000;
-const PIECE_BYTES: usize = 256 << 10;
+const PIECE_BYTES: usize = 128 << 10;
 /// Number of the field `kvs` in `RangeResponse`.
 const KVS: u32 = 2;
 
@@ -140,24 +140,25 @@ impl Api {
 }
 
 /// Does what takes a while on a thread that nobody else needs.
-/// Encodes an answer, in pieces where it is large.
+/// Encodes an answer; a large one while it is sent.
 fn encode(mut response: RangeResponse) -> Encoded {
     if response.kvs.len() <= KEYS_IN_ONE_PIECE {
         return Encoded::of(&response);
     }
-    let mut pieces = Vec::new();
-    let mut piece = BytesMut::with_capacity(PIECE_BYTES);
-    for pair in response.kvs.drain(..) {
-        prost::encoding::message::encode(KVS, &pair, &mut piece);
-        if piece.len() >= PIECE_BYTES {
-            pieces
-                .push(std::mem::replace(&mut piece, BytesMut::with_capacity(PIECE_BYTES)).freeze());
-        }
-    }
+    let len = response.encoded_len();
+    let mut pairs = std::mem::take(&mut response.kvs).into_iter();
     // The order of fields does not matter.
-    response.encode_raw(&mut piece);
-    pieces.push(piece.freeze());
-    Encoded(Payload::in_pieces(pieces))
+    let mut last = Some(Bytes::from(response.encode_to_vec()));
+    let pieces = std::iter::from_fn(move || {
+        let mut piece = BytesMut::new();
+        while piece.len() < PIECE_BYTES
+            && let Some(pair) = pairs.next()
+        {
+            prost::encoding::message::encode(KVS, &pair, &mut piece);
+        }
+        if piece.is_empty() { last.take() } else { Some(piece.freeze()) }
+    });
+    Encoded(Payload::in_pieces(len, pieces))
 }
 
 pub(super) async fn blocking<T: Send + 'static>(
