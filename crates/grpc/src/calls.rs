@@ -31,7 +31,7 @@ pub(crate) struct Calls<S> {
     /// Streams that may have something to say. A stream whose client has enough
     /// to read is in `full` instead.
     streaming: FuturesUnordered<Abortable<Next>>,
-    full: Vec<(Conversation, AbortHandle)>,
+    full: Vec<Conversation>,
     /// What the client says to its streams, and how they are ended.
     open: HashMap<u32, Open>,
     credits: Arc<Credits>,
@@ -226,7 +226,7 @@ impl<S: Service> Calls<S> {
         self.deferred.retain(|event| !event.is_of(stream));
         if let Some(open) = self.open.remove(&stream) {
             open.abort.abort();
-            self.full.retain(|(conversation, _)| conversation.stream != stream);
+            self.full.retain(|conversation| conversation.stream != stream);
             self.routes.service.ended(self.routes.methods.path(open.method), Code::Cancelled);
         }
     }
@@ -289,51 +289,42 @@ impl<S: Service> Calls<S> {
         connection: &mut Connection,
     ) {
         let stream = conversation.stream;
-        let Some(open) = self.open.get(&stream) else { return };
-        let abort = open.abort.clone();
         let mut noop = Context::from_waker(Waker::noop());
-        for _ in 0..MESSAGES_A_TURN {
+        for left in (0..MESSAGES_A_TURN).rev() {
             match answer.map(|answer| answer.and_then(sendable)) {
                 Some(Ok(payload)) => connection.send(stream, payload),
                 Some(Err(status)) => return self.end(stream, Err(status), connection),
                 None => return self.end(stream, Ok(()), connection),
             }
             if connection.room(stream) == 0 {
-                return self.full.push((conversation, abort));
+                return self.full.push(conversation);
+            }
+            if left == 0 {
+                break;
             }
             match conversation.answers.as_mut().poll_next(&mut noop) {
                 Poll::Ready(next) => answer = next,
                 // It is looked at once more, with a waker that counts.
-                Poll::Pending => return self.listen(conversation, abort),
+                Poll::Pending => break,
             }
         }
-        match answer.map(|answer| answer.and_then(sendable)) {
-            Some(Ok(payload)) => connection.send(stream, payload),
-            Some(Err(status)) => return self.end(stream, Err(status), connection),
-            None => return self.end(stream, Ok(()), connection),
-        }
-        self.listen(conversation, abort);
+        self.listen(conversation);
     }
 
     /// Waits for the next answer of a conversation.
-    fn listen(&mut self, conversation: Conversation, abort: AbortHandle) {
-        let stream = conversation.stream;
-        if abort.is_aborted() {
-            return;
-        }
-        let (handle, registration) = AbortHandle::new_pair();
+    fn listen(&mut self, conversation: Conversation) {
+        let Some(open) = self.open.get_mut(&conversation.stream) else { return };
+        let (abort, registration) = AbortHandle::new_pair();
+        open.abort = abort;
         self.streaming.push(Abortable::new(Next(Some(conversation)), registration));
-        if let Some(open) = self.open.get_mut(&stream) {
-            open.abort = handle;
-        }
     }
 
     /// Lets those go on whose clients have read.
     fn resume(&mut self, connection: &Connection) {
-        for (conversation, abort) in std::mem::take(&mut self.full) {
+        for conversation in std::mem::take(&mut self.full) {
             match connection.room(conversation.stream) > 0 {
-                true => self.listen(conversation, abort),
-                false => self.full.push((conversation, abort)),
+                true => self.listen(conversation),
+                false => self.full.push(conversation),
             }
         }
     }
