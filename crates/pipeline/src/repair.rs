@@ -10,17 +10,14 @@
 
 use std::path::{Path, PathBuf};
 
-use mvcc::{Effect, Effects, Opened, SnapshotCursor, Store};
+use mvcc::{Effect, Opened, Store};
 use wal::{DataDir, Error, Snapshots};
 
 use crate::continuity::MAY_HAVE_BEEN_SHOWN;
-use crate::journal::encode;
 use crate::recovery;
 use crate::replay::Replay;
+use crate::snapshotter::write_all;
 use crate::{OpenError, check};
-
-/// Keys or events of a chunk of the snapshot.
-const STEP: usize = 1000;
 
 /// What is wrong with a data directory, and what would be left of it.
 pub struct Repair {
@@ -98,21 +95,10 @@ impl Repair {
     /// Does it, and returns where the old files are.
     pub fn carry_out(self) -> Result<Vec<PathBuf>, OpenError> {
         // The log that is set aside must not be taken for one behind the snapshot.
-        let mut writer = self.snapshots.create(self.records + 1)?;
+        let writer = self.snapshots.create(self.records + 1)?;
         let opened = Effect::Opened(Opened::default());
-        let mut effects: Effects = vec![opened, Effect::RevisionCeiling(self.restart)];
-        let mut cursor = SnapshotCursor::new(&self.store, &mut effects);
-        let mut payload = Vec::new();
-        let mut more = true;
-        while more {
-            more = cursor.step(&self.store, STEP, &mut effects);
-            if !effects.is_empty() {
-                encode(&effects, &mut payload);
-                writer.chunk(&payload)?;
-                effects.clear();
-            }
-        }
-        writer.finish()?;
+        let effects = vec![opened, Effect::RevisionCeiling(self.restart)];
+        write_all(&self.store, effects, writer)?;
         let mut kept = Vec::from_iter(self.dir.set_log_aside()?);
         if let Some(damaged) = self.damaged_snapshot {
             kept.push(self.snapshots.set_aside(&damaged)?);

@@ -4,14 +4,14 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use mvcc::{Effect, Effects, HashCursor, SnapshotCursor, Store};
+use mvcc::{Effect, Effects, HashCursor, Store};
 use wal::{DataDir, Identity, Import, Snapshots};
 
-use crate::journal::encode;
 use crate::replay::Replay;
+use crate::snapshotter::write_all;
 use crate::{OpenError, etcd_file};
 
-/// Keys or events of one chunk.
+/// Keys or events that are hashed at a time.
 const STEP: usize = 1000;
 /// By so many bytes a file of etcd is told from ours.
 const LOOK_BYTES: u64 = 64;
@@ -103,20 +103,8 @@ impl Saved {
     /// refuses what it left.
     pub fn write(&self, data_dir: &Path, fresh: Identity) -> Result<(), OpenError> {
         DataDir::create_filled(data_dir, fresh, |snap| {
-            let mut writer = Snapshots::open(snap)?.create(COVERED)?;
-            let (mut effects, mut payload) = (Effects::new(), Vec::new());
-            let mut cursor = SnapshotCursor::new(&self.store, &mut effects);
-            loop {
-                let more = cursor.step(&self.store, STEP, &mut effects);
-                if !effects.is_empty() {
-                    encode(&effects, &mut payload);
-                    writer.chunk(&payload)?;
-                    effects.clear();
-                }
-                if !more {
-                    return writer.finish().map(drop);
-                }
-            }
+            let writer = Snapshots::open(snap)?.create(COVERED)?;
+            write_all(&self.store, Effects::new(), writer)
         })?;
         Ok(())
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use mvcc::{Effects, SnapshotCursor};
-use wal::{Error, Snapshots, Trimmer};
+use mvcc::{Effects, SnapshotCursor, Store};
+use wal::{Error, SnapshotWriter, Snapshots, Trimmer};
 
 use crate::WalMode;
 use crate::journal::{Journal, encode};
@@ -131,4 +131,26 @@ impl Snapshotter {
         self.snapshots.trim()?;
         Ok(Some(bytes))
     }
+}
+
+/// Writes all of a store that nobody else uses, behind `effects`.
+pub(crate) fn write_all(
+    store: &Store,
+    mut effects: Effects,
+    mut writer: SnapshotWriter,
+) -> Result<(), Error> {
+    /// Keys or events of one chunk.
+    const STEP: usize = 1000;
+    let mut cursor = SnapshotCursor::new(store, &mut effects);
+    let mut payload = Vec::new();
+    let mut more = true;
+    while more {
+        more = cursor.step(store, STEP, &mut effects);
+        if !effects.is_empty() {
+            encode(&effects, &mut payload);
+            writer.chunk(&payload)?;
+            effects.clear();
+        }
+    }
+    writer.finish().map(drop)
 }

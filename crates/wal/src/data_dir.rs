@@ -41,12 +41,7 @@ impl DataDir {
     /// Takes possession of `path`, which is created if it is missing. A new
     /// directory gets the `fresh` identity, an old one keeps its own.
     pub fn open(path: &Path, fresh: Identity) -> Result<DataDir, Error> {
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(Error::io("create data directory", path))?;
-        let lock = lock(path)?;
+        let lock = make(path)?;
         let identity = match fs::read_to_string(path.join("IDENTITY")) {
             Ok(text) => {
                 require_log(path)?;
@@ -107,12 +102,7 @@ impl DataDir {
         if path.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
             return Err(Error::NotEmpty { path: path.to_owned() });
         }
-        fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(path)
-            .map_err(Error::io("create data directory", path))?;
-        let lock = lock(path)?;
+        let lock = make(path)?;
         let dir = DataDir { path: path.to_owned(), identity: fresh, _lock: lock };
         fill(dir.snap())?;
         make_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
@@ -143,6 +133,16 @@ pub(crate) fn free_name(path: &Path) -> PathBuf {
         n => format!("{}.damaged.{n}", path.display()),
     };
     (1..).map(|n| PathBuf::from(numbered(n))).find(|name| !name.exists()).expect("one is free")
+}
+
+/// Creates `path` if it is missing, and takes its lock.
+fn make(path: &Path) -> Result<File, Error> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(Error::io("create data directory", path))?;
+    lock(path)
 }
 
 fn lock(path: &Path) -> Result<File, Error> {
