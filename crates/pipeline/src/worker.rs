@@ -250,8 +250,8 @@ impl Worker {
         if !journal.prepare(effects, moment) {
             return Ok(());
         }
-        // The estimate was too low, which takes a value that is copied within
-        // the round. What was changed must be kept, so wait until it can be.
+        // The estimate was too low, which must not be. What was changed must be
+        // kept, so wait until it can be.
         let bytes = loop {
             match journal.write() {
                 Ok(bytes) => break bytes,
