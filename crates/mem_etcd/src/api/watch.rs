@@ -18,9 +18,7 @@ use futures_util::{Stream, StreamExt};
 use grpc::{Encoded, Payload, Status};
 use mvcc::Span;
 use prost::Message;
-use tokio::sync::{Notify, mpsc};
-use tokio::time::MissedTickBehavior;
-use tokio_util::task::AbortOnDropHandle;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 use watch::{Delivery, Filter};
 
 use super::Api;
@@ -41,61 +39,86 @@ impl Api {
             let waker = waker.clone();
             Arc::new(self.pipeline.watch_stream(move || waker.wake()))
         };
-        let taken = Arc::new(Notify::new());
-        let (failed, failure) = mpsc::channel(1);
-        let requests = Requests {
-            incoming: requests,
-            stream: stream.clone(),
-            taken: taken.clone(),
-            progress_interval: self.limits.progress_interval,
-            failed,
-        };
-        let requests = AbortOnDropHandle::new(tokio::spawn(requests.serve()));
-        Answers {
+        let interval = jittered(self.limits.progress_interval);
+        let mut interval = tokio::time::interval_at(Instant::now() + interval, interval);
+        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Conversation {
             api: self,
+            requests: Some(requests),
+            failure: None,
             stream,
             waker,
-            taken,
+            interval,
             fragments: VecDeque::new(),
-            failure,
-            _requests: requests,
         }
     }
 }
 
-/// The client's half: what it asks for.
-struct Requests {
-    incoming: grpc::Requests<WatchRequest>,
+/// A stream of the client's. It has no task of its own, so that nothing of it is
+/// left behind when the connection drops it.
+struct Conversation {
+    api: Arc<Api>,
+    /// What the client asks for, until it has said everything. Then it still hears
+    /// of events.
+    requests: Option<grpc::Requests<WatchRequest>>,
+    /// Why the client cannot be understood any more.
+    failure: Option<Status>,
     stream: Arc<watch::Stream>,
-    taken: Arc<Notify>,
-    progress_interval: Duration,
-    failed: mpsc::Sender<Status>,
+    waker: Arc<AtomicWaker>,
+    /// When watchers that have heard nothing for long are told of progress.
+    interval: Interval,
+    /// The rest of a delivery that was split.
+    fragments: VecDeque<WatchResponse>,
 }
 
-impl Requests {
-    /// Serves until the client has gone. A client that only ends its half still
-    /// hears of events.
-    async fn serve(mut self) {
-        let mut interval = tokio::time::interval(jittered(self.progress_interval));
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        interval.tick().await;
-        let mut listening = true;
+impl Stream for Conversation {
+    type Item = Result<Encoded, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if let Some(fragment) = self.fragments.pop_front() {
+            return Poll::Ready(Some(Ok(Encoded::of(&fragment))));
+        }
+        // Registered first: what is left after the look wakes us again.
+        self.waker.register(cx.waker());
         loop {
-            tokio::select! {
-                _ = interval.tick() => self.stream.progress_interval(),
-                request = self.incoming.next(), if listening => match request {
-                    Some(Ok(request)) => {
-                        self.handle(request);
-                        self.wait_for_reader().await;
-                    }
-                    Some(Err(status)) => {
-                        let _ = self.failed.send(status).await;
-                        return;
-                    }
-                    None => listening = false,
-                },
+            if let Some(delivery) = self.api.pipeline.next(&self.stream) {
+                return Poll::Ready(Some(Ok(self.respond(delivery))));
+            }
+            if let Some(failure) = self.failure.take() {
+                return Poll::Ready(Some(Err(failure)));
+            }
+            let heard = self.listen(cx);
+            let ticked = self.interval.poll_tick(cx).is_ready();
+            if ticked {
+                self.stream.progress_interval();
+            }
+            if !heard && !ticked {
+                return Poll::Pending;
             }
         }
+    }
+}
+
+impl Conversation {
+    /// Takes what the client asks for, but not more than it takes answers; whether
+    /// there was anything.
+    fn listen(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut heard = false;
+        while self.stream.backlog() <= UNREAD_ANSWERS
+            && let Some(requests) = &mut self.requests
+            && let Poll::Ready(request) = requests.poll_next_unpin(cx)
+        {
+            heard = true;
+            match request {
+                Some(Ok(request)) => self.handle(request),
+                Some(Err(failure)) => {
+                    self.requests = None;
+                    self.failure = Some(failure);
+                }
+                None => self.requests = None,
+            }
+        }
+        heard
     }
 
     fn handle(&self, request: WatchRequest) {
@@ -111,71 +134,6 @@ impl Requests {
         }
     }
 
-    async fn wait_for_reader(&self) {
-        while self.stream.backlog() > UNREAD_ANSWERS {
-            self.taken.notified().await;
-        }
-    }
-}
-
-fn watch_of(request: &WatchCreateRequest) -> watch::Watch {
-    // No key means the smallest one.
-    let key = if request.key.is_empty() { &[0][..] } else { &request.key };
-    let filtered = |filter: FilterType| request.filters.contains(&(filter as i32));
-    watch::Watch {
-        id: request.watch_id,
-        span: Span::new(key, &request.range_end),
-        start_revision: request.start_revision,
-        filter: Filter {
-            no_put: filtered(FilterType::Noput),
-            no_delete: filtered(FilterType::Nodelete),
-        },
-        prev_kv: request.prev_kv,
-        progress_notify: request.progress_notify,
-        fragment: request.fragment,
-    }
-}
-
-/// A little more than `interval`, so that watchers created together are not
-/// told of progress together.
-fn jittered(interval: Duration) -> Duration {
-    interval + interval.mul_f64(rand::random_range(0.0..0.1))
-}
-
-/// Our half: what the client is told.
-struct Answers {
-    api: Arc<Api>,
-    stream: Arc<watch::Stream>,
-    waker: Arc<AtomicWaker>,
-    taken: Arc<Notify>,
-    /// The rest of a delivery that was split.
-    fragments: VecDeque<WatchResponse>,
-    failure: mpsc::Receiver<Status>,
-    /// Ends with us.
-    _requests: AbortOnDropHandle<()>,
-}
-
-impl Stream for Answers {
-    type Item = Result<Encoded, Status>;
-
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if let Some(fragment) = self.fragments.pop_front() {
-            return Poll::Ready(Some(Ok(Encoded::of(&fragment))));
-        }
-        // Registered first: what is left after the look wakes us again.
-        self.waker.register(cx.waker());
-        if let Some(delivery) = self.api.pipeline.next(&self.stream) {
-            self.taken.notify_one();
-            return Poll::Ready(Some(Ok(self.respond(delivery))));
-        }
-        match self.failure.poll_recv(cx) {
-            Poll::Ready(Some(status)) => Poll::Ready(Some(Err(status))),
-            Poll::Ready(None) | Poll::Pending => Poll::Pending,
-        }
-    }
-}
-
-impl Answers {
     fn respond(&mut self, delivery: Delivery) -> Encoded {
         let answer = |watch_id, revision| WatchResponse {
             header: self.api.header(revision),
@@ -214,6 +172,30 @@ impl Answers {
         };
         Encoded::of(&response)
     }
+}
+
+fn watch_of(request: &WatchCreateRequest) -> watch::Watch {
+    // No key means the smallest one.
+    let key = if request.key.is_empty() { &[0][..] } else { &request.key };
+    let filtered = |filter: FilterType| request.filters.contains(&(filter as i32));
+    watch::Watch {
+        id: request.watch_id,
+        span: Span::new(key, &request.range_end),
+        start_revision: request.start_revision,
+        filter: Filter {
+            no_put: filtered(FilterType::Noput),
+            no_delete: filtered(FilterType::Nodelete),
+        },
+        prev_kv: request.prev_kv,
+        progress_notify: request.progress_notify,
+        fragment: request.fragment,
+    }
+}
+
+/// A little more than `interval`, so that watchers created together are not
+/// told of progress together.
+fn jittered(interval: Duration) -> Duration {
+    interval + interval.mul_f64(rand::random_range(0.0..0.1))
 }
 
 /// The events of a response, as they follow its other fields on the wire.
