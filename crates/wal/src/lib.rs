@@ -24,6 +24,7 @@
 //! then trimmed away.
 
 mod data_dir;
+mod direct;
 mod error;
 mod export;
 mod head;

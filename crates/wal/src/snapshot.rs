@@ -10,11 +10,12 @@
 //! its end is damaged.
 
 use std::fs::{self, File};
-use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::data_dir;
+use crate::direct::DirectWriter;
 use crate::segment::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES};
 
 const EXTENSION: &str = "snap";
@@ -31,7 +32,7 @@ pub struct Snapshots {
 /// A snapshot being written. Dropped before it is finished, it leaves nothing
 /// that is ever read.
 pub struct SnapshotWriter {
-    file: BufWriter<File>,
+    file: DirectWriter,
     path: PathBuf,
     named: PathBuf,
     chunks: u64,
@@ -82,15 +83,9 @@ impl Snapshots {
         fs::create_dir_all(&self.directory).map_err(Error::io("create", &self.directory))?;
         let named = self.directory.join(format!("{covered:020}.{EXTENSION}"));
         let path = named.with_extension(UNFINISHED);
-        let file = File::create(&path).map_err(Error::io("create", &path))?;
-        let mut writer = SnapshotWriter {
-            file: BufWriter::with_capacity(1 << 20, file),
-            path,
-            named,
-            chunks: 0,
-            bytes: 0,
-            buffer: Vec::new(),
-        };
+        let file = DirectWriter::create(&path).map_err(Error::io("create", &path))?;
+        let mut writer =
+            SnapshotWriter { file, path, named, chunks: 0, bytes: 0, buffer: Vec::new() };
         writer.write(&segment::encode_header(segment::SNAPSHOT, covered, NO_SALT))?;
         Ok(writer)
     }
@@ -145,8 +140,7 @@ impl SnapshotWriter {
     pub fn finish(mut self) -> Result<u64, Error> {
         self.record(&[])?;
         let (path, named) = (&self.path, &self.named);
-        self.file.flush().map_err(Error::io("write to", path))?;
-        self.file.get_ref().sync_all().map_err(Error::io("fsync", path))?;
+        self.file.finish().map_err(Error::io("complete", path))?;
         fs::rename(path, named).map_err(Error::io("rename", path))?;
         let directory = named.parent().unwrap_or(Path::new("."));
         let sync = || File::open(directory)?.sync_all();
