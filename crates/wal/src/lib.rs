@@ -25,6 +25,7 @@
 
 mod data_dir;
 mod direct;
+mod discard;
 mod error;
 mod export;
 mod head;

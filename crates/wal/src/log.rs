@@ -280,7 +280,7 @@ impl Trimmer {
         let segments = recovery::list(medium)?;
         for &first in &segments[..recovery::obsolete(&segments, covered)] {
             let name = segment::file_name(first);
-            medium.remove(&name).map_err(Error::io("remove", medium.path().join(name)))?;
+            medium.discard(&name).map_err(Error::io("remove", medium.path().join(name)))?;
         }
         Ok(())
     }

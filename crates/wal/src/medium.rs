@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
+use crate::discard;
+
 /// A directory of log files. All methods are those of a POSIX file system.
 pub trait Medium: Send + Sync + 'static {
     /// For messages only.
@@ -21,6 +23,10 @@ pub trait Medium: Send + Sync + 'static {
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
     /// Removes a file, durably.
     fn remove(&self, name: &str) -> io::Result<()>;
+    /// Removes a large file, durably, and takes its time for it.
+    fn discard(&self, name: &str) -> io::Result<()> {
+        self.remove(name)
+    }
     /// Makes `bytes` the content of a small file, at once and durably: a crash
     /// leaves what was or what is to be.
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
@@ -47,6 +53,7 @@ impl OsMedium {
     /// The log files in `directory`, which is created if it is missing.
     pub fn new(directory: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&directory)?;
+        discard::sweep(&directory)?;
         Ok(OsMedium { directory })
     }
 
@@ -88,6 +95,11 @@ impl Medium for OsMedium {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         std::fs::remove_file(self.directory.join(name))?;
+        self.sync_directory()
+    }
+
+    fn discard(&self, name: &str) -> io::Result<()> {
+        discard::discard(&self.directory.join(name))?;
         self.sync_directory()
     }
 

@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 use crate::data_dir;
 use crate::direct::DirectWriter;
+use crate::discard;
 use crate::segment::{self, HEADER_BYTES, Header, RECORD_HEADER_BYTES};
 
 const EXTENSION: &str = "snap";
@@ -45,6 +46,7 @@ impl Snapshots {
     /// crash left unfinished there is removed.
     pub fn open(directory: PathBuf) -> Result<Self, Error> {
         fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
+        discard::sweep(&directory).map_err(Error::io("clean", &directory))?;
         let snapshots = Snapshots { directory };
         for path in snapshots.files(UNFINISHED)? {
             fs::remove_file(&path).map_err(Error::io("remove", path))?;
@@ -109,7 +111,7 @@ impl Snapshots {
         files.pop();
         files
             .into_iter()
-            .try_for_each(|path| fs::remove_file(&path).map_err(Error::io("remove", path)))
+            .try_for_each(|path| discard::discard(&path).map_err(Error::io("remove", path)))
     }
 
     /// Paths with an extension, in the order of what they cover.
