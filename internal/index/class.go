@@ -1,0 +1,465 @@
+package index
+
+// Class is the pods that every plugin treats alike, and where they fit.
+type Class struct {
+	x    *Index
+	spec Spec
+	// cursor is the number of the first change that the class has not read.
+	cursor int64
+	used   int64
+
+	// entries are what is known of states, by number.
+	entries []entry
+	// fresh are states with nodes whose verdict is not known yet.
+	fresh  []StateID
+	groups map[string]*group
+	list   []*group
+	// special are the nodes that differ from others of their state for this
+	// class: there are pods on them that counters of hosts count.
+	special map[Slot]*special
+	// unplaced are those whose bucket is not known yet.
+	unplaced []Slot
+	counters []counter
+	facts    map[ShapeID]*Facts
+	amounts  map[KindID][]Amount
+
+	scratch ranking
+	key     []byte
+	// stale says that there are pods which the class has no counters for.
+	stale   bool
+	failure error
+}
+
+// entry is what a class knows of a state.
+type entry struct {
+	// count of the nodes in it that are not special.
+	count int32
+	known bool
+	// bucket is nil if the nodes do not fit.
+	bucket  *bucket
+	verdict *Verdict
+}
+
+// special is a node with pods on it that counters of hosts count.
+type special struct {
+	state  StateID
+	bucket *bucket
+	// position in the slots of the bucket.
+	position int32
+	waiting  bool
+	// host are the counts, by counter.
+	host []int64
+	// counted are those of them that are in the histograms.
+	counted []int64
+}
+
+// counter is the state of a [Counter].
+type counter struct {
+	byValue map[int32]*tally
+	// total of all values, and of all hosts.
+	total int64
+	// histogram of the counts of special nodes that are eligible.
+	histogram map[int64]int
+}
+
+// tally is the count for one value of a key, and the eligible nodes that have it.
+type tally struct {
+	count int64
+	nodes int32
+}
+
+// Class returns the class with a key, made by create if it is not there, and up to
+// date.
+func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
+	class := x.classes[key]
+	if class != nil {
+		class.catchUp()
+	}
+	if class == nil || class.stale {
+		spec, err := create()
+		if err != nil {
+			delete(x.classes, key)
+			return nil, err
+		}
+		x.makeRoom()
+		class = &Class{x: x, spec: spec}
+		class.rebuild()
+		x.classes[key] = class
+	}
+	x.clock++
+	class.used = x.clock
+	class.settle()
+	if err := class.failure; err != nil {
+		delete(x.classes, key)
+		return nil, err
+	}
+	return class, nil
+}
+
+// Classes is the number of classes that are kept.
+func (x *Index) Classes() int { return len(x.classes) }
+
+// makeRoom drops the half of the classes that was not used for the longest time,
+// when there are too many.
+func (x *Index) makeRoom() {
+	if len(x.classes) < x.limit {
+		return
+	}
+	oldest := x.clock - int64(x.limit)/2
+	for key, class := range x.classes {
+		if class.used <= oldest {
+			delete(x.classes, key)
+		}
+	}
+}
+
+// Spec is what the class was made from.
+func (c *Class) Spec() *Spec { return &c.spec }
+
+// Groups is the number of groups with nodes.
+func (c *Class) Groups() int {
+	count := 0
+	for _, g := range c.list {
+		if g.count > 0 {
+			count++
+		}
+	}
+	return count
+}
+
+// rebuild makes the class from the nodes as they are.
+func (c *Class) rebuild() {
+	x := c.x
+	*c = Class{
+		x: x, spec: c.spec, used: c.used, cursor: x.log.end(),
+		entries: make([]entry, len(x.states)),
+		groups:  map[string]*group{},
+		special: map[Slot]*special{},
+		facts:   map[ShapeID]*Facts{},
+		amounts: map[KindID][]Amount{},
+	}
+	for id := range x.states {
+		c.shift(StateID(id), int32(len(x.states[id].slots)))
+	}
+	if len(c.spec.Counters) == 0 {
+		return
+	}
+	c.counters = make([]counter, len(c.spec.Counters))
+	for i := range c.counters {
+		c.counters[i] = counter{byValue: map[int32]*tally{}, histogram: map[int64]int{}}
+	}
+	for slot := range x.nodes {
+		n := &x.nodes[slot]
+		if n.state == None {
+			continue
+		}
+		shape := x.states[n.state].Shape
+		c.countNode(Slot(slot), shape, 1)
+		for _, kind := range n.kinds {
+			c.countPod(Slot(slot), n.state, shape, kind, 1)
+		}
+	}
+}
+
+// catchUp reads the changes since the class was last used.
+func (c *Class) catchUp() {
+	changes, there := c.x.log.since(c.cursor)
+	if !there {
+		c.rebuild()
+		return
+	}
+	for len(c.entries) < len(c.x.states) {
+		c.entries = append(c.entries, entry{})
+	}
+	for i := range changes {
+		change := &changes[i]
+		if change.delta == 0 {
+			c.moved(change)
+		} else if len(c.counters) > 0 {
+			c.countPod(change.slot, change.to, c.x.states[change.to].Shape, change.kind, int64(change.delta))
+		}
+	}
+	c.cursor = c.x.log.end()
+}
+
+func (c *Class) moved(change *change) {
+	c.recount(change)
+	s := c.special[change.slot]
+	switch {
+	case s == nil:
+		if change.from != None {
+			c.shift(change.from, -1)
+		}
+		if change.to != None {
+			c.shift(change.to, 1)
+		}
+	case change.to == None:
+		c.unplace(s)
+		delete(c.special, change.slot)
+	default:
+		s.state = change.to
+		c.wait(change.slot, s)
+	}
+}
+
+// recount takes the pods of a node from the values that its labels had to those
+// that they have.
+func (c *Class) recount(change *change) {
+	if len(c.counters) == 0 {
+		return
+	}
+	if change.from != None && change.to != None && c.x.states[change.from].Shape == c.x.states[change.to].Shape {
+		return
+	}
+	if change.from != None {
+		shape := c.x.states[change.from].Shape
+		c.countNode(change.slot, shape, -1)
+		for _, kind := range change.kinds {
+			c.countPod(change.slot, change.from, shape, kind, -1)
+		}
+	}
+	if change.to != None {
+		shape := c.x.states[change.to].Shape
+		c.countNode(change.slot, shape, 1)
+		// A node that leaves takes its pods along; one that changed keeps them, and
+		// what is special about it is placed anew.
+		if change.from != None {
+			for _, kind := range change.kinds {
+				c.countPod(change.slot, change.from, shape, kind, 1)
+			}
+		}
+	}
+}
+
+// shift adds nodes to those of a state that are not special.
+func (c *Class) shift(id StateID, by int32) {
+	e := &c.entries[id]
+	e.count += by
+	switch {
+	case e.bucket != nil:
+		e.bucket.add(by)
+	case !e.known && e.count > 0:
+		c.fresh = append(c.fresh, id)
+	}
+}
+
+// countNode adds a node to the eligible nodes of its values.
+func (c *Class) countNode(slot Slot, shape ShapeID, by int32) {
+	facts := c.factsOf(slot, shape)
+	for i, spec := range c.spec.Counters {
+		if spec.Key != HostKey && facts.Eligible&(1<<i) != 0 && facts.Values[spec.Key] != 0 {
+			c.counters[i].at(facts.Values[spec.Key]).nodes += by
+		}
+	}
+}
+
+// countPod adds a pod on a node to counters.
+func (c *Class) countPod(slot Slot, state StateID, shape ShapeID, kind KindID, by int64) {
+	amounts, known := c.amounts[kind]
+	if !known {
+		var complete bool
+		amounts, complete = c.spec.Amounts(kind)
+		c.amounts[kind] = amounts
+		c.stale = c.stale || !complete
+	}
+	if len(amounts) == 0 {
+		return
+	}
+	facts := c.factsOf(slot, shape)
+	var s *special
+	for _, amount := range amounts {
+		i := amount.Counter
+		switch key := c.spec.Counters[i].Key; {
+		case key == HostKey:
+			if s == nil {
+				s = c.makeSpecial(slot, state, facts)
+			}
+			s.host[i] += by * amount.By
+			if facts.Host {
+				c.counters[i].total += by * amount.By
+			}
+		case facts.Eligible&(1<<i) != 0 && facts.Values[key] != 0:
+			c.counters[i].at(facts.Values[key]).count += by * amount.By
+			c.counters[i].total += by * amount.By
+		}
+	}
+	if s != nil {
+		c.keepSpecial(slot, s, facts)
+	}
+}
+
+// makeSpecial returns what is special about a node, taken out of the histograms.
+func (c *Class) makeSpecial(slot Slot, state StateID, facts *Facts) *special {
+	s := c.special[slot]
+	if s == nil {
+		s = &special{state: state, host: make([]int64, len(c.counters))}
+		c.special[slot] = s
+		c.shift(state, -1)
+	}
+	for _, i := range s.counted {
+		c.uncount(int(i), s.host[i])
+	}
+	s.counted = s.counted[:0]
+	return s
+}
+
+// keepSpecial puts a node where what is special about it wants it, if anything is.
+func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
+	ordinary := true
+	for _, count := range s.host {
+		ordinary = ordinary && count == 0
+	}
+	if ordinary {
+		c.unplace(s)
+		delete(c.special, slot)
+		c.shift(s.state, 1)
+		return
+	}
+	for _, hard := range c.spec.Hard {
+		i := hard.Counter
+		if c.spec.Counters[i].Key == HostKey && facts.Host && facts.Eligible&(1<<i) != 0 {
+			c.counters[i].histogram[s.host[i]]++
+			s.counted = append(s.counted, int64(i))
+		}
+	}
+	c.wait(slot, s)
+}
+
+func (c *Class) uncount(i int, count int64) {
+	h := c.counters[i].histogram
+	if h[count]--; h[count] == 0 {
+		delete(h, count)
+	}
+}
+
+// wait notes that a special node has to be placed.
+func (c *Class) wait(slot Slot, s *special) {
+	c.unplace(s)
+	if !s.waiting {
+		s.waiting = true
+		c.unplaced = append(c.unplaced, slot)
+	}
+}
+
+// unplace takes a special node out of its bucket.
+func (c *Class) unplace(s *special) {
+	b := s.bucket
+	if b == nil {
+		return
+	}
+	last := len(b.slots) - 1
+	moved := b.slots[last]
+	b.slots[s.position] = moved
+	c.special[moved].position = s.position
+	b.slots = b.slots[:last]
+	b.add(-1)
+	s.bucket = nil
+}
+
+// settle finds the verdicts and places that are missing.
+func (c *Class) settle() {
+	for _, id := range c.fresh {
+		c.judge(id)
+	}
+	c.fresh = c.fresh[:0]
+	for _, slot := range c.unplaced {
+		s := c.special[slot]
+		if s == nil || !s.waiting {
+			continue
+		}
+		s.waiting = false
+		e := c.judge(s.state)
+		if e == nil || !e.verdict.Fits {
+			continue
+		}
+		facts := c.factsOf(slot, c.x.states[s.state].Shape)
+		b := c.groupFor(e.verdict, facts, s.host).bucket(e.verdict.Static)
+		s.bucket, s.position = b, int32(len(b.slots))
+		b.slots = append(b.slots, slot)
+		b.add(1)
+	}
+	c.unplaced = c.unplaced[:0]
+}
+
+// judge makes sure that the verdict on a state that has nodes is known.
+func (c *Class) judge(id StateID) *entry {
+	e := &c.entries[id]
+	if e.known {
+		return e
+	}
+	slots := c.x.states[id].slots
+	if len(slots) == 0 {
+		return nil
+	}
+	verdict, err := c.spec.Verdict(slots[0])
+	if err != nil {
+		c.failure = err
+		return nil
+	}
+	e.known, e.verdict = true, &verdict
+	if verdict.Fits {
+		facts := c.factsOf(slots[0], c.x.states[id].Shape)
+		e.bucket = c.groupFor(&verdict, facts, nil).bucket(verdict.Static)
+		e.bucket.states = append(e.bucket.states, id)
+		e.bucket.add(e.count)
+	}
+	return e
+}
+
+func (c *Class) factsOf(slot Slot, shape ShapeID) *Facts {
+	facts := c.facts[shape]
+	if facts == nil {
+		found := c.spec.Facts(slot)
+		facts = &found
+		c.facts[shape] = facts
+	}
+	return facts
+}
+
+func (c *counter) at(value int32) *tally {
+	t := c.byValue[value]
+	if t == nil {
+		t = &tally{}
+		c.byValue[value] = t
+	}
+	return t
+}
+
+// renumber follows [Index.sweep]; the class has read all changes.
+func (c *Class) renumber(numbers []StateID) {
+	entries := make([]entry, len(c.x.states))
+	for old, id := range numbers {
+		if id != None && old < len(c.entries) {
+			entries[id] = c.entries[old]
+		}
+	}
+	c.entries = entries
+	c.cursor = c.x.log.end()
+	for _, s := range c.special {
+		s.state = numbers[s.state]
+	}
+	for i, id := range c.fresh {
+		c.fresh[i] = numbers[id]
+	}
+	c.fresh = dropNone(c.fresh)
+	kept := c.list[:0]
+	for _, g := range c.list {
+		if g.renumber(numbers) {
+			kept = append(kept, g)
+		} else {
+			delete(c.groups, g.key)
+		}
+	}
+	clear(c.list[len(kept):])
+	c.list = kept
+}
+
+func dropNone(ids []StateID) []StateID {
+	kept := ids[:0]
+	for _, id := range ids {
+		if id != None {
+			kept = append(kept, id)
+		}
+	}
+	return kept
+}

@@ -1,0 +1,114 @@
+package index
+
+import (
+	"encoding/binary"
+	"sort"
+)
+
+// group is nodes on which a pod of the class gets the same from everything that
+// can change without the nodes changing.
+type group struct {
+	key     string
+	raw     []int64
+	profile int32
+	facts   *Facts
+	// host counts, by counter; nil means that all are zero.
+	host []int64
+	// count of nodes.
+	count   int
+	buckets []*bucket
+}
+
+// bucket is the nodes of a group with one static score.
+type bucket struct {
+	group  *group
+	static int64
+	count  int
+	// states whose nodes that are not special are in the bucket.
+	states []StateID
+	// slots of special nodes.
+	slots []Slot
+}
+
+// groupFor returns the group of nodes with a verdict, facts and counts.
+func (c *Class) groupFor(verdict *Verdict, facts *Facts, host []int64) *group {
+	key := c.key[:0]
+	for _, raw := range verdict.Raw {
+		key = binary.AppendVarint(key, raw)
+	}
+	key = binary.AppendVarint(key, int64(verdict.Profile))
+	for _, value := range facts.Values {
+		key = binary.AppendVarint(key, int64(value))
+	}
+	key = binary.AppendUvarint(key, facts.Eligible)
+	if facts.Host {
+		key = append(key, 1)
+	}
+	for _, count := range host {
+		key = binary.AppendVarint(key, count)
+	}
+	c.key = key
+	g := c.groups[string(key)]
+	if g == nil {
+		g = &group{
+			key: string(key), raw: verdict.Raw, profile: verdict.Profile, facts: facts,
+			host: append([]int64(nil), host...),
+		}
+		c.groups[g.key] = g
+		c.list = append(c.list, g)
+	}
+	return g
+}
+
+// bucket returns the bucket for a static score.
+func (g *group) bucket(static int64) *bucket {
+	i := sort.Search(len(g.buckets), func(i int) bool { return g.buckets[i].static >= static })
+	if i < len(g.buckets) && g.buckets[i].static == static {
+		return g.buckets[i]
+	}
+	b := &bucket{group: g, static: static}
+	g.buckets = append(g.buckets, nil)
+	copy(g.buckets[i+1:], g.buckets[i:])
+	g.buckets[i] = b
+	return b
+}
+
+func (b *bucket) add(count int32) {
+	b.count += int(count)
+	b.group.count += int(count)
+}
+
+// top is the best bucket that has nodes.
+func (g *group) top() *bucket {
+	for i := len(g.buckets) - 1; i >= 0; i-- {
+		if g.buckets[i].count > 0 {
+			return g.buckets[i]
+		}
+	}
+	return nil
+}
+
+// hostCount is the count of a counter of hosts on the nodes of the group.
+func (g *group) hostCount(counter int) int64 {
+	if len(g.host) == 0 {
+		return 0
+	}
+	return g.host[counter]
+}
+
+// renumber follows [Index.sweep]; whether the group is still of use.
+func (g *group) renumber(numbers []StateID) bool {
+	kept := g.buckets[:0]
+	for _, b := range g.buckets {
+		for i, id := range b.states {
+			b.states[i] = numbers[id]
+		}
+		b.states = dropNone(b.states)
+		if len(b.states) > 0 || len(b.slots) > 0 {
+			kept = append(kept, b)
+		}
+	}
+	clear(g.buckets[len(kept):])
+	g.buckets = kept
+	return len(kept) > 0
+}

@@ -1,0 +1,369 @@
+package index
+
+import (
+	"math"
+	"math/rand/v2"
+)
+
+// The largest score that one term of the score can give.
+const maxScore = 100
+
+// ranking is the working space of a query.
+type ranking struct {
+	candidates []candidate
+	hard       []bounds
+	soft       []softTerm
+	seen       map[int32]struct{}
+}
+
+// candidate is a group whose nodes fit, as the query sees it.
+type candidate struct {
+	group *group
+	top   *bucket
+	// spread is what soft spreading makes of it, before it is compared; ignored
+	// means that it gets nothing from that.
+	spread  int64
+	ignored bool
+	// affinity is the sum of the preferences for and against.
+	affinity int64
+	total    int64
+}
+
+// bounds is what a hard constraint compares with.
+type bounds struct{ least int64 }
+
+type softTerm struct{ weight float64 }
+
+// Choice is what came of a query.
+type Choice struct {
+	// Slot of the node; it is one of the best, each with equal chance.
+	Slot Slot
+	// Fitting nodes there are.
+	Fitting int
+}
+
+// Choose finds the best node, if any fits.
+func (c *Class) Choose() (Choice, bool) {
+	r := &c.scratch
+	fitting := c.candidates(r)
+	if fitting == 0 {
+		return Choice{}, false
+	}
+	c.total(r)
+	best, ties := int64(math.MinInt64), 0
+	for i := range r.candidates {
+		switch total := r.candidates[i].total; {
+		case total > best:
+			best, ties = total, r.candidates[i].top.count
+		case total == best:
+			ties += r.candidates[i].top.count
+		}
+	}
+	pick := rand.IntN(ties)
+	for i := range r.candidates {
+		candidate := &r.candidates[i]
+		if candidate.total != best {
+			continue
+		}
+		if pick < candidate.top.count {
+			return Choice{Slot: c.offer(candidate.top, pick), Fitting: fitting}, true
+		}
+		pick -= candidate.top.count
+	}
+	panic("index: fewer nodes than were counted")
+}
+
+// candidates finds the groups whose nodes fit, and counts these.
+func (c *Class) candidates(r *ranking) int {
+	r.candidates = r.candidates[:0]
+	r.hard = r.hard[:0]
+	for _, hard := range c.spec.Hard {
+		r.hard = append(r.hard, bounds{least: c.least(hard)})
+	}
+	fitting := 0
+	for _, g := range c.list {
+		if g.count > 0 && c.admits(g, r.hard) {
+			r.candidates = append(r.candidates, candidate{group: g, top: g.top()})
+			fitting += g.count
+		}
+	}
+	return fitting
+}
+
+// admits says whether nodes of a group fit, as far as counters say.
+func (c *Class) admits(g *group, hard []bounds) bool {
+	for i, spread := range c.spec.Hard {
+		count, labelled := c.count(g, spread.Counter)
+		if !labelled || count+spread.Self-hard[i].least > spread.MaxSkew {
+			return false
+		}
+	}
+	for _, i := range c.spec.Forbid {
+		if count, labelled := c.count(g, i); labelled && count > 0 {
+			return false
+		}
+	}
+	return c.requirementsMet(g)
+}
+
+func (c *Class) requirementsMet(g *group) bool {
+	met, anywhere := true, false
+	for _, i := range c.spec.Require {
+		count, labelled := c.count(g, i)
+		if !labelled {
+			return false
+		}
+		met = met && count > 0
+		anywhere = anywhere || c.counters[i].total > 0
+	}
+	return met || !anywhere && c.spec.SelfMatch
+}
+
+// count of a counter for the nodes of a group, and whether they have its key.
+func (c *Class) count(g *group, i int) (int64, bool) {
+	key := c.spec.Counters[i].Key
+	if key == HostKey {
+		if g.facts.Eligible&(1<<i) == 0 {
+			return 0, g.facts.Host
+		}
+		return g.hostCount(i), g.facts.Host
+	}
+	value := g.facts.Values[key]
+	if value == 0 {
+		return 0, false
+	}
+	if t := c.counters[i].byValue[value]; t != nil {
+		return t.count, true
+	}
+	return 0, true
+}
+
+// least is the smallest count over the values of a hard constraint's key.
+func (c *Class) least(hard HardSpread) int64 {
+	least, values := int64(math.MaxInt32), 0
+	counter := &c.counters[hard.Counter]
+	if c.spec.Counters[hard.Counter].Key == HostKey {
+		least, values = c.leastHost(hard.Counter)
+	} else {
+		for _, t := range counter.byValue {
+			if t.nodes > 0 {
+				values++
+				least = min(least, t.count)
+			}
+		}
+	}
+	if values < hard.MinDomains {
+		return 0
+	}
+	return least
+}
+
+// leastHost is the smallest count on a host, and the number of hosts.
+func (c *Class) leastHost(i int) (int64, int) {
+	hosts := 0
+	for shape, nodes := range c.x.shapes {
+		// A shape that no verdict and no pod asked for yet has a node to look at.
+		facts := c.facts[shape]
+		if facts.Host && facts.Eligible&(1<<i) != 0 {
+			hosts += nodes
+		}
+	}
+	least, counted := int64(math.MaxInt32), 0
+	for count, nodes := range c.counters[i].histogram {
+		least = min(least, count)
+		counted += nodes
+	}
+	if hosts > counted {
+		least = min(least, 0)
+	}
+	return least, hosts
+}
+
+// total compares the candidates.
+func (c *Class) total(r *ranking) {
+	for i := range r.candidates {
+		g := r.candidates[i].group
+		r.candidates[i].total = r.candidates[i].top.static + c.spec.Local(g.profile)
+	}
+	for term, normalized := range c.spec.Normalized {
+		c.addNormalized(r, term, normalized)
+	}
+	if len(c.spec.Soft) > 0 {
+		c.addSpread(r)
+	}
+	if len(c.spec.Prefer) > 0 {
+		c.addAffinity(r)
+	}
+}
+
+func (c *Class) addNormalized(r *ranking, term int, how Normalized) {
+	most := int64(0)
+	for i := range r.candidates {
+		most = max(most, r.candidates[i].group.raw[term])
+	}
+	for i := range r.candidates {
+		score := r.candidates[i].group.raw[term]
+		if most > 0 {
+			score = maxScore * score / most
+		}
+		if how.Reverse {
+			score = maxScore - score
+		}
+		r.candidates[i].total += how.Weight * score
+	}
+}
+
+// addSpread scores by how many pods there are for the values of keys, more so for
+// keys that have many values.
+func (c *Class) addSpread(r *ranking) {
+	scored := 0
+	for i := range r.candidates {
+		candidate := &r.candidates[i]
+		candidate.ignored = c.spec.AllKeys && !c.hasSoftKeys(candidate.group)
+		if !candidate.ignored {
+			scored += candidate.group.count
+		}
+	}
+	r.soft = r.soft[:0]
+	for _, soft := range c.spec.Soft {
+		size := scored
+		if key := c.spec.Counters[soft.Counter].Key; key != HostKey {
+			size = r.distinct(key)
+		}
+		r.soft = append(r.soft, softTerm{weight: math.Log(float64(size + 2))})
+	}
+	least, most := int64(math.MaxInt64), int64(0)
+	for i := range r.candidates {
+		candidate := &r.candidates[i]
+		if candidate.ignored {
+			continue
+		}
+		candidate.spread = c.spread(candidate.group, r.soft)
+		least, most = min(least, candidate.spread), max(most, candidate.spread)
+	}
+	for i := range r.candidates {
+		candidate := &r.candidates[i]
+		switch {
+		case candidate.ignored:
+		case most == 0:
+			candidate.total += c.spec.SpreadWeight * maxScore
+		default:
+			candidate.total += c.spec.SpreadWeight * (maxScore * (most + least - candidate.spread) / most)
+		}
+	}
+}
+
+func (c *Class) hasSoftKeys(g *group) bool {
+	for _, soft := range c.spec.Soft {
+		key := c.spec.Counters[soft.Counter].Key
+		if key == HostKey && !g.facts.Host || key != HostKey && g.facts.Values[key] == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// distinct is the number of values of a key among the candidates; no label counts
+// as the empty value.
+func (r *ranking) distinct(key int) int {
+	if r.seen == nil {
+		r.seen = map[int32]struct{}{}
+	}
+	clear(r.seen)
+	for i := range r.candidates {
+		if candidate := &r.candidates[i]; !candidate.ignored {
+			value := candidate.group.facts.Values[key]
+			if value == EmptyValue {
+				value = 0
+			}
+			r.seen[value] = struct{}{}
+		}
+	}
+	return len(r.seen)
+}
+
+// spread is the raw score of a group; small is good.
+func (c *Class) spread(g *group, terms []softTerm) int64 {
+	score := float64(0)
+	for i, soft := range c.spec.Soft {
+		key := c.spec.Counters[soft.Counter].Key
+		var count int64
+		switch {
+		case key == HostKey:
+			if !g.facts.Host {
+				continue
+			}
+			// On the node itself all pods count, eligible or not.
+			count = g.hostCount(soft.Counter)
+		case g.facts.Values[key] == 0:
+			continue
+		default:
+			count, _ = c.count(g, soft.Counter)
+		}
+		score += float64(count)*terms[i].weight + float64(soft.MaxSkew-1)
+	}
+	return int64(math.Round(score))
+}
+
+func (c *Class) addAffinity(r *ranking) {
+	least, most := int64(math.MaxInt64), int64(math.MinInt64)
+	for i := range r.candidates {
+		candidate := &r.candidates[i]
+		candidate.affinity = 0
+		for _, counter := range c.spec.Prefer {
+			count, _ := c.count(candidate.group, counter)
+			candidate.affinity += count
+		}
+		least, most = min(least, candidate.affinity), max(most, candidate.affinity)
+	}
+	if most == least {
+		return
+	}
+	for i := range r.candidates {
+		candidate := &r.candidates[i]
+		share := float64(candidate.affinity-least) / float64(most-least)
+		candidate.total += c.spec.AffinityWeight * int64(float64(maxScore)*share)
+	}
+}
+
+// offer is the node of a bucket that has a number among those with equal chance.
+func (c *Class) offer(b *bucket, pick int) Slot {
+	if pick < len(b.slots) {
+		return b.slots[pick]
+	}
+	pick -= len(b.slots)
+	for _, id := range b.states {
+		if count := int(c.entries[id].count); pick >= count {
+			pick -= count
+			continue
+		}
+		return c.ordinary(id, pick)
+	}
+	panic("index: fewer nodes in a bucket than were counted")
+}
+
+// Guesses at a node of a state that is not special, before all are looked at.
+const guesses = 16
+
+// ordinary is one of the nodes of a state that are not special.
+func (c *Class) ordinary(id StateID, pick int) Slot {
+	slots := c.x.states[id].slots
+	if int(c.entries[id].count) == len(slots) {
+		return slots[pick]
+	}
+	for range guesses {
+		slot := slots[rand.IntN(len(slots))]
+		if c.special[slot] == nil {
+			return slot
+		}
+	}
+	for _, slot := range slots {
+		if c.special[slot] == nil {
+			if pick == 0 {
+				return slot
+			}
+			pick--
+		}
+	}
+	panic("index: fewer nodes in a state than were counted")
+}

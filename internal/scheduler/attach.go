@@ -1,0 +1,85 @@
+// Package scheduler makes kube-scheduler find nodes by an index.
+//
+// Everything else stays upstream's: the queue, plugins, preemption, binding, events
+// and metrics. [Attach] puts three parts in the place of theirs: the cache, which
+// keeps nodes once and notes what changes; the search for a node; and a queue that
+// says which nodes pods are nominated to. A pod that the index has no answer for is
+// scheduled by upstream's own search, in the same snapshot.
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+
+	v1 "k8s.io/api/core/v1"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/kubernetes/pkg/features"
+	upstream "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	inner "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+)
+
+// ErrPodGroups says that pods are scheduled in groups, which the index cannot do.
+var ErrPodGroups = errors.New("the feature gate GenericWorkload is on: groups of pods are scheduled by upstream's own search only")
+
+// Attach makes a scheduler that has not been started yet find nodes by an index.
+func Attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) error {
+	if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
+		return ErrPodGroups
+	}
+	registerMetrics()
+	whole, err := snapshotOf(sched)
+	if err != nil {
+		return err
+	}
+	fields, err := newSnapshot(whole)
+	if err != nil {
+		return err
+	}
+	r := &ranker{
+		cluster: newCluster(fields), profiles: map[string]*profile{}, extenders: sched.Extenders, search: sched.SchedulePod,
+	}
+	for _, cfg := range profiles {
+		fw := sched.Profiles[cfg.SchedulerName]
+		if r.profiles[cfg.SchedulerName], err = newProfile(fw, cfg); err != nil {
+			return err
+		}
+		if err := r.watchNamespaces(fw.SharedInformerFactory().Core().V1().Namespaces().Informer()); err != nil {
+			return err
+		}
+	}
+	r.nominated = newNominations(sched.SchedulingQueue)
+	sched.SchedulingQueue = r.nominated
+	sched.NextEntity = r.nominated.Pop
+	sched.Cache = newCache(sched.Cache, r.cluster)
+	sched.SchedulePod = r.SchedulePod
+	return nil
+}
+
+// snapshotOf is what the plugins of a scheduler see.
+func snapshotOf(sched *upstream.Scheduler) (*inner.Snapshot, error) {
+	for _, fw := range sched.Profiles {
+		if whole, ok := fw.SnapshotSharedLister().(*inner.Snapshot); ok {
+			return whole, nil
+		}
+		return nil, fmt.Errorf("plugins see a %T, not kube-scheduler's snapshot", fw.SnapshotSharedLister())
+	}
+	return nil, errors.New("the scheduler has no profile")
+}
+
+// watchNamespaces makes classes anew when the labels of a namespace change, which
+// terms may select by.
+func (r *ranker) watchNamespaces(informer cache.SharedIndexInformer) error {
+	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { r.outdated.Store(true) },
+		UpdateFunc: func(before, after any) {
+			if !maps.Equal(before.(*v1.Namespace).Labels, after.(*v1.Namespace).Labels) {
+				r.outdated.Store(true)
+			}
+		},
+		DeleteFunc: func(any) { r.outdated.Store(true) },
+	})
+	return err
+}

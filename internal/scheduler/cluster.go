@@ -1,0 +1,324 @@
+package scheduler
+
+import (
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/index"
+)
+
+// cluster is the nodes and the pods on them, as the scheduling cycle sees them:
+// once, in the form that plugins read, and indexed.
+//
+// Only the scheduling cycle writes, under the lock; it reads without.
+type cluster struct {
+	mu       sync.RWMutex
+	nodes    map[string]*node
+	bySlot   []*node
+	free     []index.Slot
+	snapshot *snapshot
+	index    *index.Index
+	images   map[string]*image
+	names    names
+	// hosts counts the nodes for each value of the hostname label, and shared those
+	// values that more than one node has.
+	hosts  map[string]int
+	shared int
+	dirty  []*node
+}
+
+// node is a machine, or pods on one that is not there.
+type node struct {
+	info *framework.NodeInfo
+	slot index.Slot
+	// position in the snapshot's list, or -1 while there is no such node.
+	position int
+	shape    index.ShapeID
+	host     string
+	kinds    map[string]index.KindID
+	dirty    bool
+}
+
+// image is on how many nodes it is, shared by the infos of all of them.
+type image struct {
+	summary fwk.ImageStateSummary
+}
+
+func newCluster(snapshot *snapshot) *cluster {
+	return &cluster{
+		nodes:    map[string]*node{},
+		snapshot: snapshot,
+		index:    index.New(),
+		images:   map[string]*image{},
+		names:    newNames(),
+		hosts:    map[string]int{},
+	}
+}
+
+// apply carries out what has happened, and brings the index up to date.
+func (c *cluster) apply(logger klog.Logger, operations []operation) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range operations {
+		switch op := &operations[i]; {
+		case op.node == nil:
+			c.changePod(logger, op.remove, op.add)
+		case op.gone:
+			c.removeNode(op.node.Name)
+		default:
+			c.setNode(op.node)
+		}
+	}
+	for _, n := range c.dirty {
+		n.dirty = false
+		if n.position >= 0 {
+			c.index.Place(n.slot, c.names.state(n))
+			c.snapshot.refresh(n.info)
+		}
+	}
+	clear(c.dirty)
+	c.dirty = c.dirty[:0]
+}
+
+// changePod takes one version of a pod away and puts another in its place; either
+// may be missing.
+func (c *cluster) changePod(logger klog.Logger, before, after *v1.Pod) {
+	if before != nil {
+		c.removePod(logger, before)
+	}
+	if after != nil {
+		c.addPod(after)
+	}
+}
+
+func (c *cluster) addPod(pod *v1.Pod) {
+	n := c.node(pod.Spec.NodeName)
+	// As upstream: what the API server let through of a malformed term is ignored.
+	info, _ := framework.NewPodInfo(pod)
+	n.info.AddPodInfo(info)
+	kind := c.names.kind(info)
+	n.kinds[string(pod.UID)] = kind
+	if n.position >= 0 {
+		c.index.AddPod(n.slot, kind)
+		c.countClaims(pod, 1)
+	}
+	c.mark(n)
+}
+
+func (c *cluster) removePod(logger klog.Logger, pod *v1.Pod) {
+	n := c.nodes[pod.Spec.NodeName]
+	if n == nil {
+		return
+	}
+	if err := n.info.RemovePod(logger, pod); err != nil {
+		logger.Error(err, "A pod was not where it was added", "pod", klog.KObj(pod))
+		return
+	}
+	uid := string(pod.UID)
+	if n.position >= 0 {
+		c.index.RemovePod(n.slot, n.kinds[uid])
+		c.countClaims(pod, -1)
+		c.mark(n)
+	}
+	delete(n.kinds, uid)
+	if n.position < 0 && len(n.info.Pods) == 0 {
+		c.drop(pod.Spec.NodeName, n)
+	}
+}
+
+// countClaims notes which claims are in use, for plugins that ask.
+func (c *cluster) countClaims(pod *v1.Pod, by int) {
+	claims := *c.snapshot.claims
+	for key := range framework.PodPVCKeys(pod) {
+		if claims[key] += by; claims[key] <= 0 {
+			delete(claims, key)
+		}
+	}
+}
+
+// node returns what is known under a name, be there such a node or not.
+func (c *cluster) node(name string) *node {
+	n := c.nodes[name]
+	if n != nil {
+		return n
+	}
+	n = &node{info: framework.NewNodeInfo(), position: -1, kinds: map[string]index.KindID{}}
+	if last := len(c.free) - 1; last >= 0 {
+		n.slot, c.free = c.free[last], c.free[:last]
+		c.bySlot[n.slot] = n
+	} else {
+		n.slot = index.Slot(len(c.bySlot))
+		c.bySlot = append(c.bySlot, n)
+	}
+	c.nodes[name] = n
+	return n
+}
+
+func (c *cluster) drop(name string, n *node) {
+	delete(c.nodes, name)
+	c.bySlot[n.slot] = nil
+	c.free = append(c.free, n.slot)
+}
+
+func (c *cluster) mark(n *node) {
+	if !n.dirty {
+		n.dirty = true
+		c.dirty = append(c.dirty, n)
+	}
+}
+
+func (c *cluster) setNode(object *v1.Node) {
+	n := c.node(object.Name)
+	before := n.info.Node()
+	if before != nil && sameForScheduling(before, object) {
+		// A heartbeat; plugins still see the newest object.
+		n.info.SetNode(object)
+		return
+	}
+	c.setHost(n, object)
+	c.setImages(n, before, object)
+	n.info.SetNode(object)
+	n.shape = c.names.shape(n.info)
+	if before == nil {
+		c.appear(n)
+	}
+	c.mark(n)
+}
+
+// refer makes the labels with some keys part of what nodes are like. If one of them
+// is new, that makes the index anew, because nodes that were alike may not be; then
+// it returns true.
+func (c *cluster) refer(keys []string) bool {
+	if !c.names.refer(keys) {
+		return false
+	}
+	c.index = index.New()
+	for _, info := range *c.snapshot.list {
+		n := c.nodes[info.Node().Name]
+		n.shape = c.names.shape(n.info)
+		c.enter(n)
+	}
+	return true
+}
+
+// enter puts a node into the index, with the pods on it.
+func (c *cluster) enter(n *node) {
+	c.index.Place(n.slot, c.names.state(n))
+	for _, pod := range n.info.Pods {
+		c.index.AddPod(n.slot, n.kinds[string(pod.GetPod().UID)])
+	}
+}
+
+// appear puts a node into the snapshot and the index, with the pods on it.
+func (c *cluster) appear(n *node) {
+	n.position = len(*c.snapshot.list)
+	*c.snapshot.list = append(*c.snapshot.list, n.info)
+	(*c.snapshot.nodes)[n.info.Node().Name] = n.info
+	c.enter(n)
+	for _, pod := range n.info.Pods {
+		c.countClaims(pod.GetPod(), 1)
+	}
+}
+
+func (c *cluster) removeNode(name string) {
+	n := c.nodes[name]
+	if n == nil || n.position < 0 {
+		return
+	}
+	before := n.info.Node()
+	c.setHost(n, nil)
+	c.setImages(n, before, nil)
+	for _, pod := range n.info.Pods {
+		c.countClaims(pod.GetPod(), -1)
+	}
+	list := *c.snapshot.list
+	last := len(list) - 1
+	moved := list[last].(*framework.NodeInfo)
+	list[n.position] = moved
+	c.nodes[moved.Node().Name].position = n.position
+	list[last] = nil
+	*c.snapshot.list = list[:last]
+	delete(*c.snapshot.nodes, name)
+	n.position = -1
+	n.info.RemoveNode()
+	c.snapshot.refresh(n.info)
+	c.index.Remove(n.slot)
+	if len(n.info.Pods) == 0 {
+		c.drop(name, n)
+	}
+}
+
+// setHost follows the hostname label of a node.
+func (c *cluster) setHost(n *node, object *v1.Node) {
+	if n.host != "" {
+		if c.hosts[n.host]--; c.hosts[n.host] == 1 {
+			c.shared--
+		} else if c.hosts[n.host] == 0 {
+			delete(c.hosts, n.host)
+		}
+	}
+	n.host = ""
+	if object != nil {
+		n.host = object.Labels[v1.LabelHostname]
+	}
+	if n.host != "" {
+		if c.hosts[n.host]++; c.hosts[n.host] == 2 {
+			c.shared++
+		}
+	}
+}
+
+// setImages follows the images on a node.
+func (c *cluster) setImages(n *node, before, after *v1.Node) {
+	if before != nil {
+		for _, found := range before.Status.Images {
+			for _, name := range found.Names {
+				if shared := c.images[name]; shared != nil {
+					if shared.summary.NumNodes--; shared.summary.NumNodes <= 0 {
+						delete(c.images, name)
+					}
+				}
+			}
+		}
+	}
+	if after == nil {
+		return
+	}
+	states := make(map[string]*fwk.ImageStateSummary, len(after.Status.Images))
+	for _, found := range after.Status.Images {
+		for _, name := range found.Names {
+			shared := c.images[name]
+			if shared == nil {
+				shared = &image{summary: fwk.ImageStateSummary{Size: found.SizeBytes}}
+				c.images[name] = shared
+			}
+			shared.summary.NumNodes++
+			states[name] = &shared.summary
+		}
+	}
+	n.info.ImageStates = states
+}
+
+// copyOf copies what is known of a node.
+func (c *cluster) copyOf(name string) *framework.NodeInfo {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if n := c.nodes[name]; n != nil {
+		return n.info.SnapshotConcrete()
+	}
+	return nil
+}
+
+func (c *cluster) copies() map[string]*framework.NodeInfo {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all := make(map[string]*framework.NodeInfo, len(c.nodes))
+	for name, n := range c.nodes {
+		all[name] = n.info.SnapshotConcrete()
+	}
+	return all
+}

@@ -1,0 +1,85 @@
+package scheduler
+
+import (
+	"context"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/backend/queue"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+)
+
+// nominations is the scheduling queue, and knows on which nodes there may be
+// nominated pods: upstream's can only be asked for one node.
+type nominations struct {
+	queue.SchedulingQueue
+	mu    sync.Mutex
+	nodes sets.Set[string]
+}
+
+func newNominations(q queue.SchedulingQueue) *nominations {
+	return &nominations{SchedulingQueue: q, nodes: sets.New[string]()}
+}
+
+// Add adds a pod to the queue.
+func (n *nominations) Add(ctx context.Context, pod *v1.Pod) {
+	n.note(pod.Status.NominatedNodeName)
+	n.SchedulingQueue.Add(ctx, pod)
+}
+
+// Update takes a new version of a pod in the queue.
+func (n *nominations) Update(ctx context.Context, oldPod, newPod *v1.Pod) {
+	n.note(newPod.Status.NominatedNodeName)
+	n.SchedulingQueue.Update(ctx, oldPod, newPod)
+}
+
+// AddNominatedPod nominates a pod to run on a node.
+func (n *nominations) AddNominatedPod(logger klog.Logger, pod fwk.PodInfo, info *fwk.NominatingInfo) {
+	if info != nil {
+		n.note(info.NominatedNodeName)
+	}
+	n.note(pod.GetPod().Status.NominatedNodeName)
+	n.SchedulingQueue.AddNominatedPod(logger, pod, info)
+}
+
+func (n *nominations) note(node string) {
+	if node == "" {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.nodes.Insert(node)
+}
+
+// concern says whether a pod has to make room for one that is nominated.
+func (n *nominations) concern(fw framework.Framework, pod *v1.Pod) bool {
+	n.mu.Lock()
+	nodes := n.nodes.UnsortedList()
+	n.mu.Unlock()
+	for _, node := range nodes {
+		pods := n.NominatedPodsForNode(node)
+		if len(pods) == 0 {
+			n.forget(node)
+		}
+		for _, nominated := range pods {
+			other := nominated.GetPod()
+			if other.UID != pod.UID && corev1helpers.PodPriority(other) >= corev1helpers.PodPriority(pod) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// forget a node that has no nominated pods, unless one has just come.
+func (n *nominations) forget(node string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.NominatedPodsForNode(node)) == 0 {
+		n.nodes.Delete(node)
+	}
+}

@@ -1,0 +1,152 @@
+package scheduler
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	versionutil "k8s.io/apimachinery/pkg/util/version"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	componentversion "k8s.io/component-base/version"
+	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+)
+
+// profile is what has to be known of a profile to rank nodes for its pods.
+type profile struct {
+	framework framework.Framework
+	// weights of score plugins, by name.
+	weights map[string]int64
+	// unknown is a plugin of which it is not known what it looks at.
+	unknown string
+	// version that nodes' declared features are inferred for; nil if they do not
+	// count.
+	version  *versionutil.Version
+	spread   spreadRules
+	affinity affinityRules
+}
+
+// spreadRules are the arguments of PodTopologySpread, if it is enabled.
+type spreadRules struct {
+	filter, score bool
+	defaults      []v1.TopologySpreadConstraint
+	system        bool
+	services      corelisters.ServiceLister
+	controllers   corelisters.ReplicationControllerLister
+	replicaSets   appslisters.ReplicaSetLister
+	statefulSets  appslisters.StatefulSetLister
+}
+
+// affinityRules are the arguments of InterPodAffinity, if it is enabled.
+type affinityRules struct {
+	filter, score  bool
+	hardWeight     int64
+	ignoreExisting bool
+	namespaces     corelisters.NamespaceLister
+}
+
+// local are plugins that look at a node and the pods on it as [index.State] has
+// them, and nowhere else.
+var local = sets.New(
+	plugins.NodeName, plugins.NodeUnschedulable, plugins.TaintToleration, plugins.NodeAffinity, plugins.NodePorts,
+	plugins.NodeResourcesFit, plugins.NodeResourcesBalancedAllocation, plugins.NodeDeclaredFeatures,
+)
+
+// ours are plugins whose part the index plays.
+var ours = sets.New(plugins.PodTopologySpread, plugins.InterPodAffinity, plugins.ImageLocality)
+
+// optional are plugins that have nothing to say of most pods, and say so.
+var optional = sets.New(
+	plugins.VolumeRestrictions, plugins.NodeVolumeLimits, plugins.VolumeBinding, plugins.VolumeZone, plugins.DynamicResources,
+	plugins.GangScheduling, plugins.DeferredPodScheduling,
+)
+
+// normalized are the score plugins that compare nodes, in the order of
+// [index.Verdict.Raw]; true where small values are good.
+var normalized = []struct {
+	name    string
+	reverse bool
+}{
+	{plugins.TaintToleration, true},
+	{plugins.NodeAffinity, false},
+}
+
+func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profile, error) {
+	enabled := fw.ListPlugins()
+	p := &profile{framework: fw, weights: map[string]int64{}}
+	for _, plugin := range enabled.Score.Enabled {
+		p.weights[plugin.Name] = int64(plugin.Weight)
+	}
+	for _, set := range []config.PluginSet{enabled.PreFilter, enabled.Filter, enabled.PreScore, enabled.Score} {
+		for _, plugin := range set.Enabled {
+			if name := plugin.Name; !local.Has(name) && !ours.Has(name) && !optional.Has(name) {
+				p.unknown = name
+			}
+		}
+	}
+	if has(enabled.Filter, plugins.NodeDeclaredFeatures) && utilfeature.DefaultFeatureGate.Enabled(features.NodeDeclaredFeatures) {
+		version, err := versionutil.Parse(componentversion.Get().String())
+		if err != nil {
+			return nil, fmt.Errorf("failed to parse version: %w", err)
+		}
+		p.version = version
+	}
+	factory := fw.SharedInformerFactory()
+	p.spread.filter, p.spread.score = has(enabled.Filter, plugins.PodTopologySpread), has(enabled.Score, plugins.PodTopologySpread)
+	p.affinity.filter, p.affinity.score = has(enabled.Filter, plugins.InterPodAffinity), has(enabled.Score, plugins.InterPodAffinity)
+	for _, plugin := range cfg.PluginConfig {
+		switch args := plugin.Args.(type) {
+		case *config.PodTopologySpreadArgs:
+			p.spread.defaults = args.DefaultConstraints
+			if args.DefaultingType == config.SystemDefaulting {
+				p.spread.defaults, p.spread.system = systemDefaults, true
+			}
+		case *config.InterPodAffinityArgs:
+			p.affinity.hardWeight = int64(args.HardPodAffinityWeight)
+			p.affinity.ignoreExisting = args.IgnorePreferredTermsOfExistingPods
+		}
+	}
+	if factory == nil {
+		return nil, fmt.Errorf("profile %s has no informers", fw.ProfileName())
+	}
+	p.spread.services = factory.Core().V1().Services().Lister()
+	p.spread.controllers = factory.Core().V1().ReplicationControllers().Lister()
+	p.spread.replicaSets = factory.Apps().V1().ReplicaSets().Lister()
+	p.spread.statefulSets = factory.Apps().V1().StatefulSets().Lister()
+	p.affinity.namespaces = factory.Core().V1().Namespaces().Lister()
+	return p, nil
+}
+
+// appendFeatures adds what a pod asks of nodes' declared features.
+func (p *profile) appendFeatures(key []byte, spec *v1.PodSpec) ([]byte, error) {
+	if p.version == nil {
+		return key, nil
+	}
+	features, err := ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: spec}, p.version)
+	if err != nil {
+		return nil, err
+	}
+	return appendString(key, features.String()), nil
+}
+
+func has(set config.PluginSet, name string) bool {
+	for _, plugin := range set.Enabled {
+		if plugin.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// systemDefaults are the constraints of pods that a Service, ReplicaSet,
+// StatefulSet or ReplicationController selects and that have none of their own
+// (pkg/scheduler/framework/plugins/podtopologyspread/plugin.go).
+var systemDefaults = []v1.TopologySpreadConstraint{
+	{TopologyKey: v1.LabelHostname, WhenUnsatisfiable: v1.ScheduleAnyway, MaxSkew: 3},
+	{TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: v1.ScheduleAnyway, MaxSkew: 5},
+}

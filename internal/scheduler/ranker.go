@@ -1,0 +1,162 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	upstream "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/index"
+)
+
+// ranker finds nodes for pods by the index, and where it cannot, by upstream's own
+// search.
+type ranker struct {
+	cluster   *cluster
+	profiles  map[string]*profile
+	extenders []fwk.Extender
+	nominated *nominations
+	// search is upstream's.
+	search func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (upstream.ScheduleResult, error)
+	// outdated is set when what classes were made from has changed.
+	outdated atomic.Bool
+}
+
+// SchedulePod finds the node for a pod.
+func (r *ranker) SchedulePod(
+	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
+) (result upstream.ScheduleResult, err error) {
+	defer func() {
+		// A plugin that panics takes its pod down, and nothing else.
+		if cause := recover(); cause != nil {
+			klog.FromContext(ctx).Error(nil, "Panic while a node was looked for", "pod", klog.KObj(pod.Pod), "cause", cause)
+			err = fmt.Errorf("looking for a node: %v", cause)
+		}
+	}()
+	start := time.Now()
+	defer r.reportSizes()
+	result, err = r.rank(ctx, fw, state, pod)
+	var reason unranked
+	if !errors.As(err, &reason) {
+		observe(rankedByIndex, start)
+		return result, err
+	}
+	fallbacks.WithLabelValues(string(reason)).Inc()
+	result, err = r.search(ctx, fw, state, pod)
+	observe(rankedBySearch, start)
+	return result, err
+}
+
+// rank finds the node by the index; an [unranked] error says why it cannot.
+func (r *ranker) rank(
+	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
+) (upstream.ScheduleResult, error) {
+	none := upstream.ScheduleResult{}
+	profile := r.profiles[fw.ProfileName()]
+	if reason := r.reject(profile, pod.Pod); reason != "" {
+		return none, reason
+	}
+	found, class, err := r.class(ctx, profile, pod)
+	if err != nil {
+		return none, err
+	}
+	if class.hostTerms && r.cluster.shared > 0 {
+		return none, reasonSharedHostname
+	}
+	choice, fits := found.Choose()
+	if !fits {
+		return none, reasonUnschedulable
+	}
+	class.adopt(state)
+	return upstream.ScheduleResult{
+		SuggestedHost:  r.cluster.bySlot[choice.Slot].info.Node().Name,
+		EvaluatedNodes: r.cluster.index.Len(),
+		FeasibleNodes:  choice.Fitting,
+	}, nil
+}
+
+// reject says why a pod cannot be ranked, as far as that can be told at a glance.
+func (r *ranker) reject(p *profile, pod *v1.Pod) unranked {
+	switch {
+	case p == nil || p.unknown != "":
+		return reasonPlugin
+	case r.interested(pod):
+		return reasonExtender
+	case pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "":
+		return reasonNamedNodes
+	case len(pod.Spec.ResourceClaims) > 0:
+		return reasonClaims
+	case hasVolumes(&pod.Spec):
+		return reasonVolumes
+	case r.nominated.concern(p.framework, pod):
+		return reasonNominated
+	}
+	return ""
+}
+
+func (r *ranker) interested(pod *v1.Pod) bool {
+	for _, extender := range r.extenders {
+		if extender.IsInterested(pod) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasVolumes says whether a pod has volumes that not every node can mount.
+func hasVolumes(spec *v1.PodSpec) bool {
+	for i := range spec.Volumes {
+		source := &spec.Volumes[i].VolumeSource
+		switch {
+		case source.ConfigMap != nil, source.Secret != nil, source.EmptyDir != nil, source.Projected != nil,
+			source.DownwardAPI != nil, source.HostPath != nil, source.Image != nil:
+		default:
+			return true
+		}
+	}
+	return false
+}
+
+// class returns the class of a pod, made if it is not there, and up to date.
+func (r *ranker) class(ctx context.Context, p *profile, pod *framework.QueuedPodInfo) (*index.Class, *class, error) {
+	if r.outdated.Swap(false) {
+		r.cluster.index.Reset()
+	}
+	key, err := r.cluster.classKey(p, pod.PodInfo)
+	if err != nil {
+		return nil, nil, err
+	}
+	for {
+		found, err := r.cluster.index.Class(string(key), func() (index.Spec, error) {
+			made, err := newClass(ctx, r.cluster, p, pod.PodInfo)
+			if err != nil {
+				return index.Spec{}, err
+			}
+			return made.spec, nil
+		})
+		// Making a class can make the index anew, once for each label that it is the
+		// first to look at.
+		if errors.Is(err, errAgain) {
+			continue
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		return found, found.Spec().Judge.(*class), nil
+	}
+}
+
+// reportSizes says how large the index is.
+func (r *ranker) reportSizes() {
+	x := r.cluster.index
+	sizes.WithLabelValues("nodes").Set(float64(x.Len()))
+	sizes.WithLabelValues("states").Set(float64(x.States()))
+	sizes.WithLabelValues("classes").Set(float64(x.Classes()))
+}
