@@ -25,8 +25,6 @@ type Class struct {
 
 	scratch ranking
 	key     []byte
-	// stale says that there are pods which the class has no counters for.
-	stale   bool
 	failure error
 }
 
@@ -72,10 +70,9 @@ type tally struct {
 // date.
 func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 	class := x.classes[key]
-	if class != nil {
+	if class != nil && !class.spec.Stale() {
 		class.catchUp()
-	}
-	if class == nil || class.stale {
+	} else {
 		spec, err := create()
 		if err != nil {
 			delete(x.classes, key)
@@ -154,7 +151,7 @@ func (c *Class) rebuild() {
 			continue
 		}
 		shape := x.states[n.state].Shape
-		c.countNode(Slot(slot), shape, 1)
+		c.countNode(shape, 1)
 		for _, kind := range n.kinds {
 			c.countPod(Slot(slot), n.state, shape, kind, 1)
 		}
@@ -213,14 +210,14 @@ func (c *Class) recount(change *change) {
 	}
 	if change.from != None {
 		shape := c.x.states[change.from].Shape
-		c.countNode(change.slot, shape, -1)
+		c.countNode(shape, -1)
 		for _, kind := range change.kinds {
 			c.countPod(change.slot, change.from, shape, kind, -1)
 		}
 	}
 	if change.to != None {
 		shape := c.x.states[change.to].Shape
-		c.countNode(change.slot, shape, 1)
+		c.countNode(shape, 1)
 		// A node that leaves takes its pods along; one that changed keeps them, and
 		// what is special about it is placed anew.
 		if change.from != None {
@@ -244,8 +241,8 @@ func (c *Class) shift(id StateID, by int32) {
 }
 
 // countNode adds a node to the eligible nodes of its values.
-func (c *Class) countNode(slot Slot, shape ShapeID, by int32) {
-	facts := c.factsOf(slot, shape)
+func (c *Class) countNode(shape ShapeID, by int32) {
+	facts := c.factsOf(shape)
 	for i, spec := range c.spec.Counters {
 		if spec.Key != HostKey && facts.Eligible&(1<<i) != 0 && facts.Values[spec.Key] != 0 {
 			c.counters[i].at(facts.Values[spec.Key]).nodes += by
@@ -257,22 +254,20 @@ func (c *Class) countNode(slot Slot, shape ShapeID, by int32) {
 func (c *Class) countPod(slot Slot, state StateID, shape ShapeID, kind KindID, by int64) {
 	amounts, known := c.amounts[kind]
 	if !known {
-		var complete bool
-		amounts, complete = c.spec.Amounts(kind)
+		amounts = c.spec.Amounts(kind)
 		c.amounts[kind] = amounts
-		c.stale = c.stale || !complete
 	}
 	if len(amounts) == 0 {
 		return
 	}
-	facts := c.factsOf(slot, shape)
+	facts := c.factsOf(shape)
 	var s *special
 	for _, amount := range amounts {
 		i := amount.Counter
 		switch key := c.spec.Counters[i].Key; {
 		case key == HostKey:
 			if s == nil {
-				s = c.makeSpecial(slot, state, facts)
+				s = c.makeSpecial(slot, state)
 			}
 			s.host[i] += by * amount.By
 			if facts.Host {
@@ -289,7 +284,7 @@ func (c *Class) countPod(slot Slot, state StateID, shape ShapeID, kind KindID, b
 }
 
 // makeSpecial returns what is special about a node, taken out of the histograms.
-func (c *Class) makeSpecial(slot Slot, state StateID, facts *Facts) *special {
+func (c *Class) makeSpecial(slot Slot, state StateID) *special {
 	s := c.special[slot]
 	if s == nil {
 		s = &special{state: state, host: make([]int64, len(c.counters))}
@@ -372,7 +367,7 @@ func (c *Class) settle() {
 		if e == nil || !e.verdict.Fits {
 			continue
 		}
-		facts := c.factsOf(slot, c.x.states[s.state].Shape)
+		facts := c.factsOf(c.x.states[s.state].Shape)
 		b := c.groupFor(e.verdict, facts, s.host).bucket(e.verdict.Static)
 		s.bucket, s.position = b, int32(len(b.slots))
 		b.slots = append(b.slots, slot)
@@ -398,7 +393,7 @@ func (c *Class) judge(id StateID) *entry {
 	}
 	e.known, e.verdict = true, &verdict
 	if verdict.Fits {
-		facts := c.factsOf(slots[0], c.x.states[id].Shape)
+		facts := c.factsOf(c.x.states[id].Shape)
 		e.bucket = c.groupFor(&verdict, facts, nil).bucket(verdict.Static)
 		e.bucket.states = append(e.bucket.states, id)
 		e.bucket.add(e.count)
@@ -406,10 +401,10 @@ func (c *Class) judge(id StateID) *entry {
 	return e
 }
 
-func (c *Class) factsOf(slot Slot, shape ShapeID) *Facts {
+func (c *Class) factsOf(shape ShapeID) *Facts {
 	facts := c.facts[shape]
 	if facts == nil {
-		found := c.spec.Facts(slot)
+		found := c.spec.Facts(shape)
 		facts = &found
 		c.facts[shape] = facts
 	}

@@ -162,8 +162,7 @@ func (c *Class) least(hard HardSpread) int64 {
 func (c *Class) leastHost(i int) (int64, int) {
 	hosts := 0
 	for shape, nodes := range c.x.shapes {
-		// A shape that no verdict and no pod asked for yet has a node to look at.
-		facts := c.facts[shape]
+		facts := c.factsOf(shape)
 		if facts.Host && facts.Eligible&(1<<i) != 0 {
 			hosts += nodes
 		}
@@ -311,8 +310,9 @@ func (c *Class) addAffinity(r *ranking) {
 		candidate := &r.candidates[i]
 		candidate.affinity = 0
 		for _, counter := range c.spec.Prefer {
-			count, _ := c.count(candidate.group, counter)
-			candidate.affinity += count
+			if count, labelled := c.count(candidate.group, counter); labelled {
+				candidate.affinity += count
+			}
 		}
 		least, most = min(least, candidate.affinity), max(most, candidate.affinity)
 	}

@@ -68,11 +68,13 @@ type SoftSpread struct {
 type Judge interface {
 	// Verdict on the nodes of a state, of which slot is one.
 	Verdict(slot Slot) (Verdict, error)
-	// Facts about the nodes of a shape, of which slot is one.
-	Facts(slot Slot) Facts
-	// Amounts that a pod on a node adds to counters; false if the class has no
-	// counter for some of it, and has to be made anew.
-	Amounts(kind KindID) ([]Amount, bool)
+	// Facts about the nodes of a shape, of which there may be none any more.
+	Facts(shape ShapeID) Facts
+	// Amounts that a pod on a node adds to counters.
+	Amounts(kind KindID) []Amount
+	// Stale says that pods have come for which the class has no counters, so that it
+	// has to be made anew.
+	Stale() bool
 	// Local is the part of the score, weighted, that follows from a profile, now.
 	Local(profile int32) int64
 }

@@ -26,17 +26,22 @@ var ErrPodGroups = errors.New("the feature gate GenericWorkload is on: groups of
 
 // Attach makes a scheduler that has not been started yet find nodes by an index.
 func Attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) error {
+	_, err := attach(sched, profiles)
+	return err
+}
+
+func attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (*ranker, error) {
 	if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
-		return ErrPodGroups
+		return nil, ErrPodGroups
 	}
 	registerMetrics()
 	whole, err := snapshotOf(sched)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	fields, err := newSnapshot(whole)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r := &ranker{
 		cluster: newCluster(fields), profiles: map[string]*profile{}, extenders: sched.Extenders, search: sched.SchedulePod,
@@ -44,10 +49,10 @@ func Attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) e
 	for _, cfg := range profiles {
 		fw := sched.Profiles[cfg.SchedulerName]
 		if r.profiles[cfg.SchedulerName], err = newProfile(fw, cfg); err != nil {
-			return err
+			return nil, err
 		}
 		if err := r.watchNamespaces(fw.SharedInformerFactory().Core().V1().Namespaces().Informer()); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	r.nominated = newNominations(sched.SchedulingQueue)
@@ -55,7 +60,7 @@ func Attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) e
 	sched.NextEntity = r.nominated.Pop
 	sched.Cache = newCache(sched.Cache, r.cluster)
 	sched.SchedulePod = r.SchedulePod
-	return nil
+	return r, nil
 }
 
 // snapshotOf is what the plugins of a scheduler see.

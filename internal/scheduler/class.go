@@ -80,7 +80,9 @@ func (r recorder) Write(key fwk.StateKey, value fwk.StateData) {
 }
 
 // newClass prepares what a pod stands for.
-func newClass(ctx context.Context, c *cluster, p *profile, pod fwk.PodInfo) (*class, error) {
+func newClass(ctx context.Context, c *cluster, p *profile, pod *framework.PodInfo) (*class, error) {
+	// The queue changes its own when the pod is updated.
+	pod = pod.DeepCopy()
 	cl := &class{
 		cluster: c, profile: p, pod: pod, state: framework.NewCycleState(),
 		written:      map[fwk.StateKey]fwk.StateData{},
@@ -185,8 +187,8 @@ func (cl *class) normalizedTerms() []index.Normalized {
 }
 
 // Facts are the values of topology keys on a node, and what counts there.
-func (cl *class) Facts(slot index.Slot) index.Facts {
-	node := cl.cluster.bySlot[slot].info.Node()
+func (cl *class) Facts(shape index.ShapeID) index.Facts {
+	node := cl.cluster.names.shapeOf[shape]
 	_, host := node.Labels[v1.LabelHostname]
 	facts := index.Facts{Host: host, Values: make([]int32, len(cl.spec.Keys))}
 	for i, key := range cl.spec.Keys {

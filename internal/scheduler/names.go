@@ -22,6 +22,8 @@ type names struct {
 	extras numbers
 	kinds  numbers
 	values numbers
+	// shapeOf are nodes with what matters of labels and taints, by number of shape.
+	shapeOf []*v1.Node
 	// kindOf are the pods that kinds were made for, by number.
 	kindOf []kind
 	// withTerms are the kinds that say something of other pods, and visible the
@@ -133,8 +135,24 @@ func (n *names) shape(info *framework.NodeInfo) index.ShapeID {
 		key = appendString(key, feature)
 	}
 	n.key = key
-	number, _ := n.shapes.of(key)
+	number, fresh := n.shapes.of(key)
+	if fresh {
+		n.shapeOf = append(n.shapeOf, n.example(node))
+	}
 	return index.ShapeID(number)
+}
+
+// example is a node of the shape of another, with no more than that.
+func (n *names) example(node *v1.Node) *v1.Node {
+	example := &v1.Node{}
+	example.Labels = map[string]string{}
+	for _, label := range append([]string{v1.LabelHostname}, n.labels...) {
+		if value, labelled := node.Labels[label]; labelled {
+			example.Labels[label] = value
+		}
+	}
+	example.Spec.Taints = node.Spec.Taints
+	return example
 }
 
 func appendImages(key []byte, images []v1.ContainerImage) []byte {

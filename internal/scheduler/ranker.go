@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync/atomic"
 	"time"
 
@@ -25,6 +26,9 @@ type ranker struct {
 	nominated *nominations
 	// search is upstream's.
 	search func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (upstream.ScheduleResult, error)
+	// searches counts the pods that upstream's search was used for.
+	searches   int
+	lastReason unranked
 	// outdated is set when what classes were made from has changed.
 	outdated atomic.Bool
 }
@@ -36,7 +40,7 @@ func (r *ranker) SchedulePod(
 	defer func() {
 		// A plugin that panics takes its pod down, and nothing else.
 		if cause := recover(); cause != nil {
-			klog.FromContext(ctx).Error(nil, "Panic while a node was looked for", "pod", klog.KObj(pod.Pod), "cause", cause)
+			klog.FromContext(ctx).Error(nil, "Panic while a node was looked for", "pod", klog.KObj(pod.Pod), "cause", cause, "stack", string(debug.Stack()))
 			err = fmt.Errorf("looking for a node: %v", cause)
 		}
 	}()
@@ -49,6 +53,8 @@ func (r *ranker) SchedulePod(
 		return result, err
 	}
 	fallbacks.WithLabelValues(string(reason)).Inc()
+	r.searches++
+	r.lastReason = reason
 	result, err = r.search(ctx, fw, state, pod)
 	observe(rankedBySearch, start)
 	return result, err
@@ -129,12 +135,13 @@ func (r *ranker) class(ctx context.Context, p *profile, pod *framework.QueuedPod
 	if r.outdated.Swap(false) {
 		r.cluster.index.Reset()
 	}
-	key, err := r.cluster.classKey(p, pod.PodInfo)
+	scratch, err := r.cluster.classKey(p, pod.PodInfo)
 	if err != nil {
 		return nil, nil, err
 	}
+	key := string(scratch)
 	for {
-		found, err := r.cluster.index.Class(string(key), func() (index.Spec, error) {
+		found, err := r.cluster.index.Class(key, func() (index.Spec, error) {
 			made, err := newClass(ctx, r.cluster, p, pod.PodInfo)
 			if err != nil {
 				return index.Spec{}, err

@@ -27,6 +27,8 @@ type terms struct {
 	// forbid and prefer are the counters of what pods that are there say, by
 	// topology key.
 	forbid, prefer map[string]int
+	// seen is how many kinds with terms the counters are made for.
+	seen int
 	// ignorePreferred says that what they prefer does not matter.
 	ignorePreferred bool
 }
@@ -228,14 +230,14 @@ func (cl *class) specifyAffinity() error {
 	}
 	for _, number := range cl.cluster.names.withTerms {
 		cl.kindTerms(&cl.cluster.names.kindOf[number], func(role role, key string, _ int64) {
-			switch {
-			case role == forbids && rules.filter:
+			if role == forbids {
 				cl.forbidCounter(key)
-			case role == prefers && rules.score:
+			} else {
 				cl.preferCounter(key)
 			}
 		})
 	}
+	t.seen = len(cl.cluster.names.withTerms)
 	_, forbidden := t.forbid[v1.LabelHostname]
 	_, preferred := t.prefer[v1.LabelHostname]
 	cl.hostTerms = cl.hostTerms || forbidden || preferred
@@ -315,14 +317,16 @@ const (
 // kindTerms hands on what pods of a kind say of the pods of the class: in which
 // role, by topology key, and how much.
 func (cl *class) kindTerms(k *kind, add func(role role, key string, by int64)) {
-	t, pod := &cl.terms, cl.pod.GetPod()
-	required := k.info.GetRequiredAntiAffinityTerms()
-	for i := range required {
-		if required[i].Matches(pod, t.namespaceLabels) {
-			add(forbids, required[i].TopologyKey, 1)
+	t, pod, rules := &cl.terms, cl.pod.GetPod(), &cl.profile.affinity
+	if rules.filter {
+		required := k.info.GetRequiredAntiAffinityTerms()
+		for i := range required {
+			if required[i].Matches(pod, t.namespaceLabels) {
+				add(forbids, required[i].TopologyKey, 1)
+			}
 		}
 	}
-	if t.ignorePreferred {
+	if !rules.score || t.ignorePreferred {
 		return
 	}
 	if weight := cl.profile.affinity.hardWeight; weight > 0 {
@@ -344,15 +348,13 @@ func (cl *class) kindTerms(k *kind, add func(role role, key string, by int64)) {
 	}
 }
 
-// Amounts that a pod of a kind adds to the counters of the class; false if there is
-// no counter for some of it.
-func (cl *class) Amounts(number index.KindID) ([]index.Amount, bool) {
+// Amounts that a pod of a kind adds to the counters of the class.
+func (cl *class) Amounts(number index.KindID) []index.Amount {
 	k := &cl.cluster.names.kindOf[number]
 	sums := map[int]int64{}
 	cl.spreadAmounts(k, sums)
-	complete := true
 	if rules := &cl.profile.affinity; rules.filter || rules.score {
-		complete = cl.affinityAmounts(k, sums)
+		cl.affinityAmounts(k, sums)
 	}
 	amounts := make([]index.Amount, 0, len(sums))
 	for i, by := range sums {
@@ -360,7 +362,21 @@ func (cl *class) Amounts(number index.KindID) ([]index.Amount, bool) {
 			amounts = append(amounts, index.Amount{Counter: i, By: by})
 		}
 	}
-	return amounts, complete
+	return amounts
+}
+
+// Stale says that pods have come with terms which the class has no counters for.
+func (cl *class) Stale() bool {
+	kinds := cl.cluster.names.withTerms
+	stale := false
+	for _, number := range kinds[cl.terms.seen:] {
+		cl.kindTerms(&cl.cluster.names.kindOf[number], func(role role, key string, _ int64) {
+			_, there := cl.counters(role)[key]
+			stale = stale || !there
+		})
+	}
+	cl.terms.seen = len(kinds)
+	return stale
 }
 
 func (cl *class) spreadAmounts(k *kind, sums map[int]int64) {
@@ -376,9 +392,8 @@ func (cl *class) spreadAmounts(k *kind, sums map[int]int64) {
 	}
 }
 
-func (cl *class) affinityAmounts(k *kind, sums map[int]int64) bool {
+func (cl *class) affinityAmounts(k *kind, sums map[int]int64) {
 	t, pod, rules := &cl.terms, k.info.GetPod(), &cl.profile.affinity
-	complete := true
 	if rules.filter {
 		if matchesAll(t.affinity, pod) {
 			for _, i := range cl.spec.Require {
@@ -399,20 +414,18 @@ func (cl *class) affinityAmounts(k *kind, sums map[int]int64) bool {
 		}
 	}
 	cl.kindTerms(k, func(role role, key string, by int64) {
-		counters, matters := t.forbid, rules.filter
-		if role == prefers {
-			counters, matters = t.prefer, rules.score
-		}
-		if !matters {
-			return
-		}
-		i, there := counters[key]
-		complete = complete && there
-		if there {
+		if i, there := cl.counters(role)[key]; there {
 			sums[i] += by
 		}
 	})
-	return complete
+}
+
+// counters of what others' terms add to, by topology key.
+func (cl *class) counters(role role) map[string]int {
+	if role == prefers {
+		return cl.terms.prefer
+	}
+	return cl.terms.forbid
 }
 
 func matchesAll(terms []fwk.AffinityTerm, pod *v1.Pod) bool {

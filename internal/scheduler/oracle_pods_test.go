@@ -1,0 +1,180 @@
+package scheduler
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+)
+
+func quantity(text string) resource.Quantity { return resource.MustParse(text) }
+
+func resources(cpu, memory string) v1.ResourceList {
+	return v1.ResourceList{v1.ResourceCPU: quantity(cpu), v1.ResourceMemory: quantity(memory)}
+}
+
+// randomPodSpec makes up a pod. Few values and many constraints make it likely that
+// they meet.
+func (w *world) randomPodSpec() *v1.Pod {
+	name := fmt.Sprintf("pod-%d", w.count)
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Namespace: pick(w, namespaces), UID: types.UID(name),
+		Labels: map[string]string{"app": pick(w, apps), "version": pick(w, []string{"1", "2"}), "index": name},
+	}}
+	pod.Spec.SchedulerName = v1.DefaultSchedulerName
+	container := v1.Container{Name: "main", Image: pick(w, []string{"nginx", "redis:7", "huge:1", "other"})}
+	if w.chance(80) {
+		container.Resources.Requests = resources(pick(w, []string{"100m", "500m", "1"}), pick(w, []string{"128Mi", "1Gi"}))
+	}
+	if w.chance(10) {
+		container.Resources.Requests = resources("100m", "64Mi")
+		container.Resources.Requests["example.com/gpu"] = quantity("1")
+	}
+	if w.chance(8) {
+		container.Ports = []v1.ContainerPort{{HostPort: int32(8000 + w.rand.IntN(2)), Protocol: v1.ProtocolTCP}}
+	}
+	pod.Spec.Containers = []v1.Container{container}
+	if w.chance(10) {
+		pod.Spec.InitContainers = []v1.Container{{Name: "init", Image: "redis:7"}}
+	}
+	w.wishes(pod)
+	return pod
+}
+
+// wishes gives a pod what it asks of nodes and of other pods.
+func (w *world) wishes(pod *v1.Pod) {
+	if w.chance(30) && pod.Namespace == "default" {
+		pod.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: pod.Labels["app"], Controller: ptr.To(true),
+		}}
+	}
+	if w.chance(15) {
+		pod.Spec.NodeSelector = map[string]string{"disk": pick(w, []string{"ssd", "hdd"})}
+	}
+	for _, key := range []string{"gpu", "spot", "old"} {
+		if w.chance(35) {
+			pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Key: key, Operator: v1.TolerationOpExists})
+		}
+	}
+	if w.chance(25) {
+		w.affinity(pod).NodeAffinity = w.nodeAffinity()
+	}
+	for w.chance(20) {
+		w.spread(pod)
+	}
+	for w.chance(20) {
+		w.podTerm(pod)
+	}
+	if w.chance(5) {
+		pod.Spec.Priority = ptr.To(int32(w.rand.IntN(3)))
+	}
+}
+
+func (w *world) affinity(pod *v1.Pod) *v1.Affinity {
+	if pod.Spec.Affinity == nil {
+		pod.Spec.Affinity = &v1.Affinity{}
+	}
+	return pod.Spec.Affinity
+}
+
+func (w *world) nodeAffinity() *v1.NodeAffinity {
+	term := func() v1.NodeSelectorTerm {
+		key := pick(w, []string{"disk", v1.LabelTopologyZone, "rack"})
+		values := map[string][]string{"disk": {"ssd"}, v1.LabelTopologyZone: {pick(w, zones)}, "rack": {"0", "1"}}[key]
+		operator := pick(w, []v1.NodeSelectorOperator{v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn, v1.NodeSelectorOpExists})
+		if operator == v1.NodeSelectorOpExists {
+			values = nil
+		}
+		return v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{Key: key, Operator: operator, Values: values}}}
+	}
+	affinity := &v1.NodeAffinity{}
+	if w.chance(40) {
+		affinity.RequiredDuringSchedulingIgnoredDuringExecution = &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{term()}}
+	}
+	for w.chance(60) {
+		affinity.PreferredDuringSchedulingIgnoredDuringExecution = append(affinity.PreferredDuringSchedulingIgnoredDuringExecution,
+			v1.PreferredSchedulingTerm{Weight: int32(1 + w.rand.IntN(20)), Preference: term()})
+	}
+	return affinity
+}
+
+var topologies = []string{v1.LabelHostname, v1.LabelTopologyZone, "rack"}
+
+func (w *world) selector(pod *v1.Pod) *metav1.LabelSelector {
+	switch w.rand.IntN(5) {
+	case 0:
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []string{pick(w, apps)}},
+		}}
+	case 1:
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"version": "1"}}
+	case 2:
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pick(w, apps)}}
+	}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pod.Labels["app"]}}
+}
+
+func (w *world) spread(pod *v1.Pod) {
+	constraint := v1.TopologySpreadConstraint{
+		MaxSkew: int32(1 + w.rand.IntN(3)), TopologyKey: pick(w, topologies),
+		WhenUnsatisfiable: pick(w, []v1.UnsatisfiableConstraintAction{v1.DoNotSchedule, v1.ScheduleAnyway}),
+		LabelSelector:     w.selector(pod),
+	}
+	for _, other := range pod.Spec.TopologySpreadConstraints {
+		if other.TopologyKey == constraint.TopologyKey && other.WhenUnsatisfiable == constraint.WhenUnsatisfiable {
+			return
+		}
+	}
+	if w.chance(20) {
+		constraint.MatchLabelKeys = []string{"version"}
+	}
+	if w.chance(20) && constraint.WhenUnsatisfiable == v1.DoNotSchedule {
+		constraint.MinDomains = ptr.To(int32(1 + w.rand.IntN(5)))
+	}
+	if w.chance(30) {
+		constraint.NodeTaintsPolicy = ptr.To(v1.NodeInclusionPolicyHonor)
+	}
+	if w.chance(30) {
+		constraint.NodeAffinityPolicy = ptr.To(v1.NodeInclusionPolicyIgnore)
+	}
+	pod.Spec.TopologySpreadConstraints = append(pod.Spec.TopologySpreadConstraints, constraint)
+}
+
+func (w *world) podTerm(pod *v1.Pod) {
+	term := v1.PodAffinityTerm{LabelSelector: w.selector(pod), TopologyKey: pick(w, topologies)}
+	switch w.rand.IntN(6) {
+	case 0:
+		term.Namespaces = []string{pick(w, namespaces)}
+	case 1:
+		term.NamespaceSelector = &metav1.LabelSelector{}
+	case 2:
+		term.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "yes"}}
+	}
+	weighted := v1.WeightedPodAffinityTerm{Weight: int32(1 + w.rand.IntN(100)), PodAffinityTerm: term}
+	affinity := w.affinity(pod)
+	switch w.rand.IntN(8) {
+	case 0:
+		with := ensure(&affinity.PodAffinity)
+		with.RequiredDuringSchedulingIgnoredDuringExecution = append(with.RequiredDuringSchedulingIgnoredDuringExecution, term)
+	case 1, 2, 3:
+		from := ensure(&affinity.PodAntiAffinity)
+		if w.chance(40) {
+			from.RequiredDuringSchedulingIgnoredDuringExecution = append(from.RequiredDuringSchedulingIgnoredDuringExecution, term)
+		} else {
+			from.PreferredDuringSchedulingIgnoredDuringExecution = append(from.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
+		}
+	default:
+		with := ensure(&affinity.PodAffinity)
+		with.PreferredDuringSchedulingIgnoredDuringExecution = append(with.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
+	}
+}
+
+func ensure[T any](field **T) *T {
+	if *field == nil {
+		*field = new(T)
+	}
+	return *field
+}

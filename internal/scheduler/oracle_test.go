@@ -1,0 +1,444 @@
+package scheduler
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	upstream "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	upcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+)
+
+var (
+	rounds = flag.Int("oracle.clusters", 12, "clusters to make up, with some hundred decisions each")
+	seed   = flag.Uint64("oracle.seed", 0, "seed of the first cluster; 0 is a random one")
+)
+
+// TestOracle makes up clusters and pods, and holds each decision against
+// kube-scheduler's plugins run on all nodes, in a snapshot made for that decision.
+func TestOracle(t *testing.T) {
+	first := *seed
+	if first == 0 {
+		first = uint64(time.Now().UnixNano())
+	}
+	ranked, all := 0, 0
+	reasons := map[string]int{}
+	for round := range *rounds {
+		w := newWorld(t, first+uint64(round))
+		w.run(300)
+		ranked, all = ranked+w.ranked, all+w.decisions
+		for reason, count := range w.reasons {
+			reasons[reason] += count
+		}
+		if t.Failed() {
+			return
+		}
+	}
+	t.Logf("seed %d: %d decisions, %d of them by the index; the others: %v", first, all, ranked, reasons)
+	if ranked < all/3 {
+		t.Errorf("the index made too few of the decisions to say much")
+	}
+}
+
+// world is a cluster that is made up as it goes.
+type world struct {
+	t      *testing.T
+	seed   uint64
+	rand   *rand.Rand
+	ctx    context.Context
+	sched  *upstream.Scheduler
+	ranker *ranker
+	// informers of the scheduler and of the reference; some plugins do not share.
+	informers [2]informers.SharedInformerFactory
+	// snapshot is what the reference sees.
+	snapshot  *upcache.Snapshot
+	reference framework.Framework
+	// scores of the last decision, as the reference has them.
+	scores    []fwk.NodePluginScores
+	statuses  map[string]*fwk.Status
+	nodes     map[string]*v1.Node
+	pods      map[types.UID]*v1.Pod
+	count     int
+	decisions int
+	ranked    int
+	reasons   map[string]int
+	history   []string
+}
+
+func newWorld(t *testing.T, seed uint64) *world {
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	t.Cleanup(cancel)
+	cfg, err := latest.Default()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{
+		t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), ctx: ctx,
+		snapshot: upcache.NewEmptySnapshot(), nodes: map[string]*v1.Node{}, pods: map[types.UID]*v1.Pod{}, reasons: map[string]int{},
+	}
+	w.sched = w.newScheduler(0, cfg)
+	w.reference = w.newScheduler(1, cfg, upstream.WithNodeInfoSnapshot(w.snapshot)).Profiles[v1.DefaultSchedulerName]
+	if w.ranker, err = attach(w.sched, cfg.Profiles); err != nil {
+		t.Fatal(err)
+	}
+	w.populate()
+	return w
+}
+
+// newScheduler makes one of upstream's, which scores all nodes, one after the other.
+func (w *world) newScheduler(number int, cfg *config.KubeSchedulerConfiguration, opts ...upstream.Option) *upstream.Scheduler {
+	client := fake.NewClientset()
+	w.informers[number] = informers.NewSharedInformerFactory(client, 0)
+	recorders := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
+	everything := int32(100)
+	opts = append(opts, upstream.WithProfiles(cfg.Profiles...), upstream.WithPercentageOfNodesToScore(&everything), upstream.WithParallelism(1))
+	sched, err := upstream.New(w.ctx, client, w.informers[number], nil, recorders, opts...)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return sched
+}
+
+var (
+	zones      = []string{"a", "b", "c"}
+	apps       = []string{"web", "db", "cache", "job"}
+	namespaces = []string{"default", "team-a", "team-b"}
+)
+
+func (w *world) chance(percent int) bool { return w.rand.IntN(100) < percent }
+
+func pick[T any](w *world, from []T) T { return from[w.rand.IntN(len(from))] }
+
+// populate makes what there is besides nodes and pods.
+func (w *world) populate() {
+	for _, name := range namespaces {
+		labels := map[string]string{v1.LabelMetadataName: name}
+		if name != "default" {
+			labels["team"] = "yes"
+		}
+		namespace := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
+		for _, from := range w.informers {
+			w.store(from.Core().V1().Namespaces().Informer().GetIndexer().Add(namespace))
+		}
+	}
+	for _, app := range apps {
+		set := &appsv1.ReplicaSet{
+			ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"},
+			Spec:       appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
+		}
+		for _, from := range w.informers {
+			w.store(from.Apps().V1().ReplicaSets().Informer().GetIndexer().Add(set))
+		}
+	}
+	service := &v1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "team-a"},
+		Spec:       v1.ServiceSpec{Selector: map[string]string{"app": "web"}},
+	}
+	for _, from := range w.informers {
+		w.store(from.Core().V1().Services().Informer().GetIndexer().Add(service))
+	}
+	for range 3 + w.rand.IntN(25) {
+		w.addNode()
+	}
+}
+
+func (w *world) store(err error) {
+	if err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) run(decisions int) {
+	for w.decisions < decisions && !w.t.Failed() {
+		switch n := w.rand.IntN(100); {
+		case n < 3:
+			w.addNode()
+		case n < 5:
+			w.removeNode()
+		case n < 12:
+			w.changeNode()
+		case n < 25:
+			w.removePod()
+		case n < 30:
+			w.terminatePod()
+		default:
+			w.schedule()
+		}
+	}
+}
+
+func (w *world) note(format string, args ...any) {
+	w.history = append(w.history, fmt.Sprintf(format, args...))
+}
+
+func (w *world) addNode() {
+	w.count++
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", w.count), Labels: map[string]string{}}}
+	w.describe(node)
+	w.nodes[node.Name] = node
+	w.note("add %s", node.Name)
+	w.sched.Cache.AddNode(klog.Logger{}, node)
+}
+
+// describe gives a node random properties.
+func (w *world) describe(node *v1.Node) {
+	if !w.chance(5) {
+		node.Labels[v1.LabelHostname] = node.Name
+	}
+	if !w.chance(15) {
+		node.Labels[v1.LabelTopologyZone] = pick(w, zones)
+	}
+	if w.chance(50) {
+		node.Labels["disk"] = pick(w, []string{"ssd", "hdd"})
+	}
+	if w.chance(40) {
+		node.Labels["rack"] = fmt.Sprint(w.rand.IntN(5))
+	}
+	node.Spec.Unschedulable = w.chance(4)
+	node.Spec.Taints = nil
+	for _, effect := range []v1.TaintEffect{v1.TaintEffectNoSchedule, v1.TaintEffectPreferNoSchedule, v1.TaintEffectPreferNoSchedule} {
+		if w.chance(15) {
+			node.Spec.Taints = append(node.Spec.Taints, v1.Taint{Key: pick(w, []string{"gpu", "spot", "old"}), Value: "yes", Effect: effect})
+		}
+	}
+	node.Status.Allocatable = resources(pick(w, []string{"4", "8", "3500m"}), pick(w, []string{"8Gi", "16Gi"}))
+	node.Status.Allocatable[v1.ResourcePods] = quantity(pick(w, []string{"8", "20", "110"}))
+	if w.chance(20) {
+		node.Status.Allocatable["example.com/gpu"] = quantity("2")
+	}
+	node.Status.Images = nil
+	for _, image := range []string{"nginx:latest", "redis:7", "huge:1"} {
+		if w.chance(30) {
+			node.Status.Images = append(node.Status.Images, v1.ContainerImage{Names: []string{image}, SizeBytes: imageBytes[image]})
+		}
+	}
+}
+
+var imageBytes = map[string]int64{"nginx:latest": 200 << 20, "redis:7": 40 << 20, "huge:1": 900 << 20}
+
+func (w *world) randomNode() *v1.Node {
+	names := make([]string, 0, len(w.nodes))
+	for name := range w.nodes {
+		names = append(names, name)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return w.nodes[pick(w, names)]
+}
+
+func (w *world) removeNode() {
+	node := w.randomNode()
+	if node == nil || len(w.nodes) < 3 {
+		return
+	}
+	w.note("remove %s", node.Name)
+	delete(w.nodes, node.Name)
+	w.store(w.sched.Cache.RemoveNode(klog.Logger{}, node))
+}
+
+func (w *world) changeNode() {
+	node := w.randomNode()
+	if node == nil {
+		return
+	}
+	changed := node.DeepCopy()
+	if w.chance(50) {
+		changed.Labels = map[string]string{}
+		w.describe(changed)
+	} else {
+		// A heartbeat.
+		changed.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, LastHeartbeatTime: metav1.Now()}}
+	}
+	w.note("change %s", node.Name)
+	w.nodes[node.Name] = changed
+	w.sched.Cache.UpdateNode(klog.Logger{}, node, changed)
+}
+
+func (w *world) randomPod() *v1.Pod {
+	uids := make([]string, 0, len(w.pods))
+	for uid := range w.pods {
+		uids = append(uids, string(uid))
+	}
+	if len(uids) == 0 {
+		return nil
+	}
+	slices.Sort(uids)
+	return w.pods[types.UID(pick(w, uids))]
+}
+
+func (w *world) removePod() {
+	if pod := w.randomPod(); pod != nil {
+		w.note("remove %s", pod.Name)
+		delete(w.pods, pod.UID)
+		w.store(w.sched.Cache.RemovePod(klog.Logger{}, pod))
+	}
+}
+
+func (w *world) terminatePod() {
+	pod := w.randomPod()
+	if pod == nil {
+		return
+	}
+	changed := pod.DeepCopy()
+	if w.chance(50) {
+		now := metav1.Now()
+		changed.DeletionTimestamp = &now
+	} else {
+		changed.Labels["app"] = pick(w, apps)
+	}
+	w.note("change %s", pod.Name)
+	w.pods[pod.UID] = changed
+	w.store(w.sched.Cache.UpdatePod(klog.Logger{}, pod, changed))
+}
+
+// schedule makes one decision, and carries it out.
+func (w *world) schedule() {
+	w.count++
+	pod := w.randomPodSpec()
+	info, err := framework.NewPodInfo(pod)
+	w.store(err)
+	w.store(w.sched.Cache.UpdateSnapshot(klog.Logger{}, w.sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*upcache.Snapshot)))
+	fits, best, message := w.expected(pod)
+	searches := w.searches()
+	result, err := w.sched.SchedulePod(w.ctx, w.sched.Profiles[v1.DefaultSchedulerName], framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: info})
+	w.decisions++
+	if w.searches() == searches {
+		w.ranked++
+		w.audit(pod, info)
+	} else {
+		w.reasons[string(w.ranker.lastReason)]++
+	}
+	switch {
+	case err != nil && fits > 0:
+		w.fail(pod, "no node was found (%v), but the best are %v", err, best)
+	case err != nil:
+		if fit, ok := err.(*framework.FitError); ok && fit.Error() != message {
+			w.fail(pod, "the error is %q, and should be %q", err, message)
+		}
+	case fits == 0:
+		w.fail(pod, "%s was chosen, but no node fits", result.SuggestedHost)
+	case !slices.Contains(best, result.SuggestedHost):
+		w.fail(pod, "%s was chosen, but the best are %v", result.SuggestedHost, best)
+		w.t.Logf("%s by the reference: %v", result.SuggestedHost, w.statuses[result.SuggestedHost])
+		for _, score := range w.scores {
+			if score.Name == result.SuggestedHost || slices.Contains(best, score.Name) {
+				w.t.Logf("%s: %v", score.Name, score.Scores)
+			}
+		}
+	case result.FeasibleNodes != fits && w.searches() == searches:
+		w.fail(pod, "%d nodes are said to fit, but %d do", result.FeasibleNodes, fits)
+	}
+	if err == nil {
+		w.place(pod, result.SuggestedHost)
+	}
+}
+
+// audit looks for errors in the index before they lead to a wrong decision.
+func (w *world) audit(pod *v1.Pod, info *framework.PodInfo) {
+	found, _, err := w.ranker.class(w.ctx, w.ranker.profiles[v1.DefaultSchedulerName], &framework.QueuedPodInfo{PodInfo: info})
+	if err == nil {
+		err = found.Audit()
+	}
+	if err != nil {
+		w.fail(pod, "%v", err)
+	}
+}
+
+func (w *world) searches() int { return w.ranker.searches }
+
+func (w *world) place(pod *v1.Pod, node string) {
+	pod.Spec.NodeName = node
+	w.note("%s on %s", pod.Name, node)
+	w.pods[pod.UID] = pod
+	w.store(w.sched.Cache.AssumePod(klog.Logger{}, pod))
+	w.store(w.sched.Cache.AddPod(klog.Logger{}, pod.DeepCopy()))
+}
+
+func (w *world) fail(pod *v1.Pod, format string, args ...any) {
+	w.t.Helper()
+	w.t.Errorf("seed %d, decision %d: "+format, append([]any{w.seed, w.decisions}, args...)...)
+	spec, labels := pod.Spec.DeepCopy(), pod.Labels
+	w.t.Logf("pod %s/%s labels %v\naffinity %v\nspread %v\nselector %v tolerations %v\ncontainers %v", pod.Namespace, pod.Name, labels,
+		spec.Affinity, spec.TopologySpreadConstraints, spec.NodeSelector, spec.Tolerations, spec.Containers)
+	w.t.Logf("the last changes: %s", strings.Join(w.history[max(0, len(w.history)-12):], ", "))
+}
+
+// expected is how many nodes fit and which are best; if none fits, why.
+func (w *world) expected(pod *v1.Pod) (int, []string, string) {
+	var nodes []*v1.Node
+	var pods []*v1.Pod
+	for _, node := range w.nodes {
+		nodes = append(nodes, node)
+	}
+	for _, pod := range w.pods {
+		if w.nodes[pod.Spec.NodeName] != nil {
+			pods = append(pods, pod)
+		}
+	}
+	*w.snapshot = *upcache.NewSnapshot(pods, nodes)
+	all, err := w.snapshot.NodeInfos().List()
+	w.store(err)
+	state := framework.NewCycleState()
+	failed := &framework.FitError{Pod: pod, NumAllNodes: len(all), Diagnosis: framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}}
+	result, status, plugins := w.reference.RunPreFilterPlugins(w.ctx, state, pod)
+	if status.IsRejected() {
+		failed.Diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
+		failed.Diagnosis.PreFilterMsg = status.Message()
+		return 0, nil, failed.Error()
+	}
+	w.store(status.AsError())
+	if !result.AllNodes() {
+		w.t.Fatalf("plugins %v name nodes", plugins)
+	}
+	var fitting []fwk.NodeInfo
+	w.statuses = map[string]*fwk.Status{}
+	for _, info := range all {
+		status := w.reference.RunFilterPluginsWithNominatedPods(w.ctx, state, pod, info)
+		if status.IsSuccess() {
+			fitting = append(fitting, info)
+		} else {
+			failed.Diagnosis.NodeToStatus.Set(info.Node().Name, status)
+			w.statuses[info.Node().Name] = status
+		}
+	}
+	if len(fitting) == 0 {
+		return 0, nil, failed.Error()
+	}
+	if len(fitting) == 1 {
+		return 1, []string{fitting[0].Node().Name}, ""
+	}
+	w.store(w.reference.RunPreScorePlugins(w.ctx, state, pod, fitting).AsError())
+	scores, status := w.reference.RunScorePlugins(w.ctx, state, pod, fitting)
+	w.store(status.AsError())
+	w.scores = scores
+	var best []string
+	most := int64(-1)
+	for _, score := range scores {
+		if score.TotalScore > most {
+			most, best = score.TotalScore, nil
+		}
+		if score.TotalScore == most {
+			best = append(best, score.Name)
+		}
+	}
+	return len(fitting), best, ""
+}
