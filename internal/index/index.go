@@ -56,7 +56,9 @@ type Index struct {
 	classes      map[string]*Class
 	// clock counts uses of classes, so that the oldest can be dropped.
 	clock int64
-	limit int
+	// limit of classes; spare are empty states that are kept although they are more
+	// than those with nodes.
+	limit, spare int
 }
 
 type stateNodes struct {
@@ -72,8 +74,11 @@ type node struct {
 	kinds []KindID
 }
 
-// Classes that are kept; the one that was not used for the longest time goes first.
-const maxClasses = 4096
+const (
+	// Classes that are kept; those that were not used for the longest time go first.
+	maxClasses  = 4096
+	spareStates = 1024
+)
 
 // New returns an index without nodes.
 func New() *Index {
@@ -81,7 +86,9 @@ func New() *Index {
 		ids:     map[State]StateID{},
 		shapes:  map[ShapeID]int{},
 		classes: map[string]*Class{},
+		log:     changeLog{least: minLog},
 		limit:   maxClasses,
+		spare:   spareStates,
 	}
 }
 
@@ -203,12 +210,9 @@ func (x *Index) reshape(from, to ShapeID) {
 	}
 }
 
-// Empty states that are kept although they are more than those with nodes.
-const spareStates = 1024
-
 // sweep forgets states that no node is in, once they are the most.
 func (x *Index) sweep() {
-	if x.empty <= x.States()+spareStates {
+	if x.empty <= x.States()+x.spare {
 		return
 	}
 	// What the classes have not read yet speaks of states by their old numbers.

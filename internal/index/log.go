@@ -16,6 +16,8 @@ type changeLog struct {
 	changes []change
 	// first is the number of the first change that is still there.
 	first int64
+	// least is how many changes are kept at least.
+	least int
 }
 
 // Changes that are kept at least. A class that has missed more is made anew, which
@@ -24,7 +26,7 @@ type changeLog struct {
 const minLog = 1 << 16
 
 func (l *changeLog) add(c change, nodes int) {
-	if most := 2 * max(minLog, nodes); len(l.changes) >= most {
+	if most := 2 * max(l.least, nodes); len(l.changes) >= most {
 		half := len(l.changes) / 2
 		l.first += int64(half)
 		kept := copy(l.changes, l.changes[half:])

@@ -1,0 +1,215 @@
+package index
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// world is nodes that are kept in an index and, much simpler, beside it.
+type world struct {
+	t      *testing.T
+	rand   *rand.Rand
+	index  *Index
+	states map[Slot]State
+	pods   map[Slot][]KindID
+}
+
+// judge takes the amount of memory requested for the score, and kinds for pods that
+// counters count.
+type judge struct{ w *world }
+
+const (
+	shapes = 6
+	kinds  = 4
+)
+
+func (j judge) Verdict(slot Slot) (Verdict, error) {
+	state := j.w.states[slot]
+	return Verdict{
+		Fits: state.Pods < 5, Static: 100 - state.Memory,
+		Raw: []int64{int64(state.Shape % 2)}, Profile: int32(state.Shape % 3),
+	}, nil
+}
+
+// Facts: shapes have one of three values, or none; the last has no host.
+func (judge) Facts(shape ShapeID) Facts {
+	return Facts{Values: []int32{int32(shape % 4)}, Host: shape != shapes-1, Eligible: ^uint64(0)}
+}
+
+// Amounts: each kind has a counter of hosts and one of values.
+func (judge) Amounts(kind KindID) []Amount {
+	return []Amount{{Counter: int(kind) % 2, By: 1}, {Counter: 2 + int(kind)%2, By: int64(kind) - 1}}
+}
+
+func (judge) Stale() bool               { return false }
+func (judge) Local(profile int32) int64 { return 10 * int64(profile) }
+
+// specs are classes that use counters for different things.
+func (w *world) specs() map[string]Spec {
+	counters := []Counter{{HostKey}, {0}, {HostKey}, {0}}
+	base := Spec{
+		Judge: judge{w}, Keys: []string{"zone"}, Counters: counters, SpreadWeight: 2, AffinityWeight: 2,
+		Normalized: []Normalized{{Weight: 3, Reverse: true}},
+	}
+	plain, soft, hard, forbid, prefer := base, base, base, base, base
+	plain.Counters = nil
+	soft.Soft = []SoftSpread{{Counter: 0, MaxSkew: 3}, {Counter: 1, MaxSkew: 5}}
+	hard.Hard = []HardSpread{{Counter: 0, MaxSkew: 1, MinDomains: 1, Self: 1}, {Counter: 1, MaxSkew: 2, MinDomains: 2, Self: 1}}
+	forbid.Forbid, forbid.Require = []int{0}, []int{1}
+	forbid.SelfMatch = true
+	prefer.Prefer = []int{2, 3}
+	return map[string]Spec{"plain": plain, "soft": soft, "hard": hard, "forbid": forbid, "prefer": prefer}
+}
+
+func (w *world) class(key string) *Class {
+	class, err := w.index.Class(key, func() (Spec, error) { return w.specs()[key], nil })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return class
+}
+
+func (w *world) slots() []Slot {
+	slots := make([]Slot, 0, len(w.states))
+	for slot := range w.states {
+		slots = append(slots, slot)
+	}
+	slices.Sort(slots)
+	return slots
+}
+
+// step does something at random to a node.
+func (w *world) step() {
+	slot := Slot(w.rand.IntN(40))
+	state, there := w.states[slot]
+	switch n := w.rand.IntN(10); {
+	case !there:
+		w.set(slot, State{Shape: ShapeID(w.rand.IntN(shapes))})
+	case n == 0:
+		w.index.Remove(slot)
+		delete(w.states, slot)
+		delete(w.pods, slot)
+	case n == 1:
+		state.Shape = ShapeID(w.rand.IntN(shapes))
+		w.set(slot, state)
+	case n < 5 && len(w.pods[slot]) > 0:
+		kind := w.pods[slot][0]
+		w.pods[slot] = w.pods[slot][1:]
+		w.index.RemovePod(slot, kind)
+		state.Pods, state.Memory = state.Pods-1, state.Memory-1
+		w.set(slot, state)
+	default:
+		kind := KindID(w.rand.IntN(kinds))
+		w.pods[slot] = append(w.pods[slot], kind)
+		w.index.AddPod(slot, kind)
+		// Now and then an amount that no other node has.
+		state.Pods, state.Memory = state.Pods+1, state.Memory+1
+		state.MilliCPU = int64(w.rand.IntN(30))
+		w.set(slot, state)
+	}
+}
+
+func (w *world) set(slot Slot, state State) {
+	w.states[slot] = state
+	w.index.Place(slot, state)
+}
+
+// TestIncremental holds classes that follow changes against classes made anew, with
+// a log that forgets quickly and states that are swept often.
+func TestIncremental(t *testing.T) {
+	for seed := range uint64(20) {
+		w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), index: New(), states: map[Slot]State{}, pods: map[Slot][]KindID{}}
+		w.index.spare, w.index.log.least = 5, 30
+		keys := []string{"plain", "soft", "hard", "forbid", "prefer"}
+		swept := 0
+		for range 3000 {
+			before := len(w.index.states)
+			w.step()
+			if len(w.index.states) < before {
+				swept++
+			}
+			if w.rand.IntN(5) > 0 {
+				continue
+			}
+			key := keys[w.rand.IntN(len(keys))]
+			class := w.class(key)
+			if err := class.Audit(); err != nil {
+				t.Fatalf("seed %d, %s: %v", seed, key, err)
+			}
+			if choice, fits := class.Choose(); fits {
+				if _, there := w.states[choice.Slot]; !there {
+					t.Fatalf("seed %d, %s: node %d was chosen, which is gone", seed, key, choice.Slot)
+				}
+			}
+		}
+		if swept == 0 {
+			t.Fatal("no state was ever swept")
+		}
+		if have, want := w.index.Len(), len(w.states); have != want {
+			t.Fatalf("%d nodes, and should be %d", have, want)
+		}
+	}
+}
+
+// TestPlainChoice holds the choice of a class without counters against a look at
+// all nodes.
+func TestPlainChoice(t *testing.T) {
+	w := &world{t: t, rand: rand.New(rand.NewPCG(7, 7)), index: New(), states: map[Slot]State{}, pods: map[Slot][]KindID{}}
+	chosen := map[Slot]bool{}
+	for range 5000 {
+		w.step()
+		best, total := []Slot(nil), int64(-1)
+		most := int64(0)
+		for _, state := range w.states {
+			if state.Pods < 5 {
+				most = max(most, int64(state.Shape%2))
+			}
+		}
+		for _, slot := range w.slots() {
+			state := w.states[slot]
+			if state.Pods >= 5 {
+				continue
+			}
+			raw := int64(state.Shape % 2)
+			if most > 0 {
+				raw = 100 * raw / most
+			}
+			score := 100 - state.Memory + 3*(100-raw) + 10*int64(state.Shape%3)
+			if score > total {
+				best, total = nil, score
+			}
+			if score == total {
+				best = append(best, slot)
+			}
+		}
+		choice, fits := w.class("plain").Choose()
+		if fits != (best != nil) || fits && !slices.Contains(best, choice.Slot) {
+			t.Fatalf("node %d was chosen, and the best are %v", choice.Slot, best)
+		}
+		chosen[choice.Slot] = true
+	}
+	if len(chosen) < 30 {
+		t.Errorf("only %d of 40 nodes were ever chosen", len(chosen))
+	}
+}
+
+// TestOldClassesGo: there is an end to how many classes are kept.
+func TestOldClassesGo(t *testing.T) {
+	w := &world{t: t, rand: rand.New(rand.NewPCG(1, 1)), index: New(), states: map[Slot]State{}}
+	w.index.limit = 10
+	w.set(0, State{})
+	for i := range 100 {
+		_, err := w.index.Class(string(rune('a'+i)), func() (Spec, error) { return w.specs()["plain"], nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.class("plain")
+	}
+	if have := w.index.Classes(); have > 10 {
+		t.Errorf("%d classes are kept, and should be at most 10", have)
+	}
+	if w.index.classes["plain"] == nil {
+		t.Error("the class that is always used was dropped")
+	}
+}
