@@ -73,6 +73,17 @@ func (c *Class) Choose() (Choice, bool) {
 	panic("index: fewer nodes than were counted")
 }
 
+// Refused hands on the nodes that do not fit, state by state, with why. Those that
+// counters keep pods away from are not among them.
+func (c *Class) Refused(each func(refusal int32, slots []Slot)) {
+	for id := range c.entries {
+		e, slots := &c.entries[id], c.x.states[id].slots
+		if e.known && !e.verdict.Fits && len(slots) > 0 {
+			each(e.verdict.Refusal, slots)
+		}
+	}
+}
+
 // candidates finds the groups whose nodes fit, and counts these.
 func (c *Class) candidates(r *ranking) int {
 	r.candidates = r.candidates[:0]

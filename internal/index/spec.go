@@ -88,6 +88,8 @@ type Verdict struct {
 	Raw []int64
 	// Profile of what is there for [Judge.Local].
 	Profile int32
+	// Refusal is the number of why the nodes do not fit.
+	Refusal int32
 }
 
 // Facts are what counters have to know of a node without its pods.

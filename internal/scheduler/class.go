@@ -63,6 +63,7 @@ type class struct {
 	profileImages         [][]string
 	requiredNode          nodeaffinity.RequiredNodeAffinity
 	terms                 terms
+	refusals              []*fwk.Status
 	spec                  index.Spec
 	// hostTerms says that values of the hostname label have to be those of one node.
 	hostTerms bool
@@ -145,7 +146,7 @@ func (cl *class) Verdict(slot index.Slot) (index.Verdict, error) {
 	ctx, info, pod := context.Background(), cl.cluster.bySlot[slot].info, cl.pod.GetPod()
 	status := cl.profile.framework.RunFilterPlugins(ctx, cl.state, pod, info)
 	if status.IsRejected() {
-		return index.Verdict{}, nil
+		return index.Verdict{Refusal: cl.refusal(status)}, nil
 	}
 	if !status.IsSuccess() {
 		return index.Verdict{}, status.AsError()

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
@@ -331,9 +332,7 @@ func (w *world) schedule() {
 	case err != nil && fits > 0:
 		w.fail(pod, "no node was found (%v), but the best are %v", err, best)
 	case err != nil:
-		if fit, ok := err.(*framework.FitError); ok && fit.Error() != message {
-			w.fail(pod, "the error is %q, and should be %q", err, message)
-		}
+		w.compare(pod, err, message)
 	case fits == 0:
 		w.fail(pod, "%s was chosen, but no node fits", result.SuggestedHost)
 	case !slices.Contains(best, result.SuggestedHost):
@@ -349,6 +348,25 @@ func (w *world) schedule() {
 	}
 	if err == nil {
 		w.place(pod, result.SuggestedHost)
+	}
+}
+
+// compare holds an error against that of the reference.
+func (w *world) compare(pod *v1.Pod, err error, message string) {
+	fit, ok := err.(*framework.FitError)
+	if !ok || fit.Error() != message {
+		w.fail(pod, "the error is %q, and should be %q", err, message)
+		return
+	}
+	plugins := sets.New[string]()
+	for name, want := range w.statuses {
+		plugins.Insert(want.Plugin())
+		if have := fit.Diagnosis.NodeToStatus.Get(name); have.Code() != want.Code() || have.Message() != want.Message() {
+			w.fail(pod, "%s is refused for %v, and should be for %v", name, have, want)
+		}
+	}
+	if have := fit.Diagnosis.UnschedulablePlugins; len(w.statuses) > 0 && !have.Equal(plugins) {
+		w.fail(pod, "the plugins that refuse are %v, and should be %v", have, plugins)
 	}
 }
 
@@ -398,6 +416,7 @@ func (w *world) expected(pod *v1.Pod) (int, []string, string) {
 	all, err := w.snapshot.NodeInfos().List()
 	w.store(err)
 	state := framework.NewCycleState()
+	w.statuses = map[string]*fwk.Status{}
 	failed := &framework.FitError{Pod: pod, NumAllNodes: len(all), Diagnosis: framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}}
 	result, status, plugins := w.reference.RunPreFilterPlugins(w.ctx, state, pod)
 	if status.IsRejected() {
@@ -410,7 +429,6 @@ func (w *world) expected(pod *v1.Pod) (int, []string, string) {
 		w.t.Fatalf("plugins %v name nodes", plugins)
 	}
 	var fitting []fwk.NodeInfo
-	w.statuses = map[string]*fwk.Status{}
 	for _, info := range all {
 		status := w.reference.RunFilterPluginsWithNominatedPods(w.ctx, state, pod, info)
 		if status.IsSuccess() {

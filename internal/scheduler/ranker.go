@@ -77,10 +77,13 @@ func (r *ranker) rank(
 		return none, reasonSharedHostname
 	}
 	choice, fits := found.Choose()
-	if !fits {
+	if !fits && !class.explains() {
 		return none, reasonUnschedulable
 	}
 	class.adopt(state)
+	if !fits {
+		return none, class.fitError(found, pod.Pod)
+	}
 	return upstream.ScheduleResult{
 		SuggestedHost:  r.cluster.bySlot[choice.Slot].info.Node().Name,
 		EvaluatedNodes: r.cluster.index.Len(),
