@@ -1,0 +1,187 @@
+// Package reference says where a pod belongs: what kube-scheduler's own plugins
+// decide when every node is filtered and every node that fits is scored.
+//
+// It is slow and simple on purpose, made anew for each decision, and shares nothing
+// with the index that it is held against.
+package reference
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/dynamic-resource-allocation/resourceslice/tracker"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/dynamicresources"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/nodevolumelimits"
+	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	"k8s.io/kubernetes/pkg/scheduler/metrics"
+	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
+)
+
+// Reference decides with the plugins of one profile. It is not safe for concurrent
+// use.
+type Reference struct {
+	framework framework.Framework
+	seen      *view
+}
+
+// view is what plugins see of the cluster; they keep it, so its content changes.
+type view struct{ fwk.SharedLister }
+
+// Decision is where a pod belongs.
+type Decision struct {
+	// Best are the nodes of the highest score; each of them is right. Empty if no
+	// node fits.
+	Best sets.Set[string]
+	// Feasible is the number of nodes that fit.
+	Feasible int
+	// FitError says why no node fits; nil if one does.
+	FitError *framework.FitError
+}
+
+// New makes a reference for a profile. The informers need not run; what plugins
+// read of them (namespaces, ReplicaSets, Services) has to be in their indexers.
+func New(ctx context.Context, profile config.KubeSchedulerProfile, factory informers.SharedInformerFactory) (*Reference, error) {
+	metrics.Register()
+	devices, err := deviceManager(ctx, factory)
+	if err != nil {
+		return nil, err
+	}
+	seen := &view{cache.NewEmptySnapshot()}
+	fw, err := runtime.NewFramework(ctx, plugins.NewInTreeRegistry(), &profile,
+		runtime.WithInformerFactory(factory),
+		runtime.WithSnapshotSharedLister(seen),
+		runtime.WithSharedDRAManager(devices),
+		runtime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
+		runtime.WithEventRecorder(&events.FakeRecorder{}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("setting up the reference: %w", err)
+	}
+	return &Reference{framework: fw, seen: seen}, nil
+}
+
+// deviceManager is what the plugin DynamicResources asks for, also for pods that
+// claim no device.
+func deviceManager(ctx context.Context, factory informers.SharedInformerFactory) (fwk.SharedDRAManager, error) {
+	published, err := tracker.StartTracker(ctx, tracker.Options{SliceInformer: factory.Resource().V1().ResourceSlices()})
+	if err != nil {
+		return nil, fmt.Errorf("setting up the reference: %w", err)
+	}
+	claims := assumecache.NewAssumeCache(klog.FromContext(ctx),
+		factory.Resource().V1().ResourceClaims().Informer(), "ResourceClaim", "", nil)
+	return dynamicresources.NewDRAManager(ctx, claims, published, factory), nil
+}
+
+// Decide says where a pod belongs while these pods are on these nodes. Pods whose
+// node is not there count nowhere, as in kube-scheduler.
+func (r *Reference) Decide(ctx context.Context, pods []*v1.Pod, nodes []*v1.Node, pod *v1.Pod) (Decision, error) {
+	snapshot := cache.NewSnapshot(onNodes(pods, nodes), nodes)
+	r.seen.SharedLister = snapshot
+	all, err := snapshot.List()
+	if err != nil {
+		return Decision{}, err
+	}
+	state := framework.NewCycleState()
+	feasible, refused, err := r.filter(ctx, state, pod, all)
+	switch {
+	case err != nil:
+		return Decision{}, fmt.Errorf("filtering nodes for pod %s: %w", pod.Name, err)
+	case len(feasible) == 0:
+		return Decision{FitError: refused}, nil
+	case len(feasible) == 1:
+		return Decision{Best: sets.New(feasible[0].Node().Name), Feasible: 1}, nil
+	}
+	best, err := r.score(ctx, state, pod, feasible)
+	if err != nil {
+		return Decision{}, fmt.Errorf("scoring nodes for pod %s: %w", pod.Name, err)
+	}
+	return Decision{Best: best, Feasible: len(feasible)}, nil
+}
+
+func onNodes(pods []*v1.Pod, nodes []*v1.Node) []*v1.Pod {
+	names := sets.New[string]()
+	for _, node := range nodes {
+		names.Insert(node.Name)
+	}
+	return slices.DeleteFunc(slices.Clone(pods), func(pod *v1.Pod) bool { return !names.Has(pod.Spec.NodeName) })
+}
+
+// filter returns the nodes that fit, and why the others do not.
+func (r *Reference) filter(
+	ctx context.Context, state fwk.CycleState, pod *v1.Pod, all []fwk.NodeInfo,
+) ([]fwk.NodeInfo, *framework.FitError, error) {
+	refused := &framework.FitError{
+		Pod: pod, NumAllNodes: len(all), Diagnosis: framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()},
+	}
+	only, status, _ := r.framework.RunPreFilterPlugins(ctx, state, pod)
+	if status.IsRejected() {
+		refused.Diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
+		refused.Diagnosis.PreFilterMsg = status.Message()
+		refused.Diagnosis.AddPluginStatus(status)
+		return nil, refused, nil
+	}
+	if !status.IsSuccess() {
+		return nil, nil, status.AsError()
+	}
+	var (
+		mu       sync.Mutex
+		feasible []fwk.NodeInfo
+		failed   error
+	)
+	r.framework.Parallelizer().Until(ctx, len(all), func(i int) {
+		name := all[i].Node().Name
+		if !only.AllNodes() && !only.NodeNames.Has(name) {
+			return
+		}
+		status := r.framework.RunFilterPlugins(ctx, state, pod, all[i])
+		mu.Lock()
+		defer mu.Unlock()
+		switch {
+		case status.IsSuccess():
+			feasible = append(feasible, all[i])
+		case status.IsRejected():
+			refused.Diagnosis.NodeToStatus.Set(name, status)
+			refused.Diagnosis.AddPluginStatus(status)
+		default:
+			failed = status.AsError()
+		}
+	}, metrics.Filter)
+	if failed == nil {
+		failed = ctx.Err()
+	}
+	return feasible, refused, failed
+}
+
+// score returns the nodes of the highest score.
+func (r *Reference) score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) (sets.Set[string], error) {
+	if status := r.framework.RunPreScorePlugins(ctx, state, pod, feasible); !status.IsSuccess() {
+		return nil, status.AsError()
+	}
+	scores, status := r.framework.RunScorePlugins(ctx, state, pod, feasible)
+	if !status.IsSuccess() {
+		return nil, status.AsError()
+	}
+	best, highest := sets.New[string](), scores[0].TotalScore
+	for _, score := range scores {
+		if score.TotalScore > highest {
+			highest = score.TotalScore
+			best.Clear()
+		}
+		if score.TotalScore == highest {
+			best.Insert(score.Name)
+		}
+	}
+	return best, nil
+}
