@@ -78,6 +78,9 @@ func run(cmd *cobra.Command, opts *options.Options) error {
 		<-genericserver.SetupSignalHandler()
 		cancel()
 	}()
+	if err := scheduler.Prepare(); err != nil {
+		return err
+	}
 	cfg, sched, err := app.Setup(ctx, opts)
 	if err != nil {
 		return err

@@ -24,6 +24,13 @@ import (
 // ErrPodGroups says that pods are scheduled in groups, which the index cannot do.
 var ErrPodGroups = errors.New("the feature gate GenericWorkload is on: groups of pods are scheduled by upstream's own search only")
 
+// Prepare is to be called before the scheduler is made. It turns off what upstream
+// does to spare itself a search for pods that are alike: the index does it for all
+// pods, and a pod that it leaves to upstream's search shall be decided by that.
+func Prepare() error {
+	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.OpportunisticBatching): false})
+}
+
 // Attach makes a scheduler that has not been started yet find nodes by an index.
 func Attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) error {
 	_, err := attach(sched, profiles)

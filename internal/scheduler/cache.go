@@ -21,7 +21,7 @@ type Cache struct {
 
 	cluster *cluster
 	mu      sync.Mutex
-	pods    map[types.UID]*podState
+	pods    map[types.UID]podState
 	nodes   sets.Set[string]
 	pending []operation
 }
@@ -44,7 +44,7 @@ type operation struct {
 func newCache(inner upstream.Cache, cluster *cluster) *Cache {
 	return &Cache{
 		Cache: inner, cluster: cluster,
-		pods: map[types.UID]*podState{}, nodes: sets.New[string](),
+		pods: map[types.UID]podState{}, nodes: sets.New[string](),
 	}
 }
 
@@ -74,10 +74,10 @@ func (c *Cache) GetNode(name string) (*framework.NodeInfo, error) {
 func (c *Cache) AssumePod(_ klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pods[pod.UID] != nil {
+	if _, known := c.pods[pod.UID]; known {
 		return fmt.Errorf("pod %v(%v) is in the cache, so can't be assumed", pod.UID, klog.KObj(pod))
 	}
-	c.pods[pod.UID] = &podState{pod: pod, assumed: true}
+	c.pods[pod.UID] = podState{pod: pod, assumed: true}
 	c.pending = append(c.pending, operation{add: pod})
 	return nil
 }
@@ -93,7 +93,7 @@ func (c *Cache) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 	defer c.mu.Unlock()
 	state := c.pods[pod.UID]
 	switch {
-	case state == nil:
+	case state.pod == nil:
 		return nil
 	case state.pod.Spec.NodeName != pod.Spec.NodeName:
 		return fmt.Errorf("pod %v(%v) was assumed on %v but assigned to %v",
@@ -112,8 +112,8 @@ func (c *Cache) AddPod(logger klog.Logger, pod *v1.Pod) error {
 	defer c.mu.Unlock()
 	state := c.pods[pod.UID]
 	switch {
-	case state == nil:
-		c.pods[pod.UID] = &podState{pod: pod}
+	case state.pod == nil:
+		c.pods[pod.UID] = podState{pod: pod}
 		c.pending = append(c.pending, operation{add: pod})
 	case state.assumed:
 		if state.pod.Spec.NodeName != pod.Spec.NodeName {
@@ -133,7 +133,7 @@ func (c *Cache) UpdatePod(logger klog.Logger, oldPod, newPod *v1.Pod) error {
 	defer c.mu.Unlock()
 	state := c.pods[oldPod.UID]
 	switch {
-	case state == nil:
+	case state.pod == nil:
 		return fmt.Errorf("pod %v(%v) is not added to scheduler cache, so cannot be updated", oldPod.UID, klog.KObj(oldPod))
 	case state.assumed:
 		return fmt.Errorf("assumed pod %v(%v) should not be updated", oldPod.UID, klog.KObj(oldPod))
@@ -147,9 +147,9 @@ func (c *Cache) UpdatePod(logger klog.Logger, oldPod, newPod *v1.Pod) error {
 	return nil
 }
 
-func (c *Cache) replace(state *podState, pod *v1.Pod) {
+func (c *Cache) replace(state podState, pod *v1.Pod) {
 	c.pending = append(c.pending, operation{remove: state.pod, add: pod})
-	state.pod, state.assumed = pod, false
+	c.pods[pod.UID] = podState{pod: pod}
 }
 
 // RemovePod removes a pod from the node that it was added to.
@@ -157,7 +157,7 @@ func (c *Cache) RemovePod(_ klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	state := c.pods[pod.UID]
-	if state == nil {
+	if state.pod == nil {
 		return fmt.Errorf("pod %v(%v) is not found in scheduler cache, so cannot be removed from it", pod.UID, klog.KObj(pod))
 	}
 	delete(c.pods, pod.UID)
@@ -169,7 +169,7 @@ func (c *Cache) RemovePod(_ klog.Logger, pod *v1.Pod) error {
 func (c *Cache) GetPod(pod *v1.Pod) (*v1.Pod, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if state := c.pods[pod.UID]; state != nil {
+	if state := c.pods[pod.UID]; state.pod != nil {
 		return state.pod, nil
 	}
 	return nil, fmt.Errorf("pod %v(%v) does not exist in scheduler cache", pod.UID, klog.KObj(pod))
@@ -180,7 +180,7 @@ func (c *Cache) IsAssumedPod(pod *v1.Pod) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	state := c.pods[pod.UID]
-	return state != nil && state.assumed, nil
+	return state.assumed, nil
 }
 
 // AddNode adds a node.

@@ -29,6 +29,8 @@ type cluster struct {
 	hosts  map[string]int
 	shared int
 	dirty  []*node
+	// ranked is the pod that a node was last found for.
+	ranked *framework.PodInfo
 }
 
 // node is a machine, or pods on one that is not there.
@@ -39,7 +41,6 @@ type node struct {
 	position int
 	shape    index.ShapeID
 	host     string
-	kinds    map[string]index.KindID
 	dirty    bool
 }
 
@@ -87,6 +88,9 @@ func (c *cluster) apply(logger klog.Logger, operations []operation) {
 // changePod takes one version of a pod away and puts another in its place; either
 // may be missing.
 func (c *cluster) changePod(logger klog.Logger, before, after *v1.Pod) {
+	if before != nil && after != nil && c.replacePod(before, after) {
+		return
+	}
 	if before != nil {
 		c.removePod(logger, before)
 	}
@@ -95,18 +99,51 @@ func (c *cluster) changePod(logger klog.Logger, before, after *v1.Pod) {
 	}
 }
 
+// replacePod puts a new version of a pod in the place of one that differs in
+// nothing that nodes or other pods could notice, as most do: binds that are
+// confirmed, and phases. It returns false if that is not so.
+func (c *cluster) replacePod(before, after *v1.Pod) bool {
+	n := c.nodes[before.Spec.NodeName]
+	if n == nil || !sameOnNode(before, after) {
+		return false
+	}
+	for _, pods := range [][]fwk.PodInfo{n.info.Pods, n.info.PodsWithAffinity, n.info.PodsWithRequiredAntiAffinity, n.info.PodsWithRequiredNonHostScopedAntiAffinity} {
+		for i, found := range pods {
+			if found.GetPod().UID == before.UID {
+				pods[i] = withPod(found.(*framework.PodInfo), after)
+			}
+		}
+	}
+	return true
+}
+
+// withPod is what was computed for one version of a pod, for another.
+func withPod(info *framework.PodInfo, pod *v1.Pod) *framework.PodInfo {
+	changed := *info
+	changed.Pod = pod
+	return &changed
+}
+
 func (c *cluster) addPod(pod *v1.Pod) {
 	n := c.node(pod.Spec.NodeName)
-	// As upstream: what the API server let through of a malformed term is ignored.
-	info, _ := framework.NewPodInfo(pod)
+	info := c.podInfo(pod)
 	n.info.AddPodInfo(info)
-	kind := c.names.kind(info)
-	n.kinds[string(pod.UID)] = kind
 	if n.position >= 0 {
-		c.index.AddPod(n.slot, kind)
+		c.index.AddPod(n.slot, c.names.kind(info))
 		c.countClaims(pod, 1)
 	}
 	c.mark(n)
+}
+
+// podInfo computes what plugins want to know of a pod, unless that was done when a
+// node was looked for.
+func (c *cluster) podInfo(pod *v1.Pod) *framework.PodInfo {
+	if ranked := c.ranked; ranked != nil && ranked.Pod.UID == pod.UID && len(pod.Status.NodeAllocatableResourceClaimStatuses) == 0 {
+		return withPod(ranked, pod)
+	}
+	// As upstream: what the API server let through of a malformed term is ignored.
+	info, _ := framework.NewPodInfo(pod)
+	return info
 }
 
 func (c *cluster) removePod(logger klog.Logger, pod *v1.Pod) {
@@ -114,20 +151,28 @@ func (c *cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 	if n == nil {
 		return
 	}
+	kind := c.kindOn(n, pod)
 	if err := n.info.RemovePod(logger, pod); err != nil {
 		logger.Error(err, "A pod was not where it was added", "pod", klog.KObj(pod))
 		return
 	}
-	uid := string(pod.UID)
 	if n.position >= 0 {
-		c.index.RemovePod(n.slot, n.kinds[uid])
+		c.index.RemovePod(n.slot, kind)
 		c.countClaims(pod, -1)
 		c.mark(n)
-	}
-	delete(n.kinds, uid)
-	if n.position < 0 && len(n.info.Pods) == 0 {
+	} else if len(n.info.Pods) == 0 {
 		c.drop(pod.Spec.NodeName, n)
 	}
+}
+
+// kindOn is the kind that a pod was added to a node with.
+func (c *cluster) kindOn(n *node, pod *v1.Pod) index.KindID {
+	for _, info := range n.info.Pods {
+		if info.GetPod().UID == pod.UID {
+			return c.names.kind(info)
+		}
+	}
+	return -1
 }
 
 // countClaims notes which claims are in use, for plugins that ask.
@@ -146,7 +191,7 @@ func (c *cluster) node(name string) *node {
 	if n != nil {
 		return n
 	}
-	n = &node{info: framework.NewNodeInfo(), position: -1, kinds: map[string]index.KindID{}}
+	n = &node{info: framework.NewNodeInfo(), position: -1}
 	if last := len(c.free) - 1; last >= 0 {
 		n.slot, c.free = c.free[last], c.free[:last]
 		c.bySlot[n.slot] = n
@@ -209,7 +254,7 @@ func (c *cluster) refer(keys []string) bool {
 func (c *cluster) enter(n *node) {
 	c.index.Place(n.slot, c.names.state(n))
 	for _, pod := range n.info.Pods {
-		c.index.AddPod(n.slot, n.kinds[string(pod.GetPod().UID)])
+		c.index.AddPod(n.slot, c.names.kind(pod))
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -298,6 +299,42 @@ func sameForScheduling(before, after *v1.Node) bool {
 		slices.EqualFunc(before.Spec.Taints, after.Spec.Taints, sameTaint) &&
 		slices.EqualFunc(before.Status.Images, after.Status.Images, sameImage) &&
 		slices.Equal(before.Status.DeclaredFeatures, after.Status.DeclaredFeatures)
+}
+
+// sameOnNode says whether neither a node nor other pods can tell two versions of a
+// pod apart.
+func sameOnNode(before, after *v1.Pod) bool {
+	return before.UID == after.UID && before.Spec.NodeName == after.Spec.NodeName &&
+		(before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) &&
+		maps.Equal(before.Labels, after.Labels) &&
+		sameRequests(before, after) &&
+		len(before.Status.NodeAllocatableResourceClaimStatuses) == 0 && len(after.Status.NodeAllocatableResourceClaimStatuses) == 0
+}
+
+// sameRequests compares what can change of what a pod takes from its node, once it
+// is bound: it can be resized.
+func sameRequests(before, after *v1.Pod) bool {
+	return slices.EqualFunc(before.Spec.Containers, after.Spec.Containers, sameContainer) &&
+		slices.EqualFunc(before.Spec.InitContainers, after.Spec.InitContainers, sameContainer) &&
+		(before.Spec.Resources == nil) == (after.Spec.Resources == nil) &&
+		(before.Spec.Resources == nil || equality.Semantic.DeepEqual(before.Spec.Resources, after.Spec.Resources)) &&
+		!resized(before) && !resized(after)
+}
+
+func sameContainer(a, b v1.Container) bool {
+	return maps.EqualFunc(a.Resources.Requests, b.Resources.Requests, sameQuantity)
+}
+
+// resized says whether what a pod takes may differ from what its spec says.
+func resized(pod *v1.Pod) bool {
+	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for i := range statuses {
+			if statuses[i].Resources != nil || len(statuses[i].AllocatedResources) > 0 {
+				return true
+			}
+		}
+	}
+	return pod.Status.Resources != nil || len(pod.Status.AllocatedResources) > 0
 }
 
 func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }

@@ -69,6 +69,7 @@ func (r *ranker) rank(
 	if reason := r.reject(profile, pod.Pod); reason != "" {
 		return none, reason
 	}
+	r.cluster.ranked = pod.PodInfo
 	found, class, err := r.class(ctx, profile, pod)
 	if err != nil {
 		return none, err
