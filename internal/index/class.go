@@ -1,5 +1,7 @@
 package index
 
+import "slices"
+
 // Class is the pods that every plugin treats alike, and where they fit.
 type Class struct {
 	x    *Index
@@ -30,12 +32,13 @@ type Class struct {
 
 // entry is what a class knows of a state.
 type entry struct {
+	// bucket is nil if the nodes do not fit, or that is not known yet.
+	bucket *bucket
 	// count of the nodes in it that are not special.
 	count int32
-	known bool
-	// bucket is nil if the nodes do not fit.
-	bucket  *bucket
-	verdict *Verdict
+	// refusal is why the nodes do not fit, if known says that they do not.
+	refusal int32
+	known   bool
 }
 
 // special is a node with pods on it that counters of hosts count.
@@ -97,14 +100,18 @@ func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 func (x *Index) Classes() int { return len(x.classes) }
 
 // makeRoom drops the half of the classes that was not used for the longest time,
-// when there are too many.
+// when there are too many or they know too much.
 func (x *Index) makeRoom() {
-	if len(x.classes) < x.limit {
+	if len(x.classes) < x.limit && len(x.classes)*len(x.states) < maxEntries {
 		return
 	}
-	oldest := x.clock - int64(x.limit)/2
+	ages := make([]int64, 0, len(x.classes))
+	for _, class := range x.classes {
+		ages = append(ages, class.used)
+	}
+	slices.Sort(ages)
 	for key, class := range x.classes {
-		if class.used <= oldest {
+		if class.used <= ages[len(ages)/2] {
 			delete(x.classes, key)
 		}
 	}
@@ -364,11 +371,11 @@ func (c *Class) settle() {
 		}
 		s.waiting = false
 		e := c.judge(s.state)
-		if e == nil || !e.verdict.Fits {
+		if e == nil || e.bucket == nil {
 			continue
 		}
-		facts := c.factsOf(c.x.states[s.state].Shape)
-		b := c.groupFor(e.verdict, facts, s.host).bucket(e.verdict.Static)
+		base := e.bucket.group
+		b := c.groupFor(base.raw, base.profile, base.facts, s.host).bucket(e.bucket.static)
 		s.bucket, s.position = b, int32(len(b.slots))
 		b.slots = append(b.slots, slot)
 		b.add(1)
@@ -391,10 +398,10 @@ func (c *Class) judge(id StateID) *entry {
 		c.failure = err
 		return nil
 	}
-	e.known, e.verdict = true, &verdict
+	e.known, e.refusal = true, verdict.Refusal
 	if verdict.Fits {
 		facts := c.factsOf(c.x.states[id].Shape)
-		e.bucket = c.groupFor(&verdict, facts, nil).bucket(verdict.Static)
+		e.bucket = c.groupFor(verdict.Raw, verdict.Profile, facts, nil).bucket(verdict.Static)
 		e.bucket.states = append(e.bucket.states, id)
 		e.bucket.add(e.count)
 	}

@@ -30,13 +30,13 @@ type bucket struct {
 	slots []Slot
 }
 
-// groupFor returns the group of nodes with a verdict, facts and counts.
-func (c *Class) groupFor(verdict *Verdict, facts *Facts, host []int64) *group {
+// groupFor returns the group of nodes with values, a profile, facts and counts.
+func (c *Class) groupFor(raw []int64, profile int32, facts *Facts, host []int64) *group {
 	key := c.key[:0]
-	for _, raw := range verdict.Raw {
-		key = binary.AppendVarint(key, raw)
+	for _, value := range raw {
+		key = binary.AppendVarint(key, value)
 	}
-	key = binary.AppendVarint(key, int64(verdict.Profile))
+	key = binary.AppendVarint(key, int64(profile))
 	for _, value := range facts.Values {
 		key = binary.AppendVarint(key, int64(value))
 	}
@@ -51,7 +51,7 @@ func (c *Class) groupFor(verdict *Verdict, facts *Facts, host []int64) *group {
 	g := c.groups[string(key)]
 	if g == nil {
 		g = &group{
-			key: string(key), raw: verdict.Raw, profile: verdict.Profile, facts: facts,
+			key: string(key), raw: append([]int64(nil), raw...), profile: profile, facts: facts,
 			host: append([]int64(nil), host...),
 		}
 		c.groups[g.key] = g

@@ -75,8 +75,11 @@ type node struct {
 }
 
 const (
-	// Classes that are kept; those that were not used for the longest time go first.
-	maxClasses  = 4096
+	// Classes that are kept, and what they know of states in all. Those that were
+	// not used for the longest time go first.
+	maxClasses = 4096
+	maxEntries = 1 << 24
+
 	spareStates = 1024
 )
 

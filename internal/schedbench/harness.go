@@ -77,6 +77,11 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 		return &binder{h.bound}, nil
 	}}
 	recorders := func(string) events.EventRecorderLogger { return &events.FakeRecorder{} }
+	if o.Scheduler == cluster.SchedulerDist {
+		if err := scheduler.Prepare(); err != nil {
+			return nil, err
+		}
+	}
 	h.sched, err = upstream.New(ctx, client, h.informed, nil, recorders,
 		upstream.WithProfiles(*profile), upstream.WithFrameworkOutOfTreeRegistry(binders))
 	if err != nil {
