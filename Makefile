@@ -5,6 +5,7 @@ NODES     ?= 1000
 STORE     ?= mem_etcd
 K1M_FLAGS ?=
 KILLS     ?= 2000
+CLUSTERS  ?= 200
 BENCH_FLAGS ?=
 
 # What a cluster needs, and what only comparisons and tests need.
@@ -17,7 +18,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store conformance crash hostile clean tools FORCE
+.PHONY: help build up down test check bench bench-store conformance crash hostile oracle clean tools FORCE
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -45,6 +46,9 @@ conformance: bin/mem_etcd ## Run Kubernetes' own storage suites against mem_etcd
 crash: bin/mem_etcd ## Kill mem_etcd under load, in every mode: KILLS=2000
 	@CRASH_ROUNDS=$(CRASH_ROUNDS) \
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
+
+oracle: ## Hold 60,000 decisions of dist-scheduler against kube-scheduler's plugins: CLUSTERS=200
+	@go test -count=1 -timeout 2h -v -run 'TestOracle' ./internal/scheduler -oracle.clusters $(CLUSTERS)
 
 bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd beside etcd, twelve minutes: BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)

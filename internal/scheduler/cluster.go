@@ -29,6 +29,8 @@ type cluster struct {
 	hosts  map[string]int
 	shared int
 	dirty  []*node
+	// pods on all nodes, and names that may be out of use before all are given anew.
+	pods, spareNames int
 	// ranked is the pod that a node was last found for.
 	ranked *framework.PodInfo
 }
@@ -49,14 +51,19 @@ type image struct {
 	summary fwk.ImageStateSummary
 }
 
+// Names out of use that are not worth making everything anew.
+const spareNames = 100_000
+
 func newCluster(snapshot *snapshot) *cluster {
 	return &cluster{
 		nodes:    map[string]*node{},
 		snapshot: snapshot,
 		index:    index.New(),
 		images:   map[string]*image{},
-		names:    newNames(),
+		names:    newNames(usualLabels...),
 		hosts:    map[string]int{},
+
+		spareNames: spareNames,
 	}
 }
 
@@ -83,6 +90,10 @@ func (c *cluster) apply(logger klog.Logger, operations []operation) {
 	}
 	clear(c.dirty)
 	c.dirty = c.dirty[:0]
+	if c.names.len() > 2*(len(c.nodes)+c.pods)+c.spareNames {
+		c.names = newNames(c.names.labels...)
+		c.renew()
+	}
 }
 
 // changePod takes one version of a pod away and puts another in its place; either
@@ -128,6 +139,7 @@ func (c *cluster) addPod(pod *v1.Pod) {
 	n := c.node(pod.Spec.NodeName)
 	info := c.podInfo(pod)
 	n.info.AddPodInfo(info)
+	c.pods++
 	if n.position >= 0 {
 		c.index.AddPod(n.slot, c.names.kind(info))
 		c.countClaims(pod, 1)
@@ -156,6 +168,7 @@ func (c *cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 		logger.Error(err, "A pod was not where it was added", "pod", klog.KObj(pod))
 		return
 	}
+	c.pods--
 	if n.position >= 0 {
 		c.index.RemovePod(n.slot, kind)
 		c.countClaims(pod, -1)
@@ -241,13 +254,18 @@ func (c *cluster) refer(keys []string) bool {
 	if !c.names.refer(keys) {
 		return false
 	}
+	c.renew()
+	return true
+}
+
+// renew makes the index anew.
+func (c *cluster) renew() {
 	c.index = index.New()
 	for _, info := range *c.snapshot.list {
 		n := c.nodes[info.Node().Name]
 		n.shape = c.names.shape(n.info)
 		c.enter(n)
 	}
-	return true
 }
 
 // enter puts a node into the index, with the pods on it.

@@ -56,17 +56,25 @@ func (n numbers) of(key []byte) (int32, bool) {
 	return number, true
 }
 
-func newNames() names {
+// newNames has no names yet but knows labels that are part of shapes.
+func newNames(labels ...string) names {
 	// The values of topology keys have 0 for none and 1 for the empty one.
 	values := numbers{"\x00": 0, "": index.EmptyValue}
 	return names{
 		shapes: numbers{}, extras: numbers{"": 0}, kinds: numbers{}, values: values,
 		visible: sets.New[string](),
-		labels: []string{
-			v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelArchStable, v1.LabelOSStable, v1.LabelInstanceTypeStable,
-		},
+		labels:  slices.Clone(labels),
 	}
 }
+
+// usualLabels are labels of nodes that pods often refer to.
+var usualLabels = []string{
+	v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelArchStable, v1.LabelOSStable, v1.LabelInstanceTypeStable,
+}
+
+// len is how many names were given. They are never taken back one by one, because
+// changes that classes have yet to read may speak of them.
+func (n *names) len() int { return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) }
 
 // state is what a node is in as far as one cannot tell nodes apart.
 func (n *names) state(node *node) index.State {

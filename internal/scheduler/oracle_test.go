@@ -99,6 +99,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	if w.ranker, err = attach(w.sched, cfg.Profiles); err != nil {
 		t.Fatal(err)
 	}
+	// So that names are given anew now and then.
+	w.ranker.cluster.spareNames = 100
 	w.populate()
 	return w
 }
