@@ -11,7 +11,7 @@ BENCH_FLAGS ?=
 # What a cluster needs, and what only comparisons and tests need.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
-OWN        := mem_etcd etcd-bench k1m
+OWN        := mem_etcd etcd-bench k1m dist-scheduler
 
 # TestKill does it in so many modes, and ends in good order one time in ten.
 CRASH_MODES := 8
@@ -72,6 +72,10 @@ bin/etcd-benchmark: tools/etcd-benchmark/go.mod tools/etcd-benchmark/go.sum | to
 bin/k1m: tools FORCE
 	@mkdir -p bin
 	@go build -ldflags "-X main.version=$$(build/version.sh)" -o $@ ./cmd/k1m
+
+# As Kubernetes' programs are: it has to know their version.
+bin/dist-scheduler: tools FORCE
+	@build/go.sh dist-scheduler ./cmd/dist-scheduler
 
 # go.mod pins these; all that Kubernetes needs is compiled in one go.
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools

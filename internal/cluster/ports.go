@@ -106,7 +106,7 @@ func listenable(port int) error {
 
 // PortNames lists what listens in a cluster with these settings.
 func (s Settings) PortNames() []string {
-	names := []string{"supervisor", "kube-controller-manager", "kube-scheduler", "kwok"}
+	names := []string{"supervisor", "kube-controller-manager", s.Scheduler, "kwok"}
 	for i := range s.APIServers {
 		names = append(names, APIServerName(i))
 	}

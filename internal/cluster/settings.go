@@ -199,13 +199,10 @@ func (s *Settings) validateStoreAddress() error {
 }
 
 func (s *Settings) validateScheduler() error {
-	switch s.Scheduler {
-	case SchedulerKube:
-		return nil
-	case SchedulerDist:
-		return usage.Errorf("--scheduler dist-scheduler: not built yet; use --scheduler kube-scheduler")
+	if s.Scheduler != SchedulerKube && s.Scheduler != SchedulerDist {
+		return usage.Errorf("--scheduler %q: no such scheduler; choose kube-scheduler or dist-scheduler", s.Scheduler)
 	}
-	return usage.Errorf("--scheduler %q: no such scheduler; use kube-scheduler", s.Scheduler)
+	return nil
 }
 
 func (s *Settings) validatePassThrough() error {

@@ -28,7 +28,7 @@ func TestInvalidSettingsAreBadUsage(t *testing.T) {
 		"port":          func(s *Settings) { s.APIServerPort = -1 },
 		"store":         func(s *Settings) { s.Store = "x" },
 		"etcd wal-mode": func(s *Settings) { s.Store, s.WALMode = StoreEtcd, WALBuffered },
-		"scheduler":     func(s *Settings) { s.Scheduler = SchedulerDist },
+		"scheduler":     func(s *Settings) { s.Scheduler = "x" },
 		"address":       func(s *Settings) { s.StoreAddress = "ftp://x:1" },
 		"half a pair":   func(s *Settings) { s.StoreAddress, s.StoreCert = "https://x:1", "cert" },
 		"no address":    func(s *Settings) { s.StoreCAFile = "ca" },

@@ -14,11 +14,11 @@ import (
 // ErrNoBinary says that a program to run was not found.
 var ErrNoBinary = errors.New("program not found")
 
-// Names of components beside the API servers, which cluster.APIServerName names.
+// Names of components beside the API servers, which cluster.APIServerName names,
+// and the scheduler, which is called as its program is.
 const (
 	Store             = "store"
 	ControllerManager = "kube-controller-manager"
-	Scheduler         = "kube-scheduler"
 	Kwok              = "kwok"
 )
 

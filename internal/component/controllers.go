@@ -46,18 +46,19 @@ func (p *plan) controllerManager() Component {
 }
 
 func (p *plan) scheduler() Component {
+	name := p.config.Settings.Scheduler
 	var a args
-	p.addSecureServing(&a, Scheduler, p.dir.Kubeconfig(pki.Scheduler.File))
+	p.addSecureServing(&a, name, p.dir.Kubeconfig(pki.Scheduler.File))
 	a.add("config", p.dir.ConfigFile(schedulerConfigFile))
 	a.addUser(p.config.Settings.SchedulerArgs)
 
 	return Component{
-		Name:      Scheduler,
-		Binary:    p.binary("kube-scheduler"),
+		Name:      name,
+		Binary:    p.binary(name),
 		Args:      a,
-		Address:   p.config.Ports.URL(Scheduler),
+		Address:   p.config.Ports.URL(name),
 		DependsOn: p.apiServerNames(),
-		Ready:     p.secureProbe(Scheduler, "/readyz"),
+		Ready:     p.secureProbe(name, "/readyz"),
 		StopGrace: statelessStopGrace,
 	}
 }

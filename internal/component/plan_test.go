@@ -68,6 +68,14 @@ func TestEverythingBindsToLoopback(t *testing.T) {
 	}
 }
 
+func TestSchedulerIsTheOneChosen(t *testing.T) {
+	dist := find(t, plannedWith(t, func(s *cluster.Settings) { s.Scheduler = cluster.SchedulerDist }), cluster.SchedulerDist)
+	kube := find(t, plannedWith(t, func(*cluster.Settings) {}), cluster.SchedulerKube)
+	if dist.Binary != "/bin/dist-scheduler" || kube.Binary != "/bin/kube-scheduler" || len(dist.Args) != len(kube.Args) {
+		t.Errorf("%+v\n%+v", dist, kube)
+	}
+}
+
 func TestStoreArguments(t *testing.T) {
 	mem := find(t, plannedWith(t, func(*cluster.Settings) {}), Store).Args
 	etcd := find(t, plannedWith(t, func(s *cluster.Settings) { s.Store = cluster.StoreEtcd }), Store).Args

@@ -133,7 +133,7 @@ func ensureLeaf(dir, name string, authority *Authority, config *pkiutil.CertConf
 // certificates ones that the cluster's authority vouches for, so that probes
 // and scrapers can verify them.
 func ensureServing(dir string, authority *Authority, loopback net.IP) error {
-	for _, name := range []string{"kube-controller-manager", "kube-scheduler"} {
+	for _, name := range []string{"kube-controller-manager", "kube-scheduler", "dist-scheduler"} {
 		config := leafConfig(name, nil, x509.ExtKeyUsageServerAuth)
 		config.AltNames = certutil.AltNames{DNSNames: []string{"localhost"}, IPs: []net.IP{loopback}}
 		if err := ensureLeaf(dir, name, authority, config); err != nil {

@@ -51,7 +51,7 @@ func TestServingCertificateIsForLoopback(t *testing.T) {
 	authority := ensure(t, dir)
 	roots := x509.NewCertPool()
 	roots.AddCert(authority.Cert)
-	for _, name := range []string{"apiserver.crt", "kube-scheduler.crt", "kube-controller-manager.crt"} {
+	for _, name := range []string{"apiserver.crt", "kube-scheduler.crt", "dist-scheduler.crt", "kube-controller-manager.crt"} {
 		certs, err := cert.CertsFromFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)

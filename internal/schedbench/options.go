@@ -42,11 +42,11 @@ const (
 	defaultExisting        = 170_000
 	defaultExistingPerNode = 34
 
-	// One decision of the reference looks at every node; these bound what checking
-	// takes unless the user says otherwise.
-	defaultChecks     = 100
-	defaultCheckNodes = 1_000_000
-	minDefaultChecks  = 3
+	// One decision of the reference looks at every node and pod; these bound what
+	// checking takes unless the user says otherwise.
+	defaultChecks       = 100
+	defaultCheckObjects = 1_000_000
+	minDefaultChecks    = 3
 )
 
 // Options of one run.
@@ -79,7 +79,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Scheduler, "scheduler", o.Scheduler, "dist-scheduler|kube-scheduler")
 	fs.IntVar(&o.Zones, "zones", o.Zones, "zones over which nodes are spread evenly")
 	fs.IntVar(&o.Existing, "existing", o.Existing, "pods that are on nodes before, with --pod-kind vanished-nodes (default 34 a node, at most 170000)")
-	fs.StringVar(&o.Check, "check", o.Check, "decisions held against one that scores every node: a count, or a fraction such as 0.1 or 1.0 (default: at most 100, fewer from 10000 nodes on, none for kube-scheduler, which samples nodes)")
+	fs.StringVar(&o.Check, "check", o.Check, "decisions held against one that scores every node: a count, or a fraction such as 0.1 or 1.0 (default: at most 100, fewer from 10000 nodes and pods on, none for kube-scheduler, which samples nodes)")
 	fs.Int64Var(&o.Seed, "seed", o.Seed, "seed for the order of pods and the choice of decisions to check")
 }
 
@@ -121,7 +121,8 @@ func (o *Options) checks() (int, error) {
 		if o.Scheduler == cluster.SchedulerKube {
 			return 0, nil
 		}
-		return min(o.Pods, max(minDefaultChecks, min(defaultChecks, defaultCheckNodes/o.Nodes))), nil
+		affordable := defaultCheckObjects / (o.Nodes + o.Pods + o.Existing)
+		return min(o.Pods, max(minDefaultChecks, min(defaultChecks, affordable))), nil
 	}
 	if count, err := strconv.Atoi(o.Check); err == nil && count >= 0 {
 		return min(count, o.Pods), nil

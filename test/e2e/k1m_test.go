@@ -43,7 +43,7 @@ func newWorld(t *testing.T) *world {
 	}
 	bin, err := filepath.Abs(bin)
 	must(t, err)
-	for _, name := range []string{"k1m", storeKind(), "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kwok"} {
+	for _, name := range []string{"k1m", storeKind(), "kube-apiserver", "kube-controller-manager", "kube-scheduler", "dist-scheduler", "kubectl", "kwok"} {
 		if _, err := exec.LookPath(filepath.Join(bin, name)); err != nil {
 			t.Fatalf("%v; run `make build`, or set K1M_BIN to the folder of the binaries", err)
 		}
