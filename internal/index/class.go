@@ -16,6 +16,8 @@ type Class struct {
 	fresh  []StateID
 	groups map[string]*group
 	list   []*group
+	// last is the group of the last state of a shape.
+	last map[ShapeID]*group
 	// special are the nodes that differ from others of their state for this
 	// class: there are pods on them that counters of hosts count.
 	special map[Slot]*special
@@ -138,6 +140,7 @@ func (c *Class) rebuild() {
 		x: x, spec: c.spec, used: c.used, cursor: x.log.end(),
 		entries: make([]entry, len(x.states)),
 		groups:  map[string]*group{},
+		last:    map[ShapeID]*group{},
 		special: map[Slot]*special{},
 		facts:   map[ShapeID]*Facts{},
 		amounts: map[KindID][]Amount{},
@@ -400,12 +403,22 @@ func (c *Class) judge(id StateID) *entry {
 	}
 	e.known, e.refusal = true, verdict.Refusal
 	if verdict.Fits {
-		facts := c.factsOf(c.x.states[id].Shape)
-		e.bucket = c.groupFor(verdict.Raw, verdict.Profile, facts, nil).bucket(verdict.Static)
+		e.bucket = c.ordinaryGroup(c.x.states[id].Shape, &verdict).bucket(verdict.Static)
 		e.bucket.states = append(e.bucket.states, id)
 		e.bucket.add(e.count)
 	}
 	return e
+}
+
+// ordinaryGroup is the group of nodes that are not special. It is nearly always the
+// one that the last state of the same shape was in.
+func (c *Class) ordinaryGroup(shape ShapeID, verdict *Verdict) *group {
+	g := c.last[shape]
+	if g == nil || g.profile != verdict.Profile || !slices.Equal(g.raw, verdict.Raw) {
+		g = c.groupFor(verdict.Raw, verdict.Profile, c.factsOf(shape), nil)
+		c.last[shape] = g
+	}
+	return g
 }
 
 func (c *Class) factsOf(shape ShapeID) *Facts {
@@ -444,6 +457,7 @@ func (c *Class) renumber(numbers []StateID) {
 		c.fresh[i] = numbers[id]
 	}
 	c.fresh = dropNone(c.fresh)
+	clear(c.last)
 	kept := c.list[:0]
 	for _, g := range c.list {
 		if g.renumber(numbers) {

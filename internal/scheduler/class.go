@@ -64,7 +64,11 @@ type class struct {
 	requiredNode          nodeaffinity.RequiredNodeAffinity
 	terms                 terms
 	refusals              []*fwk.Status
-	spec                  index.Spec
+	// request of the pod, and what plugins say of shapes, if it is simple.
+	request request
+	simple  bool
+	shapes  map[index.ShapeID]*shapeVerdict
+	spec    index.Spec
 	// hostTerms says that values of the hostname label have to be those of one node.
 	hostTerms bool
 }
@@ -88,12 +92,14 @@ func newClass(ctx context.Context, c *cluster, p *profile, pod *framework.PodInf
 		cluster: c, profile: p, pod: pod, state: framework.NewCycleState(),
 		written:      map[fwk.StateKey]fwk.StateData{},
 		profiles:     numbers{},
+		shapes:       map[index.ShapeID]*shapeVerdict{},
 		requiredNode: nodeaffinity.GetRequiredNodeAffinity(pod.GetPod()),
 	}
 	if err := cl.prepare(ctx); err != nil {
 		return nil, err
 	}
 	cl.listImages()
+	cl.request, cl.simple = cl.simpleRequest()
 	if err := cl.specify(); err != nil {
 		return nil, err
 	}
@@ -141,19 +147,34 @@ func (cl *class) adopt(state fwk.CycleState) {
 	state.SetSkipScorePlugins(cl.skipScore)
 }
 
-// Verdict asks the plugins that look at one node.
+// Verdict says what the plugins say that look at one node.
 func (cl *class) Verdict(slot index.Slot) (index.Verdict, error) {
-	ctx, info, pod := context.Background(), cl.cluster.bySlot[slot].info, cl.pod.GetPod()
-	status := cl.profile.framework.RunFilterPlugins(ctx, cl.state, pod, info)
+	n := cl.cluster.bySlot[slot]
+	verdict, known, err := cl.quickVerdict(n)
+	if known || err != nil {
+		return verdict, err
+	}
+	verdict, refused, err := cl.ask(cl.state, n.info)
+	if refused != nil {
+		verdict.Refusal = cl.refusal(refused)
+	}
+	return verdict, err
+}
+
+// ask runs the plugins that look at one node and that a state does not skip; the
+// status is that of the one that refuses the node.
+func (cl *class) ask(state fwk.CycleState, info *framework.NodeInfo) (index.Verdict, *fwk.Status, error) {
+	ctx, pod := context.Background(), cl.pod.GetPod()
+	status := cl.profile.framework.RunFilterPlugins(ctx, state, pod, info)
 	if status.IsRejected() {
-		return index.Verdict{Refusal: cl.refusal(status)}, nil
+		return index.Verdict{}, status, nil
 	}
 	if !status.IsSuccess() {
-		return index.Verdict{}, status.AsError()
+		return index.Verdict{}, nil, status.AsError()
 	}
-	scores, status := cl.profile.framework.RunRawScorePlugins(ctx, cl.state, pod, info)
+	scores, status := cl.profile.framework.RunRawScorePlugins(ctx, state, pod, info)
 	if !status.IsSuccess() {
-		return index.Verdict{}, status.AsError()
+		return index.Verdict{}, nil, status.AsError()
 	}
 	verdict := index.Verdict{Fits: true, Raw: make([]int64, len(normalized)), Profile: cl.imageProfile(info)}
 	for _, score := range scores {
@@ -163,7 +184,7 @@ func (cl *class) Verdict(slot index.Slot) (index.Verdict, error) {
 			verdict.Static += cl.profile.weights[score.Name] * score.Score
 		}
 	}
-	return verdict, nil
+	return verdict, nil, nil
 }
 
 func normalizedIndex(name string) int {

@@ -29,6 +29,7 @@ type profile struct {
 	version  *versionutil.Version
 	spread   spreadRules
 	affinity affinityRules
+	load     loadRules
 }
 
 // spreadRules are the arguments of PodTopologySpread, if it is enabled.
@@ -78,7 +79,7 @@ var normalized = []struct {
 
 func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profile, error) {
 	enabled := fw.ListPlugins()
-	p := &profile{framework: fw, weights: map[string]int64{}}
+	p := &profile{framework: fw, weights: map[string]int64{}, load: newLoadRules(cfg)}
 	for _, plugin := range enabled.Score.Enabled {
 		p.weights[plugin.Name] = int64(plugin.Weight)
 	}

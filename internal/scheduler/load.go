@@ -1,0 +1,190 @@
+package scheduler
+
+import (
+	"math"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+
+	"github.com/k8s-1m/k8s-1m/internal/index"
+)
+
+// byLoad are the plugins that look at what is requested on a node; all others that
+// are local look at its shape only.
+var byLoad = sets.New(plugins.NodePorts, plugins.NodeResourcesFit, plugins.NodeResourcesBalancedAllocation)
+
+// loadRules are the arguments of the plugins that look at what is requested, if they
+// are those that most clusters have: LeastAllocated and balance, over cores and
+// memory. For them a verdict on a state costs some arithmetic. Otherwise, and
+// wherever a pod asks for more than that, the plugins themselves are asked.
+type loadRules struct {
+	usual bool
+	// cpu and memory are the weights of LeastAllocated.
+	cpu, memory int64
+}
+
+func newLoadRules(cfg config.KubeSchedulerProfile) loadRules {
+	var rules loadRules
+	fit, balance := false, false
+	for _, plugin := range cfg.PluginConfig {
+		switch args := plugin.Args.(type) {
+		case *config.NodeResourcesFitArgs:
+			strategy := args.ScoringStrategy
+			if strategy == nil || strategy.Type != config.LeastAllocated {
+				return loadRules{}
+			}
+			rules.cpu, rules.memory, fit = weightsOf(strategy.Resources)
+		case *config.NodeResourcesBalancedAllocationArgs:
+			_, _, balance = weightsOf(args.Resources)
+		}
+	}
+	rules.usual = fit && balance
+	return rules
+}
+
+// weightsOf are the weights of cores and memory, if there is nothing else.
+func weightsOf(resources []config.ResourceSpec) (cpu, memory int64, usual bool) {
+	for _, resource := range resources {
+		switch v1.ResourceName(resource.Name) {
+		case v1.ResourceCPU:
+			cpu = resource.Weight
+		case v1.ResourceMemory:
+			memory = resource.Weight
+		default:
+			return 0, 0, false
+		}
+	}
+	return cpu, memory, len(resources) == 2 && cpu > 0 && memory > 0
+}
+
+// request is what a pod asks for, as plugins count it.
+type request struct {
+	milliCPU, memory, storage      int64
+	nonZeroMilliCPU, nonZeroMemory int64
+}
+
+// simpleRequest is the request of a pod; false if it asks for more than cores, memory
+// and storage.
+func (cl *class) simpleRequest() (request, bool) {
+	resources := cl.pod.CalculateResource()
+	r := request{
+		milliCPU: resources.Resource.GetMilliCPU(), memory: resources.Resource.GetMemory(),
+		storage:         resources.Resource.GetEphemeralStorage(),
+		nonZeroMilliCPU: resources.Non0CPU, nonZeroMemory: resources.Non0Mem,
+	}
+	simple := cl.profile.load.usual && len(resources.Resource.GetScalarResources()) == 0 &&
+		cl.skipFilter.Has(plugins.NodePorts) && has(cl.profile.framework.ListPlugins().Filter, plugins.NodeResourcesFit)
+	return r, simple
+}
+
+// fits says whether a node has what is requested left (noderesources/fit.go).
+func (r *request) fits(node *framework.NodeInfo) bool {
+	free, used := node.Allocatable, node.Requested
+	if len(node.Pods)+1 > free.AllowedPodNumber {
+		return false
+	}
+	return (r.milliCPU == 0 || r.milliCPU <= free.MilliCPU-used.MilliCPU) &&
+		(r.memory == 0 || r.memory <= free.Memory-used.Memory) &&
+		(r.storage == 0 || r.storage <= free.EphemeralStorage-used.EphemeralStorage)
+}
+
+// least prefers nodes of which little is requested (noderesources/least_allocated.go).
+func (r *request) least(node *framework.NodeInfo, rules *loadRules) int64 {
+	score, weights := int64(0), int64(0)
+	for _, part := range [2]struct{ requested, allocatable, weight int64 }{
+		{node.NonZeroRequested.MilliCPU + r.nonZeroMilliCPU, node.Allocatable.MilliCPU, rules.cpu},
+		{node.NonZeroRequested.Memory + r.nonZeroMemory, node.Allocatable.Memory, rules.memory},
+	} {
+		if part.allocatable == 0 {
+			continue
+		}
+		if part.requested <= part.allocatable {
+			score += part.weight * ((part.allocatable - part.requested) * fwk.MaxScore / part.allocatable)
+		}
+		weights += part.weight
+	}
+	if weights == 0 {
+		return 0
+	}
+	return score / weights
+}
+
+// balance prefers nodes that the pod brings into balance
+// (noderesources/balanced_allocation.go).
+func (r *request) balance(node *framework.NodeInfo) int64 {
+	used := node.Requested
+	with := balanceOf(node, used.MilliCPU+r.milliCPU, used.Memory+r.memory)
+	without := balanceOf(node, used.MilliCPU, used.Memory)
+	return fwk.MaxScore/2 + (fwk.MaxScore/2+with-without)/2
+}
+
+func balanceOf(node *framework.NodeInfo, milliCPU, memory int64) int64 {
+	deviation := 0.0
+	if node.Allocatable.MilliCPU != 0 && node.Allocatable.Memory != 0 {
+		cpu := min(float64(milliCPU)/float64(node.Allocatable.MilliCPU), 1)
+		memory := min(float64(memory)/float64(node.Allocatable.Memory), 1)
+		deviation = math.Abs((cpu - memory) / 2)
+	}
+	return int64((1 - deviation) * float64(fwk.MaxScore))
+}
+
+// shapeVerdict is what plugins say that look at the shape of a node only.
+type shapeVerdict struct {
+	fits    bool
+	static  int64
+	raw     []int64
+	profile int32
+}
+
+// quickVerdict is the verdict on a state by arithmetic; false if the plugins have to
+// be asked.
+func (cl *class) quickVerdict(n *node) (index.Verdict, bool, error) {
+	if !cl.simple {
+		return index.Verdict{}, false, nil
+	}
+	shape := cl.shapes[n.shape]
+	if shape == nil {
+		made, err := cl.judgeShape(n)
+		if err != nil {
+			return index.Verdict{}, false, err
+		}
+		shape = made
+		cl.shapes[n.shape] = shape
+	}
+	// Why nodes do not fit is said by the plugins, in their order.
+	if !shape.fits || !cl.request.fits(n.info) {
+		return index.Verdict{}, false, nil
+	}
+	verdict := index.Verdict{Fits: true, Static: shape.static, Raw: shape.raw, Profile: shape.profile}
+	if weight := cl.weight(plugins.NodeResourcesFit); weight != 0 {
+		verdict.Static += weight * cl.request.least(n.info, &cl.profile.load)
+	}
+	if weight := cl.weight(plugins.NodeResourcesBalancedAllocation); weight != 0 {
+		verdict.Static += weight * cl.request.balance(n.info)
+	}
+	return verdict, true, nil
+}
+
+// weight of a score plugin; 0 if it is skipped for the pod.
+func (cl *class) weight(name string) int64 {
+	if cl.skipScore.Has(name) {
+		return 0
+	}
+	return cl.profile.weights[name]
+}
+
+// judgeShape asks the plugins that look at the shape of a node.
+func (cl *class) judgeShape(n *node) (*shapeVerdict, error) {
+	state := cl.state.Clone()
+	state.SetSkipFilterPlugins(cl.state.GetSkipFilterPlugins().Union(byLoad))
+	state.SetSkipScorePlugins(cl.state.GetSkipScorePlugins().Union(byLoad))
+	verdict, _, err := cl.ask(state, n.info)
+	if err != nil {
+		return nil, err
+	}
+	return &shapeVerdict{fits: verdict.Fits, static: verdict.Static, raw: verdict.Raw, profile: verdict.Profile}, nil
+}
