@@ -1,6 +1,8 @@
 package scheduler
 
 import (
+	"slices"
+
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -455,13 +457,28 @@ func ownSelectorKeys(pod *v1.Pod) sets.Set[string] {
 		add(pod.Spec.TopologySpreadConstraints[i].LabelSelector)
 		keys.Insert(pod.Spec.TopologySpreadConstraints[i].MatchLabelKeys...)
 	}
-	for _, term := range fwk.GetPodAffinityTerms(pod.Spec.Affinity) {
-		add(term.LabelSelector)
-	}
-	for _, term := range fwk.GetPodAntiAffinityTerms(pod.Spec.Affinity) {
-		add(term.LabelSelector)
+	if affinity := pod.Spec.Affinity; affinity != nil {
+		for _, term := range podTerms(affinity) {
+			add(term.LabelSelector)
+		}
 	}
 	return keys
+}
+
+// podTerms are all terms about other pods, required and preferred, for and against.
+func podTerms(affinity *v1.Affinity) []v1.PodAffinityTerm {
+	terms := slices.Concat(fwk.GetPodAffinityTerms(affinity), fwk.GetPodAntiAffinityTerms(affinity))
+	var preferred []v1.WeightedPodAffinityTerm
+	if affinity.PodAffinity != nil {
+		preferred = append(preferred, affinity.PodAffinity.PreferredDuringSchedulingIgnoredDuringExecution...)
+	}
+	if affinity.PodAntiAffinity != nil {
+		preferred = append(preferred, affinity.PodAntiAffinity.PreferredDuringSchedulingIgnoredDuringExecution...)
+	}
+	for i := range preferred {
+		terms = append(terms, preferred[i].PodAffinityTerm)
+	}
+	return terms
 }
 
 // nodeLabelKeys are the keys of node labels that a pod selects by.
