@@ -11,14 +11,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
-func newBench() *cobra.Command {
+func newBench(name *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure schedulers",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchMillion())
+	cmd.AddCommand(newBenchMillion(), newBenchSchedule(name))
 	return cmd
 }
 
