@@ -49,10 +49,13 @@ has more pods than it can take.`,
 		display := progress.New(cmd.ErrOrStderr())
 		result, err := schedbench.Run(cmd.Context(), options, display)
 		display.Close()
-		if err != nil {
+		if err != nil && result.Decided == 0 {
 			return err
 		}
-		return errors.Join(printAs(cmd, output, result, result.Print), result.Err())
+		if err == nil {
+			err = result.Err()
+		}
+		return errors.Join(printAs(cmd, output, result, result.Print), err)
 	}
 	return cmd
 }

@@ -45,7 +45,10 @@ command fails if a node has more pods than it can take, or a pod found none.`,
 		if err != nil && len(result.Schedulers) == 0 {
 			return err
 		}
-		return errors.Join(printAs(cmd, output, result, result.Print), err, result.Err())
+		if err == nil {
+			err = result.Err()
+		}
+		return errors.Join(printAs(cmd, output, result, result.Print), err)
 	}
 	return cmd
 }
