@@ -11,14 +11,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
-func newBench() *cobra.Command {
+func newBench(name *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure schedulers",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchMillion())
+	cmd.AddCommand(newBenchMillion(), newBenchSchedule(name))
 	return cmd
 }
 
@@ -49,10 +49,13 @@ has more pods than it can take.`,
 		display := progress.New(cmd.ErrOrStderr())
 		result, err := schedbench.Run(cmd.Context(), options, display)
 		display.Close()
-		if err != nil {
+		if err != nil && result.Decided == 0 {
 			return err
 		}
-		return errors.Join(printAs(cmd, output, result, result.Print), result.Err())
+		if err == nil {
+			err = result.Err()
+		}
+		return errors.Join(printAs(cmd, output, result, result.Print), err)
 	}
 	return cmd
 }

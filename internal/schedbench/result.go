@@ -15,9 +15,12 @@ type Result struct {
 	PodKind   string `json:"podKind"`
 	Nodes     int    `json:"nodes"`
 	Pods      int    `json:"pods"`
-	Existing  int    `json:"existing,omitempty"`
-	Zones     int    `json:"zones"`
-	Seed      int64  `json:"seed"`
+	// Decided are the pods that were bound or found to fit nowhere: all, unless the
+	// run was interrupted.
+	Decided  int   `json:"decided"`
+	Existing int   `json:"existing,omitempty"`
+	Zones    int   `json:"zones"`
+	Seed     int64 `json:"seed"`
 
 	// LoadSeconds is what came before: making the nodes and telling the scheduler.
 	LoadSeconds float64 `json:"loadSeconds"`
@@ -64,6 +67,7 @@ func (r *Result) fill(h *harness, start, end meter) {
 	r.Seconds = end.at.Sub(start.at).Seconds()
 	r.PodsPerSecond = float64(h.ledger.bound) / r.Seconds
 	r.CPUMicrosPerPod = float64((end.cpu - start.cpu).Microseconds()) / float64(max(1, h.ledger.done()))
+	r.Decided = h.ledger.done()
 	r.PeakRSSBytes = end.peakRSS
 	latency := h.cycles.latency
 	r.LatencyMicros = Latency{
@@ -93,6 +97,9 @@ func (r *Result) Err() error {
 // Print writes it for people.
 func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d nodes, %d pods (%s)\n", r.Scheduler, r.Nodes, r.Pods, r.PodKind)
+	if r.Decided < r.Pods {
+		fmt.Fprintf(w, "  interrupted    after %d pods\n", r.Decided)
+	}
 	fmt.Fprintf(w, "  loading        %.1fs\n", r.LoadSeconds)
 	fmt.Fprintf(w, "  scheduling     %.2fs, %.0f pods/s, %.0f µs of CPU a pod\n", r.Seconds, r.PodsPerSecond, r.CPUMicrosPerPod)
 	l := r.LatencyMicros

@@ -17,8 +17,19 @@ import (
 // waits for them, few enough that their memory is not what is measured.
 const feedAhead = 10_000
 
+// ErrInterrupted says that a run was told to stop; its result has what was done.
+var ErrInterrupted = errors.New("interrupted; what was measured until then is not a whole run")
+
 // Run schedules the pods and checks what was decided.
 func Run(ctx context.Context, o Options, display progress.Display) (Result, error) {
+	result, err := run(ctx, o, display)
+	if ctx.Err() != nil {
+		return result, ErrInterrupted
+	}
+	return result, err
+}
+
+func run(ctx context.Context, o Options, display progress.Display) (Result, error) {
 	checks, err := o.checks()
 	if err != nil {
 		return Result{}, err

@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -24,7 +25,7 @@ func TestEveryDecisionIsTheReferences(t *testing.T) {
 		t.Run(kind, func(t *testing.T) {
 			o := DefaultOptions()
 			o.PodKind, o.Nodes, o.Pods, o.Zones, o.Check = kind, 200, 300, 7, "1.0"
-			o.Existing = 600
+			o.Existing = 200
 			runAndCheck(t, o)
 		})
 	}
@@ -42,7 +43,7 @@ func TestReferenceAgreesWithKubeScheduler(t *testing.T) {
 func TestKubeSchedulerSamplesNodes(t *testing.T) {
 	o := DefaultOptions()
 	o.Scheduler, o.Nodes, o.Pods, o.Check = cluster.SchedulerKube, 1000, 1200, "50"
-	if result := run(t, o); result.Deviations == 0 || result.Err() == nil {
+	if result := measured(t, o); result.Deviations == 0 || result.Err() == nil {
 		t.Errorf("kube-scheduler, which samples nodes, was found to be always right: %+v", result)
 	}
 }
@@ -62,9 +63,20 @@ func TestPodsThatFitNowhereAreCounted(t *testing.T) {
 	}
 }
 
+func TestInterruptedRunSaysWhatWasDone(t *testing.T) {
+	o := DefaultOptions()
+	o.Scheduler, o.Nodes, o.Pods = cluster.SchedulerKube, 1000, 100_000
+	ctx, cancel := context.WithTimeout(quiet(t), time.Second)
+	defer cancel()
+	result, err := Run(ctx, o, progress.New(io.Discard))
+	if !errors.Is(err, ErrInterrupted) || result.Decided == 0 || result.Decided == o.Pods {
+		t.Errorf("%d pods decided on, %v", result.Decided, err)
+	}
+}
+
 func runAndCheck(t *testing.T, o Options) Result {
 	t.Helper()
-	result := run(t, o)
+	result := measured(t, o)
 	if err := result.Err(); err != nil {
 		t.Error(err)
 	}
@@ -74,7 +86,7 @@ func runAndCheck(t *testing.T, o Options) Result {
 	return result
 }
 
-func run(t *testing.T, o Options) Result {
+func measured(t *testing.T, o Options) Result {
 	t.Helper()
 	o.Complete()
 	if err := o.Validate(); err != nil {

@@ -1,0 +1,150 @@
+package clusterbench
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/progress"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
+)
+
+func TestInvalidOptionsAreBadUsage(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"scheduler": func(o *Options) { o.Schedulers = []string{"x"} },
+		"twice":     func(o *Options) { o.Schedulers = []string{cluster.SchedulerKube, cluster.SchedulerKube} },
+		"none":      func(o *Options) { o.Schedulers = nil },
+		"nodes":     func(o *Options) { o.Cluster.Nodes = 0 },
+		"pods":      func(o *Options) { o.Pods = 0 },
+		"full":      func(o *Options) { o.Cluster.Nodes, o.Pods = 10, 1100 },
+		"timeout":   func(o *Options) { o.Timeout = 0 },
+		"zones":     func(o *Options) { o.Cluster.Zones = 0 },
+		"store":     func(o *Options) { o.Cluster.Store = "x" },
+	} {
+		o := DefaultOptions()
+		change(&o)
+		if err := o.Validate(); !errors.Is(err, usage.Err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if o := DefaultOptions(); o.Validate() != nil {
+		t.Errorf("defaults: %v", o.Validate())
+	}
+}
+
+func TestClusterHasWhatWasAskedFor(t *testing.T) {
+	o := DefaultOptions()
+	o.Cluster.Nodes, o.Cluster.Zones = 7, 2
+	flags, err := o.clusterFlags(cluster.SchedulerDist)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := cluster.Overlay(cluster.DefaultSettings(), flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Nodes != 7 || got.Zones != 2 || got.Scheduler != cluster.SchedulerDist || got.Store != cluster.StoreMemEtcd {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestSomebodysClusterIsLeftAlone(t *testing.T) {
+	t.Setenv("K1M_HOME", t.TempDir())
+	dir, err := cluster.NewDir("mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Create(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cluster.NewConfig("mine", cluster.DefaultSettings()).Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Run(t.Context(), dir, DefaultOptions(), progress.New(t.Output()))
+	if !errors.Is(err, ErrClusterExists) || !dir.Exists() {
+		t.Errorf("%v", err)
+	}
+}
+
+// watched plays a watch whose clock the test sets.
+type watched struct {
+	binds *binds
+	now   time.Time
+}
+
+func newWatched() *watched {
+	w := &watched{now: time.Unix(0, 0)}
+	w.binds = newBinds("pod-", func() time.Time { return w.now })
+	return w
+}
+
+func (w *watched) see(after time.Duration, name, node string) {
+	w.now = w.now.Add(after)
+	_ = w.binds.Update(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
+		}}},
+	})
+}
+
+func TestLatencyIsFromCreationToBind(t *testing.T) {
+	w := newWatched()
+	w.see(0, "warm-1", "a")
+	w.see(0, "pod-1", "")
+	w.see(time.Second, "pod-2", "")
+	w.see(time.Second, "pod-1", "a")
+	w.see(time.Second, "pod-2", "a")
+	w.see(time.Minute, "pod-2", "a") // it runs
+	count, last := w.binds.bound()
+	if count != 2 || !last.Equal(time.Unix(3, 0)) {
+		t.Errorf("%d bound, the last at %v", count, last)
+	}
+	if l := w.binds.latency; l.TotalCount() != 2 || l.Min() < 1_990_000 || l.Max() > 2_010_000 {
+		t.Errorf("latencies of %d to %d µs", l.Min(), l.Max())
+	}
+}
+
+func TestOverfullNodesAreCounted(t *testing.T) {
+	node := func(name, cpu, pods string) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse(pods),
+		}}}
+	}
+	nodes := []corev1.Node{node("small", "2", "10"), node("few", "9", "2")}
+	w := newWatched()
+	for i := range 2 {
+		w.see(0, fmt.Sprintf("pod-s%d", i), "small")
+		w.see(0, fmt.Sprintf("warm-f%d", i), "few")
+	}
+	if got := w.binds.overfull(nodes); got != 0 {
+		t.Errorf("%d nodes overfull", got)
+	}
+	w.see(0, "pod-s2", "small")
+	w.see(0, "pod-f2", "few")
+	w.see(0, "pod-x", "gone")
+	if got := w.binds.overfull(nodes); got != 3 {
+		t.Errorf("%d nodes overfull, not 3", got)
+	}
+	if got := nodes[0].Status.Allocatable.Cpu().Value(); got != 2 {
+		t.Errorf("the node was changed: %d cores", got)
+	}
+}
+
+func TestResultSaysWhatIsWrong(t *testing.T) {
+	r := Result{Pods: 5, Schedulers: []Scheduler{{Name: "a", Bound: 5}}}
+	if err := r.Err(); err != nil {
+		t.Error(err)
+	}
+	r.Schedulers = append(r.Schedulers, Scheduler{Name: "b", Bound: 4, OversubscribedNodes: 2})
+	want := "b put more on 2 nodes than they can take, b found no node for 1 of 5 pods; run it again with --keep to look at the cluster"
+	if err := r.Err(); err == nil || err.Error() != want {
+		t.Errorf("%v", err)
+	}
+}

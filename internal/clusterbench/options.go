@@ -1,0 +1,109 @@
+// Package clusterbench measures schedulers where they work: one after the other in
+// a real cluster, with the same nodes and pods.
+package clusterbench
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/k8s-1m/k8s-1m/internal/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
+)
+
+// DefaultCluster is the name of the cluster that a run makes and removes.
+const DefaultCluster = "bench"
+
+const (
+	defaultTimeout = 2 * time.Minute
+	maxPods        = 10_000_000
+)
+
+// Options of one run.
+type Options struct {
+	Schedulers []string
+	// Cluster has the nodes, zones and store of the cluster.
+	Cluster cluster.Settings
+	Pods    int
+	Shape   bulk.PodShape
+	// Timeout bounds how long the cluster may take to get ready, and how long pods
+	// may make no progress.
+	Timeout time.Duration
+	Keep    bool
+}
+
+// DefaultOptions make a run of a minute or two.
+func DefaultOptions() Options {
+	o := Options{
+		Schedulers: []string{cluster.SchedulerDist, cluster.SchedulerKube}, Cluster: cluster.DefaultSettings(),
+		Pods: 2000, Shape: bulk.DefaultPodShape(), Timeout: defaultTimeout,
+	}
+	o.Cluster.Nodes = 1000
+	o.Shape.Namespace = "k1m-bench"
+	return o
+}
+
+// AddFlags binds the options to flags.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
+	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "zones over which nodes are spread evenly")
+	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
+	fs.IntVar(&o.Pods, "pods", o.Pods, "pods that each scheduler gets")
+	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that all are made from (default: one small container)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long the cluster may take to get ready, and pods to make no progress")
+	fs.BoolVar(&o.Keep, "keep", o.Keep, "leave the cluster up, with the last scheduler")
+}
+
+// Validate reports the first option that cannot be.
+func (o *Options) Validate() error {
+	seen := map[string]bool{}
+	for _, name := range o.Schedulers {
+		if name != cluster.SchedulerDist && name != cluster.SchedulerKube {
+			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
+		}
+		if seen[name] {
+			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(o.Schedulers, ","), name)
+		}
+		seen[name] = true
+	}
+	switch {
+	case len(o.Schedulers) == 0:
+		return usage.Errorf("--schedulers: none given; choose dist-scheduler, kube-scheduler or both")
+	case o.Cluster.Nodes < 1:
+		return usage.Errorf("--nodes %d: pods need at least one node", o.Cluster.Nodes)
+	case o.Pods < 1 || o.Pods > maxPods:
+		return usage.Errorf("--pods %d: choose 1 to %d", o.Pods, maxPods)
+	case o.Pods+warmUpPods > o.Cluster.Nodes*bulk.DefaultNodeShape().Pods:
+		return usage.Errorf("--pods %d: %d nodes take %d pods; use fewer pods or more nodes",
+			o.Pods, o.Cluster.Nodes, o.Cluster.Nodes*bulk.DefaultNodeShape().Pods-warmUpPods)
+	case o.Timeout <= 0:
+		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
+	}
+	settings := o.Cluster
+	settings.Complete()
+	return settings.Validate()
+}
+
+// clusterFlags are those of `k1m up` for one of the schedulers.
+func (o *Options) clusterFlags(scheduler string) (*pflag.FlagSet, error) {
+	settings := cluster.DefaultSettings()
+	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	settings.AddFlags(fs)
+	wanted := o.Cluster
+	wanted.Scheduler = scheduler
+	from := pflag.NewFlagSet("wanted", pflag.ContinueOnError)
+	wanted.AddFlags(from)
+	for _, name := range []string{"nodes", "zones", "store", "scheduler"} {
+		if err := fs.Set(name, from.Lookup(name).Value.String()); err != nil {
+			return nil, err
+		}
+	}
+	return fs, nil
+}
+
+// minFreeDisk is what a cluster needs beside its objects.
+var minFreeDisk = resource.MustParse("512Mi")

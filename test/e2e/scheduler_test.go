@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// TestDistSchedulerIsTheSchedulerOfACluster lets it place pods that nobody else does.
+func TestDistSchedulerIsTheSchedulerOfACluster(t *testing.T) {
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down", "--name", "dist") })
+	w.succeed(t, "up", "--name", "dist", "--nodes", "50", "--store", storeKind(), "--scheduler", "dist-scheduler")
+	if c := w.status(t, "dist").component(t, "dist-scheduler"); c.State != "ready" {
+		t.Errorf("%+v", c)
+	}
+	w.succeed(t, "pods", "create", "--name", "dist", "--count", "200")
+	if got := w.status(t, "dist").Pods.ByPhase["Running"]; got != 200 {
+		t.Errorf("%d pods run", got)
+	}
+}
+
+// TestBenchSchedule measures both schedulers, as little as can be.
+func TestBenchSchedule(t *testing.T) {
+	w := newWorld(t)
+	r := w.succeed(t, "bench", "schedule", "--nodes", "20", "--pods", "100", "--store", storeKind(), "-o", "json")
+	var result struct {
+		Schedulers []struct {
+			Name                     string
+			Bound                    int
+			PodsPerSecond            float64
+			SchedulerCPUMicrosPerPod float64 `json:"schedulerCpuMicrosPerPod"`
+			APIServerCPUMicrosPerPod float64 `json:"apiserverCpuMicrosPerPod"`
+			OversubscribedNodes      *int
+		}
+	}
+	must(t, json.Unmarshal([]byte(r.stdout), &result))
+	if len(result.Schedulers) != 2 || result.Schedulers[0].Name != "dist-scheduler" || result.Schedulers[1].Name != "kube-scheduler" {
+		t.Fatalf("%s", r.stdout)
+	}
+	for _, s := range result.Schedulers {
+		if s.Bound != 100 || s.PodsPerSecond <= 0 || s.SchedulerCPUMicrosPerPod <= 0 || s.APIServerCPUMicrosPerPod <= 0 ||
+			s.OversubscribedNodes == nil || *s.OversubscribedNodes != 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+}
+
+// TestBenchScheduleMillion is one of few nodes.
+func TestBenchScheduleMillion(t *testing.T) {
+	w := newWorld(t)
+	r := w.succeed(t, "bench", "schedule-million", "--nodes", "300", "--pods", "500", "-o", "json")
+	var result struct {
+		Nodes, Pods, DecisionsChecked, Deviations int
+		Seconds, PodsPerSecond, CPUMicrosPerPod   float64
+		PeakRSSBytes                              int64
+	}
+	must(t, json.Unmarshal([]byte(r.stdout), &result))
+	if result.Nodes != 300 || result.Pods != 500 || result.DecisionsChecked != 100 || result.Deviations != 0 ||
+		result.Seconds <= 0 || result.PodsPerSecond <= 0 || result.CPUMicrosPerPod <= 0 || result.PeakRSSBytes <= 0 {
+		t.Errorf("%s", r.stdout)
+	}
+	// kube-scheduler looks at some of so many nodes only.
+	wrong := w.k1m(t, "bench", "schedule-million", "--nodes", "1000", "--pods", "1200", "--scheduler", "kube-scheduler", "--check", "50")
+	if wrong.code != 1 {
+		t.Errorf("exit code %d\n%s", wrong.code, wrong.stdout)
+	}
+}
