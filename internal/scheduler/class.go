@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"reflect"
 	"sort"
 	"strings"
 
@@ -141,10 +142,20 @@ func (cl *class) prepare(ctx context.Context) (err error) {
 // adopt gives the state of a cycle what PreFilter would have written into it.
 func (cl *class) adopt(state fwk.CycleState) {
 	for key, value := range cl.written {
-		state.Write(key, value.Clone())
+		state.Write(key, own(value))
 	}
 	state.SetSkipFilterPlugins(cl.skipFilter)
 	state.SetSkipScorePlugins(cl.skipScore)
+}
+
+// own is a copy of what a plugin wrote, for one pod. Some plugins return themselves
+// as a clone and write to it later, such as VolumeBinding when it reserves; what they
+// write for a pod that does not concern them is empty.
+func own(value fwk.StateData) fwk.StateData {
+	if v := reflect.ValueOf(value); v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().IsZero() {
+		return reflect.New(v.Type().Elem()).Interface().(fwk.StateData)
+	}
+	return value.Clone()
 }
 
 // Verdict says what the plugins say that look at one node.
