@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -14,17 +15,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
-	fwk "k8s.io/kube-scheduler/framework"
 	upstream "k8s.io/kubernetes/pkg/scheduler"
-	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 	upcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/reference"
 )
 
 var (
@@ -68,12 +68,7 @@ type world struct {
 	ranker *ranker
 	// informers of the scheduler and of the reference; some plugins do not share.
 	informers [2]informers.SharedInformerFactory
-	// snapshot is what the reference sees.
-	snapshot  *upcache.Snapshot
-	reference framework.Framework
-	// scores of the last decision, as the reference has them.
-	scores    []fwk.NodePluginScores
-	statuses  map[string]*fwk.Status
+	reference *reference.Reference
 	nodes     map[string]*v1.Node
 	pods      map[types.UID]*v1.Pod
 	count     int
@@ -92,31 +87,22 @@ func newWorld(t *testing.T, seed uint64) *world {
 	}
 	w := &world{
 		t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), ctx: ctx,
-		snapshot: upcache.NewEmptySnapshot(), nodes: map[string]*v1.Node{}, pods: map[types.UID]*v1.Pod{}, reasons: map[string]int{},
+		nodes: map[string]*v1.Node{}, pods: map[types.UID]*v1.Pod{}, reasons: map[string]int{},
 	}
-	w.sched = w.newScheduler(0, cfg)
-	w.reference = w.newScheduler(1, cfg, upstream.WithNodeInfoSnapshot(w.snapshot)).Profiles[v1.DefaultSchedulerName]
-	if w.ranker, err = attach(w.sched, cfg.Profiles); err != nil {
-		t.Fatal(err)
+	for i := range w.informers {
+		w.informers[i] = informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	}
+	recorders := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
+	w.sched, err = upstream.New(ctx, fake.NewClientset(), w.informers[0], nil, recorders, upstream.WithProfiles(cfg.Profiles...))
+	w.store(err)
+	w.ranker, err = attach(w.sched, cfg.Profiles)
+	w.store(err)
+	w.reference, err = reference.New(ctx, cfg.Profiles[0], w.informers[1])
+	w.store(err)
 	// So that names are given anew now and then.
 	w.ranker.cluster.spareNames = 100
 	w.populate()
 	return w
-}
-
-// newScheduler makes one of upstream's, which scores all nodes, one after the other.
-func (w *world) newScheduler(number int, cfg *config.KubeSchedulerConfiguration, opts ...upstream.Option) *upstream.Scheduler {
-	client := fake.NewClientset()
-	w.informers[number] = informers.NewSharedInformerFactory(client, 0)
-	recorders := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
-	everything := int32(100)
-	opts = append(opts, upstream.WithProfiles(cfg.Profiles...), upstream.WithPercentageOfNodesToScore(&everything), upstream.WithParallelism(1))
-	sched, err := upstream.New(w.ctx, client, w.informers[number], nil, recorders, opts...)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return sched
 }
 
 var (
@@ -320,33 +306,29 @@ func (w *world) schedule() {
 	info, err := framework.NewPodInfo(pod)
 	w.store(err)
 	w.store(w.sched.Cache.UpdateSnapshot(klog.Logger{}, w.sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*upcache.Snapshot)))
-	fits, best, message := w.expected(pod)
-	searches := w.searches()
+	want := w.expected(pod)
+	searches := w.ranker.searches
 	result, err := w.sched.SchedulePod(w.ctx, w.sched.Profiles[v1.DefaultSchedulerName], framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: info})
 	w.decisions++
-	if w.searches() == searches {
+	ranked := w.ranker.searches == searches
+	if ranked {
 		w.ranked++
 		w.audit(pod, info)
 	} else {
 		w.reasons[string(w.ranker.lastReason)]++
 	}
 	switch {
-	case err != nil && fits > 0:
-		w.fail(pod, "no node was found (%v), but the best are %v", err, best)
+	case err != nil && want.Feasible > 0:
+		w.fail(pod, "no node was found (%v), but the best are %v", err, want.Best)
 	case err != nil:
-		w.compare(pod, err, message)
-	case fits == 0:
-		w.fail(pod, "%s was chosen, but no node fits", result.SuggestedHost)
-	case !slices.Contains(best, result.SuggestedHost):
-		w.fail(pod, "%s was chosen, but the best are %v", result.SuggestedHost, best)
-		w.t.Logf("%s by the reference: %v", result.SuggestedHost, w.statuses[result.SuggestedHost])
-		for _, score := range w.scores {
-			if score.Name == result.SuggestedHost || slices.Contains(best, score.Name) {
-				w.t.Logf("%s: %v", score.Name, score.Scores)
-			}
-		}
-	case result.FeasibleNodes != fits && w.searches() == searches:
-		w.fail(pod, "%d nodes are said to fit, but %d do", result.FeasibleNodes, fits)
+		w.compare(pod, err, want.FitError)
+	case want.Feasible == 0:
+		w.fail(pod, "%s was chosen, but %v", result.SuggestedHost, want.FitError)
+	case ranked && !want.Best.Has(result.SuggestedHost):
+		// Upstream's search, for pods that it is used for, looks at some nodes only.
+		w.fail(pod, "%s was chosen, but the best are %v", result.SuggestedHost, want.Best)
+	case ranked && result.FeasibleNodes != want.Feasible:
+		w.fail(pod, "%d nodes are said to fit, but %d do", result.FeasibleNodes, want.Feasible)
 	}
 	if err == nil {
 		w.place(pod, result.SuggestedHost)
@@ -354,21 +336,20 @@ func (w *world) schedule() {
 }
 
 // compare holds an error against that of the reference.
-func (w *world) compare(pod *v1.Pod, err error, message string) {
-	fit, ok := err.(*framework.FitError)
-	if !ok || fit.Error() != message {
-		w.fail(pod, "the error is %q, and should be %q", err, message)
+func (w *world) compare(pod *v1.Pod, err error, want *framework.FitError) {
+	have, ok := err.(*framework.FitError)
+	if !ok || have.Error() != want.Error() {
+		w.fail(pod, "the error is %q, and should be %q", err, want)
 		return
 	}
-	plugins := sets.New[string]()
-	for name, want := range w.statuses {
-		plugins.Insert(want.Plugin())
-		if have := fit.Diagnosis.NodeToStatus.Get(name); have.Code() != want.Code() || have.Message() != want.Message() {
+	for name := range w.nodes {
+		have, want := have.Diagnosis.NodeToStatus.Get(name), want.Diagnosis.NodeToStatus.Get(name)
+		if have.Code() != want.Code() || have.Message() != want.Message() {
 			w.fail(pod, "%s is refused for %v, and should be for %v", name, have, want)
 		}
 	}
-	if have := fit.Diagnosis.UnschedulablePlugins; len(w.statuses) > 0 && !have.Equal(plugins) {
-		w.fail(pod, "the plugins that refuse are %v, and should be %v", have, plugins)
+	if have, want := have.Diagnosis.UnschedulablePlugins, want.Diagnosis.UnschedulablePlugins; !have.Equal(want) {
+		w.fail(pod, "the plugins that refuse are %v, and should be %v", have, want)
 	}
 }
 
@@ -382,8 +363,6 @@ func (w *world) audit(pod *v1.Pod, info *framework.PodInfo) {
 		w.fail(pod, "%v", err)
 	}
 }
-
-func (w *world) searches() int { return w.ranker.searches }
 
 func (w *world) place(pod *v1.Pod, node string) {
 	pod.Spec.NodeName = node
@@ -402,63 +381,10 @@ func (w *world) fail(pod *v1.Pod, format string, args ...any) {
 	w.t.Logf("the last changes: %s", strings.Join(w.history[max(0, len(w.history)-12):], ", "))
 }
 
-// expected is how many nodes fit and which are best; if none fits, why.
-func (w *world) expected(pod *v1.Pod) (int, []string, string) {
-	var nodes []*v1.Node
-	var pods []*v1.Pod
-	for _, node := range w.nodes {
-		nodes = append(nodes, node)
-	}
-	for _, pod := range w.pods {
-		if w.nodes[pod.Spec.NodeName] != nil {
-			pods = append(pods, pod)
-		}
-	}
-	*w.snapshot = *upcache.NewSnapshot(pods, nodes)
-	all, err := w.snapshot.NodeInfos().List()
+// expected is what the reference decides.
+func (w *world) expected(pod *v1.Pod) reference.Decision {
+	nodes, pods := slices.Collect(maps.Values(w.nodes)), slices.Collect(maps.Values(w.pods))
+	decision, err := w.reference.Decide(w.ctx, pods, nodes, pod)
 	w.store(err)
-	state := framework.NewCycleState()
-	w.statuses = map[string]*fwk.Status{}
-	failed := &framework.FitError{Pod: pod, NumAllNodes: len(all), Diagnosis: framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}}
-	result, status, plugins := w.reference.RunPreFilterPlugins(w.ctx, state, pod)
-	if status.IsRejected() {
-		failed.Diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
-		failed.Diagnosis.PreFilterMsg = status.Message()
-		return 0, nil, failed.Error()
-	}
-	w.store(status.AsError())
-	if !result.AllNodes() {
-		w.t.Fatalf("plugins %v name nodes", plugins)
-	}
-	var fitting []fwk.NodeInfo
-	for _, info := range all {
-		status := w.reference.RunFilterPluginsWithNominatedPods(w.ctx, state, pod, info)
-		if status.IsSuccess() {
-			fitting = append(fitting, info)
-		} else {
-			failed.Diagnosis.NodeToStatus.Set(info.Node().Name, status)
-			w.statuses[info.Node().Name] = status
-		}
-	}
-	if len(fitting) == 0 {
-		return 0, nil, failed.Error()
-	}
-	if len(fitting) == 1 {
-		return 1, []string{fitting[0].Node().Name}, ""
-	}
-	w.store(w.reference.RunPreScorePlugins(w.ctx, state, pod, fitting).AsError())
-	scores, status := w.reference.RunScorePlugins(w.ctx, state, pod, fitting)
-	w.store(status.AsError())
-	w.scores = scores
-	var best []string
-	most := int64(-1)
-	for _, score := range scores {
-		if score.TotalScore > most {
-			most, best = score.TotalScore, nil
-		}
-		if score.TotalScore == most {
-			best = append(best, score.Name)
-		}
-	}
-	return len(fitting), best, ""
+	return decision
 }
