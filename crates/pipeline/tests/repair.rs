@@ -164,8 +164,11 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         copy_all(pristine.path(), dir.path());
         let files = files(dir.path());
+        let newest = files.iter().rfind(|path| ends_with(path, "wal")).unwrap();
+        let mut cut_short = false;
         for (which, damage) in &damages {
             let path = &files[which.index(files.len())];
+            cut_short |= path == newest && matches!(damage, Damage::Truncate(_));
             // Without HEAD the loss of the newest segment cannot be noticed.
             let spared = path.ends_with("HEAD") && matches!(damage, Damage::Remove);
             if !spared && path.exists() && path.metadata().unwrap().len() > 0 {
@@ -179,8 +182,17 @@ proptest! {
             Ok(None) => {
                 prop_assert!(checked.is_ok());
                 let pipeline = open(dir.path()).unwrap();
-                prop_assert_eq!(&content(&pipeline), held);
-                prop_assert!(pipeline.revision() >= *revision);
+                let left = content(&pipeline);
+                // What a kill leaves of a write that was under way looks the same as a
+                // newest segment that somebody cut short: nothing behind it tells.
+                if cut_short {
+                    for (key, number) in &left {
+                        prop_assert!(*number <= held[key] && (held[key] - number) % 23 == 0);
+                    }
+                } else {
+                    prop_assert_eq!(&left, held);
+                    prop_assert!(pipeline.revision() >= *revision);
+                }
             }
             Ok(Some(plan)) => {
                 prop_assert!(is_damage(checked));
