@@ -165,10 +165,10 @@ proptest! {
         copy_all(pristine.path(), dir.path());
         let files = files(dir.path());
         let newest = files.iter().rfind(|path| ends_with(path, "wal")).unwrap();
-        let mut cut_short = false;
+        let mut end_hit = false;
         for (which, damage) in &damages {
             let path = &files[which.index(files.len())];
-            cut_short |= path == newest && matches!(damage, Damage::Truncate(_));
+            end_hit |= path == newest && !matches!(damage, Damage::Flip(..));
             // Without HEAD the loss of the newest segment cannot be noticed.
             let spared = path.ends_with("HEAD") && matches!(damage, Damage::Remove);
             if !spared && path.exists() && path.metadata().unwrap().len() > 0 {
@@ -184,8 +184,8 @@ proptest! {
                 let pipeline = open(dir.path()).unwrap();
                 let left = content(&pipeline);
                 // What a kill leaves of a write that was under way looks the same as a
-                // newest segment that somebody cut short: nothing behind it tells.
-                if cut_short {
+                // newest segment whose end is gone: nothing behind it tells.
+                if end_hit {
                     for (key, number) in &left {
                         prop_assert!(*number <= held[key] && (held[key] - number) % 23 == 0);
                     }
