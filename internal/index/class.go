@@ -52,8 +52,8 @@ type special struct {
 	waiting  bool
 	// host are the counts, by counter.
 	host []int64
-	// counted are those of them that are in the histograms.
-	counted []int64
+	// counted are the counters whose histograms have them.
+	counted []int
 }
 
 // counter is the state of a [Counter].
@@ -121,17 +121,6 @@ func (x *Index) makeRoom() {
 
 // Spec is what the class was made from.
 func (c *Class) Spec() *Spec { return &c.spec }
-
-// Groups is the number of groups with nodes.
-func (c *Class) Groups() int {
-	count := 0
-	for _, g := range c.list {
-		if g.count > 0 {
-			count++
-		}
-	}
-	return count
-}
 
 // rebuild makes the class from the nodes as they are.
 func (c *Class) rebuild() {
@@ -302,7 +291,7 @@ func (c *Class) makeSpecial(slot Slot, state StateID) *special {
 		c.shift(state, -1)
 	}
 	for _, i := range s.counted {
-		c.uncount(int(i), s.host[i])
+		c.uncount(i, s.host[i])
 	}
 	s.counted = s.counted[:0]
 	return s
@@ -324,7 +313,7 @@ func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
 		i := hard.Counter
 		if c.spec.Counters[i].Key == HostKey && facts.Host && facts.Eligible&(1<<i) != 0 {
 			c.counters[i].histogram[s.host[i]]++
-			s.counted = append(s.counted, int64(i))
+			s.counted = append(s.counted, i)
 		}
 	}
 	c.wait(slot, s)

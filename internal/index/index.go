@@ -163,9 +163,6 @@ func (x *Index) RemovePod(slot Slot, kind KindID) {
 // Reset forgets the classes, because what they were made from has changed.
 func (x *Index) Reset() { clear(x.classes) }
 
-// ResetClass forgets one class.
-func (x *Index) ResetClass(key string) { delete(x.classes, key) }
-
 func (x *Index) id(state State) StateID {
 	if id, known := x.ids[state]; known {
 		return id

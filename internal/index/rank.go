@@ -11,9 +11,11 @@ const maxScore = 100
 // ranking is the working space of a query.
 type ranking struct {
 	candidates []candidate
-	hard       []bounds
-	soft       []softTerm
-	seen       map[int32]struct{}
+	// least are the counts that hard constraints compare with, and weights those of
+	// the keys of soft ones.
+	least   []int64
+	weights []float64
+	seen    map[int32]struct{}
 }
 
 // candidate is a group whose nodes fit, as the query sees it.
@@ -28,11 +30,6 @@ type candidate struct {
 	affinity int64
 	total    int64
 }
-
-// bounds is what a hard constraint compares with.
-type bounds struct{ least int64 }
-
-type softTerm struct{ weight float64 }
 
 // Choice is what came of a query.
 type Choice struct {
@@ -87,13 +84,13 @@ func (c *Class) Refused(each func(refusal int32, slots []Slot)) {
 // candidates finds the groups whose nodes fit, and counts these.
 func (c *Class) candidates(r *ranking) int {
 	r.candidates = r.candidates[:0]
-	r.hard = r.hard[:0]
+	r.least = r.least[:0]
 	for _, hard := range c.spec.Hard {
-		r.hard = append(r.hard, bounds{least: c.least(hard)})
+		r.least = append(r.least, c.least(hard))
 	}
 	fitting := 0
 	for _, g := range c.list {
-		if g.count > 0 && c.admits(g, r.hard) {
+		if g.count > 0 && c.admits(g, r.least) {
 			r.candidates = append(r.candidates, candidate{group: g, top: g.top()})
 			fitting += g.count
 		}
@@ -102,10 +99,10 @@ func (c *Class) candidates(r *ranking) int {
 }
 
 // admits says whether nodes of a group fit, as far as counters say.
-func (c *Class) admits(g *group, hard []bounds) bool {
+func (c *Class) admits(g *group, least []int64) bool {
 	for i, spread := range c.spec.Hard {
 		count, labelled := c.count(g, spread.Counter)
-		if !labelled || count+spread.Self-hard[i].least > spread.MaxSkew {
+		if !labelled || count+spread.Self-least[i] > spread.MaxSkew {
 			return false
 		}
 	}
@@ -234,13 +231,13 @@ func (c *Class) addSpread(r *ranking) {
 			scored += candidate.group.count
 		}
 	}
-	r.soft = r.soft[:0]
+	r.weights = r.weights[:0]
 	for _, soft := range c.spec.Soft {
 		size := scored
 		if key := c.spec.Counters[soft.Counter].Key; key != HostKey {
 			size = r.distinct(key)
 		}
-		r.soft = append(r.soft, softTerm{weight: math.Log(float64(size + 2))})
+		r.weights = append(r.weights, math.Log(float64(size+2)))
 	}
 	least, most := int64(math.MaxInt64), int64(0)
 	for i := range r.candidates {
@@ -248,7 +245,7 @@ func (c *Class) addSpread(r *ranking) {
 		if candidate.ignored {
 			continue
 		}
-		candidate.spread = c.spread(candidate.group, r.soft)
+		candidate.spread = c.spread(candidate.group, r.weights)
 		least, most = min(least, candidate.spread), max(most, candidate.spread)
 	}
 	for i := range r.candidates {
@@ -293,7 +290,7 @@ func (r *ranking) distinct(key int) int {
 }
 
 // spread is the raw score of a group; small is good.
-func (c *Class) spread(g *group, terms []softTerm) int64 {
+func (c *Class) spread(g *group, weights []float64) int64 {
 	score := float64(0)
 	for i, soft := range c.spec.Soft {
 		key := c.spec.Counters[soft.Counter].Key
@@ -310,7 +307,7 @@ func (c *Class) spread(g *group, terms []softTerm) int64 {
 		default:
 			count, _ = c.count(g, soft.Counter)
 		}
-		score += float64(count)*terms[i].weight + float64(soft.MaxSkew-1)
+		score += float64(count)*weights[i] + float64(soft.MaxSkew-1)
 	}
 	return int64(math.Round(score))
 }

@@ -130,7 +130,7 @@ func (cl *class) prepare(ctx context.Context) (err error) {
 	}
 	cl.skipFilter, cl.skipScore = cl.state.GetSkipFilterPlugins(), cl.state.GetSkipScorePlugins()
 	for name := range optional {
-		if !cl.skipFilter.Has(name) && has(fw.ListPlugins().Filter, name) {
+		if !cl.skipFilter.Has(name) && cl.profile.filters.Has(name) {
 			return unranked(name)
 		}
 	}
@@ -280,8 +280,8 @@ func (cl *class) Local(profile int32) int64 {
 	sum, nodes := int64(0), len(*cl.cluster.snapshot.list)
 	for _, name := range there {
 		if image := cl.cluster.images[name]; image != nil {
-			spread := float64(image.summary.NumNodes) / float64(nodes)
-			sum += int64(float64(image.summary.Size) * spread)
+			spread := float64(image.NumNodes) / float64(nodes)
+			sum += int64(float64(image.Size) * spread)
 		}
 	}
 	return weight * imageScore(sum, len(cl.images))

@@ -22,8 +22,9 @@ type cluster struct {
 	free     []index.Slot
 	snapshot *snapshot
 	index    *index.Index
-	images   map[string]*image
-	names    names
+	// images are shared by the infos of all nodes that have them.
+	images map[string]*fwk.ImageStateSummary
+	names  names
 	// hosts counts the nodes for each value of the hostname label, and shared those
 	// values that more than one node has.
 	hosts  map[string]int
@@ -46,11 +47,6 @@ type node struct {
 	dirty    bool
 }
 
-// image is on how many nodes it is, shared by the infos of all of them.
-type image struct {
-	summary fwk.ImageStateSummary
-}
-
 // Names out of use that are not worth making everything anew.
 const spareNames = 100_000
 
@@ -59,7 +55,7 @@ func newCluster(snapshot *snapshot) *cluster {
 		nodes:    map[string]*node{},
 		snapshot: snapshot,
 		index:    index.New(),
-		images:   map[string]*image{},
+		images:   map[string]*fwk.ImageStateSummary{},
 		names:    newNames(usualLabels...),
 		hosts:    map[string]int{},
 
@@ -341,7 +337,7 @@ func (c *cluster) setImages(n *node, before, after *v1.Node) {
 		for _, found := range before.Status.Images {
 			for _, name := range found.Names {
 				if shared := c.images[name]; shared != nil {
-					if shared.summary.NumNodes--; shared.summary.NumNodes <= 0 {
+					if shared.NumNodes--; shared.NumNodes <= 0 {
 						delete(c.images, name)
 					}
 				}
@@ -356,11 +352,11 @@ func (c *cluster) setImages(n *node, before, after *v1.Node) {
 		for _, name := range found.Names {
 			shared := c.images[name]
 			if shared == nil {
-				shared = &image{summary: fwk.ImageStateSummary{Size: found.SizeBytes}}
+				shared = &fwk.ImageStateSummary{Size: found.SizeBytes}
 				c.images[name] = shared
 			}
-			shared.summary.NumNodes++
-			states[name] = &shared.summary
+			shared.NumNodes++
+			states[name] = shared
 		}
 	}
 	n.info.ImageStates = states

@@ -77,7 +77,7 @@ func (cl *class) simpleRequest() (request, bool) {
 		nonZeroMilliCPU: resources.Non0CPU, nonZeroMemory: resources.Non0Mem,
 	}
 	simple := cl.profile.load.usual && len(resources.Resource.GetScalarResources()) == 0 &&
-		cl.skipFilter.Has(plugins.NodePorts) && has(cl.profile.framework.ListPlugins().Filter, plugins.NodeResourcesFit)
+		cl.skipFilter.Has(plugins.NodePorts) && cl.profile.filters.Has(plugins.NodeResourcesFit)
 	return r, simple
 }
 

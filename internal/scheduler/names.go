@@ -78,16 +78,13 @@ func (n *names) len() int { return len(n.shapes) + len(n.extras) + len(n.kinds) 
 
 // state is what a node is in as far as one cannot tell nodes apart.
 func (n *names) state(node *node) index.State {
-	requested := &node.info.Requested
-	state := index.State{Shape: node.shape}
-	if requested != nil {
-		state.MilliCPU, state.Memory = (*requested).MilliCPU, (*requested).Memory
-		state.EphemeralStorage = (*requested).EphemeralStorage
+	requested, nonZero := node.info.Requested, node.info.NonZeroRequested
+	return index.State{
+		Shape:    node.shape,
+		MilliCPU: requested.MilliCPU, Memory: requested.Memory, EphemeralStorage: requested.EphemeralStorage,
+		NonZeroMilliCPU: nonZero.MilliCPU, NonZeroMemory: nonZero.Memory,
+		Pods: int32(len(node.info.Pods)), Extra: n.extra(node.info),
 	}
-	state.NonZeroMilliCPU, state.NonZeroMemory = node.info.NonZeroRequested.MilliCPU, node.info.NonZeroRequested.Memory
-	state.Pods = int32(len(node.info.Pods))
-	state.Extra = n.extra(node.info)
-	return state
 }
 
 // extra is the number of extended resources requested, and ports used, on a node.
@@ -107,9 +104,6 @@ func (n *names) extra(info *framework.NodeInfo) int32 {
 		key = appendString(key, port)
 	}
 	n.key = key
-	if len(key) == 0 {
-		return 0
-	}
 	number, _ := n.extras.of(key)
 	return number
 }

@@ -20,7 +20,8 @@ import (
 // profile is what has to be known of a profile to rank nodes for its pods.
 type profile struct {
 	framework framework.Framework
-	// weights of score plugins, by name.
+	// filters are the filter plugins, and weights those of score plugins, by name.
+	filters sets.Set[string]
 	weights map[string]int64
 	// unknown is a plugin of which it is not known what it looks at.
 	unknown string
@@ -79,7 +80,10 @@ var normalized = []struct {
 
 func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profile, error) {
 	enabled := fw.ListPlugins()
-	p := &profile{framework: fw, weights: map[string]int64{}, load: newLoadRules(cfg)}
+	p := &profile{framework: fw, filters: sets.New[string](), weights: map[string]int64{}, load: newLoadRules(cfg)}
+	for _, plugin := range enabled.Filter.Enabled {
+		p.filters.Insert(plugin.Name)
+	}
 	for _, plugin := range enabled.Score.Enabled {
 		p.weights[plugin.Name] = int64(plugin.Weight)
 	}
@@ -90,7 +94,7 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profi
 			}
 		}
 	}
-	if has(enabled.Filter, plugins.NodeDeclaredFeatures) && utilfeature.DefaultFeatureGate.Enabled(features.NodeDeclaredFeatures) {
+	if p.filters.Has(plugins.NodeDeclaredFeatures) && utilfeature.DefaultFeatureGate.Enabled(features.NodeDeclaredFeatures) {
 		version, err := versionutil.Parse(componentversion.Get().String())
 		if err != nil {
 			return nil, fmt.Errorf("failed to parse version: %w", err)
@@ -98,8 +102,10 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profi
 		p.version = version
 	}
 	factory := fw.SharedInformerFactory()
-	p.spread.filter, p.spread.score = has(enabled.Filter, plugins.PodTopologySpread), has(enabled.Score, plugins.PodTopologySpread)
-	p.affinity.filter, p.affinity.score = has(enabled.Filter, plugins.InterPodAffinity), has(enabled.Score, plugins.InterPodAffinity)
+	_, spreads := p.weights[plugins.PodTopologySpread]
+	_, attracts := p.weights[plugins.InterPodAffinity]
+	p.spread.filter, p.spread.score = p.filters.Has(plugins.PodTopologySpread), spreads
+	p.affinity.filter, p.affinity.score = p.filters.Has(plugins.InterPodAffinity), attracts
 	for _, plugin := range cfg.PluginConfig {
 		switch args := plugin.Args.(type) {
 		case *config.PodTopologySpreadArgs:
@@ -133,15 +139,6 @@ func (p *profile) appendFeatures(key []byte, spec *v1.PodSpec) ([]byte, error) {
 		return nil, err
 	}
 	return appendString(key, features.String()), nil
-}
-
-func has(set config.PluginSet, name string) bool {
-	for _, plugin := range set.Enabled {
-		if plugin.Name == name {
-			return true
-		}
-	}
-	return false
 }
 
 // systemDefaults are the constraints of pods that a Service, ReplicaSet,
