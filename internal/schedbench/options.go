@@ -62,6 +62,8 @@ type Options struct {
 	// fraction if it has a point. Empty for the default.
 	Check string
 	Seed  int64
+	// CPUProfile and HeapProfile are files for pprof; empty for none.
+	CPUProfile, HeapProfile string
 }
 
 // DefaultOptions make a run of a few seconds.
@@ -81,6 +83,8 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Existing, "existing", o.Existing, "pods that are on nodes before, with --pod-kind vanished-nodes (default 34 a node, at most 170000)")
 	fs.StringVar(&o.Check, "check", o.Check, "decisions held against one that scores every node: a count, or a fraction such as 0.1 or 1.0 (default: at most 100, fewer from 10000 nodes and pods on, none for kube-scheduler, which samples nodes)")
 	fs.Int64Var(&o.Seed, "seed", o.Seed, "seed for the order of pods and the choice of decisions to check")
+	fs.StringVar(&o.CPUProfile, "cpu-profile", o.CPUProfile, "file for a CPU profile of what is measured, for go tool pprof")
+	fs.StringVar(&o.HeapProfile, "heap-profile", o.HeapProfile, "file for a profile of the memory in use at the end")
 }
 
 // Complete fills in what follows from other options.

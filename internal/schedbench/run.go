@@ -73,7 +73,7 @@ func (h *harness) measure(ctx context.Context, o Options, w *workload, display p
 	task := display.Task("pods scheduled", o.Pods)
 	before := fallbacks()
 	start := readMeter()
-	err := h.schedule(ctx, o, w, task)
+	err := o.profiled(func() error { return h.schedule(ctx, o, w, task) })
 	result.fill(h, start, readMeter())
 	result.Fallbacks = since(before, fallbacks())
 	if err != nil {
