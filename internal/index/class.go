@@ -5,10 +5,13 @@ import "slices"
 // Class is the pods that every plugin treats alike, and where they fit.
 type Class struct {
 	x    *Index
+	key  string
 	spec Spec
 	// cursor is the number of the first change that the class has not read.
 	cursor int64
-	used   int64
+	// used is when the class was last used, and again whether it was more than once.
+	used  int64
+	again bool
 
 	// entries are what is known of states, by number.
 	entries []entry
@@ -16,6 +19,8 @@ type Class struct {
 	fresh  []StateID
 	groups map[string]*group
 	list   []*group
+	// buckets of all groups, by number; there is none with the number 0.
+	buckets []*bucket
 	// last is the group of the last state of a shape.
 	last map[ShapeID]*group
 	// special are the nodes that differ from others of their state for this
@@ -27,15 +32,16 @@ type Class struct {
 	facts    map[ShapeID]*Facts
 	amounts  map[KindID][]Amount
 
-	scratch ranking
-	key     []byte
-	failure error
+	scratch  ranking
+	groupKey []byte
+	failure  error
 }
 
-// entry is what a class knows of a state.
+// entry is what a class knows of a state. It has no pointers, because there are many
+// and the collector would follow them.
 type entry struct {
-	// bucket is nil if the nodes do not fit, or that is not known yet.
-	bucket *bucket
+	// bucket is 0 if the nodes do not fit, or that is not known yet.
+	bucket bucketID
 	// count of the nodes in it that are not special.
 	count int32
 	// refusal is why the nodes do not fit, if known says that they do not.
@@ -76,6 +82,7 @@ type tally struct {
 func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 	class := x.classes[key]
 	if class != nil && !class.spec.Stale() {
+		class.again = true
 		class.catchUp()
 	} else {
 		spec, err := create()
@@ -83,10 +90,9 @@ func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 			delete(x.classes, key)
 			return nil, err
 		}
-		x.makeRoom()
-		class = &Class{x: x, spec: spec}
+		class = &Class{x: x, key: key, spec: spec}
 		class.rebuild()
-		x.classes[key] = class
+		x.keep(class)
 	}
 	x.clock++
 	class.used = x.clock
@@ -101,20 +107,39 @@ func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 // Classes is the number of classes that are kept.
 func (x *Index) Classes() int { return len(x.classes) }
 
-// makeRoom drops the half of the classes that was not used for the longest time,
-// when there are too many or they know too much.
-func (x *Index) makeRoom() {
-	if len(x.classes) < x.limit && len(x.classes)*len(x.states) < maxEntries {
-		return
+// keep adds a class, and drops some if there are too many or they know too much.
+// Those that were used only once go first: there may be no end to them.
+func (x *Index) keep(class *Class) {
+	x.classes[class.key] = class
+	x.young = append(x.young, class)
+	for len(x.young) > 1 && (len(x.young) > maxYoung || len(x.young)*len(x.states) > maxYoungEntries) {
+		if oldest := x.young[0]; !oldest.again {
+			x.drop(oldest)
+		}
+		x.young[0] = nil
+		x.young = x.young[1:]
 	}
+	if len(x.classes) > x.limit || len(x.classes)*len(x.states) > maxEntries {
+		x.halve()
+	}
+}
+
+func (x *Index) drop(class *Class) {
+	if x.classes[class.key] == class {
+		delete(x.classes, class.key)
+	}
+}
+
+// halve drops those classes that were not used for the longest time.
+func (x *Index) halve() {
 	ages := make([]int64, 0, len(x.classes))
 	for _, class := range x.classes {
 		ages = append(ages, class.used)
 	}
 	slices.Sort(ages)
-	for key, class := range x.classes {
+	for _, class := range x.classes {
 		if class.used <= ages[len(ages)/2] {
-			delete(x.classes, key)
+			x.drop(class)
 		}
 	}
 }
@@ -126,9 +151,11 @@ func (c *Class) Spec() *Spec { return &c.spec }
 func (c *Class) rebuild() {
 	x := c.x
 	*c = Class{
-		x: x, spec: c.spec, used: c.used, cursor: x.log.end(),
+		x: x, key: c.key, spec: c.spec, used: c.used, again: c.again, cursor: x.log.end(),
 		entries: make([]entry, len(x.states)),
+		fresh:   make([]StateID, 0, x.States()),
 		groups:  map[string]*group{},
+		buckets: []*bucket{nil},
 		last:    map[ShapeID]*group{},
 		special: map[Slot]*special{},
 		facts:   map[ShapeID]*Facts{},
@@ -232,8 +259,8 @@ func (c *Class) shift(id StateID, by int32) {
 	e := &c.entries[id]
 	e.count += by
 	switch {
-	case e.bucket != nil:
-		e.bucket.add(by)
+	case e.bucket != 0:
+		c.buckets[e.bucket].add(by)
 	case !e.known && e.count > 0:
 		c.fresh = append(c.fresh, id)
 	}
@@ -363,11 +390,12 @@ func (c *Class) settle() {
 		}
 		s.waiting = false
 		e := c.judge(s.state)
-		if e == nil || e.bucket == nil {
+		if e == nil || e.bucket == 0 {
 			continue
 		}
-		base := e.bucket.group
-		b := c.groupFor(base.raw, base.profile, base.facts, s.host).bucket(e.bucket.static)
+		ordinary := c.buckets[e.bucket]
+		base := ordinary.group
+		b := c.bucketOf(c.groupFor(base.raw, base.profile, base.facts, s.host), ordinary.static)
 		s.bucket, s.position = b, int32(len(b.slots))
 		b.slots = append(b.slots, slot)
 		b.add(1)
@@ -381,20 +409,21 @@ func (c *Class) judge(id StateID) *entry {
 	if e.known {
 		return e
 	}
-	slots := c.x.states[id].slots
-	if len(slots) == 0 {
+	state := &c.x.states[id]
+	if len(state.slots) == 0 {
 		return nil
 	}
-	verdict, err := c.spec.Verdict(slots[0])
+	verdict, err := c.spec.Verdict(state.slots[0], &state.State)
 	if err != nil {
 		c.failure = err
 		return nil
 	}
 	e.known, e.refusal = true, verdict.Refusal
 	if verdict.Fits {
-		e.bucket = c.ordinaryGroup(c.x.states[id].Shape, &verdict).bucket(verdict.Static)
-		e.bucket.states = append(e.bucket.states, id)
-		e.bucket.add(e.count)
+		b := c.bucketOf(c.ordinaryGroup(state.Shape, &verdict), verdict.Static)
+		b.states = append(b.states, id)
+		b.add(e.count)
+		e.bucket = b.id
 	}
 	return e
 }
@@ -431,14 +460,6 @@ func (c *counter) at(value int32) *tally {
 
 // renumber follows [Index.sweep]; the class has read all changes.
 func (c *Class) renumber(numbers []StateID) {
-	entries := make([]entry, len(c.x.states))
-	for old, id := range numbers {
-		if id != None && old < len(c.entries) {
-			entries[id] = c.entries[old]
-		}
-	}
-	c.entries = entries
-	c.cursor = c.x.log.end()
 	for _, s := range c.special {
 		s.state = numbers[s.state]
 	}
@@ -447,16 +468,33 @@ func (c *Class) renumber(numbers []StateID) {
 	}
 	c.fresh = dropNone(c.fresh)
 	clear(c.last)
+	buckets := []*bucket{nil}
 	kept := c.list[:0]
 	for _, g := range c.list {
 		if g.renumber(numbers) {
 			kept = append(kept, g)
+			buckets = append(buckets, g.buckets...)
 		} else {
 			delete(c.groups, g.key)
 		}
 	}
 	clear(c.list[len(kept):])
 	c.list = kept
+	entries := make([]entry, len(c.x.states))
+	for old, id := range numbers {
+		if id != None && old < len(c.entries) {
+			entries[id] = c.entries[old]
+		}
+	}
+	c.buckets = buckets
+	for number, b := range buckets[1:] {
+		b.id = bucketID(number + 1)
+		for _, id := range b.states {
+			entries[id].bucket = b.id
+		}
+	}
+	c.entries = entries
+	c.cursor = c.x.log.end()
 }
 
 func dropNone(ids []StateID) []StateID {

@@ -19,8 +19,12 @@ type group struct {
 	buckets []*bucket
 }
 
+// bucketID is the number of a bucket in a class.
+type bucketID int32
+
 // bucket is the nodes of a group with one static score.
 type bucket struct {
+	id     bucketID
 	group  *group
 	static int64
 	count  int
@@ -32,7 +36,7 @@ type bucket struct {
 
 // groupFor returns the group of nodes with values, a profile, facts and counts.
 func (c *Class) groupFor(raw []int64, profile int32, facts *Facts, host []int64) *group {
-	key := c.key[:0]
+	key := c.groupKey[:0]
 	for _, value := range raw {
 		key = binary.AppendVarint(key, value)
 	}
@@ -47,7 +51,7 @@ func (c *Class) groupFor(raw []int64, profile int32, facts *Facts, host []int64)
 	for _, count := range host {
 		key = binary.AppendVarint(key, count)
 	}
-	c.key = key
+	c.groupKey = key
 	g := c.groups[string(key)]
 	if g == nil {
 		g = &group{
@@ -60,13 +64,14 @@ func (c *Class) groupFor(raw []int64, profile int32, facts *Facts, host []int64)
 	return g
 }
 
-// bucket returns the bucket for a static score.
-func (g *group) bucket(static int64) *bucket {
+// bucketOf returns the bucket of a group for a static score.
+func (c *Class) bucketOf(g *group, static int64) *bucket {
 	i := sort.Search(len(g.buckets), func(i int) bool { return g.buckets[i].static >= static })
 	if i < len(g.buckets) && g.buckets[i].static == static {
 		return g.buckets[i]
 	}
-	b := &bucket{group: g, static: static}
+	b := &bucket{id: bucketID(len(c.buckets)), group: g, static: static}
+	c.buckets = append(c.buckets, b)
 	g.buckets = append(g.buckets, nil)
 	copy(g.buckets[i+1:], g.buckets[i:])
 	g.buckets[i] = b

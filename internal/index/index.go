@@ -54,6 +54,8 @@ type Index struct {
 	count, empty int
 	log          changeLog
 	classes      map[string]*Class
+	// young are the latest classes, oldest first.
+	young []*Class
 	// clock counts uses of classes, so that the oldest can be dropped.
 	clock int64
 	// limit of classes; spare are empty states that are kept although they are more
@@ -78,7 +80,11 @@ const (
 	// Classes that are kept, and what they know of states in all. Those that were
 	// not used for the longest time go first.
 	maxClasses = 4096
-	maxEntries = 1 << 24
+	maxEntries = 1 << 25
+
+	// The same for those that were used once only.
+	maxYoung        = 256
+	maxYoungEntries = 1 << 22
 
 	spareStates = 1024
 )
@@ -161,7 +167,10 @@ func (x *Index) RemovePod(slot Slot, kind KindID) {
 }
 
 // Reset forgets the classes, because what they were made from has changed.
-func (x *Index) Reset() { clear(x.classes) }
+func (x *Index) Reset() {
+	clear(x.classes)
+	x.young = nil
+}
 
 func (x *Index) id(state State) StateID {
 	if id, known := x.ids[state]; known {

@@ -24,8 +24,7 @@ const (
 	kinds  = 4
 )
 
-func (j judge) Verdict(slot Slot) (Verdict, error) {
-	state := j.w.states[slot]
+func (judge) Verdict(_ Slot, state *State) (Verdict, error) {
 	return Verdict{
 		Fits: state.Pods < 5, Static: 100 - state.Memory,
 		Raw: []int64{int64(state.Shape % 2)}, Profile: int32(state.Shape % 3),

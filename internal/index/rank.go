@@ -75,7 +75,7 @@ func (c *Class) Choose() (Choice, bool) {
 func (c *Class) Refused(each func(refusal int32, slots []Slot)) {
 	for id := range c.entries {
 		e, slots := &c.entries[id], c.x.states[id].slots
-		if e.known && e.bucket == nil && len(slots) > 0 {
+		if e.known && e.bucket == 0 && len(slots) > 0 {
 			each(e.refusal, slots)
 		}
 	}

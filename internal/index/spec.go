@@ -67,7 +67,7 @@ type SoftSpread struct {
 // Judge knows what plugins say.
 type Judge interface {
 	// Verdict on the nodes of a state, of which slot is one.
-	Verdict(slot Slot) (Verdict, error)
+	Verdict(slot Slot, state *State) (Verdict, error)
 	// Facts about the nodes of a shape, of which there may be none any more.
 	Facts(shape ShapeID) Facts
 	// Amounts that a pod on a node adds to counters.

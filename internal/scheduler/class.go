@@ -66,10 +66,11 @@ type class struct {
 	terms                 terms
 	refusals              []*fwk.Status
 	// request of the pod, and what plugins say of shapes, if it is simple.
-	request request
-	simple  bool
-	shapes  map[index.ShapeID]*shapeVerdict
-	spec    index.Spec
+	request                  request
+	simple                   bool
+	fitWeight, balanceWeight int64
+	shapes                   map[index.ShapeID]*shapeVerdict
+	spec                     index.Spec
 	// hostTerms says that values of the hostname label have to be those of one node.
 	hostTerms bool
 }
@@ -101,6 +102,7 @@ func newClass(ctx context.Context, c *cluster, p *profile, pod *framework.PodInf
 	}
 	cl.listImages()
 	cl.request, cl.simple = cl.simpleRequest()
+	cl.fitWeight, cl.balanceWeight = cl.weight(plugins.NodeResourcesFit), cl.weight(plugins.NodeResourcesBalancedAllocation)
 	if err := cl.specify(); err != nil {
 		return nil, err
 	}
@@ -159,13 +161,12 @@ func own(value fwk.StateData) fwk.StateData {
 }
 
 // Verdict says what the plugins say that look at one node.
-func (cl *class) Verdict(slot index.Slot) (index.Verdict, error) {
-	n := cl.cluster.bySlot[slot]
-	verdict, known, err := cl.quickVerdict(n)
+func (cl *class) Verdict(slot index.Slot, state *index.State) (index.Verdict, error) {
+	verdict, known, err := cl.quickVerdict(slot, state)
 	if known || err != nil {
 		return verdict, err
 	}
-	verdict, refused, err := cl.ask(cl.state, n.info)
+	verdict, refused, err := cl.ask(cl.state, cl.cluster.bySlot[slot].info)
 	if refused != nil {
 		verdict.Refusal = cl.refusal(refused)
 	}

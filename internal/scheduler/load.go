@@ -7,7 +7,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
-	"k8s.io/kubernetes/pkg/scheduler/framework"
 	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
 	"github.com/k8s-1m/k8s-1m/internal/index"
@@ -81,23 +80,25 @@ func (cl *class) simpleRequest() (request, bool) {
 	return r, simple
 }
 
+// free is what nodes of a shape can be asked for.
+type free struct{ milliCPU, memory, storage, pods int64 }
+
 // fits says whether a node has what is requested left (noderesources/fit.go).
-func (r *request) fits(node *framework.NodeInfo) bool {
-	free, used := node.Allocatable, node.Requested
-	if len(node.Pods)+1 > free.AllowedPodNumber {
+func (r *request) fits(free *free, used *index.State) bool {
+	if int64(used.Pods)+1 > free.pods {
 		return false
 	}
-	return (r.milliCPU == 0 || r.milliCPU <= free.MilliCPU-used.MilliCPU) &&
-		(r.memory == 0 || r.memory <= free.Memory-used.Memory) &&
-		(r.storage == 0 || r.storage <= free.EphemeralStorage-used.EphemeralStorage)
+	return (r.milliCPU == 0 || r.milliCPU <= free.milliCPU-used.MilliCPU) &&
+		(r.memory == 0 || r.memory <= free.memory-used.Memory) &&
+		(r.storage == 0 || r.storage <= free.storage-used.EphemeralStorage)
 }
 
 // least prefers nodes of which little is requested (noderesources/least_allocated.go).
-func (r *request) least(node *framework.NodeInfo, rules *loadRules) int64 {
+func (r *request) least(free *free, used *index.State, rules *loadRules) int64 {
 	score, weights := int64(0), int64(0)
 	for _, part := range [2]struct{ requested, allocatable, weight int64 }{
-		{node.NonZeroRequested.MilliCPU + r.nonZeroMilliCPU, node.Allocatable.MilliCPU, rules.cpu},
-		{node.NonZeroRequested.Memory + r.nonZeroMemory, node.Allocatable.Memory, rules.memory},
+		{used.NonZeroMilliCPU + r.nonZeroMilliCPU, free.milliCPU, rules.cpu},
+		{used.NonZeroMemory + r.nonZeroMemory, free.memory, rules.memory},
 	} {
 		if part.allocatable == 0 {
 			continue
@@ -115,18 +116,17 @@ func (r *request) least(node *framework.NodeInfo, rules *loadRules) int64 {
 
 // balance prefers nodes that the pod brings into balance
 // (noderesources/balanced_allocation.go).
-func (r *request) balance(node *framework.NodeInfo) int64 {
-	used := node.Requested
-	with := balanceOf(node, used.MilliCPU+r.milliCPU, used.Memory+r.memory)
-	without := balanceOf(node, used.MilliCPU, used.Memory)
+func (r *request) balance(free *free, used *index.State) int64 {
+	with := free.balance(used.MilliCPU+r.milliCPU, used.Memory+r.memory)
+	without := free.balance(used.MilliCPU, used.Memory)
 	return fwk.MaxScore/2 + (fwk.MaxScore/2+with-without)/2
 }
 
-func balanceOf(node *framework.NodeInfo, milliCPU, memory int64) int64 {
+func (f *free) balance(milliCPU, memory int64) int64 {
 	deviation := 0.0
-	if node.Allocatable.MilliCPU != 0 && node.Allocatable.Memory != 0 {
-		cpu := min(float64(milliCPU)/float64(node.Allocatable.MilliCPU), 1)
-		memory := min(float64(memory)/float64(node.Allocatable.Memory), 1)
+	if f.milliCPU != 0 && f.memory != 0 {
+		cpu := min(float64(milliCPU)/float64(f.milliCPU), 1)
+		memory := min(float64(memory)/float64(f.memory), 1)
 		deviation = math.Abs((cpu - memory) / 2)
 	}
 	return int64((1 - deviation) * float64(fwk.MaxScore))
@@ -135,36 +135,37 @@ func balanceOf(node *framework.NodeInfo, milliCPU, memory int64) int64 {
 // shapeVerdict is what plugins say that look at the shape of a node only.
 type shapeVerdict struct {
 	fits    bool
+	free    free
 	static  int64
 	raw     []int64
 	profile int32
 }
 
-// quickVerdict is the verdict on a state by arithmetic; false if the plugins have to
-// be asked.
-func (cl *class) quickVerdict(n *node) (index.Verdict, bool, error) {
+// quickVerdict is the verdict on a state, of which slot is a node, by arithmetic;
+// false if the plugins have to be asked.
+func (cl *class) quickVerdict(slot index.Slot, used *index.State) (index.Verdict, bool, error) {
 	if !cl.simple {
 		return index.Verdict{}, false, nil
 	}
-	shape := cl.shapes[n.shape]
+	shape := cl.shapes[used.Shape]
 	if shape == nil {
-		made, err := cl.judgeShape(n)
+		made, err := cl.judgeShape(cl.cluster.bySlot[slot])
 		if err != nil {
 			return index.Verdict{}, false, err
 		}
 		shape = made
-		cl.shapes[n.shape] = shape
+		cl.shapes[used.Shape] = shape
 	}
 	// Why nodes do not fit is said by the plugins, in their order.
-	if !shape.fits || !cl.request.fits(n.info) {
+	if !shape.fits || !cl.request.fits(&shape.free, used) {
 		return index.Verdict{}, false, nil
 	}
 	verdict := index.Verdict{Fits: true, Static: shape.static, Raw: shape.raw, Profile: shape.profile}
-	if weight := cl.weight(plugins.NodeResourcesFit); weight != 0 {
-		verdict.Static += weight * cl.request.least(n.info, &cl.profile.load)
+	if cl.fitWeight != 0 {
+		verdict.Static += cl.fitWeight * cl.request.least(&shape.free, used, &cl.profile.load)
 	}
-	if weight := cl.weight(plugins.NodeResourcesBalancedAllocation); weight != 0 {
-		verdict.Static += weight * cl.request.balance(n.info)
+	if cl.balanceWeight != 0 {
+		verdict.Static += cl.balanceWeight * cl.request.balance(&shape.free, used)
 	}
 	return verdict, true, nil
 }
@@ -186,5 +187,7 @@ func (cl *class) judgeShape(n *node) (*shapeVerdict, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &shapeVerdict{fits: verdict.Fits, static: verdict.Static, raw: verdict.Raw, profile: verdict.Profile}, nil
+	allocatable := n.info.Allocatable
+	free := free{allocatable.MilliCPU, allocatable.Memory, allocatable.EphemeralStorage, int64(allocatable.AllowedPodNumber)}
+	return &shapeVerdict{fits: verdict.Fits, free: free, static: verdict.Static, raw: verdict.Raw, profile: verdict.Profile}, nil
 }
