@@ -85,7 +85,7 @@ func run(cmd *cobra.Command, opts *options.Options) error {
 	if err != nil {
 		return err
 	}
-	err = scheduler.Attach(sched, cfg.ComponentConfig.Profiles)
+	err = scheduler.Attach(sched, scheduler.Profiles(&cfg.ComponentConfig))
 	if errors.Is(err, scheduler.ErrPodGroups) {
 		klog.FromContext(ctx).Info("Scheduling without an index", "reason", err)
 	} else if err != nil {

@@ -326,11 +326,7 @@ func (c *Class) makeSpecial(slot Slot, state StateID) *special {
 
 // keepSpecial puts a node where what is special about it wants it, if anything is.
 func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
-	ordinary := true
-	for _, count := range s.host {
-		ordinary = ordinary && count == 0
-	}
-	if ordinary {
+	if s.ordinary() {
 		c.unplace(s)
 		delete(c.special, slot)
 		c.shift(s.state, 1)
@@ -344,6 +340,11 @@ func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
 		}
 	}
 	c.wait(slot, s)
+}
+
+// ordinary says whether there is nothing special about a node any more.
+func (s *special) ordinary() bool {
+	return !slices.ContainsFunc(s.host, func(count int64) bool { return count != 0 })
 }
 
 func (c *Class) uncount(i int, count int64) {

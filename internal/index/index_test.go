@@ -1,6 +1,7 @@
 package index
 
 import (
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -136,17 +137,61 @@ func TestIncremental(t *testing.T) {
 			if err := class.Audit(); err != nil {
 				t.Fatalf("seed %d, %s: %v", seed, key, err)
 			}
-			if choice, fits := class.Choose(); fits {
-				if _, there := w.states[choice.Slot]; !there {
-					t.Fatalf("seed %d, %s: node %d was chosen, which is gone", seed, key, choice.Slot)
-				}
-			}
+			w.choose(class)
 		}
 		if swept == 0 {
 			t.Fatal("no state was ever swept")
 		}
 		if have, want := w.index.Len(), len(w.states); have != want {
 			t.Fatalf("%d nodes, and should be %d", have, want)
+		}
+	}
+}
+
+// choose lets a class choose with some nodes barred, of which none may be chosen.
+func (w *world) choose(class *Class) {
+	all, fitting := w.slots(), 0
+	barred := map[Slot]bool{}
+	for _, slot := range all {
+		if w.rand.IntN(4) == 0 {
+			barred[slot] = true
+		}
+		if !barred[slot] && class.Fits(slot) {
+			fitting++
+		}
+	}
+	choice, fits := class.Choose(slices.Collect(maps.Keys(barred)), w.rand.IntN(5))
+	if fits != (fitting > 0) || choice.Fitting != fitting {
+		w.t.Fatalf("%d nodes fit (%v), and should be %d", choice.Fitting, fits, fitting)
+	}
+	if fits && (barred[choice.Slot] || !slices.Contains(all, choice.Slot)) {
+		w.t.Fatalf("node %d was chosen of %v, without %v", choice.Slot, all, barred)
+	}
+}
+
+// TestSample: the best of a sample is rarely the best of all, and never one that is
+// worse than a sample can have.
+func TestSample(t *testing.T) {
+	w := &world{t: t, rand: rand.New(rand.NewPCG(3, 3)), index: New(), states: map[Slot]State{}}
+	const nodes, sample, draws = 50, 10, 4000
+	for i := range nodes {
+		w.set(Slot(i), State{Memory: int64(i)})
+	}
+	chosen := make([]int, nodes)
+	for range draws {
+		choice, _ := w.class("plain").Choose(nil, sample)
+		chosen[choice.Slot]++
+	}
+	// Of all samples a fifth have the best node; six standard deviations are allowed.
+	if best := chosen[0]; best < 650 || best > 950 {
+		t.Errorf("the best node was chosen %d times of %d", best, draws)
+	}
+	if second := chosen[1]; second < 510 || second > 790 {
+		t.Errorf("the second best node was chosen %d times of %d", second, draws)
+	}
+	for slot, times := range chosen[nodes-sample+1:] {
+		if times > 0 {
+			t.Errorf("node %d was chosen, but each sample has a better one", nodes-sample+1+slot)
 		}
 	}
 }
@@ -182,7 +227,7 @@ func TestPlainChoice(t *testing.T) {
 				best = append(best, slot)
 			}
 		}
-		choice, fits := w.class("plain").Choose()
+		choice, fits := w.class("plain").Choose(nil, 0)
 		if fits != (best != nil) || fits && !slices.Contains(best, choice.Slot) {
 			t.Fatalf("node %d was chosen, and the best are %v", choice.Slot, best)
 		}

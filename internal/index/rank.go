@@ -1,8 +1,10 @@
 package index
 
 import (
+	"cmp"
 	"math"
 	"math/rand/v2"
+	"slices"
 )
 
 // The largest score that one term of the score can give.
@@ -39,14 +41,23 @@ type Choice struct {
 	Fitting int
 }
 
-// Choose finds the best node, if any fits.
-func (c *Class) Choose() (Choice, bool) {
+// Choose finds the best node, if any fits: none of those that are barred, and the
+// best of a random sample of so many that fit, or of all if sample is 0. Scores are
+// those among all that fit.
+func (c *Class) Choose(barred []Slot, sample int) (Choice, bool) {
+	for _, slot := range barred {
+		c.bar(slot)
+		defer c.unbar(slot)
+	}
 	r := &c.scratch
 	fitting := c.candidates(r)
 	if fitting == 0 {
 		return Choice{}, false
 	}
 	c.total(r)
+	if sample > 0 && sample < fitting {
+		return Choice{Slot: c.sampled(r, fitting, sample), Fitting: fitting}, true
+	}
 	best, ties := int64(math.MinInt64), 0
 	for i := range r.candidates {
 		switch total := r.candidates[i].total; {
@@ -70,6 +81,86 @@ func (c *Class) Choose() (Choice, bool) {
 	panic("index: fewer nodes than were counted")
 }
 
+// sampled is the best of some nodes that fit, as if they had been drawn. What is
+// drawn is only how many nodes are better than the best of them; nodes of equal
+// scores are in random order.
+func (c *Class) sampled(r *ranking, fitting, sample int) Slot {
+	better := 0
+	for rand.IntN(fitting-better) >= sample {
+		better++
+	}
+	type tier struct {
+		total  int64
+		bucket *bucket
+	}
+	var tiers []tier
+	for i := range r.candidates {
+		candidate := &r.candidates[i]
+		for _, b := range candidate.group.buckets {
+			if b.count > 0 {
+				tiers = append(tiers, tier{candidate.total - candidate.top.static + b.static, b})
+			}
+		}
+	}
+	slices.SortFunc(tiers, func(a, b tier) int { return cmp.Compare(b.total, a.total) })
+	for first := 0; ; {
+		last, count := first, 0
+		for ; last < len(tiers) && tiers[last].total == tiers[first].total; last++ {
+			count += tiers[last].bucket.count
+		}
+		if better >= count {
+			better -= count
+			first = last
+			continue
+		}
+		pick := rand.IntN(count)
+		for ; pick >= tiers[first].bucket.count; first++ {
+			pick -= tiers[first].bucket.count
+		}
+		return c.offer(tiers[first].bucket, pick)
+	}
+}
+
+// Fits says whether pods of the class fit on a node.
+func (c *Class) Fits(slot Slot) bool {
+	b := c.buckets[c.entries[c.x.nodes[slot].state].bucket]
+	if s := c.special[slot]; s != nil {
+		b = s.bucket
+	}
+	if b == nil {
+		return false
+	}
+	return c.admits(b.group, c.leasts(nil))
+}
+
+// leasts are the smallest counts that hard constraints compare with.
+func (c *Class) leasts(into []int64) []int64 {
+	for _, hard := range c.spec.Hard {
+		into = append(into, c.least(hard))
+	}
+	return into
+}
+
+// bar takes a node out of those that fit, until [Class.unbar].
+func (c *Class) bar(slot Slot) {
+	s := c.special[slot]
+	if s == nil {
+		s = &special{state: c.x.nodes[slot].state, host: make([]int64, len(c.counters))}
+		c.special[slot] = s
+		c.shift(s.state, -1)
+	}
+	c.unplace(s)
+}
+
+func (c *Class) unbar(slot Slot) {
+	if s := c.special[slot]; s.ordinary() {
+		delete(c.special, slot)
+		c.shift(s.state, 1)
+	} else {
+		c.wait(slot, s)
+	}
+}
+
 // Refused hands on the nodes that do not fit, state by state, with why. Those that
 // counters keep pods away from are not among them.
 func (c *Class) Refused(each func(refusal int32, slots []Slot)) {
@@ -84,10 +175,7 @@ func (c *Class) Refused(each func(refusal int32, slots []Slot)) {
 // candidates finds the groups whose nodes fit, and counts these.
 func (c *Class) candidates(r *ranking) int {
 	r.candidates = r.candidates[:0]
-	r.least = r.least[:0]
-	for _, hard := range c.spec.Hard {
-		r.least = append(r.least, c.least(hard))
-	}
+	r.least = c.leasts(r.least[:0])
 	fitting := 0
 	for _, g := range c.list {
 		if g.count > 0 && c.admits(g, r.least) {

@@ -34,7 +34,17 @@ import (
 type Reference struct {
 	framework framework.Framework
 	seen      *view
+	nominated nominator
 }
+
+// nominator knows the pods that are nominated to nodes, by node.
+type nominator struct {
+	fwk.PodNominator
+	pods map[string][]fwk.PodInfo
+}
+
+// NominatedPodsForNode are the pods that are nominated to a node.
+func (n nominator) NominatedPodsForNode(node string) []fwk.PodInfo { return n.pods[node] }
 
 // view is what plugins see of the cluster; they keep it, so its content changes.
 type view struct{ fwk.SharedLister }
@@ -59,9 +69,11 @@ func New(ctx context.Context, profile config.KubeSchedulerProfile, factory infor
 		return nil, err
 	}
 	seen := &view{cache.NewEmptySnapshot()}
+	nominated := nominator{pods: map[string][]fwk.PodInfo{}}
 	fw, err := runtime.NewFramework(ctx, plugins.NewInTreeRegistry(), &profile,
 		runtime.WithInformerFactory(factory),
 		runtime.WithSnapshotSharedLister(seen),
+		runtime.WithPodNominator(nominated),
 		runtime.WithSharedDRAManager(devices),
 		runtime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
 		runtime.WithEventRecorder(&events.FakeRecorder{}),
@@ -69,7 +81,7 @@ func New(ctx context.Context, profile config.KubeSchedulerProfile, factory infor
 	if err != nil {
 		return nil, fmt.Errorf("setting up the reference: %w", err)
 	}
-	return &Reference{framework: fw, seen: seen}, nil
+	return &Reference{framework: fw, seen: seen, nominated: nominated}, nil
 }
 
 // deviceManager is what the plugin DynamicResources asks for, also for pods that
@@ -82,6 +94,21 @@ func deviceManager(ctx context.Context, factory informers.SharedInformerFactory)
 	claims := assumecache.NewAssumeCache(klog.FromContext(ctx),
 		factory.Resource().V1().ResourceClaims().Informer(), "ResourceClaim", "", nil)
 	return dynamicresources.NewDRAManager(ctx, claims, published, factory), nil
+}
+
+// Nominate says which pods are nominated to the nodes that their status names,
+// in the place of those that were.
+func (r *Reference) Nominate(pods []*v1.Pod) error {
+	clear(r.nominated.pods)
+	for _, pod := range pods {
+		info, err := framework.NewPodInfo(pod)
+		if err != nil {
+			return err
+		}
+		node := pod.Status.NominatedNodeName
+		r.nominated.pods[node] = append(r.nominated.pods[node], info)
+	}
+	return nil
 }
 
 // Decide says where a pod belongs while these pods are on these nodes. Pods whose
@@ -125,6 +152,13 @@ func (r *Reference) filter(
 	refused := &framework.FitError{
 		Pod: pod, NumAllNodes: len(all), Diagnosis: framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()},
 	}
+	if pod.Status.NominatedNodeName != "" {
+		// It is looked at first, and no other if the pod fits there.
+		own := slices.IndexFunc(all, func(n fwk.NodeInfo) bool { return n.Node().Name == pod.Status.NominatedNodeName })
+		if own >= 0 && r.admits(ctx, state.Clone(), pod, all[own]) {
+			return all[own : own+1], nil, nil
+		}
+	}
 	only, status, _ := r.framework.RunPreFilterPlugins(ctx, state, pod)
 	if status.IsRejected() {
 		refused.Diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
@@ -145,7 +179,7 @@ func (r *Reference) filter(
 		if !only.AllNodes() && !only.NodeNames.Has(name) {
 			return
 		}
-		status := r.framework.RunFilterPlugins(ctx, state, pod, all[i])
+		status := r.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, all[i])
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
@@ -162,6 +196,13 @@ func (r *Reference) filter(
 		failed = ctx.Err()
 	}
 	return feasible, refused, failed
+}
+
+// admits says whether a pod fits on one node.
+func (r *Reference) admits(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) bool {
+	only, status, _ := r.framework.RunPreFilterPlugins(ctx, state, pod)
+	return status.IsSuccess() && (only.AllNodes() || only.NodeNames.Has(node.Node().Name)) &&
+		r.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, node).IsSuccess()
 }
 
 // score returns the nodes of the highest score.

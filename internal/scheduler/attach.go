@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -29,6 +30,18 @@ var ErrPodGroups = errors.New("the feature gate GenericWorkload is on: groups of
 // pods, and a pod that it leaves to upstream's search shall be decided by that.
 func Prepare() error {
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.OpportunisticBatching): false})
+}
+
+// Profiles are those of a configuration, each with what it has in common with the
+// others.
+func Profiles(cfg *config.KubeSchedulerConfiguration) []config.KubeSchedulerProfile {
+	profiles := slices.Clone(cfg.Profiles)
+	for i := range profiles {
+		if profiles[i].PercentageOfNodesToScore == nil {
+			profiles[i].PercentageOfNodesToScore = cfg.PercentageOfNodesToScore
+		}
+	}
+	return profiles
 }
 
 // Attach makes a scheduler that has not been started yet find nodes by an index.
@@ -62,9 +75,9 @@ func attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (
 			return nil, err
 		}
 	}
-	r.nominated = newNominations(sched.SchedulingQueue)
-	sched.SchedulingQueue = r.nominated
-	sched.NextEntity = r.nominated.Pop
+	r.nominations = newNominations(sched.SchedulingQueue)
+	sched.SchedulingQueue = r.nominations
+	sched.NextEntity = r.nominations.Pop
 	sched.Cache = newCache(sched.Cache, r.cluster)
 	sched.SchedulePod = r.SchedulePod
 	return r, nil

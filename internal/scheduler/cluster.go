@@ -212,6 +212,14 @@ func (c *cluster) node(name string) *node {
 	return n
 }
 
+// present is the node with a name, or nil if there is none.
+func (c *cluster) present(name string) *node {
+	if n := c.nodes[name]; n != nil && n.position >= 0 {
+		return n
+	}
+	return nil
+}
+
 func (c *cluster) drop(name string, n *node) {
 	delete(c.nodes, name)
 	c.bySlot[n.slot] = nil

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,7 +11,6 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/backend/queue"
-	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
 // nominations is the scheduling queue, and knows on which nodes there may be
@@ -55,24 +55,24 @@ func (n *nominations) note(node string) {
 	n.nodes.Insert(node)
 }
 
-// concern says whether a pod has to make room for one that is nominated.
-func (n *nominations) concern(fw framework.Framework, pod *v1.Pod) bool {
+// places are the nodes that may have nominated pods.
+func (n *nominations) places() []string {
 	n.mu.Lock()
-	nodes := n.nodes.UnsortedList()
-	n.mu.Unlock()
-	for _, node := range nodes {
-		pods := n.NominatedPodsForNode(node)
-		if len(pods) == 0 {
-			n.forget(node)
-		}
-		for _, nominated := range pods {
-			other := nominated.GetPod()
-			if other.UID != pod.UID && corev1helpers.PodPriority(other) >= corev1helpers.PodPriority(pod) {
-				return true
-			}
-		}
+	defer n.mu.Unlock()
+	return n.nodes.UnsortedList()
+}
+
+// ahead says whether a pod has to leave room on a node for one that is nominated to
+// it. Asking copies all that are, so it is not for free.
+func (n *nominations) ahead(node string, pod *v1.Pod) bool {
+	pods := n.NominatedPodsForNode(node)
+	if len(pods) == 0 {
+		n.forget(node)
 	}
-	return false
+	return slices.ContainsFunc(pods, func(nominated fwk.PodInfo) bool {
+		other := nominated.GetPod()
+		return other.UID != pod.UID && corev1helpers.PodPriority(other) >= corev1helpers.PodPriority(pod)
+	})
 }
 
 // forget a node that has no nominated pods, unless one has just come.

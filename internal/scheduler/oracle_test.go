@@ -71,6 +71,7 @@ type world struct {
 	reference *reference.Reference
 	nodes     map[string]*v1.Node
 	pods      map[types.UID]*v1.Pod
+	nominated []*v1.Pod
 	count     int
 	decisions int
 	ranked    int
@@ -167,6 +168,8 @@ func (w *world) run(decisions int) {
 			w.removePod()
 		case n < 30:
 			w.terminatePod()
+		case n < 32:
+			w.nominate()
 		default:
 			w.schedule()
 		}
@@ -299,10 +302,44 @@ func (w *world) terminatePod() {
 	w.store(w.sched.Cache.UpdatePod(klog.Logger{}, pod, changed))
 }
 
-// schedule makes one decision, and carries it out.
-func (w *world) schedule() {
+// nominate lets a pod wait for a node, in the place of one that has waited for long.
+func (w *world) nominate() {
+	if len(w.nominated) > 3 {
+		w.withdraw(w.nominated[0])
+	}
+	node := w.randomNode()
+	if node == nil {
+		return
+	}
 	w.count++
 	pod := w.randomPodSpec()
+	pod.Status.NominatedNodeName = node.Name
+	w.note("nominate %s to %s", pod.Name, node.Name)
+	w.nominated = append(w.nominated, pod)
+	// Only pods that exist can be nominated.
+	w.store(w.informers[0].Core().V1().Pods().Informer().GetIndexer().Add(pod))
+	w.sched.SchedulingQueue.Add(w.ctx, pod)
+	w.store(w.reference.Nominate(w.nominated))
+}
+
+func (w *world) withdraw(pod *v1.Pod) {
+	w.nominated = slices.DeleteFunc(slices.Clone(w.nominated), func(other *v1.Pod) bool { return other == pod })
+	w.sched.SchedulingQueue.Delete(klog.Logger{}, pod)
+	w.store(w.reference.Nominate(w.nominated))
+}
+
+// nextPod is a new one, or one that waits for a node.
+func (w *world) nextPod() *v1.Pod {
+	if len(w.nominated) > 0 && w.chance(5) {
+		return pick(w, w.nominated)
+	}
+	w.count++
+	return w.randomPodSpec()
+}
+
+// schedule makes one decision, and carries it out.
+func (w *world) schedule() {
+	pod := w.nextPod()
 	info, err := framework.NewPodInfo(pod)
 	w.store(err)
 	w.store(w.sched.Cache.UpdateSnapshot(klog.Logger{}, w.sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*upcache.Snapshot)))
@@ -365,6 +402,10 @@ func (w *world) audit(pod *v1.Pod, info *framework.PodInfo) {
 }
 
 func (w *world) place(pod *v1.Pod, node string) {
+	if slices.Contains(w.nominated, pod) {
+		w.withdraw(pod)
+		pod.Status.NominatedNodeName = ""
+	}
 	pod.Spec.NodeName = node
 	w.note("%s on %s", pod.Name, node)
 	w.pods[pod.UID] = pod

@@ -31,6 +31,8 @@ type profile struct {
 	spread   spreadRules
 	affinity affinityRules
 	load     loadRules
+	// percentage of the nodes that a pod is placed on the best of; 0 for all.
+	percentage int
 }
 
 // spreadRules are the arguments of PodTopologySpread, if it is enabled.
@@ -80,7 +82,7 @@ var normalized = []struct {
 
 func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profile, error) {
 	enabled := fw.ListPlugins()
-	p := &profile{framework: fw, filters: sets.New[string](), weights: map[string]int64{}, load: newLoadRules(cfg)}
+	p := &profile{framework: fw, filters: sets.New[string](), weights: map[string]int64{}, load: newLoadRules(cfg), percentage: percentageOf(cfg)}
 	for _, plugin := range enabled.Filter.Enabled {
 		p.filters.Insert(plugin.Name)
 	}
@@ -127,6 +129,28 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profi
 	p.spread.statefulSets = factory.Apps().V1().StatefulSets().Lister()
 	p.affinity.namespaces = factory.Core().V1().Namespaces().Lister()
 	return p, nil
+}
+
+// Nodes that are always scored (minFeasibleNodesToFind in schedule_one.go).
+const leastSample = 100
+
+// percentageOf is that of a profile; 0 if all nodes count. They also do where upstream
+// would choose a percentage by the size of the cluster, because that is only meant
+// to save time.
+func percentageOf(cfg config.KubeSchedulerProfile) int {
+	if given := cfg.PercentageOfNodesToScore; given != nil && *given < 100 {
+		return int(*given)
+	}
+	return 0
+}
+
+// sample is how many nodes that fit are to be scored, of so many that there are; 0
+// for all.
+func (p *profile) sample(nodes int) int {
+	if p.percentage == 0 {
+		return 0
+	}
+	return max(leastSample, nodes*p.percentage/100)
 }
 
 // appendFeatures adds what a pod asks of nodes' declared features.

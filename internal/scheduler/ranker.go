@@ -20,10 +20,10 @@ import (
 // ranker finds nodes for pods by the index, and where it cannot, by upstream's own
 // search.
 type ranker struct {
-	cluster   *cluster
-	profiles  map[string]*profile
-	extenders []fwk.Extender
-	nominated *nominations
+	cluster     *cluster
+	profiles    map[string]*profile
+	extenders   []fwk.Extender
+	nominations *nominations
 	// search is upstream's.
 	search func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (upstream.ScheduleResult, error)
 	// searches counts the pods that upstream's search was used for.
@@ -77,19 +77,58 @@ func (r *ranker) rank(
 	if class.hostTerms && r.cluster.shared > 0 {
 		return none, reasonSharedHostname
 	}
-	choice, fits := found.Choose()
+	own := r.cluster.present(pod.Pod.Status.NominatedNodeName)
+	nominated := r.nominated(pod.Pod, func(n *node) bool { return found.Fits(n.slot) })
+	if class.relational() && (own != nil || len(nominated) > 0) {
+		return none, reasonNominated
+	}
+	if own != nil && class.admits(ctx, pod.Pod, own).IsSuccess() {
+		class.adopt(state)
+		return upstream.ScheduleResult{SuggestedHost: own.info.Node().Name, EvaluatedNodes: 1, FeasibleNodes: 1}, nil
+	}
+	barred, err := class.barred(ctx, pod.Pod, nominated)
+	if err != nil {
+		return none, err
+	}
+	choice, fits := found.Choose(barred, profile.sample(r.cluster.index.Len()))
 	if !fits && !class.explains() {
 		return none, reasonUnschedulable
 	}
 	class.adopt(state)
 	if !fits {
-		return none, class.fitError(found, pod.Pod)
+		return none, r.fitError(ctx, found, class, pod.Pod)
 	}
 	return upstream.ScheduleResult{
 		SuggestedHost:  r.cluster.bySlot[choice.Slot].info.Node().Name,
 		EvaluatedNodes: r.cluster.index.Len(),
 		FeasibleNodes:  choice.Fitting,
 	}, nil
+}
+
+// nominated are those nodes with pods nominated to them that a pod has to leave room
+// for. Only nodes are asked for such pods that ask says it of.
+func (r *ranker) nominated(pod *v1.Pod, ask func(*node) bool) []*node {
+	var nominated []*node
+	for _, name := range r.nominations.places() {
+		switch n := r.cluster.present(name); {
+		case n == nil:
+			r.nominations.forget(name)
+		case ask(n) && r.nominations.ahead(name, pod):
+			nominated = append(nominated, n)
+		}
+	}
+	return nominated
+}
+
+func every(*node) bool { return true }
+
+// fitError says why a pod fits nowhere.
+func (r *ranker) fitError(ctx context.Context, found *index.Class, class *class, pod *v1.Pod) error {
+	asked := map[index.Slot]*fwk.Status{}
+	for _, n := range r.nominated(pod, every) {
+		asked[n.slot] = class.admits(ctx, pod, n)
+	}
+	return class.fitError(found, pod, asked)
 }
 
 // reject says why a pod cannot be ranked, as far as that can be told at a glance.
@@ -99,14 +138,10 @@ func (r *ranker) reject(p *profile, pod *v1.Pod) unranked {
 		return reasonPlugin
 	case r.interested(pod):
 		return reasonExtender
-	case pod.Spec.NodeName != "" || pod.Status.NominatedNodeName != "":
-		return reasonNamedNodes
 	case len(pod.Spec.ResourceClaims) > 0:
 		return reasonClaims
 	case hasVolumes(&pod.Spec):
 		return reasonVolumes
-	case r.nominated.concern(p.framework, pod):
-		return reasonNominated
 	}
 	return ""
 }

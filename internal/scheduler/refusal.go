@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"context"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
@@ -23,18 +24,47 @@ func (cl *class) refusal(status *fwk.Status) int32 {
 	return int32(len(cl.refusals) - 1)
 }
 
-// explains says whether the verdicts are all there is to say of why no node fits.
-// Where other pods matter, preemption needs what plugins would have counted.
-func (cl *class) explains() bool {
-	return len(cl.spec.Counters) == 0 && cl.cluster.index.Len() > 0
+// relational says whether other pods decide where those of the class fit.
+func (cl *class) relational() bool {
+	return len(cl.spec.Hard)+len(cl.spec.Forbid)+len(cl.spec.Require) > 0
 }
 
-// fitError says of all nodes why they do not fit. The reason that most nodes share
-// stands for all that are not named, so that not each of them has to be.
-func (cl *class) fitError(found *index.Class, pod *v1.Pod) *framework.FitError {
+// explains says whether the verdicts are all there is to say of why no node fits.
+// Where other pods matter, preemption needs what plugins would have counted.
+func (cl *class) explains() bool { return !cl.relational() && cl.cluster.index.Len() > 0 }
+
+// admits says whether a pod of the class, which is not relational, fits on a node
+// beside the pods that run there and those that are nominated to.
+func (cl *class) admits(ctx context.Context, pod *v1.Pod, n *node) *fwk.Status {
+	return cl.profile.framework.RunFilterPluginsWithNominatedPods(ctx, cl.state.Clone(), pod, n.info)
+}
+
+// barred are those of some nodes where a pod does not fit beside those that are
+// nominated to run there.
+func (cl *class) barred(ctx context.Context, pod *v1.Pod, nominated []*node) ([]index.Slot, error) {
+	var barred []index.Slot
+	for _, n := range nominated {
+		switch status := cl.admits(ctx, pod, n); {
+		case status.IsRejected():
+			barred = append(barred, n.slot)
+		case !status.IsSuccess():
+			return nil, status.AsError()
+		}
+	}
+	return barred, nil
+}
+
+// fitError says of all nodes why they do not fit; some were asked for this pod. The
+// reason that most nodes share stands for all that are not named, so that not each
+// of them has to be.
+func (cl *class) fitError(found *index.Class, pod *v1.Pod, asked map[index.Slot]*fwk.Status) *framework.FitError {
 	refused := make([][]index.Slot, len(cl.refusals))
 	found.Refused(func(number int32, slots []index.Slot) {
-		refused[number] = append(refused[number], slots...)
+		for _, slot := range slots {
+			if asked[slot] == nil {
+				refused[number] = append(refused[number], slot)
+			}
+		}
 	})
 	most := 0
 	for number := range refused {
@@ -43,18 +73,25 @@ func (cl *class) fitError(found *index.Class, pod *v1.Pod) *framework.FitError {
 		}
 	}
 	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
-	diagnosis.NodeToStatus.SetAbsentNodesStatus(cl.refusals[most])
+	refuse := func(slot index.Slot, status *fwk.Status) {
+		diagnosis.NodeToStatus.Set(cl.cluster.bySlot[slot].info.Node().Name, status)
+	}
 	for number, slots := range refused {
-		if len(slots) == 0 {
+		switch {
+		case len(slots) == 0:
 			continue
+		case number == most:
+			diagnosis.NodeToStatus.SetAbsentNodesStatus(cl.refusals[most])
+		default:
+			for _, slot := range slots {
+				refuse(slot, cl.refusals[number])
+			}
 		}
 		diagnosis.AddPluginStatus(cl.refusals[number])
-		if number == most {
-			continue
-		}
-		for _, slot := range slots {
-			diagnosis.NodeToStatus.Set(cl.cluster.bySlot[slot].info.Node().Name, cl.refusals[number])
-		}
+	}
+	for slot, status := range asked {
+		refuse(slot, status)
+		diagnosis.AddPluginStatus(status)
 	}
 	return &framework.FitError{Pod: pod, NumAllNodes: cl.cluster.index.Len(), Diagnosis: diagnosis}
 }
