@@ -40,6 +40,9 @@ type harness struct {
 	sched    *upstream.Scheduler
 	profile  config.KubeSchedulerProfile
 	informed informers.SharedInformerFactory
+	// pods is where the informer of pods keeps them.
+	pods     cache.Indexer
+	workload *workload
 	logger   klog.Logger
 
 	// bound are pods whose bind the scheduler is yet to hear of, at most as many as
@@ -92,6 +95,7 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 			return nil, fmt.Errorf("setting up the index: %w", err)
 		}
 	}
+	h.pods = h.informed.Core().V1().Pods().Informer().GetIndexer()
 	h.observe()
 	return h, nil
 }
@@ -125,6 +129,7 @@ func (h *harness) observe() {
 
 // load fills the scheduler with what exists before the run.
 func (h *harness) load(w *workload, progress func(done int)) error {
+	h.workload = w
 	core := h.informed.Core().V1()
 	err := errors.Join(
 		fillListers(h.informed, w),
@@ -172,7 +177,7 @@ func fill[T any](informer cache.SharedIndexInformer, objects []T) error {
 
 // submit is what happens when the watch brings a new pod.
 func (h *harness) submit(ctx context.Context, pod *v1.Pod) error {
-	if err := h.informed.Core().V1().Pods().Informer().GetIndexer().Add(pod); err != nil {
+	if err := h.pods.Add(pod); err != nil {
 		return err
 	}
 	h.sched.SchedulingQueue.Add(ctx, pod)
@@ -180,18 +185,19 @@ func (h *harness) submit(ctx context.Context, pod *v1.Pod) error {
 }
 
 // confirm is what happens when the watch says that a pod is bound; upstream's
-// handlers of that event do the same.
+// handlers of that event do the same. The pod comes with an object of its own, which
+// shares what informers share.
 func (h *harness) confirm(assumed *v1.Pod) error {
-	pod := *assumed
-	pod.ResourceVersion = "2"
-	if err := h.informed.Core().V1().Pods().Informer().GetIndexer().Update(&pod); err != nil {
+	pod := h.workload.pod(podNumber(assumed.Name))
+	pod.Spec.NodeName, pod.ResourceVersion = assumed.Spec.NodeName, "2"
+	if err := h.pods.Update(pod); err != nil {
 		return err
 	}
-	if err := h.sched.Cache.AddPod(h.logger, &pod); err != nil {
+	if err := h.sched.Cache.AddPod(h.logger, pod); err != nil {
 		return err
 	}
-	h.sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(h.logger, framework.EventAssignedPodAdd, nil, &pod, nil)
-	h.sched.SchedulingQueue.Delete(h.logger, &pod)
+	h.sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(h.logger, framework.EventAssignedPodAdd, nil, pod, nil)
+	h.sched.SchedulingQueue.Delete(h.logger, pod)
 	return nil
 }
 

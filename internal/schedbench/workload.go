@@ -42,7 +42,10 @@ func (w *workload) pod(number int) *v1.Pod {
 
 const podPrefix = "pod-"
 
-func podName(number int) string { return fmt.Sprintf("%s%07d", podPrefix, number) }
+func podName(number int) string {
+	digits := strconv.Itoa(number)
+	return podPrefix + "0000000"[min(len(digits), 7):] + digits
+}
 
 // podNumber undoes podName.
 func podNumber(name string) int {

@@ -5,11 +5,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
@@ -52,7 +55,7 @@ var errAgain = errors.New("the index was made anew")
 type class struct {
 	cluster *cluster
 	profile *profile
-	pod     fwk.PodInfo
+	pod     *framework.PodInfo
 	// state of a cycle as PreFilter and PreScore leave it, and what they wrote.
 	state   *framework.CycleState
 	written map[fwk.StateKey]fwk.StateData
@@ -295,7 +298,7 @@ func (c *cluster) classKey(p *profile, pod fwk.PodInfo) ([]byte, error) {
 	key := appendString(c.names.key[:0], p.framework.ProfileName())
 	key = appendString(key, object.Namespace)
 	key = binary.AppendVarint(key, int64(c.names.version))
-	key = appendResources(key, pod.CalculateResource())
+	key = appendRequests(key, pod)
 	key = appendLabels(key, spec.NodeSelector)
 	for i := range spec.Tolerations {
 		key = appendMessage(key, &spec.Tolerations[i])
@@ -325,6 +328,60 @@ func (c *cluster) classKey(p *profile, pod fwk.PodInfo) ([]byte, error) {
 	key = c.appendVisibleLabels(key, object)
 	c.names.key = key
 	return key, nil
+}
+
+// appendRequests adds what a pod requests, as its spec says it: what that comes to is
+// the same for all that say the same.
+func appendRequests(key []byte, pod fwk.PodInfo) []byte {
+	object := pod.GetPod()
+	spec := &object.Spec
+	for i := range spec.InitContainers {
+		policy := spec.InitContainers[i].RestartPolicy
+		key = appendBool(key, policy != nil && *policy == v1.ContainerRestartPolicyAlways)
+		key = appendList(key, spec.InitContainers[i].Resources.Requests)
+	}
+	key = append(key, 0)
+	for i := range spec.Containers {
+		key = appendList(key, spec.Containers[i].Resources.Requests)
+	}
+	key = append(key, 0)
+	key = appendList(key, spec.Overhead)
+	if spec.Resources != nil {
+		key = appendList(key, spec.Resources.Requests)
+	}
+	key = append(key, 0)
+	if resized(object) || len(object.Status.NodeAllocatableResourceClaimStatuses) > 0 {
+		key = appendResources(key, pod.CalculateResource())
+	}
+	return append(key, 0)
+}
+
+// appendList adds resources and how much of them; first the two that nearly every
+// pod requests.
+func appendList(key []byte, list v1.ResourceList) []byte {
+	others := len(list)
+	for _, name := range [2]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		amount, requested := list[name]
+		key = appendBool(key, requested)
+		if requested {
+			key = appendAmount(key, name, amount)
+			others--
+		}
+	}
+	if others > 0 {
+		for _, name := range slices.Sorted(maps.Keys(list)) {
+			key = appendString(key, string(name))
+			key = appendAmount(key, name, list[name])
+		}
+	}
+	return append(key, 0)
+}
+
+func appendAmount(key []byte, name v1.ResourceName, amount resource.Quantity) []byte {
+	if name == v1.ResourceCPU {
+		return binary.AppendVarint(key, amount.MilliValue())
+	}
+	return binary.AppendVarint(key, amount.Value())
 }
 
 func appendResources(key []byte, resources fwk.PodResource) []byte {

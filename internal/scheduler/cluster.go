@@ -4,6 +4,7 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -33,7 +34,13 @@ type cluster struct {
 	// pods on all nodes, and names that may be out of use before all are given anew.
 	pods, spareNames int
 	// ranked is the pod that a node was last found for.
-	ranked *framework.PodInfo
+	ranked ranked
+}
+
+// ranked is a pod, and what was computed for its class.
+type ranked struct {
+	uid  types.UID
+	info *framework.PodInfo
 }
 
 // node is a machine, or pods on one that is not there.
@@ -143,11 +150,11 @@ func (c *cluster) addPod(pod *v1.Pod) {
 	c.mark(n)
 }
 
-// podInfo computes what plugins want to know of a pod, unless that was done when a
-// node was looked for.
+// podInfo computes what plugins want to know of a pod, unless that was done for its
+// class when a node was looked for.
 func (c *cluster) podInfo(pod *v1.Pod) *framework.PodInfo {
-	if ranked := c.ranked; ranked != nil && ranked.Pod.UID == pod.UID && len(pod.Status.NodeAllocatableResourceClaimStatuses) == 0 {
-		return withPod(ranked, pod)
+	if c.ranked.uid == pod.UID && len(pod.Status.NodeAllocatableResourceClaimStatuses) == 0 {
+		return withPod(c.ranked.info, pod)
 	}
 	// As upstream: what the API server let through of a malformed term is ignored.
 	info, _ := framework.NewPodInfo(pod)

@@ -69,6 +69,8 @@ type world struct {
 	// informers of the scheduler and of the reference; some plugins do not share.
 	informers [2]informers.SharedInformerFactory
 	reference *reference.Reference
+	// trimmer makes what the scheduler sees out of what the reference sees.
+	trimmer   *trimmer
 	nodes     map[string]*v1.Node
 	pods      map[types.UID]*v1.Pod
 	nominated []*v1.Pod
@@ -89,6 +91,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), ctx: ctx,
 		nodes: map[string]*v1.Node{}, pods: map[types.UID]*v1.Pod{}, reasons: map[string]int{},
+		trimmer: newTrimmer(),
 	}
 	for i := range w.informers {
 		w.informers[i] = informers.NewSharedInformerFactory(fake.NewClientset(), 0)
@@ -149,6 +152,14 @@ func (w *world) populate() {
 	}
 }
 
+// trimmed is what informers keep of an object.
+func trimmed[T interface{ DeepCopy() T }](w *world, object T) T {
+	w.t.Helper()
+	kept, err := w.trimmer.Transform(object.DeepCopy())
+	w.store(err)
+	return kept.(T)
+}
+
 func (w *world) store(err error) {
 	if err != nil {
 		w.t.Fatal(err)
@@ -186,7 +197,7 @@ func (w *world) addNode() {
 	w.describe(node)
 	w.nodes[node.Name] = node
 	w.note("add %s", node.Name)
-	w.sched.Cache.AddNode(klog.Logger{}, node)
+	w.sched.Cache.AddNode(klog.Logger{}, trimmed(w, node))
 }
 
 // describe gives a node random properties.
@@ -244,7 +255,7 @@ func (w *world) removeNode() {
 	}
 	w.note("remove %s", node.Name)
 	delete(w.nodes, node.Name)
-	w.store(w.sched.Cache.RemoveNode(klog.Logger{}, node))
+	w.store(w.sched.Cache.RemoveNode(klog.Logger{}, trimmed(w, node)))
 }
 
 func (w *world) changeNode() {
@@ -262,7 +273,7 @@ func (w *world) changeNode() {
 	}
 	w.note("change %s", node.Name)
 	w.nodes[node.Name] = changed
-	w.sched.Cache.UpdateNode(klog.Logger{}, node, changed)
+	w.sched.Cache.UpdateNode(klog.Logger{}, trimmed(w, node), trimmed(w, changed))
 }
 
 func (w *world) randomPod() *v1.Pod {
@@ -281,7 +292,7 @@ func (w *world) removePod() {
 	if pod := w.randomPod(); pod != nil {
 		w.note("remove %s", pod.Name)
 		delete(w.pods, pod.UID)
-		w.store(w.sched.Cache.RemovePod(klog.Logger{}, pod))
+		w.store(w.sched.Cache.RemovePod(klog.Logger{}, trimmed(w, pod)))
 	}
 }
 
@@ -299,7 +310,7 @@ func (w *world) terminatePod() {
 	}
 	w.note("change %s", pod.Name)
 	w.pods[pod.UID] = changed
-	w.store(w.sched.Cache.UpdatePod(klog.Logger{}, pod, changed))
+	w.store(w.sched.Cache.UpdatePod(klog.Logger{}, trimmed(w, pod), trimmed(w, changed)))
 }
 
 // nominate lets a pod wait for a node, in the place of one that has waited for long.
@@ -318,13 +329,13 @@ func (w *world) nominate() {
 	w.nominated = append(w.nominated, pod)
 	// Only pods that exist can be nominated.
 	w.store(w.informers[0].Core().V1().Pods().Informer().GetIndexer().Add(pod))
-	w.sched.SchedulingQueue.Add(w.ctx, pod)
+	w.sched.SchedulingQueue.Add(w.ctx, trimmed(w, pod))
 	w.store(w.reference.Nominate(w.nominated))
 }
 
 func (w *world) withdraw(pod *v1.Pod) {
 	w.nominated = slices.DeleteFunc(slices.Clone(w.nominated), func(other *v1.Pod) bool { return other == pod })
-	w.sched.SchedulingQueue.Delete(klog.Logger{}, pod)
+	w.sched.SchedulingQueue.Delete(klog.Logger{}, trimmed(w, pod))
 	w.store(w.reference.Nominate(w.nominated))
 }
 
@@ -340,7 +351,7 @@ func (w *world) nextPod() *v1.Pod {
 // schedule makes one decision, and carries it out.
 func (w *world) schedule() {
 	pod := w.nextPod()
-	info, err := framework.NewPodInfo(pod)
+	info, err := framework.NewPodInfo(trimmed(w, pod))
 	w.store(err)
 	w.store(w.sched.Cache.UpdateSnapshot(klog.Logger{}, w.sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*upcache.Snapshot)))
 	want := w.expected(pod)
@@ -409,8 +420,8 @@ func (w *world) place(pod *v1.Pod, node string) {
 	pod.Spec.NodeName = node
 	w.note("%s on %s", pod.Name, node)
 	w.pods[pod.UID] = pod
-	w.store(w.sched.Cache.AssumePod(klog.Logger{}, pod))
-	w.store(w.sched.Cache.AddPod(klog.Logger{}, pod.DeepCopy()))
+	w.store(w.sched.Cache.AssumePod(klog.Logger{}, trimmed(w, pod)))
+	w.store(w.sched.Cache.AddPod(klog.Logger{}, trimmed(w, pod)))
 }
 
 func (w *world) fail(pod *v1.Pod, format string, args ...any) {

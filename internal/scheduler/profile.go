@@ -82,19 +82,12 @@ var normalized = []struct {
 
 func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profile, error) {
 	enabled := fw.ListPlugins()
-	p := &profile{framework: fw, filters: sets.New[string](), weights: map[string]int64{}, load: newLoadRules(cfg), percentage: percentageOf(cfg)}
+	p := &profile{framework: fw, filters: sets.New[string](), weights: map[string]int64{}, load: newLoadRules(cfg), percentage: percentageOf(cfg), unknown: unknown(fw)}
 	for _, plugin := range enabled.Filter.Enabled {
 		p.filters.Insert(plugin.Name)
 	}
 	for _, plugin := range enabled.Score.Enabled {
 		p.weights[plugin.Name] = int64(plugin.Weight)
-	}
-	for _, set := range []config.PluginSet{enabled.PreFilter, enabled.Filter, enabled.PreScore, enabled.Score} {
-		for _, plugin := range set.Enabled {
-			if name := plugin.Name; !local.Has(name) && !ours.Has(name) && !optional.Has(name) {
-				p.unknown = name
-			}
-		}
 	}
 	if p.filters.Has(plugins.NodeDeclaredFeatures) && utilfeature.DefaultFeatureGate.Enabled(features.NodeDeclaredFeatures) {
 		version, err := versionutil.Parse(componentversion.Get().String())
@@ -129,6 +122,20 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profi
 	p.spread.statefulSets = factory.Apps().V1().StatefulSets().Lister()
 	p.affinity.namespaces = factory.Core().V1().Namespaces().Lister()
 	return p, nil
+}
+
+// unknown is a plugin that has a say in where pods go and is not upstream's; "" if
+// there is none.
+func unknown(fw framework.Framework) string {
+	enabled := fw.ListPlugins()
+	for _, set := range []config.PluginSet{enabled.PreFilter, enabled.Filter, enabled.PreScore, enabled.Score} {
+		for _, plugin := range set.Enabled {
+			if name := plugin.Name; !local.Has(name) && !ours.Has(name) && !optional.Has(name) {
+				return name
+			}
+		}
+	}
+	return ""
 }
 
 // Nodes that are always scored (minFeasibleNodesToFind in schedule_one.go).

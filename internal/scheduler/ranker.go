@@ -69,7 +69,6 @@ func (r *ranker) rank(
 	if reason := r.reject(profile, pod.Pod); reason != "" {
 		return none, reason
 	}
-	r.cluster.ranked = pod.PodInfo
 	found, class, err := r.class(ctx, profile, pod)
 	if err != nil {
 		return none, err
@@ -77,6 +76,7 @@ func (r *ranker) rank(
 	if class.hostTerms && r.cluster.shared > 0 {
 		return none, reasonSharedHostname
 	}
+	r.cluster.ranked = ranked{pod.Pod.UID, class.pod}
 	own := r.cluster.present(pod.Pod.Status.NominatedNodeName)
 	nominated := r.nominated(pod.Pod, func(n *node) bool { return found.Fits(n.slot) })
 	if class.relational() && (own != nil || len(nominated) > 0) {
