@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 cargo fmt --check
 cargo clippy --quiet --workspace --all-targets --locked -- --deny warnings
 
-unformatted=$(gofmt -l cmd internal test)
+unformatted=$(gofmt -l cmd internal pkg test)
 if [ -n "$unformatted" ]; then
   echo "not formatted, run gofmt -w: $unformatted" >&2
   exit 1

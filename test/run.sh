@@ -12,7 +12,7 @@ stages=(lint rust go store conformance e2e)
 
 lint() { build/check.sh; }
 rust() { cargo test --workspace --locked; }
-go_unit() { go test -v ./cmd/... ./internal/...; }
+go_unit() { go test -v ./cmd/... ./internal/... ./pkg/...; }
 store() { go test -v -count=1 -timeout 20m ./test/store/...; }
 conformance() { test/conformance/run.sh; }
 e2e() { go test -v -count=1 -timeout 30m ./test/e2e/...; }
