@@ -18,7 +18,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store conformance crash hostile oracle clean tools FORCE
+.PHONY: help build up down test check bench bench-store conformance crash hostile oracle upstream clean tools FORCE
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -42,6 +42,9 @@ hostile: bin/mem_etcd bin/etcd ## Hostile clients in full size: a million watche
 
 conformance: bin/mem_etcd ## Run Kubernetes' own storage suites against mem_etcd
 	@test/conformance/run.sh
+
+upstream: bin/mem_etcd ## Run Kubernetes' own scheduler tests with our search in place
+	@test/upstream/run.sh
 
 crash: bin/mem_etcd ## Kill mem_etcd under load, in every mode: KILLS=2000
 	@CRASH_ROUNDS=$(CRASH_ROUNDS) \

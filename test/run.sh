@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 
 logs=target/test
 mkdir -p "$logs"
-stages=(lint rust go store conformance e2e)
+stages=(lint rust go store conformance upstream e2e)
 [ $# -gt 0 ] && stages=("$@")
 
 lint() { build/check.sh; }
@@ -15,6 +15,7 @@ rust() { cargo test --workspace --locked; }
 go_unit() { go test -v ./cmd/... ./internal/... ./pkg/...; }
 store() { go test -v -count=1 -timeout 20m ./test/store/...; }
 conformance() { test/conformance/run.sh; }
+upstream() { SHORT=1 test/upstream/run.sh; }
 e2e() { go test -v -count=1 -timeout 30m ./test/e2e/...; }
 
 # count LOG WORD: tests that a log says have WORD (passed, failed).

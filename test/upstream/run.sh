@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# Runs Kubernetes' own scheduler tests with our search in place, in the version that
+# go.mod pins and unmodified but for a hook in scheduler.New (see prepare.sh).
+#
+#   run.sh [-run REGEXP] [-p N] [-race] ...     flags of go test
+#
+#   PACKAGES       packages of k8s.io/kubernetes to test
+#   SHORT          1: only those that take seconds
+#   K1M_ATTACH     0: with upstream's search, to compare
+#   STORE          what serves as etcd (bin/mem_etcd); etcd works as well
+#   UPSTREAM_DIR   scratch directory (target/upstream)
+#
+# Fails unless exactly the tests that expected.txt lists fail or are skipped. A test
+# passes for ours only if a scheduler was made in it that our search was attached to;
+# the others are counted apart.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+scratch=$(realpath -m "${UPSTREAM_DIR:-$root/target/upstream}")
+integration=k8s.io/kubernetes/test/integration
+whole="k8s.io/kubernetes/pkg/scheduler $integration/scheduler/... $integration/daemonset"
+short="k8s.io/kubernetes/pkg/scheduler $integration/scheduler/scoring $integration/scheduler/bind"
+packages=${PACKAGES:-$([[ ${SHORT:-} = 1 ]] && echo "$short" || echo "$whole")}
+
+# shellcheck disable=SC2086  # $packages is a list
+"$here/prepare.sh" "$scratch" $packages
+# An etcd that happens to run here is not for the tests to fill.
+export KUBE_INTEGRATION_ETCD_URL=http://127.0.0.1:1
+export PATH=$scratch/store:$PATH
+
+log=$scratch/log.json
+echo "scheduler tests of Kubernetes, log in $log"
+cd "$root"
+status=0
+# -p 1: packages one after the other, because their tests time things.
+# shellcheck disable=SC2086  # $packages is a list
+go test -modfile "$scratch/go.mod" -json -p 1 -count 1 -timeout 60m "$@" $packages |
+  tee "$log" |
+  sed -unE 's/^\{"Time":"[^"]*","Action":"(pass|fail)","Package":"([^"]*)","Elapsed".*/\1 \2/p' ||
+  status=$?
+
+# What remains of the log is "pass|fail|skip package test seconds", "-" standing for
+# the package itself, and from our hook "attached|left package test" and "decided
+# package counts...".
+results=$scratch/results.txt
+sed -nE '
+  s/^\{"Time":"[^"]*","Action":"(pass|fail|skip)","Package":"([^"]*)","Test":"(([^"\\]|\\.)*)","Elapsed":([0-9.e-]*).*/\1 \2 \3 \5/p
+  s/^\{"Time":"[^"]*","Action":"(pass|fail|skip)","Package":"([^"]*)","Elapsed":([0-9.e-]*).*/\1 \2 - \3/p
+  s/^\{"Time":"[^"]*","Action":"output","Package":"([^"]*)","Test":"(([^"\\]|\\.)*)","Output":"k1m: (attached|left).*/\4 \1 \2/p
+  s/^\{"Time":"[^"]*","Action":"output","Package":"([^"]*)",("Test":"([^"\\]|\\.)*",)?"Output":"k1m: decided so far: ([^"\\]*).*/decided \1 \4/p
+' "$log" >"$results"
+
+filtered=false
+for arg in "$@"; do
+  case $arg in -run | -run=* | --run | --run=* | -short | --short | -skip | -skip=*) filtered=true ;; esac
+done
+
+awk -v filtered="$filtered" -v status="$status" -v attach="${K1M_ATTACH:-1}" \
+  -f "$here/summary.awk" "$here/expected.txt" "$results"
