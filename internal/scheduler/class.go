@@ -3,7 +3,6 @@ package scheduler
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -46,9 +45,6 @@ const (
 	reasonRejected       unranked = "rejected"
 	reasonUnschedulable  unranked = "unschedulable"
 )
-
-// errAgain says that making a class has made the index anew.
-var errAgain = errors.New("the index was made anew")
 
 // class is what plugins have prepared for the pods of a class. It answers the
 // questions of the index.

@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -258,15 +259,21 @@ func (c *cluster) setNode(object *v1.Node) {
 	c.mark(n)
 }
 
-// refer makes the labels with some keys part of what nodes are like. If one of them
-// is new, that makes the index anew, because nodes that were alike may not be; then
-// it returns true.
-func (c *cluster) refer(keys []string) bool {
-	if !c.names.refer(keys) {
-		return false
+// refer makes the labels with some keys part of what nodes are like. Nodes that were
+// alike may then differ; those without the labels stay as they are.
+func (c *cluster) refer(keys []string) {
+	added := c.names.refer(keys)
+	if len(added) == 0 {
+		return
 	}
-	c.renew()
-	return true
+	for _, info := range *c.snapshot.list {
+		node := info.Node()
+		if slices.ContainsFunc(added, func(key string) bool { _, labelled := node.Labels[key]; return labelled }) {
+			n := c.nodes[node.Name]
+			n.shape = c.names.shape(n.info)
+			c.index.Place(n.slot, c.names.state(n))
+		}
+	}
 }
 
 // renew makes the index anew.

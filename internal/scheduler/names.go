@@ -128,11 +128,15 @@ func (n *names) shape(info *framework.NodeInfo) index.ShapeID {
 		key = appendString(key, string(taint.Effect))
 	}
 	key = append(key, 0)
-	for _, label := range n.labels {
-		value, labelled := node.Labels[label]
-		key = appendBool(key, labelled)
-		key = appendString(key, value)
+	for number, label := range n.labels {
+		// A label that a node does not have is no part of its shape: so most shapes stay
+		// what they are when something refers to one more.
+		if value, labelled := node.Labels[label]; labelled {
+			key = binary.AppendUvarint(key, uint64(number)+1)
+			key = appendString(key, value)
+		}
 	}
+	key = append(key, 0)
 	key = appendImages(key, node.Status.Images)
 	for _, feature := range node.Status.DeclaredFeatures {
 		key = appendString(key, feature)
@@ -281,16 +285,16 @@ func (n *names) value(labels map[string]string, key string) int32 {
 	return number
 }
 
-// refer makes label keys part of shapes; whether one of them was not.
-func (n *names) refer(keys []string) bool {
-	grown := false
+// refer makes label keys part of shapes, and returns those that were not.
+func (n *names) refer(keys []string) []string {
+	var added []string
 	for _, key := range keys {
 		if key != v1.LabelHostname && !slices.Contains(n.labels, key) {
 			n.labels = append(n.labels, key)
-			grown = true
+			added = append(added, key)
 		}
 	}
-	return grown
+	return added
 }
 
 // sameForScheduling says whether no plugin can tell two versions of a node apart.

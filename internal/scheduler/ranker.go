@@ -178,25 +178,17 @@ func (r *ranker) class(ctx context.Context, p *profile, pod *framework.QueuedPod
 	if err != nil {
 		return nil, nil, err
 	}
-	key := string(scratch)
-	for {
-		found, err := r.cluster.index.Class(key, func() (index.Spec, error) {
-			made, err := newClass(ctx, r.cluster, p, pod.PodInfo)
-			if err != nil {
-				return index.Spec{}, err
-			}
-			return made.spec, nil
-		})
-		// Making a class can make the index anew, once for each label that it is the
-		// first to look at.
-		if errors.Is(err, errAgain) {
-			continue
-		}
+	found, err := r.cluster.index.Class(string(scratch), func() (index.Spec, error) {
+		made, err := newClass(ctx, r.cluster, p, pod.PodInfo)
 		if err != nil {
-			return nil, nil, err
+			return index.Spec{}, err
 		}
-		return found, found.Spec().Judge.(*class), nil
+		return made.spec, nil
+	})
+	if err != nil {
+		return nil, nil, err
 	}
+	return found, found.Spec().Judge.(*class), nil
 }
 
 // reportSizes says how large the index is.
