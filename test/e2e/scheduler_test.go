@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
+	"strings"
 	"testing"
 )
 
@@ -16,6 +18,15 @@ func TestDistSchedulerIsTheSchedulerOfACluster(t *testing.T) {
 	w.succeed(t, "pods", "create", "--name", "dist", "--count", "200")
 	if got := w.status(t, "dist").Pods.ByPhase["Running"]; got != 200 {
 		t.Errorf("%d pods run", got)
+	}
+	w.succeed(t, "verify", "--name", "dist")
+	// What nobody has scheduled, on a node that it does not want.
+	nodes := strings.Fields(w.succeed(t, "kubectl", "--name", "dist", "--", "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").stdout)
+	w.succeed(t, "kubectl", "--name", "dist", "--", "run", "astray", "--image", "none", "--overrides",
+		fmt.Sprintf(`{"spec":{"nodeName":%q,"nodeSelector":{"kubernetes.io/hostname":%q}}}`, nodes[0], nodes[1]))
+	r := w.k1m(t, "verify", "--name", "dist", "-o", "json")
+	if r.code != 1 || !strings.Contains(r.stdout, `"node-affinity"`) || !strings.Contains(r.stderr, "1 violations") {
+		t.Errorf("exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 }
 
