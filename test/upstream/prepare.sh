@@ -45,7 +45,6 @@ cp go.mod "$scratch/go.mod"
 go mod edit -replace "k8s.io/kubernetes=$copy" "$scratch/go.mod"
 
 # An external test package, because pkg/scheduler cannot import what imports it.
-find "$copy" -name k1m_attach_test.go -delete
 go list -modfile "$scratch/go.mod" -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Dir}} {{.Name}}{{end}}' "$@" |
   while read -r dir name; do
     sed "s/PACKAGE/$name/" "$here/testdata/attach_test.go" >"$dir/k1m_attach_test.go"
