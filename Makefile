@@ -18,10 +18,10 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store conformance crash hostile oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-scheduler-perf conformance crash hostile oracle upstream clean tools FORCE
 
 help: ## Show the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
 
 build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS)) ## Build every binary, peers included, into bin/
 
@@ -58,6 +58,9 @@ bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure 
 
 bench: BENCH_FLAGS := -quick
 bench: bench-store ## The same in a minute: less of everything, measured once
+
+bench-scheduler-perf: bin/mem_etcd ## Run Kubernetes' scheduler_perf with our search and with upstream's: BENCH_FLAGS="-run TopologySpreading"
+	@go run ./test/schedperf $(BENCH_FLAGS)
 
 clean: ## Remove what was built; caches of Go and Cargo stay
 	@rm -rf bin target results

@@ -12,7 +12,7 @@ stages=(lint rust go store conformance upstream e2e)
 
 lint() { build/check.sh; }
 rust() { cargo test --workspace --locked; }
-go_unit() { go test -v ./cmd/... ./internal/... ./pkg/...; }
+go_unit() { go test -v ./cmd/... ./internal/... ./pkg/... ./test/schedperf/...; }
 store() { go test -v -count=1 -timeout 20m ./test/store/...; }
 conformance() { test/conformance/run.sh; }
 upstream() { SHORT=1 test/upstream/run.sh; }

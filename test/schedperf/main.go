@@ -1,0 +1,117 @@
+// Command schedperf runs Kubernetes' own scheduler_perf with our search and with
+// upstream's, and prints how they compare.
+//
+// Both are the same test binary: scheduler_perf in the version that go.mod pins, an
+// API server in its process and an etcd beside it, in which a hook attaches our
+// search or does not (test/upstream/prepare.sh). Each workload runs by turns with
+// the one and the other, in a process of its own. The figure is scheduler_perf's:
+// the average of its samples of SchedulingThroughput. Results are written after each
+// workload, so an interrupted run leaves what it has.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// Exit codes.
+const (
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+type options struct {
+	run     *regexp.Regexp
+	size    string
+	samples int
+	timeout time.Duration
+	list    bool
+	scratch string
+	out     string
+}
+
+func main() {
+	opts, err := parse()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "schedperf:", err)
+		os.Exit(exitUsage)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	if err := compare(ctx, opts); err != nil {
+		fmt.Fprintln(os.Stderr, "schedperf:", err)
+		os.Exit(exitFailed)
+	}
+}
+
+func parse() (options, error) {
+	var o options
+	pattern := flag.String("run", "", "only workloads whose package/case/workload this regular expression matches")
+	flag.StringVar(&o.size, "size", "performance", "label that a workload must have: performance, short, integration-test, or all")
+	flag.IntVar(&o.samples, "samples", 1, "run each workload so often with each search; the median counts")
+	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "end a run that takes longer; it then counts as timed out")
+	flag.BoolVar(&o.list, "list", false, "list the workloads and run none")
+	flag.StringVar(&o.scratch, "scratch", filepath.Join("target", "upstream"), "where the tests are prepared")
+	flag.StringVar(&o.out, "out", filepath.Join("results", time.Now().UTC().Format("20060102T150405Z")+"_schedperf", "result.json"), "where the result goes")
+	flag.Parse()
+	if o.samples < 1 || flag.NArg() > 0 {
+		return o, fmt.Errorf("schedperf [flags], with -samples at least 1; see -help")
+	}
+	var err error
+	if o.run, err = regexp.Compile(*pattern); err != nil {
+		return o, fmt.Errorf("-run: %w", err)
+	}
+	if o.scratch, err = filepath.Abs(o.scratch); err != nil {
+		return o, err
+	}
+	return o, nil
+}
+
+func compare(ctx context.Context, opts options) error {
+	source, err := findSource(ctx)
+	if err != nil {
+		return err
+	}
+	chosen, err := source.workloads(opts)
+	if err != nil {
+		return err
+	}
+	if opts.list {
+		for _, w := range chosen {
+			fmt.Println(w.name(), w.Labels)
+		}
+		return nil
+	}
+	lab, err := prepare(ctx, source, opts, chosen)
+	if err != nil {
+		return err
+	}
+	r := result{Time: time.Now().UTC(), Kubernetes: source.Version, Samples: opts.samples, Timeout: opts.timeout.String()}
+	for i, w := range chosen {
+		row := lab.measure(ctx, w, fmt.Sprintf("[%d/%d]", i+1, len(chosen)))
+		if ctx.Err() != nil {
+			fmt.Fprintln(os.Stderr, "interrupted; what there is:")
+			break
+		}
+		r.Rows = append(r.Rows, row)
+		r.Seconds = time.Since(r.Time).Seconds()
+		r.Complete = len(r.Rows) == len(chosen)
+		if err := r.save(opts.out); err != nil {
+			return err
+		}
+	}
+	r.print(os.Stdout)
+	fmt.Printf("\n%s\n", opts.out)
+	if slices.ContainsFunc(r.Rows, row.failed) {
+		return fmt.Errorf("there are runs that failed, see their logs in %s", lab.logs)
+	}
+	return ctx.Err()
+}

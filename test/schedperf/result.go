@@ -1,0 +1,119 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+)
+
+// result of a comparison, as it is kept.
+type result struct {
+	Time       time.Time `json:"time"`
+	Kubernetes string    `json:"kubernetes"`
+	Samples    int       `json:"samples"`
+	Timeout    string    `json:"timeout"`
+	Seconds    float64   `json:"seconds"`
+	// Complete unless it was interrupted.
+	Complete bool  `json:"complete"`
+	Rows     []row `json:"rows"`
+}
+
+// row is a workload with its runs. The figures are medians, zero if there is none.
+type row struct {
+	workload
+	Stock float64 `json:"stockPodsPerSecond"`
+	Ours  float64 `json:"oursPodsPerSecond"`
+	Ratio float64 `json:"ratio"`
+	Runs  []run   `json:"runs"`
+}
+
+// run of a workload with one of the searches.
+type run struct {
+	Search        string  `json:"search"`
+	PodsPerSecond float64 `json:"podsPerSecond,omitempty"`
+	// Seconds that scheduler_perf measured for, the creation of pods included.
+	Seconds        float64 `json:"seconds,omitempty"`
+	ElapsedSeconds float64 `json:"elapsedSeconds"`
+	// Decisions by what, and why not by the index.
+	Decisions string `json:"decisions,omitempty"`
+	// Error says why there is no figure.
+	Error string `json:"error,omitempty"`
+}
+
+func (one run) text() string {
+	if one.Error != "" {
+		return one.Error
+	}
+	return strings.TrimSpace(fmt.Sprintf("%.1f pods/s %s", one.PodsPerSecond, one.Decisions))
+}
+
+func (r row) failed() bool {
+	return slices.ContainsFunc(r.Runs, func(one run) bool { return strings.HasPrefix(one.Error, "failed") })
+}
+
+func (r *row) conclude() {
+	r.Stock, r.Ours = r.median(stock), r.median(ours)
+	if r.Stock > 0 {
+		r.Ratio = r.Ours / r.Stock
+	}
+}
+
+// median of a search's runs; zero if one of them has no figure.
+func (r *row) median(search string) float64 {
+	var all []float64
+	for _, one := range r.Runs {
+		if one.Search != search {
+			continue
+		}
+		if one.Error != "" {
+			return 0
+		}
+		all = append(all, one.PodsPerSecond)
+	}
+	slices.Sort(all)
+	half := len(all) / 2
+	if len(all)%2 == 1 {
+		return all[half]
+	}
+	return (all[half-1] + all[half]) / 2
+}
+
+// cell is the figure of a search, or why there is none.
+func (r row) cell(search string, figure float64) string {
+	for _, one := range r.Runs {
+		if one.Search == search && one.Error != "" {
+			return strings.SplitN(one.Error, ":", 2)[0]
+		}
+	}
+	return fmt.Sprintf("%.1f", figure)
+}
+
+func (r result) save(file string) error {
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	content, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(content, '\n'), 0o644)
+}
+
+func (r result) print(out io.Writer) {
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "workload\tstock pods/s\tours pods/s\tours ÷ stock")
+	for _, row := range r.Rows {
+		ratio := "–"
+		if row.Stock > 0 && row.Ours > 0 {
+			ratio = fmt.Sprintf("%.2f", row.Ratio)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", row.name(), row.cell(stock, row.Stock), row.cell(ours, row.Ours), ratio)
+	}
+	table.Flush()
+}

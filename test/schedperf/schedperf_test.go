@@ -1,0 +1,80 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const config = `
+- name: Basic
+  labels: [performance]
+  workloadTemplate:
+  - opcode: createNodes
+    countParam: $nodes
+  workloads:
+  - name: 5Nodes
+    labels: [short]
+    threshold: 10
+    params: {nodes: 5}
+  - name: 20000Nodes/1Init
+    threshold:
+      topic: 10
+    params: {nodes: 20000}
+`
+
+func TestParseConfig(t *testing.T) {
+	found, err := parseConfig("misc", []byte(config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 2 || found[0].name() != "misc/Basic/5Nodes" || found[1].name() != "misc/Basic/20000Nodes/1Init" {
+		t.Fatalf("found %+v", found)
+	}
+	if got := strings.Join(found[0].Labels, " "); got != "performance short" {
+		t.Errorf("labels %q", got)
+	}
+	second := string(found[1].config)
+	if strings.Contains(second, "threshold") || strings.Contains(second, "5Nodes") || !strings.Contains(second, "nodes: 20000") {
+		t.Errorf("configuration:\n%s", second)
+	}
+}
+
+func TestRead(t *testing.T) {
+	folder := t.TempDir()
+	items := `{"version": "v1", "dataItems": [
+		{"labels": {"Metric": "SchedulingThroughput"}, "unit": "pods/s", "data": {"Average": 100, "Perc50": 1}},
+		{"labels": {"Metric": "SchedulingThroughput"}, "unit": "pods/s", "data": {"Average": 200, "Perc50": 1}},
+		{"labels": {"Metric": "SchedulingDuration"}, "unit": "s", "data": {"Duration": 3}}]}`
+	if err := os.WriteFile(filepath.Join(folder, "BenchmarkPerfScheduling_benchmark_misc_1.json"), []byte(items), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var one run
+	if err := one.read(folder); err != nil || one.PodsPerSecond != 150 || one.Seconds != 3 {
+		t.Errorf("%+v, %v", one, err)
+	}
+}
+
+func TestRow(t *testing.T) {
+	r := row{workload: workload{Package: "misc", Case: "Basic", Size: "5Nodes"}, Runs: []run{
+		{Search: stock, PodsPerSecond: 10}, {Search: ours, PodsPerSecond: 40},
+		{Search: stock, PodsPerSecond: 20}, {Search: ours, PodsPerSecond: 50},
+	}}
+	r.conclude()
+	if r.Stock != 15 || r.Ours != 45 || r.Ratio != 3 {
+		t.Errorf("%+v", r)
+	}
+	late := row{workload: r.workload, Runs: []run{{Search: stock, Error: "timed out"}, {Search: ours, PodsPerSecond: 40}}}
+	late.conclude()
+	var out bytes.Buffer
+	result{Rows: []row{r, late}}.print(&out)
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if got := strings.Fields(lines[1]); strings.Join(got, " ") != "misc/Basic/5Nodes 15.0 45.0 3.00" {
+		t.Errorf("%q", got)
+	}
+	if got := strings.Fields(lines[2]); strings.Join(got, " ") != "misc/Basic/5Nodes timed out 40.0 –" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	perfDirectory = "test/integration/scheduler_perf"
+	configFile    = "performance-config.yaml"
+)
+
+// source is Kubernetes as the module cache has it.
+type source struct{ Version, Dir string }
+
+// workload of a package of scheduler_perf.
+type workload struct {
+	// Package below scheduler_perf, as "affinity".
+	Package string   `json:"package"`
+	Case    string   `json:"case"`
+	Size    string   `json:"workload"`
+	Labels  []string `json:"labels,omitempty"`
+	// config is a configuration with this workload only.
+	config []byte
+}
+
+func (w workload) name() string { return path.Join(w.Package, w.Case, w.Size) }
+
+func findSource(ctx context.Context) (source, error) {
+	output, err := exec.CommandContext(ctx, "go", "list", "-m", "-json", "k8s.io/kubernetes").Output()
+	if err != nil {
+		return source{}, fmt.Errorf("looking for Kubernetes' source: %w", err)
+	}
+	var s source
+	return s, json.Unmarshal(output, &s)
+}
+
+// workloads reads those that are asked for from the configurations of all packages.
+func (s source) workloads(opts options) ([]workload, error) {
+	root := filepath.Join(s.Dir, perfDirectory)
+	var chosen []workload
+	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.Name() != configFile {
+			return err
+		}
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return err
+		}
+		folder, err := filepath.Rel(root, filepath.Dir(file))
+		if err != nil {
+			return err
+		}
+		found, err := parseConfig(folder, content)
+		if err != nil {
+			return fmt.Errorf("%s: %w", file, err)
+		}
+		for _, w := range found {
+			if (opts.size == "all" || slices.Contains(w.Labels, opts.size)) && opts.run.MatchString(w.name()) {
+				chosen = append(chosen, w)
+			}
+		}
+		return nil
+	})
+	if err == nil && len(chosen) == 0 {
+		err = errors.New("no workload of that name and size; see -list -size all")
+	}
+	return chosen, err
+}
+
+// parseConfig splits a configuration into its workloads. Their thresholds are left
+// out: they are for the machine that upstream measures on, and a run below one
+// would end without a result.
+func parseConfig(folder string, content []byte) ([]workload, error) {
+	var cases []map[string]any
+	if err := yaml.Unmarshal(content, &cases); err != nil {
+		return nil, err
+	}
+	var all []workload
+	for _, testCase := range cases {
+		sizes, _ := testCase["workloads"].([]any)
+		for _, size := range sizes {
+			one, ok := size.(map[string]any)
+			if !ok {
+				return nil, fmt.Errorf("a workload of %v is not a map", testCase["name"])
+			}
+			delete(one, "threshold")
+			testCase["workloads"] = []any{one}
+			config, err := yaml.Marshal([]any{testCase})
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, workload{
+				Package: folder, Case: fmt.Sprint(testCase["name"]), Size: fmt.Sprint(one["name"]),
+				Labels: append(words(testCase["labels"]), words(one["labels"])...), config: config,
+			})
+		}
+	}
+	return all, nil
+}
+
+func words(list any) []string {
+	items, _ := list.([]any)
+	var all []string
+	for _, item := range items {
+		all = append(all, strings.TrimSpace(fmt.Sprint(item)))
+	}
+	return all
+}
