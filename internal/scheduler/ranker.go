@@ -142,6 +142,8 @@ func (r *ranker) reject(p *profile, pod *v1.Pod) unranked {
 		return reasonClaims
 	case hasVolumes(&pod.Spec):
 		return reasonVolumes
+	case namesNodes(&pod.Spec):
+		return reasonNamedNodes
 	}
 	return ""
 }

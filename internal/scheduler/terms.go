@@ -7,6 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"maps"
+	"slices"
 
 	"github.com/k8s-1m/k8s-1m/internal/index"
 )
@@ -50,12 +52,7 @@ func (cl *class) specify() error {
 	if len(cl.terms.counters) > index.MaxCounters {
 		return reasonConstraints
 	}
-	refer := append([]string(nil), cl.spec.Keys...)
-	selected, err := nodeLabelKeys(&cl.pod.GetPod().Spec)
-	if err != nil {
-		return err
-	}
-	cl.cluster.refer(append(refer, selected...))
+	cl.cluster.refer(slices.Concat(cl.spec.Keys, nodeLabelKeys(&cl.pod.GetPod().Spec)))
 	return nil
 }
 
@@ -123,38 +120,45 @@ func ownSelectorKeys(pod *v1.Pod) sets.Set[string] {
 	return keys
 }
 
-// nodeLabelKeys are the keys of node labels that a pod selects by.
-func nodeLabelKeys(spec *v1.PodSpec) ([]string, error) {
-	var keys []string
-	for key := range spec.NodeSelector {
-		keys = append(keys, key)
+// nodeTerms are what a pod says of nodes in its affinity, required and preferred.
+func nodeTerms(spec *v1.PodSpec) []*v1.NodeSelectorTerm {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
+		return nil
 	}
-	add := func(term *v1.NodeSelectorTerm) {
+	var terms []*v1.NodeSelectorTerm
+	affinity := spec.Affinity.NodeAffinity
+	if required := affinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		for i := range required.NodeSelectorTerms {
+			terms = append(terms, &required.NodeSelectorTerms[i])
+		}
+	}
+	preferred := affinity.PreferredDuringSchedulingIgnoredDuringExecution
+	for i := range preferred {
+		terms = append(terms, &preferred[i].Preference)
+	}
+	return terms
+}
+
+// namesNodes says whether a pod selects nodes by their names, of which each node has
+// its own.
+func namesNodes(spec *v1.PodSpec) bool {
+	if _, hostname := spec.NodeSelector[v1.LabelHostname]; hostname {
+		return true
+	}
+	return slices.ContainsFunc(nodeTerms(spec), func(term *v1.NodeSelectorTerm) bool {
+		return len(term.MatchFields) > 0 || slices.ContainsFunc(term.MatchExpressions, func(r v1.NodeSelectorRequirement) bool {
+			return r.Key == v1.LabelHostname
+		})
+	})
+}
+
+// nodeLabelKeys are the keys of node labels that a pod selects by.
+func nodeLabelKeys(spec *v1.PodSpec) []string {
+	keys := slices.Collect(maps.Keys(spec.NodeSelector))
+	for _, term := range nodeTerms(spec) {
 		for i := range term.MatchExpressions {
 			keys = append(keys, term.MatchExpressions[i].Key)
 		}
 	}
-	fields := false
-	if spec.Affinity != nil && spec.Affinity.NodeAffinity != nil {
-		affinity := spec.Affinity.NodeAffinity
-		if affinity.RequiredDuringSchedulingIgnoredDuringExecution != nil {
-			terms := affinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
-			for i := range terms {
-				add(&terms[i])
-				fields = fields || len(terms[i].MatchFields) > 0
-			}
-		}
-		preferred := affinity.PreferredDuringSchedulingIgnoredDuringExecution
-		for i := range preferred {
-			add(&preferred[i].Preference)
-			fields = fields || len(preferred[i].Preference.MatchFields) > 0
-		}
-	}
-	for _, key := range keys {
-		fields = fields || key == v1.LabelHostname
-	}
-	if fields {
-		return nil, reasonNamedNodes
-	}
-	return keys, nil
+	return keys
 }
