@@ -37,8 +37,8 @@ type candidate struct {
 type Choice struct {
 	// Slot of the node; it is one of the best, each with equal chance.
 	Slot Slot
-	// Fitting nodes there are.
-	Fitting int
+	// Fitting nodes there are, and groups of them that were compared.
+	Fitting, Groups int
 }
 
 // Choose finds the best node, if any fits: none of those that are barred, and the
@@ -54,9 +54,11 @@ func (c *Class) Choose(barred []Slot, sample int) (Choice, bool) {
 	if fitting == 0 {
 		return Choice{}, false
 	}
+	choice := Choice{Fitting: fitting, Groups: len(r.candidates)}
 	c.total(r)
 	if sample > 0 && sample < fitting {
-		return Choice{Slot: c.sampled(r, fitting, sample), Fitting: fitting}, true
+		choice.Slot = c.sampled(r, fitting, sample)
+		return choice, true
 	}
 	best, ties := int64(math.MinInt64), 0
 	for i := range r.candidates {
@@ -74,7 +76,8 @@ func (c *Class) Choose(barred []Slot, sample int) (Choice, bool) {
 			continue
 		}
 		if pick < candidate.top.count {
-			return Choice{Slot: c.offer(candidate.top, pick), Fitting: fitting}, true
+			choice.Slot = c.offer(candidate.top, pick)
+			return choice, true
 		}
 		pick -= candidate.top.count
 	}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -212,6 +213,7 @@ func (c *Cache) UpdateSnapshot(logger klog.Logger, snapshot *upstream.Snapshot) 
 	if snapshot != c.cluster.snapshot.whole {
 		return fmt.Errorf("the cache fills one snapshot only, that of the scheduler")
 	}
+	defer timed(stepUpdate, time.Now())
 	c.mu.Lock()
 	pending := c.pending
 	c.pending = nil

@@ -32,13 +32,42 @@ var (
 		Help:           "Number of nodes, states of nodes, and classes of pods in the index",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"of"})
+	steps = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "index_step_duration_seconds",
+		Help:           "Time in each step of a scheduling cycle: update (what has happened is carried out), class (that of the pod is made, or catches up), choose (its groups are compared)",
+		Buckets:        metrics.ExponentialBuckets(0.000001, 4, 13),
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"step"})
+	lookups = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "index_class_lookups_total",
+		Help:           "Pods whose class was there (hit) or had to be made (miss)",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"result"})
+	walked = metrics.NewHistogram(&metrics.HistogramOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "index_groups_walked",
+		Help:           "Groups of nodes that were compared to find the node for a pod",
+		Buckets:        metrics.ExponentialBuckets(1, 4, 10),
+		StabilityLevel: metrics.ALPHA,
+	})
 	register sync.Once
 )
 
+// Steps of a scheduling cycle.
+const (
+	stepUpdate = "update"
+	stepClass  = "class"
+	stepChoose = "choose"
+)
+
 func registerMetrics() {
-	register.Do(func() { legacyregistry.MustRegister(decisions, fallbacks, sizes) })
+	register.Do(func() { legacyregistry.MustRegister(decisions, fallbacks, sizes, steps, lookups, walked) })
 }
 
 func observe(by string, start time.Time) {
 	decisions.WithLabelValues(by).Observe(time.Since(start).Seconds())
+}
+
+// timed is to be deferred: the step takes from start until then.
+func timed(step string, start time.Time) {
+	steps.WithLabelValues(step).Observe(time.Since(start).Seconds())
 }

@@ -90,7 +90,10 @@ func (r *ranker) rank(
 	if err != nil {
 		return none, err
 	}
+	started := time.Now()
 	choice, fits := found.Choose(barred, profile.sample(r.cluster.index.Len()))
+	timed(stepChoose, started)
+	walked.Observe(float64(choice.Groups))
 	if !fits && !class.explains() {
 		return none, reasonUnschedulable
 	}
@@ -173,6 +176,7 @@ func hasVolumes(spec *v1.PodSpec) bool {
 
 // class returns the class of a pod, made if it is not there, and up to date.
 func (r *ranker) class(ctx context.Context, p *profile, pod *framework.QueuedPodInfo) (*index.Class, *class, error) {
+	defer timed(stepClass, time.Now())
 	if r.outdated.Swap(false) {
 		r.cluster.index.Reset()
 	}
@@ -180,13 +184,16 @@ func (r *ranker) class(ctx context.Context, p *profile, pod *framework.QueuedPod
 	if err != nil {
 		return nil, nil, err
 	}
+	lookup := "hit"
 	found, err := r.cluster.index.Class(string(scratch), func() (index.Spec, error) {
+		lookup = "miss"
 		made, err := newClass(ctx, r.cluster, p, pod.PodInfo)
 		if err != nil {
 			return index.Spec{}, err
 		}
 		return made.spec, nil
 	})
+	lookups.WithLabelValues(lookup).Inc()
 	if err != nil {
 		return nil, nil, err
 	}
