@@ -16,10 +16,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/features"
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	inner "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
 // ErrPodGroups says that pods are scheduled in groups, which the index cannot do.
@@ -77,8 +79,12 @@ func attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (
 	}
 	r.nominations = newNominations(sched.SchedulingQueue)
 	sched.SchedulingQueue = r.nominations
-	sched.NextEntity = r.nominations.Pop
-	sched.Cache = newCache(sched.Cache, r.cluster)
+	known := newCache(sched.Cache, r.cluster, waiters{sched})
+	sched.Cache = known
+	sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
+		known.endCycle(logger)
+		return r.nominations.Pop(logger)
+	}
 	sched.SchedulePod = r.SchedulePod
 	return r, nil
 }

@@ -15,7 +15,7 @@ import (
 
 // Cache takes the place of kube-scheduler's own. It notes which pods are assumed
 // and which are confirmed, at once, and hands what changes on nodes to the cluster
-// when the next scheduling cycle begins.
+// when the next scheduling cycle begins, or earlier if that takes its time.
 type Cache struct {
 	// Pod groups, and binds through the dispatcher, stay upstream's.
 	upstream.Cache
@@ -23,9 +23,20 @@ type Cache struct {
 	cluster *cluster
 	mu      sync.Mutex
 	pods    map[types.UID]podState
+	// assumed pods, by name.
+	assumed map[types.NamespacedName]types.UID
+	waiters waiters
 	nodes   sets.Set[string]
 	pending []operation
+	// cycle says that a scheduling cycle reads the cluster. While none does, as on a
+	// standby, a batch of operations is carried out as soon as it is full.
+	cycle bool
+	batch int
 }
+
+// Operations that may wait while there is nothing to schedule. Many are cheaper
+// together, and few are soon done when a cycle begins.
+const idleBatch = 1000
 
 type podState struct {
 	pod     *v1.Pod
@@ -42,10 +53,10 @@ type operation struct {
 	gone bool
 }
 
-func newCache(inner upstream.Cache, cluster *cluster) *Cache {
+func newCache(inner upstream.Cache, cluster *cluster, waiters waiters) *Cache {
 	return &Cache{
-		Cache: inner, cluster: cluster,
-		pods: map[types.UID]podState{}, nodes: sets.New[string](),
+		Cache: inner, cluster: cluster, waiters: waiters,
+		pods: map[types.UID]podState{}, assumed: map[types.NamespacedName]types.UID{}, nodes: sets.New[string](), batch: idleBatch,
 	}
 }
 
@@ -72,14 +83,15 @@ func (c *Cache) GetNode(name string) (*framework.NodeInfo, error) {
 }
 
 // AssumePod takes a pod for bound.
-func (c *Cache) AssumePod(_ klog.Logger, pod *v1.Pod) error {
+func (c *Cache) AssumePod(logger klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, known := c.pods[pod.UID]; known {
 		return fmt.Errorf("pod %v(%v) is in the cache, so can't be assumed", pod.UID, klog.KObj(pod))
 	}
 	c.pods[pod.UID] = podState{pod: pod, assumed: true}
-	c.pending = append(c.pending, operation{add: pod})
+	c.assumed[nameOf(pod)] = pod.UID
+	c.note(logger, operation{add: pod})
 	return nil
 }
 
@@ -89,7 +101,7 @@ func (c *Cache) ForgetPod(logger klog.Logger, pod *v1.Pod) error {
 }
 
 // RemoveAssumedPod removes a pod that was assumed.
-func (c *Cache) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
+func (c *Cache) RemoveAssumedPod(logger klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	state := c.pods[pod.UID]
@@ -102,26 +114,31 @@ func (c *Cache) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 	case !state.assumed:
 		return fmt.Errorf("pod %v(%v) is not assumed, so it cannot be removed or forgotten", pod.UID, klog.KObj(pod))
 	}
-	delete(c.pods, pod.UID)
-	c.pending = append(c.pending, operation{remove: state.pod})
+	c.take(logger, pod.UID)
 	return nil
 }
 
 // AddPod confirms a pod that was assumed, or adds one that was bound elsewhere.
 func (c *Cache) AddPod(logger klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	left := c.displace(logger, pod)
+	err := c.confirm(logger, pod)
+	c.mu.Unlock()
+	c.waiters.freed(logger, left)
+	return err
+}
+
+func (c *Cache) confirm(logger klog.Logger, pod *v1.Pod) error {
 	state := c.pods[pod.UID]
 	switch {
 	case state.pod == nil:
-		c.pods[pod.UID] = podState{pod: pod}
-		c.pending = append(c.pending, operation{add: pod})
+		c.add(logger, pod)
 	case state.assumed:
 		if state.pod.Spec.NodeName != pod.Spec.NodeName {
 			logger.Info("Pod was added to a different node than it was assumed", "pod", klog.KObj(pod),
 				"assumedNode", klog.KRef("", state.pod.Spec.NodeName), "currentNode", klog.KRef("", pod.Spec.NodeName))
 		}
-		c.replace(state, pod)
+		c.replace(logger, state, pod)
 	default:
 		return fmt.Errorf("pod %v(%v) was already in added state", pod.UID, klog.KObj(pod))
 	}
@@ -130,6 +147,10 @@ func (c *Cache) AddPod(logger klog.Logger, pod *v1.Pod) error {
 
 // UpdatePod takes a new version of a pod that was added.
 func (c *Cache) UpdatePod(logger klog.Logger, oldPod, newPod *v1.Pod) error {
+	if oldPod.UID != newPod.UID || newPod.Spec.NodeName == "" {
+		c.succeed(logger, oldPod, newPod)
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	state := c.pods[oldPod.UID]
@@ -144,25 +165,30 @@ func (c *Cache) UpdatePod(logger klog.Logger, oldPod, newPod *v1.Pod) error {
 		logger.Error(nil, "Pod updated on a different node than previously added to", "pod", klog.KObj(newPod),
 			"before", klog.KRef("", state.pod.Spec.NodeName), "now", klog.KRef("", newPod.Spec.NodeName))
 	}
-	c.replace(state, newPod)
+	c.replace(logger, state, newPod)
 	return nil
 }
 
-func (c *Cache) replace(state podState, pod *v1.Pod) {
-	c.pending = append(c.pending, operation{remove: state.pod, add: pod})
+func (c *Cache) add(logger klog.Logger, pod *v1.Pod) {
+	c.pods[pod.UID] = podState{pod: pod}
+	c.note(logger, operation{add: pod})
+}
+
+func (c *Cache) replace(logger klog.Logger, state podState, pod *v1.Pod) {
+	c.unassume(state.pod)
+	c.note(logger, operation{remove: state.pod, add: pod})
 	c.pods[pod.UID] = podState{pod: pod}
 }
 
 // RemovePod removes a pod from the node that it was added to.
-func (c *Cache) RemovePod(_ klog.Logger, pod *v1.Pod) error {
+func (c *Cache) RemovePod(logger klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	state := c.pods[pod.UID]
 	if state.pod == nil {
 		return fmt.Errorf("pod %v(%v) is not found in scheduler cache, so cannot be removed from it", pod.UID, klog.KObj(pod))
 	}
-	delete(c.pods, pod.UID)
-	c.pending = append(c.pending, operation{remove: state.pod})
+	c.take(logger, pod.UID)
 	return nil
 }
 
@@ -185,25 +211,25 @@ func (c *Cache) IsAssumedPod(pod *v1.Pod) (bool, error) {
 }
 
 // AddNode adds a node.
-func (c *Cache) AddNode(_ klog.Logger, node *v1.Node) {
+func (c *Cache) AddNode(logger klog.Logger, node *v1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nodes.Insert(node.Name)
-	c.pending = append(c.pending, operation{node: node})
+	c.note(logger, operation{node: node})
 }
 
 // UpdateNode takes a new version of a node.
 func (c *Cache) UpdateNode(logger klog.Logger, _, newNode *v1.Node) { c.AddNode(logger, newNode) }
 
 // RemoveNode removes a node; pods on it stay until they are removed.
-func (c *Cache) RemoveNode(_ klog.Logger, node *v1.Node) error {
+func (c *Cache) RemoveNode(logger klog.Logger, node *v1.Node) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.nodes.Has(node.Name) {
 		return fmt.Errorf("node %v is not found", node.Name)
 	}
 	c.nodes.Delete(node.Name)
-	c.pending = append(c.pending, operation{node: node, gone: true})
+	c.note(logger, operation{node: node, gone: true})
 	return nil
 }
 
@@ -215,11 +241,36 @@ func (c *Cache) UpdateSnapshot(logger klog.Logger, snapshot *upstream.Snapshot) 
 	}
 	defer timed(stepUpdate, time.Now())
 	c.mu.Lock()
+	c.cycle = true
 	pending := c.pending
 	c.pending = nil
 	c.mu.Unlock()
 	c.cluster.apply(logger, pending)
 	return nil
+}
+
+// endCycle says that nothing reads the cluster until the next [Cache.UpdateSnapshot].
+func (c *Cache) endCycle(logger klog.Logger) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cycle = false
+	c.settle(logger)
+}
+
+func (c *Cache) note(logger klog.Logger, op operation) {
+	c.pending = append(c.pending, op)
+	c.settle(logger)
+}
+
+// settle carries out what waits, if nobody reads the cluster and there is enough.
+// The lock is held, so that no cycle begins meanwhile.
+func (c *Cache) settle(logger klog.Logger) {
+	if c.cycle || len(c.pending) < c.batch {
+		return
+	}
+	c.cluster.apply(logger, c.pending)
+	clear(c.pending)
+	c.pending = c.pending[:0]
 }
 
 // Dump copies everything, for people who look for an error.

@@ -154,7 +154,7 @@ func (c *cluster) addPod(pod *v1.Pod) {
 // podInfo computes what plugins want to know of a pod, unless that was done for its
 // class when a node was looked for.
 func (c *cluster) podInfo(pod *v1.Pod) *framework.PodInfo {
-	if c.ranked.uid == pod.UID && len(pod.Status.NodeAllocatableResourceClaimStatuses) == 0 {
+	if c.ranked.uid == pod.UID && sameTake(c.ranked.info.Pod, pod) {
 		return withPod(c.ranked.info, pod)
 	}
 	// As upstream: what the API server let through of a malformed term is ignored.

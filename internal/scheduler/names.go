@@ -313,7 +313,12 @@ func sameOnNode(before, after *v1.Pod) bool {
 	return before.UID == after.UID && before.Spec.NodeName == after.Spec.NodeName &&
 		(before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) &&
 		maps.Equal(before.Labels, after.Labels) &&
-		sameRequests(before, after) &&
+		sameTake(before, after)
+}
+
+// sameTake says whether a pod takes the same from its node as before.
+func sameTake(before, after *v1.Pod) bool {
+	return sameRequests(before, after) &&
 		len(before.Status.NodeAllocatableResourceClaimStatuses) == 0 && len(after.Status.NodeAllocatableResourceClaimStatuses) == 0
 }
 

@@ -351,6 +351,13 @@ func (w *world) nextPod() *v1.Pod {
 // schedule makes one decision, and carries it out.
 func (w *world) schedule() {
 	pod := w.nextPod()
+	if result, err := w.judge(pod); err == nil {
+		w.place(pod, result.SuggestedHost)
+	}
+}
+
+// judge makes one decision, and compares it with the reference's.
+func (w *world) judge(pod *v1.Pod) (upstream.ScheduleResult, error) {
 	info, err := framework.NewPodInfo(trimmed(w, pod))
 	w.store(err)
 	w.store(w.sched.Cache.UpdateSnapshot(klog.Logger{}, w.sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*upcache.Snapshot)))
@@ -378,9 +385,7 @@ func (w *world) schedule() {
 	case ranked && result.FeasibleNodes != want.Feasible:
 		w.fail(pod, "%d nodes are said to fit, but %d do", result.FeasibleNodes, want.Feasible)
 	}
-	if err == nil {
-		w.place(pod, result.SuggestedHost)
-	}
+	return result, err
 }
 
 // compare holds an error against that of the reference.
