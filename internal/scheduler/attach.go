@@ -68,9 +68,13 @@ func attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (
 	r := &ranker{
 		cluster: newCluster(fields), profiles: map[string]*profile{}, extenders: sched.Extenders, search: sched.SchedulePod,
 	}
+	r.limits = &limits{call: pluginLimit, grace: pluginGrace, left: func() { r.cluster.watched.Store(true) }}
 	for _, cfg := range profiles {
 		fw := sched.Profiles[cfg.SchedulerName]
 		if r.profiles[cfg.SchedulerName], err = newProfile(fw, cfg); err != nil {
+			return nil, err
+		}
+		if err := guardPlugins(fw, r.limits); err != nil {
 			return nil, err
 		}
 		if err := r.watchNamespaces(fw.SharedInformerFactory().Core().V1().Namespaces().Informer()); err != nil {

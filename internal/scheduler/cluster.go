@@ -3,6 +3,7 @@ package scheduler
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -36,6 +37,8 @@ type cluster struct {
 	pods, spareNames int
 	// ranked is the pod that a node was last found for.
 	ranked ranked
+	// watched says that a plugin was left behind that may still read all this.
+	watched atomic.Bool
 }
 
 // ranked is a pod, and what was computed for its class.
@@ -75,6 +78,9 @@ func newCluster(snapshot *snapshot) *cluster {
 func (c *cluster) apply(logger klog.Logger, operations []operation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.watched.Swap(false) {
+		c.moveOut()
+	}
 	for i := range operations {
 		switch op := &operations[i]; {
 		case op.node == nil:

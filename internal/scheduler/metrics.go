@@ -49,6 +49,11 @@ var (
 		Buckets:        metrics.ExponentialBuckets(1, 4, 10),
 		StabilityLevel: metrics.ALPHA,
 	})
+	pluginFailures = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "plugin_failures_total",
+		Help:           "Calls of plugins that are not kube-scheduler's own that ended in a panic or took too long, by plugin, extension point and kind",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"plugin", "extension_point", "kind"})
 	register sync.Once
 )
 
@@ -60,7 +65,9 @@ const (
 )
 
 func registerMetrics() {
-	register.Do(func() { legacyregistry.MustRegister(decisions, fallbacks, sizes, steps, lookups, walked) })
+	register.Do(func() {
+		legacyregistry.MustRegister(decisions, fallbacks, sizes, steps, lookups, walked, pluginFailures)
+	})
 }
 
 func observe(by string, start time.Time) {

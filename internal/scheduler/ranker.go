@@ -24,6 +24,7 @@ type ranker struct {
 	profiles    map[string]*profile
 	extenders   []fwk.Extender
 	nominations *nominations
+	limits      *limits
 	// search is upstream's.
 	search func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (upstream.ScheduleResult, error)
 	// searches counts the pods that upstream's search was used for.
@@ -42,6 +43,8 @@ func (r *ranker) SchedulePod(
 		if cause := recover(); cause != nil {
 			klog.FromContext(ctx).Error(nil, "Panic while a node was looked for", "pod", klog.KObj(pod.Pod), "cause", cause, "stack", string(debug.Stack()))
 			err = fmt.Errorf("looking for a node: %v", cause)
+			// It may have left a class half done.
+			r.outdated.Store(true)
 		}
 	}()
 	start := time.Now()

@@ -64,7 +64,7 @@ func reach[T any](fields reflect.Value, name string, field **T, err *error) {
 	value := fields.FieldByName(name)
 	want := reflect.TypeFor[T]()
 	if !value.IsValid() || value.Type() != want {
-		*err = fmt.Errorf("kube-scheduler's snapshot has no field %s of type %v: this build needs another release of Kubernetes", name, want)
+		*err = fmt.Errorf("kube-scheduler's %v has no field %s of type %v: this build needs another release of Kubernetes", fields.Type(), name, want)
 		return
 	}
 	*field = (*T)(unsafe.Pointer(value.UnsafeAddr()))
