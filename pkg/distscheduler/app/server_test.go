@@ -1,0 +1,54 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+const configuration = `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+clientConnection: {kubeconfig: KUBECONFIG}
+leaderElection: {leaderElect: false}
+profiles: [{plugins: {filter: {enabled: [{name: Ours}]}}}]
+`
+
+// kubeconfig of an API server that is not there: plugins are made before it is asked.
+const kubeconfig = `apiVersion: v1
+kind: Config
+clusters: [{name: nowhere, cluster: {server: "https://127.0.0.1:1"}}]
+contexts: [{name: nowhere, context: {cluster: nowhere, user: nobody}}]
+current-context: nowhere
+users: [{name: nobody, user: {}}]
+`
+
+// TestWithPlugin makes a program with a plugin, and sees that the configuration
+// enables it.
+func TestWithPlugin(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, content string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	config := write("config", strings.Replace(configuration, "KUBECONFIG", write("kubeconfig", kubeconfig), 1))
+	made := errors.New("made, and that is enough")
+	cmd := NewSchedulerCommand(WithPlugin("Ours", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+		return nil, made
+	}))
+	cmd.SetArgs([]string{"--config", config, "--secure-port", "0"})
+	cmd.SetOut(io.Discard)
+	cmd.SetErr(io.Discard)
+	if err := cmd.Execute(); !errors.Is(err, made) && (err == nil || !strings.Contains(err.Error(), made.Error())) {
+		t.Errorf("the program ends with %v", err)
+	}
+}

@@ -1,0 +1,318 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	resourcehelper "k8s.io/component-helpers/resource"
+)
+
+// TestAPIServerDiesUnderLoad kills the API server while pods are created and bound.
+// When it is back, all pods that it took are bound, and no node has too many.
+func TestAPIServerDiesUnderLoad(t *testing.T) {
+	const nodes, perNode, pods = 40, 20, 720
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down", "--name", "load") })
+	w.succeed(t, "up", "--name", "load", "--nodes", fmt.Sprint(nodes), "--store", storeKind(), "--scheduler", "dist-scheduler")
+	client := w.client(t, "load")
+	load := newLoad(t, client, corev1.DefaultSchedulerName, perNode)
+	var creating sync.WaitGroup
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	for worker := range 4 {
+		creating.Go(func() {
+			for i := worker; i < pods; i += 4 {
+				load.create(ctx, fmt.Sprintf("load-%d", i))
+			}
+		})
+	}
+	eventually(t, time.Minute, "some pods are bound", func() error {
+		if bound, _ := load.count(t); bound < pods/10 {
+			return fmt.Errorf("%d are", bound)
+		}
+		return nil
+	})
+	bound, _ := load.count(t)
+	w.kill(t, "load", "kube-apiserver")
+	creating.Wait()
+	eventually(t, time.Minute, "all pods are bound", func() error {
+		bound, all := load.count(t)
+		if bound != pods || all != pods {
+			return fmt.Errorf("%d of %d are", bound, all)
+		}
+		return nil
+	})
+	t.Logf("%d pods were bound before the kill", bound)
+	load.fits(t)
+	if c := w.status(t, "load").component(t, "dist-scheduler"); c.State != "ready" || c.Restarts != 0 {
+		t.Errorf("the scheduler is %+v", c)
+	}
+}
+
+// TestBesideKubeScheduler runs dist-scheduler for pods that name it, in a cluster
+// whose scheduler is kube-scheduler.
+func TestBesideKubeScheduler(t *testing.T) {
+	const pods = 150
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down", "--name", "both") })
+	w.succeed(t, "up", "--name", "both", "--nodes", "20", "--store", storeKind())
+	client := w.client(t, "both")
+	second := w.startScheduler(t, "both", "leaderElection: {leaderElect: false}\n")
+	loads := map[string]*load{}
+	var creating sync.WaitGroup
+	for _, scheduler := range []string{corev1.DefaultSchedulerName, "dist-scheduler"} {
+		l := newLoad(t, client, scheduler, 20)
+		loads[scheduler] = l
+		creating.Go(func() {
+			for i := range pods {
+				l.create(t.Context(), fmt.Sprintf("%s-%d", scheduler, i))
+			}
+		})
+	}
+	creating.Wait()
+	for scheduler, l := range loads {
+		eventually(t, time.Minute, "the pods of "+scheduler+" are bound", func() error {
+			if bound, _ := l.count(t); bound != pods {
+				return fmt.Errorf("%d are", bound)
+			}
+			return nil
+		})
+	}
+	loads[corev1.DefaultSchedulerName].fits(t)
+	eventually(t, time.Minute, "each scheduler reports its pods", func() error {
+		events, err := client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Scheduled"})
+		must(t, err)
+		reported := 0
+		for _, event := range events.Items {
+			scheduler := event.ReportingController
+			if !strings.HasPrefix(event.InvolvedObject.Name, scheduler+"-") {
+				t.Fatalf("%s was bound by %q", event.InvolvedObject.Name, scheduler)
+			}
+			reported++
+		}
+		if reported != 2*pods {
+			return fmt.Errorf("%d of %d are reported", reported, 2*pods)
+		}
+		return nil
+	})
+	second.end(t)
+}
+
+// TestStandby has two schedulers, and ends the one that leads: the other goes on at
+// once, since it knows the cluster already.
+//
+//	E2E_STANDBY_NODES  nodes of the cluster (default 500)
+func TestStandby(t *testing.T) {
+	const leaseSeconds = 15
+	nodes := os.Getenv("E2E_STANDBY_NODES")
+	if nodes == "" {
+		nodes = "500"
+	}
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down", "--name", "standby") })
+	w.succeed(t, "up", "--name", "standby", "--nodes", nodes, "--store", storeKind())
+	client := w.client(t, "standby")
+	election := fmt.Sprintf("leaderElection: {leaderElect: true, resourceName: dist-scheduler, leaseDuration: %ds, renewDeadline: 10s, retryPeriod: 500ms}\n", leaseSeconds)
+	leader := w.startScheduler(t, "standby", election)
+	first := awaitHolder(t, client, "")
+	standby := w.startScheduler(t, "standby", election)
+
+	load := newLoad(t, client, "dist-scheduler", 100)
+	load.create(t.Context(), "before")
+	load.awaitBound(t, "before")
+	asked := time.Now()
+	must(t, leader.cmd.Process.Signal(syscall.SIGTERM))
+	load.create(t.Context(), "after")
+	awaitHolder(t, client, first)
+	led := time.Since(asked)
+	load.awaitBound(t, "after")
+	took := time.Since(asked)
+	if took > leaseSeconds*time.Second {
+		t.Errorf("the lease had to run out: it took %v", took)
+	}
+	t.Logf("with %s nodes: the standby leads %v after the leader was told to end, and has bound a pod after %v",
+		nodes, led.Round(time.Millisecond), took.Round(time.Millisecond))
+	leader.await(t)
+	standby.end(t)
+}
+
+// awaitHolder waits until another than one has the lease of the schedulers.
+func awaitHolder(t *testing.T, client kubernetes.Interface, other string) (holder string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		lease, err := client.CoordinationV1().Leases(metav1.NamespaceSystem).Get(t.Context(), "dist-scheduler", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		must(t, err)
+		if id := lease.Spec.HolderIdentity; id != nil && *id != "" && *id != other {
+			return *id
+		}
+	}
+	t.Fatal("nobody takes the lease")
+	return ""
+}
+
+// load is pods for a scheduler, so many of which fill a node.
+type load struct {
+	client    kubernetes.Interface
+	scheduler string
+	request   resource.Quantity
+}
+
+func newLoad(t *testing.T, client kubernetes.Interface, scheduler string, perNode int64) *load {
+	t.Helper()
+	nodes, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{Limit: 1})
+	must(t, err)
+	whole := nodes.Items[0].Status.Allocatable.Cpu().MilliValue()
+	return &load{client: client, scheduler: scheduler, request: *resource.NewMilliQuantity(whole/perNode, resource.DecimalSI)}
+}
+
+// create creates a pod, however often that takes.
+func (l *load) create(ctx context.Context, name string) {
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"scheduler": l.scheduler}},
+		Spec: corev1.PodSpec{SchedulerName: l.scheduler, Containers: []corev1.Container{{
+			Name: "main", Image: "pause",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: l.request}},
+		}}},
+	}
+	for ctx.Err() == nil {
+		_, err := l.client.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod, metav1.CreateOptions{})
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			return
+		}
+		time.Sleep(pollInterval)
+	}
+}
+
+// count counts the pods, and those that are bound.
+func (l *load) count(t *testing.T) (bound, all int) {
+	t.Helper()
+	pods, err := l.client.CoreV1().Pods(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{LabelSelector: "scheduler=" + l.scheduler})
+	must(t, err)
+	for _, pod := range pods.Items {
+		if pod.Spec.NodeName != "" {
+			bound++
+		}
+	}
+	return bound, len(pods.Items)
+}
+
+func (l *load) awaitBound(t *testing.T, name string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		pod, err := l.client.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
+		must(t, err)
+		if pod.Spec.NodeName != "" {
+			return
+		}
+	}
+	t.Fatalf("%s is not bound", name)
+}
+
+// fits wants that no node has more than it takes, by all pods in the cluster.
+func (l *load) fits(t *testing.T) {
+	t.Helper()
+	pods, err := l.client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	nodes, err := l.client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	used := map[string]int64{}
+	for i := range pods.Items {
+		requests := resourcehelper.PodRequests(&pods.Items[i], resourcehelper.PodResourcesOptions{})
+		used[pods.Items[i].Spec.NodeName] += requests.Cpu().MilliValue()
+	}
+	for _, node := range nodes.Items {
+		if has, takes := used[node.Name], node.Status.Allocatable.Cpu().MilliValue(); has > takes {
+			t.Errorf("%s has pods for %d millicores, and takes %d", node.Name, has, takes)
+		}
+	}
+}
+
+// schedulerProcess is a scheduler that is not the cluster's own.
+type schedulerProcess struct {
+	cmd    *exec.Cmd
+	output bytes.Buffer
+	ended  chan error
+}
+
+// startScheduler starts a dist-scheduler for pods that name it, and waits until it
+// has seen the cluster.
+func (w *world) startScheduler(t *testing.T, cluster, election string) *schedulerProcess {
+	t.Helper()
+	kubeconfig := strings.TrimSpace(w.succeed(t, "kubeconfig", "--name", cluster, "--path").stdout)
+	config := filepath.Join(t.TempDir(), "scheduler.yaml")
+	must(t, os.WriteFile(config, []byte(configHead+election+
+		"clientConnection: {kubeconfig: "+kubeconfig+", qps: 1000, burst: 2000}\nprofiles: [{schedulerName: dist-scheduler}]\n"), 0o600))
+	port := freePort(t)
+	p := &schedulerProcess{ended: make(chan error, 1), cmd: exec.Command(filepath.Join(w.bin, "dist-scheduler"), "--config", config,
+		"--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(port), "--cert-dir", t.TempDir(),
+		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig)}
+	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
+	must(t, p.cmd.Start())
+	go func() { p.ended <- p.cmd.Wait() }()
+	t.Cleanup(func() { p.cmd.Process.Kill() })
+	eventually(t, time.Minute, "the scheduler has seen the cluster", func() error {
+		return ready(fmt.Sprintf("https://127.0.0.1:%d/readyz", port))
+	})
+	return p
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+func ready(url string) error {
+	client := http.Client{Timeout: time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
+	}}
+	answer, err := client.Get(url)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s", answer.Status)
+	}
+	return nil
+}
+
+// end asks the scheduler to end.
+func (p *schedulerProcess) end(t *testing.T) {
+	t.Helper()
+	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
+	p.await(t)
+}
+
+// await waits until the scheduler has ended. Without an election it has lost, upstream
+// says, and exits with 1.
+func (p *schedulerProcess) await(t *testing.T) {
+	t.Helper()
+	select {
+	case <-p.ended:
+	case <-time.After(30 * time.Second):
+		t.Fatalf("the scheduler does not end\n%s", p.output.String())
+	}
+}
