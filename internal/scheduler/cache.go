@@ -74,8 +74,10 @@ func (c *Cache) PodCount() (int, error) {
 	return len(c.pods), nil
 }
 
-// GetNode returns a copy of what is known of a node.
+// GetNode returns a copy of what is known of a node; during a scheduling
+// cycle, that is what was known when it began.
 func (c *Cache) GetNode(name string) (*framework.NodeInfo, error) {
+	c.catchUp()
 	if info := c.cluster.copyOf(name); info != nil {
 		return info, nil
 	}
@@ -254,18 +256,25 @@ func (c *Cache) endCycle(logger klog.Logger) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.cycle = false
-	c.settle(logger)
+	c.settle(logger, c.batch)
+}
+
+// catchUp carries out what waits, however little it is, if nobody reads the cluster.
+func (c *Cache) catchUp() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.settle(klog.Background(), 0)
 }
 
 func (c *Cache) note(logger klog.Logger, op operation) {
 	c.pending = append(c.pending, op)
-	c.settle(logger)
+	c.settle(logger, c.batch)
 }
 
 // settle carries out what waits, if nobody reads the cluster and there is enough.
 // The lock is held, so that no cycle begins meanwhile.
-func (c *Cache) settle(logger klog.Logger) {
-	if c.cycle || len(c.pending) < c.batch {
+func (c *Cache) settle(logger klog.Logger, enough int) {
+	if c.cycle || len(c.pending) < enough {
 		return
 	}
 	c.cluster.apply(logger, c.pending)
@@ -273,8 +282,9 @@ func (c *Cache) settle(logger klog.Logger) {
 	c.pending = c.pending[:0]
 }
 
-// Dump copies everything, for people who look for an error.
+// Dump copies everything, for people who look for an error; see [Cache.GetNode].
 func (c *Cache) Dump() *upstream.Dump {
+	c.catchUp()
 	c.mu.Lock()
 	assumed := sets.New[string]()
 	for uid, state := range c.pods {

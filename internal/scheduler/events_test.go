@@ -77,7 +77,7 @@ type storm struct {
 }
 
 func newStorm(t *testing.T, random *rand.Rand) *storm {
-	s := &storm{live: newScripted(t, newAPI()), made: &world{t: t, rand: random}, assumed: map[types.UID]*v1.Pod{}}
+	s := &storm{live: newScripted(t, newAPI()), made: &world{t: t, rand: random, trimmer: newTrimmer()}, assumed: map[types.UID]*v1.Pod{}}
 	// So that some operations are carried out between cycles.
 	s.sched.Cache.(*Cache).batch = 7
 	s.ranker.cluster.spareNames = 100

@@ -1,0 +1,62 @@
+package scheduler
+
+import (
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	upcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	st "k8s.io/kubernetes/pkg/scheduler/testing"
+)
+
+func emptyCache(t *testing.T) (*Cache, *upcache.Snapshot) {
+	t.Helper()
+	whole := upcache.NewEmptySnapshot()
+	fields, err := newSnapshot(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newCache(nil, newCluster(fields), waiters{}), whole
+}
+
+func podOn(node, name string) *v1.Pod {
+	return st.MakePod().Name(name).UID(name).Node(node).Obj()
+}
+
+// Upstream's tests wait for the cache to be empty after the last scheduling cycle.
+func TestCacheTellsWhatIsPending(t *testing.T) {
+	logger := klog.Background()
+	cache, whole := emptyCache(t)
+	node := st.MakeNode().Name("n").Obj()
+	cache.AddNode(logger, node)
+	if err := cache.AddPod(logger, podOn("n", "first")); err != nil {
+		t.Fatal(err)
+	}
+	if err := cache.UpdateSnapshot(logger, whole); err != nil {
+		t.Fatal(err)
+	}
+	cache.endCycle(logger)
+	if err := cache.AddPod(logger, podOn("n", "second")); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := cache.GetNode("n"); err != nil || len(info.Pods) != 2 {
+		t.Errorf("before the next cycle: %v, %v", info, err)
+	}
+	if err := cache.RemoveNode(logger, node); err != nil {
+		t.Fatal(err)
+	}
+	if nodes := cache.Dump().Nodes; len(nodes) != 1 || nodes["n"].Node() != nil {
+		t.Errorf("with pods on a node that is gone: %v", nodes)
+	}
+	for _, name := range []string{"first", "second"} {
+		if err := cache.RemovePod(logger, podOn("n", name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if nodes := cache.Dump().Nodes; len(nodes) != 0 {
+		t.Errorf("with nothing: %v", nodes)
+	}
+	if _, err := cache.GetNode("n"); err == nil {
+		t.Error("a node that is gone is there")
+	}
+}
