@@ -31,6 +31,7 @@ up: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin
 down: bin/k1m ## Take the cluster down: NAME=k1m
 	@bin/k1m down $(if $(filter-out k1m,$(NAME)),--name $(NAME))
 
+# E2E_STANDBY_NODES=5000 gives the test of a standby scheduler a larger cluster.
 test: build bin/h2spec ## Run every test; the last line says what passed and failed
 	@test/run.sh
 
