@@ -8,19 +8,24 @@
 package scheduler
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"os/signal"
 	"slices"
+	"syscall"
 
 	v1 "k8s.io/api/core/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/features"
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	inner "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/backend/cache/debugger"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
@@ -31,6 +36,9 @@ var ErrPodGroups = errors.New("the feature gate GenericWorkload is on: groups of
 // does to spare itself a search for pods that are alike: the index does it for all
 // pods, and a pod that it leaves to upstream's search shall be decided by that.
 func Prepare() error {
+	if !utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
+		takeCacheSize()
+	}
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.OpportunisticBatching): false})
 }
 
@@ -44,6 +52,14 @@ func Profiles(cfg *config.KubeSchedulerConfiguration) []config.KubeSchedulerProf
 		}
 	}
 	return profiles
+}
+
+// Debug lets the signal that has kube-scheduler log what it knows (SIGUSR2) log what
+// is known here: what upstream listens with knows a cache that is not used.
+func Debug(ctx context.Context, sched *upstream.Scheduler, factory informers.SharedInformerFactory) {
+	signal.Reset(syscall.SIGUSR2)
+	core := factory.Core().V1()
+	debugger.New(core.Nodes().Lister(), core.Pods().Lister(), sched.Cache, sched.SchedulingQueue).ListenForSignal(ctx)
 }
 
 // Attach makes a scheduler that has not been started yet find nodes by an index.

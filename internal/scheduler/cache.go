@@ -32,6 +32,8 @@ type Cache struct {
 	// standby, a batch of operations is carried out as soon as it is full.
 	cycle bool
 	batch int
+	// reported is when the metrics were last told how much there is.
+	reported time.Time
 }
 
 // Operations that may wait while there is nothing to schedule. Many are cheaper
@@ -268,6 +270,10 @@ func (c *Cache) catchUp() {
 
 func (c *Cache) note(logger klog.Logger, op operation) {
 	c.pending = append(c.pending, op)
+	if now := time.Now(); now.Sub(c.reported) > time.Second {
+		c.reported = now
+		reportCacheSize(len(c.assumed), len(c.pods), len(c.nodes))
+	}
 	c.settle(logger, c.batch)
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/klog/v2"
 	upcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	st "k8s.io/kubernetes/pkg/scheduler/testing"
@@ -59,4 +60,27 @@ func TestCacheTellsWhatIsPending(t *testing.T) {
 	if _, err := cache.GetNode("n"); err == nil {
 		t.Error("a node that is gone is there")
 	}
+}
+
+// TestCacheSizeIsOurs: upstream's gauge tells of this cache, not of upstream's.
+func TestCacheSizeIsOurs(t *testing.T) {
+	takeCacheSize()
+	cache, _ := emptyCache(t)
+	cache.AddNode(klog.Background(), st.MakeNode().Name("n").Obj())
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != "scheduler_cache_size" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			if metric.GetLabel()[0].GetValue() == "nodes" && metric.GetGauge().GetValue() == 1 {
+				return
+			}
+		}
+		t.Errorf("%v", family)
+	}
+	t.Error("the gauge does not say that there is one node")
 }

@@ -78,3 +78,23 @@ func observe(by string, start time.Time) {
 func timed(step string, start time.Time) {
 	steps.WithLabelValues(step).Observe(time.Since(start).Seconds())
 }
+
+// cacheSize is upstream's gauge of the pods and nodes in the cache, once it is ours.
+var cacheSize *metrics.GaugeVec
+
+// takeCacheSize takes the gauge from upstream's cache, which stays empty and says so
+// each second; it must come before that is made.
+var takeCacheSize = sync.OnceFunc(func() {
+	upstream.Register()
+	cacheSize = upstream.CacheSize
+	upstream.CacheSize = metrics.NewGaugeVec(&metrics.GaugeOpts{Name: "unused"}, []string{"type"})
+})
+
+func reportCacheSize(assumed, pods, nodes int) {
+	if cacheSize == nil {
+		return
+	}
+	cacheSize.WithLabelValues("assumed_pods").Set(float64(assumed))
+	cacheSize.WithLabelValues("pods").Set(float64(pods))
+	cacheSize.WithLabelValues("nodes").Set(float64(nodes))
+}

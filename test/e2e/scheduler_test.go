@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 )
 
 // TestDistSchedulerIsTheSchedulerOfACluster lets it place pods that nobody else does.
@@ -12,7 +14,8 @@ func TestDistSchedulerIsTheSchedulerOfACluster(t *testing.T) {
 	w := newWorld(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "dist") })
 	w.succeed(t, "up", "--name", "dist", "--nodes", "50", "--store", storeKind(), "--scheduler", "dist-scheduler")
-	if c := w.status(t, "dist").component(t, "dist-scheduler"); c.State != "ready" {
+	c := w.status(t, "dist").component(t, "dist-scheduler")
+	if c.State != "ready" {
 		t.Errorf("%+v", c)
 	}
 	w.succeed(t, "pods", "create", "--name", "dist", "--count", "200")
@@ -20,6 +23,15 @@ func TestDistSchedulerIsTheSchedulerOfACluster(t *testing.T) {
 		t.Errorf("%d pods run", got)
 	}
 	w.succeed(t, "verify", "--name", "dist")
+	// As kube-scheduler, it says what it knows when it is told to.
+	must(t, syscall.Kill(c.PID, syscall.SIGUSR2))
+	eventually(t, 10*time.Second, "a dump of 50 nodes", func() error {
+		log := w.succeed(t, "logs", "dist-scheduler", "--name", "dist").stdout
+		if dumped := strings.Count(log, "Node name: node-"); dumped < 50 {
+			return fmt.Errorf("%d nodes in %d bytes of log", dumped, len(log))
+		}
+		return nil
+	})
 	// What nobody has scheduled, on a node that it does not want.
 	nodes := strings.Fields(w.succeed(t, "kubectl", "--name", "dist", "--", "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").stdout)
 	w.succeed(t, "kubectl", "--name", "dist", "--", "run", "astray", "--image", "none", "--overrides",

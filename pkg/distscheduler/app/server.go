@@ -112,11 +112,13 @@ func run(cmd *cobra.Command, opts *options.Options, plugins []Option) error {
 	if err := scheduler.Trim(sched, profiles, cfg.InformerFactory); err != nil {
 		return fmt.Errorf("setting up the informers: %w", err)
 	}
-	err = scheduler.Attach(sched, profiles)
-	if errors.Is(err, scheduler.ErrPodGroups) {
+	switch err := scheduler.Attach(sched, profiles); {
+	case errors.Is(err, scheduler.ErrPodGroups):
 		klog.FromContext(ctx).Info("Scheduling without an index", "reason", err)
-	} else if err != nil {
+	case err != nil:
 		return fmt.Errorf("setting up the index: %w", err)
+	default:
+		scheduler.Debug(ctx, sched, cfg.InformerFactory)
 	}
 	gate.(featuregate.MutableFeatureGate).AddMetrics()
 	opts.ComponentGlobalsRegistry.AddMetrics()
