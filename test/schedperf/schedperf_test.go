@@ -20,6 +20,7 @@ const config = `
     threshold: 10
     params: {nodes: 5}
   - name: 20000Nodes/1Init
+    featureGates: {GenericWorkload: true}
     threshold:
       topic: 10
     params: {nodes: 20000}
@@ -32,6 +33,9 @@ func TestParseConfig(t *testing.T) {
 	}
 	if len(found) != 2 || found[0].name() != "misc/Basic/5Nodes" || found[1].name() != "misc/Basic/20000Nodes/1Init" {
 		t.Fatalf("found %+v", found)
+	}
+	if found[0].groups || !found[1].groups {
+		t.Errorf("with groups of pods: %v, %v", found[0].groups, found[1].groups)
 	}
 	if got := strings.Join(found[0].Labels, " "); got != "performance short" {
 		t.Errorf("labels %q", got)

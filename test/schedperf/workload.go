@@ -31,6 +31,8 @@ type workload struct {
 	Case    string   `json:"case"`
 	Size    string   `json:"workload"`
 	Labels  []string `json:"labels,omitempty"`
+	// groups says that pods are scheduled in groups, which our search leaves to upstream's.
+	groups bool
 	// config is a configuration with this workload only.
 	config []byte
 }
@@ -103,11 +105,17 @@ func parseConfig(folder string, content []byte) ([]workload, error) {
 			}
 			all = append(all, workload{
 				Package: folder, Case: fmt.Sprint(testCase["name"]), Size: fmt.Sprint(one["name"]),
-				Labels: append(words(testCase["labels"]), words(one["labels"])...), config: config,
+				Labels: append(words(testCase["labels"]), words(one["labels"])...),
+				groups: groups(testCase) || groups(one), config: config,
 			})
 		}
 	}
 	return all, nil
+}
+
+func groups(part map[string]any) bool {
+	gates, _ := part["featureGates"].(map[string]any)
+	return gates["GenericWorkload"] == true
 }
 
 func words(list any) []string {

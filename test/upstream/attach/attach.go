@@ -4,17 +4,19 @@
 package attach
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
-	"sort"
-	"strings"
+	"sync/atomic"
 
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/component-base/metrics/legacyregistry"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/features"
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler"
 )
@@ -37,22 +39,42 @@ func Hook() func(*upstream.Scheduler, []config.KubeSchedulerProfile) error {
 	return attach
 }
 
+// searched and decided count searches by upstream and decisions by either, since
+// the process began.
+var searched, decided atomic.Int64
+
 func attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) error {
+	plain := sched.SchedulePod
+	sched.SchedulePod = counted(plain, &searched)
 	err := scheduler.Attach(sched, profiles)
 	if errors.Is(err, scheduler.ErrPodGroups) {
 		// As dist-scheduler does.
+		sched.SchedulePod = plain
 		report("left to upstream: %v", err)
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("attaching: %w", err)
 	}
+	sched.SchedulePod = counted(sched.SchedulePod, &decided)
 	report("attached")
 	go func() {
 		<-sched.StopEverything
-		report("decided so far: %s", decisions())
+		// Searches first: the difference shall not be too small.
+		searches := searched.Load()
+		report("decided so far: by-index=%d by-search=%d%s", decided.Load()-searches, searches, reasons())
 	}()
 	return nil
+}
+
+type search = func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (upstream.ScheduleResult, error)
+
+// counted is a search that counts how often it is used.
+func counted(found search, count *atomic.Int64) search {
+	return func(ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo) (upstream.ScheduleResult, error) {
+		count.Add(1)
+		return found(ctx, fw, state, pod)
+	}
 }
 
 // report begins a line of its own, whatever was written before.
@@ -60,24 +82,21 @@ func report(format string, args ...any) {
 	fmt.Printf("\nk1m: "+format+"\n", args...)
 }
 
-// decisions says how many nodes were found by what since the process began, and why
-// not by the index.
-func decisions() string {
+// reasons says why it was not the index that decided, unless the test has reset the
+// metrics by now.
+func reasons() string {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
-		return err.Error()
+		return " " + err.Error()
 	}
-	counts := []string{}
+	text := ""
 	for _, family := range families {
+		if family.GetName() != "scheduler_index_fallbacks_total" {
+			continue
+		}
 		for _, metric := range family.GetMetric() {
-			switch family.GetName() {
-			case "scheduler_node_search_duration_seconds":
-				counts = append(counts, fmt.Sprintf("by-%s=%d", metric.GetLabel()[0].GetValue(), metric.GetHistogram().GetSampleCount()))
-			case "scheduler_index_fallbacks_total":
-				counts = append(counts, fmt.Sprintf("for-%s=%.0f", metric.GetLabel()[0].GetValue(), metric.GetCounter().GetValue()))
-			}
+			text += fmt.Sprintf(" for-%s=%.0f", metric.GetLabel()[0].GetValue(), metric.GetCounter().GetValue())
 		}
 	}
-	sort.Strings(counts)
-	return strings.Join(counts, " ")
+	return text
 }
