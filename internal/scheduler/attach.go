@@ -82,7 +82,7 @@ func attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (
 		return nil, err
 	}
 	r := &ranker{
-		cluster: newCluster(fields), profiles: map[string]*profile{}, extenders: sched.Extenders, search: sched.SchedulePod,
+		cluster: newCluster(fields), profiles: map[string]*profile{}, extenders: sched.Extenders, search: sched.SchedulePod, placeCost: placeCost,
 	}
 	r.limits = &limits{call: pluginLimit, grace: pluginGrace, left: func() { r.cluster.watched.Store(true) }}
 	for _, cfg := range profiles {

@@ -105,6 +105,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w.store(err)
 	// So that names are given anew now and then.
 	w.ranker.cluster.spareNames = 100
+	// So that the few nodes are asked that have nominated pods.
+	w.ranker.placeCost = 0
 	w.populate()
 	return w
 }

@@ -36,7 +36,7 @@ func (cl *class) explains() bool { return !cl.relational() && cl.cluster.index.L
 // admits says whether a pod of the class, which is not relational, fits on a node
 // beside the pods that run there and those that are nominated to.
 func (cl *class) admits(ctx context.Context, pod *v1.Pod, n *node) *fwk.Status {
-	return cl.profile.framework.RunFilterPluginsWithNominatedPods(ctx, cl.state.Clone(), pod, n.info)
+	return cl.profile.framework.RunFilterPluginsWithNominatedPods(ctx, cl.state, pod, n.info)
 }
 
 // barred are those of some nodes where a pod does not fit beside those that are

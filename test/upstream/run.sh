@@ -21,10 +21,10 @@ root=$(cd "$here/../.." && pwd)
 scratch=$(realpath -m "${UPSTREAM_DIR:-$root/target/upstream}")
 integration=k8s.io/kubernetes/test/integration
 short=$integration/scheduler
-for below in eventhandler extender scoring; do short+=" $integration/scheduler/$below"; done
+for below in eventhandler extender; do short+=" $integration/scheduler/$below"; done
 whole="$short k8s.io/kubernetes/pkg/scheduler $integration/daemonset"
 for below in bind filters nominated_node_name plugins preemption preemption/misc preemption/nominatednodename \
-  prequeueinghint queueing serving taint; do
+  prequeueinghint queueing scoring serving taint; do
   whole+=" $integration/scheduler/$below"
 done
 packages=${PACKAGES:-$([[ ${SHORT:-} = 1 ]] && echo "$short" || echo "$whole")}

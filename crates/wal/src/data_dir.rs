@@ -9,7 +9,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -186,7 +186,12 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
         return foreign("it holds the data of an etcd (member/)".into());
     }
     for entry in fs::read_dir(path).map_err(Error::io("list", path))? {
-        let name = entry.map_err(Error::io("list", path))?.file_name();
+        let entry = entry.map_err(Error::io("list", path))?;
+        // A server may listen on a socket here.
+        if entry.file_type().map_err(Error::io("list", path))?.is_socket() {
+            continue;
+        }
+        let name = entry.file_name();
         // What a start leaves that was cut off before the identity had its name.
         if name != "LOCK" && name != "IDENTITY.new" && name != "lost+found" && name != WAL {
             return foreign(format!("it holds {}", name.display()));
@@ -247,6 +252,17 @@ mod tests {
         drop(first);
         let other = Identity { cluster_id: 1, member_id: 2 };
         assert_eq!(DataDir::open(&path, other).unwrap().identity(), FRESH);
+    }
+
+    #[test]
+    fn takes_a_directory_with_a_socket() {
+        let dir = tempfile::tempdir().unwrap();
+        let _listener =
+            std::os::unix::net::UnixListener::bind(dir.path().join("etcd.sock")).unwrap();
+        assert_eq!(DataDir::open(dir.path(), FRESH).unwrap().identity(), FRESH);
+        let other = tempfile::tempdir().unwrap();
+        fs::write(other.path().join("etcd.sock"), "").unwrap();
+        assert!(DataDir::open(other.path(), FRESH).is_err());
     }
 
     #[test]
