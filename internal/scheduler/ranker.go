@@ -88,18 +88,22 @@ func (r *ranker) rank(
 		return none, reasonSharedHostname
 	}
 	r.cluster.ranked = ranked{pod.Pod.UID, class.pod}
-	own := r.cluster.present(pod.Pod.Status.NominatedNodeName)
+	if own := r.cluster.present(pod.Pod.Status.NominatedNodeName); own != nil {
+		if class.relational() {
+			return none, reasonNominated
+		}
+		if class.admits(ctx, pod.Pod, own).IsSuccess() {
+			class.adopt(state)
+			return upstream.ScheduleResult{SuggestedHost: own.info.Node().Name, EvaluatedNodes: 1, FeasibleNodes: 1}, nil
+		}
+	}
 	places := r.places()
 	if len(places)*r.placeCost > r.cluster.index.Len() {
 		return none, reasonNominated
 	}
 	nominated := r.nominated(found, pod.Pod, places)
-	if class.relational() && (own != nil || len(nominated) > 0) {
+	if class.relational() && len(nominated) > 0 {
 		return none, reasonNominated
-	}
-	if own != nil && class.admits(ctx, pod.Pod, own).IsSuccess() {
-		class.adopt(state)
-		return upstream.ScheduleResult{SuggestedHost: own.info.Node().Name, EvaluatedNodes: 1, FeasibleNodes: 1}, nil
 	}
 	barred, err := class.barred(ctx, pod.Pod, nominated)
 	if err != nil {
@@ -141,8 +145,6 @@ func (r *ranker) places() []*node {
 	for _, name := range r.nominations.places() {
 		if n := r.cluster.present(name); n != nil {
 			places = append(places, n)
-		} else {
-			r.nominations.forget(name)
 		}
 	}
 	return places
