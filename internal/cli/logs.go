@@ -101,7 +101,8 @@ func copyLines(ctx context.Context, output *lineWriter, file, prefix string, fol
 			return reading.Stop()
 		case line, more := <-reading.Lines:
 			if !more {
-				return reading.Err()
+				// Its goroutine may live on for a moment after the last line.
+				return reading.Wait()
 			}
 			if err := output.line(prefix, line.Text); err != nil {
 				return err
