@@ -61,13 +61,11 @@ func newGuard(plugin string, limits *limits) *guard {
 	return &guard{plugin: plugin, limits: limits, slow: map[types.UID]*slowness{}}
 }
 
-// answer is what a call returns; most return a status only.
+// answer is what a call returns.
 type answer[T any] struct {
 	result T
 	status *fwk.Status
 }
-
-type nothing = struct{}
 
 // call is a call of a plugin at a point of the cycle.
 type call[T any] func(context.Context) (T, *fwk.Status)
@@ -117,6 +115,21 @@ func limited[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f 
 	err := fmt.Errorf("plugin %s did not return from %s within %v", g.plugin, point, g.limits.call)
 	klog.FromContext(ctx).Error(err, "Plugin takes too long", "pod", klog.KObj(pod))
 	return result, fwk.AsStatus(err)
+}
+
+// surviveStatus and limitedStatus are for the calls that return a status only.
+func surviveStatus(ctx context.Context, g *guard, point string, pod *v1.Pod, f func(context.Context) *fwk.Status) *fwk.Status {
+	_, status := survive(ctx, g, point, pod, statusOnly(f))
+	return status
+}
+
+func limitedStatus(ctx context.Context, g *guard, point string, pod *v1.Pod, f func(context.Context) *fwk.Status) *fwk.Status {
+	_, status := limited(ctx, g, point, pod, statusOnly(f))
+	return status
+}
+
+func statusOnly(f func(context.Context) *fwk.Status) call[struct{}] {
+	return func(ctx context.Context) (struct{}, *fwk.Status) { return struct{}{}, f(ctx) }
 }
 
 // resting says why a pod is not tried, if it is not.

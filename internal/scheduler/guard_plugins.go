@@ -84,17 +84,15 @@ type guardedExtensions struct {
 }
 
 func (e guardedExtensions) AddPod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, added fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
-	_, status := limited(ctx, e.guard, "AddPod", pod, func(ctx context.Context) (nothing, *fwk.Status) {
-		return nothing{}, e.extensions.AddPod(ctx, state, pod, added, node)
+	return limitedStatus(ctx, e.guard, "AddPod", pod, func(ctx context.Context) *fwk.Status {
+		return e.extensions.AddPod(ctx, state, pod, added, node)
 	})
-	return status
 }
 
 func (e guardedExtensions) RemovePod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, removed fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
-	_, status := limited(ctx, e.guard, "RemovePod", pod, func(ctx context.Context) (nothing, *fwk.Status) {
-		return nothing{}, e.extensions.RemovePod(ctx, state, pod, removed, node)
+	return limitedStatus(ctx, e.guard, "RemovePod", pod, func(ctx context.Context) *fwk.Status {
+		return e.extensions.RemovePod(ctx, state, pod, removed, node)
 	})
-	return status
 }
 
 type guardedFilter struct {
@@ -103,10 +101,9 @@ type guardedFilter struct {
 }
 
 func (p guardedFilter) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	_, status := limited(ctx, p.guard, "Filter", pod, func(ctx context.Context) (nothing, *fwk.Status) {
-		return nothing{}, p.FilterPlugin.Filter(ctx, state, pod, node)
+	return limitedStatus(ctx, p.guard, "Filter", pod, func(ctx context.Context) *fwk.Status {
+		return p.FilterPlugin.Filter(ctx, state, pod, node)
 	})
-	return status
 }
 
 type guardedPostFilter struct {
@@ -126,10 +123,9 @@ type guardedPreScore struct {
 }
 
 func (p guardedPreScore) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
-	_, status := limited(ctx, p.guard, "PreScore", pod, func(ctx context.Context) (nothing, *fwk.Status) {
-		return nothing{}, p.PreScorePlugin.PreScore(ctx, state, pod, nodes)
+	return limitedStatus(ctx, p.guard, "PreScore", pod, func(ctx context.Context) *fwk.Status {
+		return p.PreScorePlugin.PreScore(ctx, state, pod, nodes)
 	})
-	return status
 }
 
 type guardedScore struct {
@@ -157,10 +153,9 @@ type guardedNormalize struct {
 }
 
 func (e guardedNormalize) NormalizeScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	_, status := limited(ctx, e.guard, "NormalizeScore", pod, func(ctx context.Context) (nothing, *fwk.Status) {
-		return nothing{}, e.extensions.NormalizeScore(ctx, state, pod, scores)
+	return limitedStatus(ctx, e.guard, "NormalizeScore", pod, func(ctx context.Context) *fwk.Status {
+		return e.extensions.NormalizeScore(ctx, state, pod, scores)
 	})
-	return status
 }
 
 type guardedReserve struct {
@@ -169,17 +164,16 @@ type guardedReserve struct {
 }
 
 func (p guardedReserve) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	_, status := limited(ctx, p.guard, "Reserve", pod, func(ctx context.Context) (nothing, *fwk.Status) {
-		return nothing{}, p.ReservePlugin.Reserve(ctx, state, pod, node)
+	return limitedStatus(ctx, p.guard, "Reserve", pod, func(ctx context.Context) *fwk.Status {
+		return p.ReservePlugin.Reserve(ctx, state, pod, node)
 	})
-	return status
 }
 
 // Unreserve is called even while the pod rests: it is what cleans up.
 func (p guardedReserve) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
-	_, _ = survive(ctx, p.guard, "Unreserve", pod, func(ctx context.Context) (nothing, *fwk.Status) {
+	surviveStatus(ctx, p.guard, "Unreserve", pod, func(ctx context.Context) *fwk.Status {
 		p.ReservePlugin.Unreserve(ctx, state, pod, node)
-		return nothing{}, nil
+		return nil
 	})
 }
 
@@ -209,10 +203,9 @@ func (p guardedPreBind) PreBindPreFlight(ctx context.Context, state fwk.CycleSta
 }
 
 func (p guardedPreBind) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	_, status := survive(ctx, p.guard, "PreBind", pod, func(ctx context.Context) (nothing, *fwk.Status) {
-		return nothing{}, p.PreBindPlugin.PreBind(ctx, state, pod, node)
+	return surviveStatus(ctx, p.guard, "PreBind", pod, func(ctx context.Context) *fwk.Status {
+		return p.PreBindPlugin.PreBind(ctx, state, pod, node)
 	})
-	return status
 }
 
 type guardedBind struct {
@@ -221,10 +214,9 @@ type guardedBind struct {
 }
 
 func (p guardedBind) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	_, status := survive(ctx, p.guard, "Bind", pod, func(ctx context.Context) (nothing, *fwk.Status) {
-		return nothing{}, p.BindPlugin.Bind(ctx, state, pod, node)
+	return surviveStatus(ctx, p.guard, "Bind", pod, func(ctx context.Context) *fwk.Status {
+		return p.BindPlugin.Bind(ctx, state, pod, node)
 	})
-	return status
 }
 
 type guardedPostBind struct {
@@ -233,8 +225,8 @@ type guardedPostBind struct {
 }
 
 func (p guardedPostBind) PostBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
-	_, _ = survive(ctx, p.guard, "PostBind", pod, func(ctx context.Context) (nothing, *fwk.Status) {
+	surviveStatus(ctx, p.guard, "PostBind", pod, func(ctx context.Context) *fwk.Status {
 		p.PostBindPlugin.PostBind(ctx, state, pod, node)
-		return nothing{}, nil
+		return nil
 	})
 }
