@@ -331,21 +331,21 @@ func (c *cluster) classKey(p *profile, pod fwk.PodInfo) ([]byte, error) {
 func appendRequests(key []byte, pod fwk.PodInfo) []byte {
 	object := pod.GetPod()
 	spec := &object.Spec
+	key = binary.AppendUvarint(key, uint64(len(spec.InitContainers)))
 	for i := range spec.InitContainers {
 		policy := spec.InitContainers[i].RestartPolicy
 		key = appendBool(key, policy != nil && *policy == v1.ContainerRestartPolicyAlways)
 		key = appendList(key, spec.InitContainers[i].Resources.Requests)
 	}
-	key = append(key, 0)
+	key = binary.AppendUvarint(key, uint64(len(spec.Containers)))
 	for i := range spec.Containers {
 		key = appendList(key, spec.Containers[i].Resources.Requests)
 	}
-	key = append(key, 0)
 	key = appendList(key, spec.Overhead)
+	key = appendBool(key, spec.Resources != nil)
 	if spec.Resources != nil {
 		key = appendList(key, spec.Resources.Requests)
 	}
-	key = append(key, 0)
 	if resized(object) || len(object.Status.NodeAllocatableResourceClaimStatuses) > 0 {
 		key = appendResources(key, pod.CalculateResource())
 	}
