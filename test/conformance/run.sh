@@ -23,23 +23,11 @@ export MEM_ETCD
 packages=${PACKAGES:-./pkg/storage/etcd3/... ./pkg/storage/cacher/... \
   ./pkg/storage/storagebackend/factory/... ./pkg/registry/generic/registry/...}
 
-if [[ ! -x $MEM_ETCD ]]; then
-  echo "run.sh: no program at $MEM_ETCD: build it, or set MEM_ETCD" >&2
-  exit 2
-fi
-
-# A copy, because the module cache is read-only and shared. One per version, and
-# kept, because the tests are then compiled only once.
+# shellcheck source=test/kubernetes.sh
+source "$root/test/kubernetes.sh"
+require_program "$MEM_ETCD" MEM_ETCD
 cd "$root"
-read -r version source < <(go list -m -f '{{.Version}} {{.Dir}}' k8s.io/apiserver)
-copy=$scratch/apiserver@$version
-if [[ ! -d $copy ]]; then
-  mkdir -p "$scratch"
-  rm -rf "$copy.partial"
-  cp -r "$source" "$copy.partial"
-  chmod -R u+w "$copy.partial"
-  mv "$copy.partial" "$copy"
-fi
+copy_module k8s.io/apiserver "$scratch"
 cp "$here/testdata/test_server.go" "$copy/pkg/storage/etcd3/testserver/test_server.go"
 
 log=$scratch/log.json
@@ -50,20 +38,9 @@ status=0
 # shellcheck disable=SC2086  # $packages is a list
 GOWORK=off go test -json -p 1 -count 1 -timeout 30m "$@" $packages |
   tee "$log" |
-  sed -unE 's/^\{"Time":"[^"]*","Action":"(pass|fail)","Package":"([^"]*)","Elapsed".*/\1 \2/p' ||
+  packages_of ||
   status=$?
 
-# What remains of the log is "pass|fail|skip package test seconds", "-" standing
-# for the package itself. Output of tests cannot match: it follows the names.
 results=$scratch/results.txt
-sed -nE '
-  s/^\{"Time":"[^"]*","Action":"(pass|fail|skip)","Package":"([^"]*)","Test":"(([^"\\]|\\.)*)","Elapsed":([0-9.e-]*).*/\1 \2 \3 \5/p
-  s/^\{"Time":"[^"]*","Action":"(pass|fail|skip)","Package":"([^"]*)","Elapsed":([0-9.e-]*).*/\1 \2 - \3/p
-' "$log" >"$results"
-
-filtered=false
-for arg in "$@"; do
-  case $arg in -run | -run=* | --run | --run=* | -short | --short | -skip | -skip=*) filtered=true ;; esac
-done
-
-awk -v filtered="$filtered" -v status="$status" -f "$here/summary.awk" "$here/expected.txt" "$results"
+tests_of "$log" >"$results"
+awk -v filtered="$(filtered "$@")" -v status="$status" -f "$here/summary.awk" "$here/expected.txt" "$results"

@@ -18,23 +18,11 @@ scratch=$(realpath -m "$1")
 shift
 store=$(realpath "${STORE:-$root/bin/mem_etcd}")
 
-if [[ ! -x $store ]]; then
-  echo "prepare.sh: no program at $store: build it, or set STORE" >&2
-  exit 2
-fi
-
-# A copy, because the module cache is read-only and shared. One per version, and
-# kept, because the tests are then compiled only once.
+# shellcheck source=test/kubernetes.sh
+source "$root/test/kubernetes.sh"
+require_program "$store" STORE
 cd "$root"
-read -r version source < <(go list -m -f '{{.Version}} {{.Dir}}' k8s.io/kubernetes)
-copy=$scratch/kubernetes@$version
-if [[ ! -d $copy ]]; then
-  mkdir -p "$scratch"
-  rm -rf "$copy.partial"
-  cp -r "$source" "$copy.partial"
-  chmod -R u+w "$copy.partial"
-  mv "$copy.partial" "$copy"
-fi
+copy_module k8s.io/kubernetes "$scratch"
 awk -f "$here/hook.awk" "$source/pkg/scheduler/scheduler.go" >"$scratch/scheduler.go"
 mv "$scratch/scheduler.go" "$copy/pkg/scheduler/scheduler.go"
 
@@ -50,8 +38,7 @@ go list -modfile "$scratch/go.mod" -f '{{if or .TestGoFiles .XTestGoFiles}}{{.Di
     sed "s/PACKAGE/$name/" "$here/testdata/attach_test.go" >"$dir/k1m_attach_test.go"
   done
 
-# What mem_etcd refuses of the flags that the tests start etcd with: that of a
-# cluster, and a data directory that holds something else, their socket.
+# What mem_etcd refuses of the flags that the tests start etcd with: that of a cluster.
 mkdir -p "$scratch/store"
 cat >"$scratch/store/etcd" <<SCRIPT
 #!/usr/bin/env bash
@@ -59,7 +46,6 @@ flags=()
 while [ \$# -gt 0 ]; do
   case \$1 in
     --listen-peer-urls) shift ;;
-    --data-dir) flags+=(--data-dir "\$2/data") && shift ;;
     *) flags+=("\$1") ;;
   esac
   shift

@@ -29,6 +29,8 @@ for below in bind filters nominated_node_name plugins preemption preemption/misc
 done
 packages=${PACKAGES:-$([[ ${SHORT:-} = 1 ]] && echo "$short" || echo "$whole")}
 
+# shellcheck source=test/kubernetes.sh
+source "$root/test/kubernetes.sh"
 # shellcheck disable=SC2086  # $packages is a list
 "$here/prepare.sh" "$scratch" $packages
 # An etcd that happens to run here is not for the tests to fill.
@@ -43,24 +45,18 @@ status=0
 # shellcheck disable=SC2086  # $packages is a list
 go test -modfile "$scratch/go.mod" -json -p 1 -count 1 -timeout 60m "$@" $packages |
   tee "$log" |
-  sed -unE 's/^\{"Time":"[^"]*","Action":"(pass|fail)","Package":"([^"]*)","Elapsed".*/\1 \2/p' ||
+  packages_of ||
   status=$?
 
-# What remains of the log is "pass|fail|skip package test seconds", "-" standing for
-# the package itself, and from our hook "attached|left package test" and "decided
-# package counts...".
+# The tests, and from our hook "attached|left package test" and "decided package
+# counts...", after them.
 results=$scratch/results.txt
-sed -nE '
-  s/^\{"Time":"[^"]*","Action":"(pass|fail|skip)","Package":"([^"]*)","Test":"(([^"\\]|\\.)*)","Elapsed":([0-9.e-]*).*/\1 \2 \3 \5/p
-  s/^\{"Time":"[^"]*","Action":"(pass|fail|skip)","Package":"([^"]*)","Elapsed":([0-9.e-]*).*/\1 \2 - \3/p
-  s/^\{"Time":"[^"]*","Action":"output","Package":"([^"]*)","Test":"(([^"\\]|\\.)*)","Output":"k1m: (attached|left).*/\4 \1 \2/p
-  s/^\{"Time":"[^"]*","Action":"output","Package":"([^"]*)",("Test":"([^"\\]|\\.)*",)?"Output":"k1m: decided so far: ([^"\\]*).*/decided \1 \4/p
-' "$log" >"$results"
-
-filtered=false
-for arg in "$@"; do
-  case $arg in -run | -run=* | --run | --run=* | -short | --short | -skip | -skip=*) filtered=true ;; esac
-done
-
-awk -v filtered="$filtered" -v status="$status" -v attach="${K1M_ATTACH:-1}" \
+{
+  tests_of "$log"
+  sed -nE '
+    s/^\{"Time":"[^"]*","Action":"output","Package":"([^"]*)","Test":"(([^"\\]|\\.)*)","Output":"k1m: (attached|left).*/\4 \1 \2/p
+    s/^\{"Time":"[^"]*","Action":"output","Package":"([^"]*)",("Test":"([^"\\]|\\.)*",)?"Output":"k1m: decided so far: ([^"\\]*).*/decided \1 \4/p
+  ' "$log"
+} >"$results"
+awk -v filtered="$(filtered "$@")" -v status="$status" -v attach="${K1M_ATTACH:-1}" \
   -f "$here/summary.awk" "$here/expected.txt" "$results"
