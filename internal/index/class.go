@@ -77,73 +77,6 @@ type tally struct {
 	nodes int32
 }
 
-// Class returns the class with a key, made by create if it is not there, and up to
-// date.
-func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
-	class := x.classes[key]
-	if class != nil && !class.spec.Stale() {
-		class.again = true
-		class.catchUp()
-	} else {
-		spec, err := create()
-		if err != nil {
-			delete(x.classes, key)
-			return nil, err
-		}
-		class = &Class{x: x, key: key, spec: spec}
-		class.rebuild()
-		x.keep(class)
-	}
-	x.clock++
-	class.used = x.clock
-	class.settle()
-	if err := class.failure; err != nil {
-		delete(x.classes, key)
-		return nil, err
-	}
-	return class, nil
-}
-
-// Classes is the number of classes that are kept.
-func (x *Index) Classes() int { return len(x.classes) }
-
-// keep adds a class, and drops some if there are too many or they know too much.
-// Those that were used only once go first: there may be no end to them.
-func (x *Index) keep(class *Class) {
-	x.classes[class.key] = class
-	x.young = append(x.young, class)
-	for len(x.young) > 1 && (len(x.young) > maxYoung || len(x.young)*len(x.states) > maxYoungEntries) {
-		if oldest := x.young[0]; !oldest.again {
-			x.drop(oldest)
-		}
-		x.young[0] = nil
-		x.young = x.young[1:]
-	}
-	if len(x.classes) > x.limit || len(x.classes)*len(x.states) > maxEntries {
-		x.halve()
-	}
-}
-
-func (x *Index) drop(class *Class) {
-	if x.classes[class.key] == class {
-		delete(x.classes, class.key)
-	}
-}
-
-// halve drops those classes that were not used for the longest time.
-func (x *Index) halve() {
-	ages := make([]int64, 0, len(x.classes))
-	for _, class := range x.classes {
-		ages = append(ages, class.used)
-	}
-	slices.Sort(ages)
-	for _, class := range x.classes {
-		if class.used <= ages[len(ages)/2] {
-			x.drop(class)
-		}
-	}
-}
-
 // Spec is what the class was made from.
 func (c *Class) Spec() *Spec { return &c.spec }
 
@@ -311,12 +244,7 @@ func (c *Class) countPod(slot Slot, state StateID, shape ShapeID, kind KindID, b
 
 // makeSpecial returns what is special about a node, taken out of the histograms.
 func (c *Class) makeSpecial(slot Slot, state StateID) *special {
-	s := c.special[slot]
-	if s == nil {
-		s = &special{state: state, host: make([]int64, len(c.counters))}
-		c.special[slot] = s
-		c.shift(state, -1)
-	}
+	s := c.setAside(slot, state)
 	for _, i := range s.counted {
 		c.uncount(i, s.host[i])
 	}
@@ -326,10 +254,7 @@ func (c *Class) makeSpecial(slot Slot, state StateID) *special {
 
 // keepSpecial puts a node where what is special about it wants it, if anything is.
 func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
-	if s.ordinary() {
-		c.unplace(s)
-		delete(c.special, slot)
-		c.shift(s.state, 1)
+	if c.putBack(slot, s) {
 		return
 	}
 	for _, hard := range c.spec.Hard {
@@ -342,9 +267,26 @@ func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
 	c.wait(slot, s)
 }
 
-// ordinary says whether there is nothing special about a node any more.
-func (s *special) ordinary() bool {
-	return !slices.ContainsFunc(s.host, func(count int64) bool { return count != 0 })
+// setAside takes a node out of those of its state that are alike.
+func (c *Class) setAside(slot Slot, state StateID) *special {
+	s := c.special[slot]
+	if s == nil {
+		s = &special{state: state, host: make([]int64, len(c.counters))}
+		c.special[slot] = s
+		c.shift(state, -1)
+	}
+	return s
+}
+
+// putBack undoes setAside; false if there is something special about the node.
+func (c *Class) putBack(slot Slot, s *special) bool {
+	if slices.ContainsFunc(s.host, func(count int64) bool { return count != 0 }) {
+		return false
+	}
+	c.unplace(s)
+	delete(c.special, slot)
+	c.shift(s.state, 1)
+	return true
 }
 
 func (c *Class) uncount(i int, count int64) {

@@ -146,20 +146,11 @@ func (c *Class) leasts(into []int64) []int64 {
 
 // bar takes a node out of those that fit, until [Class.unbar].
 func (c *Class) bar(slot Slot) {
-	s := c.special[slot]
-	if s == nil {
-		s = &special{state: c.x.nodes[slot].state, host: make([]int64, len(c.counters))}
-		c.special[slot] = s
-		c.shift(s.state, -1)
-	}
-	c.unplace(s)
+	c.unplace(c.setAside(slot, c.x.nodes[slot].state))
 }
 
 func (c *Class) unbar(slot Slot) {
-	if s := c.special[slot]; s.ordinary() {
-		delete(c.special, slot)
-		c.shift(s.state, 1)
-	} else {
+	if s := c.special[slot]; !c.putBack(slot, s) {
 		c.wait(slot, s)
 	}
 }
