@@ -8,7 +8,7 @@ import (
 // Audit compares the class, which is up to date, with one made anew from the nodes
 // as they are. It looks at everything, so it is for tests.
 func (c *Class) Audit() error {
-	fresh := &Class{x: c.x, spec: c.spec}
+	fresh := &Class{view: view{spec: c.spec}, x: c.x}
 	fresh.rebuild()
 	fresh.settle()
 	for i := range c.counters {

@@ -4,9 +4,9 @@ import "slices"
 
 // Class is the pods that every plugin treats alike, and where they fit.
 type Class struct {
-	x    *Index
-	key  string
-	spec Spec
+	view
+	x   *Index
+	key string
 	// cursor is the number of the first change that the class has not read.
 	cursor int64
 	// used is when the class was last used, and again whether it was more than once.
@@ -16,11 +16,7 @@ type Class struct {
 	// entries are what is known of states, by number.
 	entries []entry
 	// fresh are states with nodes whose verdict is not known yet.
-	fresh  []StateID
-	groups map[string]*group
-	list   []*group
-	// buckets of all groups, by number; there is none with the number 0.
-	buckets []*bucket
+	fresh []StateID
 	// last is the group of the last state of a shape.
 	last map[ShapeID]*group
 	// special are the nodes that differ from others of their state for this
@@ -28,12 +24,8 @@ type Class struct {
 	special map[Slot]*special
 	// unplaced are those whose bucket is not known yet.
 	unplaced []Slot
-	counters []counter
 	facts    map[ShapeID]*Facts
 	amounts  map[KindID][]Amount
-
-	scratch  ranking
-	groupKey []byte
 	failure  error
 }
 
@@ -62,33 +54,14 @@ type special struct {
 	counted []int
 }
 
-// counter is the state of a [Counter].
-type counter struct {
-	byValue map[int32]*tally
-	// total of all values, and of all hosts.
-	total int64
-	// histogram of the counts of special nodes that are eligible.
-	histogram map[int64]int
-}
-
-// tally is the count for one value of a key, and the eligible nodes that have it.
-type tally struct {
-	count int64
-	nodes int32
-}
-
-// Spec is what the class was made from.
-func (c *Class) Spec() *Spec { return &c.spec }
-
 // rebuild makes the class from the nodes as they are.
 func (c *Class) rebuild() {
 	x := c.x
 	*c = Class{
-		x: x, key: c.key, spec: c.spec, used: c.used, again: c.again, cursor: x.log.end(),
+		view: newView(c.spec),
+		x:    x, key: c.key, used: c.used, again: c.again, cursor: x.log.end(),
 		entries: make([]entry, len(x.states)),
 		fresh:   make([]StateID, 0, x.States()),
-		groups:  map[string]*group{},
-		buckets: []*bucket{nil},
 		last:    map[ShapeID]*group{},
 		special: map[Slot]*special{},
 		facts:   map[ShapeID]*Facts{},
@@ -99,10 +72,6 @@ func (c *Class) rebuild() {
 	}
 	if len(c.spec.Counters) == 0 {
 		return
-	}
-	c.counters = make([]counter, len(c.spec.Counters))
-	for i := range c.counters {
-		c.counters[i] = counter{byValue: map[int32]*tally{}, histogram: map[int64]int{}}
 	}
 	for slot := range x.nodes {
 		n := &x.nodes[slot]
@@ -203,7 +172,11 @@ func (c *Class) shift(id StateID, by int32) {
 func (c *Class) countNode(shape ShapeID, by int32) {
 	facts := c.factsOf(shape)
 	for i, spec := range c.spec.Counters {
-		if spec.Key != HostKey && facts.Eligible&(1<<i) != 0 && facts.Values[spec.Key] != 0 {
+		switch {
+		case facts.Eligible&(1<<i) == 0:
+		case spec.Key == HostKey && facts.Host:
+			c.counters[i].hosts += int(by)
+		case spec.Key != HostKey && facts.Values[spec.Key] != 0:
 			c.counters[i].at(facts.Values[spec.Key]).nodes += by
 		}
 	}
@@ -246,9 +219,9 @@ func (c *Class) countPod(slot Slot, state StateID, shape ShapeID, kind KindID, b
 func (c *Class) makeSpecial(slot Slot, state StateID) *special {
 	s := c.setAside(slot, state)
 	for _, i := range s.counted {
-		c.uncount(i, s.host[i])
+		c.counters[i].uncount(s.host[i])
 	}
-	s.counted = s.counted[:0]
+	s.counted = nil
 	return s
 }
 
@@ -257,12 +230,9 @@ func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
 	if c.putBack(slot, s) {
 		return
 	}
-	for _, hard := range c.spec.Hard {
-		i := hard.Counter
-		if c.spec.Counters[i].Key == HostKey && facts.Host && facts.Eligible&(1<<i) != 0 {
-			c.counters[i].histogram[s.host[i]]++
-			s.counted = append(s.counted, i)
-		}
+	s.counted = c.hardHosts(facts)
+	for _, i := range s.counted {
+		c.counters[i].histogram[s.host[i]]++
 	}
 	c.wait(slot, s)
 }
@@ -280,20 +250,13 @@ func (c *Class) setAside(slot Slot, state StateID) *special {
 
 // putBack undoes setAside; false if there is something special about the node.
 func (c *Class) putBack(slot Slot, s *special) bool {
-	if slices.ContainsFunc(s.host, func(count int64) bool { return count != 0 }) {
+	if anyCount(s.host) {
 		return false
 	}
 	c.unplace(s)
 	delete(c.special, slot)
 	c.shift(s.state, 1)
 	return true
-}
-
-func (c *Class) uncount(i int, count int64) {
-	h := c.counters[i].histogram
-	if h[count]--; h[count] == 0 {
-		delete(h, count)
-	}
 }
 
 // wait notes that a special node has to be placed.
@@ -390,15 +353,6 @@ func (c *Class) factsOf(shape ShapeID) *Facts {
 		c.facts[shape] = facts
 	}
 	return facts
-}
-
-func (c *counter) at(value int32) *tally {
-	t := c.byValue[value]
-	if t == nil {
-		t = &tally{}
-		c.byValue[value] = t
-	}
-	return t
 }
 
 // renumber follows [Index.sweep]; the class has read all changes.

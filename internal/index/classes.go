@@ -15,7 +15,7 @@ func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 			delete(x.classes, key)
 			return nil, err
 		}
-		class = &Class{x: x, key: key, spec: spec}
+		class = &Class{view: view{spec: spec}, x: x, key: key}
 		class.rebuild()
 		x.keep(class)
 	}

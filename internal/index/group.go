@@ -32,11 +32,13 @@ type bucket struct {
 	states []StateID
 	// slots of special nodes.
 	slots []Slot
+	// stocks are what is offered, where nodes are those of other indexes.
+	stocks []stock
 }
 
 // groupFor returns the group of nodes with values, a profile, facts and counts.
-func (c *Class) groupFor(raw []int64, profile int32, facts *Facts, host []int64) *group {
-	key := c.groupKey[:0]
+func (v *view) groupFor(raw []int64, profile int32, facts *Facts, host []int64) *group {
+	key := v.groupKey[:0]
 	for _, value := range raw {
 		key = binary.AppendVarint(key, value)
 	}
@@ -51,27 +53,27 @@ func (c *Class) groupFor(raw []int64, profile int32, facts *Facts, host []int64)
 	for _, count := range host {
 		key = binary.AppendVarint(key, count)
 	}
-	c.groupKey = key
-	g := c.groups[string(key)]
+	v.groupKey = key
+	g := v.groups[string(key)]
 	if g == nil {
 		g = &group{
 			key: string(key), raw: append([]int64(nil), raw...), profile: profile, facts: facts,
 			host: append([]int64(nil), host...),
 		}
-		c.groups[g.key] = g
-		c.list = append(c.list, g)
+		v.groups[g.key] = g
+		v.list = append(v.list, g)
 	}
 	return g
 }
 
 // bucketOf returns the bucket of a group for a static score.
-func (c *Class) bucketOf(g *group, static int64) *bucket {
+func (v *view) bucketOf(g *group, static int64) *bucket {
 	i := sort.Search(len(g.buckets), func(i int) bool { return g.buckets[i].static >= static })
 	if i < len(g.buckets) && g.buckets[i].static == static {
 		return g.buckets[i]
 	}
-	b := &bucket{id: bucketID(len(c.buckets)), group: g, static: static}
-	c.buckets = append(c.buckets, b)
+	b := &bucket{id: bucketID(len(v.buckets)), group: g, static: static}
+	v.buckets = append(v.buckets, b)
 	g.buckets = append(g.buckets, nil)
 	copy(g.buckets[i+1:], g.buckets[i:])
 	g.buckets[i] = b

@@ -49,7 +49,6 @@ type Index struct {
 	ids    map[State]StateID
 	states []stateNodes
 	nodes  []node
-	shapes map[ShapeID]int
 	// count of nodes, and of states that have none.
 	count, empty int
 	log          changeLog
@@ -93,7 +92,6 @@ const (
 func New() *Index {
 	return &Index{
 		ids:     map[State]StateID{},
-		shapes:  map[ShapeID]int{},
 		classes: map[string]*Class{},
 		log:     changeLog{least: minLog},
 		limit:   maxClasses,
@@ -121,9 +119,7 @@ func (x *Index) Place(slot Slot, state State) {
 	change := change{slot: slot, from: from, to: to}
 	if from == None {
 		x.count++
-		x.shapes[state.Shape]++
 	} else if before := x.states[from].Shape; before != state.Shape {
-		x.reshape(before, state.Shape)
 		change.kinds = append([]KindID(nil), n.kinds...)
 	}
 	x.leave(slot)
@@ -137,7 +133,6 @@ func (x *Index) Remove(slot Slot) {
 	n := &x.nodes[slot]
 	from := n.state
 	x.count--
-	x.reshape(x.states[from].Shape, -1)
 	x.leave(slot)
 	n.state = None
 	x.log.add(change{slot: slot, from: from, to: None, kinds: n.kinds}, x.count)
@@ -207,15 +202,6 @@ func (x *Index) leave(slot Slot) {
 	if last == 0 {
 		x.empty++
 		state.slots = nil
-	}
-}
-
-func (x *Index) reshape(from, to ShapeID) {
-	if x.shapes[from]--; x.shapes[from] == 0 {
-		delete(x.shapes, from)
-	}
-	if to >= 0 {
-		x.shapes[to]++
 	}
 }
 

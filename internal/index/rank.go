@@ -137,9 +137,9 @@ func (c *Class) Fits(slot Slot) bool {
 }
 
 // leasts are the smallest counts that hard constraints compare with.
-func (c *Class) leasts(into []int64) []int64 {
-	for _, hard := range c.spec.Hard {
-		into = append(into, c.least(hard))
+func (v *view) leasts(into []int64) []int64 {
+	for _, hard := range v.spec.Hard {
+		into = append(into, v.least(hard))
 	}
 	return into
 }
@@ -167,12 +167,12 @@ func (c *Class) Refused(each func(refusal int32, slots []Slot)) {
 }
 
 // candidates finds the groups whose nodes fit, and counts these.
-func (c *Class) candidates(r *ranking) int {
+func (v *view) candidates(r *ranking) int {
 	r.candidates = r.candidates[:0]
-	r.least = c.leasts(r.least[:0])
+	r.least = v.leasts(r.least[:0])
 	fitting := 0
-	for _, g := range c.list {
-		if g.count > 0 && c.admits(g, r.least) {
+	for _, g := range v.list {
+		if g.count > 0 && v.admits(g, r.least) {
 			r.candidates = append(r.candidates, candidate{group: g, top: g.top()})
 			fitting += g.count
 		}
@@ -181,37 +181,37 @@ func (c *Class) candidates(r *ranking) int {
 }
 
 // admits says whether nodes of a group fit, as far as counters say.
-func (c *Class) admits(g *group, least []int64) bool {
-	for i, spread := range c.spec.Hard {
-		count, labelled := c.count(g, spread.Counter)
+func (v *view) admits(g *group, least []int64) bool {
+	for i, spread := range v.spec.Hard {
+		count, labelled := v.count(g, spread.Counter)
 		if !labelled || count+spread.Self-least[i] > spread.MaxSkew {
 			return false
 		}
 	}
-	for _, i := range c.spec.Forbid {
-		if count, labelled := c.count(g, i); labelled && count > 0 {
+	for _, i := range v.spec.Forbid {
+		if count, labelled := v.count(g, i); labelled && count > 0 {
 			return false
 		}
 	}
-	return c.requirementsMet(g)
+	return v.requirementsMet(g)
 }
 
-func (c *Class) requirementsMet(g *group) bool {
+func (v *view) requirementsMet(g *group) bool {
 	met, anywhere := true, false
-	for _, i := range c.spec.Require {
-		count, labelled := c.count(g, i)
+	for _, i := range v.spec.Require {
+		count, labelled := v.count(g, i)
 		if !labelled {
 			return false
 		}
 		met = met && count > 0
-		anywhere = anywhere || c.counters[i].total > 0
+		anywhere = anywhere || v.counters[i].total > 0
 	}
-	return met || !anywhere && c.spec.SelfMatch
+	return met || !anywhere && v.spec.SelfMatch
 }
 
 // count of a counter for the nodes of a group, and whether they have its key.
-func (c *Class) count(g *group, i int) (int64, bool) {
-	key := c.spec.Counters[i].Key
+func (v *view) count(g *group, i int) (int64, bool) {
+	key := v.spec.Counters[i].Key
 	if key == HostKey {
 		if g.facts.Eligible&(1<<i) == 0 {
 			return 0, g.facts.Host
@@ -222,18 +222,18 @@ func (c *Class) count(g *group, i int) (int64, bool) {
 	if value == 0 {
 		return 0, false
 	}
-	if t := c.counters[i].byValue[value]; t != nil {
+	if t := v.counters[i].byValue[value]; t != nil {
 		return t.count, true
 	}
 	return 0, true
 }
 
 // least is the smallest count over the values of a hard constraint's key.
-func (c *Class) least(hard HardSpread) int64 {
+func (v *view) least(hard HardSpread) int64 {
 	least, values := int64(math.MaxInt32), 0
-	counter := &c.counters[hard.Counter]
-	if c.spec.Counters[hard.Counter].Key == HostKey {
-		least, values = c.leastHost(hard.Counter)
+	counter := &v.counters[hard.Counter]
+	if v.spec.Counters[hard.Counter].Key == HostKey {
+		least, values = v.leastHost(hard.Counter)
 	} else {
 		for _, t := range counter.byValue {
 			if t.nodes > 0 {
@@ -249,19 +249,13 @@ func (c *Class) least(hard HardSpread) int64 {
 }
 
 // leastHost is the smallest count on a host, and the number of hosts.
-func (c *Class) leastHost(i int) (int64, int) {
-	hosts := 0
-	for shape, nodes := range c.x.shapes {
-		facts := c.factsOf(shape)
-		if facts.Host && facts.Eligible&(1<<i) != 0 {
-			hosts += nodes
-		}
-	}
+func (v *view) leastHost(i int) (int64, int) {
 	least, counted := int64(math.MaxInt32), 0
-	for count, nodes := range c.counters[i].histogram {
+	for count, nodes := range v.counters[i].histogram {
 		least = min(least, count)
 		counted += nodes
 	}
+	hosts := v.counters[i].hosts
 	if hosts > counted {
 		least = min(least, 0)
 	}
@@ -269,23 +263,23 @@ func (c *Class) leastHost(i int) (int64, int) {
 }
 
 // total compares the candidates.
-func (c *Class) total(r *ranking) {
+func (v *view) total(r *ranking) {
 	for i := range r.candidates {
 		g := r.candidates[i].group
-		r.candidates[i].total = r.candidates[i].top.static + c.spec.Local(g.profile)
+		r.candidates[i].total = r.candidates[i].top.static + v.spec.Local(g.profile)
 	}
-	for term, normalized := range c.spec.Normalized {
-		c.addNormalized(r, term, normalized)
+	for term, normalized := range v.spec.Normalized {
+		v.addNormalized(r, term, normalized)
 	}
-	if len(c.spec.Soft) > 0 {
-		c.addSpread(r)
+	if len(v.spec.Soft) > 0 {
+		v.addSpread(r)
 	}
-	if len(c.spec.Prefer) > 0 {
-		c.addAffinity(r)
+	if len(v.spec.Prefer) > 0 {
+		v.addAffinity(r)
 	}
 }
 
-func (c *Class) addNormalized(r *ranking, term int, how Normalized) {
+func (v *view) addNormalized(r *ranking, term int, how Normalized) {
 	most := int64(0)
 	for i := range r.candidates {
 		most = max(most, r.candidates[i].group.raw[term])
@@ -304,19 +298,19 @@ func (c *Class) addNormalized(r *ranking, term int, how Normalized) {
 
 // addSpread scores by how many pods there are for the values of keys, more so for
 // keys that have many values.
-func (c *Class) addSpread(r *ranking) {
+func (v *view) addSpread(r *ranking) {
 	scored := 0
 	for i := range r.candidates {
 		candidate := &r.candidates[i]
-		candidate.ignored = c.spec.AllKeys && !c.hasSoftKeys(candidate.group)
+		candidate.ignored = v.spec.AllKeys && !v.hasSoftKeys(candidate.group)
 		if !candidate.ignored {
 			scored += candidate.group.count
 		}
 	}
 	r.weights = r.weights[:0]
-	for _, soft := range c.spec.Soft {
+	for _, soft := range v.spec.Soft {
 		size := scored
-		if key := c.spec.Counters[soft.Counter].Key; key != HostKey {
+		if key := v.spec.Counters[soft.Counter].Key; key != HostKey {
 			size = r.distinct(key)
 		}
 		r.weights = append(r.weights, math.Log(float64(size+2)))
@@ -327,7 +321,7 @@ func (c *Class) addSpread(r *ranking) {
 		if candidate.ignored {
 			continue
 		}
-		candidate.spread = c.spread(candidate.group, r.weights)
+		candidate.spread = v.spread(candidate.group, r.weights)
 		least, most = min(least, candidate.spread), max(most, candidate.spread)
 	}
 	for i := range r.candidates {
@@ -335,16 +329,16 @@ func (c *Class) addSpread(r *ranking) {
 		switch {
 		case candidate.ignored:
 		case most == 0:
-			candidate.total += c.spec.SpreadWeight * maxScore
+			candidate.total += v.spec.SpreadWeight * maxScore
 		default:
-			candidate.total += c.spec.SpreadWeight * (maxScore * (most + least - candidate.spread) / most)
+			candidate.total += v.spec.SpreadWeight * (maxScore * (most + least - candidate.spread) / most)
 		}
 	}
 }
 
-func (c *Class) hasSoftKeys(g *group) bool {
-	for _, soft := range c.spec.Soft {
-		key := c.spec.Counters[soft.Counter].Key
+func (v *view) hasSoftKeys(g *group) bool {
+	for _, soft := range v.spec.Soft {
+		key := v.spec.Counters[soft.Counter].Key
 		if key == HostKey && !g.facts.Host || key != HostKey && g.facts.Values[key] == 0 {
 			return false
 		}
@@ -372,10 +366,10 @@ func (r *ranking) distinct(key int) int {
 }
 
 // spread is the raw score of a group; small is good.
-func (c *Class) spread(g *group, weights []float64) int64 {
+func (v *view) spread(g *group, weights []float64) int64 {
 	score := float64(0)
-	for i, soft := range c.spec.Soft {
-		key := c.spec.Counters[soft.Counter].Key
+	for i, soft := range v.spec.Soft {
+		key := v.spec.Counters[soft.Counter].Key
 		var count int64
 		switch {
 		case key == HostKey:
@@ -387,20 +381,20 @@ func (c *Class) spread(g *group, weights []float64) int64 {
 		case g.facts.Values[key] == 0:
 			continue
 		default:
-			count, _ = c.count(g, soft.Counter)
+			count, _ = v.count(g, soft.Counter)
 		}
 		score += float64(count)*weights[i] + float64(soft.MaxSkew-1)
 	}
 	return int64(math.Round(score))
 }
 
-func (c *Class) addAffinity(r *ranking) {
+func (v *view) addAffinity(r *ranking) {
 	least, most := int64(math.MaxInt64), int64(math.MinInt64)
 	for i := range r.candidates {
 		candidate := &r.candidates[i]
 		candidate.affinity = 0
-		for _, counter := range c.spec.Prefer {
-			if count, labelled := c.count(candidate.group, counter); labelled {
+		for _, counter := range v.spec.Prefer {
+			if count, labelled := v.count(candidate.group, counter); labelled {
 				candidate.affinity += count
 			}
 		}
@@ -412,7 +406,7 @@ func (c *Class) addAffinity(r *ranking) {
 	for i := range r.candidates {
 		candidate := &r.candidates[i]
 		share := float64(candidate.affinity-least) / float64(most-least)
-		candidate.total += c.spec.AffinityWeight * int64(float64(maxScore)*share)
+		candidate.total += v.spec.AffinityWeight * int64(float64(maxScore)*share)
 	}
 }
 
