@@ -48,8 +48,9 @@ type special struct {
 	// position in the slots of the bucket.
 	position int32
 	waiting  bool
-	// host are the counts, by counter.
-	host []int64
+	// host are the counts, by counter, and extra what pods would add that are not there
+	// and for which room has to be left; nil if there are none.
+	host, extra []int64
 	// counted are the counters whose histograms have them.
 	counted []int
 }
@@ -219,7 +220,7 @@ func (c *Class) countPod(slot Slot, state StateID, shape ShapeID, kind KindID, b
 func (c *Class) makeSpecial(slot Slot, state StateID) *special {
 	s := c.setAside(slot, state)
 	for _, i := range s.counted {
-		c.counters[i].uncount(s.host[i])
+		c.counters[i].record(s.host[i], -1)
 	}
 	s.counted = nil
 	return s
@@ -232,7 +233,7 @@ func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
 	}
 	s.counted = c.hardHosts(facts)
 	for _, i := range s.counted {
-		c.counters[i].histogram[s.host[i]]++
+		c.counters[i].record(s.host[i], 1)
 	}
 	c.wait(slot, s)
 }
@@ -250,7 +251,7 @@ func (c *Class) setAside(slot Slot, state StateID) *special {
 
 // putBack undoes setAside; false if there is something special about the node.
 func (c *Class) putBack(slot Slot, s *special) bool {
-	if anyCount(s.host) {
+	if anyCount(s.host) || s.extra != nil {
 		return false
 	}
 	c.unplace(s)
@@ -301,7 +302,7 @@ func (c *Class) settle() {
 		}
 		ordinary := c.buckets[e.bucket]
 		base := ordinary.group
-		b := c.bucketOf(c.groupFor(base.raw, base.profile, base.facts, s.host), ordinary.static)
+		b := c.bucketOf(c.groupFor(base.raw, base.profile, base.facts, s.host, s.extra), ordinary.static)
 		s.bucket, s.position = b, int32(len(b.slots))
 		b.slots = append(b.slots, slot)
 		b.add(1)
@@ -339,7 +340,7 @@ func (c *Class) judge(id StateID) *entry {
 func (c *Class) ordinaryGroup(shape ShapeID, verdict *Verdict) *group {
 	g := c.last[shape]
 	if g == nil || g.profile != verdict.Profile || !slices.Equal(g.raw, verdict.Raw) {
-		g = c.groupFor(verdict.Raw, verdict.Profile, c.factsOf(shape), nil)
+		g = c.groupFor(verdict.Raw, verdict.Profile, c.factsOf(shape), nil, nil)
 		c.last[shape] = g
 	}
 	return g

@@ -1,9 +1,6 @@
 package index
 
-import (
-	"encoding/binary"
-	"sort"
-)
+import "sort"
 
 // group is nodes on which a pod of the class gets the same from everything that
 // can change without the nodes changing.
@@ -12,8 +9,9 @@ type group struct {
 	raw     []int64
 	profile int32
 	facts   *Facts
-	// host counts, by counter; nil means that all are zero.
-	host []int64
+	// host counts, by counter; nil means that all are zero. So it is with extra: what
+	// counters would have more of with pods that are not there.
+	host, extra []int64
 	// count of nodes.
 	count   int
 	buckets []*bucket
@@ -32,33 +30,19 @@ type bucket struct {
 	states []StateID
 	// slots of special nodes.
 	slots []Slot
-	// stocks are what is offered, where nodes are those of other indexes.
-	stocks []stock
+	// offers of nodes, where these are in other indexes.
+	offers []Offer
 }
 
 // groupFor returns the group of nodes with values, a profile, facts and counts.
-func (v *view) groupFor(raw []int64, profile int32, facts *Facts, host []int64) *group {
-	key := v.groupKey[:0]
-	for _, value := range raw {
-		key = binary.AppendVarint(key, value)
-	}
-	key = binary.AppendVarint(key, int64(profile))
-	for _, value := range facts.Values {
-		key = binary.AppendVarint(key, int64(value))
-	}
-	key = binary.AppendUvarint(key, facts.Eligible)
-	if facts.Host {
-		key = append(key, 1)
-	}
-	for _, count := range host {
-		key = binary.AppendVarint(key, count)
-	}
+func (v *view) groupFor(raw []int64, profile int32, facts *Facts, host, extra []int64) *group {
+	key := appendGroup(v.groupKey[:0], raw, profile, facts, host, extra)
 	v.groupKey = key
 	g := v.groups[string(key)]
 	if g == nil {
 		g = &group{
 			key: string(key), raw: append([]int64(nil), raw...), profile: profile, facts: facts,
-			host: append([]int64(nil), host...),
+			host: append([]int64(nil), host...), extra: append([]int64(nil), extra...),
 		}
 		v.groups[g.key] = g
 		v.list = append(v.list, g)

@@ -1,7 +1,6 @@
 package index
 
 import (
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -160,7 +159,11 @@ func (w *world) choose(class *Class) {
 			fitting++
 		}
 	}
-	choice, fits := class.Choose(slices.Collect(maps.Keys(barred)), w.rand.IntN(5))
+	var around []Around
+	for slot := range barred {
+		around = append(around, Around{Slot: slot, Barred: true})
+	}
+	choice, fits := class.Choose(around, w.rand.IntN(5))
 	if fits != (fitting > 0) || choice.Fitting != fitting {
 		w.t.Fatalf("%d nodes fit (%v), and should be %d", choice.Fitting, fits, fitting)
 	}

@@ -3,6 +3,7 @@ package index
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 )
 
 // Merged is what the classes of several indexes know together. Pods of the class can
@@ -16,13 +17,6 @@ type Merged struct {
 	floors map[*group]int64
 	nodes  int
 	spent  bool
-}
-
-// stock is the offers of one index in a bucket.
-type stock struct {
-	part   int
-	count  int
-	offers []Offer
 }
 
 // Outcome is what came of [Merged.Choose].
@@ -47,70 +41,47 @@ type Pick struct {
 	Fitting, Groups int
 }
 
-// Merge puts together what classes of one spec know. Values and profiles are to be
-// numbered as those of the judge of the spec are; own is what a pod of the class adds
-// to counters.
-func Merge(spec Spec, own []Amount, parts []Summary) *Merged {
-	m := &Merged{view: newView(spec), own: own, floors: map[*group]int64{}}
-	for part := range parts {
-		m.add(part, &parts[part])
+// NewMerged is what summaries say that were folded into one. Values and profiles are
+// to be numbered as those of the judge of the spec are; own is what a pod of the class
+// adds to counters.
+func NewMerged(spec Spec, own []Amount, s *Summary) *Merged {
+	m := &Merged{view: newView(spec), own: own, floors: map[*group]int64{}, nodes: s.Nodes}
+	for i := range s.Counters {
+		m.counters[i].set(&s.Counters[i])
+	}
+	for i := range s.Groups {
+		summary := &s.Groups[i]
+		g := m.groupFor(summary.Raw, summary.Profile, &summary.Facts, summary.Host, summary.Extra)
+		for _, tier := range summary.Tiers {
+			b := m.bucketOf(g, tier.Static)
+			b.offers = slices.Clone(tier.Offers)
+			b.add(int32(tier.Count))
+		}
+		if rest := summary.Count - g.count; rest > 0 {
+			g.count += rest
+			m.floors[g] = summary.Floor
+		}
 	}
 	return m
+}
+
+func (c *counter) set(s *CounterSummary) {
+	c.total, c.hosts = s.Total, s.Hosts
+	for _, v := range s.Values {
+		*c.at(v.Value) = tally{count: v.Count, nodes: v.Nodes}
+	}
+	for _, h := range s.Histogram {
+		c.histogram[h.Count] = h.Nodes
+	}
 }
 
 // Nodes there are in all indexes.
 func (m *Merged) Nodes() int { return m.nodes }
 
-func (m *Merged) add(part int, s *Summary) {
-	m.nodes += s.Nodes
-	for i := range s.Counters {
-		m.counters[i].merge(&s.Counters[i])
-	}
-	for i := range s.Groups {
-		summary := &s.Groups[i]
-		g := m.groupFor(summary.Raw, summary.Profile, &summary.Facts, summary.Host)
-		known := 0
-		for _, tier := range summary.Tiers {
-			b := m.bucketOf(g, tier.Static)
-			b.stocks = append(b.stocks, stock{part: part, count: tier.Count, offers: tier.Offers})
-			b.add(int32(tier.Count))
-			known += tier.Count
-		}
-		if rest := summary.Count - known; rest > 0 {
-			g.count += rest
-			m.setFloor(g, summary.Tiers)
-		}
-	}
-}
-
-// setFloor notes that a group has nodes worse than those of tiers.
-func (m *Merged) setFloor(g *group, tiers []Tier) {
-	floor := int64(math.MaxInt64)
-	if len(tiers) > 0 {
-		floor = tiers[len(tiers)-1].Static
-	}
-	if known, is := m.floors[g]; !is || floor > known {
-		m.floors[g] = floor
-	}
-}
-
 // hidden says whether there may be better nodes in a group than those known.
 func (m *Merged) hidden(g *group, top *bucket) bool {
 	floor, is := m.floors[g]
 	return is && (top == nil || top.static < floor)
-}
-
-func (c *counter) merge(s *CounterSummary) {
-	c.total += s.Total
-	c.hosts += s.Hosts
-	for _, v := range s.Values {
-		t := c.at(v.Value)
-		t.count += v.Count
-		t.nodes += v.Nodes
-	}
-	for _, h := range s.Histogram {
-		c.histogram[h.Count] += h.Nodes
-	}
 }
 
 // Choose finds the best node for the next pod of the class, and takes it to be there.
@@ -148,7 +119,7 @@ func (m *Merged) Choose() (Pick, Outcome) {
 			number -= candidate.top.count
 			continue
 		}
-		pick, left := m.take(candidate.top, number)
+		pick, left := m.take(candidate.top)
 		if !left {
 			return Pick{}, Spent
 		}
@@ -158,46 +129,31 @@ func (m *Merged) Choose() (Pick, Outcome) {
 	panic("index: fewer nodes than were counted")
 }
 
-// take places a pod on one of the nodes of a bucket, which number says; false if none
-// of them is offered.
-func (m *Merged) take(b *bucket, number int) (Pick, bool) {
-	from := -1
-	for i := range b.stocks {
-		offered := len(b.stocks[i].offers) > 0
-		if offered && (from < 0 || number >= 0) {
-			from = i
-		}
-		if number -= b.stocks[i].count; number < 0 && from >= 0 {
-			break
-		}
-	}
-	if from < 0 {
+// take places a pod on one of the nodes of a bucket; false if none of them is offered.
+func (m *Merged) take(b *bucket) (Pick, bool) {
+	if len(b.offers) == 0 {
 		return Pick{}, false
 	}
-	s := &b.stocks[from]
-	last := len(s.offers) - 1
-	offer := s.offers[last]
-	s.offers = s.offers[:last]
-	s.count--
-	part := s.part
-	if s.count == 0 {
-		b.stocks = append(b.stocks[:from], b.stocks[from+1:]...)
-	}
+	number, last := rand.IntN(len(b.offers)), len(b.offers)-1
+	offer := b.offers[number]
+	b.offers[number] = b.offers[last]
+	b.offers = b.offers[:last]
 	b.add(-1)
-	m.place(b.group, part, offer)
-	return Pick{Part: part, Slot: offer.Slot}, true
+	m.place(b.group, offer)
+	return Pick{Part: offer.Part, Slot: offer.Slot}, true
 }
 
 // place puts a pod on a node of a group, and the node where it then belongs.
-func (m *Merged) place(g *group, part int, offer Offer) {
+func (m *Merged) place(g *group, offer Offer) {
 	host := m.recount(g)
 	if len(offer.Steps) == 0 {
 		m.spent = true
 		return
 	}
 	if step := offer.Steps[0]; step.Fits {
-		b := m.bucketOf(m.groupFor(g.raw, g.profile, g.facts, host), step.Static)
-		b.stocks = append(b.stocks, stock{part: part, count: 1, offers: []Offer{{Slot: offer.Slot, Steps: offer.Steps[1:]}}})
+		b := m.bucketOf(m.groupFor(g.raw, g.profile, g.facts, host, g.extra), step.Static)
+		offer.Steps = offer.Steps[1:]
+		b.offers = append(b.offers, offer)
 		b.add(1)
 	}
 }
@@ -205,31 +161,73 @@ func (m *Merged) place(g *group, part int, offer Offer) {
 // recount adds a pod on a node of a group to the counters, and returns the counts of
 // counters of hosts on the node.
 func (m *Merged) recount(g *group) []int64 {
-	host := make([]int64, len(m.counters))
-	copy(host, g.host)
-	if anyCount(host) {
-		for _, i := range m.hardHosts(g.facts) {
-			m.counters[i].uncount(host[i])
-		}
-	}
+	with := *g
+	with.host = make([]int64, len(m.counters))
+	copy(with.host, g.host)
+	m.shiftHost(&with, -1)
 	for _, amount := range m.own {
-		c := &m.counters[amount.Counter]
-		switch key := m.spec.Counters[amount.Counter].Key; {
-		case key == HostKey:
-			host[amount.Counter] += amount.By
-			if g.facts.Host {
-				c.total += amount.By
-			}
-		case g.facts.Eligible&(1<<amount.Counter) != 0 && g.facts.Values[key] != 0:
-			c.at(g.facts.Values[key]).count += amount.By
-			c.total += amount.By
-		}
+		m.shiftCount(&with, amount.Counter, amount.By)
 	}
-	if !anyCount(host) {
+	m.shiftHost(&with, 1)
+	if !anyCount(with.host) {
 		return nil
 	}
-	for _, i := range m.hardHosts(g.facts) {
-		m.counters[i].histogram[host[i]]++
+	return with.host
+}
+
+// Refusal is why counters keep pods of the class off a node.
+type Refusal int
+
+const (
+	// NoLabel is that the node lacks the key of a hard constraint.
+	NoLabel Refusal = iota
+	// Skewed is that the value of the node for such a key is ahead of others.
+	Skewed
+	// Unmet is that pods are not there that have to be.
+	Unmet
+	// Forbidden is that pods are there that must not be.
+	Forbidden
+)
+
+// Refused hands on the nodes that counters keep pods away from, group by group, with
+// why, and with the counter that says so, in the order of upstream's plugins.
+func (m *Merged) Refused(each func(why Refusal, counter, nodes int)) {
+	least := m.leasts(nil)
+	for _, g := range m.list {
+		if g.count == 0 {
+			continue
+		}
+		var why Refusal
+		counter, refused := 0, false
+		m.withExtra(g, func(with *group) {
+			why, counter, refused = m.refusal(with, m.leasts(nil))
+		})
+		if !refused {
+			why, counter, refused = m.refusal(g, least)
+		}
+		if refused {
+			each(why, counter, g.count)
+		}
 	}
-	return host
+}
+
+func (m *Merged) refusal(g *group, least []int64) (why Refusal, counter int, refused bool) {
+	for i, spread := range m.spec.Hard {
+		count, labelled := m.count(g, spread.Counter)
+		switch {
+		case !labelled:
+			return NoLabel, spread.Counter, true
+		case count+spread.Self-least[i] > spread.MaxSkew:
+			return Skewed, spread.Counter, true
+		}
+	}
+	if !m.requirementsMet(g) {
+		return Unmet, m.spec.Require[0], true
+	}
+	for _, i := range m.spec.Forbid {
+		if count, labelled := m.count(g, i); labelled && count > 0 {
+			return Forbidden, i, true
+		}
+	}
+	return 0, 0, false
 }

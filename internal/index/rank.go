@@ -41,14 +41,11 @@ type Choice struct {
 	Fitting, Groups int
 }
 
-// Choose finds the best node, if any fits: none of those that are barred, and the
-// best of a random sample of so many that fit, or of all if sample is 0. Scores are
-// those among all that fit.
-func (c *Class) Choose(barred []Slot, sample int) (Choice, bool) {
-	for _, slot := range barred {
-		c.bar(slot)
-		defer c.unbar(slot)
-	}
+// Choose finds the best node, if any fits, with others around them: the best of a
+// random sample of so many that fit, or of all if sample is 0. Scores are those among
+// all that fit.
+func (c *Class) Choose(around []Around, sample int) (Choice, bool) {
+	defer c.surround(around)()
 	r := &c.scratch
 	fitting := c.candidates(r)
 	if fitting == 0 {
@@ -126,14 +123,17 @@ func (c *Class) sampled(r *ranking, fitting, sample int) Slot {
 
 // Fits says whether pods of the class fit on a node.
 func (c *Class) Fits(slot Slot) bool {
-	b := c.buckets[c.entries[c.x.nodes[slot].state].bucket]
+	b := c.where(slot)
+	return b != nil && c.admits(b.group, c.leasts(nil))
+}
+
+// where is the bucket of a node; nil if pods of the class do not fit there, as far as
+// plugins say that look at one node only.
+func (c *Class) where(slot Slot) *bucket {
 	if s := c.special[slot]; s != nil {
-		b = s.bucket
+		return s.bucket
 	}
-	if b == nil {
-		return false
-	}
-	return c.admits(b.group, c.leasts(nil))
+	return c.buckets[c.entries[c.x.nodes[slot].state].bucket]
 }
 
 // leasts are the smallest counts that hard constraints compare with.
@@ -142,17 +142,6 @@ func (v *view) leasts(into []int64) []int64 {
 		into = append(into, v.least(hard))
 	}
 	return into
-}
-
-// bar takes a node out of those that fit, until [Class.unbar].
-func (c *Class) bar(slot Slot) {
-	c.unplace(c.setAside(slot, c.x.nodes[slot].state))
-}
-
-func (c *Class) unbar(slot Slot) {
-	if s := c.special[slot]; !c.putBack(slot, s) {
-		c.wait(slot, s)
-	}
 }
 
 // Refused hands on the nodes that do not fit, state by state, with why. Those that
@@ -172,7 +161,7 @@ func (v *view) candidates(r *ranking) int {
 	r.least = v.leasts(r.least[:0])
 	fitting := 0
 	for _, g := range v.list {
-		if g.count > 0 && v.admits(g, r.least) {
+		if g.count > 0 && v.admits(g, r.least) && v.admitsExtra(g) {
 			r.candidates = append(r.candidates, candidate{group: g, top: g.top()})
 			fitting += g.count
 		}

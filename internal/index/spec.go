@@ -21,6 +21,9 @@ type Spec struct {
 	// Forbid are counters that must be zero where a pod goes; a node without the
 	// key is free.
 	Forbid []int
+	// ForbidIfAny says that pods that are to come forbid nothing as long as no pod that
+	// is there does, anywhere.
+	ForbidIfAny bool
 	// Require are counters that must not be zero where a pod goes, unless all of
 	// them are zero everywhere and SelfMatch says that the pod would be the first
 	// of those that it wants to be with.

@@ -3,7 +3,8 @@ package index
 import "math/rand/v2"
 
 // Summary is what a class knows of its nodes: enough to compare them with those of
-// other indexes. It has no totals, because what is compared depends on all nodes.
+// other indexes. It has no totals, because what is compared depends on all nodes. Its
+// parts are encoded as lists, without names.
 type Summary struct {
 	// Nodes there are, whether they fit or not.
 	Nodes    int
@@ -14,18 +15,23 @@ type Summary struct {
 // GroupSummary is nodes on which a pod gets the same from everything that compares
 // nodes or counts pods.
 type GroupSummary struct {
+	_       struct{} `cbor:",toarray"`
 	Raw     []int64
 	Profile int32
 	Facts   Facts
 	// Host are the counts of counters of hosts; nil means that all are zero.
 	Host []int64
-	// Count of the nodes; those that Tiers do not have are worse than those there.
+	// Extra is what counters would have more of, with pods for which room has to be left.
+	Extra []int64
+	// Count of the nodes. Those that Tiers do not have are below Floor, if there are any.
 	Count int
+	Floor int64
 	Tiers []Tier
 }
 
 // Tier is nodes of a group with one static score, the best first.
 type Tier struct {
+	_      struct{} `cbor:",toarray"`
 	Static int64
 	Count  int
 	// Offers are some of the nodes, at random.
@@ -34,18 +40,23 @@ type Tier struct {
 
 // Offer is a node, and what becomes of it with one pod of the class after another.
 type Offer struct {
+	_ struct{} `cbor:",toarray"`
+	// Part is the number of the index that the node is in; whoever asks several sets it.
+	Part  int
 	Slot  Slot
 	Steps []Step
 }
 
 // Step is what there is to say of a node with one more pod of the class on it.
 type Step struct {
+	_      struct{} `cbor:",toarray"`
 	Fits   bool
 	Static int64
 }
 
 // CounterSummary is the state of a [Counter].
 type CounterSummary struct {
+	_      struct{} `cbor:",toarray"`
 	Values []ValueCount
 	Total  int64
 	// Hosts are the eligible nodes with a value of their own, and Histogram the
@@ -56,6 +67,7 @@ type CounterSummary struct {
 
 // ValueCount is the pods counted for one value, and the eligible nodes that have it.
 type ValueCount struct {
+	_     struct{} `cbor:",toarray"`
 	Value int32
 	Count int64
 	Nodes int32
@@ -63,6 +75,7 @@ type ValueCount struct {
 
 // HostCount is how many nodes have a count.
 type HostCount struct {
+	_     struct{} `cbor:",toarray"`
 	Count int64
 	Nodes int
 }
@@ -74,66 +87,86 @@ type Stepper interface {
 	Steps(slot Slot, state *State, most int) ([]Step, error)
 }
 
-// Summarize says what is known of the nodes, but for those that are barred. It
-// offers so many nodes of each group, and so many steps of each of them.
-func (c *Class) Summarize(barred []Slot, offers, steps int) (Summary, error) {
-	for _, slot := range barred {
-		c.bar(slot)
-		defer c.unbar(slot)
-	}
-	s := Summary{Nodes: c.x.count, Counters: make([]CounterSummary, len(c.counters))}
-	for i := range c.counters {
-		s.Counters[i] = c.counters[i].summary()
-	}
+// Summarize says what is known of the nodes, with others around them. It offers so many
+// nodes of each group, and so many steps of each of them.
+func (c *Class) Summarize(around []Around, offers, steps int) (Summary, error) {
+	defer c.surround(around)()
+	s := c.Counts()
 	for _, g := range c.list {
 		if g.count == 0 {
 			continue
 		}
-		group := GroupSummary{Raw: g.raw, Profile: g.profile, Facts: *g.facts, Host: g.host, Count: g.count}
+		group := g.summary()
 		for i, left := len(g.buckets)-1, offers; i >= 0 && left > 0; i-- {
 			b := g.buckets[i]
 			if b.count == 0 {
 				continue
 			}
-			tier, err := c.tier(b, left, steps)
-			if err != nil {
-				return s, err
+			tier := Tier{Static: b.static, Count: b.count}
+			for _, slot := range c.some(b, left) {
+				offer, err := c.offerOf(slot, steps)
+				if err != nil {
+					return s, err
+				}
+				tier.Offers = append(tier.Offers, offer)
 			}
 			left -= len(tier.Offers)
 			group.Tiers = append(group.Tiers, tier)
+			group.Floor = tier.Static
 		}
 		s.Groups = append(s.Groups, group)
 	}
 	return s, nil
 }
 
-func (c *counter) summary() CounterSummary {
-	s := CounterSummary{Total: c.total, Hosts: c.hosts}
-	for value, t := range c.byValue {
-		if *t != (tally{}) {
-			s.Values = append(s.Values, ValueCount{value, t.count, t.nodes})
-		}
+// SummarizeOnly does so for one node, as if a pod could go to no other.
+func (c *Class) SummarizeOnly(slot Slot, around []Around, steps int) (Summary, error) {
+	defer c.surround(around)()
+	s := c.Counts()
+	b := c.where(slot)
+	if b == nil {
+		return s, nil
 	}
-	for count, nodes := range c.histogram {
-		s.Histogram = append(s.Histogram, HostCount{count, nodes})
+	offer, err := c.offerOf(slot, steps)
+	group := b.group.summary()
+	group.Count, group.Tiers = 1, []Tier{{Static: b.static, Count: 1, Offers: []Offer{offer}}}
+	s.Groups = []GroupSummary{group}
+	return s, err
+}
+
+// Counts is a summary without nodes to go to.
+func (c *Class) Counts() Summary {
+	s := Summary{Nodes: c.x.count, Counters: make([]CounterSummary, len(c.counters))}
+	for i := range c.counters {
+		s.Counters[i] = c.counters[i].summary()
 	}
 	return s
 }
 
-// tier offers nodes of a bucket.
-func (c *Class) tier(b *bucket, most, steps int) (Tier, error) {
-	tier := Tier{Static: b.static, Count: b.count}
-	for _, slot := range c.some(b, most) {
-		offer := Offer{Slot: slot}
-		if stepper, able := c.spec.Judge.(Stepper); able && steps > 0 {
-			var err error
-			if offer.Steps, err = stepper.Steps(slot, &c.x.states[c.x.nodes[slot].state].State, steps); err != nil {
-				return tier, err
-			}
+func (g *group) summary() GroupSummary {
+	return GroupSummary{Raw: g.raw, Profile: g.profile, Facts: *g.facts, Host: g.host, Extra: g.extra, Count: g.count}
+}
+
+func (c *counter) summary() CounterSummary {
+	s := CounterSummary{Total: c.total, Hosts: c.hosts}
+	for value, t := range c.byValue {
+		if *t != (tally{}) {
+			s.Values = append(s.Values, ValueCount{Value: value, Count: t.count, Nodes: t.nodes})
 		}
-		tier.Offers = append(tier.Offers, offer)
 	}
-	return tier, nil
+	for count, nodes := range c.histogram {
+		s.Histogram = append(s.Histogram, HostCount{Count: count, Nodes: nodes})
+	}
+	return s
+}
+
+// offerOf is a node with what becomes of it.
+func (c *Class) offerOf(slot Slot, steps int) (offer Offer, err error) {
+	offer.Slot = slot
+	if stepper, able := c.spec.Judge.(Stepper); able && steps > 0 {
+		offer.Steps, err = stepper.Steps(slot, &c.x.states[c.x.nodes[slot].state].State, steps)
+	}
+	return offer, err
 }
 
 // some nodes of a bucket; which they are is left to chance, as far as that is cheap.

@@ -53,9 +53,10 @@ func (c *counter) at(value int32) *tally {
 	return t
 }
 
-func (c *counter) uncount(hosts int64) {
-	if c.histogram[hosts]--; c.histogram[hosts] == 0 {
-		delete(c.histogram, hosts)
+// record adds nodes with a count to the histogram.
+func (c *counter) record(count int64, nodes int) {
+	if c.histogram[count] += nodes; c.histogram[count] == 0 {
+		delete(c.histogram, count)
 	}
 }
 

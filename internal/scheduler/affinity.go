@@ -1,11 +1,15 @@
 package scheduler
 
 import (
+	"fmt"
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/shard"
 )
 
 // weightedTerm is a preference; one against has a weight below zero.
@@ -20,7 +24,7 @@ func (cl *class) specifyAffinity() error {
 		return nil
 	}
 	t := &cl.terms
-	t.forbid, t.prefer = map[string]int{}, map[string]int{}
+	t.avoid, t.forbid, t.prefer = map[string]int{}, map[string]int{}, map[string]int{}
 	if namespace, err := rules.namespaces.Get(pod.Namespace); err == nil {
 		t.namespaceLabels = namespace.Labels
 	}
@@ -34,44 +38,97 @@ func (cl *class) specifyAffinity() error {
 		}
 		cl.spec.SelfMatch = matchesAll(t.affinity, pod)
 		for i := range t.antiAffinity {
-			cl.forbidCounter(t.antiAffinity[i].TopologyKey)
+			cl.counterFor(t.avoid, &cl.spec.Forbid, t.antiAffinity[i].TopologyKey)
 		}
 	}
-	if rules.score {
-		for i := range t.preferred {
-			cl.preferCounter(t.preferred[i].TopologyKey)
-		}
+	// InterPodAffinity skips itself then, and does not see nominated pods.
+	cl.spec.ForbidIfAny = len(t.affinity)+len(t.antiAffinity) == 0
+	demands, err := cl.agree(cl.demands())
+	if err != nil {
+		return err
 	}
-	for _, number := range cl.cluster.names.withTerms {
-		cl.kindTerms(&cl.cluster.names.kindOf[number], func(role role, key string, _ int64) {
-			if role == forbids {
-				cl.forbidCounter(key)
-			} else {
-				cl.preferCounter(key)
-			}
-		})
+	for _, key := range demands.Forbid {
+		cl.counterFor(t.forbid, &cl.spec.Forbid, key)
+	}
+	for _, key := range demands.Prefer {
+		cl.counterFor(t.prefer, &cl.spec.Prefer, key)
 	}
 	t.seen = len(cl.cluster.names.withTerms)
-	_, forbidden := t.forbid[v1.LabelHostname]
-	_, preferred := t.prefer[v1.LabelHostname]
-	cl.hostTerms = cl.hostTerms || forbidden || preferred
+	for _, byKey := range []map[string]int{t.avoid, t.forbid, t.prefer} {
+		_, host := byKey[v1.LabelHostname]
+		cl.hostTerms = cl.hostTerms || host
+	}
 	for i := range t.affinity {
 		cl.hostTerms = cl.hostTerms || t.affinity[i].TopologyKey == v1.LabelHostname
 	}
 	return nil
 }
 
-func (cl *class) forbidCounter(key string) {
-	if _, there := cl.terms.forbid[key]; !there {
-		cl.terms.forbid[key] = cl.count(key, nil)
-		cl.spec.Forbid = append(cl.spec.Forbid, cl.terms.forbid[key])
+// demands are the topology keys that preferences of the pod, and what pods say that are
+// there, need counters for.
+func (cl *class) demands() shard.Demands {
+	forbid, prefer := sets.Set[string]{}, sets.Set[string]{}
+	if cl.profile.affinity.score {
+		for i := range cl.terms.preferred {
+			prefer.Insert(cl.terms.preferred[i].TopologyKey)
+		}
 	}
+	for _, number := range cl.cluster.names.withTerms {
+		cl.kindTerms(&cl.cluster.names.kindOf[number], func(role role, key string, _ int64) {
+			if role == forbids {
+				forbid.Insert(key)
+			} else {
+				prefer.Insert(key)
+			}
+		})
+	}
+	return shard.Demands{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
 }
 
-func (cl *class) preferCounter(key string) {
-	if _, there := cl.terms.prefer[key]; !there {
-		cl.terms.prefer[key] = cl.count(key, nil)
-		cl.spec.Prefer = append(cl.spec.Prefer, cl.terms.prefer[key])
+// agreement is which demands all shards make counters for, so that theirs are the same.
+type agreement struct {
+	shard.Demands
+	// open says that others can be added: this is whoever asks the shards.
+	open bool
+}
+
+// appendKey appends what tells classes apart that were made by different agreements.
+func (a *agreement) appendKey(key []byte) []byte {
+	for _, keys := range [][]string{a.Forbid, a.Prefer} {
+		for _, topology := range keys {
+			key = appendString(key, topology)
+		}
+		key = append(key, 0)
+	}
+	return key
+}
+
+// missingDemands are those that a class has and that were not agreed on.
+type missingDemands struct{ shard.Demands }
+
+func (m missingDemands) Error() string {
+	return fmt.Sprintf("pods that are there refer to topology keys that were not asked for: %v", m.Demands)
+}
+
+// agree says which demands there are to be counters for.
+func (cl *class) agree(demands shard.Demands) (shard.Demands, error) {
+	if cl.agreed == nil {
+		return demands, nil
+	}
+	if missing := demands.Without(cl.agreed.Demands); !missing.Empty() {
+		if !cl.agreed.open {
+			return demands, missingDemands{missing}
+		}
+		cl.agreed.Demands = cl.agreed.And(missing)
+	}
+	return cl.agreed.Demands, nil
+}
+
+// counterFor makes a counter for a topology key, unless there is one.
+func (cl *class) counterFor(byKey map[string]int, list *[]int, key string) {
+	if _, there := byKey[key]; !there {
+		byKey[key] = cl.count(key, nil)
+		*list = append(*list, byKey[key])
 	}
 }
 
@@ -186,7 +243,7 @@ func (cl *class) affinityAmounts(k *kind, sums map[int]int64) {
 		}
 		for i := range t.antiAffinity {
 			if t.antiAffinity[i].Matches(pod, nil) {
-				sums[t.forbid[t.antiAffinity[i].TopologyKey]]++
+				sums[t.avoid[t.antiAffinity[i].TopologyKey]]++
 			}
 		}
 	}

@@ -46,6 +46,16 @@ const (
 	reasonUnschedulable  unranked = "unschedulable"
 )
 
+// rejection is what plugins say of a pod that they reject before they look at nodes.
+type rejection struct {
+	status  *fwk.Status
+	plugins sets.Set[string]
+}
+
+func (r rejection) Error() string { return r.status.Message() }
+
+func (rejection) Unwrap() error { return reasonRejected }
+
 // class is what plugins have prepared for the pods of a class. It answers the
 // questions of the index.
 type class struct {
@@ -61,6 +71,7 @@ type class struct {
 	images                []string
 	profiles              numbers
 	profileImages         [][]string
+	profileKeys           []string
 	requiredNode          nodeaffinity.RequiredNodeAffinity
 	terms                 terms
 	refusals              []*fwk.Status
@@ -70,6 +81,8 @@ type class struct {
 	fitWeight, balanceWeight int64
 	shapes                   map[index.ShapeID]*shapeVerdict
 	spec                     index.Spec
+	// agreed is nil if this is the only index.
+	agreed *agreement
 	// hostTerms says that values of the hostname label have to be those of one node.
 	hostTerms bool
 }
@@ -86,11 +99,11 @@ func (r recorder) Write(key fwk.StateKey, value fwk.StateData) {
 }
 
 // newClass prepares what a pod stands for.
-func newClass(ctx context.Context, c *cluster, p *profile, pod *framework.PodInfo) (*class, error) {
+func newClass(ctx context.Context, c *cluster, p *profile, pod *framework.PodInfo, agreed *agreement) (*class, error) {
 	// The queue changes its own when the pod is updated.
 	pod = pod.DeepCopy()
 	cl := &class{
-		cluster: c, profile: p, pod: pod, state: framework.NewCycleState(),
+		cluster: c, profile: p, pod: pod, agreed: agreed, state: framework.NewCycleState(),
 		written:      map[fwk.StateKey]fwk.StateData{},
 		profiles:     numbers{},
 		shapes:       map[index.ShapeID]*shapeVerdict{},
@@ -114,10 +127,10 @@ func (cl *class) prepare(ctx context.Context) (err error) {
 	state := recorder{CycleState: cl.state, written: cl.written}
 	pod, fw := cl.pod.GetPod(), cl.profile.framework
 	cl.cluster.snapshot.hidden(func() {
-		result, status, _ := fw.RunPreFilterPlugins(ctx, state, pod)
+		result, status, unschedulable := fw.RunPreFilterPlugins(ctx, state, pod)
 		switch {
 		case status.IsRejected():
-			err = reasonRejected
+			err = rejection{status, unschedulable}
 		case !status.IsSuccess():
 			err = status.AsError()
 		case !result.AllNodes():
@@ -262,9 +275,16 @@ func (cl *class) imageProfile(info *framework.NodeInfo) int32 {
 			there = append(there, name)
 		}
 	}
+	return cl.profileNumber(key, there)
+}
+
+// profileNumber is the number of a profile, of which the key has a byte for each image
+// of the pod.
+func (cl *class) profileNumber(key []byte, there []string) int32 {
 	number, fresh := cl.profiles.of(key)
 	if fresh {
 		cl.profileImages = append(cl.profileImages, there)
+		cl.profileKeys = append(cl.profileKeys, string(key))
 	}
 	return number
 }
@@ -277,7 +297,7 @@ func (cl *class) Local(profile int32) int64 {
 	if weight == 0 || len(there) == 0 {
 		return 0
 	}
-	sum, nodes := int64(0), len(*cl.cluster.snapshot.list)
+	sum, nodes := int64(0), cl.cluster.size()
 	for _, name := range there {
 		if image := cl.cluster.images[name]; image != nil {
 			spread := float64(image.NumNodes) / float64(nodes)

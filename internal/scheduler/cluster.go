@@ -35,6 +35,8 @@ type cluster struct {
 	dirty  []*node
 	// pods on all nodes, and names that may be out of use before all are given anew.
 	pods, spareNames int
+	// elsewhere are nodes that other indexes have.
+	elsewhere int
 	// ranked is the pod that a node was last found for.
 	ranked ranked
 	// watched says that a plugin was left behind that may still read all this.
@@ -73,6 +75,9 @@ func newCluster(snapshot *snapshot) *cluster {
 		spareNames: spareNames,
 	}
 }
+
+// size is the number of nodes.
+func (c *cluster) size() int { return len(*c.snapshot.list) + c.elsewhere }
 
 // apply carries out what has happened, and brings the index up to date.
 func (c *cluster) apply(logger klog.Logger, operations []operation) {

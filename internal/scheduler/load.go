@@ -170,6 +170,50 @@ func (cl *class) quickVerdict(slot index.Slot, used *index.State) (index.Verdict
 	return verdict, true, nil
 }
 
+// Steps says what becomes of a node with one pod of the class after another on it.
+// Where the plugins have to be asked it is the first step only.
+func (cl *class) Steps(slot index.Slot, used *index.State, most int) ([]index.Step, error) {
+	if !cl.simple {
+		return cl.askedStep(slot)
+	}
+	steps := make([]index.Step, 0, most)
+	after := *used
+	for len(steps) < most {
+		after = cl.request.on(after)
+		verdict, fits, err := cl.quickVerdict(slot, &after)
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, index.Step{Fits: fits, Static: verdict.Static})
+		if !fits {
+			break
+		}
+	}
+	return steps, nil
+}
+
+// on is the state of a node with one pod more.
+func (r *request) on(s index.State) index.State {
+	s.Pods++
+	s.MilliCPU += r.milliCPU
+	s.Memory += r.memory
+	s.EphemeralStorage += r.storage
+	s.NonZeroMilliCPU += r.nonZeroMilliCPU
+	s.NonZeroMemory += r.nonZeroMemory
+	return s
+}
+
+// askedStep asks the plugins about a node with a pod of the class on it.
+func (cl *class) askedStep(slot index.Slot) ([]index.Step, error) {
+	info := cl.cluster.bySlot[slot].info.SnapshotConcrete()
+	info.AddPodInfo(cl.pod)
+	verdict, _, err := cl.ask(cl.state, info)
+	if err != nil {
+		return nil, err
+	}
+	return []index.Step{{Fits: verdict.Fits, Static: verdict.Static}}, nil
+}
+
 // weight of a score plugin; 0 if it is skipped for the pod.
 func (cl *class) weight(name string) int64 {
 	if cl.skipScore.Has(name) {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/shard"
 )
 
 // names gives numbers to what many nodes or pods have in common.
@@ -23,6 +24,8 @@ type names struct {
 	extras numbers
 	kinds  numbers
 	values numbers
+	// valueOf are the values of topology keys, by number.
+	valueOf []string
 	// shapeOf are nodes with what matters of labels and taints, by number of shape.
 	shapeOf []*v1.Node
 	// kindOf are the pods that kinds were made for, by number.
@@ -59,9 +62,9 @@ func (n numbers) of(key []byte) (int32, bool) {
 // newNames has no names yet but knows labels that are part of shapes.
 func newNames(labels ...string) names {
 	// The values of topology keys have 0 for none and 1 for the empty one.
-	values := numbers{"\x00": 0, "": index.EmptyValue}
+	values := numbers{shard.NoValue: 0, "": index.EmptyValue}
 	return names{
-		shapes: numbers{}, extras: numbers{"": 0}, kinds: numbers{}, values: values,
+		shapes: numbers{}, extras: numbers{"": 0}, kinds: numbers{}, values: values, valueOf: []string{shard.NoValue, ""},
 		visible: sets.New[string](),
 		labels:  slices.Clone(labels),
 	}
@@ -281,7 +284,15 @@ func (n *names) value(labels map[string]string, key string) int32 {
 	if !labelled {
 		return 0
 	}
-	number, _ := n.values.of([]byte(value))
+	return n.valueNumber(value)
+}
+
+// valueNumber is the number of a value of a topology key.
+func (n *names) valueNumber(value string) int32 {
+	number, fresh := n.values.of([]byte(value))
+	if fresh {
+		n.valueOf = append(n.valueOf, value)
+	}
 	return number
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	upstream "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 	upcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -42,7 +44,7 @@ func TestOracle(t *testing.T) {
 	ranked, all := 0, 0
 	reasons := map[string]int{}
 	for round := range *rounds {
-		w := newWorld(t, first+uint64(round))
+		w := newWorld(t, first+uint64(round), 0)
 		w.run(300)
 		ranked, all = ranked+w.ranked, all+w.decisions
 		for reason, count := range w.reasons {
@@ -66,8 +68,12 @@ type world struct {
 	ctx    context.Context
 	sched  *upstream.Scheduler
 	ranker *ranker
-	// informers of the scheduler and of the reference; some plugins do not share.
-	informers [2]informers.SharedInformerFactory
+	// informers of the scheduler and of the reference, and of shards; some plugins do not
+	// share.
+	informers []informers.SharedInformerFactory
+	// shards are other schedulers that have the nodes, if there are any.
+	shards    []*worldShard
+	leader    *leader
 	reference *reference.Reference
 	// trimmer makes what the scheduler sees out of what the reference sees.
 	trimmer   *trimmer
@@ -81,7 +87,7 @@ type world struct {
 	history   []string
 }
 
-func newWorld(t *testing.T, seed uint64) *world {
+func newWorld(t *testing.T, seed uint64, shards int) *world {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	t.Cleanup(cancel)
 	cfg, err := latest.Default()
@@ -91,24 +97,45 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), ctx: ctx,
 		nodes: map[string]*v1.Node{}, pods: map[types.UID]*v1.Pod{}, reasons: map[string]int{},
-		trimmer: newTrimmer(),
+		trimmer: newTrimmer(), informers: make([]informers.SharedInformerFactory, 2+shards),
 	}
 	for i := range w.informers {
 		w.informers[i] = informers.NewSharedInformerFactory(fake.NewClientset(), 0)
 	}
-	recorders := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
-	w.sched, err = upstream.New(ctx, fake.NewClientset(), w.informers[0], nil, recorders, upstream.WithProfiles(cfg.Profiles...))
-	w.store(err)
-	w.ranker, err = attach(w.sched, cfg.Profiles)
-	w.store(err)
+	w.sched, w.ranker = w.newScheduler(w.informers[0], cfg.Profiles)
+	for i := range shards {
+		sched, ranker := w.newScheduler(w.informers[2+i], cfg.Profiles)
+		w.shards = append(w.shards, &worldShard{sched, ranker})
+	}
+	if shards > 0 {
+		w.leader = newLeader(w.ranker, w.ask)
+		w.sched.SchedulePod = w.leader.SchedulePod
+	}
 	w.reference, err = reference.New(ctx, cfg.Profiles[0], w.informers[1])
 	w.store(err)
-	// So that names are given anew now and then.
-	w.ranker.cluster.spareNames = 100
-	// So that the few nodes are asked that have nominated pods.
-	w.ranker.placeCost = 0
 	w.populate()
 	return w
+}
+
+func (w *world) newScheduler(from informers.SharedInformerFactory, profiles []config.KubeSchedulerProfile) (*upstream.Scheduler, *ranker) {
+	recorders := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
+	sched, err := upstream.New(w.ctx, fake.NewClientset(), from, nil, recorders, upstream.WithProfiles(profiles...))
+	w.store(err)
+	ranker, err := attach(sched, profiles)
+	w.store(err)
+	// So that names are given anew now and then.
+	ranker.cluster.spareNames = 100
+	// So that the few nodes are asked that have nominated pods.
+	ranker.placeCost = 0
+	return sched, ranker
+}
+
+// cache is where the pods of a node belong.
+func (w *world) cache(node string) upcache.Cache {
+	if len(w.shards) == 0 {
+		return w.sched.Cache
+	}
+	return w.shards[crc32.ChecksumIEEE([]byte(node))%uint32(len(w.shards))].sched.Cache
 }
 
 var (
@@ -199,7 +226,7 @@ func (w *world) addNode() {
 	w.describe(node)
 	w.nodes[node.Name] = node
 	w.note("add %s", node.Name)
-	w.sched.Cache.AddNode(klog.Logger{}, trimmed(w, node))
+	w.cache(node.Name).AddNode(klog.Logger{}, trimmed(w, node))
 }
 
 // describe gives a node random properties.
@@ -257,7 +284,7 @@ func (w *world) removeNode() {
 	}
 	w.note("remove %s", node.Name)
 	delete(w.nodes, node.Name)
-	w.store(w.sched.Cache.RemoveNode(klog.Logger{}, trimmed(w, node)))
+	w.store(w.cache(node.Name).RemoveNode(klog.Logger{}, trimmed(w, node)))
 }
 
 func (w *world) changeNode() {
@@ -275,7 +302,7 @@ func (w *world) changeNode() {
 	}
 	w.note("change %s", node.Name)
 	w.nodes[node.Name] = changed
-	w.sched.Cache.UpdateNode(klog.Logger{}, trimmed(w, node), trimmed(w, changed))
+	w.cache(node.Name).UpdateNode(klog.Logger{}, trimmed(w, node), trimmed(w, changed))
 }
 
 func (w *world) randomPod() *v1.Pod {
@@ -294,7 +321,7 @@ func (w *world) removePod() {
 	if pod := w.randomPod(); pod != nil {
 		w.note("remove %s", pod.Name)
 		delete(w.pods, pod.UID)
-		w.store(w.sched.Cache.RemovePod(klog.Logger{}, trimmed(w, pod)))
+		w.store(w.cache(pod.Spec.NodeName).RemovePod(klog.Logger{}, trimmed(w, pod)))
 	}
 }
 
@@ -312,7 +339,7 @@ func (w *world) terminatePod() {
 	}
 	w.note("change %s", pod.Name)
 	w.pods[pod.UID] = changed
-	w.store(w.sched.Cache.UpdatePod(klog.Logger{}, trimmed(w, pod), trimmed(w, changed)))
+	w.store(w.cache(pod.Spec.NodeName).UpdatePod(klog.Logger{}, trimmed(w, pod), trimmed(w, changed)))
 }
 
 // nominate lets a pod wait for a node, in the place of one that has waited for long.
@@ -329,15 +356,19 @@ func (w *world) nominate() {
 	pod.Status.NominatedNodeName = node.Name
 	w.note("nominate %s to %s", pod.Name, node.Name)
 	w.nominated = append(w.nominated, pod)
-	// Only pods that exist can be nominated.
-	w.store(w.informers[0].Core().V1().Pods().Informer().GetIndexer().Add(pod))
-	w.sched.SchedulingQueue.Add(w.ctx, trimmed(w, pod))
+	for i, sched := range w.schedulers() {
+		// Only pods that exist can be nominated.
+		w.store(w.informers[min(i, 1)+i].Core().V1().Pods().Informer().GetIndexer().Add(pod))
+		sched.SchedulingQueue.Add(w.ctx, trimmed(w, pod))
+	}
 	w.store(w.reference.Nominate(w.nominated))
 }
 
 func (w *world) withdraw(pod *v1.Pod) {
 	w.nominated = slices.DeleteFunc(slices.Clone(w.nominated), func(other *v1.Pod) bool { return other == pod })
-	w.sched.SchedulingQueue.Delete(klog.Logger{}, trimmed(w, pod))
+	for _, sched := range w.schedulers() {
+		sched.SchedulingQueue.Delete(klog.Logger{}, trimmed(w, pod))
+	}
 	w.store(w.reference.Nominate(w.nominated))
 }
 
@@ -348,6 +379,15 @@ func (w *world) nextPod() *v1.Pod {
 	}
 	w.count++
 	return w.randomPodSpec()
+}
+
+// schedulers are all that keep nodes or nominated pods.
+func (w *world) schedulers() []*upstream.Scheduler {
+	all := []*upstream.Scheduler{w.sched}
+	for _, shard := range w.shards {
+		all = append(all, shard.sched)
+	}
+	return all
 }
 
 // schedule makes one decision, and carries it out.
@@ -362,7 +402,9 @@ func (w *world) schedule() {
 func (w *world) judge(pod *v1.Pod) (upstream.ScheduleResult, error) {
 	info, err := framework.NewPodInfo(trimmed(w, pod))
 	w.store(err)
-	w.store(w.sched.Cache.UpdateSnapshot(klog.Logger{}, w.sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*upcache.Snapshot)))
+	for _, sched := range w.schedulers() {
+		w.store(sched.Cache.UpdateSnapshot(klog.Logger{}, sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*upcache.Snapshot)))
+	}
 	want := w.expected(pod)
 	searches := w.ranker.searches
 	result, err := w.sched.SchedulePod(w.ctx, w.sched.Profiles[v1.DefaultSchedulerName], framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: info})
@@ -370,7 +412,9 @@ func (w *world) judge(pod *v1.Pod) (upstream.ScheduleResult, error) {
 	ranked := w.ranker.searches == searches
 	if ranked {
 		w.ranked++
-		w.audit(pod, info)
+		if w.leader == nil {
+			w.audit(pod, info)
+		}
 	} else {
 		w.reasons[string(w.ranker.lastReason)]++
 	}
@@ -398,6 +442,10 @@ func (w *world) compare(pod *v1.Pod, err error, want *framework.FitError) {
 		return
 	}
 	for name := range w.nodes {
+		if w.leader != nil {
+			// The names of nodes stay with the shards.
+			break
+		}
 		have, want := have.Diagnosis.NodeToStatus.Get(name), want.Diagnosis.NodeToStatus.Get(name)
 		if have.Code() != want.Code() || have.Message() != want.Message() {
 			w.fail(pod, "%s is refused for %v, and should be for %v", name, have, want)
@@ -410,7 +458,7 @@ func (w *world) compare(pod *v1.Pod, err error, want *framework.FitError) {
 
 // audit looks for errors in the index before they lead to a wrong decision.
 func (w *world) audit(pod *v1.Pod, info *framework.PodInfo) {
-	found, _, err := w.ranker.class(w.ctx, w.ranker.profiles[v1.DefaultSchedulerName], &framework.QueuedPodInfo{PodInfo: info})
+	found, _, err := w.ranker.class(w.ctx, w.ranker.profiles[v1.DefaultSchedulerName], info, nil)
 	if err == nil {
 		err = found.Audit()
 	}
@@ -427,8 +475,8 @@ func (w *world) place(pod *v1.Pod, node string) {
 	pod.Spec.NodeName = node
 	w.note("%s on %s", pod.Name, node)
 	w.pods[pod.UID] = pod
-	w.store(w.sched.Cache.AssumePod(klog.Logger{}, trimmed(w, pod)))
-	w.store(w.sched.Cache.AddPod(klog.Logger{}, trimmed(w, pod)))
+	w.store(w.cache(node).AssumePod(klog.Logger{}, trimmed(w, pod)))
+	w.store(w.cache(node).AddPod(klog.Logger{}, trimmed(w, pod)))
 }
 
 func (w *world) fail(pod *v1.Pod, format string, args ...any) {

@@ -80,7 +80,7 @@ func (r *ranker) rank(
 	if reason := r.reject(profile, pod.Pod); reason != "" {
 		return none, reason
 	}
-	found, class, err := r.class(ctx, profile, pod)
+	found, class, err := r.class(ctx, profile, pod.PodInfo, nil)
 	if err != nil {
 		return none, err
 	}
@@ -105,12 +105,12 @@ func (r *ranker) rank(
 	if class.relational() && len(nominated) > 0 {
 		return none, reasonNominated
 	}
-	barred, err := class.barred(ctx, pod.Pod, nominated)
+	around, err := class.around(ctx, pod.Pod, nominated)
 	if err != nil {
 		return none, err
 	}
 	started := time.Now()
-	choice, fits := found.Choose(barred, profile.sample(r.cluster.index.Len()))
+	choice, fits := found.Choose(around, profile.sample(r.cluster.index.Len()))
 	timed(stepChoose, started)
 	walked.Observe(float64(choice.Groups))
 	if !fits && !class.explains() {
@@ -212,19 +212,22 @@ func hasVolumes(spec *v1.PodSpec) bool {
 }
 
 // class returns the class of a pod, made if it is not there, and up to date.
-func (r *ranker) class(ctx context.Context, p *profile, pod *framework.QueuedPodInfo) (*index.Class, *class, error) {
+func (r *ranker) class(ctx context.Context, p *profile, pod *framework.PodInfo, agreed *agreement) (*index.Class, *class, error) {
 	defer timed(stepClass, time.Now())
 	if r.outdated.Swap(false) {
 		r.cluster.index.Reset()
 	}
-	scratch, err := r.cluster.classKey(p, pod.PodInfo)
+	scratch, err := r.cluster.classKey(p, pod)
 	if err != nil {
 		return nil, nil, err
+	}
+	if agreed != nil {
+		scratch = agreed.appendKey(scratch)
 	}
 	lookup := "hit"
 	found, err := r.cluster.index.Class(string(scratch), func() (index.Spec, error) {
 		lookup = "miss"
-		made, err := newClass(ctx, r.cluster, p, pod.PodInfo)
+		made, err := newClass(ctx, r.cluster, p, pod, agreed)
 		if err != nil {
 			return index.Spec{}, err
 		}

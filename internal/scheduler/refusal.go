@@ -39,19 +39,18 @@ func (cl *class) admits(ctx context.Context, pod *v1.Pod, n *node) *fwk.Status {
 	return cl.profile.framework.RunFilterPluginsWithNominatedPods(ctx, cl.state, pod, n.info)
 }
 
-// barred are those of some nodes where a pod does not fit beside those that are
-// nominated to run there.
-func (cl *class) barred(ctx context.Context, pod *v1.Pod, nominated []*node) ([]index.Slot, error) {
-	var barred []index.Slot
+// around is what is to come to some nodes, and whether a pod fits there beside it.
+func (cl *class) around(ctx context.Context, pod *v1.Pod, nominated []*node) ([]index.Around, error) {
+	var around []index.Around
 	for _, n := range nominated {
 		switch status := cl.admits(ctx, pod, n); {
 		case status.IsRejected():
-			barred = append(barred, n.slot)
+			around = append(around, index.Around{Slot: n.slot, Barred: true})
 		case !status.IsSuccess():
 			return nil, status.AsError()
 		}
 	}
-	return barred, nil
+	return around, nil
 }
 
 // fitError says of all nodes why they do not fit; some were asked for this pod. The

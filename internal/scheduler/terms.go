@@ -21,9 +21,9 @@ type terms struct {
 	affinity, antiAffinity []fwk.AffinityTerm
 	preferred              []weightedTerm
 	namespaceLabels        labels.Set
-	// forbid and prefer are the counters of what pods that are there say, by
-	// topology key.
-	forbid, prefer map[string]int
+	// avoid are the counters of the pod's own anti-affinity, by topology key; forbid
+	// those of what pods that are there say; prefer those of what both prefer.
+	avoid, forbid, prefer map[string]int
 	// seen is how many kinds with terms the counters are made for.
 	seen int
 	// ignorePreferred says that what they prefer does not matter.

@@ -1,0 +1,171 @@
+package index
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+)
+
+// Fold puts what several indexes know of their nodes together, as if it were one that
+// had been asked. Of the nodes that they offer of each group it keeps the best, and no
+// more than offers. All summaries have to number values and profiles alike.
+func Fold(parts []Summary, offers int) Summary {
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	var all Summary
+	numbers := map[string]int{}
+	for i := range parts {
+		part := &parts[i]
+		all.Nodes += part.Nodes
+		for len(all.Counters) < len(part.Counters) {
+			all.Counters = append(all.Counters, CounterSummary{})
+		}
+		for j := range part.Groups {
+			g := &part.Groups[j]
+			key := string(g.appendKey(nil))
+			number, known := numbers[key]
+			if !known {
+				numbers[key] = len(all.Groups)
+				all.Groups = append(all.Groups, *g)
+				continue
+			}
+			all.Groups[number] = foldGroups(&all.Groups[number], g)
+		}
+	}
+	for i := range all.Counters {
+		all.Counters[i] = foldCounters(parts, i)
+	}
+	for i := range all.Groups {
+		all.Groups[i].trim(offers)
+	}
+	return all
+}
+
+// appendKey appends what tells groups apart.
+func (g *GroupSummary) appendKey(key []byte) []byte {
+	return appendGroup(key, g.Raw, g.Profile, &g.Facts, g.Host, g.Extra)
+}
+
+func foldGroups(a, b *GroupSummary) GroupSummary {
+	both := *a
+	both.Count += b.Count
+	switch restA, restB := a.rest(), b.rest(); {
+	case restA > 0 && restB > 0:
+		both.Floor = max(a.Floor, b.Floor)
+	case restB > 0:
+		both.Floor = b.Floor
+	}
+	tiers := append(slices.Clone(a.Tiers), b.Tiers...)
+	slices.SortStableFunc(tiers, func(a, b Tier) int { return cmp.Compare(b.Static, a.Static) })
+	both.Tiers = tiers[:0]
+	for _, tier := range tiers {
+		if last := len(both.Tiers) - 1; last >= 0 && both.Tiers[last].Static == tier.Static {
+			same := &both.Tiers[last]
+			same.Count += tier.Count
+			same.Offers = append(slices.Clip(same.Offers), tier.Offers...)
+		} else {
+			both.Tiers = append(both.Tiers, tier)
+		}
+	}
+	return both
+}
+
+// rest is how many nodes are in no tier.
+func (g *GroupSummary) rest() int {
+	rest := g.Count
+	for i := range g.Tiers {
+		rest -= g.Tiers[i].Count
+	}
+	return rest
+}
+
+// trim keeps no more than so many offers, of which all indexes have their share.
+func (g *GroupSummary) trim(offers int) {
+	for i := range g.Tiers {
+		tier := &g.Tiers[i]
+		if len(tier.Offers) > offers {
+			rand.Shuffle(len(tier.Offers), func(a, b int) { tier.Offers[a], tier.Offers[b] = tier.Offers[b], tier.Offers[a] })
+			tier.Offers = tier.Offers[:offers]
+		}
+		if offers -= len(tier.Offers); offers == 0 && i+1 < len(g.Tiers) {
+			if g.rest() == 0 || g.Floor < tier.Static {
+				g.Floor = tier.Static
+			}
+			g.Tiers = g.Tiers[:i+1]
+			return
+		}
+	}
+}
+
+func foldCounters(parts []Summary, i int) CounterSummary {
+	var all CounterSummary
+	values, hosts := map[int32]ValueCount{}, map[int64]int{}
+	for p := range parts {
+		if i >= len(parts[p].Counters) {
+			continue
+		}
+		c := &parts[p].Counters[i]
+		all.Total += c.Total
+		all.Hosts += c.Hosts
+		for _, v := range c.Values {
+			sum := values[v.Value]
+			values[v.Value] = ValueCount{Value: v.Value, Count: sum.Count + v.Count, Nodes: sum.Nodes + v.Nodes}
+		}
+		for _, h := range c.Histogram {
+			hosts[h.Count] += h.Nodes
+		}
+	}
+	for _, v := range values {
+		all.Values = append(all.Values, v)
+	}
+	for count, nodes := range hosts {
+		all.Histogram = append(all.Histogram, HostCount{Count: count, Nodes: nodes})
+	}
+	return all
+}
+
+// Renumber gives other numbers to values and profiles, with which summaries of several
+// indexes can be folded.
+func (s *Summary) Renumber(value, profile func(int32) int32) {
+	for i := range s.Groups {
+		g := &s.Groups[i]
+		g.Profile = profile(g.Profile)
+		values := make([]int32, len(g.Facts.Values))
+		for j, v := range g.Facts.Values {
+			values[j] = value(v)
+		}
+		g.Facts.Values = values
+	}
+	for i := range s.Counters {
+		for j := range s.Counters[i].Values {
+			v := &s.Counters[i].Values[j]
+			v.Value = value(v.Value)
+		}
+	}
+}
+
+// appendGroup appends what tells groups apart.
+func appendGroup(key []byte, raw []int64, profile int32, facts *Facts, host, extra []int64) []byte {
+	for _, value := range raw {
+		key = binary.AppendVarint(key, value)
+	}
+	key = binary.AppendVarint(key, int64(profile))
+	for _, value := range facts.Values {
+		key = binary.AppendVarint(key, int64(value))
+	}
+	key = binary.AppendUvarint(key, facts.Eligible)
+	if facts.Host {
+		key = append(key, 1)
+	} else {
+		key = append(key, 0)
+	}
+	for _, counts := range [2][]int64{host, extra} {
+		key = binary.AppendUvarint(key, uint64(len(counts)))
+		for _, count := range counts {
+			key = binary.AppendVarint(key, count)
+		}
+	}
+	return key
+}

@@ -1,0 +1,175 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/shard"
+)
+
+// answer says what is known of the nodes here for the pods of a class. It is called
+// while nothing changes them.
+func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (*shard.Answer, error) {
+	profile, pod, err := r.asked(ask)
+	if err != nil {
+		return nil, err
+	}
+	// The terms of pods to come count as those of pods that are there.
+	nominated := r.nominatedAhead(pod.Pod)
+	found, class, err := r.class(ctx, profile, pod, &agreement{Demands: ask.Demands})
+	var missing missingDemands
+	if errors.As(err, &missing) {
+		return &shard.Answer{Missing: missing.Demands}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	around, refused, err := class.surroundings(ctx, pod.Pod, nominated)
+	if err != nil {
+		return nil, err
+	}
+	a := &shard.Answer{}
+	if a.Summary, err = r.summarize(found, ask, around); err != nil {
+		return nil, err
+	}
+	class.translate(a)
+	for _, name := range class.images {
+		var image shard.Image
+		if known := r.cluster.images[name]; known != nil {
+			image = shard.Image{Nodes: int64(known.NumNodes), Size: known.Size}
+		}
+		a.Images = append(a.Images, image)
+	}
+	if ask.Why {
+		class.explain(a, found, refused)
+	}
+	return a, nil
+}
+
+// asked is the pod of a question, and its profile.
+func (r *ranker) asked(ask *shard.Ask) (*profile, *framework.PodInfo, error) {
+	profile := r.profiles[ask.Profile]
+	if profile == nil {
+		return nil, nil, fmt.Errorf("there is no profile %q: all replicas need the same configuration", ask.Profile)
+	}
+	pod := &v1.Pod{}
+	if err := pod.Unmarshal(ask.Pod); err != nil {
+		return nil, nil, fmt.Errorf("reading the pod of a question: %w", err)
+	}
+	// As upstream: what the API server let through of a malformed term is ignored.
+	info, _ := framework.NewPodInfo(pod)
+	return profile, info, nil
+}
+
+func (r *ranker) summarize(found *index.Class, ask *shard.Ask, around []index.Around) (index.Summary, error) {
+	if ask.Only == "" {
+		return found.Summarize(around, ask.Offers, ask.Steps)
+	}
+	if n := r.cluster.present(ask.Only); n != nil {
+		return found.SummarizeOnly(n.slot, around, ask.Steps)
+	}
+	return found.Counts(), nil
+}
+
+// nominees are the pods that are nominated to a node and that another has to leave
+// room for.
+type nominees struct {
+	node  *node
+	kinds []index.KindID
+}
+
+func (r *ranker) nominatedAhead(pod *v1.Pod) []nominees {
+	var all []nominees
+	for _, n := range r.places() {
+		place := nominees{node: n}
+		for _, nominated := range r.nominations.NominatedPodsForNode(n.info.Node().Name) {
+			other := nominated.GetPod()
+			if other.UID != pod.UID && corev1helpers.PodPriority(other) >= corev1helpers.PodPriority(pod) {
+				place.kinds = append(place.kinds, r.cluster.names.kind(nominated))
+			}
+		}
+		if len(place.kinds) > 0 {
+			all = append(all, place)
+		}
+	}
+	return all
+}
+
+// surroundings are what nominated pods make of nodes, and why a pod does not fit
+// beside them where that is so.
+func (cl *class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nominees) ([]index.Around, map[index.Slot]*fwk.Status, error) {
+	var around []index.Around
+	refused := map[index.Slot]*fwk.Status{}
+	for _, place := range nominated {
+		a := index.Around{Slot: place.node.slot}
+		switch status := cl.admits(ctx, pod, place.node); {
+		case status.IsRejected():
+			a.Barred = true
+			refused[a.Slot] = status
+		case !status.IsSuccess():
+			return nil, nil, status.AsError()
+		case len(cl.spec.Counters) > 0:
+			for _, kind := range place.kinds {
+				a.Extra = append(a.Extra, cl.Amounts(kind)...)
+			}
+		}
+		around = append(around, a)
+	}
+	return around, refused, nil
+}
+
+// translate says what the numbers in a summary stand for.
+func (cl *class) translate(a *shard.Answer) {
+	words := numbers{shard.NoValue: 0, "": index.EmptyValue}
+	a.Values, a.Profiles = []string{shard.NoValue, ""}, cl.profileKeys
+	a.Summary.Renumber(func(value int32) int32 {
+		number, fresh := words.of([]byte(cl.cluster.names.valueOf[value]))
+		if fresh {
+			a.Values = append(a.Values, cl.cluster.names.valueOf[value])
+		}
+		return number
+	}, func(profile int32) int32 { return profile })
+	for g := range a.Summary.Groups {
+		for _, tier := range a.Summary.Groups[g].Tiers {
+			for o := range tier.Offers {
+				offer := &tier.Offers[o]
+				a.Names = append(a.Names, cl.cluster.bySlot[offer.Slot].info.Node().Name)
+				offer.Slot = index.Slot(len(a.Names) - 1)
+			}
+		}
+	}
+	a.Visible = cl.cluster.names.visible.UnsortedList()
+}
+
+// explain says why nodes do not fit: those where some refuse the pod that are nominated
+// to them, and all others that plugins refuse which look at one node.
+func (cl *class) explain(a *shard.Answer, found *index.Class, refused map[index.Slot]*fwk.Status) {
+	note := func(status *fwk.Status, nodes int) {
+		if nodes > 0 {
+			a.Refusals = append(a.Refusals, shard.Refusal{
+				Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes,
+			})
+		}
+	}
+	counts := make([]int, len(cl.refusals))
+	found.Refused(func(number int32, slots []index.Slot) {
+		for _, slot := range slots {
+			if refused[slot] == nil {
+				counts[number]++
+			}
+		}
+	})
+	for number, nodes := range counts {
+		note(cl.refusals[number], nodes)
+	}
+	for _, status := range refused {
+		note(status, 1)
+	}
+}

@@ -1,0 +1,329 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	fwk "k8s.io/kube-scheduler/framework"
+	upstream "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/interpodaffinity"
+	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
+
+	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/shard"
+)
+
+// leader finds nodes for pods by asking the replicas that own them. For pods of one
+// class that come one after the other it asks once.
+type leader struct {
+	// ranker has no nodes; it knows profiles, and gives names to what others answer.
+	*ranker
+	ask     func(context.Context, *shard.Ask) (*shard.Answer, error)
+	classes map[string]*ledClass
+	run     *run
+	// index tells by being another one that all names were given anew.
+	index *index.Index
+}
+
+// ledClass is a class as the leader has it.
+type ledClass struct {
+	*class
+	agreed agreement
+	own    []index.Amount
+	used   time.Time
+}
+
+// run is pods of one class that are placed by one answer.
+type run struct {
+	key    string
+	class  *ledClass
+	answer *shard.Answer
+	merged *index.Merged
+	until  time.Time
+	// picked is the pod that a node was last picked for, until it is assumed to be there.
+	picked types.UID
+}
+
+const (
+	// Offers of each group that are asked for, and how often a node can be chosen.
+	runOffers, runSteps = 128, 4
+	// An answer is not used for longer: what watches say comes with the next.
+	runLife = 100 * time.Millisecond
+	// Questions for one pod, while the shards find more that they have to agree on.
+	maxAsks = 16
+	// Classes that are remembered.
+	maxLed = 4096
+)
+
+var errUnsettled = errors.New("the shards do not come to an answer: what other pods demand changes all the time")
+
+func newLeader(r *ranker, ask func(context.Context, *shard.Ask) (*shard.Answer, error)) *leader {
+	return &leader{ranker: r, ask: ask, classes: map[string]*ledClass{}}
+}
+
+// SchedulePod finds the node for a pod.
+func (l *leader) SchedulePod(
+	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
+) (upstream.ScheduleResult, error) {
+	none := upstream.ScheduleResult{}
+	profile := l.profiles[fw.ProfileName()]
+	if reason := l.reject(profile, pod.Pod); reason != "" {
+		return none, reason
+	}
+	if only := pod.Pod.Status.NominatedNodeName; only != "" {
+		r, err := l.start(ctx, profile, pod, &shard.Ask{Only: only, Offers: 1, Steps: 1})
+		if err != nil {
+			return none, l.refine(pod, err)
+		}
+		if pick, outcome := r.merged.Choose(); outcome == index.Chosen {
+			return l.result(r, pick, state, pod), nil
+		}
+	}
+	return l.rank(ctx, profile, state, pod)
+}
+
+// rank places a pod by the answer that is there, or by new ones.
+func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (upstream.ScheduleResult, error) {
+	r, err := l.current(profile, pod)
+	for range maxAsks {
+		fresh := r == nil
+		if fresh && err == nil {
+			r, err = l.start(ctx, profile, pod, &shard.Ask{Offers: runOffers, Steps: runSteps})
+		}
+		if err != nil {
+			return upstream.ScheduleResult{}, l.refine(pod, err)
+		}
+		pick, outcome := r.merged.Choose()
+		switch {
+		case outcome == index.Chosen:
+			l.run = r
+			return l.result(r, pick, state, pod), nil
+		case outcome == index.Unfit && fresh:
+			return upstream.ScheduleResult{}, l.unfit(ctx, profile, state, pod)
+		}
+		l.run, r = nil, nil
+	}
+	return upstream.ScheduleResult{}, errUnsettled
+}
+
+// current is the run that a pod belongs to; nil if there has to be a new one.
+func (l *leader) current(profile *profile, pod *framework.QueuedPodInfo) (*run, error) {
+	r := l.run
+	if r == nil || r.picked != "" || time.Now().After(r.until) || l.outdated.Load() || l.index != l.cluster.index {
+		l.run = nil
+		return nil, nil
+	}
+	key, err := l.cluster.classKey(profile, pod.PodInfo)
+	if err != nil || r.key != string(key) {
+		l.run = nil
+		return nil, err
+	}
+	return r, nil
+}
+
+// start asks the shards about the class of a pod.
+func (l *leader) start(ctx context.Context, profile *profile, pod *framework.QueuedPodInfo, ask *shard.Ask) (*run, error) {
+	l.run = nil
+	object, err := pod.Pod.Marshal()
+	if err != nil {
+		return nil, err
+	}
+	ask.Pod, ask.Profile = object, profile.framework.ProfileName()
+	for range maxAsks {
+		key, class, err := l.classOf(ctx, profile, pod.PodInfo)
+		if err != nil {
+			return nil, err
+		}
+		ask.Demands = class.agreed.Demands
+		answer, err := l.ask(ctx, ask)
+		if err != nil {
+			return nil, err
+		}
+		if !answer.Missing.Empty() {
+			class.agreed.Demands = class.agreed.And(answer.Missing)
+			class.class = nil
+			continue
+		}
+		l.see(answer.Visible)
+		return &run{
+			key: key, class: class, answer: answer, until: time.Now().Add(runLife), merged: l.merge(class, answer),
+		}, nil
+	}
+	return nil, errUnsettled
+}
+
+// classOf is the class of a pod, with its key.
+func (l *leader) classOf(ctx context.Context, profile *profile, pod *framework.PodInfo) (string, *ledClass, error) {
+	// The pod will be there for those that follow.
+	kind := l.cluster.names.kind(pod)
+	if l.outdated.Swap(false) || l.index != l.cluster.index {
+		clear(l.classes)
+		l.index = l.cluster.index
+	}
+	scratch, err := l.cluster.classKey(profile, pod)
+	if err != nil {
+		return "", nil, err
+	}
+	key := string(scratch)
+	led := l.classes[key]
+	if led == nil {
+		l.makeRoom()
+		led = &ledClass{agreed: agreement{open: true}}
+		l.classes[key] = led
+	}
+	led.used = time.Now()
+	if led.class == nil || led.Stale() {
+		if led.class, err = newClass(ctx, l.cluster, profile, pod, &led.agreed); err != nil {
+			delete(l.classes, key)
+			return "", nil, err
+		}
+		led.own = nil
+		if len(led.spec.Counters) > 0 {
+			led.own = led.Amounts(kind)
+		}
+	}
+	return key, led, nil
+}
+
+// makeRoom forgets the older half of the classes once there are too many.
+func (l *leader) makeRoom() {
+	if len(l.classes) < maxLed {
+		return
+	}
+	ages := make([]int64, 0, len(l.classes))
+	for _, class := range l.classes {
+		ages = append(ages, class.used.UnixNano())
+	}
+	slices.Sort(ages)
+	for key, class := range l.classes {
+		if class.used.UnixNano() <= ages[len(ages)/2] {
+			delete(l.classes, key)
+		}
+	}
+}
+
+// see notes labels of pods that selectors look at.
+func (l *leader) see(visible []string) {
+	names := &l.cluster.names
+	if before := names.visible.Len(); names.visible.Insert(visible...).Len() > before {
+		names.version++
+	}
+}
+
+// merge makes groups of what the shards answered, in the numbers of the leader.
+func (l *leader) merge(class *ledClass, answer *shard.Answer) *index.Merged {
+	answer.Summary.Renumber(
+		func(value int32) int32 { return l.cluster.names.valueNumber(answer.Values[value]) },
+		func(profile int32) int32 {
+			key := []byte(answer.Profiles[profile])
+			return class.profileNumber(key, class.imagesOf(key))
+		},
+	)
+	l.cluster.elsewhere = answer.Summary.Nodes
+	for i, name := range class.images {
+		l.cluster.images[name] = &fwk.ImageStateSummary{Size: answer.Images[i].Size, NumNodes: int(answer.Images[i].Nodes)}
+	}
+	return index.NewMerged(class.spec, class.own, &answer.Summary)
+}
+
+// result is what a pick means.
+func (l *leader) result(r *run, pick index.Pick, state fwk.CycleState, pod *framework.QueuedPodInfo) upstream.ScheduleResult {
+	r.class.adopt(state)
+	r.picked = pod.Pod.UID
+	walked.Observe(float64(pick.Groups))
+	return upstream.ScheduleResult{
+		SuggestedHost: r.answer.Names[pick.Slot], EvaluatedNodes: r.merged.Nodes(), FeasibleNodes: pick.Fitting,
+	}
+}
+
+// placed says that a pod is assumed to be where it was last picked to be.
+func (l *leader) placed(uid types.UID) {
+	if l.run != nil && l.run.picked == uid {
+		l.run.picked = ""
+	}
+}
+
+// unfit says why a pod fits nowhere.
+func (l *leader) unfit(ctx context.Context, profile *profile, state fwk.CycleState, pod *framework.QueuedPodInfo) error {
+	r, err := l.start(ctx, profile, pod, &shard.Ask{Offers: 1, Why: true})
+	if err != nil {
+		return l.refine(pod, err)
+	}
+	r.class.adopt(state)
+	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
+	refusals := r.answer.Refusals
+	r.merged.Refused(func(why index.Refusal, counter, nodes int) {
+		refusals = append(refusals, r.class.counterRefusal(why, counter, nodes))
+	})
+	slices.SortStableFunc(refusals, func(a, b shard.Refusal) int { return b.Nodes - a.Nodes })
+	number := 0
+	for i := range refusals {
+		status := fwk.NewStatus(fwk.Code(refusals[i].Code), refusals[i].Reasons...).WithPlugin(refusals[i].Plugin)
+		diagnosis.AddPluginStatus(status)
+		if i == 0 {
+			diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
+			continue
+		}
+		// Names stay with the shards.
+		for range refusals[i].Nodes {
+			number++
+			diagnosis.NodeToStatus.Set(fmt.Sprintf("#%d", number), status)
+		}
+	}
+	if r.merged.Nodes() == 0 {
+		return upstream.ErrNoNodesAvailable
+	}
+	return &framework.FitError{Pod: pod.Pod, NumAllNodes: r.merged.Nodes(), Diagnosis: diagnosis}
+}
+
+// counterRefusal is the status with which upstream's plugins refuse nodes because of
+// other pods.
+func (cl *class) counterRefusal(why index.Refusal, counter, nodes int) shard.Refusal {
+	refusal := func(code fwk.Code, plugin, reason string) shard.Refusal {
+		return shard.Refusal{Code: int(code), Plugin: plugin, Reasons: []string{reason}, Nodes: nodes}
+	}
+	switch why {
+	case index.NoLabel:
+		return refusal(fwk.UnschedulableAndUnresolvable, plugins.PodTopologySpread, podtopologyspread.ErrReasonNodeLabelNotMatch)
+	case index.Skewed:
+		return refusal(fwk.Unschedulable, plugins.PodTopologySpread, podtopologyspread.ErrReasonConstraintsNotMatch)
+	case index.Unmet:
+		return refusal(fwk.UnschedulableAndUnresolvable, plugins.InterPodAffinity, interpodaffinity.ErrReasonAffinityRulesNotMatch)
+	}
+	for _, own := range cl.terms.avoid {
+		if own == counter {
+			return refusal(fwk.Unschedulable, plugins.InterPodAffinity, interpodaffinity.ErrReasonAntiAffinityRulesNotMatch)
+		}
+	}
+	return refusal(fwk.Unschedulable, plugins.InterPodAffinity, interpodaffinity.ErrReasonExistingAntiAffinityRulesNotMatch)
+}
+
+// refine makes the error of a pod that plugins reject before they look at nodes.
+func (l *leader) refine(pod *framework.QueuedPodInfo, err error) error {
+	var rejected rejection
+	if !errors.As(err, &rejected) {
+		return err
+	}
+	diagnosis := framework.Diagnosis{
+		NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: rejected.plugins, PreFilterMsg: rejected.status.Message(),
+	}
+	diagnosis.NodeToStatus.SetAbsentNodesStatus(rejected.status)
+	return &framework.FitError{Pod: pod.Pod, NumAllNodes: l.cluster.elsewhere, Diagnosis: diagnosis}
+}
+
+// imagesOf are the images of a profile.
+func (cl *class) imagesOf(key []byte) []string {
+	var there []string
+	for i, name := range cl.images {
+		if i < len(key) && key[i] != 0 {
+			there = append(there, name)
+		}
+	}
+	return there
+}

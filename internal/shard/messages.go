@@ -1,0 +1,174 @@
+// Package shard lets replicas of the scheduler, each of which owns some of the nodes,
+// decide together. It knows nothing of plugins: what a replica answers is made, and
+// understood, by package scheduler.
+package shard
+
+import (
+	"slices"
+
+	"github.com/k8s-1m/k8s-1m/internal/index"
+)
+
+// Ask is the question of a round: where pods of a class would go.
+type Ask struct {
+	// Pod is one of the pods, in the API's protobuf encoding, and Profile whose it is.
+	Pod     []byte
+	Profile string
+	// Demands are the counters to have besides those that follow from the pod.
+	Demands Demands
+	// Offers of each group, and Steps of each offer, that are of use.
+	Offers, Steps int
+	// Only is the node that is asked about; "" means all.
+	Only string
+	// Why asks for the reasons of nodes that do not fit.
+	Why bool
+}
+
+// Demands are topology keys that other pods' terms refer to.
+type Demands struct {
+	// Forbid are those of required anti-affinity, and Prefer those of preferences, both
+	// in order.
+	Forbid, Prefer []string
+}
+
+// Without are those demands that are not among others.
+func (d Demands) Without(others Demands) Demands {
+	without := func(keys, others []string) []string {
+		return slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
+	}
+	return Demands{Forbid: without(d.Forbid, others.Forbid), Prefer: without(d.Prefer, others.Prefer)}
+}
+
+// And are both demands.
+func (d Demands) And(others Demands) Demands {
+	and := func(keys, others []string) []string {
+		all := slices.Concat(keys, others)
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	return Demands{Forbid: and(d.Forbid, others.Forbid), Prefer: and(d.Prefer, others.Prefer)}
+}
+
+// Empty says whether there are none.
+func (d Demands) Empty() bool { return len(d.Forbid)+len(d.Prefer) == 0 }
+
+// Answer is what one shard says, or several.
+type Answer struct {
+	// Missing are demands that were not made, and would have to be; there is no summary
+	// then.
+	Missing Demands
+	Summary index.Summary
+	// Values and Profiles are what the numbers in the summary stand for; the first two
+	// values are none, and the empty one. A profile has a byte for each image of the pod.
+	Values, Profiles []string
+	// Names of the nodes that are offered, by [index.Offer.Slot].
+	Names []string
+	// Images of the pod, as it has them.
+	Images []Image
+	// Refusals say why nodes do not fit, as far as that is not for other pods.
+	Refusals []Refusal
+	// Visible are the labels of pods that others' selectors look at.
+	Visible []string
+	// Errors say which shards could not answer, and why.
+	Errors []string
+}
+
+// NoValue stands for a label that is not there, where there are numbers for values.
+const NoValue = "\x00"
+
+// Image is how many nodes have an image, and its size in bytes.
+type Image struct{ Nodes, Size int64 }
+
+// Refusal is the status with which a plugin refuses so many nodes.
+type Refusal struct {
+	Code    int
+	Plugin  string
+	Reasons []string
+	Nodes   int
+}
+
+func (r *Refusal) same(other *Refusal) bool {
+	return r.Code == other.Code && r.Plugin == other.Plugin && slices.Equal(r.Reasons, other.Reasons)
+}
+
+// Fold makes one answer of those of several shards, with no more than so many offers
+// of each group.
+func Fold(answers []*Answer, offers int) *Answer {
+	if len(answers) == 1 {
+		return answers[0]
+	}
+	all := &Answer{}
+	summaries := make([]index.Summary, 0, len(answers))
+	values, profiles := dictionary{}, dictionary{}
+	values.number(NoValue)
+	values.number("")
+	for _, a := range answers {
+		all.Missing = all.Missing.And(a.Missing)
+		all.Errors = append(all.Errors, a.Errors...)
+		all.Visible = append(all.Visible, a.Visible...)
+		all.fold(a, &values, &profiles)
+		summaries = append(summaries, a.Summary)
+	}
+	slices.Sort(all.Visible)
+	all.Visible = slices.Compact(all.Visible)
+	all.Values, all.Profiles = values.words, profiles.words
+	all.Summary = index.Fold(summaries, offers)
+	return all
+}
+
+// fold adds all of an answer but its summary, and makes the numbers in that the same
+// as those of the others.
+func (a *Answer) fold(other *Answer, values, profiles *dictionary) {
+	other.Summary.Renumber(
+		func(value int32) int32 { return values.number(other.Values[value]) },
+		func(profile int32) int32 { return profiles.number(other.Profiles[profile]) },
+	)
+	first := index.Slot(len(a.Names))
+	a.Names = append(a.Names, other.Names...)
+	for g := range other.Summary.Groups {
+		for _, tier := range other.Summary.Groups[g].Tiers {
+			for o := range tier.Offers {
+				tier.Offers[o].Slot += first
+			}
+		}
+	}
+	for len(a.Images) < len(other.Images) {
+		a.Images = append(a.Images, Image{})
+	}
+	for i, image := range other.Images {
+		a.Images[i].Nodes += image.Nodes
+		a.Images[i].Size = max(a.Images[i].Size, image.Size)
+	}
+	for i := range other.Refusals {
+		a.refuse(other.Refusals[i])
+	}
+}
+
+func (a *Answer) refuse(refusal Refusal) {
+	for i := range a.Refusals {
+		if a.Refusals[i].same(&refusal) {
+			a.Refusals[i].Nodes += refusal.Nodes
+			return
+		}
+	}
+	a.Refusals = append(a.Refusals, refusal)
+}
+
+// dictionary numbers words.
+type dictionary struct {
+	words   []string
+	numbers map[string]int32
+}
+
+func (d *dictionary) number(word string) int32 {
+	if number, known := d.numbers[word]; known {
+		return number
+	}
+	if d.numbers == nil {
+		d.numbers = map[string]int32{}
+	}
+	number := int32(len(d.words))
+	d.words = append(d.words, word)
+	d.numbers[word] = number
+	return number
+}
