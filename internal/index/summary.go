@@ -160,9 +160,13 @@ func (c *counter) summary() CounterSummary {
 	return s
 }
 
-// offerOf is a node with what becomes of it.
+// offerOf is a node with what becomes of it, unless that is also for pods to say that
+// are to come to it.
 func (c *Class) offerOf(slot Slot, steps int) (offer Offer, err error) {
 	offer.Slot = slot
+	if s := c.special[slot]; s != nil && s.extra != nil {
+		return offer, nil
+	}
 	if stepper, able := c.spec.Judge.(Stepper); able && steps > 0 {
 		offer.Steps, err = stepper.Steps(slot, &c.x.states[c.x.nodes[slot].state].State, steps)
 	}

@@ -72,8 +72,10 @@ type world struct {
 	// share.
 	informers []informers.SharedInformerFactory
 	// shards are other schedulers that have the nodes, if there are any.
-	shards    []*worldShard
-	leader    *leader
+	shards []*worldShard
+	leader *leader
+	// questions that the leader asked.
+	questions int
 	reference *reference.Reference
 	// trimmer makes what the scheduler sees out of what the reference sees.
 	trimmer   *trimmer
@@ -390,12 +392,38 @@ func (w *world) schedulers() []*upstream.Scheduler {
 	return all
 }
 
-// schedule makes one decision, and carries it out.
+// schedule makes decisions about a pod, and now and then more of its kind, and carries
+// them out.
 func (w *world) schedule() {
 	pod := w.nextPod()
-	if result, err := w.judge(pod); err == nil {
-		w.place(pod, result.SuggestedHost)
+	copies := 1
+	if w.leader != nil {
+		w.leader.run = nil
+		if pod.Status.NominatedNodeName == "" && w.chance(30) {
+			copies += w.rand.IntN(10)
+		}
 	}
+	for i := range copies {
+		next := pod
+		if i > 0 {
+			next = w.another(pod)
+		}
+		result, err := w.judge(next)
+		if err != nil {
+			return
+		}
+		w.place(next, result.SuggestedHost)
+	}
+}
+
+// another is a pod like one that has been placed.
+func (w *world) another(pod *v1.Pod) *v1.Pod {
+	w.count++
+	next := pod.DeepCopy()
+	next.Name = fmt.Sprintf("pod-%d", w.count)
+	next.UID = types.UID(next.Name)
+	next.Spec.NodeName = ""
+	return next
 }
 
 // judge makes one decision, and compares it with the reference's.
@@ -477,6 +505,9 @@ func (w *world) place(pod *v1.Pod, node string) {
 	w.pods[pod.UID] = pod
 	w.store(w.cache(node).AssumePod(klog.Logger{}, trimmed(w, pod)))
 	w.store(w.cache(node).AddPod(klog.Logger{}, trimmed(w, pod)))
+	if w.leader != nil {
+		w.leader.placed(pod.UID)
+	}
 }
 
 func (w *world) fail(pod *v1.Pod, format string, args ...any) {

@@ -19,6 +19,7 @@ type worldShard struct {
 // ask asks all shards, with everything sent as it is between processes, and some of the
 // answers folded on the way.
 func (w *world) ask(ctx context.Context, ask *shard.Ask) (*shard.Answer, error) {
+	w.questions++
 	var answers []*shard.Answer
 	for _, s := range w.shards {
 		question, answer := &shard.Ask{}, &shard.Answer{}
@@ -50,15 +51,15 @@ func TestShardedOracle(t *testing.T) {
 		first = uint64(time.Now().UnixNano())
 	}
 	for _, shards := range []int{1, 2, 3, 8} {
-		ranked, all := 0, 0
+		questions, all := 0, 0
 		for round := range (*rounds + 3) / 4 {
 			w := newWorld(t, first+uint64(round), shards)
 			w.run(300)
-			ranked, all = ranked+w.ranked, all+w.decisions
+			questions, all = questions+w.questions, all+w.decisions
 			if t.Failed() {
 				t.Fatalf("with %d shards", shards)
 			}
 		}
-		t.Logf("seed %d, %d shards: %d decisions", first, shards, all)
+		t.Logf("seed %d, %d shards: %d decisions by %d questions", first, shards, all, questions)
 	}
 }
