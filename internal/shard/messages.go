@@ -71,6 +71,8 @@ type Answer struct {
 	Visible []string
 	// Errors say which shards could not answer, and why.
 	Errors []string
+	// Absent are replicas that did not answer in time, or could not.
+	Absent []string
 }
 
 // NoValue stands for a label that is not there, where there are numbers for values.
@@ -97,7 +99,10 @@ func Fold(answers []*Answer, offers int) *Answer {
 	if len(answers) == 1 {
 		return answers[0]
 	}
-	all := &Answer{}
+	all := &Answer{Values: []string{NoValue, ""}}
+	if len(answers) == 0 {
+		return all
+	}
 	summaries := make([]index.Summary, 0, len(answers))
 	values, profiles := dictionary{}, dictionary{}
 	values.number(NoValue)
@@ -105,6 +110,7 @@ func Fold(answers []*Answer, offers int) *Answer {
 	for _, a := range answers {
 		all.Missing = all.Missing.And(a.Missing)
 		all.Errors = append(all.Errors, a.Errors...)
+		all.Absent = append(all.Absent, a.Absent...)
 		all.Visible = append(all.Visible, a.Visible...)
 		all.fold(a, &values, &profiles)
 		summaries = append(summaries, a.Summary)
