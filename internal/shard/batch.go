@@ -1,0 +1,156 @@
+package shard
+
+import "k8s.io/apimachinery/pkg/types"
+
+// Batch is what a replica tells another. The parts of it are taken in the order in
+// which they stand here.
+type Batch struct {
+	// From is who tells; it is said in the first batch of a connection.
+	From string `cbor:",omitempty"`
+	// Assignment is by the leader.
+	Assignment *Assignment `cbor:",omitempty"`
+	// Nodes are where pods are to be sent that run on nodes with these names.
+	Nodes []NodeName `cbor:",omitempty"`
+	// Pods are those on nodes of the receiver; Pending those that wait, for the leader;
+	// News what else the leader has to know.
+	Pods    []Item `cbor:",omitempty"`
+	Pending []Item `cbor:",omitempty"`
+	News    []News `cbor:",omitempty"`
+	// Refreshed says that all was told of objects in some slots.
+	Refreshed []Refreshed `cbor:",omitempty"`
+	// Reservations are by the leader, and Kept says that they are still of use. Acks
+	// answer the first.
+	Reservations []Reservation `cbor:",omitempty"`
+	Kept         []types.UID   `cbor:",omitempty"`
+	Acks         []Ack         `cbor:",omitempty"`
+	// Nominations are pods that wait for a node, by the leader.
+	Nominations []Nomination `cbor:",omitempty"`
+	// Status is for the leader.
+	Status *Status `cbor:",omitempty"`
+}
+
+// Assignment is who owns which slots.
+type Assignment struct {
+	// Term counts leaders, and Number the assignments of one. Later ones replace others.
+	Term, Number int64
+	Leader       Member
+	Members      []Member
+	// Owners are the names that slots refer to.
+	Owners []string
+	Slots  []int16
+}
+
+// Later says whether an assignment replaces another, which may be nil.
+func (a *Assignment) Later(other *Assignment) bool {
+	return other == nil || a.Term > other.Term || a.Term == other.Term && a.Number > other.Number
+}
+
+// Table is the assignment as a table.
+func (a *Assignment) Table() Table {
+	t := make(Table, Slots)
+	for slot, owner := range a.Slots {
+		if slot < Slots && owner >= 0 && int(owner) < len(a.Owners) {
+			t[slot] = a.Owners[owner]
+		}
+	}
+	return t
+}
+
+// SetTable is the opposite.
+func (a *Assignment) SetTable(t Table) {
+	numbers := map[string]int16{"": -1}
+	a.Owners, a.Slots = t.Owners(), make([]int16, len(t))
+	for number, owner := range a.Owners {
+		numbers[owner] = int16(number)
+	}
+	for slot, owner := range t {
+		a.Slots[slot] = numbers[owner]
+	}
+}
+
+// NodeName is a node by the hash of its name, and its slot.
+type NodeName struct {
+	_    struct{} `cbor:",toarray"`
+	Hash uint64
+	Slot int16
+}
+
+// Item is an object as it is now, or that it is gone.
+type Item struct {
+	_   struct{} `cbor:",toarray"`
+	UID types.UID
+	// Object is in the API's protobuf encoding; empty if it is gone.
+	Object []byte
+	// Node says that the object is as it was, but bound to a node.
+	Node string
+}
+
+// News is a change of a node, or of a pod on one, that may let pods fit that did not.
+type News struct {
+	_ struct{} `cbor:",toarray"`
+	// Node says that it is a node.
+	Node bool
+	// Before and After are empty if there was no such object, or is none any more.
+	Before, After []byte
+}
+
+// Refreshed says that its sender has told of all objects whose UIDs are in Slots, and
+// of all pods on nodes in NodeSlots, by an assignment. What the receiver knows of
+// others by that sender is gone.
+type Refreshed struct {
+	Term, Number int64
+	Slots        []int
+}
+
+// Reservation is a pod that takes its place on a node, before it is bound, or that gives
+// it back, if there is no Pod.
+type Reservation struct {
+	Pod     []byte
+	UID     types.UID
+	Node    string
+	Profile string
+	Demands Demands
+}
+
+// Ack says whether a pod has its place.
+type Ack struct {
+	UID types.UID
+	// Refused is why not; "" if it has.
+	Refused string `cbor:",omitempty"`
+}
+
+// Nomination is a pod that waits for a node; with no pod it does not any more.
+type Nomination struct {
+	UID  types.UID
+	Pod  []byte `cbor:",omitempty"`
+	Node string `cbor:",omitempty"`
+}
+
+// Status is how far a replica is.
+type Status struct {
+	// Term and Number are the assignment that it is ready for, with all nodes and pods.
+	Term, Number int64
+	Nodes, Pods  int
+	// Config is a digest of its configuration.
+	Config string
+}
+
+// size is about how many bytes a batch has.
+func (b *Batch) size() int {
+	size := 64 + 16*len(b.Nodes) + 48*(len(b.Kept)+len(b.Acks)) + 4*Slots*len(b.Refreshed)
+	for _, items := range [][]Item{b.Pods, b.Pending} {
+		for i := range items {
+			size += 64 + len(items[i].Object)
+		}
+	}
+	for i := range b.News {
+		size += 32 + len(b.News[i].Before) + len(b.News[i].After)
+	}
+	for i := range b.Reservations {
+		size += 128 + len(b.Reservations[i].Pod)
+	}
+	for i := range b.Nominations {
+		size += 96 + len(b.Nominations[i].Pod)
+	}
+	return size
+}

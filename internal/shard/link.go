@@ -1,0 +1,186 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"k8s.io/klog/v2"
+)
+
+// Link tells one other replica what it has to know, in order. If the connection breaks,
+// or the other one does not keep up, everything is told anew.
+type Link struct {
+	to   Member
+	from string
+	dial *Dialer
+	// begin is called for each connection, to tell everything by [Link.Tell] and
+	// [Link.TellSlowly].
+	begin func(context.Context, *Link)
+
+	mu      sync.Mutex
+	pending *Batch
+	bytes   int
+	// behind says that what was pending was dropped.
+	behind bool
+	more   chan struct{}
+	room   *sync.Cond
+}
+
+const (
+	// Bytes that wait to be sent; with more, the other replica is too far behind.
+	maxPending = 64 << 20
+	// Bytes that wait when everything is told, which has time.
+	mostAtOnce = 2 << 20
+	retryAfter = 100 * time.Millisecond
+)
+
+var errBehind = errors.New("the other replica does not keep up")
+
+// NewLink is a link from a replica to another.
+func NewLink(from string, to Member, dial *Dialer, begin func(context.Context, *Link)) *Link {
+	l := &Link{to: to, from: from, dial: dial, begin: begin, pending: &Batch{}, more: make(chan struct{}, 1)}
+	l.room = sync.NewCond(&l.mu)
+	return l
+}
+
+// To is who is told.
+func (l *Link) To() Member { return l.to }
+
+// Tell adds to what is told next.
+func (l *Link) Tell(add func(*Batch)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.behind {
+		return
+	}
+	before := *l.pending
+	add(l.pending)
+	l.bytes += l.pending.grown(&before)
+	if l.bytes > maxPending {
+		l.behind, l.pending, l.bytes = true, &Batch{}, 0
+	}
+	select {
+	case l.more <- struct{}{}:
+	default:
+	}
+}
+
+// TellSlowly waits until little is pending, and then does the same; false if the
+// connection has ended.
+func (l *Link) TellSlowly(ctx context.Context, add func(*Batch)) bool {
+	l.mu.Lock()
+	for l.bytes > mostAtOnce && !l.behind && ctx.Err() == nil {
+		l.room.Wait()
+	}
+	behind := l.behind
+	l.mu.Unlock()
+	if behind || ctx.Err() != nil {
+		return false
+	}
+	l.Tell(add)
+	return true
+}
+
+// take is what is pending.
+func (l *Link) take() (*Batch, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.behind {
+		return nil, errBehind
+	}
+	b := l.pending
+	l.pending, l.bytes = &Batch{}, 0
+	l.room.Broadcast()
+	return b, nil
+}
+
+// Run tells until the context ends.
+func (l *Link) Run(ctx context.Context) {
+	logger := klog.FromContext(ctx)
+	for ctx.Err() == nil {
+		err := l.connect(ctx)
+		if ctx.Err() == nil {
+			logger.V(2).Info("Connection to another replica has ended", "replica", l.to.Name, "err", err)
+			linkResets.WithLabelValues(l.to.Name).Inc()
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(retryAfter):
+		}
+	}
+}
+
+func (l *Link) connect(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, l.wake)()
+	connection, err := l.dial.connections.get(l.to.Address, l.dial.certificates)
+	if err != nil {
+		return err
+	}
+	stream, err := connection.NewStream(ctx, &grpc.StreamDesc{StreamName: "Tell", ClientStreams: true, ServerStreams: true},
+		"/"+serviceName+"/Tell", grpc.WaitForReady(true))
+	if err != nil {
+		return err
+	}
+	if err := stream.SendMsg(&Batch{From: l.from}); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() {
+		// Nothing is answered but the reason for an end.
+		ended <- stream.RecvMsg(&Batch{})
+		cancel()
+	}()
+	l.mu.Lock()
+	l.pending, l.bytes, l.behind = &Batch{}, 0, false
+	l.mu.Unlock()
+	begun := make(chan struct{})
+	go func() {
+		defer close(begun)
+		l.begin(ctx, l)
+	}()
+	// The next connection begins after this one has ended altogether.
+	defer func() {
+		cancel()
+		l.wake()
+		<-begun
+	}()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-l.more:
+		}
+		b, err := l.take()
+		if err == nil {
+			err = stream.SendMsg(b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// wake lets those look again who wait for room.
+func (l *Link) wake() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.room.Broadcast()
+}
+
+// grown is about how many bytes a batch has more than before.
+func (b *Batch) grown(before *Batch) int {
+	added := Batch{
+		Nodes: b.Nodes[len(before.Nodes):], Pods: b.Pods[len(before.Pods):], Pending: b.Pending[len(before.Pending):],
+		News: b.News[len(before.News):], Reservations: b.Reservations[len(before.Reservations):],
+		Refreshed: b.Refreshed[len(before.Refreshed):], Kept: b.Kept[len(before.Kept):], Acks: b.Acks[len(before.Acks):],
+		Nominations: b.Nominations[len(before.Nominations):],
+	}
+	return added.size()
+}
