@@ -127,6 +127,10 @@ func (c *Class) Fits(slot Slot) bool {
 	return b != nil && c.admits(b.group, c.leasts(nil))
 }
 
+// Has says whether pods of the class fit on a node as far as plugins say that look at
+// one node only.
+func (c *Class) Has(slot Slot) bool { return c.where(slot) != nil }
+
 // where is the bucket of a node; nil if pods of the class do not fit there, as far as
 // plugins say that look at one node only.
 func (c *Class) where(slot Slot) *bucket {

@@ -14,6 +14,7 @@ import (
 	"maps"
 	"os/signal"
 	"slices"
+	"sync/atomic"
 	"syscall"
 
 	v1 "k8s.io/api/core/v1"
@@ -73,33 +74,10 @@ func attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (
 		return nil, ErrPodGroups
 	}
 	registerMetrics()
-	whole, err := snapshotOf(sched)
+	r, known, err := build(sched, profiles)
 	if err != nil {
 		return nil, err
 	}
-	fields, err := newSnapshot(whole)
-	if err != nil {
-		return nil, err
-	}
-	r := &ranker{
-		cluster: newCluster(fields), profiles: map[string]*profile{}, extenders: sched.Extenders, search: sched.SchedulePod, placeCost: placeCost,
-	}
-	r.limits = &limits{call: pluginLimit, grace: pluginGrace, left: func() { r.cluster.watched.Store(true) }}
-	for _, cfg := range profiles {
-		fw := sched.Profiles[cfg.SchedulerName]
-		if r.profiles[cfg.SchedulerName], err = newProfile(fw, cfg); err != nil {
-			return nil, err
-		}
-		if err := guardPlugins(fw, r.limits); err != nil {
-			return nil, err
-		}
-		if err := r.watchNamespaces(fw.SharedInformerFactory().Core().V1().Namespaces().Informer()); err != nil {
-			return nil, err
-		}
-	}
-	r.nominations = newNominations(sched.SchedulingQueue)
-	sched.SchedulingQueue = r.nominations
-	known := newCache(sched.Cache, r.cluster, waiters{sched})
 	sched.Cache = known
 	sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
 		known.endCycle(logger)
@@ -107,6 +85,39 @@ func attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (
 	}
 	sched.SchedulePod = r.SchedulePod
 	return r, nil
+}
+
+// build makes what finds nodes for the pods of a scheduler, and the cache that it finds
+// them in, with the queue of the scheduler already replaced.
+func build(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (*ranker, *Cache, error) {
+	whole, err := snapshotOf(sched)
+	if err != nil {
+		return nil, nil, err
+	}
+	fields, err := newSnapshot(whole)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &ranker{
+		cluster: newCluster(fields), profiles: map[string]*profile{}, extenders: sched.Extenders, search: sched.SchedulePod,
+		placeCost: placeCost, outdated: &atomic.Bool{},
+	}
+	r.limits = &limits{call: pluginLimit, grace: pluginGrace, left: func() { r.cluster.watched.Store(true) }}
+	for _, cfg := range profiles {
+		fw := sched.Profiles[cfg.SchedulerName]
+		if r.profiles[cfg.SchedulerName], err = newProfile(fw, cfg); err != nil {
+			return nil, nil, err
+		}
+		if err := guardPlugins(fw, r.limits); err != nil {
+			return nil, nil, err
+		}
+		if err := r.watchNamespaces(fw.SharedInformerFactory().Core().V1().Namespaces().Informer()); err != nil {
+			return nil, nil, err
+		}
+	}
+	r.nominations = newNominations(sched.SchedulingQueue)
+	sched.SchedulingQueue = r.nominations
+	return r, newCache(sched.Cache, r.cluster, waiters{sched}), nil
 }
 
 // snapshotOf is what the plugins of a scheduler see.

@@ -77,7 +77,7 @@ func newCluster(snapshot *snapshot) *cluster {
 }
 
 // size is the number of nodes.
-func (c *cluster) size() int { return len(*c.snapshot.list) + c.elsewhere }
+func (c *cluster) size() int { return c.index.Len() + c.elsewhere }
 
 // apply carries out what has happened, and brings the index up to date.
 func (c *cluster) apply(logger klog.Logger, operations []operation) {
@@ -277,10 +277,9 @@ func (c *cluster) refer(keys []string) {
 	if len(added) == 0 {
 		return
 	}
-	for _, info := range *c.snapshot.list {
-		node := info.Node()
-		if slices.ContainsFunc(added, func(key string) bool { _, labelled := node.Labels[key]; return labelled }) {
-			n := c.nodes[node.Name]
+	for _, n := range c.nodes {
+		node := n.info.Node()
+		if node != nil && slices.ContainsFunc(added, func(key string) bool { _, labelled := node.Labels[key]; return labelled }) {
 			n.shape = c.names.shape(n.info)
 			c.index.Place(n.slot, c.names.state(n))
 		}
@@ -290,10 +289,11 @@ func (c *cluster) refer(keys []string) {
 // renew makes the index anew.
 func (c *cluster) renew() {
 	c.index = index.New()
-	for _, info := range *c.snapshot.list {
-		n := c.nodes[info.Node().Name]
-		n.shape = c.names.shape(n.info)
-		c.enter(n)
+	for _, n := range c.nodes {
+		if n.position >= 0 {
+			n.shape = c.names.shape(n.info)
+			c.enter(n)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -24,9 +25,12 @@ import (
 type leader struct {
 	// ranker has no nodes; it knows profiles, and gives names to what others answer.
 	*ranker
-	ask     func(context.Context, *shard.Ask) (*shard.Answer, error)
-	classes map[string]*ledClass
-	run     *run
+	ask func(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer, error)
+	// here calls a function while nothing else looks at what plugins see.
+	here      func(func())
+	classes   map[string]*ledClass
+	run       *run
+	disturbed atomic.Bool
 	// index tells by being another one that all names were given anew.
 	index *index.Index
 }
@@ -63,8 +67,8 @@ const (
 
 var errUnsettled = errors.New("the shards do not come to an answer: what other pods demand changes all the time")
 
-func newLeader(r *ranker, ask func(context.Context, *shard.Ask) (*shard.Answer, error)) *leader {
-	return &leader{ranker: r, ask: ask, classes: map[string]*ledClass{}}
+func newLeader(r *ranker, here func(func()), ask func(context.Context, *shard.Ask, bool) (*shard.Answer, error)) *leader {
+	return &leader{ranker: r, here: here, ask: ask, classes: map[string]*ledClass{}}
 }
 
 // SchedulePod finds the node for a pod.
@@ -102,7 +106,6 @@ func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleStat
 		pick, outcome := r.merged.Choose()
 		switch {
 		case outcome == index.Chosen:
-			l.run = r
 			return l.result(r, pick, state, pod), nil
 		case outcome == index.Unfit && fresh:
 			return upstream.ScheduleResult{}, l.unfit(ctx, profile, state, pod)
@@ -115,7 +118,7 @@ func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleStat
 // current is the run that a pod belongs to; nil if there has to be a new one.
 func (l *leader) current(profile *profile, pod *framework.QueuedPodInfo) (*run, error) {
 	r := l.run
-	if r == nil || r.picked != "" || time.Now().After(r.until) || l.outdated.Load() || l.index != l.cluster.index {
+	if l.disturbed.Swap(false) || r == nil || r.picked != "" || time.Now().After(r.until) || l.outdated.Load() || l.index != l.cluster.index {
 		l.run = nil
 		return nil, nil
 	}
@@ -141,7 +144,7 @@ func (l *leader) start(ctx context.Context, profile *profile, pod *framework.Que
 			return nil, err
 		}
 		ask.Demands = class.agreed.Demands
-		answer, err := l.ask(ctx, ask)
+		answer, err := l.ask(ctx, ask, len(class.spec.Counters) > 0)
 		if err != nil {
 			return nil, err
 		}
@@ -179,7 +182,8 @@ func (l *leader) classOf(ctx context.Context, profile *profile, pod *framework.P
 	}
 	led.used = time.Now()
 	if led.class == nil || led.Stale() {
-		if led.class, err = newClass(ctx, l.cluster, profile, pod, &led.agreed); err != nil {
+		l.here(func() { led.class, err = newClass(ctx, l.cluster, profile, pod, &led.agreed) })
+		if err != nil {
 			delete(l.classes, key)
 			return "", nil, err
 		}
@@ -236,17 +240,24 @@ func (l *leader) merge(class *ledClass, answer *shard.Answer) *index.Merged {
 func (l *leader) result(r *run, pick index.Pick, state fwk.CycleState, pod *framework.QueuedPodInfo) upstream.ScheduleResult {
 	r.class.adopt(state)
 	r.picked = pod.Pod.UID
+	l.run = r
 	walked.Observe(float64(pick.Groups))
 	return upstream.ScheduleResult{
 		SuggestedHost: r.answer.Names[pick.Slot], EvaluatedNodes: r.merged.Nodes(), FeasibleNodes: pick.Fitting,
 	}
 }
 
-// placed says that a pod is assumed to be where it was last picked to be.
-func (l *leader) placed(uid types.UID) {
-	if l.run != nil && l.run.picked == uid {
-		l.run.picked = ""
+// disturb says that something has happened that answers do not know of.
+func (l *leader) disturb() { l.disturbed.Store(true) }
+
+// placed says that a pod is assumed to be where it was last picked to be, and returns
+// what its class demands.
+func (l *leader) placed(uid types.UID) shard.Demands {
+	if l.run == nil || l.run.picked != uid {
+		return shard.Demands{}
 	}
+	l.run.picked = ""
+	return l.run.class.agreed.Demands
 }
 
 // unfit says why a pod fits nowhere.

@@ -54,6 +54,27 @@ var (
 		Help:           "Calls of plugins that are not kube-scheduler's own that ended in a panic or took too long, by plugin, extension point and kind",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"plugin", "extension_point", "kind"})
+	roundTimes = metrics.NewHistogram(&metrics.HistogramOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "replica_round_duration_seconds",
+		Help:           "Time from a question to the replicas that own nodes to what they answered together",
+		Buckets:        metrics.ExponentialBuckets(0.0001, 2, 16),
+		StabilityLevel: metrics.ALPHA,
+	})
+	cutOff = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "replica_cut_off_total",
+		Help:           "Questions that a replica did not answer in time",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"replica"})
+	assignments = metrics.NewCounter(&metrics.CounterOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "replica_assignments_total",
+		Help:           "How often this replica, as the leader, has said anew who owns which slots",
+		StabilityLevel: metrics.ALPHA,
+	})
+	membership = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "replica_members",
+		Help:           "Replicas that live, as this one sees it while it leads",
+		StabilityLevel: metrics.ALPHA,
+	})
 	register sync.Once
 )
 
@@ -66,7 +87,7 @@ const (
 
 func registerMetrics() {
 	register.Do(func() {
-		legacyregistry.MustRegister(decisions, fallbacks, sizes, steps, lookups, walked, pluginFailures)
+		legacyregistry.MustRegister(decisions, fallbacks, sizes, steps, lookups, walked, pluginFailures, roundTimes, cutOff, assignments, membership)
 	})
 }
 

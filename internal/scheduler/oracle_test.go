@@ -110,7 +110,7 @@ func newWorld(t *testing.T, seed uint64, shards int) *world {
 		w.shards = append(w.shards, &worldShard{sched, ranker})
 	}
 	if shards > 0 {
-		w.leader = newLeader(w.ranker, w.ask)
+		w.leader = newLeader(w.ranker, func(f func()) { f() }, w.ask)
 		w.sched.SchedulePod = w.leader.SchedulePod
 	}
 	w.reference, err = reference.New(ctx, cfg.Profiles[0], w.informers[1])

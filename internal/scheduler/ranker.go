@@ -35,7 +35,7 @@ type ranker struct {
 	// as upstream's search takes for a node.
 	placeCost int
 	// outdated is set when what classes were made from has changed.
-	outdated atomic.Bool
+	outdated *atomic.Bool
 }
 
 // Upstream asks nodes at once on all cores, and copies those with nominated pods as

@@ -18,7 +18,7 @@ type worldShard struct {
 
 // ask asks all shards, with everything sent as it is between processes, and some of the
 // answers folded on the way.
-func (w *world) ask(ctx context.Context, ask *shard.Ask) (*shard.Answer, error) {
+func (w *world) ask(ctx context.Context, ask *shard.Ask, _ bool) (*shard.Answer, error) {
 	w.questions++
 	var answers []*shard.Answer
 	for _, s := range w.shards {

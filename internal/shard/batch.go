@@ -9,6 +9,8 @@ type Batch struct {
 	From string `cbor:",omitempty"`
 	// Assignment is by the leader.
 	Assignment *Assignment `cbor:",omitempty"`
+	// Refreshing says that all objects in some slots are told anew.
+	Refreshing []Refresh `cbor:",omitempty"`
 	// Nodes are where pods are to be sent that run on nodes with these names.
 	Nodes []NodeName `cbor:",omitempty"`
 	// Pods are those on nodes of the receiver; Pending those that wait, for the leader;
@@ -16,8 +18,10 @@ type Batch struct {
 	Pods    []Item `cbor:",omitempty"`
 	Pending []Item `cbor:",omitempty"`
 	News    []News `cbor:",omitempty"`
-	// Refreshed says that all was told of objects in some slots.
-	Refreshed []Refreshed `cbor:",omitempty"`
+	// Refreshed says that this is done, and Listed that all nodes in some slots have
+	// been told, so that pods on them can be.
+	Refreshed []Refresh `cbor:",omitempty"`
+	Listed    []Refresh `cbor:",omitempty"`
 	// Reservations are by the leader, and Kept says that they are still of use. Acks
 	// answer the first.
 	Reservations []Reservation `cbor:",omitempty"`
@@ -34,7 +38,8 @@ type Assignment struct {
 	// Term counts leaders, and Number the assignments of one. Later ones replace others.
 	Term, Number int64
 	Leader       Member
-	Members      []Member
+	// Members live, as the leader sees it; Known are all that there may be.
+	Members, Known []Member
 	// Owners are the names that slots refer to.
 	Owners []string
 	Slots  []int16
@@ -94,10 +99,9 @@ type News struct {
 	Before, After []byte
 }
 
-// Refreshed says that its sender has told of all objects whose UIDs are in Slots, and
-// of all pods on nodes in NodeSlots, by an assignment. What the receiver knows of
-// others by that sender is gone.
-type Refreshed struct {
+// Refresh is about the objects with UIDs in some slots, by an assignment. When all of
+// them were told anew, those that were not are gone.
+type Refresh struct {
 	Term, Number int64
 	Slots        []int
 }
@@ -137,7 +141,7 @@ type Status struct {
 
 // size is about how many bytes a batch has.
 func (b *Batch) size() int {
-	size := 64 + 16*len(b.Nodes) + 48*(len(b.Kept)+len(b.Acks)) + 4*Slots*len(b.Refreshed)
+	size := 64 + 16*len(b.Nodes) + 48*(len(b.Kept)+len(b.Acks)) + 4*Slots*(len(b.Refreshing)+len(b.Refreshed)+len(b.Listed))
 	for _, items := range [][]Item{b.Pods, b.Pending} {
 		for i := range items {
 			size += 64 + len(items[i].Object)

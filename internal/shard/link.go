@@ -16,9 +16,10 @@ type Link struct {
 	to   Member
 	from string
 	dial *Dialer
-	// begin is called for each connection, to tell everything by [Link.Tell] and
-	// [Link.TellSlowly].
+	// begin is called for each connection, to tell everything.
 	begin func(context.Context, *Link)
+	// loop is who is told without a connection, if this is a link to itself.
+	loop Handler
 
 	mu      sync.Mutex
 	pending *Batch
@@ -49,6 +50,13 @@ func NewLink(from string, to Member, dial *Dialer, begin func(context.Context, *
 // To is who is told.
 func (l *Link) To() Member { return l.to }
 
+// NewLoop is a link of a replica to itself.
+func NewLoop(self Member, handler Handler, begin func(context.Context, *Link)) *Link {
+	l := NewLink(self.Name, self, nil, begin)
+	l.loop = handler
+	return l
+}
+
 // Tell adds to what is told next.
 func (l *Link) Tell(add func(*Batch)) {
 	l.mu.Lock()
@@ -68,20 +76,15 @@ func (l *Link) Tell(add func(*Batch)) {
 	}
 }
 
-// TellSlowly waits until little is pending, and then does the same; false if the
-// connection has ended.
-func (l *Link) TellSlowly(ctx context.Context, add func(*Batch)) bool {
+// Room waits until little is pending; false if the connection has ended. Who has much
+// to tell waits for it each time.
+func (l *Link) Room(ctx context.Context) bool {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	for l.bytes > mostAtOnce && !l.behind && ctx.Err() == nil {
 		l.room.Wait()
 	}
-	behind := l.behind
-	l.mu.Unlock()
-	if behind || ctx.Err() != nil {
-		return false
-	}
-	l.Tell(add)
-	return true
+	return !l.behind && ctx.Err() == nil
 }
 
 // take is what is pending.
@@ -117,24 +120,10 @@ func (l *Link) connect(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, l.wake)()
-	connection, err := l.dial.connections.get(l.to.Address, l.dial.certificates)
+	send, ended, err := l.open(ctx, cancel)
 	if err != nil {
 		return err
 	}
-	stream, err := connection.NewStream(ctx, &grpc.StreamDesc{StreamName: "Tell", ClientStreams: true, ServerStreams: true},
-		"/"+serviceName+"/Tell", grpc.WaitForReady(true))
-	if err != nil {
-		return err
-	}
-	if err := stream.SendMsg(&Batch{From: l.from}); err != nil {
-		return err
-	}
-	ended := make(chan error, 1)
-	go func() {
-		// Nothing is answered but the reason for an end.
-		ended <- stream.RecvMsg(&Batch{})
-		cancel()
-	}()
 	l.mu.Lock()
 	l.pending, l.bytes, l.behind = &Batch{}, 0, false
 	l.mu.Unlock()
@@ -159,12 +148,39 @@ func (l *Link) connect(ctx context.Context) error {
 		}
 		b, err := l.take()
 		if err == nil {
-			err = stream.SendMsg(b)
+			err = send(b)
 		}
 		if err != nil {
 			return err
 		}
 	}
+}
+
+// open begins a connection, and returns what sends, and what says that it has ended.
+func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-chan error, error) {
+	ended := make(chan error, 1)
+	if l.loop != nil {
+		l.loop.Connected(l.from)
+		return func(b *Batch) error { return l.loop.Receive(l.from, b) }, ended, nil
+	}
+	connection, err := l.dial.connections.get(l.to.Address, l.dial.certificates)
+	if err != nil {
+		return nil, nil, err
+	}
+	stream, err := connection.NewStream(ctx, &grpc.StreamDesc{StreamName: "Tell", ClientStreams: true, ServerStreams: true},
+		"/"+serviceName+"/Tell", grpc.WaitForReady(true))
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := stream.SendMsg(&Batch{From: l.from}); err != nil {
+		return nil, nil, err
+	}
+	go func() {
+		// Nothing is answered but the reason for an end.
+		ended <- stream.RecvMsg(&Batch{})
+		cancel()
+	}()
+	return func(b *Batch) error { return stream.SendMsg(b) }, ended, nil
 }
 
 // wake lets those look again who wait for room.
@@ -179,7 +195,8 @@ func (b *Batch) grown(before *Batch) int {
 	added := Batch{
 		Nodes: b.Nodes[len(before.Nodes):], Pods: b.Pods[len(before.Pods):], Pending: b.Pending[len(before.Pending):],
 		News: b.News[len(before.News):], Reservations: b.Reservations[len(before.Reservations):],
-		Refreshed: b.Refreshed[len(before.Refreshed):], Kept: b.Kept[len(before.Kept):], Acks: b.Acks[len(before.Acks):],
+		Refreshing: b.Refreshing[len(before.Refreshing):], Refreshed: b.Refreshed[len(before.Refreshed):], Listed: b.Listed[len(before.Listed):],
+		Kept: b.Kept[len(before.Kept):], Acks: b.Acks[len(before.Acks):],
 		Nominations: b.Nominations[len(before.Nominations):],
 	}
 	return added.size()

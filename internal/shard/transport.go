@@ -21,10 +21,13 @@ import (
 
 // Question is a question on its way through the tree.
 type Question struct {
-	Ask      *Ask
+	Ask *Ask
+	// From is the leader, and Seen how many of its reservations each replica has to know
+	// of before it answers.
+	From     string
 	Branches []Branch `cbor:",omitempty"`
 	Patience Patience
-	// Seen is how many reservations each replica has to know of before it answers.
+
 	Seen map[string]uint64 `cbor:",omitempty"`
 }
 
@@ -200,7 +203,7 @@ func (d *Dialer) asker(q *Question) func(context.Context, *Branch) (*Answer, err
 		// Whoever hands on leaves itself the time to say who was late.
 		patience := q.Patience
 		patience.Deadline -= patience.Deadline / 8
-		return d.Ask(ctx, b, &Question{Ask: q.Ask, Branches: b.Branches, Patience: patience, Seen: q.Seen})
+		return d.Ask(ctx, b, &Question{Ask: q.Ask, From: q.From, Branches: b.Branches, Patience: patience, Seen: q.Seen})
 	}
 }
 

@@ -78,7 +78,8 @@ func TestLink(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, uid := range all {
-			l.TellSlowly(ctx, add(uid))
+			l.Room(ctx)
+			l.Tell(add(uid))
 		}
 	})
 	ctx, cancel := context.WithCancel(t.Context())

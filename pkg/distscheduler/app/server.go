@@ -30,7 +30,9 @@ import (
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
 	upstream "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	inner "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler"
@@ -49,6 +51,7 @@ func WithPlugin(name string, factory runtime.PluginFactory) Option {
 // NewSchedulerCommand is the program, with plugins beside those of kube-scheduler.
 func NewSchedulerCommand(plugins ...Option) *cobra.Command {
 	opts := options.NewOptions()
+	replicas := &replicaOptions{}
 	cmd := &cobra.Command{
 		Use: name,
 		Long: `dist-scheduler assigns pods to nodes as kube-scheduler does: with its flags,
@@ -58,7 +61,7 @@ pods so that it does not have to look at every node for each pod. Pods that the
 index cannot rank nodes for are scheduled by kube-scheduler's own search; the metric
 scheduler_index_fallbacks_total says how many, and why.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() },
-		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, plugins) },
+		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, replicas, plugins) },
 		Args: func(cmd *cobra.Command, args []string) error {
 			if slices.ContainsFunc(args, func(arg string) bool { return arg != "" }) {
 				return fmt.Errorf("%q does not take any arguments, got %q", cmd.CommandPath(), args)
@@ -67,6 +70,7 @@ scheduler_index_fallbacks_total says how many, and why.`,
 		},
 	}
 	sets := opts.Flags
+	replicas.addFlags(sets.FlagSet("replicas"))
 	verflag.AddFlags(sets.FlagSet("global"))
 	globalflag.AddGlobalFlags(sets.FlagSet("global"), cmd.Name(), logs.SkipLoggingConfigurationFlags())
 	for _, set := range sets.FlagSets {
@@ -80,7 +84,7 @@ scheduler_index_fallbacks_total says how many, and why.`,
 	return cmd
 }
 
-func run(cmd *cobra.Command, opts *options.Options, plugins []Option) error {
+func run(cmd *cobra.Command, opts *options.Options, replicas *replicaOptions, plugins []Option) error {
 	verflag.PrintAndExitIfRequested()
 	gate := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 	if err := logsapi.ValidateAndApply(opts.Logs, gate); err != nil {
@@ -101,26 +105,42 @@ func run(cmd *cobra.Command, opts *options.Options, plugins []Option) error {
 		<-genericserver.SetupSignalHandler()
 		cancel()
 	}()
+	if err := replicas.validate(); err != nil {
+		return err
+	}
 	if err := scheduler.Prepare(); err != nil {
 		return err
 	}
-	cfg, sched, err := upstream.Setup(ctx, opts, plugins...)
+	attach := attachIndex
+	if replicas.enabled() {
+		attach = replicas.attachReplica
+	}
+	cfg, sched, err := attach(ctx, opts, plugins)
 	if err != nil {
 		return err
 	}
+	gate.(featuregate.MutableFeatureGate).AddMetrics()
+	opts.ComponentGlobalsRegistry.AddMetrics()
+	return upstream.Run(ctx, cfg, sched)
+}
+
+// attachIndex makes a scheduler that has all nodes.
+func attachIndex(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *inner.Scheduler, error) {
+	cfg, sched, err := upstream.Setup(ctx, opts, plugins...)
+	if err != nil {
+		return nil, nil, err
+	}
 	profiles := scheduler.Profiles(&cfg.ComponentConfig)
 	if err := scheduler.Trim(sched, profiles, cfg.InformerFactory); err != nil {
-		return fmt.Errorf("setting up the informers: %w", err)
+		return nil, nil, fmt.Errorf("setting up the informers: %w", err)
 	}
 	switch err := scheduler.Attach(sched, profiles); {
 	case errors.Is(err, scheduler.ErrPodGroups):
 		klog.FromContext(ctx).Info("Scheduling without an index", "reason", err)
 	case err != nil:
-		return fmt.Errorf("setting up the index: %w", err)
+		return nil, nil, fmt.Errorf("setting up the index: %w", err)
 	default:
 		scheduler.Debug(ctx, sched, cfg.InformerFactory)
 	}
-	gate.(featuregate.MutableFeatureGate).AddMetrics()
-	opts.ComponentGlobalsRegistry.AddMetrics()
-	return upstream.Run(ctx, cfg, sched)
+	return cfg, sched, nil
 }

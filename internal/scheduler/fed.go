@@ -1,0 +1,119 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// fedInformer takes the place of an informer of which the scheduler wants to have the
+// events, and that has no watch of its own: other replicas say what has happened.
+type fedInformer struct {
+	cache.SharedIndexInformer // Of what is not here nobody makes use.
+
+	mu       sync.Mutex
+	indexer  cache.Indexer
+	handlers []cache.ResourceEventHandler
+}
+
+func newFedInformer() *fedInformer {
+	return &fedInformer{indexer: cache.NewIndexer(cache.DeletionHandlingMetaNamespaceKeyFunc, cache.Indexers{
+		cache.NamespaceIndex: cache.MetaNamespaceIndexFunc,
+	})}
+}
+
+// make is what a factory makes informers with.
+func (i *fedInformer) make(kubernetes.Interface, time.Duration) cache.SharedIndexInformer { return i }
+
+// notify says to all handlers that an object became another; either may be nil.
+func (i *fedInformer) notify(before, after any) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, handler := range i.handlers {
+		switch {
+		case before == nil:
+			handler.OnAdd(after, false)
+		case after == nil:
+			handler.OnDelete(before)
+		default:
+			handler.OnUpdate(before, after)
+		}
+	}
+}
+
+// fed is the registration of a handler. There is nothing that it could miss.
+type fed struct{}
+
+func (fed) Name() string { return "fed by other replicas" }
+
+func (fed) Done() <-chan struct{} {
+	done := make(chan struct{})
+	close(done)
+	return done
+}
+
+func (f fed) HasSynced() bool { return true }
+
+func (f fed) HasSyncedChecker() cache.DoneChecker { return f }
+
+// AddEventHandler calls a handler with what happens from now on.
+func (i *fedInformer) AddEventHandler(handler cache.ResourceEventHandler) (cache.ResourceEventHandlerRegistration, error) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.handlers = append(i.handlers, handler)
+	return fed{}, nil
+}
+
+// AddEventHandlerWithResyncPeriod is AddEventHandler: there are no resyncs.
+func (i *fedInformer) AddEventHandlerWithResyncPeriod(handler cache.ResourceEventHandler, _ time.Duration) (cache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandler(handler)
+}
+
+// AddEventHandlerWithOptions is AddEventHandler.
+func (i *fedInformer) AddEventHandlerWithOptions(handler cache.ResourceEventHandler, _ cache.HandlerOptions) (cache.ResourceEventHandlerRegistration, error) {
+	return i.AddEventHandler(handler)
+}
+
+// RemoveEventHandler is not possible: the scheduler never does it.
+func (i *fedInformer) RemoveEventHandler(cache.ResourceEventHandlerRegistration) error {
+	return errors.New("handlers of what other replicas say stay")
+}
+
+// AddIndexers adds to the indexes of the store.
+func (i *fedInformer) AddIndexers(indexers cache.Indexers) error {
+	return i.indexer.AddIndexers(indexers)
+}
+
+// GetIndexer is the store.
+func (i *fedInformer) GetIndexer() cache.Indexer { return i.indexer }
+
+// GetStore is the store.
+func (i *fedInformer) GetStore() cache.Store { return i.indexer }
+
+// HasSynced is always so.
+func (*fedInformer) HasSynced() bool { return true }
+
+// HasSyncedChecker is done from the start.
+func (*fedInformer) HasSyncedChecker() cache.DoneChecker { return fed{} }
+
+// SetTransform has nothing to transform.
+func (*fedInformer) SetTransform(cache.TransformFunc) error { return nil }
+
+// SetWatchErrorHandler has no watch.
+func (*fedInformer) SetWatchErrorHandler(cache.WatchErrorHandler) error { return nil }
+
+// LastSyncResourceVersion is none.
+func (*fedInformer) LastSyncResourceVersion() string { return "" }
+
+// IsStopped is never so.
+func (*fedInformer) IsStopped() bool { return false }
+
+// Run waits until it is told to stop.
+func (*fedInformer) Run(stop <-chan struct{}) { <-stop }
+
+// RunWithContext waits until the context ends.
+func (*fedInformer) RunWithContext(ctx context.Context) { <-ctx.Done() }

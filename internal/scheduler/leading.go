@@ -1,0 +1,458 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/shard"
+)
+
+// lead is what a replica does that leads: it says who owns which slots, has the pods
+// that wait, and asks. In others it does nothing.
+type lead struct {
+	r           *Replica
+	leader      *leader
+	assumptions *assumptions
+	// pods and nodes are informers that others feed.
+	pods, nodes *fedInformer
+
+	mu sync.Mutex
+	// term is 0 while another replica leads.
+	term, number int64
+	table        shard.Table
+	members      []shard.Member
+	known        []shard.Member
+	statuses     map[string]statusAt
+	// ready are the owners that have all that they need to answer.
+	ready   sets.Set[string]
+	changed chan struct{}
+	// cuts are replicas that were too late lately.
+	cuts map[string]*cut
+
+	// pending are the pods that wait, as others have told of them.
+	feeding sync.Mutex
+	pending map[types.UID]held
+	tick    int64
+	begun   map[string]int64
+}
+
+type statusAt struct {
+	shard.Status
+	at time.Time
+}
+
+// cut is a replica that did not answer in time, so often, and is not asked until then.
+type cut struct {
+	times int
+	until time.Time
+}
+
+const (
+	// A replica that does not say for so long that it lives owns nothing any more.
+	deadAfter   = 3 * time.Second
+	lookEvery   = 200 * time.Millisecond
+	remindEvery = 5 * time.Second
+	// A replica that was late is left out for a while, each time for longer.
+	firstRest, longestRest = 100 * time.Millisecond, 10 * time.Second
+)
+
+var errIncomplete = errors.New("not all replicas answer, and where this pod may go depends on pods that they have")
+
+func newLead(r *Replica, l *leader, pods, nodes *fedInformer) *lead {
+	return &lead{
+		r: r, leader: l, pods: pods, nodes: nodes, statuses: map[string]statusAt{}, ready: sets.New[string](),
+		changed: make(chan struct{}, 1), cuts: map[string]*cut{}, pending: map[types.UID]held{}, begun: map[string]int64{},
+	}
+}
+
+// start takes the lead for a term, and returns when all replicas are ready, or those
+// that are not are known to be gone.
+func (l *lead) start(ctx context.Context, term int64) {
+	l.mu.Lock()
+	l.term = term
+	l.mu.Unlock()
+	go l.run(ctx)
+	for ctx.Err() == nil && !l.complete() {
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func (l *lead) complete() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	owners := l.table.Owners()
+	return len(owners) > 0 && l.ready.HasAll(owners...)
+}
+
+func (l *lead) run(ctx context.Context) {
+	look, remind := time.NewTicker(lookEvery), time.NewTicker(remindEvery)
+	defer look.Stop()
+	defer remind.Stop()
+	for {
+		l.assign()
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		case <-l.changed:
+		case <-remind.C:
+			l.remind()
+		}
+	}
+}
+
+// assign makes a new assignment if other replicas are there than before.
+func (l *lead) assign() {
+	known := l.r.options.Discovery.Members()
+	l.mu.Lock()
+	members := []shard.Member{l.r.options.Self}
+	for _, member := range known {
+		if s, heard := l.statuses[member.Name]; heard && member.Name != l.r.self() && time.Since(s.at) < deadAfter {
+			members = append(members, member)
+		}
+	}
+	same := func(a, b []shard.Member) bool { return sets.New(a...).Equal(sets.New(b...)) }
+	if l.number > 0 && same(members, l.members) && same(known, l.known) {
+		l.mu.Unlock()
+		return
+	}
+	if l.table == nil {
+		// What the last leader has said is kept.
+		l.r.mu.Lock()
+		l.table = slices.Clone(l.r.table)
+		l.r.mu.Unlock()
+	}
+	var owners []string
+	for _, member := range members {
+		if !member.Relay {
+			owners = append(owners, member.Name)
+		}
+	}
+	l.table, l.members, l.known = shard.Assign(l.table, owners), members, known
+	l.number++
+	l.ready = sets.New[string]()
+	a := l.assignment()
+	l.mu.Unlock()
+	klog.FromContext(l.r.ctx).Info("Assigning slots", "term", a.Term, "number", a.Number, "replicas", owners)
+	assignments.Inc()
+	membership.Set(float64(len(members)))
+	l.r.adopt(a)
+	l.r.mu.Lock()
+	for _, p := range l.r.peers {
+		p.link.Tell(func(b *shard.Batch) { b.Assignment = a })
+	}
+	l.r.mu.Unlock()
+	for _, known := range l.assumptions.all() {
+		l.reserve(known.pod, known.demands)
+	}
+}
+
+func (l *lead) assignment() *shard.Assignment {
+	a := &shard.Assignment{Term: l.term, Number: l.number, Leader: l.r.options.Self, Members: l.members, Known: l.known}
+	a.SetTable(l.table)
+	return a
+}
+
+// greet tells a replica that knows nothing who owns what, and which pods have places on
+// its nodes.
+func (l *lead) greet(link *shard.Link) {
+	l.mu.Lock()
+	leads := l.number > 0
+	if leads {
+		a := l.assignment()
+		link.Tell(func(b *shard.Batch) { b.Assignment = a })
+	}
+	l.mu.Unlock()
+	if !leads {
+		return
+	}
+	for _, known := range l.assumptions.all() {
+		l.r.mu.Lock()
+		its := l.r.owner(known.pod.Spec.NodeName) == link.To().Name
+		l.r.mu.Unlock()
+		if its {
+			l.reserve(known.pod, known.demands)
+		}
+	}
+}
+
+// noteStatus notes that a replica lives, and how far it is.
+func (l *lead) noteStatus(from string, s *shard.Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.term == 0 {
+		return
+	}
+	if s.Config != l.r.options.Config {
+		klog.FromContext(l.r.ctx).Error(nil, "A replica has another configuration, and is left out", "replica", from)
+		return
+	}
+	_, known := l.statuses[from]
+	l.statuses[from] = statusAt{*s, time.Now()}
+	complete := l.ready.HasAll(l.table.Owners()...)
+	if s.Term == l.term && s.Number == l.number {
+		l.ready.Insert(from)
+	}
+	if !complete && l.ready.HasAll(l.table.Owners()...) {
+		// Something may fit now of which nobody has told.
+		go l.retryAll()
+	}
+	if !known {
+		select {
+		case l.changed <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (l *lead) retryAll() {
+	l.r.sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(l.r.logger, fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}, nil, nil, nil)
+}
+
+// ask asks all replicas that own nodes; with all set it waits for each of them.
+func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer, error) {
+	q := &shard.Question{Ask: ask, From: l.r.self(), Patience: l.r.options.Patience, Seen: map[string]uint64{}}
+	if all {
+		q.Patience.Quorum = 100
+	}
+	l.mu.Lock()
+	owners := l.table.Owners()
+	var members []shard.Member
+	var absent []string
+	own := false
+	for _, member := range l.members {
+		switch c := l.cuts[member.Name]; {
+		case !member.Relay && !slices.Contains(owners, member.Name):
+		case !member.Relay && !l.ready.Has(member.Name), !all && c != nil && time.Now().Before(c.until):
+			absent = append(absent, member.Name)
+		case member.Name == l.r.self():
+			own = !member.Relay
+		default:
+			members = append(members, member)
+		}
+	}
+	l.mu.Unlock()
+	l.r.mu.Lock()
+	for name, p := range l.r.peers {
+		q.Seen[name] = p.reservations
+	}
+	l.r.mu.Unlock()
+	var here func() *shard.Answer
+	if own {
+		here = func() *shard.Answer { return l.r.Answer(ctx, q) }
+	}
+	started := time.Now()
+	answer := l.r.dial.Scatter(ctx, here, members, l.r.options.Fanout, ask.Pod, q)
+	roundTimes.Observe(time.Since(started).Seconds())
+	l.note(members, answer)
+	answer.Absent = append(answer.Absent, absent...)
+	if len(answer.Absent) == len(owners) {
+		return nil, fmt.Errorf("no replica has answered: %v", answer.Errors)
+	}
+	if all && len(answer.Absent) > 0 {
+		return nil, errIncomplete
+	}
+	return answer, nil
+}
+
+// note notes who was late, who is asked less then, and who was not.
+func (l *lead) note(asked []shard.Member, answer *shard.Answer) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, member := range asked {
+		if !slices.Contains(answer.Absent, member.Name) {
+			delete(l.cuts, member.Name)
+			continue
+		}
+		c := l.cuts[member.Name]
+		if c == nil {
+			c = &cut{}
+			l.cuts[member.Name] = c
+		}
+		c.times++
+		rest := min(firstRest<<min(c.times, 16), longestRest)
+		c.until = time.Now().Add(rest)
+		cutOff.WithLabelValues(member.Name).Inc()
+		klog.FromContext(l.r.ctx).Info("A replica did not answer in time, and is not asked for a while", "replica", member.Name, "times", c.times, "rest", rest, "errors", answer.Errors)
+	}
+}
+
+// reserve tells the owner of a node that a pod is to be there.
+func (l *lead) reserve(pod *v1.Pod, demands shard.Demands) {
+	l.tellOwner(pod, shard.Reservation{
+		Pod: encoded(pod), UID: pod.UID, Node: pod.Spec.NodeName, Profile: pod.Spec.SchedulerName, Demands: demands,
+	})
+}
+
+// release tells it that it is not.
+func (l *lead) release(pod *v1.Pod) {
+	l.leader.disturb()
+	l.tellOwner(pod, shard.Reservation{UID: pod.UID, Node: pod.Spec.NodeName})
+}
+
+func (l *lead) tellOwner(pod *v1.Pod, reservation shard.Reservation) {
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	p := l.r.peers[l.r.owner(pod.Spec.NodeName)]
+	if p == nil {
+		go l.assumptions.ack(pod.UID, "no replica owns the node")
+		return
+	}
+	p.reservations++
+	p.link.Tell(func(b *shard.Batch) { b.Reservations = append(b.Reservations, reservation) })
+}
+
+// remind tells the owners of nodes which places are still of use.
+func (l *lead) remind() {
+	all := l.assumptions.all()
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	for i := range all {
+		pod := all[i].pod
+		l.r.tell(l.r.owner(pod.Spec.NodeName), func(b *shard.Batch) { b.Kept = append(b.Kept, pod.UID) })
+	}
+}
+
+// begin says that a replica tells of pending pods anew.
+func (l *lead) begin(from string) {
+	l.feeding.Lock()
+	defer l.feeding.Unlock()
+	l.tick++
+	l.begun[from] = l.tick
+}
+
+// feed tells the scheduler what others have told.
+func (l *lead) feed(b *shard.Batch) error {
+	if len(b.Pending)+len(b.News) == 0 {
+		return nil
+	}
+	l.mu.Lock()
+	leads := l.term > 0
+	l.mu.Unlock()
+	if !leads {
+		return nil
+	}
+	l.feeding.Lock()
+	defer l.feeding.Unlock()
+	for i := range b.Pending {
+		if err := l.takePending(&b.Pending[i]); err != nil {
+			return err
+		}
+	}
+	for i := range b.News {
+		if err := l.takeNews(&b.News[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *lead) takePending(item *shard.Item) error {
+	before, is := l.pending[item.UID]
+	switch {
+	case len(item.Object) > 0:
+		pod := &v1.Pod{}
+		if err := pod.Unmarshal(item.Object); err != nil {
+			return err
+		}
+		l.pending[pod.UID] = held{pod: pod, tick: l.tick}
+		if err := l.pods.indexer.Add(pod); err != nil {
+			return err
+		}
+		if !is {
+			l.pods.notify(nil, pod)
+		} else if before.pod.ResourceVersion != pod.ResourceVersion {
+			l.pods.notify(before.pod, pod)
+		}
+	case is:
+		l.forget(before.pod, item.Node)
+	}
+	return nil
+}
+
+// forget takes away a pod that waits no longer, because it is on a node, or gone.
+func (l *lead) forget(pod *v1.Pod, node string) {
+	delete(l.pending, pod.UID)
+	// Another may have come under the name.
+	if there, is, _ := l.pods.indexer.Get(pod); is && there.(*v1.Pod).UID == pod.UID {
+		_ = l.pods.indexer.Delete(pod)
+	}
+	if node == "" {
+		l.pods.notify(pod, nil)
+		return
+	}
+	bound := *pod
+	bound.Spec.NodeName = node
+	l.pods.notify(pod, &bound)
+}
+
+// refreshed forgets the pending pods with UIDs in some slots that were not told of since.
+func (l *lead) refreshed(from string, slots []int) {
+	in := marked(slots)
+	l.feeding.Lock()
+	defer l.feeding.Unlock()
+	for uid, known := range l.pending {
+		if in[shard.Slot(uid)] && known.tick < l.begun[from] {
+			l.forget(known.pod, "")
+		}
+	}
+}
+
+func (l *lead) takeNews(news *shard.News) error {
+	l.leader.disturb()
+	if news.Node {
+		before, after, err := decoded[v1.Node](news)
+		if err == nil {
+			notifyTyped(l.nodes, before, after)
+		}
+		return err
+	}
+	before, after, err := decoded[v1.Pod](news)
+	if err == nil {
+		notifyTyped(l.pods, before, after)
+	}
+	return err
+}
+
+// readable is a pointer to an object that reads itself.
+type readable[T any] interface {
+	*T
+	Unmarshal([]byte) error
+}
+
+func decoded[T any, P readable[T]](news *shard.News) (before, after P, err error) {
+	for _, part := range []struct {
+		data []byte
+		to   *P
+	}{{news.Before, &before}, {news.After, &after}} {
+		if len(part.data) > 0 && err == nil {
+			*part.to = new(T)
+			err = (*part.to).Unmarshal(part.data)
+		}
+	}
+	return before, after, err
+}
+
+func notifyTyped[P comparable](informer *fedInformer, before, after P) {
+	var none P
+	var was, is any
+	if before != none {
+		was = before
+	}
+	if after != none {
+		is = after
+	}
+	if was != nil || is != nil {
+		informer.notify(was, is)
+	}
+}

@@ -1,0 +1,191 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/watch"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/features"
+	upstream "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/shard"
+)
+
+// Feeds are the informers of a scheduler that is a replica. Its own watches are others,
+// of a share of the objects.
+type Feeds struct{ pods, nodes *fedInformer }
+
+// NewFactory makes a factory with such informers in the place of those of nodes and pods.
+func NewFactory(client kubernetes.Interface) (informers.SharedInformerFactory, Feeds) {
+	f := Feeds{pods: newFedInformer(), nodes: newFedInformer()}
+	factory := informers.NewSharedInformerFactory(client, 0)
+	factory.InformerFor(&v1.Pod{}, f.pods.make)
+	factory.InformerFor(&v1.Node{}, f.nodes.make)
+	return factory, f
+}
+
+// AttachReplica makes a scheduler that has not been started yet one of several that
+// share the nodes. It watches from the start, and leads when the scheduler is run, for
+// the term that is said then.
+func AttachReplica(
+	ctx context.Context, sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile, client kubernetes.Interface,
+	feeds Feeds, options ReplicaOptions, term func(context.Context) (int64, error),
+) (*Replica, error) {
+	if err := shareable(sched, profiles); err != nil {
+		return nil, err
+	}
+	registerMetrics()
+	shard.RegisterMetrics()
+	inner := sched.Cache
+	own, cache, err := build(sched, profiles)
+	if err != nil {
+		return nil, err
+	}
+	r := &Replica{
+		options: options, logger: klog.FromContext(ctx), sched: sched, dial: shard.NewDialer(options.TLS), ctx: ctx,
+		peers: map[string]*peer{}, slots: map[uint64]int16{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
+	}
+	r.holder = newHolder(r.logger, own, cache)
+	elsewhere := *own
+	elsewhere.cluster, elsewhere.outdated = newCluster(own.cluster.snapshot), &atomic.Bool{}
+	for _, fw := range sched.Profiles {
+		if err := elsewhere.watchNamespaces(fw.SharedInformerFactory().Core().V1().Namespaces().Informer()); err != nil {
+			return nil, err
+		}
+	}
+	leader := newLeader(&elsewhere, r.holder.hold, nil)
+	r.lead = newLead(r, leader, feeds.pods, feeds.nodes)
+	leader.ask = r.lead.ask
+	r.lead.assumptions = newAssumptions(inner, leader)
+	r.lead.assumptions.reserve, r.lead.assumptions.release = r.lead.reserve, r.lead.release
+
+	trimmer := newTrimmer()
+	r.pods = newIntake(&v1.Pod{}, podWatch(client), trimmer.Transform, r.podChanged, r.catchUpAndReport)
+	r.nodes = newIntake(&v1.Node{}, nodeWatch(client), trimmer.Transform, r.nodeChanged, r.catchUpAndReport)
+
+	sched.Cache = r.lead.assumptions
+	sched.SchedulePod = leader.SchedulePod
+	for name, fw := range sched.Profiles {
+		sched.Profiles[name] = &ledFramework{Framework: fw, assumptions: r.lead.assumptions}
+	}
+	var begin sync.Once
+	sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
+		begin.Do(func() { r.beginLeading(term) })
+		return own.nominations.Pop(logger)
+	}
+	return r, nil
+}
+
+// shareable says why a scheduler cannot be a replica, if it cannot.
+func shareable(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) error {
+	if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
+		return ErrPodGroups
+	}
+	if len(sched.Extenders) > 0 {
+		return errors.New("extenders need all nodes in one process: run one dist-scheduler without replicas")
+	}
+	for _, cfg := range profiles {
+		if name := unknown(sched.Profiles[cfg.SchedulerName]); name != "" {
+			return fmt.Errorf("plugin %s of profile %s may look at all nodes, which no replica has: run one dist-scheduler without replicas", name, cfg.SchedulerName)
+		}
+	}
+	return nil
+}
+
+// Run takes part until the context ends: it answers other replicas, and watches.
+func (r *Replica) Run(ctx context.Context) error {
+	go r.run(ctx)
+	go func() {
+		if err := r.options.Discovery.Run(ctx); err != nil {
+			r.logger.Error(err, "Making this replica known to others")
+		}
+	}()
+	return shard.Serve(ctx, r.options.Listener, r.options.TLS, r, r.dial)
+}
+
+// beginLeading leads from now on, and returns when the other replicas are ready.
+func (r *Replica) beginLeading(term func(context.Context) (int64, error)) {
+	number, err := term(r.ctx)
+	if err != nil {
+		r.logger.Error(err, "The term of this leader is not known")
+		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
+	}
+	r.lead.start(r.ctx, number)
+	r.logger.Info("Leading", "term", number)
+}
+
+func (r *Replica) catchUpAndReport() {
+	r.catchUp()
+	r.report("")
+}
+
+// ledFramework is the framework of a profile in a replica that leads.
+type ledFramework struct {
+	framework.Framework
+	assumptions *assumptions
+}
+
+// RunPreBindPlugins waits until the owner of the node has given the pod its place.
+func (f *ledFramework) RunPreBindPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	if err := f.assumptions.settled(ctx, pod.UID); err != nil {
+		return fwk.AsStatus(err)
+	}
+	return f.Framework.RunPreBindPlugins(ctx, state, pod, node)
+}
+
+// RunPostFilterPlugins does not preempt: the plugins would look at the nodes here only.
+func (f *ledFramework) RunPostFilterPlugins(
+	context.Context, fwk.CycleState, *v1.Pod, fwk.NodeToStatusReader,
+) (*fwk.PostFilterResult, *fwk.Status) {
+	return nil, fwk.NewStatus(fwk.Unschedulable, "preemption: not available with replicas")
+}
+
+// podWatch lists and watches pods that have not ended, as kube-scheduler does.
+func podWatch(client kubernetes.Interface) func(string) cache.ListerWatcher {
+	fields := fmt.Sprintf("status.phase!=%v,status.phase!=%v", v1.PodSucceeded, v1.PodFailed)
+	pods := client.CoreV1().Pods(metav1.NamespaceAll)
+	return func(selector string) cache.ListerWatcher {
+		return &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+				options.FieldSelector, options.ShardSelector = fields, selector
+				return pods.List(ctx, options)
+			},
+			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+				options.FieldSelector, options.ShardSelector = fields, selector
+				return pods.Watch(ctx, options)
+			},
+		}
+	}
+}
+
+func nodeWatch(client kubernetes.Interface) func(string) cache.ListerWatcher {
+	nodes := client.CoreV1().Nodes()
+	return func(selector string) cache.ListerWatcher {
+		return &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+				options.ShardSelector = selector
+				return nodes.List(ctx, options)
+			},
+			WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
+				options.ShardSelector = selector
+				return nodes.Watch(ctx, options)
+			},
+		}
+	}
+}

@@ -1,0 +1,227 @@
+package app
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	upstream "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
+	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+	"github.com/k8s-1m/k8s-1m/internal/shard"
+)
+
+// replicaOptions are the flags of a scheduler that is one of several.
+type replicaOptions struct {
+	bind, advertise, name string
+	group, namespace      string
+	peers                 []string
+	relay                 bool
+	fanout                int
+	deadline, grace       time.Duration
+	quorum                int
+	cert, key, ca         string
+}
+
+func (o *replicaOptions) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&o.bind, "replica-bind-address", "", "Address and port for other replicas to connect to. If it is set, this is one of several schedulers that share the nodes of the cluster; one of them leads, by the lease of --leader-elect.")
+	flags.StringVar(&o.advertise, "replica-advertise-address", "", "Address and port that other replicas are told to connect to; --replica-bind-address if empty.")
+	flags.StringVar(&o.name, "replica-name", "", "Name of this replica among the others; its advertised address if empty.")
+	flags.StringVar(&o.group, "replica-group", name, "Replicas of one group share the nodes. They find each other by Leases with the label "+shard.GroupLabel+".")
+	flags.StringVar(&o.namespace, "replica-namespace", metav1.NamespaceSystem, "Namespace of the Leases of replicas.")
+	flags.StringSliceVar(&o.peers, "replica-peers", nil, "All replicas as NAME=ADDRESS:PORT, this one included, instead of Leases.")
+	flags.BoolVar(&o.relay, "replica-relay-only", false, "Own no nodes, but hand on what the leader asks, and lead if it comes to that.")
+	flags.IntVar(&o.fanout, "replica-fanout", 10, "Replicas that one of them asks itself; with more than that, those that are asked hand on.")
+	flags.DurationVar(&o.deadline, "replica-deadline", 2*time.Second, "Time for all replicas to answer a question of the leader.")
+	flags.IntVar(&o.quorum, "replica-quorum", 90, "Percentage of the replicas asked after which the others have --replica-grace left, for pods that may go anywhere as far as other pods are concerned.")
+	flags.DurationVar(&o.grace, "replica-grace", 100*time.Millisecond, "Time for replicas to answer after --replica-quorum has.")
+	flags.StringVar(&o.cert, "replica-cert-file", "", "Certificate of this replica, as server and client. Needed unless all are on loopback.")
+	flags.StringVar(&o.key, "replica-key-file", "", "Key of --replica-cert-file.")
+	flags.StringVar(&o.ca, "replica-ca-file", "", "Authority that has signed the certificates of all replicas.")
+}
+
+// enabled says whether this is one of several replicas.
+func (o *replicaOptions) enabled() bool { return o.bind != "" }
+
+func (o *replicaOptions) validate() error {
+	if !o.enabled() {
+		return nil
+	}
+	switch {
+	case o.fanout < 1:
+		return fmt.Errorf("--replica-fanout is %d, and has to be at least 1", o.fanout)
+	case o.quorum < 1 || o.quorum > 100:
+		return fmt.Errorf("--replica-quorum is %d, and has to be from 1 to 100", o.quorum)
+	case o.deadline <= 0 || o.grace < 0:
+		return errors.New("--replica-deadline has to be more than zero, and --replica-grace no less")
+	case (o.cert == "") != (o.key == "") || (o.cert == "") != (o.ca == ""):
+		return errors.New("--replica-cert-file, --replica-key-file and --replica-ca-file go together")
+	}
+	return nil
+}
+
+func (o *replicaOptions) self(listener net.Listener) shard.Member {
+	self := shard.Member{Name: o.name, Address: o.advertise, Relay: o.relay}
+	if self.Address == "" {
+		self.Address = listener.Addr().String()
+	}
+	if self.Name == "" {
+		self.Name = strings.NewReplacer(":", "-", "[", "", "]", "").Replace(self.Address)
+	}
+	return self
+}
+
+func (o *replicaOptions) addresses(self shard.Member) (shard.Addresses, error) {
+	addresses := shard.Addresses{self}
+	for _, peer := range o.peers {
+		name, address, ok := strings.Cut(peer, "=")
+		if _, _, err := net.SplitHostPort(address); !ok || name == "" || err != nil {
+			return nil, fmt.Errorf("--replica-peers has %q, and should have NAME=ADDRESS:PORT", peer)
+		}
+		if name != self.Name {
+			addresses = append(addresses, shard.Member{Name: name, Address: address})
+		}
+	}
+	return addresses, nil
+}
+
+// attachReplica makes a scheduler that has a share of the nodes.
+func (o *replicaOptions) attachReplica(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *upstream.Scheduler, error) {
+	cfg, sched, feeds, err := setup(ctx, opts, plugins)
+	if err != nil {
+		return nil, nil, err
+	}
+	replica, err := o.attach(ctx, cfg, sched, feeds)
+	if err != nil {
+		return nil, nil, err
+	}
+	go serveReplica(ctx, replica)
+	return cfg, sched, nil
+}
+
+// attach makes a scheduler one of several.
+func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.CompletedConfig, sched *upstream.Scheduler, feeds scheduler.Feeds) (*scheduler.Replica, error) {
+	listener, err := net.Listen("tcp", o.bind)
+	if err != nil {
+		return nil, fmt.Errorf("listening for other replicas: %w", err)
+	}
+	self := o.self(listener)
+	var certificates *shard.TLS
+	if o.cert != "" {
+		if certificates, err = shard.NewTLS(ctx, o.cert, o.key, o.ca); err != nil {
+			return nil, err
+		}
+	}
+	var discovery shard.Discovery = shard.NewLeases(cfg.Client, o.namespace, o.group, self)
+	if len(o.peers) > 0 {
+		if discovery, err = o.addresses(self); err != nil {
+			return nil, err
+		}
+	}
+	profiles := scheduler.Profiles(&cfg.ComponentConfig)
+	return scheduler.AttachReplica(ctx, sched, profiles, cfg.Client, feeds, scheduler.ReplicaOptions{
+		Self: self, Listener: listener, TLS: certificates, Discovery: discovery, Fanout: o.fanout,
+		Patience: shard.Patience{Deadline: o.deadline, Quorum: o.quorum, Grace: o.grace}, Config: digest(profiles),
+	}, func(ctx context.Context) (int64, error) { return leaderTerm(ctx, cfg) })
+}
+
+// digest is the same for replicas that decide alike.
+func digest(profiles []config.KubeSchedulerProfile) string {
+	data, err := json.Marshal(profiles)
+	if err != nil {
+		panic(err)
+	}
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:8])
+}
+
+// leaderTerm is how many leaders there were, by the lease that this one holds. Without leader
+// election it is the time: whoever starts later leads.
+func leaderTerm(ctx context.Context, cfg *schedulerconfig.CompletedConfig) (int64, error) {
+	election := cfg.ComponentConfig.LeaderElection
+	if cfg.LeaderElection == nil {
+		return time.Now().Unix(), nil
+	}
+	lease, err := cfg.Client.CoordinationV1().Leases(election.ResourceNamespace).Get(ctx, election.ResourceName, metav1.GetOptions{})
+	if err != nil {
+		return 0, err
+	}
+	transitions := int64(1)
+	if lease.Spec.LeaseTransitions != nil {
+		transitions += int64(*lease.Spec.LeaseTransitions)
+	}
+	return transitions, nil
+}
+
+// setup does what kube-scheduler's own does (cmd/kube-scheduler/app/server.go), but
+// with informers of nodes and pods that other replicas feed.
+func setup(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *upstream.Scheduler, scheduler.Feeds, error) {
+	none := scheduler.Feeds{}
+	defaults, err := latest.Default()
+	if err != nil {
+		return nil, nil, none, err
+	}
+	opts.ComponentConfig = defaults
+	if err := errors.Join(opts.Validate()...); err != nil {
+		return nil, nil, none, err
+	}
+	cfg, err := opts.Config(ctx)
+	if err != nil {
+		return nil, nil, none, err
+	}
+	completed := cfg.Complete()
+	factory, feeds := scheduler.NewFactory(completed.Client)
+	completed.InformerFactory = factory
+	registry := runtime.Registry{}
+	for _, plugin := range plugins {
+		if err := plugin(registry); err != nil {
+			return nil, nil, none, err
+		}
+	}
+	var profiles []config.KubeSchedulerProfile
+	c := &completed.ComponentConfig
+	sched, err := upstream.New(ctx, completed.Client, completed.InformerFactory, completed.DynInformerFactory,
+		func(name string) events.EventRecorderLogger { return completed.EventBroadcaster.NewRecorder(name) },
+		upstream.WithComponentConfigVersion(c.TypeMeta.APIVersion),
+		upstream.WithKubeConfig(completed.KubeConfig),
+		upstream.WithProfiles(c.Profiles...),
+		upstream.WithPercentageOfNodesToScore(c.PercentageOfNodesToScore),
+		upstream.WithFrameworkOutOfTreeRegistry(registry),
+		upstream.WithPodMaxBackoffSeconds(c.PodMaxBackoffSeconds),
+		upstream.WithPodInitialBackoffSeconds(c.PodInitialBackoffSeconds),
+		upstream.WithPodMaxInUnschedulablePodsDuration(completed.PodMaxInUnschedulablePodsDuration),
+		upstream.WithExtenders(c.Extenders...),
+		upstream.WithParallelism(c.Parallelism),
+		upstream.WithBuildFrameworkCapturer(func(profile config.KubeSchedulerProfile) { profiles = append(profiles, profile) }),
+	)
+	if err != nil {
+		return nil, nil, none, err
+	}
+	return &completed, sched, feeds, options.LogOrWriteConfig(klog.FromContext(ctx), opts.WriteConfigTo, c, profiles)
+}
+
+// serveReplica answers other replicas until the context ends; without that the process
+// is of no use.
+func serveReplica(ctx context.Context, replica *scheduler.Replica) {
+	if err := replica.Run(ctx); err != nil && ctx.Err() == nil {
+		klog.FromContext(ctx).Error(err, "Answering other replicas")
+		klog.Flush()
+		os.Exit(1)
+	}
+}
