@@ -106,7 +106,13 @@ func listenable(port int) error {
 
 // PortNames lists what listens in a cluster with these settings.
 func (s Settings) PortNames() []string {
-	names := []string{"supervisor", "kube-controller-manager", s.Scheduler, "kwok"}
+	names := []string{"supervisor", "kube-controller-manager", "kwok"}
+	for _, scheduler := range s.Schedulers() {
+		names = append(names, scheduler)
+		if s.SharesNodes() {
+			names = append(names, ReplicaPort(scheduler))
+		}
+	}
 	for i := range s.APIServers {
 		names = append(names, APIServerName(i))
 	}

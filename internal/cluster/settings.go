@@ -34,6 +34,7 @@ const (
 
 	// One machine: more API servers than this only share the same cores.
 	maxAPIServers = 16
+	maxSchedulers = 64
 )
 
 // A name becomes a folder, a certificate subject and a kubeconfig context.
@@ -48,6 +49,10 @@ type Settings struct {
 	WALMode    string `json:"walMode"`
 	Scheduler  string `json:"scheduler"`
 	APIServers int    `json:"apiservers"`
+	// SchedulerReplicas share the nodes, if they are more than one; SchedulerRelays are
+	// beside them, and own none.
+	SchedulerReplicas int `json:"schedulerReplicas"`
+	SchedulerRelays   int `json:"schedulerRelays,omitempty"`
 
 	// DataDir is empty for the default, a folder beside the other files.
 	DataDir string `json:"dataDir,omitempty"`
@@ -76,6 +81,8 @@ func DefaultSettings() Settings {
 		Store:      StoreMemEtcd,
 		Scheduler:  SchedulerKube,
 		APIServers: 1,
+
+		SchedulerReplicas: 1,
 	}
 }
 
@@ -86,6 +93,8 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Store, "store", s.Store, "state store: mem_etcd|etcd")
 	fs.StringVar(&s.WALMode, "wal-mode", s.WALMode, "durability of mem_etcd: none|buffered|fsync (default buffered; etcd always does fsync)")
 	fs.StringVar(&s.Scheduler, "scheduler", s.Scheduler, "kube-scheduler|dist-scheduler")
+	fs.IntVar(&s.SchedulerReplicas, "scheduler-replicas", s.SchedulerReplicas, "dist-scheduler processes that share the nodes")
+	fs.IntVar(&s.SchedulerRelays, "scheduler-relays", s.SchedulerRelays, "further ones that own no nodes, and hand questions on")
 	fs.IntVar(&s.APIServers, "apiservers", s.APIServers, "kube-apiserver processes; clients are spread over them")
 	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "where the store keeps its data (default: the cluster's own folder)")
 	fs.IntVar(&s.APIServerPort, "apiserver-port", s.APIServerPort, "port of the first kube-apiserver (default: a free one)")
@@ -103,6 +112,10 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 
 // Complete fills in what follows from other settings.
 func (s *Settings) Complete() {
+	if s.SchedulerReplicas == 0 {
+		// A cluster that was made before there was a choice.
+		s.SchedulerReplicas = 1
+	}
 	if s.WALMode != "" {
 		return
 	}
@@ -202,8 +215,38 @@ func (s *Settings) validateScheduler() error {
 	if s.Scheduler != SchedulerKube && s.Scheduler != SchedulerDist {
 		return usage.Errorf("--scheduler %q: no such scheduler; choose kube-scheduler or dist-scheduler", s.Scheduler)
 	}
+	return s.validateReplicas()
+}
+
+func (s *Settings) validateReplicas() error {
+	switch {
+	case s.SchedulerReplicas < 1 || s.SchedulerReplicas > maxSchedulers:
+		return usage.Errorf("--scheduler-replicas %d: choose 1 to %d", s.SchedulerReplicas, maxSchedulers)
+	case s.SchedulerRelays < 0 || s.SchedulerRelays > maxSchedulers:
+		return usage.Errorf("--scheduler-relays %d: choose 0 to %d", s.SchedulerRelays, maxSchedulers)
+	case s.Scheduler != SchedulerDist && s.SchedulerReplicas+s.SchedulerRelays > 1:
+		return usage.Errorf("--scheduler-replicas and --scheduler-relays: %s shares no nodes; add --scheduler dist-scheduler", s.Scheduler)
+	}
 	return nil
 }
+
+// SharesNodes says whether there are several schedulers that share the nodes.
+func (s *Settings) SharesNodes() bool { return s.SchedulerReplicas+s.SchedulerRelays > 1 }
+
+// Schedulers are the names of all schedulers, those that own no nodes last.
+func (s *Settings) Schedulers() []string {
+	names := []string{s.Scheduler}
+	for i := 1; i < s.SchedulerReplicas; i++ {
+		names = append(names, fmt.Sprintf("%s-%d", s.Scheduler, i))
+	}
+	for i := range s.SchedulerRelays {
+		names = append(names, fmt.Sprintf("%s-relay-%d", s.Scheduler, i))
+	}
+	return names
+}
+
+// ReplicaPort is what the port of a scheduler is called at which others reach it.
+func ReplicaPort(scheduler string) string { return scheduler + "-replica" }
 
 func (s *Settings) validatePassThrough() error {
 	lists := []struct {

@@ -24,8 +24,10 @@ func (u usageOf) read() (used, error) {
 		return used{}, err
 	}
 	roles := map[string]func(*used) *process.Usage{
-		u.config.Settings.Scheduler: func(all *used) *process.Usage { return &all.scheduler },
-		"store":                     func(all *used) *process.Usage { return &all.store },
+		"store": func(all *used) *process.Usage { return &all.store },
+	}
+	for _, scheduler := range u.config.Settings.Schedulers() {
+		roles[scheduler] = func(all *used) *process.Usage { return &all.scheduler }
 	}
 	for i := range u.config.Settings.APIServers {
 		roles[cluster.APIServerName(i)] = func(all *used) *process.Usage { return &all.apiServers }

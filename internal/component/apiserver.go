@@ -35,6 +35,10 @@ func (p *plan) apiServer(i int) Component {
 	// Endpoints of the kubernetes Service must not be loopback addresses, and
 	// no simulated pod could reach them.
 	a.add("endpoint-reconciler-type", "none")
+	if settings.SharesNodes() {
+		// Schedulers that share the nodes watch their share only.
+		a.add("feature-gates", "ShardedListAndWatch=true")
+	}
 	p.addStoreClient(&a)
 	p.addServiceAccounts(&a)
 	p.addFrontProxy(&a)

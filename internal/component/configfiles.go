@@ -3,6 +3,7 @@ package component
 import (
 	"fmt"
 	"strings"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	componentconfig "k8s.io/component-base/config/v1alpha1"
@@ -36,16 +37,16 @@ const (
 )
 
 // WriteConfigFiles writes the files that components read beside their flags.
-func WriteConfigFiles(dir cluster.Dir) error {
+func WriteConfigFiles(config cluster.Config, dir cluster.Dir) error {
 	files := []struct {
 		name    string
-		content func(cluster.Dir) ([]byte, error)
+		content func(cluster.Config, cluster.Dir) ([]byte, error)
 	}{
 		{schedulerConfigFile, schedulerConfig},
 		{kwokConfigFile, kwokConfig},
 	}
 	for _, file := range files {
-		content, err := file.content(dir)
+		content, err := file.content(config, dir)
 		if err == nil {
 			err = cluster.WriteFileAtomic(dir.ConfigFile(file.name), content, 0o600)
 		}
@@ -56,11 +57,10 @@ func WriteConfigFiles(dir cluster.Dir) error {
 	return nil
 }
 
-func schedulerConfig(dir cluster.Dir) ([]byte, error) {
+func schedulerConfig(config cluster.Config, dir cluster.Dir) ([]byte, error) {
 	return yaml.Marshal(scheduler.KubeSchedulerConfiguration{
-		TypeMeta: metav1.TypeMeta{APIVersion: scheduler.SchemeGroupVersion.String(), Kind: "KubeSchedulerConfiguration"},
-		// Single, as the controller manager is.
-		LeaderElection: componentconfig.LeaderElectionConfiguration{LeaderElect: new(false)},
+		TypeMeta:       metav1.TypeMeta{APIVersion: scheduler.SchemeGroupVersion.String(), Kind: "KubeSchedulerConfiguration"},
+		LeaderElection: schedulerElection(config.Settings.SharesNodes()),
 		ClientConnection: componentconfig.ClientConnectionConfiguration{
 			Kubeconfig:  dir.Kubeconfig(pki.Scheduler.File),
 			ContentType: "application/vnd.kubernetes.protobuf",
@@ -70,7 +70,21 @@ func schedulerConfig(dir cluster.Dir) ([]byte, error) {
 	})
 }
 
-func kwokConfig(cluster.Dir) ([]byte, error) {
+// schedulerElection lets one of several schedulers lead, and another soon after it.
+func schedulerElection(several bool) componentconfig.LeaderElectionConfiguration {
+	if !several {
+		// Single, as the controller manager is.
+		return componentconfig.LeaderElectionConfiguration{LeaderElect: new(false)}
+	}
+	return componentconfig.LeaderElectionConfiguration{
+		LeaderElect:   new(true),
+		LeaseDuration: metav1.Duration{Duration: 10 * time.Second},
+		RenewDeadline: metav1.Duration{Duration: 7 * time.Second},
+		RetryPeriod:   metav1.Duration{Duration: 500 * time.Millisecond},
+	}
+}
+
+func kwokConfig(cluster.Config, cluster.Dir) ([]byte, error) {
 	config, err := yaml.Marshal(kwok.KwokConfiguration{
 		TypeMeta: metav1.TypeMeta{APIVersion: kwok.GroupVersion.String(), Kind: kwok.KwokConfigurationKind},
 		Options: kwok.KwokConfigurationOptions{

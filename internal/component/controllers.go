@@ -16,7 +16,7 @@ const (
 func (p *plan) controllerManager() Component {
 	kubeconfig := p.dir.Kubeconfig(pki.ControllerManager.File)
 	var a args
-	p.addSecureServing(&a, ControllerManager, kubeconfig)
+	p.addSecureServing(&a, ControllerManager, ControllerManager, kubeconfig)
 	a.add("kubeconfig", kubeconfig)
 	a.add("root-ca-file", p.pki("ca.crt"))
 	a.add("cluster-signing-cert-file", p.pki("ca.crt"))
@@ -45,16 +45,27 @@ func (p *plan) controllerManager() Component {
 	}
 }
 
-func (p *plan) scheduler() Component {
-	name := p.config.Settings.Scheduler
+// scheduler is one of those that there are; a relay is one that owns no nodes.
+func (p *plan) scheduler(name string, relay bool) Component {
+	program := p.config.Settings.Scheduler
 	var a args
-	p.addSecureServing(&a, name, p.dir.Kubeconfig(pki.Scheduler.File))
+	p.addSecureServing(&a, name, program, p.dir.Kubeconfig(pki.Scheduler.File))
 	a.add("config", p.dir.ConfigFile(schedulerConfigFile))
+	if p.config.Settings.SharesNodes() {
+		a.add("replica-name", name)
+		a.add("replica-bind-address", p.config.Ports.Address(cluster.ReplicaPort(name)))
+		a.add("replica-cert-file", p.pki(program+".crt"))
+		a.add("replica-key-file", p.pki(program+".key"))
+		a.add("replica-ca-file", p.pki("ca.crt"))
+		if relay {
+			a.addBool("replica-relay-only", true)
+		}
+	}
 	a.addUser(p.config.Settings.SchedulerArgs)
 
 	return Component{
 		Name:      name,
-		Binary:    p.binary(name),
+		Binary:    p.binary(program),
 		Args:      a,
 		Address:   p.config.Ports.URL(name),
 		DependsOn: p.apiServerNames(),
@@ -63,11 +74,13 @@ func (p *plan) scheduler() Component {
 	}
 }
 
-func (p *plan) addSecureServing(a *args, name, kubeconfig string) {
+// addSecureServing adds what serves on the port of a component, with the certificate of
+// its program.
+func (p *plan) addSecureServing(a *args, name, program, kubeconfig string) {
 	a.add("bind-address", cluster.Loopback)
 	a.addInt("secure-port", p.config.Ports[name])
-	a.add("tls-cert-file", p.pki(name+".crt"))
-	a.add("tls-private-key-file", p.pki(name+".key"))
+	a.add("tls-cert-file", p.pki(program+".crt"))
+	a.add("tls-private-key-file", p.pki(program+".key"))
 	a.add("client-ca-file", p.pki("ca.crt"))
 	a.add("requestheader-client-ca-file", p.pki("front-proxy-ca.crt"))
 	a.add("authentication-kubeconfig", kubeconfig)

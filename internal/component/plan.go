@@ -36,8 +36,11 @@ func Plan(config cluster.Config, dir cluster.Dir, locate func(binary string) (st
 	for i := range config.Settings.APIServers {
 		components = append(components, p.apiServer(i))
 	}
-	components = append(components, p.controllerManager(), p.scheduler(), p.kwok())
-	return components, p.missing
+	components = append(components, p.controllerManager())
+	for i, name := range config.Settings.Schedulers() {
+		components = append(components, p.scheduler(name, i >= config.Settings.SchedulerReplicas))
+	}
+	return append(components, p.kwok()), p.missing
 }
 
 // APIServerURLs are the servers over which clients are spread.

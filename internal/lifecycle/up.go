@@ -235,7 +235,7 @@ func writeFiles(dir cluster.Dir, config cluster.Config) error {
 	if err := component.WriteKubeconfigs(config, dir, authority); err != nil {
 		return explain(err)
 	}
-	if err := component.WriteConfigFiles(dir); err != nil {
+	if err := component.WriteConfigFiles(config, dir); err != nil {
 		return explain(err)
 	}
 	if err := os.Remove(dir.StateFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {

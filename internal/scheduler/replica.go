@@ -26,8 +26,8 @@ type Replica struct {
 	dial    *shard.Dialer
 	holder  *holder
 	lead    *lead
-	pods    *intake[*v1.Pod]
-	nodes   *intake[*v1.Node]
+	pods    *share[*v1.Pod]
+	nodes   *share[*v1.Node]
 
 	mu         sync.Mutex
 	ctx        context.Context

@@ -76,8 +76,8 @@ func AttachReplica(
 	r.lead.assumptions.reserve, r.lead.assumptions.release = r.lead.reserve, r.lead.release
 
 	trimmer := newTrimmer()
-	r.pods = newIntake(&v1.Pod{}, podWatch(client), trimmer.Transform, r.podChanged, r.catchUpAndReport)
-	r.nodes = newIntake(&v1.Node{}, nodeWatch(client), trimmer.Transform, r.nodeChanged, r.catchUpAndReport)
+	r.pods = newShare(&v1.Pod{}, podWatch(client), trimmer.Transform, r.podChanged, r.catchUpAndReport)
+	r.nodes = newShare(&v1.Node{}, nodeWatch(client), trimmer.Transform, r.nodeChanged, r.catchUpAndReport)
 
 	sched.Cache = r.lead.assumptions
 	sched.SchedulePod = leader.SchedulePod

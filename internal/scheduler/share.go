@@ -13,16 +13,16 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/shard"
 )
 
-// object is what an intake takes in.
+// object is what replicas share.
 type object interface {
 	comparable
 	metav1.Object
 	runtime.Object
 }
 
-// intake watches the objects whose UIDs are in the slots of a replica. Slots that are
+// share watches the objects whose UIDs are in the slots of a replica. Slots that are
 // added have a watch of their own, so that the others need not be listed again.
-type intake[T object] struct {
+type share[T object] struct {
 	// with sets the selector of the API server.
 	with func(selector string) cache.ListerWatcher
 	// trim makes objects smaller.
@@ -43,15 +43,15 @@ type intake[T object] struct {
 
 // slotWatch is a watch of some slots.
 type slotWatch[T object] struct {
-	in     *intake[T]
+	in     *share[T]
 	slots  []bool
 	left   int
 	synced bool
 	stop   context.CancelFunc
 }
 
-func newIntake[T object](kind T, with func(selector string) cache.ListerWatcher, trim cache.TransformFunc, changed func(before, after T, listing bool), listed func()) *intake[T] {
-	return &intake[T]{
+func newShare[T object](kind T, with func(selector string) cache.ListerWatcher, trim cache.TransformFunc, changed func(before, after T, listing bool), listed func()) *share[T] {
+	return &share[T]{
 		kind: kind, with: with, trim: trim, changed: changed, listed: listed,
 		objects: map[types.UID]T{}, owned: make([]bool, shard.Slots),
 	}
@@ -59,7 +59,7 @@ func newIntake[T object](kind T, with func(selector string) cache.ListerWatcher,
 
 // own makes slots those of this replica, and returns the objects in those that are not
 // any more.
-func (in *intake[T]) own(ctx context.Context, slots []int) (lost []T, gained []int) {
+func (in *share[T]) own(ctx context.Context, slots []int) (lost []T, gained []int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	owned := make([]bool, shard.Slots)
@@ -97,7 +97,7 @@ func (w *slotWatch[T]) idle() bool {
 	return w.left == 0
 }
 
-func (in *intake[T]) watch(ctx context.Context, slots []int) {
+func (in *share[T]) watch(ctx context.Context, slots []int) {
 	w := &slotWatch[T]{in: in, slots: make([]bool, shard.Slots), left: len(slots)}
 	for _, slot := range slots {
 		w.slots[slot] = true
@@ -109,14 +109,14 @@ func (in *intake[T]) watch(ctx context.Context, slots []int) {
 }
 
 // synced says whether all objects were listed.
-func (in *intake[T]) synced() bool {
+func (in *share[T]) synced() bool {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	return !slices.ContainsFunc(in.watches, func(w *slotWatch[T]) bool { return !w.synced })
 }
 
 // keys are the UIDs of all objects.
-func (in *intake[T]) keys() []types.UID {
+func (in *share[T]) keys() []types.UID {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	keys := make([]types.UID, 0, len(in.objects))
@@ -127,7 +127,7 @@ func (in *intake[T]) keys() []types.UID {
 }
 
 // visit calls f with an object, if it is there, while it does not change.
-func (in *intake[T]) visit(uid types.UID, f func(T)) {
+func (in *share[T]) visit(uid types.UID, f func(T)) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if object, is := in.objects[uid]; is {
