@@ -134,6 +134,53 @@ func (c *Class) SummarizeOnly(slot Slot, around []Around, steps int) (Summary, e
 	return s, err
 }
 
+// SummarizeEach does so for some nodes of which each has a verdict of its own, whatever
+// its state is. Of each group one of the best nodes is offered.
+func (c *Class) SummarizeEach(slots []Slot, around []Around, verdict func(Slot) (Verdict, error)) (Summary, error) {
+	defer c.surround(around)()
+	s := c.Counts()
+	numbers := map[string]int{}
+	for _, slot := range slots {
+		v, err := verdict(slot)
+		if err != nil {
+			return s, err
+		}
+		if !v.Fits {
+			continue
+		}
+		g := GroupSummary{Raw: v.Raw, Profile: v.Profile, Facts: *c.factsOf(c.x.states[c.x.nodes[slot].state].Shape)}
+		if special := c.special[slot]; special != nil {
+			g.Host, g.Extra = special.host, special.extra
+		}
+		key := string(g.appendKey(nil))
+		number, known := numbers[key]
+		if !known {
+			number = len(s.Groups)
+			numbers[key] = number
+			s.Groups = append(s.Groups, g)
+		}
+		s.Groups[number].see(slot, v.Static)
+	}
+	return s, nil
+}
+
+// see counts a node, and offers it if it is one of the best, each of which has the same
+// chance.
+func (g *GroupSummary) see(slot Slot, static int64) {
+	g.Count++
+	if len(g.Tiers) == 0 || static > g.Tiers[0].Static {
+		g.Floor = static
+		g.Tiers = []Tier{{Static: static, Count: 1, Offers: []Offer{{Slot: slot}}}}
+		return
+	}
+	if best := &g.Tiers[0]; static == best.Static {
+		best.Count++
+		if rand.IntN(best.Count) == 0 {
+			best.Offers[0].Slot = slot
+		}
+	}
+}
+
 // Counts is a summary without nodes to go to.
 func (c *Class) Counts() Summary {
 	s := Summary{Nodes: c.x.count, Counters: make([]CounterSummary, len(c.counters))}

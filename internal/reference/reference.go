@@ -159,7 +159,8 @@ func (r *Reference) filter(
 			return all[own : own+1], nil, nil
 		}
 	}
-	only, status, _ := r.framework.RunPreFilterPlugins(ctx, state, pod)
+	only, status, unschedulable := r.framework.RunPreFilterPlugins(ctx, state, pod)
+	refused.Diagnosis.UnschedulablePlugins = unschedulable
 	if status.IsRejected() {
 		refused.Diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
 		refused.Diagnosis.PreFilterMsg = status.Message()
@@ -168,6 +169,10 @@ func (r *Reference) filter(
 	}
 	if !status.IsSuccess() {
 		return nil, nil, status.AsError()
+	}
+	if !only.AllNodes() {
+		refused.Diagnosis.NodeToStatus.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable,
+			fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", sets.List(unschedulable))))
 	}
 	var (
 		mu       sync.Mutex

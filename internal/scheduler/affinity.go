@@ -90,6 +90,9 @@ type agreement struct {
 	shard.Demands
 	// open says that others can be added: this is whoever asks the shards.
 	open bool
+	// walk says that each node is looked at by itself, for one pod, and inUse that pods
+	// elsewhere use what it claims.
+	walk, inUse bool
 }
 
 // appendKey appends what tells classes apart that were made by different agreements.
@@ -100,7 +103,7 @@ func (a *agreement) appendKey(key []byte) []byte {
 		}
 		key = append(key, 0)
 	}
-	return key
+	return appendBool(key, a.walk)
 }
 
 // missingDemands are those that a class has and that were not agreed on.
@@ -221,6 +224,10 @@ func (cl *class) kindTerms(k *kind, add func(role role, key string, by int64)) {
 
 // Stale says that pods have come with terms which the class has no counters for.
 func (cl *class) Stale() bool {
+	if cl.agreed != nil && cl.agreed.walk {
+		// What one pod asks for may have been bound to it, or be used by others now.
+		return true
+	}
 	kinds := cl.cluster.names.withTerms
 	stale := false
 	for _, number := range kinds[cl.terms.seen:] {

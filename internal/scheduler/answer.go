@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -23,7 +24,8 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (*shard.Answer, err
 	}
 	// The terms of pods to come count as those of pods that are there.
 	nominated := r.nominatedAhead(pod.Pod)
-	found, class, err := r.class(ctx, profile, pod, &agreement{Demands: ask.Demands})
+	agreed := &agreement{Demands: ask.Demands, walk: ask.Walk, inUse: ask.InUse}
+	found, class, err := r.class(ctx, profile, pod, agreed)
 	var missing missingDemands
 	if errors.As(err, &missing) {
 		return &shard.Answer{Missing: missing.Demands}, nil
@@ -36,8 +38,21 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (*shard.Answer, err
 		return nil, err
 	}
 	a := &shard.Answer{}
-	if a.Summary, err = r.summarize(found, ask, around); err != nil {
+	if ask.Walk {
+		w := &walk{ctx: ctx, class: class, pod: pod.Pod, except: sets.New(ask.Except...), refused: refused}
+		a.Summary, err = found.SummarizeEach(w.slots(ask.Only), around, w.verdict)
+		a.InUse = r.cluster.inUse(pod.Pod)
+	} else {
+		a.Summary, err = r.summarize(found, ask, around)
+	}
+	if err != nil {
 		return nil, err
+	}
+	if n := r.cluster.present(ask.Only); n != nil && ask.Whole {
+		a.Node = encoded(n.info.Node())
+		for _, pod := range n.info.Pods {
+			a.Pods = append(a.Pods, encoded(pod.GetPod()))
+		}
 	}
 	class.translate(a)
 	for _, name := range class.images {
@@ -48,7 +63,7 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (*shard.Answer, err
 		a.Images = append(a.Images, image)
 	}
 	if ask.Why {
-		class.explain(a, found, refused)
+		class.explain(a, found, refused, ask.Walk)
 	}
 	return a, nil
 }
@@ -150,13 +165,17 @@ func (cl *class) translate(a *shard.Answer) {
 
 // explain says why nodes do not fit: those where some refuse the pod that are nominated
 // to them, and all others that plugins refuse which look at one node.
-func (cl *class) explain(a *shard.Answer, found *index.Class, refused map[index.Slot]*fwk.Status) {
+func (cl *class) explain(a *shard.Answer, found *index.Class, refused map[index.Slot]*fwk.Status, walk bool) {
 	note := func(status *fwk.Status, nodes int) {
 		if nodes > 0 {
-			a.Refusals = append(a.Refusals, shard.Refusal{
-				Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes,
-			})
+			a.Refuse(shard.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes})
 		}
+	}
+	for _, status := range refused {
+		note(status, 1)
+	}
+	if walk {
+		return
 	}
 	counts := make([]int, len(cl.refusals))
 	found.Refused(func(number int32, slots []index.Slot) {
@@ -168,8 +187,5 @@ func (cl *class) explain(a *shard.Answer, found *index.Class, refused map[index.
 	})
 	for number, nodes := range counts {
 		note(cl.refusals[number], nodes)
-	}
-	for _, status := range refused {
-		note(status, 1)
 	}
 }

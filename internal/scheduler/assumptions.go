@@ -132,7 +132,7 @@ func (*assumptions) UpdateNode(klog.Logger, *v1.Node, *v1.Node) {}
 func (*assumptions) RemoveNode(klog.Logger, *v1.Node) error { return nil }
 
 // NodeCount is the number of nodes that replicas have, as they last said.
-func (a *assumptions) NodeCount() int { return a.leader.cluster.elsewhere }
+func (a *assumptions) NodeCount() int { return a.leader.nodes() }
 
 // PodCount is the number of assumed pods.
 func (a *assumptions) PodCount() (int, error) {

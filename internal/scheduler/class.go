@@ -83,6 +83,10 @@ type class struct {
 	spec                     index.Spec
 	// agreed is nil if this is the only index.
 	agreed *agreement
+	// named are the only nodes that the pod can go to, and by are the plugins that say so;
+	// that is so for pods only for which each node is looked at by itself.
+	named sets.Set[string]
+	by    []string
 	// hostTerms says that values of the hostname label have to be those of one node.
 	hostTerms bool
 }
@@ -126,17 +130,25 @@ func newClass(ctx context.Context, c *cluster, p *profile, pod *framework.PodInf
 func (cl *class) prepare(ctx context.Context) (err error) {
 	state := recorder{CycleState: cl.state, written: cl.written}
 	pod, fw := cl.pod.GetPod(), cl.profile.framework
-	cl.cluster.snapshot.hidden(func() {
+	walk := cl.agreed != nil && cl.agreed.walk
+	if walk && cl.agreed.inUse {
+		cl.cluster.countClaims(pod, 1)
+		defer cl.cluster.countClaims(pod, -1)
+	}
+	cl.cluster.snapshot.hidden(walk, func() {
 		result, status, unschedulable := fw.RunPreFilterPlugins(ctx, state, pod)
 		switch {
 		case status.IsRejected():
 			err = rejection{status, unschedulable}
 		case !status.IsSuccess():
 			err = status.AsError()
-		case !result.AllNodes():
+		case !result.AllNodes() && !walk:
 			err = reasonNamedNodes
 		default:
 			err = fw.RunPreScorePlugins(ctx, state, pod, nil).AsError()
+		}
+		if !result.AllNodes() {
+			cl.named, cl.by = result.NodeNames, sets.List(unschedulable)
 		}
 	})
 	if err != nil {
@@ -144,7 +156,7 @@ func (cl *class) prepare(ctx context.Context) (err error) {
 	}
 	cl.skipFilter, cl.skipScore = cl.state.GetSkipFilterPlugins(), cl.state.GetSkipScorePlugins()
 	for name := range optional {
-		if !cl.skipFilter.Has(name) && cl.profile.filters.Has(name) {
+		if !walk && !cl.skipFilter.Has(name) && cl.profile.filters.Has(name) {
 			return unranked(name)
 		}
 	}
@@ -174,6 +186,10 @@ func own(value fwk.StateData) fwk.StateData {
 
 // Verdict says what the plugins say that look at one node.
 func (cl *class) Verdict(slot index.Slot, state *index.State) (index.Verdict, error) {
+	if cl.agreed != nil && cl.agreed.walk {
+		// Each node will be asked, and not its state.
+		return index.Verdict{}, nil
+	}
 	verdict, known, err := cl.quickVerdict(slot, state)
 	if known || err != nil {
 		return verdict, err

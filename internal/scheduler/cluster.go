@@ -213,6 +213,16 @@ func (c *cluster) countClaims(pod *v1.Pod, by int) {
 	}
 }
 
+// inUse says whether pods use what another claims.
+func (c *cluster) inUse(pod *v1.Pod) bool {
+	for key := range framework.PodPVCKeys(pod) {
+		if (*c.snapshot.claims)[key] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // node returns what is known under a name, be there such a node or not.
 func (c *cluster) node(name string) *node {
 	n := c.nodes[name]

@@ -8,7 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -27,7 +29,11 @@ type leader struct {
 	*ranker
 	ask func(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer, error)
 	// here calls a function while nothing else looks at what plugins see.
-	here      func(func())
+	here func(func())
+	// nodes is how many there are, by what replicas last said.
+	nodes func() int
+	// chosen is told of nodes that pods with claims go to.
+	chosen    func(*v1.Node)
 	classes   map[string]*ledClass
 	run       *run
 	disturbed atomic.Bool
@@ -77,7 +83,12 @@ func (l *leader) SchedulePod(
 ) (upstream.ScheduleResult, error) {
 	none := upstream.ScheduleResult{}
 	profile := l.profiles[fw.ProfileName()]
-	if reason := l.reject(profile, pod.Pod); reason != "" {
+	switch reason := l.reject(profile, pod.Pod); reason {
+	case "":
+	case reasonVolumes, reasonClaims, reasonNamedNodes:
+		fallbacks.WithLabelValues(string(reason)).Inc()
+		return l.walk(ctx, profile, state, pod)
+	default:
 		return none, reason
 	}
 	if only := pod.Pod.Status.NominatedNodeName; only != "" {
@@ -138,9 +149,15 @@ func (l *leader) start(ctx context.Context, profile *profile, pod *framework.Que
 		return nil, err
 	}
 	ask.Pod, ask.Profile = object, profile.framework.ProfileName()
+	// The pod will be there for those that follow.
+	kind := l.cluster.names.kind(pod.PodInfo)
+	key, class, err := l.classOf(profile, pod.PodInfo, ask.Walk)
+	if err != nil {
+		return nil, err
+	}
 	for range maxAsks {
-		key, class, err := l.classOf(ctx, profile, pod.PodInfo)
-		if err != nil {
+		if err := l.prepare(ctx, class, profile, pod.PodInfo, kind); err != nil {
+			delete(l.classes, key)
 			return nil, err
 		}
 		ask.Demands = class.agreed.Demands
@@ -161,10 +178,9 @@ func (l *leader) start(ctx context.Context, profile *profile, pod *framework.Que
 	return nil, errUnsettled
 }
 
-// classOf is the class of a pod, with its key.
-func (l *leader) classOf(ctx context.Context, profile *profile, pod *framework.PodInfo) (string, *ledClass, error) {
-	// The pod will be there for those that follow.
-	kind := l.cluster.names.kind(pod)
+// classOf is the class of a pod, with its key. One for which each node is looked at by
+// itself is not kept.
+func (l *leader) classOf(profile *profile, pod *framework.PodInfo, walk bool) (string, *ledClass, error) {
 	if l.outdated.Swap(false) || l.index != l.cluster.index {
 		clear(l.classes)
 		l.index = l.cluster.index
@@ -174,6 +190,9 @@ func (l *leader) classOf(ctx context.Context, profile *profile, pod *framework.P
 		return "", nil, err
 	}
 	key := string(scratch)
+	if walk {
+		return key, &ledClass{agreed: agreement{open: true, walk: true}}, nil
+	}
 	led := l.classes[key]
 	if led == nil {
 		l.makeRoom()
@@ -181,18 +200,23 @@ func (l *leader) classOf(ctx context.Context, profile *profile, pod *framework.P
 		l.classes[key] = led
 	}
 	led.used = time.Now()
-	if led.class == nil || led.Stale() {
-		l.here(func() { led.class, err = newClass(ctx, l.cluster, profile, pod, &led.agreed) })
-		if err != nil {
-			delete(l.classes, key)
-			return "", nil, err
-		}
-		led.own = nil
-		if len(led.spec.Counters) > 0 {
-			led.own = led.Amounts(kind)
-		}
-	}
 	return key, led, nil
+}
+
+// prepare makes a class, unless it is there; pods of it are of a kind.
+func (l *leader) prepare(ctx context.Context, led *ledClass, profile *profile, pod *framework.PodInfo, kind index.KindID) (err error) {
+	if led.class != nil && !led.Stale() {
+		return nil
+	}
+	l.here(func() { led.class, err = newClass(ctx, l.cluster, profile, pod, &led.agreed) })
+	if err != nil {
+		return err
+	}
+	led.own = nil
+	if len(led.spec.Counters) > 0 {
+		led.own = led.Amounts(kind)
+	}
+	return nil
 }
 
 // makeRoom forgets the older half of the classes once there are too many.
@@ -267,7 +291,15 @@ func (l *leader) unfit(ctx context.Context, profile *profile, state fwk.CycleSta
 		return l.refine(pod, err)
 	}
 	r.class.adopt(state)
-	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
+	return r.fitError(pod.Pod)
+}
+
+// fitError is what an answer says of why a pod fits nowhere.
+func (r *run) fitError(pod *v1.Pod) error {
+	if r.merged.Nodes() == 0 {
+		return upstream.ErrNoNodesAvailable
+	}
+	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: sets.New(r.class.by...)}
 	refusals := r.answer.Refusals
 	r.merged.Refused(func(why index.Refusal, counter, nodes int) {
 		refusals = append(refusals, r.class.counterRefusal(why, counter, nodes))
@@ -287,10 +319,7 @@ func (l *leader) unfit(ctx context.Context, profile *profile, state fwk.CycleSta
 			diagnosis.NodeToStatus.Set(fmt.Sprintf("#%d", number), status)
 		}
 	}
-	if r.merged.Nodes() == 0 {
-		return upstream.ErrNoNodesAvailable
-	}
-	return &framework.FitError{Pod: pod.Pod, NumAllNodes: r.merged.Nodes(), Diagnosis: diagnosis}
+	return &framework.FitError{Pod: pod, NumAllNodes: r.merged.Nodes(), Diagnosis: diagnosis}
 }
 
 // counterRefusal is the status with which upstream's plugins refuse nodes because of
@@ -325,7 +354,8 @@ func (l *leader) refine(pod *framework.QueuedPodInfo, err error) error {
 		NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: rejected.plugins, PreFilterMsg: rejected.status.Message(),
 	}
 	diagnosis.NodeToStatus.SetAbsentNodesStatus(rejected.status)
-	return &framework.FitError{Pod: pod.Pod, NumAllNodes: l.cluster.elsewhere, Diagnosis: diagnosis}
+	diagnosis.AddPluginStatus(rejected.status)
+	return &framework.FitError{Pod: pod.Pod, NumAllNodes: l.nodes(), Diagnosis: diagnosis}
 }
 
 // imagesOf are the images of a profile.

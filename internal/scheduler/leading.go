@@ -215,6 +215,29 @@ func (l *lead) noteStatus(from string, s *shard.Status) {
 	}
 }
 
+// countNodes is how many nodes replicas last said that they have.
+func (l *lead) countNodes() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	nodes := 0
+	for _, member := range l.members {
+		nodes += l.statuses[member.Name].Nodes
+	}
+	return nodes
+}
+
+// Nodes that plugins may look up, the latest that were chosen for pods with claims.
+const mostChosen = 4096
+
+// keepNode lets plugins look up a node that was chosen.
+func (l *lead) keepNode(node *v1.Node) {
+	if keys := l.nodes.indexer.ListKeys(); len(keys) >= mostChosen {
+		_ = l.nodes.indexer.Replace(nil, "")
+	}
+	_ = l.nodes.indexer.Add(node)
+}
+
+// retryAll tries all pods again that fitted nowhere.
 func (l *lead) retryAll() {
 	l.r.sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(l.r.logger, fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}, nil, nil, nil)
 }

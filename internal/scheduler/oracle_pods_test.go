@@ -1,7 +1,11 @@
 package scheduler
 
 import (
+	"strings"
+
 	"fmt"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/client-go/informers"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -53,6 +57,15 @@ func (w *world) wishes(pod *v1.Pod) {
 	}
 	if w.chance(15) {
 		pod.Spec.NodeSelector = map[string]string{"disk": pick(w, []string{"ssd", "hdd"})}
+	}
+	if w.chance(4) {
+		w.nameNodes(pod)
+	}
+	if w.chance(6) {
+		claim := pick(w, claims)
+		pod.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}}}
 	}
 	for _, key := range []string{"gpu", "spot", "old"} {
 		if w.chance(35) {
@@ -177,4 +190,74 @@ func ensure[T any](field **T) *T {
 		*field = new(T)
 	}
 	return *field
+}
+
+// nameNodes lets a pod go to some nodes only, which it names.
+func (w *world) nameNodes(pod *v1.Pod) {
+	var names []string
+	for range 1 + w.rand.IntN(4) {
+		if node := w.randomNode(); node != nil {
+			names = append(names, node.Name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	if w.chance(30) {
+		pod.Spec.NodeSelector = map[string]string{v1.LabelHostname: names[0]}
+		return
+	}
+	pod.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
+		NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchFields: []v1.NodeSelectorRequirement{
+			{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: names[:1]},
+		}}},
+	}}}
+}
+
+// claims of volumes: in a zone, in one that a class of storage chooses when it is known
+// where the pod goes, one that only one pod can use, and one that is not there.
+var claims = []string{"in-a", "in-b", "later", "once", "missing"}
+
+// addVolumes makes volumes and claims.
+func (w *world) addVolumes(from informers.SharedInformerFactory) {
+	class := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "example.com/local",
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+		AllowedTopologies: []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{
+			{Key: v1.LabelTopologyZone, Values: []string{"a", "b"}},
+		}}},
+	}
+	w.store(from.Storage().V1().StorageClasses().Informer().GetIndexer().Add(class))
+	for _, namespace := range namespaces {
+		for _, name := range claims[:4] {
+			claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+				Name: name, Namespace: namespace, UID: types.UID(namespace + name), Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"},
+			}}
+			claim.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
+			if name == "once" {
+				claim.Spec.AccessModes[0] = v1.ReadWriteOncePod
+			}
+			if name == "later" {
+				claim.Annotations = nil
+				claim.Spec.StorageClassName = ptr.To("local")
+			} else {
+				w.bindVolume(from, claim)
+			}
+			w.store(from.Core().V1().PersistentVolumeClaims().Informer().GetIndexer().Add(claim))
+		}
+	}
+}
+
+func (w *world) bindVolume(from informers.SharedInformerFactory, claim *v1.PersistentVolumeClaim) {
+	volume := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: claim.Namespace + "-" + claim.Name}}
+	volume.Spec.ClaimRef = &v1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+	volume.Spec.AccessModes = claim.Spec.AccessModes
+	if zone, in := strings.CutPrefix(claim.Name, "in-"); in {
+		volume.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+			MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelTopologyZone, Operator: v1.NodeSelectorOpIn, Values: []string{zone}}},
+		}}}}
+	}
+	claim.Spec.VolumeName = volume.Name
+	claim.Status.Phase = v1.ClaimBound
+	w.store(from.Core().V1().PersistentVolumes().Informer().GetIndexer().Add(volume))
 }

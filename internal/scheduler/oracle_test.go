@@ -111,6 +111,7 @@ func newWorld(t *testing.T, seed uint64, shards int) *world {
 	}
 	if shards > 0 {
 		w.leader = newLeader(w.ranker, func(f func()) { f() }, w.ask)
+		w.leader.nodes = func() int { return len(w.nodes) }
 		w.sched.SchedulePod = w.leader.SchedulePod
 	}
 	w.reference, err = reference.New(ctx, cfg.Profiles[0], w.informers[1])
@@ -161,6 +162,9 @@ func (w *world) populate() {
 		for _, from := range w.informers {
 			w.store(from.Core().V1().Namespaces().Informer().GetIndexer().Add(namespace))
 		}
+	}
+	for _, from := range w.informers {
+		w.addVolumes(from)
 	}
 	for _, app := range apps {
 		set := &appsv1.ReplicaSet{
@@ -355,6 +359,10 @@ func (w *world) nominate() {
 	}
 	w.count++
 	pod := w.randomPodSpec()
+	if namesNodes(&pod.Spec) {
+		// It would be nominated to one of those.
+		return
+	}
 	pod.Status.NominatedNodeName = node.Name
 	w.note("nominate %s to %s", pod.Name, node.Name)
 	w.nominated = append(w.nominated, pod)

@@ -78,6 +78,7 @@ var normalized = []struct {
 }{
 	{plugins.TaintToleration, true},
 	{plugins.NodeAffinity, false},
+	{plugins.DynamicResources, false},
 }
 
 func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*profile, error) {

@@ -71,7 +71,7 @@ func AttachReplica(
 	}
 	leader := newLeader(&elsewhere, r.holder.hold, nil)
 	r.lead = newLead(r, leader, feeds.pods, feeds.nodes)
-	leader.ask = r.lead.ask
+	leader.ask, leader.nodes, leader.chosen = r.lead.ask, r.lead.countNodes, r.lead.keepNode
 	r.lead.assumptions = newAssumptions(inner, leader)
 	r.lead.assumptions.reserve, r.lead.assumptions.release = r.lead.reserve, r.lead.release
 

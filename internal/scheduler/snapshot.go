@@ -95,11 +95,15 @@ func (l *sublist) set(info *framework.NodeInfo, member bool) {
 }
 
 // hidden runs f while the snapshot seems to have no nodes. Plugins then prepare
-// what they know of the pod without looking at every node for it.
-func (s *snapshot) hidden(f func()) {
+// what they know of the pod without looking at every node for it. Which claims are in
+// use they may see.
+func (s *snapshot) hidden(showClaims bool, f func()) {
 	list, claims := *s.list, *s.claims
 	var sublists [len(s.affinity)][]fwk.NodeInfo
-	*s.list, *s.claims = nil, nil
+	*s.list = nil
+	if !showClaims {
+		*s.claims = nil
+	}
 	for i := range s.affinity {
 		sublists[i], *s.affinity[i].list = *s.affinity[i].list, nil
 	}

@@ -22,6 +22,14 @@ type Ask struct {
 	Only string
 	// Why asks for the reasons of nodes that do not fit.
 	Why bool
+	// Walk asks for each node to be looked at by itself, because of what only this pod
+	// asks of it. Except are nodes that are known not to fit.
+	Walk   bool     `cbor:",omitempty"`
+	Except []string `cbor:",omitempty"`
+	// InUse says that pods use what the pod claims, on whatever node.
+	InUse bool `cbor:",omitempty"`
+	// Whole asks for the node itself, if only one is asked about.
+	Whole bool `cbor:",omitempty"`
 }
 
 // Demands are topology keys that other pods' terms refer to.
@@ -67,6 +75,11 @@ type Answer struct {
 	Images []Image
 	// Refusals say why nodes do not fit, as far as that is not for other pods.
 	Refusals []Refusal
+	// Node is the one that was asked about, and Pods are on it, in the API's encoding.
+	Node []byte   `cbor:",omitempty"`
+	Pods [][]byte `cbor:",omitempty"`
+	// InUse says that pods use what the pod claims.
+	InUse bool `cbor:",omitempty"`
 	// Visible are the labels of pods that others' selectors look at.
 	Visible []string
 	// Errors say which shards could not answer, and why.
@@ -145,12 +158,17 @@ func (a *Answer) fold(other *Answer, values, profiles *dictionary) {
 		a.Images[i].Nodes += image.Nodes
 		a.Images[i].Size = max(a.Images[i].Size, image.Size)
 	}
+	a.InUse = a.InUse || other.InUse
 	for i := range other.Refusals {
-		a.refuse(other.Refusals[i])
+		a.Refuse(other.Refusals[i])
+	}
+	if len(other.Node) > 0 {
+		a.Node, a.Pods = other.Node, other.Pods
 	}
 }
 
-func (a *Answer) refuse(refusal Refusal) {
+// Refuse adds nodes that are refused.
+func (a *Answer) Refuse(refusal Refusal) {
 	for i := range a.Refusals {
 		if a.Refusals[i].same(&refusal) {
 			a.Refusals[i].Nodes += refusal.Nodes
