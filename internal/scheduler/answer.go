@@ -102,9 +102,13 @@ type nominees struct {
 
 func (r *ranker) nominatedAhead(pod *v1.Pod) []nominees {
 	var all []nominees
-	for _, n := range r.places() {
+	for name := range r.nominations.byNode() {
+		n := r.cluster.present(name)
+		if n == nil {
+			continue
+		}
 		place := nominees{node: n}
-		for _, nominated := range r.nominations.NominatedPodsForNode(n.info.Node().Name) {
+		for _, nominated := range r.nominations.NominatedPodsForNode(name) {
 			other := nominated.GetPod()
 			if other.UID != pod.UID && corev1helpers.PodPriority(other) >= corev1helpers.PodPriority(pod) {
 				place.kinds = append(place.kinds, r.cluster.names.kind(nominated))

@@ -117,6 +117,9 @@ func build(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (*
 	}
 	r.nominations = newNominations(sched.SchedulingQueue)
 	sched.SchedulingQueue = r.nominations
+	for _, fw := range sched.Profiles {
+		fw.SetPodNominator(r.nominations)
+	}
 	return r, newCache(sched.Cache, r.cluster, waiters{sched}), nil
 }
 

@@ -76,8 +76,11 @@ type class struct {
 	terms                 terms
 	refusals              []*fwk.Status
 	// request of the pod, and what plugins say of shapes, if it is simple.
-	request                  request
-	simple                   bool
+	request request
+	simple  bool
+	// crowded is what plugins say of a node that would fit without the pods nominated to
+	// it, by what it lacks, if the pod is simple.
+	crowded                  map[lack]*fwk.Status
 	fitWeight, balanceWeight int64
 	shapes                   map[index.ShapeID]*shapeVerdict
 	spec                     index.Spec
@@ -111,13 +114,14 @@ func newClass(ctx context.Context, c *cluster, p *profile, pod *framework.PodInf
 		written:      map[fwk.StateKey]fwk.StateData{},
 		profiles:     numbers{},
 		shapes:       map[index.ShapeID]*shapeVerdict{},
+		crowded:      map[lack]*fwk.Status{},
 		requiredNode: nodeaffinity.GetRequiredNodeAffinity(pod.GetPod()),
 	}
 	if err := cl.prepare(ctx); err != nil {
 		return nil, err
 	}
 	cl.listImages()
-	cl.request, cl.simple = cl.simpleRequest()
+	cl.request, cl.simple = newRequest(cl.pod), cl.isSimple()
 	cl.fitWeight, cl.balanceWeight = cl.weight(plugins.NodeResourcesFit), cl.weight(plugins.NodeResourcesBalancedAllocation)
 	if err := cl.specify(); err != nil {
 		return nil, err

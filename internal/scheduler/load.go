@@ -66,31 +66,51 @@ type request struct {
 	nonZeroMilliCPU, nonZeroMemory int64
 }
 
-// simpleRequest is the request of a pod; false if it asks for more than cores, memory
-// and storage.
-func (cl *class) simpleRequest() (request, bool) {
-	resources := cl.pod.CalculateResource()
-	r := request{
+func newRequest(pod fwk.PodInfo) request {
+	resources := pod.CalculateResource()
+	return request{
 		milliCPU: resources.Resource.GetMilliCPU(), memory: resources.Resource.GetMemory(),
 		storage:         resources.Resource.GetEphemeralStorage(),
 		nonZeroMilliCPU: resources.Non0CPU, nonZeroMemory: resources.Non0Mem,
 	}
-	simple := cl.profile.load.usual && len(resources.Resource.GetScalarResources()) == 0 &&
+}
+
+// isSimple says whether a pod asks for no more than cores, memory and storage.
+func (cl *class) isSimple() bool {
+	resources := cl.pod.CalculateResource()
+	return cl.profile.load.usual && len(resources.Resource.GetScalarResources()) == 0 &&
 		cl.skipFilter.Has(plugins.NodePorts) && cl.profile.filters.Has(plugins.NodeResourcesFit)
-	return r, simple
 }
 
 // free is what nodes of a shape can be asked for.
 type free struct{ milliCPU, memory, storage, pods int64 }
 
-// fits says whether a node has what is requested left (noderesources/fit.go).
-func (r *request) fits(free *free, used *index.State) bool {
+// lack is what a node has too little of, a bit for each.
+type lack uint8
+
+const (
+	lackPods lack = 1 << iota
+	lackCPU
+	lackMemory
+	lackStorage
+)
+
+// lacks says what a node has too little left of for what is requested
+// (noderesources/fit.go).
+func (r *request) lacks(free *free, used *index.State) (lacks lack) {
 	if int64(used.Pods)+1 > free.pods {
-		return false
+		lacks |= lackPods
 	}
-	return (r.milliCPU == 0 || r.milliCPU <= free.milliCPU-used.MilliCPU) &&
-		(r.memory == 0 || r.memory <= free.memory-used.Memory) &&
-		(r.storage == 0 || r.storage <= free.storage-used.EphemeralStorage)
+	if r.milliCPU != 0 && r.milliCPU > free.milliCPU-used.MilliCPU {
+		lacks |= lackCPU
+	}
+	if r.memory != 0 && r.memory > free.memory-used.Memory {
+		lacks |= lackMemory
+	}
+	if r.storage != 0 && r.storage > free.storage-used.EphemeralStorage {
+		lacks |= lackStorage
+	}
+	return lacks
 }
 
 // least prefers nodes of which little is requested (noderesources/least_allocated.go).
@@ -157,7 +177,7 @@ func (cl *class) quickVerdict(slot index.Slot, used *index.State) (index.Verdict
 		cl.shapes[used.Shape] = shape
 	}
 	// Why nodes do not fit is said by the plugins, in their order.
-	if !shape.fits || !cl.request.fits(&shape.free, used) {
+	if !shape.fits || cl.request.lacks(&shape.free, used) != 0 {
 		return index.Verdict{}, false, nil
 	}
 	verdict := index.Verdict{Fits: true, Static: shape.static, Raw: shape.raw, Profile: shape.profile}

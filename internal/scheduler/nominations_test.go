@@ -1,11 +1,18 @@
 package scheduler
 
 import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
 	"testing"
-	"time"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
 	st "k8s.io/kubernetes/pkg/scheduler/testing"
+	"k8s.io/utils/ptr"
 )
 
 // TestNominationsAreForgotten: nodes whose nominated pods have gone are not asked for
@@ -16,16 +23,103 @@ func TestNominationsAreForgotten(t *testing.T) {
 	l.must(l.informers.Core().V1().Pods().Informer().GetIndexer().Add(pod))
 	queue := l.ranker.nominations
 	queue.Add(l.ctx, pod)
-	if places := queue.places(); len(places) != 1 || places[0] != "n" {
-		t.Fatalf("the nodes with nominated pods are %v", places)
-	}
-	queue.prune = time.Time{}
-	if places := queue.places(); len(places) != 1 {
-		t.Errorf("a node was forgotten that has a nominated pod")
+	if nominees := queue.byNode(); len(nominees["n"]) != 1 || nominees["n"][0].uid != "waits" {
+		t.Fatalf("the nominated pods are %v", nominees)
 	}
 	queue.Delete(klog.Background(), pod)
-	queue.prune = time.Time{}
-	if places := queue.places(); len(places) != 0 {
-		t.Errorf("nobody is nominated, and yet to %v", places)
+	if nominees := queue.byNode(); len(nominees) != 0 || len(queue.at) != 0 {
+		t.Errorf("nobody is nominated, and yet there are %v", nominees)
 	}
+}
+
+// TestNominationsAreThoseOfTheQueue: whatever happens to pods, what is kept is what
+// upstream's queue would say now.
+func TestNominationsAreThoseOfTheQueue(t *testing.T) {
+	l := newScripted(t, newAPI())
+	logger, queue := klog.Background(), l.ranker.nominations
+	random := rand.New(rand.NewPCG(7, 11))
+	known := l.informers.Core().V1().Pods().Informer().GetIndexer()
+	nodes := []string{"", "a", "b", "c"}
+	pods := map[string]*v1.Pod{}
+	for step := range 5000 {
+		name := fmt.Sprint("pod-", random.IntN(12))
+		node := nodes[random.IntN(len(nodes))]
+		pod := pods[name]
+		switch action := random.IntN(7); {
+		case pod == nil:
+			pod = st.MakePod().Name(name).UID(fmt.Sprint(name, step)).Namespace("default").SchedulerName("default-scheduler").
+				NominatedNodeName(node).Priority(int32(random.IntN(3))).Req(map[v1.ResourceName]string{v1.ResourceCPU: fmt.Sprint(1 + random.IntN(3))}).Obj()
+			pods[name] = pod
+			l.must(known.Add(pod))
+			queue.Add(l.ctx, pod)
+		case action == 0:
+			delete(pods, name)
+			l.must(known.Delete(pod))
+			queue.Delete(logger, pod)
+		case action == 1:
+			changed := pod.DeepCopy()
+			changed.Status.NominatedNodeName = node
+			changed.Spec.Priority = ptr.To(int32(random.IntN(3)))
+			pods[name] = changed
+			l.must(known.Update(changed))
+			queue.Update(l.ctx, pod, changed)
+		case action == 2:
+			queue.AddNominatedPod(logger, mustInfo(t, pod), &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: node})
+		case action == 3:
+			queue.DeleteNominatedPodIfExists(pod)
+		case action == 4:
+			queue.UpdateNominatedPod(logger, pod, mustInfo(t, pod))
+		default:
+			attemptOne(l.ctx, t, queue, func() { compareNominees(t, queue, nodes) })
+		}
+		if random.IntN(3) > 0 {
+			compareNominees(t, queue, nodes)
+		}
+	}
+}
+
+// attemptOne takes a pod out of the queue, if there is any, and puts it back.
+func attemptOne(ctx context.Context, t *testing.T, queue *nominations, meanwhile func()) {
+	active, _ := queue.PendingPods()
+	if len(active) == 0 {
+		return
+	}
+	queue.MoveAllToActiveOrBackoffQueue(klog.Background(), framework.EventForceActivate, nil, nil, nil)
+	byName := map[string]*v1.Pod{}
+	for _, pod := range active {
+		byName[pod.Name] = pod
+	}
+	queue.Activate(klog.Background(), byName)
+	next, err := queue.Pop(klog.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	meanwhile()
+	pod := next.(*framework.QueuedPodInfo)
+	if err := queue.AddUnschedulablePodIfNotPresent(klog.Background(), pod, queue.SchedulingCycle()); err != nil {
+		t.Fatal(err)
+	}
+	queue.Done(pod.Pod.UID)
+}
+
+func compareNominees(t *testing.T, queue *nominations, nodes []string) {
+	t.Helper()
+	kept := queue.byNode()
+	for _, node := range nodes {
+		var want []nominee
+		for _, pod := range queue.NominatedPodsForNode(node) {
+			want = append(want, newNominee(pod))
+		}
+		if !slices.Equal(kept[node], want) {
+			t.Fatalf("nominated to %q are %v, and not %v", node, want, kept[node])
+		}
+	}
+}
+
+func mustInfo(t *testing.T, pod *v1.Pod) *framework.PodInfo {
+	info, err := framework.NewPodInfo(pod)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return info
 }

@@ -350,7 +350,7 @@ func (w *world) terminatePod() {
 
 // nominate lets a pod wait for a node, in the place of one that has waited for long.
 func (w *world) nominate() {
-	if len(w.nominated) > 3 {
+	if len(w.nominated) > 8 {
 		w.withdraw(w.nominated[0])
 	}
 	node := w.randomNode()

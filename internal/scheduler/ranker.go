@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -13,7 +14,6 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
-	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
 	"github.com/k8s-1m/k8s-1m/internal/index"
 )
@@ -34,6 +34,8 @@ type ranker struct {
 	// placeCost is how many times as much it takes to ask a node with nominated pods
 	// as upstream's search takes for a node.
 	placeCost int
+	// crowd is room for [ranker.places].
+	crowd []place
 	// outdated is set when what classes were made from has changed.
 	outdated *atomic.Bool
 }
@@ -97,15 +99,15 @@ func (r *ranker) rank(
 			return upstream.ScheduleResult{SuggestedHost: own.info.Node().Name, EvaluatedNodes: 1, FeasibleNodes: 1}, nil
 		}
 	}
-	places := r.places()
-	if len(places)*r.placeCost > r.cluster.index.Len() {
+	places := r.places(pod.Pod)
+	if !class.simple && len(places)*r.placeCost > r.cluster.index.Len() {
 		return none, reasonNominated
 	}
-	nominated := r.nominated(found, pod.Pod, places)
+	nominated := slices.DeleteFunc(slices.Clone(places), func(p place) bool { return !found.Fits(p.slot) })
 	if class.relational() && len(nominated) > 0 {
 		return none, reasonNominated
 	}
-	around, err := class.around(ctx, pod.Pod, nominated)
+	around, err := class.barred(ctx, pod.Pod, nominated)
 	if err != nil {
 		return none, err
 	}
@@ -118,57 +120,17 @@ func (r *ranker) rank(
 	}
 	class.adopt(state)
 	if !fits {
-		return none, r.fitError(ctx, found, class, pod.Pod, places)
+		refused, err := class.refused(ctx, pod.Pod, places)
+		if err != nil {
+			return none, err
+		}
+		return none, class.fitError(found, pod.Pod, refused)
 	}
 	return upstream.ScheduleResult{
 		SuggestedHost:  r.cluster.bySlot[choice.Slot].info.Node().Name,
 		EvaluatedNodes: r.cluster.index.Len(),
 		FeasibleNodes:  choice.Fitting,
 	}, nil
-}
-
-// nominated are those nodes where a pod would fit but for the pods that are nominated
-// to them, and for which it has to leave room.
-func (r *ranker) nominated(found *index.Class, pod *v1.Pod, places []*node) []*node {
-	var nominated []*node
-	for _, n := range places {
-		if found.Fits(n.slot) && r.nominations.ahead(n.info.Node().Name, pod) {
-			nominated = append(nominated, n)
-		}
-	}
-	return nominated
-}
-
-// places are the nodes that may have nominated pods.
-func (r *ranker) places() []*node {
-	var places []*node
-	for _, name := range r.nominations.places() {
-		if n := r.cluster.present(name); n != nil {
-			places = append(places, n)
-		}
-	}
-	return places
-}
-
-// fitError says why a pod fits nowhere. What nodes with nominated pods say of it is
-// asked node by node, which is much work after many preemptions.
-func (r *ranker) fitError(ctx context.Context, found *index.Class, class *class, pod *v1.Pod, places []*node) error {
-	said := make([]*fwk.Status, len(places))
-	class.profile.framework.Parallelizer().Until(ctx, len(places), func(i int) {
-		said[i] = class.admits(ctx, pod, places[i])
-	}, metrics.Filter)
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	asked := map[index.Slot]*fwk.Status{}
-	for i, n := range places {
-		if said[i].IsRejected() {
-			asked[n.slot] = said[i]
-		} else if !said[i].IsSuccess() {
-			return said[i].AsError()
-		}
-	}
-	return class.fitError(found, pod, asked)
 }
 
 // reject says why a pod cannot be ranked, as far as that can be told at a glance.

@@ -39,20 +39,6 @@ func (cl *class) admits(ctx context.Context, pod *v1.Pod, n *node) *fwk.Status {
 	return cl.profile.framework.RunFilterPluginsWithNominatedPods(ctx, cl.state, pod, n.info)
 }
 
-// around is what is to come to some nodes, and whether a pod fits there beside it.
-func (cl *class) around(ctx context.Context, pod *v1.Pod, nominated []*node) ([]index.Around, error) {
-	var around []index.Around
-	for _, n := range nominated {
-		switch status := cl.admits(ctx, pod, n); {
-		case status.IsRejected():
-			around = append(around, index.Around{Slot: n.slot, Barred: true})
-		case !status.IsSuccess():
-			return nil, status.AsError()
-		}
-	}
-	return around, nil
-}
-
 // fitError says of all nodes why they do not fit; some were asked for this pod. The
 // reason that most nodes share stands for all that are not named, so that not each
 // of them has to be.
