@@ -58,14 +58,22 @@ func (r row) failed() bool {
 }
 
 func (r *row) conclude() {
-	r.Stock, r.Ours = r.median(stock), r.median(ours)
+	throughput := func(one run) float64 { return one.PodsPerSecond }
+	r.Stock, r.Ours = r.median(stock, throughput), r.median(ours, throughput)
 	if r.Stock > 0 {
 		r.Ratio = r.Ours / r.Stock
 	}
 }
 
+// seconds that a search's runs were measured for, their median. Where all pods come at
+// the end, as after many preemptions, the average of samples tells more of when a sample
+// was taken: what comes after the last one is not counted.
+func (r *row) seconds(search string) float64 {
+	return r.median(search, func(one run) float64 { return one.Seconds })
+}
+
 // median of a search's runs; zero if one of them has no figure.
-func (r *row) median(search string) float64 {
+func (r *row) median(search string, figure func(run) float64) float64 {
 	var all []float64
 	for _, one := range r.Runs {
 		if one.Search != search {
@@ -74,7 +82,10 @@ func (r *row) median(search string) float64 {
 		if one.Error != "" {
 			return 0
 		}
-		all = append(all, one.PodsPerSecond)
+		all = append(all, figure(one))
+	}
+	if len(all) == 0 {
+		return 0
 	}
 	slices.Sort(all)
 	half := len(all) / 2
@@ -107,13 +118,13 @@ func (r result) save(file string) error {
 
 func (r result) print(out io.Writer) {
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "workload\tstock pods/s\tours pods/s\tours ÷ stock")
+	fmt.Fprintln(table, "workload\tstock pods/s\tours pods/s\tours ÷ stock\tstock s\tours s")
 	for _, row := range r.Rows {
 		ratio := "–"
 		if row.Stock > 0 && row.Ours > 0 {
 			ratio = fmt.Sprintf("%.2f", row.Ratio)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", row.name(), row.cell(stock, row.Stock), row.cell(ours, row.Ours), ratio)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%.1f\t%.1f\n", row.name(), row.cell(stock, row.Stock), row.cell(ours, row.Ours), ratio, row.seconds(stock), row.seconds(ours))
 	}
 	table.Flush()
 }

@@ -63,8 +63,8 @@ func TestRead(t *testing.T) {
 
 func TestRow(t *testing.T) {
 	r := row{workload: workload{Package: "misc", Case: "Basic", Size: "5Nodes"}, Runs: []run{
-		{Search: stock, PodsPerSecond: 10}, {Search: ours, PodsPerSecond: 40},
-		{Search: stock, PodsPerSecond: 20}, {Search: ours, PodsPerSecond: 50},
+		{Search: stock, PodsPerSecond: 10, Seconds: 30}, {Search: ours, PodsPerSecond: 40, Seconds: 8},
+		{Search: stock, PodsPerSecond: 20, Seconds: 20}, {Search: ours, PodsPerSecond: 50, Seconds: 7},
 	}}
 	r.conclude()
 	if r.Stock != 15 || r.Ours != 45 || r.Ratio != 3 {
@@ -75,10 +75,10 @@ func TestRow(t *testing.T) {
 	var out bytes.Buffer
 	result{Rows: []row{r, late}}.print(&out)
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if got := strings.Fields(lines[1]); strings.Join(got, " ") != "misc/Basic/5Nodes 15.0 45.0 3.00" {
+	if got := strings.Fields(lines[1]); strings.Join(got, " ") != "misc/Basic/5Nodes 15.0 45.0 3.00 25.0 7.5" {
 		t.Errorf("%q", got)
 	}
-	if got := strings.Fields(lines[2]); strings.Join(got, " ") != "misc/Basic/5Nodes timed out 40.0 –" {
+	if got := strings.Fields(lines[2]); strings.Join(got, " ") != "misc/Basic/5Nodes timed out 40.0 – 0.0 0.0" {
 		t.Errorf("%q", got)
 	}
 }
