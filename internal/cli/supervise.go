@@ -67,6 +67,15 @@ func supervise(ctx context.Context, name string, leash *os.File) error {
 		},
 		AfterReady: map[string]func(context.Context) error{
 			cluster.APIServerName(0): func(ctx context.Context) error { return kube.Bootstrap(ctx, client) },
+			// Nobody waits for it; it ends with kwok.
+			component.Kwok: func(ctx context.Context) error {
+				go func() {
+					if err := kube.WakePods(ctx, client, component.NodeAnnotation); err != nil && ctx.Err() == nil {
+						log.Warn("looking for pods that kwok has passed over", "error", err)
+					}
+				}()
+				return nil
+			},
 		},
 		Leash: leash,
 		Log:   log,
