@@ -1,6 +1,7 @@
 package scheduler
 
 import (
+	"slices"
 	"sync"
 	"unique"
 
@@ -16,19 +17,20 @@ import (
 // nodes and pods, and keep what many of them have in common once. Plugins that are
 // not upstream's, and extenders, may look at anything: with them nothing is trimmed.
 func Trim(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile, factory informers.SharedInformerFactory) error {
-	if len(sched.Extenders) > 0 {
+	if !trims(sched, profiles) {
 		return nil
-	}
-	for _, cfg := range profiles {
-		if unknown(sched.Profiles[cfg.SchedulerName]) != "" {
-			return nil
-		}
 	}
 	t := newTrimmer()
 	if err := factory.Core().V1().Nodes().Informer().SetTransform(t.Transform); err != nil {
 		return err
 	}
 	return factory.Core().V1().Pods().Informer().SetTransform(t.Transform)
+}
+
+func trims(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) bool {
+	return len(sched.Extenders) == 0 && !slices.ContainsFunc(profiles, func(cfg config.KubeSchedulerProfile) bool {
+		return unknown(sched.Profiles[cfg.SchedulerName]) != ""
+	})
 }
 
 // trimmer makes objects smaller that are on their way into an informer's store,
