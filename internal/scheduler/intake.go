@@ -149,11 +149,11 @@ func (in *Intake) take(pod *v1.Pod) (reason string) {
 	now := in.clock.Now()
 	switch {
 	case pod.UID == "" || pod.Name == "" || pod.Namespace == "" || pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil || !in.handles(pod.Spec.SchedulerName):
-		return DropForeign
+		return dropForeign
 	case !in.leading():
 		return dropNotLeading
 	case len(in.early) >= mostEarly:
-		return DropOverload
+		return dropOverload
 	case in.resting[pod.Namespace].After(now):
 		return dropNamespace
 	case in.known(pod):
@@ -205,7 +205,7 @@ func (in *Intake) seen(ctx context.Context, pod *v1.Pod) {
 // confirm takes the watch's version of an early pod.
 func (in *Intake) confirm(ctx context.Context, e *early, pod *v1.Pod) {
 	now := in.clock.Now()
-	lead.Observe(now.Sub(e.since).Seconds())
+	leadTime.Observe(now.Sub(e.since).Seconds())
 	if e.fate == stored {
 		// Its bind is on the way.
 		in.forget(e)

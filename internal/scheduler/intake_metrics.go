@@ -13,12 +13,9 @@ import (
 
 // Why a pod was not taken in, and left to the watch.
 const (
-	// DropOverload says that more came than can be handled.
-	DropOverload = "overload"
-	// DropForeign says that it is not a pod for this scheduler to place.
-	DropForeign = "foreign"
-	// DropMalformed says that it could not be read.
-	DropMalformed = "malformed"
+	dropOverload = "overload"
+	// dropForeign: not a pod for this scheduler to place.
+	dropForeign = "foreign"
 	// dropKnown: the watch was first, or there is another pod of that name.
 	dropKnown      = "known"
 	dropNamespace  = "namespace"
@@ -48,7 +45,7 @@ var (
 		Buckets:        metrics.ExponentialBuckets(0.125, 2, 12),
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"source"})
-	lead = metrics.NewHistogram(&metrics.HistogramOpts{
+	leadTime = metrics.NewHistogram(&metrics.HistogramOpts{
 		Subsystem: upstream.SchedulerSubsystem, Name: "intake_lead_seconds",
 		Help:           "Time by which the webhook told of a pod before the watch did",
 		Buckets:        metrics.ExponentialBuckets(0.0005, 2, 18),
@@ -84,11 +81,11 @@ var (
 
 func registerIntakeMetrics() {
 	registerIntake.Do(func() {
-		legacyregistry.MustRegister(taken, seenAfter, lead, dropped, confirmations, expired, returned, earlyPods)
+		legacyregistry.MustRegister(taken, seenAfter, leadTime, dropped, confirmations, expired, returned, earlyPods)
 	})
 }
 
-// DropFromIntake counts a pod that was not taken in.
+// DropFromIntake counts a pod that was not taken in, for a reason of one word.
 func DropFromIntake(reason string) { dropped.WithLabelValues(reason).Inc() }
 
 // SeenMessage is what `--vmodule=intake_metrics=4` logs of each pod that is taken in,

@@ -305,7 +305,7 @@ func TestWhatIsNotTakenIn(t *testing.T) {
 		"a node":    func(p *v1.Pod) { p.Spec.NodeName = "node" },
 		"another's": func(p *v1.Pod) { p.Spec.SchedulerName = "other" },
 	} {
-		foreign := counts(t, droppedAs(DropForeign))
+		foreign := counts(t, droppedAs(dropForeign))
 		pod := plainPod("pod", "1")
 		change(pod)
 		e.in.Take(pod)
@@ -328,7 +328,7 @@ func TestStandbyTakesNothingIn(t *testing.T) {
 
 func TestOverloadIsLeftToTheWatch(t *testing.T) {
 	e := newExpectant(t)
-	overload := counts(t, droppedAs(DropOverload))
+	overload := counts(t, droppedAs(dropOverload))
 	for i := range mostEarly {
 		e.in.early[plainPod(fmt.Sprint(i), "1").UID] = &early{pod: plainPod(fmt.Sprint(i), "1"), since: e.clock.Now(), settled: make(chan struct{})}
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	genericserver "k8s.io/apiserver/pkg/server"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/tools/cache"
 	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/component-base/cli/globalflag"
@@ -32,9 +33,11 @@ import (
 	upstream "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/features"
 	inner "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
+	"github.com/k8s-1m/k8s-1m/internal/intake"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler"
 )
 
@@ -50,8 +53,7 @@ func WithPlugin(name string, factory runtime.PluginFactory) Option {
 
 // NewSchedulerCommand is the program, with plugins beside those of kube-scheduler.
 func NewSchedulerCommand(plugins ...Option) *cobra.Command {
-	opts := options.NewOptions()
-	replicas := &replicaOptions{}
+	opts, pods, replicas := options.NewOptions(), intake.DefaultOptions(), &replicaOptions{}
 	cmd := &cobra.Command{
 		Use: name,
 		Long: `dist-scheduler assigns pods to nodes as kube-scheduler does: with its flags,
@@ -61,7 +63,7 @@ pods so that it does not have to look at every node for each pod. Pods that the
 index cannot rank nodes for are scheduled by kube-scheduler's own search; the metric
 scheduler_index_fallbacks_total says how many, and why.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() },
-		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, replicas, plugins) },
+		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, pods, replicas, plugins) },
 		Args: func(cmd *cobra.Command, args []string) error {
 			if slices.ContainsFunc(args, func(arg string) bool { return arg != "" }) {
 				return fmt.Errorf("%q does not take any arguments, got %q", cmd.CommandPath(), args)
@@ -71,6 +73,7 @@ scheduler_index_fallbacks_total says how many, and why.`,
 	}
 	sets := opts.Flags
 	replicas.addFlags(sets.FlagSet("replicas"))
+	pods.AddFlags(sets.FlagSet("intake"))
 	verflag.AddFlags(sets.FlagSet("global"))
 	globalflag.AddGlobalFlags(sets.FlagSet("global"), cmd.Name(), logs.SkipLoggingConfigurationFlags())
 	for _, set := range sets.FlagSets {
@@ -84,8 +87,11 @@ scheduler_index_fallbacks_total says how many, and why.`,
 	return cmd
 }
 
-func run(cmd *cobra.Command, opts *options.Options, replicas *replicaOptions, plugins []Option) error {
+func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replicas *replicaOptions, plugins []Option) error {
 	verflag.PrintAndExitIfRequested()
+	if err := pods.Validate(); err != nil {
+		return err
+	}
 	gate := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 	if err := logsapi.ValidateAndApply(opts.Logs, gate); err != nil {
 		// There is no logger to report it.
@@ -101,12 +107,17 @@ func run(cmd *cobra.Command, opts *options.Options, replicas *replicaOptions, pl
 
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
+	webhook := newWebhook(ctx, pods)
 	go func() {
 		<-genericserver.SetupSignalHandler()
+		webhook.stop()
 		cancel()
 	}()
 	if err := replicas.validate(); err != nil {
 		return err
+	}
+	if replicas.enabled() && pods.Enabled() {
+		return errors.New("--intake webhook does not go with --replica-bind-address yet; use --intake watch")
 	}
 	if err := scheduler.Prepare(); err != nil {
 		return err
@@ -118,6 +129,14 @@ func run(cmd *cobra.Command, opts *options.Options, replicas *replicaOptions, pl
 	cfg, sched, err := attach(ctx, opts, plugins)
 	if err != nil {
 		return err
+	}
+	if pods.Enabled() {
+		if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
+			return fmt.Errorf("--intake webhook: %w; use --intake watch", scheduler.ErrPodGroups)
+		}
+		if err := webhook.start(sched, scheduler.Profiles(&cfg.ComponentConfig), cfg); err != nil {
+			return err
+		}
 	}
 	gate.(featuregate.MutableFeatureGate).AddMetrics()
 	opts.ComponentGlobalsRegistry.AddMetrics()

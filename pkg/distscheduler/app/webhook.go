@@ -1,0 +1,66 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/kubernetes/cmd/kube-scheduler/app/config"
+	upstream "k8s.io/kubernetes/pkg/scheduler"
+	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
+
+	"github.com/k8s-1m/k8s-1m/internal/intake"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+)
+
+// webhook is how pods come before the watch shows them, if that is wanted.
+type webhook struct {
+	ctx     context.Context
+	options intake.Options
+
+	mu      sync.Mutex
+	running *intake.Intake
+}
+
+func newWebhook(ctx context.Context, options intake.Options) *webhook {
+	return &webhook{ctx: ctx, options: options}
+}
+
+// start is called when the scheduler is complete, and has not been started. Without a
+// webhook, pods from the watch are counted all the same.
+func (w *webhook) start(sched *upstream.Scheduler, profiles []schedulerconfig.KubeSchedulerProfile, cfg *config.CompletedConfig) error {
+	queue := scheduler.AttachIntake(sched, profiles, cfg.InformerFactory, cfg.Client)
+	if !w.options.Enabled() {
+		return nil
+	}
+	var names []string
+	for name := range sched.Profiles {
+		names = append(names, name)
+	}
+	// A client of its own does not wait behind binds.
+	client, err := kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(cfg.KubeConfig), "intake"))
+	if err != nil {
+		return fmt.Errorf("connecting to the API server: %w", err)
+	}
+	running, err := intake.New(w.options, names, client, queue.Take, scheduler.DropFromIntake)
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.running = running
+	go running.Run(w.ctx, queue.Leads())
+	return nil
+}
+
+// stop has API servers no longer tell of pods; nothing does if it was not started.
+func (w *webhook) stop() {
+	w.mu.Lock()
+	running := w.running
+	w.mu.Unlock()
+	if running != nil {
+		running.Stop()
+	}
+}
