@@ -22,6 +22,9 @@ const (
 // ErrPortInUse says that a port the user insists on is taken.
 var ErrPortInUse = errors.New("port in use")
 
+// IntakePort is what the port is called at which API servers tell the scheduler of pods.
+const IntakePort = "scheduler-intake"
+
 // Ports maps what listens to its port.
 type Ports map[string]int
 
@@ -112,6 +115,9 @@ func (s Settings) PortNames() []string {
 		if s.SharesNodes() {
 			names = append(names, ReplicaPort(scheduler))
 		}
+	}
+	if s.SchedulerIntake == IntakeWebhook {
+		names = append(names, IntakePort)
 	}
 	for i := range s.APIServers {
 		names = append(names, APIServerName(i))

@@ -26,6 +26,9 @@ const (
 	SchedulerKube = "kube-scheduler"
 	SchedulerDist = "dist-scheduler"
 
+	IntakeWatch   = "watch"
+	IntakeWebhook = "webhook"
+
 	WALNone     = "none"
 	WALBuffered = "buffered"
 	WALFsync    = "fsync"
@@ -53,6 +56,8 @@ type Settings struct {
 	// beside them, and own none.
 	SchedulerReplicas int `json:"schedulerReplicas"`
 	SchedulerRelays   int `json:"schedulerRelays,omitempty"`
+	// SchedulerIntake is how pods come to dist-scheduler.
+	SchedulerIntake string `json:"schedulerIntake"`
 
 	// DataDir is empty for the default, a folder beside the other files.
 	DataDir string `json:"dataDir,omitempty"`
@@ -83,6 +88,7 @@ func DefaultSettings() Settings {
 		APIServers: 1,
 
 		SchedulerReplicas: 1,
+		SchedulerIntake:   IntakeWatch,
 	}
 }
 
@@ -95,6 +101,7 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Scheduler, "scheduler", s.Scheduler, "kube-scheduler|dist-scheduler")
 	fs.IntVar(&s.SchedulerReplicas, "scheduler-replicas", s.SchedulerReplicas, "dist-scheduler processes that share the nodes")
 	fs.IntVar(&s.SchedulerRelays, "scheduler-relays", s.SchedulerRelays, "further ones that own no nodes, and hand questions on")
+	fs.StringVar(&s.SchedulerIntake, "scheduler-intake", s.SchedulerIntake, "how pods come to dist-scheduler: watch|webhook, which is earlier and has the watch beside it")
 	fs.IntVar(&s.APIServers, "apiservers", s.APIServers, "kube-apiserver processes; clients are spread over them")
 	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "where the store keeps its data (default: the cluster's own folder)")
 	fs.IntVar(&s.APIServerPort, "apiserver-port", s.APIServerPort, "port of the first kube-apiserver (default: a free one)")
@@ -115,6 +122,10 @@ func (s *Settings) Complete() {
 	if s.SchedulerReplicas == 0 {
 		// A cluster that was made before there was a choice.
 		s.SchedulerReplicas = 1
+	}
+	if s.SchedulerIntake == "" {
+		// A cluster that was made before there was a choice.
+		s.SchedulerIntake = IntakeWatch
 	}
 	if s.WALMode != "" {
 		return
@@ -215,7 +226,10 @@ func (s *Settings) validateScheduler() error {
 	if s.Scheduler != SchedulerKube && s.Scheduler != SchedulerDist {
 		return usage.Errorf("--scheduler %q: no such scheduler; choose kube-scheduler or dist-scheduler", s.Scheduler)
 	}
-	return s.validateReplicas()
+	if err := s.validateReplicas(); err != nil {
+		return err
+	}
+	return s.validateIntake()
 }
 
 func (s *Settings) validateReplicas() error {
@@ -226,6 +240,21 @@ func (s *Settings) validateReplicas() error {
 		return usage.Errorf("--scheduler-relays %d: choose 0 to %d", s.SchedulerRelays, maxSchedulers)
 	case s.Scheduler != SchedulerDist && s.SchedulerReplicas+s.SchedulerRelays > 1:
 		return usage.Errorf("--scheduler-replicas and --scheduler-relays: %s shares no nodes; add --scheduler dist-scheduler", s.Scheduler)
+	}
+	return nil
+}
+
+func (s *Settings) validateIntake() error {
+	switch {
+	case s.SchedulerIntake == IntakeWatch:
+	case s.SchedulerIntake == "both":
+		return usage.Errorf("--scheduler-intake both: the watch is beside the webhook in any case; use --scheduler-intake webhook")
+	case s.SchedulerIntake != IntakeWebhook:
+		return usage.Errorf("--scheduler-intake %q: no such intake; choose watch or webhook", s.SchedulerIntake)
+	case s.Scheduler != SchedulerDist:
+		return usage.Errorf("--scheduler-intake webhook: %s has a watch only; add --scheduler dist-scheduler", s.Scheduler)
+	case s.SharesNodes():
+		return usage.Errorf("--scheduler-intake webhook: schedulers that share the nodes have a watch only; leave --scheduler-replicas and --scheduler-relays out")
 	}
 	return nil
 }
@@ -295,6 +324,10 @@ func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
 	// Another store has another default durability.
 	if merged.Store != saved.Store && !given.Changed("wal-mode") {
 		merged.WALMode = ""
+	}
+	// And another scheduler may have a watch only.
+	if merged.Scheduler != saved.Scheduler && !given.Changed("scheduler-intake") {
+		merged.SchedulerIntake = IntakeWatch
 	}
 	return merged, errors.Join(errs...)
 }

@@ -29,6 +29,8 @@ func TestInvalidSettingsAreBadUsage(t *testing.T) {
 		"store":         func(s *Settings) { s.Store = "x" },
 		"etcd wal-mode": func(s *Settings) { s.Store, s.WALMode = StoreEtcd, WALBuffered },
 		"scheduler":     func(s *Settings) { s.Scheduler = "x" },
+		"intake":        func(s *Settings) { s.Scheduler, s.SchedulerIntake = SchedulerDist, "both" },
+		"whose intake":  func(s *Settings) { s.SchedulerIntake = IntakeWebhook },
 		"address":       func(s *Settings) { s.StoreAddress = "ftp://x:1" },
 		"half a pair":   func(s *Settings) { s.StoreAddress, s.StoreCert = "https://x:1", "cert" },
 		"no address":    func(s *Settings) { s.StoreCAFile = "ca" },

@@ -61,6 +61,11 @@ func (p *plan) scheduler(name string, relay bool) Component {
 			a.addBool("replica-relay-only", true)
 		}
 	}
+	if p.config.Settings.SchedulerIntake == cluster.IntakeWebhook {
+		a.add("intake", cluster.IntakeWebhook)
+		a.add("intake-bind-address", cluster.Loopback)
+		a.addInt("intake-port", p.config.Ports[cluster.IntakePort])
+	}
 	a.addUser(p.config.Settings.SchedulerArgs)
 
 	return Component{

@@ -76,6 +76,25 @@ func TestSchedulerIsTheOneChosen(t *testing.T) {
 	}
 }
 
+func TestIntakeListensOnAPortOfItsOwn(t *testing.T) {
+	components := plannedWith(t, func(s *cluster.Settings) {
+		s.Scheduler, s.SchedulerIntake = cluster.SchedulerDist, cluster.IntakeWebhook
+	})
+	args := find(t, components, cluster.SchedulerDist).Args
+	watching := find(t, plannedWith(t, func(s *cluster.Settings) { s.Scheduler = cluster.SchedulerDist }), cluster.SchedulerDist).Args
+	for _, want := range []string{"--intake=webhook", "--intake-bind-address=" + cluster.Loopback} {
+		if !slices.Contains(args, want) || slices.Contains(watching, want) {
+			t.Errorf("%s: %q, %q", want, args, watching)
+		}
+	}
+	port := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--intake-port=1") })
+	if port < 0 || slices.ContainsFunc(components, func(c Component) bool {
+		return strings.HasSuffix(c.Address, strings.TrimPrefix(args[port], "--intake-port="))
+	}) {
+		t.Errorf("%q", args)
+	}
+}
+
 func TestStoreArguments(t *testing.T) {
 	mem := find(t, plannedWith(t, func(*cluster.Settings) {}), Store).Args
 	etcd := find(t, plannedWith(t, func(s *cluster.Settings) { s.Store = cluster.StoreEtcd }), Store).Args

@@ -36,7 +36,7 @@ func TestOnlyLivingLeasesOfSimulatorsAreReleased(t *testing.T) {
 
 func TestBootstrapManifestIsWellFormed(t *testing.T) {
 	objects, err := decodeAll(bootstrapManifest)
-	if err != nil || len(objects) != 6 {
+	if err != nil || len(objects) != 10 {
 		t.Fatalf("%d objects, %v", len(objects), err)
 	}
 	for _, object := range objects {

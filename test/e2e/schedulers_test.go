@@ -256,16 +256,16 @@ type schedulerProcess struct {
 
 // startScheduler starts a dist-scheduler for pods that name it, and waits until it
 // has seen the cluster.
-func (w *world) startScheduler(t *testing.T, cluster, election string) *schedulerProcess {
+func (w *world) startScheduler(t *testing.T, cluster, election string, flags ...string) *schedulerProcess {
 	t.Helper()
 	kubeconfig := strings.TrimSpace(w.succeed(t, "kubeconfig", "--name", cluster, "--path").stdout)
 	config := filepath.Join(t.TempDir(), "scheduler.yaml")
 	must(t, os.WriteFile(config, []byte(configHead+election+
 		"clientConnection: {kubeconfig: "+kubeconfig+", qps: 1000, burst: 2000}\nprofiles: [{schedulerName: dist-scheduler}]\n"), 0o600))
 	port := freePort(t)
-	p := &schedulerProcess{ended: make(chan error, 1), cmd: exec.Command(filepath.Join(w.bin, "dist-scheduler"), "--config", config,
+	p := &schedulerProcess{ended: make(chan error, 1), cmd: exec.Command(filepath.Join(w.bin, "dist-scheduler"), append([]string{"--config", config,
 		"--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(port), "--cert-dir", t.TempDir(),
-		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig)}
+		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig}, flags...)...)}
 	p.cmd.Stdout, p.cmd.Stderr = &p.output, &p.output
 	must(t, p.cmd.Start())
 	go func() { p.ended <- p.cmd.Wait() }()

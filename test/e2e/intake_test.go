@@ -1,0 +1,185 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// TestIntakeByWebhook has pods handed to the cluster's scheduler while they are created,
+// also such that are refused then. A second scheduler dies with its webhook in place:
+// pods are created all the same, and the next one finds them.
+func TestIntakeByWebhook(t *testing.T) {
+	const pods = 60
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down", "--name", "intake") })
+	w.succeed(t, "up", "--name", "intake", "--nodes", "10", "--store", storeKind(), "--scheduler", "dist-scheduler", "--scheduler-intake", "webhook")
+	client := w.client(t, "intake")
+	awaitWebhook(t, client, "dist-scheduler-intake")
+
+	own := newLoad(t, client, corev1.DefaultSchedulerName, 20)
+	for i := range pods {
+		own.create(t.Context(), fmt.Sprintf("own-%d", i))
+	}
+	own.awaitAll(t, pods)
+	metrics := w.intakeMetrics(t, "intake")
+	if early := metrics[`pods_total{source="webhook"}`]; early < pods*9/10 {
+		t.Errorf("%v of %d pods came by the webhook: %v", early, pods, metrics)
+	}
+	refusedPodsLeaveNothing(t, w, own)
+	own.fits(t)
+	deadWebhookHoldsNobodyUp(t, w, client)
+}
+
+// refusedPodsLeaveNothing creates pods that are not to be stored, each of which fills
+// nodes, and then one that needs the room.
+func refusedPodsLeaveNothing(t *testing.T, w *world, l *load) {
+	core := l.client.CoreV1()
+	_, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "quota"}}, metav1.CreateOptions{})
+	must(t, err)
+	_, err = core.ResourceQuotas("quota").Create(t.Context(), &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Name: "none"},
+		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourcePods: resource.MustParse("0")}},
+	}, metav1.CreateOptions{})
+	must(t, err)
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "pause"}}},
+	}
+	eventually(t, 20*time.Second, "the quota refuses a pod", func() error {
+		_, err := core.Pods("quota").Create(t.Context(), pod, metav1.CreateOptions{})
+		if err == nil || !strings.Contains(err.Error(), "exceeded quota") {
+			return fmt.Errorf("it answers %v", err)
+		}
+		return nil
+	})
+	dry := pod.DeepCopy()
+	dry.Namespace = metav1.NamespaceDefault
+	_, err = core.Pods(metav1.NamespaceDefault).Create(t.Context(), dry, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+	must(t, err)
+	eventually(t, 20*time.Second, "refused pods are discarded", func() error {
+		metrics := w.intakeMetrics(t, "intake")
+		expired := metrics[`expired_pods_total{reason="absent"}`] + metrics[`expired_pods_total{reason="timeout"}`]
+		if expired < 1 || metrics["unconfirmed_pods"] > 0 {
+			return fmt.Errorf("metrics %v", metrics)
+		}
+		return nil
+	})
+}
+
+// deadWebhookHoldsNobodyUp stops a scheduler without a word, then ends it, and has
+// another in its place that watches only.
+func deadWebhookHoldsNobodyUp(t *testing.T, w *world, client kubernetes.Interface) {
+	const name, alone = "second-intake", "leaderElection: {leaderElect: false}\n"
+	webhook := func() *schedulerProcess {
+		return w.startScheduler(t, "intake", alone, "--intake", "webhook", "--intake-name", name,
+			"--intake-bind-address", "127.0.0.1", "--intake-port", strconv.Itoa(freePort(t)))
+	}
+	second := webhook()
+	bundle := awaitWebhook(t, client, name)
+	l := newLoad(t, client, "dist-scheduler", 20)
+	l.create(t.Context(), "before")
+	l.awaitBound(t, "before")
+
+	must(t, second.cmd.Process.Signal(syscall.SIGSTOP))
+	asked := time.Now()
+	l.create(t.Context(), "hung")
+	hung := time.Since(asked)
+	must(t, second.cmd.Process.Kill())
+	<-second.ended
+	asked = time.Now()
+	for i := range 20 {
+		l.create(t.Context(), fmt.Sprintf("dead-%d", i))
+	}
+	dead := time.Since(asked) / 20
+	if hung > 5*time.Second || dead > time.Second/2 {
+		t.Errorf("a pod takes %v to create when the webhook hangs, %v when it is dead", hung, dead)
+	}
+	t.Logf("a pod takes %v to create when the webhook hangs, %v when it is dead", hung, dead)
+	if again := awaitWebhook(t, client, name); again != bundle {
+		t.Error("the configuration of the dead webhook has changed")
+	}
+	watching := w.startScheduler(t, "intake", alone)
+	l.awaitAll(t, 22)
+	watching.end(t)
+
+	third := webhook()
+	eventually(t, 20*time.Second, "the next one with a webhook takes over, with the same CA", func() error {
+		l.create(t.Context(), "after")
+		if again := awaitWebhook(t, client, name); again != bundle {
+			return fmt.Errorf("CA %q", again)
+		}
+		return nil
+	})
+	l.awaitBound(t, "after")
+	third.end(t)
+	_, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), name, metav1.GetOptions{})
+	if !apierrors.IsNotFound(err) {
+		t.Errorf("a scheduler that ends leaves its webhook: %v", err)
+	}
+}
+
+// awaitWebhook waits for a webhook's configuration, and returns whom it trusts.
+func awaitWebhook(t *testing.T, client kubernetes.Interface, name string) (bundle string) {
+	t.Helper()
+	eventually(t, 20*time.Second, "the webhook "+name+" is there", func() error {
+		configuration, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), name, metav1.GetOptions{})
+		if err == nil {
+			bundle = string(configuration.Webhooks[0].ClientConfig.CABundle)
+		}
+		return err
+	})
+	return bundle
+}
+
+// awaitAll waits until so many pods are there and bound.
+func (l *load) awaitAll(t *testing.T, pods int) {
+	t.Helper()
+	eventually(t, 30*time.Second, "all pods are bound", func() error {
+		if bound, all := l.count(t); bound != pods || all != pods {
+			return fmt.Errorf("%d of %d are, and should be %d", bound, all, pods)
+		}
+		return nil
+	})
+}
+
+// intakeMetrics are those of the cluster's scheduler, without what all begin with.
+func (w *world) intakeMetrics(t *testing.T, cluster string) map[string]float64 {
+	t.Helper()
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(w.succeed(t, "kubeconfig", "--name", cluster).stdout))
+	must(t, err)
+	web, err := rest.HTTPClientFor(config)
+	must(t, err)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.status(t, cluster).component(t, "dist-scheduler").Address+"/metrics", nil)
+	must(t, err)
+	answer, err := web.Do(request)
+	must(t, err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	must(t, err)
+	metrics := map[string]float64{}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if name, is := strings.CutPrefix(key, "scheduler_intake_"); is {
+			metrics[name], err = strconv.ParseFloat(value, 64)
+			must(t, err)
+		}
+	}
+	return metrics
+}
