@@ -91,6 +91,11 @@ func CreatePods(ctx context.Context, clients *Clients, pods *Pods, namespace str
 	return summary, err
 }
 
+// CreatePod creates one pod, once, over one of the connections.
+func (c *Clients) CreatePod(ctx context.Context, connection int, pod *corev1.Pod) error {
+	return c.create(ctx, connection, podKind, pod.Namespace, pod)
+}
+
 // DeletePods asks for the end of those of the range that exist.
 func DeletePods(ctx context.Context, clients *Clients, namespace string, o Options) (Summary, error) {
 	return Run(ctx, Job{
