@@ -110,7 +110,7 @@ func (o *IntakeOptions) base() Options {
 }
 
 // clusterFlags are those of `k1m up` for one of the intakes, with a scheduler that says
-// when it sees each pod.
+// when it sees and binds each pod.
 func (o *IntakeOptions) clusterFlags(intake string) (*pflag.FlagSet, error) {
 	base := o.base()
 	fs, err := base.clusterFlags(cluster.SchedulerDist)
@@ -120,5 +120,5 @@ func (o *IntakeOptions) clusterFlags(intake string) (*pflag.FlagSet, error) {
 	if err := fs.Set("scheduler-intake", intake); err != nil {
 		return nil, err
 	}
-	return fs, fs.Set("scheduler-arg", "vmodule=intake_metrics=4")
+	return fs, fs.Set("scheduler-arg", "vmodule=intake_metrics=4,schedule_one=2")
 }

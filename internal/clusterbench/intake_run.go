@@ -112,10 +112,10 @@ func (s *intakeStep) measure(ctx context.Context) (IntakeRate, error) {
 	if err != nil {
 		return fail(err)
 	}
-	if err := s.awaitSeen(ctx, sightings); err != nil {
+	if err := s.awaitBoundBy(ctx, sightings); err != nil {
 		return fail(err)
 	}
-	// What a pod costs includes that it runs, later than it is seen.
+	// What a pod costs includes that it runs.
 	running := s.bulkOptions(s.prefix(), s.count)
 	if err := bulk.AwaitPodsRunning(ctx, s.clients, s.options.Shape.Namespace, running, s.options.Timeout); err != nil {
 		return fail(err)
@@ -125,19 +125,19 @@ func (s *intakeStep) measure(ctx context.Context) (IntakeRate, error) {
 		return fail(err)
 	}
 	task.Done(fmt.Sprintf("%d seen, %.0f/s", len(sightings.seen), made.perSecond()))
-	return summarizeRate(s.rate, made, sightings.seen, before, after), awaitQuiet(ctx, s.usage.controlPlane)
+	return summarizeRate(s.rate, made, sightings, before, after), awaitQuiet(ctx, s.usage.controlPlane)
 }
 
-// awaitSeen reads the log until the scheduler has seen all pods, or nothing comes any
-// more.
-func (s *intakeStep) awaitSeen(ctx context.Context, sightings *sightings) error {
+// awaitBoundBy reads the log until the scheduler has bound all pods, or nothing comes
+// any more.
+func (s *intakeStep) awaitBoundBy(ctx context.Context, sightings *sightings) error {
 	progressed, before := time.Now(), 0
-	for len(sightings.seen) < s.count && time.Since(progressed) < s.options.Timeout {
+	for len(sightings.bound) < s.count && time.Since(progressed) < s.options.Timeout {
 		if err := sightings.read(); err != nil {
 			return err
 		}
-		if len(sightings.seen) != before {
-			progressed, before = time.Now(), len(sightings.seen)
+		if len(sightings.bound) != before {
+			progressed, before = time.Now(), len(sightings.bound)
 		}
 		select {
 		case <-ctx.Done():

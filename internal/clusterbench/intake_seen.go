@@ -20,6 +20,12 @@ type sighting struct {
 	at     time.Time
 }
 
+// What the scheduler logs: that it has a pod, and, as upstream does, that it is bound.
+var (
+	seenLine  = regexp.MustCompile(`"` + regexp.QuoteMeta(scheduler.SeenMessage) + `" pod="([^"]+)" source="([a-z]+)" unixMicros=([0-9]+)`)
+	boundLine = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Successfully bound pod to node" pod="([^"]+)"`)
+)
+
 // sightings follows a scheduler's log from where it ended when it was opened.
 type sightings struct {
 	file   *os.File
@@ -27,9 +33,8 @@ type sightings struct {
 	rest   string
 	prefix string
 	seen   map[string]sighting
+	bound  map[string]time.Time
 }
-
-var seenLine = regexp.MustCompile(`"` + regexp.QuoteMeta(scheduler.SeenMessage) + `" pod="([^"]+)" source="([a-z]+)" unixMicros=([0-9]+)`)
 
 // openSightings looks for pods of a namespace whose names have a prefix.
 func openSightings(path, namespace, prefix string) (*sightings, error) {
@@ -41,7 +46,8 @@ func openSightings(path, namespace, prefix string) (*sightings, error) {
 		return nil, fmt.Errorf("opening the scheduler's log: %w", err)
 	}
 	return &sightings{
-		file: file, lines: bufio.NewReader(file), prefix: namespace + "/" + prefix, seen: map[string]sighting{},
+		file: file, lines: bufio.NewReader(file), prefix: namespace + "/" + prefix,
+		seen: map[string]sighting{}, bound: map[string]time.Time{},
 	}, nil
 }
 
@@ -65,14 +71,43 @@ func (s *sightings) read() error {
 }
 
 func (s *sightings) note(line string) {
-	found := seenLine.FindStringSubmatch(line)
-	if found == nil || !strings.HasPrefix(found[1], s.prefix) {
-		return
+	if found := seenLine.FindStringSubmatch(line); found != nil {
+		s.noteSeen(found[1], found[2], found[3])
+	} else if found := boundLine.FindStringSubmatch(line); found != nil {
+		s.noteBound(found[2], found[1])
 	}
-	_, name, _ := strings.Cut(found[1], "/")
-	micros, err := strconv.ParseInt(found[3], 10, 64)
-	if _, again := s.seen[name]; again || err != nil {
-		return
+}
+
+func (s *sightings) noteSeen(pod, source, at string) {
+	micros, err := strconv.ParseInt(at, 10, 64)
+	name, is := s.nameOf(pod)
+	if _, again := s.seen[name]; is && !again && err == nil {
+		s.seen[name] = sighting{source, time.UnixMicro(micros)}
 	}
-	s.seen[name] = sighting{found[2], time.UnixMicro(micros)}
+}
+
+func (s *sightings) noteBound(pod, at string) {
+	when, err := stamp(at, time.Now())
+	if name, is := s.nameOf(pod); is && err == nil {
+		s.bound[name] = when
+	}
+}
+
+// nameOf is the name of a pod that counts.
+func (s *sightings) nameOf(pod string) (name string, is bool) {
+	_, name, _ = strings.Cut(pod, "/")
+	return name, strings.HasPrefix(pod, s.prefix)
+}
+
+// stamp reads the time of a line, which has no year.
+func stamp(at string, now time.Time) (time.Time, error) {
+	when, err := time.ParseInLocation("0102 15:04:05.000000", at, now.Location())
+	if err != nil {
+		return time.Time{}, err
+	}
+	when = when.AddDate(now.Year(), 0, 0)
+	if when.After(now.AddDate(0, 0, 1)) {
+		when = when.AddDate(-1, 0, 0)
+	}
+	return when, nil
 }

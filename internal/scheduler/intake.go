@@ -24,8 +24,10 @@ const (
 	// Pods that are remembered because it is not settled whether they are stored. What
 	// comes beyond is left to the watch.
 	mostEarly = 10_000
-	// A pod whose bind has waited so long is asked for, at most so many at a time.
+	// A pod whose bind has waited so long is asked for, and once more after the second
+	// time: it may be on its way. At most so many are asked for at a time.
 	earlyPatience = time.Second
+	lastPatience  = 3 * time.Second
 	mostAsked     = 32
 	askTimeout    = 2 * time.Second
 	// A pod that nobody has seen for so long leaves queue and cache.
@@ -75,7 +77,7 @@ type Intake struct {
 	// names of early pods of which it is not settled whether they are stored.
 	names   map[types.NamespacedName]*early
 	resting map[string]time.Time
-	asked   int
+	asking  int
 }
 
 // early is a pod that was handed over and that the watch has not shown yet.
@@ -86,8 +88,10 @@ type early struct {
 	// settled is closed when the fate is known, at the time after it.
 	settled   chan struct{}
 	settledAt time.Time
-	// binding says that a bind waits; asked, that the API server is being asked.
-	binding, asked bool
+	// binding says that a bind waits; asking, that the API server is being asked; asked,
+	// how often it has said that the pod is not there.
+	binding, asking bool
+	asked           int
 }
 
 type fate int
@@ -270,11 +274,9 @@ func (in *Intake) forget(e *early) {
 
 // discard takes an early pod out of the queue; a cycle that works on it fails.
 func (in *Intake) discard(logger klog.Logger, e *early, reason string) {
-	now := in.clock.Now()
 	expired.WithLabelValues(reason).Inc()
-	in.settle(e, gone, now)
+	in.settle(e, gone, in.clock.Now())
 	in.queue.Delete(logger, e.pod)
-	in.resting[e.pod.Namespace] = now.Add(namespaceRest)
 }
 
 // await waits until a pod that is about to be bound is stored.

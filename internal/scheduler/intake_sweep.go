@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -45,10 +46,10 @@ func (in *Intake) sweep(logger klog.Logger) {
 				in.forget(e)
 			}
 		case age > earlyExpiry:
-			in.discard(logger, e, expiredTimeout)
-		case age > earlyPatience && e.binding && !e.asked && in.asked < mostAsked:
-			e.asked = true
-			in.asked++
+			in.expire(logger, e, expiredTimeout)
+		case e.binding && !e.asking && age > patienceAfter(e.asked) && in.asking < mostAsked:
+			e.asking = true
+			in.asking++
 			go in.inquire(logger, e)
 		}
 	}
@@ -59,6 +60,19 @@ func (in *Intake) sweep(logger klog.Logger) {
 	}
 }
 
+func patienceAfter(asked int) time.Duration {
+	if asked == 0 {
+		return earlyPatience
+	}
+	return lastPatience
+}
+
+// expire gives an early pod up, and has its namespace rest.
+func (in *Intake) expire(logger klog.Logger, e *early, reason string) {
+	in.discard(logger, e, reason)
+	in.resting[e.pod.Namespace] = in.clock.Now().Add(namespaceRest)
+}
+
 // inquire asks the API server for an early pod. That it is not there yet does not say
 // that it never will be, but then the watch brings it.
 func (in *Intake) inquire(logger klog.Logger, e *early) {
@@ -67,14 +81,16 @@ func (in *Intake) inquire(logger klog.Logger, e *early) {
 	pod, err := in.ask(ctx, e.pod.Namespace, e.pod.Name)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.asked--
+	in.asking--
+	e.asking = false
 	switch {
 	case e.fate != unsettled:
 	case apierrors.IsNotFound(err) || err == nil && pod.UID != e.pod.UID:
-		in.discard(logger, e, expiredAbsent)
+		if e.asked++; e.asked > 1 {
+			in.expire(logger, e, expiredAbsent)
+		}
 	case err != nil:
 		logger.V(3).Info("Asking for a pod failed, and will be tried again", "pod", klog.KObj(e.pod), "err", err)
-		e.asked = false
 	case in.asHandedOver(e, pod):
 		confirmations.WithLabelValues(byGet).Inc()
 		in.settle(e, stored, in.clock.Now())

@@ -158,7 +158,19 @@ func TestNeverStored(t *testing.T) {
 	next := plainPod("next", "4")
 	e.api.put(next)
 	e.awaitRefusal("next")
+	asked := make(chan struct{}, 10)
+	ask := e.in.ask
+	e.in.ask = func(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+		defer func() { asked <- struct{}{} }()
+		return ask(ctx, namespace, name)
+	}
 	e.clock.Step(earlyPatience + sweepInterval)
+	<-asked
+	time.Sleep(50 * time.Millisecond)
+	if absent() != 0 || e.api.pod("default/next").Spec.NodeName != "" {
+		t.Fatal("it had no time to be stored")
+	}
+	e.clock.Step(lastPatience)
 	e.boundOnce(next)
 	e.in.Take(plainPod("another", "1"))
 	e.idle()
