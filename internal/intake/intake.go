@@ -26,8 +26,8 @@ import (
 )
 
 const (
-	// A configuration that cannot be written is tried again after so long; certificates
-	// are looked after so often.
+	// A configuration that cannot be written is tried again after so long, and twice as
+	// long each time, up to how often certificates are looked after.
 	retryInterval = 2 * time.Second
 	checkInterval = time.Minute
 	// Ending takes no longer, whatever the API server does.
@@ -111,7 +111,7 @@ func (i *Intake) reconcile(ctx context.Context, listen func() error) {
 	if err != nil {
 		logger.Error(err, "Changes of the webhook's configuration are noticed late")
 	}
-	listening := false
+	listening, retry := false, retryInterval
 	for {
 		wait := checkInterval
 		err := i.authority.ensure(ctx)
@@ -123,8 +123,10 @@ func (i *Intake) reconcile(ctx context.Context, listen func() error) {
 			err = i.registrar.ensure(ctx, i.authority.bundle())
 		}
 		if err != nil && ctx.Err() == nil {
-			logger.Error(err, "Pods come by the watch only, until this works", "retryAfter", retryInterval)
-			wait = retryInterval
+			logger.Error(err, "Pods come by the watch only, until this works", "retryAfter", retry)
+			wait, retry = retry, min(2*retry, checkInterval)
+		} else {
+			retry = retryInterval
 		}
 		select {
 		case <-ctx.Done():

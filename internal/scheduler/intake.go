@@ -28,7 +28,7 @@ const (
 	// time: it may be on its way. At most so many are asked for at a time.
 	earlyPatience = time.Second
 	lastPatience  = 3 * time.Second
-	mostAsked     = 32
+	mostAsked     = 256
 	askTimeout    = 2 * time.Second
 	// A pod that nobody has seen for so long leaves queue and cache.
 	earlyExpiry = 10 * time.Second

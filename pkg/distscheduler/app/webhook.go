@@ -3,6 +3,8 @@ package app
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"k8s.io/client-go/kubernetes"
@@ -31,19 +33,16 @@ func newWebhook(ctx context.Context, options intake.Options) *webhook {
 // start is called when the scheduler is complete, and has not been started. Without a
 // webhook, pods from the watch are counted all the same.
 func (w *webhook) start(sched *upstream.Scheduler, profiles []schedulerconfig.KubeSchedulerProfile, cfg *config.CompletedConfig) error {
-	queue := scheduler.AttachIntake(sched, profiles, cfg.InformerFactory, cfg.Client)
-	if !w.options.Enabled() {
-		return nil
-	}
-	var names []string
-	for name := range sched.Profiles {
-		names = append(names, name)
-	}
-	// A client of its own does not wait behind binds.
+	// A client of its own does not wait behind binds, nor have them wait.
 	client, err := kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(cfg.KubeConfig), "intake"))
 	if err != nil {
 		return fmt.Errorf("connecting to the API server: %w", err)
 	}
+	queue := scheduler.AttachIntake(sched, profiles, cfg.InformerFactory, client)
+	if !w.options.Enabled() {
+		return nil
+	}
+	names := slices.Collect(maps.Keys(sched.Profiles))
 	running, err := intake.New(w.options, names, client, queue.Take, scheduler.DropFromIntake)
 	if err != nil {
 		return err
