@@ -75,6 +75,9 @@ func TestCertificatesAreRenewed(t *testing.T) {
 	bundles, leaves, cas := [][]byte{a.bundle()}, map[string]bool{}, map[string]bool{}
 	for range 3 * 52 {
 		c.pass(7 * 24 * time.Hour)
+		if !trusted(t, bundles[len(bundles)-1], a, host, c) {
+			t.Fatalf("at %v the certificate is not trusted until it is renewed", c.Time)
+		}
 		if err := a.ensure(t.Context()); err != nil {
 			t.Fatal(err)
 		}

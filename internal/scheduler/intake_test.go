@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/component-base/metrics/testutil"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 	testingclock "k8s.io/utils/clock/testing"
@@ -237,19 +238,44 @@ func TestWatchIsSlow(t *testing.T) {
 	e.idle()
 }
 
+// TestStoredOtherwise stores a pod that does not fit where it was placed.
 func TestStoredOtherwise(t *testing.T) {
-	e := newExpectant(t, plainNode("node", "4"))
+	e := newExpectant(t, plainNode("small", "2"))
 	pod := plainPod("pod", "1")
 	e.in.Take(pod.DeepCopy())
 	e.placed(1)
+	e.api.put(plainNode("large", "4"))
 	stored := plainPod("pod", "3")
 	e.api.put(stored)
 	e.boundOnce(stored)
 	e.clock.Step(earlyMemory + sweepInterval)
 	e.idle()
-	if info := e.nodeInfo("node"); info.Requested.MilliCPU != 3000 {
+	if info := e.nodeInfo("large"); info.Requested.MilliCPU != 3000 {
 		t.Errorf("%d millicores are requested", info.Requested.MilliCPU)
 	}
+}
+
+// TestNothingIsSeenOfPodsThatAreNotStored looks at what comes first in a binding cycle:
+// it says no, before any plugin is asked.
+func TestNothingIsSeenOfPodsThatAreNotStored(t *testing.T) {
+	e := newExpectant(t, plainNode("node", "4"))
+	pod := plainPod("pod", "1")
+	e.in.Take(pod)
+	fw, said := e.sched.Profiles[v1.DefaultSchedulerName], make(chan *fwk.Status, 2)
+	go func() { said <- fw.RunPreBindPreFlights(e.ctx, framework.NewCycleState(), pod, "node") }()
+	go func() { said <- fw.WaitOnPermit(e.ctx, pod) }()
+	e.placed(1)
+	time.Sleep(20 * time.Millisecond)
+	if len(said) != 0 {
+		t.Fatal("it goes on before the pod is stored")
+	}
+	e.clock.Step(earlyExpiry + sweepInterval)
+	for range 2 {
+		if status := <-said; !errors.Is(status.AsError(), errNotStored) {
+			t.Errorf("%v", status)
+		}
+	}
+	e.idle()
 }
 
 // TestAnotherOfTheName has two creations of one name of which the second is stored.
