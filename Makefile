@@ -52,7 +52,7 @@ crash: bin/mem_etcd ## Kill mem_etcd under load, in every mode: KILLS=2000
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
 
 oracle: ## Hold 60,000 decisions of dist-scheduler against kube-scheduler's plugins: CLUSTERS=200
-	@go test -count=1 -timeout 2h -v -run 'TestOracle' ./internal/scheduler -oracle.clusters $(CLUSTERS)
+	@go test -count=1 -timeout 2h -v -run 'Oracle' ./internal/scheduler -oracle.clusters $(CLUSTERS)
 
 bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd beside etcd, twelve minutes: BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)

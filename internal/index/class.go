@@ -79,10 +79,10 @@ func (c *Class) rebuild() {
 		if n.state == None {
 			continue
 		}
-		shape := x.states[n.state].Shape
-		c.countNode(shape, 1)
+		facts := c.factsAt(Slot(slot))
+		c.countNode(facts, 1)
 		for _, kind := range n.kinds {
-			c.countPod(Slot(slot), n.state, shape, kind, 1)
+			c.countPod(Slot(slot), n.state, facts, kind, 1)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func (c *Class) catchUp() {
 		if change.delta == 0 {
 			c.moved(change)
 		} else if len(c.counters) > 0 {
-			c.countPod(change.slot, change.to, c.x.states[change.to].Shape, change.kind, int64(change.delta))
+			c.countPod(change.slot, change.to, c.factsOf(c.x.states[change.to].Shape), change.kind, int64(change.delta))
 		}
 	}
 	c.cursor = c.x.log.end()
@@ -138,20 +138,20 @@ func (c *Class) recount(change *change) {
 		return
 	}
 	if change.from != None {
-		shape := c.x.states[change.from].Shape
-		c.countNode(shape, -1)
+		facts := c.factsOf(c.x.states[change.from].Shape)
+		c.countNode(facts, -1)
 		for _, kind := range change.kinds {
-			c.countPod(change.slot, change.from, shape, kind, -1)
+			c.countPod(change.slot, change.from, facts, kind, -1)
 		}
 	}
 	if change.to != None {
-		shape := c.x.states[change.to].Shape
-		c.countNode(shape, 1)
+		facts := c.factsOf(c.x.states[change.to].Shape)
+		c.countNode(facts, 1)
 		// A node that leaves takes its pods along; one that changed keeps them, and
 		// what is special about it is placed anew.
 		if change.from != None {
 			for _, kind := range change.kinds {
-				c.countPod(change.slot, change.from, shape, kind, 1)
+				c.countPod(change.slot, change.from, facts, kind, 1)
 			}
 		}
 	}
@@ -170,8 +170,7 @@ func (c *Class) shift(id StateID, by int32) {
 }
 
 // countNode adds a node to the eligible nodes of its values.
-func (c *Class) countNode(shape ShapeID, by int32) {
-	facts := c.factsOf(shape)
+func (c *Class) countNode(facts *Facts, by int32) {
 	for i, spec := range c.spec.Counters {
 		switch {
 		case facts.Eligible&(1<<i) == 0:
@@ -184,7 +183,7 @@ func (c *Class) countNode(shape ShapeID, by int32) {
 }
 
 // countPod adds a pod on a node to counters.
-func (c *Class) countPod(slot Slot, state StateID, shape ShapeID, kind KindID, by int64) {
+func (c *Class) countPod(slot Slot, state StateID, facts *Facts, kind KindID, by int64) {
 	amounts, known := c.amounts[kind]
 	if !known {
 		amounts = c.spec.Amounts(kind)
@@ -193,7 +192,6 @@ func (c *Class) countPod(slot Slot, state StateID, shape ShapeID, kind KindID, b
 	if len(amounts) == 0 {
 		return
 	}
-	facts := c.factsOf(shape)
 	var s *special
 	for _, amount := range amounts {
 		i := amount.Counter
@@ -344,6 +342,16 @@ func (c *Class) ordinaryGroup(shape ShapeID, verdict *Verdict) *group {
 		c.last[shape] = g
 	}
 	return g
+}
+
+// factsAt are the facts about a node, which may be more than its shape says.
+func (c *Class) factsAt(slot Slot) *Facts {
+	if individual, is := c.spec.Judge.(Individual); is {
+		if facts, own := individual.FactsAt(slot); own {
+			return &facts
+		}
+	}
+	return c.factsOf(c.x.states[c.x.nodes[slot].state].Shape)
 }
 
 func (c *Class) factsOf(shape ShapeID) *Facts {

@@ -87,6 +87,13 @@ type Stepper interface {
 	Steps(slot Slot, state *State, most int) ([]Step, error)
 }
 
+// Individual is a [Judge] for which a node can differ from others of its shape, in a
+// class that is made anew each time.
+type Individual interface {
+	// FactsAt are the facts about a node, if they are its own.
+	FactsAt(slot Slot) (Facts, bool)
+}
+
 // Summarize says what is known of the nodes, with others around them. It offers so many
 // nodes of each group, and so many steps of each of them.
 func (c *Class) Summarize(around []Around, offers, steps int) (Summary, error) {
@@ -148,7 +155,7 @@ func (c *Class) SummarizeEach(slots []Slot, around []Around, verdict func(Slot) 
 		if !v.Fits {
 			continue
 		}
-		g := GroupSummary{Raw: v.Raw, Profile: v.Profile, Facts: *c.factsOf(c.x.states[c.x.nodes[slot].state].Shape)}
+		g := GroupSummary{Raw: v.Raw, Profile: v.Profile, Facts: *c.factsAt(slot)}
 		if special := c.special[slot]; special != nil {
 			g.Host, g.Extra = special.host, special.extra
 		}

@@ -254,7 +254,18 @@ func (cl *class) normalizedTerms() []index.Normalized {
 
 // Facts are the values of topology keys on a node, and what counts there.
 func (cl *class) Facts(shape index.ShapeID) index.Facts {
-	node := cl.cluster.names.shapeOf[shape]
+	return cl.facts(cl.cluster.names.shapeOf[shape])
+}
+
+// FactsAt are the facts about a node, where its name matters.
+func (cl *class) FactsAt(slot index.Slot) (index.Facts, bool) {
+	if cl.agreed == nil || !cl.agreed.walk || !namesNodes(&cl.pod.GetPod().Spec) {
+		return index.Facts{}, false
+	}
+	return cl.facts(cl.cluster.bySlot[slot].info.Node()), true
+}
+
+func (cl *class) facts(node *v1.Node) index.Facts {
 	_, host := node.Labels[v1.LabelHostname]
 	facts := index.Facts{Host: host, Values: make([]int32, len(cl.spec.Keys))}
 	for i, key := range cl.spec.Keys {
