@@ -51,16 +51,19 @@ func (v *view) admitsExtra(g *group) bool {
 
 // withExtra calls f while what is extra on a node of a group is counted, if anything is.
 func (v *view) withExtra(g *group, f func(*group)) {
-	extra := v.extra(g)
-	if !anyCount(extra) {
-		return
+	if extra := v.extra(g); anyCount(extra) {
+		v.with(g, extra, f)
 	}
+}
+
+// with calls f while a node of a group has more that counters count.
+func (v *view) with(g *group, more []int64, f func(*group)) {
 	with := *g
 	with.host = make([]int64, len(v.counters))
 	copy(with.host, g.host)
 	add := func(sign int64) {
 		v.shiftHost(&with, -1)
-		for i, by := range extra {
+		for i, by := range more {
 			v.shiftCount(&with, i, sign*by)
 		}
 		v.shiftHost(&with, 1)

@@ -211,6 +211,32 @@ func (m *Merged) Refused(each func(why Refusal, counter, nodes int)) {
 	}
 }
 
+// Standing is how counters see one node.
+type Standing struct {
+	Facts Facts
+	// Host are the counts of counters of hosts there; nil means that all are zero.
+	Host []int64
+	// Extra is what pods would add that are to come.
+	Extra []int64
+}
+
+// RefusedWith says whether counters keep pods of the class off a node where they count
+// so much more, or less, than they do.
+func (m *Merged) RefusedWith(s *Standing, more []int64) (why Refusal, counter int, refused bool) {
+	g := &group{facts: &s.Facts, host: s.Host, extra: s.Extra}
+	// What counts of what is extra follows from what there is, not from what would be.
+	extra := m.extra(g)
+	m.with(g, more, func(g *group) {
+		if anyCount(extra) {
+			m.with(g, extra, func(with *group) { why, counter, refused = m.refusal(with, m.leasts(nil)) })
+		}
+		if !refused {
+			why, counter, refused = m.refusal(g, m.leasts(nil))
+		}
+	})
+	return why, counter, refused
+}
+
 func (m *Merged) refusal(g *group, least []int64) (why Refusal, counter int, refused bool) {
 	for i, spread := range m.spec.Hard {
 		count, labelled := m.count(g, spread.Counter)

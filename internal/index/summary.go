@@ -255,3 +255,25 @@ func (c *Class) some(b *bucket, most int) []Slot {
 	}
 	return found
 }
+
+// Standing of a node, with others around it.
+func (c *Class) Standing(slot Slot) Standing {
+	s := Standing{Facts: *c.factsAt(slot)}
+	if special := c.special[slot]; special != nil {
+		s.Host, s.Extra = special.host, special.extra
+	}
+	return s
+}
+
+// Around calls f with others around nodes.
+func (c *Class) Around(around []Around, f func()) {
+	defer c.surround(around)()
+	f()
+}
+
+// RefusalOf says why a node does not fit, as far as plugins say that look at one node
+// only; false if it does, or is barred.
+func (c *Class) RefusalOf(slot Slot) (int32, bool) {
+	e := &c.entries[c.x.nodes[slot].state]
+	return e.refusal, e.known && e.bucket == 0
+}

@@ -47,7 +47,7 @@ type nominator struct {
 func (n nominator) NominatedPodsForNode(node string) []fwk.PodInfo { return n.pods[node] }
 
 // view is what plugins see of the cluster; they keep it, so its content changes.
-type view struct{ fwk.SharedLister }
+type view struct{ *cache.Snapshot }
 
 // Decision is where a pod belongs.
 type Decision struct {
@@ -73,6 +73,7 @@ func New(ctx context.Context, profile config.KubeSchedulerProfile, factory infor
 	fw, err := runtime.NewFramework(ctx, plugins.NewInTreeRegistry(), &profile,
 		runtime.WithInformerFactory(factory),
 		runtime.WithSnapshotSharedLister(seen),
+		runtime.WithMutableSnapshotLister(seen),
 		runtime.WithPodNominator(nominated),
 		runtime.WithSharedDRAManager(devices),
 		runtime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
@@ -115,7 +116,7 @@ func (r *Reference) Nominate(pods []*v1.Pod) error {
 // node is not there count nowhere, as in kube-scheduler.
 func (r *Reference) Decide(ctx context.Context, pods []*v1.Pod, nodes []*v1.Node, pod *v1.Pod) (Decision, error) {
 	snapshot := cache.NewSnapshot(onNodes(pods, nodes), nodes)
-	r.seen.SharedLister = snapshot
+	r.seen.Snapshot = snapshot
 	all, err := snapshot.List()
 	if err != nil {
 		return Decision{}, err

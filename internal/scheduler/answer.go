@@ -37,6 +37,21 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (*shard.Answer, err
 	if err != nil {
 		return nil, err
 	}
+	if ask.Preempt {
+		var a *shard.Answer
+		found.Around(around, func() {
+			if ask.Walk {
+				w := &walk{ctx: ctx, class: class, pod: pod.Pod, refused: refused}
+				for _, slot := range w.slots("") {
+					if _, err = w.verdict(slot); err != nil {
+						return
+					}
+				}
+			}
+			a, err = r.propose(ctx, ask, class, found, pod.Pod, refused)
+		})
+		return a, err
+	}
 	a := &shard.Answer{}
 	if ask.Walk {
 		w := &walk{ctx: ctx, class: class, pod: pod.Pod, except: sets.New(ask.Except...), refused: refused}

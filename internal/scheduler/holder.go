@@ -8,7 +8,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 	upstream "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
@@ -26,6 +28,10 @@ type holder struct {
 	pods map[types.UID]held
 	// reserved are pods that the leader has placed here, until they are bound.
 	reserved map[types.UID]*reserved
+	// nominated are pods that wait for nodes here, as the leader has told; plugins look
+	// them up in waiting.
+	nominated map[types.UID]*v1.Pod
+	waiting   cache.Store
 	// tick counts the times when replicas began to tell of pods anew, and begun is when
 	// each did.
 	tick  int64
@@ -49,9 +55,9 @@ type reserved struct {
 // A place that no leader asks to keep is given to others after this time.
 const reservationLife = 30 * time.Second
 
-func newHolder(logger klog.Logger, r *ranker, cache *Cache) *holder {
+func newHolder(logger klog.Logger, r *ranker, known *Cache, waiting cache.Store) *holder {
 	h := &holder{
-		logger: logger, ranker: r, cache: cache, snapshot: r.cluster.snapshot.whole,
+		logger: logger, ranker: r, cache: known, waiting: waiting, nominated: map[types.UID]*v1.Pod{}, snapshot: r.cluster.snapshot.whole,
 		pods: map[types.UID]held{}, reserved: map[types.UID]*reserved{}, begun: map[string]int64{}, seen: map[string]uint64{},
 	}
 	h.arrived = sync.NewCond(&h.mu)
@@ -186,7 +192,10 @@ func (h *holder) reserve(ctx context.Context, from string, r *shard.Reservation)
 	defer h.mu.Unlock()
 	h.seen[from]++
 	h.arrived.Broadcast()
-	if len(r.Pod) == 0 {
+	switch {
+	case r.Nominated:
+		return h.nominate(r)
+	case len(r.Pod) == 0:
 		h.unreserve(r.UID)
 		return ""
 	}
@@ -216,6 +225,39 @@ func (h *holder) reserve(ctx context.Context, from string, r *shard.Reservation)
 	}
 	h.reserved[pod.UID] = &reserved{pod: pod, until: time.Now().Add(reservationLife)}
 	return ""
+}
+
+// nominate notes that a pod waits for a node here, or does not any more.
+func (h *holder) nominate(r *shard.Reservation) (refused string) {
+	if known := h.nominated[r.UID]; known != nil {
+		h.ranker.nominations.DeleteNominatedPodIfExists(known)
+		_ = h.waiting.Delete(known)
+		delete(h.nominated, r.UID)
+	}
+	if len(r.Pod) == 0 {
+		return ""
+	}
+	pod := &v1.Pod{}
+	if err := pod.Unmarshal(r.Pod); err != nil {
+		return fmt.Sprintf("the pod cannot be read: %v", err)
+	}
+	pod.Status.NominatedNodeName = r.Node
+	h.nominated[pod.UID] = pod
+	if err := h.waiting.Add(pod); err != nil {
+		return err.Error()
+	}
+	info, _ := framework.NewPodInfo(pod)
+	h.ranker.nominations.AddNominatedPod(h.logger, info, &fwk.NominatingInfo{NominatedNodeName: r.Node, NominatingMode: fwk.ModeOverride})
+	return ""
+}
+
+// forgetNominated forgets what a leader has told of pods that wait.
+func (h *holder) forgetNominated() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for uid := range h.nominated {
+		h.nominate(&shard.Reservation{UID: uid})
+	}
 }
 
 // unfit says why a pod has no place on a node any more, as far as the node itself is

@@ -155,6 +155,9 @@ func (l *leader) start(ctx context.Context, profile *profile, pod *framework.Que
 	if err != nil {
 		return nil, err
 	}
+	if ask.Walk {
+		class.agreed.Demands = ask.Demands
+	}
 	for range maxAsks {
 		if err := l.prepare(ctx, class, profile, pod.PodInfo, kind); err != nil {
 			delete(l.classes, key)
@@ -254,7 +257,7 @@ func (l *leader) merge(class *ledClass, answer *shard.Answer) *index.Merged {
 		},
 	)
 	l.cluster.elsewhere = answer.Summary.Nodes
-	for i, name := range class.images {
+	for i, name := range class.images[:min(len(class.images), len(answer.Images))] {
 		l.cluster.images[name] = &fwk.ImageStateSummary{Size: answer.Images[i].Size, NumNodes: int(answer.Images[i].Nodes)}
 	}
 	return index.NewMerged(class.spec, class.own, &answer.Summary)

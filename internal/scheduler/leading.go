@@ -39,6 +39,9 @@ type lead struct {
 	// cuts are replicas that were too late lately.
 	cuts map[string]*cut
 
+	// nominated are the nodes of pods that replicas were told to leave room for.
+	nominated map[types.UID]string
+
 	// pending are the pods that wait, as others have told of them.
 	feeding sync.Mutex
 	pending map[types.UID]held
@@ -140,7 +143,7 @@ func (l *lead) assign() {
 	}
 	l.table, l.members, l.known = shard.Assign(l.table, owners), members, known
 	l.number++
-	l.ready = sets.New[string]()
+	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
 	a := l.assignment()
 	l.mu.Unlock()
 	klog.FromContext(l.r.ctx).Info("Assigning slots", "term", a.Term, "number", a.Number, "replicas", owners)
@@ -171,6 +174,7 @@ func (l *lead) greet(link *shard.Link) {
 	if leads {
 		a := l.assignment()
 		link.Tell(func(b *shard.Batch) { b.Assignment = a })
+		l.nominated = map[types.UID]string{}
 	}
 	l.mu.Unlock()
 	if !leads {
@@ -244,6 +248,7 @@ func (l *lead) retryAll() {
 
 // ask asks all replicas that own nodes; with all set it waits for each of them.
 func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer, error) {
+	l.nominate()
 	q := &shard.Question{Ask: ask, From: l.r.self(), Patience: l.r.options.Patience, Seen: map[string]uint64{}}
 	if all {
 		q.Patience.Quorum = 100
@@ -333,6 +338,49 @@ func (l *lead) tellOwner(pod *v1.Pod, reservation shard.Reservation) {
 	}
 	p.reservations++
 	p.link.Tell(func(b *shard.Batch) { b.Reservations = append(b.Reservations, reservation) })
+}
+
+// nominate tells the owners of nodes which pods wait for them, if that has changed. It
+// is part of the scheduling cycle.
+func (l *lead) nominate() {
+	now := map[types.UID]string{}
+	queue := l.leader.nominations
+	for node, nominees := range queue.byNode() {
+		for i := range nominees {
+			now[nominees[i].uid] = node
+		}
+	}
+	l.mu.Lock()
+	told := l.nominated
+	l.nominated = now
+	l.mu.Unlock()
+	for uid, node := range told {
+		if now[uid] != node {
+			l.tellWaiting(node, shard.Reservation{Nominated: true, UID: uid})
+		}
+	}
+	for uid, node := range now {
+		if told[uid] == node {
+			continue
+		}
+		for _, info := range queue.NominatedPodsForNode(node) {
+			if pod := info.GetPod(); pod.UID == uid {
+				l.tellWaiting(node, shard.Reservation{Nominated: true, UID: uid, Node: node, Pod: encoded(pod)})
+			}
+		}
+	}
+}
+
+// tellWaiting tells the owner of a node of a pod that waits for it. This replica has
+// them in its queue.
+func (l *lead) tellWaiting(node string, reservation shard.Reservation) {
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	owner := l.r.owner(node)
+	if p := l.r.peers[owner]; p != nil && owner != l.r.self() {
+		p.reservations++
+		p.link.Tell(func(b *shard.Batch) { b.Reservations = append(b.Reservations, reservation) })
+	}
 }
 
 // remind tells the owners of nodes which places are still of use.

@@ -19,7 +19,8 @@ func (r *Replica) adopt(a *shard.Assignment) {
 		return
 	}
 	r.logger.V(1).Info("Slots are assigned", "term", a.Term, "number", a.Number, "leader", a.Leader.Name, "replicas", a.Owners)
-	if r.assignment == nil || r.assignment.Leader.Name != a.Leader.Name {
+	another := r.assignment == nil || r.assignment.Leader.Name != a.Leader.Name
+	if another {
 		for _, p := range r.peers {
 			p.leads = false
 		}
@@ -30,6 +31,9 @@ func (r *Replica) adopt(a *shard.Assignment) {
 	slots, ctx := r.table.Of(r.self()), r.ctx
 	r.mu.Unlock()
 
+	if another {
+		r.holder.forgetNominated()
+	}
 	lostNodes, gained := r.nodes.own(ctx, slots)
 	r.pods.own(ctx, slots)
 	r.holder.drop(lostNodes, r.owns)

@@ -1,9 +1,11 @@
 package scheduler
 
 import (
-	"strings"
-
 	"fmt"
+	"strings"
+	"time"
+
+	policyv1 "k8s.io/api/policy/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/client-go/informers"
 
@@ -81,9 +83,11 @@ func (w *world) wishes(pod *v1.Pod) {
 	for w.chance(20) {
 		w.podTerm(pod)
 	}
-	if w.chance(5) {
+	if w.chance(30) {
 		pod.Spec.Priority = ptr.To(int32(w.rand.IntN(3)))
 	}
+	// With equal times it would be left to chance which of two pods may stay.
+	pod.Status.StartTime = &metav1.Time{Time: time.Unix(int64(w.rand.IntN(1<<30)), 0)}
 }
 
 func (w *world) affinity(pod *v1.Pod) *v1.Affinity {
@@ -260,4 +264,14 @@ func (w *world) bindVolume(from informers.SharedInformerFactory, claim *v1.Persi
 	claim.Spec.VolumeName = volume.Name
 	claim.Status.Phase = v1.ClaimBound
 	w.store(from.Core().V1().PersistentVolumes().Informer().GetIndexer().Add(volume))
+}
+
+// addBudgets makes budgets of disruption, some of them used up.
+func (w *world) addBudgets(from informers.SharedInformerFactory) {
+	for i, app := range apps[:2] {
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"}}
+		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+		budget.Status.DisruptionsAllowed = int32(i)
+		w.store(from.Policy().V1().PodDisruptionBudgets().Informer().GetIndexer().Add(budget))
+	}
 }

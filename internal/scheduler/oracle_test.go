@@ -74,9 +74,11 @@ type world struct {
 	// shards are other schedulers that have the nodes, if there are any.
 	shards []*worldShard
 	leader *leader
-	// questions that the leader asked.
-	questions int
-	reference *reference.Reference
+	// questions that the leader asked, and preemptions that were compared.
+	questions, preemptions int
+	preemptor              *preemptor
+	preemptionArgs         *config.DefaultPreemptionArgs
+	reference              *reference.Reference
 	// trimmer makes what the scheduler sees out of what the reference sees.
 	trimmer   *trimmer
 	nodes     map[string]*v1.Node
@@ -113,6 +115,7 @@ func newWorld(t *testing.T, seed uint64, shards int) *world {
 		w.leader = newLeader(w.ranker, func(f func()) { f() }, w.ask)
 		w.leader.nodes = func() int { return len(w.nodes) }
 		w.sched.SchedulePod = w.leader.SchedulePod
+		w.shareDryRuns(cfg.Profiles[0])
 	}
 	w.reference, err = reference.New(ctx, cfg.Profiles[0], w.informers[1])
 	w.store(err)
@@ -131,6 +134,23 @@ func (w *world) newScheduler(from informers.SharedInformerFactory, profiles []co
 	// So that the few nodes are asked that have nominated pods.
 	ranker.placeCost = 0
 	return sched, ranker
+}
+
+// shareDryRuns lets shards propose whom to preempt, and the leader pick.
+func (w *world) shareDryRuns(cfg config.KubeSchedulerProfile) {
+	w.store(sharePreemption(w.ctx, w.sched.Profiles[cfg.SchedulerName], cfg, w.leader))
+	profile := w.leader.profiles[cfg.SchedulerName]
+	for _, shard := range w.shards {
+		dryRuns, err := newDryRuns(w.ctx, shard.sched.Profiles[cfg.SchedulerName], cfg)
+		w.store(err)
+		shard.ranker.profiles[cfg.SchedulerName].dryRuns = dryRuns
+	}
+	for _, plugin := range cfg.PluginConfig {
+		if args, is := plugin.Args.(*config.DefaultPreemptionArgs); is {
+			w.preemptionArgs = args
+		}
+	}
+	w.preemptor = &preemptor{DefaultPreemption: profile.dryRuns, leader: w.leader, profile: profile}
 }
 
 // cache is where the pods of a node belong.
@@ -165,6 +185,7 @@ func (w *world) populate() {
 	}
 	for _, from := range w.informers {
 		w.addVolumes(from)
+		w.addBudgets(from)
 	}
 	for _, app := range apps {
 		set := &appsv1.ReplicaSet{
@@ -418,6 +439,9 @@ func (w *world) schedule() {
 		}
 		result, err := w.judge(next)
 		if err != nil {
+			if w.leader != nil && !w.t.Failed() {
+				w.preempts(next)
+			}
 			return
 		}
 		w.place(next, result.SuggestedHost)
@@ -431,6 +455,7 @@ func (w *world) another(pod *v1.Pod) *v1.Pod {
 	next.Name = fmt.Sprintf("pod-%d", w.count)
 	next.UID = types.UID(next.Name)
 	next.Spec.NodeName = ""
+	next.Status.StartTime = &metav1.Time{Time: time.Unix(int64(w.rand.IntN(1<<30)), 0)}
 	return next
 }
 

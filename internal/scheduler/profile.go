@@ -14,6 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
 	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 )
 
@@ -31,6 +32,8 @@ type profile struct {
 	spread   spreadRules
 	affinity affinityRules
 	load     loadRules
+	// dryRuns try where pods would fit if others left, in replicas.
+	dryRuns *defaultpreemption.DefaultPreemption
 	// percentage of the nodes that a pod is placed on the best of; 0 for all.
 	percentage int
 }

@@ -292,7 +292,7 @@ func (r *Replica) takeReservations(from string, b *shard.Batch) {
 		if leads {
 			ack.Refused = r.holder.reserve(ctx, from, &b.Reservations[i])
 		}
-		if len(b.Reservations[i].Pod) > 0 {
+		if len(b.Reservations[i].Pod) > 0 && !b.Reservations[i].Nominated {
 			acks = append(acks, ack)
 		}
 	}

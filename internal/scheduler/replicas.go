@@ -53,7 +53,7 @@ func AttachReplica(
 	registerMetrics()
 	shard.RegisterMetrics()
 	inner := sched.Cache
-	own, cache, err := build(sched, profiles)
+	own, known, err := build(sched, profiles)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +61,7 @@ func AttachReplica(
 		options: options, logger: klog.FromContext(ctx), sched: sched, dial: shard.NewDialer(options.TLS), ctx: ctx,
 		peers: map[string]*peer{}, slots: map[uint64]int16{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
-	r.holder = newHolder(r.logger, own, cache)
+	r.holder = newHolder(r.logger, own, known, feeds.pods.indexer)
 	elsewhere := *own
 	elsewhere.cluster, elsewhere.outdated = newCluster(own.cluster.snapshot), &atomic.Bool{}
 	for _, fw := range sched.Profiles {
@@ -79,6 +79,11 @@ func AttachReplica(
 	r.pods = newShare(&v1.Pod{}, podWatch(client), trimmer.Transform, r.podChanged, r.catchUpAndReport)
 	r.nodes = newShare(&v1.Node{}, nodeWatch(client), trimmer.Transform, r.nodeChanged, r.catchUpAndReport)
 
+	for _, cfg := range profiles {
+		if err := sharePreemption(ctx, sched.Profiles[cfg.SchedulerName], cfg, leader); err != nil {
+			return nil, err
+		}
+	}
 	sched.Cache = r.lead.assumptions
 	sched.SchedulePod = leader.SchedulePod
 	for name, fw := range sched.Profiles {
@@ -147,13 +152,6 @@ func (f *ledFramework) RunPreBindPlugins(ctx context.Context, state fwk.CycleSta
 		return fwk.AsStatus(err)
 	}
 	return f.Framework.RunPreBindPlugins(ctx, state, pod, node)
-}
-
-// RunPostFilterPlugins does not preempt: the plugins would look at the nodes here only.
-func (f *ledFramework) RunPostFilterPlugins(
-	context.Context, fwk.CycleState, *v1.Pod, fwk.NodeToStatusReader,
-) (*fwk.PostFilterResult, *fwk.Status) {
-	return nil, fwk.NewStatus(fwk.Unschedulable, "preemption: not available with replicas")
 }
 
 // podWatch lists and watches pods that have not ended, as kube-scheduler does.

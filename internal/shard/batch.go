@@ -27,8 +27,6 @@ type Batch struct {
 	Reservations []Reservation `cbor:",omitempty"`
 	Kept         []types.UID   `cbor:",omitempty"`
 	Acks         []Ack         `cbor:",omitempty"`
-	// Nominations are pods that wait for a node, by the leader.
-	Nominations []Nomination `cbor:",omitempty"`
 	// Status is for the leader.
 	Status *Status `cbor:",omitempty"`
 }
@@ -109,6 +107,9 @@ type Refresh struct {
 // Reservation is a pod that takes its place on a node, before it is bound, or that gives
 // it back, if there is no Pod.
 type Reservation struct {
+	// Nominated says that the pod waits for the node, and has no place there yet.
+	Nominated bool `cbor:",omitempty"`
+
 	Pod     []byte
 	UID     types.UID
 	Node    string
@@ -121,13 +122,6 @@ type Ack struct {
 	UID types.UID
 	// Refused is why not; "" if it has.
 	Refused string `cbor:",omitempty"`
-}
-
-// Nomination is a pod that waits for a node; with no pod it does not any more.
-type Nomination struct {
-	UID  types.UID
-	Pod  []byte `cbor:",omitempty"`
-	Node string `cbor:",omitempty"`
 }
 
 // Status is how far a replica is.
@@ -152,9 +146,6 @@ func (b *Batch) size() int {
 	}
 	for i := range b.Reservations {
 		size += 128 + len(b.Reservations[i].Pod)
-	}
-	for i := range b.Nominations {
-		size += 96 + len(b.Nominations[i].Pod)
 	}
 	return size
 }

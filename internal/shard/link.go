@@ -197,7 +197,6 @@ func (b *Batch) grown(before *Batch) int {
 		News: b.News[len(before.News):], Reservations: b.Reservations[len(before.Reservations):],
 		Refreshing: b.Refreshing[len(before.Refreshing):], Refreshed: b.Refreshed[len(before.Refreshed):], Listed: b.Listed[len(before.Listed):],
 		Kept: b.Kept[len(before.Kept):], Acks: b.Acks[len(before.Acks):],
-		Nominations: b.Nominations[len(before.Nominations):],
 	}
 	return added.size()
 }

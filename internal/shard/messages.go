@@ -30,6 +30,11 @@ type Ask struct {
 	InUse bool `cbor:",omitempty"`
 	// Whole asks for the node itself, if only one is asked about.
 	Whole bool `cbor:",omitempty"`
+	// Preempt asks for the node where the pod would fit if others left. Counters are
+	// what all shards count together, with what values in them stand for.
+	Preempt  bool                   `cbor:",omitempty"`
+	Counters []index.CounterSummary `cbor:",omitempty"`
+	Values   []string               `cbor:",omitempty"`
 }
 
 // Demands are topology keys that other pods' terms refer to.
@@ -80,12 +85,25 @@ type Answer struct {
 	Pods [][]byte `cbor:",omitempty"`
 	// InUse says that pods use what the pod claims.
 	InUse bool `cbor:",omitempty"`
+	// Candidates are the best nodes of shards where others could leave for the pod, and
+	// Ineligible is why none has to.
+	Candidates []Candidate `cbor:",omitempty"`
+	Ineligible string      `cbor:",omitempty"`
 	// Visible are the labels of pods that others' selectors look at.
 	Visible []string
 	// Errors say which shards could not answer, and why.
 	Errors []string
 	// Absent are replicas that did not answer in time, or could not.
 	Absent []string
+}
+
+// Candidate is a node where a pod fits if others leave.
+type Candidate struct {
+	Node string
+	// Victims are the pods that leave, in the API's encoding, and Violations how many
+	// disruption budgets that violates.
+	Victims    [][]byte
+	Violations int64
 }
 
 // NoValue stands for a label that is not there, where there are numbers for values.
@@ -159,6 +177,10 @@ func (a *Answer) fold(other *Answer, values, profiles *dictionary) {
 		a.Images[i].Size = max(a.Images[i].Size, image.Size)
 	}
 	a.InUse = a.InUse || other.InUse
+	a.Candidates = append(a.Candidates, other.Candidates...)
+	if a.Ineligible == "" {
+		a.Ineligible = other.Ineligible
+	}
 	for i := range other.Refusals {
 		a.Refuse(other.Refusals[i])
 	}
