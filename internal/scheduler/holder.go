@@ -8,9 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
-	fwk "k8s.io/kube-scheduler/framework"
 	upstream "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
@@ -28,10 +26,8 @@ type holder struct {
 	pods map[types.UID]held
 	// reserved are pods that the leader has placed here, until they are bound.
 	reserved map[types.UID]*reserved
-	// nominated are pods that wait for nodes here, as the leader has told; plugins look
-	// them up in waiting.
-	nominated map[types.UID]*v1.Pod
-	waiting   cache.Store
+	// nominated are the nodes of pods that wait for them, as the leader has told.
+	nominated map[types.UID]string
 	// tick counts the times when replicas began to tell of pods anew, and begun is when
 	// each did.
 	tick  int64
@@ -55,9 +51,9 @@ type reserved struct {
 // A place that no leader asks to keep is given to others after this time.
 const reservationLife = 30 * time.Second
 
-func newHolder(logger klog.Logger, r *ranker, known *Cache, waiting cache.Store) *holder {
+func newHolder(logger klog.Logger, r *ranker, known *Cache) *holder {
 	h := &holder{
-		logger: logger, ranker: r, cache: known, waiting: waiting, nominated: map[types.UID]*v1.Pod{}, snapshot: r.cluster.snapshot.whole,
+		logger: logger, ranker: r, cache: known, nominated: map[types.UID]string{}, snapshot: r.cluster.snapshot.whole,
 		pods: map[types.UID]held{}, reserved: map[types.UID]*reserved{}, begun: map[string]int64{}, seen: map[string]uint64{},
 	}
 	h.arrived = sync.NewCond(&h.mu)
@@ -229,9 +225,8 @@ func (h *holder) reserve(ctx context.Context, from string, r *shard.Reservation)
 
 // nominate notes that a pod waits for a node here, or does not any more.
 func (h *holder) nominate(r *shard.Reservation) (refused string) {
-	if known := h.nominated[r.UID]; known != nil {
-		h.ranker.nominations.DeleteNominatedPodIfExists(known)
-		_ = h.waiting.Delete(known)
+	if node, is := h.nominated[r.UID]; is {
+		h.ranker.nominations.untell(node, r.UID)
 		delete(h.nominated, r.UID)
 	}
 	if len(r.Pod) == 0 {
@@ -241,13 +236,9 @@ func (h *holder) nominate(r *shard.Reservation) (refused string) {
 	if err := pod.Unmarshal(r.Pod); err != nil {
 		return fmt.Sprintf("the pod cannot be read: %v", err)
 	}
-	pod.Status.NominatedNodeName = r.Node
-	h.nominated[pod.UID] = pod
-	if err := h.waiting.Add(pod); err != nil {
-		return err.Error()
-	}
 	info, _ := framework.NewPodInfo(pod)
-	h.ranker.nominations.AddNominatedPod(h.logger, info, &fwk.NominatingInfo{NominatedNodeName: r.Node, NominatingMode: fwk.ModeOverride})
+	h.nominated[pod.UID] = r.Node
+	h.ranker.nominations.tell(r.Node, info)
 	return ""
 }
 

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,6 +33,8 @@ type nominations struct {
 	// stale are nodes to be asked about again. A pod is nominated to the node that at
 	// has for it, or to one of these.
 	stale sets.Set[string]
+	// told are pods in the queue of another replica, which leads.
+	told map[string][]fwk.PodInfo
 }
 
 // nominee is a pod that is nominated to a node.
@@ -42,7 +45,37 @@ type nominee struct {
 }
 
 func newNominations(q queue.SchedulingQueue) *nominations {
-	return &nominations{SchedulingQueue: q, nominees: map[string][]nominee{}, at: map[types.UID]string{}, stale: sets.New[string]()}
+	return &nominations{SchedulingQueue: q, nominees: map[string][]nominee{}, at: map[types.UID]string{}, stale: sets.New[string](), told: map[string][]fwk.PodInfo{}}
+}
+
+// tell notes that a pod in the queue of another replica is nominated to a node.
+func (n *nominations) tell(node string, pod fwk.PodInfo) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told[node] = append(n.told[node], pod)
+	n.stale.Insert(node)
+}
+
+// untell takes that back.
+func (n *nominations) untell(node string, uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told[node] = slices.DeleteFunc(n.told[node], func(pod fwk.PodInfo) bool { return pod.GetPod().UID == uid })
+	if len(n.told[node]) == 0 {
+		delete(n.told, node)
+	}
+	n.stale.Insert(node)
+}
+
+// NominatedPodsForNode are the pods that are nominated to a node.
+func (n *nominations) NominatedPodsForNode(node string) []fwk.PodInfo {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.onNode(node)
+}
+
+func (n *nominations) onNode(node string) []fwk.PodInfo {
+	return append(n.SchedulingQueue.NominatedPodsForNode(node), n.told[node]...)
 }
 
 // Add adds a pod to the queue.
@@ -127,7 +160,7 @@ func (n *nominations) byNode() map[string][]nominee {
 			}
 		}
 		delete(n.nominees, node)
-		for _, pod := range n.NominatedPodsForNode(node) {
+		for _, pod := range n.onNode(node) {
 			n.at[pod.GetPod().UID] = node
 			n.nominees[node] = append(n.nominees[node], newNominee(pod))
 		}

@@ -387,18 +387,22 @@ func (w *world) nominate() {
 	pod.Status.NominatedNodeName = node.Name
 	w.note("nominate %s to %s", pod.Name, node.Name)
 	w.nominated = append(w.nominated, pod)
-	for i, sched := range w.schedulers() {
-		// Only pods that exist can be nominated.
-		w.store(w.informers[min(i, 1)+i].Core().V1().Pods().Informer().GetIndexer().Add(pod))
-		sched.SchedulingQueue.Add(w.ctx, trimmed(w, pod))
+	// Only pods that exist can be nominated.
+	w.store(w.informers[0].Core().V1().Pods().Informer().GetIndexer().Add(pod))
+	w.sched.SchedulingQueue.Add(w.ctx, trimmed(w, pod))
+	for _, shard := range w.shards {
+		info, err := framework.NewPodInfo(trimmed(w, pod))
+		w.store(err)
+		shard.ranker.nominations.tell(node.Name, info)
 	}
 	w.store(w.reference.Nominate(w.nominated))
 }
 
 func (w *world) withdraw(pod *v1.Pod) {
 	w.nominated = slices.DeleteFunc(slices.Clone(w.nominated), func(other *v1.Pod) bool { return other == pod })
-	for _, sched := range w.schedulers() {
-		sched.SchedulingQueue.Delete(klog.Logger{}, trimmed(w, pod))
+	w.sched.SchedulingQueue.Delete(klog.Logger{}, trimmed(w, pod))
+	for _, shard := range w.shards {
+		shard.ranker.nominations.untell(pod.Status.NominatedNodeName, pod.UID)
 	}
 	w.store(w.reference.Nominate(w.nominated))
 }

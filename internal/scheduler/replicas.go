@@ -61,7 +61,7 @@ func AttachReplica(
 		options: options, logger: klog.FromContext(ctx), sched: sched, dial: shard.NewDialer(options.TLS), ctx: ctx,
 		peers: map[string]*peer{}, slots: map[uint64]int16{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
-	r.holder = newHolder(r.logger, own, known, feeds.pods.indexer)
+	r.holder = newHolder(r.logger, own, known)
 	elsewhere := *own
 	elsewhere.cluster, elsewhere.outdated = newCluster(own.cluster.snapshot), &atomic.Bool{}
 	for _, fw := range sched.Profiles {
