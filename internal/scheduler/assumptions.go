@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -28,6 +29,11 @@ type assumptions struct {
 	// reserve and release tell the owner of the node.
 	reserve func(pod *v1.Pod, demands shard.Demands)
 	release func(pod *v1.Pod)
+	// leads says whether this replica still leads.
+	leads func() bool
+
+	// binding counts the pods that the API server is being told of.
+	binding atomic.Int64
 
 	mu      sync.Mutex
 	assumed map[types.UID]*assumption
@@ -38,7 +44,7 @@ type assumption struct {
 	pod     *v1.Pod
 	demands shard.Demands
 	// acked is closed when the owner of the node has answered, with refused if it did
-	// not take the pod; heard is when it last was there to hear of it.
+	// not take the pod, or has not kept it; heard is when it last was there to hear of it.
 	acked   chan struct{}
 	refused string
 	heard   time.Time
@@ -50,6 +56,8 @@ const (
 	ackPatience = 10 * time.Second
 	longUnheard = 15 * time.Second
 )
+
+var errLost = errors.New("the pod has lost its place before it was bound")
 
 func newAssumptions(inner upstream.Cache, l *leader) *assumptions {
 	return &assumptions{Cache: inner, leader: l, assumed: map[types.UID]*assumption{}}
@@ -163,17 +171,6 @@ func (a *assumptions) Dump() *upstream.Dump {
 	return &upstream.Dump{AssumedPods: assumed, Nodes: map[string]*framework.NodeInfo{}}
 }
 
-// all are copies of what is assumed.
-func (a *assumptions) all() []assumption {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	all := make([]assumption, 0, len(a.assumed))
-	for _, known := range a.assumed {
-		all = append(all, *known)
-	}
-	return all
-}
-
 // ack notes what the owner of a node has said of a pod.
 func (a *assumptions) ack(uid types.UID, refused string) {
 	a.mu.Lock()
@@ -182,12 +179,53 @@ func (a *assumptions) ack(uid types.UID, refused string) {
 	if known == nil {
 		return
 	}
-	known.heard = time.Now()
-	select {
-	case <-known.acked:
-	default:
-		known.refused = refused
+	known.heard, known.refused = time.Now(), refused
+	if !known.isAcked() {
 		close(known.acked)
+	}
+}
+
+func (a *assumption) isAcked() bool {
+	select {
+	case <-a.acked:
+		return true
+	default:
+		return false
+	}
+}
+
+// held says that the owner of the node has given the pod its place.
+func (a *assumption) held() bool { return a.isAcked() && a.refused == "" }
+
+// each calls a function with all that is assumed, while it does not change.
+func (a *assumptions) each(f func(*assumption)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, known := range a.assumed {
+		f(known)
+	}
+}
+
+// nodeOf is where a pod is assumed to be; "" if it is not.
+func (a *assumptions) nodeOf(uid types.UID) string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if known := a.assumed[uid]; known != nil {
+		return known.pod.Spec.NodeName
+	}
+	return ""
+}
+
+// awaitBinds waits until no pod is on its way to its node any more.
+func (a *assumptions) awaitBinds(ctx context.Context) {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for a.binding.Load() > 0 {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
 }
 
@@ -197,7 +235,7 @@ func (a *assumptions) settled(ctx context.Context, uid types.UID) error {
 	known := a.assumed[uid]
 	a.mu.Unlock()
 	if known == nil {
-		return errors.New("the pod has lost its place before it was bound")
+		return errLost
 	}
 	patience := time.NewTimer(ackPatience)
 	defer patience.Stop()
@@ -208,9 +246,14 @@ func (a *assumptions) settled(ctx context.Context, uid types.UID) error {
 	case <-patience.C:
 		return fmt.Errorf("the replica that owns node %s did not answer within %v", known.pod.Spec.NodeName, ackPatience)
 	}
+	if !a.leads() {
+		return errors.New("another replica leads now")
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
+	case a.assumed[uid] != known:
+		return errLost
 	case known.refused != "":
 		return fmt.Errorf("the replica that owns node %s: %s", known.pod.Spec.NodeName, known.refused)
 	case time.Since(known.heard) > longUnheard:

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,9 +30,13 @@ type holder struct {
 	// nominated are the nodes of pods that wait for them, as the leader has told.
 	nominated map[types.UID]string
 	// tick counts the times when replicas began to tell of pods anew, and begun is when
-	// each did.
+	// they did.
 	tick  int64
-	begun map[string]int64
+	begun begun
+	// forbidding counts the pods here that forbid others on more than their own node.
+	forbidding int
+	// freed counts the places that were given to others.
+	freed int64
 	// seen are the reservations that each leader has told of since it connected.
 	seen    map[string]uint64
 	arrived *sync.Cond
@@ -44,17 +49,42 @@ type held struct {
 }
 
 type reserved struct {
-	pod   *v1.Pod
+	pod *v1.Pod
+	// term is that of the leader who has asked for the place, and until is when it is
+	// kept unless that asks again.
+	term  int64
 	until time.Time
 }
 
-// A place that no leader asks to keep is given to others after this time.
-const reservationLife = 30 * time.Second
+// A place that no leader asks to keep is given to others after the first time, or the
+// second if another leads now; but only if the pod is not bound by then.
+const (
+	reservationLife = 30 * time.Second
+	bequestLife     = 5 * time.Second
+)
+
+// begun is when replicas began to tell of pods anew, by who does and the number of that.
+// The number matters: one may begin again before it is done.
+type begun map[string]map[int64]int64
+
+func (b begun) note(from string, id, tick int64) {
+	if b[from] == nil {
+		b[from] = map[int64]int64{}
+	}
+	b[from][id] = tick
+}
+
+// done is when something was begun that ends now.
+func (b begun) done(from string, id int64) (tick int64, known bool) {
+	tick, known = b[from][id]
+	delete(b[from], id)
+	return tick, known
+}
 
 func newHolder(logger klog.Logger, r *ranker, known *Cache) *holder {
 	h := &holder{
 		logger: logger, ranker: r, cache: known, nominated: map[types.UID]string{}, snapshot: r.cluster.snapshot.whole,
-		pods: map[types.UID]held{}, reserved: map[types.UID]*reserved{}, begun: map[string]int64{}, seen: map[string]uint64{},
+		pods: map[types.UID]held{}, reserved: map[types.UID]*reserved{}, begun: begun{}, seen: map[string]uint64{},
 	}
 	h.arrived = sync.NewCond(&h.mu)
 	return h
@@ -102,26 +132,29 @@ func (h *holder) connected(from string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen[from] = 0
+	delete(h.begun, from)
 }
 
 // begin says that a replica tells of pods anew.
-func (h *holder) begin(from string) {
+func (h *holder) begin(from string, id int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.tick++
-	h.begun[from] = h.tick
+	h.begun.note(from, id, h.tick)
 }
 
-// refreshed forgets the pods with UIDs in some slots that were not told of since.
-func (h *holder) refreshed(from string, slots []int) {
-	in := make([]bool, shard.Slots)
-	for _, slot := range slots {
-		in[slot] = true
-	}
+// refreshed forgets the pods with UIDs in some slots that were not told of since a
+// replica began to tell of them.
+func (h *holder) refreshed(from string, id int64, slots []int) {
+	in := marked(slots)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for uid, known := range h.pods {
-		if in[shard.Slot(uid)] && known.tick < h.begun[from] {
+	since, known := h.begun.done(from, id)
+	if !known {
+		return
+	}
+	for uid, pod := range h.pods {
+		if in[shard.Slot(uid)] && pod.tick < since {
 			h.remove(uid)
 		}
 	}
@@ -136,7 +169,11 @@ func (h *holder) set(pod *v1.Pod) {
 	var err error
 	switch {
 	case !is:
-		delete(h.reserved, pod.UID)
+		if r := h.reserved[pod.UID]; r != nil {
+			delete(h.reserved, pod.UID)
+			h.count(r.pod, -1)
+		}
+		h.count(pod, 1)
 		err = h.cache.AddPod(h.logger, pod)
 	case known.pod.ResourceVersion != pod.ResourceVersion:
 		err = h.cache.UpdatePod(h.logger, known.pod, pod)
@@ -155,6 +192,7 @@ func (h *holder) gone(uid types.UID) {
 func (h *holder) remove(uid types.UID) {
 	if known, is := h.pods[uid]; is {
 		delete(h.pods, uid)
+		h.count(known.pod, -1)
 		if err := h.cache.RemovePod(h.logger, known.pod); err != nil {
 			h.logger.Error(err, "A pod could not be removed", "pod", klog.KObj(known.pod))
 		}
@@ -182,17 +220,30 @@ func (h *holder) drop(nodes []*v1.Node, owned func(node string) bool) {
 	}
 }
 
-// reserve gives a pod its place, or says why not.
-func (h *holder) reserve(ctx context.Context, from string, r *shard.Reservation) (refused string) {
+// clear forgets all pods and nodes, but not the places of pods.
+func (h *holder) clear(nodes []*v1.Node) {
+	h.drop(nodes, func(string) bool { return true })
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for uid := range h.pods {
+		h.remove(uid)
+	}
+}
+
+// reserve gives a pod its place, or says why not. While not all pods are known that are
+// on the nodes here, only those have one that had it before.
+func (h *holder) reserve(ctx context.Context, from string, term int64, ready bool, r *shard.Reservation) (refused string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen[from]++
 	h.arrived.Broadcast()
-	switch {
-	case r.Nominated:
+	if r.Nominated {
 		return h.nominate(r)
-	case len(r.Pod) == 0:
-		h.unreserve(r.UID)
+	}
+	if len(r.Pod) == 0 {
+		if before := h.reserved[r.UID]; before != nil && before.pod.Spec.NodeName == r.Node {
+			h.unreserve(r.UID)
+		}
 		return ""
 	}
 	pod := &v1.Pod{}
@@ -208,18 +259,24 @@ func (h *holder) reserve(ctx context.Context, from string, r *shard.Reservation)
 	}
 	if before := h.reserved[pod.UID]; before != nil {
 		if before.pod.Spec.NodeName == r.Node {
-			before.until = time.Now().Add(reservationLife)
+			before.term, before.until = term, time.Now().Add(reservationLife)
 			return ""
 		}
 		h.unreserve(pod.UID)
 	}
-	if refused := h.unfit(ctx, pod, r); refused != "" {
-		return refused
+	if !r.Held {
+		if !ready {
+			return "the replica that owns the node does not know yet what is there"
+		}
+		if refused := h.unfit(ctx, pod, r); refused != "" {
+			return refused
+		}
 	}
 	if err := h.cache.AssumePod(h.logger, pod); err != nil {
 		return err.Error()
 	}
-	h.reserved[pod.UID] = &reserved{pod: pod, until: time.Now().Add(reservationLife)}
+	h.count(pod, 1)
+	h.reserved[pod.UID] = &reserved{pod: pod, term: term, until: time.Now().Add(reservationLife)}
 	return ""
 }
 
@@ -277,10 +334,26 @@ func (h *holder) unfit(ctx context.Context, pod *v1.Pod, r *shard.Reservation) (
 func (h *holder) unreserve(uid types.UID) {
 	if r := h.reserved[uid]; r != nil {
 		delete(h.reserved, uid)
+		h.count(r.pod, -1)
 		if err := h.cache.RemoveAssumedPod(h.logger, r.pod); err != nil {
 			h.logger.Error(err, "A place could not be given back", "pod", klog.KObj(r.pod))
 		}
 	}
+}
+
+func (h *holder) count(pod *v1.Pod, by int) {
+	if forbidsAround(pod) {
+		h.forbidding += by
+	}
+}
+
+// forbidsAround says whether a pod forbids others on more than the node that it is on.
+func forbidsAround(pod *v1.Pod) bool {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return false
+	}
+	terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return slices.ContainsFunc(terms, func(term v1.PodAffinityTerm) bool { return term.TopologyKey != v1.LabelHostname })
 }
 
 // keep holds places for longer, and says which are gone.
@@ -300,21 +373,57 @@ func (h *holder) keep(uids []types.UID) []shard.Ack {
 	return acks
 }
 
-// expire gives places to others that no leader asks to keep.
-func (h *holder) expire() {
+// overdue are the pods whose places no leader asks to keep.
+func (h *holder) overdue(now time.Time) []*v1.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	now := time.Now()
-	for uid, r := range h.reserved {
+	var pods []*v1.Pod
+	for _, r := range h.reserved {
 		if now.After(r.until) {
-			h.logger.Info("A place was not asked for any more, and is given to others", "pod", klog.KObj(r.pod), "node", r.pod.Spec.NodeName)
-			h.unreserve(uid)
+			pods = append(pods, r.pod)
+		}
+	}
+	return pods
+}
+
+// expire gives the place of a pod to others, unless it is bound there: then nobody has
+// told of that yet.
+func (h *holder) expire(uid types.UID, now time.Time, bound bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.reserved[uid]
+	if r == nil || !now.After(r.until) {
+		return
+	}
+	if bound {
+		r.until = now.Add(reservationLife)
+		return
+	}
+	h.logger.Info("A place was not asked for any more, and is given to others", "pod", klog.KObj(r.pod), "node", r.pod.Spec.NodeName)
+	h.freed++
+	h.unreserve(uid)
+}
+
+// bequeath keeps places for less time that earlier leaders have asked for.
+func (h *holder) bequeath(term int64, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.reserved {
+		if end := now.Add(bequestLife); r.term < term && end.Before(r.until) {
+			r.until = end
 		}
 	}
 }
 
-func (h *holder) counts() (nodes, pods int) {
+// holdings are how much a holder has.
+type holdings struct {
+	nodes, pods, reservations int
+	freed                     int64
+	forbids                   bool
+}
+
+func (h *holder) counts() holdings {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.cache.NodeCount(), len(h.pods)
+	return holdings{h.cache.NodeCount(), len(h.pods), len(h.reserved), h.freed, h.forbidding > 0}
 }

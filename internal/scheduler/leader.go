@@ -293,6 +293,10 @@ func (l *leader) unfit(ctx context.Context, profile *profile, state fwk.CycleSta
 	if err != nil {
 		return l.refine(pod, err)
 	}
+	if len(r.answer.Absent) > 0 {
+		// It may fit where nothing is known of, which is soon known again.
+		return errIncomplete
+	}
 	r.class.adopt(state)
 	return r.fitError(pod.Pod)
 }

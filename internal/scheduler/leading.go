@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
@@ -26,16 +29,25 @@ type lead struct {
 	// pods and nodes are informers that others feed.
 	pods, nodes *fedInformer
 
+	// leadsSince is the term, to be read without the lock.
+	leadsSince atomic.Int64
+
 	mu sync.Mutex
-	// term is 0 while another replica leads.
+	// term is 0 while another replica leads; since is when that changed.
 	term, number int64
-	table        shard.Table
-	members      []shard.Member
-	known        []shard.Member
-	statuses     map[string]statusAt
+	since        time.Time
+	// after is the assignment before.
+	after    [2]int64
+	table    shard.Table
+	members  []shard.Member
+	known    []shard.Member
+	statuses map[string]statusAt
 	// ready are the owners that have all that they need to answer.
 	ready   sets.Set[string]
 	changed chan struct{}
+	// forbids is when a pod was last placed at a replica that forbids others on more than
+	// its own node.
+	forbids map[string]time.Time
 	// cuts are replicas that were too late lately.
 	cuts map[string]*cut
 
@@ -46,7 +58,7 @@ type lead struct {
 	feeding sync.Mutex
 	pending map[types.UID]held
 	tick    int64
-	begun   map[string]int64
+	begun   begun
 }
 
 type statusAt struct {
@@ -65,6 +77,9 @@ const (
 	deadAfter   = 3 * time.Second
 	lookEvery   = 200 * time.Millisecond
 	remindEvery = 5 * time.Second
+	// What a replica says of the pods that it has includes those that were placed there
+	// so long before.
+	settledAfter = 2 * time.Second
 	// A replica that was late is left out for a while, each time for longer.
 	firstRest, longestRest = 100 * time.Millisecond, 10 * time.Second
 )
@@ -74,15 +89,22 @@ var errIncomplete = errors.New("not all replicas answer, and where this pod may 
 func newLead(r *Replica, l *leader, pods, nodes *fedInformer) *lead {
 	return &lead{
 		r: r, leader: l, pods: pods, nodes: nodes, statuses: map[string]statusAt{}, ready: sets.New[string](),
-		changed: make(chan struct{}, 1), cuts: map[string]*cut{}, pending: map[types.UID]held{}, begun: map[string]int64{},
+		changed: make(chan struct{}, 1), cuts: map[string]*cut{}, forbids: map[string]time.Time{}, pending: map[types.UID]held{}, begun: begun{},
 	}
 }
 
 // start takes the lead for a term, and returns when all replicas are ready, or those
 // that are not are known to be gone.
 func (l *lead) start(ctx context.Context, term int64) {
+	l.r.mu.Lock()
+	if known := l.r.assignment; known != nil {
+		// Somebody may have deleted the lease that counts the terms.
+		term = max(term, known.Term+1)
+	}
+	l.r.mu.Unlock()
 	l.mu.Lock()
-	l.term = term
+	l.term, l.since = term, time.Now()
+	l.leadsSince.Store(term)
 	l.mu.Unlock()
 	go l.run(ctx)
 	for ctx.Err() == nil && !l.complete() {
@@ -120,7 +142,7 @@ func (l *lead) assign() {
 	l.mu.Lock()
 	members := []shard.Member{l.r.options.Self}
 	for _, member := range known {
-		if s, heard := l.statuses[member.Name]; heard && member.Name != l.r.self() && time.Since(s.at) < deadAfter {
+		if member.Name != l.r.self() && l.lives(member.Name) {
 			members = append(members, member)
 		}
 	}
@@ -141,6 +163,11 @@ func (l *lead) assign() {
 			owners = append(owners, member.Name)
 		}
 	}
+	l.r.mu.Lock()
+	if last := l.r.assignment; last != nil {
+		l.after = [2]int64{last.Term, last.Number}
+	}
+	l.r.mu.Unlock()
 	l.table, l.members, l.known = shard.Assign(l.table, owners), members, known
 	l.number++
 	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
@@ -152,16 +179,55 @@ func (l *lead) assign() {
 	l.r.adopt(a)
 	l.r.mu.Lock()
 	for _, p := range l.r.peers {
-		p.link.Tell(func(b *shard.Batch) { b.Assignment = a })
+		p.link.Tell(func(b *shard.Batch) { b.Assignments = append(b.Assignments, a) })
 	}
 	l.r.mu.Unlock()
-	for _, known := range l.assumptions.all() {
-		l.reserve(known.pod, known.demands)
+	l.reserveAgain("", false)
+}
+
+// lives says whether a replica is there. Who leads newly gives all that are known the time
+// to say so; what moved away from them meanwhile would only come back.
+func (l *lead) lives(name string) bool {
+	s, heard := l.statuses[name]
+	return heard && time.Since(s.at) < deadAfter || !heard && time.Since(l.since) < deadAfter
+}
+
+// reserveAgain tells the owners of nodes again, or one of them, which pods have places
+// there, and if that knows its nodes which pods are to have.
+func (l *lead) reserveAgain(owner string, ready bool) {
+	l.assumptions.each(func(a *assumption) {
+		if !a.held() && !ready {
+			return
+		}
+		l.r.mu.Lock()
+		its := owner == "" || l.r.owner(a.pod.Spec.NodeName) == owner
+		l.r.mu.Unlock()
+		if its {
+			reservation := reservationOf(a.pod, a.demands)
+			reservation.Held = a.held()
+			l.tellOwner(a.pod, reservation)
+		}
+	})
+}
+
+// acked notes what a replica has said of a pod, if that owns the node now.
+func (l *lead) acked(from string, ack shard.Ack) {
+	node := l.assumptions.nodeOf(ack.UID)
+	l.r.mu.Lock()
+	its := node != "" && l.r.owner(node) == from
+	l.r.mu.Unlock()
+	if its {
+		l.assumptions.ack(ack.UID, ack.Refused)
 	}
 }
 
+func (l *lead) termNow() int64 { return l.leadsSince.Load() }
+
 func (l *lead) assignment() *shard.Assignment {
-	a := &shard.Assignment{Term: l.term, Number: l.number, Leader: l.r.options.Self, Members: l.members, Known: l.known}
+	a := &shard.Assignment{
+		Term: l.term, Number: l.number, AfterTerm: l.after[0], AfterNumber: l.after[1],
+		Leader: l.r.options.Self, Members: l.members, Known: l.known,
+	}
 	a.SetTable(l.table)
 	return a
 }
@@ -170,23 +236,15 @@ func (l *lead) assignment() *shard.Assignment {
 // its nodes.
 func (l *lead) greet(link *shard.Link) {
 	l.mu.Lock()
-	leads := l.number > 0
+	leads, ready := l.number > 0, l.ready.Has(link.To().Name)
 	if leads {
 		a := l.assignment()
-		link.Tell(func(b *shard.Batch) { b.Assignment = a })
+		link.Tell(func(b *shard.Batch) { b.Assignments = append(b.Assignments, a) })
 		l.nominated = map[types.UID]string{}
 	}
 	l.mu.Unlock()
-	if !leads {
-		return
-	}
-	for _, known := range l.assumptions.all() {
-		l.r.mu.Lock()
-		its := l.r.owner(known.pod.Spec.NodeName) == link.To().Name
-		l.r.mu.Unlock()
-		if its {
-			l.reserve(known.pod, known.demands)
-		}
+	if leads {
+		l.reserveAgain(link.To().Name, ready)
 	}
 }
 
@@ -201,14 +259,25 @@ func (l *lead) noteStatus(from string, s *shard.Status) {
 		klog.FromContext(l.r.ctx).Error(nil, "A replica has another configuration, and is left out", "replica", from)
 		return
 	}
-	_, known := l.statuses[from]
+	last, known := l.statuses[from]
 	l.statuses[from] = statusAt{*s, time.Now()}
 	complete := l.ready.HasAll(l.table.Owners()...)
-	if s.Term == l.term && s.Number == l.number {
-		l.ready.Insert(from)
+	switch ready := s.Term == l.term && s.Number == l.number; {
+	case !ready:
+		l.ready.Delete(from)
+	case !l.ready.Has(from):
+		delete(l.cuts, from)
+		l.mu.Unlock()
+		l.reserveAgain(from, true)
+		l.mu.Lock()
+		// There may be another assignment by now.
+		if s.Term == l.term && s.Number == l.number {
+			l.ready.Insert(from)
+		}
 	}
-	if !complete && l.ready.HasAll(l.table.Owners()...) {
+	if !complete && l.ready.HasAll(l.table.Owners()...) || known && s.Freed > last.Freed {
 		// Something may fit now of which nobody has told.
+		l.leader.disturb()
 		go l.retryAll()
 	}
 	if !known {
@@ -253,7 +322,9 @@ func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer
 	if all {
 		q.Patience.Quorum = 100
 	}
+	told := l.told()
 	l.mu.Lock()
+	q.Term, q.Number = l.term, l.number
 	owners := l.table.Owners()
 	var members []shard.Member
 	var absent []string
@@ -261,20 +332,16 @@ func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer
 	for _, member := range l.members {
 		switch c := l.cuts[member.Name]; {
 		case !member.Relay && !slices.Contains(owners, member.Name):
-		case !member.Relay && !l.ready.Has(member.Name), !all && c != nil && time.Now().Before(c.until):
+		case !member.Relay && !l.ready.Has(member.Name), !known(told, member.Name), !all && c != nil && time.Now().Before(c.until):
 			absent = append(absent, member.Name)
 		case member.Name == l.r.self():
 			own = !member.Relay
 		default:
 			members = append(members, member)
 		}
+		q.Seen[member.Name] = told[member.Name]
 	}
 	l.mu.Unlock()
-	l.r.mu.Lock()
-	for name, p := range l.r.peers {
-		q.Seen[name] = p.reservations
-	}
-	l.r.mu.Unlock()
 	var here func() *shard.Answer
 	if own {
 		here = func() *shard.Answer { return l.r.Answer(ctx, q) }
@@ -287,10 +354,39 @@ func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer
 	if len(answer.Absent) == len(owners) {
 		return nil, fmt.Errorf("no replica has answered: %v", answer.Errors)
 	}
-	if all && len(answer.Absent) > 0 {
+	if len(answer.Absent) > 0 && (all || l.mayForbid(answer.Absent)) {
 		return nil, errIncomplete
 	}
 	return answer, nil
+}
+
+// mayForbid says whether replicas may have pods that forbid others on nodes of others. It
+// is asked of those that do not say so themselves.
+func (l *lead) mayForbid(replicas []string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(replicas, func(name string) bool {
+		s, heard := l.statuses[name]
+		return !heard || s.Forbids || s.at.Before(l.forbids[name].Add(settledAfter))
+	})
+}
+
+// told are how many reservations the replicas were told of that know of all that there are.
+func (l *lead) told() map[string]uint64 {
+	l.r.mu.Lock()
+	defer l.r.mu.Unlock()
+	told := map[string]uint64{}
+	for name, p := range l.r.peers {
+		if count, connection := p.link.Reservations(); connection != 0 && connection == p.greeted {
+			told[name] = count
+		}
+	}
+	return told
+}
+
+func known(told map[string]uint64, name string) bool {
+	_, is := told[name]
+	return is
 }
 
 // note notes who was late, who is asked less then, and who was not.
@@ -317,9 +413,21 @@ func (l *lead) note(asked []shard.Member, answer *shard.Answer) {
 
 // reserve tells the owner of a node that a pod is to be there.
 func (l *lead) reserve(pod *v1.Pod, demands shard.Demands) {
-	l.tellOwner(pod, shard.Reservation{
+	l.tellOwner(pod, reservationOf(pod, demands))
+	if forbidsAround(pod) {
+		l.r.mu.Lock()
+		owner := l.r.owner(pod.Spec.NodeName)
+		l.r.mu.Unlock()
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.forbids[owner] = time.Now()
+	}
+}
+
+func reservationOf(pod *v1.Pod, demands shard.Demands) shard.Reservation {
+	return shard.Reservation{
 		Pod: encoded(pod), UID: pod.UID, Node: pod.Spec.NodeName, Profile: pod.Spec.SchedulerName, Demands: demands,
-	})
+	}
 }
 
 // release tells it that it is not.
@@ -336,7 +444,6 @@ func (l *lead) tellOwner(pod *v1.Pod, reservation shard.Reservation) {
 		go l.assumptions.ack(pod.UID, "no replica owns the node")
 		return
 	}
-	p.reservations++
 	p.link.Tell(func(b *shard.Batch) { b.Reservations = append(b.Reservations, reservation) })
 }
 
@@ -378,32 +485,33 @@ func (l *lead) tellWaiting(node string, reservation shard.Reservation) {
 	defer l.r.mu.Unlock()
 	owner := l.r.owner(node)
 	if p := l.r.peers[owner]; p != nil && owner != l.r.self() {
-		p.reservations++
 		p.link.Tell(func(b *shard.Batch) { b.Reservations = append(b.Reservations, reservation) })
 	}
 }
 
 // remind tells the owners of nodes which places are still of use.
 func (l *lead) remind() {
-	all := l.assumptions.all()
-	l.r.mu.Lock()
-	defer l.r.mu.Unlock()
-	for i := range all {
-		pod := all[i].pod
-		l.r.tell(l.r.owner(pod.Spec.NodeName), func(b *shard.Batch) { b.Kept = append(b.Kept, pod.UID) })
-	}
+	l.assumptions.each(func(a *assumption) {
+		if !a.held() {
+			return
+		}
+		uid := a.pod.UID
+		l.r.mu.Lock()
+		defer l.r.mu.Unlock()
+		l.r.tell(l.r.owner(a.pod.Spec.NodeName), func(b *shard.Batch) { b.Kept = append(b.Kept, uid) })
+	})
 }
 
 // begin says that a replica tells of pending pods anew.
-func (l *lead) begin(from string) {
+func (l *lead) begin(from string, id int64) {
 	l.feeding.Lock()
 	defer l.feeding.Unlock()
 	l.tick++
-	l.begun[from] = l.tick
+	l.begun.note(from, id, l.tick)
 }
 
 // feed tells the scheduler what others have told.
-func (l *lead) feed(b *shard.Batch) error {
+func (l *lead) feed(from string, b *shard.Batch) error {
 	if len(b.Pending)+len(b.News) == 0 {
 		return nil
 	}
@@ -416,6 +524,9 @@ func (l *lead) feed(b *shard.Batch) error {
 	l.feeding.Lock()
 	defer l.feeding.Unlock()
 	for i := range b.Pending {
+		if !l.r.trusts(from, b.Pending[i].UID) {
+			continue
+		}
 		if err := l.takePending(&b.Pending[i]); err != nil {
 			return err
 		}
@@ -451,6 +562,37 @@ func (l *lead) takePending(item *shard.Item) error {
 	return nil
 }
 
+// resolve takes away a pod that is not among those that wait any more, nobody has said
+// why. One that is assumed on a node is bound there, or it is gone, and that makes a
+// difference: the API server is asked.
+func (l *lead) resolve(pod *v1.Pod) {
+	node := l.assumptions.nodeOf(pod.UID)
+	if node == "" {
+		l.forget(pod, "")
+		return
+	}
+	go func() {
+		ctx, cancel := context.WithTimeout(l.r.ctx, expirePatience)
+		defer cancel()
+		now, err := l.r.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		if err != nil && !apierrors.IsNotFound(err) {
+			return
+		}
+		where := ""
+		if err == nil && now.UID == pod.UID {
+			where = now.Spec.NodeName
+			if where == "" {
+				return
+			}
+		}
+		l.feeding.Lock()
+		defer l.feeding.Unlock()
+		if known, is := l.pending[pod.UID]; is {
+			l.forget(known.pod, where)
+		}
+	}()
+}
+
 // forget takes away a pod that waits no longer, because it is on a node, or gone.
 func (l *lead) forget(pod *v1.Pod, node string) {
 	delete(l.pending, pod.UID)
@@ -468,13 +610,17 @@ func (l *lead) forget(pod *v1.Pod, node string) {
 }
 
 // refreshed forgets the pending pods with UIDs in some slots that were not told of since.
-func (l *lead) refreshed(from string, slots []int) {
+func (l *lead) refreshed(from string, id int64, slots []int) {
 	in := marked(slots)
 	l.feeding.Lock()
 	defer l.feeding.Unlock()
-	for uid, known := range l.pending {
-		if in[shard.Slot(uid)] && known.tick < l.begun[from] {
-			l.forget(known.pod, "")
+	since, known := l.begun.done(from, id)
+	if !known {
+		return
+	}
+	for uid, pod := range l.pending {
+		if in[shard.Slot(uid)] && pod.tick < since {
+			l.resolve(pod.pod)
 		}
 	}
 }

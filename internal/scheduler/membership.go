@@ -2,24 +2,67 @@ package scheduler
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/shard"
 )
 
+// slotSet is some of the slots; nil is none.
+type slotSet []bool
+
+func marked(slots []int) slotSet {
+	all := make(slotSet, shard.Slots)
+	all.add(slots)
+	return all
+}
+
+// every is all slots.
+func every() slotSet {
+	all := make(slotSet, shard.Slots)
+	for slot := range all {
+		all[slot] = true
+	}
+	return all
+}
+
+// add adds slots, as far as there are such.
+func (s slotSet) add(slots []int) {
+	for _, slot := range slots {
+		if slot >= 0 && slot < len(s) {
+			s[slot] = true
+		}
+	}
+}
+
+func (s slotSet) has(slot int) bool { return slot < len(s) && s[slot] }
+
+// of are those slots that a replica owns, in order.
+func (s slotSet) of(table shard.Table, owner string) []int {
+	return slices.DeleteFunc(table.Of(owner), func(slot int) bool { return !s.has(slot) })
+}
+
 // adopt takes an assignment: slots that are this replica's now are watched, and what is
-// in those that are not any more is forgotten.
+// in those that are not any more is forgotten. If there was another assignment between
+// this one and the last that is known here, everything is.
 func (r *Replica) adopt(a *shard.Assignment) {
+	r.adopting.Lock()
+	defer r.adopting.Unlock()
 	r.mu.Lock()
 	if !a.Later(r.assignment) {
 		r.mu.Unlock()
 		return
 	}
 	r.logger.V(1).Info("Slots are assigned", "term", a.Term, "number", a.Number, "leader", a.Leader.Name, "replicas", a.Owners)
-	another := r.assignment == nil || r.assignment.Leader.Name != a.Leader.Name
+	missed := r.assignment != nil && !a.Follows(r.assignment)
+	another := r.assignment == nil || r.assignment.Term != a.Term
 	if another {
 		for _, p := range r.peers {
 			p.leads = false
@@ -34,22 +77,44 @@ func (r *Replica) adopt(a *shard.Assignment) {
 	if another {
 		r.holder.forgetNominated()
 	}
+	r.holder.bequeath(a.Term, time.Now())
+	if missed {
+		r.logger.Info("An assignment of slots was missed, and everything here begins anew", "term", a.Term, "number", a.Number)
+		r.forgetAll(ctx)
+	}
 	lostNodes, gained := r.nodes.own(ctx, slots)
 	r.pods.own(ctx, slots)
 	r.holder.drop(lostNodes, r.owns)
 	r.mu.Lock()
-	if r.assignment == a {
-		r.gained = gained
+	for _, p := range r.peers {
+		p.unlisted.add(gained)
+		p.untold.add(gained)
 	}
+	r.settled = r.current()
 	r.mu.Unlock()
 	r.catchUp()
+}
+
+// forgetAll gives up all slots. Places that pods have stay: the nodes may come back.
+func (r *Replica) forgetAll(ctx context.Context) {
+	nodes, _ := r.nodes.own(ctx, nil)
+	r.pods.own(ctx, nil)
+	r.holder.clear(nodes)
 }
 
 // owns says whether a node is this replica's, as far as is known.
 func (r *Replica) owns(node string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.owner(node) == r.self()
+	owner := r.owner(node)
+	return owner == r.self() || owner == ""
+}
+
+// slotsOf are those of some slots that a replica owns.
+func (r *Replica) slotsOf(owner string, slots []int) []int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return marked(slots).of(r.table, owner)
 }
 
 // connect begins to tell members what they have to know, and stops telling others.
@@ -65,7 +130,7 @@ func (r *Replica) connect(members []shard.Member) {
 			p.stop()
 		}
 		ctx, stop := context.WithCancel(r.ctx)
-		p = &peer{stop: stop, all: true}
+		p = &peer{ctx: ctx, stop: stop, wanted: every(), untold: every(), unlisted: every()}
 		if member.Name == r.self() {
 			p.link = shard.NewLoop(member, r, r.begin)
 		} else {
@@ -90,18 +155,26 @@ func (r *Replica) begin(ctx context.Context, link *shard.Link) {
 		r.mu.Unlock()
 		return
 	}
-	p.all, p.knows, p.has, p.wants, p.leads, p.reservations = true, 0, 0, nil, false, 0
+	p.knows, p.has, p.leads, p.named, p.greeted = 0, 0, false, false, 0
+	p.unlisted, p.untold, p.wanted = every(), every(), every()
 	r.mu.Unlock()
+	greeted := link.Connection()
 	r.lead.greet(link)
+	r.mu.Lock()
+	p.greeted = greeted
+	r.mu.Unlock()
 	for _, uid := range r.nodes.keys() {
 		if !link.Room(ctx) {
 			return
 		}
 		r.nodes.visit(uid, func(node *v1.Node) {
-			item := shard.NodeName{Hash: hashOf(node.Name), Slot: int16(shard.Slot(node.UID))}
+			item := nodeName(node)
 			link.Tell(func(b *shard.Batch) { b.Nodes = append(b.Nodes, item) })
 		})
 	}
+	r.mu.Lock()
+	p.named = true
+	r.mu.Unlock()
 	r.catchUp()
 	r.report(link.To().Name)
 }
@@ -111,48 +184,61 @@ func (r *Replica) noteListed(from string, listed *shard.Refresh) {
 	r.mu.Lock()
 	if p := r.peers[from]; p != nil {
 		p.wants = listed
+		p.wanted.add(listed.Slots)
 	}
 	r.mu.Unlock()
 	r.catchUp()
 }
 
-// noteRefreshed notes that a replica has told of all pods on the nodes here.
-func (r *Replica) noteRefreshed(from string, refresh shard.Refresh) {
+// noteRefreshed notes that a replica has told of all pods on the nodes here, if it is
+// what it was last asked for.
+func (r *Replica) noteRefreshed(from string, refresh *shard.Refresh) {
 	r.mu.Lock()
-	if stamp(refresh.Term, refresh.Number) == r.current() {
+	p := r.peers[from]
+	if p != nil && p.knows == r.current() && p.asked == refresh.Asked && stamp(refresh.Term, refresh.Number) == r.current() {
 		r.refreshed.Insert(from)
 	}
 	r.mu.Unlock()
 	r.report("")
 }
 
+// complete says whether all is known here that an assignment makes necessary.
+func (r *Replica) complete() bool {
+	if r.assignment == nil || r.settled != r.current() || !r.nodes.synced.Load() || !r.pods.synced.Load() {
+		return false
+	}
+	return !slices.ContainsFunc(r.assignment.Members, func(m shard.Member) bool { return !r.refreshed.Has(m.Name) })
+}
+
 // catchUp tells others what an assignment makes necessary, as soon as this replica knows.
 func (r *Replica) catchUp() {
-	nodes, pods := r.nodes.synced(), r.pods.synced()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.assignment == nil || r.ctx.Err() != nil {
+	if r.assignment == nil || r.settled != r.current() || r.ctx.Err() != nil {
 		return
 	}
 	now := r.current()
 	for name, p := range r.peers {
-		if nodes && p.knows < now {
-			p.knows = now
-			listed := shard.Refresh{Term: r.assignment.Term, Number: r.assignment.Number, Slots: r.gained}
-			if p.all {
-				listed.Slots = r.table.Of(r.self())
-			}
-			p.link.Tell(func(b *shard.Batch) { b.Listed = append(b.Listed, listed) })
+		if r.nodes.synced.Load() && p.named && p.knows < now {
+			r.tellListed(p)
 		}
 		wanted := p.wants != nil && stamp(p.wants.Term, p.wants.Number) == now
 		leads := name == r.assignment.Leader.Name && !p.leads
-		if pods && wanted && (p.has < now || leads) {
-			p.has, p.leads = now, p.leads || leads
+		if r.pods.synced.Load() && wanted && (p.has != p.wants.ID || leads) {
 			t := r.telling(name, p, leads)
-			p.all = false
-			go t.run(r.ctx)
+			p.has, p.leads = p.wants.ID, p.leads || leads
+			p.wanted, p.untold = marked(nil), marked(nil)
+			go t.run(p.ctx)
 		}
 	}
+}
+
+// tellListed tells a replica that it knows all nodes here, so that it tells of pods.
+func (r *Replica) tellListed(p *peer) {
+	r.numbers++
+	listed := shard.Refresh{Term: r.assignment.Term, Number: r.assignment.Number, ID: r.numbers, Slots: p.unlisted.of(r.table, r.self())}
+	p.knows, p.asked, p.unlisted = r.current(), listed.ID, marked(nil)
+	p.link.Tell(func(b *shard.Batch) { b.Listed = append(b.Listed, listed) })
 }
 
 // telling is what one replica has to be told of pods.
@@ -161,30 +247,21 @@ type telling struct {
 	to      string
 	link    *shard.Link
 	refresh shard.Refresh
-	// all pods on nodes of it, or those with UIDs or nodes in some slots; and if it
-	// leads newly all that wait.
-	all, pending bool
-	uids, nodes  []bool
-	leads        bool
+	// uids are the slots of the pods, and nodes those of what they are on. If it leads it
+	// is told of those that wait, too; of all if that is new to it.
+	uids, nodes    slotSet
+	leads, pending bool
 }
 
 func (r *Replica) telling(name string, p *peer, pending bool) *telling {
+	r.numbers++
 	t := &telling{
-		r: r, to: name, link: p.link, all: p.all, pending: pending || p.all, uids: marked(r.gained), nodes: marked(p.wants.Slots),
-		leads: name == r.assignment.Leader.Name, refresh: shard.Refresh{Term: r.assignment.Term, Number: r.assignment.Number, Slots: r.gained},
-	}
-	if p.all {
-		t.refresh.Slots = r.table.Of(r.self())
+		r: r, to: name, link: p.link, pending: pending, uids: p.untold, nodes: p.wanted,
+		leads: name == r.assignment.Leader.Name, refresh: shard.Refresh{
+			Term: r.assignment.Term, Number: r.assignment.Number, ID: r.numbers, Asked: p.wants.ID, Slots: p.untold.of(r.table, r.self()),
+		},
 	}
 	return t
-}
-
-func marked(slots []int) []bool {
-	all := make([]bool, shard.Slots)
-	for _, slot := range slots {
-		all[slot] = true
-	}
-	return all
 }
 
 func (t *telling) run(ctx context.Context) {
@@ -200,7 +277,7 @@ func (t *telling) run(ctx context.Context) {
 
 // tell tells of a pod if it is to be told.
 func (t *telling) tell(pod *v1.Pod) {
-	fresh := t.all || t.uids[shard.Slot(pod.UID)]
+	fresh := t.uids.has(shard.Slot(pod.UID))
 	if pod.Spec.NodeName == "" {
 		if t.leads && (fresh || t.pending) {
 			item := shard.Item{UID: pod.UID, Object: encoded(pod)}
@@ -209,10 +286,10 @@ func (t *telling) tell(pod *v1.Pod) {
 		return
 	}
 	t.r.mu.Lock()
-	slot, known := t.r.slots[hashOf(pod.Spec.NodeName)]
-	its := known && t.r.table[slot] == t.to
+	at, known := t.r.slots[hashOf(pod.Spec.NodeName)]
+	its := known && t.r.table[at.slot] == t.to
 	t.r.mu.Unlock()
-	if its && (fresh || t.nodes[slot]) {
+	if its && (fresh || t.nodes.has(int(at.slot))) {
 		item := shard.Item{UID: pod.UID, Object: encoded(pod)}
 		t.link.Tell(func(b *shard.Batch) { b.Pods = append(b.Pods, item) })
 	}
@@ -220,38 +297,57 @@ func (t *telling) tell(pod *v1.Pod) {
 
 // report tells the leader how far this replica is; with a name only if that leads.
 func (r *Replica) report(to string) {
-	nodes, pods := r.holder.counts()
-	synced := r.nodes.synced() && r.pods.synced()
+	have := r.holder.counts()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.assignment == nil || to != "" && to != r.assignment.Leader.Name {
 		return
 	}
-	status := &shard.Status{Nodes: nodes, Pods: pods, Config: r.options.Config}
-	complete := synced
-	for _, member := range r.assignment.Members {
-		complete = complete && r.refreshed.Has(member.Name)
-	}
-	if complete {
+	status := &shard.Status{Nodes: have.nodes, Pods: have.pods, Freed: have.freed, Forbids: have.forbids, Config: r.options.Config}
+	if r.complete() {
 		status.Term, status.Number = r.assignment.Term, r.assignment.Number
 	}
 	r.tell(r.assignment.Leader.Name, func(b *shard.Batch) { b.Status = status })
 }
 
-// How often a replica says that it lives.
-const reportEvery = 500 * time.Millisecond
+const (
+	// How often a replica says that it lives.
+	reportEvery = 500 * time.Millisecond
+	// How often it looks for places that nobody asks to keep, and how long it waits for
+	// what the API server says of one.
+	expireEvery, expirePatience = time.Second, 2 * time.Second
+)
 
-// Run takes part until the context ends.
+// run takes part until the context ends.
 func (r *Replica) run(ctx context.Context) {
-	tick := time.NewTicker(reportEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
+	go wait.UntilWithContext(ctx, r.expire, expireEvery)
+	wait.UntilWithContext(ctx, func(context.Context) {
+		r.report("")
+		r.record()
+	}, reportEvery)
+}
+
+// record tells the metrics how much there is.
+func (r *Replica) record() {
+	have := r.holder.counts()
+	assumed, _ := r.lead.assumptions.PodCount()
+	for of, count := range map[string]int{"nodes": have.nodes, "pods": have.pods, "reservations": have.reservations, "assumed": assumed} {
+		holding.WithLabelValues(of).Set(float64(count))
+	}
+}
+
+// expire gives places to others that no leader asks to keep. The API server is asked
+// about each: who should have told that the pod is bound may be cut off.
+func (r *Replica) expire(ctx context.Context) {
+	for _, pod := range r.holder.overdue(time.Now()) {
+		asking, cancel := context.WithTimeout(ctx, expirePatience)
+		now, err := r.client.CoreV1().Pods(pod.Namespace).Get(asking, pod.Name, metav1.GetOptions{})
+		cancel()
+		if err != nil && !apierrors.IsNotFound(err) {
+			r.logger.Info("Whether a place is still of use is not known", "pod", klog.KObj(pod), "err", err)
 			return
-		case <-tick.C:
-			r.holder.expire()
-			r.report("")
 		}
+		bound := err == nil && now.UID == pod.UID && now.Spec.NodeName == pod.Spec.NodeName
+		r.holder.expire(pod.UID, time.Now(), bound)
 	}
 }

@@ -75,6 +75,11 @@ var (
 		Help:           "Replicas that live, as this one sees it while it leads",
 		StabilityLevel: metrics.ALPHA,
 	})
+	holding = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "replica_holds",
+		Help:           "What this replica has: nodes that it owns, pods on them, reservations for pods that are to come; and pods that it assumes to be on nodes, as the leader",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"of"})
 	register sync.Once
 )
 
@@ -87,7 +92,7 @@ const (
 
 func registerMetrics() {
 	register.Do(func() {
-		legacyregistry.MustRegister(decisions, fallbacks, sizes, steps, lookups, walked, pluginFailures, roundTimes, cutOff, assignments, membership)
+		legacyregistry.MustRegister(decisions, fallbacks, sizes, steps, lookups, walked, pluginFailures, roundTimes, cutOff, assignments, membership, holding)
 	})
 }
 

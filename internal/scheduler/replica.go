@@ -2,13 +2,16 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"hash/fnv"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -23,26 +26,45 @@ type Replica struct {
 	options ReplicaOptions
 	logger  klog.Logger
 	sched   *upstream.Scheduler
+	client  kubernetes.Interface
 	dial    *shard.Dialer
 	holder  *holder
 	lead    *lead
 	pods    *share[*v1.Pod]
 	nodes   *share[*v1.Node]
 
+	// leaving says that this replica is about to end. Others know of it while present has
+	// not ended; unknown is closed when they do not any more.
+	leaving   atomic.Bool
+	present   context.Context
+	disappear context.CancelFunc
+	unknown   chan struct{}
+
 	mu         sync.Mutex
 	ctx        context.Context
 	assignment *shard.Assignment
 	table      shard.Table
-	// gained are the slots that this replica did not have before the assignment.
-	gained []int
-	peers  map[string]*peer
+	// settled is the assignment by which slots are watched here.
+	settled int64
+	peers   map[string]*peer
 	// slots are those of nodes, by the hash of their names.
-	slots map[uint64]int16
+	slots map[uint64]nodeSlot
+	// numbers of what others are told or asked.
+	numbers int64
 	// strays are pods on nodes of which nobody has said that they are there.
 	strays map[string]sets.Set[types.UID]
 	// refreshed are the replicas that have told of all pods on the nodes here, by the
 	// assignment.
 	refreshed sets.Set[string]
+
+	// adopting is held while an assignment is taken, one after the other.
+	adopting sync.Mutex
+}
+
+// nodeSlot is the slot of a node, and when that was made, in seconds.
+type nodeSlot struct {
+	slot    int16
+	created int64
 }
 
 // ReplicaOptions are how a replica is reached, and reaches others.
@@ -63,17 +85,24 @@ type ReplicaOptions struct {
 // peer is another replica, or this one.
 type peer struct {
 	link *shard.Link
+	ctx  context.Context
 	stop context.CancelFunc
-	// all says that it has to be told everything, because it knows nothing.
-	all bool
-	// knows is the assignment by which it was told which nodes are here, and has the one
-	// by which it was told of its pods; wants is what it asked for with the first.
-	knows, has int64
-	wants      *shard.Refresh
+	// greeted is the connection by which it knows of all pods that are assumed to be on
+	// its nodes, and named says that it knows which nodes are here.
+	greeted int64
+	named   bool
+	// knows is the assignment by which it was told that it knows all nodes here, asked
+	// the number of that, and unlisted the slots here of which it was not told so yet.
+	knows, asked int64
+	unlisted     slotSet
+	// wants is the last that it said of its nodes, wanted are the slots of nodes there of
+	// whose pods it is to be told, and untold the slots of pods here.
+	wants          *shard.Refresh
+	wanted, untold slotSet
+	// has is the number of the last wish that was fulfilled.
+	has int64
 	// leads says that it was told of pending pods.
 	leads bool
-	// reservations that it was told of.
-	reservations uint64
 }
 
 func hashOf(node string) uint64 {
@@ -94,11 +123,28 @@ func (r *Replica) current() int64 {
 
 // owner of a node; "" if nobody is known to own it.
 func (r *Replica) owner(node string) string {
-	slot, known := r.slots[hashOf(node)]
+	at, known := r.slots[hashOf(node)]
 	if !known || r.table == nil {
 		return ""
 	}
-	return r.table[slot]
+	return r.table[at.slot]
+}
+
+// ownerOf is who tells of an object; "" if nobody is known to.
+func (r *Replica) ownerOf(uid types.UID) string {
+	if r.table == nil {
+		return ""
+	}
+	return r.table[shard.Slot(uid)]
+}
+
+// trusts says whether a replica is the one to tell of an object. One that was stopped for
+// a while may not know that others have watched since.
+func (r *Replica) trusts(from string, uid types.UID) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	owner := r.ownerOf(uid)
+	return owner == "" || owner == from
 }
 
 func (r *Replica) self() string { return r.options.Self.Name }
@@ -108,6 +154,13 @@ func (r *Replica) tell(name string, add func(*shard.Batch)) {
 	if p := r.peers[name]; p != nil {
 		p.link.Tell(add)
 	}
+}
+
+// leads says whether this replica leads, as far as it knows.
+func (r *Replica) leads() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.assignment != nil && r.assignment.Leader.Name == r.self() && r.assignment.Term == r.lead.termNow()
 }
 
 // nodeChanged takes what a watch says of a node here.
@@ -126,7 +179,7 @@ func (r *Replica) nodeChanged(before, after *v1.Node, listing bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if before == nil {
-		item := shard.NodeName{Hash: hashOf(after.Name), Slot: int16(shard.Slot(after.UID))}
+		item := nodeName(after)
 		for _, p := range r.peers {
 			p.link.Tell(func(b *shard.Batch) { b.Nodes = append(b.Nodes, item) })
 		}
@@ -141,6 +194,10 @@ func (r *Replica) nodeChanged(before, after *v1.Node, listing bool) {
 		}
 		r.tell(r.assignment.Leader.Name, func(b *shard.Batch) { b.News = append(b.News, news) })
 	}
+}
+
+func nodeName(node *v1.Node) shard.NodeName {
+	return shard.NodeName{Hash: hashOf(node.Name), Slot: int16(shard.Slot(node.UID)), Created: node.CreationTimestamp.Unix()}
 }
 
 // encoded is an object in the API's encoding.
@@ -222,12 +279,12 @@ func (r *Replica) Connected(from string) { r.holder.connected(from) }
 
 // Receive takes what another replica tells.
 func (r *Replica) Receive(from string, b *shard.Batch) error {
-	if b.Assignment != nil {
-		r.adopt(b.Assignment)
+	for _, a := range b.Assignments {
+		r.adopt(a)
 	}
-	if len(b.Refreshing) > 0 {
-		r.holder.begin(from)
-		r.lead.begin(from)
+	for i := range b.Refreshing {
+		r.holder.begin(from, b.Refreshing[i].ID)
+		r.lead.begin(from, b.Refreshing[i].ID)
 	}
 	if len(b.Nodes) > 0 {
 		r.learn(b.Nodes)
@@ -237,12 +294,14 @@ func (r *Replica) Receive(from string, b *shard.Batch) error {
 			return err
 		}
 	}
-	if err := r.lead.feed(b); err != nil {
+	if err := r.lead.feed(from, b); err != nil {
 		return err
 	}
-	for _, refresh := range b.Refreshed {
-		r.holder.refreshed(from, refresh.Slots)
-		r.lead.refreshed(from, refresh.Slots)
+	for i := range b.Refreshed {
+		refresh := &b.Refreshed[i]
+		theirs := r.slotsOf(from, refresh.Slots)
+		r.holder.refreshed(from, refresh.ID, theirs)
+		r.lead.refreshed(from, refresh.ID, theirs)
 		r.noteRefreshed(from, refresh)
 	}
 	for i := range b.Listed {
@@ -250,7 +309,7 @@ func (r *Replica) Receive(from string, b *shard.Batch) error {
 	}
 	r.takeReservations(from, b)
 	for _, ack := range b.Acks {
-		r.lead.assumptions.ack(ack.UID, ack.Refused)
+		r.lead.acked(from, ack)
 	}
 	if b.Status != nil {
 		r.lead.noteStatus(from, b.Status)
@@ -259,12 +318,8 @@ func (r *Replica) Receive(from string, b *shard.Batch) error {
 }
 
 func (r *Replica) takePod(from string, item *shard.Item) error {
-	r.mu.Lock()
-	trusted := r.table == nil || r.table[shard.Slot(item.UID)] == from
-	r.mu.Unlock()
 	switch {
-	case !trusted:
-		// It was stopped for a while, and others have watched since.
+	case !r.trusts(from, item.UID):
 	case len(item.Object) == 0:
 		r.holder.gone(item.UID)
 	default:
@@ -283,14 +338,17 @@ func (r *Replica) takeReservations(from string, b *shard.Batch) {
 		return
 	}
 	r.mu.Lock()
-	leads := r.assignment != nil && r.assignment.Leader.Name == from
-	ctx := r.ctx
+	leads, term := r.assignment != nil && r.assignment.Leader.Name == from, int64(0)
+	if leads {
+		term = r.assignment.Term
+	}
+	ctx, ready := r.ctx, r.complete()
 	r.mu.Unlock()
 	var acks []shard.Ack
 	for i := range b.Reservations {
 		ack := shard.Ack{UID: b.Reservations[i].UID, Refused: "another replica leads"}
 		if leads {
-			ack.Refused = r.holder.reserve(ctx, from, &b.Reservations[i])
+			ack.Refused = r.holder.reserve(ctx, from, term, ready, &b.Reservations[i])
 		}
 		if len(b.Reservations[i].Pod) > 0 && !b.Reservations[i].Nominated {
 			acks = append(acks, ack)
@@ -307,35 +365,32 @@ func (r *Replica) takeReservations(from string, b *shard.Batch) {
 // learn notes where nodes are, and tells of pods that were waiting for that.
 func (r *Replica) learn(nodes []shard.NodeName) {
 	r.mu.Lock()
-	fresh := false
-	moved := map[uint64]bool{}
+	moved, concerned := map[uint64]bool{}, false
 	for _, node := range nodes {
 		before, known := r.slots[node.Hash]
-		fresh = fresh || !known
-		if known && before != node.Slot {
-			moved[node.Hash] = true
+		if known && before.created > node.Created {
+			continue
 		}
-		r.slots[node.Hash] = node.Slot
+		r.slots[node.Hash] = nodeSlot{node.Slot, node.Created}
+		if known && before.slot != node.Slot {
+			moved[node.Hash] = true
+			concerned = concerned || r.table != nil && r.table[before.slot] == r.self()
+		}
 	}
 	var found []types.UID
-	if fresh {
-		for name, uids := range r.strays {
-			if r.owner(name) != "" {
-				found = append(found, uids.UnsortedList()...)
-				delete(r.strays, name)
-			}
+	for name, uids := range r.strays {
+		if r.owner(name) != "" {
+			found = append(found, uids.UnsortedList()...)
+			delete(r.strays, name)
 		}
 	}
 	r.mu.Unlock()
+	if concerned {
+		// Whoever owns the new one is told of all pods that are on it.
+		r.holder.drop(nil, r.owns)
+	}
 	if len(moved) > 0 {
-		// A node was made anew under its name, and may have another owner now.
-		for _, uid := range r.pods.keys() {
-			r.pods.visit(uid, func(pod *v1.Pod) {
-				if moved[hashOf(pod.Spec.NodeName)] {
-					found = append(found, uid)
-				}
-			})
-		}
+		found = append(found, r.podsOn(moved)...)
 	}
 	for _, uid := range found {
 		r.pods.visit(uid, func(pod *v1.Pod) {
@@ -348,9 +403,31 @@ func (r *Replica) learn(nodes []shard.NodeName) {
 	}
 }
 
-// Answer says what is known of the nodes here.
+// podsOn are the pods on nodes that were made anew under their names, and may have other
+// owners now.
+func (r *Replica) podsOn(nodes map[uint64]bool) []types.UID {
+	var found []types.UID
+	for _, uid := range r.pods.keys() {
+		r.pods.visit(uid, func(pod *v1.Pod) {
+			if pod.Spec.NodeName != "" && nodes[hashOf(pod.Spec.NodeName)] {
+				found = append(found, uid)
+			}
+		})
+	}
+	return found
+}
+
+var errNotReady = errors.New("this replica does not know yet all that it has to, or another leads")
+
+// Answer says what is known of the nodes here, to who leads, if that is everything.
 func (r *Replica) Answer(ctx context.Context, q *shard.Question) *shard.Answer {
-	answer, err := r.holder.answer(ctx, q.From, q, r.self())
+	r.mu.Lock()
+	ready := r.complete() && r.current() == stamp(q.Term, q.Number)
+	r.mu.Unlock()
+	answer, err := (*shard.Answer)(nil), errNotReady
+	if ready {
+		answer, err = r.holder.answer(ctx, q.From, q, r.self())
+	}
 	if err != nil {
 		return &shard.Answer{Errors: []string{r.self() + ": " + err.Error()}, Absent: []string{r.self()}}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -58,9 +59,12 @@ func AttachReplica(
 		return nil, err
 	}
 	r := &Replica{
-		options: options, logger: klog.FromContext(ctx), sched: sched, dial: shard.NewDialer(options.TLS), ctx: ctx,
-		peers: map[string]*peer{}, slots: map[uint64]int16{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
+		options: options, logger: klog.FromContext(ctx), sched: sched, dial: shard.NewDialer(options.TLS), ctx: ctx, client: client,
+		// Who comes back under its name does not use the numbers again that it had.
+		numbers: time.Now().UnixNano(), unknown: make(chan struct{}),
+		peers: map[string]*peer{}, slots: map[uint64]nodeSlot{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
+	r.present, r.disappear = context.WithCancel(ctx)
 	r.holder = newHolder(r.logger, own, known)
 	elsewhere := *own
 	elsewhere.cluster, elsewhere.outdated = newCluster(own.cluster.snapshot), &atomic.Bool{}
@@ -73,7 +77,7 @@ func AttachReplica(
 	r.lead = newLead(r, leader, feeds.pods, feeds.nodes)
 	leader.ask, leader.nodes, leader.chosen = r.lead.ask, r.lead.countNodes, r.lead.keepNode
 	r.lead.assumptions = newAssumptions(inner, leader)
-	r.lead.assumptions.reserve, r.lead.assumptions.release = r.lead.reserve, r.lead.release
+	r.lead.assumptions.reserve, r.lead.assumptions.release, r.lead.assumptions.leads = r.lead.reserve, r.lead.release, r.leads
 
 	trimmer := newTrimmer()
 	r.pods = newShare(&v1.Pod{}, podWatch(client), trimmer.Transform, r.podChanged, r.catchUpAndReport)
@@ -92,7 +96,11 @@ func AttachReplica(
 	var begin sync.Once
 	sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
 		begin.Do(func() { r.beginLeading(term) })
-		return own.nominations.Pop(logger)
+		next, err := own.nominations.Pop(logger)
+		if r.leaving.Load() {
+			<-r.ctx.Done()
+		}
+		return next, err
 	}
 	return r, nil
 }
@@ -117,11 +125,25 @@ func shareable(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile
 func (r *Replica) Run(ctx context.Context) error {
 	go r.run(ctx)
 	go func() {
-		if err := r.options.Discovery.Run(ctx); err != nil {
+		defer close(r.unknown)
+		if err := r.options.Discovery.Run(r.present); err != nil {
 			r.logger.Error(err, "Making this replica known to others")
 		}
 	}()
 	return shard.Serve(ctx, r.options.Listener, r.options.TLS, r, r.dial)
+}
+
+// Leave prepares for the end, for as long as the context lasts: no further pod is
+// scheduled, those that are being bound are, and others are told that this replica is
+// gone. They need not wait to find that out.
+func (r *Replica) Leave(ctx context.Context) {
+	r.leaving.Store(true)
+	r.lead.assumptions.awaitBinds(ctx)
+	r.disappear()
+	select {
+	case <-r.unknown:
+	case <-ctx.Done():
+	}
 }
 
 // beginLeading leads from now on, and returns when the other replicas are ready.
@@ -152,6 +174,17 @@ func (f *ledFramework) RunPreBindPlugins(ctx context.Context, state fwk.CycleSta
 		return fwk.AsStatus(err)
 	}
 	return f.Framework.RunPreBindPlugins(ctx, state, pod, node)
+}
+
+// RunBindPlugins binds if the place is still the pod's: this process may have been stopped
+// meanwhile.
+func (f *ledFramework) RunBindPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
+	f.assumptions.binding.Add(1)
+	defer f.assumptions.binding.Add(-1)
+	if err := f.assumptions.settled(ctx, pod.UID); err != nil {
+		return fwk.AsStatus(err)
+	}
+	return f.Framework.RunBindPlugins(ctx, state, pod, node)
 }
 
 // podWatch lists and watches pods that have not ended, as kube-scheduler does.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -34,6 +35,9 @@ type share[T object] struct {
 	// listed says that all objects in the slots were listed.
 	listed func()
 	kind   T
+
+	// synced says that all objects were listed, as of when slots were last added.
+	synced atomic.Bool
 
 	mu      sync.Mutex
 	objects map[types.UID]T
@@ -80,6 +84,7 @@ func (in *share[T]) own(ctx context.Context, slots []int) (lost []T, gained []in
 	if len(gained) > 0 {
 		in.watch(ctx, gained)
 	}
+	in.note()
 	return lost, gained
 }
 
@@ -108,11 +113,9 @@ func (in *share[T]) watch(ctx context.Context, slots []int) {
 	go reflector.RunWithContext(ctx)
 }
 
-// synced says whether all objects were listed.
-func (in *share[T]) synced() bool {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	return !slices.ContainsFunc(in.watches, func(w *slotWatch[T]) bool { return !w.synced })
+// note notes whether all objects were listed.
+func (in *share[T]) note() {
+	in.synced.Store(!slices.ContainsFunc(in.watches, func(w *slotWatch[T]) bool { return !w.synced }))
 }
 
 // keys are the UIDs of all objects.
@@ -214,6 +217,7 @@ func (w *slotWatch[T]) Replace(items []any, _ string) error {
 		}
 	}
 	w.synced = true
+	w.in.note()
 	w.in.mu.Unlock()
 	w.in.listed()
 	return nil

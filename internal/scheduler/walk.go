@@ -112,6 +112,9 @@ func (l *leader) walkTo(ctx context.Context, profile *profile, state fwk.CycleSt
 		r.class.adopt(state)
 		pick, outcome := r.merged.Choose()
 		if outcome != index.Chosen {
+			if len(r.answer.Absent) > 0 {
+				return none, errIncomplete
+			}
 			return none, r.fitError(pod.Pod)
 		}
 		name := r.answer.Names[pick.Slot]

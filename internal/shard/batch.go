@@ -7,8 +7,9 @@ import "k8s.io/apimachinery/pkg/types"
 type Batch struct {
 	// From is who tells; it is said in the first batch of a connection.
 	From string `cbor:",omitempty"`
-	// Assignment is by the leader.
-	Assignment *Assignment `cbor:",omitempty"`
+	// Assignments are by the leader; none is left out, so that it can be seen whether one
+	// was missed.
+	Assignments []*Assignment `cbor:",omitempty"`
 	// Refreshing says that all objects in some slots are told anew.
 	Refreshing []Refresh `cbor:",omitempty"`
 	// Nodes are where pods are to be sent that run on nodes with these names.
@@ -35,7 +36,10 @@ type Batch struct {
 type Assignment struct {
 	// Term counts leaders, and Number the assignments of one. Later ones replace others.
 	Term, Number int64
-	Leader       Member
+	// AfterTerm and AfterNumber are those of the assignment that it changes. For who does
+	// not have that one others may have been in its place, so that it begins anew.
+	AfterTerm, AfterNumber int64
+	Leader                 Member
 	// Members live, as the leader sees it; Known are all that there may be.
 	Members, Known []Member
 	// Owners are the names that slots refer to.
@@ -71,11 +75,19 @@ func (a *Assignment) SetTable(t Table) {
 	}
 }
 
+// Follows says whether an assignment changes another, which may be nil.
+func (a *Assignment) Follows(other *Assignment) bool {
+	return other != nil && a.AfterTerm == other.Term && a.AfterNumber == other.Number
+}
+
 // NodeName is a node by the hash of its name, and its slot.
 type NodeName struct {
 	_    struct{} `cbor:",toarray"`
 	Hash uint64
 	Slot int16
+	// Created is when, in seconds. Of two nodes that had a name the later one counts,
+	// whoever is told of first.
+	Created int64
 }
 
 // Item is an object as it is now, or that it is gone.
@@ -102,6 +114,9 @@ type News struct {
 type Refresh struct {
 	Term, Number int64
 	Slots        []int
+	// Listed gives each a number of its sender's, and Refreshing and Refreshed that
+	// which they answer, in Asked; they have a number of their own in ID.
+	ID, Asked int64
 }
 
 // Reservation is a pod that takes its place on a node, before it is bound, or that gives
@@ -115,6 +130,9 @@ type Reservation struct {
 	Node    string
 	Profile string
 	Demands Demands
+	// Held says that the last owner of the node has given the pod its place, so that it
+	// may be bound by now: there is no question of whether it fits.
+	Held bool `cbor:",omitempty"`
 }
 
 // Ack says whether a pod has its place.
@@ -129,17 +147,24 @@ type Status struct {
 	// Term and Number are the assignment that it is ready for, with all nodes and pods.
 	Term, Number int64
 	Nodes, Pods  int
+	// Freed counts places that were given to others, as no leader asked to keep them.
+	Freed int64
+	// Forbids says that pods are here that forbid others on more than their own node.
+	Forbids bool `cbor:",omitempty"`
 	// Config is a digest of its configuration.
 	Config string
 }
 
 // size is about how many bytes a batch has.
 func (b *Batch) size() int {
-	size := 64 + 16*len(b.Nodes) + 48*(len(b.Kept)+len(b.Acks)) + 4*Slots*(len(b.Refreshing)+len(b.Refreshed)+len(b.Listed))
+	size := 64 + 24*len(b.Nodes) + 48*(len(b.Kept)+len(b.Acks)) + 4*Slots*(len(b.Refreshing)+len(b.Refreshed)+len(b.Listed))
 	for _, items := range [][]Item{b.Pods, b.Pending} {
 		for i := range items {
 			size += 64 + len(items[i].Object)
 		}
+	}
+	for _, a := range b.Assignments {
+		size += 4*Slots + 96*(len(a.Members)+len(a.Known)+len(a.Owners))
 	}
 	for i := range b.News {
 		size += 32 + len(b.News[i].Before) + len(b.News[i].After)

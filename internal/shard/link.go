@@ -24,10 +24,14 @@ type Link struct {
 	mu      sync.Mutex
 	pending *Batch
 	bytes   int
-	// behind says that what was pending was dropped.
+	// behind says that nothing is pending, as everything will be told anew: there is no
+	// connection, or what was pending was dropped.
 	behind bool
-	more   chan struct{}
-	room   *sync.Cond
+	// connection is the number of the last, and reservations were told by it.
+	connection   int64
+	reservations uint64
+	more         chan struct{}
+	room         *sync.Cond
 }
 
 const (
@@ -42,7 +46,7 @@ var errBehind = errors.New("the other replica does not keep up")
 
 // NewLink is a link from a replica to another.
 func NewLink(from string, to Member, dial *Dialer, begin func(context.Context, *Link)) *Link {
-	l := &Link{to: to, from: from, dial: dial, begin: begin, pending: &Batch{}, more: make(chan struct{}, 1)}
+	l := &Link{to: to, from: from, dial: dial, begin: begin, pending: &Batch{}, behind: true, more: make(chan struct{}, 1)}
 	l.room = sync.NewCond(&l.mu)
 	return l
 }
@@ -67,13 +71,37 @@ func (l *Link) Tell(add func(*Batch)) {
 	before := *l.pending
 	add(l.pending)
 	l.bytes += l.pending.grown(&before)
+	l.reservations += uint64(len(l.pending.Reservations) - len(before.Reservations))
 	if l.bytes > maxPending {
-		l.behind, l.pending, l.bytes = true, &Batch{}, 0
+		l.drop()
 	}
 	select {
 	case l.more <- struct{}{}:
 	default:
 	}
+}
+
+// drop gives up what is pending; the lock is held.
+func (l *Link) drop() {
+	l.behind, l.pending, l.bytes = true, &Batch{}, 0
+	l.room.Broadcast()
+}
+
+// Connection is a number of the connection that there is, or was last.
+func (l *Link) Connection() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.connection
+}
+
+// Reservations are how many were told by a connection, and its number; 0 if there is none.
+func (l *Link) Reservations() (told uint64, connection int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.behind {
+		return 0, 0
+	}
+	return l.reservations, l.connection
 }
 
 // Room waits until little is pending; false if the connection has ended. Who has much
@@ -103,6 +131,7 @@ func (l *Link) take() (*Batch, error) {
 // Run tells until the context ends.
 func (l *Link) Run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
+	defer context.AfterFunc(ctx, l.wake)()
 	for ctx.Err() == nil {
 		err := l.connect(ctx)
 		if ctx.Err() == nil {
@@ -126,6 +155,7 @@ func (l *Link) connect(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	l.pending, l.bytes, l.behind = &Batch{}, 0, false
+	l.connection, l.reservations = l.connection+1, 0
 	l.mu.Unlock()
 	begun := make(chan struct{})
 	go func() {
@@ -135,7 +165,9 @@ func (l *Link) connect(ctx context.Context) error {
 	// The next connection begins after this one has ended altogether.
 	defer func() {
 		cancel()
-		l.wake()
+		l.mu.Lock()
+		l.drop()
+		l.mu.Unlock()
 		<-begun
 	}()
 	for {
@@ -193,7 +225,8 @@ func (l *Link) wake() {
 // grown is about how many bytes a batch has more than before.
 func (b *Batch) grown(before *Batch) int {
 	added := Batch{
-		Nodes: b.Nodes[len(before.Nodes):], Pods: b.Pods[len(before.Pods):], Pending: b.Pending[len(before.Pending):],
+		Assignments: b.Assignments[len(before.Assignments):],
+		Nodes:       b.Nodes[len(before.Nodes):], Pods: b.Pods[len(before.Pods):], Pending: b.Pending[len(before.Pending):],
 		News: b.News[len(before.News):], Reservations: b.Reservations[len(before.Reservations):],
 		Refreshing: b.Refreshing[len(before.Refreshing):], Refreshed: b.Refreshed[len(before.Refreshed):], Listed: b.Listed[len(before.Listed):],
 		Kept: b.Kept[len(before.Kept):], Acks: b.Acks[len(before.Acks):],

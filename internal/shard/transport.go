@@ -22,6 +22,9 @@ import (
 // Question is a question on its way through the tree.
 type Question struct {
 	Ask *Ask
+	// Term and Number are the assignment that it is asked by; who is not ready for that
+	// one does not answer.
+	Term, Number int64
 	// From is the leader, and Seen how many of its reservations each replica has to know
 	// of before it answers.
 	From     string
@@ -148,6 +151,7 @@ const (
 )
 
 func service(handler Handler, dial *Dialer) *grpc.ServiceDesc {
+	all := &sessions{latest: map[string]*session{}}
 	return &grpc.ServiceDesc{
 		ServiceName: serviceName,
 		HandlerType: (*Handler)(nil),
@@ -162,13 +166,13 @@ func service(handler Handler, dial *Dialer) *grpc.ServiceDesc {
 			return Gather(ctx, func() *Answer { return handler.Answer(ctx, q) }, q.Branches, q.Patience, q.Ask.Offers, dial.asker(q)), nil
 		}}},
 		Streams: []grpc.StreamDesc{{StreamName: "Tell", ClientStreams: true, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
-			return listen(handler, stream)
+			return listen(handler, all, stream)
 		}}},
 	}
 }
 
 // listen receives what another replica tells.
-func listen(handler Handler, stream grpc.ServerStream) error {
+func listen(handler Handler, all *sessions, stream grpc.ServerStream) error {
 	first := &Batch{}
 	if err := stream.RecvMsg(first); err != nil {
 		return err
@@ -176,9 +180,16 @@ func listen(handler Handler, stream grpc.ServerStream) error {
 	if first.From == "" {
 		return status.Error(codes.InvalidArgument, "a replica did not say who it is")
 	}
-	handler.Connected(first.From)
+	s := all.begin(first.From)
+	defer all.end(first.From, s)
 	for b := first; ; {
-		if err := handler.Receive(first.From, b); err != nil {
+		err := s.take(func() error {
+			if b == first {
+				handler.Connected(first.From)
+			}
+			return handler.Receive(first.From, b)
+		})
+		if err != nil {
 			return status.Error(codes.Aborted, err.Error())
 		}
 		b = &Batch{}
@@ -203,7 +214,9 @@ func (d *Dialer) asker(q *Question) func(context.Context, *Branch) (*Answer, err
 		// Whoever hands on leaves itself the time to say who was late.
 		patience := q.Patience
 		patience.Deadline -= patience.Deadline / 8
-		return d.Ask(ctx, b, &Question{Ask: q.Ask, From: q.From, Branches: b.Branches, Patience: patience, Seen: q.Seen})
+		return d.Ask(ctx, b, &Question{
+			Ask: q.Ask, Term: q.Term, Number: q.Number, From: q.From, Branches: b.Branches, Patience: patience, Seen: q.Seen,
+		})
 	}
 }
 

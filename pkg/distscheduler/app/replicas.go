@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -37,6 +38,24 @@ type replicaOptions struct {
 	deadline, grace       time.Duration
 	quorum                int
 	cert, key, ca         string
+
+	mu      sync.Mutex
+	replica *scheduler.Replica
+}
+
+// How long a replica takes at most to say that it ends. Whoever follows it as the leader
+// does not wait for longer.
+const leavePatience = time.Second
+
+// leave lets other replicas know that this one ends.
+func (o *replicaOptions) leave(ctx context.Context) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.replica != nil {
+		ctx, cancel := context.WithTimeout(ctx, leavePatience)
+		defer cancel()
+		o.replica.Leave(ctx)
+	}
 }
 
 func (o *replicaOptions) addFlags(flags *pflag.FlagSet) {
@@ -111,6 +130,9 @@ func (o *replicaOptions) attachReplica(ctx context.Context, opts *options.Option
 	if err != nil {
 		return nil, nil, err
 	}
+	o.mu.Lock()
+	o.replica = replica
+	o.mu.Unlock()
 	go serveReplica(ctx, replica)
 	return cfg, sched, nil
 }

@@ -111,6 +111,7 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 	go func() {
 		<-genericserver.SetupSignalHandler()
 		webhook.stop()
+		replicas.leave(ctx)
 		cancel()
 	}()
 	if err := replicas.validate(); err != nil {
