@@ -17,12 +17,13 @@ func newBenchSchedule(name *string) *cobra.Command {
 		Long: `Measure schedulers one after the other in a real cluster: a control plane with
 simulated nodes, made anew for each of them, with the same nodes and the same pods.
 Pods are created as fast as the API server takes them, which bounds how fast they
-can be bound; CPU a pod says what the scheduler costs.
+can be bound; CPU a pod says what the scheduler costs, with all of its replicas.
 
 The cluster, called "` + clusterbench.DefaultCluster + `" unless --name says otherwise, is removed at the end. The
 command fails if a node has more pods than it can take, or a pod found none.`,
 		Example: `  k1m bench schedule --nodes 5000 --pods 10000
   k1m bench schedule --nodes 1000 --pods 2000 --schedulers dist-scheduler -o json
+  k1m bench schedule --nodes 5000 --pods 5000 --schedulers dist-scheduler --scheduler-replicas 1,2,4
   k1m bench schedule --nodes 1000 --pods 2000 --template pod.yaml --keep`,
 		Args: usageArgs(cobra.NoArgs),
 	}

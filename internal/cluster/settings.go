@@ -74,6 +74,7 @@ type Settings struct {
 	APIServerEnv          []string `json:"apiserverEnv,omitempty"`
 	ControllerManagerArgs []string `json:"controllerManagerArgs,omitempty"`
 	SchedulerArgs         []string `json:"schedulerArgs,omitempty"`
+	SchedulerEnv          []string `json:"schedulerEnv,omitempty"`
 	StoreArgs             []string `json:"storeArgs,omitempty"`
 	KwokArgs              []string `json:"kwokArgs,omitempty"`
 }
@@ -113,6 +114,7 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&s.APIServerEnv, "apiserver-env", s.APIServerEnv, "environment of kube-apiserver, KEY=VALUE; repeatable")
 	fs.StringArrayVar(&s.ControllerManagerArgs, "controller-manager-arg", s.ControllerManagerArgs, "further kube-controller-manager flag, key=value; repeatable")
 	fs.StringArrayVar(&s.SchedulerArgs, "scheduler-arg", s.SchedulerArgs, "further scheduler flag, key=value; repeatable")
+	fs.StringArrayVar(&s.SchedulerEnv, "scheduler-env", s.SchedulerEnv, "environment of the schedulers, KEY=VALUE; repeatable")
 	fs.StringArrayVar(&s.StoreArgs, "store-arg", s.StoreArgs, "further store flag, key=value; repeatable")
 	fs.StringArrayVar(&s.KwokArgs, "kwok-arg", s.KwokArgs, "further kwok flag, key=value; repeatable")
 }
@@ -286,6 +288,7 @@ func (s *Settings) validatePassThrough() error {
 		{"--apiserver-env", s.APIServerEnv},
 		{"--controller-manager-arg", s.ControllerManagerArgs},
 		{"--scheduler-arg", s.SchedulerArgs},
+		{"--scheduler-env", s.SchedulerEnv},
 		{"--store-arg", s.StoreArgs},
 		{"--kwok-arg", s.KwokArgs},
 	}

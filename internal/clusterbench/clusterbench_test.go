@@ -3,6 +3,7 @@ package clusterbench
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -26,6 +27,11 @@ func TestInvalidOptionsAreBadUsage(t *testing.T) {
 		"timeout":   func(o *Options) { o.Timeout = 0 },
 		"zones":     func(o *Options) { o.Cluster.Zones = 0 },
 		"store":     func(o *Options) { o.Cluster.Store = "x" },
+		"replicas":  func(o *Options) { o.Replicas = []int{1, 0} },
+		"number":    func(o *Options) { o.Replicas = []int{2, 4, 2} },
+		"nobody":    func(o *Options) { o.Replicas = nil },
+		"relays":    func(o *Options) { o.Replicas, o.Relays = []int{2}, -1 },
+		"argument":  func(o *Options) { o.Cluster.SchedulerArgs = []string{"v"} },
 	} {
 		o := DefaultOptions()
 		change(&o)
@@ -41,7 +47,8 @@ func TestInvalidOptionsAreBadUsage(t *testing.T) {
 func TestClusterHasWhatWasAskedFor(t *testing.T) {
 	o := DefaultOptions()
 	o.Cluster.Nodes, o.Cluster.Zones = 7, 2
-	flags, err := o.clusterFlags(cluster.SchedulerDist)
+	o.Cluster.SchedulerArgs, o.Cluster.SchedulerEnv = []string{"v=1", "replica-fanout=3"}, []string{"GOGC=400"}
+	flags, err := o.clusterFlags(contender{scheduler: cluster.SchedulerDist, replicas: 4, relays: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,6 +58,25 @@ func TestClusterHasWhatWasAskedFor(t *testing.T) {
 	}
 	if got.Nodes != 7 || got.Zones != 2 || got.Scheduler != cluster.SchedulerDist || got.Store != cluster.StoreMemEtcd {
 		t.Errorf("%+v", got)
+	}
+	if got.SchedulerReplicas != 4 || got.SchedulerRelays != 1 || len(got.SchedulerArgs) != 2 || len(got.SchedulerEnv) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Replicas are those of dist-scheduler; one alone has no relays.
+func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
+	o := DefaultOptions()
+	o.Replicas, o.Relays = []int{1, 2, 4}, 1
+	var all []string
+	for _, c := range o.contenders() {
+		all = append(all, fmt.Sprint(c, " ", c.relays))
+	}
+	want := []string{
+		"dist-scheduler 0", "dist-scheduler with 2 replicas 1", "dist-scheduler with 4 replicas 1", "kube-scheduler 0",
+	}
+	if !slices.Equal(all, want) {
+		t.Errorf("%q", all)
 	}
 }
 

@@ -105,7 +105,7 @@ func (o *IntakeOptions) count(rate int) int {
 // base is what there is in common with other runs in a cluster.
 func (o *IntakeOptions) base() Options {
 	return Options{
-		Schedulers: []string{cluster.SchedulerDist}, Cluster: o.Cluster, Pods: 1, Shape: o.Shape, Timeout: o.Timeout, Keep: o.Keep,
+		Schedulers: []string{cluster.SchedulerDist}, Replicas: []int{1}, Cluster: o.Cluster, Pods: 1, Shape: o.Shape, Timeout: o.Timeout, Keep: o.Keep,
 	}
 }
 
@@ -113,7 +113,7 @@ func (o *IntakeOptions) base() Options {
 // when it sees and binds each pod.
 func (o *IntakeOptions) clusterFlags(intake string) (*pflag.FlagSet, error) {
 	base := o.base()
-	fs, err := base.clusterFlags(cluster.SchedulerDist)
+	fs, err := base.clusterFlags(contender{scheduler: cluster.SchedulerDist, replicas: 1})
 	if err != nil {
 		return nil, err
 	}

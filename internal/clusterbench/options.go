@@ -3,6 +3,8 @@
 package clusterbench
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,7 +27,12 @@ const (
 // Options of one run.
 type Options struct {
 	Schedulers []string
-	// Cluster has the nodes, zones and store of the cluster.
+	// Replicas are numbers of dist-schedulers that share the nodes; each is measured. Where
+	// there are more than one, so many Relays are beside them.
+	Replicas []int
+	Relays   int
+	// Cluster has the nodes, zones and store of the cluster, and the arguments and
+	// environment of the schedulers.
 	Cluster cluster.Settings
 	Pods    int
 	Shape   bulk.PodShape
@@ -38,7 +45,7 @@ type Options struct {
 // DefaultOptions make a run of a minute or two.
 func DefaultOptions() Options {
 	o := Options{
-		Schedulers: []string{cluster.SchedulerDist, cluster.SchedulerKube}, Cluster: cluster.DefaultSettings(),
+		Schedulers: []string{cluster.SchedulerDist, cluster.SchedulerKube}, Replicas: []int{1}, Cluster: cluster.DefaultSettings(),
 		Pods: 2000, Shape: bulk.DefaultPodShape(), Timeout: defaultTimeout,
 	}
 	o.Cluster.Nodes = 1000
@@ -49,6 +56,10 @@ func DefaultOptions() Options {
 // AddFlags binds the options to flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.IntSliceVar(&o.Replicas, "scheduler-replicas", o.Replicas, "dist-scheduler processes that share the nodes; each number is measured")
+	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "further ones that own no nodes, where there are two replicas or more")
+	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs, "further scheduler flag, key=value; repeatable")
+	fs.StringArrayVar(&o.Cluster.SchedulerEnv, "scheduler-env", o.Cluster.SchedulerEnv, "environment of the schedulers, KEY=VALUE; repeatable")
 	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
 	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "zones over which nodes are spread evenly")
 	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
@@ -83,23 +94,83 @@ func (o *Options) Validate() error {
 	case o.Timeout <= 0:
 		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
 	}
-	settings := o.Cluster
-	settings.Complete()
-	return settings.Validate()
+	return o.validateContenders()
 }
 
-// clusterFlags are those of `k1m up` for one of the schedulers.
-func (o *Options) clusterFlags(scheduler string) (*pflag.FlagSet, error) {
+func (o *Options) validateContenders() error {
+	if len(o.Replicas) == 0 {
+		return usage.Errorf("--scheduler-replicas: none given; choose numbers of replicas, such as 1,2,4")
+	}
+	for i, replicas := range o.Replicas {
+		if replicas < 1 {
+			return usage.Errorf("--scheduler-replicas %d: choose 1 or more", replicas)
+		}
+		if slices.Contains(o.Replicas[:i], replicas) {
+			return usage.Errorf("--scheduler-replicas: %d is there twice; name each number once", replicas)
+		}
+	}
+	for _, c := range o.contenders() {
+		settings := o.Cluster
+		settings.Scheduler, settings.SchedulerReplicas, settings.SchedulerRelays = c.scheduler, c.replicas, c.relays
+		settings.Complete()
+		if err := settings.Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contender is what has its turn: a scheduler, with so many replicas.
+type contender struct {
+	scheduler        string
+	replicas, relays int
+}
+
+func (c contender) String() string {
+	if c.replicas == 1 {
+		return c.scheduler
+	}
+	return fmt.Sprintf("%s with %d replicas", c.scheduler, c.replicas)
+}
+
+// contenders are all that have their turn, in this order.
+func (o *Options) contenders() []contender {
+	var all []contender
+	for _, scheduler := range o.Schedulers {
+		if scheduler != cluster.SchedulerDist {
+			all = append(all, contender{scheduler: scheduler, replicas: 1})
+			continue
+		}
+		for _, replicas := range o.Replicas {
+			c := contender{scheduler: scheduler, replicas: replicas}
+			if replicas > 1 {
+				c.relays = o.Relays
+			}
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// clusterFlags are those of `k1m up` for one of the contenders.
+func (o *Options) clusterFlags(c contender) (*pflag.FlagSet, error) {
 	settings := cluster.DefaultSettings()
 	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
 	settings.AddFlags(fs)
 	wanted := o.Cluster
-	wanted.Scheduler = scheduler
+	wanted.Scheduler, wanted.SchedulerReplicas, wanted.SchedulerRelays = c.scheduler, c.replicas, c.relays
 	from := pflag.NewFlagSet("wanted", pflag.ContinueOnError)
 	wanted.AddFlags(from)
-	for _, name := range []string{"nodes", "zones", "store", "scheduler"} {
+	for _, name := range []string{"nodes", "zones", "store", "scheduler", "scheduler-replicas", "scheduler-relays"} {
 		if err := fs.Set(name, from.Lookup(name).Value.String()); err != nil {
 			return nil, err
+		}
+	}
+	for name, values := range map[string][]string{"scheduler-arg": wanted.SchedulerArgs, "scheduler-env": wanted.SchedulerEnv} {
+		for _, value := range values {
+			if err := fs.Set(name, value); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return fs, nil

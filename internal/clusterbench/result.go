@@ -23,6 +23,10 @@ type Result struct {
 // Scheduler is how one of them did.
 type Scheduler struct {
 	Name string `json:"name"`
+	// Replicas are the processes that share the nodes, and Relays further ones that have
+	// none. CPU and memory are those of all.
+	Replicas int `json:"replicas"`
+	Relays   int `json:"relays"`
 	// Bound are the pods that got a node; the others did not within the timeout.
 	Bound int `json:"bound"`
 	// Seconds from the first creation until the last bind was seen.
@@ -58,10 +62,10 @@ func (t *turn) summarize(creation bulk.Summary, started time.Time, before, after
 	bound, last := t.binds.bound()
 	seconds := max(last.Sub(started).Seconds(), 1e-9)
 	perPod := func(cpu time.Duration) float64 { return float64(cpu.Microseconds()) / float64(max(bound, 1)) }
-	latency := t.binds.latency
+	latency, settings := t.binds.latency, &t.config.Settings
 	millis := func(percentile float64) float64 { return float64(latency.ValueAtPercentile(percentile)) / 1000 }
 	return Scheduler{
-		Name: t.config.Settings.Scheduler, Bound: bound,
+		Name: settings.Scheduler, Replicas: settings.SchedulerReplicas, Relays: settings.SchedulerRelays, Bound: bound,
 		Seconds: seconds, PodsPerSecond: float64(bound) / seconds, CreatedPerSecond: creation.PerSecond,
 		SchedulerCPUMicrosPerPod: perPod(after.scheduler.CPU - before.scheduler.CPU),
 		APIServerCPUMicrosPerPod: perPod(after.apiServers.CPU - before.apiServers.CPU),
@@ -74,15 +78,17 @@ func (t *turn) summarize(creation bulk.Summary, started time.Time, before, after
 	}
 }
 
+func (s *Scheduler) title() string { return contender{s.Name, max(s.Replicas, 1), s.Relays}.String() }
+
 // Err says in one line what must not be, if anything.
 func (r *Result) Err() error {
 	var wrong []string
 	for _, s := range r.Schedulers {
 		if s.OversubscribedNodes > 0 {
-			wrong = append(wrong, fmt.Sprintf("%s put more on %d nodes than they can take", s.Name, s.OversubscribedNodes))
+			wrong = append(wrong, fmt.Sprintf("%s put more on %d nodes than they can take", s.title(), s.OversubscribedNodes))
 		}
 		if s.Bound < r.Pods {
-			wrong = append(wrong, fmt.Sprintf("%s found no node for %d of %d pods", s.Name, r.Pods-s.Bound, r.Pods))
+			wrong = append(wrong, fmt.Sprintf("%s found no node for %d of %d pods", s.title(), r.Pods-s.Bound, r.Pods))
 		}
 	}
 	if len(wrong) == 0 {
@@ -96,7 +102,7 @@ func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "%d nodes, %d pods, on %s\n", r.Nodes, r.Pods, r.Store)
 	for _, s := range r.Schedulers {
 		l := s.LatencyMillis
-		fmt.Fprintf(w, "%s\n", s.Name)
+		fmt.Fprintf(w, "%s\n", s.title())
 		fmt.Fprintf(w, "  bound          %d pods in %.1fs, %.0f/s; created %.0f/s\n", s.Bound, s.Seconds, s.PodsPerSecond, s.CreatedPerSecond)
 		fmt.Fprintf(w, "  CPU a pod      scheduler %.0f µs, kube-apiserver %.0f µs, store %.0f µs\n",
 			s.SchedulerCPUMicrosPerPod, s.APIServerCPUMicrosPerPod, s.StoreCPUMicrosPerPod)

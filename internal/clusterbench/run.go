@@ -27,11 +27,12 @@ func Run(ctx context.Context, dir cluster.Dir, o Options, display progress.Displ
 			dir.Name(), ErrClusterExists, dir.Name())
 	}
 	result = newResult(o)
-	for i, scheduler := range o.Schedulers {
-		keep := o.Keep && i == len(o.Schedulers)-1
-		measured, err := runOne(ctx, dir, o, scheduler, pods, keep, display)
+	contenders := o.contenders()
+	for i, c := range contenders {
+		keep := o.Keep && i == len(contenders)-1
+		measured, err := runOne(ctx, dir, o, c, pods, keep, display)
 		if err != nil {
-			return result, fmt.Errorf("measuring %s: %w", scheduler, err)
+			return result, fmt.Errorf("measuring %s: %w", c, err)
 		}
 		result.Schedulers = append(result.Schedulers, measured)
 	}
@@ -40,9 +41,9 @@ func Run(ctx context.Context, dir cluster.Dir, o Options, display progress.Displ
 
 // runOne makes a cluster, measures its scheduler, and removes the cluster again.
 func runOne(
-	ctx context.Context, dir cluster.Dir, o Options, scheduler string, pods *bulk.Pods, keep bool, display progress.Display,
+	ctx context.Context, dir cluster.Dir, o Options, c contender, pods *bulk.Pods, keep bool, display progress.Display,
 ) (measured Scheduler, err error) {
-	flags, err := o.clusterFlags(scheduler)
+	flags, err := o.clusterFlags(c)
 	if err != nil {
 		return Scheduler{}, err
 	}

@@ -72,6 +72,7 @@ func (p *plan) scheduler(name string, relay bool) Component {
 		Name:      name,
 		Binary:    p.binary(program),
 		Args:      a,
+		Env:       p.config.Settings.SchedulerEnv,
 		Address:   p.config.Ports.URL(name),
 		DependsOn: p.apiServerNames(),
 		Ready:     p.secureProbe(name, "/readyz"),
