@@ -106,7 +106,7 @@ func TestMerged(t *testing.T) {
 			relayed := random.IntN(len(summaries))
 			summary := Fold(append([]Summary{Fold(summaries[relayed:], 1+random.IntN(8))}, summaries[:relayed]...), 1+random.IntN(8))
 			merged := NewMerged(spec, amounts, &summary)
-			class := whole.class(key)
+			var class *Class
 			run := 0
 			for ; ; run++ {
 				class = whole.class(key)

@@ -145,6 +145,7 @@ func (r *Replica) connect(members []shard.Member) {
 			delete(r.peers, name)
 		}
 	}
+	r.dial.Keep(members)
 }
 
 // begin tells everything to a replica that knows nothing.

@@ -2,11 +2,11 @@ package shard
 
 import (
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/keepalive"
-	"time"
 )
 
 // connections to other replicas, by address.
@@ -40,8 +40,13 @@ func (c *connections) get(address string, certificates *TLS) (*grpc.ClientConn, 
 	return connection, nil
 }
 
-// keep closes the connections to all other addresses.
-func (c *connections) keep(addresses map[string]bool) {
+// Keep closes the connections to all others than some members.
+func (d *Dialer) Keep(members []Member) {
+	addresses := map[string]bool{}
+	for _, member := range members {
+		addresses[member.Address] = true
+	}
+	c := &d.connections
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for address, connection := range c.open {
