@@ -33,6 +33,9 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (*shard.Answer, err
 	if err != nil {
 		return nil, err
 	}
+	if class.hostTerms && r.cluster.shared > 0 {
+		return nil, reasonSharedHostname
+	}
 	around, refused, err := class.surroundings(ctx, pod.Pod, nominated)
 	if err != nil {
 		return nil, err
