@@ -17,11 +17,12 @@ import (
 
 // answer says what is known of the nodes here for the pods of a class. It is called
 // while nothing changes them.
-func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (*shard.Answer, error) {
+func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (_ *shard.Answer, err error) {
 	profile, pod, err := r.asked(ask)
 	if err != nil {
 		return nil, err
 	}
+	defer r.rescue(ctx, pod.Pod, &err)
 	// The terms of pods to come count as those of pods that are there.
 	nominated := r.nominatedAhead(pod.Pod)
 	agreed := &agreement{Demands: ask.Demands, walk: ask.Walk, inUse: ask.InUse}

@@ -80,7 +80,8 @@ func newLeader(r *ranker, here func(func()), ask func(context.Context, *shard.As
 // SchedulePod finds the node for a pod.
 func (l *leader) SchedulePod(
 	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
-) (upstream.ScheduleResult, error) {
+) (result upstream.ScheduleResult, err error) {
+	defer l.rescue(ctx, pod.Pod, &err)
 	none := upstream.ScheduleResult{}
 	profile := l.profiles[fw.ProfileName()]
 	switch reason := l.reject(profile, pod.Pod); reason {

@@ -48,15 +48,7 @@ const placeCost = 16
 func (r *ranker) SchedulePod(
 	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
 ) (result upstream.ScheduleResult, err error) {
-	defer func() {
-		// A plugin that panics takes its pod down, and nothing else.
-		if cause := recover(); cause != nil {
-			klog.FromContext(ctx).Error(nil, "Panic while a node was looked for", "pod", klog.KObj(pod.Pod), "cause", cause, "stack", string(debug.Stack()))
-			err = fmt.Errorf("looking for a node: %v", cause)
-			// It may have left a class half done.
-			r.outdated.Store(true)
-		}
-	}()
+	defer r.rescue(ctx, pod.Pod, &err)
 	start := time.Now()
 	defer r.reportSizes()
 	result, err = r.rank(ctx, fw, state, pod)
@@ -71,6 +63,17 @@ func (r *ranker) SchedulePod(
 	result, err = r.search(ctx, fw, state, pod)
 	observe(rankedBySearch, start)
 	return result, err
+}
+
+// rescue makes an error of a panic: a plugin that panics takes its pod down, and nothing
+// else.
+func (r *ranker) rescue(ctx context.Context, pod *v1.Pod, err *error) {
+	if cause := recover(); cause != nil {
+		klog.FromContext(ctx).Error(nil, "Panic while a node was looked for", "pod", klog.KObj(pod), "cause", cause, "stack", string(debug.Stack()))
+		*err = fmt.Errorf("looking for a node: %v", cause)
+		// It may have left a class half done.
+		r.outdated.Store(true)
+	}
 }
 
 // rank finds the node by the index; an [unranked] error says why it cannot.
