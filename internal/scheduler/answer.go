@@ -42,19 +42,7 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (_ *shard.Answer, e
 		return nil, err
 	}
 	if ask.Preempt {
-		var a *shard.Answer
-		found.Around(around, func() {
-			if ask.Walk {
-				w := &walk{ctx: ctx, class: class, pod: pod.Pod, refused: refused}
-				for _, slot := range w.slots("") {
-					if _, err = w.verdict(slot); err != nil {
-						return
-					}
-				}
-			}
-			a, err = r.propose(ctx, ask, class, found, pod.Pod, refused)
-		})
-		return a, err
+		return r.proposeAround(ctx, ask, class, found, pod.Pod, around, refused)
 	}
 	a := &shard.Answer{}
 	if ask.Walk {
@@ -67,24 +55,34 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (_ *shard.Answer, e
 	if err != nil {
 		return nil, err
 	}
-	if n := r.cluster.present(ask.Only); n != nil && ask.Whole {
-		a.Node = encoded(n.info.Node())
-		for _, pod := range n.info.Pods {
-			a.Pods = append(a.Pods, encoded(pod.GetPod()))
-		}
-	}
 	class.translate(a)
-	for _, name := range class.images {
-		var image shard.Image
-		if known := r.cluster.images[name]; known != nil {
-			image = shard.Image{Nodes: int64(known.NumNodes), Size: known.Size}
-		}
-		a.Images = append(a.Images, image)
+	class.countImages(a)
+	if n := r.cluster.present(ask.Only); n != nil && ask.Whole {
+		a.Node, a.Pods = n.whole()
 	}
 	if ask.Why {
 		class.explain(a, found, refused, ask.Walk)
 	}
 	return a, nil
+}
+
+// countImages says how many nodes here have the images of the pod.
+func (cl *class) countImages(a *shard.Answer) {
+	for _, name := range cl.images {
+		var image shard.Image
+		if known := cl.cluster.images[name]; known != nil {
+			image = shard.Image{Nodes: int64(known.NumNodes), Size: known.Size}
+		}
+		a.Images = append(a.Images, image)
+	}
+}
+
+// whole is a node with the pods on it, encoded.
+func (n *node) whole() (node []byte, pods [][]byte) {
+	for _, pod := range n.info.Pods {
+		pods = append(pods, encoded(pod.GetPod()))
+	}
+	return encoded(n.info.Node()), pods
 }
 
 // asked is the pod of a question, and its profile.

@@ -123,6 +123,25 @@ func statusOf(refusal shard.Refusal) *fwk.Status {
 	return fwk.NewStatus(fwk.Code(refusal.Code), refusal.Reasons...).WithPlugin(refusal.Plugin)
 }
 
+// proposeAround proposes with others around nodes, and with each node looked at by itself
+// where that is asked for.
+func (r *ranker) proposeAround(
+	ctx context.Context, ask *shard.Ask, cl *class, found *index.Class, pod *v1.Pod, around []index.Around, refused map[index.Slot]*fwk.Status,
+) (a *shard.Answer, err error) {
+	found.Around(around, func() {
+		if ask.Walk {
+			w := &walk{ctx: ctx, class: cl, pod: pod, refused: refused}
+			for _, slot := range w.slots("") {
+				if _, err = w.verdict(slot); err != nil {
+					return
+				}
+			}
+		}
+		a, err = r.propose(ctx, ask, cl, found, pod, refused)
+	})
+	return a, err
+}
+
 // propose finds the best node here where a pod would fit if others left.
 func (r *ranker) propose(
 	ctx context.Context, ask *shard.Ask, cl *class, found *index.Class, pod *v1.Pod, refused map[index.Slot]*fwk.Status,
