@@ -1,0 +1,233 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/k8s-1m/k8s-1m/internal/verify"
+)
+
+// churn creates groups of pods of several kinds, and deletes them, all the time. Every
+// pod of it fits somewhere, if what is deleted is known to be gone.
+type churn struct {
+	client kubernetes.Interface
+	rand   *rand.Rand
+	// busy is held while groups come and go, so that it can be held off.
+	busy   sync.Mutex
+	groups []group
+	made   int
+	// bound is where each pod was seen to be.
+	bound map[types.UID]string
+}
+
+// group is pods that come and go together.
+type group struct {
+	kind string
+	pods []*corev1.Pod
+}
+
+const (
+	// Groups that there are at a time, and how long each step takes.
+	churnGroups = 60
+	churnEvery  = 120 * time.Millisecond
+	// Big pods and host ports are scarce.
+	churnBig, churnPorts = 12, 6
+	// CPU of a big pod, of the 32 cores of a node.
+	bigCPU = "20"
+)
+
+var churnKinds = []string{"plain", "spread", "zones", "hosts", "ports", "big"}
+
+func (c *churn) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		c.busy.Lock()
+		c.step(ctx)
+		c.busy.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(churnEvery):
+		}
+	}
+}
+
+func (c *churn) step(ctx context.Context) {
+	count := map[string]int{}
+	for _, g := range c.groups {
+		count[g.kind]++
+	}
+	kind := churnKinds[c.rand.IntN(len(churnKinds))]
+	full := len(c.groups) >= churnGroups || count["big"] >= churnBig && kind == "big" || count["ports"] >= churnPorts && kind == "ports"
+	if !full {
+		c.groups = append(c.groups, c.create(ctx, kind))
+		return
+	}
+	which := c.rand.IntN(len(c.groups))
+	c.delete(ctx, c.groups[which])
+	c.groups = slices.Delete(c.groups, which, which+1)
+}
+
+// create creates a group of a kind.
+func (c *churn) create(ctx context.Context, kind string) group {
+	c.made++
+	name := fmt.Sprintf("%s-%d", kind, c.made)
+	sizes := map[string]int{"plain": 6, "spread": 6, "zones": 3, "hosts": 5, "ports": 4, "big": 2}
+	g := group{kind: kind}
+	for i := range sizes[kind] {
+		pod := newChurnPod(kind, name, i)
+		for ctx.Err() == nil {
+			made, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod, metav1.CreateOptions{})
+			if apierrors.IsAlreadyExists(err) {
+				made, err = c.client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, pod.Name, metav1.GetOptions{})
+			}
+			if err == nil {
+				g.pods = append(g.pods, made)
+				break
+			}
+			time.Sleep(pollInterval)
+		}
+	}
+	return g
+}
+
+func newChurnPod(kind, name string, number int) *corev1.Pod {
+	labels := map[string]string{"group": name}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("%s-%d", name, number), Labels: labels},
+		Spec: corev1.PodSpec{SchedulerName: "dist-scheduler", TerminationGracePeriodSeconds: new(int64), Containers: []corev1.Container{{
+			Name: "main", Image: "pause",
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m")}},
+		}}},
+	}
+	selector := &metav1.LabelSelector{MatchLabels: labels}
+	apart := func(key string) {
+		pod.Spec.Affinity = &corev1.Affinity{PodAntiAffinity: &corev1.PodAntiAffinity{
+			RequiredDuringSchedulingIgnoredDuringExecution: []corev1.PodAffinityTerm{{LabelSelector: selector, TopologyKey: key}},
+		}}
+	}
+	switch kind {
+	case "spread":
+		pod.Spec.TopologySpreadConstraints = []corev1.TopologySpreadConstraint{{
+			MaxSkew: 1, TopologyKey: corev1.LabelTopologyZone, WhenUnsatisfiable: corev1.DoNotSchedule, LabelSelector: selector,
+		}}
+	case "zones":
+		apart(corev1.LabelTopologyZone)
+	case "hosts":
+		apart(corev1.LabelHostname)
+	case "ports":
+		pod.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
+	case "big":
+		pod.Spec.Containers[0].Resources.Requests[corev1.ResourceCPU] = resource.MustParse(bigCPU)
+	}
+	return pod
+}
+
+func (c *churn) delete(ctx context.Context, g group) {
+	now := int64(0)
+	for _, pod := range g.pods {
+		for ctx.Err() == nil {
+			err := c.client.CoreV1().Pods(metav1.NamespaceDefault).Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: &now})
+			if err == nil || apierrors.IsNotFound(err) {
+				break
+			}
+			time.Sleep(pollInterval)
+		}
+	}
+}
+
+// probe creates a group of each of some kinds, and returns how long it takes from then
+// until all its pods are bound.
+func (c *churn) probe(t *testing.T, since time.Time, limit time.Duration) time.Duration {
+	t.Helper()
+	var probes []group
+	for _, kind := range []string{"plain", "spread", "zones"} {
+		c.busy.Lock()
+		probes = append(probes, c.create(t.Context(), kind))
+		c.busy.Unlock()
+	}
+	eventually(t, limit, "pods are bound that were created after the fault", func() error {
+		for _, g := range probes {
+			for _, pod := range g.pods {
+				now, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), pod.Name, metav1.GetOptions{})
+				if err != nil {
+					return err
+				}
+				if now.Spec.NodeName == "" {
+					return fmt.Errorf("%s is not", pod.Name)
+				}
+			}
+		}
+		return nil
+	})
+	took := time.Since(since)
+	c.busy.Lock()
+	c.groups = append(c.groups, probes...)
+	c.busy.Unlock()
+	return took
+}
+
+// audit holds the load off, waits until every pod is bound, and has everything verified.
+// It returns how many pods there are.
+func (c *churn) audit(t *testing.T, limit time.Duration) int {
+	t.Helper()
+	c.busy.Lock()
+	defer c.busy.Unlock()
+	want := map[types.UID]string{}
+	for _, g := range c.groups {
+		for _, pod := range g.pods {
+			want[pod.UID] = pod.Name
+		}
+	}
+	eventually(t, limit, "every pod is bound", func() error { return c.allBound(t, want) })
+	cluster, err := verify.Read(t.Context(), c.client, func(int) {}, func(int) {})
+	must(t, err)
+	report, err := cluster.Check()
+	must(t, err)
+	for _, v := range report.Violations {
+		t.Errorf("%s: %s %s: %s", v.Rule, v.Node, v.Pod, v.Message)
+	}
+	if t.Failed() {
+		t.FailNow()
+	}
+	return len(want)
+}
+
+func (c *churn) allBound(t *testing.T, want map[types.UID]string) error {
+	list, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	missing, waiting := maps.Clone(want), []string{}
+	for _, pod := range list.Items {
+		delete(missing, pod.UID)
+		switch before := c.bound[pod.UID]; {
+		case want[pod.UID] == "":
+			return fmt.Errorf("%s should be gone", pod.Name)
+		case pod.Spec.NodeName == "":
+			waiting = append(waiting, pod.Name)
+		case before != "" && before != pod.Spec.NodeName:
+			t.Fatalf("%s was bound to %s, and then to %s", pod.Name, before, pod.Spec.NodeName)
+		default:
+			c.bound[pod.UID] = pod.Spec.NodeName
+		}
+	}
+	if len(missing) > 0 {
+		t.Fatalf("pods are lost: %v", slices.Collect(maps.Values(missing)))
+	}
+	if len(waiting) > 0 {
+		return fmt.Errorf("%d of %d are not: %v", len(waiting), len(want), waiting[:min(len(waiting), 5)])
+	}
+	return nil
+}

@@ -1,0 +1,216 @@
+package e2e
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"k8s.io/client-go/tools/clientcmd"
+)
+
+// replicas are dist-schedulers that share the nodes of a cluster whose own scheduler is
+// another. The test starts them, with a network between them that it can cut.
+type replicas struct {
+	t       *testing.T
+	w       *world
+	cluster string
+	net     *network
+	folder  string
+	all     []*replica
+}
+
+// replica is one of them, whether it runs or not.
+type replica struct {
+	in    *replicas
+	name  string
+	relay bool
+	args  []string
+	// metrics is the port of its own pages.
+	metrics int
+	cmd     *exec.Cmd
+	ended   chan struct{}
+}
+
+// lease is that of the leader, as `k1m up` has it.
+const replicaLease = "leaderElection: {leaderElect: true, resourceName: dist-scheduler, leaseDuration: 10s, renewDeadline: 7s, retryPeriod: 500ms}\n"
+
+func newReplicas(t *testing.T, w *world, cluster string) *replicas {
+	return &replicas{t: t, w: w, cluster: cluster, net: newNetwork(), folder: t.TempDir()}
+}
+
+// add starts another replica.
+func (rs *replicas) add(relay bool) *replica {
+	rs.t.Helper()
+	r := &replica{in: rs, relay: relay, name: fmt.Sprintf("replica-%d", len(rs.all)), metrics: freePort(rs.t)}
+	pki := func(name string) string { return filepath.Join(rs.w.clusterDir(rs.cluster), "pki", name) }
+	bind := fmt.Sprintf("127.0.0.1:%d", freePort(rs.t))
+	kubeconfig := rs.kubeconfig(r.name)
+	config := filepath.Join(rs.folder, r.name+".yaml")
+	must(rs.t, os.WriteFile(config, []byte(configHead+replicaLease+
+		"clientConnection: {kubeconfig: "+kubeconfig+", qps: 5000, burst: 10000}\nprofiles: [{schedulerName: dist-scheduler}]\n"), 0o600))
+	r.args = []string{
+		"--config", config, "--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(r.metrics), "--cert-dir", filepath.Join(rs.folder, r.name),
+		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig,
+		"--authorization-always-allow-paths", "/healthz,/readyz,/livez,/metrics",
+		"--replica-name", r.name, "--replica-bind-address", bind, "--replica-advertise-address", rs.net.reach(rs.t, r.name, bind),
+		"--replica-cert-file", pki("dist-scheduler.crt"), "--replica-key-file", pki("dist-scheduler.key"), "--replica-ca-file", pki("ca.crt"),
+	}
+	if relay {
+		r.args = append(r.args, "--replica-relay-only")
+	}
+	rs.all = append(rs.all, r)
+	r.start()
+	return r
+}
+
+// kubeconfig is the administrator's, by a way to the API server that can be cut.
+func (rs *replicas) kubeconfig(name string) string {
+	path := strings.TrimSpace(rs.w.succeed(rs.t, "kubeconfig", "--name", rs.cluster, "--path").stdout)
+	config, err := clientcmd.LoadFromFile(path)
+	must(rs.t, err)
+	for _, cluster := range config.Clusters {
+		target := strings.TrimPrefix(cluster.Server, "https://")
+		cluster.Server = "https://" + rs.net.reach(rs.t, "api", target)
+	}
+	own := filepath.Join(rs.folder, name+".conf")
+	must(rs.t, clientcmd.WriteToFile(*config, own))
+	return own
+}
+
+func (r *replica) start() {
+	r.cmd = exec.Command(filepath.Join(r.in.w.bin, "dist-scheduler"), r.args...)
+	// What it says goes to a file for each replica, one life after the other.
+	log, err := os.OpenFile(filepath.Join(r.in.logs(), r.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(r.in.t, err)
+	r.cmd.Stdout, r.cmd.Stderr = log, log
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	must(r.in.t, r.cmd.Start())
+	log.Close()
+	r.in.net.is(r.cmd.Process.Pid, r.name)
+	cmd, ended := r.cmd, make(chan struct{})
+	r.ended = ended
+	go func() { defer close(ended); _ = cmd.Wait() }()
+	r.in.t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
+}
+
+// logs is where replicas write; FAULTS_LOGS keeps them.
+func (rs *replicas) logs() string {
+	if folder := os.Getenv("FAULTS_LOGS"); folder != "" {
+		return folder
+	}
+	return rs.folder
+}
+
+func (r *replica) runs() bool {
+	select {
+	case <-r.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (r *replica) signal(s syscall.Signal) { _ = r.cmd.Process.Signal(s) }
+
+// await waits until the process has ended.
+func (r *replica) await() {
+	select {
+	case <-r.ended:
+	case <-time.After(30 * time.Second):
+		r.in.t.Fatalf("%s does not end", r.name)
+	}
+}
+
+// restart is what a supervisor does; one that has lost its lease ends by itself.
+func (r *replica) restart() {
+	if r.runs() {
+		r.signal(syscall.SIGKILL)
+		r.await()
+	}
+	r.start()
+}
+
+var held = regexp.MustCompile(`(?m)^scheduler_replica_holds\{of="(\w+)"\} (\S+)$`)
+var members = regexp.MustCompile(`(?m)^scheduler_replica_members (\S+)$`)
+
+// holds is what a replica says that it has, with "members" if it leads.
+func (r *replica) holds() (map[string]int, error) {
+	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
+	}}
+	answer, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d/metrics", r.metrics))
+	if err != nil {
+		return nil, err
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	if err != nil {
+		return nil, err
+	}
+	holds := map[string]int{}
+	for _, match := range append(held.FindAllSubmatch(text, -1), members.FindAllSubmatch(text, -1)...) {
+		name, value := "members", match[1]
+		if len(match) > 2 {
+			name, value = string(match[1]), match[2]
+		}
+		number, err := strconv.ParseFloat(string(bytes.TrimSpace(value)), 64)
+		if err != nil {
+			return nil, err
+		}
+		holds[name] = int(number)
+	}
+	return holds, nil
+}
+
+// leader is the one that leads.
+func (rs *replicas) leader() *replica {
+	rs.t.Helper()
+	var found *replica
+	eventually(rs.t, time.Minute, "a replica leads", func() error {
+		for _, r := range rs.all {
+			if r.runs() {
+				if holds, err := r.holds(); err == nil && holds["members"] > 0 {
+					found = r
+					return nil
+				}
+			}
+		}
+		return fmt.Errorf("none does")
+	})
+	return found
+}
+
+// agree says whether replicas have all nodes together, and so many pods, and nothing else.
+func (rs *replicas) agree(nodes, pods int) error {
+	sum, leaders := map[string]int{}, 0
+	for _, r := range rs.all {
+		if !r.runs() {
+			continue
+		}
+		holds, err := r.holds()
+		if err != nil {
+			return err
+		}
+		if holds["members"] > 0 {
+			leaders++
+		}
+		for of, count := range holds {
+			sum[of] += count
+		}
+	}
+	if leaders != 1 || sum["nodes"] != nodes || sum["pods"] != pods || sum["reservations"] != 0 || sum["assumed"] != 0 {
+		return fmt.Errorf("%d lead, and together they have %v instead of %d nodes and %d pods", leaders, sum, nodes, pods)
+	}
+	return nil
+}
