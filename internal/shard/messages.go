@@ -150,7 +150,27 @@ func Fold(answers []*Answer, offers int) *Answer {
 	all.Visible = slices.Compact(all.Visible)
 	all.Values, all.Profiles = values.words, profiles.words
 	all.Summary = index.Fold(summaries, offers)
+	all.compact()
 	return all
+}
+
+// compact drops the names of nodes that are not offered any more. Without that an answer
+// had those of all replicas below, and the leader got 128 of each group from each.
+func (a *Answer) compact() {
+	var names []string
+	for g := range a.Summary.Groups {
+		tiers := a.Summary.Groups[g].Tiers
+		for t := range tiers {
+			// Answers may have the same offers in memory.
+			offers := slices.Clone(tiers[t].Offers)
+			for o := range offers {
+				names = append(names, a.Names[offers[o].Slot])
+				offers[o].Slot = index.Slot(len(names) - 1)
+			}
+			tiers[t].Offers = offers
+		}
+	}
+	a.Names = names
 }
 
 // fold adds all of an answer but its summary, and makes the numbers in that the same
