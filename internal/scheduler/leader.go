@@ -33,7 +33,9 @@ type leader struct {
 	// nodes is how many there are, by what replicas last said.
 	nodes func() int
 	// chosen is told of nodes that pods with claims go to.
-	chosen    func(*v1.Node)
+	chosen func(*v1.Node)
+	// heldUp is told of pods that have no node because replicas did not answer.
+	heldUp    func(*v1.Pod)
 	classes   map[string]*ledClass
 	run       *run
 	disturbed atomic.Bool
@@ -82,6 +84,16 @@ func (l *leader) SchedulePod(
 	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
 ) (result upstream.ScheduleResult, err error) {
 	defer l.rescue(ctx, pod.Pod, &err)
+	result, err = l.schedulePod(ctx, fw, state, pod)
+	if l.heldUp != nil && (errors.Is(err, errIncomplete) || errors.Is(err, errNobody)) {
+		l.heldUp(pod.Pod)
+	}
+	return result, err
+}
+
+func (l *leader) schedulePod(
+	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
+) (upstream.ScheduleResult, error) {
 	none := upstream.ScheduleResult{}
 	profile := l.profiles[fw.ProfileName()]
 	switch reason := l.reject(profile, pod.Pod); reason {
@@ -175,9 +187,11 @@ func (l *leader) start(ctx context.Context, profile *profile, pod *framework.Que
 			continue
 		}
 		l.see(answer.Visible)
-		return &run{
-			key: key, class: class, answer: answer, until: time.Now().Add(runLife), merged: l.merge(class, answer),
-		}, nil
+		merged, err := l.merge(class, answer)
+		if err != nil {
+			return nil, err
+		}
+		return &run{key: key, class: class, answer: answer, until: time.Now().Add(runLife), merged: merged}, nil
 	}
 	return nil, errUnsettled
 }
@@ -249,7 +263,10 @@ func (l *leader) see(visible []string) {
 }
 
 // merge makes groups of what the shards answered, in the numbers of the leader.
-func (l *leader) merge(class *ledClass, answer *shard.Answer) *index.Merged {
+func (l *leader) merge(class *ledClass, answer *shard.Answer) (*index.Merged, error) {
+	if err := answer.Summary.Suits(&class.spec); err != nil {
+		return nil, fmt.Errorf("what replicas have answered: %w", err)
+	}
 	answer.Summary.Renumber(
 		func(value int32) int32 { return l.cluster.names.valueNumber(answer.Values[value]) },
 		func(profile int32) int32 {
@@ -261,7 +278,7 @@ func (l *leader) merge(class *ledClass, answer *shard.Answer) *index.Merged {
 	for i, name := range class.images[:min(len(class.images), len(answer.Images))] {
 		l.cluster.images[name] = &fwk.ImageStateSummary{Size: answer.Images[i].Size, NumNodes: int(answer.Images[i].Nodes)}
 	}
-	return index.NewMerged(class.spec, class.own, &answer.Summary)
+	return index.NewMerged(class.spec, class.own, &answer.Summary), nil
 }
 
 // result is what a pick means.

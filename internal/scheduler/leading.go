@@ -36,6 +36,8 @@ type lead struct {
 	// term is 0 while another replica leads; since is when that changed.
 	term, number int64
 	since        time.Time
+	// assigned is when the last assignment was made.
+	assigned time.Time
 	// after is the assignment before.
 	after    [2]int64
 	table    shard.Table
@@ -53,6 +55,12 @@ type lead struct {
 
 	// nominated are the nodes of pods that replicas were told to leave room for.
 	nominated map[types.UID]string
+
+	// barred are replicas that are left out until then.
+	barred map[string]time.Time
+
+	// heldUp are pods for which a replica did not answer.
+	heldUp map[types.UID]*v1.Pod
 
 	// pending are the pods that wait, as others have told of them.
 	feeding sync.Mutex
@@ -74,9 +82,16 @@ type cut struct {
 
 const (
 	// A replica that does not say for so long that it lives owns nothing any more.
-	deadAfter   = 3 * time.Second
+	deadAfter = 3 * time.Second
+	// Nor does one that cannot be told anything for so long, whatever it says.
+	unreachableAfter = 1500 * time.Millisecond
+	// Who is not reached by another that long after an assignment is left out for a while.
+	cutOffAfter, barredFor = 2 * time.Second, 30 * time.Second
+
 	lookEvery   = 200 * time.Millisecond
 	remindEvery = 5 * time.Second
+	// Pods that are tried again at once when all replicas answer; others wait.
+	mostHeldUp = 100_000
 	// What a replica says of the pods that it has includes those that were placed there
 	// so long before.
 	settledAfter = 2 * time.Second
@@ -84,12 +99,14 @@ const (
 	firstRest, longestRest = 100 * time.Millisecond, 10 * time.Second
 )
 
+var errNobody = errors.New("no replica has answered")
+
 var errIncomplete = errors.New("not all replicas answer, and where this pod may go depends on pods that they have")
 
 func newLead(r *Replica, l *leader, pods, nodes *fedInformer) *lead {
 	return &lead{
 		r: r, leader: l, pods: pods, nodes: nodes, statuses: map[string]statusAt{}, ready: sets.New[string](),
-		changed: make(chan struct{}, 1), cuts: map[string]*cut{}, forbids: map[string]time.Time{}, pending: map[types.UID]held{}, begun: begun{},
+		changed: make(chan struct{}, 1), cuts: map[string]*cut{}, forbids: map[string]time.Time{}, heldUp: map[types.UID]*v1.Pod{}, barred: map[string]time.Time{}, pending: map[types.UID]held{}, begun: begun{},
 	}
 }
 
@@ -125,6 +142,7 @@ func (l *lead) run(ctx context.Context) {
 	defer remind.Stop()
 	for {
 		l.assign()
+		l.retryHeldUp()
 		select {
 		case <-ctx.Done():
 			return
@@ -140,6 +158,7 @@ func (l *lead) run(ctx context.Context) {
 func (l *lead) assign() {
 	known := l.r.options.Discovery.Members()
 	l.mu.Lock()
+	l.bar()
 	members := []shard.Member{l.r.options.Self}
 	for _, member := range known {
 		if member.Name != l.r.self() && l.lives(member.Name) {
@@ -169,7 +188,7 @@ func (l *lead) assign() {
 	}
 	l.r.mu.Unlock()
 	l.table, l.members, l.known = shard.Assign(l.table, owners), members, known
-	l.number++
+	l.number, l.assigned = l.number+1, time.Now()
 	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
 	a := l.assignment()
 	l.mu.Unlock()
@@ -188,8 +207,41 @@ func (l *lead) assign() {
 // lives says whether a replica is there. Who leads newly gives all that are known the time
 // to say so; what moved away from them meanwhile would only come back.
 func (l *lead) lives(name string) bool {
+	l.r.mu.Lock()
+	p := l.r.peers[name]
+	l.r.mu.Unlock()
+	if p != nil && time.Since(l.since) > deadAfter && p.cutOff() || time.Now().Before(l.barred[name]) {
+		return false
+	}
 	s, heard := l.statuses[name]
 	return heard && time.Since(s.at) < deadAfter || !heard && time.Since(l.since) < deadAfter
+}
+
+// bar leaves out a replica for a while, if there are two that do not reach each other, and
+// that keeps any from knowing all that it has to.
+func (l *lead) bar() {
+	if l.ready.HasAll(l.table.Owners()...) || time.Since(l.assigned) < cutOffAfter {
+		return
+	}
+	times := map[string]int{}
+	for _, member := range l.members {
+		for _, other := range l.statuses[member.Name].Cut {
+			if slices.ContainsFunc(l.members, func(m shard.Member) bool { return m.Name == other }) {
+				times[member.Name]++
+				times[other]++
+			}
+		}
+	}
+	worst := ""
+	for _, member := range l.members {
+		if name := member.Name; name != l.r.self() && times[name] > times[worst] {
+			worst = name
+		}
+	}
+	if worst != "" {
+		l.barred[worst] = time.Now().Add(barredFor)
+		klog.FromContext(l.r.ctx).Info("A replica and others do not reach each other, and it is left out for a while", "replica", worst, "for", barredFor)
+	}
 }
 
 // reserveAgain tells the owners of nodes again, or one of them, which pods have places
@@ -310,6 +362,38 @@ func (l *lead) keepNode(node *v1.Node) {
 	_ = l.nodes.indexer.Add(node)
 }
 
+// holdUp notes a pod that has no node because a replica did not answer.
+func (l *lead) holdUp(pod *v1.Pod) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.heldUp) < mostHeldUp {
+		l.heldUp[pod.UID] = pod
+	}
+}
+
+// retryHeldUp tries the pods again at once for which a replica did not answer, as soon as
+// all do. Otherwise they would wait for as long as they had been tried in vain.
+func (l *lead) retryHeldUp() {
+	told := l.told()
+	l.mu.Lock()
+	for _, owner := range l.table.Owners() {
+		c := l.cuts[owner]
+		if !l.ready.Has(owner) || !known(told, owner) || c != nil && time.Now().Before(c.until) {
+			l.mu.Unlock()
+			return
+		}
+	}
+	pods := map[string]*v1.Pod{}
+	for _, pod := range l.heldUp {
+		pods[klog.KObj(pod).String()] = pod
+	}
+	clear(l.heldUp)
+	l.mu.Unlock()
+	if len(pods) > 0 {
+		l.r.sched.SchedulingQueue.Activate(l.r.logger, pods)
+	}
+}
+
 // retryAll tries all pods again that fitted nowhere.
 func (l *lead) retryAll() {
 	l.r.sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(l.r.logger, fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}, nil, nil, nil)
@@ -332,6 +416,8 @@ func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer
 	for _, member := range l.members {
 		switch c := l.cuts[member.Name]; {
 		case !member.Relay && !slices.Contains(owners, member.Name):
+		case member.Relay && (!known(told, member.Name) || c != nil && time.Now().Before(c.until)):
+			// Others hand on what it would.
 		case !member.Relay && !l.ready.Has(member.Name), !known(told, member.Name), !all && c != nil && time.Now().Before(c.until):
 			absent = append(absent, member.Name)
 		case member.Name == l.r.self():
@@ -349,15 +435,43 @@ func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer
 	started := time.Now()
 	answer := l.r.dial.Scatter(ctx, here, members, l.r.options.Fanout, ask.Pod, q)
 	roundTimes.Observe(time.Since(started).Seconds())
+	if late := l.behindOthers(members, answer, ask.Pod); len(late) > 0 && ctx.Err() == nil {
+		answer.Absent = slices.DeleteFunc(answer.Absent, func(name string) bool {
+			return slices.ContainsFunc(late, func(m shard.Member) bool { return m.Name == name })
+		})
+		// They do not suffer for the absence of who should have handed on to them.
+		own := answer
+		answer = l.r.dial.Scatter(ctx, func() *shard.Answer { return own }, late, max(len(late), 1), ask.Pod, q)
+	}
 	l.note(members, answer)
-	answer.Absent = append(answer.Absent, absent...)
+	answer.Absent = slices.DeleteFunc(append(answer.Absent, absent...), func(name string) bool { return !slices.Contains(owners, name) })
 	if len(answer.Absent) == len(owners) {
-		return nil, fmt.Errorf("no replica has answered: %v", answer.Errors)
+		return nil, fmt.Errorf("%w: %v", errNobody, answer.Errors)
 	}
 	if len(answer.Absent) > 0 && (all || l.mayForbid(answer.Absent)) {
 		return nil, errIncomplete
 	}
 	return answer, nil
+}
+
+// behindOthers are the replicas that are absent only because one is that should have handed
+// the question on to them.
+func (l *lead) behindOthers(asked []shard.Member, answer *shard.Answer, key []byte) []shard.Member {
+	if len(answer.Absent) == 0 {
+		return nil
+	}
+	var late []shard.Member
+	for _, branch := range shard.Grow(asked, l.r.options.Fanout, key) {
+		if !slices.Contains(answer.Absent, branch.Member.Name) {
+			continue
+		}
+		for _, member := range branch.Members()[1:] {
+			if !member.Relay {
+				late = append(late, member)
+			}
+		}
+	}
+	return late
 }
 
 // mayForbid says whether replicas may have pods that forbid others on nodes of others. It

@@ -208,7 +208,7 @@ func (r *Replica) complete() bool {
 	if r.assignment == nil || r.settled != r.current() || !r.nodes.synced.Load() || !r.pods.synced.Load() {
 		return false
 	}
-	return !slices.ContainsFunc(r.assignment.Members, func(m shard.Member) bool { return !r.refreshed.Has(m.Name) })
+	return r.refreshed.HasAll(r.assignment.Owners...)
 }
 
 // catchUp tells others what an assignment makes necessary, as soon as this replica knows.
@@ -305,10 +305,21 @@ func (r *Replica) report(to string) {
 		return
 	}
 	status := &shard.Status{Nodes: have.nodes, Pods: have.pods, Freed: have.freed, Forbids: have.forbids, Config: r.options.Config}
+	for _, member := range r.assignment.Members {
+		if p := r.peers[member.Name]; p != nil && p.cutOff() {
+			status.Cut = append(status.Cut, member.Name)
+		}
+	}
 	if r.complete() {
 		status.Term, status.Number = r.assignment.Term, r.assignment.Number
 	}
 	r.tell(r.assignment.Leader.Name, func(b *shard.Batch) { b.Status = status })
+}
+
+// cutOff says that a replica could not be told anything for a while.
+func (p *peer) cutOff() bool {
+	down := p.link.Down()
+	return !down.IsZero() && time.Since(down) > unreachableAfter
 }
 
 const (

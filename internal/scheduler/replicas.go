@@ -76,6 +76,7 @@ func AttachReplica(
 	leader := newLeader(&elsewhere, r.holder.hold, nil)
 	r.lead = newLead(r, leader, feeds.pods, feeds.nodes)
 	leader.ask, leader.nodes, leader.chosen = r.lead.ask, r.lead.countNodes, r.lead.keepNode
+	leader.heldUp = r.lead.holdUp
 	r.lead.assumptions = newAssumptions(inner, leader)
 	r.lead.assumptions.reserve, r.lead.assumptions.release, r.lead.assumptions.leads = r.lead.reserve, r.lead.release, r.leads
 
@@ -171,6 +172,7 @@ type ledFramework struct {
 // RunPreBindPlugins waits until the owner of the node has given the pod its place.
 func (f *ledFramework) RunPreBindPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	if err := f.assumptions.settled(ctx, pod.UID); err != nil {
+		f.assumptions.leader.heldUp(pod)
 		return fwk.AsStatus(err)
 	}
 	return f.Framework.RunPreBindPlugins(ctx, state, pod, node)

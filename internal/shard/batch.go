@@ -151,6 +151,8 @@ type Status struct {
 	Freed int64
 	// Forbids says that pods are here that forbid others on more than their own node.
 	Forbids bool `cbor:",omitempty"`
+	// Cut are replicas that cannot be told anything.
+	Cut []string `cbor:",omitempty"`
 	// Config is a digest of its configuration.
 	Config string
 }

@@ -30,8 +30,10 @@ type Link struct {
 	// connection is the number of the last, and reservations were told by it.
 	connection   int64
 	reservations uint64
-	more         chan struct{}
-	room         *sync.Cond
+	// down is since when there is no connection; zero if there is one.
+	down time.Time
+	more chan struct{}
+	room *sync.Cond
 }
 
 const (
@@ -40,13 +42,17 @@ const (
 	// Bytes that wait when everything is told, which has time.
 	mostAtOnce = 2 << 20
 	retryAfter = 100 * time.Millisecond
+	// Whoever listens says so each time that the first has passed, and is taken for gone
+	// when the second has. What gRPC has for this does not look more often than each ten
+	// seconds.
+	hearEvery, silentFor = time.Second, 3 * time.Second
 )
 
 var errBehind = errors.New("the other replica does not keep up")
 
 // NewLink is a link from a replica to another.
 func NewLink(from string, to Member, dial *Dialer, begin func(context.Context, *Link)) *Link {
-	l := &Link{to: to, from: from, dial: dial, begin: begin, pending: &Batch{}, behind: true, more: make(chan struct{}, 1)}
+	l := &Link{to: to, from: from, dial: dial, begin: begin, pending: &Batch{}, behind: true, down: time.Now(), more: make(chan struct{}, 1)}
 	l.room = sync.NewCond(&l.mu)
 	return l
 }
@@ -92,6 +98,13 @@ func (l *Link) Connection() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.connection
+}
+
+// Down is since when there is no connection; zero if there is one.
+func (l *Link) Down() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.down
 }
 
 // Reservations are how many were told by a connection, and its number; 0 if there is none.
@@ -155,7 +168,7 @@ func (l *Link) connect(ctx context.Context) error {
 	}
 	l.mu.Lock()
 	l.pending, l.bytes, l.behind = &Batch{}, 0, false
-	l.connection, l.reservations = l.connection+1, 0
+	l.connection, l.reservations, l.down = l.connection+1, 0, time.Time{}
 	l.mu.Unlock()
 	begun := make(chan struct{})
 	go func() {
@@ -167,6 +180,7 @@ func (l *Link) connect(ctx context.Context) error {
 		cancel()
 		l.mu.Lock()
 		l.drop()
+		l.down = time.Now()
 		l.mu.Unlock()
 		<-begun
 	}()
@@ -207,10 +221,18 @@ func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-c
 	if err := stream.SendMsg(&Batch{From: l.from}); err != nil {
 		return nil, nil, err
 	}
+	silence := time.AfterFunc(silentFor, cancel)
 	go func() {
-		// Nothing is answered but the reason for an end.
-		ended <- stream.RecvMsg(&Batch{})
-		cancel()
+		defer silence.Stop()
+		for {
+			// Nothing is answered but that somebody hears, and the reason for an end.
+			if err := stream.RecvMsg(&Batch{}); err != nil {
+				ended <- err
+				cancel()
+				return
+			}
+			silence.Reset(silentFor)
+		}
 	}()
 	return func(b *Batch) error { return stream.SendMsg(b) }, ended, nil
 }

@@ -146,7 +146,7 @@ func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handle
 
 // A replica that does not answer to a ping for so long is taken for gone.
 const (
-	pingAfter   = 2 * time.Second
+	pingAfter   = 10 * time.Second
 	pingTimeout = 3 * time.Second
 )
 
@@ -160,8 +160,8 @@ func service(handler Handler, dial *Dialer) *grpc.ServiceDesc {
 			if err := decode(q); err != nil {
 				return nil, err
 			}
-			if q.Ask == nil {
-				return nil, status.Error(codes.InvalidArgument, "a question without a question")
+			if err := q.validate(); err != nil {
+				return nil, status.Error(codes.InvalidArgument, err.Error())
 			}
 			return Gather(ctx, func() *Answer { return handler.Answer(ctx, q) }, q.Branches, q.Patience, q.Ask.Offers, dial.asker(q)), nil
 		}}},
@@ -180,10 +180,15 @@ func listen(handler Handler, all *sessions, stream grpc.ServerStream) error {
 	if first.From == "" {
 		return status.Error(codes.InvalidArgument, "a replica did not say who it is")
 	}
+	go sayHeard(stream)
 	s := all.begin(first.From)
 	defer all.end(first.From, s)
 	for b := first; ; {
-		err := s.take(func() error {
+		err := b.validate()
+		if err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		err = s.take(func() error {
 			if b == first {
 				handler.Connected(first.From)
 			}
@@ -195,6 +200,22 @@ func listen(handler Handler, all *sessions, stream grpc.ServerStream) error {
 		b = &Batch{}
 		if err := stream.RecvMsg(b); err != nil {
 			return err
+		}
+	}
+}
+
+// sayHeard says to who tells that somebody listens.
+func sayHeard(stream grpc.ServerStream) {
+	tick := time.NewTicker(hearEvery)
+	defer tick.Stop()
+	for {
+		if stream.SendMsg(&Batch{}) != nil {
+			return
+		}
+		select {
+		case <-stream.Context().Done():
+			return
+		case <-tick.C:
 		}
 	}
 }
@@ -227,8 +248,10 @@ func (d *Dialer) Ask(ctx context.Context, b *Branch, q *Question) (*Answer, erro
 		return nil, err
 	}
 	answer := &Answer{}
-	err = connection.Invoke(ctx, "/"+serviceName+"/Ask", q, answer, grpc.ForceCodec(codec{}))
-	return answer, err
+	if err := connection.Invoke(ctx, "/"+serviceName+"/Ask", q, answer, grpc.ForceCodec(codec{})); err != nil {
+		return nil, err
+	}
+	return answer, answer.validate()
 }
 
 // Scatter asks members through a tree, and own if it is not nil.
