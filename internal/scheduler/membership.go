@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"time"
 
@@ -126,11 +127,13 @@ func (r *Replica) connect(members []shard.Member) {
 		if p != nil && p.link.To().Address == member.Address {
 			continue
 		}
+		wants := r.early[member.Name]
 		if p != nil {
 			p.stop()
+			wants = p.wants
 		}
 		ctx, stop := context.WithCancel(r.ctx)
-		p = &peer{ctx: ctx, stop: stop, wanted: every(), untold: every(), unlisted: every()}
+		p = &peer{ctx: ctx, stop: stop, wants: wants, wanted: every(), untold: every(), unlisted: every()}
 		if member.Name == r.self() {
 			p.link = shard.NewLoop(member, r, r.begin)
 		} else {
@@ -146,6 +149,9 @@ func (r *Replica) connect(members []shard.Member) {
 		}
 	}
 	r.dial.Keep(members)
+	maps.DeleteFunc(r.early, func(name string, wants *shard.Refresh) bool {
+		return there.Has(name) || stamp(wants.Term, wants.Number) < r.current()
+	})
 }
 
 // begin tells everything to a replica that knows nothing.
@@ -186,6 +192,9 @@ func (r *Replica) noteListed(from string, listed *shard.Refresh) {
 	if p := r.peers[from]; p != nil {
 		p.wants = listed
 		p.wanted.add(listed.Slots)
+	} else if len(r.early) < mostWishes {
+		// It has heard of this replica before this one of it.
+		r.early[from] = listed
 	}
 	r.mu.Unlock()
 	r.catchUp()
@@ -323,6 +332,8 @@ func (p *peer) cutOff() bool {
 }
 
 const (
+	// Replicas that may ask for something before it is known here that there are such.
+	mostWishes = 10_000
 	// How often a replica says that it lives.
 	reportEvery = 500 * time.Millisecond
 	// How often it looks for places that nobody asks to keep, and how long it waits for

@@ -47,6 +47,8 @@ type Replica struct {
 	// settled is the assignment by which slots are watched here.
 	settled int64
 	peers   map[string]*peer
+	// early is what replicas have asked for that are not known here yet.
+	early map[string]*shard.Refresh
 	// slots are those of nodes, by the hash of their names.
 	slots map[uint64]nodeSlot
 	// numbers of what others are told or asked.

@@ -62,7 +62,7 @@ func AttachReplica(
 		options: options, logger: klog.FromContext(ctx), sched: sched, dial: shard.NewDialer(options.TLS), ctx: ctx, client: client,
 		// Who comes back under its name does not use the numbers again that it had.
 		numbers: time.Now().UnixNano(), unknown: make(chan struct{}),
-		peers: map[string]*peer{}, slots: map[uint64]nodeSlot{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
+		peers: map[string]*peer{}, slots: map[uint64]nodeSlot{}, early: map[string]*shard.Refresh{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
 	r.present, r.disappear = context.WithCancel(ctx)
 	r.holder = newHolder(r.logger, own, known)
