@@ -14,11 +14,11 @@ import (
 func newBench(name *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure schedulers",
+		Short: "Measure schedulers, and simulate them",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchMillion(), newBenchSchedule(name), newBenchIntake(name))
+	cmd.AddCommand(newBenchMillion(), newBenchSchedule(name), newBenchIntake(name), newBenchShards())
 	return cmd
 }
 
