@@ -49,6 +49,8 @@ type ledClass struct {
 	agreed agreement
 	own    []index.Amount
 	used   time.Time
+	// offers that were last asked for, and pods that were placed since.
+	offers, placed int
 }
 
 // run is pods of one class that are placed by one answer.
@@ -63,8 +65,8 @@ type run struct {
 }
 
 const (
-	// Offers of each group that are asked for, and how often a node can be chosen.
-	runOffers, runSteps = 128, 4
+	// How often a node can be chosen by one answer.
+	runSteps = 4
 	// An answer is not used for longer: what watches say comes with the next.
 	runLife = 100 * time.Millisecond
 	// Questions for one pod, while the shards find more that they have to agree on.
@@ -122,7 +124,7 @@ func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleStat
 	for range maxAsks {
 		fresh := r == nil
 		if fresh && err == nil {
-			r, err = l.start(ctx, profile, pod, &shard.Ask{Offers: runOffers, Steps: runSteps})
+			r, err = l.start(ctx, profile, pod, &shard.Ask{Steps: runSteps})
 		}
 		if err != nil {
 			return upstream.ScheduleResult{}, l.refine(pod, err)
@@ -154,7 +156,8 @@ func (l *leader) current(profile *profile, pod *framework.QueuedPodInfo) (*run, 
 	return r, nil
 }
 
-// start asks the shards about the class of a pod.
+// start asks the shards about the class of a pod; for as many offers as runs of the class
+// need, unless the question says otherwise.
 func (l *leader) start(ctx context.Context, profile *profile, pod *framework.QueuedPodInfo, ask *shard.Ask) (*run, error) {
 	l.run = nil
 	object, err := pod.Pod.Marshal()
@@ -170,6 +173,10 @@ func (l *leader) start(ctx context.Context, profile *profile, pod *framework.Que
 	}
 	if ask.Walk {
 		class.agreed.Demands = ask.Demands
+	}
+	if ask.Offers == 0 {
+		class.offers, class.placed = shard.NextOffers(class.offers, class.placed), 0
+		ask.Offers = class.offers
 	}
 	for range maxAsks {
 		if err := l.prepare(ctx, class, profile, pod.PodInfo, kind); err != nil {
@@ -284,6 +291,7 @@ func (l *leader) merge(class *ledClass, answer *shard.Answer) (*index.Merged, er
 // result is what a pick means.
 func (l *leader) result(r *run, pick index.Pick, state fwk.CycleState, pod *framework.QueuedPodInfo) upstream.ScheduleResult {
 	r.class.adopt(state)
+	r.class.placed++
 	r.picked = pod.Pod.UID
 	l.run = r
 	walked.Observe(float64(pick.Groups))

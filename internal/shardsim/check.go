@@ -43,7 +43,7 @@ func Check(ctx context.Context, o Options) (Checks, error) {
 		c := o.Case
 		c.Shards, c.Fanout, c.Stragglers, c.Relays, c.Classes = shards, o.Fanouts[0], 0, 0, 1
 		c.Costs, c.RoundsOnly, c.SharedCores, c.Cores = costs, true, true, runtime.NumCPU()
-		c.Costs.Cycle, c.Network, c.Pods, c.RunLength = 0, Network{}, checkRounds*manyOffers, manyOffers
+		c.Costs.Cycle, c.Network, c.Pods, c.FixedOffers = 0, Network{}, checkRounds*manyOffers, manyOffers
 		c.Nodes, c.Patience.Quorum = shards*calibrationNodes, 100
 		simulated, err := Simulate(c)
 		if err != nil {

@@ -16,9 +16,9 @@ type Case struct {
 	Nodes, Pods            int
 	// Classes that pods have at random, and Groups of nodes that each of them finds.
 	Classes, Groups int
-	// RunLength is how many pods are placed by one answer, and how many offers of each
-	// group are asked for.
-	RunLength int
+	// FixedOffers of each group are asked for; with 0 as many as the real leader would. No
+	// more pods than that are placed by one answer.
+	FixedOffers int
 	// Cores of each replica; with SharedCores of all of them together.
 	Cores       int
 	SharedCores bool
@@ -68,7 +68,7 @@ func DefaultOptions() Options {
 	return Options{
 		Shards: []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, Fanouts: []int{3, 10, 30}, Stragglers: []float64{0, 0.02},
 		Case: Case{
-			Nodes: 1_000_000, Pods: 20_000, Classes: 1, Groups: 10, RunLength: 128, Cores: 8,
+			Nodes: 1_000_000, Pods: 20_000, Classes: 1, Groups: 10, Cores: 8,
 			Network:         Network{Latency: 100 * time.Microsecond, Jitter: 50 * time.Microsecond, BytesPerSecond: 10 * gigabit},
 			APILatency:      5 * time.Millisecond,
 			Patience:        shard.Patience{Deadline: 2 * time.Second, Quorum: 90, Grace: 100 * time.Millisecond},
@@ -90,7 +90,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Pods, "pods", c.Pods, "pods to schedule, all of which wait at the start")
 	fs.IntVar(&c.Classes, "classes", c.Classes, "classes that pods have at random; with many, runs are short")
 	fs.IntVar(&c.Groups, "groups", c.Groups, "groups of nodes that a class finds")
-	fs.IntVar(&c.RunLength, "run-length", c.RunLength, "pods that are placed by one answer at most")
+	fs.IntVar(&c.FixedOffers, "offers", c.FixedOffers, "nodes of each group that are asked for, and pods that are placed by one answer at most; 0 as runs need them, which is what dist-scheduler does")
 	fs.IntVar(&c.Cores, "cores", c.Cores, "cores of each replica")
 	fs.DurationVar(&c.Network.Latency, "latency", c.Network.Latency, "time that a message is under way")
 	fs.DurationVar(&c.Network.Jitter, "jitter", c.Network.Jitter, "mean of what is added at random")
@@ -133,8 +133,8 @@ func (o *Options) Validate() error {
 		return usage.Errorf("--nodes %d: choose 1 to %d", c.Nodes, maxNodes)
 	case c.Pods < 1 || c.Pods > maxPods:
 		return usage.Errorf("--pods %d: choose 1 to %d", c.Pods, maxPods)
-	case c.Classes < 1 || c.Groups < 1 || c.RunLength < 1 || c.Cores < 1:
-		return usage.Errorf("--classes, --groups, --run-length and --cores: choose 1 or more")
+	case c.Classes < 1 || c.Groups < 1 || c.Cores < 1 || c.FixedOffers < 0:
+		return usage.Errorf("--classes, --groups and --cores: choose 1 or more, and --offers no less than 0")
 	case c.StragglerChance < 0 || c.StragglerChance > 1:
 		return usage.Errorf("--straggler-chance %g: choose 0 to 1", c.StragglerChance)
 	case min(c.StragglerDelay, c.Network.Latency, c.Network.Jitter, c.APILatency, c.Patience.Grace) < 0 || c.Network.BytesPerSecond < 0:

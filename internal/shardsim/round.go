@@ -21,13 +21,21 @@ func (w *world) size(a *answer) int {
 	return w.Costs.AnswerBytes + w.Groups*(w.Costs.GroupBytes+a.offers*w.Costs.OfferBytes)
 }
 
+// offers of each group that the round asks for.
+func (w *world) offers() int {
+	if w.FixedOffers > 0 {
+		return w.FixedOffers
+	}
+	return w.asked[w.classes[min(w.next, w.Pods-1)]]
+}
+
 // answerOne is what a replica says of its own nodes.
 func (r *replica) answerOne(then func(*answer)) {
 	if r.member.Relay {
 		r.w.clock.after(0, func() { then(&answer{}) })
 		return
 	}
-	a := &answer{shards: []*replica{r}, offers: min(r.w.RunLength, max(1, r.w.Nodes/r.w.Shards/r.w.Groups))}
+	a := &answer{shards: []*replica{r}, offers: min(r.w.offers(), max(1, r.w.Nodes/r.w.Shards/r.w.Groups))}
 	r.work(r.w.Costs.summarize(r.w.Groups, a.offers), func() { then(a) })
 }
 
@@ -156,7 +164,7 @@ func (g *gathering) finish() {
 			}
 		}
 	}
-	all.offers = min(g.w.RunLength, parts)
+	all.offers = min(g.w.offers(), parts)
 	var cost time.Duration
 	if len(g.answers) > 1 {
 		cost = g.w.Costs.fold(g.w.Groups*len(g.answers), g.w.Groups*parts)

@@ -13,7 +13,7 @@ import (
 // free is a case in which only what is set costs something.
 func free(shards, fanout int) Case {
 	c := DefaultOptions().Case
-	c.Shards, c.Fanout, c.Pods, c.Costs = shards, fanout, 128, Costs{}
+	c.Shards, c.Fanout, c.Pods, c.FixedOffers, c.Costs = shards, fanout, 128, 128, Costs{}
 	c.Network = Network{Latency: time.Millisecond}
 	c.Patience = shard.Patience{Deadline: time.Minute, Quorum: 100}
 	return c
@@ -93,7 +93,7 @@ func TestLeaderIsTheBound(t *testing.T) {
 // TestWireIsShared: the answers of all come in over one port.
 func TestWireIsShared(t *testing.T) {
 	c := free(11, 10)
-	c.Network, c.Groups, c.RunLength = Network{BytesPerSecond: 1e6}, 1, 1
+	c.Network, c.Groups, c.FixedOffers = Network{BytesPerSecond: 1e6}, 1, 1
 	c.Pods, c.RoundsOnly, c.Costs.AnswerBytes = 1, true, 1000
 	near(t, "ten answers of a millisecond each", simulate(t, c).RoundMillisP50, 10)
 }

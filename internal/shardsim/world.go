@@ -47,8 +47,10 @@ type world struct {
 	rounds  int
 	cutOff  int
 	cuts    map[*replica]*cut
-	latency *hdrhistogram.Histogram // of rounds, in microseconds
-	ended   time.Duration
+	// asked is for how many offers, by class, and placed the pods by the last answer.
+	asked, placed []int
+	latency       *hdrhistogram.Histogram // of rounds, in microseconds
+	ended         time.Duration
 }
 
 type cut struct {
@@ -60,6 +62,7 @@ func newWorld(c Case) *world {
 	w := &world{
 		Case: c, clock: newClock(c.Seed), byName: map[string]*replica{}, cuts: map[*replica]*cut{},
 		classes: make([]int, c.Pods), bound: make([]int, c.Pods),
+		asked: make([]int, c.Classes), placed: make([]int, c.Classes),
 		latency: hdrhistogram.New(1, int64(longest/time.Microsecond), 3),
 	}
 	w.network = &network{clock: w.clock, Network: c.Network}
@@ -119,6 +122,8 @@ func (w *world) round() {
 		seen[r] = r.told
 	}
 	w.rounds++
+	class := w.classes[w.next]
+	w.asked[class], w.placed[class] = shard.NextOffers(w.asked[class], w.placed[class]), 0
 	branches := shard.Grow(members, w.Fanout, binary.BigEndian.AppendUint64(nil, uint64(w.rounds)))
 	w.gather(w.leader, true, branches, w.Patience, seen, func(a *answer) {
 		_ = w.latency.RecordValue(max(1, (w.clock.now - now).Microseconds()))
@@ -153,12 +158,13 @@ func (w *world) note(asked []shard.Member, a *answer) {
 // place puts the next pod on a node of those offered, if it is of the same class.
 func (w *world) place(a *answer, placed int, until time.Duration) {
 	same := placed == 0 || w.next < w.Pods && w.classes[w.next] == w.classes[w.next-1]
-	if w.next == w.Pods || placed == min(w.RunLength, w.Groups*a.offers) || !same || w.clock.now > until || w.next-w.binds > mostBinding {
+	if w.next == w.Pods || placed == a.offers || !same || w.clock.now > until || w.next-w.binds > mostBinding {
 		w.clock.after(0, w.round)
 		return
 	}
 	pod := w.next
 	w.next++
+	w.placed[w.classes[pod]]++
 	w.leader.work(w.Costs.choose(w.Groups)+w.Costs.Cycle, func() {
 		if w.RoundsOnly {
 			w.finish(pod)
