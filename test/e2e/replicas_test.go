@@ -132,15 +132,6 @@ func (r *replica) await() {
 	}
 }
 
-// restart is what a supervisor does; one that has lost its lease ends by itself.
-func (r *replica) restart() {
-	if r.runs() {
-		r.signal(syscall.SIGKILL)
-		r.await()
-	}
-	r.start()
-}
-
 var held = regexp.MustCompile(`(?m)^scheduler_replica_holds\{of="(\w+)"\} (\S+)$`)
 var members = regexp.MustCompile(`(?m)^scheduler_replica_members (\S+)$`)
 
