@@ -5,6 +5,7 @@ NODES     ?= 1000
 STORE     ?= mem_etcd
 K1M_FLAGS ?=
 KILLS     ?= 2000
+FAULTS    ?= 100
 CLUSTERS  ?= 200
 BENCH_FLAGS ?=
 
@@ -18,7 +19,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-scheduler-perf conformance crash hostile oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-scheduler-perf conformance crash faults hostile oracle upstream clean tools FORCE
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -50,6 +51,9 @@ upstream: bin/mem_etcd ## Run Kubernetes' own scheduler tests with our search in
 crash: bin/mem_etcd ## Kill mem_etcd under load, in every mode: KILLS=2000
 	@CRASH_ROUNDS=$(CRASH_ROUNDS) \
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
+
+faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Accidents of schedulers that share a cluster, under load: FAULTS=100
+	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$' -timeout 6h ./test/e2e
 
 oracle: ## Hold 60,000 decisions of dist-scheduler against kube-scheduler's plugins: CLUSTERS=200
 	@go test -count=1 -timeout 2h -v -run 'Oracle' ./internal/scheduler -oracle.clusters $(CLUSTERS)

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	upstream "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
@@ -317,13 +319,28 @@ func (h *holder) unfit(ctx context.Context, pod *v1.Pod, r *shard.Reservation) (
 			refused = "the node is not there"
 			return nil, nil
 		}
-		info, _ := framework.NewPodInfo(pod)
-		found, _, err := h.ranker.class(ctx, h.ranker.profiles[r.Profile], info, &agreement{Demands: r.Demands})
-		if err == nil && !found.Has(n.slot) {
+		// As the leader has asked: with no node yet.
+		unbound := *pod
+		unbound.Spec.NodeName = ""
+		info, _ := framework.NewPodInfo(&unbound)
+		profile := h.ranker.profiles[r.Profile]
+		if profile == nil {
+			refused = "there is no such profile"
+			return nil, nil
+		}
+		// If pods have come of which the leader did not know what they forbid, the class
+		// is not found, and the next question finds where the pod may go.
+		found, _, err := h.ranker.class(ctx, profile, info, &agreement{Demands: r.Demands})
+		fits := err == nil && found.Has(n.slot)
+		if errors.As(err, new(unranked)) {
+			// Each node was looked at by itself; what others may have taken since is looked
+			// at here.
+			fits, err = len(kubescheduler.AdmissionCheck(&unbound, n.info, false)) == 0, nil
+		}
+		if err == nil && !fits {
 			refused = "the pod does not fit any more"
 		}
-		// Pods have come that make other classes necessary; the next question finds that.
-		return nil, nil
+		return nil, err
 	})
 	if err != nil {
 		return err.Error()
