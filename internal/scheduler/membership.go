@@ -208,7 +208,12 @@ func (r *Replica) noteRefreshed(from string, refresh *shard.Refresh) {
 	if p != nil && p.knows == r.current() && p.asked == refresh.Asked && stamp(refresh.Term, refresh.Number) == r.current() {
 		r.refreshed.Insert(from)
 	}
+	complete := r.complete()
 	r.mu.Unlock()
+	if complete {
+		// Where nodes belong that others have told of may be known only now.
+		r.holder.drop(nil, r.owns)
+	}
 	r.report("")
 }
 

@@ -141,12 +141,12 @@ func (r *Replica) ownerOf(uid types.UID) string {
 }
 
 // trusts says whether a replica is the one to tell of an object. One that was stopped for
-// a while may not know that others have watched since.
+// a while may not know that others have watched since; and as long as nothing is assigned,
+// what is told is meant for who had this name before.
 func (r *Replica) trusts(from string, uid types.UID) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	owner := r.ownerOf(uid)
-	return owner == "" || owner == from
+	return from != "" && r.ownerOf(uid) == from
 }
 
 func (r *Replica) self() string { return r.options.Self.Name }
@@ -328,6 +328,12 @@ func (r *Replica) takePod(from string, item *shard.Item) error {
 		pod := &v1.Pod{}
 		if err := pod.Unmarshal(item.Object); err != nil {
 			return err
+		}
+		if !r.owns(pod.Spec.NodeName) {
+			// It was told by another assignment. Whoever owns the node now hears when the
+			// pod is gone, and this replica would not.
+			r.holder.gone(pod.UID)
+			return nil
 		}
 		r.holder.set(pod)
 	}
