@@ -22,10 +22,7 @@ func (c *Class) surround(around []Around) (undo func()) {
 			c.unplace(s)
 			continue
 		}
-		s.extra = make([]int64, len(c.counters))
-		for _, amount := range around[i].Extra {
-			s.extra[amount.Counter] += amount.By
-		}
+		s.extra = c.sums(around[i].Extra)
 		c.wait(around[i].Slot, s)
 	}
 	c.settle()
@@ -58,19 +55,36 @@ func (v *view) withExtra(g *group, f func(*group)) {
 
 // with calls f while a node of a group has more that counters count.
 func (v *view) with(g *group, more []int64, f func(*group)) {
+	with := v.apart(g)
+	v.add(with, more, 1)
+	defer v.add(with, more, -1)
+	f(with)
+}
+
+// sums are amounts by counter.
+func (v *view) sums(amounts []Amount) []int64 {
+	sums := make([]int64, len(v.counters))
+	for _, amount := range amounts {
+		sums[amount.Counter] += amount.By
+	}
+	return sums
+}
+
+// apart is a node of a group by itself, so that what is on it can change.
+func (v *view) apart(g *group) *group {
 	with := *g
 	with.host = make([]int64, len(v.counters))
 	copy(with.host, g.host)
-	add := func(sign int64) {
-		v.shiftHost(&with, -1)
-		for i, by := range more {
-			v.shiftCount(&with, i, sign*by)
-		}
-		v.shiftHost(&with, 1)
+	return &with
+}
+
+// add counts more on a node that is apart.
+func (v *view) add(g *group, more []int64, sign int64) {
+	v.shiftHost(g, -1)
+	for i, by := range more {
+		v.shiftCount(g, i, sign*by)
 	}
-	add(1)
-	defer add(-1)
-	f(&with)
+	v.shiftHost(g, 1)
 }
 
 // extra is what counts of what is extra on a node of a group.

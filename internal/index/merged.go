@@ -1,7 +1,6 @@
 package index
 
 import (
-	"math"
 	"math/rand/v2"
 	"slices"
 )
@@ -11,8 +10,8 @@ import (
 // enough of the nodes.
 type Merged struct {
 	view
-	// own are what a pod of the class adds to the counters.
-	own []Amount
+	// own is what a pod of the class adds to each counter.
+	own []int64
 	// floors are scores that nodes in no tier stay below, for groups that have such.
 	floors map[*group]int64
 	nodes  int
@@ -45,7 +44,8 @@ type Pick struct {
 // to be numbered as those of the judge of the spec are; own is what a pod of the class
 // adds to counters.
 func NewMerged(spec Spec, own []Amount, s *Summary) *Merged {
-	m := &Merged{view: newView(spec), own: own, floors: map[*group]int64{}, nodes: s.Nodes}
+	m := &Merged{view: newView(spec), floors: map[*group]int64{}, nodes: s.Nodes}
+	m.own = m.sums(own)
 	for i := range s.Counters {
 		m.counters[i].set(&s.Counters[i])
 	}
@@ -100,33 +100,13 @@ func (m *Merged) Choose() (Pick, Outcome) {
 		}
 	}
 	m.total(r)
-	best, ties := int64(math.MinInt64), 0
-	for i := range r.candidates {
-		switch total := r.candidates[i].total; {
-		case total > best:
-			best, ties = total, r.candidates[i].top.count
-		case total == best:
-			ties += r.candidates[i].top.count
-		}
+	best, _ := m.draw(r)
+	pick, left := m.take(best)
+	if !left {
+		return Pick{}, Spent
 	}
-	number := rand.IntN(ties)
-	for i := range r.candidates {
-		candidate := &r.candidates[i]
-		if candidate.total != best {
-			continue
-		}
-		if number >= candidate.top.count {
-			number -= candidate.top.count
-			continue
-		}
-		pick, left := m.take(candidate.top)
-		if !left {
-			return Pick{}, Spent
-		}
-		pick.Fitting, pick.Groups = fitting, len(r.candidates)
-		return pick, Chosen
-	}
-	panic("index: fewer nodes than were counted")
+	pick.Fitting, pick.Groups = fitting, len(r.candidates)
+	return pick, Chosen
 }
 
 // take places a pod on one of the nodes of a bucket; false if none of them is offered.
@@ -161,14 +141,8 @@ func (m *Merged) place(g *group, offer Offer) {
 // recount adds a pod on a node of a group to the counters, and returns the counts of
 // counters of hosts on the node.
 func (m *Merged) recount(g *group) []int64 {
-	with := *g
-	with.host = make([]int64, len(m.counters))
-	copy(with.host, g.host)
-	m.shiftHost(&with, -1)
-	for _, amount := range m.own {
-		m.shiftCount(&with, amount.Counter, amount.By)
-	}
-	m.shiftHost(&with, 1)
+	with := m.apart(g)
+	m.add(with, m.own, 1)
 	if !anyCount(with.host) {
 		return nil
 	}

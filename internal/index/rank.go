@@ -57,6 +57,13 @@ func (c *Class) Choose(around []Around, sample int) (Choice, bool) {
 		choice.Slot = c.sampled(r, fitting, sample)
 		return choice, true
 	}
+	choice.Slot = c.offer(c.draw(r))
+	return choice, true
+}
+
+// draw is one of the nodes of the best candidates, each with equal chance: the bucket
+// that it is in, and its number there.
+func (v *view) draw(r *ranking) (*bucket, int) {
 	best, ties := int64(math.MinInt64), 0
 	for i := range r.candidates {
 		switch total := r.candidates[i].total; {
@@ -66,17 +73,16 @@ func (c *Class) Choose(around []Around, sample int) (Choice, bool) {
 			ties += r.candidates[i].top.count
 		}
 	}
-	pick := rand.IntN(ties)
+	number := rand.IntN(ties)
 	for i := range r.candidates {
 		candidate := &r.candidates[i]
 		if candidate.total != best {
 			continue
 		}
-		if pick < candidate.top.count {
-			choice.Slot = c.offer(candidate.top, pick)
-			return choice, true
+		if number < candidate.top.count {
+			return candidate.top, number
 		}
-		pick -= candidate.top.count
+		number -= candidate.top.count
 	}
 	panic("index: fewer nodes than were counted")
 }
