@@ -76,11 +76,20 @@ func (b begun) note(from string, id, tick int64) {
 	b[from][id] = tick
 }
 
-// done is when something was begun that ends now.
-func (b begun) done(from string, id int64) (tick int64, known bool) {
-	tick, known = b[from][id]
+// end ends what was begun: pods with UIDs in some slots that were not told of since are
+// dropped.
+func (b begun) end(from string, id int64, slots []int, pods map[types.UID]held, drop func(*v1.Pod)) {
+	since, known := b[from][id]
 	delete(b[from], id)
-	return tick, known
+	if !known {
+		return
+	}
+	in := marked(slots)
+	for uid, pod := range pods {
+		if in[shard.Slot(uid)] && pod.tick < since {
+			drop(pod.pod)
+		}
+	}
 }
 
 func newHolder(logger klog.Logger, r *ranker, known *Cache) *holder {
@@ -148,18 +157,9 @@ func (h *holder) begin(from string, id int64) {
 // refreshed forgets the pods with UIDs in some slots that were not told of since a
 // replica began to tell of them.
 func (h *holder) refreshed(from string, id int64, slots []int) {
-	in := marked(slots)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	since, known := h.begun.done(from, id)
-	if !known {
-		return
-	}
-	for uid, pod := range h.pods {
-		if in[shard.Slot(uid)] && pod.tick < since {
-			h.remove(uid)
-		}
-	}
+	h.begun.end(from, id, slots, h.pods, func(pod *v1.Pod) { h.remove(pod.UID) })
 }
 
 // set takes a pod as it now is.
