@@ -110,31 +110,14 @@ func TestReplicaFaults(t *testing.T) {
 		}
 		c.happen(i, order[i])
 	}
-	pods := c.load.audit(t, c.limit)
 	stop()
 	<-done
+	pods := c.load.audit(t, c.limit)
 	eventually(t, 2*time.Minute, "replicas agree, and have no places left for pods", func() error { return c.rs.agree(faultNodes, pods) })
 	for _, g := range c.load.groups {
 		c.load.delete(t.Context(), g)
 	}
-	c.nothingLeft(os.Getenv("FAULTS") != "")
-}
-
-// nothingLeft waits until replicas forget the pods that were deleted. Now and then a few
-// stay, which is a fault that is not mended yet: the long run fails by it, the short one
-// says so.
-func (c *campaign) nothingLeft(strict bool) {
-	var err error
-	for range 60 {
-		if err = c.rs.agree(faultNodes, 0); err == nil {
-			return
-		}
-		time.Sleep(500 * time.Millisecond)
-	}
-	if strict {
-		c.t.Errorf("something is left: %v", err)
-	}
-	c.t.Logf("something is left: %v", err)
+	eventually(t, time.Minute, "replicas forget the pods that were deleted", func() error { return c.rs.agree(faultNodes, 0) })
 }
 
 func newCampaign(t *testing.T, seed uint64) *campaign {

@@ -51,10 +51,13 @@ const (
 
 var churnKinds = []string{"plain", "spread", "zones", "hosts", "ports", "big"}
 
+// run ends between two steps, so that it is known which pods there are.
 func (c *churn) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.busy.Lock()
-		c.step(ctx)
+		step, done := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		c.step(step)
+		done()
 		c.busy.Unlock()
 		select {
 		case <-ctx.Done():
