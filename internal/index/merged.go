@@ -15,7 +15,14 @@ type Merged struct {
 	// floors are scores that nodes in no tier stay below, for groups that have such.
 	floors map[*group]int64
 	nodes  int
-	spent  bool
+	used   Used
+}
+
+// Used is what was made use of: offered nodes, and of one of them so many steps at the
+// most. Short says that there should have been more steps.
+type Used struct {
+	Offers, Steps int
+	Short         bool
 }
 
 // Outcome is what came of [Merged.Choose].
@@ -78,6 +85,9 @@ func (c *counter) set(s *CounterSummary) {
 // Nodes there are in all indexes.
 func (m *Merged) Nodes() int { return m.nodes }
 
+// Used is how much of what was summarized pods were placed by.
+func (m *Merged) Used() Used { return m.used }
+
 // hidden says whether there may be better nodes in a group than those known.
 func (m *Merged) hidden(g *group, top *bucket) bool {
 	floor, is := m.floors[g]
@@ -86,7 +96,7 @@ func (m *Merged) hidden(g *group, top *bucket) bool {
 
 // Choose finds the best node for the next pod of the class, and takes it to be there.
 func (m *Merged) Choose() (Pick, Outcome) {
-	if m.spent {
+	if m.used.Short {
 		return Pick{}, Spent
 	}
 	r := &m.scratch
@@ -126,8 +136,13 @@ func (m *Merged) take(b *bucket) (Pick, bool) {
 // place puts a pod on a node of a group, and the node where it then belongs.
 func (m *Merged) place(g *group, offer Offer) {
 	host := m.recount(g)
+	if offer.taken == 0 {
+		m.used.Offers++
+	}
+	offer.taken++
+	m.used.Steps = max(m.used.Steps, offer.taken)
 	if len(offer.Steps) == 0 {
-		m.spent = true
+		m.used.Short = true
 		return
 	}
 	if step := offer.Steps[0]; step.Fits {

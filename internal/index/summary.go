@@ -45,6 +45,8 @@ type Offer struct {
 	Part  int
 	Slot  Slot
 	Steps []Step
+	// taken are the steps that were made.
+	taken int
 }
 
 // Step is what there is to say of a node with one more pod of the class on it.

@@ -98,6 +98,7 @@ func (l *lead) mayForbid(replicas []string) bool {
 }
 
 // told are how many reservations the replicas were told of that know of all that there are.
+// They hear of them at once, since they answer only then.
 func (l *lead) told() map[string]uint64 {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
@@ -105,6 +106,7 @@ func (l *lead) told() map[string]uint64 {
 	for name, p := range l.r.peers {
 		if count, connection := p.link.Reservations(); connection != 0 && connection == p.greeted {
 			told[name] = count
+			p.link.Flush()
 		}
 	}
 	return told

@@ -65,6 +65,9 @@ func (l *lead) takePending(item *shard.Item) error {
 			l.pods.notify(before.pod, pod)
 		}
 	case is:
+		if item.Node != l.assumptions.nodeOf(item.UID) {
+			l.leader.disturb()
+		}
 		l.forget(before.pod, item.Node)
 	}
 	return nil

@@ -48,9 +48,11 @@ type ledClass struct {
 	*class
 	agreed agreement
 	own    []index.Amount
-	used   time.Time
-	// offers that were last asked for, and pods that were placed since.
-	offers, placed int
+	// asked is when it was last asked about, and then for so much, of which so much was
+	// used.
+	asked  time.Time
+	wanted shard.Wanted
+	used   index.Used
 }
 
 // run is pods of one class that are placed by one answer.
@@ -65,10 +67,9 @@ type run struct {
 }
 
 const (
-	// How often a node can be chosen by one answer.
-	runSteps = 4
-	// An answer is not used for longer: what watches say comes with the next.
-	runLife = 100 * time.Millisecond
+	// An answer is not used for longer. What happens to nodes and pods ends a run; only what
+	// other nodes have of images comes with the next.
+	runLife = time.Second
 	// Questions for one pod, while the shards find more that they have to agree on.
 	maxAsks = 16
 	// Classes that are remembered.
@@ -124,7 +125,7 @@ func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleStat
 	for range maxAsks {
 		fresh := r == nil
 		if fresh && err == nil {
-			r, err = l.start(ctx, profile, pod, &shard.Ask{Steps: runSteps})
+			r, err = l.start(ctx, profile, pod, &shard.Ask{})
 		}
 		if err != nil {
 			return upstream.ScheduleResult{}, l.refine(pod, err)
@@ -136,6 +137,7 @@ func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleStat
 		case outcome == index.Unfit && fresh:
 			return upstream.ScheduleResult{}, l.unfit(ctx, profile, state, pod)
 		}
+		runEnds.WithLabelValues("used up").Inc()
 		l.run, r = nil, nil
 	}
 	return upstream.ScheduleResult{}, errUnsettled
@@ -143,17 +145,28 @@ func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleStat
 
 // current is the run that a pod belongs to; nil if there has to be a new one.
 func (l *leader) current(profile *profile, pod *framework.QueuedPodInfo) (*run, error) {
-	r := l.run
-	if l.disturbed.Swap(false) || r == nil || r.picked != "" || time.Now().After(r.until) || l.outdated.Load() || l.index != l.cluster.index {
-		l.run = nil
+	r, why := l.run, ""
+	switch disturbed := l.disturbed.Swap(false); {
+	case r == nil:
 		return nil, nil
+	case disturbed:
+		why = "disturbed"
+	case r.picked != "":
+		why = "failed"
+	case time.Now().After(r.until):
+		why = "old"
+	case l.outdated.Load() || l.index != l.cluster.index:
+		why = "outdated"
+	default:
+		key, err := l.cluster.classKey(profile, pod.PodInfo)
+		if err == nil && r.key == string(key) {
+			return r, nil
+		}
+		why = "other"
 	}
-	key, err := l.cluster.classKey(profile, pod.PodInfo)
-	if err != nil || r.key != string(key) {
-		l.run = nil
-		return nil, err
-	}
-	return r, nil
+	runEnds.WithLabelValues(why).Inc()
+	l.run = nil
+	return nil, nil
 }
 
 // start asks the shards about the class of a pod; for as many offers as runs of the class
@@ -175,8 +188,8 @@ func (l *leader) start(ctx context.Context, profile *profile, pod *framework.Que
 		class.agreed.Demands = ask.Demands
 	}
 	if ask.Offers == 0 {
-		class.offers, class.placed = shard.NextOffers(class.offers, class.placed), 0
-		ask.Offers = class.offers
+		class.wanted, class.used = class.wanted.Next(class.used), index.Used{}
+		ask.Offers, ask.Steps = class.wanted.Offers, class.wanted.Steps
 	}
 	for range maxAsks {
 		if err := l.prepare(ctx, class, profile, pod.PodInfo, kind); err != nil {
@@ -224,7 +237,7 @@ func (l *leader) classOf(profile *profile, pod *framework.PodInfo, walk bool) (s
 		led = &ledClass{agreed: agreement{open: true}}
 		l.classes[key] = led
 	}
-	led.used = time.Now()
+	led.asked = time.Now()
 	return key, led, nil
 }
 
@@ -251,11 +264,11 @@ func (l *leader) makeRoom() {
 	}
 	ages := make([]int64, 0, len(l.classes))
 	for _, class := range l.classes {
-		ages = append(ages, class.used.UnixNano())
+		ages = append(ages, class.asked.UnixNano())
 	}
 	slices.Sort(ages)
 	for key, class := range l.classes {
-		if class.used.UnixNano() <= ages[len(ages)/2] {
+		if class.asked.UnixNano() <= ages[len(ages)/2] {
 			delete(l.classes, key)
 		}
 	}
@@ -291,7 +304,7 @@ func (l *leader) merge(class *ledClass, answer *shard.Answer) (*index.Merged, er
 // result is what a pick means.
 func (l *leader) result(r *run, pick index.Pick, state fwk.CycleState, pod *framework.QueuedPodInfo) upstream.ScheduleResult {
 	r.class.adopt(state)
-	r.class.placed++
+	r.class.used = r.merged.Used()
 	r.picked = pod.Pod.UID
 	l.run = r
 	walked.Observe(float64(pick.Groups))

@@ -10,7 +10,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/shard"
@@ -348,11 +347,11 @@ const (
 
 // run takes part until the context ends.
 func (r *Replica) run(ctx context.Context) {
-	go wait.UntilWithContext(ctx, r.expire, expireEvery)
-	wait.UntilWithContext(ctx, func(context.Context) {
+	go shard.EachBeat(ctx, expireEvery, r.expire)
+	shard.EachBeat(ctx, reportEvery, func(context.Context) {
 		r.report("")
 		r.record()
-	}, reportEvery)
+	})
 }
 
 // record tells the metrics how much there is.

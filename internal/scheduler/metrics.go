@@ -60,6 +60,11 @@ var (
 		Buckets:        metrics.ExponentialBuckets(0.0001, 2, 16),
 		StabilityLevel: metrics.ALPHA,
 	})
+	runEnds = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: upstream.SchedulerSubsystem, Name: "replica_run_ends_total",
+		Help:           "Answers that no more pods are placed by: something has happened (disturbed), a pod that was placed is not there (failed), another class is next (other), it is old, what it is made of is outdated, or all of it is used up",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"why"})
 	cutOff = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: upstream.SchedulerSubsystem, Name: "replica_cut_off_total",
 		Help:           "Questions that a replica did not answer in time",
@@ -92,7 +97,7 @@ const (
 
 func registerMetrics() {
 	register.Do(func() {
-		legacyregistry.MustRegister(decisions, fallbacks, sizes, steps, lookups, walked, pluginFailures, roundTimes, cutOff, assignments, membership, holding)
+		legacyregistry.MustRegister(decisions, fallbacks, sizes, steps, lookups, walked, pluginFailures, roundTimes, runEnds, cutOff, assignments, membership, holding)
 	})
 }
 

@@ -158,6 +158,13 @@ func (r *Replica) tell(name string, add func(*shard.Batch)) {
 	}
 }
 
+// tellLater tells another replica something that has time.
+func (r *Replica) tellLater(name string, add func(*shard.Batch)) {
+	if p := r.peers[name]; p != nil {
+		p.link.TellLater(add)
+	}
+}
+
 // leads says whether this replica leads, as far as it knows.
 func (r *Replica) leads() bool {
 	r.mu.Lock()
@@ -232,11 +239,12 @@ func (r *Replica) podChanged(before, after *v1.Pod, listing bool) {
 		item := shard.Item{UID: after.UID, Object: encoded(after)}
 		r.tell(leader, func(b *shard.Batch) { b.Pending = append(b.Pending, item) })
 	case before != nil && before.Spec.NodeName == "":
-		item := shard.Item{UID: before.UID}
+		item, tell := shard.Item{UID: before.UID}, r.tell
 		if after != nil {
-			item.Node = after.Spec.NodeName
+			// The leader has assumed that.
+			item.Node, tell = after.Spec.NodeName, r.tellLater
 		}
-		r.tell(leader, func(b *shard.Batch) { b.Pending = append(b.Pending, item) })
+		tell(leader, func(b *shard.Batch) { b.Pending = append(b.Pending, item) })
 	case before == nil || after == nil || !sameOnNode(before, after):
 		news := shard.News{}
 		if before != nil {
@@ -262,7 +270,8 @@ func (r *Replica) tellPod(pod *v1.Pod, listing bool) {
 	}
 	if !listing {
 		item := shard.Item{UID: pod.UID, Object: encoded(pod)}
-		r.tell(owner, func(b *shard.Batch) { b.Pods = append(b.Pods, item) })
+		// It has a reservation there, or was bound without asking.
+		r.tellLater(owner, func(b *shard.Batch) { b.Pods = append(b.Pods, item) })
 	}
 }
 

@@ -23,6 +23,7 @@ func (c *connections) get(address string, certificates *TLS) (*grpc.ClientConn, 
 	}
 	connection, err := grpc.NewClient("passthrough:///"+address,
 		grpc.WithTransportCredentials(certificates.credentials()),
+		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connectionWindow),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{}), grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{

@@ -24,6 +24,8 @@ type Link struct {
 	mu      sync.Mutex
 	pending *Batch
 	bytes   int
+	// due is when it is to be sent, zero if nothing is pending; sent is when the last was.
+	due, sent time.Time
 	// behind says that nothing is pending, as everything will be told anew: there is no
 	// connection, or what was pending was dropped.
 	behind bool
@@ -42,6 +44,10 @@ const (
 	// Bytes that wait when everything is told, which has time.
 	mostAtOnce = 2 << 20
 	retryAfter = 100 * time.Millisecond
+	// Batches are so far apart, and what is told later is told within so long: a message
+	// costs more than what is in it, as both sides wake up for it. With more bytes none waits.
+	pace, later  = 50 * time.Millisecond, 250 * time.Millisecond
+	enoughToSend = 64 << 10
 	// Whoever listens says so each time that the first has passed, and is taken for gone
 	// when the second has. What gRPC has for this does not look more often than each ten
 	// seconds.
@@ -67,8 +73,13 @@ func NewLoop(self Member, handler Handler, begin func(context.Context, *Link)) *
 	return l
 }
 
-// Tell adds to what is told next.
-func (l *Link) Tell(add func(*Batch)) {
+// Tell adds to what is told next: at once, unless something was told a moment ago.
+func (l *Link) Tell(add func(*Batch)) { l.tell(add, false) }
+
+// TellLater adds to what is told next, and has time.
+func (l *Link) TellLater(add func(*Batch)) { l.tell(add, true) }
+
+func (l *Link) tell(add func(*Batch), hasTime bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.behind {
@@ -81,6 +92,34 @@ func (l *Link) Tell(add func(*Batch)) {
 	if l.bytes > maxPending {
 		l.drop()
 	}
+	now := time.Now()
+	switch {
+	case l.loop != nil || l.bytes > enoughToSend:
+		l.hasten(now)
+	case hasTime:
+		l.hasten(Beat(now, later))
+	case now.Sub(l.sent) < pace:
+		l.hasten(Beat(now, pace))
+	default:
+		l.hasten(now)
+	}
+}
+
+// Flush sends what is pending at once.
+func (l *Link) Flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.due.IsZero() {
+		l.hasten(time.Now())
+	}
+}
+
+// hasten sends what is pending no later than that; the lock is held.
+func (l *Link) hasten(due time.Time) {
+	if !l.due.IsZero() && !due.Before(l.due) {
+		return
+	}
+	l.due = due
 	select {
 	case l.more <- struct{}{}:
 	default:
@@ -89,8 +128,15 @@ func (l *Link) Tell(add func(*Batch)) {
 
 // drop gives up what is pending; the lock is held.
 func (l *Link) drop() {
-	l.behind, l.pending, l.bytes = true, &Batch{}, 0
+	l.behind, l.pending, l.bytes, l.due = true, &Batch{}, 0, time.Time{}
 	l.room.Broadcast()
+}
+
+// wait is how long what is pending has to wait.
+func (l *Link) wait() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return time.Until(l.due) // Nothing is pending: the past, and nothing is sent.
 }
 
 // Connection is a number of the connection that there is, or was last.
@@ -128,15 +174,18 @@ func (l *Link) Room(ctx context.Context) bool {
 	return !l.behind && ctx.Err() == nil
 }
 
-// take is what is pending.
+// take is what is pending; nil if nothing is.
 func (l *Link) take() (*Batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.behind {
 		return nil, errBehind
 	}
+	if l.due.IsZero() {
+		return nil, nil
+	}
 	b := l.pending
-	l.pending, l.bytes = &Batch{}, 0
+	l.pending, l.bytes, l.due, l.sent = &Batch{}, 0, time.Time{}, time.Now()
 	l.room.Broadcast()
 	return b, nil
 }
@@ -167,7 +216,7 @@ func (l *Link) connect(ctx context.Context) error {
 		return err
 	}
 	l.mu.Lock()
-	l.pending, l.bytes, l.behind = &Batch{}, 0, false
+	l.pending, l.bytes, l.behind, l.due, l.sent = &Batch{}, 0, false, time.Time{}, time.Time{}
 	l.connection, l.reservations, l.down = l.connection+1, 0, time.Time{}
 	l.mu.Unlock()
 	begun := make(chan struct{})
@@ -184,6 +233,8 @@ func (l *Link) connect(ctx context.Context) error {
 		l.mu.Unlock()
 		<-begun
 	}()
+	due := time.NewTimer(later)
+	defer due.Stop()
 	for {
 		select {
 		case err := <-ended:
@@ -191,9 +242,14 @@ func (l *Link) connect(ctx context.Context) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		case <-l.more:
+			if wait := l.wait(); wait > 0 {
+				due.Reset(wait)
+				continue
+			}
+		case <-due.C:
 		}
 		b, err := l.take()
-		if err == nil {
+		if err == nil && b != nil {
 			err = send(b)
 		}
 		if err != nil {

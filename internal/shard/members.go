@@ -43,6 +43,8 @@ type Leases struct {
 	namespace string
 	group     string
 	lister    coordinationlisters.LeaseLister
+	// own is the Lease of this replica as it was last written; nil if that is not known.
+	own *coordinationv1.Lease
 
 	mu sync.Mutex
 	// seen is when a Lease was last seen to have another renewTime; clocks of other
@@ -64,7 +66,7 @@ const (
 	RelayAnnotation   = "k8s-1m.dev/relay-only"
 
 	leaseLife  = 15 * time.Second
-	leaseRenew = 3 * time.Second
+	leaseRenew = 5 * time.Second
 )
 
 // NewLeases finds the replicas of a group.
@@ -98,15 +100,18 @@ func (l *Leases) Run(ctx context.Context) error {
 	return err
 }
 
+// renew writes the Lease anew. It is read only if that failed the last time: somebody else
+// may have written it.
 func (l *Leases) renew(ctx context.Context) error {
-	client := l.client.CoordinationV1().Leases(l.namespace)
-	lease, err := client.Get(ctx, l.name(), metav1.GetOptions{})
-	missing := apierrors.IsNotFound(err)
-	if err != nil && !missing {
-		return err
-	}
-	if missing {
-		lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: l.name(), Namespace: l.namespace}}
+	client, lease := l.client.CoordinationV1().Leases(l.namespace), l.own
+	l.own = nil
+	if lease == nil {
+		var err error
+		if lease, err = client.Get(ctx, l.name(), metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: l.name(), Namespace: l.namespace}}
+		} else if err != nil {
+			return err
+		}
 	}
 	metav1.SetMetaDataLabel(&lease.ObjectMeta, GroupLabel, l.group)
 	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, AddressAnnotation, l.self.Address)
@@ -116,14 +121,17 @@ func (l *Leases) renew(ctx context.Context) error {
 	lease.Spec.HolderIdentity = ptr.To(l.self.Name)
 	lease.Spec.LeaseDurationSeconds = ptr.To(int32(leaseLife / time.Second))
 	lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
-	if missing {
-		_, err = client.Create(ctx, lease, metav1.CreateOptions{})
+	var written *coordinationv1.Lease
+	var err error
+	if lease.ResourceVersion == "" {
+		written, err = client.Create(ctx, lease, metav1.CreateOptions{})
 	} else {
-		_, err = client.Update(ctx, lease, metav1.UpdateOptions{})
+		written, err = client.Update(ctx, lease, metav1.UpdateOptions{})
 	}
 	if err != nil {
 		return fmt.Errorf("writing the Lease: %w", err)
 	}
+	l.own = written
 	return nil
 }
 

@@ -133,6 +133,7 @@ func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handle
 	}
 	server := grpc.NewServer(
 		grpc.Creds(certificates.credentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(1024),
+		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connectionWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingAfter / 2, PermitWithoutStream: true}),
 	)
@@ -144,8 +145,11 @@ func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handle
 	return server.Serve(listener)
 }
 
-// A replica that does not answer to a ping for so long is taken for gone.
 const (
+	// Windows that are given have gRPC not look for the best with a ping beside each
+	// message.
+	streamWindow, connectionWindow = 1 << 20, 4 << 20
+	// A replica that does not answer to a ping for so long is taken for gone.
 	pingAfter   = 10 * time.Second
 	pingTimeout = 3 * time.Second
 )
@@ -206,18 +210,13 @@ func listen(handler Handler, all *sessions, stream grpc.ServerStream) error {
 
 // sayHeard says to who tells that somebody listens.
 func sayHeard(stream grpc.ServerStream) {
-	tick := time.NewTicker(hearEvery)
-	defer tick.Stop()
-	for {
+	ctx, stop := context.WithCancel(stream.Context())
+	defer stop()
+	EachBeat(ctx, hearEvery, func(context.Context) {
 		if stream.SendMsg(&Batch{}) != nil {
-			return
+			stop()
 		}
-		select {
-		case <-stream.Context().Done():
-			return
-		case <-tick.C:
-		}
-	}
+	})
 }
 
 // Dialer connects to other replicas.

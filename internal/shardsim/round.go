@@ -26,7 +26,7 @@ func (w *world) offers() int {
 	if w.FixedOffers > 0 {
 		return w.FixedOffers
 	}
-	return w.asked[w.classes[min(w.next, w.Pods-1)]]
+	return w.wanted[w.classes[min(w.next, w.Pods-1)]].Offers
 }
 
 // answerOne is what a replica says of its own nodes.

@@ -16,13 +16,14 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/k8s-1m/k8s-1m/internal/index"
 	"github.com/k8s-1m/k8s-1m/internal/shard"
 )
 
 const (
 	// An answer is used no longer, and a replica that was late is left out for a while:
 	// as in package scheduler.
-	runLife                = 100 * time.Millisecond
+	runLife                = time.Second
 	firstRest, longestRest = 100 * time.Millisecond, 10 * time.Second
 	// Pods that wait for an answer of their node's owner, or are being bound; with more
 	// the leader goes slower. It bounds what is under way, not what the real one does.
@@ -47,10 +48,12 @@ type world struct {
 	rounds  int
 	cutOff  int
 	cuts    map[*replica]*cut
-	// asked is for how many offers, by class, and placed the pods by the last answer.
-	asked, placed []int
-	latency       *hdrhistogram.Histogram // of rounds, in microseconds
-	ended         time.Duration
+	// wanted is for how many offers is asked, by class, and used how many the last answer
+	// had pods placed by.
+	wanted  []shard.Wanted
+	used    []index.Used
+	latency *hdrhistogram.Histogram // of rounds, in microseconds
+	ended   time.Duration
 }
 
 type cut struct {
@@ -62,7 +65,7 @@ func newWorld(c Case) *world {
 	w := &world{
 		Case: c, clock: newClock(c.Seed), byName: map[string]*replica{}, cuts: map[*replica]*cut{},
 		classes: make([]int, c.Pods), bound: make([]int, c.Pods),
-		asked: make([]int, c.Classes), placed: make([]int, c.Classes),
+		wanted: make([]shard.Wanted, c.Classes), used: make([]index.Used, c.Classes),
 		latency: hdrhistogram.New(1, int64(longest/time.Microsecond), 3),
 	}
 	w.network = &network{clock: w.clock, Network: c.Network}
@@ -123,7 +126,7 @@ func (w *world) round() {
 	}
 	w.rounds++
 	class := w.classes[w.next]
-	w.asked[class], w.placed[class] = shard.NextOffers(w.asked[class], w.placed[class]), 0
+	w.wanted[class], w.used[class] = w.wanted[class].Next(w.used[class]), index.Used{}
 	branches := shard.Grow(members, w.Fanout, binary.BigEndian.AppendUint64(nil, uint64(w.rounds)))
 	w.gather(w.leader, true, branches, w.Patience, seen, func(a *answer) {
 		_ = w.latency.RecordValue(max(1, (w.clock.now - now).Microseconds()))
@@ -164,7 +167,7 @@ func (w *world) place(a *answer, placed int, until time.Duration) {
 	}
 	pod := w.next
 	w.next++
-	w.placed[w.classes[pod]]++
+	w.used[w.classes[pod]].Offers++
 	w.leader.work(w.Costs.choose(w.Groups)+w.Costs.Cycle, func() {
 		if w.RoundsOnly {
 			w.finish(pod)

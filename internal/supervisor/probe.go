@@ -56,10 +56,12 @@ func (p *prober) ask(ctx context.Context) error {
 		return cause(err)
 	}
 	defer response.Body.Close()
+	// A connection whose answer was not read to its end is of no use for the next probe,
+	// and a handshake costs the component more than the probe.
+	body, err := io.ReadAll(io.LimitReader(response.Body, maxReportBytes))
 	if response.StatusCode == http.StatusOK {
 		return nil
 	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, maxReportBytes))
 	if err != nil {
 		return err
 	}
