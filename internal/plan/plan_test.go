@@ -1,0 +1,164 @@
+package plan
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestRates: a million nodes that renew their Leases every ten seconds do so 100,000 times
+// a second.
+func TestRates(t *testing.T) {
+	c := DefaultCluster()
+	r := rates(&c)
+	if r.LeaseUpdates != 100_000 {
+		t.Errorf("%v Lease updates a second", r.LeaseUpdates)
+	}
+	if want := 30e6 / (24 * 3600); math.Abs(r.Pods-want) > 1e-6 {
+		t.Errorf("%v pods a second, not %v", r.Pods, want)
+	}
+	c.LeasesCached = false
+	if without := rates(&c); r.Told-without.Told != 100_000 || without.Writes != r.Writes {
+		t.Errorf("Leases out of the cache: %v instead of %v is told", without.Told, r.Told)
+	}
+}
+
+// TestMoreNeedsMore: with more of anything nothing is needed less, and no limit is further
+// away.
+func TestMoreNeedsMore(t *testing.T) {
+	base := Make(DefaultCluster(), DefaultMachines(), DefaultCosts())
+	for name, more := range map[string]func(*Cluster){
+		"nodes":       func(c *Cluster) { c.Nodes *= 2 },
+		"pods":        func(c *Cluster) { c.PodsPerNode *= 2 },
+		"watches":     func(c *Cluster) { c.WatchesPerNode *= 2 },
+		"connections": func(c *Cluster) { c.ConnectionsPerNode *= 2 },
+		"Leases":      func(c *Cluster) { c.LeaseInterval /= 2 },
+		"statuses":    func(c *Cluster) { c.StatusInterval /= 2 },
+		"churn":       func(c *Cluster) { c.PodLife /= 2 },
+		"filling":     func(c *Cluster) { c.Fill = 1000 },
+		"logged":      func(c *Cluster) { c.LeasesLogged = true },
+	} {
+		c := DefaultCluster()
+		more(&c)
+		with := Make(c, DefaultMachines(), DefaultCosts())
+		notLess(t, name, reflect.ValueOf(base.Needs), reflect.ValueOf(with.Needs), with.Needs.APIServers.Count > base.Needs.APIServers.Count)
+		if with.Limits[0].Nodes > base.Limits[0].Nodes {
+			t.Errorf("with more %s the limit is further away: %d nodes instead of %d", name, with.Limits[0].Nodes, base.Limits[0].Nodes)
+		}
+	}
+}
+
+// notLess compares all numbers. What each API server takes may be less if there are more.
+func notLess(t *testing.T, name string, base, with reflect.Value, moreServers bool) {
+	t.Helper()
+	for i := range base.NumField() {
+		field := base.Type().Field(i).Name
+		switch before, after := base.Field(i), with.Field(i); {
+		case before.Kind() == reflect.Struct:
+			notLess(t, name, before, after, moreServers)
+		case before.Kind() == reflect.Int && after.Int() < before.Int(),
+			before.Kind() == reflect.Float64 && after.Float() < before.Float() && !(moreServers && strings.HasSuffix(field, "Each")):
+			t.Errorf("with more %s there is less %s: %v instead of %v", name, field, after, before)
+		}
+	}
+}
+
+// TestLimits: just as many nodes as a limit says are feasible, and a tenth more are not.
+func TestLimits(t *testing.T) {
+	m := DefaultMachines()
+	p := Make(DefaultCluster(), m, DefaultCosts())
+	for i, l := range p.Limits {
+		if i > 0 && l.Nodes < p.Limits[i-1].Nodes {
+			t.Errorf("%s comes too late", l.Resource)
+		}
+		if l.Used < 0 || l.Resource == "" {
+			t.Errorf("nothing is said of %+v", l)
+		}
+	}
+	for _, nodes := range []int{p.Limits[0].Nodes, p.Limits[0].Nodes * 11 / 10} {
+		c := DefaultCluster()
+		c.Nodes = nodes
+		if got := Make(c, m, DefaultCosts()).Feasible; got != (nodes == p.Limits[0].Nodes) {
+			t.Errorf("%d nodes feasible: %v", nodes, got)
+		}
+	}
+}
+
+// TestDoubling: what is said to double a cluster does, whatever binds first.
+func TestDoubling(t *testing.T) {
+	for name, scarce := range map[string]func(*Cluster, *Machines){
+		"the seed's":       func(*Cluster, *Machines) {},
+		"small API server": func(_ *Cluster, m *Machines) { m.APIServerCores, m.APIServerGiB = 2, 16 },
+		"little memory":    func(_ *Cluster, m *Machines) { m.StoreGiB, m.APIServerGiB = 8, 32 },
+		"slow disk":        func(c *Cluster, m *Machines) { m.DiskMBps, c.LeasesLogged = 1, true },
+		"slow network":     func(_ *Cluster, m *Machines) { m.NetworkGbit = 0.1 },
+		"many pods":        func(c *Cluster, _ *Machines) { c.PodsPerNode, c.PodLife = 110, time.Minute },
+	} {
+		c, m := DefaultCluster(), DefaultMachines()
+		scarce(&c, &m)
+		p := Make(c, m, DefaultCosts())
+		if len(p.Doubling) == 0 {
+			t.Errorf("%s: nothing is said of how to double %d nodes", name, p.Limits[0].Nodes)
+			continue
+		}
+		if last := p.Doubling[len(p.Doubling)-1]; last.Nodes < 2*p.Limits[0].Nodes {
+			t.Errorf("%s: %d nodes, and at the end %d: %+v", name, p.Limits[0].Nodes, last.Nodes, p.Doubling)
+		}
+	}
+}
+
+func TestValidate(t *testing.T) {
+	for name, change := range map[string]func(*Cluster, *Machines){
+		"nodes":    func(c *Cluster, _ *Machines) { c.Nodes = 0 },
+		"interval": func(c *Cluster, _ *Machines) { c.LeaseInterval = -time.Second },
+		"watches":  func(c *Cluster, _ *Machines) { c.WatchesPerNode = -1 },
+		"cores":    func(_ *Cluster, m *Machines) { m.StoreCores = math.NaN() },
+		"busy":     func(_ *Cluster, m *Machines) { m.Busy = 1.5 },
+	} {
+		c, m := DefaultCluster(), DefaultMachines()
+		change(&c, &m)
+		if c.Validate() == nil && m.Validate() == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}
+
+// TestCosts: what is written is read again, and what is missing is named.
+func TestCosts(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "costs.json")
+	costs := DefaultCosts()
+	if err := costs.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	again, err := ReadCosts(path)
+	if err != nil || again != costs {
+		t.Errorf("%+v, %v", again, err)
+	}
+	for text, want := range map[string]string{
+		`{"store": {}}`: "store.updateMicros",
+		`{"shop": {}}`:  "unknown field",
+		`{`:             "unexpected EOF",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadCosts(path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestPrint(t *testing.T) {
+	p := Make(DefaultCluster(), DefaultMachines(), DefaultCosts())
+	var text strings.Builder
+	p.Print(&text)
+	for _, want := range []string{"1,000,000 nodes", "Lease updates", "100,000", "To double it:\n"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("%q is not in:\n%s", want, text.String())
+		}
+	}
+}
