@@ -1,0 +1,98 @@
+package e2e
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-1m/k8s-1m/internal/dashboard"
+)
+
+var (
+	metricInExpr = regexp.MustCompile(`([a-z_][a-z0-9_]*)\{cluster="\$cluster"(?:,job="([a-z-]+)")?`)
+	metricOnPage = regexp.MustCompile(`(?m)^([a-z_][a-z0-9_]*)[{ ]`)
+)
+
+// Metrics that are there only once something has happened.
+var onlyOnceSeen = map[string]bool{"scheduler_index_fallbacks_total": true}
+
+// TestDashboard: what the dashboard asks for is on the pages that the configuration for
+// Prometheus names, read with the credentials in it.
+func TestDashboard(t *testing.T) {
+	w := newWorld(t)
+	const name = "dashboard"
+	t.Cleanup(func() { w.k1m(t, "down", "--name", name) })
+	w.succeed(t, "up", "--name", name, "--nodes", "5", "--store", storeKind(), "--scheduler", "dist-scheduler")
+	w.succeed(t, "pods", "create", "--name", name, "--count", "3")
+
+	pages := readPages(t, w.succeed(t, "metrics", "prometheus", "--name", name).stdout)
+	for _, expr := range dashboard.Expressions() {
+		found := metricInExpr.FindAllStringSubmatch(expr, -1)
+		if len(found) == 0 {
+			t.Errorf("no metric in %s", expr)
+		}
+		for _, match := range found {
+			metric, job := match[1], match[2]
+			if onlyOnceSeen[metric] || storeKind() != "mem_etcd" && job == dashboard.JobStore {
+				continue
+			}
+			if !pages[job][metric] {
+				t.Errorf("%s of %q is on no page", metric, job)
+			}
+		}
+	}
+}
+
+// readPages reads all pages that Prometheus would, and returns the metrics by job; those of
+// all jobs are those of "".
+func readPages(t *testing.T, text string) map[string]map[string]bool {
+	t.Helper()
+	var config struct {
+		Scrapes []struct {
+			Job     string `json:"job_name"`
+			Scheme  string
+			TLS     map[string]string            `json:"tls_config"`
+			Statics []struct{ Targets []string } `json:"static_configs"`
+		} `json:"scrape_configs"`
+	}
+	must(t, yaml.Unmarshal([]byte(text), &config))
+	pages := map[string]map[string]bool{"": {}}
+	for _, scrape := range config.Scrapes {
+		pages[scrape.Job] = map[string]bool{}
+		client := &http.Client{}
+		if scrape.Scheme == "https" {
+			pair, err := tls.X509KeyPair([]byte(scrape.TLS["cert"]), []byte(scrape.TLS["key"]))
+			must(t, err)
+			client.Transport = &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool(t, scrape.TLS["ca"])}}
+		}
+		for _, static := range scrape.Statics {
+			answer, err := client.Get(scrape.Scheme + "://" + static.Targets[0] + "/metrics")
+			must(t, err)
+			body, err := io.ReadAll(answer.Body)
+			answer.Body.Close()
+			must(t, err)
+			if answer.StatusCode != http.StatusOK {
+				t.Fatalf("%s: %s %s", scrape.Job, answer.Status, strings.TrimSpace(string(body)))
+			}
+			for _, match := range metricOnPage.FindAllSubmatch(body, -1) {
+				pages[scrape.Job][string(match[1])], pages[""][string(match[1])] = true, true
+			}
+		}
+	}
+	return pages
+}
+
+func pool(t *testing.T, pem string) *x509.CertPool {
+	t.Helper()
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM([]byte(pem)) {
+		t.Fatal("the authority is not readable")
+	}
+	return pool
+}
