@@ -1,15 +1,13 @@
 //! Flags and environment, read once. Names are etcd's where etcd has them.
 
-use std::fmt;
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, CommandFactory, Parser, ValueEnum};
+use clap::{CommandFactory, Parser, ValueEnum};
+use sockets::{Listen, TlsFiles};
 use url::Url;
 
 use crate::wal_mode::{self, PrefixMode, WalMode};
@@ -156,54 +154,6 @@ pub struct Config {
     pub log_format: LogFormat,
 }
 
-/// Certificates of the client listeners.
-#[derive(Args, Clone, Debug)]
-pub struct TlsFiles {
-    /// Path to the server's TLS certificate.
-    #[arg(long, env = "ETCD_CERT_FILE", value_name = "FILE")]
-    pub cert_file: Option<PathBuf>,
-
-    /// Path to the server's TLS key.
-    #[arg(long, env = "ETCD_KEY_FILE", value_name = "FILE")]
-    pub key_file: Option<PathBuf>,
-
-    /// Path to the CA that client certificates must be signed by; with it, as
-    /// in etcd, every client must show one.
-    #[arg(long, env = "ETCD_TRUSTED_CA_FILE", value_name = "FILE")]
-    pub trusted_ca_file: Option<PathBuf>,
-
-    /// Path to a list of revoked client certificates.
-    #[arg(long, env = "ETCD_CLIENT_CRL_FILE", value_name = "FILE")]
-    pub client_crl_file: Option<PathBuf>,
-
-    /// Lowest version of TLS.
-    #[arg(long, env = "ETCD_TLS_MIN_VERSION", value_enum, default_value_t = TlsVersion::Tls12)]
-    pub tls_min_version: TlsVersion,
-
-    /// Highest version of TLS [default: the newest]
-    #[arg(long, env = "ETCD_TLS_MAX_VERSION", value_enum)]
-    pub tls_max_version: Option<TlsVersion>,
-
-    /// Cipher suites of TLS 1.2, comma-separated, by Go's names [default: all that
-    /// are sound]
-    #[arg(long, env = "ETCD_CIPHER_SUITES", value_name = "NAMES", value_delimiter = ',')]
-    pub cipher_suites: Vec<String>,
-
-    /// Require client certificates.
-    #[arg(long, env = "ETCD_CLIENT_CERT_AUTH", value_name = "BOOL", num_args = 0..=1, require_equals = true,
-          default_value = "false", default_missing_value = "true", value_parser = BoolishValueParser::new())]
-    pub client_cert_auth: bool,
-}
-
-/// Versions of TLS, as etcd names them.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum TlsVersion {
-    #[value(name = "TLS1.2")]
-    Tls12,
-    #[value(name = "TLS1.3")]
-    Tls13,
-}
-
 /// Names as etcd has them.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub enum LogLevel {
@@ -218,60 +168,6 @@ pub enum LogLevel {
 pub enum LogFormat {
     Json,
     Console,
-}
-
-/// A place to listen on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
-    Tcp { address: String, tls: bool },
-    Unix { path: PathBuf, tls: bool },
-}
-
-impl Listen {
-    /// Whether clients must speak TLS here.
-    pub fn tls(&self) -> bool {
-        match self {
-            Listen::Tcp { tls, .. } | Listen::Unix { tls, .. } => *tls,
-        }
-    }
-}
-
-impl std::str::FromStr for Listen {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (scheme, rest) =
-            text.split_once("://").ok_or("is not a URL such as http://127.0.0.1:2379")?;
-        match scheme {
-            "http" | "https" => {
-                let url = Url::parse(text).map_err(|error| error.to_string())?;
-                if !matches!(url.path(), "" | "/") {
-                    return Err("must not have a path".into());
-                }
-                let host = url.host_str().ok_or("has no host")?;
-                let port = url.port().ok_or("has no port")?;
-                Ok(Listen::Tcp { address: format!("{host}:{port}"), tls: scheme == "https" })
-            }
-            "unix" | "unixs" if !rest.is_empty() => {
-                Ok(Listen::Unix { path: PathBuf::from(rest), tls: scheme == "unixs" })
-            }
-            "unix" | "unixs" => Err("has no path".into()),
-            _ => Err("must begin with http://, https://, unix:// or unixs://".into()),
-        }
-    }
-}
-
-impl fmt::Display for Listen {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Listen::Tcp { address, tls } => {
-                write!(f, "{}://{address}", if *tls { "https" } else { "http" })
-            }
-            Listen::Unix { path, tls } => {
-                write!(f, "{}://{}", if *tls { "unixs" } else { "unix" }, path.display())
-            }
-        }
-    }
 }
 
 /// Why there is nothing to run.
@@ -308,26 +204,7 @@ impl Config {
     }
 
     fn validate(&self) -> Result<(), String> {
-        let tls = &self.tls;
-        if tls.cert_file.is_some() != tls.key_file.is_some() {
-            return Err("--cert-file and --key-file go together".into());
-        }
-        let secure = self.listen_client_urls.iter().find(|listen| listen.tls());
-        if let (Some(listen), None) = (secure, &tls.cert_file) {
-            return Err(format!("{listen} needs --cert-file and --key-file"));
-        }
-        if tls.client_cert_auth && tls.trusted_ca_file.is_none() {
-            return Err("--client-cert-auth needs --trusted-ca-file".into());
-        }
-        if tls.client_crl_file.is_some() && tls.trusted_ca_file.is_none() {
-            return Err("--client-crl-file needs --trusted-ca-file".into());
-        }
-        if tls.tls_max_version.is_some_and(|max| max < tls.tls_min_version) {
-            return Err("--tls-max-version is below --tls-min-version".into());
-        }
-        if tls.tls_min_version == TlsVersion::Tls13 && !tls.cipher_suites.is_empty() {
-            return Err("--cipher-suites cannot be chosen for TLS 1.3".into());
-        }
+        self.tls.validate(&self.listen_client_urls)?;
         if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.tls()) {
             return Err(format!("{listen}: metrics are served by http only"));
         }
@@ -474,11 +351,6 @@ fn one_line(error: &clap::Error) -> String {
 
 fn duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "is not a duration such as 100ms, 5s or 10m".into())
-}
-
-/// The socket addresses that a host and port stand for.
-pub async fn resolve(address: &str) -> std::io::Result<Vec<SocketAddr>> {
-    Ok(tokio::net::lookup_host(address).await?.collect())
 }
 
 #[cfg(test)]

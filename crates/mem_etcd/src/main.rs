@@ -11,7 +11,6 @@ mod memory;
 mod metrics;
 mod server;
 mod shutdown;
-mod tls;
 mod wal_mode;
 
 use std::process::ExitCode;

@@ -12,7 +12,7 @@ use crate::api::{self, Api};
 use crate::config::Config;
 use crate::listen::Served;
 use crate::metrics::Metrics;
-use crate::{http, listen, shutdown, tls};
+use crate::{http, listen, shutdown};
 
 /// Runs a server until the process is asked to end.
 pub fn run(config: Config) -> Result<()> {
@@ -25,14 +25,14 @@ pub fn run(config: Config) -> Result<()> {
 
 async fn serve(config: Config) -> Result<()> {
     // Ports first: they are the most likely to be taken, and cost nothing.
-    let tls = tls::acceptor(&config.tls)?;
+    let tls = sockets::acceptor(&config.tls)?;
     let mut clients = Vec::new();
     for url in &config.listen_client_urls {
-        clients.extend(listen::bind(url, tls.as_ref()).await?);
+        clients.extend(sockets::bind(url, tls.as_ref()).await?);
     }
     let mut metrics_only = Vec::new();
     for url in &config.listen_metrics_urls {
-        metrics_only.extend(listen::bind(url, None).await?);
+        metrics_only.extend(sockets::bind(url, None).await?);
     }
     let asked_to_end = shutdown::requested().context("listen for signals")?;
 
@@ -43,7 +43,7 @@ async fn serve(config: Config) -> Result<()> {
     let calls = Arc::new(api::routes(api));
 
     let stop = CancellationToken::new();
-    let permits = listen::connection_permits();
+    let permits = sockets::connection_permits(1);
     let options = config.grpc_options();
     let mut serving = JoinSet::new();
     for (listener, routes) in clients
@@ -52,7 +52,7 @@ async fn serve(config: Config) -> Result<()> {
         .chain(metrics_only.into_iter().map(|listener| (listener, None)))
     {
         let served = Served { routes, pages: pages.clone(), options: options.clone() };
-        serving.spawn(listener.serve(served, permits.clone(), stop.clone()));
+        serving.spawn(listen::serve(listener, served, permits.clone(), stop.clone()));
     }
     tracing::info!(wal_mode = config.wal_mode.name(), revision = pipeline.revision(), "ready");
 

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
+use clap::builder::BoolishValueParser;
+use clap::{Args, ValueEnum};
 use parking_lot::Mutex;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
@@ -22,7 +24,81 @@ use tokio_rustls::rustls::{
 };
 use tokio_rustls::server::TlsStream;
 
-use crate::config::{TlsFiles, TlsVersion};
+use crate::listen::Listen;
+
+/// Certificates of the client listeners.
+#[derive(Args, Clone, Debug)]
+pub struct TlsFiles {
+    /// Path to the server's TLS certificate.
+    #[arg(long, env = "ETCD_CERT_FILE", value_name = "FILE")]
+    pub cert_file: Option<PathBuf>,
+
+    /// Path to the server's TLS key.
+    #[arg(long, env = "ETCD_KEY_FILE", value_name = "FILE")]
+    pub key_file: Option<PathBuf>,
+
+    /// Path to the CA that client certificates must be signed by; with it, as
+    /// in etcd, every client must show one.
+    #[arg(long, env = "ETCD_TRUSTED_CA_FILE", value_name = "FILE")]
+    pub trusted_ca_file: Option<PathBuf>,
+
+    /// Path to a list of revoked client certificates.
+    #[arg(long, env = "ETCD_CLIENT_CRL_FILE", value_name = "FILE")]
+    pub client_crl_file: Option<PathBuf>,
+
+    /// Lowest version of TLS.
+    #[arg(long, env = "ETCD_TLS_MIN_VERSION", value_enum, default_value_t = TlsVersion::Tls12)]
+    pub tls_min_version: TlsVersion,
+
+    /// Highest version of TLS [default: the newest]
+    #[arg(long, env = "ETCD_TLS_MAX_VERSION", value_enum)]
+    pub tls_max_version: Option<TlsVersion>,
+
+    /// Cipher suites of TLS 1.2, comma-separated, by Go's names [default: all that
+    /// are sound]
+    #[arg(long, env = "ETCD_CIPHER_SUITES", value_name = "NAMES", value_delimiter = ',')]
+    pub cipher_suites: Vec<String>,
+
+    /// Require client certificates.
+    #[arg(long, env = "ETCD_CLIENT_CERT_AUTH", value_name = "BOOL", num_args = 0..=1, require_equals = true,
+          default_value = "false", default_missing_value = "true", value_parser = BoolishValueParser::new())]
+    pub client_cert_auth: bool,
+}
+
+/// Versions of TLS, as etcd names them.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TlsVersion {
+    #[value(name = "TLS1.2")]
+    Tls12,
+    #[value(name = "TLS1.3")]
+    Tls13,
+}
+
+impl TlsFiles {
+    /// Says in one line what does not fit, to itself or to where it is to serve.
+    pub fn validate(&self, listens: &[Listen]) -> Result<(), String> {
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            return Err("--cert-file and --key-file go together".into());
+        }
+        let secure = listens.iter().find(|listen| listen.tls());
+        if let (Some(listen), None) = (secure, &self.cert_file) {
+            return Err(format!("{listen} needs --cert-file and --key-file"));
+        }
+        if self.client_cert_auth && self.trusted_ca_file.is_none() {
+            return Err("--client-cert-auth needs --trusted-ca-file".into());
+        }
+        if self.client_crl_file.is_some() && self.trusted_ca_file.is_none() {
+            return Err("--client-crl-file needs --trusted-ca-file".into());
+        }
+        if self.tls_max_version.is_some_and(|max| max < self.tls_min_version) {
+            return Err("--tls-max-version is below --tls-min-version".into());
+        }
+        if self.tls_min_version == TlsVersion::Tls13 && !self.cipher_suites.is_empty() {
+            return Err("--cipher-suites cannot be chosen for TLS 1.3".into());
+        }
+        Ok(())
+    }
+}
 
 /// Secures connections with the certificates that lie in the files now.
 #[derive(Clone)]
@@ -189,7 +265,8 @@ fn full_name(name: &str) -> String {
     if name.ends_with("_CHACHA20_POLY1305") { format!("{name}_SHA256") } else { name.to_owned() }
 }
 
-fn roots(path: &Path) -> Result<RootCertStore> {
+/// The CAs in a file, to verify others by.
+pub fn roots(path: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
         roots.add(certificate).with_context(|| format!("use the CA in {}", path.display()))?;
@@ -197,7 +274,8 @@ fn roots(path: &Path) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+/// The certificates in a file in PEM form; at least one.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .with_context(|| format!("read the certificates in {}", path.display()))?;

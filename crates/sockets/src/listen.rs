@@ -1,0 +1,61 @@
+//! URLs to listen on.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use url::Url;
+
+/// A place to listen on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listen {
+    Tcp { address: String, tls: bool },
+    Unix { path: PathBuf, tls: bool },
+}
+
+impl Listen {
+    /// Whether clients must speak TLS here.
+    pub fn tls(&self) -> bool {
+        match self {
+            Listen::Tcp { tls, .. } | Listen::Unix { tls, .. } => *tls,
+        }
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (scheme, rest) =
+            text.split_once("://").ok_or("is not a URL such as http://127.0.0.1:2379")?;
+        match scheme {
+            "http" | "https" => {
+                let url = Url::parse(text).map_err(|error| error.to_string())?;
+                if !matches!(url.path(), "" | "/") {
+                    return Err("must not have a path".into());
+                }
+                let host = url.host_str().ok_or("has no host")?;
+                let port = url.port().ok_or("has no port")?;
+                Ok(Listen::Tcp { address: format!("{host}:{port}"), tls: scheme == "https" })
+            }
+            "unix" | "unixs" if !rest.is_empty() => {
+                Ok(Listen::Unix { path: PathBuf::from(rest), tls: scheme == "unixs" })
+            }
+            "unix" | "unixs" => Err("has no path".into()),
+            _ => Err("must begin with http://, https://, unix:// or unixs://".into()),
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Listen::Tcp { address, tls } => {
+                write!(f, "{}://{address}", if *tls { "https" } else { "http" })
+            }
+            Listen::Unix { path, tls } => {
+                write!(f, "{}://{}", if *tls { "unixs" } else { "unix" }, path.display())
+            }
+        }
+    }
+}
