@@ -1,0 +1,316 @@
+//! From messages on the wire to what a recording says of them.
+
+use bytes::Bytes;
+use etcdpb::mvccpb::KeyValue;
+use etcdpb::rpc;
+use prost::Message;
+use rpc::compare::{CompareResult, TargetUnion};
+use rpc::request_op::Request as Operation;
+use rpc::response_op::Response as Answer;
+use rpc::watch_request::RequestUnion;
+
+use crate::key::Key;
+use crate::line::{
+    Compare, Delete, Event, Lease, Put, Range, Request, Response, Txn, Value, Values, WatchAnswer,
+    WatchCreate, With,
+};
+
+/// Transactions in transactions are followed so deep; etcd takes no deeper ones.
+const MAX_DEPTH: usize = 16;
+
+/// Whether the method has a stream of messages in one direction or both. A method
+/// that nobody knows may have one.
+pub fn is_stream(method: &str) -> bool {
+    match method.strip_prefix("/etcdserverpb.") {
+        Some(known) => matches!(
+            known,
+            "KV/RangeStream" | "Watch/Watch" | "Lease/LeaseKeepAlive" | "Maintenance/Snapshot"
+        ),
+        None => method != "/grpc.health.v1.Health/Check",
+    }
+}
+
+/// What `message` asks of `method`; `None` where there is nothing that matters in it.
+pub fn request(method: &str, message: Bytes, values: Values) -> Option<Request> {
+    let request = match method {
+        "/etcdserverpb.KV/Range" | "/etcdserverpb.KV/RangeStream" => {
+            rpc::RangeRequest::decode(message).map(|m| Request::Range(range(m)))
+        }
+        "/etcdserverpb.KV/Put" => {
+            rpc::PutRequest::decode(message).map(|m| Request::Put(put(m, values)))
+        }
+        "/etcdserverpb.KV/DeleteRange" => {
+            rpc::DeleteRangeRequest::decode(message).map(|m| Request::Delete(delete(m)))
+        }
+        "/etcdserverpb.KV/Txn" => {
+            rpc::TxnRequest::decode(message).map(|m| Request::Txn(txn(m, values, 0)))
+        }
+        "/etcdserverpb.KV/Compact" => rpc::CompactionRequest::decode(message)
+            .map(|m| Request::Compact { revision: m.revision, physical: m.physical }),
+        "/etcdserverpb.Lease/LeaseGrant" => rpc::LeaseGrantRequest::decode(message)
+            .map(|m| Request::LeaseGrant { id: m.id, ttl: m.ttl }),
+        "/etcdserverpb.Lease/LeaseRevoke" => {
+            rpc::LeaseRevokeRequest::decode(message).map(|m| Request::LeaseRevoke { id: m.id })
+        }
+        "/etcdserverpb.Lease/LeaseKeepAlive" => rpc::LeaseKeepAliveRequest::decode(message)
+            .map(|m| Request::LeaseKeepAlive { id: m.id }),
+        "/etcdserverpb.Lease/LeaseTimeToLive" => rpc::LeaseTimeToLiveRequest::decode(message)
+            .map(|m| Request::LeaseTimeToLive { id: m.id, keys: m.keys }),
+        "/etcdserverpb.Watch/Watch" => rpc::WatchRequest::decode(message).map(watch),
+        _ => return None,
+    };
+    Some(request.unwrap_or(Request::Undecoded))
+}
+
+/// What `message` answers of `method`; `None` where there is nothing that matters in
+/// it.
+pub fn response(method: &str, message: Bytes) -> Option<Response> {
+    let response = match method {
+        "/etcdserverpb.KV/Range" => rpc::RangeResponse::decode(message).map(|m| ranged(&m)),
+        "/etcdserverpb.KV/RangeStream" => rpc::RangeStreamResponse::decode(message)
+            .map(|m| ranged(&m.range_response.unwrap_or_default())),
+        "/etcdserverpb.KV/Put" => rpc::PutResponse::decode(message).map(|m| at(m.header)),
+        "/etcdserverpb.KV/DeleteRange" => rpc::DeleteRangeResponse::decode(message)
+            .map(|m| Response { deleted: Some(m.deleted), ..at(m.header) }),
+        "/etcdserverpb.KV/Txn" => rpc::TxnResponse::decode(message).map(|m| transacted(&m)),
+        "/etcdserverpb.KV/Compact" => {
+            rpc::CompactionResponse::decode(message).map(|m| at(m.header))
+        }
+        "/etcdserverpb.Lease/LeaseGrant" => rpc::LeaseGrantResponse::decode(message)
+            .map(|m| leased(m.header, Lease { id: m.id, ttl: m.ttl, keys: 0 })),
+        "/etcdserverpb.Lease/LeaseRevoke" => {
+            rpc::LeaseRevokeResponse::decode(message).map(|m| at(m.header))
+        }
+        "/etcdserverpb.Lease/LeaseKeepAlive" => rpc::LeaseKeepAliveResponse::decode(message)
+            .map(|m| leased(m.header, Lease { id: m.id, ttl: m.ttl, keys: 0 })),
+        "/etcdserverpb.Lease/LeaseTimeToLive" => rpc::LeaseTimeToLiveResponse::decode(message)
+            .map(|m| leased(m.header, Lease { id: m.id, ttl: m.ttl, keys: m.keys.len() as u64 })),
+        "/etcdserverpb.Watch/Watch" => rpc::WatchResponse::decode(message).map(watched),
+        _ => return None,
+    };
+    Some(response.unwrap_or(Response { undecoded: true, ..Response::default() }))
+}
+
+fn range(m: rpc::RangeRequest) -> Range {
+    let bounds =
+        [m.min_mod_revision, m.max_mod_revision, m.min_create_revision, m.max_create_revision];
+    Range {
+        key: Key(m.key),
+        range_end: Key(m.range_end),
+        limit: m.limit,
+        revision: m.revision,
+        serializable: m.serializable,
+        keys_only: m.keys_only,
+        count_only: m.count_only,
+        sort: (m.sort_order != 0 || m.sort_target != 0).then_some((m.sort_order, m.sort_target)),
+        bounds: (bounds != [0; 4]).then_some(bounds),
+    }
+}
+
+fn put(m: rpc::PutRequest, values: Values) -> Put {
+    Put {
+        value: Value::keep(&m.value, values),
+        key: Key(m.key),
+        lease: m.lease,
+        prev_kv: m.prev_kv,
+        ignore_value: m.ignore_value,
+        ignore_lease: m.ignore_lease,
+    }
+}
+
+fn delete(m: rpc::DeleteRangeRequest) -> Delete {
+    Delete { key: Key(m.key), range_end: Key(m.range_end), prev_kv: m.prev_kv }
+}
+
+fn txn(m: rpc::TxnRequest, values: Values, depth: usize) -> Txn {
+    let operations = |list: Vec<rpc::RequestOp>| {
+        list.into_iter().map(|operation| operate(operation, values, depth)).collect()
+    };
+    Txn {
+        compare: m.compare.into_iter().map(|m| compare(m, values)).collect(),
+        success: operations(m.success),
+        failure: operations(m.failure),
+    }
+}
+
+fn operate(m: rpc::RequestOp, values: Values, depth: usize) -> Request {
+    match m.request {
+        Some(Operation::RequestRange(m)) => Request::Range(range(m)),
+        Some(Operation::RequestPut(m)) => Request::Put(put(m, values)),
+        Some(Operation::RequestDeleteRange(m)) => Request::Delete(delete(m)),
+        Some(Operation::RequestTxn(m)) if depth < MAX_DEPTH => {
+            Request::Txn(txn(m, values, depth + 1))
+        }
+        _ => Request::Undecoded,
+    }
+}
+
+fn compare(m: rpc::Compare, values: Values) -> Compare {
+    let result = match m.result() {
+        CompareResult::Equal => "=",
+        CompareResult::Greater => ">",
+        CompareResult::Less => "<",
+        CompareResult::NotEqual => "!=",
+    };
+    // A number that is 0 may have been left out.
+    let with = match (m.target(), m.target_union) {
+        (_, Some(TargetUnion::Version(number))) => With::Version(number),
+        (_, Some(TargetUnion::CreateRevision(number))) => With::Create(number),
+        (_, Some(TargetUnion::ModRevision(number))) => With::Mod(number),
+        (_, Some(TargetUnion::Lease(number))) => With::Lease(number),
+        (_, Some(TargetUnion::Value(value))) => With::Value(Value::keep(&value, values)),
+        (rpc::compare::CompareTarget::Version, None) => With::Version(0),
+        (rpc::compare::CompareTarget::Create, None) => With::Create(0),
+        (rpc::compare::CompareTarget::Mod, None) => With::Mod(0),
+        (rpc::compare::CompareTarget::Lease, None) => With::Lease(0),
+        (rpc::compare::CompareTarget::Value, None) => With::Value(Value::keep(&[], values)),
+    };
+    Compare { key: Key(m.key), range_end: Key(m.range_end), result: result.into(), with }
+}
+
+fn watch(m: rpc::WatchRequest) -> Request {
+    match m.request_union {
+        Some(RequestUnion::CreateRequest(m)) => Request::WatchCreate(WatchCreate {
+            key: Key(m.key),
+            range_end: Key(m.range_end),
+            start_revision: m.start_revision,
+            progress_notify: m.progress_notify,
+            prev_kv: m.prev_kv,
+            fragment: m.fragment,
+            filters: m.filters,
+            watch_id: m.watch_id,
+        }),
+        Some(RequestUnion::CancelRequest(m)) => Request::WatchCancel { watch_id: m.watch_id },
+        Some(RequestUnion::ProgressRequest(_)) => Request::WatchProgress,
+        None => Request::Undecoded,
+    }
+}
+
+/// An answer of which only the revision matters.
+fn at(header: Option<rpc::ResponseHeader>) -> Response {
+    Response { revision: header.map_or(0, |header| header.revision), ..Response::default() }
+}
+
+fn leased(header: Option<rpc::ResponseHeader>, lease: Lease) -> Response {
+    Response { lease: Some(lease), ..at(header) }
+}
+
+fn ranged(m: &rpc::RangeResponse) -> Response {
+    let mod_revision = match &m.kvs[..] {
+        [only] => only.mod_revision(),
+        _ => 0,
+    };
+    Response {
+        count: Some(m.count),
+        kvs: m.kvs.len() as u64,
+        value_bytes: m.kvs.iter().map(|kv| kv.value().len() as u64).sum(),
+        more: m.more,
+        mod_revision,
+        ..at(m.header)
+    }
+}
+
+fn transacted(m: &rpc::TxnResponse) -> Response {
+    let mut whole = Response { succeeded: Some(m.succeeded), ..at(m.header) };
+    let mut ranges = 0;
+    for answer in &m.responses {
+        match &answer.response {
+            Some(Answer::ResponseRange(m)) => {
+                let part = ranged(m);
+                ranges += 1;
+                whole.count = Some(whole.count.unwrap_or(0) + m.count);
+                whole.kvs += part.kvs;
+                whole.value_bytes += part.value_bytes;
+                whole.mod_revision = part.mod_revision;
+            }
+            Some(Answer::ResponseDeleteRange(m)) => {
+                whole.deleted = Some(whole.deleted.unwrap_or(0) + m.deleted);
+            }
+            _ => {}
+        }
+    }
+    if ranges > 1 {
+        whole.mod_revision = 0;
+    }
+    whole
+}
+
+fn watched(m: rpc::WatchResponse) -> Response {
+    let event = |event: etcdpb::mvccpb::Event| {
+        let delete = event.r#type() == etcdpb::mvccpb::event::EventType::Delete;
+        let kv = event.kv.unwrap_or_default();
+        Event {
+            key: Key(Bytes::copy_from_slice(kv.key())),
+            mod_revision: kv.mod_revision(),
+            delete,
+            create: !delete && kv.create_revision() == kv.mod_revision(),
+            value_bytes: kv.value().len() as u64,
+            prev_kv: event.prev_kv.as_ref().is_some_and(|kv: &KeyValue| !kv.key().is_empty()),
+        }
+    };
+    let answer = WatchAnswer {
+        watch_id: m.watch_id,
+        created: m.created,
+        canceled: m.canceled,
+        fragment: m.fragment,
+        compact_revision: m.compact_revision,
+        reason: m.cancel_reason,
+        events: m.events.into_iter().map(event).collect(),
+    };
+    Response { watch: Some(answer), ..at(m.header) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const METHODS: [&str; 6] = ["Range", "RangeStream", "Put", "DeleteRange", "Txn", "Compact"];
+
+    #[test]
+    fn a_transaction_of_kubernetes() {
+        let put = rpc::PutRequest { key: "/a".into(), value: "abc".into(), ..Default::default() };
+        let txn = rpc::TxnRequest {
+            compare: vec![rpc::Compare {
+                target: rpc::compare::CompareTarget::Mod as i32,
+                key: "/a".into(),
+                target_union: Some(TargetUnion::ModRevision(7)),
+                ..Default::default()
+            }],
+            success: vec![rpc::RequestOp { request: Some(Operation::RequestPut(put)) }],
+            failure: vec![],
+        };
+        let message = Bytes::from(txn.encode_to_vec());
+        let decoded = |values| request("/etcdserverpb.KV/Txn", message.clone(), values);
+        let Some(Request::Txn(txn)) = decoded(Values::Full) else { panic!("not a Txn") };
+        assert_eq!(txn.compare[0].with, With::Mod(7));
+        let [Request::Put(put)] = &txn.success[..] else { panic!("not a put") };
+        assert_eq!(put.value.restore(), "abc");
+        let sizes = serde_json::to_string(&decoded(Values::Sizes)).unwrap();
+        assert!(sizes.contains(r#""value":{"bytes":3}"#), "{sizes}");
+        let none = serde_json::to_string(&decoded(Values::None)).unwrap();
+        assert!(none.contains(r#""value":{}"#), "{none}");
+    }
+
+    #[test]
+    fn garbage_is_said_to_be_garbage() {
+        let garbage = Bytes::from_static(b"\xff\xff\xff");
+        let put = "/etcdserverpb.KV/Put";
+        assert_eq!(request(put, garbage.clone(), Values::Full), Some(Request::Undecoded));
+        assert!(response(put, garbage.clone()).unwrap().undecoded);
+        assert_eq!(request("/x.Y/Z", garbage, Values::Full), None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), method in 0..METHODS.len()) {
+            let path = format!("/etcdserverpb.KV/{}", METHODS[method]);
+            if let Some(request) = request(&path, bytes.clone().into(), Values::Full) {
+                let text = crate::shape(&path, Some(&request)).text;
+                prop_assert!(!text.is_empty());
+            }
+            response(&path, bytes.into());
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Which of Kubernetes' objects a key is about.
+
+/// Kind and namespace that a key names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Object<'a> {
+    /// As it stands in keys: `pods`, `services/specs`, `minions`,
+    /// `apiextensions.k8s.io/customresourcedefinitions`; for keys that are not of
+    /// Kubernetes what they begin with.
+    pub kind: &'a str,
+    pub namespace: Option<&'a str>,
+}
+
+const ROOT: &str = "/registry/";
+/// Kinds of which a key has two words although the first is not a group.
+const OF_TWO_WORDS: [&str; 2] = ["services/", "ranges/"];
+/// Kinds whose objects are not in namespaces, but whose keys go deeper.
+const WITHOUT_NAMESPACE: [&str; 3] = ["ranges/", "masterleases", "peerserverleases"];
+
+/// What `key` is about; `None` if it is not text.
+pub fn object(key: &[u8]) -> Option<Object<'_>> {
+    let text = std::str::from_utf8(key).ok()?;
+    let Some(at) = text.find(ROOT) else {
+        let first = text.trim_start_matches('/').split('/').next().unwrap_or_default();
+        return Some(Object { kind: first, namespace: None });
+    };
+    let path = &text[at + ROOT.len()..];
+    let (first, rest) = path.split_once('/').unwrap_or((path, ""));
+    let deeper = first.contains('.') || OF_TWO_WORDS.iter().any(|kind| path.starts_with(kind));
+    let (kind, rest) = match deeper && !rest.is_empty() {
+        false => (first, rest),
+        true => {
+            let (second, rest) = rest.split_once('/').unwrap_or((rest, ""));
+            (&path[..first.len() + 1 + second.len()], rest)
+        }
+    };
+    let flat = WITHOUT_NAMESPACE.iter().any(|start| path.starts_with(start));
+    let namespace = rest.split_once('/').map(|(namespace, _)| namespace);
+    Some(Object { kind, namespace: namespace.filter(|name| !flat && !name.is_empty()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_kubernetes() {
+        for (key, kind, namespace) in [
+            ("/registry/pods/default/a", "pods", Some("default")),
+            ("/registry/pods/default/", "pods", Some("default")),
+            ("/registry/pods/", "pods", None),
+            ("/registry/pods", "pods", None),
+            ("/registry/minions/node-1", "minions", None),
+            ("/registry/leases/kube-node-lease/node-1", "leases", Some("kube-node-lease")),
+            ("/registry/services/specs/default/kubernetes", "services/specs", Some("default")),
+            ("/registry/services/endpoints/", "services/endpoints", None),
+            ("/registry/ranges/serviceips", "ranges/serviceips", None),
+            ("/registry/masterleases/10.0.0.1", "masterleases", None),
+            (
+                "/registry/apiextensions.k8s.io/customresourcedefinitions/a.example.com",
+                "apiextensions.k8s.io/customresourcedefinitions",
+                None,
+            ),
+            ("/registry/example.com/widgets/ns/name", "example.com/widgets", Some("ns")),
+            ("/registry/example.com/widgets/", "example.com/widgets", None),
+            ("/registry/health", "health", None),
+            ("/4711/registry/events/ns/e.1", "events", Some("ns")),
+            ("compact_rev_key", "compact_rev_key", None),
+            ("/other/a/b", "other", None),
+            ("", "", None),
+        ] {
+            assert_eq!(object(key.as_bytes()), Some(Object { kind, namespace }), "{key}");
+        }
+        assert_eq!(object(b"\xff"), None);
+    }
+}

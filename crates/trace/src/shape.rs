@@ -1,0 +1,397 @@
+//! Requests without what differs from one to the next, and which of Kubernetes' five
+//! they are.
+//!
+//! The five are what the API server's storage is written in terms of
+//! (`client/v3/kubernetes` of etcd, which `storage/etcd3` of the API server calls):
+//! an optimistic create, update and delete, a get and a list.
+
+use std::fmt::{self, Write};
+
+use serde::Serialize;
+
+use crate::key::Key;
+use crate::line::{Compare, Delete, Put, Range, Request, Txn, WatchCreate, With};
+
+/// What a request is to Kubernetes.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// `Txn(mod(k)=0 → put k)`, with or without `else get k`.
+    Create,
+    /// `Txn(mod(k)=r → put k)`, likewise.
+    Update,
+    /// `Txn(mod(k)=r → delete k)`, likewise.
+    Delete,
+    /// `Range(k)`, perhaps at a revision.
+    Get,
+    /// `Range(prefix)` or the rest of one, perhaps with a limit or at a revision.
+    List,
+    /// Not one of the five, and not meant to be: watches, leases, compaction.
+    Beside,
+    /// None of these.
+    Other,
+}
+
+impl Class {
+    /// Its name in tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Class::Create => "create",
+            Class::Update => "update",
+            Class::Delete => "delete",
+            Class::Get => "get",
+            Class::List => "list",
+            Class::Beside => "beside",
+            Class::Other => "other",
+        }
+    }
+}
+
+/// A request without its keys, numbers and values.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    pub text: String,
+    pub class: Class,
+}
+
+/// The shape of a request of `method`; `request` is `None` where it was not decoded
+/// or has nothing in it.
+pub fn shape(method: &str, request: Option<&Request>) -> Shape {
+    let name = method.rsplit('/').next().unwrap_or(method);
+    let mut keys = Keys::default();
+    let (text, class) = match request {
+        Some(Request::Txn(txn)) => (txn_text(txn, &mut keys), txn_class(txn)),
+        Some(Request::Range(range)) => {
+            let class = if name == "Range" { range_class(range) } else { Class::Other };
+            (format!("{name}: {}", range_text(range, &mut keys)), class)
+        }
+        Some(Request::WatchCreate(create)) => (watch_text(create), Class::Beside),
+        Some(Request::WatchCancel { .. }) => ("Watch: cancel".into(), Class::Beside),
+        Some(Request::WatchProgress) => ("Watch: progress request".into(), Class::Beside),
+        Some(Request::Compact { physical: true, .. }) => {
+            ("Compact: physical".into(), Class::Beside)
+        }
+        Some(Request::Undecoded) => (format!("{name}: not decoded"), Class::Other),
+        Some(Request::Put(_) | Request::Delete(_)) => {
+            (format!("{name}: {}", operations(request, &mut keys)), Class::Other)
+        }
+        Some(Request::LeaseTimeToLive { keys: true, .. }) => {
+            (format!("{name}: with keys"), Class::Beside)
+        }
+        Some(_) => (name.into(), Class::Beside),
+        None => (name.into(), Class::Other),
+    };
+    Shape { text, class }
+}
+
+/// Names for keys in the order in which they appear: `k`, `k2`, …
+#[derive(Default)]
+struct Keys<'a>(Vec<&'a Key>);
+
+impl<'a> Keys<'a> {
+    fn name(&mut self, key: &'a Key) -> String {
+        let known = self.0.iter().position(|other| *other == key);
+        let number = known.unwrap_or_else(|| {
+            self.0.push(key);
+            self.0.len() - 1
+        });
+        if number == 0 { "k".into() } else { format!("k{}", number + 1) }
+    }
+
+    /// A key, or the span that begins at it.
+    fn span(&mut self, key: &'a Key, end: &'a Key) -> String {
+        match span(&key.0, &end.0) {
+            "key" => self.name(key),
+            span => span.into(),
+        }
+    }
+}
+
+/// What `key` and `range_end` stand for: `key`, `prefix`, `rest of prefix`, `from key
+/// on` or `span`.
+pub fn span(key: &[u8], end: &[u8]) -> &'static str {
+    if end.is_empty() {
+        return "key";
+    }
+    if end == b"\0" {
+        return if key == b"\0" || key.is_empty() { "everything" } else { "from key on" };
+    }
+    // The prefix that ends there is `end` with its last byte one less.
+    let Some((last, head)) = end.split_last() else { return "span" };
+    let is_below = |key: &[u8]| {
+        key.strip_prefix(head).and_then(|rest| rest.first()) == Some(&last.wrapping_sub(1))
+    };
+    match is_below(key) {
+        true if key.len() == end.len() => "prefix",
+        true => "rest of prefix",
+        false => "span",
+    }
+}
+
+fn txn_class(txn: &Txn) -> Class {
+    let [Compare { key, range_end, result, with: With::Mod(revision) }] = &txn.compare[..] else {
+        return Class::Other;
+    };
+    let gets_it = |request: &Request| {
+        matches!(request, Request::Range(range)
+            if range.key == *key && range_class(range) == Class::Get && range.revision == 0)
+    };
+    let else_is_get = match &txn.failure[..] {
+        [] => true,
+        [only] => gets_it(only),
+        _ => false,
+    };
+    if !range_end.is_empty() || result != "=" || !else_is_get {
+        return Class::Other;
+    }
+    match &txn.success[..] {
+        [Request::Put(put)] if put.key == *key && is_plain(put) => {
+            if *revision == 0 {
+                Class::Create
+            } else {
+                Class::Update
+            }
+        }
+        [Request::Delete(delete)]
+            if delete.key == *key && delete.range_end.is_empty() && !delete.prev_kv =>
+        {
+            Class::Delete
+        }
+        _ => Class::Other,
+    }
+}
+
+fn is_plain(put: &Put) -> bool {
+    !put.prev_kv && !put.ignore_lease && !put.ignore_value
+}
+
+fn range_class(range: &Range) -> Class {
+    let odd = range.serializable
+        || range.keys_only
+        || range.count_only
+        || range.sort.is_some()
+        || range.bounds.is_some();
+    match span(&range.key.0, &range.range_end.0) {
+        _ if odd => Class::Other,
+        "key" => Class::Get,
+        "prefix" | "rest of prefix" => Class::List,
+        _ => Class::Other,
+    }
+}
+
+fn txn_text<'a>(txn: &'a Txn, keys: &mut Keys<'a>) -> String {
+    let mut text = String::from("Txn: ");
+    if !txn.compare.is_empty() {
+        let compares: Vec<_> = txn.compare.iter().map(|compare| compared(compare, keys)).collect();
+        write!(text, "if {} ", compares.join(" and ")).expect("a string grows");
+    }
+    write!(text, "then {}", operations(&txn.success, keys)).expect("a string grows");
+    if !txn.failure.is_empty() {
+        write!(text, " else {}", operations(&txn.failure, keys)).expect("a string grows");
+    }
+    text
+}
+
+fn compared<'a>(compare: &'a Compare, keys: &mut Keys<'a>) -> String {
+    let (what, with) = match &compare.with {
+        With::Version(number) => ("version", numbered(*number, "n")),
+        With::Create(number) => ("create", numbered(*number, "r")),
+        With::Mod(number) => ("mod", numbered(*number, "r")),
+        With::Lease(number) => ("lease", numbered(*number, "l")),
+        With::Value(_) => ("value", "v"),
+    };
+    let span = keys.span(&compare.key, &compare.range_end);
+    format!("{what}({span}){}{with}", compare.result)
+}
+
+/// 0 is another request than any other number.
+fn numbered(number: i64, name: &'static str) -> &'static str {
+    if number == 0 { "0" } else { name }
+}
+
+fn operations<'a>(requests: impl IntoIterator<Item = &'a Request>, keys: &mut Keys<'a>) -> String {
+    let mut texts: Vec<(String, usize)> = Vec::new();
+    for request in requests {
+        let text = match request {
+            Request::Range(range) => range_text(range, keys),
+            Request::Put(put) => put_text(put, keys),
+            Request::Delete(delete) => delete_text(delete, keys),
+            Request::Txn(txn) => format!("({})", txn_text(txn, keys)),
+            _ => "nothing".into(),
+        };
+        match texts.last_mut() {
+            Some((last, times)) if *last == text => *times += 1,
+            _ => texts.push((text, 1)),
+        }
+    }
+    let texts: Vec<_> = texts
+        .into_iter()
+        .map(|(text, times)| if times > 1 { format!("{times}×{text}") } else { text })
+        .collect();
+    if texts.is_empty() { "nothing".into() } else { texts.join(", ") }
+}
+
+fn range_text<'a>(range: &'a Range, keys: &mut Keys<'a>) -> String {
+    let what = match () {
+        () if range.count_only => "count",
+        () if range.keys_only => "keys",
+        () if range.range_end.is_empty() => "get",
+        () => "list",
+    };
+    let mut options = Options(keys.span(&range.key, &range.range_end));
+    // A limit is no limit on one key.
+    options.add("limit", range.limit != 0 && !range.range_end.is_empty());
+    options.add("revision", range.revision != 0);
+    options.add("serializable", range.serializable);
+    options.add("sorted", range.sort.is_some());
+    options.add("bounds", range.bounds.is_some());
+    format!("{what}({options})")
+}
+
+fn put_text<'a>(put: &'a Put, keys: &mut Keys<'a>) -> String {
+    let mut options = Options(keys.name(&put.key));
+    options.add("lease", put.lease != 0);
+    options.add("prev_kv", put.prev_kv);
+    options.add("ignore_value", put.ignore_value);
+    options.add("ignore_lease", put.ignore_lease);
+    format!("put({options})")
+}
+
+fn delete_text<'a>(delete: &'a Delete, keys: &mut Keys<'a>) -> String {
+    let mut options = Options(keys.span(&delete.key, &delete.range_end));
+    options.add("prev_kv", delete.prev_kv);
+    format!("delete({options})")
+}
+
+fn watch_text(create: &WatchCreate) -> String {
+    let mut options = Options(match span(&create.key.0, &create.range_end.0) {
+        "key" => "k".into(),
+        span => span.to_owned(),
+    });
+    options.add("revision", create.start_revision != 0);
+    options.add("prev_kv", create.prev_kv);
+    options.add("progress", create.progress_notify);
+    options.add("fragment", create.fragment);
+    options.add("filters", !create.filters.is_empty());
+    format!("Watch: create({options})")
+}
+
+/// What stands in the brackets of an operation.
+struct Options(String);
+
+impl Options {
+    fn add(&mut self, name: &str, is_set: bool) {
+        if is_set {
+            self.0.push_str(", ");
+            self.0.push_str(name);
+        }
+    }
+}
+
+impl fmt::Display for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn get(key: &str) -> Request {
+        Request::Range(Range { key: key.into(), ..Range::default() })
+    }
+
+    fn txn(revision: i64, success: Request, failure: &[Request]) -> Request {
+        let compare = Compare {
+            key: "/a".into(),
+            range_end: Key::default(),
+            result: "=".into(),
+            with: With::Mod(revision),
+        };
+        Request::Txn(Txn {
+            compare: vec![compare],
+            success: vec![success],
+            failure: failure.to_vec(),
+        })
+    }
+
+    fn put(key: &str) -> Request {
+        Request::Put(Put { key: key.into(), ..Put::default() })
+    }
+
+    fn check(method: &str, request: &Request, text: &str, class: Class) {
+        assert_eq!(shape(method, Some(request)), Shape { text: text.into(), class });
+    }
+
+    #[test]
+    fn the_five() {
+        let txn_path = "/etcdserverpb.KV/Txn";
+        let delete = Request::Delete(Delete { key: "/a".into(), ..Delete::default() });
+        check(txn_path, &txn(0, put("/a"), &[]), "Txn: if mod(k)=0 then put(k)", Class::Create);
+        let update = txn(7, put("/a"), &[get("/a")]);
+        check(txn_path, &update, "Txn: if mod(k)=r then put(k) else get(k)", Class::Update);
+        let delete = txn(7, delete, &[get("/a")]);
+        check(txn_path, &delete, "Txn: if mod(k)=r then delete(k) else get(k)", Class::Delete);
+        let range = |key: &str, end: &str| Range {
+            key: key.into(),
+            range_end: end.into(),
+            limit: 500,
+            ..Range::default()
+        };
+        let path = "/etcdserverpb.KV/Range";
+        check(path, &Request::Range(range("/a", "")), "Range: get(k)", Class::Get);
+        let list = range("/a/", "/a0");
+        check(path, &Request::Range(list.clone()), "Range: list(prefix, limit)", Class::List);
+        let rest = Range { revision: 9, ..range("/a/x\0", "/a0") };
+        let text = "Range: list(rest of prefix, limit, revision)";
+        check(path, &Request::Range(rest), text, Class::List);
+        let stream = "RangeStream: list(prefix, limit)";
+        check("/etcdserverpb.KV/RangeStream", &Request::Range(list), stream, Class::Other);
+    }
+
+    #[test]
+    fn everything_else() {
+        let path = "/etcdserverpb.KV/Txn";
+        let text = "Txn: if mod(k)=r then put(k2) else get(k)";
+        check(path, &txn(1, put("/b"), &[get("/a")]), text, Class::Other);
+        let version = Request::Txn(Txn {
+            compare: vec![Compare {
+                key: "c".into(),
+                range_end: Key::default(),
+                result: "=".into(),
+                with: With::Version(3),
+            }],
+            success: vec![put("c")],
+            failure: vec![get("c")],
+        });
+        let text = "Txn: if version(k)=n then put(k) else get(k)";
+        check(path, &version, text, Class::Other);
+        let blind = Request::Txn(Txn { success: vec![put("a"), put("a")], ..Txn::default() });
+        check(path, &blind, "Txn: then 2×put(k)", Class::Other);
+        let count = Range {
+            key: "/a/".into(),
+            range_end: "/a0".into(),
+            count_only: true,
+            ..Range::default()
+        };
+        let path = "/etcdserverpb.KV/Range";
+        check(path, &Request::Range(count), "Range: count(prefix)", Class::Other);
+        assert_eq!(shape("/v3lockpb.Lock/Lock", None).class, Class::Other);
+    }
+
+    #[test]
+    fn spans() {
+        for (key, end, expected) in [
+            ("/a", "", "key"),
+            ("/a/", "/a0", "prefix"),
+            ("/a/b", "/a0", "rest of prefix"),
+            ("/a", "\0", "from key on"),
+            ("\0", "\0", "everything"),
+            ("a", "c", "span"),
+            ("a", "a\0", "span"),
+        ] {
+            assert_eq!(span(key.as_bytes(), end.as_bytes()), expected, "{key} {end:?}");
+        }
+    }
+}
