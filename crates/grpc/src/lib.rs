@@ -43,6 +43,7 @@ mod status;
 mod stream;
 
 pub use frame::PREFACE;
+pub use hpack::{Decoder, Malformed};
 pub use liveness::Keepalive;
 pub use message::{Budget, Encoded, Payload, Pieces, Reply};
 pub use routes::{Requests, Routes, Service};

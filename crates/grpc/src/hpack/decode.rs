@@ -6,11 +6,13 @@ use super::{DEFAULT_TABLE_BYTES, huffman};
 /// A block cannot be decoded. The connection is lost: the tables of both sides
 /// no longer agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Malformed;
+pub struct Malformed;
 
 /// Decodes the blocks of a connection, in order.
-pub(crate) struct Decoder {
+pub struct Decoder {
     table: Table,
+    /// The largest table that the other side may ask for, in bytes.
+    limit: usize,
     /// Kept for their memory.
     name: Vec<u8>,
     value: Vec<u8>,
@@ -18,12 +20,18 @@ pub(crate) struct Decoder {
 
 impl Decoder {
     pub(crate) fn new() -> Self {
+        Decoder::with_limit(DEFAULT_TABLE_BYTES)
+    }
+
+    /// For who only listens: what size the two sides agree on shows in the blocks, and
+    /// may be up to `limit` bytes.
+    pub fn with_limit(limit: usize) -> Self {
         let table = Table::new(DEFAULT_TABLE_BYTES);
-        Decoder { table, name: Vec::new(), value: Vec::new() }
+        Decoder { table, limit, name: Vec::new(), value: Vec::new() }
     }
 
     /// Hands each field of `block` to `field`, name and value.
-    pub(crate) fn decode(
+    pub fn decode(
         &mut self,
         mut block: &[u8],
         mut field: impl FnMut(&[u8], &[u8]),
@@ -33,7 +41,7 @@ impl Decoder {
             if first & 0xe0 == 0x20 {
                 // Sizes of the table are agreed on before the first field.
                 let size = integer(&mut block, 5)?;
-                if fields > 0 || size > DEFAULT_TABLE_BYTES {
+                if fields > 0 || size > self.limit {
                     return Err(Malformed);
                 }
                 self.table.set_max_size(size);

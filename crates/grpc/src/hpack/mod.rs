@@ -5,7 +5,7 @@ mod encode;
 mod huffman;
 mod table;
 
-pub(crate) use decode::Decoder;
+pub use decode::{Decoder, Malformed};
 pub(crate) use encode::Encoder;
 
 /// The size of the dynamic table unless something else is agreed.

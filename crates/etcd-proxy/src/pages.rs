@@ -1,0 +1,69 @@
+//! The proxy's own pages: its health, its version, its metrics.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Json, Response};
+use axum::routing::get;
+use grpc::Io;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::endpoints::{Endpoints, Language};
+use crate::metrics::Metrics;
+
+/// What the pages tell of.
+pub struct Told {
+    pub endpoints: Arc<Endpoints>,
+    pub metrics: Arc<Metrics>,
+}
+
+/// All pages. `/livez` answers as long as the proxy lives, `/health` and `/readyz` are
+/// well when an endpoint can be reached.
+pub fn routes(told: Told) -> Router {
+    Router::new()
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(health))
+        .route("/health", get(health))
+        .route("/version", get(version))
+        .route("/metrics", get(metrics))
+        .with_state(Arc::new(told))
+}
+
+async fn health(State(told): State<Arc<Told>>) -> Response {
+    let (code, reason) = match told.endpoints.connect(Language::Http1).await {
+        Ok(_) => (StatusCode::OK, String::new()),
+        Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}")),
+    };
+    let healthy = if reason.is_empty() { "true" } else { "false" };
+    (code, Json(json!({"health": healthy, "reason": reason}))).into_response()
+}
+
+async fn version() -> Json<serde_json::Value> {
+    Json(json!({"etcd-proxy": env!("CARGO_PKG_VERSION")}))
+}
+
+async fn metrics(State(told): State<Arc<Told>>) -> Response {
+    match told.metrics.render() {
+        Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
+    }
+}
+
+/// Serves the pages on a connection.
+pub async fn serve(io: Box<dyn Io>, pages: Router, stop: CancellationToken) -> anyhow::Result<()> {
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new());
+    let mut connection =
+        std::pin::pin!(server.serve_connection(TokioIo::new(io), TowerToHyperService::new(pages)));
+    tokio::select! {
+        result = connection.as_mut() => return Ok(result?),
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    Ok(connection.await?)
+}

@@ -1,0 +1,588 @@
+//! Adds lines up.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::Hash;
+
+use hdrhistogram::Histogram;
+use trace::{
+    Call, Class, End, Head, Line, Outcome, Put, Received, Request, Response, Sent, WatchAnswer,
+    shape, span,
+};
+
+use super::events::Events;
+use super::summary::{
+    ClassRow, ErrorRow, KindRow, Latency, Leases, LimitRow, Recording, ShapeRow, Summary, WatchRow,
+    Watches,
+};
+
+/// Shapes, kinds, limits and errors that are kept apart, of each so many; others are
+/// counted together.
+const KEPT_APART: usize = 2000;
+/// Streams and leases that are remembered while they are there.
+const REMEMBERED: usize = 1 << 20;
+/// Kinds that are named with a shape.
+const KINDS_NAMED: usize = 5;
+const OTHERS: &str = "(others)";
+
+/// What was read so far.
+#[derive(Default)]
+pub struct Collector {
+    recording: Recording,
+    shapes: HashMap<String, ShapeSum>,
+    kinds: HashMap<String, KindSum>,
+    limits: BTreeMap<(String, i64), LimitRow>,
+    errors: HashMap<(String, String), u64>,
+    streams: HashMap<(u64, u32), Stream>,
+    watches: Watches,
+    watched: HashMap<(String, &'static str), WatchRow>,
+    events: Events,
+    leases: Leases,
+    ttls: BTreeMap<i64, u64>,
+    puts_by_lease: HashMap<i64, u64>,
+    connections: HashSet<u64>,
+    /// When the last line of this file was.
+    last: u64,
+}
+
+struct ShapeSum {
+    class: Class,
+    count: u64,
+    not_succeeded: u64,
+    failed: u64,
+    request_bytes: u64,
+    response_bytes: u64,
+    micros: Histogram<u64>,
+    kinds: HashMap<String, u64>,
+}
+
+#[derive(Default)]
+struct KindSum {
+    row: KindRow,
+    namespaces: HashSet<String>,
+}
+
+/// A stream that is open.
+struct Stream {
+    method: String,
+    /// Of its first request.
+    shape: Option<String>,
+    /// What a watch of it is about, by the watch's number; the server numbers them in
+    /// the order in which they were asked for.
+    watches: HashMap<i64, (String, &'static str)>,
+    asked: Vec<(String, &'static str)>,
+    limit: Option<i64>,
+}
+
+impl Collector {
+    /// A file begins.
+    pub fn file(&mut self, head: &Head) {
+        if self.recording.files == 0 {
+            self.recording.program.clone_from(&head.program);
+            self.recording.endpoints.clone_from(&head.endpoints);
+            self.recording.started_unix_ns = head.started_unix_ns;
+        }
+        self.recording.files += 1;
+        self.last = 0;
+        // Numbers of connections begin anew with each file.
+        self.streams.clear();
+    }
+
+    /// A file has been read.
+    pub fn file_ended(&mut self, is_cut: bool) {
+        self.recording.cut_files += u64::from(is_cut);
+        self.recording.seconds += self.last as f64 / 1e9;
+        self.recording.connections += self.connections.len() as u64;
+        self.connections.clear();
+    }
+
+    /// Adds a line.
+    pub fn line(&mut self, line: Line) {
+        self.recording.lines += 1;
+        match line {
+            Line::Head(_) => {}
+            Line::Call(call) => self.call(*call),
+            Line::Open(open) => {
+                self.at(open.time, open.conn);
+                self.recording.streams += 1;
+                if open.method.ends_with("Watch/Watch") {
+                    self.watches.streams += 1;
+                }
+                if self.streams.len() < REMEMBERED {
+                    self.streams.insert((open.conn, open.stream), Stream::new(open.method));
+                }
+            }
+            Line::Sent(sent) => self.sent(sent),
+            Line::Received(received) => self.received(received),
+            Line::End(end) => self.end(end),
+            Line::Missing(missing) => {
+                self.recording.lines -= 1;
+                self.recording.missing_lines += missing.lines;
+            }
+        }
+    }
+
+    fn at(&mut self, time: u64, conn: u64) {
+        self.last = self.last.max(time);
+        self.connections.insert(conn);
+    }
+
+    fn call(&mut self, call: Call) {
+        self.at(call.time + call.latency, call.conn);
+        self.recording.calls += 1;
+        let micros = call.latency / 1000;
+        let failed = self.failed(&call.method, &call.end);
+        let asked = shape(&call.method, call.request.as_ref());
+        let sum = self.shape(&asked.text, asked.class);
+        sum.add(call.request_bytes, Some(call.response_bytes), call.kind.as_deref());
+        sum.micros.saturating_record(micros);
+        sum.failed += u64::from(failed);
+        let succeeded = call.response.as_ref().and_then(|response| response.succeeded);
+        sum.not_succeeded += u64::from(succeeded == Some(false));
+        self.recording.request_bytes += call.request_bytes;
+        self.recording.response_bytes += call.response_bytes;
+        if let Some(kind) = &call.kind {
+            let sum = self.kind(kind, call.namespace.as_deref());
+            sum.request_bytes += call.request_bytes;
+            sum.response_bytes += call.response_bytes;
+            match (asked.class, &call.request) {
+                (Class::Create | Class::Update | Class::Delete, _) => sum.writes += 1,
+                (_, Some(Request::Range(_))) => sum.reads += 1,
+                _ => sum.other += 1,
+            }
+        }
+        match &call.request {
+            Some(Request::Range(range)) if !range.range_end.is_empty() && !range.count_only => {
+                self.ranged("Range", range.limit, call.response.as_ref(), call.response_bytes);
+                self.limit_micros("Range", range.limit, micros);
+            }
+            Some(request) => self.lease(request),
+            None => {}
+        }
+    }
+
+    fn sent(&mut self, sent: Sent) {
+        self.at(sent.time, sent.conn);
+        self.recording.request_bytes += sent.bytes;
+        let method = self.streams.get(&(sent.conn, sent.stream));
+        let method = method.map_or_else(|| "stream".to_owned(), |stream| stream.method.clone());
+        let asked = shape(&method, sent.request.as_ref());
+        self.shape(&asked.text, asked.class).add(sent.bytes, None, sent.kind.as_deref());
+        if let Some(kind) = &sent.kind {
+            let is_watch = matches!(sent.request, Some(Request::WatchCreate(_)));
+            let row = self.kind(kind, sent.namespace.as_deref());
+            row.request_bytes += sent.bytes;
+            if is_watch { row.watches += 1 } else { row.reads += 1 }
+        }
+        let stream = self.streams.get_mut(&(sent.conn, sent.stream));
+        match &sent.request {
+            Some(Request::WatchCreate(create)) => {
+                self.watches.created += 1;
+                let about =
+                    (sent.kind.unwrap_or_default(), span(&create.key.0, &create.range_end.0));
+                if let Some(stream) = stream {
+                    stream.asked.push(about.clone());
+                }
+                self.watch_row(about).created += 1;
+            }
+            Some(Request::WatchCancel { .. }) => self.watches.cancelled_by_client += 1,
+            Some(Request::WatchProgress) => self.watches.progress_requests += 1,
+            Some(Request::Range(range)) => {
+                if let Some(stream) = stream {
+                    stream.limit = Some(range.limit);
+                }
+                self.limit_row("RangeStream", range.limit).count += 1;
+            }
+            Some(request) => self.lease(request),
+            None => {}
+        }
+        if let Some(stream) = self.streams.get_mut(&(sent.conn, sent.stream)) {
+            stream.shape.get_or_insert(asked.text);
+        }
+    }
+
+    fn received(&mut self, received: Received) {
+        self.at(received.time, received.conn);
+        self.recording.response_bytes += received.bytes;
+        let place = (received.conn, received.stream);
+        let Some(stream) = self.streams.get(&place) else { return };
+        let limit = stream.limit;
+        if let Some(shape) = stream.shape.clone()
+            && let Some(sum) = self.shapes.get_mut(&shape)
+        {
+            sum.response_bytes += received.bytes;
+        }
+        let Some(response) = received.response else { return };
+        if let (Some(limit), None) = (limit, &response.watch) {
+            let row = self.limit_row("RangeStream", limit);
+            row.pairs += response.kvs;
+            row.more += u64::from(response.more);
+            row.count_max = row.count_max.max(response.count.unwrap_or(0));
+            row.response_bytes += received.bytes;
+        }
+        if let Some(answer) = response.watch {
+            self.watched(place, answer, received.bytes);
+        }
+    }
+
+    fn watched(&mut self, place: (u64, u32), answer: WatchAnswer, bytes: u64) {
+        let Some(stream) = self.streams.get_mut(&place) else { return };
+        if answer.created && !stream.asked.is_empty() {
+            let about = stream.asked.remove(0);
+            stream.watches.insert(answer.watch_id, about);
+        }
+        let about = stream.watches.get(&answer.watch_id).cloned();
+        if answer.canceled {
+            stream.watches.remove(&answer.watch_id);
+            self.watches.compacted += u64::from(answer.compact_revision > 0);
+            self.watches.cancelled_by_server += 1;
+        }
+        if answer.events.is_empty() && !answer.created && !answer.canceled {
+            self.watches.progress_answers += 1;
+        }
+        let events = answer.events.len() as u64;
+        let is_new = |event: &&trace::Event| self.events.is_new(&event.key.0, event.mod_revision);
+        let distinct = answer.events.iter().filter(is_new).count() as u64;
+        self.watches.events += events;
+        self.watches.distinct_events += distinct;
+        if let Some(about) = about {
+            let row = self.kind(&about.0, None);
+            row.events += events;
+            row.response_bytes += bytes;
+            let row = self.watch_row(about);
+            row.events += events;
+            row.distinct_events += distinct;
+        }
+    }
+
+    fn end(&mut self, end: End) {
+        self.at(end.time, end.conn);
+        let Some(stream) = self.streams.remove(&(end.conn, end.stream)) else { return };
+        // Watches end when clients go: that is no failure.
+        let is_range = stream.method.ends_with("RangeStream");
+        if is_range || end.end.code.is_some_and(|code| code > 1) {
+            let failed = self.failed(&stream.method, &end.end);
+            if let Some(sum) = stream.shape.and_then(|shape| self.shapes.get_mut(&shape)) {
+                sum.failed += u64::from(failed);
+                if is_range {
+                    sum.micros.saturating_record(end.latency / 1000);
+                }
+            }
+        }
+        if let (true, Some(limit)) = (is_range, stream.limit) {
+            self.limit_micros("RangeStream", limit, end.latency / 1000);
+        }
+    }
+
+    /// Notes how a call ended, if not well.
+    fn failed(&mut self, method: &str, end: &Outcome) -> bool {
+        let what = match (end.code, end.cut) {
+            (Some(0), _) => return false,
+            (Some(code), _) => format!("code {code}: {}", end.message),
+            (None, Some(cut)) => format!("cut off by the {cut:?}").to_lowercase(),
+            (None, None) => "no status".into(),
+        };
+        let name = method.rsplit('/').next().unwrap_or(method).to_owned();
+        let key = self.apart_from_errors((name, what));
+        *self.errors.entry(key).or_default() += 1;
+        true
+    }
+
+    fn apart_from_errors(&mut self, key: (String, String)) -> (String, String) {
+        if self.errors.len() < KEPT_APART || self.errors.contains_key(&key) {
+            return key;
+        }
+        self.recording.not_kept_apart += 1;
+        (OTHERS.into(), OTHERS.into())
+    }
+
+    fn lease(&mut self, request: &Request) {
+        match request {
+            Request::LeaseGrant { ttl, .. } => {
+                self.leases.granted += 1;
+                let known = self.ttls.len() < KEPT_APART;
+                *self.ttls.entry(if known { *ttl } else { 0 }).or_default() += 1;
+            }
+            Request::LeaseRevoke { .. } => self.leases.revoked += 1,
+            Request::LeaseKeepAlive { .. } => self.leases.keep_alives += 1,
+            Request::Put(put) => self.attached(put),
+            Request::Txn(txn) => {
+                txn.success.iter().chain(&txn.failure).for_each(|request| self.lease(request));
+            }
+            _ => {}
+        }
+    }
+
+    fn attached(&mut self, put: &Put) {
+        if put.lease == 0 {
+            return;
+        }
+        self.leases.attached_puts += 1;
+        if self.puts_by_lease.len() < REMEMBERED || self.puts_by_lease.contains_key(&put.lease) {
+            *self.puts_by_lease.entry(put.lease).or_default() += 1;
+        }
+    }
+
+    fn ranged(&mut self, method: &str, limit: i64, response: Option<&Response>, bytes: u64) {
+        let row = self.limit_row(method, limit);
+        row.count += 1;
+        row.response_bytes += bytes;
+        if let Some(response) = response {
+            row.pairs += response.kvs;
+            row.more += u64::from(response.more);
+            row.count_max = row.count_max.max(response.count.unwrap_or(0));
+        }
+    }
+
+    fn limit_micros(&mut self, method: &str, limit: i64, micros: u64) {
+        self.limit_row(method, limit)
+            .micros
+            .get_or_insert_with(histogram)
+            .saturating_record(micros);
+    }
+
+    fn limit_row(&mut self, method: &str, limit: i64) -> &mut LimitRow {
+        let full = self.limits.len() >= KEPT_APART;
+        let mut key = (method.to_owned(), limit);
+        if full && !self.limits.contains_key(&key) {
+            self.recording.not_kept_apart += 1;
+            key = (OTHERS.into(), 0);
+        }
+        self.limits.entry(key).or_default()
+    }
+
+    fn shape(&mut self, text: &str, class: Class) -> &mut ShapeSum {
+        let name = apart(&self.shapes, text, &mut self.recording.not_kept_apart).to_owned();
+        self.shapes.entry(name).or_insert_with(|| ShapeSum::new(class))
+    }
+
+    fn kind(&mut self, kind: &str, namespace: Option<&str>) -> &mut KindRow {
+        let name = apart(&self.kinds, kind, &mut self.recording.not_kept_apart).to_owned();
+        let sum = self.kinds.entry(name).or_default();
+        if let Some(namespace) = namespace.filter(|_| sum.namespaces.len() < REMEMBERED)
+            && !sum.namespaces.contains(namespace)
+        {
+            sum.namespaces.insert(namespace.to_owned());
+        }
+        &mut sum.row
+    }
+
+    fn watch_row(&mut self, mut about: (String, &'static str)) -> &mut WatchRow {
+        if self.watched.len() >= KEPT_APART && !self.watched.contains_key(&about) {
+            self.recording.not_kept_apart += 1;
+            about = (OTHERS.into(), OTHERS);
+        }
+        self.watched.entry(about).or_default()
+    }
+
+    /// All of it.
+    pub fn summary(mut self) -> Summary {
+        self.recording.seconds = (self.recording.seconds * 1e3).round() / 1e3;
+        self.leases.ttls = self.ttls.into_iter().collect();
+        self.leases.attached_leases = self.puts_by_lease.len() as u64;
+        self.leases.puts_per_lease_max = self.puts_by_lease.values().copied().max().unwrap_or(0);
+        self.watches.rows = sorted(
+            self.watched,
+            |((kind, span), row)| {
+                let fan_out = row.events as f64 / row.distinct_events.max(1) as f64;
+                let fan_out = (fan_out * 100.0).round() / 100.0;
+                WatchRow { kind, span: span.into(), fan_out, ..row }
+            },
+            |row| (row.created, row.events),
+        );
+        let shapes = sorted(self.shapes, |(shape, sum)| sum.row(shape), |row| (row.count, 0));
+        let kinds = sorted(
+            self.kinds,
+            |(kind, sum)| KindRow { kind, namespaces: sum.namespaces.len() as u64, ..sum.row },
+            |row| (row.reads + row.writes + row.other, row.events),
+        );
+        let limit = |((method, limit), row): (_, LimitRow)| {
+            let latency_micros = row.micros.as_ref().and_then(Latency::of);
+            LimitRow { method, limit, latency_micros, ..row }
+        };
+        let error = |((method, what), count)| ErrorRow { method, what, count };
+        Summary {
+            classes: classes(&shapes),
+            recording: self.recording,
+            shapes,
+            kinds,
+            watches: self.watches,
+            leases: self.leases,
+            limits: self.limits.into_iter().map(limit).collect(),
+            errors: sorted(self.errors, error, |row| (row.count, 0)),
+        }
+    }
+}
+
+/// `name`, or where it is counted if there are too many already.
+fn apart<'a, V>(known: &HashMap<String, V>, name: &'a str, others: &mut u64) -> &'a str {
+    if known.len() < KEPT_APART || known.contains_key(name) {
+        return name;
+    }
+    *others += 1;
+    OTHERS
+}
+
+/// Rows, those that count most first.
+fn sorted<K: Hash + Eq, V, R>(
+    map: HashMap<K, V>,
+    row: impl FnMut((K, V)) -> R,
+    weight: impl Fn(&R) -> (u64, u64),
+) -> Vec<R> {
+    let mut rows: Vec<R> = map.into_iter().map(row).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(weight(row)));
+    rows
+}
+
+fn classes(shapes: &[ShapeRow]) -> Vec<ClassRow> {
+    let all = [
+        Class::Create,
+        Class::Update,
+        Class::Delete,
+        Class::Get,
+        Class::List,
+        Class::Beside,
+        Class::Other,
+    ];
+    let row = |class| {
+        let of = || shapes.iter().filter(move |row| row.class == class);
+        ClassRow {
+            class,
+            count: of().map(|row| row.count).sum(),
+            shapes: of().count() as u64,
+            request_bytes: of().map(|row| row.request_bytes).sum(),
+            response_bytes: of().map(|row| row.response_bytes).sum(),
+        }
+    };
+    all.into_iter().map(row).collect()
+}
+
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("an hour in two digits")
+}
+
+impl ShapeSum {
+    fn new(class: Class) -> Self {
+        ShapeSum {
+            class,
+            count: 0,
+            not_succeeded: 0,
+            failed: 0,
+            request_bytes: 0,
+            response_bytes: 0,
+            micros: histogram(),
+            kinds: HashMap::new(),
+        }
+    }
+
+    fn add(&mut self, request_bytes: u64, response_bytes: Option<u64>, kind: Option<&str>) {
+        self.count += 1;
+        self.request_bytes += request_bytes;
+        self.response_bytes += response_bytes.unwrap_or(0);
+        let Some(kind) = kind else { return };
+        let is_full = self.kinds.len() >= KEPT_APART;
+        match self.kinds.get_mut(kind) {
+            Some(count) => *count += 1,
+            None if is_full => {}
+            None => drop(self.kinds.insert(kind.to_owned(), 1)),
+        }
+    }
+
+    fn row(self, shape: String) -> ShapeRow {
+        let kinds = sorted(self.kinds, |kind| kind, |(_, count)| (*count, 0));
+        ShapeRow {
+            shape,
+            class: self.class,
+            count: self.count,
+            not_succeeded: self.not_succeeded,
+            failed: self.failed,
+            request_bytes: self.request_bytes,
+            response_bytes: self.response_bytes,
+            latency_micros: Latency::of(&self.micros),
+            kinds: kinds.into_iter().take(KINDS_NAMED).map(|(kind, _)| kind).collect(),
+        }
+    }
+}
+
+impl Stream {
+    fn new(method: String) -> Self {
+        Stream { method, shape: None, watches: HashMap::new(), asked: Vec::new(), limit: None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::{Event, Open, Range, WatchCreate};
+
+    use super::*;
+
+    fn range(limit: i64) -> Line {
+        let request = Range {
+            key: "/registry/pods/".into(),
+            range_end: "/registry/pods0".into(),
+            limit,
+            ..Range::default()
+        };
+        Line::Call(Box::new(Call {
+            latency: 5_000_000,
+            method: "/etcdserverpb.KV/Range".into(),
+            request_bytes: 10,
+            response_bytes: 100,
+            kind: Some("pods".into()),
+            request: Some(Request::Range(request)),
+            response: Some(Response { kvs: 3, more: true, count: Some(9), ..Response::default() }),
+            end: Outcome { code: Some(0), ..Outcome::default() },
+            ..Call::default()
+        }))
+    }
+
+    fn watch(stream: u32) -> [Line; 3] {
+        let create = WatchCreate {
+            key: "/registry/pods/".into(),
+            range_end: "/registry/pods0".into(),
+            ..WatchCreate::default()
+        };
+        let event = Event { key: "/registry/pods/a/b".into(), mod_revision: 5, ..Event::default() };
+        let method = "/etcdserverpb.Watch/Watch".into();
+        let answer = WatchAnswer { created: true, events: vec![event], ..WatchAnswer::default() };
+        [
+            Line::Open(Open { stream, method, ..Open::default() }),
+            Line::Sent(Sent {
+                stream,
+                kind: Some("pods".into()),
+                request: Some(Request::WatchCreate(create)),
+                ..Sent::default()
+            }),
+            Line::Received(Received {
+                stream,
+                bytes: 50,
+                response: Some(Response { watch: Some(answer), ..Response::default() }),
+                ..Received::default()
+            }),
+        ]
+    }
+
+    #[test]
+    fn lines_are_added_up() {
+        let mut collector = Collector::default();
+        collector.file(&Head::default());
+        [range(500), range(500), range(0)].into_iter().for_each(|line| collector.line(line));
+        [watch(1), watch(3)].into_iter().flatten().for_each(|line| collector.line(line));
+        collector.line(Line::Missing(trace::Missing { time: 1, lines: 7 }));
+        collector.file_ended(true);
+        let summary = collector.summary();
+        assert_eq!((summary.recording.missing_lines, summary.recording.cut_files), (7, 1));
+        let list =
+            summary.shapes.iter().find(|row| row.shape == "Range: list(prefix, limit)").unwrap();
+        assert_eq!((list.count, list.class, list.response_bytes), (2, Class::List, 200));
+        assert!((4900..5100).contains(&list.latency_micros.unwrap().p50));
+        let limits: Vec<_> =
+            summary.limits.iter().map(|row| (row.limit, row.count, row.pairs)).collect();
+        assert_eq!(limits, [(0, 1, 3), (500, 2, 6)]);
+        let pods = &summary.kinds[0];
+        assert_eq!((pods.reads, pods.watches, pods.events), (3, 2, 2));
+        let row = &summary.watches.rows[0];
+        assert_eq!((row.created, row.events, row.distinct_events, row.fan_out), (2, 2, 1, 2.0));
+        assert!(super::super::text::render(&summary).contains("7 records are missing"));
+        assert!(super::super::page::html(&summary).contains("<td class=\"t\">pods</td>"));
+    }
+}

@@ -1,0 +1,284 @@
+//! A report as text.
+
+use std::fmt::Write;
+
+use super::summary::{Latency, Summary};
+use trace::Class;
+
+/// Rows of a table of kinds, watches or errors; the page and the JSON have all.
+const ROWS: usize = 25;
+
+/// A table: the first column to the left, the others to the right.
+pub struct Table {
+    pub title: String,
+    pub columns: Vec<&'static str>,
+    pub rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn new(title: &str, columns: &[&'static str]) -> Self {
+        Table { title: title.into(), columns: columns.to_vec(), rows: Vec::new() }
+    }
+}
+
+/// All of it.
+pub fn render(summary: &Summary) -> String {
+    let mut text = head(summary) + "\n";
+    for table in tables(summary) {
+        write_table(&mut text, &table);
+    }
+    text
+}
+
+/// What was recorded, in a few lines.
+pub fn head(summary: &Summary) -> String {
+    let r = &summary.recording;
+    let mut text = format!(
+        "{} before {}, {:.1} s in {} file{}\n{} calls and {} streams on {} connections; {} asked, {} answered\n",
+        r.program,
+        r.endpoints.join(", "),
+        r.seconds,
+        r.files,
+        if r.files == 1 { "" } else { "s" },
+        r.calls,
+        r.streams,
+        r.connections,
+        bytes(r.request_bytes),
+        bytes(r.response_bytes),
+    );
+    if r.missing_lines > 0 {
+        let _ = writeln!(
+            text,
+            "{} records are missing: the recorder could not keep up",
+            r.missing_lines
+        );
+    }
+    if r.cut_files > 0 {
+        let _ = writeln!(
+            text,
+            "{} of the files end in the middle: recorded by a proxy that was killed, or still records",
+            r.cut_files
+        );
+    }
+    if r.not_kept_apart > 0 {
+        let _ = writeln!(
+            text,
+            "{} times something was counted among (others): too many differ",
+            r.not_kept_apart
+        );
+    }
+    text
+}
+
+/// All tables.
+pub fn tables(summary: &Summary) -> Vec<Table> {
+    vec![
+        classes(summary),
+        shapes(summary, "Request shapes", |_| true),
+        shapes(summary, "Not one of the five", |class| class == Class::Other),
+        kinds(summary),
+        watches(summary),
+        watch_totals(summary),
+        leases(summary),
+        limits(summary),
+        errors(summary),
+    ]
+}
+
+fn classes(summary: &Summary) -> Table {
+    let mut table = Table::new(
+        "The five, and what is beside them",
+        &["class", "count", "share", "shapes", "asked", "answered"],
+    );
+    let all: u64 = summary.classes.iter().map(|row| row.count).sum();
+    for row in &summary.classes {
+        table.rows.push(vec![
+            row.class.name().into(),
+            row.count.to_string(),
+            format!("{:.2} %", 100.0 * row.count as f64 / all.max(1) as f64),
+            row.shapes.to_string(),
+            bytes(row.request_bytes),
+            bytes(row.response_bytes),
+        ]);
+    }
+    table
+}
+
+fn shapes(summary: &Summary, title: &str, wanted: impl Fn(Class) -> bool) -> Table {
+    let columns = [
+        "shape", "class", "count", "not held", "failed", "asked", "answered", "p50", "p99", "kinds",
+    ];
+    let mut table = Table::new(title, &columns);
+    for row in summary.shapes.iter().filter(|row| wanted(row.class)) {
+        table.rows.push(vec![
+            row.shape.clone(),
+            row.class.name().into(),
+            row.count.to_string(),
+            row.not_succeeded.to_string(),
+            row.failed.to_string(),
+            bytes(row.request_bytes),
+            bytes(row.response_bytes),
+            micros(row.latency_micros, |latency| latency.p50),
+            micros(row.latency_micros, |latency| latency.p99),
+            row.kinds.join(" "),
+        ]);
+    }
+    table
+}
+
+fn kinds(summary: &Summary) -> Table {
+    let columns = [
+        "kind",
+        "reads",
+        "writes",
+        "other",
+        "watches",
+        "events",
+        "asked",
+        "answered",
+        "namespaces",
+    ];
+    let mut table = Table::new("Kinds", &columns);
+    for row in &summary.kinds {
+        table.rows.push(vec![
+            row.kind.clone(),
+            row.reads.to_string(),
+            row.writes.to_string(),
+            row.other.to_string(),
+            row.watches.to_string(),
+            row.events.to_string(),
+            bytes(row.request_bytes),
+            bytes(row.response_bytes),
+            row.namespaces.to_string(),
+        ]);
+    }
+    table
+}
+
+fn watches(summary: &Summary) -> Table {
+    let columns = ["watched", "span", "created", "events", "distinct", "fan-out"];
+    let mut table = Table::new("Watches", &columns);
+    for row in &summary.watches.rows {
+        table.rows.push(vec![
+            row.kind.clone(),
+            row.span.clone(),
+            row.created.to_string(),
+            row.events.to_string(),
+            row.distinct_events.to_string(),
+            format!("{:.2}", row.fan_out),
+        ]);
+    }
+    table
+}
+
+fn watch_totals(summary: &Summary) -> Table {
+    let w = &summary.watches;
+    totals(
+        "Watches in all",
+        &[
+            ("streams", w.streams),
+            ("created", w.created),
+            ("cancelled by the client", w.cancelled_by_client),
+            ("cancelled by the server", w.cancelled_by_server),
+            ("of these compacted", w.compacted),
+            ("progress requests", w.progress_requests),
+            ("progress answers", w.progress_answers),
+            ("events", w.events),
+            ("distinct events", w.distinct_events),
+        ],
+    )
+}
+
+fn leases(summary: &Summary) -> Table {
+    let l = &summary.leases;
+    let mut table = totals(
+        "Leases",
+        &[
+            ("granted", l.granted),
+            ("revoked", l.revoked),
+            ("kept alive", l.keep_alives),
+            ("writes that attach a key", l.attached_puts),
+            ("leases that they attach to", l.attached_leases),
+            ("most of them on one lease", l.puts_per_lease_max),
+        ],
+    );
+    for (ttl, count) in &l.ttls {
+        table.rows.push(vec![format!("granted for {ttl} s"), count.to_string()]);
+    }
+    table
+}
+
+fn totals(title: &str, rows: &[(&str, u64)]) -> Table {
+    let mut table = Table::new(title, &["what", "count"]);
+    table.rows = rows.iter().map(|(name, count)| vec![(*name).into(), count.to_string()]).collect();
+    table
+}
+
+fn limits(summary: &Summary) -> Table {
+    let columns = ["range", "limit", "count", "pairs", "more", "largest", "answered", "p50", "p99"];
+    let mut table = Table::new("Ranges of more than a key, by limit", &columns);
+    for row in &summary.limits {
+        table.rows.push(vec![
+            row.method.clone(),
+            if row.limit == 0 { "none".into() } else { row.limit.to_string() },
+            row.count.to_string(),
+            row.pairs.to_string(),
+            row.more.to_string(),
+            row.count_max.to_string(),
+            bytes(row.response_bytes),
+            micros(row.latency_micros, |latency| latency.p50),
+            micros(row.latency_micros, |latency| latency.p99),
+        ]);
+    }
+    table
+}
+
+fn errors(summary: &Summary) -> Table {
+    let mut table = Table::new("Failures", &["method", "what", "count"]);
+    for row in &summary.errors {
+        table.rows.push(vec![row.method.clone(), row.what.clone(), row.count.to_string()]);
+    }
+    table
+}
+
+fn write_table(text: &mut String, table: &Table) {
+    let _ = writeln!(text, "{}", table.title);
+    if table.rows.is_empty() {
+        let _ = writeln!(text, "  none\n");
+        return;
+    }
+    let widths: Vec<usize> = (0..table.columns.len())
+        .map(|n| {
+            let cells = table.rows.iter().take(ROWS).map(|row| row[n].chars().count());
+            cells.chain([table.columns[n].len()]).max().unwrap_or(0)
+        })
+        .collect();
+    let mut line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).enumerate().map(|(n, (cell, width))| {
+            let is_text = n == 0 || matches!(table.columns[n], "class" | "kinds" | "span" | "what");
+            if is_text { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+        });
+        let _ = writeln!(text, "  {}", padded.collect::<Vec<_>>().join("  ").trim_end());
+    };
+    line(table.columns.clone());
+    for row in table.rows.iter().take(ROWS) {
+        line(row.iter().map(String::as_str).collect());
+    }
+    if table.rows.len() > ROWS {
+        let _ = writeln!(text, "  … and {} more: see --html or -o json", table.rows.len() - ROWS);
+    }
+    text.push('\n');
+}
+
+/// A size for people.
+pub fn bytes(count: u64) -> String {
+    match count {
+        0..10_240 => format!("{count} B"),
+        10_240..10_485_760 => format!("{:.0} KiB", count as f64 / 1024.0),
+        _ => format!("{:.1} MiB", count as f64 / 1_048_576.0),
+    }
+}
+
+fn micros(latency: Option<Latency>, which: impl Fn(Latency) -> u64) -> String {
+    latency.map_or_else(|| "–".into(), |latency| format!("{} µs", which(latency)))
+}
