@@ -49,6 +49,12 @@ pub async fn open(load: &Load, count: usize) -> Result<Vec<Connection>> {
     Ok(connections)
 }
 
+/// Opens one connection to an endpoint of the load.
+pub async fn open_at(load: &Load, endpoint: usize) -> Result<Connection> {
+    let endpoint = &load.endpoints[endpoint];
+    connect(endpoint, load).await.with_context(|| format!("connect to {endpoint}"))
+}
+
 async fn connect(endpoint: &str, load: &Load) -> Result<Connection> {
     let endpoint = match endpoint.contains("://") {
         true => endpoint.to_owned(),

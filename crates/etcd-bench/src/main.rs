@@ -12,6 +12,7 @@ mod lease;
 mod options;
 mod pace;
 mod population;
+mod replay;
 mod report;
 mod run;
 mod watch;
@@ -20,7 +21,7 @@ mod worker;
 use std::process::ExitCode;
 
 use clap::Parser;
-use options::Options;
+use options::{Options, Workload};
 
 fn main() -> ExitCode {
     let options = match Options::try_parse() {
@@ -39,17 +40,27 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let result = runtime
+    let failed = runtime
         .map_err(anyhow::Error::from)
-        .and_then(|runtime| tokio::task::LocalSet::new().block_on(&runtime, run::run(&options)));
-    match result {
-        Ok(report) => {
-            report.print(options.output);
-            if report.failed() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
-        }
+        .and_then(|runtime| tokio::task::LocalSet::new().block_on(&runtime, work(&options)));
+    match failed {
+        Ok(false) => ExitCode::SUCCESS,
+        Ok(true) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("etcd-bench: {error:#}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs, prints the report, and says whether too much went wrong.
+async fn work(options: &Options) -> anyhow::Result<bool> {
+    if let Workload::Replay(replay) = &options.workload {
+        let report = replay::run(replay, &options.load).await?;
+        report.print(options.output);
+        return Ok(report.failed());
+    }
+    let report = run::run(options).await?;
+    report.print(options.output);
+    Ok(report.failed())
 }

@@ -6,12 +6,14 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::group::Group;
+use crate::replay::ReplayOptions;
 
 const EXAMPLES: &str = "Examples:
   etcd-bench put --connections 10 --clients 500 --total 500000 --val-size 1024
   etcd-bench lease-flood --clients 100 --duration 30s --rate 10000
   etcd-bench watch --watchers 100 --clients 10 --duration 10s
   etcd-bench range --key-space-size 100000 --val-size 1536 --page 10000 --total 10
+  etcd-bench replay trace.jsonl.zst --endpoints http://127.0.0.1:2379 --speed max
   etcd-bench fill --clients 64 --keys /registry/minions/node-=1000x1229 --key-size 8";
 
 /// Load for anything that speaks etcd's v3 API.
@@ -139,6 +141,8 @@ pub enum Workload {
         #[arg(long, default_value_t = 100)]
         leases: u64,
     },
+    /// Ask what was recorded by etcd-proxy, in its order, and compare the answers.
+    Replay(ReplayOptions),
 }
 
 /// How the result is printed.
@@ -146,6 +150,18 @@ pub enum Workload {
 pub enum Output {
     Json,
     Text,
+}
+
+impl Load {
+    /// Whether nothing was said of how much, over what.
+    fn is_default(&self) -> bool {
+        let numbers = (self.connections, self.clients, self.rate, self.key_size, self.val_size);
+        numbers == (1, 1, 0, 48, 1024)
+            && self.key_space_size == 10_000
+            && self.total.is_none()
+            && self.duration.is_none()
+            && self.server_pid.is_none()
+    }
 }
 
 impl Options {
@@ -161,6 +177,9 @@ impl Options {
             }
             Workload::Fill { .. } if load.total.is_some() || load.duration.is_some() => {
                 return Err("fill writes all of --keys: no --total, no --duration".into());
+            }
+            Workload::Replay(_) if !load.is_default() => {
+                return Err("replay does what was recorded: of the load only --endpoints".into());
             }
             Workload::LeaseFlood { leases: 0 } => return Err("--leases must be at least 1".into()),
             _ => {}
@@ -191,6 +210,7 @@ impl Options {
             Workload::Watch { .. } => "watch",
             Workload::Mixed { .. } => "mixed",
             Workload::LeaseFlood { .. } => "lease-flood",
+            Workload::Replay(_) => "replay",
         }
     }
 }

@@ -26,7 +26,7 @@ const DEFAULT_TOTAL: u64 = 10_000;
 /// Writes under way at once while the key space is filled.
 const FILLERS: u64 = 64;
 /// Without a terminal, a line of progress as often as this.
-const PROGRESS_LINE: Duration = Duration::from_secs(10);
+pub const PROGRESS_LINE: Duration = Duration::from_secs(10);
 /// Exit code after a second interrupt, as shells have it.
 const INTERRUPTED: i32 = 130;
 /// Kinds of errors that are told apart; more are counted together.
@@ -260,7 +260,8 @@ async fn narrate(name: &'static str, shared: Rc<Shared>) {
     }
 }
 
-fn bar(total: Option<u64>) -> ProgressBar {
+/// Progress on a terminal; of something endless, without a total.
+pub fn bar(total: Option<u64>) -> ProgressBar {
     let (bar, template) = match total {
         Some(total) => (ProgressBar::new(total), "{msg} {bar:30} {pos}/{len} {per_sec} {eta} left"),
         None => (ProgressBar::new_spinner(), "{msg} {spinner} {pos} {per_sec} {elapsed}"),

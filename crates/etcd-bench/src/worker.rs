@@ -106,6 +106,7 @@ impl Worker {
                 leases: (0..*leases).map(|n| (NodeLease::new(index * leases + n), 0)).collect(),
                 next: 0,
             },
+            Workload::Replay(_) => unreachable!("a replay has no clients of its own"),
         };
         Worker { connection, keys, kind }
     }
