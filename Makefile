@@ -12,7 +12,7 @@ BENCH_FLAGS ?=
 # What a cluster needs, and what only comparisons and tests need.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
-OWN        := mem_etcd etcd-bench k1m dist-scheduler
+OWN        := mem_etcd etcd-bench etcd-proxy k1m dist-scheduler
 
 # TestKill does it in so many modes, and ends in good order one time in ten.
 CRASH_MODES := 8
@@ -73,7 +73,7 @@ clean: ## Remove what was built; caches of Go and Cargo stay
 tools:
 	@build/tools.sh
 
-bin/mem_etcd bin/etcd-bench: tools FORCE
+bin/mem_etcd bin/etcd-bench bin/etcd-proxy: tools FORCE
 	@build/cargo.sh $(@F)
 
 bin/etcd-benchmark: tools/etcd-benchmark/go.mod tools/etcd-benchmark/go.sum | tools

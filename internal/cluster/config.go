@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 )
 
@@ -66,6 +67,35 @@ func (c Config) DataDir(d Dir) string {
 		return c.Settings.DataDir
 	}
 	return d.Data()
+}
+
+// TraceFile is where a recording of what the store is asked begins; further ones, of
+// a proxy that was started again, have a number in their name.
+func (c Config) TraceFile(d Dir) string {
+	if c.Settings.TraceFile != "" {
+		return c.Settings.TraceFile
+	}
+	return filepath.Join(d.Traces(), "trace.jsonl.zst")
+}
+
+// TraceFiles lists all recordings, in the order in which they were begun.
+func (c Config) TraceFiles(d Dir) []string {
+	first := c.TraceFile(d)
+	stem, ends, _ := strings.Cut(filepath.Base(first), ".")
+	if ends != "" {
+		ends = "." + ends
+	}
+	var files []string
+	for number := 1; ; number++ {
+		path := first
+		if number > 1 {
+			path = filepath.Join(filepath.Dir(first), fmt.Sprintf("%s-%d%s", stem, number, ends))
+		}
+		if _, err := os.Stat(path); err != nil {
+			return files
+		}
+		files = append(files, path)
+	}
 }
 
 func unknown(d Dir) error {

@@ -45,6 +45,7 @@ func (d Dir) PKI() string                   { return filepath.Join(d.Root(), "pk
 func (d Dir) Data() string                  { return filepath.Join(d.Root(), "data") }
 func (d Dir) Logs() string                  { return filepath.Join(d.Root(), "logs") }
 func (d Dir) Log(component string) string   { return filepath.Join(d.Logs(), component+".log") }
+func (d Dir) Traces() string                { return filepath.Join(d.Root(), "traces") }
 func (d Dir) Kubeconfigs() string           { return filepath.Join(d.Root(), "kubeconfig") }
 func (d Dir) Kubeconfig(user string) string { return filepath.Join(d.Kubeconfigs(), user+".conf") }
 func (d Dir) ConfigFiles() string           { return filepath.Join(d.Root(), "config") }
@@ -58,7 +59,7 @@ func (d Dir) lockFile(purpose string) string {
 
 // Create makes the folders that all parts of a cluster write to.
 func (d Dir) Create() error {
-	for _, dir := range []string{d.Root(), d.PKI(), d.Data(), d.Logs(), d.Kubeconfigs(), d.ConfigFiles()} {
+	for _, dir := range []string{d.Root(), d.PKI(), d.Data(), d.Logs(), d.Traces(), d.Kubeconfigs(), d.ConfigFiles()} {
 		if err := os.MkdirAll(dir, privateDirMode); err != nil {
 			return fmt.Errorf("creating %s: %w", dir, err)
 		}

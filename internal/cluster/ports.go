@@ -25,6 +25,12 @@ var ErrPortInUse = errors.New("port in use")
 // IntakePort is what the port is called at which API servers tell the scheduler of pods.
 const IntakePort = "scheduler-intake"
 
+// What the ports of the proxy are called: before the store, and its own pages.
+const (
+	ProxyPort        = "etcd-proxy"
+	ProxyMetricsPort = "etcd-proxy-metrics"
+)
+
 // Ports maps what listens to its port.
 type Ports map[string]int
 
@@ -121,6 +127,9 @@ func (s Settings) PortNames() []string {
 	}
 	for i := range s.APIServers {
 		names = append(names, APIServerName(i))
+	}
+	if s.Trace {
+		names = append(names, ProxyPort, ProxyMetricsPort)
 	}
 	if s.StoreAddress == "" {
 		names = append(names, "store", "store-metrics")

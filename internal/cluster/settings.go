@@ -33,6 +33,11 @@ const (
 	WALBuffered = "buffered"
 	WALFsync    = "fsync"
 
+	// What a recording keeps of values.
+	TraceNone  = "none"
+	TraceSizes = "sizes"
+	TraceFull  = "full"
+
 	DefaultName = "k1m"
 
 	// One machine: more API servers than this only share the same cores.
@@ -69,6 +74,12 @@ type Settings struct {
 	StoreCAFile  string `json:"storeCAFile,omitempty"`
 	StoreCert    string `json:"storeCertFile,omitempty"`
 	StoreKey     string `json:"storeKeyFile,omitempty"`
+
+	// Trace puts etcd-proxy between the API servers and the store; TraceFile is empty
+	// for a recording in the cluster's own folder.
+	Trace       bool   `json:"trace,omitempty"`
+	TraceFile   string `json:"traceFile,omitempty"`
+	TraceValues string `json:"traceValues,omitempty"`
 
 	APIServerArgs         []string `json:"apiserverArgs,omitempty"`
 	APIServerEnv          []string `json:"apiserverEnv,omitempty"`
@@ -110,6 +121,9 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.StoreCAFile, "store-cafile", s.StoreCAFile, "CA that signed the certificate of --store-address")
 	fs.StringVar(&s.StoreCert, "store-certfile", s.StoreCert, "client certificate for --store-address")
 	fs.StringVar(&s.StoreKey, "store-keyfile", s.StoreKey, "key of --store-certfile")
+	fs.BoolVar(&s.Trace, "trace", s.Trace, "record what the API servers ask of the store and what it answers; etcd-proxy stands between them")
+	fs.StringVar(&s.TraceFile, "trace-file", s.TraceFile, "record to this file, which down leaves where it is (default: traces/ in the cluster's own folder)")
+	fs.StringVar(&s.TraceValues, "trace-values", s.TraceValues, "what the recording keeps of values: none|sizes|full, which has the Secrets, too (default sizes)")
 	fs.StringArrayVar(&s.APIServerArgs, "apiserver-arg", s.APIServerArgs, "further kube-apiserver flag, key=value; repeatable")
 	fs.StringArrayVar(&s.APIServerEnv, "apiserver-env", s.APIServerEnv, "environment of kube-apiserver, KEY=VALUE; repeatable")
 	fs.StringArrayVar(&s.ControllerManagerArgs, "controller-manager-arg", s.ControllerManagerArgs, "further kube-controller-manager flag, key=value; repeatable")
@@ -172,7 +186,7 @@ func (s *Settings) KeepsData() bool {
 
 // Validate reports the first setting that cannot be, and what to do about it.
 func (s *Settings) Validate() error {
-	for _, check := range []func() error{s.validateShape, s.validateStore, s.validateScheduler, s.validatePassThrough} {
+	for _, check := range []func() error{s.validateShape, s.validateStore, s.validateTrace, s.validateScheduler, s.validatePassThrough} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -220,6 +234,16 @@ func (s *Settings) validateStoreAddress() error {
 	}
 	if (s.StoreCert == "") != (s.StoreKey == "") {
 		return usage.Errorf("--store-certfile and --store-keyfile go together; give both or none")
+	}
+	return nil
+}
+
+func (s *Settings) validateTrace() error {
+	switch {
+	case !s.Trace && s.TraceFile+s.TraceValues != "":
+		return usage.Errorf("--trace-file and --trace-values need --trace; add it")
+	case s.TraceValues != "" && !slices.Contains([]string{TraceNone, TraceSizes, TraceFull}, s.TraceValues):
+		return usage.Errorf("--trace-values %q: choose none, sizes or full", s.TraceValues)
 	}
 	return nil
 }
@@ -331,6 +355,15 @@ func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
 	// And another scheduler may have a watch only.
 	if merged.Scheduler != saved.Scheduler && !given.Changed("scheduler-intake") {
 		merged.SchedulerIntake = IntakeWatch
+	}
+	// And what is not recorded has no file.
+	if !merged.Trace && given.Changed("trace") {
+		if !given.Changed("trace-file") {
+			merged.TraceFile = ""
+		}
+		if !given.Changed("trace-values") {
+			merged.TraceValues = ""
+		}
 	}
 	return merged, errors.Join(errs...)
 }

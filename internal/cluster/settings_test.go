@@ -2,6 +2,8 @@ package cluster
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/spf13/pflag"
@@ -83,6 +85,42 @@ func TestOverlayOfAnotherStoreForgetsItsDurability(t *testing.T) {
 	merged.Complete()
 	if merged.WALMode != WALBuffered {
 		t.Errorf("wal-mode %q", merged.WALMode)
+	}
+}
+
+func TestTraceIsAsked(t *testing.T) {
+	saved := overlay(t, DefaultSettings(), "--trace", "--trace-file", "f.jsonl.zst", "--trace-values", "full")
+	if err := saved.Validate(); err != nil {
+		t.Error(err)
+	}
+	if off := overlay(t, saved, "--trace=false"); off.TraceFile != "" || off.Validate() != nil {
+		t.Errorf("without: %+v, %v", off, off.Validate())
+	}
+	for _, args := range [][]string{{"--trace-file", "f"}, {"--trace-values", "none"}, {"--trace", "--trace-values", "all"}} {
+		if settings := overlay(t, DefaultSettings(), args...); settings.Validate() == nil {
+			t.Errorf("%q is accepted", args)
+		}
+	}
+}
+
+func TestRecordingsAreNumbered(t *testing.T) {
+	t.Setenv("K1M_HOME", t.TempDir())
+	dir, err := NewDir("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Create(); err != nil {
+		t.Fatal(err)
+	}
+	config := NewConfig("test", DefaultSettings())
+	for _, name := range []string{"trace.jsonl.zst", "trace-2.jsonl.zst", "trace-4.jsonl.zst"} {
+		if err := os.WriteFile(filepath.Join(dir.Traces(), name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := config.TraceFiles(dir)
+	if len(files) != 2 || filepath.Base(files[1]) != "trace-2.jsonl.zst" {
+		t.Errorf("recordings %q", files)
 	}
 }
 

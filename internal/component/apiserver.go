@@ -53,7 +53,10 @@ func (p *plan) apiServer(i int) Component {
 		Ready:     p.secureProbe(name, "/readyz"),
 		StopGrace: statelessStopGrace,
 	}
-	if settings.StoreAddress == "" {
+	switch {
+	case settings.Trace:
+		component.DependsOn = []string{Proxy}
+	case settings.StoreAddress == "":
 		component.DependsOn = []string{Store}
 	}
 	return component
@@ -61,6 +64,9 @@ func (p *plan) apiServer(i int) Component {
 
 func (p *plan) addStoreClient(a *args) {
 	client := NewStoreClient(p.config, p.dir)
+	if p.config.Settings.Trace {
+		client = p.proxyClient()
+	}
 	a.add("etcd-servers", client.Endpoint)
 	if client.CAFile != "" {
 		a.add("etcd-cafile", client.CAFile)

@@ -18,6 +18,7 @@ var ErrNoBinary = errors.New("program not found")
 // and the scheduler, which is called as its program is.
 const (
 	Store             = "store"
+	Proxy             = "etcd-proxy"
 	ControllerManager = "kube-controller-manager"
 	Kwok              = "kwok"
 )
@@ -27,6 +28,8 @@ const (
 	MaxStopGrace = 15 * time.Second
 	// The others keep nothing that is not in the store.
 	statelessStopGrace = 4 * time.Second
+	// The proxy lets calls finish, and ends its recording.
+	proxyStopGrace = 8 * time.Second
 )
 
 // Component is one process to keep running.

@@ -33,6 +33,9 @@ func Plan(config cluster.Config, dir cluster.Dir, locate func(binary string) (st
 	if config.Settings.StoreAddress == "" {
 		components = append(components, p.store())
 	}
+	if config.Settings.Trace {
+		components = append(components, p.proxy())
+	}
 	for i := range config.Settings.APIServers {
 		components = append(components, p.apiServer(i))
 	}

@@ -68,6 +68,32 @@ func TestEverythingBindsToLoopback(t *testing.T) {
 	}
 }
 
+func TestAProxyStandsBetweenTheAPIServersAndTheStore(t *testing.T) {
+	components := plannedWith(t, func(s *cluster.Settings) { s.Trace = true })
+	proxy, server := find(t, components, Proxy), find(t, components, cluster.APIServerName(0))
+	if !slices.Equal(server.DependsOn, []string{Proxy}) || !slices.Equal(proxy.DependsOn, []string{Store}) {
+		t.Errorf("dependencies %v, %v", server.DependsOn, proxy.DependsOn)
+	}
+	store := find(t, components, Store)
+	if !slices.Contains(server.Args, "--etcd-servers="+proxy.Address) || !slices.Contains(proxy.Args, "--endpoints="+store.Address) {
+		t.Errorf("%v\n%v", server.Args, proxy.Args)
+	}
+
+	components = plannedWith(t, func(s *cluster.Settings) {
+		s.Trace, s.TraceFile, s.TraceValues = true, "/f", cluster.TraceFull
+		s.StoreAddress, s.StoreCAFile = "http://127.0.0.1:2379", "/ca"
+	})
+	proxy = find(t, components, Proxy)
+	if len(proxy.DependsOn) != 0 || slices.Contains(proxy.Args, "--cacert=/ca") {
+		t.Errorf("before a store of others: %+v", proxy)
+	}
+	for _, arg := range []string{"--endpoints=http://127.0.0.1:2379", "--record=/f", "--values=full"} {
+		if !slices.Contains(proxy.Args, arg) {
+			t.Errorf("no %s in %v", arg, proxy.Args)
+		}
+	}
+}
+
 func TestSchedulerIsTheOneChosen(t *testing.T) {
 	dist := find(t, plannedWith(t, func(s *cluster.Settings) { s.Scheduler = cluster.SchedulerDist }), cluster.SchedulerDist)
 	kube := find(t, plannedWith(t, func(*cluster.Settings) {}), cluster.SchedulerKube)

@@ -56,7 +56,7 @@ func launch(dir cluster.Dir, alone *cluster.Lock) (leash io.WriteCloser, err err
 
 // absolutePaths makes the user's paths mean the same wherever k1m runs next.
 func absolutePaths(s cluster.Settings) (cluster.Settings, error) {
-	for _, path := range []*string{&s.DataDir, &s.StoreCAFile, &s.StoreCert, &s.StoreKey} {
+	for _, path := range []*string{&s.DataDir, &s.StoreCAFile, &s.StoreCert, &s.StoreKey, &s.TraceFile} {
 		if *path == "" {
 			continue
 		}

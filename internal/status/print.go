@@ -27,6 +27,9 @@ func (s Status) Print(w io.Writer, wide bool) error {
 	if s.Objects != nil {
 		fmt.Fprintf(w, "Store:      %d objects, revision %d\n", s.Objects.Count, s.Objects.Revision)
 	}
+	for _, trace := range s.Traces {
+		fmt.Fprintf(w, "Recording:  %s, %dKi\n", trace.File, trace.Bytes>>10)
+	}
 	for _, problem := range s.Problems {
 		fmt.Fprintf(w, "Problem:    %s\n", problem)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"os"
 	"slices"
 	"time"
 
@@ -35,6 +36,7 @@ type Status struct {
 	Scheduler  string      `json:"scheduler"`
 	Supervisor *Supervisor `json:"supervisor,omitempty"`
 	Components []Component `json:"components"`
+	Traces     []Trace     `json:"traces,omitempty"`
 	Nodes      *Nodes      `json:"nodes,omitempty"`
 	Pods       *Pods       `json:"pods,omitempty"`
 	Objects    *Objects    `json:"objects,omitempty"`
@@ -66,6 +68,26 @@ type Component struct {
 	Log           string    `json:"log"`
 }
 
+// Trace is a recording of what the store was asked.
+type Trace struct {
+	File  string `json:"file"`
+	Bytes int64  `json:"bytes"`
+}
+
+// traces lists the recordings that there are.
+func traces(dir cluster.Dir, config cluster.Config) []Trace {
+	if !config.Settings.Trace {
+		return nil
+	}
+	var list []Trace
+	for _, file := range config.TraceFiles(dir) {
+		if info, err := os.Stat(file); err == nil {
+			list = append(list, Trace{File: file, Bytes: info.Size()})
+		}
+	}
+	return list
+}
+
 // Read finds out all that it can within ctx; what does not answer becomes a problem.
 func Read(ctx context.Context, dir cluster.Dir, config cluster.Config) (Status, error) {
 	s := Status{
@@ -73,6 +95,7 @@ func Read(ctx context.Context, dir cluster.Dir, config cluster.Config) (Status, 
 		Store: config.Settings.DescribeStore(), Scheduler: config.Settings.Scheduler,
 	}
 	s.StoreKind, s.WALMode = config.Settings.StoreKind(), config.Settings.OwnWALMode()
+	s.Traces = traces(dir, config)
 	state, err := supervisor.ReadState(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return s, nil
