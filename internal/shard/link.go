@@ -92,17 +92,20 @@ func (l *Link) tell(add func(*Batch), hasTime bool) {
 	if l.bytes > maxPending {
 		l.drop()
 	}
-	now := time.Now()
+	l.hasten(l.dueFor(time.Now(), hasTime))
+}
+
+// dueFor is when what was just told is to be sent; the lock is held.
+func (l *Link) dueFor(now time.Time, hasTime bool) time.Time {
 	switch {
 	case l.loop != nil || l.bytes > enoughToSend:
-		l.hasten(now)
+		return now
 	case hasTime:
-		l.hasten(Beat(now, later))
+		return Beat(now, later)
 	case now.Sub(l.sent) < pace:
-		l.hasten(Beat(now, pace))
-	default:
-		l.hasten(now)
+		return Beat(now, pace)
 	}
+	return now
 }
 
 // Flush sends what is pending at once.

@@ -17,6 +17,7 @@ type recorder struct {
 	mu       sync.Mutex
 	begun    int
 	told     []types.UID
+	batches  int
 	answered *Answer
 }
 
@@ -26,6 +27,7 @@ func (r *recorder) Receive(_ string, b *Batch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.told = append(r.told, b.Kept...)
+	r.batches++
 	return nil
 }
 
@@ -107,6 +109,63 @@ func TestLink(t *testing.T) {
 	eventually(t, "everything told anew", func() bool { begun, told := again.has(1001); return begun == 1 && told })
 	cancel()
 	<-done
+}
+
+// TestPace: what is told after a while is due at once, what follows with the next beat, and
+// what has time within a longer one, unless there is much.
+func TestPace(t *testing.T) {
+	at := time.Unix(1000, 0)
+	for name, c := range map[string]struct {
+		link    *Link
+		now     time.Time
+		hasTime bool
+		want    time.Duration
+	}{
+		"first":      {&Link{}, at, false, 0},
+		"follows":    {&Link{sent: at}, at.Add(10 * time.Millisecond), false, pace - 10*time.Millisecond},
+		"much later": {&Link{sent: at}, at.Add(pace), false, 0},
+		"has time":   {&Link{}, at.Add(pace), true, later - pace},
+		"much":       {&Link{sent: at, bytes: enoughToSend + 1}, at, true, 0},
+		"to itself":  {&Link{sent: at, loop: &recorder{}}, at, true, 0},
+	} {
+		if got := c.link.dueFor(c.now, c.hasTime).Sub(c.now); got != c.want {
+			t.Errorf("%s: due in %v, not %v", name, got, c.want)
+		}
+	}
+}
+
+// TestBatches: a burst goes in few messages, and what has time goes with what has not.
+func TestBatches(t *testing.T) {
+	other := &recorder{}
+	address, stop := serve(t, "127.0.0.1:0", other)
+	defer stop()
+	link := NewLink("me", Member{Name: "other", Address: address}, NewDialer(nil), func(context.Context, *Link) {})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		link.Run(ctx)
+	}()
+	defer func() { cancel(); <-done }()
+	eventually(t, "a connection", func() bool { return link.Connection() == 1 && link.Down().IsZero() })
+	add := func(b *Batch) { b.Kept = append(b.Kept, "pod") }
+	for i := range 500 {
+		if i%2 == 0 {
+			link.TellLater(add)
+		} else {
+			link.Tell(add)
+		}
+	}
+	eventually(t, "all are told", func() bool { _, told := other.has(500); return told })
+	other.mu.Lock()
+	batches := other.batches
+	other.mu.Unlock()
+	if batches > 50 {
+		t.Errorf("%d messages for 500 in a burst", batches)
+	}
+	link.TellLater(add)
+	link.Flush()
+	eventually(t, "what was flushed is told", func() bool { _, told := other.has(501); return told })
 }
 
 // TestScatter asks through a tree of processes that are really connected.
