@@ -19,7 +19,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-scheduler-perf conformance crash faults hostile oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance crash faults hostile oracle upstream clean tools FORCE
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -63,6 +63,9 @@ bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure 
 
 bench: BENCH_FLAGS := -quick
 bench: bench-store ## The same in a minute: less of everything, measured once
+
+bench-proxy: bin/mem_etcd bin/etcd-bench bin/etcd-proxy ## Measure what etcd-proxy costs, a minute: BENCH_FLAGS="-total 20000"
+	@go run ./test/proxybench $(BENCH_FLAGS)
 
 bench-scheduler-perf: bin/mem_etcd ## Run Kubernetes' scheduler_perf with our search and with upstream's: BENCH_FLAGS="-run TopologySpreading"
 	@go run ./test/schedperf $(BENCH_FLAGS)

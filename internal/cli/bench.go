@@ -18,7 +18,7 @@ func newBench(name *string) *cobra.Command {
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchMillion(), newBenchSchedule(name), newBenchIntake(name), newBenchShards())
+	cmd.AddCommand(newBenchMillion(), newBenchSchedule(name), newBenchIntake(name), newBenchShards(), newBenchProxyTrace(name))
 	return cmd
 }
 
