@@ -209,6 +209,7 @@ struct Scribe {
 impl Scribe {
     fn run(&mut self, head: &Line, stop: &AtomicBool) {
         self.write(head);
+        self.flush();
         loop {
             let stopping = stop.load(Ordering::Relaxed);
             // What is missing came after what is in the queue now.
