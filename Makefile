@@ -24,7 +24,7 @@ CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
 
-build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS)) ## Build every binary, peers included, into bin/
+build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build every binary, peers included, into bin/
 
 up: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
 	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)
@@ -61,8 +61,10 @@ oracle: ## Hold 60,000 decisions of dist-scheduler against kube-scheduler's plug
 bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd beside etcd, twelve minutes: BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)
 
+# Everything in a short form; fails where a ratio to the stock component got worse.
 bench: BENCH_FLAGS := -quick
-bench: bench-store ## The same in a minute: less of everything, measured once
+bench: bench-store bin/k1m bin/dist-scheduler $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## All experiments in a short form, held against stored ratios: a quarter of an hour
+	@bin/k1m bench all --compare experiments/short-ratios.json
 
 bench-proxy: bin/mem_etcd bin/etcd-bench bin/etcd-proxy ## Measure what etcd-proxy costs, a minute: BENCH_FLAGS="-total 20000"
 	@go run ./test/proxybench $(BENCH_FLAGS)
@@ -94,6 +96,10 @@ bin/dist-scheduler: tools FORCE
 # go.mod pins these; all that Kubernetes needs is compiled in one go.
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools
 	@build/go.sh Kubernetes $(addprefix k8s.io/kubernetes/cmd/,$(KUBERNETES))
+
+# Hollow kubelets, for one of the experiments.
+bin/kubemark: go.mod go.sum | tools
+	@build/go.sh "hollow kubelets" k8s.io/kubernetes/cmd/kubemark
 
 bin/kwok: go.mod go.sum | tools
 	@build/go.sh kwok sigs.k8s.io/kwok/cmd/kwok

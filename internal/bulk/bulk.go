@@ -141,7 +141,7 @@ func (r *run) try(ctx context.Context, name string, number, worker int) error {
 		if r.job.Moot(err) || ctx.Err() != nil {
 			return err
 		}
-		r.recorder.errorSeen(kindOf(err))
+		r.recorder.errorSeen(ErrorKind(err))
 		if attempt == maxAttempts || !worthRetrying(err) {
 			return err
 		}

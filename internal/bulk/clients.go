@@ -174,8 +174,11 @@ func listPatiently(ctx context.Context, resource metadata.ResourceInterface, opt
 	return page, err
 }
 
-// ensureNamespace makes a namespace ready to take pods.
-func (c *Clients) ensureNamespace(ctx context.Context, name string) error {
+// Connection is one of the clients, by a number that may be larger than there are.
+func (c *Clients) Connection(i int) kubernetes.Interface { return c.connections[i%len(c.connections)] }
+
+// EnsureNamespace makes a namespace ready to take pods.
+func (c *Clients) EnsureNamespace(ctx context.Context, name string) error {
 	core := c.connections[0].CoreV1()
 	if _, err := core.Namespaces().Get(ctx, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
 		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}

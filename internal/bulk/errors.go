@@ -11,8 +11,8 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// kindOf names an error for the summary.
-func kindOf(err error) string {
+// ErrorKind names an error for summaries.
+func ErrorKind(err error) string {
 	switch {
 	case apierrors.IsTooManyRequests(err):
 		return "429 too many requests"

@@ -73,7 +73,7 @@ func (p *Pods) Make(namespace, name string) *corev1.Pod {
 
 // CreatePods makes those of the range that do not exist, and the namespace.
 func CreatePods(ctx context.Context, clients *Clients, pods *Pods, namespace string, o Options) (Summary, error) {
-	if err := clients.ensureNamespace(ctx, namespace); err != nil {
+	if err := clients.EnsureNamespace(ctx, namespace); err != nil {
 		return Summary{}, err
 	}
 	existing, next, err := clients.existing(ctx, podKind, namespace, o.Range)
@@ -94,6 +94,11 @@ func CreatePods(ctx context.Context, clients *Clients, pods *Pods, namespace str
 // CreatePod creates one pod, once, over one of the connections.
 func (c *Clients) CreatePod(ctx context.Context, connection int, pod *corev1.Pod) error {
 	return c.create(ctx, connection, podKind, pod.Namespace, pod)
+}
+
+// DeletePod asks for the end of one pod, once, over one of the connections.
+func (c *Clients) DeletePod(ctx context.Context, connection int, namespace, name string) error {
+	return c.delete(ctx, connection, podKind, namespace, name)
 }
 
 // DeletePods asks for the end of those of the range that exist.

@@ -2,84 +2,122 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/progress"
-	"github.com/k8s-1m/k8s-1m/internal/schedbench"
-	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
-func newBench(name *string) *cobra.Command {
+func newBench(name *string, version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure schedulers, and simulate them",
+		Short: "Measure control planes, stores and schedulers",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newBenchMillion(), newBenchSchedule(name), newBenchIntake(name), newBenchShards(), newBenchProxyTrace(name))
+	for _, e := range experiments() {
+		cmd.AddCommand(newExperiment(e, name, version))
+	}
+	for _, b := range []benchmark{newBenchMillion(), newBenchSchedule(), newBenchIntake(), newBenchShards(), newBenchProxyTrace(), newBenchAll(version)} {
+		cmd.AddCommand(b.command(name))
+	}
+	cmd.AddCommand(newBenchList(cmd))
 	return cmd
 }
 
-func newBenchMillion() *cobra.Command {
-	options, output := schedbench.DefaultOptions(), outputText
-	cmd := &cobra.Command{
-		Use:   "schedule-million --nodes N --pods P",
-		Short: "Measure a scheduler alone, in memory, and check its decisions",
-		Long: `Measure a scheduler alone: it runs in this process, without a cluster, nodes and
-pods are handed to it in memory, and binds only report back, so that its own cost
-shows. Loading the nodes is not part of what is measured.
-
-Some of the decisions are then held against what kube-scheduler's plugins say when
-every node is filtered and scored. The command fails if one deviates, or if a node
-has more pods than it can take.`,
-		Example: `  k1m bench schedule-million --nodes 1000000 --pods 1000000
-  k1m bench schedule-million --nodes 5000 --pods 2000 --scheduler kube-scheduler -o json
-  k1m bench schedule-million --nodes 1000 --pods 2000 --pod-kind mixed --check 1.0`,
-		Args: usageArgs(cobra.NoArgs),
+// newBenchList names what its parent has.
+func newBenchList(parent *cobra.Command) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the experiments",
+		Args:  usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 4, 2, ' ', 0)
+			for _, e := range parent.Commands() {
+				if e.Annotations[isExperiment] != "" {
+					fmt.Fprintf(table, "%s\t%s\n", e.Name(), e.Short)
+				}
+			}
+			return table.Flush()
+		},
 	}
-	options.AddFlags(cmd.Flags())
+}
+
+// isExperiment is an annotation of commands that the list names.
+const isExperiment = "experiment"
+
+// findings are what a benchmark has found.
+type findings interface{ Print(io.Writer) }
+
+// benchmark is a command that measures: one line, its flags, and what it does.
+type benchmark struct {
+	use, short, long, example string
+	addFlags                  func(*pflag.FlagSet)
+	validate                  func() error
+	// run returns what it has found even if it fails, or nil if that is nothing.
+	run func(r benchRun) (findings, error)
+}
+
+// benchRun is what a benchmark is given.
+type benchRun struct {
+	cmd     *cobra.Command
+	display progress.Display
+	dir     cluster.Dir
+	// named: the user chose the cluster.
+	named bool
+}
+
+func (b benchmark) command(name *string) *cobra.Command {
+	output := outputText
+	cmd := &cobra.Command{
+		Use: b.use, Short: b.short, Long: b.long, Example: b.example,
+		Args: usageArgs(cobra.NoArgs), Annotations: map[string]string{isExperiment: "yes"},
+	}
+	b.addFlags(cmd.Flags())
 	addOutputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		options.Complete()
-		if err := errors.Join(validateOutput(output), options.Validate()); err != nil {
+		if err := errors.Join(validateOutput(output), b.validate()); err != nil {
+			return err
+		}
+		named := cmd.Flag("name").Changed
+		if !named {
+			*name = experiment.DefaultCluster
+		}
+		dir, err := dirOf(*name)
+		if err != nil {
 			return err
 		}
 		display := progress.New(cmd.ErrOrStderr())
-		result, err := schedbench.Run(cmd.Context(), options, display)
+		result, err := b.run(benchRun{cmd: cmd, display: display, dir: dir, named: named})
 		display.Close()
-		if err != nil && result.Decided == 0 {
+		if result == nil {
 			return err
-		}
-		if err == nil {
-			err = result.Err()
 		}
 		return errors.Join(printAs(cmd, output, result, result.Print), err)
 	}
 	return cmd
 }
 
-const (
-	outputText = "text"
-	outputJSON = "json"
-)
-
-func addOutputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", *output, "text, or json for programs that read")
+// judged is a report that knows what must not be.
+type judged interface {
+	findings
+	Err() error
 }
 
-func validateOutput(output string) error {
-	if output != outputText && output != outputJSON {
-		return usage.Errorf("-o %q: no such format; choose text or json", output)
+// judge makes what a run returned into what its command does: a run that failed before it
+// found anything has no report, and one that ended well may have found what must not be.
+func judge(result judged, empty bool, err error) (findings, error) {
+	switch {
+	case err != nil && empty:
+		return nil, err
+	case err == nil:
+		err = result.Err()
 	}
-	return nil
-}
-
-func printAs(cmd *cobra.Command, output string, result any, print func(io.Writer)) error {
-	if output == outputJSON {
-		return printJSON(cmd, result)
-	}
-	print(cmd.OutOrStdout())
-	return nil
+	return result, err
 }

@@ -16,9 +16,6 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
-// DefaultCluster is the name of the cluster that a run makes and removes.
-const DefaultCluster = "bench"
-
 const (
 	defaultTimeout = 2 * time.Minute
 	maxPods        = 10_000_000
@@ -154,26 +151,9 @@ func (o *Options) contenders() []contender {
 
 // clusterFlags are those of `k1m up` for one of the contenders.
 func (o *Options) clusterFlags(c contender) (*pflag.FlagSet, error) {
-	settings := cluster.DefaultSettings()
-	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
-	settings.AddFlags(fs)
 	wanted := o.Cluster
 	wanted.Scheduler, wanted.SchedulerReplicas, wanted.SchedulerRelays = c.scheduler, c.replicas, c.relays
-	from := pflag.NewFlagSet("wanted", pflag.ContinueOnError)
-	wanted.AddFlags(from)
-	for _, name := range []string{"nodes", "zones", "store", "scheduler", "scheduler-replicas", "scheduler-relays"} {
-		if err := fs.Set(name, from.Lookup(name).Value.String()); err != nil {
-			return nil, err
-		}
-	}
-	for name, values := range map[string][]string{"scheduler-arg": wanted.SchedulerArgs, "scheduler-env": wanted.SchedulerEnv} {
-		for _, value := range values {
-			if err := fs.Set(name, value); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return fs, nil
+	return wanted.Flags()
 }
 
 // minFreeDisk is what a cluster needs beside its objects.

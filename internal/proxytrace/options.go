@@ -3,6 +3,7 @@
 package proxytrace
 
 import (
+	"path/filepath"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -10,9 +11,6 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
-
-// DefaultCluster is what the cluster is called unless somebody says otherwise.
-const DefaultCluster = "proxy-trace"
 
 const (
 	// A Deployment grows by half and is replaced in the course of its life.
@@ -38,7 +36,7 @@ type Options struct {
 func DefaultOptions() Options {
 	return Options{
 		Nodes: 100, Replicas: 100, Objects: 50, Store: cluster.StoreMemEtcd,
-		Timeout: 2 * time.Minute, Out: "experiments/proxy-trace",
+		Timeout: 2 * time.Minute, Out: filepath.Join("results", time.Now().UTC().Format("2006-01-02T150405Z")+"_proxy-trace"),
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"testing"
+
+	"github.com/k8s-1m/k8s-1m/internal/machine"
 )
 
 func TestMedian(t *testing.T) {
@@ -87,19 +89,6 @@ func TestPassed(t *testing.T) {
 	}
 }
 
-func TestParseBenchmark(t *testing.T) {
-	const good = "\nSummary:\n  Total:\t1.2 secs.\n  Slowest:\t0.1 secs.\n  Requests/sec:\t8123.4567\n"
-	if rate, err := parseBenchmark(good); err != nil || rate != 8123.4567 {
-		t.Errorf("%v, %v", rate, err)
-	}
-	if _, err := parseBenchmark(good + "\nError distribution:\n  [3]\tetcdserver: no space\n"); err == nil || !strings.Contains(err.Error(), "no space") {
-		t.Errorf("errors were overlooked: %v", err)
-	}
-	if _, err := parseBenchmark("panic"); err == nil {
-		t.Error("no rate, no error")
-	}
-}
-
 func TestChoose(t *testing.T) {
 	l := &lab{}
 	all := rows(l)
@@ -126,7 +115,7 @@ func TestNumber(t *testing.T) {
 
 func TestPageOfWhatThereIs(t *testing.T) {
 	l := &lab{diskName: "ext4"}
-	r := result{Machine: thisMachine(), Disk: "ext4", Repeat: 3}
+	r := result{Machine: machine.This(), Disk: "ext4", Repeat: 3}
 	for i, row := range rows(l) {
 		samples := []sample{{Store: ours, Value: 2, Commands: []string{"mem_etcd <flags>"}}, {Store: etcd, Value: 20}}
 		r.Rows = append(r.Rows, conclude(row, samples[:i%3], nil, true))

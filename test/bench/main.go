@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"github.com/k8s-1m/k8s-1m/internal/storelab"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -20,10 +21,11 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/machine"
 )
 
 const (
-	serverCore, clientCore = "0", "1"
 	// memory is a folder whose files are in memory: as fast as a disk can be.
 	memory = "/dev/shm"
 )
@@ -38,8 +40,7 @@ var errUsage = errors.New("usage")
 
 // lab is where the measurements are made.
 type lab struct {
-	// bin has the programs in it.
-	bin string
+	storelab.Lab
 	// disk is a folder on a real disk, and diskName what that disk is.
 	disk, diskName string
 	quick          bool
@@ -47,13 +48,11 @@ type lab struct {
 	people         *population
 }
 
-func (l *lab) program(name string) string { return filepath.Join(l.bin, name) }
-
 func main() {
-	var l lab
+	l := lab{Lab: storelab.Lab{ServerCores: "0", ClientCores: "1"}}
 	flag.BoolVar(&l.quick, "quick", false, "a short form: a tenth of the operations, once, and 100,000 keys instead of 3 million")
 	flag.IntVar(&l.repeat, "repeat", 3, "measure each row so often, and take the median")
-	flag.StringVar(&l.bin, "bin", "bin", "where the programs are")
+	flag.StringVar(&l.Bin, "bin", "bin", "where the programs are")
 	flag.StringVar(&l.disk, "disk", "target", "a folder on a real disk, for the rows that are about one")
 	only := flag.String("only", "", "measure these rows, comma-separated, and no other")
 	out := flag.String("out", filepath.Join("results", time.Now().UTC().Format("20060102T150405Z")+"_store"), "where the result goes")
@@ -90,13 +89,13 @@ func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 	if err := os.MkdirAll(l.disk, 0o755); err != nil {
 		return result{}, err
 	}
-	l.diskName = fileSystem(l.disk)
+	l.diskName = machine.FileSystem(l.disk)
 	chosen, err := choose(rows(l), only)
 	if err != nil {
 		return result{}, err
 	}
 	r := result{
-		Time: time.Now().UTC(), Machine: thisMachine(), Versions: l.versions(ctx),
+		Time: time.Now().UTC(), Machine: machine.This(), Versions: l.versions(ctx),
 		Disk: l.diskName, Quick: l.quick, Repeat: l.repeat,
 	}
 	defer func() { l.population().discard() }()

@@ -4,11 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/k8s-1m/k8s-1m/internal/storelab"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 )
 
@@ -36,14 +36,14 @@ func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
 		return sample{}, err
 	}
 	// Something to compact: every Lease has been renewed.
-	_, renewal, err := l.run(ctx, p.server, fillArgs(p.leases())...)
+	_, renewal, err := l.Run(ctx, p.server, fillArgs(p.leases())...)
 	if err != nil {
 		return sample{}, err
 	}
 	if err := p.restart(ctx, l, "--snapshot-log-bytes", strconv.Itoa(snapshotLogBytes)); err != nil {
 		return sample{}, err
 	}
-	result := sample{Details: map[string]float64{}, Commands: append(p.commands, renewal, p.server.command)}
+	result := sample{Details: map[string]float64{}, Commands: append(p.commands, renewal, p.server.Command)}
 	quiet := 0.0
 	var longest []string
 	for _, d := range disturbances(l) {
@@ -70,7 +70,7 @@ func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
 // disturbance is what goes on while the probe runs.
 type disturbance struct {
 	name string
-	run  func(context.Context, *server) error
+	run  func(context.Context, *storelab.Server) error
 }
 
 func disturbances(l *lab) []disturbance {
@@ -80,17 +80,19 @@ func disturbances(l *lab) []disturbance {
 		quiet = 3 * time.Second
 	}
 	return []disturbance{
-		{"quiet", func(ctx context.Context, _ *server) error { return sleep(ctx, quiet) }},
-		{"range", func(ctx context.Context, s *server) error { return l.read(ctx, s, "--prefix", millions) }},
-		{"rangeStream", func(ctx context.Context, s *server) error { return l.read(ctx, s, "--prefix", millions, "--stream") }},
+		{"quiet", func(ctx context.Context, _ *storelab.Server) error { return sleep(ctx, quiet) }},
+		{"range", func(ctx context.Context, s *storelab.Server) error { return l.read(ctx, s, "--prefix", millions) }},
+		{"rangeStream", func(ctx context.Context, s *storelab.Server) error {
+			return l.read(ctx, s, "--prefix", millions, "--stream")
+		}},
 		{"compaction", compact},
 		{"snapshot", l.snapshot},
 	}
 }
 
 // probe is the longest latency of a put, in milliseconds, while something goes on.
-func (l *lab) probe(ctx context.Context, s *server, meanwhile func(context.Context, *server) error) (float64, string, error) {
-	c, err := l.bench(ctx, s, alone, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
+func (l *lab) probe(ctx context.Context, s *storelab.Server, meanwhile func(context.Context, *storelab.Server) error) (float64, string, error) {
+	c, err := l.Bench(ctx, s, storelab.Alone, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
 		"--key-space-size", "1", "--val-size", "16", "--duration", "1h")
 	if err != nil {
 		return 0, "", err
@@ -102,38 +104,37 @@ func (l *lab) probe(ctx context.Context, s *server, meanwhile func(context.Conte
 	if disturbed == nil {
 		disturbed = sleep(ctx, probeMargin)
 	}
-	// An interrupted etcd-bench reports what it has.
-	interrupted := c.cmd.Process.Signal(syscall.SIGINT)
-	r, err := c.report(ctx)
+	interrupted := c.Stop()
+	r, err := c.Report(ctx)
 	if err := errors.Join(disturbed, interrupted, err); err != nil {
 		return 0, "", err
 	}
-	return float64(r.LatencyMicros.Max) / 1000, c.command, nil
+	return float64(r.LatencyMicros.Max) / 1000, c.Command, nil
 }
 
 // read reads everything below a prefix, and lets the probe go first.
-func (l *lab) read(ctx context.Context, s *server, how ...string) error {
-	c, err := l.bench(ctx, s, givingWay, append([]string{"range", "--total", "1"}, how...)...)
+func (l *lab) read(ctx context.Context, s *storelab.Server, how ...string) error {
+	c, err := l.Bench(ctx, s, storelab.GivingWay, append([]string{"range", "--total", "1"}, how...)...)
 	if err != nil {
 		return err
 	}
-	return c.end(ctx)
+	return c.End(ctx)
 }
 
 // snapshot lets the log grow until the store takes a snapshot, and waits until
 // there is a new one.
-func (l *lab) snapshot(ctx context.Context, s *server) error {
+func (l *lab) snapshot(ctx context.Context, s *storelab.Server) error {
 	before, err := newestSnapshot(s)
 	if err != nil {
 		return err
 	}
 	const valueBytes = 4096
 	keys := group("/grown/", snapshotLogBytes/valueBytes, valueBytes)
-	c, err := l.bench(ctx, s, givingWay, "fill", "--rate", "2000", "--clients", "10", "--key-size", "8", "--keys", keys)
+	c, err := l.Bench(ctx, s, storelab.GivingWay, "fill", "--rate", "2000", "--clients", "10", "--key-size", "8", "--keys", keys)
 	if err != nil {
 		return err
 	}
-	if err := c.end(ctx); err != nil {
+	if err := c.End(ctx); err != nil {
 		return err
 	}
 	for deadline := time.Now().Add(snapshotTimeout); time.Now().Before(deadline); {
@@ -149,8 +150,8 @@ func (l *lab) snapshot(ctx context.Context, s *server) error {
 }
 
 // newestSnapshot is the name of the newest file that is a finished snapshot.
-func newestSnapshot(s *server) (newest string, err error) {
-	entries, err := os.ReadDir(filepath.Join(s.folder, "data", "snap"))
+func newestSnapshot(s *storelab.Server) (newest string, err error) {
+	entries, err := os.ReadDir(filepath.Join(s.Folder, "data", "snap"))
 	for _, entry := range entries {
 		if filepath.Ext(entry.Name()) == ".snap" {
 			newest = max(newest, entry.Name())

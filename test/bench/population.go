@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"github.com/k8s-1m/k8s-1m/internal/storelab"
 	"os"
 	"path/filepath"
 
@@ -24,7 +25,7 @@ type population struct {
 	title string
 	// each is the number of nodes, of Leases and of pods.
 	each   int
-	server *server
+	server *storelab.Server
 	// commands that made it.
 	commands []string
 	// residentBytes when it was filled and compacted.
@@ -55,11 +56,11 @@ func (l *lab) populated(ctx context.Context) (*population, error) {
 
 func (p *population) fill(ctx context.Context, l *lab) error {
 	var err error
-	if p.server, err = l.fresh(ctx, ours, l.disk); err != nil {
+	if p.server, err = l.Fresh(ctx, ours, l.disk); err != nil {
 		return err
 	}
-	p.commands = []string{p.server.command}
-	_, command, err := l.run(ctx, p.server, fillArgs(p.nodes(), p.leases(), p.pods())...)
+	p.commands = []string{p.server.Command}
+	_, command, err := l.Run(ctx, p.server, fillArgs(p.nodes(), p.leases(), p.pods())...)
 	if err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func (p *population) fill(ctx context.Context, l *lab) error {
 	if err := compact(ctx, p.server); err != nil {
 		return err
 	}
-	p.residentBytes, err = p.server.settled(ctx)
+	p.residentBytes, err = p.server.Settled(ctx)
 	return err
 }
 
@@ -90,8 +91,8 @@ func fillArgs(groups ...string) []string {
 
 // restart kills it as a crash would, and starts it on what the crash has left.
 func (p *population) restart(ctx context.Context, l *lab, args ...string) error {
-	p.server.kill()
-	s, err := l.start(ctx, ours, p.server.folder, args...)
+	p.server.Kill()
+	s, err := l.Start(ctx, ours, p.server.Folder, args...)
 	if err != nil {
 		return err
 	}
@@ -108,7 +109,7 @@ func (p *population) restart(ctx context.Context, l *lab, args ...string) error 
 
 func (p *population) discard() {
 	if p.server != nil {
-		p.server.discard()
+		p.server.Discard()
 	}
 }
 
@@ -124,43 +125,43 @@ func restartSeconds(ctx context.Context, l *lab, _ string) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	data := filepath.Join(p.server.folder, "data")
+	data := filepath.Join(p.server.Folder, "data")
 	snapshot, log := folderBytes(filepath.Join(data, "snap")), folderBytes(filepath.Join(data, "wal"))
 	if err := p.restart(ctx, l); err != nil {
 		return sample{}, err
 	}
 	return sample{
-		Value:    p.server.startup.Seconds(),
+		Value:    p.server.Startup.Seconds(),
 		Details:  map[string]float64{"snapshotBytes": snapshot, "logBytes": log},
 		Note:     fmt.Sprintf("snapshot %.1f GiB, log %.1f GiB", snapshot/gibibyte, log/gibibyte),
-		Commands: append(p.commands, "kill -9 $PID", p.server.command),
+		Commands: append(p.commands, "kill -9 $PID", p.server.Command),
 	}, nil
 }
 
 // overhead is what a key takes beyond its own bytes and those of its value.
 func overhead(ctx context.Context, l *lab, store string) (sample, error) {
-	s, err := l.fresh(ctx, store, memory)
+	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {
 		return sample{}, err
 	}
-	defer s.discard()
-	empty, err := s.settled(ctx)
+	defer s.Discard()
+	empty, err := s.Settled(ctx)
 	if err != nil {
 		return sample{}, err
 	}
 	keys := "/bench/=" + l.count(1_000_000) + "x100-1000"
-	r, command, err := l.run(ctx, s, "fill", "--clients", "256", "--connections", "10", "--key-size", "48", "--keys", keys)
+	r, command, err := l.Run(ctx, s, "fill", "--clients", "256", "--connections", "10", "--key-size", "48", "--keys", keys)
 	if err != nil {
 		return sample{}, err
 	}
 	if err := compact(ctx, s); err != nil {
 		return sample{}, err
 	}
-	full, err := s.settled(ctx)
+	full, err := s.Settled(ctx)
 	return sample{
 		Value:    float64(full-empty-r.FilledBytes) / float64(r.Ops),
 		Details:  map[string]float64{"emptyBytes": float64(empty), "residentBytes": float64(full), "keyAndValueBytes": float64(r.FilledBytes)},
-		Commands: []string{s.command, command},
+		Commands: []string{s.Command, command},
 	}, err
 }
 
@@ -179,12 +180,12 @@ func folderBytes(folder string) (bytes float64) {
 	return bytes
 }
 
-func connect(s *server) (*clientv3.Client, error) {
-	return clientv3.New(clientv3.Config{Endpoints: []string{s.url}, Logger: zap.NewNop()})
+func connect(s *storelab.Server) (*clientv3.Client, error) {
+	return clientv3.New(clientv3.Config{Endpoints: []string{s.URL}, Logger: zap.NewNop()})
 }
 
 // compact drops all history, and waits until that is done.
-func compact(ctx context.Context, s *server) error {
+func compact(ctx context.Context, s *storelab.Server) error {
 	c, err := connect(s)
 	if err != nil {
 		return err
@@ -198,7 +199,7 @@ func compact(ctx context.Context, s *server) error {
 	return err
 }
 
-func countKeys(ctx context.Context, s *server, prefix string) (int64, error) {
+func countKeys(ctx context.Context, s *storelab.Server, prefix string) (int64, error) {
 	c, err := connect(s)
 	if err != nil {
 		return 0, err

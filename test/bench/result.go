@@ -10,13 +10,15 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/machine"
 )
 
 // result is everything that one run found.
 type result struct {
-	Time    time.Time `json:"time"`
-	Seconds float64   `json:"seconds"`
-	Machine machine   `json:"machine"`
+	Time    time.Time       `json:"time"`
+	Seconds float64         `json:"seconds"`
+	Machine machine.Machine `json:"machine"`
 	// Versions by program.
 	Versions map[string]string `json:"versions"`
 	// Disk that rows use which are about a disk, and memory for all the others.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"github.com/k8s-1m/k8s-1m/internal/storelab"
 	"slices"
 	"strconv"
 )
@@ -97,49 +98,49 @@ func thousands(count int) string { return fmt.Sprintf("%dk", count/1000) }
 
 // benchmarkPut is what a put of etcd's own benchmark takes of the server's CPU.
 func benchmarkPut(ctx context.Context, l *lab, store string) (sample, error) {
-	s, err := l.fresh(ctx, store, memory)
+	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {
 		return sample{}, err
 	}
-	defer s.discard()
-	before, err := s.cpu()
+	defer s.Discard()
+	before, err := s.CPU()
 	if err != nil {
 		return sample{}, err
 	}
 	total := l.scale(100_000)
-	rate, command, err := l.runBenchmark(ctx, s, "--conns", "10", "--clients", "500", "put",
+	rate, command, err := l.RunBenchmark(ctx, s, "--conns", "10", "--clients", "500", "put",
 		"--key-size", "48", "--val-size", "1024", "--sequential-keys",
 		"--key-space-size", strconv.Itoa(total), "--total", strconv.Itoa(total))
 	if err != nil {
 		return sample{}, err
 	}
-	after, err := s.cpu()
+	after, err := s.CPU()
 	micros := (after - before).Seconds() * 1e6 / float64(total)
 	return sample{
 		Value: micros, Details: map[string]float64{"opsPerSecond": rate},
-		Commands: []string{s.command, command},
+		Commands: []string{s.Command, command},
 	}, err
 }
 
 // onFresh samples one run of etcd-bench on an empty store.
-func onFresh(value func(report) float64, args ...string) sampler {
+func onFresh(value func(storelab.Report) float64, args ...string) sampler {
 	return func(ctx context.Context, l *lab, store string) (sample, error) {
-		s, err := l.fresh(ctx, store, memory)
+		s, err := l.Fresh(ctx, store, memory)
 		if err != nil {
 			return sample{}, err
 		}
-		defer s.discard()
-		r, command, err := l.run(ctx, s, args...)
-		return sample{Value: value(r), Details: r.details(), Commands: []string{s.command, command}}, err
+		defer s.Discard()
+		r, command, err := l.Run(ctx, s, args...)
+		return sample{Value: value(r), Details: r.Details(), Commands: []string{s.Command, command}}, err
 	}
 }
 
 func cpuPerOp(args ...string) sampler {
-	return onFresh(func(r report) float64 { return r.ServerCPUMicrosPerOp }, args...)
+	return onFresh(func(r storelab.Report) float64 { return r.ServerCPUMicrosPerOp }, args...)
 }
 
 func eventsPerCPUSecond(ctx context.Context, l *lab, store string) (sample, error) {
-	perSecond := func(r report) float64 {
+	perSecond := func(r storelab.Report) float64 {
 		return float64(r.Watch.Events) / (r.ServerCPUMicrosPerOp * float64(r.Ops) / 1e6)
 	}
 	watch := onFresh(perSecond, "watch", "--watchers", "100", "--clients", "10",
@@ -150,7 +151,7 @@ func eventsPerCPUSecond(ctx context.Context, l *lab, store string) (sample, erro
 // secondsPerRead is the median of some reads of everything.
 func secondsPerRead(l *lab, how ...string) sampler {
 	args := []string{"range", "--key-space-size", l.count(100_000), "--val-size", "1536", "--total", "11"}
-	perRead := func(r report) float64 { return float64(r.LatencyMicros.P50) / 1e6 }
+	perRead := func(r storelab.Report) float64 { return float64(r.LatencyMicros.P50) / 1e6 }
 	return onFresh(perRead, append(args, how...)...)
 }
 
@@ -165,20 +166,20 @@ func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
 	if l.quick {
 		duration = "1s"
 	}
-	var reports [2]report
+	var reports [2]storelab.Report
 	var commands []string
 	for i, args := range [][]string{hurried, waiting} {
-		s, err := l.fresh(ctx, store, l.disk, args...)
+		s, err := l.Fresh(ctx, store, l.disk, args...)
 		if err != nil {
 			return sample{}, err
 		}
-		r, command, err := l.run(ctx, s, "put", "--clients", "1000", "--connections", "10", "--duration", duration)
-		s.discard()
+		r, command, err := l.Run(ctx, s, "put", "--clients", "1000", "--connections", "10", "--duration", duration)
+		s.Discard()
 		if err != nil {
 			return sample{}, err
 		}
 		reports[i] = r
-		commands = append(commands, s.command, command)
+		commands = append(commands, s.Command, command)
 	}
 	buffered, fsync := reports[0], reports[1]
 	return sample{
@@ -199,22 +200,22 @@ const sharedRounds = 5
 // sharedConnection compares the p99 of puts at a moderate rate, on a connection
 // of their own and on one that also carries what 50 watchers are told of them.
 func sharedConnection(ctx context.Context, l *lab, store string) (sample, error) {
-	s, err := l.fresh(ctx, store, memory)
+	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {
 		return sample{}, err
 	}
-	defer s.discard()
+	defer s.Discard()
 	load := []string{"--connections", "1", "--clients", "100", "--rate", "1000", "--total", l.count(3_000), "--val-size", "1024"}
 	quiet := append([]string{"put"}, load...)
 	busy := append([]string{"watch", "--shared", "--watchers", "50"}, load...)
 	p99s := map[bool][]float64{}
-	commands := []string{s.command}
+	commands := []string{s.Command}
 	for i := range 2 * sharedRounds {
 		args, watched := quiet, i%2 == 1
 		if watched {
 			args = busy
 		}
-		r, command, err := l.run(ctx, s, args...)
+		r, command, err := l.Run(ctx, s, args...)
 		if err != nil {
 			return sample{}, err
 		}

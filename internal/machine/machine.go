@@ -1,10 +1,8 @@
-package main
+// Package machine describes what a benchmark ran on.
+package machine
 
 import (
-	"context"
-	"debug/buildinfo"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -13,8 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine on which it was measured.
-type machine struct {
+const gibibyte = 1 << 30
+
+// Machine on which something was measured.
+type Machine struct {
 	Processor   string `json:"processor"`
 	Cores       int    `json:"cores"`
 	MemoryBytes uint64 `json:"memoryBytes"`
@@ -23,13 +23,13 @@ type machine struct {
 	Load float64 `json:"load"`
 }
 
-func (m machine) String() string {
+func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s, load %.1f before", m.Processor, m.Cores, float64(m.MemoryBytes)/gibibyte, m.Kernel, m.Load)
 }
 
-// thisMachine as far as it tells; what it does not stays empty.
-func thisMachine() machine {
-	m := machine{Processor: "unknown processor", Cores: runtime.NumCPU()}
+// This machine as far as it tells; what it does not stays empty.
+func This() Machine {
+	m := Machine{Processor: "unknown processor", Cores: runtime.NumCPU()}
 	proc, err := procfs.NewDefaultFS()
 	if err != nil {
 		return m
@@ -50,8 +50,8 @@ func thisMachine() machine {
 	return m
 }
 
-// fileSystem says on what a folder lies.
-func fileSystem(folder string) string {
+// FileSystem says on what a folder lies.
+func FileSystem(folder string) string {
 	const unknown = "unknown file system"
 	path, err := filepath.Abs(folder)
 	if err != nil {
@@ -70,22 +70,4 @@ func fileSystem(folder string) string {
 		}
 	}
 	return name
-}
-
-// versions of the programs; one that cannot tell is left out, and shows when it
-// is needed.
-func (l *lab) versions(ctx context.Context) map[string]string {
-	versions := map[string]string{}
-	for _, store := range []string{ours, etcd} {
-		if output, err := exec.CommandContext(ctx, l.program(store), "--version").Output(); err == nil {
-			versions[store] = firstLine(string(output))
-		}
-	}
-	if output, err := exec.CommandContext(ctx, filepath.Join("build", "version.sh")).Output(); err == nil {
-		versions["this tree"] = firstLine(string(output))
-	}
-	if info, err := buildinfo.ReadFile(l.program(etcdBenchmark)); err == nil {
-		versions["etcd's benchmark"] = info.Main.Version
-	}
-	return versions
 }

@@ -1,4 +1,5 @@
-package main
+// Package storelab runs a store and loads it, each on cores of its own.
+package storelab
 
 import (
 	"context"
@@ -10,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,41 +30,61 @@ const (
 	settleTimeout  = 30 * time.Second
 )
 
-// server is a store that runs on a core of its own.
-type server struct {
-	store, url string
-	// folder has the data in it.
-	folder  string
-	process *exec.Cmd
-	// command as it is shown, with placeholders.
-	command string
-	// startup is the time until it was healthy.
-	startup time.Duration
+// The stores, by the names of their programs.
+const (
+	MemEtcd = "mem_etcd"
+	Etcd    = "etcd"
+)
+
+// Lab is where stores are measured.
+type Lab struct {
+	// Bin has the programs in it.
+	Bin string
+	// ServerCores and ClientCores as taskset reads them.
+	ServerCores, ClientCores string
 }
 
-// fresh starts an empty store whose data lies in a new folder below parent;
-// discard takes both away.
-func (l *lab) fresh(ctx context.Context, store, parent string, args ...string) (*server, error) {
+// Program is the path of one.
+func (l *Lab) Program(name string) string { return filepath.Join(l.Bin, name) }
+
+// Server is a store that runs on a core of its own.
+type Server struct {
+	Store, URL string
+	// Folder has the data in it.
+	Folder  string
+	process *exec.Cmd
+	// Command as it is shown, with placeholders.
+	Command string
+	// Startup is the time until it was healthy.
+	Startup time.Duration
+}
+
+// Fresh starts an empty store whose data lies in a new folder below parent;
+// Discard takes both away.
+func (l *Lab) Fresh(ctx context.Context, store, parent string, args ...string) (*Server, error) {
 	folder, err := os.MkdirTemp(parent, "bench-")
 	if err != nil {
 		return nil, err
 	}
-	s, err := l.start(ctx, store, folder, args...)
+	s, err := l.Start(ctx, store, folder, args...)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder))
 	}
 	return s, nil
 }
 
-// start runs a store on what lies in folder, and waits until it is healthy.
-func (l *lab) start(ctx context.Context, store, folder string, args ...string) (*server, error) {
+// Start runs a store on what lies in folder, and waits until it is healthy.
+func (l *Lab) Start(ctx context.Context, store, folder string, args ...string) (*Server, error) {
 	address, err := freeAddress()
 	if err != nil {
 		return nil, err
 	}
 	url := "http://" + address
-	all := []string{"--data-dir", filepath.Join(folder, "data"), "--listen-client-urls", url, "--advertise-client-urls", url, "--log-level", "error"}
-	if store == etcd {
+	all := []string{"--listen-client-urls", url, "--advertise-client-urls", url, "--log-level", "error"}
+	if !slices.Contains(args, "none") {
+		all = append(all, "--data-dir", filepath.Join(folder, "data"))
+	}
+	if store == Etcd {
 		peer, err := freeAddress()
 		if err != nil {
 			return nil, err
@@ -71,24 +93,24 @@ func (l *lab) start(ctx context.Context, store, folder string, args ...string) (
 		all = append(all, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
 			"--initial-cluster", "default="+peer, "--quota-backend-bytes", "8589934592")
 	}
-	cmd := exec.CommandContext(ctx, "taskset", append([]string{"-c", serverCore, l.program(store)}, append(all, args...)...)...)
+	cmd := exec.CommandContext(ctx, "taskset", append([]string{"-c", l.ServerCores, l.Program(store)}, append(all, args...)...)...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	s := &server{store: store, url: url, folder: folder, process: cmd}
-	s.command = s.shown(append([]string{"taskset", "-c", serverCore, store}, append(all, args...)...))
+	s := &Server{Store: store, URL: url, Folder: folder, process: cmd}
+	s.Command = s.shown(append([]string{"taskset", "-c", l.ServerCores, store}, append(all, args...)...))
 	begun := time.Now()
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
 	if err := s.untilHealthy(ctx); err != nil {
-		s.kill()
+		s.Kill()
 		return nil, err
 	}
-	s.startup = time.Since(begun)
+	s.Startup = time.Since(begun)
 	return s, nil
 }
 
-func (s *server) untilHealthy(ctx context.Context) error {
+func (s *Server) untilHealthy(ctx context.Context) error {
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(pollInterval) {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -97,13 +119,13 @@ func (s *server) untilHealthy(ctx context.Context) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s did not get healthy within %s", s.store, startTimeout)
+	return fmt.Errorf("%s did not get healthy within %s", s.Store, startTimeout)
 }
 
 // healthy says whether it answers that it is; errors are those of a server that
 // does not listen yet.
-func (s *server) healthy() bool {
-	response, err := http.Get(s.url + "/health")
+func (s *Server) healthy() bool {
+	response, err := http.Get(s.URL + "/health")
 	if err != nil {
 		return false
 	}
@@ -112,37 +134,37 @@ func (s *server) healthy() bool {
 	return err == nil && response.StatusCode == http.StatusOK && strings.Contains(string(body), `"true"`)
 }
 
-// kill ends it as a crash would.
-func (s *server) kill() {
+// Kill ends it as a crash would.
+func (s *Server) Kill() {
 	// That it was killed is no news.
 	_ = s.process.Process.Kill()
 	_ = s.process.Wait()
 }
 
-// discard ends it and removes its data.
-func (s *server) discard() {
-	s.kill()
-	if err := os.RemoveAll(s.folder); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
+// Discard ends it and removes its data.
+func (s *Server) Discard() {
+	s.Kill()
+	if err := os.RemoveAll(s.Folder); err != nil {
+		fmt.Fprintln(os.Stderr, "removing data:", err)
 	}
 }
 
-// cpu is what the operating system counted for the process until now: in
+// CPU is what the operating system counted for the process until now: in
 // nanoseconds, over all threads, those that have ended included.
-func (s *server) cpu() (time.Duration, error) {
+func (s *Server) CPU() (time.Duration, error) {
 	// The kernel's MAKE_PROCESS_CPUCLOCK: the process ID inverted, and a kind of
 	// clock that counts by the scheduler and not by ticks.
 	const scheduler = 2
 	clock := ^s.process.Process.Pid<<3 | scheduler
 	var used unix.Timespec
 	if err := unix.ClockGettime(int32(clock), &used); err != nil {
-		return 0, fmt.Errorf("CPU time of %s: %w", s.store, err)
+		return 0, fmt.Errorf("CPU time of %s: %w", s.Store, err)
 	}
 	return time.Duration(used.Nano()), nil
 }
 
-// resident memory in bytes.
-func (s *server) resident() (int64, error) {
+// Resident memory in bytes.
+func (s *Server) Resident() (int64, error) {
 	process, err := procfs.NewProc(s.process.Process.Pid)
 	if err != nil {
 		return 0, err
@@ -151,9 +173,9 @@ func (s *server) resident() (int64, error) {
 	return int64(stat.ResidentMemory()), err
 }
 
-// settled is the resident memory when it has stopped to change.
-func (s *server) settled(ctx context.Context) (int64, error) {
-	before, err := s.resident()
+// Settled is the resident memory when it has stopped to change.
+func (s *Server) Settled(ctx context.Context) (int64, error) {
+	before, err := s.Resident()
 	for deadline := time.Now().Add(settleTimeout); err == nil && time.Now().Before(deadline); {
 		select {
 		case <-ctx.Done():
@@ -161,7 +183,7 @@ func (s *server) settled(ctx context.Context) (int64, error) {
 		case <-time.After(settleInterval):
 		}
 		var now int64
-		now, err = s.resident()
+		now, err = s.Resident()
 		if change := now - before; max(change, -change) <= now/1000 {
 			return now, err
 		}
@@ -171,9 +193,9 @@ func (s *server) settled(ctx context.Context) (int64, error) {
 }
 
 // shown is a command line with placeholders for what differs from run to run.
-func (s *server) shown(args []string) string {
-	line := strings.ReplaceAll(strings.Join(args, " "), s.url, "$URL")
-	line = strings.ReplaceAll(line, s.folder, "$DIR")
+func (s *Server) shown(args []string) string {
+	line := strings.ReplaceAll(strings.Join(args, " "), s.URL, "$URL")
+	line = strings.ReplaceAll(line, s.Folder, "$DIR")
 	if s.process.Process != nil {
 		line = strings.ReplaceAll(line, " --server-pid "+strconv.Itoa(s.process.Process.Pid), " --server-pid $PID")
 	}

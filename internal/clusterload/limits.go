@@ -1,0 +1,297 @@
+package clusterload
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/component"
+	"github.com/k8s-1m/k8s-1m/internal/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
+)
+
+const (
+	// A node renews its Lease so often.
+	leaseInterval = 10 * time.Second
+	// What is left of the machine when it counts as used up.
+	leastIdle      = 0.05
+	leastAvailable = 0.10
+	// With less of the cores than this it is not the cluster that uses them up.
+	leastOwn = 0.5
+	// Fewer renewals than this part of those due mean that nodes fall behind.
+	leastRenewed = 0.9
+)
+
+var limits = experiment.Experiment{
+	Name:  "limits",
+	Short: "Raise the number of nodes until memory, CPU or an objective gives, and say what gave",
+	Long: `Raise the number of nodes (1,000, 2,000, 5,000, 10,000, …) until something gives: the
+memory of the machine (less than 10 % available), its CPU (less than 5 % idle, half of it
+or more for the cluster), nodes
+that fall behind with their Leases or are not ready, or one of Kubernetes' objectives.
+At each step nodes are idle for --hold, which is what a node costs, and then --sample
+pods are started, which is what an operation costs beside them.`,
+	Example: `  k1m bench limits
+  k1m bench limits --first 10000 --nodes 1000000 --stores mem_etcd`,
+	New: func() experiment.Options {
+		o := &limitsOptions{
+			clusters: defaultClusters(experiment.ByScale(50_000, 200)), First: experiment.ByScale(1000, 50),
+			Hold: experiment.SpanByScale(20*time.Second, leaseInterval), Sample: experiment.ByScale(100, 10),
+		}
+		o.Stores, o.zeroNodes = []string{cluster.StoreMemEtcd}, true
+		return o
+	},
+}
+
+type limitsOptions struct {
+	clusters
+	First  experiment.Count
+	Sample experiment.Count
+	Hold   experiment.Span
+}
+
+// AddFlags binds the options to flags.
+func (o *limitsOptions) AddFlags(fs *pflag.FlagSet) {
+	o.clusters.AddFlags(fs)
+	fs.Lookup("nodes").Usage = o.Nodes.Usage("nodes at most, if nothing gives before")
+	fs.Var(&o.First, "first", o.First.Usage("nodes of the first step"))
+	fs.Var(&o.Sample, "sample", o.Sample.Usage("pods that are started at each step"))
+	fs.Var(&o.Hold, "hold", o.Hold.Usage("how long nodes are idle at each step"))
+}
+
+// Validate reports the first option that cannot be.
+func (o *limitsOptions) Validate() error {
+	if o.First.N > 0 && o.Nodes.N > 0 && o.First.N > o.Nodes.N {
+		return usage.Errorf("--first %d: more than --nodes %d; choose fewer", o.First.N, o.Nodes.N)
+	}
+	if o.Hold.D > 0 && o.Hold.D < leaseInterval {
+		return usage.Errorf("--hold %s: nodes renew their Leases every %s; choose that or more", o.Hold.D, leaseInterval)
+	}
+	return o.clusters.Validate()
+}
+
+// limitTables are what the experiment fills.
+type limitTables struct{ steps, nodes, operations, gave *experiment.Table }
+
+// Run is the experiment.
+func (o *limitsOptions) Run(ctx context.Context, run *experiment.Run) error {
+	if run.UsesExisting() {
+		return usage.Errorf("--name %s: limits fills a cluster until it gives, so it takes none that runs already; leave --name out", run.Dir.Name())
+	}
+	r := run.Result
+	tables := limitTables{
+		steps: r.Table("Steps", "store", "nodes", "created, /s", "Leases, /s", "of those due, %", "own CPU, %", "idle, %", "memory available, %",
+			"mutating p99, s", "startup p99, s", "gave"),
+		nodes: r.Table("Cost of a node that is idle", "store", "nodes", "CPU, µs/s: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler",
+			"memory, KiB: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler"),
+		operations: r.Table("Cost of an operation", "store", "nodes", "CPU a Lease, µs: kube-apiserver", "store", "kwok",
+			"CPU a node made, µs: kube-apiserver", "store", "CPU a pod, µs: kube-apiserver", "store", "scheduler"),
+		gave: r.Table("What gave", "store", "nodes that held", "gave at", "what"),
+	}
+	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+		if err := t.prepareEmpty(ctx); err != nil {
+			return err
+		}
+		return o.climb(ctx, t, tables)
+	})
+}
+
+// prepareEmpty makes the namespace; without nodes there is nothing to warm up with.
+func (t *turn) prepareEmpty(ctx context.Context) error {
+	if err := t.Clients.EnsureNamespace(ctx, namespace); err != nil {
+		return err
+	}
+	return t.AwaitQuiet(ctx)
+}
+
+// climb goes up until something gives.
+func (o *limitsOptions) climb(ctx context.Context, t *turn, tables limitTables) error {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	s := t.watchPods(watching, "")
+	base, _, err := o.hold(ctx, t, "empty cluster")
+	if err != nil {
+		return err
+	}
+	held, before := 0, base
+	for _, nodes := range climbSteps(o.First.N, o.Nodes.N) {
+		idle, gave, err := o.step(ctx, t, s, held, nodes, base, before, tables)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			gave = append(gave, err.Error())
+		}
+		if len(gave) > 0 {
+			tables.gave.Add(t.store, held, nodes, strings.Join(gave, "; "))
+			t.figure("nodes that held", "", float64(held), true)
+			return nil
+		}
+		held, before = nodes, idle
+	}
+	tables.gave.Add(t.store, held, "–", "nothing up to --nodes")
+	t.figure("nodes that held", "", float64(held), true)
+	return nil
+}
+
+// step adds nodes, lets them be idle, and starts pods. What gave is not an error. Base is
+// the empty cluster, before the one with the nodes that it has.
+func (o *limitsOptions) step(
+	ctx context.Context, t *turn, s *startups, have, nodes int, base, before experiment.Measured, tables limitTables,
+) (idle experiment.Measured, gave []string, err error) {
+	creating := t.Sampler.Begin(ctx)
+	made, err := t.createNodes(ctx, have, nodes-have, bulk.DefaultNodeShape())
+	creation := creating.End(ctx)
+	if err != nil {
+		return idle, nil, err
+	}
+	t.mark(fmt.Sprintf("%d nodes", nodes), time.Now())
+	if err := t.AwaitQuiet(ctx); err != nil {
+		return idle, nil, err
+	}
+	idle, free, err := o.hold(ctx, t, "nodes idle")
+	if err != nil {
+		return idle, nil, err
+	}
+	starting := t.Sampler.Begin(ctx)
+	theirs, err := o.start(ctx, t, s, nodes)
+	pods := starting.End(ctx)
+	if err != nil {
+		return idle, nil, err
+	}
+	calls := experiment.JudgeCalls(pods.Calls)
+	verdicts := append(calls, experiment.JudgeStartup(theirs))
+	renewed := float64(countCalls(idle.Calls, "PUT", "leases")) / idle.Seconds
+	due := float64(nodes) / leaseInterval.Seconds()
+	gave = whatGave(renewed/due, free, verdicts)
+	tables.steps.Add(t.store, nodes, made.PerSecond, renewed, 100*renewed/due, 100*free.own, 100*free.idle, 100*free.available,
+		calls[0].Measured, theirs.Seconds(99), strings.Join(gave, "; "))
+	o.costs(t, tables, nodes, base, idle)
+	leases := int(renewed * idle.Seconds)
+	tables.operations.Add(t.store, nodes,
+		beyond(idle, base, apiServer, leases), beyond(idle, base, component.Store, leases), beyond(idle, base, component.Kwok, leases),
+		beyond(creation, before, apiServer, made.Done), beyond(creation, before, component.Store, made.Done),
+		beyond(pods, idle, apiServer, o.Sample.N), beyond(pods, idle, component.Store, o.Sample.N), beyond(pods, idle, scheduler, o.Sample.N))
+	return idle, gave, nil
+}
+
+// beyond is the CPU of an operation, in microseconds, beyond what the role takes without.
+func beyond(with, without experiment.Measured, role string, operations int) float64 {
+	if operations == 0 {
+		return 0
+	}
+	return 1e6 * (with.Cores(role) - without.Cores(role)) * with.Seconds / float64(operations)
+}
+
+// costs of a node: CPU and memory while nothing happens, beyond those of an empty cluster.
+func (o *limitsOptions) costs(t *turn, tables limitTables, nodes int, base, idle experiment.Measured) {
+	roles := []string{apiServer, component.Store, component.Kwok, component.ControllerManager, scheduler}
+	row := []any{t.store, nodes}
+	for _, role := range roles {
+		perNode := 1e6 * (idle.Cores(role) - base.Cores(role)) / float64(nodes)
+		row = append(row, perNode)
+		t.Result.Line(experiment.Series{Plot: "CPU of an idle node" + on(t.store), Name: role, X: "nodes", Unit: "µs/s", LogX: true}, float64(nodes), perNode)
+	}
+	for _, role := range roles {
+		perNode := float64(idle.Resident[role]-base.Resident[role]) / 1024 / float64(nodes)
+		row = append(row, perNode)
+		t.Result.Line(experiment.Series{Plot: "memory of an idle node" + on(t.store), Name: role, X: "nodes", Unit: "KiB", LogX: true}, float64(nodes), perNode)
+	}
+	tables.nodes.Add(row...)
+}
+
+// freeShares are parts of the machine, 0 to 1.
+type freeShares struct {
+	idle, available float64
+	// own is what the cluster and its load have of all cores.
+	own float64
+}
+
+// hold measures a cluster that has nothing to do.
+func (o *limitsOptions) hold(ctx context.Context, t *turn, what string) (experiment.Measured, freeShares, error) {
+	before, err := readMachine()
+	if err != nil {
+		return experiment.Measured{}, freeShares{}, err
+	}
+	task := t.Display.Task(what, 0)
+	task.Say("for " + o.Hold.String())
+	window := t.Sampler.Begin(ctx)
+	select {
+	case <-ctx.Done():
+		task.Interrupt()
+		return experiment.Measured{}, freeShares{}, ctx.Err()
+	case <-time.After(o.Hold.D):
+	}
+	m := window.End(ctx)
+	after, err := readMachine()
+	task.Done("done")
+	own := 0.0
+	for role := range m.CPU {
+		own += m.Cores(role)
+	}
+	return m, freeShares{after.idleSince(before), after.availableShare(), own / float64(t.Result.Machine.Cores)}, err
+}
+
+// start measures the startup of some pods, and removes them.
+func (o *limitsOptions) start(ctx context.Context, t *turn, s *startups, nodes int) (*experiment.Latencies, error) {
+	const rate = 10
+	prefix := fmt.Sprintf("at-%d-", nodes)
+	s.restart(prefix)
+	created, err := t.createPods(ctx, s, prefix, o.Sample.N, 64, rate)
+	if err != nil {
+		return nil, err
+	}
+	err = t.awaitRunning(ctx, s, int(created.Latencies.Count()))
+	theirs, _ := s.measured()
+	_, deleting := t.deletePods(ctx, prefix, o.Sample.N, 64)
+	if err = errors.Join(err, deleting); err != nil {
+		return theirs, err
+	}
+	return theirs, t.awaitGone(ctx, s, 0)
+}
+
+// whatGave names all limits that were passed.
+func whatGave(renewed float64, free freeShares, verdicts []experiment.Verdict) (gave []string) {
+	if free.available < leastAvailable {
+		gave = append(gave, fmt.Sprintf("memory: %.0f %% available", 100*free.available))
+	}
+	if free.idle < leastIdle && free.own > leastOwn {
+		gave = append(gave, fmt.Sprintf("CPU: %.0f %% idle", 100*free.idle))
+	}
+	if renewed < leastRenewed {
+		gave = append(gave, fmt.Sprintf("Leases: %.0f %% of those due were renewed", 100*renewed))
+	}
+	for _, v := range verdicts {
+		if !v.Met && v.Of > 0 {
+			gave = append(gave, fmt.Sprintf("objective: %s was %s s", v.Name, experiment.Number(v.Measured)))
+		}
+	}
+	return gave
+}
+
+func countCalls(calls []experiment.Call, verb, resource string) (count int64) {
+	for _, c := range calls {
+		if c.Verb == verb && c.Resource == resource {
+			count += c.Count
+		}
+	}
+	return count
+}
+
+// climbSteps are 1, 2 and 5 times powers of ten of the first, and the last.
+func climbSteps(first, last int) (all []int) {
+	for unit := first; unit < last; unit *= 10 {
+		for _, times := range []int{1, 2, 5} {
+			if unit*times < last {
+				all = append(all, unit*times)
+			}
+		}
+	}
+	return append(all, last)
+}

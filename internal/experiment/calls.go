@@ -1,0 +1,106 @@
+package experiment
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+const callDurations = "apiserver_request_duration_seconds"
+
+// Verbs that say nothing of latency: they last as long as somebody watches.
+var longRunning = []string{"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
+
+// Call is one kind of call, and how long it took an API server, in seconds. It is from
+// the server's own histogram, so clients and network are not in it, and its precision
+// is that of the buckets.
+type Call struct {
+	Verb, Resource, Subresource, Scope string
+	Count                              int64
+	P50, P90, P99                      float64
+}
+
+// Title is how a call is named in tables.
+func (c Call) Title() string {
+	if c.Verb == "" {
+		return ""
+	}
+	name := c.Verb + " " + c.Resource
+	if c.Subresource != "" {
+		name += "/" + c.Subresource
+	}
+	if c.Scope != "resource" {
+		name += " (" + c.Scope + ")"
+	}
+	return name
+}
+
+// mutates one object, or many of a namespace: DELETE is the verb of both, and POST has
+// the scope of the object that it makes.
+func (c Call) mutates() bool {
+	return slices.Contains([]string{"POST", "PUT", "PATCH", "APPLY", "DELETE"}, c.Verb)
+}
+
+// reads of one object or of many.
+func (c Call) reads() bool { return c.Verb == "GET" || c.Verb == "LIST" }
+
+// callKey without counts and percentiles.
+type callKey struct{ verb, resource, subresource, scope string }
+
+// durations of calls by kind, over all API servers.
+type durations map[callKey]Histogram
+
+// add what one server has counted.
+func (d durations) add(family *dto.MetricFamily) {
+	for _, metric := range family.GetMetric() {
+		labels := labelsOf(metric)
+		key := callKey{labels["verb"], labels["resource"], labels["subresource"], labels["scope"]}
+		if key.resource == "" || slices.Contains(longRunning, key.verb) || strings.HasPrefix(key.subresource, "/") {
+			continue
+		}
+		d[key] = d[key].Plus(histogramOf(metric.GetHistogram()))
+	}
+}
+
+// since makes calls out of what was counted after an earlier reading.
+func (d durations) since(before durations) []Call {
+	var calls []Call
+	for key, histogram := range d {
+		h := histogram.Minus(before[key])
+		if h.Count() == 0 {
+			continue
+		}
+		calls = append(calls, Call{
+			Verb: key.verb, Resource: key.resource, Subresource: key.subresource, Scope: key.scope,
+			Count: int64(h.Count()), P50: h.Quantile(0.5), P90: h.Quantile(0.9), P99: h.Quantile(0.99),
+		})
+	}
+	slices.SortFunc(calls, func(a, b Call) int {
+		return cmp.Or(cmp.Compare(a.Verb, b.Verb), cmp.Compare(b.Count, a.Count), cmp.Compare(a.Title(), b.Title()))
+	})
+	return calls
+}
+
+// CallTable appends the calls that came more than a few times.
+func (r *Result) CallTable(title string, calls []Call) {
+	const few = 10
+	t := r.Table(title, "call", "calls", "p50, ms", "p90, ms", "p99, ms")
+	for _, c := range calls {
+		if c.Count >= few {
+			t.Add(c.Title(), c.Count, millis(c.P50), millis(c.P90), millis(c.P99))
+		}
+	}
+}
+
+func millis(seconds float64) float64 { return math.Round(seconds*1e4) / 10 }
+
+func labelsOf(metric *dto.Metric) map[string]string {
+	labels := map[string]string{}
+	for _, pair := range metric.GetLabel() {
+		labels[pair.GetName()] = pair.GetValue()
+	}
+	return labels
+}

@@ -1,0 +1,281 @@
+package experiment
+
+import (
+	"context"
+	"maps"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/component"
+	"github.com/k8s-1m/k8s-1m/internal/process"
+	"github.com/k8s-1m/k8s-1m/internal/supervisor"
+)
+
+const (
+	// SampleInterval is how often everything is read.
+	SampleInterval = time.Second
+	// A page that takes longer is a gap in the series.
+	scrapeTimeout = 5 * time.Second
+
+	loader = "k1m"
+)
+
+// Sampler reads, every second, what each component of a cluster takes of the machine and
+// what its metrics say. The process that makes the load is one of them, as `k1m`.
+type Sampler struct {
+	dir    cluster.Dir
+	config cluster.Config
+	client *http.Client
+	// suffix is that of all plots: what was measured.
+	suffix string
+	begun  time.Time
+
+	stop    context.CancelFunc
+	stopped sync.WaitGroup
+
+	mu    sync.Mutex
+	lines *lines
+	last  Usage
+	lastT time.Time
+	// windows that are open learn the highest memory.
+	windows map[*Window]bool
+	failed  int
+}
+
+// Usage is what processes have taken, by role.
+type Usage map[string]process.Usage
+
+func newSampler(c *Cluster, suffix string, begun time.Time) *Sampler {
+	ctx, stop := context.WithCancel(context.Background())
+	s := &Sampler{
+		dir: c.Dir, config: c.Config, client: c.http, suffix: suffix, begun: begun,
+		stop: stop, lines: newLines(), windows: map[*Window]bool{},
+	}
+	s.stopped.Go(func() { s.run(ctx) })
+	return s
+}
+
+func (s *Sampler) run(ctx context.Context) {
+	ticks := time.NewTicker(SampleInterval)
+	defer ticks.Stop()
+	for {
+		s.sample(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticks.C:
+		}
+	}
+}
+
+// close ends the sampling and returns the series.
+func (s *Sampler) close() (series []Series, failed int) {
+	s.stop()
+	s.stopped.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lines.all(), s.failed
+}
+
+func (s *Sampler) sample(ctx context.Context) {
+	at := time.Now()
+	usage := s.Usage()
+	s.mu.Lock()
+	s.noteUsage(usage, at)
+	s.mu.Unlock()
+
+	families := s.scrapeAll(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range rules {
+		totals, histograms := map[string]float64{}, map[string]Histogram{}
+		for _, page := range families[r.of] {
+			if family := page[r.metric]; family != nil {
+				r.collect(family, totals, histograms)
+			}
+		}
+		s.lines.take(r, s.suffix, totals, histograms, at, at.Sub(s.begun).Seconds())
+	}
+}
+
+// Usage of all processes now; one between two lives is left out.
+func (s *Sampler) Usage() Usage {
+	usage := Usage{}
+	add := func(role string, id process.Identity) {
+		if taken, err := id.Usage(); err == nil {
+			sum := usage[role]
+			usage[role] = process.Usage{CPU: sum.CPU + taken.CPU, Resident: sum.Resident + taken.Resident}
+		}
+	}
+	if self, err := process.Of(os.Getpid()); err == nil {
+		add(loader, self)
+	}
+	state, err := supervisor.ReadState(s.dir)
+	if err != nil {
+		return usage
+	}
+	for _, c := range state.Components {
+		add(roleOf(c.Name), c.Process)
+	}
+	return usage
+}
+
+func (s *Sampler) noteUsage(usage Usage, at time.Time) {
+	seconds := at.Sub(s.begun).Seconds()
+	for _, role := range sortedKeys(usage) {
+		now := usage[role]
+		memory := Series{Plot: "memory" + s.suffix, Name: role, X: Seconds, Unit: "MiB"}
+		s.lines.add(memory, seconds, float64(now.Resident)/(1<<20))
+		if before, known := s.last[role]; known && now.CPU >= before.CPU {
+			cpu := Series{Plot: "CPU" + s.suffix, Name: role, X: Seconds, Unit: "cores"}
+			s.lines.add(cpu, seconds, (now.CPU-before.CPU).Seconds()/at.Sub(s.lastT).Seconds())
+		}
+		for w := range s.windows {
+			w.peak[role] = max(w.peak[role], now.Resident)
+		}
+	}
+	s.last, s.lastT = usage, at
+}
+
+// scrapeAll reads all pages at the same time, by role.
+func (s *Sampler) scrapeAll(ctx context.Context) map[string][]map[string]*dto.MetricFamily {
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
+	pages := map[string][]map[string]*dto.MetricFamily{}
+	var mu sync.Mutex
+	var group sync.WaitGroup
+	for name, url := range s.pages() {
+		role := roleOf(name)
+		needed := neededOf(role)
+		if len(needed) == 0 {
+			continue
+		}
+		group.Go(func() {
+			page, err := scrape(ctx, s.client, url, needed)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				if ctx.Err() == nil {
+					s.fail()
+				}
+				return
+			}
+			pages[role] = append(pages[role], page)
+		})
+	}
+	group.Wait()
+	return pages
+}
+
+func (s *Sampler) fail() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failed++
+}
+
+// pages are the addresses of metrics, by component.
+func (s *Sampler) pages() map[string]string {
+	settings, ports := s.config.Settings, s.config.Ports
+	pages := map[string]string{}
+	if settings.StoreAddress == "" {
+		pages[component.Store] = "http://" + ports.Address("store-metrics") + "/metrics"
+	}
+	for i := range settings.APIServers {
+		name := cluster.APIServerName(i)
+		pages[name] = ports.URL(name) + "/metrics"
+	}
+	for _, name := range settings.Schedulers() {
+		pages[name] = ports.URL(name) + "/metrics"
+	}
+	return pages
+}
+
+// calls that the API servers have counted so far.
+func (s *Sampler) calls(ctx context.Context) durations {
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
+	defer cancel()
+	all := durations{}
+	for name, url := range s.pages() {
+		if roleOf(name) != apiServer {
+			continue
+		}
+		page, err := scrape(ctx, s.client, url, map[string]bool{callDurations: true})
+		if err != nil {
+			s.fail()
+			continue
+		}
+		all.add(page[callDurations])
+	}
+	return all
+}
+
+// Mean of all lines of a plot together, from a moment of the run on, in seconds.
+func (s *Sampler) Mean(plot string, since float64) float64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.lines.mean(plot+s.suffix, since)
+}
+
+// Window is a stretch of time in which everything is measured.
+type Window struct {
+	sampler *Sampler
+	begun   time.Time
+	usage   Usage
+	calls   durations
+	peak    map[string]int64
+}
+
+// Measured is what a window has seen.
+type Measured struct {
+	Seconds float64
+	// CPU time, memory at the end and at most, by role; bytes.
+	CPU      map[string]time.Duration
+	Resident map[string]int64
+	Peak     map[string]int64
+	Calls    []Call
+}
+
+// Begin opens a window.
+func (s *Sampler) Begin(ctx context.Context) *Window {
+	w := &Window{sampler: s, calls: s.calls(ctx), usage: s.Usage(), begun: time.Now(), peak: map[string]int64{}}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.windows[w] = true
+	return w
+}
+
+// End closes it.
+func (w *Window) End(ctx context.Context) Measured {
+	s := w.sampler
+	now, seconds := s.Usage(), time.Since(w.begun).Seconds()
+	m := Measured{Seconds: seconds, CPU: map[string]time.Duration{}, Resident: map[string]int64{}}
+	for role, usage := range now {
+		m.CPU[role], m.Resident[role] = usage.CPU, usage.Resident
+		// Fewer: the process has started again, and what it has taken is all of now.
+		if before := w.usage[role]; before.CPU <= usage.CPU {
+			m.CPU[role] -= before.CPU
+		}
+	}
+	m.Calls = s.calls(ctx).since(w.calls)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.windows, w)
+	m.Peak = maps.Clone(w.peak)
+	for role, resident := range m.Resident {
+		m.Peak[role] = max(m.Peak[role], resident)
+	}
+	return m
+}
+
+// Cores that a role had busy on average.
+func (m Measured) Cores(role string) float64 { return m.CPU[role].Seconds() / m.Seconds }
+
+// MicrosPer is the CPU time of a role for each of so many operations.
+func (m Measured) MicrosPer(role string, operations int) float64 {
+	return float64(m.CPU[role].Microseconds()) / float64(max(operations, 1))
+}

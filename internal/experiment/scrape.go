@@ -1,0 +1,76 @@
+package experiment
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
+)
+
+// scrape reads the metrics of a page that are needed. The page of an API server has
+// twenty thousand lines, so what is not needed is left out before it is parsed.
+func scrape(ctx context.Context, client *http.Client, url string, needed map[string]bool) (map[string]*dto.MetricFamily, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	response, err := client.Do(request)
+	if err != nil {
+		return nil, err
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", url, response.Status)
+	}
+	lines, err := neededLines(response.Body, needed)
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", url, err)
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	return parser.TextToMetricFamilies(lines)
+}
+
+// neededLines keeps the lines of some families, their types among them.
+func neededLines(page io.Reader, needed map[string]bool) (io.Reader, error) {
+	const longestLine = 1 << 20
+	var kept bytes.Buffer
+	lines := bufio.NewScanner(page)
+	lines.Buffer(nil, longestLine)
+	for lines.Scan() {
+		line := lines.Bytes()
+		if needed[family(string(line[:min(len(line), 200)]), needed)] {
+			kept.Write(line)
+			kept.WriteByte('\n')
+		}
+	}
+	return &kept, lines.Err()
+}
+
+// family is what a line belongs to.
+func family(line string, needed map[string]bool) string {
+	if of, isType := strings.CutPrefix(line, "# TYPE "); isType {
+		name, _, _ := strings.Cut(of, " ")
+		return name
+	}
+	end := strings.IndexAny(line, "{ ")
+	if end < 0 || line[0] == '#' {
+		return ""
+	}
+	name := line[:end]
+	if needed[name] {
+		return name
+	}
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		if base, has := strings.CutSuffix(name, suffix); has {
+			return base
+		}
+	}
+	return name
+}

@@ -1,0 +1,192 @@
+package experiment
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	dto "github.com/prometheus/client_model/go"
+)
+
+const (
+	// A series has at most so many points; beyond it every second one is left out, so
+	// that a run of a day is as large as one of an hour.
+	maxPoints = 4096
+	// A plot has at most so many lines, those with the largest sums.
+	maxLines = 8
+)
+
+// lines are the series of one sampler, by plot and name.
+type lines struct {
+	order []string
+	byKey map[string]*Series
+	// before is what a counter or histogram had at the last sample.
+	counters   map[string]reading
+	histograms map[string]Histogram
+}
+
+type reading struct {
+	value float64
+	at    time.Time
+}
+
+func newLines() *lines {
+	return &lines{byKey: map[string]*Series{}, counters: map[string]reading{}, histograms: map[string]Histogram{}}
+}
+
+// add a point, unless it is none.
+func (l *lines) add(s Series, seconds, value float64) {
+	if math.IsNaN(value) || math.IsInf(value, 0) {
+		return
+	}
+	key := s.Plot + "\x00" + s.Name
+	own := l.byKey[key]
+	if own == nil {
+		own = &s
+		l.byKey[key] = own
+		l.order = append(l.order, key)
+	}
+	if len(own.Points) == maxPoints {
+		own.Points = thin(own.Points)
+	}
+	own.Points = append(own.Points, Point{math.Round(seconds*10) / 10, round(value)})
+}
+
+// thin leaves every second point out.
+func thin(points []Point) []Point {
+	half := points[:0]
+	for i := 0; i < len(points); i += 2 {
+		half = append(half, points[i])
+	}
+	return half
+}
+
+// round to four digits, which is more than a plot shows.
+func round(value float64) float64 {
+	if value == 0 {
+		return 0
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(math.Abs(value)))-3)
+	if unit == 0 {
+		return 0
+	}
+	if unit < 1 {
+		return math.Round(value*math.Round(1/unit)) / math.Round(1/unit)
+	}
+	return math.Round(value/unit) * unit
+}
+
+// take makes a family that was just read into points, as a rule says. Values of several
+// processes of one role were added up before.
+func (l *lines) take(r rule, suffix string, totals map[string]float64, histograms map[string]Histogram, at time.Time, seconds float64) {
+	for _, name := range sortedKeys(totals) {
+		value := totals[name]
+		if r.kind == rate {
+			key := r.plot + "\x00" + name
+			before, known := l.counters[key]
+			l.counters[key] = reading{value, at}
+			if !known || value < before.value {
+				continue // just begun, or begun again
+			}
+			value = (value - before.value) / at.Sub(before.at).Seconds()
+		}
+		l.add(r.series(name, suffix), seconds, value*r.times)
+	}
+	for _, name := range sortedKeys(histograms) {
+		key := r.plot + "\x00" + name
+		since := histograms[name].Minus(l.histograms[key])
+		_, known := l.histograms[key]
+		l.histograms[key] = histograms[name]
+		if known && since.Count() > 0 {
+			l.add(r.series(name, suffix), seconds, since.Quantile(r.q)*r.times)
+		}
+	}
+}
+
+func (r rule) series(name, suffix string) Series {
+	if name == "" {
+		name = r.name
+	}
+	return Series{Plot: r.plot + suffix, Name: name, X: Seconds, Unit: r.unit, LogY: r.logY}
+}
+
+// collect adds what a family has to the sums of a rule.
+func (r rule) collect(family *dto.MetricFamily, totals map[string]float64, histograms map[string]Histogram) {
+	for _, metric := range family.GetMetric() {
+		labels := labelsOf(metric)
+		if r.where != nil && !r.where(labels) {
+			continue
+		}
+		var parts []string
+		for _, label := range r.by {
+			if labels[label] != "" {
+				parts = append(parts, labels[label])
+			}
+		}
+		name := strings.Join(parts, " ")
+		if r.kind == quantile {
+			histograms[name] = histograms[name].Plus(histogramOf(metric.GetHistogram()))
+			continue
+		}
+		totals[name] += metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue()
+	}
+}
+
+// all series, of each plot those with the most.
+func (l *lines) all() []Series {
+	var plots []string
+	byPlot := map[string][]Series{}
+	for _, key := range l.order {
+		s := *l.byKey[key]
+		if byPlot[s.Plot] == nil {
+			plots = append(plots, s.Plot)
+		}
+		byPlot[s.Plot] = append(byPlot[s.Plot], s)
+	}
+	var all []Series
+	for _, plot := range plots {
+		series := slices.DeleteFunc(byPlot[plot], func(s Series) bool { return total(s) == 0 })
+		slices.SortStableFunc(series, func(a, b Series) int { return cmp.Compare(total(b), total(a)) })
+		all = append(all, series[:min(len(series), maxLines)]...)
+	}
+	return all
+}
+
+// mean of the sums over all lines of a plot, from a moment on. A line without a point
+// there counts as nothing.
+func (l *lines) mean(plot string, since float64) float64 {
+	sums := map[float64]float64{}
+	for _, s := range l.byKey {
+		if s.Plot != plot {
+			continue
+		}
+		for _, p := range s.Points {
+			if p[0] >= since {
+				sums[p[0]] += p[1]
+			}
+		}
+	}
+	all := 0.0
+	for _, sum := range sums {
+		all += sum
+	}
+	return all / max(float64(len(sums)), 1)
+}
+
+func total(s Series) (sum float64) {
+	for _, point := range s.Points {
+		sum += point[1]
+	}
+	return sum
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for key := range m {
+		keys = append(keys, key)
+	}
+	slices.Sort(keys)
+	return keys
+}

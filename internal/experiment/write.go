@@ -1,0 +1,146 @@
+package experiment
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+)
+
+// Write puts result.json, index.html, table.md and the plots into a folder.
+func (r *Result) Write(dir string) error {
+	data, err := json.MarshalIndent(r, "", " ")
+	if err != nil {
+		return err
+	}
+	// The figures first: whatever happens to the plots, they are there.
+	if err := writeAll(dir, map[string][]byte{"result.json": append(data, '\n'), "table.md": []byte(r.markdown())}); err != nil {
+		return err
+	}
+	plots, err := r.draw()
+	if err != nil {
+		return err
+	}
+	html, err := r.html(plots)
+	if err != nil {
+		return err
+	}
+	files := map[string][]byte{"index.html": html}
+	for _, plot := range plots {
+		files[plot.fileName()] = plot.SVG
+	}
+	return writeAll(dir, files)
+}
+
+func writeAll(dir string, files map[string][]byte) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("%w; choose another --out", err)
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o644); err != nil {
+			return fmt.Errorf("%w; choose another --out", err)
+		}
+	}
+	return nil
+}
+
+// markdown has what a README shows of a result.
+func (r *Result) markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "`%s`, %s; %s.\n", r.Command, r.Time.Format("2006-01-02"), r.Machine)
+	if r.Partial {
+		b.WriteString("\n**Partial: it ended early.**\n")
+	}
+	for _, t := range append(r.Tables, r.ratioTable()...) {
+		fmt.Fprintf(&b, "\n%s\n\n", t.Title)
+		for i, row := range append([][]string{t.head()}, t.body()...) {
+			fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+			if i == 0 {
+				b.WriteString(strings.Repeat("|---", len(row)) + "|\n")
+			}
+		}
+	}
+	if len(r.Verdicts)+len(r.Notes) > 0 {
+		b.WriteString("\n")
+	}
+	for _, v := range r.Verdicts {
+		fmt.Fprintf(&b, "- %s\n", v)
+	}
+	for _, note := range r.Notes {
+		fmt.Fprintf(&b, "- %s\n", note)
+	}
+	return b.String()
+}
+
+// Print writes it for people.
+func (r *Result) Print(w io.Writer) {
+	fmt.Fprintf(w, "%s: %s (scale %s)\n", r.Name, r.Title, r.Scale.Name)
+	for _, t := range append(r.Tables, r.ratioTable()...) {
+		if len(t.Rows) > 0 {
+			fmt.Fprintf(w, "\n%s\n", t.Title)
+			t.print(w)
+		}
+	}
+	fmt.Fprintln(w)
+	for _, v := range r.Verdicts {
+		fmt.Fprintln(w, v)
+	}
+	operations, _, _ := r.Errors.read()
+	fmt.Fprintf(w, "errors: %.3f %% of %d operations", 100*r.Errors.Rate(), operations)
+	if kinds := r.Errors.Describe(); kinds != "" {
+		fmt.Fprintf(w, ": %s", kinds)
+	}
+	fmt.Fprintln(w)
+	for _, note := range r.Notes {
+		fmt.Fprintln(w, note)
+	}
+	if r.Partial {
+		fmt.Fprintln(w, "partial: it ended early and has what was found until then")
+	}
+}
+
+func (t *Table) print(w io.Writer) {
+	table := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
+	for _, row := range append([][]string{t.head()}, t.body()...) {
+		fmt.Fprintln(table, strings.Join(row, "\t"))
+	}
+	// It writes to memory until here; what w says is the terminal's business.
+	_ = table.Flush()
+}
+
+func (t *Table) head() (names []string) {
+	for _, c := range t.Columns {
+		names = append(names, c.String())
+	}
+	return names
+}
+
+func (t *Table) body() (rows [][]string) {
+	for _, row := range t.Rows {
+		cells := make([]string, len(row))
+		for i, cell := range row {
+			cells[i] = text(cell)
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
+// ratioTable shows the ratios as a table, if there are any.
+func (r *Result) ratioTable() []*Table {
+	if len(r.Ratios) == 0 {
+		return nil
+	}
+	t := &Table{Title: "Ratios in this run", Columns: Columns("figure", "unit", "ours", "has", "peer", "has", "ours ÷ peer", "better")}
+	for _, ratio := range r.Ratios {
+		better := "less"
+		if ratio.MoreIsBetter {
+			better = "more"
+		}
+		t.Add(ratio.Name, ratio.Unit, ratio.Ours, ratio.Of, ratio.Peer, ratio.To, ratio.Ratio, better)
+	}
+	return []*Table{t}
+}

@@ -1,0 +1,98 @@
+// Package schedload has the experiments of schedulers that share the harness.
+package schedload
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/schedbench"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
+)
+
+// Experiments that this package has.
+func Experiments() []experiment.Experiment {
+	return []experiment.Experiment{scheduleAffinity, schedulePerf}
+}
+
+var scheduleAffinity = experiment.Experiment{
+	Name:  "schedule-affinity",
+	Short: "Schedule anti-affine pods into a full cluster some of whose nodes have vanished",
+	Long: `Schedule --pods pods with anti-affinity into a cluster that has 34 pods a node, some of
+which are terminating on nodes that are gone: what slowed eBay's schedulers down to a pod
+in seven minutes. Each scheduler runs in this process, without a cluster, and all of its
+pods wait when it begins. A latency is that of a scheduling cycle.`,
+	Example: `  k1m bench schedule-affinity
+  k1m bench schedule-affinity --nodes 5000 --pods 1000 --schedulers dist-scheduler`,
+	New: func() experiment.Options {
+		return &affinityOptions{
+			Schedulers: []string{cluster.SchedulerDist, cluster.SchedulerKube},
+			Nodes:      experiment.ByScale(5000, 100), Pods: experiment.ByScale(1000, 50),
+		}
+	},
+}
+
+type affinityOptions struct {
+	Schedulers  []string
+	Nodes, Pods experiment.Count
+}
+
+// AddFlags binds the options to flags.
+func (o *affinityOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("nodes of the cluster"))
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to schedule"))
+}
+
+// Validate reports the first option that cannot be.
+func (o *affinityOptions) Validate() error {
+	for i, name := range o.Schedulers {
+		if name != cluster.SchedulerDist && name != cluster.SchedulerKube {
+			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
+		}
+		if slices.Contains(o.Schedulers[:i], name) {
+			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(o.Schedulers, ","), name)
+		}
+	}
+	if len(o.Schedulers) == 0 {
+		return usage.Errorf("--schedulers: none given; choose dist-scheduler, kube-scheduler or both")
+	}
+	return nil
+}
+
+// Run is the experiment.
+func (o *affinityOptions) Run(ctx context.Context, run *experiment.Run) error {
+	table := run.Result.Table("Anti-affine pods", "scheduler", "nodes", "pods before", "pods", "scheduled, /s", "all after, s",
+		"cycle p50, ms", "p90, ms", "p99, ms", "CPU a pod, µs", "found no node", "deviations")
+	figures := map[string][]experiment.Figure{}
+	for _, name := range o.Schedulers {
+		options := schedbench.DefaultOptions()
+		options.Scheduler, options.Nodes, options.Pods, options.PodKind = name, o.Nodes.N, o.Pods.N, schedbench.VanishedNodes
+		options.Complete()
+		if err := options.Validate(); err != nil {
+			return err
+		}
+		r, err := schedbench.Run(ctx, options, run.Display)
+		if err == nil {
+			err = r.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		run.Result.Errors.AddMany(int64(r.Decided), nil)
+		ms := func(micros int64) float64 { return float64(micros) / 1000 }
+		l := r.LatencyMicros
+		table.Add(name, r.Nodes, r.Existing, r.Pods, r.PodsPerSecond, r.Seconds, ms(l.P50), ms(l.P90), ms(l.P99), r.CPUMicrosPerPod, r.Unschedulable, r.Deviations)
+		figures[name] = []experiment.Figure{
+			{Name: "pods scheduled", Unit: "/s", Value: r.PodsPerSecond, MoreIsBetter: true},
+			{Name: "CPU a pod", Unit: "µs", Value: r.CPUMicrosPerPod},
+		}
+	}
+	run.Result.Compare(cluster.SchedulerDist, cluster.SchedulerKube, figures[cluster.SchedulerDist], figures[cluster.SchedulerKube])
+	return nil
+}

@@ -1,0 +1,186 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// benchResult is the part of an experiment's result that tests look at.
+type benchResult struct {
+	Name       string
+	Command    string
+	Machine    struct{ Cores int }
+	Versions   map[string]string
+	Parameters map[string]string
+	Tables     []struct {
+		Title   string
+		Columns []struct{ Name, Unit string }
+		Rows    [][]any
+	}
+	Series []struct {
+		Plot, X, Unit string
+		Points        [][2]float64
+	}
+	Markers  []struct{ Name string }
+	Verdicts []struct{ Of int }
+	Errors   struct {
+		Operations int
+		Rate       float64
+	}
+	Ratios  []struct{ Ratio float64 }
+	Partial bool
+}
+
+// rows of the table of that title.
+func (r benchResult) rows(t *testing.T, title string) [][]any {
+	t.Helper()
+	for _, table := range r.Tables {
+		if table.Title != title {
+			continue
+		}
+		for _, row := range table.Rows {
+			if len(row) != len(table.Columns) {
+				t.Errorf("%s has %d columns and a row of %d", title, len(table.Columns), len(row))
+			}
+		}
+		return table.Rows
+	}
+	t.Fatalf("no table %q", title)
+	return nil
+}
+
+func readBench(t *testing.T, data []byte) (r benchResult) {
+	t.Helper()
+	if err := json.Unmarshal(data, &r); err != nil {
+		t.Fatalf("%v in %s", err, data)
+	}
+	return r
+}
+
+func TestBenchList(t *testing.T) {
+	w := newWorld(t)
+	listed := w.succeed(t, "bench", "list").stdout
+	for _, name := range []string{
+		"nodes-and-pods", "slo", "pods-parallel", "watchers", "lists", "restart", "density", "limits",
+		"store-put", "lease-flood", "store-watch", "store-range", "schedule", "schedule-million", "watch-or-webhook", "shard-simulation",
+	} {
+		if !strings.Contains(listed, "\n"+name+" ") && !strings.HasPrefix(listed, name+" ") {
+			t.Errorf("%s is not in the list:\n%s", name, listed)
+		}
+	}
+	for _, wrong := range [][]string{
+		{"slo", "--stores", "redis"}, {"slo", "--scale", "huge"}, {"store-put", "--stores", "etcd,etcd"}, {"limits", "--nodes", "0"},
+		{"density", "--workload", "none"}, {"watchers", "--rate", "0"}, {"nodes-and-pods", "--max-error-rate", "2"}, {"all", "--only", "nothing"},
+	} {
+		if r := w.k1m(t, append([]string{"bench"}, wrong...)...); r.code != 2 {
+			t.Errorf("k1m bench %v: exit code %d: %s", wrong, r.code, r.stderr)
+		}
+	}
+}
+
+func TestBenchCluster(t *testing.T) {
+	w := newWorld(t)
+	out := filepath.Join(t.TempDir(), "out")
+	printed := w.succeed(t, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "60", "--stores", "mem_etcd", "--out", out, "-o", "json")
+	r := readBench(t, []byte(printed.stdout))
+	if r.Name != "nodes-and-pods" || r.Partial || r.Machine.Cores < 1 || r.Versions["kube-apiserver"] == "" || r.Parameters["nodes"] != "20" {
+		t.Errorf("%+v", r)
+	}
+	if nodes := r.rows(t, "Nodes"); len(nodes) != 1 || nodes[0][1] != 20.0 {
+		t.Errorf("nodes: %v", nodes)
+	}
+	if pods := r.rows(t, "Pods"); len(pods) != 1 || pods[0][1] != 60.0 {
+		t.Errorf("pods: %v", pods)
+	}
+	if len(r.rows(t, "API calls while pods were made, on mem_etcd")) == 0 || len(r.Verdicts) != 4 || len(r.Markers) != 2 {
+		t.Errorf("%+v", r)
+	}
+	if r.Errors.Operations != 60 || r.Errors.Rate != 0 {
+		t.Errorf("%+v", r.Errors)
+	}
+	plots := map[string]bool{}
+	for _, s := range r.Series {
+		plots[s.Plot] = true
+		if s.X == "" || s.Unit == "" || len(s.Points) == 0 {
+			t.Errorf("%+v", s)
+		}
+	}
+	for _, plot := range []string{"CPU", "memory", "store: requests", "scheduler: attempts", "kube-apiserver: requests by verb and resource"} {
+		if !plots[plot+", on mem_etcd"] {
+			t.Errorf("no plot %q of %v", plot, plots)
+		}
+	}
+	page, err := os.ReadFile(filepath.Join(out, "index.html"))
+	must(t, err)
+	for _, part := range []string{"<svg", "first pod created", "Verdicts", "bench nodes-and-pods"} {
+		if !bytes.Contains(page, []byte(part)) {
+			t.Errorf("the page has no %q", part)
+		}
+	}
+	if bytes.Contains(page, []byte(`src="`)) || bytes.Contains(page, []byte(`href="http`)) {
+		t.Error("the page is not self-contained")
+	}
+	if _, err := os.Stat(w.clusterDir("bench")); !os.IsNotExist(err) {
+		t.Errorf("the cluster is still there: %v", err)
+	}
+}
+
+func TestBenchInterrupted(t *testing.T) {
+	w := newWorld(t)
+	out := filepath.Join(t.TempDir(), "out")
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	cmd := w.command(ctx, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "2000", "--stores", "mem_etcd", "--out", out)
+	// Pods are being created when the warm-up is over.
+	var said bytes.Buffer
+	cmd.Stderr = &once{to: &said, when: "warming up               done", do: func() {
+		time.AfterFunc(time.Second, func() { _ = cmd.Process.Signal(syscall.SIGINT) })
+	}}
+	err := cmd.Run()
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), "interrupted") {
+		t.Fatalf("%v: %s", err, &said)
+	}
+	data, err := os.ReadFile(filepath.Join(out, "result.json"))
+	must(t, err)
+	r := readBench(t, data)
+	if !r.Partial || len(r.rows(t, "Nodes")) != 1 || len(r.rows(t, "Pods")) != 0 || len(r.Series) == 0 {
+		t.Errorf("%s", data)
+	}
+	if _, err := os.Stat(w.clusterDir("bench")); !os.IsNotExist(err) {
+		t.Errorf("the cluster is still there: %v", err)
+	}
+}
+
+// once writes, and does something when what was written has a text for the first time.
+type once struct {
+	to   *bytes.Buffer
+	when string
+	do   func()
+}
+
+func (o *once) Write(p []byte) (int, error) {
+	n, err := o.to.Write(p)
+	if o.do != nil && strings.Contains(o.to.String(), o.when) {
+		o.do()
+		o.do = nil
+	}
+	return n, err
+}
+
+func TestBenchStore(t *testing.T) {
+	w := newWorld(t)
+	out := filepath.Join(t.TempDir(), "out")
+	printed := w.succeed(t, "bench", "store-put", "--clients", "4", "--duration", "1s", "--stores", "mem_etcd-none,etcd", "--out", out, "-o", "json")
+	r := readBench(t, []byte(printed.stdout))
+	// 1 and 4 clients of each.
+	if rows := r.rows(t, "Throughput and latency by clients"); len(rows) != 4 || len(r.Ratios) != 3 || r.Errors.Operations == 0 {
+		t.Errorf("%+v", r)
+	}
+}
