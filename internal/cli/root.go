@@ -79,7 +79,7 @@ kube-controller-manager, a scheduler, and kwok, which simulates the nodes.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	name := root.PersistentFlags().String("name", cluster.DefaultName, "name of the cluster")
 	root.AddCommand(
-		newUp(name), newDown(name), newStatus(name), newLogs(name),
+		newUp(name), newDown(name), newStatus(name), newTop(name), newLogs(name),
 		newKubectl(name), newKubeconfig(name), newNodes(name), newPods(name),
 		newVerify(name), newBench(name, version), newPlan(), newMetrics(name), newSupervise(name),
 	)

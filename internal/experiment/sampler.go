@@ -23,6 +23,9 @@ const (
 	scrapeTimeout = 5 * time.Second
 
 	loader = "k1m"
+
+	// CPUPlot is the plot of cores that are busy.
+	CPUPlot = "CPU"
 )
 
 // Sampler reads, every second, what each component of a cluster takes of the machine and
@@ -132,7 +135,7 @@ func (s *Sampler) noteUsage(usage Usage, at time.Time) {
 		memory := Series{Plot: "memory" + s.suffix, Name: role, X: Seconds, Unit: "MiB"}
 		s.lines.add(memory, seconds, float64(now.Resident)/(1<<20))
 		if before, known := s.last[role]; known && now.CPU >= before.CPU {
-			cpu := Series{Plot: "CPU" + s.suffix, Name: role, X: Seconds, Unit: "cores"}
+			cpu := Series{Plot: CPUPlot + s.suffix, Name: role, X: Seconds, Unit: "cores"}
 			s.lines.add(cpu, seconds, (now.CPU-before.CPU).Seconds()/at.Sub(s.lastT).Seconds())
 		}
 		for w := range s.windows {
