@@ -81,7 +81,7 @@ kube-controller-manager, a scheduler, and kwok, which simulates the nodes.`,
 	root.AddCommand(
 		newUp(name), newDown(name), newStatus(name), newTop(name), newLogs(name),
 		newKubectl(name), newKubeconfig(name), newNodes(name), newPods(name),
-		newVerify(name), newBench(name, version), newPlan(), newMetrics(name), newSupervise(name),
+		newVerify(name), newBench(name, version), newPlan(name), newMetrics(name), newSupervise(name),
 	)
 	return root
 }
