@@ -183,17 +183,9 @@ func (s *Sampler) fail() {
 
 // pages are the addresses of metrics, by component.
 func (s *Sampler) pages() map[string]string {
-	settings, ports := s.config.Settings, s.config.Ports
 	pages := map[string]string{}
-	if settings.StoreAddress == "" {
-		pages[component.Store] = "http://" + ports.Address("store-metrics") + "/metrics"
-	}
-	for i := range settings.APIServers {
-		name := cluster.APIServerName(i)
-		pages[name] = ports.URL(name) + "/metrics"
-	}
-	for _, name := range settings.Schedulers() {
-		pages[name] = ports.URL(name) + "/metrics"
+	for _, page := range component.Pages(s.config) {
+		pages[page.Component] = page.URL
 	}
 	return pages
 }

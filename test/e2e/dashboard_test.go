@@ -3,6 +3,7 @@ package e2e
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"io"
 	"net/http"
 	"regexp"
@@ -22,7 +23,7 @@ var (
 // Metrics that are there only once something has happened.
 var onlyOnceSeen = map[string]bool{"scheduler_index_fallbacks_total": true}
 
-// TestDashboard: what the dashboard asks for is on the pages that the configuration for
+// TestDashboard: a cluster can be looked at. What the dashboard asks for is on the pages that the configuration for
 // Prometheus names, read with the credentials in it.
 func TestDashboard(t *testing.T) {
 	w := newWorld(t)
@@ -31,6 +32,7 @@ func TestDashboard(t *testing.T) {
 	w.succeed(t, "up", "--name", name, "--nodes", "5", "--store", storeKind(), "--scheduler", "dist-scheduler")
 	w.succeed(t, "pods", "create", "--name", name, "--count", "3")
 
+	checkTop(t, w, name)
 	pages := readPages(t, w.succeed(t, "metrics", "prometheus", "--name", name).stdout)
 	for _, expr := range dashboard.Expressions() {
 		found := metricInExpr.FindAllStringSubmatch(expr, -1)
@@ -46,6 +48,28 @@ func TestDashboard(t *testing.T) {
 				t.Errorf("%s of %q is on no page", metric, job)
 			}
 		}
+	}
+}
+
+// checkTop: a glance shows every process with its CPU, and programs get the same.
+func checkTop(t *testing.T, w *world, name string) {
+	t.Helper()
+	page := w.succeed(t, "top", "--name", name, "--once").stdout
+	for _, part := range []string{"CPU (cores)", "memory (MiB)", "kube-apiserver", "store", "scheduler", "kwok"} {
+		if !strings.Contains(page, part) {
+			t.Errorf("k1m top says nothing of %q:\n%s", part, page)
+		}
+	}
+	var blocks []struct {
+		Title string
+		Lines []struct {
+			Name string
+			Now  float64
+		}
+	}
+	must(t, json.Unmarshal([]byte(w.succeed(t, "top", "--name", name, "-o", "json").stdout), &blocks))
+	if len(blocks) < 2 || blocks[0].Title != "CPU" || len(blocks[1].Lines) < 5 {
+		t.Errorf("k1m top -o json: %+v", blocks)
 	}
 }
 
