@@ -14,6 +14,8 @@ use crate::line::{Head, Line, VERSION};
 const BUFFER_BYTES: usize = 1 << 18;
 /// Longer lines are not read: this is no recording.
 const MAX_LINE_BYTES: u64 = 256 << 20;
+/// How a recording begins.
+const HEAD_START: &[u8] = br#"{"type":"head""#;
 /// Fast, and small enough: recordings repeat themselves.
 const ZSTD_LEVEL: i32 = 1;
 
@@ -125,7 +127,9 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Opens a recording and reads its head. How it is packed shows in its bytes.
+    /// Opens a recording and reads its head. How it is packed shows in its bytes. Of a
+    /// writer that was killed at once there is an empty file, or half a head: a
+    /// recording that is cut and has nothing in it.
     pub fn open(path: &Path) -> Result<Reader, Error> {
         let input = unpacked(path)
             .map_err(|source| Error::Read { path: path.display().to_string(), source })?;
@@ -143,6 +147,7 @@ impl Reader {
                 return Err(Error::Version { path: reader.name(), found: head.version });
             }
             Err(error @ Error::Read { .. }) => return Err(error),
+            Ok(None) if begins_head(&reader.buffer) => reader.cut = true,
             _ => return Err(Error::NoHead { path: reader.name() }),
         }
         Ok(reader)
@@ -190,6 +195,11 @@ impl Iterator for Reader {
     fn next(&mut self) -> Option<Self::Item> {
         self.read().transpose()
     }
+}
+
+/// Whether a line that has no end may be that of a head.
+fn begins_head(line: &[u8]) -> bool {
+    HEAD_START.starts_with(line) || line.starts_with(HEAD_START)
 }
 
 /// A packed file that ends before its format does. (zstd says of a block that is cut
@@ -275,13 +285,22 @@ mod tests {
     }
 
     #[test]
+    fn a_writer_that_was_killed_at_once_leaves_an_empty_recording() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for start in [&b""[..], b"{\"type\":\"he", b"\x28\xb5\x2f\xfd\x00", b"\x1f\x8b\x08"] {
+            std::fs::write(file.path(), start).unwrap();
+            assert_eq!(counted(file.path()), (0, true), "{start:?}");
+        }
+    }
+
+    #[test]
     fn other_files_are_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let refusal = |content: &str| {
             std::fs::write(file.path(), content).unwrap();
             Reader::open(file.path()).err().unwrap().to_string()
         };
-        assert!(refusal("").contains("does not begin with a head"));
+        assert!(refusal("hello").contains("does not begin with a head"));
         assert!(refusal("hello\n").contains("does not begin with a head"));
         let newer = refusal(
             "{\"type\":\"head\",\"version\":9,\"program\":\"\",\"started_unix_ns\":0,\"endpoints\":[],\"values\":\"none\"}\n",
