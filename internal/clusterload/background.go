@@ -53,7 +53,8 @@ func (t *turn) updates(ctx context.Context, pods int, rate float64) experiment.L
 	load := t.podLoad(0, workers, rate)
 	load.Workers = workers
 	load.Do = func(ctx context.Context, number, worker int) error {
-		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"k1m/update":"%d"}}}`, number)
+		// A value that was never there: a patch that changes nothing is no update.
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"k1m/update":"%d"}}}`, time.Now().UnixNano())
 		_, err := t.Clients.Connection(worker).CoreV1().Pods(namespace).Patch(
 			ctx, podName(fillPrefix, number%pods), types.MergePatchType, patch, metav1.PatchOptions{})
 		return err

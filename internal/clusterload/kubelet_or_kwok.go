@@ -145,7 +145,7 @@ func (p *played) measure(ctx context.Context) (err error) {
 	}
 	if err == nil {
 		// Every node has its Lease after a round of them.
-		err = p.wait(ctx, "nodes settle", leaseInterval)
+		err = t.wait(ctx, "nodes settle", leaseInterval)
 	}
 	if err == nil {
 		err = p.idle(ctx, "idle")
@@ -164,20 +164,7 @@ func (p *played) measure(ctx context.Context) (err error) {
 
 // idle measures nodes that have nothing to do.
 func (p *played) idle(ctx context.Context, what string) error {
-	return p.during(ctx, what, func() error { return p.wait(ctx, "nodes, "+what, p.options.Hold.D) })
-}
-
-func (p *played) wait(ctx context.Context, what string, d time.Duration) error {
-	task := p.turn.Display.Task(what, 0)
-	task.Say("for " + d.String())
-	select {
-	case <-ctx.Done():
-		task.Interrupt()
-		return ctx.Err()
-	case <-time.After(d):
-		task.Done("done")
-		return nil
-	}
+	return p.during(ctx, what, func() error { return p.turn.wait(ctx, "nodes, "+what, p.options.Hold.D) })
 }
 
 // during measures what nodes ask for while something happens.

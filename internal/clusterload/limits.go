@@ -152,7 +152,8 @@ func (o *limitsOptions) step(
 		return idle, nil, err
 	}
 	t.mark(fmt.Sprintf("%d nodes", nodes), time.Now())
-	if err := t.AwaitQuiet(ctx); err != nil {
+	// What making nodes leaves to do is over after a round of Leases.
+	if err := t.wait(ctx, "nodes settle", leaseInterval); err != nil {
 		return idle, nil, err
 	}
 	idle, free, err := o.hold(ctx, t, "nodes idle")
@@ -219,18 +220,12 @@ func (o *limitsOptions) hold(ctx context.Context, t *turn, what string) (experim
 	if err != nil {
 		return experiment.Measured{}, freeShares{}, err
 	}
-	task := t.Display.Task(what, 0)
-	task.Say("for " + o.Hold.String())
 	window := t.Sampler.Begin(ctx)
-	select {
-	case <-ctx.Done():
-		task.Interrupt()
-		return experiment.Measured{}, freeShares{}, ctx.Err()
-	case <-time.After(o.Hold.D):
+	if err := t.wait(ctx, what, o.Hold.D); err != nil {
+		return experiment.Measured{}, freeShares{}, err
 	}
 	m := window.End(ctx)
 	after, err := readMachine()
-	task.Done("done")
 	own := 0.0
 	for role := range m.CPU {
 		own += m.Cores(role)

@@ -223,6 +223,20 @@ func (t *turn) await(ctx context.Context, what string, wanted int, done func() i
 	}
 }
 
+// wait for so long, whatever happens.
+func (t *turn) wait(ctx context.Context, what string, d time.Duration) error {
+	task := t.Display.Task(what, 0)
+	task.Say("for " + d.String())
+	select {
+	case <-ctx.Done():
+		task.Interrupt()
+		return ctx.Err()
+	case <-time.After(d):
+		task.Done("done")
+		return nil
+	}
+}
+
 // awaitRunning until so many pods of the namespace run.
 func (t *turn) awaitRunning(ctx context.Context, s *startups, wanted int) error {
 	return t.await(ctx, "pods running", wanted, func() int {

@@ -132,6 +132,22 @@ func TestBenchCluster(t *testing.T) {
 	}
 }
 
+func TestBenchWatchers(t *testing.T) {
+	w := newWorld(t)
+	out := filepath.Join(t.TempDir(), "out")
+	printed := w.succeed(t, "bench", "watchers", "--nodes", "5", "--pods", "20", "--watchers", "10", "--duration", "2s",
+		"--stores", "mem_etcd", "--out", out, "-o", "json")
+	rows := readBench(t, []byte(printed.stdout)).rows(t, "Updates while others watch")
+	const watchers, updates, errors, ended, share = 1, 2, 3, 4, 6
+	if len(rows) != 2 || rows[1][watchers] != 10.0 || rows[1][updates].(float64) < 10 || rows[1][errors] != 0.0 {
+		t.Fatalf("%v", rows)
+	}
+	// All of them are told of all updates; the last ones may be on their way.
+	if told := rows[1][share].(float64); rows[1][ended] == 0.0 && (told < 90 || told > 110) {
+		t.Errorf("watchers were sent %.0f %% of the events", told)
+	}
+}
+
 func TestBenchInterrupted(t *testing.T) {
 	w := newWorld(t)
 	out := filepath.Join(t.TempDir(), "out")
