@@ -12,7 +12,7 @@ import (
 
 // Write puts result.json, index.html, table.md and the plots into a folder.
 func (r *Result) Write(dir string) error {
-	data, err := json.MarshalIndent(r, "", " ")
+	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
