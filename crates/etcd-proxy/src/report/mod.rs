@@ -6,6 +6,7 @@ mod page;
 mod summary;
 mod text;
 
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -25,11 +26,15 @@ pub fn run(options: &ReportOptions) -> Result<()> {
         std::fs::write(path, page::html(&summary))
             .with_context(|| format!("write {}", path.display()))?;
     }
-    match options.output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(&summary)?),
-        Output::Text => print!("{}", text::render(&summary)),
+    let text = match options.output {
+        Output::Json => serde_json::to_string_pretty(&summary)? + "\n",
+        Output::Text => text::render(&summary),
+    };
+    match std::io::stdout().write_all(text.as_bytes()) {
+        // Whoever reads has seen enough, as `head` has.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("write the report"),
     }
-    Ok(())
 }
 
 fn read(path: &Path, collector: &mut Collector) -> Result<()> {
