@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
@@ -41,7 +42,7 @@ type Calibrated struct {
 // NewCalibration is one with counts that follow from the scale.
 func NewCalibration() *Calibrated {
 	o := &Calibrated{
-		clusters: defaultClusters(experiment.ByScale(10_000, 200)), Pods: experiment.ByScale(3000, 100), Calls: experiment.ByScale(3000, 200),
+		clusters: defaultClusters(experiment.ByScale(2000, 200)), Pods: experiment.ByScale(2000, 100), Calls: experiment.ByScale(3000, 200),
 		Watches: experiment.ByScale(2000, 100), Connections: experiment.ByScale(500, 50), Hold: experiment.SpanByScale(20*time.Second, leaseInterval),
 	}
 	o.Stores, o.Scheduler, o.zeroNodes = []string{cluster.StoreMemEtcd}, cluster.SchedulerDist, true
@@ -92,6 +93,8 @@ type calibration struct {
 	// the store's pipeline takes so much of a core.
 	empty, idle  experiment.Measured
 	pipelineIdle float64
+	// live is what lived in the API server before.
+	live float64
 }
 
 // hold measures while nothing happens.
@@ -113,10 +116,16 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	if c.empty, err = c.hold(ctx, "empty cluster"); err != nil {
 		return err
 	}
+	if _, err := c.moreLive(ctx); err != nil {
+		return err
+	}
 	if _, err := c.createNodes(ctx, 0, c.Nodes.N, bulk.DefaultNodeShape()); err != nil {
 		return err
 	}
 	if err := c.AwaitQuiet(ctx); err != nil {
+		return err
+	}
+	if err := c.settled(ctx); err != nil {
 		return err
 	}
 	before, err := c.pipelineCPU()
@@ -141,23 +150,47 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	if c.Costs.Store.LeaseWire, err = wireBytes(ctx, coordination, "leases", corev1.NamespaceNodeLease); err != nil {
 		return err
 	}
+	more, err := c.moreLive(ctx)
+	if err != nil {
+		return err
+	}
 	// A node comes with its Lease; what both take is shared by their sizes.
 	ofNode := c.Costs.Store.NodeWire / (c.Costs.Store.NodeWire + c.Costs.Store.LeaseWire)
-	share := func(role string) (node, lease float64) {
-		both := atLeast(grown(c.idle, c.empty, role)/float64(c.Nodes.N), 1)
+	share := func(bytes float64) (node, lease float64) {
+		both := atLeast(bytes/float64(c.Nodes.N), 1)
 		return both * ofNode, both * (1 - ofNode)
 	}
 	c.Costs.APIServer.BaseBytes = float64(c.empty.Resident[apiServer])
-	c.Costs.APIServer.NodeBytes, c.Costs.APIServer.LeaseBytes = share(apiServer)
-	c.Costs.Store.NodeBytes, c.Costs.Store.LeaseBytes = share(component.Store)
+	c.Costs.APIServer.NodeBytes, c.Costs.APIServer.LeaseBytes = share(more)
+	c.Costs.Store.NodeBytes, c.Costs.Store.LeaseBytes = share(grown(c.idle, c.empty, component.Store))
 	c.Costs.Scheduler.NodeBytes = atLeast(grown(c.idle, c.empty, scheduler)/float64(c.Nodes.N), 1)
+	return nil
+}
+
+// settled waits until the API server takes no less than before. With new nodes that is a
+// minute; what is measured meanwhile would be taken for a cost of what is idle.
+func (c *calibration) settled(ctx context.Context) error {
+	const most, nearly = 9, 0.95
+	last := 0.0
+	for range most {
+		m, err := c.hold(ctx, "nodes settle")
+		if err != nil {
+			return err
+		}
+		now := m.Cores(apiServer)
+		if last > 0 && now > nearly*last {
+			return nil
+		}
+		last = now
+	}
 	return nil
 }
 
 // wireBytes is what an object takes on the wire, on average over some.
 func wireBytes(ctx context.Context, client rest.Interface, resource, namespace string) (float64, error) {
 	const some = 100
-	data, err := client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", fmt.Sprint(some)).Do(ctx).Raw()
+	data, err := client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", fmt.Sprint(some)).
+		SetHeader("Accept", runtime.ContentTypeProtobuf).Do(ctx).Raw()
 	if err != nil {
 		return 0, fmt.Errorf("reading %s: %w", resource, err)
 	}
@@ -224,6 +257,9 @@ func (c *calibration) pods(ctx context.Context) error {
 		return err
 	}
 	before := c.Sampler.Begin(ctx).End(ctx)
+	if _, err := c.moreLive(ctx); err != nil {
+		return err
+	}
 	window := c.Sampler.Begin(ctx)
 	created, err := c.createPods(ctx, s, prefix, c.Pods.N, 64, 0)
 	if err != nil {
@@ -234,6 +270,11 @@ func (c *calibration) pods(ctx context.Context) error {
 		return err
 	}
 	running := c.Sampler.Begin(ctx).End(ctx)
+	more, err := c.moreLive(ctx)
+	if err != nil {
+		return err
+	}
+	c.Costs.APIServer.PodBytes = atLeast(more/float64(count), 1)
 	if c.Costs.Store.PodWire, err = wireBytes(ctx, c.Client.CoreV1().RESTClient(), "pods", namespace); err != nil {
 		return err
 	}
@@ -246,7 +287,7 @@ func (c *calibration) pods(ctx context.Context) error {
 	m := window.End(ctx)
 	c.Costs.APIServer.PodMicros = atLeast(beyond(m, c.idle, apiServer, count), 1)
 	c.Costs.Scheduler.PodMicros = atLeast(beyond(m, c.idle, scheduler, count), 1)
-	for role, to := range map[string]*float64{apiServer: &c.Costs.APIServer.PodBytes, component.Store: &c.Costs.Store.PodBytes, scheduler: &c.Costs.Scheduler.PodBytes} {
+	for role, to := range map[string]*float64{component.Store: &c.Costs.Store.PodBytes, scheduler: &c.Costs.Scheduler.PodBytes} {
 		*to = atLeast(grown(running, before, role)/float64(count), 1)
 	}
 	return nil
@@ -256,7 +297,9 @@ func (c *calibration) pods(ctx context.Context) error {
 func (c *calibration) watches(ctx context.Context) error {
 	opened := func(what string, count int, open func(context.Context, int) (io.Closer, error)) (float64, error) {
 		task := c.Display.Task(what, count)
-		before := c.Sampler.Begin(ctx).End(ctx)
+		if _, err := c.moreLive(ctx); err != nil {
+			return 0, err
+		}
 		for i := range count {
 			closer, err := open(ctx, i)
 			if err != nil {
@@ -267,8 +310,8 @@ func (c *calibration) watches(ctx context.Context) error {
 			task.Set(i + 1)
 		}
 		task.Done(fmt.Sprint(count))
-		after := c.Sampler.Begin(ctx).End(ctx)
-		return atLeast(grown(after, before, apiServer)/float64(count), 1), nil
+		more, err := c.moreLive(ctx)
+		return atLeast(more/float64(count), 1), err
 	}
 	clients, err := c.connect(c.Watches.N, streamsOfConnection, nil)
 	if err != nil {
@@ -291,6 +334,24 @@ func (c *calibration) watches(ctx context.Context) error {
 	})
 	return err
 }
+
+// moreLive is how much memory the API server needs more than when this was last asked: twice
+// what lives, as a collector lets as much garbage come up.
+func (c *calibration) moreLive(ctx context.Context) (float64, error) {
+	// A collection at least is to see what came last.
+	select {
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	case <-time.After(settle):
+	}
+	live, err := c.Sampler.Live(ctx, apiServer)
+	more := live - c.live
+	c.live = live
+	return 2 * more, err
+}
+
+// settle is how long an API server with nodes takes to collect its garbage once or twice.
+const settle = 10 * time.Second
 
 // grown is how much more memory a role has, in bytes.
 func grown(after, before experiment.Measured, role string) float64 {

@@ -26,6 +26,7 @@ const (
 	calibrationKey = "/registry/configmaps/" + namespace + "/calibration"
 	// Watchers beside those that are there, so that their share shows.
 	storeWatchers, clientWatchers = 8, 50
+	caughtUp                      = 5 * time.Second
 	// The store's thread that all writes pass is called so.
 	pipelineThread = "pipeline"
 )
@@ -118,8 +119,12 @@ func (c *calibration) deliveries(ctx context.Context) error {
 }
 
 func (c *calibration) writes(ctx context.Context, client *clientv3.Client, what, value string) (experiment.Measured, int, error) {
-	return c.calls(ctx, what, func(ctx context.Context, _, _ int) error {
+	return c.calls(ctx, what, func(ctx context.Context, number, _ int) error {
 		_, err := client.Put(ctx, calibrationKey, value)
+		if number == c.Calls.N-1 {
+			// Who is told of them needs longer than the store.
+			time.Sleep(caughtUp)
+		}
 		return err
 	})
 }
@@ -176,9 +181,11 @@ func (c *calibration) pipelineCPU() (float64, error) {
 			return 0, fmt.Errorf("threads of the store: %w", err)
 		}
 		for _, thread := range threads {
-			if stat, err := thread.Stat(); err == nil && stat.Comm == pipelineThread {
-				return stat.CPUTime(), nil
+			if name, err := thread.Comm(); err != nil || name != pipelineThread {
+				continue
 			}
+			taken, err := thread.Schedstat()
+			return float64(taken.RunningNanoseconds) / 1e9, err
 		}
 	}
 	return 0, fmt.Errorf("the store has no thread %q", pipelineThread)

@@ -1,6 +1,8 @@
 package experiment
 
 import (
+	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -30,3 +32,25 @@ func (s *Sampler) Recent(points int) []Series {
 
 // Stop ends the sampling.
 func (s *Sampler) Stop() { s.close() }
+
+// liveHeap is a metric of Go processes: what lived after the last collection.
+const liveHeap = "go_gc_heap_live_bytes"
+
+// Live is the memory that lives in the processes of a role, in bytes. What is resident
+// depends on when they last collected garbage.
+func (s *Sampler) Live(ctx context.Context, role string) (float64, error) {
+	live := 0.0
+	for name, url := range s.pages() {
+		if roleOf(name) != role {
+			continue
+		}
+		page, err := scrape(ctx, s.client, url, map[string]bool{liveHeap: true})
+		if err != nil {
+			return 0, fmt.Errorf("reading the metrics of %s: %w", name, err)
+		}
+		for _, metric := range page[liveHeap].GetMetric() {
+			live += metric.GetGauge().GetValue()
+		}
+	}
+	return live, nil
+}
