@@ -53,6 +53,20 @@ func (e *expectant) placed(pods int) {
 	})
 }
 
+// bindWaits waits until the bind of a pod waits for it to be stored: it is asked for only
+// then, and the clock moves only when the test says so.
+func (e *expectant) bindWaits(pod *v1.Pod) {
+	e.t.Helper()
+	e.eventually("the bind waits", func() error {
+		e.in.mu.Lock()
+		defer e.in.mu.Unlock()
+		if early := e.in.early[pod.UID]; early == nil || !early.binding {
+			return errors.New("it does not")
+		}
+		return nil
+	})
+}
+
 // idle waits until nothing is left of early pods, and wants all else to be right.
 func (e *expectant) idle() {
 	e.t.Helper()
@@ -154,20 +168,21 @@ func TestHandedOverTwice(t *testing.T) {
 func TestNeverStored(t *testing.T) {
 	e := newExpectant(t, plainNode("node", "4"))
 	absent, rests := counts(t, expiredAs(expiredAbsent)), counts(t, droppedAs(dropNamespace))
-	e.in.Take(plainPod("refused", "4"))
-	e.placed(1)
+	refused := plainPod("refused", "4")
+	e.in.Take(refused.DeepCopy())
+	e.bindWaits(refused)
 	next := plainPod("next", "4")
 	e.api.put(next)
 	e.awaitRefusal("next")
-	asked := make(chan struct{}, 10)
-	ask := e.in.ask
-	e.in.ask = func(ctx context.Context, namespace, name string) (*v1.Pod, error) {
-		defer func() { asked <- struct{}{} }()
-		return ask(ctx, namespace, name)
-	}
 	e.clock.Step(earlyPatience + sweepInterval)
-	<-asked
-	time.Sleep(50 * time.Millisecond)
+	e.eventually("it was asked for", func() error {
+		e.in.mu.Lock()
+		defer e.in.mu.Unlock()
+		if early := e.in.early[refused.UID]; early == nil || early.asked != 1 {
+			return fmt.Errorf("%+v", early)
+		}
+		return nil
+	})
 	if absent() != 0 || e.api.pod("default/next").Spec.NodeName != "" {
 		t.Fatal("it had no time to be stored")
 	}
@@ -222,7 +237,7 @@ func TestWatchIsSlow(t *testing.T) {
 	pod := plainPod("pod", "1")
 	e.api.gap(func() {
 		e.in.Take(pod.DeepCopy())
-		e.placed(1)
+		e.bindWaits(pod)
 		e.api.put(pod)
 		e.clock.Step(earlyPatience + sweepInterval)
 		e.boundOnce(pod)
