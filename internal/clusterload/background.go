@@ -47,6 +47,17 @@ func (t *turn) fill(ctx context.Context, s *startups, count int) error {
 	return t.AwaitQuiet(ctx)
 }
 
+// prepareFilled prepares a cluster, and makes pods that are there while something else is
+// measured. Nobody watches them any more afterwards.
+func (t *turn) prepareFilled(ctx context.Context, pods int) error {
+	if err := t.prepare(ctx); err != nil {
+		return err
+	}
+	filling, stop := context.WithCancel(ctx)
+	defer stop()
+	return t.fill(filling, t.watchPods(filling, fillPrefix), pods)
+}
+
 // updates changes an annotation of pods at a rate, one after the other, until ctx ends.
 func (t *turn) updates(ctx context.Context, pods int, rate float64) experiment.Load {
 	const workers = 64
@@ -87,12 +98,17 @@ type stream struct {
 	events *atomic.Int64
 }
 
+// openStream begins to read objects of the namespace, or what becomes of them, as bytes.
+func openStream(ctx context.Context, client kubernetes.Interface, resource string, options metav1.ListOptions) (io.ReadCloser, error) {
+	return client.CoreV1().RESTClient().Get().Namespace(namespace).Resource(resource).
+		VersionedParams(&options, scheme.ParameterCodec).Stream(ctx)
+}
+
 // follow reads events from a version on until the server or ctx ends it.
 func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 	options.Watch = true
 	options.TimeoutSeconds = nil
-	body, err := w.client.CoreV1().RESTClient().Get().Namespace(namespace).Resource("pods").
-		VersionedParams(&options, scheme.ParameterCodec).Stream(ctx)
+	body, err := openStream(ctx, w.client, "pods", options)
 	if err != nil {
 		return err
 	}

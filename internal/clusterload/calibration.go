@@ -85,7 +85,8 @@ func (o *Calibrated) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// calibration is one under way.
+// calibration is one under way. A cost that is less than noise is nearly nothing, and not
+// less than that.
 type calibration struct {
 	*Calibrated
 	*turn
@@ -97,23 +98,9 @@ type calibration struct {
 	live float64
 }
 
-// hold measures while nothing happens.
-func (c *calibration) hold(ctx context.Context, what string) (experiment.Measured, error) {
-	task := c.Display.Task(what, 0)
-	window := c.Sampler.Begin(ctx)
-	select {
-	case <-ctx.Done():
-		task.Interrupt()
-		return experiment.Measured{}, ctx.Err()
-	case <-time.After(c.Hold.D):
-	}
-	task.Done("done")
-	return window.End(ctx), nil
-}
-
 // nodes measures Leases and what a node takes.
 func (c *calibration) nodes(ctx context.Context) (err error) {
-	if c.empty, err = c.hold(ctx, "empty cluster"); err != nil {
+	if c.empty, err = c.rest(ctx, "empty cluster", c.Hold.D); err != nil {
 		return err
 	}
 	if _, err := c.moreLive(ctx); err != nil {
@@ -132,7 +119,7 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if c.idle, err = c.hold(ctx, "nodes idle"); err != nil {
+	if c.idle, err = c.rest(ctx, "nodes idle", c.Hold.D); err != nil {
 		return err
 	}
 	after, err := c.pipelineCPU()
@@ -141,8 +128,8 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	}
 	c.pipelineIdle = (after - before) / c.idle.Seconds
 	leases := int(countCalls(c.idle.Calls, "PUT", "leases"))
-	c.Costs.APIServer.LeaseMicros = atLeast(beyond(c.idle, c.empty, apiServer, leases), 1)
-	c.Costs.Store.UpdateMicros = atLeast(beyond(c.idle, c.empty, component.Store, leases), 1)
+	c.Costs.APIServer.LeaseMicros = max(beyond(c.idle, c.empty, apiServer, leases), 1)
+	c.Costs.Store.UpdateMicros = max(beyond(c.idle, c.empty, component.Store, leases), 1)
 	core, coordination := c.Client.CoreV1().RESTClient(), c.Client.CoordinationV1().RESTClient()
 	if c.Costs.Store.NodeWire, err = wireBytes(ctx, core, "nodes", ""); err != nil {
 		return err
@@ -157,13 +144,13 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	// A node comes with its Lease; what both take is shared by their sizes.
 	ofNode := c.Costs.Store.NodeWire / (c.Costs.Store.NodeWire + c.Costs.Store.LeaseWire)
 	share := func(bytes float64) (node, lease float64) {
-		both := atLeast(bytes/float64(c.Nodes.N), 1)
+		both := max(bytes/float64(c.Nodes.N), 1)
 		return both * ofNode, both * (1 - ofNode)
 	}
 	c.Costs.APIServer.BaseBytes = float64(c.empty.Resident[apiServer])
 	c.Costs.APIServer.NodeBytes, c.Costs.APIServer.LeaseBytes = share(more)
 	c.Costs.Store.NodeBytes, c.Costs.Store.LeaseBytes = share(grown(c.idle, c.empty, component.Store))
-	c.Costs.Scheduler.NodeBytes = atLeast(grown(c.idle, c.empty, scheduler)/float64(c.Nodes.N), 1)
+	c.Costs.Scheduler.NodeBytes = max(grown(c.idle, c.empty, scheduler)/float64(c.Nodes.N), 1)
 	return nil
 }
 
@@ -173,7 +160,7 @@ func (c *calibration) settled(ctx context.Context) error {
 	const most, nearly = 9, 0.95
 	last := 0.0
 	for range most {
-		m, err := c.hold(ctx, "nodes settle")
+		m, err := c.rest(ctx, "nodes settle", c.Hold.D)
 		if err != nil {
 			return err
 		}
@@ -221,7 +208,7 @@ func (c *calibration) statuses(ctx context.Context) error {
 		_, err := c.Clients.Connection(worker).CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		return err
 	})
-	c.Costs.APIServer.StatusMicros = atLeast(beyond(m, c.idle, apiServer, done), 1)
+	c.Costs.APIServer.StatusMicros = max(beyond(m, c.idle, apiServer, done), 1)
 	return err
 }
 
@@ -239,11 +226,11 @@ func (c *calibration) events(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Costs.APIServer.EventMicros = atLeast(beyond(m, c.idle, apiServer, done), 1)
+	c.Costs.APIServer.EventMicros = max(beyond(m, c.idle, apiServer, done), 1)
 	wire, err := wireBytes(ctx, c.Client.CoreV1().RESTClient(), "events", namespace)
 	c.Costs.Store.EventWire = wire
 	// In the store they take beyond that what a node and its Lease do.
-	c.Costs.Store.EventBytes = wire + atLeast((c.Costs.Store.NodeBytes+c.Costs.Store.LeaseBytes-c.Costs.Store.NodeWire-c.Costs.Store.LeaseWire)/2, 0)
+	c.Costs.Store.EventBytes = wire + max((c.Costs.Store.NodeBytes+c.Costs.Store.LeaseBytes-c.Costs.Store.NodeWire-c.Costs.Store.LeaseWire)/2, 0)
 	return err
 }
 
@@ -274,7 +261,7 @@ func (c *calibration) pods(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Costs.APIServer.PodBytes = atLeast(more/float64(count), 1)
+	c.Costs.APIServer.PodBytes = max(more/float64(count), 1)
 	if c.Costs.Store.PodWire, err = wireBytes(ctx, c.Client.CoreV1().RESTClient(), "pods", namespace); err != nil {
 		return err
 	}
@@ -285,10 +272,10 @@ func (c *calibration) pods(ctx context.Context) error {
 		return err
 	}
 	m := window.End(ctx)
-	c.Costs.APIServer.PodMicros = atLeast(beyond(m, c.idle, apiServer, count), 1)
-	c.Costs.Scheduler.PodMicros = atLeast(beyond(m, c.idle, scheduler, count), 1)
+	c.Costs.APIServer.PodMicros = max(beyond(m, c.idle, apiServer, count), 1)
+	c.Costs.Scheduler.PodMicros = max(beyond(m, c.idle, scheduler, count), 1)
 	for role, to := range map[string]*float64{component.Store: &c.Costs.Store.PodBytes, scheduler: &c.Costs.Scheduler.PodBytes} {
-		*to = atLeast(grown(running, before, role)/float64(count), 1)
+		*to = max(grown(running, before, role)/float64(count), 1)
 	}
 	return nil
 }
@@ -311,7 +298,7 @@ func (c *calibration) watches(ctx context.Context) error {
 		}
 		task.Done(fmt.Sprint(count))
 		more, err := c.moreLive(ctx)
-		return atLeast(more/float64(count), 1), err
+		return max(more/float64(count), 1), err
 	}
 	clients, err := c.connect(c.Watches.N, streamsOfConnection, nil)
 	if err != nil {
@@ -320,7 +307,7 @@ func (c *calibration) watches(ctx context.Context) error {
 	// As a kubelet's of a ConfigMap that a pod refers to.
 	options := metav1.ListOptions{Watch: true, FieldSelector: "metadata.name=calibration"}
 	if c.Costs.APIServer.WatchBytes, err = opened("watches opened", c.Watches.N, func(ctx context.Context, i int) (io.Closer, error) {
-		return c.stream(ctx, clients.Connection(i), "configmaps", options)
+		return openStream(ctx, clients.Connection(i), "configmaps", options)
 	}); err != nil {
 		return err
 	}
@@ -357,6 +344,3 @@ const settle = 10 * time.Second
 func grown(after, before experiment.Measured, role string) float64 {
 	return float64(after.Resident[role] - before.Resident[role])
 }
-
-// atLeast is a measured cost, or one that is nearly nothing where noise was more than it.
-func atLeast(cost, least float64) float64 { return max(cost, least) }

@@ -13,8 +13,6 @@ import (
 	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
@@ -50,7 +48,7 @@ func (c *calibration) store(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Costs.Store.ReadMicros = atLeast(beyond(reads, c.idle, component.Store, done), 0.1)
+	c.Costs.Store.ReadMicros = max(beyond(reads, c.idle, component.Store, done), 0.1)
 
 	before, err := c.pipelineCPU()
 	if err != nil {
@@ -64,7 +62,7 @@ func (c *calibration) store(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Costs.Store.ApplyMicros = atLeast(1e6*(after-before-c.pipelineIdle*plain.Seconds)/float64(written), 0.1)
+	c.Costs.Store.ApplyMicros = max(1e6*(after-before-c.pipelineIdle*plain.Seconds)/float64(written), 0.1)
 
 	watching, stop := context.WithCancel(ctx)
 	group := c.watchStore(watching, client)
@@ -75,11 +73,11 @@ func (c *calibration) store(ctx context.Context) error {
 		return err
 	}
 	perEvent := beyond(watched, c.idle, component.Store, more) - beyond(plain, c.idle, component.Store, written)
-	c.Costs.Store.EventMicros = atLeast(perEvent/storeWatchers, 0.1)
+	c.Costs.Store.EventMicros = max(perEvent/storeWatchers, 0.1)
 	// An API server was told of each write with the others.
-	c.Costs.Store.UpdateMicros = atLeast(c.Costs.Store.UpdateMicros-c.Costs.Store.EventMicros, 1)
-	c.Costs.APIServer.ToldMicros = atLeast(beyond(plain, c.idle, apiServer, written), 1)
-	c.Costs.APIServer.LeaseMicros = atLeast(c.Costs.APIServer.LeaseMicros-c.Costs.APIServer.ToldMicros, 1)
+	c.Costs.Store.UpdateMicros = max(c.Costs.Store.UpdateMicros-c.Costs.Store.EventMicros, 1)
+	c.Costs.APIServer.ToldMicros = max(beyond(plain, c.idle, apiServer, written), 1)
+	c.Costs.APIServer.LeaseMicros = max(c.Costs.APIServer.LeaseMicros-c.Costs.APIServer.ToldMicros, 1)
 	return nil
 }
 
@@ -100,7 +98,7 @@ func (c *calibration) deliveries(ctx context.Context) error {
 	defer group.Wait()
 	defer stop()
 	for i := range clientWatchers {
-		body, err := c.stream(watching, clients.Connection(i), "configmaps", metav1.ListOptions{Watch: true, ResourceVersion: "0"})
+		body, err := openStream(watching, clients.Connection(i), "configmaps", metav1.ListOptions{Watch: true, ResourceVersion: "0"})
 		if err != nil {
 			return err
 		}
@@ -114,7 +112,7 @@ func (c *calibration) deliveries(ctx context.Context) error {
 		return err
 	}
 	more := beyond(m, c.idle, apiServer, written) - c.Costs.APIServer.ToldMicros
-	c.Costs.APIServer.DeliverMicros = atLeast(more/clientWatchers, 0.1)
+	c.Costs.APIServer.DeliverMicros = max(more/clientWatchers, 0.1)
 	return nil
 }
 
@@ -159,11 +157,6 @@ func (c *calibration) watchStore(ctx context.Context, client *clientv3.Client) *
 		})
 	}
 	return &group
-}
-
-// stream opens a watch whose events are bytes.
-func (c *calibration) stream(ctx context.Context, client kubernetes.Interface, resource string, options metav1.ListOptions) (io.ReadCloser, error) {
-	return client.CoreV1().RESTClient().Get().Namespace(namespace).Resource(resource).VersionedParams(&options, scheme.ParameterCodec).Stream(ctx)
 }
 
 // pipelineCPU is what the store's thread that all writes pass has taken, in seconds.

@@ -233,6 +233,22 @@ func (o *limitsOptions) hold(ctx context.Context, t *turn, what string) (experim
 	return m, freeShares{after.idleSince(before), after.availableShare(), own / float64(t.Result.Machine.Cores)}, err
 }
 
+// rest measures for so long while nothing happens.
+func (t *turn) rest(ctx context.Context, what string, d time.Duration) (experiment.Measured, error) {
+	task := t.Display.Task(what, 0)
+	task.Say("for " + d.String())
+	window := t.Sampler.Begin(ctx)
+	select {
+	case <-ctx.Done():
+		task.Interrupt()
+		return experiment.Measured{}, ctx.Err()
+	case <-time.After(d):
+	}
+	m := window.End(ctx)
+	task.Done("done")
+	return m, nil
+}
+
 // start measures the startup of some pods, and removes them.
 func (o *limitsOptions) start(ctx context.Context, t *turn, s *startups, nodes int) (*experiment.Latencies, error) {
 	const rate = 10

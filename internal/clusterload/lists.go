@@ -46,15 +46,9 @@ func (o *listsOptions) Run(ctx context.Context, run *experiment.Run) error {
 		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store",
 		"list p75, ms", "p90, ms", "p95, ms", "update p95, ms")
 	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
-		if err := t.prepare(ctx); err != nil {
+		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
-		filling, stop := context.WithCancel(ctx)
-		defer stop()
-		if err := t.fill(filling, t.watchPods(filling, fillPrefix), o.Pods.N); err != nil {
-			return err
-		}
-		stop()
 		for _, rate := range append([]int{0}, steps(60, o.Lists.N)...) {
 			if err := o.step(ctx, t, rate, table); err != nil {
 				return err

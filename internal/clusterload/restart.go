@@ -75,15 +75,9 @@ func (o *restartOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("After every API server was killed", "store", "clients", "pods", "API server ready, s", "half have listed, s", "p99 have, s", "all have, s",
 		"attempts that failed", "kube-apiserver: before, MiB", "at most, MiB", "CPU, s", "store: before, MiB", "at most, MiB", "CPU, s")
 	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
-		if err := t.prepare(ctx); err != nil {
+		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
-		filling, stop := context.WithCancel(ctx)
-		defer stop()
-		if err := t.fill(filling, t.watchPods(filling, fillPrefix), o.Pods.N); err != nil {
-			return err
-		}
-		stop()
 		return o.storm(ctx, t, table)
 	})
 }

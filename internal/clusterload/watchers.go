@@ -76,15 +76,9 @@ func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Updates while others watch", "store", "watchers", "updates, /s", "errors, %", "watches ended", "events, /s", "of those due, %",
 		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store", "k1m", "update p75, ms", "p90, ms", "p95, ms")
 	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
-		if err := t.prepare(ctx); err != nil {
+		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
-		filling, stop := context.WithCancel(ctx)
-		defer stop()
-		if err := t.fill(filling, t.watchPods(filling, fillPrefix), o.Pods.N); err != nil {
-			return err
-		}
-		stop()
 		for _, count := range append([]int{0}, steps(10, o.Watchers.N)...) {
 			if err := o.step(ctx, t, count, table); err != nil {
 				return err

@@ -57,13 +57,10 @@ var resources = []struct {
 // limits are how many nodes each resource allows, the tightest first.
 func limits(c Cluster, m Machines, costs Costs) []Limit {
 	at := func(nodes int) *Plan {
-		p := &Plan{Cluster: c, Machines: m, Costs: costs}
-		p.Cluster.Nodes = nodes
-		p.Rates = rates(&p.Cluster)
-		p.Needs = needs(&p.Cluster, &p.Machines, &p.Costs, &p.Rates)
-		return p
+		c.Nodes = nodes
+		return assess(c, m, costs)
 	}
-	asked := at(c.Nodes)
+	asked := assess(c, m, costs)
 	found := make([]Limit, 0, len(resources))
 	for _, r := range resources {
 		found = append(found, Limit{

@@ -161,10 +161,16 @@ type Plan struct {
 
 // Make plans.
 func Make(c Cluster, m Machines, costs Costs) Plan {
-	p := Plan{Cluster: c, Machines: m, Costs: costs, Rates: rates(&c)}
-	p.Needs = needs(&c, &m, &costs, &p.Rates)
+	p := assess(c, m, costs)
 	p.Limits = limits(c, m, costs)
 	p.Doubling = doubling(c, m, costs)
 	p.Feasible = p.Limits[0].Nodes >= c.Nodes
+	return *p
+}
+
+// assess says what a cluster needs, and not yet how far that goes.
+func assess(c Cluster, m Machines, costs Costs) *Plan {
+	p := &Plan{Cluster: c, Machines: m, Costs: costs, Rates: rates(&c)}
+	p.Needs = needs(&c, &m, &costs, &p.Rates)
 	return p
 }

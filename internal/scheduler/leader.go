@@ -121,14 +121,14 @@ func (l *leader) schedulePod(
 
 // rank places a pod by the answer that is there, or by new ones.
 func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (upstream.ScheduleResult, error) {
-	r, err := l.current(profile, pod)
+	r := l.current(profile, pod)
 	for range maxAsks {
 		fresh := r == nil
-		if fresh && err == nil {
-			r, err = l.start(ctx, profile, pod, &shard.Ask{})
-		}
-		if err != nil {
-			return upstream.ScheduleResult{}, l.refine(pod, err)
+		if fresh {
+			var err error
+			if r, err = l.start(ctx, profile, pod, &shard.Ask{}); err != nil {
+				return upstream.ScheduleResult{}, l.refine(pod, err)
+			}
 		}
 		pick, outcome := r.merged.Choose()
 		switch {
@@ -144,11 +144,11 @@ func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleStat
 }
 
 // current is the run that a pod belongs to; nil if there has to be a new one.
-func (l *leader) current(profile *profile, pod *framework.QueuedPodInfo) (*run, error) {
+func (l *leader) current(profile *profile, pod *framework.QueuedPodInfo) *run {
 	r, why := l.run, ""
 	switch disturbed := l.disturbed.Swap(false); {
 	case r == nil:
-		return nil, nil
+		return nil
 	case disturbed:
 		why = "disturbed"
 	case r.picked != "":
@@ -158,15 +158,16 @@ func (l *leader) current(profile *profile, pod *framework.QueuedPodInfo) (*run, 
 	case l.outdated.Load() || l.index != l.cluster.index:
 		why = "outdated"
 	default:
+		// An error is that of the class, which the next question is about.
 		key, err := l.cluster.classKey(profile, pod.PodInfo)
 		if err == nil && r.key == string(key) {
-			return r, nil
+			return r
 		}
 		why = "other"
 	}
 	runEnds.WithLabelValues(why).Inc()
 	l.run = nil
-	return nil, nil
+	return nil
 }
 
 // start asks the shards about the class of a pod; for as many offers as runs of the class

@@ -23,7 +23,8 @@ func (w Wanted) Next(used index.Used) Wanted {
 	if w.Offers == 0 {
 		return Wanted{firstOffers, LeastSteps}
 	}
-	return Wanted{min(w.nextOffers(used.Offers), mostOfBoth/w.nextSteps(used)), w.nextSteps(used)}
+	steps := w.nextSteps(used)
+	return Wanted{min(w.nextOffers(used.Offers), mostOfBoth/steps), steps}
 }
 
 func (w Wanted) nextOffers(used int) int {
