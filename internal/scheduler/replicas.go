@@ -43,10 +43,10 @@ func NewFactory(client kubernetes.Interface) (informers.SharedInformerFactory, F
 
 // AttachReplica makes a scheduler that has not been started yet one of several that
 // share the nodes. It watches from the start, and leads when the scheduler is run, for
-// the term that is said then.
+// the term that is said then. Nodes and pods are watched by a client of its own.
 func AttachReplica(
-	ctx context.Context, sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile, client kubernetes.Interface,
-	feeds Feeds, options ReplicaOptions, term func(context.Context) (int64, error),
+	ctx context.Context, sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile,
+	watching, client kubernetes.Interface, feeds Feeds, options ReplicaOptions, term func(context.Context) (int64, error),
 ) (*Replica, error) {
 	if err := shareable(sched, profiles); err != nil {
 		return nil, err
@@ -81,8 +81,8 @@ func AttachReplica(
 	r.lead.assumptions.reserve, r.lead.assumptions.release, r.lead.assumptions.leads = r.lead.reserve, r.lead.release, r.leads
 
 	trimmer := newTrimmer()
-	r.pods = newShare(&v1.Pod{}, podWatch(client), trimmer.Transform, r.podChanged, r.catchUpAndReport)
-	r.nodes = newShare(&v1.Node{}, nodeWatch(client), trimmer.Transform, r.nodeChanged, r.catchUpAndReport)
+	r.pods = newShare(&v1.Pod{}, podWatch(watching), trimmer.Transform, r.podChanged, r.catchUpAndReport)
+	r.nodes = newShare(&v1.Node{}, nodeWatch(watching), trimmer.Transform, r.nodeChanged, r.catchUpAndReport)
 
 	for _, cfg := range profiles {
 		if err := sharePreemption(ctx, sched.Profiles[cfg.SchedulerName], cfg, leader); err != nil {

@@ -15,6 +15,8 @@ import (
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
@@ -156,8 +158,14 @@ func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.Comple
 			return nil, err
 		}
 	}
+	watching := rest.CopyConfig(cfg.KubeConfig)
+	watching.Dial = shard.DialPaced
+	changes, err := kubernetes.NewForConfig(watching)
+	if err != nil {
+		return nil, fmt.Errorf("a client to watch nodes and pods: %w", err)
+	}
 	profiles := scheduler.Profiles(&cfg.ComponentConfig)
-	return scheduler.AttachReplica(ctx, sched, profiles, cfg.Client, feeds, scheduler.ReplicaOptions{
+	return scheduler.AttachReplica(ctx, sched, profiles, changes, cfg.Client, feeds, scheduler.ReplicaOptions{
 		Self: self, Listener: listener, TLS: certificates, Discovery: discovery, Fanout: o.fanout,
 		Patience: shard.Patience{Deadline: o.deadline, Quorum: o.quorum, Grace: o.grace}, Config: digest(profiles),
 	}, func(ctx context.Context) (int64, error) { return leaderTerm(ctx, cfg) })
