@@ -100,6 +100,15 @@ func (a *api) client() *fake.Clientset {
 		patch := action.(clienttesting.PatchAction)
 		return true, &v1.Pod{}, a.patchStatus(patch.GetNamespace()+"/"+patch.GetName(), patch.GetPatch())
 	})
+	client.PrependReactor("delete", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		name := action.(clienttesting.DeleteAction).GetName()
+		pod := a.pod(action.GetNamespace() + "/" + name)
+		if pod == nil {
+			return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
+		}
+		a.remove(pod)
+		return true, nil, nil
+	})
 	return client
 }
 

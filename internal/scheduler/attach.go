@@ -108,6 +108,7 @@ func build(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) (*
 		if r.profiles[cfg.SchedulerName], err = newProfile(fw, cfg); err != nil {
 			return nil, nil, err
 		}
+		wakePreemptors(fw)
 		if err := guardPlugins(fw, r.limits); err != nil {
 			return nil, nil, err
 		}
