@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -24,7 +25,10 @@ func newBench(name *string, version string) *cobra.Command {
 	for _, e := range experiments() {
 		cmd.AddCommand(newExperiment(e, name, version))
 	}
-	for _, b := range []benchmark{newBenchMillion(), newBenchSchedule(), newBenchIntake(), newBenchShards(), newBenchProxyTrace(), newBenchAll(version)} {
+	for _, b := range []benchmark{newBenchMillion(), newBenchSchedule(), newBenchIntake()} {
+		cmd.AddCommand(b.keptIn(version).command(name))
+	}
+	for _, b := range []benchmark{newBenchShards(), newBenchProxyTrace(), newBenchAll(version)} {
 		cmd.AddCommand(b.command(name))
 	}
 	cmd.AddCommand(newBenchList(cmd))
@@ -102,6 +106,37 @@ func (b benchmark) command(name *string) *cobra.Command {
 		return errors.Join(printAs(cmd, output, result, result.Print), err)
 	}
 	return cmd
+}
+
+// keptIn has what a benchmark finds written to a folder as well, as an experiment's is, if
+// --out names one.
+func (b benchmark) keptIn(version string) benchmark {
+	request := experiment.DefaultRequest()
+	addFlags, run := b.addFlags, b.run
+	own := pflag.NewFlagSet(b.use, pflag.ContinueOnError)
+	addFlags(own)
+	b.addFlags = func(fs *pflag.FlagSet) {
+		fs.AddFlagSet(own)
+		fs.StringVar(&request.Out, "out", "", "folder for result.json, index.html, table.md and the plots (default none)")
+	}
+	b.run = func(r benchRun) (findings, error) {
+		if request.Out == "" {
+			return run(r)
+		}
+		ctx := r.cmd.Context()
+		request.Version, request.Command = version, os.Args[1:]
+		result, err := experiment.Begin(ctx, r.cmd.Name(), r.cmd.Short, own, request)
+		if err != nil {
+			return nil, err
+		}
+		found, err := run(r)
+		if found == nil {
+			return nil, err
+		}
+		found.(experiment.Reporter).Report(result)
+		return found, result.End(ctx, request.Out, err)
+	}
+	return b
 }
 
 // judged is a report that knows what must not be.

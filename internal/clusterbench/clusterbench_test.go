@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/progress"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
@@ -172,5 +174,27 @@ func TestResultSaysWhatIsWrong(t *testing.T) {
 	want := "b put more on 2 nodes than they can take, b found no node for 1 of 5 pods; run it again with --keep to look at the cluster"
 	if err := r.Err(); err == nil || err.Error() != want {
 		t.Errorf("%v", err)
+	}
+}
+
+func TestReportComparesSchedulersAndReplicas(t *testing.T) {
+	found := Result{Nodes: 10, Pods: 100, Schedulers: []Scheduler{
+		{Name: cluster.SchedulerDist, Replicas: 1, Bound: 100, PodsPerSecond: 20, SchedulerCPUMicrosPerPod: 500, SchedulerMemoryBytes: 1 << 20},
+		{Name: cluster.SchedulerDist, Replicas: 4, Bound: 100, PodsPerSecond: 20, SchedulerCPUMicrosPerPod: 700},
+		{Name: cluster.SchedulerKube, Bound: 100, PodsPerSecond: 10, SchedulerCPUMicrosPerPod: 2000, SchedulerMemoryBytes: 1 << 20},
+	}}
+	to := &experiment.Result{Errors: experiment.NewTally(0)}
+	found.Report(to)
+	if rows := to.Tables[0].Rows; len(rows) != 3 || rows[1][1] != 4 || rows[2][0] != cluster.SchedulerKube {
+		t.Errorf("%v", rows)
+	}
+	if len(to.Ratios) != 3 || to.Ratios[0].Ratio != 2 || to.Ratios[1].Ratio != 0.25 {
+		t.Errorf("%+v", to.Ratios)
+	}
+	if len(to.Notes) != 1 || !strings.Contains(to.Notes[0], "1.40 ×") {
+		t.Errorf("%q", to.Notes)
+	}
+	if len(to.Series) != 3 || len(to.Series[0].Points) != 2 || to.Series[0].Points[1] != (experiment.Point{4, 700}) {
+		t.Errorf("%+v", to.Series)
 	}
 }

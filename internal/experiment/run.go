@@ -60,36 +60,48 @@ func Execute(ctx context.Context, e Experiment, o Options, flags *pflag.FlagSet,
 	if err := errors.Join(q.Validate(), o.Validate()); err != nil {
 		return nil, err
 	}
-	result, err := newResult(ctx, e, flags, q)
+	if q.Out == "" {
+		q.Out = filepath.Join("results", time.Now().UTC().Format("2006-01-02T150405Z")+"_"+e.Name)
+	}
+	result, err := Begin(ctx, e.Name, e.Short, flags, q)
 	if err != nil {
 		return nil, err
 	}
-	out := q.Out
-	if out == "" {
-		out = filepath.Join("results", result.Time.Format("2006-01-02T150405Z")+"_"+e.Name)
-	}
-	// An experiment of an hour had better know now than in an hour.
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		return nil, usage.Errorf("--out %s: %v; choose a folder that can be written", out, err)
-	}
-	run := &Run{Result: result, Display: display, Scale: result.Scale, Dir: q.Dir, Given: q.Given}
-	err = o.Run(ctx, run)
-	result.Seconds = time.Since(result.Time).Seconds()
+	err = o.Run(ctx, &Run{Result: result, Display: display, Scale: result.Scale, Dir: q.Dir, Given: q.Given})
 	if err != nil && result.empty() {
 		// Nothing to keep, and what an earlier run has left in the folder stays.
 		return nil, err
 	}
+	return result, result.End(ctx, q.Out, err)
+}
+
+// Begin makes the result of a run that begins now, and the folder that it goes to: an
+// experiment of an hour had better know now than in an hour.
+func Begin(ctx context.Context, name, title string, flags *pflag.FlagSet, q Request) (*Result, error) {
+	if err := os.MkdirAll(q.Out, 0o755); err != nil {
+		return nil, usage.Errorf("--out %s: %v; choose a folder that can be written", q.Out, err)
+	}
+	return newResult(ctx, name, title, flags, q)
+}
+
+// End writes the result of a run that has just ended, with an error if it failed.
+func (r *Result) End(ctx context.Context, out string, err error) error {
+	r.Seconds = time.Since(r.Time).Seconds()
 	switch {
 	case ctx.Err() != nil:
-		result.Partial = true
+		r.Partial = true
 		err = fmt.Errorf("interrupted; what was found until then is in %s", out)
 	case err != nil:
-		result.Partial, result.Error = true, strings.Join(strings.Fields(err.Error()), " ")
+		r.Partial, r.Error = true, strings.Join(strings.Fields(err.Error()), " ")
 	default:
-		err = result.Errors.Err()
+		err = r.Errors.Err()
 	}
-	return result, errors.Join(err, result.Write(out))
+	return errors.Join(err, r.Write(out))
 }
+
+// Reporter is the result of a command that has a form of its own, and can tell it as an
+// experiment does.
+type Reporter interface{ Report(*Result) }
 
 // empty says that nothing was found.
 func (r *Result) empty() bool {
@@ -101,7 +113,7 @@ func (r *Result) empty() bool {
 	return len(r.Series)+len(r.Notes) == 0
 }
 
-func newResult(ctx context.Context, e Experiment, flags *pflag.FlagSet, q Request) (*Result, error) {
+func newResult(ctx context.Context, name, title string, flags *pflag.FlagSet, q Request) (*Result, error) {
 	m := machine.This()
 	scale, err := NewScale(q.Scale, m)
 	if err != nil {
@@ -115,7 +127,7 @@ func newResult(ctx context.Context, e Experiment, flags *pflag.FlagSet, q Reques
 		}
 	})
 	return &Result{
-		Name: e.Name, Title: e.Short, Time: time.Now().UTC(), Command: "bin/k1m " + strings.Join(q.Command, " "),
+		Name: name, Title: title, Time: time.Now().UTC(), Command: "bin/k1m " + strings.Join(q.Command, " "),
 		Machine: m, Versions: versions(ctx, q.Version), Scale: scale, Parameters: parameters,
 		Tables: []*Table{}, Series: []Series{}, Markers: []Marker{}, Verdicts: []Verdict{}, Ratios: []Ratio{}, Notes: []string{},
 		Errors: NewTally(q.MaxErrorRate),

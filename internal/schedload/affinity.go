@@ -17,7 +17,7 @@ import (
 
 // Experiments that this package has.
 func Experiments() []experiment.Experiment {
-	return []experiment.Experiment{scheduleAffinity, schedulePerf}
+	return []experiment.Experiment{scheduleKinds, scheduleAffinity, schedulePerf}
 }
 
 var scheduleAffinity = experiment.Experiment{
@@ -51,15 +51,20 @@ func (o *affinityOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Validate reports the first option that cannot be.
 func (o *affinityOptions) Validate() error {
-	for i, name := range o.Schedulers {
+	return validateSchedulers(o.Schedulers)
+}
+
+// validateSchedulers reports what cannot be measured.
+func validateSchedulers(names []string) error {
+	for i, name := range names {
 		if name != cluster.SchedulerDist && name != cluster.SchedulerKube {
 			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
 		}
-		if slices.Contains(o.Schedulers[:i], name) {
-			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(o.Schedulers, ","), name)
+		if slices.Contains(names[:i], name) {
+			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(names, ","), name)
 		}
 	}
-	if len(o.Schedulers) == 0 {
+	if len(names) == 0 {
 		return usage.Errorf("--schedulers: none given; choose dist-scheduler, kube-scheduler or both")
 	}
 	return nil

@@ -1,8 +1,10 @@
 package schedload
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -46,5 +48,45 @@ func TestPerfTakesWhatThereIs(t *testing.T) {
 	}
 	if len(r.Ratios) != 1 || r.Ratios[0].Ratio != 2.5 || r.Errors.Rate() != 0.25 {
 		t.Errorf("%+v, error rate %g", r.Ratios, r.Errors.Rate())
+	}
+}
+
+func TestKindsRunStockOnTheSmallestOnly(t *testing.T) {
+	o, flags := scheduleKinds.New().(*kindsOptions), pflag.NewFlagSet("", pflag.ContinueOnError)
+	o.AddFlags(flags)
+	if err := flags.Parse([]string{"--nodes", "50,100", "--pods", "20", "--kinds", "plain,unique"}); err != nil {
+		t.Fatal(err)
+	}
+	var runs []string
+	for _, run := range o.runs() {
+		runs = append(runs, fmt.Sprintf("%s %s %d %d", run.Scheduler, run.PodKind, run.Nodes, run.Pods))
+	}
+	want := []string{
+		"dist-scheduler plain 50 20", "kube-scheduler plain 50 20", "dist-scheduler plain 100 20",
+		"dist-scheduler unique 50 20", "kube-scheduler unique 50 20", "dist-scheduler unique 100 20",
+	}
+	if !slices.Equal(runs, want) {
+		t.Errorf("%q", runs)
+	}
+}
+
+func TestKindsThatCannotBe(t *testing.T) {
+	for args, want := range map[string]string{
+		"--kinds plain,plain":      "twice",
+		"--kinds x":                "no such kind",
+		"--nodes 100,50":           "grow",
+		"--nodes 50,50":            "grow",
+		"--nodes 0":                "--nodes 0",
+		"--schedulers x":           "no such scheduler",
+		"--nodes 10 --pods 100000": "10 nodes take",
+	} {
+		o, flags := scheduleKinds.New(), pflag.NewFlagSet("", pflag.ContinueOnError)
+		o.AddFlags(flags)
+		if err := flags.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
+		}
 	}
 }
