@@ -92,6 +92,13 @@ func (a *api) client() *fake.Clientset {
 			return true, w, err
 		})
 	}
+	client.PrependReactor("get", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
+		get := action.(clienttesting.GetAction)
+		if pod := a.pod(get.GetNamespace() + "/" + get.GetName()); pod != nil {
+			return true, pod.DeepCopy(), nil
+		}
+		return true, nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, get.GetName())
+	})
 	client.PrependReactor("create", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		binding := action.(clienttesting.CreateAction).GetObject().(*v1.Binding)
 		return true, binding, a.bind(binding)

@@ -6,6 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 
 	"github.com/k8s-1m/k8s-1m/internal/shard"
 )
@@ -55,6 +56,9 @@ func (l *lead) takePending(item *shard.Item) error {
 		if err := pod.Unmarshal(item.Object); err != nil {
 			return err
 		}
+		if !l.succeeds(pod) {
+			return nil
+		}
 		l.pending[pod.UID] = held{pod: pod, tick: l.tick}
 		if err := l.pods.indexer.Add(pod); err != nil {
 			return err
@@ -71,6 +75,23 @@ func (l *lead) takePending(item *shard.Item) error {
 		l.forget(before.pod, item.Node)
 	}
 	return nil
+}
+
+// succeeds says whether a pod is the latest of its name; one that it has replaced is gone.
+// Of two pods each replica may tell at its own pace, and the queue knows pods by names:
+// what is told late of one would concern the other.
+func (l *lead) succeeds(pod *v1.Pod) bool {
+	there, is, _ := l.pods.indexer.Get(pod)
+	if !is || there.(*v1.Pod).UID == pod.UID {
+		return true
+	}
+	other := there.(*v1.Pod)
+	order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, other.ResourceVersion)
+	if err == nil && order < 0 {
+		return false
+	}
+	l.forget(other, "")
+	return true
 }
 
 // resolve takes away a pod that is not among those that wait any more, nobody has said

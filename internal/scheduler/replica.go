@@ -39,6 +39,8 @@ type Replica struct {
 	present   context.Context
 	disappear context.CancelFunc
 	unknown   chan struct{}
+	// led is closed when this replica leads, and the others are ready.
+	led chan struct{}
 
 	mu         sync.Mutex
 	ctx        context.Context

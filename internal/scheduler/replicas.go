@@ -61,7 +61,7 @@ func AttachReplica(
 	r := &Replica{
 		options: options, logger: klog.FromContext(ctx), sched: sched, dial: shard.NewDialer(options.TLS), ctx: ctx, client: client,
 		// Who comes back under its name does not use the numbers again that it had.
-		numbers: time.Now().UnixNano(), unknown: make(chan struct{}),
+		numbers: time.Now().UnixNano(), unknown: make(chan struct{}), led: make(chan struct{}),
 		peers: map[string]*peer{}, slots: map[uint64]nodeSlot{}, early: map[string]*shard.Refresh{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
 	r.present, r.disappear = context.WithCancel(ctx)
@@ -155,8 +155,12 @@ func (r *Replica) beginLeading(term func(context.Context) (int64, error)) {
 		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 	}
 	r.lead.start(r.ctx, number)
+	close(r.led)
 	r.logger.Info("Leading", "term", number)
 }
+
+// Leads is closed when this replica leads, and the others are ready.
+func (r *Replica) Leads() <-chan struct{} { return r.led }
 
 func (r *Replica) catchUpAndReport() {
 	r.catchUp()
@@ -194,7 +198,7 @@ func podWatch(client kubernetes.Interface) func(string) cache.ListerWatcher {
 	fields := fmt.Sprintf("status.phase!=%v,status.phase!=%v", v1.PodSucceeded, v1.PodFailed)
 	pods := client.CoreV1().Pods(metav1.NamespaceAll)
 	return func(selector string) cache.ListerWatcher {
-		return &cache.ListWatch{
+		return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 				options.FieldSelector, options.ShardSelector = fields, selector
 				return pods.List(ctx, options)
@@ -203,14 +207,14 @@ func podWatch(client kubernetes.Interface) func(string) cache.ListerWatcher {
 				options.FieldSelector, options.ShardSelector = fields, selector
 				return pods.Watch(ctx, options)
 			},
-		}
+		}, client)
 	}
 }
 
 func nodeWatch(client kubernetes.Interface) func(string) cache.ListerWatcher {
 	nodes := client.CoreV1().Nodes()
 	return func(selector string) cache.ListerWatcher {
-		return &cache.ListWatch{
+		return cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 			ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
 				options.ShardSelector = selector
 				return nodes.List(ctx, options)
@@ -219,6 +223,6 @@ func nodeWatch(client kubernetes.Interface) func(string) cache.ListerWatcher {
 				options.ShardSelector = selector
 				return nodes.Watch(ctx, options)
 			},
-		}
+		}, client)
 	}
 }

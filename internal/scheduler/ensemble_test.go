@@ -1,0 +1,179 @@
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	kruntime "k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	upstream "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/k8s-1m/k8s-1m/internal/shard"
+)
+
+// ensemble is replicas in one process, which talk to each other over loopback and share
+// the nodes of an API server in memory. The first one leads.
+type ensemble struct {
+	*live
+	in    *Intake
+	clock *testingclock.FakeClock
+	all   []*soloist
+}
+
+// soloist is one of the replicas. All have an intake, as all may come to lead.
+type soloist struct {
+	*Replica
+	in   *Intake
+	stop func()
+}
+
+func newEnsemble(t *testing.T, replicas int, nodes ...*v1.Node) *ensemble {
+	t.Helper()
+	server := newAPI()
+	for _, node := range nodes {
+		server.put(node)
+	}
+	e := &ensemble{live: &live{t: t, ctx: t.Context(), api: server}, clock: testingclock.NewFakeClock(time.Now())}
+	var known shard.Addresses
+	var listeners []net.Listener
+	for i := range replicas {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		e.must(err)
+		listeners = append(listeners, listener)
+		known = append(known, shard.Member{Name: fmt.Sprintf("replica-%d", i), Address: listener.Addr().String()})
+	}
+	for i, listener := range listeners {
+		e.all = append(e.all, e.join(known, known[i], listener))
+	}
+	e.lead(0)
+	return e
+}
+
+// join starts a replica that does not lead.
+func (e *ensemble) join(known shard.Addresses, self shard.Member, listener net.Listener) *soloist {
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	client := e.api.client()
+	profile := defaultProfile(e.t).DeepCopy()
+	profile.Plugins.Bind = config.PluginSet{Enabled: []config.Plugin{{Name: "Binder"}}, Disabled: []config.Plugin{{Name: plugins.DefaultBinder}}}
+	registry := runtime.Registry{"Binder": func(context.Context, kruntime.Object, fwk.Handle) (fwk.Plugin, error) { return binder{e.api}, nil }}
+	factory, feeds := NewFactory(client)
+	sched, err := upstream.New(ctx, client, factory, nil, func(string) events.EventRecorderLogger { return &events.FakeRecorder{} },
+		upstream.WithProfiles(*profile), upstream.WithFrameworkOutOfTreeRegistry(registry),
+		upstream.WithPodInitialBackoffSeconds(0), upstream.WithPodMaxBackoffSeconds(0))
+	e.must(err)
+	terms := func(context.Context) (int64, error) { return 1, nil }
+	replica, err := AttachReplica(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, ReplicaOptions{
+		Self: self, Listener: listener, Discovery: known, Fanout: 10, Patience: shard.Patience{Deadline: 2 * time.Second, Quorum: 100},
+	}, terms)
+	e.must(err)
+	s := &soloist{Replica: replica, in: AttachIntake(sched, []config.KubeSchedulerProfile{*profile}, factory, client)}
+	s.in.clock = e.clock
+	factory.Start(ctx.Done())
+	var running sync.WaitGroup
+	running.Go(func() { _ = replica.Run(ctx) })
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		sched.SchedulingQueue.Close()
+		running.Wait()
+	})
+	e.t.Cleanup(s.stop)
+	return s
+}
+
+// lead has a replica lead.
+func (e *ensemble) lead(number int) {
+	e.t.Helper()
+	s := e.all[number]
+	e.in, e.sched = s.in, s.sched
+	s.sched.SchedulingQueue.Run(klog.Logger{})
+	go wait.UntilWithContext(s.ctx, s.sched.ScheduleOne, 0)
+	select {
+	case <-s.Leads():
+	case <-time.After(patience):
+		e.t.Fatalf("replica %d does not come to lead", number)
+	}
+}
+
+// placed waits until so many pods have places that are not known to be bound, by what the
+// leader has assumed and by what the owners of nodes have reserved.
+func (e *ensemble) placed(assumed, reserved int) {
+	e.t.Helper()
+	e.eventually(fmt.Sprintf("%d pods are assumed, and %d places reserved", assumed, reserved), func() error {
+		have, _ := e.sched.Cache.PodCount()
+		sum := 0
+		for _, s := range e.all {
+			if s.present.Err() == nil {
+				sum += s.holder.counts().reservations
+			}
+		}
+		if have != assumed || sum != reserved {
+			return fmt.Errorf("%d and %d are", have, sum)
+		}
+		return nil
+	})
+}
+
+// holds waits until the owners of nodes have exactly the pods that are bound, once, and
+// nobody has anything else.
+func (e *ensemble) holds() {
+	e.t.Helper()
+	e.placed(0, 0)
+	e.eventually("the owners have what is bound", func() error {
+		bound, milliCPU := 0, int64(0)
+		for _, pod := range e.api.pods() {
+			if pod.Spec.NodeName != "" {
+				bound++
+				milliCPU += pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+			}
+		}
+		pods, requested := 0, int64(0)
+		for _, s := range e.all {
+			if s.present.Err() != nil {
+				continue
+			}
+			pods += s.holder.counts().pods
+			for _, node := range e.api.nodes() {
+				if info, err := s.holder.cache.GetNode(node.Name); err == nil && info.Node() != nil {
+					requested += info.Requested.MilliCPU
+				}
+			}
+		}
+		if pods != bound || requested != milliCPU {
+			return fmt.Errorf("they have %d pods of %d, and %d millicores of %d", pods, bound, requested, milliCPU)
+		}
+		return nil
+	})
+	e.eventually("nothing is left of early pods", func() error {
+		e.in.mu.Lock()
+		defer e.in.mu.Unlock()
+		for _, early := range e.in.early {
+			if early.fate == unsettled {
+				return errors.New(early.pod.Name)
+			}
+		}
+		return nil
+	})
+}
+
+func (e *ensemble) boundOnce(pod *v1.Pod) {
+	e.t.Helper()
+	e.awaitNode(pod.Name)
+	e.api.mu.Lock()
+	defer e.api.mu.Unlock()
+	if binds := e.api.binds[pod.UID]; binds != 1 {
+		e.t.Errorf("%s was bound %d times", pod.Name, binds)
+	}
+}
