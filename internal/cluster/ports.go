@@ -22,9 +22,6 @@ const (
 // ErrPortInUse says that a port the user insists on is taken.
 var ErrPortInUse = errors.New("port in use")
 
-// IntakePort is what the port is called at which API servers tell the scheduler of pods.
-const IntakePort = "scheduler-intake"
-
 // What the ports of the proxy are called: before the store, and its own pages.
 const (
 	ProxyPort        = "etcd-proxy"
@@ -121,9 +118,9 @@ func (s Settings) PortNames() []string {
 		if s.SharesNodes() {
 			names = append(names, ReplicaPort(scheduler))
 		}
-	}
-	if s.SchedulerIntake == IntakeWebhook {
-		names = append(names, IntakePort)
+		if s.SchedulerIntake == IntakeWebhook {
+			names = append(names, IntakePort(scheduler))
+		}
 	}
 	for i := range s.APIServers {
 		names = append(names, APIServerName(i))

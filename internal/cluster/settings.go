@@ -279,8 +279,6 @@ func (s *Settings) validateIntake() error {
 		return usage.Errorf("--scheduler-intake %q: no such intake; choose watch or webhook", s.SchedulerIntake)
 	case s.Scheduler != SchedulerDist:
 		return usage.Errorf("--scheduler-intake webhook: %s has a watch only; add --scheduler dist-scheduler", s.Scheduler)
-	case s.SharesNodes():
-		return usage.Errorf("--scheduler-intake webhook: schedulers that share the nodes have a watch only; leave --scheduler-replicas and --scheduler-relays out")
 	}
 	return nil
 }
@@ -302,6 +300,10 @@ func (s *Settings) Schedulers() []string {
 
 // ReplicaPort is what the port of a scheduler is called at which others reach it.
 func ReplicaPort(scheduler string) string { return scheduler + "-replica" }
+
+// IntakePort is what the port of a scheduler is called at which API servers tell it of
+// pods, while it leads.
+func IntakePort(scheduler string) string { return scheduler + "-intake" }
 
 func (s *Settings) validatePassThrough() error {
 	lists := []struct {

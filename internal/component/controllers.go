@@ -64,7 +64,7 @@ func (p *plan) scheduler(name string, relay bool) Component {
 	if p.config.Settings.SchedulerIntake == cluster.IntakeWebhook {
 		a.add("intake", cluster.IntakeWebhook)
 		a.add("intake-bind-address", cluster.Loopback)
-		a.addInt("intake-port", p.config.Ports[cluster.IntakePort])
+		a.addInt("intake-port", p.config.Ports[cluster.IntakePort(name)])
 	}
 	a.addUser(p.config.Settings.SchedulerArgs)
 

@@ -121,6 +121,21 @@ func TestIntakeListensOnAPortOfItsOwn(t *testing.T) {
 	}
 }
 
+func TestEachReplicaHasAnIntakeOfItsOwn(t *testing.T) {
+	components := plannedWith(t, func(s *cluster.Settings) {
+		s.Scheduler, s.SchedulerIntake, s.SchedulerReplicas, s.SchedulerRelays = cluster.SchedulerDist, cluster.IntakeWebhook, 2, 1
+	})
+	ports := map[string]bool{}
+	for _, name := range []string{"dist-scheduler", "dist-scheduler-1", "dist-scheduler-relay-0"} {
+		args := find(t, components, name).Args
+		port := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--intake-port=1") })
+		if port < 0 || ports[args[port]] {
+			t.Fatalf("%s: %q", name, args)
+		}
+		ports[args[port]] = true
+	}
+}
+
 func TestStoreArguments(t *testing.T) {
 	mem := find(t, plannedWith(t, func(*cluster.Settings) {}), Store).Args
 	etcd := find(t, plannedWith(t, func(s *cluster.Settings) { s.Store = cluster.StoreEtcd }), Store).Args

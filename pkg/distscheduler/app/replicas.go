@@ -60,6 +60,16 @@ func (o *replicaOptions) leave(ctx context.Context) {
 	}
 }
 
+// leads is closed when this replica leads; nil if it is not one of several.
+func (o *replicaOptions) leads() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.replica == nil {
+		return nil
+	}
+	return o.replica.Leads()
+}
+
 func (o *replicaOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.bind, "replica-bind-address", "", "Address and port for other replicas to connect to. If it is set, this is one of several schedulers that share the nodes of the cluster; one of them leads, by the lease of --leader-elect.")
 	flags.StringVar(&o.advertise, "replica-advertise-address", "", "Address and port that other replicas are told to connect to; --replica-bind-address if empty.")
@@ -135,7 +145,6 @@ func (o *replicaOptions) attachReplica(ctx context.Context, opts *options.Option
 	o.mu.Lock()
 	o.replica = replica
 	o.mu.Unlock()
-	go serveReplica(ctx, replica)
 	return cfg, sched, nil
 }
 
@@ -246,9 +255,12 @@ func setup(ctx context.Context, opts *options.Options, plugins []Option) (*sched
 	return &completed, sched, feeds, options.LogOrWriteConfig(klog.FromContext(ctx), opts.WriteConfigTo, c, profiles)
 }
 
-// serveReplica answers other replicas until the context ends; without that the process
-// is of no use.
-func serveReplica(ctx context.Context, replica *scheduler.Replica) {
+// serve answers other replicas until the context ends, once the scheduler is complete;
+// without that the process is of no use.
+func (o *replicaOptions) serve(ctx context.Context) {
+	o.mu.Lock()
+	replica := o.replica
+	o.mu.Unlock()
 	if err := replica.Run(ctx); err != nil && ctx.Err() == nil {
 		klog.FromContext(ctx).Error(err, "Answering other replicas")
 		klog.Flush()

@@ -117,9 +117,6 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 	if err := replicas.validate(); err != nil {
 		return err
 	}
-	if replicas.enabled() && pods.Enabled() {
-		return errors.New("--intake webhook does not go with --replica-bind-address yet; use --intake watch")
-	}
 	if err := scheduler.Prepare(); err != nil {
 		return err
 	}
@@ -135,9 +132,16 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 		if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
 			return fmt.Errorf("--intake webhook: %w; use --intake watch", scheduler.ErrPodGroups)
 		}
-		if err := webhook.start(sched, scheduler.Profiles(&cfg.ComponentConfig), cfg); err != nil {
+		// Several that lead would each have the webhook for itself.
+		if replicas.enabled() && !cfg.ComponentConfig.LeaderElection.LeaderElect {
+			return errors.New("--intake webhook needs one replica that leads; add --leader-elect, or use --intake watch")
+		}
+		if err := webhook.start(sched, scheduler.Profiles(&cfg.ComponentConfig), cfg, replicas.leads()); err != nil {
 			return err
 		}
+	}
+	if replicas.enabled() {
+		go replicas.serve(ctx)
 	}
 	gate.(featuregate.MutableFeatureGate).AddMetrics()
 	opts.ComponentGlobalsRegistry.AddMetrics()

@@ -30,17 +30,19 @@ func newWebhook(ctx context.Context, options intake.Options) *webhook {
 	return &webhook{ctx: ctx, options: options}
 }
 
-// start is called when the scheduler is complete, and has not been started. Without a
-// webhook, pods from the watch are counted all the same.
-func (w *webhook) start(sched *upstream.Scheduler, profiles []schedulerconfig.KubeSchedulerProfile, cfg *config.CompletedConfig) error {
+// start is called when the scheduler is complete, and has not been started. The webhook is
+// served from when leads is closed, or if that is nil, from when the scheduler schedules.
+func (w *webhook) start(
+	sched *upstream.Scheduler, profiles []schedulerconfig.KubeSchedulerProfile, cfg *config.CompletedConfig, leads <-chan struct{},
+) error {
 	// A client of its own does not wait behind binds, nor have them wait.
 	client, err := kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(cfg.KubeConfig), "intake"))
 	if err != nil {
 		return fmt.Errorf("connecting to the API server: %w", err)
 	}
 	queue := scheduler.AttachIntake(sched, profiles, cfg.InformerFactory, client)
-	if !w.options.Enabled() {
-		return nil
+	if leads == nil {
+		leads = queue.Leads()
 	}
 	names := slices.Collect(maps.Keys(sched.Profiles))
 	running, err := intake.New(w.options, names, client, queue.Take, scheduler.DropFromIntake)
@@ -50,7 +52,7 @@ func (w *webhook) start(sched *upstream.Scheduler, profiles []schedulerconfig.Ku
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.running = running
-	go running.Run(w.ctx, queue.Leads())
+	go running.Run(w.ctx, leads)
 	return nil
 }
 
