@@ -160,13 +160,19 @@ func (l *load) awaitAll(t *testing.T, pods int) {
 // intakeMetrics are those of the cluster's scheduler, without what all begin with.
 func (w *world) intakeMetrics(t *testing.T, cluster string) map[string]float64 {
 	t.Helper()
+	return w.metrics(t, cluster, "dist-scheduler", "scheduler_intake_")
+}
+
+// metrics are those of a component that begin with a prefix, without it.
+func (w *world) metrics(t *testing.T, cluster, component, prefix string) map[string]float64 {
+	t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(w.succeed(t, "kubeconfig", "--name", cluster).stdout))
 	must(t, err)
 	web, err := rest.HTTPClientFor(config)
 	must(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.status(t, cluster).component(t, "dist-scheduler").Address+"/metrics", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.status(t, cluster).component(t, component).Address+"/metrics", nil)
 	must(t, err)
 	answer, err := web.Do(request)
 	must(t, err)
@@ -175,9 +181,10 @@ func (w *world) intakeMetrics(t *testing.T, cluster string) map[string]float64 {
 	must(t, err)
 	metrics := map[string]float64{}
 	for line := range strings.Lines(string(text)) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), " ")
-		if name, is := strings.CutPrefix(key, "scheduler_intake_"); is {
-			metrics[name], err = strconv.ParseFloat(value, 64)
+		line = strings.TrimSpace(line)
+		value := strings.LastIndex(line, " ") + 1
+		if name, is := strings.CutPrefix(line[:max(value-1, 0)], prefix); is {
+			metrics[name], err = strconv.ParseFloat(line[value:], 64)
 			must(t, err)
 		}
 	}

@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TestIntakeWithReplicas has pods handed to schedulers that share the nodes while they are
+// created, and kills the one that leads under load: each pod is bound once, and where it may
+// be, and the next leader has the webhook.
+func TestIntakeWithReplicas(t *testing.T) {
+	const cluster, nodes, pods, perNode = "intakes", 20, 300, 40
+	w := newWorld(t)
+	t.Cleanup(func() { w.k1m(t, "down", "--name", cluster) })
+	w.succeed(t, "up", "--name", cluster, "--nodes", fmt.Sprint(nodes), "--store", storeKind(),
+		"--scheduler", "dist-scheduler", "--scheduler-replicas", "3", "--scheduler-intake", "webhook")
+	client := w.client(t, cluster)
+	awaitWebhook(t, client, "dist-scheduler-intake")
+	l := newLoad(t, client, corev1.DefaultSchedulerName, perNode)
+	bound := l.watchBinds(t)
+
+	l.createAll(t, "first", pods, func() {})
+	l.awaitAll(t, pods)
+	leader := w.leadingScheduler(t, cluster)
+	if early := w.byWebhook(t, cluster, leader); early < pods*9/10 {
+		t.Errorf("%v of %d pods came by the webhook", early, pods)
+	}
+	w.succeed(t, "verify", "--name", cluster)
+
+	var killed componentStatus
+	l.createAll(t, "second", pods, func() { killed = w.killNow(t, cluster, leader) })
+	asked := time.Now()
+	eventually(t, time.Minute, "all pods are bound", func() error {
+		if bound, all := l.count(t); bound != 2*pods || all != 2*pods {
+			return fmt.Errorf("%d of %d are", bound, all)
+		}
+		return nil
+	})
+	w.awaitReturn(t, cluster, killed)
+	next := w.leadingScheduler(t, cluster)
+	eventually(t, 20*time.Second, "the next leader is handed pods", func() error {
+		l.create(t.Context(), fmt.Sprintf("third-%d", time.Now().UnixNano()))
+		if w.byWebhook(t, cluster, next) == 0 {
+			return fmt.Errorf("none came to %s", next)
+		}
+		return nil
+	})
+	t.Logf("%s led after %s, and all pods were bound %v after the last was created", next, leader, time.Since(asked).Round(time.Millisecond))
+	_, all := l.count(t)
+	l.awaitAll(t, all)
+	w.succeed(t, "verify", "--name", cluster)
+	if binds := bound(); len(binds) != all {
+		t.Errorf("%d pods were seen to be bound, and there are %d", len(binds), all)
+	}
+	w.nothingIsReserved(t, cluster)
+}
+
+// createAll creates pods, four at a time, and does something in between.
+func (l *load) createAll(t *testing.T, prefix string, pods int, halfway func()) {
+	t.Helper()
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer stop()
+	var creating sync.WaitGroup
+	reached := make(chan struct{})
+	for worker := range 4 {
+		creating.Go(func() {
+			for i := worker; i < pods; i += 4 {
+				if i == pods/2 {
+					close(reached)
+				}
+				l.create(ctx, fmt.Sprintf("%s-%d", prefix, i))
+			}
+		})
+	}
+	<-reached
+	halfway()
+	creating.Wait()
+}
+
+// watchBinds notes where pods are bound, and fails the test if one is to go elsewhere.
+func (l *load) watchBinds(t *testing.T) (bound func() map[types.UID]string) {
+	t.Helper()
+	events, err := l.client.CoreV1().Pods(metav1.NamespaceDefault).Watch(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	t.Cleanup(events.Stop)
+	var mu sync.Mutex
+	nodes := map[types.UID]string{}
+	go func() {
+		for event := range events.ResultChan() {
+			pod, is := event.Object.(*corev1.Pod)
+			if !is || pod.Spec.NodeName == "" {
+				continue
+			}
+			mu.Lock()
+			if before := nodes[pod.UID]; before != "" && before != pod.Spec.NodeName {
+				t.Errorf("%s was bound to %s, and then to %s", pod.Name, before, pod.Spec.NodeName)
+			}
+			nodes[pod.UID] = pod.Spec.NodeName
+			mu.Unlock()
+		}
+	}()
+	return func() map[types.UID]string {
+		mu.Lock()
+		defer mu.Unlock()
+		return nodes
+	}
+}
+
+// schedulersOf are those that share the nodes of a cluster.
+var schedulersOf = []string{"dist-scheduler", "dist-scheduler-1", "dist-scheduler-2"}
+
+// leadingScheduler is the one of the cluster's own that leads.
+func (w *world) leadingScheduler(t *testing.T, cluster string) (leader string) {
+	t.Helper()
+	eventually(t, time.Minute, "a scheduler leads", func() error {
+		for _, name := range schedulersOf {
+			if w.status(t, cluster).component(t, name).State != "ready" {
+				continue
+			}
+			if w.metrics(t, cluster, name, "scheduler_replica_")["members"] > 0 {
+				leader = name
+				return nil
+			}
+		}
+		return fmt.Errorf("none does")
+	})
+	return leader
+}
+
+func (w *world) byWebhook(t *testing.T, cluster, scheduler string) float64 {
+	t.Helper()
+	return w.metrics(t, cluster, scheduler, "scheduler_intake_")[`pods_total{source="webhook"}`]
+}
+
+// nothingIsReserved wants no place to be kept, and no pod to be early, anywhere.
+func (w *world) nothingIsReserved(t *testing.T, cluster string) {
+	t.Helper()
+	eventually(t, time.Minute, "no place is kept", func() error {
+		for _, name := range schedulersOf {
+			holds := w.metrics(t, cluster, name, "scheduler_replica_holds")
+			early := w.metrics(t, cluster, name, "scheduler_intake_")["unconfirmed_pods"]
+			if reserved, assumed := holds[`{of="reservations"}`], holds[`{of="assumed"}`]; reserved+assumed+early > 0 {
+				return fmt.Errorf("%s has %v reserved, %v assumed, %v early", name, reserved, assumed, early)
+			}
+		}
+		return nil
+	})
+}
