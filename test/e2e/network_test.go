@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -12,16 +14,70 @@ import (
 	"time"
 )
 
-// network is between processes on this machine: each is reached by an address that hands
-// on what comes, unless that is cut. A cut is like one of a wire: bytes do not arrive, and
-// nobody is told; if it is mended, those that were on their way do.
-type network struct {
+// network is between replicas, and between them and the API server, which is "api". It can
+// be cut as a wire can: what is sent does not arrive, and nobody is told.
+type network interface {
+	// kind says what it is made of.
+	kind() string
+	// place returns where a replica listens for others, and where these reach it.
+	place(t *testing.T, name string) (bind, reach string)
+	// server returns where replicas reach the API server.
+	server(t *testing.T, target string) string
+	// command is a program that runs where a replica is.
+	command(name, program string, args []string) *exec.Cmd
+	// dial connects to what is on loopback where a replica is.
+	dial(name string) func(ctx context.Context, network, address string) (net.Conn, error)
+	// is says which process a replica is.
+	is(pid int, name string)
+	// set cuts ways from somebody to somebody, or mends them; "*" is everybody.
+	set(cut bool, ways ...[2]string) error
+	// reset breaks all connections of a replica, so that both sides see it.
+	reset(name string) error
+}
+
+// newNetwork is one of namespaces, or where there can be none, of proxies.
+//
+//	FAULTS_NETWORK  proxy: of proxies in any case
+func newNetwork(t *testing.T) network {
+	t.Helper()
+	if os.Getenv("FAULTS_NETWORK") != "proxy" {
+		n, err := newNamespaces(t)
+		if err == nil {
+			t.Logf("replicas are in %s", n.kind())
+			return n
+		}
+		t.Logf("there can be no network namespaces: %v", err)
+	}
+	n := newProxies()
+	t.Logf("replicas are on loopback, with %s between them", n.kind())
+	return n
+}
+
+// cuts are the ways on which nothing arrives: from, to.
+type cuts map[[2]string]bool
+
+func (c cuts) has(from, to string) bool {
+	return c[[2]string{from, to}] || c[[2]string{from, "*"}] || c[[2]string{"*", to}]
+}
+
+func (c cuts) set(cut bool, ways ...[2]string) {
+	for _, way := range ways {
+		if cut {
+			c[way] = true
+		} else {
+			delete(c, way)
+		}
+	}
+}
+
+// proxies are between processes on loopback: each is reached by an address that hands on
+// what comes, unless that is cut. If it is mended, the bytes arrive that were on their way.
+type proxies struct {
 	mu sync.Mutex
 	// names of processes, by their id.
 	names map[int]string
-	// cut are the ways on which nothing arrives: from, to; "*" is everybody.
-	cut  map[[2]string]bool
-	open map[*wire]bool
+	cuts  cuts
+	open  map[*wire]bool
 }
 
 // wire is a connection: bytes go from one to the other, and back.
@@ -31,12 +87,33 @@ type wire struct {
 	far      net.Conn
 }
 
-func newNetwork() *network {
-	return &network{names: map[int]string{}, cut: map[[2]string]bool{}, open: map[*wire]bool{}}
+func newProxies() *proxies {
+	return &proxies{names: map[int]string{}, cuts: cuts{}, open: map[*wire]bool{}}
+}
+
+func (n *proxies) kind() string { return "proxies" }
+
+func (n *proxies) place(t *testing.T, name string) (bind, reach string) {
+	t.Helper()
+	bind = fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	return bind, n.reach(t, name, bind)
+}
+
+func (n *proxies) server(t *testing.T, target string) string {
+	t.Helper()
+	return n.reach(t, "api", target)
+}
+
+func (n *proxies) command(_, program string, args []string) *exec.Cmd {
+	return exec.Command(program, args...)
+}
+
+func (n *proxies) dial(string) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext
 }
 
 // reach returns an address at which a process is reached that listens on another.
-func (n *network) reach(t *testing.T, name, target string) string {
+func (n *proxies) reach(t *testing.T, name, target string) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -53,7 +130,7 @@ func (n *network) reach(t *testing.T, name, target string) string {
 	return listener.Addr().String()
 }
 
-func (n *network) connect(name, target string, near net.Conn) {
+func (n *proxies) connect(name, target string, near net.Conn) {
 	w := &wire{from: n.whose(near.RemoteAddr()), to: name, near: near}
 	defer near.Close()
 	for n.isCut(w.from, w.to) || n.isCut(w.to, w.from) {
@@ -77,7 +154,7 @@ func (n *network) connect(name, target string, near net.Conn) {
 }
 
 // carry ends the connection when one side does, but not through a cut.
-func (n *network) carry(from, to string, source, sink net.Conn) {
+func (n *proxies) carry(from, to string, source, sink net.Conn) {
 	buffer := make([]byte, 64<<10)
 	for {
 		count, err := source.Read(buffer)
@@ -97,27 +174,20 @@ func (n *network) carry(from, to string, source, sink net.Conn) {
 	}
 }
 
-func (n *network) isCut(from, to string) bool {
+func (n *proxies) isCut(from, to string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.cut[[2]string{from, to}] || n.cut[[2]string{from, "*"}] || n.cut[[2]string{"*", to}]
+	return n.cuts.has(from, to)
 }
 
-// set cuts ways, or mends them.
-func (n *network) set(cut bool, ways ...[2]string) {
+func (n *proxies) set(cut bool, ways ...[2]string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, way := range ways {
-		if cut {
-			n.cut[way] = true
-		} else {
-			delete(n.cut, way)
-		}
-	}
+	n.cuts.set(cut, ways...)
+	return nil
 }
 
-// reset breaks all connections of a process, so that both sides see it.
-func (n *network) reset(name string) {
+func (n *proxies) reset(name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for w := range n.open {
@@ -126,16 +196,17 @@ func (n *network) reset(name string) {
 			w.far.Close()
 		}
 	}
+	return nil
 }
 
-func (n *network) is(pid int, name string) {
+func (n *proxies) is(pid int, name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.names[pid] = name
 }
 
 // whose is the process that connects from an address of this machine.
-func (n *network) whose(address net.Addr) string {
+func (n *proxies) whose(address net.Addr) string {
 	inode := inodeOf(address.(*net.TCPAddr).Port)
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -67,7 +67,7 @@ var faults = []fault{
 		return c.cut([2]string{"api", name}, [2]string{name, "api"})
 	}},
 	{"the leader cut off from replicas", 8, (*campaign).isolate},
-	{"connections of a shard reset", 1, func(c *campaign) func() { c.rs.net.reset(c.shard().name); return func() {} }},
+	{"connections of a shard reset", 1, (*campaign).reset},
 	{"a slow shard", 10, func(c *campaign) func() { return c.slow(c.shard()) }},
 	{"kill -9 of the API server", 1, func(c *campaign) func() { c.w.kill(c.t, faultsName, "kube-apiserver"); return func() {} }},
 }
@@ -77,6 +77,7 @@ var faults = []fault{
 //
 //	FAULTS       how many (default: a few); FAULTS_ONLY: kinds that contain this
 //	FAULTS_SEED  to repeat a run, as far as processes repeat themselves
+//	FAULTS_NETWORK  proxy: cut off by proxies, not by network namespaces
 //	FAULTS_LOGS  folder for the logs of the replicas
 func TestReplicaFaults(t *testing.T) {
 	count, kinds, seed := 7, faults[:7], uint64(time.Now().UnixNano())
@@ -192,8 +193,13 @@ func (c *campaign) stop(r *replica) func() {
 }
 
 func (c *campaign) cut(ways ...[2]string) func() {
-	c.rs.net.set(true, ways...)
-	return func() { c.rs.net.set(false, ways...) }
+	must(c.t, c.rs.net.set(true, ways...))
+	return func() { must(c.t, c.rs.net.set(false, ways...)) }
+}
+
+func (c *campaign) reset() func() {
+	must(c.t, c.rs.net.reset(c.shard().name))
+	return func() {}
 }
 
 // between cuts a shard off from another that does not lead, so that both live.

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -25,7 +26,7 @@ type replicas struct {
 	t       *testing.T
 	w       *world
 	cluster string
-	net     *network
+	net     network
 	folder  string
 	all     []*replica
 }
@@ -46,7 +47,7 @@ type replica struct {
 const replicaLease = "leaderElection: {leaderElect: true, resourceName: dist-scheduler, leaseDuration: 10s, renewDeadline: 7s, retryPeriod: 500ms}\n"
 
 func newReplicas(t *testing.T, w *world, cluster string) *replicas {
-	return &replicas{t: t, w: w, cluster: cluster, net: newNetwork(), folder: t.TempDir()}
+	return &replicas{t: t, w: w, cluster: cluster, net: newNetwork(t), folder: t.TempDir()}
 }
 
 // add starts another replica.
@@ -54,7 +55,7 @@ func (rs *replicas) add(relay bool) *replica {
 	rs.t.Helper()
 	r := &replica{in: rs, relay: relay, name: fmt.Sprintf("replica-%d", len(rs.all)), metrics: freePort(rs.t)}
 	pki := func(name string) string { return filepath.Join(rs.w.clusterDir(rs.cluster), "pki", name) }
-	bind := fmt.Sprintf("127.0.0.1:%d", freePort(rs.t))
+	bind, reach := rs.net.place(rs.t, r.name)
 	kubeconfig := rs.kubeconfig(r.name)
 	config := filepath.Join(rs.folder, r.name+".yaml")
 	must(rs.t, os.WriteFile(config, []byte(configHead+replicaLease+
@@ -63,7 +64,7 @@ func (rs *replicas) add(relay bool) *replica {
 		"--config", config, "--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(r.metrics), "--cert-dir", filepath.Join(rs.folder, r.name),
 		"--authentication-kubeconfig", kubeconfig, "--authorization-kubeconfig", kubeconfig,
 		"--authorization-always-allow-paths", "/healthz,/readyz,/livez,/metrics",
-		"--replica-name", r.name, "--replica-bind-address", bind, "--replica-advertise-address", rs.net.reach(rs.t, r.name, bind),
+		"--replica-name", r.name, "--replica-bind-address", bind, "--replica-advertise-address", reach,
 		"--replica-cert-file", pki("dist-scheduler.crt"), "--replica-key-file", pki("dist-scheduler.key"), "--replica-ca-file", pki("ca.crt"),
 	}
 	if relay {
@@ -81,7 +82,10 @@ func (rs *replicas) kubeconfig(name string) string {
 	must(rs.t, err)
 	for _, cluster := range config.Clusters {
 		target := strings.TrimPrefix(cluster.Server, "https://")
-		cluster.Server = "https://" + rs.net.reach(rs.t, "api", target)
+		host, _, err := net.SplitHostPort(target)
+		must(rs.t, err)
+		// Its certificate is for where it listens.
+		cluster.Server, cluster.TLSServerName = "https://"+rs.net.server(rs.t, target), host
 	}
 	own := filepath.Join(rs.folder, name+".conf")
 	must(rs.t, clientcmd.WriteToFile(*config, own))
@@ -89,7 +93,7 @@ func (rs *replicas) kubeconfig(name string) string {
 }
 
 func (r *replica) start() {
-	r.cmd = exec.Command(filepath.Join(r.in.w.bin, "dist-scheduler"), r.args...)
+	r.cmd = r.in.net.command(r.name, filepath.Join(r.in.w.bin, "dist-scheduler"), r.args)
 	// What it says goes to a file for each replica, one life after the other.
 	log, err := os.OpenFile(filepath.Join(r.in.logs(), r.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(r.in.t, err)
@@ -138,7 +142,7 @@ var members = regexp.MustCompile(`(?m)^scheduler_replica_members (\S+)$`)
 // holds is what a replica says that it has, with "members" if it leads.
 func (r *replica) holds() (map[string]int, error) {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true, DialContext: r.in.net.dial(r.name),
 	}}
 	answer, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d/metrics", r.metrics))
 	if err != nil {
