@@ -122,16 +122,26 @@ func shareable(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile
 	return nil
 }
 
-// Run takes part until the context ends: it answers other replicas, and watches.
+// Run takes part until the context ends: it answers other replicas, and watches. It ends
+// with an error if it cannot answer, or if there is another of its name.
 func (r *Replica) Run(ctx context.Context) error {
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
 	go r.run(ctx)
 	go func() {
 		defer close(r.unknown)
-		if err := r.options.Discovery.Run(r.present); err != nil {
+		switch err := r.options.Discovery.Run(r.present); {
+		case errors.Is(err, shard.ErrNameTaken):
+			end(err)
+		case err != nil:
 			r.logger.Error(err, "Making this replica known to others")
 		}
 	}()
-	return shard.Serve(ctx, r.options.Listener, r.options.TLS, r, r.dial)
+	err := shard.Serve(ctx, r.options.Listener, r.options.TLS, r, r.dial)
+	if cause := context.Cause(ctx); errors.Is(cause, shard.ErrNameTaken) {
+		return cause
+	}
+	return err
 }
 
 // Leave prepares for the end, for as long as the context lasts: no further pod is

@@ -103,8 +103,17 @@ func (o *replicaOptions) validate() error {
 		return errors.New("--replica-deadline has to be more than zero, and --replica-grace no less")
 	case (o.cert == "") != (o.key == "") || (o.cert == "") != (o.ca == ""):
 		return errors.New("--replica-cert-file, --replica-key-file and --replica-ca-file go together")
+	case o.advertise == "" && everywhere(o.bind):
+		return fmt.Errorf("--replica-bind-address %q is not where others reach this replica; say so with --replica-advertise-address", o.bind)
 	}
 	return nil
+}
+
+// everywhere says whether an address is that of all interfaces: then it is the same on every
+// machine, and names nobody.
+func everywhere(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	return err == nil && (host == "" || net.ParseIP(host).IsUnspecified())
 }
 
 func (o *replicaOptions) self(listener net.Listener) shard.Member {
@@ -118,16 +127,24 @@ func (o *replicaOptions) self(listener net.Listener) shard.Member {
 	return self
 }
 
+// addresses are those of --replica-peers, which all replicas have alike.
 func (o *replicaOptions) addresses(self shard.Member) (shard.Addresses, error) {
-	addresses := shard.Addresses{self}
+	addresses, known := shard.Addresses{self}, map[string]string{}
 	for _, peer := range o.peers {
 		name, address, ok := strings.Cut(peer, "=")
 		if _, _, err := net.SplitHostPort(address); !ok || name == "" || err != nil {
 			return nil, fmt.Errorf("--replica-peers has %q, and should have NAME=ADDRESS:PORT", peer)
 		}
+		if known[name] != "" {
+			return nil, fmt.Errorf("--replica-peers has %s twice; give each replica a --replica-name of its own", name)
+		}
+		known[name] = address
 		if name != self.Name {
 			addresses = append(addresses, shard.Member{Name: name, Address: address})
 		}
+	}
+	if at := known[self.Name]; at != self.Address {
+		return nil, fmt.Errorf("--replica-peers has %s at %q, but this replica is at %q: set --replica-advertise-address, or --replica-name if it is another", self.Name, at, self.Address)
 	}
 	return addresses, nil
 }
@@ -262,7 +279,7 @@ func (o *replicaOptions) serve(ctx context.Context) {
 	replica := o.replica
 	o.mu.Unlock()
 	if err := replica.Run(ctx); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "Answering other replicas")
+		klog.FromContext(ctx).Error(err, "This replica cannot be one of several, and ends")
 		klog.Flush()
 		os.Exit(1)
 	}
