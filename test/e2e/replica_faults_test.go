@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,6 +70,7 @@ var faults = []fault{
 	{"the leader cut off from replicas", 8, (*campaign).isolate},
 	{"connections of a shard reset", 1, (*campaign).reset},
 	{"a slow shard", 10, func(c *campaign) func() { return c.slow(c.shard()) }},
+	{"another of a shard's name", 1, (*campaign).twin},
 	{"kill -9 of the API server", 1, func(c *campaign) func() { c.w.kill(c.t, faultsName, "kube-apiserver"); return func() {} }},
 }
 
@@ -252,6 +254,21 @@ func (c *campaign) join() func() {
 		r.signal(syscall.SIGTERM)
 		r.await()
 		c.rs.all = slices.DeleteFunc(c.rs.all, func(other *replica) bool { return other == r })
+	}
+}
+
+// twin starts a replica under the name of another, elsewhere. It ends, and says why.
+func (c *campaign) twin() func() {
+	r := c.rs.prepare(false)
+	r.args[slices.Index(r.args, "--replica-name")+1] = c.shard().name
+	r.start()
+	return func() {
+		r.await()
+		log, err := os.ReadFile(filepath.Join(c.rs.logs(), r.name+".log"))
+		must(c.t, err)
+		if r.cmd.ProcessState.Success() || !strings.Contains(string(log), "there is another replica of this name") {
+			c.t.Fatalf("it ends with %v\n%s", r.cmd.ProcessState, log)
+		}
 	}
 }
 

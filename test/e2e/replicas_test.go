@@ -29,6 +29,8 @@ type replicas struct {
 	net     network
 	folder  string
 	all     []*replica
+	// made counts all that there ever were.
+	made int
 }
 
 // replica is one of them, whether it runs or not.
@@ -53,7 +55,17 @@ func newReplicas(t *testing.T, w *world, cluster string) *replicas {
 // add starts another replica.
 func (rs *replicas) add(relay bool) *replica {
 	rs.t.Helper()
-	r := &replica{in: rs, relay: relay, name: fmt.Sprintf("replica-%d", len(rs.all)), metrics: freePort(rs.t)}
+	r := rs.prepare(relay)
+	rs.all = append(rs.all, r)
+	r.start()
+	return r
+}
+
+// prepare makes what another replica needs.
+func (rs *replicas) prepare(relay bool) *replica {
+	rs.t.Helper()
+	r := &replica{in: rs, relay: relay, name: fmt.Sprintf("replica-%d", rs.made), metrics: freePort(rs.t)}
+	rs.made++
 	pki := func(name string) string { return filepath.Join(rs.w.clusterDir(rs.cluster), "pki", name) }
 	bind, reach := rs.net.place(rs.t, r.name)
 	kubeconfig := rs.kubeconfig(r.name)
@@ -70,8 +82,6 @@ func (rs *replicas) add(relay bool) *replica {
 	if relay {
 		r.args = append(r.args, "--replica-relay-only")
 	}
-	rs.all = append(rs.all, r)
-	r.start()
 	return r
 }
 
