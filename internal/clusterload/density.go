@@ -12,6 +12,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/number"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
@@ -203,7 +204,7 @@ func (o *densityOptions) broke(
 		}
 	}
 	if p99 := theirs.Seconds(99); p99 > o.Limit.Seconds() {
-		broke = append(broke, fmt.Sprintf("startup p99 %s s", experiment.Number(p99)))
+		broke = append(broke, fmt.Sprintf("startup p99 %s s", number.Text(p99)))
 	}
 	if tally.Rate() > experiment.DefaultMaxErrorRate {
 		broke = append(broke, "errors: "+tally.Describe())

@@ -13,6 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/number"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
@@ -280,7 +281,7 @@ func whatGave(renewed float64, free freeShares, verdicts []experiment.Verdict) (
 	}
 	for _, v := range verdicts {
 		if !v.Met && v.Of > 0 {
-			gave = append(gave, fmt.Sprintf("objective: %s was %s s", v.Name, experiment.Number(v.Measured)))
+			gave = append(gave, fmt.Sprintf("objective: %s was %s s", v.Name, number.Text(v.Measured)))
 		}
 	}
 	return gave

@@ -9,6 +9,8 @@ import (
 	"os"
 	"slices"
 	"text/tabwriter"
+
+	"github.com/k8s-1m/k8s-1m/internal/number"
 )
 
 // DefaultBand is how much worse a ratio may get, as a part of what is stored.
@@ -94,7 +96,7 @@ func PrintChanges(w io.Writer, changes []Change) {
 			verdict = "not held"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s ÷ %s\t%s\t%s\t%s\n", c.Experiment, c.Ratio.Name, c.Ratio.Ours, c.Ratio.Peer,
-			Number(c.Stored), Number(c.Ratio.Ratio), verdict)
+			number.Text(c.Stored), number.Text(c.Ratio.Ratio), verdict)
 	}
 	// It writes to memory until here; what w says is the terminal's business.
 	_ = table.Flush()

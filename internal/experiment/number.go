@@ -3,6 +3,8 @@ package experiment
 import (
 	"fmt"
 	"strings"
+
+	"github.com/k8s-1m/k8s-1m/internal/number"
 )
 
 // column splits a name from its unit.
@@ -20,28 +22,10 @@ func (c Column) String() string {
 	return c.Name + ", " + c.Unit
 }
 
-// Number with as many digits as it is worth: three, or all before the point.
-func Number(value float64) string {
-	switch size := max(value, -value); {
-	case size >= 1e6:
-		return fmt.Sprintf("%.2fM", value/1e6)
-	case size >= 1e5:
-		return fmt.Sprintf("%.0fk", value/1e3)
-	case size >= 100 || value == float64(int64(value)):
-		return fmt.Sprintf("%.0f", value)
-	case size >= 10:
-		return fmt.Sprintf("%.1f", value)
-	case size >= 0.1:
-		return fmt.Sprintf("%.2f", value)
-	default:
-		return fmt.Sprintf("%.2g", value)
-	}
-}
-
 // text of a cell.
 func text(cell any) string {
-	if number, ok := cell.(float64); ok {
-		return Number(number)
+	if value, ok := cell.(float64); ok {
+		return number.Text(value)
 	}
 	return fmt.Sprint(cell)
 }

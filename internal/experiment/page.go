@@ -3,10 +3,12 @@ package experiment
 import (
 	"bytes"
 	"html/template"
+
+	"github.com/k8s-1m/k8s-1m/internal/number"
 )
 
 // page is self-contained: the plots are in it.
-var page = template.Must(template.New("page").Funcs(template.FuncMap{"cell": text, "number": Number}).Parse(`<!doctype html>
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"cell": text, "number": number.Text}).Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Name}}</title>
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; }

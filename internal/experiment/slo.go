@@ -1,6 +1,10 @@
 package experiment
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/k8s-1m/k8s-1m/internal/number"
+)
 
 // Kubernetes' objectives of today, in seconds at the 99th percentile.
 const (
@@ -31,7 +35,7 @@ func (v Verdict) String() string {
 	case !v.Met:
 		word = "MISSED"
 	}
-	text := fmt.Sprintf("%s: %s ≤ %s %s: %s", v.Name, Number(v.Measured), Number(v.Limit), v.Unit, word)
+	text := fmt.Sprintf("%s: %s ≤ %s %s: %s", v.Name, number.Text(v.Measured), number.Text(v.Limit), v.Unit, word)
 	if v.Worst != "" {
 		text += " (worst: " + v.Worst + ")"
 	}

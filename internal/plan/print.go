@@ -5,31 +5,33 @@ import (
 	"io"
 	"text/tabwriter"
 	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/number"
 )
 
 // Print writes a plan for people.
 func (p *Plan) Print(out io.Writer) {
 	c, r, n := &p.Cluster, &p.Rates, &p.Needs
-	fmt.Fprintf(out, "%s nodes with %.3g pods each; costs: %s\n\n", count(float64(c.Nodes)), c.PodsPerNode, p.Costs.Where)
+	fmt.Fprintf(out, "%s nodes with %.3g pods each; costs: %s\n\n", number.Text(float64(c.Nodes)), c.PodsPerNode, p.Costs.Where)
 	table(out, "A SECOND", [][]string{
-		{"Lease updates", count(r.LeaseUpdates)},
-		{"node status patches", count(r.StatusPatches)},
-		{"pods created and deleted", count(r.Pods)},
-		{"Events", count(r.Events)},
-		{"writes to the store", count(r.Writes)},
-		{"told to each API server", count(r.Told)},
-		{"told to clients", count(r.Delivered)},
+		{"Lease updates", number.Text(r.LeaseUpdates)},
+		{"node status patches", number.Text(r.StatusPatches)},
+		{"pods created and deleted", number.Text(r.Pods)},
+		{"Events", number.Text(r.Events)},
+		{"writes to the store", number.Text(r.Writes)},
+		{"told to each API server", number.Text(r.Told)},
+		{"told to clients", number.Text(r.Delivered)},
 	})
 	table(out, "NEEDED", [][]string{
 		{"store", fmt.Sprintf("%s cores, one of them %.0f %% for what all writes pass", cores(n.Store.Cores), 100*n.Store.Thread)},
 		{"", fmt.Sprintf("%s memory, %s a snapshot, %.3g MB/s log, %.3g Gbit/s to API servers", size(n.Store.GiB), size(n.Store.SnapshotGiB), n.Store.LogMBps, n.Store.OutGbit)},
 		{"kube-apiservers", fmt.Sprintf("%s of %.0f cores and %s; together %s cores, of which %s for clients and %s in each for what the store tells all",
-			count(float64(n.APIServers.Count)), p.Machines.APIServerCores, size(p.Machines.APIServerGiB), cores(n.APIServers.Cores), cores(n.APIServers.CoresClients), cores(n.APIServers.CoresEach))},
+			number.Text(float64(n.APIServers.Count)), p.Machines.APIServerCores, size(p.Machines.APIServerGiB), cores(n.APIServers.Cores), cores(n.APIServers.CoresClients), cores(n.APIServers.CoresEach))},
 		{"", fmt.Sprintf("%s memory each, %.3g Gbit/s each", size(n.APIServers.GiBEach), n.APIServers.OutGbitEach)},
-		{"", fmt.Sprintf("%s watches, %s connections, %s and %s each", count(n.APIServers.Watches), count(n.APIServers.Connections),
-			count(n.APIServers.Watches/float64(n.APIServers.Count)), count(n.APIServers.Connections/float64(n.APIServers.Count)))},
+		{"", fmt.Sprintf("%s watches, %s connections, %s and %s each", number.Text(n.APIServers.Watches), number.Text(n.APIServers.Connections),
+			number.Text(n.APIServers.Watches/float64(n.APIServers.Count)), number.Text(n.APIServers.Connections/float64(n.APIServers.Count)))},
 		{"dist-scheduler", fmt.Sprintf("%s replicas, together %s cores and %s; filling the cluster takes %v at least",
-			count(float64(n.Scheduler.Replicas)), cores(n.Scheduler.Cores), size(n.Scheduler.GiB), (time.Duration(n.Scheduler.FillSeconds) * time.Second).Round(time.Second))},
+			number.Text(float64(n.Scheduler.Replicas)), cores(n.Scheduler.Cores), size(n.Scheduler.GiB), (time.Duration(n.Scheduler.FillSeconds) * time.Second).Round(time.Second))},
 	})
 	p.printLimits(out)
 }
@@ -37,7 +39,7 @@ func (p *Plan) Print(out io.Writer) {
 func (p *Plan) printLimits(out io.Writer) {
 	rows := [][]string{}
 	for _, l := range p.Limits {
-		nodes := count(float64(l.Nodes))
+		nodes := number.Text(float64(l.Nodes))
 		if l.Nodes >= endless {
 			nodes = "no limit"
 		}
@@ -46,13 +48,13 @@ func (p *Plan) printLimits(out io.Writer) {
 	table(out, "ALLOWS NODES UP TO, AND IS USED BY THESE", rows)
 	first := p.Limits[0]
 	if p.Feasible {
-		fmt.Fprintf(out, "Feasible. What binds first: %s, at %s nodes.\n", first.Resource, count(float64(first.Nodes)))
+		fmt.Fprintf(out, "Feasible. What binds first: %s, at %s nodes.\n", first.Resource, number.Text(float64(first.Nodes)))
 	} else {
-		fmt.Fprintf(out, "Not feasible on these machines: %s ends at %s nodes.\n", first.Resource, count(float64(first.Nodes)))
+		fmt.Fprintf(out, "Not feasible on these machines: %s ends at %s nodes.\n", first.Resource, number.Text(float64(first.Nodes)))
 	}
 	fmt.Fprintf(out, "To double it:\n")
 	for _, step := range p.Doubling {
-		fmt.Fprintf(out, "  %s\n    %s nodes\n", step.Change, count(float64(step.Nodes)))
+		fmt.Fprintf(out, "  %s\n    %s nodes\n", step.Change, number.Text(float64(step.Nodes)))
 	}
 }
 
@@ -73,22 +75,7 @@ func table(out io.Writer, title string, rows [][]string) {
 	fmt.Fprintln(out)
 }
 
-// count is a number with separators, as of a thousand.
-func count(value float64) string {
-	switch {
-	case value > 1e15:
-		return "endless"
-	case value < 100 && value != float64(int64(value)):
-		return fmt.Sprintf("%.3g", value)
-	}
-	text := fmt.Sprintf("%.0f", value)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
-}
-
-func cores(value float64) string { return count(max(value, 0.001)) }
+func cores(value float64) string { return number.Text(max(value, 0.001)) }
 
 func size(gib float64) string {
 	switch {

@@ -44,6 +44,21 @@ type Lab struct {
 	ServerCores, ClientCores string
 }
 
+// SplitCores gives server and clients half of the cores each.
+func SplitCores(cores int) (server, clients string) {
+	if cores == 1 {
+		return "0", "0"
+	}
+	half := cores / 2
+	span := func(first, last int) string {
+		if first == last {
+			return strconv.Itoa(first)
+		}
+		return fmt.Sprintf("%d-%d", first, last)
+	}
+	return span(0, half-1), span(half, cores-1)
+}
+
 // Program is the path of one.
 func (l *Lab) Program(name string) string { return filepath.Join(l.Bin, name) }
 
@@ -161,6 +176,29 @@ func (s *Server) CPU() (time.Duration, error) {
 		return 0, fmt.Errorf("CPU time of %s: %w", s.Store, err)
 	}
 	return time.Duration(used.Nano()), nil
+}
+
+// ThreadCPU is what the threads of that name have taken until now.
+func (s *Server) ThreadCPU(name string) (time.Duration, error) {
+	threads, err := procfs.AllThreads(s.process.Process.Pid)
+	if err != nil {
+		return 0, fmt.Errorf("threads of %s: %w", s.Store, err)
+	}
+	found, taken := false, time.Duration(0)
+	for _, thread := range threads {
+		if called, err := thread.Comm(); err != nil || called != name {
+			continue
+		}
+		stat, err := thread.Schedstat()
+		if err != nil {
+			return 0, fmt.Errorf("CPU time of %s: %w", s.Store, err)
+		}
+		found, taken = true, taken+time.Duration(stat.RunningNanoseconds)
+	}
+	if !found {
+		return 0, fmt.Errorf("%s has no thread %q", s.Store, name)
+	}
+	return taken, nil
 }
 
 // Resident memory in bytes.

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/number"
 	"github.com/k8s-1m/k8s-1m/internal/storelab"
 )
 
@@ -194,6 +195,6 @@ func (o *rangeOptions) read(ctx context.Context, b *bench, server *storelab.Serv
 	}
 	after, err := server.CPU()
 	m.cpuMillis = (after - before).Seconds() * 1000 / float64(m.latencies.Count())
-	task.Done(fmt.Sprintf("%s: p50 %s ms", r.name, experiment.Number(m.latencies.Millis(50))))
+	task.Done(fmt.Sprintf("%s: p50 %s ms", r.name, number.Text(m.latencies.Millis(50))))
 	return m, err
 }

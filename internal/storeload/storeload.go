@@ -16,6 +16,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/machine"
+	"github.com/k8s-1m/k8s-1m/internal/number"
 	"github.com/k8s-1m/k8s-1m/internal/storelab"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
@@ -107,7 +108,7 @@ func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(con
 	}
 	b := &bench{Run: run, lab: storelab.Lab{Bin: filepath.Dir(program)}, disk: s.Disk}
 	cores := run.Result.Machine.Cores
-	b.lab.ServerCores, b.lab.ClientCores = split(cores)
+	b.lab.ServerCores, b.lab.ClientCores = storelab.SplitCores(cores)
 	if cores == 1 {
 		run.Result.Note("The machine has one core, which server and client share.")
 	} else {
@@ -130,21 +131,6 @@ func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(con
 	return nil
 }
 
-// split gives server and clients half of the cores each.
-func split(cores int) (server, clients string) {
-	if cores == 1 {
-		return "0", "0"
-	}
-	half := cores / 2
-	span := func(first, last int) string {
-		if first == last {
-			return strconv.Itoa(first)
-		}
-		return fmt.Sprintf("%d-%d", first, last)
-	}
-	return span(0, half-1), span(half, cores-1)
-}
-
 // fresh runs etcd-bench on a server of its own.
 func (b *bench) fresh(ctx context.Context, c contender, label string, args ...string) (storelab.Report, error) {
 	return b.measure(ctx, c, label, func() (storelab.Report, error) { return b.onNew(ctx, c, args) })
@@ -164,7 +150,7 @@ func (b *bench) measure(ctx context.Context, c contender, label string, do func(
 		return report, err
 	}
 	b.Result.Errors.AddMany(report.Ops, report.ErrorsByKind)
-	task.Done(fmt.Sprintf("%s: %s/s", label, experiment.Number(report.OpsPerSecond)))
+	task.Done(fmt.Sprintf("%s: %s/s", label, number.Text(report.OpsPerSecond)))
 	return report, nil
 }
 

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/k8s-1m/k8s-1m/internal/number"
 )
 
 // Frame is what there is to see at a time.
@@ -87,27 +89,10 @@ func page(f Frame, parts [][]string, width, each, room int) string {
 func (b Block) render(width, most int) []string {
 	lines := []string{cut(fmt.Sprintf("%s (%s)", b.Title, b.Unit), width)}
 	for _, l := range b.Lines[:min(len(b.Lines), most)] {
-		text := "  " + pad(cut(l.Name, nameWidth-1), nameWidth) + fmt.Sprintf("%*s  ", valueWidth, Number(l.Now))
+		text := "  " + pad(cut(l.Name, nameWidth-1), nameWidth) + fmt.Sprintf("%*s  ", valueWidth, number.Text(l.Now))
 		lines = append(lines, cut(text+Curve(l.Past, max(0, width-utf8.RuneCountInString(text)-1)), width))
 	}
 	return append(lines, "")
-}
-
-// Number is a number with three digits that say something, and separators.
-func Number(value float64) string {
-	switch {
-	case value < 0:
-		return "-" + Number(-value)
-	case value == 0:
-		return "0"
-	case value < 100:
-		return fmt.Sprintf("%.3g", value)
-	}
-	text := fmt.Sprintf("%.0f", value)
-	for i := len(text) - 3; i > 0; i -= 3 {
-		text = text[:i] + "," + text[i:]
-	}
-	return text
 }
 
 var levels = []rune("▁▂▃▄▅▆▇█")

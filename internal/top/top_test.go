@@ -79,14 +79,6 @@ func TestCurve(t *testing.T) {
 	}
 }
 
-func TestNumber(t *testing.T) {
-	for want, value := range map[string]float64{"0": 0, "0.0123": 0.01234, "12.3": 12.34, "1,234,568": 1234567.8, "-1,000": -1000} {
-		if got := Number(value); got != want {
-			t.Errorf("%v: %q, not %q", value, got, want)
-		}
-	}
-}
-
 // TestKeys: q ends it, a tick draws anew.
 func TestKeys(t *testing.T) {
 	frames := 0

@@ -103,16 +103,6 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestNumber(t *testing.T) {
-	for value, want := range map[float64]string{
-		0.123: "0.12", 4: "4", 12.34: "12.3", 123.4: "123", 12345: "12k", 3.384e6: "3.38M", -20.51: "-20.5",
-	} {
-		if got := number(value); got != want {
-			t.Errorf("number(%v) = %q, not %q", value, got, want)
-		}
-	}
-}
-
 func TestPageOfWhatThereIs(t *testing.T) {
 	l := &lab{diskName: "ext4"}
 	r := result{Machine: machine.This(), Disk: "ext4", Repeat: 3}

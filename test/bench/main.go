@@ -13,6 +13,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"github.com/k8s-1m/k8s-1m/internal/number"
 	"github.com/k8s-1m/k8s-1m/internal/storelab"
 	"os"
 	"os/signal"
@@ -167,7 +168,7 @@ func (l *lab) samples(ctx context.Context, r row) (samples []sample, err error) 
 			s.Store = store
 			samples = append(samples, s)
 			fmt.Fprintf(os.Stderr, "      %d/%d  %-8s  %8s %s  (%.0f s)  %s\n",
-				round+1, repeat, store, number(s.Value), r.Unit, time.Since(begun).Seconds(), s.Note)
+				round+1, repeat, store, number.Text(s.Value), r.Unit, time.Since(begun).Seconds(), s.Note)
 		}
 	}
 	return samples, nil

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"html/template"
 	"os"
+
+	"github.com/k8s-1m/k8s-1m/internal/number"
 )
 
 // page is self-contained: the plots are in it.
 var page = template.Must(template.New("page").Funcs(template.FuncMap{
-	"number": number, "beside": beside, "limit": outcome.limit, "commands": outcome.commands, "spread": outcome.spread,
+	"number": number.Text, "beside": beside, "limit": outcome.limit, "commands": outcome.commands, "spread": outcome.spread,
 }).Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>mem_etcd beside etcd</title>
 <style>
@@ -59,7 +61,7 @@ func (o outcome) spread(store string) string {
 	for _, value := range values {
 		smallest, largest = min(smallest, value), max(largest, value)
 	}
-	return fmt.Sprintf("%s–%s", number(smallest), number(largest))
+	return fmt.Sprintf("%s–%s", number.Text(smallest), number.Text(largest))
 }
 
 func writePage(path string, r result) error {

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/machine"
+	"github.com/k8s-1m/k8s-1m/internal/number"
 )
 
 // result is everything that one run found.
@@ -91,9 +92,9 @@ func (o outcome) values(store string) (values []float64) {
 // limit as the table shows it.
 func (o outcome) limit(value float64) string {
 	if o.AtLeast {
-		return "≥ " + number(value)
+		return "≥ " + number.Text(value)
 	}
-	return "≤ " + number(value)
+	return "≤ " + number.Text(value)
 }
 
 // limits of the outcome's row.
@@ -144,8 +145,8 @@ func (r result) print(w io.Writer) {
 				o.limit(o.Must), o.limit(o.Aim), o.Verdict, firstLine(o.Error))
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, number(o.Ours), beside(o.Etcd), o.Unit,
-			number(o.Figure), o.FigureName, o.limit(o.Must), o.limit(o.Aim), o.Verdict)
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, number.Text(o.Ours), beside(o.Etcd), o.Unit,
+			number.Text(o.Figure), o.FigureName, o.limit(o.Must), o.limit(o.Aim), o.Verdict)
 	}
 	// It writes to memory until here; what w says is the terminal's business.
 	_ = table.Flush()
@@ -167,21 +168,5 @@ func beside(value float64) string {
 	if value == 0 {
 		return "–"
 	}
-	return number(value)
-}
-
-// number with as many digits as it is worth: three, or all before the point.
-func number(value float64) string {
-	switch size := max(value, -value); {
-	case size >= 1e6:
-		return fmt.Sprintf("%.2fM", value/1e6)
-	case size >= 1e4:
-		return fmt.Sprintf("%.0fk", value/1e3)
-	case size >= 100 || value == float64(int64(value)):
-		return fmt.Sprintf("%.0f", value)
-	case size >= 10:
-		return fmt.Sprintf("%.1f", value)
-	default:
-		return fmt.Sprintf("%.2f", value)
-	}
+	return number.Text(value)
 }

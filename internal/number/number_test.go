@@ -1,0 +1,17 @@
+package number
+
+import (
+	"math"
+	"testing"
+)
+
+func TestText(t *testing.T) {
+	for want, value := range map[string]float64{
+		"0": 0, "0.0123": 0.01234, "0.1": 0.1, "4": 4, "12.3": 12.34, "123": 123.4, "100": 99.96, "-20.5": -20.51,
+		"1000": 1000, "9999": 9999, "12,345": 12345, "1,234,568": 1234567.8, "-10,000": -10000, "endless": math.Inf(1),
+	} {
+		if got := Text(value); got != want {
+			t.Errorf("%v: %q, not %q", value, got, want)
+		}
+	}
+}
