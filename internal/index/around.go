@@ -18,11 +18,11 @@ func (c *Class) surround(around []Around) (undo func()) {
 	}
 	for i := range around {
 		s := c.setAside(around[i].Slot, c.x.nodes[around[i].Slot].state)
+		s.extra = c.sums(around[i].Extra)
 		if around[i].Barred {
 			c.unplace(s)
 			continue
 		}
-		s.extra = c.sums(around[i].Extra)
 		c.wait(around[i].Slot, s)
 	}
 	c.settle()

@@ -145,13 +145,16 @@ func (cl *class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nomi
 	refused := map[index.Slot]*fwk.Status{}
 	for _, place := range nominated {
 		a := index.Around{Slot: place.node.slot}
-		switch status := cl.admits(ctx, pod, place.node); {
-		case status.IsRejected():
+		status := cl.admits(ctx, pod, place.node)
+		if !status.IsSuccess() && !status.IsRejected() {
+			return nil, nil, status.AsError()
+		}
+		if status.IsRejected() {
 			a.Barred = true
 			refused[a.Slot] = status
-		case !status.IsSuccess():
-			return nil, nil, status.AsError()
-		case len(cl.spec.Counters) > 0:
+		}
+		// They count on a node that bars the pod as well: it may not, once others have left.
+		if len(cl.spec.Counters) > 0 {
 			for _, kind := range place.kinds {
 				a.Extra = append(a.Extra, cl.Amounts(kind)...)
 			}
