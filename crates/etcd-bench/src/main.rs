@@ -20,6 +20,7 @@ mod worker;
 
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::Parser;
 use options::{Options, Workload};
 
@@ -57,10 +58,10 @@ fn main() -> ExitCode {
 async fn work(options: &Options) -> anyhow::Result<bool> {
     if let Workload::Replay(replay) = &options.workload {
         let report = replay::run(replay, &options.load).await?;
-        report.print(options.output);
+        report.print(options.output).context("print the report")?;
         return Ok(report.failed());
     }
     let report = run::run(options).await?;
-    report.print(options.output);
+    report.print(options.output).context("print the report")?;
     Ok(report.failed())
 }

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
+use output::Output;
 
 use crate::group::Group;
 use crate::replay::ReplayOptions;
@@ -143,13 +144,6 @@ pub enum Workload {
     },
     /// Ask what was recorded by etcd-proxy, in its order, and compare the answers.
     Replay(ReplayOptions),
-}
-
-/// How the result is printed.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    Json,
-    Text,
 }
 
 impl Load {

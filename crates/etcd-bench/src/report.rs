@@ -1,11 +1,11 @@
 //! What came of it.
 
 use std::collections::BTreeMap;
+use std::fmt::Write;
 
 use hdrhistogram::Histogram;
+use output::Output;
 use serde::Serialize;
-
-use crate::options::Output;
 
 /// A share of failed operations beyond which the run as a whole has failed.
 const TOLERATED_ERRORS: f64 = 0.01;
@@ -76,40 +76,39 @@ impl Report {
     }
 
     /// To standard output.
-    pub fn print(&self, output: Output) {
-        match output {
-            Output::Json => {
-                println!("{}", serde_json::to_string_pretty(self).expect("plain data"));
-            }
-            Output::Text => self.print_text(),
-        }
+    pub fn print(&self, output: Output) -> std::io::Result<()> {
+        output.print(self, |report| report.render().expect("a String takes everything"))
     }
 
-    fn print_text(&self) {
+    fn render(&self) -> Result<String, std::fmt::Error> {
+        let mut text = String::new();
         let Latency { p50, p90, p99, p999, max } = self.latency_micros;
-        println!("{:<18} {}", "workload", self.workload);
-        println!("{:<18} {} in {:.2} s", "operations", self.ops, self.seconds);
-        println!("{:<18} {:.0}/s", "rate", self.ops_per_second);
-        println!(
+        writeln!(text, "{:<18} {}", "workload", self.workload)?;
+        writeln!(text, "{:<18} {} in {:.2} s", "operations", self.ops, self.seconds)?;
+        writeln!(text, "{:<18} {:.0}/s", "rate", self.ops_per_second)?;
+        writeln!(
+            text,
             "{:<18} p50 {p50} µs, p90 {p90} µs, p99 {p99} µs, p99.9 {p999} µs, max {max} µs",
             "latency"
-        );
-        println!("{:<18} {:.1} µs an operation", "own CPU", self.client_cpu_micros_per_op);
+        )?;
+        writeln!(text, "{:<18} {:.1} µs an operation", "own CPU", self.client_cpu_micros_per_op)?;
         if let Some(watch) = &self.watch {
-            println!(
+            writeln!(
+                text,
                 "{:<18} {} to {} watchers, {:.0}/s",
                 "events", watch.events, watch.watchers, watch.events_per_second
-            );
+            )?;
             if !watch.complete {
-                println!("{:<18} some watchers were not told of every write in time", "");
+                writeln!(text, "{:<18} some watchers were not told of every write in time", "")?;
             }
         }
         if let Some(bytes) = self.filled_bytes {
-            println!("{:<18} {bytes} bytes of keys and values", "filled");
+            writeln!(text, "{:<18} {bytes} bytes of keys and values", "filled")?;
         }
-        println!("{:<18} {}", "errors", self.errors);
+        writeln!(text, "{:<18} {}", "errors", self.errors)?;
         for (kind, count) in &self.errors_by_kind {
-            println!("{:<18} {count} × {kind}", "");
+            writeln!(text, "{:<18} {count} × {kind}", "")?;
         }
+        Ok(text)
     }
 }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
+use output::Output;
 use sockets::{Listen, TlsFiles};
 use trace::{Compression, Values};
 
@@ -107,13 +108,6 @@ pub struct ReportOptions {
     /// Write a page to this file as well.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-}
-
-/// How the report is printed.
-#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    Json,
-    Text,
 }
 
 impl Serve {

@@ -1,13 +1,14 @@
 //! What came of a replay, beside what was recorded.
 
 use std::collections::BTreeMap;
+use std::fmt::{Error, Write};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
+use output::Output;
 use serde::Serialize;
 
 use super::{ReplayOptions, Speed};
-use crate::options::Output;
 use crate::report::Latency;
 
 /// A share of calls that fail here and did not when they were recorded, or the other
@@ -206,64 +207,73 @@ impl ReplayReport {
     }
 
     /// To standard output.
-    pub fn print(&self, output: Output) {
-        match output {
-            Output::Json => {
-                println!("{}", serde_json::to_string_pretty(self).expect("plain data"));
-            }
-            Output::Text => self.print_text(),
-        }
+    pub fn print(&self, output: Output) -> std::io::Result<()> {
+        output.print(self, |report| report.render().expect("a String takes everything"))
     }
 
-    fn print_text(&self) {
-        println!("{:<18} {} at speed {}", "replayed", self.file, self.speed);
+    fn render(&self) -> Result<String, Error> {
+        let mut text = String::new();
+        writeln!(text, "{:<18} {} at speed {}", "replayed", self.file, self.speed)?;
         let rate = self.calls_per_second;
-        println!("{:<18} {} in {:.2} s, {rate:.0}/s", "calls", self.calls, self.seconds);
+        writeln!(text, "{:<18} {} in {:.2} s, {rate:.0}/s", "calls", self.calls, self.seconds)?;
         if let Some(late) = &self.late_micros {
-            println!(
+            writeln!(
+                text,
                 "{:<18} p50 {} µs, p99 {} µs, max {} µs",
                 "late", late.p50, late.p99, late.max
-            );
+            )?;
         }
         let (here, recorded) = (self.events, self.recorded_events);
-        println!("{:<18} {} with {here} events; {recorded} were recorded", "streams", self.streams);
-        self.print_methods();
+        writeln!(
+            text,
+            "{:<18} {} with {here} events; {recorded} were recorded",
+            "streams", self.streams
+        )?;
+        self.render_methods(&mut text)?;
         for (what, counts) in
             [("not replayed", &self.not_replayed), ("broken", &self.broken_streams)]
         {
             for (name, count) in counts {
-                println!("{what:<18} {count} × {name}");
+                writeln!(text, "{what:<18} {count} × {name}")?;
             }
         }
         if self.unknown_revisions > 0 {
-            println!("{:<18} {} revisions or leases", "not translated", self.unknown_revisions);
+            writeln!(
+                text,
+                "{:<18} {} revisions or leases",
+                "not translated", self.unknown_revisions
+            )?;
         }
         if self.missing_lines > 0 {
-            println!("{:<18} {} lines of the recording", "missing", self.missing_lines);
+            writeln!(text, "{:<18} {} lines of the recording", "missing", self.missing_lines)?;
         }
         if self.recording_is_cut {
-            println!("{:<18} the recording ends in the middle", "cut");
+            writeln!(text, "{:<18} the recording ends in the middle", "cut")?;
         }
+        Ok(text)
     }
 
-    fn print_methods(&self) {
-        println!(
+    fn render_methods(&self, text: &mut String) -> Result<(), Error> {
+        writeln!(
+            text,
             "{:<18} {:>9} {:>8} {:>22} {:>22}  differ",
             "method", "calls", "errors", "recorded p50/p99 µs", "here p50/p99 µs"
-        );
+        )?;
         let both = |latency: &Latency| format!("{}/{}", latency.p50, latency.p99);
         for row in &self.methods {
             let recorded = row.recorded_micros.as_ref().map_or("–".into(), both);
             let differ = row.differences.iter().map(|(what, count)| format!("{count} {what}"));
             let differ = differ.collect::<Vec<_>>().join(", ");
-            println!(
+            writeln!(
+                text,
                 "{:<18} {:>9} {:>8} {recorded:>22} {:>22}  {}",
                 row.method,
                 row.calls,
                 row.errors,
                 both(&row.here_micros),
                 if differ.is_empty() { "none" } else { &differ },
-            );
+            )?;
         }
+        Ok(())
     }
 }

@@ -1,9 +1,7 @@
 //! Adds lines up.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::Hash;
 
-use hdrhistogram::Histogram;
 use trace::{
     Call, Class, End, Head, Line, Outcome, Put, Received, Request, Response, Sent, WatchAnswer,
     shape, span,
@@ -11,18 +9,11 @@ use trace::{
 
 use super::events::Events;
 use super::summary::{
-    ClassRow, ErrorRow, KindRow, Latency, Leases, LimitRow, Recording, ShapeRow, Summary, WatchRow,
-    Watches,
+    ErrorRow, KindRow, Latency, Leases, LimitRow, Recording, Summary, WatchRow, Watches,
 };
-
-/// Shapes, kinds, limits and errors that are kept apart, of each so many; others are
-/// counted together.
-const KEPT_APART: usize = 2000;
-/// Streams and leases that are remembered while they are there.
-const REMEMBERED: usize = 1 << 20;
-/// Kinds that are named with a shape.
-const KINDS_NAMED: usize = 5;
-const OTHERS: &str = "(others)";
+use super::sums::{
+    KEPT_APART, KindSum, OTHERS, REMEMBERED, ShapeSum, apart, classes, histogram, sorted,
+};
 
 /// What was read so far.
 #[derive(Default)]
@@ -42,23 +33,6 @@ pub struct Collector {
     connections: HashSet<u64>,
     /// When the last line of this file was.
     last: u64,
-}
-
-struct ShapeSum {
-    class: Class,
-    count: u64,
-    not_succeeded: u64,
-    failed: u64,
-    request_bytes: u64,
-    response_bytes: u64,
-    micros: Histogram<u64>,
-    kinds: HashMap<String, u64>,
-}
-
-#[derive(Default)]
-struct KindSum {
-    row: KindRow,
-    namespaces: HashSet<String>,
 }
 
 /// A stream that is open.
@@ -409,96 +383,6 @@ impl Collector {
             leases: self.leases,
             limits: self.limits.into_iter().map(limit).collect(),
             errors: sorted(self.errors, error, |row| (row.count, 0)),
-        }
-    }
-}
-
-/// `name`, or where it is counted if there are too many already.
-fn apart<'a, V>(known: &HashMap<String, V>, name: &'a str, others: &mut u64) -> &'a str {
-    if known.len() < KEPT_APART || known.contains_key(name) {
-        return name;
-    }
-    *others += 1;
-    OTHERS
-}
-
-/// Rows, those that count most first.
-fn sorted<K: Hash + Eq, V, R>(
-    map: HashMap<K, V>,
-    row: impl FnMut((K, V)) -> R,
-    weight: impl Fn(&R) -> (u64, u64),
-) -> Vec<R> {
-    let mut rows: Vec<R> = map.into_iter().map(row).collect();
-    rows.sort_by_key(|row| std::cmp::Reverse(weight(row)));
-    rows
-}
-
-fn classes(shapes: &[ShapeRow]) -> Vec<ClassRow> {
-    let all = [
-        Class::Create,
-        Class::Update,
-        Class::Delete,
-        Class::Get,
-        Class::List,
-        Class::Beside,
-        Class::Other,
-    ];
-    let row = |class| {
-        let of = || shapes.iter().filter(move |row| row.class == class);
-        ClassRow {
-            class,
-            count: of().map(|row| row.count).sum(),
-            shapes: of().count() as u64,
-            request_bytes: of().map(|row| row.request_bytes).sum(),
-            response_bytes: of().map(|row| row.response_bytes).sum(),
-        }
-    };
-    all.into_iter().map(row).collect()
-}
-
-fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("an hour in two digits")
-}
-
-impl ShapeSum {
-    fn new(class: Class) -> Self {
-        ShapeSum {
-            class,
-            count: 0,
-            not_succeeded: 0,
-            failed: 0,
-            request_bytes: 0,
-            response_bytes: 0,
-            micros: histogram(),
-            kinds: HashMap::new(),
-        }
-    }
-
-    fn add(&mut self, request_bytes: u64, response_bytes: Option<u64>, kind: Option<&str>) {
-        self.count += 1;
-        self.request_bytes += request_bytes;
-        self.response_bytes += response_bytes.unwrap_or(0);
-        let Some(kind) = kind else { return };
-        let is_full = self.kinds.len() >= KEPT_APART;
-        match self.kinds.get_mut(kind) {
-            Some(count) => *count += 1,
-            None if is_full => {}
-            None => drop(self.kinds.insert(kind.to_owned(), 1)),
-        }
-    }
-
-    fn row(self, shape: String) -> ShapeRow {
-        let kinds = sorted(self.kinds, |kind| kind, |(_, count)| (*count, 0));
-        ShapeRow {
-            shape,
-            class: self.class,
-            count: self.count,
-            not_succeeded: self.not_succeeded,
-            failed: self.failed,
-            request_bytes: self.request_bytes,
-            response_bytes: self.response_bytes,
-            latency_micros: Latency::of(&self.micros),
-            kinds: kinds.into_iter().take(KINDS_NAMED).map(|(kind, _)| kind).collect(),
         }
     }
 }

@@ -4,15 +4,15 @@ mod collect;
 mod events;
 mod page;
 mod summary;
+mod sums;
 mod text;
 
-use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use trace::Reader;
 
-use crate::options::{Output, ReportOptions};
+use crate::options::ReportOptions;
 use collect::Collector;
 
 /// Reads the recordings, prints what is in them, and writes the page.
@@ -26,15 +26,7 @@ pub fn run(options: &ReportOptions) -> Result<()> {
         std::fs::write(path, page::html(&summary))
             .with_context(|| format!("write {}", path.display()))?;
     }
-    let text = match options.output {
-        Output::Json => serde_json::to_string_pretty(&summary)? + "\n",
-        Output::Text => text::render(&summary),
-    };
-    match std::io::stdout().write_all(text.as_bytes()) {
-        // Whoever reads has seen enough, as `head` has.
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("write the report"),
-    }
+    options.output.print(&summary, text::render).context("print the report")
 }
 
 fn read(path: &Path, collector: &mut Collector) -> Result<()> {

@@ -1,0 +1,127 @@
+//! What is added up by name, and the rows it becomes.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+
+use hdrhistogram::Histogram;
+use trace::Class;
+
+use super::summary::{ClassRow, KindRow, Latency, ShapeRow};
+
+/// Shapes, kinds, limits and errors that are kept apart, of each so many; others are
+/// counted together.
+pub const KEPT_APART: usize = 2000;
+/// Streams and leases that are remembered while they are there.
+pub const REMEMBERED: usize = 1 << 20;
+/// Kinds that are named with a shape.
+const KINDS_NAMED: usize = 5;
+pub const OTHERS: &str = "(others)";
+
+/// A shape of requests.
+pub struct ShapeSum {
+    pub class: Class,
+    pub count: u64,
+    pub not_succeeded: u64,
+    pub failed: u64,
+    pub request_bytes: u64,
+    pub response_bytes: u64,
+    pub micros: Histogram<u64>,
+    pub kinds: HashMap<String, u64>,
+}
+
+/// A kind of objects.
+#[derive(Default)]
+pub struct KindSum {
+    pub row: KindRow,
+    pub namespaces: HashSet<String>,
+}
+
+impl ShapeSum {
+    pub fn new(class: Class) -> Self {
+        ShapeSum {
+            class,
+            count: 0,
+            not_succeeded: 0,
+            failed: 0,
+            request_bytes: 0,
+            response_bytes: 0,
+            micros: histogram(),
+            kinds: HashMap::new(),
+        }
+    }
+
+    pub fn add(&mut self, request_bytes: u64, response_bytes: Option<u64>, kind: Option<&str>) {
+        self.count += 1;
+        self.request_bytes += request_bytes;
+        self.response_bytes += response_bytes.unwrap_or(0);
+        let Some(kind) = kind else { return };
+        let is_full = self.kinds.len() >= KEPT_APART;
+        match self.kinds.get_mut(kind) {
+            Some(count) => *count += 1,
+            None if is_full => {}
+            None => drop(self.kinds.insert(kind.to_owned(), 1)),
+        }
+    }
+
+    pub fn row(self, shape: String) -> ShapeRow {
+        let kinds = sorted(self.kinds, |kind| kind, |(_, count)| (*count, 0));
+        ShapeRow {
+            shape,
+            class: self.class,
+            count: self.count,
+            not_succeeded: self.not_succeeded,
+            failed: self.failed,
+            request_bytes: self.request_bytes,
+            response_bytes: self.response_bytes,
+            latency_micros: Latency::of(&self.micros),
+            kinds: kinds.into_iter().take(KINDS_NAMED).map(|(kind, _)| kind).collect(),
+        }
+    }
+}
+
+/// `name`, or where it is counted if there are too many already.
+pub fn apart<'a, V>(known: &HashMap<String, V>, name: &'a str, others: &mut u64) -> &'a str {
+    if known.len() < KEPT_APART || known.contains_key(name) {
+        return name;
+    }
+    *others += 1;
+    OTHERS
+}
+
+/// Rows, those that count most first.
+pub fn sorted<K: Hash + Eq, V, R>(
+    map: HashMap<K, V>,
+    row: impl FnMut((K, V)) -> R,
+    weight: impl Fn(&R) -> (u64, u64),
+) -> Vec<R> {
+    let mut rows: Vec<R> = map.into_iter().map(row).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(weight(row)));
+    rows
+}
+
+pub fn classes(shapes: &[ShapeRow]) -> Vec<ClassRow> {
+    let all = [
+        Class::Create,
+        Class::Update,
+        Class::Delete,
+        Class::Get,
+        Class::List,
+        Class::Beside,
+        Class::Other,
+    ];
+    let row = |class| {
+        let of = || shapes.iter().filter(move |row| row.class == class);
+        ClassRow {
+            class,
+            count: of().map(|row| row.count).sum(),
+            shapes: of().count() as u64,
+            request_bytes: of().map(|row| row.request_bytes).sum(),
+            response_bytes: of().map(|row| row.response_bytes).sum(),
+        }
+    };
+    all.into_iter().map(row).collect()
+}
+
+pub fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("an hour in two digits")
+}
