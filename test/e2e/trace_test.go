@@ -1,0 +1,52 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// TestTrace: a cluster that was brought up with --trace leaves a recording of its whole life,
+// which names what was in it and misses nothing.
+func TestTrace(t *testing.T) {
+	w := newWorld(t)
+	const name = "traced"
+	file := filepath.Join(t.TempDir(), "trace.jsonl.zst")
+	t.Cleanup(func() { w.k1m(t, "down", "--name", name) })
+	w.succeed(t, "up", "--name", name, "--nodes", "3", "--store", storeKind(), "--trace", "--trace-file", file)
+	w.succeed(t, "pods", "create", "--name", name, "--count", "2")
+	w.succeed(t, "down", "--name", name)
+
+	r := finish(t, exec.Command(filepath.Join(w.bin, "etcd-proxy"), "report", file, "--output", "json"))
+	if r.code != 0 {
+		t.Fatalf("etcd-proxy report: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	var report struct {
+		Recording struct{ Calls, MissingLines, CutFiles int }
+		Kinds     []struct {
+			Kind          string
+			Writes        int
+			Watches       int
+			RequestBytes  int
+			ResponseBytes int
+		}
+	}
+	must(t, json.Unmarshal([]byte(r.stdout), &report))
+	if report.Recording.Calls == 0 || report.Recording.MissingLines != 0 || report.Recording.CutFiles != 0 {
+		t.Errorf("the recording has %+v", report.Recording)
+	}
+	// A pod is created, bound, and has its status written; a node and its Lease are made.
+	least := map[string]int{"pods": 2 * 3, "minions": 3, "leases": 3}
+	for _, kind := range report.Kinds {
+		if writes, asked := least[kind.Kind]; asked {
+			delete(least, kind.Kind)
+			if kind.Writes < writes || kind.Watches == 0 || kind.RequestBytes == 0 || kind.ResponseBytes == 0 {
+				t.Errorf("the recording has too little of %+v", kind)
+			}
+		}
+	}
+	if len(least) > 0 {
+		t.Errorf("the recording has nothing of %v", least)
+	}
+}
