@@ -1,8 +1,6 @@
 package cli
 
 import (
-	"strings"
-
 	"github.com/spf13/cobra"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
@@ -50,7 +48,7 @@ cluster each second. The administrator's key is in it, so keep it to yourself.`,
 			}
 			var targets []dashboard.Target
 			for _, page := range component.Pages(config) {
-				targets = append(targets, dashboard.Target{Job: jobOf(page.Component, config.Settings), Instance: page.Component, URL: page.URL})
+				targets = append(targets, dashboard.Target{Job: page.Role, Instance: page.Component, URL: page.URL})
 			}
 			text, err := dashboard.Prometheus(*name, targets, dashboard.Credentials{CA: rest.CAData, Cert: rest.CertData, Key: rest.KeyData})
 			if err != nil {
@@ -60,17 +58,6 @@ cluster each second. The administrator's key is in it, so keep it to yourself.`,
 			return err
 		},
 	}
-}
-
-// jobOf is what components of a kind are called together.
-func jobOf(name string, settings cluster.Settings) string {
-	switch {
-	case strings.HasPrefix(name, dashboard.JobAPIServer):
-		return dashboard.JobAPIServer
-	case strings.HasPrefix(name, settings.Scheduler):
-		return dashboard.JobScheduler
-	}
-	return name
 }
 
 func newMetricsDashboard() *cobra.Command {

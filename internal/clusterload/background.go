@@ -91,11 +91,12 @@ func (t *turn) during(ctx context.Context, what string, d time.Duration, pods in
 	return load, m, t.end(ctx, load, int(load.Latencies.Count()), task)
 }
 
-// stream is a watch of pods whose events are counted and not decoded, so that many fit
-// into one process.
+// stream is a watch of a resource in the namespace whose events are counted and not
+// decoded, so that many fit into one process.
 type stream struct {
-	client kubernetes.Interface
-	events *atomic.Int64
+	client   kubernetes.Interface
+	resource string
+	events   *atomic.Int64
 }
 
 // openStream begins to read objects of the namespace, or what becomes of them, as bytes.
@@ -108,7 +109,7 @@ func openStream(ctx context.Context, client kubernetes.Interface, resource strin
 func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 	options.Watch = true
 	options.TimeoutSeconds = nil
-	body, err := openStream(ctx, w.client, "pods", options)
+	body, err := openStream(ctx, w.client, w.resource, options)
 	if err != nil {
 		return err
 	}

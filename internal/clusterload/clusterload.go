@@ -28,8 +28,8 @@ const (
 	// namespace of the pods that are measured.
 	namespace = "k1m-bench"
 
-	apiServer = "kube-apiserver"
-	scheduler = "scheduler"
+	apiServer = component.RoleAPIServer
+	scheduler = component.RoleScheduler
 	loader    = "k1m"
 
 	connections    = 16

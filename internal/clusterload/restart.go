@@ -231,7 +231,7 @@ func (d *daemons) start(ctx context.Context, t *turn, count, nodes int) (*sync.W
 	}
 	var events atomic.Int64
 	for i := range count {
-		w := stream{clients.Connection(i), &events}
+		w := stream{clients.Connection(i), "pods", &events}
 		node := bulk.Range{Prefix: bulk.NodePrefix}.Name(i / daemonsOfNode % max(nodes, 1))
 		group.Go(func() { d.run(ctx, w, node) })
 	}

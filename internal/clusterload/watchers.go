@@ -135,7 +135,7 @@ func (t *turn) startWatchers(ctx context.Context, count int, events, cut *atomic
 	}
 	for i := range count {
 		group.Go(func() {
-			w, from := stream{clients.Connection(i), events}, now.ResourceVersion
+			w, from := stream{clients.Connection(i), "pods", events}, now.ResourceVersion
 			for {
 				// It ends with an error in any case.
 				_ = w.follow(ctx, metav1.ListOptions{ResourceVersion: from})

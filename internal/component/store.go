@@ -1,6 +1,14 @@
 package component
 
 import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 )
 
@@ -80,4 +88,21 @@ func NewStoreClient(config cluster.Config, dir cluster.Dir) StoreClient {
 		CertFile: p.pki("apiserver-etcd-client.crt"),
 		KeyFile:  p.pki("apiserver-etcd-client.key"),
 	}
+}
+
+// Dial makes a client of the store, which connects within timeout and ends with ctx.
+func (s StoreClient) Dial(ctx context.Context, timeout time.Duration) (*clientv3.Client, error) {
+	config := clientv3.Config{Endpoints: []string{s.Endpoint}, DialTimeout: timeout, Context: ctx, Logger: zap.NewNop()}
+	if s.CAFile != "" || s.CertFile != "" {
+		tls, err := transport.TLSInfo{TrustedCAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile}.ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("connecting to the store: %w", err)
+		}
+		config.TLS = tls
+	}
+	client, err := clientv3.New(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the store: %w", err)
+	}
+	return client, nil
 }

@@ -11,17 +11,6 @@ import (
 	"fmt"
 )
 
-// Job is the label by which Prometheus tells the components apart. Several of one kind are
-// one job, of several instances.
-const (
-	JobStore      = "store"
-	JobAPIServer  = "kube-apiserver"
-	JobControl    = "kube-controller-manager"
-	JobScheduler  = "scheduler"
-	JobNodes      = "kwok"
-	JobSupervisor = "supervisor"
-)
-
 // panel is one plot.
 type panel struct {
 	title, about string

@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-1m/k8s-1m/internal/component"
 )
 
 var update = flag.Bool("update", false, "write the dashboard that is kept")
@@ -86,9 +88,9 @@ func TestExpressions(t *testing.T) {
 
 func TestPrometheus(t *testing.T) {
 	text, err := Prometheus("test", []Target{
-		{JobStore, "store", "http://127.0.0.1:1/metrics"},
-		{JobAPIServer, "kube-apiserver", "https://127.0.0.1:2/metrics"},
-		{JobAPIServer, "kube-apiserver-1", "https://127.0.0.1:3/metrics"},
+		{component.Store, "store", "http://127.0.0.1:1/metrics"},
+		{component.RoleAPIServer, "kube-apiserver", "https://127.0.0.1:2/metrics"},
+		{component.RoleAPIServer, "kube-apiserver-1", "https://127.0.0.1:3/metrics"},
 	}, Credentials{[]byte("ca"), []byte("cert"), []byte("key")})
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 
 // Target is a page with metrics.
 type Target struct {
+	// Job is the label by which Prometheus tells components apart: their role.
 	Job string
 	// Instance is the component's name, and URL where its page is.
 	Instance, URL string

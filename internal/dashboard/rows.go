@@ -1,6 +1,10 @@
 package dashboard
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/k8s-1m/k8s-1m/internal/component"
+)
 
 // Units as Grafana calls them.
 const (
@@ -30,24 +34,24 @@ func rows() []row {
 func storePanels() []panel {
 	return []panel{
 		{"Requests", "What API servers ask of the store, by method.", perSecond, []query{
-			{of(JobStore, `sum by (grpc_method) (rate(grpc_server_handled_total{§}[$__rate_interval]))`), "{{grpc_method}}"},
+			{of(component.Store, `sum by (grpc_method) (rate(grpc_server_handled_total{§}[$__rate_interval]))`), "{{grpc_method}}"},
 		}},
 		{"Latency as API servers see it, p99.9", "By operation; the store's time, and the way there.", seconds, []query{
-			{of(JobAPIServer, `histogram_quantile(0.999, sum by (le, operation) (rate(etcd_request_duration_seconds_bucket{§}[$__rate_interval])))`), "{{operation}}"},
+			{of(component.RoleAPIServer, `histogram_quantile(0.999, sum by (le, operation) (rate(etcd_request_duration_seconds_bucket{§}[$__rate_interval])))`), "{{operation}}"},
 		}},
 		{"Errors", "Requests that did not end well, by code.", perSecond, []query{
-			{of(JobStore, `sum by (grpc_code) (rate(grpc_server_handled_total{§,grpc_code!="OK"}[$__rate_interval]))`), "{{grpc_code}}"},
+			{of(component.Store, `sum by (grpc_code) (rate(grpc_server_handled_total{§,grpc_code!="OK"}[$__rate_interval]))`), "{{grpc_code}}"},
 		}},
 		{"Size", "What is stored, and how much of that is of use.", size, []query{
-			{of(JobStore, `etcd_mvcc_db_total_size_in_bytes{§}`), "all"},
-			{of(JobStore, `etcd_mvcc_db_total_size_in_use_in_bytes{§}`), "in use"},
+			{of(component.Store, `etcd_mvcc_db_total_size_in_bytes{§}`), "all"},
+			{of(component.Store, `etcd_mvcc_db_total_size_in_use_in_bytes{§}`), "in use"},
 		}},
 		{"Items", "Keys, and watchers of them.", number, []query{
-			{of(JobStore, `etcd_debugging_mvcc_keys_total{§}`), "keys"},
-			{of(JobStore, `etcd_debugging_mvcc_watcher_total{§}`), "watchers"},
+			{of(component.Store, `etcd_debugging_mvcc_keys_total{§}`), "keys"},
+			{of(component.Store, `etcd_debugging_mvcc_watcher_total{§}`), "watchers"},
 		}},
 		{"Revisions", "Changes a second.", number, []query{
-			{of(JobStore, `rate(etcd_debugging_mvcc_current_revision{§}[$__rate_interval])`), "revisions"},
+			{of(component.Store, `rate(etcd_debugging_mvcc_current_revision{§}[$__rate_interval])`), "revisions"},
 		}},
 	}
 }
@@ -55,33 +59,33 @@ func storePanels() []panel {
 func apiServerPanels() []panel {
 	return []panel{
 		{"Requests", "By verb and resource, the twelve most frequent; watches are counted when they end.", perSecond, []query{
-			{of(JobAPIServer, `topk(12, sum by (verb, resource, subresource) (rate(apiserver_request_total{§}[$__rate_interval])))`), "{{verb}} {{resource}} {{subresource}}"},
+			{of(component.RoleAPIServer, `topk(12, sum by (verb, resource, subresource) (rate(apiserver_request_total{§}[$__rate_interval])))`), "{{verb}} {{resource}} {{subresource}}"},
 		}},
 		{"Latency, p95", "By verb and resource, the twelve slowest, without what webhooks and queues take.", seconds, []query{
-			{of(JobAPIServer, `topk(12, histogram_quantile(0.95, sum by (le, verb, resource) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb!~"WATCH|CONNECT"}[$__rate_interval]))))`), "{{verb}} {{resource}}"},
+			{of(component.RoleAPIServer, `topk(12, histogram_quantile(0.95, sum by (le, verb, resource) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb!~"WATCH|CONNECT"}[$__rate_interval]))))`), "{{verb}} {{resource}}"},
 		}},
 		{"Latency against the objectives, p99", "Calls that change one object, and reads of one, of a namespace, of the cluster: 1 s, 1 s, 30 s, 30 s.", seconds, []query{
-			{of(JobAPIServer, `histogram_quantile(0.99, sum by (le) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb=~"POST|PUT|PATCH|DELETE"}[$__rate_interval])))`), "change"},
-			{of(JobAPIServer, `histogram_quantile(0.99, sum by (le, scope) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb=~"GET|LIST"}[$__rate_interval])))`), "read {{scope}}"},
+			{of(component.RoleAPIServer, `histogram_quantile(0.99, sum by (le) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb=~"POST|PUT|PATCH|DELETE"}[$__rate_interval])))`), "change"},
+			{of(component.RoleAPIServer, `histogram_quantile(0.99, sum by (le, scope) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb=~"GET|LIST"}[$__rate_interval])))`), "read {{scope}}"},
 		}},
 		{"In flight", "Requests that are worked on, and that wait in a queue.", number, []query{
-			{of(JobAPIServer, `sum by (instance, request_kind) (apiserver_current_inflight_requests{§})`), "{{instance}} {{request_kind}}"},
-			{of(JobAPIServer, `sum by (instance) (apiserver_flowcontrol_current_inqueue_requests{§})`), "{{instance}} queued"},
+			{of(component.RoleAPIServer, `sum by (instance, request_kind) (apiserver_current_inflight_requests{§})`), "{{instance}} {{request_kind}}"},
+			{of(component.RoleAPIServer, `sum by (instance) (apiserver_flowcontrol_current_inqueue_requests{§})`), "{{instance}} queued"},
 		}},
 		{"Watch events sent", "To clients, by resource, the twelve most frequent.", perSecond, []query{
-			{of(JobAPIServer, `topk(12, sum by (resource) (rate(apiserver_watch_events_total{§}[$__rate_interval])))`), "{{resource}}"},
+			{of(component.RoleAPIServer, `topk(12, sum by (resource) (rate(apiserver_watch_events_total{§}[$__rate_interval])))`), "{{resource}}"},
 		}},
 		{"Watch events received", "From the store, by resource, in each API server.", perSecond, []query{
-			{of(JobAPIServer, `topk(12, sum by (instance, resource) (rate(apiserver_watch_cache_events_received_total{§}[$__rate_interval])))`), "{{instance}} {{resource}}"},
+			{of(component.RoleAPIServer, `topk(12, sum by (instance, resource) (rate(apiserver_watch_cache_events_received_total{§}[$__rate_interval])))`), "{{instance}} {{resource}}"},
 		}},
 		{"Watches", "That are open, by resource.", number, []query{
-			{of(JobAPIServer, `topk(12, sum by (resource) (apiserver_longrunning_requests{§,verb="WATCH"}))`), "{{resource}}"},
+			{of(component.RoleAPIServer, `topk(12, sum by (resource) (apiserver_longrunning_requests{§,verb="WATCH"}))`), "{{resource}}"},
 		}},
 		{"Errors", "Answers of 4xx, but for 404 and 409 which clients expect, and of 5xx.", perSecond, []query{
-			{of(JobAPIServer, `sum by (code, verb, resource) (rate(apiserver_request_total{§,code=~"4..|5..",code!~"404|409"}[$__rate_interval]))`), "{{code}} {{verb}} {{resource}}"},
+			{of(component.RoleAPIServer, `sum by (code, verb, resource) (rate(apiserver_request_total{§,code=~"4..|5..",code!~"404|409"}[$__rate_interval]))`), "{{code}} {{verb}} {{resource}}"},
 		}},
 		{"Garbage collection", "Share of the time that collectors take of a core.", "percentunit", []query{
-			{of(JobAPIServer, `rate(go_gc_duration_seconds_sum{§}[$__rate_interval])`), "{{instance}} pauses"},
+			{of(component.RoleAPIServer, `rate(go_gc_duration_seconds_sum{§}[$__rate_interval])`), "{{instance}} pauses"},
 		}},
 	}
 }
@@ -89,25 +93,25 @@ func apiServerPanels() []panel {
 func schedulerPanels() []panel {
 	return []panel{
 		{"Pods", "Attempts a second, by what came of them.", perSecond, []query{
-			{of(JobScheduler, `sum by (result) (rate(scheduler_schedule_attempts_total{§}[$__rate_interval]))`), "{{result}}"},
+			{of(component.RoleScheduler, `sum by (result) (rate(scheduler_schedule_attempts_total{§}[$__rate_interval]))`), "{{result}}"},
 		}},
 		{"From queue to bound", "p50, p90 and p99 of pods that were placed.", seconds, []query{
-			{of(JobScheduler, `histogram_quantile(0.50, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p50"},
-			{of(JobScheduler, `histogram_quantile(0.90, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p90"},
-			{of(JobScheduler, `histogram_quantile(0.99, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p99"},
+			{of(component.RoleScheduler, `histogram_quantile(0.50, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p50"},
+			{of(component.RoleScheduler, `histogram_quantile(0.90, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p90"},
+			{of(component.RoleScheduler, `histogram_quantile(0.99, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p99"},
 		}},
 		{"Search for a node", "p50 and p99.", seconds, []query{
-			{of(JobScheduler, `histogram_quantile(0.50, sum by (le) (rate(scheduler_scheduling_algorithm_duration_seconds_bucket{§}[$__rate_interval])))`), "p50"},
-			{of(JobScheduler, `histogram_quantile(0.99, sum by (le) (rate(scheduler_scheduling_algorithm_duration_seconds_bucket{§}[$__rate_interval])))`), "p99"},
+			{of(component.RoleScheduler, `histogram_quantile(0.50, sum by (le) (rate(scheduler_scheduling_algorithm_duration_seconds_bucket{§}[$__rate_interval])))`), "p50"},
+			{of(component.RoleScheduler, `histogram_quantile(0.99, sum by (le) (rate(scheduler_scheduling_algorithm_duration_seconds_bucket{§}[$__rate_interval])))`), "p99"},
 		}},
 		{"Pods that wait", "By queue.", number, []query{
-			{of(JobScheduler, `sum by (queue) (scheduler_pending_pods{§})`), "{{queue}}"},
+			{of(component.RoleScheduler, `sum by (queue) (scheduler_pending_pods{§})`), "{{queue}}"},
 		}},
 		{"Index", "dist-scheduler: classes of pods, states of nodes, and nodes.", number, []query{
-			{of(JobScheduler, `sum by (of) (scheduler_index_size{§})`), "{{of}}"},
+			{of(component.RoleScheduler, `sum by (of) (scheduler_index_size{§})`), "{{of}}"},
 		}},
 		{"Left to upstream's search", "dist-scheduler: pods a second, by the reason.", perSecond, []query{
-			{of(JobScheduler, `sum by (reason) (rate(scheduler_index_fallbacks_total{§}[$__rate_interval]))`), "{{reason}}"},
+			{of(component.RoleScheduler, `sum by (reason) (rate(scheduler_index_fallbacks_total{§}[$__rate_interval]))`), "{{reason}}"},
 		}},
 	}
 }
@@ -115,14 +119,14 @@ func schedulerPanels() []panel {
 func nodePanels() []panel {
 	return []panel{
 		{"Nodes, Leases and pods", "Objects that there are.", number, []query{
-			{of(JobAPIServer, `max by (resource) (apiserver_resource_objects{§,resource=~"nodes|leases|pods"})`), "{{resource}}"},
+			{of(component.RoleAPIServer, `max by (resource) (apiserver_resource_objects{§,resource=~"nodes|leases|pods"})`), "{{resource}}"},
 		}},
 		{"Heartbeats", "Leases that are renewed, and statuses of nodes and pods that are patched, a second.", perSecond, []query{
-			{of(JobAPIServer, `sum (rate(apiserver_request_total{§,resource="leases",verb="PUT"}[$__rate_interval]))`), "Leases"},
-			{of(JobAPIServer, `sum by (resource) (rate(apiserver_request_total{§,resource=~"nodes|pods",subresource="status",verb="PATCH"}[$__rate_interval]))`), "status of {{resource}}"},
+			{of(component.RoleAPIServer, `sum (rate(apiserver_request_total{§,resource="leases",verb="PUT"}[$__rate_interval]))`), "Leases"},
+			{of(component.RoleAPIServer, `sum by (resource) (rate(apiserver_request_total{§,resource=~"nodes|pods",subresource="status",verb="PATCH"}[$__rate_interval]))`), "status of {{resource}}"},
 		}},
 		{"Events", "Recorded by the scheduler and nodes, a second.", perSecond, []query{
-			{of(JobAPIServer, `sum (rate(apiserver_request_total{§,resource="events",verb="POST"}[$__rate_interval]))`), "Events"},
+			{of(component.RoleAPIServer, `sum (rate(apiserver_request_total{§,resource="events",verb="POST"}[$__rate_interval]))`), "Events"},
 		}},
 	}
 }
@@ -137,8 +141,8 @@ func processPanels() []panel {
 			{`process_resident_memory_bytes` + all, "{{instance}}"},
 		}},
 		{"Ready", "1 for a component that answers, and how often processes have ended unasked.", number, []query{
-			{of(JobSupervisor, `k1m_component_ready{§}`), "{{component}}"},
-			{of(JobSupervisor, `increase(k1m_component_exits_total{§}[$__rate_interval])`), "{{component}} ended"},
+			{of(component.Supervisor, `k1m_component_ready{§}`), "{{component}}"},
+			{of(component.Supervisor, `increase(k1m_component_exits_total{§}[$__rate_interval])`), "{{component}} ended"},
 		}},
 		{"Network", "Bytes a second, in and out. Processes that do not count them are left out.", byteRate, []query{
 			{`rate(process_network_receive_bytes_total` + all + `[$__rate_interval])`, "{{instance}} in"},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -37,7 +36,6 @@ type Cluster struct {
 	Client  kubernetes.Interface
 	Sampler *Sampler
 
-	http *http.Client
 	// own: it was made by this run.
 	own bool
 }
@@ -91,11 +89,8 @@ func (r *Run) connect(config cluster.Config, suffix string, connections int, own
 	if c.Client, err = kubernetes.NewForConfig(c.Rest); err != nil {
 		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
-	if c.http, err = rest.HTTPClientFor(c.Rest); err != nil {
-		return nil, fmt.Errorf("connecting to the API server: %w", err)
-	}
-	c.Sampler = newSampler(c, suffix, r.Result.Time)
-	return c, nil
+	c.Sampler, err = newSampler(r.Dir, config, c.Rest, suffix, r.Result.Time)
+	return c, err
 }
 
 // Close keeps what was sampled, and removes the cluster if this run made it.

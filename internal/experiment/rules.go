@@ -33,8 +33,8 @@ type rule struct {
 }
 
 const (
-	apiServer = "kube-apiserver"
-	scheduler = "scheduler"
+	apiServer = component.RoleAPIServer
+	scheduler = component.RoleScheduler
 )
 
 func short(labels map[string]string) bool { return !strings.HasPrefix(labels["verb"], "WATCH") }
@@ -65,17 +65,6 @@ var rules = []rule{
 		plot: "scheduler: latency", unit: "ms", times: 1000, logY: true},
 	{of: scheduler, metric: "scheduler_pending_pods", kind: gauge, by: []string{"queue"},
 		plot: "scheduler: pods that wait", unit: "pods", times: 1},
-}
-
-// roleOf a component: several API servers or schedulers are one.
-func roleOf(name string) string {
-	switch {
-	case strings.HasPrefix(name, apiServer):
-		return apiServer
-	case strings.HasPrefix(name, "kube-scheduler"), strings.HasPrefix(name, "dist-scheduler"):
-		return scheduler
-	}
-	return name
 }
 
 // neededOf a role: the families that rules are about.

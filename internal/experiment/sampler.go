@@ -2,13 +2,16 @@ package experiment
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	dto "github.com/prometheus/client_model/go"
+	"k8s.io/client-go/rest"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/component"
@@ -53,14 +56,20 @@ type Sampler struct {
 // Usage is what processes have taken, by role.
 type Usage map[string]process.Usage
 
-func newSampler(c *Cluster, suffix string, begun time.Time) *Sampler {
+// newSampler reads pages as the owner of a kubeconfig may; its series begin at a moment, and
+// its plots end with the suffix.
+func newSampler(dir cluster.Dir, of cluster.Config, as *rest.Config, suffix string, begun time.Time) (*Sampler, error) {
+	client, err := rest.HTTPClientFor(as)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the API server: %w", err)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Sampler{
-		dir: c.Dir, config: c.Config, client: c.http, suffix: suffix, begun: begun,
+		dir: dir, config: of, client: client, suffix: suffix, begun: begun,
 		stop: stop, lines: newLines(), windows: map[*Window]bool{},
 	}
 	s.stopped.Go(func() { s.run(ctx) })
-	return s
+	return s, nil
 }
 
 func (s *Sampler) run(ctx context.Context) {
@@ -123,7 +132,7 @@ func (s *Sampler) Usage() Usage {
 		return usage
 	}
 	for _, c := range state.Components {
-		add(roleOf(c.Name), c.Process)
+		add(component.RoleOf(c.Name), c.Process)
 	}
 	return usage
 }
@@ -152,14 +161,13 @@ func (s *Sampler) scrapeAll(ctx context.Context) map[string][]map[string]*dto.Me
 	pages := map[string][]map[string]*dto.MetricFamily{}
 	var mu sync.Mutex
 	var group sync.WaitGroup
-	for name, url := range s.pages() {
-		role := roleOf(name)
-		needed := neededOf(role)
+	for _, of := range component.Pages(s.config) {
+		needed := neededOf(of.Role)
 		if len(needed) == 0 {
 			continue
 		}
 		group.Go(func() {
-			page, err := scrape(ctx, s.client, url, needed)
+			page, err := scrape(ctx, s.client, of.URL, needed)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -168,7 +176,7 @@ func (s *Sampler) scrapeAll(ctx context.Context) map[string][]map[string]*dto.Me
 				}
 				return
 			}
-			pages[role] = append(pages[role], page)
+			pages[of.Role] = append(pages[of.Role], page)
 		})
 	}
 	group.Wait()
@@ -181,13 +189,9 @@ func (s *Sampler) fail() {
 	s.failed++
 }
 
-// pages are the addresses of metrics, by component.
-func (s *Sampler) pages() map[string]string {
-	pages := map[string]string{}
-	for _, page := range component.Pages(s.config) {
-		pages[page.Component] = page.URL
-	}
-	return pages
+// pages are those of a role.
+func (s *Sampler) pages(role string) []component.Page {
+	return slices.DeleteFunc(component.Pages(s.config), func(p component.Page) bool { return p.Role != role })
 }
 
 // calls that the API servers have counted so far.
@@ -195,11 +199,8 @@ func (s *Sampler) calls(ctx context.Context) durations {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	all := durations{}
-	for name, url := range s.pages() {
-		if roleOf(name) != apiServer {
-			continue
-		}
-		page, err := scrape(ctx, s.client, url, map[string]bool{callDurations: true})
+	for _, of := range s.pages(apiServer) {
+		page, err := scrape(ctx, s.client, of.URL, map[string]bool{callDurations: true})
 		if err != nil {
 			s.fail()
 			continue

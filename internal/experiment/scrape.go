@@ -16,25 +16,34 @@ import (
 
 // scrape reads the metrics of a page that are needed. The page of an API server has
 // twenty thousand lines, so what is not needed is left out before it is parsed.
-func scrape(ctx context.Context, client *http.Client, url string, needed map[string]bool) (map[string]*dto.MetricFamily, error) {
+func scrape(ctx context.Context, client *http.Client, url string, needed map[string]bool) (families map[string]*dto.MetricFamily, err error) {
+	err = read(ctx, client, url, func(body io.Reader) error {
+		lines, err := neededLines(body, needed)
+		if err != nil {
+			return fmt.Errorf("reading %s: %w", url, err)
+		}
+		parser := expfmt.NewTextParser(model.UTF8Validation)
+		families, err = parser.TextToMetricFamilies(lines)
+		return err
+	})
+	return families, err
+}
+
+// read hands over what a page has.
+func read(ctx context.Context, client *http.Client, url string, take func(io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	response, err := client.Do(request)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", url, response.Status)
+		return fmt.Errorf("%s answers %s", url, response.Status)
 	}
-	lines, err := neededLines(response.Body, needed)
-	if err != nil {
-		return nil, fmt.Errorf("reading %s: %w", url, err)
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	return parser.TextToMetricFamilies(lines)
+	return take(response.Body)
 }
 
 // neededLines keeps the lines of some families, their types among them.

@@ -3,20 +3,23 @@ package experiment
 import (
 	"context"
 	"fmt"
+	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
+	"github.com/k8s-1m/k8s-1m/internal/kube"
+	"github.com/k8s-1m/k8s-1m/internal/pki"
 )
 
 // Watch samples a cluster that runs, without a run of an experiment. The caller stops it.
-func Watch(dir cluster.Dir, config cluster.Config) (*Sampler, error) {
-	run := &Run{Dir: dir, Given: true, Result: &Result{Time: time.Now()}}
-	c, err := run.connect(config, "", 1, false)
+func Watch(dir cluster.Dir, of cluster.Config) (*Sampler, error) {
+	config, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
 	if err != nil {
 		return nil, err
 	}
-	return c.Sampler, nil
+	return newSampler(dir, of, config, "", time.Now())
 }
 
 // Recent are the last points of all series; those of this process are left out.
@@ -33,24 +36,44 @@ func (s *Sampler) Recent(points int) []Series {
 // Stop ends the sampling.
 func (s *Sampler) Stop() { s.close() }
 
-// liveHeap is a metric of Go processes: what lived after the last collection.
-const liveHeap = "go_gc_heap_live_bytes"
+// collections of garbage after which pools have let go as well: they keep what one leaves.
+const collections = 3
 
-// Live is the memory that lives in the processes of a role, in bytes. What is resident
-// depends on when they last collected garbage.
-func (s *Sampler) Live(ctx context.Context, role string) (float64, error) {
-	live := 0.0
-	for name, url := range s.pages() {
-		if roleOf(name) != role {
-			continue
-		}
-		page, err := scrape(ctx, s.client, url, map[string]bool{liveHeap: true})
-		if err != nil {
-			return 0, fmt.Errorf("reading the metrics of %s: %w", name, err)
-		}
-		for _, metric := range page[liveHeap].GetMetric() {
-			live += metric.GetGauge().GetValue()
+// Collect has Go processes of a role collect their garbage, so that what lives shows.
+func (s *Sampler) Collect(ctx context.Context, role string) error {
+	discard := func(body io.Reader) error {
+		_, err := io.Copy(io.Discard, body)
+		return err
+	}
+	for _, of := range s.pages(role) {
+		// The profile of the heap can begin with that.
+		profile := strings.TrimSuffix(of.URL, "/metrics") + "/debug/pprof/heap?gc=1"
+		for range collections {
+			if err := read(ctx, s.client, profile, discard); err != nil {
+				return fmt.Errorf("collecting the garbage of %s: %w", of.Component, err)
+			}
 		}
 	}
-	return live, nil
+	return nil
+}
+
+// Totals are the sums of metrics over all processes of a role: by metric, and by the value
+// of the label that is given for it, or by "".
+func (s *Sampler) Totals(ctx context.Context, role string, labels map[string]string) (map[string]map[string]float64, error) {
+	needed, totals := map[string]bool{}, map[string]map[string]float64{}
+	for metric := range labels {
+		needed[metric], totals[metric] = true, map[string]float64{}
+	}
+	for _, of := range s.pages(role) {
+		page, err := scrape(ctx, s.client, of.URL, needed)
+		if err != nil {
+			return nil, fmt.Errorf("reading the metrics of %s: %w", of.Component, err)
+		}
+		for metric, label := range labels {
+			for _, m := range page[metric].GetMetric() {
+				totals[metric][labelsOf(m)[label]] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+	}
+	return totals, nil
 }

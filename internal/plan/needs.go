@@ -105,9 +105,9 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 	if c.LeasesCached {
 		n.BusiestCache = max(n.BusiestCache, r.LeaseUpdates)
 	}
-	cached := cost.BaseBytes + nodes*cost.NodeBytes + pods*cost.PodBytes
+	cached := cost.BaseBytes + (nodes+history(r.StatusPatches))*cost.NodeBytes + (pods+history(writesOfPod*r.Pods))*cost.PodBytes
 	if c.LeasesCached {
-		cached += nodes * cost.LeaseBytes
+		cached += (nodes + history(r.LeaseUpdates)) * cost.LeaseBytes
 	}
 	clients := n.Watches*cost.WatchBytes + n.Connections*cost.ConnectionBytes
 	// As many as CPU, memory and connections each make necessary. What each of them has to
@@ -122,6 +122,18 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 	n.OutGbitEach = 8e-9 / float64(n.Count) * (r.LeaseUpdates*(1+float64(c.LeaseWatchers))*store.LeaseWire +
 		r.StatusPatches*(1+watchersOfNode)*store.NodeWire + writesOfPod*r.Pods*(1+watchersOfPod)*store.PodWire)
 	return n
+}
+
+// history is how many versions of objects a watch cache keeps at so many events a second:
+// those of 75 seconds, in a ring that is doubled up to an end (defaultUpperBoundCapacity in
+// k8s.io/apiserver).
+func history(rate float64) float64 {
+	const seconds, first, last = 75, 100, 100 * 1024
+	room := float64(first)
+	for room < rate*seconds && room < last {
+		room *= 2
+	}
+	return room
 }
 
 // share is how many of a size take an amount; without end if there is no room in one.

@@ -27,6 +27,15 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// TestHistory: what a watch cache remembers grows with the rate, up to an end.
+func TestHistory(t *testing.T) {
+	for rate, want := range map[float64]float64{0: 100, 1: 100, 2: 200, 200: 25_600, 100_000: 102_400} {
+		if got := history(rate); got != want {
+			t.Errorf("%v a second: %v versions, not %v", rate, got, want)
+		}
+	}
+}
+
 // TestMoreNeedsMore: with more of anything nothing is needed less, and no limit is further
 // away.
 func TestMoreNeedsMore(t *testing.T) {

@@ -6,9 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
@@ -127,19 +125,9 @@ func eachPage(list func(metav1.ListOptions) (next string, err error)) error {
 }
 
 func countObjects(ctx context.Context, store component.StoreClient) (*Objects, error) {
-	config := clientv3.Config{
-		Endpoints: []string{store.Endpoint}, DialTimeout: storeDialWindow, Context: ctx, Logger: zap.NewNop(),
-	}
-	if store.CAFile != "" || store.CertFile != "" {
-		tls, err := transport.TLSInfo{TrustedCAFile: store.CAFile, CertFile: store.CertFile, KeyFile: store.KeyFile}.ClientConfig()
-		if err != nil {
-			return nil, fmt.Errorf("connecting to the store: %w", err)
-		}
-		config.TLS = tls
-	}
-	client, err := clientv3.New(config)
+	client, err := store.Dial(ctx, storeDialWindow)
 	if err != nil {
-		return nil, fmt.Errorf("connecting to the store: %w", err)
+		return nil, err
 	}
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, storeDialWindow)

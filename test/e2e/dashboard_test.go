@@ -12,6 +12,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
+	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/dashboard"
 )
 
@@ -41,7 +42,7 @@ func TestDashboard(t *testing.T) {
 		}
 		for _, match := range found {
 			metric, job := match[1], match[2]
-			if onlyOnceSeen[metric] || storeKind() != "mem_etcd" && job == dashboard.JobStore {
+			if onlyOnceSeen[metric] || storeKind() != "mem_etcd" && job == component.Store {
 				continue
 			}
 			if !pages[job][metric] {

@@ -1,0 +1,123 @@
+package clusterload
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/k8s-1m/k8s-1m/internal/component"
+	"github.com/k8s-1m/k8s-1m/internal/storelab"
+)
+
+const (
+	// The store's thread that does all writes when one of them has to wait for the disk. With
+	// a prefix that nobody writes to it is there, and nothing waits.
+	pipelineThread = "pipeline"
+	nobodyWrites   = "/nobody-writes-here/=fsync"
+
+	aloneClients  = 20
+	aloneRate     = 5000 // writes a second that are watched
+	aloneWatchers = 16
+	aloneObjects  = 50_000
+)
+
+// alone measures in a store without a cluster what is lost beside one: what of a write is
+// done by one thread at a time, what it takes to tell one watcher of a write, and, as a
+// cluster's store keeps every version for minutes, the memory of one.
+func (c *calibration) alone(ctx context.Context) error {
+	program, err := component.FindBinary("etcd-bench")
+	if err != nil {
+		return err
+	}
+	lab := &storelab.Lab{Bin: filepath.Dir(program)}
+	lab.ServerCores, lab.ClientCores = storelab.SplitCores(c.Result.Machine.Cores)
+	task := c.Display.Task("store alone", 0)
+	var applies, events []float64
+	for round := range rounds {
+		task.Say(fmt.Sprintf("round %d of %d", round+1, rounds))
+		apply, err := c.applyMicros(ctx, lab)
+		if err != nil {
+			task.Interrupt()
+			return fmt.Errorf("measuring the store alone: %w", err)
+		}
+		event, err := c.eventMicros(ctx, lab)
+		if err != nil {
+			task.Interrupt()
+			return fmt.Errorf("measuring the store alone: %w", err)
+		}
+		applies, events = append(applies, apply), append(events, event)
+	}
+	task.Done(fmt.Sprintf("%.3g µs of one thread a write, %.3g µs an event", median(applies), median(events)))
+	c.Costs.Store.ApplyMicros = max(median(applies), 0.1)
+	c.Costs.Store.EventMicros = max(median(events), 0.1)
+	sizes := map[string]struct{ wire, memory *float64 }{
+		"minions":           {&c.Costs.Store.NodeWire, &c.Costs.Store.NodeBytes},
+		"leases/kube-lease": {&c.Costs.Store.LeaseWire, &c.Costs.Store.LeaseBytes},
+		"pods/default":      {&c.Costs.Store.PodWire, &c.Costs.Store.PodBytes},
+		"events/default":    {&c.Costs.Store.EventWire, &c.Costs.Store.EventBytes},
+	}
+	for kind, size := range sizes {
+		if *size.memory, err = storeBytes(ctx, lab, "/registry/"+kind+"/calibration-", int(*size.wire)); err != nil {
+			return fmt.Errorf("measuring the store's memory: %w", err)
+		}
+	}
+	// A Lease update was measured with what an API server is told of it.
+	c.Costs.Store.UpdateMicros = max(c.Costs.Store.UpdateMicros-c.Costs.Store.EventMicros, 1)
+	return nil
+}
+
+// applyMicros is what that thread takes for the update of a Lease.
+func (c *calibration) applyMicros(ctx context.Context, lab *storelab.Lab) (float64, error) {
+	server, err := lab.Fresh(ctx, storelab.MemEtcd, "", "--wal-mode", "buffered", "--wal-mode-prefix", nobodyWrites)
+	if err != nil {
+		return 0, err
+	}
+	defer server.Discard()
+	report, _, err := lab.Run(ctx, server, "lease-flood", "--clients", strconv.Itoa(aloneClients), "--total", strconv.Itoa(20*c.Calls.N))
+	if err != nil {
+		return 0, err
+	}
+	taken, err := server.ThreadCPU(pipelineThread)
+	return taken.Seconds() * 1e6 / float64(max(report.Ops, 1)), err
+}
+
+// eventMicros is what the store takes more for each watcher more, each with a connection of
+// its own, as API servers have.
+func (c *calibration) eventMicros(ctx context.Context, lab *storelab.Lab) (float64, error) {
+	server, err := lab.Fresh(ctx, storelab.MemEtcd, "", "--wal-mode", "buffered")
+	if err != nil {
+		return 0, err
+	}
+	defer server.Discard()
+	perWrite := func(watchers int) (float64, error) {
+		report, _, err := lab.Run(ctx, server, "watch", "--watchers", strconv.Itoa(watchers), "--watch-connections", strconv.Itoa(watchers),
+			"--clients", strconv.Itoa(aloneClients), "--rate", strconv.Itoa(aloneRate), "--total", strconv.Itoa(5*c.Calls.N))
+		return report.ServerCPUMicrosPerOp, err
+	}
+	few, err := perWrite(1)
+	if err != nil {
+		return 0, err
+	}
+	many, err := perWrite(1 + aloneWatchers)
+	return (many - few) / aloneWatchers, err
+}
+
+// storeBytes is what an object of a size takes in the store, with its key.
+func storeBytes(ctx context.Context, lab *storelab.Lab, prefix string, size int) (float64, error) {
+	server, err := lab.Fresh(ctx, storelab.MemEtcd, "", "--wal-mode", "none")
+	if err != nil {
+		return 0, err
+	}
+	defer server.Discard()
+	before, err := server.Resident()
+	if err != nil {
+		return 0, err
+	}
+	keys := fmt.Sprintf("%s=%dx%d", prefix, aloneObjects, size)
+	if _, _, err := lab.Run(ctx, server, "fill", "--clients", strconv.Itoa(aloneClients), "--keys", keys, "--key-size", "8"); err != nil {
+		return 0, err
+	}
+	after, err := server.Settled(ctx)
+	return max(float64(after-before)/aloneObjects, 1), err
+}
