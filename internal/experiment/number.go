@@ -24,8 +24,13 @@ func (c Column) String() string {
 
 // text of a cell.
 func text(cell any) string {
-	if value, ok := cell.(float64); ok {
+	switch value := cell.(type) {
+	case float64:
 		return number.Text(value)
+	case int:
+		return number.Text(float64(value))
+	case int64:
+		return number.Text(float64(value))
 	}
 	return fmt.Sprint(cell)
 }

@@ -13,7 +13,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{"cell": tex
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; }
 table { border-collapse: collapse; } th, td { padding: .3em .7em; text-align: right; border-bottom: 1px solid #ccc; }
-th:first-child, td:first-child { text-align: left; } svg { max-width: 100%; height: auto; }
+th:first-child, td:first-child { text-align: left; } td:first-child { white-space: nowrap; } svg { max-width: 100%; height: auto; }
 .met { color: #176b2c; } .missed { color: #b00020; font-weight: bold; } small { color: #666; }
 pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
 </style>
@@ -29,7 +29,7 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
 {{end}}</ul>
 {{with .Verdicts}}<h2>Verdicts</h2>
 <table><tr><th>objective<th>measured<th>limit<th>unit<th>of<th>worst<th>verdict</tr>
-{{range .}}<tr><td>{{.Name}}<td>{{number .Measured}}<td>{{number .Limit}}<td>{{.Unit}}<td>{{.Of}}<td>{{.Worst}}<td class="{{if .Met}}met{{else}}missed{{end}}">{{if .Met}}met{{else if eq .Of 0}}not measured{{else}}missed{{end}}</tr>
+{{range .}}<tr><td>{{.Name}}<td>{{number .Measured}}<td>{{number .Limit}}<td>{{.Unit}}<td>{{cell .Of}}<td>{{.Worst}}<td class="{{if .Met}}met{{else}}missed{{end}}">{{if .Met}}met{{else if eq .Of 0}}not measured{{else}}missed{{end}}</tr>
 {{end}}</table>{{end}}
 {{range .Tables}}<h2>{{.Title}}</h2>
 <table><tr>{{range .Columns}}<th>{{.}}{{end}}</tr>

@@ -12,10 +12,14 @@ import (
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
 	"gonum.org/v1/plot/vg/draw"
+	"gonum.org/v1/plot/vg/vgsvg"
+
+	"github.com/k8s-1m/k8s-1m/internal/number"
 )
 
 const (
-	plotWidth, plotHeight = 24 * vg.Centimeter, 9 * vg.Centimeter
+	plotWidth, plotHeight = 26 * vg.Centimeter, 9 * vg.Centimeter
+	legendWidth           = 6 * vg.Centimeter
 	// What is zero has no place on a logarithmic axis.
 	leastShown = 1e-3
 	// With fewer points than this each of them is drawn.
@@ -69,15 +73,16 @@ func drawPlot(title string, series []Series, markers []Marker) ([]byte, error) {
 	first := series[0]
 	p.Title.Text = title
 	p.X.Label.Text, p.Y.Label.Text = first.X, first.Unit
+	p.X.Tick.Marker, p.Y.Tick.Marker = ticks{plot.DefaultTicks{}}, ticks{plot.DefaultTicks{}}
 	if first.LogX {
-		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		p.X.Scale, p.X.Tick.Marker = plot.LogScale{}, ticks{plot.LogTicks{Prec: -1}}
 	}
 	if first.LogY {
-		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, plot.LogTicks{Prec: -1}
+		p.Y.Scale, p.Y.Tick.Marker = plot.LogScale{}, ticks{plot.LogTicks{Prec: -1}}
 	} else {
 		p.Y.Min = 0
 	}
-	p.Legend.Top, p.Legend.Left = true, true
+	p.Legend.Top, p.Legend.Left, p.Legend.Padding = true, true, vg.Points(3)
 	p.Add(plotter.NewGrid())
 	for i, s := range series {
 		if err := addLine(p, s, colors[i%len(colors)]); err != nil {
@@ -90,7 +95,6 @@ func drawPlot(title string, series []Series, markers []Marker) ([]byte, error) {
 	if first.LogY {
 		widen(&p.Y)
 	}
-	leaveRoom(p, len(series)+len(markers), first.LogY)
 	if first.X == Seconds {
 		if err := addMarkers(p, title, markers); err != nil {
 			return nil, err
@@ -108,15 +112,31 @@ func widen(axis *plot.Axis) {
 	}
 }
 
-// leaveRoom above the lines for the legend.
-func leaveRoom(p *plot.Plot, entries int, logarithmic bool) {
-	const ofEntry = 0.05 // of the height
-	part := min(ofEntry*float64(entries), 0.5)
-	if logarithmic {
-		p.Y.Max *= math.Pow(p.Y.Max/p.Y.Min, part/(1-part))
-		return
+// ticks have labels as all numbers are written. Where an axis has too few that are labelled,
+// as a logarithmic one of less than two decades, those of 2 and 5 are as well.
+type ticks struct{ plot.Ticker }
+
+// Ticks is of plot.Ticker.
+func (t ticks) Ticks(from, to float64) []plot.Tick {
+	all, labelled := t.Ticker.Ticks(from, to), 0
+	for i := range all {
+		if all[i].Label != "" {
+			all[i].Label = number.Text(all[i].Value)
+			if from <= all[i].Value && all[i].Value <= to {
+				labelled++
+			}
+		}
 	}
-	p.Y.Max += (p.Y.Max - p.Y.Min) * part / (1 - part)
+	if labelled > 1 {
+		return all
+	}
+	for i := range all {
+		digit := all[i].Value / math.Pow(10, math.Floor(math.Log10(all[i].Value)))
+		if nearest := math.Round(digit); nearest == 2 || nearest == 5 {
+			all[i].Label = number.Text(all[i].Value)
+		}
+	}
+	return all
 }
 
 func addLine(p *plot.Plot, s Series, c color.Color) error {
@@ -164,13 +184,18 @@ func addMarkers(p *plot.Plot, title string, markers []Marker) error {
 	return nil
 }
 
+// svg draws the plot, and its legend beside it, where no line is.
 func svg(p *plot.Plot) ([]byte, error) {
-	writer, err := p.WriterTo(plotWidth, plotHeight, "svg")
-	if err != nil {
-		return nil, err
-	}
+	legend := p.Legend
+	p.Legend = plot.NewLegend()
+	canvas := vgsvg.New(plotWidth, plotHeight)
+	all := draw.New(canvas)
+	all.SetColor(p.BackgroundColor)
+	all.Fill(all.Rectangle.Path())
+	p.Draw(draw.Crop(all, 0, -legendWidth, 0, 0))
+	legend.Draw(draw.Crop(all, plotWidth-legendWidth+vg.Points(6), 0, 0, -vg.Points(20)))
 	var out bytes.Buffer
-	if _, err := writer.WriteTo(&out); err != nil {
+	if _, err := canvas.WriteTo(&out); err != nil {
 		return nil, err
 	}
 	return out.Bytes(), nil
