@@ -42,7 +42,7 @@ type Calibrated struct {
 func NewCalibration() *Calibrated {
 	o := &Calibrated{
 		clusters: defaultClusters(experiment.ByScale(2000, 200)), Pods: experiment.ByScale(2000, 100), Calls: experiment.ByScale(3000, 200),
-		Watches: experiment.ByScale(2000, 100), Connections: experiment.ByScale(500, 50), Hold: experiment.SpanByScale(20*time.Second, leaseInterval),
+		Watches: experiment.ByScale(2000, 100), Connections: experiment.ByScale(2000, 100), Hold: experiment.SpanByScale(20*time.Second, leaseInterval),
 	}
 	o.Stores, o.Scheduler, o.zeroNodes = []string{cluster.StoreMemEtcd}, cluster.SchedulerDist, true
 	return o
@@ -75,7 +75,7 @@ func (o *Calibrated) Run(ctx context.Context, run *experiment.Run) error {
 		m := run.Result.Machine
 		o.Costs.Where = fmt.Sprintf("%d cores of %s, %s, %d nodes and %d pods", m.Cores, m.Processor, run.Result.Time.Format(time.DateOnly), o.Nodes.N, o.Pods.N)
 		c := &calibration{Calibrated: o, turn: t}
-		for _, step := range []func(context.Context) error{c.store, c.nodes, c.statuses, c.events, c.pods, c.alone, c.watches} {
+		for _, step := range []func(context.Context) error{c.store, c.watches, c.nodes, c.statuses, c.events, c.pods, c.alone} {
 			if err := step(ctx); err != nil {
 				return err
 			}

@@ -18,7 +18,7 @@ const (
 
 	aloneClients  = 20
 	aloneRate     = 5000 // writes a second that are watched
-	aloneWatchers = 16
+	aloneWatchers = 64
 	aloneObjects  = 50_000
 )
 
