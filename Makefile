@@ -19,7 +19,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance crash faults hostile oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults hostile oracle upstream clean tools FORCE
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,9 @@ hostile: bin/mem_etcd bin/etcd ## Hostile clients in full size: a million watche
 
 conformance: bin/mem_etcd ## Run Kubernetes' own storage suites against mem_etcd
 	@test/conformance/run.sh
+
+conformance-proxied: bin/mem_etcd bin/etcd-proxy ## Run Kubernetes' storage suites and API test packages through etcd-proxy, and report what they ask
+	@test/conformance/recorded.sh
 
 upstream: bin/mem_etcd ## Run Kubernetes' own scheduler tests with our search in place
 	@test/upstream/run.sh

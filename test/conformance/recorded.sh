@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Runs Kubernetes' own suites, in the version that go.mod pins and unmodified, against
+# mem_etcd behind etcd-proxy, and reports what they ask of their store.
+#
+#   recorded.sh [storage|api] [flags of go test]    both, if neither is named
+#
+#   STORAGE    packages of k8s.io/apiserver
+#   API        packages of k8s.io/kubernetes/test/integration: those that start an API
+#              server in their process
+#   TRACE_DIR  where recordings and reports go (target/recorded); recordings of an
+#              earlier run are removed
+#
+# Fails if a test does, or if the proxy had to leave out a record.
+set -euo pipefail
+
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+root=$(cd "$here/../.." && pwd)
+traces=$(realpath -m "${TRACE_DIR:-$root/target/recorded}")
+storage=${STORAGE:-./pkg/storage/etcd3 ./pkg/storage/cacher ./pkg/registry/generic/registry}
+api=${API:-namespace secrets events pods deployment garbagecollector dryrun}
+
+# shellcheck source=test/kubernetes.sh
+source "$root/test/kubernetes.sh"
+for program in mem_etcd etcd-proxy; do
+  [ -x "$root/bin/$program" ] || { echo "${0##*/}: no bin/$program; run make build" >&2 && exit 2; }
+done
+suites=(storage api)
+case ${1:-} in storage | api) suites=("$1") && shift ;; esac
+cd "$root"
+
+run_storage() {
+  MEM_ETCD=$here/proxied.sh PACKAGES=$storage "$here/run.sh" "$@"
+}
+
+# Their framework starts the etcd that it finds in PATH, unless one runs already, which
+# is not for the tests to fill.
+run_api() {
+  local packages=() log=$traces/api.log status=0
+  for below in $api; do packages+=("k8s.io/kubernetes/test/integration/$below"); done
+  mkdir -p "$traces/bin"
+  ln -sf "$here/proxied.sh" "$traces/bin/etcd"
+  # -p 1: packages one after the other, because their tests time things.
+  KUBE_INTEGRATION_ETCD_URL=http://127.0.0.1:1 PATH=$traces/bin:$PATH \
+    go test -json -p 1 -count 1 -timeout 30m "$@" "${packages[@]}" | tee "$log" | packages_of || status=$?
+  tests_of "$log" | awk '
+    $3 != "-" {n[$1]++; if ($1 == "fail") print "FAIL", $2, $3}
+    $3 == "-" && $1 == "fail" {print "FAIL", $2}
+    END {printf "%d passed, %d failed, %d skipped\n", n["pass"], n["fail"], n["skip"]}'
+  return "$status"
+}
+
+status=0
+for suite in "${suites[@]}"; do
+  export TRACE_DIR=$traces/$suite
+  mkdir -p "$TRACE_DIR"
+  rm -f "$TRACE_DIR"/*.jsonl.zst
+  "run_$suite" "$@" || status=1
+  "$root/bin/etcd-proxy" report "$TRACE_DIR"/*.jsonl.zst -o json >"$traces/$suite.json"
+  "$root/bin/etcd-proxy" report "$TRACE_DIR"/*.jsonl.zst --html "$traces/$suite.html" | tee "$traces/$suite.txt"
+  if grep -q '"missingLines": [1-9]' "$traces/$suite.json"; then
+    echo "${0##*/}: the recorder could not keep up with $suite" >&2
+    status=1
+  fi
+  echo "report of $suite: $traces/$suite.html"
+done
+exit "$status"
