@@ -7,6 +7,7 @@ K1M_FLAGS ?=
 KILLS     ?= 2000
 FAULTS    ?= 100
 CLUSTERS  ?= 200
+FUZZTIME  ?= 60s
 BENCH_FLAGS ?=
 
 # What a cluster needs, and what only comparisons and tests need.
@@ -19,7 +20,7 @@ CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
-.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults hostile oracle upstream clean tools FORCE
+.PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz hostile oracle upstream clean tools FORCE
 
 help: ## Show the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
@@ -57,6 +58,9 @@ crash: bin/mem_etcd ## Kill mem_etcd under load, in every mode: KILLS=2000
 
 faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Accidents of schedulers that share a cluster, under load: FAULTS=100
 	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$' -timeout 6h ./test/e2e
+
+fuzz: tools ## Hostile bytes and files for all that reads such, each for so long: FUZZTIME=60s
+	@build/fuzz.sh $(FUZZTIME)
 
 oracle: ## Hold 60,000 decisions of dist-scheduler against kube-scheduler's plugins: CLUSTERS=200
 	@go test -count=1 -timeout 2h -v -run 'Oracle' ./internal/scheduler -oracle.clusters $(CLUSTERS)

@@ -1,0 +1,129 @@
+//! Files that are said to be recordings: reading them ends, in lines or in an error, and what
+//! is read can be written and read again.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+use proptest::sample::Index;
+use trace::{Compression, Line, Reader, Writer};
+
+const LINES: &[&str] = &[
+    r#"{"type":"head","version":1,"program":"p","started_unix_ns":1,"endpoints":["e"],"values":"full"}"#,
+    r#"{"type":"call","time":1,"latency":2,"conn":3,"stream":5,"method":"/etcdserverpb.KV/Range","request_bytes":4,"response_bytes":5,"kind":"pods","namespace":"a","request":{"range":{"key":"/registry/pods/a/b","limit":1}},"response":{"revision":7,"count":1,"kvs":1,"value_bytes":9},"end":{"code":0}}"#,
+    r#"{"type":"call","time":1,"latency":2,"conn":3,"stream":7,"method":"/etcdserverpb.KV/Txn","request_bytes":4,"response_bytes":5,"shape":"s","request":{"txn":{"compare":[{"key":"k","result":"=","with":{"mod":3}}],"success":[{"put":{"key":{"base64":"AP8="},"value":{"bytes":1,"base64":"AA=="},"lease":9}}],"failure":[{"range":{"key":"k"}}]}},"end":{"cut":"client"}}"#,
+    r#"{"type":"open","time":1,"conn":2,"stream":3,"method":"/etcdserverpb.Watch/Watch"}"#,
+    r#"{"type":"sent","time":1,"conn":2,"stream":3,"bytes":4,"request":{"watch_create":{"key":"a","range_end":"b"}}}"#,
+    r#"{"type":"received","time":1,"conn":2,"stream":3,"bytes":4,"response":{"watch":{"watch_id":1,"events":[{"key":"a","mod_revision":3}]}}}"#,
+    r#"{"type":"end","time":1,"conn":2,"stream":3,"latency":4,"end":{"code":14,"message":"m"}}"#,
+    r#"{"type":"missing","time":1,"lines":4}"#,
+];
+
+/// What is put in the place of a part of a line.
+fn token() -> impl Strategy<Value = String> {
+    prop_oneof![
+        any::<i128>().prop_map(|number| number.to_string()),
+        any::<f64>().prop_map(|number| number.to_string()),
+        "\\PC{0,8}".prop_map(|text| format!("{text:?}")),
+        prop::sample::select(vec![
+            "null",
+            "true",
+            "{}",
+            "[]",
+            "[[[[",
+            "{\"a\":",
+            "\"\\ud800\"",
+            "\"AA\"",
+            ",",
+            ":",
+            "\"",
+            "}",
+            "",
+            "\n",
+            "\0",
+        ])
+        .prop_map(String::from),
+        (0..LINES.len()).prop_map(|line| LINES[line].into()),
+        (1..200_usize).prop_map(|depth| r#"{"txn":{"success":["#.repeat(depth)),
+    ]
+}
+
+/// A line of a recording with some parts replaced.
+fn line() -> impl Strategy<Value = Vec<u8>> {
+    let change = (any::<Index>(), 0..12_usize, token());
+    (0..LINES.len(), prop::collection::vec(change, 0..3)).prop_map(|(line, changes)| {
+        let mut bytes = LINES[line].as_bytes().to_vec();
+        for (at, len, token) in changes {
+            let at = at.index(bytes.len() + 1);
+            let end = bytes.len().min(at + len);
+            bytes.splice(at..end, token.into_bytes());
+        }
+        bytes.push(b'\n');
+        bytes
+    })
+}
+
+fn packed(text: &[u8], how: Compression) -> Vec<u8> {
+    match how {
+        Compression::None => text.to_vec(),
+        Compression::Zstd => zstd::encode_all(text, 1).unwrap(),
+        Compression::Gzip => {
+            let mut encoder = GzEncoder::new(Vec::new(), flate2::Compression::fast());
+            encoder.write_all(text).unwrap();
+            encoder.finish().unwrap()
+        }
+    }
+}
+
+/// The lines that can be read.
+fn read(path: &Path) -> Vec<Line> {
+    let Ok(reader) = Reader::open(path) else { return Vec::new() };
+    let head = Line::Head(reader.head().clone());
+    std::iter::once(head).chain(reader.map_while(Result::ok)).collect()
+}
+
+proptest! {
+    #[test]
+    fn what_is_read_can_be_written(
+        lines in prop::collection::vec(line(), 0..6), headed in any::<bool>(),
+        how in prop::sample::select(vec![Compression::None, Compression::Gzip, Compression::Zstd]),
+        damage in prop::collection::vec((any::<Index>(), any::<u8>()), 0..2),
+        cut in prop::option::of(any::<Index>()),
+    ) {
+        let mut text = if headed { format!("{}\n", LINES[0]).into_bytes() } else { Vec::new() };
+        lines.iter().for_each(|line| text.extend(line));
+        let mut content = packed(&text, how);
+        for (at, value) in damage {
+            if !content.is_empty() {
+                let at = at.index(content.len());
+                content[at] = value;
+            }
+        }
+        if let Some(cut) = cut {
+            content.truncate(cut.index(content.len() + 1));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let (given, written) = (folder.path().join("given"), folder.path().join("written"));
+        std::fs::write(&given, &content).unwrap();
+        let known = read(&given);
+        if known.is_empty() || !matches!(&known[0], Line::Head(head) if head.version == 1) {
+            return Ok(());
+        }
+        let mut writer = Writer::new(File::create(&written).unwrap(), how).unwrap();
+        known.iter().for_each(|line| writer.line(line).unwrap());
+        writer.finish().unwrap();
+        prop_assert_eq!(read(&written), known);
+    }
+}
+
+/// The lines above are such, or all of this shows nothing.
+#[test]
+fn samples_are_lines() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("samples");
+    std::fs::write(&path, LINES.iter().map(|line| format!("{line}\n")).collect::<String>())
+        .unwrap();
+    assert_eq!(read(&path).len(), LINES.len());
+}
