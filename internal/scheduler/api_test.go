@@ -72,7 +72,9 @@ type stream struct {
 func (s *stream) Stop()                          { s.stop.Do(func() { close(s.done) }) }
 func (s *stream) ResultChan() <-chan watch.Event { return s.events }
 
+// send sends a copy, as over a wire: whoever watches may change what it gets.
 func (s *stream) send(event watch.Event) {
+	event.Object = event.Object.DeepCopyObject()
 	select {
 	case s.events <- event:
 	case <-s.done:
@@ -126,13 +128,13 @@ func (a *api) list(kind string) runtime.Object {
 	if kind == "nodes" {
 		list := &v1.NodeList{ListMeta: about}
 		for _, object := range a.kinds[kind].objects {
-			list.Items = append(list.Items, *object.(*v1.Node))
+			list.Items = append(list.Items, *object.(*v1.Node).DeepCopy())
 		}
 		return list
 	}
 	list := &v1.PodList{ListMeta: about}
 	for _, object := range a.kinds[kind].objects {
-		list.Items = append(list.Items, *object.(*v1.Pod))
+		list.Items = append(list.Items, *object.(*v1.Pod).DeepCopy())
 	}
 	return list
 }
