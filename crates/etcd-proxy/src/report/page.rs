@@ -8,7 +8,7 @@ use super::text::{self, Table};
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;margin:2rem auto;padding:0 1rem;color:#222}\
 h2{margin-top:2.5rem}table{border-collapse:collapse;font-size:13px}\
 td,th{padding:.15rem .7rem;text-align:right;border-bottom:1px solid #ddd;vertical-align:top}\
-td.t,th.t{text-align:left}pre{background:#f6f6f6;padding:.7rem}svg text{font:12px system-ui,sans-serif}";
+td.t,th.t{text-align:left}td:not(.t){white-space:nowrap}pre{background:#f6f6f6;padding:.7rem}svg text{font:12px system-ui,sans-serif}";
 /// Bars of a plot.
 const BARS: usize = 15;
 const BAR_PIXELS: usize = 22;
