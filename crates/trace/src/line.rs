@@ -5,7 +5,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use bytes::Bytes;
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::key::{self, Key};
 
@@ -176,10 +177,23 @@ pub enum Cut {
 /// A value, as far as it is kept.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct Value {
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "size")]
     pub bytes: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base64: Option<String>,
+}
+
+/// What a value of a recording has at most, in bytes: a replay makes one of that size, and
+/// etcd takes 1.5 MiB unless it is told otherwise.
+pub const LARGEST_VALUE: u64 = 64 << 20;
+
+fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    match Option::<u64>::deserialize(from)? {
+        Some(bytes) if bytes > LARGEST_VALUE => Err(D::Error::custom(format_args!(
+            "a value of {bytes} bytes, where {LARGEST_VALUE} is the most"
+        ))),
+        size => Ok(size),
+    }
 }
 
 impl Value {
@@ -447,5 +461,23 @@ impl Request {
             },
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_that_no_store_takes_are_refused() {
+        let read = |bytes: u64| serde_json::from_str::<Value>(&format!(r#"{{"bytes":{bytes}}}"#));
+        assert_eq!(read(3).unwrap().restore(), "...");
+        assert_eq!(serde_json::from_str::<Value>("{}").unwrap().restore(), "");
+        assert!(read(LARGEST_VALUE).is_ok());
+        let refused = read(LARGEST_VALUE + 1).unwrap_err().to_string();
+        assert!(
+            refused.starts_with("a value of 67108865 bytes, where 67108864 is the most"),
+            "{refused}"
+        );
     }
 }
