@@ -54,7 +54,10 @@ type assumption struct {
 // so long would be one that the owner may have given to somebody else.
 const (
 	ackPatience = 10 * time.Second
-	longUnheard = 15 * time.Second
+	// Longer than replicas take to say what has time (shard.Link), and the API server to say
+	// what it has been told; less than who ends has (app.leavePatience).
+	seenPatience = 600 * time.Millisecond
+	longUnheard  = 15 * time.Second
 )
 
 var errLost = errors.New("the pod has lost its place before it was bound")
@@ -218,9 +221,26 @@ func (a *assumptions) nodeOf(uid types.UID) string {
 
 // awaitBinds waits until no pod is on its way to its node any more.
 func (a *assumptions) awaitBinds(ctx context.Context) {
+	a.await(ctx, func() bool { return a.binding.Load() == 0 })
+}
+
+// awaitSeen waits until the watches have shown all pods on their nodes, for a while: to who
+// leads next, a pod of which they have not would be one that waits still, and for as long as
+// it is placed once more it would count twice.
+func (a *assumptions) awaitSeen(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, seenPatience)
+	defer cancel()
+	a.await(ctx, func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.assumed) == 0
+	})
+}
+
+func (a *assumptions) await(ctx context.Context, done func() bool) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for a.binding.Load() > 0 {
+	for !done() {
 		select {
 		case <-ctx.Done():
 			return

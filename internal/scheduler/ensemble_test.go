@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -38,6 +39,8 @@ type soloist struct {
 	*Replica
 	in   *Intake
 	stop func()
+	// ended is sent why a replica wants its process to end.
+	ended chan error
 }
 
 func newEnsemble(t *testing.T, replicas int, nodes ...*v1.Node) *ensemble {
@@ -76,10 +79,16 @@ func (e *ensemble) join(known shard.Addresses, self shard.Member, listener net.L
 	e.must(err)
 	terms := func(context.Context) (int64, error) { return 1, nil }
 	replica, err := AttachReplica(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, ReplicaOptions{
-		Self: self, Listener: listener, Discovery: known, Fanout: 10, Patience: shard.Patience{Deadline: 2 * time.Second, Quorum: 100},
+		Self: self, Listener: listener, Discovery: known, Fanout: 10, Patience: shard.Patience{Deadline: 2 * time.Second, Quorum: 100}, Elected: true,
 	}, terms)
 	e.must(err)
-	s := &soloist{Replica: replica, in: AttachIntake(sched, []config.KubeSchedulerProfile{*profile}, factory, client)}
+	s := &soloist{Replica: replica, in: AttachIntake(sched, []config.KubeSchedulerProfile{*profile}, factory, client), ended: make(chan error, 1)}
+	replica.exit = func(err error, _ string) {
+		select {
+		case s.ended <- err:
+		default:
+		}
+	}
 	s.in.clock = e.clock
 	factory.Start(ctx.Done())
 	var running sync.WaitGroup
@@ -175,5 +184,50 @@ func (e *ensemble) boundOnce(pod *v1.Pod) {
 	defer e.api.mu.Unlock()
 	if binds := e.api.binds[pod.UID]; binds != 1 {
 		e.t.Errorf("%s was bound %d times", pod.Name, binds)
+	}
+}
+
+// TestLeaderThatAnotherFollowed has a replica lead that was stopped for so long that another
+// has followed, and that holds the lease again: nobody would follow it, so it ends.
+func TestLeaderThatAnotherFollowed(t *testing.T) {
+	e := newEnsemble(t, 3, plainNode("node", "4"))
+	first := e.all[0]
+	e.lead(1)
+	select {
+	case err := <-first.ended:
+		if !strings.Contains(err.Error(), "term 1, and replica-1 leads for term 2") {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("it does not end")
+	}
+	select {
+	case err := <-e.all[1].ended:
+		t.Errorf("the one that leads ends: %v", err)
+	default:
+	}
+	pod := plainPod("pod", "1")
+	e.api.put(pod)
+	e.awaitNode("pod")
+}
+
+// TestLeaderIsToldOfAnother tells a replica of an earlier term than it knows of.
+func TestLeaderIsToldOfAnother(t *testing.T) {
+	e := newEnsemble(t, 2, plainNode("node", "4"))
+	leader, other := e.all[0], e.all[1]
+	other.mu.Lock()
+	later := *other.assignment
+	earlier := later
+	later.Term, later.Leader = 7, other.options.Self
+	other.assignment = &later
+	other.mu.Unlock()
+	e.must(other.Receive(leader.self(), &shard.Batch{Assignments: []*shard.Assignment{&earlier}}))
+	select {
+	case err := <-leader.ended:
+		if !strings.Contains(err.Error(), "leads for term 7") {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("it does not end")
 	}
 }

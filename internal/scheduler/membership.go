@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -49,15 +50,32 @@ func (s slotSet) of(table shard.Table, owner string) []int {
 	return slices.DeleteFunc(table.Of(owner), func(slot int) bool { return !s.has(slot) })
 }
 
+// correct tells a replica whose assignment is of an earlier term than the one here that
+// another has followed it: it may have been stopped, and hold the lease again since.
+func (r *Replica) correct(from string, a *shard.Assignment) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if now := r.assignment; now.Term > a.Term {
+		r.tell(from, func(b *shard.Batch) { b.Assignments = append(b.Assignments, now) })
+	}
+}
+
 // adopt takes an assignment: slots that are this replica's now are watched, and what is
 // in those that are not any more is forgotten. If there was another assignment between
-// this one and the last that is known here, everything is.
+// this one and the last that is known here, everything is. A leader that another has
+// followed ends, as kube-scheduler does: it may hold the lease again, if the other has
+// released it, but for a term that is over, in which nobody would follow it.
 func (r *Replica) adopt(a *shard.Assignment) {
 	r.adopting.Lock()
 	defer r.adopting.Unlock()
 	r.mu.Lock()
 	if !a.Later(r.assignment) {
 		r.mu.Unlock()
+		return
+	}
+	if term := r.lead.termNow(); r.options.Elected && term > 0 && a.Term > term && a.Leader.Name != r.self() {
+		r.mu.Unlock()
+		r.exit(fmt.Errorf("term %d, and %s leads for term %d", term, a.Leader.Name, a.Term), "Leadership was lost")
 		return
 	}
 	r.logger.V(1).Info("Slots are assigned", "term", a.Term, "number", a.Number, "leader", a.Leader.Name, "replicas", a.Owners)

@@ -41,6 +41,8 @@ type Replica struct {
 	unknown   chan struct{}
 	// led is closed when this replica leads, and the others are ready.
 	led chan struct{}
+	// exit ends the process.
+	exit func(err error, why string)
 
 	mu         sync.Mutex
 	ctx        context.Context
@@ -84,6 +86,9 @@ type ReplicaOptions struct {
 	Patience shard.Patience
 	// Config is a digest of what all replicas have to have in common.
 	Config string
+	// Elected says that a lease says who leads, so that a leader that another has followed
+	// ends. Otherwise it follows.
+	Elected bool
 }
 
 // peer is another replica, or this one.
@@ -294,6 +299,7 @@ func (r *Replica) Connected(from string) { r.holder.connected(from) }
 func (r *Replica) Receive(from string, b *shard.Batch) error {
 	for _, a := range b.Assignments {
 		r.adopt(a)
+		r.correct(from, a)
 	}
 	for i := range b.Refreshing {
 		r.holder.begin(from, b.Refreshing[i].ID)

@@ -60,6 +60,10 @@ func AttachReplica(
 	}
 	r := &Replica{
 		options: options, logger: klog.FromContext(ctx), sched: sched, dial: shard.NewDialer(options.TLS), ctx: ctx, client: client,
+		exit: func(err error, why string) {
+			klog.FromContext(ctx).Error(err, why)
+			klog.FlushAndExit(klog.ExitFlushTimeout, 1)
+		},
 		// Who comes back under its name does not use the numbers again that it had.
 		numbers: time.Now().UnixNano(), unknown: make(chan struct{}), led: make(chan struct{}),
 		peers: map[string]*peer{}, slots: map[uint64]nodeSlot{}, early: map[string]*shard.Refresh{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
@@ -150,6 +154,7 @@ func (r *Replica) Run(ctx context.Context) error {
 func (r *Replica) Leave(ctx context.Context) {
 	r.leaving.Store(true)
 	r.lead.assumptions.awaitBinds(ctx)
+	r.lead.assumptions.awaitSeen(ctx)
 	r.disappear()
 	select {
 	case <-r.unknown:
@@ -161,8 +166,7 @@ func (r *Replica) Leave(ctx context.Context) {
 func (r *Replica) beginLeading(term func(context.Context) (int64, error)) {
 	number, err := term(r.ctx)
 	if err != nil {
-		r.logger.Error(err, "The term of this leader is not known")
-		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
+		r.exit(err, "The term of this leader is not known")
 	}
 	r.lead.start(r.ctx, number)
 	close(r.led)

@@ -193,7 +193,7 @@ func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.Comple
 	profiles := scheduler.Profiles(&cfg.ComponentConfig)
 	return scheduler.AttachReplica(ctx, sched, profiles, changes, cfg.Client, feeds, scheduler.ReplicaOptions{
 		Self: self, Listener: listener, TLS: certificates, Discovery: discovery, Fanout: o.fanout,
-		Patience: shard.Patience{Deadline: o.deadline, Quorum: o.quorum, Grace: o.grace}, Config: digest(profiles),
+		Patience: shard.Patience{Deadline: o.deadline, Quorum: o.quorum, Grace: o.grace}, Config: digest(profiles), Elected: cfg.LeaderElection != nil,
 	}, func(ctx context.Context) (int64, error) { return leaderTerm(ctx, cfg) })
 }
 
