@@ -115,7 +115,7 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 	count := share(n.CoresClients, m.Busy*m.APIServerCores-n.CoresEach)
 	count = max(count, share(clients, m.Busy*m.APIServerGiB*gib-cached))
 	count = max(count, share(n.Connections, float64(m.ConnectionsEach)))
-	n.Count = int(min(max(count, 1), 1e6))
+	n.Count = int(min(max(count, 1), endlessServers))
 	n.Cores = n.CoresClients + float64(n.Count)*n.CoresEach
 	n.GiBCaches = cached / gib
 	n.GiBEach = (cached + clients/float64(n.Count)) / gib
@@ -123,6 +123,10 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 		r.StatusPatches*(1+watchersOfNode)*store.NodeWire + writesOfPod*r.Pods*(1+watchersOfPod)*store.PodWire)
 	return n
 }
+
+// endlessServers stand for no number being enough: each has no room for clients beside what it
+// has to do and keep anyway.
+const endlessServers = 1_000_000
 
 // history is how many versions of objects a watch cache keeps at so many events a second:
 // those of 75 seconds, in a ring that is doubled up to an end (defaultUpperBoundCapacity in

@@ -171,3 +171,14 @@ func TestPrint(t *testing.T) {
 		}
 	}
 }
+
+func TestNoNumberOfServersIsEnough(t *testing.T) {
+	c := DefaultCluster()
+	c.Nodes = 50_000_000
+	p := Make(c, DefaultMachines(), DefaultCosts())
+	var out strings.Builder
+	p.Print(&out)
+	if said := out.String(); !strings.Contains(said, "no number of 192 cores and 744 GiB is enough") || strings.Contains(said, "watches,") {
+		t.Error(said)
+	}
+}

@@ -22,18 +22,35 @@ func (p *Plan) Print(out io.Writer) {
 		{"told to each API server", number.Text(r.Told)},
 		{"told to clients", number.Text(r.Delivered)},
 	})
-	table(out, "NEEDED", [][]string{
+	needed := [][]string{
 		{"store", fmt.Sprintf("%s cores, one of them %.0f %% for what all writes pass", cores(n.Store.Cores), 100*n.Store.Thread)},
 		{"", fmt.Sprintf("%s memory, %s a snapshot, %.3g MB/s log, %.3g Gbit/s to API servers", size(n.Store.GiB), size(n.Store.SnapshotGiB), n.Store.LogMBps, n.Store.OutGbit)},
-		{"kube-apiservers", fmt.Sprintf("%s of %.0f cores and %s; together %s cores, of which %s for clients and %s in each for what the store tells all",
-			number.Text(float64(n.APIServers.Count)), p.Machines.APIServerCores, size(p.Machines.APIServerGiB), cores(n.APIServers.Cores), cores(n.APIServers.CoresClients), cores(n.APIServers.CoresEach))},
-		{"", fmt.Sprintf("%s memory each, %.3g Gbit/s each", size(n.APIServers.GiBEach), n.APIServers.OutGbitEach)},
-		{"", fmt.Sprintf("%s watches, %s connections, %s and %s each", number.Text(n.APIServers.Watches), number.Text(n.APIServers.Connections),
-			number.Text(n.APIServers.Watches/float64(n.APIServers.Count)), number.Text(n.APIServers.Connections/float64(n.APIServers.Count)))},
-		{"dist-scheduler", fmt.Sprintf("%s replicas, together %s cores and %s; filling the cluster takes %v at least",
-			number.Text(float64(n.Scheduler.Replicas)), cores(n.Scheduler.Cores), size(n.Scheduler.GiB), (time.Duration(n.Scheduler.FillSeconds) * time.Second).Round(time.Second))},
-	})
+	}
+	needed = append(needed, p.apiServers()...)
+	table(out, "NEEDED", append(needed, []string{
+		"dist-scheduler", fmt.Sprintf("%s replicas, together %s cores and %s; filling the cluster takes %v at least",
+			number.Text(float64(n.Scheduler.Replicas)), cores(n.Scheduler.Cores), size(n.Scheduler.GiB), (time.Duration(n.Scheduler.FillSeconds) * time.Second).Round(time.Second)),
+	}))
 	p.printLimits(out)
+}
+
+// apiServers are the lines of what API servers need.
+func (p *Plan) apiServers() [][]string {
+	n, m := &p.Needs.APIServers, &p.Machines
+	if n.Count == endlessServers {
+		return [][]string{
+			{"kube-apiservers", fmt.Sprintf("no number of %.0f cores and %s is enough: each needs %s cores for what the store tells all,", m.APIServerCores, size(m.APIServerGiB), cores(n.CoresEach))},
+			{"", fmt.Sprintf("and %s for its caches, before any client comes", size(n.GiBCaches))},
+		}
+	}
+	count := float64(n.Count)
+	return [][]string{
+		{"kube-apiservers", fmt.Sprintf("%s of %.0f cores and %s; together %s cores, of which %s for clients and %s in each for what the store tells all",
+			number.Text(count), m.APIServerCores, size(m.APIServerGiB), cores(n.Cores), cores(n.CoresClients), cores(n.CoresEach))},
+		{"", fmt.Sprintf("%s memory each, %.3g Gbit/s each", size(n.GiBEach), n.OutGbitEach)},
+		{"", fmt.Sprintf("%s watches, %s connections, %s and %s each", number.Text(n.Watches), number.Text(n.Connections),
+			number.Text(n.Watches/count), number.Text(n.Connections/count))},
+	}
 }
 
 func (p *Plan) printLimits(out io.Writer) {
