@@ -120,5 +120,5 @@ func (o *IntakeOptions) clusterFlags(intake string) (*pflag.FlagSet, error) {
 	if err := fs.Set("scheduler-intake", intake); err != nil {
 		return nil, err
 	}
-	return fs, fs.Set("scheduler-arg", "vmodule=intake_metrics=4,schedule_one=2")
+	return fs, fs.Set("scheduler-arg", "vmodule=intake_metrics=4,eventhandlers=3,schedule_one=2")
 }

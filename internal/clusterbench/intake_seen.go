@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler"
 )
 
@@ -22,8 +23,10 @@ type sighting struct {
 
 // What the scheduler logs: that it has a pod, and, as upstream does, that it is bound.
 var (
-	seenLine  = regexp.MustCompile(`"` + regexp.QuoteMeta(scheduler.SeenMessage) + `" pod="([^"]+)" source="([a-z]+)" unixMicros=([0-9]+)`)
-	boundLine = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Successfully bound pod to node" pod="([^"]+)"`)
+	seenLine = regexp.MustCompile(`"` + regexp.QuoteMeta(scheduler.SeenMessage) + `" pod="([^"]+)" source="([a-z]+)" unixMicros=([0-9]+)`)
+	// Without a webhook upstream's handler says it.
+	watchedLine = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Add event for unscheduled pod" pod="([^"]+)"`)
+	boundLine   = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Successfully bound pod to node" pod="([^"]+)"`)
 )
 
 // sightings follows a scheduler's log from where it ended when it was opened.
@@ -73,6 +76,8 @@ func (s *sightings) read() error {
 func (s *sightings) note(line string) {
 	if found := seenLine.FindStringSubmatch(line); found != nil {
 		s.noteSeen(found[1], found[2], found[3])
+	} else if found := watchedLine.FindStringSubmatch(line); found != nil {
+		s.noteWatched(found[2], found[1])
 	} else if found := boundLine.FindStringSubmatch(line); found != nil {
 		s.noteBound(found[2], found[1])
 	}
@@ -83,6 +88,14 @@ func (s *sightings) noteSeen(pod, source, at string) {
 	name, is := s.nameOf(pod)
 	if _, again := s.seen[name]; is && !again && err == nil {
 		s.seen[name] = sighting{source, time.UnixMicro(micros)}
+	}
+}
+
+func (s *sightings) noteWatched(pod, at string) {
+	when, err := stamp(at, time.Now())
+	name, is := s.nameOf(pod)
+	if _, again := s.seen[name]; is && !again && err == nil {
+		s.seen[name] = sighting{cluster.IntakeWatch, when}
 	}
 }
 

@@ -87,6 +87,15 @@ func TestSightings(t *testing.T) {
 	if err := s.read(); err != nil {
 		t.Fatal(err)
 	}
+	write("I1122 10:00:04.000500       7 eventhandlers.go:242] \"Add event for unscheduled pod\" pod=\"bench/at-5-000003\"\n" +
+		"I1122 10:00:04.000600       7 eventhandlers.go:242] \"Add event for unscheduled pod\" pod=\"bench/at-5-000001\"\n")
+	if err := s.read(); err != nil {
+		t.Fatal(err)
+	}
+	if watched := s.seen["at-5-000003"]; watched.source != "watch" || watched.at.Second() != 4 {
+		t.Errorf("%v", watched)
+	}
+	delete(s.seen, "at-5-000003")
 	if len(s.seen) != 1 || s.seen["at-5-000001"] != (sighting{"webhook", time.UnixMicro(2_000_001)}) || len(s.bound) != 1 {
 		t.Errorf("%v, %v", s.seen, s.bound)
 	}
