@@ -75,27 +75,22 @@ func (s *sightings) read() error {
 
 func (s *sightings) note(line string) {
 	if found := seenLine.FindStringSubmatch(line); found != nil {
-		s.noteSeen(found[1], found[2], found[3])
+		if micros, err := strconv.ParseInt(found[3], 10, 64); err == nil {
+			s.noteSeen(found[1], found[2], time.UnixMicro(micros))
+		}
 	} else if found := watchedLine.FindStringSubmatch(line); found != nil {
-		s.noteWatched(found[2], found[1])
+		if at, err := stamp(found[1], time.Now()); err == nil {
+			s.noteSeen(found[2], cluster.IntakeWatch, at)
+		}
 	} else if found := boundLine.FindStringSubmatch(line); found != nil {
 		s.noteBound(found[2], found[1])
 	}
 }
 
-func (s *sightings) noteSeen(pod, source, at string) {
-	micros, err := strconv.ParseInt(at, 10, 64)
+func (s *sightings) noteSeen(pod, source string, at time.Time) {
 	name, is := s.nameOf(pod)
-	if _, again := s.seen[name]; is && !again && err == nil {
-		s.seen[name] = sighting{source, time.UnixMicro(micros)}
-	}
-}
-
-func (s *sightings) noteWatched(pod, at string) {
-	when, err := stamp(at, time.Now())
-	name, is := s.nameOf(pod)
-	if _, again := s.seen[name]; is && !again && err == nil {
-		s.seen[name] = sighting{cluster.IntakeWatch, when}
+	if _, again := s.seen[name]; is && !again {
+		s.seen[name] = sighting{source, at}
 	}
 }
 
