@@ -177,16 +177,6 @@ func (e *ensemble) holds() {
 	})
 }
 
-func (e *ensemble) boundOnce(pod *v1.Pod) {
-	e.t.Helper()
-	e.awaitNode(pod.Name)
-	e.api.mu.Lock()
-	defer e.api.mu.Unlock()
-	if binds := e.api.binds[pod.UID]; binds != 1 {
-		e.t.Errorf("%s was bound %d times", pod.Name, binds)
-	}
-}
-
 // TestLeaderThatAnotherFollowed has a replica lead that was stopped for so long that another
 // has followed, and that holds the lease again: nobody would follow it, so it ends.
 func TestLeaderThatAnotherFollowed(t *testing.T) {

@@ -66,6 +66,17 @@ func (l *live) awaitNode(name string) (node string) {
 	return node
 }
 
+// boundOnce waits until a pod is bound, which has to be once.
+func (l *live) boundOnce(pod *v1.Pod) {
+	l.t.Helper()
+	l.awaitNode(pod.Name)
+	l.api.mu.Lock()
+	defer l.api.mu.Unlock()
+	if binds := l.api.binds[pod.UID]; binds != 1 {
+		l.t.Errorf("%s was bound %d times", pod.Name, binds)
+	}
+}
+
 // awaitRefusal waits until the scheduler has found no node for a pod.
 func (l *live) awaitRefusal(name string) {
 	l.t.Helper()

@@ -83,16 +83,6 @@ func (e *expectant) idle() {
 	e.eventually("the scheduler knows what there is", e.differs)
 }
 
-func (e *expectant) boundOnce(pod *v1.Pod) {
-	e.t.Helper()
-	e.awaitNode(pod.Name)
-	e.api.mu.Lock()
-	defer e.api.mu.Unlock()
-	if binds := e.api.binds[pod.UID]; binds != 1 {
-		e.t.Errorf("%s was bound %d times", pod.Name, binds)
-	}
-}
-
 // counts returns how much a counter has grown since.
 func counts(t *testing.T, read func() (float64, error)) (grown func() int) {
 	t.Helper()

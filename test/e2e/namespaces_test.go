@@ -123,19 +123,7 @@ func (n *namespaces) place(t *testing.T, name string) (bind, reach string) {
 // server hands on what replicas send to the API server.
 func (n *namespaces) server(t *testing.T, target string) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", net.JoinHostPort(n.address(apiStation), "0"))
-	must(t, err)
-	t.Cleanup(func() { listener.Close() })
-	go func() {
-		for {
-			near, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go handOn(near, target)
-		}
-	}()
-	return listener.Addr().String()
+	return acceptAll(t, n.address(apiStation), func(near net.Conn) { handOn(near, target) })
 }
 
 func handOn(near net.Conn, target string) {

@@ -115,7 +115,14 @@ func (n *proxies) dial(string) func(ctx context.Context, network, address string
 // reach returns an address at which a process is reached that listens on another.
 func (n *proxies) reach(t *testing.T, name, target string) string {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	return acceptAll(t, "127.0.0.1", func(near net.Conn) { n.connect(name, target, near) })
+}
+
+// acceptAll listens on a port of its own at an address, which it returns with the port, until
+// the test ends.
+func acceptAll(t *testing.T, host string, serve func(net.Conn)) string {
+	t.Helper()
+	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	must(t, err)
 	t.Cleanup(func() { listener.Close() })
 	go func() {
@@ -124,7 +131,7 @@ func (n *proxies) reach(t *testing.T, name, target string) string {
 			if err != nil {
 				return
 			}
-			go n.connect(name, target, near)
+			go serve(near)
 		}
 	}()
 	return listener.Addr().String()
