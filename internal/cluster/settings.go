@@ -88,6 +88,9 @@ type Settings struct {
 	SchedulerEnv          []string `json:"schedulerEnv,omitempty"`
 	StoreArgs             []string `json:"storeArgs,omitempty"`
 	KwokArgs              []string `json:"kwokArgs,omitempty"`
+
+	// CPUs have a process or a program, and the CPUs it may run on, as NAME=LIST.
+	CPUs []string `json:"cpus,omitempty"`
 }
 
 // DefaultSettings suit a first try on a laptop.
@@ -131,6 +134,7 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.StringArrayVar(&s.SchedulerEnv, "scheduler-env", s.SchedulerEnv, "environment of the schedulers, KEY=VALUE; repeatable")
 	fs.StringArrayVar(&s.StoreArgs, "store-arg", s.StoreArgs, "further store flag, key=value; repeatable")
 	fs.StringArrayVar(&s.KwokArgs, "kwok-arg", s.KwokArgs, "further kwok flag, key=value; repeatable")
+	fs.StringArrayVar(&s.CPUs, "cpus", s.CPUs, "CPUs on which a process, or all of a program, may run, such as scheduler=0-3,8; repeatable (default: all)")
 }
 
 // Complete fills in what follows from other settings.
@@ -186,7 +190,7 @@ func (s *Settings) KeepsData() bool {
 
 // Validate reports the first setting that cannot be, and what to do about it.
 func (s *Settings) Validate() error {
-	for _, check := range []func() error{s.validateShape, s.validateStore, s.validateTrace, s.validateScheduler, s.validatePassThrough} {
+	for _, check := range []func() error{s.validateShape, s.validateStore, s.validateTrace, s.validateScheduler, s.validatePassThrough, s.validateCPUs} {
 		if err := check(); err != nil {
 			return err
 		}

@@ -37,6 +37,9 @@ func TestInvalidSettingsAreBadUsage(t *testing.T) {
 		"half a pair":   func(s *Settings) { s.StoreAddress, s.StoreCert = "https://x:1", "cert" },
 		"no address":    func(s *Settings) { s.StoreCAFile = "ca" },
 		"argument":      func(s *Settings) { s.KwokArgs = []string{"--=x"} },
+		"whose CPUs":    func(s *Settings) { s.CPUs = []string{"kube-proxy=0"} },
+		"which CPUs":    func(s *Settings) { s.CPUs = []string{"kwok=0-"} },
+		"no such CPU":   func(s *Settings) { s.CPUs = []string{"kwok=0-99999"} },
 		"wal none":      func(s *Settings) { s.WALMode, s.DataDir = WALNone, "/data" },
 	}
 	for name, change := range changes {
@@ -45,6 +48,21 @@ func TestInvalidSettingsAreBadUsage(t *testing.T) {
 		if err := s.Validate(); !errors.Is(err, usage.Err) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+func TestTheLastEntryForAProcessHasItsCPUs(t *testing.T) {
+	s := overlay(t, DefaultSettings(), "--cpus", "kube-apiserver=0", "--cpus", "kube-apiserver-1=0-0,0", "--cpus", "kwok=0", "--apiservers", "2")
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for process, want := range map[string]string{"kube-apiserver": "0", "kube-apiserver-1": "0-0,0", "store": ""} {
+		if got := s.CPUsOf(process, "kube-apiserver"); process != "store" && got != want {
+			t.Errorf("%s has CPUs %q, not %q", process, got, want)
+		}
+	}
+	if got := s.CPUsOf("store", "mem_etcd"); got != "" {
+		t.Errorf("the store has CPUs %q", got)
 	}
 }
 

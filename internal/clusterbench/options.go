@@ -57,6 +57,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "further ones that own no nodes, where there are two replicas or more")
 	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs, "further scheduler flag, key=value; repeatable")
 	fs.StringArrayVar(&o.Cluster.SchedulerEnv, "scheduler-env", o.Cluster.SchedulerEnv, "environment of the schedulers, KEY=VALUE; repeatable")
+	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs, "CPUs on which a process, or all of a program, may run, such as scheduler=0; repeatable (default: all)")
 	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
 	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "zones over which nodes are spread evenly")
 	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")

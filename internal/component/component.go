@@ -38,6 +38,8 @@ type Component struct {
 	Binary  string // absolute path
 	Args    []string
 	Env     []string // added to the supervisor's own
+	CPUs    string   // on which it may run, such as 0-3,8; empty for all
+	pinner  string   // taskset's path, where there are CPUs
 	Address string   // what others connect to
 
 	// DependsOn names components that must be ready before this one starts
@@ -49,6 +51,15 @@ type Component struct {
 	// Volatile says that its death loses the cluster's state, so that all other
 	// components, which remember it, have to start over.
 	Volatile bool
+}
+
+// Command is what to start: the program and its arguments, or taskset, which becomes that
+// program, so that process, environment and signals are the component's.
+func (c Component) Command() (program string, args []string) {
+	if c.CPUs == "" {
+		return c.Binary, c.Args
+	}
+	return c.pinner, append([]string{"--cpu-list", c.CPUs, c.Binary}, c.Args...)
 }
 
 // Probe is a URL that answers 200 when a component is ready.

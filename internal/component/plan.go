@@ -2,6 +2,7 @@ package component
 
 import (
 	"path/filepath"
+	"slices"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/pki"
@@ -43,7 +44,22 @@ func Plan(config cluster.Config, dir cluster.Dir, locate func(binary string) (st
 	for i, name := range config.Settings.Schedulers() {
 		components = append(components, p.scheduler(name, i >= config.Settings.SchedulerReplicas))
 	}
-	return append(components, p.kwok()), p.missing
+	components = append(components, p.kwok())
+	for i := range components {
+		p.pin(&components[i])
+	}
+	return components, p.missing
+}
+
+// pin lets a component run on the CPUs that its user gave it.
+func (p *plan) pin(c *Component) {
+	names := []string{c.Name, filepath.Base(c.Binary)}
+	if slices.Contains(p.config.Settings.Schedulers(), c.Name) {
+		names = append(names, cluster.AnyScheduler)
+	}
+	if c.CPUs = p.config.Settings.CPUsOf(names...); c.CPUs != "" {
+		c.pinner = p.binary("taskset")
+	}
 }
 
 // APIServerURLs are the servers over which clients are spread.

@@ -57,6 +57,22 @@ func TestComponentsFollowTheirDependencies(t *testing.T) {
 	}
 }
 
+func TestComponentsRunOnTheirCPUs(t *testing.T) {
+	components := plannedWith(t, func(s *cluster.Settings) {
+		s.APIServers, s.Scheduler, s.SchedulerReplicas = 2, cluster.SchedulerDist, 2
+		s.CPUs = []string{"kube-apiserver=0-3", "scheduler=4", "dist-scheduler-1=5,6"}
+	})
+	for name, cpus := range map[string]string{
+		"kube-apiserver": "0-3", "kube-apiserver-1": "0-3", "dist-scheduler": "4", "dist-scheduler-1": "5,6", Store: "",
+	} {
+		program, args := find(t, components, name).Command()
+		pinned := len(args) > 3 && slices.Equal(args[:2], []string{"--cpu-list", cpus}) && strings.HasPrefix(args[2], "/bin/")
+		if pinned != (cpus != "") || (program == "/bin/taskset") != pinned {
+			t.Errorf("%s: %s %v", name, program, args)
+		}
+	}
+}
+
 func TestEverythingBindsToLoopback(t *testing.T) {
 	for _, c := range plannedWith(t, func(s *cluster.Settings) { s.Store = cluster.StoreEtcd }) {
 		for _, arg := range c.Args {

@@ -39,11 +39,21 @@ type soloist struct {
 	*Replica
 	in   *Intake
 	stop func()
-	// ended is sent why a replica wants its process to end.
-	ended chan error
+	// ended is sent why a replica wants its process to end, and resigned is closed when it
+	// wants that so that another leads.
+	ended    chan error
+	resigned chan struct{}
 }
 
 func newEnsemble(t *testing.T, replicas int, nodes ...*v1.Node) *ensemble {
+	t.Helper()
+	e := gather(t, make([]bool, replicas), nodes...)
+	e.lead(0)
+	return e
+}
+
+// gather starts replicas of which none leads yet; some are relays.
+func gather(t *testing.T, relays []bool, nodes ...*v1.Node) *ensemble {
 	t.Helper()
 	server := newAPI()
 	for _, node := range nodes {
@@ -52,16 +62,15 @@ func newEnsemble(t *testing.T, replicas int, nodes ...*v1.Node) *ensemble {
 	e := &ensemble{live: &live{t: t, ctx: t.Context(), api: server}, clock: testingclock.NewFakeClock(time.Now())}
 	var known shard.Addresses
 	var listeners []net.Listener
-	for i := range replicas {
+	for i, relay := range relays {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		e.must(err)
 		listeners = append(listeners, listener)
-		known = append(known, shard.Member{Name: fmt.Sprintf("replica-%d", i), Address: listener.Addr().String()})
+		known = append(known, shard.Member{Name: fmt.Sprintf("replica-%d", i), Address: listener.Addr().String(), Relay: relay})
 	}
 	for i, listener := range listeners {
 		e.all = append(e.all, e.join(known, known[i], listener))
 	}
-	e.lead(0)
 	return e
 }
 
@@ -78,11 +87,13 @@ func (e *ensemble) join(known shard.Addresses, self shard.Member, listener net.L
 		upstream.WithPodInitialBackoffSeconds(0), upstream.WithPodMaxBackoffSeconds(0))
 	e.must(err)
 	terms := func(context.Context) (int64, error) { return 1, nil }
+	resigned := make(chan struct{})
 	replica, err := AttachReplica(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, ReplicaOptions{
-		Self: self, Listener: listener, Discovery: known, Fanout: 10, Patience: shard.Patience{Deadline: 2 * time.Second, Quorum: 100}, Elected: true,
+		Self: self, Listener: listener, Discovery: known, Fanout: 10, Patience: shard.Patience{Deadline: 2 * time.Second, Quorum: 100},
+		Elected: true, Resign: sync.OnceFunc(func() { close(resigned) }),
 	}, terms)
 	e.must(err)
-	s := &soloist{Replica: replica, in: AttachIntake(sched, []config.KubeSchedulerProfile{*profile}, factory, client), ended: make(chan error, 1)}
+	s := &soloist{Replica: replica, in: AttachIntake(sched, []config.KubeSchedulerProfile{*profile}, factory, client), ended: make(chan error, 1), resigned: resigned}
 	replica.exit = func(err error, _ string) {
 		select {
 		case s.ended <- err:
@@ -219,5 +230,30 @@ func TestLeaderIsToldOfAnother(t *testing.T) {
 		}
 	case <-time.After(patience):
 		t.Fatal("it does not end")
+	}
+}
+
+// TestRelayThatReachesNobody leads until it is cut off from who owns nodes.
+func TestRelayThatReachesNobody(t *testing.T) {
+	e := gather(t, []bool{true, false, true}, plainNode("node", "4"))
+	relay, owner := e.all[0], e.all[1]
+	e.must(relay.MayLead(e.ctx))
+	e.lead(0)
+	e.api.put(plainPod("pod", "1"))
+	e.awaitNode("pod")
+	select {
+	case <-relay.resigned:
+		t.Fatal("it gives up the lead while it reaches the owner of all nodes")
+	case <-time.After(2 * resignAfter):
+	}
+	owner.stop()
+	select {
+	case <-relay.resigned:
+	case <-time.After(patience):
+		t.Fatal("it does not give up the lead")
+	}
+	// The other relay would do no better.
+	if err := e.all[2].MayLead(e.ctx); !errors.Is(err, errAlone) {
+		t.Errorf("the other may lead: %v", err)
 	}
 }

@@ -53,6 +53,9 @@ type lead struct {
 	// nominated are the nodes of pods that replicas were told to leave room for.
 	nominated map[types.UID]string
 
+	// alone is since when nobody is there who owns nodes; zero if somebody is.
+	alone time.Time
+
 	// barred are replicas that are left out until then.
 	barred map[string]time.Time
 
@@ -139,6 +142,7 @@ func (l *lead) run(ctx context.Context) {
 	defer remind.Stop()
 	for {
 		l.assign()
+		l.resignIfAlone()
 		l.retryHeldUp()
 		select {
 		case <-ctx.Done():
@@ -373,7 +377,12 @@ func (l *lead) holdUp(pod *v1.Pod) {
 func (l *lead) retryHeldUp() {
 	told := l.told()
 	l.mu.Lock()
-	for _, owner := range l.table.Owners() {
+	owners := l.table.Owners()
+	if len(owners) == 0 {
+		l.mu.Unlock()
+		return
+	}
+	for _, owner := range owners {
 		c := l.cuts[owner]
 		if !l.ready.Has(owner) || !known(told, owner) || c != nil && time.Now().Before(c.until) {
 			l.mu.Unlock()

@@ -89,6 +89,8 @@ type ReplicaOptions struct {
 	// Elected says that a lease says who leads, so that a leader that another has followed
 	// ends. Otherwise it follows.
 	Elected bool
+	// Resign ends this process in good order, so that another leads; nil if nobody would.
+	Resign func()
 }
 
 // peer is another replica, or this one.

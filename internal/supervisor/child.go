@@ -98,7 +98,8 @@ func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
 	}
 	defer log.Close()
 
-	cmd := exec.CommandContext(ctx, c.Binary, c.Args...)
+	program, args := c.Command()
+	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Env = append(os.Environ(), c.Env...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
@@ -112,7 +113,7 @@ func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
 		// It has ended already; Wait tells how.
 		id = process.Identity{PID: cmd.Process.Pid}
 	}
-	c.log.Info("process started", "component", c.Name, "pid", id.PID, "args", c.Args)
+	c.log.Info("process started", "component", c.Name, "pid", id.PID, "args", args)
 	c.recorder.started(c.Name, id)
 	return cmd, nil
 }

@@ -34,6 +34,8 @@ type campaign struct {
 	load *churn
 	rand *rand.Rand
 	took map[string][]time.Duration
+	// began is when the accident happened.
+	began time.Time
 	// limit is how long recovery may take; machines are slow at times.
 	limit time.Duration
 }
@@ -68,6 +70,7 @@ var faults = []fault{
 		return c.cut([2]string{"api", name}, [2]string{name, "api"})
 	}},
 	{"the leader cut off from replicas", 8, (*campaign).isolate},
+	{"a relay that leads cut off", 8, (*campaign).isolateRelay},
 	{"connections of a shard reset", 1, (*campaign).reset},
 	{"a slow shard", 10, func(c *campaign) func() { return c.slow(c.shard()) }},
 	{"another of a shard's name", 1, (*campaign).twin},
@@ -143,10 +146,10 @@ func newCampaign(t *testing.T, seed uint64) *campaign {
 // happen lets an accident happen, and waits until it is overcome.
 func (c *campaign) happen(number int, f fault) {
 	c.t.Helper()
-	started := time.Now()
+	c.began = time.Now()
 	end := f.begin(c)
-	took := c.load.probe(c.t, started, c.limit)
-	time.Sleep(time.Until(started.Add(time.Duration(f.seconds) * time.Second)))
+	took := c.load.probe(c.t, c.began, c.limit)
+	time.Sleep(time.Until(c.began.Add(time.Duration(f.seconds) * time.Second)))
 	end()
 	pods := c.load.audit(c.t, c.limit)
 	c.took[f.name] = append(c.took[f.name], took)
@@ -226,6 +229,19 @@ func (c *campaign) isolate() func() {
 		}
 	}
 	return c.cut(ways...)
+}
+
+// isolateRelay has a relay lead, and cuts it off.
+func (c *campaign) isolateRelay() func() {
+	for leader := c.rs.leader(); leader != c.relay(); {
+		leader.signal(syscall.SIGTERM)
+		leader.await()
+		last := leader
+		leader = c.rs.leader()
+		last.start()
+	}
+	c.began = time.Now()
+	return c.isolate()
 }
 
 // slow lets a replica run a tenth of the time.

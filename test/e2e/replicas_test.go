@@ -121,6 +121,7 @@ func (r *replica) start() {
 // logs is where replicas write; FAULTS_LOGS keeps them.
 func (rs *replicas) logs() string {
 	if folder := os.Getenv("FAULTS_LOGS"); folder != "" {
+		must(rs.t, os.MkdirAll(folder, 0o755))
 		return folder
 	}
 	return rs.folder

@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/events"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
 	"k8s.io/klog/v2"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
@@ -41,9 +42,14 @@ type replicaOptions struct {
 	quorum                int
 	cert, key, ca         string
 
+	// resigned is closed when this replica is to end, so that another leads.
+	resigned chan struct{}
+
 	mu      sync.Mutex
 	replica *scheduler.Replica
 }
+
+func newReplicaOptions() *replicaOptions { return &replicaOptions{resigned: make(chan struct{})} }
 
 // How long a replica takes at most to say that it ends. Whoever follows it as the leader
 // does not wait for longer.
@@ -76,7 +82,7 @@ func (o *replicaOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.name, "replica-name", "", "Name of this replica among the others; its advertised address if empty.")
 	flags.StringVar(&o.group, "replica-group", name, "Replicas of one group share the nodes. They find each other by Leases with the label "+shard.GroupLabel+".")
 	flags.StringVar(&o.namespace, "replica-namespace", metav1.NamespaceSystem, "Namespace of the Leases of replicas.")
-	flags.StringSliceVar(&o.peers, "replica-peers", nil, "All replicas as NAME=ADDRESS:PORT, this one included, instead of Leases.")
+	flags.StringSliceVar(&o.peers, "replica-peers", nil, "All replicas as NAME=ADDRESS:PORT, this one included, instead of Leases. Those with --replica-relay-only as NAME=ADDRESS:PORT/relay.")
 	flags.BoolVar(&o.relay, "replica-relay-only", false, "Own no nodes, but hand on what the leader asks, and lead if it comes to that.")
 	flags.IntVar(&o.fanout, "replica-fanout", 10, "Replicas that one of them asks itself; with more than that, those that are asked hand on.")
 	flags.DurationVar(&o.deadline, "replica-deadline", 2*time.Second, "Time for all replicas to answer a question of the leader.")
@@ -132,6 +138,7 @@ func (o *replicaOptions) addresses(self shard.Member) (shard.Addresses, error) {
 	addresses, known := shard.Addresses{self}, map[string]string{}
 	for _, peer := range o.peers {
 		name, address, ok := strings.Cut(peer, "=")
+		address, relay := strings.CutSuffix(address, "/relay")
 		if _, _, err := net.SplitHostPort(address); !ok || name == "" || err != nil {
 			return nil, fmt.Errorf("--replica-peers has %q, and should have NAME=ADDRESS:PORT", peer)
 		}
@@ -140,7 +147,9 @@ func (o *replicaOptions) addresses(self shard.Member) (shard.Addresses, error) {
 		}
 		known[name] = address
 		if name != self.Name {
-			addresses = append(addresses, shard.Member{Name: name, Address: address})
+			addresses = append(addresses, shard.Member{Name: name, Address: address, Relay: relay})
+		} else if relay != self.Relay {
+			return nil, fmt.Errorf("--replica-peers has %q, and --replica-relay-only of this replica says otherwise", peer)
 		}
 	}
 	if at := known[self.Name]; at != self.Address {
@@ -191,10 +200,46 @@ func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.Comple
 		return nil, fmt.Errorf("a client to watch nodes and pods: %w", err)
 	}
 	profiles := scheduler.Profiles(&cfg.ComponentConfig)
-	return scheduler.AttachReplica(ctx, sched, profiles, changes, cfg.Client, feeds, scheduler.ReplicaOptions{
+	attached := scheduler.ReplicaOptions{
 		Self: self, Listener: listener, TLS: certificates, Discovery: discovery, Fanout: o.fanout,
-		Patience: shard.Patience{Deadline: o.deadline, Quorum: o.quorum, Grace: o.grace}, Config: digest(profiles), Elected: cfg.LeaderElection != nil,
-	}, func(ctx context.Context) (int64, error) { return leaderTerm(ctx, cfg) })
+		Patience: shard.Patience{Deadline: o.deadline, Quorum: o.quorum, Grace: o.grace}, Config: digest(profiles),
+	}
+	if cfg.LeaderElection != nil {
+		attached.Elected, attached.Resign = true, sync.OnceFunc(func() { close(o.resigned) })
+	}
+	replica, err := scheduler.AttachReplica(ctx, sched, profiles, changes, cfg.Client, feeds, attached,
+		func(ctx context.Context) (int64, error) { return leaderTerm(ctx, cfg) })
+	if err != nil {
+		return nil, err
+	}
+	if cfg.LeaderElection != nil {
+		cfg.LeaderElection.Lock = candidate{cfg.LeaderElection.Lock, replica.MayLead}
+	}
+	return replica, nil
+}
+
+// candidate is the lock of a replica that takes it only if it may lead.
+type candidate struct {
+	resourcelock.Interface
+	may func(context.Context) error
+}
+
+// Create takes the lock for the first time.
+func (c candidate) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if err := c.may(ctx); err != nil {
+		return err
+	}
+	return c.Interface.Create(ctx, record)
+}
+
+// Update takes, keeps or releases the lock.
+func (c candidate) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == c.Identity() {
+		if err := c.may(ctx); err != nil {
+			return err
+		}
+	}
+	return c.Interface.Update(ctx, record)
 }
 
 // digest is the same for replicas that decide alike.

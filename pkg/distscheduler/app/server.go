@@ -53,7 +53,7 @@ func WithPlugin(name string, factory runtime.PluginFactory) Option {
 
 // NewSchedulerCommand is the program, with plugins beside those of kube-scheduler.
 func NewSchedulerCommand(plugins ...Option) *cobra.Command {
-	opts, pods, replicas := options.NewOptions(), intake.DefaultOptions(), &replicaOptions{}
+	opts, pods, replicas := options.NewOptions(), intake.DefaultOptions(), newReplicaOptions()
 	cmd := &cobra.Command{
 		Use: name,
 		Long: `dist-scheduler assigns pods to nodes as kube-scheduler does: with its flags,
@@ -109,7 +109,10 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 	defer cancel()
 	webhook := newWebhook(ctx, pods)
 	go func() {
-		<-genericserver.SetupSignalHandler()
+		select {
+		case <-genericserver.SetupSignalHandler():
+		case <-replicas.resigned:
+		}
 		webhook.stop()
 		replicas.leave(ctx)
 		cancel()
