@@ -198,3 +198,20 @@ func TestReportComparesSchedulersAndReplicas(t *testing.T) {
 		t.Errorf("%+v", to.Series)
 	}
 }
+
+// TestMedianOfSamples has the sample in the middle count, and one that went wrong before it.
+func TestMedianOfSamples(t *testing.T) {
+	sample := func(cpu float64, bound int) Scheduler {
+		return Scheduler{Name: "dist-scheduler", Bound: bound, SchedulerCPUMicrosPerPod: cpu}
+	}
+	if one := median([]Scheduler{sample(5, 9)}, 9); one.SchedulerCPUMicrosPerPod != 5 || one.CPUSamples != nil {
+		t.Errorf("one sample: %+v", one)
+	}
+	three := median([]Scheduler{sample(7, 9), sample(5, 9), sample(6, 9)}, 9)
+	if three.SchedulerCPUMicrosPerPod != 6 || !slices.Equal(three.CPUSamples, []float64{5, 6, 7}) {
+		t.Errorf("three samples: %+v", three)
+	}
+	if wrong := median([]Scheduler{sample(7, 8), sample(5, 9), sample(6, 9)}, 9); wrong.Bound != 8 {
+		t.Errorf("one that left a pod out: %+v", wrong)
+	}
+}

@@ -32,6 +32,8 @@ type Options struct {
 	// environment of the schedulers.
 	Cluster cluster.Settings
 	Pods    int
+	// Samples is how often each has its turn; the median counts.
+	Samples int
 	Shape   bulk.PodShape
 	// Timeout bounds how long the cluster may take to get ready, and how long pods
 	// may make no progress.
@@ -43,7 +45,7 @@ type Options struct {
 func DefaultOptions() Options {
 	o := Options{
 		Schedulers: []string{cluster.SchedulerDist, cluster.SchedulerKube}, Replicas: []int{1}, Cluster: cluster.DefaultSettings(),
-		Pods: 2000, Shape: bulk.DefaultPodShape(), Timeout: defaultTimeout,
+		Pods: 2000, Samples: 1, Shape: bulk.DefaultPodShape(), Timeout: defaultTimeout,
 	}
 	o.Cluster.Nodes = 1000
 	o.Shape.Namespace = "k1m-bench"
@@ -62,6 +64,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "zones over which nodes are spread evenly")
 	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
 	fs.IntVar(&o.Pods, "pods", o.Pods, "pods that each scheduler gets")
+	fs.IntVar(&o.Samples, "samples", o.Samples, "how often each has its turn, by turns; the median by CPU counts")
 	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that all are made from (default: one small container)")
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long the cluster may take to get ready, and pods to make no progress")
 	fs.BoolVar(&o.Keep, "keep", o.Keep, "leave the cluster up, with the last scheduler")
@@ -89,6 +92,8 @@ func (o *Options) Validate() error {
 	case o.Pods+warmUpPods > o.Cluster.Nodes*bulk.DefaultNodeShape().Pods:
 		return usage.Errorf("--pods %d: %d nodes take %d pods; use fewer pods or more nodes",
 			o.Pods, o.Cluster.Nodes, o.Cluster.Nodes*bulk.DefaultNodeShape().Pods-warmUpPods)
+	case o.Samples < 1:
+		return usage.Errorf("--samples %d: choose 1 or more", o.Samples)
 	case o.Timeout <= 0:
 		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
 	}

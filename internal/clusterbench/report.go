@@ -19,6 +19,9 @@ func (r *Result) Report(to *experiment.Result) {
 			s.SchedulerCPUMicrosPerPod, s.APIServerCPUMicrosPerPod, s.StoreCPUMicrosPerPod, l.P50, l.P90, l.P99, l.Max,
 			mebibytes(s.SchedulerMemoryBytes), s.OversubscribedNodes)
 		to.Errors.AddMany(int64(s.Bound), nil)
+		if len(s.CPUSamples) > 0 {
+			to.Note("CPU a pod of %s, all samples: %.0f µs", s.title(), s.CPUSamples)
+		}
 		if replicas == 1 {
 			figures[s.Name] = []experiment.Figure{
 				{Name: "pods bound", Unit: "/s", Value: s.PodsPerSecond, MoreIsBetter: true},

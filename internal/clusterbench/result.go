@@ -39,6 +39,9 @@ type Scheduler struct {
 	APIServerCPUMicrosPerPod float64 `json:"apiserverCpuMicrosPerPod"`
 	StoreCPUMicrosPerPod     float64 `json:"storeCpuMicrosPerPod"`
 	SchedulerMemoryBytes     int64   `json:"schedulerMemoryBytes"`
+	// CPUSamples are the CPU microseconds a pod of all samples, if there are several; all
+	// else is of the one in the middle.
+	CPUSamples []float64 `json:"cpuSamples,omitempty"`
 
 	// LatencyMillis is from the creation of a pod to its bind, as a watch saw them.
 	LatencyMillis       Latency `json:"latencyMillis"`
@@ -80,15 +83,23 @@ func (t *turn) summarize(creation bulk.Summary, started time.Time, before, after
 
 func (s *Scheduler) title() string { return contender{s.Name, max(s.Replicas, 1), s.Relays}.String() }
 
+// wrong says what must not be of this one, if anything.
+func (s *Scheduler) wrong(pods int) string {
+	switch {
+	case s.OversubscribedNodes > 0:
+		return fmt.Sprintf("%s put more on %d nodes than they can take", s.title(), s.OversubscribedNodes)
+	case s.Bound < pods:
+		return fmt.Sprintf("%s found no node for %d of %d pods", s.title(), pods-s.Bound, pods)
+	}
+	return ""
+}
+
 // Err says in one line what must not be, if anything.
 func (r *Result) Err() error {
 	var wrong []string
-	for _, s := range r.Schedulers {
-		if s.OversubscribedNodes > 0 {
-			wrong = append(wrong, fmt.Sprintf("%s put more on %d nodes than they can take", s.title(), s.OversubscribedNodes))
-		}
-		if s.Bound < r.Pods {
-			wrong = append(wrong, fmt.Sprintf("%s found no node for %d of %d pods", s.title(), r.Pods-s.Bound, r.Pods))
+	for i := range r.Schedulers {
+		if what := r.Schedulers[i].wrong(r.Pods); what != "" {
+			wrong = append(wrong, what)
 		}
 	}
 	if len(wrong) == 0 {
@@ -106,6 +117,9 @@ func (r *Result) Print(w io.Writer) {
 		fmt.Fprintf(w, "  bound          %d pods in %.1fs, %.0f/s; created %.0f/s\n", s.Bound, s.Seconds, s.PodsPerSecond, s.CreatedPerSecond)
 		fmt.Fprintf(w, "  CPU a pod      scheduler %.0f µs, kube-apiserver %.0f µs, store %.0f µs\n",
 			s.SchedulerCPUMicrosPerPod, s.APIServerCPUMicrosPerPod, s.StoreCPUMicrosPerPod)
+		if len(s.CPUSamples) > 0 {
+			fmt.Fprintf(w, "  samples        %.0f µs of the scheduler\n", s.CPUSamples)
+		}
 		fmt.Fprintf(w, "  until bound    p50 %.1f ms, p90 %.1f, p99 %.1f, p99.9 %.1f, at most %.1f\n", l.P50, l.P90, l.P99, l.P999, l.Max)
 		fmt.Fprintf(w, "  memory         %.0f MiB of the scheduler\n", float64(s.SchedulerMemoryBytes)/(1<<20))
 		fmt.Fprintf(w, "  overfull nodes %d\n", s.OversubscribedNodes)

@@ -120,6 +120,7 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 	if err := replicas.validate(); err != nil {
 		return err
 	}
+	keepHeadroom()
 	if err := scheduler.Prepare(); err != nil {
 		return err
 	}
