@@ -105,7 +105,7 @@ func (o *IntakeOptions) count(rate int) int {
 // base is what there is in common with other runs in a cluster.
 func (o *IntakeOptions) base() Options {
 	return Options{
-		Schedulers: []string{cluster.SchedulerDist}, Replicas: []int{1}, Cluster: o.Cluster, Pods: 1, Shape: o.Shape, Timeout: o.Timeout, Keep: o.Keep,
+		Schedulers: []string{cluster.SchedulerDist}, Replicas: []int{1}, Cluster: o.Cluster, Pods: 1, Samples: 1, Shape: o.Shape, Timeout: o.Timeout, Keep: o.Keep,
 	}
 }
 
