@@ -83,24 +83,22 @@ func (t *turn) summarize(creation bulk.Summary, started time.Time, before, after
 
 func (s *Scheduler) title() string { return contender{s.Name, max(s.Replicas, 1), s.Relays}.String() }
 
-// wrong says what must not be of this one, if anything.
-func (s *Scheduler) wrong(pods int) string {
-	switch {
-	case s.OversubscribedNodes > 0:
-		return fmt.Sprintf("%s put more on %d nodes than they can take", s.title(), s.OversubscribedNodes)
-	case s.Bound < pods:
-		return fmt.Sprintf("%s found no node for %d of %d pods", s.title(), pods-s.Bound, pods)
+// wrong says what must not be of this one.
+func (s *Scheduler) wrong(pods int) (wrong []string) {
+	if s.OversubscribedNodes > 0 {
+		wrong = append(wrong, fmt.Sprintf("%s put more on %d nodes than they can take", s.title(), s.OversubscribedNodes))
 	}
-	return ""
+	if s.Bound < pods {
+		wrong = append(wrong, fmt.Sprintf("%s found no node for %d of %d pods", s.title(), pods-s.Bound, pods))
+	}
+	return wrong
 }
 
 // Err says in one line what must not be, if anything.
 func (r *Result) Err() error {
 	var wrong []string
 	for i := range r.Schedulers {
-		if what := r.Schedulers[i].wrong(r.Pods); what != "" {
-			wrong = append(wrong, what)
-		}
+		wrong = append(wrong, r.Schedulers[i].wrong(r.Pods)...)
 	}
 	if len(wrong) == 0 {
 		return nil

@@ -57,7 +57,7 @@ func median(samples []Scheduler, pods int) Scheduler {
 	slices.SortFunc(samples, func(a, b Scheduler) int { return cmp.Compare(a.SchedulerCPUMicrosPerPod, b.SchedulerCPUMicrosPerPod) })
 	chosen := samples[(len(samples)-1)/2]
 	for _, s := range samples {
-		if s.wrong(pods) != "" {
+		if len(s.wrong(pods)) > 0 {
 			chosen = s
 		}
 	}
