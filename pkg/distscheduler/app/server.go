@@ -146,6 +146,7 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 	}
 	if replicas.enabled() {
 		go replicas.serve(ctx)
+		go fitThreads(ctx)
 	}
 	gate.(featuregate.MutableFeatureGate).AddMetrics()
 	opts.ComponentGlobalsRegistry.AddMetrics()

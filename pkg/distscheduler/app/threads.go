@@ -1,0 +1,73 @@
+package app
+
+import (
+	"context"
+	"os"
+	"runtime"
+	"syscall"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/shard"
+)
+
+// A replica that has little to do is woken up often for little, and each time Go's
+// scheduler looks on all of its threads for more. With one thread there is nowhere to
+// look. A replica that could use a second one gets them all at once.
+const (
+	watchLoad = time.Second
+	// Of a core: above busy one thread may be too few, below idle it is enough.
+	busy, idle = 0.6, 0.3
+	// So many looks in a row have to find it idle.
+	idleLooks = 5
+)
+
+// governor says whether one thread is enough, by what the process used of a core.
+type governor struct {
+	single bool
+	quiet  int
+}
+
+// look takes what was used since the last look.
+func (g *governor) look(used float64) (single bool) {
+	switch {
+	case used > busy:
+		g.single, g.quiet = false, 0
+	case used > idle:
+		g.quiet = 0
+	default:
+		if g.quiet++; g.quiet >= idleLooks {
+			g.single = true
+		}
+	}
+	return g.single
+}
+
+// fitThreads has the process use one thread while that is enough, unless GOMAXPROCS says
+// how many.
+func fitThreads(ctx context.Context) {
+	if os.Getenv("GOMAXPROCS") != "" {
+		return
+	}
+	g, before, at := governor{}, cpuTime(), time.Now()
+	shard.EachBeat(ctx, watchLoad, func(context.Context) {
+		now, was := cpuTime(), g.single
+		used := (now - before).Seconds() / time.Since(at).Seconds()
+		before, at = now, time.Now()
+		switch single := g.look(used); {
+		case single && !was:
+			runtime.GOMAXPROCS(1)
+		case was && !single:
+			runtime.SetDefaultGOMAXPROCS()
+		}
+	})
+}
+
+// cpuTime is what the process has used so far.
+func cpuTime() time.Duration {
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		// It fails for no reason but bad arguments.
+		panic(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}

@@ -1,0 +1,51 @@
+package app
+
+import (
+	"context"
+	"runtime"
+	"testing"
+	"time"
+)
+
+func TestGovernor(t *testing.T) {
+	g := governor{}
+	for i, step := range []struct {
+		used   float64
+		single bool
+	}{
+		{0.9, false}, {0.1, false}, {0.1, false}, {0.1, false}, {0.1, false}, {0.1, true}, // five quiet ones
+		{0.5, true}, {0.7, false}, // busy
+		{0.1, false}, {0.1, false}, {0.1, false}, {0.1, false}, {0.4, false}, {0.1, false}, // interrupted
+	} {
+		if got := g.look(step.used); got != step.single {
+			t.Errorf("look %d, with %.1f of a core: %v", i, step.used, got)
+		}
+	}
+}
+
+// TestThreadsFollowTheLoad has a process do nothing, and then much.
+func TestThreadsFollowTheLoad(t *testing.T) {
+	all := runtime.GOMAXPROCS(0)
+	if all == 1 {
+		t.Skip("this machine has one CPU")
+	}
+	t.Cleanup(runtime.SetDefaultGOMAXPROCS)
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	t.Setenv("GOMAXPROCS", "")
+	go fitThreads(ctx)
+	settle := func(want int) {
+		t.Helper()
+		for deadline := time.Now().Add(30 * time.Second); runtime.GOMAXPROCS(0) != want; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d threads, not %d", runtime.GOMAXPROCS(0), want)
+			}
+		}
+	}
+	settle(1)
+	go func() {
+		for ctx.Err() == nil {
+		}
+	}()
+	settle(all)
+}
