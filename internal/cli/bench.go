@@ -13,6 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/progress"
+	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 func newBench(name *string, version string) *cobra.Command {
@@ -25,10 +26,10 @@ func newBench(name *string, version string) *cobra.Command {
 	for _, e := range experiments() {
 		cmd.AddCommand(newExperiment(e, name, version))
 	}
-	for _, b := range []benchmark{newBenchMillion(), newBenchSchedule(), newBenchIntake()} {
+	for _, b := range []benchmark{newBenchMillion(), newBenchSchedule(), newBenchIntake(), newBenchShards()} {
 		cmd.AddCommand(b.keptIn(version).command(name))
 	}
-	for _, b := range []benchmark{newBenchShards(), newBenchProxyTrace(), newBenchAll(version)} {
+	for _, b := range []benchmark{newBenchProxyTrace(), newBenchAll(version)} {
 		cmd.AddCommand(b.command(name))
 	}
 	cmd.AddCommand(newBenchList(cmd))
@@ -133,7 +134,11 @@ func (b benchmark) keptIn(version string) benchmark {
 		if found == nil {
 			return nil, err
 		}
-		found.(experiment.Reporter).Report(result)
+		reporter, tells := found.(experiment.Reporter)
+		if !tells {
+			return found, usage.Errorf("--out: what was asked for is no experiment; write what it prints to a file")
+		}
+		reporter.Report(result)
 		return found, result.End(ctx, request.Out, err)
 	}
 	return b

@@ -54,9 +54,6 @@ func runBenchShards(r benchRun, o shardsim.Options) (found findings, err error) 
 		return &checks, nil
 	}
 	result, err := shardsim.Run(ctx, o)
-	if err == nil && o.Out != "" {
-		err = result.Write(o.Out)
-	}
 	if err != nil {
 		return nil, err
 	}

@@ -54,8 +54,6 @@ type Options struct {
 	CostsFile string
 	Calibrate bool
 	Check     bool
-	// Out is a folder for the plots and the result; "" is none.
-	Out string
 }
 
 const (
@@ -103,7 +101,6 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.CostsFile, "costs", o.CostsFile, "file with costs, from --calibrate (default: those stored in the program)")
 	fs.BoolVar(&o.Calibrate, "calibrate", o.Calibrate, "measure the costs here, print them as JSON, and simulate nothing")
 	fs.BoolVar(&o.Check, "check", o.Check, "measure the costs here, and compare simulated rounds with real ones on loopback")
-	fs.StringVar(&o.Out, "out", o.Out, "folder for result.json and plots (default: none)")
 }
 
 // Validate reports the first option that cannot be.

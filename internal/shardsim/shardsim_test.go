@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/shard"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
@@ -152,8 +153,10 @@ func TestWrites(t *testing.T) {
 	if err != nil || len(r.Outcomes) != 2*3*2 {
 		t.Fatalf("%d outcomes, %v", len(r.Outcomes), err)
 	}
-	if err := r.Write(t.TempDir()); err != nil {
-		t.Error(err)
+	told := &experiment.Result{Errors: experiment.NewTally(0)}
+	r.Report(told)
+	if len(told.Tables) != 1 || len(told.Tables[0].Rows) != len(r.Outcomes) || len(told.Series) != 7*3*2 {
+		t.Errorf("%d tables, %d lines", len(told.Tables), len(told.Series))
 	}
 	r.Print(t.Output())
 }

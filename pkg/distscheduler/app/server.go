@@ -146,7 +146,7 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 	}
 	if replicas.enabled() {
 		go replicas.serve(ctx)
-		go fitThreads(ctx)
+		go fitThreads(ctx, cpuTime)
 	}
 	gate.(featuregate.MutableFeatureGate).AddMetrics()
 	opts.ComponentGlobalsRegistry.AddMetrics()

@@ -42,9 +42,9 @@ func (g *governor) look(used float64) (single bool) {
 	return g.single
 }
 
-// fitThreads has the process use one thread while that is enough, unless GOMAXPROCS says
-// how many.
-func fitThreads(ctx context.Context) {
+// fitThreads has the process use one thread while that is enough, by the CPU time that it
+// has used, unless GOMAXPROCS says how many.
+func fitThreads(ctx context.Context, cpuTime func() time.Duration) {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return
 	}

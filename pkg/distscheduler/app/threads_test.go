@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"runtime"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -23,7 +24,7 @@ func TestGovernor(t *testing.T) {
 	}
 }
 
-// TestThreadsFollowTheLoad has a process do nothing, and then much.
+// TestThreadsFollowTheLoad has a process that uses nothing, and then a core.
 func TestThreadsFollowTheLoad(t *testing.T) {
 	all := runtime.GOMAXPROCS(0)
 	if all == 1 {
@@ -33,7 +34,13 @@ func TestThreadsFollowTheLoad(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	t.Setenv("GOMAXPROCS", "")
-	go fitThreads(ctx)
+	var busySince atomic.Pointer[time.Time]
+	go fitThreads(ctx, func() time.Duration {
+		if since := busySince.Load(); since != nil {
+			return time.Since(*since)
+		}
+		return 0
+	})
 	settle := func(want int) {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); runtime.GOMAXPROCS(0) != want; time.Sleep(20 * time.Millisecond) {
@@ -43,9 +50,7 @@ func TestThreadsFollowTheLoad(t *testing.T) {
 		}
 	}
 	settle(1)
-	go func() {
-		for ctx.Err() == nil {
-		}
-	}()
+	now := time.Now()
+	busySince.Store(&now)
 	settle(all)
 }
