@@ -20,8 +20,8 @@ var (
 const AnyScheduler = "scheduler"
 
 // CPUsOf are those on which a process may run that has one of these names, its own and
-// those that it shares with others; empty for all of them. Of several entries the last one counts, as with
-// flags elsewhere.
+// those that it shares with others; empty for all of them. Of several entries the last one
+// counts, as with flags elsewhere.
 func (s *Settings) CPUsOf(names ...string) string {
 	for _, entry := range slices.Backward(s.CPUs) {
 		if name, cpus, _ := strings.Cut(entry, "="); slices.Contains(names, name) {
@@ -50,21 +50,10 @@ func (s *Settings) validateCPUs() error {
 	return nil
 }
 
-// processNames are all that CPUs can be given to: processes, and what several of
-// them are called.
+// processNames are all that CPUs can be given to: processes, and what all schedulers are
+// called.
 func (s *Settings) processNames() []string {
-	var names []string
-	if s.StoreAddress == "" {
-		names = append(names, "store")
-	}
-	if s.Trace {
-		names = append(names, "etcd-proxy")
-	}
-	names = append(names, "kube-controller-manager", "kwok", AnyScheduler)
-	for i := range s.APIServers {
-		names = append(names, APIServerName(i))
-	}
-	names = append(names, s.Schedulers()...)
+	names := append(s.processes(), AnyScheduler)
 	slices.Sort(names)
-	return slices.Compact(names)
+	return names
 }

@@ -110,11 +110,26 @@ func listenable(port int) error {
 	return listener.Close()
 }
 
+// processes are all that run in a cluster with these settings, but for the supervisor. Each
+// listens on a port of its name.
+func (s *Settings) processes() []string {
+	names := append([]string{"kube-controller-manager", "kwok"}, s.Schedulers()...)
+	for i := range s.APIServers {
+		names = append(names, APIServerName(i))
+	}
+	if s.Trace {
+		names = append(names, ProxyPort)
+	}
+	if s.StoreAddress == "" {
+		names = append(names, "store")
+	}
+	return names
+}
+
 // PortNames lists what listens in a cluster with these settings.
 func (s Settings) PortNames() []string {
-	names := []string{"supervisor", "kube-controller-manager", "kwok"}
+	names := append(s.processes(), "supervisor")
 	for _, scheduler := range s.Schedulers() {
-		names = append(names, scheduler)
 		if s.SharesNodes() {
 			names = append(names, ReplicaPort(scheduler))
 		}
@@ -122,14 +137,11 @@ func (s Settings) PortNames() []string {
 			names = append(names, IntakePort(scheduler))
 		}
 	}
-	for i := range s.APIServers {
-		names = append(names, APIServerName(i))
-	}
 	if s.Trace {
-		names = append(names, ProxyPort, ProxyMetricsPort)
+		names = append(names, ProxyMetricsPort)
 	}
 	if s.StoreAddress == "" {
-		names = append(names, "store", "store-metrics")
+		names = append(names, "store-metrics")
 		if s.Store == StoreEtcd {
 			names = append(names, "store-peer")
 		}

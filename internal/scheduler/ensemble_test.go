@@ -127,6 +127,19 @@ func (e *ensemble) lead(number int) {
 	}
 }
 
+// awaitEnd waits until a replica wants its process to end, and has to say why.
+func (e *ensemble) awaitEnd(s *soloist, why string) {
+	e.t.Helper()
+	select {
+	case err := <-s.ended:
+		if !strings.Contains(err.Error(), why) {
+			e.t.Errorf("%v", err)
+		}
+	case <-time.After(patience):
+		e.t.Fatal("it does not end")
+	}
+}
+
 // placed waits until so many pods have places that are not known to be bound, by what the
 // leader has assumed and by what the owners of nodes have reserved.
 func (e *ensemble) placed(assumed, reserved int) {
@@ -194,14 +207,7 @@ func TestLeaderThatAnotherFollowed(t *testing.T) {
 	e := newEnsemble(t, 3, plainNode("node", "4"))
 	first := e.all[0]
 	e.lead(1)
-	select {
-	case err := <-first.ended:
-		if !strings.Contains(err.Error(), "term 1, and replica-1 leads for term 2") {
-			t.Errorf("%v", err)
-		}
-	case <-time.After(patience):
-		t.Fatal("it does not end")
-	}
+	e.awaitEnd(first, "term 1, and replica-1 leads for term 2")
 	select {
 	case err := <-e.all[1].ended:
 		t.Errorf("the one that leads ends: %v", err)
@@ -223,14 +229,7 @@ func TestLeaderIsToldOfAnother(t *testing.T) {
 	other.assignment = &later
 	other.mu.Unlock()
 	e.must(other.Receive(leader.self(), &shard.Batch{Assignments: []*shard.Assignment{&earlier}}))
-	select {
-	case err := <-leader.ended:
-		if !strings.Contains(err.Error(), "leads for term 7") {
-			t.Errorf("%v", err)
-		}
-	case <-time.After(patience):
-		t.Fatal("it does not end")
-	}
+	e.awaitEnd(leader, "leads for term 7")
 }
 
 // TestRelayThatReachesNobody leads until it is cut off from who owns nodes.
