@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/k8s-1m/k8s-1m/internal/process"
 )
 
 // meter is what the process has used so far.
@@ -21,7 +23,7 @@ func readMeter() meter {
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
 	return meter{
 		at:      time.Now(),
-		cpu:     time.Duration(usage.Utime.Nano() + usage.Stime.Nano()),
+		cpu:     process.OwnCPUTime(),
 		peakRSS: usage.Maxrss << 10,
 	}
 }

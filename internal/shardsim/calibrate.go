@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/prometheus/procfs"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/process"
 	"github.com/k8s-1m/k8s-1m/internal/progress"
 	"github.com/k8s-1m/k8s-1m/internal/schedbench"
 	"github.com/k8s-1m/k8s-1m/internal/shard"
@@ -68,12 +68,12 @@ func machine() string {
 func best(call func()) time.Duration {
 	shortest := time.Hour
 	for range samples {
-		calls, started, before := 0, time.Now(), cpuTime()
+		calls, started, before := 0, time.Now(), process.OwnCPUTime()
 		for time.Since(started) < leastMeasurement {
 			call()
 			calls++
 		}
-		shortest = min(shortest, (cpuTime()-before)/time.Duration(calls))
+		shortest = min(shortest, (process.OwnCPUTime()-before)/time.Duration(calls))
 	}
 	return shortest
 }
@@ -310,13 +310,4 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 	// A question and an answer, each with two ends.
 	c.Message = took[0] / 4
 	return nil
-}
-
-// cpuTime is that of this process.
-func cpuTime() time.Duration {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now) != nil {
-		return 0
-	}
-	return time.Duration(now.Nano())
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/process"
 	"github.com/k8s-1m/k8s-1m/internal/shard"
 )
 
@@ -106,13 +107,13 @@ func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu ti
 	}
 	round(0)
 	var took []time.Duration
-	before := cpuTime()
+	before := process.OwnCPUTime()
 	for number := range checkRounds {
 		started := time.Now()
 		round(number)
 		took = append(took, time.Since(started))
 	}
-	cpu = (cpuTime() - before) / checkRounds
+	cpu = (process.OwnCPUTime() - before) / checkRounds
 	slices.Sort(took)
 	return took[len(took)/2], cpu, err
 }

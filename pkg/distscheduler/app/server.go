@@ -38,6 +38,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/k8s-1m/k8s-1m/internal/intake"
+	"github.com/k8s-1m/k8s-1m/internal/process"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler"
 )
 
@@ -146,7 +147,7 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 	}
 	if replicas.enabled() {
 		go replicas.serve(ctx)
-		go fitThreads(ctx, cpuTime)
+		go fitThreads(ctx, process.OwnCPUTime)
 	}
 	gate.(featuregate.MutableFeatureGate).AddMetrics()
 	opts.ComponentGlobalsRegistry.AddMetrics()

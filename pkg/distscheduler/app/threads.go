@@ -4,7 +4,6 @@ import (
 	"context"
 	"os"
 	"runtime"
-	"syscall"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/shard"
@@ -60,14 +59,4 @@ func fitThreads(ctx context.Context, cpuTime func() time.Duration) {
 			runtime.SetDefaultGOMAXPROCS()
 		}
 	})
-}
-
-// cpuTime is what the process has used so far.
-func cpuTime() time.Duration {
-	var usage syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
-		// It fails for no reason but bad arguments.
-		panic(err)
-	}
-	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
