@@ -13,7 +13,6 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/progress"
-	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
 func newBench(name *string, version string) *cobra.Command {
@@ -109,8 +108,8 @@ func (b benchmark) command(name *string) *cobra.Command {
 	return cmd
 }
 
-// keptIn has what a benchmark finds written to a folder as well, as an experiment's is, if
-// --out names one.
+// keptIn has what a benchmark finds, which is a Reporter, written to a folder as well, as an
+// experiment's is, if --out names one.
 func (b benchmark) keptIn(version string) benchmark {
 	request := experiment.DefaultRequest()
 	addFlags, run := b.addFlags, b.run
@@ -134,11 +133,7 @@ func (b benchmark) keptIn(version string) benchmark {
 		if found == nil {
 			return nil, err
 		}
-		reporter, tells := found.(experiment.Reporter)
-		if !tells {
-			return found, usage.Errorf("--out: what was asked for is no experiment; write what it prints to a file")
-		}
-		reporter.Report(result)
+		found.(experiment.Reporter).Report(result)
 		return found, result.End(ctx, request.Out, err)
 	}
 	return b

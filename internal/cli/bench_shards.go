@@ -45,7 +45,7 @@ func runBenchShards(r benchRun, o shardsim.Options) (found findings, err error) 
 		if err != nil {
 			return nil, err
 		}
-		return calibrated{costs}, nil
+		return calibrated{&costs}, nil
 	case o.Check:
 		checks, err := shardsim.Check(ctx, o)
 		if err != nil {
@@ -61,7 +61,7 @@ func runBenchShards(r benchRun, o shardsim.Options) (found findings, err error) 
 }
 
 // calibrated costs are for a file, so people get what programs get.
-type calibrated struct{ shardsim.Costs }
+type calibrated struct{ *shardsim.Costs }
 
 // Print writes them as --costs reads them.
 func (c calibrated) Print(w io.Writer) {

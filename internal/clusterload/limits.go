@@ -177,9 +177,9 @@ func (o *limitsOptions) step(
 	o.costs(t, tables, nodes, base, idle)
 	leases := int(renewed * idle.Seconds)
 	tables.operations.Add(t.store, nodes,
-		beyond(idle, base, apiServer, leases), beyond(idle, base, component.Store, leases), beyond(idle, base, component.Kwok, leases),
-		beyond(creation, before, apiServer, made.Done), beyond(creation, before, component.Store, made.Done),
-		beyond(pods, idle, apiServer, o.Sample.N), beyond(pods, idle, component.Store, o.Sample.N), beyond(pods, idle, scheduler, o.Sample.N))
+		told(beyond(idle, base, apiServer, leases)), told(beyond(idle, base, component.Store, leases)), told(beyond(idle, base, component.Kwok, leases)),
+		told(beyond(creation, before, apiServer, made.Done)), told(beyond(creation, before, component.Store, made.Done)),
+		told(beyond(pods, idle, apiServer, o.Sample.N)), told(beyond(pods, idle, component.Store, o.Sample.N)), told(beyond(pods, idle, scheduler, o.Sample.N)))
 	return idle, gave, nil
 }
 
@@ -191,19 +191,30 @@ func beyond(with, without experiment.Measured, role string, operations int) floa
 	return 1e6 * (with.Cores(role) - without.Cores(role)) * with.Seconds / float64(operations)
 }
 
+// told is a cost for a table. One that came out below nothing is smaller than what the rest
+// of the cluster varies by, as many are where both cores are full, and is not told.
+func told(cost float64) any {
+	if cost < 0 {
+		return "–"
+	}
+	return cost
+}
+
 // costs of a node: CPU and memory while nothing happens, beyond those of an empty cluster.
 func (o *limitsOptions) costs(t *turn, tables limitTables, nodes int, base, idle experiment.Measured) {
 	roles := []string{apiServer, component.Store, component.Kwok, component.ControllerManager, scheduler}
 	row := []any{t.store, nodes}
-	for _, role := range roles {
-		perNode := 1e6 * (idle.Cores(role) - base.Cores(role)) / float64(nodes)
-		row = append(row, perNode)
-		t.Result.Line(experiment.Series{Plot: "CPU of an idle node" + on(t.store), Name: role, X: "nodes", Unit: "µs/s", LogX: true}, float64(nodes), perNode)
+	add := func(plot, unit, role string, perNode float64) {
+		row = append(row, told(perNode))
+		if perNode >= 0 {
+			t.Result.Line(experiment.Series{Plot: plot + on(t.store), Name: role, X: "nodes", Unit: unit, LogX: true}, float64(nodes), perNode)
+		}
 	}
 	for _, role := range roles {
-		perNode := float64(idle.Resident[role]-base.Resident[role]) / 1024 / float64(nodes)
-		row = append(row, perNode)
-		t.Result.Line(experiment.Series{Plot: "memory of an idle node" + on(t.store), Name: role, X: "nodes", Unit: "KiB", LogX: true}, float64(nodes), perNode)
+		add("CPU of an idle node", "µs/s", role, 1e6*(idle.Cores(role)-base.Cores(role))/float64(nodes))
+	}
+	for _, role := range roles {
+		add("memory of an idle node", "KiB", role, float64(idle.Resident[role]-base.Resident[role])/1024/float64(nodes))
 	}
 	tables.nodes.Add(row...)
 }

@@ -98,7 +98,7 @@ func (r *Run) Close(c *Cluster, keep bool) error {
 	series, failed := c.Sampler.close()
 	r.Result.Series = append(r.Result.Series, series...)
 	if failed > 0 {
-		r.Result.Note("%d pages of metrics could not be read in time; they are gaps in the series.", failed)
+		r.Result.Note("Pages of metrics that could not be read in time, and are gaps in the series: %d.", failed)
 	}
 	if !c.own || keep {
 		return nil

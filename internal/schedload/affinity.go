@@ -93,6 +93,9 @@ func (o *affinityOptions) Run(ctx context.Context, run *experiment.Run) error {
 		ms := func(micros int64) float64 { return float64(micros) / 1000 }
 		l := r.LatencyMicros
 		table.Add(name, r.Nodes, r.Existing, r.Pods, r.PodsPerSecond, r.Seconds, ms(l.P50), ms(l.P90), ms(l.P99), r.CPUMicrosPerPod, r.Unschedulable, r.Deviations)
+		for _, at := range []experiment.Point{{50, ms(l.P50)}, {90, ms(l.P90)}, {99, ms(l.P99)}, {99.9, ms(l.P999)}, {100, ms(l.Max)}} {
+			run.Result.Line(experiment.Series{Plot: "cycles by percentile", Name: name, X: "percentile", Unit: "ms", LogY: true}, at[0], at[1])
+		}
 		figures[name] = []experiment.Figure{
 			{Name: "pods scheduled", Unit: "/s", Value: r.PodsPerSecond, MoreIsBetter: true},
 			{Name: "CPU a pod", Unit: "µs", Value: r.CPUMicrosPerPod},

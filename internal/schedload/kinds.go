@@ -141,7 +141,7 @@ func measureAlone(ctx context.Context, o schedbench.Options) (*schedbench.Result
 	failed := cmd.Run()
 	found := &schedbench.Result{}
 	if err := errors.Join(failed, json.Unmarshal(output.Bytes(), found)); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, lastLines(said.Bytes()))
+		return nil, fmt.Errorf("%w: %s", err, lastOf(said.String()))
 	}
 	return found, nil
 }

@@ -1,6 +1,7 @@
 package schedload
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/progress"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
@@ -28,18 +30,28 @@ const perfProgram = "./test/schedperf"
 // perfSizes are labels of scheduler_perf's workloads.
 var perfSizes = []string{"performance", "short", "integration-test", "all"}
 
+// perfDefault are the workloads that upstream's thresholds are known by: of 5,000 nodes.
+const perfDefault = "^misc/SchedulingBasic/5000Nodes_10000Pods$" +
+	"|^affinity/SchedulingNodeAffinity/5000Nodes_10000Pods$" +
+	"|^affinity/SchedulingPodAffinity/5000Nodes_5000Pods$" +
+	"|^affinity/SchedulingPodAntiAffinity/5000Nodes_2000Pods$" +
+	"|^topology_spreading/TopologySpreading/5000Nodes_5000Pods$" +
+	"|^topology_spreading/DefaultTopologySpreading/5000Nodes_10000Pods$" +
+	"|^default_preemption/PreemptionAsync/5000Nodes$"
+
 var schedulePerf = experiment.Experiment{
 	Name:  "schedule-perf",
 	Short: "Run Kubernetes' own scheduler_perf with our search and with upstream's",
-	Long: `Run the workloads of Kubernetes' scheduler_perf, by turns with our search and with
-upstream's, in the same test binary. It is built from Kubernetes' source, so the command
-has to run in the source tree, and needs Go. Short workloads take some seconds each,
-those of the size performance minutes.`,
-	Example: `  k1m bench schedule-perf --workloads TopologySpreading
-  k1m bench schedule-perf --size performance --workloads 'SchedulingBasic/5000Nodes'`,
+	Long: `Run workloads of Kubernetes' scheduler_perf, by turns with our search and with
+upstream's, in the same test binary, and show both beside the threshold that upstream
+holds its own machine to. It is built from Kubernetes' source, so the command has to run
+in the source tree, and needs Go. A workload of the size performance takes minutes, one of
+the size short often less than a second, which is too short to measure.`,
+	Example: `  k1m bench schedule-perf
+  k1m bench schedule-perf --workloads 'SchedulingBasic/5000Nodes_10000Pods' --samples 3`,
 	Apart: true,
 	New: func() experiment.Options {
-		return &perfOptions{Size: "short", Workloads: "SchedulingBasic|SchedulingPodAntiAffinity|^topology_spreading/TopologySpreading", Samples: 1, Timeout: 10 * time.Minute}
+		return &perfOptions{Size: "performance", Workloads: perfDefault, Samples: 1, Timeout: 20 * time.Minute}
 	},
 }
 
@@ -77,13 +89,16 @@ func (o *perfOptions) Validate() error {
 // perfResult is the part of its result that is used here.
 type perfResult struct {
 	Rows []struct {
-		Package string  `json:"package"`
-		Case    string  `json:"case"`
-		Size    string  `json:"workload"`
-		Stock   float64 `json:"stockPodsPerSecond"`
-		Ours    float64 `json:"oursPodsPerSecond"`
-		Ratio   float64 `json:"ratio"`
-		Runs    []struct {
+		Package      string  `json:"package"`
+		Case         string  `json:"case"`
+		Size         string  `json:"workload"`
+		Threshold    float64 `json:"threshold"` // 0 if upstream has none
+		Stock        float64 `json:"stockPodsPerSecond"`
+		Ours         float64 `json:"oursPodsPerSecond"`
+		Ratio        float64 `json:"ratio"`
+		StockSeconds float64 `json:"stockSeconds"`
+		OursSeconds  float64 `json:"oursSeconds"`
+		Runs         []struct {
 			Error string `json:"error"`
 		} `json:"runs"`
 	} `json:"rows"`
@@ -100,12 +115,8 @@ func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) 
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
 	task := run.Display.Task("scheduler_perf", 0)
-	task.Say("building it, and running " + o.Workloads)
 	file := filepath.Join(folder, "result.json")
-	cmd := exec.CommandContext(ctx, "go", "run", perfProgram, "-size", o.Size, "-run", o.Workloads,
-		"-samples", strconv.Itoa(o.Samples), "-timeout", o.Timeout.String(), "-out", file)
-	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	output, failed := cmd.CombinedOutput()
+	failed := o.measure(ctx, folder, file, task)
 	// It writes after each workload, so there may be something even if it failed.
 	if err := o.take(run.Result, file); err != nil && failed == nil {
 		failed = err
@@ -116,14 +127,44 @@ func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) 
 	}
 	if failed != nil {
 		task.Fail("see the error")
-		return fmt.Errorf("scheduler_perf: %w: %s", failed, lastLines(output))
+		return failed
 	}
 	task.Done("done")
 	return nil
 }
 
+// measure builds the program and runs it. It is not left to go run, which keeps signals
+// from what it runs.
+func (o *perfOptions) measure(ctx context.Context, folder, file string, task progress.Task) error {
+	program := filepath.Join(folder, "schedperf")
+	task.Say("building it")
+	if output, err := exec.CommandContext(ctx, "go", "build", "-o", program, perfProgram).CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w: %s", perfProgram, err, lastOf(string(output)))
+	}
+	cmd := exec.CommandContext(ctx, program, "-size", o.Size, "-run", o.Workloads,
+		"-samples", strconv.Itoa(o.Samples), "-timeout", o.Timeout.String(), "-out", file)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	says, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	said := ""
+	for lines := bufio.NewScanner(says); lines.Scan(); {
+		task.Say(lines.Text())
+		said = lastOf(said + lines.Text() + "\n")
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("scheduler_perf: %w: %s", err, said)
+	}
+	return nil
+}
+
 func (o *perfOptions) take(r *experiment.Result, file string) error {
-	table := r.Table("scheduler_perf, average pods a second", "workload", "stock, pods/s", "ours, pods/s", "ours ÷ stock", "failed")
+	table := r.Table("scheduler_perf, average pods a second", "workload", "stock, pods/s", "ours, pods/s", "ours ÷ stock",
+		"upstream's threshold, pods/s", "stock measured for, s", "ours, s", "failed")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -141,7 +182,7 @@ func (o *perfOptions) take(r *experiment.Result, file string) error {
 			}
 			r.Errors.Add("workload", err)
 		}
-		table.Add(name, row.Stock, row.Ours, row.Ratio, failed)
+		table.Add(name, row.Stock, row.Ours, row.Ratio, row.Threshold, row.StockSeconds, row.OursSeconds, failed)
 		r.Compare("ours", "stock",
 			[]experiment.Figure{{Name: name, Unit: "pods/s", Value: row.Ours, MoreIsBetter: true}},
 			[]experiment.Figure{{Name: name, Unit: "pods/s", Value: row.Stock, MoreIsBetter: true}})
@@ -149,8 +190,8 @@ func (o *perfOptions) take(r *experiment.Result, file string) error {
 	return nil
 }
 
-// lastLines of what a program says, which is where its error is.
-func lastLines(output []byte) string {
+// lastOf what a program says, which is where its error is.
+func lastOf(text string) string {
 	const most = 400
-	return string(output[max(0, len(output)-most):])
+	return text[max(0, len(text)-most):]
 }

@@ -34,7 +34,8 @@ func TestAffinity(t *testing.T) {
 func TestPerfTakesWhatThereIs(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "result.json")
 	const found = `{"rows": [
-		{"package": "misc", "case": "Basic", "workload": "500Nodes", "stockPodsPerSecond": 100, "oursPodsPerSecond": 250, "ratio": 2.5, "runs": [{}, {}]},
+		{"package": "misc", "case": "Basic", "workload": "500Nodes", "stockPodsPerSecond": 100, "oursPodsPerSecond": 250, "ratio": 2.5,
+			"threshold": 680, "stockSeconds": 9, "oursSeconds": 4, "runs": [{}, {}]},
 		{"package": "affinity", "case": "Slow", "workload": "5Nodes", "stockPodsPerSecond": 0, "oursPodsPerSecond": 9, "runs": [{"error": "timed out"}, {}]}]}`
 	if err := os.WriteFile(file, []byte(found), 0o600); err != nil {
 		t.Fatal(err)
@@ -43,7 +44,8 @@ func TestPerfTakesWhatThereIs(t *testing.T) {
 	if err := new(perfOptions).take(r, file); err != nil {
 		t.Fatal(err)
 	}
-	if rows := r.Tables[0].Rows; len(rows) != 2 || rows[0][0] != "misc/Basic/500Nodes" || rows[1][4] != "timed out" {
+	if rows := r.Tables[0].Rows; len(rows) != 2 ||
+		fmt.Sprint(rows[0]) != "[misc/Basic/500Nodes 100 250 2.5 680 9 4 ]" || fmt.Sprint(rows[1]) != "[affinity/Slow/5Nodes 0 9 0 0 0 0 timed out]" {
 		t.Errorf("%v", rows)
 	}
 	if len(r.Ratios) != 1 || r.Ratios[0].Ratio != 2.5 || r.Errors.Rate() != 0.25 {

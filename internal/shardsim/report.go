@@ -2,6 +2,7 @@ package shardsim
 
 import (
 	"fmt"
+	"reflect"
 
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
 )
@@ -53,5 +54,27 @@ func (c *Checks) Report(to *experiment.Result) {
 		} {
 			to.Line(experiment.Series{Plot: line.plot, Name: line.name, X: "shards", Unit: "ms"}, float64(at.Shards), line.value)
 		}
+	}
+}
+
+// Report lists them by the names that a file of costs has.
+func (c *Costs) Report(to *experiment.Result) {
+	table := to.Table("Costs of "+c.Machine, "cost", "value")
+	all := reflect.ValueOf(*c)
+	for i := range all.NumField() {
+		reportCost(table, all.Type().Field(i).Tag.Get("json"), all.Field(i))
+	}
+}
+
+func reportCost(table *experiment.Table, name string, cost reflect.Value) {
+	switch {
+	case cost.Kind() == reflect.Struct:
+		for i := range cost.NumField() {
+			reportCost(table, name+"."+cost.Type().Field(i).Tag.Get("json"), cost.Field(i))
+		}
+	case cost.CanInt():
+		table.Add(name, float64(cost.Int()))
+	case cost.CanFloat():
+		table.Add(name, cost.Float())
 	}
 }

@@ -30,7 +30,12 @@ type row struct {
 	Stock float64 `json:"stockPodsPerSecond"`
 	Ours  float64 `json:"oursPodsPerSecond"`
 	Ratio float64 `json:"ratio"`
-	Runs  []run   `json:"runs"`
+	// Seconds that were measured. Where all pods come at the end, as after many preemptions,
+	// the average of samples tells more of when a sample was taken: what comes after the last
+	// one is not counted.
+	StockSeconds float64 `json:"stockSeconds"`
+	OursSeconds  float64 `json:"oursSeconds"`
+	Runs         []run   `json:"runs"`
 }
 
 // run of a workload with one of the searches.
@@ -63,13 +68,8 @@ func (r *row) conclude() {
 	if r.Stock > 0 {
 		r.Ratio = r.Ours / r.Stock
 	}
-}
-
-// seconds that a search's runs were measured for, their median. Where all pods come at
-// the end, as after many preemptions, the average of samples tells more of when a sample
-// was taken: what comes after the last one is not counted.
-func (r *row) seconds(search string) float64 {
-	return r.median(search, func(one run) float64 { return one.Seconds })
+	seconds := func(one run) float64 { return one.Seconds }
+	r.StockSeconds, r.OursSeconds = r.median(stock, seconds), r.median(ours, seconds)
 }
 
 // median of a search's runs; zero if one of them has no figure.
@@ -124,7 +124,7 @@ func (r result) print(out io.Writer) {
 		if row.Stock > 0 && row.Ours > 0 {
 			ratio = fmt.Sprintf("%.2f", row.Ratio)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%.1f\t%.1f\n", row.name(), row.cell(stock, row.Stock), row.cell(ours, row.Ours), ratio, row.seconds(stock), row.seconds(ours))
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%.1f\t%.1f\n", row.name(), row.cell(stock, row.Stock), row.cell(ours, row.Ours), ratio, row.StockSeconds, row.OursSeconds)
 	}
 	table.Flush()
 }

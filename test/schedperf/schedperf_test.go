@@ -40,6 +40,9 @@ func TestParseConfig(t *testing.T) {
 	if got := strings.Join(found[0].Labels, " "); got != "performance short" {
 		t.Errorf("labels %q", got)
 	}
+	if found[0].Threshold != 10 || found[1].Threshold != 0 {
+		t.Errorf("thresholds %g and %g", found[0].Threshold, found[1].Threshold)
+	}
 	second := string(found[1].config)
 	if strings.Contains(second, "threshold") || strings.Contains(second, "5Nodes") || !strings.Contains(second, "nodes: 20000") {
 		t.Errorf("configuration:\n%s", second)
@@ -67,7 +70,7 @@ func TestRow(t *testing.T) {
 		{Search: stock, PodsPerSecond: 20, Seconds: 20}, {Search: ours, PodsPerSecond: 50, Seconds: 7},
 	}}
 	r.conclude()
-	if r.Stock != 15 || r.Ours != 45 || r.Ratio != 3 {
+	if r.Stock != 15 || r.Ours != 45 || r.Ratio != 3 || r.StockSeconds != 25 || r.OursSeconds != 7.5 {
 		t.Errorf("%+v", r)
 	}
 	late := row{workload: r.workload, Runs: []run{{Search: stock, Error: "timed out"}, {Search: ours, PodsPerSecond: 40}}}

@@ -31,6 +31,8 @@ type workload struct {
 	Case    string   `json:"case"`
 	Size    string   `json:"workload"`
 	Labels  []string `json:"labels,omitempty"`
+	// Threshold in pods a second that upstream's own machine has to reach, 0 if there is none.
+	Threshold float64 `json:"threshold,omitempty"`
 	// groups says that pods are scheduled in groups, which our search leaves to upstream's.
 	groups bool
 	// config is a configuration with this workload only.
@@ -81,9 +83,9 @@ func (s source) workloads(opts options) ([]workload, error) {
 	return chosen, err
 }
 
-// parseConfig splits a configuration into its workloads. Their thresholds are left
-// out: they are for the machine that upstream measures on, and a run below one
-// would end without a result.
+// parseConfig splits a configuration into its workloads. Their thresholds are told, but
+// not left to it: they are for the machine that upstream measures on, and a run below
+// one would end without a result.
 func parseConfig(folder string, content []byte) ([]workload, error) {
 	var cases []map[string]any
 	if err := yaml.Unmarshal(content, &cases); err != nil {
@@ -97,6 +99,7 @@ func parseConfig(folder string, content []byte) ([]workload, error) {
 			if !ok {
 				return nil, fmt.Errorf("a workload of %v is not a map", testCase["name"])
 			}
+			threshold := thresholdOf(one["threshold"])
 			delete(one, "threshold")
 			testCase["workloads"] = []any{one}
 			config, err := yaml.Marshal([]any{testCase})
@@ -105,12 +108,19 @@ func parseConfig(folder string, content []byte) ([]workload, error) {
 			}
 			all = append(all, workload{
 				Package: folder, Case: fmt.Sprint(testCase["name"]), Size: fmt.Sprint(one["name"]),
-				Labels: append(words(testCase["labels"]), words(one["labels"])...),
+				Labels: append(words(testCase["labels"]), words(one["labels"])...), Threshold: threshold,
 				groups: groups(testCase) || groups(one), config: config,
 			})
 		}
 	}
 	return all, nil
+}
+
+// thresholdOf is a number. A few workloads have one for each of several metrics; those are
+// not compared here.
+func thresholdOf(text any) float64 {
+	value, _ := text.(float64)
+	return value
 }
 
 func groups(part map[string]any) bool {
