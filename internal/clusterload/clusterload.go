@@ -204,6 +204,20 @@ func (t *turn) createNodes(ctx context.Context, first, count int, shape bulk.Nod
 	return summary, nil
 }
 
+// deleteNodes removes nodes that createNodes has made.
+func (t *turn) deleteNodes(ctx context.Context, first, count int) error {
+	o := bulk.DefaultOptions(bulk.NodePrefix)
+	o.Range.First, o.Range.Count = first, count
+	task := t.Display.Task("nodes deleted", count)
+	o.Progress = task.Set
+	if _, err := bulk.DeleteNodes(ctx, t.Clients, o); err != nil {
+		task.Interrupt()
+		return fmt.Errorf("deleting nodes: %w", err)
+	}
+	task.Done(fmt.Sprint(count))
+	return nil
+}
+
 // prepare makes the namespace, warms up, and waits until the control plane is quiet: what
 // is made once, such as connections, is no cost of what is measured.
 func (t *turn) prepare(ctx context.Context) error {

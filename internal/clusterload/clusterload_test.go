@@ -26,6 +26,16 @@ func TestSteps(t *testing.T) {
 	}
 }
 
+func TestBetween(t *testing.T) {
+	for _, c := range []struct{ held, gave, want int }{
+		{2000, 5000, 3500}, {3500, 5000, 4300}, {4000, 5000, 0}, {100, 200, 150}, {0, 1000, 0}, {2, 5, 4},
+	} {
+		if got := between(c.held, c.gave); got != c.want {
+			t.Errorf("between %d and %d: %d, not %d", c.held, c.gave, got, c.want)
+		}
+	}
+}
+
 func TestWhatGave(t *testing.T) {
 	fine := freeShares{idle: 0.5, available: 0.5, own: 0.5}
 	met, missed := experiment.Verdict{Of: 1, Met: true}, experiment.Verdict{Name: "startup", Of: 1, Measured: 7}

@@ -33,12 +33,12 @@ containers, and with as many nodes of kwok. Nodes are idle for --hold, then --po
 pods are started on each, and are idle in turn. The table has the requests by verb and
 resource, the watches and the events that they are sent.
 
-Every hollow kubelet is a process of some 100 MiB; there are as many as half of the free
-memory holds. They take part as administrators, so that the Node authorizer is not in what
+Every hollow kubelet is a process of some 100 MiB; there are at most as many as three
+quarters of the free memory hold. They take part as administrators, so that the Node authorizer is not in what
 they cost, and they record no events. A hollow kubelet listens on a port of all
 interfaces, which is how it is built.`,
 	Example: `  k1m bench kubelet-or-kwok
-  k1m bench kubelet-or-kwok --nodes 50 --hold 2m`,
+  k1m bench kubelet-or-kwok --nodes 1000 --hold 2m   # as many as memory holds`,
 	New: func() experiment.Options {
 		o := &kubeletOptions{
 			clusters: defaultClusters(experiment.ByScale(20, 2)), PodsPerNode: 5,
@@ -111,7 +111,7 @@ func (o *kubeletOptions) fit(run *experiment.Run) error {
 	if err != nil {
 		return err
 	}
-	most := max(int(state.available/2/kubeletMemory), 1)
+	most := max(int(state.available*3/4/kubeletMemory), 1)
 	if o.Nodes.N > most {
 		run.Result.Note("%d hollow kubelets do not fit into this machine; there were %d nodes.", o.Nodes.N, most)
 		o.Nodes.N = most

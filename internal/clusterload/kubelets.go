@@ -20,8 +20,8 @@ import (
 
 const (
 	hollowNode = "kubemark"
-	// A hollow kubelet has so much memory, roughly; bytes.
-	kubeletMemory = 150 << 20
+	// A hollow kubelet has so much memory, roughly; bytes. It was 85 MiB with five pods.
+	kubeletMemory = 100 << 20
 )
 
 // kubelets are hollow kubelets: kubelet's own code with a container runtime that starts

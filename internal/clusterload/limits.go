@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"github.com/k8s-1m/k8s-1m/internal/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
@@ -27,6 +26,8 @@ const (
 	leastOwn = 0.5
 	// Fewer renewals than this part of those due mean that nodes fall behind.
 	leastRenewed = 0.9
+
+	memoryGave = "memory"
 )
 
 var limits = experiment.Experiment{
@@ -37,13 +38,16 @@ memory of the machine (less than 10 % available), its CPU (less than 5 % idle, h
 or more for the cluster), nodes
 that fall behind with their Leases or are not ready, or one of Kubernetes' objectives.
 At each step nodes are idle for --hold, which is what a node costs, and then --sample
-pods are started, which is what an operation costs beside them.`,
+pods are started, which is what an operation costs beside them. Once something gave,
+it removes nodes and looks between that step and the one before, until they are less than
+a quarter apart.`,
 	Example: `  k1m bench limits
   k1m bench limits --first 10000 --nodes 1000000 --stores mem_etcd`,
 	New: func() experiment.Options {
 		o := &limitsOptions{
 			clusters: defaultClusters(experiment.ByScale(50_000, 200)), First: experiment.ByScale(1000, 50),
 			Hold: experiment.SpanByScale(20*time.Second, leaseInterval), Sample: experiment.ByScale(100, 10),
+			Narrow: experiment.ByScale(3, 0),
 		}
 		o.Stores, o.zeroNodes = []string{cluster.StoreMemEtcd}, true
 		return o
@@ -55,6 +59,7 @@ type limitsOptions struct {
 	First  experiment.Count
 	Sample experiment.Count
 	Hold   experiment.Span
+	Narrow experiment.Count
 }
 
 // AddFlags binds the options to flags.
@@ -63,6 +68,7 @@ func (o *limitsOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Lookup("nodes").Usage = o.Nodes.Usage("nodes at most, if nothing gives before")
 	fs.Var(&o.First, "first", o.First.Usage("nodes of the first step"))
 	fs.Var(&o.Sample, "sample", o.Sample.Usage("pods that are started at each step"))
+	fs.Var(&o.Narrow, "narrow", o.Narrow.Usage("steps between what held and what gave, at most"))
 	fs.Var(&o.Hold, "hold", o.Hold.Usage("how long nodes are idle at each step"))
 }
 
@@ -103,84 +109,32 @@ func (o *limitsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
+// climb finds out what a cluster on one store carries.
+func (o *limitsOptions) climb(ctx context.Context, t *turn, tables limitTables) error {
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	c := &climb{turn: t, options: o, tables: tables, pods: t.watchPods(watching, "")}
+	var err error
+	if c.base, _, err = o.hold(ctx, t, "empty cluster"); err != nil {
+		return err
+	}
+	c.idle = c.base
+	found, err := c.run(ctx)
+	if found.gaveAt > 0 {
+		tables.gave.Add(t.store, found.held, found.gaveAt, strings.Join(found.gave, "; "))
+	} else if err == nil {
+		tables.gave.Add(t.store, found.held, "–", "nothing up to --nodes")
+	}
+	t.figure("nodes that held", "", float64(found.held), true)
+	return err
+}
+
 // prepareEmpty makes the namespace; without nodes there is nothing to warm up with.
 func (t *turn) prepareEmpty(ctx context.Context) error {
 	if err := t.Clients.EnsureNamespace(ctx, namespace); err != nil {
 		return err
 	}
 	return t.AwaitQuiet(ctx)
-}
-
-// climb goes up until something gives.
-func (o *limitsOptions) climb(ctx context.Context, t *turn, tables limitTables) error {
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	s := t.watchPods(watching, "")
-	base, _, err := o.hold(ctx, t, "empty cluster")
-	if err != nil {
-		return err
-	}
-	held, before := 0, base
-	for _, nodes := range climbSteps(o.First.N, o.Nodes.N) {
-		idle, gave, err := o.step(ctx, t, s, held, nodes, base, before, tables)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		if err != nil {
-			gave = append(gave, err.Error())
-		}
-		if len(gave) > 0 {
-			tables.gave.Add(t.store, held, nodes, strings.Join(gave, "; "))
-			t.figure("nodes that held", "", float64(held), true)
-			return nil
-		}
-		held, before = nodes, idle
-	}
-	tables.gave.Add(t.store, held, "–", "nothing up to --nodes")
-	t.figure("nodes that held", "", float64(held), true)
-	return nil
-}
-
-// step adds nodes, lets them be idle, and starts pods. What gave is not an error. Base is
-// the empty cluster, before the one with the nodes that it has.
-func (o *limitsOptions) step(
-	ctx context.Context, t *turn, s *startups, have, nodes int, base, before experiment.Measured, tables limitTables,
-) (idle experiment.Measured, gave []string, err error) {
-	creating := t.Sampler.Begin(ctx)
-	made, err := t.createNodes(ctx, have, nodes-have, bulk.DefaultNodeShape())
-	creation := creating.End(ctx)
-	if err != nil {
-		return idle, nil, err
-	}
-	t.mark(fmt.Sprintf("%d nodes", nodes), time.Now())
-	// What making nodes leaves to do is over after a round of Leases.
-	if err := t.wait(ctx, "nodes settle", leaseInterval); err != nil {
-		return idle, nil, err
-	}
-	idle, free, err := o.hold(ctx, t, "nodes idle")
-	if err != nil {
-		return idle, nil, err
-	}
-	starting := t.Sampler.Begin(ctx)
-	theirs, err := o.start(ctx, t, s, nodes)
-	pods := starting.End(ctx)
-	if err != nil {
-		return idle, nil, err
-	}
-	calls := experiment.JudgeCalls(pods.Calls)
-	verdicts := append(calls, experiment.JudgeStartup(theirs))
-	renewed := float64(countCalls(idle.Calls, "PUT", "leases")) / idle.Seconds
-	due := float64(nodes) / leaseInterval.Seconds()
-	gave = whatGave(renewed/due, free, verdicts)
-	tables.steps.Add(t.store, nodes, made.PerSecond, renewed, 100*renewed/due, 100*free.own, 100*free.idle, 100*free.available,
-		calls[0].Measured, theirs.Seconds(99), strings.Join(gave, "; "))
-	o.costs(t, tables, nodes, base, idle)
-	leases := int(renewed * idle.Seconds)
-	tables.operations.Add(t.store, nodes,
-		told(beyond(idle, base, apiServer, leases)), told(beyond(idle, base, component.Store, leases)), told(beyond(idle, base, component.Kwok, leases)),
-		told(beyond(creation, before, apiServer, made.Done)), told(beyond(creation, before, component.Store, made.Done)),
-		told(beyond(pods, idle, apiServer, o.Sample.N)), told(beyond(pods, idle, component.Store, o.Sample.N)), told(beyond(pods, idle, scheduler, o.Sample.N)))
-	return idle, gave, nil
 }
 
 // beyond is the CPU of an operation, in microseconds, beyond what the role takes without.
@@ -191,22 +145,15 @@ func beyond(with, without experiment.Measured, role string, operations int) floa
 	return 1e6 * (with.Cores(role) - without.Cores(role)) * with.Seconds / float64(operations)
 }
 
-// told is a cost for a table. One that came out below nothing is smaller than what the rest
-// of the cluster varies by, as many are where both cores are full, and is not told.
-func told(cost float64) any {
-	if cost < 0 {
-		return "–"
-	}
-	return cost
-}
-
 // costs of a node: CPU and memory while nothing happens, beyond those of an empty cluster.
 func (o *limitsOptions) costs(t *turn, tables limitTables, nodes int, base, idle experiment.Measured) {
 	roles := []string{apiServer, component.Store, component.Kwok, component.ControllerManager, scheduler}
 	row := []any{t.store, nodes}
 	add := func(plot, unit, role string, perNode float64) {
-		row = append(row, told(perNode))
-		if perNode >= 0 {
+		if perNode < 0 {
+			row = append(row, "–")
+		} else {
+			row = append(row, perNode)
 			t.Result.Line(experiment.Series{Plot: plot + on(t.store), Name: role, X: "nodes", Unit: unit, LogX: true}, float64(nodes), perNode)
 		}
 	}
@@ -282,7 +229,7 @@ func (o *limitsOptions) start(ctx context.Context, t *turn, s *startups, nodes i
 // whatGave names all limits that were passed.
 func whatGave(renewed float64, free freeShares, verdicts []experiment.Verdict) (gave []string) {
 	if free.available < leastAvailable {
-		gave = append(gave, fmt.Sprintf("memory: %.0f %% available", 100*free.available))
+		gave = append(gave, fmt.Sprintf(memoryGave+": %.0f %% available", 100*free.available))
 	}
 	if free.idle < leastIdle && free.own > leastOwn {
 		gave = append(gave, fmt.Sprintf("CPU: %.0f %% idle", 100*free.idle))

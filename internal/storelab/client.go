@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -118,15 +119,20 @@ func (c *Client) End(ctx context.Context) error {
 // Stop asks an etcd-bench to end and to report what it has.
 func (c *Client) Stop() error { return c.cmd.Process.Signal(syscall.SIGINT) }
 
+// ErrOperations says that more of the operations failed than etcd-bench lets pass. The
+// report that comes with it is whole, and says how many, and why.
+var ErrOperations = errors.New("operations failed")
+
 // Report waits for an etcd-bench and reads what it says.
 func (c *Client) Report(ctx context.Context) (r Report, err error) {
-	if err := c.End(ctx); err != nil {
-		return r, err
+	err = c.End(ctx)
+	if unread := json.Unmarshal(c.output.Bytes(), &r); err == nil && unread != nil {
+		err = fmt.Errorf("%s: %w", c.Command, unread)
 	}
-	if err := json.Unmarshal(c.output.Bytes(), &r); err != nil {
-		return r, fmt.Errorf("%s: %w", c.Command, err)
+	if exit := new(exec.ExitError); errors.As(err, &exit) && r.Errors > 0 {
+		return r, fmt.Errorf("%s: %w: %d of %d: %v", c.Command, ErrOperations, r.Errors, r.Ops+r.Errors, r.ErrorsByKind)
 	}
-	return r, nil
+	return r, err
 }
 
 // Bench starts an etcd-bench.
@@ -167,8 +173,8 @@ var requestsPerSecond = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
 // parseBenchmark reads puts a second out of what etcd's benchmark prints, and
 // fails if some of them did.
 func parseBenchmark(output string) (float64, error) {
-	if _, errors, found := strings.Cut(output, "Error distribution:"); found {
-		return 0, fmt.Errorf("etcd's benchmark had errors: %s", strings.TrimSpace(errors))
+	if _, distribution, found := strings.Cut(output, "Error distribution:"); found {
+		return 0, fmt.Errorf("etcd's benchmark had errors: %s", strings.TrimSpace(distribution))
 	}
 	match := requestsPerSecond.FindStringSubmatch(output)
 	if match == nil {

@@ -4,6 +4,7 @@ package storeload
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -136,7 +137,8 @@ func (b *bench) fresh(ctx context.Context, c contender, label string, args ...st
 	return b.measure(ctx, c, label, func() (storelab.Report, error) { return b.onNew(ctx, c, args) })
 }
 
-// measure shows what is measured. What fails counts for the experiment.
+// measure shows what is measured. Operations that fail are counted, and are a finding of that
+// store and that step: what comes after them is measured all the same.
 func (b *bench) measure(ctx context.Context, c contender, label string, do func() (storelab.Report, error)) (storelab.Report, error) {
 	task := b.Display.Task(c.name, 0)
 	task.Say(label)
@@ -145,12 +147,16 @@ func (b *bench) measure(ctx context.Context, c contender, label string, do func(
 		task.Interrupt()
 		return report, ctx.Err()
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, storelab.ErrOperations) {
 		task.Fail(label)
 		return report, err
 	}
-	b.Result.Errors.AddMany(report.Ops, report.ErrorsByKind)
-	task.Done(fmt.Sprintf("%s: %s/s", label, number.Text(report.OpsPerSecond)))
+	b.Result.Errors.AddMany(report.Ops+report.Errors, report.ErrorsByKind)
+	text := fmt.Sprintf("%s: %s/s", label, number.Text(report.OpsPerSecond))
+	if report.Errors > 0 {
+		text += fmt.Sprintf(", %d errors", report.Errors)
+	}
+	task.Done(text)
 	return report, nil
 }
 
