@@ -137,8 +137,37 @@ func (c *climb) resize(ctx context.Context, nodes int) (made bulk.Summary, creat
 		return made, creation, err
 	}
 	c.mark(fmt.Sprintf("%d nodes", nodes), time.Now())
-	// What it leaves to do is over after a round of Leases.
-	return made, creation, c.wait(ctx, "nodes settle", leaseInterval)
+	return made, creation, c.settle(ctx)
+}
+
+// settle waits until what new nodes leave to do is over: as long as the machine has more and
+// more time left from one round of Leases to the next, and, if it has none, for a minute: what
+// has no end by then is what the nodes take.
+func (c *climb) settle(ctx context.Context) error {
+	const (
+		rounds = 6
+		same   = 0.03
+	)
+	before := 0.0
+	for range rounds {
+		start, err := readMachine()
+		if err == nil {
+			err = c.wait(ctx, "nodes settle", leaseInterval)
+		}
+		if err != nil {
+			return err
+		}
+		end, err := readMachine()
+		if err != nil {
+			return err
+		}
+		idle := end.idleSince(start)
+		if idle > leastIdle && idle < before+same {
+			return nil
+		}
+		before = idle
+	}
+	return nil
 }
 
 // told is the CPU of an operation for a table: beyond, unless there was none, or noise hides

@@ -1,5 +1,7 @@
 //! What one client does, one operation after the other.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use etcdpb::rpc::compare::{CompareResult, CompareTarget, TargetUnion};
 use etcdpb::rpc::request_op::Request;
@@ -115,7 +117,7 @@ impl Worker {
     pub async fn prepare(&mut self) -> Result<(), Failure> {
         if let Kind::LeaseFlood { leases, .. } = &mut self.kind {
             for (lease, revision) in leases {
-                *revision = replace(&self.connection, lease, 0).await?;
+                *revision = create(&self.connection, lease).await?;
             }
         }
         Ok(())
@@ -159,6 +161,24 @@ impl Worker {
 /// Writes one key.
 pub async fn put(connection: &Connection, request: PutRequest) -> Result<(), Failure> {
     connection.call::<PutResponse>(PUT, &request).await.map(drop)
+}
+
+/// Creates the lease. etcd refuses that when thousands come at the same time, and is asked
+/// again for half a minute.
+async fn create(connection: &Connection, lease: &NodeLease) -> Result<i64, Failure> {
+    const REFUSED: &str = "too many requests";
+    const TRIES: u32 = 60;
+    const PAUSE: Duration = Duration::from_millis(500);
+    let mut tries = 0;
+    loop {
+        tries += 1;
+        match replace(connection, lease, 0).await {
+            Err(Failure(reason)) if reason.contains(REFUSED) && tries < TRIES => {
+                tokio::time::sleep(PAUSE).await;
+            }
+            done => return done,
+        }
+    }
 }
 
 /// Stores the lease, renewed now, over its `revision`, as the API server does:
