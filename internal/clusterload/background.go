@@ -36,7 +36,9 @@ func (t *turn) fill(ctx context.Context, s *startups, count int) error {
 	task := t.Display.Task("pods created", count)
 	o := bulk.DefaultOptions(fillPrefix)
 	o.Range.Count, o.Progress = count, task.Set
-	if _, err := bulk.CreatePods(ctx, t.Clients, pods, namespace, o); err != nil {
+	made, err := bulk.CreatePods(ctx, t.Clients, pods, namespace, o)
+	t.tally(made)
+	if err != nil {
 		task.Interrupt()
 		return fmt.Errorf("creating pods: %w", err)
 	}

@@ -189,6 +189,7 @@ func (t *turn) createNodes(ctx context.Context, first, count int, shape bulk.Nod
 	task := t.Display.Task("nodes created", count)
 	o.Progress = task.Set
 	summary, err := bulk.CreateNodes(ctx, t.Clients, nodes, o)
+	t.tally(summary)
 	if err != nil {
 		task.Interrupt()
 		return summary, fmt.Errorf("creating nodes: %w", err)
@@ -202,6 +203,17 @@ func (t *turn) createNodes(ctx context.Context, first, count int, shape bulk.Nod
 	}
 	task.Done(fmt.Sprint(count))
 	return summary, nil
+}
+
+// tally counts what was made in bulk with the errors of the experiment, those that were retried
+// too.
+func (t *turn) tally(made bulk.Summary) {
+	all, byKind := int64(made.Done), map[string]int64{}
+	for kind, count := range made.Errors {
+		byKind[kind] = int64(count)
+		all += int64(count)
+	}
+	t.Result.Errors.AddMany(all, byKind)
 }
 
 // deleteNodes removes nodes that createNodes has made.

@@ -51,6 +51,20 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+func TestShortRunsMayFallShortByHalf(t *testing.T) {
+	for figure, want := range map[float64]verdict{8: met, 5: must, 4.9: near, 3.4: near, 3.3: missed} {
+		if got := atLeast(5, 8).judgeShort(figure); got != want {
+			t.Errorf("%g: %q, not %q", figure, got, want)
+		}
+	}
+	if got := atMost(16, 8).judgeShort(23); got != near {
+		t.Errorf("23 of at most 16: %q", got)
+	}
+	if got := atMost(16, 8).judgeShort(math.NaN()); got != failed {
+		t.Errorf("no figure: %q", got)
+	}
+}
+
 func TestConclusion(t *testing.T) {
 	r := row{ID: "put-client", Stores: []string{ours, etcd}, Figure: etcdOverOurs, Limits: atLeast(5, 8)}
 	samples := []sample{
@@ -58,18 +72,18 @@ func TestConclusion(t *testing.T) {
 		{Store: ours, Value: 30}, {Store: etcd, Value: 80},
 		{Store: ours, Value: 12}, {Store: etcd, Value: 84},
 	}
-	whole := conclude(r, samples, nil, true)
+	whole := conclude(r, samples, nil, r.Limits.judge)
 	if whole.Ours != 12 || whole.Etcd != 84 || whole.Figure != 7 || whole.Verdict != must {
 		t.Errorf("%+v", whole)
 	}
-	if short := conclude(r, samples, nil, false); short.Verdict != notJudged || short.Figure != 7 {
+	if short := conclude(r, samples, nil, func(float64) verdict { return notJudged }); short.Verdict != notJudged || short.Figure != 7 {
 		t.Errorf("not to be judged: %+v", short)
 	}
-	broken := conclude(r, samples[:4], errors.New("it broke"), true)
+	broken := conclude(r, samples[:4], errors.New("it broke"), r.Limits.judge)
 	if broken.Verdict != failed || broken.Figure == 0 || len(broken.Samples) != 4 {
 		t.Errorf("broken off: %+v", broken)
 	}
-	nothing := conclude(r, samples[:1], errors.New("it broke"), true)
+	nothing := conclude(r, samples[:1], errors.New("it broke"), r.Limits.judge)
 	if nothing.Verdict != failed || nothing.Figure != 0 {
 		t.Errorf("nothing of etcd: %+v", nothing)
 	}
@@ -79,6 +93,7 @@ func TestPassed(t *testing.T) {
 	for verdicts, want := range map[[2]verdict]bool{
 		{met, must}:         true,
 		{met, notJudged}:    true,
+		{met, near}:         true,
 		{met, missed}:       false,
 		{failed, notJudged}: false,
 	} {
@@ -108,7 +123,7 @@ func TestPageOfWhatThereIs(t *testing.T) {
 	r := result{Machine: machine.This(), Disk: "ext4", Repeat: 3}
 	for i, row := range rows(l) {
 		samples := []sample{{Store: ours, Value: 2, Commands: []string{"mem_etcd <flags>"}}, {Store: etcd, Value: 20}}
-		r.Rows = append(r.Rows, conclude(row, samples[:i%3], nil, true))
+		r.Rows = append(r.Rows, conclude(row, samples[:i%3], nil, row.Limits.judge))
 	}
 	if err := r.save(t.TempDir()); err != nil {
 		t.Fatal(err)

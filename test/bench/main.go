@@ -106,7 +106,7 @@ func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 		if err != nil {
 			fmt.Fprintln(os.Stderr, "     ", err)
 		}
-		r.Rows = append(r.Rows, conclude(row, samples, err, l.judges(row)))
+		r.Rows = append(r.Rows, conclude(row, samples, err, l.judge(row)))
 		r.Seconds = time.Since(r.Time).Seconds()
 		r.Complete = ctx.Err() == nil && len(r.Rows) == len(chosen)
 		// What there is stays, whatever becomes of later rows.
@@ -124,10 +124,16 @@ func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 	return r, nil
 }
 
-// judges says whether a row's figure means something: in a short run those on
-// the large population do not.
-func (l *lab) judges(r row) bool {
-	return !l.quick || !slices.Contains([]string{"resident", "restart", "pause"}, r.ID)
+// judge says how a row's figures are judged. In a short run those on the large population, and
+// memory by few keys, mean nothing.
+func (l *lab) judge(r row) func(figure float64) verdict {
+	switch {
+	case !l.quick:
+		return r.Limits.judge
+	case slices.Contains([]string{"overhead", "resident", "restart", "pause"}, r.ID):
+		return func(float64) verdict { return notJudged }
+	}
+	return r.Limits.judgeShort
 }
 
 // choose picks the rows with these names.

@@ -50,7 +50,7 @@ type outcome struct {
 }
 
 // conclude makes a row's samples into its figure and verdict.
-func conclude(r row, samples []sample, err error, judged bool) outcome {
+func conclude(r row, samples []sample, err error, judge func(figure float64) verdict) outcome {
 	o := outcome{
 		ID: r.ID, Title: r.Title, Unit: r.Unit, FigureName: r.FigureName,
 		Must: r.Limits.Must, Aim: r.Limits.Aim, AtLeast: r.Limits.AtLeast,
@@ -69,12 +69,8 @@ func conclude(r row, samples []sample, err error, judged bool) outcome {
 	}
 	o.Ours, o.Etcd = medians[ours], medians[etcd]
 	o.Figure = r.Figure(o.Ours, o.Etcd)
-	switch {
-	case err != nil:
-	case judged:
-		o.Verdict = r.Limits.judge(o.Figure)
-	default:
-		o.Verdict = notJudged
+	if err == nil {
+		o.Verdict = judge(o.Figure)
 	}
 	return o
 }

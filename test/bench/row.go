@@ -61,10 +61,21 @@ type verdict string
 const (
 	met       verdict = "met"
 	must      verdict = "must"
+	near      verdict = "near" // short of what must be, by no more than a short run may be
 	missed    verdict = "missed"
 	failed    verdict = "failed"
 	notJudged verdict = "not judged"
 )
+
+// judgeShort judges the figure of a short run, which may fall short of the limit by half as
+// much again, like the ratios that `k1m bench all --compare` holds.
+func (l limits) judgeShort(figure float64) verdict {
+	const band = 1.5
+	if v := l.judge(figure); v != missed || l.margin(figure, l.Must)*band < 1 {
+		return v
+	}
+	return near
+}
 
 func (l limits) judge(figure float64) verdict {
 	switch {
