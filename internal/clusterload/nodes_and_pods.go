@@ -23,7 +23,7 @@ one was scheduled. Everything is done on each of the stores, with a cluster of i
   k1m bench nodes-and-pods --nodes 10000 --pods 20000 --stores mem_etcd
   k1m bench nodes-and-pods --name mine --pods 1000`,
 	New: func() experiment.Options {
-		o := &nodesAndPodsOptions{clusters: defaultClusters(experiment.ByScale(2000, 20)), Pods: experiment.ByScale(4000, 50)}
+		o := &nodesAndPodsOptions{clusters: defaultClusters(experiment.ByScale(2000, 20)), Pods: experiment.ByScale(4000, 1500)}
 		o.zeroNodes = true
 		return o
 	},

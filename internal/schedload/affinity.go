@@ -32,7 +32,7 @@ pods wait when it begins. A latency is that of a scheduling cycle.`,
 	New: func() experiment.Options {
 		return &affinityOptions{
 			Schedulers: []string{cluster.SchedulerDist, cluster.SchedulerKube},
-			Nodes:      experiment.ByScale(5000, 100), Pods: experiment.ByScale(1000, 50),
+			Nodes:      experiment.ByScale(5000, 100), Pods: experiment.ByScale(1000, 1000),
 		}
 	},
 }
