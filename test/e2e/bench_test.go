@@ -88,7 +88,7 @@ func TestBenchList(t *testing.T) {
 func TestBenchCluster(t *testing.T) {
 	w := newWorld(t)
 	out := filepath.Join(t.TempDir(), "out")
-	printed := w.succeed(t, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "60", "--stores", "mem_etcd", "--out", out, "-o", "json")
+	printed := w.succeed(t, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "400", "--stores", "mem_etcd", "--out", out, "-o", "json")
 	r := readBench(t, []byte(printed.stdout))
 	if r.Name != "nodes-and-pods" || r.Partial || r.Machine.Cores < 1 || r.Versions["kube-apiserver"] == "" || r.Parameters["nodes"] != "20" {
 		t.Errorf("%+v", r)
@@ -96,13 +96,13 @@ func TestBenchCluster(t *testing.T) {
 	if nodes := r.rows(t, "Nodes"); len(nodes) != 1 || nodes[0][1] != 20.0 {
 		t.Errorf("nodes: %v", nodes)
 	}
-	if pods := r.rows(t, "Pods"); len(pods) != 1 || pods[0][1] != 60.0 {
+	if pods := r.rows(t, "Pods"); len(pods) != 1 || pods[0][1] != 400.0 {
 		t.Errorf("pods: %v", pods)
 	}
 	if len(r.rows(t, "API calls while pods were made, on mem_etcd")) == 0 || len(r.Verdicts) != 4 || len(r.Markers) != 2 {
 		t.Errorf("%+v", r)
 	}
-	if r.Errors.Operations != 60 || r.Errors.Rate != 0 {
+	if r.Errors.Operations != 420 || r.Errors.Rate != 0 {
 		t.Errorf("%+v", r.Errors)
 	}
 	plots := map[string]bool{}
