@@ -10,6 +10,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/cache"
+	toolswatch "k8s.io/client-go/tools/watch"
 )
 
 // TestIntakeWithReplicas has pods handed to schedulers that share the nodes while they are
@@ -56,9 +58,12 @@ func TestIntakeWithReplicas(t *testing.T) {
 	_, all := l.count(t)
 	l.awaitAll(t, all)
 	w.succeed(t, "verify", "--name", cluster)
-	if binds := bound(); len(binds) != all {
-		t.Errorf("%d pods were seen to be bound, and there are %d", len(binds), all)
-	}
+	eventually(t, 20*time.Second, "the watch has told of every bind", func() error {
+		if seen := bound(); seen != all {
+			return fmt.Errorf("it told of %d, and there are %d", seen, all)
+		}
+		return nil
+	})
 	w.nothingIsReserved(t, cluster)
 }
 
@@ -84,10 +89,17 @@ func (l *load) createAll(t *testing.T, prefix string, pods int, halfway func()) 
 	creating.Wait()
 }
 
-// watchBinds notes where pods are bound, and fails the test if one is to go elsewhere.
-func (l *load) watchBinds(t *testing.T) (bound func() map[types.UID]string) {
+// watchBinds counts the pods that a watch tells to be bound, and fails the test if one is to
+// go elsewhere after that.
+func (l *load) watchBinds(t *testing.T) (bound func() int) {
 	t.Helper()
-	events, err := l.client.CoreV1().Pods(metav1.NamespaceDefault).Watch(t.Context(), metav1.ListOptions{})
+	pods := l.client.CoreV1().Pods(metav1.NamespaceDefault)
+	now, err := pods.List(t.Context(), metav1.ListOptions{})
+	must(t, err)
+	// A busy API server ends watches that cannot follow a burst; this one goes on from there.
+	events, err := toolswatch.NewRetryWatcherWithContext(t.Context(), now.ResourceVersion, &cache.ListWatch{
+		WatchFuncWithContext: pods.Watch,
+	})
 	must(t, err)
 	t.Cleanup(events.Stop)
 	var mu sync.Mutex
@@ -106,10 +118,10 @@ func (l *load) watchBinds(t *testing.T) (bound func() map[types.UID]string) {
 			mu.Unlock()
 		}
 	}()
-	return func() map[types.UID]string {
+	return func() int {
 		mu.Lock()
 		defer mu.Unlock()
-		return nodes
+		return len(nodes)
 	}
 }
 
