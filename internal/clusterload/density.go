@@ -128,7 +128,7 @@ func (o *densityOptions) search(ctx context.Context, t *turn, tables densityTabl
 			break
 		}
 		if held = density; density == o.Most.N {
-			tables.found.Add(t.store, o.Workload, held, "–", "nothing up to --most", "–")
+			tables.found.Add(t.store, o.Workload, held, none, "nothing up to --most", none)
 			t.figure("pods a node", "", float64(held), true)
 			return nil
 		}

@@ -115,7 +115,7 @@ func (o *limitsOptions) climb(ctx context.Context, t *turn, tables limitTables) 
 	defer stop()
 	c := &climb{turn: t, options: o, tables: tables, pods: t.watchPods(watching, "")}
 	var err error
-	if c.base, _, err = o.hold(ctx, t, "empty cluster"); err != nil {
+	if c.base, _, err = c.hold(ctx, "empty cluster"); err != nil {
 		return err
 	}
 	c.idle = c.base
@@ -123,7 +123,7 @@ func (o *limitsOptions) climb(ctx context.Context, t *turn, tables limitTables) 
 	if found.gaveAt > 0 {
 		tables.gave.Add(t.store, found.held, found.gaveAt, strings.Join(found.gave, "; "))
 	} else if err == nil {
-		tables.gave.Add(t.store, found.held, "–", "nothing up to --nodes")
+		tables.gave.Add(t.store, found.held, none, "nothing up to --nodes")
 	}
 	t.figure("nodes that held", "", float64(found.held), true)
 	return err
@@ -146,24 +146,24 @@ func beyond(with, without experiment.Measured, role string, operations int) floa
 }
 
 // costs of a node: CPU and memory while nothing happens, beyond those of an empty cluster.
-func (o *limitsOptions) costs(t *turn, tables limitTables, nodes int, base, idle experiment.Measured) {
+func (c *climb) costs(nodes int) {
 	roles := []string{apiServer, component.Store, component.Kwok, component.ControllerManager, scheduler}
-	row := []any{t.store, nodes}
+	row := []any{c.store, nodes}
 	add := func(plot, unit, role string, perNode float64) {
 		if perNode < 0 {
-			row = append(row, "–")
+			row = append(row, none)
 		} else {
 			row = append(row, perNode)
-			t.Result.Line(experiment.Series{Plot: plot + on(t.store), Name: role, X: "nodes", Unit: unit, LogX: true}, float64(nodes), perNode)
+			c.Result.Line(experiment.Series{Plot: plot + on(c.store), Name: role, X: "nodes", Unit: unit, LogX: true}, float64(nodes), perNode)
 		}
 	}
 	for _, role := range roles {
-		add("CPU of an idle node", "µs/s", role, 1e6*(idle.Cores(role)-base.Cores(role))/float64(nodes))
+		add("CPU of an idle node", "µs/s", role, 1e6*(c.idle.Cores(role)-c.base.Cores(role))/float64(nodes))
 	}
 	for _, role := range roles {
-		add("memory of an idle node", "KiB", role, float64(idle.Resident[role]-base.Resident[role])/1024/float64(nodes))
+		add("memory of an idle node", "KiB", role, float64(c.idle.Resident[role]-c.base.Resident[role])/1024/float64(nodes))
 	}
-	tables.nodes.Add(row...)
+	c.tables.nodes.Add(row...)
 }
 
 // freeShares are parts of the machine, 0 to 1.
@@ -174,13 +174,13 @@ type freeShares struct {
 }
 
 // hold measures a cluster that has nothing to do.
-func (o *limitsOptions) hold(ctx context.Context, t *turn, what string) (experiment.Measured, freeShares, error) {
+func (c *climb) hold(ctx context.Context, what string) (experiment.Measured, freeShares, error) {
 	before, err := readMachine()
 	if err != nil {
 		return experiment.Measured{}, freeShares{}, err
 	}
-	window := t.Sampler.Begin(ctx)
-	if err := t.wait(ctx, what, o.Hold.D); err != nil {
+	window := c.Sampler.Begin(ctx)
+	if err := c.wait(ctx, what, c.options.Hold.D); err != nil {
 		return experiment.Measured{}, freeShares{}, err
 	}
 	m := window.End(ctx)
@@ -189,7 +189,7 @@ func (o *limitsOptions) hold(ctx context.Context, t *turn, what string) (experim
 	for role := range m.CPU {
 		own += m.Cores(role)
 	}
-	return m, freeShares{after.idleSince(before), after.availableShare(), own / float64(t.Result.Machine.Cores)}, err
+	return m, freeShares{after.idleSince(before), after.availableShare(), own / float64(c.Result.Machine.Cores)}, err
 }
 
 // rest measures for so long while nothing happens.
@@ -209,21 +209,21 @@ func (t *turn) rest(ctx context.Context, what string, d time.Duration) (experime
 }
 
 // start measures the startup of some pods, and removes them.
-func (o *limitsOptions) start(ctx context.Context, t *turn, s *startups, nodes int) (*experiment.Latencies, error) {
+func (c *climb) start(ctx context.Context, nodes int) (*experiment.Latencies, error) {
 	const rate = 10
 	prefix := fmt.Sprintf("at-%d-", nodes)
-	s.restart(prefix)
-	created, err := t.createPods(ctx, s, prefix, o.Sample.N, 64, rate)
+	c.pods.restart(prefix)
+	created, err := c.createPods(ctx, c.pods, prefix, c.options.Sample.N, 64, rate)
 	if err != nil {
 		return nil, err
 	}
-	err = t.awaitRunning(ctx, s, int(created.Latencies.Count()))
-	theirs, _ := s.measured()
-	_, deleting := t.deletePods(ctx, prefix, o.Sample.N, 64)
+	err = c.awaitRunning(ctx, c.pods, int(created.Latencies.Count()))
+	theirs, _ := c.pods.measured()
+	_, deleting := c.deletePods(ctx, prefix, c.options.Sample.N, 64)
 	if err = errors.Join(err, deleting); err != nil {
 		return theirs, err
 	}
-	return theirs, t.awaitGone(ctx, s, 0)
+	return theirs, c.awaitGone(ctx, c.pods, 0)
 }
 
 // whatGave names all limits that were passed.

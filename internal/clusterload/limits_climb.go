@@ -3,13 +3,13 @@ package clusterload
 import (
 	"context"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/number"
 )
 
 // climb is the way up on one store, and back to where it held.
@@ -84,9 +84,7 @@ func between(held, gave int) int {
 	if held == 0 || gave*4 <= held*5 {
 		return 0
 	}
-	middle := float64(held+gave) / 2
-	unit := math.Pow(10, max(0, math.Floor(math.Log10(middle))-1))
-	return int(math.Round(middle/unit) * unit)
+	return number.TwoDigits(float64(held+gave) / 2)
 }
 
 // step goes to so many nodes, lets them be idle, and starts pods. What gave is not an error.
@@ -97,11 +95,11 @@ func (c *climb) step(ctx context.Context, nodes int) (gave []string, err error) 
 		return nil, err
 	}
 	var free freeShares
-	if c.idle, free, err = c.options.hold(ctx, c.turn, "nodes idle"); err != nil {
+	if c.idle, free, err = c.hold(ctx, "nodes idle"); err != nil {
 		return nil, err
 	}
 	starting := c.Sampler.Begin(ctx)
-	theirs, err := c.options.start(ctx, c.turn, c.pods, nodes)
+	theirs, err := c.start(ctx, nodes)
 	pods := starting.End(ctx)
 	if err != nil {
 		return nil, err
@@ -112,7 +110,7 @@ func (c *climb) step(ctx context.Context, nodes int) (gave []string, err error) 
 	gave = whatGave(renewed/due, free, append(calls, experiment.JudgeStartup(theirs)))
 	c.tables.steps.Add(c.store, nodes, ifAny(made.Done, made.PerSecond), renewed, 100*renewed/due, 100*free.own, 100*free.idle, 100*free.available,
 		calls[0].Measured, theirs.Seconds(99), strings.Join(gave, "; "))
-	c.options.costs(c.turn, c.tables, nodes, c.base, c.idle)
+	c.costs(nodes)
 	leases, sample := int(renewed*c.idle.Seconds), c.options.Sample.N
 	c.tables.operations.Add(c.store, nodes,
 		told(c.idle, c.base, apiServer, leases), told(c.idle, c.base, component.Store, leases), told(c.idle, c.base, component.Kwok, leases),
@@ -180,10 +178,13 @@ func told(with, without experiment.Measured, role string, operations int) any {
 	return ifAny(operations, cost)
 }
 
+// none stands in a table for a figure that there is none of.
+const none = "–"
+
 // ifAny is a figure for a table, unless it is of nothing.
 func ifAny(count int, figure float64) any {
 	if count == 0 {
-		return "–"
+		return none
 	}
 	return figure
 }

@@ -1,13 +1,13 @@
 package experiment
 
 import (
-	"math"
 	"strconv"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/k8s-1m/k8s-1m/internal/machine"
+	"github.com/k8s-1m/k8s-1m/internal/number"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
@@ -54,11 +54,11 @@ func NewScale(text string, m machine.Machine) (Scale, error) {
 // of a count at medium scale on the usual machine, to two digits.
 func (s Scale) of(medium, least int) int {
 	scaled := float64(medium) * s.Factor * s.Machine
-	if scaled >= 100 && scaled != float64(medium) {
-		unit := math.Pow(10, math.Floor(math.Log10(scaled))-1)
-		scaled = math.Round(scaled/unit) * unit
+	count := medium
+	if scaled != float64(medium) {
+		count = number.TwoDigits(scaled)
 	}
-	return min(max(int(math.Round(scaled)), least), maxCount)
+	return min(max(count, least), maxCount)
 }
 
 // Count is a flag for a number that follows from the scale, unless it is given.

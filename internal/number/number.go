@@ -1,7 +1,10 @@
 // Package number writes numbers for people, everywhere in the same way.
 package number
 
-import "fmt"
+import (
+	"fmt"
+	"math"
+)
 
 // endless is more of anything than there is.
 const endless = 1e15
@@ -25,4 +28,10 @@ func Text(value float64) string {
 		text = text[:i] + "," + text[i:]
 	}
 	return text
+}
+
+// TwoDigits is a count, not negative, that says no more than it must: 8,755 is 8,800, and 87 is 87.
+func TwoDigits(count float64) int {
+	unit := math.Pow(10, max(0, math.Floor(math.Log10(count))-1))
+	return int(math.Round(count/unit) * unit)
 }

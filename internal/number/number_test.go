@@ -15,3 +15,11 @@ func TestText(t *testing.T) {
 		}
 	}
 }
+
+func TestTwoDigits(t *testing.T) {
+	for count, want := range map[float64]int{0: 0, 0.4: 0, 8.5: 9, 87: 87, 99.6: 100, 125: 130, 8755: 8800, 1e7: 1e7, 99_600: 100_000} {
+		if got := TwoDigits(count); got != want {
+			t.Errorf("%v: %d, not %d", count, got, want)
+		}
+	}
+}

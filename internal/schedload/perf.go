@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -156,6 +157,8 @@ func (o *perfOptions) measure(ctx context.Context, folder, file string, task pro
 		task.Say(lines.Text())
 		said = lastOf(said + lines.Text() + "\n")
 	}
+	// A line too long to show ends the scanner, and must not block the program.
+	_, _ = io.Copy(io.Discard, says)
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("scheduler_perf: %w: %s", err, said)
 	}

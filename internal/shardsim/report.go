@@ -60,21 +60,19 @@ func (c *Checks) Report(to *experiment.Result) {
 // Report lists them by the names that a file of costs has.
 func (c *Costs) Report(to *experiment.Result) {
 	table := to.Table("Costs of "+c.Machine, "cost", "value")
-	all := reflect.ValueOf(*c)
-	for i := range all.NumField() {
-		reportCost(table, all.Type().Field(i).Tag.Get("json"), all.Field(i))
-	}
+	reportCosts(table, "", reflect.ValueOf(*c))
 }
 
-func reportCost(table *experiment.Table, name string, cost reflect.Value) {
-	switch {
-	case cost.Kind() == reflect.Struct:
-		for i := range cost.NumField() {
-			reportCost(table, name+"."+cost.Type().Field(i).Tag.Get("json"), cost.Field(i))
+func reportCosts(table *experiment.Table, prefix string, all reflect.Value) {
+	for i := range all.NumField() {
+		name, cost := prefix+all.Type().Field(i).Tag.Get("json"), all.Field(i)
+		switch {
+		case cost.Kind() == reflect.Struct:
+			reportCosts(table, name+".", cost)
+		case cost.CanInt():
+			table.Add(name, float64(cost.Int()))
+		case cost.CanFloat():
+			table.Add(name, cost.Float())
 		}
-	case cost.CanInt():
-		table.Add(name, float64(cost.Int()))
-	case cost.CanFloat():
-		table.Add(name, cost.Float())
 	}
 }
