@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -25,14 +26,19 @@ func newBench(name *string, version string) *cobra.Command {
 	for _, e := range experiments() {
 		cmd.AddCommand(newExperiment(e, name, version))
 	}
-	for _, b := range []benchmark{newBenchMillion(), newBenchSchedule(), newBenchIntake(), newBenchShards()} {
-		cmd.AddCommand(b.keptIn(version).command(name))
-	}
-	for _, b := range []benchmark{newBenchProxyTrace(), newBenchAll(version)} {
+	for _, b := range append(reporters(version), newBenchAll(version)) {
 		cmd.AddCommand(b.command(name))
 	}
 	cmd.AddCommand(newBenchList(cmd))
 	return cmd
+}
+
+// reporters have a form of their own in which they report.
+func reporters(version string) []benchmark {
+	return []benchmark{
+		newBenchMillion().keptIn(version), newBenchSchedule().keptIn(version), newBenchIntake().keptIn(version),
+		newBenchShards().keptIn(version), newBenchProxyTrace(),
+	}
 }
 
 // newBenchList names what its parent has.
@@ -64,6 +70,8 @@ type benchmark struct {
 	use, short, long, example string
 	addFlags                  func(*pflag.FlagSet)
 	validate                  func() error
+	// brief are the flags of its short form.
+	brief []string
 	// run returns what it has found even if it fails, or nil if that is nothing.
 	run func(r benchRun) (findings, error)
 }
@@ -76,6 +84,9 @@ type benchRun struct {
 	// named: the user chose the cluster.
 	named bool
 }
+
+// name is how it is called.
+func (b benchmark) name() string { return strings.Fields(b.use)[0] }
 
 func (b benchmark) command(name *string) *cobra.Command {
 	output := outputText
@@ -125,7 +136,7 @@ func (b benchmark) keptIn(version string) benchmark {
 		}
 		ctx := r.cmd.Context()
 		request.Version, request.Command = version, os.Args[1:]
-		result, err := experiment.Begin(ctx, r.cmd.Name(), r.cmd.Short, own, request)
+		result, err := experiment.Begin(ctx, b.name(), b.short, own, request)
 		if err != nil {
 			return nil, err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/machine"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
 )
 
@@ -31,8 +32,8 @@ func newBenchAll(version string) benchmark {
 	return benchmark{
 		use:   "all",
 		short: "Run all experiments in a short form, and compare their ratios with stored ones",
-		long: `Run all experiments that compare with a stock component, one after the other, in a short
-form, and hold the ratios of this run (ours ÷ peer) against those of a file. The command
+		long: `Run all experiments, one after the other, in a short form, and hold the ratios of this run
+(ours ÷ peer), where one compares with a stock component, against those of a file. The command
 fails if one of CPU time or memory is worse by more than --band, or if an experiment
 fails. Ratios of rates and latencies are shown and not held: those of a short run vary
 too much.`,
@@ -55,8 +56,8 @@ func (o *allOptions) addFlags(fs *pflag.FlagSet) {
 
 func (o *allOptions) validate() error {
 	var names []string
-	for _, e := range experiments() {
-		names = append(names, e.Name)
+	for _, one := range o.contestants("") {
+		names = append(names, one.name)
 	}
 	for _, name := range o.only {
 		if !slices.Contains(names, name) {
@@ -82,29 +83,83 @@ func (o *allOptions) run(r benchRun, version string) (findings, error) {
 		out = filepath.Join("results", time.Now().UTC().Format("2006-01-02T150405Z")+"_all")
 	}
 	found, now := &allFindings{Out: out, Failed: map[string]string{}}, experiment.Baseline{}
-	for _, e := range experiments() {
-		if len(o.only) == 0 && e.Apart || len(o.only) > 0 && !slices.Contains(o.only, e.Name) {
+	for _, one := range o.contestants(version) {
+		if len(o.only) > 0 && !slices.Contains(o.only, one.name) {
 			continue
 		}
-		request := o.request
-		request.Out = filepath.Join(out, e.Name)
-		request.Dir, request.Given, request.Version, request.Command = r.dir, r.named, version, os.Args[1:]
-		options, own := e.New(), pflag.NewFlagSet(e.Name, pflag.ContinueOnError)
-		options.AddFlags(own)
-		fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s\n", e.Name)
-		result, err := experiment.Execute(r.cmd.Context(), e, options, own, request, r.display)
+		if one.missing != nil && len(o.only) == 0 {
+			fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s: left out: %v\n", one.name, one.missing)
+			continue
+		}
+		fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s\n", one.name)
+		ratios, err := one.run(r, filepath.Join(out, one.name))
 		if r.cmd.Context().Err() != nil {
 			return found, err
 		}
 		if err != nil {
-			found.Failed[e.Name] = err.Error()
+			found.Failed[one.name] = err.Error()
 		}
-		if result != nil {
-			now[e.Name] = result.Ratios
-			found.Changes = append(found.Changes, stored.Changes(e.Name, result.Ratios, o.band)...)
-		}
+		now[one.name] = ratios
+		found.Changes = append(found.Changes, stored.Changes(one.name, ratios, o.band)...)
 	}
 	return found, errors.Join(o.keep(now), found.err())
+}
+
+// contestant is one of those that a run of all consists of.
+type contestant struct {
+	name string
+	// missing is what it cannot do without, and is not here.
+	missing error
+	// run has its result in a folder, and returns its ratios.
+	run func(r benchRun, out string) ([]experiment.Ratio, error)
+}
+
+func (o *allOptions) contestants(version string) (all []contestant) {
+	for _, e := range experiments() {
+		all = append(all, contestant{e.Name, e.Missing(), func(r benchRun, out string) ([]experiment.Ratio, error) {
+			return o.runExperiment(r, e, out, version)
+		}})
+	}
+	for _, b := range reporters(version) {
+		all = append(all, contestant{b.name(), nil, func(r benchRun, out string) ([]experiment.Ratio, error) {
+			return o.runReporter(r, b, out)
+		}})
+	}
+	return all
+}
+
+func (o *allOptions) runExperiment(r benchRun, e experiment.Experiment, out, version string) ([]experiment.Ratio, error) {
+	request := o.request
+	request.Out, request.Dir, request.Given, request.Version, request.Command = out, r.dir, r.named, version, os.Args[1:]
+	options, own := e.New(), pflag.NewFlagSet(e.Name, pflag.ContinueOnError)
+	options.AddFlags(own)
+	result, err := experiment.Execute(r.cmd.Context(), e, options, own, request, r.display)
+	if result == nil {
+		return nil, err
+	}
+	return result.Ratios, err
+}
+
+// runReporter in its short form, unless all are to be of medium size or larger.
+func (o *allOptions) runReporter(r benchRun, b benchmark, out string) ([]experiment.Ratio, error) {
+	scale, err := experiment.NewScale(o.request.Scale, machine.Machine{})
+	if err != nil {
+		return nil, err
+	}
+	args := []string{"--out", out}
+	if scale.Factor < 1 {
+		args = append(args, b.brief...)
+	}
+	flags := pflag.NewFlagSet(b.name(), pflag.ContinueOnError)
+	b.addFlags(flags)
+	if err := errors.Join(flags.Parse(args), b.validate()); err != nil {
+		return nil, err
+	}
+	found, err := b.run(r)
+	if reporter, is := found.(experiment.Reporter); is {
+		return experiment.RatiosOf(reporter), err
+	}
+	return nil, err
 }
 
 // keep writes the ratios of this run, if that was asked for.

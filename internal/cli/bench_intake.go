@@ -22,6 +22,7 @@ command fails if a pod was never seen.`,
 		example: `  k1m bench watch-or-webhook
   k1m bench watch-or-webhook --rates 50,100,200,400 --duration 20s -o json
   k1m bench watch-or-webhook --intakes webhook,watch --nodes 2000`,
+		brief:    []string{"--nodes", "100", "--rates", "50", "--duration", "5s"},
 		addFlags: options.AddFlags,
 		validate: options.Validate,
 		run: func(r benchRun) (findings, error) {

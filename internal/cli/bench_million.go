@@ -19,6 +19,7 @@ has more pods than it can take.`,
 		example: `  k1m bench schedule-million --nodes 1000000 --pods 1000000
   k1m bench schedule-million --nodes 5000 --pods 2000 --scheduler kube-scheduler -o json
   k1m bench schedule-million --nodes 1000 --pods 2000 --pod-kind mixed --check 1.0`,
+		brief:    []string{"--nodes", "10000", "--pods", "10000"},
 		addFlags: options.AddFlags,
 		validate: func() error {
 			options.Complete()

@@ -21,6 +21,7 @@ The cluster, called "` + experiment.DefaultCluster + `" unless --name says other
 		example: `  k1m bench proxy-trace
   k1m bench proxy-trace --nodes 1000 --replicas 1000 --store etcd --out /tmp/report
   k1m bench proxy-trace --recording life.jsonl.zst`,
+		brief:    []string{"--nodes", "20", "--replicas", "20", "--objects", "10"},
 		addFlags: options.AddFlags,
 		validate: options.Validate,
 		run: func(r benchRun) (findings, error) {

@@ -21,6 +21,7 @@ command fails if a node has more pods than it can take, or a pod found none.`,
   k1m bench schedule --nodes 1000 --pods 2000 --schedulers dist-scheduler -o json
   k1m bench schedule --nodes 5000 --pods 5000 --schedulers dist-scheduler --scheduler-replicas 1,2,4
   k1m bench schedule --nodes 1000 --pods 2000 --template pod.yaml --keep`,
+		brief:    []string{"--nodes", "300", "--pods", "1500"},
 		addFlags: options.AddFlags,
 		validate: options.Validate,
 		run: func(r benchRun) (findings, error) {

@@ -25,6 +25,7 @@ between replicas on loopback.`,
   k1m bench shard-simulation --shards 256 --fanout 10 --stragglers 0,0.05 --classes 100
   k1m bench shard-simulation --check --shards 1,2,4
   k1m bench shard-simulation --calibrate > costs.json`,
+		brief:    []string{"--shards", "1,16", "--stragglers", "0", "--pods", "10000"},
 		addFlags: options.AddFlags,
 		validate: options.Validate,
 		run:      func(r benchRun) (findings, error) { return runBenchShards(r, options) },

@@ -15,7 +15,6 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/bulk"
 	"github.com/k8s-1m/k8s-1m/internal/cluster"
-	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/experiment"
 	"github.com/k8s-1m/k8s-1m/internal/plan"
 	"github.com/k8s-1m/k8s-1m/internal/usage"
@@ -106,7 +105,6 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	leases := int(countCalls(c.idle.Calls, "PUT", "leases"))
 	// Each is told to the API server as well, which counts apart.
 	c.Costs.APIServer.LeaseMicros = max(beyond(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ToldMicros, 1)
-	c.Costs.Store.UpdateMicros = max(beyond(c.idle, c.empty, component.Store, leases), 1)
 	core, coordination := c.Client.CoreV1().RESTClient(), c.Client.CoordinationV1().RESTClient()
 	if c.Costs.Store.NodeWire, err = wireBytes(ctx, core, "nodes", ""); err != nil {
 		return err

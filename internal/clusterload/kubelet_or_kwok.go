@@ -124,7 +124,7 @@ type played struct {
 	options *kubeletOptions
 	turn    *turn
 	player  string
-	nodes   *kubelets
+	nodes   kubelets
 
 	requests, costs *experiment.Table
 }
@@ -135,22 +135,33 @@ func (p *played) measure(ctx context.Context) (err error) {
 		return err
 	}
 	if p.player == playKwok {
-		_, err = t.createNodes(ctx, 0, count, bulk.DefaultNodeShape())
-	} else {
-		if p.nodes, err = t.startKubelets(ctx, count); err != nil {
+		if _, err := t.createNodes(ctx, 0, count, bulk.DefaultNodeShape()); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, p.nodes.stop()) }()
-		err = t.awaitNodes(ctx, count)
+		return p.play(ctx)
 	}
-	if err == nil {
-		// Every node has its Lease after a round of them.
-		err = t.wait(ctx, "nodes settle", leaseInterval)
+	alive, failed := context.WithCancelCause(ctx)
+	defer failed(nil)
+	if p.nodes, err = t.startKubelets(alive, count, failed); err != nil {
+		return err
 	}
-	if err == nil {
-		err = p.idle(ctx, "idle")
+	if err = t.awaitNodes(alive, count); err == nil {
+		err = p.play(alive)
 	}
-	if err != nil {
+	if ctx.Err() == nil && alive.Err() != nil {
+		err = context.Cause(alive)
+	}
+	return errors.Join(err, p.nodes.stop())
+}
+
+// play is what is measured, of nodes that are ready.
+func (p *played) play(ctx context.Context) error {
+	t, count := p.turn, p.options.Nodes.N
+	// Every node has its Lease after a round of them.
+	if err := t.wait(ctx, "nodes settle", leaseInterval); err != nil {
+		return err
+	}
+	if err := p.idle(ctx, "idle"); err != nil {
 		return err
 	}
 	watching, stop := context.WithCancel(ctx)

@@ -4,15 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/cluster"
 	"github.com/k8s-1m/k8s-1m/internal/component"
 	"github.com/k8s-1m/k8s-1m/internal/pki"
 	"github.com/k8s-1m/k8s-1m/internal/process"
@@ -26,59 +28,93 @@ const (
 
 // kubelets are hollow kubelets: kubelet's own code with a container runtime that starts
 // nothing.
-type kubelets struct {
-	processes []*exec.Cmd
-	logs      []string
+type kubelets []*kubelet
+
+// kubelet is one of them, a process of its own.
+type kubelet struct {
+	*exec.Cmd
+	log   string
+	ended chan struct{}
 }
 
-// startKubelets registers so many nodes, each with a process of its own.
-func (t *turn) startKubelets(ctx context.Context, count int) (*kubelets, error) {
+// startKubelets registers so many nodes. One that ends before stop is a failure: without it
+// what the others take is not what so many nodes take.
+func (t *turn) startKubelets(ctx context.Context, count int, failed context.CancelCauseFunc) (kubelets, error) {
 	program, err := component.FindBinary(hollowNode)
 	if err != nil {
 		return nil, err
 	}
-	k := &kubelets{}
-	for i := range count {
-		if err := k.start(ctx, t, program, fmt.Sprintf("hollow-%04d", i)); err != nil {
-			return nil, errors.Join(err, k.stop())
-		}
+	nodes := make([]string, count)
+	for i := range nodes {
+		nodes[i] = fmt.Sprintf("hollow-%04d", i)
 	}
+	// Not the kernel's choice: it may give the port to a connection before the kubelet has it.
+	ports, err := cluster.Ports{}.Assign(t.Run.Dir.Name(), nodes, nil)
+	if err != nil {
+		return nil, err
+	}
+	var all kubelets
+	for _, node := range nodes {
+		one, err := t.startKubelet(ctx, program, node, ports[node], failed)
+		if err != nil {
+			return nil, errors.Join(err, all.stop())
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+func (t *turn) startKubelet(ctx context.Context, program, node string, port int, failed context.CancelCauseFunc) (*kubelet, error) {
+	k := &kubelet{log: filepath.Join(t.Run.Dir.Logs(), node+".log"), ended: make(chan struct{})}
+	output, err := os.Create(k.log)
+	if err != nil {
+		return nil, err
+	}
+	defer output.Close()
+	k.Cmd = exec.CommandContext(ctx, program, "--morph=kubelet", "--name="+node,
+		"--kubeconfig="+t.Run.Dir.Kubeconfig(pki.SuperAdmin.File), "--kubelet-port="+strconv.Itoa(port), "--kubelet-read-only-port=0",
+		"--use-host-image-service=false", "--kube-api-qps=50", "--kube-api-burst=100")
+	k.Stdout, k.Stderr = output, output
+	k.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := k.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(k.ended)
+		err := k.Wait()
+		failed(fmt.Errorf("the kubelet of %s ended: %w: %s", node, err, k.complaint()))
+	}()
 	return k, nil
 }
 
-func (k *kubelets) start(ctx context.Context, t *turn, program, node string) error {
-	port, err := freePort()
+// complaint is the last error in its log, or else the last line.
+func (k *kubelet) complaint() string {
+	log, err := os.ReadFile(k.log)
 	if err != nil {
-		return err
+		return err.Error()
 	}
-	log := filepath.Join(t.Run.Dir.Logs(), node+".log")
-	output, err := os.Create(log)
-	if err != nil {
-		return err
+	lines := strings.Split(strings.TrimSpace(string(log)), "\n")
+	for _, line := range slices.Backward(lines) {
+		if klogError.MatchString(line) {
+			return line
+		}
 	}
-	defer output.Close()
-	cmd := exec.CommandContext(ctx, program, "--morph=kubelet", "--name="+node,
-		"--kubeconfig="+t.Run.Dir.Kubeconfig(pki.SuperAdmin.File), "--kubelet-port="+strconv.Itoa(port), "--kubelet-read-only-port=0",
-		"--use-host-image-service=false", "--kube-api-qps=50", "--kube-api-burst=100")
-	cmd.Stdout, cmd.Stderr = output, output
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	k.processes, k.logs = append(k.processes, cmd), append(k.logs, log)
-	return nil
+	return lines[len(lines)-1]
 }
 
-var rootFolder = regexp.MustCompile(`Using (/tmp/hollow-kubelet\.[A-Za-z0-9]+) as root dir`)
+var (
+	klogError  = regexp.MustCompile(`^[EF][0-9]{4} `)
+	rootFolder = regexp.MustCompile(`Using (/tmp/hollow-kubelet\.[A-Za-z0-9]+) as root dir`)
+)
 
 // stop ends all of them, and removes the folders that they leave.
-func (k *kubelets) stop() error {
+func (all kubelets) stop() error {
 	var errs []error
-	for i, cmd := range k.processes {
-		// That it was killed is no news.
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		log, err := os.ReadFile(k.logs[i])
+	for _, k := range all {
+		// It may have ended by itself.
+		_ = k.Process.Kill()
+		<-k.ended
+		log, err := os.ReadFile(k.log)
 		if match := rootFolder.FindSubmatch(log); err == nil && match != nil {
 			err = os.RemoveAll(string(match[1]))
 		}
@@ -88,27 +124,18 @@ func (k *kubelets) stop() error {
 }
 
 // usage of all of them together.
-func (k *kubelets) usage() (all process.Usage) {
-	for _, cmd := range k.processes {
-		id, err := process.Of(cmd.Process.Pid)
+func (all kubelets) usage() (sum process.Usage) {
+	for _, k := range all {
+		id, err := process.Of(k.Process.Pid)
 		if err != nil {
 			continue
 		}
 		if one, err := id.Usage(); err == nil {
-			all.CPU += one.CPU
-			all.Resident += one.Resident
+			sum.CPU += one.CPU
+			sum.Resident += one.Resident
 		}
 	}
-	return all
-}
-
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer listener.Close()
-	return listener.Addr().(*net.TCPAddr).Port, nil
+	return sum
 }
 
 // awaitNodes until so many are ready.

@@ -21,11 +21,19 @@ type Experiment struct {
 	Name string
 	// Short is its line in the list, Long and Example are its help.
 	Short, Long, Example string
-	// Apart says that `k1m bench all` leaves it out: it takes too long, or needs more than
-	// k1m's own programs.
-	Apart bool
+	// Needs says what is missing here, if it needs more than k1m's own programs. `k1m bench
+	// all` leaves it out then.
+	Needs func() error
 	// New makes its options, at their defaults.
 	New func() Options
+}
+
+// Missing is what the experiment cannot do without, and is not here.
+func (e *Experiment) Missing() error {
+	if e.Needs == nil {
+		return nil
+	}
+	return e.Needs()
 }
 
 // Options of one run, and the run itself.

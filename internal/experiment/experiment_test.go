@@ -275,3 +275,19 @@ func TestRateCountsFromWhenDue(t *testing.T) {
 		t.Errorf("the slowest took %v ms", slowest)
 	}
 }
+
+func TestChoiceFollowsFromTheScale(t *testing.T) {
+	for factor, want := range map[float64]string{0.1: "small", 1: "medium", 5: "medium"} {
+		fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+		given, scaled := ChoiceByScale("medium", "small"), ChoiceByScale("medium", "small")
+		fs.Var(&given, "given", "")
+		fs.Var(&scaled, "scaled", "")
+		if err := fs.Parse([]string{"--given", "mine"}); err != nil {
+			t.Fatal(err)
+		}
+		Scale{Factor: factor, Machine: 10}.complete(fs)
+		if given.Text != "mine" || scaled.Text != want {
+			t.Errorf("%g: %s, %s", factor, given.Text, scaled.Text)
+		}
+	}
+}

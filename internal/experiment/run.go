@@ -57,7 +57,7 @@ func (q *Request) Validate() error {
 // Execute runs an experiment and writes its result, also of a run that fails or is
 // interrupted. The flags are those of the options.
 func Execute(ctx context.Context, e Experiment, o Options, flags *pflag.FlagSet, q Request, display progress.Display) (*Result, error) {
-	if err := errors.Join(q.Validate(), o.Validate()); err != nil {
+	if err := errors.Join(q.Validate(), o.Validate(), e.Missing()); err != nil {
 		return nil, err
 	}
 	if q.Out == "" {
@@ -102,6 +102,13 @@ func (r *Result) End(ctx context.Context, out string, err error) error {
 // Reporter is the result of a command that has a form of its own, and can tell it as an
 // experiment does.
 type Reporter interface{ Report(*Result) }
+
+// RatiosOf what such a command has found.
+func RatiosOf(found Reporter) []Ratio {
+	told := &Result{Errors: NewTally(1)}
+	found.Report(told)
+	return told.Ratios
+}
 
 // empty says that nothing was found.
 func (r *Result) empty() bool {

@@ -133,7 +133,25 @@ func (p *Span) Usage(text string) string {
 	return text + " (default by --scale: " + p.medium.String() + " at medium)"
 }
 
-// complete fills in the counts and spans that were not given.
+// Choice is a flag for a text that follows from the scale, unless it is given: another one
+// below medium.
+type Choice struct{ Text, medium, small string }
+
+// ChoiceByScale is one text at medium scale and beyond, and another one below.
+func ChoiceByScale(medium, small string) Choice { return Choice{medium: medium, small: small} }
+
+// Set takes what is given on the command line.
+func (c *Choice) Set(text string) error {
+	c.Text = text
+	return nil
+}
+
+func (c *Choice) String() string { return c.Text }
+
+// Type is what the help shows.
+func (c *Choice) Type() string { return "string" }
+
+// complete fills in what was not given.
 func (s Scale) complete(fs *pflag.FlagSet) {
 	fs.VisitAll(func(flag *pflag.Flag) {
 		switch v := flag.Value.(type) {
@@ -144,6 +162,14 @@ func (s Scale) complete(fs *pflag.FlagSet) {
 		case *Span:
 			if v.D == 0 {
 				v.D = max(v.least, time.Duration(s.Factor*float64(v.medium)).Round(time.Second))
+			}
+		case *Choice:
+			switch {
+			case v.Text != "":
+			case s.Factor < 1:
+				v.Text = v.small
+			default:
+				v.Text = v.medium
 			}
 		}
 	})

@@ -20,8 +20,8 @@ type Costs struct {
 
 // StoreCosts are those of mem_etcd.
 type StoreCosts struct {
-	// UpdateMicros is a write by a Txn, all threads, and ApplyMicros what of that one thread
-	// does that all writes have to pass.
+	// UpdateMicros is a write by a Txn where there are many, all threads, and ApplyMicros what
+	// of that one thread does that all writes have to pass.
 	UpdateMicros float64 `json:"updateMicros"`
 	ApplyMicros  float64 `json:"applyMicros"`
 	// ReadMicros is to read one key.

@@ -40,6 +40,9 @@ const perfDefault = "^misc/SchedulingBasic/5000Nodes_10000Pods$" +
 	"|^topology_spreading/DefaultTopologySpreading/5000Nodes_10000Pods$" +
 	"|^default_preemption/PreemptionAsync/5000Nodes$"
 
+// perfSmall is long enough to measure, and does not take minutes. It is in none of the sizes.
+const perfSmall = "^affinity/SchedulingPodAffinity/500Nodes$"
+
 var schedulePerf = experiment.Experiment{
 	Name:  "schedule-perf",
 	Short: "Run Kubernetes' own scheduler_perf with our search and with upstream's",
@@ -50,35 +53,49 @@ in the source tree, and needs Go. A workload of the size performance takes minut
 the size short often less than a second, which is too short to measure.`,
 	Example: `  k1m bench schedule-perf
   k1m bench schedule-perf --workloads 'SchedulingBasic/5000Nodes_10000Pods' --samples 3`,
-	Apart: true,
+	Needs: needsSource,
 	New: func() experiment.Options {
-		return &perfOptions{Size: "performance", Workloads: perfDefault, Samples: 1, Timeout: 20 * time.Minute}
+		return &perfOptions{
+			Size: experiment.ChoiceByScale("performance", "all"), Workloads: experiment.ChoiceByScale(perfDefault, perfSmall),
+			Samples: 1, Timeout: 20 * time.Minute,
+		}
 	},
 }
 
+// needsSource and a compiler.
+func needsSource() error {
+	if _, err := os.Stat(filepath.FromSlash(perfProgram)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is not here; run the command in the source tree", perfProgram)
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		return fmt.Errorf("scheduler_perf is built from source: %w; install Go", err)
+	}
+	return nil
+}
+
 type perfOptions struct {
-	Size      string
-	Workloads string
+	Size      experiment.Choice
+	Workloads experiment.Choice
 	Samples   int
 	Timeout   time.Duration
 }
 
 // AddFlags binds the options to flags.
 func (o *perfOptions) AddFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.Size, "size", o.Size, "label of the workloads: performance|short|integration-test|all")
-	flags.StringVar(&o.Workloads, "workloads", o.Workloads, "regular expression for package/case/workload")
+	flags.Var(&o.Size, "size", "label of the workloads: performance|short|integration-test|all (default by --scale: performance, all below medium)")
+	flags.Var(&o.Workloads, "workloads", "regular expression for package/case/workload (default by --scale: seven of 5,000 nodes, one of 500 below medium)")
 	flags.IntVar(&o.Samples, "samples", o.Samples, "how often each workload runs with each search; the median counts")
 	flags.DurationVar(&o.Timeout, "timeout", o.Timeout, "end a run that takes longer")
 }
 
 // Validate reports the first option that cannot be.
 func (o *perfOptions) Validate() error {
-	if _, err := regexp.Compile(o.Workloads); err != nil {
-		return usage.Errorf("--workloads %q: %v; write a regular expression", o.Workloads, err)
+	if _, err := regexp.Compile(o.Workloads.Text); err != nil {
+		return usage.Errorf("--workloads %q: %v; write a regular expression", o.Workloads.Text, err)
 	}
 	switch {
-	case !slices.Contains(perfSizes, o.Size):
-		return usage.Errorf("--size %q: choose of %v", o.Size, perfSizes)
+	case o.Size.Text != "" && !slices.Contains(perfSizes, o.Size.Text):
+		return usage.Errorf("--size %q: choose of %v", o.Size.Text, perfSizes)
 	case o.Samples < 1:
 		return usage.Errorf("--samples %d: choose 1 or more", o.Samples)
 	case o.Timeout <= 0:
@@ -107,9 +124,6 @@ type perfResult struct {
 
 // Run is the experiment.
 func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) {
-	if _, err := os.Stat(filepath.FromSlash(perfProgram)); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not here; run the command in the source tree", perfProgram)
-	}
 	folder, err := os.MkdirTemp("", "schedperf-")
 	if err != nil {
 		return err
@@ -142,7 +156,7 @@ func (o *perfOptions) measure(ctx context.Context, folder, file string, task pro
 	if output, err := exec.CommandContext(ctx, "go", "build", "-o", program, perfProgram).CombinedOutput(); err != nil {
 		return fmt.Errorf("building %s: %w: %s", perfProgram, err, lastOf(string(output)))
 	}
-	cmd := exec.CommandContext(ctx, program, "-size", o.Size, "-run", o.Workloads,
+	cmd := exec.CommandContext(ctx, program, "-size", o.Size.Text, "-run", o.Workloads.Text,
 		"-samples", strconv.Itoa(o.Samples), "-timeout", o.Timeout.String(), "-out", file)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	says, err := cmd.StderrPipe()
