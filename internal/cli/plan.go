@@ -27,7 +27,7 @@ resource binds first, how many nodes each allows, and what to change for twice a
 
 It is arithmetic: how often things happen, times what one costs. The first line says where
 the costs were measured; --calibrate measures them here, in a cluster that it makes and
-removes (some ten minutes), and writes them to --costs for the next time. The model, and
+removes (some thirteen minutes), and writes them to --costs for the next time. The model, and
 how it compares with what was measured elsewhere, is in docs/plan.md.`,
 		Example: `  k1m plan --nodes 1000000 --pods-per-node 30 --lease-interval 10s --watches-per-node 18
   k1m plan --nodes 20000 --apiserver-cores 8 --apiserver-memory 32 --store-cores 4 --store-memory 16

@@ -17,6 +17,7 @@ const (
 	nobodyWrites   = "/nobody-writes-here/=fsync"
 
 	aloneClients  = 20
+	floodClients  = 64
 	aloneRate     = 5000 // writes a second that are watched
 	aloneWatchers = 64
 	aloneObjects  = 50_000
@@ -34,30 +35,27 @@ func (c *calibration) alone(ctx context.Context) error {
 	lab := &storelab.Lab{Bin: filepath.Dir(program)}
 	lab.ServerCores, lab.ClientCores = storelab.SplitCores(c.Result.Machine.Cores)
 	task := c.Display.Task("store alone", 0)
-	var updates, applies, events []float64
+	var taken [3][]float64
 	for round := range rounds {
 		task.Say(fmt.Sprintf("round %d of %d", round+1, rounds))
-		update, apply, err := c.updateMicros(ctx, lab)
-		if err != nil {
-			task.Interrupt()
-			return fmt.Errorf("measuring the store alone: %w", err)
+		for i, measure := range []func(context.Context, *storelab.Lab) (float64, error){c.updateMicros, c.applyMicros, c.eventMicros} {
+			micros, err := measure(ctx, lab)
+			if err != nil {
+				task.Interrupt()
+				return fmt.Errorf("measuring the store alone: %w", err)
+			}
+			taken[i] = append(taken[i], micros)
 		}
-		event, err := c.eventMicros(ctx, lab)
-		if err != nil {
-			task.Interrupt()
-			return fmt.Errorf("measuring the store alone: %w", err)
-		}
-		updates, applies, events = append(updates, update), append(applies, apply), append(events, event)
 	}
-	task.Done(fmt.Sprintf("%.3g µs a write, %.3g of one thread, %.3g µs an event", median(updates), median(applies), median(events)))
-	c.Costs.Store.UpdateMicros = max(median(updates), 0.1)
-	c.Costs.Store.ApplyMicros = max(median(applies), 0.1)
-	c.Costs.Store.EventMicros = max(median(events), 0.1)
+	update, apply, event := median(taken[0]), median(taken[1]), median(taken[2])
+	task.Done(fmt.Sprintf("%.3g µs a write, %.3g of one thread, %.3g µs an event", update, apply, event))
+	store := &c.Costs.Store
+	store.UpdateMicros, store.ApplyMicros, store.EventMicros = max(update, 0.1), max(apply, 0.1), max(event, 0.1)
 	sizes := map[string]struct{ wire, memory *float64 }{
-		"minions":           {&c.Costs.Store.NodeWire, &c.Costs.Store.NodeBytes},
-		"leases/kube-lease": {&c.Costs.Store.LeaseWire, &c.Costs.Store.LeaseBytes},
-		"pods/default":      {&c.Costs.Store.PodWire, &c.Costs.Store.PodBytes},
-		"events/default":    {&c.Costs.Store.EventWire, &c.Costs.Store.EventBytes},
+		"minions":           {&store.NodeWire, &store.NodeBytes},
+		"leases/kube-lease": {&store.LeaseWire, &store.LeaseBytes},
+		"pods/default":      {&store.PodWire, &store.PodBytes},
+		"events/default":    {&store.EventWire, &store.EventBytes},
 	}
 	for kind, size := range sizes {
 		if *size.memory, err = storeBytes(ctx, lab, "/registry/"+kind+"/calibration-", int(*size.wire)); err != nil {
@@ -67,21 +65,39 @@ func (c *calibration) alone(ctx context.Context) error {
 	return nil
 }
 
-// updateMicros is what the update of a Lease takes, and that thread's part of it, in a store
-// that has many of them to do. One that has few wakes up for each, which takes ten times as
-// much, and says nothing of a large cluster's.
-func (c *calibration) updateMicros(ctx context.Context, lab *storelab.Lab) (all, thread float64, err error) {
-	server, err := lab.Fresh(ctx, storelab.MemEtcd, "", "--wal-mode", "buffered", "--wal-mode-prefix", nobodyWrites)
+// updateMicros is what the update of a Lease takes in a store that has many of them to do. One
+// that has few wakes up for each, which takes ten times as much, and says nothing of a large
+// cluster's.
+func (c *calibration) updateMicros(ctx context.Context, lab *storelab.Lab) (micros float64, err error) {
+	err = c.flood(ctx, lab, nil, func(_ *storelab.Server, report storelab.Report) error {
+		micros = report.ServerCPUMicrosPerOp
+		return nil
+	})
+	return micros, err
+}
+
+// applyMicros is that thread's part of it.
+func (c *calibration) applyMicros(ctx context.Context, lab *storelab.Lab) (micros float64, err error) {
+	err = c.flood(ctx, lab, []string{"--wal-mode-prefix", nobodyWrites}, func(server *storelab.Server, report storelab.Report) error {
+		taken, err := server.ThreadCPU(pipelineThread)
+		micros = taken.Seconds() * 1e6 / float64(max(report.Ops, 1))
+		return err
+	})
+	return micros, err
+}
+
+// flood updates Leases in a store with these flags, and looks at it before it is gone.
+func (c *calibration) flood(ctx context.Context, lab *storelab.Lab, flags []string, look func(*storelab.Server, storelab.Report) error) error {
+	server, err := lab.Fresh(ctx, storelab.MemEtcd, "", append([]string{"--wal-mode", "buffered"}, flags...)...)
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
 	defer server.Discard()
-	report, _, err := lab.Run(ctx, server, "lease-flood", "--clients", strconv.Itoa(aloneClients), "--total", strconv.Itoa(20*c.Calls.N))
+	report, _, err := lab.Run(ctx, server, "lease-flood", "--clients", strconv.Itoa(floodClients), "--total", strconv.Itoa(50*c.Calls.N))
 	if err != nil {
-		return 0, 0, err
+		return err
 	}
-	taken, err := server.ThreadCPU(pipelineThread)
-	return report.ServerCPUMicrosPerOp, taken.Seconds() * 1e6 / float64(max(report.Ops, 1)), err
+	return look(server, report)
 }
 
 // eventMicros is what the store takes more for each watcher more, each with a connection of

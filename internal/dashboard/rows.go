@@ -50,6 +50,10 @@ func storePanels() []panel {
 			{of(component.Store, `etcd_debugging_mvcc_keys_total{§}`), "keys"},
 			{of(component.Store, `etcd_debugging_mvcc_watcher_total{§}`), "watchers"},
 		}},
+		{"Traffic", "Bytes a second, from and to API servers.", byteRate, []query{
+			{of(component.Store, `rate(etcd_network_client_grpc_received_bytes_total{§}[$__rate_interval])`), "received"},
+			{of(component.Store, `rate(etcd_network_client_grpc_sent_bytes_total{§}[$__rate_interval])`), "sent"},
+		}},
 		{"Revisions", "Changes a second.", number, []query{
 			{of(component.Store, `rate(etcd_debugging_mvcc_current_revision{§}[$__rate_interval])`), "revisions"},
 		}},
@@ -144,7 +148,7 @@ func processPanels() []panel {
 			{of(component.Supervisor, `k1m_component_ready{§}`), "{{component}}"},
 			{of(component.Supervisor, `increase(k1m_component_exits_total{§}[$__rate_interval])`), "{{component}} ended"},
 		}},
-		{"Network", "Bytes a second, in and out. Processes that do not count them are left out.", byteRate, []query{
+		{"Network", "Bytes a second, in and out, of the machine or network namespace that each process is in.", byteRate, []query{
 			{`rate(process_network_receive_bytes_total` + all + `[$__rate_interval])`, "{{instance}} in"},
 			{`rate(process_network_transmit_bytes_total` + all + `[$__rate_interval])`, "{{instance}} out"},
 		}},

@@ -160,6 +160,29 @@ func TestMetricsListener(t *testing.T) {
 	}
 }
 
+// TestTrafficIsCounted as etcd counts it: what clients send and are sent.
+func TestTrafficIsCounted(t *testing.T) {
+	const large = 100_000
+	s := startMemEtcd(t)
+	a := s.dial()
+	mustPut(t, a, "small", "")
+	traffic := func() (received, sent int) {
+		return readMetric(t, s.address, "etcd_network_client_grpc_received_bytes_total"), readMetric(t, s.address, "etcd_network_client_grpc_sent_bytes_total")
+	}
+	receivedBefore, sentBefore := traffic()
+	mustPut(t, a, "k", strings.Repeat("v", large))
+	for range 2 {
+		if _, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("k")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	received, sent := traffic()
+	received, sent = received-receivedBefore, sent-sentBefore
+	if received < large || received > large*11/10 || sent < 2*large || sent > large*21/10 {
+		t.Errorf("%d bytes were received and %d sent", received, sent)
+	}
+}
+
 // TestClientCertificates lets in who has one, over HTTP/2 and HTTP/1.1, and
 // nobody else.
 func TestClientCertificates(t *testing.T) {

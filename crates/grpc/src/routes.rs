@@ -26,6 +26,12 @@ pub trait Service: Send + Sync + 'static {
     /// A call of the method with this path has ended.
     fn ended(&self, _path: &'static str, _code: Code) {}
 
+    /// So many bytes have come from a client.
+    fn received(&self, _bytes: usize) {}
+
+    /// So many bytes have gone to a client.
+    fn sent(&self, _bytes: usize) {}
+
     /// Answers a request that is not gRPC; its body has been passed over.
     fn page(&self, request: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>>;
 }

@@ -150,6 +150,7 @@ impl<I: Io, S: Service> Driver<I, S> {
         if buffer.filled().is_empty() {
             return Ok(Read::End);
         }
+        self.routes.service.received(buffer.filled().len());
         let received =
             self.connection.receive(buffer.filled(), &self.routes.methods, Instant::now());
         if let Err(broken) = received {
@@ -218,6 +219,7 @@ impl<I: Io, S: Service> Driver<I, S> {
                 Poll::Ready(written) => {
                     let written = written?;
                     output.advance(written);
+                    self.routes.service.sent(written);
                     wrote += written;
                 }
             }

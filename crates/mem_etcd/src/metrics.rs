@@ -19,6 +19,9 @@ pub struct Metrics {
     /// The counters of `handled` that are in use, by path and code: finding them
     /// by their labels takes longer than some calls.
     counters: RwLock<HashMap<(&'static str, Code), IntCounter>>,
+    /// Bytes from and to clients, as their sockets have them: HTTP/2's included, TLS's not.
+    pub(crate) received: IntCounter,
+    pub(crate) sent: IntCounter,
 }
 
 impl Metrics {
@@ -33,14 +36,28 @@ impl Metrics {
             &["grpc_service", "grpc_method", "grpc_code"],
         )
         .expect("a valid name");
+        let counter = |name, help| IntCounter::new(name, help).expect("a valid name");
+        let received = counter(
+            "etcd_network_client_grpc_received_bytes_total",
+            "The total number of bytes received from grpc clients.",
+        );
+        let sent = counter(
+            "etcd_network_client_grpc_sent_bytes_total",
+            "The total number of bytes sent to grpc clients.",
+        );
         let gauges = StoreCollector::new(pipeline);
         let process = prometheus::process_collector::ProcessCollector::for_self();
-        let collectors: [Box<dyn Collector>; 3] =
-            [Box::new(handled.clone()), Box::new(gauges), Box::new(process)];
+        let collectors: [Box<dyn Collector>; 5] = [
+            Box::new(handled.clone()),
+            Box::new(received.clone()),
+            Box::new(sent.clone()),
+            Box::new(gauges),
+            Box::new(process),
+        ];
         for collector in collectors {
             registry.register(collector).expect("names differ");
         }
-        Metrics { registry, handled, counters: RwLock::default() }
+        Metrics { registry, handled, counters: RwLock::default(), received, sent }
     }
 
     /// Counts a finished call of the method with this path.

@@ -126,6 +126,14 @@ impl Service for Api {
         self.metrics.ended(path, code);
     }
 
+    fn received(&self, bytes: usize) {
+        self.metrics.received.inc_by(bytes as u64);
+    }
+
+    fn sent(&self, bytes: usize) {
+        self.metrics.sent.inc_by(bytes as u64);
+    }
+
     fn page(&self, request: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>> {
         let mut pages = self.pages.clone();
         Box::pin(async move {
