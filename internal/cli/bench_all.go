@@ -99,7 +99,9 @@ func (o *allOptions) run(r benchRun, version string) (findings, error) {
 		if err != nil {
 			found.Failed[one.name] = err.Error()
 		}
-		now[one.name] = ratios
+		if len(ratios) > 0 {
+			now[one.name] = ratios
+		}
 		found.Changes = append(found.Changes, stored.Changes(one.name, ratios, o.band)...)
 	}
 	return found, errors.Join(o.keep(now), found.err())
