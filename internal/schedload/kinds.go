@@ -33,7 +33,7 @@ with the smallest number of nodes only; its cost a pod grows with them.`,
 		return &kindsOptions{
 			Schedulers: []string{cluster.SchedulerDist, cluster.SchedulerKube}, Nodes: []int{5000, 100_000},
 			Kinds: slices.DeleteFunc(slices.Clone(schedbench.Kinds), func(kind string) bool { return kind == schedbench.VanishedNodes }),
-			Pods:  experiment.ByScale(5000, 50),
+			Pods:  experiment.ByScale(5000, 1500), // fewer take too little CPU to tell
 		}
 	},
 }
