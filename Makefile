@@ -70,7 +70,7 @@ bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure 
 
 # Everything in a short form; fails where a ratio to the stock component got worse.
 bench: BENCH_FLAGS := -quick
-bench: bench-store bin/k1m bin/dist-scheduler $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## All experiments in a short form, held against stored ratios: a quarter of an hour
+bench: bench-store bin/k1m bin/dist-scheduler $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## All experiments in a short form, held against stored ratios: under twenty minutes
 	@bin/k1m bench all --compare experiments/short-ratios.json
 
 bench-proxy: bin/mem_etcd bin/etcd-bench bin/etcd-proxy ## Measure what etcd-proxy costs, a minute: BENCH_FLAGS="-total 20000"
