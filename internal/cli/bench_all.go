@@ -87,8 +87,8 @@ func (o *allOptions) run(r benchRun, version string) (findings, error) {
 		if len(o.only) > 0 && !slices.Contains(o.only, one.name) {
 			continue
 		}
-		if one.missing != nil && len(o.only) == 0 {
-			fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s: left out: %v\n", one.name, one.missing)
+		if missing := one.missing(); missing != nil && len(o.only) == 0 {
+			fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s: left out: %v\n", one.name, missing)
 			continue
 		}
 		fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s\n", one.name)
@@ -111,19 +111,19 @@ func (o *allOptions) run(r benchRun, version string) (findings, error) {
 type contestant struct {
 	name string
 	// missing is what it cannot do without, and is not here.
-	missing error
+	missing func() error
 	// run has its result in a folder, and returns its ratios.
 	run func(r benchRun, out string) ([]experiment.Ratio, error)
 }
 
 func (o *allOptions) contestants(version string) (all []contestant) {
 	for _, e := range experiments() {
-		all = append(all, contestant{e.Name, e.Missing(), func(r benchRun, out string) ([]experiment.Ratio, error) {
+		all = append(all, contestant{e.Name, e.Missing, func(r benchRun, out string) ([]experiment.Ratio, error) {
 			return o.runExperiment(r, e, out, version)
 		}})
 	}
 	for _, b := range reporters(version) {
-		all = append(all, contestant{b.name(), nil, func(r benchRun, out string) ([]experiment.Ratio, error) {
+		all = append(all, contestant{b.name(), func() error { return nil }, func(r benchRun, out string) ([]experiment.Ratio, error) {
 			return o.runReporter(r, b, out)
 		}})
 	}

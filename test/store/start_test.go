@@ -160,7 +160,7 @@ func TestMetricsListener(t *testing.T) {
 	}
 }
 
-// TestTrafficIsCounted as etcd counts it: what clients send and are sent.
+// TestTrafficIsCounted under etcd's names: what clients send and are sent.
 func TestTrafficIsCounted(t *testing.T) {
 	const large = 100_000
 	s := startMemEtcd(t)
