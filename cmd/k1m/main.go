@@ -5,7 +5,7 @@ package main
 import (
 	"os"
 
-	"github.com/k8s-1m/k8s-1m/internal/cli"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/cli"
 )
 
 // version is set by -ldflags "-X main.version=…".

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // weightedTerm is a preference; one against has a weight below zero.
@@ -66,7 +66,7 @@ func (cl *class) specifyAffinity() error {
 
 // demands are the topology keys that preferences of the pod, and what pods say that are
 // there, need counters for.
-func (cl *class) demands() shard.Demands {
+func (cl *class) demands() wire.Demands {
 	forbid, prefer := sets.Set[string]{}, sets.Set[string]{}
 	if cl.profile.affinity.score {
 		for i := range cl.terms.preferred {
@@ -82,12 +82,12 @@ func (cl *class) demands() shard.Demands {
 			}
 		})
 	}
-	return shard.Demands{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
+	return wire.Demands{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
 }
 
 // agreement is which demands all shards make counters for, so that theirs are the same.
 type agreement struct {
-	shard.Demands
+	wire.Demands
 	// open says that others can be added: this is whoever asks the shards.
 	open bool
 	// walk says that each node is looked at by itself, for one pod, and inUse that pods
@@ -107,14 +107,14 @@ func (a *agreement) appendKey(key []byte) []byte {
 }
 
 // missingDemands are those that a class has and that were not agreed on.
-type missingDemands struct{ shard.Demands }
+type missingDemands struct{ wire.Demands }
 
 func (m missingDemands) Error() string {
 	return fmt.Sprintf("pods that are there refer to topology keys that were not asked for: %v", m.Demands)
 }
 
 // agree says which demands there are to be counters for.
-func (cl *class) agree(demands shard.Demands) (shard.Demands, error) {
+func (cl *class) agree(demands wire.Demands) (wire.Demands, error) {
 	if cl.agreed == nil {
 		return demands, nil
 	}

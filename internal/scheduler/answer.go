@@ -11,13 +11,13 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // answer says what is known of the nodes here for the pods of a class. It is called
 // while nothing changes them.
-func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (_ *shard.Answer, err error) {
+func (r *ranker) answer(ctx context.Context, ask *wire.Ask) (_ *wire.Answer, err error) {
 	profile, pod, err := r.asked(ask)
 	if err != nil {
 		return nil, err
@@ -29,7 +29,7 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (_ *shard.Answer, e
 	found, class, err := r.class(ctx, profile, pod, agreed)
 	var missing missingDemands
 	if errors.As(err, &missing) {
-		return &shard.Answer{Missing: missing.Demands}, nil
+		return &wire.Answer{Missing: missing.Demands}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (_ *shard.Answer, e
 	if ask.Preempt {
 		return r.proposeAround(ctx, ask, class, found, pod.Pod, around, refused)
 	}
-	a := &shard.Answer{}
+	a := &wire.Answer{}
 	if ask.Walk {
 		w := &walk{ctx: ctx, class: class, pod: pod.Pod, except: sets.New(ask.Except...), refused: refused}
 		a.Summary, err = found.SummarizeEach(w.slots(ask.Only), around, w.verdict)
@@ -67,11 +67,11 @@ func (r *ranker) answer(ctx context.Context, ask *shard.Ask) (_ *shard.Answer, e
 }
 
 // countImages says how many nodes here have the images of the pod.
-func (cl *class) countImages(a *shard.Answer) {
+func (cl *class) countImages(a *wire.Answer) {
 	for _, name := range cl.images {
-		var image shard.Image
+		var image wire.Image
 		if known := cl.cluster.images[name]; known != nil {
-			image = shard.Image{Nodes: int64(known.NumNodes), Size: known.Size}
+			image = wire.Image{Nodes: int64(known.NumNodes), Size: known.Size}
 		}
 		a.Images = append(a.Images, image)
 	}
@@ -86,7 +86,7 @@ func (n *node) whole() (node []byte, pods [][]byte) {
 }
 
 // asked is the pod of a question, and its profile.
-func (r *ranker) asked(ask *shard.Ask) (*profile, *framework.PodInfo, error) {
+func (r *ranker) asked(ask *wire.Ask) (*profile, *framework.PodInfo, error) {
 	profile := r.profiles[ask.Profile]
 	if profile == nil {
 		return nil, nil, fmt.Errorf("there is no profile %q: all replicas need the same configuration", ask.Profile)
@@ -100,7 +100,7 @@ func (r *ranker) asked(ask *shard.Ask) (*profile, *framework.PodInfo, error) {
 	return profile, info, nil
 }
 
-func (r *ranker) summarize(found *index.Class, ask *shard.Ask, around []index.Around) (index.Summary, error) {
+func (r *ranker) summarize(found *index.Class, ask *wire.Ask, around []index.Around) (index.Summary, error) {
 	if ask.Only == "" {
 		return found.Summarize(around, ask.Offers, ask.Steps)
 	}
@@ -165,9 +165,9 @@ func (cl *class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nomi
 }
 
 // translate says what the numbers in a summary stand for.
-func (cl *class) translate(a *shard.Answer) {
-	words := numbers{shard.NoValue: 0, "": index.EmptyValue}
-	a.Values, a.Profiles = []string{shard.NoValue, ""}, cl.profileKeys
+func (cl *class) translate(a *wire.Answer) {
+	words := numbers{wire.NoValue: 0, "": index.EmptyValue}
+	a.Values, a.Profiles = []string{wire.NoValue, ""}, cl.profileKeys
 	a.Summary.Renumber(func(value int32) int32 {
 		number, fresh := words.of([]byte(cl.cluster.names.valueOf[value]))
 		if fresh {
@@ -189,10 +189,10 @@ func (cl *class) translate(a *shard.Answer) {
 
 // explain says why nodes do not fit: those where some refuse the pod that are nominated
 // to them, and all others that plugins refuse which look at one node.
-func (cl *class) explain(a *shard.Answer, found *index.Class, refused map[index.Slot]*fwk.Status, walk bool) {
+func (cl *class) explain(a *wire.Answer, found *index.Class, refused map[index.Slot]*fwk.Status, walk bool) {
 	note := func(status *fwk.Status, nodes int) {
 		if nodes > 0 {
-			a.Refuse(shard.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes})
+			a.Refuse(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes})
 		}
 	}
 	for _, status := range refused {

@@ -8,13 +8,13 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // ask asks all replicas that own nodes; with all set it waits for each of them.
-func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer, error) {
+func (l *lead) ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, error) {
 	l.nominate()
-	q := &shard.Question{Ask: ask, From: l.r.self(), Patience: l.r.options.Patience, Seen: map[string]uint64{}}
+	q := &wire.Question{Ask: ask, From: l.r.self(), Patience: l.r.options.Patience, Seen: map[string]uint64{}}
 	if all {
 		q.Patience.Quorum = 100
 	}
@@ -22,7 +22,7 @@ func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer
 	l.mu.Lock()
 	q.Term, q.Number = l.term, l.number
 	owners := l.table.Owners()
-	var members []shard.Member
+	var members []wire.Member
 	var absent []string
 	own := false
 	for _, member := range l.members {
@@ -40,20 +40,20 @@ func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer
 		q.Seen[member.Name] = told[member.Name]
 	}
 	l.mu.Unlock()
-	var here func() *shard.Answer
+	var here func() *wire.Answer
 	if own {
-		here = func() *shard.Answer { return l.r.Answer(ctx, q) }
+		here = func() *wire.Answer { return l.r.Answer(ctx, q) }
 	}
 	started := time.Now()
 	answer := l.r.dial.Scatter(ctx, here, members, l.r.options.Fanout, ask.Pod, q)
 	roundTimes.Observe(time.Since(started).Seconds())
 	if late := l.behindOthers(members, answer, ask.Pod); len(late) > 0 && ctx.Err() == nil {
 		answer.Absent = slices.DeleteFunc(answer.Absent, func(name string) bool {
-			return slices.ContainsFunc(late, func(m shard.Member) bool { return m.Name == name })
+			return slices.ContainsFunc(late, func(m wire.Member) bool { return m.Name == name })
 		})
 		// They do not suffer for the absence of who should have handed on to them.
 		own := answer
-		answer = l.r.dial.Scatter(ctx, func() *shard.Answer { return own }, late, max(len(late), 1), ask.Pod, q)
+		answer = l.r.dial.Scatter(ctx, func() *wire.Answer { return own }, late, max(len(late), 1), ask.Pod, q)
 	}
 	l.note(members, answer)
 	answer.Absent = slices.DeleteFunc(append(answer.Absent, absent...), func(name string) bool { return !slices.Contains(owners, name) })
@@ -68,12 +68,12 @@ func (l *lead) ask(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer
 
 // behindOthers are the replicas that are absent only because one is that should have handed
 // the question on to them.
-func (l *lead) behindOthers(asked []shard.Member, answer *shard.Answer, key []byte) []shard.Member {
+func (l *lead) behindOthers(asked []wire.Member, answer *wire.Answer, key []byte) []wire.Member {
 	if len(answer.Absent) == 0 {
 		return nil
 	}
-	var late []shard.Member
-	for _, branch := range shard.Grow(asked, l.r.options.Fanout, key) {
+	var late []wire.Member
+	for _, branch := range wire.Grow(asked, l.r.options.Fanout, key) {
 		if !slices.Contains(answer.Absent, branch.Member.Name) {
 			continue
 		}
@@ -118,7 +118,7 @@ func known(told map[string]uint64, name string) bool {
 }
 
 // note notes who was late, who is asked less then, and who was not.
-func (l *lead) note(asked []shard.Member, answer *shard.Answer) {
+func (l *lead) note(asked []wire.Member, answer *wire.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, member := range asked {

@@ -15,7 +15,7 @@ import (
 	upstream "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // assumptions takes the place of kube-scheduler's cache in a leader. Nodes, and the
@@ -27,7 +27,7 @@ type assumptions struct {
 
 	leader *leader
 	// reserve and release tell the owner of the node.
-	reserve func(pod *v1.Pod, demands shard.Demands)
+	reserve func(pod *v1.Pod, demands wire.Demands)
 	release func(pod *v1.Pod)
 	// leads says whether this replica still leads.
 	leads func() bool
@@ -42,7 +42,7 @@ type assumptions struct {
 // assumption is a pod that is taken to be on a node.
 type assumption struct {
 	pod     *v1.Pod
-	demands shard.Demands
+	demands wire.Demands
 	// acked is closed when the owner of the node has answered, with refused if it did
 	// not take the pod, or has not kept it; heard is when it last was there to hear of it.
 	acked   chan struct{}

@@ -21,7 +21,7 @@ import (
 	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
 // unranked is why the index does not rank nodes for a pod, in one word for the

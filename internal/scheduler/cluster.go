@@ -11,7 +11,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
 // cluster is the nodes and the pods on them, as the scheduling cycle sees them:

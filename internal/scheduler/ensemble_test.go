@@ -22,7 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 	testingclock "k8s.io/utils/clock/testing"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // ensemble is replicas in one process, which talk to each other over loopback and share
@@ -60,13 +60,13 @@ func gather(t *testing.T, relays []bool, nodes ...*v1.Node) *ensemble {
 		server.put(node)
 	}
 	e := &ensemble{live: &live{t: t, ctx: t.Context(), api: server}, clock: testingclock.NewFakeClock(time.Now())}
-	var known shard.Addresses
+	var known wire.Addresses
 	var listeners []net.Listener
 	for i, relay := range relays {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		e.must(err)
 		listeners = append(listeners, listener)
-		known = append(known, shard.Member{Name: fmt.Sprintf("replica-%d", i), Address: listener.Addr().String(), Relay: relay})
+		known = append(known, wire.Member{Name: fmt.Sprintf("replica-%d", i), Address: listener.Addr().String(), Relay: relay})
 	}
 	for i, listener := range listeners {
 		e.all = append(e.all, e.join(known, known[i], listener))
@@ -75,7 +75,7 @@ func gather(t *testing.T, relays []bool, nodes ...*v1.Node) *ensemble {
 }
 
 // join starts a replica that does not lead.
-func (e *ensemble) join(known shard.Addresses, self shard.Member, listener net.Listener) *soloist {
+func (e *ensemble) join(known wire.Addresses, self wire.Member, listener net.Listener) *soloist {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	client := e.api.client()
 	profile := defaultProfile(e.t).DeepCopy()
@@ -89,7 +89,7 @@ func (e *ensemble) join(known shard.Addresses, self shard.Member, listener net.L
 	terms := func(context.Context) (int64, error) { return 1, nil }
 	resigned := make(chan struct{})
 	replica, err := AttachReplica(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, ReplicaOptions{
-		Self: self, Listener: listener, Discovery: known, Fanout: 10, Patience: shard.Patience{Deadline: 2 * time.Second, Quorum: 100},
+		Self: self, Listener: listener, Discovery: known, Fanout: 10, Patience: wire.Patience{Deadline: 2 * time.Second, Quorum: 100},
 		Elected: true, Resign: sync.OnceFunc(func() { close(resigned) }),
 	}, terms)
 	e.must(err)
@@ -228,7 +228,7 @@ func TestLeaderIsToldOfAnother(t *testing.T) {
 	later.Term, later.Leader = 7, other.options.Self
 	other.assignment = &later
 	other.mu.Unlock()
-	e.must(other.Receive(leader.self(), &shard.Batch{Assignments: []*shard.Assignment{&earlier}}))
+	e.must(other.Receive(leader.self(), &wire.Batch{Assignments: []*wire.Assignment{&earlier}}))
 	e.awaitEnd(leader, "leads for term 7")
 }
 

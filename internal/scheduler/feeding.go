@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // begin says that a replica tells of pending pods anew.
@@ -20,7 +20,7 @@ func (l *lead) begin(from string, id int64) {
 }
 
 // feed tells the scheduler what others have told.
-func (l *lead) feed(from string, b *shard.Batch) error {
+func (l *lead) feed(from string, b *wire.Batch) error {
 	if len(b.Pending)+len(b.News) == 0 {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (l *lead) feed(from string, b *shard.Batch) error {
 	return nil
 }
 
-func (l *lead) takePending(item *shard.Item) error {
+func (l *lead) takePending(item *wire.Item) error {
 	before, is := l.pending[item.UID]
 	switch {
 	case len(item.Object) > 0:
@@ -148,7 +148,7 @@ func (l *lead) refreshed(from string, id int64, slots []int) {
 	l.begun.end(from, id, slots, l.pending, l.resolve)
 }
 
-func (l *lead) takeNews(news *shard.News) error {
+func (l *lead) takeNews(news *wire.News) error {
 	l.leader.disturb()
 	if news.Node {
 		before, after, err := decoded[v1.Node](news)
@@ -170,7 +170,7 @@ type readable[T any] interface {
 	Unmarshal([]byte) error
 }
 
-func decoded[T any, P readable[T]](news *shard.News) (before, after P, err error) {
+func decoded[T any, P readable[T]](news *wire.News) (before, after P, err error) {
 	for _, part := range []struct {
 		data []byte
 		to   *P

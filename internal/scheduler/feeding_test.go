@@ -6,7 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // TestNamesOfReplicas: two pods of one name are told of by two replicas, each at its own
@@ -21,13 +21,13 @@ func TestNamesOfReplicas(t *testing.T) {
 		lead.feeding.Lock()
 		defer lead.feeding.Unlock()
 		for _, pod := range pods {
-			e.must(lead.takePending(&shard.Item{UID: pod.UID, Object: encoded(pod)}))
+			e.must(lead.takePending(&wire.Item{UID: pod.UID, Object: encoded(pod)}))
 		}
 	}
 	gone := func(pod *v1.Pod) {
 		lead.feeding.Lock()
 		defer lead.feeding.Unlock()
-		e.must(lead.takePending(&shard.Item{UID: pod.UID}))
+		e.must(lead.takePending(&wire.Item{UID: pod.UID}))
 	}
 	queued := func(want string) {
 		t.Helper()

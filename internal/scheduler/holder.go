@@ -15,7 +15,7 @@ import (
 	upstream "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // holder has the nodes that a replica owns, and the pods on them.
@@ -86,7 +86,7 @@ func (b begun) end(from string, id int64, slots []int, pods map[types.UID]held, 
 	}
 	in := marked(slots)
 	for uid, pod := range pods {
-		if in[shard.Slot(uid)] && pod.tick < since {
+		if in[wire.Slot(uid)] && pod.tick < since {
 			drop(pod.pod)
 		}
 	}
@@ -102,7 +102,7 @@ func newHolder(logger klog.Logger, r *ranker, known *Cache) *holder {
 }
 
 // answer says what is known of the nodes here.
-func (h *holder) answer(ctx context.Context, from string, q *shard.Question, self string) (*shard.Answer, error) {
+func (h *holder) answer(ctx context.Context, from string, q *wire.Question, self string) (*wire.Answer, error) {
 	stop := context.AfterFunc(ctx, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -117,11 +117,11 @@ func (h *holder) answer(ctx context.Context, from string, q *shard.Question, sel
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return h.look(func() (*shard.Answer, error) { return h.ranker.answer(ctx, q.Ask) })
+	return h.look(func() (*wire.Answer, error) { return h.ranker.answer(ctx, q.Ask) })
 }
 
 // look calls f with everything that has happened carried out.
-func (h *holder) look(f func() (*shard.Answer, error)) (*shard.Answer, error) {
+func (h *holder) look(f func() (*wire.Answer, error)) (*wire.Answer, error) {
 	if err := h.cache.UpdateSnapshot(h.logger, h.snapshot); err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (h *holder) look(f func() (*shard.Answer, error)) (*shard.Answer, error) {
 func (h *holder) hold(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if _, err := h.look(func() (*shard.Answer, error) { f(); return nil, nil }); err != nil {
+	if _, err := h.look(func() (*wire.Answer, error) { f(); return nil, nil }); err != nil {
 		panic(err)
 	}
 }
@@ -234,7 +234,7 @@ func (h *holder) clear(nodes []*v1.Node) {
 
 // reserve gives a pod its place, or says why not. While not all pods are known that are
 // on the nodes here, only those have one that had it before.
-func (h *holder) reserve(ctx context.Context, from string, term int64, ready bool, r *shard.Reservation) (refused string) {
+func (h *holder) reserve(ctx context.Context, from string, term int64, ready bool, r *wire.Reservation) (refused string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.seen[from]++
@@ -283,7 +283,7 @@ func (h *holder) reserve(ctx context.Context, from string, term int64, ready boo
 }
 
 // nominate notes that a pod waits for a node here, or does not any more.
-func (h *holder) nominate(r *shard.Reservation) (refused string) {
+func (h *holder) nominate(r *wire.Reservation) (refused string) {
 	if node, is := h.nominated[r.UID]; is {
 		h.ranker.nominations.untell(node, r.UID)
 		delete(h.nominated, r.UID)
@@ -306,14 +306,14 @@ func (h *holder) forgetNominated() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for uid := range h.nominated {
-		h.nominate(&shard.Reservation{UID: uid})
+		h.nominate(&wire.Reservation{UID: uid})
 	}
 }
 
 // unfit says why a pod has no place on a node any more, as far as the node itself is
 // concerned. What it depends on besides the leader has looked at.
-func (h *holder) unfit(ctx context.Context, pod *v1.Pod, r *shard.Reservation) (refused string) {
-	_, err := h.look(func() (*shard.Answer, error) {
+func (h *holder) unfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (refused string) {
+	_, err := h.look(func() (*wire.Answer, error) {
 		n := h.ranker.cluster.present(r.Node)
 		if n == nil {
 			refused = "the node is not there"
@@ -374,12 +374,12 @@ func forbidsAround(pod *v1.Pod) bool {
 }
 
 // keep holds places for longer, and says which are gone.
-func (h *holder) keep(uids []types.UID) []shard.Ack {
+func (h *holder) keep(uids []types.UID) []wire.Ack {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	acks := make([]shard.Ack, 0, len(uids))
+	acks := make([]wire.Ack, 0, len(uids))
 	for _, uid := range uids {
-		ack := shard.Ack{UID: uid}
+		ack := wire.Ack{UID: uid}
 		if r := h.reserved[uid]; r != nil {
 			r.until = time.Now().Add(reservationLife)
 		} else if _, is := h.pods[uid]; !is {

@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // newTestHolder has one node, of four cores.
@@ -28,7 +28,7 @@ func onNode(name, cpu string) *v1.Pod {
 
 func (h *holder) ask(t *testing.T, pod *v1.Pod, ready, held bool) string {
 	t.Helper()
-	r := reservationOf(pod, shard.Demands{})
+	r := reservationOf(pod, wire.Demands{})
 	r.Held = held
 	return h.reserve(t.Context(), "leader", 1, ready, &r)
 }
@@ -44,14 +44,14 @@ func (h *holder) wants(t *testing.T, pods, reservations int) {
 // what it has told, and does what it has not.
 func TestTwoTellings(t *testing.T) {
 	h := newTestHolder(t)
-	every := every().of(make(shard.Table, shard.Slots), "")
+	every := every().of(make(wire.Table, wire.Slots), "")
 	h.set(onNode("gone", "1"))
 	h.begin("a", 1)
 	h.set(onNode("told", "1"))
 	h.begin("a", 2)
 	h.refreshed("a", 1, every)
 	h.wants(t, 1, 0)
-	h.refreshed("a", 2, []int{(shard.Slot("told") + 1) % shard.Slots})
+	h.refreshed("a", 2, []int{(wire.Slot("told") + 1) % wire.Slots})
 	h.wants(t, 1, 0)
 	// What ends without having begun on this connection says nothing.
 	h.begin("a", 3)
@@ -73,7 +73,7 @@ func TestPlaces(t *testing.T) {
 	if refused := h.ask(t, onNode("large", "2"), true, false); refused == "" {
 		t.Error("more was given than there is")
 	}
-	h.reserve(t.Context(), "leader", 1, true, &shard.Reservation{UID: "before", Node: "another"})
+	h.reserve(t.Context(), "leader", 1, true, &wire.Reservation{UID: "before", Node: "another"})
 	h.wants(t, 0, 1)
 	if acks := h.keep([]types.UID{"before", "large"}); acks[0].Refused != "" || acks[1].Refused == "" {
 		t.Errorf("kept: %v", acks)
@@ -121,19 +121,19 @@ func TestExpiry(t *testing.T) {
 // TestNodeMadeAnew: of two nodes with a name the later one counts, whoever is told of
 // first, and pods of the other are not kept by who owned that.
 func TestNodeMadeAnew(t *testing.T) {
-	table := make(shard.Table, shard.Slots)
+	table := make(wire.Table, wire.Slots)
 	table[1], table[2] = "me", "other"
 	r := &Replica{
-		options: ReplicaOptions{Self: shard.Member{Name: "me"}}, table: table, holder: newTestHolder(t),
+		options: ReplicaOptions{Self: wire.Member{Name: "me"}}, table: table, holder: newTestHolder(t),
 		slots: map[uint64]nodeSlot{}, strays: map[string]sets.Set[types.UID]{}, peers: map[string]*peer{},
 	}
 	r.pods = newShare(&v1.Pod{}, nil, nil, r.podChanged, func() {})
-	first := shard.NodeName{Hash: hashOf("node"), Slot: 1, Created: 10}
-	second := shard.NodeName{Hash: hashOf("node"), Slot: 2, Created: 20}
-	r.learn([]shard.NodeName{first})
+	first := wire.NodeName{Hash: hashOf("node"), Slot: 1, Created: 10}
+	second := wire.NodeName{Hash: hashOf("node"), Slot: 2, Created: 20}
+	r.learn([]wire.NodeName{first})
 	r.holder.set(onNode("pod", "1"))
-	r.learn([]shard.NodeName{second})
-	r.learn([]shard.NodeName{first})
+	r.learn([]wire.NodeName{second})
+	r.learn([]wire.NodeName{first})
 	if owner := r.owner("node"); owner != "other" {
 		t.Errorf("%q owns the node", owner)
 	}

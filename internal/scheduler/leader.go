@@ -18,8 +18,8 @@ import (
 	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // leader finds nodes for pods by asking the replicas that own them. For pods of one
@@ -27,7 +27,7 @@ import (
 type leader struct {
 	// ranker has no nodes; it knows profiles, and gives names to what others answer.
 	*ranker
-	ask func(ctx context.Context, ask *shard.Ask, all bool) (*shard.Answer, error)
+	ask func(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, error)
 	// here calls a function while nothing else looks at what plugins see.
 	here func(func())
 	// nodes is how many there are, by what replicas last said.
@@ -51,7 +51,7 @@ type ledClass struct {
 	// asked is when it was last asked about, and then for so much, of which so much was
 	// used.
 	asked  time.Time
-	wanted shard.Wanted
+	wanted wire.Wanted
 	used   index.Used
 }
 
@@ -59,7 +59,7 @@ type ledClass struct {
 type run struct {
 	key    string
 	class  *ledClass
-	answer *shard.Answer
+	answer *wire.Answer
 	merged *index.Merged
 	until  time.Time
 	// picked is the pod that a node was last picked for, until it is assumed to be there.
@@ -78,7 +78,7 @@ const (
 
 var errUnsettled = errors.New("the shards do not come to an answer: what other pods demand changes all the time")
 
-func newLeader(r *ranker, here func(func()), ask func(context.Context, *shard.Ask, bool) (*shard.Answer, error)) *leader {
+func newLeader(r *ranker, here func(func()), ask func(context.Context, *wire.Ask, bool) (*wire.Answer, error)) *leader {
 	return &leader{ranker: r, here: here, ask: ask, classes: map[string]*ledClass{}}
 }
 
@@ -108,7 +108,7 @@ func (l *leader) schedulePod(
 		return none, reason
 	}
 	if only := pod.Pod.Status.NominatedNodeName; only != "" {
-		r, err := l.start(ctx, profile, pod, &shard.Ask{Only: only, Offers: 1, Steps: 1})
+		r, err := l.start(ctx, profile, pod, &wire.Ask{Only: only, Offers: 1, Steps: 1})
 		if err != nil {
 			return none, l.refine(pod, err)
 		}
@@ -126,7 +126,7 @@ func (l *leader) rank(ctx context.Context, profile *profile, state fwk.CycleStat
 		fresh := r == nil
 		if fresh {
 			var err error
-			if r, err = l.start(ctx, profile, pod, &shard.Ask{}); err != nil {
+			if r, err = l.start(ctx, profile, pod, &wire.Ask{}); err != nil {
 				return upstream.ScheduleResult{}, l.refine(pod, err)
 			}
 		}
@@ -172,7 +172,7 @@ func (l *leader) current(profile *profile, pod *framework.QueuedPodInfo) *run {
 
 // start asks the shards about the class of a pod; for as many offers as runs of the class
 // need, unless the question says otherwise.
-func (l *leader) start(ctx context.Context, profile *profile, pod *framework.QueuedPodInfo, ask *shard.Ask) (*run, error) {
+func (l *leader) start(ctx context.Context, profile *profile, pod *framework.QueuedPodInfo, ask *wire.Ask) (*run, error) {
 	l.run = nil
 	object, err := pod.Pod.Marshal()
 	if err != nil {
@@ -284,7 +284,7 @@ func (l *leader) see(visible []string) {
 }
 
 // merge makes groups of what the shards answered, in the numbers of the leader.
-func (l *leader) merge(class *ledClass, answer *shard.Answer) (*index.Merged, error) {
+func (l *leader) merge(class *ledClass, answer *wire.Answer) (*index.Merged, error) {
 	if err := answer.Summary.Suits(&class.spec); err != nil {
 		return nil, fmt.Errorf("what replicas have answered: %w", err)
 	}
@@ -319,9 +319,9 @@ func (l *leader) disturb() { l.disturbed.Store(true) }
 
 // placed says that a pod is assumed to be where it was last picked to be, and returns
 // what its class demands.
-func (l *leader) placed(uid types.UID) shard.Demands {
+func (l *leader) placed(uid types.UID) wire.Demands {
 	if l.run == nil || l.run.picked != uid {
-		return shard.Demands{}
+		return wire.Demands{}
 	}
 	l.run.picked = ""
 	return l.run.class.agreed.Demands
@@ -329,7 +329,7 @@ func (l *leader) placed(uid types.UID) shard.Demands {
 
 // unfit says why a pod fits nowhere.
 func (l *leader) unfit(ctx context.Context, profile *profile, state fwk.CycleState, pod *framework.QueuedPodInfo) error {
-	r, err := l.start(ctx, profile, pod, &shard.Ask{Offers: 1, Why: true})
+	r, err := l.start(ctx, profile, pod, &wire.Ask{Offers: 1, Why: true})
 	if err != nil {
 		return l.refine(pod, err)
 	}
@@ -351,7 +351,7 @@ func (r *run) fitError(pod *v1.Pod) error {
 	r.merged.Refused(func(why index.Refusal, counter, nodes int) {
 		refusals = append(refusals, r.class.counterRefusal(why, counter, nodes))
 	})
-	slices.SortStableFunc(refusals, func(a, b shard.Refusal) int { return b.Nodes - a.Nodes })
+	slices.SortStableFunc(refusals, func(a, b wire.Refusal) int { return b.Nodes - a.Nodes })
 	number := 0
 	for i := range refusals {
 		status := fwk.NewStatus(fwk.Code(refusals[i].Code), refusals[i].Reasons...).WithPlugin(refusals[i].Plugin)
@@ -371,9 +371,9 @@ func (r *run) fitError(pod *v1.Pod) error {
 
 // counterRefusal is the status with which upstream's plugins refuse nodes because of
 // other pods.
-func (cl *class) counterRefusal(why index.Refusal, counter, nodes int) shard.Refusal {
-	refusal := func(code fwk.Code, plugin, reason string) shard.Refusal {
-		return shard.Refusal{Code: int(code), Plugin: plugin, Reasons: []string{reason}, Nodes: nodes}
+func (cl *class) counterRefusal(why index.Refusal, counter, nodes int) wire.Refusal {
+	refusal := func(code fwk.Code, plugin, reason string) wire.Refusal {
+		return wire.Refusal{Code: int(code), Plugin: plugin, Reasons: []string{reason}, Nodes: nodes}
 	}
 	switch why {
 	case index.NoLabel:

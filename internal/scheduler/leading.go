@@ -14,7 +14,7 @@ import (
 	"k8s.io/klog/v2"
 	fwk "k8s.io/kube-scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // lead is what a replica does that leads: it says who owns which slots, has the pods
@@ -37,9 +37,9 @@ type lead struct {
 	assigned time.Time
 	// after is the assignment before.
 	after    [2]int64
-	table    shard.Table
-	members  []shard.Member
-	known    []shard.Member
+	table    wire.Table
+	members  []wire.Member
+	known    []wire.Member
 	statuses map[string]statusAt
 	// ready are the owners that have all that they need to answer.
 	ready   sets.Set[string]
@@ -70,7 +70,7 @@ type lead struct {
 }
 
 type statusAt struct {
-	shard.Status
+	wire.Status
 	at time.Time
 }
 
@@ -160,13 +160,13 @@ func (l *lead) assign() {
 	known := l.r.options.Discovery.Members()
 	l.mu.Lock()
 	l.bar()
-	members := []shard.Member{l.r.options.Self}
+	members := []wire.Member{l.r.options.Self}
 	for _, member := range known {
 		if member.Name != l.r.self() && l.lives(member.Name) {
 			members = append(members, member)
 		}
 	}
-	same := func(a, b []shard.Member) bool { return sets.New(a...).Equal(sets.New(b...)) }
+	same := func(a, b []wire.Member) bool { return sets.New(a...).Equal(sets.New(b...)) }
 	if l.number > 0 && same(members, l.members) && same(known, l.known) {
 		l.mu.Unlock()
 		return
@@ -188,7 +188,7 @@ func (l *lead) assign() {
 		l.after = [2]int64{last.Term, last.Number}
 	}
 	l.r.mu.Unlock()
-	l.table, l.members, l.known = shard.Assign(l.table, owners), members, known
+	l.table, l.members, l.known = wire.Assign(l.table, owners), members, known
 	l.number, l.assigned = l.number+1, time.Now()
 	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
 	a := l.assignment()
@@ -199,7 +199,7 @@ func (l *lead) assign() {
 	l.r.adopt(a)
 	l.r.mu.Lock()
 	for _, p := range l.r.peers {
-		p.link.Tell(func(b *shard.Batch) { b.Assignments = append(b.Assignments, a) })
+		p.link.Tell(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
 	}
 	l.r.mu.Unlock()
 	l.reserveAgain("", false)
@@ -227,7 +227,7 @@ func (l *lead) bar() {
 	times := map[string]int{}
 	for _, member := range l.members {
 		for _, other := range l.statuses[member.Name].Cut {
-			if slices.ContainsFunc(l.members, func(m shard.Member) bool { return m.Name == other }) {
+			if slices.ContainsFunc(l.members, func(m wire.Member) bool { return m.Name == other }) {
 				times[member.Name]++
 				times[other]++
 			}
@@ -264,7 +264,7 @@ func (l *lead) reserveAgain(owner string, ready bool) {
 }
 
 // acked notes what a replica has said of a pod, if that owns the node now.
-func (l *lead) acked(from string, ack shard.Ack) {
+func (l *lead) acked(from string, ack wire.Ack) {
 	node := l.assumptions.nodeOf(ack.UID)
 	l.r.mu.Lock()
 	its := node != "" && l.r.owner(node) == from
@@ -276,8 +276,8 @@ func (l *lead) acked(from string, ack shard.Ack) {
 
 func (l *lead) termNow() int64 { return l.leadsSince.Load() }
 
-func (l *lead) assignment() *shard.Assignment {
-	a := &shard.Assignment{
+func (l *lead) assignment() *wire.Assignment {
+	a := &wire.Assignment{
 		Term: l.term, Number: l.number, AfterTerm: l.after[0], AfterNumber: l.after[1],
 		Leader: l.r.options.Self, Members: l.members, Known: l.known,
 	}
@@ -287,12 +287,12 @@ func (l *lead) assignment() *shard.Assignment {
 
 // greet tells a replica that knows nothing who owns what, and which pods have places on
 // its nodes.
-func (l *lead) greet(link *shard.Link) {
+func (l *lead) greet(link *wire.Link) {
 	l.mu.Lock()
 	leads, ready := l.number > 0, l.ready.Has(link.To().Name)
 	if leads {
 		a := l.assignment()
-		link.Tell(func(b *shard.Batch) { b.Assignments = append(b.Assignments, a) })
+		link.Tell(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
 		l.nominated = map[types.UID]string{}
 	}
 	l.mu.Unlock()
@@ -302,7 +302,7 @@ func (l *lead) greet(link *shard.Link) {
 }
 
 // noteStatus notes that a replica lives, and how far it is.
-func (l *lead) noteStatus(from string, s *shard.Status) {
+func (l *lead) noteStatus(from string, s *wire.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.term == 0 {
@@ -406,7 +406,7 @@ func (l *lead) retryAll() {
 }
 
 // reserve tells the owner of a node that a pod is to be there.
-func (l *lead) reserve(pod *v1.Pod, demands shard.Demands) {
+func (l *lead) reserve(pod *v1.Pod, demands wire.Demands) {
 	l.tellOwner(pod, reservationOf(pod, demands))
 	if forbidsAround(pod) {
 		l.r.mu.Lock()
@@ -418,8 +418,8 @@ func (l *lead) reserve(pod *v1.Pod, demands shard.Demands) {
 	}
 }
 
-func reservationOf(pod *v1.Pod, demands shard.Demands) shard.Reservation {
-	return shard.Reservation{
+func reservationOf(pod *v1.Pod, demands wire.Demands) wire.Reservation {
+	return wire.Reservation{
 		Pod: encoded(pod), UID: pod.UID, Node: pod.Spec.NodeName, Profile: pod.Spec.SchedulerName, Demands: demands,
 	}
 }
@@ -427,10 +427,10 @@ func reservationOf(pod *v1.Pod, demands shard.Demands) shard.Reservation {
 // release tells it that it is not.
 func (l *lead) release(pod *v1.Pod) {
 	l.leader.disturb()
-	l.tellOwner(pod, shard.Reservation{UID: pod.UID, Node: pod.Spec.NodeName})
+	l.tellOwner(pod, wire.Reservation{UID: pod.UID, Node: pod.Spec.NodeName})
 }
 
-func (l *lead) tellOwner(pod *v1.Pod, reservation shard.Reservation) {
+func (l *lead) tellOwner(pod *v1.Pod, reservation wire.Reservation) {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
 	p := l.r.peers[l.r.owner(pod.Spec.NodeName)]
@@ -438,7 +438,7 @@ func (l *lead) tellOwner(pod *v1.Pod, reservation shard.Reservation) {
 		go l.assumptions.ack(pod.UID, "no replica owns the node")
 		return
 	}
-	p.link.Tell(func(b *shard.Batch) { b.Reservations = append(b.Reservations, reservation) })
+	p.link.Tell(func(b *wire.Batch) { b.Reservations = append(b.Reservations, reservation) })
 }
 
 // nominate tells the owners of nodes which pods wait for them, if that has changed. It
@@ -457,7 +457,7 @@ func (l *lead) nominate() {
 	l.mu.Unlock()
 	for uid, node := range told {
 		if now[uid] != node {
-			l.tellWaiting(node, shard.Reservation{Nominated: true, UID: uid})
+			l.tellWaiting(node, wire.Reservation{Nominated: true, UID: uid})
 		}
 	}
 	for uid, node := range now {
@@ -466,7 +466,7 @@ func (l *lead) nominate() {
 		}
 		for _, info := range queue.NominatedPodsForNode(node) {
 			if pod := info.GetPod(); pod.UID == uid {
-				l.tellWaiting(node, shard.Reservation{Nominated: true, UID: uid, Node: node, Pod: encoded(pod)})
+				l.tellWaiting(node, wire.Reservation{Nominated: true, UID: uid, Node: node, Pod: encoded(pod)})
 			}
 		}
 	}
@@ -474,12 +474,12 @@ func (l *lead) nominate() {
 
 // tellWaiting tells the owner of a node of a pod that waits for it. This replica has
 // them in its queue.
-func (l *lead) tellWaiting(node string, reservation shard.Reservation) {
+func (l *lead) tellWaiting(node string, reservation wire.Reservation) {
 	l.r.mu.Lock()
 	defer l.r.mu.Unlock()
 	owner := l.r.owner(node)
 	if p := l.r.peers[owner]; p != nil && owner != l.r.self() {
-		p.link.Tell(func(b *shard.Batch) { b.Reservations = append(b.Reservations, reservation) })
+		p.link.Tell(func(b *wire.Batch) { b.Reservations = append(b.Reservations, reservation) })
 	}
 }
 
@@ -492,6 +492,6 @@ func (l *lead) remind() {
 		uid := a.pod.UID
 		l.r.mu.Lock()
 		defer l.r.mu.Unlock()
-		l.r.tell(l.r.owner(a.pod.Spec.NodeName), func(b *shard.Batch) { b.Kept = append(b.Kept, uid) })
+		l.r.tell(l.r.owner(a.pod.Spec.NodeName), func(b *wire.Batch) { b.Kept = append(b.Kept, uid) })
 	})
 }

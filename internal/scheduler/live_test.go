@@ -25,7 +25,7 @@ import (
 	upcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/reference"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
 )
 
 // patience is how long a test waits for what must come.

@@ -9,7 +9,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
 // byLoad are the plugins that look at what is requested on a node; all others that

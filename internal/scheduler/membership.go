@@ -13,21 +13,21 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // slotSet is some of the slots; nil is none.
 type slotSet []bool
 
 func marked(slots []int) slotSet {
-	all := make(slotSet, shard.Slots)
+	all := make(slotSet, wire.Slots)
 	all.add(slots)
 	return all
 }
 
 // every is all slots.
 func every() slotSet {
-	all := make(slotSet, shard.Slots)
+	all := make(slotSet, wire.Slots)
 	for slot := range all {
 		all[slot] = true
 	}
@@ -46,17 +46,17 @@ func (s slotSet) add(slots []int) {
 func (s slotSet) has(slot int) bool { return slot < len(s) && s[slot] }
 
 // of are those slots that a replica owns, in order.
-func (s slotSet) of(table shard.Table, owner string) []int {
+func (s slotSet) of(table wire.Table, owner string) []int {
 	return slices.DeleteFunc(table.Of(owner), func(slot int) bool { return !s.has(slot) })
 }
 
 // correct tells a replica whose assignment is of an earlier term than the one here that
 // another has followed it: it may have been stopped, and hold the lease again since.
-func (r *Replica) correct(from string, a *shard.Assignment) {
+func (r *Replica) correct(from string, a *wire.Assignment) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if now := r.assignment; now.Term > a.Term {
-		r.tell(from, func(b *shard.Batch) { b.Assignments = append(b.Assignments, now) })
+		r.tell(from, func(b *wire.Batch) { b.Assignments = append(b.Assignments, now) })
 	}
 }
 
@@ -65,7 +65,7 @@ func (r *Replica) correct(from string, a *shard.Assignment) {
 // this one and the last that is known here, everything is. A leader that another has
 // followed ends, as kube-scheduler does: it may hold the lease again, if the other has
 // released it, but for a term that is over, in which nobody would follow it.
-func (r *Replica) adopt(a *shard.Assignment) {
+func (r *Replica) adopt(a *wire.Assignment) {
 	r.adopting.Lock()
 	defer r.adopting.Unlock()
 	r.mu.Lock()
@@ -88,7 +88,7 @@ func (r *Replica) adopt(a *shard.Assignment) {
 	}
 	r.assignment, r.table = a, a.Table()
 	r.refreshed = sets.New[string]()
-	r.connect(append([]shard.Member{a.Leader}, a.Known...))
+	r.connect(append([]wire.Member{a.Leader}, a.Known...))
 	slots, ctx := r.table.Of(r.self()), r.ctx
 	r.mu.Unlock()
 
@@ -136,7 +136,7 @@ func (r *Replica) slotsOf(owner string, slots []int) []int {
 }
 
 // connect begins to tell members what they have to know, and stops telling others.
-func (r *Replica) connect(members []shard.Member) {
+func (r *Replica) connect(members []wire.Member) {
 	there := sets.New[string]()
 	for _, member := range members {
 		there.Insert(member.Name)
@@ -152,9 +152,9 @@ func (r *Replica) connect(members []shard.Member) {
 		ctx, stop := context.WithCancel(r.ctx)
 		p = &peer{ctx: ctx, stop: stop, wants: wants, wanted: every(), untold: every(), unlisted: every()}
 		if member.Name == r.self() {
-			p.link = shard.NewLoop(member, r, r.begin)
+			p.link = wire.NewLoop(member, r, r.begin)
 		} else {
-			p.link = shard.NewLink(r.self(), member, r.dial, r.begin)
+			p.link = wire.NewLink(r.self(), member, r.dial, r.begin)
 		}
 		r.peers[member.Name] = p
 		go p.link.Run(ctx)
@@ -166,13 +166,13 @@ func (r *Replica) connect(members []shard.Member) {
 		}
 	}
 	r.dial.Keep(members)
-	maps.DeleteFunc(r.early, func(name string, wants *shard.Refresh) bool {
+	maps.DeleteFunc(r.early, func(name string, wants *wire.Refresh) bool {
 		return there.Has(name) || stamp(wants.Term, wants.Number) < r.current()
 	})
 }
 
 // begin tells everything to a replica that knows nothing.
-func (r *Replica) begin(ctx context.Context, link *shard.Link) {
+func (r *Replica) begin(ctx context.Context, link *wire.Link) {
 	r.mu.Lock()
 	p := r.peers[link.To().Name]
 	if p == nil || p.link != link {
@@ -193,7 +193,7 @@ func (r *Replica) begin(ctx context.Context, link *shard.Link) {
 		}
 		r.nodes.visit(uid, func(node *v1.Node) {
 			item := nodeName(node)
-			link.Tell(func(b *shard.Batch) { b.Nodes = append(b.Nodes, item) })
+			link.Tell(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
 		})
 	}
 	r.mu.Lock()
@@ -204,7 +204,7 @@ func (r *Replica) begin(ctx context.Context, link *shard.Link) {
 }
 
 // noteListed notes that a replica has said which nodes it has.
-func (r *Replica) noteListed(from string, listed *shard.Refresh) {
+func (r *Replica) noteListed(from string, listed *wire.Refresh) {
 	r.mu.Lock()
 	if p := r.peers[from]; p != nil {
 		p.wants = listed
@@ -219,7 +219,7 @@ func (r *Replica) noteListed(from string, listed *shard.Refresh) {
 
 // noteRefreshed notes that a replica has told of all pods on the nodes here, if it is
 // what it was last asked for.
-func (r *Replica) noteRefreshed(from string, refresh *shard.Refresh) {
+func (r *Replica) noteRefreshed(from string, refresh *wire.Refresh) {
 	r.mu.Lock()
 	p := r.peers[from]
 	if p != nil && p.knows == r.current() && p.asked == refresh.Asked && stamp(refresh.Term, refresh.Number) == r.current() {
@@ -268,17 +268,17 @@ func (r *Replica) catchUp() {
 // tellListed tells a replica that it knows all nodes here, so that it tells of pods.
 func (r *Replica) tellListed(p *peer) {
 	r.numbers++
-	listed := shard.Refresh{Term: r.assignment.Term, Number: r.assignment.Number, ID: r.numbers, Slots: p.unlisted.of(r.table, r.self())}
+	listed := wire.Refresh{Term: r.assignment.Term, Number: r.assignment.Number, ID: r.numbers, Slots: p.unlisted.of(r.table, r.self())}
 	p.knows, p.asked, p.unlisted = r.current(), listed.ID, marked(nil)
-	p.link.Tell(func(b *shard.Batch) { b.Listed = append(b.Listed, listed) })
+	p.link.Tell(func(b *wire.Batch) { b.Listed = append(b.Listed, listed) })
 }
 
 // telling is what one replica has to be told of pods.
 type telling struct {
 	r       *Replica
 	to      string
-	link    *shard.Link
-	refresh shard.Refresh
+	link    *wire.Link
+	refresh wire.Refresh
 	// uids are the slots of the pods, and nodes those of what they are on. If it leads it
 	// is told of those that wait, too; of all if that is new to it.
 	uids, nodes    slotSet
@@ -289,7 +289,7 @@ func (r *Replica) telling(name string, p *peer, pending bool) *telling {
 	r.numbers++
 	t := &telling{
 		r: r, to: name, link: p.link, pending: pending, uids: p.untold, nodes: p.wanted,
-		leads: name == r.assignment.Leader.Name, refresh: shard.Refresh{
+		leads: name == r.assignment.Leader.Name, refresh: wire.Refresh{
 			Term: r.assignment.Term, Number: r.assignment.Number, ID: r.numbers, Asked: p.wants.ID, Slots: p.untold.of(r.table, r.self()),
 		},
 	}
@@ -297,23 +297,23 @@ func (r *Replica) telling(name string, p *peer, pending bool) *telling {
 }
 
 func (t *telling) run(ctx context.Context) {
-	t.link.Tell(func(b *shard.Batch) { b.Refreshing = append(b.Refreshing, t.refresh) })
+	t.link.Tell(func(b *wire.Batch) { b.Refreshing = append(b.Refreshing, t.refresh) })
 	for _, uid := range t.r.pods.keys() {
 		if !t.link.Room(ctx) {
 			return
 		}
 		t.r.pods.visit(uid, t.tell)
 	}
-	t.link.Tell(func(b *shard.Batch) { b.Refreshed = append(b.Refreshed, t.refresh) })
+	t.link.Tell(func(b *wire.Batch) { b.Refreshed = append(b.Refreshed, t.refresh) })
 }
 
 // tell tells of a pod if it is to be told.
 func (t *telling) tell(pod *v1.Pod) {
-	fresh := t.uids.has(shard.Slot(pod.UID))
+	fresh := t.uids.has(wire.Slot(pod.UID))
 	if pod.Spec.NodeName == "" {
 		if t.leads && (fresh || t.pending) {
-			item := shard.Item{UID: pod.UID, Object: encoded(pod)}
-			t.link.Tell(func(b *shard.Batch) { b.Pending = append(b.Pending, item) })
+			item := wire.Item{UID: pod.UID, Object: encoded(pod)}
+			t.link.Tell(func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
 		}
 		return
 	}
@@ -322,8 +322,8 @@ func (t *telling) tell(pod *v1.Pod) {
 	its := known && t.r.table[at.slot] == t.to
 	t.r.mu.Unlock()
 	if its && (fresh || t.nodes.has(int(at.slot))) {
-		item := shard.Item{UID: pod.UID, Object: encoded(pod)}
-		t.link.Tell(func(b *shard.Batch) { b.Pods = append(b.Pods, item) })
+		item := wire.Item{UID: pod.UID, Object: encoded(pod)}
+		t.link.Tell(func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
 	}
 }
 
@@ -335,7 +335,7 @@ func (r *Replica) report(to string) {
 	if r.assignment == nil || to != "" && to != r.assignment.Leader.Name {
 		return
 	}
-	status := &shard.Status{Nodes: have.nodes, Pods: have.pods, Freed: have.freed, Forbids: have.forbids, Config: r.options.Config}
+	status := &wire.Status{Nodes: have.nodes, Pods: have.pods, Freed: have.freed, Forbids: have.forbids, Config: r.options.Config}
 	for _, member := range r.assignment.Members {
 		if p := r.peers[member.Name]; p != nil && p.cutOff() {
 			status.Cut = append(status.Cut, member.Name)
@@ -344,7 +344,7 @@ func (r *Replica) report(to string) {
 	if r.complete() {
 		status.Term, status.Number = r.assignment.Term, r.assignment.Number
 	}
-	r.tell(r.assignment.Leader.Name, func(b *shard.Batch) { b.Status = status })
+	r.tell(r.assignment.Leader.Name, func(b *wire.Batch) { b.Status = status })
 }
 
 // cutOff says that a replica could not be told anything for a while.
@@ -365,8 +365,8 @@ const (
 
 // run takes part until the context ends.
 func (r *Replica) run(ctx context.Context) {
-	go shard.EachBeat(ctx, expireEvery, r.expire)
-	shard.EachBeat(ctx, reportEvery, func(context.Context) {
+	go wire.EachBeat(ctx, expireEvery, r.expire)
+	wire.EachBeat(ctx, reportEvery, func(context.Context) {
 		r.report("")
 		r.record()
 	})

@@ -14,8 +14,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // names gives numbers to what many nodes or pods have in common.
@@ -62,9 +62,9 @@ func (n numbers) of(key []byte) (int32, bool) {
 // newNames has no names yet but knows labels that are part of shapes.
 func newNames(labels ...string) names {
 	// The values of topology keys have 0 for none and 1 for the empty one.
-	values := numbers{shard.NoValue: 0, "": index.EmptyValue}
+	values := numbers{wire.NoValue: 0, "": index.EmptyValue}
 	return names{
-		shapes: numbers{}, extras: numbers{"": 0}, kinds: numbers{}, values: values, valueOf: []string{shard.NoValue, ""},
+		shapes: numbers{}, extras: numbers{"": 0}, kinds: numbers{}, values: values, valueOf: []string{wire.NoValue, ""},
 		visible: sets.New[string](),
 		labels:  slices.Clone(labels),
 	}

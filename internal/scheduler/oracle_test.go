@@ -26,7 +26,7 @@ import (
 	upcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/reference"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
 )
 
 var (

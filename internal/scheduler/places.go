@@ -7,7 +7,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
 // place is a node with nominated pods that a pod has to leave room for.

@@ -16,8 +16,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/feature"
 	plugins "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // newDryRuns makes upstream's plugin for preemption once more, with a handle that counts
@@ -119,15 +119,15 @@ func (d *dryCounts) admit(node string) *fwk.Status {
 }
 
 // statusOf is a refusal as a plugin says it.
-func statusOf(refusal shard.Refusal) *fwk.Status {
+func statusOf(refusal wire.Refusal) *fwk.Status {
 	return fwk.NewStatus(fwk.Code(refusal.Code), refusal.Reasons...).WithPlugin(refusal.Plugin)
 }
 
 // proposeAround proposes with others around nodes, and with each node looked at by itself
 // where that is asked for.
 func (r *ranker) proposeAround(
-	ctx context.Context, ask *shard.Ask, cl *class, found *index.Class, pod *v1.Pod, around []index.Around, refused map[index.Slot]*fwk.Status,
-) (a *shard.Answer, err error) {
+	ctx context.Context, ask *wire.Ask, cl *class, found *index.Class, pod *v1.Pod, around []index.Around, refused map[index.Slot]*fwk.Status,
+) (a *wire.Answer, err error) {
 	found.Around(around, func() {
 		if ask.Walk {
 			w := &walk{ctx: ctx, class: cl, pod: pod, refused: refused}
@@ -144,12 +144,12 @@ func (r *ranker) proposeAround(
 
 // propose finds the best node here where a pod would fit if others left.
 func (r *ranker) propose(
-	ctx context.Context, ask *shard.Ask, cl *class, found *index.Class, pod *v1.Pod, refused map[index.Slot]*fwk.Status,
-) (*shard.Answer, error) {
+	ctx context.Context, ask *wire.Ask, cl *class, found *index.Class, pod *v1.Pod, refused map[index.Slot]*fwk.Status,
+) (*wire.Answer, error) {
 	if len(ask.Counters) != len(cl.spec.Counters) {
 		return nil, errors.New("other pods demand more than when all was counted")
 	}
-	a := &shard.Answer{Values: []string{shard.NoValue, ""}}
+	a := &wire.Answer{Values: []string{wire.NoValue, ""}}
 	run := &dryRun{class: cl, found: found, counts: cl.elsewhere(ask)}
 	potential, own := run.potential(refused, pod.Status.NominatedNodeName)
 	evaluator := cl.profile.dryRuns.Evaluator
@@ -173,20 +173,20 @@ func (r *ranker) propose(
 		return nil, err
 	}
 	statuses.ForEachExplicitNode(func(_ string, status *fwk.Status) {
-		a.Refuse(shard.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: 1})
+		a.Refuse(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: 1})
 	})
 	if best := evaluator.SelectCandidate(ctx, candidates); best != nil {
-		candidate := shard.Candidate{Node: best.Name(), Violations: best.Victims().NumPDBViolations}
+		candidate := wire.Candidate{Node: best.Name(), Violations: best.Victims().NumPDBViolations}
 		for _, victim := range best.Victims().Pods {
 			candidate.Victims = append(candidate.Victims, encoded(victim))
 		}
-		a.Candidates = []shard.Candidate{candidate}
+		a.Candidates = []wire.Candidate{candidate}
 	}
 	return a, nil
 }
 
 // elsewhere is what all shards count, in the numbers that are used here.
-func (cl *class) elsewhere(ask *shard.Ask) *index.Merged {
+func (cl *class) elsewhere(ask *wire.Ask) *index.Merged {
 	summary := index.Summary{Counters: ask.Counters}
 	summary.Renumber(func(value int32) int32 { return cl.cluster.names.valueNumber(ask.Values[value]) }, func(profile int32) int32 { return profile })
 	return index.NewMerged(cl.spec, nil, &summary)

@@ -18,8 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // preemptor takes the place of upstream's plugin for preemption in a leader. The shards
@@ -76,14 +76,14 @@ func (p *preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 }
 
 // best is the best of what shards propose; nil if no pod can leave for this one.
-func (p *preemptor) best(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *shard.Answer, error) {
+func (p *preemptor) best(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
 	info, _ := framework.NewPodInfo(pod)
 	queued := &framework.QueuedPodInfo{PodInfo: info}
-	ask := shard.Ask{Offers: 1, Walk: p.leader.reject(p.profile, pod) != ""}
+	ask := wire.Ask{Offers: 1, Walk: p.leader.reject(p.profile, pod) != ""}
 	counted, err := p.leader.start(ctx, p.profile, queued, &ask)
 	if errors.Is(err, reasonRejected) {
 		// No pod that leaves would change what the plugins say of this one.
-		return nil, &shard.Answer{Summary: index.Summary{Nodes: p.leader.nodes()}}, nil
+		return nil, &wire.Answer{Summary: index.Summary{Nodes: p.leader.nodes()}}, nil
 	}
 	if err != nil {
 		return nil, nil, err
@@ -106,7 +106,7 @@ func (p *preemptor) best(ctx context.Context, pod *v1.Pod) (preemption.Candidate
 }
 
 // unhelpful says of all nodes why it does not help if pods leave.
-func unhelpful(pod *v1.Pod, answer *shard.Answer) error {
+func unhelpful(pod *v1.Pod, answer *wire.Answer) error {
 	statuses := framework.NewDefaultNodeToStatus()
 	statuses.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
 	number := 0
@@ -125,7 +125,7 @@ type candidate struct {
 	victims extender.Victims
 }
 
-func newCandidate(proposed *shard.Candidate) (*candidate, error) {
+func newCandidate(proposed *wire.Candidate) (*candidate, error) {
 	c := &candidate{node: proposed.Node, victims: extender.Victims{NumPDBViolations: proposed.Violations}}
 	for _, data := range proposed.Victims {
 		victim := &v1.Pod{}

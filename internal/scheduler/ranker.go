@@ -15,7 +15,7 @@ import (
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
 // ranker finds nodes for pods by the index, and where it cannot, by upstream's own

@@ -16,7 +16,7 @@ import (
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // Replica is one of several schedulers that share the nodes of a cluster. One of them
@@ -27,7 +27,7 @@ type Replica struct {
 	logger  klog.Logger
 	sched   *upstream.Scheduler
 	client  kubernetes.Interface
-	dial    *shard.Dialer
+	dial    *wire.Dialer
 	holder  *holder
 	lead    *lead
 	pods    *share[*v1.Pod]
@@ -46,13 +46,13 @@ type Replica struct {
 
 	mu         sync.Mutex
 	ctx        context.Context
-	assignment *shard.Assignment
-	table      shard.Table
+	assignment *wire.Assignment
+	table      wire.Table
 	// settled is the assignment by which slots are watched here.
 	settled int64
 	peers   map[string]*peer
 	// early is what replicas have asked for that are not known here yet.
-	early map[string]*shard.Refresh
+	early map[string]*wire.Refresh
 	// slots are those of nodes, by the hash of their names.
 	slots map[uint64]nodeSlot
 	// numbers of what others are told or asked.
@@ -76,14 +76,14 @@ type nodeSlot struct {
 // ReplicaOptions are how a replica is reached, and reaches others.
 type ReplicaOptions struct {
 	// Self is this replica.
-	Self shard.Member
+	Self wire.Member
 	// Listener is where others connect to.
 	Listener  net.Listener
-	TLS       *shard.TLS
-	Discovery shard.Discovery
+	TLS       *wire.TLS
+	Discovery wire.Discovery
 	// Fanout is how many others a question is sent to by one replica.
 	Fanout   int
-	Patience shard.Patience
+	Patience wire.Patience
 	// Config is a digest of what all replicas have to have in common.
 	Config string
 	// Elected says that a lease says who leads, so that a leader that another has followed
@@ -95,7 +95,7 @@ type ReplicaOptions struct {
 
 // peer is another replica, or this one.
 type peer struct {
-	link *shard.Link
+	link *wire.Link
 	ctx  context.Context
 	stop context.CancelFunc
 	// greeted is the connection by which it knows of all pods that are assumed to be on
@@ -108,7 +108,7 @@ type peer struct {
 	unlisted     slotSet
 	// wants is the last that it said of its nodes, wanted are the slots of nodes there of
 	// whose pods it is to be told, and untold the slots of pods here.
-	wants          *shard.Refresh
+	wants          *wire.Refresh
 	wanted, untold slotSet
 	// has is the number of the last wish that was fulfilled.
 	has int64
@@ -146,7 +146,7 @@ func (r *Replica) ownerOf(uid types.UID) string {
 	if r.table == nil {
 		return ""
 	}
-	return r.table[shard.Slot(uid)]
+	return r.table[wire.Slot(uid)]
 }
 
 // trusts says whether a replica is the one to tell of an object. One that was stopped for
@@ -161,14 +161,14 @@ func (r *Replica) trusts(from string, uid types.UID) bool {
 func (r *Replica) self() string { return r.options.Self.Name }
 
 // tell tells another replica something, if there is such a replica.
-func (r *Replica) tell(name string, add func(*shard.Batch)) {
+func (r *Replica) tell(name string, add func(*wire.Batch)) {
 	if p := r.peers[name]; p != nil {
 		p.link.Tell(add)
 	}
 }
 
 // tellLater tells another replica something that has time.
-func (r *Replica) tellLater(name string, add func(*shard.Batch)) {
+func (r *Replica) tellLater(name string, add func(*wire.Batch)) {
 	if p := r.peers[name]; p != nil {
 		p.link.TellLater(add)
 	}
@@ -199,23 +199,23 @@ func (r *Replica) nodeChanged(before, after *v1.Node, listing bool) {
 	if before == nil {
 		item := nodeName(after)
 		for _, p := range r.peers {
-			p.link.Tell(func(b *shard.Batch) { b.Nodes = append(b.Nodes, item) })
+			p.link.Tell(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
 		}
 	}
 	if !listing && r.assignment != nil && (before == nil || after == nil || len(framework.NodeSchedulingPropertiesChange(after, before)) > 0) {
-		news := shard.News{Node: true}
+		news := wire.News{Node: true}
 		if before != nil {
 			news.Before = encoded(before)
 		}
 		if after != nil {
 			news.After = encoded(after)
 		}
-		r.tell(r.assignment.Leader.Name, func(b *shard.Batch) { b.News = append(b.News, news) })
+		r.tell(r.assignment.Leader.Name, func(b *wire.Batch) { b.News = append(b.News, news) })
 	}
 }
 
-func nodeName(node *v1.Node) shard.NodeName {
-	return shard.NodeName{Hash: hashOf(node.Name), Slot: int16(shard.Slot(node.UID)), Created: node.CreationTimestamp.Unix()}
+func nodeName(node *v1.Node) wire.NodeName {
+	return wire.NodeName{Hash: hashOf(node.Name), Slot: int16(wire.Slot(node.UID)), Created: node.CreationTimestamp.Unix()}
 }
 
 // encoded is an object in the API's encoding.
@@ -245,24 +245,24 @@ func (r *Replica) podChanged(before, after *v1.Pod, listing bool) {
 	leader := r.assignment.Leader.Name
 	switch {
 	case after != nil && after.Spec.NodeName == "":
-		item := shard.Item{UID: after.UID, Object: encoded(after)}
-		r.tell(leader, func(b *shard.Batch) { b.Pending = append(b.Pending, item) })
+		item := wire.Item{UID: after.UID, Object: encoded(after)}
+		r.tell(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
 	case before != nil && before.Spec.NodeName == "":
-		item, tell := shard.Item{UID: before.UID}, r.tell
+		item, tell := wire.Item{UID: before.UID}, r.tell
 		if after != nil {
 			// The leader has assumed that.
 			item.Node, tell = after.Spec.NodeName, r.tellLater
 		}
-		tell(leader, func(b *shard.Batch) { b.Pending = append(b.Pending, item) })
+		tell(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
 	case before == nil || after == nil || !sameOnNode(before, after):
-		news := shard.News{}
+		news := wire.News{}
 		if before != nil {
 			news.Before = encoded(before)
 		}
 		if after != nil {
 			news.After = encoded(after)
 		}
-		r.tell(leader, func(b *shard.Batch) { b.News = append(b.News, news) })
+		r.tell(leader, func(b *wire.Batch) { b.News = append(b.News, news) })
 	}
 }
 
@@ -278,15 +278,15 @@ func (r *Replica) tellPod(pod *v1.Pod, listing bool) {
 		return
 	}
 	if !listing {
-		item := shard.Item{UID: pod.UID, Object: encoded(pod)}
+		item := wire.Item{UID: pod.UID, Object: encoded(pod)}
 		// It has a reservation there, or was bound without asking.
-		r.tellLater(owner, func(b *shard.Batch) { b.Pods = append(b.Pods, item) })
+		r.tellLater(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
 	}
 }
 
 func (r *Replica) tellGone(pod *v1.Pod) {
 	if owner := r.owner(pod.Spec.NodeName); owner != "" {
-		r.tell(owner, func(b *shard.Batch) { b.Pods = append(b.Pods, shard.Item{UID: pod.UID}) })
+		r.tell(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, wire.Item{UID: pod.UID}) })
 	} else if strays := r.strays[pod.Spec.NodeName]; strays != nil {
 		if strays.Delete(pod.UID); len(strays) == 0 {
 			delete(r.strays, pod.Spec.NodeName)
@@ -298,7 +298,7 @@ func (r *Replica) tellGone(pod *v1.Pod) {
 func (r *Replica) Connected(from string) { r.holder.connected(from) }
 
 // Receive takes what another replica tells.
-func (r *Replica) Receive(from string, b *shard.Batch) error {
+func (r *Replica) Receive(from string, b *wire.Batch) error {
 	for _, a := range b.Assignments {
 		r.adopt(a)
 		r.correct(from, a)
@@ -338,7 +338,7 @@ func (r *Replica) Receive(from string, b *shard.Batch) error {
 	return nil
 }
 
-func (r *Replica) takePod(from string, item *shard.Item) error {
+func (r *Replica) takePod(from string, item *wire.Item) error {
 	switch {
 	case !r.trusts(from, item.UID):
 	case len(item.Object) == 0:
@@ -360,7 +360,7 @@ func (r *Replica) takePod(from string, item *shard.Item) error {
 }
 
 // takeReservations gives pods their places, if it is the leader who asks.
-func (r *Replica) takeReservations(from string, b *shard.Batch) {
+func (r *Replica) takeReservations(from string, b *wire.Batch) {
 	if len(b.Reservations)+len(b.Kept) == 0 {
 		return
 	}
@@ -371,9 +371,9 @@ func (r *Replica) takeReservations(from string, b *shard.Batch) {
 	}
 	ctx, ready := r.ctx, r.complete()
 	r.mu.Unlock()
-	var acks []shard.Ack
+	var acks []wire.Ack
 	for i := range b.Reservations {
-		ack := shard.Ack{UID: b.Reservations[i].UID, Refused: "another replica leads"}
+		ack := wire.Ack{UID: b.Reservations[i].UID, Refused: "another replica leads"}
 		if leads {
 			ack.Refused = r.holder.reserve(ctx, from, term, ready, &b.Reservations[i])
 		}
@@ -386,11 +386,11 @@ func (r *Replica) takeReservations(from string, b *shard.Batch) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.tell(from, func(b *shard.Batch) { b.Acks = append(b.Acks, acks...) })
+	r.tell(from, func(b *wire.Batch) { b.Acks = append(b.Acks, acks...) })
 }
 
 // learn notes where nodes are, and tells of pods that were waiting for that.
-func (r *Replica) learn(nodes []shard.NodeName) {
+func (r *Replica) learn(nodes []wire.NodeName) {
 	r.mu.Lock()
 	moved, concerned := map[uint64]bool{}, false
 	for _, node := range nodes {
@@ -447,16 +447,16 @@ func (r *Replica) podsOn(nodes map[uint64]bool) []types.UID {
 var errNotReady = errors.New("this replica does not know yet all that it has to, or another leads")
 
 // Answer says what is known of the nodes here, to who leads, if that is everything.
-func (r *Replica) Answer(ctx context.Context, q *shard.Question) *shard.Answer {
+func (r *Replica) Answer(ctx context.Context, q *wire.Question) *wire.Answer {
 	r.mu.Lock()
 	ready := r.complete() && r.current() == stamp(q.Term, q.Number)
 	r.mu.Unlock()
-	answer, err := (*shard.Answer)(nil), errNotReady
+	answer, err := (*wire.Answer)(nil), errNotReady
 	if ready {
 		answer, err = r.holder.answer(ctx, q.From, q, r.self())
 	}
 	if err != nil {
-		return &shard.Answer{Errors: []string{r.self() + ": " + err.Error()}, Absent: []string{r.self()}}
+		return &wire.Answer{Errors: []string{r.self() + ": " + err.Error()}, Absent: []string{r.self()}}
 	}
 	return answer
 }

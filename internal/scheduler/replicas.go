@@ -25,7 +25,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // Feeds are the informers of a scheduler that is a replica. Its own watches are others,
@@ -52,21 +52,21 @@ func AttachReplica(
 		return nil, err
 	}
 	registerMetrics()
-	shard.RegisterMetrics()
+	wire.RegisterMetrics()
 	inner := sched.Cache
 	own, known, err := build(sched, profiles)
 	if err != nil {
 		return nil, err
 	}
 	r := &Replica{
-		options: options, logger: klog.FromContext(ctx), sched: sched, dial: shard.NewDialer(options.TLS), ctx: ctx, client: client,
+		options: options, logger: klog.FromContext(ctx), sched: sched, dial: wire.NewDialer(options.TLS), ctx: ctx, client: client,
 		exit: func(err error, why string) {
 			klog.FromContext(ctx).Error(err, why)
 			klog.FlushAndExit(klog.ExitFlushTimeout, 1)
 		},
 		// Who comes back under its name does not use the numbers again that it had.
 		numbers: time.Now().UnixNano(), unknown: make(chan struct{}), led: make(chan struct{}),
-		peers: map[string]*peer{}, slots: map[uint64]nodeSlot{}, early: map[string]*shard.Refresh{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
+		peers: map[string]*peer{}, slots: map[uint64]nodeSlot{}, early: map[string]*wire.Refresh{}, strays: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
 	}
 	r.present, r.disappear = context.WithCancel(ctx)
 	r.holder = newHolder(r.logger, own, known)
@@ -135,14 +135,14 @@ func (r *Replica) Run(ctx context.Context) error {
 	go func() {
 		defer close(r.unknown)
 		switch err := r.options.Discovery.Run(r.present); {
-		case errors.Is(err, shard.ErrNameTaken):
+		case errors.Is(err, wire.ErrNameTaken):
 			end(err)
 		case err != nil:
 			r.logger.Error(err, "Making this replica known to others")
 		}
 	}()
-	err := shard.Serve(ctx, r.options.Listener, r.options.TLS, r, r.dial)
-	if cause := context.Cause(ctx); errors.Is(cause, shard.ErrNameTaken) {
+	err := wire.Serve(ctx, r.options.Listener, r.options.TLS, r, r.dial)
+	if cause := context.Cause(ctx); errors.Is(cause, wire.ErrNameTaken) {
 		return cause
 	}
 	return err

@@ -10,7 +10,7 @@ import (
 
 	"k8s.io/klog/v2"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // A relay owns no nodes, so that it can only lead others. It stands for the lead once it
@@ -31,7 +31,7 @@ func (r *Replica) MayLead(ctx context.Context) error {
 	if !r.options.Self.Relay || r.lead.termNow() > 0 {
 		return nil
 	}
-	owners := slices.DeleteFunc(slices.Clone(r.options.Discovery.Members()), func(m shard.Member) bool { return m.Relay })
+	owners := slices.DeleteFunc(slices.Clone(r.options.Discovery.Members()), func(m wire.Member) bool { return m.Relay })
 	rand.Shuffle(len(owners), func(a, b int) { owners[a], owners[b] = owners[b], owners[a] })
 	for _, owner := range owners[:min(len(owners), mostTried)] {
 		if reaches(ctx, owner) {
@@ -41,7 +41,7 @@ func (r *Replica) MayLead(ctx context.Context) error {
 	return errAlone
 }
 
-func reaches(ctx context.Context, member shard.Member) bool {
+func reaches(ctx context.Context, member wire.Member) bool {
 	ctx, cancel := context.WithTimeout(ctx, reachPatience)
 	defer cancel()
 	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", member.Address)
@@ -57,7 +57,7 @@ func reaches(ctx context.Context, member shard.Member) bool {
 func (l *lead) resignIfAlone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	owns := func(m shard.Member) bool { return !m.Relay }
+	owns := func(m wire.Member) bool { return !m.Relay }
 	if !l.r.options.Self.Relay || l.r.options.Resign == nil || slices.ContainsFunc(l.members, owns) || !slices.ContainsFunc(l.known, owns) {
 		l.alone = time.Time{}
 		return

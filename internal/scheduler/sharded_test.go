@@ -14,7 +14,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // worldShard is a scheduler that has some of the nodes of a world.
@@ -25,11 +25,11 @@ type worldShard struct {
 
 // ask asks all shards, with everything sent as it is between processes, and some of the
 // answers folded on the way.
-func (w *world) ask(ctx context.Context, ask *shard.Ask, _ bool) (*shard.Answer, error) {
+func (w *world) ask(ctx context.Context, ask *wire.Ask, _ bool) (*wire.Answer, error) {
 	w.questions++
-	var answers []*shard.Answer
+	var answers []*wire.Answer
 	for _, s := range w.shards {
-		question, answer := &shard.Ask{}, &shard.Answer{}
+		question, answer := &wire.Ask{}, &wire.Answer{}
 		w.transmit(ask, question)
 		given, err := s.ranker.answer(ctx, question)
 		if err != nil {
@@ -38,16 +38,16 @@ func (w *world) ask(ctx context.Context, ask *shard.Ask, _ bool) (*shard.Answer,
 		w.transmit(given, answer)
 		answers = append(answers, answer)
 		if len(answers) > 1 && w.chance(30) {
-			answers = []*shard.Answer{shard.Fold(answers, 1+w.rand.IntN(5))}
+			answers = []*wire.Answer{wire.Fold(answers, 1+w.rand.IntN(5))}
 		}
 	}
-	return shard.Fold(answers, 1+w.rand.IntN(5)), nil
+	return wire.Fold(answers, 1+w.rand.IntN(5)), nil
 }
 
 func (w *world) transmit(from, to any) {
-	encoded, err := shard.Encode(from)
+	encoded, err := wire.Encode(from)
 	w.store(err)
-	w.store(shard.Decode(encoded, to))
+	w.store(wire.Decode(encoded, to))
 }
 
 // TestShardedOracle holds the decisions of a leader over shards against the same

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // object is what replicas share.
@@ -57,7 +57,7 @@ type slotWatch[T object] struct {
 func newShare[T object](kind T, with func(selector string) cache.ListerWatcher, trim cache.TransformFunc, changed func(before, after T, listing bool), listed func()) *share[T] {
 	return &share[T]{
 		kind: kind, with: with, trim: trim, changed: changed, listed: listed,
-		objects: map[types.UID]T{}, owned: make([]bool, shard.Slots),
+		objects: map[types.UID]T{}, owned: make([]bool, wire.Slots),
 	}
 }
 
@@ -66,7 +66,7 @@ func newShare[T object](kind T, with func(selector string) cache.ListerWatcher, 
 func (in *share[T]) own(ctx context.Context, slots []int) (lost []T, gained []int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	owned := make([]bool, shard.Slots)
+	owned := make([]bool, wire.Slots)
 	for _, slot := range slots {
 		owned[slot] = true
 		if !in.owned[slot] {
@@ -75,7 +75,7 @@ func (in *share[T]) own(ctx context.Context, slots []int) (lost []T, gained []in
 	}
 	in.owned = owned
 	for uid, object := range in.objects {
-		if !owned[shard.Slot(uid)] {
+		if !owned[wire.Slot(uid)] {
 			lost = append(lost, object)
 			delete(in.objects, uid)
 		}
@@ -103,13 +103,13 @@ func (w *slotWatch[T]) idle() bool {
 }
 
 func (in *share[T]) watch(ctx context.Context, slots []int) {
-	w := &slotWatch[T]{in: in, slots: make([]bool, shard.Slots), left: len(slots)}
+	w := &slotWatch[T]{in: in, slots: make([]bool, wire.Slots), left: len(slots)}
 	for _, slot := range slots {
 		w.slots[slot] = true
 	}
 	in.watches = append(in.watches, w)
 	ctx, w.stop = context.WithCancel(ctx)
-	reflector := cache.NewReflectorWithOptions(in.with(shard.Selector(slots)), in.kind, w, cache.ReflectorOptions{})
+	reflector := cache.NewReflectorWithOptions(in.with(wire.Selector(slots)), in.kind, w, cache.ReflectorOptions{})
 	go reflector.RunWithContext(ctx)
 }
 
@@ -147,7 +147,7 @@ func (w *slotWatch[T]) take(item any) (object T, concern bool, err error) {
 	}
 	object, ok := item.(T)
 	// The API server may not have selected, and slots may be lost meanwhile.
-	return object, ok && w.slots[shard.Slot(object.GetUID())], nil
+	return object, ok && w.slots[wire.Slot(object.GetUID())], nil
 }
 
 func (w *slotWatch[T]) set(item any) error {
@@ -212,7 +212,7 @@ func (w *slotWatch[T]) Replace(items []any, _ string) error {
 		}
 	}
 	for uid := range w.in.objects {
-		if w.slots[shard.Slot(uid)] && !there[uid] {
+		if w.slots[wire.Slot(uid)] && !there[uid] {
 			w.forget(uid)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/helper"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
 // spreadConstraint is one that applies to the pods of a class.

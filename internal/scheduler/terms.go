@@ -10,7 +10,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
 // terms are what the pods of a class say of other pods, and other pods of them.

@@ -12,8 +12,8 @@ import (
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/index"
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // walk looks at each node by itself, for a pod with volumes, claims, or nodes that it
@@ -100,7 +100,7 @@ func (l *leader) walkTo(ctx context.Context, profile *profile, state fwk.CycleSt
 	var except []string
 	inUse := false
 	for range maxAsks {
-		r, err := l.start(ctx, profile, pod, &shard.Ask{Walk: true, Why: true, Offers: 1, Only: only, Except: except, InUse: inUse})
+		r, err := l.start(ctx, profile, pod, &wire.Ask{Walk: true, Why: true, Offers: 1, Only: only, Except: except, InUse: inUse})
 		if err != nil {
 			return none, l.refine(pod, err)
 		}
@@ -135,7 +135,7 @@ func (l *leader) walkTo(ctx context.Context, profile *profile, state fwk.CycleSt
 // suits asks the plugins about the node that was chosen, as the leader knows what pods
 // claim that are not bound yet.
 func (l *leader) suits(ctx context.Context, profile *profile, state fwk.CycleState, pod *framework.QueuedPodInfo, name string) (bool, error) {
-	r, err := l.start(ctx, profile, pod, &shard.Ask{Walk: true, Only: name, Whole: true, Offers: 1})
+	r, err := l.start(ctx, profile, pod, &wire.Ask{Walk: true, Only: name, Whole: true, Offers: 1})
 	if err != nil || len(r.answer.Node) == 0 {
 		return false, err
 	}

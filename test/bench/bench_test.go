@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/k8s-1m/k8s-1m/internal/machine"
+	"github.com/k8s-1m/k8s-1m/internal/util/machine"
 )
 
 func TestMedian(t *testing.T) {

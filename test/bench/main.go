@@ -13,8 +13,8 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"github.com/k8s-1m/k8s-1m/internal/number"
-	"github.com/k8s-1m/k8s-1m/internal/storelab"
+	"github.com/k8s-1m/k8s-1m/internal/bench/storeserver"
+	"github.com/k8s-1m/k8s-1m/internal/util/number"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -23,7 +23,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/k8s-1m/k8s-1m/internal/machine"
+	"github.com/k8s-1m/k8s-1m/internal/util/machine"
 )
 
 const (
@@ -41,7 +41,7 @@ var errUsage = errors.New("usage")
 
 // lab is where the measurements are made.
 type lab struct {
-	storelab.Lab
+	storeserver.Lab
 	// disk is a folder on a real disk, and diskName what that disk is.
 	disk, diskName string
 	quick          bool
@@ -50,7 +50,7 @@ type lab struct {
 }
 
 func main() {
-	l := lab{Lab: storelab.Lab{ServerCores: "0", ClientCores: "1"}}
+	l := lab{Lab: storeserver.Lab{ServerCores: "0", ClientCores: "1"}}
 	flag.BoolVar(&l.quick, "quick", false, "a short form: a tenth of the operations, once, and 100,000 keys instead of 3 million")
 	flag.IntVar(&l.repeat, "repeat", 3, "measure each row so often, and take the median")
 	flag.StringVar(&l.Bin, "bin", "bin", "where the programs are")

@@ -6,7 +6,7 @@ import (
 	"html/template"
 	"os"
 
-	"github.com/k8s-1m/k8s-1m/internal/number"
+	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
 // page is self-contained: the plots are in it.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/k8s-1m/k8s-1m/internal/storelab"
+	"github.com/k8s-1m/k8s-1m/internal/bench/storeserver"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -70,7 +70,7 @@ func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
 // disturbance is what goes on while the probe runs.
 type disturbance struct {
 	name string
-	run  func(context.Context, *storelab.Server) error
+	run  func(context.Context, *storeserver.Server) error
 }
 
 func disturbances(l *lab) []disturbance {
@@ -80,9 +80,9 @@ func disturbances(l *lab) []disturbance {
 		quiet = 3 * time.Second
 	}
 	return []disturbance{
-		{"quiet", func(ctx context.Context, _ *storelab.Server) error { return sleep(ctx, quiet) }},
-		{"range", func(ctx context.Context, s *storelab.Server) error { return l.read(ctx, s, "--prefix", millions) }},
-		{"rangeStream", func(ctx context.Context, s *storelab.Server) error {
+		{"quiet", func(ctx context.Context, _ *storeserver.Server) error { return sleep(ctx, quiet) }},
+		{"range", func(ctx context.Context, s *storeserver.Server) error { return l.read(ctx, s, "--prefix", millions) }},
+		{"rangeStream", func(ctx context.Context, s *storeserver.Server) error {
 			return l.read(ctx, s, "--prefix", millions, "--stream")
 		}},
 		{"compaction", compact},
@@ -91,8 +91,8 @@ func disturbances(l *lab) []disturbance {
 }
 
 // probe is the longest latency of a put, in milliseconds, while something goes on.
-func (l *lab) probe(ctx context.Context, s *storelab.Server, meanwhile func(context.Context, *storelab.Server) error) (float64, string, error) {
-	c, err := l.Bench(ctx, s, storelab.Alone, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
+func (l *lab) probe(ctx context.Context, s *storeserver.Server, meanwhile func(context.Context, *storeserver.Server) error) (float64, string, error) {
+	c, err := l.Bench(ctx, s, storeserver.Alone, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
 		"--key-space-size", "1", "--val-size", "16", "--duration", "1h")
 	if err != nil {
 		return 0, "", err
@@ -113,8 +113,8 @@ func (l *lab) probe(ctx context.Context, s *storelab.Server, meanwhile func(cont
 }
 
 // read reads everything below a prefix, and lets the probe go first.
-func (l *lab) read(ctx context.Context, s *storelab.Server, how ...string) error {
-	c, err := l.Bench(ctx, s, storelab.GivingWay, append([]string{"range", "--total", "1"}, how...)...)
+func (l *lab) read(ctx context.Context, s *storeserver.Server, how ...string) error {
+	c, err := l.Bench(ctx, s, storeserver.GivingWay, append([]string{"range", "--total", "1"}, how...)...)
 	if err != nil {
 		return err
 	}
@@ -123,14 +123,14 @@ func (l *lab) read(ctx context.Context, s *storelab.Server, how ...string) error
 
 // snapshot lets the log grow until the store takes a snapshot, and waits until
 // there is a new one.
-func (l *lab) snapshot(ctx context.Context, s *storelab.Server) error {
+func (l *lab) snapshot(ctx context.Context, s *storeserver.Server) error {
 	before, err := newestSnapshot(s)
 	if err != nil {
 		return err
 	}
 	const valueBytes = 4096
 	keys := group("/grown/", snapshotLogBytes/valueBytes, valueBytes)
-	c, err := l.Bench(ctx, s, storelab.GivingWay, "fill", "--rate", "2000", "--clients", "10", "--key-size", "8", "--keys", keys)
+	c, err := l.Bench(ctx, s, storeserver.GivingWay, "fill", "--rate", "2000", "--clients", "10", "--key-size", "8", "--keys", keys)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (l *lab) snapshot(ctx context.Context, s *storelab.Server) error {
 }
 
 // newestSnapshot is the name of the newest file that is a finished snapshot.
-func newestSnapshot(s *storelab.Server) (newest string, err error) {
+func newestSnapshot(s *storeserver.Server) (newest string, err error) {
 	entries, err := os.ReadDir(filepath.Join(s.Folder, "data", "snap"))
 	for _, entry := range entries {
 		if filepath.Ext(entry.Name()) == ".snap" {

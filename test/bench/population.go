@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"github.com/k8s-1m/k8s-1m/internal/storelab"
+	"github.com/k8s-1m/k8s-1m/internal/bench/storeserver"
 	"os"
 	"path/filepath"
 
@@ -25,7 +25,7 @@ type population struct {
 	title string
 	// each is the number of nodes, of Leases and of pods.
 	each   int
-	server *storelab.Server
+	server *storeserver.Server
 	// commands that made it.
 	commands []string
 	// residentBytes when it was filled and compacted.
@@ -180,12 +180,12 @@ func folderBytes(folder string) (bytes float64) {
 	return bytes
 }
 
-func connect(s *storelab.Server) (*clientv3.Client, error) {
+func connect(s *storeserver.Server) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{s.URL}, Logger: zap.NewNop()})
 }
 
 // compact drops all history, and waits until that is done.
-func compact(ctx context.Context, s *storelab.Server) error {
+func compact(ctx context.Context, s *storeserver.Server) error {
 	c, err := connect(s)
 	if err != nil {
 		return err
@@ -199,7 +199,7 @@ func compact(ctx context.Context, s *storelab.Server) error {
 	return err
 }
 
-func countKeys(ctx context.Context, s *storelab.Server, prefix string) (int64, error) {
+func countKeys(ctx context.Context, s *storeserver.Server, prefix string) (int64, error) {
 	c, err := connect(s)
 	if err != nil {
 		return 0, err

@@ -11,8 +11,8 @@ import (
 	"text/tabwriter"
 	"time"
 
-	"github.com/k8s-1m/k8s-1m/internal/machine"
-	"github.com/k8s-1m/k8s-1m/internal/number"
+	"github.com/k8s-1m/k8s-1m/internal/util/machine"
+	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
 // result is everything that one run found.

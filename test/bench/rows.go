@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
-	"github.com/k8s-1m/k8s-1m/internal/storelab"
+	"github.com/k8s-1m/k8s-1m/internal/bench/storeserver"
 	"slices"
 	"strconv"
 )
@@ -124,7 +124,7 @@ func benchmarkPut(ctx context.Context, l *lab, store string) (sample, error) {
 }
 
 // onFresh samples one run of etcd-bench on an empty store.
-func onFresh(value func(storelab.Report) float64, args ...string) sampler {
+func onFresh(value func(storeserver.Report) float64, args ...string) sampler {
 	return func(ctx context.Context, l *lab, store string) (sample, error) {
 		s, err := l.Fresh(ctx, store, memory)
 		if err != nil {
@@ -137,11 +137,11 @@ func onFresh(value func(storelab.Report) float64, args ...string) sampler {
 }
 
 func cpuPerOp(args ...string) sampler {
-	return onFresh(func(r storelab.Report) float64 { return r.ServerCPUMicrosPerOp }, args...)
+	return onFresh(func(r storeserver.Report) float64 { return r.ServerCPUMicrosPerOp }, args...)
 }
 
 func eventsPerCPUSecond(ctx context.Context, l *lab, store string) (sample, error) {
-	perSecond := func(r storelab.Report) float64 {
+	perSecond := func(r storeserver.Report) float64 {
 		return float64(r.Watch.Events) / (r.ServerCPUMicrosPerOp * float64(r.Ops) / 1e6)
 	}
 	watch := onFresh(perSecond, "watch", "--watchers", "100", "--clients", "10",
@@ -152,7 +152,7 @@ func eventsPerCPUSecond(ctx context.Context, l *lab, store string) (sample, erro
 // secondsPerRead is the median of some reads of everything.
 func secondsPerRead(l *lab, how ...string) sampler {
 	args := []string{"range", "--key-space-size", l.count(100_000), "--val-size", "1536", "--total", "11"}
-	perRead := func(r storelab.Report) float64 { return float64(r.LatencyMicros.P50) / 1e6 }
+	perRead := func(r storeserver.Report) float64 { return float64(r.LatencyMicros.P50) / 1e6 }
 	return onFresh(perRead, append(args, how...)...)
 }
 
@@ -167,7 +167,7 @@ func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
 	if l.quick {
 		duration = "1s"
 	}
-	var reports [2]storelab.Report
+	var reports [2]storeserver.Report
 	var commands []string
 	for i, args := range [][]string{hurried, waiting} {
 		s, err := l.Fresh(ctx, store, l.disk, args...)

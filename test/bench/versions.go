@@ -3,7 +3,7 @@ package main
 import (
 	"context"
 	"debug/buildinfo"
-	"github.com/k8s-1m/k8s-1m/internal/storelab"
+	"github.com/k8s-1m/k8s-1m/internal/bench/storeserver"
 	"os/exec"
 	"path/filepath"
 )
@@ -20,7 +20,7 @@ func (l *lab) versions(ctx context.Context) map[string]string {
 	if output, err := exec.CommandContext(ctx, filepath.Join("build", "version.sh")).Output(); err == nil {
 		versions["this tree"] = firstLine(string(output))
 	}
-	if info, err := buildinfo.ReadFile(l.Program(storelab.EtcdBenchmark)); err == nil {
+	if info, err := buildinfo.ReadFile(l.Program(storeserver.EtcdBenchmark)); err == nil {
 		versions["etcd's benchmark"] = info.Main.Version
 	}
 	return versions

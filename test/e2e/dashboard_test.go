@@ -12,8 +12,8 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/k8s-1m/k8s-1m/internal/component"
-	"github.com/k8s-1m/k8s-1m/internal/dashboard"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/dashboard"
 )
 
 var (

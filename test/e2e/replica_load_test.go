@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 
-	"github.com/k8s-1m/k8s-1m/internal/verify"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/verify"
 )
 
 // churn creates groups of pods of several kinds, and deletes them, all the time. Every

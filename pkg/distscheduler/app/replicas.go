@@ -28,7 +28,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler"
-	"github.com/k8s-1m/k8s-1m/internal/shard"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // replicaOptions are the flags of a scheduler that is one of several.
@@ -80,7 +80,7 @@ func (o *replicaOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.bind, "replica-bind-address", "", "Address and port for other replicas to connect to. If it is set, this is one of several schedulers that share the nodes of the cluster; one of them leads, by the lease of --leader-elect.")
 	flags.StringVar(&o.advertise, "replica-advertise-address", "", "Address and port that other replicas are told to connect to; --replica-bind-address if empty.")
 	flags.StringVar(&o.name, "replica-name", "", "Name of this replica among the others; its advertised address if empty.")
-	flags.StringVar(&o.group, "replica-group", name, "Replicas of one group share the nodes. They find each other by Leases with the label "+shard.GroupLabel+".")
+	flags.StringVar(&o.group, "replica-group", name, "Replicas of one group share the nodes. They find each other by Leases with the label "+wire.GroupLabel+".")
 	flags.StringVar(&o.namespace, "replica-namespace", metav1.NamespaceSystem, "Namespace of the Leases of replicas.")
 	flags.StringSliceVar(&o.peers, "replica-peers", nil, "All replicas as NAME=ADDRESS:PORT, this one included, instead of Leases. Those with --replica-relay-only as NAME=ADDRESS:PORT/relay.")
 	flags.BoolVar(&o.relay, "replica-relay-only", false, "Own no nodes, but hand on what the leader asks, and lead if it comes to that.")
@@ -122,8 +122,8 @@ func everywhere(address string) bool {
 	return err == nil && (host == "" || net.ParseIP(host).IsUnspecified())
 }
 
-func (o *replicaOptions) self(listener net.Listener) shard.Member {
-	self := shard.Member{Name: o.name, Address: o.advertise, Relay: o.relay}
+func (o *replicaOptions) self(listener net.Listener) wire.Member {
+	self := wire.Member{Name: o.name, Address: o.advertise, Relay: o.relay}
 	if self.Address == "" {
 		self.Address = listener.Addr().String()
 	}
@@ -134,8 +134,8 @@ func (o *replicaOptions) self(listener net.Listener) shard.Member {
 }
 
 // addresses are those of --replica-peers, which all replicas have alike.
-func (o *replicaOptions) addresses(self shard.Member) (shard.Addresses, error) {
-	addresses, known := shard.Addresses{self}, map[string]string{}
+func (o *replicaOptions) addresses(self wire.Member) (wire.Addresses, error) {
+	addresses, known := wire.Addresses{self}, map[string]string{}
 	for _, peer := range o.peers {
 		name, address, ok := strings.Cut(peer, "=")
 		address, relay := strings.CutSuffix(address, "/relay")
@@ -147,7 +147,7 @@ func (o *replicaOptions) addresses(self shard.Member) (shard.Addresses, error) {
 		}
 		known[name] = address
 		if name != self.Name {
-			addresses = append(addresses, shard.Member{Name: name, Address: address, Relay: relay})
+			addresses = append(addresses, wire.Member{Name: name, Address: address, Relay: relay})
 		} else if relay != self.Relay {
 			return nil, fmt.Errorf("--replica-peers has %q, and --replica-relay-only of this replica says otherwise", peer)
 		}
@@ -181,20 +181,20 @@ func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.Comple
 		return nil, fmt.Errorf("listening for other replicas: %w", err)
 	}
 	self := o.self(listener)
-	var certificates *shard.TLS
+	var certificates *wire.TLS
 	if o.cert != "" {
-		if certificates, err = shard.NewTLS(ctx, o.cert, o.key, o.ca); err != nil {
+		if certificates, err = wire.NewTLS(ctx, o.cert, o.key, o.ca); err != nil {
 			return nil, err
 		}
 	}
-	var discovery shard.Discovery = shard.NewLeases(cfg.Client, o.namespace, o.group, self)
+	var discovery wire.Discovery = wire.NewLeases(cfg.Client, o.namespace, o.group, self)
 	if len(o.peers) > 0 {
 		if discovery, err = o.addresses(self); err != nil {
 			return nil, err
 		}
 	}
 	watching := rest.CopyConfig(cfg.KubeConfig)
-	watching.Dial = shard.DialPaced
+	watching.Dial = wire.DialPaced
 	changes, err := kubernetes.NewForConfig(watching)
 	if err != nil {
 		return nil, fmt.Errorf("a client to watch nodes and pods: %w", err)
@@ -202,7 +202,7 @@ func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.Comple
 	profiles := scheduler.Profiles(&cfg.ComponentConfig)
 	attached := scheduler.ReplicaOptions{
 		Self: self, Listener: listener, TLS: certificates, Discovery: discovery, Fanout: o.fanout,
-		Patience: shard.Patience{Deadline: o.deadline, Quorum: o.quorum, Grace: o.grace}, Config: digest(profiles),
+		Patience: wire.Patience{Deadline: o.deadline, Quorum: o.quorum, Grace: o.grace}, Config: digest(profiles),
 	}
 	if cfg.LeaderElection != nil {
 		attached.Elected, attached.Resign = true, sync.OnceFunc(func() { close(o.resigned) })

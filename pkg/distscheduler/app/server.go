@@ -37,9 +37,9 @@ import (
 	inner "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
-	"github.com/k8s-1m/k8s-1m/internal/intake"
-	"github.com/k8s-1m/k8s-1m/internal/process"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/webhook"
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
 const name = "dist-scheduler"
@@ -54,7 +54,7 @@ func WithPlugin(name string, factory runtime.PluginFactory) Option {
 
 // NewSchedulerCommand is the program, with plugins beside those of kube-scheduler.
 func NewSchedulerCommand(plugins ...Option) *cobra.Command {
-	opts, pods, replicas := options.NewOptions(), intake.DefaultOptions(), newReplicaOptions()
+	opts, pods, replicas := options.NewOptions(), webhook.DefaultOptions(), newReplicaOptions()
 	cmd := &cobra.Command{
 		Use: name,
 		Long: `dist-scheduler assigns pods to nodes as kube-scheduler does: with its flags,
@@ -88,7 +88,7 @@ scheduler_index_fallbacks_total says how many, and why.`,
 	return cmd
 }
 
-func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replicas *replicaOptions, plugins []Option) error {
+func run(cmd *cobra.Command, opts *options.Options, pods webhook.Options, replicas *replicaOptions, plugins []Option) error {
 	verflag.PrintAndExitIfRequested()
 	if err := pods.Validate(); err != nil {
 		return err
@@ -108,13 +108,13 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	webhook := newWebhook(ctx, pods)
+	intake := newPodIntake(ctx, pods)
 	go func() {
 		select {
 		case <-genericserver.SetupSignalHandler():
 		case <-replicas.resigned:
 		}
-		webhook.stop()
+		intake.stop()
 		replicas.leave(ctx)
 		cancel()
 	}()
@@ -141,7 +141,7 @@ func run(cmd *cobra.Command, opts *options.Options, pods intake.Options, replica
 		if replicas.enabled() && !cfg.ComponentConfig.LeaderElection.LeaderElect {
 			return errors.New("--intake webhook needs one replica that leads; add --leader-elect, or use --intake watch")
 		}
-		if err := webhook.start(sched, scheduler.Profiles(&cfg.ComponentConfig), cfg, replicas.leads()); err != nil {
+		if err := intake.start(sched, scheduler.Profiles(&cfg.ComponentConfig), cfg, replicas.leads()); err != nil {
 			return err
 		}
 	}

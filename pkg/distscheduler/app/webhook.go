@@ -13,26 +13,26 @@ import (
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 
-	"github.com/k8s-1m/k8s-1m/internal/intake"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/webhook"
 )
 
-// webhook is how pods come before the watch shows them, if that is wanted.
-type webhook struct {
+// podIntake is how pods come before the watch shows them, if that is wanted.
+type podIntake struct {
 	ctx     context.Context
-	options intake.Options
+	options webhook.Options
 
 	mu      sync.Mutex
-	running *intake.Intake
+	running *webhook.Intake
 }
 
-func newWebhook(ctx context.Context, options intake.Options) *webhook {
-	return &webhook{ctx: ctx, options: options}
+func newPodIntake(ctx context.Context, options webhook.Options) *podIntake {
+	return &podIntake{ctx: ctx, options: options}
 }
 
 // start is called when the scheduler is complete, and has not been started. The webhook is
 // served from when leads is closed, or if that is nil, from when the scheduler schedules.
-func (w *webhook) start(
+func (w *podIntake) start(
 	sched *upstream.Scheduler, profiles []schedulerconfig.KubeSchedulerProfile, cfg *config.CompletedConfig, leads <-chan struct{},
 ) error {
 	// A client of its own does not wait behind binds, nor have them wait.
@@ -45,7 +45,7 @@ func (w *webhook) start(
 		leads = queue.Leads()
 	}
 	names := slices.Collect(maps.Keys(sched.Profiles))
-	running, err := intake.New(w.options, names, client, queue.Take, scheduler.DropFromIntake)
+	running, err := webhook.New(w.options, names, client, queue.Take, scheduler.DropFromIntake)
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (w *webhook) start(
 }
 
 // stop has API servers no longer tell of pods; nothing does if it was not started.
-func (w *webhook) stop() {
+func (w *podIntake) stop() {
 	w.mu.Lock()
 	running := w.running
 	w.mu.Unlock()

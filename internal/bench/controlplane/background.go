@@ -1,0 +1,137 @@
+package controlplane
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/transport"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+)
+
+const (
+	fillPrefix = "fill-"
+	// A connection carries so many watches, as that of a program with some informers does.
+	streamsOfConnection = 10
+)
+
+// fill makes pods that are there while something else is measured, and waits until they run.
+func (t *turn) fill(ctx context.Context, s *startups, count int) error {
+	pods, err := usualPods()
+	if err != nil {
+		return err
+	}
+	task := t.Display.Task("pods created", count)
+	o := bulk.DefaultOptions(fillPrefix)
+	o.Range.Count, o.Progress = count, task.Set
+	made, err := bulk.CreatePods(ctx, t.Clients, pods, namespace, o)
+	t.tally(made)
+	if err != nil {
+		task.Interrupt()
+		return fmt.Errorf("creating pods: %w", err)
+	}
+	task.Done(fmt.Sprint(count))
+	if err := t.awaitRunning(ctx, s, count); err != nil {
+		return err
+	}
+	return t.AwaitQuiet(ctx)
+}
+
+// prepareFilled prepares a cluster, and makes pods that are there while something else is
+// measured. Nobody watches them any more afterwards.
+func (t *turn) prepareFilled(ctx context.Context, pods int) error {
+	if err := t.prepare(ctx); err != nil {
+		return err
+	}
+	filling, stop := context.WithCancel(ctx)
+	defer stop()
+	return t.fill(filling, t.watchPods(filling, fillPrefix), pods)
+}
+
+// updates changes an annotation of pods at a rate, one after the other, until ctx ends.
+func (t *turn) updates(ctx context.Context, pods int, rate float64) experiment.Load {
+	const workers = 64
+	load := t.podLoad(0, workers, rate)
+	load.Workers = workers
+	load.Do = func(ctx context.Context, number, worker int) error {
+		// A value that was never there: a patch that changes nothing is no update.
+		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"k1m/update":"%d"}}}`, time.Now().UnixNano())
+		_, err := t.Clients.Connection(worker).CoreV1().Pods(namespace).Patch(
+			ctx, podName(fillPrefix, number%pods), types.MergePatchType, patch, metav1.PatchOptions{})
+		return err
+	}
+	load.Run(ctx)
+	return load
+}
+
+// during runs updates for so long, and what is besides, and measures the window.
+func (t *turn) during(ctx context.Context, what string, d time.Duration, pods int, rate float64, besides func(context.Context)) (experiment.Load, experiment.Measured, error) {
+	task := t.Display.Task(what, 0)
+	task.Say(fmt.Sprintf("%g updates/s for %s", rate, d))
+	window := t.Sampler.Begin(ctx)
+	working, stop := context.WithTimeout(ctx, d)
+	defer stop()
+	var others sync.WaitGroup
+	if besides != nil {
+		others.Go(func() { besides(working) })
+	}
+	load := t.updates(working, pods, rate)
+	others.Wait()
+	m := window.End(ctx)
+	return load, m, t.end(ctx, load, int(load.Latencies.Count()), task)
+}
+
+// stream is a watch of a resource in the namespace whose events are counted and not
+// decoded, so that many fit into one process.
+type stream struct {
+	client   kubernetes.Interface
+	resource string
+	events   *atomic.Int64
+}
+
+// openStream begins to read objects of the namespace, or what becomes of them, as bytes.
+func openStream(ctx context.Context, client kubernetes.Interface, resource string, options metav1.ListOptions) (io.ReadCloser, error) {
+	return client.CoreV1().RESTClient().Get().Namespace(namespace).Resource(resource).
+		VersionedParams(&options, scheme.ParameterCodec).Stream(ctx)
+}
+
+// follow reads events from a version on until the server or ctx ends it.
+func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
+	options.Watch = true
+	options.TimeoutSeconds = nil
+	body, err := openStream(ctx, w.client, w.resource, options)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	// Each event is its length in four bytes, and a message of protobuf.
+	var length [4]byte
+	for {
+		if _, err := io.ReadFull(body, length[:]); err != nil {
+			return fmt.Errorf("the watch ended: %w", err)
+		}
+		if _, err := io.CopyN(io.Discard, body, int64(binary.BigEndian.Uint32(length[:]))); err != nil {
+			return fmt.Errorf("the watch ended: %w", err)
+		}
+		w.events.Add(1)
+	}
+}
+
+// connect opens clients for so many streams; wrap, if it is not nil, sees their requests.
+func (t *turn) connect(streams, perConnection int, wrap transport.WrapperFunc) (*bulk.Clients, error) {
+	config := rest.CopyConfig(t.Rest)
+	config.Wrap(wrap)
+	return bulk.NewClients(config, component.APIServerURLs(t.Config), streams/perConnection+1)
+}

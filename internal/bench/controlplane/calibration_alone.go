@@ -1,0 +1,141 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/storeserver"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+)
+
+const (
+	// The store's thread that does all writes when one of them has to wait for the disk. With
+	// a prefix that nobody writes to it is there, and nothing waits.
+	pipelineThread = "pipeline"
+	nobodyWrites   = "/nobody-writes-here/=fsync"
+
+	aloneClients  = 20
+	floodClients  = 64
+	aloneRate     = 5000 // writes a second that are watched
+	aloneWatchers = 64
+	aloneObjects  = 50_000
+)
+
+// alone measures in a store without a cluster what is lost beside one: what a write takes
+// where there are many, and what of that is done by one thread at a time; what it takes to
+// tell one watcher of a write, and, as a cluster's store keeps every version for minutes, the
+// memory of one.
+func (c *calibration) alone(ctx context.Context) error {
+	program, err := component.FindBinary("etcd-bench")
+	if err != nil {
+		return err
+	}
+	lab := &storeserver.Lab{Bin: filepath.Dir(program)}
+	lab.ServerCores, lab.ClientCores = storeserver.SplitCores(c.Result.Machine.Cores)
+	task := c.Display.Task("store alone", 0)
+	var taken [3][]float64
+	for round := range rounds {
+		task.Say(fmt.Sprintf("round %d of %d", round+1, rounds))
+		for i, measure := range []func(context.Context, *storeserver.Lab) (float64, error){c.updateMicros, c.applyMicros, c.eventMicros} {
+			micros, err := measure(ctx, lab)
+			if err != nil {
+				task.Interrupt()
+				return fmt.Errorf("measuring the store alone: %w", err)
+			}
+			taken[i] = append(taken[i], micros)
+		}
+	}
+	update, apply, event := median(taken[0]), median(taken[1]), median(taken[2])
+	task.Done(fmt.Sprintf("%.3g µs a write, %.3g of one thread, %.3g µs an event", update, apply, event))
+	store := &c.Costs.Store
+	store.UpdateMicros, store.ApplyMicros, store.EventMicros = max(update, 0.1), max(apply, 0.1), max(event, 0.1)
+	sizes := map[string]struct{ wire, memory *float64 }{
+		"minions":           {&store.NodeWire, &store.NodeBytes},
+		"leases/kube-lease": {&store.LeaseWire, &store.LeaseBytes},
+		"pods/default":      {&store.PodWire, &store.PodBytes},
+		"events/default":    {&store.EventWire, &store.EventBytes},
+	}
+	for kind, size := range sizes {
+		if *size.memory, err = storeBytes(ctx, lab, "/registry/"+kind+"/calibration-", int(*size.wire)); err != nil {
+			return fmt.Errorf("measuring the store's memory: %w", err)
+		}
+	}
+	return nil
+}
+
+// updateMicros is what the update of a Lease takes in a store that has many of them to do. One
+// that has few wakes up for each, which takes ten times as much, and says nothing of a large
+// cluster's.
+func (c *calibration) updateMicros(ctx context.Context, lab *storeserver.Lab) (micros float64, err error) {
+	err = c.flood(ctx, lab, nil, func(_ *storeserver.Server, report storeserver.Report) error {
+		micros = report.ServerCPUMicrosPerOp
+		return nil
+	})
+	return micros, err
+}
+
+// applyMicros is that thread's part of it.
+func (c *calibration) applyMicros(ctx context.Context, lab *storeserver.Lab) (micros float64, err error) {
+	err = c.flood(ctx, lab, []string{"--wal-mode-prefix", nobodyWrites}, func(server *storeserver.Server, report storeserver.Report) error {
+		taken, err := server.ThreadCPU(pipelineThread)
+		micros = taken.Seconds() * 1e6 / float64(max(report.Ops, 1))
+		return err
+	})
+	return micros, err
+}
+
+// flood updates Leases in a store with these flags, and looks at it before it is gone.
+func (c *calibration) flood(ctx context.Context, lab *storeserver.Lab, flags []string, look func(*storeserver.Server, storeserver.Report) error) error {
+	server, err := lab.Fresh(ctx, storeserver.MemEtcd, "", append([]string{"--wal-mode", "buffered"}, flags...)...)
+	if err != nil {
+		return err
+	}
+	defer server.Discard()
+	report, _, err := lab.Run(ctx, server, "lease-flood", "--clients", strconv.Itoa(floodClients), "--total", strconv.Itoa(50*c.Calls.N))
+	if err != nil {
+		return err
+	}
+	return look(server, report)
+}
+
+// eventMicros is what the store takes more for each watcher more, each with a connection of
+// its own, as API servers have.
+func (c *calibration) eventMicros(ctx context.Context, lab *storeserver.Lab) (float64, error) {
+	server, err := lab.Fresh(ctx, storeserver.MemEtcd, "", "--wal-mode", "buffered")
+	if err != nil {
+		return 0, err
+	}
+	defer server.Discard()
+	perWrite := func(watchers int) (float64, error) {
+		report, _, err := lab.Run(ctx, server, "watch", "--watchers", strconv.Itoa(watchers), "--watch-connections", strconv.Itoa(watchers),
+			"--clients", strconv.Itoa(aloneClients), "--rate", strconv.Itoa(aloneRate), "--total", strconv.Itoa(5*c.Calls.N))
+		return report.ServerCPUMicrosPerOp, err
+	}
+	few, err := perWrite(1)
+	if err != nil {
+		return 0, err
+	}
+	many, err := perWrite(1 + aloneWatchers)
+	return (many - few) / aloneWatchers, err
+}
+
+// storeBytes is what an object of a size takes in the store, with its key.
+func storeBytes(ctx context.Context, lab *storeserver.Lab, prefix string, size int) (float64, error) {
+	server, err := lab.Fresh(ctx, storeserver.MemEtcd, "", "--wal-mode", "none")
+	if err != nil {
+		return 0, err
+	}
+	defer server.Discard()
+	before, err := server.Resident()
+	if err != nil {
+		return 0, err
+	}
+	keys := fmt.Sprintf("%s=%dx%d", prefix, aloneObjects, size)
+	if _, _, err := lab.Run(ctx, server, "fill", "--clients", strconv.Itoa(aloneClients), "--keys", keys, "--key-size", "8"); err != nil {
+		return 0, err
+	}
+	after, err := server.Settled(ctx)
+	return max(float64(after-before)/aloneObjects, 1), err
+}

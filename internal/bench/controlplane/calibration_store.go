@@ -1,0 +1,188 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+)
+
+const (
+	// An object that nobody asks an API server to write, but that is written in the store.
+	calibrationKey = "/registry/configmaps/" + namespace + "/calibration"
+	// So many that their share shows.
+	clientWatchers = 50
+	// Writes a second: as many as API servers and watchers keep up with, or they are cut off.
+	storeRate, deliveryRate = 2000, 200
+	// What is less than what nodes take all the time shows when it comes and goes. The median
+	// of so many rounds counts.
+	rounds       = 3
+	roundRest    = 5 * time.Second
+	caughtUp     = time.Second
+	watcherGrace = 20 * time.Second
+)
+
+// store measures reads and writes of the store itself, and what API servers do with those
+// that others have made: as long as there are no nodes, beside whose Leases it would be lost.
+func (c *calibration) store(ctx context.Context) (err error) {
+	if c.empty, err = c.rest(ctx, "empty cluster", c.Hold.D); err != nil {
+		return err
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "calibration", Namespace: namespace}, Data: map[string]string{"a": "b"}}
+	if _, err := c.Client.CoreV1().ConfigMaps(namespace).Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		return fmt.Errorf("creating a ConfigMap: %w", err)
+	}
+	client, err := component.NewStoreClient(c.Config, c.Cluster.Dir).Dial(ctx, c.timeout)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	reads, done, err := c.calls(ctx, burst{what: "keys read", count: c.Calls.N, call: func(ctx context.Context, _, _ int) error {
+		_, err := client.Get(ctx, calibrationKey)
+		return err
+	}})
+	if err != nil {
+		return err
+	}
+	c.Costs.Store.ReadMicros = max(beyond(reads, c.empty, component.Store, done), 0.1)
+
+	var all effects
+	for range rounds {
+		if err := c.round(ctx, client, &all); err != nil {
+			return err
+		}
+	}
+	c.Costs.APIServer.ToldMicros = max(median(all.told), 1)
+	c.Costs.APIServer.DeliverMicros = max(median(all.deliver), 0.1)
+	return nil
+}
+
+// effects of one more of each, round by round, in microseconds.
+type effects struct {
+	told    []float64 // the API server, of a write that it was not asked for
+	deliver []float64 // the API server, to tell one client of it
+}
+
+// round measures each effect once, beside the same without it.
+func (c *calibration) round(ctx context.Context, client *clientv3.Client, all *effects) error {
+	idle, err := c.rest(ctx, "nothing happens", roundRest)
+	if err != nil {
+		return err
+	}
+	plain, written, err := c.writes(ctx, client, "keys written", storeRate, nil)
+	if err != nil {
+		return err
+	}
+	all.told = append(all.told, beyond(plain, idle, apiServer, written))
+	slow, written, err := c.writes(ctx, client, "keys written slowly", deliveryRate, nil)
+	if err != nil {
+		return err
+	}
+	watching, err := c.watchConfigMaps(ctx)
+	if err != nil {
+		return err
+	}
+	delivered, more, err := c.writes(ctx, client, "keys written slowly, delivered", deliveryRate, watching)
+	if err != nil {
+		return err
+	}
+	deliver := beyond(delivered, idle, apiServer, more) - beyond(slow, idle, apiServer, written)
+	all.deliver = append(all.deliver, deliver/clientWatchers)
+	return nil
+}
+
+// watching are watchers that count what they are told.
+type watching struct {
+	count  int
+	events atomic.Int64
+	stop   context.CancelFunc
+	group  sync.WaitGroup
+}
+
+// told waits until all watchers together were told of so many events.
+func (w *watching) told(ctx context.Context, events int) error {
+	for deadline := time.Now().Add(watcherGrace); int(w.events.Load()) < events; {
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%d watchers were told of %d events instead of %d; the machine is too busy, try again when it is not", w.count, w.events.Load(), events)
+		}
+		if err := sleep(ctx, poll); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (w *watching) end() {
+	w.stop()
+	w.group.Wait()
+}
+
+// writes writes the key at a rate; watchers, if there are any, are told of each write, and
+// end then.
+func (c *calibration) writes(ctx context.Context, client *clientv3.Client, what string, rate float64, w *watching) (experiment.Measured, int, error) {
+	answer, err := client.Get(ctx, calibrationKey)
+	if err != nil || len(answer.Kvs) == 0 {
+		return experiment.Measured{}, 0, fmt.Errorf("reading %s from the store: found %v, %w", calibrationKey, answer, err)
+	}
+	value, before := string(answer.Kvs[0].Value), 0
+	b := burst{what: what, count: c.Calls.N, rate: rate, call: func(ctx context.Context, _, _ int) error {
+		_, err := client.Put(ctx, calibrationKey, value)
+		return err
+	}}
+	b.after = func(ctx context.Context) error { return sleep(ctx, caughtUp) }
+	if rate == storeRate {
+		b.count *= 3
+	}
+	if w != nil {
+		defer w.end()
+		before = int(w.events.Load())
+		b.after = func(ctx context.Context) error { return w.told(ctx, before+w.count*b.count) }
+	}
+	return c.calls(ctx, b)
+}
+
+// watchConfigMaps watches through the API server.
+func (c *calibration) watchConfigMaps(ctx context.Context) (*watching, error) {
+	clients, err := c.connect(clientWatchers, streamsOfConnection, nil)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	w := &watching{count: clientWatchers, stop: stop}
+	for i := range clientWatchers {
+		s := stream{clients.Connection(i), "configmaps", &w.events}
+		// It ends with an error in any case; if too soon, events are missing.
+		w.group.Go(func() {
+			_ = s.follow(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: "metadata.name=calibration"})
+		})
+	}
+	// Each is told of the object first.
+	if err := w.told(ctx, clientWatchers); err != nil {
+		w.end()
+		return nil, err
+	}
+	return w, nil
+}
+
+func median(of []float64) float64 {
+	sorted := slices.Sorted(slices.Values(of))
+	return sorted[len(sorted)/2]
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}

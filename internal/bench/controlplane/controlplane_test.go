@@ -1,0 +1,136 @@
+package controlplane
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+)
+
+func TestSteps(t *testing.T) {
+	for _, c := range []struct {
+		first, last int
+		want        []int
+	}{{10, 1000, []int{10, 100, 1000}}, {10, 250, []int{10, 100, 250}}, {10, 10, []int{10}}, {10, 4, []int{4}}} {
+		if got := steps(c.first, c.last); !slices.Equal(got, c.want) {
+			t.Errorf("%d to %d: %v", c.first, c.last, got)
+		}
+	}
+	if got := climbSteps(1000, 12_000); !slices.Equal(got, []int{1000, 2000, 5000, 10_000, 12_000}) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestBetween(t *testing.T) {
+	for _, c := range []struct{ held, gave, want int }{
+		{2000, 5000, 3500}, {3500, 5000, 4300}, {4000, 5000, 0}, {100, 200, 150}, {0, 1000, 0}, {2, 5, 4},
+	} {
+		if got := between(c.held, c.gave); got != c.want {
+			t.Errorf("between %d and %d: %d, not %d", c.held, c.gave, got, c.want)
+		}
+	}
+}
+
+func TestWhatGave(t *testing.T) {
+	fine := freeShares{idle: 0.5, available: 0.5, own: 0.5}
+	met, missed := experiment.Verdict{Of: 1, Met: true}, experiment.Verdict{Name: "startup", Of: 1, Measured: 7}
+	for _, c := range []struct {
+		renewed float64
+		free    freeShares
+		verdict experiment.Verdict
+		want    []string
+	}{
+		{1, fine, met, nil},
+		{1, fine, experiment.Verdict{Name: "never measured"}, nil},
+		{0.5, fine, met, []string{"Leases"}},
+		{1, freeShares{idle: 0.01, available: 0.5, own: 0.9}, met, []string{"CPU"}},
+		{1, freeShares{idle: 0.01, available: 0.5, own: 0.1}, met, nil}, // somebody else's
+		{1, freeShares{idle: 0.5, available: 0.05, own: 0.5}, missed, []string{"memory", "objective: startup was 7 s"}},
+	} {
+		got := whatGave(c.renewed, c.free, []experiment.Verdict{c.verdict})
+		if len(got) != len(c.want) {
+			t.Errorf("%+v: %v", c, got)
+			continue
+		}
+		for i, prefix := range c.want {
+			if !strings.HasPrefix(got[i], prefix) {
+				t.Errorf("%+v: %v", c, got)
+			}
+		}
+	}
+}
+
+func TestContainerEnvironmentHasAWall(t *testing.T) {
+	small, err := startWith(100)
+	if err != nil || small == 0 {
+		t.Errorf("with 100 Services: %d bytes, %v", small, err)
+	}
+	large, err := startWith(20_000)
+	if err == nil || large < 200*small {
+		t.Errorf("a program started with %d bytes of environment", large)
+	}
+}
+
+func pod(name, node string, phase corev1.PodPhase, age time.Duration) *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, CreationTimestamp: metav1.NewTime(time.Now().Add(-age))},
+		Spec:       corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: phase},
+	}
+}
+
+func TestStartupsFollowPods(t *testing.T) {
+	s := newStartups("measured-")
+	s.limit = 10 * time.Second
+	s.sending("measured-1")
+	changes := []*corev1.Pod{
+		pod("measured-1", "", corev1.PodPending, 0), pod("other", "node", corev1.PodRunning, time.Second),
+		pod("measured-1", "node", corev1.PodPending, 3*time.Second), pod("measured-2", "node", corev1.PodRunning, 20*time.Second),
+		pod("measured-1", "node", corev1.PodRunning, 3*time.Second), pod("measured-1", "node", corev1.PodRunning, 60*time.Second),
+	}
+	for _, p := range changes {
+		if err := s.Update(p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exist, bound, running := s.counts()
+	if exist != 3 || bound != 3 || running != 3 {
+		t.Errorf("%d exist, %d are bound, %d run", exist, bound, running)
+	}
+	theirs, ours := s.measured()
+	if theirs.Count() != 2 || ours.Count() != 1 || s.late() != 1 {
+		t.Errorf("%d and %d measured, %d late", theirs.Count(), ours.Count(), s.late())
+	}
+	if got := theirs.Seconds(50); got < 2.9 || got > 4 {
+		t.Errorf("the first took %g s", got)
+	}
+	// A new list without them: they are gone.
+	if err := s.Replace([]any{changes[1]}, ""); err != nil {
+		t.Fatal(err)
+	}
+	if exist, _, _ := s.counts(); exist != 1 {
+		t.Errorf("%d exist", exist)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for _, e := range Experiments() {
+		if err := e.New().Validate(); err != nil {
+			t.Errorf("%s at its defaults: %v", e.Name, err)
+		}
+	}
+	o := nodesAndPods.New().(*nodesAndPodsOptions)
+	o.Nodes.N, o.Pods.N = 1, 111
+	if o.Validate() == nil {
+		t.Error("111 pods on a node that takes 110")
+	}
+	d := density.New().(*densityOptions)
+	d.Namespaced = true
+	if d.Validate() == nil {
+		t.Error("namespaced iterations of single pods")
+	}
+}

@@ -1,0 +1,223 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/number"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+var density = experiment.Experiment{
+	Name:  "density",
+	Short: "Search for the largest number of pods a node that starts within the objective",
+	Long: `Search for the largest number of pods a node: --step pods a node, then twice as many, three
+times, …, each from an empty cluster, until the startup objective, errors or a time-out
+breaks it. The iterations that failed are then subtracted, and what is left is confirmed
+by a second run, or lowered until one is.
+
+The workloads are those of kube-burner, in order of their weight. pods: single pods. cni:
+iterations of two Deployments of a pod, one behind a Service, with probes. heavy: the
+same with an application and its database. All are in one namespace unless
+--namespaced-iterations. Nodes are simulated, so no probe is made and no container needs
+memory: what is found is the limit of the control plane. The one limit of a container
+that shows here is its environment, which has every Service of the namespace: it is built
+by kubelet's own code and handed to a program.`,
+	Example: `  k1m bench density
+  k1m bench density --workload heavy --step 250 --most 2500 --nodes 4
+  k1m bench density --workload cni --namespaced-iterations`,
+	New: func() experiment.Options {
+		o := &densityOptions{
+			clusters: defaultClusters(experiment.ByScale(2, 1)), Workload: workloadPods,
+			Step: experiment.ByScale(250, 25), Most: experiment.ByScale(1000, 75), Rate: 50, Limit: 5 * time.Second,
+		}
+		o.Stores, o.zeroNodes = []string{clusterdir.StoreMemEtcd}, true
+		return o
+	},
+}
+
+type densityOptions struct {
+	clusters
+	Workload   string
+	Namespaced bool
+	Step, Most experiment.Count
+	Rate       float64
+	Limit      time.Duration
+}
+
+// AddFlags binds the options to flags.
+func (o *densityOptions) AddFlags(fs *pflag.FlagSet) {
+	o.clusters.AddFlags(fs)
+	fs.StringVar(&o.Workload, "workload", o.Workload, "pods|cni|heavy")
+	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced, fmt.Sprintf("a namespace for every %d iterations", iterationsOfNamespace))
+	fs.Var(&o.Step, "step", o.Step.Usage("pods a node to begin with, and to add"))
+	fs.Var(&o.Most, "most", o.Most.Usage("pods a node at most, if nothing breaks before"))
+	fs.Float64Var(&o.Rate, "rate", o.Rate, "pods that are created a second")
+	fs.DurationVar(&o.Limit, "startup-limit", o.Limit, "p99 of startup that breaks a run, and startup that makes an iteration fail")
+}
+
+// Validate reports the first option that cannot be.
+func (o *densityOptions) Validate() error {
+	if _, known := workloads[o.Workload]; !known {
+		return usage.Errorf("--workload %q: no such workload; choose pods, cni or heavy", o.Workload)
+	}
+	if o.Namespaced && o.Workload == workloadPods {
+		return usage.Errorf("--namespaced-iterations: pods have no iterations; choose --workload cni or heavy")
+	}
+	if o.Step.N > 0 && o.Most.N > 0 && o.Step.N > o.Most.N {
+		return usage.Errorf("--step %d: more than --most %d; choose fewer", o.Step.N, o.Most.N)
+	}
+	if err := positive("--rate", o.Rate); err != nil {
+		return err
+	}
+	if err := positive("--startup-limit", o.Limit); err != nil {
+		return err
+	}
+	return o.clusters.Validate()
+}
+
+// densityTables are what the experiment fills.
+type densityTables struct{ runs, found *experiment.Table }
+
+// Run is the experiment.
+func (o *densityOptions) Run(ctx context.Context, run *experiment.Run) error {
+	if run.UsesExisting() {
+		return usage.Errorf("--name %s: density needs nodes with room for very many pods, so it takes no cluster that runs already; leave --name out", run.Dir.Name())
+	}
+	tables := densityTables{
+		runs: run.Result.Table("Runs", "store", "pods a node", "pods", "iterations", "failed", "start p50, s", "start p99, s",
+			"Services a namespace", "environment, KiB", "CPU a pod: kube-apiserver, µs", "store, µs", "kube-controller-manager, µs", "broke"),
+		found: run.Result.Table("Found", "store", "workload", "pods a node", "broke at", "what broke", "confirmed by"),
+	}
+	if o.Workload != workloadPods {
+		showWall(run.Result)
+	}
+	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+		shape := bulk.DefaultNodeShape()
+		shape.CPU, shape.Memory, shape.Pods = "100k", "1Pi", o.Most.N+o.Step.N
+		if _, err := t.createNodes(ctx, 0, o.Nodes.N, shape); err != nil {
+			return err
+		}
+		if err := t.prepare(ctx); err != nil {
+			return err
+		}
+		return o.search(ctx, t, tables)
+	})
+}
+
+// search goes up until a run breaks, and confirms what is left.
+func (o *densityOptions) search(ctx context.Context, t *turn, tables densityTables) error {
+	var broken outcome
+	held := 0
+	for density := o.Step.N; ; density += o.Step.N {
+		density = min(density, o.Most.N)
+		result, err := o.density(ctx, t, density, tables.runs)
+		if err != nil {
+			return err
+		}
+		if result.broke != "" {
+			broken = result
+			break
+		}
+		if held = density; density == o.Most.N {
+			tables.found.Add(t.store, o.Workload, held, none, "nothing up to --most", none)
+			t.figure("pods a node", "", float64(held), true)
+			return nil
+		}
+	}
+	candidate := max(held, broken.density-broken.failedPods/o.Nodes.N)
+	if candidate == broken.density {
+		candidate = held // it broke as a whole, not in some iterations
+	}
+	for candidate > 0 {
+		result, err := o.density(ctx, t, candidate, tables.runs)
+		if err != nil {
+			return err
+		}
+		if result.broke == "" {
+			break
+		}
+		candidate = max(0, min(candidate-1, candidate/o.Step.N*o.Step.N, candidate-o.Step.N/2))
+	}
+	tables.found.Add(t.store, o.Workload, candidate, broken.density, broken.broke, "a second run")
+	t.figure("pods a node", "", float64(candidate), true)
+	return nil
+}
+
+// outcome of one run at a density.
+type outcome struct {
+	density    int
+	failedPods int
+	broke      string
+}
+
+// density runs the workload once on an empty cluster, and removes it.
+func (o *densityOptions) density(ctx context.Context, t *turn, density int, table *experiment.Table) (outcome, error) {
+	w := workloads[o.Workload]
+	iterations := max(density*o.Nodes.N/w.pods, 1)
+	pods := iterations * w.pods
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	s := t.watchAllPods(watching, o.Limit)
+	window := t.Sampler.Begin(ctx)
+	t.mark(fmt.Sprintf("%d pods a node", density), time.Now())
+	load, err := o.create(ctx, t, w, iterations)
+	if err != nil {
+		return outcome{}, err
+	}
+	stalled := t.awaitRunning(ctx, s, pods)
+	if ctx.Err() != nil {
+		return outcome{}, ctx.Err()
+	}
+	m := window.End(ctx)
+	theirs, _ := s.measured()
+	_, _, ran := s.counts()
+	result := outcome{density: density, failedPods: pods - ran + s.late()}
+	broke, services, environment := o.broke(w, iterations, theirs, load.Tally)
+	if stalled != nil {
+		broke = append(broke, fmt.Sprintf("time-out: %d of %d pods run", ran, pods))
+	}
+	result.broke = strings.Join(broke, "; ")
+	table.Add(t.store, density, pods, iterations, (result.failedPods+w.pods-1)/w.pods, theirs.Seconds(50), theirs.Seconds(99), services, float64(environment)/1024,
+		m.MicrosPer(apiServer, pods), m.MicrosPer(component.Store, pods), m.MicrosPer(component.ControllerManager, pods), result.broke)
+	o.plot(t, density, theirs)
+	return result, o.remove(ctx, t, s, iterations)
+}
+
+// broke says what a run has broken, and how large the environment of a container is.
+func (o *densityOptions) broke(
+	w workload, iterations int, theirs *experiment.Latencies, tally *experiment.Tally,
+) (broke []string, services, environment int) {
+	if w.services > 0 {
+		var err error
+		services = o.servicesOfNamespace(iterations)
+		if environment, err = startWith(services); err != nil {
+			broke = append(broke, fmt.Sprintf("a container with %d Services cannot start: %v", services, err))
+		}
+	}
+	if p99 := theirs.Seconds(99); p99 > o.Limit.Seconds() {
+		broke = append(broke, fmt.Sprintf("startup p99 %s s", number.Text(p99)))
+	}
+	if tally.Rate() > experiment.DefaultMaxErrorRate {
+		broke = append(broke, "errors: "+tally.Describe())
+	}
+	return broke, services, environment
+}
+
+func (o *densityOptions) plot(t *turn, density int, theirs *experiment.Latencies) {
+	for _, percentile := range []float64{50, 99, 100} {
+		name := fmt.Sprintf("p%g", percentile)
+		if percentile == 100 {
+			name = "max"
+		}
+		t.Result.Line(experiment.Series{Plot: "startup by pods a node" + on(t.store), Name: name, X: "pods a node", Unit: "s", LogY: true}, float64(density), theirs.Seconds(percentile))
+	}
+}

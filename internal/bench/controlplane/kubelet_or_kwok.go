@@ -1,0 +1,234 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// Who plays the nodes.
+const (
+	playKubelet = "kubelet"
+	playKwok    = "kwok"
+)
+
+var kubeletOrKwok = experiment.Experiment{
+	Name:  "kubelet-or-kwok",
+	Short: "The same cluster with hollow kubelets and with kwok: what nodes ask of an API server",
+	Long: `Make the same cluster twice: with hollow kubelets, which are kubelet's own code without
+containers, and with as many nodes of kwok. Nodes are idle for --hold, then --pods-per-node
+pods are started on each, and are idle in turn. The table has the requests by verb and
+resource, the watches and the events that they are sent.
+
+Every hollow kubelet is a process of some 100 MiB; there are at most as many as three
+quarters of the free memory hold. They take part as administrators, so that the Node authorizer is not in what
+they cost, and they record no events. A hollow kubelet listens on a port of all
+interfaces, which is how it is built.`,
+	Example: `  k1m bench kubelet-or-kwok
+  k1m bench kubelet-or-kwok --nodes 1000 --hold 2m   # as many as memory holds`,
+	New: func() experiment.Options {
+		o := &kubeletOptions{
+			clusters: defaultClusters(experiment.ByScale(20, 2)), PodsPerNode: 5,
+			Hold: experiment.SpanByScale(30*time.Second, leaseInterval),
+		}
+		o.Stores, o.zeroNodes = []string{clusterdir.StoreMemEtcd}, true
+		return o
+	},
+}
+
+type kubeletOptions struct {
+	clusters
+	PodsPerNode int
+	Hold        experiment.Span
+}
+
+// AddFlags binds the options to flags.
+func (o *kubeletOptions) AddFlags(fs *pflag.FlagSet) {
+	o.clusters.AddFlags(fs)
+	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "pods that are started on each node")
+	fs.Var(&o.Hold, "hold", o.Hold.Usage("how long nodes are idle, without and with pods"))
+}
+
+// Validate reports the first option that cannot be.
+func (o *kubeletOptions) Validate() error {
+	if o.PodsPerNode < 1 || o.PodsPerNode > bulk.DefaultNodeShape().Pods/2 {
+		return usage.Errorf("--pods-per-node %d: choose 1 to %d", o.PodsPerNode, bulk.DefaultNodeShape().Pods/2)
+	}
+	if len(o.Stores) > 1 {
+		return usage.Errorf("--stores: kubelet and kwok are what is compared; choose one store")
+	}
+	return o.clusters.Validate()
+}
+
+// Run is the experiment.
+func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
+	if run.UsesExisting() {
+		return usage.Errorf("--name %s: kubelet-or-kwok needs a cluster without nodes, so it takes none that runs already; leave --name out", run.Dir.Name())
+	}
+	if _, err := component.FindBinary(hollowNode); err != nil {
+		return err
+	}
+	if err := o.fit(run); err != nil {
+		return err
+	}
+	requests := run.Result.Table("What nodes ask of the API server", "nodes are", "while", "request", "/s", "a node, /min")
+	costs := run.Result.Table("What that takes", "nodes are", "while", "watches", "watch events, /s",
+		"cores: kube-apiserver", "store", "nodes", "memory: kube-apiserver, MiB", "store, MiB", "nodes, MiB")
+	figures := map[string][]experiment.Figure{}
+	for _, player := range []string{playKubelet, playKwok} {
+		one := o.clusters
+		one.Keep = o.Keep && player == playKwok
+		err := one.each(ctx, run, func(ctx context.Context, t *turn) error {
+			p := &played{options: o, turn: t, player: player, requests: requests, costs: costs}
+			err := p.measure(ctx)
+			figures[player] = t.figures
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("with %s: %w", player, err)
+		}
+	}
+	run.Result.Compare(playKwok, playKubelet, figures[playKwok], figures[playKubelet])
+	return nil
+}
+
+// fit lowers the number of nodes to what memory holds, and says so.
+func (o *kubeletOptions) fit(run *experiment.Run) error {
+	state, err := readMachine()
+	if err != nil {
+		return err
+	}
+	most := max(int(state.available*3/4/kubeletMemory), 1)
+	if o.Nodes.N > most {
+		run.Result.Note("%d hollow kubelets do not fit into this machine; there were %d nodes.", o.Nodes.N, most)
+		o.Nodes.N = most
+	}
+	return nil
+}
+
+// played is one way of playing the nodes.
+type played struct {
+	options *kubeletOptions
+	turn    *turn
+	player  string
+	nodes   kubelets
+
+	requests, costs *experiment.Table
+}
+
+func (p *played) measure(ctx context.Context) (err error) {
+	t, count := p.turn, p.options.Nodes.N
+	if err := t.prepareEmpty(ctx); err != nil {
+		return err
+	}
+	if p.player == playKwok {
+		if _, err := t.createNodes(ctx, 0, count, bulk.DefaultNodeShape()); err != nil {
+			return err
+		}
+		return p.play(ctx)
+	}
+	alive, failed := context.WithCancelCause(ctx)
+	defer failed(nil)
+	if p.nodes, err = t.startKubelets(alive, count, failed); err != nil {
+		return err
+	}
+	if err = t.awaitNodes(alive, count); err == nil {
+		err = p.play(alive)
+	}
+	if ctx.Err() == nil && alive.Err() != nil {
+		err = context.Cause(alive)
+	}
+	return errors.Join(err, p.nodes.stop())
+}
+
+// play is what is measured, of nodes that are ready.
+func (p *played) play(ctx context.Context) error {
+	t, count := p.turn, p.options.Nodes.N
+	// Every node has its Lease after a round of them.
+	if err := t.wait(ctx, "nodes settle", leaseInterval); err != nil {
+		return err
+	}
+	if err := p.idle(ctx, "idle"); err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	s := t.watchPods(watching, fillPrefix)
+	if err := p.during(ctx, "pods start", func() error { return t.fill(ctx, s, count*p.options.PodsPerNode) }); err != nil {
+		return err
+	}
+	return p.idle(ctx, "idle with pods")
+}
+
+// idle measures nodes that have nothing to do.
+func (p *played) idle(ctx context.Context, what string) error {
+	return p.during(ctx, what, func() error { return p.turn.wait(ctx, "nodes, "+what, p.options.Hold.D) })
+}
+
+// during measures what nodes ask for while something happens.
+func (p *played) during(ctx context.Context, what string, do func() error) error {
+	t, count := p.turn, float64(p.options.Nodes.N)
+	t.mark(p.player+": "+what, time.Now())
+	begun := time.Since(t.Result.Time).Seconds()
+	before := p.usage()
+	window := t.Sampler.Begin(ctx)
+	if err := do(); err != nil {
+		return err
+	}
+	m := window.End(ctx)
+	after := p.usage()
+	byTitle := map[string]float64{}
+	for _, c := range m.Calls {
+		byTitle[c.Title()] += float64(c.Count)
+	}
+	const few = 0.02 // a second
+	for _, title := range slices.Sorted(maps.Keys(byTitle)) {
+		if perSecond := byTitle[title] / m.Seconds; perSecond >= few {
+			p.requests.Add(p.player, what, title, perSecond, 60*perSecond/count)
+		}
+	}
+	watches, events := t.Sampler.Mean("kube-apiserver: watches", begun), t.Sampler.Mean("kube-apiserver: watch events sent", begun)
+	mib := func(bytes int64) float64 { return float64(bytes) / mebibyte }
+	p.costs.Add(p.player, what, watches, events, m.Cores(apiServer), m.Cores(component.Store), (after.CPU-before.CPU).Seconds()/m.Seconds,
+		mib(m.Peak[apiServer]), mib(m.Peak[component.Store]), mib(after.Resident))
+	t.figure("watches, "+what, "", watches, false)
+	t.figure("watch events, "+what, "/s", events, false)
+	t.figure("Lease updates, "+what, "/s", byTitle["PUT leases"]/m.Seconds, false)
+	return nil
+}
+
+// usage of those who play the nodes.
+func (p *played) usage() process.Usage {
+	if p.nodes != nil {
+		return p.nodes.usage()
+	}
+	return p.turn.Sampler.Usage()[component.Kwok]
+}
+
+// readyNodes counts them.
+func (t *turn) readyNodes(ctx context.Context) (int, error) {
+	nodes, err := t.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
+	if err != nil {
+		return 0, err
+	}
+	ready := 0
+	for i := range nodes.Items {
+		if bulk.NodeReady(&nodes.Items[i]) {
+			ready++
+		}
+	}
+	return ready, nil
+}

@@ -1,0 +1,105 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+)
+
+var lists = experiment.Experiment{
+	Name:  "lists",
+	Short: "Update pods while all pods are listed ever more often",
+	Long: `Update pods at a fixed rate while all pods are listed 0, 60, 600, … times a minute, up to
+--lists. Lists are read to their end and not decoded. They want the newest state, as
+kubectl does, unless --any-version lets the API server take what it has, as informers
+do. Latencies count from when a call was due.`,
+	Example: `  k1m bench lists
+  k1m bench lists --pods 20000 --lists 600 --any-version`,
+	New: func() experiment.Options {
+		return &listsOptions{underUpdates: newUnderUpdates(), Lists: experiment.ByScale(600, 60)}
+	},
+}
+
+type listsOptions struct {
+	underUpdates
+	Lists      experiment.Count
+	AnyVersion bool
+}
+
+// AddFlags binds the options to flags.
+func (o *listsOptions) AddFlags(fs *pflag.FlagSet) {
+	o.underUpdates.AddFlags(fs)
+	fs.Var(&o.Lists, "lists", o.Lists.Usage("lists a minute, in the last step"))
+	fs.BoolVar(&o.AnyVersion, "any-version", o.AnyVersion, "lists with resourceVersion=0")
+}
+
+// Run is the experiment.
+func (o *listsOptions) Run(ctx context.Context, run *experiment.Run) error {
+	table := run.Result.Table("Updates while pods are listed", "store", "lists, /min", "done, /min", "updates, /s", "errors, %",
+		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store",
+		"list p75, ms", "p90, ms", "p95, ms", "update p95, ms")
+	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
+			return err
+		}
+		for _, rate := range append([]int{0}, steps(60, o.Lists.N)...) {
+			if err := o.step(ctx, t, rate, table); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (o *listsOptions) step(ctx context.Context, t *turn, perMinute int, table *experiment.Table) error {
+	listing := t.podLoad(0, 64, float64(perMinute)/60)
+	listing.Workers = 64
+	listing.Do = func(ctx context.Context, _, worker int) error { return o.list(ctx, t, worker) }
+	besides := func(ctx context.Context) {
+		if perMinute > 0 {
+			listing.Run(ctx)
+		}
+	}
+	load, m, err := t.during(ctx, fmt.Sprintf("%d lists a minute", perMinute), o.Duration.D, o.Pods.N, o.Rate, besides)
+	t.Result.Errors.Merge(listing.Tally)
+	if err != nil {
+		return err
+	}
+	tally := experiment.NewTally(1)
+	tally.Merge(listing.Tally)
+	tally.Merge(load.Tally)
+	l := listing.Latencies
+	table.Add(t.store, perMinute, 60*float64(l.Count())/m.Seconds, float64(load.Latencies.Count())/m.Seconds, 100*tally.Rate(),
+		float64(m.Peak[apiServer])/mebibyte, float64(m.Peak[component.Store])/mebibyte, m.Cores(apiServer), m.Cores(component.Store),
+		l.Millis(75), l.Millis(90), l.Millis(95), load.Latencies.Millis(95))
+	if perMinute > 0 {
+		x := "lists a minute"
+		t.Result.Line(experiment.Series{Plot: "list latency by lists a minute", Name: "p95" + on(t.store), X: x, Unit: "ms", LogX: true, LogY: true}, float64(perMinute), l.Millis(95))
+		t.Result.Line(experiment.Series{Plot: "update latency by lists a minute", Name: "p95" + on(t.store), X: x, Unit: "ms", LogX: true, LogY: true}, float64(perMinute), load.Latencies.Millis(95))
+		t.figure(fmt.Sprintf("p95 of lists, %d a minute", perMinute), "ms", l.Millis(95), false)
+		t.figure(fmt.Sprintf("p95 of updates, %d lists a minute", perMinute), "ms", load.Latencies.Millis(95), false)
+	}
+	return nil
+}
+
+func (o *listsOptions) list(ctx context.Context, t *turn, worker int) error {
+	options := metav1.ListOptions{}
+	if o.AnyVersion {
+		options.ResourceVersion = "0"
+	}
+	body, err := t.Clients.Connection(worker).CoreV1().RESTClient().Get().Resource("pods").
+		VersionedParams(&options, scheme.ParameterCodec).Stream(ctx)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	_, err = io.Copy(io.Discard, body)
+	return err
+}

@@ -1,0 +1,45 @@
+package controlplane
+
+import (
+	"fmt"
+
+	"github.com/prometheus/procfs"
+)
+
+// machineState is how much of the machine is free.
+type machineState struct {
+	idle, total float64 // seconds of all cores since it started
+	available   uint64  // bytes
+	memory      uint64
+}
+
+func readMachine() (machineState, error) {
+	fs, err := procfs.NewDefaultFS()
+	if err != nil {
+		return machineState{}, err
+	}
+	stat, err := fs.Stat()
+	if err != nil {
+		return machineState{}, err
+	}
+	memory, err := fs.Meminfo()
+	if err != nil {
+		return machineState{}, err
+	}
+	if memory.MemAvailableBytes == nil || memory.MemTotalBytes == nil {
+		return machineState{}, fmt.Errorf("the kernel does not say how much memory is available")
+	}
+	c := stat.CPUTotal
+	idle := c.Idle + c.Iowait
+	return machineState{
+		idle: idle, total: idle + c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ + c.Steal,
+		available: *memory.MemAvailableBytes, memory: *memory.MemTotalBytes,
+	}, nil
+}
+
+// idleSince is the part of all cores that had nothing to do, 0 to 1.
+func (m machineState) idleSince(before machineState) float64 {
+	return (m.idle - before.idle) / max(m.total-before.total, 1e-9)
+}
+
+func (m machineState) availableShare() float64 { return float64(m.available) / float64(m.memory) }

@@ -1,0 +1,114 @@
+package controlplane
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+var nodesAndPods = experiment.Experiment{
+	Name:  "nodes-and-pods",
+	Short: "Create nodes, then pods as fast as the API server takes them, and watch every component",
+	Long: `Create N nodes, then N pods, as fast as the API server takes them, until all of them run.
+Every second each component is asked for its metrics, and the operating system for its
+CPU and memory. Markers in the plots show when the first pod was created and the last
+one was scheduled. Everything is done on each of the stores, with a cluster of its own.`,
+	Example: `  k1m bench nodes-and-pods
+  k1m bench nodes-and-pods --nodes 10000 --pods 20000 --stores mem_etcd
+  k1m bench nodes-and-pods --name mine --pods 1000`,
+	New: func() experiment.Options {
+		o := &nodesAndPodsOptions{clusters: defaultClusters(experiment.ByScale(2000, 20)), Pods: experiment.ByScale(4000, 1500)}
+		o.zeroNodes = true
+		return o
+	},
+}
+
+type nodesAndPodsOptions struct {
+	clusters
+	Pods experiment.Count
+}
+
+// AddFlags binds the options to flags.
+func (o *nodesAndPodsOptions) AddFlags(fs *pflag.FlagSet) {
+	o.clusters.AddFlags(fs)
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to create"))
+}
+
+// Validate reports the first option that cannot be.
+func (o *nodesAndPodsOptions) Validate() error {
+	if room := bulk.DefaultNodeShape().Pods; o.Pods.N > 0 && o.Nodes.N > 0 && o.Pods.N > o.Nodes.N*room {
+		return usage.Errorf("--pods %d: %d nodes take %d pods; use fewer pods or more nodes", o.Pods.N, o.Nodes.N, o.Nodes.N*room)
+	}
+	return o.clusters.Validate()
+}
+
+// Run is the experiment.
+func (o *nodesAndPodsOptions) Run(ctx context.Context, run *experiment.Run) error {
+	nodes := run.Result.Table("Nodes", "store", "nodes", "created, /s", "p99, ms",
+		"CPU a node: kube-apiserver, µs", "store, µs", "kwok, µs", "memory: kube-apiserver, MiB", "store, MiB")
+	pods := run.Result.Table("Pods", "store", "pods", "created, /s", "running, /s", "start p50, s", "start p99, s",
+		"CPU a pod: kube-apiserver, µs", "scheduler, µs", "store, µs", "kube-controller-manager, µs", "kwok, µs",
+		"memory: kube-apiserver, MiB", "store, MiB")
+	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+		if t.Own() {
+			if err := o.makeNodes(ctx, t, nodes); err != nil {
+				return err
+			}
+		}
+		return o.makePods(ctx, t, pods)
+	})
+}
+
+func (o *nodesAndPodsOptions) makeNodes(ctx context.Context, t *turn, table *experiment.Table) error {
+	window := t.Sampler.Begin(ctx)
+	made, err := t.createNodes(ctx, 0, o.Nodes.N, bulk.DefaultNodeShape())
+	m := window.End(ctx)
+	if err != nil {
+		return err
+	}
+	table.Add(t.store, made.Done, made.PerSecond, made.P99Millis,
+		m.MicrosPer(apiServer, made.Done), m.MicrosPer(component.Store, made.Done), m.MicrosPer(component.Kwok, made.Done),
+		float64(m.Peak[apiServer])/mebibyte, float64(m.Peak[component.Store])/mebibyte)
+	t.figure("nodes created", "/s", made.PerSecond, true)
+	return nil
+}
+
+func (o *nodesAndPodsOptions) makePods(ctx context.Context, t *turn, table *experiment.Table) error {
+	if err := t.prepare(ctx); err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	defer stop()
+	s := t.watchPods(watching, bulk.PodPrefix)
+	window := t.Sampler.Begin(ctx)
+	begun := time.Now()
+	t.mark("first pod created", begun)
+	created, err := t.createPods(ctx, s, bulk.PodPrefix, o.Pods.N, 64, 0)
+	if err != nil {
+		return err
+	}
+	creating := time.Since(begun)
+	wanted := int(created.Latencies.Count())
+	if err := t.awaitRunning(ctx, s, wanted); err != nil {
+		return err
+	}
+	m := window.End(ctx)
+	t.mark("last pod scheduled", s.lastBound)
+	asOthers, _ := s.measured()
+	perSecond := float64(wanted) / s.lastRun.Sub(begun).Seconds()
+	table.Add(append([]any{t.store, wanted, float64(wanted) / creating.Seconds(), perSecond, asOthers.Seconds(50), asOthers.Seconds(99)},
+		costs(m, wanted)...)...)
+	t.Result.CallTable("API calls while pods were made"+on(t.store), m.Calls)
+	t.judge(append(experiment.JudgeCalls(m.Calls), experiment.JudgeStartup(asOthers))...)
+	t.figure("pods running", "/s", perSecond, true)
+	t.figure("store's CPU a pod", "µs", m.MicrosPer(component.Store, wanted), false)
+	t.figure("kube-apiserver's CPU a pod", "µs", m.MicrosPer(apiServer, wanted), false)
+	t.figure("store's memory", "MiB", float64(m.Peak[component.Store])/mebibyte, false)
+	return nil
+}

@@ -1,0 +1,88 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+)
+
+// podLoad creates pods, or deletes them.
+func (t *turn) podLoad(count, workers int, rate float64) experiment.Load {
+	return experiment.Load{
+		Workers: min(workers, max(count, 1)), Rate: rate, Count: count, Kind: bulk.ErrorKind,
+		Latencies: experiment.NewLatencies(), Tally: experiment.NewTally(1),
+	}
+}
+
+// createPods one request a pod, so that what fails shows as a failure.
+func (t *turn) createPods(ctx context.Context, s *startups, prefix string, count, workers int, rate float64) (experiment.Load, error) {
+	pods, err := usualPods()
+	if err != nil {
+		return experiment.Load{}, err
+	}
+	task := t.Display.Task("pods created", count)
+	load := t.podLoad(count, workers, rate)
+	load.Progress = task.Set
+	load.Do = func(ctx context.Context, number, worker int) error {
+		name := podName(prefix, number)
+		s.sending(name)
+		return t.Clients.CreatePod(ctx, worker, pods.Make(namespace, name))
+	}
+	return load, t.end(ctx, load, load.Run(ctx), task)
+}
+
+// deletePods one request a pod.
+func (t *turn) deletePods(ctx context.Context, prefix string, count, workers int) (experiment.Load, error) {
+	task := t.Display.Task("pods deleted", count)
+	load := t.podLoad(count, workers, 0)
+	load.Progress = task.Set
+	load.Do = func(ctx context.Context, number, worker int) error {
+		return t.Clients.DeletePod(ctx, worker, namespace, podName(prefix, number))
+	}
+	return load, t.end(ctx, load, load.Run(ctx), task)
+}
+
+// end a load; what went wrong counts for the whole experiment.
+func (t *turn) end(ctx context.Context, load experiment.Load, done int, task progress.Task) error {
+	t.Result.Errors.Merge(load.Tally)
+	if ctx.Err() != nil {
+		task.Interrupt()
+		return ctx.Err()
+	}
+	task.Done(fmt.Sprint(done))
+	return nil
+}
+
+func podName(prefix string, number int) string { return fmt.Sprintf("%s%06d", prefix, number) }
+
+// cleanUp removes the namespace from a cluster that stays. Not within the run's context:
+// an interrupted run cleans up as well.
+func (t *turn) cleanUp() error {
+	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
+	defer cancel()
+	task := t.Display.Task("cleaning up", 0)
+	namespaces := t.Client.CoreV1().Namespaces()
+	err := namespaces.Delete(ctx, namespace, metav1.DeleteOptions{})
+	for err == nil {
+		task.Say("waiting until namespace " + namespace + " is gone")
+		select {
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-time.After(time.Second):
+			_, err = namespaces.Get(ctx, namespace, metav1.GetOptions{})
+		}
+	}
+	if !apierrors.IsNotFound(err) {
+		task.Fail(err.Error())
+		return fmt.Errorf("removing namespace %s: %w; remove it by hand", namespace, err)
+	}
+	task.Done("done")
+	return nil
+}

@@ -1,0 +1,265 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// daemons that watch the pods of their node, on each of the nodes.
+const daemonsOfNode = 5
+
+var restart = experiment.Experiment{
+	Name:  "restart",
+	Short: "Kill every API server of a full cluster: everything lists at once",
+	Long: `Fill a cluster, let --clients watch the pods of a node each, as daemons do (five to a
+node), and kill every kube-apiserver. All clients, and the cluster's own components,
+list again as soon as they can. The table shows how long that takes, how much memory
+API servers and store need for it, and what errors the clients see. These errors are
+what is measured: they do not fail the run, clients that do not come back do.`,
+	Example: `  k1m bench restart
+  k1m bench restart --nodes 1000 --pods 20000 --clients 5000 --apiservers 2`,
+	New: func() experiment.Options {
+		o := &restartOptions{
+			clusters: defaultClusters(experiment.ByScale(200, 10)), Pods: experiment.ByScale(4000, 50),
+			Clients: experiment.ByScale(500, 20), APIServers: 1,
+		}
+		o.more = func(s *clusterdir.Settings) { s.APIServers = o.APIServers }
+		return o
+	},
+}
+
+type restartOptions struct {
+	clusters
+	Pods       experiment.Count
+	Clients    experiment.Count
+	APIServers int
+	FromStore  bool
+}
+
+// AddFlags binds the options to flags.
+func (o *restartOptions) AddFlags(fs *pflag.FlagSet) {
+	o.clusters.AddFlags(fs)
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods that there are"))
+	fs.Var(&o.Clients, "clients", o.Clients.Usage("clients that watch, each on a connection of its own"))
+	fs.IntVar(&o.APIServers, "apiservers", o.APIServers, "kube-apiserver processes")
+	fs.BoolVar(&o.FromStore, "newest", o.FromStore, "let clients list the newest state, as those do that leave resourceVersion=0 out")
+}
+
+// Validate reports the first option that cannot be.
+func (o *restartOptions) Validate() error {
+	if o.APIServers < 1 || o.APIServers > 16 {
+		return usage.Errorf("--apiservers %d: choose 1 to 16", o.APIServers)
+	}
+	return o.clusters.Validate()
+}
+
+// Run is the experiment.
+func (o *restartOptions) Run(ctx context.Context, run *experiment.Run) error {
+	table := run.Result.Table("After every API server was killed", "store", "clients", "pods", "API server ready, s", "half have listed, s", "p99 have, s", "all have, s",
+		"attempts that failed", "kube-apiserver: before, MiB", "at most, MiB", "CPU, s", "store: before, MiB", "at most, MiB", "CPU, s")
+	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
+			return err
+		}
+		return o.storm(ctx, t, table)
+	})
+}
+
+func (o *restartOptions) storm(ctx context.Context, t *turn, table *experiment.Table) error {
+	d := &daemons{lists: experiment.NewLatencies(), errors: experiment.NewTally(1), fromStore: o.FromStore}
+	nodes, err := t.nodes(ctx, o.Nodes.N)
+	if err != nil {
+		return err
+	}
+	watching, stop := context.WithCancel(ctx)
+	ended, err := d.start(watching, t, o.Clients.N, nodes)
+	defer ended.Wait()
+	defer stop()
+	if err != nil {
+		return err
+	}
+	if err := t.await(ctx, "clients watch", o.Clients.N, d.synced); err != nil {
+		return err
+	}
+	if err := t.AwaitQuiet(ctx); err != nil {
+		return err
+	}
+	before := t.Sampler.Begin(ctx).End(ctx)
+	window := t.Sampler.Begin(ctx)
+	killed := time.Now()
+	d.restart(killed)
+	t.mark("killed", killed)
+	if err := t.killAPIServers(); err != nil {
+		return err
+	}
+	ready, err := t.awaitAPIServers(ctx, killed)
+	if err != nil {
+		return err
+	}
+	if err := t.await(ctx, "clients watch again", o.Clients.N, d.synced); err != nil {
+		return err
+	}
+	all := d.lists.Seconds(100)
+	t.mark("all have listed", time.Now())
+	m := window.End(ctx)
+	failures := "none"
+	if kinds := d.errors.Describe(); kinds != "" {
+		failures = kinds
+	}
+	t.Result.Errors.AddMany(int64(d.synced()), nil)
+	mib := func(bytes int64) float64 { return float64(bytes) / mebibyte }
+	table.Add(t.store, o.Clients.N, o.Pods.N, ready.Seconds(), d.lists.Seconds(50), d.lists.Seconds(99), all, failures,
+		mib(before.Resident[apiServer]), mib(m.Peak[apiServer]), m.CPU[apiServer].Seconds(),
+		mib(before.Resident[component.Store]), mib(m.Peak[component.Store]), m.CPU[component.Store].Seconds())
+	t.figure("time until all clients have listed", "s", all, false)
+	t.figure("memory of the store at most", "MiB", mib(m.Peak[component.Store]), false)
+	t.figure("memory of kube-apiserver at most", "MiB", mib(m.Peak[apiServer]), false)
+	t.figure("CPU of the store", "CPU s", m.CPU[component.Store].Seconds(), false)
+	return nil
+}
+
+// killAPIServers ends all of them at once; the supervisor starts them again.
+func (t *turn) killAPIServers() error {
+	state, err := supervisor.ReadState(t.Run.Dir)
+	if err != nil {
+		return err
+	}
+	for i := range t.Config.Settings.APIServers {
+		for _, c := range state.Components {
+			if c.Name != clusterdir.APIServerName(i) {
+				continue
+			}
+			if err := c.Process.Signal(syscall.SIGKILL); err != nil {
+				return fmt.Errorf("killing %s: %w", c.Name, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (t *turn) awaitAPIServers(ctx context.Context, killed time.Time) (time.Duration, error) {
+	err := t.await(ctx, "API server ready", 1, func() int {
+		asking, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		if _, err := t.Client.CoreV1().RESTClient().Get().AbsPath("/readyz").DoRaw(asking); err != nil {
+			return 0
+		}
+		return 1
+	})
+	return time.Since(killed), err
+}
+
+// daemons watch the pods of their nodes, and list them again when the watch ends.
+type daemons struct {
+	watching  atomic.Int64
+	lists     *experiment.Latencies // since restart
+	errors    *experiment.Tally
+	fromStore bool
+
+	mu    sync.Mutex
+	since time.Time
+}
+
+func (d *daemons) synced() int { return int(d.watching.Load()) }
+
+// restart counts from now on: nobody has listed again yet.
+func (d *daemons) restart(now time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.since = now
+	d.watching.Store(0)
+	d.lists, d.errors = experiment.NewLatencies(), experiment.NewTally(1)
+}
+
+func (d *daemons) listed() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.watching.Add(1)
+	if !d.since.IsZero() {
+		d.lists.Record(time.Since(d.since))
+	}
+}
+
+func (d *daemons) failed(kind string, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.errors.Add(kind, err)
+}
+
+// counting sees every attempt, those too that client-go makes again without a word.
+func (d *daemons) counting(next http.RoundTripper) http.RoundTripper {
+	return roundTripper(func(request *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(request)
+		switch {
+		case request.Context().Err() != nil:
+		case err != nil:
+			d.failed(bulk.ErrorKind(err), err)
+		case response.StatusCode >= http.StatusBadRequest:
+			d.failed(response.Status, errors.New(response.Status))
+		}
+		return response, err
+	})
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip is of http.RoundTripper.
+func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
+
+func (d *daemons) start(ctx context.Context, t *turn, count, nodes int) (*sync.WaitGroup, error) {
+	var group sync.WaitGroup
+	clients, err := t.connect(count, 1, d.counting)
+	if err != nil {
+		return &group, err
+	}
+	var events atomic.Int64
+	for i := range count {
+		w := stream{clients.Connection(i), "pods", &events}
+		node := bulk.Range{Prefix: bulk.NodePrefix}.Name(i / daemonsOfNode % max(nodes, 1))
+		group.Go(func() { d.run(ctx, w, node) })
+	}
+	return &group, nil
+}
+
+// run lists and watches for ever, with the backoff of client-go's reflector.
+func (d *daemons) run(ctx context.Context, w stream, node string) {
+	fresh := func() wait.Backoff {
+		return wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 6, Cap: 30 * time.Second}
+	}
+	backoff := fresh()
+	for ctx.Err() == nil {
+		options := metav1.ListOptions{FieldSelector: "spec.nodeName=" + node}
+		if !d.fromStore {
+			options.ResourceVersion = "0"
+		}
+		list, err := w.client.CoreV1().Pods(namespace).List(ctx, options)
+		if err == nil {
+			backoff = fresh()
+			d.listed()
+			options.ResourceVersion = list.ResourceVersion
+			// It ends with an error in any case.
+			_ = w.follow(ctx, options)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(backoff.Step()):
+		}
+	}
+}

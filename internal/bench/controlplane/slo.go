@@ -1,0 +1,263 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/pflag"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// fills are parts of the pods that the cluster is to have, in percent.
+var fills = []int{10, 25, 50, 100}
+
+const podsOfDeployment = 30
+
+var slo = experiment.Experiment{
+	Name:  "slo",
+	Short: "Fill a cluster step by step, churn, and hold it against Kubernetes' objectives",
+	Long: `Fill a cluster to 10, 25, 50 and 100 % of --pods-per-node pods a node by Deployments, and
+at each of them start --sample pods one by one, at a fixed rate: their startup is what
+the table shows. Then churn for --churn: pods come and go, Deployments are scaled, pods are
+read one by one and by lists. In the end everything is deleted.
+
+Startup is from a pod's creationTimestamp until a watch shows it running, as
+clusterloader2 measures it; the timestamp has no fractions of a second, so this is up to
+a second more than from the request on, which is beside it. API latencies are from the
+API server's own histograms over the whole experiment, watches left out.`,
+	Example: `  k1m bench slo
+  k1m bench slo --nodes 100 --churn 5m --stores mem_etcd`,
+	New: func() experiment.Options {
+		return &sloOptions{
+			clusters: defaultClusters(experiment.ByScale(100, 10)), PodsPerNode: 30, Sample: experiment.ByScale(100, 10),
+			SampleRate: 10, Churn: experiment.SpanByScale(time.Minute, 10*time.Second), ChurnRate: 20,
+		}
+	},
+}
+
+type sloOptions struct {
+	clusters
+	PodsPerNode int
+	Sample      experiment.Count
+	SampleRate  float64
+	Churn       experiment.Span
+	ChurnRate   float64
+}
+
+// AddFlags binds the options to flags.
+func (o *sloOptions) AddFlags(fs *pflag.FlagSet) {
+	o.clusters.AddFlags(fs)
+	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "pods a node when the cluster is full")
+	fs.Var(&o.Sample, "sample", o.Sample.Usage("pods whose startup is measured at each step"))
+	fs.Float64Var(&o.SampleRate, "sample-rate", o.SampleRate, "of those, how many are created a second")
+	fs.Var(&o.Churn, "churn", o.Churn.Usage("how long pods come and go"))
+	fs.Float64Var(&o.ChurnRate, "churn-rate", o.ChurnRate, "pods that come, and as many that go, a second")
+}
+
+// Validate reports the first option that cannot be.
+func (o *sloOptions) Validate() error {
+	room := bulk.DefaultNodeShape().Pods
+	switch {
+	case o.PodsPerNode < 1 || o.PodsPerNode > room/2:
+		return usage.Errorf("--pods-per-node %d: choose 1 to %d", o.PodsPerNode, room/2)
+	case o.SampleRate <= 0:
+		return usage.Errorf("--sample-rate %g: must be more than 0", o.SampleRate)
+	case o.ChurnRate <= 0:
+		return usage.Errorf("--churn-rate %g: must be more than 0", o.ChurnRate)
+	}
+	return o.clusters.Validate()
+}
+
+// Run is the experiment.
+func (o *sloOptions) Run(ctx context.Context, run *experiment.Run) error {
+	startup := run.Result.Table("Startup of pods", "store", "full, %", "pods", "of", "p50, s", "p90, s", "p99, s",
+		"from the request on: p50, s", "p90, s", "p99, s")
+	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+		if err := t.prepare(ctx); err != nil {
+			return err
+		}
+		watching, stop := context.WithCancel(ctx)
+		defer stop()
+		s := t.watchPods(watching, "")
+		window := t.Sampler.Begin(ctx)
+		err := o.fillAndChurn(ctx, t, s, startup)
+		m := window.End(context.WithoutCancel(ctx))
+		t.Result.CallTable("API calls"+on(t.store), m.Calls)
+		t.judge(experiment.JudgeCalls(m.Calls)...)
+		for _, verdict := range experiment.JudgeCalls(m.Calls) {
+			t.figure(verdict.Name, "s", verdict.Measured, false)
+		}
+		return err
+	})
+}
+
+func (o *sloOptions) fillAndChurn(ctx context.Context, t *turn, s *startups, table *experiment.Table) error {
+	nodes, err := t.nodes(ctx, o.Nodes.N)
+	if err != nil {
+		return err
+	}
+	full, have, deployments := nodes*o.PodsPerNode, 0, 0
+	for _, percent := range fills {
+		wanted := max(full*percent/100, 1)
+		if err := t.deploy(ctx, &deployments, wanted-have); err != nil {
+			return err
+		}
+		have = wanted
+		if err := t.awaitRunning(ctx, s, have); err != nil {
+			return err
+		}
+		if err := o.sample(ctx, t, s, percent, have, table); err != nil {
+			return err
+		}
+	}
+	t.mark("churn begins", time.Now())
+	if err := o.churn(ctx, t, nodes); err != nil {
+		return err
+	}
+	t.mark("everything is deleted", time.Now())
+	return t.undeploy(ctx, s, deployments)
+}
+
+// deploy makes Deployments with so many pods in all.
+func (t *turn) deploy(ctx context.Context, deployments *int, pods int) error {
+	for pods > 0 {
+		size := min(pods, podsOfDeployment)
+		pods -= size
+		made := deployment(fmt.Sprintf("fill-%04d", *deployments), size)
+		if _, err := t.Client.AppsV1().Deployments(namespace).Create(ctx, made, metav1.CreateOptions{}); err != nil {
+			return fmt.Errorf("creating a Deployment: %w", err)
+		}
+		*deployments++
+	}
+	return nil
+}
+
+func deployment(name string, replicas int) *appsv1.Deployment {
+	labels := map[string]string{"app": name}
+	return &appsv1.Deployment{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels},
+		Spec: appsv1.DeploymentSpec{
+			Replicas: ptr.To(int32(replicas)),
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec: corev1.PodSpec{
+					Containers:  []corev1.Container{{Name: "main", Image: bulk.DefaultPodShape().Image}},
+					Tolerations: []corev1.Toleration{{Operator: corev1.TolerationOpExists}},
+				},
+			},
+		},
+	}
+}
+
+// sample starts single pods, and takes them away again.
+func (o *sloOptions) sample(ctx context.Context, t *turn, s *startups, percent, have int, table *experiment.Table) error {
+	if err := t.AwaitQuiet(ctx); err != nil {
+		return err
+	}
+	prefix := fmt.Sprintf("sample-%d-", percent)
+	s.restart(prefix)
+	created, err := t.createPods(ctx, s, prefix, o.Sample.N, 64, o.SampleRate)
+	if err != nil {
+		return err
+	}
+	if err := t.awaitRunning(ctx, s, have+int(created.Latencies.Count())); err != nil {
+		return err
+	}
+	theirs, ours := s.measured()
+	table.Add(t.store, percent, have, theirs.Count(), theirs.Seconds(50), theirs.Seconds(90), theirs.Seconds(99),
+		ours.Seconds(50), ours.Seconds(90), ours.Seconds(99))
+	for _, percentile := range []float64{50, 99} {
+		t.Result.Line(experiment.Series{
+			Plot: "startup of pods", Name: fmt.Sprintf("p%g%s", percentile, on(t.store)), X: "percent full", Unit: "s",
+		}, float64(percent), theirs.Seconds(percentile))
+	}
+	if percent == 100 {
+		t.judge(experiment.JudgeStartup(theirs))
+		t.figure("startup p50, full, from the request on", "s", ours.Seconds(50), false)
+		t.figure("startup p99, full, from the request on", "s", ours.Seconds(99), false)
+	}
+	if _, err := t.deletePods(ctx, prefix, o.Sample.N, 64); err != nil {
+		return err
+	}
+	return t.awaitGone(ctx, s, have)
+}
+
+// churn lets pods come and go, and reads them.
+func (o *sloOptions) churn(ctx context.Context, t *turn, nodes int) error {
+	pods, err := usualPods()
+	if err != nil {
+		return err
+	}
+	begun := time.Now()
+	churning, stop := context.WithTimeout(ctx, o.Churn.D)
+	defer stop()
+	// A pod lives for a second or two.
+	lifetime := int(2*o.ChurnRate) + 1
+	size := min(podsOfDeployment, max(nodes*o.PodsPerNode*fills[0]/100, 1))
+	task := t.Display.Task("churn", int(o.Churn.D.Seconds()))
+	load := t.podLoad(0, 64, o.ChurnRate)
+	load.Workers = 64
+	load.Do = func(ctx context.Context, number, worker int) error {
+		task.Set(int(time.Since(begun).Seconds()))
+		if number%int(max(o.ChurnRate, 1)) == 0 {
+			if err := t.scaleAndList(ctx, size, number); err != nil {
+				return err
+			}
+		}
+		return t.replacePod(ctx, pods, number, lifetime, worker)
+	}
+	return t.end(ctx, load, load.Run(churning), task)
+}
+
+// replacePod makes a pod, reads it, and deletes an older one.
+func (t *turn) replacePod(ctx context.Context, pods *bulk.Pods, number, lifetime, worker int) error {
+	name := podName("churn-", number)
+	if err := t.Clients.CreatePod(ctx, worker, pods.Make(namespace, name)); err != nil {
+		return err
+	}
+	_, err := t.Clients.Connection(worker).CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
+	if err == nil && number >= lifetime {
+		err = t.Clients.DeletePod(ctx, worker, namespace, podName("churn-", number-lifetime))
+	}
+	if apierrors.IsNotFound(err) {
+		return nil // the one that makes it is late
+	}
+	return err
+}
+
+// scaleAndList takes a pod from the first Deployment or gives it back, and lists all pods.
+func (t *turn) scaleAndList(ctx context.Context, size, number int) error {
+	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, size-number%2)
+	_, err := t.Client.AppsV1().Deployments(namespace).Patch(ctx, "fill-0000", types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
+	if err == nil {
+		_, err = t.Client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	}
+	return err
+}
+
+// undeploy deletes everything, and waits until it is gone.
+func (t *turn) undeploy(ctx context.Context, s *startups, deployments int) error {
+	var errs []error
+	for i := range deployments {
+		policy := metav1.DeletePropagationBackground
+		err := t.Client.AppsV1().Deployments(namespace).Delete(ctx, fmt.Sprintf("fill-%04d", i), metav1.DeleteOptions{PropagationPolicy: &policy})
+		errs = append(errs, err)
+	}
+	errs = append(errs, t.Client.CoreV1().Pods(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("deleting everything: %w", err)
+	}
+	return t.awaitGone(ctx, s, 0)
+}

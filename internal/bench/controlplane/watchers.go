@@ -1,0 +1,153 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+)
+
+var watchers = experiment.Experiment{
+	Name:  "watchers",
+	Short: "Update pods while ever more watch all of them",
+	Long: `Update pods at a fixed rate while 0, 10, 100, … up to --watchers clients watch all of
+them. Watches are not decoded, so that the clients take little of the machine. Update
+latency counts from when the update was due.`,
+	Example: `  k1m bench watchers
+  k1m bench watchers --watchers 5000 --rate 20 --stores mem_etcd`,
+	New: func() experiment.Options {
+		return &watchersOptions{
+			underUpdates: newUnderUpdates(), Watchers: experiment.ByScale(1000, 20),
+		}
+	},
+}
+
+// underUpdates are options of experiments that update pods at a rate.
+type underUpdates struct {
+	clusters
+	Pods     experiment.Count
+	Rate     float64
+	Duration experiment.Span
+}
+
+func newUnderUpdates() underUpdates {
+	return underUpdates{
+		clusters: defaultClusters(experiment.ByScale(100, 10)), Pods: experiment.ByScale(2000, 50),
+		Rate: 50, Duration: experiment.SpanByScale(15*time.Second, 5*time.Second),
+	}
+}
+
+// AddFlags binds the options to flags.
+func (o *underUpdates) AddFlags(fs *pflag.FlagSet) {
+	o.clusters.AddFlags(fs)
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods that there are"))
+	fs.Float64Var(&o.Rate, "rate", o.Rate, "updates of pods a second")
+	fs.Var(&o.Duration, "duration", o.Duration.Usage("of each step"))
+}
+
+// Validate reports the first option that cannot be.
+func (o *underUpdates) Validate() error {
+	if err := positive("--rate", o.Rate); err != nil {
+		return err
+	}
+	return o.clusters.Validate()
+}
+
+type watchersOptions struct {
+	underUpdates
+	Watchers experiment.Count
+}
+
+// AddFlags binds the options to flags.
+func (o *watchersOptions) AddFlags(fs *pflag.FlagSet) {
+	o.underUpdates.AddFlags(fs)
+	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("clients that watch, in the last step"))
+}
+
+// Run is the experiment.
+func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
+	table := run.Result.Table("Updates while others watch", "store", "watchers", "updates, /s", "errors, %", "watches ended", "events, /s", "of those due, %",
+		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store", "k1m", "update p75, ms", "p90, ms", "p95, ms")
+	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
+			return err
+		}
+		for _, count := range append([]int{0}, steps(10, o.Watchers.N)...) {
+			if err := o.step(ctx, t, count, table); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func (o *watchersOptions) step(ctx context.Context, t *turn, count int, table *experiment.Table) error {
+	watching, stop := context.WithCancel(ctx)
+	var events, cut atomic.Int64
+	group, err := t.startWatchers(watching, count, &events, &cut)
+	defer group.Wait()
+	defer stop()
+	if err != nil {
+		return err
+	}
+	before := events.Load()
+	load, m, err := t.during(ctx, fmt.Sprintf("%d watchers", count), o.Duration.D, o.Pods.N, o.Rate, nil)
+	if err != nil {
+		return err
+	}
+	delivered := float64(events.Load() - before)
+	updates := float64(load.Latencies.Count())
+	share := 100.0
+	if count > 0 && updates > 0 {
+		share = 100 * delivered / (updates * float64(count))
+	}
+	l := load.Latencies
+	table.Add(t.store, count, updates/m.Seconds, 100*load.Tally.Rate(), cut.Load(), delivered/m.Seconds, share,
+		float64(m.Peak[apiServer])/mebibyte, float64(m.Peak[component.Store])/mebibyte,
+		m.Cores(apiServer), m.Cores(component.Store), m.Cores(loader), l.Millis(75), l.Millis(90), l.Millis(95))
+	if count > 0 {
+		t.Result.Line(experiment.Series{Plot: "update latency by watchers", Name: "p95" + on(t.store), X: "watchers", Unit: "ms", LogX: true, LogY: true}, float64(count), l.Millis(95))
+		t.Result.Line(experiment.Series{Plot: "events delivered by watchers", Name: t.store, X: "watchers", Unit: "events/s", LogX: true, LogY: true}, float64(count), delivered/m.Seconds)
+		t.figure(fmt.Sprintf("p95 of updates, %d watchers", count), "ms", l.Millis(95), false)
+		t.figure(fmt.Sprintf("store's CPU an update, %d watchers", count), "µs", m.MicrosPer(component.Store, int(updates)), false)
+	}
+	return nil
+}
+
+// startWatchers opens watches from now on. They end with ctx; one that the server ends
+// before, as it does with those that are slow, is counted and opened again.
+func (t *turn) startWatchers(ctx context.Context, count int, events, cut *atomic.Int64) (*sync.WaitGroup, error) {
+	var group sync.WaitGroup
+	clients, err := t.connect(count, streamsOfConnection, nil)
+	if err != nil {
+		return &group, err
+	}
+	now, err := t.Client.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return &group, fmt.Errorf("reading pods: %w", err)
+	}
+	for i := range count {
+		group.Go(func() {
+			w, from := stream{clients.Connection(i), "pods", events}, now.ResourceVersion
+			for {
+				// It ends with an error in any case.
+				_ = w.follow(ctx, metav1.ListOptions{ResourceVersion: from})
+				if ctx.Err() != nil {
+					return
+				}
+				cut.Add(1)
+				// From what the server has then: it tells of all pods first.
+				from = "0"
+				time.Sleep(poll)
+			}
+		})
+	}
+	return &group, nil
+}

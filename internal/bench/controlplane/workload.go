@@ -1,0 +1,184 @@
+package controlplane
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/kubernetes/pkg/kubelet/envvars"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+)
+
+// Workloads of kube-burner, by the names of its node-density ladder.
+const (
+	workloadPods  = "pods"
+	workloadCNI   = "cni"
+	workloadHeavy = "heavy"
+
+	// kube-burner's default for iterations that have namespaces.
+	iterationsOfNamespace = 1000
+)
+
+// workload is what one iteration makes.
+type workload struct{ pods, services int }
+
+var workloads = map[string]workload{workloadPods: {1, 0}, workloadCNI: {2, 1}, workloadHeavy: {2, 1}}
+
+// parts of an iteration: the first is behind the Service.
+var parts = map[string][2]string{workloadCNI: {"webserver", "client"}, workloadHeavy: {"postgres", "perfapp"}}
+
+func (o *densityOptions) namespaceOf(iteration int) string {
+	if !o.Namespaced {
+		return namespace
+	}
+	return fmt.Sprintf("%s-%d", namespace, iteration/iterationsOfNamespace)
+}
+
+func (o *densityOptions) servicesOfNamespace(iterations int) int {
+	if o.Namespaced {
+		return min(iterations, iterationsOfNamespace)
+	}
+	return iterations
+}
+
+// create makes the objects of all iterations, at the rate of pods.
+func (o *densityOptions) create(ctx context.Context, t *turn, w workload, iterations int) (experiment.Load, error) {
+	for i := 0; i < iterations; i += iterationsOfNamespace {
+		if err := t.Clients.EnsureNamespace(ctx, o.namespaceOf(i)); err != nil {
+			return experiment.Load{}, err
+		}
+	}
+	pods, err := usualPods()
+	if err != nil {
+		return experiment.Load{}, err
+	}
+	task := t.Display.Task("iterations created", iterations)
+	load := t.podLoad(iterations, 64, o.Rate/float64(w.pods))
+	load.Progress = task.Set
+	load.Do = func(ctx context.Context, number, worker int) error {
+		if o.Workload == workloadPods {
+			return t.Clients.CreatePod(ctx, worker, pods.Make(namespace, podName("density-", number)))
+		}
+		return o.iteration(ctx, t, number, worker)
+	}
+	done := load.Run(ctx)
+	return load, t.end(ctx, load, done, task)
+}
+
+// iteration makes a Service and two Deployments of a pod.
+func (o *densityOptions) iteration(ctx context.Context, t *turn, number, worker int) error {
+	ns, client := o.namespaceOf(number), t.Clients.Connection(worker)
+	if _, err := client.CoreV1().Services(ns).Create(ctx, serviceOf(partName(parts[o.Workload][0], number)), metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	for _, part := range parts[o.Workload] {
+		if _, err := client.AppsV1().Deployments(ns).Create(ctx, probed(partName(part, number)), metav1.CreateOptions{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func partName(part string, number int) string { return fmt.Sprintf("%s-%d", part, number) }
+
+func serviceOf(name string) *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": name},
+			Ports:    []corev1.ServicePort{{Name: "main", Protocol: corev1.ProtocolTCP, Port: 8080, TargetPort: intstr.FromInt32(8080)}},
+		},
+	}
+}
+
+// probed is a Deployment of a pod with the probes that the workloads have.
+func probed(name string) *appsv1.Deployment {
+	d := deployment(name, 1)
+	d.Namespace = ""
+	probe := &corev1.Probe{
+		ProbeHandler:  corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}},
+		PeriodSeconds: 10, TimeoutSeconds: 5,
+	}
+	d.Spec.Template.Spec.Containers[0].ReadinessProbe = probe
+	d.Spec.Template.Spec.Containers[0].LivenessProbe = probe
+	return d
+}
+
+// remove deletes all iterations, and waits until their pods are gone.
+func (o *densityOptions) remove(ctx context.Context, t *turn, s *startups, iterations int) error {
+	policy := metav1.DeletePropagationBackground
+	options, everything := metav1.DeleteOptions{PropagationPolicy: &policy}, metav1.ListOptions{}
+	var errs []error
+	for i := 0; i < iterations; i += iterationsOfNamespace {
+		ns := o.namespaceOf(i)
+		errs = append(errs,
+			t.Client.AppsV1().Deployments(ns).DeleteCollection(ctx, options, everything),
+			t.Client.CoreV1().Pods(ns).DeleteCollection(ctx, options, everything))
+		if !o.Namespaced {
+			break
+		}
+	}
+	for i := range iterations {
+		if o.Workload != workloadPods {
+			errs = append(errs, t.Client.CoreV1().Services(o.namespaceOf(i)).Delete(ctx, partName(parts[o.Workload][0], i), metav1.DeleteOptions{}))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("removing the workload: %w", err)
+	}
+	if err := t.awaitGone(ctx, s, 0); err != nil {
+		return err
+	}
+	return t.AwaitQuiet(ctx)
+}
+
+// watchAllPods follows pods of all namespaces of the experiment; a pod that starts later
+// than the limit is late.
+func (t *turn) watchAllPods(ctx context.Context, limit time.Duration) *startups {
+	s := newStartups("")
+	s.limit = limit
+	return t.watchNamespace(ctx, metav1.NamespaceAll, s)
+}
+
+// startWith starts a program with the environment that kubelet gives to a container of a
+// namespace with so many Services, and returns the size of that in bytes.
+func startWith(services int) (size int, err error) {
+	made := make([]*corev1.Service, services)
+	for i := range made {
+		made[i] = serviceOf(partName(parts[workloadHeavy][0], i))
+		made[i].Spec.ClusterIP = fmt.Sprintf("10.%d.%d.%d", 96+i>>16, i>>8&255, i&255)
+	}
+	var environment []string
+	for _, v := range envvars.FromServices(made) {
+		variable := v.Name + "=" + v.Value
+		environment = append(environment, variable)
+		size += len(variable) + 1
+	}
+	program := exec.Command("true")
+	program.Env = environment
+	return size, program.Run()
+}
+
+// showWall adds Services until a container of the namespace cannot start.
+func showWall(r *experiment.Result) {
+	table := r.Table("Environment of a container by the Services of its namespace", "Services", "environment, KiB", "a program with it")
+	const step, most = 500, 20_000
+	for services := step; services <= most; services += step {
+		size, err := startWith(services)
+		verdict := "starts"
+		if err != nil {
+			verdict = err.Error()
+		}
+		table.Add(services, float64(size)/1024, verdict)
+		if err != nil {
+			return
+		}
+	}
+}

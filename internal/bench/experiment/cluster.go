@@ -1,0 +1,150 @@
+package experiment
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+)
+
+// ErrClusterExists says that a run would have to remove somebody's cluster.
+var ErrClusterExists = errors.New("the cluster exists already")
+
+// DefaultCluster is the name of the cluster that a run makes and removes.
+const DefaultCluster = "bench"
+
+// minFreeDisk is what a cluster needs beside its objects.
+var minFreeDisk = resource.MustParse("512Mi")
+
+// Cluster that an experiment works on, with clients that have all rights.
+type Cluster struct {
+	Dir     clusterdir.Dir
+	Config  clusterdir.Config
+	Rest    *rest.Config
+	Clients *bulk.Clients
+	Client  kubernetes.Interface
+	Sampler *Sampler
+
+	// own: it was made by this run.
+	own bool
+}
+
+// Own says whether the run has made the cluster, and removes it.
+func (c *Cluster) Own() bool { return c.own }
+
+// UsesExisting says whether the run is on a cluster that runs already.
+func (r *Run) UsesExisting() bool { return r.Given && lifecycle.RequireRunning(r.Dir) == nil }
+
+// Up makes a cluster, or takes the one that the user has named and that runs. Plots of
+// what is sampled there end with the suffix. The caller closes the cluster.
+func (r *Run) Up(ctx context.Context, settings clusterdir.Settings, suffix string, connections int, timeout time.Duration) (*Cluster, error) {
+	if r.UsesExisting() {
+		config, err := clusterdir.Load(r.Dir)
+		if err != nil {
+			return nil, err
+		}
+		return r.connect(config, suffix, connections, false)
+	}
+	if r.Dir.Exists() {
+		return nil, fmt.Errorf("cluster %q: %w and does not run; start it with `k1m up --name %s`, or remove it with `k1m down --name %s`",
+			r.Dir.Name(), ErrClusterExists, r.Dir.Name(), r.Dir.Name())
+	}
+	flags, err := settings.Flags()
+	if err != nil {
+		return nil, err
+	}
+	up, err := lifecycle.Up(ctx, lifecycle.UpOptions{
+		Dir: r.Dir, Flags: flags, Timeout: timeout, MinFree: minFreeDisk, Display: r.Display,
+	})
+	if err != nil {
+		return nil, errors.Join(err, remove(r.Dir))
+	}
+	c, err := r.connect(up.Config, suffix, connections, true)
+	if err != nil {
+		return nil, errors.Join(err, remove(r.Dir))
+	}
+	return c, nil
+}
+
+func (r *Run) connect(config clusterdir.Config, suffix string, connections int, own bool) (*Cluster, error) {
+	c := &Cluster{Dir: r.Dir, Config: config, own: own}
+	var err error
+	if c.Rest, err = kube.Config(r.Dir.Kubeconfig(pki.SuperAdmin.File)); err != nil {
+		return nil, err
+	}
+	if c.Clients, err = bulk.NewClients(c.Rest, component.APIServerURLs(config), connections); err != nil {
+		return nil, err
+	}
+	if c.Client, err = kubernetes.NewForConfig(c.Rest); err != nil {
+		return nil, fmt.Errorf("connecting to the API server: %w", err)
+	}
+	c.Sampler, err = newSampler(r.Dir, config, c.Rest, suffix, r.Result.Time)
+	return c, err
+}
+
+// Close keeps what was sampled, and removes the cluster if this run made it.
+func (r *Run) Close(c *Cluster, keep bool) error {
+	series, failed := c.Sampler.close()
+	r.Result.Series = append(r.Result.Series, series...)
+	if failed > 0 {
+		r.Result.Note("Pages of metrics that could not be read in time, and are gaps in the series: %d.", failed)
+	}
+	if !c.own || keep {
+		return nil
+	}
+	return remove(r.Dir)
+}
+
+func remove(dir clusterdir.Dir) error {
+	err := lifecycle.Down(dir, false)
+	if errors.Is(err, clusterdir.ErrUnknown) {
+		return nil
+	}
+	return err
+}
+
+// AwaitQuiet gives a control plane that has just started, or was just filled, the time
+// to settle: what it still does would count as work for what comes next.
+func (c *Cluster) AwaitQuiet(ctx context.Context) error {
+	const (
+		sample  = 500 * time.Millisecond
+		quiet   = sample / 5 // of CPU above what nodes always take
+		samples = 20
+	)
+	busy := func() (total time.Duration) {
+		for role, usage := range c.Sampler.Usage() {
+			if role != loader {
+				total += usage.CPU
+			}
+		}
+		return total
+	}
+	before, spent := busy(), time.Duration(0)
+	for range samples {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(sample):
+		}
+		now := busy()
+		// Many nodes are never silent: steady is as good.
+		if taken := now - before; taken < quiet || spent > 0 && taken > spent*9/10 && taken < spent*11/10 {
+			return nil
+		} else {
+			spent = taken
+		}
+		before = now
+	}
+	return nil
+}

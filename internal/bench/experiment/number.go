@@ -1,0 +1,36 @@
+package experiment
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/number"
+)
+
+// column splits a name from its unit.
+func column(name string) Column {
+	if i := strings.LastIndex(name, ", "); i >= 0 {
+		return Column{Name: name[:i], Unit: name[i+2:]}
+	}
+	return Column{Name: name}
+}
+
+func (c Column) String() string {
+	if c.Unit == "" {
+		return c.Name
+	}
+	return c.Name + ", " + c.Unit
+}
+
+// text of a cell.
+func text(cell any) string {
+	switch value := cell.(type) {
+	case float64:
+		return number.Text(value)
+	case int:
+		return number.Text(float64(value))
+	case int64:
+		return number.Text(float64(value))
+	}
+	return fmt.Sprint(cell)
+}

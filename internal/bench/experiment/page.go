@@ -1,0 +1,66 @@
+package experiment
+
+import (
+	"bytes"
+	"html/template"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/number"
+)
+
+// page is self-contained: the plots are in it.
+var page = template.Must(template.New("page").Funcs(template.FuncMap{"cell": text, "number": number.Text}).Parse(`<!doctype html>
+<html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Name}}</title>
+<style>
+body { font: 16px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; }
+table { border-collapse: collapse; } th, td { padding: .3em .7em; text-align: right; border-bottom: 1px solid #ccc; }
+th:first-child, td:first-child { text-align: left; } td:first-child { white-space: nowrap; } svg { max-width: 100%; height: auto; }
+.met { color: #176b2c; } .missed { color: #b00020; font-weight: bold; } small { color: #666; }
+pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
+</style>
+<h1>{{.Name}}</h1>
+<p>{{.Title}}. {{.Time.Format "2006-01-02 15:04 UTC"}}, {{printf "%.0f" .Seconds}} s{{if .Partial}}, <b>partial: it ended early and has what was found until then</b>{{end}}{{with .Error}}<br><b>{{.}}</b>{{end}}</p>
+<pre>{{.Command}}</pre>
+<ul>
+<li>Machine: {{.Machine}}.
+<li>{{range $name, $version := .Versions}}{{$name}}: {{$version}}. {{end}}
+<li>Scale: {{.Scale.Name}} (× {{number .Scale.Factor}}, × {{number .Scale.Machine}} for this machine). {{range $name, $value := .Parameters}}--{{$name}} {{$value}} {{end}}
+<li>Errors: {{printf "%.3f" .ErrorPercent}} % of {{.Operations}} operations{{with .ErrorKinds}}: {{.}}{{end}}.
+{{range .Notes}}<li>{{.}}
+{{end}}</ul>
+{{with .Verdicts}}<h2>Verdicts</h2>
+<table><tr><th>objective<th>measured<th>limit<th>unit<th>of<th>worst<th>verdict</tr>
+{{range .}}<tr><td>{{.Name}}<td>{{number .Measured}}<td>{{number .Limit}}<td>{{.Unit}}<td>{{cell .Of}}<td>{{.Worst}}<td class="{{if .Met}}met{{else}}missed{{end}}">{{if .Met}}met{{else if eq .Of 0}}not measured{{else}}missed{{end}}</tr>
+{{end}}</table>{{end}}
+{{range .Tables}}<h2>{{.Title}}</h2>
+<table><tr>{{range .Columns}}<th>{{.}}{{end}}</tr>
+{{range .Rows}}<tr>{{range .}}<td>{{cell .}}{{end}}</tr>
+{{end}}</table>
+{{end}}{{with .Ratios}}<h2>Ratios</h2>
+<table><tr><th>figure<th>unit<th>ours<th><th>peer<th><th>ours ÷ peer<th>better</tr>
+{{range .}}<tr><td>{{.Name}}<td>{{.Unit}}<td>{{.Ours}}<td>{{number .Of}}<td>{{.Peer}}<td>{{number .To}}<td>{{number .Ratio}}<td>{{if .MoreIsBetter}}more{{else}}less{{end}}</tr>
+{{end}}</table>{{end}}
+{{with .Plots}}<h2>Plots</h2>
+{{range .}}{{.}}
+{{end}}{{end}}</html>
+`))
+
+// html is the page of a result.
+func (r *Result) html(plots []drawn) ([]byte, error) {
+	operations, _, _ := r.Errors.read()
+	data := struct {
+		*Result
+		Plots        []template.HTML // made here, from names and numbers of ours
+		ErrorPercent float64
+		Operations   int64
+		ErrorKinds   string
+	}{Result: r, ErrorPercent: 100 * r.Errors.Rate(), Operations: operations, ErrorKinds: r.Errors.Describe()}
+	for _, plot := range plots {
+		// An XML declaration has no place inside HTML.
+		data.Plots = append(data.Plots, template.HTML(plot.SVG[bytes.Index(plot.SVG, []byte("<svg")):]))
+	}
+	var out bytes.Buffer
+	if err := page.Execute(&out, data); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}

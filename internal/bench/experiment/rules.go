@@ -1,0 +1,79 @@
+package experiment
+
+import (
+	"strings"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+)
+
+// kind is what becomes of a metric.
+type kind int
+
+const (
+	gauge    kind = iota // as it is
+	rate                 // increase a second
+	quantile             // of what was observed since the last sample
+)
+
+// rule makes a metric of some components into series of a plot.
+type rule struct {
+	// of is the component's role, and metric the family.
+	of, metric string
+	kind       kind
+	// by are labels whose values name the series; the others are added up.
+	by    []string
+	where func(labels map[string]string) bool
+	// q is the quantile, and name that of a series without labels.
+	q          float64
+	name       string
+	plot, unit string
+	// times converts to the unit.
+	times float64
+	logY  bool
+}
+
+const (
+	apiServer = component.RoleAPIServer
+	scheduler = component.RoleScheduler
+)
+
+func short(labels map[string]string) bool { return !strings.HasPrefix(labels["verb"], "WATCH") }
+
+// rules are what is sampled every second beside CPU and memory.
+var rules = []rule{
+	{of: apiServer, metric: "apiserver_request_total", kind: rate, by: []string{"verb", "resource"}, where: short,
+		plot: "kube-apiserver: requests by verb and resource", unit: "requests/s", times: 1},
+	{of: apiServer, metric: callDurations, kind: quantile, q: 0.95, by: []string{"verb"}, where: short,
+		plot: "kube-apiserver: p95 latency by verb", unit: "ms", times: 1000, logY: true},
+	{of: apiServer, metric: "apiserver_current_inflight_requests", kind: gauge, by: []string{"request_kind"},
+		plot: "kube-apiserver: requests in flight", unit: "requests", times: 1},
+	{of: apiServer, metric: "apiserver_watch_events_total", kind: rate, by: []string{"resource"},
+		plot: "kube-apiserver: watch events sent", unit: "events/s", times: 1},
+	{of: apiServer, metric: "apiserver_longrunning_requests", kind: gauge, name: "watches",
+		plot: "kube-apiserver: watches", unit: "watches", times: 1},
+	{of: component.Store, metric: "grpc_server_handled_total", kind: rate, by: []string{"grpc_method"},
+		plot: "store: requests", unit: "requests/s", times: 1},
+	{of: apiServer, metric: "etcd_request_duration_seconds", kind: quantile, q: 0.999, by: []string{"operation"},
+		plot: "store: p99.9 latency, as the API server sees it", unit: "ms", times: 1000, logY: true},
+	{of: component.Store, metric: "etcd_mvcc_db_total_size_in_bytes", kind: gauge, name: "size",
+		plot: "store: size", unit: "MiB", times: 1.0 / (1 << 20)},
+	{of: component.Store, metric: "etcd_debugging_mvcc_keys_total", kind: gauge, name: "items",
+		plot: "store: items", unit: "items", times: 1},
+	{of: scheduler, metric: "scheduler_schedule_attempts_total", kind: rate, by: []string{"result"},
+		plot: "scheduler: attempts", unit: "pods/s", times: 1},
+	{of: scheduler, metric: "scheduler_scheduling_attempt_duration_seconds", kind: quantile, q: 0.99, name: "attempt, p99",
+		plot: "scheduler: latency", unit: "ms", times: 1000, logY: true},
+	{of: scheduler, metric: "scheduler_pending_pods", kind: gauge, by: []string{"queue"},
+		plot: "scheduler: pods that wait", unit: "pods", times: 1},
+}
+
+// neededOf a role: the families that rules are about.
+func neededOf(role string) map[string]bool {
+	needed := map[string]bool{}
+	for _, r := range rules {
+		if r.of == role {
+			needed[r.metric] = true
+		}
+	}
+	return needed
+}

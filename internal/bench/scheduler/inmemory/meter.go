@@ -1,0 +1,57 @@
+package inmemory
+
+import (
+	"maps"
+	"syscall"
+	"time"
+
+	"k8s.io/component-base/metrics/legacyregistry"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
+)
+
+// meter is what the process has used so far.
+type meter struct {
+	at      time.Time
+	cpu     time.Duration
+	peakRSS int64 // bytes
+}
+
+func readMeter() meter {
+	var usage syscall.Rusage
+	// It fails for a wrong argument only.
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	return meter{
+		at:      time.Now(),
+		cpu:     process.OwnCPUTime(),
+		peakRSS: usage.Maxrss << 10,
+	}
+}
+
+// fallbacks are the pods for which the index had no answer so far, by reason.
+func fallbacks() map[string]int {
+	counts := map[string]int{}
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	if err != nil {
+		return counts
+	}
+	for _, family := range families {
+		if family.GetName() != "scheduler_index_fallbacks_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			counts[metric.GetLabel()[0].GetValue()] = int(metric.GetCounter().GetValue())
+		}
+	}
+	return counts
+}
+
+func since(before, after map[string]int) map[string]int {
+	grown := maps.Clone(after)
+	for reason, count := range before {
+		if grown[reason] -= count; grown[reason] == 0 {
+			delete(grown, reason)
+		}
+	}
+	return grown
+}

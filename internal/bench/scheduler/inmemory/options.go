@@ -1,0 +1,139 @@
+// Package inmemory measures a scheduler alone: in this process, fed in memory,
+// with a bind that only reports back. What remains is the scheduler's own cost.
+//
+// Decisions are held against [reference] after the time was taken: they are made one
+// after the other, so what a scheduler knew at one of them can be built again.
+package inmemory
+
+import (
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// Kinds of pods.
+const (
+	Plain                = "plain"
+	Deployment           = "deployment"
+	ZoneAntiAffinity     = "zone-anti-affinity"
+	HostnameAntiAffinity = "hostname-anti-affinity"
+	Mixed                = "mixed"
+	Unique               = "unique"
+	VanishedNodes        = "vanished-nodes"
+)
+
+// Kinds lists them in the order of their cost to kube-scheduler, roughly.
+var Kinds = []string{Plain, Deployment, ZoneAntiAffinity, HostnameAntiAffinity, Mixed, Unique, VanishedNodes}
+
+const (
+	// maxPodsPerNode leaves room on nodes that take 110, so that no run gets full.
+	maxPodsPerNode = 100
+	maxNodes       = 10_000_000
+	maxPods        = 10_000_000
+
+	// What eBay had when vanished nodes slowed its schedulers down: 170,000 pods on
+	// 5,000 nodes.
+	defaultExisting        = 170_000
+	defaultExistingPerNode = 34
+
+	// One decision of the reference looks at every node and pod; these bound what
+	// checking takes unless the user says otherwise.
+	defaultChecks       = 100
+	defaultCheckObjects = 1_000_000
+	minDefaultChecks    = 3
+)
+
+// Options of one run.
+type Options struct {
+	Nodes, Pods int
+	PodKind     string
+	Scheduler   string
+	Zones       int
+	// Existing is the number of pods on nodes before the run, of the kind
+	// VanishedNodes; 0 for the default.
+	Existing int
+	// Check is how many decisions are held against the reference: a count, or a
+	// fraction if it has a point. Empty for the default.
+	Check string
+	Seed  int64
+	// CPUProfile and HeapProfile are files for pprof; empty for none.
+	CPUProfile, HeapProfile string
+}
+
+// DefaultOptions make a run of a few seconds.
+func DefaultOptions() Options {
+	return Options{
+		Nodes: 5000, Pods: 2000, PodKind: Plain, Scheduler: clusterdir.SchedulerDist, Zones: 10, Seed: 1,
+	}
+}
+
+// AddFlags binds the options to flags.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "nodes of the cluster")
+	fs.IntVar(&o.Pods, "pods", o.Pods, "pods to schedule")
+	fs.StringVar(&o.PodKind, "pod-kind", o.PodKind, strings.Join(Kinds, "|"))
+	fs.StringVar(&o.Scheduler, "scheduler", o.Scheduler, "dist-scheduler|kube-scheduler")
+	fs.IntVar(&o.Zones, "zones", o.Zones, "zones over which nodes are spread evenly")
+	fs.IntVar(&o.Existing, "existing", o.Existing, "pods that are on nodes before, with --pod-kind vanished-nodes (default 34 a node, at most 170000)")
+	fs.StringVar(&o.Check, "check", o.Check, "decisions held against one that scores every node: a count, or a fraction such as 0.1 or 1.0 (default: at most 100, fewer from 10000 nodes and pods on, none for kube-scheduler, which samples nodes)")
+	fs.Int64Var(&o.Seed, "seed", o.Seed, "seed for the order of pods and the choice of decisions to check")
+	fs.StringVar(&o.CPUProfile, "cpu-profile", o.CPUProfile, "file for a CPU profile of what is measured, for go tool pprof")
+	fs.StringVar(&o.HeapProfile, "heap-profile", o.HeapProfile, "file for a profile of the memory in use at the end")
+}
+
+// Complete fills in what follows from other options.
+func (o *Options) Complete() {
+	if o.PodKind != VanishedNodes {
+		o.Existing = 0
+	} else if o.Existing == 0 {
+		o.Existing = min(defaultExisting, o.Nodes*defaultExistingPerNode)
+	}
+}
+
+// Validate reports the first option that cannot be.
+func (o *Options) Validate() error {
+	switch {
+	case o.Nodes < 1 || o.Nodes > maxNodes:
+		return usage.Errorf("--nodes %d: choose 1 to %d", o.Nodes, maxNodes)
+	case o.Pods < 1 || o.Pods > maxPods:
+		return usage.Errorf("--pods %d: choose 1 to %d", o.Pods, maxPods)
+	case !slices.Contains(Kinds, o.PodKind):
+		return usage.Errorf("--pod-kind %q: no such kind; choose one of %s", o.PodKind, strings.Join(Kinds, ", "))
+	case o.Scheduler != clusterdir.SchedulerDist && o.Scheduler != clusterdir.SchedulerKube:
+		return usage.Errorf("--scheduler %q: no such scheduler; choose dist-scheduler or kube-scheduler", o.Scheduler)
+	case o.Zones < 1:
+		return usage.Errorf("--zones %d: nodes need at least one zone; use --zones 1", o.Zones)
+	case o.Existing < 0:
+		return usage.Errorf("--existing %d: cannot be negative; leave it out for the default", o.Existing)
+	case o.Pods+o.Existing > o.Nodes*maxPodsPerNode:
+		return usage.Errorf("--pods %d: %d nodes take %d pods beside the %d that are there; use fewer pods or more nodes",
+			o.Pods, o.Nodes, max(0, o.Nodes*maxPodsPerNode-o.Existing), o.Existing)
+	}
+	_, err := o.checks()
+	return err
+}
+
+// checks is the number of decisions to check.
+func (o *Options) checks() (int, error) {
+	if o.Check == "" {
+		if o.Scheduler == clusterdir.SchedulerKube {
+			return 0, nil
+		}
+		affordable := defaultCheckObjects / (o.Nodes + o.Pods + o.Existing)
+		return min(o.Pods, max(minDefaultChecks, min(defaultChecks, affordable))), nil
+	}
+	if count, err := strconv.Atoi(o.Check); err == nil && count >= 0 {
+		return min(count, o.Pods), nil
+	}
+	fraction, err := strconv.ParseFloat(o.Check, 64)
+	if err != nil || !(fraction >= 0 && fraction <= 1) {
+		return 0, usage.Errorf("--check %q: neither a count nor a fraction from 0.0 to 1.0", o.Check)
+	}
+	return int(math.Ceil(fraction * float64(o.Pods))), nil
+}

@@ -1,0 +1,50 @@
+package inmemory
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/pprof"
+)
+
+// profiled runs f and writes where the CPU's time went, and what memory holds at the
+// end, for those of the options that name a file.
+func (o *Options) profiled(f func() error) (err error) {
+	if o.CPUProfile != "" {
+		stop, err := profileCPU(o.CPUProfile)
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	if err := f(); err != nil || o.HeapProfile == "" {
+		return err
+	}
+	return writeHeap(o.HeapProfile)
+}
+
+func profileCPU(name string) (stop func(), err error) {
+	file, err := os.Create(name)
+	if err != nil {
+		return nil, fmt.Errorf("--cpu-profile: %w", err)
+	}
+	if err := pprof.StartCPUProfile(file); err != nil {
+		return nil, fmt.Errorf("--cpu-profile: %w", err)
+	}
+	return func() {
+		pprof.StopCPUProfile()
+		file.Close()
+	}, nil
+}
+
+func writeHeap(name string) error {
+	file, err := os.Create(name)
+	if err != nil {
+		return fmt.Errorf("--heap-profile: %w", err)
+	}
+	runtime.GC() // what is garbage does not count
+	if err := pprof.WriteHeapProfile(file); err != nil {
+		return fmt.Errorf("--heap-profile: %w", err)
+	}
+	return file.Close()
+}

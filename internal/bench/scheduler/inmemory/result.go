@@ -1,0 +1,123 @@
+package inmemory
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"maps"
+)
+
+// Result of one run.
+type Result struct {
+	Scheduler string `json:"scheduler"`
+	PodKind   string `json:"podKind"`
+	Nodes     int    `json:"nodes"`
+	Pods      int    `json:"pods"`
+	// Decided are the pods that were bound or found to fit nowhere: all, unless the
+	// run was interrupted.
+	Decided  int   `json:"decided"`
+	Existing int   `json:"existing,omitempty"`
+	Zones    int   `json:"zones"`
+	Seed     int64 `json:"seed"`
+
+	// LoadSeconds is what came before: making the nodes and telling the scheduler.
+	LoadSeconds float64 `json:"loadSeconds"`
+	// Seconds from the first pod until the last one was bound or found to fit
+	// nowhere.
+	Seconds         float64 `json:"seconds"`
+	PodsPerSecond   float64 `json:"podsPerSecond"`
+	CPUMicrosPerPod float64 `json:"cpuMicrosPerPod"`
+	// PeakRSSBytes is of the whole process, nodes and pods included, before
+	// decisions were checked.
+	PeakRSSBytes int64 `json:"peakRssBytes"`
+	// LatencyMicros is of scheduling cycles, binding excluded.
+	LatencyMicros Latency `json:"latencyMicros"`
+
+	Unschedulable int            `json:"unschedulable"`
+	Fallbacks     map[string]int `json:"fallbacks"`
+	Errors        int            `json:"errors"`
+	FirstError    string         `json:"firstError,omitempty"`
+
+	DecisionsChecked    int    `json:"decisionsChecked"`
+	Deviations          int    `json:"deviations"`
+	FirstDeviation      string `json:"firstDeviation,omitempty"`
+	OversubscribedNodes int    `json:"oversubscribedNodes"`
+}
+
+// Latency has percentiles in microseconds.
+type Latency struct {
+	P50  int64 `json:"p50"`
+	P90  int64 `json:"p90"`
+	P99  int64 `json:"p99"`
+	P999 int64 `json:"p999"`
+	Max  int64 `json:"max"`
+}
+
+func newResult(o Options) Result {
+	return Result{
+		Scheduler: o.Scheduler, PodKind: o.PodKind, Nodes: o.Nodes, Pods: o.Pods, Existing: o.Existing,
+		Zones: o.Zones, Seed: o.Seed, Fallbacks: map[string]int{},
+	}
+}
+
+// fill takes over what a harness that has ended counted.
+func (r *Result) fill(h *harness, start, end meter) {
+	r.Seconds = end.at.Sub(start.at).Seconds()
+	r.PodsPerSecond = float64(h.ledger.bound) / r.Seconds
+	r.CPUMicrosPerPod = float64((end.cpu - start.cpu).Microseconds()) / float64(max(1, h.ledger.done()))
+	r.Decided = h.ledger.done()
+	r.PeakRSSBytes = end.peakRSS
+	latency := h.cycles.latency
+	r.LatencyMicros = Latency{
+		P50: latency.ValueAtPercentile(50), P90: latency.ValueAtPercentile(90), P99: latency.ValueAtPercentile(99),
+		P999: latency.ValueAtPercentile(99.9), Max: latency.Max(),
+	}
+	r.Unschedulable, r.Errors = h.ledger.failing.Len(), h.ledger.errors
+	if h.ledger.firstError != nil {
+		r.FirstError = h.ledger.firstError.Error()
+	}
+}
+
+// Err says in one line what must not be, if anything.
+func (r *Result) Err() error {
+	switch {
+	case r.Deviations > 0:
+		return fmt.Errorf("%d of %d decisions deviate from the reference (%s); the seed %d makes them again",
+			r.Deviations, r.DecisionsChecked, r.FirstDeviation, r.Seed)
+	case r.OversubscribedNodes > 0:
+		return fmt.Errorf("%d nodes have more pods than they can take; the seed %d makes them again", r.OversubscribedNodes, r.Seed)
+	case r.Errors > 0:
+		return fmt.Errorf("%d attempts failed in the scheduler itself (%s); the seed %d makes them again", r.Errors, r.FirstError, r.Seed)
+	}
+	return nil
+}
+
+// Print writes it for people.
+func (r *Result) Print(w io.Writer) {
+	fmt.Fprintf(w, "%s, %d nodes, %d pods (%s)\n", r.Scheduler, r.Nodes, r.Pods, r.PodKind)
+	if r.Decided < r.Pods {
+		fmt.Fprintf(w, "  interrupted    after %d pods\n", r.Decided)
+	}
+	fmt.Fprintf(w, "  loading        %.1fs\n", r.LoadSeconds)
+	fmt.Fprintf(w, "  scheduling     %.2fs, %.0f pods/s, %.0f µs of CPU a pod\n", r.Seconds, r.PodsPerSecond, r.CPUMicrosPerPod)
+	l := r.LatencyMicros
+	fmt.Fprintf(w, "  a cycle takes  p50 %d µs, p90 %d, p99 %d, p99.9 %d, at most %d\n", l.P50, l.P90, l.P99, l.P999, l.Max)
+	fmt.Fprintf(w, "  peak memory    %.0f MiB\n", float64(r.PeakRSSBytes)/(1<<20))
+	fmt.Fprintf(w, "  fit nowhere    %d\n", r.Unschedulable)
+	fmt.Fprintf(w, "  without index  %s\n", describe(r.Fallbacks))
+	fmt.Fprintf(w, "  deviations     %d of %d decisions checked\n", r.Deviations, r.DecisionsChecked)
+	fmt.Fprintf(w, "  overfull nodes %d\n", r.OversubscribedNodes)
+}
+
+func describe(counts map[string]int) string {
+	if len(counts) == 0 {
+		return "none"
+	}
+	reasons := slices.Sorted(maps.Keys(counts))
+	for i, reason := range reasons {
+		reasons[i] = fmt.Sprintf("%d %s", counts[reason], reason)
+	}
+	return strings.Join(reasons, ", ")
+}

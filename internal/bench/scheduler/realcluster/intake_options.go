@@ -1,0 +1,124 @@
+package realcluster
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+const (
+	maxRate     = 100_000
+	maxDuration = time.Hour
+)
+
+// IntakeOptions are those of a run that compares how pods come to the scheduler.
+type IntakeOptions struct {
+	Intakes []string
+	// Rates of creation, in pods a second, one after the other.
+	Rates []int
+	// Duration of each rate.
+	Duration time.Duration
+	// Cluster has the nodes, zones and store of the cluster.
+	Cluster clusterdir.Settings
+	Shape   bulk.PodShape
+	// Timeout bounds how long the cluster may take to get ready, and how long nothing may
+	// be seen of pods.
+	Timeout time.Duration
+	Keep    bool
+}
+
+// DefaultIntakeOptions make a run of some minutes.
+func DefaultIntakeOptions() IntakeOptions {
+	o := IntakeOptions{
+		Intakes: []string{clusterdir.IntakeWatch, clusterdir.IntakeWebhook}, Rates: []int{100, 250, 500, 1000, 2000}, Duration: 10 * time.Second,
+		Cluster: clusterdir.DefaultSettings(), Shape: bulk.DefaultPodShape(), Timeout: defaultTimeout,
+	}
+	o.Cluster.Nodes = 500
+	o.Shape.Namespace = "k1m-bench"
+	return o
+}
+
+// AddFlags binds the options to flags.
+func (o *IntakeOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "what to measure, in this order")
+	fs.IntSliceVar(&o.Rates, "rates", o.Rates, "pods a second, each more than the one before; ends early when the API server takes fewer")
+	fs.DurationVar(&o.Duration, "duration", o.Duration, "how long pods come at each rate")
+	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
+	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "zones over which nodes are spread evenly")
+	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
+	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that all are made from (default: one small container)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long the cluster may take to get ready, and nothing be seen of pods")
+	fs.BoolVar(&o.Keep, "keep", o.Keep, "leave the cluster up, with the last intake")
+}
+
+// Validate reports the first option that cannot be.
+func (o *IntakeOptions) Validate() error {
+	known := []string{clusterdir.IntakeWatch, clusterdir.IntakeWebhook}
+	for i, name := range o.Intakes {
+		if !slices.Contains(known, name) {
+			return usage.Errorf("--intakes %q: no such intake; choose %s or both", name, strings.Join(known, ", "))
+		}
+		if slices.Contains(o.Intakes[:i], name) {
+			return usage.Errorf("--intakes %s: %s is there twice; name each once", strings.Join(o.Intakes, ","), name)
+		}
+	}
+	for i, rate := range o.Rates {
+		if rate < 1 || rate > maxRate || i > 0 && rate <= o.Rates[i-1] {
+			return usage.Errorf("--rates %d: choose 1 to %d, each more than the one before", rate, maxRate)
+		}
+	}
+	switch {
+	case len(o.Intakes) == 0:
+		return usage.Errorf("--intakes: none given; choose %s or both", strings.Join(known, ", "))
+	case len(o.Rates) == 0:
+		return usage.Errorf("--rates: none given; choose some like 100,250,500")
+	case o.Duration < time.Second || o.Duration > maxDuration:
+		return usage.Errorf("--duration %s: choose 1s to %s", o.Duration, maxDuration)
+	}
+	return o.validateRoom()
+}
+
+// validateRoom wants nodes for all pods, as they stay.
+func (o *IntakeOptions) validateRoom() error {
+	pods := warmUpPods
+	for _, rate := range o.Rates {
+		pods += o.count(rate)
+	}
+	if room := o.Cluster.Nodes * bulk.DefaultNodeShape().Pods; pods > room {
+		return usage.Errorf("--nodes %d: they take %d pods, and %d would come; use more nodes, lower rates or less time", o.Cluster.Nodes, room, pods)
+	}
+	base := o.base()
+	return base.Validate()
+}
+
+// count of the pods that come at a rate.
+func (o *IntakeOptions) count(rate int) int {
+	return max(1, int(float64(rate)*o.Duration.Seconds()))
+}
+
+// base is what there is in common with other runs in a cluster.
+func (o *IntakeOptions) base() Options {
+	return Options{
+		Schedulers: []string{clusterdir.SchedulerDist}, Replicas: []int{1}, Cluster: o.Cluster, Pods: 1, Samples: 1, Shape: o.Shape, Timeout: o.Timeout, Keep: o.Keep,
+	}
+}
+
+// clusterFlags are those of `k1m up` for one of the intakes, with a scheduler that says
+// when it sees and binds each pod.
+func (o *IntakeOptions) clusterFlags(intake string) (*pflag.FlagSet, error) {
+	base := o.base()
+	fs, err := base.clusterFlags(contender{scheduler: clusterdir.SchedulerDist, replicas: 1})
+	if err != nil {
+		return nil, err
+	}
+	if err := fs.Set("scheduler-intake", intake); err != nil {
+		return nil, err
+	}
+	return fs, fs.Set("scheduler-arg", "vmodule=intake_metrics=4,eventhandlers=3,schedule_one=2")
+}

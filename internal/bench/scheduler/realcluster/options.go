@@ -1,0 +1,166 @@
+// Package realcluster measures schedulers where they work: one after the other in
+// a real cluster, with the same nodes and pods.
+package realcluster
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+const (
+	defaultTimeout = 2 * time.Minute
+	maxPods        = 10_000_000
+)
+
+// Options of one run.
+type Options struct {
+	Schedulers []string
+	// Replicas are numbers of dist-schedulers that share the nodes; each is measured. Where
+	// there are more than one, so many Relays are beside them.
+	Replicas []int
+	Relays   int
+	// Cluster has the nodes, zones and store of the cluster, and the arguments and
+	// environment of the schedulers.
+	Cluster clusterdir.Settings
+	Pods    int
+	// Samples is how often each has its turn; the median counts.
+	Samples int
+	Shape   bulk.PodShape
+	// Timeout bounds how long the cluster may take to get ready, and how long pods
+	// may make no progress.
+	Timeout time.Duration
+	Keep    bool
+}
+
+// DefaultOptions make a run of a minute or two.
+func DefaultOptions() Options {
+	o := Options{
+		Schedulers: []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube}, Replicas: []int{1}, Cluster: clusterdir.DefaultSettings(),
+		Pods: 2000, Samples: 1, Shape: bulk.DefaultPodShape(), Timeout: defaultTimeout,
+	}
+	o.Cluster.Nodes = 1000
+	o.Shape.Namespace = "k1m-bench"
+	return o
+}
+
+// AddFlags binds the options to flags.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.IntSliceVar(&o.Replicas, "scheduler-replicas", o.Replicas, "dist-scheduler processes that share the nodes; each number is measured")
+	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "further ones that own no nodes, where there are two replicas or more")
+	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs, "further scheduler flag, key=value; repeatable")
+	fs.StringArrayVar(&o.Cluster.SchedulerEnv, "scheduler-env", o.Cluster.SchedulerEnv, "environment of the schedulers, KEY=VALUE; repeatable")
+	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs, "CPUs on which a process, or all of a program, may run, such as scheduler=0; repeatable (default: all)")
+	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
+	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "zones over which nodes are spread evenly")
+	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
+	fs.IntVar(&o.Pods, "pods", o.Pods, "pods that each scheduler gets")
+	fs.IntVar(&o.Samples, "samples", o.Samples, "how often each has its turn, by turns; the median by CPU counts")
+	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that all are made from (default: one small container)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long the cluster may take to get ready, and pods to make no progress")
+	fs.BoolVar(&o.Keep, "keep", o.Keep, "leave the cluster up, with the last scheduler")
+}
+
+// Validate reports the first option that cannot be.
+func (o *Options) Validate() error {
+	seen := map[string]bool{}
+	for _, name := range o.Schedulers {
+		if name != clusterdir.SchedulerDist && name != clusterdir.SchedulerKube {
+			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
+		}
+		if seen[name] {
+			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(o.Schedulers, ","), name)
+		}
+		seen[name] = true
+	}
+	switch {
+	case len(o.Schedulers) == 0:
+		return usage.Errorf("--schedulers: none given; choose dist-scheduler, kube-scheduler or both")
+	case o.Cluster.Nodes < 1:
+		return usage.Errorf("--nodes %d: pods need at least one node", o.Cluster.Nodes)
+	case o.Pods < 1 || o.Pods > maxPods:
+		return usage.Errorf("--pods %d: choose 1 to %d", o.Pods, maxPods)
+	case o.Pods+warmUpPods > o.Cluster.Nodes*bulk.DefaultNodeShape().Pods:
+		return usage.Errorf("--pods %d: %d nodes take %d pods; use fewer pods or more nodes",
+			o.Pods, o.Cluster.Nodes, o.Cluster.Nodes*bulk.DefaultNodeShape().Pods-warmUpPods)
+	case o.Samples < 1:
+		return usage.Errorf("--samples %d: choose 1 or more", o.Samples)
+	case o.Timeout <= 0:
+		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
+	}
+	return o.validateContenders()
+}
+
+func (o *Options) validateContenders() error {
+	if len(o.Replicas) == 0 {
+		return usage.Errorf("--scheduler-replicas: none given; choose numbers of replicas, such as 1,2,4")
+	}
+	for i, replicas := range o.Replicas {
+		if replicas < 1 {
+			return usage.Errorf("--scheduler-replicas %d: choose 1 or more", replicas)
+		}
+		if slices.Contains(o.Replicas[:i], replicas) {
+			return usage.Errorf("--scheduler-replicas: %d is there twice; name each number once", replicas)
+		}
+	}
+	for _, c := range o.contenders() {
+		settings := o.Cluster
+		settings.Scheduler, settings.SchedulerReplicas, settings.SchedulerRelays = c.scheduler, c.replicas, c.relays
+		settings.Complete()
+		if err := settings.Validate(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// contender is what has its turn: a scheduler, with so many replicas.
+type contender struct {
+	scheduler        string
+	replicas, relays int
+}
+
+func (c contender) String() string {
+	if c.replicas == 1 {
+		return c.scheduler
+	}
+	return fmt.Sprintf("%s with %d replicas", c.scheduler, c.replicas)
+}
+
+// contenders are all that have their turn, in this order.
+func (o *Options) contenders() []contender {
+	var all []contender
+	for _, scheduler := range o.Schedulers {
+		if scheduler != clusterdir.SchedulerDist {
+			all = append(all, contender{scheduler: scheduler, replicas: 1})
+			continue
+		}
+		for _, replicas := range o.Replicas {
+			c := contender{scheduler: scheduler, replicas: replicas}
+			if replicas > 1 {
+				c.relays = o.Relays
+			}
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// clusterFlags are those of `k1m up` for one of the contenders.
+func (o *Options) clusterFlags(c contender) (*pflag.FlagSet, error) {
+	wanted := o.Cluster
+	wanted.Scheduler, wanted.SchedulerReplicas, wanted.SchedulerRelays = c.scheduler, c.replicas, c.relays
+	return wanted.Flags()
+}
+
+// minFreeDisk is what a cluster needs beside its objects.
+var minFreeDisk = resource.MustParse("512Mi")

@@ -1,0 +1,217 @@
+package realcluster
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+func TestInvalidOptionsAreBadUsage(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"scheduler": func(o *Options) { o.Schedulers = []string{"x"} },
+		"twice":     func(o *Options) { o.Schedulers = []string{clusterdir.SchedulerKube, clusterdir.SchedulerKube} },
+		"none":      func(o *Options) { o.Schedulers = nil },
+		"nodes":     func(o *Options) { o.Cluster.Nodes = 0 },
+		"pods":      func(o *Options) { o.Pods = 0 },
+		"full":      func(o *Options) { o.Cluster.Nodes, o.Pods = 10, 1100 },
+		"timeout":   func(o *Options) { o.Timeout = 0 },
+		"zones":     func(o *Options) { o.Cluster.Zones = 0 },
+		"store":     func(o *Options) { o.Cluster.Store = "x" },
+		"replicas":  func(o *Options) { o.Replicas = []int{1, 0} },
+		"number":    func(o *Options) { o.Replicas = []int{2, 4, 2} },
+		"nobody":    func(o *Options) { o.Replicas = nil },
+		"relays":    func(o *Options) { o.Replicas, o.Relays = []int{2}, -1 },
+		"argument":  func(o *Options) { o.Cluster.SchedulerArgs = []string{"v"} },
+	} {
+		o := DefaultOptions()
+		change(&o)
+		if err := o.Validate(); !errors.Is(err, usage.Err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if o := DefaultOptions(); o.Validate() != nil {
+		t.Errorf("defaults: %v", o.Validate())
+	}
+}
+
+func TestClusterHasWhatWasAskedFor(t *testing.T) {
+	o := DefaultOptions()
+	o.Cluster.Nodes, o.Cluster.Zones = 7, 2
+	o.Cluster.SchedulerArgs, o.Cluster.SchedulerEnv = []string{"v=1", "replica-fanout=3"}, []string{"GOGC=400"}
+	flags, err := o.clusterFlags(contender{scheduler: clusterdir.SchedulerDist, replicas: 4, relays: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := clusterdir.Overlay(clusterdir.DefaultSettings(), flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Nodes != 7 || got.Zones != 2 || got.Scheduler != clusterdir.SchedulerDist || got.Store != clusterdir.StoreMemEtcd {
+		t.Errorf("%+v", got)
+	}
+	if got.SchedulerReplicas != 4 || got.SchedulerRelays != 1 || len(got.SchedulerArgs) != 2 || len(got.SchedulerEnv) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Replicas are those of dist-scheduler; one alone has no relays.
+func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
+	o := DefaultOptions()
+	o.Replicas, o.Relays = []int{1, 2, 4}, 1
+	var all []string
+	for _, c := range o.contenders() {
+		all = append(all, fmt.Sprint(c, " ", c.relays))
+	}
+	want := []string{
+		"dist-scheduler 0", "dist-scheduler with 2 replicas 1", "dist-scheduler with 4 replicas 1", "kube-scheduler 0",
+	}
+	if !slices.Equal(all, want) {
+		t.Errorf("%q", all)
+	}
+}
+
+func TestSomebodysClusterIsLeftAlone(t *testing.T) {
+	t.Setenv("K1M_HOME", t.TempDir())
+	dir, err := clusterdir.NewDir("mine")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Create(); err != nil {
+		t.Fatal(err)
+	}
+	if err := clusterdir.NewConfig("mine", clusterdir.DefaultSettings()).Save(dir); err != nil {
+		t.Fatal(err)
+	}
+	_, err = Run(t.Context(), dir, DefaultOptions(), progress.New(t.Output()))
+	if !errors.Is(err, ErrClusterExists) || !dir.Exists() {
+		t.Errorf("%v", err)
+	}
+}
+
+// watched plays a watch whose clock the test sets.
+type watched struct {
+	binds *binds
+	now   time.Time
+}
+
+func newWatched() *watched {
+	w := &watched{now: time.Unix(0, 0)}
+	w.binds = newBinds("pod-", func() time.Time { return w.now })
+	return w
+}
+
+func (w *watched) see(after time.Duration, name, node string) {
+	w.now = w.now.Add(after)
+	_ = w.binds.Update(&corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{
+			Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")}},
+		}}},
+	})
+}
+
+func TestLatencyIsFromCreationToBind(t *testing.T) {
+	w := newWatched()
+	w.see(0, "warm-1", "a")
+	w.see(0, "pod-1", "")
+	w.see(time.Second, "pod-2", "")
+	w.see(time.Second, "pod-1", "a")
+	w.see(time.Second, "pod-2", "a")
+	w.see(time.Minute, "pod-2", "a") // it runs
+	count, last := w.binds.bound()
+	if count != 2 || !last.Equal(time.Unix(3, 0)) {
+		t.Errorf("%d bound, the last at %v", count, last)
+	}
+	if l := w.binds.latency; l.TotalCount() != 2 || l.Min() < 1_990_000 || l.Max() > 2_010_000 {
+		t.Errorf("latencies of %d to %d µs", l.Min(), l.Max())
+	}
+}
+
+func TestOverfullNodesAreCounted(t *testing.T) {
+	node := func(name, cpu, pods string) corev1.Node {
+		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
+			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse(pods),
+		}}}
+	}
+	nodes := []corev1.Node{node("small", "2", "10"), node("few", "9", "2")}
+	w := newWatched()
+	for i := range 2 {
+		w.see(0, fmt.Sprintf("pod-s%d", i), "small")
+		w.see(0, fmt.Sprintf("warm-f%d", i), "few")
+	}
+	if got := w.binds.overfull(nodes); got != 0 {
+		t.Errorf("%d nodes overfull", got)
+	}
+	w.see(0, "pod-s2", "small")
+	w.see(0, "pod-f2", "few")
+	w.see(0, "pod-x", "gone")
+	if got := w.binds.overfull(nodes); got != 3 {
+		t.Errorf("%d nodes overfull, not 3", got)
+	}
+	if got := nodes[0].Status.Allocatable.Cpu().Value(); got != 2 {
+		t.Errorf("the node was changed: %d cores", got)
+	}
+}
+
+func TestResultSaysWhatIsWrong(t *testing.T) {
+	r := Result{Pods: 5, Schedulers: []Scheduler{{Name: "a", Bound: 5}}}
+	if err := r.Err(); err != nil {
+		t.Error(err)
+	}
+	r.Schedulers = append(r.Schedulers, Scheduler{Name: "b", Bound: 4, OversubscribedNodes: 2})
+	want := "b put more on 2 nodes than they can take, b found no node for 1 of 5 pods; run it again with --keep to look at the cluster"
+	if err := r.Err(); err == nil || err.Error() != want {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestReportComparesSchedulersAndReplicas(t *testing.T) {
+	found := Result{Nodes: 10, Pods: 100, Schedulers: []Scheduler{
+		{Name: clusterdir.SchedulerDist, Replicas: 1, Bound: 100, PodsPerSecond: 20, SchedulerCPUMicrosPerPod: 500, SchedulerMemoryBytes: 1 << 20},
+		{Name: clusterdir.SchedulerDist, Replicas: 4, Bound: 100, PodsPerSecond: 20, SchedulerCPUMicrosPerPod: 700},
+		{Name: clusterdir.SchedulerKube, Bound: 100, PodsPerSecond: 10, SchedulerCPUMicrosPerPod: 2000, SchedulerMemoryBytes: 1 << 20},
+	}}
+	to := &experiment.Result{Errors: experiment.NewTally(0)}
+	found.Report(to)
+	if rows := to.Tables[0].Rows; len(rows) != 3 || rows[1][1] != 4 || rows[2][0] != clusterdir.SchedulerKube {
+		t.Errorf("%v", rows)
+	}
+	if len(to.Ratios) != 3 || to.Ratios[0].Ratio != 2 || to.Ratios[1].Ratio != 0.25 {
+		t.Errorf("%+v", to.Ratios)
+	}
+	if len(to.Notes) != 1 || !strings.Contains(to.Notes[0], "1.40 ×") {
+		t.Errorf("%q", to.Notes)
+	}
+	if len(to.Series) != 3 || len(to.Series[0].Points) != 2 || to.Series[0].Points[1] != (experiment.Point{4, 700}) {
+		t.Errorf("%+v", to.Series)
+	}
+}
+
+// TestMedianOfSamples has the sample in the middle count, and one that went wrong before it.
+func TestMedianOfSamples(t *testing.T) {
+	sample := func(cpu float64, bound int) Scheduler {
+		return Scheduler{Name: "dist-scheduler", Bound: bound, SchedulerCPUMicrosPerPod: cpu}
+	}
+	if one := median([]Scheduler{sample(5, 9)}, 9); one.SchedulerCPUMicrosPerPod != 5 || one.CPUSamples != nil {
+		t.Errorf("one sample: %+v", one)
+	}
+	three := median([]Scheduler{sample(7, 9), sample(5, 9), sample(6, 9)}, 9)
+	if three.SchedulerCPUMicrosPerPod != 6 || !slices.Equal(three.CPUSamples, []float64{5, 6, 7}) {
+		t.Errorf("three samples: %+v", three)
+	}
+	if wrong := median([]Scheduler{sample(7, 8), sample(5, 9), sample(6, 9)}, 9); wrong.Bound != 8 {
+		t.Errorf("one that left a pod out: %+v", wrong)
+	}
+}

@@ -1,0 +1,75 @@
+package realcluster
+
+import (
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+)
+
+// Report tells it as an experiment does: a table, kube-scheduler compared with
+// dist-scheduler, and what replicas cost.
+func (r *Result) Report(to *experiment.Result) {
+	table := to.Table("Pods bound", "scheduler", "replicas", "bound", "bound, /s", "created, /s",
+		"CPU a pod, µs", "kube-apiserver, µs", "store, µs", "until bound p50, ms", "p90, ms", "p99, ms", "at most, ms", "memory, MiB", "overfull nodes")
+	figures := map[string][]experiment.Figure{}
+	var one *Scheduler
+	for i := range r.Schedulers {
+		s := &r.Schedulers[i]
+		replicas, l := max(s.Replicas, 1), s.LatencyMillis
+		table.Add(s.title(), replicas, s.Bound, s.PodsPerSecond, s.CreatedPerSecond,
+			s.SchedulerCPUMicrosPerPod, s.APIServerCPUMicrosPerPod, s.StoreCPUMicrosPerPod, l.P50, l.P90, l.P99, l.Max,
+			mebibytes(s.SchedulerMemoryBytes), s.OversubscribedNodes)
+		to.Errors.AddMany(int64(s.Bound), nil)
+		if len(s.CPUSamples) > 0 {
+			to.Note("CPU a pod of %s, all samples: %.0f µs", s.title(), s.CPUSamples)
+		}
+		if replicas == 1 {
+			figures[s.Name] = []experiment.Figure{
+				{Name: "pods bound", Unit: "/s", Value: s.PodsPerSecond, MoreIsBetter: true},
+				{Name: "CPU of the scheduler a pod", Unit: "µs", Value: s.SchedulerCPUMicrosPerPod},
+				{Name: "memory of the scheduler", Unit: "MiB", Value: mebibytes(s.SchedulerMemoryBytes)},
+			}
+		}
+		if s.Name != clusterdir.SchedulerDist {
+			continue
+		}
+		if replicas == 1 {
+			one = s
+		} else if one != nil {
+			to.Note("%s take %.2f × the CPU of one a pod", s.title(), s.SchedulerCPUMicrosPerPod/one.SchedulerCPUMicrosPerPod)
+		}
+		for _, line := range []struct {
+			plot, unit string
+			value      float64
+		}{
+			{"CPU a pod by replicas", "µs", s.SchedulerCPUMicrosPerPod},
+			{"Pods bound by replicas", "/s", s.PodsPerSecond},
+			{"Memory of all by replicas", "MiB", mebibytes(s.SchedulerMemoryBytes)},
+		} {
+			to.Line(experiment.Series{Plot: line.plot, Name: s.Name, X: "replicas", Unit: line.unit}, float64(replicas), line.value)
+		}
+	}
+	to.Compare(clusterdir.SchedulerDist, clusterdir.SchedulerKube, figures[clusterdir.SchedulerDist], figures[clusterdir.SchedulerKube])
+}
+
+func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
+
+// Report tells it as an experiment does: a table, and how soon pods are seen and bound by
+// their rate.
+func (r *IntakeResult) Report(to *experiment.Result) {
+	table := to.Table("Milliseconds since a pod was asked for", "intake", "asked for, /s", "reached, /s", "seen p50, ms", "p90, ms", "p99, ms", "at most, ms",
+		"bound p50, ms", "p99, ms", "answered p50, ms", "p99, ms", "kube-apiserver, µs", "scheduler, µs", "by webhook", "of")
+	for _, intake := range r.Intakes {
+		for _, at := range intake.Rates {
+			seen, bound, answered := at.SeenMillis, at.BoundMillis, at.CreateMillis
+			table.Add(intake.Name, at.Rate, at.CreatedPerSecond, seen.P50, seen.P90, seen.P99, seen.Max, bound.P50, bound.P99,
+				answered.P50, answered.P99, at.APIServerCPUMicrosPerPod, at.SchedulerCPUMicrosPerPod, at.ByWebhook, at.Seen)
+			to.Errors.AddMany(int64(at.Seen), nil)
+			for _, line := range []struct {
+				plot  string
+				value float64
+			}{{"Seen p50 by rate", seen.P50}, {"Seen p99 by rate", seen.P99}, {"Bound p50 by rate", bound.P50}} {
+				to.Line(experiment.Series{Plot: line.plot, Name: intake.Name, X: "pods created, /s", Unit: "ms", LogY: true}, at.CreatedPerSecond, line.value)
+			}
+		}
+	}
+}

@@ -1,0 +1,131 @@
+package realcluster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+)
+
+// ErrClusterExists says that a run would have to remove somebody's cluster.
+var ErrClusterExists = errors.New("the cluster exists already")
+
+// Run measures the schedulers, each on a cluster of its own that was just made: one
+// that is only restarted has a history, and kwok waits for leases that it held.
+func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Display) (result Result, err error) {
+	pods, err := bulk.NewPods(o.Shape)
+	if err != nil {
+		return Result{}, err
+	}
+	if dir.Exists() {
+		return Result{}, fmt.Errorf("cluster %q: %w; remove it with `k1m down --name %s`, or choose another --name",
+			dir.Name(), ErrClusterExists, dir.Name())
+	}
+	result = newResult(o)
+	contenders := o.contenders()
+	samples := make([][]Scheduler, len(contenders))
+	// What was measured counts if the run is interrupted.
+	defer func() {
+		for _, of := range samples {
+			if len(of) > 0 {
+				result.Schedulers = append(result.Schedulers, median(of, o.Pods))
+			}
+		}
+	}()
+	for sample := range o.Samples {
+		for i, c := range contenders {
+			keep := o.Keep && sample == o.Samples-1 && i == len(contenders)-1
+			measured, err := runOne(ctx, dir, o, c, pods, keep, display)
+			if err != nil {
+				return result, fmt.Errorf("measuring %s: %w", c, err)
+			}
+			samples[i] = append(samples[i], measured)
+		}
+	}
+	return result, nil
+}
+
+// median of what one scheduler did, by its CPU; one that went wrong comes before all.
+func median(samples []Scheduler, pods int) Scheduler {
+	slices.SortFunc(samples, func(a, b Scheduler) int { return cmp.Compare(a.SchedulerCPUMicrosPerPod, b.SchedulerCPUMicrosPerPod) })
+	chosen := samples[(len(samples)-1)/2]
+	for _, s := range samples {
+		if len(s.wrong(pods)) > 0 {
+			chosen = s
+		}
+	}
+	if len(samples) > 1 {
+		for _, s := range samples {
+			chosen.CPUSamples = append(chosen.CPUSamples, s.SchedulerCPUMicrosPerPod)
+		}
+	}
+	return chosen
+}
+
+// runOne makes a cluster, measures its scheduler, and removes the cluster again.
+func runOne(
+	ctx context.Context, dir clusterdir.Dir, o Options, c contender, pods *bulk.Pods, keep bool, display progress.Display,
+) (measured Scheduler, err error) {
+	flags, err := o.clusterFlags(c)
+	if err != nil {
+		return Scheduler{}, err
+	}
+	defer func() {
+		if !keep || err != nil {
+			err = errors.Join(err, remove(dir))
+		}
+	}()
+	up, err := lifecycle.Up(ctx, lifecycle.UpOptions{
+		Dir: dir, Flags: flags, Timeout: o.Timeout, MinFree: minFreeDisk, Display: display,
+	})
+	if err != nil {
+		return Scheduler{}, err
+	}
+	t, err := newTurn(dir, up.Config, o, pods, display)
+	if err != nil {
+		return Scheduler{}, err
+	}
+	return t.measure(ctx)
+}
+
+func remove(dir clusterdir.Dir) error {
+	err := lifecycle.Down(dir, false)
+	if errors.Is(err, clusterdir.ErrUnknown) {
+		return nil
+	}
+	return err
+}
+
+// awaitQuiet gives a control plane that has just started the time to settle: its
+// first seconds would count as work for pods.
+func awaitQuiet(ctx context.Context, cpu func() (time.Duration, error)) error {
+	const (
+		sample  = 500 * time.Millisecond
+		quiet   = sample / 5 // of CPU
+		samples = 20
+	)
+	before, err := cpu()
+	for range samples {
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(sample):
+		}
+		now, failure := cpu()
+		if now-before < quiet {
+			return failure
+		}
+		before, err = now, failure
+	}
+	return err
+}

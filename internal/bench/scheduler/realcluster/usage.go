@@ -1,0 +1,55 @@
+package realcluster
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
+)
+
+// usageOf reads what the components of a cluster use, from the kernel.
+type usageOf struct {
+	dir    clusterdir.Dir
+	config clusterdir.Config
+}
+
+// used is what they took since the components started.
+type used struct{ scheduler, apiServers, store process.Usage }
+
+func (u usageOf) read() (used, error) {
+	state, err := supervisor.ReadState(u.dir)
+	if err != nil {
+		return used{}, err
+	}
+	roles := map[string]func(*used) *process.Usage{
+		"store": func(all *used) *process.Usage { return &all.store },
+	}
+	for _, scheduler := range u.config.Settings.Schedulers() {
+		roles[scheduler] = func(all *used) *process.Usage { return &all.scheduler }
+	}
+	for i := range u.config.Settings.APIServers {
+		roles[clusterdir.APIServerName(i)] = func(all *used) *process.Usage { return &all.apiServers }
+	}
+	var all used
+	for _, c := range state.Components {
+		role := roles[c.Name]
+		if role == nil {
+			continue
+		}
+		taken, err := c.Process.Usage()
+		if err != nil {
+			return used{}, fmt.Errorf("reading what %s uses: %w; see `k1m logs %s --name %s`", c.Name, err, c.Name, u.config.Name)
+		}
+		role(&all).CPU += taken.CPU
+		role(&all).Resident += taken.Resident
+	}
+	return all, nil
+}
+
+// controlPlane is the CPU time of all of them.
+func (u usageOf) controlPlane() (time.Duration, error) {
+	all, err := u.read()
+	return all.scheduler.CPU + all.apiServers.CPU + all.store.CPU, err
+}

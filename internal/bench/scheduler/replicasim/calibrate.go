@@ -1,0 +1,313 @@
+package replicasim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"time"
+
+	"github.com/prometheus/procfs"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/scheduler/inmemory"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
+	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+)
+
+const (
+	calibrationNodes          = 4000
+	fewGroups, manyGroups     = 1, 20
+	fewOffers, manyOffers     = 1, 128
+	steps                     = 4
+	cyclePods                 = 5000
+	samples, leastMeasurement = 7, 100 * time.Millisecond
+)
+
+// Calibrate measures what the real code costs here. What only a real cluster tells is
+// taken from known.
+func Calibrate(ctx context.Context, known Costs) (Costs, error) {
+	c := Costs{Machine: machine(), Reserve: known.Reserve, Bind: known.Bind, Watch: known.Watch}
+	if err := c.calibratePod(); err != nil {
+		return c, err
+	}
+	if err := c.calibrateAnswers(); err != nil {
+		return c, err
+	}
+	if err := c.calibrateMessages(ctx); err != nil {
+		return c, err
+	}
+	o := inmemory.DefaultOptions()
+	o.Pods, o.Check = cyclePods, "0"
+	o.Complete()
+	r, err := inmemory.Run(ctx, o, progress.New(io.Discard))
+	if err != nil {
+		return c, fmt.Errorf("measuring a scheduler: %w", err)
+	}
+	c.Cycle = time.Duration(r.CPUMicrosPerPod * float64(time.Microsecond))
+	return c, nil
+}
+
+func machine() string {
+	name := "unknown processor"
+	if fs, err := procfs.NewDefaultFS(); err == nil {
+		if cpus, err := fs.CPUInfo(); err == nil && len(cpus) > 0 {
+			name = cpus[0].ModelName
+		}
+	}
+	return fmt.Sprintf("%d × %s, %s", runtime.NumCPU(), name, runtime.Version())
+}
+
+// best is the least CPU time of this process for a call, among several samples: noise
+// can only add, and other processes do not count.
+func best(call func()) time.Duration {
+	shortest := time.Hour
+	for range samples {
+		calls, started, before := 0, time.Now(), process.OwnCPUTime()
+		for time.Since(started) < leastMeasurement {
+			call()
+			calls++
+		}
+		shortest = min(shortest, (process.OwnCPUTime()-before)/time.Duration(calls))
+	}
+	return shortest
+}
+
+func samplePod() *corev1.Pod {
+	return &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: "pod-0001234567", Namespace: "default", UID: "4b8b63a5-1f0c-4a07-a6b5-0f4bde0e21c6", ResourceVersion: "123456789",
+			CreationTimestamp: metav1.Unix(1, 0), Labels: map[string]string{"app": "sample", "pod-template-hash": "6b7d5f9c4"},
+		},
+		Spec: corev1.PodSpec{
+			SchedulerName: "default-scheduler", ServiceAccountName: "default", RestartPolicy: corev1.RestartPolicyAlways,
+			Containers: []corev1.Container{{Name: "main", Image: "registry.k8s.io/pause:3.10", Resources: corev1.ResourceRequirements{
+				Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("100m"), corev1.ResourceMemory: resource.MustParse("64Mi")},
+			}}},
+			Tolerations: []corev1.Toleration{
+				{Key: corev1.TaintNodeNotReady, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+				{Key: corev1.TaintNodeUnreachable, Operator: corev1.TolerationOpExists, Effect: corev1.TaintEffectNoExecute},
+			},
+		},
+		Status: corev1.PodStatus{Phase: corev1.PodPending},
+	}
+}
+
+func (c *Costs) calibratePod() error {
+	pod := samplePod()
+	data, err := pod.Marshal()
+	if err != nil {
+		return err
+	}
+	c.PodBytes = len(data)
+	c.PodEncode = best(func() { _, _ = pod.Marshal() })
+	c.PodDecode = best(func() { _ = (&corev1.Pod{}).Unmarshal(data) })
+	reservation, err := wire.Encode(&wire.Reservation{UID: pod.UID, Node: "node-0001234567", Profile: pod.Spec.SchedulerName})
+	if err != nil {
+		return err
+	}
+	ack, err := wire.Encode(&wire.Ack{UID: pod.UID})
+	c.ReservationBytes, c.AckBytes = len(reservation), len(ack)
+	return err
+}
+
+// judge is of nodes that differ in their shape, which makes groups, and in what is
+// requested of them, which makes tiers.
+type judge struct{}
+
+func (judge) Verdict(_ index.Slot, s *index.State) (index.Verdict, error) {
+	return index.Verdict{Fits: true, Static: 1000 - s.MilliCPU/100}, nil
+}
+
+func (judge) Facts(shape index.ShapeID) index.Facts {
+	return index.Facts{Values: []int32{int32(shape) + 2}}
+}
+func (judge) Amounts(index.KindID) []index.Amount { return nil }
+func (judge) Stale() bool                         { return false }
+func (judge) Local(int32) int64                   { return 0 }
+
+func (j judge) Steps(slot index.Slot, s *index.State, most int) ([]index.Step, error) {
+	all := make([]index.Step, 0, most)
+	after := *s
+	for range most {
+		after.MilliCPU += 100
+		v, _ := j.Verdict(slot, &after)
+		all = append(all, index.Step{Fits: v.Fits, Static: v.Static})
+	}
+	return all, nil
+}
+
+func spec() index.Spec { return index.Spec{Judge: judge{}, Keys: []string{"zone"}} }
+
+// holding is a class over the nodes of one shard.
+func holding(groups int) (*index.Class, error) {
+	x := index.New()
+	for slot := range calibrationNodes {
+		x.Place(index.Slot(slot), index.State{Shape: index.ShapeID(slot % groups), MilliCPU: int64(slot / groups % 8 * 100)})
+	}
+	return x.Class("class", func() (index.Spec, error) { return spec(), nil })
+}
+
+// answerOf a class has the names of its offers, as package scheduler gives them.
+func answerOf(class *index.Class, groups, offers int) (*wire.Answer, error) {
+	a := &wire.Answer{Values: []string{wire.NoValue, ""}, Profiles: []string{""}}
+	var err error
+	a.Summary, err = class.Summarize(nil, offers, steps)
+	for g := range groups {
+		a.Values = append(a.Values, fmt.Sprintf("zone-%d", g))
+	}
+	for g := range a.Summary.Groups {
+		for _, tier := range a.Summary.Groups[g].Tiers {
+			for o := range tier.Offers {
+				tier.Offers[o].Slot = index.Slot(len(a.Names))
+				a.Names = append(a.Names, fmt.Sprintf("node-%010d", len(a.Names)))
+			}
+		}
+	}
+	return a, err
+}
+
+// linear fits costs for few and many groups and offers.
+func linear(few, groups, both time.Duration) Linear {
+	l := Linear{Group: max(0, (groups-few)/(manyGroups-fewGroups))}
+	l.Offer = max(0, float64(both-groups)/float64(manyGroups*(manyOffers-fewOffers)))
+	l.Base = max(0, few-l.Group-time.Duration(l.Offer))
+	return l
+}
+
+// sizes of answers that costs are fitted to.
+var sizes = [3]struct{ groups, offers int }{{fewGroups, fewOffers}, {manyGroups, fewOffers}, {manyGroups, manyOffers}}
+
+func (c *Costs) calibrateAnswers() error {
+	var summarize, fold, merge, choose [3]time.Duration
+	var bytes [3]int
+	for i, size := range sizes {
+		class, err := holding(size.groups)
+		if err != nil {
+			return err
+		}
+		summarize[i] = best(func() { _, _ = answerOf(class, size.groups, size.offers) })
+		a, err := answerOf(class, size.groups, size.offers)
+		if err != nil {
+			return err
+		}
+		data, err := wire.Encode(a)
+		if err != nil {
+			return err
+		}
+		bytes[i] = len(data)
+		encode := best(func() { _, _ = wire.Encode(a) })
+		decode := best(func() { _ = wire.Decode(data, &wire.Answer{}) })
+		c.EncodeNanosPerByte, c.DecodeNanosPerByte = float64(encode)/float64(len(data)), float64(decode)/float64(len(data))
+		// Folding changes what it is given: each time it gets answers of its own, and what
+		// it takes to decode them is taken off.
+		two := func() []*wire.Answer {
+			x, y := &wire.Answer{}, &wire.Answer{}
+			_, _ = wire.Decode(data, x), wire.Decode(data, y)
+			return []*wire.Answer{x, y}
+		}
+		fold[i] = max(0, best(func() { wire.Fold(two(), size.offers) })-2*decode) / 2
+		merged := func() *index.Merged {
+			x := &wire.Answer{}
+			_ = wire.Decode(data, x)
+			return index.NewMerged(spec(), nil, &x.Summary)
+		}
+		merge[i] = max(0, best(func() { merged() })-decode)
+		choose[i] = max(0, best(func() { choosing(merged(), size.offers) })-merge[i]-decode) / time.Duration(size.offers)
+	}
+	c.Summarize, c.Fold, c.Merge = linear(summarize[0], summarize[1], summarize[2]), linear(fold[0], fold[1], fold[2]), linear(merge[0], merge[1], merge[2])
+	c.ChooseGroup = choose[2] / manyGroups
+	c.Choose = max(0, choose[0]-c.ChooseGroup)
+	c.GroupBytes = (bytes[1] - bytes[0]) / (manyGroups - fewGroups)
+	c.OfferBytes = (bytes[2] - bytes[1]) / (manyGroups * (manyOffers - fewOffers))
+	c.GroupBytes -= c.OfferBytes
+	c.AnswerBytes = bytes[0] - c.GroupBytes - c.OfferBytes
+	return nil
+}
+
+func choosing(m *index.Merged, pods int) {
+	for range pods {
+		if _, outcome := m.Choose(); outcome != index.Chosen {
+			return
+		}
+	}
+}
+
+// answering is a replica that always says the same.
+type answering struct{ answer func() *wire.Answer }
+
+func (a answering) Answer(context.Context, *wire.Question) *wire.Answer { return a.answer() }
+func (answering) Receive(string, *wire.Batch) error                     { return nil }
+func (answering) Connected(string)                                      { /* Nothing is told. */ }
+
+// serve starts a replica on loopback.
+func serve(ctx context.Context, name string, answer func() *wire.Answer) (wire.Member, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return wire.Member{}, err
+	}
+	go func() { _ = wire.Serve(ctx, listener, nil, answering{answer}, wire.NewDialer(nil)) }()
+	return wire.Member{Name: name, Address: listener.Addr().String()}, nil
+}
+
+func question() (*wire.Question, error) {
+	pod, err := samplePod().Marshal()
+	return &wire.Question{
+		Ask:  &wire.Ask{Pod: pod, Profile: "default-scheduler", Offers: manyOffers, Steps: steps},
+		From: "shard-0000", Patience: wire.Patience{Deadline: 10 * time.Second, Quorum: 100}, Seen: map[string]uint64{},
+	}, err
+}
+
+// calibrateMessages asks a replica in this process, with small and with large answers.
+func (c *Costs) calibrateMessages(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	q, err := question()
+	if err != nil {
+		return err
+	}
+	bare, err := wire.Encode(q)
+	if err != nil {
+		return err
+	}
+	member, err := wire.Encode(&wire.Branch{Member: wire.Member{Name: "shard-0000", Address: "10.0.0.1:10260"}})
+	if err != nil {
+		return err
+	}
+	// Each is named with its branch, and in what it has to have seen.
+	c.QuestionBytes, c.MemberBytes = len(bare)-len(q.Ask.Pod), len(member)+len("shard-0000")+5
+	class, err := holding(manyGroups)
+	if err != nil {
+		return err
+	}
+	large, err := answerOf(class, manyGroups, manyOffers)
+	if err != nil {
+		return err
+	}
+	small := &wire.Answer{Values: large.Values[:2]}
+	var took [2]time.Duration
+	for i, answer := range []*wire.Answer{small, large} {
+		m, err := serve(ctx, "shard-0001", func() *wire.Answer { return answer })
+		if err != nil {
+			return err
+		}
+		dialer := wire.NewDialer(nil)
+		ask := func() { _, err = dialer.Ask(ctx, &wire.Branch{Member: m}, q) }
+		ask()
+		if err != nil {
+			return err
+		}
+		took[i] = best(ask)
+	}
+	largeBytes, smallBytes := c.AnswerBytes+manyGroups*(c.GroupBytes+manyOffers*c.OfferBytes), c.AnswerBytes
+	perByte := float64(took[1]-took[0]) / float64(largeBytes-smallBytes)
+	c.TransportNanosPerByte = max(0, perByte-c.EncodeNanosPerByte-c.DecodeNanosPerByte) / 2
+	// A question and an answer, each with two ends.
+	c.Message = took[0] / 4
+	return nil
+}

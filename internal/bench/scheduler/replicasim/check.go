@@ -1,0 +1,129 @@
+package replicasim
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
+)
+
+// Checked is a case both ways: rounds of the real code on loopback, all replicas in one
+// process, and the same simulated with costs measured just before.
+type Checked struct {
+	Shards int `json:"shards"`
+	// Round is from the question until 128 pods have nodes; the median.
+	RealRoundMillis      float64 `json:"realRoundMillis"`
+	SimulatedRoundMillis float64 `json:"simulatedRoundMillis"`
+	RealCPUMillis        float64 `json:"realCpuMillisPerRound"`
+	SimulatedCPUMillis   float64 `json:"simulatedCpuMillisPerRound"`
+}
+
+// Checks is all of them.
+type Checks struct {
+	Costs   Costs     `json:"costs"`
+	Checked []Checked `json:"checked"`
+}
+
+const checkRounds = 300
+
+// Check compares simulated rounds with real ones.
+func Check(ctx context.Context, o Options) (Checks, error) {
+	costs, err := Calibrate(ctx, o.Case.Costs)
+	checks := Checks{Costs: costs}
+	if err != nil {
+		return checks, err
+	}
+	for _, shards := range o.Shards {
+		c := o.Case
+		c.Shards, c.Fanout, c.Stragglers, c.Relays, c.Classes = shards, o.Fanouts[0], 0, 0, 1
+		c.Costs, c.RoundsOnly, c.SharedCores, c.Cores = costs, true, true, runtime.NumCPU()
+		c.Costs.Cycle, c.Network, c.Pods, c.FixedOffers = 0, Network{}, checkRounds*manyOffers, manyOffers
+		c.Nodes, c.Patience.Quorum = shards*calibrationNodes, 100
+		simulated, err := Simulate(c)
+		if err != nil {
+			return checks, err
+		}
+		round, cpu, err := realRounds(ctx, shards, c.Fanout, c.Groups)
+		if err != nil {
+			return checks, err
+		}
+		checks.Checked = append(checks.Checked, Checked{
+			Shards: shards, RealRoundMillis: millis(round), RealCPUMillis: millis(cpu),
+			SimulatedRoundMillis: simulated.Seconds * 1000 / float64(simulated.Rounds),
+			SimulatedCPUMillis:   simulated.CPUMicrosPerPod * float64(simulated.Pods) / 1000 / float64(simulated.Rounds),
+		})
+	}
+	return checks, nil
+}
+
+func millis(d time.Duration) float64 { return d.Seconds() * 1000 }
+
+// realRounds asks replicas in this process and places pods by what they answer. It
+// returns the median of the rounds, and the CPU time of one.
+func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu time.Duration, err error) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	answers := func() (func() *wire.Answer, error) {
+		class, err := holding(groups)
+		return func() *wire.Answer {
+			a, _ := answerOf(class, groups, manyOffers)
+			return a
+		}, err
+	}
+	own, err := answers()
+	if err != nil {
+		return 0, 0, err
+	}
+	var members []wire.Member
+	for i := 1; i < shards; i++ {
+		answer, err := answers()
+		if err != nil {
+			return 0, 0, err
+		}
+		m, err := serve(ctx, fmt.Sprintf("shard-%04d", i), answer)
+		if err != nil {
+			return 0, 0, err
+		}
+		members = append(members, m)
+	}
+	q, err := question()
+	if err != nil {
+		return 0, 0, err
+	}
+	dialer := wire.NewDialer(nil)
+	round := func(number int) {
+		a := dialer.Scatter(ctx, own, members, fanout, []byte{byte(number), byte(number >> 8)}, q)
+		choosing(index.NewMerged(spec(), nil, &a.Summary), manyOffers)
+		if len(a.Errors)+len(a.Absent) > 0 {
+			err = fmt.Errorf("a real round: absent %v, errors %v", a.Absent, a.Errors)
+		}
+	}
+	round(0)
+	var took []time.Duration
+	before := process.OwnCPUTime()
+	for number := range checkRounds {
+		started := time.Now()
+		round(number)
+		took = append(took, time.Since(started))
+	}
+	cpu = (process.OwnCPUTime() - before) / checkRounds
+	slices.Sort(took)
+	return took[len(took)/2], cpu, err
+}
+
+// Print writes it for people.
+func (c *Checks) Print(out io.Writer) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(w, "shards\tround, real ms\tsimulated\tCPU, real ms\tsimulated\t")
+	for _, x := range c.Checked {
+		fmt.Fprintf(w, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", x.Shards, x.RealRoundMillis, x.SimulatedRoundMillis, x.RealCPUMillis, x.SimulatedCPUMillis)
+	}
+	w.Flush()
+}

@@ -1,0 +1,185 @@
+package replicasim
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// free is a case in which only what is set costs something.
+func free(shards, fanout int) Case {
+	c := DefaultOptions().Case
+	c.Shards, c.Fanout, c.Pods, c.FixedOffers, c.Costs = shards, fanout, 128, 128, Costs{}
+	c.Network = Network{Latency: time.Millisecond}
+	c.Patience = wire.Patience{Deadline: time.Minute, Quorum: 100}
+	return c
+}
+
+func simulate(t *testing.T, c Case) Outcome {
+	t.Helper()
+	o, err := Simulate(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// near allows for what a histogram rounds.
+func near(t *testing.T, what string, got, want float64) {
+	t.Helper()
+	if got < want*0.998 || got > want*1.002 {
+		t.Errorf("%s is %g, not %g", what, got, want)
+	}
+}
+
+func depth(branches []wire.Branch) int {
+	deepest := 0
+	for i := range branches {
+		deepest = max(deepest, 1+depth(branches[i].Branches))
+	}
+	return deepest
+}
+
+// TestRoundTakesTheWayToTheDeepest: with nothing but latency a round is there and back.
+func TestRoundTakesTheWayToTheDeepest(t *testing.T) {
+	for _, shards := range []int{2, 4, 11, 57, 256} {
+		for _, fanout := range []int{2, 3, 10, 30} {
+			members := make([]wire.Member, shards-1)
+			for i := range members {
+				members[i].Name = fmt.Sprint(i)
+			}
+			levels := depth(wire.Grow(members, fanout, nil))
+			near(t, fmt.Sprintf("the round of %d shards with a fan-out of %d", shards, fanout),
+				simulate(t, free(shards, fanout)).RoundMillisP50, float64(2*levels))
+		}
+	}
+}
+
+// TestStragglersAreCutOff: nine of ten have answered after 2 ms, and the last has a grace
+// from then on; it is not asked while it rests.
+func TestStragglersAreCutOff(t *testing.T) {
+	c := free(11, 10)
+	c.Pods, c.Stragglers, c.StragglerChance, c.StragglerDelay = 2*128, 0.1, 1, time.Second
+	c.Patience.Quorum, c.Patience.Grace = 90, 20*time.Millisecond
+	o := simulate(t, c)
+	near(t, "the first round", o.RoundMillisP99, 2+20)
+	near(t, "the second round", o.RoundMillisP50, 2)
+	if o.CutOff != 1 || o.Rounds != 2 {
+		t.Errorf("%d cut off in %d rounds", o.CutOff, o.Rounds)
+	}
+	c.Patience.Quorum, c.Pods = 100, 128
+	near(t, "a round that waits for all", simulate(t, c).RoundMillisP50, 2+1000)
+	// Nine tenths of three are all of them: nobody is cut off before the deadline.
+	c = free(4, 3)
+	c.Stragglers, c.StragglerChance, c.StragglerDelay = 0.3, 1, time.Second
+	c.Patience.Quorum, c.Patience.Grace = 90, 20*time.Millisecond
+	near(t, "a round with three branches", simulate(t, c).RoundMillisP50, 2+1000)
+}
+
+// TestLeaderIsTheBound: nothing goes faster than the one who decides.
+func TestLeaderIsTheBound(t *testing.T) {
+	c := free(1, 10)
+	c.Pods, c.Cores, c.RoundsOnly, c.Costs.Cycle = 1000, 1, true, time.Millisecond
+	near(t, "pods a second of one that takes 1 ms a pod", simulate(t, c).PodsPerSecond, 1000)
+	c = free(2, 10)
+	c.Pods, c.RoundsOnly = 1280, true
+	near(t, "pods a second with 128 for each round of 2 ms", simulate(t, c).PodsPerSecond, 64_000)
+}
+
+// TestWireIsShared: the answers of all come in over one port.
+func TestWireIsShared(t *testing.T) {
+	c := free(11, 10)
+	c.Network, c.Groups, c.FixedOffers = Network{BytesPerSecond: 1e6}, 1, 1
+	c.Pods, c.RoundsOnly, c.Costs.AnswerBytes = 1, true, 1000
+	near(t, "ten answers of a millisecond each", simulate(t, c).RoundMillisP50, 10)
+}
+
+// TestEachPodIsBoundOnce: whatever is late, cut off or mixed.
+func TestEachPodIsBoundOnce(t *testing.T) {
+	for _, shards := range []int{1, 2, 7, 40} {
+		for _, stragglers := range []float64{0, 0.3} {
+			for _, classes := range []int{1, 20} {
+				for seed := range uint64(3) {
+					c := DefaultOptions().Case
+					c.Shards, c.Fanout, c.Relays, c.Pods, c.Classes = shards, 3, int(seed), 300, classes
+					c.Stragglers, c.Seed, c.Costs = stragglers, seed, StoredCosts()
+					w := newWorld(c)
+					w.run()
+					for pod, binds := range w.bound {
+						if binds != 1 {
+							t.Fatalf("%d shards, seed %d: pod %d is bound %d times", shards, seed, pod, binds)
+						}
+					}
+					for _, r := range w.replicas {
+						if r.told != r.taken || len(r.waiting) > 0 {
+							t.Errorf("%s was told of %d reservations, and has %d", r.member.Name, r.told, r.taken)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestSameSeedSameOutcome(t *testing.T) {
+	c := DefaultOptions().Case
+	c.Shards, c.Fanout, c.Pods, c.Stragglers, c.Costs = 40, 3, 1000, 0.1, StoredCosts()
+	if a, b := simulate(t, c), simulate(t, c); a != b {
+		t.Errorf("%+v and %+v", a, b)
+	}
+}
+
+func TestStoredCostsAreWhole(t *testing.T) {
+	c := StoredCosts()
+	for name, positive := range map[string]bool{
+		"message": c.Message > 0, "encode": c.EncodeNanosPerByte > 0, "decode": c.DecodeNanosPerByte > 0, "offer": c.OfferBytes > 0,
+		"summarize": c.Summarize.Offer > 0, "fold": c.Fold.Offer > 0, "cycle": c.Cycle > 0, "bind": c.Bind > 0, "pod": c.PodBytes > 0,
+	} {
+		if !positive {
+			t.Errorf("%s: nothing", name)
+		}
+	}
+}
+
+func TestWrites(t *testing.T) {
+	o := DefaultOptions()
+	o.Shards, o.Case.Pods, o.Case.Costs = []int{1, 4}, 100, StoredCosts()
+	r, err := Run(t.Context(), o)
+	if err != nil || len(r.Outcomes) != 2*3*2 {
+		t.Fatalf("%d outcomes, %v", len(r.Outcomes), err)
+	}
+	told := &experiment.Result{Errors: experiment.NewTally(0)}
+	r.Report(told)
+	if len(told.Tables) != 1 || len(told.Tables[0].Rows) != len(r.Outcomes) || len(told.Series) != 7*3*2 {
+		t.Errorf("%d tables, %d lines", len(told.Tables), len(told.Series))
+	}
+	r.Print(t.Output())
+}
+
+func TestInvalidOptionsAreBadUsage(t *testing.T) {
+	for name, change := range map[string]func(*Options){
+		"shards":     func(o *Options) { o.Shards = []int{0} },
+		"fanout":     func(o *Options) { o.Fanouts = []int{0} },
+		"stragglers": func(o *Options) { o.Stragglers = []float64{2} },
+		"none":       func(o *Options) { o.Fanouts = nil },
+		"nodes":      func(o *Options) { o.Case.Nodes = 0 },
+		"pods":       func(o *Options) { o.Case.Pods = 0 },
+		"classes":    func(o *Options) { o.Case.Classes = 0 },
+		"quorum":     func(o *Options) { o.Case.Patience.Quorum = 101 },
+		"latency":    func(o *Options) { o.Case.Network.Latency = -1 },
+	} {
+		o := DefaultOptions()
+		change(&o)
+		if err := o.Validate(); !errors.Is(err, usage.Err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if o := DefaultOptions(); o.Validate() != nil {
+		t.Errorf("defaults: %v", o.Validate())
+	}
+}

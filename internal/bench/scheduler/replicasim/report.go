@@ -1,0 +1,78 @@
+package replicasim
+
+import (
+	"fmt"
+	"reflect"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+)
+
+// Report tells it as an experiment does: a table, and each figure by the number of shards,
+// with a line for each fan-out, once more where there are stragglers.
+func (r *Result) Report(to *experiment.Result) {
+	table := to.Table("Rounds", "stragglers", "fan-out", "shards", "pods, /s", "rounds", "round p50, ms", "p99, ms",
+		"leader, cores", "of all CPU, %", "CPU of all, µs/pod", "leader, KB/pod", "MB/s", "cut off")
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
+		table.Add(o.Stragglers, o.Fanout, o.Shards, o.PodsPerSecond, o.Rounds, o.RoundMillisP50, o.RoundMillisP99,
+			o.LeaderCores, 100*o.LeaderShare, o.CPUMicrosPerPod, o.LeaderBytesPerPod/1000, o.LeaderMBPerSecond, o.CutOff)
+		to.Errors.AddMany(int64(o.Pods), nil)
+		name := fmt.Sprintf("fan-out %d", o.Fanout)
+		if o.Stragglers > 0 {
+			name += fmt.Sprintf(", %g %% stragglers", 100*o.Stragglers)
+		}
+		for _, line := range []struct {
+			plot, unit string
+			value      float64
+		}{
+			{"Pods a second", "/s", o.PodsPerSecond},
+			{"Round p50", "ms", o.RoundMillisP50},
+			{"Round p99", "ms", o.RoundMillisP99},
+			{"Leader's cores", "cores", o.LeaderCores},
+			{"Leader's share of CPU", "%", 100 * o.LeaderShare},
+			{"Bytes at the leader", "KB/pod", o.LeaderBytesPerPod / 1000},
+			{"CPU of all", "µs/pod", o.CPUMicrosPerPod},
+		} {
+			series := experiment.Series{Plot: line.plot, Name: name, X: "shards", Unit: line.unit, LogX: true, LogY: true}
+			to.Line(series, float64(o.Shards), line.value)
+		}
+	}
+}
+
+// Report tells it as an experiment does: real rounds, and simulated ones.
+func (c *Checks) Report(to *experiment.Result) {
+	table := to.Table("Rounds, real and simulated", "shards", "a round, real, ms", "simulated, ms", "CPU a round, real, ms", "simulated, ms")
+	for _, at := range c.Checked {
+		table.Add(at.Shards, at.RealRoundMillis, at.SimulatedRoundMillis, at.RealCPUMillis, at.SimulatedCPUMillis)
+		to.Errors.AddMany(checkRounds, nil)
+		for _, line := range []struct {
+			plot, name string
+			value      float64
+		}{
+			{"A round", "real", at.RealRoundMillis}, {"A round", "simulated", at.SimulatedRoundMillis},
+			{"CPU a round", "real", at.RealCPUMillis}, {"CPU a round", "simulated", at.SimulatedCPUMillis},
+		} {
+			to.Line(experiment.Series{Plot: line.plot, Name: line.name, X: "shards", Unit: "ms"}, float64(at.Shards), line.value)
+		}
+	}
+}
+
+// Report lists them by the names that a file of costs has.
+func (c *Costs) Report(to *experiment.Result) {
+	table := to.Table("Costs of "+c.Machine, "cost", "value")
+	reportCosts(table, "", reflect.ValueOf(*c))
+}
+
+func reportCosts(table *experiment.Table, prefix string, all reflect.Value) {
+	for i := range all.NumField() {
+		name, cost := prefix+all.Type().Field(i).Tag.Get("json"), all.Field(i)
+		switch {
+		case cost.Kind() == reflect.Struct:
+			reportCosts(table, name+".", cost)
+		case cost.CanInt():
+			table.Add(name, float64(cost.Int()))
+		case cost.CanFloat():
+			table.Add(name, cost.Float())
+		}
+	}
+}

@@ -1,0 +1,106 @@
+// Package suites has the experiments of schedulers that share the harness.
+package suites
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/bench/scheduler/inmemory"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// Experiments that this package has.
+func Experiments() []experiment.Experiment {
+	return []experiment.Experiment{scheduleKinds, scheduleAffinity, schedulePerf}
+}
+
+var scheduleAffinity = experiment.Experiment{
+	Name:  "schedule-affinity",
+	Short: "Schedule anti-affine pods into a full cluster some of whose nodes have vanished",
+	Long: `Schedule --pods pods with anti-affinity into a cluster that has 34 pods a node, some of
+which are terminating on nodes that are gone: what slowed eBay's schedulers down to a pod
+in seven minutes. Each scheduler runs in this process, without a cluster, and all of its
+pods wait when it begins. A latency is that of a scheduling cycle.`,
+	Example: `  k1m bench schedule-affinity
+  k1m bench schedule-affinity --nodes 5000 --pods 1000 --schedulers dist-scheduler`,
+	New: func() experiment.Options {
+		return &affinityOptions{
+			Schedulers: []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube},
+			Nodes:      experiment.ByScale(5000, 100), Pods: experiment.ByScale(1000, 1000),
+		}
+	},
+}
+
+type affinityOptions struct {
+	Schedulers  []string
+	Nodes, Pods experiment.Count
+}
+
+// AddFlags binds the options to flags.
+func (o *affinityOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("nodes of the cluster"))
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to schedule"))
+}
+
+// Validate reports the first option that cannot be.
+func (o *affinityOptions) Validate() error {
+	return validateSchedulers(o.Schedulers)
+}
+
+// validateSchedulers reports what cannot be measured.
+func validateSchedulers(names []string) error {
+	for i, name := range names {
+		if name != clusterdir.SchedulerDist && name != clusterdir.SchedulerKube {
+			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
+		}
+		if slices.Contains(names[:i], name) {
+			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(names, ","), name)
+		}
+	}
+	if len(names) == 0 {
+		return usage.Errorf("--schedulers: none given; choose dist-scheduler, kube-scheduler or both")
+	}
+	return nil
+}
+
+// Run is the experiment.
+func (o *affinityOptions) Run(ctx context.Context, run *experiment.Run) error {
+	table := run.Result.Table("Anti-affine pods", "scheduler", "nodes", "pods before", "pods", "scheduled, /s", "all after, s",
+		"cycle p50, ms", "p90, ms", "p99, ms", "CPU a pod, µs", "found no node", "deviations")
+	figures := map[string][]experiment.Figure{}
+	for _, name := range o.Schedulers {
+		options := inmemory.DefaultOptions()
+		options.Scheduler, options.Nodes, options.Pods, options.PodKind = name, o.Nodes.N, o.Pods.N, inmemory.VanishedNodes
+		options.Complete()
+		if err := options.Validate(); err != nil {
+			return err
+		}
+		r, err := inmemory.Run(ctx, options, run.Display)
+		if err == nil {
+			err = r.Err()
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		run.Result.Errors.AddMany(int64(r.Decided), nil)
+		ms := func(micros int64) float64 { return float64(micros) / 1000 }
+		l := r.LatencyMicros
+		table.Add(name, r.Nodes, r.Existing, r.Pods, r.PodsPerSecond, r.Seconds, ms(l.P50), ms(l.P90), ms(l.P99), r.CPUMicrosPerPod, r.Unschedulable, r.Deviations)
+		for _, at := range []experiment.Point{{50, ms(l.P50)}, {90, ms(l.P90)}, {99, ms(l.P99)}, {99.9, ms(l.P999)}, {100, ms(l.Max)}} {
+			run.Result.Line(experiment.Series{Plot: "cycles by percentile", Name: name, X: "percentile", Unit: "ms", LogY: true}, at[0], at[1])
+		}
+		figures[name] = []experiment.Figure{
+			{Name: "pods scheduled", Unit: "/s", Value: r.PodsPerSecond, MoreIsBetter: true},
+			{Name: "CPU a pod", Unit: "µs", Value: r.CPUMicrosPerPod},
+		}
+	}
+	run.Result.Compare(clusterdir.SchedulerDist, clusterdir.SchedulerKube, figures[clusterdir.SchedulerDist], figures[clusterdir.SchedulerKube])
+	return nil
+}

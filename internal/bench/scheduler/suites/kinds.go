@@ -1,0 +1,147 @@
+package suites
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/bench/scheduler/inmemory"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+var scheduleKinds = experiment.Experiment{
+	Name:  "schedule-kinds",
+	Short: "Measure schedulers alone, for kinds of pods and ever more nodes",
+	Long: `Run schedule-million for each of the kinds of pods, and each number of nodes, in a process
+of its own: what a pod costs, and how that grows with the nodes. kube-scheduler is measured
+with the smallest number of nodes only; its cost a pod grows with them.`,
+	Example: `  k1m bench schedule-kinds
+  k1m bench schedule-kinds --kinds plain,deployment --nodes 5000,50000,500000 --schedulers dist-scheduler`,
+	New: func() experiment.Options {
+		return &kindsOptions{
+			Schedulers: []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube}, Nodes: []int{5000, 100_000},
+			Kinds: slices.DeleteFunc(slices.Clone(inmemory.Kinds), func(kind string) bool { return kind == inmemory.VanishedNodes }),
+			Pods:  experiment.ByScale(5000, 1500), // fewer take too little CPU to tell
+		}
+	},
+}
+
+type kindsOptions struct {
+	Schedulers, Kinds []string
+	Nodes             []int
+	Pods              experiment.Count
+}
+
+// AddFlags binds the options to flags.
+func (o *kindsOptions) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.StringSliceVar(&o.Kinds, "kinds", o.Kinds, "kinds of pods: "+strings.Join(inmemory.Kinds, "|"))
+	fs.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "nodes of the clusters")
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to schedule in each run"))
+}
+
+// Validate reports the first option that cannot be.
+func (o *kindsOptions) Validate() error {
+	if len(o.Kinds) == 0 || len(o.Nodes) == 0 {
+		return usage.Errorf("--kinds and --nodes: give at least one of each")
+	}
+	for i, kind := range o.Kinds {
+		if slices.Contains(o.Kinds[:i], kind) {
+			return usage.Errorf("--kinds %s: %s is there twice; name each once", strings.Join(o.Kinds, ","), kind)
+		}
+		for _, nodes := range o.Nodes {
+			run := o.run(kind, clusterdir.SchedulerDist, nodes)
+			if err := run.Validate(); err != nil {
+				return err
+			}
+		}
+	}
+	if !slices.IsSorted(o.Nodes) || len(slices.Compact(slices.Clone(o.Nodes))) < len(o.Nodes) {
+		return usage.Errorf("--nodes %v: give numbers that grow", o.Nodes)
+	}
+	return validateSchedulers(o.Schedulers)
+}
+
+// run is what one process is to do.
+func (o *kindsOptions) run(kind, scheduler string, nodes int) inmemory.Options {
+	run := inmemory.DefaultOptions()
+	run.PodKind, run.Scheduler, run.Nodes, run.Pods = kind, scheduler, nodes, max(o.Pods.N, 1)
+	run.Complete()
+	return run
+}
+
+// runs are all, in their order.
+func (o *kindsOptions) runs() (runs []inmemory.Options) {
+	for _, kind := range o.Kinds {
+		for i, nodes := range o.Nodes {
+			for _, scheduler := range o.Schedulers {
+				if i == 0 || scheduler != clusterdir.SchedulerKube {
+					runs = append(runs, o.run(kind, scheduler, nodes))
+				}
+			}
+		}
+	}
+	return runs
+}
+
+// Run is the experiment.
+func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
+	table := run.Result.Table("Schedulers alone", inmemory.Columns...)
+	figures, runs := map[string][]experiment.Figure{}, o.runs()
+	task := run.Display.Task("runs", len(runs))
+	for i, one := range runs {
+		task.Say(fmt.Sprintf("%s, %s pods, %d nodes", one.Scheduler, one.PodKind, one.Nodes))
+		found, err := measureAlone(ctx, one)
+		if ctx.Err() != nil {
+			task.Interrupt()
+			return ctx.Err()
+		}
+		if err != nil {
+			task.Fail("see the error")
+			return fmt.Errorf("%s, %s pods, %d nodes: %w", one.Scheduler, one.PodKind, one.Nodes, err)
+		}
+		task.Set(i + 1)
+		inmemory.Tell(table, found)
+		run.Result.Errors.AddMany(int64(found.Decided), nil)
+		run.Result.Line(experiment.Series{
+			Plot: "CPU a pod by nodes", Name: one.Scheduler + ", " + one.PodKind, X: "nodes", Unit: "µs", LogX: true, LogY: true,
+		}, float64(one.Nodes), found.CPUMicrosPerPod)
+		if one.Nodes == o.Nodes[0] {
+			figures[one.Scheduler] = append(figures[one.Scheduler], experiment.Figure{Name: one.PodKind + ": CPU a pod", Unit: "µs", Value: found.CPUMicrosPerPod})
+		}
+	}
+	task.Done("done")
+	run.Result.Compare(clusterdir.SchedulerDist, clusterdir.SchedulerKube, figures[clusterdir.SchedulerDist], figures[clusterdir.SchedulerKube])
+	return nil
+}
+
+// measureAlone runs this program once more, so that memory is that of one run.
+func measureAlone(ctx context.Context, o inmemory.Options) (*inmemory.Result, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, program, "bench", "schedule-million", "-o", "json", "--nodes", strconv.Itoa(o.Nodes),
+		"--pods", strconv.Itoa(o.Pods), "--pod-kind", o.PodKind, "--scheduler", o.Scheduler)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	var output, said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &said
+	failed := cmd.Run()
+	found := &inmemory.Result{}
+	if err := errors.Join(failed, json.Unmarshal(output.Bytes(), found)); err != nil {
+		return nil, fmt.Errorf("%w: %s", err, lastOf(said.String()))
+	}
+	return found, nil
+}

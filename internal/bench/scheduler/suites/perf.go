@@ -1,0 +1,214 @@
+package suites
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// perfProgram is what it runs, in the source tree.
+const perfProgram = "./test/schedperf"
+
+// perfSizes are labels of scheduler_perf's workloads.
+var perfSizes = []string{"performance", "short", "integration-test", "all"}
+
+// perfDefault are the workloads that upstream's thresholds are known by: of 5,000 nodes.
+const perfDefault = "^misc/SchedulingBasic/5000Nodes_10000Pods$" +
+	"|^affinity/SchedulingNodeAffinity/5000Nodes_10000Pods$" +
+	"|^affinity/SchedulingPodAffinity/5000Nodes_5000Pods$" +
+	"|^affinity/SchedulingPodAntiAffinity/5000Nodes_2000Pods$" +
+	"|^topology_spreading/TopologySpreading/5000Nodes_5000Pods$" +
+	"|^topology_spreading/DefaultTopologySpreading/5000Nodes_10000Pods$" +
+	"|^default_preemption/PreemptionAsync/5000Nodes$"
+
+// perfSmall is long enough to measure, and does not take minutes. It is in none of the sizes.
+const perfSmall = "^affinity/SchedulingPodAffinity/500Nodes$"
+
+var schedulePerf = experiment.Experiment{
+	Name:  "schedule-perf",
+	Short: "Run Kubernetes' own scheduler_perf with our search and with upstream's",
+	Long: `Run workloads of Kubernetes' scheduler_perf, by turns with our search and with
+upstream's, in the same test binary, and show both beside the threshold that upstream
+holds its own machine to. It is built from Kubernetes' source, so the command has to run
+in the source tree, and needs Go. A workload of the size performance takes minutes, one of
+the size short often less than a second, which is too short to measure.`,
+	Example: `  k1m bench schedule-perf
+  k1m bench schedule-perf --workloads 'SchedulingBasic/5000Nodes_10000Pods' --samples 3`,
+	Needs: needsSource,
+	New: func() experiment.Options {
+		return &perfOptions{
+			Size: experiment.ChoiceByScale("performance", "all"), Workloads: experiment.ChoiceByScale(perfDefault, perfSmall),
+			Samples: 1, Timeout: 20 * time.Minute,
+		}
+	},
+}
+
+// needsSource and a compiler.
+func needsSource() error {
+	if _, err := os.Stat(filepath.FromSlash(perfProgram)); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("%s is not here; run the command in the source tree", perfProgram)
+	}
+	if _, err := exec.LookPath("go"); err != nil {
+		return fmt.Errorf("scheduler_perf is built from source: %w; install Go", err)
+	}
+	return nil
+}
+
+type perfOptions struct {
+	Size      experiment.Choice
+	Workloads experiment.Choice
+	Samples   int
+	Timeout   time.Duration
+}
+
+// AddFlags binds the options to flags.
+func (o *perfOptions) AddFlags(flags *pflag.FlagSet) {
+	flags.Var(&o.Size, "size", "label of the workloads: performance|short|integration-test|all (default by --scale: performance, all below medium)")
+	flags.Var(&o.Workloads, "workloads", "regular expression for package/case/workload (default by --scale: seven of 5,000 nodes, one of 500 below medium)")
+	flags.IntVar(&o.Samples, "samples", o.Samples, "how often each workload runs with each search; the median counts")
+	flags.DurationVar(&o.Timeout, "timeout", o.Timeout, "end a run that takes longer")
+}
+
+// Validate reports the first option that cannot be.
+func (o *perfOptions) Validate() error {
+	if _, err := regexp.Compile(o.Workloads.Text); err != nil {
+		return usage.Errorf("--workloads %q: %v; write a regular expression", o.Workloads.Text, err)
+	}
+	switch {
+	case o.Size.Text != "" && !slices.Contains(perfSizes, o.Size.Text):
+		return usage.Errorf("--size %q: choose of %v", o.Size.Text, perfSizes)
+	case o.Samples < 1:
+		return usage.Errorf("--samples %d: choose 1 or more", o.Samples)
+	case o.Timeout <= 0:
+		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
+	}
+	return nil
+}
+
+// perfResult is the part of its result that is used here.
+type perfResult struct {
+	Rows []struct {
+		Package      string  `json:"package"`
+		Case         string  `json:"case"`
+		Size         string  `json:"workload"`
+		Threshold    float64 `json:"threshold"` // 0 if upstream has none
+		Stock        float64 `json:"stockPodsPerSecond"`
+		Ours         float64 `json:"oursPodsPerSecond"`
+		Ratio        float64 `json:"ratio"`
+		StockSeconds float64 `json:"stockSeconds"`
+		OursSeconds  float64 `json:"oursSeconds"`
+		Runs         []struct {
+			Error string `json:"error"`
+		} `json:"runs"`
+	} `json:"rows"`
+}
+
+// Run is the experiment.
+func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) {
+	folder, err := os.MkdirTemp("", "schedperf-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(folder)) }()
+	task := run.Display.Task("scheduler_perf", 0)
+	file := filepath.Join(folder, "result.json")
+	failed := o.measure(ctx, folder, file, task)
+	// It writes after each workload, so there may be something even if it failed.
+	if err := o.take(run.Result, file); err != nil && failed == nil {
+		failed = err
+	}
+	if ctx.Err() != nil {
+		task.Interrupt()
+		return ctx.Err()
+	}
+	if failed != nil {
+		task.Fail("see the error")
+		return failed
+	}
+	task.Done("done")
+	return nil
+}
+
+// measure builds the program and runs it. It is not left to go run, which keeps signals
+// from what it runs.
+func (o *perfOptions) measure(ctx context.Context, folder, file string, task progress.Task) error {
+	program := filepath.Join(folder, "schedperf")
+	task.Say("building it")
+	if output, err := exec.CommandContext(ctx, "go", "build", "-o", program, perfProgram).CombinedOutput(); err != nil {
+		return fmt.Errorf("building %s: %w: %s", perfProgram, err, lastOf(string(output)))
+	}
+	cmd := exec.CommandContext(ctx, program, "-size", o.Size.Text, "-run", o.Workloads.Text,
+		"-samples", strconv.Itoa(o.Samples), "-timeout", o.Timeout.String(), "-out", file)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
+	says, err := cmd.StderrPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	said := ""
+	for lines := bufio.NewScanner(says); lines.Scan(); {
+		task.Say(lines.Text())
+		said = lastOf(said + lines.Text() + "\n")
+	}
+	// A line too long to show ends the scanner, and must not block the program.
+	_, _ = io.Copy(io.Discard, says)
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("scheduler_perf: %w: %s", err, said)
+	}
+	return nil
+}
+
+func (o *perfOptions) take(r *experiment.Result, file string) error {
+	table := r.Table("scheduler_perf, average pods a second", "workload", "stock, pods/s", "ours, pods/s", "ours ÷ stock",
+		"upstream's threshold, pods/s", "stock measured for, s", "ours, s", "failed")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var found perfResult
+	if err := json.Unmarshal(data, &found); err != nil {
+		return err
+	}
+	for _, row := range found.Rows {
+		name, failed := path.Join(row.Package, row.Case, row.Size), ""
+		for _, one := range row.Runs {
+			var err error
+			if one.Error != "" {
+				failed, err = one.Error, errors.New(one.Error)
+			}
+			r.Errors.Add("workload", err)
+		}
+		table.Add(name, row.Stock, row.Ours, row.Ratio, row.Threshold, row.StockSeconds, row.OursSeconds, failed)
+		r.Compare("ours", "stock",
+			[]experiment.Figure{{Name: name, Unit: "pods/s", Value: row.Ours, MoreIsBetter: true}},
+			[]experiment.Figure{{Name: name, Unit: "pods/s", Value: row.Stock, MoreIsBetter: true}})
+	}
+	return nil
+}
+
+// lastOf what a program says, which is where its error is.
+func lastOf(text string) string {
+	const most = 400
+	return text[max(0, len(text)-most):]
+}

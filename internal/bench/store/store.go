@@ -1,0 +1,190 @@
+// Package store has the experiments that load a store alone: mem_etcd in its modes,
+// with etcd beside it in the same run.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/bench/storeserver"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/machine"
+	"github.com/k8s-1m/k8s-1m/internal/util/number"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// Experiments that this package has.
+func Experiments() []experiment.Experiment {
+	return []experiment.Experiment{storePut, leaseFlood, storeWatch, storeRange}
+}
+
+const (
+	// memory is a folder whose files are in memory: as fast as a disk can be.
+	memory = "/dev/shm"
+
+	maxClients = 100_000
+)
+
+// contender is a store, in one of its modes.
+type contender struct {
+	name, store string
+	args        []string
+}
+
+// contenders by the names that --stores takes.
+var contenders = []contender{
+	{"mem_etcd-none", storeserver.MemEtcd, []string{"--wal-mode", "none"}},
+	{"mem_etcd-buffered", storeserver.MemEtcd, []string{"--wal-mode", "buffered"}},
+	{"mem_etcd-fsync", storeserver.MemEtcd, []string{"--wal-mode", "fsync"}},
+	{"etcd", storeserver.Etcd, nil},
+}
+
+// peer of each of ours. etcd waits for its disk, so fsync is what it is like; the
+// others are what durability costs.
+const peer = "etcd"
+
+// stores are options that all experiments here have.
+type stores struct {
+	Names    []string
+	Duration experiment.Span
+	Disk     string
+}
+
+func defaultStores(names ...string) stores {
+	return stores{Names: names, Duration: experiment.SpanByScale(5*time.Second, time.Second), Disk: memory}
+}
+
+// AddFlags binds the options to flags.
+func (s *stores) AddFlags(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&s.Names, "stores", s.Names, "what is measured, in this order: "+strings.Join(contenderNames(), ", "))
+	fs.Var(&s.Duration, "duration", s.Duration.Usage("of each measurement"))
+	fs.StringVar(&s.Disk, "disk", s.Disk, "folder for the data; the default is memory, so that no disk is the limit")
+}
+
+// Validate reports the first option that cannot be.
+func (s *stores) Validate() error {
+	for i, name := range s.Names {
+		if !slices.Contains(contenderNames(), name) {
+			return usage.Errorf("--stores %q: no such store; choose of %s", name, strings.Join(contenderNames(), ", "))
+		}
+		if slices.Contains(s.Names[:i], name) {
+			return usage.Errorf("--stores: %s is there twice; name each once", name)
+		}
+	}
+	if len(s.Names) == 0 {
+		return usage.Errorf("--stores: none given; choose of %s", strings.Join(contenderNames(), ", "))
+	}
+	return nil
+}
+
+func contenderNames() (names []string) {
+	for _, c := range contenders {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// bench is what experiments measure with.
+type bench struct {
+	*experiment.Run
+	lab  storeserver.Lab
+	disk string
+}
+
+// each measures every store in turn with a new, empty server for each step, and compares
+// ours with etcd.
+func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(context.Context, *bench, contender) ([]experiment.Figure, error)) error {
+	program, err := component.FindBinary("etcd-bench")
+	if err != nil {
+		return err
+	}
+	b := &bench{Run: run, lab: storeserver.Lab{Bin: filepath.Dir(program)}, disk: s.Disk}
+	cores := run.Result.Machine.Cores
+	b.lab.ServerCores, b.lab.ClientCores = storeserver.SplitCores(cores)
+	if cores == 1 {
+		run.Result.Note("The machine has one core, which server and client share.")
+	} else {
+		run.Result.Note("The server has cores %s, the clients %s. Data is on %s.", b.lab.ServerCores, b.lab.ClientCores, machine.FileSystem(s.Disk))
+	}
+	figures := map[string][]experiment.Figure{}
+	for _, c := range contenders {
+		if !slices.Contains(s.Names, c.name) {
+			continue
+		}
+		if figures[c.name], err = measure(ctx, b, c); err != nil {
+			return fmt.Errorf("%s: %w", c.name, err)
+		}
+	}
+	for _, name := range s.Names {
+		if name != peer && len(figures[peer]) > 0 {
+			run.Result.Compare(name, peer, figures[name], figures[peer])
+		}
+	}
+	return nil
+}
+
+// fresh runs etcd-bench on a server of its own.
+func (b *bench) fresh(ctx context.Context, c contender, label string, args ...string) (storeserver.Report, error) {
+	return b.measure(ctx, c, label, func() (storeserver.Report, error) { return b.onNew(ctx, c, args) })
+}
+
+// measure shows what is measured. Operations that fail are counted, and are a finding of that
+// store and that step: what comes after them is measured all the same.
+func (b *bench) measure(ctx context.Context, c contender, label string, do func() (storeserver.Report, error)) (storeserver.Report, error) {
+	task := b.Display.Task(c.name, 0)
+	task.Say(label)
+	report, err := do()
+	if ctx.Err() != nil {
+		task.Interrupt()
+		return report, ctx.Err()
+	}
+	if err != nil && !errors.Is(err, storeserver.ErrOperations) {
+		task.Fail(label)
+		return report, err
+	}
+	b.Result.Errors.AddMany(report.Ops+report.Errors, report.ErrorsByKind)
+	text := fmt.Sprintf("%s: %s/s", label, number.Text(report.OpsPerSecond))
+	if report.Errors > 0 {
+		text += fmt.Sprintf(", %d errors", report.Errors)
+	}
+	task.Done(text)
+	return report, nil
+}
+
+func (b *bench) onNew(ctx context.Context, c contender, args []string) (report storeserver.Report, err error) {
+	err = b.with(ctx, c, func(server *storeserver.Server) error {
+		report, _, err = b.lab.Run(ctx, server, args...)
+		return err
+	})
+	return report, err
+}
+
+// with a server of its own.
+func (b *bench) with(ctx context.Context, c contender, use func(*storeserver.Server) error) error {
+	server, err := b.lab.Fresh(ctx, c.store, b.disk, c.args...)
+	if err != nil {
+		return err
+	}
+	defer server.Discard()
+	return use(server)
+}
+
+// levels of clients go up fourfold to the last; one that is nearly the last is left out.
+func levels(first, last int) (all []int) {
+	for n := first; n <= last/2; n *= 4 {
+		all = append(all, n)
+	}
+	return append(all, last)
+}
+
+// connectionsOf so many clients: up to a hundred share one.
+func connectionsOf(clients int) string { return strconv.Itoa(max(1, min(clients/100, 64))) }

@@ -1,0 +1,32 @@
+package store
+
+import (
+	"slices"
+	"testing"
+)
+
+func TestLevels(t *testing.T) {
+	if got := levels(1, 256); !slices.Equal(got, []int{1, 4, 16, 64, 256}) {
+		t.Errorf("%v", got)
+	}
+	if got := levels(1, 410); !slices.Equal(got, []int{1, 4, 16, 64, 410}) {
+		t.Errorf("%v", got)
+	}
+	if got := levels(1, 1); !slices.Equal(got, []int{1}) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for _, e := range Experiments() {
+		if err := e.New().Validate(); err != nil {
+			t.Errorf("%s at its defaults: %v", e.Name, err)
+		}
+	}
+	for _, names := range [][]string{{}, {"redis"}, {"etcd", "etcd"}} {
+		s := defaultStores(names...)
+		if s.Validate() == nil {
+			t.Errorf("--stores %v was taken", names)
+		}
+	}
+}

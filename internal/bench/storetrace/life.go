@@ -1,0 +1,309 @@
+package storetrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/wait"
+	applycore "k8s.io/client-go/applyconfigurations/core/v1"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+)
+
+const (
+	namespace = "life"
+	image     = "registry.example/app:1"
+	nextImage = "registry.example/app:2"
+	// Pages are small, so that there are some.
+	pageSize = 10
+	poll     = 200 * time.Millisecond
+)
+
+// life is that of one cluster.
+type life struct {
+	options Options
+	client  kubernetes.Interface
+	dynamic dynamic.Interface
+}
+
+// chapter is a part of it.
+type chapter struct {
+	name string
+	live func(context.Context) error
+}
+
+func newLife(dir clusterdir.Dir, o Options) (*life, error) {
+	config, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
+	if err != nil {
+		return nil, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the API server: %w", err)
+	}
+	// Custom resources know no protobuf.
+	config.ContentType, config.AcceptContentTypes = "", ""
+	custom, err := dynamic.NewForConfig(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the API server: %w", err)
+	}
+	return &life{options: o, client: client, dynamic: custom}, nil
+}
+
+func (l *life) chapters() []chapter {
+	return []chapter{
+		{"namespace", l.createNamespace},
+		{"ConfigMaps and Secrets", l.configure},
+		{"Service", l.createService},
+		{"Deployment: roll out", l.rollOut},
+		{"Deployment: scale", l.scale},
+		{"Deployment: another image", l.changeImage},
+		{"Job", l.runJob},
+		{"custom resources", l.customResources},
+		{"server-side apply", l.apply},
+		{"pages, exact revisions", l.page},
+		{"watch from a revision", l.watch},
+		{"a collection is deleted", l.deleteCollection},
+		{"namespace is deleted", l.deleteNamespace},
+	}
+}
+
+// await polls until something is so.
+func await(ctx context.Context, done func(context.Context) (bool, error)) error {
+	return wait.PollUntilContextCancel(ctx, poll, true, done)
+}
+
+func (l *life) createNamespace(ctx context.Context) error {
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if _, err := l.client.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	// Pods need the account that a controller makes.
+	return await(ctx, func(ctx context.Context) (bool, error) {
+		_, err := l.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		return err == nil, err
+	})
+}
+
+// configure creates, changes and reads ConfigMaps and Secrets.
+func (l *life) configure(ctx context.Context) error {
+	maps, secrets := l.client.CoreV1().ConfigMaps(namespace), l.client.CoreV1().Secrets(namespace)
+	for i := range l.options.Objects {
+		meta := metav1.ObjectMeta{Name: fmt.Sprintf("config-%03d", i), Labels: map[string]string{"app": "life"}}
+		configMap, err := maps.Create(ctx, &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"n": "0"}}, metav1.CreateOptions{})
+		if err != nil {
+			return err
+		}
+		secret := &corev1.Secret{ObjectMeta: meta, StringData: map[string]string{"n": "0"}}
+		if _, err := secrets.Create(ctx, secret, metav1.CreateOptions{}); err != nil {
+			return err
+		}
+		configMap.Data["n"] = "1"
+		stale := configMap.DeepCopy()
+		if _, err := maps.Update(ctx, configMap, metav1.UpdateOptions{}); err != nil {
+			return err
+		}
+		stale.Data["n"] = "2"
+		if _, err := maps.Update(ctx, stale, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
+			return fmt.Errorf("an update of what has changed is not a conflict: %w", err)
+		}
+		if _, err := secrets.Get(ctx, meta.Name, metav1.GetOptions{}); err != nil {
+			return err
+		}
+	}
+	return maps.Delete(ctx, "config-000", metav1.DeleteOptions{})
+}
+
+func (l *life) createService(ctx context.Context) error {
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: corev1.ServiceSpec{
+		Selector: map[string]string{"app": "app"}, Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(80)}},
+	}}
+	_, err := l.client.CoreV1().Services(namespace).Create(ctx, service, metav1.CreateOptions{})
+	return err
+}
+
+func podTemplate(app string) corev1.PodTemplateSpec {
+	return corev1.PodTemplateSpec{
+		ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": app}},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "app", Image: image}}},
+	}
+}
+
+func (l *life) rollOut(ctx context.Context) error {
+	replicas := int32(l.options.Replicas)
+	deployment := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Name: "app"}, Spec: appsv1.DeploymentSpec{
+		Replicas: &replicas, Template: podTemplate("app"),
+		Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "app"}},
+	}}
+	if _, err := l.client.AppsV1().Deployments(namespace).Create(ctx, deployment, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return l.awaitRollout(ctx)
+}
+
+func (l *life) scale(ctx context.Context) error {
+	return l.changeDeployment(ctx, func(d *appsv1.Deployment) { *d.Spec.Replicas += *d.Spec.Replicas / 2 })
+}
+
+func (l *life) changeImage(ctx context.Context) error {
+	return l.changeDeployment(ctx, func(d *appsv1.Deployment) { d.Spec.Template.Spec.Containers[0].Image = nextImage })
+}
+
+func (l *life) changeDeployment(ctx context.Context, change func(*appsv1.Deployment)) error {
+	deployments := l.client.AppsV1().Deployments(namespace)
+	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
+		deployment, err := deployments.Get(ctx, "app", metav1.GetOptions{})
+		if err != nil {
+			return err
+		}
+		change(deployment)
+		_, err = deployments.Update(ctx, deployment, metav1.UpdateOptions{})
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return l.awaitRollout(ctx)
+}
+
+// awaitRollout waits until all pods are new and ready.
+func (l *life) awaitRollout(ctx context.Context) error {
+	return await(ctx, func(ctx context.Context) (bool, error) {
+		d, err := l.client.AppsV1().Deployments(namespace).Get(ctx, "app", metav1.GetOptions{})
+		if err != nil {
+			return false, err
+		}
+		wanted, s := *d.Spec.Replicas, d.Status
+		return s.ObservedGeneration >= d.Generation && s.UpdatedReplicas == wanted && s.Replicas == wanted && s.AvailableReplicas == wanted, nil
+	})
+}
+
+func (l *life) runJob(ctx context.Context) error {
+	completions := int32(5)
+	template := podTemplate("job")
+	template.Spec.RestartPolicy = corev1.RestartPolicyNever
+	job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "job"}, Spec: batchv1.JobSpec{
+		Completions: &completions, Parallelism: &completions, Template: template,
+	}}
+	jobs := l.client.BatchV1().Jobs(namespace)
+	if _, err := jobs.Create(ctx, job, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	return await(ctx, func(ctx context.Context) (bool, error) {
+		job, err := jobs.Get(ctx, "job", metav1.GetOptions{})
+		return err == nil && job.Status.Succeeded == completions, err
+	})
+}
+
+// apply declares the same ConfigMap as two managers, who then disagree.
+func (l *life) apply(ctx context.Context) error {
+	maps := l.client.CoreV1().ConfigMaps(namespace)
+	for i, manager := range []string{"one", "two", "one"} {
+		declared := applycore.ConfigMap("applied", namespace).WithData(map[string]string{manager: fmt.Sprint(i)})
+		if _, err := maps.Apply(ctx, declared, metav1.ApplyOptions{FieldManager: manager}); err != nil {
+			return err
+		}
+	}
+	disagreed := applycore.ConfigMap("applied", namespace).WithData(map[string]string{"one": "other"})
+	if _, err := maps.Apply(ctx, disagreed, metav1.ApplyOptions{FieldManager: "two"}); !apierrors.IsConflict(err) {
+		return fmt.Errorf("what another manager owns was taken: %w", err)
+	}
+	return nil
+}
+
+// page reads lists in pages, from the cache, and as they were.
+func (l *life) page(ctx context.Context) error {
+	maps := l.client.CoreV1().ConfigMaps(namespace)
+	options, pages := metav1.ListOptions{Limit: pageSize}, 0
+	revision := ""
+	for {
+		page, err := maps.List(ctx, options)
+		if err != nil {
+			return err
+		}
+		pages, revision = pages+1, page.ResourceVersion
+		if options.Continue = page.Continue; options.Continue == "" {
+			break
+		}
+	}
+	if pages < 2 && l.options.Objects > 2*pageSize {
+		return fmt.Errorf("%d objects came in %d pages", l.options.Objects, pages)
+	}
+	for _, options := range []metav1.ListOptions{
+		{ResourceVersion: "0"},
+		{ResourceVersion: revision, ResourceVersionMatch: metav1.ResourceVersionMatchExact},
+		{ResourceVersion: revision, ResourceVersionMatch: metav1.ResourceVersionMatchExact, Limit: pageSize},
+		{ResourceVersion: revision, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan},
+		{LabelSelector: "app=life", Limit: pageSize},
+	} {
+		if _, err := maps.List(ctx, options); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// watch is told of a change from the revision of a list on.
+func (l *life) watch(ctx context.Context) error {
+	maps := l.client.CoreV1().ConfigMaps(namespace)
+	list, err := maps.List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return err
+	}
+	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "watched"}}
+	if _, err := maps.Create(ctx, object, metav1.CreateOptions{}); err != nil {
+		return err
+	}
+	watch, err := maps.Watch(ctx, metav1.ListOptions{ResourceVersion: list.ResourceVersion, AllowWatchBookmarks: true})
+	if err != nil {
+		return err
+	}
+	defer watch.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case event, open := <-watch.ResultChan():
+			if !open {
+				return errors.New("the watch ended before it told of the change")
+			}
+			if told, is := event.Object.(*corev1.ConfigMap); is && told.Name == "watched" {
+				return nil
+			}
+		}
+	}
+}
+
+func (l *life) deleteCollection(ctx context.Context) error {
+	return l.client.CoreV1().Secrets(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{LabelSelector: "app=life"})
+}
+
+func (l *life) deleteNamespace(ctx context.Context) error {
+	namespaces := l.client.CoreV1().Namespaces()
+	if err := namespaces.Delete(ctx, namespace, metav1.DeleteOptions{}); err != nil {
+		return err
+	}
+	return await(ctx, func(ctx context.Context) (bool, error) {
+		_, err := namespaces.Get(ctx, namespace, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return true, nil
+		}
+		return false, err
+	})
+}

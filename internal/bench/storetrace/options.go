@@ -1,0 +1,88 @@
+// Package storetrace lets a cluster live its whole life with etcd-proxy between its
+// API servers and the store, and says what Kubernetes asked of it.
+package storetrace
+
+import (
+	"path/filepath"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+const (
+	// A Deployment grows by half and is replaced in the course of its life.
+	maxReplicas = 100_000
+	maxObjects  = 100_000
+	// A life lasts half a minute here, and API servers compact every five minutes.
+	compactionInterval = "5s"
+)
+
+// Options are what a run is made of.
+type Options struct {
+	Nodes    int
+	Replicas int // of the Deployment
+	Objects  int // of each of ConfigMaps, Secrets and custom resources
+	Store    string
+	Timeout  time.Duration // of each step
+	Out      string        // folder for the page and the summary
+	// Recording is a file that is kept; empty for one that goes with the run.
+	Recording string
+}
+
+// DefaultOptions take a minute.
+func DefaultOptions() Options {
+	return Options{
+		Nodes: 100, Replicas: 100, Objects: 50, Store: clusterdir.StoreMemEtcd,
+		Timeout: 2 * time.Minute, Out: filepath.Join("results", time.Now().UTC().Format("2006-01-02T150405Z")+"_proxy-trace"),
+	}
+}
+
+// AddFlags binds the options to flags; their present values are the defaults.
+func (o *Options) AddFlags(fs *pflag.FlagSet) {
+	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "simulated nodes")
+	fs.IntVar(&o.Replicas, "replicas", o.Replicas, "pods of the Deployment that is rolled out")
+	fs.IntVar(&o.Objects, "objects", o.Objects, "ConfigMaps, Secrets and custom resources, of each so many")
+	fs.StringVar(&o.Store, "store", o.Store, "state store: mem_etcd|etcd")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long a step may take")
+	fs.StringVar(&o.Out, "out", o.Out, "folder for report.html and summary.json")
+	fs.StringVar(&o.Recording, "recording", o.Recording, "keep the recording in this file (default: it goes with the cluster)")
+}
+
+// Validate says in one line what does not fit.
+func (o *Options) Validate() error {
+	switch {
+	case o.Nodes < 1:
+		return usage.Errorf("--nodes %d: pods need at least one node", o.Nodes)
+	case o.Replicas < 2 || o.Replicas > maxReplicas:
+		return usage.Errorf("--replicas %d: choose 2 to %d", o.Replicas, maxReplicas)
+	case o.Objects < 2 || o.Objects > maxObjects:
+		return usage.Errorf("--objects %d: choose 2 to %d", o.Objects, maxObjects)
+	case o.Store != clusterdir.StoreMemEtcd && o.Store != clusterdir.StoreEtcd:
+		return usage.Errorf("--store %q: no such store; choose mem_etcd or etcd", o.Store)
+	case o.Timeout <= 0:
+		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
+	case o.Out == "":
+		return usage.Errorf("--out: name a folder for the report")
+	}
+	return nil
+}
+
+// clusterFlags are those of `k1m up`.
+func (o *Options) clusterFlags(recording string) (*pflag.FlagSet, error) {
+	settings := clusterdir.DefaultSettings()
+	wanted := settings
+	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
+	settings.AddFlags(fs)
+	wanted.Nodes, wanted.Store, wanted.Trace, wanted.TraceFile = o.Nodes, o.Store, true, recording
+	from := pflag.NewFlagSet("wanted", pflag.ContinueOnError)
+	wanted.AddFlags(from)
+	for _, name := range []string{"nodes", "store", "trace", "trace-file"} {
+		if err := fs.Set(name, from.Lookup(name).Value.String()); err != nil {
+			return nil, err
+		}
+	}
+	return fs, fs.Set("apiserver-arg", "etcd-compaction-interval="+compactionInterval)
+}

@@ -1,0 +1,121 @@
+package storetrace
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+)
+
+// ErrClusterExists says that a run would have to remove somebody's cluster.
+var ErrClusterExists = errors.New("the cluster exists already")
+
+// minFreeDisk is what a cluster and its recording need.
+var minFreeDisk = resource.MustParse("1Gi")
+
+// Run makes a cluster that is recorded, lets it live, removes it, and writes and returns
+// the report.
+func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Display) (result Result, err error) {
+	if dir.Exists() {
+		return Result{}, fmt.Errorf("cluster %q: %w; remove it with `k1m down --name %s`, or choose another --name",
+			dir.Name(), ErrClusterExists, dir.Name())
+	}
+	proxy, err := component.FindBinary("etcd-proxy")
+	if err != nil {
+		return Result{}, err
+	}
+	if err := os.MkdirAll(o.Out, 0o755); err != nil {
+		return Result{}, fmt.Errorf("making the folder for the report: %w; choose another --out", err)
+	}
+	recording := o.Recording
+	if recording == "" {
+		scratch, failure := os.MkdirTemp("", "proxy-trace-")
+		if failure != nil {
+			return Result{}, failure
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
+		recording = filepath.Join(scratch, "trace.jsonl.zst")
+	}
+	if _, err := os.Stat(recording); err == nil {
+		return Result{}, fmt.Errorf("%s exists; move it away or choose another --recording", recording)
+	}
+	steps, err := live(ctx, dir, o, recording, display)
+	if err != nil {
+		return Result{}, err
+	}
+	return report(ctx, proxy, recording, o, steps)
+}
+
+// live brings a cluster up, takes it through its life, and down.
+func live(ctx context.Context, dir clusterdir.Dir, o Options, recording string, display progress.Display) (steps []Step, err error) {
+	flags, err := o.clusterFlags(recording)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if down := lifecycle.Down(dir, false); !errors.Is(down, clusterdir.ErrUnknown) {
+			err = errors.Join(err, down)
+		}
+	}()
+	started := time.Now()
+	if _, err := lifecycle.Up(ctx, lifecycle.UpOptions{
+		Dir: dir, Flags: flags, Timeout: o.Timeout, MinFree: minFreeDisk, Display: display,
+	}); err != nil {
+		return nil, err
+	}
+	steps = append(steps, Step{Name: "control plane and nodes", Seconds: time.Since(started).Seconds()})
+	l, err := newLife(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	for _, chapter := range l.chapters() {
+		began, task := time.Now(), display.Task(chapter.name, 0)
+		within, cancel := context.WithTimeout(ctx, o.Timeout)
+		err := chapter.live(within)
+		cancel()
+		if err != nil {
+			progress.Fail(ctx, task, err.Error())
+			return nil, fmt.Errorf("%s: %w", chapter.name, err)
+		}
+		took := time.Since(began)
+		task.Done("done")
+		steps = append(steps, Step{Name: chapter.name, Seconds: took.Seconds()})
+	}
+	return steps, nil
+}
+
+// report has etcd-proxy say what is in the recording.
+func report(ctx context.Context, proxy, recording string, o Options, steps []Step) (Result, error) {
+	page := filepath.Join(o.Out, "report.html")
+	text, err := exec.CommandContext(ctx, proxy, "report", recording, "-o", "json", "--html", page).Output()
+	if err != nil {
+		var failed *exec.ExitError
+		if errors.As(err, &failed) {
+			err = fmt.Errorf("%w: %s", err, failed.Stderr)
+		}
+		return Result{}, fmt.Errorf("reporting: %w", err)
+	}
+	result := Result{Nodes: o.Nodes, Replicas: o.Replicas, Objects: o.Objects, Store: o.Store, Steps: steps, Page: page}
+	if err := json.Unmarshal(text, &result.Summary); err != nil {
+		return Result{}, fmt.Errorf("reading the report: %w", err)
+	}
+	content, err := json.MarshalIndent(struct {
+		Run    Result          `json:"run"`
+		Report json.RawMessage `json:"report"`
+	}{result, text}, "", " ")
+	if err != nil {
+		return Result{}, err
+	}
+	return result, os.WriteFile(filepath.Join(o.Out, "summary.json"), append(content, '\n'), 0o644)
+}

@@ -1,0 +1,178 @@
+package bulk
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/spf13/pflag"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// NodePrefix begins the names of the nodes that `k1m up` makes.
+const NodePrefix = "node-"
+
+// NodeShape says what simulated nodes look like. A template wins over the
+// other fields, which fill in what it leaves out.
+type NodeShape struct {
+	Template string
+	CPU      string
+	Memory   string
+	Pods     int
+	Labels   map[string]string
+	Zones    int
+}
+
+// DefaultNodeShape is a common size of server.
+func DefaultNodeShape() NodeShape {
+	return NodeShape{CPU: "32", Memory: "256Gi", Pods: 110, Zones: 3}
+}
+
+// AddFlags binds the shape to flags.
+func (s *NodeShape) AddFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&s.Template, "template", s.Template, "file with a Node that all are made from; wins over the flags below")
+	fs.StringVar(&s.CPU, "cpu", s.CPU, "cores of a node")
+	fs.StringVar(&s.Memory, "memory", s.Memory, "memory of a node")
+	fs.IntVar(&s.Pods, "pods", s.Pods, "pods that fit on a node")
+	fs.StringToStringVar(&s.Labels, "labels", s.Labels, "further labels, key=value,…")
+	fs.IntVar(&s.Zones, "zones", s.Zones, "zones over which nodes are spread evenly")
+}
+
+// Nodes makes the nodes of one shape.
+type Nodes struct {
+	template *corev1.Node
+	zones    int
+}
+
+// NewNodes checks the shape.
+func NewNodes(s NodeShape) (*Nodes, error) {
+	if s.Zones < 1 {
+		return nil, usage.Errorf("--zones %d: nodes need at least one zone", s.Zones)
+	}
+	if s.Pods < 0 {
+		return nil, usage.Errorf("--pods %d: cannot be negative", s.Pods)
+	}
+	capacity, err := quantities(map[corev1.ResourceName]string{
+		corev1.ResourceCPU: s.CPU, corev1.ResourceMemory: s.Memory, corev1.ResourcePods: fmt.Sprint(s.Pods),
+	})
+	if err != nil {
+		return nil, err
+	}
+	template := &corev1.Node{}
+	if s.Template != "" {
+		if template, err = ReadNode(s.Template); err != nil {
+			return nil, err
+		}
+	}
+	fillNode(template, s.Labels, capacity)
+	return &Nodes{template: template, zones: s.Zones}, nil
+}
+
+func fillNode(node *corev1.Node, labels map[string]string, capacity corev1.ResourceList) {
+	node.ObjectMeta = metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}
+	node.Labels = fill(node.Labels, labels)
+	node.Labels = fill(node.Labels, map[string]string{
+		corev1.LabelOSStable:   "linux",
+		corev1.LabelArchStable: "amd64",
+		"type":                 "kwok",
+	})
+	node.Annotations = fill(node.Annotations, map[string]string{component.NodeAnnotation: component.NodeSimulated})
+	node.Status.Capacity = fill(node.Status.Capacity, capacity)
+	node.Status.Allocatable = fill(node.Status.Allocatable, node.Status.Capacity)
+}
+
+// Make builds the node of a number.
+func (n *Nodes) Make(name string, number int) *corev1.Node {
+	node := n.template.DeepCopy()
+	node.Name = name
+	node.Labels[corev1.LabelHostname] = name
+	node.Labels = fill(node.Labels, map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", number%n.zones)})
+	return node
+}
+
+// CreateNodes makes those of the range that do not exist.
+func CreateNodes(ctx context.Context, clients *Clients, nodes *Nodes, o Options) (Summary, error) {
+	existing, next, err := clients.existing(ctx, nodeKind, "", o.Range)
+	if err != nil {
+		return Summary{}, err
+	}
+	summary, err := Run(ctx, Job{
+		Range: o.Range, Skip: existing, Concurrency: o.Concurrency, Progress: o.Progress,
+		Moot: apierrors.IsAlreadyExists,
+		Do: func(ctx context.Context, name string, number, connection int) error {
+			return clients.create(ctx, connection, nodeKind, "", nodes.Make(name, o.Range.First+number))
+		},
+	})
+	summary.NextFirst = next
+	return summary, err
+}
+
+// DeleteNodes removes those of the range that exist.
+func DeleteNodes(ctx context.Context, clients *Clients, o Options) (Summary, error) {
+	return Run(ctx, Job{
+		Range: o.Range, Concurrency: o.Concurrency, Progress: o.Progress,
+		Moot: apierrors.IsNotFound,
+		Do: func(ctx context.Context, name string, _, connection int) error {
+			return clients.delete(ctx, connection, nodeKind, "", name)
+		},
+	})
+}
+
+// CountNodes says how many nodes exist, whatever their names.
+func CountNodes(ctx context.Context, clients *Clients) (int, error) {
+	resource := clients.metadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: nodeKind.resource})
+	first, err := listPatiently(ctx, resource, metav1.ListOptions{Limit: 1})
+	if err != nil {
+		return 0, fmt.Errorf("counting nodes: %w", err)
+	}
+	count := len(first.Items)
+	if first.Continue == "" {
+		return count, nil
+	}
+	if rest := first.RemainingItemCount; rest != nil {
+		return count + int(*rest), nil
+	}
+	count = 0
+	err = clients.eachPage(ctx, nodeKind, "", func(page *metav1.PartialObjectMetadataList) { count += len(page.Items) })
+	return count, err
+}
+
+// NodeReady says whether a node's Ready condition is true.
+func NodeReady(object runtime.Object) bool {
+	for _, condition := range object.(*corev1.Node).Status.Conditions {
+		if condition.Type == corev1.NodeReady {
+			return condition.Status == corev1.ConditionTrue
+		}
+	}
+	return false
+}
+
+func quantities(texts map[corev1.ResourceName]string) (corev1.ResourceList, error) {
+	list := corev1.ResourceList{}
+	for name, text := range texts {
+		quantity, err := resource.ParseQuantity(text)
+		if err != nil || quantity.Sign() < 0 {
+			return nil, usage.Errorf("--%s %q: not a quantity; write it like 500m, 4 or 16Gi", name, text)
+		}
+		list[name] = quantity
+	}
+	return list, nil
+}
+
+// fill adds to a map what it does not have.
+func fill[M ~map[K]V, K comparable, V any](given, defaults M) M {
+	filled := maps.Clone(defaults)
+	if filled == nil {
+		filled = M{}
+	}
+	maps.Copy(filled, given)
+	return filled
+}

@@ -1,0 +1,76 @@
+package bulk
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// ReadNode reads a Node from a YAML or JSON file; unknown fields are errors.
+func ReadNode(path string) (*corev1.Node, error) { return read[*corev1.Node](path, "Node") }
+
+// ReadPod reads a Pod as ReadNode reads a Node.
+func ReadPod(path string) (*corev1.Pod, error) { return read[*corev1.Pod](path, "Pod") }
+
+func read[T runtime.Object](path, kind string) (T, error) {
+	var none T
+	content, err := os.ReadFile(path)
+	if err != nil {
+		var reason *fs.PathError
+		if errors.As(err, &reason) {
+			err = reason.Err
+		}
+		return none, usage.Errorf("--template %s: %v; give a file that can be read", path, err)
+	}
+	document, err := onlyDocument(content)
+	if err != nil {
+		return none, usage.Errorf("--template %s: %v; write one %s", path, err, kind)
+	}
+	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
+	object, gvk, err := decoder.Decode(document, nil, nil)
+	if err != nil {
+		return none, usage.Errorf("--template %s: not a valid %s: %v; correct the file", path, kind, err)
+	}
+	typed, ok := object.(T)
+	if !ok {
+		return none, usage.Errorf("--template %s: holds a %s, not a %s; write one with `kind: %s`", path, gvk.Kind, kind, kind)
+	}
+	return typed, nil
+}
+
+// onlyDocument refuses a file of several: all but one would be ignored.
+func onlyDocument(content []byte) ([]byte, error) {
+	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
+	var only []byte
+	for {
+		document, err := reader.Read()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(bytes.TrimSpace(document)) == 0 {
+			continue
+		}
+		if only != nil {
+			return nil, errors.New("holds several documents; leave one")
+		}
+		only = document
+	}
+	if only == nil {
+		return nil, errors.New("is empty")
+	}
+	return only, nil
+}

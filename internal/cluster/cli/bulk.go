@@ -1,0 +1,142 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+// bulkCommand is what `nodes` and `pods` share.
+type bulkCommand struct {
+	name    *string
+	options bulk.Options
+	wait    bool
+	timeout time.Duration
+	output  string
+}
+
+// action is one bulk operation; await may be nil.
+type action struct {
+	verb, kind, whenSkipped string
+	do                      func(context.Context, *bulk.Clients, bulk.Options) (bulk.Summary, error)
+	awaited                 string
+	await                   func(context.Context, *bulk.Clients, bulk.Options) error
+}
+
+// outcome is the summary that -o json prints.
+type outcome struct {
+	bulk.Summary
+	// WaitSeconds is from the first request until all were as awaited.
+	WaitSeconds float64 `json:"waitSeconds,omitempty"`
+	Error       string  `json:"error,omitempty"`
+}
+
+func newBulk(name *string, prefix string) *bulkCommand {
+	return &bulkCommand{name: name, options: bulk.DefaultOptions(prefix), wait: true, timeout: defaultTimeout}
+}
+
+func (b *bulkCommand) addFlags(cmd *cobra.Command, waitUsage string) {
+	b.options.AddFlags(cmd.Flags())
+	cmd.Flags().StringVarP(&b.output, "output", "o", b.output, "json for a summary that programs read")
+	if waitUsage != "" {
+		cmd.Flags().BoolVar(&b.wait, "wait", b.wait, waitUsage)
+		cmd.Flags().DurationVar(&b.timeout, "timeout", b.timeout, "give up waiting after this long without progress")
+	}
+}
+
+func (b *bulkCommand) run(cmd *cobra.Command, a action) error {
+	if b.output != "" && b.output != "json" {
+		return usage.Errorf("-o %q: no such format; use json", b.output)
+	}
+	if err := b.options.Validate(); err != nil {
+		return err
+	}
+	clients, err := b.connect()
+	if err != nil {
+		return err
+	}
+	// Results go to stdout, progress does not mix with them.
+	display := progress.New(cmd.ErrOrStderr())
+	started := time.Now()
+	summary, err := b.perform(cmd.Context(), display, clients, a)
+	result := outcome{Summary: summary}
+	if err == nil && b.wait && a.await != nil {
+		err = b.awaitAll(cmd.Context(), display, clients, a)
+		result.WaitSeconds = time.Since(started).Seconds()
+	}
+	display.Close()
+	return b.print(cmd, a, result, err)
+}
+
+func (b *bulkCommand) connect() (*bulk.Clients, error) {
+	dir, config, err := existing(*b.name)
+	if err != nil {
+		return nil, err
+	}
+	if err := lifecycle.RequireRunning(dir); err != nil {
+		return nil, err
+	}
+	rest, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
+	if err != nil {
+		return nil, err
+	}
+	return bulk.NewClients(rest, component.APIServerURLs(config), b.options.Connections)
+}
+
+func (b *bulkCommand) perform(ctx context.Context, display progress.Display, clients *bulk.Clients, a action) (bulk.Summary, error) {
+	task := display.Task(a.kind+" "+a.verb, b.options.Range.Count)
+	options := b.options
+	options.Progress = task.Set
+	summary, err := a.do(ctx, clients, options)
+	if err != nil {
+		progress.Fail(ctx, task, fmt.Sprintf("%d done", summary.Done))
+		return summary, err
+	}
+	task.Done(fmt.Sprintf("%d, %.0f/s", summary.Done, summary.PerSecond))
+	return summary, nil
+}
+
+func (b *bulkCommand) awaitAll(ctx context.Context, display progress.Display, clients *bulk.Clients, a action) error {
+	task := display.Task(a.kind+" "+a.awaited, b.options.Range.Count)
+	options := b.options
+	options.Progress = task.Set
+	if err := a.await(ctx, clients, options); err != nil {
+		progress.Fail(ctx, task, "not all")
+		return fmt.Errorf("waiting until all %s are %s: %w; see `k1m status --name %s`", a.kind, a.awaited, err, *b.name)
+	}
+	task.Done(fmt.Sprint(b.options.Range.Count))
+	return nil
+}
+
+func (b *bulkCommand) print(cmd *cobra.Command, a action, result outcome, failure error) error {
+	if failure != nil {
+		result.Error = failure.Error()
+		if cmd.Context().Err() != nil {
+			failure = errors.New("interrupted; the same command again continues")
+		}
+	}
+	if b.output == "json" {
+		return errors.Join(printJSON(cmd, result), failure)
+	}
+	if result.Wanted > 0 {
+		result.Print(cmd.OutOrStdout(), a.verb, a.kind, a.whenSkipped)
+	}
+	if failure == nil && result.WaitSeconds > 0 {
+		fmt.Fprintf(cmd.OutOrStdout(), "all %d %s are %s after %.1fs\n", result.Wanted, a.kind, a.awaited, result.WaitSeconds)
+	}
+	if failure == nil && result.NextFirst > 0 && result.Skipped == result.Wanted {
+		fmt.Fprintf(cmd.OutOrStdout(), "to add more, use --first %d or another --prefix\n", result.NextFirst)
+	}
+	return failure
+}

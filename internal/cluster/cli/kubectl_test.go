@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+func TestOwnFlagsAreTakenFromKubectls(t *testing.T) {
+	for _, c := range []struct{ line, name, rest string }{
+		{"get nodes -o yaml", "k1m", "get nodes -o yaml"},
+		{"-n kube-system get pods", "k1m", "-n kube-system get pods"},
+		{"--name x -- get nodes", "x", "get nodes"},
+		{"--name=x get --name y", "x", "get --name y"},
+		{"-- --help", "k1m", "--help"},
+		{"get -- --name y", "k1m", "get -- --name y"},
+		{"--", "k1m", ""},
+	} {
+		name := "k1m"
+		rest, help, err := takeOwnFlags(strings.Fields(c.line), &name)
+		if err != nil || help || name != c.name || !slices.Equal(rest, strings.Fields(c.rest)) {
+			t.Errorf("%q: name %q, rest %q, help %v, %v", c.line, name, rest, help, err)
+		}
+	}
+	name := ""
+	if _, help, err := takeOwnFlags([]string{"--name", "x", "--help"}, &name); !help || err != nil {
+		t.Errorf("--help: %v, %v", help, err)
+	}
+	if _, _, err := takeOwnFlags([]string{"--name"}, &name); !errors.Is(err, usage.Err) {
+		t.Errorf("--name without a name: %v", err)
+	}
+}

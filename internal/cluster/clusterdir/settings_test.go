@@ -1,0 +1,158 @@
+package clusterdir
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/usage"
+)
+
+func TestDefaultsAreValid(t *testing.T) {
+	s := DefaultSettings()
+	s.Complete()
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	if s.WALMode != WALBuffered {
+		t.Errorf("wal-mode %q", s.WALMode)
+	}
+}
+
+func TestInvalidSettingsAreBadUsage(t *testing.T) {
+	changes := map[string]func(*Settings){
+		"nodes":         func(s *Settings) { s.Nodes = -1 },
+		"zones":         func(s *Settings) { s.Zones = 0 },
+		"apiservers":    func(s *Settings) { s.APIServers = 17 },
+		"port":          func(s *Settings) { s.APIServerPort = -1 },
+		"store":         func(s *Settings) { s.Store = "x" },
+		"etcd wal-mode": func(s *Settings) { s.Store, s.WALMode = StoreEtcd, WALBuffered },
+		"scheduler":     func(s *Settings) { s.Scheduler = "x" },
+		"intake":        func(s *Settings) { s.Scheduler, s.SchedulerIntake = SchedulerDist, "both" },
+		"whose intake":  func(s *Settings) { s.SchedulerIntake = IntakeWebhook },
+		"address":       func(s *Settings) { s.StoreAddress = "ftp://x:1" },
+		"half a pair":   func(s *Settings) { s.StoreAddress, s.StoreCert = "https://x:1", "cert" },
+		"no address":    func(s *Settings) { s.StoreCAFile = "ca" },
+		"argument":      func(s *Settings) { s.KwokArgs = []string{"--=x"} },
+		"whose CPUs":    func(s *Settings) { s.CPUs = []string{"kube-proxy=0"} },
+		"which CPUs":    func(s *Settings) { s.CPUs = []string{"kwok=0-"} },
+		"no such CPU":   func(s *Settings) { s.CPUs = []string{"kwok=0-99999"} },
+		"wal none":      func(s *Settings) { s.WALMode, s.DataDir = WALNone, "/data" },
+	}
+	for name, change := range changes {
+		s := DefaultSettings()
+		change(&s)
+		if err := s.Validate(); !errors.Is(err, usage.Err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestTheLastEntryForAProcessHasItsCPUs(t *testing.T) {
+	s := overlay(t, DefaultSettings(), "--cpus", "kube-apiserver=0", "--cpus", "kube-apiserver-1=0-0,0", "--cpus", "kwok=0", "--apiservers", "2")
+	if err := s.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for process, want := range map[string]string{"kube-apiserver": "0", "kube-apiserver-1": "0-0,0"} {
+		if got := s.CPUsOf(process, "kube-apiserver"); got != want {
+			t.Errorf("%s has CPUs %q, not %q", process, got, want)
+		}
+	}
+	if got := s.CPUsOf("store", "mem_etcd"); got != "" {
+		t.Errorf("the store has CPUs %q", got)
+	}
+}
+
+func TestValidateName(t *testing.T) {
+	for name, valid := range map[string]bool{
+		"k1m": true, "a": true, "a-b-9": true,
+		"": false, "-a": false, "a-": false, "A": false, "a/b": false, "..": false, "a.b": false,
+		"12345678901234567890123456789012345678901": false,
+	} {
+		if err := ValidateName(name); (err == nil) != valid {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
+func TestOverlayPutsGivenFlagsOverSavedSettings(t *testing.T) {
+	saved := DefaultSettings()
+	saved.Nodes, saved.Store, saved.APIServerArgs = 7, StoreEtcd, []string{"v=2", "a=b"}
+	saved.Complete()
+
+	merged := overlay(t, saved, "--zones", "5", "--apiserver-arg", "event-ttl=1m,2m", "--apiserver-arg", "v=4")
+	if merged.Nodes != 7 || merged.Zones != 5 || merged.WALMode != WALFsync {
+		t.Errorf("merged %+v", merged)
+	}
+	if got := merged.APIServerArgs; len(got) != 2 || got[0] != "event-ttl=1m,2m" || got[1] != "v=4" {
+		t.Errorf("arguments %q", got)
+	}
+	if saved.APIServerArgs[0] != "v=2" || saved.Zones != 3 {
+		t.Errorf("saved settings were changed: %+v", saved)
+	}
+}
+
+func TestOverlayOfAnotherStoreForgetsItsDurability(t *testing.T) {
+	saved := DefaultSettings()
+	saved.Store = StoreEtcd
+	saved.Complete()
+	merged := overlay(t, saved, "--store", StoreMemEtcd)
+	merged.Complete()
+	if merged.WALMode != WALBuffered {
+		t.Errorf("wal-mode %q", merged.WALMode)
+	}
+}
+
+func TestTraceIsAsked(t *testing.T) {
+	saved := overlay(t, DefaultSettings(), "--trace", "--trace-file", "f.jsonl.zst", "--trace-values", "full")
+	if err := saved.Validate(); err != nil {
+		t.Error(err)
+	}
+	if off := overlay(t, saved, "--trace=false"); off.TraceFile != "" || off.Validate() != nil {
+		t.Errorf("without: %+v, %v", off, off.Validate())
+	}
+	for _, args := range [][]string{{"--trace-file", "f"}, {"--trace-values", "none"}, {"--trace", "--trace-values", "all"}} {
+		if settings := overlay(t, DefaultSettings(), args...); settings.Validate() == nil {
+			t.Errorf("%q is accepted", args)
+		}
+	}
+}
+
+func TestRecordingsAreNumbered(t *testing.T) {
+	t.Setenv("K1M_HOME", t.TempDir())
+	dir, err := NewDir("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dir.Create(); err != nil {
+		t.Fatal(err)
+	}
+	config := NewConfig("test", DefaultSettings())
+	for _, name := range []string{"trace.jsonl.zst", "trace-2.jsonl.zst", "trace-4.jsonl.zst"} {
+		if err := os.WriteFile(filepath.Join(dir.Traces(), name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	files := config.TraceFiles(dir)
+	if len(files) != 2 || filepath.Base(files[1]) != "trace-2.jsonl.zst" {
+		t.Errorf("recordings %q", files)
+	}
+}
+
+func overlay(t *testing.T, saved Settings, args ...string) Settings {
+	t.Helper()
+	given := DefaultSettings()
+	fs := pflag.NewFlagSet("test", pflag.ContinueOnError)
+	given.AddFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		t.Fatal(err)
+	}
+	merged, err := Overlay(saved, fs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return merged
+}

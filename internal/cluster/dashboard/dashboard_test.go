@@ -1,0 +1,122 @@
+package dashboard
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+)
+
+var update = flag.Bool("update", false, "write the dashboard that is kept")
+
+// TestKept: the dashboard that is in the repository is the one that k1m prints.
+func TestKept(t *testing.T) {
+	path := filepath.Join("..", "..", "..", "deploy", "grafana", "k8s-1m.json")
+	made, err := JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if *update {
+		if err := os.WriteFile(path, made, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kept, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(kept, made) {
+		t.Errorf("the dashboard has changed (%v); look at it, and run go test ./internal/dashboard -update", err)
+	}
+}
+
+// TestPanels: they do not lie on each other, have numbers of their own, and say what they
+// show.
+func TestPanels(t *testing.T) {
+	text, err := JSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var board struct {
+		Panels []struct {
+			ID                       int
+			Type, Title, Description string
+			GridPos                  struct{ X, Y, W, H int }
+			Targets                  []struct{ Expr, RefID string }
+		}
+	}
+	if err := json.Unmarshal(text, &board); err != nil {
+		t.Fatal(err)
+	}
+	taken, ids := map[[2]int]string{}, map[int]bool{}
+	for _, p := range board.Panels {
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other, is := taken[[2]int{x, y}]; is || x >= columns {
+					t.Fatalf("%q lies on %q at %d, %d", p.Title, other, x, y)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+		if ids[p.ID] {
+			t.Errorf("%q has the number of another", p.Title)
+		}
+		ids[p.ID] = true
+		if p.Type == "timeseries" && (p.Description == "" || len(p.Targets) == 0) {
+			t.Errorf("%q says nothing", p.Title)
+		}
+	}
+}
+
+// TestExpressions: brackets are closed, and each looks at one cluster only.
+func TestExpressions(t *testing.T) {
+	for _, expr := range Expressions() {
+		for _, pair := range []string{"()", "{}", "[]"} {
+			if strings.Count(expr, pair[:1]) != strings.Count(expr, pair[1:]) {
+				t.Errorf("brackets of %s", expr)
+			}
+		}
+		if !strings.Contains(expr, `cluster="$cluster"`) || strings.Contains(expr, "§") {
+			t.Errorf("of which cluster is %s?", expr)
+		}
+	}
+}
+
+func TestPrometheus(t *testing.T) {
+	text, err := Prometheus("test", []Target{
+		{component.Store, "store", "http://127.0.0.1:1/metrics"},
+		{component.RoleAPIServer, "kube-apiserver", "https://127.0.0.1:2/metrics"},
+		{component.RoleAPIServer, "kube-apiserver-1", "https://127.0.0.1:3/metrics"},
+	}, Credentials{[]byte("ca"), []byte("cert"), []byte("key")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var config struct {
+		Scrapes []struct {
+			Job     string `json:"job_name"`
+			Scheme  string
+			TLS     map[string]string `json:"tls_config"`
+			Statics []struct {
+				Targets []string
+				Labels  map[string]string
+			} `json:"static_configs"`
+		} `json:"scrape_configs"`
+	}
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		t.Fatal(err)
+	}
+	if len(config.Scrapes) != 2 {
+		t.Fatalf("%s", text)
+	}
+	store, servers := config.Scrapes[0], config.Scrapes[1]
+	if store.Scheme != "http" || store.TLS != nil || store.Statics[0].Labels["cluster"] != "test" {
+		t.Errorf("the store: %+v", store)
+	}
+	if servers.Scheme != "https" || servers.TLS["key"] != "key" || len(servers.Statics) != 2 || servers.Statics[1].Targets[0] != "127.0.0.1:3" || servers.Statics[1].Labels["instance"] != "kube-apiserver-1" {
+		t.Errorf("the API servers: %+v", servers)
+	}
+}

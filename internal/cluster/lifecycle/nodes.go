@@ -1,0 +1,60 @@
+package lifecycle
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+	"github.com/k8s-1m/k8s-1m/internal/util/progress"
+)
+
+// ensureNodes creates the nodes that are missing, waits until those that were
+// asked for are Ready, and returns how many exist in all.
+func ensureNodes(ctx context.Context, o UpOptions, config clusterdir.Config) (int, error) {
+	rest, err := kube.Config(o.Dir.Kubeconfig(pki.SuperAdmin.File))
+	if err != nil {
+		return 0, err
+	}
+	options := bulk.DefaultOptions(bulk.NodePrefix)
+	options.Range.Count = config.Settings.Nodes
+	clients, err := bulk.NewClients(rest, component.APIServerURLs(config), options.Connections)
+	if err != nil {
+		return 0, err
+	}
+	if options.Range.Count > 0 {
+		if err := createNodes(ctx, o, config, clients, options); err != nil {
+			return 0, err
+		}
+	}
+	return bulk.CountNodes(ctx, clients)
+}
+
+func createNodes(ctx context.Context, o UpOptions, config clusterdir.Config, clients *bulk.Clients, options bulk.Options) error {
+	shape := bulk.DefaultNodeShape()
+	shape.Zones = config.Settings.Zones
+	nodes, err := bulk.NewNodes(shape)
+	if err != nil {
+		return err
+	}
+	creating := o.Display.Task("nodes created", options.Range.Count)
+	options.Progress = creating.Set
+	summary, err := bulk.CreateNodes(ctx, clients, nodes, options)
+	if err != nil {
+		progress.Fail(ctx, creating, err.Error())
+		return fmt.Errorf("creating nodes: %w", err)
+	}
+	creating.Done(fmt.Sprintf("%d new, %d existed", summary.Done, summary.Skipped))
+
+	ready := o.Display.Task("nodes ready", options.Range.Count)
+	options.Progress = ready.Set
+	if err := bulk.AwaitNodesReady(ctx, clients, options, o.Timeout); err != nil {
+		progress.Fail(ctx, ready, err.Error())
+		return fmt.Errorf("waiting for nodes: %w; see `k1m logs kwok --name %s`", err, config.Name)
+	}
+	ready.Done(fmt.Sprintf("%d of %d", options.Range.Count, options.Range.Count))
+	return nil
+}

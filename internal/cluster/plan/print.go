@@ -1,0 +1,105 @@
+package plan
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/util/number"
+)
+
+// Print writes a plan for people.
+func (p *Plan) Print(out io.Writer) {
+	c, r, n := &p.Cluster, &p.Rates, &p.Needs
+	fmt.Fprintf(out, "%s nodes with %.3g pods each; costs: %s\n\n", number.Text(float64(c.Nodes)), c.PodsPerNode, p.Costs.Where)
+	table(out, "A SECOND", [][]string{
+		{"Lease updates", number.Text(r.LeaseUpdates)},
+		{"node status patches", number.Text(r.StatusPatches)},
+		{"pods created and deleted", number.Text(r.Pods)},
+		{"Events", number.Text(r.Events)},
+		{"writes to the store", number.Text(r.Writes)},
+		{"told to each API server", number.Text(r.Told)},
+		{"told to clients", number.Text(r.Delivered)},
+	})
+	needed := [][]string{
+		{"store", fmt.Sprintf("%s cores, one of them %.0f %% for what all writes pass", cores(n.Store.Cores), 100*n.Store.Thread)},
+		{"", fmt.Sprintf("%s memory, %s a snapshot, %.3g MB/s log, %.3g Gbit/s to API servers", size(n.Store.GiB), size(n.Store.SnapshotGiB), n.Store.LogMBps, n.Store.OutGbit)},
+	}
+	needed = append(needed, p.apiServers()...)
+	table(out, "NEEDED", append(needed, []string{
+		"dist-scheduler", fmt.Sprintf("%s replicas, together %s cores and %s; filling the cluster takes %v at least",
+			number.Text(float64(n.Scheduler.Replicas)), cores(n.Scheduler.Cores), size(n.Scheduler.GiB), (time.Duration(n.Scheduler.FillSeconds) * time.Second).Round(time.Second)),
+	}))
+	p.printLimits(out)
+}
+
+// apiServers are the lines of what API servers need.
+func (p *Plan) apiServers() [][]string {
+	n, m := &p.Needs.APIServers, &p.Machines
+	if n.Count == endlessServers {
+		return [][]string{
+			{"kube-apiservers", fmt.Sprintf("no number of %.0f cores and %s is enough: each needs %s cores for what the store tells all,", m.APIServerCores, size(m.APIServerGiB), cores(n.CoresEach))},
+			{"", fmt.Sprintf("and %s for its caches, before any client comes", size(n.GiBCaches))},
+		}
+	}
+	count := float64(n.Count)
+	return [][]string{
+		{"kube-apiservers", fmt.Sprintf("%s of %.0f cores and %s; together %s cores, of which %s for clients and %s in each for what the store tells all",
+			number.Text(count), m.APIServerCores, size(m.APIServerGiB), cores(n.Cores), cores(n.CoresClients), cores(n.CoresEach))},
+		{"", fmt.Sprintf("%s memory each, %.3g Gbit/s each", size(n.GiBEach), n.OutGbitEach)},
+		{"", fmt.Sprintf("%s watches, %s connections, %s and %s each", number.Text(n.Watches), number.Text(n.Connections),
+			number.Text(n.Watches/count), number.Text(n.Connections/count))},
+	}
+}
+
+func (p *Plan) printLimits(out io.Writer) {
+	rows := [][]string{}
+	for _, l := range p.Limits {
+		nodes := number.Text(float64(l.Nodes))
+		if l.Nodes >= endless {
+			nodes = "no limit"
+		}
+		rows = append(rows, []string{l.Resource, nodes, fmt.Sprintf("%.0f %%", 100*min(l.Used, 1e4))})
+	}
+	table(out, "ALLOWS NODES UP TO, AND IS USED BY THESE", rows)
+	first := p.Limits[0]
+	if p.Feasible {
+		fmt.Fprintf(out, "Feasible. What binds first: %s, at %s nodes.\n", first.Resource, number.Text(float64(first.Nodes)))
+	} else {
+		fmt.Fprintf(out, "Not feasible on these machines: %s ends at %s nodes.\n", first.Resource, number.Text(float64(first.Nodes)))
+	}
+	fmt.Fprintf(out, "To double it:\n")
+	for _, step := range p.Doubling {
+		fmt.Fprintf(out, "  %s\n    %s nodes\n", step.Change, number.Text(float64(step.Nodes)))
+	}
+}
+
+func table(out io.Writer, title string, rows [][]string) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, title)
+	for _, row := range rows {
+		fmt.Fprint(w, "  ")
+		for i, cell := range row {
+			if i > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			fmt.Fprint(w, cell)
+		}
+		fmt.Fprintln(w)
+	}
+	_ = w.Flush()
+	fmt.Fprintln(out)
+}
+
+func cores(value float64) string { return number.Text(max(value, 0.001)) }
+
+func size(gib float64) string {
+	switch {
+	case gib >= 1024:
+		return fmt.Sprintf("%.3g TiB", gib/1024)
+	case gib >= 1:
+		return fmt.Sprintf("%.3g GiB", gib)
+	}
+	return fmt.Sprintf("%.3g MiB", gib*1024)
+}

@@ -1,0 +1,140 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+)
+
+const (
+	listPage        = 5000
+	registryPrefix  = "/registry/"
+	storeDialWindow = 3 * time.Second
+)
+
+// Nodes of a cluster.
+type Nodes struct {
+	Total    int `json:"total"`
+	Ready    int `json:"ready"`
+	NotReady int `json:"notReady"`
+}
+
+// Pods of a cluster.
+type Pods struct {
+	Total   int            `json:"total"`
+	ByPhase map[string]int `json:"byPhase"`
+}
+
+// Objects in the store.
+type Objects struct {
+	Count    int64 `json:"count"`
+	Revision int64 `json:"revision"`
+}
+
+// count asks store and API server at the same time.
+func (s *Status) count(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) {
+	var group sync.WaitGroup
+	problems := make([]error, 3)
+	client, err := newClient(dir)
+	if err != nil {
+		s.Problems = append(s.Problems, err.Error())
+		return
+	}
+	group.Go(func() { s.Nodes, problems[0] = countNodes(ctx, client) })
+	group.Go(func() { s.Pods, problems[1] = countPods(ctx, client) })
+	group.Go(func() { s.Objects, problems[2] = countObjects(ctx, component.NewStoreClient(config, dir)) })
+	group.Wait()
+	for _, problem := range problems {
+		if problem != nil {
+			s.Problems = append(s.Problems, problem.Error())
+		}
+	}
+}
+
+func newClient(dir clusterdir.Dir) (kubernetes.Interface, error) {
+	config, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
+	if err != nil {
+		return nil, err
+	}
+	return kubernetes.NewForConfig(config)
+}
+
+func countNodes(ctx context.Context, client kubernetes.Interface) (*Nodes, error) {
+	nodes := &Nodes{}
+	err := eachPage(func(options metav1.ListOptions) (string, error) {
+		page, err := client.CoreV1().Nodes().List(ctx, options)
+		if err != nil {
+			return "", fmt.Errorf("counting nodes: %w", err)
+		}
+		for i := range page.Items {
+			nodes.Total++
+			if bulk.NodeReady(&page.Items[i]) {
+				nodes.Ready++
+			}
+		}
+		return page.Continue, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	nodes.NotReady = nodes.Total - nodes.Ready
+	return nodes, nil
+}
+
+func countPods(ctx context.Context, client kubernetes.Interface) (*Pods, error) {
+	pods := &Pods{ByPhase: map[string]int{}}
+	err := eachPage(func(options metav1.ListOptions) (string, error) {
+		page, err := client.CoreV1().Pods(corev1.NamespaceAll).List(ctx, options)
+		if err != nil {
+			return "", fmt.Errorf("counting pods: %w", err)
+		}
+		pods.Total += len(page.Items)
+		for i := range page.Items {
+			pods.ByPhase[string(page.Items[i].Status.Phase)]++
+		}
+		return page.Continue, nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pods, nil
+}
+
+// eachPage lists page by page, so that a million objects are never held at once.
+func eachPage(list func(metav1.ListOptions) (next string, err error)) error {
+	options := metav1.ListOptions{Limit: listPage}
+	for {
+		next, err := list(options)
+		if err != nil || next == "" {
+			return err
+		}
+		options.Continue = next
+	}
+}
+
+func countObjects(ctx context.Context, store component.StoreClient) (*Objects, error) {
+	client, err := store.Dial(ctx, storeDialWindow)
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(ctx, storeDialWindow)
+	defer cancel()
+	answer, err := client.Get(ctx, registryPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	if err != nil {
+		return nil, fmt.Errorf("counting objects in the store: %w", err)
+	}
+	return &Objects{Count: answer.Count, Revision: answer.Header.Revision}, nil
+}

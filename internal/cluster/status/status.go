@@ -1,0 +1,161 @@
+// Package status finds out how a cluster does: from the supervisor's state,
+// from the kernel, from the store and from the API server, as far as each answers.
+package status
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
+	"github.com/k8s-1m/k8s-1m/internal/util/process"
+)
+
+// Overall states of a cluster.
+const (
+	Running  = "running"  // supervised, everything ready
+	Degraded = "degraded" // supervised, something not ready
+	Stopped  = "stopped"  // nothing runs, on purpose
+	Dead     = "dead"     // the supervisor ended without stopping the cluster
+)
+
+// cpuSample is how long CPU use is observed.
+const cpuSample = 250 * time.Millisecond
+
+// Status is what `k1m status` shows; its JSON is for scripts.
+type Status struct {
+	Name       string      `json:"name"`
+	State      string      `json:"state"`
+	Store      string      `json:"store"`     // for people
+	StoreKind  string      `json:"storeKind"` // external with --store-address
+	WALMode    string      `json:"walMode,omitempty"`
+	Scheduler  string      `json:"scheduler"`
+	Supervisor *Supervisor `json:"supervisor,omitempty"`
+	Components []Component `json:"components"`
+	Traces     []Trace     `json:"traces,omitempty"`
+	Nodes      *Nodes      `json:"nodes,omitempty"`
+	Pods       *Pods       `json:"pods,omitempty"`
+	Objects    *Objects    `json:"objects,omitempty"`
+	// Problems are what could not be found out, and why.
+	Problems []string `json:"problems,omitempty"`
+}
+
+// Supervisor is the parent of the components.
+type Supervisor struct {
+	PID           int     `json:"pid"`
+	Address       string  `json:"address"`
+	UptimeSeconds float64 `json:"uptimeSeconds"`
+}
+
+// Component is one process.
+type Component struct {
+	Name          string    `json:"name"`
+	PID           int       `json:"pid"`
+	State         string    `json:"state"`
+	Restarts      int       `json:"restarts"`
+	LastExit      string    `json:"lastExit,omitempty"`
+	LastExitAt    time.Time `json:"lastExitAt,omitzero"`
+	UptimeSeconds float64   `json:"uptimeSeconds"`
+	CPUPercent    float64   `json:"cpuPercent"` // of one core, just now
+	CPUSeconds    float64   `json:"cpuSeconds"` // since the process started
+	MemoryBytes   int64     `json:"memoryBytes"`
+	Address       string    `json:"address"`
+	Binary        string    `json:"binary"`
+	Log           string    `json:"log"`
+}
+
+// Trace is a recording of what the store was asked.
+type Trace struct {
+	File  string `json:"file"`
+	Bytes int64  `json:"bytes"`
+}
+
+// traces lists the recordings that there are.
+func traces(dir clusterdir.Dir, config clusterdir.Config) []Trace {
+	if !config.Settings.Trace {
+		return nil
+	}
+	var list []Trace
+	for _, file := range config.TraceFiles(dir) {
+		if info, err := os.Stat(file); err == nil {
+			list = append(list, Trace{File: file, Bytes: info.Size()})
+		}
+	}
+	return list
+}
+
+// Read finds out all that it can within ctx; what does not answer becomes a problem.
+func Read(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) (Status, error) {
+	s := Status{
+		Name: config.Name, State: Stopped, Components: []Component{},
+		Store: config.Settings.DescribeStore(), Scheduler: config.Settings.Scheduler,
+	}
+	s.StoreKind, s.WALMode = config.Settings.StoreKind(), config.Settings.OwnWALMode()
+	s.Traces = traces(dir, config)
+	state, err := supervisor.ReadState(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return s, nil
+	}
+	if err != nil {
+		return s, err
+	}
+	now := time.Now()
+	if !state.Supervisor.Alive() {
+		s.State = Dead
+		s.Problems = append(s.Problems, "supervisor not running: `k1m up --name "+config.Name+"` starts the cluster again")
+	} else {
+		s.Supervisor = &Supervisor{state.Supervisor.PID, state.Address, now.Sub(state.StartedAt).Seconds()}
+	}
+	s.Components = components(dir, state, now)
+	if s.Supervisor != nil {
+		s.State = overall(state, s.Components)
+		s.count(ctx, dir, config)
+	}
+	return s, nil
+}
+
+// overall also believes the kernel: a process that was just killed is dead
+// before the supervisor has said so.
+func overall(state supervisor.State, components []Component) string {
+	notReady := func(c Component) bool { return c.State != string(supervisor.Ready) }
+	if !state.Healthy() || slices.ContainsFunc(components, notReady) {
+		return Degraded
+	}
+	return Running
+}
+
+// components joins what the supervisor says with what the kernel knows now.
+func components(dir clusterdir.Dir, state supervisor.State, now time.Time) []Component {
+	before := make([]process.Usage, len(state.Components))
+	for i, c := range state.Components {
+		before[i], _ = c.Process.Usage()
+	}
+	sampled := time.Now()
+	time.Sleep(cpuSample)
+	list := make([]Component, len(state.Components))
+	for i, c := range state.Components {
+		list[i] = Component{
+			Name: c.Name, State: string(c.Phase), Restarts: c.Restarts,
+			LastExit: c.LastExit, LastExitAt: c.LastExitAt,
+			Address: c.Address, Binary: c.Binary, Log: dir.Log(c.Name),
+		}
+		usage, err := c.Process.Usage()
+		if err != nil {
+			// Between two lives, or never mind what the state says: dead.
+			if c.Phase != supervisor.Restarting && c.Phase != supervisor.Waiting {
+				list[i].State = string(supervisor.Stopped)
+			}
+			continue
+		}
+		list[i].PID = c.Process.PID
+		list[i].UptimeSeconds = now.Sub(c.StartedAt).Seconds()
+		list[i].CPUSeconds = usage.CPU.Seconds()
+		list[i].CPUPercent = 100 * (usage.CPU - before[i].CPU).Seconds() / time.Since(sampled).Seconds()
+		list[i].MemoryBytes = usage.Resident
+	}
+	return list
+}

@@ -1,0 +1,37 @@
+package wire
+
+import (
+	"testing"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+)
+
+// TestWantedFollowsRuns: offers soon suffice for a burst over many nodes, steps for one
+// over few, and both shrink when pods come singly.
+func TestWantedFollowsRuns(t *testing.T) {
+	wide := Wanted{}.Next(index.Used{})
+	for range 2 {
+		wide = wide.Next(index.Used{Offers: wide.Offers, Steps: 1})
+	}
+	if wide != (Wanted{MostOffers, LeastSteps}) {
+		t.Errorf("a burst over many nodes: %+v", wide)
+	}
+	deep := Wanted{}.Next(index.Used{})
+	for range 5 {
+		deep = deep.Next(index.Used{Offers: 1, Steps: deep.Steps + 1, Short: true})
+	}
+	if deep != (Wanted{mostOfBoth / MostSteps, MostSteps}) {
+		t.Errorf("a burst over few nodes: %+v", deep)
+	}
+	for _, w := range []Wanted{wide, deep} {
+		for range 10 {
+			w = w.Next(index.Used{Offers: 0, Steps: 0})
+		}
+		if w != (Wanted{LeastOffers, LeastSteps}) {
+			t.Errorf("one pod at a time: %+v", w)
+		}
+	}
+	if steady := (Wanted{64, 16}).Next(index.Used{Offers: 20, Steps: 5}); steady != (Wanted{64, 16}) {
+		t.Errorf("after a third was used: %+v", steady)
+	}
+}

@@ -1,0 +1,81 @@
+package wire
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apiserver/pkg/sharding"
+)
+
+// TestSelector: the API server's own parser agrees with [Slot] on what belongs where.
+func TestSelector(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for range 20 {
+		var slots []int
+		for slot := range Slots {
+			if random.IntN(3) == 0 || slot == 0 || slot == Slots-1 {
+				slots = append(slots, slot)
+			}
+		}
+		selector, err := sharding.Parse(Selector(slots))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 {
+			uid := types.UID(fmt.Sprintf("%x-%d", random.Uint64(), i))
+			matches, err := selector.Matches(&v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: uid}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if want := slices.Contains(slots, Slot(uid)); matches != want {
+				t.Fatalf("%s is in slot %d, selected %v: the selector says %v", uid, Slot(uid), want, matches)
+			}
+		}
+	}
+}
+
+// TestAssign: slots are shared evenly, and only those move that have to.
+func TestAssign(t *testing.T) {
+	random := rand.New(rand.NewPCG(2, 2))
+	var table Table
+	for round := range 300 {
+		var replicas []string
+		for i := range 12 {
+			if random.IntN(2) == 0 {
+				replicas = append(replicas, fmt.Sprintf("replica-%d", i))
+			}
+		}
+		before := table
+		table = Assign(before, replicas)
+		if len(replicas) == 0 {
+			if len(table.Owners()) > 0 {
+				t.Fatalf("round %d: there are owners, but no replicas", round)
+			}
+			continue
+		}
+		least, moved, needed := Slots, 0, 0
+		for _, replica := range replicas {
+			owned := len(table.Of(replica))
+			least = min(least, owned)
+			if owned > Slots/len(replicas)+1 || owned < Slots/len(replicas) {
+				t.Fatalf("round %d: %s has %d of %d slots, with %d replicas", round, replica, owned, Slots, len(replicas))
+			}
+			if before != nil {
+				needed += max(0, owned-len(before.Of(replica)))
+			}
+		}
+		for slot := range before {
+			if before[slot] != table[slot] {
+				moved++
+			}
+		}
+		if before != nil && moved != needed {
+			t.Fatalf("round %d: %d slots moved, but %d had to", round, moved, needed)
+		}
+	}
+}

@@ -1,0 +1,269 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	admission "k8s.io/api/admission/v1"
+	admissionregistration "k8s.io/api/admissionregistration/v1"
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
+)
+
+func TestOptions(t *testing.T) {
+	for want, change := range map[string]func(*Options){
+		"":                                      func(*Options) {},
+		"--intake \"x\": no such mode":          func(o *Options) { o.Mode = "x" },
+		"use --intake webhook":                  func(o *Options) { o.Mode = modeBoth },
+		"--intake-port 0: choose 1 to 65535":    func(o *Options) { o.Port = 0 },
+		"--intake-bind-address \"localhost\":":  func(o *Options) { o.BindAddress = "localhost" },
+		"--intake-name \"A_b\":":                func(o *Options) { o.Name = "A_b" },
+		"--intake-url \"http://a:1\":":          func(o *Options) { o.URL = "http://a:1" },
+		"--intake-url \"https://a:1/path\":":    func(o *Options) { o.URL = "https://a:1/path" },
+		"--intake-url \"https://user@host:1\":": func(o *Options) { o.URL = "https://user@host:1" },
+	} {
+		o := DefaultOptions()
+		o.Mode = ModeWebhook
+		change(&o)
+		err := o.Validate()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%q: %v", want, err)
+		}
+	}
+	for url, o := range map[string]Options{
+		"https://127.0.0.1:7": {BindAddress: "127.0.0.1", Port: 7},
+		"https://[::1]:7":     {BindAddress: "::1", Port: 7},
+		"https://a.b:8":       {BindAddress: "0.0.0.0", Port: 7, URL: "https://a.b:8"},
+	} {
+		if got, err := o.baseURL(); err != nil || got.String() != url {
+			t.Errorf("%v: %v", got, err)
+		}
+	}
+}
+
+// site is a webhook that runs, at an API server in memory.
+type site struct {
+	*Intake
+	t      *testing.T
+	client *fake.Clientset
+	pods   chan *v1.Pod
+}
+
+func newSite(t *testing.T, client *fake.Clientset) *site {
+	t.Helper()
+	s := &site{t: t, client: client, pods: make(chan *v1.Pod, 10)}
+	o := DefaultOptions()
+	o.Mode, o.BindAddress, o.Port, o.Name = ModeWebhook, host, freePort(t), name
+	var err error
+	s.Intake, err = New(o, []string{"default-scheduler", `odd "name"`}, client, func(pod *v1.Pod) { s.pods <- pod }, func(string) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leads := make(chan struct{})
+	close(leads)
+	ctx, cancel := context.WithCancel(context.Background())
+	go s.Run(ctx, leads)
+	t.Cleanup(func() {
+		s.Stop()
+		cancel()
+	})
+	return s
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", host+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+func configurationOf(client kubernetes.Interface) (*admissionregistration.ValidatingWebhookConfiguration, error) {
+	return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(context.Background(), name, metav1.GetOptions{})
+}
+
+// call asks as an API server does, by the configuration alone.
+func (s *site) call() error {
+	configuration, err := configurationOf(s.client)
+	if err != nil {
+		return err
+	}
+	client := configuration.Webhooks[0].ClientConfig
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(client.CABundle)
+	web := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
+	defer web.CloseIdleConnections()
+	answer, err := web.Post(*client.URL, "application/json", strings.NewReader(creation(s.t, nil)))
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	var got admission.AdmissionReview
+	if err := json.NewDecoder(answer.Body).Decode(&got); err != nil {
+		return err
+	}
+	if answer.ProtoMajor != 2 || got.Response == nil || !got.Response.Allowed {
+		return fmt.Errorf("%s: %+v", answer.Proto, got)
+	}
+	return nil
+}
+
+func (s *site) eventually(what string, try func() error) {
+	s.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		err := try()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestAPIServersFindTheWebhook(t *testing.T) {
+	s := newSite(t, fake.NewClientset())
+	s.eventually("the webhook is called", s.call)
+	if pod := <-s.pods; pod.Name != "pod" {
+		t.Errorf("%v", pod)
+	}
+	configuration, err := configurationOf(s.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook := configuration.Webhooks[0]
+	if *hook.FailurePolicy != admissionregistration.Ignore || *hook.SideEffects != admissionregistration.SideEffectClassNone || *hook.TimeoutSeconds != 1 {
+		t.Errorf("%+v", hook)
+	}
+	if got := hook.MatchConditions[0].Expression; got != `object.spec.schedulerName in ["default-scheduler", "odd \"name\""]` {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestConfigurationIsRestored lets people delete it and change it.
+func TestConfigurationIsRestored(t *testing.T) {
+	s := newSite(t, fake.NewClientset())
+	s.eventually("the webhook is called", s.call)
+	configurations := s.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	if err := configurations.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the webhook is called after the configuration was deleted", s.call)
+	for what, change := range map[string]func(*admissionregistration.ValidatingWebhookConfiguration){
+		"policy": func(c *admissionregistration.ValidatingWebhookConfiguration) {
+			c.Webhooks[0].FailurePolicy = new(admissionregistration.Fail)
+		},
+		"URL": func(c *admissionregistration.ValidatingWebhookConfiguration) {
+			c.Webhooks[0].ClientConfig.URL = new("https://127.0.0.1:1/")
+		},
+		"bundle": func(c *admissionregistration.ValidatingWebhookConfiguration) {
+			c.Webhooks[0].ClientConfig.CABundle = nil
+		},
+		"nothing left": func(c *admissionregistration.ValidatingWebhookConfiguration) { c.Webhooks = nil },
+	} {
+		before, err := configurationOf(s.client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := before.DeepCopy()
+		change(changed)
+		if _, err := configurations.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.eventually(what+" is restored", func() error {
+			after, err := configurationOf(s.client)
+			if err == nil && (len(after.Webhooks) != 1 || fmt.Sprint(after.Webhooks) == fmt.Sprint(changed.Webhooks)) {
+				err = errors.New("it is not")
+			}
+			if err != nil {
+				return err
+			}
+			return s.call()
+		})
+	}
+}
+
+func TestConfigurationGoesWithTheProcess(t *testing.T) {
+	s := newSite(t, fake.NewClientset())
+	s.eventually("the webhook is called", s.call)
+	s.Stop()
+	if _, err := configurationOf(s.client); !apierrors.IsNotFound(err) {
+		t.Errorf("it is still there: %v", err)
+	}
+	if conn, err := net.Dial("tcp", s.options.address()); err == nil {
+		conn.Close()
+		t.Error("somebody still listens")
+	}
+}
+
+// TestNextLeaderTakesOver has one that leads although another does by now: when it ends
+// it leaves the configuration of the other alone.
+func TestNextLeaderTakesOver(t *testing.T) {
+	client := fake.NewClientset()
+	first := newSite(t, client)
+	first.eventually("the first is called", first.call)
+	// It has hung.
+	close(first.stop)
+	first.stopOnce.Do(func() {})
+	first.eventually("the first has ended", func() error {
+		_, err := configurationOf(client)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.New("not yet")
+	})
+	second := newSite(t, client)
+	second.eventually("the second is called", second.call)
+	if err := first.registrar.withdraw(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.call(); err != nil {
+		t.Errorf("the first has taken the configuration of the second away: %v", err)
+	}
+}
+
+// TestAPIServerThatRefuses has the configuration refused at first.
+func TestAPIServerThatRefuses(t *testing.T) {
+	client, refusals := fake.NewClientset(), 1
+	client.PrependReactor("create", "validatingwebhookconfigurations", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if refusals == 0 {
+			return false, nil, nil
+		}
+		refusals--
+		return true, nil, errors.New("refused")
+	})
+	s := newSite(t, client)
+	s.eventually("the webhook is called", s.call)
+}
+
+func TestPortThatIsTaken(t *testing.T) {
+	listener, err := net.Listen("tcp", host+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	o := DefaultOptions()
+	o.BindAddress, o.Port = host, listener.Addr().(*net.TCPAddr).Port
+	_, err = New(o, nil, fake.NewClientset(), nil, nil)
+	if err == nil || !strings.Contains(err.Error(), "choose another") {
+		t.Errorf("%v", err)
+	}
+}
