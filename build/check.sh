@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Format and lints of both languages; nothing is changed.
+# Checks format, lints, import circles and documents. It changes no file.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
