@@ -125,9 +125,6 @@ impl<S: Service> Calls<S> {
                 false => self.event(event, connection),
             }
         }
-        if any {
-            self.routes.service.progress();
-        }
         any
     }
 
@@ -200,7 +197,10 @@ impl<S: Service> Calls<S> {
         self.begin(Unary::Page { stream, answer }, connection);
     }
 
-    /// Takes a first look, which is enough for most reads.
+    /// Polls a handler for the first time, which completes most reads. A handler that
+    /// is still pending is polled again by [`Calls::poll`], after the handlers of all
+    /// other requests of the same read have been started; so it may yield once to be
+    /// batched with them, which costs no wake-up of the task.
     fn begin(&mut self, unary: Unary, connection: &mut Connection) {
         let mut unary = Box::pin(unary);
         match unary.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -238,10 +238,6 @@ impl<S: Service> Calls<S> {
         let streaming = self.poll_streaming(connection, cx);
         for (stream, bytes) in self.credits.take(cx.waker()) {
             connection.credit(stream, bytes);
-        }
-        if unary || streaming {
-            // Those that have run may have left something to do.
-            self.routes.service.progress();
         }
         unary || streaming
     }

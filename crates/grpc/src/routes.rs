@@ -18,11 +18,6 @@ use crate::status::{Code, Status};
 
 /// What serves the calls, besides the handlers of the methods.
 pub trait Service: Send + Sync + 'static {
-    /// Called after the handlers of all calls that came together have been
-    /// started, and whenever handlers have been running: what they have in
-    /// common can be done for all of them at once.
-    fn progress(&self) {}
-
     /// A call of the method with this path has ended.
     fn ended(&self, _path: &'static str, _code: Code) {}
 

@@ -1,8 +1,9 @@
 //! A connection and its calls, driven by a socket.
 //!
 //! One task does everything for a connection: it reads, starts handlers, polls
-//! them, and writes. A handler that is done at once, or as soon as the service
-//! has made [`Service::progress`], costs no wake-up.
+//! them, and writes. A handler that completes within two polls costs no wake-up: the
+//! first poll starts it, and the second one follows when the handlers of all other
+//! requests of the same read have been started.
 
 use std::future::Future;
 use std::io::{self, IoSlice};

@@ -7,13 +7,13 @@
 //! cargo run --release -p pipeline --example fill -- open DIR
 //! ```
 
-use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use etcdpb::rpc::PutRequest;
 use futures_executor::block_on;
+use futures_util::{StreamExt, stream};
 use mvcc::Command;
 use pipeline::{Options, Pipeline};
 use wal::Identity;
@@ -52,21 +52,18 @@ fn open(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
 /// Writes everything once, in an order as nodes do, and takes no snapshot.
 fn log(dir: &Path, nodes: usize) {
     let pipeline = open(dir, u64::MAX);
-    let mut waiting = VecDeque::new();
-    for number in 0..nodes {
-        // Neighbours in time are not neighbours in the order of keys.
-        let number = number.wrapping_mul(7919) % nodes;
-        for (prefix, bytes) in KINDS {
+    // Keys that are written one after the other are not neighbours in key order.
+    let numbers = (0..nodes).map(|number| number.wrapping_mul(7919) % nodes);
+    let puts = numbers.flat_map(|number| {
+        KINDS.map(|(prefix, bytes)| {
             let key = format!("{prefix}-{number:07}").into_bytes().into();
             let value = vec![number as u8; bytes].into();
             let put = Command::Put(PutRequest { key, value, ..Default::default() });
-            waiting.push_back(pipeline.submit(put, bytes).unwrap());
-        }
-        while waiting.len() > WINDOW {
-            block_on(waiting.pop_front().expect("not empty")).unwrap().unwrap();
-        }
-    }
-    waiting.into_iter().for_each(|reply| drop(block_on(reply).unwrap().unwrap()));
+            pipeline.propose(put, bytes)
+        })
+    });
+    let replies = stream::iter(puts).buffered(WINDOW);
+    block_on(replies.for_each(|reply| async { drop(reply.unwrap()) }));
     println!("wrote {} keys", pipeline.status().stats.live_keys);
 }
 
@@ -75,7 +72,7 @@ fn snapshot(dir: &Path) {
     let pipeline = open(dir, 1);
     let revision = pipeline.revision();
     // The second one grows the log when the compaction is in it.
-    block_on(pipeline.submit(Command::Compact { revision }, 0).unwrap()).unwrap().unwrap();
+    block_on(pipeline.propose(Command::Compact { revision }, 0)).unwrap();
     let segments = || fs::read_dir(dir.join("wal")).unwrap().count();
     while segments() > 2 {
         std::thread::sleep(Duration::from_millis(100));

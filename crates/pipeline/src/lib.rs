@@ -1,7 +1,7 @@
 //! The one place that knows the order of things.
 //!
 //! ```text
-//! submit ─▶ queue ─▶ worker, a batch at a time:
+//! propose ─▶ queue ─▶ worker, a batch at a time:
 //!                      1. reserve space in the log
 //!                      2. apply each command; collect effects and events
 //!                      3. append the effects to the log; fsync if the mode says so

@@ -1,7 +1,9 @@
 //! The handle to the store: submit commands, read, watch.
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -157,11 +159,25 @@ impl Pipeline {
         self.identity
     }
 
-    /// Queues `command`, whose request took `bytes`; [`Pipeline::progress`] must
-    /// be called before one waits. The reply comes when its effects are as durable
-    /// as the mode promises. A caller that no longer waits does not undo its
-    /// command.
-    pub fn submit(
+    /// Carries out `command` and returns its reply once its effects are as durable
+    /// as the WAL mode promises. `bytes` is the encoded size of the request.
+    ///
+    /// The future submits the command when it is first polled, and then yields once,
+    /// so that an executor that polls many requests submits all of them before the
+    /// first one runs the queue. They are committed as one batch, and the replies of
+    /// the others are ready when they are polled again.
+    ///
+    /// Dropping the future does not cancel a submitted command.
+    pub async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Error> {
+        let reply = self.submit(command, bytes)?;
+        let run_queue = RunQueueOnDrop(&self.engine);
+        yield_once().await;
+        drop(run_queue);
+        reply.await.unwrap_or(Err(Error::Stopped))
+    }
+
+    /// Queues `command`. It waits until [`Engine::progress`] is called.
+    fn submit(
         &self,
         command: Command,
         bytes: usize,
@@ -189,12 +205,6 @@ impl Pipeline {
         Ok(receiver)
     }
 
-    /// Carries out what is queued, or has it carried out: once for all commands
-    /// that came together.
-    pub fn progress(&self) {
-        self.engine.progress();
-    }
-
     /// The TTL that a lease gets when `asked` seconds are asked for.
     pub fn lease_ttl_seconds(&self, asked: i64) -> i64 {
         asked.max(self.min_lease_ttl_seconds)
@@ -207,7 +217,7 @@ impl Pipeline {
         let ttl = self.shared.lessor.lock().renew(id, Instant::now());
         let Some(ttl) = ttl else { return Ok(None) };
         let logged = self.submit(Command::LeaseRenew { id }, 0)?;
-        self.progress();
+        self.engine.progress();
         match logged.await.unwrap_or(Err(Error::Stopped)) {
             Ok(_) => Ok(Some(ttl)),
             // It was revoked in between.
@@ -276,6 +286,29 @@ impl Pipeline {
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
+}
+
+/// Runs the queue when it is dropped, so that a proposal whose future is dropped
+/// between submission and commit is still carried out promptly.
+struct RunQueueOnDrop<'a>(&'a Engine);
+
+impl Drop for RunQueueOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.progress();
+    }
+}
+
+/// Returns [`Poll::Pending`] once, after waking the task.
+async fn yield_once() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl Drop for Pipeline {

@@ -136,9 +136,8 @@ mod tests {
     fn put(pipeline: &Pipeline, key: &str) {
         let (key, value) = (key.to_owned().into(), "value".into());
         let request = etcdpb::rpc::PutRequest { key, value, ..Default::default() };
-        let receiver = pipeline.submit(mvcc::Command::Put(request), 10).unwrap();
-        pipeline.progress();
-        futures_executor::block_on(receiver).unwrap().unwrap();
+        let put = pipeline.propose(mvcc::Command::Put(request), 10);
+        futures_executor::block_on(put).unwrap();
     }
 
     fn save(pipeline: &Pipeline, path: &Path) {

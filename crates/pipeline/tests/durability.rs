@@ -84,9 +84,7 @@ impl Ground {
     }
 
     fn run(&self, command: Command) -> Result<Reply, Error> {
-        let reply = self.store().submit(command, 0)?;
-        self.store().progress();
-        block_on(reply).unwrap()
+        block_on(self.store().propose(command, 0))
     }
 
     fn put(&self, key: &str, value: &str) -> Result<Reply, Error> {

@@ -123,9 +123,7 @@ struct Script<'a>(&'a Pipeline);
 
 impl Script<'_> {
     fn run(&self, command: Command) -> Reply {
-        let reply = self.0.submit(command, 0).unwrap();
-        self.0.progress();
-        block_on(reply).unwrap().unwrap()
+        block_on(self.0.propose(command, 0)).unwrap()
     }
 
     fn put(&self, key: &str, value: &[u8], lease: i64) {

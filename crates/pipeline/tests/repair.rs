@@ -32,9 +32,7 @@ fn open(dir: &Path) -> Result<Pipeline, OpenError> {
 fn put(pipeline: &Pipeline, key: &str, value: Vec<u8>) {
     let key = key.as_bytes().to_vec().into();
     let put = PutRequest { key, value: value.into(), ..Default::default() };
-    let reply = pipeline.submit(Command::Put(put), 0).unwrap();
-    pipeline.progress();
-    block_on(reply).unwrap().unwrap();
+    block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
 }
 
 /// Keys and the numbers that their values begin with.

@@ -99,13 +99,9 @@ impl Api {
         *header = self.header(revision);
     }
 
-    /// Submits a command of `bytes` on the wire and waits for the reply.
+    /// Carries out a command of `bytes` on the wire and returns its reply.
     async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Status> {
-        let receiver = self.pipeline.submit(command, bytes).map_err(status::from_pipeline)?;
-        match receiver.await {
-            Ok(reply) => reply.map_err(status::from_pipeline),
-            Err(_) => Err(status::from_pipeline(pipeline::Error::Stopped)),
-        }
+        self.pipeline.propose(command, bytes).await.map_err(status::from_pipeline)
     }
 
     /// Submits a command whose reply is that it was done; the revision then.
@@ -118,10 +114,6 @@ impl Api {
 }
 
 impl Service for Api {
-    fn progress(&self) {
-        self.pipeline.progress();
-    }
-
     fn ended(&self, path: &'static str, code: Code) {
         self.metrics.ended(path, code);
     }
