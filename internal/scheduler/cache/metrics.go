@@ -1,0 +1,57 @@
+package cache
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+	schedmetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
+)
+
+var (
+	steps = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_step_duration_seconds",
+		Help:           "Time in each step of a scheduling cycle: update (what has happened is carried out), class (that of the pod is made, or catches up), choose (its groups are compared)",
+		Buckets:        metrics.ExponentialBuckets(0.000001, 4, 13),
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"step"})
+	registerCache sync.Once
+)
+
+// registerCacheMetrics registers the metrics of this package, once.
+func RegisterMetrics() {
+	registerCache.Do(func() { legacyregistry.MustRegister(steps) })
+}
+
+// Steps of a scheduling cycle.
+const (
+	stepUpdate = "update"
+	StepClass  = "class"
+	StepChoose = "choose"
+)
+
+// timed is to be deferred: the step takes from start until then.
+func ObserveStep(step string, start time.Time) {
+	steps.WithLabelValues(step).Observe(time.Since(start).Seconds())
+}
+
+// cacheSize is upstream's gauge of the pods and nodes in the cache, once it is ours.
+var cacheSize *metrics.GaugeVec
+
+// takeCacheSize takes the gauge from upstream's cache, which stays empty and says so
+// each second; it must come before that is made.
+var TakeCacheSize = sync.OnceFunc(func() {
+	schedmetrics.Register()
+	cacheSize = schedmetrics.CacheSize
+	schedmetrics.CacheSize = metrics.NewGaugeVec(&metrics.GaugeOpts{Name: "unused"}, []string{"type"})
+})
+
+func reportCacheSize(assumed, pods, nodes int) {
+	if cacheSize == nil {
+		return
+	}
+	cacheSize.WithLabelValues("assumed_pods").Set(float64(assumed))
+	cacheSize.WithLabelValues("pods").Set(float64(pods))
+	cacheSize.WithLabelValues("nodes").Set(float64(nodes))
+}

@@ -1,0 +1,103 @@
+package intake
+
+import (
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+	"k8s.io/klog/v2"
+	schedmetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
+)
+
+// Why a pod was not taken in, and left to the watch.
+const (
+	dropOverload = "overload"
+	// dropForeign: not a pod for this scheduler to place.
+	dropForeign = "foreign"
+	// dropKnown: the watch was first, or there is another pod of that name.
+	dropKnown      = "known"
+	dropNamespace  = "namespace"
+	dropNotLeading = "not_leading"
+)
+
+const (
+	sourceWebhook = "webhook"
+	sourceWatch   = "watch"
+
+	byWatch = "watch"
+	byGet   = "get"
+
+	expiredAbsent  = "absent"
+	expiredTimeout = "timeout"
+)
+
+var (
+	taken = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_pods_total",
+		Help:           "Pods taken into the scheduling queue, by who told of them first: webhook or watch",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"source"})
+	seenAfter = metrics.NewHistogramVec(&metrics.HistogramOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_seen_duration_seconds",
+		Help:           "Time from the creation of a pod until it was taken in, by source; creation timestamps are whole seconds, so a single value is up to a second too long",
+		Buckets:        metrics.ExponentialBuckets(0.125, 2, 12),
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"source"})
+	leadTime = metrics.NewHistogram(&metrics.HistogramOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_lead_seconds",
+		Help:           "Time by which the webhook told of a pod before the watch did",
+		Buckets:        metrics.ExponentialBuckets(0.0005, 2, 18),
+		StabilityLevel: metrics.ALPHA,
+	})
+	dropped = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_dropped_pods_total",
+		Help:           "Pods that the webhook was told of and left to the watch, by the reason",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"reason"})
+	confirmations = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_confirmations_total",
+		Help:           "Pods from the webhook that turned out to be stored, by what showed it: watch or get",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"by"})
+	expired = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_expired_pods_total",
+		Help:           "Pods from the webhook that were discarded as never stored: absent when asked for, or not heard of in time",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"reason"})
+	returned = metrics.NewCounter(&metrics.CounterOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_returned_pods_total",
+		Help:           "Pods from the webhook whose first try failed before the watch had shown them, which tries them again",
+		StabilityLevel: metrics.ALPHA,
+	})
+	earlyPods = metrics.NewGauge(&metrics.GaugeOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_unconfirmed_pods",
+		Help:           "Pods from the webhook that the watch has not shown",
+		StabilityLevel: metrics.ALPHA,
+	})
+	registerIntake sync.Once
+)
+
+func registerMetrics() {
+	registerIntake.Do(func() {
+		legacyregistry.MustRegister(taken, seenAfter, leadTime, dropped, confirmations, expired, returned, earlyPods)
+	})
+}
+
+// DropFromIntake counts a pod that was not taken in, for a reason of one word.
+func Drop(reason string) { dropped.WithLabelValues(reason).Inc() }
+
+// SeenMessage is what `--vmodule=intake_metrics=4` logs of each pod that is taken in,
+// with when that was. Benchmarks read it.
+const SeenMessage = "Pod taken in"
+
+// observe counts a pod that is taken in. Those that were there before the scheduler
+// say nothing of how long it takes.
+func (in *Intake) observe(pod *v1.Pod, source string, now time.Time) {
+	taken.WithLabelValues(source).Inc()
+	if created := pod.CreationTimestamp.Time; created.After(in.started) {
+		seenAfter.WithLabelValues(source).Observe(now.Sub(created).Seconds())
+	}
+	klog.V(4).InfoS(SeenMessage, "pod", klog.KObj(pod), "source", source, "unixMicros", now.UnixMicro())
+}

@@ -1,0 +1,38 @@
+package rank
+
+import (
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// unranked is why the index does not rank nodes for a pod, in one word for the
+// metric.
+type FallbackReason string
+
+func (reason FallbackReason) Error() string {
+	return "the index does not rank nodes for this pod: " + string(reason)
+}
+
+// Reasons for which upstream's own search is used.
+const (
+	reasonExtender       FallbackReason = "extender"
+	reasonPlugin         FallbackReason = "plugin"
+	ReasonVolumes        FallbackReason = "volumes"
+	ReasonClaims         FallbackReason = "resource-claims"
+	ReasonNamedNodes     FallbackReason = "named-nodes"
+	reasonNominated      FallbackReason = "nominated-pods"
+	reasonSharedHostname FallbackReason = "shared-hostname"
+	reasonConstraints    FallbackReason = "constraints"
+	ReasonRejected       FallbackReason = "rejected"
+	reasonUnschedulable  FallbackReason = "unschedulable"
+)
+
+// rejection is what plugins say of a pod that they reject before they look at nodes.
+type Rejection struct {
+	Status  *fwk.Status
+	Plugins sets.Set[string]
+}
+
+func (r Rejection) Error() string { return r.Status.Message() }
+
+func (Rejection) Unwrap() error { return ReasonRejected }

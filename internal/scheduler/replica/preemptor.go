@@ -1,0 +1,219 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+	schedmetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
+)
+
+// preemptor takes the place of upstream's plugin for preemption in a leader. The shards
+// try where a pod would fit if others left, by that plugin; upstream's order picks among
+// what they propose, and its executor lets the others leave.
+type Preemptor struct {
+	*defaultpreemption.DefaultPreemption
+	Leader  *Leader
+	Profile *rank.Profile
+}
+
+// sharePreemption puts a preemptor into the list of plugins of a profile, if that has
+// upstream's.
+func SharePreemption(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile, l *Leader) (err error) {
+	var list *[]fwk.PostFilterPlugin
+	if unexported.Field(reflect.ValueOf(fw).Elem(), "postFilterPlugins", &list, &err); err != nil {
+		return err
+	}
+	p := l.Profiles[cfg.SchedulerName]
+	for i, plugin := range *list {
+		theirs, is := plugin.(*defaultpreemption.DefaultPreemption)
+		if !is {
+			continue
+		}
+		if p.DryRuns, err = rank.NewDryRuns(ctx, fw, cfg); err != nil {
+			return err
+		}
+		(*list)[i] = &Preemptor{DefaultPreemption: theirs, Leader: l, Profile: p}
+	}
+	return nil
+}
+
+// PostFilter makes room for a pod that fits nowhere, if others can leave for it.
+func (p *Preemptor) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	defer schedmetrics.PreemptionAttempts.Inc()
+	result, status := p.preempt(ctx, state, pod)
+	if message := status.Message(); message != "" {
+		return result, fwk.NewStatus(status.Code(), "preemption: "+message)
+	}
+	return result, status
+}
+
+func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PostFilterResult, *fwk.Status) {
+	best, answer, err := p.Best(ctx, pod)
+	switch {
+	case err != nil:
+		return nil, fwk.AsStatus(err)
+	case answer.Ineligible != "":
+		return nil, fwk.NewStatus(fwk.Unschedulable, answer.Ineligible)
+	case best == nil:
+		return framework.NewPostFilterResultWithNominatedNode(""), fwk.NewStatus(fwk.Unschedulable, unhelpful(pod, answer).Error())
+	}
+	return p.actuate(ctx, state, pod, best)
+}
+
+// best is the best of what shards propose; nil if no pod can leave for this one.
+func (p *Preemptor) Best(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
+	info, _ := framework.NewPodInfo(pod)
+	queued := &framework.QueuedPodInfo{PodInfo: info}
+	ask := wire.Ask{Offers: 1, Walk: p.Leader.Unrankable(p.Profile, pod) != ""}
+	counted, err := p.Leader.start(ctx, p.Profile, queued, &ask)
+	if errors.Is(err, rank.ReasonRejected) {
+		// No pod that leaves would change what the plugins say of this one.
+		return nil, &wire.Answer{Summary: index.Summary{Nodes: p.Leader.Nodes()}}, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	ask.InUse = counted.answer.InUse
+	ask.Preempt, ask.Counters, ask.Values = true, counted.answer.Summary.Counters, p.Leader.Cluster.Names.ValueOf
+	proposed, err := p.Leader.start(ctx, p.Profile, queued, &ask)
+	if err != nil {
+		return nil, nil, err
+	}
+	var candidates []preemption.Candidate
+	for i := range proposed.answer.Candidates {
+		candidate, err := newCandidate(&proposed.answer.Candidates[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		candidates = append(candidates, candidate)
+	}
+	return p.Evaluator.SelectCandidate(ctx, candidates), proposed.answer, nil
+}
+
+// unhelpful says of all nodes why it does not help if pods leave.
+func unhelpful(pod *v1.Pod, answer *wire.Answer) error {
+	statuses := framework.NewDefaultNodeToStatus()
+	statuses.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
+	number := 0
+	for _, refusal := range answer.Refusals {
+		for range refusal.Nodes {
+			number++
+			statuses.Set(fmt.Sprintf("#%d", number), rank.StatusOf(refusal))
+		}
+	}
+	return &framework.FitError{Pod: pod, NumAllNodes: answer.Summary.Nodes, Diagnosis: framework.Diagnosis{NodeToStatus: statuses}}
+}
+
+// candidate is what a shard proposes, as upstream has it.
+type candidate struct {
+	node    string
+	victims extenderv1.Victims
+}
+
+func newCandidate(proposed *wire.Candidate) (*candidate, error) {
+	c := &candidate{node: proposed.Node, victims: extenderv1.Victims{NumPDBViolations: proposed.Violations}}
+	for _, data := range proposed.Victims {
+		victim := &v1.Pod{}
+		if err := victim.Unmarshal(data); err != nil {
+			return nil, fmt.Errorf("reading a pod that could leave: %w", err)
+		}
+		c.victims.Pods = append(c.victims.Pods, victim)
+	}
+	return c, nil
+}
+
+// Victims are the pods that leave.
+func (c *candidate) Victims() *extenderv1.Victims { return &c.victims }
+
+// Name is the node's.
+func (c *candidate) Name() string { return c.node }
+
+// NumPodGroupDisruptions is none: there are no groups with replicas.
+func (*candidate) NumPodGroupDisruptions() int { return 0 }
+
+// actuate lets the victims leave, as upstream does once it has found them: its evaluator
+// is given the one node, and the victims that were found there.
+func (p *Preemptor) actuate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, best preemption.Candidate) (*fwk.PostFilterResult, *fwk.Status) {
+	info := framework.NewNodeInfo()
+	info.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: best.Name()}})
+	said := framework.NewDefaultNodeToStatus()
+	said.Set(best.Name(), fwk.NewStatus(fwk.Unschedulable))
+	handle := &oneNode{Framework: p.Profile.Framework, info: info}
+	evaluator := preemption.NewEvaluator(pluginnames.DefaultPreemption, handle, &found{p.DefaultPreemption, best.Victims()}, p.Executor)
+	return evaluator.Preempt(ctx, state, pod, said)
+}
+
+// found are victims that need not be looked for.
+type found struct {
+	preemption.Interface
+	victims *extenderv1.Victims
+}
+
+// PodEligibleToPreemptOthers was asked where it can be answered.
+func (*found) PodEligibleToPreemptOthers(context.Context, *v1.Pod, *fwk.Status) (bool, string) {
+	return true, ""
+}
+
+// GetOffsetAndNumCandidates is for one node.
+func (*found) GetOffsetAndNumCandidates(int32) (int32, int32) { return 0, 1 }
+
+// SelectVictimsOnNode returns those that were found.
+func (f *found) SelectVictimsOnNode(
+	context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo, []*preemption.DomainVictim, []*policyv1.PodDisruptionBudget,
+) ([]*v1.Pod, int, *fwk.Status) {
+	return f.victims.Pods, int(f.victims.NumPDBViolations), nil
+}
+
+// oneNode is a handle that shows one node only.
+type oneNode struct {
+	framework.Framework
+	info fwk.NodeInfo
+}
+
+// MutableSnapshotSharedLister lists the node.
+func (o *oneNode) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister {
+	return &oneNodeLister{o.Framework.MutableSnapshotSharedLister(), o.info}
+}
+
+type oneNodeLister struct {
+	fwk.MutableSnapshotSharedLister
+	info fwk.NodeInfo
+}
+
+// NodeInfos lists the node.
+func (l *oneNodeLister) NodeInfos() fwk.NodeInfoLister {
+	return &oneNodeInfos{l.MutableSnapshotSharedLister.NodeInfos(), l.info}
+}
+
+type oneNodeInfos struct {
+	fwk.NodeInfoLister
+	info fwk.NodeInfo
+}
+
+// List is the node.
+func (l *oneNodeInfos) List() ([]fwk.NodeInfo, error) { return []fwk.NodeInfo{l.info}, nil }
+
+// Get is the node, by its name.
+func (l *oneNodeInfos) Get(name string) (fwk.NodeInfo, error) {
+	if name != l.info.Node().Name {
+		return nil, fmt.Errorf("node %s is with the replica that owns it", name)
+	}
+	return l.info, nil
+}

@@ -1,0 +1,101 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// walk places a pod for which each node has to be looked at by itself.
+func (l *Leader) walk(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
+	if only := pod.Pod.Status.NominatedNodeName; only != "" {
+		result, err := l.walkTo(ctx, profile, state, pod, only)
+		var unfit *framework.FitError
+		if !errors.As(err, &unfit) {
+			return result, err
+		}
+	}
+	return l.walkTo(ctx, profile, state, pod, "")
+}
+
+// walkTo does so with one node, or with all. What plugins want to know later, when they
+// reserve what the pod claims, they find out here, about the node that is chosen; if it
+// is not right after all, it is another one.
+func (l *Leader) walkTo(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, only string) (kubescheduler.ScheduleResult, error) {
+	none := kubescheduler.ScheduleResult{}
+	var except []string
+	inUse := false
+	for range maxAsks {
+		r, err := l.start(ctx, profile, pod, &wire.Ask{Walk: true, Why: true, Offers: 1, Only: only, Except: except, InUse: inUse})
+		if err != nil {
+			return none, l.refine(pod, err)
+		}
+		if r.answer.InUse && !inUse {
+			// Whoever has not the pods that use it does not know.
+			inUse = true
+			continue
+		}
+		r.class.WriteState(state)
+		pick, outcome := r.merged.Choose()
+		if outcome != index.Chosen {
+			if len(r.answer.Absent) > 0 {
+				return none, errIncomplete
+			}
+			return none, r.fitError(pod.Pod)
+		}
+		name := r.answer.Names[pick.Slot]
+		suits, err := l.suits(ctx, profile, state, pod, name)
+		if err != nil {
+			return none, err
+		}
+		if suits {
+			// Nothing is known of where another would go.
+			r.until = time.Time{}
+			return l.result(r, pick, state, pod), nil
+		}
+		except = append(except, name)
+	}
+	return none, errUnsettled
+}
+
+// suits asks the plugins about the node that was chosen, as the leader knows what pods
+// claim that are not bound yet.
+func (l *Leader) suits(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, name string) (bool, error) {
+	r, err := l.start(ctx, profile, pod, &wire.Ask{Walk: true, Only: name, Whole: true, Offers: 1})
+	if err != nil || len(r.answer.Node) == 0 {
+		return false, err
+	}
+	info, node := framework.NewNodeInfo(), &v1.Node{}
+	if err := node.Unmarshal(r.answer.Node); err != nil {
+		return false, err
+	}
+	info.SetNode(node)
+	for _, data := range r.answer.Pods {
+		other := &v1.Pod{}
+		if err := other.Unmarshal(data); err != nil {
+			return false, err
+		}
+		info.AddPod(other)
+	}
+	if l.chosen != nil {
+		// Plugins look the node up when they bind what the pod claims.
+		l.chosen(node)
+	}
+	skipped := state.GetSkipFilterPlugins()
+	state.SetSkipFilterPlugins(skipped.Union(rank.IndexPlugins))
+	defer state.SetSkipFilterPlugins(skipped)
+	status := profile.Framework.RunFilterPlugins(ctx, state, pod.Pod, info)
+	if status.IsSuccess() || status.IsRejected() {
+		return status.IsSuccess(), nil
+	}
+	return false, status.AsError()
+}

@@ -1,0 +1,227 @@
+package replica
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// object is what replicas share.
+type object interface {
+	comparable
+	metav1.Object
+	runtime.Object
+}
+
+// share watches the objects whose UIDs are in the slots of a replica. Slots that are
+// added have a watch of their own, so that the others need not be listed again.
+type share[T object] struct {
+	// with sets the selector of the API server.
+	with func(selector string) toolscache.ListerWatcher
+	// trim makes objects smaller.
+	trim toolscache.TransformFunc
+	// changed says that an object became another; either may be nil. It is called in the
+	// order in which that happens, with the lock held; listing says that this is the
+	// first list of its slots.
+	changed func(before, after T, listing bool)
+	// listed says that all objects in the slots were listed.
+	listed func()
+	kind   T
+
+	// synced says that all objects were listed, as of when slots were last added.
+	synced atomic.Bool
+
+	mu      sync.Mutex
+	objects map[types.UID]T
+	owned   []bool
+	watches []*slotWatch[T]
+}
+
+// slotWatch is a watch of some slots.
+type slotWatch[T object] struct {
+	in     *share[T]
+	slots  []bool
+	left   int
+	synced bool
+	stop   context.CancelFunc
+}
+
+func newShare[T object](kind T, with func(selector string) toolscache.ListerWatcher, trim toolscache.TransformFunc, changed func(before, after T, listing bool), listed func()) *share[T] {
+	return &share[T]{
+		kind: kind, with: with, trim: trim, changed: changed, listed: listed,
+		objects: map[types.UID]T{}, owned: make([]bool, wire.Slots),
+	}
+}
+
+// own makes slots those of this replica, and returns the objects in those that are not
+// any more.
+func (in *share[T]) own(ctx context.Context, slots []int) (lost []T, gained []int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	owned := make([]bool, wire.Slots)
+	for _, slot := range slots {
+		owned[slot] = true
+		if !in.owned[slot] {
+			gained = append(gained, slot)
+		}
+	}
+	in.owned = owned
+	for uid, object := range in.objects {
+		if !owned[wire.Slot(uid)] {
+			lost = append(lost, object)
+			delete(in.objects, uid)
+		}
+	}
+	in.watches = slices.DeleteFunc(in.watches, (*slotWatch[T]).idle)
+	if len(gained) > 0 {
+		in.watch(ctx, gained)
+	}
+	in.note()
+	return lost, gained
+}
+
+// idle ends a watch that has no slots any more.
+func (w *slotWatch[T]) idle() bool {
+	for slot, watched := range w.slots {
+		if watched && !w.in.owned[slot] {
+			w.slots[slot] = false
+			w.left--
+		}
+	}
+	if w.left == 0 {
+		w.stop()
+	}
+	return w.left == 0
+}
+
+func (in *share[T]) watch(ctx context.Context, slots []int) {
+	w := &slotWatch[T]{in: in, slots: make([]bool, wire.Slots), left: len(slots)}
+	for _, slot := range slots {
+		w.slots[slot] = true
+	}
+	in.watches = append(in.watches, w)
+	ctx, w.stop = context.WithCancel(ctx)
+	reflector := toolscache.NewReflectorWithOptions(in.with(wire.Selector(slots)), in.kind, w, toolscache.ReflectorOptions{})
+	go reflector.RunWithContext(ctx)
+}
+
+// note notes whether all objects were listed.
+func (in *share[T]) note() {
+	in.synced.Store(!slices.ContainsFunc(in.watches, func(w *slotWatch[T]) bool { return !w.synced }))
+}
+
+// keys are the UIDs of all objects.
+func (in *share[T]) keys() []types.UID {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	keys := make([]types.UID, 0, len(in.objects))
+	for uid := range in.objects {
+		keys = append(keys, uid)
+	}
+	return keys
+}
+
+// visit calls f with an object, if it is there, while it does not change.
+func (in *share[T]) visit(uid types.UID, f func(T)) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if object, is := in.objects[uid]; is {
+		f(object)
+	}
+}
+
+// take is an object out of a watch; false if it is of no concern.
+func (w *slotWatch[T]) take(item any) (object T, concern bool, err error) {
+	if w.in.trim != nil {
+		if item, err = w.in.trim(item); err != nil {
+			return object, false, err
+		}
+	}
+	object, ok := item.(T)
+	// The API server may not have selected, and slots may be lost meanwhile.
+	return object, ok && w.slots[wire.Slot(object.GetUID())], nil
+}
+
+func (w *slotWatch[T]) set(item any) error {
+	w.in.mu.Lock()
+	defer w.in.mu.Unlock()
+	object, concern, err := w.take(item)
+	if err != nil || !concern {
+		return err
+	}
+	before := w.in.objects[object.GetUID()]
+	w.in.objects[object.GetUID()] = object
+	w.in.changed(before, object, false)
+	return nil
+}
+
+// Add and Update take an object as it is now.
+func (w *slotWatch[T]) Add(item any) error { return w.set(item) }
+
+// Update takes an object as it is now.
+func (w *slotWatch[T]) Update(item any) error { return w.set(item) }
+
+// Delete takes an object away.
+func (w *slotWatch[T]) Delete(item any) error {
+	w.in.mu.Lock()
+	defer w.in.mu.Unlock()
+	object, concern, err := w.take(item)
+	if err != nil || !concern {
+		return err
+	}
+	w.forget(object.GetUID())
+	return nil
+}
+
+func (w *slotWatch[T]) forget(uid types.UID) {
+	before, is := w.in.objects[uid]
+	if is {
+		var none T
+		delete(w.in.objects, uid)
+		w.in.changed(before, none, !w.synced)
+	}
+}
+
+// Replace takes a list of all objects.
+func (w *slotWatch[T]) Replace(items []any, _ string) error {
+	w.in.mu.Lock()
+	there := map[types.UID]bool{}
+	for _, item := range items {
+		object, concern, err := w.take(item)
+		if err != nil {
+			w.in.mu.Unlock()
+			return err
+		}
+		if !concern {
+			continue
+		}
+		there[object.GetUID()] = true
+		before := w.in.objects[object.GetUID()]
+		w.in.objects[object.GetUID()] = object
+		var none T
+		if !w.synced || before == none || before.GetResourceVersion() != object.GetResourceVersion() {
+			w.in.changed(before, object, !w.synced)
+		}
+	}
+	for uid := range w.in.objects {
+		if w.slots[wire.Slot(uid)] && !there[uid] {
+			w.forget(uid)
+		}
+	}
+	w.synced = true
+	w.in.note()
+	w.in.mu.Unlock()
+	w.in.listed()
+	return nil
+}
+
+// Resync is not needed.
+func (*slotWatch[T]) Resync() error { return nil }
