@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestPlotsOfOddSeries(t *testing.T) {
+func TestChartsOfUnusualSeries(t *testing.T) {
 	for name, points := range map[string][]Point{
 		"one point":         {{10, 5}},
 		"all the same":      {{1, 5}, {10, 5}, {100, 5}},
@@ -19,15 +19,20 @@ func TestPlotsOfOddSeries(t *testing.T) {
 				Series:  []Series{{Plot: "p, on it", Name: "n", X: Seconds, Unit: "ms", LogX: logarithmic, LogY: logarithmic, Points: points}},
 				Markers: []Marker{{Of: ", on it", Name: "now", Seconds: 5}, {Of: ", on another", Name: "never", Seconds: 5}},
 			}
-			plots, err := r.draw()
-			if err != nil || len(plots) != 1 {
+			charts := r.charts()
+			if len(charts) != 1 {
+				t.Fatalf("%s: %d charts", name, len(charts))
+			}
+			files, err := pictures(charts)
+			if err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
-			if svg := plots[0].SVG; !bytes.Contains(svg, []byte("<svg")) || !bytes.Contains(svg, []byte("now")) || bytes.Contains(svg, []byte("never")) {
-				t.Errorf("%s, logarithmic %v: not the plot that was asked for", name, logarithmic)
+			svg, found := files["p-on-it.svg"]
+			if !found {
+				t.Fatalf("%s: the files are %v", name, files)
 			}
-			if got := plots[0].fileName(); got != "p-on-it.svg" {
-				t.Errorf("the file is %q", got)
+			if !bytes.Contains(svg, []byte("<svg")) || !bytes.Contains(svg, []byte("now")) || bytes.Contains(svg, []byte("never")) {
+				t.Errorf("%s, logarithmic %v: the SVG lacks its marker or has the marker of another chart", name, logarithmic)
 			}
 		}
 	}
