@@ -16,7 +16,7 @@ var (
 )
 
 // Style is the CSS of the elements that HTML returns.
-const Style = template.CSS(`.chart { width: 100%; height: 26em; margin: 1.5em 0; }`)
+const Style = template.CSS(`.chart { width: 100%; height: 26em; margin: 1.5em 0; } .chart td { border: 0; padding: 0 .2em; font-size: 13px; }`)
 
 // HTML returns the interactive charts, and the scripts that draw them, for the body of a page.
 // It is called once for a page and returns nothing if there are no charts.

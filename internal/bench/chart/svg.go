@@ -35,9 +35,10 @@ var lineColors = []color.Color{
 	color.RGBA{R: 0x8a, G: 0x5a, B: 0x44, A: 0xff}, color.RGBA{R: 0x66, G: 0x66, B: 0x66, A: 0xff},
 }
 
-// Colors of markers: the first is green, the second red, then they repeat.
+// Colors of markers, which repeat: green, red, orange, violet.
 var markerColors = []color.Color{
 	color.RGBA{R: 0x00, G: 0x90, B: 0x00, A: 0xff}, color.RGBA{R: 0xd0, G: 0x00, B: 0x00, A: 0xff},
+	color.RGBA{R: 0xe6, G: 0x8a, B: 0x00, A: 0xff}, color.RGBA{R: 0x94, G: 0x00, B: 0xd3, A: 0xff},
 }
 
 // SVG draws the chart with its legend to the right of it.
@@ -77,12 +78,12 @@ func newPlot() *plot.Plot {
 	p.Title.Padding = vg.Points(6)
 	p.X.Label.Padding, p.Y.Label.Padding = vg.Points(4), vg.Points(4)
 	p.Legend.TextStyle.Font.Size = 11
-	p.Legend.Top, p.Legend.Left, p.Legend.Padding = true, true, vg.Points(2)
+	p.Legend.Top, p.Legend.Left, p.Legend.Padding = true, true, vg.Points(3.5)
 	return p
 }
 
 func setAxis(axis *plot.Axis, logarithmic bool) {
-	axis.Tick.Marker = ticks{plot.DefaultTicks{}}
+	axis.Tick.Marker = ticks{linearTicks{}}
 	if logarithmic {
 		axis.Scale, axis.Tick.Marker = plot.LogScale{}, ticks{plot.LogTicks{Prec: -1}}
 	}
@@ -108,6 +109,26 @@ func setRange(axis *plot.Axis, logarithmic bool, markers []Marker) {
 		axis.Max = axis.Min + 1
 	}
 	axis.Max += headroom * (axis.Max - axis.Min)
+}
+
+// linearTicks places a labelled tick at about six multiples of 1, 2 or 5 times a power of ten.
+type linearTicks struct{}
+
+// Ticks implements plot.Ticker.
+func (linearTicks) Ticks(from, to float64) []plot.Tick {
+	const wanted = 6
+	step := math.Pow(10, math.Floor(math.Log10((to-from)/wanted)))
+	for _, factor := range []float64{1, 2, 5, 10} {
+		if (to-from)/(step*factor) <= wanted {
+			step *= factor
+			break
+		}
+	}
+	var marks []plot.Tick
+	for i := math.Ceil(from / step); i*step <= to; i++ {
+		marks = append(marks, plot.Tick{Value: i * step, Label: number.Text(i * step)})
+	}
+	return marks
 }
 
 // ticks labels the ticks of an axis with number.Text. A logarithmic axis on which less than

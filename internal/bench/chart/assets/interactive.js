@@ -4,7 +4,7 @@
   'use strict';
   // The same colors as in the static charts (svg.go).
   const lineColors = ['#326ce5', '#b00020', '#1b8a3a', '#c77c02', '#7b2cbf', '#008b9a', '#8a5a44', '#666666'];
-  const markerColors = ['#009000', '#d00000'];
+  const markerColors = ['#009000', '#d00000', '#e68a00', '#9400d3'];
   const [good, bad] = lineColors;
 
   // The same format as number.Text in Go: three digits, or all digits before the point.
@@ -55,7 +55,7 @@
   function markerSeries(marker, i) {
     const color = markerColors[i % markerColors.length];
     return {
-      type: 'line', name: marker.name, data: [], color, lineStyle: { type: 'dashed', width: 1 },
+      type: 'line', name: marker.name, data: [], color, symbol: 'none', lineStyle: { type: 'dashed', width: 1 },
       markLine: {
         symbol: 'none', silent: true, label: { show: false }, lineStyle: { color, type: 'dashed' }, data: [{ xAxis: marker.x }],
       },
@@ -78,10 +78,10 @@
     y.boundaryGap = [0, '6%'];
     return {
       title: { text: chart.title, left: 'center', textStyle: { fontSize: 16 } },
-      grid: { left: 80, right: 250, top: 45, bottom: 95 },
+      grid: { left: 80, right: 240, top: 45, bottom: 95 },
       legend: { type: 'scroll', orient: 'vertical', right: 0, top: 45, bottom: 45, width: 235, textStyle: { width: 195, overflow: 'truncate' }, tooltip: { show: true } },
       tooltip: { trigger: 'axis', axisPointer: { type: 'cross', label: { formatter: (p) => text(p.value) } }, formatter: tooltip(chart), confine: true },
-      toolbox: { right: 250, top: 0, feature: { dataZoom: { filterMode: 'none' }, restore: {}, saveAsImage: { title: 'save' } } },
+      toolbox: { right: 240, top: 0, feature: { dataZoom: { filterMode: 'none' }, restore: {}, saveAsImage: { title: 'save' } } },
       dataZoom: [{ type: 'inside', filterMode: 'none', zoomOnMouseWheel: 'ctrl', moveOnMouseWheel: false },
         { type: 'slider', filterMode: 'none', bottom: 12, height: 22, labelFormatter: text }],
       xAxis: x, yAxis: y,
