@@ -18,19 +18,19 @@ import (
 
 var density = experiment.Experiment{
 	Name:  "density",
-	Short: "Search for the largest number of pods a node that starts within the objective",
-	Long: `Search for the largest number of pods a node: --step pods a node, then twice as many, three
-times, …, each from an empty cluster, until the startup objective, errors or a time-out
-breaks it. The iterations that failed are then subtracted, and what is left is confirmed
-by a second run, or lowered until one is.
+	Short: "Find the largest number of pods per node that starts within the objective",
+	Long: `Find the largest number of pods per node. The search starts --step pods per node, then twice
+as many, then three times, each in an empty cluster, until the startup objective is missed,
+operations fail, or pods time out. The iterations that failed are subtracted, and a second
+run confirms the remaining number or lowers it until a run succeeds.
 
-The workloads are those of kube-burner, in order of their weight. pods: single pods. cni:
-iterations of two Deployments of a pod, one behind a Service, with probes. heavy: the
-same with an application and its database. All are in one namespace unless
---namespaced-iterations. Nodes are simulated, so no probe is made and no container needs
-memory: what is found is the limit of the control plane. The one limit of a container
-that shows here is its environment, which has every Service of the namespace: it is built
-by kubelet's own code and handed to a program.`,
+The workloads are those of kube-burner, from light to heavy. pods: single pods. cni:
+iterations of two Deployments of one pod, one of them behind a Service, with probes. heavy:
+the same with an application and its database. All objects are in one namespace unless
+--namespaced-iterations is set. Nodes are simulated: no probe runs and no container needs
+memory, so the result is the limit of the control plane. One container limit is checked:
+the size of the environment, which contains every Service of the namespace. kubelet's own
+code builds it, and a program is started with it.`,
 	Example: `  k1m bench density
   k1m bench density --workload heavy --step 250 --most 2500 --nodes 4
   k1m bench density --workload cni --namespaced-iterations`,
@@ -93,9 +93,9 @@ func (o *densityOptions) Run(ctx context.Context, run *experiment.Run) error {
 		return usage.Errorf("--name %s: density needs nodes with room for very many pods, so it takes no cluster that runs already; leave --name out", run.Dir.Name())
 	}
 	tables := densityTables{
-		runs: run.Result.Table("Runs", "store", "pods a node", "pods", "iterations", "failed", "start p50, s", "start p99, s",
-			"Services a namespace", "environment, KiB", "CPU a pod: kube-apiserver, µs", "store, µs", "kube-controller-manager, µs", "broke"),
-		found: run.Result.Table("Found", "store", "workload", "pods a node", "broke at", "what broke", "confirmed by"),
+		runs: run.Result.Table("Runs", "store", "pods per node", "pods", "iterations", "failed", "start p50, s", "start p99, s",
+			"Services per namespace", "environment, KiB", "CPU per pod: kube-apiserver, µs", "store, µs", "kube-controller-manager, µs", "limit exceeded"),
+		found: run.Result.Table("Largest density within the objective", "store", "workload", "pods per node", "exceeded at", "limit exceeded", "confirmed by"),
 	}
 	if o.Workload != workloadPods {
 		showWall(run.Result)
@@ -129,7 +129,7 @@ func (o *densityOptions) search(ctx context.Context, t *turn, tables densityTabl
 		}
 		if held = density; density == o.Most.N {
 			tables.found.Add(t.store, o.Workload, held, none, "nothing up to --most", none)
-			t.figure("pods a node", "", float64(held), true)
+			t.figure("pods per node", "", float64(held), true)
 			return nil
 		}
 	}
@@ -148,7 +148,7 @@ func (o *densityOptions) search(ctx context.Context, t *turn, tables densityTabl
 		candidate = max(0, min(candidate-1, candidate/o.Step.N*o.Step.N, candidate-o.Step.N/2))
 	}
 	tables.found.Add(t.store, o.Workload, candidate, broken.density, broken.broke, "a second run")
-	t.figure("pods a node", "", float64(candidate), true)
+	t.figure("pods per node", "", float64(candidate), true)
 	return nil
 }
 
@@ -168,7 +168,7 @@ func (o *densityOptions) density(ctx context.Context, t *turn, density int, tabl
 	defer stop()
 	s := t.watchAllPods(watching, o.Limit)
 	window := t.Sampler.Begin(ctx)
-	t.mark(fmt.Sprintf("%d pods a node", density), time.Now())
+	t.mark(fmt.Sprintf("%d pods per node", density), time.Now())
 	load, err := o.create(ctx, t, w, iterations)
 	if err != nil {
 		return outcome{}, err
@@ -218,6 +218,6 @@ func (o *densityOptions) plot(t *turn, density int, theirs *experiment.Latencies
 		if percentile == 100 {
 			name = "max"
 		}
-		t.Result.Line(experiment.Series{Plot: "startup by pods a node" + on(t.store), Name: name, X: "pods a node", Unit: "s", LogY: true}, float64(density), theirs.Seconds(percentile))
+		t.Result.Line(experiment.Series{Plot: "pod startup by pods per node" + on(t.store), Name: name, X: "pods per node", Unit: "s", LogY: true}, float64(density), theirs.Seconds(percentile))
 	}
 }

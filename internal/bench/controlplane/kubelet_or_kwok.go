@@ -27,16 +27,16 @@ const (
 
 var kubeletOrKwok = experiment.Experiment{
 	Name:  "kubelet-or-kwok",
-	Short: "The same cluster with hollow kubelets and with kwok: what nodes ask of an API server",
-	Long: `Make the same cluster twice: with hollow kubelets, which are kubelet's own code without
-containers, and with as many nodes of kwok. Nodes are idle for --hold, then --pods-per-node
-pods are started on each, and are idle in turn. The table has the requests by verb and
-resource, the watches and the events that they are sent.
+	Short: "Compare the API server load of hollow kubelets with that of kwok nodes",
+	Long: `Create the same cluster twice: with hollow kubelets, which run kubelet's own code without
+containers, and with the same number of kwok nodes. Nodes are idle for --hold, then
+--pods-per-node pods start on each node, and then the nodes are idle with pods for --hold.
+The tables show the requests by verb and resource, the watches, and the watch events.
 
-Every hollow kubelet is a process of some 100 MiB; there are at most as many as three
-quarters of the free memory hold. They take part as administrators, so that the Node authorizer is not in what
-they cost, and they record no events. A hollow kubelet listens on a port of all
-interfaces, which is how it is built.`,
+A hollow kubelet is a process of about 100 MiB; their number is limited to three quarters
+of the free memory. Hollow kubelets use administrator credentials, so the cost of the Node
+authorizer is not included, and they record no events. A hollow kubelet listens on a port
+of all interfaces, which its code does not let k1m change.`,
 	Example: `  k1m bench kubelet-or-kwok
   k1m bench kubelet-or-kwok --nodes 1000 --hold 2m   # as many as memory holds`,
 	New: func() experiment.Options {
@@ -84,8 +84,8 @@ func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if err := o.fit(run); err != nil {
 		return err
 	}
-	requests := run.Result.Table("What nodes ask of the API server", "nodes are", "while", "request", "/s", "a node, /min")
-	costs := run.Result.Table("What that takes", "nodes are", "while", "watches", "watch events, /s",
+	requests := run.Result.Table("Requests of nodes to the API server", "nodes", "phase", "request", "requests, /s", "per node, /min")
+	costs := run.Result.Table("Cost of these requests", "nodes", "phase", "watches", "watch events, /s",
 		"cores: kube-apiserver", "store", "nodes", "memory: kube-apiserver, MiB", "store, MiB", "nodes, MiB")
 	figures := map[string][]experiment.Figure{}
 	for _, player := range []string{playKubelet, playKwok} {
@@ -113,7 +113,7 @@ func (o *kubeletOptions) fit(run *experiment.Run) error {
 	}
 	most := max(int(state.available*3/4/kubeletMemory), 1)
 	if o.Nodes.N > most {
-		run.Result.Note("%d hollow kubelets do not fit into this machine; there were %d nodes.", o.Nodes.N, most)
+		run.Result.Note("%d hollow kubelets do not fit on this machine; the run had %d nodes.", o.Nodes.N, most)
 		o.Nodes.N = most
 	}
 	return nil

@@ -32,15 +32,14 @@ const (
 
 var limits = experiment.Experiment{
 	Name:  "limits",
-	Short: "Raise the number of nodes until memory, CPU or an objective gives, and say what gave",
-	Long: `Raise the number of nodes (1,000, 2,000, 5,000, 10,000, …) until something gives: the
-memory of the machine (less than 10 % available), its CPU (less than 5 % idle, half of it
-or more for the cluster), nodes
-that fall behind with their Leases or are not ready, or one of Kubernetes' objectives.
-At each step nodes are idle for --hold, which is what a node costs, and then --sample
-pods are started, which is what an operation costs beside them. Once something gave,
-it removes nodes and looks between that step and the one before, until they are less than
-a quarter apart.`,
+	Short: "Increase the number of nodes until memory, CPU or an objective is exhausted",
+	Long: `Increase the number of nodes (1,000, 2,000, 5,000, 10,000, …) until a limit is exceeded:
+memory (less than 10 % available), CPU (less than 5 % idle while the cluster uses at least
+half of it), nodes that renew their Leases late or are not ready, or one of the Kubernetes
+objectives. At each step the nodes are idle for --hold, which gives the cost of a node, and
+then --sample pods are started, which gives the cost of an operation. After a limit was
+exceeded, nodes are removed to search between that step and the previous one, until the two
+differ by less than a quarter.`,
 	Example: `  k1m bench limits
   k1m bench limits --first 10000 --nodes 1000000 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -93,13 +92,13 @@ func (o *limitsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	}
 	r := run.Result
 	tables := limitTables{
-		steps: r.Table("Steps", "store", "nodes", "created, /s", "Leases, /s", "of those due, %", "own CPU, %", "idle, %", "memory available, %",
-			"mutating p99, s", "startup p99, s", "gave"),
-		nodes: r.Table("Cost of a node that is idle", "store", "nodes", "CPU, µs/s: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler",
+		steps: r.Table("Steps", "store", "nodes", "created, /s", "Leases, /s", "of expected, %", "k1m's CPU, %", "idle, %", "memory available, %",
+			"mutating p99, s", "startup p99, s", "limit exceeded"),
+		nodes: r.Table("Cost of an idle node", "store", "nodes", "CPU, µs/s: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler",
 			"memory, KiB: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler"),
-		operations: r.Table("Cost of an operation", "store", "nodes", "CPU a Lease, µs: kube-apiserver", "store", "kwok",
-			"CPU a node made, µs: kube-apiserver", "store", "CPU a pod, µs: kube-apiserver", "store", "scheduler"),
-		gave: r.Table("What gave", "store", "nodes that held", "gave at", "what"),
+		operations: r.Table("Cost per operation", "store", "nodes", "CPU per Lease update, µs: kube-apiserver", "store", "kwok",
+			"CPU per node created, µs: kube-apiserver", "store", "CPU per pod, µs: kube-apiserver", "store", "scheduler"),
+		gave: r.Table("First limit exceeded", "store", "nodes within all limits", "exceeded at", "limit"),
 	}
 	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
 		if err := t.prepareEmpty(ctx); err != nil {
@@ -125,7 +124,7 @@ func (o *limitsOptions) climb(ctx context.Context, t *turn, tables limitTables) 
 	} else if err == nil {
 		tables.gave.Add(t.store, found.held, none, "nothing up to --nodes")
 	}
-	t.figure("nodes that held", "", float64(found.held), true)
+	t.figure("nodes within all limits", "", float64(found.held), true)
 	return err
 }
 
@@ -158,10 +157,10 @@ func (c *climb) costs(nodes int) {
 		}
 	}
 	for _, role := range roles {
-		add("CPU of an idle node", "µs/s", role, 1e6*(c.idle.Cores(role)-c.base.Cores(role))/float64(nodes))
+		add("CPU per idle node", "µs/s", role, 1e6*(c.idle.Cores(role)-c.base.Cores(role))/float64(nodes))
 	}
 	for _, role := range roles {
-		add("memory of an idle node", "KiB", role, float64(c.idle.Resident[role]-c.base.Resident[role])/1024/float64(nodes))
+		add("memory per idle node", "KiB", role, float64(c.idle.Resident[role]-c.base.Resident[role])/1024/float64(nodes))
 	}
 	c.tables.nodes.Add(row...)
 }

@@ -27,12 +27,12 @@ const daemonsOfNode = 5
 
 var restart = experiment.Experiment{
 	Name:  "restart",
-	Short: "Kill every API server of a full cluster: everything lists at once",
-	Long: `Fill a cluster, let --clients watch the pods of a node each, as daemons do (five to a
-node), and kill every kube-apiserver. All clients, and the cluster's own components,
-list again as soon as they can. The table shows how long that takes, how much memory
-API servers and store need for it, and what errors the clients see. These errors are
-what is measured: they do not fail the run, clients that do not come back do.`,
+	Short: "Kill every API server of a full cluster, so that all clients list at once",
+	Long: `Fill a cluster, start --clients clients that each watch the pods of one node (five clients
+per node, as for DaemonSets), and kill every kube-apiserver. All clients and the components
+of the cluster list again as soon as they can. The table shows how long this takes, the peak
+memory of API servers and store, and the errors of the clients. These errors are a result:
+they do not fail the run. A client that does not watch again fails it.`,
 	Example: `  k1m bench restart
   k1m bench restart --nodes 1000 --pods 20000 --clients 5000 --apiservers 2`,
 	New: func() experiment.Options {
@@ -72,8 +72,8 @@ func (o *restartOptions) Validate() error {
 
 // Run is the experiment.
 func (o *restartOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("After every API server was killed", "store", "clients", "pods", "API server ready, s", "half have listed, s", "p99 have, s", "all have, s",
-		"attempts that failed", "kube-apiserver: before, MiB", "at most, MiB", "CPU, s", "store: before, MiB", "at most, MiB", "CPU, s")
+	table := run.Result.Table("Recovery after all API servers were killed", "store", "clients", "pods", "API server ready, s", "p50 listed, s", "p99 listed, s", "all listed, s",
+		"failed attempts", "kube-apiserver: before, MiB", "peak, MiB", "CPU, s", "store: before, MiB", "peak, MiB", "CPU, s")
 	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
@@ -129,8 +129,8 @@ func (o *restartOptions) storm(ctx context.Context, t *turn, table *experiment.T
 		mib(before.Resident[apiServer]), mib(m.Peak[apiServer]), m.CPU[apiServer].Seconds(),
 		mib(before.Resident[component.Store]), mib(m.Peak[component.Store]), m.CPU[component.Store].Seconds())
 	t.figure("time until all clients have listed", "s", all, false)
-	t.figure("memory of the store at most", "MiB", mib(m.Peak[component.Store]), false)
-	t.figure("memory of kube-apiserver at most", "MiB", mib(m.Peak[apiServer]), false)
+	t.figure("peak memory of the store", "MiB", mib(m.Peak[component.Store]), false)
+	t.figure("peak memory of kube-apiserver", "MiB", mib(m.Peak[apiServer]), false)
 	t.figure("CPU of the store", "CPU s", m.CPU[component.Store].Seconds(), false)
 	return nil
 }

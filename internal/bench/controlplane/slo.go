@@ -26,16 +26,16 @@ const podsOfDeployment = 30
 
 var slo = experiment.Experiment{
 	Name:  "slo",
-	Short: "Fill a cluster step by step, churn, and hold it against Kubernetes' objectives",
-	Long: `Fill a cluster to 10, 25, 50 and 100 % of --pods-per-node pods a node by Deployments, and
-at each of them start --sample pods one by one, at a fixed rate: their startup is what
-the table shows. Then churn for --churn: pods come and go, Deployments are scaled, pods are
-read one by one and by lists. In the end everything is deleted.
+	Short: "Fill a cluster in steps, churn, and check the Kubernetes SLOs",
+	Long: `Fill a cluster with Deployments to 10, 25, 50 and 100 % of --pods-per-node. At each step,
+start --sample single pods at a fixed rate; the table shows their startup latency. Then
+create and delete pods, scale Deployments, read single pods and list pods for the duration
+--churn. At the end delete everything.
 
-Startup is from a pod's creationTimestamp until a watch shows it running, as
-clusterloader2 measures it; the timestamp has no fractions of a second, so this is up to
-a second more than from the request on, which is beside it. API latencies are from the
-API server's own histograms over the whole experiment, watches left out.`,
+Startup latency counts from a pod's creationTimestamp until a watch shows the pod running,
+as in clusterloader2. The timestamp has whole seconds, so this is up to 1 s longer than the
+latency since the request, which is in the table as well. API latencies come from the API
+server's histograms over the whole experiment, without watches.`,
 	Example: `  k1m bench slo
   k1m bench slo --nodes 100 --churn 5m --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -81,8 +81,8 @@ func (o *sloOptions) Validate() error {
 
 // Run is the experiment.
 func (o *sloOptions) Run(ctx context.Context, run *experiment.Run) error {
-	startup := run.Result.Table("Startup of pods", "store", "full, %", "pods", "of", "p50, s", "p90, s", "p99, s",
-		"from the request on: p50, s", "p90, s", "p99, s")
+	startup := run.Result.Table("Pod startup", "store", "full, %", "pods", "of", "p50, s", "p90, s", "p99, s",
+		"since the request: p50, s", "p90, s", "p99, s")
 	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
 		if err := t.prepare(ctx); err != nil {
 			return err
@@ -121,11 +121,11 @@ func (o *sloOptions) fillAndChurn(ctx context.Context, t *turn, s *startups, tab
 			return err
 		}
 	}
-	t.mark("churn begins", time.Now())
+	t.mark("churn starts", time.Now())
 	if err := o.churn(ctx, t, nodes); err != nil {
 		return err
 	}
-	t.mark("everything is deleted", time.Now())
+	t.mark("deletion starts", time.Now())
 	return t.undeploy(ctx, s, deployments)
 }
 
@@ -180,13 +180,13 @@ func (o *sloOptions) sample(ctx context.Context, t *turn, s *startups, percent, 
 		ours.Seconds(50), ours.Seconds(90), ours.Seconds(99))
 	for _, percentile := range []float64{50, 99} {
 		t.Result.Line(experiment.Series{
-			Plot: "startup of pods", Name: fmt.Sprintf("p%g%s", percentile, on(t.store)), X: "percent full", Unit: "s",
+			Plot: "pod startup", Name: fmt.Sprintf("p%g%s", percentile, on(t.store)), X: "percent full", Unit: "s",
 		}, float64(percent), theirs.Seconds(percentile))
 	}
 	if percent == 100 {
 		t.judge(experiment.JudgeStartup(theirs))
-		t.figure("startup p50, full, from the request on", "s", ours.Seconds(50), false)
-		t.figure("startup p99, full, from the request on", "s", ours.Seconds(99), false)
+		t.figure("startup p50 since the request, full cluster", "s", ours.Seconds(50), false)
+		t.figure("startup p99 since the request, full cluster", "s", ours.Seconds(99), false)
 	}
 	if _, err := t.deletePods(ctx, prefix, o.Sample.N, 64); err != nil {
 		return err

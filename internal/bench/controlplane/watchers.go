@@ -16,10 +16,10 @@ import (
 
 var watchers = experiment.Experiment{
 	Name:  "watchers",
-	Short: "Update pods while ever more watch all of them",
-	Long: `Update pods at a fixed rate while 0, 10, 100, … up to --watchers clients watch all of
-them. Watches are not decoded, so that the clients take little of the machine. Update
-latency counts from when the update was due.`,
+	Short: "Update pods while an increasing number of clients watch all of them",
+	Long: `Update pods at a fixed rate while 0, 10, 100, … up to --watchers clients watch all of them.
+Watch events are not decoded, so that the clients use little CPU. Update latency counts
+from the time at which the update was scheduled.`,
 	Example: `  k1m bench watchers
   k1m bench watchers --watchers 5000 --rate 20 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -73,7 +73,7 @@ func (o *watchersOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Run is the experiment.
 func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Updates while others watch", "store", "watchers", "updates, /s", "errors, %", "watches ended", "events, /s", "of those due, %",
+	table := run.Result.Table("Updates with watchers", "store", "watchers", "updates, /s", "errors, %", "watches closed by the server", "events, /s", "of expected, %",
 		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store", "k1m", "update p75, ms", "p90, ms", "p95, ms")
 	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
@@ -116,7 +116,7 @@ func (o *watchersOptions) step(ctx context.Context, t *turn, count int, table *e
 		t.Result.Line(experiment.Series{Plot: "update latency by watchers", Name: "p95" + on(t.store), X: "watchers", Unit: "ms", LogX: true, LogY: true}, float64(count), l.Millis(95))
 		t.Result.Line(experiment.Series{Plot: "events delivered by watchers", Name: t.store, X: "watchers", Unit: "events/s", LogX: true, LogY: true}, float64(count), delivered/m.Seconds)
 		t.figure(fmt.Sprintf("p95 of updates, %d watchers", count), "ms", l.Millis(95), false)
-		t.figure(fmt.Sprintf("store's CPU an update, %d watchers", count), "µs", m.MicrosPer(component.Store, int(updates)), false)
+		t.figure(fmt.Sprintf("store's CPU per update, %d watchers", count), "µs", m.MicrosPer(component.Store, int(updates)), false)
 	}
 	return nil
 }

@@ -168,7 +168,7 @@ func startWith(services int) (size int, err error) {
 
 // showWall adds Services until a container of the namespace cannot start.
 func showWall(r *experiment.Result) {
-	table := r.Table("Environment of a container by the Services of its namespace", "Services", "environment, KiB", "a program with it")
+	table := r.Table("Environment of a container by the number of Services in its namespace", "Services", "environment, KiB", "starting a program")
 	const step, most = 500, 20_000
 	for services := step; services <= most; services += step {
 		size, err := startWith(services)

@@ -98,7 +98,7 @@ func (r *Run) Close(c *Cluster, keep bool) error {
 	series, failed := c.Sampler.close()
 	r.Result.Series = append(r.Result.Series, series...)
 	if failed > 0 {
-		r.Result.Note("Pages of metrics that could not be read in time, and are gaps in the series: %d.", failed)
+		r.Result.Note("%d metrics pages could not be read in time; the series have gaps there.", failed)
 	}
 	if !c.own || keep {
 		return nil

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/bench/chart"
 	"github.com/k8s-1m/k8s-1m/internal/util/machine"
 )
 
@@ -84,8 +85,8 @@ type Series struct {
 	Points []Point `json:"points"`
 }
 
-// Point of a series.
-type Point [2]float64
+// Point is an X and a Y value of a series.
+type Point = chart.Point
 
 // Line appends a point to the series of that plot and name, which begins with its first.
 func (r *Result) Line(s Series, x, y float64) {

@@ -54,7 +54,7 @@ var rules = []rule{
 	{of: component.Store, metric: "grpc_server_handled_total", kind: rate, by: []string{"grpc_method"},
 		plot: "store: requests", unit: "requests/s", times: 1},
 	{of: apiServer, metric: "etcd_request_duration_seconds", kind: quantile, q: 0.999, by: []string{"operation"},
-		plot: "store: p99.9 latency, as the API server sees it", unit: "ms", times: 1000, logY: true},
+		plot: "store: p99.9 latency measured by the API server", unit: "ms", times: 1000, logY: true},
 	{of: component.Store, metric: "etcd_mvcc_db_total_size_in_bytes", kind: gauge, name: "size",
 		plot: "store: size", unit: "MiB", times: 1.0 / (1 << 20)},
 	{of: component.Store, metric: "etcd_debugging_mvcc_keys_total", kind: gauge, name: "items",
@@ -64,7 +64,7 @@ var rules = []rule{
 	{of: scheduler, metric: "scheduler_scheduling_attempt_duration_seconds", kind: quantile, q: 0.99, name: "attempt, p99",
 		plot: "scheduler: latency", unit: "ms", times: 1000, logY: true},
 	{of: scheduler, metric: "scheduler_pending_pods", kind: gauge, by: []string{"queue"},
-		plot: "scheduler: pods that wait", unit: "pods", times: 1},
+		plot: "scheduler: pending pods", unit: "pods", times: 1},
 }
 
 // neededOf a role: the families that rules are about.

@@ -113,6 +113,23 @@ func (t *Tally) MarshalJSON() ([]byte, error) {
 	})
 }
 
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (t *Tally) UnmarshalJSON(data []byte) error {
+	var stored struct {
+		Operations int64            `json:"operations"`
+		ByKind     map[string]int64 `json:"byKind"`
+		MaxRate    float64          `json:"maxRate"`
+		First      string           `json:"first"`
+	}
+	if err := json.Unmarshal(data, &stored); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.operations, t.errors, t.maxRate, t.first = stored.Operations, stored.ByKind, stored.MaxRate, stored.First
+	return nil
+}
+
 func sum(counts map[string]int64) (total int64) {
 	for _, count := range counts {
 		total += count

@@ -10,27 +10,32 @@ import (
 	"text/tabwriter"
 )
 
-// Write puts result.json, index.html, table.md and the plots into a folder.
+// resultFile has everything that a run found; the other files of the folder follow from it.
+const resultFile = "result.json"
+
+// Write puts result.json, index.html, table.md and an SVG file for each chart into a folder.
 func (r *Result) Write(dir string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	// The figures first: whatever happens to the plots, they are there.
-	if err := writeAll(dir, map[string][]byte{"result.json": append(data, '\n'), "table.md": []byte(r.markdown())}); err != nil {
+	// The figures are written first, so that an error in drawing cannot lose them.
+	if err := writeAll(dir, map[string][]byte{resultFile: append(data, '\n')}); err != nil {
 		return err
 	}
-	plots, err := r.draw()
+	return r.writeViews(dir)
+}
+
+// writeViews writes every file but result.json.
+func (r *Result) writeViews(dir string) error {
+	charts := r.charts()
+	files, err := pictures(charts)
 	if err != nil {
 		return err
 	}
-	html, err := r.html(plots)
-	if err != nil {
+	files["table.md"] = []byte(r.markdown())
+	if files["index.html"], err = r.html(charts); err != nil {
 		return err
-	}
-	files := map[string][]byte{"index.html": html}
-	for _, plot := range plots {
-		files[plot.fileName()] = plot.SVG
 	}
 	return writeAll(dir, files)
 }

@@ -14,7 +14,7 @@ import (
 
 var storePut = experiment.Experiment{
 	Name:  "store-put",
-	Short: "Put random keys from ever more clients: throughput and latency of each store and mode",
+	Short: "Put random keys with an increasing number of clients",
 	Long: `Put random keys of 48 bytes with values of 1 KiB from 1, 4, 16, … up to --clients clients,
 each with one put under way at a time, on a new store for each measurement. Server and
 clients have half of the cores each. etcd waits for its disk with every put, as mem_etcd
@@ -33,7 +33,7 @@ does in the mode fsync; on a file system in memory that costs little.`,
 
 var leaseFlood = experiment.Experiment{
 	Name:  "lease-flood",
-	Short: "Create Kubernetes Leases and update them in a tight loop, from ever more clients",
+	Short: "Create Kubernetes Leases and update them continuously with an increasing number of clients",
 	Long: `Every client creates Leases, encoded as Kubernetes does, and updates them as an API server
 would, one after the other, from 1, 4, 16, … up to --clients clients, on a new store for
 each measurement. Server and clients have half of the cores each.`,
@@ -83,7 +83,7 @@ func (o *clientsOptions) Validate() error {
 // Run is the experiment.
 func (o *clientsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Throughput and latency by clients", "store", "clients", o.noun+", /s",
-		"p50, ms", "p90, ms", "p99, ms", "p99.9, ms", "server's CPU each, µs", "client's CPU each, µs", "errors")
+		"p50, ms", "p90, ms", "p99, ms", "p99.9, ms", "server's CPU per operation, µs", "client's CPU per operation, µs", "errors")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) ([]experiment.Figure, error) {
 		var last storeserver.Report
 		for _, clients := range levels(1, o.Clients.N) {
@@ -102,7 +102,7 @@ func (o *clientsOptions) Run(ctx context.Context, run *experiment.Run) error {
 		return []experiment.Figure{
 			{Name: o.noun + ", most clients", Unit: "/s", Value: last.OpsPerSecond, MoreIsBetter: true},
 			{Name: "p99, most clients", Unit: "ms", Value: ms(last.LatencyMicros.P99)},
-			{Name: "server's CPU each, most clients", Unit: "µs", Value: last.ServerCPUMicrosPerOp},
+			{Name: "server's CPU per operation, most clients", Unit: "µs", Value: last.ServerCPUMicrosPerOp},
 		}, nil
 	})
 }

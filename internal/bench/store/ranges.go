@@ -17,7 +17,7 @@ import (
 
 var storeRange = experiment.Experiment{
 	Name:  "store-range",
-	Short: "Read whole kinds and parts of them: at once, by pages, streamed, counted, old revisions",
+	Short: "Read all keys and parts of them: in one request, in pages, streamed, counted, at old revisions",
 	Long: `Fill a store with --keys objects of 1.5 KiB, then read all of them at once, by pages, by
 RangeStream, count them, read the first hundred, and read all of them as they were at an
 old revision, one read after the other.`,
@@ -52,10 +52,10 @@ type read struct {
 }
 
 var reads = []read{
-	{"all at once", func(ctx context.Context, client *clientv3.Client, _ int64) (int, error) {
+	{"all in one request", func(ctx context.Context, client *clientv3.Client, _ int64) (int, error) {
 		return get(ctx, client)
 	}},
-	{"all, by pages of 10,000", readPages},
+	{"all, in pages of 10,000", readPages},
 	{"all, streamed", readStream},
 	{"all, at an old revision", func(ctx context.Context, client *clientv3.Client, old int64) (int, error) {
 		return get(ctx, client, clientv3.WithRev(old))
@@ -70,7 +70,7 @@ var reads = []read{
 		}
 		return int(answer.Count), nil
 	}},
-	{"the first 100", func(ctx context.Context, client *clientv3.Client, _ int64) (int, error) {
+	{"first 100", func(ctx context.Context, client *clientv3.Client, _ int64) (int, error) {
 		return get(ctx, client, clientv3.WithLimit(100))
 	}},
 }
@@ -115,7 +115,7 @@ func readStream(ctx context.Context, client *clientv3.Client, _ int64) (keys int
 
 // Run is the experiment.
 func (o *rangeOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Reads, one after the other", "store", "read", "keys", "reads", "p50, ms", "p99, ms", "keys, /s", "server's CPU a read, ms")
+	table := run.Result.Table("Sequential reads", "store", "read", "keys", "reads", "p50, ms", "p99, ms", "keys, /s", "server's CPU per read, ms")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) (figures []experiment.Figure, err error) {
 		err = b.with(ctx, c, func(server *storeserver.Server) error {
 			client, old, err := o.fill(ctx, b, server)

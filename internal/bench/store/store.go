@@ -113,7 +113,7 @@ func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(con
 	if cores == 1 {
 		run.Result.Note("The machine has one core, which server and client share.")
 	} else {
-		run.Result.Note("The server has cores %s, the clients %s. Data is on %s.", b.lab.ServerCores, b.lab.ClientCores, machine.FileSystem(s.Disk))
+		run.Result.Note("The server runs on cores %s, the clients on %s. The data is on %s.", b.lab.ServerCores, b.lab.ClientCores, machine.FileSystem(s.Disk))
 	}
 	figures := map[string][]experiment.Figure{}
 	for _, c := range contenders {

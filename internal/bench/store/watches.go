@@ -18,7 +18,7 @@ import (
 
 var storeWatch = experiment.Experiment{
 	Name:  "store-watch",
-	Short: "Put keys that ever more watch: events delivered, and how soon",
+	Short: "Put keys with an increasing number of watchers, and measure event delivery",
 	Long: `Put keys at --rate while 1, 4, 16, … up to --watchers watchers have the whole key space,
 on a new store for each measurement. The latency is that of a probe, which puts
 a key of its own every 20 ms beside all that, from the put until its watcher has the
@@ -53,8 +53,8 @@ func (o *watchOptions) Validate() error {
 
 // Run is the experiment.
 func (o *watchOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Events by watchers", "store", "watchers", "puts, /s", "events, /s", "probes", "p50, ms", "p99, ms", "p99.9, ms",
-		"server's CPU an event, µs", "all told")
+	table := run.Result.Table("Events by number of watchers", "store", "watchers", "puts, /s", "events, /s", "probes", "p50, ms", "p99, ms", "p99.9, ms",
+		"server's CPU per event, µs", "all delivered")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) ([]experiment.Figure, error) {
 		var last storeserver.Report
 		var lastSoon *experiment.Latencies
@@ -67,13 +67,13 @@ func (o *watchOptions) Run(ctx context.Context, run *experiment.Run) error {
 			table.Add(c.name, watchers, r.OpsPerSecond, w.EventsPerSecond, soon.Count(), soon.Millis(50), soon.Millis(99), soon.Millis(99.9),
 				cpuPerEvent(r), w.Complete)
 			run.Result.Line(experiment.Series{Plot: "events delivered by watchers", Name: c.name, X: "watchers", Unit: "events/s", LogX: true, LogY: true}, float64(watchers), w.EventsPerSecond)
-			run.Result.Line(experiment.Series{Plot: "put to event by watchers, p99", Name: c.name, X: "watchers", Unit: "ms", LogX: true, LogY: true}, float64(watchers), soon.Millis(99))
+			run.Result.Line(experiment.Series{Plot: "put-to-event latency by watchers, p99", Name: c.name, X: "watchers", Unit: "ms", LogX: true, LogY: true}, float64(watchers), soon.Millis(99))
 			last, lastSoon = r, soon
 		}
 		return []experiment.Figure{
 			{Name: "events, most watchers", Unit: "/s", Value: last.Watch.EventsPerSecond, MoreIsBetter: true},
-			{Name: "put to event p99, most watchers", Unit: "ms", Value: lastSoon.Millis(99)},
-			{Name: "server's CPU an event, most watchers", Unit: "µs", Value: cpuPerEvent(last)},
+			{Name: "put-to-event p99, most watchers", Unit: "ms", Value: lastSoon.Millis(99)},
+			{Name: "server's CPU per event, most watchers", Unit: "µs", Value: cpuPerEvent(last)},
 		}, nil
 	})
 }

@@ -29,7 +29,7 @@ func newBench(name *string, version string) *cobra.Command {
 	for _, b := range append(reporters(version), newBenchAll(version)) {
 		cmd.AddCommand(b.command(name))
 	}
-	cmd.AddCommand(newBenchList(cmd))
+	cmd.AddCommand(newBenchList(cmd), newBenchRender())
 	return cmd
 }
 

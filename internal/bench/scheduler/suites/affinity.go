@@ -22,11 +22,11 @@ func Experiments() []experiment.Experiment {
 
 var scheduleAffinity = experiment.Experiment{
 	Name:  "schedule-affinity",
-	Short: "Schedule anti-affine pods into a full cluster some of whose nodes have vanished",
-	Long: `Schedule --pods pods with anti-affinity into a cluster that has 34 pods a node, some of
-which are terminating on nodes that are gone: what slowed eBay's schedulers down to a pod
-in seven minutes. Each scheduler runs in this process, without a cluster, and all of its
-pods wait when it begins. A latency is that of a scheduling cycle.`,
+	Short: "Schedule pods with anti-affinity into a full cluster with missing nodes",
+	Long: `Schedule --pods pods with anti-affinity into a cluster that has 34 pods per node, some of
+which are terminating on nodes that no longer exist. This situation slowed the schedulers of
+eBay down to one pod in seven minutes. Each scheduler runs in this process, without a
+cluster, and all pods are pending when it starts. Latencies are those of scheduling cycles.`,
 	Example: `  k1m bench schedule-affinity
   k1m bench schedule-affinity --nodes 5000 --pods 1000 --schedulers dist-scheduler`,
 	New: func() experiment.Options {
@@ -72,8 +72,8 @@ func validateSchedulers(names []string) error {
 
 // Run is the experiment.
 func (o *affinityOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Anti-affine pods", "scheduler", "nodes", "pods before", "pods", "scheduled, /s", "all after, s",
-		"cycle p50, ms", "p90, ms", "p99, ms", "CPU a pod, µs", "found no node", "deviations")
+	table := run.Result.Table("Pods with anti-affinity", "scheduler", "nodes", "existing pods", "pods", "scheduled, /s", "total time, s",
+		"cycle p50, ms", "p90, ms", "p99, ms", "CPU per pod, µs", "unschedulable", "deviations")
 	figures := map[string][]experiment.Figure{}
 	for _, name := range o.Schedulers {
 		options := inmemory.DefaultOptions()
@@ -94,11 +94,11 @@ func (o *affinityOptions) Run(ctx context.Context, run *experiment.Run) error {
 		l := r.LatencyMicros
 		table.Add(name, r.Nodes, r.Existing, r.Pods, r.PodsPerSecond, r.Seconds, ms(l.P50), ms(l.P90), ms(l.P99), r.CPUMicrosPerPod, r.Unschedulable, r.Deviations)
 		for _, at := range []experiment.Point{{50, ms(l.P50)}, {90, ms(l.P90)}, {99, ms(l.P99)}, {99.9, ms(l.P999)}, {100, ms(l.Max)}} {
-			run.Result.Line(experiment.Series{Plot: "cycles by percentile", Name: name, X: "percentile", Unit: "ms", LogY: true}, at[0], at[1])
+			run.Result.Line(experiment.Series{Plot: "scheduling cycle by percentile", Name: name, X: "percentile", Unit: "ms", LogY: true}, at[0], at[1])
 		}
 		figures[name] = []experiment.Figure{
 			{Name: "pods scheduled", Unit: "/s", Value: r.PodsPerSecond, MoreIsBetter: true},
-			{Name: "CPU a pod", Unit: "µs", Value: r.CPUMicrosPerPod},
+			{Name: "CPU per pod", Unit: "µs", Value: r.CPUMicrosPerPod},
 		}
 	}
 	run.Result.Compare(clusterdir.SchedulerDist, clusterdir.SchedulerKube, figures[clusterdir.SchedulerDist], figures[clusterdir.SchedulerKube])

@@ -23,10 +23,11 @@ import (
 
 var scheduleKinds = experiment.Experiment{
 	Name:  "schedule-kinds",
-	Short: "Measure schedulers alone, for kinds of pods and ever more nodes",
-	Long: `Run schedule-million for each of the kinds of pods, and each number of nodes, in a process
-of its own: what a pod costs, and how that grows with the nodes. kube-scheduler is measured
-with the smallest number of nodes only; its cost a pod grows with them.`,
+	Short: "Measure schedulers in memory for several kinds of pods and node counts",
+	Long: `Run schedule-million for each kind of pods and each number of nodes, each in a process of its
+own, to show the CPU time per pod and how it grows with the number of nodes. kube-scheduler
+is measured only with the smallest number of nodes, because its cost per pod grows with
+that number.`,
 	Example: `  k1m bench schedule-kinds
   k1m bench schedule-kinds --kinds plain,deployment --nodes 5000,50000,500000 --schedulers dist-scheduler`,
 	New: func() experiment.Options {
@@ -98,7 +99,7 @@ func (o *kindsOptions) runs() (runs []inmemory.Options) {
 
 // Run is the experiment.
 func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Schedulers alone", inmemory.Columns...)
+	table := run.Result.Table("Schedulers in memory, without a cluster", inmemory.Columns...)
 	figures, runs := map[string][]experiment.Figure{}, o.runs()
 	task := run.Display.Task("runs", len(runs))
 	for i, one := range runs {
@@ -116,10 +117,10 @@ func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 		inmemory.Tell(table, found)
 		run.Result.Errors.AddMany(int64(found.Decided), nil)
 		run.Result.Line(experiment.Series{
-			Plot: "CPU a pod by nodes", Name: one.Scheduler + ", " + one.PodKind, X: "nodes", Unit: "µs", LogX: true, LogY: true,
+			Plot: "CPU per pod by nodes", Name: one.Scheduler + ", " + one.PodKind, X: "nodes", Unit: "µs", LogX: true, LogY: true,
 		}, float64(one.Nodes), found.CPUMicrosPerPod)
 		if one.Nodes == o.Nodes[0] {
-			figures[one.Scheduler] = append(figures[one.Scheduler], experiment.Figure{Name: one.PodKind + ": CPU a pod", Unit: "µs", Value: found.CPUMicrosPerPod})
+			figures[one.Scheduler] = append(figures[one.Scheduler], experiment.Figure{Name: one.PodKind + ": CPU per pod", Unit: "µs", Value: found.CPUMicrosPerPod})
 		}
 	}
 	task.Done("done")

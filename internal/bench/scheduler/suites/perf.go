@@ -45,12 +45,13 @@ const perfSmall = "^affinity/SchedulingPodAffinity/500Nodes$"
 
 var schedulePerf = experiment.Experiment{
 	Name:  "schedule-perf",
-	Short: "Run Kubernetes' own scheduler_perf with our search and with upstream's",
-	Long: `Run workloads of Kubernetes' scheduler_perf, by turns with our search and with
-upstream's, in the same test binary, and show both beside the threshold that upstream
-holds its own machine to. It is built from Kubernetes' source, so the command has to run
-in the source tree, and needs Go. A workload of the size performance takes minutes, one of
-the size short often less than a second, which is too short to measure.`,
+	Short: "Run scheduler_perf of Kubernetes with our index and with upstream's search",
+	Long: `Run workloads of scheduler_perf of Kubernetes, alternating between our index and upstream's
+node search in the same test binary, and show both next to the threshold that upstream
+requires on its CI machines. The test binary is built from the Kubernetes source, so the
+command must run in the source tree and needs Go. Workloads of the size "performance" take
+minutes; those of the size "short" often take less than a second, which is too short for a
+measurement.`,
 	Example: `  k1m bench schedule-perf
   k1m bench schedule-perf --workloads 'SchedulingBasic/5000Nodes_10000Pods' --samples 3`,
 	Needs: needsSource,
@@ -180,8 +181,8 @@ func (o *perfOptions) measure(ctx context.Context, folder, file string, task pro
 }
 
 func (o *perfOptions) take(r *experiment.Result, file string) error {
-	table := r.Table("scheduler_perf, average pods a second", "workload", "stock, pods/s", "ours, pods/s", "ours ÷ stock",
-		"upstream's threshold, pods/s", "stock measured for, s", "ours, s", "failed")
+	table := r.Table("scheduler_perf, average pods per second", "workload", "upstream, pods/s", "ours, pods/s", "ours ÷ upstream",
+		"upstream's threshold, pods/s", "upstream's measurement, s", "our measurement, s", "failed")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
