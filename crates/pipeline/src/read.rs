@@ -208,7 +208,8 @@ impl Pages {
         let revision = self.pin.revision;
         let request = RangeRequest { limit, revision, count_only, ..self.request.clone() };
         let shared = &self.pin.shared;
-        let mut cursor = RangeCursor::pinned(&request, self.current, revision).at_most(PAGE_BYTES);
+        let mut cursor =
+            RangeCursor::pinned(&request, self.current, revision).with_byte_limit(PAGE_BYTES);
         loop {
             let store = shared.store.read();
             if self.pin.expired() && revision < store.compacted() {
