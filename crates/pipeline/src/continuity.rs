@@ -47,8 +47,8 @@ impl Continuity {
             Effect::Opened(opened) => {
                 *self = Continuity { opened: opened.clone(), ..Continuity::default() };
             }
-            Effect::RevisionCeiling(revision) => self.ceiling = self.ceiling.max(*revision),
-            Effect::Ended { revision, complete } => self.ended = Some((*revision, *complete)),
+            Effect::VisibleBound(revision) => self.ceiling = self.ceiling.max(*revision),
+            Effect::Closed { revision, complete } => self.ended = Some((*revision, *complete)),
             _ => {}
         }
     }
@@ -87,30 +87,30 @@ mod tests {
     #[test]
     fn a_log_that_says_nothing_or_is_strict_goes_on_as_it_is() {
         assert_eq!(restart(&[], b"a"), None);
-        assert_eq!(restart(&[opened(false, None), Effect::RevisionCeiling(99)], b"b"), None);
+        assert_eq!(restart(&[opened(false, None), Effect::VisibleBound(99)], b"b"), None);
     }
 
     #[test]
     fn a_buffered_log_is_whole_as_long_as_the_machine_runs() {
-        let log = [opened(false, Some(b"a")), Effect::RevisionCeiling(50)];
+        let log = [opened(false, Some(b"a")), Effect::VisibleBound(50)];
         assert_eq!(restart(&log, b"a"), None);
         assert_eq!(restart(&log, b"b"), Some(52));
         assert!(after(&log).resume(10, b"b").renewals_lost);
         assert_eq!(restart(&[opened(false, Some(b"")), log[1].clone()], b""), Some(52));
-        let ended = Effect::Ended { revision: 10, complete: true };
+        let ended = Effect::Closed { revision: 10, complete: true };
         assert_eq!(restart(&[log[0].clone(), log[1].clone(), ended], b"b"), None);
     }
 
     #[test]
     fn unlogged_keys_are_gone_whatever_happened() {
-        let log = [opened(true, Some(b"a")), Effect::RevisionCeiling(50)];
+        let log = [opened(true, Some(b"a")), Effect::VisibleBound(50)];
         assert_eq!(restart(&log, b"a"), Some(52));
         assert!(!after(&log).resume(10, b"a").renewals_lost);
         let [open, ceiling] = log;
-        let incomplete = Effect::Ended { revision: 30, complete: false };
+        let incomplete = Effect::Closed { revision: 30, complete: false };
         let exactly = [open.clone(), ceiling.clone(), incomplete];
         assert_eq!(restart(&exactly, b"a"), Some(32), "the ceiling is not needed");
-        let complete = Effect::Ended { revision: 30, complete: true };
+        let complete = Effect::Closed { revision: 30, complete: true };
         assert_eq!(restart(&[open, ceiling, complete, opened(false, None)], b"a"), None);
     }
 }

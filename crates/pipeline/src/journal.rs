@@ -86,11 +86,11 @@ impl Journal {
         let logged_before =
             modes.unlogged().into_iter().filter(|span| concerns(store, span)).collect::<Vec<_>>();
         let incomplete = !logged_before.is_empty();
-        let forgotten = |(key, range_end)| Effect::Forgotten { key, range_end };
+        let forgotten = |(key, range_end)| Effect::SpanRemoved { key, range_end };
         opening.extend(logged_before.into_iter().map(forgotten));
         opening.push(Effect::Opened(opened.clone()));
         let written = store.revision() + CEILING_STEP;
-        opening.push(Effect::RevisionCeiling(written));
+        opening.push(Effect::VisibleBound(written));
         Journal {
             log,
             modes,
@@ -137,7 +137,7 @@ impl Journal {
     fn raise(&mut self, last: i64) -> Result<(), Error> {
         if self.ceiling.written < last {
             let written = last + CEILING_STEP;
-            encode(&[Effect::RevisionCeiling(written)], &mut self.payload);
+            encode(&[Effect::VisibleBound(written)], &mut self.payload);
             self.log.append(&self.payload)?;
             self.ceiling = Ceiling { written, record: self.log.last(), ..self.ceiling };
         }
@@ -177,7 +177,7 @@ impl Journal {
         }
         if self.takes_back() && moment.revision + CEILING_STEP / 2 > self.ceiling.written {
             let written = moment.revision + CEILING_STEP;
-            Effect::RevisionCeiling(written).encode(&mut self.payload);
+            Effect::VisibleBound(written).encode(&mut self.payload);
             self.ceiling = Ceiling { written, record: self.log.last() + 1, ..self.ceiling };
         }
     }
@@ -231,7 +231,7 @@ impl Journal {
     pub(crate) fn end(&mut self, good: Option<Moment>) -> Result<(), Error> {
         let noted = match good {
             Some(Moment { revision, clock_ms, .. }) if self.opening.is_empty() => {
-                let ended = Effect::Ended { revision, complete: !self.incomplete };
+                let ended = Effect::Closed { revision, complete: !self.incomplete };
                 encode(&[Effect::Clock { ms: clock_ms }, ended], &mut self.payload);
                 self.log.append(&self.payload)
             }
@@ -244,7 +244,7 @@ impl Journal {
 
     /// The beginning of a snapshot: what holds of the log behind it.
     pub(crate) fn preface(&self) -> Effects {
-        vec![Effect::Opened(self.opened.clone()), Effect::RevisionCeiling(self.ceiling.written)]
+        vec![Effect::Opened(self.opened.clone()), Effect::VisibleBound(self.ceiling.written)]
     }
 
     /// Syncs the log from another thread.

@@ -80,13 +80,13 @@ impl Pipeline {
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
-        Ok(shared.store.read().collected(revision))
+        Ok(shared.store.read().is_collected(revision))
     }
 
     /// Gives room back that containers hold in reserve, as far as that takes no
     /// time to speak of.
     pub fn release_reserves(&self) {
-        self.shared().store.write().release_reserves(MOVED_AT_ONCE);
+        self.shared().store.write().shrink_tables(MOVED_AT_ONCE);
     }
 
     /// The state at the newest visible revision, with all history that can be

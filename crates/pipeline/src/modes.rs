@@ -81,7 +81,7 @@ impl Modes {
 
 /// Whether `span`, as [`Modes::unlogged`] has it, concerns a key of the store.
 pub(crate) fn concerns(store: &mvcc::Store, (first, end): &(Vec<u8>, Vec<u8>)) -> bool {
-    store.knows(&Span::new(first, end))
+    store.has_keys_in(&Span::new(first, end))
 }
 
 /// The first key behind all that begin with `prefix`, if there is one.

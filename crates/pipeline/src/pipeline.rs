@@ -12,7 +12,7 @@ use futures_channel::oneshot;
 use mvcc::{Alarm, Command, Quota, Reply, Stats, Store};
 use parking_lot::{Mutex, RwLock};
 use wal::{DataDir, Identity, Medium};
-use watch::{Hub, Stream};
+use watch::{Hub, WatchStream};
 
 use crate::clock::StoreClock;
 use crate::engine::Engine;
@@ -242,12 +242,12 @@ impl Pipeline {
 
     /// A stream of watchers. `wake` is called whenever [`Pipeline::next`] may
     /// have something new for it; it must not block.
-    pub fn watch_stream(&self, wake: impl Fn() + Send + Sync + 'static) -> Stream {
-        self.shared.hub.stream(wake)
+    pub fn watch_stream(&self, wake: impl Fn() + Send + Sync + 'static) -> WatchStream {
+        WatchStream::open(&self.shared.hub, wake)
     }
 
     /// What the client of `stream` is to be told next, if anything.
-    pub fn next(&self, stream: &Stream) -> Option<watch::Delivery> {
+    pub fn next(&self, stream: &WatchStream) -> Option<watch::Delivery> {
         stream.take(&*self.shared)
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse};
 use mvcc::{Event, RangeCursor, Span};
-use watch::{History, HistoryError};
+use watch::{Compacted, HistoryReader};
 
 use crate::pace::{STEP, give_way};
 use crate::pipeline::Shared;
@@ -208,7 +208,8 @@ impl Pages {
         let revision = self.pin.revision;
         let request = RangeRequest { limit, revision, count_only, ..self.request.clone() };
         let shared = &self.pin.shared;
-        let mut cursor = RangeCursor::pinned(&request, self.current, revision).at_most(PAGE_BYTES);
+        let mut cursor =
+            RangeCursor::pinned(&request, self.current, revision).with_byte_limit(PAGE_BYTES);
         loop {
             let store = shared.store.read();
             if self.pin.expired() && revision < store.compacted() {
@@ -233,7 +234,7 @@ impl Pages {
     }
 }
 
-impl History for Shared {
+impl HistoryReader for Shared {
     fn read(
         &self,
         span: &Span,
@@ -241,11 +242,11 @@ impl History for Shared {
         to: i64,
         limit: usize,
         events: &mut Vec<Event>,
-    ) -> Result<i64, HistoryError> {
+    ) -> Result<i64, Compacted> {
         let store = self.store.read();
         let compacted = store.compacted();
         if from < compacted {
-            return Err(HistoryError { compacted });
+            return Err(Compacted { revision: compacted });
         }
         let mut last = from - 1;
         let mut bytes = 0;

@@ -97,7 +97,7 @@ impl Repair {
         // The log that is set aside must not be taken for one behind the snapshot.
         let writer = self.snapshots.create(self.records + 1)?;
         let opened = Effect::Opened(Opened::default());
-        let effects = vec![opened, Effect::RevisionCeiling(self.restart)];
+        let effects = vec![opened, Effect::VisibleBound(self.restart)];
         write_all(&self.store, effects, writer)?;
         let mut kept = Vec::from_iter(self.dir.set_log_aside()?);
         if let Some(damaged) = self.damaged_snapshot {

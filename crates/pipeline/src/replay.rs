@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use mvcc::{Effect, Effects, Order, Store};
+use mvcc::{Effect, Effects, RevisionOrder, Store};
 
 use crate::OpenError;
 use crate::continuity::{Continuity, Resumption};
@@ -35,7 +35,7 @@ pub(crate) struct Replay {
 /// What comes before the state: effects out of payloads, and what they say beside.
 #[derive(Default)]
 struct Decoder {
-    order: Order,
+    order: RevisionOrder,
     continuity: Continuity,
     /// The highest revision that was glanced at.
     highest: i64,
@@ -77,7 +77,7 @@ impl Replay {
             let highest = &mut self.decoder.highest;
             *highest = (*highest).max(match &effect {
                 Effect::Write(record) => record.mod_revision(),
-                Effect::Revision(revision) | Effect::RevisionCeiling(revision) => *revision,
+                Effect::Revision(revision) | Effect::VisibleBound(revision) => *revision,
                 _ => 0,
             });
         }
@@ -135,7 +135,7 @@ impl Decoder {
     fn decode(&mut self, mut payload: &[u8], effects: &mut Effects) -> Result<(), String> {
         while !payload.is_empty() {
             let effect = Effect::decode(&mut payload).map_err(|e| e.to_string())?;
-            self.order.follow(&effect).map_err(|e| e.to_string())?;
+            self.order.check(&effect).map_err(|e| e.to_string())?;
             self.continuity.note(&effect);
             effects.push(effect);
         }

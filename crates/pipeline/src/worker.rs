@@ -167,7 +167,7 @@ impl Worker {
         let mut sum = 0;
         for (count, submission) in batch.iter().enumerate() {
             let bytes = store.effect_bytes(&submission.command);
-            let ends = sum + bytes > ROUND_BYTES || Store::copies_a_value(&submission.command);
+            let ends = sum + bytes > ROUND_BYTES || Store::copies_value(&submission.command);
             if count > 0 && ends {
                 return (count, sum);
             }

@@ -63,7 +63,7 @@ struct Conversation {
     requests: Option<grpc::Requests<WatchRequest>>,
     /// Why the client cannot be understood any more.
     failure: Option<Status>,
-    stream: Arc<watch::Stream>,
+    stream: Arc<watch::WatchStream>,
     waker: Arc<AtomicWaker>,
     /// When watchers that have heard nothing for long are told of progress.
     interval: Interval,
@@ -124,7 +124,7 @@ impl Conversation {
     fn handle(&self, request: WatchRequest) {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) if create.start_revision < 0 => {
-                self.stream.refuse("etcdserver: mvcc: required revision has been compacted");
+                self.stream.reject("etcdserver: mvcc: required revision has been compacted");
             }
             Some(RequestUnion::CreateRequest(create)) => self.stream.create(watch_of(&create)),
             Some(RequestUnion::CancelRequest(cancel)) => self.stream.cancel(cancel.watch_id),
@@ -144,7 +144,7 @@ impl Conversation {
             Delivery::Created { watch_id, revision } => {
                 WatchResponse { created: true, ..answer(watch_id, revision) }
             }
-            Delivery::Refused { reason, revision } => WatchResponse {
+            Delivery::Rejected { reason, revision } => WatchResponse {
                 created: true,
                 canceled: true,
                 cancel_reason: reason.into(),

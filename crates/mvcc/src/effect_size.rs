@@ -1,17 +1,18 @@
-//! How much a command may write, told before it is carried out.
+//! An upper bound of the log bytes of a command, computed before it is executed.
 
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, TxnRequest};
 
-use crate::apply::Command;
-use crate::{Span, Store};
+use crate::command::Command;
+use crate::span::Span;
+use crate::store::Store;
 
-/// Bytes of an effect beyond its key and value, at most.
+/// Upper bound of the bytes of an effect without its key and value.
 const EFFECT_BYTES: usize = 64;
 
 impl Store {
-    /// An upper bound of the bytes that the effects of `command` take, encoded,
-    /// if it is carried out on the present state.
+    /// An upper bound, in bytes, of the encoded effects of `command` when it is
+    /// executed on the current state.
     pub fn effect_bytes(&self, command: &Command) -> usize {
         match command {
             Command::Put(request) => self.put_bytes(request),
@@ -28,23 +29,23 @@ impl Store {
         }
     }
 
-    /// Whether [`Store::effect_bytes`] holds only for the present state, because
-    /// the command copies a value, which one before it may have changed.
-    pub fn copies_a_value(command: &Command) -> bool {
+    /// Whether `command` copies the current value of a key (`ignore_value`). For
+    /// such a command [`Store::effect_bytes`] is valid only until the next change.
+    pub fn copies_value(command: &Command) -> bool {
         match command {
             Command::Put(request) => request.ignore_value,
-            Command::Txn(request) => txn_copies(request),
+            Command::Txn(request) => txn_copies_value(request),
             _ => false,
         }
     }
 
     fn put_bytes(&self, request: &PutRequest) -> usize {
-        let kept = match request.ignore_value {
+        let copied = match request.ignore_value {
             true => self.index.get(&request.key).map_or(0, |e| e.latest().value().len()),
             false => 0,
         };
-        // Twice the key: another command may delete it again.
-        2 * (EFFECT_BYTES + request.key.len()) + request.value.len().max(kept)
+        // The key counts twice: a later operation may delete the key again.
+        2 * (EFFECT_BYTES + request.key.len()) + request.value.len().max(copied)
     }
 
     fn delete_bytes(&self, request: &DeleteRangeRequest) -> usize {
@@ -68,10 +69,10 @@ impl Store {
     }
 }
 
-fn txn_copies(request: &TxnRequest) -> bool {
+fn txn_copies_value(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).any(|op| match &op.request {
         Some(Request::RequestPut(put)) => put.ignore_value,
-        Some(Request::RequestTxn(nested)) => txn_copies(nested),
+        Some(Request::RequestTxn(nested)) => txn_copies_value(nested),
         _ => false,
     })
 }
