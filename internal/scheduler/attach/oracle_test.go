@@ -30,7 +30,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/reference"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
@@ -84,10 +84,10 @@ type world struct {
 	informers []informers.SharedInformerFactory
 	// shards are other schedulers that have the nodes, if there are any.
 	shards []*worldShard
-	leader *replica.Leader
+	search *leader.Search
 	// questions that the leader asked, and preemptions that were compared.
 	questions, preemptions int
-	preemptor              *replica.Preemptor
+	preemptor              *leader.Preemptor
 	preemptionArgs         *config.DefaultPreemptionArgs
 	reference              *reference.Reference
 	// trimmer makes what the scheduler sees out of what the reference sees.
@@ -123,9 +123,8 @@ func newWorld(t *testing.T, seed uint64, shards int) *world {
 		w.shards = append(w.shards, &worldShard{sched, ranker})
 	}
 	if shards > 0 {
-		w.leader = replica.NewLeader(w.ranker, func(f func()) { f() }, w.ask)
-		w.leader.Nodes = func() int { return len(w.nodes) }
-		w.sched.SchedulePod = w.leader.SchedulePod
+		w.search = leader.NewSearch(w.ranker, func(f func()) { f() }, shardOwners{w})
+		w.sched.SchedulePod = w.search.SchedulePod
 		w.shareDryRuns(cfg.Profiles[0])
 	}
 	w.reference, err = reference.New(ctx, cfg.Profiles[0], w.informers[1])
@@ -150,8 +149,8 @@ func (w *world) newScheduler(from informers.SharedInformerFactory, profiles []co
 
 // shareDryRuns lets shards propose whom to preempt, and the leader pick.
 func (w *world) shareDryRuns(cfg config.KubeSchedulerProfile) {
-	w.store(replica.SharePreemption(w.ctx, w.sched.Profiles[cfg.SchedulerName], cfg, w.leader))
-	profile := w.leader.Profiles[cfg.SchedulerName]
+	w.store(leader.SharePreemption(w.ctx, w.sched.Profiles[cfg.SchedulerName], cfg, w.search))
+	profile := w.search.Profiles[cfg.SchedulerName]
 	for _, shard := range w.shards {
 		dryRuns, err := rank.NewDryRuns(w.ctx, shard.sched.Profiles[cfg.SchedulerName], cfg)
 		w.store(err)
@@ -162,7 +161,7 @@ func (w *world) shareDryRuns(cfg config.KubeSchedulerProfile) {
 			w.preemptionArgs = args
 		}
 	}
-	w.preemptor = &replica.Preemptor{DefaultPreemption: profile.DryRuns, Leader: w.leader, Profile: profile}
+	w.preemptor = leader.NewPreemptor(profile.DryRuns, w.search, profile)
 }
 
 // cache is where the pods of a node belong.
@@ -442,8 +441,8 @@ func (w *world) schedulers() []*kubescheduler.Scheduler {
 func (w *world) schedule() {
 	pod := w.nextPod()
 	copies := 1
-	if w.leader != nil {
-		w.leader.Run = nil
+	if w.search != nil {
+		w.search.EndBatch()
 		if pod.Status.NominatedNodeName == "" && w.chance(30) {
 			copies += w.rand.IntN(10)
 		}
@@ -455,7 +454,7 @@ func (w *world) schedule() {
 		}
 		result, err := w.judge(next)
 		if err != nil {
-			if w.leader != nil && !w.t.Failed() {
+			if w.search != nil && !w.t.Failed() {
 				w.preempts(next)
 			}
 			return
@@ -489,7 +488,7 @@ func (w *world) judge(pod *v1.Pod) (kubescheduler.ScheduleResult, error) {
 	ranked := w.ranker.FallbackCount == searches
 	if ranked {
 		w.ranked++
-		if w.leader == nil {
+		if w.search == nil {
 			w.audit(pod, info)
 		}
 	} else {
@@ -519,7 +518,7 @@ func (w *world) compare(pod *v1.Pod, err error, want *framework.FitError) {
 		return
 	}
 	for name := range w.nodes {
-		if w.leader != nil {
+		if w.search != nil {
 			// The names of nodes stay with the shards.
 			break
 		}
@@ -554,8 +553,8 @@ func (w *world) place(pod *v1.Pod, node string) {
 	w.pods[pod.UID] = pod
 	w.store(w.cache(node).AssumePod(klog.Logger{}, trimmed(w, pod)))
 	w.store(w.cache(node).AddPod(klog.Logger{}, trimmed(w, pod)))
-	if w.leader != nil {
-		w.leader.Placed(pod.UID)
+	if w.search != nil {
+		w.search.Placed(pod.UID)
 	}
 }
 

@@ -24,9 +24,18 @@ type worldShard struct {
 	ranker *rank.Ranker
 }
 
-// ask asks all shards, with everything sent as it is between processes, and some of the
+// shardOwners are the shards of a world, as a search queries them.
+type shardOwners struct{ *world }
+
+func (o shardOwners) Nodes() int { return len(o.nodes) }
+
+func (shardOwners) KeepNode(*v1.Node) {}
+
+func (shardOwners) Delay(*v1.Pod) {}
+
+// Ask asks all shards, with everything sent as it is between processes, and some of the
 // answers folded on the way.
-func (w *world) ask(ctx context.Context, ask *wire.Ask, _ bool) (*wire.Answer, error) {
+func (w shardOwners) Ask(ctx context.Context, ask *wire.Ask, _ bool) (*wire.Answer, error) {
 	w.questions++
 	var answers []*wire.Answer
 	for _, s := range w.shards {

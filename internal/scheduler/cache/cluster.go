@@ -28,7 +28,7 @@ type Cluster struct {
 	Index    *index.Index
 	// images are shared by the infos of all nodes that have them.
 	Images map[string]*fwk.ImageStateSummary
-	Names     Names
+	Names  Names
 	// hosts counts the nodes for each value of the hostname label, and shared those
 	// values that more than one node has.
 	hosts       map[string]int

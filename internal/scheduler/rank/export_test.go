@@ -5,7 +5,6 @@ import "k8s.io/kubernetes/pkg/scheduler/apis/config"
 // LeastSample is the smallest sample.
 const LeastSample = leastSample
 
-
 // NewNominee makes a nominee of a pod.
 var NewNominee = newNominee
 

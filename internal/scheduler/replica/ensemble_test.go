@@ -23,6 +23,8 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
@@ -85,14 +87,14 @@ func (e *ensemble) join(known wire.Addresses, self wire.Member, listener net.Lis
 	registry := frameworkruntime.Registry{"Binder": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
 		return schedtest.Binder{API: e.API}, nil
 	}}
-	factory, feeds := NewFactory(client)
+	factory, feeds := leader.NewFactory(client)
 	sched, err := kubescheduler.New(ctx, client, factory, nil, func(string) events.EventRecorderLogger { return &events.FakeRecorder{} },
 		kubescheduler.WithProfiles(*profile), kubescheduler.WithFrameworkOutOfTreeRegistry(registry),
 		kubescheduler.WithPodInitialBackoffSeconds(0), kubescheduler.WithPodMaxBackoffSeconds(0))
 	e.Must(err)
 	terms := func(context.Context) (int64, error) { return 1, nil }
 	resigned := make(chan struct{})
-	replica, err := Attach(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, Options{
+	replica, err := Attach(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, member.Options{
 		Self: self, Listener: listener, Discovery: known, Fanout: 10, Patience: wire.Patience{Deadline: 2 * time.Second, Quorum: 100},
 		Elected: true, Resign: sync.OnceFunc(func() { close(resigned) }),
 	}, terms)
@@ -153,7 +155,7 @@ func (e *ensemble) placed(assumed, reserved int) {
 		sum := 0
 		for _, s := range e.all {
 			if s.present.Err() == nil {
-				sum += s.holder.counts().reservations
+				sum += s.holder.Counts().Reservations
 			}
 		}
 		if have != assumed || sum != reserved {
@@ -181,9 +183,9 @@ func (e *ensemble) holds() {
 			if s.present.Err() != nil {
 				continue
 			}
-			pods += s.holder.counts().pods
+			pods += s.holder.Counts().Pods
 			for _, node := range e.API.Nodes() {
-				if info, err := s.holder.cache.GetNode(node.Name); err == nil && info.Node() != nil {
+				if info, err := s.holder.NodeInfo(node.Name); err == nil && info.Node() != nil {
 					requested += info.Requested.MilliCPU
 				}
 			}
@@ -222,13 +224,11 @@ func TestLeaderThatAnotherFollowed(t *testing.T) {
 func TestLeaderIsToldOfAnother(t *testing.T) {
 	e := newEnsemble(t, 2, schedtest.PlainNode("node", "4"))
 	leader, other := e.all[0], e.all[1]
-	other.mu.Lock()
-	later := *other.assignment
-	earlier := later
+	earlier := *other.member.Assignment()
+	later := earlier
 	later.Term, later.Leader = 7, other.options.Self
-	other.assignment = &later
-	other.mu.Unlock()
-	e.Must(other.Receive(leader.self(), &wire.Batch{Assignments: []*wire.Assignment{&earlier}}))
+	other.member.Adopt(&later)
+	e.Must(other.Receive(leader.member.Self(), &wire.Batch{Assignments: []*wire.Assignment{&earlier}}))
 	e.awaitEnd(leader, "leads for term 7")
 }
 
@@ -243,7 +243,7 @@ func TestRelayThatReachesNobody(t *testing.T) {
 	select {
 	case <-relay.resigned:
 		t.Fatal("it gives up the lead while it reaches the owner of all nodes")
-	case <-time.After(2 * resignAfter):
+	case <-time.After(2 * leader.ResignAfter):
 	}
 	owner.stop()
 	select {
@@ -252,7 +252,7 @@ func TestRelayThatReachesNobody(t *testing.T) {
 		t.Fatal("it does not give up the lead")
 	}
 	// The other relay would do no better.
-	if err := e.all[2].MayLead(e.Ctx); !errors.Is(err, errAlone) {
+	if err := e.all[2].MayLead(e.Ctx); !errors.Is(err, leader.ErrAlone) {
 		t.Errorf("the other may lead: %v", err)
 	}
 }

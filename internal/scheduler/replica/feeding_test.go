@@ -17,18 +17,14 @@ func TestNamesOfReplicas(t *testing.T) {
 	first, second := schedtest.PlainPod("pod", "1"), schedtest.PlainPod("pod", "1")
 	first.UID, second.UID = "first", "second"
 	first.ResourceVersion, second.ResourceVersion = "9", "10"
-	lead := e.all[0].lead
+	lead := e.all[0].leader
 	tell := func(pods ...*v1.Pod) {
-		lead.feeding.Lock()
-		defer lead.feeding.Unlock()
 		for _, pod := range pods {
-			e.Must(lead.takePending(&wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}))
+			e.Must(lead.TakePending(&wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}))
 		}
 	}
 	gone := func(pod *v1.Pod) {
-		lead.feeding.Lock()
-		defer lead.feeding.Unlock()
-		e.Must(lead.takePending(&wire.Item{UID: pod.UID}))
+		e.Must(lead.TakePending(&wire.Item{UID: pod.UID}))
 	}
 	queued := func(want string) {
 		t.Helper()

@@ -70,7 +70,7 @@ func TestLeaderDiesWithEarlyPods(t *testing.T) {
 	e.in.Take(stored.DeepCopy())
 	e.in.Take(refused)
 	e.placed(2, 2)
-	e.all[0].disappear()
+	e.all[0].withdraw()
 	e.all[0].stop()
 	e.API.Put(stored)
 	e.lead(1)

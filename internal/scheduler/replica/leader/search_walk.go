@@ -1,4 +1,4 @@
-package replica
+package leader
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 )
 
 // walk places a pod for which each node has to be looked at by itself.
-func (l *Leader) walk(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
+func (l *Search) walk(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
 	if only := pod.Pod.Status.NominatedNodeName; only != "" {
 		result, err := l.walkTo(ctx, profile, state, pod, only)
 		var unfit *framework.FitError
@@ -30,14 +30,14 @@ func (l *Leader) walk(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 // walkTo does so with one node, or with all. What plugins want to know later, when they
 // reserve what the pod claims, they find out here, about the node that is chosen; if it
 // is not right after all, it is another one.
-func (l *Leader) walkTo(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, only string) (kubescheduler.ScheduleResult, error) {
+func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, only string) (kubescheduler.ScheduleResult, error) {
 	none := kubescheduler.ScheduleResult{}
 	var except []string
 	inUse := false
-	for range maxAsks {
-		r, err := l.start(ctx, profile, pod, &wire.Ask{Walk: true, Why: true, Offers: 1, Only: only, Except: except, InUse: inUse})
+	for range maxQueries {
+		r, err := l.query(ctx, profile, pod, &wire.Ask{Walk: true, Why: true, Offers: 1, Only: only, Except: except, InUse: inUse})
 		if err != nil {
-			return none, l.refine(pod, err)
+			return none, l.explainRejection(pod, err)
 		}
 		if r.answer.InUse && !inUse {
 			// Whoever has not the pods that use it does not know.
@@ -53,24 +53,24 @@ func (l *Leader) walkTo(ctx context.Context, profile *rank.Profile, state fwk.Cy
 			return none, r.fitError(pod.Pod)
 		}
 		name := r.answer.Names[pick.Slot]
-		suits, err := l.suits(ctx, profile, state, pod, name)
+		suits, err := l.fitsChosen(ctx, profile, state, pod, name)
 		if err != nil {
 			return none, err
 		}
 		if suits {
 			// Nothing is known of where another would go.
-			r.until = time.Time{}
+			r.validUntil = time.Time{}
 			return l.result(r, pick, state, pod), nil
 		}
 		except = append(except, name)
 	}
-	return none, errUnsettled
+	return none, errNoAgreement
 }
 
 // suits asks the plugins about the node that was chosen, as the leader knows what pods
 // claim that are not bound yet.
-func (l *Leader) suits(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, name string) (bool, error) {
-	r, err := l.start(ctx, profile, pod, &wire.Ask{Walk: true, Only: name, Whole: true, Offers: 1})
+func (l *Search) fitsChosen(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, name string) (bool, error) {
+	r, err := l.query(ctx, profile, pod, &wire.Ask{Walk: true, Only: name, Whole: true, Offers: 1})
 	if err != nil || len(r.answer.Node) == 0 {
 		return false, err
 	}
@@ -86,10 +86,8 @@ func (l *Leader) suits(ctx context.Context, profile *rank.Profile, state fwk.Cyc
 		}
 		info.AddPod(other)
 	}
-	if l.chosen != nil {
-		// Plugins look the node up when they bind what the pod claims.
-		l.chosen(node)
-	}
+	// Plugins look the node up when they bind what the pod claims.
+	l.owners.KeepNode(node)
 	skipped := state.GetSkipFilterPlugins()
 	state.SetSkipFilterPlugins(skipped.Union(rank.IndexPlugins))
 	defer state.SetSkipFilterPlugins(skipped)

@@ -1,4 +1,4 @@
-package replica
+package leader
 
 import (
 	"sync"
@@ -35,15 +35,10 @@ var (
 		Help:           "Replicas that live, as this one sees it while it leads",
 		StabilityLevel: metrics.ALPHA,
 	})
-	holding = metrics.NewGaugeVec(&metrics.GaugeOpts{
-		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_holds",
-		Help:           "What this replica has: nodes that it owns, pods on them, reservations for pods that are to come; and pods that it assumes to be on nodes, as the leader",
-		StabilityLevel: metrics.ALPHA,
-	}, []string{"of"})
 	registerReplica sync.Once
 )
 
 // registerReplicaMetrics registers the metrics of this package, once.
-func registerMetrics() {
-	registerReplica.Do(func() { legacyregistry.MustRegister(roundTimes, runEnds, cutOff, assignments, membership, holding) })
+func RegisterMetrics() {
+	registerReplica.Do(func() { legacyregistry.MustRegister(roundTimes, runEnds, cutOff, assignments, membership) })
 }

@@ -1,4 +1,4 @@
-package replica
+package member
 
 import (
 	"context"
@@ -23,9 +23,9 @@ type object interface {
 
 // share watches the objects whose UIDs are in the slots of a replica. Slots that are
 // added have a watch of their own, so that the others need not be listed again.
-type share[T object] struct {
+type slotWatcher[T object] struct {
 	// with sets the selector of the API server.
-	with func(selector string) toolscache.ListerWatcher
+	listerWatcher func(selector string) toolscache.ListerWatcher
 	// trim makes objects smaller.
 	trim toolscache.TransformFunc
 	// changed says that an object became another; either may be nil. It is called in the
@@ -47,23 +47,23 @@ type share[T object] struct {
 
 // slotWatch is a watch of some slots.
 type slotWatch[T object] struct {
-	in     *share[T]
-	slots  []bool
-	left   int
-	synced bool
-	stop   context.CancelFunc
+	watcher   *slotWatcher[T]
+	slots     []bool
+	slotsLeft int
+	synced    bool
+	stop      context.CancelFunc
 }
 
-func newShare[T object](kind T, with func(selector string) toolscache.ListerWatcher, trim toolscache.TransformFunc, changed func(before, after T, listing bool), listed func()) *share[T] {
-	return &share[T]{
-		kind: kind, with: with, trim: trim, changed: changed, listed: listed,
+func newSlotWatcher[T object](kind T, with func(selector string) toolscache.ListerWatcher, trim toolscache.TransformFunc, changed func(before, after T, listing bool), listed func()) *slotWatcher[T] {
+	return &slotWatcher[T]{
+		kind: kind, listerWatcher: with, trim: trim, changed: changed, listed: listed,
 		objects: map[types.UID]T{}, owned: make([]bool, wire.Slots),
 	}
 }
 
 // own makes slots those of this replica, and returns the objects in those that are not
 // any more.
-func (in *share[T]) own(ctx context.Context, slots []int) (lost []T, gained []int) {
+func (in *slotWatcher[T]) own(ctx context.Context, slots []int) (lost []T, gained []int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	owned := make([]bool, wire.Slots)
@@ -80,46 +80,46 @@ func (in *share[T]) own(ctx context.Context, slots []int) (lost []T, gained []in
 			delete(in.objects, uid)
 		}
 	}
-	in.watches = slices.DeleteFunc(in.watches, (*slotWatch[T]).idle)
+	in.watches = slices.DeleteFunc(in.watches, (*slotWatch[T]).stopIfIdle)
 	if len(gained) > 0 {
 		in.watch(ctx, gained)
 	}
-	in.note()
+	in.updateSynced()
 	return lost, gained
 }
 
 // idle ends a watch that has no slots any more.
-func (w *slotWatch[T]) idle() bool {
+func (w *slotWatch[T]) stopIfIdle() bool {
 	for slot, watched := range w.slots {
-		if watched && !w.in.owned[slot] {
+		if watched && !w.watcher.owned[slot] {
 			w.slots[slot] = false
-			w.left--
+			w.slotsLeft--
 		}
 	}
-	if w.left == 0 {
+	if w.slotsLeft == 0 {
 		w.stop()
 	}
-	return w.left == 0
+	return w.slotsLeft == 0
 }
 
-func (in *share[T]) watch(ctx context.Context, slots []int) {
-	w := &slotWatch[T]{in: in, slots: make([]bool, wire.Slots), left: len(slots)}
+func (in *slotWatcher[T]) watch(ctx context.Context, slots []int) {
+	w := &slotWatch[T]{watcher: in, slots: make([]bool, wire.Slots), slotsLeft: len(slots)}
 	for _, slot := range slots {
 		w.slots[slot] = true
 	}
 	in.watches = append(in.watches, w)
 	ctx, w.stop = context.WithCancel(ctx)
-	reflector := toolscache.NewReflectorWithOptions(in.with(wire.Selector(slots)), in.kind, w, toolscache.ReflectorOptions{})
+	reflector := toolscache.NewReflectorWithOptions(in.listerWatcher(wire.Selector(slots)), in.kind, w, toolscache.ReflectorOptions{})
 	go reflector.RunWithContext(ctx)
 }
 
 // note notes whether all objects were listed.
-func (in *share[T]) note() {
+func (in *slotWatcher[T]) updateSynced() {
 	in.synced.Store(!slices.ContainsFunc(in.watches, func(w *slotWatch[T]) bool { return !w.synced }))
 }
 
 // keys are the UIDs of all objects.
-func (in *share[T]) keys() []types.UID {
+func (in *slotWatcher[T]) keys() []types.UID {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	keys := make([]types.UID, 0, len(in.objects))
@@ -130,7 +130,7 @@ func (in *share[T]) keys() []types.UID {
 }
 
 // visit calls f with an object, if it is there, while it does not change.
-func (in *share[T]) visit(uid types.UID, f func(T)) {
+func (in *slotWatcher[T]) visit(uid types.UID, f func(T)) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if object, is := in.objects[uid]; is {
@@ -140,8 +140,8 @@ func (in *share[T]) visit(uid types.UID, f func(T)) {
 
 // take is an object out of a watch; false if it is of no concern.
 func (w *slotWatch[T]) take(item any) (object T, concern bool, err error) {
-	if w.in.trim != nil {
-		if item, err = w.in.trim(item); err != nil {
+	if w.watcher.trim != nil {
+		if item, err = w.watcher.trim(item); err != nil {
 			return object, false, err
 		}
 	}
@@ -151,15 +151,15 @@ func (w *slotWatch[T]) take(item any) (object T, concern bool, err error) {
 }
 
 func (w *slotWatch[T]) set(item any) error {
-	w.in.mu.Lock()
-	defer w.in.mu.Unlock()
+	w.watcher.mu.Lock()
+	defer w.watcher.mu.Unlock()
 	object, concern, err := w.take(item)
 	if err != nil || !concern {
 		return err
 	}
-	before := w.in.objects[object.GetUID()]
-	w.in.objects[object.GetUID()] = object
-	w.in.changed(before, object, false)
+	before := w.watcher.objects[object.GetUID()]
+	w.watcher.objects[object.GetUID()] = object
+	w.watcher.changed(before, object, false)
 	return nil
 }
 
@@ -171,8 +171,8 @@ func (w *slotWatch[T]) Update(item any) error { return w.set(item) }
 
 // Delete takes an object away.
 func (w *slotWatch[T]) Delete(item any) error {
-	w.in.mu.Lock()
-	defer w.in.mu.Unlock()
+	w.watcher.mu.Lock()
+	defer w.watcher.mu.Unlock()
 	object, concern, err := w.take(item)
 	if err != nil || !concern {
 		return err
@@ -182,44 +182,44 @@ func (w *slotWatch[T]) Delete(item any) error {
 }
 
 func (w *slotWatch[T]) forget(uid types.UID) {
-	before, is := w.in.objects[uid]
+	before, is := w.watcher.objects[uid]
 	if is {
 		var none T
-		delete(w.in.objects, uid)
-		w.in.changed(before, none, !w.synced)
+		delete(w.watcher.objects, uid)
+		w.watcher.changed(before, none, !w.synced)
 	}
 }
 
 // Replace takes a list of all objects.
 func (w *slotWatch[T]) Replace(items []any, _ string) error {
-	w.in.mu.Lock()
+	w.watcher.mu.Lock()
 	there := map[types.UID]bool{}
 	for _, item := range items {
 		object, concern, err := w.take(item)
 		if err != nil {
-			w.in.mu.Unlock()
+			w.watcher.mu.Unlock()
 			return err
 		}
 		if !concern {
 			continue
 		}
 		there[object.GetUID()] = true
-		before := w.in.objects[object.GetUID()]
-		w.in.objects[object.GetUID()] = object
+		before := w.watcher.objects[object.GetUID()]
+		w.watcher.objects[object.GetUID()] = object
 		var none T
 		if !w.synced || before == none || before.GetResourceVersion() != object.GetResourceVersion() {
-			w.in.changed(before, object, !w.synced)
+			w.watcher.changed(before, object, !w.synced)
 		}
 	}
-	for uid := range w.in.objects {
+	for uid := range w.watcher.objects {
 		if w.slots[wire.Slot(uid)] && !there[uid] {
 			w.forget(uid)
 		}
 	}
 	w.synced = true
-	w.in.note()
-	w.in.mu.Unlock()
-	w.in.listed()
+	w.watcher.updateSynced()
+	w.watcher.mu.Unlock()
+	w.watcher.listed()
 	return nil
 }
 

@@ -1,4 +1,4 @@
-package replica
+package leader
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"net"
 	"slices"
 	"time"
-
-	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
@@ -19,26 +17,26 @@ import (
 
 const (
 	// What cuts a relay off may be over soon, and another leader has to learn everything.
-	resignAfter = time.Second
+	ResignAfter = time.Second
 	// How many replicas are tried, and for how long each.
 	mostTried, reachPatience = 4, 500 * time.Millisecond
 )
 
-var errAlone = errors.New("this replica owns no nodes, and reaches none that does")
+var ErrAlone = errors.New("this replica owns no nodes, and reaches none that does")
 
 // MayLead says why this replica should not stand for the lead, if it should not.
-func (r *Replica) MayLead(ctx context.Context) error {
-	if !r.options.Self.Relay || r.lead.termNow() > 0 {
+func (l *Leader) MayLead(ctx context.Context) error {
+	if !l.options.Self.Relay || l.Term() > 0 {
 		return nil
 	}
-	owners := slices.DeleteFunc(slices.Clone(r.options.Discovery.Members()), func(m wire.Member) bool { return m.Relay })
+	owners := slices.DeleteFunc(slices.Clone(l.options.Discovery.Members()), func(m wire.Member) bool { return m.Relay })
 	rand.Shuffle(len(owners), func(a, b int) { owners[a], owners[b] = owners[b], owners[a] })
 	for _, owner := range owners[:min(len(owners), mostTried)] {
 		if reaches(ctx, owner) {
 			return nil
 		}
 	}
-	return errAlone
+	return ErrAlone
 }
 
 func reaches(ctx context.Context, member wire.Member) bool {
@@ -54,19 +52,19 @@ func reaches(ctx context.Context, member wire.Member) bool {
 
 // resignIfAlone ends a leader that has nobody to lead, though there are some who say that
 // they live.
-func (l *lead) resignIfAlone() {
+func (l *Leader) resignIfAlone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	owns := func(m wire.Member) bool { return !m.Relay }
-	if !l.r.options.Self.Relay || l.r.options.Resign == nil || slices.ContainsFunc(l.members, owns) || !slices.ContainsFunc(l.known, owns) {
-		l.alone = time.Time{}
+	if !l.options.Self.Relay || l.options.Resign == nil || slices.ContainsFunc(l.members, owns) || !slices.ContainsFunc(l.discovered, owns) {
+		l.aloneSince = time.Time{}
 		return
 	}
-	if l.alone.IsZero() {
-		l.alone = time.Now()
+	if l.aloneSince.IsZero() {
+		l.aloneSince = time.Now()
 	}
-	if time.Since(l.alone) > resignAfter {
-		klog.FromContext(l.r.ctx).Error(errAlone, "This replica gives up the lead, and ends")
-		l.r.options.Resign()
+	if time.Since(l.aloneSince) > ResignAfter {
+		l.logger.Error(ErrAlone, "This replica gives up the lead, and ends")
+		l.options.Resign()
 	}
 }

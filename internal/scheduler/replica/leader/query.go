@@ -1,4 +1,4 @@
-package replica
+package leader
 
 import (
 	"context"
@@ -6,19 +6,17 @@ import (
 	"slices"
 	"time"
 
-	"k8s.io/klog/v2"
-
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// ask asks all replicas that own nodes; with all set it waits for each of them.
-func (l *lead) ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, error) {
+// Ask asks all replicas that own nodes; with all set it waits for each of them.
+func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, error) {
 	l.nominate()
-	q := &wire.Question{Ask: ask, From: l.r.self(), Patience: l.r.options.Patience, Seen: map[string]uint64{}}
+	q := &wire.Question{Ask: ask, From: l.member.Self(), Patience: l.options.Patience, Seen: map[string]uint64{}}
 	if all {
 		q.Patience.Quorum = 100
 	}
-	told := l.told()
+	told := l.member.Reservations()
 	l.mu.Lock()
 	q.Term, q.Number = l.term, l.number
 	owners := l.table.Owners()
@@ -26,13 +24,13 @@ func (l *lead) ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, 
 	var absent []string
 	own := false
 	for _, member := range l.members {
-		switch c := l.cuts[member.Name]; {
+		switch c := l.late[member.Name]; {
 		case !member.Relay && !slices.Contains(owners, member.Name):
-		case member.Relay && (!known(told, member.Name) || c != nil && time.Now().Before(c.until)):
+		case member.Relay && (!hasKey(told, member.Name) || c != nil && time.Now().Before(c.until)):
 			// Others hand on what it would.
-		case !member.Relay && !l.ready.Has(member.Name), !known(told, member.Name), !all && c != nil && time.Now().Before(c.until):
+		case !member.Relay && !l.ready.Has(member.Name), !hasKey(told, member.Name), !all && c != nil && time.Now().Before(c.until):
 			absent = append(absent, member.Name)
-		case member.Name == l.r.self():
+		case member.Name == l.member.Self():
 			own = !member.Relay
 		default:
 			members = append(members, member)
@@ -42,23 +40,23 @@ func (l *lead) ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, 
 	l.mu.Unlock()
 	var here func() *wire.Answer
 	if own {
-		here = func() *wire.Answer { return l.r.Answer(ctx, q) }
+		here = func() *wire.Answer { return l.answer(ctx, q) }
 	}
 	started := time.Now()
-	answer := l.r.dial.Scatter(ctx, here, members, l.r.options.Fanout, ask.Pod, q)
+	answer := l.dial.Scatter(ctx, here, members, l.options.Fanout, ask.Pod, q)
 	roundTimes.Observe(time.Since(started).Seconds())
-	if late := l.behindOthers(members, answer, ask.Pod); len(late) > 0 && ctx.Err() == nil {
+	if late := l.unreachedBehindRelays(members, answer, ask.Pod); len(late) > 0 && ctx.Err() == nil {
 		answer.Absent = slices.DeleteFunc(answer.Absent, func(name string) bool {
 			return slices.ContainsFunc(late, func(m wire.Member) bool { return m.Name == name })
 		})
 		// They do not suffer for the absence of who should have handed on to them.
 		own := answer
-		answer = l.r.dial.Scatter(ctx, func() *wire.Answer { return own }, late, max(len(late), 1), ask.Pod, q)
+		answer = l.dial.Scatter(ctx, func() *wire.Answer { return own }, late, max(len(late), 1), ask.Pod, q)
 	}
-	l.note(members, answer)
+	l.noteLate(members, answer)
 	answer.Absent = slices.DeleteFunc(append(answer.Absent, absent...), func(name string) bool { return !slices.Contains(owners, name) })
 	if len(answer.Absent) == len(owners) {
-		return nil, fmt.Errorf("%w: %v", errNobody, answer.Errors)
+		return nil, fmt.Errorf("%w: %v", errNoAnswer, answer.Errors)
 	}
 	if len(answer.Absent) > 0 && (all || l.mayForbid(answer.Absent)) {
 		return nil, errIncomplete
@@ -68,12 +66,12 @@ func (l *lead) ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, 
 
 // behindOthers are the replicas that are absent only because one is that should have handed
 // the question on to them.
-func (l *lead) behindOthers(asked []wire.Member, answer *wire.Answer, key []byte) []wire.Member {
+func (l *Leader) unreachedBehindRelays(asked []wire.Member, answer *wire.Answer, key []byte) []wire.Member {
 	if len(answer.Absent) == 0 {
 		return nil
 	}
 	var late []wire.Member
-	for _, branch := range wire.Grow(asked, l.r.options.Fanout, key) {
+	for _, branch := range wire.Grow(asked, l.options.Fanout, key) {
 		if !slices.Contains(answer.Absent, branch.Member.Name) {
 			continue
 		}
@@ -88,53 +86,38 @@ func (l *lead) behindOthers(asked []wire.Member, answer *wire.Answer, key []byte
 
 // mayForbid says whether replicas may have pods that forbid others on nodes of others. It
 // is asked of those that do not say so themselves.
-func (l *lead) mayForbid(replicas []string) bool {
+func (l *Leader) mayForbid(replicas []string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(replicas, func(name string) bool {
 		s, heard := l.statuses[name]
-		return !heard || s.Forbids || s.at.Before(l.forbids[name].Add(settledAfter))
+		return !heard || s.Forbids || s.at.Before(l.forbidsSince[name].Add(settledAfter))
 	})
 }
 
-// told are how many reservations the replicas were told of that know of all that there are.
-// They hear of them at once, since they answer only then.
-func (l *lead) told() map[string]uint64 {
-	l.r.mu.Lock()
-	defer l.r.mu.Unlock()
-	told := map[string]uint64{}
-	for name, p := range l.r.peers {
-		if count, connection := p.link.Reservations(); connection != 0 && connection == p.greeted {
-			told[name] = count
-			p.link.Flush()
-		}
-	}
-	return told
-}
-
-func known(told map[string]uint64, name string) bool {
+func hasKey(told map[string]uint64, name string) bool {
 	_, is := told[name]
 	return is
 }
 
 // note notes who was late, who is asked less then, and who was not.
-func (l *lead) note(asked []wire.Member, answer *wire.Answer) {
+func (l *Leader) noteLate(asked []wire.Member, answer *wire.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, member := range asked {
 		if !slices.Contains(answer.Absent, member.Name) {
-			delete(l.cuts, member.Name)
+			delete(l.late, member.Name)
 			continue
 		}
-		c := l.cuts[member.Name]
+		c := l.late[member.Name]
 		if c == nil {
-			c = &cut{}
-			l.cuts[member.Name] = c
+			c = &lateness{}
+			l.late[member.Name] = c
 		}
 		c.times++
 		rest := min(firstRest<<min(c.times, 16), longestRest)
 		c.until = time.Now().Add(rest)
 		cutOff.WithLabelValues(member.Name).Inc()
-		klog.FromContext(l.r.ctx).Info("A replica did not answer in time, and is not asked for a while", "replica", member.Name, "times", c.times, "rest", rest, "errors", answer.Errors)
+		l.logger.Info("A replica did not answer in time, and is not asked for a while", "replica", member.Name, "times", c.times, "rest", rest, "errors", answer.Errors)
 	}
 }

@@ -1,4 +1,4 @@
-package replica
+package leader
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"reflect"
 
 	v1 "k8s.io/api/core/v1"
-	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	extenderv1 "k8s.io/kube-scheduler/extender/v1"
 	fwk "k8s.io/kube-scheduler/framework"
@@ -29,13 +28,13 @@ import (
 // what they propose, and its executor lets the others leave.
 type Preemptor struct {
 	*defaultpreemption.DefaultPreemption
-	Leader  *Leader
-	Profile *rank.Profile
+	search  *Search
+	profile *rank.Profile
 }
 
 // sharePreemption puts a preemptor into the list of plugins of a profile, if that has
 // upstream's.
-func SharePreemption(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile, l *Leader) (err error) {
+func SharePreemption(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile, l *Search) (err error) {
 	var list *[]fwk.PostFilterPlugin
 	if unexported.Field(reflect.ValueOf(fw).Elem(), "postFilterPlugins", &list, &err); err != nil {
 		return err
@@ -49,9 +48,14 @@ func SharePreemption(ctx context.Context, fw framework.Framework, cfg config.Kub
 		if p.DryRuns, err = rank.NewDryRuns(ctx, fw, cfg); err != nil {
 			return err
 		}
-		(*list)[i] = &Preemptor{DefaultPreemption: theirs, Leader: l, Profile: p}
+		(*list)[i] = NewPreemptor(theirs, l, p)
 	}
 	return nil
+}
+
+// NewPreemptor makes a preemptor that acts by upstream's plugin.
+func NewPreemptor(theirs *defaultpreemption.DefaultPreemption, l *Search, p *rank.Profile) *Preemptor {
+	return &Preemptor{DefaultPreemption: theirs, search: l, profile: p}
 }
 
 // PostFilter makes room for a pod that fits nowhere, if others can leave for it.
@@ -72,7 +76,7 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 	case answer.Ineligible != "":
 		return nil, fwk.NewStatus(fwk.Unschedulable, answer.Ineligible)
 	case best == nil:
-		return framework.NewPostFilterResultWithNominatedNode(""), fwk.NewStatus(fwk.Unschedulable, unhelpful(pod, answer).Error())
+		return framework.NewPostFilterResultWithNominatedNode(""), fwk.NewStatus(fwk.Unschedulable, preemptionFitError(pod, answer).Error())
 	}
 	return p.actuate(ctx, state, pod, best)
 }
@@ -81,18 +85,18 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 func (p *Preemptor) Best(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
 	info, _ := framework.NewPodInfo(pod)
 	queued := &framework.QueuedPodInfo{PodInfo: info}
-	ask := wire.Ask{Offers: 1, Walk: p.Leader.Unrankable(p.Profile, pod) != ""}
-	counted, err := p.Leader.start(ctx, p.Profile, queued, &ask)
+	ask := wire.Ask{Offers: 1, Walk: p.search.Unrankable(p.profile, pod) != ""}
+	counted, err := p.search.query(ctx, p.profile, queued, &ask)
 	if errors.Is(err, rank.ReasonRejected) {
 		// No pod that leaves would change what the plugins say of this one.
-		return nil, &wire.Answer{Summary: index.Summary{Nodes: p.Leader.Nodes()}}, nil
+		return nil, &wire.Answer{Summary: index.Summary{Nodes: p.search.owners.Nodes()}}, nil
 	}
 	if err != nil {
 		return nil, nil, err
 	}
 	ask.InUse = counted.answer.InUse
-	ask.Preempt, ask.Counters, ask.Values = true, counted.answer.Summary.Counters, p.Leader.Cluster.Names.ValueOf
-	proposed, err := p.Leader.start(ctx, p.Profile, queued, &ask)
+	ask.Preempt, ask.Counters, ask.Values = true, counted.answer.Summary.Counters, p.search.Cluster.Names.ValueOf
+	proposed, err := p.search.query(ctx, p.profile, queued, &ask)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -108,7 +112,7 @@ func (p *Preemptor) Best(ctx context.Context, pod *v1.Pod) (preemption.Candidate
 }
 
 // unhelpful says of all nodes why it does not help if pods leave.
-func unhelpful(pod *v1.Pod, answer *wire.Answer) error {
+func preemptionFitError(pod *v1.Pod, answer *wire.Answer) error {
 	statuses := framework.NewDefaultNodeToStatus()
 	statuses.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
 	number := 0
@@ -155,65 +159,7 @@ func (p *Preemptor) actuate(ctx context.Context, state fwk.CycleState, pod *v1.P
 	info.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: best.Name()}})
 	said := framework.NewDefaultNodeToStatus()
 	said.Set(best.Name(), fwk.NewStatus(fwk.Unschedulable))
-	handle := &oneNode{Framework: p.Profile.Framework, info: info}
-	evaluator := preemption.NewEvaluator(pluginnames.DefaultPreemption, handle, &found{p.DefaultPreemption, best.Victims()}, p.Executor)
+	handle := &oneNode{Framework: p.profile.Framework, info: info}
+	evaluator := preemption.NewEvaluator(pluginnames.DefaultPreemption, handle, &chosenVictims{p.DefaultPreemption, best.Victims()}, p.Executor)
 	return evaluator.Preempt(ctx, state, pod, said)
-}
-
-// found are victims that need not be looked for.
-type found struct {
-	preemption.Interface
-	victims *extenderv1.Victims
-}
-
-// PodEligibleToPreemptOthers was asked where it can be answered.
-func (*found) PodEligibleToPreemptOthers(context.Context, *v1.Pod, *fwk.Status) (bool, string) {
-	return true, ""
-}
-
-// GetOffsetAndNumCandidates is for one node.
-func (*found) GetOffsetAndNumCandidates(int32) (int32, int32) { return 0, 1 }
-
-// SelectVictimsOnNode returns those that were found.
-func (f *found) SelectVictimsOnNode(
-	context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo, []*preemption.DomainVictim, []*policyv1.PodDisruptionBudget,
-) ([]*v1.Pod, int, *fwk.Status) {
-	return f.victims.Pods, int(f.victims.NumPDBViolations), nil
-}
-
-// oneNode is a handle that shows one node only.
-type oneNode struct {
-	framework.Framework
-	info fwk.NodeInfo
-}
-
-// MutableSnapshotSharedLister lists the node.
-func (o *oneNode) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister {
-	return &oneNodeLister{o.Framework.MutableSnapshotSharedLister(), o.info}
-}
-
-type oneNodeLister struct {
-	fwk.MutableSnapshotSharedLister
-	info fwk.NodeInfo
-}
-
-// NodeInfos lists the node.
-func (l *oneNodeLister) NodeInfos() fwk.NodeInfoLister {
-	return &oneNodeInfos{l.MutableSnapshotSharedLister.NodeInfos(), l.info}
-}
-
-type oneNodeInfos struct {
-	fwk.NodeInfoLister
-	info fwk.NodeInfo
-}
-
-// List is the node.
-func (l *oneNodeInfos) List() ([]fwk.NodeInfo, error) { return []fwk.NodeInfo{l.info}, nil }
-
-// Get is the node, by its name.
-func (l *oneNodeInfos) Get(name string) (fwk.NodeInfo, error) {
-	if name != l.info.Node().Name {
-		return nil, fmt.Errorf("node %s is with the replica that owns it", name)
-	}
-	return l.info, nil
 }

@@ -1,26 +1,28 @@
-package replica
+package leader
 
 import (
 	"context"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // begin says that a replica tells of pending pods anew.
-func (l *lead) begin(from string, id int64) {
-	l.feeding.Lock()
-	defer l.feeding.Unlock()
+func (l *Leader) BeginList(from string, id int64) {
+	l.pendingMu.Lock()
+	defer l.pendingMu.Unlock()
 	l.tick++
-	l.begun.note(from, id, l.tick)
+	l.lists.Begin(from, id, l.tick)
 }
 
 // feed tells the scheduler what others have told.
-func (l *lead) feed(from string, b *wire.Batch) error {
+func (l *Leader) Receive(from string, b *wire.Batch) error {
 	if len(b.Pending)+len(b.News) == 0 {
 		return nil
 	}
@@ -30,10 +32,10 @@ func (l *lead) feed(from string, b *wire.Batch) error {
 	if !leads {
 		return nil
 	}
-	l.feeding.Lock()
-	defer l.feeding.Unlock()
+	l.pendingMu.Lock()
+	defer l.pendingMu.Unlock()
 	for i := range b.Pending {
-		if !l.r.trusts(from, b.Pending[i].UID) {
+		if !l.member.Trusts(from, b.Pending[i].UID) {
 			continue
 		}
 		if err := l.takePending(&b.Pending[i]); err != nil {
@@ -41,14 +43,21 @@ func (l *lead) feed(from string, b *wire.Batch) error {
 		}
 	}
 	for i := range b.News {
-		if err := l.takeNews(&b.News[i]); err != nil {
+		if err := l.takeEvent(&b.News[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (l *lead) takePending(item *wire.Item) error {
+// TakePending takes what a replica has sent of one pod without a node.
+func (l *Leader) TakePending(item *wire.Item) error {
+	l.pendingMu.Lock()
+	defer l.pendingMu.Unlock()
+	return l.takePending(item)
+}
+
+func (l *Leader) takePending(item *wire.Item) error {
 	before, is := l.pending[item.UID]
 	switch {
 	case len(item.Object) > 0:
@@ -56,23 +65,23 @@ func (l *lead) takePending(item *wire.Item) error {
 		if err := pod.Unmarshal(item.Object); err != nil {
 			return err
 		}
-		if !l.succeeds(pod) {
+		if !l.isLatest(pod) {
 			return nil
 		}
-		l.pending[pod.UID] = held{pod: pod, tick: l.tick}
-		if err := l.pods.indexer.Add(pod); err != nil {
+		l.pending[pod.UID] = refresh.Object{Pod: pod, Tick: l.tick}
+		if err := l.podEvents.indexer.Add(pod); err != nil {
 			return err
 		}
 		if !is {
-			l.pods.notify(nil, pod)
-		} else if before.pod.ResourceVersion != pod.ResourceVersion {
-			l.pods.notify(before.pod, pod)
+			l.podEvents.notify(nil, pod)
+		} else if before.Pod.ResourceVersion != pod.ResourceVersion {
+			l.podEvents.notify(before.Pod, pod)
 		}
 	case is:
 		if item.Node != l.assumptions.nodeOf(item.UID) {
-			l.leader.disturb()
+			l.search.invalidate()
 		}
-		l.forget(before.pod, item.Node)
+		l.removePending(before.Pod, item.Node)
 	}
 	return nil
 }
@@ -80,8 +89,8 @@ func (l *lead) takePending(item *wire.Item) error {
 // succeeds says whether a pod is the latest of its name; one that it has replaced is gone.
 // Of two pods each replica may tell at its own pace, and the queue knows pods by names:
 // what is told late of one would concern the other.
-func (l *lead) succeeds(pod *v1.Pod) bool {
-	there, is, _ := l.pods.indexer.Get(pod)
+func (l *Leader) isLatest(pod *v1.Pod) bool {
+	there, is, _ := l.podEvents.indexer.Get(pod)
 	if !is || there.(*v1.Pod).UID == pod.UID {
 		return true
 	}
@@ -90,23 +99,26 @@ func (l *lead) succeeds(pod *v1.Pod) bool {
 	if err == nil && order < 0 {
 		return false
 	}
-	l.forget(other, "")
+	l.removePending(other, "")
 	return true
 }
+
+// How long the API server has to say what became of a pod.
+const pendingLookupTimeout = 2 * time.Second
 
 // resolve takes away a pod that is not among those that wait any more, nobody has said
 // why. One that is assumed on a node is bound there, or it is gone, and that makes a
 // difference: the API server is asked.
-func (l *lead) resolve(pod *v1.Pod) {
+func (l *Leader) resolveMissing(pod *v1.Pod) {
 	node := l.assumptions.nodeOf(pod.UID)
 	if node == "" {
-		l.forget(pod, "")
+		l.removePending(pod, "")
 		return
 	}
 	go func() {
-		ctx, cancel := context.WithTimeout(l.r.ctx, expirePatience)
+		ctx, cancel := context.WithTimeout(l.ctx, pendingLookupTimeout)
 		defer cancel()
-		now, err := l.r.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		now, err := l.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return
 		}
@@ -117,49 +129,49 @@ func (l *lead) resolve(pod *v1.Pod) {
 				return
 			}
 		}
-		l.feeding.Lock()
-		defer l.feeding.Unlock()
+		l.pendingMu.Lock()
+		defer l.pendingMu.Unlock()
 		if known, is := l.pending[pod.UID]; is {
-			l.forget(known.pod, where)
+			l.removePending(known.Pod, where)
 		}
 	}()
 }
 
 // forget takes away a pod that waits no longer, because it is on a node, or gone.
-func (l *lead) forget(pod *v1.Pod, node string) {
+func (l *Leader) removePending(pod *v1.Pod, node string) {
 	delete(l.pending, pod.UID)
 	// Another may have come under the name.
-	if there, is, _ := l.pods.indexer.Get(pod); is && there.(*v1.Pod).UID == pod.UID {
-		_ = l.pods.indexer.Delete(pod)
+	if there, is, _ := l.podEvents.indexer.Get(pod); is && there.(*v1.Pod).UID == pod.UID {
+		_ = l.podEvents.indexer.Delete(pod)
 	}
 	if node == "" {
-		l.pods.notify(pod, nil)
+		l.podEvents.notify(pod, nil)
 		return
 	}
 	bound := *pod
 	bound.Spec.NodeName = node
-	l.pods.notify(pod, &bound)
+	l.podEvents.notify(pod, &bound)
 }
 
 // refreshed forgets the pending pods with UIDs in some slots that were not told of since.
-func (l *lead) refreshed(from string, id int64, slots []int) {
-	l.feeding.Lock()
-	defer l.feeding.Unlock()
-	l.begun.end(from, id, slots, l.pending, l.resolve)
+func (l *Leader) EndList(from string, id int64, slots []int) {
+	l.pendingMu.Lock()
+	defer l.pendingMu.Unlock()
+	l.lists.End(from, id, slots, l.pending, l.resolveMissing)
 }
 
-func (l *lead) takeNews(news *wire.News) error {
-	l.leader.disturb()
+func (l *Leader) takeEvent(news *wire.News) error {
+	l.search.invalidate()
 	if news.Node {
 		before, after, err := decoded[v1.Node](news)
 		if err == nil {
-			notifyTyped(l.nodes, before, after)
+			notifyTyped(l.nodeEvents, before, after)
 		}
 		return err
 	}
 	before, after, err := decoded[v1.Pod](news)
 	if err == nil {
-		notifyTyped(l.pods, before, after)
+		notifyTyped(l.podEvents, before, after)
 	}
 	return err
 }
@@ -183,7 +195,7 @@ func decoded[T any, P readable[T]](news *wire.News) (before, after P, err error)
 	return before, after, err
 }
 
-func notifyTyped[P comparable](informer *fedInformer, before, after P) {
+func notifyTyped[P comparable](informer *eventInformer, before, after P) {
 	var none P
 	var was, is any
 	if before != none {

@@ -1,4 +1,4 @@
-package replica
+package leader
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
@@ -21,16 +22,13 @@ import (
 // assumptions takes the place of kube-scheduler's cache in a leader. Nodes, and the
 // pods on them, are with the replicas that own them; here are the pods only that have
 // a place and are not known to be bound.
-type assumptions struct {
+type Assumptions struct {
 	// Pod groups stay upstream's, and binds through the dispatcher.
 	schedcache.Cache
 
+	search *Search
+	// lead sends reservations to the owners of nodes.
 	leader *Leader
-	// reserve and release tell the owner of the node.
-	reserve func(pod *v1.Pod, demands wire.Demands)
-	release func(pod *v1.Pod)
-	// leads says whether this replica still leads.
-	leads func() bool
 
 	// binding counts the pods that the API server is being told of.
 	binding atomic.Int64
@@ -45,79 +43,79 @@ type assumption struct {
 	demands wire.Demands
 	// acked is closed when the owner of the node has answered, with refused if it did
 	// not take the pod, or has not kept it; heard is when it last was there to hear of it.
-	acked   chan struct{}
-	refused string
-	heard   time.Time
+	acked     chan struct{}
+	refused   string
+	lastHeard time.Time
 }
 
 // A bind that is begun with a place that the owner of the node was not reminded of for
 // so long would be one that the owner may have given to somebody else.
 const (
-	ackPatience = 10 * time.Second
+	ackTimeout = 10 * time.Second
 	// Longer than replicas take to say what has time (shard.Link), and the API server to say
 	// what it has been told; less than who ends has (app.leavePatience).
-	seenPatience = 600 * time.Millisecond
-	longUnheard  = 15 * time.Second
+	seenTimeout = 600 * time.Millisecond
+	maxUnheard  = 15 * time.Second
 )
 
 var errLost = errors.New("the pod has lost its place before it was bound")
 
-func newAssumptions(inner schedcache.Cache, l *Leader) *assumptions {
-	return &assumptions{Cache: inner, leader: l, assumed: map[types.UID]*assumption{}}
+func newAssumptions(inner schedcache.Cache, search *Search, l *Leader) *Assumptions {
+	return &Assumptions{Cache: inner, search: search, leader: l, assumed: map[types.UID]*assumption{}}
 }
 
 // AssumePod takes a pod for bound, and its place on the node.
-func (a *assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) error {
+func (a *Assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.assumed[pod.UID] != nil {
 		return fmt.Errorf("pod %v(%v) is in the cache, so can't be assumed", pod.UID, klog.KObj(pod))
 	}
-	demands := a.leader.Placed(pod.UID)
-	a.assumed[pod.UID] = &assumption{pod: pod, demands: demands, acked: make(chan struct{}), heard: time.Now()}
-	a.reserve(pod, demands)
+	demands := a.search.Placed(pod.UID)
+	a.assumed[pod.UID] = &assumption{pod: pod, demands: demands, acked: make(chan struct{}), lastHeard: time.Now()}
+	a.leader.reserve(pod, demands)
 	return nil
 }
 
 // ForgetPod undoes AssumePod.
-func (a *assumptions) ForgetPod(logger klog.Logger, pod *v1.Pod) error {
+func (a *Assumptions) ForgetPod(logger klog.Logger, pod *v1.Pod) error {
 	return a.RemoveAssumedPod(logger, pod)
 }
 
 // RemoveAssumedPod gives the place of a pod back.
-func (a *assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
+func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if known := a.assumed[pod.UID]; known != nil {
 		delete(a.assumed, pod.UID)
-		a.release(known.pod)
+		a.leader.release(known.pod)
 	}
 	return nil
 }
 
 // AddPod confirms that a pod is bound. The owner of the node hears of it otherwise.
-func (a *assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
+func (a *Assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if known := a.assumed[pod.UID]; known != nil {
 		delete(a.assumed, pod.UID)
 		if known.pod.Spec.NodeName != pod.Spec.NodeName {
-			a.release(known.pod)
+			a.leader.release(known.pod)
 		}
 	}
 	return nil
 }
 
 // UpdatePod has nothing to do: pods that are bound are with the owners of nodes.
-func (a *assumptions) UpdatePod(klog.Logger, *v1.Pod, *v1.Pod) error { return nil }
+func (a *Assumptions) UpdatePod(klog.Logger, *v1.Pod, *v1.Pod) error { return nil }
 
 // RemovePod gives the place of a pod back that is gone before it was known to be bound.
-func (a *assumptions) RemovePod(logger klog.Logger, pod *v1.Pod) error {
+func (a *Assumptions) RemovePod(logger klog.Logger, pod *v1.Pod) error {
 	return a.RemoveAssumedPod(logger, pod)
 }
 
 // GetPod returns an assumed pod.
-func (a *assumptions) GetPod(pod *v1.Pod) (*v1.Pod, error) {
+func (a *Assumptions) GetPod(pod *v1.Pod) (*v1.Pod, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if known := a.assumed[pod.UID]; known != nil {
@@ -127,44 +125,44 @@ func (a *assumptions) GetPod(pod *v1.Pod) (*v1.Pod, error) {
 }
 
 // IsAssumedPod says whether a pod is assumed and not confirmed.
-func (a *assumptions) IsAssumedPod(pod *v1.Pod) (bool, error) {
+func (a *Assumptions) IsAssumedPod(pod *v1.Pod) (bool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.assumed[pod.UID] != nil, nil
 }
 
 // AddNode, UpdateNode and RemoveNode have nothing to do: nodes are with their owners.
-func (*assumptions) AddNode(klog.Logger, *v1.Node) {}
+func (*Assumptions) AddNode(klog.Logger, *v1.Node) {}
 
 // UpdateNode has nothing to do.
-func (*assumptions) UpdateNode(klog.Logger, *v1.Node, *v1.Node) {}
+func (*Assumptions) UpdateNode(klog.Logger, *v1.Node, *v1.Node) {}
 
 // RemoveNode has nothing to do.
-func (*assumptions) RemoveNode(klog.Logger, *v1.Node) error { return nil }
+func (*Assumptions) RemoveNode(klog.Logger, *v1.Node) error { return nil }
 
 // NodeCount is the number of nodes that replicas have, as they last said.
-func (a *assumptions) NodeCount() int { return a.leader.Nodes() }
+func (a *Assumptions) NodeCount() int { return a.leader.Nodes() }
 
 // PodCount is the number of assumed pods.
-func (a *assumptions) PodCount() (int, error) {
+func (a *Assumptions) PodCount() (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.assumed), nil
 }
 
 // GetNode knows no node.
-func (*assumptions) GetNode(name string) (*framework.NodeInfo, error) {
+func (*Assumptions) GetNode(name string) (*framework.NodeInfo, error) {
 	return nil, fmt.Errorf("node %v is with the replica that owns it", name)
 }
 
 // UpdateSnapshot begins a scheduling cycle.
-func (a *assumptions) UpdateSnapshot(logger klog.Logger, _ *schedcache.Snapshot) error {
-	a.leader.Cluster.Apply(logger, nil)
+func (a *Assumptions) UpdateSnapshot(logger klog.Logger, _ *schedcache.Snapshot) error {
+	a.search.Cluster.Apply(logger, nil)
 	return nil
 }
 
 // Dump copies what is assumed, for people who look for an error.
-func (a *assumptions) Dump() *schedcache.Dump {
+func (a *Assumptions) Dump() *schedcache.Dump {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	assumed := sets.New[string]()
@@ -175,14 +173,14 @@ func (a *assumptions) Dump() *schedcache.Dump {
 }
 
 // ack notes what the owner of a node has said of a pod.
-func (a *assumptions) ack(uid types.UID, refused string) {
+func (a *Assumptions) ack(uid types.UID, refused string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	known := a.assumed[uid]
 	if known == nil {
 		return
 	}
-	known.heard, known.refused = time.Now(), refused
+	known.lastHeard, known.refused = time.Now(), refused
 	if !known.isAcked() {
 		close(known.acked)
 	}
@@ -198,10 +196,10 @@ func (a *assumption) isAcked() bool {
 }
 
 // held says that the owner of the node has given the pod its place.
-func (a *assumption) held() bool { return a.isAcked() && a.refused == "" }
+func (a *assumption) reserved() bool { return a.isAcked() && a.refused == "" }
 
 // each calls a function with all that is assumed, while it does not change.
-func (a *assumptions) each(f func(*assumption)) {
+func (a *Assumptions) each(f func(*assumption)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for _, known := range a.assumed {
@@ -210,7 +208,7 @@ func (a *assumptions) each(f func(*assumption)) {
 }
 
 // nodeOf is where a pod is assumed to be; "" if it is not.
-func (a *assumptions) nodeOf(uid types.UID) string {
+func (a *Assumptions) nodeOf(uid types.UID) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if known := a.assumed[uid]; known != nil {
@@ -220,15 +218,15 @@ func (a *assumptions) nodeOf(uid types.UID) string {
 }
 
 // awaitBinds waits until no pod is on its way to its node any more.
-func (a *assumptions) awaitBinds(ctx context.Context) {
+func (a *Assumptions) AwaitBinds(ctx context.Context) {
 	a.await(ctx, func() bool { return a.binding.Load() == 0 })
 }
 
 // awaitSeen waits until the watches have shown all pods on their nodes, for a while: to who
 // leads next, a pod of which they have not would be one that waits still, and for as long as
 // it is placed once more it would count twice.
-func (a *assumptions) awaitSeen(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, seenPatience)
+func (a *Assumptions) AwaitSeen(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, seenTimeout)
 	defer cancel()
 	a.await(ctx, func() bool {
 		a.mu.Lock()
@@ -237,7 +235,7 @@ func (a *assumptions) awaitSeen(ctx context.Context) {
 	})
 }
 
-func (a *assumptions) await(ctx context.Context, done func() bool) {
+func (a *Assumptions) await(ctx context.Context, done func() bool) {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !done() {
@@ -250,23 +248,23 @@ func (a *assumptions) await(ctx context.Context, done func() bool) {
 }
 
 // settled waits until the owner of the node has taken a pod, which is then bound.
-func (a *assumptions) settled(ctx context.Context, uid types.UID) error {
+func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
 	a.mu.Lock()
 	known := a.assumed[uid]
 	a.mu.Unlock()
 	if known == nil {
 		return errLost
 	}
-	patience := time.NewTimer(ackPatience)
+	patience := time.NewTimer(ackTimeout)
 	defer patience.Stop()
 	select {
 	case <-known.acked:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-patience.C:
-		return fmt.Errorf("the replica that owns node %s did not answer within %v", known.pod.Spec.NodeName, ackPatience)
+		return fmt.Errorf("the replica that owns node %s did not answer within %v", known.pod.Spec.NodeName, ackTimeout)
 	}
-	if !a.leads() {
+	if !a.leader.leads() {
 		return errors.New("another replica leads now")
 	}
 	a.mu.Lock()
@@ -276,8 +274,29 @@ func (a *assumptions) settled(ctx context.Context, uid types.UID) error {
 		return errLost
 	case known.refused != "":
 		return fmt.Errorf("the replica that owns node %s: %s", known.pod.Spec.NodeName, known.refused)
-	case time.Since(known.heard) > longUnheard:
-		return fmt.Errorf("the replica that owns node %s was not heard of for %v", known.pod.Spec.NodeName, time.Since(known.heard).Round(time.Second))
+	case time.Since(known.lastHeard) > maxUnheard:
+		return fmt.Errorf("the replica that owns node %s was not heard of for %v", known.pod.Spec.NodeName, time.Since(known.lastHeard).Round(time.Second))
 	}
 	return nil
+}
+
+// ConfirmReservation waits until the owner of the node has reserved the capacity for a pod. A
+// pod that it refuses or does not answer for is tried again as soon as all owners answer.
+func (a *Assumptions) ConfirmReservation(ctx context.Context, pod *v1.Pod) error {
+	err := a.confirmed(ctx, pod.UID)
+	if err != nil {
+		a.leader.Delay(pod)
+	}
+	return err
+}
+
+// Bind calls a function that binds a pod, if the reservation is still valid: this process may
+// have been stopped since it was confirmed.
+func (a *Assumptions) Bind(ctx context.Context, pod *v1.Pod, bind func() *fwk.Status) *fwk.Status {
+	a.binding.Add(1)
+	defer a.binding.Add(-1)
+	if err := a.confirmed(ctx, pod.UID); err != nil {
+		return fwk.AsStatus(err)
+	}
+	return bind()
 }

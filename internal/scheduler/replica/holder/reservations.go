@@ -1,0 +1,239 @@
+package holder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+type reservation struct {
+	pod *v1.Pod
+	// term is that of the leader who has asked for the place, and until is when it is
+	// kept unless that asks again.
+	term  int64
+	until time.Time
+}
+
+// A place that no leader asks to keep is given to others after the first time, or the
+// second if another leads now; but only if the pod is not bound by then.
+const (
+	reservationLife = 30 * time.Second
+	bequestLife     = 5 * time.Second
+)
+
+// reserve gives a pod its place, or says why not. While not all pods are known that are
+// on the nodes here, only those have one that had it before.
+func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready bool, r *wire.Reservation) (refused string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reservationsSeen[from]++
+	h.reservationArrived.Broadcast()
+	if r.Nominated {
+		return h.nominate(r)
+	}
+	if len(r.Pod) == 0 {
+		if before := h.reservations[r.UID]; before != nil && before.pod.Spec.NodeName == r.Node {
+			h.unreserve(r.UID)
+		}
+		return ""
+	}
+	pod := &v1.Pod{}
+	if err := pod.Unmarshal(r.Pod); err != nil {
+		return fmt.Sprintf("the pod cannot be read: %v", err)
+	}
+	pod.Spec.NodeName = r.Node
+	if known, is := h.pods[pod.UID]; is {
+		if known.Pod.Spec.NodeName == r.Node {
+			return ""
+		}
+		return fmt.Sprintf("the pod is on node %s", known.Pod.Spec.NodeName)
+	}
+	if before := h.reservations[pod.UID]; before != nil {
+		if before.pod.Spec.NodeName == r.Node {
+			before.term, before.until = term, time.Now().Add(reservationLife)
+			return ""
+		}
+		h.unreserve(pod.UID)
+	}
+	if !r.Held {
+		if !ready {
+			return "the replica that owns the node does not know yet what is there"
+		}
+		if refused := h.misfit(ctx, pod, r); refused != "" {
+			return refused
+		}
+	}
+	if err := h.cache.AssumePod(h.logger, pod); err != nil {
+		return err.Error()
+	}
+	h.count(pod, 1)
+	h.reservations[pod.UID] = &reservation{pod: pod, term: term, until: time.Now().Add(reservationLife)}
+	return ""
+}
+
+// nominate notes that a pod waits for a node here, or does not any more.
+func (h *Holder) nominate(r *wire.Reservation) (refused string) {
+	if node, is := h.nominated[r.UID]; is {
+		h.ranker.Nominations.RemoveRemote(node, r.UID)
+		delete(h.nominated, r.UID)
+	}
+	if len(r.Pod) == 0 {
+		return ""
+	}
+	pod := &v1.Pod{}
+	if err := pod.Unmarshal(r.Pod); err != nil {
+		return fmt.Sprintf("the pod cannot be read: %v", err)
+	}
+	info, _ := framework.NewPodInfo(pod)
+	h.nominated[pod.UID] = r.Node
+	h.ranker.Nominations.AddRemote(r.Node, info)
+	return ""
+}
+
+// forgetNominated forgets what a leader has told of pods that wait.
+func (h *Holder) ForgetNominated() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for uid := range h.nominated {
+		h.nominate(&wire.Reservation{UID: uid})
+	}
+}
+
+// unfit says why a pod has no place on a node any more, as far as the node itself is
+// concerned. What it depends on besides the leader has looked at.
+func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (refused string) {
+	_, err := h.withSnapshot(func() (*wire.Answer, error) {
+		n := h.ranker.Cluster.Lookup(r.Node)
+		if n == nil {
+			refused = "the node is not there"
+			return nil, nil
+		}
+		// As the leader has asked: with no node yet.
+		unbound := *pod
+		unbound.Spec.NodeName = ""
+		info, _ := framework.NewPodInfo(&unbound)
+		profile := h.ranker.Profiles[r.Profile]
+		if profile == nil {
+			refused = "there is no such profile"
+			return nil, nil
+		}
+		// If pods have come of which the leader did not know what they forbid, the class
+		// is not found, and the next question finds where the pod may go.
+		found, _, err := h.ranker.Class(ctx, profile, info, &rank.Agreement{Demands: r.Demands})
+		fits := err == nil && found.Has(n.ID)
+		if errors.As(err, new(rank.FallbackReason)) {
+			// Each node was looked at by itself; what others may have taken since is looked
+			// at here.
+			fits, err = len(kubescheduler.AdmissionCheck(&unbound, n.Info, false)) == 0, nil
+		}
+		if err == nil && !fits {
+			refused = "the pod does not fit any more"
+		}
+		return nil, err
+	})
+	if err != nil {
+		return err.Error()
+	}
+	return refused
+}
+
+func (h *Holder) unreserve(uid types.UID) {
+	if r := h.reservations[uid]; r != nil {
+		delete(h.reservations, uid)
+		h.count(r.pod, -1)
+		if err := h.cache.RemoveAssumedPod(h.logger, r.pod); err != nil {
+			h.logger.Error(err, "A place could not be given back", "pod", klog.KObj(r.pod))
+		}
+	}
+}
+
+func (h *Holder) count(pod *v1.Pod, by int) {
+	if ForbidsAround(pod) {
+		h.forbidding += by
+	}
+}
+
+// forbidsAround says whether a pod forbids others on more than the node that it is on.
+func ForbidsAround(pod *v1.Pod) bool {
+	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
+		return false
+	}
+	terms := pod.Spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	return slices.ContainsFunc(terms, func(term v1.PodAffinityTerm) bool { return term.TopologyKey != v1.LabelHostname })
+}
+
+// keep holds places for longer, and says which are gone.
+func (h *Holder) Renew(uids []types.UID) []wire.Ack {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	acks := make([]wire.Ack, 0, len(uids))
+	for _, uid := range uids {
+		ack := wire.Ack{UID: uid}
+		if r := h.reservations[uid]; r != nil {
+			r.until = time.Now().Add(reservationLife)
+		} else if _, is := h.pods[uid]; !is {
+			ack.Refused = "the place was given to others meanwhile"
+		}
+		acks = append(acks, ack)
+	}
+	return acks
+}
+
+// overdue are the pods whose places no leader asks to keep.
+func (h *Holder) Overdue(now time.Time) []*v1.Pod {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var pods []*v1.Pod
+	for _, r := range h.reservations {
+		if now.After(r.until) {
+			pods = append(pods, r.pod)
+		}
+	}
+	return pods
+}
+
+// expire gives the place of a pod to others, unless it is bound there: then nobody has
+// told of that yet.
+func (h *Holder) Expire(uid types.UID, now time.Time, bound bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	r := h.reservations[uid]
+	if r == nil || !now.After(r.until) {
+		return
+	}
+	if bound {
+		r.until = now.Add(reservationLife)
+		return
+	}
+	h.logger.Info("A place was not asked for any more, and is given to others", "pod", klog.KObj(r.pod), "node", r.pod.Spec.NodeName)
+	h.freed++
+	h.unreserve(uid)
+}
+
+// bequeath keeps places for less time that earlier leaders have asked for.
+func (h *Holder) ShortenOld(term int64, now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, r := range h.reservations {
+		if end := now.Add(bequestLife); r.term < term && end.Before(r.until) {
+			r.until = end
+		}
+	}
+}
+
+func NewReservation(pod *v1.Pod, demands wire.Demands) wire.Reservation {
+	return wire.Reservation{
+		Pod: wire.MarshalObject(pod), UID: pod.UID, Node: pod.Spec.NodeName, Profile: pod.Spec.SchedulerName, Demands: demands,
+	}
+}

@@ -1,0 +1,44 @@
+package leader
+
+import (
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// nominate tells the owners of nodes which pods wait for them, if that has changed. It
+// is part of the scheduling cycle.
+func (l *Leader) nominate() {
+	now := map[types.UID]string{}
+	queue := l.search.Nominations
+	for node, nominees := range queue.ByNode() {
+		for i := range nominees {
+			now[nominees[i].UID] = node
+		}
+	}
+	l.mu.Lock()
+	told := l.nominated
+	l.nominated = now
+	l.mu.Unlock()
+	for uid, node := range told {
+		if now[uid] != node {
+			l.sendNomination(node, wire.Reservation{Nominated: true, UID: uid})
+		}
+	}
+	for uid, node := range now {
+		if told[uid] == node {
+			continue
+		}
+		for _, info := range queue.NominatedPodsForNode(node) {
+			if pod := info.GetPod(); pod.UID == uid {
+				l.sendNomination(node, wire.Reservation{Nominated: true, UID: uid, Node: node, Pod: wire.MarshalObject(pod)})
+			}
+		}
+	}
+}
+
+// tellWaiting tells the owner of a node of a pod that waits for it. This replica has
+// them in its queue.
+func (l *Leader) sendNomination(node string, reservation wire.Reservation) {
+	l.member.SendToOtherOwner(node, func(b *wire.Batch) { b.Reservations = append(b.Reservations, reservation) })
+}

@@ -1,0 +1,97 @@
+package member
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// correct tells a replica whose assignment is of an earlier term than the one here that
+// another has followed it: it may have been stopped, and hold the lease again since.
+func (m *Member) CorrectTerm(from string, a *wire.Assignment) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if now := m.assignment; now.Term > a.Term {
+		m.send(from, func(b *wire.Batch) { b.Assignments = append(b.Assignments, now) })
+	}
+}
+
+// adopt takes an assignment: slots that are this replica's now are watched, and what is
+// in those that are not any more is forgotten. If there was another assignment between
+// this one and the last that is known here, everything is. A leader that another has
+// followed ends, as kube-scheduler does: it may hold the lease again, if the other has
+// released it, but for a term that is over, in which nobody would follow it.
+func (m *Member) Adopt(a *wire.Assignment) {
+	m.adopting.Lock()
+	defer m.adopting.Unlock()
+	m.mu.Lock()
+	if !a.Later(m.assignment) {
+		m.mu.Unlock()
+		return
+	}
+	if term := m.hooks.Term(); m.options.Elected && term > 0 && a.Term > term && a.Leader.Name != m.Self() {
+		m.mu.Unlock()
+		m.hooks.Exit(fmt.Errorf("term %d, and %s leads for term %d", term, a.Leader.Name, a.Term), "Leadership was lost")
+		return
+	}
+	m.logger.V(1).Info("Slots are assigned", "term", a.Term, "number", a.Number, "leader", a.Leader.Name, "replicas", a.Owners)
+	missed := m.assignment != nil && !a.Follows(m.assignment)
+	another := m.assignment == nil || m.assignment.Term != a.Term
+	if another {
+		for _, p := range m.peers {
+			p.sentPending = false
+		}
+	}
+	m.assignment, m.table = a, a.Table()
+	m.refreshed = sets.New[string]()
+	m.connect(append([]wire.Member{a.Leader}, a.Known...))
+	slots, ctx := m.table.Of(m.Self()), m.ctx
+	m.mu.Unlock()
+
+	if another {
+		m.holder.ForgetNominated()
+	}
+	m.holder.ShortenOld(a.Term, time.Now())
+	if missed {
+		m.logger.Info("An assignment of slots was missed, and everything here begins anew", "term", a.Term, "number", a.Number)
+		m.forgetAll(ctx)
+	}
+	lostNodes, gained := m.nodes.own(ctx, slots)
+	m.pods.own(ctx, slots)
+	m.holder.DropNodes(lostNodes, m.ownsNode)
+	m.mu.Lock()
+	for _, p := range m.peers {
+		p.unlistedSlots.Add(gained)
+		p.unsentPodSlots.Add(gained)
+	}
+	m.settled = m.current()
+	m.mu.Unlock()
+	m.sendDue()
+}
+
+// forgetAll gives up all slots. Places that pods have stay: the nodes may come back.
+func (m *Member) forgetAll(ctx context.Context) {
+	nodes, _ := m.nodes.own(ctx, nil)
+	m.pods.own(ctx, nil)
+	m.holder.Clear(nodes)
+}
+
+// owns says whether a node is this replica's, as far as is known.
+func (m *Member) ownsNode(node string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	owner := m.ownerOf(node)
+	return owner == m.Self() || owner == ""
+}
+
+// slotsOf are those of some slots that a replica owns.
+func (m *Member) SlotsOf(owner string, slots []int) []int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return refresh.NewSlotSet(slots).Of(m.table, owner)
+}

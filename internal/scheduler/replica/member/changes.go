@@ -1,0 +1,210 @@
+package member
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// nodeChanged takes what a watch says of a node here.
+func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
+	m.holder.ChangeNode(before, after)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if before == nil {
+		item := nodeName(after)
+		for _, p := range m.peers {
+			p.link.Tell(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
+		}
+	}
+	if !listing && m.assignment != nil && (before == nil || after == nil || len(framework.NodeSchedulingPropertiesChange(after, before)) > 0) {
+		news := wire.News{Node: true}
+		if before != nil {
+			news.Before = wire.MarshalObject(before)
+		}
+		if after != nil {
+			news.After = wire.MarshalObject(after)
+		}
+		m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.News = append(b.News, news) })
+	}
+}
+
+func nodeName(node *v1.Node) wire.NodeName {
+	return wire.NodeName{Hash: hashOf(node.Name), Slot: int16(wire.Slot(node.UID)), Created: node.CreationTimestamp.Unix()}
+}
+
+// podChanged takes what a watch says of a pod. Those on nodes go to the owners of the
+// nodes, those that wait to the leader.
+func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if before != nil && before.Spec.NodeName != "" && (after == nil || after.Spec.NodeName != before.Spec.NodeName) {
+		m.sendPodRemoval(before)
+	}
+	if after != nil && after.Spec.NodeName != "" {
+		m.sendPod(after, listing)
+	}
+	if listing || m.assignment == nil {
+		return
+	}
+	leader := m.assignment.Leader.Name
+	switch {
+	case after != nil && after.Spec.NodeName == "":
+		item := wire.Item{UID: after.UID, Object: wire.MarshalObject(after)}
+		m.send(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
+	case before != nil && before.Spec.NodeName == "":
+		item, tell := wire.Item{UID: before.UID}, m.send
+		if after != nil {
+			// The leader has assumed that.
+			item.Node, tell = after.Spec.NodeName, m.sendLater
+		}
+		tell(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
+	case before == nil || after == nil || !cache.SameOnNode(before, after):
+		news := wire.News{}
+		if before != nil {
+			news.Before = wire.MarshalObject(before)
+		}
+		if after != nil {
+			news.After = wire.MarshalObject(after)
+		}
+		m.send(leader, func(b *wire.Batch) { b.News = append(b.News, news) })
+	}
+}
+
+// tellPod tells the owner of a node of a pod on it. Those that are listed for the first
+// time are told of when the owner wants them all.
+func (m *Member) sendPod(pod *v1.Pod, listing bool) {
+	owner := m.ownerOf(pod.Spec.NodeName)
+	if owner == "" {
+		if m.podsOfUnknownNodes[pod.Spec.NodeName] == nil {
+			m.podsOfUnknownNodes[pod.Spec.NodeName] = sets.New[types.UID]()
+		}
+		m.podsOfUnknownNodes[pod.Spec.NodeName].Insert(pod.UID)
+		return
+	}
+	if !listing {
+		item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
+		// It has a reservation there, or was bound without asking.
+		m.sendLater(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
+	}
+}
+
+func (m *Member) sendPodRemoval(pod *v1.Pod) {
+	if owner := m.ownerOf(pod.Spec.NodeName); owner != "" {
+		m.send(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, wire.Item{UID: pod.UID}) })
+	} else if strays := m.podsOfUnknownNodes[pod.Spec.NodeName]; strays != nil {
+		if strays.Delete(pod.UID); len(strays) == 0 {
+			delete(m.podsOfUnknownNodes, pod.Spec.NodeName)
+		}
+	}
+}
+
+func (m *Member) TakePod(from string, item *wire.Item) error {
+	switch {
+	case !m.Trusts(from, item.UID):
+	case len(item.Object) == 0:
+		m.holder.RemovePod(item.UID)
+	default:
+		pod := &v1.Pod{}
+		if err := pod.Unmarshal(item.Object); err != nil {
+			return err
+		}
+		if !m.ownsNode(pod.Spec.NodeName) {
+			// It was told by another assignment. Whoever owns the node now hears when the
+			// pod is gone, and this replica would not.
+			m.holder.RemovePod(pod.UID)
+			return nil
+		}
+		m.holder.SetPod(pod)
+	}
+	return nil
+}
+
+// takeReservations gives pods their places, if it is the leader who asks.
+func (m *Member) TakeReservations(from string, b *wire.Batch) {
+	if len(b.Reservations)+len(b.Kept) == 0 {
+		return
+	}
+	m.mu.Lock()
+	leads, term := m.assignment != nil && m.assignment.Leader.Name == from, int64(0)
+	if leads {
+		term = m.assignment.Term
+	}
+	ctx, ready := m.ctx, m.complete()
+	m.mu.Unlock()
+	var acks []wire.Ack
+	for i := range b.Reservations {
+		ack := wire.Ack{UID: b.Reservations[i].UID, Refused: "another replica leads"}
+		if leads {
+			ack.Refused = m.holder.Reserve(ctx, from, term, ready, &b.Reservations[i])
+		}
+		if len(b.Reservations[i].Pod) > 0 && !b.Reservations[i].Nominated {
+			acks = append(acks, ack)
+		}
+	}
+	if leads {
+		acks = append(acks, m.holder.Renew(b.Kept)...)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.send(from, func(b *wire.Batch) { b.Acks = append(b.Acks, acks...) })
+}
+
+// learn notes where nodes are, and tells of pods that were waiting for that.
+func (m *Member) LearnNodes(nodes []wire.NodeName) {
+	m.mu.Lock()
+	moved, concerned := map[uint64]bool{}, false
+	for _, node := range nodes {
+		before, known := m.slots[node.Hash]
+		if known && before.created > node.Created {
+			continue
+		}
+		m.slots[node.Hash] = nodeSlot{node.Slot, node.Created}
+		if known && before.slot != node.Slot {
+			moved[node.Hash] = true
+			concerned = concerned || m.table != nil && m.table[before.slot] == m.Self()
+		}
+	}
+	var found []types.UID
+	for name, uids := range m.podsOfUnknownNodes {
+		if m.ownerOf(name) != "" {
+			found = append(found, uids.UnsortedList()...)
+			delete(m.podsOfUnknownNodes, name)
+		}
+	}
+	m.mu.Unlock()
+	if concerned {
+		// Whoever owns the new one is told of all pods that are on it.
+		m.holder.DropNodes(nil, m.ownsNode)
+	}
+	if len(moved) > 0 {
+		found = append(found, m.podsOn(moved)...)
+	}
+	for _, uid := range found {
+		m.pods.visit(uid, func(pod *v1.Pod) {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			if pod.Spec.NodeName != "" {
+				m.sendPod(pod, false)
+			}
+		})
+	}
+}
+
+// podsOn are the pods on nodes that were made anew under their names, and may have other
+// owners now.
+func (m *Member) podsOn(nodes map[uint64]bool) []types.UID {
+	var found []types.UID
+	for _, uid := range m.pods.keys() {
+		m.pods.visit(uid, func(pod *v1.Pod) {
+			if pod.Spec.NodeName != "" && nodes[hashOf(pod.Spec.NodeName)] {
+				found = append(found, uid)
+			}
+		})
+	}
+	return found
+}
