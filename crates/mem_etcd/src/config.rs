@@ -272,9 +272,9 @@ impl Config {
     }
 
     /// How the store is to be set up.
-    pub fn pipeline_options(&self) -> pipeline::Options {
+    pub fn pipeline_options(&self) -> pipeline::PipelineOptions {
         let default_dir = || PathBuf::from(format!("{}.etcd", self.name));
-        pipeline::Options {
+        pipeline::PipelineOptions {
             data_dir: self.data_dir.clone().unwrap_or_else(default_dir),
             wal_mode: self.wal_mode.for_pipeline(),
             wal_mode_prefixes: wal_mode::for_pipeline(&self.wal_mode_prefix),
@@ -283,7 +283,7 @@ impl Config {
             snapshot_dir: self.snapshot_dir.clone(),
             snapshot_log_bytes: self.snapshot_log_bytes,
             quota_bytes: self.quota_bytes(),
-            ..pipeline::Options::default()
+            ..pipeline::PipelineOptions::default()
         }
     }
 

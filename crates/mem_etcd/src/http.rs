@@ -9,7 +9,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use mvcc::AlarmKind;
-use pipeline::{Pipeline, Status};
+use pipeline::{Pipeline, PipelineStatus};
 use serde_json::json;
 use url::form_urlencoded;
 
@@ -34,7 +34,7 @@ struct Ailment {
 }
 
 /// Why the store cannot do all of its work; the worst comes first.
-fn ailments(status: &Status) -> Vec<Ailment> {
+fn ailments(status: &PipelineStatus) -> Vec<Ailment> {
     let raised = |kind| status.alarms.iter().any(|alarm| alarm.kind == kind);
     let alarm = |name| Ailment { alarm: Some(name), reason: format!("ALARM {name}") };
     let failed = |reason: &Arc<str>| Ailment { alarm: None, reason: reason.to_string() };
@@ -57,7 +57,7 @@ async fn health(State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery
 }
 
 /// A check of a page, by name: why it fails, if it does.
-type Check = (&'static str, fn(&Status) -> Option<String>);
+type Check = (&'static str, fn(&PipelineStatus) -> Option<String>);
 
 /// Alive is whoever answers at all.
 const LIVEZ: &[Check] = &[("serializable_read", |_| None)];
@@ -91,7 +91,7 @@ fn checks(page: &'static str, checks: &'static [Check]) -> Router<Arc<Pipeline>>
 
 /// The outcome of `checks`, as etcd writes it.
 fn answer<'a>(
-    status: &Status,
+    status: &PipelineStatus,
     checks: impl Iterator<Item = &'a Check>,
     query: Option<&str>,
 ) -> Response {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use grpc::Code;
 use parking_lot::RwLock;
-use pipeline::{Pipeline, Status};
+use pipeline::{Pipeline, PipelineStatus};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
@@ -84,11 +84,11 @@ struct StoreCollector {
 }
 
 /// A gauge, and where its value stands.
-type Reading = (IntGauge, fn(&Status) -> i64);
+type Reading = (IntGauge, fn(&PipelineStatus) -> i64);
 
 impl StoreCollector {
     fn new(pipeline: Arc<Pipeline>) -> Self {
-        let gauge = |name: &str, help: &str, read: fn(&Status) -> i64| {
+        let gauge = |name: &str, help: &str, read: fn(&PipelineStatus) -> i64| {
             (IntGauge::new(name, help).expect("a valid name"), read)
         };
         let version = Opts::new(

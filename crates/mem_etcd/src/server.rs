@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
+use data_dir::Identity;
 use pipeline::Pipeline;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use wal::Identity;
 
 use crate::api::{self, Api};
 use crate::config::Config;

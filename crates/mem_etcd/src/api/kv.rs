@@ -36,7 +36,7 @@ impl Api {
         };
         match self.pipeline.range(&request).map_err(status::from_pipeline)? {
             RangeRead::Done(response) => Ok(encoded(&self, response)),
-            RangeRead::Rest(rest) => blocking(move || encoded(&self, rest.finish())).await,
+            RangeRead::Large(range) => blocking(move || encoded(&self, range.finish())).await,
         }
     }
 

@@ -13,7 +13,7 @@ use futures_util::{Stream, TryStreamExt, stream};
 use grpc::Status;
 use mvcc::{Alarm, AlarmKind, Command, Reply};
 use pipeline::{Export, HistoryHash};
-use wal::Exporter;
+use snapshot::Exporter;
 
 use super::kv::blocking;
 use super::{Api, RAFT_TERM, SMALL_REQUEST_BYTES, status};
@@ -170,7 +170,7 @@ impl Api {
     }
 
     /// The alarms that were raised, and that of a disk which is full right now.
-    fn alarms(&self, state: &pipeline::Status) -> Vec<AlarmMember> {
+    fn alarms(&self, state: &pipeline::PipelineStatus) -> Vec<AlarmMember> {
         let member_id = self.pipeline.identity().member_id;
         let disk = Alarm { kind: AlarmKind::NoSpace, member_id };
         let disk = (state.no_space && !state.alarms.contains(&disk)).then_some(disk);

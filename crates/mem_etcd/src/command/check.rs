@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use pipeline::Report;
+use pipeline::DirectoryReport;
 
 use crate::host;
 
@@ -32,8 +32,8 @@ impl Check {
     }
 }
 
-fn text(report: &Report) -> String {
-    let Report { identity, snapshot, log, revision, compacted, stats, restart } = report;
+fn text(report: &DirectoryReport) -> String {
+    let DirectoryReport { identity, snapshot, log, revision, compacted, stats, restart } = report;
     let mut lines = vec![format!(
         "identity   cluster {:016x}, member {:016x}",
         identity.cluster_id, identity.member_id

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::Args;
 use clap::builder::BoolishValueParser;
-use pipeline::Saved;
-use wal::Identity;
+use data_dir::Identity;
+use pipeline::SavedSnapshot;
 
 /// Make a data directory from a snapshot that `etcdctl snapshot save` took, of a
 /// mem_etcd or of an etcd. Of an etcd, users, roles and members stay behind.
@@ -47,7 +47,7 @@ impl Restore {
             self.mark_compacted.is_none_or(|mark| mark == raised),
             "--mark-compacted goes with a --bump-revision above 0, and with no other"
         );
-        let mut saved = Saved::read(&self.file, self.skip_hash_check)?;
+        let mut saved = SavedSnapshot::read(&self.file, self.skip_hash_check)?;
         let keys = saved.status().keys;
         let before = saved.revision();
         saved.bump(self.bump_revision)?;

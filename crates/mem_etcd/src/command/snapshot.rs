@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use pipeline::{Saved, SavedStatus};
+use pipeline::{SavedSnapshot, SavedSnapshotStatus};
 use serde_json::json;
 
 use super::restore::Restore;
@@ -53,7 +53,7 @@ impl Snapshot {
         match self.command {
             Command::Restore(restore) => restore.run(),
             Command::Status(status) => {
-                let saved = Saved::read(&status.file, status.skip_hash_check)?;
+                let saved = SavedSnapshot::read(&status.file, status.skip_hash_check)?;
                 println!("{}", text(&saved.status(), status.write_out));
                 Ok(ExitCode::SUCCESS)
             }
@@ -62,8 +62,8 @@ impl Snapshot {
 }
 
 /// As etcdutl prints it.
-fn text(status: &SavedStatus, form: Form) -> String {
-    let SavedStatus { hash, revision, keys, bytes } = *status;
+fn text(status: &SavedSnapshotStatus, form: Form) -> String {
+    let SavedSnapshotStatus { hash, revision, keys, bytes } = *status;
     let cells = [
         format!("{hash:x}"),
         revision.to_string(),
@@ -129,7 +129,8 @@ mod tests {
 
     #[test]
     fn prints_as_etcdutl() {
-        let status = SavedStatus { hash: 0xfe01cf57, revision: 10, keys: 7, bytes: 2_097_152 };
+        let status =
+            SavedSnapshotStatus { hash: 0xfe01cf57, revision: 10, keys: 7, bytes: 2_097_152 };
         assert_eq!(text(&status, Form::Simple), "fe01cf57, 10, 7, 2.1 MB, 3.7.0");
         let lines = text(&status, Form::Table);
         assert!(
