@@ -35,10 +35,11 @@ rust() {
   echo "    $rounds rounds"
   rm "$log"
 }
-cargo test --quiet --locked --no-run -p grpc -p trace -p etcd-proxy -p wal -p pipeline -p fuzz 2>/dev/null
+cargo test --quiet --locked --no-run -p grpc -p trace -p etcd-proxy -p wal -p snapshot -p pipeline -p fuzz 2>/dev/null
 rust grpc --lib -- fuzz:: hpack:: message::
 rust trace --lib -- decode::
 rust etcd-proxy -- tap:: frames::
 rust wal --test fuzz
+rust snapshot --test fuzz
 cases=10 rust pipeline --test repair
 rust fuzz

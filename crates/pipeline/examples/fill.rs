@@ -11,12 +11,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use data_dir::Identity;
 use etcdpb::rpc::PutRequest;
 use futures_executor::block_on;
 use futures_util::{StreamExt, stream};
 use mvcc::Command;
-use pipeline::{Options, Pipeline};
-use wal::Identity;
+use pipeline::{Pipeline, PipelineOptions};
 
 /// What a node has: a prefix, and the bytes of a value.
 const KINDS: [(&str, usize); 3] = [
@@ -41,7 +41,8 @@ fn main() {
 fn open(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
     let boot_id = b"fill".to_vec();
     let data_dir = PathBuf::from(dir);
-    let options = Options { data_dir, boot_id, snapshot_log_bytes, ..Options::default() };
+    let options =
+        PipelineOptions { data_dir, boot_id, snapshot_log_bytes, ..PipelineOptions::default() };
     let started = Instant::now();
     let pipeline = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 1 }).unwrap();
     let (elapsed, keys) = (started.elapsed(), pipeline.status().stats.live_keys);

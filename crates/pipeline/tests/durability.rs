@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use data_dir::Identity;
 use disk::Disk;
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use futures_executor::block_on;
 use mvcc::{Command, Reply, Span};
-use pipeline::{Error, Options, Pipeline, WalMode};
+use pipeline::{Error, Pipeline, PipelineOptions, WalMode};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use wal::Identity;
 use watch::{Delivery, Filter, Watch};
 
 const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
@@ -28,7 +28,7 @@ const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
 struct Ground {
     disk: Disk,
     dir: tempfile::TempDir,
-    options: Options,
+    options: PipelineOptions,
     pipeline: Option<Pipeline>,
 }
 
@@ -36,7 +36,7 @@ impl Ground {
     fn new(default: WalMode, prefixes: &[(&str, WalMode)]) -> Ground {
         let dir = tempfile::tempdir().unwrap();
         let prefix = |(prefix, mode): &(&str, WalMode)| (prefix.as_bytes().to_vec(), *mode);
-        let options = Options {
+        let options = PipelineOptions {
             data_dir: dir.path().to_owned(),
             wal_mode: default,
             wal_mode_prefixes: prefixes.iter().map(prefix).collect(),
@@ -44,7 +44,7 @@ impl Ground {
             // Only the tests flush, so that a power cut has something to take.
             flush_interval: Duration::from_secs(3600),
             snapshot_log_bytes: 400,
-            ..Options::default()
+            ..PipelineOptions::default()
         };
         let mut ground = Ground { disk: Disk::default(), dir, options, pipeline: None };
         ground.start();

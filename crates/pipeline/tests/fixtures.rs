@@ -13,12 +13,12 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use data_dir::Identity;
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use futures_executor::block_on;
 use mvcc::{Command, Reply};
-use pipeline::{Options, Pipeline, WalMode};
-use wal::Identity;
+use pipeline::{Pipeline, PipelineOptions, WalMode};
 
 const IDENTITY: Identity = Identity { cluster_id: 0xc1, member_id: 0x3e };
 
@@ -44,8 +44,12 @@ fn every_fixture_holds_what_it_held() {
     }
 }
 
-fn options(data_dir: &Path) -> Options {
-    Options { data_dir: data_dir.to_owned(), snapshot_log_bytes: 4000, ..Options::default() }
+fn options(data_dir: &Path) -> PipelineOptions {
+    PipelineOptions {
+        data_dir: data_dir.to_owned(),
+        snapshot_log_bytes: 4000,
+        ..PipelineOptions::default()
+    }
 }
 
 fn open(data_dir: &Path) -> Pipeline {
@@ -98,7 +102,7 @@ fn write() {
         "modes" => vec![(b"n/".to_vec(), WalMode::None), (b"f/".to_vec(), WalMode::Fsync)],
         _ => Vec::new(),
     };
-    let options = Options { wal_mode_prefixes, ..options(work.path()) };
+    let options = PipelineOptions { wal_mode_prefixes, ..options(work.path()) };
     let pipeline = Pipeline::open(&options, IDENTITY).unwrap();
     let run = Script(&pipeline);
     match script {

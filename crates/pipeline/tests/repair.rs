@@ -6,25 +6,26 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use data_dir::Identity;
 use etcdpb::rpc::{PutRequest, RangeRequest};
+use files::Error;
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{OpenError, Options, Pipeline, Repair, WalMode};
+use pipeline::{OpenError, Pipeline, PipelineOptions, Repair, WalMode};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use wal::{Error, Identity};
 
 const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
 const BOOT: &[u8] = b"boot";
 
 fn open(dir: &Path) -> Result<Pipeline, OpenError> {
-    let options = Options {
+    let options = PipelineOptions {
         data_dir: dir.to_owned(),
         wal_mode: WalMode::Fsync,
         // Also the size of segments, as far as that goes.
         snapshot_log_bytes: 3 << 20,
         boot_id: BOOT.to_vec(),
-        ..Options::default()
+        ..PipelineOptions::default()
     };
     Pipeline::open(&options, IDENTITY)
 }
@@ -73,7 +74,7 @@ fn directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
 }
 
 fn is_damage<T>(result: Result<T, OpenError>) -> bool {
-    matches!(result, Err(OpenError::Wal(Error::Corrupt { .. })))
+    matches!(result, Err(OpenError::Files(Error::Corrupt { .. })))
 }
 
 fn ends_with(path: &Path, extension: &str) -> bool {
@@ -215,7 +216,7 @@ proptest! {
                 prop_assert_eq!(content(&open(dir.path()).unwrap()).len() as i64, keys + 1);
             }
             // Without its snapshot, or of another format by one bit.
-            Err(OpenError::Wal(Error::Gap { .. } | Error::NewerFormat { .. })) => {
+            Err(OpenError::Files(Error::Gap { .. } | Error::NewerFormat { .. })) => {
                 prop_assert!(open(dir.path()).is_err());
             }
             Err(other) => prop_assert!(false, "{other}"),

@@ -1,5 +1,4 @@
-//! Auth: not built. Every request is answered as by an etcd on which
-//! authentication was never enabled.
+//! Auth service, not built: answers like an etcd on which authentication was never enabled.
 
 use std::sync::Arc;
 
@@ -17,7 +16,7 @@ impl Api {
         Ok(AuthStatusResponse { header, enabled: false, auth_revision: 1 })
     }
 
-    /// Any request about users, roles and tokens.
+    /// Any other request of the service: users, roles, tokens.
     pub(super) async fn auth(self: Arc<Self>, _: AuthMessage) -> Result<AuthMessage, Status> {
         Err(status::auth_not_enabled())
     }

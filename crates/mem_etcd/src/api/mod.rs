@@ -1,16 +1,20 @@
-//! etcd's gRPC services. Decodes a request into a command or a read, encodes
-//! the answer; knows gRPC, knows no state.
+//! etcd's gRPC services: translate requests to commands and reads of the pipeline, and
+//! the results to responses. One file per service; all state is in the pipeline.
+//!
+//! A put goes from `kv::put` to `Pipeline::propose`.
 
 mod auth;
-mod check;
 mod cluster;
 mod downgrade;
+mod hash;
 mod health;
 mod kv;
 mod lease;
 mod maintenance;
 mod reflection;
+mod snapshot;
 mod status;
+mod validate;
 mod watch;
 
 use std::sync::Arc;
@@ -31,20 +35,22 @@ use self::downgrade::Downgrade;
 use crate::config::Config;
 use crate::metrics::Metrics;
 
-/// There are no elections with one member; the term only must not be zero.
+/// The Raft term in response headers. One member holds no elections, but clients expect a
+/// term above 0.
 const RAFT_TERM: u64 = 2;
 
-/// What every service needs.
+/// State of the services.
 pub struct Api {
     pipeline: Arc<Pipeline>,
     metrics: Arc<Metrics>,
     limits: Limits,
     member: Member,
     downgrade: Downgrade,
-    /// What is served besides gRPC.
+    /// HTTP pages besides gRPC: health, version, metrics.
     pages: Router,
 }
 
+/// Limits from the configuration.
 #[derive(Clone, Copy)]
 struct Limits {
     request_bytes: usize,
@@ -54,13 +60,14 @@ struct Limits {
     quota_bytes: i64,
 }
 
+/// What MemberList returns about this member.
 struct Member {
     name: String,
     client_urls: Vec<String>,
 }
 
 impl Api {
-    /// The services of `pipeline`.
+    /// Creates the services of `pipeline`.
     pub fn new(
         pipeline: Arc<Pipeline>,
         metrics: Arc<Metrics>,
@@ -78,6 +85,7 @@ impl Api {
         Api { pipeline, metrics, limits, member, downgrade: Downgrade::default(), pages }
     }
 
+    /// Returns a response header with `revision`.
     fn header(&self, revision: i64) -> Option<ResponseHeader> {
         let identity = self.pipeline.identity();
         Some(ResponseHeader {
@@ -88,12 +96,12 @@ impl Api {
         })
     }
 
-    /// A header that says what is current.
+    /// Returns a response header with the published revision.
     fn header_now(&self) -> Option<ResponseHeader> {
         self.header(self.pipeline.revision())
     }
 
-    /// Completes a header that so far has a revision only.
+    /// Completes a header in which only the revision is set.
     fn fill(&self, header: &mut Option<ResponseHeader>) {
         let revision = header.map_or(0, |header| header.revision);
         *header = self.header(revision);
@@ -104,11 +112,11 @@ impl Api {
         self.pipeline.propose(command, bytes).await.map_err(status::from_pipeline)
     }
 
-    /// Submits a command whose reply is that it was done; the revision then.
+    /// Carries out a command without a result and returns the revision after it.
     async fn propose_done(&self, command: Command) -> Result<i64, Status> {
         match self.propose(command, SMALL_REQUEST_BYTES).await? {
             Reply::Done { revision } => Ok(revision),
-            other => unreachable!("not the reply to such a command: {other:?}"),
+            other => unreachable!("not the reply to a command without a result: {other:?}"),
         }
     }
 }
@@ -138,10 +146,10 @@ impl Service for Api {
     }
 }
 
-/// What a request of a few numbers is taken to weigh in the queue.
+/// Size in bytes that a request of a few numbers is accounted with in the queue.
 const SMALL_REQUEST_BYTES: usize = 32;
 
-/// Every method of etcd's services.
+/// Registers every method of etcd's services.
 pub fn routes(api: Arc<Api>) -> Routes<Api> {
     let routes = Routes::new(api)
         .unary("/etcdserverpb.KV/Range", Api::range)
@@ -181,7 +189,7 @@ pub fn routes(api: Arc<Api>) -> Routes<Api> {
     AUTH.iter().fold(routes, |routes, path| routes.unary(path, Api::auth))
 }
 
-/// What one cannot do while authentication is not enabled.
+/// Methods that fail because authentication is not enabled.
 const AUTH: [&str; 16] = [
     "/etcdserverpb.Auth/AuthEnable",
     "/etcdserverpb.Auth/AuthDisable",
@@ -200,3 +208,12 @@ const AUTH: [&str; 16] = [
     "/etcdserverpb.Auth/RoleGrantPermission",
     "/etcdserverpb.Auth/RoleRevokePermission",
 ];
+
+/// Runs `work`, which may take long, on a thread that may block.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Status::internal(format!("mem_etcd: a read failed: {error}")))
+}

@@ -1,4 +1,4 @@
-//! Reflection: what is served, for clients that have no description of it.
+//! gRPC's reflection service: descriptors for clients without the .proto files.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -27,7 +27,7 @@ impl Api {
 
 fn answer(request: ServerReflectionRequest) -> ServerReflectionResponse {
     let response = match &request.message_request {
-        None => failure(Code::InvalidArgument, "the request asks for nothing".into()),
+        None => failure(Code::InvalidArgument, "the request is empty".into()),
         Some(MessageRequest::ListServices(_)) => {
             let service = |name: &String| ServiceResponse { name: name.clone() };
             let service = SERVED.services.iter().map(service).collect();

@@ -1,4 +1,5 @@
-//! Whether a request is well-formed, before any state is looked at.
+//! Validation of requests, before the store is read. Checks and error messages are those
+//! of etcd.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -10,16 +11,18 @@ use grpc::Status;
 
 use super::status;
 
+/// Validates a range read.
 pub fn range(request: &RangeRequest) -> Result<(), Status> {
     if request.key.is_empty() {
         return Err(status::empty_key());
     }
-    let known = SortOrder::try_from(request.sort_order).is_ok()
+    let valid_sort = SortOrder::try_from(request.sort_order).is_ok()
         && SortTarget::try_from(request.sort_target).is_ok();
-    if known { Ok(()) } else { Err(status::invalid_sort_option()) }
+    if valid_sort { Ok(()) } else { Err(status::invalid_sort_option()) }
 }
 
-/// A stream comes in key order and cannot look back, so it can do less.
+/// Validates a range stream. It returns keys in key order, so it supports neither other
+/// orders nor filters by revision.
 pub fn range_stream(request: &RangeRequest) -> Result<(), Status> {
     range(request)?;
     let by_key = request.sort_target() == SortTarget::Key;
@@ -40,6 +43,7 @@ pub fn range_stream(request: &RangeRequest) -> Result<(), Status> {
     Ok(())
 }
 
+/// Validates a put.
 pub fn put(request: &PutRequest) -> Result<(), Status> {
     match () {
         () if request.key.is_empty() => Err(status::empty_key()),
@@ -49,22 +53,24 @@ pub fn put(request: &PutRequest) -> Result<(), Status> {
     }
 }
 
+/// Validates a delete.
 pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), Status> {
     if request.key.is_empty() { Err(status::empty_key()) } else { Ok(()) }
 }
 
-/// A transaction and all that are nested in it. The operations of a nested one
-/// must fit into what its parents have left of `max_ops`.
+/// Validates a transaction and all nested ones. A nested transaction may have as many
+/// operations as its parents leave of `max_ops`.
 pub fn txn(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
-    form(request, max_ops)?;
+    txn_operations(request, max_ops)?;
     branch_changes(&request.success)?;
     branch_changes(&request.failure)?;
     Ok(())
 }
 
-fn form(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
+/// Validates the compares and operations of a transaction and all nested ones.
+fn txn_operations(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
     let widest = request.compare.len().max(request.success.len()).max(request.failure.len());
-    let left = max_ops.checked_sub(widest).ok_or_else(status::too_many_ops)?;
+    let remaining_ops = max_ops.checked_sub(widest).ok_or_else(status::too_many_ops)?;
     if request.compare.iter().any(|compare| compare.key.is_empty()) {
         return Err(status::empty_key());
     }
@@ -72,17 +78,17 @@ fn form(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
         Some(Request::RequestRange(request)) => range(request),
         Some(Request::RequestPut(request)) => put(request),
         Some(Request::RequestDeleteRange(request)) => delete_range(request),
-        Some(Request::RequestTxn(nested)) => form(nested, left),
+        Some(Request::RequestTxn(nested)) => txn_operations(nested, remaining_ops),
         None => Err(status::key_not_found()),
     })
 }
 
-/// The keys that a branch may write and those that it may delete.
+/// The keys that a branch may put and the keys that it may delete.
 #[derive(Default)]
 struct Changes<'a> {
     puts: BTreeSet<&'a [u8]>,
     deleted_keys: BTreeSet<&'a [u8]>,
-    /// Start and end of deleted ranges, none of which touch each other.
+    /// Deleted ranges by start. They neither overlap nor touch.
     deleted_ranges: BTreeMap<&'a [u8], &'a [u8]>,
 }
 
@@ -100,10 +106,9 @@ impl<'a> Changes<'a> {
         self.deleted_keys.contains(key) || range.is_some_and(|(_, end)| key < *end)
     }
 
-    /// Notes a deletion as etcd looks at it here: an end of `"\0"` is taken by
-    /// the letter and not as "every key from here on", so such a deletion meets
-    /// nothing. Where it then does change a key that is also put, both happen, in
-    /// order.
+    /// Adds a delete. As in etcd, an end of `"\0"` is compared literally here instead of
+    /// meaning all keys from `key` on, so such a delete conflicts with no put. If both
+    /// change the same key, they are carried out in order.
     fn delete(&mut self, key: &'a [u8], end: &'a [u8]) {
         if end.is_empty() {
             self.deleted_keys.insert(key);
@@ -123,8 +128,8 @@ impl<'a> Changes<'a> {
         self.deleted_ranges.insert(start, end);
     }
 
-    /// Takes in what either branch of a nested transaction may change. The two
-    /// exclude each other, so both may write the same key.
+    /// Adds the changes of both branches of a nested transaction. Only one branch is
+    /// executed, so both may put the same key.
     fn nested(&mut self, then: Changes<'a>, otherwise: Changes<'a>) -> Result<(), Status> {
         then.puts.iter().try_for_each(|key| self.put(key))?;
         let only_otherwise = otherwise.puts.difference(&then.puts);
@@ -137,8 +142,8 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Refuses a branch that could change a key twice. The order is etcd's: this
-/// level's deletions first, then nested transactions, then this level's puts.
+/// Collects the changes of a branch, and fails if it could change a key twice. As in etcd
+/// the order is: deletes of this level, nested transactions, puts of this level.
 fn branch_changes(ops: &[RequestOp]) -> Result<Changes<'_>, Status> {
     let mut changes = Changes::default();
     for op in ops {
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_that_touch_become_one() {
+    fn touching_ranges_are_merged() {
         let mut changes = Changes::default();
         for (start, end) in [("b", "d"), ("h", "k"), ("d", "f"), ("a", "c"), ("e", "i"), ("x", "z")]
         {
@@ -215,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn nested_operations_count() {
+    fn nested_operations_count_towards_the_limit() {
         let many = Err("etcdserver: too many operations in txn request".to_owned());
         assert_eq!(check(vec![put_op("a"), put_op("b"), put_op("c"), put_op("d")]), Ok(()));
         assert_eq!(check(["a", "b", "c", "d", "e"].map(put_op).to_vec()), many);
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_missing() {
+    fn missing_keys_and_operations_are_reported() {
         let empty = Err("etcdserver: key is not provided".to_owned());
         assert_eq!(check(vec![put_op("")]), empty);
         let nothing = Err("etcdserver: key not found".to_owned());

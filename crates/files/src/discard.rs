@@ -1,26 +1,24 @@
-//! Removing large files without holding everybody up.
+//! Removal of large files in steps.
 //!
-//! Who unlinks a file frees its pages in the page cache, in the kernel, in one
-//! go: 17 ms for a segment of the log, a third of a second for a snapshot of
-//! 2 GiB, in which nobody else runs on that core. So a file is shortened in steps
-//! first.
+//! Unlinking a file frees its pages of the page cache in the kernel in one go, and no
+//! other thread runs on that core meanwhile: 17 ms for a log segment of 64 MiB, about
+//! 330 ms for a snapshot of 2 GiB. So the file is truncated in steps first.
 
 use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-/// A file that is being removed has this appended to its name, and is none of ours
-/// any more.
+/// Extension of a file that is being removed. Readers of the directory ignore it.
 const DISCARDED: &str = "discarded";
-/// Bytes that a file is shortened by at a time: half a millisecond's work.
+/// Bytes that one step truncates; takes about half a millisecond.
 const STEP: u64 = 2 << 20;
-/// Rest between two steps.
+/// Pause between two steps.
 const REST: Duration = Duration::from_micros(500);
 
-/// Removes a file of which nothing is needed any more. A crash leaves it as it is,
-/// or under a name that [`sweep`] knows.
-pub(crate) fn discard(path: &Path) -> io::Result<()> {
+/// Removes the file at `path` in steps. A crash leaves the file either unchanged or
+/// under a name that [`sweep`] removes.
+pub fn discard(path: &Path) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".");
     name.push(DISCARDED);
@@ -37,11 +35,11 @@ pub(crate) fn discard(path: &Path) -> io::Result<()> {
     fs::remove_file(discarded)
 }
 
-/// Removes what a crash left of files that were being removed from a directory.
-pub(crate) fn sweep(directory: &Path) -> io::Result<()> {
+/// Removes the files in `directory` whose removal a crash interrupted.
+pub fn sweep(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
-        if path.extension().is_some_and(|found| found == DISCARDED) {
+        if path.extension().is_some_and(|extension| extension == DISCARDED) {
             fs::remove_file(path)?;
         }
     }
@@ -53,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_large_file_goes_and_nothing_else_does() {
+    fn removes_the_file_and_no_other() {
         let dir = tempfile::tempdir().unwrap();
         let large = dir.path().join("large");
         fs::write(&large, vec![1; 2 * STEP as usize + 5]).unwrap();
@@ -63,9 +61,9 @@ mod tests {
         assert_eq!(
             discard(&large).unwrap_err().kind(),
             io::ErrorKind::NotFound,
-            "there is nothing to remove"
+            "the file is gone"
         );
-        // After a crash in the middle.
+        // A crash interrupted the removal.
         fs::write(dir.path().join("00.wal.discarded"), "rest").unwrap();
         sweep(dir.path()).unwrap();
         assert_eq!(fs::read(dir.path().join("other")).unwrap(), b"stays");

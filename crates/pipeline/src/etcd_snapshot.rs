@@ -1,8 +1,8 @@
-//! The state in a snapshot of etcd, so that one can move over from it.
+//! Reads a snapshot of etcd, to migrate from it.
 //!
-//! etcd keeps three things that matter here, each in a bucket of its file: `key`
-//! has every change by its revision, `lease` the leases, `meta` the revision of
-//! the last compaction. Users, roles and members stay behind.
+//! Three buckets of the file matter: `key` contains every change by its revision, `lease`
+//! the leases, `meta` the revision of the last compaction. Users, roles and members are
+//! not read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -15,7 +15,7 @@ use prost::Message;
 use prost::bytes::Buf;
 
 const REVISION_BYTES: usize = 17;
-/// Compactions: begun, and carried out.
+/// Keys of the revisions of compactions: scheduled and finished.
 const COMPACTIONS: [&[u8]; 2] = [b"scheduledCompactRev", b"finishedCompactRev"];
 
 /// `leasepb.Lease`, as etcd stores it.
@@ -27,13 +27,15 @@ struct StoredLease {
     ttl_seconds: i64,
 }
 
-/// Reads the state in the first `bytes` of the file at `path`.
+/// Reads the store in the first `bytes` of the file at `path`.
 pub(crate) fn read(path: &Path, bytes: u64) -> Result<Store, bolt::Error> {
     let db = Db::open(File::open(path)?, bytes)?;
-    let mut import = Import { compacted: compacted(&db)?, ..Import::default() };
+    let mut import = EtcdImport { compacted: compacted(&db)?, ..EtcdImport::default() };
     import.leases(&db)?;
     if !db.for_each(b"key", |key, value| import.change(key, value))? {
-        return Err(bolt::Error::Refused("it has no keys of an etcd 3".into()));
+        return Err(bolt::Error::Refused(
+            "it has no bucket of keys, so it is not of etcd 3".into(),
+        ));
     }
     import.finish().map_err(bolt::Error::Refused)
 }
@@ -49,19 +51,19 @@ fn compacted(db: &Db) -> Result<i64, bolt::Error> {
     Ok(compacted)
 }
 
-/// A state on its way over.
+/// A store under construction.
 #[derive(Default)]
-struct Import {
+struct EtcdImport {
     store: Store,
     compacted: i64,
-    /// What exists before the changes of the compacted revision. Then those begin,
-    /// and this is in the store.
+    /// Records before the compacted revision, until the first later change moves them
+    /// to the store.
     base: Option<BTreeMap<Key, Record>>,
     events_begun: bool,
     revision: i64,
 }
 
-impl Import {
+impl EtcdImport {
     fn leases(&mut self, db: &Db) -> Result<(), bolt::Error> {
         let store = &mut self.store;
         db.for_each(b"lease", |_, value| {
@@ -73,13 +75,13 @@ impl Import {
         Ok(())
     }
 
-    /// Takes a change; they come in the order in which they were made.
+    /// Adds a change. Changes come in the order of their revisions.
     fn change(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
         let (revision, deleted) = revision_of(key)?;
         self.revision = self.revision.max(revision);
-        let pair = KeyValue::decode(value).map_err(|error| format!("a pair: {error}"))?;
+        let pair = KeyValue::decode(value).map_err(|error| format!("a key-value pair: {error}"))?;
         if pair.key().is_empty() {
-            // etcdutl puts nothing there, to raise the revision.
+            // etcdutl writes an empty pair to raise the revision.
             return Ok(());
         }
         let record = match deleted {
@@ -121,7 +123,7 @@ impl Import {
     }
 }
 
-/// The main part of a stored revision, and whether it is marked as a deletion.
+/// Decodes the main part of a stored revision, and whether it marks a deletion.
 fn revision_of(mut bytes: &[u8]) -> Result<(i64, bool), String> {
     let deleted = bytes.len() > REVISION_BYTES;
     if bytes.len() < REVISION_BYTES {
@@ -136,7 +138,9 @@ fn revision_of(mut bytes: &[u8]) -> Result<(i64, bool), String> {
 fn record_of(pair: &KeyValue, revision: i64) -> Result<Record, String> {
     let (create, version) = (pair.create_revision(), pair.version());
     if version < 1 || create < 1 || create > revision || pair.mod_revision() != revision {
-        return Err(format!("a pair of revision {revision} has impossible numbers"));
+        return Err(format!(
+            "the key-value pair of revision {revision} has inconsistent revisions"
+        ));
     }
     let key = Key::new(pair.key());
     Ok(Record::put(key, pair.value(), create, revision, version, pair.lease()))

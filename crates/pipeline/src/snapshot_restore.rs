@@ -1,44 +1,45 @@
-//! From a snapshot that was kept elsewhere to a data directory.
+//! Creates a data directory from a saved snapshot (`mem_etcd restore`).
 
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use data_dir::{DataDir, Identity};
 use mvcc::{Effect, Effects, HashCursor, Store};
-use wal::{DataDir, Identity, Import, Snapshots};
+use snapshot::{Import, Snapshots};
 
-use crate::replay::Replay;
-use crate::snapshotter::write_all;
-use crate::{OpenError, etcd_file};
+use crate::snapshot_write::write_snapshot;
+use crate::store_builder::StoreBuilder;
+use crate::{OpenError, etcd_snapshot};
 
-/// Keys or events that are hashed at a time.
+/// Keys or events hashed in one step.
 const STEP: usize = 1000;
-/// By so many bytes a file of etcd is told from ours.
-const LOOK_BYTES: u64 = 64;
-/// What the snapshot in a new directory covers: a log that does not exist, so
-/// that the log which begins behind it is known to need it.
+/// Bytes that suffice to recognize a file of etcd.
+const SIGNATURE_BYTES: u64 = 64;
+/// The record that the snapshot in a new directory covers. The log starts after it, so
+/// opening the log without the snapshot fails with `Error::Gap`.
 const COVERED: u64 = 1;
 
-/// A snapshot that was read and understood.
-pub struct Saved {
+/// A saved snapshot that was read and verified.
+pub struct SavedSnapshot {
     store: Store,
     bytes: u64,
 }
 
-/// What is in a snapshot.
+/// Status of a saved snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SavedStatus {
-    /// The hash of keys and history, as the server's HashKV gave it.
+pub struct SavedSnapshotStatus {
+    /// Hash of keys and history, equal to HashKV of the server that saved it.
     pub hash: u32,
-    /// The revision of the last change.
+    /// Revision of the last change.
     pub revision: i64,
-    /// Keys that exist.
+    /// Number of live keys.
     pub keys: i64,
     /// Size of the file in bytes, without the hash at its end.
     pub bytes: u64,
 }
 
-/// The revision would be larger than there are numbers.
+/// A revision cannot be raised, because the sum exceeds the largest revision.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("revision {revision} cannot be raised by {bump}: the sum is too large")]
 pub struct BumpTooLarge {
@@ -46,42 +47,42 @@ pub struct BumpTooLarge {
     bump: u64,
 }
 
-impl Saved {
-    /// Reads the snapshot in `file`, ours or etcd's, after checking its hash unless
-    /// that is to be skipped.
-    pub fn read(file: &Path, skip_hash_check: bool) -> Result<Saved, OpenError> {
+impl SavedSnapshot {
+    /// Reads the snapshot in `file`, saved from mem_etcd or from etcd. Verifies its hash
+    /// unless `skip_hash_check` is set.
+    pub fn read(file: &Path, skip_hash_check: bool) -> Result<SavedSnapshot, OpenError> {
         let import = Import::open(file, skip_hash_check)?;
         let bytes = import.bytes();
-        if is_etcds(file)? {
-            let store = etcd_file::read(file, bytes).map_err(|error| wal::Error::BadSnapshot {
-                path: file.to_owned(),
-                reason: error.to_string(),
+        if is_from_etcd(file)? {
+            let store = etcd_snapshot::read(file, bytes).map_err(|error| {
+                files::Error::BadSnapshot { path: file.to_owned(), reason: error.to_string() }
             })?;
-            return Ok(Saved { store, bytes });
+            return Ok(SavedSnapshot { store, bytes });
         }
-        let mut replay = Replay::default();
-        import.read(|chunk| replay.record(chunk))?;
-        let mut store = replay.finish();
-        // What their owners did since is not known, so leases begin anew.
+        let mut builder = StoreBuilder::default();
+        import.read(|chunk| builder.add(chunk))?;
+        let mut store = builder.finish();
+        // Renewals after the snapshot are unknown, so every lease gets its full TTL.
         let at_ms = store.clock_ms();
-        store.replay(Effect::AllLeasesRenewed { at_ms }).expect("it is no write");
-        Ok(Saved { store, bytes })
+        store.replay(Effect::AllLeasesRenewed { at_ms }).expect("only writes can be out of order");
+        Ok(SavedSnapshot { store, bytes })
     }
 
-    /// What it holds.
-    pub fn status(&self) -> SavedStatus {
+    /// Returns hash, revision, number of keys and size.
+    pub fn status(&self) -> SavedSnapshotStatus {
         let (store, revision) = (&self.store, self.store.revision());
-        let mut cursor = HashCursor::new(store, revision, revision).expect("the present is there");
+        let mut cursor =
+            HashCursor::new(store, revision, revision).expect("the newest revision is readable");
         while cursor.gather(store, STEP) {
             cursor.digest();
         }
         let (hash, _) = cursor.finish();
-        SavedStatus { hash, revision, keys: store.stats().live_keys, bytes: self.bytes }
+        SavedSnapshotStatus { hash, revision, keys: store.stats().live_keys, bytes: self.bytes }
     }
 
-    /// Raises the revision by `bump` and gives up all history before, so that
-    /// nobody who knew the store from after the snapshot takes it for what they
-    /// knew: their revisions are compacted. With 0 nothing is changed.
+    /// Raises the revision by `bump` and compacts all history before it. So clients that
+    /// saw revisions after the snapshot get the error that their revision is compacted,
+    /// and list again. 0 changes nothing.
     pub fn bump(&mut self, bump: u64) -> Result<(), BumpTooLarge> {
         if bump == 0 {
             return Ok(());
@@ -98,30 +99,29 @@ impl Saved {
         Ok(())
     }
 
-    /// Writes the data directory of a new store, `fresh` by identity. The
-    /// directory must be empty or not exist; should this be cut off, a server
-    /// refuses what it left.
+    /// Writes the data directory of a new store with the identity `fresh`. `data_dir`
+    /// must be empty or missing. If this is interrupted, a server refuses the directory.
     pub fn write(&self, data_dir: &Path, fresh: Identity) -> Result<(), OpenError> {
         DataDir::create_filled(data_dir, fresh, |snap| {
             let writer = Snapshots::open(snap)?.create(COVERED)?;
-            write_all(&self.store, Effects::new(), writer)
+            write_snapshot(&self.store, Effects::new(), writer)
         })?;
         Ok(())
     }
 
-    /// The revision of the last change.
+    /// Returns the revision of the last change.
     pub fn revision(&self) -> i64 {
         self.store.revision()
     }
 }
 
-fn is_etcds(file: &Path) -> Result<bool, wal::Error> {
-    let look = || {
-        let mut begin = Vec::new();
-        File::open(file)?.take(LOOK_BYTES).read_to_end(&mut begin)?;
-        Ok(bolt::is_bolt(&begin))
+fn is_from_etcd(file: &Path) -> Result<bool, files::Error> {
+    let is_bolt = || {
+        let mut signature = Vec::new();
+        File::open(file)?.take(SIGNATURE_BYTES).read_to_end(&mut signature)?;
+        Ok(bolt::is_bolt(&signature))
     };
-    look().map_err(|cause| wal::Error::Io { action: "read", path: file.to_owned(), cause })
+    is_bolt().map_err(|cause| files::Error::Io { action: "read", path: file.to_owned(), cause })
 }
 
 #[cfg(test)]
@@ -129,7 +129,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::{Options, Pipeline};
+    use crate::{Pipeline, PipelineOptions};
 
     const FRESH: Identity = Identity { cluster_id: 1, member_id: 2 };
 
@@ -141,7 +141,7 @@ mod tests {
     }
 
     fn save(pipeline: &Pipeline, path: &Path) {
-        let (mut exporter, mut file) = wal::Exporter::new();
+        let (mut exporter, mut file) = snapshot::Exporter::new();
         for payload in pipeline.export().unwrap() {
             file.extend(exporter.chunk(&payload.unwrap()));
         }
@@ -152,15 +152,18 @@ mod tests {
     }
 
     #[test]
-    fn what_is_saved_can_be_restored() {
+    fn a_saved_snapshot_can_be_restored() {
         let dir = tempfile::tempdir().unwrap();
-        let options = |name| Options { data_dir: dir.path().join(name), ..Options::default() };
+        let options = |name| PipelineOptions {
+            data_dir: dir.path().join(name),
+            ..PipelineOptions::default()
+        };
         let first = Pipeline::open(&options("first"), FRESH).unwrap();
         ["a", "b", "a"].iter().for_each(|key| put(&first, key));
         let file = dir.path().join("file");
         save(&first, &file);
 
-        let mut saved = Saved::read(&file, false).unwrap();
+        let mut saved = SavedSnapshot::read(&file, false).unwrap();
         let status = saved.status();
         assert_eq!((status.revision, status.keys), (4, 2));
         assert_eq!(status.hash, first.hash(0).unwrap().hash);
@@ -184,12 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn half_a_restore_is_not_taken_for_a_store() {
+    fn an_interrupted_restore_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let options = Options { data_dir: dir.path().join("data"), ..Options::default() };
+        let options =
+            PipelineOptions { data_dir: dir.path().join("data"), ..PipelineOptions::default() };
         let stopped = DataDir::create_filled(&options.data_dir, FRESH, |snap| {
             Snapshots::open(snap)?.create(COVERED)?.finish()?;
-            Err(wal::Error::Poisoned)
+            Err(files::Error::Poisoned)
         });
         assert!(stopped.is_err());
         let error = Pipeline::open(&options, FRESH).err().expect("refused").to_string();

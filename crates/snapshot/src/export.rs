@@ -1,27 +1,26 @@
-//! A snapshot as one run of bytes, to be kept elsewhere.
+//! A snapshot for another place: what `etcdctl snapshot save` writes to a file.
 //!
 //! ```text
-//! a snapshot (crate::snapshot) · zeros up to a multiple of 512 · SHA-256 of all before
+//! snapshot (crate::file) · zeros up to a multiple of 512 · SHA-256 of all bytes before
 //! ```
-//! The hash at the end, and that only it crosses a multiple of 512, is how etcd's
-//! own tools tell a snapshot that arrived whole.
+//! etcd's tools accept a file as complete if its size is 32 bytes more than a multiple
+//! of 512 and the hash is right.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
 use std::path::Path;
 
+use files::{Error, framing};
 use ring::digest::{Context, SHA256};
 
-use crate::Error;
-use crate::segment;
-use crate::snapshot::{NO_SALT, Reader};
+use crate::file::{MAGIC, NO_SALT, SnapshotReader};
 
 const HASH_BYTES: u64 = 32;
 const ALIGNMENT: u64 = 512;
 const READ_BYTES: usize = 1 << 20;
 
-/// Makes the bytes, piece by piece. They are to be kept in the order in which
-/// they are returned.
+/// Encodes an exported snapshot piece by piece. Its content is the returned pieces in
+/// order.
 pub struct Exporter {
     hash: Context,
     chunks: u64,
@@ -29,53 +28,53 @@ pub struct Exporter {
 }
 
 impl Exporter {
-    /// Begins a snapshot; with its first bytes.
+    /// Starts a snapshot, and returns its first piece.
     pub fn new() -> (Exporter, Vec<u8>) {
         let mut exporter = Exporter { hash: Context::new(&SHA256), chunks: 0, bytes: 0 };
-        let header = segment::encode_header(segment::SNAPSHOT, 0, NO_SALT).to_vec();
-        exporter.note(&header);
+        let header = framing::encode_header(MAGIC, 0, NO_SALT).to_vec();
+        exporter.add(&header);
         (exporter, header)
     }
 
-    /// The bytes of a chunk, whose payload must not be empty.
+    /// Returns the piece of a chunk, whose payload must not be empty.
     pub fn chunk(&mut self, payload: &[u8]) -> Vec<u8> {
-        assert!(!payload.is_empty(), "the empty chunk is the end");
+        assert!(!payload.is_empty(), "the empty chunk marks the end");
         self.record(payload)
     }
 
-    /// The bytes of the end, and separately the hash.
+    /// Returns the last piece, and separately the hash.
     pub fn finish(mut self) -> (Vec<u8>, Vec<u8>) {
         let mut end = self.record(&[]);
         let zeros = vec![0; (self.bytes.next_multiple_of(ALIGNMENT) - self.bytes) as usize];
-        self.note(&zeros);
+        self.add(&zeros);
         end.extend(zeros);
         (end, self.hash.finish().as_ref().to_vec())
     }
 
     fn record(&mut self, payload: &[u8]) -> Vec<u8> {
         self.chunks += 1;
-        let mut bytes = Vec::with_capacity(segment::RECORD_HEADER_BYTES + payload.len());
-        segment::encode_record(NO_SALT, self.chunks, 0, payload, &mut bytes);
-        self.note(&bytes);
+        let mut bytes = Vec::with_capacity(framing::RECORD_HEADER_BYTES + payload.len());
+        framing::encode_record(NO_SALT, self.chunks, 0, payload, &mut bytes);
+        self.add(&bytes);
         bytes
     }
 
-    fn note(&mut self, bytes: &[u8]) {
+    fn add(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.bytes += bytes.len() as u64;
     }
 }
 
-/// A file with an exported snapshot, or with one from a data directory.
+/// A file with an exported snapshot, or with a snapshot from a data directory.
 pub struct Import {
-    reader: Reader,
-    /// Bytes without the hash.
+    reader: SnapshotReader,
+    /// Size without the hash.
     bytes: u64,
     hashed: bool,
 }
 
 impl Import {
-    /// Opens `path`, and checks its hash unless that is to be skipped.
+    /// Opens `path`, and verifies its hash unless `skip_hash_check` is set.
     pub fn open(path: &Path, skip_hash_check: bool) -> Result<Import, Error> {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let size = file.metadata().map_err(Error::io("read", path))?.len();
@@ -85,15 +84,15 @@ impl Import {
         if !skip_hash_check {
             check_hash(&mut file, path, bytes, hashed)?;
         }
-        Ok(Import { reader: Reader::new(file, path.to_owned()), bytes, hashed })
+        Ok(Import { reader: SnapshotReader::new(file, path.to_owned()), bytes, hashed })
     }
 
-    /// Whether a hash stands at the end.
+    /// Whether the file has a hash at its end.
     pub fn is_hashed(&self) -> bool {
         self.hashed
     }
 
-    /// The size in bytes, without the hash.
+    /// Size in bytes, without the hash.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -101,15 +100,15 @@ impl Import {
     /// Hands the payload of each chunk to `visit`, in order.
     pub fn read(self, mut visit: impl FnMut(&[u8]) -> Result<(), String>) -> Result<(), Error> {
         let mut reader = self.reader;
-        let bad = |error: Error, path: &Path| match error {
+        let as_bad_snapshot = |error: Error, path: &Path| match error {
             Error::Corrupt { offset, reason, .. } => {
                 bad_snapshot(path, format!("{reason} at offset {offset}"))
             }
             other => other,
         };
         let path = reader.path().to_owned();
-        reader.header().map_err(|error| bad(error, &path))?;
-        while let Some(chunk) = reader.chunk().map_err(|error| bad(error, &path))? {
+        reader.header().map_err(|error| as_bad_snapshot(error, &path))?;
+        while let Some(chunk) = reader.chunk().map_err(|error| as_bad_snapshot(error, &path))? {
             visit(&chunk).map_err(|reason| bad_snapshot(&path, reason))?;
         }
         Ok(())
@@ -173,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_what_it_wrote_and_nothing_else() {
+    fn an_import_reads_what_was_exported_and_detects_damage() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
         for size in [1, 400, 440, 441, 512, 5000] {
@@ -195,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_check_one_from_a_data_directory_will_do() {
+    fn a_snapshot_of_a_data_directory_needs_skip_hash_check() {
         let dir = tempfile::tempdir().unwrap();
         let snapshots = crate::Snapshots::open(dir.path().to_owned()).unwrap();
         let mut writer = snapshots.create(5).unwrap();

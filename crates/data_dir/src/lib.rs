@@ -1,26 +1,34 @@
-//! The directory of a store: who may use it, and what it belongs to.
+//! The data directory of a store: its layout, its identity and its lock.
 //!
 //! ```text
-//! LOCK        held (flock) by the process that works here
-//! IDENTITY    format, cluster and member ID, as text
-//! wal/        segments of the log
-//! snap/       snapshots, unless they are to lie elsewhere
+//! LOCK        locked (flock) by the process that uses the directory
+//! IDENTITY    format, cluster ID and member ID, as text
+//! wal/        segments of the log (crate `wal`)
+//! snap/       snapshots (crate `snapshot`), unless --snapshot-dir is set
 //! ```
+//!
+//! # Invariants
+//!
+//! - At most one process uses a data directory.
+//! - `wal/` is durable before `IDENTITY` is. So a directory with an identity and
+//!   without a log has lost its log, and is refused.
+//! - A directory with files of another program is refused, not overwritten.
+
+#![warn(missing_docs)]
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use files::Error;
 use rustix::fs::{FlockOperation, flock};
-
-use crate::Error;
 
 const FORMAT: u32 = 1;
 const WAL: &str = "wal";
 
-/// The IDs under which a store answers; neither is ever zero, and they stay
-/// the same as long as the directory lives.
+/// The IDs of a store. Neither is zero, and both stay the same for the life of the data
+/// directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// ID of the cluster.
@@ -29,7 +37,7 @@ pub struct Identity {
     pub member_id: u64,
 }
 
-/// A data directory that this process alone may use, until it is dropped.
+/// A data directory, locked by this process until the value is dropped.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
@@ -38,10 +46,10 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Takes possession of `path`, which is created if it is missing. A new
-    /// directory gets the `fresh` identity, an old one keeps its own.
+    /// Locks the directory `path`, which is created if it is missing. A new directory
+    /// gets the identity `fresh`; an existing one keeps its own.
     pub fn open(path: &Path, fresh: Identity) -> Result<DataDir, Error> {
-        let lock = make(path)?;
+        let lock = create_locked(path)?;
         let identity = match fs::read_to_string(path.join("IDENTITY")) {
             Ok(text) => {
                 require_log(path)?;
@@ -49,9 +57,8 @@ impl DataDir {
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 refuse_foreign(path)?;
-                // Durable before the identity is: where there is an identity,
-                // a missing log has been lost.
-                make_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
+                // Durable before the identity is: see the invariants above.
+                create_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
                 write_identity(path, fresh)?;
                 fresh
             }
@@ -60,7 +67,7 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
     }
 
-    /// Takes possession of `path` as it is; nothing is created but the lock.
+    /// Locks the existing directory `path`. Creates nothing but the lock file.
     pub fn existing(path: &Path) -> Result<DataDir, Error> {
         let file = path.join("IDENTITY");
         let text = fs::read_to_string(&file).map_err(|error| match error.kind() {
@@ -74,26 +81,26 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), identity: parse(&text, path)?, _lock: lock })
     }
 
-    /// Refuses a directory whose log has been lost.
+    /// Fails if the directory of the log is missing.
     pub fn require_log(&self) -> Result<(), Error> {
         require_log(&self.path)
     }
 
-    /// Gives the directory a new log without records, and returns where the old one
-    /// is now, if there was one.
+    /// Renames the log of the directory and creates an empty one. Returns the new path
+    /// of the old log, if there was one.
     pub fn set_log_aside(&self) -> Result<Option<PathBuf>, Error> {
         let wal = self.wal();
-        let aside = wal.exists().then(|| free_name(&wal));
+        let aside = wal.exists().then(|| unused_damaged_name(&wal));
         if let Some(aside) = &aside {
             fs::rename(&wal, aside).map_err(Error::io("rename", &wal))?;
         }
-        make_log_directory(&self.path).map_err(Error::io("create", wal))?;
+        create_log_directory(&self.path).map_err(Error::io("create", wal))?;
         Ok(aside)
     }
 
-    /// Makes a directory that begins with what `fill` puts into the snapshot
-    /// directory that it is given. There must be nothing in `path` before. The
-    /// identity comes last: without one, whatever is there is no store.
+    /// Creates a data directory with initial snapshots, which `fill` writes to the
+    /// directory that it is passed. `path` must be empty or missing. The identity is
+    /// written last: a directory without one is not opened.
     pub fn create_filled(
         path: &Path,
         fresh: Identity,
@@ -102,41 +109,44 @@ impl DataDir {
         if path.read_dir().is_ok_and(|mut entries| entries.next().is_some()) {
             return Err(Error::NotEmpty { path: path.to_owned() });
         }
-        let lock = make(path)?;
+        let lock = create_locked(path)?;
         let dir = DataDir { path: path.to_owned(), identity: fresh, _lock: lock };
         fill(dir.snap())?;
-        make_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
+        create_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
         write_identity(path, fresh)?;
         Ok(dir)
     }
 
-    /// The IDs that belong to the directory.
+    /// The IDs of the store.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Where snapshots lie if nothing else is said.
+    /// The default directory of the snapshots.
     pub fn snap(&self) -> PathBuf {
         self.path.join("snap")
     }
 
-    /// Where the log's segments lie.
+    /// The directory of the log.
     pub fn wal(&self) -> PathBuf {
         self.path.join(WAL)
     }
 }
 
-/// A name beside `path` for what is damaged of it.
-pub(crate) fn free_name(path: &Path) -> PathBuf {
+/// Returns an unused name next to `path` for its damaged content.
+pub fn unused_damaged_name(path: &Path) -> PathBuf {
     let numbered = |n: u32| match n {
         1 => format!("{}.damaged", path.display()),
         n => format!("{}.damaged.{n}", path.display()),
     };
-    (1..).map(|n| PathBuf::from(numbered(n))).find(|name| !name.exists()).expect("one is free")
+    (1..)
+        .map(|n| PathBuf::from(numbered(n)))
+        .find(|name| !name.exists())
+        .expect("some name is unused")
 }
 
-/// Creates `path` if it is missing, and takes its lock.
-fn make(path: &Path) -> Result<File, Error> {
+/// Creates `path` if it is missing, and locks it.
+fn create_locked(path: &Path) -> Result<File, Error> {
     fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -161,7 +171,7 @@ fn lock(path: &Path) -> Result<File, Error> {
     }
 }
 
-fn make_log_directory(path: &Path) -> std::io::Result<()> {
+fn create_log_directory(path: &Path) -> std::io::Result<()> {
     fs::create_dir_all(path.join(WAL))?;
     File::open(path)?.sync_all()?;
     match path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
@@ -179,7 +189,7 @@ fn require_log(path: &Path) -> Result<(), Error> {
     Err(Error::Corrupt { file, offset: 0, reason })
 }
 
-/// A directory without our mark must be empty but for the lock just made.
+/// Refuses a directory without an identity that contains files of another program.
 fn refuse_foreign(path: &Path) -> Result<(), Error> {
     let foreign = |reason: String| Err(Error::Foreign { path: path.to_owned(), reason });
     if path.join("member").is_dir() {
@@ -187,12 +197,12 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
     }
     for entry in fs::read_dir(path).map_err(Error::io("list", path))? {
         let entry = entry.map_err(Error::io("list", path))?;
-        // A server may listen on a socket here.
+        // A server may listen on a socket in this directory.
         if entry.file_type().map_err(Error::io("list", path))?.is_socket() {
             continue;
         }
         let name = entry.file_name();
-        // What a start leaves that was cut off before the identity had its name.
+        // A start that was interrupted before the identity was written leaves these.
         if name != "LOCK" && name != "IDENTITY.new" && name != "lost+found" && name != WAL {
             return foreign(format!("it holds {}", name.display()));
         }
@@ -221,18 +231,18 @@ fn parse(text: &str, path: &Path) -> Result<Identity, Error> {
     let field = |name: &str| {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap_or("")
     };
-    let broken = || Error::Foreign {
+    let malformed = || Error::Foreign {
         path: path.to_owned(),
-        reason: format!("{} cannot be understood", file.display()),
+        reason: format!("{} is malformed", file.display()),
     };
-    let found: u32 = field("format").parse().map_err(|_| broken())?;
+    let found: u32 = field("format").parse().map_err(|_| malformed())?;
     if found > FORMAT {
         return Err(Error::NewerFormat { path: file, found, supported: FORMAT });
     }
     let id = |name| u64::from_str_radix(field(name), 16).ok().filter(|id| *id != 0);
     match (id("cluster_id"), id("member_id")) {
         (Some(cluster_id), Some(member_id)) => Ok(Identity { cluster_id, member_id }),
-        _ => Err(broken()),
+        _ => Err(malformed()),
     }
 }
 
@@ -243,7 +253,7 @@ mod tests {
     const FRESH: Identity = Identity { cluster_id: 0xc, member_id: 0xa };
 
     #[test]
-    fn keeps_its_identity_and_its_lock() {
+    fn open_keeps_the_identity_and_locks() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
         let first = DataDir::open(&path, FRESH).unwrap();
@@ -255,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn takes_a_directory_with_a_socket() {
+    fn open_accepts_a_directory_with_a_socket() {
         let dir = tempfile::tempdir().unwrap();
         let _listener =
             std::os::unix::net::UnixListener::bind(dir.path().join("etcd.sock")).unwrap();
@@ -266,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_its_own() {
+    fn open_refuses_foreign_newer_and_damaged_directories() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("member")).unwrap();
         let error = DataDir::open(dir.path(), FRESH).unwrap_err();

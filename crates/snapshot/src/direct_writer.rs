@@ -1,9 +1,8 @@
-//! Writing a large file around the page cache.
+//! Writing a large file around the page cache (`O_DIRECT`).
 //!
-//! What goes through the page cache is written back by the kernel later, in long
-//! runs at moments of its own choice; on a small machine everybody waits for
-//! them. A snapshot as large as the memory would also throw out of the cache what
-//! others need.
+//! The kernel writes dirty pages back in long bursts, and on a small machine those
+//! delay every other disk access. A large snapshot would also evict pages that are in
+//! use from the cache.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,24 +11,26 @@ use std::path::Path;
 
 use rustix::fs::{OFlags, fcntl_setfl};
 
-/// Bytes written at a time.
+/// Bytes of one write.
 const PIECE: usize = 1 << 20;
-/// What devices ask of addresses, offsets and lengths, at most.
+/// The strictest alignment that devices require of addresses, offsets and lengths.
 const ALIGNMENT: usize = 4096;
 
 /// A new file that is written from its start to its end.
 pub(crate) struct DirectWriter {
     file: File,
-    /// Larger than a piece, so that an aligned one lies in it.
+    /// Larger than a piece, so that it contains an aligned one.
     buffer: Box<[u8]>,
+    /// Offset of the aligned piece in the buffer.
     start: usize,
+    /// Bytes of the piece that are filled.
     filled: usize,
     /// Bytes in the file.
     written: u64,
 }
 
 impl DirectWriter {
-    /// Creates a file, or empties it.
+    /// Creates the file at `path`, or truncates it.
     pub(crate) fn create(path: &Path) -> io::Result<Self> {
         let open = |flags: OFlags| {
             let flags = flags.bits() as i32;
@@ -41,7 +42,7 @@ impl DirectWriter {
                 .open(path)
         };
         let file = match open(OFlags::DIRECT) {
-            // A file system without it, such as one in memory.
+            // The file system does not support it, for example one in memory.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => open(OFlags::empty()),
             file => file,
         }?;
@@ -65,10 +66,10 @@ impl DirectWriter {
         Ok(())
     }
 
-    /// Writes what is left, and makes the file durable.
+    /// Writes the rest of the buffer and makes the file durable.
     pub(crate) fn finish(mut self) -> io::Result<()> {
         let len = self.written + self.filled as u64;
-        // Only whole blocks can be written; what is too much is cut off again.
+        // Only whole blocks can be written; the padding is truncated afterwards.
         self.write_piece(self.filled.next_multiple_of(ALIGNMENT))?;
         self.file.set_len(len)?;
         self.file.sync_all()
@@ -78,8 +79,8 @@ impl DirectWriter {
     fn write_piece(&mut self, len: usize) -> io::Result<()> {
         let piece = &self.buffer[self.start..self.start + len];
         match self.file.write_all_at(piece, self.written) {
-            // The device asks for more than we give, or took a part: then the
-            // ordinary way.
+            // The device requires a stricter alignment, or wrote only a part: write
+            // through the page cache instead.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 fcntl_setfl(&self.file, OFlags::empty())?;
                 self.file.write_all_at(piece, self.written)?;
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_has_the_bytes_written_whatever_their_sizes() {
+    fn the_file_has_the_written_bytes_for_any_size() {
         let content: Vec<u8> = (0..PIECE + 12_345).map(|i| (i / 7) as u8).collect();
         for directory in [tempfile::tempdir().unwrap(), in_memory()] {
             for len in [0, 1, ALIGNMENT, PIECE - 1, PIECE, content.len()] {
@@ -113,7 +114,7 @@ mod tests {
         }
     }
 
-    /// A directory on a file system that may not know direct writes.
+    /// A directory on a file system that may not support direct writes.
     fn in_memory() -> tempfile::TempDir {
         tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
     }

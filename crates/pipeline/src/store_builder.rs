@@ -1,8 +1,8 @@
-//! From the bytes of snapshot and log to the state.
+//! Builds a store from the payloads of a snapshot and a log.
 //!
-//! Reading, checksums and decoding take about as long as building the state, so at
-//! a start they are done by two threads: one runs ahead of the other by a bounded
-//! number of batches.
+//! Reading, verifying and decoding take about as long as building the store, so two
+//! threads share the work at startup: the reading thread runs ahead of the building
+//! thread by a bounded number of batches.
 
 use std::time::{Duration, Instant};
 
@@ -12,32 +12,33 @@ use mvcc::{Effect, Effects, RevisionOrder, Store};
 use crate::OpenError;
 use crate::continuity::{Continuity, Resumption};
 
-/// Effects of a batch, and bytes of their payloads, about.
+/// Effects, or bytes of their payloads, that complete a batch.
 const BATCH_EFFECTS: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
-/// Batches that the reading thread may be ahead; then it waits.
+/// Batches that the reading thread may be ahead.
 const BATCHES_AHEAD: usize = 16;
-/// Batches between two looks at the garbage.
-const BATCHES_A_STEP: u64 = 256;
-/// How often a long recovery says how far it is.
+/// Batches between two garbage collections.
+const BATCHES_PER_COLLECTION: u64 = 256;
+/// How often a long recovery logs its progress.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Takes one payload after the other, in order.
+/// Takes the payloads in order.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), String>;
 
-/// The state on its way out of the files.
+/// A store under construction.
 #[derive(Default)]
-pub(crate) struct Replay {
+pub(crate) struct StoreBuilder {
     store: Store,
     decoder: Decoder,
 }
 
-/// What comes before the state: effects out of payloads, and what they say beside.
+/// Decodes payloads to effects, checks their order, and notes what they say about
+/// continuity.
 #[derive(Default)]
 struct Decoder {
     order: RevisionOrder,
     continuity: Continuity,
-    /// The highest revision that was glanced at.
+    /// The highest revision in payloads that were not applied.
     highest: i64,
 }
 
@@ -47,32 +48,32 @@ struct Batch {
     bytes: usize,
 }
 
-impl Replay {
-    /// Rebuilds the state from the payloads that `read` hands over, which are about
-    /// `total_bytes`; 0 if that is not known.
+impl StoreBuilder {
+    /// Builds a store from the payloads that `read` passes to its visitor.
+    /// `total_bytes` is their approximate size for the progress log, or 0.
     pub(crate) fn build<T: Send>(
         total_bytes: u64,
         read: impl FnOnce(Visit<'_>) -> Result<T, OpenError> + Send,
-    ) -> Result<(Replay, T), OpenError> {
+    ) -> Result<(StoreBuilder, T), OpenError> {
         let (sender, batches) = bounded(BATCHES_AHEAD);
         std::thread::scope(|scope| {
             let reader = scope.spawn(move || decode_all(&sender, read));
             let store = apply_all(&batches, total_bytes);
             let (decoder, read) = reader.join().expect("the reading thread does not panic");
-            Ok((Replay { store, decoder }, read?))
+            Ok((StoreBuilder { store, decoder }, read?))
         })
     }
 
-    /// Applies one payload, or on an error nothing of it.
-    pub(crate) fn record(&mut self, payload: &[u8]) -> Result<(), String> {
+    /// Applies one payload. On an error nothing of it is applied.
+    pub(crate) fn add(&mut self, payload: &[u8]) -> Result<(), String> {
         let mut effects = Effects::new();
         self.decoder.decode(payload, &mut effects)?;
         effects.into_iter().for_each(|effect| apply(&mut self.store, effect));
         Ok(())
     }
 
-    /// Takes note of the revisions that a record speaks of, and of nothing else.
-    pub(crate) fn glance(&mut self, mut payload: &[u8]) {
+    /// Notes the revisions in a payload without applying it.
+    pub(crate) fn note_revisions(&mut self, mut payload: &[u8]) {
         while let Ok(effect) = Effect::decode(&mut payload) {
             let highest = &mut self.decoder.highest;
             *highest = (*highest).max(match &effect {
@@ -83,35 +84,35 @@ impl Replay {
         }
     }
 
-    /// The revision of the last change so far.
+    /// Returns the revision of the last applied change.
     pub(crate) fn revision(&self) -> i64 {
         self.store.revision()
     }
 
-    /// The first revision that can be read, so far.
+    /// Returns the compacted revision.
     pub(crate) fn compacted(&self) -> i64 {
         self.store.compacted()
     }
 
-    /// A revision that is not before any that was read or glanced at.
-    pub(crate) fn behind_all(&self) -> i64 {
+    /// Returns the highest revision in any payload, applied or not.
+    pub(crate) fn highest_revision(&self) -> i64 {
         self.decoder.highest.max(self.store.revision())
     }
 
-    /// The state from which a process on `boot_id` goes on, and how.
+    /// Returns the store from which a process on the boot `boot_id` continues, and how.
     pub(crate) fn resume(mut self, boot_id: &[u8]) -> (Store, Resumption) {
         let resumption = self.decoder.continuity.resume(self.store.revision(), boot_id);
         self.restart(&resumption);
         (self.store, resumption)
     }
 
-    /// The state, as if compacted at `revision`, with every lease renewed.
+    /// Returns the store, compacted at `revision`, with every lease renewed.
     pub(crate) fn restart_at(mut self, revision: i64) -> Store {
         self.restart(&Resumption { restart: Some(revision), renewals_lost: true });
         self.store
     }
 
-    /// The state as it was read.
+    /// Returns the store without changes.
     pub(crate) fn finish(mut self) -> Store {
         self.restart(&Resumption::default());
         self.store
@@ -131,7 +132,7 @@ impl Replay {
 }
 
 impl Decoder {
-    /// Appends the effects of a payload that follow what was decoded before.
+    /// Appends the effects of a payload. Fails if they do not follow the effects before.
     fn decode(&mut self, mut payload: &[u8], effects: &mut Effects) -> Result<(), String> {
         while !payload.is_empty() {
             let effect = Effect::decode(&mut payload).map_err(|e| e.to_string())?;
@@ -143,14 +144,15 @@ impl Decoder {
     }
 }
 
-/// The reading thread: fills batches until there is no more.
+/// The reading thread: decodes all payloads to batches.
 fn decode_all<T>(
     batches: &Sender<Batch>,
     read: impl FnOnce(Visit<'_>) -> Result<T, OpenError>,
 ) -> (Decoder, Result<T, OpenError>) {
     let (mut decoder, mut batch) = (Decoder::default(), Batch::default());
-    // The other thread takes batches until we are gone.
-    let send = |batch: &mut Batch| batches.send(std::mem::take(batch)).expect("is taken");
+    // The building thread receives until this thread drops the sender.
+    let send =
+        |batch: &mut Batch| batches.send(std::mem::take(batch)).expect("the receiver is alive");
     let read = read(&mut |payload| {
         decoder.decode(payload, &mut batch.effects)?;
         batch.bytes += payload.len();
@@ -163,15 +165,15 @@ fn decode_all<T>(
     (decoder, read)
 }
 
-/// The other thread: builds the state.
+/// The building thread: applies all batches.
 fn apply_all(batches: &Receiver<Batch>, total_bytes: u64) -> Store {
     let mut store = Store::default();
-    let mut progress = Progress::new(total_bytes);
+    let mut progress = RecoveryProgress::new(total_bytes);
     for (number, batch) in (1u64..).zip(batches) {
         progress.bytes += batch.bytes as u64;
         batch.effects.into_iter().for_each(|effect| apply(&mut store, effect));
-        if number.is_multiple_of(BATCHES_A_STEP) {
-            // What was compacted then need not fill the memory now.
+        if number.is_multiple_of(BATCHES_PER_COLLECTION) {
+            // Frees history that was compacted.
             store.collect(i64::MAX, usize::MAX);
         }
         progress.report(&store);
@@ -180,21 +182,21 @@ fn apply_all(batches: &Receiver<Batch>, total_bytes: u64) -> Store {
 }
 
 fn apply(store: &mut Store, effect: Effect) {
-    store.replay(effect).expect("the decoder has looked at the order");
+    store.replay(effect).expect("the decoder has checked the order");
 }
 
-/// Says now and then how far a recovery is.
-struct Progress {
+/// Logs the progress of a long recovery.
+struct RecoveryProgress {
     total_bytes: u64,
     bytes: u64,
     started: Instant,
     reported: Instant,
 }
 
-impl Progress {
+impl RecoveryProgress {
     fn new(total_bytes: u64) -> Self {
         let now = Instant::now();
-        Progress { total_bytes, bytes: 0, started: now, reported: now }
+        RecoveryProgress { total_bytes, bytes: 0, started: now, reported: now }
     }
 
     fn report(&mut self, store: &Store) {
@@ -204,14 +206,14 @@ impl Progress {
         self.reported = Instant::now();
         let rate = self.bytes as f64 / self.started.elapsed().as_secs_f64();
         let total = self.total_bytes.max(self.bytes);
-        let left = (total - self.bytes) as f64 / rate;
+        let seconds_left = (total - self.bytes) as f64 / rate;
         tracing::info!(
             percent = self.bytes * 100 / total.max(1),
             mib_per_second = (rate / f64::from(1 << 20)).round(),
-            seconds_left = left.ceil(),
+            seconds_left = seconds_left.ceil(),
             keys = store.stats().live_keys,
             revision = store.revision(),
-            "recovering"
+            "recovering the store"
         );
     }
 }
@@ -220,22 +222,22 @@ impl Progress {
 mod tests {
     use super::*;
 
-    /// An effect that does not follow is reported by the thread that knows where.
+    /// The reading thread reports an effect out of order, because it knows the offset.
     #[test]
-    fn what_is_out_of_order_is_an_error_of_its_record() {
+    fn an_effect_out_of_order_is_an_error_of_its_record() {
         let payload = |revision| {
             let mut payload = Vec::new();
             let record = etcdpb::Record::put(etcdpb::Key::new(b"k"), b"v", 2, revision, 1, 0);
             Effect::Write(record).encode(&mut payload);
             payload
         };
-        let built = Replay::build(0, |visit| {
+        let built = StoreBuilder::build(0, |visit| {
             visit(&payload(5)).unwrap();
             assert_eq!(visit(&payload(4)).unwrap_err(), "revision 4 follows revision 5");
             visit(&payload(6)).unwrap();
             Ok("done")
         });
-        let (replay, done) = built.unwrap();
-        assert_eq!((replay.revision(), done), (6, "done"));
+        let (builder, done) = built.unwrap();
+        assert_eq!((builder.revision(), done), (6, "done"));
     }
 }
