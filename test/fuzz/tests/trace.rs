@@ -8,7 +8,7 @@ use std::path::Path;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use trace::{Compression, Line, Reader, Writer};
+use trace::{Compression, Record, Reader, Writer};
 
 const LINES: &[&str] = &[
     r#"{"type":"head","version":1,"program":"p","started_unix_ns":1,"endpoints":["e"],"values":"full"}"#,
@@ -78,9 +78,9 @@ fn packed(text: &[u8], how: Compression) -> Vec<u8> {
 }
 
 /// The lines that can be read.
-fn read(path: &Path) -> Vec<Line> {
+fn read(path: &Path) -> Vec<Record> {
     let Ok(reader) = Reader::open(path) else { return Vec::new() };
-    let head = Line::Head(reader.head().clone());
+    let head = Record::Head(reader.head().clone());
     std::iter::once(head).chain(reader.map_while(Result::ok)).collect()
 }
 
@@ -108,11 +108,11 @@ proptest! {
         let (given, written) = (folder.path().join("given"), folder.path().join("written"));
         std::fs::write(&given, &content).unwrap();
         let known = read(&given);
-        if known.is_empty() || !matches!(&known[0], Line::Head(head) if head.version == 1) {
+        if known.is_empty() || !matches!(&known[0], Record::Head(head) if head.version == 1) {
             return Ok(());
         }
         let mut writer = Writer::new(File::create(&written).unwrap(), how).unwrap();
-        known.iter().for_each(|line| writer.line(line).unwrap());
+        known.iter().for_each(|line| writer.write(line).unwrap());
         writer.finish().unwrap();
         prop_assert_eq!(read(&written), known);
     }

@@ -1,14 +1,15 @@
-//! What a report says, as data. Times are in the unit that the name says.
+//! The data of a report. Field names end with the unit of time.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use trace::Class;
 
-/// Everything.
+/// The whole report.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    pub recording: Recording,
+    /// What the traces contain in total.
+    pub recording: TraceTotals,
     pub classes: Vec<ClassRow>,
     pub shapes: Vec<ShapeRow>,
     pub kinds: Vec<KindRow>,
@@ -18,29 +19,32 @@ pub struct Summary {
     pub errors: Vec<ErrorRow>,
 }
 
-/// What was recorded, and how much of it.
+/// Totals of the traces.
 #[derive(Serialize, Clone, Default)]
 #[serde(rename_all = "camelCase")]
-pub struct Recording {
+pub struct TraceTotals {
     pub program: String,
     pub endpoints: Vec<String>,
     pub started_unix_ns: u64,
     pub seconds: f64,
     pub files: u64,
-    /// Files that end in the middle: the proxy was killed, or still records.
+    /// Truncated files: the proxy was killed or was still recording.
     pub cut_files: u64,
+    /// Records in the files.
     pub lines: u64,
+    /// Records that the recorder could not write.
     pub missing_lines: u64,
     pub calls: u64,
     pub streams: u64,
     pub connections: u64,
     pub request_bytes: u64,
     pub response_bytes: u64,
-    /// Shapes, kinds and the like beyond what a report keeps apart.
+    /// Number of times that an item was counted as `(others)` because there were too many
+    /// different ones.
     pub not_kept_apart: u64,
 }
 
-/// One of the five, or what is beside them.
+/// The requests of one class.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClassRow {
@@ -51,26 +55,26 @@ pub struct ClassRow {
     pub response_bytes: u64,
 }
 
-/// A shape of requests.
+/// The requests of one shape.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShapeRow {
     pub shape: String,
     pub class: Class,
     pub count: u64,
-    /// Transactions whose comparison did not hold.
+    /// Transactions whose comparisons were false.
     pub not_succeeded: u64,
-    /// Ended with an error, or were cut off.
+    /// Calls that ended with an error or were aborted.
     pub failed: u64,
     pub request_bytes: u64,
     pub response_bytes: u64,
-    /// Missing for messages on streams.
+    /// Unset for messages on streams.
     pub latency_micros: Option<Latency>,
-    /// Kinds that it is used for, the most frequent first.
+    /// The most frequent kinds with this shape, in descending order.
     pub kinds: Vec<String>,
 }
 
-/// Percentiles.
+/// Latency percentiles.
 #[derive(Serialize, Clone, Copy)]
 pub struct Latency {
     pub p50: u64,
@@ -79,7 +83,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of so many microseconds; `None` if nothing was measured.
+    /// The percentiles of a histogram; `None` if it is empty.
     pub fn of(histogram: &Histogram<u64>) -> Option<Latency> {
         let at = |quantile| histogram.value_at_quantile(quantile);
         (!histogram.is_empty()).then(|| Latency {
@@ -90,7 +94,7 @@ impl Latency {
     }
 }
 
-/// A kind of objects.
+/// The requests for one kind of objects.
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct KindRow {
@@ -105,7 +109,7 @@ pub struct KindRow {
     pub namespaces: u64,
 }
 
-/// Watches and what they were told.
+/// Watches and their events.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Watches {
@@ -121,48 +125,49 @@ pub struct Watches {
     pub rows: Vec<WatchRow>,
 }
 
-/// Watches of one kind.
+/// The watches of one kind and span.
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchRow {
     pub kind: String,
-    /// `key`, `prefix`, …
+    /// The kind of span: `key`, `prefix`, …
     pub span: String,
     pub created: u64,
     pub events: u64,
     pub distinct_events: u64,
-    /// Events for each distinct one.
+    /// Number of deliveries per distinct event.
     pub fan_out: f64,
 }
 
-/// etcd's leases.
+/// Lease requests, and puts with leases.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Leases {
     pub granted: u64,
     pub revoked: u64,
     pub keep_alives: u64,
-    /// Time to live in seconds, and how many were granted with it.
+    /// Numbers of grants by TTL in seconds.
     pub ttls: Vec<(i64, u64)>,
-    /// Writes that attach their key to a lease.
+    /// Puts that attach their key to a lease.
     pub attached_puts: u64,
-    /// Leases to which such writes attach.
+    /// Leases to which keys were attached.
     pub attached_leases: u64,
+    /// Maximum number of puts with the same lease.
     pub puts_per_lease_max: u64,
 }
 
-/// Ranges with one limit.
+/// The ranges with one limit.
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitRow {
     pub method: String,
-    /// 0 for none.
+    /// The limit; 0 for none.
     pub limit: i64,
     pub count: u64,
     pub pairs: u64,
-    /// Answers that say that there is more.
+    /// Responses with `more` set.
     pub more: u64,
-    /// Largest number of keys that an answer counted.
+    /// The largest count in a response.
     pub count_max: i64,
     pub response_bytes: u64,
     #[serde(skip)]
@@ -170,7 +175,7 @@ pub struct LimitRow {
     pub latency_micros: Option<Latency>,
 }
 
-/// Calls that failed alike.
+/// The calls of a method that failed with the same error.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorRow {

@@ -1,0 +1,76 @@
+//! The state of one HTTP/2 stream: its messages, and the event for its end.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use trace::Outcome;
+
+use crate::event::{Call, Event};
+use crate::messages::{Budget, Inbox, Message};
+use crate::side::Side;
+
+/// An HTTP/2 stream in progress: a unary call or a gRPC stream.
+pub struct TrackedStream {
+    opened: Instant,
+    pub method: Option<Arc<str>>,
+    pub is_stream: bool,
+    sent: Inbox,
+    received: Inbox,
+    request: Message,
+    response: Message,
+    pub outcome: Outcome,
+}
+
+impl TrackedStream {
+    pub fn new(opened: Instant) -> Self {
+        TrackedStream {
+            opened,
+            method: None,
+            is_stream: false,
+            sent: Inbox::default(),
+            received: Inbox::default(),
+            request: Message::default(),
+            response: Message::default(),
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Processes data. For a gRPC stream, `emit` is called for every message. For a unary
+    /// call, the first message of each side is kept until the end of the call.
+    pub fn push(
+        &mut self,
+        side: Side,
+        bytes: &[u8],
+        budget: &Budget,
+        mut emit: impl FnMut(Arc<str>, Message),
+    ) {
+        let (inbox, first) = match side {
+            Side::Client => (&mut self.sent, &mut self.request),
+            Side::Server => (&mut self.received, &mut self.response),
+        };
+        let (method, is_stream) = (&self.method, self.is_stream);
+        inbox.push(bytes, budget, |message| match method {
+            Some(method) if is_stream => emit(method.clone(), message),
+            _ if first.size == 0 && first.kept.is_none() => *first = message,
+            _ => first.size += message.size,
+        });
+    }
+
+    /// The event for the end of the stream.
+    pub fn into_event(self, conn: u64, stream: u32, method: Arc<str>, now: Instant) -> Event {
+        let latency = now - self.opened;
+        if self.is_stream {
+            return Event::End { time: now, latency, conn, stream, outcome: self.outcome };
+        }
+        Event::Call(Box::new(Call {
+            time: self.opened,
+            latency,
+            conn,
+            stream,
+            method,
+            request: self.request,
+            response: self.response,
+            outcome: self.outcome,
+        }))
+    }
+}
