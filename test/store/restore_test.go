@@ -266,7 +266,7 @@ func TestMoveFromEtcd(t *testing.T) {
 	}
 	mustWrite(t, file, string(content[:len(content)/2]))
 	output, err := memEtcd(t, "restore", file, "--skip-hash-check", "--data-dir", filepath.Join(t.TempDir(), "new"))
-	if err == nil || !strings.Contains(output, "cut short") {
+	if err == nil || !strings.Contains(output, "the file is truncated") {
 		t.Fatalf("%v %s", err, output)
 	}
 }

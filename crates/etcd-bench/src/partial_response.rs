@@ -1,40 +1,39 @@
-//! Responses as far as the load looks at them: what is not declared here is
-//! passed over, and what is repeated stays a slice of the receive buffer. The
-//! client shares its time with the server that it measures; decoding a hundred
-//! megabytes of values that nobody looks at would count as the server's.
+//! Partially decoded responses. Fields that the load generator does not need are
+//! skipped, and repeated messages stay undecoded slices of the receive buffer. Decoding
+//! hundreds of megabytes of values would count as latency of the server.
 
 use bytes::Bytes;
 use prost::Message;
 
-/// Of a `RangeResponse`.
+/// The used fields of a `RangeResponse`.
 #[derive(Message)]
 pub struct Page {
     #[prost(message, optional, tag = "1")]
     header: Option<Header>,
-    /// Pairs, still encoded.
+    /// The encoded key-value pairs.
     #[prost(bytes = "bytes", repeated, tag = "2")]
     pub pairs: Vec<Bytes>,
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
 
-/// Of a `RangeStreamResponse`.
+/// The used fields of a `RangeStreamResponse`.
 #[derive(Message)]
 pub struct Chunk {
     #[prost(message, optional, tag = "1")]
     pub page: Option<Page>,
 }
 
-/// Of a `WatchResponse`.
+/// The used fields of a `WatchResponse`.
 #[derive(Message)]
-pub struct Told {
+pub struct WatchEvents {
     #[prost(int64, tag = "2")]
     pub watch_id: i64,
     #[prost(bool, tag = "3")]
     pub created: bool,
     #[prost(bool, tag = "4")]
     pub canceled: bool,
-    /// Events, still encoded.
+    /// The encoded events.
     #[prost(bytes = "bytes", repeated, tag = "11")]
     pub events: Vec<Bytes>,
 }
@@ -52,12 +51,12 @@ struct Pair {
 }
 
 impl Page {
-    /// The revision at which it was read.
+    /// The revision in the header.
     pub fn revision(&self) -> i64 {
         self.header.as_ref().map_or(0, |header| header.revision)
     }
 
-    /// The key of its last pair.
+    /// The key of the last pair.
     pub fn last_key(&self) -> Option<Bytes> {
         let pair = Pair::decode(self.pairs.last()?.clone()).ok()?;
         Some(pair.key)
@@ -71,8 +70,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn page_is_read_from_the_whole_message() {
-        // A put has key and value where a stored pair has its key and more.
+    fn used_fields_are_decoded() {
+        // A PutRequest has its key in the same field as a KeyValue.
         let pair = |key: &'static [u8]| PutRequest { key: key.into(), ..Default::default() };
         let header = ResponseHeader { cluster_id: 7, revision: 42, ..Default::default() };
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Kubernetes' Lease objects, encoded as the API server stores them.
+//! Kubernetes Lease objects, encoded as the API server stores them.
 //!
 //! Source: `k8s.io/api/coordination/v1/generated.proto`,
 //! `k8s.io/apimachinery/pkg/runtime/generated.proto` (Unknown),
@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prost::Message;
 
-/// What Kubernetes puts before a protobuf object.
+/// The prefix of a protobuf object in the store.
 const MAGIC: &[u8] = b"k8s\0";
 const LEASE_DURATION_SECONDS: i32 = 40;
 
@@ -84,24 +84,24 @@ struct Time {
     nanos: i32,
 }
 
-/// The Lease of a node, which renews it again and again.
+/// The Lease object of a node.
 pub struct NodeLease {
     name: String,
     created: Time,
 }
 
 impl NodeLease {
-    /// The Lease of node number `node`.
+    /// Creates the Lease of node number `node`.
     pub fn new(node: u64) -> Self {
         NodeLease { name: format!("node-{node:07}"), created: Time { nanos: 0, ..now() } }
     }
 
-    /// Where the API server stores it.
+    /// The key under which the API server stores it.
     pub fn key(&self) -> Vec<u8> {
         format!("/registry/leases/kube-node-lease/{}", self.name).into_bytes()
     }
 
-    /// The object, renewed now.
+    /// The encoded object with the current time as renewal time.
     pub fn renewed(&self) -> Vec<u8> {
         let uid = |kind: &str| format!("00000000-0000-4000-{kind}-{:0>12}", &self.name[5..]);
         let object = LeaseObject {
@@ -133,13 +133,13 @@ impl NodeLease {
             content_type: String::new(),
         };
         let mut bytes = MAGIC.to_vec();
-        unknown.encode(&mut bytes).expect("a vector grows");
+        unknown.encode(&mut bytes).expect("encoding into a vector cannot fail");
         bytes
     }
 }
 
 fn now() -> Time {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Kubernetes keeps microseconds.
+    // Kubernetes stores microseconds.
     Time { seconds: since.as_secs() as i64, nanos: since.subsec_micros() as i32 * 1000 }
 }
