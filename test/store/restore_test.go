@@ -149,10 +149,10 @@ func TestRestoreRefuses(t *testing.T) {
 		{"damaged", "new", "", "its hash does not fit"},
 		{"short", "new", "", "no hash at its end"},
 		{"short", "new", "--skip-hash-check", "a chunk is damaged"},
-		{"other", "new", "--skip-hash-check", "does not begin like a snapshot"},
+		{"other", "new", "--skip-hash-check", "it has no valid snapshot header"},
 		{"missing", "new", "", "No such file"},
 		{"good", "taken", "", "is not empty"},
-		{"good", "new", "--bump-revision=0 --mark-compacted", "--mark-compacted goes with"},
+		{"good", "new", "--bump-revision=0 --mark-compacted", "--mark-compacted must be true"},
 		{"good", "new", "--bump-revision=-1", "invalid value"},
 	} {
 		args := []string{"snapshot", "restore", filepath.Join(dir, c.file), "--data-dir", filepath.Join(dir, c.target)}
