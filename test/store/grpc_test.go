@@ -65,7 +65,7 @@ func TestReflection(t *testing.T) {
 			t.Errorf("%s is not listed: %v", name, answer)
 		}
 	}
-	// Older tools ask by the older name; the messages are the same.
+	// Older tools use the older service name with the same messages.
 	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 	alpha, err := conn.NewStream(t.Context(), desc, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 	if err != nil {

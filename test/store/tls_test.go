@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// startTLS runs mem_etcd with the certificates of dir.
+// startTLS starts mem_etcd with the certificates in dir.
 func startTLS(t *testing.T, dir string, flags ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -30,7 +30,7 @@ func startTLS(t *testing.T, dir string, flags ...string) *server {
 	return s
 }
 
-// handshake returns what the server shows to a client with this certificate.
+// handshake connects with this client certificate and returns the TLS state.
 func handshake(address string, config *tls.Config) (tls.ConnectionState, error) {
 	conn, err := tls.Dial("tcp", address, config)
 	if err != nil {
@@ -49,7 +49,8 @@ func clientTLS(t *testing.T, a *authority, dir, name string) *tls.Config {
 	return &tls.Config{RootCAs: a.pool, Certificates: []tls.Certificate{certificate}}
 }
 
-// TestCertificatesAreReloaded replaces certificate, key and CA of a running server.
+// TestCertificatesAreReloaded replaces certificate, key and CA of a running server, which
+// must use them for new connections.
 func TestCertificatesAreReloaded(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
@@ -98,7 +99,8 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	}
 }
 
-// TestRevokedClients leaves out whom a list names, also when it names them later.
+// TestRevokedClients checks that clients on the revocation list are rejected, also when the
+// list changes while the server runs.
 func TestRevokedClients(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))

@@ -1,5 +1,5 @@
-//! Fills a data directory with the objects of very many nodes, and opens one, to
-//! measure a restart.
+//! Fills a data directory with the objects of many nodes, or opens one, to measure the
+//! time of a restart.
 //!
 //! ```sh
 //! cargo run --release -p pipeline --example fill -- log DIR 1000000
@@ -18,13 +18,13 @@ use futures_util::{StreamExt, stream};
 use mvcc::Command;
 use pipeline::{Pipeline, PipelineOptions};
 
-/// What a node has: a prefix, and the bytes of a value.
+/// The objects of a node: key prefix, and size of the value in bytes.
 const KINDS: [(&str, usize); 3] = [
     ("/registry/minions/node", 1200),
     ("/registry/leases/kube-node-lease/node", 400),
     ("/registry/pods/default/pod", 1500),
 ];
-/// Writes under way at a time.
+/// Concurrent writes.
 const WINDOW: usize = 4096;
 
 fn main() {
@@ -50,10 +50,10 @@ fn open(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
     pipeline
 }
 
-/// Writes everything once, in an order as nodes do, and takes no snapshot.
+/// Writes every object once, without a snapshot.
 fn log(dir: &Path, nodes: usize) {
     let pipeline = open(dir, u64::MAX);
-    // Keys that are written one after the other are not neighbours in key order.
+    // Consecutive writes are not neighbours in key order, as in a cluster.
     let numbers = (0..nodes).map(|number| number.wrapping_mul(7919) % nodes);
     let puts = numbers.flat_map(|number| {
         KINDS.map(|(prefix, bytes)| {
@@ -72,7 +72,7 @@ fn log(dir: &Path, nodes: usize) {
 fn snapshot(dir: &Path) {
     let pipeline = open(dir, 1);
     let revision = pipeline.revision();
-    // The second one grows the log when the compaction is in it.
+    // The second put grows the log after the compaction is in it.
     block_on(pipeline.propose(Command::Compact { revision }, 0)).unwrap();
     let segments = || fs::read_dir(dir.join("wal")).unwrap().count();
     while segments() > 2 {

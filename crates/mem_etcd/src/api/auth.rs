@@ -5,7 +5,8 @@ use std::sync::Arc;
 use etcdpb::rpc::{AuthMessage, AuthStatusRequest, AuthStatusResponse};
 use grpc::Status;
 
-use super::{Api, status};
+use super::service::Api;
+use super::status;
 
 impl Api {
     pub(super) async fn auth_status(

@@ -9,7 +9,8 @@ use etcdpb::rpc::{
 };
 use grpc::Status;
 
-use super::{Api, status};
+use super::service::Api;
+use super::status;
 
 impl Api {
     pub(super) async fn member_list(

@@ -6,7 +6,8 @@ use etcdpb::rpc::{HashKvRequest, HashKvResponse, HashRequest, HashResponse};
 use grpc::Status;
 use pipeline::HistoryHash;
 
-use super::{Api, blocking, status};
+use super::service::{Api, blocking};
+use super::status;
 
 impl Api {
     /// Hashes keys, history, leases and alarms.

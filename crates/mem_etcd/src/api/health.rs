@@ -11,7 +11,8 @@ use etcdpb::health::{
 use futures_util::stream::{self, Stream};
 use grpc::Status;
 
-use super::{Api, status};
+use super::service::Api;
+use super::status;
 
 /// How often a health watch checks for a change.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -15,7 +15,8 @@ use mvcc::{Command, Reply};
 use pipeline::RangeRead;
 use prost::Message;
 
-use super::{Api, blocking, status, validate};
+use super::service::{Api, blocking};
+use super::{status, validate};
 
 /// Responses with more keys are encoded in pieces.
 const SINGLE_PIECE_KEYS: usize = 1000;

@@ -11,7 +11,8 @@ use futures_util::{Stream, StreamExt};
 use grpc::{Requests, Status};
 use mvcc::Command;
 
-use super::{Api, status};
+use super::service::Api;
+use super::status;
 
 impl Api {
     pub(super) async fn lease_grant(

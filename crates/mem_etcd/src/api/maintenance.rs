@@ -12,7 +12,8 @@ use grpc::Status;
 use mvcc::{Alarm, AlarmKind, Command, Reply};
 use pipeline::PipelineStatus;
 
-use super::{Api, RAFT_TERM, SMALL_REQUEST_BYTES, blocking, status};
+use super::service::{Api, RAFT_TERM, SMALL_REQUEST_BYTES, blocking};
+use super::status;
 use crate::config::{ETCD_VERSION, STORAGE_VERSION};
 use crate::memory;
 

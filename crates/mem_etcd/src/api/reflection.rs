@@ -14,7 +14,7 @@ use grpc::{Code, Requests, Status};
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-use super::Api;
+use super::service::Api;
 
 impl Api {
     pub(super) fn reflection(

@@ -8,7 +8,8 @@ use grpc::Status;
 use pipeline::Export;
 use snapshot::Exporter;
 
-use super::{Api, blocking, status};
+use super::service::{Api, blocking};
+use super::status;
 use crate::config::STORAGE_VERSION;
 
 impl Api {

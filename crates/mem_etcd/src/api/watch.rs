@@ -21,7 +21,7 @@ use prost::Message;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use watch::{Delivery, Filter};
 
-use super::Api;
+use super::service::Api;
 
 /// Unread responses beyond which no more requests of the client are read.
 const MAX_UNREAD_RESPONSES: usize = 1024;
