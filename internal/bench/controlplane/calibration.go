@@ -104,7 +104,7 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	}
 	leases := int(countCalls(c.idle.Calls, "PUT", "leases"))
 	// Each is told to the API server as well, which counts apart.
-	c.Costs.APIServer.LeaseMicros = max(beyond(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ToldMicros, 1)
+	c.Costs.APIServer.LeaseMicros = max(beyond(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ReceiveEventMicros, 1)
 	core, coordination := c.Client.CoreV1().RESTClient(), c.Client.CoordinationV1().RESTClient()
 	if c.Costs.Store.NodeWire, err = wireBytes(ctx, core, "nodes", ""); err != nil {
 		return err

@@ -61,7 +61,7 @@ func (c *calibration) store(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	c.Costs.APIServer.ToldMicros = max(median(all.told), 1)
+	c.Costs.APIServer.ReceiveEventMicros = max(median(all.told), 1)
 	c.Costs.APIServer.DeliverMicros = max(median(all.deliver), 0.1)
 	return nil
 }

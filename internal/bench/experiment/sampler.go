@@ -161,7 +161,7 @@ func (s *Sampler) scrapeAll(ctx context.Context) map[string][]map[string]*dto.Me
 	pages := map[string][]map[string]*dto.MetricFamily{}
 	var mu sync.Mutex
 	var group sync.WaitGroup
-	for _, of := range component.Pages(s.config) {
+	for _, of := range component.MetricsEndpoints(s.config) {
 		needed := neededOf(of.Role)
 		if len(needed) == 0 {
 			continue
@@ -190,8 +190,8 @@ func (s *Sampler) fail() {
 }
 
 // pages are those of a role.
-func (s *Sampler) pages(role string) []component.Page {
-	return slices.DeleteFunc(component.Pages(s.config), func(p component.Page) bool { return p.Role != role })
+func (s *Sampler) pages(role string) []component.MetricsEndpoint {
+	return slices.DeleteFunc(component.MetricsEndpoints(s.config), func(p component.MetricsEndpoint) bool { return p.Role != role })
 }
 
 // calls that the API servers have counted so far.

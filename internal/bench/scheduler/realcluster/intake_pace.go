@@ -66,7 +66,7 @@ func (s *intakeStep) createAtRate(ctx context.Context, task progress.Task) (*mad
 	o := s.bulkOptions(s.prefix(), s.count)
 	summary, err := bulk.Run(ctx, bulk.Job{
 		Range: o.Range, Concurrency: paceConcurrency, Progress: task.Set,
-		Moot: func(error) bool { return false },
+		AlreadyDone: func(error) bool { return false },
 		Do: func(ctx context.Context, name string, number, connection int) error {
 			select {
 			case <-ctx.Done():

@@ -6,13 +6,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// Roles of which there can be several components; of the others the role is the name.
+// Roles that several components can have. The role of any other component is its name.
 const (
 	RoleAPIServer = "kube-apiserver"
 	RoleScheduler = "scheduler"
 )
 
-// Supervisor is the parent of all components; it has a page as well.
+// Supervisor is the name of the supervisor process, which serves metrics as the components do.
 const Supervisor = "supervisor"
 
 // RoleOf a component: several API servers or schedulers are one.
@@ -26,15 +26,17 @@ func RoleOf(name string) string {
 	return name
 }
 
-// Page is where a component says how it does, for Prometheus.
-type Page struct{ Component, Role, URL string }
+// MetricsEndpoint is the URL from which Prometheus scrapes the metrics of a component.
+type MetricsEndpoint struct{ Component, Role, URL string }
 
-// Pages are those of all components of a cluster. A store that is elsewhere has none that
-// is known.
-func Pages(config clusterdir.Config) []Page {
+// MetricsEndpoints returns the metrics endpoints of all components of a cluster. The endpoint
+// of an external store is not known and not included.
+func MetricsEndpoints(config clusterdir.Config) []MetricsEndpoint {
 	settings, ports := config.Settings, config.Ports
-	var pages []Page
-	add := func(name, base string) { pages = append(pages, Page{name, RoleOf(name), base + "/metrics"}) }
+	var endpoints []MetricsEndpoint
+	add := func(name, base string) {
+		endpoints = append(endpoints, MetricsEndpoint{name, RoleOf(name), base + "/metrics"})
+	}
 	if settings.StoreAddress == "" {
 		add(Store, "http://"+ports.Address("store-metrics"))
 	}
@@ -47,5 +49,5 @@ func Pages(config clusterdir.Config) []Page {
 	}
 	add(Kwok, "http://"+ports.Address(Kwok))
 	add(Supervisor, "http://"+ports.Address(Supervisor))
-	return pages
+	return endpoints
 }

@@ -12,9 +12,9 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestOnlyPodsThatWaitOnSimulatedNodesAreWoken: until they run, and not those of nodes
-// that are not kwok's.
-func TestOnlyPodsThatWaitOnSimulatedNodesAreWoken(t *testing.T) {
+// TestWakePodsChangesPendingPodsOfSimulatedNodesOnly: pods of other nodes are left alone, and
+// a pod is woken until it runs.
+func TestWakePodsChangesPendingPodsOfSimulatedNodesOnly(t *testing.T) {
 	node := func(name string, annotations map[string]string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
 	}
@@ -31,7 +31,7 @@ func TestOnlyPodsThatWaitOnSimulatedNodesAreWoken(t *testing.T) {
 			t.Errorf("%s was woken", name)
 		}
 		if woken++; woken == 2 {
-			// Now kwok has seen it; the fake server knows no field selectors.
+			// The pod leaves the list, as if it ran: the fake client ignores field selectors.
 			if err := client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", "waits"); err != nil {
 				t.Error(err)
 			}

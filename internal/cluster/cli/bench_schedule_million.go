@@ -8,14 +8,14 @@ func newBenchMillion() benchmark {
 	options := inmemory.DefaultOptions()
 	return benchmark{
 		use:   "schedule-million --nodes N --pods P",
-		short: "Measure a scheduler alone, in memory, and check its decisions",
-		long: `Measure a scheduler alone: it runs in this process, without a cluster, nodes and
-pods are handed to it in memory, and binds only report back, so that its own cost
-shows. Loading the nodes is not part of what is measured.
+		short: "Measure a scheduler in memory, without a cluster, and check its decisions",
+		long: `Measure a scheduler in memory, without a cluster. The scheduler runs in this process, receives
+nodes and pods directly, and binds pods without an API server, so that only its own cost is
+measured. The measurement does not include loading the nodes.
 
-Some of the decisions are then held against what kube-scheduler's plugins say when
-every node is filtered and scored. The command fails if one deviates, or if a node
-has more pods than it can take.`,
+Then a sample of the decisions is compared with those of kube-scheduler's plugins when they
+filter and score every node. The command fails if a decision differs, or if a node has more pods
+than its capacity allows.`,
 		example: `  k1m bench schedule-million --nodes 1000000 --pods 1000000
   k1m bench schedule-million --nodes 5000 --pods 2000 --scheduler kube-scheduler -o json
   k1m bench schedule-million --nodes 1000 --pods 2000 --pod-kind mixed --check 1.0`,
@@ -25,9 +25,9 @@ has more pods than it can take.`,
 			options.Complete()
 			return options.Validate()
 		},
-		run: func(r benchRun) (findings, error) {
+		run: func(r benchRun) (benchResult, error) {
 			result, err := inmemory.Run(r.cmd.Context(), options, r.display)
-			return judge(&result, result.Decided == 0, err)
+			return resultOrError(&result, result.Decided == 0, err)
 		},
 	}
 }

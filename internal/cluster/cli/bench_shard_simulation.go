@@ -11,16 +11,16 @@ func newBenchShards() benchmark {
 	options := replicasim.DefaultOptions()
 	return benchmark{
 		use:   "shard-simulation",
-		short: "Simulate replicas of dist-scheduler that share the nodes, many more than there are machines",
-		long: `Simulate replicas of dist-scheduler that share the nodes of a cluster, in rounds of
-questions and answers: event by event, with the tree and the rules of the real ones, and
-with what their code was measured to cost. It says how many pods a second they place, how
-long rounds take, and what the leader has to do, for all combinations of --shards,
---fanout and --stragglers.
+		short: "Simulate more replicas of dist-scheduler than there are machines",
+		long: `Simulate replicas of dist-scheduler that divide the nodes of a cluster among themselves. It is a
+discrete-event simulation of rounds of queries and answers, with the tree and the rules of the
+real replicas and with the measured costs of their code. For all combinations of --shards,
+--fanout and --stragglers it reports pods per second, the duration of rounds, and the load of the
+leader.
 
-Costs are those that the program has stored, unless --costs names others. --calibrate
-measures them on this machine; --check does, and holds simulated rounds against real ones
-between replicas on loopback.`,
+The costs are built in, unless --costs names a file. --calibrate measures them on this machine.
+--check measures them and compares simulated rounds with real rounds between replicas on the
+loopback interface.`,
 		example: `  k1m bench shard-simulation
   k1m bench shard-simulation --shards 256 --fanout 10 --stragglers 0,0.05 --classes 100
   k1m bench shard-simulation --check --shards 1,2,4
@@ -28,11 +28,11 @@ between replicas on loopback.`,
 		brief:    []string{"--shards", "1,16", "--stragglers", "0", "--pods", "10000"},
 		addFlags: options.AddFlags,
 		validate: options.Validate,
-		run:      func(r benchRun) (findings, error) { return runBenchShards(r, options) },
+		run:      func(r benchRun) (benchResult, error) { return runBenchShards(r, options) },
 	}
 }
 
-func runBenchShards(r benchRun, o replicasim.Options) (found findings, err error) {
+func runBenchShards(r benchRun, o replicasim.Options) (found benchResult, err error) {
 	o.Case.Costs = replicasim.StoredCosts()
 	if o.CostsFile != "" {
 		if o.Case.Costs, err = replicasim.ReadCosts(o.CostsFile); err != nil {
@@ -61,13 +61,13 @@ func runBenchShards(r benchRun, o replicasim.Options) (found findings, err error
 	return &result, nil
 }
 
-// calibrated costs are for a file, so people get what programs get.
+// calibrated is the result of --calibrate. Its text form is the JSON that --costs reads.
 type calibrated struct{ *replicasim.Costs }
 
-// Print writes them as --costs reads them.
+// Print writes the costs in the format that --costs reads.
 func (c calibrated) Print(w io.Writer) {
 	encoder := json.NewEncoder(w)
 	encoder.SetIndent("", "  ")
-	// What a terminal says is its own business, as with all that is printed for people.
+	// Like all text output, this ignores errors of writing to the terminal.
 	_ = encoder.Encode(c.Costs)
 }

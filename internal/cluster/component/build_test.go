@@ -9,7 +9,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-func plannedWith(t *testing.T, change func(*clusterdir.Settings)) []Component {
+func buildWith(t *testing.T, change func(*clusterdir.Settings)) []Component {
 	t.Helper()
 	t.Setenv("K1M_HOME", t.TempDir())
 	dir, err := clusterdir.NewDir("test")
@@ -23,7 +23,7 @@ func plannedWith(t *testing.T, change func(*clusterdir.Settings)) []Component {
 	for i, name := range settings.PortNames() {
 		config.Ports[name] = 1000 + i
 	}
-	components, err := Plan(config, dir, func(name string) (string, error) { return "/bin/" + name, nil })
+	components, err := Build(config, dir, func(name string) (string, error) { return "/bin/" + name, nil })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,12 +39,12 @@ func find(t *testing.T, components []Component, name string) Component {
 	return components[i]
 }
 
-func TestComponentsFollowTheirDependencies(t *testing.T) {
+func TestDependenciesComeBeforeTheirDependents(t *testing.T) {
 	seen := map[string]bool{}
-	for _, c := range plannedWith(t, func(s *clusterdir.Settings) { s.APIServers = 3 }) {
+	for _, c := range buildWith(t, func(s *clusterdir.Settings) { s.APIServers = 3 }) {
 		for _, name := range c.DependsOn {
 			if !seen[name] {
-				t.Errorf("%s comes before %s", c.Name, name)
+				t.Errorf("%s comes before its dependency %s", c.Name, name)
 			}
 		}
 		if c.Ready.URL == "" || c.Address == "" || c.StopGrace == 0 {
@@ -57,8 +57,8 @@ func TestComponentsFollowTheirDependencies(t *testing.T) {
 	}
 }
 
-func TestComponentsRunOnTheirCPUs(t *testing.T) {
-	components := plannedWith(t, func(s *clusterdir.Settings) {
+func TestComponentsArePinnedToTheirCPUs(t *testing.T) {
+	components := buildWith(t, func(s *clusterdir.Settings) {
 		s.APIServers, s.Scheduler, s.SchedulerReplicas = 2, clusterdir.SchedulerDist, 2
 		s.CPUs = []string{"kube-apiserver=0-3", "scheduler=4", "dist-scheduler-1=5,6"}
 	})
@@ -73,8 +73,8 @@ func TestComponentsRunOnTheirCPUs(t *testing.T) {
 	}
 }
 
-func TestEverythingBindsToLoopback(t *testing.T) {
-	for _, c := range plannedWith(t, func(s *clusterdir.Settings) { s.Store = clusterdir.StoreEtcd }) {
+func TestComponentsBindToLoopbackOnly(t *testing.T) {
+	for _, c := range buildWith(t, func(s *clusterdir.Settings) { s.Store = clusterdir.StoreEtcd }) {
 		for _, arg := range c.Args {
 			key, value, _ := strings.Cut(arg, "=")
 			if (strings.Contains(key, "listen") || strings.Contains(key, "bind") || strings.Contains(key, "server-address")) && !strings.Contains(value, clusterdir.Loopback) {
@@ -84,8 +84,8 @@ func TestEverythingBindsToLoopback(t *testing.T) {
 	}
 }
 
-func TestAProxyStandsBetweenTheAPIServersAndTheStore(t *testing.T) {
-	components := plannedWith(t, func(s *clusterdir.Settings) { s.Trace = true })
+func TestTraceRunsProxyBetweenAPIServersAndStore(t *testing.T) {
+	components := buildWith(t, func(s *clusterdir.Settings) { s.Trace = true })
 	proxy, server := find(t, components, Proxy), find(t, components, clusterdir.APIServerName(0))
 	if !slices.Equal(server.DependsOn, []string{Proxy}) || !slices.Equal(proxy.DependsOn, []string{Store}) {
 		t.Errorf("dependencies %v, %v", server.DependsOn, proxy.DependsOn)
@@ -95,13 +95,13 @@ func TestAProxyStandsBetweenTheAPIServersAndTheStore(t *testing.T) {
 		t.Errorf("%v\n%v", server.Args, proxy.Args)
 	}
 
-	components = plannedWith(t, func(s *clusterdir.Settings) {
+	components = buildWith(t, func(s *clusterdir.Settings) {
 		s.Trace, s.TraceFile, s.TraceValues = true, "/f", clusterdir.TraceFull
 		s.StoreAddress, s.StoreCAFile = "http://127.0.0.1:2379", "/ca"
 	})
 	proxy = find(t, components, Proxy)
 	if len(proxy.DependsOn) != 0 || slices.Contains(proxy.Args, "--cacert=/ca") {
-		t.Errorf("before a store of others: %+v", proxy)
+		t.Errorf("proxy for an external store: %+v", proxy)
 	}
 	for _, arg := range []string{"--endpoints=http://127.0.0.1:2379", "--record=/f", "--values=full"} {
 		if !slices.Contains(proxy.Args, arg) {
@@ -110,20 +110,20 @@ func TestAProxyStandsBetweenTheAPIServersAndTheStore(t *testing.T) {
 	}
 }
 
-func TestSchedulerIsTheOneChosen(t *testing.T) {
-	dist := find(t, plannedWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist)
-	kube := find(t, plannedWith(t, func(*clusterdir.Settings) {}), clusterdir.SchedulerKube)
+func TestSchedulerProgramFollowsSettings(t *testing.T) {
+	dist := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist)
+	kube := find(t, buildWith(t, func(*clusterdir.Settings) {}), clusterdir.SchedulerKube)
 	if dist.Binary != "/bin/dist-scheduler" || kube.Binary != "/bin/kube-scheduler" || len(dist.Args) != len(kube.Args) {
 		t.Errorf("%+v\n%+v", dist, kube)
 	}
 }
 
-func TestIntakeListensOnAPortOfItsOwn(t *testing.T) {
-	components := plannedWith(t, func(s *clusterdir.Settings) {
+func TestWebhookIntakeHasItsOwnPort(t *testing.T) {
+	components := buildWith(t, func(s *clusterdir.Settings) {
 		s.Scheduler, s.SchedulerIntake = clusterdir.SchedulerDist, clusterdir.IntakeWebhook
 	})
 	args := find(t, components, clusterdir.SchedulerDist).Args
-	watching := find(t, plannedWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist).Args
+	watching := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist).Args
 	for _, want := range []string{"--intake=webhook", "--intake-bind-address=" + clusterdir.Loopback} {
 		if !slices.Contains(args, want) || slices.Contains(watching, want) {
 			t.Errorf("%s: %q, %q", want, args, watching)
@@ -137,8 +137,8 @@ func TestIntakeListensOnAPortOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestEachReplicaHasAnIntakeOfItsOwn(t *testing.T) {
-	components := plannedWith(t, func(s *clusterdir.Settings) {
+func TestEachReplicaHasItsOwnIntakePort(t *testing.T) {
+	components := buildWith(t, func(s *clusterdir.Settings) {
 		s.Scheduler, s.SchedulerIntake, s.SchedulerReplicas, s.SchedulerRelays = clusterdir.SchedulerDist, clusterdir.IntakeWebhook, 2, 1
 	})
 	ports := map[string]bool{}
@@ -152,10 +152,10 @@ func TestEachReplicaHasAnIntakeOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestStoreArguments(t *testing.T) {
-	mem := find(t, plannedWith(t, func(*clusterdir.Settings) {}), Store).Args
-	etcd := find(t, plannedWith(t, func(s *clusterdir.Settings) { s.Store = clusterdir.StoreEtcd }), Store).Args
-	none := find(t, plannedWith(t, func(s *clusterdir.Settings) { s.WALMode = clusterdir.WALNone }), Store).Args
+func TestStoreArgumentsDependOnStoreAndWALMode(t *testing.T) {
+	mem := find(t, buildWith(t, func(*clusterdir.Settings) {}), Store).Args
+	etcd := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Store = clusterdir.StoreEtcd }), Store).Args
+	none := find(t, buildWith(t, func(s *clusterdir.Settings) { s.WALMode = clusterdir.WALNone }), Store).Args
 	has := func(args []string, flag string) bool {
 		return slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, flag+"=") })
 	}
@@ -171,7 +171,7 @@ func TestStoreArguments(t *testing.T) {
 }
 
 func TestUserArgumentsComeLast(t *testing.T) {
-	server := find(t, plannedWith(t, func(s *clusterdir.Settings) {
+	server := find(t, buildWith(t, func(s *clusterdir.Settings) {
 		s.APIServerArgs, s.APIServerEnv = []string{"--event-ttl=1m", "max-requests-inflight=7"}, []string{"A=b"}
 	}), clusterdir.APIServerName(0))
 	if last := server.Args[len(server.Args)-2:]; last[0] != "--event-ttl=1m" || last[1] != "--max-requests-inflight=7" || server.Env[0] != "A=b" {
@@ -180,14 +180,14 @@ func TestUserArgumentsComeLast(t *testing.T) {
 }
 
 func TestExternalStoreIsNotStarted(t *testing.T) {
-	components := plannedWith(t, func(s *clusterdir.Settings) { s.StoreAddress = "http://127.0.0.1:2379" })
+	components := buildWith(t, func(s *clusterdir.Settings) { s.StoreAddress = "http://127.0.0.1:2379" })
 	if components[0].Name == Store || len(components[0].DependsOn) != 0 || !slices.Contains(components[0].Args, "--etcd-servers=http://127.0.0.1:2379") {
 		t.Errorf("%+v", components[0])
 	}
 }
 
 func TestMissingProgramIsNamed(t *testing.T) {
-	_, err := Plan(clusterdir.NewConfig("test", clusterdir.DefaultSettings()), clusterdir.Dir{}, func(name string) (string, error) {
+	_, err := Build(clusterdir.NewConfig("test", clusterdir.DefaultSettings()), clusterdir.Dir{}, func(name string) (string, error) {
 		return "", errors.New("no " + name)
 	})
 	if err == nil || err.Error() != "no mem_etcd" {

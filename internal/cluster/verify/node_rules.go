@@ -1,7 +1,6 @@
 package verify
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,38 +11,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// Check audits the cluster.
-func (c *Cluster) Check() (*Report, error) {
-	for i := range c.nodes {
-		c.checkResources(&c.nodes[i])
-		c.checkPorts(&c.nodes[i])
-	}
-	for _, class := range c.order {
-		if err := c.checkNodes(class); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.checkSpread(); err != nil {
-		return nil, err
-	}
-	if err := c.checkAntiAffinity(); err != nil {
-		return nil, err
-	}
-	slices.SortFunc(c.report.Violations, func(a, b Violation) int {
-		return cmp.Or(cmp.Compare(a.Rule, b.Rule), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Pod, b.Pod))
-	})
-	return &c.report, nil
-}
-
-func (c *Cluster) broken(rule string, n *node, pod *placed, format string, args ...any) {
-	v := Violation{Rule: rule, Node: n.object.Name, Message: fmt.Sprintf(format, args...)}
-	if pod != nil {
-		v.Pod = pod.class.namespace + "/" + pod.name
-	}
-	c.report.Violations = append(c.report.Violations, v)
-}
-
-// checkResources adds up what the pods of a node request.
+// checkResources compares the sum of the requests of a node's pods with its allocatable resources.
 func (c *Cluster) checkResources(n *node) {
 	requested := v1.ResourceList{v1.ResourcePods: *resource.NewQuantity(int64(len(n.pods)), resource.DecimalSI)}
 	for _, pod := range n.pods {
@@ -61,11 +29,11 @@ func (c *Cluster) checkResources(n *node) {
 	}
 	if len(over) > 0 {
 		slices.Sort(over)
-		c.broken(Resources, n, nil, "pods request %s", strings.Join(over, ", "))
+		c.violate(Resources, n, nil, "pods request %s", strings.Join(over, ", "))
 	}
 }
 
-// checkPorts looks for two pods of a node that want the same port of it.
+// checkPorts finds pods of a node that use the same host port.
 func (c *Cluster) checkPorts(n *node) {
 	type port struct {
 		protocol v1.Protocol
@@ -73,7 +41,7 @@ func (c *Cluster) checkPorts(n *node) {
 	}
 	type user struct {
 		ip  string
-		pod *placed
+		pod *boundPod
 	}
 	used := map[port][]user{}
 	for i := range n.pods {
@@ -86,7 +54,7 @@ func (c *Cluster) checkPorts(n *node) {
 			}
 			for _, other := range used[key] {
 				if other.pod != pod && (other.ip == want.HostIP || anyAddress(other.ip) || anyAddress(want.HostIP)) {
-					c.broken(Ports, n, pod, "port %d/%s is taken by %s/%s", key.number, key.protocol, other.pod.class.namespace, other.pod.name)
+					c.violate(Ports, n, pod, "host port %d/%s is used by %s/%s", key.number, key.protocol, other.pod.class.namespace, other.pod.name)
 				}
 			}
 			used[key] = append(used[key], user{want.HostIP, pod})
@@ -96,40 +64,41 @@ func (c *Cluster) checkPorts(n *node) {
 
 func anyAddress(ip string) bool { return ip == "" || ip == "0.0.0.0" }
 
-// checkNodes holds the pods of a class against the taints and labels of their nodes.
-func (c *Cluster) checkNodes(class *class) error {
+// checkNodes checks the pods of a class against the labels and taints of their nodes.
+func (c *Cluster) checkNodes(class *podClass) error {
 	for i := range class.pods {
 		pod := &class.pods[i]
 		n := &c.nodes[pod.node]
 		match, err := class.required.Match(n.object)
 		if err != nil {
-			return fmt.Errorf("the node affinity of pod %s/%s: %w", class.namespace, pod.name, err)
+			return fmt.Errorf("node affinity of pod %s/%s: %w", class.namespace, pod.name, err)
 		}
 		if !match {
-			c.broken(NodeAffinity, n, pod, "the node is not one that the pod selects")
+			c.violate(NodeAffinity, n, pod, "the node does not match the pod's node selector or node affinity")
 		}
-		passing := false
-		for _, taint := range untolerated(class, n.object, keepsAway) {
+		transient := false
+		for _, taint := range untolerated(class, n.object, repelsPods) {
 			if strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
-				passing = true
+				transient = true
 			} else {
-				c.broken(Taints, n, pod, "the pod does not tolerate %s", taint.ToString())
+				c.violate(Taints, n, pod, "the pod does not tolerate the taint %s", taint.ToString())
 			}
 		}
-		if passing {
-			c.report.PassingTaints++
+		if transient {
+			c.report.TransientTaints++
 		}
 	}
 	return nil
 }
 
-// keepsAway says whether a taint keeps new pods from a node.
-func keepsAway(taint *v1.Taint) bool {
+// repelsPods reports whether a taint prevents new pods from being scheduled to a node.
+func repelsPods(taint *v1.Taint) bool {
 	return taint.Effect == v1.TaintEffectNoSchedule || taint.Effect == v1.TaintEffectNoExecute
 }
 
-// untolerated are the taints of a node that pods of a class do not tolerate.
-func untolerated(class *class, node *v1.Node, counts func(*v1.Taint) bool) []v1.Taint {
+// untolerated returns the taints of a node that pods of a class do not tolerate, out of those for
+// which counts is true.
+func untolerated(class *podClass, node *v1.Node, counts func(*v1.Taint) bool) []v1.Taint {
 	var found []v1.Taint
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
