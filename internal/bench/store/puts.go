@@ -69,7 +69,7 @@ func (o *clientsOptions) AddFlags(fs *pflag.FlagSet) {
 	}
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *clientsOptions) Validate() error {
 	switch {
 	case o.Clients.N > maxClients:
@@ -80,7 +80,7 @@ func (o *clientsOptions) Validate() error {
 	return o.stores.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *clientsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Throughput and latency by clients", "store", "clients", o.noun+", /s",
 		"p50, ms", "p90, ms", "p99, ms", "p99.9, ms", "server's CPU per operation, µs", "client's CPU per operation, µs", "errors")

@@ -113,7 +113,7 @@ func readStream(ctx context.Context, client *clientv3.Client, _ int64) (keys int
 	return keys, ctx.Err()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *rangeOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Sequential reads", "store", "read", "keys", "reads", "p50, ms", "p99, ms", "keys, /s", "server's CPU per read, ms")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) (figures []experiment.Figure, err error) {

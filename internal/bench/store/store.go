@@ -22,7 +22,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Experiments that this package has.
+// Experiments returns the experiments of this package.
 func Experiments() []experiment.Experiment {
 	return []experiment.Experiment{storePut, leaseFlood, storeWatch, storeRange}
 }
@@ -70,14 +70,14 @@ func (s *stores) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Disk, "disk", s.Disk, "folder for the data; the default is memory, so that no disk is the limit")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (s *stores) Validate() error {
 	for i, name := range s.Names {
 		if !slices.Contains(contenderNames(), name) {
 			return usage.Errorf("--stores %q: no such store; choose of %s", name, strings.Join(contenderNames(), ", "))
 		}
 		if slices.Contains(s.Names[:i], name) {
-			return usage.Errorf("--stores: %s is there twice; name each once", name)
+			return usage.Errorf("--stores: %s is given twice; give each once", name)
 		}
 	}
 	if len(s.Names) == 0 {

@@ -43,7 +43,7 @@ func (o *watchOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Rate, "rate", o.Rate, "puts a second; 0 for as many as there can be")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *watchOptions) Validate() error {
 	if o.Rate < 0 {
 		return usage.Errorf("--rate %d: choose 0 or more", o.Rate)
@@ -51,7 +51,7 @@ func (o *watchOptions) Validate() error {
 	return o.stores.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *watchOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Events by number of watchers", "store", "watchers", "puts, /s", "events, /s", "probes", "p50, ms", "p99, ms", "p99.9, ms",
 		"server's CPU per event, µs", "all delivered")

@@ -51,7 +51,7 @@ type Shape struct {
 // classOther is what is not one of the five, nor meant to be beside them.
 const classOther = "other"
 
-// Err says in one line what must not be, if anything.
+// Err returns an error of one line if the result violates an invariant.
 func (r *Result) Err() error {
 	switch {
 	case r.Summary.Recording.MissingLines > 0:
@@ -63,7 +63,7 @@ func (r *Result) Err() error {
 	return nil
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "%d nodes, %d replicas, %d objects of a kind, on %s\n", r.Nodes, r.Replicas, r.Objects, r.Store)
 	fmt.Fprintf(w, "%d calls and %d streams recorded, %d lines missing\n\n",

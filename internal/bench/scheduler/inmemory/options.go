@@ -96,7 +96,7 @@ func (o *Options) Complete() {
 	}
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	switch {
 	case o.Nodes < 1 || o.Nodes > maxNodes:

@@ -80,7 +80,7 @@ func (r *Result) fill(h *harness, start, end meter) {
 	}
 }
 
-// Err says in one line what must not be, if anything.
+// Err returns an error of one line if the result violates an invariant.
 func (r *Result) Err() error {
 	switch {
 	case r.Deviations > 0:
@@ -94,7 +94,7 @@ func (r *Result) Err() error {
 	return nil
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d nodes, %d pods (%s)\n", r.Scheduler, r.Nodes, r.Pods, r.PodKind)
 	if r.Decided < r.Pods {

@@ -46,7 +46,7 @@ func DefaultIntakeOptions() IntakeOptions {
 
 // AddFlags binds the options to flags.
 func (o *IntakeOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "what to measure, in this order")
+	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "contenders to measure, in this order")
 	fs.IntSliceVar(&o.Rates, "rates", o.Rates, "pods a second, each more than the one before; ends early when the API server takes fewer")
 	fs.DurationVar(&o.Duration, "duration", o.Duration, "how long pods come at each rate")
 	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
@@ -57,7 +57,7 @@ func (o *IntakeOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Keep, "keep", o.Keep, "leave the cluster up, with the last intake")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *IntakeOptions) Validate() error {
 	known := []string{clusterdir.IntakeWatch, clusterdir.IntakeWebhook}
 	for i, name := range o.Intakes {
@@ -65,7 +65,7 @@ func (o *IntakeOptions) Validate() error {
 			return usage.Errorf("--intakes %q: no such intake; choose %s or both", name, strings.Join(known, ", "))
 		}
 		if slices.Contains(o.Intakes[:i], name) {
-			return usage.Errorf("--intakes %s: %s is there twice; name each once", strings.Join(o.Intakes, ","), name)
+			return usage.Errorf("--intakes %s: %s is given twice; give each once", strings.Join(o.Intakes, ","), name)
 		}
 	}
 	for i, rate := range o.Rates {

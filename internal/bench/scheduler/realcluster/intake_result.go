@@ -77,7 +77,7 @@ func latencyOf(h *hdrhistogram.Histogram) Latency {
 	return Latency{P50: millis(50), P90: millis(90), P99: millis(99), P999: millis(99.9), Max: float64(h.Max()) / 1000}
 }
 
-// Err says in one line what must not be, if anything.
+// Err returns an error of one line if the result violates an invariant.
 func (r *IntakeResult) Err() error {
 	var wrong []string
 	for _, intake := range r.Intakes {
@@ -93,7 +93,7 @@ func (r *IntakeResult) Err() error {
 	return fmt.Errorf("%s; run it again with --keep to look at the scheduler's log", strings.Join(wrong, ", "))
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *IntakeResult) Print(w io.Writer) {
 	fmt.Fprintf(w, "%d nodes on %s, %.0fs at each rate; milliseconds from the request to create a pod until\n", r.Nodes, r.Store, r.Seconds)
 	fmt.Fprintf(w, "the scheduler has it (seen), has bound it, and it is answered; CPU in µs a pod\n")

@@ -54,7 +54,7 @@ func DefaultOptions() Options {
 
 // AddFlags binds the options to flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "contenders to measure, in this order")
 	fs.IntSliceVar(&o.Replicas, "scheduler-replicas", o.Replicas, "dist-scheduler processes that share the nodes; each number is measured")
 	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "further ones that own no nodes, where there are two replicas or more")
 	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs, "further scheduler flag, key=value; repeatable")
@@ -66,11 +66,11 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Pods, "pods", o.Pods, "pods that each scheduler gets")
 	fs.IntVar(&o.Samples, "samples", o.Samples, "how often each has its turn, by turns; the median by CPU counts")
 	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that all are made from (default: one small container)")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long the cluster may take to get ready, and pods to make no progress")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the cluster to become ready, and for pods to make progress")
 	fs.BoolVar(&o.Keep, "keep", o.Keep, "leave the cluster up, with the last scheduler")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	seen := map[string]bool{}
 	for _, name := range o.Schedulers {
@@ -78,7 +78,7 @@ func (o *Options) Validate() error {
 			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
 		}
 		if seen[name] {
-			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(o.Schedulers, ","), name)
+			return usage.Errorf("--schedulers %s: %s is given twice; give each once", strings.Join(o.Schedulers, ","), name)
 		}
 		seen[name] = true
 	}

@@ -94,7 +94,7 @@ func (s *Scheduler) wrong(pods int) (wrong []string) {
 	return wrong
 }
 
-// Err says in one line what must not be, if anything.
+// Err returns an error of one line if the result violates an invariant.
 func (r *Result) Err() error {
 	var wrong []string
 	for i := range r.Schedulers {
@@ -106,7 +106,7 @@ func (r *Result) Err() error {
 	return fmt.Errorf("%s; run it again with --keep to look at the cluster", strings.Join(wrong, ", "))
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "%d nodes, %d pods, on %s\n", r.Nodes, r.Pods, r.Store)
 	for _, s := range r.Schedulers {

@@ -118,7 +118,7 @@ func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu ti
 	return took[len(took)/2], cpu, err
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (c *Checks) Print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "shards\tround, real ms\tsimulated\tCPU, real ms\tsimulated\t")

@@ -103,7 +103,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Check, "check", o.Check, "measure the costs here, and compare simulated rounds with real ones on loopback")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	c := &o.Case
 	for _, n := range o.Shards {

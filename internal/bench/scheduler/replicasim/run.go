@@ -93,7 +93,7 @@ func (w *world) outcome() Outcome {
 	}
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *Result) Print(out io.Writer) {
 	c := &r.Case
 	fmt.Fprintf(out, "%d nodes, %d pods in %d classes with %d groups, %d cores a replica\n", c.Nodes, c.Pods, c.Classes, c.Groups, c.Cores)

@@ -47,20 +47,20 @@ type kindsOptions struct {
 
 // AddFlags binds the options to flags.
 func (o *kindsOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "contenders to measure, in this order")
 	fs.StringSliceVar(&o.Kinds, "kinds", o.Kinds, "kinds of pods: "+strings.Join(inmemory.Kinds, "|"))
 	fs.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "nodes of the clusters")
 	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to schedule in each run"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *kindsOptions) Validate() error {
 	if len(o.Kinds) == 0 || len(o.Nodes) == 0 {
 		return usage.Errorf("--kinds and --nodes: give at least one of each")
 	}
 	for i, kind := range o.Kinds {
 		if slices.Contains(o.Kinds[:i], kind) {
-			return usage.Errorf("--kinds %s: %s is there twice; name each once", strings.Join(o.Kinds, ","), kind)
+			return usage.Errorf("--kinds %s: %s is given twice; give each once", strings.Join(o.Kinds, ","), kind)
 		}
 		for _, nodes := range o.Nodes {
 			run := o.run(kind, clusterdir.SchedulerDist, nodes)
@@ -97,7 +97,7 @@ func (o *kindsOptions) runs() (runs []inmemory.Options) {
 	return runs
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Schedulers in memory, without a cluster", inmemory.Columns...)
 	figures, runs := map[string][]experiment.Figure{}, o.runs()

@@ -89,7 +89,7 @@ func (o *perfOptions) AddFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&o.Timeout, "timeout", o.Timeout, "end a run that takes longer")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *perfOptions) Validate() error {
 	if _, err := regexp.Compile(o.Workloads.Text); err != nil {
 		return usage.Errorf("--workloads %q: %v; write a regular expression", o.Workloads.Text, err)
@@ -123,7 +123,7 @@ type perfResult struct {
 	} `json:"rows"`
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) {
 	folder, err := os.MkdirTemp("", "schedperf-")
 	if err != nil {
