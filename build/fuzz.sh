@@ -35,8 +35,9 @@ rust() {
   echo "    $rounds rounds"
   rm "$log"
 }
-cargo test --quiet --locked --no-run -p grpc -p trace -p etcd-proxy -p wal -p snapshot -p pipeline -p fuzz 2>/dev/null
-rust grpc --lib -- fuzz:: hpack:: message::
+cargo test --quiet --locked --no-run -p http2 -p grpc -p trace -p etcd-proxy -p wal -p snapshot -p pipeline -p fuzz 2>/dev/null
+rust http2 --lib -- hpack::
+rust grpc --lib -- fuzz:: assembler::
 rust trace --lib -- decode::
 rust etcd-proxy -- tap:: frames::
 rust wal --test fuzz

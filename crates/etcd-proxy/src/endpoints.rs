@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use grpc::Io;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{PrivateKeyDer, ServerName};
+use sockets::Io;
 use sockets::Listen;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;

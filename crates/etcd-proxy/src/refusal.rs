@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use grpc::Io;
 use http::{HeaderValue, Response};
+use sockets::Io;
 use sockets::Replayed;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
@@ -18,7 +18,7 @@ const REFUSAL_TIME: Duration = Duration::from_millis(500);
 /// Answers all gRPC calls of a connection with UNAVAILABLE and `reason` until
 /// [`REFUSAL_TIME`] is over.
 pub async fn grpc(io: Box<dyn Io>, reason: &str, metrics: &Metrics) -> anyhow::Result<()> {
-    let io = Replayed::new(grpc::PREFACE, io);
+    let io = Replayed::new(http2::PREFACE, io);
     let mut connection = h2::server::handshake(io).await?;
     let message = HeaderValue::from_str(&percent_encoded(reason))?;
     let until = tokio::time::sleep(REFUSAL_TIME);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use grpc::Io;
+use sockets::Io;
 use sockets::Opened;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;

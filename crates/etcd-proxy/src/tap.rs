@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use grpc::Decoder;
+use http2::Decoder;
 use trace::{Cut, Outcome};
 
 use crate::event::Event;

@@ -3,8 +3,8 @@
 use std::io;
 use std::time::Duration;
 
-use grpc::Io;
 use parking_lot::Mutex;
+use sockets::Io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio_util::sync::CancellationToken;
 
@@ -34,7 +34,7 @@ pub async fn http2(
     let (client_in, client_out) = split(client);
     let (server_in, mut server_out) = split(server);
     // The preface was consumed when the protocol was detected.
-    server_out.write_all(grpc::PREFACE).await?;
+    server_out.write_all(http2::PREFACE).await?;
     let up = relay(client_in, server_out, |bytes| tap.lock().observe(Side::Client, bytes));
     let down = relay_until_idle(server_in, client_out, &tap, &stop);
     both(up, down).await

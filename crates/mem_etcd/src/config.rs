@@ -285,8 +285,8 @@ impl Config {
     }
 
     /// Returns the settings of gRPC.
-    pub fn grpc_options(&self) -> grpc::Options {
-        grpc::Options {
+    pub fn grpc_options(&self) -> grpc::ServerConfig {
+        grpc::ServerConfig {
             max_streams: self.max_concurrent_streams,
             message_bytes: self.message_bytes(),
             budget: grpc::Budget::new(UNFINISHED_BYTES),

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use axum::Router;
-use grpc::{Io, Routes};
+use grpc::Routes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use sockets::{Listener, Opened};
+use sockets::{Io, Listener, Opened};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +21,7 @@ pub struct Served {
     /// HTTP pages.
     pub pages: Router,
     /// Settings of gRPC.
-    pub options: grpc::Options,
+    pub options: grpc::ServerConfig,
 }
 
 /// Accepts and serves connections until `stop`; then lets calls in progress finish within
@@ -43,10 +43,10 @@ async fn serve_connection(
     let io = match (sockets::open(io, &stop).await?, served.routes) {
         (Opened::Gone, _) => return Ok(()),
         (Opened::Http2(io), Some(routes)) => {
-            return Ok(grpc::serve(io, grpc::PREFACE, routes, &served.options, stop).await?);
+            return Ok(grpc::serve(io, http2::PREFACE, routes, &served.options, stop).await?);
         }
         // The HTTP/1.1 server rejects the HTTP/2 preface with an error.
-        (Opened::Http2(io), None) => sockets::Replayed::new(grpc::PREFACE, io),
+        (Opened::Http2(io), None) => sockets::Replayed::new(http2::PREFACE, io),
         (Opened::Other(io), _) => io,
     };
     let mut server = http1::Builder::new();

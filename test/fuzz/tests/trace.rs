@@ -8,7 +8,7 @@ use std::path::Path;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use trace::{Compression, Record, Reader, Writer};
+use trace::{Compression, Reader, Record, Writer};
 
 const LINES: &[&str] = &[
     r#"{"type":"head","version":1,"program":"p","started_unix_ns":1,"endpoints":["e"],"values":"full"}"#,

@@ -1,11 +1,10 @@
-//! The fields that an index can stand for (RFC 7541, section 2.3).
+//! Static and dynamic tables (RFC 7541, section 2.3).
 
 use std::collections::VecDeque;
 
-/// What an entry counts for beyond its bytes.
-const ENTRY_OVERHEAD_BYTES: usize = 32;
+use super::ENTRY_OVERHEAD_BYTES;
 
-/// A header field that was met before.
+/// A header field in the dynamic table.
 struct Entry {
     bytes: Box<[u8]>,
     name_len: usize,
@@ -21,10 +20,10 @@ impl Entry {
     }
 }
 
-/// Static and dynamic fields. The oldest dynamic ones go when there are more
-/// than `max_size` bytes of them.
+/// Both tables. The oldest dynamic entries are evicted when the dynamic table exceeds
+/// `max_size` bytes.
 pub(super) struct Table {
-    /// The newest first.
+    /// Dynamic entries, newest first.
     entries: VecDeque<Entry>,
     size: usize,
     max_size: usize,
@@ -35,7 +34,7 @@ impl Table {
         Table { entries: VecDeque::new(), size: 0, max_size }
     }
 
-    /// Name and value at an index, which counts from 1.
+    /// Returns the name and value at an index, which starts at 1.
     pub(super) fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         if let Some((name, value)) = STATIC.get(index.checked_sub(1)?) {
             return Some((name.as_bytes(), value.as_bytes()));
@@ -43,7 +42,7 @@ impl Table {
         self.entries.get(index - 1 - STATIC.len()).map(Entry::field)
     }
 
-    /// Adds a field; one that is larger than the table only empties it.
+    /// Adds a field. A field larger than the table only empties it.
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8]) {
         let entry = Entry { bytes: [name, value].concat().into(), name_len: name.len() };
         self.shrink(self.max_size.saturating_sub(entry.size()));
@@ -66,9 +65,12 @@ impl Table {
     }
 }
 
+/// Number of entries of the static table.
+pub(super) const STATIC_ENTRIES: usize = 61;
+
 /// RFC 7541, appendix A.
 #[rustfmt::skip]
-const STATIC: [(&str, &str); 61] = [
+const STATIC: [(&str, &str); STATIC_ENTRIES] = [
     (":authority", ""),
     (":method", "GET"),
     (":method", "POST"),

@@ -1,19 +1,20 @@
-//! From a block to header fields.
+//! Decodes header fields of requests.
 
 use super::table::Table;
 use super::{DEFAULT_TABLE_BYTES, huffman};
 
-/// A block cannot be decoded. The connection is lost: the tables of both sides
-/// no longer agree.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A block of fields that cannot be decoded. The connection must be closed, because the
+/// dynamic tables of both sides no longer agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the block of header fields cannot be decoded")]
 pub struct Malformed;
 
 /// Decodes the blocks of a connection, in order.
 pub struct Decoder {
     table: Table,
-    /// The largest table that the other side may ask for, in bytes.
+    /// The largest table that the peer may choose, in bytes.
     limit: usize,
-    /// Kept for their memory.
+    /// Reused memory for literals.
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -23,14 +24,14 @@ impl Decoder {
         Decoder::with_limit(DEFAULT_TABLE_BYTES)
     }
 
-    /// For who only listens: what size the two sides agree on shows in the blocks, and
-    /// may be up to `limit` bytes.
+    /// A decoder for an observer of a connection, which does not take part in the
+    /// negotiation of the table size: the encoder may choose up to `limit` bytes.
     pub fn with_limit(limit: usize) -> Self {
         let table = Table::new(DEFAULT_TABLE_BYTES);
         Decoder { table, limit, name: Vec::new(), value: Vec::new() }
     }
 
-    /// Hands each field of `block` to `field`, name and value.
+    /// Decodes `block` and passes the name and value of each field to `field`.
     pub fn decode(
         &mut self,
         mut block: &[u8],
@@ -39,7 +40,7 @@ impl Decoder {
         let mut fields = 0;
         while let Some(first) = block.first().copied() {
             if first & 0xe0 == 0x20 {
-                // Sizes of the table are agreed on before the first field.
+                // Changes of the table size precede all fields.
                 let size = integer(&mut block, 5)?;
                 if fields > 0 || size > self.limit {
                     return Err(Malformed);
@@ -63,7 +64,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Reads a field whose value, and perhaps name, is spelled out.
+    /// Decodes a field whose value, and perhaps name, is a literal.
     fn literal(&mut self, block: &mut &[u8], prefix_bits: u32) -> Result<(), Malformed> {
         self.name.clear();
         match integer(block, prefix_bits)? {
@@ -75,7 +76,7 @@ impl Decoder {
     }
 }
 
-/// An integer whose first bits are the low ones of the first byte.
+/// Decodes an integer that starts in the low bits of the first byte.
 fn integer(block: &mut &[u8], prefix_bits: u32) -> Result<usize, Malformed> {
     let mask = (1 << prefix_bits) - 1;
     let mut value = usize::from(next(block)?) & mask;
@@ -127,7 +128,7 @@ mod tests {
 
     /// RFC 7541, C.4: three requests on one connection, Huffman-coded.
     #[test]
-    fn requests_of_the_rfc() {
+    fn rfc_example_requests_are_decoded() {
         let mut decoder = Decoder::new();
         let first = b"\x82\x86\x84\x41\x8c\xf1\xe3\xc2\xe5\xf2\x3a\x6b\xa0\xab\x90\xf4\xff";
         let common = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
@@ -150,20 +151,20 @@ mod tests {
     }
 
     #[test]
-    fn old_entries_go_and_the_size_is_agreed_on_first() {
+    fn table_evicts_entries_and_size_changes_come_first() {
         let mut decoder = Decoder::new();
         let long = [&[0x40, 1, b'a', 0x7f, 0xf2, 0x1e][..], &[b'x'; 4081]].concat();
         assert_eq!(fields(&mut decoder, &long).unwrap().len(), 1);
-        assert_eq!(fields(&mut decoder, &[0xbe]), Err(Malformed), "too large to be kept");
+        assert_eq!(fields(&mut decoder, &[0xbe]), Err(Malformed), "entry larger than the table");
         assert_eq!(fields(&mut decoder, &[0x20, 0x82]).unwrap().len(), 1);
         assert_eq!(fields(&mut decoder, &[0x82, 0x20]), Err(Malformed));
         assert_eq!(fields(&mut decoder, &[0x3f, 0xe2, 0x1f]), Err(Malformed), "4097 bytes");
-        assert_eq!(fields(&mut decoder, &[0x80]), Err(Malformed), "there is no index 0");
+        assert_eq!(fields(&mut decoder, &[0x80]), Err(Malformed), "index 0 does not exist");
     }
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 1..8)) {
+        fn arbitrary_blocks_do_not_panic(blocks in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..80), 1..8)) {
             let mut decoder = Decoder::new();
             for block in blocks {
                 if fields(&mut decoder, &block).is_err() {

@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-/// Bits of the code of each byte. The code is canonical: codes of a length
-/// follow each other in the order of the bytes, and behind all shorter ones; so
-/// the lengths say everything.
+/// Length in bits of the code of each byte. The code is canonical: codes of one length
+/// are consecutive in the order of the bytes and follow all shorter codes. Hence the
+/// lengths determine the codes.
 #[rustfmt::skip]
 const LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
@@ -37,9 +37,9 @@ struct Code {
 /// The codes of one length.
 #[derive(Clone, Copy, Default)]
 struct Length {
-    /// The first code that is too large, at the top of 32 bits.
+    /// One more than the last code of this length, shifted to the top of 32 bits.
     end: u64,
-    /// From a code to its place among all codes.
+    /// Added to a code, gives its position in [`Code::bytes`].
     offset: i64,
 }
 
@@ -59,7 +59,8 @@ static CODE: LazyLock<Code> = LazyLock::new(|| {
     Code { bytes, lengths }
 });
 
-/// Decodes `input` behind what is in `output`; `None` if it is not a code.
+/// Decodes `input` and appends the result to `output`. Returns `None` if `input` is not
+/// valid.
 pub(super) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
     let code = &*CODE;
     let (mut bits, mut count) = (0_u64, 0_u32);
@@ -73,7 +74,7 @@ pub(super) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
         if count < SHORTEST {
             return padding(bits, count);
         }
-        // The next 32 bits, with ones behind the end: no code is all ones.
+        // The next 32 bits, padded with ones: no code consists of ones only.
         let window = match count {
             32.. => bits >> (count - 32) & 0xffff_ffff,
             _ => (bits << (32 - count) | ((1 << (32 - count)) - 1)) & 0xffff_ffff,
@@ -91,7 +92,7 @@ pub(super) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
     }
 }
 
-/// What is left must be fewer than eight bits, all ones.
+/// Checks the rest, which must be fewer than eight bits, all ones.
 fn padding(bits: u64, count: u32) -> Option<()> {
     (count < 8 && bits & ((1 << count) - 1) == (1 << count) - 1).then_some(())
 }
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_the_rfc() {
+    fn rfc_examples_are_decoded() {
         let example = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
         assert_eq!(decoded(&example).unwrap(), "www.example.com");
         let custom = [0x25, 0xa8, 0x49, 0xe9, 0x5b, 0xb8, 0xe8, 0xb4, 0xbf];
@@ -117,8 +118,8 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_has_its_code() {
-        // Encoded here, by the definition: canonical codes one after the other.
+    fn every_byte_is_decoded() {
+        // Encode each byte by the definition of a canonical code.
         let mut code = 0_u64;
         for length in SHORTEST..=LONGEST {
             code <<= 1;
@@ -136,12 +137,12 @@ mod tests {
                 code += 1;
             }
         }
-        assert_eq!(code, (1 << 30) - 1, "one code is left, the end of string");
+        assert_eq!(code, (1 << 30) - 1, "one code remains, for the end of the string");
     }
 
     #[test]
-    fn what_is_no_code_is_refused() {
-        // Zeros behind a code, padding of a whole byte, the end-of-string code.
+    fn invalid_codes_are_rejected() {
+        // Padding with zeros, padding of a whole byte, the end-of-string code.
         assert_eq!(decoded(&[0b0000_0000]), None);
         assert_eq!(decoded(&[0x64, 0x02, 0xff]), None);
         assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), None);

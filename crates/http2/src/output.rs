@@ -1,40 +1,43 @@
-//! Bytes on their way to the socket.
+//! Bytes to be written to the socket.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Pieces up to this size are copied together; larger ones are sent from where
+/// Pieces up to this size are copied into one buffer; larger ones are written from where
 /// they are.
 const COPIED_BYTES: usize = 4096;
-/// An empty buffer larger than that is given back.
+/// An empty buffer is freed if its capacity exceeds this size.
 const KEPT_BYTES: usize = 16 << 10;
 
-/// Bytes in order, in few pieces.
+/// Framed bytes in order, in few pieces, for vectored writes.
 #[derive(Default)]
-pub(crate) struct Output {
+pub struct Output {
     pieces: VecDeque<Bytes>,
-    /// Behind all pieces.
+    /// Follows all pieces.
     tail: BytesMut,
     len: usize,
 }
 
 impl Output {
-    /// Bytes that wait.
-    pub(crate) fn len(&self) -> usize {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
         self.len
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// Appends a copy of `bytes`.
     pub(crate) fn put(&mut self, bytes: &[u8]) {
         self.len += bytes.len();
         self.tail.extend_from_slice(bytes);
     }
 
+    /// Appends `bytes`, without a copy if they are large.
     pub(crate) fn put_shared(&mut self, bytes: Bytes) {
         if bytes.len() <= COPIED_BYTES {
             return self.put(&bytes);
@@ -46,15 +49,15 @@ impl Output {
         self.pieces.push_back(bytes);
     }
 
-    /// Fills `slices` with what comes first; how many there are.
-    pub(crate) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
+    /// Fills `slices` with the first pieces and returns their number.
+    pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let tail = (!self.tail.is_empty()).then_some(&self.tail[..]);
         let pieces = self.pieces.iter().map(|piece| &piece[..]).chain(tail);
         slices.iter_mut().zip(pieces).map(|(slice, piece)| *slice = IoSlice::new(piece)).count()
     }
 
-    /// Forgets the first `count` bytes, which were sent.
-    pub(crate) fn advance(&mut self, mut count: usize) {
+    /// Removes the first `count` bytes after the socket took them.
+    pub fn advance(&mut self, mut count: usize) {
         self.len -= count;
         while let Some(first) = self.pieces.front_mut() {
             if count < first.len() {
@@ -78,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_goes_in_comes_out_in_order() {
+    fn bytes_keep_their_order() {
         let mut output = Output::default();
         let mut expected = Vec::new();
         for (at, size) in [3, 5000, 10, 20, 9000, 4096, 4097, 1].into_iter().enumerate() {
@@ -95,7 +98,7 @@ mod tests {
             let mut slices = [IoSlice::new(&[]); 3];
             let count = output.slices(&mut slices);
             let bytes: Vec<u8> = slices[..count].iter().flat_map(|s| s.iter().copied()).collect();
-            // As a socket that takes some of it.
+            // Like a socket that takes only a part.
             let taken = bytes.len().min(1234);
             sent.extend_from_slice(&bytes[..taken]);
             output.advance(taken);
