@@ -355,11 +355,13 @@ impl<S: Service> Calls<S> {
         let Some(open) = self.open.remove(&stream) else { return };
         let code = result.as_ref().map_or_else(Status::code, |()| Code::Ok);
         self.report_end(open.method, code);
-        match (open.head_sent, &result) {
-            (true, _) => connection.finish(stream, result.as_ref().map(|()| ())),
-            (false, Err(status)) => connection.respond_error(stream, status),
-            (false, Ok(())) => {
-                connection.start_response(stream);
+        match result {
+            Err(status) if open.head_sent => connection.finish(stream, Err(&status)),
+            Err(status) => connection.respond_error(stream, &status),
+            Ok(()) => {
+                if !open.head_sent {
+                    connection.start_response(stream);
+                }
                 connection.finish(stream, Ok(()));
             }
         }
