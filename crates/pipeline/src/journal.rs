@@ -244,8 +244,8 @@ impl Journal {
     pub(crate) fn close(&mut self, clean_at: Option<StorePosition>) -> Result<(), Error> {
         let marked = match clean_at {
             Some(StorePosition { revision, clock_ms, .. }) if self.opening.is_empty() => {
-                let ended = Effect::Ended { revision, complete: !self.incomplete };
-                encode(&[Effect::Clock { ms: clock_ms }, ended], &mut self.payload);
+                let clean_end = Effect::Ended { revision, complete: !self.incomplete };
+                encode(&[Effect::Clock { ms: clock_ms }, clean_end], &mut self.payload);
                 self.log.append(&self.payload)
             }
             _ => Ok(()),
