@@ -254,17 +254,17 @@ func (w *writers) verify(t *testing.T, a *api, round int) {
 		}
 	}
 	gone := false
-	for i, told := range w.acknowledged {
+	for i, want := range w.acknowledged {
 		left, right := fmt.Sprintf("/left/%d", i), fmt.Sprintf("/right/%d", i)
 		for _, key := range []string{left, right} {
 			switch n, exists := found[key]; {
 			case w.unlogged(key):
-				gone = gone || told > 0
+				gone = gone || want > 0
 				if exists {
 					t.Fatalf("round %d: %s is not logged, and was found with %d", round, key, n)
 				}
-			case n < told:
-				t.Fatalf("round %d: %s was acknowledged up to %d, found %d", round, key, told, n)
+			case n < want:
+				t.Fatalf("round %d: %s was acknowledged up to %d, found %d", round, key, want, n)
 			default:
 				w.acknowledged[i] = n
 			}

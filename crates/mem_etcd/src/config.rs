@@ -234,12 +234,11 @@ impl Config {
     pub fn progress_interval(&self) -> Duration {
         match self.watch_progress_notify_interval {
             Duration::ZERO => DEFAULT_PROGRESS_INTERVAL,
-            asked => asked.max(MIN_PROGRESS_INTERVAL),
+            requested => requested.max(MIN_PROGRESS_INTERVAL),
         }
     }
 
-    /// Says of environment variables that look like etcd's and mean nothing
-    /// here that they do: most likely somebody relies on them.
+    /// Warns about ETCD_* variables that are not recognized: an operator may rely on them.
     pub fn warn_of_unknown_environment(&self) {
         let command = Config::command();
         let recognized: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_env()).collect();

@@ -136,8 +136,9 @@ impl Applier {
         let mut sum = 0;
         for (count, submission) in batch.iter().enumerate() {
             let bytes = store.effect_bytes(&submission.command);
-            let ends = sum + bytes > ROUND_BYTES || Store::copies_value(&submission.command);
-            if count > 0 && ends {
+            let round_is_full =
+                sum + bytes > ROUND_BYTES || Store::copies_value(&submission.command);
+            if count > 0 && round_is_full {
                 return (count, sum);
             }
             sum += bytes;

@@ -36,7 +36,7 @@ pub(crate) struct Executor {
     queue: Receiver<Submission>,
     /// `None` once the store has stopped.
     applier: Mutex<Option<Applier>>,
-    /// Whether the dedicated thread has stopped, so that nobody reads the queue.
+    /// Whether the dedicated thread has stopped, so that no thread reads the queue.
     stopped: AtomicBool,
     /// Whether submitting threads run the applier.
     inline: bool,

@@ -244,8 +244,8 @@ impl Journal {
     pub(crate) fn close(&mut self, clean_at: Option<StorePosition>) -> Result<(), Error> {
         let marked = match clean_at {
             Some(StorePosition { revision, clock_ms, .. }) if self.opening.is_empty() => {
-                let ended = Effect::Closed { revision, complete: !self.incomplete };
-                encode(&[Effect::Clock { ms: clock_ms }, ended], &mut self.payload);
+                let clean_end = Effect::Closed { revision, complete: !self.incomplete };
+                encode(&[Effect::Clock { ms: clock_ms }, clean_end], &mut self.payload);
                 self.log.append(&self.payload)
             }
             _ => Ok(()),
@@ -257,7 +257,10 @@ impl Journal {
 
     /// Returns the first effects of a snapshot: they hold for the log after it.
     pub(crate) fn snapshot_header(&self) -> Effects {
-        vec![Effect::Opened(self.opened.clone()), Effect::VisibleBound(self.visible_bound.written)]
+        vec![
+            Effect::Opened(self.opened.clone()),
+            Effect::VisibleBound(self.visible_bound.written),
+        ]
     }
 
     /// Returns a handle that syncs the log from another thread.

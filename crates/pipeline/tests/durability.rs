@@ -253,10 +253,10 @@ proptest! {
             [("b", WalMode::Buffered), ("f", WalMode::Fsync), ("n", WalMode::None)];
         let mut test_store = TestStore::new(default, &modes);
         let states = vec![Keys::new()];
-        let mut known = Acknowledged { default, states, durable: 0, revision: 1 };
+        let mut model = Acknowledged { default, states, durable: 0, revision: 1 };
         let mut counter = 0;
         for step in &steps {
-            let all = known.states.len() - 1;
+            let all = model.states.len() - 1;
             match step {
                 Step::Write { keys, together } => {
                     let chosen = PREFIXES.iter().zip(keys);
@@ -267,9 +267,9 @@ proptest! {
                     let puts: Vec<_> =
                         names.iter().map(|k| Request::RequestPut(put(k, &value, 0))).collect();
                     match *together {
-                        true => known.write(&test_store, &puts, &names),
+                        true => model.write(&test_store, &puts, &names),
                         false => puts.iter().zip(&names).for_each(|(put, name)| {
-                            known.write(&test_store, std::slice::from_ref(put), std::slice::from_ref(name));
+                            model.write(&test_store, std::slice::from_ref(put), std::slice::from_ref(name));
                         }),
                     }
                 }
@@ -277,9 +277,9 @@ proptest! {
                     let name = format!("{}{key}", PREFIXES[*prefix]);
                     let key = name.as_bytes().to_vec().into();
                     let delete = DeleteRangeRequest { key, ..Default::default() };
-                    let existed = known.now().contains_key(&name);
+                    let existed = model.now().contains_key(&name);
                     let synced: &[String] = if existed { &[name] } else { &[] };
-                    known.write(&test_store, &[Request::RequestDeleteRange(delete)], synced);
+                    model.write(&test_store, &[Request::RequestDeleteRange(delete)], synced);
                 }
                 Step::Compact => {
                     let revision = test_store.store().revision();
@@ -289,19 +289,19 @@ proptest! {
                 Step::Stop => {
                     test_store.stop();
                     test_store.start();
-                    known.check(&test_store, all);
+                    model.check(&test_store, all);
                 }
                 Step::Kill => {
                     test_store.kill();
                     test_store.start();
-                    known.check(&test_store, all);
+                    model.check(&test_store, all);
                 }
                 Step::PowerCut(bits) => {
                     let mut bits = bits.iter().cycle();
                     test_store.cut_power(|| *bits.next().unwrap());
                     test_store.start();
-                    let durable = known.durable;
-                    known.check(&test_store, durable);
+                    let durable = model.durable;
+                    model.check(&test_store, durable);
                 }
             }
         }
@@ -377,7 +377,7 @@ fn leases_keep_their_remaining_ttl() {
     assert_eq!((left(&test_store, 1), left(&test_store, 2)), (997, 999), "killed");
     test_store.stop();
     test_store.start();
-    assert_eq!((left(&test_store, 1), left(&test_store, 2)), (997, 999), "ended");
+    assert_eq!((left(&test_store, 1), left(&test_store, 2)), (997, 999), "clean shutdown");
     // A power cut may lose acknowledged renewals, so every lease gets its full TTL.
     test_store.cut_power(|| true);
     test_store.start();
@@ -449,14 +449,14 @@ fn a_failed_flush_stops_all_writes() {
         assert!(puts < 100_000, "the failure was not detected");
     }
     assert!(test_store.store().status().failure.is_some());
-    let shown = test_store.store().revision();
+    let exposed = test_store.store().revision();
     // The machine keeps running, but the unwritten data is lost. The next process takes
     // this into account, the one after it does not.
     test_store.kill();
     test_store.disk.cut_power(|| false);
     test_store.start();
-    assert!(test_store.store().revision() > shown);
-    assert!(watch_reports_compaction(test_store.store(), shown + 1));
+    assert!(test_store.store().revision() > exposed);
+    assert!(watch_reports_compaction(test_store.store(), exposed + 1));
     let revision = test_store.store().revision();
     test_store.kill();
     test_store.start();
@@ -483,7 +483,7 @@ fn a_store_that_starts_on_a_full_disk_serves_reads() {
     let mut test_store = TestStore::new(WalMode::Buffered, &[("n", WalMode::None)]);
     test_store.put("n", "gone").unwrap();
     test_store.put("key", "stays").unwrap();
-    let shown = test_store.store().revision();
+    let exposed = test_store.store().revision();
     test_store.kill();
     // Fill the segment up to a few bytes.
     {
@@ -497,7 +497,7 @@ fn a_store_that_starts_on_a_full_disk_serves_reads() {
     test_store.start();
     assert_eq!(test_store.get("key").as_deref(), Some("stays"));
     assert!(matches!(test_store.put("n", "x"), Err(Error::NoSpace)));
-    assert!(test_store.store().revision() > shown);
+    assert!(test_store.store().revision() > exposed);
     test_store.disk.0.lock().unwrap().free_bytes = None;
     test_store.put("n", "x").unwrap();
 }

@@ -10,7 +10,7 @@
 //!   reordering, whatever the machine lost.
 //! - **Durability.** A payload that [`Log::sync`] (or a [`Syncer`]) has covered is in
 //!   that prefix, or opening fails and names the file and the offset. One exception: if
-//!   the newest record is damaged and no later record (see [`Log::witness`]) says that
+//!   the newest record is damaged and no later record (see [`Log::witness`]) proves that
 //!   it was durable, it cannot be told from an unfinished write. It is cut off, and the
 //!   cut is reported.
 //! - **Fail-stop.** After a failed write or fsync the log accepts nothing more

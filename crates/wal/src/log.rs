@@ -42,7 +42,8 @@ pub struct Log {
     head: u64,
     /// Sequence of the next record; the first is 1.
     next: u64,
-    /// The newest record that a later record, or an empty record, says to be durable.
+    /// The newest record that a later record proves to be durable (an empty record
+    /// counts as proven).
     witnessed: u64,
     buffer: Vec<u8>,
     durability: Arc<Durability>,
@@ -173,8 +174,8 @@ impl Log {
         Ok(())
     }
 
-    /// Appends an empty record if everything is durable and no record says so of the
-    /// newest one. After that, recovery reports damage to the newest payload instead of
+    /// Appends an empty record if everything is durable and no record proves that the
+    /// newest one is. After that, recovery reports damage to the newest payload instead of
     /// cutting it off as an unfinished write.
     pub fn witness(&mut self) -> Result<(), Error> {
         let durable = self.durability.durable();

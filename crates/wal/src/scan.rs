@@ -3,9 +3,9 @@
 //! Records are read until one is missing or damaged. The records after it decide what
 //! that means:
 //!
-//! - A later record says that the damaged one was durable: the log is corrupt, and the
+//! - A later record proves that the damaged one was durable: the log is corrupt, and the
 //!   scan fails.
-//! - No later record says so: the machine stopped during the write. That record and
+//! - No later record proves this: the machine stopped during the write. That record and
 //!   all bytes after it were never promised to be durable, and opening cuts them off.
 
 use std::path::{Path, PathBuf};
@@ -174,7 +174,7 @@ struct Damage<'a> {
     offset: u64,
 }
 
-/// Fails if a record in `segments`, the damaged segment and all later ones, says that
+/// Fails if a record in `segments`, the damaged segment and all later ones, proves that
 /// the missing record `log.next` was durable.
 fn refuse_if_durable(
     medium: &dyn Medium,

@@ -68,7 +68,7 @@ fn failure(code: Code, error_message: String) -> MessageResponse {
     MessageResponse::ErrorResponse(ErrorResponse { error_code, error_message })
 }
 
-/// The descriptors, and where in them everything is.
+/// The served descriptors, indexed by file name and by symbol.
 struct Served {
     files: Vec<FileDescriptorProto>,
     by_name: HashMap<String, usize>,
@@ -101,7 +101,7 @@ static SERVED: LazyLock<Served> = LazyLock::new(|| {
     served
 });
 
-/// Names of messages, and of what is declared inside them.
+/// Returns the names of messages and of all nested declarations.
 fn messages(scope: &str, declared: &[DescriptorProto], symbols: &mut Vec<String>) {
     for message in declared {
         let name = format!("{scope}.{}", message.name());
@@ -112,7 +112,7 @@ fn messages(scope: &str, declared: &[DescriptorProto], symbols: &mut Vec<String>
 }
 
 impl Served {
-    /// A file and what it imports, encoded.
+    /// Returns a file and its imports, encoded.
     fn with_imports(&self, file: usize) -> Vec<prost::bytes::Bytes> {
         let imports = self.files[file].dependency.iter();
         let imports = imports.filter_map(|name| self.by_name.get(name));
