@@ -5,6 +5,7 @@
 //! fields, and `control` frames of the connection.
 
 mod control;
+mod field_block;
 mod fields;
 mod receive;
 mod streams;
@@ -41,7 +42,7 @@ pub struct Connection<B: RequestBuilder> {
     stage: Stage,
     decoder: Decoder,
     /// An incomplete block of fields.
-    block: Option<fields::Block>,
+    block: Option<field_block::FieldBlock>,
     /// The highest stream ID that the client has used.
     last_stream: u32,
     /// Bytes that the client may still send over all streams.

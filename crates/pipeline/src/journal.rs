@@ -257,10 +257,7 @@ impl Journal {
 
     /// Returns the first effects of a snapshot: they hold for the log after it.
     pub(crate) fn snapshot_header(&self) -> Effects {
-        vec![
-            Effect::Opened(self.opened.clone()),
-            Effect::VisibleBound(self.visible_bound.written),
-        ]
+        vec![Effect::Opened(self.opened.clone()), Effect::VisibleBound(self.visible_bound.written)]
     }
 
     /// Returns a handle that syncs the log from another thread.

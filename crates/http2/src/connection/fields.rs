@@ -1,5 +1,6 @@
 //! Blocks of header fields: HEADERS and CONTINUATION.
 
+use super::field_block::FieldBlock;
 use super::streams::{dependency, unpadded};
 use super::{Checked, Connection, Fault, connection_error};
 use crate::config::{MAX_FIELDS_BYTES, STREAM_WINDOW};
@@ -9,16 +10,6 @@ use crate::frame::{ErrorCode, FrameHeader, HEADER_BYTES, flag};
 use crate::hpack::Malformed;
 use crate::request::{Incomplete, RequestBuilder, is_trailer};
 use crate::stream::Stream;
-
-/// A block of fields, and what its HEADERS frame announced.
-pub(super) struct Block {
-    pub(super) stream: u32,
-    end_stream: bool,
-    /// Whether the frame's priority made the stream depend on itself, which is invalid.
-    depends_on_itself: bool,
-    /// The encoded fields, as far as they have been received.
-    bytes: Vec<u8>,
-}
 
 impl<B: RequestBuilder> Connection<B> {
     pub(super) fn headers(
@@ -43,7 +34,7 @@ impl<B: RequestBuilder> Connection<B> {
             depends_on_itself = dependency(priority) == stream;
         }
         let end_stream = header.has(flag::END_STREAM);
-        let mut block = Block { stream, end_stream, depends_on_itself, bytes: Vec::new() };
+        let mut block = FieldBlock { stream, end_stream, depends_on_itself, bytes: Vec::new() };
         if header.has(flag::END_HEADERS) {
             return self.block(&block, fields, context);
         }
@@ -81,7 +72,7 @@ impl<B: RequestBuilder> Connection<B> {
 
     /// Handles a complete block: a request, or trailers. It is decoded even if the stream
     /// is refused, because later blocks depend on the decoder's state.
-    fn block(&mut self, block: &Block, bytes: &[u8], context: &B::Context) -> Checked {
+    fn block(&mut self, block: &FieldBlock, bytes: &[u8], context: &B::Context) -> Checked {
         let id = block.stream;
         if id <= self.last_stream {
             return self.trailers(id, block.end_stream, bytes);
