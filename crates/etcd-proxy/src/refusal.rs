@@ -36,12 +36,12 @@ pub async fn grpc(io: Box<dyn Io>, reason: &str, metrics: &Metrics) -> anyhow::R
         let Some(call) = accepted else { return Ok(()) };
         let (_request, mut respond) = call?;
         metrics.call_refused();
-        let answer = Response::builder()
+        let response = Response::builder()
             .header("content-type", "application/grpc")
             .header("grpc-status", UNAVAILABLE)
             .header("grpc-message", message.clone())
             .body(())?;
-        respond.send_response(answer, true)?;
+        respond.send_response(response, true)?;
     }
 }
 
@@ -49,8 +49,8 @@ pub async fn grpc(io: Box<dyn Io>, reason: &str, metrics: &Metrics) -> anyhow::R
 pub async fn http1(mut io: impl AsyncWrite + Unpin, reason: &str) -> anyhow::Result<()> {
     let head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close";
     let length = reason.len() + 1;
-    let answer = format!("{head}\r\nContent-Length: {length}\r\n\r\n{reason}\n");
-    io.write_all(answer.as_bytes()).await?;
+    let response = format!("{head}\r\nContent-Length: {length}\r\n\r\n{reason}\n");
+    io.write_all(response.as_bytes()).await?;
     Ok(io.shutdown().await?)
 }
 

@@ -23,8 +23,8 @@ pub struct ReplayReport {
     pub calls: u64,
     pub calls_per_second: f64,
     /// The delay between the due time of a record and its start.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub late_micros: Option<Latency>,
+    #[serde(rename = "lateMicros", skip_serializing_if = "Option::is_none")]
+    pub delay_micros: Option<Latency>,
     pub streams: u64,
     pub recorded_events: u64,
     pub events: u64,
@@ -33,8 +33,12 @@ pub struct ReplayReport {
     pub broken_streams: BTreeMap<String, u64>,
     /// Number of revisions and leases that could not be translated.
     pub unknown_revisions: u64,
-    pub missing_lines: u64,
-    pub recording_is_cut: bool,
+    /// Number of records that are missing from the trace.
+    #[serde(rename = "missingLines")]
+    pub missing_records: u64,
+    /// Whether the trace is truncated.
+    #[serde(rename = "recordingIsCut")]
+    pub trace_is_truncated: bool,
     pub methods: Vec<MethodRow>,
 }
 
@@ -48,7 +52,8 @@ pub struct MethodRow {
     /// Unset for streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_micros: Option<Latency>,
-    pub here_micros: Latency,
+    #[serde(rename = "hereMicros")]
+    pub replayed_micros: Latency,
     /// Number of responses that differ from the trace, by differing field.
     pub differences: BTreeMap<&'static str, u64>,
 }
@@ -73,7 +78,7 @@ impl ReplayReport {
         writeln!(text, "{:<18} {} at speed {}", "replayed", self.file, self.speed)?;
         let rate = self.calls_per_second;
         writeln!(text, "{:<18} {} in {:.2} s, {rate:.0}/s", "calls", self.calls, self.seconds)?;
-        if let Some(late) = &self.late_micros {
+        if let Some(late) = &self.delay_micros {
             writeln!(
                 text,
                 "{:<18} p50 {} µs, p99 {} µs, max {} µs",
@@ -101,10 +106,10 @@ impl ReplayReport {
                 "not translated", self.unknown_revisions
             )?;
         }
-        if self.missing_lines > 0 {
-            writeln!(text, "{:<18} {} records of the trace", "missing", self.missing_lines)?;
+        if self.missing_records > 0 {
+            writeln!(text, "{:<18} {} records of the trace", "missing", self.missing_records)?;
         }
-        if self.recording_is_cut {
+        if self.trace_is_truncated {
             writeln!(text, "{:<18} the trace is incomplete", "truncated")?;
         }
         Ok(text)
@@ -127,7 +132,7 @@ impl ReplayReport {
                 row.method,
                 row.calls,
                 row.errors,
-                both(&row.here_micros),
+                both(&row.replayed_micros),
                 if differ.is_empty() { "none" } else { &differ },
             )?;
         }

@@ -125,7 +125,7 @@ impl Tally {
             calls: tally.replayed.len(),
             errors: tally.errors,
             recorded_micros: (!tally.recorded.is_empty()).then(|| Latency::from(&tally.recorded)),
-            here_micros: Latency::from(&tally.replayed),
+            replayed_micros: Latency::from(&tally.replayed),
             differences: tally.differences,
         };
         let methods: Vec<_> = self.methods.into_iter().map(row).collect();
@@ -141,7 +141,7 @@ impl Tally {
             seconds,
             calls,
             calls_per_second: calls as f64 / seconds,
-            late_micros: self.late.as_ref().map(Latency::from),
+            delay_micros: self.late.as_ref().map(Latency::from),
             streams: self.streams,
             recorded_events: self.recorded_events,
             events: self.events,
@@ -149,8 +149,8 @@ impl Tally {
             not_replayed: self.skipped,
             broken_streams: self.broken,
             unknown_revisions: unknown,
-            missing_lines: self.missing,
-            recording_is_cut: self.is_truncated,
+            missing_records: self.missing,
+            trace_is_truncated: self.is_truncated,
             methods,
         }
     }

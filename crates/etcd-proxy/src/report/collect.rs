@@ -18,7 +18,7 @@ use super::sums::{
 /// The totals of the records so far.
 #[derive(Default)]
 pub struct Collector {
-    recording: TraceTotals,
+    totals: TraceTotals,
     shapes: HashMap<String, ShapeSum>,
     kinds: HashMap<String, KindSum>,
     limits: BTreeMap<(String, i64), LimitRow>,
@@ -51,12 +51,12 @@ struct OpenStream {
 impl Collector {
     /// Starts a file.
     pub fn start_file(&mut self, head: &Head) {
-        if self.recording.files == 0 {
-            self.recording.program.clone_from(&head.program);
-            self.recording.endpoints.clone_from(&head.endpoints);
-            self.recording.started_unix_ns = head.started_unix_ns;
+        if self.totals.files == 0 {
+            self.totals.program.clone_from(&head.program);
+            self.totals.endpoints.clone_from(&head.endpoints);
+            self.totals.started_unix_ns = head.started_unix_ns;
         }
-        self.recording.files += 1;
+        self.totals.files += 1;
         self.last = 0;
         // Connection numbers start at 1 in each file.
         self.streams.clear();
@@ -64,21 +64,21 @@ impl Collector {
 
     /// Ends a file.
     pub fn end_file(&mut self, is_truncated: bool) {
-        self.recording.cut_files += u64::from(is_truncated);
-        self.recording.seconds += self.last as f64 / 1e9;
-        self.recording.connections += self.connections.len() as u64;
+        self.totals.truncated_files += u64::from(is_truncated);
+        self.totals.seconds += self.last as f64 / 1e9;
+        self.totals.connections += self.connections.len() as u64;
         self.connections.clear();
     }
 
     /// Adds a record.
     pub fn add(&mut self, record: Record) {
-        self.recording.lines += 1;
+        self.totals.records += 1;
         match record {
             Record::Head(_) => {}
             Record::Call(call) => self.call(*call),
             Record::Open(open) => {
                 self.note_time(open.time, open.conn);
-                self.recording.streams += 1;
+                self.totals.streams += 1;
                 if open.method.ends_with("Watch/Watch") {
                     self.watches.streams += 1;
                 }
@@ -90,8 +90,8 @@ impl Collector {
             Record::Received(received) => self.received(received),
             Record::End(end) => self.end(end),
             Record::Missing(missing) => {
-                self.recording.lines -= 1;
-                self.recording.missing_lines += missing.records;
+                self.totals.records -= 1;
+                self.totals.missing_records += missing.records;
             }
         }
     }
@@ -103,7 +103,7 @@ impl Collector {
 
     fn call(&mut self, call: Call) {
         self.note_time(call.time + call.latency, call.conn);
-        self.recording.calls += 1;
+        self.totals.calls += 1;
         let micros = call.latency / 1000;
         let failed = self.failed(&call.method, &call.end);
         let shape = shape(&call.method, call.request.as_ref());
@@ -113,8 +113,8 @@ impl Collector {
         sum.failed += u64::from(failed);
         let succeeded = call.response.as_ref().and_then(|response| response.succeeded);
         sum.not_succeeded += u64::from(succeeded == Some(false));
-        self.recording.request_bytes += call.request_bytes;
-        self.recording.response_bytes += call.response_bytes;
+        self.totals.request_bytes += call.request_bytes;
+        self.totals.response_bytes += call.response_bytes;
         if let Some(kind) = &call.kind {
             let sum = self.kind(kind, call.namespace.as_deref());
             sum.request_bytes += call.request_bytes;
@@ -142,7 +142,7 @@ impl Collector {
 
     fn sent(&mut self, sent: Sent) {
         self.note_time(sent.time, sent.conn);
-        self.recording.request_bytes += sent.bytes;
+        self.totals.request_bytes += sent.bytes;
         let method = self.streams.get(&(sent.conn, sent.stream));
         let method = method.map_or_else(|| "stream".to_owned(), |stream| stream.method.clone());
         let shape = shape(&method, sent.request.as_ref());
@@ -182,7 +182,7 @@ impl Collector {
 
     fn received(&mut self, received: Received) {
         self.note_time(received.time, received.conn);
-        self.recording.response_bytes += received.bytes;
+        self.totals.response_bytes += received.bytes;
         let stream_id = (received.conn, received.stream);
         let Some(stream) = self.streams.get(&stream_id) else { return };
         let limit = stream.limit;
@@ -271,7 +271,7 @@ impl Collector {
         if self.errors.len() < MAX_NAMES || self.errors.contains_key(&key) {
             return key;
         }
-        self.recording.not_kept_apart += 1;
+        self.totals.counted_as_others += 1;
         (OTHERS.into(), OTHERS.into())
     }
 
@@ -330,7 +330,7 @@ impl Collector {
         let full = self.limits.len() >= MAX_NAMES;
         let mut key = (method.to_owned(), limit);
         if full && !self.limits.contains_key(&key) {
-            self.recording.not_kept_apart += 1;
+            self.totals.counted_as_others += 1;
             key = (OTHERS.into(), 0);
         }
         self.limits.entry(key).or_default()
@@ -338,12 +338,12 @@ impl Collector {
 
     fn shape(&mut self, text: &str, class: Class) -> &mut ShapeSum {
         let name =
-            name_or_others(&self.shapes, text, &mut self.recording.not_kept_apart).to_owned();
+            name_or_others(&self.shapes, text, &mut self.totals.counted_as_others).to_owned();
         self.shapes.entry(name).or_insert_with(|| ShapeSum::new(class))
     }
 
     fn kind(&mut self, kind: &str, namespace: Option<&str>) -> &mut KindRow {
-        let name = name_or_others(&self.kinds, kind, &mut self.recording.not_kept_apart).to_owned();
+        let name = name_or_others(&self.kinds, kind, &mut self.totals.counted_as_others).to_owned();
         let sum = self.kinds.entry(name).or_default();
         if let Some(namespace) = namespace.filter(|_| sum.namespaces.len() < MAX_TRACKED)
             && !sum.namespaces.contains(namespace)
@@ -355,7 +355,7 @@ impl Collector {
 
     fn watch_row(&mut self, mut watched: (String, &'static str)) -> &mut WatchRow {
         if self.watched.len() >= MAX_NAMES && !self.watched.contains_key(&watched) {
-            self.recording.not_kept_apart += 1;
+            self.totals.counted_as_others += 1;
             watched = (OTHERS.into(), OTHERS);
         }
         self.watched.entry(watched).or_default()
@@ -363,7 +363,7 @@ impl Collector {
 
     /// The report.
     pub fn summary(mut self) -> Summary {
-        self.recording.seconds = (self.recording.seconds * 1e3).round() / 1e3;
+        self.totals.seconds = (self.totals.seconds * 1e3).round() / 1e3;
         self.leases.ttls = self.ttls.into_iter().collect();
         self.leases.attached_leases = self.puts_by_lease.len() as u64;
         self.leases.puts_per_lease_max = self.puts_by_lease.values().copied().max().unwrap_or(0);
@@ -389,7 +389,7 @@ impl Collector {
         let error = |((method, what), count)| ErrorRow { method, what, count };
         Summary {
             classes: classes(&shapes),
-            recording: self.recording,
+            totals: self.totals,
             shapes,
             kinds,
             watches: self.watches,
@@ -446,7 +446,7 @@ mod tests {
         };
         let event = Event { key: "/registry/pods/a/b".into(), mod_revision: 5, ..Event::default() };
         let method = "/etcdserverpb.Watch/Watch".into();
-        let answer =
+        let response =
             WatchResponse { created: true, events: vec![event], ..WatchResponse::default() };
         [
             Record::Open(Open { stream, method, ..Open::default() }),
@@ -459,7 +459,7 @@ mod tests {
             Record::Received(Received {
                 stream,
                 bytes: 50,
-                response: Some(Response { watch: Some(answer), ..Response::default() }),
+                response: Some(Response { watch: Some(response), ..Response::default() }),
                 ..Received::default()
             }),
         ]
@@ -474,7 +474,7 @@ mod tests {
         collector.add(Record::Missing(trace::Missing { time: 1, records: 7 }));
         collector.end_file(true);
         let summary = collector.summary();
-        assert_eq!((summary.recording.missing_lines, summary.recording.cut_files), (7, 1));
+        assert_eq!((summary.totals.missing_records, summary.totals.truncated_files), (7, 1));
         let list =
             summary.shapes.iter().find(|row| row.shape == "Range: list(prefix, limit)").unwrap();
         assert_eq!((list.count, list.class, list.response_bytes), (2, Class::List, 200));

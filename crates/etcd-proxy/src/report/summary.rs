@@ -9,7 +9,8 @@ use trace::Class;
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// What the traces contain in total.
-    pub recording: TraceTotals,
+    #[serde(rename = "recording")]
+    pub totals: TraceTotals,
     pub classes: Vec<ClassRow>,
     pub shapes: Vec<ShapeRow>,
     pub kinds: Vec<KindRow>,
@@ -29,11 +30,14 @@ pub struct TraceTotals {
     pub seconds: f64,
     pub files: u64,
     /// Truncated files: the proxy was killed or was still recording.
-    pub cut_files: u64,
+    #[serde(rename = "cutFiles")]
+    pub truncated_files: u64,
     /// Records in the files.
-    pub lines: u64,
+    #[serde(rename = "lines")]
+    pub records: u64,
     /// Records that the recorder could not write.
-    pub missing_lines: u64,
+    #[serde(rename = "missingLines")]
+    pub missing_records: u64,
     pub calls: u64,
     pub streams: u64,
     pub connections: u64,
@@ -41,7 +45,8 @@ pub struct TraceTotals {
     pub response_bytes: u64,
     /// Number of times that an item was counted as `(others)` because there were too many
     /// different ones.
-    pub not_kept_apart: u64,
+    #[serde(rename = "notKeptApart")]
+    pub counted_as_others: u64,
 }
 
 /// The requests of one class.

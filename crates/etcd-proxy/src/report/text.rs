@@ -32,7 +32,7 @@ pub fn render(summary: &Summary) -> String {
 
 /// The summary lines of the report.
 pub fn head(summary: &Summary) -> String {
-    let r = &summary.recording;
+    let r = &summary.totals;
     let mut text = format!(
         "{} for {}, {:.1} s in {} file{}\n{} calls and {} streams on {} connections; {} of requests, {} of responses\n",
         r.program,
@@ -46,25 +46,25 @@ pub fn head(summary: &Summary) -> String {
         bytes(r.request_bytes),
         bytes(r.response_bytes),
     );
-    if r.missing_lines > 0 {
+    if r.missing_records > 0 {
         let _ = writeln!(
             text,
             "{} records are missing: the recorder could not keep up",
-            r.missing_lines
+            r.missing_records
         );
     }
-    if r.cut_files > 0 {
+    if r.truncated_files > 0 {
         let _ = writeln!(
             text,
             "{} of the files are truncated: the proxy was killed or was still recording",
-            r.cut_files
+            r.truncated_files
         );
     }
-    if r.not_kept_apart > 0 {
+    if r.counted_as_others > 0 {
         let _ = writeln!(
             text,
             "{} items were counted as (others): too many different ones",
-            r.not_kept_apart
+            r.counted_as_others
         );
     }
     text
