@@ -1,10 +1,9 @@
-// Package scheduler makes kube-scheduler find nodes by an index.
+// Package attach makes kube-scheduler find nodes by an index.
 //
-// Everything else stays upstream's: the queue, plugins, preemption, binding, events
-// and metrics. [Attach] puts three parts in the place of theirs: the cache, which
-// keeps nodes once and notes what changes; the search for a node; and a queue that
-// says which nodes pods are nominated to. A pod that the index has no answer for is
-// scheduled by upstream's own search, in the same snapshot.
+// [Attach] replaces three parts of a scheduler: the cache, the search for a node, and the queue,
+// which is wrapped to track nominated pods. All other parts stay upstream's: plugins, preemption,
+// binding, events and metrics. A pod that the index cannot rank nodes for is left to upstream's
+// full scan of the same snapshot.
 package attach
 
 import (
@@ -30,12 +29,12 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 )
 
-// ErrPodGroups says that pods are scheduled in groups, which the index cannot do.
+// ErrPodGroups is returned if pod groups are enabled, which the index does not support.
 var ErrPodGroups = errors.New("the feature gate GenericWorkload is on: groups of pods are scheduled by upstream's own search only")
 
-// Prepare is to be called before the scheduler is made. It turns off what upstream
-// does to spare itself a search for pods that are alike: the index does it for all
-// pods, and a pod that it leaves to upstream's search shall be decided by that.
+// Prepare has to be called before the scheduler is made. It turns off opportunistic batching, with
+// which upstream reuses a result for equal pods: the index is fast for all pods, and pods that are
+// left to the full scan shall be decided by it.
 func Prepare() error {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
 		cache.TakeCacheSize()
@@ -43,8 +42,7 @@ func Prepare() error {
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.OpportunisticBatching): false})
 }
 
-// Profiles are those of a configuration, each with what it has in common with the
-// others.
+// Profiles returns the profiles of a configuration, with the settings that they inherit from it.
 func Profiles(cfg *config.KubeSchedulerConfiguration) []config.KubeSchedulerProfile {
 	profiles := slices.Clone(cfg.Profiles)
 	for i := range profiles {
@@ -55,21 +53,21 @@ func Profiles(cfg *config.KubeSchedulerConfiguration) []config.KubeSchedulerProf
 	return profiles
 }
 
-// Debug lets the signal that has kube-scheduler log what it knows (SIGUSR2) log what
-// is known here: what upstream listens with knows a cache that is not used.
+// Debug makes SIGUSR2 log the state of the attached cache. Upstream's handler would log its own
+// cache, which is not used.
 func Debug(ctx context.Context, sched *kubescheduler.Scheduler, factory informers.SharedInformerFactory) {
 	signal.Reset(syscall.SIGUSR2)
 	core := factory.Core().V1()
 	debugger.New(core.Nodes().Lister(), core.Pods().Lister(), sched.Cache, sched.SchedulingQueue).ListenForSignal(ctx)
 }
 
-// Attach makes a scheduler that has not been started yet find nodes by an index.
+// Attach makes a scheduler find nodes by an index. The scheduler must not have been started.
 func Attach(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) error {
 	_, err := New(sched, profiles)
 	return err
 }
 
-// New does what [Attach] does, and returns what was made for it.
+// New does the same as [Attach] and returns the parts that it made.
 func New(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) (*Parts, error) {
 	if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
 		return nil, ErrPodGroups
@@ -87,16 +85,16 @@ func New(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile)
 	return parts, nil
 }
 
-// Parts are the parts that replace those of kube-scheduler.
+// Parts are what replaces the parts of kube-scheduler.
 type Parts struct {
 	Ranker *rank.Ranker
 	Cache  *cache.Cache
-	// Limits apply to the calls of plugins that are not kube-scheduler's own.
+	// Limits apply to plugins that are not kube-scheduler's own.
 	Limits *guard.Limits
 }
 
-// Build makes the parts for a scheduler and replaces its queue. The caller puts the cache and
-// the search into the scheduler.
+// Build makes the parts for a scheduler, guards its plugins and replaces its queue. The caller sets
+// the cache and the search of the scheduler.
 func Build(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) (*Parts, error) {
 	cache.RegisterMetrics()
 	rank.RegisterMetrics()
@@ -132,7 +130,7 @@ func Build(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfil
 	return &Parts{Ranker: r, Cache: cache.New(sched.Cache, nodes, sched), Limits: limits}, nil
 }
 
-// snapshotOf is what the plugins of a scheduler see.
+// snapshotOf returns the snapshot that the plugins of a scheduler read.
 func snapshotOf(sched *kubescheduler.Scheduler) (*schedcache.Snapshot, error) {
 	for _, fw := range sched.Profiles {
 		if whole, ok := fw.SnapshotSharedLister().(*schedcache.Snapshot); ok {

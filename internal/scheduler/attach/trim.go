@@ -11,9 +11,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 )
 
-// Trim lets informers that have not been started keep only what scheduling needs of
-// nodes and pods, and keep what many of them have in common once. Plugins that are
-// not upstream's, and extenders, may look at anything: with them nothing is trimmed.
+// Trim makes informers keep only what scheduling reads of nodes and pods, and share equal parts of
+// them. The informers must not have been started. With extenders or plugins that are not upstream's
+// nothing is trimmed, because they may read anything.
 func Trim(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile, factory informers.SharedInformerFactory) error {
 	if !CanTrim(sched, profiles) {
 		return nil
@@ -25,6 +25,7 @@ func Trim(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile
 	return factory.Core().V1().Pods().Informer().SetTransform(t.Transform)
 }
 
+// CanTrim returns whether objects may be trimmed for a scheduler.
 func CanTrim(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) bool {
 	return len(sched.Extenders) == 0 && !slices.ContainsFunc(profiles, func(cfg config.KubeSchedulerProfile) bool {
 		return rank.UnknownPlugin(sched.Profiles[cfg.SchedulerName]) != ""

@@ -10,9 +10,9 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
-// wakePreemptors lets a pod be tried again whose last victim was gone already when its turn
-// came to be evicted. Upstream waits for the event of its deletion then, which may have come
-// while the pod was held back for the other victims; it would wait for five minutes.
+// wakePreemptors retries a preemptor whose last victim was already gone when it was to be evicted.
+// Upstream then waits for the deletion event of that victim, which may have come while the
+// preemptor was held back for the other victims; it would wait for five minutes.
 func wakePreemptors(fw framework.Framework) {
 	pods := fw.SharedInformerFactory().Core().V1().Pods().Lister()
 	for _, plugin := range fw.PreEnqueuePlugins() {

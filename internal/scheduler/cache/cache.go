@@ -1,3 +1,6 @@
+// Package cache keeps the nodes of a cluster and the pods on them. [Cache] replaces
+// kube-scheduler's cache and queues changes; [Cluster] applies them to the snapshot that plugins
+// read and to the index.
 package cache
 
 import (
@@ -16,50 +19,52 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// Cache takes the place of kube-scheduler's own. It notes which pods are assumed
-// and which are confirmed, at once, and hands what changes on nodes to the cluster
-// when the next scheduling cycle begins, or earlier if that takes its time.
+// Cache replaces kube-scheduler's own cache. It records immediately which pods are assumed and
+// which are confirmed. It applies changes to the cluster when the next scheduling cycle starts, or
+// earlier while no cycle runs.
 type Cache struct {
-	// Pod groups, and binds through the dispatcher, stay upstream's.
+	// Upstream's cache keeps pod groups and forwards binds to the API dispatcher.
 	schedcache.Cache
 
 	cluster *Cluster
 	mu      sync.Mutex
 	pods    map[types.UID]PodState
-	// assumed pods, by name.
+	// assumed are the UIDs of the assumed pods, by name.
 	assumed  map[types.NamespacedName]types.UID
 	requeuer requeuer
 	nodes    sets.Set[string]
 	pending  []operation
-	// cycle says that a scheduling cycle reads the cluster. While none does, as on a
-	// standby, a batch of operations is carried out as soon as it is full.
+	// inCycle is true while a scheduling cycle reads the cluster. While it is false, as on a
+	// standby, a batch of operations is applied as soon as it is full.
 	inCycle bool
-	Batch   int
-	// reported is when the metrics were last told how much there is.
+	// Batch is the number of operations in a full batch.
+	Batch int
+	// reported is when the size metrics were last set.
 	reported time.Time
 }
 
-// Operations that may wait while there is nothing to schedule. Many are cheaper
-// together, and few are soon done when a cycle begins.
+// IdleBatch is the number of operations that may wait while no cycle runs. Applying many together
+// costs less per operation, and this many are applied quickly when a cycle starts.
 const IdleBatch = 1000
 
+// PodState is a pod on a node, and whether it is only assumed to be there.
 type PodState struct {
 	Pod     *v1.Pod
 	Assumed bool
 }
 
-// operation is something that the cluster has yet to learn. With neither pod it is
-// about a node.
+// operation is a change that the cluster has not applied yet. With neither remove nor add it
+// concerns a node.
 type operation struct {
-	// remove and add are what leaves a node and what comes to it.
+	// remove leaves its node and add joins its node.
 	remove, add *v1.Pod
-	// node is set, or taken away if gone says so.
+	// node is added or updated, or removed if gone is set.
 	node *v1.Node
 	gone bool
 }
 
-// newCache makes an empty cache in front of upstream's, which keeps pod groups. Pods that wait
-// for nodes go to the queue of the scheduler.
+// New makes an empty cache in front of upstream's, which keeps pod groups. Pods that lose their
+// node go to the queue of the scheduler.
 func New(inner schedcache.Cache, cluster *Cluster, sched *kubescheduler.Scheduler) *Cache {
 	return &Cache{
 		Cache: inner, cluster: cluster, requeuer: requeuer{sched},
@@ -67,22 +72,22 @@ func New(inner schedcache.Cache, cluster *Cluster, sched *kubescheduler.Schedule
 	}
 }
 
-// NodeCount is the number of nodes.
+// NodeCount returns the number of nodes.
 func (c *Cache) NodeCount() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.nodes.Len()
 }
 
-// PodCount is the number of pods, those on nodes included that are gone.
+// PodCount returns the number of pods, including those on nodes that were deleted.
 func (c *Cache) PodCount() (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.pods), nil
 }
 
-// GetNode returns a copy of what is known of a node; during a scheduling
-// cycle, that is what was known when it began.
+// GetNode returns a copy of a node with its pods. During a scheduling cycle it is the state at the
+// start of the cycle.
 func (c *Cache) GetNode(name string) (*framework.NodeInfo, error) {
 	c.applyPending()
 	if info := c.cluster.CopyNode(name); info != nil {
@@ -91,7 +96,7 @@ func (c *Cache) GetNode(name string) (*framework.NodeInfo, error) {
 	return nil, fmt.Errorf("node %v does not exist in scheduler cache", name)
 }
 
-// AssumePod takes a pod for bound.
+// AssumePod records a pod as if it were bound to its node.
 func (c *Cache) AssumePod(logger klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -104,12 +109,12 @@ func (c *Cache) AssumePod(logger klog.Logger, pod *v1.Pod) error {
 	return nil
 }
 
-// ForgetPod undoes AssumePod.
+// ForgetPod undoes [Cache.AssumePod].
 func (c *Cache) ForgetPod(logger klog.Logger, pod *v1.Pod) error {
 	return c.RemoveAssumedPod(logger, pod)
 }
 
-// RemoveAssumedPod removes a pod that was assumed.
+// RemoveAssumedPod removes an assumed pod.
 func (c *Cache) RemoveAssumedPod(logger klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,7 +132,7 @@ func (c *Cache) RemoveAssumedPod(logger klog.Logger, pod *v1.Pod) error {
 	return nil
 }
 
-// AddPod confirms a pod that was assumed, or adds one that was bound elsewhere.
+// AddPod confirms an assumed pod, or adds a pod that was bound elsewhere.
 func (c *Cache) AddPod(logger klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
 	left := c.removeAssumedNamesake(logger, pod)
@@ -154,7 +159,7 @@ func (c *Cache) confirm(logger klog.Logger, pod *v1.Pod) error {
 	return nil
 }
 
-// UpdatePod takes a new version of a pod that was added.
+// UpdatePod replaces a pod by a new version.
 func (c *Cache) UpdatePod(logger klog.Logger, oldPod, newPod *v1.Pod) error {
 	if oldPod.UID != newPod.UID || newPod.Spec.NodeName == "" {
 		c.replaceUnseen(logger, oldPod, newPod)
@@ -169,8 +174,7 @@ func (c *Cache) UpdatePod(logger klog.Logger, oldPod, newPod *v1.Pod) error {
 	case state.Assumed:
 		return fmt.Errorf("assumed pod %v(%v) should not be updated", oldPod.UID, klog.KObj(oldPod))
 	case state.Pod.Spec.NodeName != newPod.Spec.NodeName:
-		// Upstream ends the process here; the watch says where the pod is, and that
-		// is what counts.
+		// Upstream exits here. We follow the watch, which has the actual node.
 		logger.Error(nil, "Pod updated on a different node than previously added to", "pod", klog.KObj(newPod),
 			"before", klog.KRef("", state.Pod.Spec.NodeName), "now", klog.KRef("", newPod.Spec.NodeName))
 	}
@@ -189,7 +193,7 @@ func (c *Cache) replace(logger klog.Logger, state PodState, pod *v1.Pod) {
 	c.pods[pod.UID] = PodState{Pod: pod}
 }
 
-// RemovePod removes a pod from the node that it was added to.
+// RemovePod removes a pod from its node.
 func (c *Cache) RemovePod(logger klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +205,7 @@ func (c *Cache) RemovePod(logger klog.Logger, pod *v1.Pod) error {
 	return nil
 }
 
-// GetPod returns a pod, also one whose node is gone.
+// GetPod returns a pod, even if its node was deleted.
 func (c *Cache) GetPod(pod *v1.Pod) (*v1.Pod, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -211,7 +215,7 @@ func (c *Cache) GetPod(pod *v1.Pod) (*v1.Pod, error) {
 	return nil, fmt.Errorf("pod %v(%v) does not exist in scheduler cache", pod.UID, klog.KObj(pod))
 }
 
-// IsAssumedPod says whether a pod is assumed and not confirmed.
+// IsAssumedPod returns whether a pod is assumed and not confirmed.
 func (c *Cache) IsAssumedPod(pod *v1.Pod) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,10 +231,10 @@ func (c *Cache) AddNode(logger klog.Logger, node *v1.Node) {
 	c.note(logger, operation{node: node})
 }
 
-// UpdateNode takes a new version of a node.
+// UpdateNode replaces a node by a new version.
 func (c *Cache) UpdateNode(logger klog.Logger, _, newNode *v1.Node) { c.AddNode(logger, newNode) }
 
-// RemoveNode removes a node; pods on it stay until they are removed.
+// RemoveNode removes a node. Pods on it stay until they are removed.
 func (c *Cache) RemoveNode(logger klog.Logger, node *v1.Node) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,8 +246,7 @@ func (c *Cache) RemoveNode(logger klog.Logger, node *v1.Node) error {
 	return nil
 }
 
-// UpdateSnapshot begins a scheduling cycle: what has changed since the last one is
-// carried out.
+// UpdateSnapshot starts a scheduling cycle: it applies all pending changes.
 func (c *Cache) UpdateSnapshot(logger klog.Logger, snapshot *schedcache.Snapshot) error {
 	if snapshot != c.cluster.Snapshot.Upstream {
 		return fmt.Errorf("the cache fills one snapshot only, that of the scheduler")
@@ -258,28 +261,28 @@ func (c *Cache) UpdateSnapshot(logger klog.Logger, snapshot *schedcache.Snapshot
 	return nil
 }
 
-// Pending is the number of operations that wait for the next cycle.
+// Pending returns the number of operations that are not applied yet.
 func (c *Cache) Pending() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.pending)
 }
 
-// PendingNode returns whether a version of a node waits for the next cycle.
+// PendingNode returns whether a version of a node is not applied yet.
 func (c *Cache) PendingNode(version string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(c.pending, func(op operation) bool { return op.node != nil && op.node.ResourceVersion == version })
 }
 
-// States returns a copy of all pods that the cache knows to be on nodes, by UID.
+// States returns a copy of all pods on nodes, by UID.
 func (c *Cache) States() map[types.UID]PodState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.pods)
 }
 
-// endCycle says that nothing reads the cluster until the next [Cache.UpdateSnapshot].
+// EndCycle ends a scheduling cycle: the cluster is not read until the next [Cache.UpdateSnapshot].
 func (c *Cache) EndCycle(logger klog.Logger) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -287,7 +290,7 @@ func (c *Cache) EndCycle(logger klog.Logger) {
 	c.applyIfIdle(logger, c.Batch)
 }
 
-// catchUp carries out what waits, however little it is, if nobody reads the cluster.
+// applyPending applies all pending operations unless a cycle runs.
 func (c *Cache) applyPending() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -303,8 +306,8 @@ func (c *Cache) note(logger klog.Logger, op operation) {
 	c.applyIfIdle(logger, c.Batch)
 }
 
-// settle carries out what waits, if nobody reads the cluster and there is enough.
-// The lock is held, so that no cycle begins meanwhile.
+// applyIfIdle applies the pending operations if no cycle runs and there are at least enough. The
+// caller holds the lock, so no cycle starts meanwhile.
 func (c *Cache) applyIfIdle(logger klog.Logger, enough int) {
 	if c.inCycle || len(c.pending) < enough {
 		return
@@ -314,7 +317,7 @@ func (c *Cache) applyIfIdle(logger klog.Logger, enough int) {
 	c.pending = c.pending[:0]
 }
 
-// Dump copies everything, for people who look for an error; see [Cache.GetNode].
+// Dump copies everything for debugging; see [Cache.GetNode].
 func (c *Cache) Dump() *schedcache.Dump {
 	c.applyPending()
 	c.mu.Lock()

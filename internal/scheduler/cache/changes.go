@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// sameForScheduling says whether no plugin can tell two versions of a node apart.
+// sameForScheduling returns whether plugins cannot distinguish two versions of a node.
 func sameForScheduling(before, after *v1.Node) bool {
 	return before.Spec.Unschedulable == after.Spec.Unschedulable &&
 		maps.EqualFunc(before.Status.Allocatable, after.Status.Allocatable, sameQuantity) &&
@@ -19,8 +19,7 @@ func sameForScheduling(before, after *v1.Node) bool {
 		slices.Equal(before.Status.DeclaredFeatures, after.Status.DeclaredFeatures)
 }
 
-// sameOnNode says whether neither a node nor other pods can tell two versions of a
-// pod apart.
+// SameOnNode returns whether neither the node nor other pods can distinguish two versions of a pod.
 func SameOnNode(before, after *v1.Pod) bool {
 	return before.UID == after.UID && before.Spec.NodeName == after.Spec.NodeName &&
 		(before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) &&
@@ -28,14 +27,13 @@ func SameOnNode(before, after *v1.Pod) bool {
 		sameUsage(before, after)
 }
 
-// sameTake says whether a pod takes the same from its node as before.
+// sameUsage returns whether two versions of a pod use the same resources of the node.
 func sameUsage(before, after *v1.Pod) bool {
 	return sameRequests(before, after) &&
 		len(before.Status.NodeAllocatableResourceClaimStatuses) == 0 && len(after.Status.NodeAllocatableResourceClaimStatuses) == 0
 }
 
-// sameRequests compares what can change of what a pod takes from its node, once it
-// is bound: it can be resized.
+// sameRequests compares the requests of a bound pod that a resize can change.
 func sameRequests(before, after *v1.Pod) bool {
 	return slices.EqualFunc(before.Spec.Containers, after.Spec.Containers, sameContainer) &&
 		slices.EqualFunc(before.Spec.InitContainers, after.Spec.InitContainers, sameContainer) &&
@@ -48,7 +46,7 @@ func sameContainer(a, b v1.Container) bool {
 	return maps.EqualFunc(a.Resources.Requests, b.Resources.Requests, sameQuantity)
 }
 
-// resized says whether what a pod takes may differ from what its spec says.
+// Resized returns whether the resources of a pod may differ from those in its spec.
 func Resized(pod *v1.Pod) bool {
 	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 		for i := range statuses {

@@ -15,64 +15,70 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// cluster is the nodes and the pods on them, as the scheduling cycle sees them:
-// once, in the form that plugins read, and indexed.
+// Cluster has the nodes and the pods on them: once, in the form that plugins read, and in the
+// index.
 //
-// Only the scheduling cycle writes, under the lock; it reads without.
+// Only the scheduling cycle writes, under the lock. It reads without the lock.
 type Cluster struct {
-	mu       sync.RWMutex
-	Nodes    map[string]*Node
-	ByID     []*Node
+	mu sync.RWMutex
+	// Nodes are all nodes by name, including deleted nodes that still have pods.
+	Nodes map[string]*Node
+	// ByID are the nodes by their number in the index; nil for unused numbers.
+	ByID []*Node
+	// free are the unused numbers.
 	free     []index.Slot
 	Snapshot *Snapshot
 	Index    *index.Index
-	// images are shared by the infos of all nodes that have them.
+	// Images are the images on all nodes, by name. The infos of nodes share them.
 	Images map[string]*fwk.ImageStateSummary
 	Names  Names
-	// hosts counts the nodes for each value of the hostname label, and shared those
-	// values that more than one node has.
+	// hosts counts the nodes for each value of the hostname label. SharedHosts counts the values
+	// that more than one node has.
 	hosts       map[string]int
 	SharedHosts int
-	dirty       []*Node
-	// pods on all nodes, and names that may be out of use before all are given anew.
+	// dirty are the nodes whose state in the index is outdated.
+	dirty []*Node
+	// Pods is the number of pods on all nodes. SpareNames is the number of unused names that are
+	// allowed before the index is rebuilt.
 	Pods, SpareNames int
-	// elsewhere are nodes that other indexes have.
+	// RemoteNodes is the number of nodes that other replicas own.
 	RemoteNodes int
-	// ranked is the pod that a node was last found for.
+	// lastRanked is the pod for which a node was found last.
 	lastRanked ranked
-	// watched says that a plugin was left behind that may still read all this.
+	// readByPlugin is set after a call of a plugin timed out that may still read nodes.
 	readByPlugin atomic.Bool
 }
 
-// ranked is a pod, and what was computed for its class.
+// ranked is a pod and the pod info that was computed for its class.
 type ranked struct {
 	uid  types.UID
 	info *framework.PodInfo
 }
 
-// noteRanked keeps what was computed for the class of the pod that a node was last found for.
+// NoteRanked remembers the pod info that was computed when a node was found for a pod.
 func (c *Cluster) NoteRanked(uid types.UID, info *framework.PodInfo) {
 	c.lastRanked = ranked{uid, info}
 }
 
-// forgetRanked forgets it.
+// ForgetRanked discards what [Cluster.NoteRanked] remembered.
 func (c *Cluster) ForgetRanked() { c.lastRanked = ranked{} }
 
-// node is a machine, or pods on one that is not there.
+// Node is a node, or the pods on a node that does not exist.
 type Node struct {
 	Info *framework.NodeInfo
-	ID   index.Slot
-	// position in the snapshot's list, or -1 while there is no such node.
+	// ID is the number of the node in the index.
+	ID index.Slot
+	// Position is the index in the snapshot's list, or -1 while the node does not exist.
 	Position int
 	Shape    index.ShapeID
 	host     string
 	dirty    bool
 }
 
-// Names out of use that are not worth making everything anew.
+// spareNames is how many names may be unused before rebuilding the index pays off.
 const spareNames = 100_000
 
-// newCluster makes a cluster without nodes that fills a snapshot of kube-scheduler.
+// NewCluster makes a cluster without nodes that fills a snapshot of kube-scheduler.
 func NewCluster(whole *schedcache.Snapshot) (*Cluster, error) {
 	fields, err := newSnapshot(whole)
 	if err != nil {
@@ -81,11 +87,11 @@ func NewCluster(whole *schedcache.Snapshot) (*Cluster, error) {
 	return clusterIn(fields), nil
 }
 
-// withoutNodes returns a cluster that has no nodes and shares the snapshot.
+// WithoutNodes returns a cluster without nodes that shares the snapshot.
 func (c *Cluster) WithoutNodes() *Cluster { return clusterIn(c.Snapshot) }
 
-// outlivedByPlugin notes that a call of a plugin was left behind, which may read nodes at any
-// time. The cluster continues with copies of them.
+// OutlivedByPlugin notes that a call of a plugin timed out and may still read nodes. The cluster
+// continues with copies.
 func (c *Cluster) OutlivedByPlugin() { c.readByPlugin.Store(true) }
 
 func clusterIn(snapshot *Snapshot) *Cluster {
@@ -101,10 +107,10 @@ func clusterIn(snapshot *Snapshot) *Cluster {
 	}
 }
 
-// size is the number of nodes.
+// Size returns the number of nodes, including those that other replicas own.
 func (c *Cluster) Size() int { return c.Index.Len() + c.RemoteNodes }
 
-// apply carries out what has happened, and brings the index up to date.
+// Apply carries out operations and updates the index.
 func (c *Cluster) Apply(logger klog.Logger, operations []operation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,8 +142,7 @@ func (c *Cluster) Apply(logger klog.Logger, operations []operation) {
 	}
 }
 
-// changePod takes one version of a pod away and puts another in its place; either
-// may be missing.
+// changePod replaces one version of a pod by another; either may be nil.
 func (c *Cluster) changePod(logger klog.Logger, before, after *v1.Pod) {
 	if before != nil && after != nil && c.replacePod(before, after) {
 		return
@@ -150,9 +155,9 @@ func (c *Cluster) changePod(logger klog.Logger, before, after *v1.Pod) {
 	}
 }
 
-// replacePod puts a new version of a pod in the place of one that differs in
-// nothing that nodes or other pods could notice, as most do: binds that are
-// confirmed, and phases. It returns false if that is not so.
+// replacePod replaces a pod by a version that nodes and other pods cannot distinguish from it, and
+// returns false if it is not such a version. Most updates are: confirmed binds and changes of the
+// phase.
 func (c *Cluster) replacePod(before, after *v1.Pod) bool {
 	n := c.Nodes[before.Spec.NodeName]
 	if n == nil || !SameOnNode(before, after) {
@@ -168,7 +173,7 @@ func (c *Cluster) replacePod(before, after *v1.Pod) bool {
 	return true
 }
 
-// withPod is what was computed for one version of a pod, for another.
+// WithPod returns a copy of a pod info for another version of the pod.
 func WithPod(info *framework.PodInfo, pod *v1.Pod) *framework.PodInfo {
 	changed := *info
 	changed.Pod = pod
@@ -187,13 +192,13 @@ func (c *Cluster) addPod(pod *v1.Pod) {
 	c.markDirty(n)
 }
 
-// podInfo computes what plugins want to know of a pod, unless that was done for its
-// class when a node was looked for.
+// podInfo computes the info of a pod, or reuses the one that was computed for its class when its
+// node was found.
 func (c *Cluster) podInfo(pod *v1.Pod) *framework.PodInfo {
 	if c.lastRanked.uid == pod.UID && sameUsage(c.lastRanked.info.Pod, pod) {
 		return WithPod(c.lastRanked.info, pod)
 	}
-	// As upstream: what the API server let through of a malformed term is ignored.
+	// Upstream also ignores malformed terms that the API server accepted.
 	info, _ := framework.NewPodInfo(pod)
 	return info
 }
@@ -218,7 +223,7 @@ func (c *Cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 	}
 }
 
-// kindOn is the kind that a pod was added to a node with.
+// kindOn returns the kind with which a pod was added to a node; -1 if the pod is not there.
 func (c *Cluster) kindOn(n *Node, pod *v1.Pod) index.KindID {
 	for _, info := range n.Info.Pods {
 		if info.GetPod().UID == pod.UID {
@@ -228,7 +233,7 @@ func (c *Cluster) kindOn(n *Node, pod *v1.Pod) index.KindID {
 	return -1
 }
 
-// countClaims notes which claims are in use, for plugins that ask.
+// CountClaims changes how often the volume claims of a pod are in use, which plugins read.
 func (c *Cluster) CountClaims(pod *v1.Pod, by int) {
 	claims := *c.Snapshot.claims
 	for key := range framework.PodPVCKeys(pod) {
@@ -238,7 +243,7 @@ func (c *Cluster) CountClaims(pod *v1.Pod, by int) {
 	}
 }
 
-// inUse says whether pods use what another claims.
+// ClaimsInUse returns whether pods on nodes use a volume claim of a pod.
 func (c *Cluster) ClaimsInUse(pod *v1.Pod) bool {
 	for key := range framework.PodPVCKeys(pod) {
 		if (*c.Snapshot.claims)[key] > 0 {
@@ -248,7 +253,7 @@ func (c *Cluster) ClaimsInUse(pod *v1.Pod) bool {
 	return false
 }
 
-// node returns what is known under a name, be there such a node or not.
+// ensure returns the node of a name. It makes one without a node object if there is none.
 func (c *Cluster) ensure(name string) *Node {
 	n := c.Nodes[name]
 	if n != nil {
@@ -266,7 +271,7 @@ func (c *Cluster) ensure(name string) *Node {
 	return n
 }
 
-// present is the node with a name, or nil if there is none.
+// Lookup returns the node of a name, or nil if it does not exist.
 func (c *Cluster) Lookup(name string) *Node {
 	if n := c.Nodes[name]; n != nil && n.Position >= 0 {
 		return n
@@ -274,12 +279,14 @@ func (c *Cluster) Lookup(name string) *Node {
 	return nil
 }
 
+// forget removes a node that has neither an object nor pods.
 func (c *Cluster) forget(name string, n *Node) {
 	delete(c.Nodes, name)
 	c.ByID[n.ID] = nil
 	c.free = append(c.free, n.ID)
 }
 
+// markDirty schedules an update of the node's state in the index.
 func (c *Cluster) markDirty(n *Node) {
 	if !n.dirty {
 		n.dirty = true
@@ -291,7 +298,7 @@ func (c *Cluster) setNode(object *v1.Node) {
 	n := c.ensure(object.Name)
 	before := n.Info.Node()
 	if before != nil && sameForScheduling(before, object) {
-		// A heartbeat; plugins still see the newest object.
+		// Only a heartbeat; plugins still see the newest object.
 		n.Info.SetNode(object)
 		return
 	}
@@ -305,8 +312,8 @@ func (c *Cluster) setNode(object *v1.Node) {
 	c.markDirty(n)
 }
 
-// refer makes the labels with some keys part of what nodes are like. Nodes that were
-// alike may then differ; those without the labels stay as they are.
+// ReferToLabels makes the labels with some keys part of node shapes. Nodes that were equal may then
+// differ; nodes without the labels keep their state.
 func (c *Cluster) ReferToLabels(keys []string) {
 	added := c.Names.referToLabels(keys)
 	if len(added) == 0 {
@@ -321,7 +328,7 @@ func (c *Cluster) ReferToLabels(keys []string) {
 	}
 }
 
-// renew makes the index anew.
+// rebuildIndex builds a new index from all nodes.
 func (c *Cluster) rebuildIndex() {
 	c.Index = index.New()
 	for _, n := range c.Nodes {
@@ -332,7 +339,7 @@ func (c *Cluster) rebuildIndex() {
 	}
 }
 
-// enter puts a node into the index, with the pods on it.
+// enter puts a node and its pods into the index.
 func (c *Cluster) enter(n *Node) {
 	c.Index.Place(n.ID, c.Names.State(n))
 	for _, pod := range n.Info.Pods {
@@ -340,7 +347,7 @@ func (c *Cluster) enter(n *Node) {
 	}
 }
 
-// appear puts a node into the snapshot and the index, with the pods on it.
+// insert puts a node and its pods into the snapshot and the index.
 func (c *Cluster) insert(n *Node) {
 	n.Position = len(*c.Snapshot.list)
 	*c.Snapshot.list = append(*c.Snapshot.list, n.Info)
@@ -379,7 +386,7 @@ func (c *Cluster) removeNode(name string) {
 	}
 }
 
-// copyOf copies what is known of a node.
+// CopyNode returns a copy of a node with its pods, or nil.
 func (c *Cluster) CopyNode(name string) *framework.NodeInfo {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -389,6 +396,7 @@ func (c *Cluster) CopyNode(name string) *framework.NodeInfo {
 	return nil
 }
 
+// copyNodes returns copies of all nodes, by name.
 func (c *Cluster) copyNodes() map[string]*framework.NodeInfo {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -7,16 +7,15 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// moveOut leaves everything that plugins can reach as it is, and goes on with
-// copies: a plugin that was left behind in a call may read for as long as it likes.
-// That looks at every node, once for a pod that a plugin does not return from.
+// replaceByCopies continues with copies of everything that plugins can read, because a call that
+// timed out may read the originals at any time. It costs a pass over all nodes for each such call.
 func (c *Cluster) replaceByCopies() {
 	list := make([]fwk.NodeInfo, len(*c.Snapshot.list))
 	nodes := make(map[string]*framework.NodeInfo, len(list))
 	for name, n := range c.Nodes {
 		images := n.Info.ImageStates
 		n.Info = n.Info.SnapshotConcrete()
-		// Its copy of them is of this moment; ours count on.
+		// The copy has the image counts of this moment; ours continue to change.
 		n.Info.ImageStates = images
 		if n.Position >= 0 {
 			list[n.Position] = n.Info

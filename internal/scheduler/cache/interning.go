@@ -16,38 +16,40 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Names gives numbers to what many nodes or pods have in common.
+// Names gives numbers to shapes, pod kinds, and values of topology keys.
 type Names struct {
 	shapes intern.Numbers
 	extras intern.Numbers
 	kinds  intern.Numbers
 	values intern.Numbers
-	// valueOf are the values of topology keys, by number.
+	// ValueOf are the values of topology keys, by number.
 	ValueOf []string
-	// shapeOf are nodes with what matters of labels and taints, by number of shape.
+	// ShapeOf are example nodes with the labels and taints of a shape, by number.
 	ShapeOf []*v1.Node
-	// kindOf are the pods that kinds were made for, by number.
+	// KindOf are the pod kinds, by number.
 	KindOf []Kind
-	// withTerms are the kinds that say something of other pods, and visible the
-	// labels of other pods that they look at; version counts how often it grew.
+	// WithTerms are the kinds that have affinity terms. Visible are the labels of pods that the
+	// selectors of those kinds read, and Version counts how often Visible grew.
 	WithTerms []index.KindID
 	Visible   sets.Set[string]
 	Version   int
-	// labels are the keys of node labels that something refers to. All others are
-	// not part of a shape: with them each node would have one of its own.
+	// labels are the keys of node labels that a pod refers to. Other labels are not part of a
+	// shape: with them each node would have a shape of its own.
 	labels []string
-	Key    []byte
+	// Key is a buffer for building keys.
+	Key []byte
 }
 
-// kind is what a pod on a node is like for the pods to come.
+// Kind is a pod kind: running pods with equal namespace, labels, affinity terms and termination
+// state.
 type Kind struct {
 	Info        fwk.PodInfo
 	Terminating bool
 }
 
-// newNames has no names yet but knows labels that are part of shapes.
+// newNames returns empty names, with labels that are part of shapes from the start.
 func newNames(labels ...string) Names {
-	// The values of topology keys have 0 for none and 1 for the empty one.
+	// The values of topology keys have the numbers 0 for none and 1 for the empty one.
 	values := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
 	return Names{
 		shapes: intern.Numbers{}, extras: intern.Numbers{"": 0}, kinds: intern.Numbers{}, values: values, ValueOf: []string{wire.NoValue, ""},
@@ -61,11 +63,11 @@ var usualLabels = []string{
 	v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelArchStable, v1.LabelOSStable, v1.LabelInstanceTypeStable,
 }
 
-// len is how many names were given. They are never taken back one by one, because
-// changes that classes have yet to read may speak of them.
+// len returns how many names exist. Names are not removed one by one, because changes that classes
+// have not read yet may contain them.
 func (n *Names) len() int { return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) }
 
-// state is what a node is in as far as one cannot tell nodes apart.
+// State returns the state of a node: everything that plugins read of it except its pods.
 func (n *Names) State(node *Node) index.State {
 	requested, nonZero := node.Info.Requested, node.Info.NonZeroRequested
 	return index.State{
@@ -76,7 +78,7 @@ func (n *Names) State(node *Node) index.State {
 	}
 }
 
-// extra is the number of extended resources requested, and ports used, on a node.
+// extra returns the number of the extended resources requested and ports used on a node.
 func (n *Names) extra(info *framework.NodeInfo) int32 {
 	if len(info.Requested.ScalarResources) == 0 && len(info.UsedPorts) == 0 {
 		return 0
@@ -97,7 +99,7 @@ func (n *Names) extra(info *framework.NodeInfo) int32 {
 	return number
 }
 
-// shape is the number of what a node is like without its pods.
+// shape returns the number of a node's shape: the part of its state that does not depend on pods.
 func (n *Names) shape(info *framework.NodeInfo) index.ShapeID {
 	node := info.Node()
 	key := n.Key[:0]
@@ -118,8 +120,8 @@ func (n *Names) shape(info *framework.NodeInfo) index.ShapeID {
 	}
 	key = append(key, 0)
 	for number, label := range n.labels {
-		// A label that a node does not have is no part of its shape: so most shapes stay
-		// what they are when something refers to one more.
+		// A label that a node does not have is not part of its shape. So most shapes stay the same
+		// when a pod refers to one more label.
 		if value, labelled := node.Labels[label]; labelled {
 			key = binary.AppendUvarint(key, uint64(number)+1)
 			key = intern.AppendString(key, value)
@@ -138,7 +140,7 @@ func (n *Names) shape(info *framework.NodeInfo) index.ShapeID {
 	return index.ShapeID(number)
 }
 
-// example is a node of the shape of another, with no more than that.
+// example returns a node that has only the labels and taints of the shape of another.
 func (n *Names) example(node *v1.Node) *v1.Node {
 	example := &v1.Node{}
 	example.Labels = map[string]string{}
@@ -163,7 +165,7 @@ func appendImages(key []byte, images []v1.ContainerImage) []byte {
 	return append(key, 0)
 }
 
-// kind is the number of what a pod on a node is like.
+// Kind returns the number of the kind of a pod.
 func (n *Names) Kind(info fwk.PodInfo) index.KindID {
 	pod := info.GetPod()
 	key := intern.AppendString(n.Key[:0], pod.Namespace)
@@ -186,7 +188,7 @@ func (n *Names) Kind(info fwk.PodInfo) index.KindID {
 	return index.KindID(number)
 }
 
-// see notes which labels the terms of a pod look at.
+// addVisibleLabels notes the labels of pods that the terms of a pod read.
 func (n *Names) addVisibleLabels(pod *v1.Pod) {
 	keys := OwnSelectorKeys(pod)
 	if !n.Visible.IsSuperset(keys) {
@@ -195,7 +197,7 @@ func (n *Names) addVisibleLabels(pod *v1.Pod) {
 	}
 }
 
-// appendTerms adds all that a pod says of other pods.
+// appendTerms appends the affinity terms of a pod.
 func appendTerms(key []byte, info fwk.PodInfo) []byte {
 	for _, terms := range [][]fwk.AffinityTerm{info.GetRequiredAffinityTerms(), info.GetRequiredAntiAffinityTerms()} {
 		for i := range terms {
@@ -222,7 +224,7 @@ func appendTerm(key []byte, term *fwk.AffinityTerm) []byte {
 	return intern.AppendBool(key, term.Selector.Empty())
 }
 
-// value is the number of a value of a topology key.
+// Value returns the number of the value that labels have for a topology key; 0 if they have none.
 func (n *Names) Value(labels map[string]string, key string) int32 {
 	value, labelled := labels[key]
 	if !labelled {
@@ -231,7 +233,7 @@ func (n *Names) Value(labels map[string]string, key string) int32 {
 	return n.ValueNumber(value)
 }
 
-// valueNumber is the number of a value of a topology key.
+// ValueNumber returns the number of a value of a topology key.
 func (n *Names) ValueNumber(value string) int32 {
 	number, fresh := n.values.Of([]byte(value))
 	if fresh {
@@ -240,7 +242,7 @@ func (n *Names) ValueNumber(value string) int32 {
 	return number
 }
 
-// refer makes label keys part of shapes, and returns those that were not.
+// referToLabels makes label keys part of shapes, and returns those that were not.
 func (n *Names) referToLabels(keys []string) []string {
 	var added []string
 	for _, key := range keys {

@@ -19,28 +19,30 @@ var (
 	registerCache sync.Once
 )
 
-// registerCacheMetrics registers the metrics of this package, once.
+// RegisterMetrics registers the metrics of this package, once.
 func RegisterMetrics() {
 	registerCache.Do(func() { legacyregistry.MustRegister(steps) })
 }
 
-// Steps of a scheduling cycle.
+// The steps of a scheduling cycle.
 const (
 	stepUpdate = "update"
-	StepClass  = "class"
+	// StepClass finds or makes the class of the pod and updates it.
+	StepClass = "class"
+	// StepChoose compares the node groups of the class.
 	StepChoose = "choose"
 )
 
-// timed is to be deferred: the step takes from start until then.
+// ObserveStep records the duration of a step since start. It is meant to be deferred.
 func ObserveStep(step string, start time.Time) {
 	steps.WithLabelValues(step).Observe(time.Since(start).Seconds())
 }
 
-// cacheSize is upstream's gauge of the pods and nodes in the cache, once it is ours.
+// cacheSize is upstream's gauge of the pods and nodes in the cache.
 var cacheSize *metrics.GaugeVec
 
-// takeCacheSize takes the gauge from upstream's cache, which stays empty and says so
-// each second; it must come before that is made.
+// TakeCacheSize takes over upstream's gauge: upstream's cache stays empty and would report that
+// every second. It has to be called before upstream's cache is made.
 var TakeCacheSize = sync.OnceFunc(func() {
 	schedmetrics.Register()
 	cacheSize = schedmetrics.CacheSize

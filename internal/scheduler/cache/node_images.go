@@ -5,7 +5,8 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// setHost follows the hostname label of a node.
+// setHost updates the number of nodes for the hostname label of a node; object is nil if the node
+// was deleted.
 func (c *Cluster) setHost(n *Node, object *v1.Node) {
 	if n.host != "" {
 		if c.hosts[n.host]--; c.hosts[n.host] == 1 {
@@ -25,7 +26,7 @@ func (c *Cluster) setHost(n *Node, object *v1.Node) {
 	}
 }
 
-// setImages follows the images on a node.
+// setImages updates which images a node has; before or after is nil for a new or deleted node.
 func (c *Cluster) setImages(n *Node, before, after *v1.Node) {
 	if before != nil {
 		for _, found := range before.Status.Images {

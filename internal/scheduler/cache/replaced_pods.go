@@ -10,31 +10,29 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// A watch that missed something reports a pod that was deleted, and another that
-// was created under its name, as one change. Upstream's cache ends the process if
-// they are on different nodes, to start over; here the first leaves and the second
-// comes.
+// A watch that missed events reports the deletion of a pod and the creation of another with the
+// same name as one update. Upstream's cache exits to start over if the pods are on different nodes;
+// this cache removes the first and adds the second.
 
-// waiters are where pods go that wait for a node.
+// requeuer gives pods to the scheduling queue.
 type requeuer struct{ sched *kubescheduler.Scheduler }
 
-// wait queues a pod, if it is for this scheduler.
+// enqueue queues a pod if it is for this scheduler.
 func (w requeuer) enqueue(logger klog.Logger, pod *v1.Pod) {
 	if w.sched.Profiles.HandlesSchedulerName(pod.Spec.SchedulerName) {
 		w.sched.SchedulingQueue.Add(klog.NewContext(context.Background(), logger), pod)
 	}
 }
 
-// freed lets pods be tried again that may fit where one has left.
+// podLeft retries pods that may fit now that a pod has left its node; pod may be nil.
 func (w requeuer) podLeft(logger klog.Logger, pod *v1.Pod) {
 	if pod != nil {
 		w.sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(logger, framework.EventAssignedPodDelete, pod, nil, nil)
 	}
 }
 
-// succeed puts a pod in the place of another with the same name. A pod that is said
-// to be on no node any more leaves its node until more is heard of it: no server
-// says so.
+// replaceUnseen replaces a pod by another of the same name. A pod without a node in its new version
+// is removed until the watch reports more: no API server unbinds a pod.
 func (c *Cache) replaceUnseen(logger klog.Logger, oldPod, newPod *v1.Pod) {
 	logger.Info("Pod has become another one unseen", "pod", klog.KObj(newPod), "before", oldPod.UID, "now", newPod.UID)
 	c.mu.Lock()
@@ -53,7 +51,7 @@ func (c *Cache) replaceUnseen(logger klog.Logger, oldPod, newPod *v1.Pod) {
 	}
 }
 
-// take removes a pod, and returns it, if it is known.
+// removeLocked removes a pod and returns it, or nil if it is unknown.
 func (c *Cache) removeLocked(logger klog.Logger, uid types.UID) *v1.Pod {
 	state := c.pods[uid]
 	if state.Pod == nil {
@@ -65,15 +63,15 @@ func (c *Cache) removeLocked(logger klog.Logger, uid types.UID) *v1.Pod {
 	return state.Pod
 }
 
-// unassume forgets that a pod of a name is assumed.
+// unassume removes a pod from the assumed pods.
 func (c *Cache) unassume(pod *v1.Pod) {
 	if name := NameOf(pod); c.assumed[name] == pod.UID {
 		delete(c.assumed, name)
 	}
 }
 
-// displace removes the pod that is assumed under the name of another: it is gone,
-// and no event will say so.
+// removeAssumedNamesake removes and returns an assumed pod that has the name of another pod: it was
+// deleted, and no event will report that.
 func (c *Cache) removeAssumedNamesake(logger klog.Logger, pod *v1.Pod) (left *v1.Pod) {
 	if uid, assumed := c.assumed[NameOf(pod)]; assumed && uid != pod.UID {
 		return c.removeLocked(logger, uid)
@@ -81,11 +79,12 @@ func (c *Cache) removeAssumedNamesake(logger klog.Logger, pod *v1.Pod) (left *v1
 	return nil
 }
 
+// NameOf returns the namespaced name of a pod.
 func NameOf(pod *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// UpdatePodGroupMember is told of every change of a pod that has no node.
+// UpdatePodGroupMember takes every update of a pod without a node.
 func (c *Cache) UpdatePodGroupMember(logger klog.Logger, oldPod, newPod *v1.Pod) {
 	c.Cache.UpdatePodGroupMember(logger, oldPod, newPod)
 	c.mu.Lock()

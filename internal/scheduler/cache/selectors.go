@@ -9,7 +9,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// podTerms are all terms about other pods, required and preferred, for and against.
+// podTerms returns all affinity and anti-affinity terms, required and preferred.
 func podTerms(affinity *v1.Affinity) []v1.PodAffinityTerm {
 	terms := slices.Concat(fwk.GetPodAffinityTerms(affinity), fwk.GetPodAntiAffinityTerms(affinity))
 	var preferred []v1.WeightedPodAffinityTerm
@@ -25,7 +25,7 @@ func podTerms(affinity *v1.Affinity) []v1.PodAffinityTerm {
 	return terms
 }
 
-// ownSelectorKeys are the label keys that a pod's own selectors look at.
+// OwnSelectorKeys returns the label keys that the selectors of a pod read.
 func OwnSelectorKeys(pod *v1.Pod) sets.Set[string] {
 	keys := sets.Set[string]{}
 	add := func(selector *metav1.LabelSelector) {

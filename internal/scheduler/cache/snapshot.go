@@ -10,13 +10,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
 )
 
-// Snapshot gives access to what kube-scheduler's own search and its plugins see of
-// the cluster.
+// Snapshot gives access to the fields of kube-scheduler's snapshot, which upstream's search and
+// plugins read.
 //
-// Upstream lets a program hand in a snapshot, but only its own cache can fill one,
-// and that cache scans all nodes of a zone to add one, copies each node that has
-// changed, and makes all lists anew for one node more. So the fields are reached
-// from here (ADR 6); [newSnapshot] says so if a release has others.
+// Upstream lets a program pass a snapshot, but only its own cache can fill one. That cache scans
+// all nodes of a zone to add one, copies each node that changed, and rebuilds all lists for one
+// more node. So we write the fields by reflection (ADR 6); [newSnapshot] fails if a release has
+// other fields.
 type Snapshot struct {
 	nodes    *map[string]*framework.NodeInfo
 	list     *[]fwk.NodeInfo
@@ -25,13 +25,14 @@ type Snapshot struct {
 	Upstream *schedcache.Snapshot
 }
 
-// sublist is those nodes that have a certain kind of pod.
+// sublist is the list of the nodes that have pods with a kind of affinity.
 type sublist struct {
 	list      *[]fwk.NodeInfo
 	positions map[*framework.NodeInfo]int
 	has       func(*framework.NodeInfo) bool
 }
 
+// newSnapshot reaches the fields of a snapshot and empties it.
 func newSnapshot(whole *schedcache.Snapshot) (s *Snapshot, err error) {
 	s = &Snapshot{Upstream: whole}
 	fields := reflect.ValueOf(whole).Elem()
@@ -59,7 +60,7 @@ func newSnapshot(whole *schedcache.Snapshot) (s *Snapshot, err error) {
 	return s, nil
 }
 
-// refresh puts a node into those sublists where it belongs.
+// refresh updates the membership of a node in the sublists.
 func (s *Snapshot) refresh(info *framework.NodeInfo) {
 	for i := range s.affinity {
 		s.affinity[i].set(info, info.Node() != nil && s.affinity[i].has(info))
@@ -83,9 +84,8 @@ func (l *sublist) set(info *framework.NodeInfo, member bool) {
 	}
 }
 
-// hidden runs f while the snapshot seems to have no nodes. Plugins then prepare
-// what they know of the pod without looking at every node for it. Which claims are in
-// use they may see.
+// HideNodes runs f while the snapshot has no nodes. Plugins then compute their state for a pod
+// without reading every node. With showClaims they still see which volume claims are in use.
 func (s *Snapshot) HideNodes(showClaims bool, f func()) {
 	list, claims := *s.list, *s.claims
 	var sublists [len(s.affinity)][]fwk.NodeInfo

@@ -11,8 +11,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
 
-// trimmer makes objects smaller that are on their way into an informer's store,
-// where nobody changes them any more.
+// Trimmer reduces nodes and pods to what scheduling reads before an informer stores them. Equal
+// parts of objects are shared, so the objects must not be changed afterwards.
 type Trimmer struct {
 	mu    sync.Mutex
 	specs shared[v1.PodSpec]
@@ -21,18 +21,18 @@ type Trimmer struct {
 	key   []byte
 }
 
+// NewTrimmer makes a trimmer.
 func NewTrimmer() *Trimmer {
 	return &Trimmer{specs: shared[v1.PodSpec]{}, metas: shared[metav1.ObjectMeta]{}, nodes: shared[v1.NodeStatus]{}}
 }
 
-// shared are the latest values, by content.
+// shared are the latest values, by their encoding.
 type shared[T any] map[string]T
 
-// Values that are remembered. The objects that have one in common keep it when it is
-// forgotten.
+// maxShared is the number of values that are remembered. Objects keep a value that is forgotten.
 const maxShared = 4096
 
-// intern returns the value that equals one, by its key.
+// intern returns the remembered value with the same key, or remembers this one.
 func (s shared[T]) intern(key []byte, value T) T {
 	if known, is := s[string(key)]; is {
 		return known
@@ -44,7 +44,7 @@ func (s shared[T]) intern(key []byte, value T) T {
 	return value
 }
 
-// Transform trims a node or a pod; it is a [cache.TransformFunc].
+// Transform trims a node or a pod; it is a [toolscache.TransformFunc].
 func (t *Trimmer) Transform(object any) (any, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,11 +54,12 @@ func (t *Trimmer) Transform(object any) (any, error) {
 	case *v1.Node:
 		t.node(object)
 	case toolscache.DeletedFinalStateUnknown:
-		// What it holds came out of the store, and is trimmed.
+		// Its object came out of the store and is trimmed.
 	}
 	return object, nil
 }
 
+// pod trims a pod.
 func (t *Trimmer) pod(pod *v1.Pod) {
 	trimMeta(&pod.ObjectMeta)
 	spec := &pod.Spec
@@ -82,7 +83,7 @@ func (t *Trimmer) pod(pod *v1.Pod) {
 	pod.Labels, pod.OwnerReferences = common.Labels, common.OwnerReferences
 }
 
-// trimContainers drops what only kubelets need to know of containers.
+// trimContainers drops the fields of containers that only kubelets read.
 func trimContainers(containers []v1.Container) {
 	for i := range containers {
 		c := &containers[i]
@@ -92,7 +93,7 @@ func trimContainers(containers []v1.Container) {
 		mounts := c.VolumeMounts
 		c.VolumeMounts = nil
 		for _, mount := range mounts {
-			// Nodes declare whether they know these.
+			// Scheduling depends on these: nodes declare whether they support them.
 			if len(mount.BindMountOptions) > 0 {
 				c.VolumeMounts = append(c.VolumeMounts, mount)
 			}
@@ -100,7 +101,7 @@ func trimContainers(containers []v1.Container) {
 	}
 }
 
-// trimStatuses keeps of containers what they really have, if that is known.
+// trimStatuses keeps the actual resources of containers, if they are known.
 func trimStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {
 	var kept []v1.ContainerStatus
 	for _, status := range statuses {
@@ -113,10 +114,10 @@ func trimStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {
 	return kept
 }
 
+// node trims a node.
 func (t *Trimmer) node(node *v1.Node) {
 	trimMeta(&node.ObjectMeta)
-	// Most keys and values are the same on many nodes, but the labels of a node as a
-	// whole are not.
+	// Keys and values of labels repeat on many nodes, but the labels of a node as a whole do not.
 	labels := make(map[string]string, len(node.Labels))
 	for key, value := range node.Labels {
 		labels[unique.Make(key).Value()] = unique.Make(value).Value()

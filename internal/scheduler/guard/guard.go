@@ -1,3 +1,5 @@
+// Package guard contains failures of plugins that are not kube-scheduler's own: a panic or a call
+// that takes too long is an error of one pod, and does not stop the scheduler.
 package guard
 
 import (
@@ -13,38 +15,36 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
+// The limits of calls.
 const (
-	// A call that the scheduling cycle waits for takes no longer; extenders have
-	// half of it. A plugin that does not heed the end of its context is left behind
-	// a little later.
+	// A call that the scheduling cycle waits for may take this long; extenders have half of it.
 	pluginLimit = 10 * time.Second
 	pluginGrace = time.Second
-	// For so many times the limit, a pod that took too long is not tried again: it
-	// takes a small share of the scheduler's time from the others.
+	// A pod whose call took too long is not tried again for this many limits, so that it takes only
+	// a small share of the scheduler's time.
 	restFactor = 10
-	// Calls of a plugin that may be left behind at a time, before it is not called
-	// any more.
+	// A plugin with so many calls that have not returned is not called any more.
 	mostLeft = 1000
 )
 
-// limits are common to all plugins of a scheduler.
+// Limits apply to all plugins of a scheduler.
 type Limits struct {
+	// Call is the limit of a call. Grace is how much later a call is abandoned that ignores the end
+	// of its context.
 	Call, Grace time.Duration
-	// left is called when a call is left behind, which may still read what the
-	// cycle works on.
+	// left is called when a call is abandoned. The call may still read what the cycle works on.
 	left func()
 }
 
-// newLimits are the limits of every scheduler; left is called when a call is left behind.
+// NewLimits returns the default limits. left is called when a call is abandoned.
 func NewLimits(left func()) *Limits {
 	return &Limits{Call: pluginLimit, Grace: pluginGrace, left: left}
 }
 
-// guard lets a plugin that is not kube-scheduler's own fail for one pod, not for
-// all: a panic in it, or that it takes too long, is an error of the pod.
+// guard contains the failures of one plugin.
 //
-// Go cannot end a call. One that does not return is left behind with what it works
-// on; that its results go nowhere is all that it loses.
+// Go cannot stop a call. A call that does not return is abandoned: it keeps what it works on, and
+// its result is discarded.
 type guard struct {
 	plugin string
 	limits *Limits
@@ -54,11 +54,11 @@ type guard struct {
 	left int
 }
 
-// slowness of a plugin with a pod.
+// slowness records the calls of a plugin for one pod that took too long.
 type slowness struct {
-	// left behind are so many calls.
+	// left is the number of abandoned calls that have not returned.
 	left int
-	// rest says until when there are no others.
+	// rest is when the pod may be tried again.
 	rest time.Time
 }
 
@@ -66,16 +66,16 @@ func newGuard(plugin string, limits *Limits) *guard {
 	return &guard{plugin: plugin, limits: limits, slow: map[types.UID]*slowness{}}
 }
 
-// answer is what a call returns.
+// answer is the result of a call.
 type answer[T any] struct {
 	result T
 	status *fwk.Status
 }
 
-// call is a call of a plugin at a point of the cycle.
+// call is a call of a plugin at an extension point.
 type call[T any] func(context.Context) (T, *fwk.Status)
 
-// survive makes a call, and an error of a panic.
+// survive makes a call and turns a panic into an error.
 func survive[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f call[T]) (result T, status *fwk.Status) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -88,7 +88,7 @@ func survive[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f 
 	return f(ctx)
 }
 
-// limited does the same, and waits no longer than the limit.
+// limited does the same and waits no longer than the limit.
 func limited[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f call[T]) (result T, status *fwk.Status) {
 	if err := g.resting(pod.UID); err != nil {
 		return result, fwk.AsStatus(err)
@@ -122,12 +122,13 @@ func limited[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f 
 	return result, fwk.AsStatus(err)
 }
 
-// surviveStatus and limitedStatus are for the calls that return a status only.
+// surviveStatus is [survive] for calls that return only a status.
 func surviveStatus(ctx context.Context, g *guard, point string, pod *v1.Pod, f func(context.Context) *fwk.Status) *fwk.Status {
 	_, status := survive(ctx, g, point, pod, statusOnly(f))
 	return status
 }
 
+// limitedStatus is [limited] for calls that return only a status.
 func limitedStatus(ctx context.Context, g *guard, point string, pod *v1.Pod, f func(context.Context) *fwk.Status) *fwk.Status {
 	_, status := limited(ctx, g, point, pod, statusOnly(f))
 	return status
@@ -137,7 +138,7 @@ func statusOnly(f func(context.Context) *fwk.Status) call[struct{}] {
 	return func(ctx context.Context) (struct{}, *fwk.Status) { return struct{}{}, f(ctx) }
 }
 
-// resting says why a pod is not tried, if it is not.
+// resting returns why a pod is not tried now; nil if it is.
 func (g *guard) resting(uid types.UID) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -164,8 +165,7 @@ func (g *guard) tookTooLong(uid types.UID) {
 	g.note(uid)
 }
 
-// note makes a pod rest, and forgets those that have rested, as not all of them
-// come again.
+// note makes a pod rest, and removes pods that have rested, because some never return.
 func (g *guard) note(uid types.UID) *slowness {
 	now := time.Now()
 	for other, s := range g.slow {
@@ -182,6 +182,7 @@ func (g *guard) note(uid types.UID) *slowness {
 	return s
 }
 
+// leave records an abandoned call.
 func (g *guard) leave(uid types.UID) {
 	g.mu.Lock()
 	g.note(uid).left++
@@ -190,8 +191,8 @@ func (g *guard) leave(uid types.UID) {
 	g.limits.left()
 }
 
-// returned is what a call does that was left behind. Its pod keeps resting, so it
-// has not been forgotten.
+// returned records that an abandoned call has returned. The entry of its pod is still there,
+// because note keeps pods with abandoned calls.
 func (g *guard) returned(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -17,7 +17,7 @@ var (
 	registerGuard sync.Once
 )
 
-// registerGuardMetrics registers the metrics of this package, once.
+// RegisterMetrics registers the metrics of this package, once.
 func RegisterMetrics() {
 	registerGuard.Do(func() { legacyregistry.MustRegister(pluginFailures) })
 }

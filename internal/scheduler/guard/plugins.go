@@ -14,12 +14,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
 )
 
-// guardPlugins puts a guard before each plugin of a profile that is not of
-// kube-scheduler. Upstream wraps plugins in its lists of them to count calls; so it
-// is done here, in the same lists, which preemption uses too.
+// Wrap puts a guard around each plugin of a profile that is not kube-scheduler's own. It replaces
+// them in the framework's lists, as upstream does to record metrics; preemption uses the same
+// lists.
 //
-// What the queue calls is not guarded, as it was handed to the queue before:
-// QueueSort, PreEnqueue and queueing hints.
+// The queue received QueueSort, PreEnqueue and queueing hints earlier, so they are not guarded.
 func Wrap(fw framework.Framework, l *Limits) error {
 	s := shields{lists: reflect.ValueOf(fw).Elem(), own: plugins.NewInTreeRegistry(), limits: l, guards: map[string]*guard{}}
 	shield(&s, "preFilterPlugins", func(p fwk.PreFilterPlugin, g *guard) fwk.PreFilterPlugin { return guardedPreFilter{p, g} })
@@ -35,7 +34,7 @@ func Wrap(fw framework.Framework, l *Limits) error {
 	return s.err
 }
 
-// shields is the work of [guardPlugins].
+// shields is the state of [Wrap].
 type shields struct {
 	lists  reflect.Value
 	own    frameworkruntime.Registry
@@ -44,6 +43,7 @@ type shields struct {
 	err    error
 }
 
+// shield wraps the plugins in one list of the framework.
 func shield[P fwk.Plugin](s *shields, name string, wrap func(P, *guard) P) {
 	var list *[]P
 	if unexported.Field(s.lists, name, &list, &s.err); list == nil {
@@ -61,7 +61,7 @@ func shield[P fwk.Plugin](s *shields, name string, wrap func(P, *guard) P) {
 	}
 }
 
-// unreturned counts the calls of filter plugins that were left behind and have not returned.
+// Unreturned returns how many calls of guarded filter plugins were abandoned and have not returned.
 func Unreturned(fw framework.Framework) (calls int, err error) {
 	var list *[]fwk.FilterPlugin
 	if unexported.Field(reflect.ValueOf(fw).Elem(), "filterPlugins", &list, &err); err != nil {
@@ -187,7 +187,7 @@ func (p guardedReserve) Reserve(ctx context.Context, state fwk.CycleState, pod *
 	})
 }
 
-// Unreserve is called even while the pod rests: it is what cleans up.
+// Unreserve is called even while the pod rests, because it cleans up.
 func (p guardedReserve) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
 	surviveStatus(ctx, p.guard, "Unreserve", pod, func(ctx context.Context) *fwk.Status {
 		p.ReservePlugin.Unreserve(ctx, state, pod, node)
@@ -208,7 +208,7 @@ func (p guardedPermit) Permit(ctx context.Context, state fwk.CycleState, pod *v1
 	return status, wait
 }
 
-// Binding has a goroutine for each pod, so it may take its time.
+// guardedPreBind has no limit, because binding has a goroutine for each pod.
 type guardedPreBind struct {
 	fwk.PreBindPlugin
 	guard *guard

@@ -12,42 +12,42 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// intakeQueue is the scheduling queue as informers see it.
+// intakeQueue is the scheduling queue in front of which the intake handles the events of informers.
 type intakeQueue struct {
 	queue.SchedulingQueue
 	intake *Intake
 }
 
-// Add takes a pod that the watch shows.
+// Add handles a new pod of the watch.
 func (q intakeQueue) Add(ctx context.Context, pod *v1.Pod) { q.intake.seen(ctx, pod) }
 
-// Update takes a new version of a pod.
+// Update handles a new version of a pod.
 func (q intakeQueue) Update(ctx context.Context, oldPod, newPod *v1.Pod) {
 	q.intake.updated(ctx, oldPod, newPod)
 }
 
-// Delete takes a pod out of the queue.
+// Delete removes a pod from the queue.
 func (q intakeQueue) Delete(logger klog.Logger, pod *v1.Pod) { q.intake.deleted(logger, pod) }
 
-// Run is called when the scheduler begins to schedule: it leads.
+// Run is called when the scheduler starts to schedule, because it leads.
 func (q intakeQueue) Run(logger klog.Logger) {
 	q.SchedulingQueue.Run(logger)
 	q.intake.begin(logger)
 }
 
-// Close ends the queue.
+// Close stops the queue.
 func (q intakeQueue) Close() {
 	q.intake.end()
 	q.SchedulingQueue.Close()
 }
 
-// earlyFramework holds early pods back where others would notice.
+// earlyFramework delays early pods before they have effects that others can see.
 type earlyFramework struct {
 	framework.Framework
 	intake *Intake
 }
 
-// RunPostFilterPlugins evicts nobody for a pod that may never be stored.
+// RunPostFilterPlugins prevents preemption for a pod that may never be stored.
 func (f earlyFramework) RunPostFilterPlugins(
 	ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader,
 ) (*fwk.PostFilterResult, *fwk.Status) {
@@ -57,8 +57,8 @@ func (f earlyFramework) RunPostFilterPlugins(
 	return f.Framework.RunPostFilterPlugins(ctx, state, pod, statuses)
 }
 
-// RunPreBindPreFlights is the first thing in a binding cycle where what it is
-// followed by is on: a patch of the pod's status.
+// RunPreBindPreFlights is the first step of a binding cycle if the feature gate is on that patches
+// the pod's status after it.
 func (f earlyFramework) RunPreBindPreFlights(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	if err := f.await(ctx, pod); err != nil {
 		return fwk.AsStatus(err)
@@ -66,8 +66,7 @@ func (f earlyFramework) RunPreBindPreFlights(ctx context.Context, state fwk.Cycl
 	return f.Framework.RunPreBindPreFlights(ctx, state, pod, node)
 }
 
-// WaitOnPermit is the first thing in a binding cycle otherwise, and comes before all
-// that has effects.
+// WaitOnPermit is the first step of a binding cycle otherwise, and comes before all effects.
 func (f earlyFramework) WaitOnPermit(ctx context.Context, pod *v1.Pod) *fwk.Status {
 	if err := f.await(ctx, pod); err != nil {
 		return fwk.AsStatus(err)
@@ -78,14 +77,14 @@ func (f earlyFramework) WaitOnPermit(ctx context.Context, pod *v1.Pod) *fwk.Stat
 func (f earlyFramework) await(ctx context.Context, pod *v1.Pod) error {
 	err := f.intake.await(ctx, pod)
 	if err != nil && f.RejectWaitingPod(pod.UID) {
-		// A plugin has the pod wait, too, which ends here.
+		// A permit plugin also delays the pod; that wait ends here.
 		f.Framework.WaitOnPermit(ctx, pod)
 	}
 	return err
 }
 
-// failureHandler ends tries of early pods, and has upstream's handler do the others.
-// Their resources are free again when it is called.
+// failureHandler ends failed attempts of early pods, and calls upstream's handler for others. The
+// resources of the pod are free again when it is called.
 func (in *Intake) failureHandler(next kubescheduler.FailureHandlerFn) kubescheduler.FailureHandlerFn {
 	return func(
 		ctx context.Context, fw framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, start time.Time,

@@ -1,3 +1,5 @@
+// Package intake takes pods into the scheduling queue that a webhook delivers before the watch
+// does.
 package intake
 
 import (
@@ -23,23 +25,23 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
 )
 
+// Bounds and times of early pods.
 const (
-	// Pods that are remembered because it is not settled whether they are stored. What
-	// comes beyond is left to the watch.
+	// Early pods that are remembered at a time. Further pods are left to the watch.
 	mostEarly = 10_000
-	// A pod whose bind has waited so long is asked for, and once more after the second
-	// time: it may be on its way. At most so many are asked for at a time.
+	// The API server is asked for a pod whose bind has waited earlyPatience, and again after
+	// lastPatience, because the pod may not be stored yet. At most mostAsked requests are under
+	// way.
 	earlyPatience = time.Second
 	lastPatience  = 3 * time.Second
 	mostAsked     = 256
 	askTimeout    = 2 * time.Second
-	// A pod that nobody has seen for so long leaves queue and cache.
+	// A pod that is not confirmed for so long leaves the queue and the cache.
 	EarlyExpiry = 10 * time.Second
-	// What became of a pod is remembered for a scheduling cycle that may still work on
-	// it.
+	// The fate of a pod is kept for so long, for a scheduling cycle that may still work on it.
 	earlyMemory = time.Minute
-	// A namespace with a pod that was never stored is left to the watch for so long: its
-	// pods only take room from others.
+	// A namespace with a pod that was never stored is left to the watch for so long, because such
+	// pods take capacity from others.
 	namespaceRest = 10 * time.Second
 	SweepInterval = 200 * time.Millisecond
 )
@@ -49,17 +51,17 @@ var (
 	errChanged   = errors.New("the pod was stored otherwise than it was handed over")
 )
 
-// Intake takes pods into the scheduling queue before they are stored. Such an early
-// pod is queued and placed like any other, but:
+// Intake takes pods into the scheduling queue before they are stored. Such an early pod is
+// scheduled like any other, with these differences:
 //
-//   - its bind, and all before it that others can see, waits until the pod is known to
-//     be stored: by the watch, or by asking when the watch takes its time;
-//   - it evicts nobody;
-//   - if it fails before the watch has shown it, or was never stored, it leaves queue
-//     and cache through upstream's failure handling, nobody is told, and the watch
-//     brings it again if it is there after all.
+//   - Its bind, and every effect before the bind that others can see, waits until the pod is
+//     known to be stored: by the watch, or by a request to the API server if the watch is slow.
+//   - It preempts no other pod.
+//   - If it fails before the watch shows it, or is never stored, it leaves the queue and the
+//     cache through upstream's failure handler without an event or a condition. The watch adds
+//     it again if it was stored after all.
 //
-// What the watch shows wins. Pods that nobody handed over come by the watch as ever.
+// What the watch shows takes precedence. Pods that the webhook did not deliver come by the watch.
 type Intake struct {
 	queue   queue.SchedulingQueue
 	pods    corelisters.PodLister
@@ -74,25 +76,25 @@ type Intake struct {
 	startOnce sync.Once
 	stopOnce  sync.Once
 
-	// The lock is held while the queue is told, so that both agree.
+	// mu is held during calls of the queue, so that the queue and the early pods agree.
 	mu    sync.Mutex
 	early map[types.UID]*early
-	// names of early pods of which it is not settled whether they are stored.
+	// names are the early pods for which it is not settled whether they are stored.
 	names   map[types.NamespacedName]*early
 	resting map[string]time.Time
 	asking  int
 }
 
-// early is a pod that was handed over and that the watch has not shown yet.
+// early is a pod that the webhook delivered and the watch has not shown.
 type early struct {
 	pod   *v1.Pod
 	since time.Time
 	fate  fate
-	// settled is closed when the fate is known, at the time after it.
+	// settled is closed when the fate is known, at settledAt.
 	settled   chan struct{}
 	settledAt time.Time
-	// binding says that a bind waits; asking, that the API server is being asked; asked,
-	// how often it has said that the pod is not there.
+	// binding is set while a bind waits, and asking while a request to the API server is under way.
+	// asked is how often the API server did not have the pod.
 	binding, asking bool
 	asked           int
 }
@@ -101,16 +103,16 @@ type fate int
 
 const (
 	unsettled fate = iota
-	// stored, says the API server.
+	// stored: the API server has the pod.
 	stored
-	// gone before it was stored or bound.
+	// gone: the pod was deleted, or given up, before it was stored or bound.
 	gone
-	// changed: what is stored is not what was handed over.
+	// changed: the stored pod differs from the delivered one.
 	changed
 )
 
-// AttachIntake puts an intake before the queue of a scheduler that has not been started
-// yet, after [Attach]. Until something is handed over, it only counts.
+// Attach puts an intake in front of the queue of a scheduler, after [attach.Attach] and before the
+// scheduler is started. Until a pod is delivered it only counts pods.
 func Attach(
 	sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile, factory informers.SharedInformerFactory, client kubernetes.Interface,
 ) *Intake {
@@ -137,8 +139,8 @@ func Attach(
 	return in
 }
 
-// Remembered returns how many early pods are remembered, and for how many of them it is not
-// settled whether they are stored.
+// Remembered returns the number of early pods, and for how many of them it is not settled whether
+// they are stored.
 func (in *Intake) Remembered() (pods, open int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -150,13 +152,13 @@ func (in *Intake) Remembered() (pods, open int) {
 	return len(in.early), open
 }
 
-// SetClock replaces the clock; it is called before the scheduler starts.
+// SetClock replaces the clock. It has to be called before the scheduler is started.
 func (in *Intake) SetClock(clock clock.WithTicker) { in.clock = clock }
 
-// Leads is closed when the scheduler begins to schedule.
+// Leads returns a channel that is closed when the scheduler starts to schedule.
 func (in *Intake) Leads() <-chan struct{} { return in.leads }
 
-// Take hands over a pod that may be stored soon. The pod is the intake's from then on.
+// Take delivers a pod that may be stored soon. The intake owns the pod afterwards.
 func (in *Intake) Take(pod *v1.Pod) {
 	pod.ResourceVersion = ""
 	in.trim(pod)
@@ -165,7 +167,7 @@ func (in *Intake) Take(pod *v1.Pod) {
 	}
 }
 
-// take returns why a pod is left to the watch, if it is.
+// take queues a pod, or returns why it is left to the watch.
 func (in *Intake) take(pod *v1.Pod) (reason string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -199,8 +201,8 @@ func (in *Intake) leading() bool {
 	}
 }
 
-// known says whether there is a pod of that name: this one, if the watch was first, or
-// another that has to go before. The queue knows pods by their names.
+// known returns whether a pod of that name exists: the same pod, if the watch was first, or another
+// that has to be deleted first. The queue identifies pods by name.
 func (in *Intake) known(pod *v1.Pod) bool {
 	if in.early[pod.UID] != nil || in.names[cache.NameOf(pod)] != nil {
 		return true
@@ -209,7 +211,7 @@ func (in *Intake) known(pod *v1.Pod) bool {
 	return err == nil
 }
 
-// seen is told of a pod that the watch shows for the first time.
+// seen handles a pod that the watch shows for the first time.
 func (in *Intake) seen(ctx context.Context, pod *v1.Pod) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -218,14 +220,14 @@ func (in *Intake) seen(ctx context.Context, pod *v1.Pod) {
 		return
 	}
 	if other := in.names[cache.NameOf(pod)]; other != nil {
-		// That was refused, or has been deleted already.
+		// The other pod was refused, or is deleted already.
 		in.discard(klog.FromContext(ctx), other, expiredAbsent)
 	}
 	in.observe(pod, sourceWatch, in.clock.Now())
 	in.queue.Add(ctx, pod)
 }
 
-// confirm takes the watch's version of an early pod.
+// confirm replaces an early pod by the version of the watch.
 func (in *Intake) confirm(ctx context.Context, e *early, pod *v1.Pod) {
 	now := in.clock.Now()
 	leadTime.Observe(now.Sub(e.since).Seconds())
@@ -235,8 +237,8 @@ func (in *Intake) confirm(ctx context.Context, e *early, pod *v1.Pod) {
 		return
 	}
 	confirmations.WithLabelValues(byWatch).Inc()
-	// In the queue it is replaced, in flight it is left alone, and otherwise, as after
-	// it was discarded, it is added.
+	// A pod in the queue is replaced, a pod in flight is left alone, and otherwise, for example
+	// after it was discarded, it is added.
 	in.queue.Update(ctx, e.pod, pod)
 	switch {
 	case e.fate != unsettled:
@@ -245,24 +247,24 @@ func (in *Intake) confirm(ctx context.Context, e *early, pod *v1.Pod) {
 		in.settle(e, stored, now)
 		in.forget(e)
 	default:
-		// Whoever works with the old version finds out.
+		// A cycle that works with the old version fails.
 		in.settle(e, changed, now)
 	}
 }
 
-// updated is told of a change that the watch shows.
+// updated handles an update of the watch.
 func (in *Intake) updated(ctx context.Context, oldPod, newPod *v1.Pod) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if e := in.early[newPod.UID]; e != nil && e.fate != changed && oldPod.UID != newPod.UID {
-		// It has taken the place of another of its name unseen.
+		// The early pod has replaced another of its name in one update.
 		in.confirm(ctx, e, newPod)
 		return
 	}
 	in.queue.Update(ctx, oldPod, newPod)
 }
 
-// deleted is told that a pod is gone, or has a node.
+// deleted handles a pod that was deleted or bound.
 func (in *Intake) deleted(logger klog.Logger, pod *v1.Pod) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -272,7 +274,7 @@ func (in *Intake) deleted(logger klog.Logger, pod *v1.Pod) {
 	}
 }
 
-// settle says what became of an early pod, to those who wait.
+// settle sets the fate of an early pod and wakes those that wait for it.
 func (in *Intake) settle(e *early, fate fate, now time.Time) {
 	if e.fate == unsettled {
 		close(e.settled)
@@ -291,7 +293,7 @@ func (in *Intake) forget(e *early) {
 	earlyPods.Set(float64(len(in.early)))
 }
 
-// discard takes an early pod out of the queue; a cycle that works on it fails.
+// discard removes an early pod from the queue. A cycle that works on it fails.
 func (in *Intake) discard(logger klog.Logger, e *early, reason string) {
 	expired.WithLabelValues(reason).Inc()
 	in.settle(e, gone, in.clock.Now())
@@ -327,7 +329,7 @@ func (in *Intake) await(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// unconfirmed says whether it is still open whether a pod is stored.
+// unconfirmed returns whether it is not known yet that a pod is stored.
 func (in *Intake) unconfirmed(pod *v1.Pod) bool {
 	if pod.ResourceVersion != "" {
 		return false
@@ -338,7 +340,8 @@ func (in *Intake) unconfirmed(pod *v1.Pod) bool {
 	return e != nil && e.fate != stored
 }
 
-// failed says that a try of a pod has failed that is to be left to the watch.
+// failed handles a failed scheduling attempt. It returns true if the pod was an early pod that is
+// left to the watch.
 func (in *Intake) failed(pod *v1.Pod) bool {
 	if pod.ResourceVersion != "" {
 		return false
@@ -352,7 +355,7 @@ func (in *Intake) failed(pod *v1.Pod) bool {
 	in.forget(e)
 	switch e.fate {
 	case changed:
-		// The watch has shown it, so upstream knows what to do.
+		// The watch has shown it, so upstream's handler takes it.
 		return false
 	case unsettled, stored:
 		returned.Inc()
@@ -362,7 +365,7 @@ func (in *Intake) failed(pod *v1.Pod) bool {
 	return true
 }
 
-// samePod says whether two versions are the same to plugins.
+// samePod returns whether plugins cannot distinguish two versions of a pod.
 func samePod(a, b *v1.Pod) bool {
 	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
 		equality.Semantic.DeepEqual(a.Annotations, b.Annotations) && equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)

@@ -11,12 +11,12 @@ import (
 	schedmetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
 )
 
-// Why a pod was not taken in, and left to the watch.
+// Why a pod was not taken in but left to the watch.
 const (
 	dropOverload = "overload"
-	// dropForeign: not a pod for this scheduler to place.
+	// dropForeign: another scheduler has to place the pod.
 	dropForeign = "foreign"
-	// dropKnown: the watch was first, or there is another pod of that name.
+	// dropKnown: the watch was first, or another pod has that name.
 	dropKnown      = "known"
 	dropNamespace  = "namespace"
 	dropNotLeading = "not_leading"
@@ -85,15 +85,14 @@ func registerMetrics() {
 	})
 }
 
-// DropFromIntake counts a pod that was not taken in, for a reason of one word.
+// Drop counts a pod that was not taken in, by a reason of one word.
 func Drop(reason string) { dropped.WithLabelValues(reason).Inc() }
 
-// SeenMessage is what `--vmodule=intake_metrics=4` logs of each pod that is taken in,
-// with when that was. Benchmarks read it.
+// SeenMessage is the message that `--vmodule=intake_metrics=4` logs for each pod that is taken in,
+// with the time. Benchmarks parse it.
 const SeenMessage = "Pod taken in"
 
-// observe counts a pod that is taken in. Those that were there before the scheduler
-// say nothing of how long it takes.
+// observe counts a pod that is taken in. Pods created before the scheduler started are not timed.
 func (in *Intake) observe(pod *v1.Pod, source string, now time.Time) {
 	taken.WithLabelValues(source).Inc()
 	if created := pod.CreationTimestamp.Time; created.After(in.started) {

@@ -10,7 +10,7 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// begin says that the scheduler schedules from now on.
+// begin is called when the scheduler starts to schedule.
 func (in *Intake) begin(logger klog.Logger) {
 	in.startOnce.Do(func() {
 		close(in.leads)
@@ -32,8 +32,8 @@ func (in *Intake) sweepAll(logger klog.Logger, ticker clock.Ticker) {
 	}
 }
 
-// sweep asks for pods whose binds have waited for long, and ends the wait for those of
-// which nothing was heard.
+// sweep requests pods whose binds have waited too long, and gives up early pods that were not
+// confirmed in time.
 func (in *Intake) sweep(logger klog.Logger) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -67,14 +67,14 @@ func patienceAfter(asked int) time.Duration {
 	return lastPatience
 }
 
-// expire gives an early pod up, and has its namespace rest.
+// expire gives up an early pod, and leaves its namespace to the watch for a while.
 func (in *Intake) expire(logger klog.Logger, e *early, reason string) {
 	in.discard(logger, e, reason)
 	in.resting[e.pod.Namespace] = in.clock.Now().Add(namespaceRest)
 }
 
-// inquire asks the API server for an early pod. That it is not there yet does not say
-// that it never will be, but then the watch brings it.
+// inquire requests an early pod from the API server. If the pod is not stored yet it may still be
+// later; then the watch shows it.
 func (in *Intake) inquire(logger klog.Logger, e *early) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
@@ -100,7 +100,7 @@ func (in *Intake) inquire(logger klog.Logger, e *early) {
 	}
 }
 
-// asHandedOver says whether a pod is as it was handed over, and waits for a node.
+// asHandedOver returns whether a stored pod equals the delivered one and waits for a node.
 func (in *Intake) asHandedOver(e *early, pod *v1.Pod) bool {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
 		return false

@@ -1,3 +1,5 @@
+// Package intern maps values that many nodes or pods share to small numbers. Keys are byte strings:
+// equal values have equal keys, and different values have different keys.
 package intern
 
 import (
@@ -8,13 +10,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// message is what the types of the API are in protobuf.
+// message is an API object that marshals itself to protobuf.
 type message interface {
 	Size() int
 	MarshalToSizedBuffer([]byte) (int, error)
 }
 
-// appendMessage adds an object; maps in it are in order.
+// AppendMessage appends the protobuf encoding of an object with its length. Maps are encoded in the
+// order of their keys.
 func AppendMessage(key []byte, m message) []byte {
 	size := m.Size()
 	key = binary.AppendUvarint(key, uint64(size)+1)
@@ -26,6 +29,7 @@ func AppendMessage(key []byte, m message) []byte {
 	return key
 }
 
+// AppendScalars appends the extended resources that are not zero, sorted by name.
 func AppendScalars(key []byte, scalars map[v1.ResourceName]int64) []byte {
 	resources := make([]string, 0, len(scalars))
 	for resource, amount := range scalars {
@@ -41,13 +45,13 @@ func AppendScalars(key []byte, scalars map[v1.ResourceName]int64) []byte {
 	return append(key, 0)
 }
 
-// appendString adds a string so that no other list of strings looks the same; an
-// empty one differs from the end of a list.
+// AppendString appends a string with its length. An empty string differs from the end of a list.
 func AppendString(key []byte, s string) []byte {
 	key = binary.AppendUvarint(key, uint64(len(s))+1)
 	return append(key, s...)
 }
 
+// AppendBool appends one byte.
 func AppendBool(key []byte, yes bool) []byte {
 	if yes {
 		return append(key, 1)
@@ -55,6 +59,7 @@ func AppendBool(key []byte, yes bool) []byte {
 	return append(key, 0)
 }
 
+// AppendLabels appends labels, sorted by key.
 func AppendLabels(key []byte, labels map[string]string) []byte {
 	keys := make([]string, 0, len(labels))
 	for label := range labels {

@@ -10,12 +10,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// weightedTerm is a preference; one against has a weight below zero.
+// weightedTerm is a preferred affinity term. The weight of an anti-affinity term is negative.
 type weightedTerm struct {
 	fwk.AffinityTerm
 	weight int64
 }
 
+// specifyAffinity adds the counters of InterPodAffinity to the spec.
 func (cl *Class) specifyAffinity() error {
 	rules, pod := &cl.profile.affinity, cl.pod.GetPod()
 	if !rules.filter && !rules.score {
@@ -39,7 +40,7 @@ func (cl *Class) specifyAffinity() error {
 			cl.counterFor(t.avoid, &cl.Spec.Forbid, t.antiAffinity[i].TopologyKey)
 		}
 	}
-	// InterPodAffinity skips itself then, and does not see nominated pods.
+	// InterPodAffinity skips such a pod and does not see nominated pods.
 	cl.Spec.ForbidIfAny = len(t.affinity)+len(t.antiAffinity) == 0
 	demands, err := cl.agree(cl.demands())
 	if err != nil {
@@ -62,8 +63,8 @@ func (cl *Class) specifyAffinity() error {
 	return nil
 }
 
-// demands are the topology keys that preferences of the pod, and what pods say that are
-// there, need counters for.
+// demands returns the topology keys that need counters because of the pod's preferences and of the
+// terms of running pods.
 func (cl *Class) demands() wire.Demands {
 	forbid, prefer := sets.Set[string]{}, sets.Set[string]{}
 	if cl.profile.affinity.score {
@@ -83,7 +84,7 @@ func (cl *Class) demands() wire.Demands {
 	return wire.Demands{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
 }
 
-// counterFor makes a counter for a topology key, unless there is one.
+// counterFor makes a counter for a topology key unless there is one.
 func (cl *Class) counterFor(byKey map[string]int, list *[]int, key string) {
 	if _, there := byKey[key]; !there {
 		byKey[key] = cl.count(key, nil)
@@ -91,7 +92,7 @@ func (cl *Class) counterFor(byKey map[string]int, list *[]int, key string) {
 	}
 }
 
-// ownTerms takes the terms of the pod; selectors of namespaces become namespaces.
+// ownTerms takes the terms of the pod and resolves namespace selectors to namespaces.
 func (cl *Class) ownTerms() error {
 	t, namespaces := &cl.terms, cl.profile.affinity.namespaces
 	merged := func(term fwk.AffinityTerm) (fwk.AffinityTerm, error) {
@@ -136,7 +137,7 @@ func (cl *Class) ownTerms() error {
 	return nil
 }
 
-// role is what a counter that others' terms add to is for.
+// role is how a term of a running pod affects pods of the class.
 type role int
 
 const (
@@ -144,8 +145,8 @@ const (
 	prefers
 )
 
-// kindTerms hands on what pods of a kind say of the pods of the class: in which
-// role, by topology key, and how much.
+// kindTerms calls add for each term of a pod kind that matches the pods of the class, with its
+// role, topology key and weight.
 func (cl *Class) kindTerms(k *cache.Kind, add func(role role, key string, by int64)) {
 	t, pod, rules := &cl.terms, cl.pod.GetPod(), &cl.profile.affinity
 	if rules.filter {
@@ -178,10 +179,10 @@ func (cl *Class) kindTerms(k *cache.Kind, add func(role role, key string, by int
 	}
 }
 
-// Stale says that pods have come with terms which the class has no counters for.
+// Stale returns whether pods have appeared with terms that the class has no counters for.
 func (cl *Class) Stale() bool {
 	if cl.agreed != nil && cl.agreed.PerNode {
-		// What one pod asks for may have been bound to it, or be used by others now.
+		// A volume or claim of the pod may have been bound, or be in use, since then.
 		return true
 	}
 	kinds := cl.cluster.Names.WithTerms
@@ -196,6 +197,7 @@ func (cl *Class) Stale() bool {
 	return stale
 }
 
+// affinityAmounts adds to sums what a pod of a kind counts for InterPodAffinity.
 func (cl *Class) affinityAmounts(k *cache.Kind, sums map[int]int64) {
 	t, pod, rules := &cl.terms, k.Info.GetPod(), &cl.profile.affinity
 	if rules.filter {
@@ -224,7 +226,7 @@ func (cl *Class) affinityAmounts(k *cache.Kind, sums map[int]int64) {
 	})
 }
 
-// counters of what others' terms add to, by topology key.
+// counters returns the counters of a role, by topology key.
 func (cl *Class) counters(role role) map[string]int {
 	if role == prefers {
 		return cl.terms.prefer
@@ -232,6 +234,7 @@ func (cl *Class) counters(role role) map[string]int {
 	return cl.terms.forbid
 }
 
+// matchesAll returns whether a pod matches all terms; false if there are none.
 func matchesAll(terms []fwk.AffinityTerm, pod *v1.Pod) bool {
 	for i := range terms {
 		if !terms[i].Matches(pod, nil) {

@@ -7,17 +7,18 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// agreement is which demands all shards make counters for, so that theirs are the same.
+// Agreement lists the demands for which all shards make counters, so that their answers can be
+// merged.
 type Agreement struct {
 	wire.Demands
-	// open says that others can be added: this is whoever asks the shards.
+	// MayGrow is set for the leader, which may add demands.
 	MayGrow bool
-	// walk says that each node is looked at by itself, for one pod, and inUse that pods
-	// elsewhere use what it claims.
+	// PerNode is set if each node is evaluated by itself, for one pod. inUse is set if pods on
+	// other shards use a volume claim of it.
 	PerNode, inUse bool
 }
 
-// appendKey appends what tells classes apart that were made by different agreements.
+// appendKey appends what distinguishes classes of different agreements.
 func (a *Agreement) appendKey(key []byte) []byte {
 	for _, keys := range [][]string{a.Forbid, a.Prefer} {
 		for _, topology := range keys {
@@ -28,14 +29,14 @@ func (a *Agreement) appendKey(key []byte) []byte {
 	return intern.AppendBool(key, a.PerNode)
 }
 
-// missingDemands are those that a class has and that were not agreed on.
+// missingDemands are demands of a class that were not agreed on.
 type missingDemands struct{ wire.Demands }
 
 func (m missingDemands) Error() string {
 	return fmt.Sprintf("pods that are there refer to topology keys that were not asked for: %v", m.Demands)
 }
 
-// agree says which demands there are to be counters for.
+// agree returns the demands to make counters for.
 func (cl *Class) agree(demands wire.Demands) (wire.Demands, error) {
 	if cl.agreed == nil {
 		return demands, nil

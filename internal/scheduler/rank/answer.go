@@ -17,15 +17,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// answer says what is known of the nodes here for the pods of a class. It is called
-// while nothing changes them.
+// Answer answers a query about the nodes here for a pod class. The cluster must not change during
+// the call.
 func (r *Ranker) Answer(ctx context.Context, ask *wire.Ask) (_ *wire.Answer, err error) {
 	profile, pod, err := r.decodeQuery(ask)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Rescue(ctx, pod.Pod, &err)
-	// The terms of pods to come count as those of pods that are there.
+	// The terms of nominated pods count like those of running pods.
 	nominated := r.nominatedAhead(pod.Pod)
 	agreed := &Agreement{Demands: ask.Demands, PerNode: ask.Walk, inUse: ask.InUse}
 	found, class, err := r.Class(ctx, profile, pod, agreed)
@@ -68,7 +68,7 @@ func (r *Ranker) Answer(ctx context.Context, ask *wire.Ask) (_ *wire.Answer, err
 	return a, nil
 }
 
-// whole is a node with the pods on it, encoded.
+// marshalNode returns the encodings of a node and of its pods.
 func marshalNode(n *cache.Node) (node []byte, pods [][]byte) {
 	for _, pod := range n.Info.Pods {
 		pods = append(pods, wire.MarshalObject(pod.GetPod()))
@@ -76,7 +76,7 @@ func marshalNode(n *cache.Node) (node []byte, pods [][]byte) {
 	return wire.MarshalObject(n.Info.Node()), pods
 }
 
-// asked is the pod of a question, and its profile.
+// decodeQuery returns the profile and the pod of a query.
 func (r *Ranker) decodeQuery(ask *wire.Ask) (*Profile, *framework.PodInfo, error) {
 	profile := r.Profiles[ask.Profile]
 	if profile == nil {
@@ -86,11 +86,12 @@ func (r *Ranker) decodeQuery(ask *wire.Ask) (*Profile, *framework.PodInfo, error
 	if err := pod.Unmarshal(ask.Pod); err != nil {
 		return nil, nil, fmt.Errorf("reading the pod of a question: %w", err)
 	}
-	// As upstream: what the API server let through of a malformed term is ignored.
+	// Upstream also ignores malformed terms that the API server accepted.
 	info, _ := framework.NewPodInfo(pod)
 	return profile, info, nil
 }
 
+// summarize returns the summary of all nodes, or of the only node that the query names.
 func (r *Ranker) summarize(found *index.Class, ask *wire.Ask, around []index.Around) (index.Summary, error) {
 	if ask.Only == "" {
 		return found.Summarize(around, ask.Offers, ask.Steps)
@@ -101,13 +102,13 @@ func (r *Ranker) summarize(found *index.Class, ask *wire.Ask, around []index.Aro
 	return found.Counts(), nil
 }
 
-// nominees are the pods that are nominated to a node and that another has to leave
-// room for.
+// nominees are the pods nominated to a node for which another pod has to leave room.
 type nominees struct {
 	node  *cache.Node
 	kinds []index.KindID
 }
 
+// nominatedAhead returns the nominated pods, by node, for which a pod has to leave room.
 func (r *Ranker) nominatedAhead(pod *v1.Pod) []nominees {
 	var all []nominees
 	for name := range r.Nominations.ByNode() {
@@ -129,8 +130,8 @@ func (r *Ranker) nominatedAhead(pod *v1.Pod) []nominees {
 	return all
 }
 
-// surroundings are what nominated pods make of nodes, and why a pod does not fit
-// beside them where that is so.
+// surroundings returns how nominated pods change nodes, and the statuses of nodes where the pod
+// does not fit because of them.
 func (cl *Class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nominees) ([]index.Around, map[index.Slot]*fwk.Status, error) {
 	var around []index.Around
 	refused := map[index.Slot]*fwk.Status{}
@@ -144,7 +145,8 @@ func (cl *Class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nomi
 			a.Barred = true
 			refused[a.Slot] = status
 		}
-		// They count on a node that bars the pod as well: it may not, once others have left.
+		// Nominated pods also count on a node that they bar: the node may not be barred once other
+		// pods have left.
 		if len(cl.Spec.Counters) > 0 {
 			for _, kind := range place.kinds {
 				a.Extra = append(a.Extra, cl.Amounts(kind)...)
@@ -155,7 +157,7 @@ func (cl *Class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nomi
 	return around, refused, nil
 }
 
-// translate says what the numbers in a summary stand for.
+// translate replaces the numbers in a summary by values that are valid on other replicas.
 func (cl *Class) translate(a *wire.Answer) {
 	words := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
 	a.Values, a.Profiles = []string{wire.NoValue, ""}, cl.profileKeys
@@ -178,8 +180,8 @@ func (cl *Class) translate(a *wire.Answer) {
 	a.Visible = cl.cluster.Names.Visible.UnsortedList()
 }
 
-// explain says why nodes do not fit: those where some refuse the pod that are nominated
-// to them, and all others that plugins refuse which look at one node.
+// explain adds to an answer why nodes do not fit: because of pods nominated to them, or because a
+// plugin that reads one node rejects them.
 func (cl *Class) explain(a *wire.Answer, found *index.Class, refused map[index.Slot]*fwk.Status, walk bool) {
 	note := func(status *fwk.Status, nodes int) {
 		if nodes > 0 {

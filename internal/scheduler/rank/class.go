@@ -16,17 +16,18 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
 
-// class is what plugins have prepared for the pods of a class. It answers the
-// questions of the index.
+// Class is a pod class: pods that every plugin treats alike. It has the plugins' state for them,
+// and computes verdicts for the index.
 type Class struct {
 	cluster *cache.Cluster
 	profile *Profile
 	pod     *framework.PodInfo
-	// state of a cycle as PreFilter and PreScore leave it, and what they wrote.
+	// state is the state of a scheduling cycle after PreFilter and PreScore, and written is what
+	// they wrote.
 	state   *framework.CycleState
 	written map[fwk.StateKey]fwk.StateData
-	// skipFilter and skipScore for the pod; forVerdict is state with more skipped:
-	// what the index does in their place.
+	// skipFilter and skipScore are the plugins that skip the pod. state skips more: the plugins
+	// that the index replaces.
 	skipFilter, skipScore sets.Set[string]
 	Images                []string
 	profiles              intern.Numbers
@@ -35,26 +36,28 @@ type Class struct {
 	requiredNode          nodeaffinity.RequiredNodeAffinity
 	terms                 terms
 	refusals              []*fwk.Status
-	// request of the pod, and what plugins say of shapes, if it is simple.
+	// request is what the pods of a simple class request; see [Class.isSimple].
 	request request
 	simple  bool
-	// crowded is what plugins say of a node that would fit without the pods nominated to
-	// it, by what it lacks, if the pod is simple.
+	// lackStatuses are the statuses of nodes that fit only without their nominated pods, by what
+	// they lack, for a simple class.
 	lackStatuses             map[lack]*fwk.Status
 	fitWeight, balanceWeight int64
-	shapes                   map[index.ShapeID]*shapeVerdict
-	Spec                     index.Spec
-	// agreed is nil if this is the only index.
+	// shapes are the verdicts of plugins that read only the shape of a node.
+	shapes map[index.ShapeID]*shapeVerdict
+	Spec   index.Spec
+	// agreed is nil if all nodes are in this index.
 	agreed *Agreement
-	// named are the only nodes that the pod can go to, and by are the plugins that say so;
-	// that is so for pods only for which each node is looked at by itself.
+	// namedNodes are the only nodes that the pod can go to, and NamingPlugins are the plugins that
+	// restrict it. Only classes whose nodes are evaluated one by one have them.
 	namedNodes    sets.Set[string]
 	NamingPlugins []string
-	// hostTerms says that values of the hostname label have to be those of one node.
+	// hostTerms is set if the class counts pods by hostname label. Then no two nodes may share a
+	// value of it.
 	hostTerms bool
 }
 
-// recorder notes what plugins write into the state of a cycle.
+// recorder notes what plugins write into the state of a scheduling cycle.
 type recorder struct {
 	fwk.CycleState
 	written map[fwk.StateKey]fwk.StateData
@@ -65,9 +68,9 @@ func (r recorder) Write(key fwk.StateKey, value fwk.StateData) {
 	r.CycleState.Write(key, value)
 }
 
-// newClass prepares what a pod stands for.
+// NewClass makes the class of a pod.
 func NewClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.PodInfo, agreed *Agreement) (*Class, error) {
-	// The queue changes its own when the pod is updated.
+	// The queue changes its pod info when the pod is updated.
 	pod = pod.DeepCopy()
 	cl := &Class{
 		cluster: c, profile: p, pod: pod, agreed: agreed, state: framework.NewCycleState(),
@@ -89,8 +92,8 @@ func NewClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.
 	return cl, nil
 }
 
-// prepare runs PreFilter and PreScore as for a cluster without nodes. What plugins
-// count there is what the index counts in their place.
+// prepare runs PreFilter and PreScore as if the cluster had no nodes. The index counts what they
+// would have counted.
 func (cl *Class) prepare(ctx context.Context) (err error) {
 	state := recorder{CycleState: cl.state, written: cl.written}
 	pod, fw := cl.pod.GetPod(), cl.profile.Framework
@@ -129,7 +132,7 @@ func (cl *Class) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// adopt gives the state of a cycle what PreFilter would have written into it.
+// WriteState writes into the state of a scheduling cycle what PreFilter would have written.
 func (cl *Class) WriteState(state fwk.CycleState) {
 	for key, value := range cl.written {
 		state.Write(key, copyForPod(value))
@@ -138,9 +141,9 @@ func (cl *Class) WriteState(state fwk.CycleState) {
 	state.SetSkipScorePlugins(cl.skipScore)
 }
 
-// own is a copy of what a plugin wrote, for one pod. Some plugins return themselves
-// as a clone and write to it later, such as VolumeBinding when it reserves; what they
-// write for a pod that does not concern them is empty.
+// copyForPod returns a copy of plugin data for one pod. Some plugins return themselves as the clone
+// and write to it later, such as VolumeBinding in Reserve. For a pod that they do not handle their
+// data is empty, and this returns new empty data.
 func copyForPod(value fwk.StateData) fwk.StateData {
 	if v := reflect.ValueOf(value); v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().IsZero() {
 		return reflect.New(v.Type().Elem()).Interface().(fwk.StateData)
@@ -148,10 +151,10 @@ func copyForPod(value fwk.StateData) fwk.StateData {
 	return value.Clone()
 }
 
-// Verdict says what the plugins say that look at one node.
+// Verdict returns what the plugins that read one node decide about a node with some state.
 func (cl *Class) Verdict(slot index.Slot, state *index.State) (index.Verdict, error) {
 	if cl.agreed != nil && cl.agreed.PerNode {
-		// Each node will be asked, and not its state.
+		// Nodes are evaluated one by one, not by state.
 		return index.Verdict{}, nil
 	}
 	verdict, known, err := cl.quickVerdict(slot, state)
@@ -165,8 +168,8 @@ func (cl *Class) Verdict(slot index.Slot, state *index.State) (index.Verdict, er
 	return verdict, err
 }
 
-// ask runs the plugins that look at one node and that a state does not skip; the
-// status is that of the one that refuses the node.
+// runPlugins runs the plugins that read one node and are not skipped by the state. The status is
+// that of the plugin that rejected the node.
 func (cl *Class) runPlugins(state fwk.CycleState, info *framework.NodeInfo) (index.Verdict, *fwk.Status, error) {
 	ctx, pod := context.Background(), cl.pod.GetPod()
 	status := cl.profile.Framework.RunFilterPlugins(ctx, state, pod, info)
@@ -191,6 +194,7 @@ func (cl *Class) runPlugins(state fwk.CycleState, info *framework.NodeInfo) (ind
 	return verdict, nil, nil
 }
 
+// normalizedIndex returns the position of a plugin in normalizedPlugins; -1 if it is not there.
 func normalizedIndex(name string) int {
 	for i := range normalizedPlugins {
 		if normalizedPlugins[i].name == name {
@@ -200,8 +204,8 @@ func normalizedIndex(name string) int {
 	return -1
 }
 
-// normalizedTerms are those that are not skipped for the pod; a term that is
-// adds nothing to any node.
+// normalizedTerms returns the score terms that compare nodes. A term that is skipped for the pod
+// has weight 0.
 func (cl *Class) normalizedTerms() []index.Normalized {
 	terms := make([]index.Normalized, len(normalizedPlugins))
 	for i, plugin := range normalizedPlugins {
@@ -212,12 +216,12 @@ func (cl *Class) normalizedTerms() []index.Normalized {
 	return terms
 }
 
-// Facts are the values of topology keys on a node, and what counts there.
+// Facts returns the values of topology keys of a shape and which counters its pods count for.
 func (cl *Class) Facts(shape index.ShapeID) index.Facts {
 	return cl.facts(cl.cluster.Names.ShapeOf[shape])
 }
 
-// FactsAt are the facts about a node, where its name matters.
+// FactsAt returns the facts about one node, where its name matters.
 func (cl *Class) FactsAt(slot index.Slot) (index.Facts, bool) {
 	if cl.agreed == nil || !cl.agreed.PerNode || !NamesNodes(&cl.pod.GetPod().Spec) {
 		return index.Facts{}, false
@@ -225,6 +229,7 @@ func (cl *Class) FactsAt(slot index.Slot) (index.Facts, bool) {
 	return cl.facts(cl.cluster.ByID[slot].Info.Node()), true
 }
 
+// facts computes the facts about a node.
 func (cl *Class) facts(node *v1.Node) index.Facts {
 	_, host := node.Labels[v1.LabelHostname]
 	facts := index.Facts{Host: host, Values: make([]int32, len(cl.Spec.Keys))}

@@ -15,7 +15,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
 
-// key is the same for pods that every plugin treats alike.
+// ClassKey returns a key that is equal for pods that every plugin treats alike. It is valid until
+// the next key is built.
 func ClassKey(c *cache.Cluster, p *Profile, pod fwk.PodInfo) ([]byte, error) {
 	object := pod.GetPod()
 	spec := &object.Spec
@@ -54,8 +55,8 @@ func ClassKey(c *cache.Cluster, p *Profile, pod fwk.PodInfo) ([]byte, error) {
 	return key, nil
 }
 
-// appendRequests adds what a pod requests, as its spec says it: what that comes to is
-// the same for all that say the same.
+// appendRequests appends the requests of a pod as its spec has them: equal specs have equal
+// effective requests.
 func appendRequests(key []byte, pod fwk.PodInfo) []byte {
 	object := pod.GetPod()
 	spec := &object.Spec
@@ -80,8 +81,7 @@ func appendRequests(key []byte, pod fwk.PodInfo) []byte {
 	return append(key, 0)
 }
 
-// appendList adds resources and how much of them; first the two that nearly every
-// pod requests.
+// appendList appends a list of resources, first the two that nearly every pod requests.
 func appendList(key []byte, list v1.ResourceList) []byte {
 	others := len(list)
 	for _, name := range [2]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
@@ -133,8 +133,8 @@ func appendPodImages(key []byte, spec *v1.PodSpec) []byte {
 	return append(key, 0)
 }
 
-// appendVisibleLabels adds those labels of a pod that a selector looks at: of pods
-// that are there, or its own.
+// appendVisibleLabels appends the labels of a pod that a selector reads: a selector of a running
+// pod, or its own.
 func appendVisibleLabels(key []byte, c *cache.Cluster, pod *v1.Pod) []byte {
 	own := cache.OwnSelectorKeys(pod)
 	keys := make([]string, 0, len(pod.Labels))

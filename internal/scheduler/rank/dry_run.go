@@ -21,8 +21,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// newDryRuns makes upstream's plugin for preemption once more, with a handle that counts
-// as the index does where the plugins would count that look at all nodes.
+// NewDryRuns makes another instance of upstream's preemption plugin. Its handle takes counts from
+// the index for plugins that would read all nodes.
 func NewDryRuns(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile) (*defaultpreemption.DefaultPreemption, error) {
 	for _, plugin := range cfg.PluginConfig {
 		if args, is := plugin.Args.(*config.DefaultPreemptionArgs); is {
@@ -32,22 +32,22 @@ func NewDryRuns(ctx context.Context, fw framework.Framework, cfg config.KubeSche
 	return nil, fmt.Errorf("profile %s has no arguments for %s", cfg.SchedulerName, pluginnames.DefaultPreemption)
 }
 
-// countingHandle is what a dry run asks the plugins through.
+// countingHandle is the handle through which a dry run calls plugins.
 type countingHandle struct{ framework.Framework }
 
-// dryRun is what is counted while pods of a class are placed where others would leave.
+// dryRun has the counts for one evaluation of preemption.
 type dryRun struct {
 	class *Class
 	found *index.Class
 	mu    sync.Mutex
-	// counts are those of all shards together.
+	// counts are the counters of all shards together.
 	counts *index.Merged
 }
 
-// dryRunKey of the state of a cycle has what one dry run counts.
+// dryRunKey is the key of the counts in the state of a scheduling cycle.
 const dryRunKey = fwk.StateKey("k8s-1m.dev/dry-run")
 
-// dryCounts is what is counted on one node more than there is, or less.
+// dryCounts is the change of the counters by pods that were removed from or added to one node.
 type dryCounts struct {
 	run   *dryRun
 	delta []int64
@@ -58,6 +58,7 @@ func (d *dryCounts) Clone() fwk.StateData {
 	return &dryCounts{run: d.run, delta: append([]int64(nil), d.delta...)}
 }
 
+// countsOf returns the counts in the state of a cycle, or nil.
 func countsOf(state fwk.CycleState) *dryCounts {
 	data, err := state.Read(dryRunKey)
 	if err != nil {
@@ -66,19 +67,19 @@ func countsOf(state fwk.CycleState) *dryCounts {
 	return data.(*dryCounts)
 }
 
-// RunPreFilterExtensionRemovePod notes that a pod has left a node.
+// RunPreFilterExtensionRemovePod counts a pod that is removed from a node.
 func (h *countingHandle) RunPreFilterExtensionRemovePod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, leaves fwk.PodInfo, info fwk.NodeInfo) *fwk.Status {
 	countsOf(state).add(leaves, -1)
 	return h.Framework.RunPreFilterExtensionRemovePod(ctx, state, pod, leaves, info)
 }
 
-// RunPreFilterExtensionAddPod notes that it is back.
+// RunPreFilterExtensionAddPod counts a pod that is added back.
 func (h *countingHandle) RunPreFilterExtensionAddPod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, comes fwk.PodInfo, info fwk.NodeInfo) *fwk.Status {
 	countsOf(state).add(comes, 1)
 	return h.Framework.RunPreFilterExtensionAddPod(ctx, state, pod, comes, info)
 }
 
-// RunFilterPluginsWithNominatedPods asks the plugins that look at one node, and then the
+// RunFilterPluginsWithNominatedPods runs the plugins that read one node, and then checks the
 // counters.
 func (h *countingHandle) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
 	if status := h.Framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, info); !status.IsSuccess() {
@@ -87,12 +88,13 @@ func (h *countingHandle) RunFilterPluginsWithNominatedPods(ctx context.Context, 
 	return countsOf(state).admit(info.Node().Name)
 }
 
+// add counts a pod that was added or removed.
 func (d *dryCounts) add(pod fwk.PodInfo, by int64) {
 	if len(d.delta) == 0 {
 		return
 	}
 	if object := pod.GetPod(); object.DeletionTimestamp != nil {
-		// Upstream takes pods away that it did not count, because they are terminating.
+		// Upstream removes terminating pods, which it did not count.
 		living := *object
 		living.DeletionTimestamp = nil
 		pod = cache.WithPod(pod.(*framework.PodInfo), &living)
@@ -104,6 +106,7 @@ func (d *dryCounts) add(pod fwk.PodInfo, by int64) {
 	}
 }
 
+// admit checks the counters for a node.
 func (d *dryCounts) admit(node string) *fwk.Status {
 	if len(d.delta) == 0 {
 		return nil
@@ -119,8 +122,8 @@ func (d *dryCounts) admit(node string) *fwk.Status {
 	return StatusOf(cl.CounterRefusal(why, counter, 1))
 }
 
-// proposeAround proposes with others around nodes, and with each node looked at by itself
-// where that is asked for.
+// proposeAround proposes victims while nominated pods are counted on their nodes. It evaluates each
+// node by itself if the query asks for that.
 func (r *Ranker) proposeAround(
 	ctx context.Context, ask *wire.Ask, cl *Class, found *index.Class, pod *v1.Pod, around []index.Around, refused map[index.Slot]*fwk.Status,
 ) (a *wire.Answer, err error) {
@@ -138,7 +141,7 @@ func (r *Ranker) proposeAround(
 	return a, err
 }
 
-// propose finds the best node here where a pod would fit if others left.
+// propose finds the best node here on which a pod would fit if other pods were evicted.
 func (r *Ranker) propose(
 	ctx context.Context, ask *wire.Ask, cl *Class, found *index.Class, pod *v1.Pod, refused map[index.Slot]*fwk.Status,
 ) (*wire.Answer, error) {
@@ -181,14 +184,14 @@ func (r *Ranker) propose(
 	return a, nil
 }
 
-// elsewhere is what all shards count, in the numbers that are used here.
+// mergedCounters returns the counters of all shards, with the numbers that are used here.
 func (cl *Class) mergedCounters(ask *wire.Ask) *index.Merged {
 	summary := index.Summary{Counters: ask.Counters}
 	summary.Renumber(func(value int32) int32 { return cl.cluster.Names.ValueNumber(ask.Values[value]) }, func(profile int32) int32 { return profile })
 	return index.NewMerged(cl.Spec, nil, &summary)
 }
 
-// potential are the nodes where it may help if pods leave, and what is said of one.
+// potential returns the nodes where evicting pods may help, and the status of one node.
 func (d *dryRun) potential(refused map[index.Slot]*fwk.Status, name string) (nodes []fwk.NodeInfo, said *fwk.Status) {
 	for _, n := range d.class.cluster.Nodes {
 		if n.Position < 0 {

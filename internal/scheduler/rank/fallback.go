@@ -5,15 +5,14 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// unranked is why the index does not rank nodes for a pod, in one word for the
-// metric.
+// FallbackReason is why the index does not rank nodes for a pod: one word, for the metric.
 type FallbackReason string
 
 func (reason FallbackReason) Error() string {
 	return "the index does not rank nodes for this pod: " + string(reason)
 }
 
-// Reasons for which upstream's own search is used.
+// The reasons for falling back to upstream's full scan.
 const (
 	reasonExtender       FallbackReason = "extender"
 	reasonPlugin         FallbackReason = "plugin"
@@ -27,7 +26,7 @@ const (
 	reasonUnschedulable  FallbackReason = "unschedulable"
 )
 
-// rejection is what plugins say of a pod that they reject before they look at nodes.
+// Rejection is the status of plugins that reject a pod before they read nodes.
 type Rejection struct {
 	Status  *fwk.Status
 	Plugins sets.Set[string]

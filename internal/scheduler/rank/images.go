@@ -11,7 +11,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// countImages says how many nodes here have the images of the pod.
+// countImages adds to an answer how many nodes have each image of the pod.
 func (cl *Class) countImages(a *wire.Answer) {
 	for _, name := range cl.Images {
 		var image wire.Image
@@ -22,7 +22,7 @@ func (cl *Class) countImages(a *wire.Answer) {
 	}
 }
 
-// listImages notes the images of a pod, once for each place where it has one.
+// listImages lists the images of a pod, once for each use.
 func (cl *Class) listImages() {
 	spec := &cl.pod.GetPod().Spec
 	for i := range spec.InitContainers {
@@ -38,7 +38,7 @@ func (cl *Class) listImages() {
 	}
 }
 
-// imageProfile is the number of which images of the pod a node has.
+// imageProfile returns the number of the image profile of a node: which of the pod's images it has.
 func (cl *Class) imageProfile(info *framework.NodeInfo) int32 {
 	var there []string
 	key := make([]byte, 0, len(cl.Images))
@@ -52,8 +52,8 @@ func (cl *Class) imageProfile(info *framework.NodeInfo) int32 {
 	return cl.ProfileNumber(key, there)
 }
 
-// profileNumber is the number of a profile, of which the key has a byte for each image
-// of the pod.
+// ProfileNumber returns the number of an image profile. Its key has a byte for each image of the
+// pod.
 func (cl *Class) ProfileNumber(key []byte, there []string) int32 {
 	number, fresh := cl.profiles.Of(key)
 	if fresh {
@@ -63,8 +63,8 @@ func (cl *Class) ProfileNumber(key []byte, there []string) int32 {
 	return number
 }
 
-// Local is the score for images that a node has, which are worth more the more
-// nodes have them.
+// Local returns the score for the images that a node has. An image scores more if more nodes have
+// it.
 func (cl *Class) Local(profile int32) int64 {
 	weight := cl.profile.weights[pluginnames.ImageLocality]
 	there := cl.profileImages[profile]
@@ -81,20 +81,21 @@ func (cl *Class) Local(profile int32) int64 {
 	return weight * imageScore(sum, len(cl.Images))
 }
 
-// Sizes between which an image counts (imagelocality/image_locality.go).
+// The sizes between which an image adds to the score (imagelocality/image_locality.go).
 const (
+	// The sizes between which an image adds to the score (imagelocality/image_locality.go).
 	smallImageBytes = 23 << 20
 	largeImageBytes = 1000 << 20
 )
 
-// imageScore scales a sum of sizes, which belong to so many images, to a score.
+// imageScore scales the sum of the sizes of some images to a score.
 func imageScore(sum int64, images int) int64 {
 	most := int64(largeImageBytes) * int64(images)
 	sum = min(max(sum, smallImageBytes), most)
 	return fwk.MaxScore * (sum - smallImageBytes) / (most - smallImageBytes)
 }
 
-// imageName is the name of an image as nodes report it.
+// imageName returns the name of an image as nodes report it.
 func imageName(name string) string {
 	if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
 		name += ":latest"
@@ -102,7 +103,7 @@ func imageName(name string) string {
 	return name
 }
 
-// imagesOf are the images of a profile.
+// ImagesOf returns the images in an image profile.
 func (cl *Class) ImagesOf(key []byte) []string {
 	var there []string
 	for i, name := range cl.Images {

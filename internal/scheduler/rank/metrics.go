@@ -40,7 +40,7 @@ var (
 	registerRank sync.Once
 )
 
-// registerRankMetrics registers the metrics of this package, once.
+// RegisterMetrics registers the metrics of this package, once.
 func RegisterMetrics() {
 	registerRank.Do(func() { legacyregistry.MustRegister(decisions, Fallbacks, sizes, lookups, Walked) })
 }

@@ -11,16 +11,16 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// place is a node with nominated pods that a pod has to leave room for.
+// nominatedNode is a node with nominated pods for which a pod has to leave room.
 type nominatedNode struct {
 	*cache.Node
-	// load is what they request, and pods how many they are.
+	// load is the sum of their requests, and pods is their number.
 	load request
 	pods int32
 }
 
-// places are the nodes where a pod has to leave room for others. They are valid until
-// the next call.
+// nominatedNodes returns the nodes where a pod has to leave room for nominated pods. The result is
+// valid until the next call.
 func (r *Ranker) nominatedNodes(pod *v1.Pod) []nominatedNode {
 	r.nominatedNodesBuffer = r.nominatedNodesBuffer[:0]
 	for name, nominees := range r.Nominations.ByNode() {
@@ -33,8 +33,8 @@ func (r *Ranker) nominatedNodes(pod *v1.Pod) []nominatedNode {
 	return r.nominatedNodesBuffer
 }
 
-// beside is the state of a node once the pods run there that are nominated to it, as
-// far as [request.lacks] looks at it.
+// withNominated returns the state of a node as if its nominated pods ran there, as far as
+// [request.lacks] reads it.
 func (p *nominatedNode) withNominated(alone index.State) index.State {
 	alone.MilliCPU += p.load.milliCPU
 	alone.Memory += p.load.memory
@@ -43,8 +43,8 @@ func (p *nominatedNode) withNominated(alone index.State) index.State {
 	return alone
 }
 
-// squeeze is what a place lacks for a pod of the class without the nominated pods, and
-// with them; false if that cannot be told, or is not all that counts.
+// lacking returns what a node lacks for a pod of the class without the nominated pods, and with
+// them. It returns false if arithmetic does not decide.
 func (cl *Class) lacking(p *nominatedNode) (alone, beside lack, known bool) {
 	shape := cl.shapes[p.Shape]
 	if !cl.simple || cl.dependsOnPods() || shape == nil {
@@ -55,8 +55,8 @@ func (cl *Class) lacking(p *nominatedNode) (alone, beside lack, known bool) {
 	return cl.request.lacks(&shape.free, &state), cl.request.lacks(&shape.free, &with), true
 }
 
-// barred are those of some places, all of which would fit but for the pods nominated to
-// them, that do not fit beside these.
+// barredByNominated returns the nodes that do not fit together with their nominated pods, out of
+// nodes that all fit without them.
 func (cl *Class) barredByNominated(ctx context.Context, pod *v1.Pod, places []nominatedNode) ([]index.Around, error) {
 	var barred []index.Around
 	for i := range places {
@@ -77,8 +77,8 @@ func (cl *Class) barredByNominated(ctx context.Context, pod *v1.Pod, places []no
 	return barred, nil
 }
 
-// refused says of places why a pod, which fits nowhere, does not fit there, where the
-// nominated pods make a difference to that.
+// refusedByNominated returns the statuses of nodes, for a pod that fits nowhere, where the
+// nominated pods change the reason.
 func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []nominatedNode) (map[index.Slot]*fwk.Status, error) {
 	refused := map[index.Slot]*fwk.Status{}
 	var unknown []*nominatedNode
@@ -87,7 +87,7 @@ func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []n
 		alone, beside, known := cl.lacking(p)
 		switch {
 		case known && alone == beside:
-			// Every plugin says the same with them and without.
+			// Every plugin decides the same with and without the nominated pods.
 		case known && alone == 0 && cl.shapes[p.Shape].fits:
 			status, err := cl.refusedByOneNominated(ctx, pod, p, beside)
 			if err != nil {
@@ -117,8 +117,8 @@ func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []n
 	return refused, nil
 }
 
-// refusedBeside is what plugins say of a place that would fit without the nominated
-// pods. They say it by what is lacking, so they are asked once for each.
+// refusedByOneNominated returns the status of a node that would fit without its nominated pods. The
+// status depends only on what the node lacks, so plugins run once for each lack.
 func (cl *Class) refusedByOneNominated(ctx context.Context, pod *v1.Pod, p *nominatedNode, lacking lack) (*fwk.Status, error) {
 	if said := cl.lackStatuses[lacking]; said != nil {
 		return said, nil
@@ -128,6 +128,6 @@ func (cl *Class) refusedByOneNominated(ctx context.Context, pod *v1.Pod, p *nomi
 		cl.lackStatuses[lacking] = said
 		return said, nil
 	}
-	// If it fits, somebody has been nominated elsewhere meanwhile.
+	// If it fits, its nominated pods have changed since.
 	return nil, said.AsError()
 }

@@ -15,25 +15,24 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// Nominations is the scheduling queue, and knows which pods are nominated to nodes.
+// Nominations wraps the scheduling queue and knows which pods are nominated to which nodes.
 //
-// Upstream's can be asked for one node at a time, and copies the pods there. What it
-// said is kept; a node is asked about again once something has happened to a pod that
-// is nominated to it, or may be since. All that changes what upstream would say passes
-// through here.
+// Upstream's queue answers for one node at a time and copies the pods. Nominations keeps its
+// answers, and asks again about a node only after a pod that is or may be nominated to it has
+// changed. Every call that changes upstream's answer passes through here.
 type Nominations struct {
 	queue.SchedulingQueue
-	// nominees by node, as upstream's queue last said; only the scheduling cycle reads
+	// nominees are the latest answers of upstream's queue, by node. Only the scheduling cycle reads
 	// and writes them.
 	nominees map[string][]Nominee
 
 	mu sync.Mutex
-	// at is the node that a pod was last seen to be nominated to.
+	// lastNode is the node that a pod was last known to be nominated to.
 	lastNode map[types.UID]string
-	// stale are nodes to be asked about again. A pod is nominated to the node that at
-	// has for it, or to one of these.
+	// stale are the nodes to ask about again. A pod is nominated to its lastNode or to one of
+	// these.
 	stale sets.Set[string]
-	// told are pods in the queue of another replica, which leads.
+	// remote are pods in the queue of the replica that leads, by node.
 	remote map[string][]fwk.PodInfo
 }
 
@@ -44,11 +43,12 @@ type Nominee struct {
 	request  request
 }
 
+// NewNominations wraps a scheduling queue.
 func NewNominations(q queue.SchedulingQueue) *Nominations {
 	return &Nominations{SchedulingQueue: q, nominees: map[string][]Nominee{}, lastNode: map[types.UID]string{}, stale: sets.New[string](), remote: map[string][]fwk.PodInfo{}}
 }
 
-// tell notes that a pod in the queue of another replica is nominated to a node.
+// AddRemote nominates a pod in the queue of another replica to a node.
 func (n *Nominations) AddRemote(node string, pod fwk.PodInfo) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -56,7 +56,7 @@ func (n *Nominations) AddRemote(node string, pod fwk.PodInfo) {
 	n.stale.Insert(node)
 }
 
-// untell takes that back.
+// RemoveRemote undoes [Nominations.AddRemote].
 func (n *Nominations) RemoveRemote(node string, uid types.UID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -67,7 +67,7 @@ func (n *Nominations) RemoveRemote(node string, uid types.UID) {
 	n.stale.Insert(node)
 }
 
-// NominatedPodsForNode are the pods that are nominated to a node.
+// NominatedPodsForNode returns the pods that are nominated to a node.
 func (n *Nominations) NominatedPodsForNode(node string) []fwk.PodInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -84,7 +84,7 @@ func (n *Nominations) Add(ctx context.Context, pod *v1.Pod) {
 	n.markStale(pod)
 }
 
-// Update takes a new version of a pod in the queue.
+// Update replaces a pod in the queue by a new version.
 func (n *Nominations) Update(ctx context.Context, oldPod, newPod *v1.Pod) {
 	n.SchedulingQueue.Update(ctx, oldPod, newPod)
 	n.markStale(oldPod)
@@ -97,7 +97,7 @@ func (n *Nominations) Delete(logger klog.Logger, pod *v1.Pod) {
 	n.markStale(pod)
 }
 
-// Pop takes the next pod out of the queue, which from then on knows only its name.
+// Pop removes the next pod from the queue, which from then on knows only its name.
 func (n *Nominations) Pop(logger klog.Logger) (framework.QueuedEntityInfo, error) {
 	next, err := n.SchedulingQueue.Pop(logger)
 	if pod, is := next.(*framework.QueuedPodInfo); is && err == nil {
@@ -106,7 +106,7 @@ func (n *Nominations) Pop(logger klog.Logger) (framework.QueuedEntityInfo, error
 	return next, err
 }
 
-// AddUnschedulablePodIfNotPresent puts a pod back that fitted nowhere.
+// AddUnschedulablePodIfNotPresent returns a pod to the queue that fits nowhere.
 func (n *Nominations) AddUnschedulablePodIfNotPresent(logger klog.Logger, pod *framework.QueuedPodInfo, cycle int64) error {
 	object := pod.Pod
 	err := n.SchedulingQueue.AddUnschedulablePodIfNotPresent(logger, pod, cycle)
@@ -124,21 +124,21 @@ func (n *Nominations) AddNominatedPod(logger klog.Logger, pod fwk.PodInfo, info 
 	}
 }
 
-// UpdateNominatedPod takes a new version of a nominated pod.
+// UpdateNominatedPod replaces a nominated pod by a new version.
 func (n *Nominations) UpdateNominatedPod(logger klog.Logger, oldPod *v1.Pod, newPod fwk.PodInfo) {
 	n.SchedulingQueue.UpdateNominatedPod(logger, oldPod, newPod)
 	n.markStale(oldPod)
 	n.markStale(newPod.GetPod())
 }
 
-// DeleteNominatedPodIfExists takes back that a pod is nominated.
+// DeleteNominatedPodIfExists removes the nomination of a pod.
 func (n *Nominations) DeleteNominatedPodIfExists(pod *v1.Pod) {
 	n.SchedulingQueue.DeleteNominatedPodIfExists(pod)
 	n.markStale(pod)
 }
 
-// touch is called when something has happened to a pod, and the queue knows. It may
-// be nominated to the node that its status names, to others, or to where it was.
+// markStale notes that the queue has changed a pod. The pod may be nominated to the node in its
+// status, to others, or to its last node.
 func (n *Nominations) markStale(pod *v1.Pod, others ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -149,7 +149,7 @@ func (n *Nominations) markStale(pod *v1.Pod, others ...string) {
 	}
 }
 
-// byNode are the pods that are nominated to nodes. The map is valid until the next call.
+// ByNode returns the nominated pods by node. The map is valid until the next call.
 func (n *Nominations) ByNode() map[string][]Nominee {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -174,7 +174,8 @@ func newNominee(info fwk.PodInfo) Nominee {
 	return Nominee{UID: pod.UID, priority: corev1helpers.PodPriority(pod), request: newRequest(info)}
 }
 
-// ahead is how many of some nominees a pod has to leave room for, and what they request.
+// requestedByNominated returns the number and the requests of the nominees for which a pod has to
+// leave room.
 func requestedByNominated(nominees []Nominee, pod *v1.Pod) (total request, pods int32) {
 	for i := range nominees {
 		if other := &nominees[i]; other.UID != pod.UID && other.priority >= corev1helpers.PodPriority(pod) {

@@ -20,23 +20,23 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
 
-// profile is what has to be known of a profile to rank nodes for its pods.
+// Profile is what the ranker knows of a scheduler profile.
 type Profile struct {
 	Framework framework.Framework
-	// filters are the filter plugins, and weights those of score plugins, by name.
+	// filters are the names of the filter plugins; weights are those of the score plugins, by name.
 	filters sets.Set[string]
 	weights map[string]int64
-	// unknown is a plugin of which it is not known what it looks at.
+	// unknown is a plugin that is not known to the ranker; "" if there is none.
 	unknown string
-	// version that nodes' declared features are inferred for; nil if they do not
-	// count.
+	// version is the version that declared features of nodes are inferred for; nil if they do not
+	// matter.
 	version  *versionutil.Version
 	spread   spreadRules
 	affinity affinityRules
 	usage    usageRules
-	// dryRuns try where pods would fit if others left, in replicas.
+	// DryRuns evaluates preemption on the nodes here, with replicas.
 	DryRuns *defaultpreemption.DefaultPreemption
-	// percentage of the nodes that a pod is placed on the best of; 0 for all.
+	// percentage is the share of feasible nodes that are scored; 0 for all.
 	percentage int
 }
 
@@ -59,24 +59,23 @@ type affinityRules struct {
 	namespaces     corelisters.NamespaceLister
 }
 
-// local are plugins that look at a node and the pods on it as [index.State] has
-// them, and nowhere else.
+// nodeLocalPlugins read only a node and its pods, as far as [index.State] has them.
 var nodeLocalPlugins = sets.New(
 	pluginnames.NodeName, pluginnames.NodeUnschedulable, pluginnames.TaintToleration, pluginnames.NodeAffinity, pluginnames.NodePorts,
 	pluginnames.NodeResourcesFit, pluginnames.NodeResourcesBalancedAllocation, pluginnames.NodeDeclaredFeatures,
 )
 
-// ours are plugins whose part the index plays.
+// IndexPlugins are the plugins that the index replaces.
 var IndexPlugins = sets.New(pluginnames.PodTopologySpread, pluginnames.InterPodAffinity, pluginnames.ImageLocality)
 
-// optional are plugins that have nothing to say of most pods, and say so.
+// usuallySkippedPlugins are plugins that skip most pods in PreFilter.
 var usuallySkippedPlugins = sets.New(
 	pluginnames.VolumeRestrictions, pluginnames.NodeVolumeLimits, pluginnames.VolumeBinding, pluginnames.VolumeZone, pluginnames.DynamicResources,
 	pluginnames.GangScheduling, pluginnames.DeferredPodScheduling,
 )
 
-// normalized are the score plugins that compare nodes, in the order of
-// [index.Verdict.Raw]; true where small values are good.
+// normalizedPlugins are the score plugins that compare nodes, in the order of [index.Verdict.Raw].
+// reverse is true where a small value is better.
 var normalizedPlugins = []struct {
 	name    string
 	reverse bool
@@ -86,6 +85,7 @@ var normalizedPlugins = []struct {
 	{pluginnames.DynamicResources, false},
 }
 
+// newProfile collects what the ranker needs of a profile.
 func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profile, error) {
 	enabled := fw.ListPlugins()
 	p := &Profile{Framework: fw, filters: sets.New[string](), weights: map[string]int64{}, usage: newUsageRules(cfg), percentage: percentageOf(cfg), unknown: UnknownPlugin(fw)}
@@ -130,7 +130,7 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profi
 	return p, nil
 }
 
-// unknown is a plugin that has a say in where pods go and is not upstream's; "" if
+// UnknownPlugin returns the name of a plugin that filters or scores and is not upstream's; "" if
 // there is none.
 func UnknownPlugin(fw framework.Framework) string {
 	enabled := fw.ListPlugins()
@@ -144,12 +144,11 @@ func UnknownPlugin(fw framework.Framework) string {
 	return ""
 }
 
-// Nodes that are always scored (minFeasibleNodesToFind in schedule_one.go).
+// leastSample is the smallest number of nodes to score (minFeasibleNodesToFind in schedule_one.go).
 const leastSample = 100
 
-// percentageOf is that of a profile; 0 if all nodes count. They also do where upstream
-// would choose a percentage by the size of the cluster, because that is only meant
-// to save time.
+// percentageOf returns the percentage of nodes to score; 0 for all. All nodes also count where
+// upstream would derive a percentage from the cluster size, because that only saves time.
 func percentageOf(cfg config.KubeSchedulerProfile) int {
 	if given := cfg.PercentageOfNodesToScore; given != nil && *given < 100 {
 		return int(*given)
@@ -157,8 +156,7 @@ func percentageOf(cfg config.KubeSchedulerProfile) int {
 	return 0
 }
 
-// sample is how many nodes that fit are to be scored, of so many that there are; 0
-// for all.
+// sample returns how many feasible nodes to score of a number of nodes; 0 for all.
 func (p *Profile) sample(nodes int) int {
 	if p.percentage == 0 {
 		return 0
@@ -166,7 +164,7 @@ func (p *Profile) sample(nodes int) int {
 	return max(leastSample, nodes*p.percentage/100)
 }
 
-// appendFeatures adds what a pod asks of nodes' declared features.
+// appendFeatures appends the node features that a pod requires.
 func (p *Profile) appendFeatures(key []byte, spec *v1.PodSpec) ([]byte, error) {
 	if p.version == nil {
 		return key, nil
@@ -178,9 +176,8 @@ func (p *Profile) appendFeatures(key []byte, spec *v1.PodSpec) ([]byte, error) {
 	return intern.AppendString(key, features.String()), nil
 }
 
-// systemDefaults are the constraints of pods that a Service, ReplicaSet,
-// StatefulSet or ReplicationController selects and that have none of their own
-// (pkg/scheduler/framework/plugins/podtopologyspread/plugin.go).
+// systemDefaults are the default spread constraints of pods that a Service, ReplicaSet, StatefulSet
+// or ReplicationController selects (pkg/scheduler/framework/plugins/podtopologyspread/plugin.go).
 var systemDefaults = []v1.TopologySpreadConstraint{
 	{TopologyKey: v1.LabelHostname, WhenUnsatisfiable: v1.ScheduleAnyway, MaxSkew: 3},
 	{TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: v1.ScheduleAnyway, MaxSkew: 5},

@@ -1,3 +1,7 @@
+// Package rank finds the best nodes for a pod. [Ranker] groups pods into classes, asks plugins once
+// for each class and node state, and lets the index choose. Where the index cannot rank, it falls
+// back to upstream's full scan. With replicas it also answers queries of the leader about the nodes
+// here.
 package rank
 
 import (
@@ -22,8 +26,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// watchNamespaces makes classes anew when the labels of a namespace change, which
-// terms may select by.
+// WatchNamespaces makes all classes outdated when the labels of a namespace change, because
+// affinity terms may select namespaces by labels.
 func (r *Ranker) WatchNamespaces(informer toolscache.SharedIndexInformer) error {
 	_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { r.Outdated.Store(true) },
@@ -37,43 +41,45 @@ func (r *Ranker) WatchNamespaces(informer toolscache.SharedIndexInformer) error 
 	return err
 }
 
-// ranker finds nodes for pods by the index, and where it cannot, by upstream's own
-// search.
+// Ranker finds nodes for pods by the index, and falls back to upstream's full scan where the index
+// cannot rank.
 type Ranker struct {
 	Cluster     *cache.Cluster
 	Profiles    map[string]*Profile
 	extenders   []fwk.Extender
 	Nominations *Nominations
-	// search is upstream's.
+	// fullScan is upstream's search.
 	fullScan SearchFunc
-	// searches counts the pods that upstream's search was used for.
+	// FallbackCount is the number of pods that were left to the full scan, and LastFallback is the
+	// latest reason.
 	FallbackCount int
 	LastFallback  FallbackReason
-	// placeCost is how many times as much it takes to ask a node with nominated pods
-	// as upstream's search takes for a node.
+	// NominatedNodeCost is the cost of asking plugins about a node with nominated pods, relative to
+	// a node of the full scan.
 	NominatedNodeCost int
-	// crowd is room for [ranker.places].
+	// nominatedNodesBuffer is reused by [Ranker.nominatedNodes].
 	nominatedNodesBuffer []nominatedNode
-	// outdated is set when what classes were made from has changed.
+	// Outdated is set when something that classes were made from has changed.
 	Outdated *atomic.Bool
 }
 
-// Upstream asks nodes at once on all cores, and copies those with nominated pods as
-// well. In the middle of a thousand preemptions on as many nodes its search is cheaper.
+// nominatedNodeCost is the default of [Ranker.NominatedNodeCost]. Upstream runs plugins on all
+// cores, also for nodes with nominated pods. During a thousand preemptions on as many nodes its
+// full scan is cheaper.
 const nominatedNodeCost = 16
 
-// newRanker makes a ranker without profiles. Search is upstream's own search.
-func New(nodes *cache.Cluster, nominated *Nominations, extenders []fwk.Extender, search SearchFunc) *Ranker {
+// New makes a ranker without profiles. Scan is upstream's search.
+func New(nodes *cache.Cluster, nominated *Nominations, extenders []fwk.Extender, scan SearchFunc) *Ranker {
 	return &Ranker{
-		Cluster: nodes, Profiles: map[string]*Profile{}, extenders: extenders, fullScan: search, Nominations: nominated,
+		Cluster: nodes, Profiles: map[string]*Profile{}, extenders: extenders, fullScan: scan, Nominations: nominated,
 		NominatedNodeCost: nominatedNodeCost, Outdated: &atomic.Bool{},
 	}
 }
 
-// searchFunc finds the node for a pod.
+// SearchFunc finds the node for a pod.
 type SearchFunc func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error)
 
-// addProfile lets the ranker find nodes for the pods of a profile.
+// AddProfile lets the ranker find nodes for the pods of a profile.
 func (r *Ranker) AddProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) error {
 	p, err := newProfile(fw, cfg)
 	if err != nil {
@@ -83,8 +89,8 @@ func (r *Ranker) AddProfile(fw framework.Framework, cfg config.KubeSchedulerProf
 	return nil
 }
 
-// withoutNodes returns a ranker with the same profiles, over a cluster that has no nodes of
-// its own: it interprets what other replicas answer.
+// WithoutNodes returns a ranker with the same profiles and a cluster without nodes. A leader
+// interprets the answers of other replicas with it.
 func (r *Ranker) WithoutNodes() *Ranker {
 	other := *r
 	other.Cluster, other.Outdated = r.Cluster.WithoutNodes(), &atomic.Bool{}
@@ -112,18 +118,17 @@ func (r *Ranker) SchedulePod(
 	return result, err
 }
 
-// rescue makes an error of a panic: a plugin that panics takes its pod down, and nothing
-// else.
+// Rescue recovers from a panic and makes it an error of the pod.
 func (r *Ranker) Rescue(ctx context.Context, pod *v1.Pod, err *error) {
 	if cause := recover(); cause != nil {
 		klog.FromContext(ctx).Error(nil, "Panic while a node was looked for", "pod", klog.KObj(pod), "cause", cause, "stack", string(debug.Stack()))
 		*err = fmt.Errorf("looking for a node: %v", cause)
-		// It may have left a class half done.
+		// The panic may have left a class incomplete.
 		r.Outdated.Store(true)
 	}
 }
 
-// rank finds the node by the index; an [unranked] error says why it cannot.
+// rank finds the node by the index, or returns a [FallbackReason].
 func (r *Ranker) rank(
 	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
 ) (kubescheduler.ScheduleResult, error) {
@@ -183,7 +188,8 @@ func (r *Ranker) rank(
 	}, nil
 }
 
-// reject says why a pod cannot be ranked, as far as that can be told at a glance.
+// Unrankable returns the reason why the index cannot rank nodes for a pod, as far as the pod and
+// its profile show; "" otherwise.
 func (r *Ranker) Unrankable(p *Profile, pod *v1.Pod) FallbackReason {
 	switch {
 	case p == nil || p.unknown != "":
@@ -200,6 +206,7 @@ func (r *Ranker) Unrankable(p *Profile, pod *v1.Pod) FallbackReason {
 	return ""
 }
 
+// interested returns whether an extender has a say in where a pod goes.
 func (r *Ranker) interested(pod *v1.Pod) bool {
 	for _, extender := range r.extenders {
 		if extender.IsInterested(pod) {
@@ -209,7 +216,7 @@ func (r *Ranker) interested(pod *v1.Pod) bool {
 	return false
 }
 
-// hasVolumes says whether a pod has volumes that not every node can mount.
+// hasVolumes returns whether a pod has volumes that not every node can mount.
 func hasVolumes(spec *v1.PodSpec) bool {
 	for i := range spec.Volumes {
 		source := &spec.Volumes[i].VolumeSource
@@ -223,7 +230,7 @@ func hasVolumes(spec *v1.PodSpec) bool {
 	return false
 }
 
-// class returns the class of a pod, made if it is not there, and up to date.
+// Class returns the class of a pod, up to date. It makes the class if there is none.
 func (r *Ranker) Class(ctx context.Context, p *Profile, pod *framework.PodInfo, agreed *Agreement) (*index.Class, *Class, error) {
 	defer cache.ObserveStep(cache.StepClass, time.Now())
 	if r.Outdated.Swap(false) {
@@ -252,7 +259,7 @@ func (r *Ranker) Class(ctx context.Context, p *Profile, pod *framework.PodInfo, 
 	return found, found.Spec().Judge.(*Class), nil
 }
 
-// reportSizes says how large the index is.
+// reportSizes sets the metrics of the index size.
 func (r *Ranker) reportSizes() {
 	x := r.Cluster.Index
 	sizes.WithLabelValues("nodes").Set(float64(x.Len()))

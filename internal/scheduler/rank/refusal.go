@@ -16,8 +16,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// counterRefusal is the status with which upstream's plugins refuse nodes because of
-// other pods.
+// CounterRefusal returns the status with which upstream's plugins reject nodes because of other
+// pods.
 func (cl *Class) CounterRefusal(why index.Refusal, counter, nodes int) wire.Refusal {
 	refusal := func(code fwk.Code, plugin, reason string) wire.Refusal {
 		return wire.Refusal{Code: int(code), Plugin: plugin, Reasons: []string{reason}, Nodes: nodes}
@@ -38,12 +38,12 @@ func (cl *Class) CounterRefusal(why index.Refusal, counter, nodes int) wire.Refu
 	return refusal(fwk.Unschedulable, pluginnames.InterPodAffinity, interpodaffinity.ErrReasonExistingAntiAffinityRulesNotMatch)
 }
 
-// statusOf is a refusal as a plugin says it.
+// StatusOf converts a refusal to a status of its plugin.
 func StatusOf(refusal wire.Refusal) *fwk.Status {
 	return fwk.NewStatus(fwk.Code(refusal.Code), refusal.Reasons...).WithPlugin(refusal.Plugin)
 }
 
-// refusal is the number of a status with which plugins refuse a node.
+// refusal returns the number of a status with which plugins reject a node.
 func (cl *Class) refusal(status *fwk.Status) int32 {
 	same := func(known *fwk.Status) bool {
 		return known.Code() == status.Code() && known.Plugin() == status.Plugin() &&
@@ -56,24 +56,23 @@ func (cl *Class) refusal(status *fwk.Status) int32 {
 	return int32(len(cl.refusals) - 1)
 }
 
-// relational says whether other pods decide where those of the class fit.
+// dependsOnPods returns whether other pods decide where the pods of the class fit.
 func (cl *Class) dependsOnPods() bool {
 	return len(cl.Spec.Hard)+len(cl.Spec.Forbid)+len(cl.Spec.Require) > 0
 }
 
-// explains says whether the verdicts are all there is to say of why no node fits.
-// Where other pods matter, preemption needs what plugins would have counted.
+// explainsUnfit returns whether the verdicts explain completely why no node fits. Where other pods
+// decide, preemption needs the state that plugins would have counted.
 func (cl *Class) explainsUnfit() bool { return !cl.dependsOnPods() && cl.cluster.Index.Len() > 0 }
 
-// admits says whether a pod of the class, which is not relational, fits on a node
-// beside the pods that run there and those that are nominated to.
+// fitsWithNominated returns whether a pod fits on a node together with the pods that run there and
+// those nominated to it. The class must not depend on other pods.
 func (cl *Class) fitsWithNominated(ctx context.Context, pod *v1.Pod, n *cache.Node) *fwk.Status {
 	return cl.profile.Framework.RunFilterPluginsWithNominatedPods(ctx, cl.state, pod, n.Info)
 }
 
-// fitError says of all nodes why they do not fit; some were asked for this pod. The
-// reason that most nodes share stands for all that are not named, so that not each
-// of them has to be.
+// fitError explains for all nodes why they do not fit. The reason that most nodes share is the
+// default for nodes that are not named, so that most names need not be listed.
 func (cl *Class) fitError(found *index.Class, pod *v1.Pod, asked map[index.Slot]*fwk.Status) *framework.FitError {
 	refused := make([][]index.Slot, len(cl.refusals))
 	found.Refused(func(number int32, slots []index.Slot) {

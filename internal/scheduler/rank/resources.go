@@ -13,14 +13,12 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// byLoad are the plugins that look at what is requested on a node; all others that
-// are local look at its shape only.
+// usagePlugins read what is requested on a node. All other node-local plugins read only its shape.
 var usagePlugins = sets.New(pluginnames.NodePorts, pluginnames.NodeResourcesFit, pluginnames.NodeResourcesBalancedAllocation)
 
-// loadRules are the arguments of the plugins that look at what is requested, if they
-// are those that most clusters have: LeastAllocated and balance, over cores and
-// memory. For them a verdict on a state costs some arithmetic. Otherwise, and
-// wherever a pod asks for more than that, the plugins themselves are asked.
+// usageRules are the arguments of the usage plugins if they are the common ones: LeastAllocated and
+// balanced allocation of CPU and memory. Then a verdict on a node state is arithmetic. Otherwise,
+// and for pods that request other resources, the plugins run.
 type usageRules struct {
 	usual bool
 	// cpu and memory are the weights of LeastAllocated.
@@ -46,7 +44,7 @@ func newUsageRules(cfg config.KubeSchedulerProfile) usageRules {
 	return rules
 }
 
-// weightsOf are the weights of cores and memory, if there is nothing else.
+// weightsOf returns the weights of CPU and memory, if there are no other resources.
 func weightsOf(resources []config.ResourceSpec) (cpu, memory int64, usual bool) {
 	for _, resource := range resources {
 		switch v1.ResourceName(resource.Name) {
@@ -61,7 +59,7 @@ func weightsOf(resources []config.ResourceSpec) (cpu, memory int64, usual bool) 
 	return cpu, memory, len(resources) == 2 && cpu > 0 && memory > 0
 }
 
-// request is what a pod asks for, as plugins count it.
+// request is what a pod requests, as plugins count it.
 type request struct {
 	milliCPU, memory, storage      int64
 	nonZeroMilliCPU, nonZeroMemory int64
@@ -76,17 +74,18 @@ func newRequest(pod fwk.PodInfo) request {
 	}
 }
 
-// isSimple says whether a pod asks for no more than cores, memory and storage.
+// isSimple returns whether the pod requests only CPU, memory and ephemeral storage, so that
+// arithmetic decides.
 func (cl *Class) isSimple() bool {
 	resources := cl.pod.CalculateResource()
 	return cl.profile.usage.usual && len(resources.Resource.GetScalarResources()) == 0 &&
 		cl.skipFilter.Has(pluginnames.NodePorts) && cl.profile.filters.Has(pluginnames.NodeResourcesFit)
 }
 
-// free is what nodes of a shape can be asked for.
+// free is what the nodes of a shape can allocate.
 type free struct{ milliCPU, memory, storage, pods int64 }
 
-// lack is what a node has too little of, a bit for each.
+// lack is the set of resources that a node has too little of.
 type lack uint8
 
 const (
@@ -96,8 +95,7 @@ const (
 	lackStorage
 )
 
-// lacks says what a node has too little left of for what is requested
-// (noderesources/fit.go).
+// lacks returns what a node has too little of for a request (noderesources/fit.go).
 func (r *request) lacks(free *free, used *index.State) (lacks lack) {
 	if int64(used.Pods)+1 > free.pods {
 		lacks |= lackPods
@@ -114,7 +112,7 @@ func (r *request) lacks(free *free, used *index.State) (lacks lack) {
 	return lacks
 }
 
-// least prefers nodes of which little is requested (noderesources/least_allocated.go).
+// least is the LeastAllocated score (noderesources/least_allocated.go).
 func (r *request) least(free *free, used *index.State, rules *usageRules) int64 {
 	score, weights := int64(0), int64(0)
 	for _, part := range [2]struct{ requested, allocatable, weight int64 }{
@@ -135,14 +133,14 @@ func (r *request) least(free *free, used *index.State, rules *usageRules) int64 
 	return score / weights
 }
 
-// balance prefers nodes that the pod brings into balance
-// (noderesources/balanced_allocation.go).
+// balance is the balanced allocation score (noderesources/balanced_allocation.go).
 func (r *request) balance(free *free, used *index.State) int64 {
 	with := free.balance(used.MilliCPU+r.milliCPU, used.Memory+r.memory)
 	without := free.balance(used.MilliCPU, used.Memory)
 	return fwk.MaxScore/2 + (fwk.MaxScore/2+with-without)/2
 }
 
+// balance scores how equal the shares of used CPU and memory are.
 func (f *free) balance(milliCPU, memory int64) int64 {
 	deviation := 0.0
 	if f.milliCPU != 0 && f.memory != 0 {
@@ -153,7 +151,7 @@ func (f *free) balance(milliCPU, memory int64) int64 {
 	return int64((1 - deviation) * float64(fwk.MaxScore))
 }
 
-// shapeVerdict is what plugins say that look at the shape of a node only.
+// shapeVerdict is the result of the plugins that read only the shape of a node.
 type shapeVerdict struct {
 	fits    bool
 	free    free
@@ -162,8 +160,8 @@ type shapeVerdict struct {
 	profile int32
 }
 
-// quickVerdict is the verdict on a state, of which slot is a node, by arithmetic;
-// false if the plugins have to be asked.
+// quickVerdict computes the verdict on a node state by arithmetic. It returns false if the plugins
+// have to run. slot is a node with that state.
 func (cl *Class) quickVerdict(slot index.Slot, used *index.State) (index.Verdict, bool, error) {
 	if !cl.simple {
 		return index.Verdict{}, false, nil
@@ -177,7 +175,7 @@ func (cl *Class) quickVerdict(slot index.Slot, used *index.State) (index.Verdict
 		shape = made
 		cl.shapes[used.Shape] = shape
 	}
-	// Why nodes do not fit is said by the plugins, in their order.
+	// Plugins explain why nodes do not fit, in their order.
 	if !shape.fits || cl.request.lacks(&shape.free, used) != 0 {
 		return index.Verdict{}, false, nil
 	}
@@ -191,8 +189,8 @@ func (cl *Class) quickVerdict(slot index.Slot, used *index.State) (index.Verdict
 	return verdict, true, nil
 }
 
-// Steps says what becomes of a node with one pod of the class after another on it.
-// Where the plugins have to be asked it is the first step only.
+// Steps returns what becomes of a node as more pods of the class are placed on it, at most that
+// many. If plugins have to run it returns one step.
 func (cl *Class) Steps(slot index.Slot, used *index.State, most int) ([]index.Step, error) {
 	if !cl.simple {
 		return cl.askedStep(slot)
@@ -213,7 +211,7 @@ func (cl *Class) Steps(slot index.Slot, used *index.State, most int) ([]index.St
 	return steps, nil
 }
 
-// on is the state of a node with one pod more.
+// addTo returns a node state with one more pod.
 func (r *request) addTo(s index.State) index.State {
 	s.Pods++
 	s.MilliCPU += r.milliCPU
@@ -224,7 +222,7 @@ func (r *request) addTo(s index.State) index.State {
 	return s
 }
 
-// askedStep asks the plugins about a node with a pod of the class on it.
+// askedStep runs the plugins on a node with one more pod of the class.
 func (cl *Class) askedStep(slot index.Slot) ([]index.Step, error) {
 	info := cl.cluster.ByID[slot].Info.SnapshotConcrete()
 	info.AddPodInfo(cl.pod)
@@ -235,7 +233,7 @@ func (cl *Class) askedStep(slot index.Slot) ([]index.Step, error) {
 	return []index.Step{{Fits: verdict.Fits, Static: verdict.Static}}, nil
 }
 
-// weight of a score plugin; 0 if it is skipped for the pod.
+// weight returns the weight of a score plugin; 0 if it skips the pod.
 func (cl *Class) weight(name string) int64 {
 	if cl.skipScore.Has(name) {
 		return 0
@@ -243,7 +241,7 @@ func (cl *Class) weight(name string) int64 {
 	return cl.profile.weights[name]
 }
 
-// judgeShape asks the plugins that look at the shape of a node.
+// judgeShape runs the plugins that read only the shape of a node.
 func (cl *Class) judgeShape(n *cache.Node) (*shapeVerdict, error) {
 	state := cl.state.Clone()
 	state.SetSkipFilterPlugins(cl.state.GetSkipFilterPlugins().Union(usagePlugins))

@@ -14,8 +14,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// defaultSelector selects what a pod without constraints of its own is spread with;
-// nil if it is not.
+// defaultSelector selects the pods that a pod without constraints is spread with; nil if it is not
+// spread by default.
 func (p *Profile) defaultSelector(pod *v1.Pod) labels.Selector {
 	if len(pod.Spec.TopologySpreadConstraints) > 0 || len(p.spread.defaults) == 0 || !p.spread.filter && !p.spread.score {
 		return nil
@@ -28,15 +28,15 @@ func (p *Profile) defaultSelector(pod *v1.Pod) labels.Selector {
 	return selector
 }
 
-// spreadConstraint is one that applies to the pods of a class.
+// spreadConstraint is a spread constraint of the pods of a class.
 type spreadConstraint struct {
 	v1.TopologySpreadConstraint
 	selector labels.Selector
-	// keys that a node needs for its pods to count.
+	// keys are the label keys that a node needs for its pods to count.
 	keys []string
 }
 
-// eligible says whether pods on a node count.
+// eligible returns whether the pods on a node count.
 func (c *counter) eligible(cl *Class, node *v1.Node) bool {
 	if c.spread == nil {
 		return true
@@ -47,7 +47,7 @@ func (c *counter) eligible(cl *Class, node *v1.Node) bool {
 		}
 	}
 	if policy := c.spread.NodeAffinityPolicy; policy == nil || *policy == v1.NodeInclusionPolicyHonor {
-		// As upstream: a malformed term is passed over.
+		// Upstream also ignores a malformed term.
 		if match, _ := cl.requiredNode.Match(node); !match {
 			return false
 		}
@@ -61,6 +61,7 @@ func (c *counter) eligible(cl *Class, node *v1.Node) bool {
 	return true
 }
 
+// specifySpread adds the counters of PodTopologySpread to the spec.
 func (cl *Class) specifySpread() error {
 	pod := cl.pod.GetPod()
 	given, fallback := pod.Spec.TopologySpreadConstraints, cl.profile.defaultSelector(pod)
@@ -96,6 +97,7 @@ func (cl *Class) specifySpread() error {
 	return nil
 }
 
+// addSpread adds one constraint to the spec.
 func (cl *Class) addSpread(constraint *spreadConstraint) {
 	rules, skew := &cl.profile.spread, int64(constraint.MaxSkew)
 	switch {
@@ -115,8 +117,8 @@ func (cl *Class) addSpread(constraint *spreadConstraint) {
 	}
 }
 
-// spreadSelector is the selector of a constraint, narrowed by the values that the
-// pod itself has for some labels.
+// spreadSelector returns the selector of a constraint, restricted to the pod's values of its
+// matchLabelKeys.
 func spreadSelector(constraint *v1.TopologySpreadConstraint, podLabels map[string]string) (labels.Selector, error) {
 	selector, err := metav1.LabelSelectorAsSelector(constraint.LabelSelector)
 	if err != nil {
@@ -135,6 +137,7 @@ func spreadSelector(constraint *v1.TopologySpreadConstraint, podLabels map[strin
 	return labels.SelectorFromSet(own).Add(requirements...), nil
 }
 
+// spreadAmounts adds to sums what a pod of a kind counts for PodTopologySpread.
 func (cl *Class) spreadAmounts(k *cache.Kind, sums map[int]int64) {
 	pod := k.Info.GetPod()
 	if k.Terminating || pod.Namespace != cl.pod.GetPod().Namespace {

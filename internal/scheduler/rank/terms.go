@@ -12,30 +12,30 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// terms are what the pods of a class say of other pods, and other pods of them.
+// terms are the affinity terms and spread constraints between the pods of a class and other pods.
 type terms struct {
 	counters []counter
-	// affinity and antiAffinity of the pod, with namespaces in the place of
-	// selectors of namespaces.
+	// affinity and antiAffinity are the pod's required terms, with namespaces in place of namespace
+	// selectors.
 	affinity, antiAffinity []fwk.AffinityTerm
 	preferred              []weightedTerm
 	namespaceLabels        labels.Set
-	// avoid are the counters of the pod's own anti-affinity, by topology key; forbid
-	// those of what pods that are there say; prefer those of what both prefer.
+	// avoid are the counters of the pod's own anti-affinity, by topology key. forbid are those of
+	// the anti-affinity of running pods. prefer are those of the preferences of both.
 	avoid, forbid, prefer map[string]int
-	// seen is how many kinds with terms the counters are made for.
+	// seenKinds is how many kinds with terms the counters cover.
 	seenKinds int
-	// ignorePreferred says that what they prefer does not matter.
+	// ignorePreferred is set if the preferences of running pods do not matter.
 	ignorePreferred bool
 }
 
-// counter is what one of the index's counters is for: a constraint of
-// PodTopologySpread, or with nil a term of InterPodAffinity.
+// counter is the purpose of one of the index's counters: a constraint of PodTopologySpread, or a
+// term of InterPodAffinity if spread is nil.
 type counter struct {
 	spread *spreadConstraint
 }
 
-// specify says to the index what the pods of the class want.
+// specify makes the spec of the class for the index.
 func (cl *Class) specify() error {
 	cl.Spec = index.Spec{
 		Judge: cl, Normalized: cl.normalizedTerms(),
@@ -55,7 +55,7 @@ func (cl *Class) specify() error {
 	return nil
 }
 
-// count makes a counter for a topology key.
+// count makes a counter for a topology key and returns its number.
 func (cl *Class) count(key string, spread *spreadConstraint) int {
 	number := len(cl.terms.counters)
 	cl.terms.counters = append(cl.terms.counters, counter{spread: spread})
@@ -63,6 +63,7 @@ func (cl *Class) count(key string, spread *spreadConstraint) int {
 	return number
 }
 
+// keyIndex returns the position of a topology key in the spec.
 func (cl *Class) keyIndex(key string) int {
 	if key == v1.LabelHostname {
 		return index.HostKey
@@ -76,7 +77,7 @@ func (cl *Class) keyIndex(key string) int {
 	return len(cl.Spec.Keys) - 1
 }
 
-// Amounts that a pod of a kind adds to the counters of the class.
+// Amounts returns what a pod of a kind adds to the counters of the class.
 func (cl *Class) Amounts(number index.KindID) []index.Amount {
 	k := &cl.cluster.Names.KindOf[number]
 	sums := map[int]int64{}
@@ -93,7 +94,7 @@ func (cl *Class) Amounts(number index.KindID) []index.Amount {
 	return amounts
 }
 
-// nodeTerms are what a pod says of nodes in its affinity, required and preferred.
+// nodeTerms returns the node affinity terms of a pod, required and preferred.
 func nodeTerms(spec *v1.PodSpec) []*v1.NodeSelectorTerm {
 	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
 		return nil
@@ -112,8 +113,7 @@ func nodeTerms(spec *v1.PodSpec) []*v1.NodeSelectorTerm {
 	return terms
 }
 
-// namesNodes says whether a pod selects nodes by their names, of which each node has
-// its own.
+// NamesNodes returns whether a pod selects nodes by name or hostname.
 func NamesNodes(spec *v1.PodSpec) bool {
 	if _, hostname := spec.NodeSelector[v1.LabelHostname]; hostname {
 		return true
@@ -125,7 +125,7 @@ func NamesNodes(spec *v1.PodSpec) bool {
 	})
 }
 
-// nodeLabelKeys are the keys of node labels that a pod selects by.
+// nodeLabelKeys returns the keys of node labels that a pod selects by.
 func nodeLabelKeys(spec *v1.PodSpec) []string {
 	keys := slices.Collect(maps.Keys(spec.NodeSelector))
 	for _, term := range nodeTerms(spec) {

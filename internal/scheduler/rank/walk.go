@@ -11,20 +11,19 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// walk looks at each node by itself, for a pod with volumes, claims, or nodes that it
-// names: what it asks of nodes is in no state. What other pods have to do with it is
-// counted as for all others.
+// nodeWalk evaluates each node by itself, for a pod with volumes, claims or named nodes: what such
+// a pod requires is not part of the node state. Counters of other pods work as for all classes.
 type nodeWalk struct {
 	ctx    context.Context
 	class  *Class
 	pod    *v1.Pod
 	except sets.Set[string]
-	// refused are the nodes that do not fit, with why; those that nominated pods bar are
-	// in it from the start.
+	// refused are the statuses of nodes that do not fit. Nodes barred by nominated pods are in it
+	// from the start.
 	refused map[index.Slot]*fwk.Status
 }
 
-// slots are the nodes to be looked at: all, or those that the pod can go to at all.
+// slots returns the nodes to evaluate: all, or those that the pod names.
 func (w *nodeWalk) slots(only string) []index.Slot {
 	c := w.class.cluster
 	names := w.class.namedNodes
@@ -49,7 +48,7 @@ func (w *nodeWalk) slots(only string) []index.Slot {
 	return slots
 }
 
-// refuseOthers notes why all nodes do not fit that the pod does not name.
+// refuseOthers refuses all nodes that the pod does not name.
 func (w *nodeWalk) refuseOthers(names sets.Set[string]) {
 	status := fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", w.class.NamingPlugins))
 	for _, n := range w.class.cluster.Nodes {
@@ -59,6 +58,7 @@ func (w *nodeWalk) refuseOthers(names sets.Set[string]) {
 	}
 }
 
+// verdict evaluates one node.
 func (w *nodeWalk) verdict(slot index.Slot) (index.Verdict, error) {
 	if w.refused[slot] != nil {
 		return index.Verdict{}, nil

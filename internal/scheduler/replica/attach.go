@@ -24,9 +24,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Attach makes a scheduler that has not been started yet one of several that
-// share the nodes. It watches from the start, and leads when the scheduler is run, for
-// the term that is said then. Nodes and pods are watched by a client of its own.
+// Attach makes a scheduler one of several that share the nodes. The scheduler must not have been
+// started. The replica watches nodes and pods from [Replica.Run] on, by the client watching. It
+// leads when the scheduler is run, for the term that the function term returns then.
 func Attach(
 	ctx context.Context, sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile,
 	watching, client kubernetes.Interface, feeds leader.Feeds, options member.Options, term func(context.Context) (int64, error),
@@ -70,7 +70,7 @@ func Attach(
 	return r, nil
 }
 
-// shareable says why a scheduler cannot be a replica, if it cannot.
+// checkShareable returns why a scheduler cannot be a replica; nil if it can.
 func checkShareable(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) error {
 	if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
 		return attach.ErrPodGroups
@@ -86,13 +86,13 @@ func checkShareable(sched *kubescheduler.Scheduler, profiles []config.KubeSchedu
 	return nil
 }
 
-// ledFramework is the framework of a profile in a replica that leads.
+// leaderFramework is the framework of a profile in a replica.
 type leaderFramework struct {
 	framework.Framework
 	assumptions *leader.Assumptions
 }
 
-// RunPreBindPlugins waits until the owner of the node has given the pod its place.
+// RunPreBindPlugins waits until the owner of the node has reserved capacity for the pod.
 func (f *leaderFramework) RunPreBindPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	if err := f.assumptions.ConfirmReservation(ctx, pod); err != nil {
 		return fwk.AsStatus(err)
@@ -100,7 +100,7 @@ func (f *leaderFramework) RunPreBindPlugins(ctx context.Context, state fwk.Cycle
 	return f.Framework.RunPreBindPlugins(ctx, state, pod, node)
 }
 
-// RunBindPlugins binds if the place is still the pod's: this process may have been stopped
+// RunBindPlugins binds if the reservation is still valid: this process may have been stopped
 // meanwhile.
 func (f *leaderFramework) RunBindPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	return f.assumptions.Bind(ctx, pod, func() *fwk.Status { return f.Framework.RunBindPlugins(ctx, state, pod, node) })

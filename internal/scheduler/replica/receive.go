@@ -7,10 +7,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Connected says that another replica begins anew to tell what it has to.
+// Connected handles a new connection from a replica, on which it sends everything again.
 func (r *Replica) Connected(from string) { r.holder.Connected(from) }
 
-// Receive takes what another replica tells.
+// Receive handles the messages in a batch from another replica.
 func (r *Replica) Receive(from string, b *wire.Batch) error {
 	for _, a := range b.Assignments {
 		r.member.Adopt(a)
@@ -53,7 +53,8 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 
 var errNotReady = errors.New("this replica does not know yet all that it has to, or another leads")
 
-// Answer says what is known of the nodes here, to who leads, if that is everything.
+// Answer answers a query of the leader, if this replica has everything that the assignment in the
+// query requires.
 func (r *Replica) Answer(ctx context.Context, q *wire.Question) *wire.Answer {
 	self := r.member.Self()
 	answer, err := (*wire.Answer)(nil), errNotReady

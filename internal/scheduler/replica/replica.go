@@ -1,3 +1,6 @@
+// Package replica makes a scheduler one of several that share the nodes of a cluster. A [Replica]
+// composes a member, which watches a share of the objects, a holder, which owns nodes, and a
+// leader, which schedules while this replica leads.
 package replica
 
 import (
@@ -28,13 +31,13 @@ type Replica struct {
 	ctx     context.Context
 	sched   *kubescheduler.Scheduler
 	dial    *wire.Dialer
-	// leaving is set when this replica is about to end. The others know of it until present
-	// ends; unknown is closed when they no longer do.
+	// leaving is set when this replica is about to exit. Others discover it until present ends;
+	// withdrawn is closed when they no longer do.
 	leaving   atomic.Bool
 	present   context.Context
 	withdraw  context.CancelFunc
 	withdrawn chan struct{}
-	// led is closed when this replica leads and the others are ready.
+	// leading is closed when this replica leads and the others are ready.
 	leading chan struct{}
 	// exit ends the process.
 	exit func(err error, why string)
@@ -85,8 +88,8 @@ func newReplica(
 	return r
 }
 
-// Run takes part until the context ends: it answers other replicas, and watches. It ends
-// with an error if it cannot answer, or if there is another of its name.
+// Run serves other replicas and watches until the context ends. It returns an error if it cannot
+// serve, or if another replica has its name.
 func (r *Replica) Run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -107,9 +110,9 @@ func (r *Replica) Run(ctx context.Context) error {
 	return err
 }
 
-// Leave prepares for the end, for as long as the context lasts: no further pod is
-// scheduled, those that are being bound are, and others are told that this replica is
-// gone. They need not wait to find that out.
+// Leave prepares the exit, within the time of the context: it schedules no further pod, waits for
+// binds that are under way, and withdraws this replica from discovery, so that the others need not
+// detect its absence.
 func (r *Replica) Leave(ctx context.Context) {
 	r.leaving.Store(true)
 	r.leader.Assumptions().AwaitBinds(ctx)
@@ -121,7 +124,7 @@ func (r *Replica) Leave(ctx context.Context) {
 	}
 }
 
-// beginLeading leads from now on, and returns when the other replicas are ready.
+// beginLeading starts to lead, and returns when the other replicas are ready.
 func (r *Replica) beginLeading(term func(context.Context) (int64, error)) {
 	number, err := term(r.ctx)
 	if err != nil {
@@ -132,8 +135,8 @@ func (r *Replica) beginLeading(term func(context.Context) (int64, error)) {
 	r.logger.Info("Leading", "term", number)
 }
 
-// Leads is closed when this replica leads, and the others are ready.
+// Leads returns a channel that is closed when this replica leads and the others are ready.
 func (r *Replica) Leads() <-chan struct{} { return r.leading }
 
-// MayLead says why this replica should not stand for the lead, if it should not.
+// MayLead returns why this replica should not take part in the election; nil if it should.
 func (r *Replica) MayLead(ctx context.Context) error { return r.leader.MayLead(ctx) }

@@ -1,3 +1,5 @@
+// Package unexported gives access to unexported fields of kube-scheduler's structs. It fails with
+// an error if a Kubernetes release has other fields.
 package unexported
 
 import (
@@ -6,7 +8,8 @@ import (
 	"unsafe"
 )
 
-// reach makes field point to an unexported field of a struct.
+// Field makes field point to the unexported field name of a struct, which has to be addressable. It
+// sets err if there is no such field of type T.
 func Field[T any](fields reflect.Value, name string, field **T, err *error) {
 	value := fields.FieldByName(name)
 	want := reflect.TypeFor[T]()

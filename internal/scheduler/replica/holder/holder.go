@@ -1,3 +1,5 @@
+// Package holder keeps the nodes that a replica owns and the pods on them. It reserves capacity for
+// pods that the leader has placed, and answers queries.
 package holder
 
 import (
@@ -16,32 +18,32 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// holder has the nodes that a replica owns, and the pods on them.
+// Holder has the nodes that a replica owns, and the pods on them.
 type Holder struct {
 	mu       sync.Mutex
 	logger   klog.Logger
 	ranker   *rank.Ranker
 	cache    *cache.Cache
 	snapshot *schedcache.Snapshot
-	// pods on the nodes here, as replicas have told of them.
+	// pods are the pods on nodes here, as replicas have sent them.
 	pods map[types.UID]refresh.Object
-	// reserved are pods that the leader has placed here, until they are bound.
+	// reservations are the pods that the leader has placed here, until they are bound.
 	reservations map[types.UID]*reservation
-	// nominated are the nodes of pods that wait for them, as the leader has told.
+	// nominated are the nodes of nominated pods in the leader's queue.
 	nominated map[types.UID]string
-	// tick counts the times when replicas began to tell of pods anew, and begun is when
-	// they did.
+	// tick counts the lists that were started; lists are those that are not complete.
 	tick  int64
 	lists refresh.Lists
-	// forbidding counts the pods here that forbid others on more than their own node.
+	// forbidding counts the pods here with anti-affinity beyond their own node.
 	forbidding int
-	// freed counts the places that were given to others.
+	// freed counts the reservations that expired.
 	freed int64
-	// seen are the reservations that each leader has told of since it connected.
+	// reservationsSeen counts the reservations that each leader has sent on its current connection.
 	reservationsSeen   map[string]uint64
 	reservationArrived *sync.Cond
 }
 
+// New makes a holder of the nodes of a ranker and its cache.
 func New(logger klog.Logger, r *rank.Ranker, known *cache.Cache) *Holder {
 	h := &Holder{
 		logger: logger, ranker: r, cache: known, nominated: map[types.UID]string{}, snapshot: r.Cluster.Snapshot.Upstream,
@@ -51,7 +53,8 @@ func New(logger klog.Logger, r *rank.Ranker, known *cache.Cache) *Holder {
 	return h
 }
 
-// answer says what is known of the nodes here.
+// Answer answers a query about the nodes here, once all reservations have arrived that the leader
+// sent before the query.
 func (h *Holder) Answer(ctx context.Context, from string, q *wire.Question, self string) (*wire.Answer, error) {
 	stop := context.AfterFunc(ctx, func() {
 		h.mu.Lock()
@@ -70,7 +73,7 @@ func (h *Holder) Answer(ctx context.Context, from string, q *wire.Question, self
 	return h.withSnapshot(func() (*wire.Answer, error) { return h.ranker.Answer(ctx, q.Ask) })
 }
 
-// look calls f with everything that has happened carried out.
+// withSnapshot calls f with all changes applied.
 func (h *Holder) withSnapshot(f func() (*wire.Answer, error)) (*wire.Answer, error) {
 	if err := h.cache.UpdateSnapshot(h.logger, h.snapshot); err != nil {
 		return nil, err
@@ -79,7 +82,7 @@ func (h *Holder) withSnapshot(f func() (*wire.Answer, error)) (*wire.Answer, err
 	return f()
 }
 
-// hold calls f while nothing else looks at the nodes, and nothing changes them.
+// Exclusively calls f while no query reads the nodes and nothing changes them.
 func (h *Holder) Exclusively(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -88,8 +91,8 @@ func (h *Holder) Exclusively(f func()) {
 	}
 }
 
-// changeNode takes what a watch says of a node here; before or after is nil if the node is new
-// or gone.
+// ChangeNode takes a change of a node here. before is nil for a new node, and after for a deleted
+// one.
 func (h *Holder) ChangeNode(before, after *v1.Node) {
 	switch {
 	case after == nil:
@@ -103,10 +106,10 @@ func (h *Holder) ChangeNode(before, after *v1.Node) {
 	}
 }
 
-// nodeInfo returns a copy of a node with its pods.
+// NodeInfo returns a copy of a node with its pods.
 func (h *Holder) NodeInfo(name string) (*framework.NodeInfo, error) { return h.cache.GetNode(name) }
 
-// connected says that a replica tells everything anew.
+// Connected handles a new connection from a replica, on which it sends everything again.
 func (h *Holder) Connected(from string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -114,7 +117,7 @@ func (h *Holder) Connected(from string) {
 	delete(h.lists, from)
 }
 
-// begin says that a replica tells of pods anew.
+// BeginList handles the start of a list of pods.
 func (h *Holder) BeginList(from string, id int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -122,15 +125,15 @@ func (h *Holder) BeginList(from string, id int64) {
 	h.lists.Begin(from, id, h.tick)
 }
 
-// refreshed forgets the pods with UIDs in some slots that were not told of since a
-// replica began to tell of them.
+// EndList handles the end of a list of pods: pods with UIDs in some hash slots that were not in it
+// are removed.
 func (h *Holder) EndList(from string, id int64, slots []int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lists.End(from, id, slots, h.pods, func(pod *v1.Pod) { h.remove(pod.UID) })
 }
 
-// set takes a pod as it now is.
+// SetPod takes the current version of a pod on a node here.
 func (h *Holder) SetPod(pod *v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,6 +156,7 @@ func (h *Holder) SetPod(pod *v1.Pod) {
 	}
 }
 
+// RemovePod removes a pod.
 func (h *Holder) RemovePod(uid types.UID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -169,7 +173,8 @@ func (h *Holder) remove(uid types.UID) {
 	}
 }
 
-// drop forgets nodes, and all pods on them, that another replica owns now.
+// DropNodes removes nodes that another replica owns now, and all pods and reservations on nodes
+// that are not owned here.
 func (h *Holder) DropNodes(nodes []*v1.Node, owned func(node string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -190,7 +195,7 @@ func (h *Holder) DropNodes(nodes []*v1.Node, owned func(node string) bool) {
 	}
 }
 
-// clear forgets all pods and nodes, but not the places of pods.
+// Clear removes all pods and the given nodes. Reservations stay.
 func (h *Holder) Clear(nodes []*v1.Node) {
 	h.DropNodes(nodes, func(string) bool { return true })
 	h.mu.Lock()
@@ -200,13 +205,17 @@ func (h *Holder) Clear(nodes []*v1.Node) {
 	}
 }
 
-// holdings are how much a holder has.
+// Counts are the numbers of objects that a holder has.
 type Counts struct {
+	// Nodes, Pods and Reservations are what the holder has now.
 	Nodes, Pods, Reservations int
-	Freed                     int64
-	Forbids                   bool
+	// Freed is how many reservations have expired.
+	Freed int64
+	// Forbids is set if a pod here has anti-affinity beyond its own node.
+	Forbids bool
 }
 
+// Counts returns how much the holder has.
 func (h *Holder) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()

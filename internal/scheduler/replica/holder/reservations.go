@@ -17,23 +17,24 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
+// reservation is capacity that is kept for a pod until it is bound.
 type reservation struct {
 	pod *v1.Pod
-	// term is that of the leader who has asked for the place, and until is when it is
-	// kept unless that asks again.
+	// term is the term of the leader that requested it, and until is when it expires unless it is
+	// renewed.
 	term  int64
 	until time.Time
 }
 
-// A place that no leader asks to keep is given to others after the first time, or the
-// second if another leads now; but only if the pod is not bound by then.
+// A reservation that no leader renews expires after reservationLife, or after bequestLife if it is
+// of an earlier leader. It does not expire if the pod is bound by then.
 const (
 	reservationLife = 30 * time.Second
 	bequestLife     = 5 * time.Second
 )
 
-// reserve gives a pod its place, or says why not. While not all pods are known that are
-// on the nodes here, only those have one that had it before.
+// Reserve reserves capacity for a pod, or releases it, and returns why it is refused. While not all
+// pods on the nodes here are known, it accepts only pods that had a reservation before.
 func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready bool, r *wire.Reservation) (refused string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +83,7 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 	return ""
 }
 
-// nominate notes that a pod waits for a node here, or does not any more.
+// nominate adds or removes the nomination of a pod in the leader's queue.
 func (h *Holder) nominate(r *wire.Reservation) (refused string) {
 	if node, is := h.nominated[r.UID]; is {
 		h.ranker.Nominations.RemoveRemote(node, r.UID)
@@ -101,7 +102,7 @@ func (h *Holder) nominate(r *wire.Reservation) (refused string) {
 	return ""
 }
 
-// forgetNominated forgets what a leader has told of pods that wait.
+// ForgetNominated removes all nominations, which an earlier leader has sent.
 func (h *Holder) ForgetNominated() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -110,8 +111,8 @@ func (h *Holder) ForgetNominated() {
 	}
 }
 
-// unfit says why a pod has no place on a node any more, as far as the node itself is
-// concerned. What it depends on besides the leader has looked at.
+// misfit returns why a pod does not fit on a node any more, as far as the node itself decides. The
+// leader has checked the rest.
 func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (refused string) {
 	_, err := h.withSnapshot(func() (*wire.Answer, error) {
 		n := h.ranker.Cluster.Lookup(r.Node)
@@ -119,7 +120,7 @@ func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (
 			refused = "the node is not there"
 			return nil, nil
 		}
-		// As the leader has asked: with no node yet.
+		// The leader's query had a pod without a node.
 		unbound := *pod
 		unbound.Spec.NodeName = ""
 		info, _ := framework.NewPodInfo(&unbound)
@@ -128,13 +129,13 @@ func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (
 			refused = "there is no such profile"
 			return nil, nil
 		}
-		// If pods have come of which the leader did not know what they forbid, the class
-		// is not found, and the next question finds where the pod may go.
+		// If pods have come with terms that the leader does not know, there is no such class, and
+		// the leader's next query finds where the pod may go.
 		found, _, err := h.ranker.Class(ctx, profile, info, &rank.Agreement{Demands: r.Demands})
 		fits := err == nil && found.Has(n.ID)
 		if errors.As(err, new(rank.FallbackReason)) {
-			// Each node was looked at by itself; what others may have taken since is looked
-			// at here.
+			// Nodes are evaluated one by one for this pod. Only what other pods may have taken
+			// since is checked here.
 			fits, err = len(kubescheduler.AdmissionCheck(&unbound, n.Info, false)) == 0, nil
 		}
 		if err == nil && !fits {
@@ -148,6 +149,7 @@ func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (
 	return refused
 }
 
+// unreserve releases a reservation.
 func (h *Holder) unreserve(uid types.UID) {
 	if r := h.reservations[uid]; r != nil {
 		delete(h.reservations, uid)
@@ -158,13 +160,14 @@ func (h *Holder) unreserve(uid types.UID) {
 	}
 }
 
+// count adds to the number of pods with anti-affinity beyond their node.
 func (h *Holder) count(pod *v1.Pod, by int) {
 	if ForbidsAround(pod) {
 		h.forbidding += by
 	}
 }
 
-// forbidsAround says whether a pod forbids others on more than the node that it is on.
+// ForbidsAround returns whether a pod has anti-affinity beyond its own node.
 func ForbidsAround(pod *v1.Pod) bool {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return false
@@ -173,7 +176,7 @@ func ForbidsAround(pod *v1.Pod) bool {
 	return slices.ContainsFunc(terms, func(term v1.PodAffinityTerm) bool { return term.TopologyKey != v1.LabelHostname })
 }
 
-// keep holds places for longer, and says which are gone.
+// Renew renews reservations, and returns which of them have expired.
 func (h *Holder) Renew(uids []types.UID) []wire.Ack {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -190,7 +193,7 @@ func (h *Holder) Renew(uids []types.UID) []wire.Ack {
 	return acks
 }
 
-// overdue are the pods whose places no leader asks to keep.
+// Overdue returns the pods whose reservations were not renewed in time.
 func (h *Holder) Overdue(now time.Time) []*v1.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -203,8 +206,8 @@ func (h *Holder) Overdue(now time.Time) []*v1.Pod {
 	return pods
 }
 
-// expire gives the place of a pod to others, unless it is bound there: then nobody has
-// told of that yet.
+// Expire releases a reservation that was not renewed. If its pod is bound, it is kept until a
+// replica sends the pod.
 func (h *Holder) Expire(uid types.UID, now time.Time, bound bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -221,7 +224,7 @@ func (h *Holder) Expire(uid types.UID, now time.Time, bound bool) {
 	h.unreserve(uid)
 }
 
-// bequeath keeps places for less time that earlier leaders have asked for.
+// ShortenOld shortens the reservations of earlier terms.
 func (h *Holder) ShortenOld(term int64, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -232,6 +235,7 @@ func (h *Holder) ShortenOld(term int64, now time.Time) {
 	}
 }
 
+// NewReservation returns the message that requests a reservation for a pod.
 func NewReservation(pod *v1.Pod, demands wire.Demands) wire.Reservation {
 	return wire.Reservation{
 		Pod: wire.MarshalObject(pod), UID: pod.UID, Node: pod.Spec.NodeName, Profile: pod.Spec.SchedulerName, Demands: demands,

@@ -10,7 +10,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// assign makes a new assignment if other replicas are there than before.
+// assign makes a new assignment of hash slots if the live replicas have changed.
 func (l *Leader) assign() {
 	known := l.options.Discovery.Members()
 	l.mu.Lock()
@@ -27,7 +27,7 @@ func (l *Leader) assign() {
 		return
 	}
 	if l.table == nil {
-		// What the last leader has said is kept.
+		// The table of the last leader is kept.
 		l.table = l.member.Table()
 	}
 	var owners []string
@@ -52,8 +52,8 @@ func (l *Leader) assign() {
 	l.resendReservations("", false)
 }
 
-// lives says whether a replica is there. Who leads newly gives all that are known the time
-// to say so; what moved away from them meanwhile would only come back.
+// isAlive returns whether a replica is alive. A new leader gives all known replicas time to report;
+// otherwise slots would move away from them and back.
 func (l *Leader) isAlive(name string) bool {
 	if time.Since(l.since) > deadAfter && l.member.CutOff(name) || time.Now().Before(l.barred[name]) {
 		return false
@@ -62,8 +62,8 @@ func (l *Leader) isAlive(name string) bool {
 	return heard && time.Since(s.at) < deadAfter || !heard && time.Since(l.since) < deadAfter
 }
 
-// bar leaves out a replica for a while, if there are two that do not reach each other, and
-// that keeps any from knowing all that it has to.
+// barUnreachable leaves out a replica for a while if two replicas do not reach each other and an
+// assignment cannot complete because of that.
 func (l *Leader) barUnreachable() {
 	if l.ready.HasAll(l.table.Owners()...) || time.Since(l.assignedAt) < cutOffAfter {
 		return
@@ -98,8 +98,8 @@ func (l *Leader) assignment() *wire.Assignment {
 	return a
 }
 
-// greet tells a replica that knows nothing who owns what, and which pods have places on
-// its nodes.
+// Greet sends the assignment to a replica that has just connected, and the reservations on its
+// nodes.
 func (l *Leader) Greet(link *wire.Link) {
 	l.mu.Lock()
 	leads, ready := l.number > 0, l.ready.Has(link.To().Name)
@@ -114,7 +114,7 @@ func (l *Leader) Greet(link *wire.Link) {
 	}
 }
 
-// noteStatus notes that a replica lives, and how far it is.
+// NoteStatus takes the status report of a replica.
 func (l *Leader) NoteStatus(from string, s *wire.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -136,13 +136,13 @@ func (l *Leader) NoteStatus(from string, s *wire.Status) {
 		l.mu.Unlock()
 		l.resendReservations(from, true)
 		l.mu.Lock()
-		// There may be another assignment by now.
+		// The assignment may have changed meanwhile.
 		if s.Term == l.term && s.Number == l.number {
 			l.ready.Insert(from)
 		}
 	}
 	if !complete && l.ready.HasAll(l.table.Owners()...) || known && s.Freed > last.Freed {
-		// Something may fit now of which nobody has told.
+		// Pods may fit now although no event has reported a change.
 		l.search.invalidate()
 		go l.retryUnschedulable()
 	}

@@ -19,52 +19,51 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// assumptions takes the place of kube-scheduler's cache in a leader. Nodes, and the
-// pods on them, are with the replicas that own them; here are the pods only that have
-// a place and are not known to be bound.
+// Assumptions replaces kube-scheduler's cache in a leader. The owners of nodes keep nodes and bound
+// pods; this cache has only the pods that are placed and not known to be bound.
 type Assumptions struct {
-	// Pod groups stay upstream's, and binds through the dispatcher.
+	// Upstream's cache keeps pod groups and forwards binds to the API dispatcher.
 	schedcache.Cache
 
 	search *Search
-	// lead sends reservations to the owners of nodes.
+	// leader sends reservations to the owners of nodes.
 	leader *Leader
 
-	// binding counts the pods that the API server is being told of.
+	// binding counts the binds that are under way.
 	binding atomic.Int64
 
 	mu      sync.Mutex
 	assumed map[types.UID]*assumption
 }
 
-// assumption is a pod that is taken to be on a node.
+// assumption is a pod that is assumed to be on a node.
 type assumption struct {
 	pod     *v1.Pod
 	demands wire.Demands
-	// acked is closed when the owner of the node has answered, with refused if it did
-	// not take the pod, or has not kept it; heard is when it last was there to hear of it.
+	// acked is closed when the owner of the node has answered. refused is why it did not reserve
+	// capacity, or released it; lastHeard is when it last answered.
 	acked     chan struct{}
 	refused   string
 	lastHeard time.Time
 }
 
-// A bind that is begun with a place that the owner of the node was not reminded of for
-// so long would be one that the owner may have given to somebody else.
+// Times of reservations.
 const (
 	ackTimeout = 10 * time.Second
-	// Longer than replicas take to say what has time (shard.Link), and the API server to say
-	// what it has been told; less than who ends has (app.leavePatience).
+	// Longer than replicas delay messages that are not urgent (wire.Link) and watches take to
+	// deliver, and less than the time to exit (leavePatience of the app package).
 	seenTimeout = 600 * time.Millisecond
 	maxUnheard  = 15 * time.Second
 )
 
 var errLost = errors.New("the pod has lost its place before it was bound")
 
+// newAssumptions makes a cache in front of upstream's.
 func newAssumptions(inner schedcache.Cache, search *Search, l *Leader) *Assumptions {
 	return &Assumptions{Cache: inner, search: search, leader: l, assumed: map[types.UID]*assumption{}}
 }
 
-// AssumePod takes a pod for bound, and its place on the node.
+// AssumePod records a pod as placed and requests a reservation from the owner of its node.
 func (a *Assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -77,12 +76,12 @@ func (a *Assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) error {
 	return nil
 }
 
-// ForgetPod undoes AssumePod.
+// ForgetPod undoes [Assumptions.AssumePod].
 func (a *Assumptions) ForgetPod(logger klog.Logger, pod *v1.Pod) error {
 	return a.RemoveAssumedPod(logger, pod)
 }
 
-// RemoveAssumedPod gives the place of a pod back.
+// RemoveAssumedPod removes an assumed pod and releases its reservation.
 func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -93,7 +92,8 @@ func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 	return nil
 }
 
-// AddPod confirms that a pod is bound. The owner of the node hears of it otherwise.
+// AddPod confirms that a pod is bound. The owner of the node receives the pod from the replica that
+// watches it.
 func (a *Assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -106,10 +106,10 @@ func (a *Assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
 	return nil
 }
 
-// UpdatePod has nothing to do: pods that are bound are with the owners of nodes.
+// UpdatePod does nothing: the owners of nodes keep bound pods.
 func (a *Assumptions) UpdatePod(klog.Logger, *v1.Pod, *v1.Pod) error { return nil }
 
-// RemovePod gives the place of a pod back that is gone before it was known to be bound.
+// RemovePod releases the reservation of a pod that was deleted before it was known to be bound.
 func (a *Assumptions) RemovePod(logger klog.Logger, pod *v1.Pod) error {
 	return a.RemoveAssumedPod(logger, pod)
 }
@@ -124,44 +124,44 @@ func (a *Assumptions) GetPod(pod *v1.Pod) (*v1.Pod, error) {
 	return nil, fmt.Errorf("pod %v(%v) does not exist in scheduler cache", pod.UID, klog.KObj(pod))
 }
 
-// IsAssumedPod says whether a pod is assumed and not confirmed.
+// IsAssumedPod returns whether a pod is assumed and not confirmed.
 func (a *Assumptions) IsAssumedPod(pod *v1.Pod) (bool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.assumed[pod.UID] != nil, nil
 }
 
-// AddNode, UpdateNode and RemoveNode have nothing to do: nodes are with their owners.
+// AddNode does nothing: nodes are with their owners.
 func (*Assumptions) AddNode(klog.Logger, *v1.Node) {}
 
-// UpdateNode has nothing to do.
+// UpdateNode does nothing: nodes are with their owners.
 func (*Assumptions) UpdateNode(klog.Logger, *v1.Node, *v1.Node) {}
 
-// RemoveNode has nothing to do.
+// RemoveNode does nothing: nodes are with their owners.
 func (*Assumptions) RemoveNode(klog.Logger, *v1.Node) error { return nil }
 
-// NodeCount is the number of nodes that replicas have, as they last said.
+// NodeCount returns the number of nodes that replicas last reported.
 func (a *Assumptions) NodeCount() int { return a.leader.Nodes() }
 
-// PodCount is the number of assumed pods.
+// PodCount returns the number of assumed pods.
 func (a *Assumptions) PodCount() (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return len(a.assumed), nil
 }
 
-// GetNode knows no node.
+// GetNode returns an error: nodes are with their owners.
 func (*Assumptions) GetNode(name string) (*framework.NodeInfo, error) {
 	return nil, fmt.Errorf("node %v is with the replica that owns it", name)
 }
 
-// UpdateSnapshot begins a scheduling cycle.
+// UpdateSnapshot starts a scheduling cycle.
 func (a *Assumptions) UpdateSnapshot(logger klog.Logger, _ *schedcache.Snapshot) error {
 	a.search.Cluster.Apply(logger, nil)
 	return nil
 }
 
-// Dump copies what is assumed, for people who look for an error.
+// Dump copies the assumed pods for debugging.
 func (a *Assumptions) Dump() *schedcache.Dump {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -172,7 +172,7 @@ func (a *Assumptions) Dump() *schedcache.Dump {
 	return &schedcache.Dump{AssumedPods: assumed, Nodes: map[string]*framework.NodeInfo{}}
 }
 
-// ack notes what the owner of a node has said of a pod.
+// ack takes the answer of a node's owner about a pod.
 func (a *Assumptions) ack(uid types.UID, refused string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -195,10 +195,10 @@ func (a *assumption) isAcked() bool {
 	}
 }
 
-// held says that the owner of the node has given the pod its place.
+// reserved returns whether the owner of the node has reserved capacity for the pod.
 func (a *assumption) reserved() bool { return a.isAcked() && a.refused == "" }
 
-// each calls a function with all that is assumed, while it does not change.
+// each calls a function with each assumption, under the lock.
 func (a *Assumptions) each(f func(*assumption)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -207,7 +207,7 @@ func (a *Assumptions) each(f func(*assumption)) {
 	}
 }
 
-// nodeOf is where a pod is assumed to be; "" if it is not.
+// nodeOf returns the node of an assumed pod; "" for other pods.
 func (a *Assumptions) nodeOf(uid types.UID) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -217,14 +217,14 @@ func (a *Assumptions) nodeOf(uid types.UID) string {
 	return ""
 }
 
-// awaitBinds waits until no pod is on its way to its node any more.
+// AwaitBinds waits until no bind is under way.
 func (a *Assumptions) AwaitBinds(ctx context.Context) {
 	a.await(ctx, func() bool { return a.binding.Load() == 0 })
 }
 
-// awaitSeen waits until the watches have shown all pods on their nodes, for a while: to who
-// leads next, a pod of which they have not would be one that waits still, and for as long as
-// it is placed once more it would count twice.
+// AwaitSeen waits, for a limited time, until the watches have shown all pods on their nodes. The
+// next leader would take a pod that its watch has not shown yet for pending, and count it twice
+// while it places the pod again.
 func (a *Assumptions) AwaitSeen(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, seenTimeout)
 	defer cancel()
@@ -247,7 +247,7 @@ func (a *Assumptions) await(ctx context.Context, done func() bool) {
 	}
 }
 
-// settled waits until the owner of the node has taken a pod, which is then bound.
+// confirmed waits until the owner of the node has reserved capacity for a pod.
 func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
 	a.mu.Lock()
 	known := a.assumed[uid]

@@ -1,3 +1,6 @@
+// Package leader is the part of a replica that schedules: it assigns hash slots to replicas, feeds
+// pending pods to the scheduler, queries the owners of nodes, and requests reservations. It does
+// nothing while another replica leads.
 package leader
 
 import (
@@ -17,24 +20,24 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// LeadConfig is what a leader is made of.
+// Config has what a leader is made of.
 type Config struct {
 	Options member.Options
 	Member  *member.Member
 	Sched   *kubescheduler.Scheduler
 	Client  kubernetes.Interface
 	Dial    *wire.Dialer
-	// Ranker has the profiles of the scheduler, and no nodes.
+	// Ranker has the profiles of the scheduler and no nodes.
 	Ranker *rank.Ranker
-	// Exclusively calls a function while nothing else reads or writes what plugins see.
+	// Exclusively calls a function while nothing else reads or writes what plugins read.
 	Exclusively func(func())
-	// Answer answers a query for the nodes of this replica.
+	// Answer answers a query about the nodes of this replica.
 	Answer func(context.Context, *wire.Question) *wire.Answer
 	Feeds  Feeds
 }
 
-// newLead makes a leader and its parts. It keeps its assumed pods in front of the cache that
-// the scheduler has now, which keeps pod groups.
+// New makes a leader and its parts. Its cache of assumed pods is in front of the scheduler's
+// present cache, which keeps pod groups.
 func New(ctx context.Context, c *Config) *Leader {
 	l := &Leader{
 		options: c.Options, logger: klog.FromContext(ctx), ctx: ctx, member: c.Member, sched: c.Sched, client: c.Client, dial: c.Dial, answer: c.Answer,

@@ -6,11 +6,11 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Feeds are the informers of a scheduler that is a replica. Its own watches are others,
-// of a share of the objects.
+// Feeds are the informers for pods and nodes of a scheduler that is a replica. Other replicas send
+// their events; the replica's own watches cover only its hash slots.
 type Feeds struct{ pods, nodes *eventInformer }
 
-// NewFactory makes a factory with such informers in the place of those of nodes and pods.
+// NewFactory makes an informer factory whose informers for nodes and pods are feeds.
 func NewFactory(client kubernetes.Interface) (informers.SharedInformerFactory, Feeds) {
 	f := Feeds{pods: newEventInformer(), nodes: newEventInformer()}
 	factory := informers.NewSharedInformerFactory(client, 0)

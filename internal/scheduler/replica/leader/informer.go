@@ -10,10 +10,9 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// fedInformer takes the place of an informer of which the scheduler wants to have the
-// events, and that has no watch of its own: other replicas say what has happened.
+// eventInformer is an informer without a watch: other replicas send the events.
 type eventInformer struct {
-	toolscache.SharedIndexInformer // Of what is not here nobody makes use.
+	toolscache.SharedIndexInformer // Methods that are not overridden are not called.
 
 	mu       sync.Mutex
 	indexer  toolscache.Indexer
@@ -26,12 +25,13 @@ func newEventInformer() *eventInformer {
 	})}
 }
 
-// make is what a factory makes informers with.
+// make is the constructor that an informer factory calls.
 func (i *eventInformer) make(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer {
 	return i
 }
 
-// notify says to all handlers that an object became another; either may be nil.
+// notify calls all handlers with a changed object. before is nil for a new object, and after for a
+// deleted one.
 func (i *eventInformer) notify(before, after any) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -47,7 +47,7 @@ func (i *eventInformer) notify(before, after any) {
 	}
 }
 
-// fed is the registration of a handler. There is nothing that it could miss.
+// registration is the registration of a handler, which is always synced.
 type registration struct{}
 
 func (registration) Name() string { return "fed by other replicas" }
@@ -62,7 +62,7 @@ func (f registration) HasSynced() bool { return true }
 
 func (f registration) HasSyncedChecker() toolscache.DoneChecker { return f }
 
-// AddEventHandler calls a handler with what happens from now on.
+// AddEventHandler calls a handler with all events from now on.
 func (i *eventInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -70,7 +70,7 @@ func (i *eventInformer) AddEventHandler(handler toolscache.ResourceEventHandler)
 	return registration{}, nil
 }
 
-// AddEventHandlerWithResyncPeriod is AddEventHandler: there are no resyncs.
+// AddEventHandlerWithResyncPeriod is AddEventHandler; there are no resyncs.
 func (i *eventInformer) AddEventHandlerWithResyncPeriod(handler toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.AddEventHandler(handler)
 }
@@ -80,41 +80,41 @@ func (i *eventInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEv
 	return i.AddEventHandler(handler)
 }
 
-// RemoveEventHandler is not possible: the scheduler never does it.
+// RemoveEventHandler returns an error; the scheduler never calls it.
 func (i *eventInformer) RemoveEventHandler(toolscache.ResourceEventHandlerRegistration) error {
 	return errors.New("handlers of what other replicas say stay")
 }
 
-// AddIndexers adds to the indexes of the store.
+// AddIndexers adds indexes to the store.
 func (i *eventInformer) AddIndexers(indexers toolscache.Indexers) error {
 	return i.indexer.AddIndexers(indexers)
 }
 
-// GetIndexer is the store.
+// GetIndexer returns the store.
 func (i *eventInformer) GetIndexer() toolscache.Indexer { return i.indexer }
 
-// GetStore is the store.
+// GetStore returns the store.
 func (i *eventInformer) GetStore() toolscache.Store { return i.indexer }
 
-// HasSynced is always so.
+// HasSynced returns true.
 func (*eventInformer) HasSynced() bool { return true }
 
-// HasSyncedChecker is done from the start.
+// HasSyncedChecker returns a checker that is done.
 func (*eventInformer) HasSyncedChecker() toolscache.DoneChecker { return registration{} }
 
-// SetTransform has nothing to transform.
+// SetTransform does nothing: objects arrive transformed.
 func (*eventInformer) SetTransform(toolscache.TransformFunc) error { return nil }
 
-// SetWatchErrorHandler has no watch.
+// SetWatchErrorHandler does nothing: there is no watch.
 func (*eventInformer) SetWatchErrorHandler(toolscache.WatchErrorHandler) error { return nil }
 
-// LastSyncResourceVersion is none.
+// LastSyncResourceVersion returns "".
 func (*eventInformer) LastSyncResourceVersion() string { return "" }
 
-// IsStopped is never so.
+// IsStopped returns false.
 func (*eventInformer) IsStopped() bool { return false }
 
-// Run waits until it is told to stop.
+// Run waits until stop is closed.
 func (*eventInformer) Run(stop <-chan struct{}) { <-stop }
 
 // RunWithContext waits until the context ends.

@@ -20,8 +20,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// lead is what a replica does that leads: it says who owns which slots, has the pods
-// that wait, and asks. In others it does nothing.
+// Leader is the part of a replica that leads.
 type Leader struct {
 	options member.Options
 	logger  klog.Logger
@@ -30,24 +29,24 @@ type Leader struct {
 	sched   *kubescheduler.Scheduler
 	client  kubernetes.Interface
 	dial    *wire.Dialer
-	// answer answers a query for the nodes of this replica.
+	// answer answers a query about the nodes of this replica.
 	answer func(context.Context, *wire.Question) *wire.Answer
 
 	search      *Search
 	assumptions *Assumptions
-	// pods and nodes are informers that others feed.
+	// podEvents and nodeEvents are the informers that other replicas feed.
 	podEvents, nodeEvents *eventInformer
 
-	// leadsSince is the term, to be read without the lock.
+	// currentTerm is the term, readable without the lock.
 	currentTerm atomic.Int64
 
 	mu sync.Mutex
-	// term is 0 while another replica leads; since is when that changed.
+	// term is 0 while another replica leads; since is when it was set.
 	term, number int64
 	since        time.Time
-	// assigned is when the last assignment was made.
+	// assignedAt is when the last assignment was made.
 	assignedAt time.Time
-	// after is the assignment before.
+	// previous is the term and number of the assignment before.
 	previous   [2]int64
 	table      wire.Table
 	members    []wire.Member
@@ -56,25 +55,25 @@ type Leader struct {
 	// ready are the owners that have all that they need to answer.
 	ready   sets.Set[string]
 	changed chan struct{}
-	// forbids is when a pod was last placed at a replica that forbids others on more than
-	// its own node.
+	// forbidsSince is when a pod with anti-affinity beyond its node was last placed with a replica.
 	forbidsSince map[string]time.Time
-	// cuts are replicas that were too late lately.
+	// late are replicas that did not answer in time.
 	late map[string]*lateness
 
-	// nominated are the nodes of pods that replicas were told to leave room for.
+	// nominated are the nominated nodes of pods, as sent to their owners.
 	nominated map[types.UID]string
 
-	// alone is since when nobody is there who owns nodes; zero if somebody is.
+	// aloneSince is when the last replica that owns nodes disappeared; zero if there is one.
 	aloneSince time.Time
 
-	// barred are replicas that are left out until then.
+	// barred are replicas that are left out until some time.
 	barred map[string]time.Time
 
-	// heldUp are pods for which a replica did not answer.
+	// delayed are pods for which a replica did not answer.
 	delayed map[types.UID]*v1.Pod
 
-	// pending are the pods that wait, as others have told of them.
+	// pending are the pods without a node that other replicas have sent. tick counts the lists that
+	// were started, and lists are those that are not complete.
 	pendingMu sync.Mutex
 	pending   map[types.UID]refresh.Object
 	tick      int64
@@ -86,26 +85,27 @@ type statusAt struct {
 	at time.Time
 }
 
-// cut is a replica that did not answer in time, so often, and is not asked until then.
+// lateness is how often in a row a replica did not answer in time, and until when it is not asked.
 type lateness struct {
 	times int
 	until time.Time
 }
 
+// Times and bounds of leading.
 const (
-	// A replica that does not say for so long that it lives owns nothing any more.
+	// A replica without a status report for so long owns nothing any more.
 	deadAfter = 3 * time.Second
-	// Who is not reached by another that long after an assignment is left out for a while.
+	// If an assignment is not complete after cutOffAfter, a replica that others do not reach is
+	// left out for barredFor.
 	cutOffAfter, barredFor = 2 * time.Second, 30 * time.Second
 
 	checkInterval = 200 * time.Millisecond
 	renewInterval = 5 * time.Second
-	// Pods that are tried again at once when all replicas answer; others wait.
+	// Pods that are retried at once when all replicas answer. Further pods wait for their backoff.
 	maxDelayed = 100_000
-	// What a replica says of the pods that it has includes those that were placed there
-	// so long before.
+	// The report of a replica includes the pods that were placed with it so long before.
 	settledAfter = 2 * time.Second
-	// A replica that was late is left out for a while, each time for longer.
+	// A replica that was late is not asked for a while, each time for longer.
 	firstRest, longestRest = 100 * time.Millisecond, 10 * time.Second
 )
 
@@ -113,20 +113,19 @@ var errNoAnswer = errors.New("no replica has answered")
 
 var errIncomplete = errors.New("not all replicas answer, and where this pod may go depends on pods that they have")
 
-// Search returns the search for nodes among all owners.
+// Search returns the search among the nodes of all owners.
 func (l *Leader) Search() *Search { return l.search }
 
 // Assumptions returns the cache of the scheduler of this leader.
 func (l *Leader) Assumptions() *Assumptions { return l.assumptions }
 
-// Leads returns whether this replica leads, as far as it knows.
+// leads returns whether this replica leads, as far as it knows.
 func (l *Leader) leads() bool {
 	a := l.member.Assignment()
 	return a != nil && a.Leader.Name == l.member.Self() && a.Term == l.Term()
 }
 
-// start takes the lead for a term, and returns when all replicas are ready, or those
-// that are not are known to be gone.
+// Start leads for a term. It returns when all owners of nodes are ready.
 func (l *Leader) Start(ctx context.Context, term int64) {
 	if known := l.member.Assignment(); known != nil {
 		// The lease that counts the terms may have been deleted.
@@ -168,9 +167,10 @@ func (l *Leader) run(ctx context.Context) {
 	}
 }
 
+// Term returns the term that this replica leads for; 0 while another leads.
 func (l *Leader) Term() int64 { return l.currentTerm.Load() }
 
-// Nodes is how many nodes replicas last said that they have.
+// Nodes returns how many nodes the owners last reported.
 func (l *Leader) Nodes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,10 +181,10 @@ func (l *Leader) Nodes() int {
 	return nodes
 }
 
-// Nodes that plugins may look up, the latest that were chosen for pods with claims.
+// maxKeptNodes is how many of the latest nodes chosen for pods with claims plugins can look up.
 const maxKeptNodes = 4096
 
-// KeepNode lets plugins look up a node that was chosen.
+// KeepNode lets plugins look up a node that was chosen for a pod with claims.
 func (l *Leader) KeepNode(node *v1.Node) {
 	if keys := l.nodeEvents.indexer.ListKeys(); len(keys) >= maxKeptNodes {
 		_ = l.nodeEvents.indexer.Replace(nil, "")
@@ -192,7 +192,7 @@ func (l *Leader) KeepNode(node *v1.Node) {
 	_ = l.nodeEvents.indexer.Add(node)
 }
 
-// Delay notes a pod that has no node because a replica did not answer.
+// Delay notes a pod that got no node because a replica did not answer.
 func (l *Leader) Delay(pod *v1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -201,8 +201,8 @@ func (l *Leader) Delay(pod *v1.Pod) {
 	}
 }
 
-// retryHeldUp tries the pods again at once for which a replica did not answer, as soon as
-// all do. Otherwise they would wait for as long as they had been tried in vain.
+// retryDelayed retries delayed pods as soon as all replicas answer. Otherwise they would wait for
+// their backoff, which grows with each attempt.
 func (l *Leader) retryDelayed() {
 	told := l.member.Reservations()
 	l.mu.Lock()
@@ -229,7 +229,7 @@ func (l *Leader) retryDelayed() {
 	}
 }
 
-// retryAll tries all pods again that fitted nowhere.
+// retryUnschedulable retries all unschedulable pods.
 func (l *Leader) retryUnschedulable() {
 	l.sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(l.logger, fwk.ClusterEvent{Resource: fwk.WildCard, ActionType: fwk.All}, nil, nil, nil)
 }

@@ -38,7 +38,7 @@ var (
 	registerReplica sync.Once
 )
 
-// registerReplicaMetrics registers the metrics of this package, once.
+// RegisterMetrics registers the metrics of this package, once.
 func RegisterMetrics() {
 	registerReplica.Do(func() { legacyregistry.MustRegister(roundTimes, runEnds, cutOff, assignments, membership) })
 }

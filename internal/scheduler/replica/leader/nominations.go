@@ -6,8 +6,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// nominate tells the owners of nodes which pods wait for them, if that has changed. It
-// is part of the scheduling cycle.
+// nominate sends changed nominations to the owners of the nodes. It runs in the scheduling cycle.
 func (l *Leader) nominate() {
 	now := map[types.UID]string{}
 	queue := l.search.Nominations
@@ -37,8 +36,8 @@ func (l *Leader) nominate() {
 	}
 }
 
-// tellWaiting tells the owner of a node of a pod that waits for it. This replica has
-// them in its queue.
+// sendNomination sends a nomination to the owner of a node, unless that is this replica, which has
+// it in its queue.
 func (l *Leader) sendNomination(node string, reservation wire.Reservation) {
 	l.member.SendToOtherOwner(node, func(b *wire.Batch) { b.Reservations = append(b.Reservations, reservation) })
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// begin says that a replica tells of pending pods anew.
+// BeginList handles the start of a list of pending pods.
 func (l *Leader) BeginList(from string, id int64) {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
@@ -21,7 +21,7 @@ func (l *Leader) BeginList(from string, id int64) {
 	l.lists.Begin(from, id, l.tick)
 }
 
-// feed tells the scheduler what others have told.
+// Receive passes pending pods and events from another replica to the scheduler.
 func (l *Leader) Receive(from string, b *wire.Batch) error {
 	if len(b.Pending)+len(b.News) == 0 {
 		return nil
@@ -50,7 +50,7 @@ func (l *Leader) Receive(from string, b *wire.Batch) error {
 	return nil
 }
 
-// TakePending takes what a replica has sent of one pod without a node.
+// TakePending takes one pending pod, or the removal of one.
 func (l *Leader) TakePending(item *wire.Item) error {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
@@ -86,9 +86,8 @@ func (l *Leader) takePending(item *wire.Item) error {
 	return nil
 }
 
-// succeeds says whether a pod is the latest of its name; one that it has replaced is gone.
-// Of two pods each replica may tell at its own pace, and the queue knows pods by names:
-// what is told late of one would concern the other.
+// isLatest returns whether a pod is the latest of its name, and removes an older one. Two replicas
+// may send two pods of one name at different times, and the queue identifies pods by name.
 func (l *Leader) isLatest(pod *v1.Pod) bool {
 	there, is, _ := l.podEvents.indexer.Get(pod)
 	if !is || there.(*v1.Pod).UID == pod.UID {
@@ -103,12 +102,11 @@ func (l *Leader) isLatest(pod *v1.Pod) bool {
 	return true
 }
 
-// How long the API server has to say what became of a pod.
+// pendingLookupTimeout is the time for the API server to return a pod.
 const pendingLookupTimeout = 2 * time.Second
 
-// resolve takes away a pod that is not among those that wait any more, nobody has said
-// why. One that is assumed on a node is bound there, or it is gone, and that makes a
-// difference: the API server is asked.
+// resolveMissing handles a pending pod that is missing from a complete list. An assumed pod is
+// either bound or deleted; the API server is asked which.
 func (l *Leader) resolveMissing(pod *v1.Pod) {
 	node := l.assumptions.nodeOf(pod.UID)
 	if node == "" {
@@ -137,10 +135,11 @@ func (l *Leader) resolveMissing(pod *v1.Pod) {
 	}()
 }
 
-// forget takes away a pod that waits no longer, because it is on a node, or gone.
+// removePending removes a pod that does not wait any more, because it is bound to a node or, if
+// node is "", deleted.
 func (l *Leader) removePending(pod *v1.Pod, node string) {
 	delete(l.pending, pod.UID)
-	// Another may have come under the name.
+	// Another pod may have the name now.
 	if there, is, _ := l.podEvents.indexer.Get(pod); is && there.(*v1.Pod).UID == pod.UID {
 		_ = l.podEvents.indexer.Delete(pod)
 	}
@@ -153,13 +152,15 @@ func (l *Leader) removePending(pod *v1.Pod, node string) {
 	l.podEvents.notify(pod, &bound)
 }
 
-// refreshed forgets the pending pods with UIDs in some slots that were not told of since.
+// EndList handles the end of a list: pending pods with UIDs in some hash slots that were not in it
+// are resolved.
 func (l *Leader) EndList(from string, id int64, slots []int) {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
 	l.lists.End(from, id, slots, l.pending, l.resolveMissing)
 }
 
+// takeEvent passes an event of a bound pod or a node to the scheduler.
 func (l *Leader) takeEvent(news *wire.News) error {
 	l.search.invalidate()
 	if news.Node {
@@ -176,7 +177,7 @@ func (l *Leader) takeEvent(news *wire.News) error {
 	return err
 }
 
-// readable is a pointer to an object that reads itself.
+// readable is a pointer to an API object that decodes itself.
 type readable[T any] interface {
 	*T
 	Unmarshal([]byte) error

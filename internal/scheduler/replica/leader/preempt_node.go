@@ -12,34 +12,34 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
-// found are victims that need not be looked for.
+// chosenVictims lets upstream's evaluator use victims that were chosen already.
 type chosenVictims struct {
 	preemption.Interface
 	victims *extenderv1.Victims
 }
 
-// PodEligibleToPreemptOthers was asked where it can be answered.
+// PodEligibleToPreemptOthers returns true: the owner of the node has checked it.
 func (*chosenVictims) PodEligibleToPreemptOthers(context.Context, *v1.Pod, *fwk.Status) (bool, string) {
 	return true, ""
 }
 
-// GetOffsetAndNumCandidates is for one node.
+// GetOffsetAndNumCandidates selects the one node.
 func (*chosenVictims) GetOffsetAndNumCandidates(int32) (int32, int32) { return 0, 1 }
 
-// SelectVictimsOnNode returns those that were found.
+// SelectVictimsOnNode returns the chosen victims.
 func (f *chosenVictims) SelectVictimsOnNode(
 	context.Context, fwk.CycleState, *v1.Pod, fwk.NodeInfo, []*preemption.DomainVictim, []*policyv1.PodDisruptionBudget,
 ) ([]*v1.Pod, int, *fwk.Status) {
 	return f.victims.Pods, int(f.victims.NumPDBViolations), nil
 }
 
-// oneNode is a handle that shows one node only.
+// oneNode is a handle that lists one node.
 type oneNode struct {
 	framework.Framework
 	info fwk.NodeInfo
 }
 
-// MutableSnapshotSharedLister lists the node.
+// MutableSnapshotSharedLister returns a lister of the node.
 func (o *oneNode) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister {
 	return &oneNodeLister{o.Framework.MutableSnapshotSharedLister(), o.info}
 }
@@ -49,7 +49,7 @@ type oneNodeLister struct {
 	info fwk.NodeInfo
 }
 
-// NodeInfos lists the node.
+// NodeInfos returns a lister of the node.
 func (l *oneNodeLister) NodeInfos() fwk.NodeInfoLister {
 	return &oneNodeInfos{l.MutableSnapshotSharedLister.NodeInfos(), l.info}
 }
@@ -59,10 +59,10 @@ type oneNodeInfos struct {
 	info fwk.NodeInfo
 }
 
-// List is the node.
+// List returns the node.
 func (l *oneNodeInfos) List() ([]fwk.NodeInfo, error) { return []fwk.NodeInfo{l.info}, nil }
 
-// Get is the node, by its name.
+// Get returns the node by name.
 func (l *oneNodeInfos) Get(name string) (fwk.NodeInfo, error) {
 	if name != l.info.Node().Name {
 		return nil, fmt.Errorf("node %s is with the replica that owns it", name)

@@ -23,17 +23,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
 )
 
-// preemptor takes the place of upstream's plugin for preemption in a leader. The shards
-// try where a pod would fit if others left, by that plugin; upstream's order picks among
-// what they propose, and its executor lets the others leave.
+// Preemptor replaces upstream's preemption plugin in a leader. The shards run that plugin on their
+// nodes and propose victims; upstream's order picks among the proposals, and its executor evicts.
 type Preemptor struct {
 	*defaultpreemption.DefaultPreemption
 	search  *Search
 	profile *rank.Profile
 }
 
-// sharePreemption puts a preemptor into the list of plugins of a profile, if that has
-// upstream's.
+// SharePreemption replaces upstream's preemption plugin in a profile, if the profile has it.
 func SharePreemption(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile, l *Search) (err error) {
 	var list *[]fwk.PostFilterPlugin
 	if unexported.Field(reflect.ValueOf(fw).Elem(), "postFilterPlugins", &list, &err); err != nil {
@@ -53,12 +51,12 @@ func SharePreemption(ctx context.Context, fw framework.Framework, cfg config.Kub
 	return nil
 }
 
-// NewPreemptor makes a preemptor that acts by upstream's plugin.
+// NewPreemptor makes a preemptor that uses upstream's plugin.
 func NewPreemptor(theirs *defaultpreemption.DefaultPreemption, l *Search, p *rank.Profile) *Preemptor {
 	return &Preemptor{DefaultPreemption: theirs, search: l, profile: p}
 }
 
-// PostFilter makes room for a pod that fits nowhere, if others can leave for it.
+// PostFilter evicts other pods for a pod that fits nowhere, if that helps.
 func (p *Preemptor) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	defer schedmetrics.PreemptionAttempts.Inc()
 	result, status := p.preempt(ctx, state, pod)
@@ -81,14 +79,14 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 	return p.actuate(ctx, state, pod, best)
 }
 
-// best is the best of what shards propose; nil if no pod can leave for this one.
+// Best returns the best proposal of the shards; nil if evicting pods does not help.
 func (p *Preemptor) Best(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
 	info, _ := framework.NewPodInfo(pod)
 	queued := &framework.QueuedPodInfo{PodInfo: info}
 	ask := wire.Ask{Offers: 1, Walk: p.search.Unrankable(p.profile, pod) != ""}
 	counted, err := p.search.query(ctx, p.profile, queued, &ask)
 	if errors.Is(err, rank.ReasonRejected) {
-		// No pod that leaves would change what the plugins say of this one.
+		// No eviction would change the rejection.
 		return nil, &wire.Answer{Summary: index.Summary{Nodes: p.search.owners.Nodes()}}, nil
 	}
 	if err != nil {
@@ -111,7 +109,7 @@ func (p *Preemptor) Best(ctx context.Context, pod *v1.Pod) (preemption.Candidate
 	return p.Evaluator.SelectCandidate(ctx, candidates), proposed.answer, nil
 }
 
-// unhelpful says of all nodes why it does not help if pods leave.
+// preemptionFitError explains why evicting pods does not help on any node.
 func preemptionFitError(pod *v1.Pod, answer *wire.Answer) error {
 	statuses := framework.NewDefaultNodeToStatus()
 	statuses.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
@@ -125,7 +123,7 @@ func preemptionFitError(pod *v1.Pod, answer *wire.Answer) error {
 	return &framework.FitError{Pod: pod, NumAllNodes: answer.Summary.Nodes, Diagnosis: framework.Diagnosis{NodeToStatus: statuses}}
 }
 
-// candidate is what a shard proposes, as upstream has it.
+// candidate is the proposal of a shard in upstream's form.
 type candidate struct {
 	node    string
 	victims extenderv1.Victims
@@ -143,17 +141,17 @@ func newCandidate(proposed *wire.Candidate) (*candidate, error) {
 	return c, nil
 }
 
-// Victims are the pods that leave.
+// Victims returns the pods to evict.
 func (c *candidate) Victims() *extenderv1.Victims { return &c.victims }
 
-// Name is the node's.
+// Name returns the name of the node.
 func (c *candidate) Name() string { return c.node }
 
-// NumPodGroupDisruptions is none: there are no groups with replicas.
+// NumPodGroupDisruptions returns 0: replicas do not support pod groups.
 func (*candidate) NumPodGroupDisruptions() int { return 0 }
 
-// actuate lets the victims leave, as upstream does once it has found them: its evaluator
-// is given the one node, and the victims that were found there.
+// actuate evicts the victims by upstream's evaluator, which gets only the one node and the chosen
+// victims.
 func (p *Preemptor) actuate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, best preemption.Candidate) (*fwk.PostFilterResult, *fwk.Status) {
 	info := framework.NewNodeInfo()
 	info.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: best.Name()}})

@@ -9,7 +9,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Ask asks all replicas that own nodes; with all set it waits for each of them.
+// Ask sends a query to all replicas that own nodes and merges their answers. With all set it waits
+// for each of them.
 func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, error) {
 	l.nominate()
 	q := &wire.Question{Ask: ask, From: l.member.Self(), Patience: l.options.Patience, Seen: map[string]uint64{}}
@@ -27,7 +28,7 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 		switch c := l.late[member.Name]; {
 		case !member.Relay && !slices.Contains(owners, member.Name):
 		case member.Relay && (!hasKey(told, member.Name) || c != nil && time.Now().Before(c.until)):
-			// Others hand on what it would.
+			// Other replicas relay in its place.
 		case !member.Relay && !l.ready.Has(member.Name), !hasKey(told, member.Name), !all && c != nil && time.Now().Before(c.until):
 			absent = append(absent, member.Name)
 		case member.Name == l.member.Self():
@@ -49,7 +50,7 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 		answer.Absent = slices.DeleteFunc(answer.Absent, func(name string) bool {
 			return slices.ContainsFunc(late, func(m wire.Member) bool { return m.Name == name })
 		})
-		// They do not suffer for the absence of who should have handed on to them.
+		// They do not count as late because the relay before them was.
 		own := answer
 		answer = l.dial.Scatter(ctx, func() *wire.Answer { return own }, late, max(len(late), 1), ask.Pod, q)
 	}
@@ -64,8 +65,8 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 	return answer, nil
 }
 
-// behindOthers are the replicas that are absent only because one is that should have handed
-// the question on to them.
+// unreachedBehindRelays returns the replicas that are absent only because the replica that should
+// have relayed the query to them is.
 func (l *Leader) unreachedBehindRelays(asked []wire.Member, answer *wire.Answer, key []byte) []wire.Member {
 	if len(answer.Absent) == 0 {
 		return nil
@@ -84,8 +85,8 @@ func (l *Leader) unreachedBehindRelays(asked []wire.Member, answer *wire.Answer,
 	return late
 }
 
-// mayForbid says whether replicas may have pods that forbid others on nodes of others. It
-// is asked of those that do not say so themselves.
+// mayForbid returns whether absent replicas may have pods whose anti-affinity forbids nodes of
+// other replicas.
 func (l *Leader) mayForbid(replicas []string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -100,7 +101,7 @@ func hasKey(told map[string]uint64, name string) bool {
 	return is
 }
 
-// note notes who was late, who is asked less then, and who was not.
+// noteLate notes which replicas were late, so that they are asked less often.
 func (l *Leader) noteLate(asked []wire.Member, answer *wire.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// reserveAgain tells the owners of nodes again, or one of them, which pods have places
-// there, and if that knows its nodes which pods are to have.
+// resendReservations sends the confirmed reservations again, to all owners or one. With ready it
+// also sends reservations that are not confirmed.
 func (l *Leader) resendReservations(owner string, ready bool) {
 	l.assumptions.each(func(a *assumption) {
 		if !a.reserved() && !ready {
@@ -24,7 +24,7 @@ func (l *Leader) resendReservations(owner string, ready bool) {
 	})
 }
 
-// acked notes what a replica has said of a pod, if that owns the node now.
+// TakeAck takes the answer of a replica about a reservation, if the replica owns the node now.
 func (l *Leader) TakeAck(from string, ack wire.Ack) {
 	node := l.assumptions.nodeOf(ack.UID)
 	if node != "" && l.member.NodeOwner(node) == from {
@@ -32,7 +32,7 @@ func (l *Leader) TakeAck(from string, ack wire.Ack) {
 	}
 }
 
-// reserve tells the owner of a node that a pod is to be there.
+// reserve requests a reservation from the owner of a node.
 func (l *Leader) reserve(pod *v1.Pod, demands wire.Demands) {
 	l.sendToOwner(pod, holder.NewReservation(pod, demands))
 	if holder.ForbidsAround(pod) {
@@ -43,12 +43,14 @@ func (l *Leader) reserve(pod *v1.Pod, demands wire.Demands) {
 	}
 }
 
-// release tells it that it is not.
+// release releases the reservation of a pod.
 func (l *Leader) release(pod *v1.Pod) {
 	l.search.invalidate()
 	l.sendToOwner(pod, wire.Reservation{UID: pod.UID, Node: pod.Spec.NodeName})
 }
 
+// sendToOwner sends a reservation to the owner of the pod's node. The reservation is refused if
+// there is none.
 func (l *Leader) sendToOwner(pod *v1.Pod, reservation wire.Reservation) {
 	if !l.member.SendToOwner(pod.Spec.NodeName, func(b *wire.Batch) { b.Reservations = append(b.Reservations, reservation) }) {
 		// The caller holds the lock of the assumptions.
@@ -56,7 +58,7 @@ func (l *Leader) sendToOwner(pod *v1.Pod, reservation wire.Reservation) {
 	}
 }
 
-// remind tells the owners of nodes which places are still of use.
+// renewReservations asks the owners of nodes to keep the confirmed reservations.
 func (l *Leader) renewReservations() {
 	l.assumptions.each(func(a *assumption) {
 		if !a.reserved() {

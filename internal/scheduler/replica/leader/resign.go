@@ -11,20 +11,21 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// A relay owns no nodes, so that it can only lead others. It stands for the lead once it
-// reaches one that owns some, and lets another lead that may reach more when it is cut off
-// from all. Who owns nodes goes on with those.
+// A relay owns no nodes, so it can only lead other replicas. It takes part in the election only
+// while it reaches a replica that owns nodes. When it is cut off from all of them it resigns, so
+// that another replica can lead that may reach more. A replica that owns nodes continues with
+// those.
 
 const (
-	// What cuts a relay off may be over soon, and another leader has to learn everything.
+	// A short interruption is tolerated, because a new leader has to be sent everything again.
 	ResignAfter = time.Second
-	// How many replicas are tried, and for how long each.
+	// How many replicas are tried, and the time for each.
 	mostTried, reachPatience = 4, 500 * time.Millisecond
 )
 
 var ErrAlone = errors.New("this replica owns no nodes, and reaches none that does")
 
-// MayLead says why this replica should not stand for the lead, if it should not.
+// MayLead returns why this replica should not take part in the election; nil if it should.
 func (l *Leader) MayLead(ctx context.Context) error {
 	if !l.options.Self.Relay || l.Term() > 0 {
 		return nil
@@ -50,8 +51,8 @@ func reaches(ctx context.Context, member wire.Member) bool {
 	return true
 }
 
-// resignIfAlone ends a leader that has nobody to lead, though there are some who say that
-// they live.
+// resignIfAlone exits if this relay leads and reaches no owner of nodes although some are
+// discovered.
 func (l *Leader) resignIfAlone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,18 +17,20 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// leader finds nodes for pods by asking the replicas that own them. For pods of one
-// class that come one after the other it asks once.
+// Search finds nodes for pods by querying the replicas that own them. Consecutive pods of one class
+// share the answer of one query.
 type Search struct {
-	// ranker has no nodes; it knows profiles, and gives names to what others answer.
+	// The ranker has the profiles and no nodes. It gives numbers to names in answers.
 	*rank.Ranker
 	owners Owners
 	// exclusively calls a function while nothing else reads or writes what plugins see.
 	exclusively func(func())
 	classes     map[string]*searchClass
 	batch       *podBatch
+	// invalidated is set when something has happened that the current answer does not include.
 	invalidated atomic.Bool
-	// index tells by being another one that all names were given anew.
+	// index is the ranker's index when the classes were made. It is replaced when all numbers are
+	// assigned anew.
 	index *index.Index
 }
 
@@ -48,30 +50,30 @@ type Owners interface {
 // EndBatch discards the current answer, so that the next pod sends a query.
 func (l *Search) EndBatch() { l.batch = nil }
 
-// run is pods of one class that are placed by one answer.
+// podBatch is a batch of pods of one class that are placed by one answer.
 type podBatch struct {
 	key        string
 	class      *searchClass
 	answer     *wire.Answer
 	merged     *index.Merged
 	validUntil time.Time
-	// picked is the pod that a node was last picked for, until it is assumed to be there.
+	// picked is the pod for which a node was last chosen, until it is assumed there.
 	picked types.UID
 }
 
 const (
-	// An answer is not used for longer. What happens to nodes and pods ends a run; only what
-	// other nodes have of images comes with the next.
+	// An answer is reused for at most batchLife. Changes of nodes and pods end a batch earlier;
+	// only image counts of other nodes may be that old.
 	batchLife = time.Second
-	// Questions for one pod, while the shards find more that they have to agree on.
+	// Queries for one pod, while shards report demands that were not agreed on.
 	maxQueries = 16
-	// Classes that are remembered.
+	// Classes that are kept.
 	maxClasses = 4096
 )
 
 var errNoAgreement = errors.New("the shards do not come to an answer: what other pods demand changes all the time")
 
-// NewLeader makes a search among the nodes of some owners.
+// NewSearch makes a search among the nodes of some owners.
 func NewSearch(r *rank.Ranker, exclusively func(func()), o Owners) *Search {
 	return &Search{Ranker: r, exclusively: exclusively, owners: o, classes: map[string]*searchClass{}}
 }
@@ -113,7 +115,7 @@ func (l *Search) schedulePod(
 	return l.rank(ctx, profile, state, pod)
 }
 
-// rank places a pod by the answer that is there, or by new ones.
+// rank places a pod by the current answer, or by new queries.
 func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
 	r := l.currentBatch(profile, pod)
 	for range maxQueries {
@@ -137,7 +139,7 @@ func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 	return kubescheduler.ScheduleResult{}, errNoAgreement
 }
 
-// current is the run that a pod belongs to; nil if there has to be a new one.
+// currentBatch returns the batch that a pod belongs to; nil if it needs a new query.
 func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInfo) *podBatch {
 	r, why := l.batch, ""
 	switch disturbed := l.invalidated.Swap(false); {
@@ -152,7 +154,7 @@ func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInf
 	case l.Outdated.Load() || l.index != l.Cluster.Index:
 		why = "outdated"
 	default:
-		// An error is that of the class, which the next question is about.
+		// An error concerns the class, and the next query returns it.
 		key, err := rank.ClassKey(l.Cluster, profile, pod.PodInfo)
 		if err == nil && r.key == string(key) {
 			return r
@@ -164,8 +166,8 @@ func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInf
 	return nil
 }
 
-// start asks the shards about the class of a pod; for as many offers as runs of the class
-// need, unless the question says otherwise.
+// query queries the owners about the class of a pod. Unless the query says otherwise it asks for as
+// many offers as earlier batches of the class used.
 func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framework.QueuedPodInfo, ask *wire.Ask) (*podBatch, error) {
 	l.batch = nil
 	object, err := pod.Pod.Marshal()
@@ -173,7 +175,7 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		return nil, err
 	}
 	ask.Pod, ask.Profile = object, profile.Framework.ProfileName()
-	// The pod will be there for those that follow.
+	// The pod will run when the next pods are placed.
 	kind := l.Cluster.Names.Kind(pod.PodInfo)
 	key, class, err := l.classOf(profile, pod.PodInfo, ask.Walk)
 	if err != nil {
@@ -211,11 +213,12 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 	return nil, errNoAgreement
 }
 
-// disturb says that something has happened that answers do not know of.
+// invalidate ends the current batch, because something has happened that its answer does not
+// include.
 func (l *Search) invalidate() { l.invalidated.Store(true) }
 
-// placed says that a pod is assumed to be where it was last picked to be, and returns
-// what its class demands.
+// Placed notes that a pod is assumed on the node that was chosen last, and returns the demands of
+// its class.
 func (l *Search) Placed(uid types.UID) wire.Demands {
 	if l.batch == nil || l.batch.picked != uid {
 		return wire.Demands{}

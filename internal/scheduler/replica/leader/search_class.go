@@ -12,20 +12,21 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// ledClass is a class as the leader has it.
+// searchClass is a pod class of the leader.
 type searchClass struct {
 	*rank.Class
-	agreed     rank.Agreement
+	agreed rank.Agreement
+	// ownAmounts are what a pod of the class adds to its counters.
 	ownAmounts []index.Amount
-	// asked is when it was last asked about, and then for so much, of which so much was
-	// used.
+	// lastQuery is when it was last queried. wanted is how much was asked for then, and used is how
+	// much of it was used.
 	lastQuery time.Time
 	wanted    wire.Wanted
 	used      index.Used
 }
 
-// classOf is the class of a pod, with its key. One for which each node is looked at by
-// itself is not kept.
+// classOf returns the class of a pod and its key. A class whose nodes are evaluated one by one is
+// not kept.
 func (l *Search) classOf(profile *rank.Profile, pod *framework.PodInfo, walk bool) (string, *searchClass, error) {
 	if l.Outdated.Swap(false) || l.index != l.Cluster.Index {
 		clear(l.classes)
@@ -49,7 +50,7 @@ func (l *Search) classOf(profile *rank.Profile, pod *framework.PodInfo, walk boo
 	return key, led, nil
 }
 
-// prepare makes a class, unless it is there; pods of it are of a kind.
+// prepare makes or updates a class. kind is the kind of its pods.
 func (l *Search) prepare(ctx context.Context, led *searchClass, profile *rank.Profile, pod *framework.PodInfo, kind index.KindID) (err error) {
 	if led.Class != nil && !led.Stale() {
 		return nil
@@ -65,7 +66,7 @@ func (l *Search) prepare(ctx context.Context, led *searchClass, profile *rank.Pr
 	return nil
 }
 
-// makeRoom forgets the older half of the classes once there are too many.
+// makeRoom removes the older half of the classes if there are too many.
 func (l *Search) makeRoom() {
 	if len(l.classes) < maxClasses {
 		return
@@ -82,7 +83,7 @@ func (l *Search) makeRoom() {
 	}
 }
 
-// see notes labels of pods that selectors look at.
+// addVisibleLabels adds labels of pods that selectors of other shards read.
 func (l *Search) addVisibleLabels(visible []string) {
 	names := &l.Cluster.Names
 	if before := names.Visible.Len(); names.Visible.Insert(visible...).Len() > before {

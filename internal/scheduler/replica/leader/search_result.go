@@ -17,7 +17,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// merge makes groups of what the shards answered, in the numbers of the leader.
+// merge makes groups of the answers, with the numbers of the leader.
 func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, error) {
 	if err := answer.Summary.Suits(&class.Spec); err != nil {
 		return nil, fmt.Errorf("what replicas have answered: %w", err)
@@ -36,7 +36,7 @@ func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, 
 	return index.NewMerged(class.Spec, class.ownAmounts, &answer.Summary), nil
 }
 
-// result is what a pick means.
+// result converts a choice to the result of the scheduling cycle.
 func (l *Search) result(r *podBatch, pick index.Pick, state fwk.CycleState, pod *framework.QueuedPodInfo) kubescheduler.ScheduleResult {
 	r.class.WriteState(state)
 	r.class.used = r.merged.Used()
@@ -48,21 +48,21 @@ func (l *Search) result(r *podBatch, pick index.Pick, state fwk.CycleState, pod 
 	}
 }
 
-// unfit says why a pod fits nowhere.
+// explainUnfit queries why a pod fits nowhere.
 func (l *Search) explainUnfit(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) error {
 	r, err := l.query(ctx, profile, pod, &wire.Ask{Offers: 1, Why: true})
 	if err != nil {
 		return l.explainRejection(pod, err)
 	}
 	if len(r.answer.Absent) > 0 {
-		// It may fit where nothing is known of, which is soon known again.
+		// It may fit on nodes of a replica that did not answer.
 		return errIncomplete
 	}
 	r.class.WriteState(state)
 	return r.fitError(pod.Pod)
 }
 
-// fitError is what an answer says of why a pod fits nowhere.
+// fitError converts the reasons in an answer to upstream's error.
 func (r *podBatch) fitError(pod *v1.Pod) error {
 	if r.merged.Nodes() == 0 {
 		return kubescheduler.ErrNoNodesAvailable
@@ -81,7 +81,7 @@ func (r *podBatch) fitError(pod *v1.Pod) error {
 			diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
 			continue
 		}
-		// Names stay with the shards.
+		// The names of nodes stay with the shards.
 		for range refusals[i].Nodes {
 			number++
 			diagnosis.NodeToStatus.Set(fmt.Sprintf("#%d", number), status)
@@ -90,7 +90,8 @@ func (r *podBatch) fitError(pod *v1.Pod) error {
 	return &framework.FitError{Pod: pod, NumAllNodes: r.merged.Nodes(), Diagnosis: diagnosis}
 }
 
-// refine makes the error of a pod that plugins reject before they look at nodes.
+// explainRejection makes upstream's error for a pod that plugins reject before they read nodes. It
+// returns other errors unchanged.
 func (l *Search) explainRejection(pod *framework.QueuedPodInfo, err error) error {
 	var rejected rank.Rejection
 	if !errors.As(err, &rejected) {

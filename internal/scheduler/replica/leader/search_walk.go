@@ -15,7 +15,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// walk places a pod for which each node has to be looked at by itself.
+// walk places a pod whose nodes have to be evaluated one by one.
 func (l *Search) walk(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
 	if only := pod.Pod.Status.NominatedNodeName; only != "" {
 		result, err := l.walkTo(ctx, profile, state, pod, only)
@@ -27,9 +27,9 @@ func (l *Search) walk(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 	return l.walkTo(ctx, profile, state, pod, "")
 }
 
-// walkTo does so with one node, or with all. What plugins want to know later, when they
-// reserve what the pod claims, they find out here, about the node that is chosen; if it
-// is not right after all, it is another one.
+// walkTo does so for one node, or for all if only is "". Plugins that reserve volumes or claims
+// later need their state for the chosen node, so they run here again for it. If they reject it,
+// another node is chosen.
 func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, only string) (kubescheduler.ScheduleResult, error) {
 	none := kubescheduler.ScheduleResult{}
 	var except []string
@@ -40,7 +40,7 @@ func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.Cy
 			return none, l.explainRejection(pod, err)
 		}
 		if r.answer.InUse && !inUse {
-			// Whoever has not the pods that use it does not know.
+			// Shards without the pods that use the claim do not know that it is in use.
 			inUse = true
 			continue
 		}
@@ -58,7 +58,7 @@ func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.Cy
 			return none, err
 		}
 		if suits {
-			// Nothing is known of where another would go.
+			// The answer does not tell where another pod fits.
 			r.validUntil = time.Time{}
 			return l.result(r, pick, state, pod), nil
 		}
@@ -67,8 +67,8 @@ func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.Cy
 	return none, errNoAgreement
 }
 
-// suits asks the plugins about the node that was chosen, as the leader knows what pods
-// claim that are not bound yet.
+// fitsChosen runs the plugins for the chosen node, because only the leader knows claims that are
+// reserved and not bound yet.
 func (l *Search) fitsChosen(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, name string) (bool, error) {
 	r, err := l.query(ctx, profile, pod, &wire.Ask{Walk: true, Only: name, Whole: true, Offers: 1})
 	if err != nil || len(r.answer.Node) == 0 {
@@ -86,7 +86,7 @@ func (l *Search) fitsChosen(ctx context.Context, profile *rank.Profile, state fw
 		}
 		info.AddPod(other)
 	}
-	// Plugins look the node up when they bind what the pod claims.
+	// Plugins look up the node when they bind claims.
 	l.owners.KeepNode(node)
 	skipped := state.GetSkipFilterPlugins()
 	state.SetSkipFilterPlugins(skipped.Union(rank.IndexPlugins))

@@ -11,8 +11,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// correct tells a replica whose assignment is of an earlier term than the one here that
-// another has followed it: it may have been stopped, and hold the lease again since.
+// CorrectTerm sends the present assignment to a replica whose assignment is of an earlier term:
+// another has become leader since, perhaps while that replica was stopped.
 func (m *Member) CorrectTerm(from string, a *wire.Assignment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -21,11 +21,10 @@ func (m *Member) CorrectTerm(from string, a *wire.Assignment) {
 	}
 }
 
-// adopt takes an assignment: slots that are this replica's now are watched, and what is
-// in those that are not any more is forgotten. If there was another assignment between
-// this one and the last that is known here, everything is. A leader that another has
-// followed ends, as kube-scheduler does: it may hold the lease again, if the other has
-// released it, but for a term that is over, in which nobody would follow it.
+// Adopt follows an assignment: it watches the hash slots that are new here, and removes what is in
+// slots that moved away. If an assignment before this one was missed, it removes everything first.
+// A leader exits if another has led for a later term: it may hold the lease again, but no replica
+// follows its earlier term.
 func (m *Member) Adopt(a *wire.Assignment) {
 	m.adopting.Lock()
 	defer m.adopting.Unlock()
@@ -74,14 +73,14 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	m.sendDue()
 }
 
-// forgetAll gives up all slots. Places that pods have stay: the nodes may come back.
+// forgetAll gives up all slots. Reservations stay, because the nodes may return.
 func (m *Member) forgetAll(ctx context.Context) {
 	nodes, _ := m.nodes.own(ctx, nil)
 	m.pods.own(ctx, nil)
 	m.holder.Clear(nodes)
 }
 
-// owns says whether a node is this replica's, as far as is known.
+// ownsNode returns whether a node is owned here; also true if its owner is unknown.
 func (m *Member) ownsNode(node string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +88,7 @@ func (m *Member) ownsNode(node string) bool {
 	return owner == m.Self() || owner == ""
 }
 
-// slotsOf are those of some slots that a replica owns.
+// SlotsOf returns which of some slots a replica owns.
 func (m *Member) SlotsOf(owner string, slots []int) []int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

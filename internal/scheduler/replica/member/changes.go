@@ -10,7 +10,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// nodeChanged takes what a watch says of a node here.
+// nodeChanged handles a change of a node that is watched here.
 func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 	m.holder.ChangeNode(before, after)
 	m.mu.Lock()
@@ -37,8 +37,8 @@ func nodeName(node *v1.Node) wire.NodeName {
 	return wire.NodeName{Hash: hashOf(node.Name), Slot: int16(wire.Slot(node.UID)), Created: node.CreationTimestamp.Unix()}
 }
 
-// podChanged takes what a watch says of a pod. Those on nodes go to the owners of the
-// nodes, those that wait to the leader.
+// podChanged handles a change of a pod that is watched here. Bound pods go to the owners of their
+// nodes, and pending pods to the leader.
 func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -59,7 +59,7 @@ func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 	case before != nil && before.Spec.NodeName == "":
 		item, tell := wire.Item{UID: before.UID}, m.send
 		if after != nil {
-			// The leader has assumed that.
+			// The leader has assumed the bind.
 			item.Node, tell = after.Spec.NodeName, m.sendLater
 		}
 		tell(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
@@ -75,8 +75,8 @@ func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 	}
 }
 
-// tellPod tells the owner of a node of a pod on it. Those that are listed for the first
-// time are told of when the owner wants them all.
+// sendPod sends a bound pod to the owner of its node. Pods of a first list are sent when the owner
+// requests them all.
 func (m *Member) sendPod(pod *v1.Pod, listing bool) {
 	owner := m.ownerOf(pod.Spec.NodeName)
 	if owner == "" {
@@ -88,11 +88,12 @@ func (m *Member) sendPod(pod *v1.Pod, listing bool) {
 	}
 	if !listing {
 		item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
-		// It has a reservation there, or was bound without asking.
+		// The owner has a reservation for it, or it was bound by another scheduler.
 		m.sendLater(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
 	}
 }
 
+// sendPodRemoval sends the removal of a pod to the owner of its node.
 func (m *Member) sendPodRemoval(pod *v1.Pod) {
 	if owner := m.ownerOf(pod.Spec.NodeName); owner != "" {
 		m.send(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, wire.Item{UID: pod.UID}) })
@@ -103,6 +104,7 @@ func (m *Member) sendPodRemoval(pod *v1.Pod) {
 	}
 }
 
+// TakePod takes a pod on a node here, or its removal.
 func (m *Member) TakePod(from string, item *wire.Item) error {
 	switch {
 	case !m.Trusts(from, item.UID):
@@ -114,8 +116,8 @@ func (m *Member) TakePod(from string, item *wire.Item) error {
 			return err
 		}
 		if !m.ownsNode(pod.Spec.NodeName) {
-			// It was told by another assignment. Whoever owns the node now hears when the
-			// pod is gone, and this replica would not.
+			// The pod was sent by an earlier assignment. The present owner of the node is sent the
+			// pod's deletion, and this replica is not.
 			m.holder.RemovePod(pod.UID)
 			return nil
 		}
@@ -124,7 +126,7 @@ func (m *Member) TakePod(from string, item *wire.Item) error {
 	return nil
 }
 
-// takeReservations gives pods their places, if it is the leader who asks.
+// TakeReservations passes reservations to the holder if the leader sends them, and answers them.
 func (m *Member) TakeReservations(from string, b *wire.Batch) {
 	if len(b.Reservations)+len(b.Kept) == 0 {
 		return
@@ -154,7 +156,7 @@ func (m *Member) TakeReservations(from string, b *wire.Batch) {
 	m.send(from, func(b *wire.Batch) { b.Acks = append(b.Acks, acks...) })
 }
 
-// learn notes where nodes are, and tells of pods that were waiting for that.
+// LearnNodes notes the hash slots of nodes, and sends pods whose node was unknown to its owner.
 func (m *Member) LearnNodes(nodes []wire.NodeName) {
 	m.mu.Lock()
 	moved, concerned := map[uint64]bool{}, false
@@ -178,7 +180,7 @@ func (m *Member) LearnNodes(nodes []wire.NodeName) {
 	}
 	m.mu.Unlock()
 	if concerned {
-		// Whoever owns the new one is told of all pods that are on it.
+		// The owner of the new node is sent all pods on it.
 		m.holder.DropNodes(nil, m.ownsNode)
 	}
 	if len(moved) > 0 {
@@ -195,7 +197,7 @@ func (m *Member) LearnNodes(nodes []wire.NodeName) {
 	}
 }
 
-// podsOn are the pods on nodes that were made anew under their names, and may have other
+// podsOn returns the pods on nodes that were created again under their names and may have other
 // owners now.
 func (m *Member) podsOn(nodes map[uint64]bool) []types.UID {
 	var found []types.UID

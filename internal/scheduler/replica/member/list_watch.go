@@ -12,7 +12,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// podWatch lists and watches pods that have not ended, as kube-scheduler does.
+// podWatch lists and watches pods that have not terminated, as kube-scheduler does. The function
+// takes a shard selector.
 func podWatch(client kubernetes.Interface) func(string) toolscache.ListerWatcher {
 	fields := fmt.Sprintf("status.phase!=%v,status.phase!=%v", v1.PodSucceeded, v1.PodFailed)
 	pods := client.CoreV1().Pods(metav1.NamespaceAll)
@@ -30,6 +31,7 @@ func podWatch(client kubernetes.Interface) func(string) toolscache.ListerWatcher
 	}
 }
 
+// nodeWatch lists and watches nodes. The function takes a shard selector.
 func nodeWatch(client kubernetes.Interface) func(string) toolscache.ListerWatcher {
 	nodes := client.CoreV1().Nodes()
 	return func(selector string) toolscache.ListerWatcher {

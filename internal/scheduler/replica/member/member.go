@@ -1,3 +1,6 @@
+// Package member is the part of a replica that keeps its share of the cluster: membership,
+// ownership of hash slots, the watches of those slots, and the messages to other replicas that
+// follow from them.
 package member
 
 import (
@@ -70,7 +73,7 @@ type Hooks struct {
 	Exit func(err error, why string)
 }
 
-// NewMember makes a member that watches nodes and pods by a client of its own.
+// New makes a member. It watches nodes and pods by a client of its own.
 func New(
 	ctx context.Context, options Options, dial *wire.Dialer, watching, client kubernetes.Interface, h *holder.Holder, hooks Hooks,
 ) *Member {
@@ -87,41 +90,44 @@ func New(
 	return m
 }
 
-// nodeSlot is the slot of a node, and when that was made, in seconds.
+// nodeSlot is the hash slot of a node, and when the node was created, in Unix seconds.
 type nodeSlot struct {
 	slot    int16
 	created int64
 }
 
-// Options are how a replica is reached, and reaches others.
+// Options configure a replica.
 type Options struct {
 	// Self is this replica.
 	Self wire.Member
-	// Listener is where others connect to.
+	// Listener accepts connections of other replicas.
 	Listener  net.Listener
 	TLS       *wire.TLS
 	Discovery wire.Discovery
-	// Fanout is how many others a question is sent to by one replica.
+	// Fanout is how many replicas one replica sends a query to.
 	Fanout   int
 	Patience wire.Patience
-	// Config is a digest of what all replicas have to have in common.
+	// Config is a digest of the configuration that all replicas have to share.
 	Config string
-	// Elected says that a lease says who leads, so that a leader that another has followed
-	// ends. Otherwise it follows.
+	// Elected is set if a lease elects the leader. Then a leader exits when another replica leads
+	// for a later term; otherwise it follows that replica.
 	Elected bool
-	// Resign ends this process in good order, so that another leads; nil if nobody would.
+	// Resign exits this process in an orderly way, so that another replica leads; nil if no other
+	// would.
 	Resign func()
 }
 
+// hashOf returns the hash of a node's name.
 func hashOf(node string) uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(node))
 	return h.Sum64()
 }
 
-// stamp of an assignment orders those of all leaders.
+// stamp returns a number that orders the assignments of all leaders.
 func stamp(term, number int64) int64 { return term<<24 | number }
 
+// current returns the stamp of the present assignment.
 func (m *Member) current() int64 {
 	if m.assignment == nil {
 		return 0
@@ -161,7 +167,7 @@ func (m *Member) NodeOwner(node string) string {
 	return m.ownerOf(node)
 }
 
-// owner of a node; "" if nobody is known to own it.
+// ownerOf returns the owner of a node; "" if it is unknown. The caller holds the lock.
 func (m *Member) ownerOf(node string) string {
 	at, known := m.slots[hashOf(node)]
 	if !known || m.table == nil {
@@ -170,7 +176,8 @@ func (m *Member) ownerOf(node string) string {
 	return m.table[at.slot]
 }
 
-// ownerOf is who tells of an object; "" if nobody is known to.
+// slotOwner returns the replica that watches an object; "" if it is unknown. The caller holds the
+// lock.
 func (m *Member) slotOwner(uid types.UID) string {
 	if m.table == nil {
 		return ""
@@ -178,9 +185,9 @@ func (m *Member) slotOwner(uid types.UID) string {
 	return m.table[wire.Slot(uid)]
 }
 
-// trusts says whether a replica is the one to tell of an object. One that was stopped for
-// a while may not know that others have watched since; and as long as nothing is assigned,
-// what is told is meant for who had this name before.
+// Trusts returns whether a replica watches an object according to the present assignment. A replica
+// that was stopped may not know that another watches the object now. Before the first assignment
+// nothing is trusted: messages may be for an earlier process with this name.
 func (m *Member) Trusts(from string, uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

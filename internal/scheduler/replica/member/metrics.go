@@ -17,7 +17,7 @@ var (
 	registerMember sync.Once
 )
 
-// registerMemberMetrics registers the metrics of this package, once.
+// RegisterMetrics registers the metrics of this package, once.
 func RegisterMetrics() {
 	registerMember.Do(func() { legacyregistry.MustRegister(holding) })
 }

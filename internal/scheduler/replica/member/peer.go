@@ -12,7 +12,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// connect begins to tell members what they have to know, and stops telling others.
+// connect opens links to members that are new and closes those to other peers.
 func (m *Member) connect(members []wire.Member) {
 	there := sets.New[string]()
 	for _, member := range members {
@@ -48,7 +48,7 @@ func (m *Member) connect(members []wire.Member) {
 	})
 }
 
-// begin tells everything to a replica that knows nothing.
+// connected sends everything to a peer that has just connected.
 func (m *Member) connected(ctx context.Context, link *wire.Link) {
 	m.mu.Lock()
 	p := m.peers[link.To().Name]
@@ -80,7 +80,7 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 	m.report(link.To().Name)
 }
 
-// cutOff says that a replica could not be told anything for a while.
+// cutOff returns whether nothing could be sent to the peer for a while.
 func (p *peer) cutOff() bool {
 	down := p.link.Down()
 	return !down.IsZero() && time.Since(down) > unreachableAfter
@@ -91,21 +91,23 @@ type peer struct {
 	link *wire.Link
 	ctx  context.Context
 	stop context.CancelFunc
-	// greeted is the connection by which it knows of all pods that are assumed to be on
-	// its nodes, and named says that it knows which nodes are here.
+	// greetedConnection is the connection by which the leader's reservations on its nodes were
+	// sent. sentNodes is set after the nodes here were announced.
 	greetedConnection int64
 	sentNodes         bool
-	// knows is the assignment by which it was told that it knows all nodes here, asked
-	// the number of that, and unlisted the slots here of which it was not told so yet.
+	// toldListed is the assignment for which the peer was told that all nodes here are announced,
+	// and listedID is the ID of that message. unlistedSlots are the hash slots here that such a
+	// message has not covered yet.
 	toldListed, listedID int64
 	unlistedSlots        refresh.SlotSet
-	// wants is the last that it said of its nodes, wanted are the slots of nodes there of
-	// whose pods it is to be told, and untold the slots of pods here.
+	// request is the peer's latest request for pods on its nodes. wantedNodeSlots are the hash
+	// slots of nodes whose pods it still needs, and unsentPodSlots are the hash slots of pods here
+	// that it was not sent yet.
 	request                         *wire.Refresh
 	wantedNodeSlots, unsentPodSlots refresh.SlotSet
-	// has is the number of the last wish that was fulfilled.
+	// answeredID is the ID of the last request that was answered.
 	answeredID int64
-	// leads says that it was told of pending pods.
+	// sentPending is set after the leader was sent the pending pods.
 	sentPending bool
 }
 
@@ -161,14 +163,14 @@ func (m *Member) Reservations() map[string]uint64 {
 	return sent
 }
 
-// tell tells another replica something, if there is such a replica.
+// send adds to the messages for a peer, if there is one of that name.
 func (m *Member) send(name string, add func(*wire.Batch)) {
 	if p := m.peers[name]; p != nil {
 		p.link.Tell(add)
 	}
 }
 
-// tellLater tells another replica something that has time.
+// sendLater adds to the messages for a peer that are not urgent.
 func (m *Member) sendLater(name string, add func(*wire.Batch)) {
 	if p := m.peers[name]; p != nil {
 		p.link.TellLater(add)

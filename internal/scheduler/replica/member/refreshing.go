@@ -9,22 +9,23 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// noteListed notes that a replica has said which nodes it has.
+// TakeListed handles a replica's report that it has announced all its nodes, which requests the
+// pods on them.
 func (m *Member) TakeListed(from string, listed *wire.Refresh) {
 	m.mu.Lock()
 	if p := m.peers[from]; p != nil {
 		p.request = listed
 		p.wantedNodeSlots.Add(listed.Slots)
 	} else if len(m.earlyRequests) < maxEarlyRequests {
-		// It has heard of this replica before this one of it.
+		// That replica learned of this one first.
 		m.earlyRequests[from] = listed
 	}
 	m.mu.Unlock()
 	m.sendDue()
 }
 
-// noteRefreshed notes that a replica has told of all pods on the nodes here, if it is
-// what it was last asked for.
+// TakeRefreshed handles the end of a replica's list of pods on the nodes here, if the list answers
+// the latest request.
 func (m *Member) TakeRefreshed(from string, refresh *wire.Refresh) {
 	m.mu.Lock()
 	p := m.peers[from]
@@ -34,13 +35,14 @@ func (m *Member) TakeRefreshed(from string, refresh *wire.Refresh) {
 	complete := m.complete()
 	m.mu.Unlock()
 	if complete {
-		// Where nodes belong that others have told of may be known only now.
+		// The owners of some nodes may be known only now.
 		m.holder.DropNodes(nil, m.ownsNode)
 	}
 	m.report("")
 }
 
-// complete says whether all is known here that an assignment makes necessary.
+// complete returns whether this replica has all that the present assignment requires. The caller
+// holds the lock.
 func (m *Member) complete() bool {
 	if m.assignment == nil || m.settled != m.current() || !m.nodes.synced.Load() || !m.pods.synced.Load() {
 		return false
@@ -48,7 +50,7 @@ func (m *Member) complete() bool {
 	return m.refreshed.HasAll(m.assignment.Owners...)
 }
 
-// catchUp tells others what an assignment makes necessary, as soon as this replica knows.
+// sendDue sends the messages that the present assignment requires and that can be sent now.
 func (m *Member) sendDue() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,7 +73,8 @@ func (m *Member) sendDue() {
 	}
 }
 
-// tellListed tells a replica that it knows all nodes here, so that it tells of pods.
+// sendNodesListed reports to a peer that all nodes here are announced, which requests the pods on
+// them.
 func (m *Member) sendNodesListed(p *peer) {
 	m.lastID++
 	listed := wire.Refresh{Term: m.assignment.Term, Number: m.assignment.Number, ID: m.lastID, Slots: p.unlistedSlots.Of(m.table, m.Self())}
@@ -79,18 +82,19 @@ func (m *Member) sendNodesListed(p *peer) {
 	p.link.Tell(func(b *wire.Batch) { b.Listed = append(b.Listed, listed) })
 }
 
-// telling is what one replica has to be told of pods.
+// podSender sends a list of pods to one peer.
 type podSender struct {
 	m       *Member
 	to      string
 	link    *wire.Link
 	refresh wire.Refresh
-	// uids are the slots of the pods, and nodes those of what they are on. If it leads it
-	// is told of those that wait, too; of all if that is new to it.
+	// podSlots are the hash slots of pods, and nodeSlots those of nodes, that the list covers. A
+	// leader is also sent pending pods: all of them if pending is set.
 	podSlots, nodeSlots refresh.SlotSet
 	leads, pending      bool
 }
 
+// newPodSender makes the list that a peer needs.
 func (m *Member) newPodSender(name string, p *peer, pending bool) *podSender {
 	m.lastID++
 	t := &podSender{
@@ -113,7 +117,7 @@ func (t *podSender) run(ctx context.Context) {
 	t.link.Tell(func(b *wire.Batch) { b.Refreshed = append(b.Refreshed, t.refresh) })
 }
 
-// tell tells of a pod if it is to be told.
+// send sends a pod if the list covers it.
 func (t *podSender) send(pod *v1.Pod) {
 	fresh := t.podSlots.Has(wire.Slot(pod.UID))
 	if pod.Spec.NodeName == "" {

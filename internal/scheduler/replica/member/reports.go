@@ -11,7 +11,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// report tells the leader how far this replica is; with a name only if that leads.
+// report sends the status of this replica to the leader. If to is not "", it does so only if that
+// replica leads.
 func (m *Member) report(to string) {
 	have := m.holder.Counts()
 	m.mu.Lock()
@@ -31,19 +32,20 @@ func (m *Member) report(to string) {
 	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Status = status })
 }
 
+// Bounds and intervals of a member.
 const (
-	// Replicas that may ask for something before it is known here that there are such.
+	// Requests that are kept of replicas that are not known here yet.
 	maxEarlyRequests = 10_000
 	// A replica that could not be sent anything for so long is cut off.
 	unreachableAfter = 1500 * time.Millisecond
-	// How often a replica says that it lives.
+	// The interval of status reports.
 	reportInterval = 500 * time.Millisecond
-	// How often it looks for places that nobody asks to keep, and how long it waits for
-	// what the API server says of one.
+	// The interval of checks for expired reservations, and the time for the API server to return a
+	// pod.
 	expireInterval, lookupTimeout = time.Second, 2 * time.Second
 )
 
-// run takes part until the context ends.
+// Run sends reports and expires reservations until the context ends.
 func (m *Member) Run(ctx context.Context) {
 	go wire.EachBeat(ctx, expireInterval, m.expireReservations)
 	wire.EachBeat(ctx, reportInterval, func(context.Context) {
@@ -52,7 +54,7 @@ func (m *Member) Run(ctx context.Context) {
 	})
 }
 
-// record tells the metrics how much there is.
+// recordMetrics sets the metrics of what this replica has.
 func (m *Member) recordMetrics() {
 	have := m.holder.Counts()
 	for of, count := range map[string]int{"nodes": have.Nodes, "pods": have.Pods, "reservations": have.Reservations, "assumed": m.hooks.Assumed()} {
@@ -60,8 +62,8 @@ func (m *Member) recordMetrics() {
 	}
 }
 
-// expire gives places to others that no leader asks to keep. The API server is asked
-// about each: who should have told that the pod is bound may be cut off.
+// expireReservations releases reservations that no leader renews. It asks the API server about each
+// pod, because the replica that should have sent the bound pod may be cut off.
 func (m *Member) expireReservations(ctx context.Context) {
 	for _, pod := range m.holder.Overdue(time.Now()) {
 		asking, cancel := context.WithTimeout(ctx, lookupTimeout)

@@ -14,29 +14,28 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// object is what replicas share.
+// object is a pod or a node.
 type object interface {
 	comparable
 	metav1.Object
 	runtime.Object
 }
 
-// share watches the objects whose UIDs are in the slots of a replica. Slots that are
-// added have a watch of their own, so that the others need not be listed again.
+// slotWatcher watches the objects whose UIDs are in the hash slots of a replica. Added slots get a
+// watch of their own, so that the others need not be listed again.
 type slotWatcher[T object] struct {
-	// with sets the selector of the API server.
+	// listerWatcher lists and watches with a shard selector.
 	listerWatcher func(selector string) toolscache.ListerWatcher
-	// trim makes objects smaller.
+	// trim reduces objects to what scheduling reads.
 	trim toolscache.TransformFunc
-	// changed says that an object became another; either may be nil. It is called in the
-	// order in which that happens, with the lock held; listing says that this is the
-	// first list of its slots.
+	// changed is called for each change, in order and with the lock held. before or after is nil
+	// for a new or deleted object; listing is set for the first list of its slots.
 	changed func(before, after T, listing bool)
-	// listed says that all objects in the slots were listed.
+	// listed is called after a list.
 	listed func()
 	kind   T
 
-	// synced says that all objects were listed, as of when slots were last added.
+	// synced is set when all objects in all slots were listed.
 	synced atomic.Bool
 
 	mu      sync.Mutex
@@ -45,7 +44,7 @@ type slotWatcher[T object] struct {
 	watches []*slotWatch[T]
 }
 
-// slotWatch is a watch of some slots.
+// slotWatch is the watch of some slots.
 type slotWatch[T object] struct {
 	watcher   *slotWatcher[T]
 	slots     []bool
@@ -61,8 +60,8 @@ func newSlotWatcher[T object](kind T, with func(selector string) toolscache.List
 	}
 }
 
-// own makes slots those of this replica, and returns the objects in those that are not
-// any more.
+// own sets the slots of this replica. It returns the objects in slots that were removed, and the
+// slots that were added.
 func (in *slotWatcher[T]) own(ctx context.Context, slots []int) (lost []T, gained []int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -88,7 +87,7 @@ func (in *slotWatcher[T]) own(ctx context.Context, slots []int) (lost []T, gaine
 	return lost, gained
 }
 
-// idle ends a watch that has no slots any more.
+// stopIfIdle stops a watch that has no slots any more, and returns whether it did.
 func (w *slotWatch[T]) stopIfIdle() bool {
 	for slot, watched := range w.slots {
 		if watched && !w.watcher.owned[slot] {
@@ -113,12 +112,12 @@ func (in *slotWatcher[T]) watch(ctx context.Context, slots []int) {
 	go reflector.RunWithContext(ctx)
 }
 
-// note notes whether all objects were listed.
+// updateSynced updates synced.
 func (in *slotWatcher[T]) updateSynced() {
 	in.synced.Store(!slices.ContainsFunc(in.watches, func(w *slotWatch[T]) bool { return !w.synced }))
 }
 
-// keys are the UIDs of all objects.
+// keys returns the UIDs of all objects.
 func (in *slotWatcher[T]) keys() []types.UID {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -129,7 +128,7 @@ func (in *slotWatcher[T]) keys() []types.UID {
 	return keys
 }
 
-// visit calls f with an object, if it is there, while it does not change.
+// visit calls f with an object, if there is one, under the lock.
 func (in *slotWatcher[T]) visit(uid types.UID, f func(T)) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -138,7 +137,7 @@ func (in *slotWatcher[T]) visit(uid types.UID, f func(T)) {
 	}
 }
 
-// take is an object out of a watch; false if it is of no concern.
+// take converts an item of a watch; false if it is not in the slots of the watch.
 func (w *slotWatch[T]) take(item any) (object T, concern bool, err error) {
 	if w.watcher.trim != nil {
 		if item, err = w.watcher.trim(item); err != nil {
@@ -146,7 +145,7 @@ func (w *slotWatch[T]) take(item any) (object T, concern bool, err error) {
 		}
 	}
 	object, ok := item.(T)
-	// The API server may not have selected, and slots may be lost meanwhile.
+	// The API server may not support selectors, and slots may have been removed since.
 	return object, ok && w.slots[wire.Slot(object.GetUID())], nil
 }
 
@@ -163,13 +162,13 @@ func (w *slotWatch[T]) set(item any) error {
 	return nil
 }
 
-// Add and Update take an object as it is now.
+// Add stores a new version of an object.
 func (w *slotWatch[T]) Add(item any) error { return w.set(item) }
 
-// Update takes an object as it is now.
+// Update stores a new version of an object.
 func (w *slotWatch[T]) Update(item any) error { return w.set(item) }
 
-// Delete takes an object away.
+// Delete removes an object.
 func (w *slotWatch[T]) Delete(item any) error {
 	w.watcher.mu.Lock()
 	defer w.watcher.mu.Unlock()
@@ -190,7 +189,7 @@ func (w *slotWatch[T]) forget(uid types.UID) {
 	}
 }
 
-// Replace takes a list of all objects.
+// Replace replaces all objects by a list.
 func (w *slotWatch[T]) Replace(items []any, _ string) error {
 	w.watcher.mu.Lock()
 	there := map[types.UID]bool{}
@@ -223,5 +222,5 @@ func (w *slotWatch[T]) Replace(items []any, _ string) error {
 	return nil
 }
 
-// Resync is not needed.
+// Resync does nothing.
 func (*slotWatch[T]) Resync() error { return nil }

@@ -7,16 +7,19 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
+// Object is a pod that another replica has sent.
 type Object struct {
 	Pod *v1.Pod
-	// tick when the pod was last told of.
+	// Tick is the value of the receiver's list counter when the pod was last sent.
 	Tick int64
 }
 
-// begun is when replicas began to tell of pods anew, by who does and the number of that.
-// The number matters: one may begin again before it is done.
+// Lists are the lists that replicas have started to send, by sender and list ID, with the
+// receiver's list counter at the start. A sender may start another list before it has completed
+// one.
 type Lists map[string]map[int64]int64
 
+// Begin notes that a sender has started a list.
 func (b Lists) Begin(from string, id, tick int64) {
 	if b[from] == nil {
 		b[from] = map[int64]int64{}
@@ -24,8 +27,8 @@ func (b Lists) Begin(from string, id, tick int64) {
 	b[from][id] = tick
 }
 
-// end ends what was begun: pods with UIDs in some slots that were not told of since are
-// dropped.
+// End completes a list: it calls drop for the pods with UIDs in some hash slots that were not sent
+// since the list was started. It does nothing for a list that was not started on this connection.
 func (b Lists) End(from string, id int64, slots []int, pods map[types.UID]Object, drop func(*v1.Pod)) {
 	since, known := b[from][id]
 	delete(b[from], id)

@@ -1,3 +1,5 @@
+// Package refresh tracks full lists that replicas send to each other: after a list is complete,
+// objects that were not in it are removed.
 package refresh
 
 import (
@@ -6,16 +8,17 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// slotSet is some of the slots; nil is none.
+// SlotSet is a set of hash slots; nil is empty.
 type SlotSet []bool
 
+// NewSlotSet returns a set of some slots.
 func NewSlotSet(slots []int) SlotSet {
 	all := make(SlotSet, wire.Slots)
 	all.Add(slots)
 	return all
 }
 
-// every is all slots.
+// AllSlots returns the set of all slots.
 func AllSlots() SlotSet {
 	all := make(SlotSet, wire.Slots)
 	for slot := range all {
@@ -24,7 +27,7 @@ func AllSlots() SlotSet {
 	return all
 }
 
-// add adds slots, as far as there are such.
+// Add adds slots. It ignores numbers that are not slots.
 func (s SlotSet) Add(slots []int) {
 	for _, slot := range slots {
 		if slot >= 0 && slot < len(s) {
@@ -33,9 +36,10 @@ func (s SlotSet) Add(slots []int) {
 	}
 }
 
+// Has returns whether a slot is in the set.
 func (s SlotSet) Has(slot int) bool { return slot < len(s) && s[slot] }
 
-// of are those slots that a replica owns, in order.
+// Of returns the slots in the set that a replica owns, in order.
 func (s SlotSet) Of(table wire.Table, owner string) []int {
 	return slices.DeleteFunc(table.Of(owner), func(slot int) bool { return !s.Has(slot) })
 }

@@ -1,10 +1,10 @@
 package wire
 
-// encoded is an object in the API's encoding.
+// MarshalObject returns the protobuf encoding of an API object.
 func MarshalObject(object interface{ Marshal() ([]byte, error) }) []byte {
 	data, err := object.Marshal()
 	if err != nil {
-		// To memory there is no other reason than an object that no server would send.
+		// Marshalling to memory fails only for an object that no API server would send.
 		panic(err)
 	}
 	return data
