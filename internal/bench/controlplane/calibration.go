@@ -20,15 +20,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Calibration measures what [plan.Costs] are on this machine. It is no experiment of the
-// list: `k1m plan --calibrate` runs it.
+// Calibration measures the [plan.Costs] of this machine. It is not in the list of experiments:
+// `k1m plan --calibrate` runs it.
 var Calibration = experiment.Experiment{
 	Name:  "calibration",
-	Short: "What one of each costs on this machine, for k1m plan",
+	Short: "Measure the costs of objects and calls on this machine, for k1m plan",
 	New:   func() experiment.Options { return NewCalibration() },
 }
 
-// Calibrated has the costs once it was run.
+// Calibrated are the options of the calibration; Costs is the result of Run.
 type Calibrated struct {
 	clusters
 	Pods, Calls, Watches, Connections experiment.Count
@@ -37,7 +37,7 @@ type Calibrated struct {
 	Costs plan.Costs
 }
 
-// NewCalibration is one with counts that follow from the scale.
+// NewCalibration returns options whose counts follow from the scale.
 func NewCalibration() *Calibrated {
 	o := &Calibrated{
 		clusters: defaultClusters(experiment.ByScale(2000, 200)), Pods: experiment.ByScale(2000, 100), Calls: experiment.ByScale(3000, 200),
@@ -47,33 +47,34 @@ func NewCalibration() *Calibrated {
 	return o
 }
 
-// AddFlags binds the options to flags, by which they follow from the scale.
+// AddFlags binds the options to flags, through which the scale sets them.
 func (o *Calibrated) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Pods, "pods", "pods that come and go")
+	fs.Var(&o.Pods, "pods", "pods to create and delete")
 	fs.Var(&o.Calls, "calls", "calls of each kind")
-	fs.Var(&o.Watches, "watches", "watches that are opened")
-	fs.Var(&o.Connections, "connections", "connections that are opened")
-	fs.Var(&o.Hold, "hold", "how long what is idle is measured")
+	fs.Var(&o.Watches, "watches", "watches to open")
+	fs.Var(&o.Connections, "connections", "connections to open")
+	fs.Var(&o.Hold, "hold", "duration of each idle measurement")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *Calibrated) Validate() error { return o.clusters.Validate() }
 
 // Run measures.
 func (o *Calibrated) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: costs are measured in a cluster of their own; leave --name out", run.Dir.Name())
+		return usage.Errorf("--name %s: the calibration needs a cluster of its own; leave --name out", run.Dir.Name())
 	}
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareEmpty(ctx); err != nil {
 			return err
 		}
-		// What cannot be had here: many API servers, and replicas on machines of their own.
+		// These costs cannot be measured on one machine: many API servers, and replicas on
+		// separate machines.
 		o.Costs = plan.DefaultCosts()
 		m := run.Result.Machine
 		o.Costs.Where = fmt.Sprintf("%d cores of %s, %s, %d nodes and %d pods", m.Cores, m.Processor, run.Result.Time.Format(time.DateOnly), o.Nodes.N, o.Pods.N)
-		c := &calibration{Calibrated: o, turn: t}
+		c := &calibration{Calibrated: o, storeRun: t}
 		for _, step := range []func(context.Context) error{c.store, c.watches, c.nodes, c.statuses, c.events, c.pods, c.alone} {
 			if err := step(ctx); err != nil {
 				return err
@@ -83,28 +84,29 @@ func (o *Calibrated) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// calibration is one under way. A cost that is less than noise is nearly nothing, and not
-// less than that.
+// calibration is a running calibration. A cost below the noise is reported as a very small
+// positive value, never as a negative one.
 type calibration struct {
 	*Calibrated
-	*turn
-	// empty is the cluster without nodes, and idle with them, while nothing happens.
+	*storeRun
+	// empty is the idle cluster without nodes, idle the idle cluster with nodes.
 	empty, idle experiment.Measured
-	// leaseVersion is what the API server holds for one version of a Lease, in bytes.
+	// leaseVersion is the memory of the API server for one version of a Lease, in bytes.
 	leaseVersion float64
 }
 
-// nodes measures Leases and what a node takes.
+// nodes measures Leases and the cost of a node.
 func (c *calibration) nodes(ctx context.Context) (err error) {
-	if err := c.nodesHeld(ctx); err != nil {
+	if err := c.nodesMemory(ctx); err != nil {
 		return err
 	}
 	if c.idle, err = c.rest(ctx, "nodes idle", c.Hold.D); err != nil {
 		return err
 	}
 	leases := int(countCalls(c.idle.Calls, "PUT", "leases"))
-	// Each is told to the API server as well, which counts apart.
-	c.Costs.APIServer.LeaseMicros = max(beyond(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ToldMicros, 1)
+	// The API server also receives a watch event for each renewal; that cost is counted
+	// separately.
+	c.Costs.APIServer.LeaseMicros = max(extraCPU(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ToldMicros, 1)
 	core, coordination := c.Client.CoreV1().RESTClient(), c.Client.CoordinationV1().RESTClient()
 	if c.Costs.Store.NodeWire, err = wireBytes(ctx, core, "nodes", ""); err != nil {
 		return err
@@ -116,7 +118,7 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	return nil
 }
 
-// makeNodes makes nodes, and waits until the cluster is quiet.
+// makeNodes creates nodes, and waits until the cluster is idle.
 func (c *calibration) makeNodes(ctx context.Context, first, count int) error {
 	if _, err := c.createNodes(ctx, first, count, bulk.DefaultNodeShape()); err != nil {
 		return err
@@ -124,8 +126,8 @@ func (c *calibration) makeNodes(ctx context.Context, first, count int) error {
 	return c.AwaitQuiet(ctx)
 }
 
-// settled waits until the API server takes no less than before. With new nodes that is a
-// minute; what is measured meanwhile would be taken for a cost of what is idle.
+// settled waits until the CPU usage of the API server stops falling, which takes a minute after
+// nodes were created. Otherwise that work would be measured as idle cost.
 func (c *calibration) settled(ctx context.Context) error {
 	const most, nearly = 9, 0.95
 	last := 0.0
@@ -143,7 +145,7 @@ func (c *calibration) settled(ctx context.Context) error {
 	return nil
 }
 
-// wireBytes is what an object takes on the wire, on average over some.
+// wireBytes returns the average encoded size of the objects of a resource.
 func wireBytes(ctx context.Context, client rest.Interface, resource, namespace string) (float64, error) {
 	const some = 100
 	data, err := client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", fmt.Sprint(some)).
@@ -154,18 +156,18 @@ func wireBytes(ctx context.Context, client rest.Interface, resource, namespace s
 	return float64(len(data)) / some, nil
 }
 
-// burst is so many calls of one kind.
+// burst is a number of calls of one kind.
 type burst struct {
 	what  string
 	count int
-	// rate is how many a second are begun; 0 is as many as go.
+	// rate is the number of calls per second; 0 means as fast as possible.
 	rate float64
 	call func(ctx context.Context, number, worker int) error
-	// after is waited for, as it is part of what the calls have caused; it may be nil.
+	// after, if not nil, waits for effects of the calls that are part of their cost.
 	after func(context.Context) error
 }
 
-// calls measures a burst, and says how many calls succeeded.
+// calls measures a burst, and returns the number of calls that succeeded.
 func (c *calibration) calls(ctx context.Context, b burst) (experiment.Measured, int, error) {
 	task := c.Display.Task(b.what, b.count)
 	window := c.Sampler.Begin(ctx)
@@ -195,7 +197,7 @@ func (c *calibration) statuses(ctx context.Context) error {
 		_, err := c.Clients.Connection(worker).CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		return err
 	}})
-	c.Costs.APIServer.StatusMicros = max(beyond(m, c.idle, apiServer, done), 1)
+	c.Costs.APIServer.StatusMicros = max(extraCPU(m, c.idle, apiServer, done), 1)
 	return err
 }
 
@@ -213,18 +215,18 @@ func (c *calibration) events(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Costs.APIServer.EventMicros = max(beyond(m, c.idle, apiServer, done), 1)
+	c.Costs.APIServer.EventMicros = max(extraCPU(m, c.idle, apiServer, done), 1)
 	c.Costs.Store.EventWire, err = wireBytes(ctx, c.Client.CoreV1().RESTClient(), "events", namespace)
 	return err
 }
 
-// pods measures a pod from its creation until it is gone.
+// pods measures the life of a pod from its creation until it is deleted.
 func (c *calibration) pods(ctx context.Context) error {
 	const prefix = "calibration-"
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	s := c.watchPods(watching, prefix)
-	before, err := c.holdAfter(ctx, func() error { return c.warmUp(ctx) })
+	before, err := c.memoryAfter(ctx, func() error { return c.warmUp(ctx) })
 	if err != nil {
 		return err
 	}
@@ -241,7 +243,7 @@ func (c *calibration) pods(ctx context.Context) error {
 	if c.Costs.Store.PodWire, err = wireBytes(ctx, c.Client.CoreV1().RESTClient(), "pods", namespace); err != nil {
 		return err
 	}
-	if err := c.podsHeld(ctx, before, count); err != nil {
+	if err := c.podsMemory(ctx, before, count); err != nil {
 		return err
 	}
 	window = c.Sampler.Begin(ctx)
@@ -253,7 +255,7 @@ func (c *calibration) pods(ctx context.Context) error {
 	}
 	removing := window.End(ctx)
 	for role, to := range map[string]*float64{apiServer: &c.Costs.APIServer.PodMicros, scheduler: &c.Costs.Scheduler.PodMicros} {
-		*to = max(beyond(making, c.idle, role, count)+beyond(removing, c.idle, role, count), 1)
+		*to = max(extraCPU(making, c.idle, role, count)+extraCPU(removing, c.idle, role, count), 1)
 	}
 	return nil
 }

@@ -27,11 +27,11 @@ func TestSteps(t *testing.T) {
 }
 
 func TestBetween(t *testing.T) {
-	for _, c := range []struct{ held, gave, want int }{
+	for _, c := range []struct{ passed, exceeded, want int }{
 		{2000, 5000, 3500}, {3500, 5000, 4300}, {4000, 5000, 0}, {100, 200, 150}, {0, 1000, 0}, {2, 5, 4},
 	} {
-		if got := between(c.held, c.gave); got != c.want {
-			t.Errorf("between %d and %d: %d, not %d", c.held, c.gave, got, c.want)
+		if got := between(c.passed, c.exceeded); got != c.want {
+			t.Errorf("between %d and %d: %d, not %d", c.passed, c.exceeded, got, c.want)
 		}
 	}
 }
@@ -52,7 +52,7 @@ func TestWhatGave(t *testing.T) {
 		{1, freeShares{idle: 0.01, available: 0.5, own: 0.1}, met, nil}, // somebody else's
 		{1, freeShares{idle: 0.5, available: 0.05, own: 0.5}, missed, []string{"memory", "objective: startup was 7 s"}},
 	} {
-		got := whatGave(c.renewed, c.free, []experiment.Verdict{c.verdict})
+		got := exceededLimits(c.renewed, c.free, []experiment.Verdict{c.verdict})
 		if len(got) != len(c.want) {
 			t.Errorf("%+v: %v", c, got)
 			continue
@@ -101,11 +101,11 @@ func TestStartupsFollowPods(t *testing.T) {
 	if exist != 3 || bound != 3 || running != 3 {
 		t.Errorf("%d exist, %d are bound, %d run", exist, bound, running)
 	}
-	theirs, ours := s.measured()
-	if theirs.Count() != 2 || ours.Count() != 1 || s.late() != 1 {
-		t.Errorf("%d and %d measured, %d late", theirs.Count(), ours.Count(), s.late())
+	sinceCreation, sinceRequest := s.measured()
+	if sinceCreation.Count() != 2 || sinceRequest.Count() != 1 || s.late() != 1 {
+		t.Errorf("%d and %d measured, %d late", sinceCreation.Count(), sinceRequest.Count(), s.late())
 	}
-	if got := theirs.Seconds(50); got < 2.9 || got > 4 {
+	if got := sinceCreation.Seconds(50); got < 2.9 || got > 4 {
 		t.Errorf("the first took %g s", got)
 	}
 	// A new list without them: they are gone.

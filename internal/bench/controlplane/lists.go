@@ -37,15 +37,15 @@ type listsOptions struct {
 func (o *listsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.underUpdates.AddFlags(fs)
 	fs.Var(&o.Lists, "lists", o.Lists.Usage("lists a minute, in the last step"))
-	fs.BoolVar(&o.AnyVersion, "any-version", o.AnyVersion, "lists with resourceVersion=0")
+	fs.BoolVar(&o.AnyVersion, "any-version", o.AnyVersion, "list with resourceVersion=0, which the API server may answer from its cache")
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *listsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Updates with concurrent lists", "store", "lists, /min", "done, /min", "updates, /s", "errors, %",
 		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store",
 		"list p75, ms", "p90, ms", "p95, ms", "update p95, ms")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (o *listsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-func (o *listsOptions) step(ctx context.Context, t *turn, perMinute int, table *experiment.Table) error {
+func (o *listsOptions) step(ctx context.Context, t *storeRun, perMinute int, table *experiment.Table) error {
 	listing := t.podLoad(0, 64, float64(perMinute)/60)
 	listing.Workers = 64
 	listing.Do = func(ctx context.Context, _, worker int) error { return o.list(ctx, t, worker) }
@@ -89,7 +89,7 @@ func (o *listsOptions) step(ctx context.Context, t *turn, perMinute int, table *
 	return nil
 }
 
-func (o *listsOptions) list(ctx context.Context, t *turn, worker int) error {
+func (o *listsOptions) list(ctx context.Context, t *storeRun, worker int) error {
 	options := metav1.ListOptions{}
 	if o.AnyVersion {
 		options.ResourceVersion = "0"

@@ -40,22 +40,22 @@ func (o *nodesAndPodsOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to create"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *nodesAndPodsOptions) Validate() error {
 	if room := bulk.DefaultNodeShape().Pods; o.Pods.N > 0 && o.Nodes.N > 0 && o.Pods.N > o.Nodes.N*room {
-		return usage.Errorf("--pods %d: %d nodes take %d pods; use fewer pods or more nodes", o.Pods.N, o.Nodes.N, o.Nodes.N*room)
+		return usage.Errorf("--pods %d: %d nodes have room for %d pods; use fewer pods or more nodes", o.Pods.N, o.Nodes.N, o.Nodes.N*room)
 	}
 	return o.clusters.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *nodesAndPodsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	nodes := run.Result.Table("Nodes", "store", "nodes", "created, /s", "p99, ms",
 		"CPU per node: kube-apiserver, µs", "store, µs", "kwok, µs", "memory: kube-apiserver, MiB", "store, MiB")
 	pods := run.Result.Table("Pods", "store", "pods", "created, /s", "running, /s", "start p50, s", "start p99, s",
 		"CPU per pod: kube-apiserver, µs", "scheduler, µs", "store, µs", "kube-controller-manager, µs", "kwok, µs",
 		"memory: kube-apiserver, MiB", "store, MiB")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if t.Own() {
 			if err := o.makeNodes(ctx, t, nodes); err != nil {
 				return err
@@ -65,7 +65,7 @@ func (o *nodesAndPodsOptions) Run(ctx context.Context, run *experiment.Run) erro
 	})
 }
 
-func (o *nodesAndPodsOptions) makeNodes(ctx context.Context, t *turn, table *experiment.Table) error {
+func (o *nodesAndPodsOptions) makeNodes(ctx context.Context, t *storeRun, table *experiment.Table) error {
 	window := t.Sampler.Begin(ctx)
 	made, err := t.createNodes(ctx, 0, o.Nodes.N, bulk.DefaultNodeShape())
 	m := window.End(ctx)
@@ -79,7 +79,7 @@ func (o *nodesAndPodsOptions) makeNodes(ctx context.Context, t *turn, table *exp
 	return nil
 }
 
-func (o *nodesAndPodsOptions) makePods(ctx context.Context, t *turn, table *experiment.Table) error {
+func (o *nodesAndPodsOptions) makePods(ctx context.Context, t *storeRun, table *experiment.Table) error {
 	if err := t.prepare(ctx); err != nil {
 		return err
 	}

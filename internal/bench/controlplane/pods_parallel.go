@@ -37,10 +37,10 @@ type podsParallelOptions struct {
 func (o *podsParallelOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.Var(&o.Parallel, "parallel", o.Parallel.Usage("calls at the same time, in the last step"))
-	fs.IntVar(&o.Repeat, "repeat", o.Repeat, "how often each step is done")
+	fs.IntVar(&o.Repeat, "repeat", o.Repeat, "repetitions of each step")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *podsParallelOptions) Validate() error {
 	switch {
 	case o.Parallel.N > maxParallel:
@@ -51,11 +51,11 @@ func (o *podsParallelOptions) Validate() error {
 	return o.clusters.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *podsParallelOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Concurrent calls", "store", "call", "parallel", "calls",
 		"p50, ms", "p75, ms", "p90, ms", "p95, ms", "p99, ms", "errors, %")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepare(ctx); err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (o *podsParallelOptions) Run(ctx context.Context, run *experiment.Run) erro
 	})
 }
 
-func (o *podsParallelOptions) step(ctx context.Context, t *turn, s *startups, parallel int, table *experiment.Table) error {
+func (o *podsParallelOptions) step(ctx context.Context, t *storeRun, s *startups, parallel int, table *experiment.Table) error {
 	creates, deletes := newCalls("POST"), newCalls("DELETE")
 	for i := range o.Repeat {
 		prefix := fmt.Sprintf("parallel-%d-%d-", parallel, i)
@@ -107,7 +107,7 @@ func (o *podsParallelOptions) step(ctx context.Context, t *turn, s *startups, pa
 	return nil
 }
 
-// steps go up tenfold from the first to the last.
+// steps returns powers of ten from first on, and last.
 func steps(first, last int) (all []int) {
 	for n := first; n < last; n *= 10 {
 		all = append(all, n)

@@ -29,7 +29,7 @@ from the time at which the update was scheduled.`,
 	},
 }
 
-// underUpdates are options of experiments that update pods at a rate.
+// underUpdates are the options of experiments that update pods at a rate.
 type underUpdates struct {
 	clusters
 	Pods     experiment.Count
@@ -47,12 +47,12 @@ func newUnderUpdates() underUpdates {
 // AddFlags binds the options to flags.
 func (o *underUpdates) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods that there are"))
-	fs.Float64Var(&o.Rate, "rate", o.Rate, "updates of pods a second")
-	fs.Var(&o.Duration, "duration", o.Duration.Usage("of each step"))
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods in the cluster"))
+	fs.Float64Var(&o.Rate, "rate", o.Rate, "pod updates per second")
+	fs.Var(&o.Duration, "duration", o.Duration.Usage("duration of each step"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *underUpdates) Validate() error {
 	if err := positive("--rate", o.Rate); err != nil {
 		return err
@@ -68,14 +68,14 @@ type watchersOptions struct {
 // AddFlags binds the options to flags.
 func (o *watchersOptions) AddFlags(fs *pflag.FlagSet) {
 	o.underUpdates.AddFlags(fs)
-	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("clients that watch, in the last step"))
+	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("watching clients in the last step"))
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Updates with watchers", "store", "watchers", "updates, /s", "errors, %", "watches closed by the server", "events, /s", "of expected, %",
 		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store", "k1m", "update p75, ms", "p90, ms", "p95, ms")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-func (o *watchersOptions) step(ctx context.Context, t *turn, count int, table *experiment.Table) error {
+func (o *watchersOptions) step(ctx context.Context, t *storeRun, count int, table *experiment.Table) error {
 	watching, stop := context.WithCancel(ctx)
 	var events, cut atomic.Int64
 	group, err := t.startWatchers(watching, count, &events, &cut)
@@ -121,9 +121,9 @@ func (o *watchersOptions) step(ctx context.Context, t *turn, count int, table *e
 	return nil
 }
 
-// startWatchers opens watches from now on. They end with ctx; one that the server ends
-// before, as it does with those that are slow, is counted and opened again.
-func (t *turn) startWatchers(ctx context.Context, count int, events, cut *atomic.Int64) (*sync.WaitGroup, error) {
+// startWatchers opens watches that start now and end with ctx. A watch that the server closes, as
+// it does for slow clients, is counted and opened again.
+func (t *storeRun) startWatchers(ctx context.Context, count int, events, cut *atomic.Int64) (*sync.WaitGroup, error) {
 	var group sync.WaitGroup
 	clients, err := t.connect(count, streamsOfConnection, nil)
 	if err != nil {
@@ -137,13 +137,13 @@ func (t *turn) startWatchers(ctx context.Context, count int, events, cut *atomic
 		group.Go(func() {
 			w, from := stream{clients.Connection(i), "pods", events}, now.ResourceVersion
 			for {
-				// It ends with an error in any case.
+				// follow always returns an error.
 				_ = w.follow(ctx, metav1.ListOptions{ResourceVersion: from})
 				if ctx.Err() != nil {
 					return
 				}
 				cut.Add(1)
-				// From what the server has then: it tells of all pods first.
+				// A watch without a resource version starts with all existing pods.
 				from = "0"
 				time.Sleep(poll)
 			}

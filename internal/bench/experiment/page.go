@@ -19,7 +19,7 @@ th:first-child, td:first-child { text-align: left; } td:first-child { white-spac
 pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
 </style>
 <h1>{{.Name}}</h1>
-<p>{{.Title}}. {{.Time.Format "2006-01-02 15:04 UTC"}}, {{printf "%.0f" .Seconds}} s{{if .Partial}}, <b>partial: it ended early and has what was found until then</b>{{end}}{{with .Error}}<br><b>{{.}}</b>{{end}}</p>
+<p>{{.Title}}. {{.Time.Format "2006-01-02 15:04 UTC"}}, {{printf "%.0f" .Seconds}} s{{if .Partial}}, <b>partial: the run ended early</b>{{end}}{{with .Error}}<br><b>{{.}}</b>{{end}}</p>
 <pre>{{.Command}}</pre>
 <ul>
 <li>Machine: {{.Machine}}.
@@ -37,7 +37,7 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
 {{range .Rows}}<tr>{{range .}}<td>{{cell .}}{{end}}</tr>
 {{end}}</table>
 {{end}}{{with .Ratios}}<h2>Ratios</h2>
-<table><tr><th>figure<th>unit<th>ours<th><th>peer<th><th>ours ÷ peer<th>better</tr>
+<table><tr><th>figure<th>unit<th>ours<th>value<th>peer<th>peer's value<th>ours ÷ peer<th>better</tr>
 {{range .}}<tr><td>{{.Name}}<td>{{.Unit}}<td>{{.Ours}}<td>{{number .Of}}<td>{{.Peer}}<td>{{number .To}}<td>{{number .Ratio}}<td>{{if .MoreIsBetter}}more{{else}}less{{end}}</tr>
 {{end}}</table>{{end}}
 {{with .Charts}}<h2>Charts</h2>

@@ -6,28 +6,29 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 )
 
-// kind is what becomes of a metric.
+// kind is the conversion of a metric into points of a series.
 type kind int
 
 const (
-	gauge    kind = iota // as it is
-	rate                 // increase a second
-	quantile             // of what was observed since the last sample
+	gauge    kind = iota // the value
+	rate                 // the increase per second
+	quantile             // a quantile of the observations since the last sample
 )
 
-// rule makes a metric of some components into series of a plot.
+// rule converts a metric of the components of one role into the series of a chart.
 type rule struct {
-	// of is the component's role, and metric the family.
+	// of is the role of the components, and metric the name of the metric family.
 	of, metric string
 	kind       kind
-	// by are labels whose values name the series; the others are added up.
+	// by are the labels whose values name the series; values that differ in other labels are
+	// added up.
 	by    []string
 	where func(labels map[string]string) bool
-	// q is the quantile, and name that of a series without labels.
+	// q is the quantile, and name the name of a series without labels.
 	q          float64
 	name       string
 	plot, unit string
-	// times converts to the unit.
+	// times is the factor that converts the value to the unit.
 	times float64
 	logY  bool
 }
@@ -39,7 +40,7 @@ const (
 
 func short(labels map[string]string) bool { return !strings.HasPrefix(labels["verb"], "WATCH") }
 
-// rules are what is sampled every second beside CPU and memory.
+// rules are the metrics that are sampled every second, in addition to CPU and memory.
 var rules = []rule{
 	{of: apiServer, metric: "apiserver_request_total", kind: rate, by: []string{"verb", "resource"}, where: short,
 		plot: "kube-apiserver: requests by verb and resource", unit: "requests/s", times: 1},
@@ -67,7 +68,7 @@ var rules = []rule{
 		plot: "scheduler: pending pods", unit: "pods", times: 1},
 }
 
-// neededOf a role: the families that rules are about.
+// neededOf returns the metric families that the rules of a role use.
 func neededOf(role string) map[string]bool {
 	needed := map[string]bool{}
 	for _, r := range rules {

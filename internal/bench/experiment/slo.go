@@ -6,7 +6,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// Kubernetes' objectives of today, in seconds at the 99th percentile.
+// Limits of the Kubernetes SLOs, in seconds at the 99th percentile.
 const (
 	mutatingLimit   = 1.0
 	resourceLimit   = 1.0
@@ -14,16 +14,16 @@ const (
 	startupLimit    = 5.0
 )
 
-// Verdict holds a measured value against an objective.
+// Verdict compares a measured value with an objective.
 type Verdict struct {
 	Name     string  `json:"name"`
 	Measured float64 `json:"measured"`
 	Limit    float64 `json:"limit"`
 	Unit     string  `json:"unit"`
-	// Of is how many were measured; none is no verdict.
+	// Of is the number of measured operations; with 0 there is no verdict.
 	Of  int64 `json:"of"`
 	Met bool  `json:"met"`
-	// Worst names what the measured value is of.
+	// Worst names the kind of call with the measured value.
 	Worst string `json:"worst,omitempty"`
 }
 

@@ -52,12 +52,12 @@ func writeAll(dir string, files map[string][]byte) error {
 	return nil
 }
 
-// markdown has what a README shows of a result.
+// markdown returns table.md: the command, the tables, the verdicts and the notes.
 func (r *Result) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "`%s`, %s; %s.\n", r.Command, r.Time.Format("2006-01-02"), r.Machine)
 	if r.Partial {
-		b.WriteString("\n**Partial: it ended early.**\n")
+		b.WriteString("\n**Partial: the run ended early.**\n")
 	}
 	for _, t := range append(r.Tables, r.ratioTable()...) {
 		fmt.Fprintf(&b, "\n%s\n\n", t.Title)
@@ -80,7 +80,7 @@ func (r *Result) markdown() string {
 	return b.String()
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s (scale %s)\n", r.Name, r.Title, r.Scale.Name)
 	for _, t := range append(r.Tables, r.ratioTable()...) {
@@ -103,7 +103,7 @@ func (r *Result) Print(w io.Writer) {
 		fmt.Fprintln(w, note)
 	}
 	if r.Partial {
-		fmt.Fprintln(w, "partial: it ended early and has what was found until then")
+		fmt.Fprintln(w, "partial: the run ended early")
 	}
 }
 
@@ -112,7 +112,7 @@ func (t *Table) print(w io.Writer) {
 	for _, row := range append([][]string{t.head()}, t.body()...) {
 		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
-	// It writes to memory until here; what w says is the terminal's business.
+	// The error of the underlying writer cannot be handled: it is the terminal.
 	_ = table.Flush()
 }
 
@@ -134,12 +134,12 @@ func (t *Table) body() (rows [][]string) {
 	return rows
 }
 
-// ratioTable shows the ratios as a table, if there are any.
+// ratioTable returns the ratios as a table, or nothing if there are no ratios.
 func (r *Result) ratioTable() []*Table {
 	if len(r.Ratios) == 0 {
 		return nil
 	}
-	t := &Table{Title: "Ratios in this run", Columns: Columns("figure", "unit", "ours", "has", "peer", "has", "ours ÷ peer", "better")}
+	t := &Table{Title: "Ratios in this run", Columns: Columns("figure", "unit", "ours", "value", "peer", "peer's value", "ours ÷ peer", "better")}
 	for _, ratio := range r.Ratios {
 		better := "less"
 		if ratio.MoreIsBetter {

@@ -1,4 +1,7 @@
-// Package suites has the experiments of schedulers that share the harness.
+// Package suites contains the scheduler experiments that run in the framework of package
+// experiment: schedule-perf (scheduler_perf of Kubernetes), schedule-kinds (several kinds of pods
+// and node counts) and schedule-affinity (anti-affinity in a cluster with missing nodes). The
+// last two run schedulers with package inmemory.
 package suites
 
 import (
@@ -15,7 +18,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Experiments that this package has.
+// Experiments returns the experiments of this package.
 func Experiments() []experiment.Experiment {
 	return []experiment.Experiment{scheduleKinds, scheduleAffinity, schedulePerf}
 }
@@ -44,24 +47,24 @@ type affinityOptions struct {
 
 // AddFlags binds the options to flags.
 func (o *affinityOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "contenders to measure, in this order")
 	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("nodes of the cluster"))
 	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to schedule"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *affinityOptions) Validate() error {
 	return validateSchedulers(o.Schedulers)
 }
 
-// validateSchedulers reports what cannot be measured.
+// validateSchedulers returns a usage error for an invalid list of schedulers.
 func validateSchedulers(names []string) error {
 	for i, name := range names {
 		if name != clusterdir.SchedulerDist && name != clusterdir.SchedulerKube {
 			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
 		}
 		if slices.Contains(names[:i], name) {
-			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(names, ","), name)
+			return usage.Errorf("--schedulers %s: %s is given twice; give each once", strings.Join(names, ","), name)
 		}
 	}
 	if len(names) == 0 {
@@ -70,7 +73,7 @@ func validateSchedulers(names []string) error {
 	return nil
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *affinityOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Pods with anti-affinity", "scheduler", "nodes", "existing pods", "pods", "scheduled, /s", "total time, s",
 		"cycle p50, ms", "p90, ms", "p99, ms", "CPU per pod, µs", "unschedulable", "deviations")
