@@ -11,7 +11,6 @@ package chart
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"strings"
 )
@@ -82,19 +81,6 @@ func (c *LineChart) Add(name string, points []Point) {
 		}
 	}
 	c.Lines = append(c.Lines, Line{Name: name, Segments: [][]Point{segment}})
-}
-
-// limits returns the smallest and largest value of a coordinate: 0 for X, 1 for Y.
-func (c *LineChart) limits(coordinate int) (smallest, largest float64) {
-	smallest, largest = math.Inf(1), math.Inf(-1)
-	for _, line := range c.Lines {
-		for _, segment := range line.Segments {
-			for _, p := range segment {
-				smallest, largest = min(smallest, p[coordinate]), max(largest, p[coordinate])
-			}
-		}
-	}
-	return smallest, largest
 }
 
 // Bar is one bar of a BarChart.

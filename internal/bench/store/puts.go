@@ -16,9 +16,9 @@ var storePut = experiment.Experiment{
 	Name:  "store-put",
 	Short: "Put random keys with an increasing number of clients",
 	Long: `Put random keys of 48 bytes with values of 1 KiB from 1, 4, 16, … up to --clients clients,
-each with one put under way at a time, on a new store for each measurement. Server and
-clients have half of the cores each. etcd waits for its disk with every put, as mem_etcd
-does in the mode fsync; on a file system in memory that costs little.`,
+each with one put in flight, on a new store for each measurement. Server and clients have
+half of the cores each. etcd waits for its disk with every put, as mem_etcd does in the mode
+fsync; on tmpfs, the default, that costs little.`,
 	Example: `  k1m bench store-put
   k1m bench store-put --clients 16384 --disk target --stores mem_etcd-fsync,etcd`,
 	New: func() experiment.Options {
@@ -34,9 +34,10 @@ does in the mode fsync; on a file system in memory that costs little.`,
 var leaseFlood = experiment.Experiment{
 	Name:  "lease-flood",
 	Short: "Create Kubernetes Leases and update them continuously with an increasing number of clients",
-	Long: `Every client creates Leases, encoded as Kubernetes does, and updates them as an API server
-would, one after the other, from 1, 4, 16, … up to --clients clients, on a new store for
-each measurement. Server and clients have half of the cores each.`,
+	Long: `Create Leases in the encoding of Kubernetes, and update them with the transactions of an API
+server, from 1, 4, 16, … up to --clients clients, on a new store for each measurement. Each
+client updates its Leases one after the other. Server and clients have half of the cores
+each.`,
 	Example: `  k1m bench lease-flood
   k1m bench lease-flood --clients 16384 --leases 100`,
 	New: func() experiment.Options {
@@ -47,7 +48,7 @@ each measurement. Server and clients have half of the cores each.`,
 	},
 }
 
-// clientsOptions are of a load that ever more clients make.
+// clientsOptions are the options of a load from an increasing number of clients.
 type clientsOptions struct {
 	stores
 	Clients experiment.Count
@@ -61,11 +62,11 @@ type clientsOptions struct {
 // AddFlags binds the options to flags.
 func (o *clientsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.stores.AddFlags(fs)
-	fs.Var(&o.Clients, "clients", o.Clients.Usage("clients of the last step"))
+	fs.Var(&o.Clients, "clients", o.Clients.Usage("clients in the last step"))
 	if o.Keys > 0 {
-		fs.IntVar(&o.Keys, "keys", o.Keys, "different keys")
+		fs.IntVar(&o.Keys, "keys", o.Keys, "number of different keys")
 	} else {
-		fs.IntVar(&o.Leases, "leases", o.Leases, "Leases of each client")
+		fs.IntVar(&o.Leases, "leases", o.Leases, "Leases per client")
 	}
 }
 

@@ -18,9 +18,9 @@ import (
 var storeRange = experiment.Experiment{
 	Name:  "store-range",
 	Short: "Read all keys and parts of them: in one request, in pages, streamed, counted, at old revisions",
-	Long: `Fill a store with --keys objects of 1.5 KiB, then read all of them at once, by pages, by
-RangeStream, count them, read the first hundred, and read all of them as they were at an
-old revision, one read after the other.`,
+	Long: `Fill a store with --keys objects of 1.5 KiB, then read all of them in one request, in pages,
+and with RangeStream, count them, read the first 100, and read all of them at an old
+revision. Reads are sequential.`,
 	Example: `  k1m bench store-range
   k1m bench store-range --keys 1000000 --stores mem_etcd-buffered`,
 	New: func() experiment.Options {
@@ -45,7 +45,7 @@ const (
 	page        = 10_000
 )
 
-// read is one way of reading, done once.
+// read is one way to read, executed once.
 type read struct {
 	name string
 	do   func(ctx context.Context, client *clientv3.Client, old int64) (keys int, err error)
@@ -164,7 +164,7 @@ func (o *rangeOptions) fill(ctx context.Context, b *bench, server *storeserver.S
 	return client, old, nil
 }
 
-// readMeasured is what one way of reading took.
+// readMeasured is the measurement of one way to read.
 type readMeasured struct {
 	keys      int
 	latencies *experiment.Latencies

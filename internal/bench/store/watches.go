@@ -19,10 +19,10 @@ import (
 var storeWatch = experiment.Experiment{
 	Name:  "store-watch",
 	Short: "Put keys with an increasing number of watchers, and measure event delivery",
-	Long: `Put keys at --rate while 1, 4, 16, … up to --watchers watchers have the whole key space,
-on a new store for each measurement. The latency is that of a probe, which puts
-a key of its own every 20 ms beside all that, from the put until its watcher has the
-event. A store that does not tell every watcher of every put in time is marked.`,
+	Long: `Put keys at --rate while 1, 4, 16, … up to --watchers watchers watch the whole key space,
+on a new store for each measurement. The latency is measured by a probe, which puts a key of
+its own every 20 ms during the load: from the put until its watcher receives the event. The
+result shows whether every watcher received every event in time.`,
 	Example: `  k1m bench store-watch
   k1m bench store-watch --rate 5000 --watchers 1000`,
 	New: func() experiment.Options {
@@ -39,8 +39,8 @@ type watchOptions struct {
 // AddFlags binds the options to flags.
 func (o *watchOptions) AddFlags(fs *pflag.FlagSet) {
 	o.stores.AddFlags(fs)
-	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("watchers of the last step"))
-	fs.IntVar(&o.Rate, "rate", o.Rate, "puts a second; 0 for as many as there can be")
+	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("watchers in the last step"))
+	fs.IntVar(&o.Rate, "rate", o.Rate, "puts per second; 0 means as fast as possible")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -78,7 +78,7 @@ func (o *watchOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// step measures one number of watchers on a new store, with a probe beside them.
+// step measures one number of watchers on a new store, with a concurrent probe.
 func (o *watchOptions) step(ctx context.Context, b *bench, c contender, watchers int) (storeserver.Report, *experiment.Latencies, error) {
 	soon := experiment.NewLatencies()
 	report, err := b.measure(ctx, c, fmt.Sprintf("%d watchers", watchers), func() (report storeserver.Report, err error) {
@@ -125,7 +125,7 @@ func probe(ctx context.Context, url string, soon *experiment.Latencies) error {
 	}
 }
 
-// cpuPerEvent has the puts in it: there is no event without one.
+// cpuPerEvent returns the CPU time of the server per event, including the put that caused it.
 func cpuPerEvent(r storeserver.Report) float64 {
 	return r.ServerCPUMicrosPerOp * float64(r.Ops) / float64(max(r.Watch.Events, 1))
 }

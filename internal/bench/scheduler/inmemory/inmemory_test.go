@@ -173,11 +173,11 @@ func TestOverfullNodesAreCounted(t *testing.T) {
 		decided = append(decided, decision{int32(i), nodeName(0)})
 	}
 	var r Result
-	overfull(w, decided[:110], &r)
+	overcommitted(w, decided[:110], &r)
 	if r.OversubscribedNodes != 0 {
 		t.Errorf("110 pods: %d nodes overfull", r.OversubscribedNodes)
 	}
-	if overfull(w, decided, &r); r.OversubscribedNodes != 1 {
+	if overcommitted(w, decided, &r); r.OversubscribedNodes != 1 {
 		t.Errorf("111 pods: %d nodes overfull", r.OversubscribedNodes)
 	}
 }

@@ -151,7 +151,7 @@ func TestRateIsSummarized(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	result := IntakeResult{Intakes: []IntakeMeasured{{Name: "watch", Rates: []IntakeRate{got}}}}
-	want := "by watch at 2/s, 1 of 3 pods were never seen or bound; run it again with --keep to look at the scheduler's log"
+	want := "by watch at 2/s, 1 of 3 pods were not seen or not bound; repeat the run with --keep and read the log of the scheduler"
 	if err := result.Err(); err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}

@@ -151,13 +151,13 @@ func TestOverfullNodesAreCounted(t *testing.T) {
 		w.see(0, fmt.Sprintf("pod-s%d", i), "small")
 		w.see(0, fmt.Sprintf("warm-f%d", i), "few")
 	}
-	if got := w.binds.overfull(nodes); got != 0 {
+	if got := w.binds.overcommitted(nodes); got != 0 {
 		t.Errorf("%d nodes overfull", got)
 	}
 	w.see(0, "pod-s2", "small")
 	w.see(0, "pod-f2", "few")
 	w.see(0, "pod-x", "gone")
-	if got := w.binds.overfull(nodes); got != 3 {
+	if got := w.binds.overcommitted(nodes); got != 3 {
 		t.Errorf("%d nodes overfull, not 3", got)
 	}
 	if got := nodes[0].Status.Allocatable.Cpu().Value(); got != 2 {
@@ -171,7 +171,7 @@ func TestResultSaysWhatIsWrong(t *testing.T) {
 		t.Error(err)
 	}
 	r.Schedulers = append(r.Schedulers, Scheduler{Name: "b", Bound: 4, OversubscribedNodes: 2})
-	want := "b put more on 2 nodes than they can take, b found no node for 1 of 5 pods; run it again with --keep to look at the cluster"
+	want := "b overcommitted 2 nodes, b found no node for 1 of 5 pods; repeat the run with --keep to inspect the cluster"
 	if err := r.Err(); err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}

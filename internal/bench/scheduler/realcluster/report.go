@@ -5,8 +5,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// Report tells it as an experiment does: a table, kube-scheduler compared with
-// dist-scheduler, and what replicas cost.
+// Report implements experiment.Reporter: a table, the comparison of dist-scheduler with
+// kube-scheduler, and charts by the number of replicas.
 func (r *Result) Report(to *experiment.Result) {
 	table := to.Table("Pods bound", "scheduler", "replicas", "bound", "bound, /s", "created, /s",
 		"CPU per pod, µs", "kube-apiserver, µs", "store, µs", "time to bind p50, ms", "p90, ms", "p99, ms", "max, ms", "memory, MiB", "overcommitted nodes")
@@ -53,8 +53,7 @@ func (r *Result) Report(to *experiment.Result) {
 
 func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// Report tells it as an experiment does: a table, and how soon pods are seen and bound by
-// their rate.
+// Report implements experiment.Reporter: a table, and charts of the latencies by rate.
 func (r *IntakeResult) Report(to *experiment.Result) {
 	table := to.Table("Latency since the request to create a pod", "intake", "requested, /s", "achieved, /s", "seen p50, ms", "p90, ms", "p99, ms", "max, ms",
 		"bound p50, ms", "p99, ms", "create call p50, ms", "p99, ms", "kube-apiserver, µs", "scheduler, µs", "pods by webhook", "of")

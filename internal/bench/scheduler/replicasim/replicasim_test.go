@@ -116,8 +116,8 @@ func TestEachPodIsBoundOnce(t *testing.T) {
 						}
 					}
 					for _, r := range w.replicas {
-						if r.told != r.taken || len(r.waiting) > 0 {
-							t.Errorf("%s was told of %d reservations, and has %d", r.member.Name, r.told, r.taken)
+						if r.sent != r.taken || len(r.waiting) > 0 {
+							t.Errorf("%s was told of %d reservations, and has %d", r.member.Name, r.sent, r.taken)
 						}
 					}
 				}

@@ -7,8 +7,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
 
-// Report tells it as an experiment does: a table, and each figure by the number of shards,
-// with a line for each fan-out, once more where there are stragglers.
+// Report implements experiment.Reporter: a table, and a chart of each figure by the number of
+// shards with one line per fan-out, with and without stragglers.
 func (r *Result) Report(to *experiment.Result) {
 	table := to.Table("Rounds", "stragglers", "fan-out", "shards", "pods, /s", "rounds", "round p50, ms", "p99, ms",
 		"leader's CPU, cores", "leader's share of CPU, %", "total CPU, µs/pod", "leader's traffic, KB/pod", "leader's traffic, MB/s", "rounds cut off")
@@ -39,7 +39,7 @@ func (r *Result) Report(to *experiment.Result) {
 	}
 }
 
-// Report tells it as an experiment does: real rounds, and simulated ones.
+// Report implements experiment.Reporter: measured and simulated rounds.
 func (c *Checks) Report(to *experiment.Result) {
 	table := to.Table("Measured and simulated rounds", "shards", "measured round, ms", "simulated, ms", "measured CPU per round, ms", "simulated, ms")
 	for _, at := range c.Checked {
@@ -57,7 +57,7 @@ func (c *Checks) Report(to *experiment.Result) {
 	}
 }
 
-// Report lists them by the names that a file of costs has.
+// Report implements experiment.Reporter: the costs by their JSON names.
 func (c *Costs) Report(to *experiment.Result) {
 	table := to.Table("Costs of "+c.Machine, "cost", "value")
 	reportCosts(table, "", reflect.ValueOf(*c))

@@ -1,4 +1,7 @@
-// Package suites has the experiments of schedulers that share the harness.
+// Package suites contains the scheduler experiments that run in the framework of package
+// experiment: schedule-perf (scheduler_perf of Kubernetes), schedule-kinds (several kinds of pods
+// and node counts) and schedule-affinity (anti-affinity in a cluster with missing nodes). The
+// last two run schedulers with package inmemory.
 package suites
 
 import (
@@ -54,7 +57,7 @@ func (o *affinityOptions) Validate() error {
 	return validateSchedulers(o.Schedulers)
 }
 
-// validateSchedulers reports what cannot be measured.
+// validateSchedulers returns a usage error for an invalid list of schedulers.
 func validateSchedulers(names []string) error {
 	for i, name := range names {
 		if name != clusterdir.SchedulerDist && name != clusterdir.SchedulerKube {

@@ -34,7 +34,7 @@ that number.`,
 		return &kindsOptions{
 			Schedulers: []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube}, Nodes: []int{5000, 100_000},
 			Kinds: slices.DeleteFunc(slices.Clone(inmemory.Kinds), func(kind string) bool { return kind == inmemory.VanishedNodes }),
-			Pods:  experiment.ByScale(5000, 1500), // fewer take too little CPU to tell
+			Pods:  experiment.ByScale(5000, 1500), // the CPU time of fewer pods is too short to measure
 		}
 	},
 }
@@ -70,12 +70,12 @@ func (o *kindsOptions) Validate() error {
 		}
 	}
 	if !slices.IsSorted(o.Nodes) || len(slices.Compact(slices.Clone(o.Nodes))) < len(o.Nodes) {
-		return usage.Errorf("--nodes %v: give numbers that grow", o.Nodes)
+		return usage.Errorf("--nodes %v: give ascending numbers", o.Nodes)
 	}
 	return validateSchedulers(o.Schedulers)
 }
 
-// run is what one process is to do.
+// run is the task of one process.
 func (o *kindsOptions) run(kind, scheduler string, nodes int) inmemory.Options {
 	run := inmemory.DefaultOptions()
 	run.PodKind, run.Scheduler, run.Nodes, run.Pods = kind, scheduler, nodes, max(o.Pods.N, 1)
@@ -83,7 +83,7 @@ func (o *kindsOptions) run(kind, scheduler string, nodes int) inmemory.Options {
 	return run
 }
 
-// runs are all, in their order.
+// runs returns the tasks in their order.
 func (o *kindsOptions) runs() (runs []inmemory.Options) {
 	for _, kind := range o.Kinds {
 		for i, nodes := range o.Nodes {
@@ -114,7 +114,7 @@ func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 			return fmt.Errorf("%s, %s pods, %d nodes: %w", one.Scheduler, one.PodKind, one.Nodes, err)
 		}
 		task.Set(i + 1)
-		inmemory.Tell(table, found)
+		inmemory.AddTo(table, found)
 		run.Result.Errors.AddMany(int64(found.Decided), nil)
 		run.Result.Line(experiment.Series{
 			Plot: "CPU per pod by nodes", Name: one.Scheduler + ", " + one.PodKind, X: "nodes", Unit: "µs", LogX: true, LogY: true,
@@ -128,7 +128,7 @@ func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	return nil
 }
 
-// measureAlone runs this program once more, so that memory is that of one run.
+// measureAlone measures in a new process of this program, so that peak memory is that of one run.
 func measureAlone(ctx context.Context, o inmemory.Options) (*inmemory.Result, error) {
 	program, err := os.Executable()
 	if err != nil {

@@ -76,11 +76,11 @@ func TestKindsThatCannotBe(t *testing.T) {
 	for args, want := range map[string]string{
 		"--kinds plain,plain":      "twice",
 		"--kinds x":                "no such kind",
-		"--nodes 100,50":           "grow",
-		"--nodes 50,50":            "grow",
+		"--nodes 100,50":           "ascending numbers",
+		"--nodes 50,50":            "ascending numbers",
 		"--nodes 0":                "--nodes 0",
 		"--schedulers x":           "no such scheduler",
-		"--nodes 10 --pods 100000": "10 nodes take",
+		"--nodes 10 --pods 100000": "10 nodes have room for",
 	} {
 		o, flags := scheduleKinds.New(), pflag.NewFlagSet("", pflag.ContinueOnError)
 		o.AddFlags(flags)

@@ -21,20 +21,20 @@ import (
 )
 
 const (
-	// Pods that come first and are not measured: what is made once, such as the
-	// namespace and connections, is not a cost of pods.
+	// Number of warm-up pods, which are not measured: they cause one-time work such as creating
+	// the namespace and opening connections.
 	warmUpPods   = 20
 	warmUpPrefix = "warm-"
 
 	poll = 50 * time.Millisecond
-	// Nodes are read in pages of this size.
+	// Page size of node lists.
 	nodePage = 10_000
 )
 
 var onePod = resource.MustParse("1")
 
-// turn is that of one scheduler.
-type turn struct {
+// measurement is one measurement of a scheduler.
+type measurement struct {
 	options Options
 	config  clusterdir.Config
 	pods    *bulk.Pods
@@ -45,7 +45,7 @@ type turn struct {
 	binds   *binds
 }
 
-func newTurn(dir clusterdir.Dir, config clusterdir.Config, o Options, pods *bulk.Pods, display progress.Display) (*turn, error) {
+func newTurn(dir clusterdir.Dir, config clusterdir.Config, o Options, pods *bulk.Pods, display progress.Display) (*measurement, error) {
 	rest, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
 	if err != nil {
 		return nil, err
@@ -58,14 +58,14 @@ func newTurn(dir clusterdir.Dir, config clusterdir.Config, o Options, pods *bulk
 	if err != nil {
 		return nil, err
 	}
-	return &turn{
+	return &measurement{
 		options: o, config: config, pods: pods, display: display, clients: clients, client: client,
 		usage: usageOf{dir, config}, binds: newBinds(bulk.PodPrefix, time.Now),
 	}, nil
 }
 
 // measure creates the pods while the scheduler binds them.
-func (t *turn) measure(ctx context.Context) (Scheduler, error) {
+func (t *measurement) measure(ctx context.Context) (Scheduler, error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	t.watch(watching)
@@ -98,8 +98,8 @@ func (t *turn) measure(ctx context.Context) (Scheduler, error) {
 	return t.summarize(creation, started, before, after, nodes), nil
 }
 
-// watch notes binds as the API server tells of them.
-func (t *turn) watch(ctx context.Context) {
+// watch records binds from a watch of the API server.
+func (t *measurement) watch(ctx context.Context) {
 	source := cache.ToListWatcherWithWatchListSemantics(
 		cache.NewListWatchFromClient(t.client.CoreV1().RESTClient(), "pods", t.options.Shape.Namespace, fields.Everything()),
 		t.client)
@@ -107,7 +107,7 @@ func (t *turn) watch(ctx context.Context) {
 	go reflector.RunWithContext(ctx)
 }
 
-func (t *turn) warmUp(ctx context.Context) error {
+func (t *measurement) warmUp(ctx context.Context) error {
 	task := t.display.Task("warming up", 0)
 	_, err := t.create(ctx, warmUpPrefix, warmUpPods)
 	if err == nil {
@@ -124,14 +124,14 @@ func (t *turn) warmUp(ctx context.Context) error {
 	return nil
 }
 
-func (t *turn) bulkOptions(prefix string, count int) bulk.Options {
+func (t *measurement) bulkOptions(prefix string, count int) bulk.Options {
 	o := bulk.DefaultOptions(prefix)
 	o.Range.Count = count
 	o.Progress = func(int) {}
 	return o
 }
 
-func (t *turn) create(ctx context.Context, prefix string, count int) (bulk.Summary, error) {
+func (t *measurement) create(ctx context.Context, prefix string, count int) (bulk.Summary, error) {
 	summary, err := bulk.CreatePods(ctx, t.clients, t.pods, t.options.Shape.Namespace, t.bulkOptions(prefix, count))
 	if err != nil {
 		return summary, fmt.Errorf("creating pods: %w", err)
@@ -139,8 +139,8 @@ func (t *turn) create(ctx context.Context, prefix string, count int) (bulk.Summa
 	return summary, nil
 }
 
-// awaitBound waits until all pods have a node, or nothing comes any more.
-func (t *turn) awaitBound(ctx context.Context, created <-chan error) error {
+// awaitBound waits until all pods have a node, or until no progress is made for the timeout.
+func (t *measurement) awaitBound(ctx context.Context, created <-chan error) error {
 	task := t.display.Task("pods bound by "+t.config.Settings.Scheduler, t.options.Pods)
 	progressed, before := time.Now(), -1
 	for {
@@ -169,7 +169,7 @@ func (t *turn) awaitBound(ctx context.Context, created <-chan error) error {
 	}
 }
 
-func (t *turn) nodes(ctx context.Context) ([]corev1.Node, error) {
+func (t *measurement) nodes(ctx context.Context) ([]corev1.Node, error) {
 	var all []corev1.Node
 	options := metav1.ListOptions{Limit: nodePage}
 	for {
