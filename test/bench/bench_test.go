@@ -51,7 +51,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestShortRunsMayFallShortByHalf(t *testing.T) {
+func TestShortRunsMayMissLimitsByHalf(t *testing.T) {
 	for figure, want := range map[float64]verdict{8: met, 5: must, 4.9: near, 3.4: near, 3.3: missed} {
 		if got := atLeast(5, 8).judgeShort(figure); got != want {
 			t.Errorf("%g: %q, not %q", figure, got, want)
@@ -118,7 +118,7 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-func TestPageOfWhatThereIs(t *testing.T) {
+func TestPageOfPartialResult(t *testing.T) {
 	l := &lab{diskName: "ext4"}
 	r := result{Machine: machine.This(), Disk: "ext4", Repeat: 3}
 	for i, row := range rows(l) {

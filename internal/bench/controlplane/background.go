@@ -76,8 +76,8 @@ func (t *storeRun) updates(ctx context.Context, pods int, rate float64) experime
 	return load
 }
 
-// during runs updates for the duration d, and parallel at the same time unless it is nil, and measures
-// the window.
+// during runs updates for the duration d and measures the window. It calls parallel, unless that
+// is nil, at the same time.
 func (t *storeRun) during(ctx context.Context, what string, d time.Duration, pods int, rate float64, parallel func(context.Context)) (experiment.Load, experiment.Measured, error) {
 	task := t.Display.Task(what, 0)
 	task.Say(fmt.Sprintf("%g updates/s for %s", rate, d))

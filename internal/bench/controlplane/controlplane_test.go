@@ -36,7 +36,7 @@ func TestBetween(t *testing.T) {
 	}
 }
 
-func TestWhatGave(t *testing.T) {
+func TestExceededLimits(t *testing.T) {
 	fine := freeShares{idle: 0.5, available: 0.5, own: 0.5}
 	met, missed := experiment.Verdict{Of: 1, Met: true}, experiment.Verdict{Name: "startup", Of: 1, Measured: 7}
 	for _, c := range []struct {
@@ -65,7 +65,7 @@ func TestWhatGave(t *testing.T) {
 	}
 }
 
-func TestContainerEnvironmentHasAWall(t *testing.T) {
+func TestContainerEnvironmentHasALimit(t *testing.T) {
 	small, err := startWith(100)
 	if err != nil || small == 0 {
 		t.Errorf("with 100 Services: %d bytes, %v", small, err)
@@ -117,7 +117,7 @@ func TestStartupsFollowPods(t *testing.T) {
 	}
 }
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for _, e := range Experiments() {
 		if err := e.New().Validate(); err != nil {
 			t.Errorf("%s at its defaults: %v", e.Name, err)

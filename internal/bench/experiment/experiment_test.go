@@ -66,7 +66,7 @@ func stored(t *testing.T, out string) (r struct {
 	return r
 }
 
-func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
+func TestInterruptedRunKeepsPartialResult(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	_, out, err := execute(t, ctx, func(ctx context.Context, r *Run) error {
 		r.Result.Table("Things", "thing", "took, ms").Add("first", 1.5)
@@ -87,7 +87,7 @@ func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-func TestFailedRunKeepsWhatItHas(t *testing.T) {
+func TestFailedRunKeepsPartialResult(t *testing.T) {
 	_, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Note("so far")
 		return errors.New("no\nmore")
@@ -97,7 +97,7 @@ func TestFailedRunKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-func TestRunThatNeverBeganLeavesEarlierResults(t *testing.T) {
+func TestRunWithoutMeasurementKeepsEarlierResults(t *testing.T) {
 	result, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Table("Things", "thing")
 		return errors.New("no cluster")
@@ -264,7 +264,7 @@ func TestLatenciesMerge(t *testing.T) {
 	}
 }
 
-func TestRateCountsFromWhenDue(t *testing.T) {
+func TestLatencyCountsFromScheduledStart(t *testing.T) {
 	l := Load{
 		Workers: 1, Rate: 100, Count: 5, Latencies: NewLatencies(), Tally: NewTally(1), Kind: func(error) string { return "" },
 		Do: func(context.Context, int, int) error { time.Sleep(50 * time.Millisecond); return nil },

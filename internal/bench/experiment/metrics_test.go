@@ -25,7 +25,7 @@ apiserver_request_duration_seconds_bucket{resource="pods",scope="cluster",subres
 apiserver_request_duration_seconds_count{resource="pods",scope="cluster",subresource="",verb="WATCH"} 7
 `
 
-func TestScrapeReadsWhatIsNeeded(t *testing.T) {
+func TestScrapeReadsNeededFamilies(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := w.Write([]byte(page1)); err != nil {
 			t.Error(err)

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestRenderWritesWhatTheRunWrote(t *testing.T) {
+func TestRenderWritesTheFilesOfTheRun(t *testing.T) {
 	_, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Table("Things", "thing", "count", "took, ms").Add("first", 12345, 1.5)
 		r.Result.Line(Series{Plot: "took", Name: "things", X: "things", Unit: "ms"}, 1, 2)

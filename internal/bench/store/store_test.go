@@ -17,7 +17,7 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for _, e := range Experiments() {
 		if err := e.New().Validate(); err != nil {
 			t.Errorf("%s at its defaults: %v", e.Name, err)

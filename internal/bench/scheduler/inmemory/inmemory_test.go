@@ -18,9 +18,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// TestEveryDecisionIsTheReferences runs each kind of pods through the index, in the
+// TestDecisionsEqualTheReference runs each kind of pods through the index, in the
 // same process after each other.
-func TestEveryDecisionIsTheReferences(t *testing.T) {
+func TestDecisionsEqualTheReference(t *testing.T) {
 	for _, kind := range Kinds {
 		t.Run(kind, func(t *testing.T) {
 			o := DefaultOptions()
@@ -48,8 +48,8 @@ func TestKubeSchedulerSamplesNodes(t *testing.T) {
 	}
 }
 
-// TestPodsThatFitNowhereAreCounted has more pods than the command line would take.
-func TestPodsThatFitNowhereAreCounted(t *testing.T) {
+// TestUnschedulablePodsAreCounted has more pods than the command line would take.
+func TestUnschedulablePodsAreCounted(t *testing.T) {
 	for _, name := range []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube} {
 		o := DefaultOptions()
 		o.Scheduler, o.Nodes, o.Pods, o.Check = name, 3, 400, "1.0"
@@ -63,7 +63,7 @@ func TestPodsThatFitNowhereAreCounted(t *testing.T) {
 	}
 }
 
-func TestInterruptedRunSaysWhatWasDone(t *testing.T) {
+func TestInterruptedRunReturnsPartialResult(t *testing.T) {
 	o := DefaultOptions()
 	o.Scheduler, o.Nodes, o.Pods = clusterdir.SchedulerKube, 1000, 100_000
 	ctx, cancel := context.WithTimeout(quiet(t), time.Second)
@@ -101,7 +101,7 @@ func measured(t *testing.T, o Options) Result {
 
 func quiet(t *testing.T) context.Context { return klog.NewContext(t.Context(), logr.Discard()) }
 
-func TestInvalidOptionsAreBadUsage(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"nodes":     func(o *Options) { o.Nodes = 0 },
 		"pods":      func(o *Options) { o.Pods = -1 },
@@ -164,7 +164,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestOverfullNodesAreCounted(t *testing.T) {
+func TestOvercommittedNodesAreCounted(t *testing.T) {
 	o := DefaultOptions()
 	o.Nodes = 3
 	w := newWorkload(o)

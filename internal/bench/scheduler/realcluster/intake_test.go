@@ -16,7 +16,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-func TestInvalidIntakeOptionsAreBadUsage(t *testing.T) {
+func TestInvalidIntakeOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*IntakeOptions){
 		"intake":   func(o *IntakeOptions) { o.Intakes = []string{"both"} },
 		"twice":    func(o *IntakeOptions) { o.Intakes = []string{clusterdir.IntakeWatch, clusterdir.IntakeWatch} },
@@ -40,7 +40,7 @@ func TestInvalidIntakeOptionsAreBadUsage(t *testing.T) {
 	}
 }
 
-func TestClusterHasTheIntake(t *testing.T) {
+func TestClusterFlagsSelectTheIntake(t *testing.T) {
 	o := DefaultIntakeOptions()
 	flags, err := o.clusterFlags(clusterdir.IntakeWebhook)
 	if err != nil {
@@ -101,8 +101,8 @@ func TestSightings(t *testing.T) {
 	}
 }
 
-// TestSeenLineIsWhatIsLogged holds the pattern against klog's own format.
-func TestSeenLineIsWhatIsLogged(t *testing.T) {
+// TestSeenLineMatchesTheLog holds the pattern against klog's own format.
+func TestSeenLineMatchesTheLog(t *testing.T) {
 	var out strings.Builder
 	klog.LogToStderr(false)
 	klog.SetOutput(&out)

@@ -18,7 +18,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-func TestInvalidOptionsAreBadUsage(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"scheduler": func(o *Options) { o.Schedulers = []string{"x"} },
 		"twice":     func(o *Options) { o.Schedulers = []string{clusterdir.SchedulerKube, clusterdir.SchedulerKube} },
@@ -46,7 +46,7 @@ func TestInvalidOptionsAreBadUsage(t *testing.T) {
 	}
 }
 
-func TestClusterHasWhatWasAskedFor(t *testing.T) {
+func TestClusterFlagsFollowOptions(t *testing.T) {
 	o := DefaultOptions()
 	o.Cluster.Nodes, o.Cluster.Zones = 7, 2
 	o.Cluster.SchedulerArgs, o.Cluster.SchedulerEnv = []string{"v=1", "replica-fanout=3"}, []string{"GOGC=400"}
@@ -82,7 +82,7 @@ func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
 	}
 }
 
-func TestSomebodysClusterIsLeftAlone(t *testing.T) {
+func TestExistingClusterIsNotRemoved(t *testing.T) {
 	t.Setenv("K1M_HOME", t.TempDir())
 	dir, err := clusterdir.NewDir("mine")
 	if err != nil {
@@ -139,7 +139,7 @@ func TestLatencyIsFromCreationToBind(t *testing.T) {
 	}
 }
 
-func TestOverfullNodesAreCounted(t *testing.T) {
+func TestOvercommittedNodesAreCounted(t *testing.T) {
 	node := func(name, cpu, pods string) corev1.Node {
 		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse(pods),
@@ -165,7 +165,7 @@ func TestOverfullNodesAreCounted(t *testing.T) {
 	}
 }
 
-func TestResultSaysWhatIsWrong(t *testing.T) {
+func TestErrDescribesViolations(t *testing.T) {
 	r := Result{Pods: 5, Schedulers: []Scheduler{{Name: "a", Bound: 5}}}
 	if err := r.Err(); err != nil {
 		t.Error(err)

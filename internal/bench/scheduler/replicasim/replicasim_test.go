@@ -45,8 +45,8 @@ func depth(branches []wire.Branch) int {
 	return deepest
 }
 
-// TestRoundTakesTheWayToTheDeepest: with nothing but latency a round is there and back.
-func TestRoundTakesTheWayToTheDeepest(t *testing.T) {
+// TestRoundTakesAsLongAsTheDeepestPath: with nothing but latency a round is there and back.
+func TestRoundTakesAsLongAsTheDeepestPath(t *testing.T) {
 	for _, shards := range []int{2, 4, 11, 57, 256} {
 		for _, fanout := range []int{2, 3, 10, 30} {
 			members := make([]wire.Member, shards-1)
@@ -81,8 +81,8 @@ func TestStragglersAreCutOff(t *testing.T) {
 	near(t, "a round with three branches", simulate(t, c).RoundMillisP50, 2+1000)
 }
 
-// TestLeaderIsTheBound: nothing goes faster than the one who decides.
-func TestLeaderIsTheBound(t *testing.T) {
+// TestLeaderLimitsThroughput: nothing goes faster than the one who decides.
+func TestLeaderLimitsThroughput(t *testing.T) {
 	c := free(1, 10)
 	c.Pods, c.Cores, c.RoundsOnly, c.Costs.Cycle = 1000, 1, true, time.Millisecond
 	near(t, "pods a second of one that takes 1 ms a pod", simulate(t, c).PodsPerSecond, 1000)
@@ -134,7 +134,7 @@ func TestSameSeedSameOutcome(t *testing.T) {
 	}
 }
 
-func TestStoredCostsAreWhole(t *testing.T) {
+func TestStoredCostsAreComplete(t *testing.T) {
 	c := StoredCosts()
 	for name, positive := range map[string]bool{
 		"message": c.Message > 0, "encode": c.EncodeNanosPerByte > 0, "decode": c.DecodeNanosPerByte > 0, "offer": c.OfferBytes > 0,
@@ -161,7 +161,7 @@ func TestWrites(t *testing.T) {
 	r.Print(t.Output())
 }
 
-func TestInvalidOptionsAreBadUsage(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"shards":     func(o *Options) { o.Shards = []int{0} },
 		"fanout":     func(o *Options) { o.Fanouts = []int{0} },
