@@ -30,7 +30,7 @@ import (
 )
 
 // ErrPodGroups is returned if pod groups are enabled, which the index does not support.
-var ErrPodGroups = errors.New("the feature gate GenericWorkload is on: groups of pods are scheduled by upstream's own search only")
+var ErrPodGroups = errors.New("feature gate GenericWorkload is on: the index does not support pod groups")
 
 // Prepare has to be called before the scheduler is made. It turns off opportunistic batching, with
 // which upstream reuses a result for equal pods: the index is fast for all pods, and pods that are
@@ -136,7 +136,7 @@ func snapshotOf(sched *kubescheduler.Scheduler) (*schedcache.Snapshot, error) {
 		if whole, ok := fw.SnapshotSharedLister().(*schedcache.Snapshot); ok {
 			return whole, nil
 		}
-		return nil, fmt.Errorf("plugins see a %T, not kube-scheduler's snapshot", fw.SnapshotSharedLister())
+		return nil, fmt.Errorf("plugins read a %T instead of kube-scheduler's snapshot", fw.SnapshotSharedLister())
 	}
 	return nil, errors.New("the scheduler has no profile")
 }

@@ -249,7 +249,7 @@ func (c *Cache) RemoveNode(logger klog.Logger, node *v1.Node) error {
 // UpdateSnapshot starts a scheduling cycle: it applies all pending changes.
 func (c *Cache) UpdateSnapshot(logger klog.Logger, snapshot *schedcache.Snapshot) error {
 	if snapshot != c.cluster.Snapshot.Upstream {
-		return fmt.Errorf("the cache fills one snapshot only, that of the scheduler")
+		return fmt.Errorf("this cache can fill only the snapshot of its scheduler")
 	}
 	defer ObserveStep(stepUpdate, time.Now())
 	c.mu.Lock()

@@ -210,7 +210,7 @@ func (c *Cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 	}
 	kind := c.kindOn(n, pod)
 	if err := n.Info.RemovePod(logger, pod); err != nil {
-		logger.Error(err, "A pod was not where it was added", "pod", klog.KObj(pod))
+		logger.Error(err, "Pod is not on the node that it was added to", "pod", klog.KObj(pod))
 		return
 	}
 	c.Pods--

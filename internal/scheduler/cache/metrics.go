@@ -12,7 +12,7 @@ import (
 var (
 	steps = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_step_duration_seconds",
-		Help:           "Time in each step of a scheduling cycle: update (what has happened is carried out), class (that of the pod is made, or catches up), choose (its groups are compared)",
+		Help:           "Time in each step of a scheduling cycle: update (pending changes are applied), class (the pod's class is made or updated), choose (node groups are compared)",
 		Buckets:        metrics.ExponentialBuckets(0.000001, 4, 13),
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"step"})
@@ -38,7 +38,7 @@ func ObserveStep(step string, start time.Time) {
 	steps.WithLabelValues(step).Observe(time.Since(start).Seconds())
 }
 
-// cacheSize is upstream's gauge of the pods and nodes in the cache.
+// cacheSize is upstream's gauge of the pods and nodes in the cache, after [TakeCacheSize].
 var cacheSize *metrics.GaugeVec
 
 // TakeCacheSize takes over upstream's gauge: upstream's cache stays empty and would report that

@@ -34,7 +34,7 @@ func (w requeuer) podLeft(logger klog.Logger, pod *v1.Pod) {
 // replaceUnseen replaces a pod by another of the same name. A pod without a node in its new version
 // is removed until the watch reports more: no API server unbinds a pod.
 func (c *Cache) replaceUnseen(logger klog.Logger, oldPod, newPod *v1.Pod) {
-	logger.Info("Pod has become another one unseen", "pod", klog.KObj(newPod), "before", oldPod.UID, "now", newPod.UID)
+	logger.Info("Pod was replaced by another of its name in one update", "pod", klog.KObj(newPod), "before", oldPod.UID, "now", newPod.UID)
 	c.mu.Lock()
 	left := c.removeLocked(logger, oldPod.UID)
 	if state := c.pods[newPod.UID]; newPod.Spec.NodeName == "" {

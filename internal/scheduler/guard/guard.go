@@ -118,7 +118,7 @@ func limited[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f 
 	}
 	pluginFailures.WithLabelValues(g.plugin, point, "timeout").Inc()
 	err := fmt.Errorf("plugin %s did not return from %s within %v", g.plugin, point, g.limits.Call)
-	klog.FromContext(ctx).Error(err, "Plugin takes too long", "pod", klog.KObj(pod))
+	klog.FromContext(ctx).Error(err, "Plugin call timed out", "pod", klog.KObj(pod))
 	return result, fwk.AsStatus(err)
 }
 

@@ -11,7 +11,7 @@ import (
 var (
 	pluginFailures = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "plugin_failures_total",
-		Help:           "Calls of plugins that are not kube-scheduler's own that ended in a panic or took too long, by plugin, extension point and kind",
+		Help:           "Calls of plugins that are not kube-scheduler's own that panicked or timed out, by plugin, extension point and kind",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"plugin", "extension_point", "kind"})
 	registerGuard sync.Once

@@ -52,7 +52,7 @@ func (f earlyFramework) RunPostFilterPlugins(
 	ctx context.Context, state fwk.CycleState, pod *v1.Pod, statuses fwk.NodeToStatusReader,
 ) (*fwk.PostFilterResult, *fwk.Status) {
 	if f.intake.unconfirmed(pod) {
-		return nil, fwk.NewStatus(fwk.Unschedulable, "the pod is not stored yet, so it preempts nobody")
+		return nil, fwk.NewStatus(fwk.Unschedulable, "the pod is not stored yet and must not preempt others")
 	}
 	return f.Framework.RunPostFilterPlugins(ctx, state, pod, statuses)
 }

@@ -47,8 +47,8 @@ const (
 )
 
 var (
-	errNotStored = errors.New("the pod was handed over before it was stored, and never was")
-	errChanged   = errors.New("the pod was stored otherwise than it was handed over")
+	errNotStored = errors.New("the pod was delivered by the webhook and never stored")
+	errChanged   = errors.New("the stored pod differs from the one delivered by the webhook")
 )
 
 // Intake takes pods into the scheduling queue before they are stored. Such an early pod is

@@ -36,7 +36,7 @@ const (
 var (
 	taken = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_pods_total",
-		Help:           "Pods taken into the scheduling queue, by who told of them first: webhook or watch",
+		Help:           "Pods taken into the scheduling queue, by the source that delivered them first: webhook or watch",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"source"})
 	seenAfter = metrics.NewHistogramVec(&metrics.HistogramOpts{
@@ -47,33 +47,33 @@ var (
 	}, []string{"source"})
 	leadTime = metrics.NewHistogram(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_lead_seconds",
-		Help:           "Time by which the webhook told of a pod before the watch did",
+		Help:           "Time by which the webhook delivered a pod before the watch",
 		Buckets:        metrics.ExponentialBuckets(0.0005, 2, 18),
 		StabilityLevel: metrics.ALPHA,
 	})
 	dropped = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_dropped_pods_total",
-		Help:           "Pods that the webhook was told of and left to the watch, by the reason",
+		Help:           "Pods that the webhook delivered and that were left to the watch, by reason",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
 	confirmations = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_confirmations_total",
-		Help:           "Pods from the webhook that turned out to be stored, by what showed it: watch or get",
+		Help:           "Pods from the webhook that were confirmed as stored, by source: watch or get",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"by"})
 	expired = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_expired_pods_total",
-		Help:           "Pods from the webhook that were discarded as never stored: absent when asked for, or not heard of in time",
+		Help:           "Pods from the webhook that were discarded as never stored: absent (the API server does not have the pod) or timeout",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
 	returned = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_returned_pods_total",
-		Help:           "Pods from the webhook whose first try failed before the watch had shown them, which tries them again",
+		Help:           "Pods from the webhook whose first scheduling attempt failed before the watch showed them; they are tried again then",
 		StabilityLevel: metrics.ALPHA,
 	})
 	earlyPods = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_unconfirmed_pods",
-		Help:           "Pods from the webhook that the watch has not shown",
+		Help:           "Pods from the webhook that the watch has not shown yet",
 		StabilityLevel: metrics.ALPHA,
 	})
 	registerIntake sync.Once

@@ -308,7 +308,7 @@ func TestEarlyPodsPreemptNobody(t *testing.T) {
 	e.in.Take(pod)
 	fw := e.Sched.Profiles[v1.DefaultSchedulerName]
 	result, status := fw.RunPostFilterPlugins(e.Ctx, framework.NewCycleState(), pod, framework.NewDefaultNodeToStatus())
-	if result != nil || !status.IsRejected() || status.Message() != "the pod is not stored yet, so it preempts nobody" {
+	if result != nil || !status.IsRejected() || status.Message() != "the pod is not stored yet and must not preempt others" {
 		t.Errorf("%v, %v", result, status)
 	}
 	e.API.Put(pod.DeepCopy())

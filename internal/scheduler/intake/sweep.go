@@ -90,7 +90,7 @@ func (in *Intake) inquire(logger klog.Logger, e *early) {
 			in.expire(logger, e, expiredAbsent)
 		}
 	case err != nil:
-		logger.V(3).Info("Asking for a pod failed, and will be tried again", "pod", klog.KObj(e.pod), "err", err)
+		logger.V(3).Info("Getting a pod failed; will retry", "pod", klog.KObj(e.pod), "err", err)
 	case in.asHandedOver(e, pod):
 		confirmations.WithLabelValues(byGet).Inc()
 		in.settle(e, stored, in.clock.Now())

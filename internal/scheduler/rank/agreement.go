@@ -33,7 +33,7 @@ func (a *Agreement) appendKey(key []byte) []byte {
 type missingDemands struct{ wire.Demands }
 
 func (m missingDemands) Error() string {
-	return fmt.Sprintf("pods that are there refer to topology keys that were not asked for: %v", m.Demands)
+	return fmt.Sprintf("running pods refer to topology keys that the query does not name: %v", m.Demands)
 }
 
 // agree returns the demands to make counters for.

@@ -80,11 +80,11 @@ func marshalNode(n *cache.Node) (node []byte, pods [][]byte) {
 func (r *Ranker) decodeQuery(ask *wire.Ask) (*Profile, *framework.PodInfo, error) {
 	profile := r.Profiles[ask.Profile]
 	if profile == nil {
-		return nil, nil, fmt.Errorf("there is no profile %q: all replicas need the same configuration", ask.Profile)
+		return nil, nil, fmt.Errorf("unknown profile %q: all replicas need the same configuration", ask.Profile)
 	}
 	pod := &v1.Pod{}
 	if err := pod.Unmarshal(ask.Pod); err != nil {
-		return nil, nil, fmt.Errorf("reading the pod of a question: %w", err)
+		return nil, nil, fmt.Errorf("decoding the pod of a query: %w", err)
 	}
 	// Upstream also ignores malformed terms that the API server accepted.
 	info, _ := framework.NewPodInfo(pod)

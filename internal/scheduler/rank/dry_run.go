@@ -29,7 +29,7 @@ func NewDryRuns(ctx context.Context, fw framework.Framework, cfg config.KubeSche
 			return defaultpreemption.New(ctx, args, &countingHandle{fw}, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
 		}
 	}
-	return nil, fmt.Errorf("profile %s has no arguments for %s", cfg.SchedulerName, pluginnames.DefaultPreemption)
+	return nil, fmt.Errorf("profile %s has no arguments for plugin %s", cfg.SchedulerName, pluginnames.DefaultPreemption)
 }
 
 // countingHandle is the handle through which a dry run calls plugins.
@@ -146,7 +146,7 @@ func (r *Ranker) propose(
 	ctx context.Context, ask *wire.Ask, cl *Class, found *index.Class, pod *v1.Pod, refused map[index.Slot]*fwk.Status,
 ) (*wire.Answer, error) {
 	if len(ask.Counters) != len(cl.Spec.Counters) {
-		return nil, errors.New("other pods demand more than when all was counted")
+		return nil, errors.New("affinity terms of other pods have changed since they were counted")
 	}
 	a := &wire.Answer{Values: []string{wire.NoValue, ""}}
 	run := &dryRun{class: cl, found: found, counts: cl.mergedCounters(ask)}

@@ -12,28 +12,28 @@ import (
 var (
 	decisions = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "node_search_duration_seconds",
-		Help:           "Time to find the node for a pod, by whether the index found it or upstream's own search",
+		Help:           "Time to find the node for a pod, by index or by upstream's full scan (search)",
 		Buckets:        metrics.ExponentialBuckets(0.000001, 4, 13),
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"by"})
 	Fallbacks = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_fallbacks_total",
-		Help:           "Pods for which upstream's own search was used, by the reason",
+		Help:           "Pods that were left to upstream's full scan, by reason",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
 	sizes = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_size",
-		Help:           "Number of nodes, states of nodes, and classes of pods in the index",
+		Help:           "Number of nodes, node states and pod classes in the index",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"of"})
 	lookups = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_class_lookups_total",
-		Help:           "Pods whose class was there (hit) or had to be made (miss)",
+		Help:           "Pods whose class existed (hit) or was made (miss)",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"result"})
 	Walked = metrics.NewHistogram(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_groups_walked",
-		Help:           "Groups of nodes that were compared to find the node for a pod",
+		Help:           "Node groups that were compared to find the node for a pod",
 		Buckets:        metrics.ExponentialBuckets(1, 4, 10),
 		StabilityLevel: metrics.ALPHA,
 	})

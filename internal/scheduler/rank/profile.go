@@ -98,7 +98,7 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profi
 	if p.filters.Has(pluginnames.NodeDeclaredFeatures) && utilfeature.DefaultFeatureGate.Enabled(features.NodeDeclaredFeatures) {
 		version, err := versionutil.Parse(componentversion.Get().String())
 		if err != nil {
-			return nil, fmt.Errorf("failed to parse version: %w", err)
+			return nil, fmt.Errorf("parsing the version: %w", err)
 		}
 		p.version = version
 	}

@@ -121,8 +121,8 @@ func (r *Ranker) SchedulePod(
 // Rescue recovers from a panic and makes it an error of the pod.
 func (r *Ranker) Rescue(ctx context.Context, pod *v1.Pod, err *error) {
 	if cause := recover(); cause != nil {
-		klog.FromContext(ctx).Error(nil, "Panic while a node was looked for", "pod", klog.KObj(pod), "cause", cause, "stack", string(debug.Stack()))
-		*err = fmt.Errorf("looking for a node: %v", cause)
+		klog.FromContext(ctx).Error(nil, "Panic while scheduling a pod", "pod", klog.KObj(pod), "cause", cause, "stack", string(debug.Stack()))
+		*err = fmt.Errorf("panic while scheduling: %v", cause)
 		// The panic may have left a class incomplete.
 		r.Outdated.Store(true)
 	}

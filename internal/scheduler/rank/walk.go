@@ -65,7 +65,7 @@ func (w *nodeWalk) verdict(slot index.Slot) (index.Verdict, error) {
 	}
 	n := w.class.cluster.ByID[slot]
 	if w.except.Has(n.Info.Node().Name) {
-		w.refused[slot] = fwk.NewStatus(fwk.Unschedulable, "node(s) did not have what the pod claims, after all")
+		w.refused[slot] = fwk.NewStatus(fwk.Unschedulable, "node(s) were rejected when the pod's claims were checked again")
 		return index.Verdict{}, nil
 	}
 	verdict, refused, err := w.class.runPlugins(w.class.state, n.Info)

@@ -76,11 +76,11 @@ func checkShareable(sched *kubescheduler.Scheduler, profiles []config.KubeSchedu
 		return attach.ErrPodGroups
 	}
 	if len(sched.Extenders) > 0 {
-		return errors.New("extenders need all nodes in one process: run one dist-scheduler without replicas")
+		return errors.New("extenders need all nodes in one process: run a single dist-scheduler without --replica-bind-address")
 	}
 	for _, cfg := range profiles {
 		if name := rank.UnknownPlugin(sched.Profiles[cfg.SchedulerName]); name != "" {
-			return fmt.Errorf("plugin %s of profile %s may look at all nodes, which no replica has: run one dist-scheduler without replicas", name, cfg.SchedulerName)
+			return fmt.Errorf("plugin %s of profile %s may read all nodes, which no replica has: run a single dist-scheduler without --replica-bind-address", name, cfg.SchedulerName)
 		}
 	}
 	return nil

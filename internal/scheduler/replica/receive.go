@@ -51,7 +51,7 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 	return nil
 }
 
-var errNotReady = errors.New("this replica does not know yet all that it has to, or another leads")
+var errNotReady = errors.New("this replica is not ready for the assignment of the query")
 
 // Answer answers a query of the leader, if this replica has everything that the assignment in the
 // query requires.

@@ -100,7 +100,7 @@ func (r *Replica) Run(ctx context.Context) error {
 		case errors.Is(err, wire.ErrNameTaken):
 			end(err)
 		case err != nil:
-			r.logger.Error(err, "Making this replica known to others")
+			r.logger.Error(err, "Announcing this replica failed")
 		}
 	}()
 	err := wire.Serve(ctx, r.options.Listener, r.options.TLS, r, r.dial)
@@ -128,7 +128,7 @@ func (r *Replica) Leave(ctx context.Context) {
 func (r *Replica) beginLeading(term func(context.Context) (int64, error)) {
 	number, err := term(r.ctx)
 	if err != nil {
-		r.exit(err, "The term of this leader is not known")
+		r.exit(err, "Reading the leader's term failed")
 	}
 	r.leader.Start(r.ctx, number)
 	close(r.leading)

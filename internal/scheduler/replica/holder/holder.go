@@ -97,7 +97,7 @@ func (h *Holder) ChangeNode(before, after *v1.Node) {
 	switch {
 	case after == nil:
 		if err := h.cache.RemoveNode(h.logger, before); err != nil {
-			h.logger.V(2).Info("A node was not there", "node", klog.KObj(before), "err", err)
+			h.logger.V(2).Info("Node to remove is unknown", "node", klog.KObj(before), "err", err)
 		}
 	case before == nil:
 		h.cache.AddNode(h.logger, after)
@@ -152,7 +152,7 @@ func (h *Holder) SetPod(pod *v1.Pod) {
 		err = h.cache.UpdatePod(h.logger, known.Pod, pod)
 	}
 	if err != nil {
-		h.logger.Error(err, "A pod could not be kept", "pod", klog.KObj(pod))
+		h.logger.Error(err, "Adding a pod failed", "pod", klog.KObj(pod))
 	}
 }
 
@@ -168,7 +168,7 @@ func (h *Holder) remove(uid types.UID) {
 		delete(h.pods, uid)
 		h.count(known.Pod, -1)
 		if err := h.cache.RemovePod(h.logger, known.Pod); err != nil {
-			h.logger.Error(err, "A pod could not be removed", "pod", klog.KObj(known.Pod))
+			h.logger.Error(err, "Removing a pod failed", "pod", klog.KObj(known.Pod))
 		}
 	}
 }
@@ -190,7 +190,7 @@ func (h *Holder) DropNodes(nodes []*v1.Node, owned func(node string) bool) {
 	}
 	for _, node := range nodes {
 		if err := h.cache.RemoveNode(h.logger, node); err != nil {
-			h.logger.V(2).Info("A node was not there", "node", klog.KObj(node), "err", err)
+			h.logger.V(2).Info("Node to remove is unknown", "node", klog.KObj(node), "err", err)
 		}
 	}
 }

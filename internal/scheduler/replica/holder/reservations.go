@@ -51,7 +51,7 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 	}
 	pod := &v1.Pod{}
 	if err := pod.Unmarshal(r.Pod); err != nil {
-		return fmt.Sprintf("the pod cannot be read: %v", err)
+		return fmt.Sprintf("decoding the pod: %v", err)
 	}
 	pod.Spec.NodeName = r.Node
 	if known, is := h.pods[pod.UID]; is {
@@ -69,7 +69,7 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 	}
 	if !r.Held {
 		if !ready {
-			return "the replica that owns the node does not know yet what is there"
+			return "the replica that owns the node has not received all its pods yet"
 		}
 		if refused := h.misfit(ctx, pod, r); refused != "" {
 			return refused
@@ -94,7 +94,7 @@ func (h *Holder) nominate(r *wire.Reservation) (refused string) {
 	}
 	pod := &v1.Pod{}
 	if err := pod.Unmarshal(r.Pod); err != nil {
-		return fmt.Sprintf("the pod cannot be read: %v", err)
+		return fmt.Sprintf("decoding the pod: %v", err)
 	}
 	info, _ := framework.NewPodInfo(pod)
 	h.nominated[pod.UID] = r.Node
@@ -117,7 +117,7 @@ func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (
 	_, err := h.withSnapshot(func() (*wire.Answer, error) {
 		n := h.ranker.Cluster.Lookup(r.Node)
 		if n == nil {
-			refused = "the node is not there"
+			refused = "the node does not exist"
 			return nil, nil
 		}
 		// The leader's query had a pod without a node.
@@ -126,7 +126,7 @@ func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (
 		info, _ := framework.NewPodInfo(&unbound)
 		profile := h.ranker.Profiles[r.Profile]
 		if profile == nil {
-			refused = "there is no such profile"
+			refused = "unknown profile"
 			return nil, nil
 		}
 		// If pods have come with terms that the leader does not know, there is no such class, and
@@ -155,7 +155,7 @@ func (h *Holder) unreserve(uid types.UID) {
 		delete(h.reservations, uid)
 		h.count(r.pod, -1)
 		if err := h.cache.RemoveAssumedPod(h.logger, r.pod); err != nil {
-			h.logger.Error(err, "A place could not be given back", "pod", klog.KObj(r.pod))
+			h.logger.Error(err, "Releasing a reservation failed", "pod", klog.KObj(r.pod))
 		}
 	}
 }
@@ -186,7 +186,7 @@ func (h *Holder) Renew(uids []types.UID) []wire.Ack {
 		if r := h.reservations[uid]; r != nil {
 			r.until = time.Now().Add(reservationLife)
 		} else if _, is := h.pods[uid]; !is {
-			ack.Refused = "the place was given to others meanwhile"
+			ack.Refused = "the reservation has expired"
 		}
 		acks = append(acks, ack)
 	}
@@ -219,7 +219,7 @@ func (h *Holder) Expire(uid types.UID, now time.Time, bound bool) {
 		r.until = now.Add(reservationLife)
 		return
 	}
-	h.logger.Info("A place was not asked for any more, and is given to others", "pod", klog.KObj(r.pod), "node", r.pod.Spec.NodeName)
+	h.logger.Info("Reservation expired", "pod", klog.KObj(r.pod), "node", r.pod.Spec.NodeName)
 	h.freed++
 	h.unreserve(uid)
 }

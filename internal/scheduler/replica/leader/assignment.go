@@ -44,7 +44,7 @@ func (l *Leader) assign() {
 	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
 	a := l.assignment()
 	l.mu.Unlock()
-	l.logger.Info("Assigning slots", "term", a.Term, "number", a.Number, "replicas", owners)
+	l.logger.Info("Assigning hash slots", "term", a.Term, "number", a.Number, "replicas", owners)
 	assignments.Inc()
 	membership.Set(float64(len(members)))
 	l.member.Adopt(a)
@@ -85,7 +85,7 @@ func (l *Leader) barUnreachable() {
 	}
 	if worst != "" {
 		l.barred[worst] = time.Now().Add(barredFor)
-		l.logger.Info("A replica and others do not reach each other, and it is left out for a while", "replica", worst, "for", barredFor)
+		l.logger.Info("Replica and others do not reach each other; leaving it out for a while", "replica", worst, "for", barredFor)
 	}
 }
 
@@ -122,7 +122,7 @@ func (l *Leader) NoteStatus(from string, s *wire.Status) {
 		return
 	}
 	if s.Config != l.options.Config {
-		l.logger.Error(nil, "A replica has another configuration, and is left out", "replica", from)
+		l.logger.Error(nil, "Replica has a different configuration; ignoring it", "replica", from)
 		return
 	}
 	last, known := l.statuses[from]

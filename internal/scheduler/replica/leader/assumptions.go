@@ -49,14 +49,17 @@ type assumption struct {
 
 // Times of reservations.
 const (
+	// ackTimeout is the time for the owner of a node to answer a reservation.
 	ackTimeout = 10 * time.Second
 	// Longer than replicas delay messages that are not urgent (wire.Link) and watches take to
 	// deliver, and less than the time to exit (leavePatience of the app package).
 	seenTimeout = 600 * time.Millisecond
-	maxUnheard  = 15 * time.Second
+	// maxUnheard is how old the last answer of an owner may be when its pod is bound. An owner may
+	// have released a reservation that it was not asked to renew for longer.
+	maxUnheard = 15 * time.Second
 )
 
-var errLost = errors.New("the pod has lost its place before it was bound")
+var errLost = errors.New("the pod lost its reservation before it was bound")
 
 // newAssumptions makes a cache in front of upstream's.
 func newAssumptions(inner schedcache.Cache, search *Search, l *Leader) *Assumptions {
@@ -152,7 +155,7 @@ func (a *Assumptions) PodCount() (int, error) {
 
 // GetNode returns an error: nodes are with their owners.
 func (*Assumptions) GetNode(name string) (*framework.NodeInfo, error) {
-	return nil, fmt.Errorf("node %v is with the replica that owns it", name)
+	return nil, fmt.Errorf("node %v is not in this cache: the replica that owns it has it", name)
 }
 
 // UpdateSnapshot starts a scheduling cycle.
@@ -265,7 +268,7 @@ func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
 		return fmt.Errorf("the replica that owns node %s did not answer within %v", known.pod.Spec.NodeName, ackTimeout)
 	}
 	if !a.leader.leads() {
-		return errors.New("another replica leads now")
+		return errors.New("another replica has become the leader")
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -275,7 +278,7 @@ func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
 	case known.refused != "":
 		return fmt.Errorf("the replica that owns node %s: %s", known.pod.Spec.NodeName, known.refused)
 	case time.Since(known.lastHeard) > maxUnheard:
-		return fmt.Errorf("the replica that owns node %s was not heard of for %v", known.pod.Spec.NodeName, time.Since(known.lastHeard).Round(time.Second))
+		return fmt.Errorf("the replica that owns node %s has not answered for %v", known.pod.Spec.NodeName, time.Since(known.lastHeard).Round(time.Second))
 	}
 	return nil
 }

@@ -50,7 +50,7 @@ func (i *eventInformer) notify(before, after any) {
 // registration is the registration of a handler, which is always synced.
 type registration struct{}
 
-func (registration) Name() string { return "fed by other replicas" }
+func (registration) Name() string { return "events of other replicas" }
 
 func (registration) Done() <-chan struct{} {
 	done := make(chan struct{})
@@ -82,7 +82,7 @@ func (i *eventInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEv
 
 // RemoveEventHandler returns an error; the scheduler never calls it.
 func (i *eventInformer) RemoveEventHandler(toolscache.ResourceEventHandlerRegistration) error {
-	return errors.New("handlers of what other replicas say stay")
+	return errors.New("event handlers cannot be removed")
 }
 
 // AddIndexers adds indexes to the store.

@@ -109,9 +109,9 @@ const (
 	firstRest, longestRest = 100 * time.Millisecond, 10 * time.Second
 )
 
-var errNoAnswer = errors.New("no replica has answered")
+var errNoAnswer = errors.New("no replica answered")
 
-var errIncomplete = errors.New("not all replicas answer, and where this pod may go depends on pods that they have")
+var errIncomplete = errors.New("not all replicas answered, and their pods may decide where this pod fits")
 
 // Search returns the search among the nodes of all owners.
 func (l *Leader) Search() *Search { return l.search }

@@ -11,28 +11,28 @@ import (
 var (
 	roundTimes = metrics.NewHistogram(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_round_duration_seconds",
-		Help:           "Time from a question to the replicas that own nodes to what they answered together",
+		Help:           "Time from a query to the replicas that own nodes to their merged answer",
 		Buckets:        metrics.ExponentialBuckets(0.0001, 2, 16),
 		StabilityLevel: metrics.ALPHA,
 	})
 	runEnds = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_run_ends_total",
-		Help:           "Answers that no more pods are placed by: something has happened (disturbed), a pod that was placed is not there (failed), another class is next (other), it is old, what it is made of is outdated, or all of it is used up",
+		Help:           "Batches of pods that were placed by one answer, by why they ended: the cluster changed (disturbed), the last pod was not assumed (failed), the next pod is of another class (other), the answer was old, outdated or used up",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"why"})
 	cutOff = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_cut_off_total",
-		Help:           "Questions that a replica did not answer in time",
+		Help:           "Queries that a replica did not answer in time",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"replica"})
 	assignments = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_assignments_total",
-		Help:           "How often this replica, as the leader, has said anew who owns which slots",
+		Help:           "Assignments of hash slots that this replica made as the leader",
 		StabilityLevel: metrics.ALPHA,
 	})
 	membership = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_members",
-		Help:           "Replicas that live, as this one sees it while it leads",
+		Help:           "Live replicas, as seen by this replica while it leads",
 		StabilityLevel: metrics.ALPHA,
 	})
 	registerReplica sync.Once

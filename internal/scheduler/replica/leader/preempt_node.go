@@ -65,7 +65,7 @@ func (l *oneNodeInfos) List() ([]fwk.NodeInfo, error) { return []fwk.NodeInfo{l.
 // Get returns the node by name.
 func (l *oneNodeInfos) Get(name string) (fwk.NodeInfo, error) {
 	if name != l.info.Node().Name {
-		return nil, fmt.Errorf("node %s is with the replica that owns it", name)
+		return nil, fmt.Errorf("node %s is not listed here: the replica that owns it has it", name)
 	}
 	return l.info, nil
 }

@@ -134,7 +134,7 @@ func newCandidate(proposed *wire.Candidate) (*candidate, error) {
 	for _, data := range proposed.Victims {
 		victim := &v1.Pod{}
 		if err := victim.Unmarshal(data); err != nil {
-			return nil, fmt.Errorf("reading a pod that could leave: %w", err)
+			return nil, fmt.Errorf("decoding a preemption victim: %w", err)
 		}
 		c.victims.Pods = append(c.victims.Pods, victim)
 	}

@@ -119,6 +119,6 @@ func (l *Leader) noteLate(asked []wire.Member, answer *wire.Answer) {
 		rest := min(firstRest<<min(c.times, 16), longestRest)
 		c.until = time.Now().Add(rest)
 		cutOff.WithLabelValues(member.Name).Inc()
-		l.logger.Info("A replica did not answer in time, and is not asked for a while", "replica", member.Name, "times", c.times, "rest", rest, "errors", answer.Errors)
+		l.logger.Info("Replica did not answer in time; not querying it for a while", "replica", member.Name, "times", c.times, "rest", rest, "errors", answer.Errors)
 	}
 }

@@ -23,7 +23,7 @@ const (
 	mostTried, reachPatience = 4, 500 * time.Millisecond
 )
 
-var ErrAlone = errors.New("this replica owns no nodes, and reaches none that does")
+var ErrAlone = errors.New("this relay reaches no replica that owns nodes")
 
 // MayLead returns why this replica should not take part in the election; nil if it should.
 func (l *Leader) MayLead(ctx context.Context) error {
@@ -65,7 +65,7 @@ func (l *Leader) resignIfAlone() {
 		l.aloneSince = time.Now()
 	}
 	if time.Since(l.aloneSince) > ResignAfter {
-		l.logger.Error(ErrAlone, "This replica gives up the lead, and ends")
+		l.logger.Error(ErrAlone, "Resigning as leader and exiting")
 		l.options.Resign()
 	}
 }

@@ -71,7 +71,7 @@ const (
 	maxClasses = 4096
 )
 
-var errNoAgreement = errors.New("the shards do not come to an answer: what other pods demand changes all the time")
+var errNoAgreement = errors.New("shards keep reporting new topology keys: affinity terms of other pods change too often")
 
 // NewSearch makes a search among the nodes of some owners.
 func NewSearch(r *rank.Ranker, exclusively func(func()), o Owners) *Search {

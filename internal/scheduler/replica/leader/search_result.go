@@ -20,7 +20,7 @@ import (
 // merge makes groups of the answers, with the numbers of the leader.
 func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, error) {
 	if err := answer.Summary.Suits(&class.Spec); err != nil {
-		return nil, fmt.Errorf("what replicas have answered: %w", err)
+		return nil, fmt.Errorf("answer of the replicas: %w", err)
 	}
 	answer.Summary.Renumber(
 		func(value int32) int32 { return l.Cluster.Names.ValueNumber(answer.Values[value]) },

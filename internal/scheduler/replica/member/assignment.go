@@ -35,10 +35,10 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	}
 	if term := m.hooks.Term(); m.options.Elected && term > 0 && a.Term > term && a.Leader.Name != m.Self() {
 		m.mu.Unlock()
-		m.hooks.Exit(fmt.Errorf("term %d, and %s leads for term %d", term, a.Leader.Name, a.Term), "Leadership was lost")
+		m.hooks.Exit(fmt.Errorf("term %d, and %s leads for term %d", term, a.Leader.Name, a.Term), "Lost leadership")
 		return
 	}
-	m.logger.V(1).Info("Slots are assigned", "term", a.Term, "number", a.Number, "leader", a.Leader.Name, "replicas", a.Owners)
+	m.logger.V(1).Info("Following an assignment of hash slots", "term", a.Term, "number", a.Number, "leader", a.Leader.Name, "replicas", a.Owners)
 	missed := m.assignment != nil && !a.Follows(m.assignment)
 	another := m.assignment == nil || m.assignment.Term != a.Term
 	if another {
@@ -57,7 +57,7 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	}
 	m.holder.ShortenOld(a.Term, time.Now())
 	if missed {
-		m.logger.Info("An assignment of slots was missed, and everything here begins anew", "term", a.Term, "number", a.Number)
+		m.logger.Info("Missed an assignment of hash slots; listing everything again", "term", a.Term, "number", a.Number)
 		m.forgetAll(ctx)
 	}
 	lostNodes, gained := m.nodes.own(ctx, slots)

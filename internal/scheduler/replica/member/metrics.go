@@ -11,7 +11,7 @@ import (
 var (
 	holding = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_holds",
-		Help:           "What this replica has: nodes that it owns, pods on them, reservations for pods that are to come; and pods that it assumes to be on nodes, as the leader",
+		Help:           "Objects of this replica: nodes that it owns, pods and reservations on them, and, as the leader, assumed pods",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"of"})
 	registerMember sync.Once

@@ -70,7 +70,7 @@ func (m *Member) expireReservations(ctx context.Context) {
 		now, err := m.client.CoreV1().Pods(pod.Namespace).Get(asking, pod.Name, metav1.GetOptions{})
 		cancel()
 		if err != nil && !apierrors.IsNotFound(err) {
-			m.logger.Info("Whether a place is still of use is not known", "pod", klog.KObj(pod), "err", err)
+			m.logger.Info("Looking up the pod of an expired reservation failed", "pod", klog.KObj(pod), "err", err)
 			return
 		}
 		bound := err == nil && now.UID == pod.UID && now.Spec.NodeName == pod.Spec.NodeName
