@@ -72,8 +72,8 @@ type Leader struct {
 	// delayed are pods for which a replica did not answer.
 	delayed map[types.UID]*v1.Pod
 
-	// pending are the pods without a node that other replicas have sent. tick counts the lists that
-	// were started, and lists are those that are not complete.
+	// pendingMu guards pending: the pods without a node that other replicas have sent. tick counts
+	// the lists that were started, and lists are those that are not complete.
 	pendingMu sync.Mutex
 	pending   map[types.UID]refresh.Object
 	tick      int64
