@@ -38,7 +38,7 @@ down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 test: build bin/h2spec ## Run all tests; the last line reports passed and failed tests
 	@test/run.sh
 
-check: tools ## Check format and lints (under a minute)
+check: $(addprefix bin/,$(OWN)) ## Check format, lints, import circles, and links and commands in documents
 	@build/check.sh
 
 hostile: bin/mem_etcd bin/etcd ## Test mem_etcd with hostile clients: a million watches, 10,000 connections, invalid input

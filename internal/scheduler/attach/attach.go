@@ -99,11 +99,11 @@ func Build(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfil
 	cache.RegisterMetrics()
 	rank.RegisterMetrics()
 	guard.RegisterMetrics()
-	whole, err := snapshotOf(sched)
+	snapshot, err := snapshotOf(sched)
 	if err != nil {
 		return nil, err
 	}
-	nodes, err := cache.NewCluster(whole)
+	nodes, err := cache.NewCluster(snapshot)
 	if err != nil {
 		return nil, err
 	}
@@ -133,8 +133,8 @@ func Build(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfil
 // snapshotOf returns the snapshot that the plugins of a scheduler read.
 func snapshotOf(sched *kubescheduler.Scheduler) (*schedcache.Snapshot, error) {
 	for _, fw := range sched.Profiles {
-		if whole, ok := fw.SnapshotSharedLister().(*schedcache.Snapshot); ok {
-			return whole, nil
+		if snapshot, ok := fw.SnapshotSharedLister().(*schedcache.Snapshot); ok {
+			return snapshot, nil
 		}
 		return nil, fmt.Errorf("plugins read a %T instead of kube-scheduler's snapshot", fw.SnapshotSharedLister())
 	}

@@ -18,9 +18,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestEventsInDisorder repeats and swaps events, and leaves some out until watches
-// begin anew. In the end the scheduler has to know what upstream's cache knows that
-// never heard of anything else.
+// TestEventsInDisorder repeats, swaps and drops events until watches list again. Then the cache has
+// to equal upstream's cache of the same objects.
 func TestEventsInDisorder(t *testing.T) {
 	random := schedtest.RandomSeed(t)
 	for range 5 {
@@ -37,8 +36,8 @@ func TestEventsInDisorder(t *testing.T) {
 	}
 }
 
-// TestPodReplacedUnseen deletes a pod and creates another under its name between two
-// watches, so that the scheduler hears of one change.
+// TestPodReplacedUnseen deletes a pod and creates another of its name between two watches, so that
+// the scheduler receives one update.
 func TestPodReplacedUnseen(t *testing.T) {
 	on := func(name, uid, node string) *v1.Pod {
 		pod := schedtest.PlainPod(name, "1")
@@ -53,7 +52,7 @@ func TestPodReplacedUnseen(t *testing.T) {
 			before := on("pod", "before", nodes[0])
 			l.API.Put(before)
 			if nodes[0] == "" {
-				// It was bound, and the scheduler has not heard of it.
+				// The bind has not been delivered to the scheduler yet.
 				l.Refresh()
 				l.Must(l.Sched.Cache.AssumePod(klog.Logger{}, on("pod", "before", "a")))
 			}
@@ -67,11 +66,10 @@ func TestPodReplacedUnseen(t *testing.T) {
 	}
 }
 
-// storm is what happens in a cluster, at random. A pod is on a node by name; the
-// test takes the part of the scheduling cycle.
+// storm makes random changes in a cluster. The test acts as the scheduling cycle.
 type storm struct {
 	*schedtest.Live
-	// made makes up nodes and pods.
+	// made generates nodes and pods.
 	made  *world
 	count int
 	// assumed pods, whose binds are under way.
@@ -120,7 +118,7 @@ func (s *storm) step() {
 	}
 }
 
-// unseen does something between two watches.
+// unseen makes a change that no watch reports.
 func (s *storm) unseen() {
 	switch s.made.rand.IntN(7) {
 	case 0:
@@ -153,7 +151,7 @@ func (s *storm) setDisorder(on bool) {
 	}
 }
 
-// calm ends all disorder, and compares.
+// calm ends the disorder and compares.
 func (s *storm) calm() {
 	s.T.Helper()
 	for len(s.assumed) > 0 {
@@ -242,7 +240,7 @@ func (s *storm) changePod() {
 	s.API.Put(changed)
 }
 
-// assume takes a node for a pod that waits, before it is bound.
+// assume assumes a pending pod on a node, before its bind.
 func (s *storm) assume() {
 	// It can only be one that the scheduler has heard of.
 	heard, err := s.Informers.Core().V1().Pods().Lister().List(labels.Everything())
@@ -264,7 +262,7 @@ func (s *storm) assume() {
 	}
 }
 
-// finish binds an assumed pod, or fails to, or is told that it has failed.
+// finish binds an assumed pod, or fails, or gets an error for a bind that took place.
 func (s *storm) finish() {
 	if len(s.assumed) == 0 {
 		return
@@ -287,7 +285,7 @@ func (s *storm) finish() {
 	}
 }
 
-// decide holds some decisions against the reference.
+// decide compares some decisions with the reference.
 func (s *storm) decide() {
 	w := s.made
 	w.ctx, w.sched, w.ranker = s.Ctx, s.Sched, s.Ranker

@@ -18,8 +18,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestNodeShrinks takes away what pods use already: nothing else comes until they
-// have gone.
+// TestNodeShrinks reduces a node below what its pods use: no pod is placed there until they are
+// deleted.
 func TestNodeShrinks(t *testing.T) {
 	l := schedtest.NewFaulty(t, []*v1.Node{schedtest.PlainNode("node", "4")})
 	l.Run()
@@ -56,8 +56,8 @@ func TestNodeShrinks(t *testing.T) {
 	l.Settled()
 }
 
-// TestNodeComesBack deletes a node with pods on it, and creates another of that name:
-// the pods are still there, and take what they took.
+// TestNodeComesBack deletes a node with pods and creates another of its name: the pods still use
+// capacity.
 func TestNodeComesBack(t *testing.T) {
 	l := schedtest.NewFaulty(t, []*v1.Node{schedtest.PlainNode("node", "2")})
 	l.Run()
@@ -83,8 +83,8 @@ func TestNodeComesBack(t *testing.T) {
 	l.Settled()
 }
 
-// TestPodResized resizes the pod that was placed last, of which the scheduler still
-// knows what it took when it was placed.
+// TestPodResized resizes the pod that was placed last, whose computed requests are still
+// remembered.
 func TestPodResized(t *testing.T) {
 	l := schedtest.NewScripted(t, schedtest.NewAPI())
 	l.API.Put(schedtest.PlainNode("node", "4"))
@@ -101,8 +101,8 @@ func TestPodResized(t *testing.T) {
 	l.Must(l.Differs())
 }
 
-// TestDeletedWhileBound deletes a pod whose bind hangs. Its room is free at once, and
-// whatever becomes of the bind does not matter.
+// TestDeletedWhileBound deletes a pod whose bind hangs: its capacity is free at once, whatever
+// becomes of the bind.
 func TestDeletedWhileBound(t *testing.T) {
 	l := schedtest.NewFaulty(t, []*v1.Node{schedtest.PlainNode("node", "1")})
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -157,9 +157,8 @@ func TestBindFails(t *testing.T) {
 	}
 }
 
-// TestInvariantsUnderFaults schedules while binds fail or seem to, pods are deleted
-// and nodes come and go. No pod is lost or bound twice, and no node has more than it
-// takes at any time.
+// TestInvariantsUnderFaults schedules while binds fail or seem to, pods are deleted and nodes come
+// and go. No pod is lost or bound twice, and no node is overcommitted at any time.
 func TestInvariantsUnderFaults(t *testing.T) {
 	const nodes, pods = 50, 2000
 	random := schedtest.RandomSeed(t)
@@ -199,7 +198,7 @@ func TestInvariantsUnderFaults(t *testing.T) {
 	}
 }
 
-// badServer answers binds badly, and looks at each that takes place.
+// badServer answers binds with errors and checks each bind that takes place.
 type badServer struct {
 	*schedtest.Live
 	mu       sync.Mutex
@@ -281,8 +280,8 @@ func (b *badServer) replaceNode(name string) {
 	b.API.Put(schedtest.PlainNode(name, "16"))
 }
 
-// TestClockJumps moves the queue's clock by days while a pod is being bound: it keeps
-// its room, and pods that wait are tried when there is some.
+// TestClockJumps moves the queue's clock by days during a bind: the pod keeps its capacity, and
+// pending pods are tried when capacity is free.
 func TestClockJumps(t *testing.T) {
 	start := time.Now()
 	clock := testingclock.NewFakeClock(start)

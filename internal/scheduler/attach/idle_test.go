@@ -10,8 +10,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestIdleCarriesOut changes more than may wait, as a standby hears it for days. It
-// has to keep up, and must not touch what a cycle reads.
+// TestIdleCarriesOut sends more changes than may be pending, as a standby receives over days. They
+// are applied while no cycle runs, and nothing changes during a cycle.
 func TestIdleCarriesOut(t *testing.T) {
 	l := schedtest.NewScripted(t, schedtest.NewAPI())
 	known := l.Sched.Cache.(*cache.Cache)
@@ -28,7 +28,7 @@ func TestIdleCarriesOut(t *testing.T) {
 		t.Errorf("%d nodes are known before the first cycle", known)
 	}
 	l.Must(l.Differs())
-	// That began a cycle.
+	// Differs has started a cycle.
 	before, err := l.Snapshot().Get("node-0")
 	l.Must(err)
 	version := before.Node().ResourceVersion

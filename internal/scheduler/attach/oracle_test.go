@@ -48,8 +48,8 @@ var (
 	rounds = flag.Int("oracle.clusters", 12, "clusters to make up, with some hundred decisions each")
 )
 
-// TestOracle makes up clusters and pods, and holds each decision against
-// kube-scheduler's plugins run on all nodes, in a snapshot made for that decision.
+// TestOracle generates clusters and pods, and compares each decision with kube-scheduler's plugins
+// run on all nodes, in a snapshot made for that decision.
 func TestOracle(t *testing.T) {
 	first := schedtest.FirstSeed()
 	ranked, all := 0, 0
@@ -71,7 +71,7 @@ func TestOracle(t *testing.T) {
 	}
 }
 
-// world is a cluster that is made up as it goes.
+// world is a cluster that is generated step by step.
 type world struct {
 	t      *testing.T
 	seed   uint64

@@ -14,11 +14,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestPluginPanics wants that a panic is an error of its pod, wherever it happens.
-// In upstream each of them ends the process.
+// TestPluginPanics checks at each extension point that a panic is an error of its pod. With
+// upstream it ends the process.
 func TestPluginPanics(t *testing.T) {
 	l := schedtest.NewSabotaged(t, func(_ context.Context, point string, _ *v1.Pod, _ fwk.NodeInfo) { panic("by " + point) })
-	// Its pods fit nowhere; the panic comes while room is sought for one.
+	// This pod fits nowhere, so PostFilter is called for it.
 	large := schedtest.PlainPod("large", "64")
 	large.Labels[schedtest.Sabotage] = "PostFilter"
 	l.API.Put(large)
@@ -40,21 +40,21 @@ func TestPluginPanics(t *testing.T) {
 	}
 }
 
-// TestPluginBlocks wants that the others do not wait for a pod for long, of which a
-// plugin does not return before its context ends.
+// TestPluginBlocks checks that other pods do not wait long for a plugin that returns only when its
+// context ends.
 func TestPluginBlocks(t *testing.T) {
 	l := schedtest.NewSabotaged(t, func(ctx context.Context, _ string, _ *v1.Pod, _ fwk.NodeInfo) { <-ctx.Done() })
 	l.Parts.Limits.Call = 50 * time.Millisecond
 	l.Run()
-	// The binds of two of them block until the end; no other pod waits for those.
+	// The binds of two pods block until the end; no other pod waits for them.
 	l.Mix(append([]string{"PreBind", "Bind"}, schedtest.CyclePoints...))
 	for _, point := range schedtest.CyclePoints {
 		l.Complaint("bad-"+point, "plugin Saboteur did not return from "+point)
 	}
 }
 
-// TestPluginNeverReturns does not even heed its context, and goes on to read what it
-// was given. The race detector sees if anybody still writes that.
+// TestPluginNeverReturns has a plugin that ignores its context and continues to read its arguments.
+// The race detector reports if they are written.
 func TestPluginNeverReturns(t *testing.T) {
 	release, once := make(chan struct{}), sync.Once{}
 	end := func() { once.Do(func() { close(release) }) }

@@ -33,8 +33,8 @@ func (shardOwners) KeepNode(*v1.Node) {}
 
 func (shardOwners) Delay(*v1.Pod) {}
 
-// Ask asks all shards, with everything sent as it is between processes, and some of the
-// answers folded on the way.
+// Ask queries all shards. Messages are encoded as between processes, and some answers are folded on
+// the way.
 func (w shardOwners) Ask(ctx context.Context, ask *wire.Ask, _ bool) (*wire.Answer, error) {
 	w.questions++
 	var answers []*wire.Answer
@@ -60,8 +60,8 @@ func (w *world) transmit(from, to any) {
 	w.store(wire.Decode(encoded, to))
 }
 
-// TestShardedOracle holds the decisions of a leader over shards against the same
-// reference as those of one process.
+// TestShardedOracle compares the decisions of a leader over shards with the same reference as those
+// of one process.
 func TestShardedOracle(t *testing.T) {
 	first := schedtest.FirstSeed()
 	for _, shards := range []int{1, 2, 3, 8} {
@@ -78,8 +78,8 @@ func TestShardedOracle(t *testing.T) {
 	}
 }
 
-// preempts holds what shards propose, and what is picked of it, against all that
-// upstream's plugin finds when it looks at all nodes.
+// preempts compares what the shards propose, and what is picked of it, with what upstream's plugin
+// finds on all nodes.
 func (w *world) preempts(pod *v1.Pod) {
 	nodes, pods := slices.Collect(maps.Values(w.nodes)), slices.Collect(maps.Values(w.pods))
 	candidates, err := w.reference.Preempt(w.ctx, w.preemptionArgs, pods, nodes, pod)
@@ -111,7 +111,7 @@ func (w *world) preempts(pod *v1.Pod) {
 	}
 }
 
-// rankOf is by what upstream compares candidates; small is good.
+// rankOf returns the values by which upstream compares candidates; smaller is better.
 func rankOf(c preemption.Candidate) [5]int64 {
 	victims := c.Victims()
 	rank := [5]int64{victims.NumPDBViolations, int64(corev1helpers.PodPriority(victims.Pods[0])), 0, int64(len(victims.Pods)), math.MaxInt64}

@@ -12,8 +12,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestLastVictimIsGoneAlready evicts two pods, of which the second leaves by itself while the
-// first is evicted: who comes for their place is told of neither, and is tried all the same.
+// TestLastVictimIsGoneAlready evicts two pods, of which the second is deleted while the first is
+// evicted. The preemptor is retried although no event wakes it.
 func TestLastVictimIsGoneAlready(t *testing.T) {
 	e := schedtest.NewFaulty(t, []*v1.Node{schedtest.PlainNode("node", "2")})
 	victims := []*v1.Pod{schedtest.PlainPod("one", "1"), schedtest.PlainPod("two", "1")}

@@ -24,7 +24,8 @@ func podOn(node, name string) *v1.Pod {
 	return st.MakePod().Name(name).UID(name).Node(node).Obj()
 }
 
-// Upstream's tests wait for the cache to be empty after the last scheduling cycle.
+// TestCacheTellsWhatIsPending checks that pending changes are visible outside of scheduling cycles:
+// Upstream's tests wait for the cache to be empty after the last cycle.
 func TestCacheTellsWhatIsPending(t *testing.T) {
 	logger := klog.Background()
 	cache, whole := emptyCache(t)
@@ -62,7 +63,7 @@ func TestCacheTellsWhatIsPending(t *testing.T) {
 	}
 }
 
-// TestCacheSizeIsOurs: upstream's gauge tells of this cache, not of upstream's.
+// TestCacheSizeIsOurs checks that upstream's gauge reports the size of this cache.
 func TestCacheSizeIsOurs(t *testing.T) {
 	TakeCacheSize()
 	cache, _ := emptyCache(t)

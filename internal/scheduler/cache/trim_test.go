@@ -15,7 +15,7 @@ func requests(cpu, memory string) v1.ResourceList {
 	return v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
 }
 
-// webPod is a pod of a Deployment as an API server sends it; each call decodes anew.
+// webPod is a pod of a Deployment as an API server sends it; each call makes a new one.
 func webPod(number int, node string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -54,8 +54,7 @@ func TestTrimKeepsWhatSchedulingNeeds(t *testing.T) {
 	}
 }
 
-// TestTrimShares: what pods of a Deployment have in common is there once, and the
-// node is each pod's own.
+// TestTrimShares checks that pods of a Deployment share their equal parts, but not the node name.
 func TestTrimShares(t *testing.T) {
 	trimmer := NewTrimmer()
 	a, b, other := webPod(1, "a"), webPod(2, "b"), webPod(3, "c")
@@ -82,7 +81,7 @@ func TestTrimShares(t *testing.T) {
 	}
 }
 
-// TestTrimKeepsResizes: what a container has in truth counts, not only what it asks for.
+// TestTrimKeepsResizes checks that the actual resources of a container are kept.
 func TestTrimKeepsResizes(t *testing.T) {
 	pod := webPod(1, "a")
 	pod.Status.ContainerStatuses[0].AllocatedResources = requests("2", "4Gi")

@@ -82,12 +82,14 @@ type guardedPreFilter struct {
 	guard *guard
 }
 
+// PreFilter is called with a limit.
 func (p guardedPreFilter) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
 	return limited(ctx, p.guard, "PreFilter", pod, func(ctx context.Context) (*fwk.PreFilterResult, *fwk.Status) {
 		return p.PreFilterPlugin.PreFilter(ctx, state, pod, nodes)
 	})
 }
 
+// PreFilterExtensions returns guarded extensions.
 func (p guardedPreFilter) PreFilterExtensions() fwk.PreFilterExtensions {
 	extensions := p.PreFilterPlugin.PreFilterExtensions()
 	if extensions == nil {
@@ -101,12 +103,14 @@ type guardedExtensions struct {
 	guard      *guard
 }
 
+// AddPod is called with a limit.
 func (e guardedExtensions) AddPod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, added fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
 	return limitedStatus(ctx, e.guard, "AddPod", pod, func(ctx context.Context) *fwk.Status {
 		return e.extensions.AddPod(ctx, state, pod, added, node)
 	})
 }
 
+// RemovePod is called with a limit.
 func (e guardedExtensions) RemovePod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, removed fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
 	return limitedStatus(ctx, e.guard, "RemovePod", pod, func(ctx context.Context) *fwk.Status {
 		return e.extensions.RemovePod(ctx, state, pod, removed, node)
@@ -118,6 +122,7 @@ type guardedFilter struct {
 	guard *guard
 }
 
+// Filter is called with a limit.
 func (p guardedFilter) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
 	return limitedStatus(ctx, p.guard, "Filter", pod, func(ctx context.Context) *fwk.Status {
 		return p.FilterPlugin.Filter(ctx, state, pod, node)
@@ -129,6 +134,7 @@ type guardedPostFilter struct {
 	guard *guard
 }
 
+// PostFilter is called with a limit.
 func (p guardedPostFilter) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	return limited(ctx, p.guard, "PostFilter", pod, func(ctx context.Context) (*fwk.PostFilterResult, *fwk.Status) {
 		return p.PostFilterPlugin.PostFilter(ctx, state, pod, nodes)
@@ -140,6 +146,7 @@ type guardedPreScore struct {
 	guard *guard
 }
 
+// PreScore is called with a limit.
 func (p guardedPreScore) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
 	return limitedStatus(ctx, p.guard, "PreScore", pod, func(ctx context.Context) *fwk.Status {
 		return p.PreScorePlugin.PreScore(ctx, state, pod, nodes)
@@ -151,12 +158,14 @@ type guardedScore struct {
 	guard *guard
 }
 
+// Score is called with a limit.
 func (p guardedScore) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
 	return limited(ctx, p.guard, "Score", pod, func(ctx context.Context) (int64, *fwk.Status) {
 		return p.ScorePlugin.Score(ctx, state, pod, node)
 	})
 }
 
+// ScoreExtensions returns guarded extensions.
 func (p guardedScore) ScoreExtensions() fwk.ScoreExtensions {
 	extensions := p.ScorePlugin.ScoreExtensions()
 	if extensions == nil {
@@ -170,6 +179,7 @@ type guardedNormalize struct {
 	guard      *guard
 }
 
+// NormalizeScore is called with a limit.
 func (e guardedNormalize) NormalizeScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
 	return limitedStatus(ctx, e.guard, "NormalizeScore", pod, func(ctx context.Context) *fwk.Status {
 		return e.extensions.NormalizeScore(ctx, state, pod, scores)
@@ -181,6 +191,7 @@ type guardedReserve struct {
 	guard *guard
 }
 
+// Reserve is called with a limit.
 func (p guardedReserve) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	return limitedStatus(ctx, p.guard, "Reserve", pod, func(ctx context.Context) *fwk.Status {
 		return p.ReservePlugin.Reserve(ctx, state, pod, node)
@@ -200,6 +211,7 @@ type guardedPermit struct {
 	guard *guard
 }
 
+// Permit is called with a limit.
 func (p guardedPermit) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.Status, time.Duration) {
 	wait, status := limited(ctx, p.guard, "Permit", pod, func(ctx context.Context) (time.Duration, *fwk.Status) {
 		status, wait := p.PermitPlugin.Permit(ctx, state, pod, node)
@@ -214,12 +226,14 @@ type guardedPreBind struct {
 	guard *guard
 }
 
+// PreBindPreFlight survives a panic.
 func (p guardedPreBind) PreBindPreFlight(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
 	return survive(ctx, p.guard, "PreBindPreFlight", pod, func(ctx context.Context) (*fwk.PreBindPreFlightResult, *fwk.Status) {
 		return p.PreBindPlugin.PreBindPreFlight(ctx, state, pod, node)
 	})
 }
 
+// PreBind survives a panic.
 func (p guardedPreBind) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	return surviveStatus(ctx, p.guard, "PreBind", pod, func(ctx context.Context) *fwk.Status {
 		return p.PreBindPlugin.PreBind(ctx, state, pod, node)
@@ -231,6 +245,7 @@ type guardedBind struct {
 	guard *guard
 }
 
+// Bind survives a panic.
 func (p guardedBind) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	return surviveStatus(ctx, p.guard, "Bind", pod, func(ctx context.Context) *fwk.Status {
 		return p.BindPlugin.Bind(ctx, state, pod, node)
@@ -242,6 +257,7 @@ type guardedPostBind struct {
 	guard *guard
 }
 
+// PostBind survives a panic.
 func (p guardedPostBind) PostBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
 	surviveStatus(ctx, p.guard, "PostBind", pod, func(ctx context.Context) *fwk.Status {
 		p.PostBindPlugin.PostBind(ctx, state, pod, node)

@@ -36,13 +36,14 @@ const (
 	lastPatience  = 3 * time.Second
 	mostAsked     = 256
 	askTimeout    = 2 * time.Second
-	// A pod that is not confirmed for so long leaves the queue and the cache.
+	// EarlyExpiry is when an early pod that is not confirmed leaves the queue and the cache.
 	EarlyExpiry = 10 * time.Second
 	// The fate of a pod is kept for so long, for a scheduling cycle that may still work on it.
 	earlyMemory = time.Minute
 	// A namespace with a pod that was never stored is left to the watch for so long, because such
 	// pods take capacity from others.
 	namespaceRest = 10 * time.Second
+	// SweepInterval is how often early pods are checked.
 	SweepInterval = 200 * time.Millisecond
 )
 

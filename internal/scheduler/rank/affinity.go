@@ -86,7 +86,7 @@ func (cl *Class) demands() wire.Demands {
 
 // counterFor makes a counter for a topology key unless there is one.
 func (cl *Class) counterFor(byKey map[string]int, list *[]int, key string) {
-	if _, there := byKey[key]; !there {
+	if _, exists := byKey[key]; !exists {
 		byKey[key] = cl.count(key, nil)
 		*list = append(*list, byKey[key])
 	}
@@ -189,8 +189,8 @@ func (cl *Class) Stale() bool {
 	stale := false
 	for _, number := range kinds[cl.terms.seenKinds:] {
 		cl.kindTerms(&cl.cluster.Names.KindOf[number], func(role role, key string, _ int64) {
-			_, there := cl.counters(role)[key]
-			stale = stale || !there
+			_, exists := cl.counters(role)[key]
+			stale = stale || !exists
 		})
 	}
 	cl.terms.seenKinds = len(kinds)
@@ -220,7 +220,7 @@ func (cl *Class) affinityAmounts(k *cache.Kind, sums map[int]int64) {
 		}
 	}
 	cl.kindTerms(k, func(role role, key string, by int64) {
-		if i, there := cl.counters(role)[key]; there {
+		if i, exists := cl.counters(role)[key]; exists {
 			sums[i] += by
 		}
 	})

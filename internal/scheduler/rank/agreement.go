@@ -32,6 +32,7 @@ func (a *Agreement) appendKey(key []byte) []byte {
 // missingDemands are demands of a class that were not agreed on.
 type missingDemands struct{ wire.Demands }
 
+// Error lists the topology keys that were not agreed on.
 func (m missingDemands) Error() string {
 	return fmt.Sprintf("running pods refer to topology keys that the query does not name: %v", m.Demands)
 }

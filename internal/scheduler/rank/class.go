@@ -63,6 +63,7 @@ type recorder struct {
 	written map[fwk.StateKey]fwk.StateData
 }
 
+// Write notes the data and writes it.
 func (r recorder) Write(key fwk.StateKey, value fwk.StateData) {
 	r.written[key] = value
 	r.CycleState.Write(key, value)

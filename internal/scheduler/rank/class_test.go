@@ -7,8 +7,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// TestRequestsHaveKeysOfTheirOwn: containers that request nothing count by their kind,
-// because each container counts as if it requested something.
+// TestRequestsHaveKeysOfTheirOwn checks that specs with different numbers of containers have
+// different keys even if nothing is requested: plugins count a default request for each container.
 func TestRequestsHaveKeysOfTheirOwn(t *testing.T) {
 	specs := map[string]v1.PodSpec{
 		"four containers of a pod with resources": {Containers: make([]v1.Container, 4), Resources: &v1.ResourceRequirements{}},

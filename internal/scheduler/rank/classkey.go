@@ -83,16 +83,16 @@ func appendRequests(key []byte, pod fwk.PodInfo) []byte {
 
 // appendList appends a list of resources, first the two that nearly every pod requests.
 func appendList(key []byte, list v1.ResourceList) []byte {
-	others := len(list)
+	remaining := len(list)
 	for _, name := range [2]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
 		amount, requested := list[name]
 		key = intern.AppendBool(key, requested)
 		if requested {
 			key = appendAmount(key, name, amount)
-			others--
+			remaining--
 		}
 	}
-	if others > 0 {
+	if remaining > 0 {
 		for _, name := range slices.Sorted(maps.Keys(list)) {
 			key = intern.AppendString(key, string(name))
 			key = appendAmount(key, name, list[name])

@@ -192,7 +192,7 @@ func (cl *Class) mergedCounters(ask *wire.Ask) *index.Merged {
 }
 
 // potential returns the nodes where evicting pods may help, and the status of one node.
-func (d *dryRun) potential(refused map[index.Slot]*fwk.Status, name string) (nodes []fwk.NodeInfo, said *fwk.Status) {
+func (d *dryRun) potential(refused map[index.Slot]*fwk.Status, name string) (nodes []fwk.NodeInfo, nominatedStatus *fwk.Status) {
 	for _, n := range d.class.cluster.Nodes {
 		if n.Position < 0 {
 			continue
@@ -211,8 +211,8 @@ func (d *dryRun) potential(refused map[index.Slot]*fwk.Status, name string) (nod
 			nodes = append(nodes, n.Info)
 		}
 		if n.Info.Node().Name == name {
-			said = status
+			nominatedStatus = status
 		}
 	}
-	return nodes, said
+	return nodes, nominatedStatus
 }

@@ -8,6 +8,7 @@ import (
 // FallbackReason is why the index does not rank nodes for a pod: one word, for the metric.
 type FallbackReason string
 
+// Error returns the reason as a message.
 func (reason FallbackReason) Error() string {
 	return "the index does not rank nodes for this pod: " + string(reason)
 }
@@ -32,6 +33,8 @@ type Rejection struct {
 	Plugins sets.Set[string]
 }
 
+// Error returns the message of the status.
 func (r Rejection) Error() string { return r.Status.Message() }
 
+// Unwrap returns [ReasonRejected].
 func (Rejection) Unwrap() error { return ReasonRejected }

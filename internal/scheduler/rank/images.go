@@ -40,24 +40,24 @@ func (cl *Class) listImages() {
 
 // imageProfile returns the number of the image profile of a node: which of the pod's images it has.
 func (cl *Class) imageProfile(info *framework.NodeInfo) int32 {
-	var there []string
+	var present []string
 	key := make([]byte, 0, len(cl.Images))
 	for _, name := range cl.Images {
 		_, has := info.ImageStates[name]
 		key = intern.AppendBool(key, has)
 		if has {
-			there = append(there, name)
+			present = append(present, name)
 		}
 	}
-	return cl.ProfileNumber(key, there)
+	return cl.ProfileNumber(key, present)
 }
 
 // ProfileNumber returns the number of an image profile. Its key has a byte for each image of the
 // pod.
-func (cl *Class) ProfileNumber(key []byte, there []string) int32 {
+func (cl *Class) ProfileNumber(key []byte, present []string) int32 {
 	number, fresh := cl.profiles.Of(key)
 	if fresh {
-		cl.profileImages = append(cl.profileImages, there)
+		cl.profileImages = append(cl.profileImages, present)
 		cl.profileKeys = append(cl.profileKeys, string(key))
 	}
 	return number
@@ -67,12 +67,12 @@ func (cl *Class) ProfileNumber(key []byte, there []string) int32 {
 // it.
 func (cl *Class) Local(profile int32) int64 {
 	weight := cl.profile.weights[pluginnames.ImageLocality]
-	there := cl.profileImages[profile]
-	if weight == 0 || len(there) == 0 {
+	present := cl.profileImages[profile]
+	if weight == 0 || len(present) == 0 {
 		return 0
 	}
 	sum, nodes := int64(0), cl.cluster.Size()
-	for _, name := range there {
+	for _, name := range present {
 		if image := cl.cluster.Images[name]; image != nil {
 			spread := float64(image.NumNodes) / float64(nodes)
 			sum += int64(float64(image.Size) * spread)
@@ -105,11 +105,11 @@ func imageName(name string) string {
 
 // ImagesOf returns the images in an image profile.
 func (cl *Class) ImagesOf(key []byte) []string {
-	var there []string
+	var present []string
 	for i, name := range cl.Images {
 		if i < len(key) && key[i] != 0 {
-			there = append(there, name)
+			present = append(present, name)
 		}
 	}
-	return there
+	return present
 }

@@ -16,6 +16,7 @@ var (
 		Buckets:        metrics.ExponentialBuckets(0.000001, 4, 13),
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"by"})
+	// Fallbacks counts pods that the index did not rank, by reason.
 	Fallbacks = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_fallbacks_total",
 		Help:           "Pods that were left to upstream's full scan, by reason",
@@ -31,6 +32,7 @@ var (
 		Help:           "Pods whose class existed (hit) or was made (miss)",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"result"})
+	// Walked observes how many node groups were compared for a pod.
 	Walked = metrics.NewHistogram(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_groups_walked",
 		Help:           "Node groups that were compared to find the node for a pod",

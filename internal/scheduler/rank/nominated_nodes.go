@@ -100,18 +100,18 @@ func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []n
 			unknown = append(unknown, p)
 		}
 	}
-	said := make([]*fwk.Status, len(unknown))
+	statuses := make([]*fwk.Status, len(unknown))
 	cl.profile.Framework.Parallelizer().Until(ctx, len(unknown), func(i int) {
-		said[i] = cl.fitsWithNominated(ctx, pod, unknown[i].Node)
+		statuses[i] = cl.fitsWithNominated(ctx, pod, unknown[i].Node)
 	}, schedmetrics.Filter)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	for i, p := range unknown {
-		if said[i].IsRejected() {
-			refused[p.ID] = said[i]
-		} else if !said[i].IsSuccess() {
-			return nil, said[i].AsError()
+		if statuses[i].IsRejected() {
+			refused[p.ID] = statuses[i]
+		} else if !statuses[i].IsSuccess() {
+			return nil, statuses[i].AsError()
 		}
 	}
 	return refused, nil
@@ -120,14 +120,14 @@ func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []n
 // refusedByOneNominated returns the status of a node that would fit without its nominated pods. The
 // status depends only on what the node lacks, so plugins run once for each lack.
 func (cl *Class) refusedByOneNominated(ctx context.Context, pod *v1.Pod, p *nominatedNode, lacking lack) (*fwk.Status, error) {
-	if said := cl.lackStatuses[lacking]; said != nil {
-		return said, nil
+	if status := cl.lackStatuses[lacking]; status != nil {
+		return status, nil
 	}
-	said := cl.fitsWithNominated(ctx, pod, p.Node)
-	if said.IsRejected() {
-		cl.lackStatuses[lacking] = said
-		return said, nil
+	status := cl.fitsWithNominated(ctx, pod, p.Node)
+	if status.IsRejected() {
+		cl.lackStatuses[lacking] = status
+		return status, nil
 	}
 	// If it fits, its nominated pods have changed since.
-	return nil, said.AsError()
+	return nil, status.AsError()
 }

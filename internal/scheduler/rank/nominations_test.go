@@ -18,8 +18,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestNominationsAreForgotten: nodes whose nominated pods have gone are not asked for
-// ever, or pods would be left to upstream's search long after a preemption.
+// TestNominationsAreForgotten checks that nodes are forgotten when their nominated pods are
+// deleted. Otherwise pods would fall back to upstream's scan long after a preemption.
 func TestNominationsAreForgotten(t *testing.T) {
 	l := schedtest.NewScripted(t, schedtest.NewAPI())
 	pod := st.MakePod().Name("waits").UID("waits").Namespace("default").SchedulerName("default-scheduler").NominatedNodeName("n").Obj()
@@ -35,8 +35,8 @@ func TestNominationsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestNominationsAreThoseOfTheQueue: whatever happens to pods, what is kept is what
-// upstream's queue would say now.
+// TestNominationsAreThoseOfTheQueue compares the remembered nominations with upstream's queue after
+// random changes.
 func TestNominationsAreThoseOfTheQueue(t *testing.T) {
 	l := schedtest.NewScripted(t, schedtest.NewAPI())
 	logger, queue := klog.Background(), l.Ranker.Nominations
@@ -81,7 +81,7 @@ func TestNominationsAreThoseOfTheQueue(t *testing.T) {
 	}
 }
 
-// attemptOne takes a pod out of the queue, if there is any, and puts it back.
+// attemptOne pops a pod from the queue, if there is one, and returns it as unschedulable.
 func attemptOne(ctx context.Context, t *testing.T, queue *rank.Nominations, meanwhile func()) {
 	active, _ := queue.PendingPods()
 	if len(active) == 0 {

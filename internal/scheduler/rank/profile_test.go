@@ -10,8 +10,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 )
 
-// TestSampleIsAsConfigured: a percentage of a profile, or else that of all profiles;
-// without either every node counts.
+// TestSampleIsAsConfigured checks that a percentage of a profile precedes that of the
+// configuration, and that all nodes count without either.
 func TestSampleIsAsConfigured(t *testing.T) {
 	for _, test := range []struct {
 		all, own *int32

@@ -29,8 +29,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// ensemble is replicas in one process, which talk to each other over loopback and share
-// the nodes of an API server in memory. The first one leads.
+// ensemble is a group of replicas in one process that talk over loopback and share the nodes of an
+// API server in memory. The first one leads.
 type ensemble struct {
 	*schedtest.Live
 	in    *intake.Intake
@@ -38,13 +38,12 @@ type ensemble struct {
 	all   []*soloist
 }
 
-// soloist is one of the replicas. All have an intake, as all may come to lead.
+// soloist is one of the replicas. All have an intake, because each may become leader.
 type soloist struct {
 	*Replica
 	in   *intake.Intake
 	stop func()
-	// ended is sent why a replica wants its process to end, and resigned is closed when it
-	// wants that so that another leads.
+	// ended receives why a replica wants its process to exit. resigned is closed when it resigns.
 	ended    chan error
 	resigned chan struct{}
 }
@@ -56,7 +55,7 @@ func newEnsemble(t *testing.T, replicas int, nodes ...*v1.Node) *ensemble {
 	return e
 }
 
-// gather starts replicas of which none leads yet; some are relays.
+// gather starts replicas without a leader; some are relays.
 func gather(t *testing.T, relays []bool, nodes ...*v1.Node) *ensemble {
 	t.Helper()
 	server := schedtest.NewAPI()
@@ -119,7 +118,7 @@ func (e *ensemble) join(known wire.Addresses, self wire.Member, listener net.Lis
 	return s
 }
 
-// lead has a replica lead.
+// lead makes a replica lead.
 func (e *ensemble) lead(number int) {
 	e.T.Helper()
 	s := e.all[number]
@@ -133,7 +132,7 @@ func (e *ensemble) lead(number int) {
 	}
 }
 
-// awaitEnd waits until a replica wants its process to end, and has to say why.
+// awaitEnd waits until a replica wants its process to exit, and checks the reason.
 func (e *ensemble) awaitEnd(s *soloist, why string) {
 	e.T.Helper()
 	select {
@@ -146,8 +145,8 @@ func (e *ensemble) awaitEnd(s *soloist, why string) {
 	}
 }
 
-// placed waits until so many pods have places that are not known to be bound, by what the
-// leader has assumed and by what the owners of nodes have reserved.
+// placed waits until so many pods are assumed by the leader and so many reservations are with the
+// owners.
 func (e *ensemble) placed(assumed, reserved int) {
 	e.T.Helper()
 	e.Eventually(fmt.Sprintf("%d pods are assumed, and %d places reserved", assumed, reserved), func() error {
@@ -165,8 +164,8 @@ func (e *ensemble) placed(assumed, reserved int) {
 	})
 }
 
-// holds waits until the owners of nodes have exactly the pods that are bound, once, and
-// nobody has anything else.
+// holds waits until the owners of nodes have exactly the bound pods, once, and nothing else is
+// left.
 func (e *ensemble) holds() {
 	e.T.Helper()
 	e.placed(0, 0)
@@ -203,8 +202,8 @@ func (e *ensemble) holds() {
 	})
 }
 
-// TestLeaderThatAnotherFollowed has a replica lead that was stopped for so long that another
-// has followed, and that holds the lease again: nobody would follow it, so it ends.
+// TestLeaderThatAnotherFollowed has another replica become leader while the first was stopped and
+// still holds the lease: the first exits, because no replica follows it.
 func TestLeaderThatAnotherFollowed(t *testing.T) {
 	e := newEnsemble(t, 3, schedtest.PlainNode("node", "4"))
 	first := e.all[0]
@@ -220,7 +219,8 @@ func TestLeaderThatAnotherFollowed(t *testing.T) {
 	e.AwaitNode("pod")
 }
 
-// TestLeaderIsToldOfAnother tells a replica of an earlier term than it knows of.
+// TestLeaderIsToldOfAnother checks that a replica that knows a later term sends it to the leader of
+// an earlier term.
 func TestLeaderIsToldOfAnother(t *testing.T) {
 	e := newEnsemble(t, 2, schedtest.PlainNode("node", "4"))
 	leader, other := e.all[0], e.all[1]
@@ -232,7 +232,8 @@ func TestLeaderIsToldOfAnother(t *testing.T) {
 	e.awaitEnd(leader, "leads for term 7")
 }
 
-// TestRelayThatReachesNobody leads until it is cut off from who owns nodes.
+// TestRelayThatReachesNobody checks that a relay resigns when it is cut off from the owners of
+// nodes.
 func TestRelayThatReachesNobody(t *testing.T) {
 	e := gather(t, []bool{true, false, true}, schedtest.PlainNode("node", "4"))
 	relay, owner := e.all[0], e.all[1]
@@ -251,7 +252,7 @@ func TestRelayThatReachesNobody(t *testing.T) {
 	case <-time.After(schedtest.Patience):
 		t.Fatal("it does not give up the lead")
 	}
-	// The other relay would do no better.
+	// The other relay does not reach them either.
 	if err := e.all[2].MayLead(e.Ctx); !errors.Is(err, leader.ErrAlone) {
 		t.Errorf("the other may lead: %v", err)
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestNamesOfReplicas: two pods of one name are told of by two replicas, each at its own
-// pace. Only the later one counts, in whichever order they come.
+// TestNamesOfReplicas sends two pods of one name from two replicas. Only the later pod counts, in
+// either order of arrival.
 func TestNamesOfReplicas(t *testing.T) {
 	e := newEnsemble(t, 2)
 	first, second := schedtest.PlainPod("pod", "1"), schedtest.PlainPod("pod", "1")

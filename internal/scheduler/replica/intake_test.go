@@ -10,7 +10,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// newShared is three replicas with eight nodes of four cores.
+// newShared starts three replicas with eight nodes of four CPUs.
 func newShared(t *testing.T) *ensemble {
 	var nodes []*v1.Node
 	for i := range 8 {
@@ -19,8 +19,8 @@ func newShared(t *testing.T) *ensemble {
 	return newEnsemble(t, 3, nodes...)
 }
 
-// TestEarlyPodsOfReplicas: pods that are handed to the leader get their places with the
-// owners of nodes before they are stored, are bound when they are, and count once.
+// TestEarlyPodsOfReplicas checks that early pods get reservations before they are stored, are bound
+// when they are, and count once.
 func TestEarlyPodsOfReplicas(t *testing.T) {
 	e := newShared(t)
 	byWebhook, byWatch := schedtest.Counts(t, schedtest.MetricWith("scheduler_intake_pods_total", "webhook")), schedtest.Counts(t, schedtest.MetricWith("scheduler_intake_pods_total", "watch"))
@@ -45,8 +45,8 @@ func TestEarlyPodsOfReplicas(t *testing.T) {
 	}
 }
 
-// TestNeverStoredWithReplicas: a place that was reserved for a pod that is then refused is
-// free again at its owner, and another pod gets it.
+// TestNeverStoredWithReplicas checks that the reservation of a pod that is never stored is
+// released, so that another pod gets the capacity.
 func TestNeverStoredWithReplicas(t *testing.T) {
 	e := newEnsemble(t, 2, schedtest.PlainNode("node", "4"))
 	refused, next := schedtest.PlainPod("refused", "4"), schedtest.PlainPod("next", "4")
@@ -59,8 +59,8 @@ func TestNeverStoredWithReplicas(t *testing.T) {
 	e.holds()
 }
 
-// TestLeaderDiesWithEarlyPods: the next leader knows nothing of them. What was stored after
-// all it hears of by the watch, and the places of the others are free before long.
+// TestLeaderDiesWithEarlyPods checks that the next leader binds early pods that were stored, and
+// that the reservations of the others expire.
 func TestLeaderDiesWithEarlyPods(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it takes as long as places are kept that a leader has left behind")
@@ -82,8 +82,8 @@ func TestLeaderDiesWithEarlyPods(t *testing.T) {
 	}
 }
 
-// TestEarlyPodChangesOnTheWay: what is stored does not fit where the pod was placed, and
-// goes elsewhere; the first place is given back.
+// TestEarlyPodChangesOnTheWay stores a pod that does not fit where it was placed: it is placed
+// elsewhere, and the first reservation is released.
 func TestEarlyPodChangesOnTheWay(t *testing.T) {
 	e := newEnsemble(t, 2, schedtest.PlainNode("small", "2"))
 	e.in.Take(schedtest.PlainPod("pod", "1"))

@@ -1,3 +1,5 @@
+// Package schedtest has fixtures for tests of the scheduler: an API server in memory, informers,
+// and schedulers that use them.
 package schedtest
 
 import (
@@ -21,35 +23,36 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// api is an API server in memory for nodes and pods, which lists, watches and binds,
-// and misbehaves as it is told to.
+// API is an API server in memory for nodes and pods. It lists, watches and binds, and fails as a
+// test wants.
 type API struct {
 	Mu      sync.Mutex
 	version int
 	Kinds   map[string]*kindOfObject
-	// binds that took place, by pod. An answer may say otherwise.
+	// Binds counts the binds of each pod that took place, even if the answer was an error.
 	Binds map[types.UID]int
-	// binding says what becomes of a bind: whether it takes place, and the answer.
-	// It is called without the lock, so it may block.
+	// Binding decides what becomes of a bind: whether it takes place, and the answer. It is called
+	// without the lock, so it may block.
 	Binding func(pod *v1.Pod, node string) (done bool, answer error)
-	// disorder makes scripted informers hear events twice, or late, if it is set.
+	// Disorder makes scripted informers receive events twice or late, if it is set.
 	Disorder *rand.Rand
 	silent   bool
-	// said are the conditions that pods had.
+	// conditions are all conditions that the scheduler wrote, by pod.
 	conditions map[string][]v1.PodCondition
 }
 
-// kindOfObject is nodes, or pods.
+// kindOfObject has the objects of a kind: nodes or pods.
 type kindOfObject struct {
 	Objects map[string]metav1.Object
 	history []watch.Event
-	// oldest version that a watch can begin at.
+	// oldest is the first version that a watch can start at.
 	oldest  int
 	streams []*stream
-	// scripted informers are told without a watch.
+	// scripted informers receive events without a watch.
 	scripted []*scripted
 }
 
+// NewAPI makes an empty API server.
 func NewAPI() *API {
 	return &API{
 		Kinds: map[string]*kindOfObject{
@@ -68,11 +71,13 @@ type stream struct {
 	stop   sync.Once
 }
 
+// Stop ends the watch.
 func (s *stream) Stop() { s.stop.Do(func() { close(s.done) }) }
 
+// ResultChan returns the events.
 func (s *stream) ResultChan() <-chan watch.Event { return s.events }
 
-// send sends a copy, as over a wire: whoever watches may change what it gets.
+// send sends a copy of an event, as a network would: the receiver may change it.
 func (s *stream) send(event watch.Event) {
 	event.Object = event.Object.DeepCopyObject()
 	select {
@@ -81,7 +86,7 @@ func (s *stream) send(event watch.Event) {
 	}
 }
 
-// client is one for this server; what it does not keep, the fake keeps.
+// Client makes a client. Objects other than nodes and pods are those of the fake client.
 func (a *API) Client() *fake.Clientset {
 	client := fake.NewClientset()
 	for kind := range a.Kinds {
@@ -165,6 +170,7 @@ func versionOf(object metav1.Object) int {
 	return version
 }
 
+// KeyOf returns the key of an object: namespace/name, or the name of a node.
 func KeyOf(object metav1.Object) string {
 	if object.GetNamespace() == "" {
 		return object.GetName()
@@ -179,13 +185,14 @@ func (a *API) kindOf(object metav1.Object) *kindOfObject {
 	return a.Kinds["pods"]
 }
 
-// put creates or replaces an object, which is the server's from then on.
+// Put creates or replaces an object, which the API server owns afterwards.
 func (a *API) Put(object metav1.Object) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
 	a.PutLocked(object)
 }
 
+// PutLocked is [API.Put] for callers that hold the lock.
 func (a *API) PutLocked(object metav1.Object) {
 	k, kind := a.kindOf(object), watch.Modified
 	if _, exists := k.Objects[KeyOf(object)]; !exists {
@@ -195,7 +202,7 @@ func (a *API) PutLocked(object metav1.Object) {
 	a.tell(k, kind, object)
 }
 
-// remove deletes what is there under the name of an object.
+// Remove deletes the object that has the name of an object.
 func (a *API) Remove(object metav1.Object) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -224,7 +231,7 @@ func (a *API) tell(k *kindOfObject, kind watch.EventType, object metav1.Object) 
 	}
 }
 
-// deliver sends an event, in disorder if that is wanted.
+// deliver sends an event, in disorder if that is set.
 func (a *API) deliver(s *scripted, event watch.Event) {
 	if a.Disorder == nil {
 		s.send(event)
@@ -246,8 +253,7 @@ func (a *API) deliver(s *scripted, event watch.Event) {
 	}
 }
 
-// gap does something that no watch tells of: they end with the version being too
-// old, and have to list.
+// Gap makes changes that no watch reports: all watches end with an expired version and list again.
 func (a *API) Gap(change func()) {
 	a.Mu.Lock()
 	a.silent = true
@@ -270,7 +276,7 @@ func (a *API) Gap(change func()) {
 	}
 }
 
-// bind puts a pod on a node, as the server does: once, if it is still that pod.
+// Bind binds a pod to a node, if the pod exists, has the UID and has no node.
 func (a *API) Bind(binding *v1.Binding) error {
 	pod := a.Pod(binding.Namespace + "/" + binding.Name)
 	if pod == nil {
@@ -296,6 +302,7 @@ func (a *API) Bind(binding *v1.Binding) error {
 	return answer
 }
 
+// Pod returns the pod with a key (namespace/name), or nil.
 func (a *API) Pod(key string) *v1.Pod {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -303,7 +310,7 @@ func (a *API) Pod(key string) *v1.Pod {
 	return pod
 }
 
-// patchStatus takes what the scheduler says of a pod.
+// patchStatus applies a status patch of the scheduler.
 func (a *API) patchStatus(key string, patch []byte) error {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -331,8 +338,10 @@ func (a *API) patchStatus(key string, patch []byte) error {
 	return nil
 }
 
+// Nodes returns all nodes, by name.
 func (a *API) Nodes() []*v1.Node { return objectsOf[*v1.Node](a, "nodes") }
 
+// Pods returns all pods, by namespace and name.
 func (a *API) Pods() []*v1.Pod { return objectsOf[*v1.Pod](a, "pods") }
 
 // objectsOf returns all objects of a kind, by name.

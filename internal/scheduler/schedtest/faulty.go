@@ -33,8 +33,8 @@ func namesOf(list func() ([]fwk.NodeInfo, error)) func() ([]string, error) {
 	}
 }
 
-// newFaulty is a scheduler that tries pods again at once. Its binds do not go through
-// the fake client, which can do one thing at a time only.
+// NewFaulty makes a scheduler that retries pods without backoff. Its binds bypass the fake client,
+// which handles one call at a time.
 func NewFaulty(t *testing.T, nodes []*v1.Node, options ...kubescheduler.Option) *Live {
 	t.Helper()
 	server := NewAPI()
@@ -50,18 +50,20 @@ func NewFaulty(t *testing.T, nodes []*v1.Node, options ...kubescheduler.Option) 
 		kubescheduler.WithPodInitialBackoffSeconds(0), kubescheduler.WithPodMaxBackoffSeconds(0))...)
 }
 
-// binder binds as DefaultBinder does.
+// Binder is a bind plugin that does the same as DefaultBinder.
 type Binder struct{ API *API }
 
+// Name returns the name of the plugin.
 func (b Binder) Name() string { return "Binder" }
 
+// Bind binds a pod at the API server.
 func (b Binder) Bind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	binding := &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}}
 	binding.Target.Name = node
 	return fwk.AsStatus(b.API.Bind(binding))
 }
 
-// awaitNode waits until a pod is bound, and returns where.
+// AwaitNode waits until a pod is bound, and returns its node.
 func (l *Live) AwaitNode(name string) (node string) {
 	l.T.Helper()
 	l.Eventually(name+" is bound", func() error {
@@ -75,7 +77,7 @@ func (l *Live) AwaitNode(name string) (node string) {
 	return node
 }
 
-// boundOnce waits until a pod is bound, which has to be once.
+// BoundOnce waits until a pod is bound, and checks that it was bound once.
 func (l *Live) BoundOnce(pod *v1.Pod) {
 	l.T.Helper()
 	l.AwaitNode(pod.Name)
@@ -86,7 +88,7 @@ func (l *Live) BoundOnce(pod *v1.Pod) {
 	}
 }
 
-// awaitRefusal waits until the scheduler has found no node for a pod.
+// AwaitRefusal waits until a pod is reported as unschedulable.
 func (l *Live) AwaitRefusal(name string) {
 	l.T.Helper()
 	l.Eventually(name+" is unschedulable", func() error {
@@ -103,8 +105,7 @@ func (l *Live) AwaitRefusal(name string) {
 	})
 }
 
-// nodeInfo is what the scheduler knows of a node, once it has carried out all that
-// it heard; so it is for when it has just decided something.
+// NodeInfo returns a node of the cache. It is for tests in which no cycle runs.
 func (l *Live) NodeInfo(name string) *framework.NodeInfo {
 	l.T.Helper()
 	info, err := l.Sched.Cache.GetNode(name)
@@ -112,8 +113,7 @@ func (l *Live) NodeInfo(name string) *framework.NodeInfo {
 	return info
 }
 
-// awaitAllocatable waits until the informers know a node as it is. Handlers may not
-// have heard of it then, but do before what comes next.
+// AwaitAllocatable waits until the informers and the cache have the present version of a node.
 func (l *Live) AwaitAllocatable(name string, milliCPU int64) {
 	l.T.Helper()
 	l.Eventually("the change of the node is heard of", func() error {
@@ -128,7 +128,7 @@ func (l *Live) AwaitAllocatable(name string, milliCPU int64) {
 	})
 }
 
-// handled says whether the scheduler's cache has been told of a version of a node.
+// handled returns an error unless the cache has received a version of a node.
 func (l *Live) handled(node *v1.Node) error {
 	if l.Sched.Cache.(*cache.Cache).PendingNode(node.ResourceVersion) {
 		return nil
@@ -139,7 +139,7 @@ func (l *Live) handled(node *v1.Node) error {
 	return nil
 }
 
-// place finds a node for a pod and takes it, as the cycle does.
+// Place finds a node for a pod and assumes the pod there.
 func (l *Live) Place(pod *v1.Pod) {
 	l.T.Helper()
 	info, err := framework.NewPodInfo(pod)
@@ -153,14 +153,14 @@ func (l *Live) Place(pod *v1.Pod) {
 	l.Refresh()
 }
 
-// settled ends the scheduler and waits until it knows what there is, and that only.
+// Settled stops the scheduler and waits until its cache and queue match the API server.
 func (l *Live) Settled() {
 	l.T.Helper()
 	l.Stop()
 	l.Eventually("the scheduler knows what there is", l.Differs)
 }
 
-// counts returns how much a counter has grown since.
+// Counts returns a function that tells how much a counter has grown since.
 func Counts(t *testing.T, read func() (float64, error)) (grown func() int) {
 	t.Helper()
 	before, err := read()

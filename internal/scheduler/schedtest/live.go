@@ -31,10 +31,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 )
 
-// patience is how long a test waits for what must come.
+// Patience is how long a test waits for something that has to happen.
 const Patience = 30 * time.Second
 
-// live is a scheduler with informers that run, at an API server in memory.
+// Live is a scheduler with running informers at an API server in memory.
 type Live struct {
 	T         *testing.T
 	Ctx       context.Context
@@ -43,10 +43,11 @@ type Live struct {
 	Parts     *attach.Parts
 	Ranker    *rank.Ranker
 	Informers informers.SharedInformerFactory
-	// stop waits until nothing is scheduled any more.
+	// Stop waits until nothing is scheduled any more.
 	Stop func()
 }
 
+// newLive makes a scheduler whose informers watch.
 func newLive(t *testing.T, api *API, profile *config.KubeSchedulerProfile, options ...kubescheduler.Option) *Live {
 	t.Helper()
 	client := api.Client()
@@ -57,7 +58,7 @@ func newLive(t *testing.T, api *API, profile *config.KubeSchedulerProfile, optio
 	return l
 }
 
-// newScripted is one whose informers do not watch.
+// NewScripted makes a scheduler whose informers receive events without a watch.
 func NewScripted(t *testing.T, api *API) *Live {
 	t.Helper()
 	client := api.Client()
@@ -85,6 +86,7 @@ func makeLive(
 	return l
 }
 
+// DefaultProfile returns kube-scheduler's default profile.
 func DefaultProfile(t *testing.T) *config.KubeSchedulerProfile {
 	t.Helper()
 	cfg, err := latest.Default()
@@ -94,6 +96,7 @@ func DefaultProfile(t *testing.T) *config.KubeSchedulerProfile {
 	return &cfg.Profiles[0]
 }
 
+// Must fails the test if there is an error.
 func (l *Live) Must(err error) {
 	l.T.Helper()
 	if err != nil {
@@ -101,7 +104,7 @@ func (l *Live) Must(err error) {
 	}
 }
 
-// run schedules until the test ends, or stop is called.
+// Run schedules until the test ends or Stop is called.
 func (l *Live) Run() {
 	done := make(chan struct{})
 	ctx, cancel := context.WithCancel(l.Ctx)
@@ -119,7 +122,7 @@ func (l *Live) Run() {
 	l.T.Cleanup(stop)
 }
 
-// eventually waits until there is no error.
+// Eventually waits until try returns no error.
 func (l *Live) Eventually(what string, try func() error) {
 	l.T.Helper()
 	deadline := time.Now().Add(Patience)
@@ -135,20 +138,20 @@ func (l *Live) Eventually(what string, try func() error) {
 	}
 }
 
-// refresh carries out what the scheduler has heard of, as a cycle does. It is for
-// tests that do not run the scheduler.
+// Refresh applies all pending changes, as a scheduling cycle does. It is for tests that do not run
+// the scheduler.
 func (l *Live) Refresh() {
 	l.T.Helper()
 	l.Must(l.Sched.Cache.UpdateSnapshot(klog.Logger{}, l.Snapshot()))
 }
 
+// Snapshot returns the snapshot that plugins read.
 func (l *Live) Snapshot() *schedcache.Snapshot {
 	return l.Sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*schedcache.Snapshot)
 }
 
-// differs says how what the scheduler knows differs from what a cache of upstream's
-// knows that is told what the server has. Both are read; so nothing may be scheduled
-// meanwhile.
+// Differs compares the scheduler's cache and queue with those of upstream's cache that has the
+// objects of the API server. Nothing may be scheduled meanwhile.
 func (l *Live) Differs() error {
 	l.Refresh()
 	nodes, pods := l.API.Nodes(), l.API.Pods()
@@ -174,8 +177,7 @@ func (l *Live) Differs() error {
 	return l.queueDiffers(pods)
 }
 
-// podsDiffer says how the pods that are known to be on nodes differ from those that
-// are.
+// podsDiffer compares the pods in the cache with the bound pods of the API server.
 func (l *Live) podsDiffer(pods []*v1.Pod) error {
 	known := l.Sched.Cache.(*cache.Cache).States()
 	for _, pod := range pods {
@@ -194,7 +196,8 @@ func (l *Live) podsDiffer(pods []*v1.Pod) error {
 	return nil
 }
 
-// reference is the snapshot that upstream's cache makes of nodes and pods.
+// reference returns the snapshot that upstream's cache makes of nodes and pods, and the number of
+// bound pods.
 func (l *Live) reference(nodes []*v1.Node, pods []*v1.Pod) (*schedcache.Snapshot, int, error) {
 	cache, snapshot, bound := schedcache.New(l.Ctx, nil, false, false), schedcache.NewEmptySnapshot(), 0
 	for _, node := range nodes {
@@ -212,10 +215,9 @@ func (l *Live) reference(nodes []*v1.Node, pods []*v1.Pod) (*schedcache.Snapshot
 	return snapshot, bound, cache.UpdateSnapshot(klog.Logger{}, snapshot)
 }
 
-// queueDiffers says how the queue differs from the pods that wait. Pods that are gone
-// may be in it, if their last event was one of a pod with a node and the one that
-// told of the node did not come: upstream looks for those where pods with nodes are.
-// Their next try finds them gone.
+// queueDiffers compares the queue with the pods that have no node. The queue may have pods that are
+// deleted, if the event that bound them was lost: upstream removes those only from the cache. Their
+// next attempt finds them deleted.
 func (l *Live) queueDiffers(pods []*v1.Pod) error {
 	waiting, queued, there := sets.New[types.UID](), sets.New[types.UID](), sets.New[types.UID]()
 	for _, pod := range pods {
@@ -275,7 +277,7 @@ func differentSnapshots(have, want *schedcache.Snapshot) error {
 	return nil
 }
 
-// describe writes down all that plugins see of a node, but in which order pods came.
+// describe lists everything that plugins read of a node, except the order of its pods.
 func describe(info *framework.NodeInfo) string {
 	var pods, affine, averse []string
 	for _, pod := range info.Pods {
@@ -299,7 +301,7 @@ func describe(info *framework.NodeInfo) string {
 		info.PVCRefCounts, info.DeclaredFeatures, pods, affine, averse)
 }
 
-// scalarless drops resources of which nothing is requested any more.
+// scalarless drops extended resources of which nothing is requested.
 func scalarless(r *framework.Resource) framework.Resource {
 	c := *r
 	c.ScalarResources = maps.Clone(r.ScalarResources)
@@ -312,7 +314,7 @@ func scalarless(r *framework.Resource) framework.Resource {
 
 var seed = flag.Uint64("oracle.seed", 0, "seed of the first cluster; 0 is a random one")
 
-// firstSeed is the seed of the flag, or a new one.
+// FirstSeed returns the seed of the flag, or a new one.
 func FirstSeed() uint64 {
 	if *seed != 0 {
 		return *seed
@@ -320,14 +322,15 @@ func FirstSeed() uint64 {
 	return uint64(time.Now().UnixNano())
 }
 
-// randomSeed is that of the flag, or a new one, which it prints.
+// RandomSeed returns a random generator with the seed of the flag, or with a new seed that it
+// prints.
 func RandomSeed(t *testing.T) *rand.Rand {
 	first := FirstSeed()
 	t.Logf("seed %d: -oracle.seed repeats it", first)
 	return rand.New(rand.NewPCG(first, 0))
 }
 
-// metricWith reads the registered counter that has a label with some value.
+// MetricWith reads the counter whose first label has a value.
 func MetricWith(name, label string) func() (float64, error) {
 	return func() (float64, error) {
 		families, err := legacyregistry.DefaultGatherer.Gather()

@@ -16,12 +16,13 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 )
 
-// saboteur is a plugin at every point of the cycle. For a pod it does what a label
-// says, at the point that the label says.
+// saboteur is a plugin at every extension point. It misbehaves for a pod at the extension point
+// that a label of the pod names.
 type saboteur struct {
 	do func(ctx context.Context, point string, pod *v1.Pod, node fwk.NodeInfo)
 }
 
+// Sabotage is the label that names the extension point.
 const Sabotage = "sabotage"
 
 func (s *saboteur) Name() string { return "Saboteur" }
@@ -94,7 +95,7 @@ func (s *saboteur) PostBind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, 
 	s.act(ctx, "PostBind", pod, nil)
 }
 
-// newSabotaged is a scheduler with a plugin that does something to some pods.
+// NewSabotaged makes a scheduler with a plugin that calls a function for labelled pods.
 func NewSabotaged(t *testing.T, do func(context.Context, string, *v1.Pod, fwk.NodeInfo)) *Live {
 	t.Helper()
 	profile := DefaultProfile(t).DeepCopy()
@@ -111,8 +112,8 @@ func NewSabotaged(t *testing.T, do func(context.Context, string, *v1.Pod, fwk.No
 		kubescheduler.WithPodInitialBackoffSeconds(0), kubescheduler.WithPodMaxBackoffSeconds(0))
 }
 
-// mix creates a bad pod for each point, among good ones, and waits until all good
-// ones are bound.
+// Mix creates a labelled pod for each extension point among other pods, and waits until all other
+// pods are bound.
 func (l *Live) Mix(points []string) {
 	l.T.Helper()
 	const good = 100
@@ -138,7 +139,7 @@ func (l *Live) Mix(points []string) {
 	})
 }
 
-// complaint waits for what the scheduler writes to a pod that it failed.
+// Complaint waits until the scheduler has reported an error of a pod.
 func (l *Live) Complaint(name, want string) {
 	l.T.Helper()
 	l.Eventually(name+" is said to have failed", func() error {
@@ -154,4 +155,5 @@ func (l *Live) Complaint(name, want string) {
 	})
 }
 
+// CyclePoints are the extension points that a scheduling cycle waits for.
 var CyclePoints = []string{"PreFilter", "Filter", "PreScore", "Score", "NormalizeScore", "Reserve", "Permit"}

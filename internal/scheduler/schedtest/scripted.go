@@ -14,17 +14,17 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// scripted is an informer that hears at once what it is told, instead of watching:
-// the same events come in the same order for a seed, and a list takes no time. It
-// makes of events what client-go's does.
+// scripted is an informer that receives events at once instead of by a watch: the order of events
+// depends only on the seed, and a list takes no time. It handles events as client-go's informers
+// do.
 type scripted struct {
 	toolscache.SharedIndexInformer
 	handlers []toolscache.ResourceEventHandler
-	// held is an event that the next one overtakes.
+	// held is an event that the next event overtakes.
 	held *watch.Event
 }
 
-// script makes the informers for nodes and pods of a factory scripted.
+// script makes a factory whose informers for nodes and pods are scripted.
 func (a *API) script(client kubernetes.Interface) informers.SharedInformerFactory {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	for kind, object := range map[string]runtime.Object{"nodes": &v1.Node{}, "pods": &v1.Pod{}} {
@@ -73,7 +73,7 @@ func (s *scripted) set(object metav1.Object) {
 	})
 }
 
-// replace is what a new list does.
+// replace does what a new list does.
 func (s *scripted) replace(objects []metav1.Object) {
 	s.held = nil
 	gone := map[string]any{}

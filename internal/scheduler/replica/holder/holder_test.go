@@ -14,7 +14,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// newTestHolder has one node, of four cores.
+// newTestHolder has one node with four CPUs.
 func newTestHolder(t *testing.T) *Holder {
 	l := schedtest.NewScripted(t, schedtest.NewAPI())
 	cache := l.Sched.Cache.(*cache.Cache)
@@ -42,8 +42,8 @@ func (h *Holder) wants(t *testing.T, pods, reservations int) {
 	}
 }
 
-// TestTwoTellings: a replica that tells anew while it still does so does not sweep away
-// what it has told, and does what it has not.
+// TestTwoTellings checks lists that overlap: a pod that was sent since the start of a list is kept
+// at its end, and a pod that was not sent is removed.
 func TestTwoTellings(t *testing.T) {
 	h := newTestHolder(t)
 	every := refresh.AllSlots().Of(make(wire.Table, wire.Slots), "")
@@ -55,15 +55,15 @@ func TestTwoTellings(t *testing.T) {
 	h.wants(t, 1, 0)
 	h.EndList("a", 2, []int{(wire.Slot("told") + 1) % wire.Slots})
 	h.wants(t, 1, 0)
-	// What ends without having begun on this connection says nothing.
+	// The end of a list that was not started on this connection has no effect.
 	h.BeginList("a", 3)
 	h.Connected("a")
 	h.EndList("a", 3, every)
 	h.wants(t, 1, 0)
 }
 
-// TestPlaces: who does not know all pods gives places only to those that had one before,
-// and a place is given back by its node only.
+// TestPlaces checks that a holder that is not ready accepts only earlier reservations, and that a
+// reservation is released only for its own node.
 func TestPlaces(t *testing.T) {
 	h := newTestHolder(t)
 	if refused := h.ask(t, onNode("new", "1"), false, false); refused == "" {
@@ -89,8 +89,8 @@ func TestPlaces(t *testing.T) {
 	}
 }
 
-// TestExpiry: a place ends when nobody asks to keep it, and sooner if another leads; but
-// not if the pod is bound.
+// TestExpiry checks that a reservation expires if it is not renewed, and sooner if another replica
+// leads, but not if the pod is bound.
 func TestExpiry(t *testing.T) {
 	h := newTestHolder(t)
 	h.ask(t, onNode("pod", "3"), true, false)

@@ -88,9 +88,9 @@ func (a *Assumptions) ForgetPod(logger klog.Logger, pod *v1.Pod) error {
 func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if known := a.assumed[pod.UID]; known != nil {
+	if assumed := a.assumed[pod.UID]; assumed != nil {
 		delete(a.assumed, pod.UID)
-		a.leader.release(known.pod)
+		a.leader.release(assumed.pod)
 	}
 	return nil
 }
@@ -100,10 +100,10 @@ func (a *Assumptions) RemoveAssumedPod(_ klog.Logger, pod *v1.Pod) error {
 func (a *Assumptions) AddPod(_ klog.Logger, pod *v1.Pod) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if known := a.assumed[pod.UID]; known != nil {
+	if assumed := a.assumed[pod.UID]; assumed != nil {
 		delete(a.assumed, pod.UID)
-		if known.pod.Spec.NodeName != pod.Spec.NodeName {
-			a.leader.release(known.pod)
+		if assumed.pod.Spec.NodeName != pod.Spec.NodeName {
+			a.leader.release(assumed.pod)
 		}
 	}
 	return nil
@@ -121,8 +121,8 @@ func (a *Assumptions) RemovePod(logger klog.Logger, pod *v1.Pod) error {
 func (a *Assumptions) GetPod(pod *v1.Pod) (*v1.Pod, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if known := a.assumed[pod.UID]; known != nil {
-		return known.pod, nil
+	if assumed := a.assumed[pod.UID]; assumed != nil {
+		return assumed.pod, nil
 	}
 	return nil, fmt.Errorf("pod %v(%v) does not exist in scheduler cache", pod.UID, klog.KObj(pod))
 }
@@ -179,13 +179,13 @@ func (a *Assumptions) Dump() *schedcache.Dump {
 func (a *Assumptions) ack(uid types.UID, refused string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	known := a.assumed[uid]
-	if known == nil {
+	assumed := a.assumed[uid]
+	if assumed == nil {
 		return
 	}
-	known.lastHeard, known.refused = time.Now(), refused
-	if !known.isAcked() {
-		close(known.acked)
+	assumed.lastHeard, assumed.refused = time.Now(), refused
+	if !assumed.isAcked() {
+		close(assumed.acked)
 	}
 }
 
@@ -205,8 +205,8 @@ func (a *assumption) reserved() bool { return a.isAcked() && a.refused == "" }
 func (a *Assumptions) each(f func(*assumption)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, known := range a.assumed {
-		f(known)
+	for _, assumed := range a.assumed {
+		f(assumed)
 	}
 }
 
@@ -214,8 +214,8 @@ func (a *Assumptions) each(f func(*assumption)) {
 func (a *Assumptions) nodeOf(uid types.UID) string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if known := a.assumed[uid]; known != nil {
-		return known.pod.Spec.NodeName
+	if assumed := a.assumed[uid]; assumed != nil {
+		return assumed.pod.Spec.NodeName
 	}
 	return ""
 }
@@ -253,19 +253,19 @@ func (a *Assumptions) await(ctx context.Context, done func() bool) {
 // confirmed waits until the owner of the node has reserved capacity for a pod.
 func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
 	a.mu.Lock()
-	known := a.assumed[uid]
+	assumed := a.assumed[uid]
 	a.mu.Unlock()
-	if known == nil {
+	if assumed == nil {
 		return errLost
 	}
 	patience := time.NewTimer(ackTimeout)
 	defer patience.Stop()
 	select {
-	case <-known.acked:
+	case <-assumed.acked:
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-patience.C:
-		return fmt.Errorf("the replica that owns node %s did not answer within %v", known.pod.Spec.NodeName, ackTimeout)
+		return fmt.Errorf("the replica that owns node %s did not answer within %v", assumed.pod.Spec.NodeName, ackTimeout)
 	}
 	if !a.leader.leads() {
 		return errors.New("another replica has become the leader")
@@ -273,12 +273,12 @@ func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.assumed[uid] != known:
+	case a.assumed[uid] != assumed:
 		return errLost
-	case known.refused != "":
-		return fmt.Errorf("the replica that owns node %s: %s", known.pod.Spec.NodeName, known.refused)
-	case time.Since(known.lastHeard) > maxUnheard:
-		return fmt.Errorf("the replica that owns node %s has not answered for %v", known.pod.Spec.NodeName, time.Since(known.lastHeard).Round(time.Second))
+	case assumed.refused != "":
+		return fmt.Errorf("the replica that owns node %s: %s", assumed.pod.Spec.NodeName, assumed.refused)
+	case time.Since(assumed.lastHeard) > maxUnheard:
+		return fmt.Errorf("the replica that owns node %s has not answered for %v", assumed.pod.Spec.NodeName, time.Since(assumed.lastHeard).Round(time.Second))
 	}
 	return nil
 }

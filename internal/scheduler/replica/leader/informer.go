@@ -50,16 +50,20 @@ func (i *eventInformer) notify(before, after any) {
 // registration is the registration of a handler, which is always synced.
 type registration struct{}
 
+// Name returns a name for logs.
 func (registration) Name() string { return "events of other replicas" }
 
+// Done returns a closed channel.
 func (registration) Done() <-chan struct{} {
 	done := make(chan struct{})
 	close(done)
 	return done
 }
 
+// HasSynced returns true.
 func (f registration) HasSynced() bool { return true }
 
+// HasSyncedChecker returns a checker that is done.
 func (f registration) HasSyncedChecker() toolscache.DoneChecker { return f }
 
 // AddEventHandler calls a handler with all events from now on.

@@ -72,8 +72,8 @@ type Leader struct {
 	// delayed are pods for which a replica did not answer.
 	delayed map[types.UID]*v1.Pod
 
-	// pending are the pods without a node that other replicas have sent. tick counts the lists that
-	// were started, and lists are those that are not complete.
+	// pendingMu guards pending: the pods without a node that other replicas have sent. tick counts
+	// the lists that were started, and lists are those that are not complete.
 	pendingMu sync.Mutex
 	pending   map[types.UID]refresh.Object
 	tick      int64
@@ -204,7 +204,7 @@ func (l *Leader) Delay(pod *v1.Pod) {
 // retryDelayed retries delayed pods as soon as all replicas answer. Otherwise they would wait for
 // their backoff, which grows with each attempt.
 func (l *Leader) retryDelayed() {
-	told := l.member.Reservations()
+	sent := l.member.Reservations()
 	l.mu.Lock()
 	owners := l.table.Owners()
 	if len(owners) == 0 {
@@ -213,7 +213,7 @@ func (l *Leader) retryDelayed() {
 	}
 	for _, owner := range owners {
 		c := l.late[owner]
-		if !l.ready.Has(owner) || !hasKey(told, owner) || c != nil && time.Now().Before(c.until) {
+		if !l.ready.Has(owner) || !hasKey(sent, owner) || c != nil && time.Now().Before(c.until) {
 			l.mu.Unlock()
 			return
 		}

@@ -16,16 +16,16 @@ func (l *Leader) nominate() {
 		}
 	}
 	l.mu.Lock()
-	told := l.nominated
+	previous := l.nominated
 	l.nominated = now
 	l.mu.Unlock()
-	for uid, node := range told {
+	for uid, node := range previous {
 		if now[uid] != node {
 			l.sendNomination(node, wire.Reservation{Nominated: true, UID: uid})
 		}
 	}
 	for uid, node := range now {
-		if told[uid] == node {
+		if previous[uid] == node {
 			continue
 		}
 		for _, info := range queue.NominatedPodsForNode(node) {

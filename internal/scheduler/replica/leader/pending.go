@@ -89,11 +89,11 @@ func (l *Leader) takePending(item *wire.Item) error {
 // isLatest returns whether a pod is the latest of its name, and removes an older one. Two replicas
 // may send two pods of one name at different times, and the queue identifies pods by name.
 func (l *Leader) isLatest(pod *v1.Pod) bool {
-	there, is, _ := l.podEvents.indexer.Get(pod)
-	if !is || there.(*v1.Pod).UID == pod.UID {
+	stored, is, _ := l.podEvents.indexer.Get(pod)
+	if !is || stored.(*v1.Pod).UID == pod.UID {
 		return true
 	}
-	other := there.(*v1.Pod)
+	other := stored.(*v1.Pod)
 	order, err := resourceversion.CompareResourceVersion(pod.ResourceVersion, other.ResourceVersion)
 	if err == nil && order < 0 {
 		return false
@@ -140,7 +140,7 @@ func (l *Leader) resolveMissing(pod *v1.Pod) {
 func (l *Leader) removePending(pod *v1.Pod, node string) {
 	delete(l.pending, pod.UID)
 	// Another pod may have the name now.
-	if there, is, _ := l.podEvents.indexer.Get(pod); is && there.(*v1.Pod).UID == pod.UID {
+	if stored, is, _ := l.podEvents.indexer.Get(pod); is && stored.(*v1.Pod).UID == pod.UID {
 		_ = l.podEvents.indexer.Delete(pod)
 	}
 	if node == "" {

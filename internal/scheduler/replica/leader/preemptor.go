@@ -155,9 +155,9 @@ func (*candidate) NumPodGroupDisruptions() int { return 0 }
 func (p *Preemptor) actuate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, best preemption.Candidate) (*fwk.PostFilterResult, *fwk.Status) {
 	info := framework.NewNodeInfo()
 	info.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: best.Name()}})
-	said := framework.NewDefaultNodeToStatus()
-	said.Set(best.Name(), fwk.NewStatus(fwk.Unschedulable))
+	statuses := framework.NewDefaultNodeToStatus()
+	statuses.Set(best.Name(), fwk.NewStatus(fwk.Unschedulable))
 	handle := &oneNode{Framework: p.profile.Framework, info: info}
 	evaluator := preemption.NewEvaluator(pluginnames.DefaultPreemption, handle, &chosenVictims{p.DefaultPreemption, best.Victims()}, p.Executor)
-	return evaluator.Preempt(ctx, state, pod, said)
+	return evaluator.Preempt(ctx, state, pod, statuses)
 }

@@ -17,7 +17,7 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 	if all {
 		q.Patience.Quorum = 100
 	}
-	told := l.member.Reservations()
+	sent := l.member.Reservations()
 	l.mu.Lock()
 	q.Term, q.Number = l.term, l.number
 	owners := l.table.Owners()
@@ -27,16 +27,16 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 	for _, member := range l.members {
 		switch c := l.late[member.Name]; {
 		case !member.Relay && !slices.Contains(owners, member.Name):
-		case member.Relay && (!hasKey(told, member.Name) || c != nil && time.Now().Before(c.until)):
+		case member.Relay && (!hasKey(sent, member.Name) || c != nil && time.Now().Before(c.until)):
 			// Other replicas relay in its place.
-		case !member.Relay && !l.ready.Has(member.Name), !hasKey(told, member.Name), !all && c != nil && time.Now().Before(c.until):
+		case !member.Relay && !l.ready.Has(member.Name), !hasKey(sent, member.Name), !all && c != nil && time.Now().Before(c.until):
 			absent = append(absent, member.Name)
 		case member.Name == l.member.Self():
 			own = !member.Relay
 		default:
 			members = append(members, member)
 		}
-		q.Seen[member.Name] = told[member.Name]
+		q.Seen[member.Name] = sent[member.Name]
 	}
 	l.mu.Unlock()
 	var here func() *wire.Answer
@@ -96,8 +96,8 @@ func (l *Leader) mayForbid(replicas []string) bool {
 	})
 }
 
-func hasKey(told map[string]uint64, name string) bool {
-	_, is := told[name]
+func hasKey(sent map[string]uint64, name string) bool {
+	_, is := sent[name]
 	return is
 }
 

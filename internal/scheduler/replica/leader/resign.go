@@ -17,12 +17,14 @@ import (
 // those.
 
 const (
-	// A short interruption is tolerated, because a new leader has to be sent everything again.
+	// ResignAfter is how long a relay leads without reaching an owner of nodes. A short
+	// interruption is tolerated, because a new leader has to be sent everything again.
 	ResignAfter = time.Second
 	// How many replicas are tried, and the time for each.
 	mostTried, reachPatience = 4, 500 * time.Millisecond
 )
 
+// ErrAlone is returned by a relay that reaches no owner of nodes.
 var ErrAlone = errors.New("this relay reaches no replica that owns nodes")
 
 // MayLead returns why this replica should not take part in the election; nil if it should.

@@ -14,8 +14,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestNodeMadeAnew: of two nodes with a name the later one counts, whoever is told of
-// first, and pods of the other are not kept by who owned that.
+// TestNodeMadeAnew checks that of two nodes with one name the later one counts in either order of
+// arrival, and that the owner of the first removes its pods.
 func TestNodeMadeAnew(t *testing.T) {
 	table := make(wire.Table, wire.Slots)
 	table[1], table[2] = "me", "other"

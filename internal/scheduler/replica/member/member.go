@@ -42,13 +42,13 @@ type Member struct {
 	// settled is the stamp of the assignment by which hash slots are watched here.
 	settled int64
 	peers   map[string]*peer
-	// early are the requests of replicas that are not known here yet, by name.
+	// earlyRequests are the requests of replicas that are not known here yet, by name.
 	earlyRequests map[string]*wire.Refresh
 	// slots are the hash slots of nodes, by the hash of the node's name.
 	slots map[uint64]nodeSlot
-	// numbers is the last number of a request or of a full list that was sent.
+	// lastID is the ID of the last request or list that was sent.
 	lastID int64
-	// strays are pods on nodes that no replica has announced, by node name.
+	// podsOfUnknownNodes are pods on nodes that no replica has announced, by node name.
 	podsOfUnknownNodes map[string]sets.Set[types.UID]
 	// refreshed are the replicas that have sent all pods on the nodes here, for the current
 	// assignment.

@@ -14,9 +14,9 @@ import (
 
 // connect opens links to members that are new and closes those to other peers.
 func (m *Member) connect(members []wire.Member) {
-	there := sets.New[string]()
+	names := sets.New[string]()
 	for _, member := range members {
-		there.Insert(member.Name)
+		names.Insert(member.Name)
 		p := m.peers[member.Name]
 		if p != nil && p.link.To().Address == member.Address {
 			continue
@@ -37,14 +37,14 @@ func (m *Member) connect(members []wire.Member) {
 		go p.link.Run(ctx)
 	}
 	for name, p := range m.peers {
-		if !there.Has(name) {
+		if !names.Has(name) {
 			p.stop()
 			delete(m.peers, name)
 		}
 	}
 	m.dial.Keep(members)
 	maps.DeleteFunc(m.earlyRequests, func(name string, wants *wire.Refresh) bool {
-		return there.Has(name) || stamp(wants.Term, wants.Number) < m.current()
+		return names.Has(name) || stamp(wants.Term, wants.Number) < m.current()
 	})
 }
 

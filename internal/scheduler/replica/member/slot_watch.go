@@ -192,7 +192,7 @@ func (w *slotWatch[T]) forget(uid types.UID) {
 // Replace replaces all objects by a list.
 func (w *slotWatch[T]) Replace(items []any, _ string) error {
 	w.watcher.mu.Lock()
-	there := map[types.UID]bool{}
+	listed := map[types.UID]bool{}
 	for _, item := range items {
 		object, concern, err := w.take(item)
 		if err != nil {
@@ -202,7 +202,7 @@ func (w *slotWatch[T]) Replace(items []any, _ string) error {
 		if !concern {
 			continue
 		}
-		there[object.GetUID()] = true
+		listed[object.GetUID()] = true
 		before := w.watcher.objects[object.GetUID()]
 		w.watcher.objects[object.GetUID()] = object
 		var none T
@@ -211,7 +211,7 @@ func (w *slotWatch[T]) Replace(items []any, _ string) error {
 		}
 	}
 	for uid := range w.watcher.objects {
-		if w.slots[wire.Slot(uid)] && !there[uid] {
+		if w.slots[wire.Slot(uid)] && !listed[uid] {
 			w.forget(uid)
 		}
 	}
