@@ -37,7 +37,7 @@ func newPrograms(bin string) *programs { return &programs{bin: bin, help: map[st
 var (
 	helpFlag       = regexp.MustCompile(`--[a-z0-9][A-Za-z0-9-]*`)
 	helpSubcommand = regexp.MustCompile(`^  ([a-z][a-z0-9-]*)( +\S|$)`)
-	helpCommands   = regexp.MustCompile(`^(Available )?Commands:$`)
+	helpCommands   = regexp.MustCompile(`^\S.*\b[Cc]ommands\b.*:$|^Commands.*:$`)
 )
 
 // of returns the help of the command that path names: a program and its
