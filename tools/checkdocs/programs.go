@@ -37,7 +37,9 @@ func newPrograms(bin string) *programs { return &programs{bin: bin, help: map[st
 var (
 	helpFlag       = regexp.MustCompile(`--[a-z0-9][A-Za-z0-9-]*`)
 	helpSubcommand = regexp.MustCompile(`^  ([a-z][a-z0-9-]*)( +\S|$)`)
-	helpCommands   = regexp.MustCompile(`^(Available )?Commands\b.*:$`)
+	helpHeading    = regexp.MustCompile(`^\S.*:$`)
+	// helpNoCommands matches the headings of sections that list something else.
+	helpNoCommands = regexp.MustCompile(`^(Usage|Examples|Aliases|Arguments|Options|(Global )?Flags):$`)
 )
 
 // of returns the help of the command that path names: a program and its
@@ -57,8 +59,8 @@ func (p *programs) of(path []string) (*help, error) {
 	for line := range strings.Lines(string(output)) {
 		line = strings.TrimRight(line, "\n")
 		switch match := helpSubcommand.FindStringSubmatch(line); {
-		case helpCommands.MatchString(line):
-			listing = true
+		case helpHeading.MatchString(line):
+			listing = !helpNoCommands.MatchString(line)
 		case line == "" || !strings.HasPrefix(line, " "):
 			listing = listing && line == ""
 		case listing && match != nil:
