@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::latency::Latency;
 
-/// If the share of failed operations exceeds this value, the run has failed.
+/// Maximum share of failed operations; above it, the run has failed.
 const TOLERATED_ERRORS: f64 = 0.01;
 
-/// The report of a run. Field names contain the unit of time.
+/// The report of a run. The name of each duration contains its unit.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {

@@ -9,7 +9,7 @@ use bytes::Bytes;
 const PREFIX_BYTES: usize = 5;
 /// Maximum message size. For larger messages, only the size is recorded.
 const MESSAGE_BYTES: usize = 64 << 20;
-/// Initial capacity for a message.
+/// Maximum initial capacity of the buffer for a message.
 const FIRST_BYTES: usize = 16 << 10;
 
 /// The memory budget for messages that are incomplete or wait for the recorder. For
@@ -56,7 +56,7 @@ pub struct Message {
     _reservation: Option<Reservation>,
 }
 
-/// Reassembles the messages of one direction of a stream.
+/// Assembles the messages of one direction of a stream.
 #[derive(Default)]
 pub struct Inbox {
     prefix: [u8; PREFIX_BYTES],

@@ -18,7 +18,7 @@ use crate::recorder::{self, Recorder};
 use crate::tap::Tap;
 use crate::{pages, refusal, tunnel};
 
-/// File descriptors of a client connection: its own, and that of its connection to the
+/// File descriptors per client: one for its connection, one for the connection to the
 /// endpoint.
 const FILES_PER_CONNECTION: u64 = 2;
 

@@ -19,7 +19,7 @@ use crate::recorder::Recorder;
 use crate::side::Side;
 use crate::tracked_stream::TrackedStream;
 
-/// Maximum size of a header block. A connection with a larger one is no longer recorded.
+/// Maximum size of a header block. A larger block ends the recording of its connection.
 const BLOCK_BYTES: usize = 1 << 20;
 /// Maximum size of the HPACK dynamic table.
 const HEADER_TABLE_BYTES: usize = 1 << 20;
@@ -33,7 +33,7 @@ const METHODS: usize = 256;
 pub struct Tap {
     conn: u64,
     metrics: Arc<Metrics>,
-    /// None if nothing is recorded, or no longer because the bytes could not be parsed.
+    /// `None` if recording is disabled, or stopped because the bytes could not be parsed.
     recorder: Option<Recorder>,
     client: Direction,
     server: Direction,
@@ -171,7 +171,8 @@ impl Tap {
         }
     }
 
-    /// Starts a stream. If it already exists, the header block contains trailers.
+    /// Starts a stream. Does nothing if it exists, because the header block then contains
+    /// trailers.
     fn open(&mut self, number: u32, now: Instant) {
         if self.streams.contains_key(&number) || self.streams.len() >= STREAMS {
             return;
@@ -206,7 +207,8 @@ impl Tap {
         }
     }
 
-    /// Ends a stream. `cut` is the side that aborted it if it has no status.
+    /// Ends a stream. `cut` is the side that aborted it, and is used only if the server
+    /// sent no status.
     fn end(&mut self, number: u32, cut: Option<Cut>, now: Instant) {
         let Some(mut stream) = self.streams.remove(&number) else { return };
         self.metrics.call_ended();

@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use crate::latency::Latency;
 
-/// If the share of calls whose gRPC code differs from the trace exceeds this value, the
-/// replay has failed.
+/// Maximum share of calls whose gRPC code may differ from the trace; above it, the replay
+/// has failed.
 const TOLERATED_CODES: f64 = 0.01;
-/// The report of a replay. Field names contain the unit of time.
+/// The report of a replay. The name of each duration contains its unit.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplayReport {
@@ -31,7 +31,7 @@ pub struct ReplayReport {
     pub cancelled_watches: u64,
     pub not_replayed: BTreeMap<String, u64>,
     pub broken_streams: BTreeMap<String, u64>,
-    /// Number of revisions and leases that could not be translated.
+    /// Number of revisions and lease IDs that could not be translated.
     pub unknown_revisions: u64,
     /// Number of records that are missing from the trace.
     #[serde(rename = "missingLines")]

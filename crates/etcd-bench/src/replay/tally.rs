@@ -1,4 +1,4 @@
-//! The results of a replay, added up while it runs.
+//! The running totals of a replay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -91,7 +91,7 @@ impl Tally {
         }
     }
 
-    /// Adds a stream of responses to one request.
+    /// Adds a completed stream that had one request.
     pub fn add_stream(&mut self, path: &str, replayed: Duration) {
         self.method(path).replayed.saturating_record(micros(replayed));
     }

@@ -1,4 +1,4 @@
-//! The data of a report. Field names end with the unit of time.
+//! The data of a report. The name of each duration contains its unit.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -43,8 +43,8 @@ pub struct TraceTotals {
     pub connections: u64,
     pub request_bytes: u64,
     pub response_bytes: u64,
-    /// Number of times that an item was counted as `(others)` because there were too many
-    /// different ones.
+    /// Number of items (shapes, kinds, limits, errors) that were counted as `(others)`
+    /// because their table was full.
     #[serde(rename = "notKeptApart")]
     pub counted_as_others: u64,
 }
@@ -79,7 +79,7 @@ pub struct ShapeRow {
     pub kinds: Vec<String>,
 }
 
-/// Latency percentiles.
+/// Latency percentiles in microseconds.
 #[derive(Serialize, Clone, Copy)]
 pub struct Latency {
     pub p50: u64,
@@ -161,7 +161,7 @@ pub struct Leases {
     pub puts_per_lease_max: u64,
 }
 
-/// The ranges with one limit.
+/// The ranges of one method with the same limit.
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitRow {

@@ -77,7 +77,7 @@ struct Served {
 }
 
 static SERVED: LazyLock<Served> = LazyLock::new(|| {
-    let set = FileDescriptorSet::decode(etcdpb::DESCRIPTORS).expect("made when this was built");
+    let set = FileDescriptorSet::decode(etcdpb::DESCRIPTORS).expect("the build script generates it");
     let mut served = Served {
         files: set.file,
         by_name: HashMap::new(),

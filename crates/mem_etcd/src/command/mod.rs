@@ -1,7 +1,8 @@
 //! Subcommands, one file each.
 //!
-//! The flags of the server are those of etcd and are separate ([`crate::config::Config`]).
-//! The first argument decides: without dashes it names a subcommand.
+//! The flags of the server are those of etcd and are separate
+//! ([`crate::config::Config`]). If the first argument has no leading dash, it names a
+//! subcommand.
 
 mod check;
 mod repair;
