@@ -24,7 +24,7 @@ use config::Config;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
-    if command::is_named(&args) {
+    if command::is_subcommand(&args) {
         return command::run(args);
     }
     let config = match Config::from_args(args) {

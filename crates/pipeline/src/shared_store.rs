@@ -65,7 +65,9 @@ impl SharedStore {
     pub(crate) fn set_no_space(&self, full: bool) {
         let was_full = self.no_space.swap(full, Ordering::Relaxed);
         if full && !was_full {
-            tracing::error!("no space left for the log, writes are refused until space is available");
+            tracing::error!(
+                "no space left for the log, writes are refused until space is available"
+            );
         }
     }
 

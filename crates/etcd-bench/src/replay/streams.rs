@@ -34,9 +34,9 @@ pub async fn run(
     };
     let mut tally = state.tally.borrow_mut();
     match result {
-        Ok(()) if has_one_request => tally.add_stream(&method, started.elapsed()),
+        Ok(()) if has_one_request => tally.add_completed_stream(&method, started.elapsed()),
         Ok(()) => {}
-        Err(Failure(reason)) => tally.add_broken(&method, &reason),
+        Err(Failure(reason)) => tally.add_failed_stream(&method, &reason),
     }
 }
 

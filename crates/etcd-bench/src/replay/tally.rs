@@ -92,12 +92,12 @@ impl Tally {
     }
 
     /// Adds a completed stream that had one request.
-    pub fn add_stream(&mut self, path: &str, replayed: Duration) {
+    pub fn add_completed_stream(&mut self, path: &str, replayed: Duration) {
         self.method(path).replayed.saturating_record(micros(replayed));
     }
 
     /// Adds a stream that ended with an error.
-    pub fn add_broken(&mut self, path: &str, reason: &str) {
+    pub fn add_failed_stream(&mut self, path: &str, reason: &str) {
         let name = path.rsplit('/').next().unwrap_or(path);
         count(&mut self.broken, &format!("{name}: {reason}"));
     }

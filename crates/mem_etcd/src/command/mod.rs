@@ -27,7 +27,7 @@ enum Command {
 }
 
 /// Whether `args`, which start with the program name, name a subcommand.
-pub fn is_named(args: &[String]) -> bool {
+pub fn is_subcommand(args: &[String]) -> bool {
     args.get(1).is_some_and(|first| !first.starts_with('-'))
 }
 
