@@ -99,7 +99,7 @@ func TestBenchCluster(t *testing.T) {
 	if pods := r.rows(t, "Pods"); len(pods) != 1 || pods[0][1] != 400.0 {
 		t.Errorf("pods: %v", pods)
 	}
-	if len(r.rows(t, "API calls while pods were made, on mem_etcd")) == 0 || len(r.Verdicts) != 4 || len(r.Markers) != 2 {
+	if len(r.rows(t, "API calls during pod creation, on mem_etcd")) == 0 || len(r.Verdicts) != 4 || len(r.Markers) != 2 {
 		t.Errorf("%+v", r)
 	}
 	if r.Errors.Operations != 420 || r.Errors.Rate != 0 {
@@ -137,14 +137,14 @@ func TestBenchWatchers(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	printed := w.succeed(t, "bench", "watchers", "--nodes", "5", "--pods", "20", "--watchers", "10", "--duration", "2s",
 		"--stores", "mem_etcd", "--out", out, "-o", "json")
-	rows := readBench(t, []byte(printed.stdout)).rows(t, "Updates while others watch")
+	rows := readBench(t, []byte(printed.stdout)).rows(t, "Updates with watchers")
 	const watchers, updates, errors, ended, share = 1, 2, 3, 4, 6
 	if len(rows) != 2 || rows[1][watchers] != 10.0 || rows[1][updates].(float64) < 10 || rows[1][errors] != 0.0 {
 		t.Fatalf("%v", rows)
 	}
 	// Every watcher receives all updates; the last ones may still be in flight.
-	if told := rows[1][share].(float64); rows[1][ended] == 0.0 && (told < 90 || told > 110) {
-		t.Errorf("watchers were sent %.0f %% of the events", told)
+	if sent := rows[1][share].(float64); rows[1][ended] == 0.0 && (sent < 90 || sent > 110) {
+		t.Errorf("watchers received %.0f %% of the events", sent)
 	}
 }
 
@@ -155,13 +155,13 @@ func TestBenchInterrupted(t *testing.T) {
 	defer cancel()
 	cmd := w.command(ctx, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "2000", "--stores", "mem_etcd", "--out", out)
 	// After the warm-up, pods are being created.
-	var said bytes.Buffer
-	cmd.Stderr = &once{to: &said, when: "warming up               done", do: func() {
+	var stderr bytes.Buffer
+	cmd.Stderr = &once{to: &stderr, when: "warming up               done", do: func() {
 		time.AfterFunc(time.Second, func() { _ = cmd.Process.Signal(syscall.SIGINT) })
 	}}
 	err := cmd.Run()
-	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), "interrupted") {
-		t.Fatalf("%v: %s", err, &said)
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "interrupted") {
+		t.Fatalf("%v: %s", err, &stderr)
 	}
 	data, err := os.ReadFile(filepath.Join(out, "result.json"))
 	must(t, err)
@@ -195,7 +195,7 @@ func TestBenchStore(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	printed := w.succeed(t, "bench", "store-put", "--clients", "4", "--duration", "1s", "--stores", "mem_etcd-none,etcd", "--out", out, "-o", "json")
 	r := readBench(t, []byte(printed.stdout))
-	// Each is measured with 1 and with 4 clients.
+	// Each store is measured with 1 and with 4 clients.
 	if rows := r.rows(t, "Throughput and latency by clients"); len(rows) != 4 || len(r.Ratios) != 3 || r.Errors.Operations == 0 {
 		t.Errorf("%+v", r)
 	}

@@ -96,7 +96,7 @@ func upIsIdempotent(t *testing.T, w *world) {
 		t.Errorf("up on a running cluster restarted it")
 	}
 	refused := w.k1m(t, "up", "--name", clusterName, "--apiservers", "3")
-	want := fmt.Sprintf("k1m: cluster %q: the cluster runs with other settings (--apiservers is 2); stop it with `k1m down --keep-data --name %s` first\n", clusterName, clusterName)
+	want := fmt.Sprintf("k1m: cluster %q: the cluster is running with other settings (--apiservers is 2); stop it with `k1m down --keep-data --name %s` first\n", clusterName, clusterName)
 	if refused.code != 1 || refused.stderr != want {
 		t.Errorf("changing a running cluster: code %d, %q", refused.code, refused.stderr)
 	}

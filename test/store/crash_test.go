@@ -147,7 +147,7 @@ func TestLogStaysShort(t *testing.T) {
 	s.kill()
 	elsewhere := append(slices.Clone(s.args), "--snapshot-dir", t.TempDir(), "--log-level", "error")
 	output, err := exec.Command(s.cmd.Path, elsewhere...).CombinedOutput()
-	if err == nil || !strings.Contains(string(output), "is --snapshot-dir the one of before?") {
+	if err == nil || !strings.Contains(string(output), "is --snapshot-dir the directory that was used before?") {
 		t.Fatalf("%v: %s", err, output)
 	}
 }

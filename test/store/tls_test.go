@@ -74,7 +74,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 			t.Fatal("a certificate that cannot be read is in use")
 		}
 	}
-	const complaint = "cannot be used; those of before stay"
+	const complaint = "failed to reload certificates, keeping the previous ones"
 	waitFor(t, "the complaint", func() bool { return strings.Contains(server.log.String(), complaint) })
 	if count := strings.Count(server.log.String(), complaint); count != 1 {
 		t.Fatalf("%d complaints", count)
@@ -90,7 +90,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 
 	other := newAuthority(t, filepath.Join(dir, "ca.crt"))
 	if err := putOver(t, server.address, credentials.NewTLS(config)); err == nil {
-		t.Fatal("a client of the CA of before is let in")
+		t.Fatal("a client with a certificate of the previous CA was accepted")
 	}
 	other.issue(t, dir, "other")
 	known := clientTLS(t, ca, dir, "other")
@@ -154,7 +154,7 @@ func TestVersionsAndCipherSuites(t *testing.T) {
 		t.Fatal(err)
 	}
 	output, err := memEtcd(t, append(fresh.args[:len(fresh.args)-2], "--cipher-suites", "TLS_RSA_WITH_RC4_128_SHA")...)
-	if err == nil || !strings.Contains(output, "TLS_RSA_WITH_RC4_128_SHA is not offered") {
+	if err == nil || !strings.Contains(output, "TLS_RSA_WITH_RC4_128_SHA is not available") {
 		t.Fatalf("%v %s", err, output)
 	}
 }

@@ -32,7 +32,7 @@ const CHECKSUM_AT: usize = 56;
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
 const BUCKET_FLAG: u32 = 1;
-/// Possible page sizes. The second meta page is searched at the offset of each.
+/// Possible page sizes, which are also the possible offsets of the second meta page.
 const PAGE_BYTES: std::ops::RangeInclusive<u32> = 1024..=65_536;
 /// Maximum depth of a tree; greater than that of any valid file.
 const MAX_DEPTH: usize = 64;
@@ -81,7 +81,7 @@ pub struct Db {
 /// A function called with each key and value.
 type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), String>;
 
-/// Whether the first bytes of a file (at least 64) are those of a bbolt file.
+/// Whether a file that starts with `start` (at least 64 bytes) is a bbolt file.
 pub fn is_bolt(start: &[u8]) -> bool {
     start.get(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + 4) == Some(&MAGIC.to_le_bytes()[..])
 }
@@ -186,7 +186,7 @@ struct Walk<'a> {
     db: &'a Db,
     /// Remaining pages. A tree that visits more pages than the file has contains a cycle.
     pages_left: u64,
-    /// The value of the bucket flag of elements to visit.
+    /// Only leaf elements with this value of the bucket flag are visited.
     flag: u32,
 }
 

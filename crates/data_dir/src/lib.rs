@@ -10,8 +10,8 @@
 //! # Invariants
 //!
 //! - At most one process uses a data directory.
-//! - `wal/` is durable before `IDENTITY` is. So a directory with an identity and
-//!   without a log has lost its log, and is refused.
+//! - `wal/` becomes durable before `IDENTITY`. A directory with an identity but without a
+//!   log has therefore lost its log, and is refused.
 //! - A directory with files of another program is refused, not overwritten.
 
 #![warn(missing_docs)]
@@ -57,7 +57,8 @@ impl DataDir {
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 refuse_foreign(path)?;
-                // Durable before the identity is: see the invariants above.
+                // The log directory must be durable before the identity: see the
+                // invariants above.
                 create_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
                 write_identity(path, fresh)?;
                 fresh
@@ -98,8 +99,8 @@ impl DataDir {
         Ok(aside)
     }
 
-    /// Creates a data directory with initial snapshots, which `fill` writes to the
-    /// directory that it is passed. `path` must be empty or missing. The identity is
+    /// Creates a data directory with initial snapshots. `fill` receives the snapshot
+    /// directory and writes them. `path` must be empty or missing. The identity is
     /// written last: a directory without one is not opened.
     pub fn create_filled(
         path: &Path,
@@ -193,7 +194,7 @@ fn require_log(path: &Path) -> Result<(), Error> {
 fn refuse_foreign(path: &Path) -> Result<(), Error> {
     let foreign = |reason: String| Err(Error::Foreign { path: path.to_owned(), reason });
     if path.join("member").is_dir() {
-        return foreign("it holds the data of an etcd (member/)".into());
+        return foreign("it contains the data of an etcd (member/)".into());
     }
     for entry in fs::read_dir(path).map_err(Error::io("list", path))? {
         let entry = entry.map_err(Error::io("list", path))?;
@@ -204,7 +205,7 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
         let name = entry.file_name();
         // A start that was interrupted before the identity was written leaves these.
         if name != "LOCK" && name != "IDENTITY.new" && name != "lost+found" && name != WAL {
-            return foreign(format!("it holds {}", name.display()));
+            return foreign(format!("it contains {}", name.display()));
         }
     }
     Ok(())

@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 /// Minimum number of digits in a key.
 const MIN_DIGITS: usize = 7;
-/// Multiplier that distributes key numbers over the value sizes, equally in every run.
+/// Multiplier that hashes a key number to a value size, so that sizes are the same in
+/// every run.
 const SIZE_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Keys with a common prefix, numbered from 0.

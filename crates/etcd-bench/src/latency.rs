@@ -6,10 +6,15 @@ use serde::Serialize;
 /// Latency percentiles, in the unit of the histogram.
 #[derive(Serialize)]
 pub struct Latency {
+    /// Median.
     pub p50: u64,
+    /// 90th percentile.
     pub p90: u64,
+    /// 99th percentile.
     pub p99: u64,
+    /// 99.9th percentile.
     pub p999: u64,
+    /// Maximum.
     pub max: u64,
 }
 

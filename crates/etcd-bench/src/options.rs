@@ -1,4 +1,4 @@
-//! Command-line flags. Flags that etcd's own benchmark has as well have its names.
+//! Command-line flags. Flags that etcd's own benchmark also has use the same names.
 
 use clap::{Parser, Subcommand};
 use output::Output;
@@ -57,7 +57,7 @@ pub enum Workload {
         #[arg(long = "keys", value_name = "KEYS", required = true)]
         groups: Vec<KeyGroup>,
     },
-    /// Write watched keys; counts the events.
+    /// Write watched keys and count the events.
     Watch {
         /// Watchers of the whole key space.
         #[arg(long, default_value_t = 100)]
@@ -81,7 +81,7 @@ pub enum Workload {
         #[arg(long, default_value_t = 100)]
         leases: u64,
     },
-    /// Replay a trace of etcd-proxy in its order, and compare the responses.
+    /// Replay an etcd-proxy trace in the recorded order and compare the responses.
     Replay(ReplayOptions),
 }
 

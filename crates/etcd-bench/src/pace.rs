@@ -56,7 +56,7 @@ fn due(start: Instant, per_second: u64, number: u64) -> Instant {
 }
 
 fn issue_permits(start: Instant, per_second: u64, permits: &Semaphore) {
-    // If it fails, waits are only less exact.
+    // If setting the timer slack fails, permits are issued less precisely.
     let _ = set_timerslack(SLACK_NANOS);
     for number in 0.. {
         std::thread::sleep(

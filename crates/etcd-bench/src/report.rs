@@ -8,31 +8,47 @@ use serde::Serialize;
 
 use crate::latency::Latency;
 
-/// If the share of failed operations exceeds this value, the run has failed.
+/// Maximum share of failed operations; above it, the run has failed.
 const TOLERATED_ERRORS: f64 = 0.01;
 
-/// The report of a run. Field names contain the unit of time.
+/// The report of a run. The name of each duration contains its unit.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
+    /// Name of the workload.
     pub workload: String,
+    /// The configured endpoints.
     pub endpoints: Vec<String>,
+    /// Number of client connections.
     pub connections: usize,
+    /// Number of concurrent clients.
     pub clients: usize,
+    /// Key size in bytes.
     pub key_size: usize,
+    /// Value size in bytes.
     pub val_size: usize,
+    /// Number of different keys.
     pub key_space_size: u64,
     /// The configured number of operations per second; 0 for as many as possible.
     pub rate: u64,
+    /// Number of successful operations.
     pub ops: u64,
+    /// Number of failed operations.
     pub errors: u64,
+    /// Number of failed operations by error text.
     pub errors_by_kind: BTreeMap<String, u64>,
+    /// Duration of the measurement.
     pub seconds: f64,
+    /// Successful operations per second.
     pub ops_per_second: f64,
+    /// Latency of the successful operations.
     pub latency_micros: Latency,
+    /// CPU time of this process per operation.
     pub client_cpu_micros_per_op: f64,
+    /// CPU time of the server process per operation, if `--server-pid` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_micros_per_op: Option<f64>,
+    /// The events that the watchers received, for the watch workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<WatchReport>,
     /// Bytes of keys and values that `fill` wrote.
@@ -44,8 +60,11 @@ pub struct Report {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchReport {
+    /// Number of watchers.
     pub watchers: usize,
+    /// Number of events, over all watchers.
     pub events: u64,
+    /// Events per second, over all watchers.
     pub events_per_second: f64,
     /// Whether every watcher received every event in time.
     pub complete: bool,

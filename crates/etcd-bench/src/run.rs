@@ -28,7 +28,7 @@ use crate::worker::{self, Worker};
 const DEFAULT_TOTAL: u64 = 10_000;
 /// Concurrent puts while the key space is filled.
 const FILL_CONCURRENCY: u64 = 64;
-/// Exit code after a second interrupt: that of a shell for SIGINT.
+/// Exit code after a second SIGINT: 128 + 2, as a shell reports it.
 const INTERRUPTED: i32 = 130;
 /// Maximum number of different errors in the report. Further ones are counted together.
 const MAX_ERROR_KINDS: usize = 32;

@@ -83,7 +83,7 @@ async fn watch(
         }
     }
     tokio::task::spawn_local(async move {
-        // Ends with the connection. Missing events show in the count.
+        // The task ends with the connection. Missing events then reduce the count.
         let _requests = requests;
         while let Ok(Some(response)) = responses.next().await {
             events.borrow_mut()[response.watch_id as usize - 1] += response.events.len() as u64;

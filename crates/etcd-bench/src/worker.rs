@@ -205,7 +205,7 @@ impl Span {
         RangeRequest { key: self.start.clone(), range_end: self.end.clone(), ..Default::default() }
     }
 
-    /// Fails if a read found another number of pairs than there are.
+    /// Fails if a read returned an unexpected number of pairs.
     fn check(&self, found: usize) -> Result<(), Failure> {
         match self.count {
             Some(count) if count != found as u64 => {

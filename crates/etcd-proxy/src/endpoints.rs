@@ -27,7 +27,7 @@ pub enum Protocol {
     Http1,
 }
 
-/// The endpoints and the one that was connected last.
+/// The endpoints and the index of the one that was connected last.
 pub struct Endpoints {
     list: Vec<Listen>,
     last: AtomicUsize,

@@ -29,12 +29,20 @@ pub enum Event {
 
 /// A unary call that has ended.
 pub struct Call {
+    /// When the request headers were received.
     pub time: Instant,
+    /// Time from the request headers to the end of the call.
     pub latency: Duration,
+    /// Number of the client connection.
     pub conn: u64,
+    /// HTTP/2 stream ID.
     pub stream: u32,
+    /// The gRPC method: the HTTP/2 path.
     pub method: Arc<str>,
+    /// The first request message.
     pub request: Message,
+    /// The first response message.
     pub response: Message,
+    /// The status, or the side that aborted the call.
     pub outcome: Outcome,
 }

@@ -88,7 +88,7 @@ impl Scanner {
                 self.left = self.head.len;
                 is_first = true;
                 if self.left > 0 && bytes.is_empty() {
-                    // The first piece comes with the next bytes.
+                    // The payload starts with the next bytes.
                     return;
                 }
             } else if self.have == HEAD_BYTES && self.left == self.head.len {

@@ -8,9 +8,9 @@ use bytes::Bytes;
 /// Size of the prefix of each message: a compression flag and the length.
 const PREFIX_BYTES: usize = 5;
 /// Maximum message size. For larger messages, only the size is recorded.
-const MESSAGE_BYTES: usize = 64 << 20;
-/// Initial capacity for a message.
-const FIRST_BYTES: usize = 16 << 10;
+const MAX_MESSAGE_BYTES: usize = 64 << 20;
+/// Maximum initial capacity of the buffer for a message.
+const MAX_INITIAL_CAPACITY: usize = 16 << 10;
 
 /// The memory budget for messages that are incomplete or wait for the recorder. For
 /// messages that exceed it, only the size is recorded.
@@ -56,39 +56,42 @@ pub struct Message {
     _reservation: Option<Reservation>,
 }
 
-/// Reassembles the messages of one direction of a stream.
+/// Assembles the messages of one direction of a stream.
 #[derive(Default)]
-pub struct Inbox {
+pub struct Assembler {
     prefix: [u8; PREFIX_BYTES],
     /// Received bytes of the prefix.
-    have: usize,
+    prefix_len: usize,
+    /// Size of the current message in bytes.
     size: usize,
-    left: usize,
+    /// Bytes of the message that have not been received.
+    remaining: usize,
+    /// The received bytes of the message, unless only its size is recorded.
     kept: Option<(Vec<u8>, Reservation)>,
 }
 
-impl Inbox {
+impl Assembler {
     /// Processes data and calls `sink` for each message that it completes.
     pub fn push(&mut self, mut bytes: &[u8], budget: &Budget, mut sink: impl FnMut(Message)) {
         while !bytes.is_empty() {
-            if self.have < PREFIX_BYTES {
-                let (part, rest) = bytes.split_at(bytes.len().min(PREFIX_BYTES - self.have));
-                self.prefix[self.have..self.have + part.len()].copy_from_slice(part);
-                self.have += part.len();
+            if self.prefix_len < PREFIX_BYTES {
+                let (part, rest) = bytes.split_at(bytes.len().min(PREFIX_BYTES - self.prefix_len));
+                self.prefix[self.prefix_len..self.prefix_len + part.len()].copy_from_slice(part);
+                self.prefix_len += part.len();
                 bytes = rest;
-                if self.have < PREFIX_BYTES {
+                if self.prefix_len < PREFIX_BYTES {
                     return;
                 }
-                self.begin(budget);
+                self.start_message(budget);
             }
-            let (part, rest) = bytes.split_at(bytes.len().min(self.left));
+            let (part, rest) = bytes.split_at(bytes.len().min(self.remaining));
             if let Some((kept, _)) = &mut self.kept {
                 kept.extend_from_slice(part);
             }
-            self.left -= part.len();
+            self.remaining -= part.len();
             bytes = rest;
-            if self.left == 0 {
-                self.have = 0;
+            if self.remaining == 0 {
+                self.prefix_len = 0;
                 let (kept, reservation) = self.kept.take().unzip();
                 let kept = kept.map(Bytes::from);
                 sink(Message { size: self.size as u64, kept, _reservation: reservation });
@@ -96,15 +99,16 @@ impl Inbox {
         }
     }
 
-    fn begin(&mut self, budget: &Budget) {
+    fn start_message(&mut self, budget: &Budget) {
         let [compressed, length @ ..] = self.prefix;
         self.size = u32::from_be_bytes(length) as usize;
-        self.left = self.size;
-        let reservation = (compressed == 0 && self.size <= MESSAGE_BYTES)
+        self.remaining = self.size;
+        let reservation = (compressed == 0 && self.size <= MAX_MESSAGE_BYTES)
             .then(|| budget.reserve(self.size))
             .flatten();
-        self.kept = reservation
-            .map(|reservation| (Vec::with_capacity(self.size.min(FIRST_BYTES)), reservation));
+        self.kept = reservation.map(|reservation| {
+            (Vec::with_capacity(self.size.min(MAX_INITIAL_CAPACITY)), reservation)
+        });
     }
 }
 
@@ -123,9 +127,10 @@ mod tests {
     fn messages_are_reassembled_from_any_pieces() {
         let bytes = [framed(b"one"), framed(b""), framed(b"three")].concat();
         for piece in 1..bytes.len() {
-            let (mut inbox, budget, mut found) = (Inbox::default(), Budget::new(100), Vec::new());
+            let (mut assembler, budget, mut found) =
+                (Assembler::default(), Budget::new(100), Vec::new());
             for part in bytes.chunks(piece) {
-                inbox.push(part, &budget, |message| found.push(message));
+                assembler.push(part, &budget, |message| found.push(message));
             }
             let kept: Vec<_> = found.iter().map(|message| message.kept.clone().unwrap()).collect();
             assert_eq!(kept, [&b"one"[..], b"", b"three"], "pieces of {piece}");
@@ -136,13 +141,13 @@ mod tests {
 
     #[test]
     fn messages_that_exceed_the_budget_have_a_size() {
-        let (mut inbox, budget, mut found) = (Inbox::default(), Budget::new(4), Vec::new());
+        let (mut assembler, budget, mut found) = (Assembler::default(), Budget::new(4), Vec::new());
         let bytes = [framed(b"123"), framed(b"45"), vec![1, 0, 0, 0, 1, 9]].concat();
-        inbox.push(&bytes, &budget, |message| found.push(message));
+        assembler.push(&bytes, &budget, |message| found.push(message));
         let sizes: Vec<_> = found.iter().map(|m| (m.size, m.kept.is_some())).collect();
         assert_eq!(sizes, [(3, true), (2, false), (1, false)], "the last is compressed");
         found.clear();
-        inbox.push(&framed(b"45"), &budget, |message| found.push(message));
+        assembler.push(&framed(b"45"), &budget, |message| found.push(message));
         assert!(found[0].kept.is_some(), "the budget is available again");
     }
 }

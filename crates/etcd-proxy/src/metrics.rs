@@ -101,7 +101,7 @@ impl Metrics {
     }
 
     /// No endpoint was reachable for a client connection.
-    pub fn unreachable(&self) {
+    pub fn endpoint_unreachable(&self) {
         self.unreachable.inc();
     }
 

@@ -18,7 +18,7 @@ use crate::recorder::{self, Recorder};
 use crate::tap::Tap;
 use crate::{pages, refusal, tunnel};
 
-/// File descriptors of a client connection: its own, and that of its connection to the
+/// File descriptors per client: one for its connection, one for the connection to the
 /// endpoint.
 const FILES_PER_CONNECTION: u64 = 2;
 
@@ -51,9 +51,9 @@ async fn forward(serve: Serve) -> Result<()> {
     for url in &serve.listen {
         client_listeners.extend(sockets::bind(url, tls.as_ref()).await?);
     }
-    let mut own_listeners = Vec::new();
+    let mut page_listeners = Vec::new();
     for url in &serve.listen_metrics_urls {
-        own_listeners.extend(sockets::bind(url, None).await?);
+        page_listeners.extend(sockets::bind(url, None).await?);
     }
     let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
@@ -75,7 +75,7 @@ async fn forward(serve: Serve) -> Result<()> {
         let forward = move |io, stop| connect(io, proxy.clone(), stop);
         serving.spawn(listener.serve(forward, permits.clone(), stop.clone()));
     }
-    for listener in own_listeners {
+    for listener in page_listeners {
         let pages = pages.clone();
         let serve = move |io, stop| pages::serve(io, pages.clone(), stop);
         serving.spawn(listener.serve(serve, permits.clone(), stop.clone()));
@@ -100,7 +100,7 @@ async fn connect(io: Box<dyn Io>, proxy: Arc<Proxy>, stop: CancellationToken) ->
     let protocol = match &opened {
         Opened::Http2(_) => Protocol::Http2,
         Opened::Other(_) => Protocol::Http1,
-        Opened::Gone => return Ok(()),
+        Opened::Closed => return Ok(()),
     };
     let endpoint = match proxy.endpoints.connect(protocol).await {
         Ok(endpoint) => endpoint,
@@ -114,20 +114,20 @@ async fn connect(io: Box<dyn Io>, proxy: Arc<Proxy>, stop: CancellationToken) ->
             tunnel::http2(io, endpoint, tap, stop).await?;
         }
         Opened::Other(io) => tunnel::other(io, endpoint, stop).await?,
-        Opened::Gone => {}
+        Opened::Closed => {}
     }
     Ok(())
 }
 
 /// Answers a client connection with an error.
 async fn refuse(opened: Opened, error: &anyhow::Error, proxy: &Proxy) -> Result<()> {
-    proxy.metrics.unreachable();
+    proxy.metrics.endpoint_unreachable();
     let reason = format!("etcd-proxy: no endpoint can be reached: {error:#}");
-    tracing::warn!(reason, "refusing calls");
+    tracing::warn!(reason, "refusing calls of connection");
     match opened {
         Opened::Http2(io) => refusal::grpc(io, &reason, &proxy.metrics).await,
         Opened::Other(io) => refusal::http1(io, &reason).await,
-        Opened::Gone => Ok(()),
+        Opened::Closed => Ok(()),
     }
 }
 

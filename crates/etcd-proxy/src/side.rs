@@ -1,10 +1,10 @@
 //! The two sides of a forwarded connection.
 
-/// The sender of bytes on a forwarded connection.
+/// A side of a forwarded connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     /// The client.
     Client,
-    /// The endpoint.
+    /// The etcd endpoint.
     Server,
 }

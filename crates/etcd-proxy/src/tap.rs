@@ -19,21 +19,21 @@ use crate::recorder::Recorder;
 use crate::side::Side;
 use crate::tracked_stream::TrackedStream;
 
-/// Maximum size of a header block. A connection with a larger one is no longer recorded.
-const BLOCK_BYTES: usize = 1 << 20;
+/// Maximum size of a header block. A larger block ends the recording of its connection.
+const MAX_BLOCK_BYTES: usize = 1 << 20;
 /// Maximum size of the HPACK dynamic table.
 const HEADER_TABLE_BYTES: usize = 1 << 20;
 /// Maximum number of tracked streams of a connection. Others are forwarded, but neither
 /// counted nor recorded.
-const STREAMS: usize = 1 << 20;
+const MAX_STREAMS: usize = 1 << 20;
 /// Maximum number of interned method names.
-const METHODS: usize = 256;
+const MAX_METHODS: usize = 256;
 
 /// Observes a connection.
 pub struct Tap {
     conn: u64,
     metrics: Arc<Metrics>,
-    /// None if nothing is recorded, or no longer because the bytes could not be parsed.
+    /// `None` if recording is disabled, or stopped because the bytes could not be parsed.
     recorder: Option<Recorder>,
     client: Direction,
     server: Direction,
@@ -48,9 +48,9 @@ struct Direction {
     /// The incomplete header block.
     block: Vec<u8>,
     /// Whether the header block ends its stream.
-    ends: bool,
+    ends_stream: bool,
     /// Remaining data bytes of the current frame, without padding.
-    data: usize,
+    data_left: usize,
 }
 
 impl Tap {
@@ -72,7 +72,7 @@ impl Tap {
         self.metrics.forwarded(side, bytes.len());
         let now = Instant::now();
         let mut scanner = std::mem::take(&mut self.direction(side).scanner);
-        scanner.scan(bytes, |piece| self.piece(side, piece, now));
+        scanner.scan(bytes, |piece| self.observe_piece(side, piece, now));
         self.direction(side).scanner = scanner;
     }
 
@@ -93,10 +93,10 @@ impl Tap {
         }
     }
 
-    fn piece(&mut self, side: Side, piece: Piece, now: Instant) {
+    fn observe_piece(&mut self, side: Side, piece: Piece, now: Instant) {
         match piece.head.kind {
-            kind::HEADERS | kind::CONTINUATION => self.header(side, piece, now),
-            kind::DATA => self.data(side, piece, now),
+            kind::HEADERS | kind::CONTINUATION => self.observe_header(side, piece, now),
+            kind::DATA => self.observe_data(side, piece, now),
             kind::RST_STREAM if piece.is_last => {
                 let cut = if side == Side::Client { Cut::Client } else { Cut::Server };
                 self.end(piece.head.stream, Some(cut), now);
@@ -105,22 +105,22 @@ impl Tap {
         }
     }
 
-    fn header(&mut self, side: Side, piece: Piece, now: Instant) {
+    fn observe_header(&mut self, side: Side, piece: Piece, now: Instant) {
         let is_recording = self.recorder.is_some();
         let direction = self.direction(side);
         let Piece { head, bytes, is_last, .. } = piece;
-        if is_recording && direction.block.len() + bytes.len() <= BLOCK_BYTES {
+        if is_recording && direction.block.len() + bytes.len() <= MAX_BLOCK_BYTES {
             direction.block.extend_from_slice(bytes);
         } else if is_recording {
-            return self.give_up("header block is too large");
+            return self.stop_recording("header block is too large");
         }
         if !is_last {
             return;
         }
         if head.kind == kind::HEADERS {
-            direction.ends = head.has(flag::END_STREAM);
+            direction.ends_stream = head.has(flag::END_STREAM);
             if strip_framing(&mut direction.block, head).is_none() && is_recording {
-                return self.give_up("HEADERS frame is malformed");
+                return self.stop_recording("HEADERS frame is malformed");
             }
         }
         if head.has(flag::END_HEADERS) {
@@ -137,13 +137,13 @@ impl Tap {
             Side::Client => &mut self.client,
             Side::Server => &mut self.server,
         };
-        let ends = direction.ends;
+        let ends = direction.ends_stream;
         let mut fields = Fields::default();
         let Direction { headers, block, .. } = direction;
         let decoded = headers.decode(block, |name, value| fields.take(name, value));
         block.clear();
         if decoded.is_err() {
-            self.give_up("header block cannot be decoded");
+            self.stop_recording("header block cannot be decoded");
         }
         if self.recorder.is_some() {
             self.header_fields(side, stream, fields, now);
@@ -171,27 +171,28 @@ impl Tap {
         }
     }
 
-    /// Starts a stream. If it already exists, the header block contains trailers.
+    /// Starts a stream. Does nothing if it exists, because the header block then contains
+    /// trailers.
     fn open(&mut self, number: u32, now: Instant) {
-        if self.streams.contains_key(&number) || self.streams.len() >= STREAMS {
+        if self.streams.contains_key(&number) || self.streams.len() >= MAX_STREAMS {
             return;
         }
         self.metrics.call_started();
         self.streams.insert(number, TrackedStream::new(now));
     }
 
-    fn data(&mut self, side: Side, piece: Piece, now: Instant) {
+    fn observe_data(&mut self, side: Side, piece: Piece, now: Instant) {
         let direction = self.direction(side);
         let (head, mut bytes) = (piece.head, piece.bytes);
         if piece.is_first {
-            direction.data = head.len;
+            direction.data_left = head.len;
             if let (true, Some((padding, rest))) = (head.has(flag::PADDED), bytes.split_first()) {
-                direction.data = head.len.saturating_sub(1 + usize::from(*padding));
+                direction.data_left = head.len.saturating_sub(1 + usize::from(*padding));
                 bytes = rest;
             }
         }
-        let (bytes, _padding) = bytes.split_at(bytes.len().min(direction.data));
-        direction.data -= bytes.len();
+        let (bytes, _padding) = bytes.split_at(bytes.len().min(direction.data_left));
+        direction.data_left -= bytes.len();
         if let Some(recorder) = &self.recorder {
             let (conn, stream) = (self.conn, head.stream);
             let emit = |method, message| {
@@ -206,7 +207,8 @@ impl Tap {
         }
     }
 
-    /// Ends a stream. `cut` is the side that aborted it if it has no status.
+    /// Ends a stream. `cut` is the side that aborted it, and is used only if the server
+    /// sent no status.
     fn end(&mut self, number: u32, cut: Option<Cut>, now: Instant) {
         let Some(mut stream) = self.streams.remove(&number) else { return };
         self.metrics.call_ended();
@@ -224,7 +226,7 @@ impl Tap {
             return name.clone();
         }
         let name: Arc<str> = String::from_utf8_lossy(path).into();
-        if self.methods.len() < METHODS {
+        if self.methods.len() < MAX_METHODS {
             self.methods.insert(path.into(), name.clone());
         }
         name
@@ -238,7 +240,7 @@ impl Tap {
 
     /// Stops recording the connection because its bytes cannot be parsed. Forwarding
     /// continues.
-    fn give_up(&mut self, reason: &str) {
+    fn stop_recording(&mut self, reason: &str) {
         if let Some(recorder) = self.recorder.take() {
             tracing::warn!(connection = self.conn, reason, "stopped recording connection");
             recorder.add_missing(self.streams.len().max(1) as u64);
@@ -263,8 +265,8 @@ impl Direction {
             scanner: Scanner::default(),
             headers: Decoder::with_limit(HEADER_TABLE_BYTES),
             block: Vec::new(),
-            ends: false,
-            data: 0,
+            ends_stream: false,
+            data_left: 0,
         }
     }
 }
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_header_blocks_stop_the_recording_only() {
+    fn invalid_header_blocks_stop_only_the_recording() {
         let (mut tap, events, metrics) = test_tap();
         tap.observe(Side::Client, &frame(1, flag::END_HEADERS, 1, &[0x80]));
         assert!(tap.recorder.is_none() && events.is_empty());

@@ -26,7 +26,7 @@ pub struct TraceWriter {
     /// None after an I/O error.
     pub output: Option<Writer>,
     pub events: Receiver<Event>,
-    /// Records that were dropped since the writer last looked.
+    /// Number of records that were dropped since the writer last checked.
     pub missing: Arc<AtomicU64>,
     /// The start of the trace.
     pub start: Instant,

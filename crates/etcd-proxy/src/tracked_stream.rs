@@ -6,18 +6,21 @@ use std::time::Instant;
 use trace::Outcome;
 
 use crate::event::{Call, Event};
-use crate::messages::{Budget, Inbox, Message};
+use crate::messages::{Assembler, Budget, Message};
 use crate::side::Side;
 
 /// An HTTP/2 stream in progress: a unary call or a gRPC stream.
 pub struct TrackedStream {
     opened: Instant,
+    /// The gRPC method; `None` until the request headers are decoded.
     pub method: Option<Arc<str>>,
+    /// Whether the method streams messages.
     pub is_stream: bool,
-    sent: Inbox,
-    received: Inbox,
+    sent: Assembler,
+    received: Assembler,
     request: Message,
     response: Message,
+    /// The status, or the side that aborted the stream.
     pub outcome: Outcome,
 }
 
@@ -27,8 +30,8 @@ impl TrackedStream {
             opened,
             method: None,
             is_stream: false,
-            sent: Inbox::default(),
-            received: Inbox::default(),
+            sent: Assembler::default(),
+            received: Assembler::default(),
             request: Message::default(),
             response: Message::default(),
             outcome: Outcome::default(),
@@ -44,12 +47,12 @@ impl TrackedStream {
         budget: &Budget,
         mut emit: impl FnMut(Arc<str>, Message),
     ) {
-        let (inbox, first) = match side {
+        let (assembler, first) = match side {
             Side::Client => (&mut self.sent, &mut self.request),
             Side::Server => (&mut self.received, &mut self.response),
         };
         let (method, is_stream) = (&self.method, self.is_stream);
-        inbox.push(bytes, budget, |message| match method {
+        assembler.push(bytes, budget, |message| match method {
             Some(method) if is_stream => emit(method.clone(), message),
             _ if first.size == 0 && first.kept.is_none() => *first = message,
             _ => first.size += message.size,

@@ -12,12 +12,12 @@ use crate::frames;
 use crate::side::Side;
 use crate::tap::Tap;
 
-/// Maximum bytes of one read. The next read waits until they are written, so this is all
-/// that is buffered in one direction.
+/// Maximum bytes of one read. The next read waits until they are written, so this also
+/// bounds the bytes buffered per direction.
 const BUFFER_BYTES: usize = 32 << 10;
 /// How long one direction may continue after the other has been closed.
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
-/// During shutdown, the interval of the checks whether the last call has ended.
+/// During shutdown, how often the tunnel checks whether the last call has ended.
 const IDLE_POLL: Duration = Duration::from_millis(20);
 
 type Server = Box<dyn Io>;

@@ -54,7 +54,7 @@ impl Ord for Key {
 
 impl std::hash::Hash for Key {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // `Borrow` requires the same hash as that of the slice.
+        // `Borrow` requires that a key has the same hash as its bytes.
         self.as_bytes().hash(state);
     }
 }

@@ -61,7 +61,7 @@ mod tests {
         assert_eq!(
             discard(&large).unwrap_err().kind(),
             io::ErrorKind::NotFound,
-            "the file is gone"
+            "the file is removed"
         );
         // A crash interrupted the removal.
         fs::write(dir.path().join("00.wal.discarded"), "rest").unwrap();

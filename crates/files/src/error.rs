@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 /// the cause and, where one exists, the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// An operation of the operating system failed.
+    /// A system call failed.
     #[error("{action} {path}: {cause}")]
     Io {
         /// The operation, as a verb.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// The error of the operating system.
+        /// The error of the system call.
         cause: io::Error,
     },
     /// The disk is full. Nothing was changed, and the operation may be repeated.
@@ -31,7 +31,7 @@ pub enum Error {
     },
     /// An earlier write or fsync failed; the log accepts no more writes.
     #[error(
-        "the log failed before and accepts no more writes; restart to recover what was acknowledged"
+        "the log has failed and accepts no more writes; restart to recover the acknowledged writes"
     )]
     Poisoned,
     /// Bytes that were durable have changed or are missing.
@@ -48,7 +48,7 @@ pub enum Error {
     },
     /// Records between the newest snapshot and the start of the log are missing.
     #[error(
-        "the log in {path} begins with record {first}, but the newest snapshot covers only records up to {covered}: is --snapshot-dir the one of before?"
+        "the log in {path} begins with record {first}, but the newest snapshot covers only records up to {covered}: is --snapshot-dir the directory that was used before?"
     )]
     Gap {
         /// The directory of the log.
@@ -97,7 +97,7 @@ pub enum Error {
     Foreign {
         /// The directory.
         path: PathBuf,
-        /// How that was recognized.
+        /// Why it is not a data directory.
         reason: String,
     },
 }

@@ -9,11 +9,11 @@
 //! the last record that a snapshot covers.
 //!
 //! The checksum of a record covers all bytes after it and starts from the salt of the
-//! file. The log draws the salt at random, so bytes inside a value that look like a
-//! record do not pass for one.
+//! file. The log chooses a random salt for each file, so bytes inside a value that look
+//! like a record have a wrong checksum.
 //!
 //! `durable` is the highest sequence that was known to be on disk when the record was
-//! written. Recovery of the log uses it to tell damage from an unfinished write.
+//! written. Recovery of the log uses it to distinguish damage from an unfinished write.
 
 use crc32c::{crc32c, crc32c_append};
 
@@ -51,7 +51,7 @@ pub enum Header {
     },
     /// A header of a newer format.
     Newer {
-        /// That format.
+        /// The number of that format.
         format: u16,
     },
     /// Too short, of another kind of file, or with a wrong checksum.
@@ -85,7 +85,7 @@ pub fn encode_record(salt: u32, sequence: u64, durable: u64, payload: &[u8], buf
     buf.extend_from_slice(payload);
 }
 
-/// A decoded record whose checksum is right.
+/// A decoded record with a valid checksum.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     /// Number of the record.
@@ -103,7 +103,7 @@ impl Record<'_> {
     }
 }
 
-/// Decodes the record at the start of `bytes`; `None` unless an intact one is there.
+/// Decodes the record at the start of `bytes`; `None` if there is no intact record.
 pub fn decode_record(salt: u32, bytes: &[u8]) -> Option<Record<'_>> {
     let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
     let len = u32_at(header, 4) as usize;

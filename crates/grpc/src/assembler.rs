@@ -9,7 +9,7 @@ use crate::status::{Code, Status};
 
 /// Size of the prefix of each message: a flag for compression, and the length.
 pub(crate) const PREFIX_BYTES: usize = 5;
-/// Memory that is reserved for a message before its bytes have been received, at most.
+/// Maximum memory that is reserved for a message before its bytes have been received.
 const EAGER_BYTES: usize = 64 << 10;
 
 /// A complete message that the handler has not read, with its share of the budget.
@@ -26,7 +26,7 @@ impl Unread {
     }
 }
 
-/// Assembles the messages of a stream, which frames may have cut anywhere.
+/// Assembles the messages of a stream. Frame boundaries may be anywhere in a message.
 #[derive(Default)]
 pub(crate) struct Assembler {
     prefix: [u8; PREFIX_BYTES],
@@ -43,8 +43,8 @@ struct Partial {
 
 impl Assembler {
     /// Adds the next bytes of the stream and passes every message that they complete to
-    /// `found`. `queued` is whether messages wait for a reader; those that do count
-    /// against the budget until they are dropped.
+    /// `found`. `queued` is whether completed messages wait for a reader; if so, they
+    /// count against the budget until they are dropped.
     pub(crate) fn push(
         &mut self,
         mut data: Bytes,

@@ -17,7 +17,7 @@ use crate::request::MethodRef;
 use crate::routes::{Handler, ResponseStream, Routes, Service, UnaryResponse};
 use crate::status::{Code, Status};
 
-/// No more calls are started while this many bytes of responses wait for the client.
+/// New calls wait while this many bytes of responses wait for the client.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
 /// Maximum number of unary calls in progress, including those that the client has reset.
 const MAX_UNARY_CALLS: usize = 65_536;
@@ -33,7 +33,8 @@ pub(crate) struct Calls<S> {
     streaming: FuturesUnordered<Abortable<NextMessage>>,
     /// Streaming calls that wait until the client has read.
     backpressured: Vec<StreamingCall>,
-    /// Streaming calls by stream: the way to pass messages to them, and to abort them.
+    /// Streaming calls by stream ID, with the handles to pass messages to them and to
+    /// abort them.
     open: HashMap<u32, OpenCall>,
     read_bytes: Arc<ReadBytes>,
     /// Events that wait until the limits allow another call.
@@ -317,7 +318,7 @@ impl<S: Service> Calls<S> {
             }
             match call.responses.as_mut().poll_next(&mut noop) {
                 Poll::Ready(next) => message = next,
-                // It is polled once more, with a waker that works.
+                // `wait_for_message` polls it again, with the waker of the task.
                 Poll::Pending => break,
             }
         }
@@ -380,7 +381,7 @@ impl<S: Service> Calls<S> {
         self.backpressured.clear();
     }
 
-    /// Drops all calls, because the client is gone.
+    /// Drops all calls, because the client has disconnected.
     pub(crate) fn abandon(&mut self) {
         self.unary.clear();
         self.streaming.clear();
@@ -396,7 +397,7 @@ impl<S: Service> Calls<S> {
     }
 }
 
-/// Rejects a message that no client can accept, because its length does not fit.
+/// Rejects a message that is too large for any client.
 fn check_size(payload: Payload) -> Result<Payload, Status> {
     const MAX_BYTES: usize = i32::MAX as usize;
     match payload.len() <= MAX_BYTES {

@@ -70,8 +70,8 @@ enum PartialRequest {
 pub(crate) struct GrpcConnection {
     http2: http2::Connection<GrpcRequest>,
     limits: MessageLimits,
-    /// The newest incomplete request. It is apart from `partial` because a request is
-    /// mostly followed by its own body, so that the map is not used.
+    /// The newest incomplete request. It is kept outside `partial` because a request is
+    /// usually followed by its own body; this saves the map operations.
     newest: Option<(u32, PartialRequest)>,
     partial: HashMap<u32, PartialRequest>,
     events: VecDeque<CallEvent>,
@@ -228,14 +228,14 @@ impl GrpcConnection {
         self.events.push_back(event);
     }
 
-    /// Ends a call because of what the client sent.
+    /// Ends a call because the client sent something invalid.
     fn reject(&mut self, stream: u32, status: &Status) {
         self.events.push_back(CallEvent::Reset { stream });
         self.respond_error(stream, status);
     }
 }
 
-/// Responses. They are discarded if the stream is gone.
+/// Responses. They are discarded if the stream is closed.
 impl GrpcConnection {
     /// Sends the whole response to a unary call.
     pub(crate) fn respond(&mut self, stream: u32, payload: Payload) {
@@ -295,7 +295,7 @@ impl GrpcConnection {
     }
 }
 
-/// What is the same in gRPC as in all of HTTP/2.
+/// Functions of the HTTP/2 connection.
 impl GrpcConnection {
     /// Allows the client to send `bytes` more on a stream.
     pub(crate) fn release(&mut self, stream: u32, bytes: i64) {

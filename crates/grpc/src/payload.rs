@@ -22,8 +22,8 @@ impl Payload {
         Payload::concatenated(message, Bytes::new())
     }
 
-    /// The message whose encoding is that of `message` followed by `shared`. Protobuf
-    /// messages are merged by concatenation of their encodings.
+    /// The message that is encoded as `message` followed by `shared`. Protobuf messages
+    /// are merged by concatenation of their encodings.
     pub fn concatenated(message: &impl Message, shared: Bytes) -> Self {
         let len = message.encoded_len();
         let mut head = BytesMut::with_capacity(PREFIX_BYTES + len);

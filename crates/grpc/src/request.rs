@@ -20,7 +20,7 @@ pub(crate) struct Methods {
 }
 
 impl Methods {
-    /// Adds a method. Panics if there is one with this path.
+    /// Adds a method. Panics if the path is already registered.
     pub(crate) fn add(&mut self, path: &'static str, client_streaming: bool) {
         let method = MethodRef { index: self.paths.len(), client_streaming };
         let before = self.by_path.insert(path.as_bytes(), method);
@@ -36,7 +36,7 @@ impl Methods {
         self.paths[method.index]
     }
 
-    /// The error for a path without a method, worded like that of gRPC for Go.
+    /// The error for an unknown path, with the text of grpc-go.
     fn unknown(&self, path: &str) -> Status {
         let Some((service, method)) = path.strip_prefix('/').and_then(|p| p.rsplit_once('/'))
         else {
@@ -51,12 +51,13 @@ impl Methods {
     }
 }
 
-/// The fields of a request that matter. A request for a known method allocates nothing.
+/// The header fields that the server uses. A request for a known method allocates
+/// nothing.
 #[derive(Default)]
 pub(crate) struct GrpcRequest {
     verb: http::Method,
     method: Option<MethodRef>,
-    /// The path, unless it is that of a known method.
+    /// The path, unless the method is known.
     path: Option<String>,
     grpc: bool,
     encoding: Option<String>,

@@ -22,7 +22,7 @@ use crate::routes::{Routes, Service};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// Nothing is read from a client while this many framed bytes wait for it.
+/// Reading from a client pauses while this many framed bytes wait to be written to it.
 const UNWRITTEN_BYTES: usize = 256 << 10;
 /// Pieces passed to the socket in one write.
 const WRITE_PIECES: usize = 64;
@@ -33,9 +33,9 @@ const WRITTEN_BYTES: usize = 512 << 10;
 /// How long the last write and the shutdown of a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves a connection of HTTP/2 until the client closes it. `head` is what has been read
-/// from it already. After `stop` is cancelled, new calls are refused, streaming calls
-/// end, and unary calls finish.
+/// Serves a connection of HTTP/2 until the client closes it. `head` contains the bytes
+/// that have already been read from it. After `stop` is cancelled, new calls are refused,
+/// streaming calls end, and unary calls finish.
 pub async fn serve<S: Service>(
     io: impl AsyncRead + AsyncWrite + Unpin,
     head: &[u8],

@@ -33,7 +33,7 @@ const STREAM_QUEUE_BYTES: usize = 64 << 10;
 
 /// One connection. See the [crate's documentation](crate) for how to drive it.
 ///
-/// Methods that take a stream's ID do nothing if the stream is gone.
+/// Methods that take a stream's ID do nothing if the stream is closed.
 pub struct Connection<B: RequestBuilder> {
     max_streams: usize,
     connect: ConnectMethod,
@@ -221,7 +221,7 @@ impl<B: RequestBuilder> Connection<B> {
         self.sender.schedule(id, outgoing);
     }
 
-    /// Resets a stream. What it had to send is discarded.
+    /// Resets a stream and discards its unsent data.
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
         let Some(stream) = self.streams.remove(&id) else { return };
         self.sender.rst_stream(id, code);
@@ -232,7 +232,7 @@ impl<B: RequestBuilder> Connection<B> {
     }
 
     /// Bytes that may be appended to a stream's body before the caller should wait for
-    /// the client to read; 0 if the stream is gone.
+    /// the client to read; 0 if the stream is closed.
     pub fn send_capacity(&self, id: u32) -> usize {
         let queued = self.streams.get(&id).map(|stream| stream.outgoing.queued_bytes());
         queued.map_or(0, |queued| STREAM_QUEUE_BYTES.saturating_sub(queued))

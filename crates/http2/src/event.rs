@@ -25,8 +25,9 @@ pub enum Event<R> {
         /// Whether the request has no body.
         end_stream: bool,
     },
-    /// A part of a request's body. The client may send as many more bytes once they have
-    /// been passed to [`Connection::release`](crate::Connection::release).
+    /// A part of a request's body. Passing their number to
+    /// [`Connection::release`](crate::Connection::release) allows the client to send as
+    /// many more.
     Data {
         /// The stream's ID.
         stream: u32,

@@ -1,5 +1,5 @@
 //! Keepalive: pings silent clients, and limits how often clients may ping. The rules are
-//! those of the gRPC server for Go, which etcd uses.
+//! the same as in grpc-go, which etcd uses.
 
 use std::time::{Duration, Instant};
 
@@ -61,9 +61,9 @@ impl Liveness {
         (self.last_received, self.ping_sent) = (now, None);
     }
 
-    /// Judges a ping of the client. `wrote` is whether the server has sent anything but
-    /// ping acknowledgements since the previous ping, in which case an early ping is
-    /// legitimate. `busy` is whether streams are open.
+    /// Decides how to respond to a ping of the client. `wrote` is whether the server has
+    /// sent anything but ping acknowledgements since the previous ping, in which case an
+    /// early ping is legitimate. `busy` is whether streams are open.
     pub(crate) fn client_pinged(&mut self, wrote: bool, busy: bool, now: Instant) -> PingVerdict {
         let before = self.last_client_ping.replace(now);
         if wrote {
@@ -77,7 +77,7 @@ impl Liveness {
         if self.strikes > STRIKES { PingVerdict::TooMany } else { PingVerdict::Acknowledge }
     }
 
-    /// When [`Liveness::on_time`] has something to do next.
+    /// When [`Liveness::on_time`] is to be called next.
     pub(crate) fn alarm(&self) -> Option<Instant> {
         if self.keepalive.interval.is_zero() {
             return None;

@@ -5,8 +5,8 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Pieces up to this size are copied into one buffer; larger ones are written from where
-/// they are.
+/// Pieces up to this size are copied into one buffer; larger ones are written without a
+/// copy.
 const COPIED_BYTES: usize = 4096;
 /// An empty buffer is freed if its capacity exceeds this size.
 const KEPT_BYTES: usize = 16 << 10;
@@ -98,7 +98,7 @@ mod tests {
             let mut slices = [IoSlice::new(&[]); 3];
             let count = output.slices(&mut slices);
             let bytes: Vec<u8> = slices[..count].iter().flat_map(|s| s.iter().copied()).collect();
-            // Like a socket that takes only a part.
+            // A socket may accept only a part.
             let taken = bytes.len().min(1234);
             sent.extend_from_slice(&bytes[..taken]);
             output.advance(taken);

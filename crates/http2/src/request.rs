@@ -158,7 +158,7 @@ pub(crate) fn is_trailer(name: &[u8]) -> bool {
 fn is_field_name(name: &[u8]) -> bool {
     let valid =
         |byte: u8| matches!(byte, b'!'..=b'~') && !byte.is_ascii_uppercase() && byte != b':';
-    // Without a short cut the compiler vectorizes the loop.
+    // No early exit, so that the compiler can vectorize the loop.
     !name.is_empty() && name.iter().fold(true, |all, byte| all & valid(*byte))
 }
 

@@ -111,7 +111,7 @@ impl Sender {
         }
     }
 
-    /// Discards what a removed stream had to send.
+    /// Discards the unsent data of a removed stream.
     pub(crate) fn discard(&mut self, stream: &Stream) {
         self.queued_bytes -= stream.outgoing.queued_bytes();
     }
@@ -159,7 +159,7 @@ impl Sender {
         }
     }
 
-    /// Sends the head, one frame of data, and the trailers, as far as they are there.
+    /// Sends the head, one frame of data, and the trailers, as far as they are available.
     /// Leaves `reserved` bytes of the connection's window.
     fn turn(&mut self, id: u32, outgoing: &mut Outgoing, reserved: i64) -> Turn {
         if let Some(head) = outgoing.head.take() {

@@ -15,7 +15,7 @@ use crate::{etcd_flags, host};
 
 /// Version of etcd whose API is served.
 pub const ETCD_VERSION: &str = "3.7.3";
-/// Reported storage version: the first of the minor version.
+/// Reported storage version: patch version 0 of the minor version.
 pub const STORAGE_VERSION: &str = "3.7.0";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
 
@@ -25,7 +25,7 @@ const MIN_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// As in etcd, a message may be this much larger than the largest request.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 * 1024;
-/// Most bytes of incompletely received requests, over all connections.
+/// Maximum bytes of incompletely received requests, over all connections.
 const UNFINISHED_BYTES: usize = 512 << 20;
 
 const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
@@ -57,12 +57,12 @@ pub struct Config {
     #[arg(long, env = "ETCD_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// What an acknowledged write survives.
+    /// Durability of acknowledged writes.
     #[arg(long, env = "ETCD_WAL_MODE", value_enum, default_value_t = WalMode::Buffered)]
     pub wal_mode: WalMode,
 
     /// WAL mode of keys with a prefix: PREFIX=none, PREFIX=buffered or PREFIX=fsync,
-    /// comma-separated or repeated. The longest matching prefix counts. With none, a
+    /// comma-separated or repeated. The longest matching prefix applies. With none, a
     /// restart loses these keys.
     #[arg(long, env = "ETCD_WAL_MODE_PREFIX", value_name = "PREFIX=MODE", value_delimiter = ',', action = clap::ArgAction::Append)]
     pub wal_mode_prefix: Vec<PrefixMode>,
@@ -76,8 +76,8 @@ pub struct Config {
     #[arg(long, env = "ETCD_SNAPSHOT_DIR", value_name = "DIR")]
     pub snapshot_dir: Option<PathBuf>,
 
-    /// Growth of the log after which a snapshot is taken and the log before it removed;
-    /// if the last snapshot was larger, its size counts.
+    /// Log growth after which a snapshot is taken and the older log is removed; if the
+    /// last snapshot is larger, its size is used instead.
     #[arg(long, env = "ETCD_SNAPSHOT_LOG_BYTES", default_value_t = 256 << 20, value_name = "BYTES")]
     pub snapshot_log_bytes: u64,
 
@@ -112,11 +112,11 @@ pub struct Config {
     #[arg(long, env = "ETCD_MAX_REQUEST_BYTES", default_value_t = 1_572_864, value_name = "BYTES")]
     pub max_request_bytes: usize,
 
-    /// Most operations permitted in a transaction.
+    /// Maximum number of operations in a transaction.
     #[arg(long, env = "ETCD_MAX_TXN_OPS", default_value_t = 128, value_name = "COUNT")]
     pub max_txn_ops: usize,
 
-    /// Most open streams of one client connection; further calls wait.
+    /// Maximum number of open streams of a client connection; further calls wait.
     #[arg(
         long,
         env = "ETCD_MAX_CONCURRENT_STREAMS",
@@ -125,7 +125,7 @@ pub struct Config {
     )]
     pub max_concurrent_streams: u32,
 
-    /// Least interval between pings of a client; a client that pings more often is
+    /// Minimum interval between pings of a client; a client that pings more often is
     /// disconnected.
     #[arg(long, env = "ETCD_GRPC_KEEPALIVE_MIN_TIME", default_value = "5s", value_name = "DURATION", value_parser = duration)]
     pub grpc_keepalive_min_time: Duration,
@@ -229,8 +229,8 @@ impl Config {
         self.quota_backend_bytes.max(0)
     }
 
-    /// Interval of progress notifications: 0 means the default, and less than
-    /// the minimum is raised to it, as in etcd.
+    /// Interval of progress notifications: 0 means the default, and a shorter interval is
+    /// raised to the minimum, as in etcd.
     pub fn progress_interval(&self) -> Duration {
         match self.watch_progress_notify_interval {
             Duration::ZERO => DEFAULT_PROGRESS_INTERVAL,
@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(modes.len(), 3);
         assert_eq!(modes[2], (b"/c=d".to_vec(), pipeline::WalMode::Buffered));
         let last = read(&["--name", "a", "--name=b"]).unwrap();
-        assert_eq!(last.name, "b", "the last one counts, as in Go");
+        assert_eq!(last.name, "b", "the last one applies, as in Go");
         let tcp = Listen::Tcp { address: "127.0.0.1:1".into(), tls: false };
         assert_eq!(
             config.listen_client_urls,
@@ -398,7 +398,7 @@ mod tests {
             (&["--listen-client-urls", "tcp://x:1"], "must begin with http://"),
             (&["--listen-client-urls", "http://x"], "has no port"),
             (&["--listen-client-urls", "https://x:1"], "https://x:1 needs --cert-file"),
-            (&["--cert-file", "c"], "--cert-file and --key-file go together"),
+            (&["--cert-file", "c"], "--cert-file and --key-file must be set together"),
             (&["--client-cert-auth"], "needs --trusted-ca-file"),
             (&["--client-crl-file", "c"], "needs --trusted-ca-file"),
             (
@@ -409,7 +409,7 @@ mod tests {
             (&["--wal-mode", "none", "--data-dir", "d"], "takes no --data-dir"),
             (&["--wal-mode-prefix", "/a"], "is not PREFIX=MODE"),
             (&["--wal-mode-prefix", "/a=quick"], "has no mode \"quick\""),
-            (&["--wal-mode-prefix", "=none"], "an empty prefix is every key"),
+            (&["--wal-mode-prefix", "=none"], "an empty prefix matches every key"),
             (&["--wal-mode-prefix", "/a=none,/b=none,/a=fsync"], "the prefix /a is given twice"),
             (&["--wal-mode", "none", "--wal-mode-prefix", "/a=fsync"], "wal mode none has no log"),
             (&["--wal-flush-interval", "soon"], "is not a duration"),

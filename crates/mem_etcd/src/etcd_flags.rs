@@ -20,7 +20,7 @@ pub fn reason(name: &str) -> Option<&'static str> {
         "auto-tls" | "self-signed-cert-validity" => {
             "mem_etcd does not create certificates; use --cert-file and --key-file"
         }
-        "client-cert-allowed-hostname" => "this TLS setting is not built yet",
+        "client-cert-allowed-hostname" => "this TLS setting is not implemented yet",
         "cors" | "host-whitelist" => "there is no JSON gateway",
         "enable-pprof" => "there is no profiling endpoint; use perf",
         "metrics" => "/metrics always has all metrics; leave it out",

@@ -41,7 +41,7 @@ async fn serve_connection(
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
     let io = match (sockets::open(io, &stop).await?, served.routes) {
-        (Opened::Gone, _) => return Ok(()),
+        (Opened::Closed, _) => return Ok(()),
         (Opened::Http2(io), Some(routes)) => {
             return Ok(grpc::serve(io, http2::PREFACE, routes, &served.options, stop).await?);
         }

@@ -16,7 +16,7 @@ static ALLOCATOR: Jemalloc = Jemalloc;
 #[unsafe(export_name = "_rjem_malloc_conf")]
 static OPTIONS: &[u8] = b"background_thread:true,dirty_decay_ms:1000,muzzy_decay_ms:0\0";
 
-/// Returns freed memory that jemalloc holds in reserve to the system.
+/// Returns the freed memory that jemalloc retains to the operating system.
 pub fn give_back() {
     use std::ptr::null_mut;
     // SAFETY: the control (4096 means all arenas) has no input and no output, and may be

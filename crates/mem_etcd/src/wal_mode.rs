@@ -5,14 +5,16 @@ use std::str::FromStr;
 use clap::ValueEnum;
 use pipeline::Modes;
 
-/// What an acknowledged write survives.
+/// Durability of acknowledged writes.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalMode {
-    /// Nothing: the store is in memory only, without a data directory.
+    /// None: the store is in memory only, without a data directory.
     None,
-    /// A crash of the process. A crash of the machine may lose the last flush interval.
+    /// Writes survive a crash of the process. A crash of the machine may lose the last
+    /// flush interval.
     Buffered,
-    /// A crash of the machine: writes wait for an fsync, which concurrent writes share.
+    /// Writes survive a crash of the machine: they wait for an fsync, which concurrent
+    /// writes share.
     Fsync,
 }
 

@@ -62,8 +62,8 @@ impl RangeCursor {
         Ok(cursor)
     }
 
-    /// Starts a range at `revision`, whose history the caller has kept from being
-    /// collected. `current` is the revision for the response header. The response's
+    /// Starts a range at `revision`. The caller must keep the history of `revision` from
+    /// being collected. `current` is the revision for the response header. The response's
     /// count covers only the returned keys, unless the request is count-only.
     pub fn pinned(request: &RangeRequest, current: i64, revision: i64) -> Self {
         let options = RangeOptions::new(request);

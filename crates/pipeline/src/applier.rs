@@ -1,4 +1,4 @@
-//! Applies batches of commands: the straight line of a write.
+//! Applies batches of commands: the write path.
 //!
 //! [`Applier::apply_next_batch`] is the entry point. For each round of a batch, in the
 //! order of the functions in this file: [`Applier::reserve`] space in the log,
@@ -19,21 +19,23 @@ use crate::shared_store::SharedStore;
 use crate::snapshotter::SnapshotTrigger;
 use crate::{Error, pace};
 
-/// Most commands of one batch. Readers wait while a batch is applied, about 1 µs per
-/// command.
+/// Maximum number of commands in a batch. Readers wait while a batch is applied, about 1
+/// µs per command.
 const BATCH_COMMANDS: usize = 1024;
-/// Bytes of requests that complete a batch; the last command may exceed it.
+/// Request bytes at which a batch is complete; the last command may exceed them.
 const BATCH_BYTES: usize = 8 << 20;
-/// Garbage collected with each command, in events. It exceeds what one command adds.
+/// Number of events that are collected with each command. Most commands add fewer, so
+/// garbage does not accumulate.
 const COLLECTED_PER_COMMAND: usize = 2;
-/// Most leases revoked at a time, so that a mass expiry does not delay writers.
+/// Maximum number of leases revoked in a batch, so that a mass expiry does not delay
+/// writers.
 const EXPIRIES_PER_BATCH: usize = 256;
-/// When a lease is revoked again whose revocation failed.
+/// How long to wait before a failed revocation of a lease is repeated.
 const EXPIRY_RETRY: Duration = Duration::from_secs(3);
-/// Bytes that the effects of one round may take, about. Until they are logged they are
+/// Approximate maximum bytes of the effects of one round. Until they are logged they are
 /// in memory three times.
 const ROUND_BYTES: usize = 64 << 20;
-/// How often a write is retried that met a full disk in spite of its reservation.
+/// Interval at which a write is retried if the disk is full in spite of its reservation.
 const FULL_DISK_RETRY: Duration = Duration::from_millis(100);
 
 /// A queued command and the channel for its reply.
@@ -45,7 +47,7 @@ pub(crate) struct Submission {
     pub(crate) reply: Option<oneshot::Sender<Result<Reply, Error>>>,
 }
 
-/// Applies commands, for the thread that holds it.
+/// Applies commands on the thread that holds it.
 pub(crate) struct Applier {
     shared: Arc<SharedStore>,
     queue: Receiver<Submission>,
@@ -119,7 +121,8 @@ impl Applier {
             };
             for (submission, reply) in batch.drain(..count).zip(replies) {
                 if let Some(sender) = submission.reply {
-                    // Fails if the caller has dropped its future; nothing to do then.
+                    // Sending fails if the caller has dropped its future, which is not an
+                    // error.
                     let _ = sender.send(reply);
                 }
             }
@@ -162,7 +165,7 @@ impl Applier {
             files::Error::NoSpace { .. } => Error::NoSpace,
             files::Error::Poisoned => self.shared.fail(&error),
             _ if journal.has_failed() => self.shared.fail(&error),
-            // For example no free file descriptors. The log itself is undamaged.
+            // For example, there is no free file descriptor. The log itself is undamaged.
             other => Error::CannotGrow(other.to_string().into()),
         })
     }
@@ -268,7 +271,7 @@ impl Applier {
         self.collecting
     }
 
-    /// Writes the notes to the log that wait until the store is idle.
+    /// Writes the notes that are deferred until the store is idle to the log.
     pub(crate) fn idle(&mut self) {
         let position = self.position();
         let Some(disk) = &mut self.disk else { return };

@@ -1,6 +1,7 @@
 //! Store time: how long the store has been running in total.
 //!
-//! Lease TTLs count on it, so the time between two processes does not count, as in etcd.
+//! Lease TTLs are measured in store time, so a TTL does not elapse while the store is
+//! down, as in etcd.
 
 use std::time::{Duration, Instant};
 

@@ -4,9 +4,10 @@
 //! machine can stop before a buffered log was flushed. To handle this, the log contains a
 //! *visible-revision bound*: it is durable before any revision up to it is exposed.
 //!
-//! A process that may have lost changes continues after the bound, and the store counts as
-//! compacted there. So a client that saw a lost revision gets the error that the revision
-//! is compacted and lists again, and no revision ever has two meanings.
+//! A process that may have lost changes continues after the bound, and the store counts
+//! as compacted there. So a client that saw a lost revision gets the error that the
+//! revision is compacted and lists again, and no revision ever identifies two different
+//! states.
 //!
 //! After a clean shutdown the exact last revision is known. And as long as the machine
 //! keeps running (its boot ID is unchanged), buffered writes are not lost.
@@ -20,7 +21,7 @@ const RESUME_MARGIN: i64 = 2;
 /// one that is found in a damaged log.
 pub(crate) const LOST_LOG_MARGIN: i64 = 1 << 30;
 
-/// What the effects of a log say about exposed and lost revisions.
+/// What is known from the effects of a log about exposed and lost revisions.
 #[derive(Debug, Default)]
 pub(crate) struct Continuity {
     opened: Opened,

@@ -2,8 +2,8 @@
 //!
 //! - If no key waits for an fsync, the thread that submits commands runs the applier
 //!   itself (*inline*): handing a command to another thread and being woken by it costs
-//!   more than most commands. Only one thread runs at a time; it also applies what other
-//!   threads submit meanwhile.
+//!   more than most commands. Only one thread runs the applier at a time; it also applies
+//!   commands that other threads submit meanwhile.
 //! - If batches wait for an fsync, a dedicated thread runs the applier. New commands
 //!   gather in the queue meanwhile and share the next fsync.
 //!
@@ -11,7 +11,7 @@
 //! leases, garbage collection, and notes in the log when the store is idle.
 //!
 //! Invariant: a queued command is never forgotten. A thread that releases the applier
-//! looks at the queue again, and the `SeqCst` fences order this with the submission.
+//! checks the queue again, and the `SeqCst` fences order this with the submission.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -26,8 +26,8 @@ use crate::shared_store::SharedStore;
 
 /// Longest sleep of the dedicated thread.
 const IDLE: Duration = Duration::from_millis(500);
-/// Batches that a submitting thread applies, its own and those of others, before it
-/// leaves the rest to the dedicated thread.
+/// Maximum number of batches that a submitting thread applies, including commands of
+/// other threads, before it leaves the rest to the dedicated thread.
 const MAX_INLINE_BATCHES: usize = 4;
 
 /// Runs the applier on the right thread.
@@ -70,7 +70,7 @@ impl Executor {
             return self.wake();
         }
         for _ in 0..MAX_INLINE_BATCHES {
-            // If another thread holds the applier, it looks at the queue again.
+            // If another thread holds the applier, that thread checks the queue again.
             fence(Ordering::SeqCst);
             let Some(mut guard) = self.applier.try_lock() else { return };
             let Some(applier) = guard.as_mut() else { return self.drop_queue() };

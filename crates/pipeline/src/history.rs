@@ -1,11 +1,11 @@
-//! History for unsynced watchers: events that left their queues.
+//! Reads history for unsynced watchers, whose events did not fit into their queue.
 
 use mvcc::{Event, Span};
 use watch::{Compacted, HistoryReader};
 
 use crate::shared_store::SharedStore;
 
-/// Bytes of values that one read of the history returns, about.
+/// Approximate maximum bytes of values that one read of the history returns.
 const HISTORY_BYTES: usize = 4 << 20;
 
 impl HistoryReader for SharedStore {

@@ -1,11 +1,11 @@
 //! What the applier writes to the log, and when that must be durable.
 //!
-//! Of the effects of a batch, those are logged whose key has a WAL mode with a log. The
-//! batch is synced if one of them has `WalMode::Fsync`. The journal adds:
+//! The journal logs the effects whose key has a WAL mode with a log. The batch is synced
+//! if one of them has `WalMode::Fsync`. The journal adds:
 //! - once, before everything else: what this process may lose, and how it continues from
 //!   the end of the last process ([`crate::continuity`]);
-//! - before a revision is exposed that a crash could lose: a visible-revision bound above
-//!   it. The bound is raised in large steps and well ahead, so that writes rarely wait;
+//! - a visible-revision bound, before it exposes a revision that a crash could lose. The
+//!   bound is raised in large steps and well ahead, so that writes rarely wait;
 //! - while leases exist: store time.
 
 use files::Error;
@@ -16,16 +16,17 @@ use crate::WalMode;
 use crate::continuity::Resumption;
 use crate::modes::{Modes, contains_keys};
 
-/// Revisions by which the visible-revision bound is raised. A crash may skip as many.
+/// Number of revisions by which the visible-revision bound is raised. A crash may skip as
+/// many.
 const BOUND_STEP: i64 = 1 << 20;
-/// Room for what the journal adds to a batch.
+/// Space reserved for the effects that the journal adds to a batch.
 const EXTRA_BYTES: u64 = 128;
 /// How often store time is added to a batch.
 const CLOCK_IN_BATCH_MS: i64 = 1000;
 /// How often store time is written while the store is idle.
 const CLOCK_IDLE_MS: i64 = 5000;
 
-/// The log as the applier uses it.
+/// Writes the effects of the applier to the log.
 pub(crate) struct Journal {
     log: Log,
     modes: Modes,
@@ -87,7 +88,8 @@ impl Journal {
         if resumption.renewals_lost {
             opening.push(Effect::AllLeasesRenewed { at_ms: store.clock_ms() });
         }
-        // Keys that the log contains from an earlier mode, but is no longer to contain.
+        // Spans that are no longer logged, but whose keys the log contains from an
+        // earlier mode.
         let no_longer_logged = modes
             .unlogged()
             .into_iter()

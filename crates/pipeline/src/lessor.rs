@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
-/// The heap may contain this many stale checks more than there are leases.
+/// Maximum number of stale checks in the heap, beyond the number of leases.
 const MAX_STALE_CHECKS: usize = 1024;
 
 /// The deadlines of all leases.

@@ -23,12 +23,12 @@
 //!   fails, the following steps never happen, and every later command fails.
 //! - **Linearizable reads.** Reads bypass the queue. Every acknowledged write has been
 //!   published, so a read at the published revision is linearizable.
-//! - **No revision has two meanings.** The log contains a *visible-revision bound*, which
-//!   is durable before any revision up to it is exposed. A process that may have lost
+//! - **No revision is reused.** The log contains a *visible-revision bound*, which is
+//!   durable before any revision up to it is exposed. A process that may have lost
 //!   changes continues after the bound ([`continuity`]).
-//! - **Time is in the log.** Leases count on *store time* ([`clock`]), which is logged, so
-//!   a restart resumes them with the TTL they had left. An expired lease is revoked by an
-//!   ordinary command.
+//! - **Time is in the log.** Lease TTLs are measured in *store time* ([`clock`]), which
+//!   is logged, so a restart resumes leases with their remaining TTL. An expired lease is
+//!   revoked by an ordinary command.
 //!
 //! # Modules, in reading order
 //!
@@ -44,11 +44,11 @@
 //! | `lessor`, `clock` | expiry of leases |
 //! | `flusher`, `snapshotter`, `snapshot_write` | background threads, snapshot files |
 //! | `open`, `store_recovery`, `store_builder`, `continuity` | startup |
-//! | `maintenance` | hash, export, giving memory back |
+//! | `maintenance` | hash, export, release of unused memory |
 //! | `directory_check`, `repair` | `mem_etcd check` and `mem_etcd repair` |
 //! | `snapshot_restore`, `etcd_snapshot` | `mem_etcd restore` |
 //!
-//! # Not built
+//! # Not implemented
 //!
 //! Replication: there is one member, and the log is not a Raft log.
 

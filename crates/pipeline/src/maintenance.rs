@@ -1,5 +1,5 @@
-//! Operations for administrators: hash, export, giving memory back. All of them read
-//! the store in short steps; a write waits for at most one step.
+//! Operations for administrators: hash, export, release of unused memory. All of them
+//! read the store in short steps; a write waits for at most one step.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

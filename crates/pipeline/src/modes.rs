@@ -4,7 +4,7 @@ use mvcc::{Effect, Span};
 
 use crate::WalMode;
 
-/// The WAL mode of every key. If several prefixes match, the longest counts.
+/// The WAL mode of every key. If several prefixes match, the longest applies.
 #[derive(Clone, Debug)]
 pub struct Modes {
     default: WalMode,
@@ -19,7 +19,7 @@ pub enum ModesError {
     #[error("wal mode none has no log: remove the modes by prefix")]
     NoLog,
     /// A prefix is empty.
-    #[error("an empty prefix is every key: set the default mode instead")]
+    #[error("an empty prefix matches every key: set the default mode instead")]
     EmptyPrefix,
     /// A prefix is given twice.
     #[error("the prefix {0} is given twice")]

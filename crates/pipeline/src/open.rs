@@ -91,7 +91,7 @@ fn open_disk(
     threads: &mut Vec<JoinHandle<()>>,
 ) -> Result<Disk, OpenError> {
     match journal.open() {
-        // Reads work; writes will when there is space.
+        // Reads succeed; writes succeed once there is space.
         Err(files::Error::NoSpace { .. }) => shared.set_no_space(true),
         opened => opened?,
     }

@@ -3,15 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What an acknowledged write survives.
+/// Durability of acknowledged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalMode {
-    /// Nothing: the store is in memory only.
+    /// None: the store is in memory only.
     None,
-    /// The end of the process. If the machine stops, the last flush interval may be
-    /// lost.
+    /// Writes survive the end of the process. If the machine stops, the last flush
+    /// interval may be lost.
     Buffered,
-    /// The end of the process and of the machine: writes wait for an fsync.
+    /// Writes survive the end of the process and of the machine: they wait for an fsync.
     Fsync,
 }
 
@@ -22,7 +22,7 @@ pub struct PipelineOptions {
     pub data_dir: PathBuf,
     /// Default WAL mode.
     pub wal_mode: WalMode,
-    /// WAL modes of key prefixes. If several match, the longest counts.
+    /// WAL modes of key prefixes. If several match, the longest applies.
     pub wal_mode_prefixes: Vec<(Vec<u8>, WalMode)>,
     /// ID of the boot of the machine. Writes buffered under the same ID are not lost.
     /// Empty if unknown.
@@ -34,12 +34,12 @@ pub struct PipelineOptions {
     /// A snapshot is taken, and the log before it removed, when the log has grown by
     /// this many bytes, or by the size of the last snapshot if that is larger.
     pub snapshot_log_bytes: u64,
-    /// Most queued commands; more are refused.
+    /// Maximum number of queued commands; further ones are refused.
     pub queue_commands: usize,
-    /// Most bytes of queued requests; more are refused.
+    /// Maximum bytes of queued requests; further ones are refused.
     pub queue_bytes: usize,
-    /// Most queued events of one watch stream; beyond them its watchers become unsynced
-    /// and read history.
+    /// Maximum number of queued events of one watch stream; beyond them its watchers
+    /// become unsynced and read history.
     pub queue_events: usize,
     /// Bytes of keys, values and history at which the NOSPACE alarm is raised; 0 for no
     /// limit.

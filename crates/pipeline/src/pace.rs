@@ -1,10 +1,10 @@
 //! Pace of long work, so that it does not delay writers.
 //!
 //! Long reads and garbage collection work in steps, and hold the store's lock for a
-//! fraction of a millisecond in each. On a shared core that is not enough: the OS
-//! scheduler preempts a busy thread at any moment, most likely with the lock held, and then every
-//! other thread waits until it runs again. So such a thread yields between two steps,
-//! without the lock.
+//! fraction of a millisecond in each. On a shared core that is not enough. The OS
+//! scheduler can preempt a busy thread at any moment, most likely with the lock held.
+//! Every other thread then waits until it runs again. Such a thread therefore yields
+//! between two steps, without the lock.
 
 use std::time::Duration;
 

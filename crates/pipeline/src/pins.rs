@@ -35,7 +35,7 @@ impl Pins {
 }
 
 impl Pin {
-    /// Pins `revision`, with `expiry` not longer than that. The caller must hold the
+    /// Pins `revision`, at most until `expiry` if it is set. The caller must hold the
     /// lock of the store, so that the history is not collected in between.
     pub(crate) fn new(pins: &Arc<Mutex<Pins>>, revision: i64, expiry: Option<Instant>) -> Self {
         let mut table = pins.lock();

@@ -177,7 +177,7 @@ impl Pipeline {
         self.shared.stopping.store(true, Ordering::Release);
         self.executor.wake();
         let mut threads = self.threads.lock();
-        // The applier's thread first: when it has stopped, the others stop.
+        // Join the applier's thread first: when it has stopped, the others stop.
         for thread in threads.drain(..).rev() {
             let _ = thread.join();
         }

@@ -15,9 +15,9 @@ use crate::pins::Pin;
 use crate::shared_store::SharedStore;
 use crate::{Error, Pipeline};
 
-/// Keys up to which a range is read at once, on the calling thread.
+/// Maximum number of keys of a range that is read in one step, on the calling thread.
 const SMALL_RANGE_KEYS: usize = 1000;
-/// Most keys of a page, and the bytes that complete one.
+/// Maximum number of keys of a page, and the bytes at which a page is complete.
 const PAGE_KEYS: i64 = 1000;
 const PAGE_BYTES: usize = 1 << 20;
 /// How long the history for the pages of a range is kept. A slower client may get an
@@ -97,9 +97,9 @@ impl LargeRange {
     }
 }
 
-/// The pages of a range. The last page has the header, `more` and the total count. If
-/// the client takes longer than a minute and the revision has been compacted meanwhile,
-/// the next page is that error.
+/// The pages of a range. The last page has the header, `more` and the total count. If the
+/// client takes longer than a minute and the revision has been compacted meanwhile, the
+/// next item is the error for a compacted revision.
 pub struct RangePages {
     shared: Arc<SharedStore>,
     request: RangeRequest,
@@ -145,7 +145,7 @@ impl Iterator for RangePages {
 
 impl RangePages {
     /// Reads up to `limit` keys after the last page, or only counts them with
-    /// `count_only`. Returns `None` if the history is gone.
+    /// `count_only`. Returns `None` if the history has been collected.
     fn read(&self, limit: i64, count_only: bool) -> Option<RangeResponse> {
         let revision = self.pin.revision();
         let request = RangeRequest { limit, revision, count_only, ..self.request.clone() };

@@ -17,11 +17,12 @@ use crate::{Error, PipelineOptions};
 pub(crate) struct SharedStore {
     pub(crate) store: RwLock<Store>,
     /// The published revision: the newest one that readers may see. Read it with the
-    /// store locked: history that it needs is not collected before it has advanced.
+    /// store locked: the history of this revision is collected only after it has
+    /// advanced.
     pub(crate) published: AtomicI64,
     pub(crate) hub: Arc<Hub>,
     pub(crate) lessor: Mutex<Lessor>,
-    /// Store time, on which lease TTLs count.
+    /// Store time, in which lease TTLs are measured.
     pub(crate) clock: StoreClock,
     /// Revisions that long reads need.
     pub(crate) pins: Arc<Mutex<Pins>>,
@@ -36,7 +37,7 @@ pub(crate) struct SharedStore {
 }
 
 impl SharedStore {
-    /// Shares a recovered `store`; its leases resume with the TTL they had left.
+    /// Shares a recovered `store`; its leases resume with their remaining TTL.
     pub(crate) fn new(store: Store, options: &PipelineOptions) -> Self {
         let revision = store.revision();
         let mut lessor = Lessor::default();
@@ -64,7 +65,9 @@ impl SharedStore {
     pub(crate) fn set_no_space(&self, full: bool) {
         let was_full = self.no_space.swap(full, Ordering::Relaxed);
         if full && !was_full {
-            tracing::error!("no space left for the log, writes are refused until there is");
+            tracing::error!(
+                "no space left for the log, writes are refused until space is available"
+            );
         }
     }
 

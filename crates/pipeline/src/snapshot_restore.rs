@@ -197,6 +197,6 @@ mod tests {
         });
         assert!(stopped.is_err());
         let error = Pipeline::open(&options, FRESH).err().expect("refused").to_string();
-        assert!(error.contains("it holds snap"), "{error}");
+        assert!(error.contains("it contains snap"), "{error}");
     }
 }

@@ -56,7 +56,7 @@ pub(crate) struct Snapshotter {
     shared: Arc<SharedStore>,
 }
 
-/// Creates both ends for the log that `trimmer` shortens.
+/// Creates the trigger and the snapshotter for the log that `trimmer` trims.
 pub(crate) fn snapshotter(
     shared: Arc<SharedStore>,
     snapshots: Snapshots,

@@ -15,7 +15,7 @@ use crate::continuity::{Continuity, Resumption};
 /// Effects, or bytes of their payloads, that complete a batch.
 const BATCH_EFFECTS: usize = 1024;
 const BATCH_BYTES: usize = 1 << 20;
-/// Batches that the reading thread may be ahead.
+/// Maximum number of batches by which the reading thread may be ahead.
 const BATCHES_AHEAD: usize = 16;
 /// Batches between two garbage collections.
 const BATCHES_PER_COLLECTION: u64 = 256;
@@ -32,7 +32,7 @@ pub(crate) struct StoreBuilder {
     decoder: Decoder,
 }
 
-/// Decodes payloads to effects, checks their order, and notes what they say about
+/// Decodes payloads to effects, checks their order, and notes what they imply for
 /// continuity.
 #[derive(Default)]
 struct Decoder {

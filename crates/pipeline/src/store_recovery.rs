@@ -13,7 +13,7 @@ use crate::{OpenError, PipelineOptions};
 
 /// A recovered store with its files.
 pub(crate) struct RecoveredStore {
-    /// The state from which this process continues. The log does not say so yet.
+    /// The state from which this process continues. The log does not record this yet.
     pub(crate) store: Store,
     pub(crate) resumption: Resumption,
     pub(crate) log: Log,

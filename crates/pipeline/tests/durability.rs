@@ -322,8 +322,8 @@ fn the_revision_continues_if_no_write_can_be_lost() {
     }
 }
 
-/// Keys that were logged and now have mode none stay in memory. After the next restart they
-/// are gone, and do not reappear with their old value.
+/// Keys that were logged and now have mode none stay in memory. The next restart loses
+/// them; they do not reappear with their old value.
 #[test]
 fn keys_that_are_no_longer_logged_do_not_reappear() {
     let mut test_store = TestStore::new(WalMode::Buffered, &[]);

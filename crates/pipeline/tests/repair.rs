@@ -235,7 +235,7 @@ fn the_damaged_files_are_kept() {
     let before: BTreeSet<_> =
         files(dir.path()).iter().map(|path| fs::read(path).unwrap()).collect();
     let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
-    assert!(plan.damage[0].contains("is missing, and HEAD says"), "{:?}", plan.damage);
+    assert!(plan.damage[0].contains("is missing, but HEAD names"), "{:?}", plan.damage);
     let kept = plan.carry_out().unwrap();
     assert_eq!(kept, [dir.path().join("wal.damaged")]);
     let list = |name| fs::read_dir(dir.path().join(name)).unwrap().map(|e| e.unwrap().path());

@@ -42,7 +42,7 @@ impl DirectWriter {
                 .open(path)
         };
         let file = match open(OFlags::DIRECT) {
-            // The file system does not support it, for example one in memory.
+            // The file system does not support O_DIRECT, for example tmpfs.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => open(OFlags::empty()),
             file => file,
         }?;

@@ -1,4 +1,4 @@
-//! A snapshot for another place: what `etcdctl snapshot save` writes to a file.
+//! Exported snapshots: the files that `etcdctl snapshot save` writes.
 //!
 //! ```text
 //! snapshot (crate::file) · zeros up to a multiple of 512 · SHA-256 of all bytes before
@@ -122,7 +122,7 @@ fn check_hash(
     hashed: bool,
 ) -> Result<(), Error> {
     if !hashed {
-        let reason = "it has no hash at its end; it was cut short, or comes from a data directory (--skip-hash-check)";
+        let reason = "it has no hash at its end: it is truncated, or comes from a data directory (then use --skip-hash-check)";
         return Err(bad_snapshot(path, reason.into()));
     }
     let mut context = Context::new(&SHA256);
@@ -137,7 +137,7 @@ fn check_hash(
     let mut expected = [0; HASH_BYTES as usize];
     file.read_exact(&mut expected).map_err(Error::io("read", path))?;
     if context.finish().as_ref() != expected {
-        return Err(bad_snapshot(path, "its hash does not fit: it is damaged".into()));
+        return Err(bad_snapshot(path, "its hash does not match: it is damaged".into()));
     }
     file.seek(io::SeekFrom::Start(0)).map_err(Error::io("read", path))?;
     Ok(())

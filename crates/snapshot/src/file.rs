@@ -135,7 +135,7 @@ impl SnapshotReader {
                 Ok(())
             }
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(self.corrupt("it is cut short".into()))
+                Err(self.corrupt("it is truncated".into()))
             }
             Err(error) => Err(Error::io("read", &self.path)(error)),
         }

@@ -12,7 +12,7 @@
 //! - A snapshot gets its final name only when it is complete and durable. A file with
 //!   that name which cannot be read to its end is damaged, and loading it fails.
 //! - Any flipped bit and any truncation is detected.
-//! - This crate does not know the log or the content of the chunks.
+//! - This crate does not depend on the log or on the content of the chunks.
 //!
 //! # Modules, in reading order
 //!
@@ -21,7 +21,7 @@
 //! | `file` | reading and writing one snapshot file |
 //! | `direct_writer` | writing around the page cache |
 //! | `directory` | the snapshots in a directory: newest, create, trim |
-//! | `export` | a snapshot for another place, with a SHA-256 as etcd's tools expect it |
+//! | `export` | exported snapshots, with the SHA-256 that etcd's tools expect |
 
 #![warn(missing_docs)]
 

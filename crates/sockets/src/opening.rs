@@ -21,7 +21,7 @@ pub enum Opened {
     /// Another protocol, in most cases HTTP/1.1. No byte of it is missing.
     Other(Replayed),
     /// The client closed the connection, or the server stopped before it sent anything.
-    Gone,
+    Closed,
 }
 
 /// Reads until the HTTP version is known.
@@ -30,10 +30,10 @@ pub async fn open(mut io: Box<dyn Io>, stop: &CancellationToken) -> io::Result<O
     let read_head = tokio::time::timeout(DETECTION_TIMEOUT, read_head(&mut io, &mut head));
     let len = tokio::select! {
         len = read_head => len??,
-        () = stop.cancelled() => return Ok(Opened::Gone),
+        () = stop.cancelled() => return Ok(Opened::Closed),
     };
     Ok(match &head[..len] {
-        [] => Opened::Gone,
+        [] => Opened::Closed,
         head if head == http2::PREFACE => Opened::Http2(io),
         head => Opened::Other(Replayed::new(head, io)),
     })

@@ -80,7 +80,7 @@ impl TlsFiles {
     /// Checks that the flags are consistent with each other and with the listeners.
     pub fn validate(&self, listens: &[Listen]) -> Result<(), String> {
         if self.cert_file.is_some() != self.key_file.is_some() {
-            return Err("--cert-file and --key-file go together".into());
+            return Err("--cert-file and --key-file must be set together".into());
         }
         let secure = listens.iter().find(|listen| listen.tls());
         if let (Some(listen), None) = (secure, &self.cert_file) {
@@ -252,7 +252,7 @@ fn provider(files: &TlsFiles) -> Result<CryptoProvider> {
         let newer = full.starts_with("TLS_AES_") || full.starts_with("TLS_CHACHA20_");
         ensure!(
             newer || offered.contains(&full.as_str()),
-            "--cipher-suites: {wish} is not offered; supported: {}",
+            "--cipher-suites: {wish} is not available; supported: {}",
             offered.join(", ")
         );
     }
@@ -282,6 +282,6 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .with_context(|| format!("read the certificates in {}", path.display()))?;
-    ensure!(!certificates.is_empty(), "{} holds no certificate in PEM form", path.display());
+    ensure!(!certificates.is_empty(), "{} contains no PEM certificate", path.display());
     Ok(certificates)
 }

@@ -86,7 +86,7 @@ pub struct Call {
 /// The start of a stream.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct Open {
-    /// When the record happened.
+    /// The time of the event.
     pub time: u64,
     /// The number of the client connection.
     pub conn: u64,
@@ -99,7 +99,7 @@ pub struct Open {
 /// A message from the client on a stream.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct Sent {
-    /// When the record happened.
+    /// The time of the event.
     pub time: u64,
     /// The number of the client connection.
     pub conn: u64,
@@ -121,7 +121,7 @@ pub struct Sent {
 /// A message from the server on a stream.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct Received {
-    /// When the record happened.
+    /// The time of the event.
     pub time: u64,
     /// The number of the client connection.
     pub conn: u64,
@@ -137,7 +137,7 @@ pub struct Received {
 /// The end of a stream.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct End {
-    /// When the record happened.
+    /// The time of the event.
     pub time: u64,
     /// The number of the client connection.
     pub conn: u64,
@@ -153,7 +153,7 @@ pub struct End {
 /// keep up.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
 pub struct Missing {
-    /// When the record happened.
+    /// The time of the event.
     pub time: u64,
     /// Number of missing records.
     #[serde(rename = "lines")]

@@ -14,7 +14,7 @@ use crate::medium::{LogFile, Medium};
 /// the failure into account.
 const FAILED: &str = "FAILED";
 
-/// Progress of a log towards the disk.
+/// Tracks which records of a log are written and which are durable.
 pub(crate) struct Durability {
     medium: Arc<dyn Medium>,
     directory: PathBuf,
@@ -66,8 +66,8 @@ impl Durability {
     /// Stops all further writes, and returns the error to report.
     pub(crate) fn poison(&self, action: &'static str, cause: io::Error) -> Error {
         self.poisoned.store(true, Ordering::Release);
-        // Tells the next process that the kernel may have dropped data it had accepted.
-        // If this write fails too, the next process relies on what is on disk.
+        // Records for the next process that the kernel may have dropped data it had
+        // accepted. If this write fails too, the next process relies on what is on disk.
         let _ = self.medium.replace(FAILED, b"");
         Error::io(action, &self.directory)(cause)
     }

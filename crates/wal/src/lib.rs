@@ -1,8 +1,8 @@
 //! The write-ahead log: an append-only sequence of records in segment files.
 //!
-//! A [`Log`] stores payloads, numbers them from 1, and hands them back in order when it
-//! is opened again. It knows files, checksums and disks. It does not know keys,
-//! snapshots or the data directory: callers say which records a snapshot covers.
+//! A [`Log`] stores payloads, numbers them from 1, and returns them in order when it is
+//! opened again. It does not depend on keys, snapshots or the data directory: callers
+//! pass in which records a snapshot covers.
 //!
 //! # Guarantees
 //!
@@ -11,8 +11,8 @@
 //! - **Durability.** A payload that [`Log::sync`] (or a [`Syncer`]) has covered is in
 //!   that prefix, or opening fails and names the file and the offset. One exception: if
 //!   the newest record is damaged and no later record (see [`Log::witness`]) proves that
-//!   it was durable, it cannot be told from an unfinished write. It is cut off, and the
-//!   cut is reported.
+//!   it was durable, it cannot be distinguished from an unfinished write. It is cut off,
+//!   and the cut is reported.
 //! - **Fail-stop.** After a failed write or fsync the log accepts nothing more
 //!   ([`Error::Poisoned`]), because the kernel may have dropped the data and would
 //!   report success on the next attempt. A full disk is not such a failure: space is
@@ -26,7 +26,8 @@
 //! |---|---|
 //! | `medium` | the disk as the log uses it; tests replace it by one that fails |
 //! | `segment`, `head` | the files of a log |
-//! | `scan` | reads all segments; tells damage from an unfinished write; changes nothing |
+//! | `scan` | reads all segments; distinguishes damage from an unfinished write; changes
+//! nothing |
 //! | `log_recovery` | opening: scans, cuts off an unfinished write, makes the rest durable |
 //! | `durability` | what is written, what is durable, whether the log failed |
 //! | `log` | appending, reserving space, trimming |
@@ -35,7 +36,7 @@
 //!
 //! `docs/store-format.md` describes the files byte by byte.
 //!
-//! # Not built
+//! # Not implemented
 //!
 //! Compression, encryption, and reading a log while another process appends to it.
 

@@ -127,7 +127,7 @@ fn require_head(medium: &dyn Medium, segments: &[u64], head: u64) -> Result<(), 
         return Ok(());
     }
     let file = medium.path().join(segment::file_name(head));
-    let reason = "it is missing, and HEAD says that it was the newest segment".into();
+    let reason = "it is missing, but HEAD names it as the newest segment".into();
     Err(Error::Corrupt { file, offset: 0, reason })
 }
 
@@ -199,7 +199,7 @@ fn refuse_if_durable(
         };
         if let Some(witness) = find_witness(&content[HEADER_BYTES..], salt, missing) {
             let reason = format!(
-                "record {missing} is damaged or missing, and record {witness} says that it was durable"
+                "record {missing} is damaged or missing, and record {witness} proves that it was durable"
             );
             let file = damage.path.to_owned();
             return Err(Error::Corrupt { file, offset: damage.offset, reason });

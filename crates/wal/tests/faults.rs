@@ -168,7 +168,7 @@ fn a_missing_newest_segment_is_detected() {
         disk.0.lock().unwrap().files.remove(newest);
         let message = open(&disk).err().unwrap().to_string();
         assert!(message.contains(names.last().unwrap()), "{message}");
-        assert!(message.contains("is missing, and HEAD says"), "{message}");
+        assert!(message.contains("is missing, but HEAD names"), "{message}");
     }
 }
 

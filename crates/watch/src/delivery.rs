@@ -17,7 +17,7 @@ pub enum Delivery {
     },
     /// The watch was not created.
     Rejected {
-        /// The reason in etcd's words.
+        /// The reason, with the error text of etcd.
         reason: &'static str,
         /// The header revision.
         revision: i64,

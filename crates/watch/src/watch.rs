@@ -9,7 +9,7 @@ pub struct Watch {
     pub id: i64,
     /// The watched keys.
     pub span: Span,
-    /// The first revision to deliver; 0 for the next one. Not negative.
+    /// The first revision to deliver; 0 for the next revision. Never negative.
     pub start_revision: i64,
     /// The kinds of events to leave out.
     pub filter: Filter,
@@ -40,7 +40,7 @@ pub enum CreateError {
 }
 
 impl CreateError {
-    /// The reason in etcd's words.
+    /// The error text of etcd.
     pub fn reason(self) -> &'static str {
         match self {
             CreateError::EmptyRange => "mvcc: watcher range is empty",
@@ -50,7 +50,8 @@ impl CreateError {
 }
 
 impl Watch {
-    /// Whether the watch delivers `event`, which is in its span.
+    /// Whether the watch delivers `event`. The caller has checked that `event` is in its
+    /// span.
     pub(crate) fn wants(&self, event: &Event) -> bool {
         event.revision() >= self.start_revision && self.filter.admits(event)
     }

@@ -1,5 +1,5 @@
-// Package process names processes so that a pid that the kernel gave to
-// somebody else is never mistaken for ours.
+// Package process identifies processes by process ID and start time, so that a process that reuses
+// the ID of an earlier one is not mistaken for it.
 package process
 
 import (
@@ -11,19 +11,19 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// ErrGone says that the process has ended, whoever has its pid now.
+// ErrGone means that the process has ended. Another process may have its ID now.
 var ErrGone = errors.New("process has ended")
 
 const pollInterval = 20 * time.Millisecond
 
-// Identity is a process beyond reuse of its pid.
+// Identity identifies a process even if its process ID is reused later.
 type Identity struct {
 	PID int `json:"pid"`
-	// StartTicks is when it started, in clock ticks since boot.
+	// StartTicks is the start time of the process, in clock ticks since boot.
 	StartTicks uint64 `json:"startTicks"`
 }
 
-// Of identifies the process that has this pid now.
+// Of returns the identity of the process that has this ID now.
 func Of(pid int) (Identity, error) {
 	stat, err := stat(pid)
 	if err != nil {
@@ -32,13 +32,13 @@ func Of(pid int) (Identity, error) {
 	return Identity{PID: pid, StartTicks: stat.Starttime}, nil
 }
 
-// Alive says whether this very process still runs; a zombie does not.
+// Alive reports whether the identified process is running. A zombie is not.
 func (id Identity) Alive() bool {
 	_, err := id.stat()
 	return err == nil
 }
 
-// Signal sends to the process alone.
+// Signal sends a signal to the process, but not to its process group.
 func (id Identity) Signal(signal syscall.Signal) error {
 	if !id.Alive() {
 		return ErrGone
@@ -46,7 +46,7 @@ func (id Identity) Signal(signal syscall.Signal) error {
 	return syscall.Kill(id.PID, signal)
 }
 
-// KillGroup ends the process and everything in the group that it leads.
+// KillGroup kills the process and the process group that it leads, if there is one.
 func (id Identity) KillGroup() error {
 	if !id.Alive() {
 		return ErrGone
@@ -58,23 +58,23 @@ func (id Identity) KillGroup() error {
 	return err
 }
 
-// AwaitExit waits until the process is gone, or says that it is not.
+// AwaitExit waits until the process has exited. It returns an error after the timeout.
 func (id Identity) AwaitExit(timeout time.Duration) error {
 	for deadline := time.Now().Add(timeout); id.Alive(); time.Sleep(pollInterval) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("process %d still runs after %s", id.PID, timeout)
+			return fmt.Errorf("process %d is still running after %s", id.PID, timeout)
 		}
 	}
 	return nil
 }
 
-// Usage is what a process has taken of the machine.
+// Usage is the resource usage of a process.
 type Usage struct {
-	CPU      time.Duration
-	Resident int64 // bytes
+	CPU      time.Duration // since the start of the process
+	Resident int64         // current resident memory in bytes
 }
 
-// Usage reads CPU time since the start and memory now.
+// Usage returns the resource usage of the process, or ErrGone.
 func (id Identity) Usage() (Usage, error) {
 	stat, err := id.stat()
 	if err != nil {

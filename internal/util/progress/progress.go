@@ -1,5 +1,5 @@
-// Package progress shows what a command is doing: live on a terminal, as plain
-// lines, one every two seconds at most, anywhere else.
+// Package progress displays the progress of a command. On a terminal it redraws one line per task.
+// Elsewhere it appends plain lines, at most one per task every two seconds.
 package progress
 
 import (
@@ -13,24 +13,27 @@ import (
 	"golang.org/x/term"
 )
 
-// Display shows any number of tasks at once.
+// Display displays any number of concurrent tasks.
 type Display interface {
-	// Task begins something; total is 0 when it cannot be counted.
+	// Task starts a task with this number of steps; total is 0 if the number is not known.
 	Task(name string, total int) Task
-	// Close ends the display; tasks that are not done stay as they are.
+	// Close ends the display. Unfinished tasks stay visible in their last state.
 	Close()
 }
 
-// Task is one thing in progress. Exactly one of Done, Fail and Interrupt ends it.
+// Task is a task in progress. The caller ends it with exactly one of Done, Fail and Interrupt.
 type Task interface {
+	// Say displays a text for a task that has no known number of steps.
 	Say(text string)
+	// Set sets the number of completed steps.
 	Set(done int)
 	Done(text string)
 	Fail(text string)
 	Interrupt()
 }
 
-// Fail ends a task that did not succeed; who stopped it need not read of a failure.
+// Fail ends a task that did not succeed. If ctx was cancelled, the task is displayed as interrupted
+// and not as failed.
 func Fail(ctx context.Context, task Task, text string) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		task.Interrupt()
@@ -39,7 +42,7 @@ func Fail(ctx context.Context, task Task, text string) {
 	task.Fail(text)
 }
 
-// New chooses how to show tasks on this output.
+// New returns a display for an output, which may be a terminal.
 func New(output io.Writer) Display {
 	if file, ok := output.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		return newLive(output)
@@ -47,11 +50,11 @@ func New(output io.Writer) Display {
 	return &plain{output: output}
 }
 
-// rateWindow is how far back the rate looks: what was fast a minute ago says
-// little about how long the rest will take.
+// rateWindow is the period over which the rate is averaged. It is short, so that the estimate of the
+// remaining time follows changes of the rate.
 const rateWindow = 10 * time.Second
 
-// meter turns counts into a rate and a time that is left.
+// meter computes the rate and the remaining time of a task.
 type meter struct {
 	total   int
 	done    int
@@ -71,7 +74,7 @@ func (m *meter) set(done int, now time.Time) {
 	}
 }
 
-// describe reads like "3500/10000 (35%), 812/s, 8s left".
+// describe returns a text such as "3500/10000 (35%), 812/s, 8s left".
 func (m *meter) describe() string {
 	if m.total == 0 {
 		return ""

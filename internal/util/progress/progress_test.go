@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestMeterLooksBackForAWhileOnly(t *testing.T) {
+func TestMeterAveragesOverTheRateWindow(t *testing.T) {
 	start := time.Unix(0, 0)
 	m := meter{total: 1000}
 	check := func(second, done int, want string) {
@@ -24,7 +24,7 @@ func TestMeterLooksBackForAWhileOnly(t *testing.T) {
 	check(16, 1000, "1000/1000 (100%), 30/s")
 }
 
-func TestPlainKeepsLinesApart(t *testing.T) {
+func TestPlainLimitsTheRateOfLines(t *testing.T) {
 	var out bytes.Buffer
 	display := New(&out)
 	task := display.Task("work", 100)

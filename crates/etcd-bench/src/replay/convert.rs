@@ -82,7 +82,8 @@ pub fn message(request: &Request, revisions: &mut Revisions) -> Option<Raw> {
             };
             watch(RequestUnion::CreateRequest(create))
         }
-        // Both stores number the watches of a stream in their order.
+        // Watch IDs need no translation: both stores number the watches of a stream in
+        // the order of the requests.
         Request::WatchCancel { watch_id } => {
             let cancel = rpc::WatchCancelRequest { watch_id: *watch_id };
             watch(RequestUnion::CancelRequest(cancel))

@@ -20,8 +20,9 @@ use crate::connection::{self, Connection};
 use crate::load::Load;
 use crate::progress::print_lines;
 
-/// Number of records read ahead. A trace contains calls in the order of their ends; reading
-/// ahead sorts them by start. A call that lasted longer than all records ahead starts late.
+/// Number of records read ahead. A trace contains calls in the order in which they ended;
+/// reading ahead sorts them by start. A call that lasted longer than the records read
+/// ahead starts late.
 const READ_AHEAD: usize = 50_000;
 /// Maximum number of calls in progress.
 const MAX_IN_FLIGHT: u32 = 1024;
@@ -67,7 +68,7 @@ impl<'a> Dispatcher<'a> {
         }
     }
 
-    /// Replays the whole trace, or until SIGINT.
+    /// Replays the trace to its end or until SIGINT.
     pub async fn replay(&mut self, mut reader: Reader) -> Result<()> {
         let progress_lines =
             tokio::task::spawn_local(print_lines("replay", self.state.progress.clone()));

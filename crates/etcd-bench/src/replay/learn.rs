@@ -1,4 +1,4 @@
-//! Learning of revisions and leases from responses.
+//! Derives the translation of revisions and lease IDs from responses.
 
 use std::collections::BTreeMap;
 
@@ -32,8 +32,8 @@ pub fn learn(
     }
 }
 
-/// The keys whose mod revisions are known from a response, with these revisions; 0 for a
-/// key that does not exist.
+/// The keys whose mod revisions a response reveals, with these revisions; 0 for a key
+/// that does not exist.
 fn key_states<'a>(request: &'a Request, response: &Response) -> Vec<(&'a [u8], i64)> {
     match request {
         Request::Put(put) => vec![(&put.key.0, response.revision)],

@@ -3,19 +3,19 @@
 //!
 //! # Order
 //! Requests start in the recorded order, at their recorded times divided by `--speed`. A
-//! request never starts before the calls have ended that had ended before it in the
-//! trace. It therefore finds the same state even with `--speed max`. Calls that
-//! overlapped in the trace may overlap in the replay, except that calls of the same key
-//! are executed one after the other.
+//! request waits for every call that ended before it started in the trace, so it reads
+//! the recorded state even with `--speed max`. Calls that overlapped in the trace may
+//! overlap in the replay, unless they have the same key.
 //!
 //! # Translation
-//! The store assigns other revisions and lease IDs than the recorded one. [`revisions`]
+//! The revisions and lease IDs of the store differ from those in the trace. [`revisions`]
 //! translates them.
 //!
 //! # Reading order
 //! `dispatch` reads the trace and starts calls (`call`) and streams (`streams`) in the
 //! order that `state` defines. `convert` creates the messages. `learn` updates the
-//! translation from responses, `compare` compares them, `tally` and `report` add up.
+//! translation from responses, `compare` compares them, `tally` collects the totals and
+//! `report` prints them.
 
 mod call;
 mod compare;

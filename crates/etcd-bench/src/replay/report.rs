@@ -8,30 +8,44 @@ use serde::Serialize;
 
 use crate::latency::Latency;
 
-/// If the share of calls whose gRPC code differs from the trace exceeds this value, the
-/// replay has failed.
-const TOLERATED_CODES: f64 = 0.01;
-/// The report of a replay. Field names contain the unit of time.
+/// Maximum share of calls whose gRPC code may differ from the trace; above it, the replay
+/// has failed.
+const TOLERATED_CODE_DIFFERENCES: f64 = 0.01;
+
+/// The report of a replay. The name of each duration contains its unit.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReplayReport {
+    /// Always `replay`.
     pub workload: &'static str,
+    /// Path of the trace.
     pub file: String,
+    /// The configured endpoints.
     pub endpoints: Vec<String>,
+    /// The configured speed.
     pub speed: String,
+    /// Duration of the replay.
     pub seconds: f64,
+    /// Number of replayed unary calls.
     pub calls: u64,
+    /// Replayed unary calls per second.
     pub calls_per_second: f64,
     /// The delay between the due time of a record and its start.
     #[serde(rename = "lateMicros", skip_serializing_if = "Option::is_none")]
     pub delay_micros: Option<Latency>,
+    /// Number of replayed streams.
     pub streams: u64,
+    /// Number of watch events in the trace.
     pub recorded_events: u64,
+    /// Number of received watch events.
     pub events: u64,
+    /// Number of watches that the server cancelled with a reason.
     pub cancelled_watches: u64,
+    /// Number of requests that could not be replayed, by method or reason.
     pub not_replayed: BTreeMap<String, u64>,
+    /// Number of streams that ended with an error, by method and error.
     pub broken_streams: BTreeMap<String, u64>,
-    /// Number of revisions and leases that could not be translated.
+    /// Number of revisions and lease IDs that could not be translated.
     pub unknown_revisions: u64,
     /// Number of records that are missing from the trace.
     #[serde(rename = "missingLines")]
@@ -39,6 +53,7 @@ pub struct ReplayReport {
     /// Whether the trace is truncated.
     #[serde(rename = "recordingIsCut")]
     pub trace_is_truncated: bool,
+    /// Calls by method.
     pub methods: Vec<MethodRow>,
 }
 
@@ -46,12 +61,16 @@ pub struct ReplayReport {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MethodRow {
+    /// The method.
     pub method: String,
+    /// Number of replayed calls.
     pub calls: u64,
+    /// Number of replayed calls that failed.
     pub errors: u64,
-    /// Unset for streams.
+    /// Recorded latency; unset for streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_micros: Option<Latency>,
+    /// Latency in the replay.
     #[serde(rename = "hereMicros")]
     pub replayed_micros: Latency,
     /// Number of responses that differ from the trace, by differing field.
@@ -62,7 +81,8 @@ impl ReplayReport {
     /// Whether nothing was replayed or too many gRPC codes differ.
     pub fn failed(&self) -> bool {
         let other_codes = self.methods.iter().filter_map(|row| row.differences.get("code"));
-        self.calls == 0 || other_codes.sum::<u64>() as f64 / self.calls as f64 > TOLERATED_CODES
+        self.calls == 0
+            || other_codes.sum::<u64>() as f64 / self.calls as f64 > TOLERATED_CODE_DIFFERENCES
     }
 
     /// Prints the report to standard output.

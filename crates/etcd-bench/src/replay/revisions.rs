@@ -1,11 +1,11 @@
-//! Translation of recorded revisions and lease IDs to those of the replay's store.
+//! Translates recorded revisions and lease IDs to those of the store under test.
 //!
 //! - Comparisons of a transaction use the mod revision of a key. If a write or read of
 //!   the key returned mod revision R in the trace and T in the replay, then R is
 //!   translated to T. A revision before R is translated to T−1, which the key does not
 //!   have, so the comparison is false as recorded.
-//! - Revisions of ranges, watches and compactions are translated by response headers: the
-//!   latest recorded header revision that is not greater is used.
+//! - Revisions of ranges, watches and compactions are translated with response headers:
+//!   the newest recorded header revision up to the given one determines the translation.
 //! - A recorded lease ID is translated to the ID that the store returned for the replayed
 //!   grant.
 
@@ -46,7 +46,8 @@ pub fn hash(key: &[u8]) -> u64 {
 }
 
 impl Revisions {
-    /// Adds the mod revisions of a key in the same state; 0 if the key does not exist.
+    /// Adds the recorded and the replayed mod revision of a key; 0 if the key does not
+    /// exist.
     pub fn add_key(&mut self, key: &[u8], recorded: i64, replayed: i64) {
         let key = hash(key);
         let is_later = self.keys.get(&key).is_none_or(|known| known.recorded <= recorded);

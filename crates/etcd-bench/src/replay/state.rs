@@ -21,7 +21,7 @@ pub struct ReplayState {
     tails: RefCell<HashMap<u64, (u64, oneshot::Receiver<()>)>>,
     /// Permits for calls in progress.
     pub in_flight: Arc<Semaphore>,
-    /// The calls in progress: the recorded end and the number of each.
+    /// The recorded end and the number of each call in progress.
     pub ends: RefCell<BTreeSet<(u64, u64)>>,
     /// Notifies when a call has ended.
     pub ended: Notify,
@@ -53,7 +53,7 @@ impl ReplayState {
         }
     }
 
-    /// Waits until all started calls have ended that had ended before `time` in the trace.
+    /// Waits for the started calls that ended before `time` in the trace.
     pub async fn wait_for_calls_before(&self, time: u64) {
         while self.ends.borrow().first().is_some_and(|(end, _)| *end < time) {
             self.ended.notified().await;
@@ -74,7 +74,7 @@ impl ReplayState {
         if tails.get(&turn.key).is_some_and(|(last, _)| *last == turn.number) {
             tails.remove(&turn.key);
         }
-        // The receiver is gone if no call waits.
+        // Sending fails if no call waits, which is not an error.
         let _ = turn.done.send(());
     }
 }

@@ -11,8 +11,9 @@ use super::convert::Raw;
 use super::state::ReplayState;
 use crate::connection::{Connection, Failure, Responses, frame};
 
-/// Opens a stream with its first message, sends the further ones, and counts events. Ends
-/// when the recorded stream ended, that is, when the sender of `messages` is dropped.
+/// Opens a stream with its first message, sends the rest of `messages`, and counts
+/// events. The dispatcher drops the sender of `messages` when the recorded stream ends,
+/// which ends this stream.
 pub async fn run(
     connection: Connection,
     method: Rc<str>,
@@ -33,9 +34,9 @@ pub async fn run(
     };
     let mut tally = state.tally.borrow_mut();
     match result {
-        Ok(()) if has_one_request => tally.add_stream(&method, started.elapsed()),
+        Ok(()) if has_one_request => tally.add_completed_stream(&method, started.elapsed()),
         Ok(()) => {}
-        Err(Failure(reason)) => tally.add_broken(&method, &reason),
+        Err(Failure(reason)) => tally.add_failed_stream(&method, &reason),
     }
 }
 

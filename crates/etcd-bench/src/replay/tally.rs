@@ -1,4 +1,4 @@
-//! The results of a replay, added up while it runs.
+//! The running totals of a replay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -91,13 +91,13 @@ impl Tally {
         }
     }
 
-    /// Adds a stream of responses to one request.
-    pub fn add_stream(&mut self, path: &str, replayed: Duration) {
+    /// Adds a completed stream that had one request.
+    pub fn add_completed_stream(&mut self, path: &str, replayed: Duration) {
         self.method(path).replayed.saturating_record(micros(replayed));
     }
 
     /// Adds a stream that ended with an error.
-    pub fn add_broken(&mut self, path: &str, reason: &str) {
+    pub fn add_failed_stream(&mut self, path: &str, reason: &str) {
         let name = path.rsplit('/').next().unwrap_or(path);
         count(&mut self.broken, &format!("{name}: {reason}"));
     }

@@ -64,7 +64,7 @@ fn write_table(page: &mut String, table: &Table) {
     page.push_str("</tr></table>");
 }
 
-/// A bar plot of the first rows.
+/// A bar plot of the first [`BARS`] rows, in the given order.
 fn bars(title: &str, rows: impl Iterator<Item = (String, f64)>) -> String {
     let rows: Vec<_> = rows.filter(|(_, value)| *value > 0.0).take(BARS).collect();
     let max = rows.iter().map(|(_, value)| *value).fold(1.0, f64::max);

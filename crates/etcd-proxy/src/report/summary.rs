@@ -1,4 +1,4 @@
-//! The data of a report. Field names end with the unit of time.
+//! The data of a report. The name of each duration contains its unit.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
@@ -11,12 +11,19 @@ pub struct Summary {
     /// What the traces contain in total.
     #[serde(rename = "recording")]
     pub totals: TraceTotals,
+    /// Requests by class.
     pub classes: Vec<ClassRow>,
+    /// Requests by shape, most frequent first.
     pub shapes: Vec<ShapeRow>,
+    /// Requests by kind of object, most frequent first.
     pub kinds: Vec<KindRow>,
+    /// Watches and their events.
     pub watches: Watches,
+    /// Lease requests.
     pub leases: Leases,
+    /// Ranges by method and limit.
     pub limits: Vec<LimitRow>,
+    /// Failed calls, most frequent first.
     pub errors: Vec<ErrorRow>,
 }
 
@@ -24,10 +31,15 @@ pub struct Summary {
 #[derive(Serialize, Clone, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct TraceTotals {
+    /// Program and version that recorded the first trace.
     pub program: String,
+    /// Endpoints of the proxy, from the first trace.
     pub endpoints: Vec<String>,
+    /// Start of the first trace, in nanoseconds since 1970.
     pub started_unix_ns: u64,
+    /// Recorded time over all files.
     pub seconds: f64,
+    /// Number of trace files.
     pub files: u64,
     /// Truncated files: the proxy was killed or was still recording.
     #[serde(rename = "cutFiles")]
@@ -38,13 +50,18 @@ pub struct TraceTotals {
     /// Records that the recorder could not write.
     #[serde(rename = "missingLines")]
     pub missing_records: u64,
+    /// Number of unary calls.
     pub calls: u64,
+    /// Number of gRPC streams.
     pub streams: u64,
+    /// Number of client connections.
     pub connections: u64,
+    /// Bytes of request messages.
     pub request_bytes: u64,
+    /// Bytes of response messages.
     pub response_bytes: u64,
-    /// Number of times that an item was counted as `(others)` because there were too many
-    /// different ones.
+    /// Number of items (shapes, kinds, limits, errors) that were counted as `(others)`
+    /// because their table was full.
     #[serde(rename = "notKeptApart")]
     pub counted_as_others: u64,
 }
@@ -53,10 +70,15 @@ pub struct TraceTotals {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClassRow {
+    /// The class.
     pub class: Class,
+    /// Number of requests.
     pub count: u64,
+    /// Number of different shapes in the class.
     pub shapes: u64,
+    /// Bytes of the requests.
     pub request_bytes: u64,
+    /// Bytes of the responses.
     pub response_bytes: u64,
 }
 
@@ -64,14 +86,19 @@ pub struct ClassRow {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShapeRow {
+    /// The shape, as [`trace::shape()`] formats it.
     pub shape: String,
+    /// The class of the shape.
     pub class: Class,
+    /// Number of requests.
     pub count: u64,
     /// Transactions whose comparisons were false.
     pub not_succeeded: u64,
     /// Calls that ended with an error or were aborted.
     pub failed: u64,
+    /// Bytes of the requests.
     pub request_bytes: u64,
+    /// Bytes of the responses.
     pub response_bytes: u64,
     /// Unset for messages on streams.
     pub latency_micros: Option<Latency>,
@@ -79,11 +106,14 @@ pub struct ShapeRow {
     pub kinds: Vec<String>,
 }
 
-/// Latency percentiles.
+/// Latency percentiles in microseconds.
 #[derive(Serialize, Clone, Copy)]
 pub struct Latency {
+    /// Median.
     pub p50: u64,
+    /// 99th percentile.
     pub p99: u64,
+    /// Maximum.
     pub max: u64,
 }
 
@@ -103,14 +133,23 @@ impl Latency {
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct KindRow {
+    /// The kind, or `(others)`.
     pub kind: String,
+    /// Number of ranges.
     pub reads: u64,
+    /// Number of creates, updates and deletes.
     pub writes: u64,
+    /// Number of other unary requests.
     pub other: u64,
+    /// Number of created watches.
     pub watches: u64,
+    /// Number of delivered events.
     pub events: u64,
+    /// Bytes of the requests.
     pub request_bytes: u64,
+    /// Bytes of the responses and events.
     pub response_bytes: u64,
+    /// Number of different namespaces in the keys.
     pub namespaces: u64,
 }
 
@@ -118,15 +157,25 @@ pub struct KindRow {
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Watches {
+    /// Number of watch streams.
     pub streams: u64,
+    /// Number of requests that create a watch.
     pub created: u64,
+    /// Number of requests that cancel a watch.
     pub cancelled_by_client: u64,
+    /// Number of responses that cancel a watch.
     pub cancelled_by_server: u64,
+    /// Number of watches cancelled because their revision was compacted.
     pub compacted: u64,
+    /// Number of progress requests.
     pub progress_requests: u64,
+    /// Number of progress notifications.
     pub progress_answers: u64,
+    /// Number of delivered events.
     pub events: u64,
+    /// Number of different events; an event delivered to several watches counts once.
     pub distinct_events: u64,
+    /// Watches by kind and span.
     pub rows: Vec<WatchRow>,
 }
 
@@ -134,11 +183,15 @@ pub struct Watches {
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchRow {
+    /// The kind of object.
     pub kind: String,
     /// The kind of span: `key`, `prefix`, …
     pub span: String,
+    /// Number of created watches.
     pub created: u64,
+    /// Number of delivered events.
     pub events: u64,
+    /// Number of different events.
     pub distinct_events: u64,
     /// Number of deliveries per distinct event.
     pub fan_out: f64,
@@ -148,8 +201,11 @@ pub struct WatchRow {
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Leases {
+    /// Number of grant requests.
     pub granted: u64,
+    /// Number of revoke requests.
     pub revoked: u64,
+    /// Number of keep-alive requests.
     pub keep_alives: u64,
     /// Numbers of grants by TTL in seconds.
     pub ttls: Vec<(i64, u64)>,
@@ -161,22 +217,28 @@ pub struct Leases {
     pub puts_per_lease_max: u64,
 }
 
-/// The ranges with one limit.
+/// The ranges of one method with the same limit.
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitRow {
+    /// `Range` or `RangeStream`.
     pub method: String,
     /// The limit; 0 for none.
     pub limit: i64,
+    /// Number of ranges.
     pub count: u64,
+    /// Number of returned key-value pairs.
     pub pairs: u64,
     /// Responses with `more` set.
     pub more: u64,
     /// The largest count in a response.
     pub count_max: i64,
+    /// Bytes of the responses.
     pub response_bytes: u64,
+    /// Histogram from which `latency_micros` is computed.
     #[serde(skip)]
     pub micros: Option<Histogram<u64>>,
+    /// Latency of the ranges.
     pub latency_micros: Option<Latency>,
 }
 
@@ -184,7 +246,10 @@ pub struct LimitRow {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorRow {
+    /// The method, without the service.
     pub method: String,
+    /// The gRPC code and message, or the side that aborted the call.
     pub what: String,
+    /// Number of calls.
     pub count: u64,
 }

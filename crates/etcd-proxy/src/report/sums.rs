@@ -20,20 +20,30 @@ pub const OTHERS: &str = "(others)";
 
 /// The total of a shape.
 pub struct ShapeSum {
+    /// The class of the shape.
     pub class: Class,
+    /// Number of requests.
     pub count: u64,
+    /// Number of transactions whose comparisons were false.
     pub not_succeeded: u64,
+    /// Number of failed or aborted calls.
     pub failed: u64,
+    /// Bytes of the requests.
     pub request_bytes: u64,
+    /// Bytes of the responses.
     pub response_bytes: u64,
+    /// Latency in microseconds.
     pub micros: Histogram<u64>,
+    /// Number of requests by kind.
     pub kinds: HashMap<String, u64>,
 }
 
 /// The total of a kind.
 #[derive(Default)]
 pub struct KindSum {
+    /// The totals, without the kind and the number of namespaces.
     pub row: KindRow,
+    /// The namespaces in the keys.
     pub namespaces: HashSet<String>,
 }
 

@@ -36,7 +36,7 @@ impl<B: RequestBuilder> Connection<B> {
                 return Err(Fault::Stream(id, ErrorCode::ProtocolError));
             }
         }
-        // Nobody consumes the padding, so it is released here.
+        // The padding is not delivered, so its flow-control window is released here.
         self.release(id, len - data.len() as i64);
         if end_stream || !data.is_empty() {
             let bytes = Bytes::copy_from_slice(data);
@@ -60,7 +60,7 @@ impl<B: RequestBuilder> Connection<B> {
         Ok(())
     }
 
-    /// Judges a frame on a stream that is not open.
+    /// Checks whether a frame is allowed on a stream that is not open.
     fn check_closed(&mut self, id: u32) -> Checked {
         if id > self.last_stream || id.is_multiple_of(2) {
             let message = "frame on a stream that was never opened";

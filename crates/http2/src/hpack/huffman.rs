@@ -39,7 +39,7 @@ struct Code {
 struct Length {
     /// One more than the last code of this length, shifted to the top of 32 bits.
     end: u64,
-    /// Added to a code, gives its position in [`Code::bytes`].
+    /// The difference between a code and its position in [`Code::bytes`].
     offset: i64,
 }
 

@@ -1,4 +1,5 @@
-//! Auth service, not built: answers like an etcd on which authentication was never enabled.
+//! Auth service. Authentication is not implemented: replies are those of an etcd on which
+//! it was never enabled.
 
 use std::sync::Arc;
 

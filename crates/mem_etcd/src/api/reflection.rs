@@ -77,7 +77,8 @@ struct Served {
 }
 
 static SERVED: LazyLock<Served> = LazyLock::new(|| {
-    let set = FileDescriptorSet::decode(etcdpb::DESCRIPTORS).expect("made when this was built");
+    let set =
+        FileDescriptorSet::decode(etcdpb::DESCRIPTORS).expect("the build script generates it");
     let mut served = Served {
         files: set.file,
         by_name: HashMap::new(),
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_served_is_described() {
+    fn every_served_symbol_is_described() {
         let MessageResponse::ListServicesResponse(list) =
             ask(MessageRequest::ListServices(String::new()))
         else {

@@ -1,4 +1,5 @@
-//! State shared by the services, response headers, and the way to the pipeline.
+//! State that the services share, response headers, and the submission of commands to the
+//! pipeline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,7 +92,8 @@ impl Api {
         *header = self.header(revision);
     }
 
-    /// Carries out a command of `bytes` on the wire and returns its reply.
+    /// Executes a command and returns its reply. `bytes` is the encoded size of the
+    /// request.
     pub(super) async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Status> {
         self.pipeline.propose(command, bytes).await.map_err(status::from_pipeline)
     }
@@ -130,7 +132,7 @@ impl Service for Api {
     }
 }
 
-/// Size in bytes that a request of a few numbers is accounted with in the queue.
+/// Size in bytes with which a request without keys and values counts in the queue.
 pub(super) const SMALL_REQUEST_BYTES: usize = 32;
 
 /// Runs `work`, which may take long, on a thread that may block.

@@ -103,7 +103,7 @@ pub fn unknown_service() -> Status {
     Status::not_found("unknown service")
 }
 
-/// A feature that is not built; `feature` includes the verb.
+/// A feature that is not implemented; `feature` includes the verb.
 pub fn not_built(feature: &str) -> Status {
-    Status::unimplemented(format!("mem_etcd: {feature} not built yet"))
+    Status::unimplemented(format!("mem_etcd: {feature} not implemented yet"))
 }

@@ -58,8 +58,8 @@ pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), Status> {
     if request.key.is_empty() { Err(status::empty_key()) } else { Ok(()) }
 }
 
-/// Validates a transaction and all nested ones. A nested transaction may have as many
-/// operations as its parents leave of `max_ops`.
+/// Validates a transaction and all nested ones. The limit of a nested transaction is
+/// `max_ops` minus the operations of its parents.
 pub fn txn(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
     txn_operations(request, max_ops)?;
     branch_changes(&request.success)?;

@@ -23,7 +23,7 @@ use watch::{Delivery, Filter};
 
 use super::service::Api;
 
-/// Unread responses beyond which no more requests of the client are read.
+/// Number of unread responses above which no more requests of the client are read.
 const MAX_UNREAD_RESPONSES: usize = 1024;
 /// Number of the field `events` in `WatchResponse`.
 const EVENTS: u32 = 11;
@@ -57,8 +57,8 @@ impl Api {
 /// nothing behind.
 struct WatchCall {
     api: Arc<Api>,
-    /// Requests of the client; `None` once it has closed its side. It still receives
-    /// events then.
+    /// Requests of the client; `None` once it has closed its side. Events are still
+    /// delivered then.
     requests: Option<grpc::Requests<WatchRequest>>,
     /// Why the requests ended with an error.
     failure: Option<Status>,

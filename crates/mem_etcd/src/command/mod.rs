@@ -1,7 +1,8 @@
 //! Subcommands, one file each.
 //!
-//! The flags of the server are those of etcd and are separate ([`crate::config::Config`]).
-//! The first argument decides: without dashes it names a subcommand.
+//! The flags of the server are those of etcd and are separate
+//! ([`crate::config::Config`]). If the first argument has no leading dash, it names a
+//! subcommand.
 
 mod check;
 mod repair;
@@ -26,7 +27,7 @@ enum Command {
 }
 
 /// Whether `args`, which start with the program name, name a subcommand.
-pub fn is_named(args: &[String]) -> bool {
+pub fn is_subcommand(args: &[String]) -> bool {
     args.get(1).is_some_and(|first| !first.starts_with('-'))
 }
 

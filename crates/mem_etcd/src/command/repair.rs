@@ -40,7 +40,7 @@ impl Repair {
         println!("kept       {} keys, up to revision {}", plan.keys, plan.revision);
         println!("restart    at revision {}, compacted there", plan.restart);
         if !self.yes {
-            println!("nothing was changed: repeat with --yes to do it");
+            println!("nothing was changed: repeat with --yes to repair the directory");
             return Ok(ExitCode::FAILURE);
         }
         for path in plan.carry_out()? {
