@@ -1,18 +1,19 @@
-//! The collector: adds up the records of traces.
+//! The collector: totals over the records of traces. `lease_sum` and `limit_sum` contain
+//! the totals of leases and of ranges.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use trace::{
-    Call, Class, End, Head, Outcome, Put, Received, Record, Request, Response, Sent, WatchResponse,
-    shape, span_kind,
+    Call, Class, End, Head, Outcome, Received, Record, Request, Sent, WatchResponse, shape,
+    span_kind,
 };
 
 use super::events::RecentEvents;
-use super::summary::{
-    ErrorRow, KindRow, Latency, Leases, LimitRow, Summary, TraceTotals, WatchRow, Watches,
-};
+use super::lease_sum::LeaseSum;
+use super::limit_sum::LimitSum;
+use super::summary::{ErrorRow, KindRow, Summary, TraceTotals, WatchRow, Watches};
 use super::sums::{
-    KindSum, MAX_NAMES, MAX_TRACKED, OTHERS, ShapeSum, classes, histogram, name_or_others, sorted,
+    KindSum, MAX_NAMES, MAX_TRACKED, OTHERS, ShapeSum, classes, name_or_others, sorted,
 };
 
 /// The totals of the records so far.
@@ -21,15 +22,13 @@ pub struct Collector {
     totals: TraceTotals,
     shapes: HashMap<String, ShapeSum>,
     kinds: HashMap<String, KindSum>,
-    limits: BTreeMap<(String, i64), LimitRow>,
+    limits: LimitSum,
     errors: HashMap<(String, String), u64>,
     streams: HashMap<(u64, u32), OpenStream>,
     watches: Watches,
     watched: HashMap<(String, &'static str), WatchRow>,
     events: RecentEvents,
-    leases: Leases,
-    ttls: BTreeMap<i64, u64>,
-    puts_by_lease: HashMap<i64, u64>,
+    leases: LeaseSum,
     connections: HashSet<u64>,
     /// The time of the last record of the current file.
     last: u64,
@@ -42,8 +41,8 @@ struct OpenStream {
     shape: Option<String>,
     /// Kind and span of its watches, by watch ID.
     watches: HashMap<i64, (String, &'static str)>,
-    /// Kind and span of the watches that are not created yet, in the order of their
-    /// requests, in which the server responds.
+    /// Kind and span of the requested watches that are not created yet. The server
+    /// responds in the order of the requests.
     requested: Vec<(String, &'static str)>,
     limit: Option<i64>,
 }
@@ -127,15 +126,13 @@ impl Collector {
         }
         match &call.request {
             Some(Request::Range(range)) if !range.range_end.is_empty() && !range.count_only => {
-                self.range_response(
-                    "Range",
-                    range.limit,
-                    call.response.as_ref(),
-                    call.response_bytes,
-                );
-                self.limit_micros("Range", range.limit, micros);
+                let others = &mut self.totals.counted_as_others;
+                let (limit, bytes) = (range.limit, call.response_bytes);
+                self.limits.add_range("Range", limit, others);
+                self.limits.add_response("Range", limit, call.response.as_ref(), bytes, others);
+                self.limits.add_latency("Range", limit, micros, others);
             }
-            Some(request) => self.lease(request),
+            Some(request) => self.leases.add(request),
             None => {}
         }
     }
@@ -170,9 +167,10 @@ impl Collector {
                 if let Some(stream) = stream {
                     stream.limit = Some(range.limit);
                 }
-                self.limit_row("RangeStream", range.limit).count += 1;
+                let others = &mut self.totals.counted_as_others;
+                self.limits.add_range("RangeStream", range.limit, others);
             }
-            Some(request) => self.lease(request),
+            Some(request) => self.leases.add(request),
             None => {}
         }
         if let Some(stream) = self.streams.get_mut(&(sent.conn, sent.stream)) {
@@ -193,11 +191,9 @@ impl Collector {
         }
         let Some(response) = received.response else { return };
         if let (Some(limit), None) = (limit, &response.watch) {
-            let row = self.limit_row("RangeStream", limit);
-            row.pairs += response.kvs;
-            row.more += u64::from(response.more);
-            row.count_max = row.count_max.max(response.count.unwrap_or(0));
-            row.response_bytes += received.bytes;
+            let others = &mut self.totals.counted_as_others;
+            let bytes = received.bytes;
+            self.limits.add_response("RangeStream", limit, Some(&response), bytes, others);
         }
         if let Some(response) = response.watch {
             self.watch_response(stream_id, response, received.bytes);
@@ -249,7 +245,8 @@ impl Collector {
             }
         }
         if let (true, Some(limit)) = (is_range, stream.limit) {
-            self.limit_micros("RangeStream", limit, end.latency / 1000);
+            let (micros, others) = (end.latency / 1000, &mut self.totals.counted_as_others);
+            self.limits.add_latency("RangeStream", limit, micros, others);
         }
     }
 
@@ -273,67 +270,6 @@ impl Collector {
         }
         self.totals.counted_as_others += 1;
         (OTHERS.into(), OTHERS.into())
-    }
-
-    fn lease(&mut self, request: &Request) {
-        match request {
-            Request::LeaseGrant { ttl, .. } => {
-                self.leases.granted += 1;
-                let has_room = self.ttls.len() < MAX_NAMES;
-                *self.ttls.entry(if has_room { *ttl } else { 0 }).or_default() += 1;
-            }
-            Request::LeaseRevoke { .. } => self.leases.revoked += 1,
-            Request::LeaseKeepAlive { .. } => self.leases.keep_alives += 1,
-            Request::Put(put) => self.put_with_lease(put),
-            Request::Txn(txn) => {
-                txn.success.iter().chain(&txn.failure).for_each(|request| self.lease(request));
-            }
-            _ => {}
-        }
-    }
-
-    fn put_with_lease(&mut self, put: &Put) {
-        if put.lease == 0 {
-            return;
-        }
-        self.leases.attached_puts += 1;
-        if self.puts_by_lease.len() < MAX_TRACKED || self.puts_by_lease.contains_key(&put.lease) {
-            *self.puts_by_lease.entry(put.lease).or_default() += 1;
-        }
-    }
-
-    fn range_response(
-        &mut self,
-        method: &str,
-        limit: i64,
-        response: Option<&Response>,
-        bytes: u64,
-    ) {
-        let row = self.limit_row(method, limit);
-        row.count += 1;
-        row.response_bytes += bytes;
-        if let Some(response) = response {
-            row.pairs += response.kvs;
-            row.more += u64::from(response.more);
-            row.count_max = row.count_max.max(response.count.unwrap_or(0));
-        }
-    }
-
-    fn limit_micros(&mut self, method: &str, limit: i64, micros: u64) {
-        self.limit_row(method, limit)
-            .micros
-            .get_or_insert_with(histogram)
-            .saturating_record(micros);
-    }
-
-    fn limit_row(&mut self, method: &str, limit: i64) -> &mut LimitRow {
-        let full = self.limits.len() >= MAX_NAMES;
-        let mut key = (method.to_owned(), limit);
-        if full && !self.limits.contains_key(&key) {
-            self.totals.counted_as_others += 1;
-            key = (OTHERS.into(), 0);
-        }
-        self.limits.entry(key).or_default()
     }
 
     fn shape(&mut self, text: &str, class: Class) -> &mut ShapeSum {
@@ -364,9 +300,6 @@ impl Collector {
     /// The report.
     pub fn summary(mut self) -> Summary {
         self.totals.seconds = (self.totals.seconds * 1e3).round() / 1e3;
-        self.leases.ttls = self.ttls.into_iter().collect();
-        self.leases.attached_leases = self.puts_by_lease.len() as u64;
-        self.leases.puts_per_lease_max = self.puts_by_lease.values().copied().max().unwrap_or(0);
         self.watches.rows = sorted(
             self.watched,
             |((kind, span), row)| {
@@ -382,10 +315,6 @@ impl Collector {
             |(kind, sum)| KindRow { kind, namespaces: sum.namespaces.len() as u64, ..sum.row },
             |row| (row.reads + row.writes + row.other, row.events),
         );
-        let limit = |((method, limit), row): (_, LimitRow)| {
-            let latency_micros = row.micros.as_ref().and_then(Latency::of);
-            LimitRow { method, limit, latency_micros, ..row }
-        };
         let error = |((method, what), count)| ErrorRow { method, what, count };
         Summary {
             classes: classes(&shapes),
@@ -393,8 +322,8 @@ impl Collector {
             shapes,
             kinds,
             watches: self.watches,
-            leases: self.leases,
-            limits: self.limits.into_iter().map(limit).collect(),
+            leases: self.leases.finish(),
+            limits: self.limits.finish(),
             errors: sorted(self.errors, error, |row| (row.count, 0)),
         }
     }
@@ -414,7 +343,7 @@ impl OpenStream {
 
 #[cfg(test)]
 mod tests {
-    use trace::{Event, Open, Range, WatchCreate};
+    use trace::{Event, Open, Range, Response, WatchCreate};
 
     use super::*;
 
