@@ -71,8 +71,8 @@ impl SharedStore {
         }
     }
 
-    /// Records and logs the failure of the log; only the first one counts. Returns the
-    /// error for clients.
+    /// Records and logs the failure of the log; only the first failure is kept. Returns
+    /// the error for clients.
     pub(crate) fn fail(&self, error: &files::Error) -> Error {
         let reason = self.failure.get_or_init(|| {
             tracing::error!(%error, "the log failed, no more writes are accepted");
