@@ -74,7 +74,7 @@ impl Collector {
         self.totals.records += 1;
         match record {
             Record::Head(_) => {}
-            Record::Call(call) => self.call(*call),
+            Record::Call(call) => self.add_call(*call),
             Record::Open(open) => {
                 self.note_time(open.time, open.conn);
                 self.totals.streams += 1;
@@ -85,9 +85,9 @@ impl Collector {
                     self.streams.insert((open.conn, open.stream), OpenStream::new(open.method));
                 }
             }
-            Record::Sent(sent) => self.sent(sent),
-            Record::Received(received) => self.received(received),
-            Record::End(end) => self.end(end),
+            Record::Sent(sent) => self.add_sent(sent),
+            Record::Received(received) => self.add_received(received),
+            Record::End(end) => self.add_end(end),
             Record::Missing(missing) => {
                 self.totals.records -= 1;
                 self.totals.missing_records += missing.records;
@@ -100,13 +100,13 @@ impl Collector {
         self.connections.insert(conn);
     }
 
-    fn call(&mut self, call: Call) {
+    fn add_call(&mut self, call: Call) {
         self.note_time(call.time + call.latency, call.conn);
         self.totals.calls += 1;
         let micros = call.latency / 1000;
-        let failed = self.failed(&call.method, &call.end);
+        let failed = self.count_error(&call.method, &call.end);
         let shape = shape(&call.method, call.request.as_ref());
-        let sum = self.shape(&shape.text, shape.class);
+        let sum = self.shape_sum(&shape.text, shape.class);
         sum.add(call.request_bytes, Some(call.response_bytes), call.kind.as_deref());
         sum.micros.saturating_record(micros);
         sum.failed += u64::from(failed);
@@ -115,7 +115,7 @@ impl Collector {
         self.totals.request_bytes += call.request_bytes;
         self.totals.response_bytes += call.response_bytes;
         if let Some(kind) = &call.kind {
-            let sum = self.kind(kind, call.namespace.as_deref());
+            let sum = self.kind_row(kind, call.namespace.as_deref());
             sum.request_bytes += call.request_bytes;
             sum.response_bytes += call.response_bytes;
             match (shape.class, &call.request) {
@@ -137,16 +137,16 @@ impl Collector {
         }
     }
 
-    fn sent(&mut self, sent: Sent) {
+    fn add_sent(&mut self, sent: Sent) {
         self.note_time(sent.time, sent.conn);
         self.totals.request_bytes += sent.bytes;
         let method = self.streams.get(&(sent.conn, sent.stream));
         let method = method.map_or_else(|| "stream".to_owned(), |stream| stream.method.clone());
         let shape = shape(&method, sent.request.as_ref());
-        self.shape(&shape.text, shape.class).add(sent.bytes, None, sent.kind.as_deref());
+        self.shape_sum(&shape.text, shape.class).add(sent.bytes, None, sent.kind.as_deref());
         if let Some(kind) = &sent.kind {
             let is_watch = matches!(sent.request, Some(Request::WatchCreate(_)));
-            let row = self.kind(kind, sent.namespace.as_deref());
+            let row = self.kind_row(kind, sent.namespace.as_deref());
             row.request_bytes += sent.bytes;
             if is_watch { row.watches += 1 } else { row.reads += 1 }
         }
@@ -178,7 +178,7 @@ impl Collector {
         }
     }
 
-    fn received(&mut self, received: Received) {
+    fn add_received(&mut self, received: Received) {
         self.note_time(received.time, received.conn);
         self.totals.response_bytes += received.bytes;
         let stream_id = (received.conn, received.stream);
@@ -221,7 +221,7 @@ impl Collector {
         self.watches.events += events;
         self.watches.distinct_events += distinct;
         if let Some(watched) = watched {
-            let row = self.kind(&watched.0, None);
+            let row = self.kind_row(&watched.0, None);
             row.events += events;
             row.response_bytes += bytes;
             let row = self.watch_row(watched);
@@ -230,13 +230,13 @@ impl Collector {
         }
     }
 
-    fn end(&mut self, end: End) {
+    fn add_end(&mut self, end: End) {
         self.note_time(end.time, end.conn);
         let Some(stream) = self.streams.remove(&(end.conn, end.stream)) else { return };
-        // A watch that ends with its client has not failed.
+        // A watch stream that its client closes has not failed.
         let is_range = stream.method.ends_with("RangeStream");
         if is_range || end.end.code.is_some_and(|code| code > 1) {
-            let failed = self.failed(&stream.method, &end.end);
+            let failed = self.count_error(&stream.method, &end.end);
             if let Some(sum) = stream.shape.and_then(|shape| self.shapes.get_mut(&shape)) {
                 sum.failed += u64::from(failed);
                 if is_range {
@@ -251,7 +251,7 @@ impl Collector {
     }
 
     /// Counts the error of a call or stream. Returns whether it failed.
-    fn failed(&mut self, method: &str, end: &Outcome) -> bool {
+    fn count_error(&mut self, method: &str, end: &Outcome) -> bool {
         let error = match (end.code, end.cut) {
             (Some(0), _) => return false,
             (Some(code), _) => format!("code {code}: {}", end.message),
@@ -272,13 +272,13 @@ impl Collector {
         (OTHERS.into(), OTHERS.into())
     }
 
-    fn shape(&mut self, text: &str, class: Class) -> &mut ShapeSum {
+    fn shape_sum(&mut self, text: &str, class: Class) -> &mut ShapeSum {
         let name =
             name_or_others(&self.shapes, text, &mut self.totals.counted_as_others).to_owned();
         self.shapes.entry(name).or_insert_with(|| ShapeSum::new(class))
     }
 
-    fn kind(&mut self, kind: &str, namespace: Option<&str>) -> &mut KindRow {
+    fn kind_row(&mut self, kind: &str, namespace: Option<&str>) -> &mut KindRow {
         let name = name_or_others(&self.kinds, kind, &mut self.totals.counted_as_others).to_owned();
         let sum = self.kinds.entry(name).or_default();
         if let Some(namespace) = namespace.filter(|_| sum.namespaces.len() < MAX_TRACKED)
@@ -315,7 +315,7 @@ impl Collector {
             |(kind, sum)| KindRow { kind, namespaces: sum.namespaces.len() as u64, ..sum.row },
             |row| (row.reads + row.writes + row.other, row.events),
         );
-        let error = |((method, what), count)| ErrorRow { method, what, count };
+        let error = |((method, error), count)| ErrorRow { method, error, count };
         Summary {
             classes: classes(&shapes),
             totals: self.totals,

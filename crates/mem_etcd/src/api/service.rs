@@ -31,7 +31,7 @@ pub struct Api {
     pub(super) limits: Limits,
     pub(super) member: Member,
     pub(super) downgrade: Downgrade,
-    /// HTTP pages besides gRPC: health, version, metrics.
+    /// HTTP pages: health, version, metrics.
     pub(super) pages: Router,
 }
 
