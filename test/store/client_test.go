@@ -58,7 +58,7 @@ func TestMutexAndElection(t *testing.T) {
 				}
 				inside++
 				if inside != 1 {
-					t.Error("two hold the lock")
+					t.Error("two clients hold the lock")
 				}
 				turns++
 				inside--
@@ -70,7 +70,7 @@ func TestMutexAndElection(t *testing.T) {
 	}
 	group.Wait()
 	if turns != 40 {
-		t.Fatalf("%d turns", turns)
+		t.Fatalf("%d acquisitions of the lock", turns)
 	}
 	electAndDie(ctx, t, server)
 }
@@ -151,7 +151,7 @@ func TestSTM(t *testing.T) {
 		sum += amount
 	}
 	if sum != 500 {
-		t.Fatalf("%d of 500 are left", sum)
+		t.Fatalf("the accounts contain %d, expected 500", sum)
 	}
 }
 

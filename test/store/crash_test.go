@@ -41,8 +41,8 @@ func isRight(key string) bool { return strings.HasPrefix(key, "/right/") }
 
 // TestKill kills the process at random moments under load, several rounds in each WAL
 // mode. After each restart, every acknowledged write of a logged key is present, in order
-// and without gaps. Unlogged keys are gone, and watchers of them get a compaction error.
-// The revision never decreases. CRASH_ROUNDS sets the number of rounds per mode.
+// and without gaps. Unlogged keys no longer exist, and their watchers get a compaction
+// error. The revision never decreases. CRASH_ROUNDS sets the number of rounds per mode.
 func TestKill(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode.name, func(t *testing.T) {
@@ -81,7 +81,7 @@ func TestKill(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			t.Logf("%d kills, %d ends in good order, %d writes acknowledged and accounted for", rounds-stops, stops, w.writes)
+			t.Logf("%d kills, %d clean shutdowns, %d acknowledged writes verified", rounds-stops, stops, w.writes)
 		})
 	}
 }
@@ -97,8 +97,8 @@ func grantLong(t *testing.T, a *api) int64 {
 	return lease.ID
 }
 
-// verifyLong checks that the lease survived with most of its TTL: renewals count, and the
-// time between two processes does not.
+// verifyLong checks that the lease survived with most of its TTL: renewals are recovered,
+// and downtime does not reduce the TTL.
 func verifyLong(t *testing.T, a *api, id int64) {
 	t.Helper()
 	left, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: id})
@@ -161,7 +161,7 @@ func size(t *testing.T, dir string) (sum int64) {
 		}
 		info, err := entry.Info()
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // removed while we looked
+			return nil // removed during the walk
 		}
 		sum += info.Size()
 		return err
@@ -177,8 +177,8 @@ func size(t *testing.T, dir string) (sum int64) {
 type writers struct {
 	// unlogged returns whether a restart loses the key.
 	unlogged func(key string) bool
-	// acknowledged is the last acknowledged number of each writer, before that at the last
-	// compaction.
+	// acknowledged is the last acknowledged number of each writer; before is that number at
+	// the last compaction.
 	acknowledged, before []int
 	// writes is the number of all acknowledged writes.
 	writes int
@@ -240,7 +240,8 @@ func pairOf(writer, n int) *pb.TxnRequest {
 
 // verify reads all keys and the history: no acknowledged write is missing, each
 // transaction is present completely or not at all, the history has every number, and the
-// revision did not decrease. Unlogged keys are gone, and their watchers get an error.
+// revision did not decrease. Unlogged keys no longer exist, and their watchers get an
+// error.
 func (w *writers) verify(t *testing.T, a *api, round int) {
 	t.Helper()
 	response, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
@@ -261,16 +262,16 @@ func (w *writers) verify(t *testing.T, a *api, round int) {
 			case w.unlogged(key):
 				gone = gone || want > 0
 				if exists {
-					t.Fatalf("round %d: %s is not logged, and was found with %d", round, key, n)
+					t.Fatalf("round %d: key %s is not logged, but has value %d after the restart", round, key, n)
 				}
 			case n < want:
-				t.Fatalf("round %d: %s was acknowledged up to %d, found %d", round, key, want, n)
+				t.Fatalf("round %d: key %s was acknowledged up to %d, found %d", round, key, want, n)
 			default:
 				w.acknowledged[i] = n
 			}
 		}
 		if !w.unlogged(left) && !w.unlogged(right) && found[left] != found[right] {
-			t.Fatalf("round %d: %d and %d are halves of transactions", round, found[left], found[right])
+			t.Fatalf("round %d: transaction applied partially: the keys have values %d and %d", round, found[left], found[right])
 		}
 	}
 	if gone {

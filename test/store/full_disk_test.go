@@ -18,7 +18,7 @@ import (
 // and writes succeed again once there is space. No acknowledged write is lost.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("mounting a small file system takes root")
+		t.Skip("mounting a small file system requires root")
 	}
 	dir := t.TempDir()
 	mount := func(flags uintptr, size string) {
@@ -82,11 +82,11 @@ func TestFullDisk(t *testing.T) {
 	a = s.dial()
 	for i := range written + 1 {
 		if got := get(t, a, fmt.Sprintf("key-%d", i)); len(got) != 1<<20 {
-			t.Fatalf("key-%d of %d is lost", i, written)
+			t.Fatalf("acknowledged key-%d of %d is missing", i, written)
 		}
 	}
 	s.kill()
-	<-time.After(50 * time.Millisecond) // the kernel lets go of the files
+	<-time.After(50 * time.Millisecond) // the kernel frees the files
 }
 
 func expectAlarms(t *testing.T, s *server, a *api, count, health int) {

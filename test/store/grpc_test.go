@@ -29,7 +29,7 @@ func TestHealth(t *testing.T) {
 		t.Errorf("%v %v", answer, err)
 	}
 	if _, err := client.Check(t.Context(), &health.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
-		t.Errorf("a service that is not there: %v", err)
+		t.Errorf("unknown service: %v", err)
 	}
 	list, err := client.List(t.Context(), &health.HealthListRequest{})
 	if err != nil || list.Statuses[""].GetStatus() != health.HealthCheckResponse_SERVING {

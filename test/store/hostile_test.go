@@ -146,7 +146,7 @@ func (c *rawConn) until(t *testing.T, wanted func(http2.Frame) bool) http2.Frame
 	for {
 		frame, err := c.ReadFrame()
 		if err != nil {
-			t.Fatalf("the frame that was waited for did not come: %v", err)
+			t.Fatalf("the expected frame was not received: %v", err)
 		}
 		if wanted(frame) {
 			return frame
@@ -334,7 +334,7 @@ func TestHostileSilence(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatal("a connection that says nothing is kept open")
+			t.Fatal("a silent connection was not closed")
 		}
 	}
 	t.Logf("%d silent connections were closed after %v; %s", len(connections), time.Since(start).Round(time.Second), stop())
@@ -392,7 +392,7 @@ func TestHostileWatches(t *testing.T) {
 	}
 	mustPut(t, s.dial(), "watched/7/5", "value")
 	if event := receive(t, open[7]); event.WatchId != 6 || len(event.Events) != 1 {
-		t.Errorf("the watch was told %v", event)
+		t.Errorf("unexpected response of the watch: %v", event)
 	}
 	t.Logf("%d watches created in %v, %d bytes each; %s", watches, took.Round(time.Millisecond), each, stop())
 }
@@ -444,7 +444,7 @@ func TestHostilePings(t *testing.T) {
 	}
 }
 
-// TestHostileResets checks that calls that are reset immediately leave nothing behind.
+// TestHostileResets checks that calls that are reset immediately leave no memory in use.
 func TestHostileResets(t *testing.T) {
 	s := startMemEtcd(t)
 	stop := bystander(t, s)

@@ -56,5 +56,5 @@ func TestHTTP2(t *testing.T) {
 	if cases < 140 || !slices.Equal(failures, expectedHTTP2Failures) {
 		t.Errorf("%d cases; these fail: %q", cases, failures)
 	}
-	t.Logf("%d cases, %d as expected not passed", cases, len(failures))
+	t.Logf("%d cases, %d failed as expected", cases, len(failures))
 }

@@ -91,8 +91,8 @@ type linearOutput struct {
 	unknown bool
 	// done is whether a swap took place, or whether a deleted key existed.
 	done bool
-	// value and revision are those of the pair that was read, 0 for none. For a write,
-	// revision is its own revision.
+	// value and revision belong to the pair that was read; 0 if there was none. For a write,
+	// revision is the revision of the write.
 	value    string
 	revision int64
 	// header is the revision in the response header.
@@ -252,7 +252,7 @@ func (r *linearRun) check() {
 			unknown++
 		}
 	}
-	t.Logf("%d operations, %d of unknown outcome", len(r.operations), unknown)
+	t.Logf("%d operations, %d with unknown outcome", len(r.operations), unknown)
 	result := porcupine.CheckOperationsTimeout(linearModel.ToModel(), r.operations, time.Minute)
 	if result != porcupine.Ok {
 		t.Fatalf("the history is not linearizable: %s", result)
@@ -265,15 +265,15 @@ func (r *linearRun) check() {
 	final := history(t, a, 1, state.Header.Revision).(*pb.WatchResponse).Events
 	for i, event := range final {
 		if event.Kv.ModRevision != int64(i)+2 {
-			t.Fatalf("event %d is of revision %d", i, event.Kv.ModRevision)
+			t.Fatalf("event %d has revision %d", i, event.Kv.ModRevision)
 		}
 		event.PrevKv = nil
 		if i < len(r.events) && !proto.Equal(event, r.events[i]) {
-			t.Fatalf("first it was %v, then %v", r.events[i], event)
+			t.Fatalf("the watch received %v, but the history contains %v", r.events[i], event)
 		}
 	}
 	if len(r.events) > len(final) {
-		t.Fatalf("%d of %d events are gone", len(r.events)-len(final), len(r.events))
+		t.Fatalf("%d of %d events are missing from the history", len(r.events)-len(final), len(r.events))
 	}
 	r.checkAnswers(final)
 }
@@ -295,7 +295,7 @@ func (r *linearRun) checkAnswers(events []*mvccpb.Event) {
 				continue
 			}
 			if shown := shownAt(events, input.key, output.header); shown != output.revision {
-				t.Fatalf("%+v read revision %d, not %d", input, output.revision, shown)
+				t.Fatalf("%+v read revision %d, expected %d", input, output.revision, shown)
 			}
 			continue
 		}

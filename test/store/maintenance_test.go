@@ -96,7 +96,7 @@ func TestHashKVAsEtcd(t *testing.T) {
 	}
 	for _, at := range []int64{1, compacted - 1, revision + 1} {
 		if _, err := b.send(&pb.HashKVRequest{Revision: at}); err == nil {
-			t.Fatalf("revision %d of %d to %d has a hash", at, compacted, revision)
+			t.Fatalf("revision %d outside %d to %d has a hash", at, compacted, revision)
 		}
 	}
 }
@@ -127,13 +127,13 @@ func TestHashesAreEqual(t *testing.T) {
 		return response.Hash
 	}
 	if hash(one) != hash(two) {
-		t.Fatal("the hashes of everything differ")
+		t.Fatal("the hashes of the stores differ")
 	}
 	if _, err := two.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: 77, TTL: 1000}); err != nil {
 		t.Fatal(err)
 	}
 	if hash(one) == hash(two) {
-		t.Fatal("a lease more, and the hash is the same")
+		t.Fatal("an additional lease did not change the hash")
 	}
 }
 
@@ -184,7 +184,7 @@ func (b *both) alarmCycle(kind pb.AlarmType, member uint64) {
 		}
 	}
 	if refused < 5 {
-		b.t.Fatalf("%v: only %d requests are refused", kind, refused)
+		b.t.Fatalf("%v: only %d requests were refused", kind, refused)
 	}
 	b.must(alarm(pb.AlarmRequest_DEACTIVATE, kind))
 	b.must(alarm(pb.AlarmRequest_DEACTIVATE, kind))
@@ -425,7 +425,7 @@ func readSnapshot(t *testing.T, a *api, meanwhile func()) []byte {
 		meanwhile()
 	}
 	if last.RemainingBytes != 0 {
-		t.Fatalf("%d bytes are still to come", last.RemainingBytes)
+		t.Fatalf("the last message announces %d more bytes", last.RemainingBytes)
 	}
 	return file
 }
@@ -437,7 +437,7 @@ func waitFor(t *testing.T, what string, done func() bool) {
 			return
 		}
 	}
-	t.Fatalf("%s: not within %v", what, startTimeout)
+	t.Fatalf("timed out waiting for %s after %v", what, startTimeout)
 }
 
 // page returns status code and content of a page with sorted lines, because etcd lists its

@@ -114,7 +114,7 @@ func TestProxyForwards(t *testing.T) {
 		config := clientTLS(t, ca, dir, "client")
 		throughTheProxy(t, etcdClient(t, "https://"+p.address, config), credentials.NewTLS(config), p)
 		if err := putOver(t, p.address, credentials.NewTLS(&tls.Config{RootCAs: ca.pool})); err == nil {
-			t.Error("a client without a certificate is let in")
+			t.Error("a client without a certificate was accepted")
 		}
 	})
 }
@@ -152,7 +152,7 @@ func throughTheProxy(t *testing.T, client *clientv3.Client, transport credential
 		Then(clientv3.OpDelete("/a/1")).Else(clientv3.OpGet("/a/1")).Commit()
 	must("txn", err)
 	if !txn.Succeeded {
-		t.Error("the transaction did not hold")
+		t.Error("the comparison of the transaction was false")
 	}
 	events := 0
 	for events < 2 {
@@ -173,7 +173,7 @@ func throughTheProxy(t *testing.T, client *clientv3.Client, transport credential
 	defer conn.Close()
 	err = conn.Invoke(ctx, "/some.Service/Unknown", &raw{}, &raw{}, grpc.ForceCodec(rawCodec{}))
 	if status.Code(err) != codes.Unimplemented {
-		t.Errorf("a method that nobody knows: %v", err)
+		t.Errorf("unknown method: %v", err)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestProxyChangesNothing(t *testing.T) {
 	if _, err := client.Write(preface); err != nil {
 		t.Fatal(err)
 	}
-	server := saying(t, accepted, preface)
+	server := connectionWith(t, accepted, preface)
 	defer server.Close()
 	for _, conn := range []net.Conn{client, server} {
 		if err := conn.SetDeadline(time.Now().Add(startTimeout)); err != nil {
@@ -253,9 +253,9 @@ func TestProxyChangesNothing(t *testing.T) {
 	wait.Wait()
 }
 
-// saying returns the connection that starts with the given bytes. On other connections the
-// proxy only checks that the server is reachable.
-func saying(t *testing.T, accepted <-chan net.Conn, words []byte) net.Conn {
+// connectionWith returns the connection that starts with the given bytes. On other
+// connections the proxy only checks that the server is reachable.
+func connectionWith(t *testing.T, accepted <-chan net.Conn, words []byte) net.Conn {
 	t.Helper()
 	for {
 		select {
@@ -266,7 +266,7 @@ func saying(t *testing.T, accepted <-chan net.Conn, words []byte) net.Conn {
 			}
 			conn.Close()
 		case <-time.After(startTimeout):
-			t.Fatal("nobody connected")
+			t.Fatal("no connection was accepted")
 		}
 	}
 }
@@ -325,8 +325,8 @@ func TestProxyPassesCancellation(t *testing.T) {
 		t.Fatalf("%d watchers, %d calls", watchers(), p.metric("calls_in_flight"))
 	}
 	cancel()
-	waitFor(t, "the store to let go of the watch", func() bool { return watchers() == 0 })
-	waitFor(t, "the call to be over", func() bool { return p.metric("calls_in_flight") == 0 })
+	waitFor(t, "the store to remove the watch", func() bool { return watchers() == 0 })
+	waitFor(t, "the call to end", func() bool { return p.metric("calls_in_flight") == 0 })
 }
 
 // TestProxyOutlivesTheStore kills the store: calls fail with UNAVAILABLE and a one-line
@@ -353,7 +353,7 @@ func TestProxyOutlivesTheStore(t *testing.T) {
 		t.Fatalf("with a second endpoint: %v", err)
 	}
 	store.restart()
-	waitFor(t, "calls to work again", func() bool { return put(p) == nil })
+	waitFor(t, "calls to succeed again", func() bool { return put(p) == nil })
 	got, err := p.dial().kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("/a")})
 	if err != nil || got.Count != 1 {
 		t.Errorf("%v %v", got, err)
@@ -404,15 +404,15 @@ func TestProxyDoesNotWaitForItsRecorder(t *testing.T) {
 	}
 	defer syscall.Close(listening)
 	buffer := make([]byte, 1<<16)
-	waitFor(t, "the account of what is missing", func() bool {
+	waitFor(t, "all records to be written or counted as missing", func() bool {
 		_, _ = syscall.Read(listening, buffer)
 		return p.metric("records_written_total")+p.metric("records_missing_total") == puts
 	})
 	if p.metric("records_missing_total") < puts/3 {
-		t.Errorf("%d are missing", p.metric("records_missing_total"))
+		t.Errorf("only %d records are missing", p.metric("records_missing_total"))
 	}
 	if !strings.Contains(p.log.String(), "the recorder cannot keep up") {
-		t.Errorf("the log says nothing of it: %s", p.log)
+		t.Errorf("the log does not report missing records: %s", p.log)
 	}
 }
 
@@ -462,7 +462,7 @@ func TestProxyKilledLeavesARecording(t *testing.T) {
 func TestProxyRecordingIsReplayed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace.jsonl.zst")
 	first := startMemEtcd(t, "--wal-mode", "none")
-	// Makes revisions differ from those of the replay.
+	// Makes the recorded revisions differ from the replayed ones.
 	if _, err := first.dial().kv.Put(t.Context(), &pb.PutRequest{Key: []byte("/before"), Value: []byte("1")}); err != nil {
 		t.Fatal(err)
 	}

@@ -69,7 +69,7 @@ func TestCheckAndRepair(t *testing.T) {
 	s.restart()
 	a = s.dial()
 	if get(t, a, "key") != "value" || mustPut(t, a, "key", "new") <= revision {
-		t.Fatal("the store does not go on behind what it showed")
+		t.Fatal("the store does not continue above the revisions that it exposed")
 	}
 	w := newWriters(nothing)
 	w.revision = revision

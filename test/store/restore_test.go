@@ -89,7 +89,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		}
 		if name == "kept" {
 			if put.Header.Revision != revision+1 {
-				t.Fatalf("the revision is %d after %d", put.Header.Revision, revision)
+				t.Fatalf("the put got revision %d after snapshot revision %d", put.Header.Revision, revision)
 			}
 			for _, at := range []int64{max(g.compacted, 1), revision} {
 				want, _ := call(t, a, &pb.HashKVRequest{Revision: at})
@@ -102,7 +102,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 			continue
 		}
 		if put.Header.Revision != revision+1_000_000_001 {
-			t.Fatalf("the revision is %d after %d", put.Header.Revision, revision)
+			t.Fatalf("the put got revision %d after snapshot revision %d", put.Header.Revision, revision)
 		}
 		stream, err := b.watch.Watch(t.Context())
 		if err != nil {
@@ -140,7 +140,7 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	damaged := append([]byte{}, content...)
-	damaged[400] ^= 1 // after the content, so that only the hash detects it
+	damaged[400] ^= 1 // after the content, so that only the hash can detect the damage
 	mustWrite(t, filepath.Join(dir, "damaged"), string(damaged))
 	mustWrite(t, filepath.Join(dir, "short"), string(content[:60]))
 	mustWrite(t, filepath.Join(dir, "other"), strings.Repeat("x", 1024))
@@ -162,7 +162,7 @@ func TestRestoreRefuses(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "new")); err == nil {
-		t.Error("a refused restore leaves a directory behind")
+		t.Error("a refused restore created a directory")
 	}
 	mustMemEtcd(t, "restore", filepath.Join(dir, "damaged"), "--skip-hash-check=false", "--skip-hash-check", "--data-dir", filepath.Join(dir, "new"))
 }
@@ -247,7 +247,7 @@ func TestMoveFromEtcd(t *testing.T) {
 		mustMemEtcd(t, append([]string{"restore", file, "--data-dir", dir}, flags...)...)
 		b := startMemEtcd(t, "--data-dir", dir).dial()
 		if got := allKeys(t, b); !proto.Equal(got, want) {
-			t.Fatalf("%s: %d keys of %d, or others", name, got.Count, want.Count)
+			t.Fatalf("%s: got %d keys, expected %d with the same content", name, got.Count, want.Count)
 		}
 		lease, err := b.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: 99, Keys: true})
 		if err != nil || lease.GrantedTTL != 5000 || len(lease.Keys) != 1 {

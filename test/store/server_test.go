@@ -42,7 +42,7 @@ func binary(t testing.TB, name string) string {
 	return path
 }
 
-// ports counts the ports handed out. They are below the ephemeral range of the kernel, so
+// ports counts the allocated ports. They are below the ephemeral range of the kernel, so
 // no outgoing connection can take the port of a restarting server.
 var ports atomic.Int32
 
@@ -131,7 +131,7 @@ func (s *server) waitReady() {
 		select {
 		case err := <-s.exited:
 			s.exited <- err
-			s.t.Fatalf("the server ended: %v\n%s", err, s.log)
+			s.t.Fatalf("the server exited: %v\n%s", err, s.log)
 		default:
 		}
 		response, err := http.Get("http://" + s.address + "/health")

@@ -71,13 +71,13 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	mustWrite(t, filepath.Join(dir, "server.crt"), "no certificate")
 	for range 5 {
 		if shown() != first {
-			t.Fatal("a certificate that cannot be read is in use")
+			t.Fatal("an unreadable certificate is in use")
 		}
 	}
-	const complaint = "failed to reload certificates, keeping the previous ones"
-	waitFor(t, "the complaint", func() bool { return strings.Contains(server.log.String(), complaint) })
-	if count := strings.Count(server.log.String(), complaint); count != 1 {
-		t.Fatalf("%d complaints", count)
+	const warning = "failed to reload certificates, keeping the previous ones"
+	waitFor(t, "the warning", func() bool { return strings.Contains(server.log.String(), warning) })
+	if count := strings.Count(server.log.String(), warning); count != 1 {
+		t.Fatalf("%d warnings", count)
 	}
 	ca.issue(t, dir, "server")
 	second := shown()
@@ -128,7 +128,7 @@ func TestRevokedClients(t *testing.T) {
 	}
 	revoke(2, 2)
 	if err := putOver(t, server.address, credentials.NewTLS(config)); err == nil {
-		t.Fatal("a revoked client is let in")
+		t.Fatal("a revoked client was accepted")
 	}
 }
 
@@ -148,7 +148,7 @@ func TestVersionsAndCipherSuites(t *testing.T) {
 	before := config.Clone()
 	before.MaxVersion = tls.VersionTLS12
 	if _, err := handshake(fresh.address, before); err == nil {
-		t.Fatal("TLS 1.2 is spoken below the lowest version")
+		t.Fatal("TLS 1.2 was accepted below the minimum version")
 	}
 	if _, err := handshake(fresh.address, config); err != nil {
 		t.Fatal(err)

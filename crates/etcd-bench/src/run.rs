@@ -26,7 +26,7 @@ use crate::watch::Watchers;
 use crate::worker::{self, Worker};
 
 const DEFAULT_TOTAL: u64 = 10_000;
-/// Concurrent puts while the key space is filled.
+/// Number of concurrent puts while the key space is filled.
 const FILL_CONCURRENCY: u64 = 64;
 /// Exit code after a second SIGINT: 128 + 2, as a shell reports it.
 const INTERRUPTED: i32 = 130;

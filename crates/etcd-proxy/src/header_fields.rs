@@ -1,4 +1,4 @@
-//! The header fields of calls that traces contain, and the framing of header blocks.
+//! The header fields that traces contain, and removal of the framing of header blocks.
 
 use crate::frames::{Head, flag};
 

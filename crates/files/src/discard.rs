@@ -1,8 +1,8 @@
 //! Removal of large files in steps.
 //!
-//! Unlinking a file frees its pages of the page cache in the kernel in one go, and no
-//! other thread runs on that core meanwhile: 17 ms for a log segment of 64 MiB, about
-//! 330 ms for a snapshot of 2 GiB. So the file is truncated in steps first.
+//! Unlinking a file frees all its page-cache pages at once. The kernel runs no other
+//! thread on that core until this is done: 17 ms for a log segment of 64 MiB, about 330
+//! ms for a snapshot of 2 GiB. Therefore the file is first truncated in steps.
 
 use std::fs::{self, OpenOptions};
 use std::io;

@@ -181,7 +181,8 @@ proptest! {
         }
         pieces.push(rest);
         prop_assert_eq!(run(pieces.iter().copied(), false), in_one_piece);
-        // Responses in between change what follows, but must not cause a panic.
+        // Responses sent between two reads may change later events, but must not cause a
+        // panic.
         run(pieces.into_iter(), true);
     }
 

@@ -11,7 +11,7 @@ pub(crate) const CONNECTION_WINDOW: i64 = 16 << 20;
 pub(crate) const DEFAULT_WINDOW: i64 = 65_535;
 /// The largest window that flow control allows (RFC 9113, 6.9.1).
 pub(crate) const MAX_WINDOW: i64 = (1 << 31) - 1;
-/// The largest block of header fields, in bytes as SETTINGS_MAX_HEADER_LIST_SIZE counts.
+/// Maximum size of a block of header fields, measured like SETTINGS_MAX_HEADER_LIST_SIZE.
 pub(crate) const MAX_FIELDS_BYTES: usize = 64 << 10;
 
 /// Configuration of a [`Connection`](crate::Connection).

@@ -25,7 +25,7 @@ pub enum Event<R> {
         /// Whether the request has no body.
         end_stream: bool,
     },
-    /// A part of a request's body. Passing their number to
+    /// A part of a request's body. Passing the number of its bytes to
     /// [`Connection::release`](crate::Connection::release) allows the client to send as
     /// many more.
     Data {

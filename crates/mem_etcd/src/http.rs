@@ -1,4 +1,4 @@
-//! HTTP pages besides gRPC: health, version, metrics.
+//! HTTP pages: health, version, metrics.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -59,7 +59,7 @@ async fn health(State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery
 /// A named check: returns why it fails, or `None`.
 type Check = (&'static str, fn(&PipelineStatus) -> Option<String>);
 
-/// A process that answers is alive.
+/// Always succeeds: a process that responds is alive.
 const LIVEZ: &[Check] = &[("serializable_read", |_| None)];
 const READYZ: &[Check] = &[
     ("data_corruption", |status| {

@@ -8,7 +8,7 @@ use pipeline::Modes;
 /// Durability of acknowledged writes.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalMode {
-    /// None: the store is in memory only, without a data directory.
+    /// No durability: the store is in memory only, without a data directory.
     None,
     /// Writes survive a crash of the process. A crash of the machine may lose the last
     /// flush interval.

@@ -44,7 +44,7 @@ impl Store {
             true => self.index.get(&request.key).map_or(0, |e| e.latest().value().len()),
             false => 0,
         };
-        // The key counts twice: a later operation may delete the key again.
+        // The key is included twice: a later operation may delete it again.
         2 * (EFFECT_BYTES + request.key.len()) + request.value.len().max(copied)
     }
 

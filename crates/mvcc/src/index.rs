@@ -83,7 +83,7 @@ impl Entry {
     }
 }
 
-/// The records of a key before it got a new one.
+/// The records that a new record of a key replaces.
 #[derive(Default)]
 pub(crate) struct Replaced {
     /// The newest record, if the key existed.

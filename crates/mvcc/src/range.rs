@@ -1,8 +1,8 @@
 //! Ranges: reads of keys at a revision, in bounded steps.
 //!
-//! A range may cover millions of keys. To let writers use the store meanwhile, a
-//! [`RangeCursor`] visits a bounded number of keys in each step. The store may
-//! change between steps: the cursor reads the revision at which it was created.
+//! A range may cover millions of keys. To let writers use the store during a range, a
+//! [`RangeCursor`] visits a bounded number of keys in each step. The store may change
+//! between steps: the cursor reads the revision at which it was created.
 
 use etcdpb::rpc::range_request::{SortOrder, SortTarget};
 use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader};

@@ -1,10 +1,10 @@
 //! The whole state as effects, produced in bounded steps.
 //!
 //! A snapshot contains everything needed to serve reads and watches from the last
-//! compaction on: leases, alarms, the key-value pairs just before the compacted
-//! revision, and all events since. The store may change between steps: the
-//! snapshot describes the revision at which it was started. The caller must not
-//! let the store collect history from [`SnapshotCursor::floor`] on meanwhile.
+//! compaction on: leases, alarms, the key-value pairs just before the compacted revision,
+//! and all events since. The store may change between steps: the snapshot describes the
+//! revision at which it was started. Until the snapshot is complete, the caller must not
+//! let the store collect history from [`SnapshotCursor::floor`] on.
 
 use etcdpb::Key;
 

@@ -32,8 +32,8 @@ pub struct Store {
 pub(crate) struct CollectionProgress {
     /// Data that cannot be read at this revision or later has been freed.
     pub(crate) done: i64,
-    /// The value of `done` after the current pass. A pass keeps its target even
-    /// if a compaction permits a later one meanwhile.
+    /// The value of `done` after the current pass. A pass keeps its target even if a
+    /// later compaction would permit a higher one.
     pub(crate) target: i64,
     /// Number of events of revision `target` that the pass has visited. These
     /// events stay because they can still be watched. Earlier events are removed
@@ -175,7 +175,7 @@ impl Store {
     }
 }
 
-/// The bytes that a record counts in [`Stats`].
+/// The bytes of a record in [`Stats`].
 pub(crate) fn record_bytes(record: &Record) -> i64 {
     (record.key().as_bytes().len() + record.value().len()) as i64 + RECORD_OVERHEAD_BYTES
 }

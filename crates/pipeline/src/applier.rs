@@ -43,7 +43,8 @@ pub(crate) struct Submission {
     pub(crate) command: Command,
     /// Encoded size of the request.
     pub(crate) bytes: usize,
-    /// `None` for commands of the store itself, such as revoking an expired lease.
+    /// `None` for commands that the store itself submits, such as the revocation of an
+    /// expired lease.
     pub(crate) reply: Option<oneshot::Sender<Result<Reply, Error>>>,
 }
 

@@ -4,10 +4,9 @@
 //! machine can stop before a buffered log was flushed. To handle this, the log contains a
 //! *visible-revision bound*: it is durable before any revision up to it is exposed.
 //!
-//! A process that may have lost changes continues after the bound, and the store counts
-//! as compacted there. So a client that saw a lost revision gets the error that the
-//! revision is compacted and lists again, and no revision ever identifies two different
-//! states.
+//! A process that may have lost changes continues after the bound, and marks the store as
+//! compacted there. So a client that saw a lost revision gets the error that the revision
+//! is compacted and lists again, and no revision ever identifies two different states.
 //!
 //! After a clean shutdown the exact last revision is known. And as long as the machine
 //! keeps running (its boot ID is unchanged), buffered writes are not lost.

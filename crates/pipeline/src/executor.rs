@@ -3,9 +3,9 @@
 //! - If no key waits for an fsync, the thread that submits commands runs the applier
 //!   itself (*inline*): handing a command to another thread and being woken by it costs
 //!   more than most commands. Only one thread runs the applier at a time; it also applies
-//!   commands that other threads submit meanwhile.
-//! - If batches wait for an fsync, a dedicated thread runs the applier. New commands
-//!   gather in the queue meanwhile and share the next fsync.
+//!   commands that other threads submit during this time.
+//! - If batches wait for an fsync, a dedicated thread runs the applier. Commands that
+//!   arrive during an fsync gather in the queue and share the next fsync.
 //!
 //! In both cases the dedicated thread does the work that no command triggers: expired
 //! leases, garbage collection, and notes in the log when the store is idle.

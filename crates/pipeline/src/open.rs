@@ -28,7 +28,7 @@ impl Pipeline {
     }
 
     /// Opens the store as [`Pipeline::open`] does, with the log on the medium that
-    /// `medium` returns. Tests use it to inject a disk that fails.
+    /// `medium` returns. Tests pass in a simulated disk that fails.
     pub fn open_on<M: Medium>(
         options: &PipelineOptions,
         fresh: Identity,

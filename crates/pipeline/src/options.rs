@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Durability of acknowledged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalMode {
-    /// None: the store is in memory only.
+    /// No durability: the store is in memory only.
     None,
     /// Writes survive the end of the process. If the machine stops, the last flush
     /// interval may be lost.

@@ -36,7 +36,7 @@ impl Pins {
 
 impl Pin {
     /// Pins `revision`, at most until `expiry` if it is set. The caller must hold the
-    /// lock of the store, so that the history is not collected in between.
+    /// lock of the store, so that the history is not collected before it is pinned.
     pub(crate) fn new(pins: &Arc<Mutex<Pins>>, revision: i64, expiry: Option<Instant>) -> Self {
         let mut table = pins.lock();
         let number = table.next;

@@ -120,7 +120,7 @@ impl Pipeline {
         self.executor.run_queue();
         match reply.await.unwrap_or(Err(Error::Stopped)) {
             Ok(_) => Ok(Some(ttl)),
-            // The lease was revoked in between.
+            // The lease was revoked after the lessor was asked.
             Err(Error::Refused(_)) => Ok(None),
             Err(error) => Err(error),
         }

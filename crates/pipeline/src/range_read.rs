@@ -98,7 +98,7 @@ impl LargeRange {
 }
 
 /// The pages of a range. The last page has the header, `more` and the total count. If the
-/// client takes longer than a minute and the revision has been compacted meanwhile, the
+/// client takes longer than a minute and the revision is compacted during this time, the
 /// next item is the error for a compacted revision.
 pub struct RangePages {
     shared: Arc<SharedStore>,

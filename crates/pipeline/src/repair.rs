@@ -2,8 +2,8 @@
 //!
 //! The snapshot and the log up to the first damage become a new snapshot, followed by an
 //! empty log. The revision continues after every revision found anywhere in the files,
-//! plus a margin for revisions that are lost, and counts as compacted there. The damaged
-//! files are kept under another name.
+//! plus a margin for revisions that are lost, and the store is marked as compacted there.
+//! The damaged files are kept under another name.
 //!
 //! Invariant: no file is moved before the new snapshot is durable. So an interrupted
 //! repair can be repeated.

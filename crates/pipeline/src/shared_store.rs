@@ -17,8 +17,8 @@ use crate::{Error, PipelineOptions};
 pub(crate) struct SharedStore {
     pub(crate) store: RwLock<Store>,
     /// The published revision: the newest one that readers may see. Read it with the
-    /// store locked: the history of this revision is collected only after it has
-    /// advanced.
+    /// store locked: the history of this revision is collected only after the
+    /// published revision has advanced.
     pub(crate) published: AtomicI64,
     pub(crate) hub: Arc<Hub>,
     pub(crate) lessor: Mutex<Lessor>,
@@ -71,8 +71,8 @@ impl SharedStore {
         }
     }
 
-    /// Records and logs the failure of the log; only the first one counts. Returns the
-    /// error for clients.
+    /// Records and logs the failure of the log; only the first failure is kept. Returns
+    /// the error for clients.
     pub(crate) fn fail(&self, error: &files::Error) -> Error {
         let reason = self.failure.get_or_init(|| {
             tracing::error!(%error, "the log failed, no more writes are accepted");

@@ -109,7 +109,7 @@ impl Snapshotter {
     }
 
     /// Writes a snapshot, and removes the log and the snapshots before it. Returns its
-    /// size in bytes, or `None` if the store stops meanwhile.
+    /// size in bytes, or `None` if the store stops before it is complete.
     fn take(&self, mut request: SnapshotRequest) -> Result<Option<u64>, Error> {
         let mut writer = self.snapshots.create(request.covered)?;
         let mut payload = Vec::new();

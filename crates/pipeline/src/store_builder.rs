@@ -222,7 +222,7 @@ impl RecoveryProgress {
 mod tests {
     use super::*;
 
-    /// The reading thread reports an effect out of order, because it knows the offset.
+    /// The reading thread reports an effect out of order, because only it has the offset.
     #[test]
     fn an_effect_out_of_order_is_an_error_of_its_record() {
         let payload = |revision| {

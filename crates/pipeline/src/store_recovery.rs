@@ -56,7 +56,7 @@ pub(crate) fn recover(
     if let Some(revision) = resumption.restart {
         tracing::warn!(
             revision,
-            "recent writes may be lost, continuing at a later revision that counts as compacted"
+            "recent writes may be lost, continuing at a later revision that is marked as compacted"
         );
     }
     Ok(RecoveredStore { store, resumption, log, snapshots })

@@ -42,7 +42,8 @@ impl TestStore {
             wal_mode: default,
             wal_mode_prefixes: prefixes.iter().map(prefix).collect(),
             boot_id: b"boot 0".to_vec(),
-            // The flusher never runs by itself, so that a power cut can lose something.
+            // The flush interval is longer than the test, so that a power cut can lose
+            // writes.
             flush_interval: Duration::from_secs(3600),
             snapshot_log_bytes: 400,
             ..PipelineOptions::default()

@@ -156,7 +156,7 @@ impl Script<'_> {
         self.put("d", b"again", 0);
     }
 
-    /// Leases of which part of the TTL has elapsed, with and without renewal.
+    /// Leases with a partly elapsed TTL, with and without renewal.
     fn leases(&self) {
         for id in 1..=3 {
             self.run(Command::LeaseGrant { id, ttl_seconds: 100 * id });

@@ -185,7 +185,7 @@ pub struct WatchCreate {
     /// The end of the range, in etcd's convention.
     #[serde(skip_serializing_if = "Key::is_empty")]
     pub range_end: Key,
-    /// The first revision to deliver; 0 for the next one.
+    /// The first revision to deliver; 0 for the next revision.
     #[serde(skip_serializing_if = "is_zero")]
     pub start_revision: i64,
     /// Whether progress notifications are sent.

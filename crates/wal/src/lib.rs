@@ -26,8 +26,7 @@
 //! |---|---|
 //! | `medium` | the disk as the log uses it; tests replace it by one that fails |
 //! | `segment`, `head` | the files of a log |
-//! | `scan` | reads all segments; distinguishes damage from an unfinished write; changes
-//! nothing |
+//! | `scan` | reads all segments; distinguishes damage from an unfinished write; changes nothing |
 //! | `log_recovery` | opening: scans, cuts off an unfinished write, makes the rest durable |
 //! | `durability` | what is written, what is durable, whether the log failed |
 //! | `log` | appending, reserving space, trimming |

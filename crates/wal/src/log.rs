@@ -42,8 +42,8 @@ pub struct Log {
     head: u64,
     /// Sequence of the next record; the first is 1.
     next: u64,
-    /// The newest record that a later record proves to be durable (an empty record
-    /// counts as proven).
+    /// The newest record that a later record proves to be durable. An empty record needs
+    /// no proof.
     witnessed: u64,
     buffer: Vec<u8>,
     durability: Arc<Durability>,

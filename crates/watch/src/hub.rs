@@ -24,9 +24,9 @@ pub(crate) struct Subscriptions {
     groups: Slab<Group>,
     /// Groups by span, to add and remove subscribers.
     by_span: HashMap<Span, usize>,
-    /// Groups of a single key by that key, to find the subscribers of an event.
+    /// Groups with a single-key span, by that key; finds the subscribers of an event.
     points: HashMap<Vec<u8>, usize>,
-    /// Groups of other spans, to find the subscribers of an event.
+    /// Groups with other spans; finds the subscribers of an event.
     ranges: SpanTree,
     /// Groups with events in the current publication. The vector is reused.
     touched: Vec<usize>,

@@ -22,11 +22,11 @@
 //!   event up to r.
 //! - A watcher receives each event of its span exactly once and in order, and all
 //!   events of a revision in one delivery.
-//! - The queue is bounded in events ([`QUEUE_EVENTS`]) and in bytes. A watcher
-//!   whose events do not fit becomes *unsynced*: the hub delivers nothing more to
-//!   it, and it reads history after its queue has been emptied. If that history was
-//!   compacted meanwhile, the watcher is cancelled with the compacted revision. A
-//!   slow watcher never delays a write.
+//! - The queue is bounded in events ([`QUEUE_EVENTS`]) and in bytes. A watcher whose
+//!   events do not fit becomes *unsynced*: the hub delivers nothing more to it, and it
+//!   reads history after its queue has been emptied. If that history has been compacted,
+//!   the watcher is cancelled with the compacted revision. A slow watcher never delays a
+//!   write.
 //!
 //! # Lock order
 //! The hub's lock is taken before a mailbox's lock. Neither is held while history

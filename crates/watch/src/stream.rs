@@ -164,7 +164,7 @@ impl WatchStream {
         };
         let mut subscriptions = self.hub.lock();
         let mut state = self.mailbox.lock();
-        // The watch may have been cancelled meanwhile, and its ID used again.
+        // The watch may have been cancelled during the read, and its ID used again.
         let is_same = |watcher: &&mut Watcher| Arc::ptr_eq(&watcher.watch, &watch);
         let Some(watcher) = state.watchers.get_mut(&watch_id).filter(is_same) else { return };
         match read {

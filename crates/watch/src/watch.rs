@@ -21,7 +21,7 @@ pub struct Watch {
     pub fragment: bool,
 }
 
-/// The kinds of events to leave out.
+/// Leaves out events by their kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filter {
     /// Leave out puts.

@@ -1,5 +1,5 @@
-//! Files that are said to be recordings: reading them ends, in lines or in an error, and what
-//! is read can be written and read again.
+//! Arbitrary trace files: reading terminates with records or an error, and the records
+//! that were read can be written and read again.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,7 +21,7 @@ const LINES: &[&str] = &[
     r#"{"type":"missing","time":1,"lines":4}"#,
 ];
 
-/// What is put in the place of a part of a line.
+/// Replacement for a part of a line.
 fn token() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<i128>().prop_map(|number| number.to_string()),
@@ -50,7 +50,7 @@ fn token() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A line of a recording with some parts replaced.
+/// A line of a trace with some parts replaced.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<Index>(), 0..12_usize, token());
     (0..LINES.len(), prop::collection::vec(change, 0..3)).prop_map(|(line, changes)| {
@@ -77,7 +77,7 @@ fn packed(text: &[u8], how: Compression) -> Vec<u8> {
     }
 }
 
-/// The lines that can be read.
+/// The records that can be read.
 fn read(path: &Path) -> Vec<Record> {
     let Ok(reader) = Reader::open(path) else { return Vec::new() };
     let head = Record::Head(reader.head().clone());
@@ -86,7 +86,7 @@ fn read(path: &Path) -> Vec<Record> {
 
 proptest! {
     #[test]
-    fn what_is_read_can_be_written(
+    fn records_that_were_read_can_be_written(
         lines in prop::collection::vec(line(), 0..6), headed in any::<bool>(),
         how in prop::sample::select(vec![Compression::None, Compression::Gzip, Compression::Zstd]),
         damage in prop::collection::vec((any::<Index>(), any::<u8>()), 0..2),
@@ -118,9 +118,9 @@ proptest! {
     }
 }
 
-/// The lines above are such, or all of this shows nothing.
+/// Checks that the sample lines are valid; otherwise the tests above prove nothing.
 #[test]
-fn samples_are_lines() {
+fn samples_are_valid_records() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("samples");
     std::fs::write(&path, LINES.iter().map(|line| format!("{line}\n")).collect::<String>())

@@ -16,7 +16,7 @@ pub(crate) fn find(imports: &Imports) -> Vec<Vec<String>> {
         }
         if let Some(circle) = shortest_through(imports, module) {
             reported.extend(circle.iter().cloned());
-            circles.push(circle.iter().map(|module| name(module)).collect());
+            circles.push(circle.iter().map(name).collect());
         }
     }
     circles

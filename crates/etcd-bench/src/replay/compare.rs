@@ -1,4 +1,4 @@
-//! Comparison of responses with the recorded ones.
+//! Compares the responses of a replay with the recorded ones.
 
 use trace::{Outcome, Response};
 
@@ -11,11 +11,11 @@ pub const UNAVAILABLE: u32 = 14;
 /// The first difference, if any: `code`, `succeeded`, `count`, `pairs` or `deleted`.
 /// Revisions are not compared.
 pub fn difference(
-    end: &Outcome,
+    recorded_outcome: &Outcome,
     recorded: Option<&Response>,
     replayed: &ReplayOutcome,
 ) -> Option<&'static str> {
-    let recorded_code = end.code.unwrap_or(UNAVAILABLE);
+    let recorded_code = recorded_outcome.code.unwrap_or(UNAVAILABLE);
     let replayed_code = replayed.as_ref().err().copied().unwrap_or(0);
     if recorded_code != replayed_code {
         return Some("code");

@@ -93,7 +93,7 @@ impl<'a> Dispatcher<'a> {
         Ok(())
     }
 
-    /// Queues a record that is to be replayed; counts other records.
+    /// Queues a record that can be replayed, and counts all others as not replayed.
     fn enqueue(&mut self, record: Record, ahead: &mut BinaryHeap<Reverse<TimedRecord>>) {
         let time = match &record {
             Record::Call(call) => call.time,

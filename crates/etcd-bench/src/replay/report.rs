@@ -46,7 +46,8 @@ pub struct ReplayReport {
     /// Number of streams that ended with an error, by method and error.
     pub broken_streams: BTreeMap<String, u64>,
     /// Number of revisions and lease IDs that could not be translated.
-    pub unknown_revisions: u64,
+    #[serde(rename = "unknownRevisions")]
+    pub untranslated: u64,
     /// Number of records that are missing from the trace.
     #[serde(rename = "missingLines")]
     pub missing_records: u64,
@@ -119,12 +120,8 @@ impl ReplayReport {
                 writeln!(text, "{what:<18} {count} × {name}")?;
             }
         }
-        if self.unknown_revisions > 0 {
-            writeln!(
-                text,
-                "{:<18} {} revisions or leases",
-                "not translated", self.unknown_revisions
-            )?;
+        if self.untranslated > 0 {
+            writeln!(text, "{:<18} {} revisions or leases", "not translated", self.untranslated)?;
         }
         if self.missing_records > 0 {
             writeln!(text, "{:<18} {} records of the trace", "missing", self.missing_records)?;

@@ -148,7 +148,7 @@ impl Tally {
             cancelled_watches: self.cancelled_watches,
             not_replayed: self.skipped,
             broken_streams: self.broken,
-            unknown_revisions: unknown,
+            untranslated: unknown,
             missing_records: self.missing,
             trace_is_truncated: self.is_truncated,
             methods,

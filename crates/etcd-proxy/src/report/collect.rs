@@ -1,18 +1,19 @@
-//! The collector: adds up the records of traces.
+//! The collector: totals over the records of traces. `lease_sum` and `limit_sum` contain
+//! the totals of leases and of ranges.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use trace::{
-    Call, Class, End, Head, Outcome, Put, Received, Record, Request, Response, Sent, WatchResponse,
-    shape, span_kind,
+    Call, Class, End, Head, Outcome, Received, Record, Request, Sent, WatchResponse, shape,
+    span_kind,
 };
 
 use super::events::RecentEvents;
-use super::summary::{
-    ErrorRow, KindRow, Latency, Leases, LimitRow, Summary, TraceTotals, WatchRow, Watches,
-};
+use super::lease_sum::LeaseSum;
+use super::limit_sum::LimitSum;
+use super::summary::{ErrorRow, KindRow, Summary, TraceTotals, WatchRow, Watches};
 use super::sums::{
-    KindSum, MAX_NAMES, MAX_TRACKED, OTHERS, ShapeSum, classes, histogram, name_or_others, sorted,
+    KindSum, MAX_NAMES, MAX_TRACKED, OTHERS, ShapeSum, classes, name_or_others, sorted,
 };
 
 /// The totals of the records so far.
@@ -21,15 +22,13 @@ pub struct Collector {
     totals: TraceTotals,
     shapes: HashMap<String, ShapeSum>,
     kinds: HashMap<String, KindSum>,
-    limits: BTreeMap<(String, i64), LimitRow>,
+    limits: LimitSum,
     errors: HashMap<(String, String), u64>,
     streams: HashMap<(u64, u32), OpenStream>,
     watches: Watches,
     watched: HashMap<(String, &'static str), WatchRow>,
     events: RecentEvents,
-    leases: Leases,
-    ttls: BTreeMap<i64, u64>,
-    puts_by_lease: HashMap<i64, u64>,
+    leases: LeaseSum,
     connections: HashSet<u64>,
     /// The time of the last record of the current file.
     last: u64,
@@ -42,8 +41,8 @@ struct OpenStream {
     shape: Option<String>,
     /// Kind and span of its watches, by watch ID.
     watches: HashMap<i64, (String, &'static str)>,
-    /// Kind and span of the watches that are not created yet, in the order of their
-    /// requests, in which the server responds.
+    /// Kind and span of the requested watches that are not created yet. The server
+    /// responds in the order of the requests.
     requested: Vec<(String, &'static str)>,
     limit: Option<i64>,
 }
@@ -75,7 +74,7 @@ impl Collector {
         self.totals.records += 1;
         match record {
             Record::Head(_) => {}
-            Record::Call(call) => self.call(*call),
+            Record::Call(call) => self.add_call(*call),
             Record::Open(open) => {
                 self.note_time(open.time, open.conn);
                 self.totals.streams += 1;
@@ -86,9 +85,9 @@ impl Collector {
                     self.streams.insert((open.conn, open.stream), OpenStream::new(open.method));
                 }
             }
-            Record::Sent(sent) => self.sent(sent),
-            Record::Received(received) => self.received(received),
-            Record::End(end) => self.end(end),
+            Record::Sent(sent) => self.add_sent(sent),
+            Record::Received(received) => self.add_received(received),
+            Record::End(end) => self.add_end(end),
             Record::Missing(missing) => {
                 self.totals.records -= 1;
                 self.totals.missing_records += missing.records;
@@ -101,13 +100,13 @@ impl Collector {
         self.connections.insert(conn);
     }
 
-    fn call(&mut self, call: Call) {
+    fn add_call(&mut self, call: Call) {
         self.note_time(call.time + call.latency, call.conn);
         self.totals.calls += 1;
         let micros = call.latency / 1000;
-        let failed = self.failed(&call.method, &call.end);
+        let failed = self.count_error(&call.method, &call.end);
         let shape = shape(&call.method, call.request.as_ref());
-        let sum = self.shape(&shape.text, shape.class);
+        let sum = self.shape_sum(&shape.text, shape.class);
         sum.add(call.request_bytes, Some(call.response_bytes), call.kind.as_deref());
         sum.micros.saturating_record(micros);
         sum.failed += u64::from(failed);
@@ -116,7 +115,7 @@ impl Collector {
         self.totals.request_bytes += call.request_bytes;
         self.totals.response_bytes += call.response_bytes;
         if let Some(kind) = &call.kind {
-            let sum = self.kind(kind, call.namespace.as_deref());
+            let sum = self.kind_row(kind, call.namespace.as_deref());
             sum.request_bytes += call.request_bytes;
             sum.response_bytes += call.response_bytes;
             match (shape.class, &call.request) {
@@ -127,29 +126,27 @@ impl Collector {
         }
         match &call.request {
             Some(Request::Range(range)) if !range.range_end.is_empty() && !range.count_only => {
-                self.range_response(
-                    "Range",
-                    range.limit,
-                    call.response.as_ref(),
-                    call.response_bytes,
-                );
-                self.limit_micros("Range", range.limit, micros);
+                let others = &mut self.totals.counted_as_others;
+                let (limit, bytes) = (range.limit, call.response_bytes);
+                self.limits.add_range("Range", limit, others);
+                self.limits.add_response("Range", limit, call.response.as_ref(), bytes, others);
+                self.limits.add_latency("Range", limit, micros, others);
             }
-            Some(request) => self.lease(request),
+            Some(request) => self.leases.add(request),
             None => {}
         }
     }
 
-    fn sent(&mut self, sent: Sent) {
+    fn add_sent(&mut self, sent: Sent) {
         self.note_time(sent.time, sent.conn);
         self.totals.request_bytes += sent.bytes;
         let method = self.streams.get(&(sent.conn, sent.stream));
         let method = method.map_or_else(|| "stream".to_owned(), |stream| stream.method.clone());
         let shape = shape(&method, sent.request.as_ref());
-        self.shape(&shape.text, shape.class).add(sent.bytes, None, sent.kind.as_deref());
+        self.shape_sum(&shape.text, shape.class).add(sent.bytes, None, sent.kind.as_deref());
         if let Some(kind) = &sent.kind {
             let is_watch = matches!(sent.request, Some(Request::WatchCreate(_)));
-            let row = self.kind(kind, sent.namespace.as_deref());
+            let row = self.kind_row(kind, sent.namespace.as_deref());
             row.request_bytes += sent.bytes;
             if is_watch { row.watches += 1 } else { row.reads += 1 }
         }
@@ -170,9 +167,10 @@ impl Collector {
                 if let Some(stream) = stream {
                     stream.limit = Some(range.limit);
                 }
-                self.limit_row("RangeStream", range.limit).count += 1;
+                let others = &mut self.totals.counted_as_others;
+                self.limits.add_range("RangeStream", range.limit, others);
             }
-            Some(request) => self.lease(request),
+            Some(request) => self.leases.add(request),
             None => {}
         }
         if let Some(stream) = self.streams.get_mut(&(sent.conn, sent.stream)) {
@@ -180,7 +178,7 @@ impl Collector {
         }
     }
 
-    fn received(&mut self, received: Received) {
+    fn add_received(&mut self, received: Received) {
         self.note_time(received.time, received.conn);
         self.totals.response_bytes += received.bytes;
         let stream_id = (received.conn, received.stream);
@@ -193,11 +191,9 @@ impl Collector {
         }
         let Some(response) = received.response else { return };
         if let (Some(limit), None) = (limit, &response.watch) {
-            let row = self.limit_row("RangeStream", limit);
-            row.pairs += response.kvs;
-            row.more += u64::from(response.more);
-            row.count_max = row.count_max.max(response.count.unwrap_or(0));
-            row.response_bytes += received.bytes;
+            let others = &mut self.totals.counted_as_others;
+            let bytes = received.bytes;
+            self.limits.add_response("RangeStream", limit, Some(&response), bytes, others);
         }
         if let Some(response) = response.watch {
             self.watch_response(stream_id, response, received.bytes);
@@ -225,7 +221,7 @@ impl Collector {
         self.watches.events += events;
         self.watches.distinct_events += distinct;
         if let Some(watched) = watched {
-            let row = self.kind(&watched.0, None);
+            let row = self.kind_row(&watched.0, None);
             row.events += events;
             row.response_bytes += bytes;
             let row = self.watch_row(watched);
@@ -234,13 +230,13 @@ impl Collector {
         }
     }
 
-    fn end(&mut self, end: End) {
+    fn add_end(&mut self, end: End) {
         self.note_time(end.time, end.conn);
         let Some(stream) = self.streams.remove(&(end.conn, end.stream)) else { return };
-        // A watch that ends with its client has not failed.
+        // A watch stream that its client closes has not failed.
         let is_range = stream.method.ends_with("RangeStream");
         if is_range || end.end.code.is_some_and(|code| code > 1) {
-            let failed = self.failed(&stream.method, &end.end);
+            let failed = self.count_error(&stream.method, &end.end);
             if let Some(sum) = stream.shape.and_then(|shape| self.shapes.get_mut(&shape)) {
                 sum.failed += u64::from(failed);
                 if is_range {
@@ -249,12 +245,13 @@ impl Collector {
             }
         }
         if let (true, Some(limit)) = (is_range, stream.limit) {
-            self.limit_micros("RangeStream", limit, end.latency / 1000);
+            let (micros, others) = (end.latency / 1000, &mut self.totals.counted_as_others);
+            self.limits.add_latency("RangeStream", limit, micros, others);
         }
     }
 
     /// Counts the error of a call or stream. Returns whether it failed.
-    fn failed(&mut self, method: &str, end: &Outcome) -> bool {
+    fn count_error(&mut self, method: &str, end: &Outcome) -> bool {
         let error = match (end.code, end.cut) {
             (Some(0), _) => return false,
             (Some(code), _) => format!("code {code}: {}", end.message),
@@ -275,74 +272,13 @@ impl Collector {
         (OTHERS.into(), OTHERS.into())
     }
 
-    fn lease(&mut self, request: &Request) {
-        match request {
-            Request::LeaseGrant { ttl, .. } => {
-                self.leases.granted += 1;
-                let has_room = self.ttls.len() < MAX_NAMES;
-                *self.ttls.entry(if has_room { *ttl } else { 0 }).or_default() += 1;
-            }
-            Request::LeaseRevoke { .. } => self.leases.revoked += 1,
-            Request::LeaseKeepAlive { .. } => self.leases.keep_alives += 1,
-            Request::Put(put) => self.put_with_lease(put),
-            Request::Txn(txn) => {
-                txn.success.iter().chain(&txn.failure).for_each(|request| self.lease(request));
-            }
-            _ => {}
-        }
-    }
-
-    fn put_with_lease(&mut self, put: &Put) {
-        if put.lease == 0 {
-            return;
-        }
-        self.leases.attached_puts += 1;
-        if self.puts_by_lease.len() < MAX_TRACKED || self.puts_by_lease.contains_key(&put.lease) {
-            *self.puts_by_lease.entry(put.lease).or_default() += 1;
-        }
-    }
-
-    fn range_response(
-        &mut self,
-        method: &str,
-        limit: i64,
-        response: Option<&Response>,
-        bytes: u64,
-    ) {
-        let row = self.limit_row(method, limit);
-        row.count += 1;
-        row.response_bytes += bytes;
-        if let Some(response) = response {
-            row.pairs += response.kvs;
-            row.more += u64::from(response.more);
-            row.count_max = row.count_max.max(response.count.unwrap_or(0));
-        }
-    }
-
-    fn limit_micros(&mut self, method: &str, limit: i64, micros: u64) {
-        self.limit_row(method, limit)
-            .micros
-            .get_or_insert_with(histogram)
-            .saturating_record(micros);
-    }
-
-    fn limit_row(&mut self, method: &str, limit: i64) -> &mut LimitRow {
-        let full = self.limits.len() >= MAX_NAMES;
-        let mut key = (method.to_owned(), limit);
-        if full && !self.limits.contains_key(&key) {
-            self.totals.counted_as_others += 1;
-            key = (OTHERS.into(), 0);
-        }
-        self.limits.entry(key).or_default()
-    }
-
-    fn shape(&mut self, text: &str, class: Class) -> &mut ShapeSum {
+    fn shape_sum(&mut self, text: &str, class: Class) -> &mut ShapeSum {
         let name =
             name_or_others(&self.shapes, text, &mut self.totals.counted_as_others).to_owned();
         self.shapes.entry(name).or_insert_with(|| ShapeSum::new(class))
     }
 
-    fn kind(&mut self, kind: &str, namespace: Option<&str>) -> &mut KindRow {
+    fn kind_row(&mut self, kind: &str, namespace: Option<&str>) -> &mut KindRow {
         let name = name_or_others(&self.kinds, kind, &mut self.totals.counted_as_others).to_owned();
         let sum = self.kinds.entry(name).or_default();
         if let Some(namespace) = namespace.filter(|_| sum.namespaces.len() < MAX_TRACKED)
@@ -364,9 +300,6 @@ impl Collector {
     /// The report.
     pub fn summary(mut self) -> Summary {
         self.totals.seconds = (self.totals.seconds * 1e3).round() / 1e3;
-        self.leases.ttls = self.ttls.into_iter().collect();
-        self.leases.attached_leases = self.puts_by_lease.len() as u64;
-        self.leases.puts_per_lease_max = self.puts_by_lease.values().copied().max().unwrap_or(0);
         self.watches.rows = sorted(
             self.watched,
             |((kind, span), row)| {
@@ -382,19 +315,15 @@ impl Collector {
             |(kind, sum)| KindRow { kind, namespaces: sum.namespaces.len() as u64, ..sum.row },
             |row| (row.reads + row.writes + row.other, row.events),
         );
-        let limit = |((method, limit), row): (_, LimitRow)| {
-            let latency_micros = row.micros.as_ref().and_then(Latency::of);
-            LimitRow { method, limit, latency_micros, ..row }
-        };
-        let error = |((method, what), count)| ErrorRow { method, what, count };
+        let error = |((method, error), count)| ErrorRow { method, error, count };
         Summary {
             classes: classes(&shapes),
             totals: self.totals,
             shapes,
             kinds,
             watches: self.watches,
-            leases: self.leases,
-            limits: self.limits.into_iter().map(limit).collect(),
+            leases: self.leases.finish(),
+            limits: self.limits.finish(),
             errors: sorted(self.errors, error, |row| (row.count, 0)),
         }
     }
@@ -414,7 +343,7 @@ impl OpenStream {
 
 #[cfg(test)]
 mod tests {
-    use trace::{Event, Open, Range, WatchCreate};
+    use trace::{Event, Open, Range, Response, WatchCreate};
 
     use super::*;
 

@@ -1,4 +1,4 @@
-//! Detection of events that were delivered before, to another watcher.
+//! Detects events that were already delivered to another watcher.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashSet, VecDeque};

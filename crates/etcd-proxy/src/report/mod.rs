@@ -2,6 +2,8 @@
 
 mod collect;
 mod events;
+mod lease_sum;
+mod limit_sum;
 mod page;
 mod summary;
 mod sums;

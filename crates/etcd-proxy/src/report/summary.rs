@@ -249,7 +249,8 @@ pub struct ErrorRow {
     /// The method, without the service.
     pub method: String,
     /// The gRPC code and message, or the side that aborted the call.
-    pub what: String,
+    #[serde(rename = "what")]
+    pub error: String,
     /// Number of calls.
     pub count: u64,
 }

@@ -246,7 +246,7 @@ fn limits(summary: &Summary) -> Table {
 fn errors(summary: &Summary) -> Table {
     let mut table = Table::new("Failures", &["method", "error", "count"]);
     for row in &summary.errors {
-        table.rows.push(vec![row.method.clone(), row.what.clone(), row.count.to_string()]);
+        table.rows.push(vec![row.method.clone(), row.error.clone(), row.count.to_string()]);
     }
     table
 }

@@ -31,7 +31,7 @@ pub struct Api {
     pub(super) limits: Limits,
     pub(super) member: Member,
     pub(super) downgrade: Downgrade,
-    /// HTTP pages besides gRPC: health, version, metrics.
+    /// HTTP pages: health, version, metrics.
     pub(super) pages: Router,
 }
 
@@ -132,7 +132,7 @@ impl Service for Api {
     }
 }
 
-/// Size in bytes with which a request without keys and values counts in the queue.
+/// Bytes of queue space that a request without keys and values uses.
 pub(super) const SMALL_REQUEST_BYTES: usize = 32;
 
 /// Runs `work`, which may take long, on a thread that may block.

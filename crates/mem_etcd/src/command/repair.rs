@@ -11,9 +11,10 @@ use crate::host;
 
 /// Print what is damaged in a data directory and what can be kept; with --yes, repair it.
 ///
-/// Damaged files are kept with the suffix .damaged. The store continues at a revision above
-/// every revision it ever had and counts as compacted there, so that every client lists
-/// again. An undamaged directory is not changed. No server may be using the directory.
+/// Damaged files are kept with the suffix .damaged. The store continues at a revision
+/// above every revision it ever had and is marked as compacted there, so that every
+/// client lists again. An undamaged directory is not changed. No server may be using the
+/// directory.
 #[derive(Args, Debug)]
 pub struct Repair {
     /// Path to the data directory.
