@@ -61,7 +61,7 @@ func TestShortRunsMayMissLimitsByHalf(t *testing.T) {
 		t.Errorf("23 of at most 16: %q", got)
 	}
 	if got := atMost(16, 8).judgeShort(math.NaN()); got != failed {
-		t.Errorf("no figure: %q", got)
+		t.Errorf("without a figure: %q", got)
 	}
 }
 
@@ -77,15 +77,15 @@ func TestConclusion(t *testing.T) {
 		t.Errorf("%+v", whole)
 	}
 	if short := conclude(r, samples, nil, func(float64) verdict { return notJudged }); short.Verdict != notJudged || short.Figure != 7 {
-		t.Errorf("not to be judged: %+v", short)
+		t.Errorf("not judged: %+v", short)
 	}
 	broken := conclude(r, samples[:4], errors.New("it broke"), r.Limits.judge)
 	if broken.Verdict != failed || broken.Figure == 0 || len(broken.Samples) != 4 {
-		t.Errorf("broken off: %+v", broken)
+		t.Errorf("with an error after some samples: %+v", broken)
 	}
 	nothing := conclude(r, samples[:1], errors.New("it broke"), r.Limits.judge)
 	if nothing.Verdict != failed || nothing.Figure != 0 {
-		t.Errorf("nothing of etcd: %+v", nothing)
+		t.Errorf("without samples of etcd: %+v", nothing)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestChoose(t *testing.T) {
 		t.Errorf("%v, %v", chosen, err)
 	}
 	if _, err := choose(all, "put,nothing"); !errors.Is(err, errUsage) {
-		t.Errorf("an unknown row: %v", err)
+		t.Errorf("unknown row: %v", err)
 	}
 }
 

@@ -2,12 +2,11 @@ package main
 
 import "github.com/k8s-1m/k8s-1m/internal/bench/chart"
 
-// maxMargin limits the bars: larger margins say nothing more, and would make the others
-// unreadably short.
+// maxMargin is the maximum length of a bar. Longer bars would make the other bars unreadably short.
 const maxMargin = 6
 
 // marginChart shows for each row how many times better its figure is than the required limit,
-// and where the aim is.
+// and marks the aim.
 func marginChart(rows []outcome) *chart.BarChart {
 	c := &chart.BarChart{Title: "Margin over the required limit", XLabel: "times better than required", Reference: 1}
 	for _, o := range rows {
@@ -17,7 +16,7 @@ func marginChart(rows []outcome) *chart.BarChart {
 		limits := o.limits()
 		margin := min(limits.margin(o.Figure, o.Must), maxMargin)
 		if margin < 0 {
-			margin = maxMargin // a disturbance whose longest pause was shorter than the idle one
+			margin = maxMargin // the longest pause was not longer than on the idle store
 		}
 		c.Bars = append(c.Bars, chart.Bar{Name: o.ID, Value: margin, Good: margin >= 1, Target: limits.margin(o.Aim, o.Must)})
 	}
@@ -41,8 +40,9 @@ func ratioChart(rows []outcome) *chart.BarChart {
 	return c
 }
 
-// oursShouldBeLarger reports whether a larger measured value of mem_etcd is better. The
-// limits do not say so for figures that divide etcd's value by mem_etcd's.
+// oursShouldBeLarger reports whether a larger measured value of mem_etcd is better. AtLeast
+// is about the figure: if the figure divides etcd's value by mem_etcd's, smaller values of mem_etcd are
+// better.
 func (o outcome) oursShouldBeLarger() bool {
 	return o.AtLeast && o.FigureName != "etcd ÷ mem_etcd"
 }

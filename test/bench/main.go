@@ -1,5 +1,5 @@
-// Command bench measures mem_etcd next to etcd and compares the figures with the required limits
-// and the aims of mem_etcd. Each figure is a row of its table.
+// Command bench measures mem_etcd and etcd, and compares the figures with the required limits and the
+// aims of mem_etcd. The table has one row for each figure.
 //
 // Both stores are measured in the same run, in turn, with server and client pinned to one core
 // each. Data is on tmpfs, except for the rows that measure a disk. CPU is the CPU time of the
@@ -52,7 +52,7 @@ type lab struct {
 func main() {
 	l := lab{Lab: storeserver.Lab{ServerCores: "0", ClientCores: "1"}}
 	flag.BoolVar(&l.quick, "quick", false, "short run: a tenth of the operations, one sample, and 100,000 keys instead of 3 million")
-	flag.IntVar(&l.repeat, "repeat", 3, "samples of each row; the median counts")
+	flag.IntVar(&l.repeat, "repeat", 3, "samples of each row; the result is the median")
 	flag.StringVar(&l.Bin, "bin", "bin", "directory of the programs")
 	flag.StringVar(&l.disk, "disk", "target", "directory on a real disk, for the rows that measure a disk")
 	only := flag.String("only", "", "measure only these rows, comma-separated")
@@ -124,8 +124,8 @@ func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 	return r, nil
 }
 
-// judge returns the verdict function of a row. In a short run, the rows with the large population
-// and the memory of few keys are not judged.
+// judge returns the verdict function of a row. In a short run, the rows with the large population and the
+// row overhead are not judged, because their limits apply to the full number of keys.
 func (l *lab) judge(r row) func(figure float64) verdict {
 	switch {
 	case !l.quick:
@@ -158,7 +158,7 @@ func choose(all []row, only string) ([]row, error) {
 	return chosen, nil
 }
 
-// samples measures each store of a row in turn, as often as -repeat demands.
+// samples measures each store of a row in turn, -repeat times.
 func (l *lab) samples(ctx context.Context, r row) (samples []sample, err error) {
 	repeat := l.repeat
 	if r.Once {

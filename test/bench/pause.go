@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// The probe: one small put per millisecond, whether or not earlier puts have returned.
+	// The probe starts one small put per millisecond, whether or not earlier puts have returned.
 	probeRate = "1000"
 	// The probe starts this long before a disturbance and ends this long after it.
 	probeMargin = time.Second
@@ -91,7 +91,7 @@ func disturbances(l *lab) []disturbance {
 
 // probe returns the longest latency of a put during an operation, in milliseconds.
 func (l *lab) probe(ctx context.Context, s *storeserver.Server, meanwhile func(context.Context, *storeserver.Server) error) (float64, string, error) {
-	c, err := l.Bench(ctx, s, storeserver.Alone, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
+	c, err := l.Bench(ctx, s, storeserver.NormalPriority, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
 		"--key-space-size", "1", "--val-size", "16", "--duration", "1h")
 	if err != nil {
 		return 0, "", err
@@ -113,7 +113,7 @@ func (l *lab) probe(ctx context.Context, s *storeserver.Server, meanwhile func(c
 
 // read reads everything below a prefix, at a lower priority than the probe.
 func (l *lab) read(ctx context.Context, s *storeserver.Server, how ...string) error {
-	c, err := l.Bench(ctx, s, storeserver.GivingWay, append([]string{"range", "--total", "1"}, how...)...)
+	c, err := l.Bench(ctx, s, storeserver.IdlePriority, append([]string{"range", "--total", "1"}, how...)...)
 	if err != nil {
 		return err
 	}
@@ -128,7 +128,7 @@ func (l *lab) snapshot(ctx context.Context, s *storeserver.Server) error {
 	}
 	const valueBytes = 4096
 	keys := group("/grown/", snapshotLogBytes/valueBytes, valueBytes)
-	c, err := l.Bench(ctx, s, storeserver.GivingWay, "fill", "--rate", "2000", "--clients", "10", "--key-size", "8", "--keys", keys)
+	c, err := l.Bench(ctx, s, storeserver.IdlePriority, "fill", "--rate", "2000", "--clients", "10", "--key-size", "8", "--keys", keys)
 	if err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ const (
 // log on tmpfs would need as much memory as the store.
 type population struct {
 	title string
-	// each is the number of nodes, of Leases and of pods.
+	// each is the number of nodes, which is also the number of Leases and of pods.
 	each   int
 	server *storeserver.Server
 	// commands are the commands that filled it.
@@ -126,7 +126,7 @@ func restartSeconds(ctx context.Context, l *lab, _ string) (sample, error) {
 		return sample{}, err
 	}
 	data := filepath.Join(p.server.Folder, "data")
-	snapshot, log := folderBytes(filepath.Join(data, "snap")), folderBytes(filepath.Join(data, "wal"))
+	snapshot, log := directoryBytes(filepath.Join(data, "snap")), directoryBytes(filepath.Join(data, "wal"))
 	if err := p.restart(ctx, l); err != nil {
 		return sample{}, err
 	}
@@ -165,9 +165,9 @@ func overhead(ctx context.Context, l *lab, store string) (sample, error) {
 	}, err
 }
 
-// folderBytes returns the size of the files in a directory; files that are removed meanwhile are
+// directoryBytes returns the size of the files in a directory; files that are removed meanwhile are
 // skipped.
-func folderBytes(folder string) (bytes float64) {
+func directoryBytes(folder string) (bytes float64) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return 0

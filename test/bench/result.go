@@ -26,7 +26,7 @@ type result struct {
 	Disk   string `json:"disk"`
 	Quick  bool   `json:"quick"`
 	Repeat int    `json:"repeat"`
-	// Complete: no row was interrupted or left out.
+	// Complete means that no row was interrupted or omitted.
 	Complete bool      `json:"complete"`
 	Rows     []outcome `json:"rows"`
 }

@@ -18,9 +18,9 @@ type row struct {
 	Title string
 	// Unit is the unit of a sample.
 	Unit string
-	// Stores are measured in turn.
+	// Stores are the stores to measure, in turn.
 	Stores []string
-	// Once: the row is not repeated.
+	// Once means that the row is measured once, regardless of -repeat.
 	Once bool
 	// Figure computes the judged figure from the medians of the stores; etcd is 0 if it is not
 	// measured.
@@ -48,27 +48,27 @@ type sample struct {
 // limits are the required limit and the aim of a figure.
 type limits struct {
 	Must, Aim float64
-	// AtLeast: larger figures are better.
+	// AtLeast means that larger figures are better.
 	AtLeast bool
 }
 
 func atLeast(must, aim float64) limits { return limits{must, aim, true} }
 func atMost(must, aim float64) limits  { return limits{must, aim, false} }
 
-// verdict of a figure.
+// verdict is the result of comparing a figure with its limits.
 type verdict string
 
 const (
-	met       verdict = "met"
-	must      verdict = "must"
-	near      verdict = "near" // misses the limit by no more than a short run may
+	met       verdict = "met"  // meets the aim
+	must      verdict = "must" // meets the required limit, but not the aim
+	near      verdict = "near" // misses the required limit by less than the tolerance of a short run
 	missed    verdict = "missed"
 	failed    verdict = "failed"
 	notJudged verdict = "not judged"
 )
 
-// judgeShort judges the figure of a short run, which may miss the required limit by half, like
-// the ratios of `k1m bench all --compare`.
+// judgeShort judges the figure of a short run, which may miss the required limit by a factor of up to
+// 1.5. `k1m bench all --compare` uses the same tolerance.
 func (l limits) judgeShort(figure float64) verdict {
 	const band = 1.5
 	if v := l.judge(figure); v != missed || l.margin(figure, l.Must)*band < 1 {

@@ -18,18 +18,18 @@ func rows(l *lab) []row {
 	keys := l.population().title
 	return []row{
 		{
-			ID: "put-client", Title: "put 1 KiB by etcd's own benchmark, 500 clients",
+			ID: "put-client", Title: "put 1 KiB with etcd's benchmark tool, 500 clients",
 			Unit: "µs CPU per put", Stores: both, Sample: benchmarkPut,
 			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(5, 8),
 		},
 		{
 			ID: "put", Title: "put 1 KiB at saturation, 500 clients",
-			Unit: "µs CPU per put", Stores: both, Sample: cpuPerOp(l.many("put")...),
+			Unit: "µs CPU per put", Stores: both, Sample: cpuPerOp(l.saturating("put")...),
 			FigureName: "µs", Figure: oursAlone, Limits: atMost(16, 8),
 		},
 		{
 			ID: "lease", Title: "Lease update as Kubernetes does it, 500 clients",
-			Unit: "µs CPU per update", Stores: both, Sample: cpuPerOp(l.many("lease-flood", "--leases", "20")...),
+			Unit: "µs CPU per update", Stores: both, Sample: cpuPerOp(l.saturating("lease-flood", "--leases", "20")...),
 			FigureName: "µs", Figure: oursAlone, Limits: atMost(18, 9),
 		},
 		{
@@ -54,7 +54,7 @@ func rows(l *lab) []row {
 		},
 		{
 			ID: "shared", Title: "p99 of puts that share a connection with a busy watch",
-			Unit: "× p99 without it", Stores: both, Sample: sharedConnection,
+			Unit: "× p99 without the watch", Stores: both, Sample: sharedConnection,
 			FigureName: "with ÷ without", Figure: oursAlone, Limits: atMost(3, 1.5),
 		},
 		{
@@ -80,8 +80,8 @@ func rows(l *lab) []row {
 	}
 }
 
-// many returns arguments for 500 clients that saturate the store.
-func (l *lab) many(workload string, more ...string) []string {
+// saturating returns the arguments of a load by 500 clients, which saturate the store.
+func (l *lab) saturating(workload string, more ...string) []string {
 	return append([]string{workload, "--clients", "500", "--connections", "10", "--total", l.count(200_000)}, more...)
 }
 
@@ -97,7 +97,7 @@ func (l *lab) scale(full int) int {
 
 func thousands(count int) string { return fmt.Sprintf("%dk", count/1000) }
 
-// benchmarkPut measures the server CPU per put of etcd's own benchmark tool.
+// benchmarkPut measures the CPU time of the store per put, with etcd's benchmark tool as the client.
 func benchmarkPut(ctx context.Context, l *lab, store string) (sample, error) {
 	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {
@@ -108,7 +108,8 @@ func benchmarkPut(ctx context.Context, l *lab, store string) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	// A short run uses as many, because with fewer puts the connections dominate.
+	// Short runs use the same number of puts. With fewer puts, most of the CPU time would be spent on
+	// opening connections.
 	const total = 100_000
 	rate, command, err := l.RunBenchmark(ctx, s, "--conns", "10", "--clients", "500", "put",
 		"--key-size", "48", "--val-size", "1024", "--sequential-keys",
@@ -157,11 +158,11 @@ func secondsPerRead(l *lab, how ...string) sampler {
 	return onFresh(perRead, append(args, how...)...)
 }
 
-// fsyncShare measures the throughput with fsync as a fraction of the throughput without.
+// fsyncShare measures the throughput with fsync as a fraction of the throughput without fsync.
 func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
-	waiting, hurried := []string{"--wal-mode", "fsync"}, []string{"--wal-mode", "buffered"}
+	fsyncArgs, bufferedArgs := []string{"--wal-mode", "fsync"}, []string{"--wal-mode", "buffered"}
 	if store == etcd {
-		waiting, hurried = nil, []string{"--unsafe-no-fsync"}
+		fsyncArgs, bufferedArgs = nil, []string{"--unsafe-no-fsync"}
 	}
 	duration := "5s"
 	if l.quick {
@@ -169,7 +170,7 @@ func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
 	}
 	var reports [2]storeserver.Report
 	var commands []string
-	for i, args := range [][]string{hurried, waiting} {
+	for i, args := range [][]string{bufferedArgs, fsyncArgs} {
 		s, err := l.Fresh(ctx, store, l.disk, args...)
 		if err != nil {
 			return sample{}, err
@@ -193,12 +194,12 @@ func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
 	}, nil
 }
 
-// sharedRounds is the number of rounds, each with and without the watch. The best of each kind
-// counts, because other load on the machine can only increase a latency.
+// sharedRounds is the number of measurements with the watch, and also the number without. The best p99 of
+// each kind is used, because other load on the machine can only increase a latency.
 const sharedRounds = 5
 
-// sharedConnection compares the p99 of puts at a moderate rate on a connection of their own with
-// that on a connection that also carries the events of 50 watchers.
+// sharedConnection measures the p99 of puts at a moderate rate on a connection that also carries the
+// events of 50 watchers, relative to the p99 without watchers.
 func sharedConnection(ctx context.Context, l *lab, store string) (sample, error) {
 	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {

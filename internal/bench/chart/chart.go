@@ -6,7 +6,7 @@
 // A page that contains charts is a single file that works offline, because it includes the
 // ECharts script. The script is version 6.1.0, unmodified from the npm package `echarts`
 // (dist/echarts.min.js, Apache License 2.0). It is vendored in assets/, with its LICENSE and
-// NOTICE, because no Go module carries it and the build must need nothing but Go.
+// NOTICE, because no Go module contains it and the build must not need other tools than Go.
 package chart
 
 import (
@@ -58,8 +58,9 @@ const smallestLogValue = 1e-3
 // Heading is the title of the chart.
 func (c *LineChart) Heading() string { return c.Title }
 
-// Add appends points to the chart in the order of their X values, whatever the order in which
-// they were measured. Points for a name that exists become another segment of that line.
+// Add appends points to the chart in the order of their X values, regardless of the order in
+// which they were measured. If the chart has a line with this name, the points become another segment
+// of that line.
 func (c *LineChart) Add(name string, points []Point) {
 	if len(points) == 0 {
 		return
@@ -87,7 +88,7 @@ func (c *LineChart) Add(name string, points []Point) {
 type Bar struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
-	// Good selects the color: values that meet their limit, or not.
+	// Good selects the color of bars that meet their limit.
 	Good bool `json:"good"`
 	// Target is drawn as a cross on the row of the bar; 0 draws none.
 	Target float64 `json:"target,omitempty"`

@@ -75,7 +75,7 @@ func TestHTMLContainsScriptAndData(t *testing.T) {
 		t.Fatal(err)
 	}
 	if page := string(html); strings.Count(page, echarts) != 1 || strings.Count(page, `class="chart"`) != 2 || strings.Contains(page, "CPU </script>") {
-		t.Error("the page has no script, not both charts, or a title that ends the script")
+		t.Error("the page has no script, lacks a chart, or has a title that ends the script")
 	}
 	if none, err := HTML(); err != nil || none != "" {
 		t.Errorf("without charts: %d bytes, %v", len(none), err)

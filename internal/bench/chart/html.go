@@ -19,13 +19,13 @@ var (
 const Style = template.CSS(`.chart { width: 100%; height: 26em; margin: 1.5em 0; } .chart td { border: 0; padding: 0 .2em; font-size: 13px; }`)
 
 // HTML returns the interactive charts, and the scripts that draw them, for the body of a page.
-// It is called once for a page and returns nothing if there are no charts.
+// It must be called once per page. It returns an empty text if there are no charts.
 func HTML(charts ...Chart) (template.HTML, error) {
 	if len(charts) == 0 {
 		return "", nil
 	}
 	var out strings.Builder
-	out.WriteString("<noscript><p>The charts need JavaScript; the same charts are in the SVG files of this folder, if it has any.</p></noscript>\n")
+	out.WriteString("<noscript><p>The charts need JavaScript; the same charts are in the SVG files of this directory, if it has any.</p></noscript>\n")
 	for _, c := range charts {
 		// json.Marshal escapes <, > and &, so that no text can end the script element.
 		data, err := json.Marshal(c)

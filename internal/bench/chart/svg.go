@@ -27,7 +27,7 @@ const (
 	headroom = 0.06
 )
 
-// Colors of lines. Lines beyond the last color use them again, dashed.
+// Colors of lines. Further lines use the same colors and are dashed.
 var lineColors = []color.Color{
 	color.RGBA{R: 0x32, G: 0x6c, B: 0xe5, A: 0xff}, color.RGBA{R: 0xb0, G: 0x00, B: 0x20, A: 0xff},
 	color.RGBA{R: 0x1b, G: 0x8a, B: 0x3a, A: 0xff}, color.RGBA{R: 0xc7, G: 0x7c, B: 0x02, A: 0xff},
@@ -204,7 +204,8 @@ func addMarker(p *plot.Plot, marker Marker, index int) error {
 func svgWithLegend(p *plot.Plot) ([]byte, error) {
 	legend := p.Legend
 	p.Legend = plot.NewLegend()
-	// The legend is measured on a canvas that no picture is made of.
+	// The size of the legend is needed before the canvas can be created, so the legend is measured on
+	// a temporary canvas.
 	area := legend.Rectangle(draw.New(vgsvg.New(plotWidth, plotHeight)))
 	legendWidth := area.Max.X - area.Min.X + vg.Points(2*legendGap)
 	height := max(plotHeight, area.Max.Y-area.Min.Y+vg.Points(40))
@@ -217,8 +218,8 @@ func svgWithLegend(p *plot.Plot) ([]byte, error) {
 	return encode(canvas)
 }
 
-// encode returns the SVG. It names fonts with the metrics of Liberation Sans, in which
-// the widths were computed, for systems that do not have that font.
+// encode returns the SVG. Text widths were computed for Liberation Sans. For systems without that font,
+// encode adds fallback fonts with the same metrics.
 func encode(canvas *vgsvg.Canvas) ([]byte, error) {
 	var out bytes.Buffer
 	if _, err := canvas.WriteTo(&out); err != nil {

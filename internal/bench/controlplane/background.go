@@ -23,7 +23,7 @@ import (
 
 const (
 	fillPrefix = "fill-"
-	// Watches per connection, as of a program with several informers.
+	// Watches per connection, as in a program with several informers.
 	streamsOfConnection = 10
 )
 
@@ -60,7 +60,7 @@ func (t *storeRun) prepareFilled(ctx context.Context, pods int) error {
 	return t.fill(filling, t.watchPods(filling, fillPrefix), pods)
 }
 
-// updates returns a load that changes an annotation of one pod after the other, at a rate.
+// updates returns a load that changes an annotation of each pod in turn, at a rate.
 func (t *storeRun) updates(ctx context.Context, pods int, rate float64) experiment.Load {
 	const workers = 64
 	load := t.podLoad(0, workers, rate)
@@ -76,8 +76,8 @@ func (t *storeRun) updates(ctx context.Context, pods int, rate float64) experime
 	return load
 }
 
-// during runs updates for the duration d and measures the window. It calls parallel, unless that
-// is nil, at the same time.
+// during runs updates for the duration d and measures the window. If parallel is not nil, it runs
+// concurrently.
 func (t *storeRun) during(ctx context.Context, what string, d time.Duration, pods int, rate float64, parallel func(context.Context)) (experiment.Load, experiment.Measured, error) {
 	task := t.Display.Task(what, 0)
 	task.Say(fmt.Sprintf("%g updates/s for %s", rate, d))
@@ -131,7 +131,7 @@ func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 	}
 }
 
-// connect returns clients for this number of streams; wrap, if not nil, wraps their transport.
+// connect returns clients for this number of streams. If wrap is not nil, it wraps their transport.
 func (t *storeRun) connect(streams, perConnection int, wrap transport.WrapperFunc) (*bulk.Clients, error) {
 	config := rest.CopyConfig(t.Rest)
 	config.Wrap(wrap)

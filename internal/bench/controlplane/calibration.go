@@ -28,8 +28,8 @@ var Calibration = experiment.Experiment{
 	New:   func() experiment.Options { return NewCalibration() },
 }
 
-// Calibrated are the options of the calibration; Costs is the result of Run.
-type Calibrated struct {
+// CalibrationOptions are the options of the calibration. Run sets Costs to the measured costs.
+type CalibrationOptions struct {
 	clusters
 	Pods, Calls, Watches, Connections experiment.Count
 	Hold                              experiment.Span
@@ -37,9 +37,9 @@ type Calibrated struct {
 	Costs plan.Costs
 }
 
-// NewCalibration returns options whose counts follow from the scale.
-func NewCalibration() *Calibrated {
-	o := &Calibrated{
+// NewCalibration returns the default options. The counts depend on the scale.
+func NewCalibration() *CalibrationOptions {
+	o := &CalibrationOptions{
 		clusters: defaultClusters(experiment.ByScale(2000, 200)), Pods: experiment.ByScale(2000, 100), Calls: experiment.ByScale(3000, 200),
 		Watches: experiment.ByScale(2000, 100), Connections: experiment.ByScale(2000, 100), Hold: experiment.SpanByScale(20*time.Second, leaseInterval),
 	}
@@ -47,8 +47,8 @@ func NewCalibration() *Calibrated {
 	return o
 }
 
-// AddFlags binds the options to flags, through which the scale sets them.
-func (o *Calibrated) AddFlags(fs *pflag.FlagSet) {
+// AddFlags binds the options to flags. The scale sets the options whose flags are not set.
+func (o *CalibrationOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.Var(&o.Pods, "pods", "pods to create and delete")
 	fs.Var(&o.Calls, "calls", "calls of each kind")
@@ -58,24 +58,24 @@ func (o *Calibrated) AddFlags(fs *pflag.FlagSet) {
 }
 
 // Validate returns the first invalid option as a usage error.
-func (o *Calibrated) Validate() error { return o.clusters.Validate() }
+func (o *CalibrationOptions) Validate() error { return o.clusters.Validate() }
 
-// Run measures.
-func (o *Calibrated) Run(ctx context.Context, run *experiment.Run) error {
+// Run measures the costs in a cluster of its own.
+func (o *CalibrationOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: the calibration needs a cluster of its own; leave --name out", run.Dir.Name())
+		return usage.Errorf("--name %s: the calibration needs a cluster of its own; omit --name", run.Dir.Name())
 	}
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareEmpty(ctx); err != nil {
 			return err
 		}
-		// These costs cannot be measured on one machine: many API servers, and replicas on
-		// separate machines.
+		// Start from the defaults, because one machine cannot show the costs of many API servers or
+		// of scheduler replicas on separate machines.
 		o.Costs = plan.DefaultCosts()
 		m := run.Result.Machine
 		o.Costs.Where = fmt.Sprintf("%d cores of %s, %s, %d nodes and %d pods", m.Cores, m.Processor, run.Result.Time.Format(time.DateOnly), o.Nodes.N, o.Pods.N)
-		c := &calibration{Calibrated: o, storeRun: t}
-		for _, step := range []func(context.Context) error{c.store, c.watches, c.nodes, c.statuses, c.events, c.pods, c.alone} {
+		c := &calibration{CalibrationOptions: o, storeRun: t}
+		for _, step := range []func(context.Context) error{c.store, c.watches, c.nodes, c.statuses, c.events, c.pods, c.storeAlone} {
 			if err := step(ctx); err != nil {
 				return err
 			}
@@ -87,9 +87,9 @@ func (o *Calibrated) Run(ctx context.Context, run *experiment.Run) error {
 // calibration is a running calibration. A cost below the noise is reported as a very small
 // positive value, never as a negative one.
 type calibration struct {
-	*Calibrated
+	*CalibrationOptions
 	*storeRun
-	// empty is the idle cluster without nodes, idle the idle cluster with nodes.
+	// empty is the usage of the idle cluster without nodes. idle is the usage with idle nodes.
 	empty, idle experiment.Measured
 	// leaseVersion is the memory of the API server for one version of a Lease, in bytes.
 	leaseVersion float64
@@ -100,7 +100,7 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	if err := c.nodesMemory(ctx); err != nil {
 		return err
 	}
-	if c.idle, err = c.rest(ctx, "nodes idle", c.Hold.D); err != nil {
+	if c.idle, err = c.measureIdle(ctx, "nodes idle", c.Hold.D); err != nil {
 		return err
 	}
 	leases := int(countCalls(c.idle.Calls, "PUT", "leases"))
@@ -126,18 +126,18 @@ func (c *calibration) makeNodes(ctx context.Context, first, count int) error {
 	return c.AwaitQuiet(ctx)
 }
 
-// settled waits until the CPU usage of the API server stops falling, which takes a minute after
-// nodes were created. Otherwise that work would be measured as idle cost.
+// settled waits until the CPU usage of the API server stops falling, about a minute after nodes were
+// created. Otherwise the remaining work of creating nodes would be measured as the cost of idle nodes.
 func (c *calibration) settled(ctx context.Context) error {
-	const most, nearly = 9, 0.95
+	const maxRounds, stableRatio = 9, 0.95
 	last := 0.0
-	for range most {
-		m, err := c.rest(ctx, "settling", c.Hold.D)
+	for range maxRounds {
+		m, err := c.measureIdle(ctx, "settling", c.Hold.D)
 		if err != nil {
 			return err
 		}
 		now := m.Cores(apiServer)
-		if last > 0 && now > nearly*last {
+		if last > 0 && now > stableRatio*last {
 			return nil
 		}
 		last = now
@@ -147,13 +147,13 @@ func (c *calibration) settled(ctx context.Context) error {
 
 // wireBytes returns the average encoded size of the objects of a resource.
 func wireBytes(ctx context.Context, client rest.Interface, resource, namespace string) (float64, error) {
-	const some = 100
-	data, err := client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", fmt.Sprint(some)).
+	const pageSize = 100
+	data, err := client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", fmt.Sprint(pageSize)).
 		SetHeader("Accept", runtime.ContentTypeProtobuf).Do(ctx).Raw()
 	if err != nil {
 		return 0, fmt.Errorf("reading %s: %w", resource, err)
 	}
-	return float64(len(data)) / some, nil
+	return float64(len(data)) / pageSize, nil
 }
 
 // burst is a number of calls of one kind.
@@ -191,7 +191,7 @@ func (c *calibration) calls(ctx context.Context, b burst) (experiment.Measured, 
 }
 
 func (c *calibration) statuses(ctx context.Context) error {
-	m, done, err := c.calls(ctx, burst{what: "statuses of nodes patched", count: c.Calls.N, call: func(ctx context.Context, number, worker int) error {
+	m, done, err := c.calls(ctx, burst{what: "node statuses patched", count: c.Calls.N, call: func(ctx context.Context, number, worker int) error {
 		patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"MemoryPressure","status":"False","reason":"KubeletHasSufficientMemory","message":"%d"}]}}`, number)
 		node := fmt.Sprintf("%s%06d", bulk.NodePrefix, number%c.Nodes.N)
 		_, err := c.Clients.Connection(worker).CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")

@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// Thread of the store that applies writes when one of them must wait for the disk. Selecting
-	// a prefix without keys starts the thread without making any write wait.
+	// The store applies writes in this thread if any prefix has the WAL mode fsync. A prefix
+	// without keys starts the thread, but no write waits for the disk.
 	pipelineThread = "pipeline"
-	nobodyWrites   = "/nobody-writes-here/=fsync"
+	unusedPrefix   = "/unused/=fsync"
 
 	aloneClients  = 20
 	floodClients  = 64
@@ -23,11 +23,11 @@ const (
 	aloneObjects  = 50_000
 )
 
-// alone measures, in a store without a cluster, costs that are too small to measure in a cluster:
+// storeAlone measures, in a store without a cluster, costs that are too small to measure in a cluster:
 // the CPU time of a write under load and the part of it that is serial, the CPU time of
 // delivering an event to one watcher, and the memory of one version of an object (a store keeps
 // all versions for minutes).
-func (c *calibration) alone(ctx context.Context) error {
+func (c *calibration) storeAlone(ctx context.Context) error {
 	program, err := component.FindBinary("etcd-bench")
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (c *calibration) alone(ctx context.Context) error {
 		}
 	}
 	update, apply, event := median(taken[0]), median(taken[1]), median(taken[2])
-	task.Done(fmt.Sprintf("%.3g µs a write, %.3g of one thread, %.3g µs an event", update, apply, event))
+	task.Done(fmt.Sprintf("%.3g µs per write, %.3g of it in one thread, %.3g µs per event", update, apply, event))
 	store := &c.Costs.Store
 	store.UpdateMicros, store.ApplyMicros, store.EventMicros = max(update, 0.1), max(apply, 0.1), max(event, 0.1)
 	sizes := map[string]struct{ wire, memory *float64 }{
@@ -75,9 +75,9 @@ func (c *calibration) updateMicros(ctx context.Context, lab *storeserver.Lab) (m
 	return micros, err
 }
 
-// applyMicros returns the part of it that the apply thread uses.
+// applyMicros returns the part of the CPU time of an update that the apply thread uses.
 func (c *calibration) applyMicros(ctx context.Context, lab *storeserver.Lab) (micros float64, err error) {
-	err = c.flood(ctx, lab, []string{"--wal-mode-prefix", nobodyWrites}, func(server *storeserver.Server, report storeserver.Report) error {
+	err = c.flood(ctx, lab, []string{"--wal-mode-prefix", unusedPrefix}, func(server *storeserver.Server, report storeserver.Report) error {
 		taken, err := server.ThreadCPU(pipelineThread)
 		micros = taken.Seconds() * 1e6 / float64(max(report.Ops, 1))
 		return err

@@ -9,11 +9,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// The memory of an API server grows by more than its objects. Its watch caches keep every version
-// of an object until their history is full, which does not happen here, so the growth is divided
-// among the versions. The first objects of a kind cause one-time allocations, so some are created
-// before the measurement. Memory that a burst of requests leaves is returned within a minute, so
-// the measurement waits for that.
+// The memory of an API server grows by more than its objects, because its watch caches keep every
+// version of an object until their history is full. The calibration does not fill the history, so it
+// divides the growth by the number of versions. The first objects of a kind cause one-time allocations, so some are created
+// before the measurement. Temporary memory of a burst of requests is returned
+// within a minute, so the measurement waits for that.
 const (
 	// Metrics of Go processes: live heap after the last collection, and goroutine stacks.
 	liveHeap  = "go_gc_heap_live_bytes"

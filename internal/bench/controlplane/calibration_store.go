@@ -24,8 +24,8 @@ const (
 	// Writes per second: slow enough for API servers and watchers, which are disconnected if they
 	// fall behind.
 	storeRate, deliveryRate = 2000, 200
-	// Effects below the load of idle nodes are measured by comparison with and without them. The
-	// median of this number of rounds counts.
+	// Each effect is the difference between a load with it and the same load without it. The result
+	// is the median of this number of rounds.
 	rounds       = 3
 	roundRest    = 5 * time.Second
 	caughtUp     = time.Second
@@ -35,7 +35,7 @@ const (
 // store measures reads and writes of the store, and the cost of external writes for API servers.
 // It runs before there are nodes, because the load of their Leases is larger than these effects.
 func (c *calibration) store(ctx context.Context) (err error) {
-	if c.empty, err = c.rest(ctx, "empty cluster", c.Hold.D); err != nil {
+	if c.empty, err = c.measureIdle(ctx, "empty cluster", c.Hold.D); err != nil {
 		return err
 	}
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "calibration", Namespace: namespace}, Data: map[string]string{"a": "b"}}
@@ -74,9 +74,9 @@ type effects struct {
 	deliver  []float64 // API server: for the event to one client
 }
 
-// round measures each effect once, next to the same load without it.
+// round measures each effect once, and the same load without it.
 func (c *calibration) round(ctx context.Context, client *clientv3.Client, all *effects) error {
-	idle, err := c.rest(ctx, "nothing happens", roundRest)
+	idle, err := c.measureIdle(ctx, "nothing happens", roundRest)
 	if err != nil {
 		return err
 	}

@@ -83,12 +83,12 @@ func (c *clusters) Validate() error {
 			return usage.Errorf("--stores %q: no such store; choose mem_etcd, etcd or both", store)
 		}
 		if slices.Contains(c.Stores[:i], store) {
-			return usage.Errorf("--stores %s: %s is given twice; give each once", strings.Join(c.Stores, ","), store)
+			return usage.Errorf("--stores %s: %s is given twice; list each once", strings.Join(c.Stores, ","), store)
 		}
 	}
 	switch {
 	case len(c.Stores) == 0:
-		return usage.Errorf("--stores: none given; choose mem_etcd, etcd or both")
+		return usage.Errorf("--stores: the list is empty; choose mem_etcd, etcd or both")
 	case c.Scheduler != clusterdir.SchedulerKube && c.Scheduler != clusterdir.SchedulerDist:
 		return usage.Errorf("--scheduler %q: no such scheduler; choose kube-scheduler or dist-scheduler", c.Scheduler)
 	case c.Timeout <= 0:

@@ -37,20 +37,20 @@ func TestBetween(t *testing.T) {
 }
 
 func TestExceededLimits(t *testing.T) {
-	fine := freeShares{idle: 0.5, available: 0.5, own: 0.5}
+	fine := machineShares{idle: 0.5, available: 0.5, own: 0.5}
 	met, missed := experiment.Verdict{Of: 1, Met: true}, experiment.Verdict{Name: "startup", Of: 1, Measured: 7}
 	for _, c := range []struct {
 		renewed float64
-		free    freeShares
+		free    machineShares
 		verdict experiment.Verdict
 		want    []string
 	}{
 		{1, fine, met, nil},
 		{1, fine, experiment.Verdict{Name: "never measured"}, nil},
 		{0.5, fine, met, []string{"Leases"}},
-		{1, freeShares{idle: 0.01, available: 0.5, own: 0.9}, met, []string{"CPU"}},
-		{1, freeShares{idle: 0.01, available: 0.5, own: 0.1}, met, nil}, // somebody else's
-		{1, freeShares{idle: 0.5, available: 0.05, own: 0.5}, missed, []string{"memory", "objective: startup was 7 s"}},
+		{1, machineShares{idle: 0.01, available: 0.5, own: 0.9}, met, []string{"CPU"}},
+		{1, machineShares{idle: 0.01, available: 0.5, own: 0.1}, met, nil}, // other processes use the CPU
+		{1, machineShares{idle: 0.5, available: 0.05, own: 0.5}, missed, []string{"memory", "objective: startup was 7 s"}},
 	} {
 		got := exceededLimits(c.renewed, c.free, []experiment.Verdict{c.verdict})
 		if len(got) != len(c.want) {
@@ -108,7 +108,7 @@ func TestStartupsFollowPods(t *testing.T) {
 	if got := sinceCreation.Seconds(50); got < 2.9 || got > 4 {
 		t.Errorf("the first took %g s", got)
 	}
-	// A new list without them: they are gone.
+	// Pods that are not in a new list have been deleted.
 	if err := s.Replace([]any{changes[1]}, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -120,17 +120,17 @@ func TestStartupsFollowPods(t *testing.T) {
 func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for _, e := range Experiments() {
 		if err := e.New().Validate(); err != nil {
-			t.Errorf("%s at its defaults: %v", e.Name, err)
+			t.Errorf("the default options of %s are invalid: %v", e.Name, err)
 		}
 	}
 	o := nodesAndPods.New().(*nodesAndPodsOptions)
 	o.Nodes.N, o.Pods.N = 1, 111
 	if o.Validate() == nil {
-		t.Error("111 pods on a node that takes 110")
+		t.Error("111 pods on a node with room for 110 were accepted")
 	}
 	d := density.New().(*densityOptions)
 	d.Namespaced = true
 	if d.Validate() == nil {
-		t.Error("namespaced iterations of single pods")
+		t.Error("namespaced iterations of single pods were accepted")
 	}
 }

@@ -22,7 +22,7 @@ var density = experiment.Experiment{
 	Long: `Find the largest number of pods per node. The search starts --step pods per node, then twice
 as many, then three times, each in an empty cluster, until the startup objective is missed,
 operations fail, or pods time out. The iterations that failed are subtracted, and a second
-run confirms the remaining number or lowers it until a run succeeds.
+run confirms the remaining number. If it fails, the number is lowered until a run succeeds.
 
 The workloads are those of kube-burner, from light to heavy. pods: single pods. cni:
 iterations of two Deployments of one pod, one of them behind a Service, with probes. heavy:
@@ -58,7 +58,7 @@ func (o *densityOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.StringVar(&o.Workload, "workload", o.Workload, "pods|cni|heavy")
 	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced, fmt.Sprintf("create a namespace for every %d iterations", iterationsOfNamespace))
-	fs.Var(&o.Step, "step", o.Step.Usage("pods per node of the first step, and their increase per step"))
+	fs.Var(&o.Step, "step", o.Step.Usage("pods per node in the first step, and increase per step"))
 	fs.Var(&o.Most, "most", o.Most.Usage("largest number of pods per node to try"))
 	fs.Float64Var(&o.Rate, "rate", o.Rate, "pods to create per second")
 	fs.DurationVar(&o.Limit, "startup-limit", o.Limit, "largest p99 startup latency of a run, and largest startup latency of an iteration")
@@ -90,7 +90,7 @@ type densityTables struct{ runs, found *experiment.Table }
 // Run implements experiment.Options.
 func (o *densityOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: density needs nodes with a very high pod capacity, so it cannot use an existing cluster; leave --name out", run.Dir.Name())
+		return usage.Errorf("--name %s: density needs nodes with a very high pod capacity, so it cannot use an existing cluster; omit --name", run.Dir.Name())
 	}
 	tables := densityTables{
 		runs: run.Result.Table("Runs", "store", "pods per node", "pods", "iterations", "failed", "start p50, s", "start p99, s",
@@ -184,7 +184,7 @@ func (o *densityOptions) density(ctx context.Context, t *storeRun, density int, 
 	result := outcome{density: density, failedPods: pods - ran + s.late()}
 	exceeded, services, environment := o.limitsExceeded(w, iterations, startup, load.Tally)
 	if stalled != nil {
-		exceeded = append(exceeded, fmt.Sprintf("time-out: %d of %d pods are running", ran, pods))
+		exceeded = append(exceeded, fmt.Sprintf("timeout: %d of %d pods are running", ran, pods))
 	}
 	result.exceeded = strings.Join(exceeded, "; ")
 	table.Add(t.store, density, pods, iterations, (result.failedPods+w.pods-1)/w.pods, startup.Seconds(50), startup.Seconds(99), services, float64(environment)/1024,
@@ -193,8 +193,8 @@ func (o *densityOptions) density(ctx context.Context, t *storeRun, density int, 
 	return result, o.remove(ctx, t, s, iterations)
 }
 
-// limitsExceeded describes the limits that a run exceeded. It returns the number of Services of a
-// namespace and the size in bytes of the environment of a container as well.
+// limitsExceeded describes the limits that a run exceeded. It also returns the number of Services
+// in a namespace, and the size of a container's environment in bytes.
 func (o *densityOptions) limitsExceeded(
 	w workload, iterations int, startup *experiment.Latencies, tally *experiment.Tally,
 ) (exceeded []string, services, environment int) {

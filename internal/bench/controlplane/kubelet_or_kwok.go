@@ -33,10 +33,10 @@ containers, and with the same number of kwok nodes. Nodes are idle for --hold, t
 --pods-per-node pods start on each node, and then the nodes are idle with pods for --hold.
 The tables show the requests by verb and resource, the watches, and the watch events.
 
-A hollow kubelet is a process of about 100 MiB; their number is limited to three quarters
-of the free memory. Hollow kubelets use administrator credentials, so the cost of the Node
+A hollow kubelet is a process of about 100 MiB. The number of nodes is limited so that the
+kubelets fit in three quarters of the free memory. Hollow kubelets use administrator credentials, so the cost of the Node
 authorizer is not included, and they record no events. A hollow kubelet listens on a port
-of all interfaces, which its code does not let k1m change.`,
+of all interfaces; this cannot be configured.`,
 	Example: `  k1m bench kubelet-or-kwok
   k1m bench kubelet-or-kwok --nodes 1000 --hold 2m   # limited by the memory of the machine`,
 	New: func() experiment.Options {
@@ -76,7 +76,7 @@ func (o *kubeletOptions) Validate() error {
 // Run implements experiment.Options.
 func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: kubelet-or-kwok needs a cluster without nodes, so it cannot use an existing cluster; leave --name out", run.Dir.Name())
+		return usage.Errorf("--name %s: kubelet-or-kwok needs a cluster without nodes, so it cannot use an existing cluster; omit --name", run.Dir.Name())
 	}
 	if _, err := component.FindBinary(hollowNode); err != nil {
 		return err
@@ -105,7 +105,7 @@ func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
 	return nil
 }
 
-// fit limits the number of nodes to what fits in memory, and adds a note.
+// fit limits the number of nodes so that the kubelets fit in memory, and adds a note if it did.
 func (o *kubeletOptions) fit(run *experiment.Run) error {
 	state, err := readMachine()
 	if err != nil {
@@ -194,9 +194,9 @@ func (p *nodeRun) during(ctx context.Context, what string, do func() error) erro
 	for _, c := range m.Calls {
 		byTitle[c.Title()] += float64(c.Count)
 	}
-	const fewest = 0.02 // requests per second
+	const minRate = 0.02 // requests per second
 	for _, title := range slices.Sorted(maps.Keys(byTitle)) {
-		if perSecond := byTitle[title] / m.Seconds; perSecond >= fewest {
+		if perSecond := byTitle[title] / m.Seconds; perSecond >= minRate {
 			p.requests.Add(p.implementation, what, title, perSecond, 60*perSecond/count)
 		}
 	}

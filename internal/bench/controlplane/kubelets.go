@@ -48,8 +48,8 @@ func (t *storeRun) startKubelets(ctx context.Context, count int, failed context.
 	for i := range nodes {
 		nodes[i] = fmt.Sprintf("hollow-%04d", i)
 	}
-	// Ports are not chosen by the kernel, which could give the port to a connection before the
-	// kubelet listens.
+	// The ports are below the ephemeral range of the kernel. Otherwise an outgoing connection could
+	// take the port before the kubelet listens.
 	ports, err := clusterdir.Ports{}.Assign(t.Run.Dir.Name(), nodes, nil)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (t *storeRun) startKubelet(ctx context.Context, program, node string, port 
 	return k, nil
 }
 
-// lastError returns the last error of the log, or else its last line.
+// lastError returns the last error in the log; without errors, the last line.
 func (k *kubelet) lastError() string {
 	log, err := os.ReadFile(k.log)
 	if err != nil {

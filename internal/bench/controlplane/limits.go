@@ -19,7 +19,7 @@ import (
 const (
 	// Interval at which a node renews its Lease.
 	leaseInterval = 10 * time.Second
-	// A step exceeds a limit if less than these fractions of the CPU and of the memory are free.
+	// A step exceeds a limit if less than these fractions of the CPU and of the memory are shares.
 	leastIdle      = 0.05
 	leastAvailable = 0.10
 	// The CPU limit applies only if the cluster uses more than this fraction of the cores.
@@ -34,12 +34,13 @@ var limits = experiment.Experiment{
 	Name:  "limits",
 	Short: "Increase the number of nodes until memory, CPU or an objective is exhausted",
 	Long: `Increase the number of nodes (1,000, 2,000, 5,000, 10,000, …) until a limit is exceeded:
-memory (less than 10 % available), CPU (less than 5 % idle while the cluster uses at least
-half of it), nodes that renew their Leases late or are not ready, or one of the Kubernetes
+memory (less than 10 % available), CPU (less than 5 % idle while the cluster uses more than
+half of all cores), nodes that renew their Leases late or are not ready, or one of the Kubernetes
 objectives. At each step the nodes are idle for --hold, which gives the cost of a node, and
 then --sample pods are started, which gives the cost of an operation. After a limit was
-exceeded, nodes are removed to search between that step and the previous one, until the two
-differ by less than a quarter.`,
+exceeded, nodes are removed to search between that step and the previous one, until the
+smallest number of nodes that exceeds a limit is at most a quarter larger than the largest
+number that does not.`,
 	Example: `  k1m bench limits
   k1m bench limits --first 10000 --nodes 1000000 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -77,7 +78,7 @@ func (o *limitsOptions) Validate() error {
 		return usage.Errorf("--first %d: more than --nodes %d; choose fewer", o.First.N, o.Nodes.N)
 	}
 	if o.Hold.D > 0 && o.Hold.D < leaseInterval {
-		return usage.Errorf("--hold %s: nodes renew their Leases every %s; choose that or more", o.Hold.D, leaseInterval)
+		return usage.Errorf("--hold %s: nodes renew their Leases every %s; choose at least that", o.Hold.D, leaseInterval)
 	}
 	return o.clusters.Validate()
 }
@@ -88,11 +89,11 @@ type limitTables struct{ steps, nodes, operations, exceeded *experiment.Table }
 // Run implements experiment.Options.
 func (o *limitsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: limits fills a cluster until a limit is exceeded, so it cannot use an existing cluster; leave --name out", run.Dir.Name())
+		return usage.Errorf("--name %s: limits fills a cluster until a limit is exceeded, so it cannot use an existing cluster; omit --name", run.Dir.Name())
 	}
 	r := run.Result
 	tables := limitTables{
-		steps: r.Table("Steps", "store", "nodes", "created, /s", "Leases, /s", "of expected, %", "cluster's CPU, %", "idle, %", "memory available, %",
+		steps: r.Table("Steps", "store", "nodes", "created, /s", "Leases, /s", "renewals, % of expected", "cluster's CPU, %", "idle, %", "memory available, %",
 			"mutating p99, s", "startup p99, s", "limit exceeded"),
 		nodes: r.Table("Cost of an idle node", "store", "nodes", "CPU, µs/s: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler",
 			"memory, KiB: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler"),
@@ -136,8 +137,8 @@ func (t *storeRun) prepareEmpty(ctx context.Context) error {
 	return t.AwaitQuiet(ctx)
 }
 
-// extraCPU returns the CPU time per operation that a role used more than in the window without
-// operations, in microseconds.
+// extraCPU returns the additional CPU time of a role per operation, in microseconds: its usage in a
+// window with operations minus its usage in a window without.
 func extraCPU(with, without experiment.Measured, role string, operations int) float64 {
 	if operations == 0 {
 		return 0
@@ -145,8 +146,8 @@ func extraCPU(with, without experiment.Measured, role string, operations int) fl
 	return 1e6 * (with.Cores(role) - without.Cores(role)) * with.Seconds / float64(operations)
 }
 
-// costs adds the CPU and memory of an idle node: the difference to the empty cluster, divided by
-// the nodes.
+// costs adds a table row with the CPU and memory per idle node: the usage with the current nodes minus
+// the usage of the empty cluster, divided by the number of nodes.
 func (c *climb) costs(nodes int) {
 	roles := []string{apiServer, component.Store, component.Kwok, component.ControllerManager, scheduler}
 	row := []any{c.store, nodes}
@@ -167,22 +168,23 @@ func (c *climb) costs(nodes int) {
 	c.tables.nodes.Add(row...)
 }
 
-// freeShares are fractions of the machine, 0 to 1.
-type freeShares struct {
+// machineShares are fractions of the machine's resources, 0 to 1.
+type machineShares struct {
+	// idle is the idle fraction of all cores. available is the available fraction of the memory.
 	idle, available float64
 	// own is the fraction of all cores that the cluster and its load use.
 	own float64
 }
 
-// hold measures an idle cluster.
-func (c *climb) hold(ctx context.Context, what string) (experiment.Measured, freeShares, error) {
+// hold measures the idle cluster for --hold, and the free resources of the machine.
+func (c *climb) hold(ctx context.Context, what string) (experiment.Measured, machineShares, error) {
 	before, err := readMachine()
 	if err != nil {
-		return experiment.Measured{}, freeShares{}, err
+		return experiment.Measured{}, machineShares{}, err
 	}
 	window := c.Sampler.Begin(ctx)
 	if err := c.wait(ctx, what, c.options.Hold.D); err != nil {
-		return experiment.Measured{}, freeShares{}, err
+		return experiment.Measured{}, machineShares{}, err
 	}
 	m := window.End(ctx)
 	after, err := readMachine()
@@ -190,11 +192,11 @@ func (c *climb) hold(ctx context.Context, what string) (experiment.Measured, fre
 	for role := range m.CPU {
 		own += m.Cores(role)
 	}
-	return m, freeShares{after.idleSince(before), after.availableShare(), own / float64(c.Result.Machine.Cores)}, err
+	return m, machineShares{after.idleSince(before), after.availableShare(), own / float64(c.Result.Machine.Cores)}, err
 }
 
-// rest measures for the duration d without load.
-func (t *storeRun) rest(ctx context.Context, what string, d time.Duration) (experiment.Measured, error) {
+// measureIdle measures the cluster for the duration d without load.
+func (t *storeRun) measureIdle(ctx context.Context, what string, d time.Duration) (experiment.Measured, error) {
 	task := t.Display.Task(what, 0)
 	task.Say("for " + d.String())
 	window := t.Sampler.Begin(ctx)
@@ -213,7 +215,7 @@ func (t *storeRun) rest(ctx context.Context, what string, d time.Duration) (expe
 func (c *climb) start(ctx context.Context, nodes int) (*experiment.Latencies, error) {
 	const rate = 10
 	prefix := fmt.Sprintf("at-%d-", nodes)
-	c.pods.restart(prefix)
+	c.pods.measureOnly(prefix)
 	created, err := c.createPods(ctx, c.pods, prefix, c.options.Sample.N, 64, rate)
 	if err != nil {
 		return nil, err
@@ -228,12 +230,12 @@ func (c *climb) start(ctx context.Context, nodes int) (*experiment.Latencies, er
 }
 
 // exceededLimits describes all limits that were exceeded.
-func exceededLimits(renewed float64, free freeShares, verdicts []experiment.Verdict) (exceeded []string) {
-	if free.available < leastAvailable {
-		exceeded = append(exceeded, fmt.Sprintf(memoryExceeded+": %.0f %% available", 100*free.available))
+func exceededLimits(renewed float64, shares machineShares, verdicts []experiment.Verdict) (exceeded []string) {
+	if shares.available < leastAvailable {
+		exceeded = append(exceeded, fmt.Sprintf(memoryExceeded+": %.0f %% available", 100*shares.available))
 	}
-	if free.idle < leastIdle && free.own > leastOwn {
-		exceeded = append(exceeded, fmt.Sprintf("CPU: %.0f %% idle", 100*free.idle))
+	if shares.idle < leastIdle && shares.own > leastOwn {
+		exceeded = append(exceeded, fmt.Sprintf("CPU: %.0f %% idle", 100*shares.idle))
 	}
 	if renewed < leastRenewed {
 		exceeded = append(exceeded, fmt.Sprintf("Leases: %.0f %% renewed in time", 100*renewed))

@@ -12,8 +12,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// climb is the search for the largest number of nodes on one store: up in steps, then between the
-// last two steps.
+// climb searches the largest number of nodes on one store: it increases the number in steps, then
+// bisects between the last two steps.
 type climb struct {
 	*storeRun
 	options *limitsOptions
@@ -21,7 +21,7 @@ type climb struct {
 	pods    *startups
 	// nodes is the current number of nodes.
 	nodes int
-	// base is the usage of the empty cluster, idle the usage with the current nodes.
+	// base is the usage of the empty cluster. idle is the usage with the current nodes, idle.
 	base, idle experiment.Measured
 }
 
@@ -49,8 +49,8 @@ func (c *climb) run(ctx context.Context) (finding, error) {
 	return found, nil
 }
 
-// try measures with this number of nodes. An error counts as an exceeded limit, unless the run
-// was interrupted.
+// try measures the cluster with this number of nodes and records in the finding whether limits were
+// exceeded. An error counts as an exceeded limit, unless the run was interrupted.
 func (c *climb) try(ctx context.Context, nodes int, found *finding) error {
 	exceeded, err := c.step(ctx, nodes)
 	if ctx.Err() != nil {
@@ -67,8 +67,8 @@ func (c *climb) try(ctx context.Context, nodes int, found *finding) error {
 	return nil
 }
 
-// narrow bisects between the largest number of nodes within all limits and the smallest number
-// beyond. It does not continue after memory was exhausted, because removing nodes does not return
+// narrow bisects between the largest number of nodes within all limits and the smallest number that
+// exceeds one. It does not continue after memory was exhausted, because removing nodes does not return
 // memory.
 func (c *climb) narrow(ctx context.Context, found *finding) error {
 	for range c.options.Narrow.N {
@@ -92,16 +92,16 @@ func between(passed, exceeded int) int {
 	return number.TwoDigits(float64(passed+exceeded) / 2)
 }
 
-// step changes the number of nodes, measures them idle, and starts pods. Exceeded limits are not
-// errors.
+// step changes the number of nodes, measures the idle nodes, and starts pods. It does not return an
+// error if a limit is exceeded.
 func (c *climb) step(ctx context.Context, nodes int) (exceeded []string, err error) {
 	before := c.idle
 	made, creation, err := c.resize(ctx, nodes)
 	if err != nil {
 		return nil, err
 	}
-	var free freeShares
-	if c.idle, free, err = c.hold(ctx, "nodes idle"); err != nil {
+	var shares machineShares
+	if c.idle, shares, err = c.hold(ctx, "nodes idle"); err != nil {
 		return nil, err
 	}
 	starting := c.Sampler.Begin(ctx)
@@ -113,8 +113,8 @@ func (c *climb) step(ctx context.Context, nodes int) (exceeded []string, err err
 	calls := experiment.JudgeCalls(pods.Calls)
 	renewed := float64(countCalls(c.idle.Calls, "PUT", "leases")) / c.idle.Seconds
 	due := float64(nodes) / leaseInterval.Seconds()
-	exceeded = exceededLimits(renewed/due, free, append(calls, experiment.JudgeStartup(startup)))
-	c.tables.steps.Add(c.store, nodes, ifAny(made.Done, made.PerSecond), renewed, 100*renewed/due, 100*free.own, 100*free.idle, 100*free.available,
+	exceeded = exceededLimits(renewed/due, shares, append(calls, experiment.JudgeStartup(startup)))
+	c.tables.steps.Add(c.store, nodes, ifAny(made.Done, made.PerSecond), renewed, 100*renewed/due, 100*shares.own, 100*shares.idle, 100*shares.available,
 		calls[0].Measured, startup.Seconds(99), strings.Join(exceeded, "; "))
 	c.costs(nodes)
 	leases, sample := int(renewed*c.idle.Seconds), c.options.Sample.N
@@ -145,8 +145,8 @@ func (c *climb) resize(ctx context.Context, nodes int) (made bulk.Summary, creat
 	return made, creation, c.settle(ctx)
 }
 
-// settle waits until the work that new nodes cause is done: until the idle time of the machine
-// stops growing between two rounds of Leases, for at most a minute. Work that continues after a
+// settle waits until the work that new nodes cause is complete: until the idle CPU of the machine no
+// longer increases from one Lease interval to the next, for at most a minute. Work that continues after a
 // minute is the permanent cost of the nodes.
 func (c *climb) settle(ctx context.Context) error {
 	const (
@@ -175,8 +175,8 @@ func (c *climb) settle(ctx context.Context) error {
 	return nil
 }
 
-// cpuPerOperation returns extraCPU for a table, or none if there were no operations or the result
-// is negative: when all cores are busy, other components of the cluster get less CPU.
+// cpuPerOperation returns extraCPU for a table, or none if there were no operations or the result is
+// negative. It can be negative when all cores are busy, because every component then gets less CPU.
 func cpuPerOperation(with, without experiment.Measured, role string, operations int) any {
 	cost := extraCPU(with, without, role, operations)
 	if cost < 0 {

@@ -16,10 +16,10 @@ import (
 var lists = experiment.Experiment{
 	Name:  "lists",
 	Short: "Update pods while other clients list all pods at increasing rates",
-	Long: `Update pods at a fixed rate while other clients list all pods 0, 60, 600, … times a minute,
+	Long: `Update pods at a fixed rate while other clients list all pods 0, 60, 600, … times per minute,
 up to --lists. Responses are read completely and not decoded. Lists request the newest
-state, as kubectl does; with --any-version the API server may answer from its cache, as for
-informers. Latencies count from the time at which a call was scheduled.`,
+state, as kubectl does; with --any-version the API server may answer from its cache, as it does
+for informers. Latencies count from the time at which a call was scheduled.`,
 	Example: `  k1m bench lists
   k1m bench lists --pods 20000 --lists 600 --any-version`,
 	New: func() experiment.Options {
@@ -36,7 +36,7 @@ type listsOptions struct {
 // AddFlags binds the options to flags.
 func (o *listsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.underUpdates.AddFlags(fs)
-	fs.Var(&o.Lists, "lists", o.Lists.Usage("lists a minute, in the last step"))
+	fs.Var(&o.Lists, "lists", o.Lists.Usage("lists per minute in the last step"))
 	fs.BoolVar(&o.AnyVersion, "any-version", o.AnyVersion, "list with resourceVersion=0, which the API server may answer from its cache")
 }
 

@@ -100,12 +100,12 @@ func (o *nodesAndPodsOptions) makePods(ctx context.Context, t *storeRun, table *
 	}
 	m := window.End(ctx)
 	t.mark("last pod scheduled", s.lastBound)
-	asOthers, _ := s.measured()
+	sinceCreation, _ := s.measured()
 	perSecond := float64(wanted) / s.lastRun.Sub(begun).Seconds()
-	table.Add(append([]any{t.store, wanted, float64(wanted) / creating.Seconds(), perSecond, asOthers.Seconds(50), asOthers.Seconds(99)},
+	table.Add(append([]any{t.store, wanted, float64(wanted) / creating.Seconds(), perSecond, sinceCreation.Seconds(50), sinceCreation.Seconds(99)},
 		costs(m, wanted)...)...)
 	t.Result.CallTable("API calls during pod creation"+on(t.store), m.Calls)
-	t.judge(append(experiment.JudgeCalls(m.Calls), experiment.JudgeStartup(asOthers))...)
+	t.judge(append(experiment.JudgeCalls(m.Calls), experiment.JudgeStartup(sinceCreation))...)
 	t.figure("pods running", "/s", perSecond, true)
 	t.figure("store's CPU per pod", "µs", m.MicrosPer(component.Store, wanted), false)
 	t.figure("kube-apiserver's CPU per pod", "µs", m.MicrosPer(apiServer, wanted), false)

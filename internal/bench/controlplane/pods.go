@@ -13,7 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// podLoad creates or deletes pods.
+// podLoad returns a load whose operations the caller defines. Errors are classified and not retried.
 func (t *storeRun) podLoad(count, workers int, rate float64) experiment.Load {
 	return experiment.Load{
 		Workers: min(workers, max(count, 1)), Rate: rate, Count: count, Kind: bulk.ErrorKind,

@@ -36,7 +36,7 @@ type podsParallelOptions struct {
 // AddFlags binds the options to flags.
 func (o *podsParallelOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Parallel, "parallel", o.Parallel.Usage("calls at the same time, in the last step"))
+	fs.Var(&o.Parallel, "parallel", o.Parallel.Usage("concurrent calls in the last step"))
 	fs.IntVar(&o.Repeat, "repeat", o.Repeat, "repetitions of each step")
 }
 
@@ -107,7 +107,7 @@ func (o *podsParallelOptions) step(ctx context.Context, t *storeRun, s *startups
 	return nil
 }
 
-// steps returns powers of ten from first on, and last.
+// steps returns first × 10ⁿ for all results below last, and last.
 func steps(first, last int) (all []int) {
 	for n := first; n < last; n *= 10 {
 		all = append(all, n)

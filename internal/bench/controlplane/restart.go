@@ -56,8 +56,8 @@ type restartOptions struct {
 // AddFlags binds the options to flags.
 func (o *restartOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods that there are"))
-	fs.Var(&o.Clients, "clients", o.Clients.Usage("clients that watch, each on a connection of its own"))
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods in the cluster"))
+	fs.Var(&o.Clients, "clients", o.Clients.Usage("watching clients, each with its own connection"))
 	fs.IntVar(&o.APIServers, "apiservers", o.APIServers, "kube-apiserver processes")
 	fs.BoolVar(&o.FromStore, "newest", o.FromStore, "let clients list the newest state instead of resourceVersion=0")
 }

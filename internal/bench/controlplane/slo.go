@@ -167,7 +167,7 @@ func (o *sloOptions) sample(ctx context.Context, t *storeRun, s *startups, perce
 		return err
 	}
 	prefix := fmt.Sprintf("sample-%d-", percent)
-	s.restart(prefix)
+	s.measureOnly(prefix)
 	created, err := t.createPods(ctx, s, prefix, o.Sample.N, 64, o.SampleRate)
 	if err != nil {
 		return err

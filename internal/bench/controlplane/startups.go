@@ -33,9 +33,9 @@ type startups struct {
 	lastRun       time.Time
 	sinceCreation *experiment.Latencies
 	sinceRequest  *experiment.Latencies
-	// A pod whose startup takes longer than the limit is late; 0 is no limit.
-	limit    time.Duration
-	lateOnes int
+	// limit is the startup latency above which a pod is counted in lateCount; 0 means no limit.
+	limit     time.Duration
+	lateCount int
 }
 
 // stage is the progress of a pod.
@@ -77,9 +77,9 @@ func (s *startups) sending(name string) {
 	s.sent[name] = time.Now()
 }
 
-// restart discards the measured latencies, but not the pods; the next measured pods have this
-// prefix.
-func (s *startups) restart(prefix string) {
+// measureOnly discards the latencies measured so far, and measures the pods with this prefix from
+// now on. It keeps the counts of pods.
+func (s *startups) measureOnly(prefix string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.prefix, s.sent = prefix, map[string]time.Time{}
@@ -109,11 +109,11 @@ func (s *startups) counts() (exist, areBound, areRunning int) {
 	return len(s.pods), areBound, areRunning
 }
 
-// late returns the number of started pods that were late.
+// late returns the number of running pods whose startup took longer than the limit.
 func (s *startups) late() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lateOnes
+	return s.lateCount
 }
 
 func nameOf(pod *corev1.Pod) types.NamespacedName {
@@ -147,7 +147,7 @@ func (s *startups) put(object any) {
 	took := now.Sub(pod.CreationTimestamp.Time)
 	s.sinceCreation.Record(took)
 	if s.limit > 0 && took > s.limit {
-		s.lateOnes++
+		s.lateCount++
 	}
 	if sent, known := s.sent[pod.Name]; known {
 		s.sinceRequest.Record(now.Sub(sent))
@@ -155,7 +155,7 @@ func (s *startups) put(object any) {
 	}
 }
 
-// Add implements cache.ReflectorStore, as do the methods below.
+// Add records the progress of a pod. This and the following methods implement cache.ReflectorStore.
 func (s *startups) Add(object any) error { return s.Update(object) }
 
 // Update records the progress of a pod.
@@ -198,8 +198,8 @@ func (s *startups) Resync() error { return nil }
 
 var _ cache.ReflectorStore = &startups{}
 
-// await waits until done returns the wanted number, and fails if it makes no progress for the
-// timeout.
+// await polls done until it returns at least the wanted number. It returns an error if the number
+// does not change for the timeout.
 func (t *storeRun) await(ctx context.Context, what string, wanted int, done func() int) error {
 	task := t.Display.Task(what, wanted)
 	changed, before := time.Now(), -1

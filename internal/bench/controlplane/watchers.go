@@ -73,7 +73,7 @@ func (o *watchersOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Run implements experiment.Options.
 func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Updates with watchers", "store", "watchers", "updates, /s", "errors, %", "watches closed by the server", "events, /s", "of expected, %",
+	table := run.Result.Table("Updates with watchers", "store", "watchers", "updates, /s", "errors, %", "watches closed by the server", "events, /s", "events, % of expected",
 		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store", "k1m", "update p75, ms", "p90, ms", "p95, ms")
 	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
@@ -121,8 +121,8 @@ func (o *watchersOptions) step(ctx context.Context, t *storeRun, count int, tabl
 	return nil
 }
 
-// startWatchers opens watches that start now and end with ctx. A watch that the server closes, as
-// it does for slow clients, is counted and opened again.
+// startWatchers opens watches that end with ctx. The server closes the watches of slow clients; such
+// a watch is counted and opened again.
 func (t *storeRun) startWatchers(ctx context.Context, count int, events, cut *atomic.Int64) (*sync.WaitGroup, error) {
 	var group sync.WaitGroup
 	clients, err := t.connect(count, streamsOfConnection, nil)
@@ -143,7 +143,8 @@ func (t *storeRun) startWatchers(ctx context.Context, count int, events, cut *at
 					return
 				}
 				cut.Add(1)
-				// A watch without a resource version starts with all existing pods.
+				// The previous version may be too old to resume from. With version 0 the watch starts
+				// with all existing pods.
 				from = "0"
 				time.Sleep(poll)
 			}

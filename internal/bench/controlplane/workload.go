@@ -16,7 +16,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
 
-// Names of the workloads: those of the node-density ladder of kube-burner.
+// Names of the workloads, which are those of kube-burner's node-density benchmarks.
 const (
 	workloadPods  = "pods"
 	workloadCNI   = "cni"
@@ -139,8 +139,8 @@ func (o *densityOptions) remove(ctx context.Context, t *storeRun, s *startups, i
 	return t.AwaitQuiet(ctx)
 }
 
-// watchAllPods watches the pods of all namespaces of the experiment; a pod whose startup exceeds
-// the limit is late.
+// watchAllPods watches the pods of all namespaces of the experiment, and counts the pods whose startup
+// exceeds the limit.
 func (t *storeRun) watchAllPods(ctx context.Context, limit time.Duration) *startups {
 	s := newStartups("")
 	s.limit = limit

@@ -47,18 +47,18 @@ func (b Baseline) Write(path string) error {
 	return os.WriteFile(path, append(data, '\n'), 0o644)
 }
 
-// Change is a ratio of this run next to the stored ratio.
+// Change compares a ratio of this run with the stored ratio.
 type Change struct {
 	Experiment string  `json:"experiment"`
 	Ratio      Ratio   `json:"ratio"`
 	Stored     float64 `json:"stored"`
-	// Times is how many times worse the ratio is than the stored ratio; less than 1 is better.
+	// Times is the factor by which the ratio is worse than the stored ratio; less than 1 is better.
 	Times float64 `json:"times"`
-	// Held reports that the run fails if the ratio is worse by more than the band. This applies
+	// Checked reports that the run fails if the ratio is worse by more than the band. This applies
 	// to CPU and memory. Rates and latencies of a short run are only shown, because other load on
 	// the machine changes them too much.
-	Held  bool `json:"held"`
-	Worse bool `json:"worse"`
+	Checked bool `json:"held"`
+	Worse   bool `json:"worse"`
 }
 
 // Changes returns the changes of the ratios that the baseline also contains for the experiment.
@@ -75,9 +75,9 @@ func (b Baseline) Changes(experiment string, ratios []Ratio, band float64) (chan
 		if now.MoreIsBetter {
 			times = 1 / times
 		}
-		held := slices.Contains(checkedUnits, now.Unit)
+		checked := slices.Contains(checkedUnits, now.Unit)
 		changes = append(changes, Change{
-			Experiment: experiment, Ratio: now, Stored: stored, Times: times, Held: held, Worse: held && times > 1+band,
+			Experiment: experiment, Ratio: now, Stored: stored, Times: times, Checked: checked, Worse: checked && times > 1+band,
 		})
 	}
 	return changes
@@ -92,7 +92,7 @@ func PrintChanges(w io.Writer, changes []Change) {
 		switch {
 		case c.Worse:
 			verdict = fmt.Sprintf("WORSE by %.0f %%", 100*(c.Times-1))
-		case !c.Held:
+		case !c.Checked:
 			verdict = "not checked"
 		}
 		fmt.Fprintf(table, "%s\t%s\t%s ÷ %s\t%s\t%s\t%s\n", c.Experiment, c.Ratio.Name, c.Ratio.Ours, c.Ratio.Peer,

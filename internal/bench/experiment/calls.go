@@ -11,7 +11,7 @@ import (
 
 const callDurations = "apiserver_request_duration_seconds"
 
-// Verbs without a meaningful latency: they last as long as the client watches.
+// Verbs without a meaningful latency, because their requests last as long as the client watches.
 var longRunning = []string{"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
 
 // Call is a kind of API call with its latencies in seconds. They come from the histogram of the

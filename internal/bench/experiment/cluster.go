@@ -44,7 +44,7 @@ type Cluster struct {
 func (c *Cluster) Own() bool { return c.own }
 
 // UsesExisting reports whether the run uses a cluster that is already running.
-func (r *Run) UsesExisting() bool { return r.Given && lifecycle.RequireRunning(r.Dir) == nil }
+func (r *Run) UsesExisting() bool { return r.Named && lifecycle.RequireRunning(r.Dir) == nil }
 
 // Up creates a cluster, or connects to the running cluster that the user named. The titles of the
 // charts of its samples end with the suffix. The caller must call Close.

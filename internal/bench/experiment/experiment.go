@@ -33,14 +33,14 @@ type Experiment struct {
 	Name string
 	// Short is the line in the list of experiments. Long and Example are the help texts.
 	Short, Long, Example string
-	// Needs returns an error if something is missing that the experiment needs beyond the
-	// programs of k1m. `k1m bench all` then skips the experiment. It may be nil.
+	// Needs returns an error if a prerequisite other than the programs of k1m is missing. `k1m bench
+	// all` then skips the experiment. Needs may be nil.
 	Needs func() error
 	// New returns the options with their default values.
 	New func() Options
 }
 
-// Missing returns what Needs returns, or nil without Needs.
+// Missing returns the error of Needs, or nil if Needs is nil.
 func (e *Experiment) Missing() error {
 	if e.Needs == nil {
 		return nil
@@ -48,7 +48,7 @@ func (e *Experiment) Missing() error {
 	return e.Needs()
 }
 
-// Options are the options of one run of an experiment, and run it.
+// Options are the options of one run of an experiment, and the code that runs it.
 type Options interface {
 	AddFlags(fs *pflag.FlagSet)
 	// Validate returns the first invalid option as a usage error.
@@ -62,8 +62,8 @@ type Run struct {
 	Result  *Result
 	Display progress.Display
 	Scale   Scale
-	// Dir is the directory of the cluster. Given reports that the user named the cluster; if it
-	// is running, it is used as it is.
+	// Dir is the directory of the cluster. Named reports that the user selected the cluster with
+	// --name. If such a cluster is running, the run uses it and does not create one.
 	Dir   clusterdir.Dir
-	Given bool
+	Named bool
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Render rewrites index.html, table.md and the SVG files of a folder from its result.json,
+// Render rewrites index.html, table.md and the SVG files of a directory from its result.json,
 // which it does not change.
 func Render(dir string) error {
 	r, err := readResult(filepath.Join(dir, resultFile))
@@ -24,7 +24,7 @@ func Render(dir string) error {
 func readResult(path string) (*Result, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, usage.Errorf("%s does not exist; name a folder that `k1m bench EXPERIMENT --out` wrote", path)
+		return nil, usage.Errorf("%s does not exist; name a directory that `k1m bench EXPERIMENT --out` wrote", path)
 	}
 	if err != nil {
 		return nil, err

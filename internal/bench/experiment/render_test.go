@@ -46,7 +46,7 @@ func TestRenderWritesTheFilesOfTheRun(t *testing.T) {
 func TestRenderNeedsAResult(t *testing.T) {
 	dir := t.TempDir()
 	if err := Render(dir); err == nil {
-		t.Error("an empty folder was rendered")
+		t.Error("an empty directory was rendered")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "result.json"), []byte("{}"), 0o644); err != nil {
 		t.Fatal(err)

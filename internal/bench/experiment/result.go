@@ -118,8 +118,8 @@ type Ratio struct {
 	Unit  string  `json:"unit"`
 	Ours  string  `json:"ours"`
 	Peer  string  `json:"peer"`
-	Of    float64 `json:"of"` // value of ours
-	To    float64 `json:"to"` // value of the peer
+	Of    float64 `json:"of"` // value of Ours
+	To    float64 `json:"to"` // value of Peer
 	Ratio float64 `json:"ratio"`
 	// MoreIsBetter is true for rates, and false for costs and latencies.
 	MoreIsBetter bool `json:"moreIsBetter"`

@@ -28,9 +28,9 @@ type rule struct {
 	q          float64
 	name       string
 	plot, unit string
-	// times is the factor that converts the value to the unit.
-	times float64
-	logY  bool
+	// factor converts the value to the unit.
+	factor float64
+	logY   bool
 }
 
 const (
@@ -43,29 +43,29 @@ func short(labels map[string]string) bool { return !strings.HasPrefix(labels["ve
 // rules are the metrics that are sampled every second, in addition to CPU and memory.
 var rules = []rule{
 	{of: apiServer, metric: "apiserver_request_total", kind: rate, by: []string{"verb", "resource"}, where: short,
-		plot: "kube-apiserver: requests by verb and resource", unit: "requests/s", times: 1},
+		plot: "kube-apiserver: requests by verb and resource", unit: "requests/s", factor: 1},
 	{of: apiServer, metric: callDurations, kind: quantile, q: 0.95, by: []string{"verb"}, where: short,
-		plot: "kube-apiserver: p95 latency by verb", unit: "ms", times: 1000, logY: true},
+		plot: "kube-apiserver: p95 latency by verb", unit: "ms", factor: 1000, logY: true},
 	{of: apiServer, metric: "apiserver_current_inflight_requests", kind: gauge, by: []string{"request_kind"},
-		plot: "kube-apiserver: requests in flight", unit: "requests", times: 1},
+		plot: "kube-apiserver: requests in flight", unit: "requests", factor: 1},
 	{of: apiServer, metric: "apiserver_watch_events_total", kind: rate, by: []string{"resource"},
-		plot: "kube-apiserver: watch events sent", unit: "events/s", times: 1},
+		plot: "kube-apiserver: watch events sent", unit: "events/s", factor: 1},
 	{of: apiServer, metric: "apiserver_longrunning_requests", kind: gauge, name: "watches",
-		plot: "kube-apiserver: watches", unit: "watches", times: 1},
+		plot: "kube-apiserver: watches", unit: "watches", factor: 1},
 	{of: component.Store, metric: "grpc_server_handled_total", kind: rate, by: []string{"grpc_method"},
-		plot: "store: requests", unit: "requests/s", times: 1},
+		plot: "store: requests", unit: "requests/s", factor: 1},
 	{of: apiServer, metric: "etcd_request_duration_seconds", kind: quantile, q: 0.999, by: []string{"operation"},
-		plot: "store: p99.9 latency measured by the API server", unit: "ms", times: 1000, logY: true},
+		plot: "store: p99.9 latency measured by the API server", unit: "ms", factor: 1000, logY: true},
 	{of: component.Store, metric: "etcd_mvcc_db_total_size_in_bytes", kind: gauge, name: "size",
-		plot: "store: size", unit: "MiB", times: 1.0 / (1 << 20)},
+		plot: "store: size", unit: "MiB", factor: 1.0 / (1 << 20)},
 	{of: component.Store, metric: "etcd_debugging_mvcc_keys_total", kind: gauge, name: "items",
-		plot: "store: items", unit: "items", times: 1},
+		plot: "store: items", unit: "items", factor: 1},
 	{of: scheduler, metric: "scheduler_schedule_attempts_total", kind: rate, by: []string{"result"},
-		plot: "scheduler: attempts", unit: "pods/s", times: 1},
+		plot: "scheduler: attempts", unit: "pods/s", factor: 1},
 	{of: scheduler, metric: "scheduler_scheduling_attempt_duration_seconds", kind: quantile, q: 0.99, name: "attempt, p99",
-		plot: "scheduler: latency", unit: "ms", times: 1000, logY: true},
+		plot: "scheduler: latency", unit: "ms", factor: 1000, logY: true},
 	{of: scheduler, metric: "scheduler_pending_pods", kind: gauge, by: []string{"queue"},
-		plot: "scheduler: pending pods", unit: "pods", times: 1},
+		plot: "scheduler: pending pods", unit: "pods", factor: 1},
 }
 
 // neededOf returns the metric families that the rules of a role use.

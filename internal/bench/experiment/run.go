@@ -25,10 +25,10 @@ var programs = []string{"mem_etcd", "etcd", "kube-apiserver", "kwok"}
 // Request has the options that all experiments share.
 type Request struct {
 	Scale        string
-	Out          string // folder of the result; empty for results/<UTC>_NAME
+	Out          string // directory of the result; empty for results/<UTC>_NAME
 	MaxErrorRate float64
 	Dir          clusterdir.Dir
-	Given        bool // the user named the cluster with --name
+	Named        bool // the user selected the cluster with --name
 	Version      string
 	Command      []string // arguments of the command line, without the program
 }
@@ -40,9 +40,9 @@ func DefaultRequest() Request {
 
 // AddFlags binds the common options to flags.
 func (q *Request) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&q.Scale, "scale", q.Scale, "small|medium|large or a factor; it sets the counts and durations that are not given, together with the size of the machine")
-	fs.StringVar(&q.Out, "out", q.Out, "folder for result.json, index.html, table.md and the charts (default results/<UTC>_NAME)")
-	fs.Float64Var(&q.MaxErrorRate, "max-error-rate", q.MaxErrorRate, "fraction of the operations that may fail before the run fails, 0 to 1")
+	fs.StringVar(&q.Scale, "scale", q.Scale, "small|medium|large or a factor; together with the size of the machine it determines the counts and durations whose flags are not set")
+	fs.StringVar(&q.Out, "out", q.Out, "directory for result.json, index.html, table.md and the charts (default results/<UTC>_NAME)")
+	fs.Float64Var(&q.MaxErrorRate, "max-error-rate", q.MaxErrorRate, "fraction of failed operations above which the run fails, 0 to 1")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -68,19 +68,19 @@ func Execute(ctx context.Context, e Experiment, o Options, flags *pflag.FlagSet,
 	if err != nil {
 		return nil, err
 	}
-	err = o.Run(ctx, &Run{Result: result, Display: display, Scale: result.Scale, Dir: q.Dir, Given: q.Given})
+	err = o.Run(ctx, &Run{Result: result, Display: display, Scale: result.Scale, Dir: q.Dir, Named: q.Named})
 	if err != nil && result.empty() {
-		// Nothing was measured. The results of an earlier run in this folder stay.
+		// Nothing was measured. The results of an earlier run in this directory stay.
 		return nil, err
 	}
 	return result, result.End(ctx, q.Out, err)
 }
 
-// Begin returns the result of a run that starts now. It creates the output folder first, so that
-// a folder that cannot be written fails the run at once and not after an hour.
+// Begin returns the result of a run that starts now. It creates the output directory first, so
+// that a run whose output cannot be written fails immediately and not after an hour.
 func Begin(ctx context.Context, name, title string, flags *pflag.FlagSet, q Request) (*Result, error) {
 	if err := os.MkdirAll(q.Out, 0o755); err != nil {
-		return nil, usage.Errorf("--out %s: %v; choose a folder that can be written", q.Out, err)
+		return nil, usage.Errorf("--out %s: %v; choose a writable directory", q.Out, err)
 	}
 	return newResult(ctx, name, title, flags, q)
 }
@@ -100,11 +100,11 @@ func (r *Result) End(ctx context.Context, out string, err error) error {
 	return errors.Join(err, r.Write(out))
 }
 
-// Reporter is the result of a command that has its own output format and can also append itself
-// to a Result.
+// Reporter is a result with an output format of its own that can be converted: Report appends its
+// tables, charts and ratios to a Result.
 type Reporter interface{ Report(*Result) }
 
-// RatiosOf returns the ratios of the result of such a command.
+// RatiosOf returns the ratios of a result with an output format of its own.
 func RatiosOf(reporter Reporter) []Ratio {
 	result := &Result{Errors: NewTally(1)}
 	reporter.Report(result)

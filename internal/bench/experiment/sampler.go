@@ -22,9 +22,11 @@ import (
 const (
 	// SampleInterval is the interval between two samples.
 	SampleInterval = time.Second
-	// A metrics page that takes longer leaves a gap in the series.
+	// scrapeTimeout is the maximum time for reading a metrics page. After a timeout the series have
+	// a gap.
 	scrapeTimeout = 5 * time.Second
 
+	// loader is the role of this process, which generates the load.
 	loader = "k1m"
 
 	// CPUPlot is the title of the chart of CPU usage in cores.
@@ -56,16 +58,16 @@ type Sampler struct {
 // Usage maps roles to the resources that their processes have used.
 type Usage map[string]process.Usage
 
-// newSampler starts a sampler that reads pages with the credentials of config. Times of series
-// are relative to begun, and chart titles end with the suffix.
-func newSampler(dir clusterdir.Dir, of clusterdir.Config, as *rest.Config, suffix string, begun time.Time) (*Sampler, error) {
-	client, err := rest.HTTPClientFor(as)
+// newSampler starts a sampler that reads the metrics pages of a cluster with the given credentials.
+// Times of series are relative to begun, and chart titles end with the suffix.
+func newSampler(dir clusterdir.Dir, config clusterdir.Config, credentials *rest.Config, suffix string, begun time.Time) (*Sampler, error) {
+	client, err := rest.HTTPClientFor(credentials)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Sampler{
-		dir: dir, config: of, client: client, suffix: suffix, begun: begun,
+		dir: dir, config: config, client: client, suffix: suffix, begun: begun,
 		stop: stop, lines: newLines(), windows: map[*Window]bool{},
 	}
 	s.stopped.Go(func() { s.run(ctx) })
@@ -211,7 +213,8 @@ func (s *Sampler) calls(ctx context.Context) durations {
 	return all
 }
 
-// Mean returns the mean, since a second of the run, of the sum over all lines of a chart.
+// Mean sums the lines of a chart at each sample, and returns the mean of these sums. since is the first
+// second of the run to include.
 func (s *Sampler) Mean(plot string, since float64) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

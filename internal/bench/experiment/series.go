@@ -14,7 +14,7 @@ const (
 	// Maximum number of points of a series. When it is reached, every second point is dropped, so
 	// that the size of a result does not depend on the duration of the run.
 	maxPoints = 4096
-	// Maximum number of lines of a chart: those with the largest sums.
+	// Maximum number of lines of a chart. The lines with the largest sums are kept.
 	maxLines = 8
 )
 
@@ -79,7 +79,7 @@ func round(value float64) float64 {
 	return math.Round(value/unit) * unit
 }
 
-// take converts the sums that collect made for a rule into points.
+// take appends the points of one sample of a rule. totals and histograms are the result of collect.
 func (l *lines) take(r rule, suffix string, totals map[string]float64, histograms map[string]Histogram, at time.Time, seconds float64) {
 	for _, name := range sortedKeys(totals) {
 		value := totals[name]
@@ -92,7 +92,7 @@ func (l *lines) take(r rule, suffix string, totals map[string]float64, histogram
 			}
 			value = (value - before.value) / at.Sub(before.at).Seconds()
 		}
-		l.add(r.series(name, suffix), seconds, value*r.times)
+		l.add(r.series(name, suffix), seconds, value*r.factor)
 	}
 	for _, name := range sortedKeys(histograms) {
 		key := r.plot + "\x00" + name
@@ -100,7 +100,7 @@ func (l *lines) take(r rule, suffix string, totals map[string]float64, histogram
 		_, known := l.histograms[key]
 		l.histograms[key] = histograms[name]
 		if known && since.Count() > 0 {
-			l.add(r.series(name, suffix), seconds, since.Quantile(r.q)*r.times)
+			l.add(r.series(name, suffix), seconds, since.Quantile(r.q)*r.factor)
 		}
 	}
 }
@@ -154,8 +154,8 @@ func (l *lines) all() []Series {
 	return all
 }
 
-// mean returns the mean, since a point in time, of the sum over all lines of a chart. A line
-// without a point counts as 0.
+// mean sums the lines of a chart at each sample since a point in time, and returns the mean of these
+// sums. A line without a point counts as 0.
 func (l *lines) mean(plot string, since float64) float64 {
 	sums := map[float64]float64{}
 	for _, s := range l.byKey {

@@ -40,7 +40,7 @@ func (t *Tally) Add(kind string, err error) {
 	}
 }
 
-// AddMany adds operations that were counted elsewhere; errors are included in operations.
+// AddMany adds operations that were counted elsewhere. operations includes the failed ones.
 func (t *Tally) AddMany(operations int64, errors map[string]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -10,16 +10,16 @@ import (
 	"text/tabwriter"
 )
 
-// resultFile has everything that a run found; the other files of the folder follow from it.
+// resultFile contains the complete result. The other files of the directory are generated from it.
 const resultFile = "result.json"
 
-// Write puts result.json, index.html, table.md and an SVG file for each chart into a folder.
+// Write puts result.json, index.html, table.md and an SVG file for each chart into a directory.
 func (r *Result) Write(dir string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	// The figures are written first, so that an error in drawing cannot lose them.
+	// The figures are written first, so that an error while drawing charts does not lose them.
 	if err := writeAll(dir, map[string][]byte{resultFile: append(data, '\n')}); err != nil {
 		return err
 	}

@@ -16,9 +16,9 @@ var storePut = experiment.Experiment{
 	Name:  "store-put",
 	Short: "Put random keys with an increasing number of clients",
 	Long: `Put random keys of 48 bytes with values of 1 KiB from 1, 4, 16, … up to --clients clients,
-each with one put in flight, on a new store for each measurement. Server and clients have
-half of the cores each. etcd waits for its disk with every put, as mem_etcd does in the mode
-fsync; on tmpfs, the default, that costs little.`,
+each with one put in flight, on a new store for each measurement. Server and clients use half
+of the cores each. etcd syncs every put to disk, as mem_etcd does in the mode fsync; on
+tmpfs, the default, a sync costs little.`,
 	Example: `  k1m bench store-put
   k1m bench store-put --clients 16384 --disk target --stores mem_etcd-fsync,etcd`,
 	New: func() experiment.Options {
@@ -36,8 +36,7 @@ var leaseFlood = experiment.Experiment{
 	Short: "Create Kubernetes Leases and update them continuously with an increasing number of clients",
 	Long: `Create Leases in the encoding of Kubernetes, and update them with the transactions of an API
 server, from 1, 4, 16, … up to --clients clients, on a new store for each measurement. Each
-client updates its Leases one after the other. Server and clients have half of the cores
-each.`,
+client updates its Leases in turn. Server and clients use half of the cores each.`,
 	Example: `  k1m bench lease-flood
   k1m bench lease-flood --clients 16384 --leases 100`,
 	New: func() experiment.Options {

@@ -3,8 +3,8 @@
 //
 // store-put and lease-flood increase the number of clients (puts.go), store-range compares ways
 // to read all keys (ranges.go), and store-watch increases the number of watchers (watches.go).
-// Servers and load generators are those of package storeserver, each on cores of its own.
-// test/bench measures the same stores against fixed limits.
+// Servers and load generators are run by package storeserver, on separate cores.
+// Command test/bench compares the same stores with fixed limits.
 package store
 
 import (
@@ -53,8 +53,8 @@ var contenders = []contender{
 	{"etcd", storeserver.Etcd, nil},
 }
 
-// peer is the contender with which each mode of mem_etcd is compared. etcd waits for its disk, so
-// the fsync mode is its equivalent; the other modes show the cost of durability.
+// peer is the contender with which each mode of mem_etcd is compared. etcd syncs each write to disk, so
+// the mode fsync is equivalent. The other modes show the cost of durability.
 const peer = "etcd"
 
 // stores are the options that all experiments of this package share.
@@ -79,14 +79,14 @@ func (s *stores) AddFlags(fs *pflag.FlagSet) {
 func (s *stores) Validate() error {
 	for i, name := range s.Names {
 		if !slices.Contains(contenderNames(), name) {
-			return usage.Errorf("--stores %q: no such store; choose of %s", name, strings.Join(contenderNames(), ", "))
+			return usage.Errorf("--stores %q: no such store; choose one of %s", name, strings.Join(contenderNames(), ", "))
 		}
 		if slices.Contains(s.Names[:i], name) {
-			return usage.Errorf("--stores: %s is given twice; give each once", name)
+			return usage.Errorf("--stores: %s is given twice; list each once", name)
 		}
 	}
 	if len(s.Names) == 0 {
-		return usage.Errorf("--stores: none given; choose of %s", strings.Join(contenderNames(), ", "))
+		return usage.Errorf("--stores: the list is empty; choose one of %s", strings.Join(contenderNames(), ", "))
 	}
 	return nil
 }
@@ -183,7 +183,7 @@ func (b *bench) with(ctx context.Context, c contender, use func(*storeserver.Ser
 	return use(server)
 }
 
-// levels returns powers of four up to last, and last; a level that is close to last is left out.
+// levels returns the powers of four below last, and last. It omits a power that is close to last.
 func levels(first, last int) (all []int) {
 	for n := first; n <= last/2; n *= 4 {
 		all = append(all, n)

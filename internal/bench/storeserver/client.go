@@ -20,7 +20,7 @@ const (
 	EtcdBenchmark = "etcd-benchmark"
 )
 
-// Report is the part of the JSON output of etcd-bench that is used here.
+// Report is the part of the JSON output of etcd-bench that this repository uses.
 type Report struct {
 	Ops                  int64            `json:"ops"`
 	Errors               int64            `json:"errors"`
@@ -64,42 +64,43 @@ func (r Report) Details() map[string]float64 {
 type Client struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
-	// chatter is the standard error of the program, which is shown only if it fails.
-	chatter bytes.Buffer
+	// stderr is the standard error of the program, which is shown only if it fails.
+	stderr  bytes.Buffer
 	Command string
 }
 
-// Scheduling priority of a client on its core.
-type How bool
+// Priority is the scheduling priority of a load generator on the cores of the clients.
+type Priority bool
 
 const (
-	Alone How = false
-	// GivingWay yields at once to a client that measures.
-	GivingWay How = true
+	// NormalPriority is the default priority.
+	NormalPriority Priority = false
+	// IdlePriority runs only while no other client on the core is runnable (SCHED_IDLE).
+	IdlePriority Priority = true
 )
 
 // prefix returns the start of the command line.
-func (l *Lab) prefix(how How) []string {
+func (l *Lab) prefix(priority Priority) []string {
 	pinned := []string{"taskset", "-c", l.ClientCores}
-	if how == GivingWay {
+	if priority == IdlePriority {
 		return append([]string{"chrt", "--idle", "0"}, pinned...)
 	}
 	return pinned
 }
 
 // begin starts a program on the cores of the clients.
-func (l *Lab) begin(ctx context.Context, s *Server, how How, program string, args ...string) (*Client, error) {
-	line := append(l.prefix(how), l.Program(program))
+func (l *Lab) begin(ctx context.Context, s *Server, priority Priority, program string, args ...string) (*Client, error) {
+	line := append(l.prefix(priority), l.Program(program))
 	line = append(line, args...)
 	c := &Client{cmd: exec.CommandContext(ctx, line[0], line[1:]...)}
 	c.cmd.Stdout = &c.output
 	c.cmd.Stderr = os.Stderr
 	if program == EtcdBenchmark {
-		c.cmd.Stderr = &c.chatter
+		c.cmd.Stderr = &c.stderr
 	}
 	// The process is killed when this process exits, like the server.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	c.Command = s.shown(append(append(l.prefix(how), program), args...))
+	c.Command = s.shown(append(append(l.prefix(priority), program), args...))
 	return c, c.cmd.Start()
 }
 
@@ -110,7 +111,7 @@ func (c *Client) End(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: %s%s", c.Command, err, c.output.String(), c.chatter.String())
+		return fmt.Errorf("%s: %w: %s%s", c.Command, err, c.output.String(), c.stderr.String())
 	}
 	return nil
 }
@@ -135,13 +136,13 @@ func (c *Client) Report(ctx context.Context) (r Report, err error) {
 }
 
 // Bench starts an etcd-bench.
-func (l *Lab) Bench(ctx context.Context, s *Server, how How, args ...string) (*Client, error) {
-	return l.begin(ctx, s, how, etcdBench, benchArgs(s, args)...)
+func (l *Lab) Bench(ctx context.Context, s *Server, priority Priority, args ...string) (*Client, error) {
+	return l.begin(ctx, s, priority, etcdBench, benchArgs(s, args)...)
 }
 
 // Run runs an etcd-bench until it exits.
 func (l *Lab) Run(ctx context.Context, s *Server, args ...string) (Report, string, error) {
-	c, err := l.Bench(ctx, s, Alone, args...)
+	c, err := l.Bench(ctx, s, NormalPriority, args...)
 	if err != nil {
 		return Report{}, "", err
 	}
@@ -156,7 +157,7 @@ func benchArgs(s *Server, args []string) []string {
 
 // RunBenchmark runs the benchmark tool of etcd and returns the puts per second.
 func (l *Lab) RunBenchmark(ctx context.Context, s *Server, args ...string) (float64, string, error) {
-	c, err := l.begin(ctx, s, Alone, EtcdBenchmark, append([]string{"--endpoints", s.URL}, args...)...)
+	c, err := l.begin(ctx, s, NormalPriority, EtcdBenchmark, append([]string{"--endpoints", s.URL}, args...)...)
 	if err != nil {
 		return 0, "", err
 	}

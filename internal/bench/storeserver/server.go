@@ -27,7 +27,7 @@ const (
 	startTimeout = 3 * time.Minute
 	pollInterval = 5 * time.Millisecond
 
-	// Memory is settled when it has not changed by more than 0.1 % for this time.
+	// The memory is stable if it has not changed by more than 0.1 % for this time.
 	settleInterval = time.Second
 	settleTimeout  = 30 * time.Second
 )
@@ -67,7 +67,7 @@ func (l *Lab) Program(name string) string { return filepath.Join(l.Bin, name) }
 // Server is a running store.
 type Server struct {
 	Store, URL string
-	// Folder is the directory of the data.
+	// Folder is the data directory.
 	Folder  string
 	process *exec.Cmd
 	// Command is the command line with placeholders for addresses and directories.
@@ -90,7 +90,7 @@ func (l *Lab) Fresh(ctx context.Context, store, parent string, args ...string) (
 	return s, nil
 }
 
-// Start starts a store with the data in folder, and waits until it is healthy.
+// Start starts a store with its data in a directory, and waits until it is healthy.
 func (l *Lab) Start(ctx context.Context, store, folder string, args ...string) (*Server, error) {
 	address, err := freeAddress()
 	if err != nil {
@@ -232,7 +232,7 @@ func (s *Server) Settled(ctx context.Context) (int64, error) {
 	return before, err
 }
 
-// shown returns a command line with placeholders for values that differ between runs.
+// shown returns the command line with placeholders for values that differ between runs.
 func (s *Server) shown(args []string) string {
 	line := strings.ReplaceAll(strings.Join(args, " "), s.URL, "$URL")
 	line = strings.ReplaceAll(line, s.Folder, "$DIR")

@@ -70,14 +70,14 @@ func (l *life) chapters() []chapter {
 		{"Service", l.createService},
 		{"Deployment: roll out", l.rollOut},
 		{"Deployment: scale", l.scale},
-		{"Deployment: another image", l.changeImage},
+		{"Deployment: change the image", l.changeImage},
 		{"Job", l.runJob},
 		{"custom resources", l.customResources},
 		{"server-side apply", l.apply},
 		{"pages, exact revisions", l.page},
 		{"watch from a revision", l.watch},
-		{"a collection is deleted", l.deleteCollection},
-		{"namespace is deleted", l.deleteNamespace},
+		{"delete a collection", l.deleteCollection},
+		{"delete the namespace", l.deleteNamespace},
 	}
 }
 
@@ -281,9 +281,9 @@ func (l *life) watch(ctx context.Context) error {
 			return ctx.Err()
 		case event, open := <-watch.ResultChan():
 			if !open {
-				return errors.New("the watch ended before it told of the change")
+				return errors.New("the watch ended before it delivered the change")
 			}
-			if told, is := event.Object.(*corev1.ConfigMap); is && told.Name == "watched" {
+			if changed, is := event.Object.(*corev1.ConfigMap); is && changed.Name == "watched" {
 				return nil
 			}
 		}

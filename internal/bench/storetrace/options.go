@@ -41,7 +41,7 @@ func DefaultOptions() Options {
 	}
 }
 
-// AddFlags binds the options to flags; their present values are the defaults.
+// AddFlags binds the options to flags; their current values are the defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "simulated nodes")
 	fs.IntVar(&o.Replicas, "replicas", o.Replicas, "pods of the Deployment that is rolled out")
@@ -66,7 +66,7 @@ func (o *Options) Validate() error {
 	case o.Timeout <= 0:
 		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
 	case o.Out == "":
-		return usage.Errorf("--out: name a folder for the report")
+		return usage.Errorf("--out: specify a directory for the report")
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ type Step struct {
 	Seconds float64 `json:"seconds"`
 }
 
-// Summary is the part of the report of etcd-proxy that is read here.
+// Summary is the part of the report of etcd-proxy that Result contains.
 type Summary struct {
 	Recording struct {
 		Calls, Streams, MissingLines int64
@@ -58,7 +58,7 @@ func (r *Result) Err() error {
 		return fmt.Errorf("%d %w: the recorder could not keep up; repeat the run on an idle machine",
 			r.Summary.Recording.MissingLines, ErrIncomplete)
 	case r.Summary.Recording.Calls == 0:
-		return fmt.Errorf("%w: nothing was recorded; see the log of etcd-proxy", ErrIncomplete)
+		return fmt.Errorf("%w: the trace is empty; see the log of etcd-proxy", ErrIncomplete)
 	}
 	return nil
 }

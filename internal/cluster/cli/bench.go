@@ -25,7 +25,7 @@ func newBench(name *string, version string) *cobra.Command {
 }
 
 // customBenchmarks are the benchmarks that do not use the harness of package experiment. Their
-// results have formats of their own.
+// results have their own formats.
 func customBenchmarks(version string) []benchmark {
 	return []benchmark{
 		newBenchMillion().withOutFlag(version), newBenchSchedule().withOutFlag(version), newBenchIntake().withOutFlag(version),
@@ -33,7 +33,7 @@ func customBenchmarks(version string) []benchmark {
 	}
 }
 
-// newBenchList lists the experiments among the subcommands of parent.
+// newBenchList returns the command that lists the subcommands of parent that are experiments.
 func newBenchList(parent *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -51,5 +51,5 @@ func newBenchList(parent *cobra.Command) *cobra.Command {
 	}
 }
 
-// experimentAnnotation is an annotation of commands that the list names.
+// experimentAnnotation marks the commands that newBenchList lists.
 const experimentAnnotation = "experiment"

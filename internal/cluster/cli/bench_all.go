@@ -108,12 +108,12 @@ func (o *allOptions) run(r benchRun, version string) (benchResult, error) {
 	return found, errors.Join(o.keep(now), found.err())
 }
 
-// benchEntry is one of those that a run of all consists of.
+// benchEntry is one experiment or benchmark of `k1m bench all`.
 type benchEntry struct {
 	name string
-	// missing is what it cannot do without, and is not here.
+	// missing returns an error if a prerequisite is missing; the entry is then skipped.
 	missing func() error
-	// run has its result in a folder, and returns its ratios.
+	// run writes the result to the directory out and returns the ratios.
 	run func(r benchRun, out string) ([]experiment.Ratio, error)
 }
 
@@ -133,7 +133,7 @@ func (o *allOptions) entries(version string) (all []benchEntry) {
 
 func (o *allOptions) runExperiment(r benchRun, e experiment.Experiment, out, version string) ([]experiment.Ratio, error) {
 	request := o.request
-	request.Out, request.Dir, request.Given, request.Version, request.Command = out, r.dir, r.named, version, os.Args[1:]
+	request.Out, request.Dir, request.Named, request.Version, request.Command = out, r.dir, r.named, version, os.Args[1:]
 	options, own := e.New(), pflag.NewFlagSet(e.Name, pflag.ContinueOnError)
 	options.AddFlags(own)
 	result, err := experiment.Execute(r.cmd.Context(), e, options, own, request, r.display)
@@ -165,7 +165,7 @@ func (o *allOptions) runReporter(r benchRun, b benchmark, out string) ([]experim
 	return nil, err
 }
 
-// keep writes the ratios of this run to the file --record, if it is set.
+// keep merges the ratios of this run into the file --record, if the flag is set.
 func (o *allOptions) keep(now experiment.Baseline) error {
 	if o.record == "" {
 		return nil

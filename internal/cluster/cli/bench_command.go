@@ -22,7 +22,7 @@ type benchmark struct {
 	use, short, long, example string
 	addFlags                  func(*pflag.FlagSet)
 	validate                  func() error
-	// brief are the flags of its short form, which `k1m bench all` runs.
+	// brief are the flags of the short form, which `k1m bench all` runs below medium scale.
 	brief []string
 	// run returns a result even if it fails, or nil if there is none.
 	run func(r benchRun) (benchResult, error)

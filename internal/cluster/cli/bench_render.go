@@ -8,14 +8,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
 
-// newBenchRender returns the command that draws stored results again.
+// newBenchRender returns the command that renders stored results again.
 func newBenchRender() *cobra.Command {
 	return &cobra.Command{
 		Use:   "render DIR...",
 		Short: "Rewrite the page, table and pictures of stored results",
-		Long: `Rewrite index.html, table.md and the SVG files of each folder from its result.json, without
-measuring again. Use it after a change of the charts or of the page. result.json stays as
-it is, and so do files that have other names.`,
+		Long: `Rewrite index.html, table.md and the SVG files of each directory from its result.json, without
+measuring again. Use it after a change of the charts or of the page. result.json and
+other files are not changed.`,
 		Example: `  k1m bench render results/2026-11-20T101500Z_limits
   k1m bench render experiments/limits experiments/slo`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),

@@ -17,8 +17,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// newSupervise is the hidden command that runs the supervisor. Only `k1m up` can start it, because
-// it inherits open files.
+// newSupervise returns the hidden command that runs the supervisor. Only `k1m up` can start it, because
+// the supervisor inherits open files from `k1m up`.
 func newSupervise(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use:    lifecycle.SuperviseCommand,

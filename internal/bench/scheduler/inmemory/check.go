@@ -15,8 +15,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// check compares a sample of the decisions with the reference. Each is computed with the pods
-// that were on nodes when the decision was made.
+// check compares a sample of the decisions with the reference. The reference decision is
+// computed with the pods that were on nodes at the time of the decision.
 func (h *harness) check(ctx context.Context, o Options, w *workload, count int, display progress.Display, result *Result) error {
 	if count == 0 {
 		return nil

@@ -47,8 +47,8 @@ type harness struct {
 
 	// bound are pods whose bind is not yet delivered to the scheduler, at most feedAhead.
 	bound chan *v1.Pod
-	// decided are the decisions in their order. decided and cycles belong to the scheduling
-	// goroutine until it ends.
+	// decided contains the decisions in order. Only the scheduling goroutine may access decided and
+	// cycles until it ends.
 	decided []decision
 	cycles  cycles
 	ledger  *ledger
@@ -120,8 +120,8 @@ func (h *harness) observe() {
 	h.sched.FailureHandler = func(
 		ctx context.Context, fw framework.Framework, pod *framework.QueuedPodInfo, status *fwk.Status, info *fwk.NominatingInfo, start time.Time,
 	) {
-		// This comes first, because the pod can be scheduled again as soon as it is back in the
-		// queue.
+		// Record the failure before the pod returns to the queue, where it can be scheduled again
+		// immediately.
 		h.ledger.failed(pod.Pod.UID, status)
 		fail(ctx, fw, pod, status, info, start)
 	}
@@ -211,25 +211,25 @@ func (b *binder) Bind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string
 }
 
 func newClient() kubernetes.Interface {
-	client, err := kubernetes.NewForConfigAndClient(&rest.Config{QPS: -1}, &http.Client{Transport: yesServer{}})
+	client, err := kubernetes.NewForConfigAndClient(&rest.Config{QPS: -1}, &http.Client{Transport: acceptingServer{}})
 	if err != nil {
 		panic(err) // the configuration is a constant
 	}
 	return client
 }
 
-// yesServer accepts the status updates of unschedulable pods.
-type yesServer struct{}
+// acceptingServer accepts the status updates of unschedulable pods.
+type acceptingServer struct{}
 
-func (yesServer) RoundTrip(request *http.Request) (*http.Response, error) {
+func (acceptingServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return &http.Response{
 		StatusCode: http.StatusOK, Request: request, Header: http.Header{"Content-Type": {"application/json"}},
 		Body: io.NopCloser(strings.NewReader(`{"kind":"Pod","apiVersion":"v1"}`)),
 	}, nil
 }
 
-// cycles measures scheduling cycles: from the moment when a pod is taken from the queue until the
-// next pod can be. Binding continues concurrently.
+// cycles measures scheduling cycles: from taking a pod from the queue until the scheduler can take the
+// next one. Binding continues concurrently.
 type cycles struct {
 	began   time.Time
 	latency *hdrhistogram.Histogram

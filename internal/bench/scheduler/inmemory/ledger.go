@@ -15,7 +15,7 @@ type ledger struct {
 	changed *sync.Cond
 
 	submitted, bound int
-	// failing are pods that were tried and have no node yet.
+	// failing contains the pods whose last scheduling attempt failed.
 	failing sets.Set[types.UID]
 	// errors are failures of the scheduler itself, such as a panic.
 	errors     int

@@ -39,8 +39,7 @@ const (
 	maxNodes       = 10_000_000
 	maxPods        = 10_000_000
 
-	// The cluster of eBay whose schedulers were slowed down by missing nodes: 170,000 pods on
-	// 5,000 nodes.
+	// Number of pods and nodes of the eBay cluster in which missing nodes slowed down the scheduler.
 	defaultExisting        = 170_000
 	defaultExistingPerNode = 34
 
@@ -112,7 +111,7 @@ func (o *Options) Validate() error {
 	case o.Zones < 1:
 		return usage.Errorf("--zones %d: nodes need at least one zone; use --zones 1", o.Zones)
 	case o.Existing < 0:
-		return usage.Errorf("--existing %d: cannot be negative; leave it out for the default", o.Existing)
+		return usage.Errorf("--existing %d: cannot be negative; omit it to use the default", o.Existing)
 	case o.Pods+o.Existing > o.Nodes*maxPodsPerNode:
 		return usage.Errorf("--pods %d: %d nodes have room for %d pods in addition to the %d existing ones; use fewer pods or more nodes",
 			o.Pods, o.Nodes, max(0, o.Nodes*maxPodsPerNode-o.Existing), o.Existing)

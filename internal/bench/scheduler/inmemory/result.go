@@ -25,7 +25,8 @@ type Result struct {
 	// LoadSeconds is the time before the measurement: creating the nodes and delivering them to
 	// the scheduler.
 	LoadSeconds float64 `json:"loadSeconds"`
-	// Seconds is the time from the first pod until the last one was bound or found unschedulable.
+	// Seconds is the time from submitting the first pod until the last pod was bound or found
+	// unschedulable.
 	Seconds         float64 `json:"seconds"`
 	PodsPerSecond   float64 `json:"podsPerSecond"`
 	CPUMicrosPerPod float64 `json:"cpuMicrosPerPod"`

@@ -13,12 +13,12 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// feedAhead is the number of pods in the queue: large enough that the scheduler never waits for
-// pods, small enough that their memory does not matter.
+// feedAhead is the maximum number of pods in the queue. It is large enough that the scheduler never
+// waits for pods, and small enough that the memory of these pods is negligible.
 const feedAhead = 10_000
 
 // ErrInterrupted is returned with a partial result if the run was interrupted.
-var ErrInterrupted = errors.New("interrupted; what was measured until then is not a whole run")
+var ErrInterrupted = errors.New("interrupted; the result is partial")
 
 // Run schedules the pods and checks a sample of the decisions.
 func Run(ctx context.Context, o Options, display progress.Display) (Result, error) {
@@ -64,7 +64,7 @@ func (h *harness) prepare(o Options, display progress.Display, result *Result) (
 		return nil, fmt.Errorf("loading the cluster: %w", err)
 	}
 	task.Done(fmt.Sprint(o.Nodes))
-	runtime.GC() // so that garbage of the loading is not collected during the run
+	runtime.GC() // collect the garbage of loading before the measurement
 	return w, nil
 }
 

@@ -30,7 +30,7 @@ func newWorkload(o Options) *workload {
 	return w
 }
 
-// pod returns the pod with this number, equal on each call.
+// pod returns the pod with this number. It is deterministic.
 func (w *workload) pod(number int) *v1.Pod {
 	name := podName(number)
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{

@@ -65,7 +65,7 @@ func (o *IntakeOptions) Validate() error {
 			return usage.Errorf("--intakes %q: no such intake; choose %s or both", name, strings.Join(known, ", "))
 		}
 		if slices.Contains(o.Intakes[:i], name) {
-			return usage.Errorf("--intakes %s: %s is given twice; give each once", strings.Join(o.Intakes, ","), name)
+			return usage.Errorf("--intakes %s: %s is given twice; list each once", strings.Join(o.Intakes, ","), name)
 		}
 	}
 	for i, rate := range o.Rates {
@@ -75,16 +75,17 @@ func (o *IntakeOptions) Validate() error {
 	}
 	switch {
 	case len(o.Intakes) == 0:
-		return usage.Errorf("--intakes: none given; choose %s or both", strings.Join(known, ", "))
+		return usage.Errorf("--intakes: the list is empty; choose %s or both", strings.Join(known, ", "))
 	case len(o.Rates) == 0:
-		return usage.Errorf("--rates: none given; choose some like 100,250,500")
+		return usage.Errorf("--rates: the list is empty; choose some like 100,250,500")
 	case o.Duration < time.Second || o.Duration > maxDuration:
 		return usage.Errorf("--duration %s: choose 1s to %s", o.Duration, maxDuration)
 	}
 	return o.validateRoom()
 }
 
-// validateRoom checks that the nodes have room for all pods, which are not deleted.
+// validateRoom checks that the nodes have room for the pods of all rates, because pods are not deleted
+// between rates.
 func (o *IntakeOptions) validateRoom() error {
 	pods := warmUpPods
 	for _, rate := range o.Rates {

@@ -15,7 +15,7 @@ import (
 // Maximum number of requests in flight: with a latency of 0.25 s, 2,000 requests per second.
 const paceConcurrency = 512
 
-// made are the created pods and their times.
+// made records the created pods and the times of their requests.
 type made struct {
 	mu    sync.Mutex
 	count int
@@ -57,8 +57,8 @@ func (m *made) perSecond() float64 {
 	return float64(m.count) / max(m.last.Sub(m.first).Seconds(), 1e-9)
 }
 
-// createAtRate sends each request at its scheduled time, or when the number of requests in flight
-// permits.
+// createAtRate sends each request at its scheduled time, or later if the maximum number of requests is
+// in flight.
 func (s *intakeStep) createAtRate(ctx context.Context, task progress.Task) (*made, error) {
 	m, start := newMade(s.count), time.Now()
 	interval := time.Second / time.Duration(s.rate)

@@ -12,7 +12,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// IntakeResult is the result of a run: how soon the scheduler saw pods.
+// IntakeResult is the result of a run: the delay until the scheduler saw pods.
 type IntakeResult struct {
 	Nodes int    `json:"nodes"`
 	Store string `json:"store"`
@@ -84,7 +84,7 @@ func (r *IntakeResult) Err() error {
 	for _, intake := range r.Intakes {
 		for _, at := range intake.Rates {
 			if done := min(at.Seen, at.Bound); done < at.Created {
-				wrong = append(wrong, fmt.Sprintf("by %s at %d/s, %d of %d pods were not seen or not bound", intake.Name, at.Rate, at.Created-done, at.Created))
+				wrong = append(wrong, fmt.Sprintf("intake %s at %d/s: %d of %d pods were not seen or not bound", intake.Name, at.Rate, at.Created-done, at.Created))
 			}
 		}
 	}

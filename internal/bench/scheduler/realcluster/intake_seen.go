@@ -15,7 +15,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
 )
 
-// sighting is when and by which intake the scheduler first saw a pod.
+// sighting is the time and the intake by which the scheduler first saw a pod.
 type sighting struct {
 	source string
 	at     time.Time
@@ -30,7 +30,7 @@ var (
 	boundLine   = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Successfully bound pod to node" pod="([^"]+)"`)
 )
 
-// sightings follows the log of a scheduler from its end at the time of opening.
+// sightings follows the log of a scheduler. It ignores lines that were written before it was opened.
 type sightings struct {
 	file   *os.File
 	lines  *bufio.Reader
@@ -108,7 +108,7 @@ func (s *sightings) nameOf(pod string) (name string, is bool) {
 	return name, strings.HasPrefix(pod, s.prefix)
 }
 
-// stamp parses the time of a log line, which has no year.
+// stamp parses the time of a log line. klog omits the year.
 func stamp(at string, now time.Time) (time.Time, error) {
 	when, err := time.ParseInLocation("0102 15:04:05.000000", at, now.Location())
 	if err != nil {

@@ -55,7 +55,7 @@ func TestClusterFlagsSelectTheIntake(t *testing.T) {
 	}
 }
 
-// TestSightings reads a log while it is written, line by line and in pieces.
+// TestSightings reads a log while complete and partial lines are written to it.
 func TestSightings(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -101,7 +101,7 @@ func TestSightings(t *testing.T) {
 	}
 }
 
-// TestSeenLineMatchesTheLog holds the pattern against klog's own format.
+// TestSeenLineMatchesTheLog checks that the patterns match lines that klog writes.
 func TestSeenLineMatchesTheLog(t *testing.T) {
 	var out strings.Builder
 	klog.LogToStderr(false)
@@ -151,7 +151,7 @@ func TestRateIsSummarized(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	result := IntakeResult{Intakes: []IntakeMeasured{{Name: "watch", Rates: []IntakeRate{got}}}}
-	want := "by watch at 2/s, 1 of 3 pods were not seen or not bound; repeat the run with --keep and read the log of the scheduler"
+	want := "intake watch at 2/s: 1 of 3 pods were not seen or not bound; repeat the run with --keep and read the log of the scheduler"
 	if err := result.Err(); err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}

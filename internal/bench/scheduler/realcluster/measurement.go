@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// Number of warm-up pods, which are not measured: they cause one-time work such as creating
-	// the namespace and opening connections.
+	// Number of warm-up pods. They are not measured, because they include one-time work such as
+	// creating the namespace and opening connections.
 	warmUpPods   = 20
 	warmUpPrefix = "warm-"
 

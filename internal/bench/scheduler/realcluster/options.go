@@ -34,7 +34,8 @@ type Options struct {
 	// the schedulers.
 	Cluster clusterdir.Settings
 	Pods    int
-	// Samples is the number of measurements of each contender; the median by CPU counts.
+	// Samples is the number of measurements of each contender. The result is the sample with the
+	// median CPU.
 	Samples int
 	Shape   bulk.PodShape
 	// Timeout limits the time for the cluster to become ready, and the time without progress of
@@ -61,12 +62,12 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "additional replicas that own no nodes, in runs with two or more replicas")
 	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs, "additional scheduler flag, key=value; repeatable")
 	fs.StringArrayVar(&o.Cluster.SchedulerEnv, "scheduler-env", o.Cluster.SchedulerEnv, "environment of the schedulers, KEY=VALUE; repeatable")
-	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs, "CPUs of a process or of all processes of a program, such as scheduler=0; repeatable (default: all)")
+	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs, "CPUs of a process, or of all processes of a program, NAME=LIST, e.g. scheduler=0; repeatable (default: all CPUs)")
 	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
 	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "number of zones; nodes are distributed evenly")
 	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
 	fs.IntVar(&o.Pods, "pods", o.Pods, "pods for each scheduler")
-	fs.IntVar(&o.Samples, "samples", o.Samples, "measurements of each contender, in turn; the median by CPU counts")
+	fs.IntVar(&o.Samples, "samples", o.Samples, "measurements of each contender, in turn; the result is the sample with the median CPU")
 	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod as template (default: one small container)")
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the cluster to become ready, and for pods to make progress")
 	fs.BoolVar(&o.Keep, "keep", o.Keep, "do not remove the cluster of the last scheduler")
@@ -80,13 +81,13 @@ func (o *Options) Validate() error {
 			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
 		}
 		if seen[name] {
-			return usage.Errorf("--schedulers %s: %s is given twice; give each once", strings.Join(o.Schedulers, ","), name)
+			return usage.Errorf("--schedulers %s: %s is given twice; list each once", strings.Join(o.Schedulers, ","), name)
 		}
 		seen[name] = true
 	}
 	switch {
 	case len(o.Schedulers) == 0:
-		return usage.Errorf("--schedulers: none given; choose dist-scheduler, kube-scheduler or both")
+		return usage.Errorf("--schedulers: the list is empty; choose dist-scheduler, kube-scheduler or both")
 	case o.Cluster.Nodes < 1:
 		return usage.Errorf("--nodes %d: pods need at least one node", o.Cluster.Nodes)
 	case o.Pods < 1 || o.Pods > maxPods:
@@ -104,14 +105,14 @@ func (o *Options) Validate() error {
 
 func (o *Options) validateContenders() error {
 	if len(o.Replicas) == 0 {
-		return usage.Errorf("--scheduler-replicas: none given; choose numbers of replicas, such as 1,2,4")
+		return usage.Errorf("--scheduler-replicas: the list is empty; choose numbers of replicas, such as 1,2,4")
 	}
 	for i, replicas := range o.Replicas {
 		if replicas < 1 {
 			return usage.Errorf("--scheduler-replicas %d: choose 1 or more", replicas)
 		}
 		if slices.Contains(o.Replicas[:i], replicas) {
-			return usage.Errorf("--scheduler-replicas: %d is there twice; name each number once", replicas)
+			return usage.Errorf("--scheduler-replicas: %d is given twice; list each number once", replicas)
 		}
 	}
 	for _, c := range o.contenders() {

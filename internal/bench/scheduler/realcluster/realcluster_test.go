@@ -66,7 +66,7 @@ func TestClusterFlagsFollowOptions(t *testing.T) {
 	}
 }
 
-// Replicas are those of dist-scheduler; one alone has no relays.
+// Replicas apply to dist-scheduler only. A single replica has no relays.
 func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
 	o := DefaultOptions()
 	o.Replicas, o.Relays = []int{1, 2, 4}, 1
@@ -100,7 +100,7 @@ func TestExistingClusterIsNotRemoved(t *testing.T) {
 	}
 }
 
-// watched plays a watch whose clock the test sets.
+// watched simulates a watch with a clock that the test controls.
 type watched struct {
 	binds *binds
 	now   time.Time
@@ -129,7 +129,7 @@ func TestLatencyIsFromCreationToBind(t *testing.T) {
 	w.see(time.Second, "pod-2", "")
 	w.see(time.Second, "pod-1", "a")
 	w.see(time.Second, "pod-2", "a")
-	w.see(time.Minute, "pod-2", "a") // it runs
+	w.see(time.Minute, "pod-2", "a") // an update of a bound pod
 	count, last := w.binds.bound()
 	if count != 2 || !last.Equal(time.Unix(3, 0)) {
 		t.Errorf("%d bound, the last at %v", count, last)
@@ -152,13 +152,13 @@ func TestOvercommittedNodesAreCounted(t *testing.T) {
 		w.see(0, fmt.Sprintf("warm-f%d", i), "few")
 	}
 	if got := w.binds.overcommitted(nodes); got != 0 {
-		t.Errorf("%d nodes overfull", got)
+		t.Errorf("%d nodes overcommitted, want 0", got)
 	}
 	w.see(0, "pod-s2", "small")
 	w.see(0, "pod-f2", "few")
 	w.see(0, "pod-x", "gone")
 	if got := w.binds.overcommitted(nodes); got != 3 {
-		t.Errorf("%d nodes overfull, not 3", got)
+		t.Errorf("%d nodes overcommitted, want 3", got)
 	}
 	if got := nodes[0].Status.Allocatable.Cpu().Value(); got != 2 {
 		t.Errorf("the node was changed: %d cores", got)
@@ -199,7 +199,8 @@ func TestReportComparesSchedulersAndReplicas(t *testing.T) {
 	}
 }
 
-// TestMedianOfSamples has the sample in the middle count, and one that went wrong before it.
+// TestMedianOfSamples: the result is the sample with the median CPU, unless a sample violates an
+// invariant.
 func TestMedianOfSamples(t *testing.T) {
 	sample := func(cpu float64, bound int) Scheduler {
 		return Scheduler{Name: "dist-scheduler", Bound: bound, SchedulerCPUMicrosPerPod: cpu}
@@ -212,6 +213,6 @@ func TestMedianOfSamples(t *testing.T) {
 		t.Errorf("three samples: %+v", three)
 	}
 	if wrong := median([]Scheduler{sample(7, 8), sample(5, 9), sample(6, 9)}, 9); wrong.Bound != 8 {
-		t.Errorf("one that left a pod out: %+v", wrong)
+		t.Errorf("with a pod that was not bound: %+v", wrong)
 	}
 }

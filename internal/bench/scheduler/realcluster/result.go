@@ -39,8 +39,8 @@ type Scheduler struct {
 	APIServerCPUMicrosPerPod float64 `json:"apiserverCpuMicrosPerPod"`
 	StoreCPUMicrosPerPod     float64 `json:"storeCpuMicrosPerPod"`
 	SchedulerMemoryBytes     int64   `json:"schedulerMemoryBytes"`
-	// CPUSamples are the CPU times per pod of all samples in microseconds, if there are several;
-	// all other values are those of the median sample.
+	// CPUSamples are the CPU times per pod of all samples in microseconds, if there are several. All
+	// other fields are from the sample with the median CPU.
 	CPUSamples []float64 `json:"cpuSamples,omitempty"`
 
 	// LatencyMillis is the time from the creation of a pod to its bind, as seen by a watch.
@@ -83,7 +83,7 @@ func (t *measurement) summarize(creation bulk.Summary, started time.Time, before
 
 func (s *Scheduler) title() string { return contender{s.Name, max(s.Replicas, 1), s.Relays}.String() }
 
-// wrong returns the violated invariants of one contender.
+// wrong describes the violated invariants of one contender.
 func (s *Scheduler) wrong(pods int) (wrong []string) {
 	if s.OversubscribedNodes > 0 {
 		wrong = append(wrong, fmt.Sprintf("%s overcommitted %d nodes", s.title(), s.OversubscribedNodes))

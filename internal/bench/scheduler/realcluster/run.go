@@ -17,8 +17,8 @@ import (
 // ErrClusterExists is returned when a run would have to replace an existing cluster.
 var ErrClusterExists = errors.New("cluster exists already")
 
-// Run measures each contender in a new cluster. A restarted cluster would have a history, and
-// kwok would wait for the Leases that it held.
+// Run measures each contender in a new cluster. In a restarted cluster, the store would contain old
+// revisions, and kwok would wait until its old Leases expire.
 func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Display) (result Result, err error) {
 	pods, err := bulk.NewPods(o.Shape)
 	if err != nil {
@@ -52,8 +52,8 @@ func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Di
 	return result, nil
 }
 
-// median returns the median sample of a contender by CPU; a sample with violated invariants comes
-// first.
+// median returns the sample of a contender with the median CPU, or a sample that violates an invariant
+// if there is one.
 func median(samples []Scheduler, pods int) Scheduler {
 	slices.SortFunc(samples, func(a, b Scheduler) int { return cmp.Compare(a.SchedulerCPUMicrosPerPod, b.SchedulerCPUMicrosPerPod) })
 	chosen := samples[(len(samples)-1)/2]

@@ -63,8 +63,8 @@ func machine() string {
 	return fmt.Sprintf("%d × %s, %s", runtime.NumCPU(), name, runtime.Version())
 }
 
-// best returns the smallest CPU time of this process for a call among several samples: noise can
-// only increase it, and other processes do not count.
+// best measures a call several times and returns the smallest CPU time of this process. The smallest,
+// because noise can only increase it. CPU time does not include other processes.
 func best(call func()) time.Duration {
 	shortest := time.Hour
 	for range samples {
@@ -116,8 +116,8 @@ func (c *Costs) calibratePod() error {
 	return err
 }
 
-// judge returns an index of nodes with different shapes, which form groups, and different
-// requests, which form score buckets.
+// judge filters and scores the nodes of the calibration. The score depends on the requested CPU, so that
+// nodes with different requests are in different score buckets.
 type judge struct{}
 
 func (judge) Verdict(_ index.Slot, s *index.State) (index.Verdict, error) {
@@ -144,7 +144,8 @@ func (j judge) Steps(slot index.Slot, s *index.State, most int) ([]index.Step, e
 
 func spec() index.Spec { return index.Spec{Judge: judge{}, Keys: []string{"zone"}} }
 
-// holding is a pod class with the nodes of one shard.
+// holding returns a pod class over the nodes of one shard. Nodes have different shapes, which form
+// groups, and different requests, which form score buckets.
 func holding(groups int) (*index.Class, error) {
 	x := index.New()
 	for slot := range calibrationNodes {
@@ -172,7 +173,7 @@ func answerOf(class *index.Class, groups, offers int) (*wire.Answer, error) {
 	return a, err
 }
 
-// linear fits costs to measurements with few and many groups and offers.
+// linear fits a linear cost to measurements with few and many groups and offers.
 func linear(few, groups, both time.Duration) Linear {
 	l := Linear{Group: max(0, (groups-few)/(manyGroups-fewGroups))}
 	l.Offer = max(0, float64(both-groups)/float64(manyGroups*(manyOffers-fewOffers)))
@@ -243,7 +244,7 @@ type answering struct{ answer func() *wire.Answer }
 
 func (a answering) Answer(context.Context, *wire.Question) *wire.Answer { return a.answer() }
 func (answering) Receive(string, *wire.Batch) error                     { return nil }
-func (answering) Connected(string)                                      { /* Nothing is told. */ }
+func (answering) Connected(string)                                      { /* No state depends on connections. */ }
 
 // serve starts a replica on loopback.
 func serve(ctx context.Context, name string, answer func() *wire.Answer) (wire.Member, error) {

@@ -14,11 +14,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// Checked is a case measured and simulated: rounds of the real code on loopback with all replicas
-// in one process, and a simulation with costs that were measured just before.
+// Checked is a measured and simulated case: rounds of the real code on loopback with all replicas in
+// one process, and a simulation with costs that were measured immediately before.
 type Checked struct {
 	Shards int `json:"shards"`
-	// Median time from the query until 128 pods have nodes.
+	// Median time in milliseconds from the query until 128 pods have nodes.
 	RealRoundMillis      float64 `json:"realRoundMillis"`
 	SimulatedRoundMillis float64 `json:"simulatedRoundMillis"`
 	RealCPUMillis        float64 `json:"realCpuMillisPerRound"`

@@ -13,7 +13,7 @@ import (
 type Costs struct {
 	// Machine describes the machine of the measurement.
 	Machine string `json:"machine"`
-	// Message is the cost of a message at either end, without its bytes.
+	// Message is the fixed cost of a message at each end. It does not depend on the size.
 	Message               time.Duration `json:"messageNanos"`
 	TransportNanosPerByte float64       `json:"transportNanosPerByte"`
 	EncodeNanosPerByte    float64       `json:"encodeNanosPerByte"`
@@ -25,8 +25,8 @@ type Costs struct {
 	AnswerBytes int `json:"answerBytes"`
 	GroupBytes  int `json:"groupBytes"`
 	OfferBytes  int `json:"offerBytes"`
-	// Summarize is the cost for a shard of computing its answer, Fold of combining answers in the
-	// tree, and Merge of combining them at the leader. Each has a cost per group and per offer.
+	// Summarize is the cost of computing the answer of a shard, Fold the cost of combining answers in
+	// the tree, and Merge the cost of combining answers at the leader. Each has a cost per group and per offer.
 	// Choose is the cost of choosing a node for one pod.
 	Summarize Linear        `json:"summarize"`
 	Fold      Linear        `json:"fold"`
@@ -80,7 +80,7 @@ var stored []byte
 func StoredCosts() Costs {
 	var c Costs
 	if err := json.Unmarshal(stored, &c); err != nil {
-		panic(fmt.Sprintf("shardsim: the stored costs: %v", err))
+		panic(fmt.Sprintf("replicasim: reading the stored costs: %v", err))
 	}
 	return c
 }

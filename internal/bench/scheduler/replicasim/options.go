@@ -49,7 +49,7 @@ type Network struct {
 // Options select the cases of a run: all combinations of the given numbers.
 type Options struct {
 	Shards, Fanouts []int
-	// Stragglers are fractions of the shards; 0 is no straggler.
+	// Stragglers are fractions of the shards; 0 means no stragglers.
 	Stragglers []float64
 	Case       Case
 	// CostsFile is a file with costs that replace the stored ones.
@@ -96,13 +96,13 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.DurationVar(&c.Network.Jitter, "jitter", c.Network.Jitter, "mean of the random addition to the latency")
 	fs.Float64Var(&c.Network.BytesPerSecond, "bandwidth", c.Network.BytesPerSecond, "bytes per second of each replica in each direction; 0 is unlimited")
 	fs.DurationVar(&c.APILatency, "api-latency", c.APILatency, "latency of a bind")
-	fs.DurationVar(&c.Patience.Deadline, "deadline", c.Patience.Deadline, "as --replica-deadline of dist-scheduler")
-	fs.IntVar(&c.Patience.Quorum, "quorum", c.Patience.Quorum, "as --replica-quorum; 100 for pods that depend on all other pods")
-	fs.DurationVar(&c.Patience.Grace, "grace", c.Patience.Grace, "as --replica-grace")
+	fs.DurationVar(&c.Patience.Deadline, "deadline", c.Patience.Deadline, "time limit of a round, as with --replica-deadline of dist-scheduler")
+	fs.IntVar(&c.Patience.Quorum, "quorum", c.Patience.Quorum, "percentage of answers after which a grace period starts, as with --replica-quorum of dist-scheduler; use 100 to simulate pods that depend on all other pods")
+	fs.DurationVar(&c.Patience.Grace, "grace", c.Patience.Grace, "grace period for late answers, as with --replica-grace of dist-scheduler")
 	fs.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the random numbers")
 	fs.StringVar(&o.CostsFile, "costs", o.CostsFile, "file with costs, from --calibrate (default: those stored in the program)")
-	fs.BoolVar(&o.Calibrate, "calibrate", o.Calibrate, "measure the costs here, print them as JSON, and simulate nothing")
-	fs.BoolVar(&o.Check, "check", o.Check, "measure the costs here, and compare simulated rounds with real ones on loopback")
+	fs.BoolVar(&o.Calibrate, "calibrate", o.Calibrate, "measure the costs on this machine and print them as JSON, without a simulation")
+	fs.BoolVar(&o.Check, "check", o.Check, "measure the costs on this machine and compare simulated rounds with real rounds on loopback")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -125,7 +125,7 @@ func (o *Options) Validate() error {
 	}
 	switch {
 	case len(o.Shards) == 0 || len(o.Fanouts) == 0 || len(o.Stragglers) == 0:
-		return usage.Errorf("--shards, --fanout and --stragglers: give each at least one number")
+		return usage.Errorf("--shards, --fanout and --stragglers: each needs at least one number")
 	case c.Relays < 0 || c.Relays > maxShards:
 		return usage.Errorf("--relays %d: choose 0 to %d", c.Relays, maxShards)
 	case c.Nodes < 1 || c.Nodes > maxNodes:
@@ -133,7 +133,7 @@ func (o *Options) Validate() error {
 	case c.Pods < 1 || c.Pods > maxPods:
 		return usage.Errorf("--pods %d: choose 1 to %d", c.Pods, maxPods)
 	case c.Classes < 1 || c.Groups < 1 || c.Cores < 1 || c.FixedOffers < 0:
-		return usage.Errorf("--classes, --groups and --cores: choose 1 or more, and --offers no less than 0")
+		return usage.Errorf("--classes, --groups and --cores: choose 1 or more; --offers: choose 0 or more")
 	case c.StragglerChance < 0 || c.StragglerChance > 1:
 		return usage.Errorf("--straggler-chance %g: choose 0 to 1", c.StragglerChance)
 	case min(c.StragglerDelay, c.Network.Latency, c.Network.Jitter, c.APILatency, c.Patience.Grace) < 0 || c.Network.BytesPerSecond < 0:

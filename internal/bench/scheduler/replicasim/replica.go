@@ -14,11 +14,11 @@ type replica struct {
 	port   port
 	// slow reports that the replica is a straggler.
 	slow bool
-	// used is its CPU time.
+	// used is the CPU time of the replica.
 	used time.Duration
-	// sent is the number of reservations that the leader has sent to the replica, and taken the
-	// number that it has executed. waiting are queries that must not be answered before a number
-	// of reservations was executed.
+	// sent is the number of reservations that the leader has sent to the replica. taken is
+	// the number that it has executed. waiting contains queries that must not be answered before a
+	// number of reservations has been executed.
 	sent, taken int
 	waiting     []waiting
 	links       map[*replica]*link
@@ -47,7 +47,7 @@ func (r *replica) send(to *replica, size int, then func()) {
 
 func perByte(size int, nanos float64) time.Duration { return time.Duration(float64(size) * nanos) }
 
-// when calls a function after this number of reservations was executed.
+// when calls a function as soon as this number of reservations has been executed.
 func (r *replica) when(sent int, call func()) {
 	if r.taken >= sent {
 		call()
@@ -82,7 +82,7 @@ type sent struct {
 	call func()
 }
 
-// tell makes another replica call a function after a message of this size has arrived.
+// tell sends a message of this size to another replica, which calls a function when it arrives.
 func (r *replica) tell(to *replica, size int, call func()) {
 	if to == r {
 		// A replica does not use the network for itself.

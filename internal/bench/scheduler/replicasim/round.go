@@ -8,7 +8,7 @@ import (
 
 // answer is the answer of one replica, or the combined answer of several.
 type answer struct {
-	// shards are the replicas that have answered, absent those that have not.
+	// shards are the replicas that have answered. absent are the replicas that have not.
 	shards, absent []*replica
 	// offers is the number of offers of each group.
 	offers int
@@ -49,11 +49,11 @@ type gathering struct {
 	answers  []*answer
 	waiting  []bool
 	left     int
-	// ownDone reports that the own answer of the replica is complete; only then are other answers
-	// processed.
+	// ownDone reports that the replica has computed its own answer. Answers of others are processed
+	// only after that.
 	ownDone, over bool
 	early         []func()
-	// cut is the number of the valid timer.
+	// cut is the number of the current timer. Timers with lower numbers are ignored.
 	cut  int
 	then func(*answer)
 }
@@ -108,7 +108,7 @@ func (g *gathering) begin(own *answer) {
 	}
 }
 
-// look calls a function when answers of other replicas are processed.
+// look calls a function as soon as the replica can process answers of other replicas.
 func (g *gathering) look(call func()) {
 	if g.ownDone {
 		call()

@@ -30,7 +30,7 @@ const (
 	// Maximum number of pods that wait for the reservation on their node, or for their bind. It
 	// bounds the memory of the simulation; the real scheduler has no such limit.
 	mostBinding = 1 << 16
-	// Longer than any case takes.
+	// Simulated time limit, longer than any case takes.
 	longest = time.Hour
 )
 
@@ -162,7 +162,7 @@ func (w *world) note(asked []wire.Member, a *answer) {
 	}
 }
 
-// place puts the next pod on an offered node, if the pod is of the same class.
+// place assigns the next pod to an offered node, if the pod has the class of the round.
 func (w *world) place(a *answer, placed int, until time.Duration) {
 	same := placed == 0 || w.next < w.Pods && w.classes[w.next] == w.classes[w.next-1]
 	if w.next == w.Pods || placed == a.offers || !same || w.clock.now > until || w.next-w.binds > mostBinding {

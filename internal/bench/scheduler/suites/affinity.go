@@ -64,11 +64,11 @@ func validateSchedulers(names []string) error {
 			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
 		}
 		if slices.Contains(names[:i], name) {
-			return usage.Errorf("--schedulers %s: %s is given twice; give each once", strings.Join(names, ","), name)
+			return usage.Errorf("--schedulers %s: %s is given twice; list each once", strings.Join(names, ","), name)
 		}
 	}
 	if len(names) == 0 {
-		return usage.Errorf("--schedulers: none given; choose dist-scheduler, kube-scheduler or both")
+		return usage.Errorf("--schedulers: the list is empty; choose dist-scheduler, kube-scheduler or both")
 	}
 	return nil
 }

@@ -56,11 +56,11 @@ func (o *kindsOptions) AddFlags(fs *pflag.FlagSet) {
 // Validate returns the first invalid option as a usage error.
 func (o *kindsOptions) Validate() error {
 	if len(o.Kinds) == 0 || len(o.Nodes) == 0 {
-		return usage.Errorf("--kinds and --nodes: give at least one of each")
+		return usage.Errorf("--kinds and --nodes: each needs at least one value")
 	}
 	for i, kind := range o.Kinds {
 		if slices.Contains(o.Kinds[:i], kind) {
-			return usage.Errorf("--kinds %s: %s is given twice; give each once", strings.Join(o.Kinds, ","), kind)
+			return usage.Errorf("--kinds %s: %s is given twice; list each once", strings.Join(o.Kinds, ","), kind)
 		}
 		for _, nodes := range o.Nodes {
 			run := o.run(kind, clusterdir.SchedulerDist, nodes)
@@ -128,7 +128,7 @@ func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	return nil
 }
 
-// measureAlone measures in a new process of this program, so that peak memory is that of one run.
+// measureAlone measures in a new process of this program, so that the peak memory does not include other runs.
 func measureAlone(ctx context.Context, o inmemory.Options) (*inmemory.Result, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -137,12 +137,12 @@ func measureAlone(ctx context.Context, o inmemory.Options) (*inmemory.Result, er
 	cmd := exec.CommandContext(ctx, program, "bench", "schedule-million", "-o", "json", "--nodes", strconv.Itoa(o.Nodes),
 		"--pods", strconv.Itoa(o.Pods), "--pod-kind", o.PodKind, "--scheduler", o.Scheduler)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	var output, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &said
+	var output, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &stderr
 	failed := cmd.Run()
 	found := &inmemory.Result{}
 	if err := errors.Join(failed, json.Unmarshal(output.Bytes(), found)); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, lastOf(said.String()))
+		return nil, fmt.Errorf("%w: %s", err, lastOf(stderr.String()))
 	}
 	return found, nil
 }

@@ -40,8 +40,8 @@ const perfDefault = "^misc/SchedulingBasic/5000Nodes_10000Pods$" +
 	"|^topology_spreading/DefaultTopologySpreading/5000Nodes_10000Pods$" +
 	"|^default_preemption/PreemptionAsync/5000Nodes$"
 
-// perfSmall is long enough to measure and takes less than minutes. It has none of the size
-// labels.
+// perfSmall is a workload that is long enough for a measurement and takes less than a minute. It has
+// none of the size labels.
 const perfSmall = "^affinity/SchedulingPodAffinity/500Nodes$"
 
 var schedulePerf = experiment.Experiment{
@@ -86,7 +86,7 @@ type perfOptions struct {
 func (o *perfOptions) AddFlags(flags *pflag.FlagSet) {
 	flags.Var(&o.Size, "size", "label of the workloads: performance|short|integration-test|all (default by --scale: performance, all below medium)")
 	flags.Var(&o.Workloads, "workloads", "regular expression for package/case/workload (default by --scale: seven workloads of 5,000 nodes, one of 500 below medium)")
-	flags.IntVar(&o.Samples, "samples", o.Samples, "runs of each workload with each search; the median counts")
+	flags.IntVar(&o.Samples, "samples", o.Samples, "runs of each workload with each search; the result is the median")
 	flags.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit of a run")
 }
 
@@ -97,7 +97,7 @@ func (o *perfOptions) Validate() error {
 	}
 	switch {
 	case o.Size.Text != "" && !slices.Contains(perfSizes, o.Size.Text):
-		return usage.Errorf("--size %q: choose of %v", o.Size.Text, perfSizes)
+		return usage.Errorf("--size %q: choose one of %v", o.Size.Text, perfSizes)
 	case o.Samples < 1:
 		return usage.Errorf("--samples %d: choose 1 or more", o.Samples)
 	case o.Timeout <= 0:
@@ -162,22 +162,22 @@ func (o *perfOptions) measure(ctx context.Context, folder, file string, task pro
 	cmd := exec.CommandContext(ctx, program, "-size", o.Size.Text, "-run", o.Workloads.Text,
 		"-samples", strconv.Itoa(o.Samples), "-timeout", o.Timeout.String(), "-out", file)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	says, err := cmd.StderrPipe()
+	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	said := ""
-	for lines := bufio.NewScanner(says); lines.Scan(); {
+	last := ""
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		task.Say(lines.Text())
-		said = lastOf(said + lines.Text() + "\n")
+		last = lastOf(last + lines.Text() + "\n")
 	}
 	// A line that is too long ends the scanner, but must not block the program.
-	_, _ = io.Copy(io.Discard, says)
+	_, _ = io.Copy(io.Discard, stderr)
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("scheduler_perf: %w: %s", err, said)
+		return fmt.Errorf("scheduler_perf: %w: %s", err, last)
 	}
 	return nil
 }
@@ -210,7 +210,7 @@ func (o *perfOptions) take(r *experiment.Result, file string) error {
 	return nil
 }
 
-// lastOf returns the last line of the output of a program, which has its error.
+// lastOf returns the last line of the output of a program, which contains the error if it failed.
 func lastOf(text string) string {
 	const most = 400
 	return text[max(0, len(text)-most):]
