@@ -63,7 +63,7 @@ fuzz: tools ## Hostile bytes and files for all that reads such, each for so long
 	@build/fuzz.sh $(FUZZTIME)
 
 oracle: ## Hold 60,000 decisions of dist-scheduler against kube-scheduler's plugins: CLUSTERS=200
-	@go test -count=1 -timeout 2h -v -run 'Oracle' ./internal/scheduler -oracle.clusters $(CLUSTERS)
+	@go test -count=1 -timeout 2h -v -run 'Oracle' ./internal/scheduler/attach -oracle.clusters $(CLUSTERS)
 
 bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd beside etcd, twelve minutes: BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)

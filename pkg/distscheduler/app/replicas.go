@@ -27,7 +27,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -46,7 +47,7 @@ type replicaOptions struct {
 	resigned chan struct{}
 
 	mu      sync.Mutex
-	replica *scheduler.Replica
+	replica *replica.Replica
 }
 
 func newReplicaOptions() *replicaOptions { return &replicaOptions{resigned: make(chan struct{})} }
@@ -175,7 +176,7 @@ func (o *replicaOptions) attachReplica(ctx context.Context, opts *options.Option
 }
 
 // attach makes a scheduler one of several.
-func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.CompletedConfig, sched *upstream.Scheduler, feeds scheduler.Feeds) (*scheduler.Replica, error) {
+func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.CompletedConfig, sched *upstream.Scheduler, feeds replica.Feeds) (*replica.Replica, error) {
 	listener, err := net.Listen("tcp", o.bind)
 	if err != nil {
 		return nil, fmt.Errorf("listening for other replicas: %w", err)
@@ -199,15 +200,15 @@ func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.Comple
 	if err != nil {
 		return nil, fmt.Errorf("a client to watch nodes and pods: %w", err)
 	}
-	profiles := scheduler.Profiles(&cfg.ComponentConfig)
-	attached := scheduler.ReplicaOptions{
+	profiles := attach.Profiles(&cfg.ComponentConfig)
+	attached := replica.Options{
 		Self: self, Listener: listener, TLS: certificates, Discovery: discovery, Fanout: o.fanout,
 		Patience: wire.Patience{Deadline: o.deadline, Quorum: o.quorum, Grace: o.grace}, Config: digest(profiles),
 	}
 	if cfg.LeaderElection != nil {
 		attached.Elected, attached.Resign = true, sync.OnceFunc(func() { close(o.resigned) })
 	}
-	replica, err := scheduler.AttachReplica(ctx, sched, profiles, changes, cfg.Client, feeds, attached,
+	replica, err := replica.Attach(ctx, sched, profiles, changes, cfg.Client, feeds, attached,
 		func(ctx context.Context) (int64, error) { return leaderTerm(ctx, cfg) })
 	if err != nil {
 		return nil, err
@@ -272,8 +273,8 @@ func leaderTerm(ctx context.Context, cfg *schedulerconfig.CompletedConfig) (int6
 
 // setup does what kube-scheduler's own does (cmd/kube-scheduler/app/server.go), but
 // with informers of nodes and pods that other replicas feed.
-func setup(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *upstream.Scheduler, scheduler.Feeds, error) {
-	none := scheduler.Feeds{}
+func setup(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *upstream.Scheduler, replica.Feeds, error) {
+	none := replica.Feeds{}
 	defaults, err := latest.Default()
 	if err != nil {
 		return nil, nil, none, err
@@ -287,7 +288,7 @@ func setup(ctx context.Context, opts *options.Options, plugins []Option) (*sched
 		return nil, nil, none, err
 	}
 	completed := cfg.Complete()
-	factory, feeds := scheduler.NewFactory(completed.Client)
+	factory, feeds := replica.NewFactory(completed.Client)
 	completed.InformerFactory = factory
 	registry := runtime.Registry{}
 	for _, plugin := range plugins {

@@ -37,7 +37,7 @@ import (
 	inner "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/webhook"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
@@ -122,26 +122,26 @@ func run(cmd *cobra.Command, opts *options.Options, pods webhook.Options, replic
 		return err
 	}
 	keepHeadroom()
-	if err := scheduler.Prepare(); err != nil {
+	if err := attach.Prepare(); err != nil {
 		return err
 	}
-	attach := attachIndex
+	start := attachIndex
 	if replicas.enabled() {
-		attach = replicas.attachReplica
+		start = replicas.attachReplica
 	}
-	cfg, sched, err := attach(ctx, opts, plugins)
+	cfg, sched, err := start(ctx, opts, plugins)
 	if err != nil {
 		return err
 	}
 	if pods.Enabled() {
 		if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
-			return fmt.Errorf("--intake webhook: %w; use --intake watch", scheduler.ErrPodGroups)
+			return fmt.Errorf("--intake webhook: %w; use --intake watch", attach.ErrPodGroups)
 		}
 		// Several that lead would each have the webhook for itself.
 		if replicas.enabled() && !cfg.ComponentConfig.LeaderElection.LeaderElect {
 			return errors.New("--intake webhook needs one replica that leads; add --leader-elect, or use --intake watch")
 		}
-		if err := intake.start(sched, scheduler.Profiles(&cfg.ComponentConfig), cfg, replicas.leads()); err != nil {
+		if err := intake.start(sched, attach.Profiles(&cfg.ComponentConfig), cfg, replicas.leads()); err != nil {
 			return err
 		}
 	}
@@ -160,17 +160,17 @@ func attachIndex(ctx context.Context, opts *options.Options, plugins []Option) (
 	if err != nil {
 		return nil, nil, err
 	}
-	profiles := scheduler.Profiles(&cfg.ComponentConfig)
-	if err := scheduler.Trim(sched, profiles, cfg.InformerFactory); err != nil {
+	profiles := attach.Profiles(&cfg.ComponentConfig)
+	if err := attach.Trim(sched, profiles, cfg.InformerFactory); err != nil {
 		return nil, nil, fmt.Errorf("setting up the informers: %w", err)
 	}
-	switch err := scheduler.Attach(sched, profiles); {
-	case errors.Is(err, scheduler.ErrPodGroups):
+	switch err := attach.Attach(sched, profiles); {
+	case errors.Is(err, attach.ErrPodGroups):
 		klog.FromContext(ctx).Info("Scheduling without an index", "reason", err)
 	case err != nil:
 		return nil, nil, fmt.Errorf("setting up the index: %w", err)
 	default:
-		scheduler.Debug(ctx, sched, cfg.InformerFactory)
+		attach.Debug(ctx, sched, cfg.InformerFactory)
 	}
 	return cfg, sched, nil
 }

@@ -13,7 +13,7 @@ import (
 	upstream "k8s.io/kubernetes/pkg/scheduler"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/webhook"
 )
 
@@ -40,12 +40,12 @@ func (w *podIntake) start(
 	if err != nil {
 		return fmt.Errorf("connecting to the API server: %w", err)
 	}
-	queue := scheduler.AttachIntake(sched, profiles, cfg.InformerFactory, client)
+	queue := intake.Attach(sched, profiles, cfg.InformerFactory, client)
 	if leads == nil {
 		leads = queue.Leads()
 	}
 	names := slices.Collect(maps.Keys(sched.Profiles))
-	running, err := webhook.New(w.options, names, client, queue.Take, scheduler.DropFromIntake)
+	running, err := webhook.New(w.options, names, client, queue.Take, intake.Drop)
 	if err != nil {
 		return err
 	}

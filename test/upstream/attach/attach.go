@@ -18,7 +18,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 )
 
 // Switch is the environment variable that leaves tests to upstream's search if it
@@ -31,23 +31,23 @@ func Hook() func(*upstream.Scheduler, []config.KubeSchedulerProfile) error {
 	if os.Getenv(Switch) == "0" {
 		return nil
 	}
-	// What scheduler.Prepare does, but as a default: a gate that is set keeps tests
+	// What attach.Prepare does, but as a default: a gate that is set keeps tests
 	// from going back to the gates of older versions.
 	if err := utilfeature.DefaultMutableFeatureGate.OverrideDefault(features.OpportunisticBatching, false); err != nil {
 		panic(err)
 	}
-	return attach
+	return attachTo
 }
 
 // searched and decided count searches by upstream and decisions by either, since
 // the process began.
 var searched, decided atomic.Int64
 
-func attach(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) error {
+func attachTo(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) error {
 	plain := sched.SchedulePod
 	sched.SchedulePod = counted(plain, &searched)
-	err := scheduler.Attach(sched, profiles)
-	if errors.Is(err, scheduler.ErrPodGroups) {
+	err := attach.Attach(sched, profiles)
+	if errors.Is(err, attach.ErrPodGroups) {
 		// As dist-scheduler does.
 		sched.SchedulePod = plain
 		report("left to upstream: %v", err)

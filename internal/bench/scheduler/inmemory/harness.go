@@ -29,7 +29,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 )
 
 const binderName = "ReportingBinder"
@@ -81,7 +81,7 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 	}}
 	recorders := func(string) events.EventRecorderLogger { return &events.FakeRecorder{} }
 	if o.Scheduler == clusterdir.SchedulerDist {
-		if err := scheduler.Prepare(); err != nil {
+		if err := attach.Prepare(); err != nil {
 			return nil, err
 		}
 	}
@@ -91,7 +91,7 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 		return nil, fmt.Errorf("setting up the scheduler: %w", err)
 	}
 	if o.Scheduler == clusterdir.SchedulerDist {
-		if err := scheduler.Attach(h.sched, []config.KubeSchedulerProfile{*profile}); err != nil {
+		if err := attach.Attach(h.sched, []config.KubeSchedulerProfile{*profile}); err != nil {
 			return nil, fmt.Errorf("setting up the index: %w", err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
-	"github.com/k8s-1m/k8s-1m/internal/scheduler"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
 )
 
 // sighting is when the scheduler saw a pod first, and by what.
@@ -23,7 +23,7 @@ type sighting struct {
 
 // What the scheduler logs: that it has a pod, and, as upstream does, that it is bound.
 var (
-	seenLine = regexp.MustCompile(`"` + regexp.QuoteMeta(scheduler.SeenMessage) + `" pod="([^"]+)" source="([a-z]+)" unixMicros=([0-9]+)`)
+	seenLine = regexp.MustCompile(`"` + regexp.QuoteMeta(intake.SeenMessage) + `" pod="([^"]+)" source="([a-z]+)" unixMicros=([0-9]+)`)
 	// Without a webhook upstream's handler says it.
 	watchedLine = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Add event for unscheduled pod" pod="([^"]+)"`)
 	boundLine   = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Successfully bound pod to node" pod="([^"]+)"`)

@@ -1,0 +1,271 @@
+package attach_test
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	"k8s.io/utils/ptr"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+)
+
+// randomPodSpec makes up a pod. Few values and many constraints make it likely that
+// they meet.
+func (w *world) randomPodSpec() *v1.Pod {
+	name := fmt.Sprintf("pod-%d", w.count)
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Name: name, Namespace: pick(w, namespaces), UID: types.UID(name),
+		Labels: map[string]string{"app": pick(w, apps), "version": pick(w, []string{"1", "2"}), "index": name},
+	}}
+	pod.Spec.SchedulerName = v1.DefaultSchedulerName
+	container := v1.Container{Name: "main", Image: pick(w, []string{"nginx", "redis:7", "huge:1", "other"})}
+	if w.chance(80) {
+		container.Resources.Requests = schedtest.Resources(pick(w, []string{"100m", "500m", "1"}), pick(w, []string{"128Mi", "1Gi"}))
+	}
+	if w.chance(10) {
+		container.Resources.Requests = schedtest.Resources("100m", "64Mi")
+		container.Resources.Requests["example.com/gpu"] = schedtest.Quantity("1")
+	}
+	if w.chance(8) {
+		container.Ports = []v1.ContainerPort{{HostPort: int32(8000 + w.rand.IntN(2)), Protocol: v1.ProtocolTCP}}
+	}
+	pod.Spec.Containers = []v1.Container{container}
+	if w.chance(10) {
+		pod.Spec.InitContainers = []v1.Container{{Name: "init", Image: "redis:7"}}
+	}
+	w.wishes(pod)
+	return pod
+}
+
+// wishes gives a pod what it asks of nodes and of other pods.
+func (w *world) wishes(pod *v1.Pod) {
+	if w.chance(30) && pod.Namespace == "default" {
+		pod.OwnerReferences = []metav1.OwnerReference{{
+			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: pod.Labels["app"], Controller: ptr.To(true),
+		}}
+	}
+	if w.chance(15) {
+		pod.Spec.NodeSelector = map[string]string{"disk": pick(w, []string{"ssd", "hdd"})}
+	}
+	if w.chance(4) {
+		w.nameNodes(pod)
+	}
+	if w.chance(6) {
+		claim := pick(w, claims)
+		pod.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}}}
+	}
+	for _, key := range []string{"gpu", "spot", "old"} {
+		if w.chance(35) {
+			pod.Spec.Tolerations = append(pod.Spec.Tolerations, v1.Toleration{Key: key, Operator: v1.TolerationOpExists})
+		}
+	}
+	if w.chance(25) {
+		w.affinity(pod).NodeAffinity = w.nodeAffinity()
+	}
+	for w.chance(20) {
+		w.spread(pod)
+	}
+	for w.chance(20) {
+		w.podTerm(pod)
+	}
+	if w.chance(30) {
+		pod.Spec.Priority = ptr.To(int32(w.rand.IntN(3)))
+	}
+	// With equal times it would be left to chance which of two pods may stay.
+	pod.Status.StartTime = &metav1.Time{Time: time.Unix(int64(w.rand.IntN(1<<30)), 0)}
+}
+
+func (w *world) affinity(pod *v1.Pod) *v1.Affinity {
+	if pod.Spec.Affinity == nil {
+		pod.Spec.Affinity = &v1.Affinity{}
+	}
+	return pod.Spec.Affinity
+}
+
+func (w *world) nodeAffinity() *v1.NodeAffinity {
+	term := func() v1.NodeSelectorTerm {
+		key := pick(w, []string{"disk", v1.LabelTopologyZone, "rack"})
+		values := map[string][]string{"disk": {"ssd"}, v1.LabelTopologyZone: {pick(w, zones)}, "rack": {"0", "1"}}[key]
+		operator := pick(w, []v1.NodeSelectorOperator{v1.NodeSelectorOpIn, v1.NodeSelectorOpNotIn, v1.NodeSelectorOpExists})
+		if operator == v1.NodeSelectorOpExists {
+			values = nil
+		}
+		return v1.NodeSelectorTerm{MatchExpressions: []v1.NodeSelectorRequirement{{Key: key, Operator: operator, Values: values}}}
+	}
+	affinity := &v1.NodeAffinity{}
+	if w.chance(40) {
+		affinity.RequiredDuringSchedulingIgnoredDuringExecution = &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{term()}}
+	}
+	for w.chance(60) {
+		affinity.PreferredDuringSchedulingIgnoredDuringExecution = append(affinity.PreferredDuringSchedulingIgnoredDuringExecution,
+			v1.PreferredSchedulingTerm{Weight: int32(1 + w.rand.IntN(20)), Preference: term()})
+	}
+	return affinity
+}
+
+var topologies = []string{v1.LabelHostname, v1.LabelTopologyZone, "rack"}
+
+func (w *world) selector(pod *v1.Pod) *metav1.LabelSelector {
+	switch w.rand.IntN(5) {
+	case 0:
+		return &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
+			{Key: "app", Operator: metav1.LabelSelectorOpNotIn, Values: []string{pick(w, apps)}},
+		}}
+	case 1:
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"version": "1"}}
+	case 2:
+		return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pick(w, apps)}}
+	}
+	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pod.Labels["app"]}}
+}
+
+func (w *world) spread(pod *v1.Pod) {
+	constraint := v1.TopologySpreadConstraint{
+		MaxSkew: int32(1 + w.rand.IntN(3)), TopologyKey: pick(w, topologies),
+		WhenUnsatisfiable: pick(w, []v1.UnsatisfiableConstraintAction{v1.DoNotSchedule, v1.ScheduleAnyway}),
+		LabelSelector:     w.selector(pod),
+	}
+	for _, other := range pod.Spec.TopologySpreadConstraints {
+		if other.TopologyKey == constraint.TopologyKey && other.WhenUnsatisfiable == constraint.WhenUnsatisfiable {
+			return
+		}
+	}
+	if w.chance(20) {
+		constraint.MatchLabelKeys = []string{"version"}
+	}
+	if w.chance(20) && constraint.WhenUnsatisfiable == v1.DoNotSchedule {
+		constraint.MinDomains = ptr.To(int32(1 + w.rand.IntN(5)))
+	}
+	if w.chance(30) {
+		constraint.NodeTaintsPolicy = ptr.To(v1.NodeInclusionPolicyHonor)
+	}
+	if w.chance(30) {
+		constraint.NodeAffinityPolicy = ptr.To(v1.NodeInclusionPolicyIgnore)
+	}
+	pod.Spec.TopologySpreadConstraints = append(pod.Spec.TopologySpreadConstraints, constraint)
+}
+
+func (w *world) podTerm(pod *v1.Pod) {
+	term := v1.PodAffinityTerm{LabelSelector: w.selector(pod), TopologyKey: pick(w, topologies)}
+	switch w.rand.IntN(6) {
+	case 0:
+		term.Namespaces = []string{pick(w, namespaces)}
+	case 1:
+		term.NamespaceSelector = &metav1.LabelSelector{}
+	case 2:
+		term.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "yes"}}
+	}
+	weighted := v1.WeightedPodAffinityTerm{Weight: int32(1 + w.rand.IntN(100)), PodAffinityTerm: term}
+	affinity := w.affinity(pod)
+	switch w.rand.IntN(8) {
+	case 0:
+		with := ensure(&affinity.PodAffinity)
+		with.RequiredDuringSchedulingIgnoredDuringExecution = append(with.RequiredDuringSchedulingIgnoredDuringExecution, term)
+	case 1, 2, 3:
+		from := ensure(&affinity.PodAntiAffinity)
+		if w.chance(40) {
+			from.RequiredDuringSchedulingIgnoredDuringExecution = append(from.RequiredDuringSchedulingIgnoredDuringExecution, term)
+		} else {
+			from.PreferredDuringSchedulingIgnoredDuringExecution = append(from.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
+		}
+	default:
+		with := ensure(&affinity.PodAffinity)
+		with.PreferredDuringSchedulingIgnoredDuringExecution = append(with.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
+	}
+}
+
+func ensure[T any](field **T) *T {
+	if *field == nil {
+		*field = new(T)
+	}
+	return *field
+}
+
+// nameNodes lets a pod go to some nodes only, which it names.
+func (w *world) nameNodes(pod *v1.Pod) {
+	var names []string
+	for range 1 + w.rand.IntN(4) {
+		if node := w.randomNode(); node != nil {
+			names = append(names, node.Name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	if w.chance(30) {
+		pod.Spec.NodeSelector = map[string]string{v1.LabelHostname: names[0]}
+		return
+	}
+	pod.Spec.Affinity = &v1.Affinity{NodeAffinity: &v1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &v1.NodeSelector{
+		NodeSelectorTerms: []v1.NodeSelectorTerm{{MatchFields: []v1.NodeSelectorRequirement{
+			{Key: "metadata.name", Operator: v1.NodeSelectorOpIn, Values: names[:1]},
+		}}},
+	}}}
+}
+
+// claims of volumes: in a zone, in one that a class of storage chooses when it is known
+// where the pod goes, one that only one pod can use, and one that is not there.
+var claims = []string{"in-a", "in-b", "later", "once", "missing"}
+
+// addVolumes makes volumes and claims.
+func (w *world) addVolumes(from informers.SharedInformerFactory) {
+	class := &storagev1.StorageClass{
+		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "example.com/local",
+		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
+		AllowedTopologies: []v1.TopologySelectorTerm{{MatchLabelExpressions: []v1.TopologySelectorLabelRequirement{
+			{Key: v1.LabelTopologyZone, Values: []string{"a", "b"}},
+		}}},
+	}
+	w.store(from.Storage().V1().StorageClasses().Informer().GetIndexer().Add(class))
+	for _, namespace := range namespaces {
+		for _, name := range claims[:4] {
+			claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
+				Name: name, Namespace: namespace, UID: types.UID(namespace + name), Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"},
+			}}
+			claim.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteMany}
+			if name == "once" {
+				claim.Spec.AccessModes[0] = v1.ReadWriteOncePod
+			}
+			if name == "later" {
+				claim.Annotations = nil
+				claim.Spec.StorageClassName = ptr.To("local")
+			} else {
+				w.bindVolume(from, claim)
+			}
+			w.store(from.Core().V1().PersistentVolumeClaims().Informer().GetIndexer().Add(claim))
+		}
+	}
+}
+
+func (w *world) bindVolume(from informers.SharedInformerFactory, claim *v1.PersistentVolumeClaim) {
+	volume := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: claim.Namespace + "-" + claim.Name}}
+	volume.Spec.ClaimRef = &v1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
+	volume.Spec.AccessModes = claim.Spec.AccessModes
+	if zone, in := strings.CutPrefix(claim.Name, "in-"); in {
+		volume.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
+			MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelTopologyZone, Operator: v1.NodeSelectorOpIn, Values: []string{zone}}},
+		}}}}
+	}
+	claim.Spec.VolumeName = volume.Name
+	claim.Status.Phase = v1.ClaimBound
+	w.store(from.Core().V1().PersistentVolumes().Informer().GetIndexer().Add(volume))
+}
+
+// addBudgets makes budgets of disruption, some of them used up.
+func (w *world) addBudgets(from informers.SharedInformerFactory) {
+	for i, app := range apps[:2] {
+		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"}}
+		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
+		budget.Status.DisruptionsAllowed = int32(i)
+		w.store(from.Policy().V1().PodDisruptionBudgets().Informer().GetIndexer().Add(budget))
+	}
+}

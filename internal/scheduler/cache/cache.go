@@ -1,0 +1,332 @@
+// Package cache keeps the nodes of a cluster and the pods on them. [Cache] replaces
+// kube-scheduler's cache and queues changes; [Cluster] applies them to the snapshot that plugins
+// read and to the index.
+package cache
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/klog/v2"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
+	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+)
+
+// Cache replaces kube-scheduler's own cache. It records immediately which pods are assumed and
+// which are confirmed. It applies changes to the cluster when the next scheduling cycle starts, or
+// earlier while no cycle runs.
+type Cache struct {
+	// Upstream's cache keeps pod groups and forwards binds to the API dispatcher.
+	schedcache.Cache
+
+	cluster *Cluster
+	mu      sync.Mutex
+	pods    map[types.UID]PodState
+	// assumed are the UIDs of the assumed pods, by name.
+	assumed  map[types.NamespacedName]types.UID
+	requeuer requeuer
+	nodes    sets.Set[string]
+	pending  []operation
+	// inCycle is true while a scheduling cycle reads the cluster. While it is false, as on a
+	// standby, a batch of operations is applied as soon as it is full.
+	inCycle bool
+	// Batch is the number of operations in a full batch.
+	Batch int
+	// reported is when the size metrics were last set.
+	reported time.Time
+}
+
+// IdleBatch is the number of operations that may wait while no cycle runs. Applying many together
+// costs less per operation, and this many are applied quickly when a cycle starts.
+const IdleBatch = 1000
+
+// PodState is a pod on a node, and whether it is only assumed to be there.
+type PodState struct {
+	Pod     *v1.Pod
+	Assumed bool
+}
+
+// operation is a change that the cluster has not applied yet. With neither remove nor add it
+// concerns a node.
+type operation struct {
+	// remove leaves its node and add joins its node.
+	remove, add *v1.Pod
+	// node is added or updated, or removed if gone is set.
+	node *v1.Node
+	gone bool
+}
+
+// New makes an empty cache in front of upstream's, which keeps pod groups. Pods that lose their
+// node go to the queue of the scheduler.
+func New(inner schedcache.Cache, cluster *Cluster, sched *kubescheduler.Scheduler) *Cache {
+	return &Cache{
+		Cache: inner, cluster: cluster, requeuer: requeuer{sched},
+		pods: map[types.UID]PodState{}, assumed: map[types.NamespacedName]types.UID{}, nodes: sets.New[string](), Batch: IdleBatch,
+	}
+}
+
+// NodeCount returns the number of nodes.
+func (c *Cache) NodeCount() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.nodes.Len()
+}
+
+// PodCount returns the number of pods, including those on nodes that were deleted.
+func (c *Cache) PodCount() (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pods), nil
+}
+
+// GetNode returns a copy of a node with its pods. During a scheduling cycle it is the state at the
+// start of the cycle.
+func (c *Cache) GetNode(name string) (*framework.NodeInfo, error) {
+	c.applyPending()
+	if info := c.cluster.CopyNode(name); info != nil {
+		return info, nil
+	}
+	return nil, fmt.Errorf("node %v does not exist in scheduler cache", name)
+}
+
+// AssumePod records a pod as if it were bound to its node.
+func (c *Cache) AssumePod(logger klog.Logger, pod *v1.Pod) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, known := c.pods[pod.UID]; known {
+		return fmt.Errorf("pod %v(%v) is in the cache, so can't be assumed", pod.UID, klog.KObj(pod))
+	}
+	c.pods[pod.UID] = PodState{Pod: pod, Assumed: true}
+	c.assumed[NameOf(pod)] = pod.UID
+	c.note(logger, operation{add: pod})
+	return nil
+}
+
+// ForgetPod undoes [Cache.AssumePod].
+func (c *Cache) ForgetPod(logger klog.Logger, pod *v1.Pod) error {
+	return c.RemoveAssumedPod(logger, pod)
+}
+
+// RemoveAssumedPod removes an assumed pod.
+func (c *Cache) RemoveAssumedPod(logger klog.Logger, pod *v1.Pod) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	state := c.pods[pod.UID]
+	switch {
+	case state.Pod == nil:
+		return nil
+	case state.Pod.Spec.NodeName != pod.Spec.NodeName:
+		return fmt.Errorf("pod %v(%v) was assumed on %v but assigned to %v",
+			pod.UID, klog.KObj(pod), state.Pod.Spec.NodeName, pod.Spec.NodeName)
+	case !state.Assumed:
+		return fmt.Errorf("pod %v(%v) is not assumed, so it cannot be removed or forgotten", pod.UID, klog.KObj(pod))
+	}
+	c.removeLocked(logger, pod.UID)
+	return nil
+}
+
+// AddPod confirms an assumed pod, or adds a pod that was bound elsewhere.
+func (c *Cache) AddPod(logger klog.Logger, pod *v1.Pod) error {
+	c.mu.Lock()
+	left := c.removeAssumedNamesake(logger, pod)
+	err := c.confirm(logger, pod)
+	c.mu.Unlock()
+	c.requeuer.podLeft(logger, left)
+	return err
+}
+
+func (c *Cache) confirm(logger klog.Logger, pod *v1.Pod) error {
+	state := c.pods[pod.UID]
+	switch {
+	case state.Pod == nil:
+		c.add(logger, pod)
+	case state.Assumed:
+		if state.Pod.Spec.NodeName != pod.Spec.NodeName {
+			logger.Info("Pod was added to a different node than it was assumed", "pod", klog.KObj(pod),
+				"assumedNode", klog.KRef("", state.Pod.Spec.NodeName), "currentNode", klog.KRef("", pod.Spec.NodeName))
+		}
+		c.replace(logger, state, pod)
+	default:
+		return fmt.Errorf("pod %v(%v) was already in added state", pod.UID, klog.KObj(pod))
+	}
+	return nil
+}
+
+// UpdatePod replaces a pod by a new version.
+func (c *Cache) UpdatePod(logger klog.Logger, oldPod, newPod *v1.Pod) error {
+	if oldPod.UID != newPod.UID || newPod.Spec.NodeName == "" {
+		c.replaceUnseen(logger, oldPod, newPod)
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	state := c.pods[oldPod.UID]
+	switch {
+	case state.Pod == nil:
+		return fmt.Errorf("pod %v(%v) is not added to scheduler cache, so cannot be updated", oldPod.UID, klog.KObj(oldPod))
+	case state.Assumed:
+		return fmt.Errorf("assumed pod %v(%v) should not be updated", oldPod.UID, klog.KObj(oldPod))
+	case state.Pod.Spec.NodeName != newPod.Spec.NodeName:
+		// Upstream exits here. We follow the watch, which has the actual node.
+		logger.Error(nil, "Pod updated on a different node than previously added to", "pod", klog.KObj(newPod),
+			"before", klog.KRef("", state.Pod.Spec.NodeName), "now", klog.KRef("", newPod.Spec.NodeName))
+	}
+	c.replace(logger, state, newPod)
+	return nil
+}
+
+func (c *Cache) add(logger klog.Logger, pod *v1.Pod) {
+	c.pods[pod.UID] = PodState{Pod: pod}
+	c.note(logger, operation{add: pod})
+}
+
+func (c *Cache) replace(logger klog.Logger, state PodState, pod *v1.Pod) {
+	c.unassume(state.Pod)
+	c.note(logger, operation{remove: state.Pod, add: pod})
+	c.pods[pod.UID] = PodState{Pod: pod}
+}
+
+// RemovePod removes a pod from its node.
+func (c *Cache) RemovePod(logger klog.Logger, pod *v1.Pod) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	state := c.pods[pod.UID]
+	if state.Pod == nil {
+		return fmt.Errorf("pod %v(%v) is not found in scheduler cache, so cannot be removed from it", pod.UID, klog.KObj(pod))
+	}
+	c.removeLocked(logger, pod.UID)
+	return nil
+}
+
+// GetPod returns a pod, even if its node was deleted.
+func (c *Cache) GetPod(pod *v1.Pod) (*v1.Pod, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if state := c.pods[pod.UID]; state.Pod != nil {
+		return state.Pod, nil
+	}
+	return nil, fmt.Errorf("pod %v(%v) does not exist in scheduler cache", pod.UID, klog.KObj(pod))
+}
+
+// IsAssumedPod returns whether a pod is assumed and not confirmed.
+func (c *Cache) IsAssumedPod(pod *v1.Pod) (bool, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	state := c.pods[pod.UID]
+	return state.Assumed, nil
+}
+
+// AddNode adds a node.
+func (c *Cache) AddNode(logger klog.Logger, node *v1.Node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nodes.Insert(node.Name)
+	c.note(logger, operation{node: node})
+}
+
+// UpdateNode replaces a node by a new version.
+func (c *Cache) UpdateNode(logger klog.Logger, _, newNode *v1.Node) { c.AddNode(logger, newNode) }
+
+// RemoveNode removes a node. Pods on it stay until they are removed.
+func (c *Cache) RemoveNode(logger klog.Logger, node *v1.Node) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.nodes.Has(node.Name) {
+		return fmt.Errorf("node %v is not found", node.Name)
+	}
+	c.nodes.Delete(node.Name)
+	c.note(logger, operation{node: node, gone: true})
+	return nil
+}
+
+// UpdateSnapshot starts a scheduling cycle: it applies all pending changes.
+func (c *Cache) UpdateSnapshot(logger klog.Logger, snapshot *schedcache.Snapshot) error {
+	if snapshot != c.cluster.Snapshot.Upstream {
+		return fmt.Errorf("this cache can fill only the snapshot of its scheduler")
+	}
+	defer ObserveStep(stepUpdate, time.Now())
+	c.mu.Lock()
+	c.inCycle = true
+	pending := c.pending
+	c.pending = nil
+	c.mu.Unlock()
+	c.cluster.Apply(logger, pending)
+	return nil
+}
+
+// Pending returns the number of operations that are not applied yet.
+func (c *Cache) Pending() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending)
+}
+
+// PendingNode returns whether a version of a node is not applied yet.
+func (c *Cache) PendingNode(version string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(c.pending, func(op operation) bool { return op.node != nil && op.node.ResourceVersion == version })
+}
+
+// States returns a copy of all pods on nodes, by UID.
+func (c *Cache) States() map[types.UID]PodState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return maps.Clone(c.pods)
+}
+
+// EndCycle ends a scheduling cycle: the cluster is not read until the next [Cache.UpdateSnapshot].
+func (c *Cache) EndCycle(logger klog.Logger) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inCycle = false
+	c.applyIfIdle(logger, c.Batch)
+}
+
+// applyPending applies all pending operations unless a cycle runs.
+func (c *Cache) applyPending() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.applyIfIdle(klog.Background(), 0)
+}
+
+func (c *Cache) note(logger klog.Logger, op operation) {
+	c.pending = append(c.pending, op)
+	if now := time.Now(); now.Sub(c.reported) > time.Second {
+		c.reported = now
+		reportCacheSize(len(c.assumed), len(c.pods), len(c.nodes))
+	}
+	c.applyIfIdle(logger, c.Batch)
+}
+
+// applyIfIdle applies the pending operations if no cycle runs and there are at least enough. The
+// caller holds the lock, so no cycle starts meanwhile.
+func (c *Cache) applyIfIdle(logger klog.Logger, enough int) {
+	if c.inCycle || len(c.pending) < enough {
+		return
+	}
+	c.cluster.Apply(logger, c.pending)
+	clear(c.pending)
+	c.pending = c.pending[:0]
+}
+
+// Dump copies everything for debugging; see [Cache.GetNode].
+func (c *Cache) Dump() *schedcache.Dump {
+	c.applyPending()
+	c.mu.Lock()
+	assumed := sets.New[string]()
+	for uid, state := range c.pods {
+		if state.Assumed {
+			assumed.Insert(string(uid))
+		}
+	}
+	c.mu.Unlock()
+	return &schedcache.Dump{AssumedPods: assumed, Nodes: c.cluster.copyNodes()}
+}

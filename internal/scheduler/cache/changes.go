@@ -1,0 +1,69 @@
+package cache
+
+import (
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// sameForScheduling returns whether plugins cannot distinguish two versions of a node.
+func sameForScheduling(before, after *v1.Node) bool {
+	return before.Spec.Unschedulable == after.Spec.Unschedulable &&
+		maps.EqualFunc(before.Status.Allocatable, after.Status.Allocatable, sameQuantity) &&
+		maps.Equal(before.Labels, after.Labels) &&
+		slices.EqualFunc(before.Spec.Taints, after.Spec.Taints, sameTaint) &&
+		slices.EqualFunc(before.Status.Images, after.Status.Images, sameImage) &&
+		slices.Equal(before.Status.DeclaredFeatures, after.Status.DeclaredFeatures)
+}
+
+// SameOnNode returns whether neither the node nor other pods can distinguish two versions of a pod.
+func SameOnNode(before, after *v1.Pod) bool {
+	return before.UID == after.UID && before.Spec.NodeName == after.Spec.NodeName &&
+		(before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) &&
+		maps.Equal(before.Labels, after.Labels) &&
+		sameUsage(before, after)
+}
+
+// sameUsage returns whether two versions of a pod use the same resources of the node.
+func sameUsage(before, after *v1.Pod) bool {
+	return sameRequests(before, after) &&
+		len(before.Status.NodeAllocatableResourceClaimStatuses) == 0 && len(after.Status.NodeAllocatableResourceClaimStatuses) == 0
+}
+
+// sameRequests compares the requests of a bound pod that a resize can change.
+func sameRequests(before, after *v1.Pod) bool {
+	return slices.EqualFunc(before.Spec.Containers, after.Spec.Containers, sameContainer) &&
+		slices.EqualFunc(before.Spec.InitContainers, after.Spec.InitContainers, sameContainer) &&
+		(before.Spec.Resources == nil) == (after.Spec.Resources == nil) &&
+		(before.Spec.Resources == nil || equality.Semantic.DeepEqual(before.Spec.Resources, after.Spec.Resources)) &&
+		!Resized(before) && !Resized(after)
+}
+
+func sameContainer(a, b v1.Container) bool {
+	return maps.EqualFunc(a.Resources.Requests, b.Resources.Requests, sameQuantity)
+}
+
+// Resized returns whether the resources of a pod may differ from those in its spec.
+func Resized(pod *v1.Pod) bool {
+	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
+		for i := range statuses {
+			if statuses[i].Resources != nil || len(statuses[i].AllocatedResources) > 0 {
+				return true
+			}
+		}
+	}
+	return pod.Status.Resources != nil || len(pod.Status.AllocatedResources) > 0
+}
+
+func sameQuantity(a, b resource.Quantity) bool { return a.Cmp(b) == 0 }
+
+func sameTaint(a, b v1.Taint) bool {
+	return a.Key == b.Key && a.Value == b.Value && a.Effect == b.Effect
+}
+
+func sameImage(a, b v1.ContainerImage) bool {
+	return a.SizeBytes == b.SizeBytes && slices.Equal(a.Names, b.Names)
+}

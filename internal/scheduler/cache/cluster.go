@@ -1,0 +1,408 @@
+package cache
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+)
+
+// Cluster has the nodes and the pods on them: once, in the form that plugins read, and in the
+// index.
+//
+// Only the scheduling cycle writes, under the lock. It reads without the lock.
+type Cluster struct {
+	mu sync.RWMutex
+	// Nodes are all nodes by name, including deleted nodes that still have pods.
+	Nodes map[string]*Node
+	// ByID are the nodes by their number in the index; nil for unused numbers.
+	ByID []*Node
+	// free are the unused numbers.
+	free     []index.Slot
+	Snapshot *Snapshot
+	Index    *index.Index
+	// Images are the images on all nodes, by name. The infos of nodes share them.
+	Images map[string]*fwk.ImageStateSummary
+	Names  Names
+	// hosts counts the nodes for each value of the hostname label. SharedHosts counts the values
+	// that more than one node has.
+	hosts       map[string]int
+	SharedHosts int
+	// dirty are the nodes whose state in the index is outdated.
+	dirty []*Node
+	// Pods is the number of pods on all nodes. SpareNames is the number of unused names that are
+	// allowed before the index is rebuilt.
+	Pods, SpareNames int
+	// RemoteNodes is the number of nodes that other replicas own.
+	RemoteNodes int
+	// lastRanked is the pod for which a node was found last.
+	lastRanked ranked
+	// readByPlugin is set after a call of a plugin timed out that may still read nodes.
+	readByPlugin atomic.Bool
+}
+
+// ranked is a pod and the pod info that was computed for its class.
+type ranked struct {
+	uid  types.UID
+	info *framework.PodInfo
+}
+
+// NoteRanked remembers the pod info that was computed when a node was found for a pod.
+func (c *Cluster) NoteRanked(uid types.UID, info *framework.PodInfo) {
+	c.lastRanked = ranked{uid, info}
+}
+
+// ForgetRanked discards what [Cluster.NoteRanked] remembered.
+func (c *Cluster) ForgetRanked() { c.lastRanked = ranked{} }
+
+// Node is a node, or the pods on a node that does not exist.
+type Node struct {
+	Info *framework.NodeInfo
+	// ID is the number of the node in the index.
+	ID index.Slot
+	// Position is the index in the snapshot's list, or -1 while the node does not exist.
+	Position int
+	Shape    index.ShapeID
+	host     string
+	dirty    bool
+}
+
+// spareNames is how many names may be unused before rebuilding the index pays off.
+const spareNames = 100_000
+
+// NewCluster makes a cluster without nodes that fills a snapshot of kube-scheduler.
+func NewCluster(whole *schedcache.Snapshot) (*Cluster, error) {
+	fields, err := newSnapshot(whole)
+	if err != nil {
+		return nil, err
+	}
+	return clusterIn(fields), nil
+}
+
+// WithoutNodes returns a cluster without nodes that shares the snapshot.
+func (c *Cluster) WithoutNodes() *Cluster { return clusterIn(c.Snapshot) }
+
+// OutlivedByPlugin notes that a call of a plugin timed out and may still read nodes. The cluster
+// continues with copies.
+func (c *Cluster) OutlivedByPlugin() { c.readByPlugin.Store(true) }
+
+func clusterIn(snapshot *Snapshot) *Cluster {
+	return &Cluster{
+		Nodes:    map[string]*Node{},
+		Snapshot: snapshot,
+		Index:    index.New(),
+		Images:   map[string]*fwk.ImageStateSummary{},
+		Names:    newNames(usualLabels...),
+		hosts:    map[string]int{},
+
+		SpareNames: spareNames,
+	}
+}
+
+// Size returns the number of nodes, including those that other replicas own.
+func (c *Cluster) Size() int { return c.Index.Len() + c.RemoteNodes }
+
+// Apply carries out operations and updates the index.
+func (c *Cluster) Apply(logger klog.Logger, operations []operation) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.readByPlugin.Swap(false) {
+		c.replaceByCopies()
+	}
+	for i := range operations {
+		switch op := &operations[i]; {
+		case op.node == nil:
+			c.changePod(logger, op.remove, op.add)
+		case op.gone:
+			c.removeNode(op.node.Name)
+		default:
+			c.setNode(op.node)
+		}
+	}
+	for _, n := range c.dirty {
+		n.dirty = false
+		if n.Position >= 0 {
+			c.Index.Place(n.ID, c.Names.State(n))
+			c.Snapshot.refresh(n.Info)
+		}
+	}
+	clear(c.dirty)
+	c.dirty = c.dirty[:0]
+	if c.Names.len() > 2*(len(c.Nodes)+c.Pods)+c.SpareNames {
+		c.Names = newNames(c.Names.labels...)
+		c.rebuildIndex()
+	}
+}
+
+// changePod replaces one version of a pod by another; either may be nil.
+func (c *Cluster) changePod(logger klog.Logger, before, after *v1.Pod) {
+	if before != nil && after != nil && c.replacePod(before, after) {
+		return
+	}
+	if before != nil {
+		c.removePod(logger, before)
+	}
+	if after != nil {
+		c.addPod(after)
+	}
+}
+
+// replacePod replaces a pod by a version that nodes and other pods cannot distinguish from it, and
+// returns false if it is not such a version. Most updates are: confirmed binds and changes of the
+// phase.
+func (c *Cluster) replacePod(before, after *v1.Pod) bool {
+	n := c.Nodes[before.Spec.NodeName]
+	if n == nil || !SameOnNode(before, after) {
+		return false
+	}
+	for _, pods := range [][]fwk.PodInfo{n.Info.Pods, n.Info.PodsWithAffinity, n.Info.PodsWithRequiredAntiAffinity, n.Info.PodsWithRequiredNonHostScopedAntiAffinity} {
+		for i, found := range pods {
+			if found.GetPod().UID == before.UID {
+				pods[i] = WithPod(found.(*framework.PodInfo), after)
+			}
+		}
+	}
+	return true
+}
+
+// WithPod returns a copy of a pod info for another version of the pod.
+func WithPod(info *framework.PodInfo, pod *v1.Pod) *framework.PodInfo {
+	changed := *info
+	changed.Pod = pod
+	return &changed
+}
+
+func (c *Cluster) addPod(pod *v1.Pod) {
+	n := c.ensure(pod.Spec.NodeName)
+	info := c.podInfo(pod)
+	n.Info.AddPodInfo(info)
+	c.Pods++
+	if n.Position >= 0 {
+		c.Index.AddPod(n.ID, c.Names.Kind(info))
+		c.CountClaims(pod, 1)
+	}
+	c.markDirty(n)
+}
+
+// podInfo computes the info of a pod, or reuses the one that was computed for its class when its
+// node was found.
+func (c *Cluster) podInfo(pod *v1.Pod) *framework.PodInfo {
+	if c.lastRanked.uid == pod.UID && sameUsage(c.lastRanked.info.Pod, pod) {
+		return WithPod(c.lastRanked.info, pod)
+	}
+	// Upstream also ignores malformed terms that the API server accepted.
+	info, _ := framework.NewPodInfo(pod)
+	return info
+}
+
+func (c *Cluster) removePod(logger klog.Logger, pod *v1.Pod) {
+	n := c.Nodes[pod.Spec.NodeName]
+	if n == nil {
+		return
+	}
+	kind := c.kindOn(n, pod)
+	if err := n.Info.RemovePod(logger, pod); err != nil {
+		logger.Error(err, "Pod is not on the node that it was added to", "pod", klog.KObj(pod))
+		return
+	}
+	c.Pods--
+	if n.Position >= 0 {
+		c.Index.RemovePod(n.ID, kind)
+		c.CountClaims(pod, -1)
+		c.markDirty(n)
+	} else if len(n.Info.Pods) == 0 {
+		c.forget(pod.Spec.NodeName, n)
+	}
+}
+
+// kindOn returns the kind with which a pod was added to a node; -1 if the pod is not there.
+func (c *Cluster) kindOn(n *Node, pod *v1.Pod) index.KindID {
+	for _, info := range n.Info.Pods {
+		if info.GetPod().UID == pod.UID {
+			return c.Names.Kind(info)
+		}
+	}
+	return -1
+}
+
+// CountClaims changes how often the volume claims of a pod are in use, which plugins read.
+func (c *Cluster) CountClaims(pod *v1.Pod, by int) {
+	claims := *c.Snapshot.claims
+	for key := range framework.PodPVCKeys(pod) {
+		if claims[key] += by; claims[key] <= 0 {
+			delete(claims, key)
+		}
+	}
+}
+
+// ClaimsInUse returns whether pods on nodes use a volume claim of a pod.
+func (c *Cluster) ClaimsInUse(pod *v1.Pod) bool {
+	for key := range framework.PodPVCKeys(pod) {
+		if (*c.Snapshot.claims)[key] > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// ensure returns the node of a name. It makes one without a node object if there is none.
+func (c *Cluster) ensure(name string) *Node {
+	n := c.Nodes[name]
+	if n != nil {
+		return n
+	}
+	n = &Node{Info: framework.NewNodeInfo(), Position: -1}
+	if last := len(c.free) - 1; last >= 0 {
+		n.ID, c.free = c.free[last], c.free[:last]
+		c.ByID[n.ID] = n
+	} else {
+		n.ID = index.Slot(len(c.ByID))
+		c.ByID = append(c.ByID, n)
+	}
+	c.Nodes[name] = n
+	return n
+}
+
+// Lookup returns the node of a name, or nil if it does not exist.
+func (c *Cluster) Lookup(name string) *Node {
+	if n := c.Nodes[name]; n != nil && n.Position >= 0 {
+		return n
+	}
+	return nil
+}
+
+// forget removes a node that has neither an object nor pods.
+func (c *Cluster) forget(name string, n *Node) {
+	delete(c.Nodes, name)
+	c.ByID[n.ID] = nil
+	c.free = append(c.free, n.ID)
+}
+
+// markDirty schedules an update of the node's state in the index.
+func (c *Cluster) markDirty(n *Node) {
+	if !n.dirty {
+		n.dirty = true
+		c.dirty = append(c.dirty, n)
+	}
+}
+
+func (c *Cluster) setNode(object *v1.Node) {
+	n := c.ensure(object.Name)
+	before := n.Info.Node()
+	if before != nil && sameForScheduling(before, object) {
+		// Only a heartbeat; plugins still see the newest object.
+		n.Info.SetNode(object)
+		return
+	}
+	c.setHost(n, object)
+	c.setImages(n, before, object)
+	n.Info.SetNode(object)
+	n.Shape = c.Names.shape(n.Info)
+	if before == nil {
+		c.insert(n)
+	}
+	c.markDirty(n)
+}
+
+// ReferToLabels makes the labels with some keys part of node shapes. Nodes that were equal may then
+// differ; nodes without the labels keep their state.
+func (c *Cluster) ReferToLabels(keys []string) {
+	added := c.Names.referToLabels(keys)
+	if len(added) == 0 {
+		return
+	}
+	for _, n := range c.Nodes {
+		node := n.Info.Node()
+		if node != nil && slices.ContainsFunc(added, func(key string) bool { _, labelled := node.Labels[key]; return labelled }) {
+			n.Shape = c.Names.shape(n.Info)
+			c.Index.Place(n.ID, c.Names.State(n))
+		}
+	}
+}
+
+// rebuildIndex builds a new index from all nodes.
+func (c *Cluster) rebuildIndex() {
+	c.Index = index.New()
+	for _, n := range c.Nodes {
+		if n.Position >= 0 {
+			n.Shape = c.Names.shape(n.Info)
+			c.enter(n)
+		}
+	}
+}
+
+// enter puts a node and its pods into the index.
+func (c *Cluster) enter(n *Node) {
+	c.Index.Place(n.ID, c.Names.State(n))
+	for _, pod := range n.Info.Pods {
+		c.Index.AddPod(n.ID, c.Names.Kind(pod))
+	}
+}
+
+// insert puts a node and its pods into the snapshot and the index.
+func (c *Cluster) insert(n *Node) {
+	n.Position = len(*c.Snapshot.list)
+	*c.Snapshot.list = append(*c.Snapshot.list, n.Info)
+	(*c.Snapshot.nodes)[n.Info.Node().Name] = n.Info
+	c.enter(n)
+	for _, pod := range n.Info.Pods {
+		c.CountClaims(pod.GetPod(), 1)
+	}
+}
+
+func (c *Cluster) removeNode(name string) {
+	n := c.Nodes[name]
+	if n == nil || n.Position < 0 {
+		return
+	}
+	before := n.Info.Node()
+	c.setHost(n, nil)
+	c.setImages(n, before, nil)
+	for _, pod := range n.Info.Pods {
+		c.CountClaims(pod.GetPod(), -1)
+	}
+	list := *c.Snapshot.list
+	last := len(list) - 1
+	moved := list[last].(*framework.NodeInfo)
+	list[n.Position] = moved
+	c.Nodes[moved.Node().Name].Position = n.Position
+	list[last] = nil
+	*c.Snapshot.list = list[:last]
+	delete(*c.Snapshot.nodes, name)
+	n.Position = -1
+	n.Info.RemoveNode()
+	c.Snapshot.refresh(n.Info)
+	c.Index.Remove(n.ID)
+	if len(n.Info.Pods) == 0 {
+		c.forget(name, n)
+	}
+}
+
+// CopyNode returns a copy of a node with its pods, or nil.
+func (c *Cluster) CopyNode(name string) *framework.NodeInfo {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if n := c.Nodes[name]; n != nil {
+		return n.Info.SnapshotConcrete()
+	}
+	return nil
+}
+
+// copyNodes returns copies of all nodes, by name.
+func (c *Cluster) copyNodes() map[string]*framework.NodeInfo {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	all := make(map[string]*framework.NodeInfo, len(c.Nodes))
+	for name, n := range c.Nodes {
+		all[name] = n.Info.SnapshotConcrete()
+	}
+	return all
+}

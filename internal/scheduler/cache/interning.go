@@ -1,0 +1,255 @@
+package cache
+
+import (
+	"encoding/binary"
+	"slices"
+	"sort"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// Names gives numbers to shapes, pod kinds, and values of topology keys.
+type Names struct {
+	shapes intern.Numbers
+	extras intern.Numbers
+	kinds  intern.Numbers
+	values intern.Numbers
+	// ValueOf are the values of topology keys, by number.
+	ValueOf []string
+	// ShapeOf are example nodes with the labels and taints of a shape, by number.
+	ShapeOf []*v1.Node
+	// KindOf are the pod kinds, by number.
+	KindOf []Kind
+	// WithTerms are the kinds that have affinity terms. Visible are the labels of pods that the
+	// selectors of those kinds read, and Version counts how often Visible grew.
+	WithTerms []index.KindID
+	Visible   sets.Set[string]
+	Version   int
+	// labels are the keys of node labels that a pod refers to. Other labels are not part of a
+	// shape: with them each node would have a shape of its own.
+	labels []string
+	// Key is a buffer for building keys.
+	Key []byte
+}
+
+// Kind is a pod kind: running pods with equal namespace, labels, affinity terms and termination
+// state.
+type Kind struct {
+	Info        fwk.PodInfo
+	Terminating bool
+}
+
+// newNames returns empty names, with labels that are part of shapes from the start.
+func newNames(labels ...string) Names {
+	// The values of topology keys have the numbers 0 for none and 1 for the empty one.
+	values := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
+	return Names{
+		shapes: intern.Numbers{}, extras: intern.Numbers{"": 0}, kinds: intern.Numbers{}, values: values, ValueOf: []string{wire.NoValue, ""},
+		Visible: sets.New[string](),
+		labels:  slices.Clone(labels),
+	}
+}
+
+// usualLabels are labels of nodes that pods often refer to.
+var usualLabels = []string{
+	v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelArchStable, v1.LabelOSStable, v1.LabelInstanceTypeStable,
+}
+
+// len returns how many names exist. Names are not removed one by one, because changes that classes
+// have not read yet may contain them.
+func (n *Names) len() int { return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) }
+
+// State returns the state of a node: everything that plugins read of it except its pods.
+func (n *Names) State(node *Node) index.State {
+	requested, nonZero := node.Info.Requested, node.Info.NonZeroRequested
+	return index.State{
+		Shape:    node.Shape,
+		MilliCPU: requested.MilliCPU, Memory: requested.Memory, EphemeralStorage: requested.EphemeralStorage,
+		NonZeroMilliCPU: nonZero.MilliCPU, NonZeroMemory: nonZero.Memory,
+		Pods: int32(len(node.Info.Pods)), Extra: n.extra(node.Info),
+	}
+}
+
+// extra returns the number of the extended resources requested and ports used on a node.
+func (n *Names) extra(info *framework.NodeInfo) int32 {
+	if len(info.Requested.ScalarResources) == 0 && len(info.UsedPorts) == 0 {
+		return 0
+	}
+	key := intern.AppendScalars(n.Key[:0], info.Requested.ScalarResources)
+	var ports []string
+	for ip, used := range info.UsedPorts {
+		for port := range used {
+			ports = append(ports, string(binary.AppendVarint([]byte(ip+"/"+port.Protocol+"/"), int64(port.Port))))
+		}
+	}
+	sort.Strings(ports)
+	for _, port := range ports {
+		key = intern.AppendString(key, port)
+	}
+	n.Key = key
+	number, _ := n.extras.Of(key)
+	return number
+}
+
+// shape returns the number of a node's shape: the part of its state that does not depend on pods.
+func (n *Names) shape(info *framework.NodeInfo) index.ShapeID {
+	node := info.Node()
+	key := n.Key[:0]
+	_, named := node.Labels[v1.LabelHostname]
+	key = intern.AppendBool(key, node.Spec.Unschedulable)
+	key = intern.AppendBool(key, named)
+	allocatable := info.Allocatable
+	for _, amount := range []int64{
+		allocatable.MilliCPU, allocatable.Memory, allocatable.EphemeralStorage, int64(allocatable.AllowedPodNumber),
+	} {
+		key = binary.AppendVarint(key, amount)
+	}
+	key = intern.AppendScalars(key, allocatable.ScalarResources)
+	for _, taint := range node.Spec.Taints {
+		key = intern.AppendString(key, taint.Key)
+		key = intern.AppendString(key, taint.Value)
+		key = intern.AppendString(key, string(taint.Effect))
+	}
+	key = append(key, 0)
+	for number, label := range n.labels {
+		// A label that a node does not have is not part of its shape. So most shapes stay the same
+		// when a pod refers to one more label.
+		if value, labelled := node.Labels[label]; labelled {
+			key = binary.AppendUvarint(key, uint64(number)+1)
+			key = intern.AppendString(key, value)
+		}
+	}
+	key = append(key, 0)
+	key = appendImages(key, node.Status.Images)
+	for _, feature := range node.Status.DeclaredFeatures {
+		key = intern.AppendString(key, feature)
+	}
+	n.Key = key
+	number, fresh := n.shapes.Of(key)
+	if fresh {
+		n.ShapeOf = append(n.ShapeOf, n.example(node))
+	}
+	return index.ShapeID(number)
+}
+
+// example returns a node that has only the labels and taints of the shape of another.
+func (n *Names) example(node *v1.Node) *v1.Node {
+	example := &v1.Node{}
+	example.Labels = map[string]string{}
+	for _, label := range append([]string{v1.LabelHostname}, n.labels...) {
+		if value, labelled := node.Labels[label]; labelled {
+			example.Labels[label] = value
+		}
+	}
+	example.Spec.Taints = node.Spec.Taints
+	return example
+}
+
+func appendImages(key []byte, images []v1.ContainerImage) []byte {
+	var all []string
+	for _, image := range images {
+		all = append(all, image.Names...)
+	}
+	sort.Strings(all)
+	for _, name := range all {
+		key = intern.AppendString(key, name)
+	}
+	return append(key, 0)
+}
+
+// Kind returns the number of the kind of a pod.
+func (n *Names) Kind(info fwk.PodInfo) index.KindID {
+	pod := info.GetPod()
+	key := intern.AppendString(n.Key[:0], pod.Namespace)
+	key = intern.AppendLabels(key, pod.Labels)
+	key = intern.AppendBool(key, pod.DeletionTimestamp != nil)
+	affinity := pod.Spec.Affinity
+	terms := affinity != nil && (affinity.PodAffinity != nil || affinity.PodAntiAffinity != nil)
+	if terms {
+		key = appendTerms(key, info)
+	}
+	n.Key = key
+	number, fresh := n.kinds.Of(key)
+	if fresh {
+		n.KindOf = append(n.KindOf, Kind{Info: info, Terminating: pod.DeletionTimestamp != nil})
+		if terms {
+			n.WithTerms = append(n.WithTerms, index.KindID(number))
+			n.addVisibleLabels(pod)
+		}
+	}
+	return index.KindID(number)
+}
+
+// addVisibleLabels notes the labels of pods that the terms of a pod read.
+func (n *Names) addVisibleLabels(pod *v1.Pod) {
+	keys := OwnSelectorKeys(pod)
+	if !n.Visible.IsSuperset(keys) {
+		n.Visible = n.Visible.Union(keys)
+		n.Version++
+	}
+}
+
+// appendTerms appends the affinity terms of a pod.
+func appendTerms(key []byte, info fwk.PodInfo) []byte {
+	for _, terms := range [][]fwk.AffinityTerm{info.GetRequiredAffinityTerms(), info.GetRequiredAntiAffinityTerms()} {
+		for i := range terms {
+			key = appendTerm(key, &terms[i])
+		}
+		key = append(key, 0)
+	}
+	for _, terms := range [][]fwk.WeightedAffinityTerm{info.GetPreferredAffinityTerms(), info.GetPreferredAntiAffinityTerms()} {
+		for i := range terms {
+			key = binary.AppendVarint(key, int64(terms[i].Weight))
+			key = appendTerm(key, &terms[i].AffinityTerm)
+		}
+		key = append(key, 0)
+	}
+	return key
+}
+
+func appendTerm(key []byte, term *fwk.AffinityTerm) []byte {
+	key = intern.AppendString(key, term.TopologyKey)
+	key = intern.AppendString(key, strings.Join(sets.List(term.Namespaces), ","))
+	key = intern.AppendString(key, term.NamespaceSelector.String())
+	key = intern.AppendBool(key, term.NamespaceSelector.Empty())
+	key = intern.AppendString(key, term.Selector.String())
+	return intern.AppendBool(key, term.Selector.Empty())
+}
+
+// Value returns the number of the value that labels have for a topology key; 0 if they have none.
+func (n *Names) Value(labels map[string]string, key string) int32 {
+	value, labelled := labels[key]
+	if !labelled {
+		return 0
+	}
+	return n.ValueNumber(value)
+}
+
+// ValueNumber returns the number of a value of a topology key.
+func (n *Names) ValueNumber(value string) int32 {
+	number, fresh := n.values.Of([]byte(value))
+	if fresh {
+		n.ValueOf = append(n.ValueOf, value)
+	}
+	return number
+}
+
+// referToLabels makes label keys part of shapes, and returns those that were not.
+func (n *Names) referToLabels(keys []string) []string {
+	var added []string
+	for _, key := range keys {
+		if key != v1.LabelHostname && !slices.Contains(n.labels, key) {
+			n.labels = append(n.labels, key)
+			added = append(added, key)
+		}
+	}
+	return added
+}

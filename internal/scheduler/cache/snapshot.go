@@ -1,0 +1,106 @@
+package cache
+
+import (
+	"reflect"
+
+	fwk "k8s.io/kube-scheduler/framework"
+	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
+)
+
+// Snapshot gives access to the fields of kube-scheduler's snapshot, which upstream's search and
+// plugins read.
+//
+// Upstream lets a program pass a snapshot, but only its own cache can fill one. That cache scans
+// all nodes of a zone to add one, copies each node that changed, and rebuilds all lists for one
+// more node. So we write the fields by reflection (ADR 6); [newSnapshot] fails if a release has
+// other fields.
+type Snapshot struct {
+	nodes    *map[string]*framework.NodeInfo
+	list     *[]fwk.NodeInfo
+	affinity [3]sublist
+	claims   *map[string]int
+	Upstream *schedcache.Snapshot
+}
+
+// sublist is the list of the nodes that have pods with a kind of affinity.
+type sublist struct {
+	list      *[]fwk.NodeInfo
+	positions map[*framework.NodeInfo]int
+	has       func(*framework.NodeInfo) bool
+}
+
+// newSnapshot reaches the fields of a snapshot and empties it.
+func newSnapshot(whole *schedcache.Snapshot) (s *Snapshot, err error) {
+	s = &Snapshot{Upstream: whole}
+	fields := reflect.ValueOf(whole).Elem()
+	unexported.Field(fields, "nodeInfoMap", &s.nodes, &err)
+	unexported.Field(fields, "nodeInfoList", &s.list, &err)
+	unexported.Field(fields, "usedPVCRefCounts", &s.claims, &err)
+	for i, sub := range []struct {
+		name string
+		has  func(*framework.NodeInfo) bool
+	}{
+		{"havePodsWithAffinityNodeInfoList", func(n *framework.NodeInfo) bool { return len(n.PodsWithAffinity) > 0 }},
+		{"havePodsWithRequiredAntiAffinityNodeInfoList", func(n *framework.NodeInfo) bool { return len(n.PodsWithRequiredAntiAffinity) > 0 }},
+		{"havePodsWithRequiredNonHostScopedAntiAffinityNodeInfoList", func(n *framework.NodeInfo) bool {
+			return len(n.PodsWithRequiredNonHostScopedAntiAffinity) > 0
+		}},
+	} {
+		s.affinity[i] = sublist{has: sub.has, positions: map[*framework.NodeInfo]int{}}
+		unexported.Field(fields, sub.name, &s.affinity[i].list, &err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	*s.nodes = map[string]*framework.NodeInfo{}
+	*s.claims = map[string]int{}
+	return s, nil
+}
+
+// refresh updates the membership of a node in the sublists.
+func (s *Snapshot) refresh(info *framework.NodeInfo) {
+	for i := range s.affinity {
+		s.affinity[i].set(info, info.Node() != nil && s.affinity[i].has(info))
+	}
+}
+
+func (l *sublist) set(info *framework.NodeInfo, member bool) {
+	position, is := l.positions[info]
+	switch {
+	case member && !is:
+		l.positions[info] = len(*l.list)
+		*l.list = append(*l.list, info)
+	case !member && is:
+		last := len(*l.list) - 1
+		moved := (*l.list)[last]
+		(*l.list)[position] = moved
+		l.positions[moved.(*framework.NodeInfo)] = position
+		(*l.list)[last] = nil
+		*l.list = (*l.list)[:last]
+		delete(l.positions, info)
+	}
+}
+
+// HideNodes runs f while the snapshot has no nodes. Plugins then compute their state for a pod
+// without reading every node. With showClaims they still see which volume claims are in use.
+func (s *Snapshot) HideNodes(showClaims bool, f func()) {
+	list, claims := *s.list, *s.claims
+	var sublists [len(s.affinity)][]fwk.NodeInfo
+	*s.list = nil
+	if !showClaims {
+		*s.claims = nil
+	}
+	for i := range s.affinity {
+		sublists[i], *s.affinity[i].list = *s.affinity[i].list, nil
+	}
+	defer func() {
+		*s.list, *s.claims = list, claims
+		for i := range s.affinity {
+			*s.affinity[i].list = sublists[i]
+		}
+	}()
+	f()
+}

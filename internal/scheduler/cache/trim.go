@@ -1,0 +1,142 @@
+package cache
+
+import (
+	"sync"
+	"unique"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
+)
+
+// Trimmer reduces nodes and pods to what scheduling reads before an informer stores them. Equal
+// parts of objects are shared, so the objects must not be changed afterwards.
+type Trimmer struct {
+	mu    sync.Mutex
+	specs shared[v1.PodSpec]
+	metas shared[metav1.ObjectMeta]
+	nodes shared[v1.NodeStatus]
+	key   []byte
+}
+
+// NewTrimmer makes a trimmer.
+func NewTrimmer() *Trimmer {
+	return &Trimmer{specs: shared[v1.PodSpec]{}, metas: shared[metav1.ObjectMeta]{}, nodes: shared[v1.NodeStatus]{}}
+}
+
+// shared are the latest values, by their encoding.
+type shared[T any] map[string]T
+
+// maxShared is the number of values that are remembered. Objects keep a value that is forgotten.
+const maxShared = 4096
+
+// intern returns the remembered value with the same key, or remembers this one.
+func (s shared[T]) intern(key []byte, value T) T {
+	if known, is := s[string(key)]; is {
+		return known
+	}
+	if len(s) >= maxShared {
+		clear(s)
+	}
+	s[string(key)] = value
+	return value
+}
+
+// Transform trims a node or a pod; it is a [toolscache.TransformFunc].
+func (t *Trimmer) Transform(object any) (any, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch object := object.(type) {
+	case *v1.Pod:
+		t.pod(object)
+	case *v1.Node:
+		t.node(object)
+	case toolscache.DeletedFinalStateUnknown:
+		// Its object came out of the store and is trimmed.
+	}
+	return object, nil
+}
+
+// pod trims a pod.
+func (t *Trimmer) pod(pod *v1.Pod) {
+	trimMeta(&pod.ObjectMeta)
+	spec := &pod.Spec
+	spec.EphemeralContainers = nil
+	trimContainers(spec.InitContainers)
+	trimContainers(spec.Containers)
+	status := &pod.Status
+	status.HostIPs, status.PodIPs, status.HostIP, status.PodIP, status.Message = nil, nil, "", "", ""
+	status.ContainerStatuses = trimStatuses(status.ContainerStatuses)
+	status.InitContainerStatuses = trimStatuses(status.InitContainerStatuses)
+	status.EphemeralContainerStatuses = nil
+
+	node := spec.NodeName
+	spec.NodeName = ""
+	t.key = intern.AppendMessage(t.key[:0], spec)
+	pod.Spec = t.specs.intern(t.key, *spec)
+	pod.Spec.NodeName = node
+	common := metav1.ObjectMeta{Labels: pod.Labels, OwnerReferences: pod.OwnerReferences}
+	t.key = intern.AppendMessage(t.key[:0], &common)
+	common = t.metas.intern(t.key, common)
+	pod.Labels, pod.OwnerReferences = common.Labels, common.OwnerReferences
+}
+
+// trimContainers drops the fields of containers that only kubelets read.
+func trimContainers(containers []v1.Container) {
+	for i := range containers {
+		c := &containers[i]
+		c.Command, c.Args, c.WorkingDir, c.EnvFrom, c.Env = nil, nil, "", nil, nil
+		c.LivenessProbe, c.ReadinessProbe, c.StartupProbe, c.Lifecycle = nil, nil, nil, nil
+		c.TerminationMessagePath, c.TerminationMessagePolicy, c.ImagePullPolicy = "", "", ""
+		mounts := c.VolumeMounts
+		c.VolumeMounts = nil
+		for _, mount := range mounts {
+			// Scheduling depends on these: nodes declare whether they support them.
+			if len(mount.BindMountOptions) > 0 {
+				c.VolumeMounts = append(c.VolumeMounts, mount)
+			}
+		}
+	}
+}
+
+// trimStatuses keeps the actual resources of containers, if they are known.
+func trimStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {
+	var kept []v1.ContainerStatus
+	for _, status := range statuses {
+		if status.Resources != nil || len(status.AllocatedResources) > 0 {
+			kept = append(kept, v1.ContainerStatus{
+				Name: status.Name, Resources: status.Resources, AllocatedResources: status.AllocatedResources,
+			})
+		}
+	}
+	return kept
+}
+
+// node trims a node.
+func (t *Trimmer) node(node *v1.Node) {
+	trimMeta(&node.ObjectMeta)
+	// Keys and values of labels repeat on many nodes, but the labels of a node as a whole do not.
+	labels := make(map[string]string, len(node.Labels))
+	for key, value := range node.Labels {
+		labels[unique.Make(key).Value()] = unique.Make(value).Value()
+	}
+	node.Labels = labels
+	node.Spec.PodCIDR, node.Spec.PodCIDRs = "", nil
+	kept := v1.NodeStatus{
+		Capacity: node.Status.Capacity, Allocatable: node.Status.Allocatable, Images: node.Status.Images,
+		Phase: node.Status.Phase, DeclaredFeatures: node.Status.DeclaredFeatures, Features: node.Status.Features,
+		RuntimeHandlers: node.Status.RuntimeHandlers,
+	}
+	for _, condition := range node.Status.Conditions {
+		kept.Conditions = append(kept.Conditions, v1.NodeCondition{Type: condition.Type, Status: condition.Status})
+	}
+	t.key = intern.AppendMessage(t.key[:0], &kept)
+	node.Status = t.nodes.intern(t.key, kept)
+}
+
+func trimMeta(meta *metav1.ObjectMeta) {
+	meta.ManagedFields = nil
+	delete(meta.Annotations, v1.LastAppliedConfigAnnotation)
+}

@@ -1,0 +1,23 @@
+package guard
+
+import (
+	"sync"
+
+	"k8s.io/component-base/metrics"
+	"k8s.io/component-base/metrics/legacyregistry"
+	schedmetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
+)
+
+var (
+	pluginFailures = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "plugin_failures_total",
+		Help:           "Calls of plugins that are not kube-scheduler's own that panicked or timed out, by plugin, extension point and kind",
+		StabilityLevel: metrics.ALPHA,
+	}, []string{"plugin", "extension_point", "kind"})
+	registerGuard sync.Once
+)
+
+// RegisterMetrics registers the metrics of this package, once.
+func RegisterMetrics() {
+	registerGuard.Do(func() { legacyregistry.MustRegister(pluginFailures) })
+}

@@ -1,0 +1,110 @@
+package intake
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+)
+
+// begin is called when the scheduler starts to schedule.
+func (in *Intake) begin(logger klog.Logger) {
+	in.startOnce.Do(func() {
+		close(in.leads)
+		go in.sweepAll(logger, in.clock.NewTicker(SweepInterval))
+	})
+}
+
+func (in *Intake) end() { in.stopOnce.Do(func() { close(in.stop) }) }
+
+func (in *Intake) sweepAll(logger klog.Logger, ticker clock.Ticker) {
+	defer ticker.Stop()
+	for {
+		select {
+		case <-in.stop:
+			return
+		case <-ticker.C():
+			in.sweep(logger)
+		}
+	}
+}
+
+// sweep requests pods whose binds have waited too long, and gives up early pods that were not
+// confirmed in time.
+func (in *Intake) sweep(logger klog.Logger) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	now := in.clock.Now()
+	for _, e := range in.early {
+		age := now.Sub(e.since)
+		switch {
+		case e.fate != unsettled:
+			if now.Sub(e.settledAt) > earlyMemory {
+				in.forget(e)
+			}
+		case age > EarlyExpiry:
+			in.expire(logger, e, expiredTimeout)
+		case e.binding && !e.asking && age > patienceAfter(e.asked) && in.asking < mostAsked:
+			e.asking = true
+			in.asking++
+			go in.inquire(logger, e)
+		}
+	}
+	for namespace, until := range in.resting {
+		if until.Before(now) {
+			delete(in.resting, namespace)
+		}
+	}
+}
+
+func patienceAfter(asked int) time.Duration {
+	if asked == 0 {
+		return earlyPatience
+	}
+	return lastPatience
+}
+
+// expire gives up an early pod, and leaves its namespace to the watch for a while.
+func (in *Intake) expire(logger klog.Logger, e *early, reason string) {
+	in.discard(logger, e, reason)
+	in.resting[e.pod.Namespace] = in.clock.Now().Add(namespaceRest)
+}
+
+// inquire requests an early pod from the API server. If the pod is not stored yet it may still be
+// later; then the watch shows it.
+func (in *Intake) inquire(logger klog.Logger, e *early) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	pod, err := in.ask(ctx, e.pod.Namespace, e.pod.Name)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.asking--
+	e.asking = false
+	switch {
+	case e.fate != unsettled:
+	case apierrors.IsNotFound(err) || err == nil && pod.UID != e.pod.UID:
+		if e.asked++; e.asked > 1 {
+			in.expire(logger, e, expiredAbsent)
+		}
+	case err != nil:
+		logger.V(3).Info("Getting a pod failed; will retry", "pod", klog.KObj(e.pod), "err", err)
+	case in.asHandedOver(e, pod):
+		confirmations.WithLabelValues(byGet).Inc()
+		in.settle(e, stored, in.clock.Now())
+	default:
+		// The watch shows what became of it.
+		in.settle(e, gone, in.clock.Now())
+	}
+}
+
+// asHandedOver returns whether a stored pod equals the delivered one and waits for a node.
+func (in *Intake) asHandedOver(e *early, pod *v1.Pod) bool {
+	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
+		return false
+	}
+	in.trim(pod)
+	return samePod(e.pod, pod)
+}

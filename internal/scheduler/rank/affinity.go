@@ -1,0 +1,245 @@
+package rank
+
+import (
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// weightedTerm is a preferred affinity term. The weight of an anti-affinity term is negative.
+type weightedTerm struct {
+	fwk.AffinityTerm
+	weight int64
+}
+
+// specifyAffinity adds the counters of InterPodAffinity to the spec.
+func (cl *Class) specifyAffinity() error {
+	rules, pod := &cl.profile.affinity, cl.pod.GetPod()
+	if !rules.filter && !rules.score {
+		return nil
+	}
+	t := &cl.terms
+	t.avoid, t.forbid, t.prefer = map[string]int{}, map[string]int{}, map[string]int{}
+	if namespace, err := rules.namespaces.Get(pod.Namespace); err == nil {
+		t.namespaceLabels = namespace.Labels
+	}
+	if err := cl.ownTerms(); err != nil {
+		return err
+	}
+	t.ignorePreferred = rules.ignoreExisting && len(t.preferred) == 0
+	if rules.filter {
+		for i := range t.affinity {
+			cl.Spec.Require = append(cl.Spec.Require, cl.count(t.affinity[i].TopologyKey, nil))
+		}
+		cl.Spec.SelfMatch = matchesAll(t.affinity, pod)
+		for i := range t.antiAffinity {
+			cl.counterFor(t.avoid, &cl.Spec.Forbid, t.antiAffinity[i].TopologyKey)
+		}
+	}
+	// InterPodAffinity skips such a pod and does not see nominated pods.
+	cl.Spec.ForbidIfAny = len(t.affinity)+len(t.antiAffinity) == 0
+	demands, err := cl.agree(cl.demands())
+	if err != nil {
+		return err
+	}
+	for _, key := range demands.Forbid {
+		cl.counterFor(t.forbid, &cl.Spec.Forbid, key)
+	}
+	for _, key := range demands.Prefer {
+		cl.counterFor(t.prefer, &cl.Spec.Prefer, key)
+	}
+	t.seenKinds = len(cl.cluster.Names.WithTerms)
+	for _, byKey := range []map[string]int{t.avoid, t.forbid, t.prefer} {
+		_, host := byKey[v1.LabelHostname]
+		cl.hostTerms = cl.hostTerms || host
+	}
+	for i := range t.affinity {
+		cl.hostTerms = cl.hostTerms || t.affinity[i].TopologyKey == v1.LabelHostname
+	}
+	return nil
+}
+
+// demands returns the topology keys that need counters because of the pod's preferences and of the
+// terms of running pods.
+func (cl *Class) demands() wire.Demands {
+	forbid, prefer := sets.Set[string]{}, sets.Set[string]{}
+	if cl.profile.affinity.score {
+		for i := range cl.terms.preferred {
+			prefer.Insert(cl.terms.preferred[i].TopologyKey)
+		}
+	}
+	for _, number := range cl.cluster.Names.WithTerms {
+		cl.kindTerms(&cl.cluster.Names.KindOf[number], func(role role, key string, _ int64) {
+			if role == forbids {
+				forbid.Insert(key)
+			} else {
+				prefer.Insert(key)
+			}
+		})
+	}
+	return wire.Demands{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
+}
+
+// counterFor makes a counter for a topology key unless there is one.
+func (cl *Class) counterFor(byKey map[string]int, list *[]int, key string) {
+	if _, exists := byKey[key]; !exists {
+		byKey[key] = cl.count(key, nil)
+		*list = append(*list, byKey[key])
+	}
+}
+
+// ownTerms takes the terms of the pod and resolves namespace selectors to namespaces.
+func (cl *Class) ownTerms() error {
+	t, namespaces := &cl.terms, cl.profile.affinity.namespaces
+	merged := func(term fwk.AffinityTerm) (fwk.AffinityTerm, error) {
+		if term.NamespaceSelector.Empty() {
+			return term, nil
+		}
+		found, err := namespaces.List(term.NamespaceSelector)
+		if err != nil {
+			return term, err
+		}
+		term.Namespaces = term.Namespaces.Clone()
+		for _, namespace := range found {
+			term.Namespaces.Insert(namespace.Name)
+		}
+		term.NamespaceSelector = labels.Nothing()
+		return term, nil
+	}
+	for _, list := range []struct {
+		from []fwk.AffinityTerm
+		to   *[]fwk.AffinityTerm
+	}{{cl.pod.GetRequiredAffinityTerms(), &t.affinity}, {cl.pod.GetRequiredAntiAffinityTerms(), &t.antiAffinity}} {
+		for _, term := range list.from {
+			term, err := merged(term)
+			if err != nil {
+				return err
+			}
+			*list.to = append(*list.to, term)
+		}
+	}
+	for _, list := range []struct {
+		from []fwk.WeightedAffinityTerm
+		sign int64
+	}{{cl.pod.GetPreferredAffinityTerms(), 1}, {cl.pod.GetPreferredAntiAffinityTerms(), -1}} {
+		for _, term := range list.from {
+			own, err := merged(term.AffinityTerm)
+			if err != nil {
+				return err
+			}
+			t.preferred = append(t.preferred, weightedTerm{AffinityTerm: own, weight: list.sign * int64(term.Weight)})
+		}
+	}
+	return nil
+}
+
+// role is how a term of a running pod affects pods of the class.
+type role int
+
+const (
+	forbids role = iota
+	prefers
+)
+
+// kindTerms calls add for each term of a pod kind that matches the pods of the class, with its
+// role, topology key and weight.
+func (cl *Class) kindTerms(k *cache.Kind, add func(role role, key string, by int64)) {
+	t, pod, rules := &cl.terms, cl.pod.GetPod(), &cl.profile.affinity
+	if rules.filter {
+		required := k.Info.GetRequiredAntiAffinityTerms()
+		for i := range required {
+			if required[i].Matches(pod, t.namespaceLabels) {
+				add(forbids, required[i].TopologyKey, 1)
+			}
+		}
+	}
+	if !rules.score || t.ignorePreferred {
+		return
+	}
+	if weight := cl.profile.affinity.hardWeight; weight > 0 {
+		wanted := k.Info.GetRequiredAffinityTerms()
+		for i := range wanted {
+			if wanted[i].Matches(pod, t.namespaceLabels) {
+				add(prefers, wanted[i].TopologyKey, weight)
+			}
+		}
+	}
+	for sign, list := range map[int64][]fwk.WeightedAffinityTerm{
+		1: k.Info.GetPreferredAffinityTerms(), -1: k.Info.GetPreferredAntiAffinityTerms(),
+	} {
+		for i := range list {
+			if list[i].Matches(pod, t.namespaceLabels) {
+				add(prefers, list[i].TopologyKey, sign*int64(list[i].Weight))
+			}
+		}
+	}
+}
+
+// Stale returns whether pods have appeared with terms that the class has no counters for.
+func (cl *Class) Stale() bool {
+	if cl.agreed != nil && cl.agreed.PerNode {
+		// A volume or claim of the pod may have been bound, or be in use, since then.
+		return true
+	}
+	kinds := cl.cluster.Names.WithTerms
+	stale := false
+	for _, number := range kinds[cl.terms.seenKinds:] {
+		cl.kindTerms(&cl.cluster.Names.KindOf[number], func(role role, key string, _ int64) {
+			_, exists := cl.counters(role)[key]
+			stale = stale || !exists
+		})
+	}
+	cl.terms.seenKinds = len(kinds)
+	return stale
+}
+
+// affinityAmounts adds to sums what a pod of a kind counts for InterPodAffinity.
+func (cl *Class) affinityAmounts(k *cache.Kind, sums map[int]int64) {
+	t, pod, rules := &cl.terms, k.Info.GetPod(), &cl.profile.affinity
+	if rules.filter {
+		if matchesAll(t.affinity, pod) {
+			for _, i := range cl.Spec.Require {
+				sums[i]++
+			}
+		}
+		for i := range t.antiAffinity {
+			if t.antiAffinity[i].Matches(pod, nil) {
+				sums[t.avoid[t.antiAffinity[i].TopologyKey]]++
+			}
+		}
+	}
+	if rules.score {
+		for i := range t.preferred {
+			if t.preferred[i].Matches(pod, nil) {
+				sums[t.prefer[t.preferred[i].TopologyKey]] += t.preferred[i].weight
+			}
+		}
+	}
+	cl.kindTerms(k, func(role role, key string, by int64) {
+		if i, exists := cl.counters(role)[key]; exists {
+			sums[i] += by
+		}
+	})
+}
+
+// counters returns the counters of a role, by topology key.
+func (cl *Class) counters(role role) map[string]int {
+	if role == prefers {
+		return cl.terms.prefer
+	}
+	return cl.terms.forbid
+}
+
+// matchesAll returns whether a pod matches all terms; false if there are none.
+func matchesAll(terms []fwk.AffinityTerm, pod *v1.Pod) bool {
+	for i := range terms {
+		if !terms[i].Matches(pod, nil) {
+			return false
+		}
+	}
+	return len(terms) > 0
+}

@@ -1,0 +1,208 @@
+package rank
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// Answer answers a query about the nodes here for a pod class. The cluster must not change during
+// the call.
+func (r *Ranker) Answer(ctx context.Context, ask *wire.Ask) (_ *wire.Answer, err error) {
+	profile, pod, err := r.decodeQuery(ask)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Rescue(ctx, pod.Pod, &err)
+	// The terms of nominated pods count like those of running pods.
+	nominated := r.nominatedAhead(pod.Pod)
+	agreed := &Agreement{Demands: ask.Demands, PerNode: ask.Walk, inUse: ask.InUse}
+	found, class, err := r.Class(ctx, profile, pod, agreed)
+	var missing missingDemands
+	if errors.As(err, &missing) {
+		return &wire.Answer{Missing: missing.Demands}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if class.hostTerms && r.Cluster.SharedHosts > 0 {
+		return nil, reasonSharedHostname
+	}
+	around, refused, err := class.surroundings(ctx, pod.Pod, nominated)
+	if err != nil {
+		return nil, err
+	}
+	if ask.Preempt {
+		return r.proposeAround(ctx, ask, class, found, pod.Pod, around, refused)
+	}
+	a := &wire.Answer{}
+	if ask.Walk {
+		w := &nodeWalk{ctx: ctx, class: class, pod: pod.Pod, except: sets.New(ask.Except...), refused: refused}
+		a.Summary, err = found.SummarizeEach(w.slots(ask.Only), around, w.verdict)
+		a.InUse = r.Cluster.ClaimsInUse(pod.Pod)
+	} else {
+		a.Summary, err = r.summarize(found, ask, around)
+	}
+	if err != nil {
+		return nil, err
+	}
+	class.translate(a)
+	class.countImages(a)
+	if n := r.Cluster.Lookup(ask.Only); n != nil && ask.Whole {
+		a.Node, a.Pods = marshalNode(n)
+	}
+	if ask.Why {
+		class.explain(a, found, refused, ask.Walk)
+	}
+	return a, nil
+}
+
+// marshalNode returns the encodings of a node and of its pods.
+func marshalNode(n *cache.Node) (node []byte, pods [][]byte) {
+	for _, pod := range n.Info.Pods {
+		pods = append(pods, wire.MarshalObject(pod.GetPod()))
+	}
+	return wire.MarshalObject(n.Info.Node()), pods
+}
+
+// decodeQuery returns the profile and the pod of a query.
+func (r *Ranker) decodeQuery(ask *wire.Ask) (*Profile, *framework.PodInfo, error) {
+	profile := r.Profiles[ask.Profile]
+	if profile == nil {
+		return nil, nil, fmt.Errorf("unknown profile %q: all replicas need the same configuration", ask.Profile)
+	}
+	pod := &v1.Pod{}
+	if err := pod.Unmarshal(ask.Pod); err != nil {
+		return nil, nil, fmt.Errorf("decoding the pod of a query: %w", err)
+	}
+	// Upstream also ignores malformed terms that the API server accepted.
+	info, _ := framework.NewPodInfo(pod)
+	return profile, info, nil
+}
+
+// summarize returns the summary of all nodes, or of the only node that the query names.
+func (r *Ranker) summarize(found *index.Class, ask *wire.Ask, around []index.Around) (index.Summary, error) {
+	if ask.Only == "" {
+		return found.Summarize(around, ask.Offers, ask.Steps)
+	}
+	if n := r.Cluster.Lookup(ask.Only); n != nil {
+		return found.SummarizeOnly(n.ID, around, ask.Steps)
+	}
+	return found.Counts(), nil
+}
+
+// nominees are the pods nominated to a node for which another pod has to leave room.
+type nominees struct {
+	node  *cache.Node
+	kinds []index.KindID
+}
+
+// nominatedAhead returns the nominated pods, by node, for which a pod has to leave room.
+func (r *Ranker) nominatedAhead(pod *v1.Pod) []nominees {
+	var all []nominees
+	for name := range r.Nominations.ByNode() {
+		n := r.Cluster.Lookup(name)
+		if n == nil {
+			continue
+		}
+		place := nominees{node: n}
+		for _, nominated := range r.Nominations.NominatedPodsForNode(name) {
+			other := nominated.GetPod()
+			if other.UID != pod.UID && corev1helpers.PodPriority(other) >= corev1helpers.PodPriority(pod) {
+				place.kinds = append(place.kinds, r.Cluster.Names.Kind(nominated))
+			}
+		}
+		if len(place.kinds) > 0 {
+			all = append(all, place)
+		}
+	}
+	return all
+}
+
+// surroundings returns how nominated pods change nodes, and the statuses of nodes where the pod
+// does not fit because of them.
+func (cl *Class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nominees) ([]index.Around, map[index.Slot]*fwk.Status, error) {
+	var around []index.Around
+	refused := map[index.Slot]*fwk.Status{}
+	for _, place := range nominated {
+		a := index.Around{Slot: place.node.ID}
+		status := cl.fitsWithNominated(ctx, pod, place.node)
+		if !status.IsSuccess() && !status.IsRejected() {
+			return nil, nil, status.AsError()
+		}
+		if status.IsRejected() {
+			a.Barred = true
+			refused[a.Slot] = status
+		}
+		// Nominated pods also count on a node that they bar: the node may not be barred once other
+		// pods have left.
+		if len(cl.Spec.Counters) > 0 {
+			for _, kind := range place.kinds {
+				a.Extra = append(a.Extra, cl.Amounts(kind)...)
+			}
+		}
+		around = append(around, a)
+	}
+	return around, refused, nil
+}
+
+// translate replaces the numbers in a summary by values that are valid on other replicas.
+func (cl *Class) translate(a *wire.Answer) {
+	words := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
+	a.Values, a.Profiles = []string{wire.NoValue, ""}, cl.profileKeys
+	a.Summary.Renumber(func(value int32) int32 {
+		number, fresh := words.Of([]byte(cl.cluster.Names.ValueOf[value]))
+		if fresh {
+			a.Values = append(a.Values, cl.cluster.Names.ValueOf[value])
+		}
+		return number
+	}, func(profile int32) int32 { return profile })
+	for g := range a.Summary.Groups {
+		for _, tier := range a.Summary.Groups[g].Tiers {
+			for o := range tier.Offers {
+				offer := &tier.Offers[o]
+				a.Names = append(a.Names, cl.cluster.ByID[offer.Slot].Info.Node().Name)
+				offer.Slot = index.Slot(len(a.Names) - 1)
+			}
+		}
+	}
+	a.Visible = cl.cluster.Names.Visible.UnsortedList()
+}
+
+// explain adds to an answer why nodes do not fit: because of pods nominated to them, or because a
+// plugin that reads one node rejects them.
+func (cl *Class) explain(a *wire.Answer, found *index.Class, refused map[index.Slot]*fwk.Status, walk bool) {
+	note := func(status *fwk.Status, nodes int) {
+		if nodes > 0 {
+			a.Refuse(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes})
+		}
+	}
+	for _, status := range refused {
+		note(status, 1)
+	}
+	if walk {
+		return
+	}
+	counts := make([]int, len(cl.refusals))
+	found.Refused(func(number int32, slots []index.Slot) {
+		for _, slot := range slots {
+			if refused[slot] == nil {
+				counts[number]++
+			}
+		}
+	})
+	for number, nodes := range counts {
+		note(cl.refusals[number], nodes)
+	}
+}

@@ -1,0 +1,152 @@
+package rank
+
+import (
+	"encoding/binary"
+	"maps"
+	"slices"
+	"sort"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	fwk "k8s.io/kube-scheduler/framework"
+	schedutil "k8s.io/kubernetes/pkg/scheduler/util"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
+)
+
+// ClassKey returns a key that is equal for pods that every plugin treats alike. It is valid until
+// the next key is built.
+func ClassKey(c *cache.Cluster, p *Profile, pod fwk.PodInfo) ([]byte, error) {
+	object := pod.GetPod()
+	spec := &object.Spec
+	key := intern.AppendString(c.Names.Key[:0], p.Framework.ProfileName())
+	key = intern.AppendString(key, object.Namespace)
+	key = binary.AppendVarint(key, int64(c.Names.Version))
+	key = appendRequests(key, pod)
+	key = intern.AppendLabels(key, spec.NodeSelector)
+	for i := range spec.Tolerations {
+		key = intern.AppendMessage(key, &spec.Tolerations[i])
+	}
+	key = append(key, 0)
+	for _, port := range schedutil.GetHostPorts(object) {
+		key = intern.AppendMessage(key, &port)
+	}
+	key = append(key, 0)
+	key = appendPodImages(key, spec)
+	if affinity := spec.Affinity; affinity != nil {
+		key = intern.AppendMessage(key, affinity)
+	}
+	key = append(key, 0)
+	for i := range spec.TopologySpreadConstraints {
+		key = intern.AppendMessage(key, &spec.TopologySpreadConstraints[i])
+	}
+	key = append(key, 0)
+	if selector := p.defaultSelector(object); selector != nil {
+		key = intern.AppendString(key, selector.String())
+	}
+	key = append(key, 0)
+	key, err := p.appendFeatures(key, spec)
+	if err != nil {
+		return nil, err
+	}
+	key = appendVisibleLabels(key, c, object)
+	c.Names.Key = key
+	return key, nil
+}
+
+// appendRequests appends the requests of a pod as its spec has them: equal specs have equal
+// effective requests.
+func appendRequests(key []byte, pod fwk.PodInfo) []byte {
+	object := pod.GetPod()
+	spec := &object.Spec
+	key = binary.AppendUvarint(key, uint64(len(spec.InitContainers)))
+	for i := range spec.InitContainers {
+		policy := spec.InitContainers[i].RestartPolicy
+		key = intern.AppendBool(key, policy != nil && *policy == v1.ContainerRestartPolicyAlways)
+		key = appendList(key, spec.InitContainers[i].Resources.Requests)
+	}
+	key = binary.AppendUvarint(key, uint64(len(spec.Containers)))
+	for i := range spec.Containers {
+		key = appendList(key, spec.Containers[i].Resources.Requests)
+	}
+	key = appendList(key, spec.Overhead)
+	key = intern.AppendBool(key, spec.Resources != nil)
+	if spec.Resources != nil {
+		key = appendList(key, spec.Resources.Requests)
+	}
+	if cache.Resized(object) || len(object.Status.NodeAllocatableResourceClaimStatuses) > 0 {
+		key = appendResources(key, pod.CalculateResource())
+	}
+	return append(key, 0)
+}
+
+// appendList appends a list of resources, first the two that nearly every pod requests.
+func appendList(key []byte, list v1.ResourceList) []byte {
+	remaining := len(list)
+	for _, name := range [2]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		amount, requested := list[name]
+		key = intern.AppendBool(key, requested)
+		if requested {
+			key = appendAmount(key, name, amount)
+			remaining--
+		}
+	}
+	if remaining > 0 {
+		for _, name := range slices.Sorted(maps.Keys(list)) {
+			key = intern.AppendString(key, string(name))
+			key = appendAmount(key, name, list[name])
+		}
+	}
+	return append(key, 0)
+}
+
+func appendAmount(key []byte, name v1.ResourceName, amount resource.Quantity) []byte {
+	if name == v1.ResourceCPU {
+		return binary.AppendVarint(key, amount.MilliValue())
+	}
+	return binary.AppendVarint(key, amount.Value())
+}
+
+func appendResources(key []byte, resources fwk.PodResource) []byte {
+	for _, amount := range []int64{
+		resources.Resource.GetMilliCPU(), resources.Resource.GetMemory(), resources.Resource.GetEphemeralStorage(),
+		resources.Non0CPU, resources.Non0Mem,
+	} {
+		key = binary.AppendVarint(key, amount)
+	}
+	return intern.AppendScalars(key, resources.Resource.GetScalarResources())
+}
+
+func appendPodImages(key []byte, spec *v1.PodSpec) []byte {
+	for i := range spec.InitContainers {
+		key = intern.AppendString(key, spec.InitContainers[i].Image)
+	}
+	for i := range spec.Containers {
+		key = intern.AppendString(key, spec.Containers[i].Image)
+	}
+	for i := range spec.Volumes {
+		if image := spec.Volumes[i].Image; image != nil {
+			key = intern.AppendString(key, image.Reference)
+		}
+	}
+	return append(key, 0)
+}
+
+// appendVisibleLabels appends the labels of a pod that a selector reads: a selector of a running
+// pod, or its own.
+func appendVisibleLabels(key []byte, c *cache.Cluster, pod *v1.Pod) []byte {
+	own := cache.OwnSelectorKeys(pod)
+	keys := make([]string, 0, len(pod.Labels))
+	for label := range pod.Labels {
+		if c.Names.Visible.Has(label) || own.Has(label) {
+			keys = append(keys, label)
+		}
+	}
+	sort.Strings(keys)
+	for _, label := range keys {
+		key = intern.AppendString(key, label)
+		key = intern.AppendString(key, pod.Labels[label])
+	}
+	return append(key, 0)
+}

@@ -1,0 +1,40 @@
+package rank
+
+import (
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+)
+
+// FallbackReason is why the index does not rank nodes for a pod: one word, for the metric.
+type FallbackReason string
+
+// Error returns the reason as a message.
+func (reason FallbackReason) Error() string {
+	return "the index does not rank nodes for this pod: " + string(reason)
+}
+
+// The reasons for falling back to upstream's full scan.
+const (
+	reasonExtender       FallbackReason = "extender"
+	reasonPlugin         FallbackReason = "plugin"
+	ReasonVolumes        FallbackReason = "volumes"
+	ReasonClaims         FallbackReason = "resource-claims"
+	ReasonNamedNodes     FallbackReason = "named-nodes"
+	reasonNominated      FallbackReason = "nominated-pods"
+	reasonSharedHostname FallbackReason = "shared-hostname"
+	reasonConstraints    FallbackReason = "constraints"
+	ReasonRejected       FallbackReason = "rejected"
+	reasonUnschedulable  FallbackReason = "unschedulable"
+)
+
+// Rejection is the status of plugins that reject a pod before they read nodes.
+type Rejection struct {
+	Status  *fwk.Status
+	Plugins sets.Set[string]
+}
+
+// Error returns the message of the status.
+func (r Rejection) Error() string { return r.Status.Message() }
+
+// Unwrap returns [ReasonRejected].
+func (Rejection) Unwrap() error { return ReasonRejected }

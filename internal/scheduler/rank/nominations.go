@@ -1,0 +1,189 @@
+package rank
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/backend/queue"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+)
+
+// Nominations wraps the scheduling queue and knows which pods are nominated to which nodes.
+//
+// Upstream's queue answers for one node at a time and copies the pods. Nominations keeps its
+// answers, and asks again about a node only after a pod that is or may be nominated to it has
+// changed. Every call that changes upstream's answer passes through here.
+type Nominations struct {
+	queue.SchedulingQueue
+	// nominees are the latest answers of upstream's queue, by node. Only the scheduling cycle reads
+	// and writes them.
+	nominees map[string][]Nominee
+
+	mu sync.Mutex
+	// lastNode is the node that a pod was last known to be nominated to.
+	lastNode map[types.UID]string
+	// stale are the nodes to ask about again. A pod is nominated to its lastNode or to one of
+	// these.
+	stale sets.Set[string]
+	// remote are pods in the queue of the replica that leads, by node.
+	remote map[string][]fwk.PodInfo
+}
+
+// Nominee is a pod that is nominated to a node.
+type Nominee struct {
+	UID      types.UID
+	priority int32
+	request  request
+}
+
+// NewNominations wraps a scheduling queue.
+func NewNominations(q queue.SchedulingQueue) *Nominations {
+	return &Nominations{SchedulingQueue: q, nominees: map[string][]Nominee{}, lastNode: map[types.UID]string{}, stale: sets.New[string](), remote: map[string][]fwk.PodInfo{}}
+}
+
+// AddRemote nominates a pod in the queue of another replica to a node.
+func (n *Nominations) AddRemote(node string, pod fwk.PodInfo) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.remote[node] = append(n.remote[node], pod)
+	n.stale.Insert(node)
+}
+
+// RemoveRemote undoes [Nominations.AddRemote].
+func (n *Nominations) RemoveRemote(node string, uid types.UID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.remote[node] = slices.DeleteFunc(n.remote[node], func(pod fwk.PodInfo) bool { return pod.GetPod().UID == uid })
+	if len(n.remote[node]) == 0 {
+		delete(n.remote, node)
+	}
+	n.stale.Insert(node)
+}
+
+// NominatedPodsForNode returns the pods that are nominated to a node.
+func (n *Nominations) NominatedPodsForNode(node string) []fwk.PodInfo {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.onNode(node)
+}
+
+func (n *Nominations) onNode(node string) []fwk.PodInfo {
+	return append(n.SchedulingQueue.NominatedPodsForNode(node), n.remote[node]...)
+}
+
+// Add adds a pod to the queue.
+func (n *Nominations) Add(ctx context.Context, pod *v1.Pod) {
+	n.SchedulingQueue.Add(ctx, pod)
+	n.markStale(pod)
+}
+
+// Update replaces a pod in the queue by a new version.
+func (n *Nominations) Update(ctx context.Context, oldPod, newPod *v1.Pod) {
+	n.SchedulingQueue.Update(ctx, oldPod, newPod)
+	n.markStale(oldPod)
+	n.markStale(newPod)
+}
+
+// Delete removes a pod from the queue.
+func (n *Nominations) Delete(logger klog.Logger, pod *v1.Pod) {
+	n.SchedulingQueue.Delete(logger, pod)
+	n.markStale(pod)
+}
+
+// Pop removes the next pod from the queue, which from then on knows only its name.
+func (n *Nominations) Pop(logger klog.Logger) (framework.QueuedEntityInfo, error) {
+	next, err := n.SchedulingQueue.Pop(logger)
+	if pod, is := next.(*framework.QueuedPodInfo); is && err == nil {
+		n.markStale(pod.Pod)
+	}
+	return next, err
+}
+
+// AddUnschedulablePodIfNotPresent returns a pod to the queue that fits nowhere.
+func (n *Nominations) AddUnschedulablePodIfNotPresent(logger klog.Logger, pod *framework.QueuedPodInfo, cycle int64) error {
+	object := pod.Pod
+	err := n.SchedulingQueue.AddUnschedulablePodIfNotPresent(logger, pod, cycle)
+	n.markStale(object)
+	return err
+}
+
+// AddNominatedPod nominates a pod to run on a node.
+func (n *Nominations) AddNominatedPod(logger klog.Logger, pod fwk.PodInfo, info *fwk.NominatingInfo) {
+	n.SchedulingQueue.AddNominatedPod(logger, pod, info)
+	if info != nil {
+		n.markStale(pod.GetPod(), info.NominatedNodeName)
+	} else {
+		n.markStale(pod.GetPod())
+	}
+}
+
+// UpdateNominatedPod replaces a nominated pod by a new version.
+func (n *Nominations) UpdateNominatedPod(logger klog.Logger, oldPod *v1.Pod, newPod fwk.PodInfo) {
+	n.SchedulingQueue.UpdateNominatedPod(logger, oldPod, newPod)
+	n.markStale(oldPod)
+	n.markStale(newPod.GetPod())
+}
+
+// DeleteNominatedPodIfExists removes the nomination of a pod.
+func (n *Nominations) DeleteNominatedPodIfExists(pod *v1.Pod) {
+	n.SchedulingQueue.DeleteNominatedPodIfExists(pod)
+	n.markStale(pod)
+}
+
+// markStale notes that the queue has changed a pod. The pod may be nominated to the node in its
+// status, to others, or to its last node.
+func (n *Nominations) markStale(pod *v1.Pod, others ...string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, node := range append(others, pod.Status.NominatedNodeName, n.lastNode[pod.UID]) {
+		if node != "" {
+			n.stale.Insert(node)
+		}
+	}
+}
+
+// ByNode returns the nominated pods by node. The map is valid until the next call.
+func (n *Nominations) ByNode() map[string][]Nominee {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for node := range n.stale {
+		for _, gone := range n.nominees[node] {
+			if n.lastNode[gone.UID] == node {
+				delete(n.lastNode, gone.UID)
+			}
+		}
+		delete(n.nominees, node)
+		for _, pod := range n.onNode(node) {
+			n.lastNode[pod.GetPod().UID] = node
+			n.nominees[node] = append(n.nominees[node], newNominee(pod))
+		}
+	}
+	clear(n.stale)
+	return n.nominees
+}
+
+func newNominee(info fwk.PodInfo) Nominee {
+	pod := info.GetPod()
+	return Nominee{UID: pod.UID, priority: corev1helpers.PodPriority(pod), request: newRequest(info)}
+}
+
+// requestedByNominated returns the number and the requests of the nominees for which a pod has to
+// leave room.
+func requestedByNominated(nominees []Nominee, pod *v1.Pod) (total request, pods int32) {
+	for i := range nominees {
+		if other := &nominees[i]; other.UID != pod.UID && other.priority >= corev1helpers.PodPriority(pod) {
+			total.milliCPU += other.request.milliCPU
+			total.memory += other.request.memory
+			total.storage += other.request.storage
+			pods++
+		}
+	}
+	return total, pods
+}

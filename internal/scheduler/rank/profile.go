@@ -1,0 +1,184 @@
+package rank
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	versionutil "k8s.io/apimachinery/pkg/util/version"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	appslisters "k8s.io/client-go/listers/apps/v1"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	componentversion "k8s.io/component-base/version"
+	ndf "k8s.io/component-helpers/nodedeclaredfeatures"
+	"k8s.io/kubernetes/pkg/features"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
+)
+
+// Profile is what the ranker knows of a scheduler profile.
+type Profile struct {
+	Framework framework.Framework
+	// filters are the names of the filter plugins; weights are those of the score plugins, by name.
+	filters sets.Set[string]
+	weights map[string]int64
+	// unknown is a plugin that is not known to the ranker; "" if there is none.
+	unknown string
+	// version is the version that declared features of nodes are inferred for; nil if they do not
+	// matter.
+	version  *versionutil.Version
+	spread   spreadRules
+	affinity affinityRules
+	usage    usageRules
+	// DryRuns evaluates preemption on the nodes here, with replicas.
+	DryRuns *defaultpreemption.DefaultPreemption
+	// percentage is the share of feasible nodes that are scored; 0 for all.
+	percentage int
+}
+
+// spreadRules are the arguments of PodTopologySpread, if it is enabled.
+type spreadRules struct {
+	filter, score bool
+	defaults      []v1.TopologySpreadConstraint
+	system        bool
+	services      corelisters.ServiceLister
+	controllers   corelisters.ReplicationControllerLister
+	replicaSets   appslisters.ReplicaSetLister
+	statefulSets  appslisters.StatefulSetLister
+}
+
+// affinityRules are the arguments of InterPodAffinity, if it is enabled.
+type affinityRules struct {
+	filter, score  bool
+	hardWeight     int64
+	ignoreExisting bool
+	namespaces     corelisters.NamespaceLister
+}
+
+// nodeLocalPlugins read only a node and its pods, as far as [index.State] has them.
+var nodeLocalPlugins = sets.New(
+	pluginnames.NodeName, pluginnames.NodeUnschedulable, pluginnames.TaintToleration, pluginnames.NodeAffinity, pluginnames.NodePorts,
+	pluginnames.NodeResourcesFit, pluginnames.NodeResourcesBalancedAllocation, pluginnames.NodeDeclaredFeatures,
+)
+
+// IndexPlugins are the plugins that the index replaces.
+var IndexPlugins = sets.New(pluginnames.PodTopologySpread, pluginnames.InterPodAffinity, pluginnames.ImageLocality)
+
+// usuallySkippedPlugins are plugins that skip most pods in PreFilter.
+var usuallySkippedPlugins = sets.New(
+	pluginnames.VolumeRestrictions, pluginnames.NodeVolumeLimits, pluginnames.VolumeBinding, pluginnames.VolumeZone, pluginnames.DynamicResources,
+	pluginnames.GangScheduling, pluginnames.DeferredPodScheduling,
+)
+
+// normalizedPlugins are the score plugins that compare nodes, in the order of [index.Verdict.Raw].
+// reverse is true where a small value is better.
+var normalizedPlugins = []struct {
+	name    string
+	reverse bool
+}{
+	{pluginnames.TaintToleration, true},
+	{pluginnames.NodeAffinity, false},
+	{pluginnames.DynamicResources, false},
+}
+
+// newProfile collects what the ranker needs of a profile.
+func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profile, error) {
+	enabled := fw.ListPlugins()
+	p := &Profile{Framework: fw, filters: sets.New[string](), weights: map[string]int64{}, usage: newUsageRules(cfg), percentage: percentageOf(cfg), unknown: UnknownPlugin(fw)}
+	for _, plugin := range enabled.Filter.Enabled {
+		p.filters.Insert(plugin.Name)
+	}
+	for _, plugin := range enabled.Score.Enabled {
+		p.weights[plugin.Name] = int64(plugin.Weight)
+	}
+	if p.filters.Has(pluginnames.NodeDeclaredFeatures) && utilfeature.DefaultFeatureGate.Enabled(features.NodeDeclaredFeatures) {
+		version, err := versionutil.Parse(componentversion.Get().String())
+		if err != nil {
+			return nil, fmt.Errorf("parsing the version: %w", err)
+		}
+		p.version = version
+	}
+	factory := fw.SharedInformerFactory()
+	_, spreads := p.weights[pluginnames.PodTopologySpread]
+	_, attracts := p.weights[pluginnames.InterPodAffinity]
+	p.spread.filter, p.spread.score = p.filters.Has(pluginnames.PodTopologySpread), spreads
+	p.affinity.filter, p.affinity.score = p.filters.Has(pluginnames.InterPodAffinity), attracts
+	for _, plugin := range cfg.PluginConfig {
+		switch args := plugin.Args.(type) {
+		case *config.PodTopologySpreadArgs:
+			p.spread.defaults = args.DefaultConstraints
+			if args.DefaultingType == config.SystemDefaulting {
+				p.spread.defaults, p.spread.system = systemDefaults, true
+			}
+		case *config.InterPodAffinityArgs:
+			p.affinity.hardWeight = int64(args.HardPodAffinityWeight)
+			p.affinity.ignoreExisting = args.IgnorePreferredTermsOfExistingPods
+		}
+	}
+	if factory == nil {
+		return nil, fmt.Errorf("profile %s has no informers", fw.ProfileName())
+	}
+	p.spread.services = factory.Core().V1().Services().Lister()
+	p.spread.controllers = factory.Core().V1().ReplicationControllers().Lister()
+	p.spread.replicaSets = factory.Apps().V1().ReplicaSets().Lister()
+	p.spread.statefulSets = factory.Apps().V1().StatefulSets().Lister()
+	p.affinity.namespaces = factory.Core().V1().Namespaces().Lister()
+	return p, nil
+}
+
+// UnknownPlugin returns the name of a plugin that filters or scores and is not upstream's; "" if
+// there is none.
+func UnknownPlugin(fw framework.Framework) string {
+	enabled := fw.ListPlugins()
+	for _, set := range []config.PluginSet{enabled.PreFilter, enabled.Filter, enabled.PreScore, enabled.Score} {
+		for _, plugin := range set.Enabled {
+			if name := plugin.Name; !nodeLocalPlugins.Has(name) && !IndexPlugins.Has(name) && !usuallySkippedPlugins.Has(name) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// leastSample is the smallest number of nodes to score (minFeasibleNodesToFind in schedule_one.go).
+const leastSample = 100
+
+// percentageOf returns the percentage of nodes to score; 0 for all. All nodes also count where
+// upstream would derive a percentage from the cluster size, because that only saves time.
+func percentageOf(cfg config.KubeSchedulerProfile) int {
+	if given := cfg.PercentageOfNodesToScore; given != nil && *given < 100 {
+		return int(*given)
+	}
+	return 0
+}
+
+// sample returns how many feasible nodes to score of a number of nodes; 0 for all.
+func (p *Profile) sample(nodes int) int {
+	if p.percentage == 0 {
+		return 0
+	}
+	return max(leastSample, nodes*p.percentage/100)
+}
+
+// appendFeatures appends the node features that a pod requires.
+func (p *Profile) appendFeatures(key []byte, spec *v1.PodSpec) ([]byte, error) {
+	if p.version == nil {
+		return key, nil
+	}
+	features, err := ndf.DefaultFramework.InferForPodScheduling(&ndf.PodInfo{Spec: spec}, p.version)
+	if err != nil {
+		return nil, err
+	}
+	return intern.AppendString(key, features.String()), nil
+}
+
+// systemDefaults are the default spread constraints of pods that a Service, ReplicaSet, StatefulSet
+// or ReplicationController selects (pkg/scheduler/framework/plugins/podtopologyspread/plugin.go).
+var systemDefaults = []v1.TopologySpreadConstraint{
+	{TopologyKey: v1.LabelHostname, WhenUnsatisfiable: v1.ScheduleAnyway, MaxSkew: 3},
+	{TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: v1.ScheduleAnyway, MaxSkew: 5},
+}

@@ -1,0 +1,113 @@
+package rank
+
+import (
+	"context"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/interpodaffinity"
+	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/podtopologyspread"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// CounterRefusal returns the status with which upstream's plugins reject nodes because of other
+// pods.
+func (cl *Class) CounterRefusal(why index.Refusal, counter, nodes int) wire.Refusal {
+	refusal := func(code fwk.Code, plugin, reason string) wire.Refusal {
+		return wire.Refusal{Code: int(code), Plugin: plugin, Reasons: []string{reason}, Nodes: nodes}
+	}
+	switch why {
+	case index.NoLabel:
+		return refusal(fwk.UnschedulableAndUnresolvable, pluginnames.PodTopologySpread, podtopologyspread.ErrReasonNodeLabelNotMatch)
+	case index.Skewed:
+		return refusal(fwk.Unschedulable, pluginnames.PodTopologySpread, podtopologyspread.ErrReasonConstraintsNotMatch)
+	case index.Unmet:
+		return refusal(fwk.UnschedulableAndUnresolvable, pluginnames.InterPodAffinity, interpodaffinity.ErrReasonAffinityRulesNotMatch)
+	}
+	for _, own := range cl.terms.avoid {
+		if own == counter {
+			return refusal(fwk.Unschedulable, pluginnames.InterPodAffinity, interpodaffinity.ErrReasonAntiAffinityRulesNotMatch)
+		}
+	}
+	return refusal(fwk.Unschedulable, pluginnames.InterPodAffinity, interpodaffinity.ErrReasonExistingAntiAffinityRulesNotMatch)
+}
+
+// StatusOf converts a refusal to a status of its plugin.
+func StatusOf(refusal wire.Refusal) *fwk.Status {
+	return fwk.NewStatus(fwk.Code(refusal.Code), refusal.Reasons...).WithPlugin(refusal.Plugin)
+}
+
+// refusal returns the number of a status with which plugins reject a node.
+func (cl *Class) refusal(status *fwk.Status) int32 {
+	same := func(known *fwk.Status) bool {
+		return known.Code() == status.Code() && known.Plugin() == status.Plugin() &&
+			slices.Equal(known.Reasons(), status.Reasons())
+	}
+	if number := slices.IndexFunc(cl.refusals, same); number >= 0 {
+		return int32(number)
+	}
+	cl.refusals = append(cl.refusals, status)
+	return int32(len(cl.refusals) - 1)
+}
+
+// dependsOnPods returns whether other pods decide where the pods of the class fit.
+func (cl *Class) dependsOnPods() bool {
+	return len(cl.Spec.Hard)+len(cl.Spec.Forbid)+len(cl.Spec.Require) > 0
+}
+
+// explainsUnfit returns whether the verdicts explain completely why no node fits. Where other pods
+// decide, preemption needs the state that plugins would have counted.
+func (cl *Class) explainsUnfit() bool { return !cl.dependsOnPods() && cl.cluster.Index.Len() > 0 }
+
+// fitsWithNominated returns whether a pod fits on a node together with the pods that run there and
+// those nominated to it. The class must not depend on other pods.
+func (cl *Class) fitsWithNominated(ctx context.Context, pod *v1.Pod, n *cache.Node) *fwk.Status {
+	return cl.profile.Framework.RunFilterPluginsWithNominatedPods(ctx, cl.state, pod, n.Info)
+}
+
+// fitError explains for all nodes why they do not fit. The reason that most nodes share is the
+// default for nodes that are not named, so that most names need not be listed.
+func (cl *Class) fitError(found *index.Class, pod *v1.Pod, asked map[index.Slot]*fwk.Status) *framework.FitError {
+	refused := make([][]index.Slot, len(cl.refusals))
+	found.Refused(func(number int32, slots []index.Slot) {
+		for _, slot := range slots {
+			if asked[slot] == nil {
+				refused[number] = append(refused[number], slot)
+			}
+		}
+	})
+	most := 0
+	for number := range refused {
+		if len(refused[number]) > len(refused[most]) {
+			most = number
+		}
+	}
+	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
+	refuse := func(slot index.Slot, status *fwk.Status) {
+		diagnosis.NodeToStatus.Set(cl.cluster.ByID[slot].Info.Node().Name, status)
+	}
+	for number, slots := range refused {
+		switch {
+		case len(slots) == 0:
+			continue
+		case number == most:
+			diagnosis.NodeToStatus.SetAbsentNodesStatus(cl.refusals[most])
+		default:
+			for _, slot := range slots {
+				refuse(slot, cl.refusals[number])
+			}
+		}
+		diagnosis.AddPluginStatus(cl.refusals[number])
+	}
+	for slot, status := range asked {
+		refuse(slot, status)
+		diagnosis.AddPluginStatus(status)
+	}
+	return &framework.FitError{Pod: pod, NumAllNodes: cl.cluster.Index.Len(), Diagnosis: diagnosis}
+}

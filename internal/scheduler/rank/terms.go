@@ -1,0 +1,137 @@
+package rank
+
+import (
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	fwk "k8s.io/kube-scheduler/framework"
+	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+)
+
+// terms are the affinity terms and spread constraints between the pods of a class and other pods.
+type terms struct {
+	counters []counter
+	// affinity and antiAffinity are the pod's required terms, with namespaces in place of namespace
+	// selectors.
+	affinity, antiAffinity []fwk.AffinityTerm
+	preferred              []weightedTerm
+	namespaceLabels        labels.Set
+	// avoid are the counters of the pod's own anti-affinity, by topology key. forbid are those of
+	// the anti-affinity of running pods. prefer are those of the preferences of both.
+	avoid, forbid, prefer map[string]int
+	// seenKinds is how many kinds with terms the counters cover.
+	seenKinds int
+	// ignorePreferred is set if the preferences of running pods do not matter.
+	ignorePreferred bool
+}
+
+// counter is the purpose of one of the index's counters: a constraint of PodTopologySpread, or a
+// term of InterPodAffinity if spread is nil.
+type counter struct {
+	spread *spreadConstraint
+}
+
+// specify makes the spec of the class for the index.
+func (cl *Class) specify() error {
+	cl.Spec = index.Spec{
+		Judge: cl, Normalized: cl.normalizedTerms(),
+		SpreadWeight:   cl.profile.weights[pluginnames.PodTopologySpread],
+		AffinityWeight: cl.profile.weights[pluginnames.InterPodAffinity],
+	}
+	if err := cl.specifySpread(); err != nil {
+		return err
+	}
+	if err := cl.specifyAffinity(); err != nil {
+		return err
+	}
+	if len(cl.terms.counters) > index.MaxCounters {
+		return reasonConstraints
+	}
+	cl.cluster.ReferToLabels(slices.Concat(cl.Spec.Keys, nodeLabelKeys(&cl.pod.GetPod().Spec)))
+	return nil
+}
+
+// count makes a counter for a topology key and returns its number.
+func (cl *Class) count(key string, spread *spreadConstraint) int {
+	number := len(cl.terms.counters)
+	cl.terms.counters = append(cl.terms.counters, counter{spread: spread})
+	cl.Spec.Counters = append(cl.Spec.Counters, index.Counter{Key: cl.keyIndex(key)})
+	return number
+}
+
+// keyIndex returns the position of a topology key in the spec.
+func (cl *Class) keyIndex(key string) int {
+	if key == v1.LabelHostname {
+		return index.HostKey
+	}
+	for i, known := range cl.Spec.Keys {
+		if known == key {
+			return i
+		}
+	}
+	cl.Spec.Keys = append(cl.Spec.Keys, key)
+	return len(cl.Spec.Keys) - 1
+}
+
+// Amounts returns what a pod of a kind adds to the counters of the class.
+func (cl *Class) Amounts(number index.KindID) []index.Amount {
+	k := &cl.cluster.Names.KindOf[number]
+	sums := map[int]int64{}
+	cl.spreadAmounts(k, sums)
+	if rules := &cl.profile.affinity; rules.filter || rules.score {
+		cl.affinityAmounts(k, sums)
+	}
+	amounts := make([]index.Amount, 0, len(sums))
+	for i, by := range sums {
+		if by != 0 {
+			amounts = append(amounts, index.Amount{Counter: i, By: by})
+		}
+	}
+	return amounts
+}
+
+// nodeTerms returns the node affinity terms of a pod, required and preferred.
+func nodeTerms(spec *v1.PodSpec) []*v1.NodeSelectorTerm {
+	if spec.Affinity == nil || spec.Affinity.NodeAffinity == nil {
+		return nil
+	}
+	var terms []*v1.NodeSelectorTerm
+	affinity := spec.Affinity.NodeAffinity
+	if required := affinity.RequiredDuringSchedulingIgnoredDuringExecution; required != nil {
+		for i := range required.NodeSelectorTerms {
+			terms = append(terms, &required.NodeSelectorTerms[i])
+		}
+	}
+	preferred := affinity.PreferredDuringSchedulingIgnoredDuringExecution
+	for i := range preferred {
+		terms = append(terms, &preferred[i].Preference)
+	}
+	return terms
+}
+
+// NamesNodes returns whether a pod selects nodes by name or hostname.
+func NamesNodes(spec *v1.PodSpec) bool {
+	if _, hostname := spec.NodeSelector[v1.LabelHostname]; hostname {
+		return true
+	}
+	return slices.ContainsFunc(nodeTerms(spec), func(term *v1.NodeSelectorTerm) bool {
+		return len(term.MatchFields) > 0 || slices.ContainsFunc(term.MatchExpressions, func(r v1.NodeSelectorRequirement) bool {
+			return r.Key == v1.LabelHostname
+		})
+	})
+}
+
+// nodeLabelKeys returns the keys of node labels that a pod selects by.
+func nodeLabelKeys(spec *v1.PodSpec) []string {
+	keys := slices.Collect(maps.Keys(spec.NodeSelector))
+	for _, term := range nodeTerms(spec) {
+		for i := range term.MatchExpressions {
+			keys = append(keys, term.MatchExpressions[i].Key)
+		}
+	}
+	return keys
+}

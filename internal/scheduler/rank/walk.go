@@ -1,0 +1,76 @@
+package rank
+
+import (
+	"context"
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+)
+
+// nodeWalk evaluates each node by itself, for a pod with volumes, claims or named nodes: what such
+// a pod requires is not part of the node state. Counters of other pods work as for all classes.
+type nodeWalk struct {
+	ctx    context.Context
+	class  *Class
+	pod    *v1.Pod
+	except sets.Set[string]
+	// refused are the statuses of nodes that do not fit. Nodes barred by nominated pods are in it
+	// from the start.
+	refused map[index.Slot]*fwk.Status
+}
+
+// slots returns the nodes to evaluate: all, or those that the pod names.
+func (w *nodeWalk) slots(only string) []index.Slot {
+	c := w.class.cluster
+	names := w.class.namedNodes
+	if only != "" {
+		names = sets.New(only)
+	}
+	var slots []index.Slot
+	if names != nil {
+		for name := range names {
+			if n := c.Lookup(name); n != nil {
+				slots = append(slots, n.ID)
+			}
+		}
+		w.refuseOthers(names)
+		return slots
+	}
+	for _, n := range c.Nodes {
+		if n.Position >= 0 {
+			slots = append(slots, n.ID)
+		}
+	}
+	return slots
+}
+
+// refuseOthers refuses all nodes that the pod does not name.
+func (w *nodeWalk) refuseOthers(names sets.Set[string]) {
+	status := fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", w.class.NamingPlugins))
+	for _, n := range w.class.cluster.Nodes {
+		if n.Position >= 0 && !names.Has(n.Info.Node().Name) {
+			w.refused[n.ID] = status
+		}
+	}
+}
+
+// verdict evaluates one node.
+func (w *nodeWalk) verdict(slot index.Slot) (index.Verdict, error) {
+	if w.refused[slot] != nil {
+		return index.Verdict{}, nil
+	}
+	n := w.class.cluster.ByID[slot]
+	if w.except.Has(n.Info.Node().Name) {
+		w.refused[slot] = fwk.NewStatus(fwk.Unschedulable, "node(s) were rejected when the pod's claims were checked again")
+		return index.Verdict{}, nil
+	}
+	verdict, refused, err := w.class.runPlugins(w.class.state, n.Info)
+	if refused != nil {
+		w.refused[slot] = refused
+	}
+	return verdict, err
+}

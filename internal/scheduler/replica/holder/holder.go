@@ -1,0 +1,223 @@
+// Package holder keeps the nodes that a replica owns and the pods on them. It reserves capacity for
+// pods that the leader has placed, and answers queries.
+package holder
+
+import (
+	"context"
+	"sync"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// Holder has the nodes that a replica owns, and the pods on them.
+type Holder struct {
+	mu       sync.Mutex
+	logger   klog.Logger
+	ranker   *rank.Ranker
+	cache    *cache.Cache
+	snapshot *schedcache.Snapshot
+	// pods are the pods on nodes here, as replicas have sent them.
+	pods map[types.UID]refresh.Object
+	// reservations are the pods that the leader has placed here, until they are bound.
+	reservations map[types.UID]*reservation
+	// nominated are the nodes of nominated pods in the leader's queue.
+	nominated map[types.UID]string
+	// tick counts the lists that were started; lists are those that are not complete.
+	tick  int64
+	lists refresh.Lists
+	// forbidding counts the pods here with anti-affinity beyond their own node.
+	forbidding int
+	// freed counts the reservations that expired.
+	freed int64
+	// reservationsSeen counts the reservations that each leader has sent on its current connection.
+	reservationsSeen   map[string]uint64
+	reservationArrived *sync.Cond
+}
+
+// New makes a holder of the nodes of a ranker and its cache.
+func New(logger klog.Logger, r *rank.Ranker, known *cache.Cache) *Holder {
+	h := &Holder{
+		logger: logger, ranker: r, cache: known, nominated: map[types.UID]string{}, snapshot: r.Cluster.Snapshot.Upstream,
+		pods: map[types.UID]refresh.Object{}, reservations: map[types.UID]*reservation{}, lists: refresh.Lists{}, reservationsSeen: map[string]uint64{},
+	}
+	h.reservationArrived = sync.NewCond(&h.mu)
+	return h
+}
+
+// Answer answers a query about the nodes here, once all reservations have arrived that the leader
+// sent before the query.
+func (h *Holder) Answer(ctx context.Context, from string, q *wire.Question, self string) (*wire.Answer, error) {
+	stop := context.AfterFunc(ctx, func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.reservationArrived.Broadcast()
+	})
+	defer stop()
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for h.reservationsSeen[from] < q.Seen[self] && ctx.Err() == nil {
+		h.reservationArrived.Wait()
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	return h.withSnapshot(func() (*wire.Answer, error) { return h.ranker.Answer(ctx, q.Ask) })
+}
+
+// withSnapshot calls f with all changes applied.
+func (h *Holder) withSnapshot(f func() (*wire.Answer, error)) (*wire.Answer, error) {
+	if err := h.cache.UpdateSnapshot(h.logger, h.snapshot); err != nil {
+		return nil, err
+	}
+	defer h.cache.EndCycle(h.logger)
+	return f()
+}
+
+// Exclusively calls f while no query reads the nodes and nothing changes them.
+func (h *Holder) Exclusively(f func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, err := h.withSnapshot(func() (*wire.Answer, error) { f(); return nil, nil }); err != nil {
+		panic(err)
+	}
+}
+
+// ChangeNode takes a change of a node here. before is nil for a new node, and after for a deleted
+// one.
+func (h *Holder) ChangeNode(before, after *v1.Node) {
+	switch {
+	case after == nil:
+		if err := h.cache.RemoveNode(h.logger, before); err != nil {
+			h.logger.V(2).Info("Node to remove is unknown", "node", klog.KObj(before), "err", err)
+		}
+	case before == nil:
+		h.cache.AddNode(h.logger, after)
+	default:
+		h.cache.UpdateNode(h.logger, before, after)
+	}
+}
+
+// NodeInfo returns a copy of a node with its pods.
+func (h *Holder) NodeInfo(name string) (*framework.NodeInfo, error) { return h.cache.GetNode(name) }
+
+// Connected handles a new connection from a replica, on which it sends everything again.
+func (h *Holder) Connected(from string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.reservationsSeen[from] = 0
+	delete(h.lists, from)
+}
+
+// BeginList handles the start of a list of pods.
+func (h *Holder) BeginList(from string, id int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.tick++
+	h.lists.Begin(from, id, h.tick)
+}
+
+// EndList handles the end of a list of pods: pods with UIDs in some hash slots that were not in it
+// are removed.
+func (h *Holder) EndList(from string, id int64, slots []int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.lists.End(from, id, slots, h.pods, func(pod *v1.Pod) { h.remove(pod.UID) })
+}
+
+// SetPod takes the current version of a pod on a node here.
+func (h *Holder) SetPod(pod *v1.Pod) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	known, is := h.pods[pod.UID]
+	h.pods[pod.UID] = refresh.Object{Pod: pod, Tick: h.tick}
+	var err error
+	switch {
+	case !is:
+		if r := h.reservations[pod.UID]; r != nil {
+			delete(h.reservations, pod.UID)
+			h.count(r.pod, -1)
+		}
+		h.count(pod, 1)
+		err = h.cache.AddPod(h.logger, pod)
+	case known.Pod.ResourceVersion != pod.ResourceVersion:
+		err = h.cache.UpdatePod(h.logger, known.Pod, pod)
+	}
+	if err != nil {
+		h.logger.Error(err, "Adding a pod failed", "pod", klog.KObj(pod))
+	}
+}
+
+// RemovePod removes a pod.
+func (h *Holder) RemovePod(uid types.UID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.remove(uid)
+}
+
+func (h *Holder) remove(uid types.UID) {
+	if known, is := h.pods[uid]; is {
+		delete(h.pods, uid)
+		h.count(known.Pod, -1)
+		if err := h.cache.RemovePod(h.logger, known.Pod); err != nil {
+			h.logger.Error(err, "Removing a pod failed", "pod", klog.KObj(known.Pod))
+		}
+	}
+}
+
+// DropNodes removes nodes that another replica owns now, and all pods and reservations on nodes
+// that are not owned here.
+func (h *Holder) DropNodes(nodes []*v1.Node, owned func(node string) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for uid, known := range h.pods {
+		if !owned(known.Pod.Spec.NodeName) {
+			h.remove(uid)
+		}
+	}
+	for uid, r := range h.reservations {
+		if !owned(r.pod.Spec.NodeName) {
+			h.unreserve(uid)
+		}
+	}
+	for _, node := range nodes {
+		if err := h.cache.RemoveNode(h.logger, node); err != nil {
+			h.logger.V(2).Info("Node to remove is unknown", "node", klog.KObj(node), "err", err)
+		}
+	}
+}
+
+// Clear removes all pods and the given nodes. Reservations stay.
+func (h *Holder) Clear(nodes []*v1.Node) {
+	h.DropNodes(nodes, func(string) bool { return true })
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for uid := range h.pods {
+		h.remove(uid)
+	}
+}
+
+// Counts are the numbers of objects that a holder has.
+type Counts struct {
+	// Nodes, Pods and Reservations are what the holder has now.
+	Nodes, Pods, Reservations int
+	// Freed is how many reservations have expired.
+	Freed int64
+	// Forbids is set if a pod here has anti-affinity beyond its own node.
+	Forbids bool
+}
+
+// Counts returns how much the holder has.
+func (h *Holder) Counts() Counts {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return Counts{h.cache.NodeCount(), len(h.pods), len(h.reservations), h.freed, h.forbidding > 0}
+}

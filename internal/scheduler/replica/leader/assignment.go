@@ -1,0 +1,155 @@
+package leader
+
+import (
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// assign makes a new assignment of hash slots if the live replicas have changed.
+func (l *Leader) assign() {
+	known := l.options.Discovery.Members()
+	l.mu.Lock()
+	l.barUnreachable()
+	members := []wire.Member{l.options.Self}
+	for _, member := range known {
+		if member.Name != l.member.Self() && l.isAlive(member.Name) {
+			members = append(members, member)
+		}
+	}
+	same := func(a, b []wire.Member) bool { return sets.New(a...).Equal(sets.New(b...)) }
+	if l.number > 0 && same(members, l.members) && same(known, l.discovered) {
+		l.mu.Unlock()
+		return
+	}
+	if l.table == nil {
+		// The table of the last leader is kept.
+		l.table = l.member.Table()
+	}
+	var owners []string
+	for _, member := range members {
+		if !member.Relay {
+			owners = append(owners, member.Name)
+		}
+	}
+	if last := l.member.Assignment(); last != nil {
+		l.previous = [2]int64{last.Term, last.Number}
+	}
+	l.table, l.members, l.discovered = wire.Assign(l.table, owners), members, known
+	l.number, l.assignedAt = l.number+1, time.Now()
+	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
+	a := l.assignment()
+	l.mu.Unlock()
+	l.logger.Info("Assigning hash slots", "term", a.Term, "number", a.Number, "replicas", owners)
+	assignments.Inc()
+	membership.Set(float64(len(members)))
+	l.member.Adopt(a)
+	l.member.SendToAll(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
+	l.resendReservations("", false)
+}
+
+// isAlive returns whether a replica is alive. A new leader gives all known replicas time to report;
+// otherwise slots would move away from them and back.
+func (l *Leader) isAlive(name string) bool {
+	if time.Since(l.since) > deadAfter && l.member.CutOff(name) || time.Now().Before(l.barred[name]) {
+		return false
+	}
+	s, heard := l.statuses[name]
+	return heard && time.Since(s.at) < deadAfter || !heard && time.Since(l.since) < deadAfter
+}
+
+// barUnreachable leaves out a replica for a while if two replicas do not reach each other and an
+// assignment cannot complete because of that.
+func (l *Leader) barUnreachable() {
+	if l.ready.HasAll(l.table.Owners()...) || time.Since(l.assignedAt) < cutOffAfter {
+		return
+	}
+	times := map[string]int{}
+	for _, member := range l.members {
+		for _, other := range l.statuses[member.Name].Cut {
+			if slices.ContainsFunc(l.members, func(m wire.Member) bool { return m.Name == other }) {
+				times[member.Name]++
+				times[other]++
+			}
+		}
+	}
+	worst := ""
+	for _, member := range l.members {
+		if name := member.Name; name != l.member.Self() && times[name] > times[worst] {
+			worst = name
+		}
+	}
+	if worst != "" {
+		l.barred[worst] = time.Now().Add(barredFor)
+		l.logger.Info("Replica and others do not reach each other; leaving it out for a while", "replica", worst, "for", barredFor)
+	}
+}
+
+func (l *Leader) assignment() *wire.Assignment {
+	a := &wire.Assignment{
+		Term: l.term, Number: l.number, AfterTerm: l.previous[0], AfterNumber: l.previous[1],
+		Leader: l.options.Self, Members: l.members, Known: l.discovered,
+	}
+	a.SetTable(l.table)
+	return a
+}
+
+// Greet sends the assignment to a replica that has just connected, and the reservations on its
+// nodes.
+func (l *Leader) Greet(link *wire.Link) {
+	l.mu.Lock()
+	leads, ready := l.number > 0, l.ready.Has(link.To().Name)
+	if leads {
+		a := l.assignment()
+		link.Tell(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
+		l.nominated = map[types.UID]string{}
+	}
+	l.mu.Unlock()
+	if leads {
+		l.resendReservations(link.To().Name, ready)
+	}
+}
+
+// NoteStatus takes the status report of a replica.
+func (l *Leader) NoteStatus(from string, s *wire.Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.term == 0 {
+		return
+	}
+	if s.Config != l.options.Config {
+		l.logger.Error(nil, "Replica has a different configuration; ignoring it", "replica", from)
+		return
+	}
+	last, known := l.statuses[from]
+	l.statuses[from] = statusAt{*s, time.Now()}
+	complete := l.ready.HasAll(l.table.Owners()...)
+	switch ready := s.Term == l.term && s.Number == l.number; {
+	case !ready:
+		l.ready.Delete(from)
+	case !l.ready.Has(from):
+		delete(l.late, from)
+		l.mu.Unlock()
+		l.resendReservations(from, true)
+		l.mu.Lock()
+		// The assignment may have changed meanwhile.
+		if s.Term == l.term && s.Number == l.number {
+			l.ready.Insert(from)
+		}
+	}
+	if !complete && l.ready.HasAll(l.table.Owners()...) || known && s.Freed > last.Freed {
+		// Pods may fit now although no event has reported a change.
+		l.search.invalidate()
+		go l.retryUnschedulable()
+	}
+	if !known {
+		select {
+		case l.changed <- struct{}{}:
+		default:
+		}
+	}
+}

@@ -1,0 +1,51 @@
+// Package leader is the part of a replica that schedules: it assigns hash slots to replicas, feeds
+// pending pods to the scheduler, queries the owners of nodes, and requests reservations. It does
+// nothing while another replica leads.
+package leader
+
+import (
+	"context"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/klog/v2"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// Config has what a leader is made of.
+type Config struct {
+	Options member.Options
+	Member  *member.Member
+	Sched   *kubescheduler.Scheduler
+	Client  kubernetes.Interface
+	Dial    *wire.Dialer
+	// Ranker has the profiles of the scheduler and no nodes.
+	Ranker *rank.Ranker
+	// Exclusively calls a function while nothing else reads or writes what plugins read.
+	Exclusively func(func())
+	// Answer answers a query about the nodes of this replica.
+	Answer func(context.Context, *wire.Question) *wire.Answer
+	Feeds  Feeds
+}
+
+// New makes a leader and its parts. Its cache of assumed pods is in front of the scheduler's
+// present cache, which keeps pod groups.
+func New(ctx context.Context, c *Config) *Leader {
+	l := &Leader{
+		options: c.Options, logger: klog.FromContext(ctx), ctx: ctx, member: c.Member, sched: c.Sched, client: c.Client, dial: c.Dial, answer: c.Answer,
+		podEvents: c.Feeds.pods, nodeEvents: c.Feeds.nodes, statuses: map[string]statusAt{}, ready: sets.New[string](),
+		changed: make(chan struct{}, 1), late: map[string]*lateness{}, forbidsSince: map[string]time.Time{}, delayed: map[types.UID]*v1.Pod{},
+		barred: map[string]time.Time{}, pending: map[types.UID]refresh.Object{}, lists: refresh.Lists{},
+	}
+	l.search = NewSearch(c.Ranker, c.Exclusively, l)
+	l.assumptions = newAssumptions(c.Sched.Cache, l.search, l)
+	return l
+}

@@ -1,0 +1,163 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	extenderv1 "k8s.io/kube-scheduler/extender/v1"
+	fwk "k8s.io/kube-scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+	"k8s.io/kubernetes/pkg/scheduler/framework/plugins/defaultpreemption"
+	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
+	schedmetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
+)
+
+// Preemptor replaces upstream's preemption plugin in a leader. The shards run that plugin on their
+// nodes and propose victims; upstream's order picks among the proposals, and its executor evicts.
+type Preemptor struct {
+	*defaultpreemption.DefaultPreemption
+	search  *Search
+	profile *rank.Profile
+}
+
+// SharePreemption replaces upstream's preemption plugin in a profile, if the profile has it.
+func SharePreemption(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile, l *Search) (err error) {
+	var list *[]fwk.PostFilterPlugin
+	if unexported.Field(reflect.ValueOf(fw).Elem(), "postFilterPlugins", &list, &err); err != nil {
+		return err
+	}
+	p := l.Profiles[cfg.SchedulerName]
+	for i, plugin := range *list {
+		theirs, is := plugin.(*defaultpreemption.DefaultPreemption)
+		if !is {
+			continue
+		}
+		if p.DryRuns, err = rank.NewDryRuns(ctx, fw, cfg); err != nil {
+			return err
+		}
+		(*list)[i] = NewPreemptor(theirs, l, p)
+	}
+	return nil
+}
+
+// NewPreemptor makes a preemptor that uses upstream's plugin.
+func NewPreemptor(theirs *defaultpreemption.DefaultPreemption, l *Search, p *rank.Profile) *Preemptor {
+	return &Preemptor{DefaultPreemption: theirs, search: l, profile: p}
+}
+
+// PostFilter evicts other pods for a pod that fits nowhere, if that helps.
+func (p *Preemptor) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
+	defer schedmetrics.PreemptionAttempts.Inc()
+	result, status := p.preempt(ctx, state, pod)
+	if message := status.Message(); message != "" {
+		return result, fwk.NewStatus(status.Code(), "preemption: "+message)
+	}
+	return result, status
+}
+
+func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PostFilterResult, *fwk.Status) {
+	best, answer, err := p.Best(ctx, pod)
+	switch {
+	case err != nil:
+		return nil, fwk.AsStatus(err)
+	case answer.Ineligible != "":
+		return nil, fwk.NewStatus(fwk.Unschedulable, answer.Ineligible)
+	case best == nil:
+		return framework.NewPostFilterResultWithNominatedNode(""), fwk.NewStatus(fwk.Unschedulable, preemptionFitError(pod, answer).Error())
+	}
+	return p.actuate(ctx, state, pod, best)
+}
+
+// Best returns the best proposal of the shards; nil if evicting pods does not help.
+func (p *Preemptor) Best(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
+	info, _ := framework.NewPodInfo(pod)
+	queued := &framework.QueuedPodInfo{PodInfo: info}
+	ask := wire.Ask{Offers: 1, Walk: p.search.Unrankable(p.profile, pod) != ""}
+	counted, err := p.search.query(ctx, p.profile, queued, &ask)
+	if errors.Is(err, rank.ReasonRejected) {
+		// No eviction would change the rejection.
+		return nil, &wire.Answer{Summary: index.Summary{Nodes: p.search.owners.Nodes()}}, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	ask.InUse = counted.answer.InUse
+	ask.Preempt, ask.Counters, ask.Values = true, counted.answer.Summary.Counters, p.search.Cluster.Names.ValueOf
+	proposed, err := p.search.query(ctx, p.profile, queued, &ask)
+	if err != nil {
+		return nil, nil, err
+	}
+	var candidates []preemption.Candidate
+	for i := range proposed.answer.Candidates {
+		candidate, err := newCandidate(&proposed.answer.Candidates[i])
+		if err != nil {
+			return nil, nil, err
+		}
+		candidates = append(candidates, candidate)
+	}
+	return p.Evaluator.SelectCandidate(ctx, candidates), proposed.answer, nil
+}
+
+// preemptionFitError explains why evicting pods does not help on any node.
+func preemptionFitError(pod *v1.Pod, answer *wire.Answer) error {
+	statuses := framework.NewDefaultNodeToStatus()
+	statuses.SetAbsentNodesStatus(fwk.NewStatus(fwk.UnschedulableAndUnresolvable, "Preemption is not helpful for scheduling"))
+	number := 0
+	for _, refusal := range answer.Refusals {
+		for range refusal.Nodes {
+			number++
+			statuses.Set(fmt.Sprintf("#%d", number), rank.StatusOf(refusal))
+		}
+	}
+	return &framework.FitError{Pod: pod, NumAllNodes: answer.Summary.Nodes, Diagnosis: framework.Diagnosis{NodeToStatus: statuses}}
+}
+
+// candidate is the proposal of a shard in upstream's form.
+type candidate struct {
+	node    string
+	victims extenderv1.Victims
+}
+
+func newCandidate(proposed *wire.Candidate) (*candidate, error) {
+	c := &candidate{node: proposed.Node, victims: extenderv1.Victims{NumPDBViolations: proposed.Violations}}
+	for _, data := range proposed.Victims {
+		victim := &v1.Pod{}
+		if err := victim.Unmarshal(data); err != nil {
+			return nil, fmt.Errorf("decoding a preemption victim: %w", err)
+		}
+		c.victims.Pods = append(c.victims.Pods, victim)
+	}
+	return c, nil
+}
+
+// Victims returns the pods to evict.
+func (c *candidate) Victims() *extenderv1.Victims { return &c.victims }
+
+// Name returns the name of the node.
+func (c *candidate) Name() string { return c.node }
+
+// NumPodGroupDisruptions returns 0: replicas do not support pod groups.
+func (*candidate) NumPodGroupDisruptions() int { return 0 }
+
+// actuate evicts the victims by upstream's evaluator, which gets only the one node and the chosen
+// victims.
+func (p *Preemptor) actuate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, best preemption.Candidate) (*fwk.PostFilterResult, *fwk.Status) {
+	info := framework.NewNodeInfo()
+	info.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: best.Name()}})
+	statuses := framework.NewDefaultNodeToStatus()
+	statuses.Set(best.Name(), fwk.NewStatus(fwk.Unschedulable))
+	handle := &oneNode{Framework: p.profile.Framework, info: info}
+	evaluator := preemption.NewEvaluator(pluginnames.DefaultPreemption, handle, &chosenVictims{p.DefaultPreemption, best.Victims()}, p.Executor)
+	return evaluator.Preempt(ctx, state, pod, statuses)
+}

@@ -1,0 +1,106 @@
+package leader
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/sets"
+	fwk "k8s.io/kube-scheduler/framework"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/framework"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// merge makes groups of the answers, with the numbers of the leader.
+func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, error) {
+	if err := answer.Summary.Suits(&class.Spec); err != nil {
+		return nil, fmt.Errorf("answer of the replicas: %w", err)
+	}
+	answer.Summary.Renumber(
+		func(value int32) int32 { return l.Cluster.Names.ValueNumber(answer.Values[value]) },
+		func(profile int32) int32 {
+			key := []byte(answer.Profiles[profile])
+			return class.ProfileNumber(key, class.ImagesOf(key))
+		},
+	)
+	l.Cluster.RemoteNodes = answer.Summary.Nodes
+	for i, name := range class.Images[:min(len(class.Images), len(answer.Images))] {
+		l.Cluster.Images[name] = &fwk.ImageStateSummary{Size: answer.Images[i].Size, NumNodes: int(answer.Images[i].Nodes)}
+	}
+	return index.NewMerged(class.Spec, class.ownAmounts, &answer.Summary), nil
+}
+
+// result converts a choice to the result of the scheduling cycle.
+func (l *Search) result(r *podBatch, pick index.Pick, state fwk.CycleState, pod *framework.QueuedPodInfo) kubescheduler.ScheduleResult {
+	r.class.WriteState(state)
+	r.class.used = r.merged.Used()
+	r.picked = pod.Pod.UID
+	l.batch = r
+	rank.Walked.Observe(float64(pick.Groups))
+	return kubescheduler.ScheduleResult{
+		SuggestedHost: r.answer.Names[pick.Slot], EvaluatedNodes: r.merged.Nodes(), FeasibleNodes: pick.Fitting,
+	}
+}
+
+// explainUnfit queries why a pod fits nowhere.
+func (l *Search) explainUnfit(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) error {
+	r, err := l.query(ctx, profile, pod, &wire.Ask{Offers: 1, Why: true})
+	if err != nil {
+		return l.explainRejection(pod, err)
+	}
+	if len(r.answer.Absent) > 0 {
+		// It may fit on nodes of a replica that did not answer.
+		return errIncomplete
+	}
+	r.class.WriteState(state)
+	return r.fitError(pod.Pod)
+}
+
+// fitError converts the reasons in an answer to upstream's error.
+func (r *podBatch) fitError(pod *v1.Pod) error {
+	if r.merged.Nodes() == 0 {
+		return kubescheduler.ErrNoNodesAvailable
+	}
+	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: sets.New(r.class.NamingPlugins...)}
+	refusals := r.answer.Refusals
+	r.merged.Refused(func(why index.Refusal, counter, nodes int) {
+		refusals = append(refusals, r.class.CounterRefusal(why, counter, nodes))
+	})
+	slices.SortStableFunc(refusals, func(a, b wire.Refusal) int { return b.Nodes - a.Nodes })
+	number := 0
+	for i := range refusals {
+		status := fwk.NewStatus(fwk.Code(refusals[i].Code), refusals[i].Reasons...).WithPlugin(refusals[i].Plugin)
+		diagnosis.AddPluginStatus(status)
+		if i == 0 {
+			diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
+			continue
+		}
+		// The names of nodes stay with the shards.
+		for range refusals[i].Nodes {
+			number++
+			diagnosis.NodeToStatus.Set(fmt.Sprintf("#%d", number), status)
+		}
+	}
+	return &framework.FitError{Pod: pod, NumAllNodes: r.merged.Nodes(), Diagnosis: diagnosis}
+}
+
+// explainRejection makes upstream's error for a pod that plugins reject before they read nodes. It
+// returns other errors unchanged.
+func (l *Search) explainRejection(pod *framework.QueuedPodInfo, err error) error {
+	var rejected rank.Rejection
+	if !errors.As(err, &rejected) {
+		return err
+	}
+	diagnosis := framework.Diagnosis{
+		NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: rejected.Plugins, PreFilterMsg: rejected.Status.Message(),
+	}
+	diagnosis.NodeToStatus.SetAbsentNodesStatus(rejected.Status)
+	diagnosis.AddPluginStatus(rejected.Status)
+	return &framework.FitError{Pod: pod.Pod, NumAllNodes: l.owners.Nodes(), Diagnosis: diagnosis}
+}

@@ -1,0 +1,68 @@
+package replica
+
+import (
+	"context"
+	"errors"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+)
+
+// Connected handles a new connection from a replica, on which it sends everything again.
+func (r *Replica) Connected(from string) { r.holder.Connected(from) }
+
+// Receive handles the messages in a batch from another replica.
+func (r *Replica) Receive(from string, b *wire.Batch) error {
+	for _, a := range b.Assignments {
+		r.member.Adopt(a)
+		r.member.CorrectTerm(from, a)
+	}
+	for i := range b.Refreshing {
+		r.holder.BeginList(from, b.Refreshing[i].ID)
+		r.leader.BeginList(from, b.Refreshing[i].ID)
+	}
+	if len(b.Nodes) > 0 {
+		r.member.LearnNodes(b.Nodes)
+	}
+	for i := range b.Pods {
+		if err := r.member.TakePod(from, &b.Pods[i]); err != nil {
+			return err
+		}
+	}
+	if err := r.leader.Receive(from, b); err != nil {
+		return err
+	}
+	for i := range b.Refreshed {
+		refresh := &b.Refreshed[i]
+		theirs := r.member.SlotsOf(from, refresh.Slots)
+		r.holder.EndList(from, refresh.ID, theirs)
+		r.leader.EndList(from, refresh.ID, theirs)
+		r.member.TakeRefreshed(from, refresh)
+	}
+	for i := range b.Listed {
+		r.member.TakeListed(from, &b.Listed[i])
+	}
+	r.member.TakeReservations(from, b)
+	for _, ack := range b.Acks {
+		r.leader.TakeAck(from, ack)
+	}
+	if b.Status != nil {
+		r.leader.NoteStatus(from, b.Status)
+	}
+	return nil
+}
+
+var errNotReady = errors.New("this replica is not ready for the assignment of the query")
+
+// Answer answers a query of the leader, if this replica has everything that the assignment in the
+// query requires.
+func (r *Replica) Answer(ctx context.Context, q *wire.Question) *wire.Answer {
+	self := r.member.Self()
+	answer, err := (*wire.Answer)(nil), errNotReady
+	if r.member.Ready(q.Term, q.Number) {
+		answer, err = r.holder.Answer(ctx, q.From, q, self)
+	}
+	if err != nil {
+		return &wire.Answer{Errors: []string{self + ": " + err.Error()}, Absent: []string{self}}
+	}
+	return answer
+}

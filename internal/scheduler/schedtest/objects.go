@@ -1,0 +1,42 @@
+package schedtest
+
+import (
+	"net/http"
+
+	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// TimeoutError is the error of an API server that took too long to answer.
+func TimeoutError() error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "the server took too long"}}
+}
+
+// PlainNode makes a node with some CPU, 256 GiB of memory and room for 110 pods.
+func PlainNode(name, cpu string) *v1.Node {
+	capacity := Resources(cpu, "256Gi")
+	capacity[v1.ResourcePods] = Quantity("110")
+	return &v1.Node{
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name), Labels: map[string]string{v1.LabelHostname: name}},
+		Status:     v1.NodeStatus{Allocatable: capacity, Capacity: capacity},
+	}
+}
+
+// PlainPod makes a pod in the default namespace that requests some CPU and 64 MiB of memory.
+func PlainPod(name, cpu string) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name), Labels: map[string]string{}}}
+	pod.Spec.SchedulerName = v1.DefaultSchedulerName
+	pod.Spec.Containers = []v1.Container{{Name: "main", Image: "pause", Resources: v1.ResourceRequirements{Requests: Resources(cpu, "64Mi")}}}
+	return pod
+}
+
+// Quantity parses a quantity.
+func Quantity(text string) resource.Quantity { return resource.MustParse(text) }
+
+// Resources makes a list of CPU and memory.
+func Resources(cpu, memory string) v1.ResourceList {
+	return v1.ResourceList{v1.ResourceCPU: Quantity(cpu), v1.ResourceMemory: Quantity(memory)}
+}
