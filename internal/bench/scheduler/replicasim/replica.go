@@ -3,13 +3,13 @@ package replicasim
 import (
 	"time"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
 // replica is one of the simulated ones. The first of all leads.
 type replica struct {
 	w      *world
-	member wire.Member
+	member membership.Member
 	cores  *cores
 	port   port
 	// slow says that it is a straggler.
