@@ -2,16 +2,16 @@ package index
 
 import "slices"
 
-// Around is what is to come to a node, for one query.
+// Around describes the pods that are nominated to a node, for one query.
 type Around struct {
 	Slot Slot
-	// Barred says that the pod does not fit there beside it.
+	// Barred is true if the queried pod does not fit on the node together with them.
 	Barred bool
-	// Extra is what it would add to counters; the pod has to fit with it and without.
+	// Extra is what they add to counters. The queried pod must fit with and without it.
 	Extra []Amount
 }
 
-// surround makes nodes special for a query, until what it returns is called.
+// surround makes nodes with nominated pods special until undo is called.
 func (c *Class) surround(around []Around) (undo func()) {
 	if len(around) == 0 {
 		return func() {}
@@ -38,22 +38,23 @@ func (c *Class) surround(around []Around) (undo func()) {
 	}
 }
 
-// admitsExtra says whether nodes of a group fit with what is extra on one of them, as
-// far as counters say.
+// admitsExtra reports whether the counters allow pods on the nodes of a group together with
+// the nominated pods of one of these nodes.
 func (v *view) admitsExtra(g *group) bool {
 	admits := true
 	v.withExtra(g, func(with *group) { admits = v.admits(with, v.leasts(nil)) })
 	return admits
 }
 
-// withExtra calls f while what is extra on a node of a group is counted, if anything is.
+// withExtra calls f while the nominated pods of a node of the group are counted. It does
+// nothing without nominated pods.
 func (v *view) withExtra(g *group, f func(*group)) {
 	if extra := v.extra(g); anyCount(extra) {
 		v.with(g, extra, f)
 	}
 }
 
-// with calls f while a node of a group has more that counters count.
+// with calls f while additional counts apply to a node of a group.
 func (v *view) with(g *group, more []int64, f func(*group)) {
 	with := v.apart(g)
 	v.add(with, more, 1)
@@ -61,7 +62,7 @@ func (v *view) with(g *group, more []int64, f func(*group)) {
 	f(with)
 }
 
-// sums are amounts by counter.
+// sums returns the sum of amounts for each counter.
 func (v *view) sums(amounts []Amount) []int64 {
 	sums := make([]int64, len(v.counters))
 	for _, amount := range amounts {
@@ -70,7 +71,7 @@ func (v *view) sums(amounts []Amount) []int64 {
 	return sums
 }
 
-// apart is a node of a group by itself, so that what is on it can change.
+// apart returns a copy of a group for one node whose counts will change.
 func (v *view) apart(g *group) *group {
 	with := *g
 	with.host = make([]int64, len(v.counters))
@@ -78,7 +79,7 @@ func (v *view) apart(g *group) *group {
 	return &with
 }
 
-// add counts more on a node that is apart.
+// add adds counts to the node of a group from apart, multiplied by sign.
 func (v *view) add(g *group, more []int64, sign int64) {
 	v.shiftHost(g, -1)
 	for i, by := range more {
@@ -87,7 +88,7 @@ func (v *view) add(g *group, more []int64, sign int64) {
 	v.shiftHost(g, 1)
 }
 
-// extra is what counts of what is extra on a node of a group.
+// extra returns the counts of nominated pods that apply to a group (see Spec.ForbidIfAny).
 func (v *view) extra(g *group) []int64 {
 	any := slices.ContainsFunc(v.spec.Forbid, func(i int) bool { return v.counters[i].total > 0 })
 	if any || !v.spec.ForbidIfAny || len(g.extra) == 0 {
@@ -100,7 +101,7 @@ func (v *view) extra(g *group) []int64 {
 	return kept
 }
 
-// shiftCount adds pods on a node of a group to a counter.
+// shiftCount adds to counter i for a node of a group.
 func (v *view) shiftCount(g *group, i int, by int64) {
 	if by == 0 {
 		return
@@ -118,8 +119,7 @@ func (v *view) shiftCount(g *group, i int, by int64) {
 	}
 }
 
-// shiftHost takes a node of a group into the histograms, or out of them, if there is
-// something to count there.
+// shiftHost adds a node of a group to the histograms (by 1) or removes it (by -1).
 func (v *view) shiftHost(g *group, by int) {
 	if !anyCount(g.host) {
 		return

@@ -5,29 +5,30 @@ import (
 	"maps"
 )
 
-// Audit compares the class, which is up to date, with one made anew from the nodes
-// as they are. It looks at everything, so it is for tests.
+// Audit compares the class, which must be up to date, with a class that is rebuilt from the
+// current nodes. It returns an error for the first difference. It is slow and for tests.
 func (c *Class) Audit() error {
 	fresh := &Class{view: view{spec: c.spec}, x: c.x}
 	fresh.rebuild()
 	fresh.settle()
 	for i := range c.counters {
 		if have, want := c.counters[i].sums(), fresh.counters[i].sums(); !maps.Equal(have, want) {
-			return fmt.Errorf("counter %d has %v, and should have %v", i, have, want)
+			return fmt.Errorf("counter %d has %v, want %v", i, have, want)
 		}
 		if have, want := c.counters[i].total, fresh.counters[i].total; have != want {
-			return fmt.Errorf("counter %d has %d in all, and should have %d", i, have, want)
+			return fmt.Errorf("counter %d has total %d, want %d", i, have, want)
 		}
 		if have, want := c.counters[i].histogram, fresh.counters[i].histogram; !maps.Equal(have, want) {
-			return fmt.Errorf("counter %d has hosts %v, and should have %v", i, have, want)
+			return fmt.Errorf("counter %d has histogram %v, want %v", i, have, want)
 		}
 	}
 	if have, want := c.sizes(), fresh.sizes(); !maps.Equal(have, want) {
-		return fmt.Errorf("groups and scores have nodes %v, and should have %v", have, want)
+		return fmt.Errorf("buckets have sizes %v, want %v", have, want)
 	}
 	return nil
 }
 
+// sums returns the tallies that are not zero, by value.
 func (c *counter) sums() map[int32]tally {
 	sums := map[int32]tally{}
 	for value, t := range c.byValue {
@@ -38,7 +39,7 @@ func (c *counter) sums() map[int32]tally {
 	return sums
 }
 
-// sizes are the numbers of nodes, by group and static score.
+// sizes returns the number of nodes of each bucket.
 func (c *Class) sizes() map[string]int {
 	sizes := map[string]int{}
 	for _, g := range c.list {

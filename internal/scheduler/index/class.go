@@ -2,60 +2,64 @@ package index
 
 import "slices"
 
-// Class is the pods that every plugin treats alike, and where they fit.
+// Class is a pod class: pods that every plugin treats alike, with the verdicts on all states
+// and the counters for topology constraints.
 type Class struct {
 	view
 	x   *Index
 	key string
-	// cursor is the number of the first change that the class has not read.
+	// cursor is the number of the first unread change in the log.
 	cursor int64
-	// used is when the class was last used, and again whether it was more than once.
+	// used is the value of Index.clock at the last use. again is true after a second use.
 	used  int64
 	again bool
 
-	// entries are what is known of states, by number.
+	// entries are indexed by StateID.
 	entries []entry
-	// fresh are states with nodes whose verdict is not known yet.
+	// fresh are states that have nodes but no verdict yet.
 	fresh []StateID
-	// last is the group of the last state of a shape.
+	// last is the group of the most recently evaluated state of each shape.
 	last map[ShapeID]*group
-	// special are the nodes that differ from others of their state for this
-	// class: there are pods on them that counters of hosts count.
+	// special are the nodes that differ from the other nodes of their state for this class:
+	// counters with HostKey count pods on them.
 	special map[Slot]*special
-	// unplaced are those whose bucket is not known yet.
+	// unplaced are special nodes that must be assigned to a bucket.
 	unplaced []Slot
 	facts    map[ShapeID]*Facts
 	amounts  map[KindID][]Amount
-	failure  error
+	// failure is the error of a verdict; the class cannot be used then.
+	failure error
 }
 
-// entry is what a class knows of a state. It has no pointers, because there are many
-// and the collector would follow them.
+// entry is the verdict of a class on a state. It has no pointers, as there are many entries
+// and the garbage collector would follow them.
 type entry struct {
-	// bucket is 0 if the nodes do not fit, or that is not known yet.
+	// bucket is 0 if the nodes do not fit or the verdict is unknown.
 	bucket bucketID
-	// count of the nodes in it that are not special.
+	// count is the number of nodes in the state that are not special.
 	count int32
-	// refusal is why the nodes do not fit, if known says that they do not.
+	// refusal is the reason if the nodes do not fit.
 	refusal int32
-	known   bool
+	// known is true if there is a verdict.
+	known bool
 }
 
-// special is a node with pods on it that counters of hosts count.
+// special is a special node of a class.
 type special struct {
 	state  StateID
 	bucket *bucket
-	// position in the slots of the bucket.
+	// position is the index in the slots of the bucket.
 	position int32
-	waiting  bool
-	// host are the counts, by counter, and extra what pods would add that are not there
-	// and for which room has to be left; nil if there are none.
+	// waiting is true if the node is in unplaced.
+	waiting bool
+	// host has the counts of counters with HostKey, by counter. extra has what nominated pods
+	// add to all counters; nil without nominated pods.
 	host, extra []int64
-	// counted are the counters whose histograms have them.
+	// counted are the counters whose histograms contain host.
 	counted []int
 }
 
-// rebuild makes the class from the nodes as they are.
+// rebuild computes the class from the current nodes.
 func (c *Class) rebuild() {
 	x := c.x
 	*c = Class{
@@ -87,10 +91,10 @@ func (c *Class) rebuild() {
 	}
 }
 
-// catchUp reads the changes since the class was last used.
+// catchUp applies the changes since the last use of the class.
 func (c *Class) catchUp() {
-	changes, there := c.x.log.since(c.cursor)
-	if !there {
+	changes, complete := c.x.log.since(c.cursor)
+	if !complete {
 		c.rebuild()
 		return
 	}
@@ -108,6 +112,7 @@ func (c *Class) catchUp() {
 	c.cursor = c.x.log.end()
 }
 
+// moved applies a change of a node's state.
 func (c *Class) moved(change *change) {
 	c.recount(change)
 	s := c.special[change.slot]
@@ -128,8 +133,8 @@ func (c *Class) moved(change *change) {
 	}
 }
 
-// recount takes the pods of a node from the values that its labels had to those
-// that they have.
+// recount moves the pods of a node from the counters of its old labels to those of its new
+// labels.
 func (c *Class) recount(change *change) {
 	if len(c.counters) == 0 {
 		return
@@ -147,8 +152,7 @@ func (c *Class) recount(change *change) {
 	if change.to != None {
 		facts := c.factsOf(c.x.states[change.to].Shape)
 		c.countNode(facts, 1)
-		// A node that leaves takes its pods along; one that changed keeps them, and
-		// what is special about it is placed anew.
+		// change.kinds is set for changed and removed nodes. A changed node keeps its pods.
 		if change.from != None {
 			for _, kind := range change.kinds {
 				c.countPod(change.slot, change.from, facts, kind, 1)
@@ -157,7 +161,7 @@ func (c *Class) recount(change *change) {
 	}
 }
 
-// shift adds nodes to those of a state that are not special.
+// shift changes the number of nodes of a state that are not special.
 func (c *Class) shift(id StateID, by int32) {
 	e := &c.entries[id]
 	e.count += by
@@ -169,7 +173,7 @@ func (c *Class) shift(id StateID, by int32) {
 	}
 }
 
-// countNode adds a node to the eligible nodes of its values.
+// countNode adds a node to the eligible nodes of its topology values.
 func (c *Class) countNode(facts *Facts, by int32) {
 	for i, spec := range c.spec.Counters {
 		switch {
@@ -182,10 +186,10 @@ func (c *Class) countNode(facts *Facts, by int32) {
 	}
 }
 
-// countPod adds a pod on a node to counters.
+// countPod adds a pod on a node to the counters, or removes it if by is -1.
 func (c *Class) countPod(slot Slot, state StateID, facts *Facts, kind KindID, by int64) {
-	amounts, known := c.amounts[kind]
-	if !known {
+	amounts, ok := c.amounts[kind]
+	if !ok {
 		amounts = c.spec.Amounts(kind)
 		c.amounts[kind] = amounts
 	}
@@ -214,7 +218,7 @@ func (c *Class) countPod(slot Slot, state StateID, facts *Facts, kind KindID, by
 	}
 }
 
-// makeSpecial returns what is special about a node, taken out of the histograms.
+// makeSpecial makes a node special and removes its counts from the histograms.
 func (c *Class) makeSpecial(slot Slot, state StateID) *special {
 	s := c.setAside(slot, state)
 	for _, i := range s.counted {
@@ -224,7 +228,7 @@ func (c *Class) makeSpecial(slot Slot, state StateID) *special {
 	return s
 }
 
-// keepSpecial puts a node where what is special about it wants it, if anything is.
+// keepSpecial undoes makeSpecial: the node stays special if it has counts.
 func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
 	if c.putBack(slot, s) {
 		return
@@ -236,7 +240,7 @@ func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
 	c.wait(slot, s)
 }
 
-// setAside takes a node out of those of its state that are alike.
+// setAside makes a node special, if it is not special already.
 func (c *Class) setAside(slot Slot, state StateID) *special {
 	s := c.special[slot]
 	if s == nil {
@@ -247,7 +251,7 @@ func (c *Class) setAside(slot Slot, state StateID) *special {
 	return s
 }
 
-// putBack undoes setAside; false if there is something special about the node.
+// putBack undoes setAside. It returns false if the node has counts and stays special.
 func (c *Class) putBack(slot Slot, s *special) bool {
 	if anyCount(s.host) || s.extra != nil {
 		return false
@@ -258,7 +262,7 @@ func (c *Class) putBack(slot Slot, s *special) bool {
 	return true
 }
 
-// wait notes that a special node has to be placed.
+// wait removes a special node from its bucket until settle assigns a new one.
 func (c *Class) wait(slot Slot, s *special) {
 	c.unplace(s)
 	if !s.waiting {
@@ -267,7 +271,7 @@ func (c *Class) wait(slot Slot, s *special) {
 	}
 }
 
-// unplace takes a special node out of its bucket.
+// unplace removes a special node from its bucket.
 func (c *Class) unplace(s *special) {
 	b := s.bucket
 	if b == nil {
@@ -282,7 +286,7 @@ func (c *Class) unplace(s *special) {
 	s.bucket = nil
 }
 
-// settle finds the verdicts and places that are missing.
+// settle computes missing verdicts and assigns special nodes to buckets.
 func (c *Class) settle() {
 	for _, id := range c.fresh {
 		c.judge(id)
@@ -308,7 +312,8 @@ func (c *Class) settle() {
 	c.unplaced = c.unplaced[:0]
 }
 
-// judge makes sure that the verdict on a state that has nodes is known.
+// judge returns the entry of a state and computes its verdict if necessary. It returns nil
+// if the state has no nodes or the verdict failed.
 func (c *Class) judge(id StateID) *entry {
 	e := &c.entries[id]
 	if e.known {
@@ -333,8 +338,8 @@ func (c *Class) judge(id StateID) *entry {
 	return e
 }
 
-// ordinaryGroup is the group of nodes that are not special. It is nearly always the
-// one that the last state of the same shape was in.
+// ordinaryGroup returns the group for nodes that are not special. It is nearly always the
+// group of the previous state of the same shape.
 func (c *Class) ordinaryGroup(shape ShapeID, verdict *Verdict) *group {
 	g := c.last[shape]
 	if g == nil || g.profile != verdict.Profile || !slices.Equal(g.raw, verdict.Raw) {
@@ -344,9 +349,9 @@ func (c *Class) ordinaryGroup(shape ShapeID, verdict *Verdict) *group {
 	return g
 }
 
-// factsAt are the facts about a node, which may be more than its shape says.
+// factsAt returns the facts of a node, which may differ from those of its shape.
 func (c *Class) factsAt(slot Slot) *Facts {
-	if individual, is := c.spec.Judge.(Individual); is {
+	if individual, ok := c.spec.Judge.(Individual); ok {
 		if facts, own := individual.FactsAt(slot); own {
 			return &facts
 		}
@@ -354,6 +359,7 @@ func (c *Class) factsAt(slot Slot) *Facts {
 	return c.factsOf(c.x.states[c.x.nodes[slot].state].Shape)
 }
 
+// factsOf returns the facts of a shape.
 func (c *Class) factsOf(shape ShapeID) *Facts {
 	facts := c.facts[shape]
 	if facts == nil {
@@ -364,7 +370,7 @@ func (c *Class) factsOf(shape ShapeID) *Facts {
 	return facts
 }
 
-// renumber follows [Index.sweep]; the class has read all changes.
+// renumber updates StateIDs after [Index.sweep]. The class must have read all changes.
 func (c *Class) renumber(numbers []StateID) {
 	for _, s := range c.special {
 		s.state = numbers[s.state]
@@ -403,6 +409,7 @@ func (c *Class) renumber(numbers []StateID) {
 	c.cursor = c.x.log.end()
 }
 
+// dropNone removes None from ids in place.
 func dropNone(ids []StateID) []StateID {
 	kept := ids[:0]
 	for _, id := range ids {

@@ -2,8 +2,8 @@ package index
 
 import "slices"
 
-// Class returns the class with a key, made by create if it is not there, and up to
-// date.
+// Class returns the up-to-date class with a key. It calls create for the Spec if there is no
+// such class or if its Spec is stale. It returns the error of create or of a verdict.
 func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 	class := x.classes[key]
 	if class != nil && !class.spec.Stale() {
@@ -29,11 +29,11 @@ func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 	return class, nil
 }
 
-// Classes is the number of classes that are kept.
+// Classes returns the number of classes.
 func (x *Index) Classes() int { return len(x.classes) }
 
-// keep adds a class, and drops some if there are too many or they know too much.
-// Those that were used only once go first: there may be no end to them.
+// keep adds a class and drops others if a limit is exceeded. Classes that were used only
+// once are dropped first: workloads may create an unlimited number of them.
 func (x *Index) keep(class *Class) {
 	x.classes[class.key] = class
 	x.young = append(x.young, class)
@@ -49,13 +49,14 @@ func (x *Index) keep(class *Class) {
 	}
 }
 
+// drop removes a class, unless its key belongs to a newer class.
 func (x *Index) drop(class *Class) {
 	if x.classes[class.key] == class {
 		delete(x.classes, class.key)
 	}
 }
 
-// halve drops those classes that were not used for the longest time.
+// halve drops the least recently used half of the classes.
 func (x *Index) halve() {
 	ages := make([]int64, 0, len(x.classes))
 	for _, class := range x.classes {

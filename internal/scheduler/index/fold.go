@@ -7,47 +7,48 @@ import (
 	"slices"
 )
 
-// Fold puts what several indexes know of their nodes together, as if it were one that
-// had been asked. Of the nodes that they offer of each group it keeps the best, and no
-// more than offers. All summaries have to number values and profiles alike.
+// Fold merges summaries of several indexes into the summary that one index with all nodes
+// would return. It keeps at most offers nodes of each group, the best ones. All summaries
+// must use the same numbers for values and profiles.
 func Fold(parts []Summary, offers int) Summary {
 	if len(parts) == 1 {
 		return parts[0]
 	}
-	var all Summary
+	var merged Summary
 	numbers := map[string]int{}
 	for i := range parts {
 		part := &parts[i]
-		all.Nodes += part.Nodes
-		for len(all.Counters) < len(part.Counters) {
-			all.Counters = append(all.Counters, CounterSummary{})
+		merged.Nodes += part.Nodes
+		for len(merged.Counters) < len(part.Counters) {
+			merged.Counters = append(merged.Counters, CounterSummary{})
 		}
 		for j := range part.Groups {
 			g := &part.Groups[j]
 			key := string(g.appendKey(nil))
-			number, known := numbers[key]
-			if !known {
-				numbers[key] = len(all.Groups)
-				all.Groups = append(all.Groups, *g)
+			number, ok := numbers[key]
+			if !ok {
+				numbers[key] = len(merged.Groups)
+				merged.Groups = append(merged.Groups, *g)
 				continue
 			}
-			all.Groups[number] = foldGroups(&all.Groups[number], g)
+			merged.Groups[number] = foldGroups(&merged.Groups[number], g)
 		}
 	}
-	for i := range all.Counters {
-		all.Counters[i] = foldCounters(parts, i)
+	for i := range merged.Counters {
+		merged.Counters[i] = foldCounters(parts, i)
 	}
-	for i := range all.Groups {
-		all.Groups[i].trim(offers)
+	for i := range merged.Groups {
+		merged.Groups[i].trim(offers)
 	}
-	return all
+	return merged
 }
 
-// appendKey appends what tells groups apart.
+// appendKey appends the key that identifies the group.
 func (g *GroupSummary) appendKey(key []byte) []byte {
 	return appendGroup(key, g.Raw, g.Profile, &g.Facts, g.Host, g.Extra)
 }
 
+// foldGroups merges two summaries of one group.
 func foldGroups(a, b *GroupSummary) GroupSummary {
 	both := *a
 	both.Count += b.Count
@@ -72,7 +73,7 @@ func foldGroups(a, b *GroupSummary) GroupSummary {
 	return both
 }
 
-// rest is how many nodes are in no tier.
+// rest returns the number of nodes outside all tiers.
 func (g *GroupSummary) rest() int {
 	rest := g.Count
 	for i := range g.Tiers {
@@ -81,7 +82,8 @@ func (g *GroupSummary) rest() int {
 	return rest
 }
 
-// trim keeps no more than so many offers, of which all indexes have their share.
+// trim drops offers beyond a number. In the last tier the choice is random, so that all
+// indexes are represented.
 func (g *GroupSummary) trim(offers int) {
 	for i := range g.Tiers {
 		tier := &g.Tiers[i]
@@ -99,6 +101,7 @@ func (g *GroupSummary) trim(offers int) {
 	}
 }
 
+// foldCounters merges counter i of all summaries.
 func foldCounters(parts []Summary, i int) CounterSummary {
 	var all CounterSummary
 	values, hosts := map[int32]ValueCount{}, map[int64]int{}
@@ -126,8 +129,8 @@ func foldCounters(parts []Summary, i int) CounterSummary {
 	return all
 }
 
-// Renumber gives other numbers to values and profiles, with which summaries of several
-// indexes can be folded.
+// Renumber replaces the numbers of values and profiles, so that summaries of several indexes
+// can be merged by [Fold].
 func (s *Summary) Renumber(value, profile func(int32) int32) {
 	for i := range s.Groups {
 		g := &s.Groups[i]
@@ -146,7 +149,7 @@ func (s *Summary) Renumber(value, profile func(int32) int32) {
 	}
 }
 
-// appendGroup appends what tells groups apart.
+// appendGroup appends the key that identifies a group.
 func appendGroup(key []byte, raw []int64, profile int32, facts *Facts, host, extra []int64) []byte {
 	for _, value := range raw {
 		key = binary.AppendVarint(key, value)

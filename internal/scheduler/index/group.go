@@ -2,39 +2,40 @@ package index
 
 import "sort"
 
-// group is nodes on which a pod of the class gets the same from everything that
-// can change without the nodes changing.
+// group is a node group: nodes with the same filter results, raw scores, topology and
+// counts for the class.
 type group struct {
 	key     string
 	raw     []int64
 	profile int32
 	facts   *Facts
-	// host counts, by counter; nil means that all are zero. So it is with extra: what
-	// counters would have more of with pods that are not there.
+	// host has the counts of counters with HostKey, by counter; nil means all zero. extra has
+	// what nominated pods add to the counters, likewise.
 	host, extra []int64
-	// count of nodes.
-	count   int
+	// count is the number of nodes.
+	count int
+	// buckets are sorted by static score, lowest first.
 	buckets []*bucket
 }
 
 // bucketID is the number of a bucket in a class.
 type bucketID int32
 
-// bucket is the nodes of a group with one static score.
+// bucket is a score bucket: the nodes of a group with one static score.
 type bucket struct {
 	id     bucketID
 	group  *group
 	static int64
 	count  int
-	// states whose nodes that are not special are in the bucket.
+	// states are the states whose ordinary (not special) nodes are in the bucket.
 	states []StateID
-	// slots of special nodes.
+	// slots are the special nodes in the bucket.
 	slots []Slot
-	// offers of nodes, where these are in other indexes.
+	// offers are the nodes of other indexes, in a Merged view.
 	offers []Offer
 }
 
-// groupFor returns the group of nodes with values, a profile, facts and counts.
+// groupFor returns the group with these properties and creates it if necessary.
 func (v *view) groupFor(raw []int64, profile int32, facts *Facts, host, extra []int64) *group {
 	key := appendGroup(v.groupKey[:0], raw, profile, facts, host, extra)
 	v.groupKey = key
@@ -50,7 +51,7 @@ func (v *view) groupFor(raw []int64, profile int32, facts *Facts, host, extra []
 	return g
 }
 
-// bucketOf returns the bucket of a group for a static score.
+// bucketOf returns the bucket of a group for a static score and creates it if necessary.
 func (v *view) bucketOf(g *group, static int64) *bucket {
 	i := sort.Search(len(g.buckets), func(i int) bool { return g.buckets[i].static >= static })
 	if i < len(g.buckets) && g.buckets[i].static == static {
@@ -64,12 +65,13 @@ func (v *view) bucketOf(g *group, static int64) *bucket {
 	return b
 }
 
+// add changes the number of nodes.
 func (b *bucket) add(count int32) {
 	b.count += int(count)
 	b.group.count += int(count)
 }
 
-// top is the best bucket that has nodes.
+// top returns the non-empty bucket with the highest score; nil if all are empty.
 func (g *group) top() *bucket {
 	for i := len(g.buckets) - 1; i >= 0; i-- {
 		if g.buckets[i].count > 0 {
@@ -79,7 +81,7 @@ func (g *group) top() *bucket {
 	return nil
 }
 
-// hostCount is the count of a counter of hosts on the nodes of the group.
+// hostCount returns the count of a counter with HostKey on each node of the group.
 func (g *group) hostCount(counter int) int64 {
 	if len(g.host) == 0 {
 		return 0
@@ -87,7 +89,7 @@ func (g *group) hostCount(counter int) int64 {
 	return g.host[counter]
 }
 
-// renumber follows [Index.sweep]; whether the group is still of use.
+// renumber updates StateIDs after [Index.sweep]. It returns false if the group is empty.
 func (g *group) renumber(numbers []StateID) bool {
 	kept := g.buckets[:0]
 	for _, b := range g.buckets {

@@ -1,87 +1,90 @@
-// Package index keeps the nodes of a cluster so that the best one for a pod is
-// found without looking at each of them.
+// Package index indexes the nodes of a cluster so that the best node for a pod is found
+// without evaluating each node.
 //
-// Nodes that no plugin can tell apart are in one [State]. Pods that every plugin
-// treats alike are in one [Class]. A class knows a verdict for each state, not for
-// each node, and puts states with equal verdicts into groups; a query walks the
-// groups. What makes a node different for one class only, such as the pods on it
-// that the class wants to stay away from, is kept with the class, for the nodes
-// that have it.
+// Nodes that no plugin can distinguish have one [State]. Pods that every plugin treats
+// alike form a pod class ([Class]). A class stores one [Verdict] for each state instead of
+// each node. States with equal filter results and raw scores form a node group, and a
+// query iterates over the groups. Within a group, each score bucket has the nodes with one
+// static score. A node that differs from the other nodes of its state for one class only,
+// for example by a pod to which that class has anti-affinity, is a special node of that
+// class.
 //
-// Each change of a node is written to one log. A class reads the log when it is
-// next used, from where it stopped, so a change costs nothing for classes that
-// are not.
+// All changes of nodes are appended to one log. A class reads the log from its last
+// position when it is used next, so a change costs nothing for unused classes.
 //
-// The package knows nothing of Kubernetes. It is not safe for concurrent use: the
-// scheduling cycle owns it.
+// The package does not depend on Kubernetes. It is not safe for concurrent use: the
+// scheduling cycle owns the index.
 package index
 
-// Slot is the number of a node.
+// Slot is the number of a node in an index. The caller chooses it; numbers should be dense.
 type Slot int32
 
-// StateID is the number of a [State] in an [Index]. It may change in
-// [Index.sweep].
+// StateID is the number of a [State] in an [Index]. [Index.sweep] renumbers states.
 type StateID int32
 
-// ShapeID is the number of what a node is like without its pods.
+// ShapeID is the number of a node shape: the part of the state that does not depend on pods.
 type ShapeID int32
 
-// KindID is the number of what a pod on a node is like for the pods to come.
+// KindID is the number of a pod kind: running pods that look the same to all pods that will
+// be scheduled.
 type KindID int32
 
-// None is the state of a node that is not there.
+// None is the state of a node that does not exist.
 const None StateID = -1
 
-// State is all that plugins look at on a node, except for which pods run on it.
+// State is everything that plugins read of a node except its pods.
 type State struct {
 	Shape ShapeID
-	// Requested by the pods on the node: in thousandths of a core, and in bytes.
+	// Requests of all pods on the node, in millicores and bytes.
 	MilliCPU, Memory, EphemeralStorage int64
-	// The same, where a pod that requests nothing counts as if it did.
+	// The same sums with kube-scheduler's default requests for pods without requests.
 	NonZeroMilliCPU, NonZeroMemory int64
-	Pods                           int32
-	// Extra is the number of what else is used, such as ports of the host.
+	// Pods is the number of pods on the node.
+	Pods int32
+	// Extra is the number of the set of other resources in use, such as host ports.
 	Extra int32
 }
 
-// Index is the nodes of a cluster by state.
+// Index has the nodes of a cluster by state, and the pod classes.
 type Index struct {
 	ids    map[State]StateID
 	states []stateNodes
 	nodes  []node
-	// count of nodes, and of states that have none.
+	// count is the number of nodes, empty the number of states without nodes.
 	count, empty int
 	log          changeLog
 	classes      map[string]*Class
-	// young are the latest classes, oldest first.
+	// young are the most recently created classes, oldest first.
 	young []*Class
-	// clock counts uses of classes, so that the oldest can be dropped.
+	// clock counts uses of classes, to find the least recently used ones.
 	clock int64
-	// limit of classes; spare are empty states that are kept although they are more
-	// than those with nodes.
+	// limit is the maximal number of classes. States are swept when there are more than spare
+	// empty states in addition to as many as there are states with nodes.
 	limit, spare int
 }
 
+// stateNodes is a state with its nodes.
 type stateNodes struct {
 	State
 	slots []Slot
 }
 
+// node is what the index stores of a node.
 type node struct {
 	state StateID
-	// position in the slots of the state.
+	// position is the index in the slots of the state.
 	position int32
-	// kinds of the pods on the node.
+	// kinds has the kind of each pod on the node.
 	kinds []KindID
 }
 
 const (
-	// Classes that are kept, and what they know of states in all. Those that were
-	// not used for the longest time go first.
+	// At most maxClasses classes with maxEntries entries in total are kept. The least
+	// recently used ones are dropped first.
 	maxClasses = 4096
 	maxEntries = 1 << 25
 
-	// The same for those that were used once only.
+	// The same limits for classes that were used only once.
 	maxYoung        = 256
 	maxYoungEntries = 1 << 22
 
@@ -99,13 +102,13 @@ func New() *Index {
 	}
 }
 
-// Len is the number of nodes.
+// Len returns the number of nodes.
 func (x *Index) Len() int { return x.count }
 
-// States is the number of states that nodes are in.
+// States returns the number of states that have nodes.
 func (x *Index) States() int { return len(x.states) - x.empty }
 
-// Place puts a node into a state. A node that is new has no pods.
+// Place sets the state of a node. It adds the node, without pods, if it is new.
 func (x *Index) Place(slot Slot, state State) {
 	for int(slot) >= len(x.nodes) {
 		x.nodes = append(x.nodes, node{state: None})
@@ -128,7 +131,7 @@ func (x *Index) Place(slot Slot, state State) {
 	x.sweep()
 }
 
-// Remove takes a node out, and what is on it.
+// Remove removes a node and its pods.
 func (x *Index) Remove(slot Slot) {
 	n := &x.nodes[slot]
 	from := n.state
@@ -140,14 +143,14 @@ func (x *Index) Remove(slot Slot) {
 	x.sweep()
 }
 
-// AddPod notes a pod on a node, which is there.
+// AddPod adds a pod of a kind to an existing node.
 func (x *Index) AddPod(slot Slot, kind KindID) {
 	n := &x.nodes[slot]
 	n.kinds = append(n.kinds, kind)
 	x.log.add(change{slot: slot, to: n.state, kind: kind, delta: 1}, x.count)
 }
 
-// RemovePod takes back what [Index.AddPod] noted.
+// RemovePod removes one pod of a kind from a node, if there is one.
 func (x *Index) RemovePod(slot Slot, kind KindID) {
 	n := &x.nodes[slot]
 	for i, found := range n.kinds {
@@ -161,14 +164,16 @@ func (x *Index) RemovePod(slot Slot, kind KindID) {
 	}
 }
 
-// Reset forgets the classes, because what they were made from has changed.
+// Reset drops all classes. It is called when something has changed on which all of them
+// depend.
 func (x *Index) Reset() {
 	clear(x.classes)
 	x.young = nil
 }
 
+// id returns the number of a state and adds the state if it is new.
 func (x *Index) id(state State) StateID {
-	if id, known := x.ids[state]; known {
+	if id, ok := x.ids[state]; ok {
 		return id
 	}
 	id := StateID(len(x.states))
@@ -178,6 +183,7 @@ func (x *Index) id(state State) StateID {
 	return id
 }
 
+// enter adds a node to the nodes of a state.
 func (x *Index) enter(slot Slot, to StateID) {
 	state := &x.states[to]
 	if len(state.slots) == 0 {
@@ -188,6 +194,7 @@ func (x *Index) enter(slot Slot, to StateID) {
 	state.slots = append(state.slots, slot)
 }
 
+// leave removes a node from the nodes of its state.
 func (x *Index) leave(slot Slot) {
 	n := &x.nodes[slot]
 	if n.state == None {
@@ -205,12 +212,12 @@ func (x *Index) leave(slot Slot) {
 	}
 }
 
-// sweep forgets states that no node is in, once they are the most.
+// sweep removes states without nodes once there are many, and renumbers the others.
 func (x *Index) sweep() {
 	if x.empty <= x.States()+x.spare {
 		return
 	}
-	// What the classes have not read yet speaks of states by their old numbers.
+	// Unread changes in the log refer to states by their old numbers.
 	for _, class := range x.classes {
 		class.catchUp()
 	}

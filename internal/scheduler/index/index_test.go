@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// world is nodes that are kept in an index and, much simpler, beside it.
+// world has nodes in an index and, as a model, in a plain slice.
 type world struct {
 	t      *testing.T
 	rand   *rand.Rand
@@ -15,8 +15,8 @@ type world struct {
 	pods   map[Slot][]KindID
 }
 
-// judge takes the amount of memory requested for the score, and kinds for pods that
-// counters count.
+// judge is a Judge whose score is the requested memory and whose counters count pods by
+// kind.
 type judge struct{ w *world }
 
 const (
@@ -31,12 +31,12 @@ func (judge) Verdict(_ Slot, state *State) (Verdict, error) {
 	}, nil
 }
 
-// Facts: shapes have one of three values, or none; the last has no host.
+// Facts returns one of three topology values or none; the last shape has no host value.
 func (judge) Facts(shape ShapeID) Facts {
 	return Facts{Values: []int32{int32(shape % 4)}, Host: shape != shapes-1, Eligible: ^uint64(0)}
 }
 
-// Amounts: each kind has a counter of hosts and one of values.
+// Amounts adds each kind to one counter with HostKey and one counter by value.
 func (judge) Amounts(kind KindID) []Amount {
 	return []Amount{{Counter: int(kind) % 2, By: 1}, {Counter: 2 + int(kind)%2, By: int64(kind) - 1}}
 }
@@ -44,7 +44,7 @@ func (judge) Amounts(kind KindID) []Amount {
 func (judge) Stale() bool               { return false }
 func (judge) Local(profile int32) int64 { return 10 * int64(profile) }
 
-// specs are classes that use counters for different things.
+// specs returns classes that use counters for different constraints.
 func (w *world) specs() map[string]Spec {
 	counters := []Counter{{HostKey}, {0}, {HostKey}, {0}}
 	base := Spec{
@@ -78,7 +78,7 @@ func (w *world) slots() []Slot {
 	return slots
 }
 
-// step does something at random to a node.
+// step makes a random change to a node.
 func (w *world) step() {
 	slot := Slot(w.rand.IntN(40))
 	state, there := w.states[slot]
@@ -102,7 +102,7 @@ func (w *world) step() {
 		kind := KindID(w.rand.IntN(kinds))
 		w.pods[slot] = append(w.pods[slot], kind)
 		w.index.AddPod(slot, kind)
-		// Now and then an amount that no other node has.
+		// Sometimes an amount that no other node has.
 		state.Pods, state.Memory = state.Pods+1, state.Memory+1
 		state.MilliCPU = int64(w.rand.IntN(30))
 		w.set(slot, state)
@@ -114,8 +114,8 @@ func (w *world) set(slot Slot, state State) {
 	w.index.Place(slot, state)
 }
 
-// TestIncremental holds classes that follow changes against classes made anew, with
-// a log that forgets quickly and states that are swept often.
+// TestIncremental compares classes that follow changes with rebuilt classes. The log is
+// short and states are swept often.
 func TestIncremental(t *testing.T) {
 	for seed := range uint64(20) {
 		w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), index: New(), states: map[Slot]State{}, pods: map[Slot][]KindID{}}
@@ -142,12 +142,12 @@ func TestIncremental(t *testing.T) {
 			t.Fatal("no state was ever swept")
 		}
 		if have, want := w.index.Len(), len(w.states); have != want {
-			t.Fatalf("%d nodes, and should be %d", have, want)
+			t.Fatalf("%d nodes, want %d", have, want)
 		}
 	}
 }
 
-// choose lets a class choose with some nodes barred, of which none may be chosen.
+// choose makes a query with some nodes barred and checks that none of them is chosen.
 func (w *world) choose(class *Class) {
 	all, fitting := w.slots(), 0
 	barred := map[Slot]bool{}
@@ -165,15 +165,15 @@ func (w *world) choose(class *Class) {
 	}
 	choice, fits := class.Choose(around, w.rand.IntN(5))
 	if fits != (fitting > 0) || choice.Fitting != fitting {
-		w.t.Fatalf("%d nodes fit (%v), and should be %d", choice.Fitting, fits, fitting)
+		w.t.Fatalf("%d nodes fit (%v), want %d", choice.Fitting, fits, fitting)
 	}
 	if fits && (barred[choice.Slot] || !slices.Contains(all, choice.Slot)) {
 		w.t.Fatalf("node %d was chosen of %v, without %v", choice.Slot, all, barred)
 	}
 }
 
-// TestSample: the best of a sample is rarely the best of all, and never one that is
-// worse than a sample can have.
+// TestSample checks how often the best nodes are chosen with sampling, and that no node is
+// chosen that cannot be the best one of a sample.
 func TestSample(t *testing.T) {
 	w := &world{t: t, rand: rand.New(rand.NewPCG(3, 3)), index: New(), states: map[Slot]State{}}
 	const nodes, sample, draws = 50, 10, 4000
@@ -185,7 +185,7 @@ func TestSample(t *testing.T) {
 		choice, _ := w.class("plain").Choose(nil, sample)
 		chosen[choice.Slot]++
 	}
-	// Of all samples a fifth have the best node; six standard deviations are allowed.
+	// A fifth of all samples contain the best node; six standard deviations are allowed.
 	if best := chosen[0]; best < 650 || best > 950 {
 		t.Errorf("the best node was chosen %d times of %d", best, draws)
 	}
@@ -194,13 +194,12 @@ func TestSample(t *testing.T) {
 	}
 	for slot, times := range chosen[nodes-sample+1:] {
 		if times > 0 {
-			t.Errorf("node %d was chosen, but each sample has a better one", nodes-sample+1+slot)
+			t.Errorf("node %d was chosen, but every sample has a better one", nodes-sample+1+slot)
 		}
 	}
 }
 
-// TestPlainChoice holds the choice of a class without counters against a look at
-// all nodes.
+// TestPlainChoice compares the choice of a class without counters with a scan of all nodes.
 func TestPlainChoice(t *testing.T) {
 	w := &world{t: t, rand: rand.New(rand.NewPCG(7, 7)), index: New(), states: map[Slot]State{}, pods: map[Slot][]KindID{}}
 	chosen := map[Slot]bool{}
@@ -232,7 +231,7 @@ func TestPlainChoice(t *testing.T) {
 		}
 		choice, fits := w.class("plain").Choose(nil, 0)
 		if fits != (best != nil) || fits && !slices.Contains(best, choice.Slot) {
-			t.Fatalf("node %d was chosen, and the best are %v", choice.Slot, best)
+			t.Fatalf("node %d was chosen, the best are %v", choice.Slot, best)
 		}
 		chosen[choice.Slot] = true
 	}
@@ -241,8 +240,8 @@ func TestPlainChoice(t *testing.T) {
 	}
 }
 
-// TestOldClassesGo: there is an end to how many classes are kept.
-func TestOldClassesGo(t *testing.T) {
+// TestClassLimit checks that the number of classes is bounded.
+func TestClassLimit(t *testing.T) {
 	w := &world{t: t, rand: rand.New(rand.NewPCG(1, 1)), index: New(), states: map[Slot]State{}}
 	w.index.limit = 10
 	w.set(0, State{})
@@ -254,7 +253,7 @@ func TestOldClassesGo(t *testing.T) {
 		w.class("plain")
 	}
 	if have := w.index.Classes(); have > 10 {
-		t.Errorf("%d classes are kept, and should be at most 10", have)
+		t.Errorf("%d classes are kept, want at most 10", have)
 	}
 	if w.index.classes["plain"] == nil {
 		t.Error("the class that is always used was dropped")

@@ -1,30 +1,32 @@
 package index
 
-// change is one event in the life of a node: it went from one state to another,
-// or a pod came or went, if delta is not zero.
+// change is a change of a node's state or, if delta is not zero, of its pods.
 type change struct {
-	slot     Slot
+	slot Slot
+	// from and to are states; None if the node did not exist or was removed. For a change of
+	// pods, to is the current state.
 	from, to StateID
-	kind     KindID
-	delta    int8
-	// kinds of the pods on a node whose shape has changed.
+	// kind is the kind of the pod that was added (delta 1) or removed (delta -1).
+	kind  KindID
+	delta int8
+	// kinds are the pods on a node that was removed or whose shape has changed.
 	kinds []KindID
 }
 
-// changeLog is the latest changes, oldest first.
+// changeLog has the most recent changes, oldest first.
 type changeLog struct {
 	changes []change
-	// first is the number of the first change that is still there.
+	// first is the number of the oldest change.
 	first int64
-	// least is how many changes are kept at least.
+	// least is the number of changes that are always kept.
 	least int
 }
 
-// Changes that are kept at least. A class that has missed more is made anew, which
-// looks at all nodes' states and pods; so it is of no use to keep more than there
-// are nodes.
+// minLog is the number of changes that are always kept. A class that has missed more is
+// rebuilt. A rebuild reads all nodes, so keeping many more changes than nodes is useless.
 const minLog = 1 << 16
 
+// add appends a change and drops the older half if the log is full.
 func (l *changeLog) add(c change, nodes int) {
 	if most := 2 * max(l.least, nodes); len(l.changes) >= most {
 		half := len(l.changes) / 2
@@ -36,10 +38,10 @@ func (l *changeLog) add(c change, nodes int) {
 	l.changes = append(l.changes, c)
 }
 
-// end is the number that the next change will have.
+// end returns the number of the next change.
 func (l *changeLog) end() int64 { return l.first + int64(len(l.changes)) }
 
-// since is the changes from a number on; false if some of them are gone.
+// since returns the changes from a number on. It returns false if some were dropped.
 func (l *changeLog) since(number int64) ([]change, bool) {
 	if number < l.first {
 		return nil, false
@@ -47,7 +49,7 @@ func (l *changeLog) since(number int64) ([]change, bool) {
 	return l.changes[number-l.first:], true
 }
 
-// clear forgets all changes.
+// clear drops all changes.
 func (l *changeLog) clear() {
 	l.first = l.end()
 	clear(l.changes)

@@ -5,51 +5,51 @@ import (
 	"slices"
 )
 
-// Merged is what the classes of several indexes know together. Pods of the class can
-// be placed by it, one after the other, for as long as what was summarized says
-// enough of the nodes.
+// Merged is a class over several indexes, built from a merged summary. Pods of the class
+// are placed one after another until the summary lacks the information for a decision.
 type Merged struct {
 	view
-	// own is what a pod of the class adds to each counter.
+	// own is what one pod of the class adds to each counter.
 	own []int64
-	// floors are scores that nodes in no tier stay below, for groups that have such.
+	// floors is the maximal static score of the nodes outside all tiers, for groups that have
+	// such nodes.
 	floors map[*group]int64
 	nodes  int
 	used   Used
 }
 
-// Used is what was made use of: offered nodes, and of one of them so many steps at the
-// most. Short says that there should have been more steps.
+// Used is how much of a summary was used.
 type Used struct {
+	// Offers is the number of offered nodes that got pods. Steps is the maximal number of pods
+	// that one of them got.
 	Offers, Steps int
-	Short         bool
+	// Short is true if a node had too few steps.
+	Short bool
 }
 
-// Outcome is what came of [Merged.Choose].
+// Outcome is the kind of result of [Merged.Choose].
 type Outcome int
 
 const (
-	// Chosen is a node, for which the pod is taken to be there from now on.
+	// Chosen means that a node was chosen. The pod counts as running there from now on.
 	Chosen Outcome = iota
-	// Unfit is every node.
+	// Unfit means that no node fits.
 	Unfit
-	// Spent is what was summarized: nodes would have to be compared of which nothing
-	// is known any more.
+	// Spent means that the summary lacks the information for a decision.
 	Spent
 )
 
-// Pick is a node of one of the indexes.
+// Pick is a chosen node of one of the indexes.
 type Pick struct {
-	// Part is the number of the index among those that were merged.
+	// Part is the number of the index (see [Offer.Part]), Slot the node in that index.
 	Part int
 	Slot Slot
-	// Fitting nodes there were, and groups of them that were compared.
+	// Fitting is the number of nodes that fit, Groups the number of their groups.
 	Fitting, Groups int
 }
 
-// NewMerged is what summaries say that were folded into one. Values and profiles are
-// to be numbered as those of the judge of the spec are; own is what a pod of the class
-// adds to counters.
+// NewMerged returns a Merged for a summary that [Fold] returned. Values and profiles must be
+// numbered as by the judge of the Spec. Own is what one pod of the class adds to counters.
 func NewMerged(spec Spec, own []Amount, s *Summary) *Merged {
 	m := &Merged{view: newView(spec), floors: map[*group]int64{}, nodes: s.Nodes}
 	m.own = m.sums(own)
@@ -72,6 +72,7 @@ func NewMerged(spec Spec, own []Amount, s *Summary) *Merged {
 	return m
 }
 
+// set sets the counter from its summary.
 func (c *counter) set(s *CounterSummary) {
 	c.total, c.hosts = s.Total, s.Hosts
 	for _, v := range s.Values {
@@ -82,19 +83,19 @@ func (c *counter) set(s *CounterSummary) {
 	}
 }
 
-// Nodes there are in all indexes.
+// Nodes returns the number of nodes in all indexes.
 func (m *Merged) Nodes() int { return m.nodes }
 
-// Used is how much of what was summarized pods were placed by.
+// Used returns how much of the summary was used so far.
 func (m *Merged) Used() Used { return m.used }
 
-// hidden says whether there may be better nodes in a group than those known.
+// hidden reports whether a group may have better nodes outside its tiers.
 func (m *Merged) hidden(g *group, top *bucket) bool {
-	floor, is := m.floors[g]
-	return is && (top == nil || top.static < floor)
+	floor, ok := m.floors[g]
+	return ok && (top == nil || top.static < floor)
 }
 
-// Choose finds the best node for the next pod of the class, and takes it to be there.
+// Choose chooses the best node for the next pod of the class and counts the pod there.
 func (m *Merged) Choose() (Pick, Outcome) {
 	if m.used.Short {
 		return Pick{}, Spent
@@ -111,15 +112,16 @@ func (m *Merged) Choose() (Pick, Outcome) {
 	}
 	m.total(r)
 	best, _ := m.draw(r)
-	pick, left := m.take(best)
-	if !left {
+	pick, ok := m.take(best)
+	if !ok {
 		return Pick{}, Spent
 	}
 	pick.Fitting, pick.Groups = fitting, len(r.candidates)
 	return pick, Chosen
 }
 
-// take places a pod on one of the nodes of a bucket; false if none of them is offered.
+// take places a pod on a random offered node of a bucket. It returns false if the bucket has
+// no offers left.
 func (m *Merged) take(b *bucket) (Pick, bool) {
 	if len(b.offers) == 0 {
 		return Pick{}, false
@@ -133,7 +135,7 @@ func (m *Merged) take(b *bucket) (Pick, bool) {
 	return Pick{Part: offer.Part, Slot: offer.Slot}, true
 }
 
-// place puts a pod on a node of a group, and the node where it then belongs.
+// place adds a pod to a node of a group and moves the node to its new group and bucket.
 func (m *Merged) place(g *group, offer Offer) {
 	host := m.recount(g)
 	if offer.taken == 0 {
@@ -153,8 +155,8 @@ func (m *Merged) place(g *group, offer Offer) {
 	}
 }
 
-// recount adds a pod on a node of a group to the counters, and returns the counts of
-// counters of hosts on the node.
+// recount adds a pod on a node of a group to the counters. It returns the node's counts of
+// counters with HostKey; nil if all are zero.
 func (m *Merged) recount(g *group) []int64 {
 	with := m.apart(g)
 	m.add(with, m.own, 1)
@@ -164,22 +166,22 @@ func (m *Merged) recount(g *group) []int64 {
 	return with.host
 }
 
-// Refusal is why counters keep pods of the class off a node.
+// Refusal is the reason for which counters reject a node.
 type Refusal int
 
 const (
-	// NoLabel is that the node lacks the key of a hard constraint.
+	// NoLabel: the node lacks the topology key of a hard constraint.
 	NoLabel Refusal = iota
-	// Skewed is that the value of the node for such a key is ahead of others.
+	// Skewed: a pod on the node would exceed MaxSkew of a hard constraint.
 	Skewed
-	// Unmet is that pods are not there that have to be.
+	// Unmet: required affinity is not satisfied.
 	Unmet
-	// Forbidden is that pods are there that must not be.
+	// Forbidden: anti-affinity forbids the node.
 	Forbidden
 )
 
-// Refused hands on the nodes that counters keep pods away from, group by group, with
-// why, and with the counter that says so, in the order of upstream's plugins.
+// Refused calls each with the number of nodes of each group that counters reject, the reason
+// and the counter. The order of the checks is that of upstream's plugins.
 func (m *Merged) Refused(each func(why Refusal, counter, nodes int)) {
 	least := m.leasts(nil)
 	for _, g := range m.list {
@@ -200,20 +202,20 @@ func (m *Merged) Refused(each func(why Refusal, counter, nodes int)) {
 	}
 }
 
-// Standing is how counters see one node.
+// Standing is the topology and the counts of one node.
 type Standing struct {
 	Facts Facts
-	// Host are the counts of counters of hosts there; nil means that all are zero.
+	// Host has the counts of counters with HostKey; nil means all zero.
 	Host []int64
-	// Extra is what pods would add that are to come.
+	// Extra is what nominated pods add to the counters.
 	Extra []int64
 }
 
-// RefusedWith says whether counters keep pods of the class off a node where they count
-// so much more, or less, than they do.
+// RefusedWith reports whether counters reject a node after their counts there were changed
+// by more (negative for removed pods). It returns the reason and the counter.
 func (m *Merged) RefusedWith(s *Standing, more []int64) (why Refusal, counter int, refused bool) {
 	g := &group{facts: &s.Facts, host: s.Host, extra: s.Extra}
-	// What counts of what is extra follows from what there is, not from what would be.
+	// Which nominated pods count depends on the actual counts, not on the changed ones.
 	extra := m.extra(g)
 	m.with(g, more, func(g *group) {
 		if anyCount(extra) {
@@ -226,6 +228,7 @@ func (m *Merged) RefusedWith(s *Standing, more []int64) (why Refusal, counter in
 	return why, counter, refused
 }
 
+// refusal returns the first reason for which counters reject the nodes of a group.
 func (m *Merged) refusal(g *group, least []int64) (why Refusal, counter int, refused bool) {
 	for i, spread := range m.spec.Hard {
 		count, labelled := m.count(g, spread.Counter)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Steps: a pod more takes one of Pods and of Memory, as [world.step] has it.
+// Steps assumes that each pod adds one to Pods and to Memory, as in [world.step].
 func (j judge) Steps(slot Slot, state *State, most int) ([]Step, error) {
 	var steps []Step
 	after := *state
@@ -21,7 +21,7 @@ func (j judge) Steps(slot Slot, state *State, most int) ([]Step, error) {
 	return steps, nil
 }
 
-// best are all nodes that [Class.Choose] may choose.
+// best returns all nodes that [Class.Choose] may choose.
 func best(class *Class) (slots []Slot, fitting int) {
 	r := &class.scratch
 	if fitting = class.candidates(r); fitting == 0 {
@@ -37,7 +37,7 @@ func best(class *Class) (slots []Slot, fitting int) {
 	return slots, fitting
 }
 
-// around bars a node or two, and has pods to come to others.
+// around bars one or two nodes and nominates pods to others.
 func (w *world) around(spec Spec) []Around {
 	var around []Around
 	for _, slot := range w.slots() {
@@ -55,8 +55,8 @@ func (w *world) around(spec Spec) []Around {
 	return around
 }
 
-// TestMerged holds runs of pods, placed by what several indexes say, against one index
-// that has all nodes and is told of each pod.
+// TestMerged places batches of pods by merged summaries of several indexes and compares each
+// choice with one index that has all nodes and pods.
 func TestMerged(t *testing.T) {
 	picked, longest := 0, 0
 	for seed := range uint64(300) {
@@ -66,7 +66,7 @@ func TestMerged(t *testing.T) {
 			whole.step()
 		}
 		count := 1 + random.IntN(4)
-		// Each node is in one of the parts, under its own number.
+		// Each node is in one of the parts, with its own number.
 		parts := make([]*world, count)
 		for i := range parts {
 			parts[i] = &world{t: t, index: New()}
@@ -102,7 +102,7 @@ func TestMerged(t *testing.T) {
 			if len(spec.Counters) > 0 {
 				amounts = spec.Amounts(own)
 			}
-			// As through a relay, that folds what some of them say.
+			// Some summaries are merged first, as by a relay.
 			relayed := random.IntN(len(summaries))
 			summary := Fold(append([]Summary{Fold(summaries[relayed:], 1+random.IntN(8))}, summaries[:relayed]...), 1+random.IntN(8))
 			merged := NewMerged(spec, amounts, &summary)
@@ -118,7 +118,7 @@ func TestMerged(t *testing.T) {
 					break
 				}
 				if (outcome == Unfit) != (fitting == 0) || pick.Fitting != fitting {
-					t.Fatalf("seed %d, %s, pod %d: %d nodes are said to fit, and %d do", seed, key, run, pick.Fitting, fitting)
+					t.Fatalf("seed %d, %s, pod %d: %d nodes are reported to fit, want %d", seed, key, run, pick.Fitting, fitting)
 				}
 				if outcome == Unfit {
 					break
@@ -143,8 +143,8 @@ func TestMerged(t *testing.T) {
 			longest = max(longest, run)
 		}
 	}
-	t.Logf("%d pods placed, at most %d in a run", picked, longest)
+	t.Logf("%d pods placed, at most %d in a batch", picked, longest)
 	if longest < 10 {
-		t.Error("runs are too short to say much")
+		t.Error("the batches are too short for a meaningful test")
 	}
 }

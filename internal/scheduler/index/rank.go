@@ -7,43 +7,45 @@ import (
 	"slices"
 )
 
-// The largest score that one term of the score can give.
+// maxScore is the largest normalized score of one term.
 const maxScore = 100
 
-// ranking is the working space of a query.
+// ranking has the working memory of a query.
 type ranking struct {
 	candidates []candidate
-	// least are the counts that hard constraints compare with, and weights those of
-	// the keys of soft ones.
+	// least has the minimal count for each hard constraint, weights the weight for each soft
+	// constraint.
 	least   []int64
 	weights []float64
-	seen    map[int32]struct{}
+	// seen is used to count distinct topology values.
+	seen map[int32]struct{}
 }
 
-// candidate is a group whose nodes fit, as the query sees it.
+// candidate is a group whose nodes fit, with its scores in a query.
 type candidate struct {
 	group *group
 	top   *bucket
-	// spread is what soft spreading makes of it, before it is compared; ignored
-	// means that it gets nothing from that.
+	// spread is the raw score of the soft constraints. ignored is true if the group gets no
+	// score for them.
 	spread  int64
 	ignored bool
-	// affinity is the sum of the preferences for and against.
+	// affinity is the raw score of preferred affinity and anti-affinity.
 	affinity int64
-	total    int64
+	// total is the score of the nodes in top.
+	total int64
 }
 
-// Choice is what came of a query.
+// Choice is the result of a query.
 type Choice struct {
-	// Slot of the node; it is one of the best, each with equal chance.
+	// Slot is the chosen node, at random among the best nodes.
 	Slot Slot
-	// Fitting nodes there are, and groups of them that were compared.
+	// Fitting is the number of nodes that fit, Groups the number of their groups.
 	Fitting, Groups int
 }
 
-// Choose finds the best node, if any fits, with others around them: the best of a
-// random sample of so many that fit, or of all if sample is 0. Scores are those among
-// all that fit.
+// Choose returns the best node while nominated pods (around) are taken into account. It
+// returns false if no node fits. With sample > 0 the choice is the best node of a random
+// sample of that many fitting nodes; scores are still normalized over all fitting nodes.
 func (c *Class) Choose(around []Around, sample int) (Choice, bool) {
 	defer c.surround(around)()
 	r := &c.scratch
@@ -61,8 +63,8 @@ func (c *Class) Choose(around []Around, sample int) (Choice, bool) {
 	return choice, true
 }
 
-// draw is one of the nodes of the best candidates, each with equal chance: the bucket
-// that it is in, and its number there.
+// draw chooses one of the best nodes at random. It returns the bucket and the position in
+// the bucket.
 func (v *view) draw(r *ranking) (*bucket, int) {
 	best, ties := int64(math.MinInt64), 0
 	for i := range r.candidates {
@@ -87,9 +89,9 @@ func (v *view) draw(r *ranking) (*bucket, int) {
 	panic("index: fewer nodes than were counted")
 }
 
-// sampled is the best of some nodes that fit, as if they had been drawn. What is
-// drawn is only how many nodes are better than the best of them; nodes of equal
-// scores are in random order.
+// sampled returns the best node of a random sample of fitting nodes. It does not draw the
+// sample: it draws how many nodes are better than the best one of the sample, where nodes
+// with equal scores are in random order.
 func (c *Class) sampled(r *ranking, fitting, sample int) Slot {
 	better := 0
 	for rand.IntN(fitting-better) >= sample {
@@ -127,18 +129,17 @@ func (c *Class) sampled(r *ranking, fitting, sample int) Slot {
 	}
 }
 
-// Fits says whether pods of the class fit on a node.
+// Fits reports whether pods of the class fit on a node.
 func (c *Class) Fits(slot Slot) bool {
 	b := c.where(slot)
 	return b != nil && c.admits(b.group, c.leasts(nil))
 }
 
-// Has says whether pods of the class fit on a node as far as plugins say that look at
-// one node only.
+// Has reports whether pods of the class fit on a node according to plugins that read only
+// that node.
 func (c *Class) Has(slot Slot) bool { return c.where(slot) != nil }
 
-// where is the bucket of a node; nil if pods of the class do not fit there, as far as
-// plugins say that look at one node only.
+// where returns the bucket of a node; nil if plugins that read only that node reject it.
 func (c *Class) where(slot Slot) *bucket {
 	if s := c.special[slot]; s != nil {
 		return s.bucket
@@ -146,7 +147,7 @@ func (c *Class) where(slot Slot) *bucket {
 	return c.buckets[c.entries[c.x.nodes[slot].state].bucket]
 }
 
-// leasts are the smallest counts that hard constraints compare with.
+// leasts appends the minimal count for each hard constraint.
 func (v *view) leasts(into []int64) []int64 {
 	for _, hard := range v.spec.Hard {
 		into = append(into, v.least(hard))
@@ -154,8 +155,8 @@ func (v *view) leasts(into []int64) []int64 {
 	return into
 }
 
-// Refused hands on the nodes that do not fit, state by state, with why. Those that
-// counters keep pods away from are not among them.
+// Refused calls each with the nodes of each state that does not fit, and the reason. Nodes
+// that only counters reject are not included.
 func (c *Class) Refused(each func(refusal int32, slots []Slot)) {
 	for id := range c.entries {
 		e, slots := &c.entries[id], c.x.states[id].slots
@@ -165,7 +166,8 @@ func (c *Class) Refused(each func(refusal int32, slots []Slot)) {
 	}
 }
 
-// candidates finds the groups whose nodes fit, and counts these.
+// candidates sets r.candidates to the groups whose nodes fit and returns the number of
+// these nodes.
 func (v *view) candidates(r *ranking) int {
 	r.candidates = r.candidates[:0]
 	r.least = v.leasts(r.least[:0])
@@ -179,7 +181,7 @@ func (v *view) candidates(r *ranking) int {
 	return fitting
 }
 
-// admits says whether nodes of a group fit, as far as counters say.
+// admits reports whether the counters allow pods on the nodes of a group.
 func (v *view) admits(g *group, least []int64) bool {
 	for i, spread := range v.spec.Hard {
 		count, labelled := v.count(g, spread.Counter)
@@ -195,6 +197,7 @@ func (v *view) admits(g *group, least []int64) bool {
 	return v.requirementsMet(g)
 }
 
+// requirementsMet checks [Spec.Require].
 func (v *view) requirementsMet(g *group) bool {
 	met, anywhere := true, false
 	for _, i := range v.spec.Require {
@@ -208,7 +211,8 @@ func (v *view) requirementsMet(g *group) bool {
 	return met || !anywhere && v.spec.SelfMatch
 }
 
-// count of a counter for the nodes of a group, and whether they have its key.
+// count returns the count of counter i for the nodes of a group. It returns false if the
+// nodes do not have the topology key.
 func (v *view) count(g *group, i int) (int64, bool) {
 	key := v.spec.Counters[i].Key
 	if key == HostKey {
@@ -227,7 +231,8 @@ func (v *view) count(g *group, i int) (int64, bool) {
 	return 0, true
 }
 
-// least is the smallest count over the values of a hard constraint's key.
+// least returns the minimal count over all values of a hard constraint's key; 0 if there
+// are fewer values than MinDomains.
 func (v *view) least(hard HardSpread) int64 {
 	least, values := int64(math.MaxInt32), 0
 	counter := &v.counters[hard.Counter]
@@ -247,7 +252,7 @@ func (v *view) least(hard HardSpread) int64 {
 	return least
 }
 
-// leastHost is the smallest count on a host, and the number of hosts.
+// leastHost returns the minimal count on a host and the number of hosts.
 func (v *view) leastHost(i int) (int64, int) {
 	least, counted := int64(math.MaxInt32), 0
 	for count, nodes := range v.counters[i].histogram {
@@ -261,7 +266,7 @@ func (v *view) leastHost(i int) (int64, int) {
 	return least, hosts
 }
 
-// total compares the candidates.
+// total computes the total scores of the candidates.
 func (v *view) total(r *ranking) {
 	for i := range r.candidates {
 		g := r.candidates[i].group
@@ -278,6 +283,7 @@ func (v *view) total(r *ranking) {
 	}
 }
 
+// addNormalized adds a normalized score term.
 func (v *view) addNormalized(r *ranking, term int, how Normalized) {
 	most := int64(0)
 	for i := range r.candidates {
@@ -295,8 +301,8 @@ func (v *view) addNormalized(r *ranking, term int, how Normalized) {
 	}
 }
 
-// addSpread scores by how many pods there are for the values of keys, more so for
-// keys that have many values.
+// addSpread adds the score of the soft constraints. Keys with many values have a higher
+// weight.
 func (v *view) addSpread(r *ranking) {
 	scored := 0
 	for i := range r.candidates {
@@ -335,6 +341,7 @@ func (v *view) addSpread(r *ranking) {
 	}
 }
 
+// hasSoftKeys reports whether the nodes of a group have the keys of all soft constraints.
 func (v *view) hasSoftKeys(g *group) bool {
 	for _, soft := range v.spec.Soft {
 		key := v.spec.Counters[soft.Counter].Key
@@ -345,8 +352,8 @@ func (v *view) hasSoftKeys(g *group) bool {
 	return true
 }
 
-// distinct is the number of values of a key among the candidates; no label counts
-// as the empty value.
+// distinct returns the number of values of a key among the candidates. A missing label
+// counts as the empty value.
 func (r *ranking) distinct(key int) int {
 	if r.seen == nil {
 		r.seen = map[int32]struct{}{}
@@ -364,7 +371,7 @@ func (r *ranking) distinct(key int) int {
 	return len(r.seen)
 }
 
-// spread is the raw score of a group; small is good.
+// spread returns the raw score of the soft constraints for a group; lower is better.
 func (v *view) spread(g *group, weights []float64) int64 {
 	score := float64(0)
 	for i, soft := range v.spec.Soft {
@@ -375,7 +382,7 @@ func (v *view) spread(g *group, weights []float64) int64 {
 			if !g.facts.Host {
 				continue
 			}
-			// On the node itself all pods count, eligible or not.
+			// kube-scheduler counts all pods on the node here, even if it is not eligible.
 			count = g.hostCount(soft.Counter)
 		case g.facts.Values[key] == 0:
 			continue
@@ -387,6 +394,7 @@ func (v *view) spread(g *group, weights []float64) int64 {
 	return int64(math.Round(score))
 }
 
+// addAffinity adds the score of preferred affinity and anti-affinity.
 func (v *view) addAffinity(r *ranking) {
 	least, most := int64(math.MaxInt64), int64(math.MinInt64)
 	for i := range r.candidates {
@@ -409,7 +417,7 @@ func (v *view) addAffinity(r *ranking) {
 	}
 }
 
-// offer is the node of a bucket that has a number among those with equal chance.
+// offer returns the node at a position in a bucket.
 func (c *Class) offer(b *bucket, pick int) Slot {
 	if pick < len(b.slots) {
 		return b.slots[pick]
@@ -425,10 +433,11 @@ func (c *Class) offer(b *bucket, pick int) Slot {
 	panic("index: fewer nodes in a bucket than were counted")
 }
 
-// Guesses at a node of a state that is not special, before all are looked at.
+// guesses is the number of random attempts to find an ordinary node of a state before all
+// nodes of the state are scanned.
 const guesses = 16
 
-// ordinary is one of the nodes of a state that are not special.
+// ordinary returns a random ordinary (not special) node of a state.
 func (c *Class) ordinary(id StateID, pick int) Slot {
 	slots := c.x.states[id].slots
 	if int(c.entries[id].count) == len(slots) {

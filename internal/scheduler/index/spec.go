@@ -1,114 +1,120 @@
 package index
 
-// Spec is what the pods of a class want.
+// Spec has the requirements of a pod class. Counters are referred to by their position in
+// Counters.
 type Spec struct {
+	// Judge evaluates plugins for the class.
 	Judge
-	// Normalized are the terms of the score that [Verdict.Raw] has values for.
+	// Normalized are the score terms that are normalized over all nodes. [Verdict.Raw] has
+	// their raw values.
 	Normalized []Normalized
-	// Keys are the topology keys that counters refer to, apart from the host's.
+	// Keys are the topology keys of counters, except [HostKey].
 	Keys []string
-	// Counters count pods by the value of a topology key; at most [MaxCounters].
+	// Counters count pods by topology value. There are at most [MaxCounters].
 	Counters []Counter
 
+	// Hard are topology spread constraints with DoNotSchedule, Soft those with
+	// ScheduleAnyway.
 	Hard []HardSpread
 	Soft []SoftSpread
-	// AllKeys says that a node without one of the keys of Soft gets no score from
-	// them.
+	// AllKeys is true if a node without one of the keys of Soft gets no score for them.
 	AllKeys bool
-	// SpreadWeight and AffinityWeight of what Soft and Prefer come to.
+	// SpreadWeight and AffinityWeight are the weights of the scores of Soft and Prefer.
 	SpreadWeight, AffinityWeight int64
 
-	// Forbid are counters that must be zero where a pod goes; a node without the
-	// key is free.
+	// Forbid are counters that must be zero at the pod's node: anti-affinity. A node without
+	// the topology key satisfies them.
 	Forbid []int
-	// ForbidIfAny says that pods that are to come forbid nothing as long as no pod that
-	// is there does, anywhere.
+	// ForbidIfAny is true if nominated pods count for Forbid only when some running pod in
+	// the cluster counts for it. kube-scheduler's plugin has this exception.
 	ForbidIfAny bool
-	// Require are counters that must not be zero where a pod goes, unless all of
-	// them are zero everywhere and SelfMatch says that the pod would be the first
-	// of those that it wants to be with.
+	// Require are counters that must be above zero at the pod's node: affinity. If all of
+	// them are zero in the whole cluster and SelfMatch is true, the pod is the first one that
+	// matches its own terms and may go to any node with the keys.
 	Require   []int
 	SelfMatch bool
-	// Prefer are counters that add up to a score.
+	// Prefer are counters whose sum is a score: preferred affinity.
 	Prefer []int
 }
 
-// MaxCounters is the most counters that a class can have.
+// MaxCounters is the maximal number of counters of a class.
 const MaxCounters = 64
 
-// HostKey stands for the topology key of which each node has its own value.
+// HostKey represents the topology key whose value is different on each node (hostname).
 const HostKey = -1
 
-// Counter counts pods by the value of a topology key.
+// Counter counts pods by topology value.
 type Counter struct {
 	// Key is an index into [Spec.Keys], or [HostKey].
 	Key int
 }
 
-// Normalized is a term of the score that the largest value of it makes comparable.
+// Normalized is a score term that is divided by its largest value over all nodes.
 type Normalized struct {
 	Weight int64
-	// Reverse means that small values are good.
+	// Reverse is true if small values are better.
 	Reverse bool
 }
 
-// HardSpread forbids that one value of a key gets ahead of the others.
+// HardSpread is a topology spread constraint that must be satisfied.
 type HardSpread struct {
 	Counter    int
 	MaxSkew    int64
 	MinDomains int
-	// Self is one if the pod counts itself.
+	// Self is 1 if the pod matches its own constraint, otherwise 0.
 	Self int64
 }
 
-// SoftSpread prefers values of a key with few pods.
+// SoftSpread is a topology spread constraint that is a preference.
 type SoftSpread struct {
 	Counter int
 	MaxSkew int64
 }
 
-// Judge knows what plugins say.
+// Judge evaluates the plugins for the pods of one class.
 type Judge interface {
-	// Verdict on the nodes of a state, of which slot is one.
+	// Verdict returns the result for all nodes of a state; slot is one of them.
 	Verdict(slot Slot, state *State) (Verdict, error)
-	// Facts about the nodes of a shape, of which there may be none any more.
+	// Facts returns the topology of the nodes of a shape. The shape may have no nodes left.
 	Facts(shape ShapeID) Facts
-	// Amounts that a pod on a node adds to counters.
+	// Amounts returns what a running pod of a kind adds to the counters.
 	Amounts(kind KindID) []Amount
-	// Stale says that pods have come for which the class has no counters, so that it
-	// has to be made anew.
+	// Stale reports whether pods exist for which the class lacks counters. The class must
+	// then be rebuilt from a new Spec.
 	Stale() bool
-	// Local is the part of the score, weighted, that follows from a profile, now.
+	// Local returns the current weighted score of a profile (see [Verdict.Profile]).
 	Local(profile int32) int64
 }
 
-// Verdict is what plugins that look at one node only say of it.
+// Verdict is the result of the plugins that read one node only.
 type Verdict struct {
+	// Fits is true if all filters accept the node.
 	Fits bool
-	// Static is the weighted score of plugins that do not compare nodes.
+	// Static is the weighted sum of the scores that do not depend on other nodes.
 	Static int64
-	// Raw are the values of [Spec.Normalized].
+	// Raw are the raw scores of [Spec.Normalized].
 	Raw []int64
-	// Profile of what is there for [Judge.Local].
+	// Profile is the number of the set of the pod's images that the node has. [Judge.Local]
+	// scores it.
 	Profile int32
-	// Refusal is the number of why the nodes do not fit.
+	// Refusal is the number of the reason for which the node does not fit.
 	Refusal int32
 }
 
-// Facts are what counters have to know of a node without its pods.
+// Facts is the topology of a node.
 type Facts struct {
-	// Values of [Spec.Keys], numbered; 0 where the node has no such label.
+	// Values are the numbers of the node's values of [Spec.Keys]; 0 for a missing label.
 	Values []int32
-	// Host says whether the node has a value of its own for [HostKey].
+	// Host is true if the node has its own value for [HostKey].
 	Host bool
-	// Eligible has a bit for each counter that counts pods on such nodes.
+	// Eligible has a bit for each counter, set if the counter counts pods on this node.
 	Eligible uint64
 }
 
 // EmptyValue is the number of the value "" of a topology key.
 const EmptyValue = 1
 
-// Amount is what is added to a counter.
+// Amount is an addition to a counter.
 type Amount struct {
 	Counter int
 	By      int64

@@ -2,54 +2,56 @@ package index
 
 import "math/rand/v2"
 
-// Summary is what a class knows of its nodes: enough to compare them with those of
-// other indexes. It has no totals, because what is compared depends on all nodes. Its
-// parts are encoded as lists, without names.
+// Summary describes the nodes of an index for one class, so that they can be compared with
+// nodes of other indexes. It has no total scores, as normalization depends on all nodes.
+// Its parts are encoded as CBOR arrays without field names.
 type Summary struct {
-	// Nodes there are, whether they fit or not.
+	// Nodes is the number of all nodes, fitting or not.
 	Nodes    int
 	Groups   []GroupSummary
 	Counters []CounterSummary
 }
 
-// GroupSummary is nodes on which a pod gets the same from everything that compares
-// nodes or counts pods.
+// GroupSummary describes a node group.
 type GroupSummary struct {
 	_       struct{} `cbor:",toarray"`
 	Raw     []int64
 	Profile int32
 	Facts   Facts
-	// Host are the counts of counters of hosts; nil means that all are zero.
+	// Host has the counts of counters with HostKey; nil means all zero.
 	Host []int64
-	// Extra is what counters would have more of, with pods for which room has to be left.
+	// Extra has what nominated pods add to the counters; nil means all zero.
 	Extra []int64
-	// Count of the nodes. Those that Tiers do not have are below Floor, if there are any.
+	// Count is the number of nodes. Nodes that are not in Tiers have a static score of at
+	// most Floor.
 	Count int
 	Floor int64
 	Tiers []Tier
 }
 
-// Tier is nodes of a group with one static score, the best first.
+// Tier is a score bucket of a group: nodes with one static score. Tiers are sorted, best
+// first.
 type Tier struct {
 	_      struct{} `cbor:",toarray"`
 	Static int64
 	Count  int
-	// Offers are some of the nodes, at random.
+	// Offers are some of the nodes, chosen at random.
 	Offers []Offer
 }
 
-// Offer is a node, and what becomes of it with one pod of the class after another.
+// Offer is a node, with predictions for further pods of the class on it.
 type Offer struct {
 	_ struct{} `cbor:",toarray"`
-	// Part is the number of the index that the node is in; whoever asks several sets it.
-	Part  int
-	Slot  Slot
+	// Part is the number of the node's index. The caller that merges several indexes sets it.
+	Part int
+	Slot Slot
+	// Steps predict the node with one, two, … more pods of the class.
 	Steps []Step
-	// taken are the steps that were made.
+	// taken is the number of steps used so far.
 	taken int
 }
 
-// Step is what there is to say of a node with one more pod of the class on it.
+// Step is the verdict on a node with one more pod of the class.
 type Step struct {
 	_      struct{} `cbor:",toarray"`
 	Fits   bool
@@ -61,13 +63,13 @@ type CounterSummary struct {
 	_      struct{} `cbor:",toarray"`
 	Values []ValueCount
 	Total  int64
-	// Hosts are the eligible nodes with a value of their own, and Histogram the
-	// counts on those where pods were counted.
+	// For HostKey, Hosts is the number of eligible nodes with their own value, and Histogram
+	// has the counts of nodes with counted pods.
 	Hosts     int
 	Histogram []HostCount
 }
 
-// ValueCount is the pods counted for one value, and the eligible nodes that have it.
+// ValueCount is the number of counted pods and of eligible nodes for one topology value.
 type ValueCount struct {
 	_     struct{} `cbor:",toarray"`
 	Value int32
@@ -75,29 +77,29 @@ type ValueCount struct {
 	Nodes int32
 }
 
-// HostCount is how many nodes have a count.
+// HostCount is the number of nodes with a count.
 type HostCount struct {
 	_     struct{} `cbor:",toarray"`
 	Count int64
 	Nodes int
 }
 
-// Stepper is a [Judge] that can tell what becomes of a node.
+// Stepper is a [Judge] that can predict the verdict after further pods.
 type Stepper interface {
-	// Steps of a node in a state, with one pod of the class after another on it; as
-	// many as can be told, and no more than most.
+	// Steps predicts a node in a state with one, two, … more pods of the class: as many steps
+	// as can be predicted, at most most.
 	Steps(slot Slot, state *State, most int) ([]Step, error)
 }
 
-// Individual is a [Judge] for which a node can differ from others of its shape, in a
-// class that is made anew each time.
+// Individual is a [Judge] for which a node can have other facts than its shape. Its class
+// must be rebuilt for each query.
 type Individual interface {
-	// FactsAt are the facts about a node, if they are its own.
+	// FactsAt returns the facts of a node; false if they are those of its shape.
 	FactsAt(slot Slot) (Facts, bool)
 }
 
-// Summarize says what is known of the nodes, with others around them. It offers so many
-// nodes of each group, and so many steps of each of them.
+// Summarize returns the summary of all nodes while nominated pods (around) are taken into
+// account. It has at most offers nodes of each group, and at most steps steps for each.
 func (c *Class) Summarize(around []Around, offers, steps int) (Summary, error) {
 	defer c.surround(around)()
 	s := c.Counts()
@@ -173,8 +175,7 @@ func (c *Class) SummarizeEach(slots []Slot, around []Around, verdict func(Slot) 
 	return s, nil
 }
 
-// see counts a node, and offers it if it is one of the best, each of which has the same
-// chance.
+// see adds a node to the group. The group offers one of its best nodes, at random.
 func (g *GroupSummary) see(slot Slot, static int64) {
 	g.Count++
 	if len(g.Tiers) == 0 || static > g.Tiers[0].Static {
@@ -190,7 +191,7 @@ func (g *GroupSummary) see(slot Slot, static int64) {
 	}
 }
 
-// Counts is a summary without nodes to go to.
+// Counts returns a summary with counters and without groups.
 func (c *Class) Counts() Summary {
 	s := Summary{Nodes: c.x.count, Counters: make([]CounterSummary, len(c.counters))}
 	for i := range c.counters {
@@ -199,6 +200,7 @@ func (c *Class) Counts() Summary {
 	return s
 }
 
+// summary returns the description of a group without tiers.
 func (g *group) summary() GroupSummary {
 	return GroupSummary{Raw: g.raw, Profile: g.profile, Facts: *g.facts, Host: g.host, Extra: g.extra, Count: g.count}
 }
@@ -216,20 +218,20 @@ func (c *counter) summary() CounterSummary {
 	return s
 }
 
-// offerOf is a node with what becomes of it, unless that is also for pods to say that
-// are to come to it.
+// offerOf returns the offer of a node. Nodes with nominated pods have no steps, as these
+// pods affect the verdicts.
 func (c *Class) offerOf(slot Slot, steps int) (offer Offer, err error) {
 	offer.Slot = slot
 	if s := c.special[slot]; s != nil && s.extra != nil {
 		return offer, nil
 	}
-	if stepper, able := c.spec.Judge.(Stepper); able && steps > 0 {
+	if stepper, ok := c.spec.Judge.(Stepper); ok && steps > 0 {
 		offer.Steps, err = stepper.Steps(slot, &c.x.states[c.x.nodes[slot].state].State, steps)
 	}
 	return offer, err
 }
 
-// some nodes of a bucket; which they are is left to chance, as far as that is cheap.
+// some returns at most most nodes of a bucket, starting at a random position.
 func (c *Class) some(b *bucket, most int) []Slot {
 	if most == 1 {
 		return []Slot{c.offer(b, rand.IntN(b.count))}
@@ -258,7 +260,8 @@ func (c *Class) some(b *bucket, most int) []Slot {
 	return found
 }
 
-// Standing of a node, with others around it.
+// Standing returns the topology and counts of one node. Within [Class.Around] it includes
+// nominated pods.
 func (c *Class) Standing(slot Slot) Standing {
 	s := Standing{Facts: *c.factsAt(slot)}
 	if special := c.special[slot]; special != nil {
@@ -267,14 +270,14 @@ func (c *Class) Standing(slot Slot) Standing {
 	return s
 }
 
-// Around calls f with others around nodes.
+// Around calls f while nominated pods are taken into account.
 func (c *Class) Around(around []Around, f func()) {
 	defer c.surround(around)()
 	f()
 }
 
-// RefusalOf says why a node does not fit, as far as plugins say that look at one node
-// only; false if it does, or is barred.
+// RefusalOf returns the reason for which plugins that read only this node reject it. It
+// returns false if they accept it.
 func (c *Class) RefusalOf(slot Slot) (int32, bool) {
 	e := &c.entries[c.x.nodes[slot].state]
 	return e.refusal, e.known && e.bucket == 0

@@ -2,13 +2,13 @@ package index
 
 import "slices"
 
-// view is what a query looks at: groups of nodes, and counts of pods. Where it comes
-// from, of one index or of many, makes no difference.
+// view is the input of a query: node groups and counters. It comes from one index ([Class])
+// or from several ([Merged]); queries are the same for both.
 type view struct {
 	spec   Spec
 	groups map[string]*group
 	list   []*group
-	// buckets of all groups, by number; there is none with the number 0.
+	// buckets are the buckets of all groups, by bucketID; buckets[0] is nil.
 	buckets  []*bucket
 	counters []counter
 
@@ -19,20 +19,22 @@ type view struct {
 // counter is the state of a [Counter].
 type counter struct {
 	byValue map[int32]*tally
-	// total of all values, and of all hosts.
+	// total is the sum over all values.
 	total int64
-	// hosts are the eligible nodes with a value of their own, if the key is the host's,
-	// and histogram the counts of those that are special.
+	// For HostKey, hosts is the number of eligible nodes with their own value, and histogram
+	// is the number of special nodes by count.
 	hosts     int
 	histogram map[int64]int
 }
 
-// tally is the count for one value of a key, and the eligible nodes that have it.
+// tally is the count of pods for one topology value, and the number of eligible nodes with
+// that value.
 type tally struct {
 	count int64
 	nodes int32
 }
 
+// newView returns an empty view.
 func newView(spec Spec) view {
 	v := view{spec: spec, groups: map[string]*group{}, buckets: []*bucket{nil}, counters: make([]counter, len(spec.Counters))}
 	for i := range v.counters {
@@ -41,9 +43,10 @@ func newView(spec Spec) view {
 	return v
 }
 
-// Spec is what the view was made for.
+// Spec returns the Spec of the class.
 func (v *view) Spec() *Spec { return &v.spec }
 
+// at returns the tally of a value and creates it if necessary.
 func (c *counter) at(value int32) *tally {
 	t := c.byValue[value]
 	if t == nil {
@@ -60,7 +63,8 @@ func (c *counter) record(count int64, nodes int) {
 	}
 }
 
-// hardHosts are the counters of hosts whose histograms count nodes with some facts.
+// hardHosts returns the counters with HostKey and a hard constraint whose histograms contain
+// nodes with these facts.
 func (v *view) hardHosts(facts *Facts) []int {
 	var counters []int
 	for _, hard := range v.spec.Hard {
@@ -72,6 +76,7 @@ func (v *view) hardHosts(facts *Facts) []int {
 	return counters
 }
 
+// anyCount reports whether a count is not zero.
 func anyCount(counts []int64) bool {
 	return slices.ContainsFunc(counts, func(count int64) bool { return count != 0 })
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
@@ -63,13 +64,13 @@ func gather(t *testing.T, relays []bool, nodes ...*v1.Node) *ensemble {
 		server.Put(node)
 	}
 	e := &ensemble{Live: &schedtest.Live{T: t, Ctx: t.Context(), API: server}, clock: testingclock.NewFakeClock(time.Now())}
-	var known wire.Addresses
+	var known membership.Addresses
 	var listeners []net.Listener
 	for i, relay := range relays {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		e.Must(err)
 		listeners = append(listeners, listener)
-		known = append(known, wire.Member{Name: fmt.Sprintf("replica-%d", i), Address: listener.Addr().String(), Relay: relay})
+		known = append(known, membership.Member{Name: fmt.Sprintf("replica-%d", i), Address: listener.Addr().String(), Relay: relay})
 	}
 	for i, listener := range listeners {
 		e.all = append(e.all, e.join(known, known[i], listener))
@@ -78,7 +79,7 @@ func gather(t *testing.T, relays []bool, nodes ...*v1.Node) *ensemble {
 }
 
 // join starts a replica that does not lead.
-func (e *ensemble) join(known wire.Addresses, self wire.Member, listener net.Listener) *soloist {
+func (e *ensemble) join(known membership.Addresses, self membership.Member, listener net.Listener) *soloist {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	client := e.API.Client()
 	profile := schedtest.DefaultProfile(e.T).DeepCopy()

@@ -16,6 +16,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -97,14 +98,14 @@ func (r *Replica) Run(ctx context.Context) error {
 	go func() {
 		defer close(r.withdrawn)
 		switch err := r.options.Discovery.Run(r.present); {
-		case errors.Is(err, wire.ErrNameTaken):
+		case errors.Is(err, membership.ErrNameTaken):
 			end(err)
 		case err != nil:
 			r.logger.Error(err, "Announcing this replica failed")
 		}
 	}()
 	err := wire.Serve(ctx, r.options.Listener, r.options.TLS, r, r.dial)
-	if cause := context.Cause(ctx); errors.Is(cause, wire.ErrNameTaken) {
+	if cause := context.Cause(ctx); errors.Is(cause, membership.ErrNameTaken) {
 		return cause
 	}
 	return err

@@ -25,25 +25,25 @@ import (
 )
 
 const (
-	// A CA is joined by its successor halfway, so that API servers trust both for long
-	// before the first certificate of the new one.
+	// The next CA is created caOverlap before the end of the current one, so that API
+	// servers trust it for months before it signs a certificate.
 	caValidity = 365 * 24 * time.Hour
 	caOverlap  = caValidity / 2
-	// A serving certificate is replaced with a third of its time left.
+	// A serving certificate is replaced when less than leafReserve of its validity is left.
 	leafValidity = 30 * 24 * time.Hour
 	leafReserve  = leafValidity / 3
-	// Clocks may differ by so much.
+	// Certificates are valid from backdate before now, as clocks of machines differ.
 	backdate = 5 * time.Minute
 
-	// What the Secret has: certificates, and their keys in the same order, oldest first.
+	// Keys of the Secret: CA certificates and their private keys, both oldest first.
 	caCertsKey = "ca.crt"
 	caKeysKey  = "ca.key"
-	// Secrets with more are somebody else's work.
+	// A Secret with more CAs was not written by this program and is replaced.
 	maxCAs = 4
 )
 
-// authority makes this process's serving certificate, from a CA that all replicas
-// share through a Secret.
+// authority issues the serving certificate of this process. All replicas use the same
+// CAs, which are in a Secret.
 type authority struct {
 	client kubernetes.Interface
 	name   string
@@ -55,7 +55,7 @@ type authority struct {
 	leaf *tls.Certificate
 }
 
-// ca is a CA that signs, or will.
+// ca is a CA certificate with its private key.
 type ca struct {
 	cert *x509.Certificate
 	key  crypto.Signer
@@ -65,25 +65,25 @@ func newAuthority(client kubernetes.Interface, name, host string, now func() tim
 	return &authority{client: client, name: name, host: host, now: now}
 }
 
-// serving is the certificate of this process.
+// serving returns the serving certificate of this process.
 func (a *authority) serving() *tls.Certificate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.leaf
 }
 
-// bundle is what API servers are to trust.
+// bundle returns the certificates of all CAs in PEM, for the API servers.
 func (a *authority) bundle() []byte {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return certsOf(a.cas)
 }
 
-// ensure makes whatever is missing, or ends soon.
+// ensure creates or renews the CA and the serving certificate where necessary.
 func (a *authority) ensure(ctx context.Context) error {
 	cas, err := a.ensureCAs(ctx)
 	if err != nil {
-		return fmt.Errorf("keeping the CA of the webhook: %w", err)
+		return fmt.Errorf("maintaining the webhook CA: %w", err)
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -92,13 +92,13 @@ func (a *authority) ensure(ctx context.Context) error {
 		return nil
 	}
 	if a.leaf, err = a.issue(); err != nil {
-		return fmt.Errorf("making the certificate of the webhook: %w", err)
+		return fmt.Errorf("issuing the webhook certificate: %w", err)
 	}
 	return nil
 }
 
-// ensureCAs brings the Secret up to date and returns the CAs in it. Whoever else does
-// so at the same time wins: then it is read again.
+// ensureCAs updates the Secret and returns the CAs in it. It fails if another process
+// writes the Secret at the same time; the caller then tries again.
 func (a *authority) ensureCAs(ctx context.Context) ([]ca, error) {
 	secrets := a.client.CoreV1().Secrets(metav1.NamespaceSystem)
 	secret, err := secrets.Get(ctx, a.name, metav1.GetOptions{})
@@ -111,7 +111,7 @@ func (a *authority) ensureCAs(ctx context.Context) ([]ca, error) {
 	}
 	cas, err := parseCAs(secret.Data[caCertsKey], secret.Data[caKeysKey])
 	if err != nil && !missing {
-		klog.FromContext(ctx).Error(err, "The CA of the webhook is replaced", "secret", klog.KObj(secret))
+		klog.FromContext(ctx).Error(err, "replacing the webhook CA, as its Secret is invalid", "secret", klog.KObj(secret))
 	}
 	kept, changed, err := a.renew(cas)
 	if err != nil || !changed {
@@ -130,12 +130,12 @@ func (a *authority) ensureCAs(ctx context.Context) ([]ca, error) {
 	return kept, err
 }
 
-// renew drops CAs that have ended, and adds one if the last is past its middle.
+// renew removes expired CAs and adds a new one if the last one is in its second half.
 func (a *authority) renew(cas []ca) (kept []ca, changed bool, err error) {
 	now := a.now()
-	for _, one := range cas {
-		if one.cert.NotAfter.After(now) {
-			kept = append(kept, one)
+	for _, ca := range cas {
+		if ca.cert.NotAfter.After(now) {
+			kept = append(kept, ca)
 		}
 	}
 	changed = len(kept) != len(cas)
@@ -149,8 +149,9 @@ func (a *authority) renew(cas []ca) (kept []ca, changed bool, err error) {
 	return append(kept, ca{cert, key}), true, err
 }
 
-// issue makes a serving certificate by the oldest CA that outlives it: API servers
-// have known it for longest. The lock is held.
+// issue returns a new serving certificate. It is signed by the oldest CA that is valid for
+// longer than the certificate, because API servers have trusted that CA for the longest
+// time. The lock is held.
 func (a *authority) issue() (*tls.Certificate, error) {
 	now := a.now()
 	config := &pkiutil.CertConfig{
@@ -162,40 +163,43 @@ func (a *authority) issue() (*tls.Certificate, error) {
 	} else {
 		config.AltNames.DNSNames = []string{a.host}
 	}
-	for _, one := range a.cas {
-		if one.cert.NotAfter.Before(config.NotAfter) {
+	for _, ca := range a.cas {
+		if ca.cert.NotAfter.Before(config.NotAfter) {
 			continue
 		}
-		cert, key, err := pkiutil.NewCertAndKey(one.cert, one.key, config)
+		cert, key, err := pkiutil.NewCertAndKey(ca.cert, ca.key, config)
 		if err != nil {
 			return nil, err
 		}
 		return &tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key, Leaf: cert}, nil
 	}
-	return nil, errors.New("no CA lives long enough")
+	return nil, errors.New("every CA expires before the certificate would")
 }
 
+// signedByOneOf reports whether one of the CAs has signed the certificate.
 func signedByOneOf(cert *x509.Certificate, cas []ca) bool {
-	for _, one := range cas {
-		if cert.CheckSignatureFrom(one.cert) == nil {
+	for _, ca := range cas {
+		if cert.CheckSignatureFrom(ca.cert) == nil {
 			return true
 		}
 	}
 	return false
 }
 
+// certsOf returns the certificates in PEM.
 func certsOf(cas []ca) []byte {
 	var all []byte
-	for _, one := range cas {
-		all = append(all, pkiutil.EncodeCertPEM(one.cert)...)
+	for _, ca := range cas {
+		all = append(all, pkiutil.EncodeCertPEM(ca.cert)...)
 	}
 	return all
 }
 
+// keysOf returns the private keys in PEM.
 func keysOf(cas []ca) ([]byte, error) {
 	var all []byte
-	for _, one := range cas {
-		key, err := keyutil.MarshalPrivateKeyToPEM(one.key)
+	for _, ca := range cas {
+		key, err := keyutil.MarshalPrivateKeyToPEM(ca.key)
 		if err != nil {
 			return nil, err
 		}
@@ -204,7 +208,7 @@ func keysOf(cas []ca) ([]byte, error) {
 	return all, nil
 }
 
-// parseCAs reads what a Secret has; nothing of it is used if something is wrong.
+// parseCAs parses the CAs of a Secret. It returns an error if any part is invalid.
 func parseCAs(certs, keys []byte) ([]ca, error) {
 	parsed, err := certutil.ParseCertsPEM(certs)
 	if err != nil {
@@ -220,19 +224,20 @@ func parseCAs(certs, keys []byte) ([]ca, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", caKeysKey, err)
 		}
-		key, signs := parsed.(crypto.Signer)
-		if !signs || !cert.IsCA || !belong(cert, key) {
-			return nil, fmt.Errorf("%s and %s do not belong together", caCertsKey, caKeysKey)
+		key, ok := parsed.(crypto.Signer)
+		if !ok || !cert.IsCA || !keyMatches(cert, key) {
+			return nil, fmt.Errorf("%s has a certificate that is not a CA or whose key is not in %s", caCertsKey, caKeysKey)
 		}
 		cas = append(cas, ca{cert, key})
 	}
 	if len(cas) > maxCAs {
-		return nil, fmt.Errorf("%s has %d certificates", caCertsKey, len(cas))
+		return nil, fmt.Errorf("%s has %d certificates, at most %d are expected", caCertsKey, len(cas), maxCAs)
 	}
 	return cas, nil
 }
 
-func belong(cert *x509.Certificate, key crypto.Signer) bool {
-	of, err := x509.MarshalPKIXPublicKey(key.Public())
-	return err == nil && bytes.Equal(of, cert.RawSubjectPublicKeyInfo)
+// keyMatches reports whether the key is the private key of the certificate.
+func keyMatches(cert *x509.Certificate, key crypto.Signer) bool {
+	public, err := x509.MarshalPKIXPublicKey(key.Public())
+	return err == nil && bytes.Equal(public, cert.RawSubjectPublicKeyInfo)
 }

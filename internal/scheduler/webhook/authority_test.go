@@ -17,7 +17,7 @@ const (
 	host = "127.0.0.1"
 )
 
-// calendar is a time that the test sets.
+// calendar is a clock that the test sets.
 type calendar struct{ time.Time }
 
 func (c *calendar) now() time.Time { return c.Time }
@@ -33,7 +33,7 @@ func ensured(t *testing.T, client kubernetes.Interface, c *calendar) *authority 
 	return a
 }
 
-// trusted says whether who trusts a bundle trusts a serving certificate.
+// trusted reports whether a client with a bundle accepts the serving certificate for a host.
 func trusted(t *testing.T, bundle []byte, a *authority, host string, c *calendar) bool {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -57,18 +57,18 @@ func TestReplicasShareTheCA(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(first.bundle(), second.bundle()) {
-		t.Error("the second has another CA")
+		t.Error("the second replica has a different CA")
 	}
 	if !trusted(t, first.bundle(), first, host, c) || !trusted(t, first.bundle(), second, "scheduler.example", c) {
 		t.Error("a certificate is not trusted")
 	}
 	if trusted(t, first.bundle(), first, "127.0.0.2", c) {
-		t.Error("a certificate is for more than its host")
+		t.Error("a certificate is valid for another host")
 	}
 }
 
-// TestCertificatesAreRenewed lets three years pass. Whoever knows the bundle of some
-// days ago trusts the certificate of today.
+// TestCertificatesAreRenewed simulates three years. A client with a bundle that is some days
+// old must accept the current certificate.
 func TestCertificatesAreRenewed(t *testing.T) {
 	client, c := fake.NewClientset(), &calendar{time.Now()}
 	a := ensured(t, client, c)
@@ -97,11 +97,11 @@ func TestCertificatesAreRenewed(t *testing.T) {
 		t.Errorf("%d certificates by %d bundles in three years", len(leaves), len(cas))
 	}
 	if stored := secretOf(t, client); !bytes.Equal(stored.Data[caCertsKey], a.bundle()) {
-		t.Error("the Secret has other CAs")
+		t.Error("the Secret has different CAs")
 	}
 }
 
-func TestNothingIsRenewedWithoutNeed(t *testing.T) {
+func TestNothingIsRenewedEarly(t *testing.T) {
 	client, c := fake.NewClientset(), &calendar{time.Now()}
 	a := ensured(t, client, c)
 	leaf, bundle := a.serving(), a.bundle()
@@ -124,7 +124,7 @@ func secretOf(t *testing.T, client kubernetes.Interface) *v1.Secret {
 	return secret
 }
 
-// TestBrokenSecretIsReplaced has what somebody made of the Secret.
+// TestBrokenSecretIsReplaced checks that an invalid Secret is replaced.
 func TestBrokenSecretIsReplaced(t *testing.T) {
 	for what, change := range map[string]func(secret, other *v1.Secret){
 		"empty":       func(s, _ *v1.Secret) { s.Data = nil },
@@ -146,10 +146,10 @@ func TestBrokenSecretIsReplaced(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !trusted(t, a.bundle(), a, host, c) {
-				t.Error("the certificate is not of the CA that is there now")
+				t.Error("the certificate is not signed by the stored CA")
 			}
 			if next := ensured(t, client, c); !bytes.Equal(next.bundle(), a.bundle()) {
-				t.Error("the next leader has another CA")
+				t.Error("the next leader has a different CA")
 			}
 		})
 	}

@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// FuzzReview sends what anybody may who knows the path. What is read in full has the UID that
-// is also found when little time is left, and what waits to be handed on is counted.
+// FuzzReview sends arbitrary reviews. It checks that reading a review completely or only up
+// to the UID gives the same UID, and that the bytes of queued pods are counted.
 func FuzzReview(f *testing.F) {
 	pod, err := json.Marshal(&v1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}, ObjectMeta: metav1.ObjectMeta{Name: "pod", Namespace: "default", UID: "u"}})
 	if err != nil {
@@ -29,7 +29,7 @@ func FuzzReview(f *testing.F) {
 	f.Add([]byte(`{"kind":"AdmissionReview","request":{"object":{"request":{"uid":"2"}},"uid":"1"}}`))
 	f.Add([]byte(`{"request":{"uid":"1"},"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`))
 	f.Fuzz(func(t *testing.T, body []byte) {
-		s := newServer(path, func(*v1.Pod) {}, func(string) {})
+		s := newHandler(path, func(*v1.Pod) {}, func(string) {})
 		full, err := s.receive(bytes.NewReader(body))
 		_, _ = uidOf(bytes.NewReader(body))
 		if err == nil {
@@ -40,13 +40,13 @@ func FuzzReview(f *testing.F) {
 			waiting += int64(len(<-s.waiting))
 		}
 		if s.bytes.Load() != waiting {
-			t.Errorf("%d bytes wait, and %d are counted", waiting, s.bytes.Load())
+			t.Errorf("%d bytes are queued, but %d are counted", waiting, s.bytes.Load())
 		}
 	})
 }
 
-// sameWhenShort wants that a review has one UID, however much of it is read, if it is written
-// as API servers write: with no key twice, and each in its own case.
+// sameWhenShort checks that a review has the same UID however much of it is read, provided
+// that it has no duplicate keys and no keys that differ only in case.
 func sameWhenShort(t *testing.T, body []byte, full types.UID) {
 	t.Helper()
 	var asked admission.AdmissionReview
@@ -55,9 +55,9 @@ func sameWhenShort(t *testing.T, body []byte, full types.UID) {
 	}
 	plain, err := json.Marshal(&asked)
 	if err != nil {
-		return // An object in it is none.
+		return // A field that must be an object is not.
 	}
 	if short, err := uidOf(bytes.NewReader(plain)); err != nil || short != full {
-		t.Errorf("%q is for %q, and for %q (%v) when only that is read", plain, full, short, err)
+		t.Errorf("%q has UID %q, but %q (%v) if only the UID is read", plain, full, short, err)
 	}
 }

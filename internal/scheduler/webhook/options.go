@@ -12,55 +12,57 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// How pods come to the scheduler.
+// Values of --intake.
 const (
-	// ModeWatch is as with kube-scheduler.
+	// ModeWatch receives pods by the watch only, like kube-scheduler.
 	ModeWatch = "watch"
-	// ModeWebhook adds a webhook that is earlier.
+	// ModeWebhook receives pods by the webhook and by the watch.
 	ModeWebhook = "webhook"
-	// modeBoth is what somebody may look for.
+	// modeBoth is rejected with an explanation.
 	modeBoth = "both"
 )
 
 const defaultPort = 10261
 
-// Options of the intake.
+// Options configure the webhook; they are the flags --intake and --intake-*.
 type Options struct {
-	Mode        string
+	// Mode is ModeWatch or ModeWebhook.
+	Mode string
+	// BindAddress is the IP address, and Port the port, on which the webhook listens.
 	BindAddress string
 	Port        int
-	// URL where API servers reach this process, if that does not follow from the
-	// address.
+	// URL is the URL at which API servers reach this process. If empty, it is derived from
+	// BindAddress and Port.
 	URL string
-	// Name of the webhook's configuration, and of the Secret with its authority.
+	// Name is the name of the ValidatingWebhookConfiguration and of the Secret with its CA.
 	Name string
 }
 
-// DefaultOptions take pods by the watch alone.
+// DefaultOptions returns options without the webhook.
 func DefaultOptions() Options {
 	return Options{Mode: ModeWatch, BindAddress: "0.0.0.0", Port: defaultPort, Name: "dist-scheduler-intake"}
 }
 
-// AddFlags binds the options to flags.
+// AddFlags adds the flags to a flag set.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.Mode, "intake", o.Mode, "How pods come to the scheduler: 'watch' as with kube-scheduler, or 'webhook', which lets API servers tell of pods while they create them and takes from the watch what the webhook missed. The scheduler that leads serves the webhook and keeps its ValidatingWebhookConfiguration, which fails open.")
-	fs.StringVar(&o.BindAddress, "intake-bind-address", o.BindAddress, "The IP address on which the webhook listens (set to :: for all interfaces of IPv6). Used with --intake=webhook.")
+	fs.StringVar(&o.Mode, "intake", o.Mode, "How the scheduler receives pods: 'watch' as in kube-scheduler, or 'webhook', which also receives pods from API servers while they create them. The leader serves the webhook and maintains its ValidatingWebhookConfiguration, which fails open; pods that the webhook misses arrive by the watch.")
+	fs.StringVar(&o.BindAddress, "intake-bind-address", o.BindAddress, "The IP address on which the webhook listens (:: for all IPv6 interfaces). Used with --intake=webhook.")
 	fs.IntVar(&o.Port, "intake-port", o.Port, "The port on which the webhook listens. Used with --intake=webhook.")
-	fs.StringVar(&o.URL, "intake-url", o.URL, "The URL at which API servers reach the webhook of this process, without a path, such as https://10.0.0.7:10261; each replica needs its own, so it is not that of a Service. If empty, the address that it listens on, or that of the host's default interface. Used with --intake=webhook.")
-	fs.StringVar(&o.Name, "intake-name", o.Name, "The name of the ValidatingWebhookConfiguration, and of the Secret in kube-system that keeps the CA for it. Schedulers that are no replicas of each other need different ones. Used with --intake=webhook.")
+	fs.StringVar(&o.URL, "intake-url", o.URL, "The URL at which API servers reach the webhook of this process, without a path, such as https://10.0.0.7:10261. Each replica needs its own URL, so it cannot be the URL of a Service. Default: the bind address, or the address of the host's default interface if the bind address is unspecified. Used with --intake=webhook.")
+	fs.StringVar(&o.Name, "intake-name", o.Name, "The name of the ValidatingWebhookConfiguration and of the Secret in kube-system with its CA. Independent schedulers in one cluster need different names. Used with --intake=webhook.")
 }
 
-// Enabled says whether there is a webhook.
+// Enabled reports whether the webhook is served.
 func (o *Options) Enabled() bool { return o.Mode == ModeWebhook }
 
-// Validate reports the first option that cannot be.
+// Validate returns an error for the first invalid option.
 func (o *Options) Validate() error {
 	switch o.Mode {
 	case ModeWatch:
 		return nil
 	case ModeWebhook:
 	case modeBoth:
-		return fmt.Errorf("--intake both: pods come by the watch in any case, which confirms those of the webhook and brings what it missed; use --intake webhook")
+		return fmt.Errorf("--intake both: no such mode; use --intake webhook, which receives pods by the watch too")
 	default:
 		return fmt.Errorf("--intake %q: no such mode; choose watch or webhook", o.Mode)
 	}
@@ -89,7 +91,8 @@ func (o *Options) validateURL() error {
 
 func (o *Options) address() string { return net.JoinHostPort(o.BindAddress, strconv.Itoa(o.Port)) }
 
-// advertised is the address that is listened on, or the host's own if that is any.
+// advertised returns the bind address, or the address of the host's default interface if
+// the bind address is unspecified.
 func (o *Options) advertised() (string, error) {
 	ip := net.ParseIP(o.BindAddress)
 	if ip.IsLoopback() {
@@ -97,7 +100,7 @@ func (o *Options) advertised() (string, error) {
 	}
 	address, err := utilnet.ResolveBindAddress(ip)
 	if err != nil {
-		return "", fmt.Errorf("--intake-url is needed: no address of this host is known (%w)", err)
+		return "", fmt.Errorf("finding the address of this host: %w; set --intake-url", err)
 	}
 	return address.String(), nil
 }

@@ -20,11 +20,11 @@ import (
 
 const (
 	webhookName = "pods.intake.k8s-1m.dev"
-	// The least that the API server takes. It passes only if this process has hung.
+	// The minimum that the API server accepts. Only a hung process causes a timeout.
 	timeoutSeconds = 1
 )
 
-// registrar keeps the configuration by which API servers find the webhook.
+// registrar maintains the ValidatingWebhookConfiguration.
 type registrar struct {
 	client     kubernetes.Interface
 	name, url  string
@@ -35,7 +35,7 @@ func newRegistrar(client kubernetes.Interface, name, url string, schedulers []st
 	return &registrar{client: client, name: name, url: url, conditions: conditionsFor(schedulers)}
 }
 
-// conditionsFor let those pods through that wait for one of these schedulers.
+// conditionsFor returns match conditions for unscheduled pods of these schedulers.
 func conditionsFor(schedulers []string) []admissionregistration.MatchCondition {
 	names := make([]string, len(schedulers))
 	for i, name := range schedulers {
@@ -50,9 +50,9 @@ func conditionsFor(schedulers []string) []admissionregistration.MatchCondition {
 	}
 }
 
-// wanted is the webhook that is to be there. Fields with defaults are set, so that it
-// can be compared with what is there.
-func (r *registrar) wanted(bundle []byte) []admissionregistration.ValidatingWebhook {
+// desired returns the desired configuration. Fields with defaults are set, so that it can
+// be compared with the stored configuration.
+func (r *registrar) desired(bundle []byte) []admissionregistration.ValidatingWebhook {
 	return []admissionregistration.ValidatingWebhook{{
 		Name:         webhookName,
 		ClientConfig: admissionregistration.WebhookClientConfig{URL: &r.url, CABundle: bundle},
@@ -64,7 +64,7 @@ func (r *registrar) wanted(bundle []byte) []admissionregistration.ValidatingWebh
 			},
 		}},
 		FailurePolicy: new(admissionregistration.Ignore), MatchPolicy: new(admissionregistration.Equivalent),
-		// Nothing outside this process changes because of a call.
+		// A request changes nothing outside this process.
 		SideEffects:    new(admissionregistration.SideEffectClassNone),
 		TimeoutSeconds: new(int32(timeoutSeconds)), AdmissionReviewVersions: []string{"v1"},
 		MatchConditions:   r.conditions,
@@ -72,55 +72,57 @@ func (r *registrar) wanted(bundle []byte) []admissionregistration.ValidatingWebh
 	}}
 }
 
-// ensure writes the configuration if it is not as it should be.
+// ensure writes the configuration if it differs from the desired one. Bundle is the CA
+// bundle in PEM.
 func (r *registrar) ensure(ctx context.Context, bundle []byte) error {
 	configurations := r.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	wanted := r.wanted(bundle)
-	there, err := configurations.Get(ctx, r.name, metav1.GetOptions{})
+	desired := r.desired(bundle)
+	stored, err := configurations.Get(ctx, r.name, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		_, err = configurations.Create(ctx, &admissionregistration.ValidatingWebhookConfiguration{
-			ObjectMeta: metav1.ObjectMeta{Name: r.name}, Webhooks: wanted,
+			ObjectMeta: metav1.ObjectMeta{Name: r.name}, Webhooks: desired,
 		}, metav1.CreateOptions{})
-	case err == nil && !equality.Semantic.DeepEqual(there.Webhooks, wanted):
-		there.Webhooks = wanted
-		_, err = configurations.Update(ctx, there, metav1.UpdateOptions{})
+	case err == nil && !equality.Semantic.DeepEqual(stored.Webhooks, desired):
+		stored.Webhooks = desired
+		_, err = configurations.Update(ctx, stored, metav1.UpdateOptions{})
 	}
 	if err != nil {
-		return fmt.Errorf("keeping ValidatingWebhookConfiguration %s: %w", r.name, err)
+		return fmt.Errorf("writing ValidatingWebhookConfiguration %s: %w", r.name, err)
 	}
 	return nil
 }
 
-// withdraw takes the configuration away, unless it is another process's by now.
+// withdraw deletes the configuration, unless another process has replaced it.
 func (r *registrar) withdraw(ctx context.Context) error {
 	configurations := r.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
-	there, err := configurations.Get(ctx, r.name, metav1.GetOptions{})
+	stored, err := configurations.Get(ctx, r.name, metav1.GetOptions{})
 	if err == nil {
-		if !slices.ContainsFunc(there.Webhooks, r.ours) {
+		if !slices.ContainsFunc(stored.Webhooks, r.ours) {
 			return nil
 		}
 		err = configurations.Delete(ctx, r.name, metav1.DeleteOptions{
-			Preconditions: &metav1.Preconditions{UID: &there.UID, ResourceVersion: &there.ResourceVersion},
+			Preconditions: &metav1.Preconditions{UID: &stored.UID, ResourceVersion: &stored.ResourceVersion},
 		})
 	}
 	if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return fmt.Errorf("removing ValidatingWebhookConfiguration %s: %w", r.name, err)
+		return fmt.Errorf("deleting ValidatingWebhookConfiguration %s: %w", r.name, err)
 	}
 	return nil
 }
 
+// ours reports whether a webhook has the URL of this process.
 func (r *registrar) ours(webhook admissionregistration.ValidatingWebhook) bool {
 	return webhook.ClientConfig.URL != nil && *webhook.ClientConfig.URL == r.url
 }
 
-// watch tells of changes of the configuration.
+// watch returns a channel that receives a value after the configuration has changed.
 func (r *registrar) watch(ctx context.Context) (<-chan struct{}, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(r.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.name).String()
 	}))
 	changed := make(chan struct{}, 1)
-	tell := func() {
+	notify := func() {
 		select {
 		case changed <- struct{}{}:
 		default:
@@ -128,7 +130,7 @@ func (r *registrar) watch(ctx context.Context) (<-chan struct{}, error) {
 	}
 	informer := factory.Admissionregistration().V1().ValidatingWebhookConfigurations().Informer()
 	_, err := informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { tell() }, UpdateFunc: func(any, any) { tell() }, DeleteFunc: func(any) { tell() },
+		AddFunc: func(any) { notify() }, UpdateFunc: func(any, any) { notify() }, DeleteFunc: func(any) { notify() },
 	})
 	factory.Start(ctx.Done())
 	return changed, err

@@ -2,270 +2,269 @@ package webhook
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	admission "k8s.io/api/admission/v1"
+	admissionregistration "k8s.io/api/admissionregistration/v1"
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 )
 
-const path = "/pods/test"
-
-// desk has a server, and notes what it hands on and drops.
-type desk struct {
-	*server
-	t       *testing.T
-	mu      sync.Mutex
-	pods    []*v1.Pod
-	dropped map[string]int
-}
-
-func newDesk(t *testing.T) *desk {
-	d := &desk{t: t, dropped: map[string]int{}}
-	d.server = newServer(path, func(pod *v1.Pod) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.pods = append(d.pods, pod)
-	}, func(reason string) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.dropped[reason]++
-	})
-	return d
-}
-
-// handOn has everything handed on that waits.
-func (d *desk) handOnAll() {
-	ctx, cancel := context.WithCancel(d.t.Context())
-	var handing sync.WaitGroup
-	handing.Go(func() { d.server.handOn(ctx) })
-	for deadline := time.Now().Add(10 * time.Second); d.bytes.Load() > 0 && time.Now().Before(deadline); {
-		time.Sleep(time.Millisecond)
+func TestOptions(t *testing.T) {
+	for want, change := range map[string]func(*Options){
+		"":                                      func(*Options) {},
+		"--intake \"x\": no such mode":          func(o *Options) { o.Mode = "x" },
+		"use --intake webhook":                  func(o *Options) { o.Mode = modeBoth },
+		"--intake-port 0: choose 1 to 65535":    func(o *Options) { o.Port = 0 },
+		"--intake-bind-address \"localhost\":":  func(o *Options) { o.BindAddress = "localhost" },
+		"--intake-name \"A_b\":":                func(o *Options) { o.Name = "A_b" },
+		"--intake-url \"http://a:1\":":          func(o *Options) { o.URL = "http://a:1" },
+		"--intake-url \"https://a:1/path\":":    func(o *Options) { o.URL = "https://a:1/path" },
+		"--intake-url \"https://user@host:1\":": func(o *Options) { o.URL = "https://user@host:1" },
+	} {
+		o := DefaultOptions()
+		o.Mode = ModeWebhook
+		change(&o)
+		err := o.Validate()
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
+			t.Errorf("%q: %v", want, err)
+		}
 	}
-	cancel()
-	handing.Wait()
-}
-
-func (d *desk) post(body io.Reader) *httptest.ResponseRecorder {
-	request := httptest.NewRequest(http.MethodPost, path, body)
-	request.Header.Set("Content-Type", "application/json; charset=utf-8")
-	answer := httptest.NewRecorder()
-	d.ServeHTTP(answer, request)
-	return answer
-}
-
-// allowed wants that an answer allows what was asked under a UID.
-func (d *desk) allowed(answer *httptest.ResponseRecorder, uid string) {
-	d.t.Helper()
-	var got admission.AdmissionReview
-	if err := json.Unmarshal(answer.Body.Bytes(), &got); err != nil || answer.Code != http.StatusOK {
-		d.t.Fatalf("%d %s: %v", answer.Code, answer.Body, err)
-	}
-	if got.TypeMeta != review || got.Response == nil || !got.Response.Allowed || string(got.Response.UID) != uid {
-		d.t.Fatalf("answer %+v", got)
+	for url, o := range map[string]Options{
+		"https://127.0.0.1:7": {BindAddress: "127.0.0.1", Port: 7},
+		"https://[::1]:7":     {BindAddress: "::1", Port: 7},
+		"https://a.b:8":       {BindAddress: "0.0.0.0", Port: 7, URL: "https://a.b:8"},
+	} {
+		if got, err := o.baseURL(); err != nil || got.String() != url {
+			t.Errorf("%v: %v", got, err)
+		}
 	}
 }
 
-// creation asks about the creation of a pod.
-func creation(t *testing.T, change func(*admission.AdmissionRequest)) string {
+// site is a running Server with a fake API server.
+type site struct {
+	*Server
+	t      *testing.T
+	client *fake.Clientset
+	pods   chan *v1.Pod
+}
+
+func newSite(t *testing.T, client *fake.Clientset) *site {
 	t.Helper()
-	pod := v1.Pod{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
-		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "pod", UID: "pod-uid", CreationTimestamp: metav1.Now()},
-		Spec:       v1.PodSpec{SchedulerName: v1.DefaultSchedulerName},
-	}
-	raw, err := json.Marshal(&pod)
+	s := &site{t: t, client: client, pods: make(chan *v1.Pod, 10)}
+	o := DefaultOptions()
+	o.Mode, o.BindAddress, o.Port, o.Name = ModeWebhook, host, freePort(t), name
+	var err error
+	s.Server, err = New(o, []string{"default-scheduler", `odd "name"`}, client, func(pod *v1.Pod) { s.pods <- pod }, func(string) {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	request := &admission.AdmissionRequest{
-		UID: "asked", Kind: metav1.GroupVersionKind{Version: "v1", Kind: "Pod"},
-		Resource:  metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
-		Operation: admission.Create, DryRun: new(false), Object: runtime.RawExtension{Raw: raw},
-	}
-	if change != nil {
-		change(request)
-	}
-	content, err := json.Marshal(admission.AdmissionReview{TypeMeta: review, Request: request})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(content)
-}
-
-func TestPodIsHandedOn(t *testing.T) {
-	d := newDesk(t)
-	d.allowed(d.post(strings.NewReader(creation(t, nil))), "asked")
-	d.handOnAll()
-	if len(d.pods) != 1 || d.pods[0].UID != "pod-uid" || d.pods[0].Spec.SchedulerName != v1.DefaultSchedulerName || len(d.dropped) != 0 {
-		t.Errorf("%v, dropped %v", d.pods, d.dropped)
-	}
-}
-
-func TestOthersAreAllowedAndDropped(t *testing.T) {
-	for what, test := range map[string]struct {
-		change func(*admission.AdmissionRequest)
-		reason string
-	}{
-		"dry run":     {func(r *admission.AdmissionRequest) { r.DryRun = new(true) }, dropDryRun},
-		"update":      {func(r *admission.AdmissionRequest) { r.Operation = admission.Update }, dropForeign},
-		"node":        {func(r *admission.AdmissionRequest) { r.Resource.Resource = "nodes" }, dropForeign},
-		"group":       {func(r *admission.AdmissionRequest) { r.Resource.Group = "other" }, dropForeign},
-		"subresource": {func(r *admission.AdmissionRequest) { r.SubResource = "binding" }, dropForeign},
-		"nothing":     {func(r *admission.AdmissionRequest) { r.Object.Raw = nil }, dropForeign},
-		"no pod":      {func(r *admission.AdmissionRequest) { r.Object.Raw = []byte(`{"metadata":"x"}`) }, dropMalformed},
-		"list":        {func(r *admission.AdmissionRequest) { r.Object.Raw = []byte(`[1,2]`) }, dropMalformed},
-	} {
-		t.Run(what, func(t *testing.T) {
-			d := newDesk(t)
-			d.allowed(d.post(strings.NewReader(creation(t, test.change))), "asked")
-			d.handOnAll()
-			if len(d.pods) != 0 || !maps.Equal(d.dropped, map[string]int{test.reason: 1}) {
-				t.Errorf("%v, dropped %v", d.pods, d.dropped)
-			}
-		})
-	}
-}
-
-func TestBadInputIsRefusedInOneLine(t *testing.T) {
-	whole := creation(t, nil)
-	for what, test := range map[string]struct {
-		body string
-		code int
-	}{
-		"empty":      {"", http.StatusBadRequest},
-		"garbage":    {"\x00\xff\nGET /\n", http.StatusBadRequest},
-		"cut":        {whole[:len(whole)/2], http.StatusBadRequest},
-		"no request": {`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, http.StatusBadRequest},
-		"old":        {strings.Replace(whole, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1), http.StatusBadRequest},
-		"no uid":     {strings.Replace(whole, "asked", "", 1), http.StatusBadRequest},
-		"deep":       {strings.Repeat(`{"request":`, 100_000), http.StatusBadRequest},
-		"large":      {`{"kind":"` + strings.Repeat("x", maxBody) + `"}`, http.StatusRequestEntityTooLarge},
-	} {
-		t.Run(what, func(t *testing.T) {
-			d := newDesk(t)
-			answer := d.post(strings.NewReader(test.body))
-			said := answer.Body.String()
-			if answer.Code != test.code || strings.Count(said, "\n") != 1 || len(said) > 300 {
-				t.Errorf("%d %q", answer.Code, said)
-			}
-			if len(d.waiting) != 0 || d.dropped[dropMalformed] != 1 {
-				t.Errorf("%d wait, dropped %v", len(d.waiting), d.dropped)
-			}
-		})
-	}
-}
-
-func TestOtherRequestsAreRefused(t *testing.T) {
-	for code, request := range map[int]*http.Request{
-		http.StatusNotFound:             httptest.NewRequest(http.MethodPost, "/pods/guess", strings.NewReader(creation(t, nil))),
-		http.StatusMethodNotAllowed:     httptest.NewRequest(http.MethodGet, path, nil),
-		http.StatusUnsupportedMediaType: httptest.NewRequest(http.MethodPost, path, strings.NewReader(creation(t, nil))),
-	} {
-		d, answer := newDesk(t), httptest.NewRecorder()
-		d.ServeHTTP(answer, request)
-		if answer.Code != code || strings.Count(answer.Body.String(), "\n") != 1 || len(d.waiting) != 0 {
-			t.Errorf("%d %q, wanted %d", answer.Code, answer.Body, code)
-		}
-	}
-}
-
-// TestOverload has nobody to hand pods on, and all readers busy: everything is still
-// allowed.
-func TestOverload(t *testing.T) {
-	d := newDesk(t)
-	for i := range maxWaiting + 10 {
-		uid := fmt.Sprint("asked-", i)
-		d.allowed(d.post(strings.NewReader(creation(t, func(r *admission.AdmissionRequest) { r.UID = types.UID(uid) }))), uid)
-	}
-	if d.dropped[dropOverload] != 10 || len(d.waiting) != maxWaiting {
-		t.Errorf("%d wait, dropped %v", len(d.waiting), d.dropped)
-	}
-	busy := newDesk(t)
-	for range maxReading {
-		busy.reading <- struct{}{}
-	}
-	busy.allowed(busy.post(strings.NewReader(creation(t, nil))), "asked")
-	if answer := busy.post(strings.NewReader(`{"request":{"uid":7}}`)); answer.Code != http.StatusBadRequest {
-		t.Errorf("%d %s", answer.Code, answer.Body)
-	}
-	if busy.dropped[dropOverload] != 2 || len(busy.waiting) != 0 {
-		t.Errorf("%d wait, dropped %v", len(busy.waiting), busy.dropped)
-	}
-}
-
-func TestLargePodsAreBoundedByTheirBytes(t *testing.T) {
-	d := newDesk(t)
-	const size = 1 << 20
-	body := creation(t, func(r *admission.AdmissionRequest) {
-		r.Object.Raw = []byte(`{"metadata":{"annotations":{"x":"` + strings.Repeat("x", size) + `"}}}`)
+	leads := make(chan struct{})
+	close(leads)
+	ctx, cancel := context.WithCancel(context.Background())
+	go s.Run(ctx, leads)
+	t.Cleanup(func() {
+		s.Stop()
+		cancel()
 	})
-	for range maxWaitingBytes/size + 5 {
-		d.allowed(d.post(strings.NewReader(body)), "asked")
-	}
-	if waiting := d.bytes.Load(); waiting > maxWaitingBytes || d.dropped[dropOverload] < 5 {
-		t.Errorf("%d bytes wait, dropped %v", waiting, d.dropped)
-	}
-	d.handOnAll()
-	if d.bytes.Load() != 0 {
-		t.Errorf("%d bytes are never given back", d.bytes.Load())
-	}
+	return s
 }
 
-func TestTooManyConnectionsAreClosed(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func freePort(t *testing.T) int {
+	t.Helper()
+	listener, err := net.Listen("tcp", host+":0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	bounded := &limited{Listener: listener}
-	t.Cleanup(func() { listener.Close() })
-	accepted := make(chan net.Conn, maxConnections+1)
-	go func() {
-		for {
-			conn, err := bounded.Accept()
-			if err != nil {
-				return
-			}
-			accepted <- conn
+	defer listener.Close()
+	return listener.Addr().(*net.TCPAddr).Port
+}
+
+func configurationOf(client kubernetes.Interface) (*admissionregistration.ValidatingWebhookConfiguration, error) {
+	return client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(context.Background(), name, metav1.GetOptions{})
+}
+
+// call sends a review as an API server does: it uses only the configuration.
+func (s *site) call() error {
+	configuration, err := configurationOf(s.client)
+	if err != nil {
+		return err
+	}
+	client := configuration.Webhooks[0].ClientConfig
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(client.CABundle)
+	web := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
+	defer web.CloseIdleConnections()
+	answer, err := web.Post(*client.URL, "application/json", strings.NewReader(creation(s.t, nil)))
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	var got admission.AdmissionReview
+	if err := json.NewDecoder(answer.Body).Decode(&got); err != nil {
+		return err
+	}
+	if answer.ProtoMajor != 2 || got.Response == nil || !got.Response.Allowed {
+		return fmt.Errorf("%s: %+v", answer.Proto, got)
+	}
+	return nil
+}
+
+func (s *site) eventually(what string, try func() error) {
+	s.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		err := try()
+		if err == nil {
+			return
 		}
-	}()
-	dial := func() net.Conn {
-		conn, err := net.Dial("tcp", listener.Addr().String())
+		if time.Now().After(deadline) {
+			s.t.Fatalf("%s: %v", what, err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestAPIServersFindTheWebhook(t *testing.T) {
+	s := newSite(t, fake.NewClientset())
+	s.eventually("the webhook is called", s.call)
+	if pod := <-s.pods; pod.Name != "pod" {
+		t.Errorf("%v", pod)
+	}
+	configuration, err := configurationOf(s.client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	hook := configuration.Webhooks[0]
+	if *hook.FailurePolicy != admissionregistration.Ignore || *hook.SideEffects != admissionregistration.SideEffectClassNone || *hook.TimeoutSeconds != 1 {
+		t.Errorf("%+v", hook)
+	}
+	if got := hook.MatchConditions[0].Expression; got != `object.spec.schedulerName in ["default-scheduler", "odd \"name\""]` {
+		t.Errorf("%s", got)
+	}
+}
+
+// TestConfigurationIsRestored checks that a deleted or changed configuration is restored.
+func TestConfigurationIsRestored(t *testing.T) {
+	s := newSite(t, fake.NewClientset())
+	s.eventually("the webhook is called", s.call)
+	configurations := s.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
+	if err := configurations.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually("the webhook is called after the configuration was deleted", s.call)
+	for what, change := range map[string]func(*admissionregistration.ValidatingWebhookConfiguration){
+		"policy": func(c *admissionregistration.ValidatingWebhookConfiguration) {
+			c.Webhooks[0].FailurePolicy = new(admissionregistration.Fail)
+		},
+		"URL": func(c *admissionregistration.ValidatingWebhookConfiguration) {
+			c.Webhooks[0].ClientConfig.URL = new("https://127.0.0.1:1/")
+		},
+		"bundle": func(c *admissionregistration.ValidatingWebhookConfiguration) {
+			c.Webhooks[0].ClientConfig.CABundle = nil
+		},
+		"no webhooks": func(c *admissionregistration.ValidatingWebhookConfiguration) { c.Webhooks = nil },
+	} {
+		before, err := configurationOf(s.client)
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Cleanup(func() { conn.Close() })
-		return conn
+		changed := before.DeepCopy()
+		change(changed)
+		if _, err := configurations.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		s.eventually(what+" is restored", func() error {
+			after, err := configurationOf(s.client)
+			if err == nil && (len(after.Webhooks) != 1 || fmt.Sprint(after.Webhooks) == fmt.Sprint(changed.Webhooks)) {
+				err = errors.New("it is not")
+			}
+			if err != nil {
+				return err
+			}
+			return s.call()
+		})
 	}
-	for range maxConnections {
-		dial()
-		<-accepted
+}
+
+func TestStopDeletesConfiguration(t *testing.T) {
+	s := newSite(t, fake.NewClientset())
+	s.eventually("the webhook is called", s.call)
+	s.Stop()
+	if _, err := configurationOf(s.client); !apierrors.IsNotFound(err) {
+		t.Errorf("the configuration still exists: %v", err)
 	}
-	excess := dial()
-	if err := excess.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if conn, err := net.Dial("tcp", s.options.address()); err == nil {
+		conn.Close()
+		t.Error("the port is still open")
+	}
+}
+
+// TestNextLeaderTakesOver checks that a former leader that stops late does not delete the
+// configuration of its successor.
+func TestNextLeaderTakesOver(t *testing.T) {
+	client := fake.NewClientset()
+	first := newSite(t, client)
+	first.eventually("the first is called", first.call)
+	// The first leader hangs.
+	close(first.stop)
+	first.stopOnce.Do(func() {})
+	first.eventually("the first has stopped", func() error {
+		_, err := configurationOf(client)
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.New("not yet")
+	})
+	second := newSite(t, client)
+	second.eventually("the second is called", second.call)
+	if err := first.registrar.withdraw(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := excess.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
-		t.Errorf("one too many is kept: %v", err)
+	if err := second.call(); err != nil {
+		t.Errorf("the first deleted the configuration of the second: %v", err)
 	}
-	bounded.open.Store(maxConnections - 1)
-	dial()
-	one := <-accepted
-	one.Close()
-	one.Close()
-	if open := bounded.open.Load(); open != maxConnections-1 {
-		t.Errorf("%d open", open)
+}
+
+// TestRejectedConfigurationIsRetried checks that the configuration is written again after
+// the API server has rejected it.
+func TestRejectedConfigurationIsRetried(t *testing.T) {
+	client, refusals := fake.NewClientset(), 1
+	client.PrependReactor("create", "validatingwebhookconfigurations", func(clienttesting.Action) (bool, runtime.Object, error) {
+		if refusals == 0 {
+			return false, nil, nil
+		}
+		refusals--
+		return true, nil, errors.New("refused")
+	})
+	s := newSite(t, client)
+	s.eventually("the webhook is called", s.call)
+}
+
+func TestPortInUse(t *testing.T) {
+	listener, err := net.Listen("tcp", host+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	o := DefaultOptions()
+	o.BindAddress, o.Port = host, listener.Addr().(*net.TCPAddr).Port
+	_, err = New(o, nil, fake.NewClientset(), nil, nil)
+	if err == nil || !strings.Contains(err.Error(), "choose another") {
+		t.Errorf("%v", err)
 	}
 }

@@ -29,6 +29,8 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -81,7 +83,7 @@ func (o *replicaOptions) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&o.bind, "replica-bind-address", "", "Address and port for other replicas to connect to. If it is set, this is one of several schedulers that share the nodes of the cluster; one of them leads, by the lease of --leader-elect.")
 	flags.StringVar(&o.advertise, "replica-advertise-address", "", "Address and port that other replicas are told to connect to; --replica-bind-address if empty.")
 	flags.StringVar(&o.name, "replica-name", "", "Name of this replica among the others; its advertised address if empty.")
-	flags.StringVar(&o.group, "replica-group", name, "Replicas of one group share the nodes. They find each other by Leases with the label "+wire.GroupLabel+".")
+	flags.StringVar(&o.group, "replica-group", name, "Replicas of one group share the nodes. They find each other by Leases with the label "+membership.GroupLabel+".")
 	flags.StringVar(&o.namespace, "replica-namespace", metav1.NamespaceSystem, "Namespace of the Leases of replicas.")
 	flags.StringSliceVar(&o.peers, "replica-peers", nil, "All replicas as NAME=ADDRESS:PORT, this one included, instead of Leases. Those with --replica-relay-only as NAME=ADDRESS:PORT/relay.")
 	flags.BoolVar(&o.relay, "replica-relay-only", false, "Own no nodes, but hand on what the leader asks, and lead if it comes to that.")
@@ -123,8 +125,8 @@ func everywhere(address string) bool {
 	return err == nil && (host == "" || net.ParseIP(host).IsUnspecified())
 }
 
-func (o *replicaOptions) self(listener net.Listener) wire.Member {
-	self := wire.Member{Name: o.name, Address: o.advertise, Relay: o.relay}
+func (o *replicaOptions) self(listener net.Listener) membership.Member {
+	self := membership.Member{Name: o.name, Address: o.advertise, Relay: o.relay}
 	if self.Address == "" {
 		self.Address = listener.Addr().String()
 	}
@@ -135,8 +137,8 @@ func (o *replicaOptions) self(listener net.Listener) wire.Member {
 }
 
 // addresses are those of --replica-peers, which all replicas have alike.
-func (o *replicaOptions) addresses(self wire.Member) (wire.Addresses, error) {
-	addresses, known := wire.Addresses{self}, map[string]string{}
+func (o *replicaOptions) addresses(self membership.Member) (membership.Addresses, error) {
+	addresses, known := membership.Addresses{self}, map[string]string{}
 	for _, peer := range o.peers {
 		name, address, ok := strings.Cut(peer, "=")
 		address, relay := strings.CutSuffix(address, "/relay")
@@ -148,7 +150,7 @@ func (o *replicaOptions) addresses(self wire.Member) (wire.Addresses, error) {
 		}
 		known[name] = address
 		if name != self.Name {
-			addresses = append(addresses, wire.Member{Name: name, Address: address, Relay: relay})
+			addresses = append(addresses, membership.Member{Name: name, Address: address, Relay: relay})
 		} else if relay != self.Relay {
 			return nil, fmt.Errorf("--replica-peers has %q, and --replica-relay-only of this replica says otherwise", peer)
 		}
@@ -188,14 +190,14 @@ func (o *replicaOptions) attach(ctx context.Context, cfg *schedulerconfig.Comple
 			return nil, err
 		}
 	}
-	var discovery wire.Discovery = wire.NewLeases(cfg.Client, o.namespace, o.group, self)
+	var discovery membership.Discovery = membership.NewLeases(cfg.Client, o.namespace, o.group, self)
 	if len(o.peers) > 0 {
 		if discovery, err = o.addresses(self); err != nil {
 			return nil, err
 		}
 	}
 	watching := rest.CopyConfig(cfg.KubeConfig)
-	watching.Dial = wire.DialPaced
+	watching.Dial = pacing.Dial
 	changes, err := kubernetes.NewForConfig(watching)
 	if err != nil {
 		return nil, fmt.Errorf("a client to watch nodes and pods: %w", err)

@@ -9,12 +9,12 @@ import (
 
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
 // TestNamesOfPeers: each replica has a name of its own, and is where the others look for it.
 func TestNamesOfPeers(t *testing.T) {
-	self := wire.Member{Name: "a", Address: "10.0.0.1:7000"}
+	self := membership.Member{Name: "a", Address: "10.0.0.1:7000"}
 	for peers, want := range map[string]string{
 		"a=10.0.0.1:7000,b=10.0.0.2:7000":                 "",
 		"a=10.0.0.1:7000,b=10.0.0.2:7000,b=10.0.0.3:7000": "--replica-peers has b twice",

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"time"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 )
 
 // A replica that has little to do is woken up often for little, and each time Go's
@@ -48,7 +48,7 @@ func fitThreads(ctx context.Context, cpuTime func() time.Duration) {
 		return
 	}
 	g, before, at := governor{}, cpuTime(), time.Now()
-	wire.EachBeat(ctx, watchLoad, func(context.Context) {
+	pacing.EachBeat(ctx, watchLoad, func(context.Context) {
 		now, was := cpuTime(), g.single
 		used := (now - before).Seconds() / time.Since(at).Seconds()
 		before, at = now, time.Now()

@@ -23,7 +23,7 @@ type podIntake struct {
 	options webhook.Options
 
 	mu      sync.Mutex
-	running *webhook.Intake
+	running *webhook.Server
 }
 
 func newPodIntake(ctx context.Context, options webhook.Options) *podIntake {

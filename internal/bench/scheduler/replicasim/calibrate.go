@@ -15,6 +15,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/scheduler/inmemory"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
@@ -247,13 +248,13 @@ func (answering) Receive(string, *wire.Batch) error                     { return
 func (answering) Connected(string)                                      { /* No state depends on connections. */ }
 
 // serve starts a replica on loopback.
-func serve(ctx context.Context, name string, answer func() *wire.Answer) (wire.Member, error) {
+func serve(ctx context.Context, name string, answer func() *wire.Answer) (membership.Member, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		return wire.Member{}, err
+		return membership.Member{}, err
 	}
 	go func() { _ = wire.Serve(ctx, listener, nil, answering{answer}, wire.NewDialer(nil)) }()
-	return wire.Member{Name: name, Address: listener.Addr().String()}, nil
+	return membership.Member{Name: name, Address: listener.Addr().String()}, nil
 }
 
 func question() (*wire.Question, error) {
@@ -276,7 +277,7 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	member, err := wire.Encode(&wire.Branch{Member: wire.Member{Name: "shard-0000", Address: "10.0.0.1:10260"}})
+	member, err := wire.Encode(&membership.Branch{Member: membership.Member{Name: "shard-0000", Address: "10.0.0.1:10260"}})
 	if err != nil {
 		return err
 	}
@@ -299,7 +300,7 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 			return err
 		}
 		dialer := wire.NewDialer(nil)
-		ask := func() { _, err = dialer.Ask(ctx, &wire.Branch{Member: m}, q) }
+		ask := func() { _, err = dialer.Ask(ctx, &membership.Branch{Member: m}, q) }
 		ask()
 		if err != nil {
 			return err

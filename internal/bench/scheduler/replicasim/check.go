@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
@@ -81,7 +82,7 @@ func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu ti
 	if err != nil {
 		return 0, 0, err
 	}
-	var members []wire.Member
+	var members []membership.Member
 	for i := 1; i < shards; i++ {
 		answer, err := answers()
 		if err != nil {

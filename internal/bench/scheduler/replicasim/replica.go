@@ -3,13 +3,13 @@ package replicasim
 import (
 	"time"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
 // replica is a simulated replica. The first replica is the leader.
 type replica struct {
 	w      *world
-	member wire.Member
+	member membership.Member
 	cores  *cores
 	port   port
 	// slow reports that the replica is a straggler.

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
@@ -37,7 +38,7 @@ func near(t *testing.T, what string, got, want float64) {
 	}
 }
 
-func depth(branches []wire.Branch) int {
+func depth(branches []membership.Branch) int {
 	deepest := 0
 	for i := range branches {
 		deepest = max(deepest, 1+depth(branches[i].Branches))
@@ -50,11 +51,11 @@ func depth(branches []wire.Branch) int {
 func TestRoundTakesAsLongAsTheDeepestPath(t *testing.T) {
 	for _, shards := range []int{2, 4, 11, 57, 256} {
 		for _, fanout := range []int{2, 3, 10, 30} {
-			members := make([]wire.Member, shards-1)
+			members := make([]membership.Member, shards-1)
 			for i := range members {
 				members[i].Name = fmt.Sprint(i)
 			}
-			levels := depth(wire.Grow(members, fanout, nil))
+			levels := depth(membership.Grow(members, fanout, nil))
 			near(t, fmt.Sprintf("the round of %d shards with a fan-out of %d", shards, fanout),
 				simulate(t, free(shards, fanout)).RoundMillisP50, float64(2*levels))
 		}

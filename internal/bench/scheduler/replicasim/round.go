@@ -3,6 +3,7 @@ package replicasim
 import (
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -43,7 +44,7 @@ func (r *replica) answerOne(then func(*answer)) {
 type gathering struct {
 	w        *world
 	at       *replica
-	branches []wire.Branch
+	branches []membership.Branch
 	patience wire.Patience
 	started  time.Duration
 	answers  []*answer
@@ -58,7 +59,7 @@ type gathering struct {
 	then func(*answer)
 }
 
-func (w *world) gather(at *replica, own bool, branches []wire.Branch, p wire.Patience, seen map[*replica]int, then func(*answer)) {
+func (w *world) gather(at *replica, own bool, branches []membership.Branch, p wire.Patience, seen map[*replica]int, then func(*answer)) {
 	g := &gathering{
 		w: w, at: at, branches: branches, patience: p, started: w.clock.now, left: len(branches), then: then,
 		waiting: make([]bool, len(branches)),

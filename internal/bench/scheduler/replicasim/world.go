@@ -19,6 +19,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -80,7 +81,7 @@ func newWorld(c Case) *world {
 		if r.cores == nil {
 			r.cores = newCores(w.clock, c.Cores)
 		}
-		r.member = wire.Member{Name: fmt.Sprintf("shard-%04d", i), Relay: i >= c.Shards}
+		r.member = membership.Member{Name: fmt.Sprintf("shard-%04d", i), Relay: i >= c.Shards}
 		w.replicas = append(w.replicas, r)
 		w.byName[r.member.Name] = r
 	}
@@ -119,7 +120,7 @@ func (w *world) round() {
 		return
 	}
 	now := w.clock.now
-	var members []wire.Member
+	var members []membership.Member
 	seen := map[*replica]int{w.leader: w.leader.sent}
 	for _, r := range w.replicas[1:] {
 		if c := w.cuts[r]; c != nil && now < c.until {
@@ -131,7 +132,7 @@ func (w *world) round() {
 	w.rounds++
 	class := w.classes[w.next]
 	w.wanted[class], w.used[class] = w.wanted[class].Next(w.used[class]), index.Used{}
-	branches := wire.Grow(members, w.Fanout, binary.BigEndian.AppendUint64(nil, uint64(w.rounds)))
+	branches := membership.Grow(members, w.Fanout, binary.BigEndian.AppendUint64(nil, uint64(w.rounds)))
 	w.gather(w.leader, true, branches, w.Patience, seen, func(a *answer) {
 		_ = w.latency.RecordValue(max(1, (w.clock.now - now).Microseconds()))
 		w.note(members, a)
@@ -140,7 +141,7 @@ func (w *world) round() {
 }
 
 // note records which replicas were late, as the leader does.
-func (w *world) note(asked []wire.Member, a *answer) {
+func (w *world) note(asked []membership.Member, a *answer) {
 	absent := map[*replica]bool{}
 	for _, r := range a.absent {
 		absent[r] = true

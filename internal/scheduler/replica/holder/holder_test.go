@@ -9,6 +9,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
@@ -46,14 +47,14 @@ func (h *Holder) wants(t *testing.T, pods, reservations int) {
 // at its end, and a pod that was not sent is removed.
 func TestTwoTellings(t *testing.T) {
 	h := newTestHolder(t)
-	every := refresh.AllSlots().Of(make(wire.Table, wire.Slots), "")
+	every := refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), "")
 	h.SetPod(onNode("gone", "1"))
 	h.BeginList("a", 1)
 	h.SetPod(onNode("told", "1"))
 	h.BeginList("a", 2)
 	h.EndList("a", 1, every)
 	h.wants(t, 1, 0)
-	h.EndList("a", 2, []int{(wire.Slot("told") + 1) % wire.Slots})
+	h.EndList("a", 2, []int{(membership.SlotOf("told") + 1) % membership.SlotCount})
 	h.wants(t, 1, 0)
 	// The end of a list that was not started on this connection has no effect.
 	h.BeginList("a", 3)

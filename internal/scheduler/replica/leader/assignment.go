@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -15,13 +16,13 @@ func (l *Leader) assign() {
 	known := l.options.Discovery.Members()
 	l.mu.Lock()
 	l.barUnreachable()
-	members := []wire.Member{l.options.Self}
+	members := []membership.Member{l.options.Self}
 	for _, member := range known {
 		if member.Name != l.member.Self() && l.isAlive(member.Name) {
 			members = append(members, member)
 		}
 	}
-	same := func(a, b []wire.Member) bool { return sets.New(a...).Equal(sets.New(b...)) }
+	same := func(a, b []membership.Member) bool { return sets.New(a...).Equal(sets.New(b...)) }
 	if l.number > 0 && same(members, l.members) && same(known, l.discovered) {
 		l.mu.Unlock()
 		return
@@ -39,14 +40,14 @@ func (l *Leader) assign() {
 	if last := l.member.Assignment(); last != nil {
 		l.previous = [2]int64{last.Term, last.Number}
 	}
-	l.table, l.members, l.discovered = wire.Assign(l.table, owners), members, known
+	l.table, l.members, l.discovered = membership.Assign(l.table, owners), members, known
 	l.number, l.assignedAt = l.number+1, time.Now()
 	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
 	a := l.assignment()
 	l.mu.Unlock()
 	l.logger.Info("Assigning hash slots", "term", a.Term, "number", a.Number, "replicas", owners)
 	assignments.Inc()
-	membership.Set(float64(len(members)))
+	replicaCount.Set(float64(len(members)))
 	l.member.Adopt(a)
 	l.member.SendToAll(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
 	l.resendReservations("", false)
@@ -71,7 +72,7 @@ func (l *Leader) barUnreachable() {
 	times := map[string]int{}
 	for _, member := range l.members {
 		for _, other := range l.statuses[member.Name].Cut {
-			if slices.ContainsFunc(l.members, func(m wire.Member) bool { return m.Name == other }) {
+			if slices.ContainsFunc(l.members, func(m membership.Member) bool { return m.Name == other }) {
 				times[member.Name]++
 				times[other]++
 			}

@@ -16,6 +16,7 @@ import (
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
@@ -48,9 +49,9 @@ type Leader struct {
 	assignedAt time.Time
 	// previous is the term and number of the assignment before.
 	previous   [2]int64
-	table      wire.Table
-	members    []wire.Member
-	discovered []wire.Member
+	table      membership.Table
+	members    []membership.Member
+	discovered []membership.Member
 	statuses   map[string]statusAt
 	// ready are the owners that have all that they need to answer.
 	ready   sets.Set[string]

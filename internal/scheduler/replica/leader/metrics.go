@@ -30,7 +30,7 @@ var (
 		Help:           "Assignments of hash slots that this replica made as the leader",
 		StabilityLevel: metrics.ALPHA,
 	})
-	membership = metrics.NewGauge(&metrics.GaugeOpts{
+	replicaCount = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_members",
 		Help:           "Live replicas, as seen by this replica while it leads",
 		StabilityLevel: metrics.ALPHA,
@@ -40,5 +40,5 @@ var (
 
 // RegisterMetrics registers the metrics of this package, once.
 func RegisterMetrics() {
-	registerReplica.Do(func() { legacyregistry.MustRegister(roundTimes, runEnds, cutOff, assignments, membership) })
+	registerReplica.Do(func() { legacyregistry.MustRegister(roundTimes, runEnds, cutOff, assignments, replicaCount) })
 }

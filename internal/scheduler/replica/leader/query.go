@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -21,7 +22,7 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 	l.mu.Lock()
 	q.Term, q.Number = l.term, l.number
 	owners := l.table.Owners()
-	var members []wire.Member
+	var members []membership.Member
 	var absent []string
 	own := false
 	for _, member := range l.members {
@@ -48,7 +49,7 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 	roundTimes.Observe(time.Since(started).Seconds())
 	if late := l.unreachedBehindRelays(members, answer, ask.Pod); len(late) > 0 && ctx.Err() == nil {
 		answer.Absent = slices.DeleteFunc(answer.Absent, func(name string) bool {
-			return slices.ContainsFunc(late, func(m wire.Member) bool { return m.Name == name })
+			return slices.ContainsFunc(late, func(m membership.Member) bool { return m.Name == name })
 		})
 		// They do not count as late because the relay before them was.
 		own := answer
@@ -67,12 +68,12 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 
 // unreachedBehindRelays returns the replicas that are absent only because the replica that should
 // have relayed the query to them is.
-func (l *Leader) unreachedBehindRelays(asked []wire.Member, answer *wire.Answer, key []byte) []wire.Member {
+func (l *Leader) unreachedBehindRelays(asked []membership.Member, answer *wire.Answer, key []byte) []membership.Member {
 	if len(answer.Absent) == 0 {
 		return nil
 	}
-	var late []wire.Member
-	for _, branch := range wire.Grow(asked, l.options.Fanout, key) {
+	var late []membership.Member
+	for _, branch := range membership.Grow(asked, l.options.Fanout, key) {
 		if !slices.Contains(answer.Absent, branch.Member.Name) {
 			continue
 		}
@@ -102,7 +103,7 @@ func hasKey(sent map[string]uint64, name string) bool {
 }
 
 // noteLate notes which replicas were late, so that they are asked less often.
-func (l *Leader) noteLate(asked []wire.Member, answer *wire.Answer) {
+func (l *Leader) noteLate(asked []membership.Member, answer *wire.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, member := range asked {

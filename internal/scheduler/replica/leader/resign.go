@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
 // A relay owns no nodes, so it can only lead other replicas. It takes part in the election only
@@ -32,7 +32,7 @@ func (l *Leader) MayLead(ctx context.Context) error {
 	if !l.options.Self.Relay || l.Term() > 0 {
 		return nil
 	}
-	owners := slices.DeleteFunc(slices.Clone(l.options.Discovery.Members()), func(m wire.Member) bool { return m.Relay })
+	owners := slices.DeleteFunc(slices.Clone(l.options.Discovery.Members()), func(m membership.Member) bool { return m.Relay })
 	rand.Shuffle(len(owners), func(a, b int) { owners[a], owners[b] = owners[b], owners[a] })
 	for _, owner := range owners[:min(len(owners), mostTried)] {
 		if reaches(ctx, owner) {
@@ -42,7 +42,7 @@ func (l *Leader) MayLead(ctx context.Context) error {
 	return ErrAlone
 }
 
-func reaches(ctx context.Context, member wire.Member) bool {
+func reaches(ctx context.Context, member membership.Member) bool {
 	ctx, cancel := context.WithTimeout(ctx, reachPatience)
 	defer cancel()
 	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", member.Address)
@@ -58,7 +58,7 @@ func reaches(ctx context.Context, member wire.Member) bool {
 func (l *Leader) resignIfAlone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	owns := func(m wire.Member) bool { return !m.Relay }
+	owns := func(m membership.Member) bool { return !m.Relay }
 	if !l.options.Self.Relay || l.options.Resign == nil || slices.ContainsFunc(l.members, owns) || !slices.ContainsFunc(l.discovered, owns) {
 		l.aloneSince = time.Time{}
 		return

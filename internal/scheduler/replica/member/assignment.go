@@ -7,6 +7,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
@@ -48,7 +49,7 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	}
 	m.assignment, m.table = a, a.Table()
 	m.refreshed = sets.New[string]()
-	m.connect(append([]wire.Member{a.Leader}, a.Known...))
+	m.connect(append([]membership.Member{a.Leader}, a.Known...))
 	slots, ctx := m.table.Of(m.Self()), m.ctx
 	m.mu.Unlock()
 

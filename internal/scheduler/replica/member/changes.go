@@ -7,6 +7,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -34,7 +35,7 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 }
 
 func nodeName(node *v1.Node) wire.NodeName {
-	return wire.NodeName{Hash: hashOf(node.Name), Slot: int16(wire.Slot(node.UID)), Created: node.CreationTimestamp.Unix()}
+	return wire.NodeName{Hash: hashOf(node.Name), Slot: int16(membership.SlotOf(node.UID)), Created: node.CreationTimestamp.Unix()}
 }
 
 // podChanged handles a change of a pod that is watched here. Bound pods go to the owners of their

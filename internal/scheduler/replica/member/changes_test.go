@@ -10,6 +10,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
@@ -17,13 +18,13 @@ import (
 // TestNodeMadeAnew checks that of two nodes with one name the later one counts in either order of
 // arrival, and that the owner of the first removes its pods.
 func TestNodeMadeAnew(t *testing.T) {
-	table := make(wire.Table, wire.Slots)
+	table := make(membership.Table, membership.SlotCount)
 	table[1], table[2] = "me", "other"
 	l := schedtest.NewScripted(t, schedtest.NewAPI())
 	nodes := l.Sched.Cache.(*cache.Cache)
 	nodes.AddNode(klog.Logger{}, schedtest.PlainNode("node", "4"))
 	m := &Member{
-		options: Options{Self: wire.Member{Name: "me"}}, table: table, holder: holder.New(klog.Logger{}, l.Ranker, nodes),
+		options: Options{Self: membership.Member{Name: "me"}}, table: table, holder: holder.New(klog.Logger{}, l.Ranker, nodes),
 		slots: map[uint64]nodeSlot{}, podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, peers: map[string]*peer{},
 	}
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})

@@ -19,6 +19,7 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/cache"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -38,7 +39,7 @@ type Member struct {
 	mu         sync.Mutex
 	ctx        context.Context
 	assignment *wire.Assignment
-	table      wire.Table
+	table      membership.Table
 	// settled is the stamp of the assignment by which hash slots are watched here.
 	settled int64
 	peers   map[string]*peer
@@ -99,11 +100,11 @@ type nodeSlot struct {
 // Options configure a replica.
 type Options struct {
 	// Self is this replica.
-	Self wire.Member
+	Self membership.Member
 	// Listener accepts connections of other replicas.
 	Listener  net.Listener
 	TLS       *wire.TLS
-	Discovery wire.Discovery
+	Discovery membership.Discovery
 	// Fanout is how many replicas one replica sends a query to.
 	Fanout   int
 	Patience wire.Patience
@@ -147,7 +148,7 @@ func (m *Member) Assignment() *wire.Assignment {
 }
 
 // Table returns a copy of the owners of all hash slots.
-func (m *Member) Table() wire.Table {
+func (m *Member) Table() membership.Table {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.table)
@@ -182,7 +183,7 @@ func (m *Member) slotOwner(uid types.UID) string {
 	if m.table == nil {
 		return ""
 	}
-	return m.table[wire.Slot(uid)]
+	return m.table[membership.SlotOf(uid)]
 }
 
 // Trusts returns whether a replica watches an object according to the present assignment. A replica

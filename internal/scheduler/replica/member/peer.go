@@ -8,12 +8,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/sets"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
 // connect opens links to members that are new and closes those to other peers.
-func (m *Member) connect(members []wire.Member) {
+func (m *Member) connect(members []membership.Member) {
 	names := sets.New[string]()
 	for _, member := range members {
 		names.Insert(member.Name)

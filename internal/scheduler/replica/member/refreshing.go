@@ -5,6 +5,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/refresh"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
@@ -119,7 +120,7 @@ func (t *podSender) run(ctx context.Context) {
 
 // send sends a pod if the list covers it.
 func (t *podSender) send(pod *v1.Pod) {
-	fresh := t.podSlots.Has(wire.Slot(pod.UID))
+	fresh := t.podSlots.Has(membership.SlotOf(pod.UID))
 	if pod.Spec.NodeName == "" {
 		if t.leads && (fresh || t.pending) {
 			item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}

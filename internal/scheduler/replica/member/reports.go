@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
@@ -47,8 +48,8 @@ const (
 
 // Run sends reports and expires reservations until the context ends.
 func (m *Member) Run(ctx context.Context) {
-	go wire.EachBeat(ctx, expireInterval, m.expireReservations)
-	wire.EachBeat(ctx, reportInterval, func(context.Context) {
+	go pacing.EachBeat(ctx, expireInterval, m.expireReservations)
+	pacing.EachBeat(ctx, reportInterval, func(context.Context) {
 		m.report("")
 		m.recordMetrics()
 	})

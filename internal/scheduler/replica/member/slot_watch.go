@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	toolscache "k8s.io/client-go/tools/cache"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
 // object is a pod or a node.
@@ -56,7 +56,7 @@ type slotWatch[T object] struct {
 func newSlotWatcher[T object](kind T, with func(selector string) toolscache.ListerWatcher, trim toolscache.TransformFunc, changed func(before, after T, listing bool), listed func()) *slotWatcher[T] {
 	return &slotWatcher[T]{
 		kind: kind, listerWatcher: with, trim: trim, changed: changed, listed: listed,
-		objects: map[types.UID]T{}, owned: make([]bool, wire.Slots),
+		objects: map[types.UID]T{}, owned: make([]bool, membership.SlotCount),
 	}
 }
 
@@ -65,7 +65,7 @@ func newSlotWatcher[T object](kind T, with func(selector string) toolscache.List
 func (in *slotWatcher[T]) own(ctx context.Context, slots []int) (lost []T, gained []int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	owned := make([]bool, wire.Slots)
+	owned := make([]bool, membership.SlotCount)
 	for _, slot := range slots {
 		owned[slot] = true
 		if !in.owned[slot] {
@@ -74,7 +74,7 @@ func (in *slotWatcher[T]) own(ctx context.Context, slots []int) (lost []T, gaine
 	}
 	in.owned = owned
 	for uid, object := range in.objects {
-		if !owned[wire.Slot(uid)] {
+		if !owned[membership.SlotOf(uid)] {
 			lost = append(lost, object)
 			delete(in.objects, uid)
 		}
@@ -102,13 +102,13 @@ func (w *slotWatch[T]) stopIfIdle() bool {
 }
 
 func (in *slotWatcher[T]) watch(ctx context.Context, slots []int) {
-	w := &slotWatch[T]{watcher: in, slots: make([]bool, wire.Slots), slotsLeft: len(slots)}
+	w := &slotWatch[T]{watcher: in, slots: make([]bool, membership.SlotCount), slotsLeft: len(slots)}
 	for _, slot := range slots {
 		w.slots[slot] = true
 	}
 	in.watches = append(in.watches, w)
 	ctx, w.stop = context.WithCancel(ctx)
-	reflector := toolscache.NewReflectorWithOptions(in.listerWatcher(wire.Selector(slots)), in.kind, w, toolscache.ReflectorOptions{})
+	reflector := toolscache.NewReflectorWithOptions(in.listerWatcher(membership.Selector(slots)), in.kind, w, toolscache.ReflectorOptions{})
 	go reflector.RunWithContext(ctx)
 }
 
@@ -146,7 +146,7 @@ func (w *slotWatch[T]) take(item any) (object T, concern bool, err error) {
 	}
 	object, ok := item.(T)
 	// The API server may not support selectors, and slots may have been removed since.
-	return object, ok && w.slots[wire.Slot(object.GetUID())], nil
+	return object, ok && w.slots[membership.SlotOf(object.GetUID())], nil
 }
 
 func (w *slotWatch[T]) set(item any) error {
@@ -211,7 +211,7 @@ func (w *slotWatch[T]) Replace(items []any, _ string) error {
 		}
 	}
 	for uid := range w.watcher.objects {
-		if w.slots[wire.Slot(uid)] && !listed[uid] {
+		if w.slots[membership.SlotOf(uid)] && !listed[uid] {
 			w.forget(uid)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
 // Object is a pod that another replica has sent.
@@ -37,7 +37,7 @@ func (b Lists) End(from string, id int64, slots []int, pods map[types.UID]Object
 	}
 	in := NewSlotSet(slots)
 	for uid, pod := range pods {
-		if in[wire.Slot(uid)] && pod.Tick < since {
+		if in[membership.SlotOf(uid)] && pod.Tick < since {
 			drop(pod.Pod)
 		}
 	}

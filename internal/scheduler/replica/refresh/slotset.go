@@ -5,7 +5,7 @@ package refresh
 import (
 	"slices"
 
-	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
 // SlotSet is a set of hash slots; nil is empty.
@@ -13,14 +13,14 @@ type SlotSet []bool
 
 // NewSlotSet returns a set of some slots.
 func NewSlotSet(slots []int) SlotSet {
-	all := make(SlotSet, wire.Slots)
+	all := make(SlotSet, membership.SlotCount)
 	all.Add(slots)
 	return all
 }
 
 // AllSlots returns the set of all slots.
 func AllSlots() SlotSet {
-	all := make(SlotSet, wire.Slots)
+	all := make(SlotSet, membership.SlotCount)
 	for slot := range all {
 		all[slot] = true
 	}
@@ -40,6 +40,6 @@ func (s SlotSet) Add(slots []int) {
 func (s SlotSet) Has(slot int) bool { return slot < len(s) && s[slot] }
 
 // Of returns the slots in the set that a replica owns, in order.
-func (s SlotSet) Of(table wire.Table, owner string) []int {
+func (s SlotSet) Of(table membership.Table, owner string) []int {
 	return slices.DeleteFunc(table.Of(owner), func(slot int) bool { return !s.Has(slot) })
 }

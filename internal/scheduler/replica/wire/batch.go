@@ -1,128 +1,88 @@
 package wire
 
-import "k8s.io/apimachinery/pkg/types"
+import (
+	"k8s.io/apimachinery/pkg/types"
 
-// Batch is what a replica tells another. The parts of it are taken in the order in
-// which they stand here.
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+)
+
+// Batch is a message from one replica to another. The receiver processes the fields in the
+// order of their declaration.
 type Batch struct {
-	// From is who tells; it is said in the first batch of a connection.
+	// From is the name of the sender. It is set in the first batch of a connection.
 	From string `cbor:",omitempty"`
-	// Assignments are by the leader; none is left out, so that it can be seen whether one
-	// was missed.
+	// Assignments come from the leader. None is omitted, so that a receiver can detect that
+	// it missed one.
 	Assignments []*Assignment `cbor:",omitempty"`
-	// Refreshing says that all objects in some slots are told anew.
+	// Refreshing starts a resend of all objects in some slots.
 	Refreshing []Refresh `cbor:",omitempty"`
-	// Nodes are where pods are to be sent that run on nodes with these names.
+	// Nodes are nodes of the sender. Pods on these nodes must be sent to it.
 	Nodes []NodeName `cbor:",omitempty"`
-	// Pods are those on nodes of the receiver; Pending those that wait, for the leader;
-	// News what else the leader has to know.
-	Pods    []Item `cbor:",omitempty"`
+	// Pods are pods on nodes of the receiver.
+	Pods []Item `cbor:",omitempty"`
+	// Pending are unscheduled pods. They are sent to the leader.
 	Pending []Item `cbor:",omitempty"`
-	News    []News `cbor:",omitempty"`
-	// Refreshed says that this is done, and Listed that all nodes in some slots have
-	// been told, so that pods on them can be.
+	// News are other changes that the leader needs for its queue.
+	News []News `cbor:",omitempty"`
+	// Refreshed ends a resend of all objects in some slots.
 	Refreshed []Refresh `cbor:",omitempty"`
-	Listed    []Refresh `cbor:",omitempty"`
-	// Reservations are by the leader, and Kept says that they are still of use. Acks
-	// answer the first.
+	// Listed announces that all nodes of the sender in some slots were sent, so that the
+	// receiver can send the pods on them.
+	Listed []Refresh `cbor:",omitempty"`
+	// Reservations come from the leader. Acks are the answers to them.
 	Reservations []Reservation `cbor:",omitempty"`
-	Kept         []types.UID   `cbor:",omitempty"`
-	Acks         []Ack         `cbor:",omitempty"`
-	// Status is for the leader.
+	// Kept are the UIDs of pods whose reservations the leader still needs.
+	Kept []types.UID `cbor:",omitempty"`
+	Acks []Ack       `cbor:",omitempty"`
+	// Status is sent to the leader.
 	Status *Status `cbor:",omitempty"`
 }
 
-// Assignment is who owns which slots.
-type Assignment struct {
-	// Term counts leaders, and Number the assignments of one. Later ones replace others.
-	Term, Number int64
-	// AfterTerm and AfterNumber are those of the assignment that it changes. For who does
-	// not have that one others may have been in its place, so that it begins anew.
-	AfterTerm, AfterNumber int64
-	Leader                 Member
-	// Members live, as the leader sees it; Known are all that there may be.
-	Members, Known []Member
-	// Owners are the names that slots refer to.
-	Owners []string
-	Slots  []int16
-}
-
-// Later says whether an assignment replaces another, which may be nil.
-func (a *Assignment) Later(other *Assignment) bool {
-	return other == nil || a.Term > other.Term || a.Term == other.Term && a.Number > other.Number
-}
-
-// Table is the assignment as a table.
-func (a *Assignment) Table() Table {
-	t := make(Table, Slots)
-	for slot, owner := range a.Slots {
-		if slot < Slots && owner >= 0 && int(owner) < len(a.Owners) {
-			t[slot] = a.Owners[owner]
-		}
-	}
-	return t
-}
-
-// SetTable is the opposite.
-func (a *Assignment) SetTable(t Table) {
-	numbers := map[string]int16{"": -1}
-	a.Owners, a.Slots = t.Owners(), make([]int16, len(t))
-	for number, owner := range a.Owners {
-		numbers[owner] = int16(number)
-	}
-	for slot, owner := range t {
-		a.Slots[slot] = numbers[owner]
-	}
-}
-
-// Follows says whether an assignment changes another, which may be nil.
-func (a *Assignment) Follows(other *Assignment) bool {
-	return other != nil && a.AfterTerm == other.Term && a.AfterNumber == other.Number
-}
-
-// NodeName is a node by the hash of its name, and its slot.
+// NodeName identifies a node by the hash of its name.
 type NodeName struct {
 	_    struct{} `cbor:",toarray"`
 	Hash uint64
+	// Slot is the hash slot of the node.
 	Slot int16
-	// Created is when, in seconds. Of two nodes that had a name the later one counts,
-	// whoever is told of first.
+	// Created is the creation time in Unix seconds. If two nodes had the same name, the one
+	// that was created later wins, whatever the order of the messages.
 	Created int64
 }
 
-// Item is an object as it is now, or that it is gone.
+// Item is the current state of an object, or its deletion.
 type Item struct {
 	_   struct{} `cbor:",toarray"`
 	UID types.UID
-	// Object is in the API's protobuf encoding; empty if it is gone.
+	// Object is in the API's protobuf encoding; empty if the object was deleted.
 	Object []byte
-	// Node says that the object is as it was, but bound to a node.
+	// Node, if not empty, means that the only change is the binding to this node.
 	Node string
 }
 
-// News is a change of a node, or of a pod on one, that may let pods fit that did not.
+// News is a change of a node, or of a pod on a node, that may make unschedulable pods
+// schedulable.
 type News struct {
 	_ struct{} `cbor:",toarray"`
-	// Node says that it is a node.
+	// Node is true for a node and false for a pod.
 	Node bool
-	// Before and After are empty if there was no such object, or is none any more.
+	// Before is empty for a new object, After for a deleted one.
 	Before, After []byte
 }
 
-// Refresh is about the objects with UIDs in some slots, by an assignment. When all of
-// them were told anew, those that were not are gone.
+// Refresh refers to all objects with UIDs in some hash slots under an assignment. After a
+// complete resend the receiver deletes the objects that were not part of it.
 type Refresh struct {
 	Term, Number int64
 	Slots        []int
-	// Listed gives each a number of its sender's, and Refreshing and Refreshed that
-	// which they answer, in Asked; they have a number of their own in ID.
+	// ID is a number of the sender. A Refreshing or Refreshed has in Asked the ID of the
+	// Listed to which it responds.
 	ID, Asked int64
 }
 
-// Reservation is a pod that takes its place on a node, before it is bound, or that gives
-// it back, if there is no Pod.
+// Reservation reserves capacity of a node for a pod before the pod is bound. It releases
+// the capacity if Pod is empty.
 type Reservation struct {
-	// Nominated says that the pod waits for the node, and has no place there yet.
+	// Nominated is true if the pod is nominated to the node and takes no capacity yet.
 	Nominated bool `cbor:",omitempty"`
 
 	Pod     []byte
@@ -130,43 +90,45 @@ type Reservation struct {
 	Node    string
 	Profile string
 	Demands Demands
-	// Held says that the last owner of the node has given the pod its place, so that it
-	// may be bound by now: there is no question of whether it fits.
+	// Held is true if the node's previous owner has granted the reservation. The pod may be
+	// bound already, so the new owner does not check again whether it fits.
 	Held bool `cbor:",omitempty"`
 }
 
-// Ack says whether a pod has its place.
+// Ack is the result of a reservation.
 type Ack struct {
 	UID types.UID
-	// Refused is why not; "" if it has.
+	// Refused is the reason for a rejection; "" if the reservation was granted.
 	Refused string `cbor:",omitempty"`
 }
 
-// Status is how far a replica is.
+// Status is the state of a replica.
 type Status struct {
-	// Term and Number are the assignment that it is ready for, with all nodes and pods.
+	// Term and Number identify the assignment for which the replica has loaded all nodes
+	// and pods.
 	Term, Number int64
 	Nodes, Pods  int
-	// Freed counts places that were given to others, as no leader asked to keep them.
+	// Freed is the number of reservations that expired because no leader renewed them.
 	Freed int64
-	// Forbids says that pods are here that forbid others on more than their own node.
+	// Forbids is true if pods of this replica have required anti-affinity terms with a
+	// topology larger than one node.
 	Forbids bool `cbor:",omitempty"`
-	// Cut are replicas that cannot be told anything.
+	// Cut are the names of replicas to which the replica has no connection.
 	Cut []string `cbor:",omitempty"`
-	// Config is a digest of its configuration.
+	// Config is a digest of the replica's configuration.
 	Config string
 }
 
-// size is about how many bytes a batch has.
+// size estimates the encoded size of a batch in bytes.
 func (b *Batch) size() int {
-	size := 64 + 24*len(b.Nodes) + 48*(len(b.Kept)+len(b.Acks)) + 4*Slots*(len(b.Refreshing)+len(b.Refreshed)+len(b.Listed))
+	size := 64 + 24*len(b.Nodes) + 48*(len(b.Kept)+len(b.Acks)) + 4*membership.SlotCount*(len(b.Refreshing)+len(b.Refreshed)+len(b.Listed))
 	for _, items := range [][]Item{b.Pods, b.Pending} {
 		for i := range items {
 			size += 64 + len(items[i].Object)
 		}
 	}
 	for _, a := range b.Assignments {
-		size += 4*Slots + 96*(len(a.Members)+len(a.Known)+len(a.Owners))
+		size += 4*membership.SlotCount + 96*(len(a.Members)+len(a.Known)+len(a.Owners))
 	}
 	for i := range b.News {
 		size += 32 + len(b.News[i].Before) + len(b.News[i].After)
@@ -175,4 +137,17 @@ func (b *Batch) size() int {
 		size += 128 + len(b.Reservations[i].Pod)
 	}
 	return size
+}
+
+// grownBy estimates the encoded size in bytes of what was appended to a batch since a
+// copy of it was made.
+func (b *Batch) grownBy(before *Batch) int {
+	added := Batch{
+		Assignments: b.Assignments[len(before.Assignments):],
+		Nodes:       b.Nodes[len(before.Nodes):], Pods: b.Pods[len(before.Pods):], Pending: b.Pending[len(before.Pending):],
+		News: b.News[len(before.News):], Reservations: b.Reservations[len(before.Reservations):],
+		Refreshing: b.Refreshing[len(before.Refreshing):], Refreshed: b.Refreshed[len(before.Refreshed):], Listed: b.Listed[len(before.Listed):],
+		Kept: b.Kept[len(before.Kept):], Acks: b.Acks[len(before.Acks):],
+	}
+	return added.size()
 }

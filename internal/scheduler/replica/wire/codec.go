@@ -1,18 +1,32 @@
 package wire
 
-import "github.com/fxamacker/cbor/v2"
+import (
+	"github.com/fxamacker/cbor/v2"
+	"google.golang.org/grpc/encoding"
+)
 
-// Messages are CBOR, as objects of Kubernetes can be.
-var mode = func() cbor.EncMode {
-	m, err := cbor.EncOptions{}.EncMode()
+// encMode is the CBOR mode of all messages: the library's defaults.
+var encMode = func() cbor.EncMode {
+	mode, err := cbor.EncOptions{}.EncMode()
 	if err != nil {
 		panic(err)
 	}
-	return m
+	return mode
 }()
 
-// Encode makes bytes of a message.
-func Encode(message any) ([]byte, error) { return mode.Marshal(message) }
+// Encode returns the CBOR encoding of a message.
+func Encode(message any) ([]byte, error) { return encMode.Marshal(message) }
 
-// Decode makes a message of bytes.
+// Decode decodes a message from CBOR.
 func Decode(data []byte, message any) error { return cbor.Unmarshal(data, message) }
+
+// codec is gRPC's interface to the encoding.
+type codec struct{}
+
+func (codec) Name() string { return "cbor" }
+
+func (codec) Marshal(message any) ([]byte, error) { return Encode(message) }
+
+func (codec) Unmarshal(data []byte, message any) error { return Decode(data, message) }
+
+func init() { encoding.RegisterCodec(codec{}) }

@@ -7,14 +7,17 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// connections to other replicas, by address.
+// connections are client connections to other replicas, by address.
 type connections struct {
 	mu   sync.Mutex
 	open map[string]*grpc.ClientConn
 }
 
+// get returns the connection to an address. gRPC connects in the background.
 func (c *connections) get(address string, certificates *TLS) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -25,7 +28,7 @@ func (c *connections) get(address string, certificates *TLS) (*grpc.ClientConn, 
 		grpc.WithTransportCredentials(certificates.credentials()),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connectionWindow),
 		grpc.WithDefaultCallOptions(grpc.ForceCodec(codec{}), grpc.MaxCallRecvMsgSize(maxMessage)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingAfter, Timeout: pingTimeout, PermitWithoutStream: true}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: pingInterval, Timeout: pingTimeout, PermitWithoutStream: true}),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: time.Second,
@@ -41,8 +44,8 @@ func (c *connections) get(address string, certificates *TLS) (*grpc.ClientConn, 
 	return connection, nil
 }
 
-// Keep closes the connections to all others than some members.
-func (d *Dialer) Keep(members []Member) {
+// Keep closes the connections to all replicas except the given members.
+func (d *Dialer) Keep(members []membership.Member) {
 	addresses := map[string]bool{}
 	for _, member := range members {
 		addresses[member.Address] = true

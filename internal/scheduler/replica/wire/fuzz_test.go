@@ -7,11 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
 func seedBatch() *Batch {
-	a := &Assignment{Term: 2, Number: 3, AfterTerm: 2, AfterNumber: 2, Leader: Member{Name: "a", Address: "a:1"}}
-	a.SetTable(Assign(nil, []string{"a", "b"}))
+	a := &Assignment{Term: 2, Number: 3, AfterTerm: 2, AfterNumber: 2, Leader: membership.Member{Name: "a", Address: "a:1"}}
+	a.SetTable(membership.Assign(nil, []string{"a", "b"}))
 	return &Batch{
 		From: "a", Assignments: []*Assignment{a}, Nodes: []NodeName{{Hash: 1, Slot: 2, Created: 3}},
 		Refreshing: []Refresh{{Term: 2, Number: 3, Slots: []int{1, 2}, ID: 4, Asked: 5}}, Pods: []Item{{UID: "u", Object: []byte{1}}},
@@ -23,7 +24,7 @@ func seedBatch() *Batch {
 func seedQuestion() *Question {
 	return &Question{
 		Ask: &Ask{Pod: []byte{1}, Offers: 3, Steps: 2}, Term: 1, Number: 2, From: "a", Seen: map[string]uint64{"b": 2},
-		Branches: []Branch{{Member: Member{Name: "b"}, Branches: []Branch{{Member: Member{Name: "c"}}}}}, Patience: Patience{Deadline: time.Second, Quorum: 90},
+		Branches: []membership.Branch{{Member: membership.Member{Name: "b"}, Branches: []membership.Branch{{Member: membership.Member{Name: "c"}}}}}, Patience: Patience{Deadline: time.Second, Quorum: 90},
 	}
 }
 
@@ -36,7 +37,7 @@ func seedAnswer() *Answer {
 	}
 }
 
-// fuzz decodes what a hostile replica may send; use is what is done with what is valid.
+// fuzz decodes arbitrary messages and calls use for those that CBOR can decode.
 func fuzz[T any](f *testing.F, seed *T, use func(*testing.T, *T)) {
 	data, err := Encode(seed)
 	if err != nil {
@@ -53,7 +54,7 @@ func fuzz[T any](f *testing.F, seed *T, use func(*testing.T, *T)) {
 	})
 }
 
-// FuzzBatch: what is valid has numbers that arrays have elements for.
+// FuzzBatch checks that valid batches have no hash slots out of range.
 func FuzzBatch(f *testing.F) {
 	if err := seedBatch().validate(); err != nil {
 		f.Fatal(err)
@@ -64,31 +65,31 @@ func FuzzBatch(f *testing.F) {
 			return
 		}
 		for _, a := range b.Assignments {
-			if table := a.Table(); len(table) != Slots {
-				t.Errorf("a table of %d", len(table))
+			if table := a.Table(); len(table) != membership.SlotCount {
+				t.Errorf("a table has %d slots", len(table))
 			}
 		}
 		for _, refresh := range b.Listed {
 			for _, slot := range refresh.Slots {
-				_ = make([]bool, Slots)[slot]
+				_ = make([]bool, membership.SlotCount)[slot]
 			}
 		}
 	})
 }
 
-// FuzzQuestion: what is valid ends.
+// FuzzQuestion checks that valid queries have a bounded deadline.
 func FuzzQuestion(f *testing.F) {
 	if err := seedQuestion().validate(); err != nil {
 		f.Fatal(err)
 	}
 	fuzz(f, seedQuestion(), func(t *testing.T, q *Question) {
 		if q.validate() == nil && q.Patience.Deadline > maxDeadline {
-			t.Errorf("a deadline of %v", q.Patience.Deadline)
+			t.Errorf("the deadline is %v", q.Patience.Deadline)
 		}
 	})
 }
 
-// FuzzAnswer: what is valid can be folded with another answer.
+// FuzzAnswer checks that valid answers can be merged.
 func FuzzAnswer(f *testing.F) {
 	if err := seedAnswer().validate(); err != nil {
 		f.Fatal(err)

@@ -18,6 +18,8 @@ import (
 
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
 // authority signs certificates of replicas.
@@ -58,7 +60,7 @@ func (a *authority) write(path, kind string, der []byte) {
 	a.must(os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }
 
-// issue makes a certificate; whoever has it trusts those by some authority.
+// issue returns a certificate of this authority for a replica that trusts another one.
 func (a *authority) issue(trusted *authority) *TLS {
 	key, folder := a.newKey(), a.t.TempDir()
 	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "replica"}, NotAfter: time.Now().Add(time.Hour)}
@@ -83,21 +85,21 @@ func serveTLS(t *testing.T, certificates *TLS, handler Handler) string {
 	return listener.Addr().String()
 }
 
-// TestCertificates: only those get in, and are believed, whose certificate is by the
-// authority of the replicas.
+// TestCertificates checks that clients and servers reject peers whose certificate is not
+// signed by their CA.
 func TestCertificates(t *testing.T) {
 	ours, others := newAuthority(t), newAuthority(t)
-	member := Branch{Member: Member{Name: "server", Address: serveTLS(t, ours.issue(ours), &recorder{answered: &Answer{}})}}
-	impostor := Branch{Member: Member{Name: "impostor", Address: serveTLS(t, others.issue(ours), &recorder{answered: &Answer{}})}}
+	replica := membership.Branch{Member: membership.Member{Name: "server", Address: serveTLS(t, ours.issue(ours), &recorder{answer: &Answer{}})}}
+	impostor := membership.Branch{Member: membership.Member{Name: "impostor", Address: serveTLS(t, others.issue(ours), &recorder{answer: &Answer{}})}}
 	for _, c := range []struct {
 		name   string
 		dial   *Dialer
-		branch *Branch
+		branch *membership.Branch
 		in     bool
 	}{
-		{"ours", NewDialer(ours.issue(ours)), &member, true},
-		{"a client of another authority", NewDialer(others.issue(ours)), &member, false},
-		{"no certificate", NewDialer(nil), &member, false},
+		{"ours", NewDialer(ours.issue(ours)), &replica, true},
+		{"a client of another authority", NewDialer(others.issue(ours)), &replica, false},
+		{"no certificate", NewDialer(nil), &replica, false},
 		{"a server of another authority", NewDialer(ours.issue(ours)), &impostor, false},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
@@ -109,7 +111,7 @@ func TestCertificates(t *testing.T) {
 	}
 }
 
-// TestLoopbackOnly: without certificates nobody else is answered.
+// TestLoopbackOnly checks that Serve requires certificates on other addresses.
 func TestLoopbackOnly(t *testing.T) {
 	listener, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
@@ -121,9 +123,9 @@ func TestLoopbackOnly(t *testing.T) {
 	}
 }
 
-// TestMalformed: what cannot be ends the connection with one line, and nothing else.
+// TestMalformed checks that malformed messages end the connection with a one-line error.
 func TestMalformed(t *testing.T) {
-	other := &recorder{answered: &Answer{}}
+	other := &recorder{answer: &Answer{}}
 	address, stop := serve(t, "127.0.0.1:0", other)
 	defer stop()
 	dial := NewDialer(nil)
@@ -132,14 +134,14 @@ func TestMalformed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, b := range map[string]any{
-		"a slot beyond":       &Batch{From: "x", Listed: []Refresh{{Slots: []int{Slots}}}},
-		"a slot below":        &Batch{From: "x", Refreshed: []Refresh{{Slots: []int{-1}}}},
-		"an empty assignment": &Batch{From: "x", Assignments: []*Assignment{{}}},
-		"no assignment":       &Batch{From: "x", Assignments: []*Assignment{nil}},
-		"a huge term":         &Batch{From: "x", Status: &Status{Term: 1 << 62}},
-		"nobody":              &Batch{},
-		"something else":      []string{"not", "a", "batch"},
-		"too much":            &Batch{From: "x", Kept: []types.UID{types.UID(strings.Repeat("x", maxMessage))}},
+		"slot too large":   &Batch{From: "x", Listed: []Refresh{{Slots: []int{membership.SlotCount}}}},
+		"negative slot":    &Batch{From: "x", Refreshed: []Refresh{{Slots: []int{-1}}}},
+		"empty assignment": &Batch{From: "x", Assignments: []*Assignment{{}}},
+		"nil assignment":   &Batch{From: "x", Assignments: []*Assignment{nil}},
+		"huge term":        &Batch{From: "x", Status: &Status{Term: 1 << 62}},
+		"no sender":        &Batch{},
+		"not a batch":      []string{"not", "a", "batch"},
+		"too large":        &Batch{From: "x", Kept: []types.UID{types.UID(strings.Repeat("x", maxMessage))}},
 	} {
 		stream, err := connection.NewStream(t.Context(), &grpc.StreamDesc{StreamName: "Tell", ClientStreams: true, ServerStreams: true}, "/"+serviceName+"/Tell")
 		if err != nil {
@@ -153,22 +155,23 @@ func TestMalformed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, told := other.has(0); !told {
-		t.Error("something was taken")
+	if _, complete := other.has(0); !complete {
+		t.Error("a malformed batch was processed")
 	}
 	q := seedQuestion()
 	q.Ask.Offers = -1
-	if _, err := dial.Ask(t.Context(), &Branch{Member: Member{Address: address}}, q); err == nil {
-		t.Error("a malformed question was answered")
+	if _, err := dial.Ask(t.Context(), &membership.Branch{Member: membership.Member{Address: address}}, q); err == nil {
+		t.Error("a malformed query was answered")
 	}
 }
 
-// TestLinkOverflow: a replica that does not keep up is told everything anew.
+// TestLinkOverflow checks that a link to a slow receiver drops its batch and sends
+// everything again.
 func TestLinkOverflow(t *testing.T) {
 	slow := &blocked{recorder: recorder{}, release: make(chan struct{})}
 	address, stop := serve(t, "127.0.0.1:0", slow)
 	defer stop()
-	link := NewLink("me", Member{Name: "slow", Address: address}, NewDialer(nil), func(_ context.Context, l *Link) {
+	link := NewLink("me", membership.Member{Name: "slow", Address: address}, NewDialer(nil), func(_ context.Context, l *Link) {
 		l.Tell(func(b *Batch) { b.Kept = append(b.Kept, "all") })
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -186,10 +189,10 @@ func TestLinkOverflow(t *testing.T) {
 		}
 	}
 	close(slow.release)
-	eventually(t, "everything told anew", func() bool { begun, told := slow.has(1); return begun >= 2 && told })
+	eventually(t, "everything sent again", func() bool { begun, complete := slow.has(1); return begun >= 2 && complete })
 }
 
-// blocked takes nothing until it may.
+// blocked is a recorder that processes no batch until release is closed.
 type blocked struct {
 	recorder
 	release chan struct{}
@@ -200,19 +203,19 @@ func (b *blocked) Receive(from string, batch *Batch) error {
 	return b.recorder.Receive(from, batch)
 }
 
-// TestSessions: what an earlier connection still delivers is not taken after a later one
-// has begun.
+// TestSessions checks that batches of an earlier connection are rejected after a later
+// connection of the same replica has started.
 func TestSessions(t *testing.T) {
 	all := &sessions{latest: map[string]*session{}}
 	first := all.begin("a")
 	other := all.begin("b")
 	second := all.begin("a")
-	taken := func(s *session) bool { return s.take(func() error { return nil }) == nil }
-	if taken(first) || !taken(second) || !taken(other) {
-		t.Errorf("taken: first %v, second %v, other %v", taken(first), taken(second), taken(other))
+	processes := func(s *session) bool { return s.process(func() error { return nil }) == nil }
+	if processes(first) || !processes(second) || !processes(other) {
+		t.Errorf("processed: first %v, second %v, other %v", processes(first), processes(second), processes(other))
 	}
 	all.end("a", first)
 	if all.latest["a"] != second {
-		t.Error("the end of the first ends the second")
+		t.Error("the end of the first session removed the second")
 	}
 }

@@ -8,117 +8,125 @@ import (
 
 	"google.golang.org/grpc"
 	"k8s.io/klog/v2"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 )
 
-// Link tells one other replica what it has to know, in order. If the connection breaks,
-// or the other one does not keep up, everything is told anew.
+// Link sends batches to one other replica, in order. If the connection breaks or the
+// receiver is too slow, the link reconnects and sends everything again; there is no other
+// recovery. All methods may be called concurrently.
 type Link struct {
-	to   Member
+	to   membership.Member
 	from string
 	dial *Dialer
-	// begin is called for each connection, to tell everything.
+	// begin is called for each new connection and sends everything.
 	begin func(context.Context, *Link)
-	// loop is who is told without a connection, if this is a link to itself.
-	loop Handler
+	// local is the receiver if this replica sends to itself, without a connection.
+	local Handler
 
 	mu      sync.Mutex
 	pending *Batch
 	bytes   int
-	// due is when it is to be sent, zero if nothing is pending; sent is when the last was.
-	due, sent time.Time
-	// behind says that nothing is pending, as everything will be told anew: there is no
-	// connection, or what was pending was dropped.
-	behind bool
-	// connection is the number of the last, and reservations were told by it.
+	// due is the time at which pending is sent; zero if nothing is pending. lastSent is when
+	// the previous batch was sent.
+	due, lastSent time.Time
+	// reset is true while changes are discarded because everything will be sent again: there
+	// is no connection, or the pending batch was dropped.
+	reset bool
+	// connection counts connections. reservations counts those sent on the current one.
 	connection   int64
 	reservations uint64
-	// down is since when there is no connection; zero if there is one.
+	// down is the time at which the connection ended; zero while there is one.
 	down time.Time
 	more chan struct{}
 	room *sync.Cond
 }
 
 const (
-	// Bytes that wait to be sent; with more, the other replica is too far behind.
+	// maxPending is the maximal size in bytes of the pending batch. If it is exceeded, the
+	// receiver is too slow and the link starts again.
 	maxPending = 64 << 20
-	// Bytes that wait when everything is told, which has time.
-	mostAtOnce = 2 << 20
-	retryAfter = 100 * time.Millisecond
-	// Batches are so far apart, and what is told later is told within so long: a message
-	// costs more than what is in it, as both sides wake up for it. With more bytes none waits.
-	pace, later  = 50 * time.Millisecond, 250 * time.Millisecond
-	enoughToSend = 64 << 10
-	// Whoever listens says so each time that the first has passed, and is taken for gone
-	// when the second has. What gRPC has for this does not look more often than each ten
-	// seconds.
-	hearEvery, silentFor = time.Second, 3 * time.Second
+	// fullSendPending is the size in bytes at which Room blocks during a full send.
+	fullSendPending = 2 << 20
+	reconnectDelay  = 100 * time.Millisecond
+	// Batches are sent at the beats of pacing.Interval; changes that may be delayed are sent
+	// at the beats of lazyInterval. Each message wakes up both sides, which costs more than
+	// the content. More than urgentBytes are sent at once.
+	lazyInterval = 250 * time.Millisecond
+	urgentBytes  = 64 << 10
+	// A receiver sends a heartbeat at each heartbeatInterval and is considered unreachable
+	// after heartbeatTimeout. gRPC's keepalive cannot be faster than ten seconds.
+	heartbeatInterval, heartbeatTimeout = time.Second, 3 * time.Second
 )
 
-var errBehind = errors.New("the other replica does not keep up")
+var errTooSlow = errors.New("the other replica receives too slowly")
 
-// NewLink is a link from a replica to another.
-func NewLink(from string, to Member, dial *Dialer, begin func(context.Context, *Link)) *Link {
-	l := &Link{to: to, from: from, dial: dial, begin: begin, pending: &Batch{}, behind: true, down: time.Now(), more: make(chan struct{}, 1)}
+// NewLink returns a link from the replica named from to another replica. The link calls
+// begin for each new connection to send everything.
+func NewLink(from string, to membership.Member, dial *Dialer, begin func(context.Context, *Link)) *Link {
+	l := &Link{to: to, from: from, dial: dial, begin: begin, pending: &Batch{}, reset: true, down: time.Now(), more: make(chan struct{}, 1)}
 	l.room = sync.NewCond(&l.mu)
 	return l
 }
 
-// To is who is told.
-func (l *Link) To() Member { return l.to }
-
-// NewLoop is a link of a replica to itself.
-func NewLoop(self Member, handler Handler, begin func(context.Context, *Link)) *Link {
+// NewLoop returns a link of a replica to itself, which calls the handler directly.
+func NewLoop(self membership.Member, handler Handler, begin func(context.Context, *Link)) *Link {
 	l := NewLink(self.Name, self, nil, begin)
-	l.loop = handler
+	l.local = handler
 	return l
 }
 
-// Tell adds to what is told next: at once, unless something was told a moment ago.
-func (l *Link) Tell(add func(*Batch)) { l.tell(add, false) }
+// To returns the receiver.
+func (l *Link) To() membership.Member { return l.to }
 
-// TellLater adds to what is told next, and has time.
-func (l *Link) TellLater(add func(*Batch)) { l.tell(add, true) }
+// Tell adds changes to the next batch. The batch is sent at once, or at the next beat if
+// another batch was just sent.
+func (l *Link) Tell(add func(*Batch)) { l.append(add, false) }
 
-func (l *Link) tell(add func(*Batch), hasTime bool) {
+// TellLater adds changes to the next batch; the changes may wait for up to 250 ms.
+func (l *Link) TellLater(add func(*Batch)) { l.append(add, true) }
+
+func (l *Link) append(add func(*Batch), lazy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.behind {
+	if l.reset {
 		return
 	}
 	before := *l.pending
 	add(l.pending)
-	l.bytes += l.pending.grown(&before)
+	l.bytes += l.pending.grownBy(&before)
 	l.reservations += uint64(len(l.pending.Reservations) - len(before.Reservations))
 	if l.bytes > maxPending {
 		l.drop()
 	}
-	l.hasten(l.dueFor(time.Now(), hasTime))
+	l.schedule(l.dueFor(time.Now(), lazy))
 }
 
-// dueFor is when what was just told is to be sent; the lock is held.
-func (l *Link) dueFor(now time.Time, hasTime bool) time.Time {
+// dueFor returns the time at which a change that was just added is sent. The lock is held.
+func (l *Link) dueFor(now time.Time, lazy bool) time.Time {
 	switch {
-	case l.loop != nil || l.bytes > enoughToSend:
+	case l.local != nil || l.bytes > urgentBytes:
 		return now
-	case hasTime:
-		return Beat(now, later)
-	case now.Sub(l.sent) < pace:
-		return Beat(now, pace)
+	case lazy:
+		return pacing.Beat(now, lazyInterval)
+	case now.Sub(l.lastSent) < pacing.Interval:
+		return pacing.Beat(now, pacing.Interval)
 	}
 	return now
 }
 
-// Flush sends what is pending at once.
+// Flush sends the pending batch at once.
 func (l *Link) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.due.IsZero() {
-		l.hasten(time.Now())
+		l.schedule(time.Now())
 	}
 }
 
-// hasten sends what is pending no later than that; the lock is held.
-func (l *Link) hasten(due time.Time) {
+// schedule sends the pending batch no later than due. The lock is held.
+func (l *Link) schedule(due time.Time) {
 	if !l.due.IsZero() && !due.Before(l.due) {
 		return
 	}
@@ -129,97 +137,100 @@ func (l *Link) hasten(due time.Time) {
 	}
 }
 
-// drop gives up what is pending; the lock is held.
+// drop discards the pending batch. The lock is held.
 func (l *Link) drop() {
-	l.behind, l.pending, l.bytes, l.due = true, &Batch{}, 0, time.Time{}
+	l.reset, l.pending, l.bytes, l.due = true, &Batch{}, 0, time.Time{}
 	l.room.Broadcast()
 }
 
-// wait is how long what is pending has to wait.
+// wait returns the time until the pending batch is due. It is negative if nothing is
+// pending.
 func (l *Link) wait() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return time.Until(l.due) // Nothing is pending: the past, and nothing is sent.
+	return time.Until(l.due)
 }
 
-// Connection is a number of the connection that there is, or was last.
+// Connection returns the number of the current or last connection, counted from 1.
 func (l *Link) Connection() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.connection
 }
 
-// Down is since when there is no connection; zero if there is one.
+// Down returns the time at which the connection ended; zero while there is one.
 func (l *Link) Down() time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.down
 }
 
-// Reservations are how many were told by a connection, and its number; 0 if there is none.
-func (l *Link) Reservations() (told uint64, connection int64) {
+// Reservations returns how many reservations were sent on the current connection, and the
+// connection's number. Both are 0 without a connection.
+func (l *Link) Reservations() (sent uint64, connection int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.behind {
+	if l.reset {
 		return 0, 0
 	}
 	return l.reservations, l.connection
 }
 
-// Room waits until little is pending; false if the connection has ended. Who has much
-// to tell waits for it each time.
+// Room waits until the pending batch is small; a sender of much data calls it before each
+// Tell. It returns false if the connection or the context has ended.
 func (l *Link) Room(ctx context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.bytes > mostAtOnce && !l.behind && ctx.Err() == nil {
+	for l.bytes > fullSendPending && !l.reset && ctx.Err() == nil {
 		l.room.Wait()
 	}
-	return !l.behind && ctx.Err() == nil
+	return !l.reset && ctx.Err() == nil
 }
 
-// take is what is pending; nil if nothing is.
+// take removes and returns the pending batch; nil if nothing is pending.
 func (l *Link) take() (*Batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.behind {
-		return nil, errBehind
+	if l.reset {
+		return nil, errTooSlow
 	}
 	if l.due.IsZero() {
 		return nil, nil
 	}
 	b := l.pending
-	l.pending, l.bytes, l.due, l.sent = &Batch{}, 0, time.Time{}, time.Now()
+	l.pending, l.bytes, l.due, l.lastSent = &Batch{}, 0, time.Time{}, time.Now()
 	l.room.Broadcast()
 	return b, nil
 }
 
-// Run tells until the context ends.
+// Run connects and sends batches until the context ends.
 func (l *Link) Run(ctx context.Context) {
 	logger := klog.FromContext(ctx)
-	defer context.AfterFunc(ctx, l.wake)()
+	defer context.AfterFunc(ctx, l.wakeWaiters)()
 	for ctx.Err() == nil {
 		err := l.connect(ctx)
 		if ctx.Err() == nil {
-			logger.V(2).Info("Connection to another replica has ended", "replica", l.to.Name, "err", err)
+			logger.V(2).Info("connection to another replica ended", "replica", l.to.Name, "err", err)
 			linkResets.WithLabelValues(l.to.Name).Inc()
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(retryAfter):
+		case <-time.After(reconnectDelay):
 		}
 	}
 }
 
+// connect opens a connection and sends batches until it ends.
 func (l *Link) connect(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(ctx, l.wake)()
+	defer context.AfterFunc(ctx, l.wakeWaiters)()
 	send, ended, err := l.open(ctx, cancel)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
-	l.pending, l.bytes, l.behind, l.due, l.sent = &Batch{}, 0, false, time.Time{}, time.Time{}
+	l.pending, l.bytes, l.reset, l.due, l.lastSent = &Batch{}, 0, false, time.Time{}, time.Time{}
 	l.connection, l.reservations, l.down = l.connection+1, 0, time.Time{}
 	l.mu.Unlock()
 	begun := make(chan struct{})
@@ -227,7 +238,7 @@ func (l *Link) connect(ctx context.Context) error {
 		defer close(begun)
 		l.begin(ctx, l)
 	}()
-	// The next connection begins after this one has ended altogether.
+	// begin must have returned before the next connection starts.
 	defer func() {
 		cancel()
 		l.mu.Lock()
@@ -236,7 +247,12 @@ func (l *Link) connect(ctx context.Context) error {
 		l.mu.Unlock()
 		<-begun
 	}()
-	due := time.NewTimer(later)
+	return l.sendBatches(ctx, send, ended)
+}
+
+// sendBatches sends each batch when it is due, until the connection ends.
+func (l *Link) sendBatches(ctx context.Context, send func(*Batch) error, ended <-chan error) error {
+	due := time.NewTimer(lazyInterval)
 	defer due.Stop()
 	for {
 		select {
@@ -261,12 +277,13 @@ func (l *Link) connect(ctx context.Context) error {
 	}
 }
 
-// open begins a connection, and returns what sends, and what says that it has ended.
+// open opens a connection. It returns the function that sends a batch, and a channel with
+// the error that ended the connection.
 func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-chan error, error) {
 	ended := make(chan error, 1)
-	if l.loop != nil {
-		l.loop.Connected(l.from)
-		return func(b *Batch) error { return l.loop.Receive(l.from, b) }, ended, nil
+	if l.local != nil {
+		l.local.Connected(l.from)
+		return func(b *Batch) error { return l.local.Receive(l.from, b) }, ended, nil
 	}
 	connection, err := l.dial.connections.get(l.to.Address, l.dial.certificates)
 	if err != nil {
@@ -280,37 +297,25 @@ func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-c
 	if err := stream.SendMsg(&Batch{From: l.from}); err != nil {
 		return nil, nil, err
 	}
-	silence := time.AfterFunc(silentFor, cancel)
+	timeout := time.AfterFunc(heartbeatTimeout, cancel)
 	go func() {
-		defer silence.Stop()
+		defer timeout.Stop()
 		for {
-			// Nothing is answered but that somebody hears, and the reason for an end.
+			// The receiver sends heartbeats only, and the error at the end.
 			if err := stream.RecvMsg(&Batch{}); err != nil {
 				ended <- err
 				cancel()
 				return
 			}
-			silence.Reset(silentFor)
+			timeout.Reset(heartbeatTimeout)
 		}
 	}()
 	return func(b *Batch) error { return stream.SendMsg(b) }, ended, nil
 }
 
-// wake lets those look again who wait for room.
-func (l *Link) wake() {
+// wakeWaiters makes goroutines in Room check their condition again.
+func (l *Link) wakeWaiters() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.room.Broadcast()
-}
-
-// grown is about how many bytes a batch has more than before.
-func (b *Batch) grown(before *Batch) int {
-	added := Batch{
-		Assignments: b.Assignments[len(before.Assignments):],
-		Nodes:       b.Nodes[len(before.Nodes):], Pods: b.Pods[len(before.Pods):], Pending: b.Pending[len(before.Pending):],
-		News: b.News[len(before.News):], Reservations: b.Reservations[len(before.Reservations):],
-		Refreshing: b.Refreshing[len(before.Refreshing):], Refreshed: b.Refreshed[len(before.Refreshed):], Listed: b.Listed[len(before.Listed):],
-		Kept: b.Kept[len(before.Kept):], Acks: b.Acks[len(before.Acks):],
-	}
-	return added.size()
 }

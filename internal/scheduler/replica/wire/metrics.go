@@ -10,11 +10,11 @@ import (
 var (
 	linkResets = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: "scheduler", Name: "replica_link_resets_total",
-		Help:           "Connections to another replica that have ended, after which it was told everything anew",
+		Help:           "Number of connections to another replica that ended; each requires a full resend",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"replica"})
 	register sync.Once
 )
 
-// RegisterMetrics makes the metrics of this package known.
+// RegisterMetrics registers the metrics of this package.
 func RegisterMetrics() { register.Do(func() { legacyregistry.MustRegister(linkResets) }) }

@@ -2,29 +2,35 @@ package wire
 
 import "github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 
-// How many nodes of each group a leader asks for, and for how many pods more what becomes
-// of each. A run of pods is placed by one answer, so much in it saves questions; but it
-// costs every replica, and all of those between, and where pods come one by one, or
-// classes take turns, most is never looked at.
+// A large answer places more pods of a batch of identical pods and so saves queries, but
+// costs CPU in every replica. The useful size depends on the batches of a pod class, so
+// it follows what the previous batch of the class used.
 const (
+	// LeastOffers and MostOffers bound the number of nodes offered from each group.
 	LeastOffers, MostOffers = 8, 128
 	firstOffers             = 16
-	LeastSteps, MostSteps   = 4, 128
-	// Where many steps are of use, the same few nodes are chosen time and again.
-	mostOfBoth = 1024
+	// LeastSteps and MostSteps bound the number of further pods predicted for each offer.
+	LeastSteps, MostSteps = 4, 128
+	// If many steps are used, the same few nodes are chosen repeatedly, so fewer offers
+	// suffice: this bounds offers times steps.
+	maxOffersTimesSteps = 1024
 )
 
-// Wanted are offers, and steps of each, that a leader asks for.
-type Wanted struct{ Offers, Steps int }
+// Wanted is the size of answer that the leader requests for a pod class.
+type Wanted struct {
+	// Offers is the number of nodes of each group; Steps is the number of further pods
+	// predicted for each.
+	Offers, Steps int
+}
 
-// Next is what to ask for, after so much of what was asked for was used. The first is asked
-// for after nothing.
+// Next returns the size for the next query, given what was used of the previous answer.
+// The zero value's Next is the size of the first query.
 func (w Wanted) Next(used index.Used) Wanted {
 	if w.Offers == 0 {
 		return Wanted{firstOffers, LeastSteps}
 	}
 	steps := w.nextSteps(used)
-	return Wanted{min(w.nextOffers(used.Offers), mostOfBoth/steps), steps}
+	return Wanted{min(w.nextOffers(used.Offers), maxOffersTimesSteps/steps), steps}
 }
 
 func (w Wanted) nextOffers(used int) int {

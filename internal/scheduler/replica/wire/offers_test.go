@@ -6,9 +6,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// TestWantedFollowsRuns: offers soon suffice for a burst over many nodes, steps for one
-// over few, and both shrink when pods come singly.
-func TestWantedFollowsRuns(t *testing.T) {
+// TestWantedFollowsUse checks that offers grow for batches over many nodes, steps grow for
+// batches over few nodes, and both shrink for single pods.
+func TestWantedFollowsUse(t *testing.T) {
 	wide := Wanted{}.Next(index.Used{})
 	for range 2 {
 		wide = wide.Next(index.Used{Offers: wide.Offers, Steps: 1})
@@ -20,7 +20,7 @@ func TestWantedFollowsRuns(t *testing.T) {
 	for range 5 {
 		deep = deep.Next(index.Used{Offers: 1, Steps: deep.Steps + 1, Short: true})
 	}
-	if deep != (Wanted{mostOfBoth / MostSteps, MostSteps}) {
+	if deep != (Wanted{maxOffersTimesSteps / MostSteps, MostSteps}) {
 		t.Errorf("a burst over few nodes: %+v", deep)
 	}
 	for _, w := range []Wanted{wide, deep} {

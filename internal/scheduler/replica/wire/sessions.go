@@ -5,21 +5,23 @@ import (
 	"sync"
 )
 
-// sessions are the connections by which other replicas tell what they have to. When one
-// connects anew, what still comes by its last connection is older, and is not taken.
+// sessions has the latest incoming connection of each replica. After a replica reconnects,
+// batches that still arrive on its earlier connection are outdated and are rejected.
 type sessions struct {
 	mu     sync.Mutex
 	latest map[string]*session
 }
 
+// session is one incoming connection.
 type session struct {
 	mu    sync.Mutex
 	ended bool
 }
 
-var errReplaced = errors.New("the replica has connected anew")
+var errReplaced = errors.New("the replica has opened a newer connection")
 
-// begin returns when nothing is taken any more of what came before.
+// begin starts a session of a replica. When it returns, no batch of an earlier session is
+// being processed and none will be.
 func (s *sessions) begin(from string) *session {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -31,7 +33,7 @@ func (s *sessions) begin(from string) *session {
 	return next
 }
 
-// end forgets a session, unless there is a later one.
+// end removes a session, unless a later one has replaced it.
 func (s *sessions) end(from string, ended *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -46,8 +48,8 @@ func (s *session) end() {
 	s.ended = true
 }
 
-// take takes something that was told, unless the session has ended.
-func (s *session) take(f func() error) error {
+// process calls f, or returns an error if the session has ended.
+func (s *session) process(f func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ended {

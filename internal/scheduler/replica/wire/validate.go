@@ -6,27 +6,29 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// What other replicas send is looked at before it is taken: a number that is out of range
-// ends the connection, and not this process.
+// Messages are validated before they are used: a malformed message ends the connection
+// and must not crash the process.
 
-var errMalformed = errors.New("a replica has sent what cannot be")
+var errMalformed = errors.New("malformed message from another replica")
 
-// Bounds of what replicas send.
+// Bounds of messages.
 const (
 	maxMembers  = 10_000
 	maxDepth    = 16
 	maxOffers   = 1 << 16
 	maxSteps    = 1 << 10
 	maxDeadline = time.Minute
-	// A term and a number are made one number of.
+	// The receiver packs a term and a number into one 63-bit integer.
 	maxTerm, maxNumber = 1<<38 - 1, 1<<24 - 1
 )
 
-func malformed(what string) error { return fmt.Errorf("%w: %s", errMalformed, what) }
+func malformed(problem string) error { return fmt.Errorf("%w: %s", errMalformed, problem) }
 
-// validate says what is wrong with a batch.
+// validate returns an error if a field is out of bounds.
 func (b *Batch) validate() error {
 	for _, a := range b.Assignments {
 		if err := a.validate(); err != nil {
@@ -35,100 +37,102 @@ func (b *Batch) validate() error {
 	}
 	for _, list := range [][]Refresh{b.Refreshing, b.Refreshed, b.Listed} {
 		for i := range list {
-			if !isStamp(list[i].Term, list[i].Number) || !areSlots(list[i].Slots) {
-				return malformed("slots that there are not")
+			if !validVersion(list[i].Term, list[i].Number) || !validSlots(list[i].Slots) {
+				return malformed("refresh with an invalid assignment or hash slot")
 			}
 		}
 	}
 	for i := range b.Nodes {
-		if b.Nodes[i].Slot < 0 || b.Nodes[i].Slot >= Slots {
-			return malformed("a node in a slot that there is not")
+		if b.Nodes[i].Slot < 0 || b.Nodes[i].Slot >= membership.SlotCount {
+			return malformed("node with an invalid hash slot")
 		}
 	}
 	for i := range b.Reservations {
 		if b.Reservations[i].UID == types.UID("") || b.Reservations[i].Node == "" {
-			return malformed("a place for no pod, or nowhere")
+			return malformed("reservation without pod or node")
 		}
 	}
-	if s := b.Status; s != nil && (!isStamp(s.Term, s.Number) || s.Nodes < 0 || s.Pods < 0) {
-		return malformed("a status")
+	if s := b.Status; s != nil && (!validVersion(s.Term, s.Number) || s.Nodes < 0 || s.Pods < 0) {
+		return malformed("status with an invalid assignment or a negative count")
 	}
 	return nil
 }
 
 func (a *Assignment) validate() error {
 	switch {
-	case a == nil || !isStamp(a.Term, a.Number) || !isStamp(a.AfterTerm, a.AfterNumber):
-		return malformed("an assignment without a number")
-	case a.Leader.Name == "" || len(a.Slots) != Slots || len(a.Members) > maxMembers || len(a.Known) > maxMembers:
-		return malformed("an assignment without a leader or slots, or with too many replicas")
+	case a == nil || !validVersion(a.Term, a.Number) || !validVersion(a.AfterTerm, a.AfterNumber):
+		return malformed("assignment with an invalid term or number")
+	case a.Leader.Name == "" || len(a.Slots) != membership.SlotCount || len(a.Members) > maxMembers || len(a.Known) > maxMembers:
+		return malformed("assignment without leader or hash slots, or with too many replicas")
 	}
 	for _, owner := range a.Slots {
 		if owner < -1 || int(owner) >= len(a.Owners) {
-			return malformed("an assignment to nobody")
+			return malformed("assignment to an unknown owner")
 		}
 	}
 	return nil
 }
 
-func isStamp(term, number int64) bool {
+// validVersion checks the term and number of an assignment.
+func validVersion(term, number int64) bool {
 	return term >= 0 && term <= maxTerm && number >= 0 && number <= maxNumber
 }
 
-func areSlots(slots []int) bool {
-	if len(slots) > Slots {
+func validSlots(slots []int) bool {
+	if len(slots) > membership.SlotCount {
 		return false
 	}
 	for _, slot := range slots {
-		if slot < 0 || slot >= Slots {
+		if slot < 0 || slot >= membership.SlotCount {
 			return false
 		}
 	}
 	return true
 }
 
-// validate says what is wrong with a question.
+// validate returns an error if a field is out of bounds.
 func (q *Question) validate() error {
-	left := maxMembers
+	members := maxMembers
 	switch {
 	case q.Ask == nil:
-		return malformed("a question without a question")
-	case !isStamp(q.Term, q.Number):
-		return malformed("a question without an assignment")
+		return malformed("request without a query")
+	case !validVersion(q.Term, q.Number):
+		return malformed("query with an invalid assignment")
 	case q.Ask.Offers < 0 || q.Ask.Offers > maxOffers || q.Ask.Steps < 0 || q.Ask.Steps > maxSteps:
-		return malformed("a question for too much")
+		return malformed("query for too many offers or steps")
 	case q.Patience.Deadline <= 0 || q.Patience.Deadline > maxDeadline || q.Patience.Grace < 0 || q.Patience.Quorum < 0:
-		return malformed("a question without a deadline")
-	case !fits(q.Branches, maxDepth, &left):
-		return malformed("a question to too many")
+		return malformed("query with an invalid deadline, grace time or quorum")
+	case !treeFits(q.Branches, maxDepth, &members):
+		return malformed("query for too many replicas")
 	}
 	return nil
 }
 
-func fits(branches []Branch, depth int, left *int) bool {
-	*left -= len(branches)
-	if *left < 0 || depth == 0 && len(branches) > 0 {
+// treeFits reports whether a tree is at most so deep and has at most so many members.
+func treeFits(branches []membership.Branch, depth int, members *int) bool {
+	*members -= len(branches)
+	if *members < 0 || depth == 0 && len(branches) > 0 {
 		return false
 	}
 	for i := range branches {
-		if !fits(branches[i].Branches, depth-1, left) {
+		if !treeFits(branches[i].Branches, depth-1, members) {
 			return false
 		}
 	}
 	return true
 }
 
-// validate says what is wrong with an answer.
+// validate returns an error if a field is out of bounds.
 func (a *Answer) validate() error {
 	if len(a.Summary.Groups)+len(a.Summary.Counters) > 0 && (len(a.Values) < 2 || a.Values[0] != NoValue || a.Values[1] != "") {
-		return malformed("an answer without values")
+		return malformed("answer without the two predefined values")
 	}
 	if err := a.Summary.Validate(len(a.Values), len(a.Profiles), len(a.Names)); err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	for _, image := range a.Images {
 		if image.Nodes < 0 || image.Size < 0 {
-			return malformed("an image")
+			return malformed("image with a negative size or number of nodes")
 		}
 	}
 	for i := range a.Refusals {

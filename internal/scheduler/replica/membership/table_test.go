@@ -1,4 +1,4 @@
-package wire
+package membership
 
 import (
 	"fmt"
@@ -12,13 +12,14 @@ import (
 	"k8s.io/apiserver/pkg/sharding"
 )
 
-// TestSelector: the API server's own parser agrees with [Slot] on what belongs where.
+// TestSelector checks that the selector, as parsed by the API server, selects the objects
+// whose [SlotOf] is in the list.
 func TestSelector(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 20 {
 		var slots []int
-		for slot := range Slots {
-			if random.IntN(3) == 0 || slot == 0 || slot == Slots-1 {
+		for slot := range SlotCount {
+			if random.IntN(3) == 0 || slot == 0 || slot == SlotCount-1 {
 				slots = append(slots, slot)
 			}
 		}
@@ -32,14 +33,14 @@ func TestSelector(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := slices.Contains(slots, Slot(uid)); matches != want {
-				t.Fatalf("%s is in slot %d, selected %v: the selector says %v", uid, Slot(uid), want, matches)
+			if want := slices.Contains(slots, SlotOf(uid)); matches != want {
+				t.Fatalf("%s is in slot %d, selected: want %v, got %v", uid, SlotOf(uid), want, matches)
 			}
 		}
 	}
 }
 
-// TestAssign: slots are shared evenly, and only those move that have to.
+// TestAssign checks that replicas get equal shares and that no slot moves unnecessarily.
 func TestAssign(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
 	var table Table
@@ -54,16 +55,16 @@ func TestAssign(t *testing.T) {
 		table = Assign(before, replicas)
 		if len(replicas) == 0 {
 			if len(table.Owners()) > 0 {
-				t.Fatalf("round %d: there are owners, but no replicas", round)
+				t.Fatalf("round %d: slots have owners although there are no replicas", round)
 			}
 			continue
 		}
-		least, moved, needed := Slots, 0, 0
+		least, moved, needed := SlotCount, 0, 0
 		for _, replica := range replicas {
 			owned := len(table.Of(replica))
 			least = min(least, owned)
-			if owned > Slots/len(replicas)+1 || owned < Slots/len(replicas) {
-				t.Fatalf("round %d: %s has %d of %d slots, with %d replicas", round, replica, owned, Slots, len(replicas))
+			if owned > SlotCount/len(replicas)+1 || owned < SlotCount/len(replicas) {
+				t.Fatalf("round %d: %s has %d of %d slots, with %d replicas", round, replica, owned, SlotCount, len(replicas))
 			}
 			if before != nil {
 				needed += max(0, owned-len(before.Of(replica)))
@@ -75,7 +76,7 @@ func TestAssign(t *testing.T) {
 			}
 		}
 		if before != nil && moved != needed {
-			t.Fatalf("round %d: %d slots moved, but %d had to", round, moved, needed)
+			t.Fatalf("round %d: %d slots moved, want %d", round, moved, needed)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package wire
+package pacing
 
 import (
 	"bufio"
@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// paced is a paced connection, and what the other end writes to.
+// paced returns a paced connection and its other end.
 func paced(t *testing.T) (far net.Conn, near *pacedConn) {
 	far, conn := net.Pipe()
 	t.Cleanup(func() { far.Close(); conn.Close() })
-	return far, &pacedConn{Conn: conn, buffered: bufio.NewReaderSize(&pacedReader{source: conn}, muchToRead)}
+	return far, newConn(conn)
 }
 
-// readAt reads n bytes, and returns when that was.
+// readAt reads n bytes and returns the time at which they were read.
 func readAt(t *testing.T, c io.Reader, n int) time.Time {
 	t.Helper()
 	if _, err := io.ReadFull(c, make([]byte, n)); err != nil {
@@ -25,8 +25,9 @@ func readAt(t *testing.T, c io.Reader, n int) time.Time {
 	return time.Now()
 }
 
-// TestPaced writes a little: the first is read at once, and what follows at the next beat.
-func TestPaced(t *testing.T) {
+// TestPacedRead checks that the first data after a pause is read at once and later data at
+// the next beat.
+func TestPacedRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		far, near := paced(t)
 		go func() {
@@ -40,21 +41,21 @@ func TestPaced(t *testing.T) {
 		if at := readAt(t, near, 100); !at.Equal(start) {
 			t.Errorf("the first is read after %v", at.Sub(start))
 		}
-		if at := readAt(t, near, 100); !at.Equal(Beat(start, pace)) {
+		if at := readAt(t, near, 100); !at.Equal(Beat(start, Interval)) {
 			t.Errorf("the second is read after %v", at.Sub(start))
 		}
 		third := readAt(t, near, 100)
-		if want := Beat(start, pace).Add(pace); !third.Equal(want) {
+		if want := Beat(start, Interval).Add(Interval); !third.Equal(want) {
 			t.Errorf("the third is read after %v", third.Sub(start))
 		}
 		if at := readAt(t, near, 100); !at.Equal(third.Add(time.Minute)) {
-			t.Errorf("after a silence it is read %v late", at.Sub(third.Add(time.Minute)))
+			t.Errorf("after a pause data is read %v late", at.Sub(third.Add(time.Minute)))
 		}
 	})
 }
 
-// sending is a socket into which a server writes at a rate, in bytes a second, until it is
-// full.
+// sending is a socket into which a server writes at a rate (bytes per second) until its
+// buffer is full.
 type sending struct {
 	rate, room int
 	last       time.Time
@@ -74,15 +75,15 @@ func (s *sending) Read(b []byte) (int, error) {
 	}
 }
 
-// TestPacedList reads a list, which takes hardly longer than the server does.
+// TestPacedList checks that pacing delays a large list by at most 5 %.
 func TestPacedList(t *testing.T) {
 	const rate, size = 20 << 20, 200 << 20
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		reader := bufio.NewReaderSize(&pacedReader{source: &sending{rate: rate, room: 128 << 10, last: start}}, muchToRead)
-		took := readAt(t, reader, size).Sub(start)
+		buffered := bufio.NewReaderSize(&reader{source: &sending{rate: rate, room: 128 << 10, last: start}}, fullSpeedBytes)
+		took := readAt(t, buffered, size).Sub(start)
 		if at := size / rate * time.Second; took > at+at/20 {
-			t.Errorf("the list takes %v, and %v without pacing", took, at)
+			t.Errorf("the list takes %v, without pacing %v", took, at)
 		}
 	})
 }

@@ -10,23 +10,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 )
 
-// recorder is a replica that notes what it is told.
+// recorder is a Handler that records the UIDs in Kept.
 type recorder struct {
 	mu       sync.Mutex
 	begun    int
-	told     []types.UID
+	received []types.UID
 	batches  int
-	answered *Answer
+	answer   *Answer
 }
 
-func (r *recorder) Answer(context.Context, *Question) *Answer { return r.answered }
+func (r *recorder) Answer(context.Context, *Question) *Answer { return r.answer }
 
 func (r *recorder) Receive(_ string, b *Batch) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.told = append(r.told, b.Kept...)
+	r.received = append(r.received, b.Kept...)
 	r.batches++
 	return nil
 }
@@ -35,13 +37,13 @@ func (r *recorder) Connected(string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.begun++
-	r.told = nil
+	r.received = nil
 }
 
 func (r *recorder) has(want int) (int, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.begun, len(r.told) == want
+	return r.begun, len(r.received) == want
 }
 
 func serve(t *testing.T, address string, handler Handler) (string, func()) {
@@ -66,17 +68,18 @@ func eventually(t *testing.T, what string, is func() bool) {
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("not within ten seconds: %s", what)
+	t.Fatalf("not within 10 s: %s", what)
 }
 
-// TestLink: everything is told in order, and anew when the other replica comes back.
+// TestLink checks that changes are sent in order, and all are sent again after the
+// receiver has restarted.
 func TestLink(t *testing.T) {
 	other := &recorder{}
 	address, stop := serve(t, "127.0.0.1:0", other)
 	var mu sync.Mutex
 	var all []types.UID
 	add := func(uid types.UID) func(*Batch) { return func(b *Batch) { b.Kept = append(b.Kept, uid) } }
-	link := NewLink("me", Member{Name: "other", Address: address}, NewDialer(nil), func(ctx context.Context, l *Link) {
+	link := NewLink("me", membership.Member{Name: "other", Address: address}, NewDialer(nil), func(ctx context.Context, l *Link) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, uid := range all {
@@ -90,7 +93,7 @@ func TestLink(t *testing.T) {
 		defer close(done)
 		link.Run(ctx)
 	}()
-	tell := func(uid types.UID) {
+	send := func(uid types.UID) {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, uid)
@@ -98,48 +101,48 @@ func TestLink(t *testing.T) {
 	}
 	eventually(t, "a connection", func() bool { begun, _ := other.has(0); return begun == 1 })
 	for i := range 1000 {
-		tell(types.UID(rune('a' + i%26)))
+		send(types.UID(rune('a' + i%26)))
 	}
-	eventually(t, "everything told", func() bool { _, told := other.has(1000); return told })
+	eventually(t, "everything sent", func() bool { _, complete := other.has(1000); return complete })
 	stop()
-	tell("meanwhile")
+	send("meanwhile")
 	again := &recorder{}
 	_, stop = serve(t, address, again)
 	defer stop()
-	eventually(t, "everything told anew", func() bool { begun, told := again.has(1001); return begun == 1 && told })
+	eventually(t, "everything sent again", func() bool { begun, complete := again.has(1001); return begun == 1 && complete })
 	cancel()
 	<-done
 }
 
-// TestPace: what is told after a while is due at once, what follows with the next beat, and
-// what has time within a longer one, unless there is much.
+// TestPace checks when changes are due: at once after a pause, at the next beat otherwise,
+// at a longer beat if lazy, and at once if there are many.
 func TestPace(t *testing.T) {
 	at := time.Unix(1000, 0)
 	for name, c := range map[string]struct {
-		link    *Link
-		now     time.Time
-		hasTime bool
-		want    time.Duration
+		link *Link
+		now  time.Time
+		lazy bool
+		want time.Duration
 	}{
 		"first":      {&Link{}, at, false, 0},
-		"follows":    {&Link{sent: at}, at.Add(10 * time.Millisecond), false, pace - 10*time.Millisecond},
-		"much later": {&Link{sent: at}, at.Add(pace), false, 0},
-		"has time":   {&Link{}, at.Add(pace), true, later - pace},
-		"much":       {&Link{sent: at, bytes: enoughToSend + 1}, at, true, 0},
-		"to itself":  {&Link{sent: at, loop: &recorder{}}, at, true, 0},
+		"follows":    {&Link{lastSent: at}, at.Add(10 * time.Millisecond), false, pacing.Interval - 10*time.Millisecond},
+		"much later": {&Link{lastSent: at}, at.Add(pacing.Interval), false, 0},
+		"lazy":       {&Link{}, at.Add(pacing.Interval), true, lazyInterval - pacing.Interval},
+		"much":       {&Link{lastSent: at, bytes: urgentBytes + 1}, at, true, 0},
+		"to itself":  {&Link{lastSent: at, local: &recorder{}}, at, true, 0},
 	} {
-		if got := c.link.dueFor(c.now, c.hasTime).Sub(c.now); got != c.want {
+		if got := c.link.dueFor(c.now, c.lazy).Sub(c.now); got != c.want {
 			t.Errorf("%s: due in %v, not %v", name, got, c.want)
 		}
 	}
 }
 
-// TestBatches: a burst goes in few messages, and what has time goes with what has not.
+// TestBatches checks that a burst is sent in few batches, lazy changes included.
 func TestBatches(t *testing.T) {
 	other := &recorder{}
 	address, stop := serve(t, "127.0.0.1:0", other)
 	defer stop()
-	link := NewLink("me", Member{Name: "other", Address: address}, NewDialer(nil), func(context.Context, *Link) {})
+	link := NewLink("me", membership.Member{Name: "other", Address: address}, NewDialer(nil), func(context.Context, *Link) {})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -156,27 +159,27 @@ func TestBatches(t *testing.T) {
 			link.Tell(add)
 		}
 	}
-	eventually(t, "all are told", func() bool { _, told := other.has(500); return told })
+	eventually(t, "all are sent", func() bool { _, complete := other.has(500); return complete })
 	other.mu.Lock()
 	batches := other.batches
 	other.mu.Unlock()
 	if batches > 50 {
-		t.Errorf("%d messages for 500 in a burst", batches)
+		t.Errorf("%d batches for a burst of 500 changes", batches)
 	}
 	link.TellLater(add)
 	link.Flush()
-	eventually(t, "what was flushed is told", func() bool { _, told := other.has(501); return told })
+	eventually(t, "the flushed change is sent", func() bool { _, complete := other.has(501); return complete })
 }
 
-// TestScatter asks through a tree of processes that are really connected.
+// TestScatter queries a tree of replicas over real connections.
 func TestScatter(t *testing.T) {
-	var members []Member
+	var members []membership.Member
 	for i := range 7 {
-		address, stop := serve(t, "127.0.0.1:0", &recorder{answered: &Answer{Values: []string{NoValue, ""}, Summary: index.Summary{Nodes: 1}}})
+		address, stop := serve(t, "127.0.0.1:0", &recorder{answer: &Answer{Values: []string{NoValue, ""}, Summary: index.Summary{Nodes: 1}}})
 		defer stop()
-		members = append(members, Member{Name: string(rune('a' + i)), Address: address})
+		members = append(members, membership.Member{Name: string(rune('a' + i)), Address: address})
 	}
-	members = append(members, Member{Name: "gone", Address: "127.0.0.1:1"})
+	members = append(members, membership.Member{Name: "gone", Address: "127.0.0.1:1"})
 	for fanout := 1; fanout <= 8; fanout++ {
 		q := &Question{Ask: &Ask{Offers: 1}, Patience: Patience{Deadline: 5 * time.Second, Quorum: 100}}
 		answer := NewDialer(nil).Scatter(t.Context(), nil, members[:7], fanout, nil, q)

@@ -1,0 +1,236 @@
+package membership
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	coordinationlisters "k8s.io/client-go/listers/coordination/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+)
+
+// Leases is a Discovery in which each replica renews a Lease of its own.
+type Leases struct {
+	client    kubernetes.Interface
+	self      Member
+	namespace string
+	group     string
+	lister    coordinationlisters.LeaseLister
+	// instance distinguishes this process from other processes with the same replica name.
+	instance string
+	// own is this replica's Lease as last written; nil if the stored version is unknown.
+	own *coordinationv1.Lease
+	// claimed is true after this process has written the Lease once.
+	claimed bool
+
+	mu sync.Mutex
+	// renewals has the last renewal of each replica, with the local time at which it was
+	// observed: clocks of other machines are not compared with the local clock.
+	renewals map[string]renewal
+}
+
+// renewal is a change of a Lease's renewTime.
+type renewal struct {
+	renewTime time.Time
+	observed  time.Time
+}
+
+const (
+	// GroupLabel is the label of a Lease that names the group of replicas.
+	GroupLabel = "k8s-1m.dev/dist-scheduler"
+	// AddressAnnotation is the annotation of a Lease with the replica's address.
+	AddressAnnotation = "k8s-1m.dev/address"
+	// RelayAnnotation is set on the Lease of a replica that owns no nodes.
+	RelayAnnotation = "k8s-1m.dev/relay-only"
+	// InstanceAnnotation is a random value that differs between processes.
+	InstanceAnnotation = "k8s-1m.dev/instance"
+
+	leaseDuration      = 15 * time.Second
+	leaseRenewInterval = 5 * time.Second
+	// A starting replica whose Lease has another address reads that Lease at this interval,
+	// for at most claimTimeout, to see whether another process still renews it.
+	claimPollInterval = 500 * time.Millisecond
+	claimTimeout      = leaseRenewInterval + 2*time.Second
+)
+
+// ErrNameTaken is returned if two processes run with one replica name.
+var ErrNameTaken = errors.New("there is another replica of this name: give each replica its own --replica-name")
+
+// NewLeases returns a Discovery for the group of replicas whose Leases are in the
+// namespace. Self is this replica.
+func NewLeases(client kubernetes.Interface, namespace, group string, self Member) *Leases {
+	return &Leases{client: client, namespace: namespace, group: group, self: self, instance: rand.Text(), renewals: map[string]renewal{}}
+}
+
+// name returns the name of this replica's Lease.
+func (l *Leases) name() string { return l.group + "-replica-" + l.self.Name }
+
+// Run renews the Lease of this replica until the context ends, and then deletes it. It
+// returns [ErrNameTaken] if another process has the same replica name. The process that
+// started later fails if it sees the other one's renewals in time; otherwise the earlier
+// one fails.
+func (l *Leases) Run(ctx context.Context) error {
+	if err := l.claim(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	factory := informers.NewSharedInformerFactoryWithOptions(l.client, 0, informers.WithNamespace(l.namespace),
+		informers.WithTweakListOptions(func(options *metav1.ListOptions) { options.LabelSelector = GroupLabel + "=" + l.group }))
+	leases := factory.Coordination().V1().Leases()
+	l.mu.Lock()
+	l.lister = leases.Lister()
+	l.mu.Unlock()
+	leases.Informer()
+	factory.Start(ctx.Done())
+	wait.UntilWithContext(ctx, func(ctx context.Context) {
+		err := l.renew(ctx)
+		if apierrors.IsConflict(err) {
+			// Another client has written the Lease. The second call reads it first.
+			err = l.renew(ctx)
+		}
+		switch {
+		case errors.Is(err, ErrNameTaken):
+			cancel(err)
+		case err != nil && ctx.Err() == nil:
+			klog.FromContext(ctx).Error(err, "failed to renew the Lease of this replica", "lease", l.name())
+		}
+	}, leaseRenewInterval)
+	if err := context.Cause(ctx); errors.Is(err, ErrNameTaken) {
+		return err
+	}
+	return l.release(ctx)
+}
+
+// release deletes the Lease, unless another process has written it.
+func (l *Leases) release(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	var options metav1.DeleteOptions
+	if l.own != nil {
+		// The successor of this replica may have written the Lease already.
+		options.Preconditions = &metav1.Preconditions{ResourceVersion: &l.own.ResourceVersion}
+	}
+	err := l.client.CoordinationV1().Leases(l.namespace).Delete(ctx, l.name(), options)
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// claim waits until this process may use its replica name. It returns at once if there is
+// no Lease or if the Lease has this replica's address, as that is a previous process.
+// Otherwise it returns once the Lease was not renewed for claimTimeout.
+func (l *Leases) claim(ctx context.Context) error {
+	var last time.Time
+	for since := time.Now(); ctx.Err() == nil && time.Since(since) < claimTimeout; {
+		lease, err := l.client.CoordinationV1().Leases(l.namespace).Get(ctx, l.name(), metav1.GetOptions{})
+		switch {
+		case apierrors.IsNotFound(err):
+			return nil
+		case err != nil:
+			// If the API server is unreachable, the other process may be unable to renew too.
+			since = time.Now()
+		case lease.Annotations[AddressAnnotation] == l.self.Address || lease.Spec.RenewTime == nil:
+			return nil
+		case !last.IsZero() && !last.Equal(lease.Spec.RenewTime.Time):
+			return l.nameTaken(lease)
+		default:
+			last = lease.Spec.RenewTime.Time
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(claimPollInterval):
+		}
+	}
+	return nil
+}
+
+func (l *Leases) nameTaken(lease *coordinationv1.Lease) error {
+	return fmt.Errorf("replica %s at %s, also at %s: %w", l.self.Name, l.self.Address, lease.Annotations[AddressAnnotation], ErrNameTaken)
+}
+
+// renew writes the Lease with the current time. It reads the Lease first only if the
+// previous write failed, as another process may have written it.
+func (l *Leases) renew(ctx context.Context) error {
+	client, lease := l.client.CoordinationV1().Leases(l.namespace), l.own
+	l.own = nil
+	if lease == nil {
+		var err error
+		if lease, err = client.Get(ctx, l.name(), metav1.GetOptions{}); apierrors.IsNotFound(err) {
+			lease = &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Name: l.name(), Namespace: l.namespace}}
+		} else if err != nil {
+			return err
+		}
+		if instance := lease.Annotations[InstanceAnnotation]; instance != "" && instance != l.instance && l.claimed {
+			return l.nameTaken(lease)
+		}
+	}
+	l.fill(lease)
+	var written *coordinationv1.Lease
+	var err error
+	if lease.ResourceVersion == "" {
+		written, err = client.Create(ctx, lease, metav1.CreateOptions{})
+	} else {
+		written, err = client.Update(ctx, lease, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		return fmt.Errorf("writing Lease %s: %w", l.name(), err)
+	}
+	l.own, l.claimed = written, true
+	return nil
+}
+
+// fill sets all fields of this replica's Lease.
+func (l *Leases) fill(lease *coordinationv1.Lease) {
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, InstanceAnnotation, l.instance)
+	metav1.SetMetaDataLabel(&lease.ObjectMeta, GroupLabel, l.group)
+	metav1.SetMetaDataAnnotation(&lease.ObjectMeta, AddressAnnotation, l.self.Address)
+	if l.self.Relay {
+		metav1.SetMetaDataAnnotation(&lease.ObjectMeta, RelayAnnotation, "true")
+	}
+	lease.Spec.HolderIdentity = ptr.To(l.self.Name)
+	lease.Spec.LeaseDurationSeconds = ptr.To(int32(leaseDuration / time.Second))
+	lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
+}
+
+// Members returns this replica and all replicas that renewed their Lease within its
+// duration.
+func (l *Leases) Members() []Member {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	members := []Member{l.self}
+	if l.lister == nil {
+		return members
+	}
+	leases, err := l.lister.Leases(l.namespace).List(labels.Everything())
+	if err != nil {
+		return members
+	}
+	now := time.Now()
+	for _, lease := range leases {
+		if lease.Spec.HolderIdentity == nil || lease.Spec.RenewTime == nil || *lease.Spec.HolderIdentity == l.self.Name {
+			continue
+		}
+		name := *lease.Spec.HolderIdentity
+		if last := l.renewals[name]; !last.renewTime.Equal(lease.Spec.RenewTime.Time) {
+			l.renewals[name] = renewal{renewTime: lease.Spec.RenewTime.Time, observed: now}
+		}
+		if now.Sub(l.renewals[name].observed) < leaseDuration {
+			_, relay := lease.Annotations[RelayAnnotation]
+			members = append(members, Member{Name: name, Address: lease.Annotations[AddressAnnotation], Relay: relay})
+		}
+	}
+	return members
+}

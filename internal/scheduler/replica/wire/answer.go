@@ -1,0 +1,81 @@
+package wire
+
+import (
+	"slices"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+)
+
+// Answer is the answer of one replica to a query, or the merged answers of several.
+type Answer struct {
+	// Missing are topology keys that the query lacks. If there are any, the answer has no
+	// summary and the leader queries again with these keys.
+	Missing Demands
+	Summary index.Summary
+	// Values and Profiles are what the numbers in the summary stand for. Values[0] is
+	// [NoValue] and Values[1] is the empty string. A profile has one byte for each image
+	// of the pod.
+	Values, Profiles []string
+	// Names are the names of the offered nodes, indexed by [index.Offer.Slot].
+	Names []string
+	// Images are the images of the pod, in the order of its containers.
+	Images []Image
+	// Refusals are the reasons for which nodes do not fit, except conflicts with other pods.
+	Refusals []Refusal
+	// Node is the node of a query for one node, and Pods are its pods, in the API's
+	// protobuf encoding.
+	Node []byte   `cbor:",omitempty"`
+	Pods [][]byte `cbor:",omitempty"`
+	// InUse is true if a pod uses a claim of the queried pod.
+	InUse bool `cbor:",omitempty"`
+	// Candidates are the best node of each replica for preemption. Ineligible is the reason
+	// for which the pod must not preempt; "" if it may.
+	Candidates []Candidate `cbor:",omitempty"`
+	Ineligible string      `cbor:",omitempty"`
+	// Visible are the labels of pods to which selectors of other pods refer.
+	Visible []string
+	// Errors has one message for each replica that failed to answer.
+	Errors []string
+	// Absent are the names of replicas that failed to answer or did not answer in time.
+	Absent []string
+}
+
+// Candidate is a node on which a pod fits after the eviction of other pods.
+type Candidate struct {
+	Node string
+	// Victims are the pods to evict, in the API's protobuf encoding. Violations is the
+	// number of PodDisruptionBudgets that their eviction violates.
+	Victims    [][]byte
+	Violations int64
+}
+
+// NoValue represents an absent label in lists of label values.
+const NoValue = "\x00"
+
+// Image is the number of nodes that have an image, and the image's size in bytes.
+type Image struct{ Nodes, Size int64 }
+
+// Refusal is the status with which a plugin rejected a number of nodes.
+type Refusal struct {
+	// Code is the framework's status code.
+	Code    int
+	Plugin  string
+	Reasons []string
+	Nodes   int
+}
+
+// sameStatus reports whether two refusals differ at most in the number of nodes.
+func (r *Refusal) sameStatus(other *Refusal) bool {
+	return r.Code == other.Code && r.Plugin == other.Plugin && slices.Equal(r.Reasons, other.Reasons)
+}
+
+// Refuse adds rejected nodes to the answer.
+func (a *Answer) Refuse(refusal Refusal) {
+	for i := range a.Refusals {
+		if a.Refusals[i].sameStatus(&refusal) {
+			a.Refusals[i].Nodes += refusal.Nodes
+			return
+		}
+	}
+	a.Refusals = append(a.Refusals, refusal)
+}

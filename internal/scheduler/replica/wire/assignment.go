@@ -1,0 +1,53 @@
+package wire
+
+import "github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+
+// Assignment is the leader's decision which replica owns which hash slots.
+type Assignment struct {
+	// Term is the leader's term and Number counts its assignments. A later assignment
+	// replaces an earlier one.
+	Term, Number int64
+	// AfterTerm and AfterNumber identify the preceding assignment. A replica that did not
+	// receive that one may have missed a change of owners, so it reloads its slots.
+	AfterTerm, AfterNumber int64
+	Leader                 membership.Member
+	// Members are the replicas that the leader considers alive. Known are all replicas that
+	// were discovered.
+	Members, Known []membership.Member
+	// Owners are replica names. Slots has for each hash slot an index into Owners, or -1.
+	Owners []string
+	Slots  []int16
+}
+
+// Later reports whether the assignment replaces the other one, which may be nil.
+func (a *Assignment) Later(other *Assignment) bool {
+	return other == nil || a.Term > other.Term || a.Term == other.Term && a.Number > other.Number
+}
+
+// Follows reports whether the other assignment, which may be nil, directly precedes a.
+func (a *Assignment) Follows(other *Assignment) bool {
+	return other != nil && a.AfterTerm == other.Term && a.AfterNumber == other.Number
+}
+
+// Table returns the owner of each slot.
+func (a *Assignment) Table() membership.Table {
+	t := make(membership.Table, membership.SlotCount)
+	for slot, owner := range a.Slots {
+		if slot < membership.SlotCount && owner >= 0 && int(owner) < len(a.Owners) {
+			t[slot] = a.Owners[owner]
+		}
+	}
+	return t
+}
+
+// SetTable sets Owners and Slots from a table.
+func (a *Assignment) SetTable(t membership.Table) {
+	numbers := map[string]int16{"": -1}
+	a.Owners, a.Slots = t.Owners(), make([]int16, len(t))
+	for number, owner := range a.Owners {
+		numbers[owner] = int16(number)
+	}
+	for slot, owner := range t {
+		a.Slots[slot] = numbers[owner]
+	}
+}

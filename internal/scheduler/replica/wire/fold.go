@@ -1,0 +1,112 @@
+package wire
+
+import (
+	"slices"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+)
+
+// Fold merges answers of several replicas into one with at most the given number of
+// offers for each group.
+func Fold(answers []*Answer, offers int) *Answer {
+	if len(answers) == 1 {
+		return answers[0]
+	}
+	merged := &Answer{Values: []string{NoValue, ""}}
+	if len(answers) == 0 {
+		return merged
+	}
+	summaries := make([]index.Summary, 0, len(answers))
+	values, profiles := dictionary{}, dictionary{}
+	values.number(NoValue)
+	values.number("")
+	for _, a := range answers {
+		merged.Missing = merged.Missing.And(a.Missing)
+		merged.Errors = append(merged.Errors, a.Errors...)
+		merged.Absent = append(merged.Absent, a.Absent...)
+		merged.Visible = append(merged.Visible, a.Visible...)
+		merged.add(a, &values, &profiles)
+		summaries = append(summaries, a.Summary)
+	}
+	slices.Sort(merged.Visible)
+	merged.Visible = slices.Compact(merged.Visible)
+	merged.Values, merged.Profiles = values.words, profiles.words
+	merged.Summary = index.Fold(summaries, offers)
+	merged.dropUnusedNames()
+	return merged
+}
+
+// dropUnusedNames removes the names of nodes that are not offered. Otherwise the names of
+// all offers of all replicas would accumulate on the way to the leader.
+func (a *Answer) dropUnusedNames() {
+	var names []string
+	for g := range a.Summary.Groups {
+		tiers := a.Summary.Groups[g].Tiers
+		for t := range tiers {
+			// Several answers may share one slice of offers in memory.
+			offers := slices.Clone(tiers[t].Offers)
+			for o := range offers {
+				names = append(names, a.Names[offers[o].Slot])
+				offers[o].Slot = index.Slot(len(names) - 1)
+			}
+			tiers[t].Offers = offers
+		}
+	}
+	a.Names = names
+}
+
+// add adds everything but the summary of another answer. It changes the numbers in the
+// other answer's summary to those of the dictionaries.
+func (a *Answer) add(other *Answer, values, profiles *dictionary) {
+	other.Summary.Renumber(
+		func(value int32) int32 { return values.number(other.Values[value]) },
+		func(profile int32) int32 { return profiles.number(other.Profiles[profile]) },
+	)
+	first := index.Slot(len(a.Names))
+	a.Names = append(a.Names, other.Names...)
+	for g := range other.Summary.Groups {
+		for _, tier := range other.Summary.Groups[g].Tiers {
+			for o := range tier.Offers {
+				tier.Offers[o].Slot += first
+			}
+		}
+	}
+	for len(a.Images) < len(other.Images) {
+		a.Images = append(a.Images, Image{})
+	}
+	for i, image := range other.Images {
+		a.Images[i].Nodes += image.Nodes
+		a.Images[i].Size = max(a.Images[i].Size, image.Size)
+	}
+	a.InUse = a.InUse || other.InUse
+	a.Candidates = append(a.Candidates, other.Candidates...)
+	if a.Ineligible == "" {
+		a.Ineligible = other.Ineligible
+	}
+	for i := range other.Refusals {
+		a.Refuse(other.Refusals[i])
+	}
+	if len(other.Node) > 0 {
+		a.Node, a.Pods = other.Node, other.Pods
+	}
+}
+
+// dictionary assigns numbers to strings.
+type dictionary struct {
+	words   []string
+	numbers map[string]int32
+}
+
+// number returns the number of a word and adds the word if it is new.
+func (d *dictionary) number(word string) int32 {
+	if number, ok := d.numbers[word]; ok {
+		return number
+	}
+	if d.numbers == nil {
+		d.numbers = map[string]int32{}
+	}
+	number := int32(len(d.words))
+	d.words = append(d.words, word)
+	d.numbers[word] = number
+	return number
+}

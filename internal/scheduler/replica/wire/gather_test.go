@@ -1,0 +1,42 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+)
+
+// TestGather checks that replicas without an answer are reported as absent: after the
+// grace time that follows the quorum, or at the deadline.
+func TestGather(t *testing.T) {
+	members := []membership.Member{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "slow"}, {Name: "broken"}}
+	branches := membership.Grow(members, 10, nil)
+	answer := func(nodes int) *Answer {
+		return &Answer{Summary: index.Summary{Nodes: nodes}, Values: []string{NoValue, ""}}
+	}
+	send := func(ctx context.Context, b *membership.Branch) (*Answer, error) {
+		switch b.Member.Name {
+		case "slow":
+			<-ctx.Done()
+			return nil, ctx.Err()
+		case "broken":
+			return nil, errors.New("no such host")
+		}
+		return answer(10), nil
+	}
+	for _, patience := range []Patience{
+		{Deadline: 50 * time.Millisecond, Quorum: 100},
+		{Deadline: time.Hour, Quorum: 60, Grace: time.Millisecond},
+	} {
+		all := Gather(t.Context(), func() *Answer { return answer(1) }, branches, patience, 1, send)
+		slices.Sort(all.Absent)
+		if all.Summary.Nodes != 31 || !slices.Equal(all.Absent, []string{"broken", "slow"}) {
+			t.Errorf("%+v: %d nodes, absent %v", patience, all.Summary.Nodes, all.Absent)
+		}
+	}
+}

@@ -1,0 +1,101 @@
+// Package wire is the protocol between replicas of the scheduler: queries and answers,
+// which travel along a tree of replicas, and batches of changes, which are sent over
+// ordered one-way connections (links). Messages are CBOR over gRPC. Package index gives
+// meaning to the summaries inside answers; plugins are not known here.
+package wire
+
+import (
+	"slices"
+	"time"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+)
+
+// Ask is the content of a query: which nodes are best for pods of a class.
+type Ask struct {
+	// Pod is one pod of the class, in the API's protobuf encoding. Profile is the name of
+	// its scheduler profile.
+	Pod     []byte
+	Profile string
+	// Demands are topology keys to count in addition to those that follow from the pod.
+	Demands Demands
+	// Offers is the maximal number of nodes offered from each group. Steps is the maximal
+	// number of further pods for which the state of each offer is predicted.
+	Offers, Steps int
+	// Only restricts the query to one node; "" means all nodes.
+	Only string
+	// Why requests the reasons for which nodes do not fit.
+	Why bool
+	// Walk requests that the plugins check each node by itself, because the pod has
+	// requirements that the index does not cover. Except has nodes that are known not to fit.
+	Walk   bool     `cbor:",omitempty"`
+	Except []string `cbor:",omitempty"`
+	// InUse requests whether any pod on any node uses a claim of this pod.
+	InUse bool `cbor:",omitempty"`
+	// Whole requests the node object and its pods. It requires Only.
+	Whole bool `cbor:",omitempty"`
+	// Preempt requests the node on which the pod would fit if other pods were evicted.
+	// Counters are the counters summed over all replicas; Values are the strings that the
+	// numbers in the counters stand for.
+	Preempt  bool                   `cbor:",omitempty"`
+	Counters []index.CounterSummary `cbor:",omitempty"`
+	Values   []string               `cbor:",omitempty"`
+}
+
+// Demands are topology keys to which affinity terms of existing pods refer.
+type Demands struct {
+	// Forbid are the keys of required anti-affinity terms. Prefer are the keys of preferred
+	// terms. Both are sorted.
+	Forbid, Prefer []string
+}
+
+// Without returns the keys that are not in others.
+func (d Demands) Without(others Demands) Demands {
+	without := func(keys, others []string) []string {
+		return slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
+	}
+	return Demands{Forbid: without(d.Forbid, others.Forbid), Prefer: without(d.Prefer, others.Prefer)}
+}
+
+// And returns the union of both.
+func (d Demands) And(others Demands) Demands {
+	union := func(keys, others []string) []string {
+		all := slices.Concat(keys, others)
+		slices.Sort(all)
+		return slices.Compact(all)
+	}
+	return Demands{Forbid: union(d.Forbid, others.Forbid), Prefer: union(d.Prefer, others.Prefer)}
+}
+
+// Empty reports whether there are no keys.
+func (d Demands) Empty() bool { return len(d.Forbid)+len(d.Prefer) == 0 }
+
+// Question is a query as it is sent to one replica, with the branches to which that
+// replica forwards it.
+type Question struct {
+	Ask *Ask
+	// Term and Number identify the leader's assignment. A replica that is not ready for
+	// this assignment does not answer.
+	Term, Number int64
+	// From is the name of the leader.
+	From     string
+	Branches []membership.Branch `cbor:",omitempty"`
+	Patience Patience
+
+	// Seen is the number of the leader's reservations that each replica, by name, must have
+	// received before it answers.
+	Seen map[string]uint64 `cbor:",omitempty"`
+}
+
+// Patience limits the time for which a replica waits for answers.
+type Patience struct {
+	// Deadline is the time after which missing answers are given up.
+	Deadline time.Duration
+	// Quorum is the percentage of branches that must answer before the remaining branches
+	// get only Grace, or as much time as has passed so far if that is longer. With 100 all
+	// branches get the time until the deadline.
+	Quorum int
+	// Grace is the additional time after the quorum has answered.
+	Grace time.Duration
+}

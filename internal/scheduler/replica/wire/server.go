@@ -1,0 +1,127 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
+)
+
+// Handler processes the messages of other replicas.
+type Handler interface {
+	// Answer returns the answer of this replica alone; the package queries the branches.
+	Answer(ctx context.Context, q *Question) *Answer
+	// Receive processes a batch. Batches of one sender arrive in order. An error ends the
+	// connection, and the sender sends everything again.
+	Receive(from string, b *Batch) error
+	// Connected is called when another replica has opened a new connection, over which it
+	// will send everything again.
+	Connected(from string)
+}
+
+const (
+	serviceName = "k8s1m.Replica"
+	// maxMessage is the maximal size of a message in bytes. A pod can have 1.5 MiB and a
+	// batch has many pods.
+	maxMessage = 64 << 20
+	// Fixed windows turn off gRPC's estimation of the bandwidth, which sends a ping with
+	// each message.
+	streamWindow, connectionWindow = 1 << 20, 4 << 20
+	// A replica that does not answer a ping within pingTimeout is considered unreachable.
+	pingInterval = 10 * time.Second
+	pingTimeout  = 3 * time.Second
+)
+
+// Serve serves other replicas until the context ends. Without certificates the listener
+// must be on a loopback address.
+func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handler Handler, dial *Dialer) error {
+	if address, ok := listener.Addr().(*net.TCPAddr); certificates == nil && (!ok || !address.IP.IsLoopback()) {
+		return fmt.Errorf("replicas on %v need certificates: set --replica-cert-file, --replica-key-file and --replica-ca-file", listener.Addr())
+	}
+	server := grpc.NewServer(
+		grpc.Creds(certificates.credentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(1024),
+		grpc.InitialWindowSize(streamWindow), grpc.InitialConnWindowSize(connectionWindow),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingInterval, Timeout: pingTimeout}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: pingInterval / 2, PermitWithoutStream: true}),
+	)
+	server.RegisterService(service(handler, dial), handler)
+	go func() {
+		<-ctx.Done()
+		server.Stop()
+	}()
+	return server.Serve(listener)
+}
+
+// service describes the gRPC service with its two methods: Ask answers a query and Tell
+// receives batches.
+func service(handler Handler, dial *Dialer) *grpc.ServiceDesc {
+	all := &sessions{latest: map[string]*session{}}
+	return &grpc.ServiceDesc{
+		ServiceName: serviceName,
+		HandlerType: (*Handler)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Ask", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			q := &Question{}
+			if err := decode(q); err != nil {
+				return nil, err
+			}
+			if err := q.validate(); err != nil {
+				return nil, status.Error(codes.InvalidArgument, err.Error())
+			}
+			return Gather(ctx, func() *Answer { return handler.Answer(ctx, q) }, q.Branches, q.Patience, q.Ask.Offers, dial.forward(q)), nil
+		}}},
+		Streams: []grpc.StreamDesc{{StreamName: "Tell", ClientStreams: true, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+			return receive(handler, all, stream)
+		}}},
+	}
+}
+
+// receive processes the batches of one connection.
+func receive(handler Handler, all *sessions, stream grpc.ServerStream) error {
+	first := &Batch{}
+	if err := stream.RecvMsg(first); err != nil {
+		return err
+	}
+	if first.From == "" {
+		return status.Error(codes.InvalidArgument, "the first batch has no sender")
+	}
+	go sendHeartbeats(stream)
+	s := all.begin(first.From)
+	defer all.end(first.From, s)
+	for b := first; ; {
+		err := b.validate()
+		if err != nil {
+			return status.Error(codes.InvalidArgument, err.Error())
+		}
+		err = s.process(func() error {
+			if b == first {
+				handler.Connected(first.From)
+			}
+			return handler.Receive(first.From, b)
+		})
+		if err != nil {
+			return status.Error(codes.Aborted, err.Error())
+		}
+		b = &Batch{}
+		if err := stream.RecvMsg(b); err != nil {
+			return err
+		}
+	}
+}
+
+// sendHeartbeats sends empty batches to the sender of a connection until it ends.
+func sendHeartbeats(stream grpc.ServerStream) {
+	ctx, stop := context.WithCancel(stream.Context())
+	defer stop()
+	pacing.EachBeat(ctx, heartbeatInterval, func(context.Context) {
+		if stream.SendMsg(&Batch{}) != nil {
+			stop()
+		}
+	})
+}

@@ -1,0 +1,274 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	admission "k8s.io/api/admission/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
+)
+
+const (
+	// maxBody is the maximal size of a request in bytes. The API server accepts objects of up
+	// to 3 MiB.
+	maxBody = 4 << 20
+	// maxReading is the number of requests that are read completely at a time. Of further
+	// requests only the UID is read, which the response needs; their pods are dropped.
+	maxReading = 256
+	// At most maxWaiting pods with maxWaitingBytes in total are queued. Further pods are
+	// dropped.
+	maxWaiting      = 4096
+	maxWaitingBytes = 64 << 20
+	// Connections beyond maxConnections are closed at once, because requests on a waiting
+	// connection would delay the creation of pods. An API server uses one connection.
+	maxConnections = 512
+	maxStreams     = 4096
+
+	// After readTimeout the API server has given up: its own timeout is 1 h.
+	readTimeout = 5 * time.Second
+	idleTimeout = 2 * time.Minute
+)
+
+// Reasons for which a pod is dropped, that is, left to the watch.
+const (
+	dropOverload  = "overload"
+	dropMalformed = "malformed"
+	dropForeign   = "foreign"
+	dropDryRun    = "dry_run"
+)
+
+// handler answers AdmissionReviews and queues the pods in them for take.
+type handler struct {
+	path    string
+	take    func(*v1.Pod)
+	drop    func(reason string)
+	reading chan struct{}
+	waiting chan []byte
+	bytes   atomic.Int64
+}
+
+func newHandler(path string, take func(*v1.Pod), drop func(reason string)) *handler {
+	return &handler{
+		path: path, take: take, drop: drop,
+		reading: make(chan struct{}, maxReading), waiting: make(chan []byte, maxWaiting),
+	}
+}
+
+// serve serves requests until ctx ends.
+func (h *handler) serve(ctx context.Context, listener net.Listener, secure *tls.Config) error {
+	web := &http.Server{
+		Handler: h, TLSConfig: secure, ErrorLog: log.New(errorLog{klog.FromContext(ctx)}, "", 0),
+		ReadTimeout: readTimeout, WriteTimeout: readTimeout, IdleTimeout: idleTimeout, MaxHeaderBytes: 1 << 16,
+		HTTP2: &http.HTTP2Config{MaxConcurrentStreams: maxStreams},
+	}
+	var workers sync.WaitGroup
+	for range max(2, runtime.GOMAXPROCS(0)/2) {
+		workers.Go(func() { h.deliver(ctx) })
+	}
+	workers.Go(func() {
+		<-ctx.Done()
+		_ = web.Close()
+	})
+	defer workers.Wait()
+	return web.ServeTLS(&limited{Listener: listener}, "", "")
+}
+
+// ServeHTTP allows every AdmissionReview and returns an HTTP error for other requests.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.URL.Path != h.path:
+		http.Error(w, "not found: the path is in the ValidatingWebhookConfiguration", http.StatusNotFound)
+		return
+	case r.Method != http.MethodPost:
+		http.Error(w, "send an AdmissionReview by POST", http.StatusMethodNotAllowed)
+		return
+	case !strings.HasPrefix(r.Header.Get("Content-Type"), "application/json"):
+		http.Error(w, "send an AdmissionReview as application/json", http.StatusUnsupportedMediaType)
+		return
+	}
+	body := http.MaxBytesReader(w, r.Body, maxBody)
+	uid, err := h.receive(body)
+	if err != nil {
+		code := http.StatusBadRequest
+		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
+			code = http.StatusRequestEntityTooLarge
+		}
+		h.drop(dropMalformed)
+		http.Error(w, oneLine(err), code)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	// Errors are ignored: the client may have closed the connection.
+	_ = json.NewEncoder(w).Encode(admission.AdmissionReview{
+		TypeMeta: review, Response: &admission.AdmissionResponse{UID: uid, Allowed: true},
+	})
+}
+
+var review = metav1.TypeMeta{APIVersion: admission.SchemeGroupVersion.String(), Kind: "AdmissionReview"}
+
+// receive reads a review, queues its pod, and returns the UID for the response.
+func (h *handler) receive(body io.Reader) (types.UID, error) {
+	select {
+	case h.reading <- struct{}{}:
+		defer func() { <-h.reading }()
+	default:
+		h.drop(dropOverload)
+		return uidOf(body)
+	}
+	content, err := io.ReadAll(body)
+	if err != nil {
+		return "", fmt.Errorf("reading the AdmissionReview: %w", err)
+	}
+	var received admission.AdmissionReview
+	if err := json.Unmarshal(content, &received); err != nil {
+		return "", fmt.Errorf("not an AdmissionReview: %w", err)
+	}
+	if received.TypeMeta != review || received.Request == nil || received.Request.UID == "" {
+		return "", fmt.Errorf("not an AdmissionReview of %s with a request and its uid", review.APIVersion)
+	}
+	if reason := h.accept(received.Request); reason != "" {
+		h.drop(reason)
+	}
+	return received.Request.UID, nil
+}
+
+// accept queues a pod, or returns the reason for which it is dropped.
+func (h *handler) accept(request *admission.AdmissionRequest) (reason string) {
+	pods := metav1.GroupVersionResource{Version: "v1", Resource: "pods"}
+	size := int64(len(request.Object.Raw))
+	switch {
+	case request.DryRun != nil && *request.DryRun:
+		return dropDryRun
+	case request.Operation != admission.Create || request.Resource != pods || request.SubResource != "" || size == 0:
+		return dropForeign
+	case h.bytes.Add(size) > maxWaitingBytes:
+		h.bytes.Add(-size)
+		return dropOverload
+	}
+	select {
+	case h.waiting <- request.Object.Raw:
+		return ""
+	default:
+		h.bytes.Add(-size)
+		return dropOverload
+	}
+}
+
+// deliver decodes queued pods and calls take. Their requests were answered before.
+func (h *handler) deliver(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case raw := <-h.waiting:
+			h.bytes.Add(-int64(len(raw)))
+			pod := &v1.Pod{}
+			if err := json.Unmarshal(raw, pod); err != nil {
+				klog.FromContext(ctx).V(2).Info("dropped a pod that cannot be decoded; the watch delivers it", "err", oneLine(err))
+				h.drop(dropMalformed)
+				continue
+			}
+			h.take(pod)
+		}
+	}
+}
+
+// uidOf returns the UID of a review and reads no further than that.
+func uidOf(body io.Reader) (types.UID, error) {
+	decoder := json.NewDecoder(body)
+	for _, key := range []string{"request", "uid"} {
+		if token, err := decoder.Token(); err != nil || token != json.Delim('{') {
+			return "", errors.New("not an AdmissionReview with a request and its uid")
+		}
+		if err := seek(decoder, key); err != nil {
+			return "", err
+		}
+	}
+	var uid types.UID
+	if err := decoder.Decode(&uid); err != nil || uid == "" {
+		return "", errors.New("not an AdmissionReview with a request and its uid")
+	}
+	return uid, nil
+}
+
+// seek advances to the value of a key in the current object.
+func seek(decoder *json.Decoder, key string) error {
+	for decoder.More() {
+		token, err := decoder.Token()
+		if err != nil {
+			return fmt.Errorf("not an AdmissionReview: %w", err)
+		}
+		if token == key {
+			return nil
+		}
+		var skipped json.RawMessage
+		if err := decoder.Decode(&skipped); err != nil {
+			return fmt.Errorf("not an AdmissionReview: %w", err)
+		}
+	}
+	return fmt.Errorf("not an AdmissionReview: it has no %s", key)
+}
+
+// oneLine returns the error as one line of at most 200 bytes: parts of it come from clients.
+func oneLine(err error) string {
+	const maxLength = 200
+	line := strings.Join(strings.Fields(err.Error()), " ")
+	return line[:min(len(line), maxLength)]
+}
+
+// limited is a listener that closes connections beyond maxConnections.
+type limited struct {
+	net.Listener
+	open atomic.Int64
+}
+
+// Accept returns the next connection within the limit.
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if l.open.Add(1) <= maxConnections {
+			return &counted{Conn: conn, release: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+		}
+		l.open.Add(-1)
+		_ = conn.Close()
+	}
+}
+
+// counted is a connection that counts against the limit.
+type counted struct {
+	net.Conn
+	release func()
+}
+
+// Close closes the connection and frees its place.
+func (c *counted) Close() error {
+	defer c.release()
+	return c.Conn.Close()
+}
+
+// errorLog logs connection errors at a high verbosity, because any client can cause them.
+type errorLog struct{ logger klog.Logger }
+
+// Write logs one line of the HTTP server.
+func (e errorLog) Write(line []byte) (int, error) {
+	e.logger.V(4).Info("connection to the webhook failed", "err", strings.TrimSpace(string(line)))
+	return len(line), nil
+}
