@@ -108,7 +108,7 @@ var mistakes = []mistake{
 	{"nodes of an unknown cluster", []string{"nodes", "create", "--count", "1", "--name", "nosuch"}, 1,
 		"cluster \"nosuch\": no such cluster (existing clusters: future); create it with `k1m up --name nosuch`"},
 	{"port in use", []string{"up", "--apiserver-port", "{port}"}, 1,
-		"port in use: kube-apiserver wants 127.0.0.1:{port} (bind: address already in use); choose another or leave it out for a free one"},
+		"port in use: kube-apiserver requires 127.0.0.1:{port} (bind: address already in use); choose another port, or omit the flag to use any free port"},
 	{"no space", []string{"up", "--min-free-disk", "1Ei"}, 1,
 		"not enough disk space: {home}/clusters has {free}Mi free, --min-free-disk requires 1Ei; free some space, or set K1M_HOME or --data-dir to another disk"},
 	{"data of another version", []string{"up", "--store", "{store}", "--data-dir", "{dir}/future"}, 1,
@@ -150,8 +150,8 @@ func TestBadInput(t *testing.T) {
 	w.assertNothingRuns(t)
 }
 
-// TestBadInputDownOfNothing checks that failing commands create no files, not even lock files.
-func TestBadInputDownOfNothing(t *testing.T) {
+// TestBadInputDownOfMissingCluster checks that failing commands create no files, not even lock files.
+func TestBadInputDownOfMissingCluster(t *testing.T) {
 	w := newWorld(t)
 	r := w.succeed(t, "down")
 	if want := "Cluster \"k1m\" does not exist.\n"; r.stdout != want {

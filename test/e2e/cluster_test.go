@@ -40,21 +40,21 @@ func TestCluster(t *testing.T) {
 		run  func(*testing.T, *world)
 	}{
 		{"nodes are ready", nodesAreReady},
-		{"up twice is harmless", upIsIdempotent},
+		{"up is idempotent", upIsIdempotent},
 		{"files are private", filesArePrivate},
-		{"pods run and go", podsRunAndAreDeleted},
+		{"pods run and are deleted", podsRunAndAreDeleted},
 		{"bulk continues after an interruption", bulkCommandResumes},
 		{"deployment rolls out and scales", deploymentRollsOut},
-		{"namespace goes with what is in it", namespaceIsDeleted},
+		{"namespace is deleted with its objects", namespaceIsDeleted},
 		{"lease is renewed", leaseIsRenewed},
-		{"nodes stay ready when kwok dies", nodesSurviveKillOfKwok},
+		{"nodes stay ready after a kill of kwok", nodesSurviveKillOfKwok},
 		{"event expires", eventExpires},
-		{"watch resumes after the API server dies", watchResumes},
-		{"nothing acknowledged is lost when the store dies", storeKeepsAcknowledgedWrites},
+		{"watch resumes after a kill of the API server", watchResumes},
+		{"acknowledged writes survive a kill of the store", storeKeepsAcknowledgedWrites},
 		{"data survives down and up", dataSurvivesDownKeepData},
 		{"caches agree with the store", cachesAgree},
-		{"killed supervisor leaves nothing", killedSupervisorLeavesNoProcess},
-		{"down leaves nothing", downRemovesTheCluster},
+		{"killed supervisor leaves no process", killedSupervisorLeavesNoProcess},
+		{"down removes the cluster", downRemovesTheCluster},
 	}
 	for _, step := range steps {
 		if !t.Run(step.name, func(t *testing.T) { step.run(t, w) }) {

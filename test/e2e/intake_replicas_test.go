@@ -40,7 +40,7 @@ func TestIntakeWithReplicas(t *testing.T) {
 	asked := time.Now()
 	eventually(t, time.Minute, "all pods are bound", func() error {
 		if bound, all := l.count(t); bound != 2*pods || all != 2*pods {
-			return fmt.Errorf("%d of %d are bound", bound, all)
+			return fmt.Errorf("%d of %d pods are bound", bound, all)
 		}
 		return nil
 	})
@@ -59,7 +59,7 @@ func TestIntakeWithReplicas(t *testing.T) {
 	w.succeed(t, "verify", "--name", cluster)
 	eventually(t, 20*time.Second, "the watch has delivered every bind", func() error {
 		if seen := bound(); seen != all {
-			return fmt.Errorf("it delivered %d of %d", seen, all)
+			return fmt.Errorf("it has delivered %d of %d", seen, all)
 		}
 		return nil
 	})

@@ -73,7 +73,7 @@ func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// k1m runs a command and returns its result, whatever its exit code.
+// k1m runs a command and returns its result, regardless of its exit code.
 func (w *world) k1m(t *testing.T, args ...string) result {
 	t.Helper()
 	// The test's context is already cancelled in cleanup functions, which run k1m too.

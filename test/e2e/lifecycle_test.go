@@ -25,7 +25,7 @@ func TestKilledUp(t *testing.T) {
 		if err := up.Wait(); err == nil {
 			t.Fatalf("up was done within %s", after)
 		}
-		// `k1m down` waits for the supervisor, in whatever state it is.
+		// `k1m down` waits for the supervisor, regardless of its state.
 		w.succeed(t, "down", "--keep-data")
 		w.assertNothingRuns(t)
 	}
@@ -122,8 +122,8 @@ func TestCommandsOfUsers(t *testing.T) {
 	if logs := w.succeed(t, "logs").stdout; !strings.Contains(logs, "kube-apiserver | ") {
 		t.Errorf("the logs of all components do not contain kube-apiserver")
 	}
-	if r := w.k1m(t, "logs", "nobody"); r.code != 2 || !strings.Contains(r.stderr, `no log of "nobody"; available logs: kube-apiserver, `) {
-		t.Errorf("logs of nobody: code %d, %q", r.code, r.stderr)
+	if r := w.k1m(t, "logs", "nosuch"); r.code != 2 || !strings.Contains(r.stderr, `no log of "nosuch"; available logs: kube-apiserver, `) {
+		t.Errorf("logs of an unknown component: code %d, %q", r.code, r.stderr)
 	}
 	nodes := w.succeed(t, "kubectl", "--", "get", "nodes", "--no-headers").stdout
 	if strings.Count(nodes, "Ready") != 5 {

@@ -35,7 +35,7 @@ type namespaces struct {
 	cuts     cuts
 }
 
-// station is an endpoint on the bridge. That of the API server is in no namespace.
+// station is an endpoint on the bridge. The station of the API server is not in a namespace.
 type station struct {
 	name, namespace, device string
 	number                  int
@@ -55,7 +55,7 @@ const (
 func newNamespaces(t *testing.T) (*namespaces, error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		return nil, errors.New("network namespaces are for root only")
+		return nil, errors.New("network namespaces require root")
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
 		return nil, err
@@ -371,7 +371,7 @@ func TestNetworkCuts(t *testing.T) {
 	must(t, n.set(false, [2]string{"b", "a"}))
 	must(t, n.set(true, [2]string{"*", "b"}))
 	if !arrives(b, a, soon) || arrives(a, b, notAtAll) {
-		t.Error("data from b must arrive, data to b must not")
+		t.Error("data from b did not arrive, or data to b did")
 	}
 	must(t, n.set(false, [2]string{"*", "b"}))
 	if !arrives(a, b, soon) {

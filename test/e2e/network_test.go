@@ -29,7 +29,7 @@ type network interface {
 	dial(name string) func(ctx context.Context, network, address string) (net.Conn, error)
 	// is registers the process of a replica.
 	is(pid int, name string)
-	// set cuts or restores paths, given as from and to; "*" matches all.
+	// set cuts or restores paths. A path is a pair of names, from and to; "*" matches all names.
 	set(cut bool, ways ...[2]string) error
 	// reset closes all connections of a replica, so that both sides get an error.
 	reset(name string) error
@@ -46,7 +46,7 @@ func newNetwork(t *testing.T) network {
 			t.Logf("replicas are in %s", n.kind())
 			return n
 		}
-		t.Logf("there can be no network namespaces: %v", err)
+		t.Logf("network namespaces are not available: %v", err)
 	}
 	n := newProxies()
 	t.Logf("replicas are on loopback, with %s between them", n.kind())

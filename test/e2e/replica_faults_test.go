@@ -34,7 +34,7 @@ type campaign struct {
 	load *churn
 	rand *rand.Rand
 	took map[string][]time.Duration
-	// began is the time of the fault.
+	// began is the start time of the current fault.
 	began time.Time
 	// limit is the maximum recovery time, generous enough for slow machines.
 	limit time.Duration
@@ -152,7 +152,7 @@ func (c *campaign) happen(number int, f fault) {
 	end()
 	pods := c.load.audit(c.t, c.limit)
 	c.took[f.name] = append(c.took[f.name], took)
-	c.t.Logf("%3d %-36s %6.2f s until new pods are bound; %d pods are where they may be", number+1, f.name, took.Seconds(), pods)
+	c.t.Logf("%3d %-36s %6.2f s until new pods are bound; %d pods are on allowed nodes", number+1, f.name, took.Seconds(), pods)
 	for _, r := range c.rs.all {
 		if !r.runs() {
 			r.start()
@@ -282,7 +282,7 @@ func (c *campaign) twin() func() {
 		log, err := os.ReadFile(filepath.Join(c.rs.logs(), r.name+".log"))
 		must(c.t, err)
 		if r.cmd.ProcessState.Success() || !strings.Contains(string(log), "there is another replica of this name") {
-			c.t.Fatalf("it exits with %v\n%s", r.cmd.ProcessState, log)
+			c.t.Fatalf("the second replica exited with %v\n%s", r.cmd.ProcessState, log)
 		}
 	}
 }

@@ -43,7 +43,7 @@ const (
 	// Maximum number of groups, and the interval between steps.
 	churnGroups = 60
 	churnEvery  = 120 * time.Millisecond
-	// Limits for big pods and host ports, of which the cluster has room for few.
+	// Limits for big pods and host ports, because the cluster has room for few of them.
 	churnBig, churnPorts = 12, 6
 	// CPU of a big pod, of the 32 cores of a node.
 	bigCPU = "20"
@@ -230,7 +230,7 @@ func (c *churn) allBound(t *testing.T, want map[types.UID]string) error {
 		t.Fatalf("pods are lost: %v", slices.Collect(maps.Values(missing)))
 	}
 	if len(waiting) > 0 {
-		return fmt.Errorf("%d of %d are not: %v", len(waiting), len(want), waiting[:min(len(waiting), 5)])
+		return fmt.Errorf("%d of %d pods are not bound: %v", len(waiting), len(want), waiting[:min(len(waiting), 5)])
 	}
 	return nil
 }

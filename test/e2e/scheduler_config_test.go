@@ -27,7 +27,7 @@ var badConfigs = map[string]string{
 	"unknown plugin": configHead + "profiles: [{schedulerName: a, plugins: {filter: {enabled: [{name: NoSuchPlugin}]}}}]\n",
 	"unknown plugin at every point": configHead +
 		"profiles: [{schedulerName: a, plugins: {multiPoint: {enabled: [{name: NoSuchPlugin}]}}}]\n",
-	"plugin at a point that it has not": configHead +
+	"plugin at an unsupported point": configHead +
 		"profiles: [{schedulerName: a, plugins: {score: {enabled: [{name: NodeName}]}}}]\n",
 	"unknown field":          configHead + "parallelisms: 3\n",
 	"unknown field within":   configHead + "profiles: [{schedulerName: a, plugin: {}}]\n",
@@ -42,11 +42,11 @@ var badConfigs = map[string]string{
 	"two profiles, one name": configHead + "profiles: [{schedulerName: a}, {schedulerName: a}]\n",
 	"profiles that sort differently": configHead +
 		"profiles: [{schedulerName: a}, {schedulerName: b, plugins: {queueSort: {disabled: [{name: '*'}]}}}]\n",
-	"negative weight":      configHead + "profiles: [{plugins: {score: {enabled: [{name: NodeAffinity, weight: -1}]}}}]\n",
-	"no binder":            configHead + "profiles: [{plugins: {bind: {disabled: [{name: '*'}]}, multiPoint: {disabled: [{name: '*'}]}}}]\n",
-	"negative parallelism": configHead + "parallelism: -1\n",
-	"percentage over 100":  configHead + "percentageOfNodesToScore: 101\n",
-	"backoff that shrinks": configHead + "podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 2\n",
+	"negative weight":               configHead + "profiles: [{plugins: {score: {enabled: [{name: NodeAffinity, weight: -1}]}}}]\n",
+	"no binder":                     configHead + "profiles: [{plugins: {bind: {disabled: [{name: '*'}]}, multiPoint: {disabled: [{name: '*'}]}}}]\n",
+	"negative parallelism":          configHead + "parallelism: -1\n",
+	"percentage over 100":           configHead + "percentageOfNodesToScore: 101\n",
+	"maximum backoff below initial": configHead + "podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 2\n",
 	"two binding extenders": configHead +
 		"extenders: [{urlPrefix: 'http://a', bindVerb: bind}, {urlPrefix: 'http://b', bindVerb: bind}]\n",
 	"not YAML":                 configHead + "profiles: [}\n",
@@ -70,9 +70,9 @@ var badCommands = map[string][]string{
 	"argument":               {"argument"},
 	"unknown log format":     {"--logging-format", "xml"},
 	"missing configuration":  {"--config", "{missing}"},
-	"folder for a file":      {"--config", "{dir}"},
+	"directory for a file":   {"--config", "{dir}"},
 	"missing kubeconfig":     {"--kubeconfig", "{missing}"},
-	"duration that is none":  {"--config", "{good}", "--leader-elect-retry-period", "soon"},
+	"invalid duration":       {"--config", "{good}", "--leader-elect-retry-period", "soon"},
 	"missing certificate":    {"--config", "{good}", "--tls-cert-file", "{missing}", "--tls-private-key-file", "{missing}"},
 	"unknown cipher":         {"--config", "{good}", "--tls-cipher-suites", "ROT13"},
 }
@@ -127,7 +127,7 @@ func (w *world) refusal(t *testing.T, scheduler string, args []string) result {
 	defer cancel()
 	r := finish(t, exec.CommandContext(ctx, filepath.Join(w.bin, scheduler), args...))
 	if ctx.Err() != nil {
-		t.Fatalf("%s %v still runs\n%s", scheduler, args, r.stderr)
+		t.Fatalf("%s %v is still running\n%s", scheduler, args, r.stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
 	last := len(lines) - 1
@@ -137,8 +137,8 @@ func (w *world) refusal(t *testing.T, scheduler string, args []string) result {
 			break
 		}
 	}
-	said := logHead.ReplaceAllString(strings.Join(lines[last:], "\n"), "")
-	return result{code: r.code, stderr: strings.ReplaceAll(said, scheduler, "SCHEDULER")}
+	message := logHead.ReplaceAllString(strings.Join(lines[last:], "\n"), "")
+	return result{code: r.code, stderr: strings.ReplaceAll(message, scheduler, "SCHEDULER")}
 }
 
 // logHead matches severity, time and thread of a log line, which differ between runs.

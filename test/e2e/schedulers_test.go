@@ -55,7 +55,7 @@ func TestAPIServerKilledUnderLoad(t *testing.T) {
 	eventually(t, time.Minute, "all pods are bound", func() error {
 		bound, all := load.count(t)
 		if bound != pods || all != pods {
-			return fmt.Errorf("%d of %d are bound", bound, all)
+			return fmt.Errorf("%d of %d pods are bound", bound, all)
 		}
 		return nil
 	})
@@ -108,7 +108,7 @@ func TestNextToKubeScheduler(t *testing.T) {
 			reported++
 		}
 		if reported != 2*pods {
-			return fmt.Errorf("%d of %d are reported", reported, 2*pods)
+			return fmt.Errorf("%d of %d pods are reported", reported, 2*pods)
 		}
 		return nil
 	})
@@ -147,7 +147,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	if took > leaseSeconds*time.Second {
 		t.Errorf("the standby waited for the lease to expire: it took %v", took)
 	}
-	t.Logf("with %s nodes: the standby leads %v after the leader was told to end, and has bound a pod after %v",
+	t.Logf("with %s nodes: the standby became the leader %v after SIGTERM of the old leader, and bound a pod after %v",
 		nodes, led.Round(time.Millisecond), took.Round(time.Millisecond))
 	leader.await(t)
 	standby.end(t)
@@ -166,11 +166,11 @@ func awaitHolder(t *testing.T, client kubernetes.Interface, other string) (holde
 			return *id
 		}
 	}
-	t.Fatal("nobody takes the lease")
+	t.Fatal("no scheduler takes the lease")
 	return ""
 }
 
-// load creates pods for a scheduler, of which a given number fill a node.
+// load creates pods for a scheduler. Their requests are such that a given number of them fill a node.
 type load struct {
 	client    kubernetes.Interface
 	scheduler string

@@ -36,7 +36,7 @@ func TestTraceRecordsWholeLife(t *testing.T) {
 	if report.Recording.Calls == 0 || report.Recording.MissingLines != 0 || report.Recording.CutFiles != 0 {
 		t.Errorf("the trace has %+v", report.Recording)
 	}
-	// A pod is created, bound, and has its status written; a node and its Lease are made.
+	// Minimum number of writes: creation, bind and status of each pod, and creation of each node and Lease.
 	least := map[string]int{"pods": 2 * 3, "minions": 3, "leases": 3}
 	for _, kind := range report.Kinds {
 		if writes, asked := least[kind.Kind]; asked {

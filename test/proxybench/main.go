@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// A median latency through the proxy may be this many times the direct one.
+	// Maximum ratio of a median latency through the proxy to the direct median latency.
 	allowedRatio = 2.0
 	startTimeout = 20 * time.Second
 )
@@ -46,7 +46,7 @@ func loads(total int) []load {
 // paths are the paths from the client to the store.
 var paths = []string{"direct", "proxy", "recording"}
 
-// sample is the part of the report of etcd-bench that is compared.
+// sample contains the compared values of a report of etcd-bench.
 type sample struct {
 	OpsPerSecond  float64
 	LatencyMicros struct{ P50, P99 float64 }
@@ -102,7 +102,7 @@ func run(total, rounds int) error {
 	}
 	fmt.Printf("recorded: %d records, %d missing\n", written, missing)
 	if len(slow) > 0 {
-		return fmt.Errorf("median latency above %.0f times the direct one: %v", allowedRatio, slow)
+		return fmt.Errorf("median latency is more than %.0f times the direct latency: %v", allowedRatio, slow)
 	}
 	return nil
 }

@@ -31,7 +31,7 @@ const (
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 8 * time.Second
 
-	// A run is aborted after this many failed objects: the rest would probably fail too.
+	// A run is aborted after this many failed objects, because the rest would probably fail too.
 	maxFailures = 100
 )
 
@@ -66,7 +66,7 @@ func (r Range) Names() sets.Set[string] {
 // Job is an operation on every object of a range.
 type Job struct {
 	Range Range
-	// Skip are the names of objects that are known to be in the wanted state already.
+	// Skip contains the names of objects that are already in the wanted state.
 	Skip sets.Set[string]
 	// Do makes one attempt for one object. number is the object's index in the range, and
 	// connection the number of the [Clients] connection to use.

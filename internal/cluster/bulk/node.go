@@ -126,7 +126,7 @@ func DeleteNodes(ctx context.Context, clients *Clients, o Options) (Summary, err
 	})
 }
 
-// CountNodes counts all nodes of the cluster, whatever their names.
+// CountNodes counts all nodes of the cluster, regardless of their names.
 func CountNodes(ctx context.Context, clients *Clients) (int, error) {
 	resource := clients.metadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: nodeKind.resource})
 	first, err := listWithRetries(ctx, resource, metav1.ListOptions{Limit: 1})
@@ -167,7 +167,7 @@ func quantities(texts map[corev1.ResourceName]string) (corev1.ResourceList, erro
 	return list, nil
 }
 
-// fill returns a map with the entries of given, and those of defaults with other keys.
+// fill returns a copy of given, with the entries of defaults whose keys are not in given.
 func fill[M ~map[K]V, K comparable, V any](given, defaults M) M {
 	filled := maps.Clone(defaults)
 	if filled == nil {

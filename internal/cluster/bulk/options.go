@@ -37,7 +37,7 @@ func (o *Options) Validate() error {
 	case o.Range.Count < 1 || o.Range.Count > maxCount:
 		return usage.Errorf("--count %d: choose 1 to %d", o.Range.Count, maxCount)
 	case o.Range.First < 0:
-		return usage.Errorf("--first %d: must be 0 or more", o.Range.First)
+		return usage.Errorf("--first %d: choose 0 or more", o.Range.First)
 	case o.Concurrency < 1 || o.Concurrency > maxConcurrency:
 		return usage.Errorf("--concurrency %d: choose 1 to %d", o.Concurrency, maxConcurrency)
 	case o.Connections < 1 || o.Connections > maxConnections:

@@ -27,7 +27,7 @@ type PodShape struct {
 	Labels    map[string]string
 }
 
-// DefaultPodShape is the shape of a small pod, of which many fit on a node.
+// DefaultPodShape is the shape of a small pod; many of them fit on a node.
 func DefaultPodShape() PodShape {
 	return PodShape{Namespace: metav1.NamespaceDefault, Image: "registry.k8s.io/pause:3.10", CPU: "10m", Memory: "16Mi"}
 }

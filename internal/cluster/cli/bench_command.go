@@ -109,8 +109,8 @@ type checkedResult interface {
 	Err() error
 }
 
-// resultOrError converts the output of a run to that of [benchmark.run]: a failed run with an
-// empty result returns no result, and a successful run returns the error of its checks.
+// resultOrError adapts a run to [benchmark.run]. If the run failed and its result is empty, it returns no
+// result. If the run succeeded, it returns the error of the checks.
 func resultOrError(result checkedResult, empty bool, err error) (benchResult, error) {
 	switch {
 	case err != nil && empty:

@@ -2,9 +2,9 @@
 //
 // Each command has a file with its name, which defines its flags and its help: `k1m up` is in
 // up.go, `k1m bench schedule` in bench_schedule.go. To add a command, write such a file with a
-// function that returns the command, and add the function to newRoot in root.go. The flags of
-// several commands are bound in the package that uses them, for example those of `k1m up` in
-// clusterdir.Settings.AddFlags.
+// function that returns the command, and add the function to newRoot in root.go. Some commands
+// bind their flags in the package that uses them. For example, clusterdir.Settings.AddFlags binds the
+// flags of `k1m up`.
 package cli
 
 import (

@@ -46,7 +46,7 @@ that it has started.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	settings.AddFlags(cmd.Flags())
-	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "maximum time until the components are ready, and maximum time without progress of the nodes")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "time limit for the components to become ready, and for nodes to make progress")
 	cmd.Flags().StringVar(&minFree, "min-free-disk", minFree, "minimum free disk space that is required to start")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		dir, err := clusterDir(*name)

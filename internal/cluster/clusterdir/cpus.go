@@ -16,12 +16,12 @@ var (
 	cpuNumber = regexp.MustCompile(`\d+`)
 )
 
-// AnyScheduler is the name that --cpus accepts for all schedulers of a cluster, whichever
-// program they run.
+// AnyScheduler is the name that --cpus accepts for all schedulers of a cluster, regardless of
+// the program that they run.
 const AnyScheduler = "scheduler"
 
-// CPUsOf returns the CPU list of the process that has these names: its own name, the name
-// of its program, and [AnyScheduler] for a scheduler. An empty list means all CPUs. If
+// CPUsOf returns the CPU list of a process. names are its own name, the name of its program and, for a
+// scheduler, [AnyScheduler]. An empty list means all CPUs. If
 // several --cpus entries match, the last one wins, as for repeated flags.
 func (s *Settings) CPUsOf(names ...string) string {
 	for _, entry := range slices.Backward(s.CPUs) {

@@ -23,8 +23,8 @@ type Lock struct{ file *os.File }
 // LockOperation prevents `k1m up` and `k1m down` from running concurrently on a cluster.
 func (d Dir) LockOperation() (*Lock, error) { return tryLock(d.lockFile("operation")) }
 
-// LockSupervisor takes the lock that the supervisor holds during its whole life. A caller
-// that gets it knows that no supervisor is running.
+// LockSupervisor takes the lock that the supervisor holds while it runs. If a caller obtains the lock,
+// no supervisor is running.
 func (d Dir) LockSupervisor() (*Lock, error) { return tryLock(d.lockFile("supervisor")) }
 
 // AwaitSupervisorExit waits until the supervisor has released its lock. It returns ErrBusy

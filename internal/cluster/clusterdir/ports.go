@@ -58,7 +58,7 @@ func (p Ports) Assign(cluster string, names []string, wanted map[string]int) (Po
 	assigned := Ports{}
 	for name, port := range wanted {
 		if err := checkListen(port); err != nil {
-			return nil, fmt.Errorf("%w: %s wants %s:%d (%w); choose another or leave it out for a free one", ErrPortInUse, name, Loopback, port, err)
+			return nil, fmt.Errorf("%w: %s requires %s:%d (%w); choose another port, or omit the flag to use any free port", ErrPortInUse, name, Loopback, port, err)
 		}
 		assigned[name] = port
 	}

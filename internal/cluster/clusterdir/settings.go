@@ -31,7 +31,7 @@ const (
 	WALBuffered = "buffered"
 	WALFsync    = "fsync"
 
-	// Values of Settings.TraceValues: what a trace contains of the values in the store.
+	// Values of Settings.TraceValues: whether a trace contains no values, their sizes, or the values.
 	TraceNone  = "none"
 	TraceSizes = "sizes"
 	TraceFull  = "full"
@@ -41,7 +41,7 @@ const (
 )
 
 const (
-	// More API servers than this only compete for the cores of the one machine.
+	// More API servers than this would only compete for the cores of the machine.
 	maxAPIServers = 16
 	maxSchedulers = 64
 )
@@ -109,7 +109,7 @@ func DefaultSettings() Settings {
 	}
 }
 
-// Complete sets the defaults of empty fields, of which some depend on other settings.
+// Complete sets the defaults of empty fields. Some defaults depend on other settings.
 func (s *Settings) Complete() {
 	if s.SchedulerReplicas == 0 {
 		s.SchedulerReplicas = 1 // Saved by a k1m without this setting.

@@ -19,7 +19,7 @@ import (
 // ErrNoBinary means that the program of a component was not found.
 var ErrNoBinary = errors.New("program not found")
 
-// Names of the components of which a cluster has one. [clusterdir.APIServerName] names the
+// Names of the components that exist once per cluster. [clusterdir.APIServerName] names the
 // API servers and [clusterdir.Settings.Schedulers] the schedulers.
 const (
 	Store             = "store"
@@ -29,8 +29,8 @@ const (
 )
 
 const (
-	// MaxStopGrace is the longest [Component.StopGrace]: that of the store, which may have
-	// much data to write.
+	// MaxStopGrace is the longest [Component.StopGrace]. The store has it, because it may have much
+	// data to write.
 	MaxStopGrace = 15 * time.Second
 	// statelessStopGrace is for components that keep all of their state in the store.
 	statelessStopGrace = 4 * time.Second
@@ -61,8 +61,8 @@ type Component struct {
 }
 
 // Command returns the program to start and its arguments. If the component is restricted to
-// CPUs, that is taskset, which replaces itself with the component's program, so that the
-// process ID and signals are those of the component.
+// CPUs, the program is taskset. taskset replaces itself with the component's program, so the process ID
+// is that of the component and signals reach it.
 func (c Component) Command() (program string, args []string) {
 	if c.CPUs == "" {
 		return c.Binary, c.Args

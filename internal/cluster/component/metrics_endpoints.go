@@ -15,7 +15,7 @@ const (
 // Supervisor is the name of the supervisor process, which serves metrics as the components do.
 const Supervisor = "supervisor"
 
-// RoleOf a component: several API servers or schedulers are one.
+// RoleOf returns the role of a component. All API servers have one role, and all schedulers another.
 func RoleOf(name string) string {
 	switch {
 	case strings.HasPrefix(name, clusterdir.APIServerName(0)):

@@ -49,8 +49,8 @@ func (b *builder) proxy() Component {
 	return component
 }
 
-// proxyClient is how API servers connect to the proxy: with the certificates with which they
-// would connect to the store.
+// proxyClient returns the parameters with which API servers connect to the proxy. The certificates are
+// those for a direct connection to the store.
 func (b *builder) proxyClient() StoreClient {
 	return StoreClient{
 		Endpoint: b.config.Ports.URL(clusterdir.ProxyPort),

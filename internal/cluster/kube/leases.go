@@ -18,7 +18,7 @@ import (
 const (
 	leasePage        = 5000
 	leaseConcurrency = 64
-	// After this time, waiting until the leases expire is not slower.
+	// Maximum time for releasing leases. After it, waiting until they expire takes no longer.
 	leaseReleaseTimeout = 20 * time.Second
 )
 

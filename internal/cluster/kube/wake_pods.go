@@ -16,10 +16,10 @@ import (
 
 const (
 	wakeInterval = 2 * time.Second
-	// WakePods returns after this many rounds without a waiting pod. kwok retries to acquire
-	// a lease after ten seconds, so that pods can start to wait later than that.
+	// WakePods returns after this many rounds without a waiting pod. Pods can start to wait late,
+	// because kwok retries acquiring a lease only after ten seconds.
 	wakeQuietRounds = 10
-	// A pod may wait for another reason, so that the number of rounds is bounded.
+	// Maximum number of rounds, because a pod may be waiting for another reason.
 	wakeMaxRounds = 60
 	// wakeMaxPods is the maximum number of pods per round.
 	wakeMaxPods = 1000

@@ -12,8 +12,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestWakePodsChangesPendingPodsOfSimulatedNodesOnly: pods of other nodes are left alone, and
-// a pod is woken until it runs.
+// TestWakePodsChangesPendingPodsOfSimulatedNodesOnly: pods of other nodes are not
+// changed, and a pod is woken until it runs.
 func TestWakePodsChangesPendingPodsOfSimulatedNodesOnly(t *testing.T) {
 	node := func(name string, annotations map[string]string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}

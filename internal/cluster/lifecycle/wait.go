@@ -17,7 +17,7 @@ var ErrNotReady = errors.New("not ready")
 
 const (
 	statePoll = 50 * time.Millisecond
-	// A component that exits this often before it is ready for the first time has failed.
+	// A component has failed if it exits this many times before it is first ready.
 	maxExitsBeforeReady = 3
 )
 

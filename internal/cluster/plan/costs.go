@@ -22,7 +22,7 @@ type Costs struct {
 // StoreCosts are the costs of mem_etcd.
 type StoreCosts struct {
 	// UpdateMicros is the CPU time of a write (Txn) in all threads, at a high rate of writes.
-	// ApplyMicros is the part of it that runs in the single thread that applies all writes.
+	// ApplyMicros is the part of UpdateMicros in the single thread that applies all writes.
 	UpdateMicros float64 `json:"updateMicros"`
 	ApplyMicros  float64 `json:"applyMicros"`
 	// ReadMicros is the CPU time of reading one key.

@@ -36,7 +36,7 @@ var changes = []struct {
 }
 
 // doubling returns the changes, in order, that make twice as many nodes possible. Each step is
-// the change that helps most at that point. It stops early if no change helps.
+// the change that raises the limits most, given the previous steps. It ends early if no change raises them.
 func doubling(c Cluster, m Machines, costs Costs) []Step {
 	now := limits(c, m, costs)
 	goal := 2 * now[0].Nodes
@@ -64,8 +64,8 @@ func doubling(c Cluster, m Machines, costs Costs) []Step {
 	return steps
 }
 
-// better reports whether the limits a are closer to the goal than the limits b. The tightest
-// limit decides; if it is equal, the geometric mean of all limits does.
+// better reports whether the limits a are closer to the goal than the limits b. It compares the tightest
+// limits and, if they are equal, the geometric means of all limits.
 func better(a, b []Limit, goal int) bool {
 	reached := func(limits []Limit) (first int, all float64) {
 		for _, l := range limits {

@@ -17,7 +17,7 @@ type Cluster struct {
 	// interval at which it reports an unchanged status.
 	LeaseInterval  time.Duration `json:"leaseInterval"`
 	StatusInterval time.Duration `json:"statusInterval"`
-	// WatchesPerNode and ConnectionsPerNode are what a node has open at the API servers.
+	// WatchesPerNode and ConnectionsPerNode are the open watches and connections of a node.
 	WatchesPerNode     float64 `json:"watchesPerNode"`
 	ConnectionsPerNode float64 `json:"connectionsPerNode"`
 	// PodLife is the lifetime of a pod, after which another one replaces it.

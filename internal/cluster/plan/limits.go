@@ -76,8 +76,8 @@ func limits(c Cluster, m Machines, costs Costs) []Limit {
 // unlimitedNodes is the number of nodes of a limit that is not reached.
 const unlimitedNodes = 1_000_000_000
 
-// largest returns the largest number from 0 to unlimitedNodes for which holds is true. If it is
-// true for a number, it must be true for all smaller numbers.
+// largest returns the largest number from 0 to unlimitedNodes for which holds returns true. If
+// holds is true for a number, it must be true for all smaller numbers.
 func largest(holds func(int) bool) int {
 	low, high := 0, unlimitedNodes
 	for low < high {

@@ -24,12 +24,12 @@ type StoreNeeds struct {
 type APIServerNeeds struct {
 	Count int `json:"count"`
 	// Cores is the sum of all API servers. CoresClients is the part for requests and watches of
-	// clients, which the servers share. CoresEach is what every server needs to receive the
-	// watch events of the store.
+	// clients, which is divided among the servers. CoresEach is the part that every server needs in
+	// addition to receive the watch events of the store.
 	Cores        float64 `json:"cores"`
 	CoresClients float64 `json:"coresForClients"`
 	CoresEach    float64 `json:"coresEachForStoreEvents"`
-	// GiBEach is the memory of one server, of which GiBCaches is for its watch caches.
+	// GiBEach is the memory of one server. It includes GiBCaches, the memory of its watch caches.
 	GiBEach   float64 `json:"memoryGiBEach"`
 	GiBCaches float64 `json:"memoryGiBForCaches"`
 	// BusiestCache is the rate of events, per second, of the busiest watch cache.
@@ -126,12 +126,12 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 	return n
 }
 
-// unlimitedServers is the number of API servers if no number is sufficient, because receiving
-// watch events and caching leave no capacity for clients.
+// unlimitedServers is the number of API servers if no number is sufficient, because the
+// watch events and the caches of a server leave no capacity for clients.
 const unlimitedServers = 1_000_000
 
-// history is the number of events that a watch cache keeps at a rate of events per second: those
-// of 75 seconds, in a ring buffer that doubles its size up to a maximum
+// history is the number of events that a watch cache keeps at a rate of events per second. The
+// cache keeps the events of 75 seconds, in a ring buffer that doubles its size up to a maximum
 // (defaultUpperBoundCapacity in k8s.io/apiserver).
 func history(rate float64) float64 {
 	const seconds, initial, maximum = 75, 100, 100 * 1024

@@ -16,10 +16,10 @@ func TestRatesOfAMillionNodes(t *testing.T) {
 	c := DefaultCluster()
 	r := rates(&c)
 	if r.LeaseUpdates != 100_000 {
-		t.Errorf("%v Lease updates a second", r.LeaseUpdates)
+		t.Errorf("%v Lease updates per second", r.LeaseUpdates)
 	}
 	if want := 30e6 / (24 * 3600); math.Abs(r.Pods-want) > 1e-6 {
-		t.Errorf("%v pods a second, not %v", r.Pods, want)
+		t.Errorf("%v pods per second, not %v", r.Pods, want)
 	}
 	c.LeasesCached = false
 	if without := rates(&c); r.StoreEvents-without.StoreEvents != 100_000 || without.Writes != r.Writes {
@@ -30,7 +30,7 @@ func TestRatesOfAMillionNodes(t *testing.T) {
 func TestHistoryGrowsWithTheRateUpToAMaximum(t *testing.T) {
 	for rate, want := range map[float64]float64{0: 100, 1: 100, 2: 200, 200: 25_600, 100_000: 102_400} {
 		if got := history(rate); got != want {
-			t.Errorf("%v a second: %v versions, not %v", rate, got, want)
+			t.Errorf("%v per second: %v versions, not %v", rate, got, want)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestLimitsAreTight(t *testing.T) {
 	}
 }
 
-// TestDoublingDoublesTheFirstLimit, whichever resource is the first limit.
+// TestDoublingDoublesTheFirstLimit covers different resources as the first limit.
 func TestDoublingDoublesTheFirstLimit(t *testing.T) {
 	for name, scarce := range map[string]func(*Cluster, *Machines){
 		"default":          func(*Cluster, *Machines) {},
@@ -135,7 +135,7 @@ func TestInvalidInputsAreRejected(t *testing.T) {
 	}
 }
 
-// TestCostsAreWrittenAndRead: an error names the costs that are missing.
+// TestCostsAreWrittenAndRead also checks that the error for missing costs names them.
 func TestCostsAreWrittenAndRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "costs.json")
 	costs := DefaultCosts()

@@ -69,8 +69,8 @@ func (c *child) Serve(ctx context.Context) error {
 	return fmt.Errorf("%s exited: %s (%w)", c.Name, exit, err)
 }
 
-// killComponents kills all other components, which are then restarted. The store has lost its
-// state, so that their caches are invalid.
+// killComponents kills all other components, which are then restarted. Their caches
+// are invalid, because the store has lost its state.
 func (c *child) killComponents() {
 	for _, other := range c.stateFile.snapshot().Components {
 		if err := other.Process.KillGroup(); err == nil {

@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// The first exits of a component within a minute lead to an immediate restart, further
-	// exits to a delayed one.
+	// After the first few exits within a minute, a component is restarted immediately. After further
+	// exits it is restarted with a delay.
 	immediateRestarts      = 2
 	failureDecay           = 60 // half-life of the exit count, in seconds
 	restartBackoff         = 3 * time.Second
@@ -87,8 +87,8 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(err, os.Remove(o.Dir.StateFile()))
 }
 
-// Detach tells the supervisor at the other end of the pipe to keep running after this process
-// exits, and closes the pipe.
+// Detach signals the supervisor at the other end of the pipe to keep running after this process exits,
+// and closes the pipe.
 func Detach(parentPipe io.WriteCloser) error {
 	_, err := parentPipe.Write([]byte{detachByte})
 	return errors.Join(err, parentPipe.Close())
@@ -116,8 +116,8 @@ func spec(log *slog.Logger) suture.Spec {
 }
 
 // addChildren starts every component under a suture supervisor of its own, so that the
-// restart delay of one does not affect another. It returns the components by level: those of a
-// level depend only on lower levels.
+// restart delay of one does not affect another. It returns the components by level: components depend
+// only on components of lower levels.
 func addChildren(root *suture.Supervisor, o Options, stateFile *stateFile) [][]suture.ServiceToken {
 	children := map[string]*child{}
 	depth := map[string]int{}
@@ -152,8 +152,8 @@ func newChild(c component.Component, o Options, stateFile *stateFile) *child {
 	}
 }
 
-// stopInOrder stops each level after the levels that depend on it. An API server that lost
-// its store first would wait for the store instead of exiting.
+// stopInOrder stops each level after the levels that depend on it. If the store stopped first,
+// API servers would wait for it instead of exiting.
 func stopInOrder(root *suture.Supervisor, levels [][]suture.ServiceToken) error {
 	var errs []error
 	for i := len(levels) - 1; i >= 0; i-- {

@@ -137,7 +137,7 @@ func TestDependentsWaitAndMetricsReportReadiness(t *testing.T) {
 		t.Errorf("trouble %q, not %q", state.Components[0].Trouble, want)
 	}
 	if state.Components[1].Phase != Waiting {
-		t.Errorf("the dependent is %s", state.Components[1].Phase)
+		t.Errorf("the dependent component is %s", state.Components[1].Phase)
 	}
 	if body := get(t, state.Address+"/metrics"); !strings.Contains(body, `k1m_component_ready{component="store"} 0`) {
 		t.Errorf("metrics %s", body)

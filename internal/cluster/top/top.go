@@ -54,7 +54,8 @@ func Blocks(series []experiment.Series) []Block {
 		}
 		blocks[i].Lines = append(blocks[i].Lines, line(&s))
 	}
-	// CPU and memory come first. The first CPU sample arrives after those of the others.
+	// CPU and memory come first. The first CPU sample is later than the first samples of other
+	// series.
 	rank := func(b Block) int { return slices.Index([]string{"memory", experiment.CPUPlot}, b.Title) }
 	slices.SortStableFunc(blocks, func(a, b Block) int { return cmp.Compare(rank(b), rank(a)) })
 	for i := range blocks {

@@ -118,7 +118,7 @@ func TestRulesReportViolations(t *testing.T) {
 		"too much of a resource":       {many(5, "a1"), []string{"resources a1 "}},
 		"too many pods":                {idle(11, "a1"), []string{"resources a1 "}},
 		"terminated pods do not count": {append(many(4, "a1"), pod("5", "a1", func(p *v1.Pod) { p.Status.Phase = v1.PodFailed })), nil},
-		"a port taken twice":           {[]*v1.Pod{pod("1", "a1", onPort(80, "")), pod("2", "a1", onPort(80, "10.0.0.1"))}, []string{"ports a1 default/2"}},
+		"a port used twice":            {[]*v1.Pod{pod("1", "a1", onPort(80, "")), pod("2", "a1", onPort(80, "10.0.0.1"))}, []string{"ports a1 default/2"}},
 		"a port on two addresses":      {[]*v1.Pod{pod("1", "a1", onPort(80, "10.0.0.2")), pod("2", "a1", onPort(80, "10.0.0.1"))}, nil},
 		"a port on two nodes":          {[]*v1.Pod{pod("1", "a1", onPort(80, "")), pod("2", "a2", onPort(80, ""))}, nil},
 		"a taint":                      {[]*v1.Pod{pod("1", "c1")}, []string{"taints c1 default/1"}},
