@@ -1,4 +1,4 @@
-// Package machine describes what a benchmark ran on.
+// Package machine describes the machine on which a benchmark runs.
 package machine
 
 import (
@@ -13,21 +13,22 @@ import (
 
 const gibibyte = 1 << 30
 
-// Machine on which something was measured.
+// Machine is the description that is stored with results.
 type Machine struct {
 	Processor   string `json:"processor"`
 	Cores       int    `json:"cores"`
 	MemoryBytes uint64 `json:"memoryBytes"`
 	Kernel      string `json:"kernel"`
-	// Load average of the minute before: what else was going on.
+	// Load is the 1-minute load average before the measurement.
 	Load float64 `json:"load"`
 }
 
+// String returns the description in one line.
 func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s, load %.1f before", m.Processor, m.Cores, float64(m.MemoryBytes)/gibibyte, m.Kernel, m.Load)
 }
 
-// This machine as far as it tells; what it does not stays empty.
+// This returns the description of this machine. Fields that cannot be read stay empty.
 func This() Machine {
 	m := Machine{Processor: "unknown processor", Cores: runtime.NumCPU()}
 	proc, err := procfs.NewDefaultFS()
@@ -50,7 +51,7 @@ func This() Machine {
 	return m
 }
 
-// FileSystem says on what a folder lies.
+// FileSystem returns the type and device of the file system of a folder.
 func FileSystem(folder string) string {
 	const unknown = "unknown file system"
 	path, err := filepath.Abs(folder)
@@ -64,7 +65,7 @@ func FileSystem(folder string) string {
 	name, longest := unknown, -1
 	for _, mount := range mounts {
 		inside := mount.MountPoint == "/" || path == mount.MountPoint || strings.HasPrefix(path, mount.MountPoint+"/")
-		// Of two in one place the later one is on top.
+		// Of two mounts on one mount point the later one is visible.
 		if inside && len(mount.MountPoint) >= longest {
 			name, longest = mount.FSType+" ("+mount.Source+")", len(mount.MountPoint)
 		}

@@ -1,4 +1,4 @@
-// Package number writes numbers for people, everywhere in the same way.
+// Package number formats numbers for output.
 package number
 
 import (
@@ -6,14 +6,14 @@ import (
 	"math"
 )
 
-// endless is more of anything than there is.
-const endless = 1e15
+// maxFinite is the largest number that is printed; larger ones are printed as "endless".
+const maxFinite = 1e15
 
-// Text is a number with as many digits as it is worth: three, or all before the point, with
-// separators from 10,000 on.
+// Text formats a number with three significant digits, or all digits before the decimal
+// point, and with thousands separators from 10,000 on.
 func Text(value float64) string {
 	switch size := max(value, -value); {
-	case size > endless:
+	case size > maxFinite:
 		return "endless"
 	case value < 0:
 		return "-" + Text(-value)
@@ -30,7 +30,8 @@ func Text(value float64) string {
 	return text
 }
 
-// TwoDigits is a count, not negative, that says no more than it must: 8,755 is 8,800, and 87 is 87.
+// TwoDigits rounds a count, which must not be negative, to two significant digits: 8,755 to
+// 8,800, and 87 to 87.
 func TwoDigits(count float64) int {
 	unit := math.Pow(10, max(0, math.Floor(math.Log10(count))-1))
 	return int(math.Round(count/unit) * unit)

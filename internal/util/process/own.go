@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnCPUTime is what this process has used so far, to the nanosecond where the kernel
-// counts so.
+// OwnCPUTime returns the CPU time that this process has used since its start.
 func OwnCPUTime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now); err != nil {

@@ -1,5 +1,5 @@
-// Package process names processes so that a pid that the kernel gave to
-// somebody else is never mistaken for ours.
+// Package process identifies processes by PID and start time, so that a process with a reused
+// PID is never mistaken for the original one.
 package process
 
 import (
@@ -11,19 +11,20 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// ErrGone says that the process has ended, whoever has its pid now.
+// ErrGone is returned if the process has ended, even if its PID is in use again.
 var ErrGone = errors.New("process has ended")
 
 const pollInterval = 20 * time.Millisecond
 
-// Identity is a process beyond reuse of its pid.
+// Identity identifies a process uniquely until the next boot.
 type Identity struct {
+	// PID is the process ID.
 	PID int `json:"pid"`
-	// StartTicks is when it started, in clock ticks since boot.
+	// StartTicks is the start time in clock ticks since boot.
 	StartTicks uint64 `json:"startTicks"`
 }
 
-// Of identifies the process that has this pid now.
+// Of returns the identity of the process that has a PID now, or ErrGone.
 func Of(pid int) (Identity, error) {
 	stat, err := stat(pid)
 	if err != nil {
@@ -32,13 +33,13 @@ func Of(pid int) (Identity, error) {
 	return Identity{PID: pid, StartTicks: stat.Starttime}, nil
 }
 
-// Alive says whether this very process still runs; a zombie does not.
+// Alive reports whether the process still runs. A zombie does not count as running.
 func (id Identity) Alive() bool {
 	_, err := id.stat()
 	return err == nil
 }
 
-// Signal sends to the process alone.
+// Signal sends a signal to the process but not to its group.
 func (id Identity) Signal(signal syscall.Signal) error {
 	if !id.Alive() {
 		return ErrGone
@@ -46,7 +47,7 @@ func (id Identity) Signal(signal syscall.Signal) error {
 	return syscall.Kill(id.PID, signal)
 }
 
-// KillGroup ends the process and everything in the group that it leads.
+// KillGroup kills the process and its process group.
 func (id Identity) KillGroup() error {
 	if !id.Alive() {
 		return ErrGone
@@ -58,7 +59,7 @@ func (id Identity) KillGroup() error {
 	return err
 }
 
-// AwaitExit waits until the process is gone, or says that it is not.
+// AwaitExit waits until the process has ended. It returns an error after the timeout.
 func (id Identity) AwaitExit(timeout time.Duration) error {
 	for deadline := time.Now().Add(timeout); id.Alive(); time.Sleep(pollInterval) {
 		if time.Now().After(deadline) {
@@ -68,13 +69,15 @@ func (id Identity) AwaitExit(timeout time.Duration) error {
 	return nil
 }
 
-// Usage is what a process has taken of the machine.
+// Usage is the resource usage of a process.
 type Usage struct {
-	CPU      time.Duration
-	Resident int64 // bytes
+	// CPU is the CPU time since the start of the process.
+	CPU time.Duration
+	// Resident is the resident memory in bytes.
+	Resident int64
 }
 
-// Usage reads CPU time since the start and memory now.
+// Usage returns the CPU time and the resident memory of the process.
 func (id Identity) Usage() (Usage, error) {
 	stat, err := id.stat()
 	if err != nil {

@@ -30,20 +30,20 @@ func TestIdentityEndsWithItsProcess(t *testing.T) {
 		t.Error("sleep ended by itself")
 	}
 	if err := id.Signal(syscall.SIGTERM); !errors.Is(err, ErrGone) {
-		t.Errorf("signal to a process that is gone: %v", err)
+		t.Errorf("signal to a process that has ended: %v", err)
 	}
 }
 
-func TestReusedPidIsNotOurs(t *testing.T) {
+func TestReusedPIDIsDetected(t *testing.T) {
 	id, err := Of(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	id.StartTicks--
 	if id.Alive() {
-		t.Error("another process with our pid counts as ours")
+		t.Error("a process with a reused PID counts as the original one")
 	}
 	if err := id.KillGroup(); !errors.Is(err, ErrGone) {
-		t.Errorf("killed somebody else: %v", err)
+		t.Errorf("killed another process: %v", err)
 	}
 }

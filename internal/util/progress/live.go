@@ -17,7 +17,7 @@ const (
 	refreshInterval = 120 * time.Millisecond
 )
 
-// live redraws one line a task.
+// live is a Display that redraws one line for each task on a terminal.
 type live struct {
 	progress *mpb.Progress
 	tasks    []*liveTask
@@ -42,7 +42,7 @@ func (l *live) Task(name string, total int) Task {
 	return task
 }
 
-// Close leaves unfinished tasks as they are and gives the terminal back.
+// Close stops redrawing and leaves unfinished tasks as they are.
 func (l *live) Close() {
 	for _, task := range l.tasks {
 		task.bar.Abort(false)
@@ -70,7 +70,7 @@ func (t *liveTask) Set(done int) {
 	t.mu.Lock()
 	t.meter.set(done, time.Now())
 	t.mu.Unlock()
-	// The bar completes in Done, which knows what to say then.
+	// The bar must not complete before Done, Fail or Interrupt sets the final text.
 	t.bar.SetCurrent(min(int64(done), t.total-1))
 }
 

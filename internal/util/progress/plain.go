@@ -9,7 +9,7 @@ import (
 
 const plainInterval = 2 * time.Second
 
-// plain writes lines that read well in a log.
+// plain is a Display that writes lines, for logs.
 type plain struct {
 	mu     sync.Mutex
 	output io.Writer
@@ -63,7 +63,7 @@ func (t *plainTask) took() string {
 	return fmt.Sprintf(" (%.1fs)", time.Since(t.started).Seconds())
 }
 
-// maybeLine keeps lines of one task apart.
+// maybeLine writes a line, but not more often than every plainInterval.
 func (t *plainTask) maybeLine(text string) {
 	if now := time.Now(); now.Sub(t.lastLine) >= plainInterval {
 		t.lastLine = now

@@ -1,5 +1,5 @@
-// Package progress shows what a command is doing: live on a terminal, as plain
-// lines, one every two seconds at most, anywhere else.
+// Package progress shows the progress of a command: as live lines on a terminal, otherwise as
+// log lines, at most one every two seconds for each task.
 package progress
 
 import (
@@ -13,24 +13,28 @@ import (
 	"golang.org/x/term"
 )
 
-// Display shows any number of tasks at once.
+// Display shows any number of concurrent tasks.
 type Display interface {
-	// Task begins something; total is 0 when it cannot be counted.
+	// Task adds a task with total steps; 0 if the steps cannot be counted.
 	Task(name string, total int) Task
-	// Close ends the display; tasks that are not done stay as they are.
+	// Close stops the display. Unfinished tasks stay as they are.
 	Close()
 }
 
-// Task is one thing in progress. Exactly one of Done, Fail and Interrupt ends it.
+// Task is a task in progress. Exactly one of Done, Fail and Interrupt must be called at its
+// end.
 type Task interface {
+	// Say sets the current status text of a task without a count.
 	Say(text string)
+	// Set sets the number of completed steps.
 	Set(done int)
+	// Done, Fail and Interrupt end the task as successful, failed or interrupted.
 	Done(text string)
 	Fail(text string)
 	Interrupt()
 }
 
-// Fail ends a task that did not succeed; who stopped it need not read of a failure.
+// Fail ends a task as interrupted if the user has cancelled the context, otherwise as failed.
 func Fail(ctx context.Context, task Task, text string) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		task.Interrupt()
@@ -39,7 +43,7 @@ func Fail(ctx context.Context, task Task, text string) {
 	task.Fail(text)
 }
 
-// New chooses how to show tasks on this output.
+// New returns a live display if the output is a terminal, otherwise one with log lines.
 func New(output io.Writer) Display {
 	if file, ok := output.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		return newLive(output)
@@ -47,11 +51,11 @@ func New(output io.Writer) Display {
 	return &plain{output: output}
 }
 
-// rateWindow is how far back the rate looks: what was fast a minute ago says
-// little about how long the rest will take.
+// rateWindow is the period over which the rate is averaged. Older samples say little about
+// the remaining time.
 const rateWindow = 10 * time.Second
 
-// meter turns counts into a rate and a time that is left.
+// meter computes the rate and the remaining time from counts.
 type meter struct {
 	total   int
 	done    int
@@ -71,7 +75,7 @@ func (m *meter) set(done int, now time.Time) {
 	}
 }
 
-// describe reads like "3500/10000 (35%), 812/s, 8s left".
+// describe returns a text such as "3500/10000 (35%), 812/s, 8s left".
 func (m *meter) describe() string {
 	if m.total == 0 {
 		return ""

@@ -1,4 +1,4 @@
-// Package usage marks errors that are the user's: k1m then exits with 2.
+// Package usage marks errors in the user's input, for which k1m exits with code 2.
 package usage
 
 import (
@@ -6,14 +6,15 @@ import (
 	"fmt"
 )
 
-// Err is what every error made here wraps.
+// Err is wrapped by all errors of this package.
 var Err = errors.New("bad usage")
 
-// Errorf makes such an error. Its text is what the user reads, without prefix.
+// Errorf returns a usage error with a formatted text, without a prefix.
 func Errorf(format string, args ...any) error {
 	return &mistake{fmt.Sprintf(format, args...)}
 }
 
+// mistake is a usage error.
 type mistake struct{ text string }
 
 func (m *mistake) Error() string { return m.text }
