@@ -1,4 +1,4 @@
-# k8s-1m: `make up` for a cluster, `make test` for every test. See README.md.
+# k8s-1m: `make up` brings up a cluster, `make test` runs all tests. See README.md.
 
 NAME      ?= k1m
 NODES     ?= 1000
@@ -10,76 +10,77 @@ CLUSTERS  ?= 200
 FUZZTIME  ?= 60s
 BENCH_FLAGS ?=
 
-# What a cluster needs, and what only comparisons and tests need.
+# KUBERNETES: components of a cluster. PEERS: needed by comparisons and tests only.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
 OWN        := mem_etcd etcd-bench etcd-proxy k1m dist-scheduler
 
-# TestKill does it in so many modes, and ends in good order one time in ten.
+# TestKill runs in CRASH_MODES combinations of WAL modes, and shuts down cleanly in one of ten rounds,
+# so this many rounds per combination give KILLS kills in total.
 CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
 .DEFAULT_GOAL := help
 .PHONY: help build up down test check bench bench-store bench-proxy bench-scheduler-perf conformance conformance-proxied crash faults fuzz hostile oracle upstream clean tools FORCE
 
-help: ## Show the targets
+help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' Makefile
 
-build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build every binary, peers included, into bin/
+build: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok $(PEERS) kubemark) ## Build all binaries into bin/, including Kubernetes, kwok and etcd
 
 up: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin/etcd) ## Bring up a cluster: NAME=k1m NODES=1000 STORE=mem_etcd|etcd
 	@bin/k1m up --name $(NAME) --nodes $(NODES) --store $(STORE) $(K1M_FLAGS)
 
-down: bin/k1m ## Take the cluster down: NAME=k1m
+down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 	@bin/k1m down $(if $(filter-out k1m,$(NAME)),--name $(NAME))
 
-# E2E_STANDBY_NODES=5000 gives the test of a standby scheduler a larger cluster.
-test: build bin/h2spec ## Run every test; the last line says what passed and failed
+# E2E_STANDBY_NODES sets the cluster size of the standby scheduler's test, for example 5000.
+test: build bin/h2spec ## Run all tests; the last line reports passed and failed tests
 	@test/run.sh
 
-check: tools ## Check format and lints, in under a minute
+check: $(addprefix bin/,$(OWN)) ## Check format, lints, import circles, and links and commands in documents
 	@build/check.sh
 
-hostile: bin/mem_etcd bin/etcd ## Hostile clients in full size: a million watches, ten thousand connections, garbage
+hostile: bin/mem_etcd bin/etcd ## Test mem_etcd with hostile clients: a million watches, 10,000 connections, invalid input
 	@HOSTILE=full go test -count=1 -timeout 20m -v -run 'TestHostile' ./test/store
 
-conformance: bin/mem_etcd ## Run Kubernetes' own storage suites against mem_etcd
+conformance: bin/mem_etcd ## Run Kubernetes' storage test suites against mem_etcd
 	@test/conformance/run.sh
 
-conformance-proxied: bin/mem_etcd bin/etcd-proxy ## Run Kubernetes' storage suites and API test packages through etcd-proxy, and report what they ask
+conformance-proxied: bin/mem_etcd bin/etcd-proxy ## Run Kubernetes' storage suites and API test packages through etcd-proxy, and report their requests
 	@test/conformance/recorded.sh
 
-upstream: bin/mem_etcd ## Run Kubernetes' own scheduler tests with our search in place
+upstream: bin/mem_etcd ## Run Kubernetes' scheduler tests with dist-scheduler's node search
 	@test/upstream/run.sh
 
-crash: bin/mem_etcd ## Kill mem_etcd under load, in every mode: KILLS=2000
+crash: bin/mem_etcd ## Kill mem_etcd under load in all WAL modes: KILLS=2000
 	@CRASH_ROUNDS=$(CRASH_ROUNDS) \
 		go test -v -count=1 -run 'TestKill$$' -timeout 6h ./test/store
 
-faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Accidents of schedulers that share a cluster, under load: FAULTS=100
+faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Inject faults into scheduler replicas under load: FAULTS=100
 	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$' -timeout 6h ./test/e2e
 
-fuzz: tools ## Hostile bytes and files for all that reads such, each for so long: FUZZTIME=60s
+fuzz: tools ## Fuzz all code that reads untrusted bytes, each target for FUZZTIME=60s
 	@build/fuzz.sh $(FUZZTIME)
 
-oracle: ## Hold 60,000 decisions of dist-scheduler against kube-scheduler's plugins: CLUSTERS=200
+oracle: ## Compare 60,000 decisions of dist-scheduler with kube-scheduler's plugins: CLUSTERS=200
 	@go test -count=1 -timeout 2h -v -run 'Oracle' ./internal/scheduler/attach -oracle.clusters $(CLUSTERS)
 
-bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd beside etcd, twelve minutes: BENCH_FLAGS="-only put,watch"
+bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Compare mem_etcd with etcd (12 minutes): BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)
 
-# Everything in a short form; fails where a ratio to the stock component got worse.
+# Short forms of all experiments; fails if a ratio to the stock component is worse than the stored one.
 bench: BENCH_FLAGS := -quick
-bench: bench-store bin/k1m bin/dist-scheduler $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## All experiments in a short form, held against stored ratios: under twenty minutes
+bench: bench-store bin/k1m bin/dist-scheduler $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## Run all experiments in a short form and compare with stored ratios (under 20 minutes)
 	@bin/k1m bench all --compare experiments/short-ratios.json
 
-bench-proxy: bin/mem_etcd bin/etcd-bench bin/etcd-proxy ## Measure what etcd-proxy costs, a minute: BENCH_FLAGS="-total 20000"
+bench-proxy: bin/mem_etcd bin/etcd-bench bin/etcd-proxy ## Measure the latency added by etcd-proxy (1 minute): BENCH_FLAGS="-total 20000"
 	@go run ./test/proxybench $(BENCH_FLAGS)
 
-bench-scheduler-perf: bin/mem_etcd ## Run Kubernetes' scheduler_perf with our search and with upstream's: BENCH_FLAGS="-run TopologySpreading"
+bench-scheduler-perf: bin/mem_etcd ## Run Kubernetes' scheduler_perf with both node searches: BENCH_FLAGS="-run TopologySpreading"
 	@go run ./test/schedperf $(BENCH_FLAGS)
 
-clean: ## Remove what was built; caches of Go and Cargo stay
+clean: ## Remove build and result folders; keeps the caches of Go and Cargo
 	@rm -rf bin target results
 
 tools:
@@ -89,29 +90,29 @@ bin/mem_etcd bin/etcd-bench bin/etcd-proxy: tools FORCE
 	@build/cargo.sh $(@F)
 
 bin/etcd-benchmark: tools/etcd-benchmark/go.mod tools/etcd-benchmark/go.sum | tools
-	@echo "==> Building etcd's own benchmark"
+	@echo "==> Building etcd's benchmark"
 	@go build -C tools/etcd-benchmark -o ../../$@ go.etcd.io/etcd/v3/tools/benchmark
 
 bin/k1m: tools FORCE
 	@mkdir -p bin
 	@go build -ldflags "-X main.version=$$(build/version.sh)" -o $@ ./cmd/k1m
 
-# As Kubernetes' programs are: it has to know their version.
+# Built with build/go.sh like Kubernetes' programs, because it embeds the Kubernetes version.
 bin/dist-scheduler: tools FORCE
 	@build/go.sh dist-scheduler ./cmd/dist-scheduler
 
-# go.mod pins these; all that Kubernetes needs is compiled in one go.
+# go.mod pins the versions. One go build compiles all programs, so shared packages are compiled once.
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools
 	@build/go.sh Kubernetes $(addprefix k8s.io/kubernetes/cmd/,$(KUBERNETES))
 
-# Hollow kubelets, for one of the experiments.
+# Hollow kubelets, for k1m bench kubelet-or-kwok.
 bin/kubemark: go.mod go.sum | tools
 	@build/go.sh "hollow kubelets" k8s.io/kubernetes/cmd/kubemark
 
 bin/kwok: go.mod go.sum | tools
 	@build/go.sh kwok sigs.k8s.io/kwok/cmd/kwok
 
-# A module of its own: its dependencies are old.
+# A separate Go module, because its dependencies are old.
 bin/h2spec: tools/h2spec/go.mod | tools
 	@cd tools/h2spec && go build -o ../../bin/h2spec github.com/summerwind/h2spec/cmd/h2spec
 

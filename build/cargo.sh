@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cargo.sh BINARY...: builds our Rust binaries and puts them into bin/.
+# cargo.sh BINARY...: builds this repository's Rust programs into bin/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,6 +9,6 @@ for binary in "$@"; do args+=(--bin "$binary"); done
 cargo build --quiet --release --locked "${args[@]}"
 mkdir -p bin
 for binary in "$@"; do
-  # Only when it changed: a running cluster keeps the old file.
+  # Replace the file only if it changed: running clusters keep the old file open.
   cmp -s "target/release/$binary" "bin/$binary" || install "target/release/$binary" "bin/$binary"
 done

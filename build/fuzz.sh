@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# fuzz.sh TIME: hostile bytes and files for all that reads such, each for so long (60s, 5m).
-# What fails is kept: Go's in testdata/fuzz of the package, Rust's in *.seeds or
-# proptest-regressions.
+# fuzz.sh TIME: runs each fuzz target, and each Rust test with random input, for TIME
+# (60s, 5m). Failing inputs are kept: for Go in testdata/fuzz of the package, for Rust in
+# *.seeds files or proptest-regressions.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,17 +12,17 @@ case $time in
   *) seconds=${time%s} time=${time%s}s ;;
 esac
 
-# Every Go target that there is.
+# All Go fuzz targets.
 grep -rno --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' cmd internal pkg test | sort | while IFS=: read -r file _ name; do
   name=${name#func } package=./$(dirname "$file")
   echo "==> $package $name, $time"
   go test -run '^$' -fuzz "^$name\$" -fuzztime "$time" "$package"
 done
 
-# Cases of a round; a directory of pipeline's takes a second.
+# Cases per round of a Rust test. A case of pipeline's repair test takes a second.
 cases=200
-# rust PACKAGE [ARGUMENT...] -- [TEST...]: tests with random cases, again and again with new
-# seeds.
+# rust PACKAGE [ARGUMENT...] -- [TEST...]: repeats tests with random cases, with new seeds
+# in each round, until the time is over.
 rust() {
   echo "==> cargo test -p $*, $time"
   local until=$((SECONDS + seconds)) rounds=0 log
@@ -32,13 +32,15 @@ rust() {
     rounds=$((rounds + 1))
   done
   grep -h '^test result' "$log" | grep -v ' 0 passed' || { echo "no such tests: $*" >&2; rm "$log"; return 1; }
-  echo "    $rounds times"
+  echo "    $rounds rounds"
   rm "$log"
 }
-cargo test --quiet --locked --no-run -p grpc -p trace -p etcd-proxy -p wal -p pipeline -p fuzz 2>/dev/null
-rust grpc --lib -- fuzz:: hpack:: message::
+cargo test --quiet --locked --no-run -p http2 -p grpc -p trace -p etcd-proxy -p wal -p snapshot -p pipeline -p fuzz 2>/dev/null
+rust http2 --lib -- hpack::
+rust grpc --lib -- fuzz:: assembler::
 rust trace --lib -- decode::
 rust etcd-proxy -- tap:: frames::
 rust wal --test fuzz
+rust snapshot --test fuzz
 cases=10 rust pipeline --test repair
 rust fuzz

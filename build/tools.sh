@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Says in one line what is missing to build, if something is.
+# Checks that the tools for the build are installed. It prints the first one that is missing.
 set -euo pipefail
 
 missing() {

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What the scripts share that run Kubernetes' own tests; they source it.
+# Functions for the scripts that run Kubernetes' own tests. The scripts source this file.
 
-# copy_module MODULE SCRATCH: sets version, source and copy, a folder in SCRATCH with
-# the module in the version that go.mod pins. A copy, because the module cache is
-# read-only and shared. One per version, and kept, because the tests are then compiled
-# only once.
+# copy_module MODULE SCRATCH: copies the module, in the version that go.mod pins, to a
+# folder in SCRATCH and sets version, source and copy (the folder). It copies because
+# the module cache is read-only and shared. It keeps one copy per version so that the
+# tests are compiled only once.
 copy_module() {
   read -r version source < <(go list -m -f '{{.Version}} {{.Dir}}' "$1")
   copy=$2/${1##*/}@$version
@@ -17,7 +17,7 @@ copy_module() {
   fi
 }
 
-# require_program FILE VARIABLE: ends the script unless the program is there.
+# require_program FILE VARIABLE: exits with 2 if FILE is not an executable.
 require_program() {
   if [[ ! -x $1 ]]; then
     echo "${0##*/}: no program at $1: build it, or set $2" >&2
@@ -25,13 +25,15 @@ require_program() {
   fi
 }
 
-# packages_of: of what go test -json prints, "pass|fail package" as they end.
+# packages_of: reads the output of go test -json and prints "pass|fail PACKAGE" for each
+# package that finishes.
 packages_of() {
   sed -unE 's/^\{"Time":"[^"]*","Action":"(pass|fail)","Package":"([^"]*)","Elapsed".*/\1 \2/p'
 }
 
-# tests_of LOG: "pass|fail|skip package test seconds", "-" standing for the package
-# itself. Output of tests cannot match: it follows the names.
+# tests_of LOG: prints "pass|fail|skip PACKAGE TEST SECONDS" for each result in the output
+# of go test -json; TEST is "-" for the package itself. Output that a test prints cannot
+# match, because in its lines other fields follow the names.
 tests_of() {
   sed -nE '
     s/^\{"Time":"[^"]*","Action":"(pass|fail|skip)","Package":"([^"]*)","Test":"(([^"\\]|\\.)*)","Elapsed":([0-9.e-]*).*/\1 \2 \3 \5/p
@@ -39,7 +41,7 @@ tests_of() {
   ' "$1"
 }
 
-# filtered FLAG...: whether flags of go test leave tests out.
+# filtered FLAG...: prints true if these flags of go test leave out tests.
 filtered() {
   local flag
   for flag in "$@"; do

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs every test, all of them even when one fails, and says at the end what
-# passed and what failed. Logs stay in target/test/.
-#   test/run.sh [STAGE...]   only these
+# Runs all stages of the tests, even when one fails, and prints the numbers of passed and
+# failed tests at the end. Logs are written to target/test/.
+#   test/run.sh [STAGE...]   runs only these stages
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,12 +12,12 @@ stages=(lint rust go store conformance upstream e2e)
 
 lint() { build/check.sh; }
 rust() { cargo test --workspace --locked; }
-go_unit() { go test -v ./cmd/... ./internal/... ./pkg/... ./test/schedperf/...; }
+go_unit() { go test -v ./cmd/... ./internal/... ./pkg/... ./test/schedperf/... ./tools/...; }
 store() { go test -v -count=1 -timeout 20m ./test/store/...; }
 conformance() {
   local status=0
   test/conformance/run.sh || status=1
-  # A part of them once more, recorded.
+  # Run a part of the suite again through etcd-proxy, which records the requests.
   STORAGE=./pkg/storage/etcd3 test/conformance/recorded.sh storage \
     -run '^Test(Create|Get|Delete|GuaranteedUpdate|Watch)' || status=1
   return "$status"
@@ -25,7 +25,7 @@ conformance() {
 upstream() { SHORT=1 test/upstream/run.sh; }
 e2e() { go test -v -count=1 -timeout 30m ./test/e2e/...; }
 
-# count LOG WORD: tests that a log says have WORD (passed, failed).
+# count LOG WORD: prints the number of tests in LOG with the result WORD (passed, failed).
 count() {
   awk -v word="$2" '
     word == "passed" && /^[[:space:]]*--- PASS/ {n++}
@@ -35,7 +35,8 @@ count() {
     END {print n + 0}' "$1"
 }
 
-# run STAGE: its output goes to its log; verdict and seconds to files beside it.
+# run STAGE: runs the stage with its output in STAGE.log and writes its verdict and seconds
+# to STAGE.verdict.
 run() {
   local start=$SECONDS verdict=FAILED command=$1
   [ "$1" = go ] && command=go_unit
@@ -46,26 +47,26 @@ run() {
 }
 
 rm -f "$logs"/*.log "$logs"/*.verdict
-# The end-to-end test mostly waits for an API server to check its cache, which
-# takes it minutes; the others use that time.
-beside=""
+# The end-to-end tests wait for minutes until an API server has checked its cache. They
+# run in the background while the other stages use the CPU.
+background=""
 for stage in "${stages[@]}"; do
   if [ "$stage" = e2e ]; then
     run e2e &
-    beside=$!
+    background=$!
   fi
 done
 for stage in "${stages[@]}"; do
   [ "$stage" = e2e ] || run "$stage"
 done
-[ -z "$beside" ] || wait "$beside"
+[ -z "$background" ] || wait "$background"
 
 passed=0 failed=0 report=""
 for stage in "${stages[@]}"; do
   log=$logs/$stage.log
   read -r verdict seconds <"$logs/$stage.verdict"
   here_passed=$(count "$log" passed) here_failed=$(count "$log" failed)
-  # A stage that fails without naming a test, or has none to name, counts as one.
+  # A stage whose log names no test counts as one test.
   if [ "$verdict" = FAILED ] && [ "$here_failed" = 0 ]; then here_failed=1; fi
   if [ "$verdict" = ok ] && [ "$here_passed" = 0 ]; then here_passed=1; fi
   if [ "$verdict" = FAILED ]; then

@@ -1,4 +1,4 @@
-//! Generates the messages from `proto/`, without protoc.
+//! Generates the messages from `proto/` without protoc.
 
 use std::path::Path;
 
@@ -15,8 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut config = prost_build::Config::new();
     config
         .bytes(["."])
-        // The one message that the store keeps by the million has a layout of
-        // its own; see `record.rs`.
+        // The store keeps millions of KeyValue messages, so this message has its own
+        // memory layout; see `record.rs`.
         .extern_path(".mvccpb.KeyValue", "crate::KeyValue")
         .compile_fds(files)?;
     Ok(())

@@ -51,7 +51,7 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
-func TestShortRunsMayFallShortByHalf(t *testing.T) {
+func TestShortRunsMayMissLimitsByHalf(t *testing.T) {
 	for figure, want := range map[float64]verdict{8: met, 5: must, 4.9: near, 3.4: near, 3.3: missed} {
 		if got := atLeast(5, 8).judgeShort(figure); got != want {
 			t.Errorf("%g: %q, not %q", figure, got, want)
@@ -61,7 +61,7 @@ func TestShortRunsMayFallShortByHalf(t *testing.T) {
 		t.Errorf("23 of at most 16: %q", got)
 	}
 	if got := atMost(16, 8).judgeShort(math.NaN()); got != failed {
-		t.Errorf("no figure: %q", got)
+		t.Errorf("without a figure: %q", got)
 	}
 }
 
@@ -77,15 +77,15 @@ func TestConclusion(t *testing.T) {
 		t.Errorf("%+v", whole)
 	}
 	if short := conclude(r, samples, nil, func(float64) verdict { return notJudged }); short.Verdict != notJudged || short.Figure != 7 {
-		t.Errorf("not to be judged: %+v", short)
+		t.Errorf("not judged: %+v", short)
 	}
 	broken := conclude(r, samples[:4], errors.New("it broke"), r.Limits.judge)
 	if broken.Verdict != failed || broken.Figure == 0 || len(broken.Samples) != 4 {
-		t.Errorf("broken off: %+v", broken)
+		t.Errorf("with an error after some samples: %+v", broken)
 	}
 	nothing := conclude(r, samples[:1], errors.New("it broke"), r.Limits.judge)
 	if nothing.Verdict != failed || nothing.Figure != 0 {
-		t.Errorf("nothing of etcd: %+v", nothing)
+		t.Errorf("without samples of etcd: %+v", nothing)
 	}
 }
 
@@ -114,11 +114,11 @@ func TestChoose(t *testing.T) {
 		t.Errorf("%v, %v", chosen, err)
 	}
 	if _, err := choose(all, "put,nothing"); !errors.Is(err, errUsage) {
-		t.Errorf("an unknown row: %v", err)
+		t.Errorf("unknown row: %v", err)
 	}
 }
 
-func TestPageOfWhatThereIs(t *testing.T) {
+func TestPageOfPartialResult(t *testing.T) {
 	l := &lab{diskName: "ext4"}
 	r := result{Machine: machine.This(), Disk: "ext4", Repeat: 3}
 	for i, row := range rows(l) {

@@ -1,11 +1,11 @@
-// Command bench measures mem_etcd beside etcd, row by row of a table of what
-// mem_etcd must reach and what it aims at.
+// Command bench measures mem_etcd and etcd, and compares the figures with the required limits and the
+// aims of mem_etcd. The table has one row for each figure.
 //
-// Both stores run in the same run, in turn, server and client pinned to a core
-// each. Data lies in memory-backed files, except where a disk is the point. CPU is
-// what the operating system counted for the server's process. Results go to
-// results/<UTC>_store/, after each row, so an interrupted run leaves what it has:
-// result.json and an index.html. docs/benchmarks.md says how each row is measured.
+// Both stores are measured in the same run, in turn, with server and client pinned to one core
+// each. Data is on tmpfs, except for the rows that measure a disk. CPU is the CPU time of the
+// server process. The result, result.json and index.html in results/<UTC>_store/, is written
+// after each row, so that an interrupted run keeps its rows. docs/benchmarks.md describes the
+// measurement of each row.
 package main
 
 import (
@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// memory is a folder whose files are in memory: as fast as a disk can be.
+	// memory is a directory on tmpfs.
 	memory = "/dev/shm"
 )
 
@@ -39,10 +39,10 @@ const (
 
 var errUsage = errors.New("usage")
 
-// lab is where the measurements are made.
+// lab is the environment of the measurements.
 type lab struct {
 	storeserver.Lab
-	// disk is a folder on a real disk, and diskName what that disk is.
+	// disk is a directory on a real disk, and diskName the name of its file system.
 	disk, diskName string
 	quick          bool
 	repeat         int
@@ -51,12 +51,12 @@ type lab struct {
 
 func main() {
 	l := lab{Lab: storeserver.Lab{ServerCores: "0", ClientCores: "1"}}
-	flag.BoolVar(&l.quick, "quick", false, "a short form: a tenth of the operations, once, and 100,000 keys instead of 3 million")
-	flag.IntVar(&l.repeat, "repeat", 3, "measure each row so often, and take the median")
-	flag.StringVar(&l.Bin, "bin", "bin", "where the programs are")
-	flag.StringVar(&l.disk, "disk", "target", "a folder on a real disk, for the rows that are about one")
-	only := flag.String("only", "", "measure these rows, comma-separated, and no other")
-	out := flag.String("out", filepath.Join("results", time.Now().UTC().Format("20060102T150405Z")+"_store"), "where the result goes")
+	flag.BoolVar(&l.quick, "quick", false, "short run: a tenth of the operations, one sample, and 100,000 keys instead of 3 million")
+	flag.IntVar(&l.repeat, "repeat", 3, "samples of each row; the result is the median")
+	flag.StringVar(&l.Bin, "bin", "bin", "directory of the programs")
+	flag.StringVar(&l.disk, "disk", "target", "directory on a real disk, for the rows that measure a disk")
+	only := flag.String("only", "", "measure only these rows, comma-separated")
+	out := flag.String("out", filepath.Join("results", time.Now().UTC().Format("20060102T150405Z")+"_store"), "directory of the result")
 	flag.Parse()
 	if l.quick && !given("repeat") {
 		l.repeat = 1
@@ -82,7 +82,7 @@ func given(name string) (found bool) {
 	return found
 }
 
-// measure measures the rows and keeps what comes of them.
+// measure measures the rows and writes the result.
 func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 	if l.repeat < 1 || flag.NArg() > 0 {
 		return result{}, fmt.Errorf("%w: bench [flags], with -repeat at least 1; see -help", errUsage)
@@ -109,12 +109,12 @@ func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 		r.Rows = append(r.Rows, conclude(row, samples, err, l.judge(row)))
 		r.Seconds = time.Since(r.Time).Seconds()
 		r.Complete = ctx.Err() == nil && len(r.Rows) == len(chosen)
-		// What there is stays, whatever becomes of later rows.
+		// The result is written after each row, so that later failures cannot lose it.
 		if err := r.save(out); err != nil {
 			return r, err
 		}
 		if ctx.Err() != nil {
-			fmt.Fprintln(os.Stderr, "interrupted; what there is:")
+			fmt.Fprintln(os.Stderr, "interrupted; partial result:")
 			break
 		}
 	}
@@ -124,8 +124,8 @@ func (l *lab) measure(ctx context.Context, only, out string) (result, error) {
 	return r, nil
 }
 
-// judge says how a row's figures are judged. In a short run those on the large population, and
-// memory by few keys, mean nothing.
+// judge returns the verdict function of a row. In a short run, the rows with the large population and the
+// row overhead are not judged, because their limits apply to the full number of keys.
 func (l *lab) judge(r row) func(figure float64) verdict {
 	switch {
 	case !l.quick:
@@ -136,7 +136,7 @@ func (l *lab) judge(r row) func(figure float64) verdict {
 	return r.Limits.judgeShort
 }
 
-// choose picks the rows with these names.
+// choose selects rows by their names.
 func choose(all []row, only string) ([]row, error) {
 	if only == "" {
 		return all, nil
@@ -152,13 +152,13 @@ func choose(all []row, only string) ([]row, error) {
 	}
 	for _, name := range names {
 		if !slices.Contains(known, name) {
-			return nil, fmt.Errorf("%w: no row %q; there are %s", errUsage, name, strings.Join(known, ", "))
+			return nil, fmt.Errorf("%w: unknown row %q; choose from %s", errUsage, name, strings.Join(known, ", "))
 		}
 	}
 	return chosen, nil
 }
 
-// samples measures each store of a row in turn, again and again.
+// samples measures each store of a row in turn, -repeat times.
 func (l *lab) samples(ctx context.Context, r row) (samples []sample, err error) {
 	repeat := l.repeat
 	if r.Once {

@@ -13,29 +13,28 @@ import (
 )
 
 const (
-	// The probe: a small put every millisecond, due whether or not the one before
-	// has been answered.
+	// The probe starts one small put per millisecond, whether or not earlier puts have returned.
 	probeRate = "1000"
-	// A disturbance is observed from a little before until a little after.
+	// The probe starts this long before a disturbance and ends this long after it.
 	probeMargin = time.Second
-	// Pauses are counted beyond the longest of a quiet time; were that longer than
-	// this, it would hide what is looked for.
+	// Pauses are measured relative to the longest put on the idle store. If that takes longer
+	// than this, the measurement is not meaningful.
 	noiseLimitMillis = 10
 
-	// Growth of the log after which the store takes a snapshot, while we wait for
-	// one; and a load that reaches it without being a disturbance itself.
+	// Log size at which the store takes a snapshot in this row, which a moderate load reaches,
+	// and the time limit for that.
 	snapshotLogBytes = 16 << 20
 	snapshotTimeout  = 2 * time.Minute
 )
 
-// longestPause is how much longer than in a quiet time a put takes at worst while
-// the store drops history, takes a snapshot, or reads a million keys.
+// longestPause measures how much longer than on the idle store the slowest put takes while the
+// store compacts, takes a snapshot, or reads a million keys.
 func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
 	p, err := l.populated(ctx)
 	if err != nil {
 		return sample{}, err
 	}
-	// Something to compact: every Lease has been renewed.
+	// Renewed Leases leave old versions to compact.
 	_, renewal, err := l.Run(ctx, p.server, fillArgs(p.leases())...)
 	if err != nil {
 		return sample{}, err
@@ -61,13 +60,13 @@ func longestPause(ctx context.Context, l *lab, _ string) (sample, error) {
 		}
 	}
 	if quiet > noiseLimitMillis && !l.quick {
-		return sample{}, fmt.Errorf("the machine is too busy to tell: a put took %.1f ms in a quiet time", quiet)
+		return sample{}, fmt.Errorf("the machine is too busy: the slowest put on the idle store took %.1f ms", quiet)
 	}
 	result.Note = "longest put in ms: " + strings.Join(longest, ", ")
 	return result, nil
 }
 
-// disturbance is what goes on while the probe runs.
+// disturbance is an operation that runs during the probe.
 type disturbance struct {
 	name string
 	run  func(context.Context, *storeserver.Server) error
@@ -90,9 +89,9 @@ func disturbances(l *lab) []disturbance {
 	}
 }
 
-// probe is the longest latency of a put, in milliseconds, while something goes on.
+// probe returns the longest latency of a put during an operation, in milliseconds.
 func (l *lab) probe(ctx context.Context, s *storeserver.Server, meanwhile func(context.Context, *storeserver.Server) error) (float64, string, error) {
-	c, err := l.Bench(ctx, s, storeserver.Alone, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
+	c, err := l.Bench(ctx, s, storeserver.NormalPriority, "put", "--rate", probeRate, "--clients", "100", "--connections", "1",
 		"--key-space-size", "1", "--val-size", "16", "--duration", "1h")
 	if err != nil {
 		return 0, "", err
@@ -112,17 +111,16 @@ func (l *lab) probe(ctx context.Context, s *storeserver.Server, meanwhile func(c
 	return float64(r.LatencyMicros.Max) / 1000, c.Command, nil
 }
 
-// read reads everything below a prefix, and lets the probe go first.
+// read reads everything below a prefix, at a lower priority than the probe.
 func (l *lab) read(ctx context.Context, s *storeserver.Server, how ...string) error {
-	c, err := l.Bench(ctx, s, storeserver.GivingWay, append([]string{"range", "--total", "1"}, how...)...)
+	c, err := l.Bench(ctx, s, storeserver.IdlePriority, append([]string{"range", "--total", "1"}, how...)...)
 	if err != nil {
 		return err
 	}
 	return c.End(ctx)
 }
 
-// snapshot lets the log grow until the store takes a snapshot, and waits until
-// there is a new one.
+// snapshot writes until the store takes a snapshot, and waits until it is complete.
 func (l *lab) snapshot(ctx context.Context, s *storeserver.Server) error {
 	before, err := newestSnapshot(s)
 	if err != nil {
@@ -130,7 +128,7 @@ func (l *lab) snapshot(ctx context.Context, s *storeserver.Server) error {
 	}
 	const valueBytes = 4096
 	keys := group("/grown/", snapshotLogBytes/valueBytes, valueBytes)
-	c, err := l.Bench(ctx, s, storeserver.GivingWay, "fill", "--rate", "2000", "--clients", "10", "--key-size", "8", "--keys", keys)
+	c, err := l.Bench(ctx, s, storeserver.IdlePriority, "fill", "--rate", "2000", "--clients", "10", "--key-size", "8", "--keys", keys)
 	if err != nil {
 		return err
 	}
@@ -149,7 +147,7 @@ func (l *lab) snapshot(ctx context.Context, s *storeserver.Server) error {
 	return fmt.Errorf("no snapshot within %s", snapshotTimeout)
 }
 
-// newestSnapshot is the name of the newest file that is a finished snapshot.
+// newestSnapshot returns the name of the newest complete snapshot.
 func newestSnapshot(s *storeserver.Server) (newest string, err error) {
 	entries, err := os.ReadDir(filepath.Join(s.Folder, "data", "snap"))
 	for _, entry := range entries {

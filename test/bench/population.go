@@ -11,7 +11,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// Where the keys of a population lie, as in Kubernetes.
+// Key prefixes of a population, as in Kubernetes.
 const (
 	registry = "/registry/"
 	nodes    = registry + "minions/node-"
@@ -19,22 +19,22 @@ const (
 	pods     = registry + "pods/default/pod-"
 )
 
-// population is a store filled with nodes, Leases and pods, on the disk: in
-// memory the log would take as much as the store.
+// population is a store filled with nodes, Leases and pods. Its data is on the disk, because the
+// log on tmpfs would need as much memory as the store.
 type population struct {
 	title string
-	// each is the number of nodes, of Leases and of pods.
+	// each is the number of nodes, which is also the number of Leases and of pods.
 	each   int
 	server *storeserver.Server
-	// commands that made it.
+	// commands are the commands that filled it.
 	commands []string
-	// residentBytes when it was filled and compacted.
+	// residentBytes is the memory after filling and compaction.
 	residentBytes int64
-	// failure of the filling, for every row that needs it.
+	// failure is the error of filling, which every row that needs the population returns.
 	failure error
 }
 
-// population of this run; not filled yet.
+// population returns the population of this run, which may not be filled yet.
 func (l *lab) population() *population {
 	if l.people == nil {
 		l.people = &population{title: "1M nodes, 1M Leases, 1M pods", each: 1_000_000}
@@ -45,7 +45,7 @@ func (l *lab) population() *population {
 	return l.people
 }
 
-// populated is the population, filled by the first row that needs it.
+// populated returns the population, and fills it on the first call.
 func (l *lab) populated(ctx context.Context) (*population, error) {
 	p := l.population()
 	if p.commands == nil {
@@ -80,7 +80,7 @@ func group(prefix string, count, bytes int) string {
 	return fmt.Sprintf("%s=%dx%d", prefix, count, bytes)
 }
 
-// fillArgs of an etcd-bench that writes groups, under keys no longer than needed.
+// fillArgs returns arguments of etcd-bench that write groups of keys.
 func fillArgs(groups ...string) []string {
 	args := []string{"fill", "--clients", "256", "--connections", "10", "--key-size", "8"}
 	for _, group := range groups {
@@ -89,7 +89,7 @@ func fillArgs(groups ...string) []string {
 	return args
 }
 
-// restart kills it as a crash would, and starts it on what the crash has left.
+// restart kills the store, as a crash would, and starts it with the remaining data.
 func (p *population) restart(ctx context.Context, l *lab, args ...string) error {
 	p.server.Kill()
 	s, err := l.Start(ctx, ours, p.server.Folder, args...)
@@ -102,7 +102,7 @@ func (p *population) restart(ctx context.Context, l *lab, args ...string) error 
 		return err
 	}
 	if want := int64(3 * p.each); found != want {
-		return fmt.Errorf("%d of %d keys were there after the restart", found, want)
+		return fmt.Errorf("%d of %d keys exist after the restart", found, want)
 	}
 	return nil
 }
@@ -113,20 +113,20 @@ func (p *population) discard() {
 	}
 }
 
-// residentGiB is the memory of a filled and compacted population.
+// residentGiB measures the memory of a filled and compacted population.
 func residentGiB(ctx context.Context, l *lab, _ string) (sample, error) {
 	p, err := l.populated(ctx)
 	return sample{Value: float64(p.residentBytes) / gibibyte, Commands: p.commands}, err
 }
 
-// restartSeconds is the time from the start of the process until it is healthy.
+// restartSeconds measures the time from the start of the process until it is healthy.
 func restartSeconds(ctx context.Context, l *lab, _ string) (sample, error) {
 	p, err := l.populated(ctx)
 	if err != nil {
 		return sample{}, err
 	}
 	data := filepath.Join(p.server.Folder, "data")
-	snapshot, log := folderBytes(filepath.Join(data, "snap")), folderBytes(filepath.Join(data, "wal"))
+	snapshot, log := directoryBytes(filepath.Join(data, "snap")), directoryBytes(filepath.Join(data, "wal"))
 	if err := p.restart(ctx, l); err != nil {
 		return sample{}, err
 	}
@@ -138,7 +138,7 @@ func restartSeconds(ctx context.Context, l *lab, _ string) (sample, error) {
 	}, nil
 }
 
-// overhead is what a key takes beyond its own bytes and those of its value.
+// overhead measures the memory of a key beyond the bytes of key and value.
 func overhead(ctx context.Context, l *lab, store string) (sample, error) {
 	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {
@@ -165,9 +165,9 @@ func overhead(ctx context.Context, l *lab, store string) (sample, error) {
 	}, err
 }
 
-// folderBytes is the size of the files in a folder; one that goes away meanwhile
-// does not count.
-func folderBytes(folder string) (bytes float64) {
+// directoryBytes returns the size of the files in a directory; files that are removed meanwhile are
+// skipped.
+func directoryBytes(folder string) (bytes float64) {
 	entries, err := os.ReadDir(folder)
 	if err != nil {
 		return 0
@@ -184,7 +184,7 @@ func connect(s *storeserver.Server) (*clientv3.Client, error) {
 	return clientv3.New(clientv3.Config{Endpoints: []string{s.URL}, Logger: zap.NewNop()})
 }
 
-// compact drops all history, and waits until that is done.
+// compact compacts all history, and waits until that is done.
 func compact(ctx context.Context, s *storeserver.Server) error {
 	c, err := connect(s)
 	if err != nil {

@@ -15,23 +15,23 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// result is everything that one run found.
+// result is the result of one run.
 type result struct {
 	Time    time.Time       `json:"time"`
 	Seconds float64         `json:"seconds"`
 	Machine machine.Machine `json:"machine"`
-	// Versions by program.
+	// Versions maps programs to versions.
 	Versions map[string]string `json:"versions"`
-	// Disk that rows use which are about a disk, and memory for all the others.
+	// Disk is the file system of the rows that measure a disk.
 	Disk   string `json:"disk"`
 	Quick  bool   `json:"quick"`
 	Repeat int    `json:"repeat"`
-	// Complete: no row was interrupted or left out.
+	// Complete means that no row was interrupted or omitted.
 	Complete bool      `json:"complete"`
 	Rows     []outcome `json:"rows"`
 }
 
-// outcome of one row.
+// outcome is the result of one row.
 type outcome struct {
 	ID         string  `json:"id"`
 	Title      string  `json:"title"`
@@ -44,12 +44,12 @@ type outcome struct {
 	Aim        float64 `json:"aim"`
 	AtLeast    bool    `json:"atLeast"`
 	Verdict    verdict `json:"verdict"`
-	// Error that ended the row early; samples from before are kept.
+	// Error is the error that ended the row early; earlier samples are kept.
 	Error   string   `json:"error,omitempty"`
 	Samples []sample `json:"samples"`
 }
 
-// conclude makes a row's samples into its figure and verdict.
+// conclude computes the figure and verdict of a row from its samples.
 func conclude(r row, samples []sample, err error, judge func(figure float64) verdict) outcome {
 	o := outcome{
 		ID: r.ID, Title: r.Title, Unit: r.Unit, FigureName: r.FigureName,
@@ -75,7 +75,7 @@ func conclude(r row, samples []sample, err error, judge func(figure float64) ver
 	return o
 }
 
-// values that were measured on a store, in order.
+// values returns the samples of a store, in order.
 func (o outcome) values(store string) (values []float64) {
 	for _, s := range o.Samples {
 		if s.Store == store {
@@ -85,7 +85,7 @@ func (o outcome) values(store string) (values []float64) {
 	return values
 }
 
-// limit as the table shows it.
+// limit formats a limit for the table.
 func (o outcome) limit(value float64) string {
 	if o.AtLeast {
 		return "≥ " + number.Text(value)
@@ -93,10 +93,10 @@ func (o outcome) limit(value float64) string {
 	return "≤ " + number.Text(value)
 }
 
-// limits of the outcome's row.
+// limits returns the limits of the row.
 func (o outcome) limits() limits { return limits{o.Must, o.Aim, o.AtLeast} }
 
-// commands of all samples, each once.
+// commands returns the commands of all samples without duplicates.
 func (o outcome) commands() (commands []string) {
 	for _, s := range o.Samples {
 		for _, command := range s.Commands {
@@ -108,8 +108,7 @@ func (o outcome) commands() (commands []string) {
 	return commands
 }
 
-// passed says whether every row was judged good enough, or could not be judged
-// because the run is a short one.
+// passed reports whether no row missed its limit or failed.
 func (r result) passed() bool {
 	return !slices.ContainsFunc(r.Rows, func(o outcome) bool {
 		return o.Verdict == missed || o.Verdict == failed
@@ -134,17 +133,17 @@ func (r result) save(folder string) error {
 // print writes the table.
 func (r result) print(w io.Writer) {
 	table := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
-	fmt.Fprintln(table, "row\tmem_etcd\tetcd\tunit\tfigure\t\tmust\taim\tverdict")
+	fmt.Fprintln(table, "row\tmem_etcd\tetcd\tunit\tfigure\t\trequired\taim\tverdict")
 	for _, o := range r.Rows {
 		if o.Figure == 0 && o.Error != "" {
 			fmt.Fprintf(table, "%s\t–\t–\t%s\t–\t%s\t%s\t%s\t%s: %s\n", o.ID, o.Unit, o.FigureName,
 				o.limit(o.Must), o.limit(o.Aim), o.Verdict, firstLine(o.Error))
 			continue
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, number.Text(o.Ours), beside(o.Etcd), o.Unit,
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\n", o.ID, number.Text(o.Ours), orNone(o.Etcd), o.Unit,
 			number.Text(o.Figure), o.FigureName, o.limit(o.Must), o.limit(o.Aim), o.Verdict)
 	}
-	// It writes to memory until here; what w says is the terminal's business.
+	// The error of the underlying writer cannot be handled: it is the terminal.
 	_ = table.Flush()
 	for _, o := range r.Rows {
 		for _, s := range o.Samples {
@@ -160,7 +159,7 @@ func firstLine(text string) string {
 	return line
 }
 
-func beside(value float64) string {
+func orNone(value float64) string {
 	if value == 0 {
 		return "–"
 	}

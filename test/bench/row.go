@@ -12,18 +12,18 @@ const (
 	etcd = "etcd"
 )
 
-// row is one line of the table: what is measured, and how good it has to be.
+// row is one line of the table: a measurement and its limits.
 type row struct {
 	ID    string
 	Title string
-	// Unit of what a sample measures on one store.
+	// Unit is the unit of a sample.
 	Unit string
-	// Stores that are measured, in turn, as often as is asked for.
+	// Stores are the stores to measure, in turn.
 	Stores []string
-	// Once: repeating it says nothing new.
+	// Once means that the row is measured once, regardless of -repeat.
 	Once bool
-	// Figure is what the limits are about, from the medians of the stores; that
-	// of etcd is 0 if it is not measured.
+	// Figure computes the judged figure from the medians of the stores; etcd is 0 if it is not
+	// measured.
 	Figure     func(ours, etcd float64) float64
 	FigureName string
 	Limits     limits
@@ -37,38 +37,38 @@ type sampler func(ctx context.Context, l *lab, store string) (sample, error)
 type sample struct {
 	Store string  `json:"store"`
 	Value float64 `json:"value"`
-	// Details by name, the unit last.
+	// Details are further values by name; names end with the unit.
 	Details map[string]float64 `json:"details,omitempty"`
-	// Note is what belongs beside the value.
+	// Note is a remark on the value.
 	Note string `json:"note,omitempty"`
-	// Commands that were run, with placeholders for addresses and folders.
+	// Commands are the executed commands, with placeholders for addresses and directories.
 	Commands []string `json:"commands,omitempty"`
 }
 
-// limits of a figure: what it must be, and what we aim at.
+// limits are the required limit and the aim of a figure.
 type limits struct {
 	Must, Aim float64
-	// AtLeast: larger is better.
+	// AtLeast means that larger figures are better.
 	AtLeast bool
 }
 
 func atLeast(must, aim float64) limits { return limits{must, aim, true} }
 func atMost(must, aim float64) limits  { return limits{must, aim, false} }
 
-// verdict of a figure.
+// verdict is the result of comparing a figure with its limits.
 type verdict string
 
 const (
-	met       verdict = "met"
-	must      verdict = "must"
-	near      verdict = "near" // short of what must be, by no more than a short run may be
+	met       verdict = "met"  // meets the aim
+	must      verdict = "must" // meets the required limit, but not the aim
+	near      verdict = "near" // misses the required limit by less than the tolerance of a short run
 	missed    verdict = "missed"
 	failed    verdict = "failed"
 	notJudged verdict = "not judged"
 )
 
-// judgeShort judges the figure of a short run, which may fall short of the limit by half as
-// much again, like the ratios that `k1m bench all --compare` holds.
+// judgeShort judges the figure of a short run, which may miss the required limit by a factor of up to
+// 1.5. `k1m bench all --compare` uses the same tolerance.
 func (l limits) judgeShort(figure float64) verdict {
 	const band = 1.5
 	if v := l.judge(figure); v != missed || l.margin(figure, l.Must)*band < 1 {
@@ -90,7 +90,7 @@ func (l limits) judge(figure float64) verdict {
 	}
 }
 
-// margin is how many times better than the limit the figure is.
+// margin returns how many times better than the limit the figure is.
 func (l limits) margin(figure, limit float64) float64 {
 	if l.AtLeast {
 		return figure / limit
@@ -98,12 +98,12 @@ func (l limits) margin(figure, limit float64) float64 {
 	return limit / figure
 }
 
-// What a figure can be.
+// Figures of a row.
 func oursAlone(ours, _ float64) float64       { return ours }
 func etcdOverOurs(ours, etcd float64) float64 { return etcd / ours }
 func oursOverEtcd(ours, etcd float64) float64 { return ours / etcd }
 
-// median of at least one value.
+// median returns the median of at least one value.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	middle := len(sorted) / 2

@@ -10,55 +10,56 @@ import (
 
 const gibibyte = 1 << 30
 
-// rows of the table, in the order in which they run. The last three share one
-// store, which is filled once: measured, killed and started again, disturbed.
+// rows returns the rows of the table in the order of their measurement. The last three rows share
+// one store, which is filled once: they measure its memory, its restart after a kill, and its
+// longest pause.
 func rows(l *lab) []row {
 	both, alone := []string{ours, etcd}, []string{ours}
 	keys := l.population().title
 	return []row{
 		{
-			ID: "put-client", Title: "put 1 KiB by etcd's own benchmark, 500 clients",
-			Unit: "µs CPU a put", Stores: both, Sample: benchmarkPut,
+			ID: "put-client", Title: "put 1 KiB with etcd's benchmark tool, 500 clients",
+			Unit: "µs CPU per put", Stores: both, Sample: benchmarkPut,
 			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(5, 8),
 		},
 		{
 			ID: "put", Title: "put 1 KiB at saturation, 500 clients",
-			Unit: "µs CPU a put", Stores: both, Sample: cpuPerOp(l.many("put")...),
+			Unit: "µs CPU per put", Stores: both, Sample: cpuPerOp(l.saturating("put")...),
 			FigureName: "µs", Figure: oursAlone, Limits: atMost(16, 8),
 		},
 		{
 			ID: "lease", Title: "Lease update as Kubernetes does it, 500 clients",
-			Unit: "µs CPU an update", Stores: both, Sample: cpuPerOp(l.many("lease-flood", "--leases", "20")...),
+			Unit: "µs CPU per update", Stores: both, Sample: cpuPerOp(l.saturating("lease-flood", "--leases", "20")...),
 			FigureName: "µs", Figure: oursAlone, Limits: atMost(18, 9),
 		},
 		{
-			ID: "fsync", Title: "put 1 KiB, fsync beside buffered, 1,000 clients, on " + l.diskName,
-			Unit: "of the throughput", Stores: both, Sample: fsyncShare,
+			ID: "fsync", Title: "put 1 KiB, fsync compared with buffered, 1,000 clients, on " + l.diskName,
+			Unit: "fraction of throughput", Stores: both, Sample: fsyncShare,
 			FigureName: "fsync ÷ buffered", Figure: oursAlone, Limits: atLeast(0.6, 0.85),
 		},
 		{
 			ID: "watch", Title: "100 watchers of one prefix, 1 KiB values",
-			Unit: "events a CPU second", Stores: both, Sample: eventsPerCPUSecond,
+			Unit: "events per CPU second", Stores: both, Sample: eventsPerCPUSecond,
 			FigureName: "mem_etcd ÷ etcd", Figure: oursOverEtcd, Limits: atLeast(5, 15),
 		},
 		{
-			ID: "range-paged", Title: "range of " + thousands(l.scale(100_000)) + " × 1.5 KiB, by pages of 10,000",
-			Unit: "s a read", Stores: both, Sample: secondsPerRead(l, "--page", "10000"),
+			ID: "range-paged", Title: "range of " + thousands(l.scale(100_000)) + " × 1.5 KiB, in pages of 10,000",
+			Unit: "s per read", Stores: both, Sample: secondsPerRead(l, "--page", "10000"),
 			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(2, 4),
 		},
 		{
 			ID: "range-stream", Title: "range of " + thousands(l.scale(100_000)) + " × 1.5 KiB, streamed",
-			Unit: "s a read", Stores: both, Sample: secondsPerRead(l, "--stream"),
+			Unit: "s per read", Stores: both, Sample: secondsPerRead(l, "--stream"),
 			FigureName: "etcd ÷ mem_etcd", Figure: etcdOverOurs, Limits: atLeast(2, 4),
 		},
 		{
 			ID: "shared", Title: "p99 of puts that share a connection with a busy watch",
-			Unit: "× p99 without it", Stores: both, Sample: sharedConnection,
+			Unit: "× p99 without the watch", Stores: both, Sample: sharedConnection,
 			FigureName: "with ÷ without", Figure: oursAlone, Limits: atMost(3, 1.5),
 		},
 		{
 			ID: "overhead", Title: "memory beyond key and value, " + thousands(l.scale(1_000_000)) + " keys of 48 B with 100–1000 B",
-			Unit: "bytes a key", Stores: alone, Once: true, Sample: overhead,
+			Unit: "bytes per key", Stores: alone, Once: true, Sample: overhead,
 			FigureName: "bytes", Figure: oursAlone, Limits: atMost(200, 120),
 		},
 		{
@@ -73,18 +74,18 @@ func rows(l *lab) []row {
 		},
 		{
 			ID: "pause", Title: "longest pause of writes with " + keys,
-			Unit: "ms beyond quiet", Stores: alone, Sample: longestPause,
+			Unit: "ms above idle", Stores: alone, Sample: longestPause,
 			FigureName: "ms", Figure: oursAlone, Limits: atMost(10, 2),
 		},
 	}
 }
 
-// many clients that ask for all that the store can do.
-func (l *lab) many(workload string, more ...string) []string {
+// saturating returns the arguments of a load by 500 clients, which saturate the store.
+func (l *lab) saturating(workload string, more ...string) []string {
 	return append([]string{workload, "--clients", "500", "--connections", "10", "--total", l.count(200_000)}, more...)
 }
 
-// count is a number of operations or keys as an argument, less in a short run.
+// count returns a number of operations or keys as an argument, reduced in a short run.
 func (l *lab) count(full int) string { return strconv.Itoa(l.scale(full)) }
 
 func (l *lab) scale(full int) int {
@@ -96,7 +97,7 @@ func (l *lab) scale(full int) int {
 
 func thousands(count int) string { return fmt.Sprintf("%dk", count/1000) }
 
-// benchmarkPut is what a put of etcd's own benchmark takes of the server's CPU.
+// benchmarkPut measures the CPU time of the store per put, with etcd's benchmark tool as the client.
 func benchmarkPut(ctx context.Context, l *lab, store string) (sample, error) {
 	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {
@@ -107,7 +108,8 @@ func benchmarkPut(ctx context.Context, l *lab, store string) (sample, error) {
 	if err != nil {
 		return sample{}, err
 	}
-	// As many in a short run: with fewer it is connections that are measured.
+	// Short runs use the same number of puts. With fewer puts, most of the CPU time would be spent on
+	// opening connections.
 	const total = 100_000
 	rate, command, err := l.RunBenchmark(ctx, s, "--conns", "10", "--clients", "500", "put",
 		"--key-size", "48", "--val-size", "1024", "--sequential-keys",
@@ -123,7 +125,7 @@ func benchmarkPut(ctx context.Context, l *lab, store string) (sample, error) {
 	}, err
 }
 
-// onFresh samples one run of etcd-bench on an empty store.
+// onFresh measures one run of etcd-bench on an empty store.
 func onFresh(value func(storeserver.Report) float64, args ...string) sampler {
 	return func(ctx context.Context, l *lab, store string) (sample, error) {
 		s, err := l.Fresh(ctx, store, memory)
@@ -149,19 +151,18 @@ func eventsPerCPUSecond(ctx context.Context, l *lab, store string) (sample, erro
 	return watch(ctx, l, store)
 }
 
-// secondsPerRead is the median of some reads of everything.
+// secondsPerRead measures the median duration of reads of all keys.
 func secondsPerRead(l *lab, how ...string) sampler {
 	args := []string{"range", "--key-space-size", l.count(100_000), "--val-size", "1536", "--total", "11"}
 	perRead := func(r storeserver.Report) float64 { return float64(r.LatencyMicros.P50) / 1e6 }
 	return onFresh(perRead, append(args, how...)...)
 }
 
-// fsyncShare is the throughput of a store that waits for the disk with every
-// put, as a share of the throughput of the same that does not.
+// fsyncShare measures the throughput with fsync as a fraction of the throughput without fsync.
 func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
-	waiting, hurried := []string{"--wal-mode", "fsync"}, []string{"--wal-mode", "buffered"}
+	fsyncArgs, bufferedArgs := []string{"--wal-mode", "fsync"}, []string{"--wal-mode", "buffered"}
 	if store == etcd {
-		waiting, hurried = nil, []string{"--unsafe-no-fsync"}
+		fsyncArgs, bufferedArgs = nil, []string{"--unsafe-no-fsync"}
 	}
 	duration := "5s"
 	if l.quick {
@@ -169,7 +170,7 @@ func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
 	}
 	var reports [2]storeserver.Report
 	var commands []string
-	for i, args := range [][]string{hurried, waiting} {
+	for i, args := range [][]string{bufferedArgs, fsyncArgs} {
 		s, err := l.Fresh(ctx, store, l.disk, args...)
 		if err != nil {
 			return sample{}, err
@@ -193,13 +194,12 @@ func fsyncShare(ctx context.Context, l *lab, store string) (sample, error) {
 	}, nil
 }
 
-// sharedRounds of a quiet and a busy time each. The best of each kind counts:
-// what else happens on the machine can only add to a latency, and mostly adds to
-// one of the two.
+// sharedRounds is the number of measurements with the watch, and also the number without. The best p99 of
+// each kind is used, because other load on the machine can only increase a latency.
 const sharedRounds = 5
 
-// sharedConnection compares the p99 of puts at a moderate rate, on a connection
-// of their own and on one that also carries what 50 watchers are told of them.
+// sharedConnection measures the p99 of puts at a moderate rate on a connection that also carries the
+// events of 50 watchers, relative to the p99 without watchers.
 func sharedConnection(ctx context.Context, l *lab, store string) (sample, error) {
 	s, err := l.Fresh(ctx, store, memory)
 	if err != nil {

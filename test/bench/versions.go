@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// versions of the programs; one that cannot tell is left out, and shows when it
-// is needed.
+// versions returns the versions of the programs. A program that fails is left out; the row that
+// needs it fails later.
 func (l *lab) versions(ctx context.Context) map[string]string {
 	versions := map[string]string{}
 	for _, store := range []string{ours, etcd} {

@@ -27,39 +27,39 @@ spec:
   unscheduleable: true
 `
 
-// mistake is a command line that must fail with exactly this line and code.
+// mistake is an invalid command line, with the expected error and exit code.
 type mistake struct {
 	name string
 	args []string
 	code int
-	want string // without "k1m: "; {…} are the fixture's values
+	want string // without the prefix "k1m: "; newFixture replaces {…}
 }
 
 var mistakes = []mistake{
 	{"negative nodes", []string{"up", "--nodes", "-1"}, 2,
 		"--nodes -1: a cluster cannot have fewer than 0 nodes; use --nodes 0 for none"},
-	{"nodes that are no number", []string{"up", "--nodes", "many"}, 2,
+	{"number of nodes that is not a number", []string{"up", "--nodes", "many"}, 2,
 		"--nodes: \"many\" is not a number; see `k1m up --help`"},
 	{"no zones", []string{"up", "--zones", "0"}, 2,
 		"--zones 0: nodes need at least one zone; use --zones 1"},
 	{"no API servers", []string{"up", "--apiservers", "0"}, 2,
 		"--apiservers 0: choose 1 to 16"},
 	{"impossible port", []string{"up", "--apiserver-port", "70000"}, 2,
-		"--apiserver-port 70000: ports go from 1 to 65535; leave the flag out for a free one"},
+		"--apiserver-port 70000: valid ports are 1 to 65535; omit the flag to use any free port"},
 	{"invalid cluster name", []string{"up", "--name", "My_Cluster"}, 2,
-		"--name \"My_Cluster\": use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit"},
+		"--name \"My_Cluster\": use 1 to 40 characters of a-z, 0-9 and '-'; the first and last must be a letter or digit"},
 	{"down of an unknown cluster", []string{"down", "--name", "nosuch"}, 1,
-		`cluster "nosuch" does not exist: nothing to take down`},
+		`cluster "nosuch" does not exist`},
 	{"cluster name that is a path", []string{"down", "--name", "../../etc"}, 2,
-		"--name \"../../etc\": use 1 to 40 of a-z, 0-9 and '-', beginning and ending with a letter or digit"},
+		"--name \"../../etc\": use 1 to 40 characters of a-z, 0-9 and '-'; the first and last must be a letter or digit"},
 	{"unknown store", []string{"up", "--store", "redis"}, 2,
 		"--store \"redis\": no such store; choose mem_etcd or etcd"},
 	{"unknown wal-mode", []string{"up", "--wal-mode", "often"}, 2,
 		"--wal-mode \"often\": no such mode; choose none, buffered or fsync"},
-	{"wal-mode that etcd cannot", []string{"up", "--store", "etcd", "--wal-mode", "none"}, 2,
-		"--wal-mode none: etcd always does fsync; leave the flag out or use --store mem_etcd"},
-	{"data directory that nothing would go to", []string{"up", "--store", "mem_etcd", "--wal-mode", "none", "--data-dir", "{dir}"}, 2,
-		"--wal-mode none keeps nothing, so it takes no --data-dir; leave one of them out"},
+	{"wal-mode that etcd does not support", []string{"up", "--store", "etcd", "--wal-mode", "none"}, 2,
+		"--wal-mode none: etcd always uses fsync; omit the flag or use --store mem_etcd"},
+	{"data directory without a WAL", []string{"up", "--store", "mem_etcd", "--wal-mode", "none", "--data-dir", "{dir}"}, 2,
+		"--wal-mode none stores no data, so it cannot be combined with --data-dir; omit one of them"},
 	{"unknown scheduler", []string{"up", "--scheduler", "mine"}, 2,
 		"--scheduler \"mine\": no such scheduler; choose kube-scheduler or dist-scheduler"},
 	{"argument that is not a pair", []string{"up", "--apiserver-arg", "v"}, 2,
@@ -68,63 +68,63 @@ var mistakes = []mistake{
 		"unknown flag: --node; see `k1m up --help`"},
 	{"unknown command", []string{"start"}, 2,
 		"unknown command \"start\" for \"k1m\"; see `k1m --help`"},
-	{"argument too many", []string{"down", "now"}, 2,
+	{"unexpected argument", []string{"down", "now"}, 2,
 		"unknown command \"now\" for \"k1m down\"; see `k1m down --help`"},
 	{"unknown format", []string{"status", "-o", "xml"}, 2,
 		"-o \"xml\": no such format; use json or wide"},
-	{"no time", []string{"up", "--timeout", "0s"}, 2,
+	{"timeout of zero", []string{"up", "--timeout", "0s"}, 2,
 		"--timeout 0s: must be more than 0"},
-	{"nothing for kubectl", []string{"kubectl", "--"}, 2,
-		"nothing for kubectl to do; try `k1m kubectl get nodes`"},
-	{"no count", []string{"nodes", "create"}, 2,
-		"--count is required: say how many, 1 to 10000000"},
+	{"kubectl without arguments", []string{"kubectl", "--"}, 2,
+		"no arguments for kubectl; try `k1m kubectl get nodes`"},
+	{"missing count", []string{"nodes", "create"}, 2,
+		"--count is required; choose 1 to 10000000"},
 	{"bad prefix", []string{"nodes", "create", "--count", "1", "--prefix", "Node_"}, 2,
-		"--prefix \"Node_\": names may have a-z, 0-9, '-' and '.' only, and begin with a letter or digit"},
+		"--prefix \"Node_\": use a-z, 0-9, '-' and '.'; the first character must be a letter or digit"},
 	{"bad namespace", []string{"pods", "create", "--count", "1", "-n", "a/b"}, 2,
-		"--namespace \"a/b\": use a-z, 0-9 and '-', beginning and ending with a letter or digit"},
+		"--namespace \"a/b\": use a-z, 0-9 and '-'; the first and last character must be a letter or digit"},
 	{"bad quantity", []string{"pods", "create", "--count", "1", "--cpu", "lots"}, 2,
 		"--cpu \"lots\": not a quantity; write it like 500m, 4 or 16Gi"},
 	{"template that is not a Node", []string{"nodes", "create", "--count", "1", "--template", "{dir}/deployment.yaml"}, 2,
-		"--template {dir}/deployment.yaml: holds a Deployment, not a Node; write one with `kind: Node`"},
+		"--template {dir}/deployment.yaml: contains a Deployment, not a Node; use a manifest with `kind: Node`"},
 	{"template that is not a Pod", []string{"pods", "create", "--count", "1", "--template", "{dir}/deployment.yaml"}, 2,
-		"--template {dir}/deployment.yaml: holds a Deployment, not a Pod; write one with `kind: Pod`"},
+		"--template {dir}/deployment.yaml: contains a Deployment, not a Pod; use a manifest with `kind: Pod`"},
 	{"template with a misspelled field", []string{"nodes", "create", "--count", "1", "--template", "{dir}/misspelled.yaml"}, 2,
 		"--template {dir}/misspelled.yaml: not a valid Node: strict decoding error: unknown field \"spec.unscheduleable\"; correct the file"},
 	{"template that is missing", []string{"nodes", "create", "--count", "1", "--template", "{dir}/none.yaml"}, 2,
-		"--template {dir}/none.yaml: no such file or directory; give a file that can be read"},
+		"--template {dir}/none.yaml: no such file or directory; specify a readable file"},
 	{"unknown kind of pods", []string{"bench", "schedule-million", "--pod-kind", "odd"}, 2,
 		"--pod-kind \"odd\": no such kind; choose one of plain, deployment, zone-anti-affinity, hostname-anti-affinity, mixed, unique, vanished-nodes"},
 	{"more pods than fit", []string{"bench", "schedule-million", "--nodes", "10", "--pods", "1001"}, 2,
-		"--pods 1001: 10 nodes take 1000 pods beside the 0 that are there; use fewer pods or more nodes"},
-	{"check that is no number", []string{"bench", "schedule-million", "--check", "all"}, 2,
+		"--pods 1001: 10 nodes have room for 1000 pods in addition to the 0 existing ones; use fewer pods or more nodes"},
+	{"check that is not a number", []string{"bench", "schedule-million", "--check", "all"}, 2,
 		"--check \"all\": neither a count nor a fraction from 0.0 to 1.0"},
-	{"format that bench has not", []string{"bench", "schedule", "-o", "xml"}, 2,
+	{"unknown format of bench", []string{"bench", "schedule", "-o", "xml"}, 2,
 		"-o \"xml\": no such format; choose text or json"},
 	{"unknown scheduler to measure", []string{"bench", "schedule", "--schedulers", "mine"}, 2,
 		"--schedulers \"mine\": no such scheduler; choose dist-scheduler, kube-scheduler or both"},
 
 	{"unknown cluster", []string{"status", "--name", "nosuch"}, 1,
-		"cluster \"nosuch\": no such cluster (there is future); create it with `k1m up --name nosuch`"},
+		"cluster \"nosuch\": no such cluster (existing clusters: future); create it with `k1m up --name nosuch`"},
 	{"nodes of an unknown cluster", []string{"nodes", "create", "--count", "1", "--name", "nosuch"}, 1,
-		"cluster \"nosuch\": no such cluster (there is future); create it with `k1m up --name nosuch`"},
+		"cluster \"nosuch\": no such cluster (existing clusters: future); create it with `k1m up --name nosuch`"},
 	{"port in use", []string{"up", "--apiserver-port", "{port}"}, 1,
-		"port in use: kube-apiserver wants 127.0.0.1:{port} (bind: address already in use); choose another or leave it out for a free one"},
+		"port in use: kube-apiserver requires 127.0.0.1:{port} (bind: address already in use); choose another port, or omit the flag to use any free port"},
 	{"no space", []string{"up", "--min-free-disk", "1Ei"}, 1,
-		"not enough disk space: {home}/clusters has {free}Mi free, --min-free-disk wants 1Ei; free some, or set K1M_HOME or --data-dir to another disk"},
+		"not enough disk space: {home}/clusters has {free}Mi free, --min-free-disk requires 1Ei; free some space, or set K1M_HOME or --data-dir to another disk"},
 	{"data of another version", []string{"up", "--store", "{store}", "--data-dir", "{dir}/future"}, 1,
-		"data directory {dir}/future is of version 99, this k1m knows 1; use the k1m that made it or choose another --data-dir"},
+		"data directory {dir}/future has version 99, this k1m supports 1; use the k1m that created it or choose another --data-dir"},
 	{"data of another store", []string{"up", "--store", "{store}", "--data-dir", "{dir}/other"}, 1,
 		"data directory {dir}/other belongs to other, not {store}; choose another --data-dir"},
 	{"data in use", []string{"up", "--store", "{store}", "--data-dir", "{dir}/used"}, 1,
 		"data directory {dir}/used is in use (held by process 42); stop that cluster or choose another --data-dir"},
-	{"store address that nobody serves", []string{"up", "--store-address", "http://127.0.0.1:1"}, 1,
-		"store does not answer: http://127.0.0.1:1: connection refused; start the store there or leave out --store-address"},
-	{"store address that is none", []string{"up", "--store-address", "localhost"}, 2,
+	{"store address without a server", []string{"up", "--store-address", "http://127.0.0.1:1"}, 1,
+		"cannot connect to the store: http://127.0.0.1:1: connection refused; start the store or omit --store-address"},
+	{"store address that is not a URL", []string{"up", "--store-address", "localhost"}, 2,
 		"--store-address \"localhost\": not a URL with a port; write it like https://127.0.0.1:2379"},
 	{"unreadable certificates", []string{"up", "--store", "{store}", "--name", "garbled"}, 1,
 		"unreadable certificate: {home}/clusters/garbled/pki/ca: failed to load certificate: couldn't load the certificate file {home}/clusters/garbled/pki/ca.crt: error reading {home}/clusters/garbled/pki/ca.crt: data does not contain any valid RSA or ECDSA certificates; restore it, or start over with `k1m down`"},
 	{"cluster of another version", []string{"up", "--name", "future"}, 1,
-		"{home}/clusters/future has layout 99, this k1m knows 1; use the k1m that made it, or start over with `k1m down --name future`"},
+		"{home}/clusters/future has layout 99, this k1m supports 1; use the k1m that created it, or start over with `k1m down --name future`"},
 }
 
 func TestBadInput(t *testing.T) {
@@ -150,11 +150,11 @@ func TestBadInput(t *testing.T) {
 	w.assertNothingRuns(t)
 }
 
-// TestBadInputDownOfNothing wants no trace either, not even a lock's file.
-func TestBadInputDownOfNothing(t *testing.T) {
+// TestBadInputDownOfMissingCluster checks that failing commands create no files, not even lock files.
+func TestBadInputDownOfMissingCluster(t *testing.T) {
 	w := newWorld(t)
 	r := w.succeed(t, "down")
-	if want := "Cluster \"k1m\" does not exist: nothing to take down\n"; r.stdout != want {
+	if want := "Cluster \"k1m\" does not exist.\n"; r.stdout != want {
 		t.Errorf("got %q", r.stdout)
 	}
 	w.k1m(t, "up", "--name", "nosuch", "--nodes", "-1")
@@ -163,7 +163,7 @@ func TestBadInputDownOfNothing(t *testing.T) {
 	}
 }
 
-// newFixture lays out what the mistakes stumble over.
+// newFixture creates the files, locks and listeners that the invalid command lines refer to.
 func newFixture(t *testing.T, w *world) *strings.Replacer {
 	t.Helper()
 	dir := t.TempDir()
@@ -187,7 +187,6 @@ func newFixture(t *testing.T, w *world) *strings.Replacer {
 	return strings.NewReplacer("{dir}", dir, "{home}", w.home, "{store}", storeKind(), "{port}", fmt.Sprint(port))
 }
 
-// How much is free is the machine's business.
 var freeSpace = regexp.MustCompile(`has \d+Mi free`)
 
 func normaliseFree(text string) string { return freeSpace.ReplaceAllString(text, "has {free}Mi free") }
@@ -203,7 +202,7 @@ func holdLock(t *testing.T, path, holder string) {
 	must(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
 }
 
-// clusters lists them, to see that none was lost or left half made.
+// clusters lists the cluster directories.
 func (w *world) clusters(t *testing.T) []string {
 	t.Helper()
 	folders, err := filepath.Glob(w.clusterDir("*"))

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// benchResult is the part of an experiment's result that tests look at.
+// benchResult is the part of an experiment's result that the tests check.
 type benchResult struct {
 	Name       string
 	Command    string
@@ -38,7 +38,7 @@ type benchResult struct {
 	Partial bool
 }
 
-// rows of the table of that title.
+// rows returns the rows of the table with a title.
 func (r benchResult) rows(t *testing.T, title string) [][]any {
 	t.Helper()
 	for _, table := range r.Tables {
@@ -99,7 +99,7 @@ func TestBenchCluster(t *testing.T) {
 	if pods := r.rows(t, "Pods"); len(pods) != 1 || pods[0][1] != 400.0 {
 		t.Errorf("pods: %v", pods)
 	}
-	if len(r.rows(t, "API calls while pods were made, on mem_etcd")) == 0 || len(r.Verdicts) != 4 || len(r.Markers) != 2 {
+	if len(r.rows(t, "API calls during pod creation, on mem_etcd")) == 0 || len(r.Verdicts) != 4 || len(r.Markers) != 2 {
 		t.Errorf("%+v", r)
 	}
 	if r.Errors.Operations != 420 || r.Errors.Rate != 0 {
@@ -121,14 +121,14 @@ func TestBenchCluster(t *testing.T) {
 	must(t, err)
 	for _, part := range []string{"<svg", "first pod created", "Verdicts", "bench nodes-and-pods"} {
 		if !bytes.Contains(page, []byte(part)) {
-			t.Errorf("the page has no %q", part)
+			t.Errorf("the page does not contain %q", part)
 		}
 	}
 	if bytes.Contains(page, []byte(`src="`)) || bytes.Contains(page, []byte(`href="http`)) {
 		t.Error("the page is not self-contained")
 	}
 	if _, err := os.Stat(w.clusterDir("bench")); !os.IsNotExist(err) {
-		t.Errorf("the cluster is still there: %v", err)
+		t.Errorf("the cluster still exists: %v", err)
 	}
 }
 
@@ -137,14 +137,14 @@ func TestBenchWatchers(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	printed := w.succeed(t, "bench", "watchers", "--nodes", "5", "--pods", "20", "--watchers", "10", "--duration", "2s",
 		"--stores", "mem_etcd", "--out", out, "-o", "json")
-	rows := readBench(t, []byte(printed.stdout)).rows(t, "Updates while others watch")
+	rows := readBench(t, []byte(printed.stdout)).rows(t, "Updates with watchers")
 	const watchers, updates, errors, ended, share = 1, 2, 3, 4, 6
 	if len(rows) != 2 || rows[1][watchers] != 10.0 || rows[1][updates].(float64) < 10 || rows[1][errors] != 0.0 {
 		t.Fatalf("%v", rows)
 	}
-	// All of them are told of all updates; the last ones may be on their way.
-	if told := rows[1][share].(float64); rows[1][ended] == 0.0 && (told < 90 || told > 110) {
-		t.Errorf("watchers were sent %.0f %% of the events", told)
+	// Every watcher receives all updates; the last ones may still be in flight.
+	if sent := rows[1][share].(float64); rows[1][ended] == 0.0 && (sent < 90 || sent > 110) {
+		t.Errorf("watchers received %.0f %% of the events", sent)
 	}
 }
 
@@ -154,14 +154,14 @@ func TestBenchInterrupted(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	cmd := w.command(ctx, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "2000", "--stores", "mem_etcd", "--out", out)
-	// Pods are being created when the warm-up is over.
-	var said bytes.Buffer
-	cmd.Stderr = &once{to: &said, when: "warming up               done", do: func() {
+	// After the warm-up, pods are being created.
+	var stderr bytes.Buffer
+	cmd.Stderr = &once{to: &stderr, when: "warming up               done", do: func() {
 		time.AfterFunc(time.Second, func() { _ = cmd.Process.Signal(syscall.SIGINT) })
 	}}
 	err := cmd.Run()
-	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(said.String(), "interrupted") {
-		t.Fatalf("%v: %s", err, &said)
+	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "interrupted") {
+		t.Fatalf("%v: %s", err, &stderr)
 	}
 	data, err := os.ReadFile(filepath.Join(out, "result.json"))
 	must(t, err)
@@ -170,11 +170,11 @@ func TestBenchInterrupted(t *testing.T) {
 		t.Errorf("%s", data)
 	}
 	if _, err := os.Stat(w.clusterDir("bench")); !os.IsNotExist(err) {
-		t.Errorf("the cluster is still there: %v", err)
+		t.Errorf("the cluster still exists: %v", err)
 	}
 }
 
-// once writes, and does something when what was written has a text for the first time.
+// once is a writer that calls a function when the output contains a text for the first time.
 type once struct {
 	to   *bytes.Buffer
 	when string
@@ -195,7 +195,7 @@ func TestBenchStore(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
 	printed := w.succeed(t, "bench", "store-put", "--clients", "4", "--duration", "1s", "--stores", "mem_etcd-none,etcd", "--out", out, "-o", "json")
 	r := readBench(t, []byte(printed.stdout))
-	// 1 and 4 clients of each.
+	// Each store is measured with 1 and with 4 clients.
 	if rows := r.rows(t, "Throughput and latency by clients"); len(rows) != 4 || len(r.Ratios) != 3 || r.Errors.Operations == 0 {
 		t.Errorf("%+v", r)
 	}

@@ -24,8 +24,8 @@ const (
 	eventTTL    = 10 * time.Second
 )
 
-// TestCluster uses one cluster for everything that a cluster must be able to
-// do. The steps build on each other; the first that fails ends the test.
+// TestCluster checks all functions of a cluster in one cluster. The steps depend on each other; the
+// first failure ends the test.
 func TestCluster(t *testing.T) {
 	w := newWorld(t)
 	up := []string{
@@ -40,21 +40,21 @@ func TestCluster(t *testing.T) {
 		run  func(*testing.T, *world)
 	}{
 		{"nodes are ready", nodesAreReady},
-		{"up twice is harmless", upTwiceIsHarmless},
+		{"up is idempotent", upIsIdempotent},
 		{"files are private", filesArePrivate},
-		{"pods run and go", podsRunAndGo},
-		{"bulk continues after an interruption", bulkContinues},
+		{"pods run and are deleted", podsRunAndAreDeleted},
+		{"bulk continues after an interruption", bulkCommandResumes},
 		{"deployment rolls out and scales", deploymentRollsOut},
-		{"namespace goes with what is in it", namespaceGoes},
+		{"namespace is deleted with its objects", namespaceIsDeleted},
 		{"lease is renewed", leaseIsRenewed},
-		{"nodes stay ready when kwok dies", nodesOutliveKwok},
+		{"nodes stay ready after a kill of kwok", nodesSurviveKillOfKwok},
 		{"event expires", eventExpires},
-		{"watch resumes after the API server dies", watchResumes},
-		{"nothing acknowledged is lost when the store dies", storeLosesNothing},
-		{"data survives down and up", dataSurvives},
+		{"watch resumes after a kill of the API server", watchResumes},
+		{"acknowledged writes survive a kill of the store", storeKeepsAcknowledgedWrites},
+		{"data survives down and up", dataSurvivesDownKeepData},
 		{"caches agree with the store", cachesAgree},
-		{"killed supervisor leaves nothing", killedSupervisorLeavesNothing},
-		{"down leaves nothing", downLeavesNothing},
+		{"killed supervisor leaves no process", killedSupervisorLeavesNoProcess},
+		{"down removes the cluster", downRemovesTheCluster},
 	}
 	for _, step := range steps {
 		if !t.Run(step.name, func(t *testing.T) { step.run(t, w) }) {
@@ -85,18 +85,18 @@ func nodesAreReady(t *testing.T, w *world) {
 	}
 }
 
-func upTwiceIsHarmless(t *testing.T, w *world) {
+func upIsIdempotent(t *testing.T, w *world) {
 	before := w.status(t, clusterName)
 	r := w.succeed(t, "up", "--name", clusterName)
-	if !strings.Contains(r.stdout, "runs already and is healthy") {
-		t.Errorf("up on a running cluster says %q", r.stdout)
+	if !strings.Contains(r.stdout, "is already running and healthy") {
+		t.Errorf("up on a running cluster prints %q", r.stdout)
 	}
 	after := w.status(t, clusterName)
 	if before.Supervisor != after.Supervisor || before.component(t, "store").PID != after.component(t, "store").PID {
-		t.Errorf("up on a running cluster started it anew")
+		t.Errorf("up on a running cluster restarted it")
 	}
 	refused := w.k1m(t, "up", "--name", clusterName, "--apiservers", "3")
-	want := fmt.Sprintf("k1m: cluster %q: the cluster runs with other settings (--apiservers is 2); stop it with `k1m down --keep-data --name %s` first\n", clusterName, clusterName)
+	want := fmt.Sprintf("k1m: cluster %q: the cluster is running with other settings (--apiservers is 2); stop it with `k1m down --keep-data --name %s` first\n", clusterName, clusterName)
 	if refused.code != 1 || refused.stderr != want {
 		t.Errorf("changing a running cluster: code %d, %q", refused.code, refused.stderr)
 	}
@@ -120,7 +120,7 @@ func filesArePrivate(t *testing.T, w *world) {
 	}
 }
 
-func podsRunAndGo(t *testing.T, w *world) {
+func podsRunAndAreDeleted(t *testing.T, w *world) {
 	r := w.succeed(t, "pods", "create", "--name", clusterName, "--count", fmt.Sprint(podCount))
 	if want := fmt.Sprintf("all %d pods are running", podCount); !strings.Contains(r.stdout, want) {
 		t.Errorf("no %q in %q", want, r.stdout)
@@ -187,7 +187,7 @@ func awaitReplicas(t *testing.T, client kubernetes.Interface, name string, repli
 	})
 }
 
-func namespaceGoes(t *testing.T, w *world) {
+func namespaceIsDeleted(t *testing.T, w *world) {
 	client := w.client(t, clusterName)
 	w.succeed(t, "pods", "create", "--name", clusterName, "--count", "10", "--namespace", "brief")
 	must(t, client.CoreV1().Namespaces().Delete(t.Context(), "brief", metav1.DeleteOptions{}))
@@ -196,7 +196,7 @@ func namespaceGoes(t *testing.T, w *world) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("still there (%v)", err)
+		return fmt.Errorf("still exists (%v)", err)
 	})
 }
 
@@ -216,9 +216,9 @@ func leaseIsRenewed(t *testing.T, w *world) {
 	})
 }
 
-// nodesOutliveKwok also wants pods to start at once, not when the leases of the
-// kwok that died have expired.
-func nodesOutliveKwok(t *testing.T, w *world) {
+// nodesSurviveKillOfKwok also checks that pods start immediately, not only after the leases of the
+// killed kwok have expired.
+func nodesSurviveKillOfKwok(t *testing.T, w *world) {
 	w.kill(t, clusterName, "kwok")
 	started := time.Now()
 	w.succeed(t, "pods", "create", "--name", clusterName, "--count", "100", "--prefix", "after-")
@@ -249,14 +249,14 @@ func eventExpires(t *testing.T, w *world) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("still there (%v)", err)
+		return fmt.Errorf("still exists (%v)", err)
 	})
 	if lived := time.Since(created); lived < eventTTL {
 		t.Errorf("the event lived %s, shorter than its %s", lived, eventTTL)
 	}
 }
 
-func dataSurvives(t *testing.T, w *world) {
+func dataSurvivesDownKeepData(t *testing.T, w *world) {
 	client := w.client(t, clusterName)
 	maps := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
 	created, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "keeper"}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{})
@@ -277,7 +277,7 @@ func dataSurvives(t *testing.T, w *world) {
 	}
 }
 
-func killedSupervisorLeavesNothing(t *testing.T, w *world) {
+func killedSupervisorLeavesNoProcess(t *testing.T, w *world) {
 	killSupervisor(t, w)
 	w.assertNothingRuns(t)
 	s := w.status(t, clusterName)
@@ -290,15 +290,15 @@ func killedSupervisorLeavesNothing(t *testing.T, w *world) {
 	}
 }
 
-func downLeavesNothing(t *testing.T, w *world) {
+func downRemovesTheCluster(t *testing.T, w *world) {
 	w.succeed(t, "down", "--name", clusterName)
 	w.assertNothingRuns(t)
 	if _, err := os.Stat(w.clusterDir(clusterName)); !os.IsNotExist(err) {
-		t.Errorf("the cluster's folder is still there (%v)", err)
+		t.Errorf("the cluster's directory still exists (%v)", err)
 	}
 }
 
-// logTails helps to see why a step failed.
+// logTails logs the ends of all logs, to help find the cause of a failure.
 func (w *world) logTails(t *testing.T) {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(w.clusterDir(clusterName), "logs", "*.log"))

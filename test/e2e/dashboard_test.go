@@ -21,12 +21,12 @@ var (
 	metricOnPage = regexp.MustCompile(`(?m)^([a-z_][a-z0-9_]*)[{ ]`)
 )
 
-// Metrics that are there only once something has happened.
+// Metrics that exist only after a certain event.
 var onlyOnceSeen = map[string]bool{"scheduler_index_fallbacks_total": true}
 
-// TestDashboard: a cluster can be looked at. What the dashboard asks for is on the pages that the configuration for
-// Prometheus names, read with the credentials in it.
-func TestDashboard(t *testing.T) {
+// TestDashboardMetricsExist checks that every metric in the dashboard exists on a target of the
+// Prometheus configuration, scraped with the credentials in it.
+func TestDashboardMetricsExist(t *testing.T) {
 	w := newWorld(t)
 	const name = "dashboard"
 	t.Cleanup(func() { w.k1m(t, "down", "--name", name) })
@@ -46,19 +46,19 @@ func TestDashboard(t *testing.T) {
 				continue
 			}
 			if !pages[job][metric] {
-				t.Errorf("%s of %q is on no page", metric, job)
+				t.Errorf("no target of job %[2]q has %[1]s", metric, job)
 			}
 		}
 	}
 }
 
-// checkTop: a glance shows every process with its CPU, and programs get the same.
+// checkTop checks that `k1m top` lists every process with its CPU usage, as text and as JSON.
 func checkTop(t *testing.T, w *world, name string) {
 	t.Helper()
 	page := w.succeed(t, "top", "--name", name, "--once").stdout
 	for _, part := range []string{"CPU (cores)", "memory (MiB)", "kube-apiserver", "store", "scheduler", "kwok"} {
 		if !strings.Contains(page, part) {
-			t.Errorf("k1m top says nothing of %q:\n%s", part, page)
+			t.Errorf("k1m top does not print %q:\n%s", part, page)
 		}
 	}
 	var blocks []struct {
@@ -74,8 +74,8 @@ func checkTop(t *testing.T, w *world, name string) {
 	}
 }
 
-// readPages reads all pages that Prometheus would, and returns the metrics by job; those of
-// all jobs are those of "".
+// readPages scrapes all targets of a Prometheus configuration and returns the metrics by job. The
+// job "" has the metrics of all jobs.
 func readPages(t *testing.T, text string) map[string]map[string]bool {
 	t.Helper()
 	var config struct {

@@ -18,8 +18,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// The API server checks its caches five to seven and a half minutes after it
-// starts, and nothing makes it hurry.
+// The API server checks its caches between 5 and 7.5 minutes after its start. The time cannot be
+// changed.
 const consistencyCheckWait = 8 * time.Minute
 
 func killSupervisor(t *testing.T, w *world) {
@@ -27,11 +27,10 @@ func killSupervisor(t *testing.T, w *world) {
 	must(t, syscall.Kill(w.status(t, clusterName).Supervisor.PID, syscall.SIGKILL))
 }
 
-// watchResumes kills an API server below a watch. At the other server a watch
-// from the last version that was seen must deliver all that happened since,
-// once, in order. The server that was killed comes back with an empty cache; a
-// kind that it does not cache must go on there in the same way, out of the
-// store's history.
+// watchResumes kills an API server that serves a watch. A watch at the other server, from the last
+// resource version that was received, must deliver all later events once and in order. The killed
+// server restarts with an empty cache; for a resource that it does not cache, a watch must resume
+// there in the same way from the store's history.
 func watchResumes(t *testing.T, w *world) {
 	s := w.status(t, clusterName)
 	dying := w.clientAt(t, clusterName, s.component(t, "kube-apiserver").Address)
@@ -47,7 +46,7 @@ func watchResumes(t *testing.T, w *world) {
 	createConfigMap(t, living, "seen")
 	last := expectAdded(t, first, "seen")
 
-	// Written, but not read from the first watch.
+	// These objects are created, but not read from the first watch.
 	createConfigMap(t, living, "missed-0")
 	before := w.killNow(t, clusterName, "kube-apiserver")
 	for i := 1; i < 10; i++ {
@@ -60,7 +59,7 @@ func watchResumes(t *testing.T, w *world) {
 	for i := range 10 {
 		expectAdded(t, second, fmt.Sprintf("missed-%d", i))
 	}
-	w.awaitReturn(t, clusterName, before)
+	w.awaitRestart(t, clusterName, before)
 	third, err := dying.CoreV1().Events(metav1.NamespacePublic).Watch(t.Context(), metav1.ListOptions{ResourceVersion: events.ResourceVersion})
 	must(t, err)
 	defer third.Stop()
@@ -89,7 +88,7 @@ func expectAdded(t *testing.T, watching watch.Interface, name string) (resourceV
 	select {
 	case event, open := <-watching.ResultChan():
 		if !open {
-			t.Fatalf("the watch ended before %s", name)
+			t.Fatalf("the watch was closed before %s", name)
 		}
 		added, ok := event.Object.(metav1.Object)
 		if event.Type != watch.Added || !ok || added.GetName() != name {
@@ -102,9 +101,9 @@ func expectAdded(t *testing.T, watching watch.Interface, name string) (resourceV
 	}
 }
 
-// storeLosesNothing kills the store under writers. What they were told is
-// written must be there afterwards, as it was written.
-func storeLosesNothing(t *testing.T, w *world) {
+// storeKeepsAcknowledgedWrites kills the store during writes. All acknowledged writes must exist
+// after its restart.
+func storeKeepsAcknowledgedWrites(t *testing.T, w *world) {
 	const writers = 8
 	client := w.client(t, clusterName)
 	acknowledged := &ledger{versions: map[string]string{}}
@@ -117,7 +116,7 @@ func storeLosesNothing(t *testing.T, w *world) {
 	beforeKill := acknowledged.count()
 	w.kill(t, clusterName, "store")
 	atRecovery := acknowledged.count()
-	eventually(t, time.Minute, "writes go on", func() error {
+	eventually(t, time.Minute, "writes continue", func() error {
 		if now := acknowledged.count(); now < atRecovery+writers {
 			return fmt.Errorf("%d then, %d now", atRecovery, now)
 		}
@@ -132,7 +131,7 @@ func storeLosesNothing(t *testing.T, w *world) {
 	t.Logf("%d writes acknowledged, %d of them before the kill", acknowledged.count(), beforeKill)
 }
 
-// ledger is what writers were told is written: names and versions.
+// ledger has the names and resource versions of the acknowledged writes.
 type ledger struct {
 	mu       sync.Mutex
 	versions map[string]string
@@ -178,8 +177,8 @@ func (l *ledger) compare(t *testing.T, client kubernetes.Interface) {
 	}
 }
 
-// cachesAgree waits for the API server's own comparison of its caches with the
-// store, while pods come and go. It panics when they differ.
+// cachesAgree waits for the API server's consistency check of its caches with the store, while pods
+// are created and deleted. The API server panics if they differ.
 func cachesAgree(t *testing.T, w *world) {
 	if testing.Short() {
 		t.Skip("waits up to 8 minutes for the API server's consistency check")
@@ -192,7 +191,7 @@ func cachesAgree(t *testing.T, w *world) {
 		passed := consistencyChecks(t, client)
 		for _, resource := range wanted {
 			if passed[resource] == 0 {
-				return fmt.Errorf("no check of %s yet; passed are %v", resource, passed)
+				return fmt.Errorf("no check of %s yet; passed checks: %v", resource, passed)
 			}
 		}
 		return nil
@@ -212,8 +211,7 @@ func cachesAgree(t *testing.T, w *world) {
 
 var consistencyMetric = regexp.MustCompile(`(?m)^apiserver_storage_consistency_checks_total\{.*resource="([^"]+)".*status="([^"]+)".*\} (\d+)$`)
 
-// consistencyChecks counts the checks that passed, by resource; one that
-// failed fails the test.
+// consistencyChecks counts the passed checks by resource. A failed check fails the test.
 func consistencyChecks(t *testing.T, client kubernetes.Interface) map[string]int {
 	t.Helper()
 	metrics, err := client.CoreV1().RESTClient().Get().AbsPath("/metrics").DoRaw(t.Context())
@@ -232,11 +230,11 @@ func consistencyChecks(t *testing.T, client kubernetes.Interface) map[string]int
 	return passed
 }
 
-// bulkContinues interrupts a bulk run and has the same command finish it.
-func bulkContinues(t *testing.T, w *world) {
+// bulkCommandResumes interrupts a bulk command and repeats it.
+func bulkCommandResumes(t *testing.T, w *world) {
 	const count = 1000
 	args := []string{"nodes", "create", "--name", clusterName, "--prefix", "more-", "--count", fmt.Sprint(count), "-o", "json"}
-	// One at a time, to be far from done when the interruption comes.
+	// With a concurrency of 1, the command is far from complete when it is interrupted.
 	first := w.command(t.Context(), append(args, "--concurrency", "1")...)
 	time.AfterFunc(700*time.Millisecond, func() { first.Process.Signal(syscall.SIGINT) })
 	interrupted := finish(t, first)
@@ -245,7 +243,7 @@ func bulkContinues(t *testing.T, w *world) {
 		t.Fatalf("interrupted: code %d, %+v, %s", interrupted.code, partial, interrupted.stderr)
 	}
 	rest := parseSummary(t, w.succeed(t, args...).stdout)
-	// What was in flight when the interruption came may have been done.
+	// The request in flight at the interruption may have been executed.
 	if rest.Skipped < partial.Done || rest.Done+rest.Skipped != count || rest.Failed != 0 || rest.P99Millis <= 0 {
 		t.Errorf("after %+v continued with %+v", partial, rest)
 	}

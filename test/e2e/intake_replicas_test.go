@@ -14,9 +14,8 @@ import (
 	toolswatch "k8s.io/client-go/tools/watch"
 )
 
-// TestIntakeWithReplicas has pods handed to schedulers that share the nodes while they are
-// created, and kills the one that leads under load: each pod is bound once, and where it may
-// be, and the next leader has the webhook.
+// TestIntakeWithReplicas kills the leader of several replicas with webhooks under load. Each pod must
+// be bound once, to a node that is allowed, and the next leader must take over the webhook.
 func TestIntakeWithReplicas(t *testing.T) {
 	const cluster, nodes, pods, perNode = "intakes", 20, 300, 40
 	w := newWorld(t)
@@ -32,7 +31,7 @@ func TestIntakeWithReplicas(t *testing.T) {
 	l.awaitAll(t, pods)
 	leader := w.leadingScheduler(t, cluster)
 	if early := w.byWebhook(t, cluster, leader); early < pods*9/10 {
-		t.Errorf("%v of %d pods came by the webhook", early, pods)
+		t.Errorf("the webhook delivered %v of %d pods", early, pods)
 	}
 	w.succeed(t, "verify", "--name", cluster)
 
@@ -41,16 +40,16 @@ func TestIntakeWithReplicas(t *testing.T) {
 	asked := time.Now()
 	eventually(t, time.Minute, "all pods are bound", func() error {
 		if bound, all := l.count(t); bound != 2*pods || all != 2*pods {
-			return fmt.Errorf("%d of %d are", bound, all)
+			return fmt.Errorf("%d of %d pods are bound", bound, all)
 		}
 		return nil
 	})
-	w.awaitReturn(t, cluster, killed)
+	w.awaitRestart(t, cluster, killed)
 	next := w.leadingScheduler(t, cluster)
-	eventually(t, 20*time.Second, "the next leader is handed pods", func() error {
+	eventually(t, 20*time.Second, "the webhook delivers pods to the next leader", func() error {
 		l.create(t.Context(), fmt.Sprintf("third-%d", time.Now().UnixNano()))
 		if w.byWebhook(t, cluster, next) == 0 {
-			return fmt.Errorf("none came to %s", next)
+			return fmt.Errorf("%s received none", next)
 		}
 		return nil
 	})
@@ -58,16 +57,16 @@ func TestIntakeWithReplicas(t *testing.T) {
 	_, all := l.count(t)
 	l.awaitAll(t, all)
 	w.succeed(t, "verify", "--name", cluster)
-	eventually(t, 20*time.Second, "the watch has told of every bind", func() error {
+	eventually(t, 20*time.Second, "the watch has delivered every bind", func() error {
 		if seen := bound(); seen != all {
-			return fmt.Errorf("it told of %d, and there are %d", seen, all)
+			return fmt.Errorf("it has delivered %d of %d", seen, all)
 		}
 		return nil
 	})
-	w.nothingIsReserved(t, cluster)
+	w.noReservationsRemain(t, cluster)
 }
 
-// createAll creates pods, four at a time, and does something in between.
+// createAll creates pods, four at a time, and calls halfway in between.
 func (l *load) createAll(t *testing.T, prefix string, pods int, halfway func()) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -89,14 +88,14 @@ func (l *load) createAll(t *testing.T, prefix string, pods int, halfway func()) 
 	creating.Wait()
 }
 
-// watchBinds counts the pods that a watch tells to be bound, and fails the test if one is to
-// go elsewhere after that.
+// watchBinds counts the pods that a watch reports as bound, and fails the test if a pod is bound to a
+// second node.
 func (l *load) watchBinds(t *testing.T) (bound func() int) {
 	t.Helper()
 	pods := l.client.CoreV1().Pods(metav1.NamespaceDefault)
 	now, err := pods.List(t.Context(), metav1.ListOptions{})
 	must(t, err)
-	// A busy API server ends watches that cannot follow a burst; this one goes on from there.
+	// A busy API server closes watches that are too slow. This watch resumes after that.
 	events, err := toolswatch.NewRetryWatcherWithContext(t.Context(), now.ResourceVersion, &cache.ListWatch{
 		WatchFuncWithContext: pods.Watch,
 	})
@@ -125,13 +124,13 @@ func (l *load) watchBinds(t *testing.T) (bound func() int) {
 	}
 }
 
-// schedulersOf are those that share the nodes of a cluster.
+// schedulersOf are the schedulers of a cluster.
 var schedulersOf = []string{"dist-scheduler", "dist-scheduler-1", "dist-scheduler-2"}
 
-// leadingScheduler is the one of the cluster's own that leads.
+// leadingScheduler waits until one of the cluster's schedulers is the leader and returns its name.
 func (w *world) leadingScheduler(t *testing.T, cluster string) (leader string) {
 	t.Helper()
-	eventually(t, time.Minute, "a scheduler leads", func() error {
+	eventually(t, time.Minute, "a scheduler is the leader", func() error {
 		for _, name := range schedulersOf {
 			if w.status(t, cluster).component(t, name).State != "ready" {
 				continue
@@ -141,7 +140,7 @@ func (w *world) leadingScheduler(t *testing.T, cluster string) (leader string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("none does")
+		return fmt.Errorf("there is no leader")
 	})
 	return leader
 }
@@ -151,10 +150,10 @@ func (w *world) byWebhook(t *testing.T, cluster, scheduler string) float64 {
 	return w.metrics(t, cluster, scheduler, "scheduler_intake_")[`pods_total{source="webhook"}`]
 }
 
-// nothingIsReserved wants no place to be kept, and no pod to be early, anywhere.
-func (w *world) nothingIsReserved(t *testing.T, cluster string) {
+// noReservationsRemain waits until no replica has reservations, assumed pods or early pods.
+func (w *world) noReservationsRemain(t *testing.T, cluster string) {
 	t.Helper()
-	eventually(t, time.Minute, "no place is kept", func() error {
+	eventually(t, time.Minute, "no reservation remains", func() error {
 		for _, name := range schedulersOf {
 			holds := w.metrics(t, cluster, name, "scheduler_replica_holds")
 			early := w.metrics(t, cluster, name, "scheduler_intake_")["unconfirmed_pods"]

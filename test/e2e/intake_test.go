@@ -20,9 +20,9 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// TestIntakeByWebhook has pods handed to the cluster's scheduler while they are created,
-// also such that are refused then. A second scheduler dies with its webhook in place:
-// pods are created all the same, and the next one finds them.
+// TestIntakeByWebhook checks that the cluster's scheduler receives pods by its webhook, and that it
+// discards pods that admission rejects afterwards. Then a second scheduler dies without removing its
+// webhook: pods can still be created, and the next scheduler binds them.
 func TestIntakeByWebhook(t *testing.T) {
 	const pods = 60
 	w := newWorld(t)
@@ -38,16 +38,16 @@ func TestIntakeByWebhook(t *testing.T) {
 	own.awaitAll(t, pods)
 	metrics := w.intakeMetrics(t, "intake")
 	if early := metrics[`pods_total{source="webhook"}`]; early < pods*9/10 {
-		t.Errorf("%v of %d pods came by the webhook: %v", early, pods, metrics)
+		t.Errorf("the webhook delivered %v of %d pods: %v", early, pods, metrics)
 	}
-	refusedPodsLeaveNothing(t, w, own)
+	rejectedPodsReserveNothing(t, w, own)
 	own.fits(t)
-	deadWebhookHoldsNobodyUp(t, w, client)
+	deadWebhookDoesNotBlockPods(t, w, client)
 }
 
-// refusedPodsLeaveNothing creates pods that are not to be stored, each of which fills
-// nodes, and then one that needs the room.
-func refusedPodsLeaveNothing(t *testing.T, w *world, l *load) {
+// rejectedPodsReserveNothing creates pods that fill nodes but are rejected by a quota, and then a
+// pod that needs the capacity.
+func rejectedPodsReserveNothing(t *testing.T, w *world, l *load) {
 	core := l.client.CoreV1()
 	_, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "quota"}}, metav1.CreateOptions{})
 	must(t, err)
@@ -60,10 +60,10 @@ func refusedPodsLeaveNothing(t *testing.T, w *world, l *load) {
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "refused-"},
 		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "main", Image: "pause"}}},
 	}
-	eventually(t, 20*time.Second, "the quota refuses a pod", func() error {
+	eventually(t, 20*time.Second, "the quota rejects a pod", func() error {
 		_, err := core.Pods("quota").Create(t.Context(), pod, metav1.CreateOptions{})
 		if err == nil || !strings.Contains(err.Error(), "exceeded quota") {
-			return fmt.Errorf("it answers %v", err)
+			return fmt.Errorf("creating a pod returns %v", err)
 		}
 		return nil
 	})
@@ -71,7 +71,7 @@ func refusedPodsLeaveNothing(t *testing.T, w *world, l *load) {
 	dry.Namespace = metav1.NamespaceDefault
 	_, err = core.Pods(metav1.NamespaceDefault).Create(t.Context(), dry, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
 	must(t, err)
-	eventually(t, 20*time.Second, "refused pods are discarded", func() error {
+	eventually(t, 20*time.Second, "rejected pods are discarded", func() error {
 		metrics := w.intakeMetrics(t, "intake")
 		expired := metrics[`expired_pods_total{reason="absent"}`] + metrics[`expired_pods_total{reason="timeout"}`]
 		if expired < 1 || metrics["unconfirmed_pods"] > 0 {
@@ -81,9 +81,9 @@ func refusedPodsLeaveNothing(t *testing.T, w *world, l *load) {
 	})
 }
 
-// deadWebhookHoldsNobodyUp stops a scheduler without a word, then ends it, and has
-// another in its place that watches only.
-func deadWebhookHoldsNobodyUp(t *testing.T, w *world, client kubernetes.Interface) {
+// deadWebhookDoesNotBlockPods suspends a scheduler, then kills it, and replaces it by one without a
+// webhook.
+func deadWebhookDoesNotBlockPods(t *testing.T, w *world, client kubernetes.Interface) {
 	const name, alone = "second-intake", "leaderElection: {leaderElect: false}\n"
 	webhook := func() *schedulerProcess {
 		return w.startScheduler(t, "intake", alone, "--intake", "webhook", "--intake-name", name,
@@ -107,9 +107,9 @@ func deadWebhookHoldsNobodyUp(t *testing.T, w *world, client kubernetes.Interfac
 	}
 	dead := time.Since(asked) / 20
 	if hung > 5*time.Second || dead > time.Second/2 {
-		t.Errorf("a pod takes %v to create when the webhook hangs, %v when it is dead", hung, dead)
+		t.Errorf("creating a pod takes %v while the webhook hangs, %v when it is dead", hung, dead)
 	}
-	t.Logf("a pod takes %v to create when the webhook hangs, %v when it is dead", hung, dead)
+	t.Logf("creating a pod takes %v while the webhook hangs, %v when it is dead", hung, dead)
 	if again := awaitWebhook(t, client, name); again != bundle {
 		t.Error("the configuration of the dead webhook has changed")
 	}
@@ -118,7 +118,7 @@ func deadWebhookHoldsNobodyUp(t *testing.T, w *world, client kubernetes.Interfac
 	watching.end(t)
 
 	third := webhook()
-	eventually(t, 20*time.Second, "the next one with a webhook takes over, with the same CA", func() error {
+	eventually(t, 20*time.Second, "the next scheduler takes over the webhook with the same CA", func() error {
 		l.create(t.Context(), "after")
 		if again := awaitWebhook(t, client, name); again != bundle {
 			return fmt.Errorf("CA %q", again)
@@ -129,14 +129,14 @@ func deadWebhookHoldsNobodyUp(t *testing.T, w *world, client kubernetes.Interfac
 	third.end(t)
 	_, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
-		t.Errorf("a scheduler that ends leaves its webhook: %v", err)
+		t.Errorf("a scheduler that exits does not remove its webhook: %v", err)
 	}
 }
 
-// awaitWebhook waits for a webhook's configuration, and returns whom it trusts.
+// awaitWebhook waits for a webhook configuration and returns its CA bundle.
 func awaitWebhook(t *testing.T, client kubernetes.Interface, name string) (bundle string) {
 	t.Helper()
-	eventually(t, 20*time.Second, "the webhook "+name+" is there", func() error {
+	eventually(t, 20*time.Second, "the webhook "+name+" exists", func() error {
 		configuration, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), name, metav1.GetOptions{})
 		if err == nil {
 			bundle = string(configuration.Webhooks[0].ClientConfig.CABundle)
@@ -146,24 +146,24 @@ func awaitWebhook(t *testing.T, client kubernetes.Interface, name string) (bundl
 	return bundle
 }
 
-// awaitAll waits until so many pods are there and bound.
+// awaitAll waits until the given number of pods exist and all are bound.
 func (l *load) awaitAll(t *testing.T, pods int) {
 	t.Helper()
 	eventually(t, 30*time.Second, "all pods are bound", func() error {
 		if bound, all := l.count(t); bound != pods || all != pods {
-			return fmt.Errorf("%d of %d are, and should be %d", bound, all, pods)
+			return fmt.Errorf("%d of %d pods are bound, want %d", bound, all, pods)
 		}
 		return nil
 	})
 }
 
-// intakeMetrics are those of the cluster's scheduler, without what all begin with.
+// intakeMetrics returns the intake metrics of the cluster's scheduler, without their prefix.
 func (w *world) intakeMetrics(t *testing.T, cluster string) map[string]float64 {
 	t.Helper()
 	return w.metrics(t, cluster, "dist-scheduler", "scheduler_intake_")
 }
 
-// metrics are those of a component that begin with a prefix, without it.
+// metrics returns the metrics of a component with a prefix, without the prefix.
 func (w *world) metrics(t *testing.T, cluster, component, prefix string) map[string]float64 {
 	t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(w.succeed(t, "kubeconfig", "--name", cluster).stdout))

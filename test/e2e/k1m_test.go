@@ -1,6 +1,6 @@
-// Package e2e runs k1m as its users do: real binaries, real clusters.
+// Package e2e tests k1m end to end: with the real binaries and real clusters.
 //
-//	K1M_BIN    folder with the binaries (default ../../bin)
+//	K1M_BIN    directory of the binaries (default ../../bin)
 //	E2E_STORE  store of the cluster under test: mem_etcd (default) or etcd
 package e2e
 
@@ -28,13 +28,13 @@ const (
 	pollInterval   = 100 * time.Millisecond
 )
 
-// world is one K1M_HOME with its clusters.
+// world is a temporary K1M_HOME with its clusters.
 type world struct {
 	bin  string
 	home string
 }
 
-// newWorld fails, rather than skips, without the binaries.
+// newWorld fails the test if the binaries do not exist; it does not skip it.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	bin := os.Getenv("K1M_BIN")
@@ -45,7 +45,7 @@ func newWorld(t *testing.T) *world {
 	must(t, err)
 	for _, name := range []string{"k1m", storeKind(), "kube-apiserver", "kube-controller-manager", "kube-scheduler", "dist-scheduler", "kubectl", "kwok"} {
 		if _, err := exec.LookPath(filepath.Join(bin, name)); err != nil {
-			t.Fatalf("%v; run `make build`, or set K1M_BIN to the folder of the binaries", err)
+			t.Fatalf("%v; run `make build`, or set K1M_BIN to the directory of the binaries", err)
 		}
 	}
 	w := &world{bin: bin, home: t.TempDir()}
@@ -60,23 +60,23 @@ func storeKind() string {
 	return "mem_etcd"
 }
 
-// result is what a command left.
+// result is the output and the exit code of a command.
 type result struct {
 	stdout, stderr string
 	code           int
 }
 
-// command prepares k1m; the caller starts it.
+// command returns a k1m command that is not started.
 func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(w.bin, "k1m"), args...)
 	cmd.Env = append(os.Environ(), "K1M_HOME="+w.home)
 	return cmd
 }
 
-// k1m runs to the end, whatever the exit code.
+// k1m runs a command and returns its result, regardless of its exit code.
 func (w *world) k1m(t *testing.T, args ...string) result {
 	t.Helper()
-	// Not the test's context: clean-up runs k1m too.
+	// The test's context is already cancelled in cleanup functions, which run k1m too.
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	return finish(t, w.command(ctx, args...))
@@ -94,7 +94,7 @@ func finish(t *testing.T, cmd *exec.Cmd) result {
 	return result{stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()}
 }
 
-// succeed runs k1m and wants exit code 0.
+// succeed runs k1m and fails the test unless the exit code is 0.
 func (w *world) succeed(t *testing.T, args ...string) result {
 	t.Helper()
 	r := w.k1m(t, args...)
@@ -104,7 +104,7 @@ func (w *world) succeed(t *testing.T, args ...string) result {
 	return r
 }
 
-// clusterStatus is the part of `k1m status -o json` that tests look at.
+// clusterStatus is the part of `k1m status -o json` that the tests check.
 type clusterStatus struct {
 	State      string
 	Supervisor struct{ PID int }
@@ -147,14 +147,13 @@ func (s clusterStatus) component(t *testing.T, name string) componentStatus {
 	return componentStatus{}
 }
 
-// kill ends a component without warning and waits until the supervisor has
-// brought it back.
+// kill kills a component and waits until the supervisor has restarted it.
 func (w *world) kill(t *testing.T, cluster, component string) {
 	t.Helper()
-	w.awaitReturn(t, cluster, w.killNow(t, cluster, component))
+	w.awaitRestart(t, cluster, w.killNow(t, cluster, component))
 }
 
-// killNow returns what the component was before it was killed.
+// killNow kills a component and returns its status before that.
 func (w *world) killNow(t *testing.T, cluster, component string) componentStatus {
 	t.Helper()
 	before := w.status(t, cluster).component(t, component)
@@ -162,9 +161,9 @@ func (w *world) killNow(t *testing.T, cluster, component string) componentStatus
 	return before
 }
 
-func (w *world) awaitReturn(t *testing.T, cluster string, before componentStatus) {
+func (w *world) awaitRestart(t *testing.T, cluster string, before componentStatus) {
 	t.Helper()
-	eventually(t, time.Minute, before.Name+" comes back", func() error {
+	eventually(t, time.Minute, before.Name+" is restarted", func() error {
 		s := w.status(t, cluster)
 		after := s.component(t, before.Name)
 		if after.Restarts != before.Restarts+1 || s.State != "running" {
@@ -177,13 +176,13 @@ func (w *world) awaitReturn(t *testing.T, cluster string, before componentStatus
 	})
 }
 
-// client connects as the administrator whose kubeconfig k1m prints.
+// client returns a client with the kubeconfig that k1m prints.
 func (w *world) client(t *testing.T, cluster string) kubernetes.Interface {
 	t.Helper()
 	return w.clientAt(t, cluster, "")
 }
 
-// clientAt does so with one of several API servers.
+// clientAt is client for one of several API servers.
 func (w *world) clientAt(t *testing.T, cluster, address string) kubernetes.Interface {
 	t.Helper()
 	content := w.succeed(t, "kubeconfig", "--name", cluster).stdout
@@ -199,7 +198,7 @@ func (w *world) clientAt(t *testing.T, cluster, address string) kubernetes.Inter
 	return client
 }
 
-// processes lists the programs of everything that runs from our home.
+// processes lists the running processes that belong to this K1M_HOME, by process ID.
 func (w *world) processes() map[int]string {
 	found := map[int]string{}
 	entries, _ := os.ReadDir("/proc")
@@ -210,7 +209,7 @@ func (w *world) processes() map[int]string {
 		}
 		line, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
 		environ, _ := os.ReadFile(filepath.Join("/proc", entry.Name(), "environ"))
-		// A zombie has neither.
+		// A zombie has neither command line nor environment.
 		if bytes.Contains(line, []byte(w.home)) || bytes.Contains(environ, []byte("K1M_HOME="+w.home+"\x00")) {
 			program, _, _ := bytes.Cut(line, []byte{0})
 			found[pid] = filepath.Base(string(program))
@@ -221,7 +220,7 @@ func (w *world) processes() map[int]string {
 
 func (w *world) assertNothingRuns(t *testing.T) {
 	t.Helper()
-	eventually(t, 10*time.Second, "nothing of the cluster runs", func() error {
+	eventually(t, 10*time.Second, "all processes have exited", func() error {
 		if left := w.processes(); len(left) > 0 {
 			return fmt.Errorf("still running: %v", left)
 		}
@@ -238,7 +237,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually tries until there is no error.
+// eventually repeats try until it returns no error, and fails the test after the timeout.
 func eventually(t *testing.T, timeout time.Duration, what string, try func() error) {
 	t.Helper()
 	deadline := time.Now().Add(timeout)

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// TestKilledUp kills `up` at several points of its work; each time everything
-// that it started must end, and the next command must find its way.
+// TestKilledUp kills `k1m up` at several times. Each time all processes that it started must exit,
+// and the next command must succeed.
 func TestKilledUp(t *testing.T) {
 	w := newWorld(t)
 	t.Cleanup(func() { w.k1m(t, "down") })
@@ -25,7 +25,7 @@ func TestKilledUp(t *testing.T) {
 		if err := up.Wait(); err == nil {
 			t.Fatalf("up was done within %s", after)
 		}
-		// Whatever the supervisor is just doing, down waits for it.
+		// `k1m down` waits for the supervisor, regardless of its state.
 		w.succeed(t, "down", "--keep-data")
 		w.assertNothingRuns(t)
 	}
@@ -39,7 +39,7 @@ func TestInterruptedUp(t *testing.T) {
 	up := w.command(t.Context(), "up", "--name", "brief", "--store", storeKind(), "--nodes", "20000")
 	time.AfterFunc(3*time.Second, func() { up.Process.Signal(os.Interrupt) })
 	r := finish(t, up)
-	want := "k1m: interrupted before the cluster was complete; nothing keeps running, `k1m up --name brief` continues\n"
+	want := "k1m: interrupted before the cluster was complete; all of its processes were stopped; to continue, run `k1m up --name brief`\n"
 	if r.code != 1 || r.stderr != want {
 		t.Errorf("code %d, %q", r.code, r.stderr)
 	}
@@ -51,13 +51,13 @@ func TestTwoUpsAtOnce(t *testing.T) {
 	t.Cleanup(func() { w.k1m(t, "down") })
 	first := w.command(t.Context(), "up", "--store", storeKind(), "--nodes", "10")
 	must(t, first.Start())
-	eventually(t, 10*time.Second, "the first up has begun", func() error {
+	eventually(t, 10*time.Second, "the first up holds the lock", func() error {
 		_, err := os.Stat(filepath.Join(w.clusterDir("k1m"), "cluster.json"))
 		return err
 	})
 	for _, command := range []string{"up", "down"} {
 		second := w.k1m(t, command)
-		want := fmt.Sprintf("k1m: cluster \"k1m\": another k1m works on it (held by process %d); wait for it or stop it with Ctrl-C\n", first.Process.Pid)
+		want := fmt.Sprintf("k1m: cluster \"k1m\": another k1m is changing it (held by process %d); wait for it or stop it with Ctrl-C\n", first.Process.Pid)
 		if second.code != 1 || second.stderr != want {
 			t.Errorf("%s: code %d, %q", command, second.code, second.stderr)
 		}
@@ -72,7 +72,7 @@ func TestComponentThatCannotStart(t *testing.T) {
 	w := newWorld(t)
 	r := w.k1m(t, "up", "--store", storeKind(), "--apiserver-arg", "no-such-flag=1")
 	line, tail, _ := strings.Cut(r.stderr, "\n")
-	want := fmt.Sprintf("k1m: kube-apiserver is not ready: ended 3 times, last with exit status 1; its log is %s",
+	want := fmt.Sprintf("k1m: kube-apiserver is not ready: exited 3 times, most recently with exit status 1; its log is %s",
 		filepath.Join(w.clusterDir("k1m"), "logs", "kube-apiserver.log"))
 	if r.code != 1 || line != want || !strings.Contains(tail, "unknown flag: --no-such-flag") {
 		t.Errorf("code %d, %q", r.code, r.stderr)
@@ -85,7 +85,7 @@ func TestTimeout(t *testing.T) {
 	w := newWorld(t)
 	r := w.k1m(t, "up", "--store", storeKind(), "--timeout", "1500ms")
 	line, _, _ := strings.Cut(r.stderr, "\n")
-	if r.code != 1 || !strings.HasPrefix(line, "k1m: kube-apiserver is not ready: waited 1.5s (--timeout); ") {
+	if r.code != 1 || !strings.HasPrefix(line, "k1m: kube-apiserver is not ready: timed out after 1.5s (--timeout); ") {
 		t.Errorf("code %d, %q", r.code, r.stderr)
 	}
 	w.assertNothingRuns(t)
@@ -99,14 +99,14 @@ func TestMissingBinaries(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), alone, "up", "--store", storeKind())
 	cmd.Env = []string{"K1M_HOME=" + w.home, "PATH=/nonexistent"}
 	r := finish(t, cmd)
-	want := fmt.Sprintf("k1m: program not found: %s is neither beside k1m nor in $PATH; run `make build`\n", storeKind())
+	want := fmt.Sprintf("k1m: program not found: %s is neither in the directory of k1m nor in $PATH; run `make build`\n", storeKind())
 	if r.code != 1 || r.stderr != want {
 		t.Errorf("code %d, %q", r.code, r.stderr)
 	}
 }
 
-// TestCommandsOfUsers also makes sure that a hangup of the terminal that ran up
-// does not reach the cluster.
+// TestCommandsOfUsers also checks that the cluster survives a hangup of the terminal in which
+// `k1m up` ran.
 func TestCommandsOfUsers(t *testing.T) {
 	w := newWorld(t)
 	t.Cleanup(func() { w.k1m(t, "down") })
@@ -114,16 +114,16 @@ func TestCommandsOfUsers(t *testing.T) {
 	up.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	must(t, up.Run())
 	if err := syscall.Kill(-up.Process.Pid, syscall.SIGHUP); err != syscall.ESRCH {
-		t.Errorf("something is left in the process group of up: %v", err)
+		t.Errorf("the process group of up still has processes: %v", err)
 	}
 	if logs := w.succeed(t, "logs", "supervisor").stdout; !strings.Contains(logs, `"msg":"process started"`) {
 		t.Errorf("log of the supervisor: %q", logs)
 	}
 	if logs := w.succeed(t, "logs").stdout; !strings.Contains(logs, "kube-apiserver | ") {
-		t.Errorf("logs of all do not name kube-apiserver")
+		t.Errorf("the logs of all components do not contain kube-apiserver")
 	}
-	if r := w.k1m(t, "logs", "nobody"); r.code != 2 || !strings.Contains(r.stderr, `no log of "nobody"; there is kube-apiserver, `) {
-		t.Errorf("logs of nobody: code %d, %q", r.code, r.stderr)
+	if r := w.k1m(t, "logs", "nosuch"); r.code != 2 || !strings.Contains(r.stderr, `no log of "nosuch"; available logs: kube-apiserver, `) {
+		t.Errorf("logs of an unknown component: code %d, %q", r.code, r.stderr)
 	}
 	nodes := w.succeed(t, "kubectl", "--", "get", "nodes", "--no-headers").stdout
 	if strings.Count(nodes, "Ready") != 5 {
@@ -136,7 +136,7 @@ func TestCommandsOfUsers(t *testing.T) {
 		t.Errorf("up with fewer nodes than there are: %q", up)
 	}
 	if again := w.succeed(t, "nodes", "create", "--count", "3").stdout; !strings.Contains(again, "use --first 5 or another --prefix") {
-		t.Errorf("creating what exists: %q", again)
+		t.Errorf("creating existing nodes: %q", again)
 	}
 }
 

@@ -19,15 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespaces are a network of the kernel's own: each replica is in a network namespace, with
-// a wire to a bridge that all share, on which the API server is reached as well. Who is where
-// on the wire is written down and not asked for; so a way is cut by writing down a wrong
-// station, which nobody has. What is sent there is gone, and nobody is told.
+// namespaces is a network of Linux network namespaces, one for each replica, which veth pairs connect
+// to a common bridge. The neighbour (ARP) tables are static. To cut the path to a station, its entry
+// is set to a hardware address that does not exist, so that packets are dropped silently.
 //
-// The API server itself listens on loopback, as in every cluster: what reaches the bridge's
-// address is handed on to it.
+// The API server listens on loopback, as in every cluster. The bridge's address forwards to it.
 type namespaces struct {
-	// id is of this process; everything that is made has it in its name.
+	// id identifies this process; it is part of the names of all interfaces and namespaces.
 	id     int
 	subnet string
 
@@ -37,27 +35,27 @@ type namespaces struct {
 	cuts     cuts
 }
 
-// station is something on the bridge. That of the API server is in no namespace.
+// station is an endpoint on the bridge. The station of the API server is not in a namespace.
 type station struct {
 	name, namespace, device string
 	number                  int
 }
 
 const (
-	// Stations of a bridge: the API server has the first.
+	// Host numbers of the stations; the API server has the first.
 	apiStation, firstStation, lastStation = 1, 10, 250
-	// The port that replicas listen on for each other; each has an address of its own.
+	// The port on which replicas listen for each other. Each replica has its own address.
 	namespacePort = 7000
 	namespaceHead = "k1m-"
-	// Nobody has this on a bridge.
+	// A hardware address that no station has.
 	nobody = "02:d5:00:00:00:00"
 )
 
-// newNamespaces makes a bridge, or says why there can be none.
+// newNamespaces creates a bridge. It fails without the privileges for network namespaces.
 func newNamespaces(t *testing.T) (*namespaces, error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		return nil, errors.New("network namespaces are for root only")
+		return nil, errors.New("network namespaces require root")
 	}
 	if _, err := exec.LookPath("ip"); err != nil {
 		return nil, err
@@ -73,7 +71,7 @@ func newNamespaces(t *testing.T) (*namespaces, error) {
 		ip("link", "set", bridge, "up"),
 	)
 	if err == nil {
-		// Whether there can be namespaces is known when there has been one.
+		// Create a namespace to find out whether that is permitted.
 		probe := fmt.Sprintf("%s%d-probe", namespaceHead, n.id)
 		err = errors.Join(ip("netns", "add", probe), ip("netns", "del", probe))
 	}
@@ -91,7 +89,7 @@ func (n *namespaces) hardware(number int) string {
 	return fmt.Sprintf("02:d5:%02x:%02x:00:%02x", n.id>>8&0xff, n.id&0xff, number)
 }
 
-// place makes a namespace for a replica.
+// place creates a namespace for a replica.
 func (n *namespaces) place(t *testing.T, name string) (bind, reach string) {
 	t.Helper()
 	n.mu.Lock()
@@ -120,13 +118,13 @@ func (n *namespaces) place(t *testing.T, name string) (bind, reach string) {
 	return at, at
 }
 
-// server hands on what replicas send to the API server.
+// server forwards connections of replicas to the API server.
 func (n *namespaces) server(t *testing.T, target string) string {
 	t.Helper()
-	return acceptAll(t, n.address(apiStation), func(near net.Conn) { handOn(near, target) })
+	return acceptAll(t, n.address(apiStation), func(near net.Conn) { forward(near, target) })
 }
 
-func handOn(near net.Conn, target string) {
+func forward(near net.Conn, target string) {
 	defer near.Close()
 	far, err := net.DialTimeout("tcp", target, time.Second)
 	if err != nil {
@@ -140,14 +138,14 @@ func handOn(near net.Conn, target string) {
 	<-ended
 }
 
-// command runs a program where a replica is.
+// command returns a command that runs in a replica's namespace.
 func (n *namespaces) command(name, program string, args []string) *exec.Cmd {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return exec.Command("ip", append([]string{"netns", "exec", n.stations[name].namespace, program}, args...)...)
 }
 
-// dial connects to what is on loopback where a replica is, whether that is cut off or not.
+// dial connects to the loopback interface in a replica's namespace, which is never cut off.
 func (n *namespaces) dial(name string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	file := n.file(name)
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -162,9 +160,9 @@ func (n *namespaces) file(name string) string {
 	return filepath.Join("/run/netns", n.stations[name].namespace)
 }
 
-// inside calls a function in a namespace. Connections and listeners stay where they were
-// made. The thread comes back: if it ended, the kernel would end the programs that it has
-// started.
+// inside calls a function in a namespace. Sockets stay in the namespace in which they were created.
+// The thread returns to its own namespace: if it exited, the kernel would kill the programs that it
+// has started (PDEATHSIG).
 func inside(file string, f func()) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -178,7 +176,7 @@ func inside(file string, f func()) error {
 	}
 	f()
 	if err := unix.Setns(int(here.Fd()), unix.CLONE_NEWNET); err != nil {
-		panic(err) // Nobody else could use this thread.
+		panic(err) // The thread is in the wrong namespace and cannot be used.
 	}
 	return nil
 }
@@ -199,7 +197,7 @@ func (n *namespaces) is(pid int, name string) {
 	n.pids[name] = pid
 }
 
-// set cuts ways, or mends them.
+// set cuts or restores paths.
 func (n *namespaces) set(cut bool, ways ...[2]string) error {
 	n.mu.Lock()
 	n.cuts.set(cut, ways...)
@@ -207,7 +205,7 @@ func (n *namespaces) set(cut bool, ways ...[2]string) error {
 	return n.write()
 }
 
-// write writes down for each station where the others are.
+// write writes the neighbour table of each station.
 func (n *namespaces) write() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -230,7 +228,7 @@ func (n *namespaces) write() error {
 	return nil
 }
 
-// reset shuts all connections of a replica to others, so that both sides see it.
+// reset closes all connections of a replica to others, so that both sides get an error.
 func (n *namespaces) reset(name string) error {
 	n.mu.Lock()
 	pid := n.pids[name]
@@ -251,7 +249,7 @@ func (n *namespaces) reset(name string) error {
 		}
 		socket, err := unix.PidfdGetfd(process, number, 0)
 		if err != nil {
-			continue // It was closed meanwhile.
+			continue // The connection was closed in the meantime.
 		}
 		peer, err := unix.Getpeername(socket)
 		if v4, is := peer.(*unix.SockaddrInet4); err == nil && is && v4.Addr[0] == 10 {
@@ -265,7 +263,7 @@ func (n *namespaces) reset(name string) error {
 	return nil
 }
 
-// ip runs ip(8) where a station is.
+// ip runs ip(8) in the station's namespace.
 func (s *station) ip(args ...string) error {
 	if s.namespace != "" {
 		args = append([]string{"-n", s.namespace}, args...)
@@ -273,7 +271,7 @@ func (s *station) ip(args ...string) error {
 	return ip(args...)
 }
 
-// batch runs several of its commands.
+// batch runs several commands of ip(8).
 func (s *station) batch(lines string) error {
 	args := []string{"-batch", "-"}
 	if s.namespace != "" {
@@ -293,7 +291,7 @@ func ipWith(input io.Reader, args ...string) error {
 	return nil
 }
 
-// freeSubnet is a part of 10.213.0.0/16 that nothing here uses.
+// freeSubnet returns a /24 of 10.213.0.0/16 that no interface of this machine uses.
 func freeSubnet(start int) string {
 	used := map[string]bool{}
 	addresses, _ := net.InterfaceAddrs()
@@ -309,7 +307,7 @@ func freeSubnet(start int) string {
 	return "10.213.0"
 }
 
-// sweepNamespaces removes what tests have left behind that were killed.
+// sweepNamespaces removes the interfaces and namespaces of tests that were killed.
 func sweepNamespaces() {
 	left, _ := filepath.Glob("/run/netns/" + namespaceHead + "*")
 	for _, path := range left {
@@ -334,11 +332,11 @@ func gone(pid string) bool {
 	return errors.Is(err, os.ErrNotExist)
 }
 
-// TestCuts holds a network of namespaces to what the campaigns need of it.
-func TestCuts(t *testing.T) {
+// TestNetworkCuts checks that paths in network namespaces can be cut and restored.
+func TestNetworkCuts(t *testing.T) {
 	n, err := newNamespaces(t)
 	if err != nil {
-		t.Skipf("there can be no network namespaces: %v", err)
+		t.Skipf("network namespaces are not available: %v", err)
 	}
 	bind, reach := n.place(t, "a")
 	n.place(t, "b")
@@ -361,22 +359,22 @@ func TestCuts(t *testing.T) {
 	}
 	const soon, notAtAll = 10 * time.Second, 300 * time.Millisecond
 	if !arrives(b, a, soon) || !arrives(a, b, soon) {
-		t.Fatal("nothing arrives")
+		t.Fatal("no data arrives before a cut")
 	}
 	must(t, n.set(true, [2]string{"b", "a"}))
 	if arrives(b, a, notAtAll) {
-		t.Error("it arrives although it is cut")
+		t.Error("data arrives although the path is cut")
 	}
 	if !arrives(a, b, soon) {
-		t.Error("the other way is cut as well")
+		t.Error("the opposite path is cut too")
 	}
 	must(t, n.set(false, [2]string{"b", "a"}))
 	must(t, n.set(true, [2]string{"*", "b"}))
 	if !arrives(b, a, soon) || arrives(a, b, notAtAll) {
-		t.Error("what b sends is to arrive, and what it is sent is not")
+		t.Error("data from b did not arrive, or data to b did")
 	}
 	must(t, n.set(false, [2]string{"*", "b"}))
 	if !arrives(a, b, soon) {
-		t.Error("it is mended, and nothing arrives")
+		t.Error("no data arrives after the path is restored")
 	}
 }

@@ -14,30 +14,30 @@ import (
 	"time"
 )
 
-// network is between replicas, and between them and the API server, which is "api". It can
-// be cut as a wire can: what is sent does not arrive, and nobody is told.
+// network connects replicas with each other and with the API server, which is named "api". A path can
+// be cut: data that is sent is dropped, and neither side gets an error.
 type network interface {
-	// kind says what it is made of.
+	// kind describes the implementation.
 	kind() string
-	// place returns where a replica listens for others, and where these reach it.
+	// place returns the address on which a replica listens, and the address to which others connect.
 	place(t *testing.T, name string) (bind, reach string)
-	// server returns where replicas reach the API server.
+	// server returns the address at which replicas connect to the API server.
 	server(t *testing.T, target string) string
-	// command is a program that runs where a replica is.
+	// command returns a command that runs in a replica's network.
 	command(name, program string, args []string) *exec.Cmd
-	// dial connects to what is on loopback where a replica is.
+	// dial connects to the loopback interface of a replica.
 	dial(name string) func(ctx context.Context, network, address string) (net.Conn, error)
-	// is says which process a replica is.
+	// is registers the process of a replica.
 	is(pid int, name string)
-	// set cuts ways from somebody to somebody, or mends them; "*" is everybody.
+	// set cuts or restores paths. A path is a pair of names, from and to; "*" matches all names.
 	set(cut bool, ways ...[2]string) error
-	// reset breaks all connections of a replica, so that both sides see it.
+	// reset closes all connections of a replica, so that both sides get an error.
 	reset(name string) error
 }
 
-// newNetwork is one of namespaces, or where there can be none, of proxies.
+// newNetwork returns a network of namespaces or, without the privileges for them, of proxies.
 //
-//	FAULTS_NETWORK  proxy: of proxies in any case
+//	FAULTS_NETWORK  proxy: always use proxies
 func newNetwork(t *testing.T) network {
 	t.Helper()
 	if os.Getenv("FAULTS_NETWORK") != "proxy" {
@@ -46,14 +46,14 @@ func newNetwork(t *testing.T) network {
 			t.Logf("replicas are in %s", n.kind())
 			return n
 		}
-		t.Logf("there can be no network namespaces: %v", err)
+		t.Logf("network namespaces are not available: %v", err)
 	}
 	n := newProxies()
 	t.Logf("replicas are on loopback, with %s between them", n.kind())
 	return n
 }
 
-// cuts are the ways on which nothing arrives: from, to.
+// cuts is the set of paths that are cut: from, to.
 type cuts map[[2]string]bool
 
 func (c cuts) has(from, to string) bool {
@@ -70,17 +70,17 @@ func (c cuts) set(cut bool, ways ...[2]string) {
 	}
 }
 
-// proxies are between processes on loopback: each is reached by an address that hands on
-// what comes, unless that is cut. If it is mended, the bytes arrive that were on their way.
+// proxies is a network of TCP proxies on loopback. Each process is reached through a proxy, which stops
+// forwarding while a path is cut. After the path is restored, it forwards the delayed bytes.
 type proxies struct {
 	mu sync.Mutex
-	// names of processes, by their id.
+	// names of processes, by process ID.
 	names map[int]string
 	cuts  cuts
 	open  map[*wire]bool
 }
 
-// wire is a connection: bytes go from one to the other, and back.
+// wire is a proxied connection between two processes.
 type wire struct {
 	from, to string
 	near     net.Conn
@@ -112,14 +112,13 @@ func (n *proxies) dial(string) func(ctx context.Context, network, address string
 	return (&net.Dialer{}).DialContext
 }
 
-// reach returns an address at which a process is reached that listens on another.
+// reach starts a proxy for a listener of a process and returns its address.
 func (n *proxies) reach(t *testing.T, name, target string) string {
 	t.Helper()
 	return acceptAll(t, "127.0.0.1", func(near net.Conn) { n.connect(name, target, near) })
 }
 
-// acceptAll listens on a port of its own at an address, which it returns with the port, until
-// the test ends.
+// acceptAll listens on a free port of a host until the test ends. It returns host and port.
 func acceptAll(t *testing.T, host string, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
@@ -160,7 +159,7 @@ func (n *proxies) connect(name, target string, near net.Conn) {
 	n.mu.Unlock()
 }
 
-// carry ends the connection when one side does, but not through a cut.
+// carry copies bytes until one side closes the connection. A cut delays the closing too.
 func (n *proxies) carry(from, to string, source, sink net.Conn) {
 	buffer := make([]byte, 64<<10)
 	for {
@@ -212,7 +211,7 @@ func (n *proxies) is(pid int, name string) {
 	n.names[pid] = name
 }
 
-// whose is the process that connects from an address of this machine.
+// whose returns the name of the process that connects from an address of this machine.
 func (n *proxies) whose(address net.Addr) string {
 	inode := inodeOf(address.(*net.TCPAddr).Port)
 	n.mu.Lock()
@@ -228,7 +227,7 @@ func (n *proxies) whose(address net.Addr) string {
 	return "?"
 }
 
-// inodeOf a socket on loopback, by its port.
+// inodeOf returns the inode of a socket on loopback by its port.
 func inodeOf(port int) string {
 	file, err := os.Open("/proc/net/tcp")
 	if err != nil {

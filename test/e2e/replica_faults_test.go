@@ -17,16 +17,16 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fault is a kind of accident. It happens, and returns what ends it, which may be
-// nothing to do. Those with a leader concern the one that leads.
+// fault is a kind of fault. Its function causes the fault and returns a function that ends it. Faults
+// with "leader" in their name affect the leader.
 type fault struct {
 	name string
-	// seconds that it lasts.
+	// duration in seconds.
 	seconds int
 	begin   func(*campaign) (end func())
 }
 
-// campaign is replicas under load to which accidents happen.
+// campaign injects faults into replicas under load.
 type campaign struct {
 	t    *testing.T
 	w    *world
@@ -34,9 +34,9 @@ type campaign struct {
 	load *churn
 	rand *rand.Rand
 	took map[string][]time.Duration
-	// began is when the accident happened.
+	// began is the start time of the current fault.
 	began time.Time
-	// limit is how long recovery may take; machines are slow at times.
+	// limit is the maximum recovery time, generous enough for slow machines.
 	limit time.Duration
 }
 
@@ -45,20 +45,20 @@ const (
 	faultsName = "faults"
 )
 
-// faults are all kinds; the first are those of the short run.
+// faults are all kinds of faults. A short run uses the first ones.
 var faults = []fault{
 	{"kill -9 of a shard", 1, func(c *campaign) func() { return c.kill(c.shard(), syscall.SIGKILL) }},
 	{"clean exit of the leader", 1, func(c *campaign) func() { return c.kill(c.rs.leader(), syscall.SIGTERM) }},
 	{"half-open to a shard", 4, func(c *campaign) func() { return c.cut([2]string{"*", c.shard().name}) }},
-	{"a shard stopped", 5, func(c *campaign) func() { return c.stop(c.shard()) }},
+	{"a shard suspended", 5, func(c *campaign) func() { return c.stop(c.shard()) }},
 	{"kill -9 of a relay", 1, func(c *campaign) func() { return c.kill(c.relay(), syscall.SIGKILL) }},
-	{"a shard comes and goes", 3, (*campaign).join},
+	{"a shard joins and leaves", 3, (*campaign).join},
 	{"kill -9 of the leader", 1, func(c *campaign) func() { return c.kill(c.rs.leader(), syscall.SIGKILL) }},
 	{"clean exit of a shard", 1, func(c *campaign) func() { return c.kill(c.shard(), syscall.SIGTERM) }},
-	{"a shard stopped for 30 s", 30, func(c *campaign) func() { return c.stop(c.shard()) }},
-	{"the leader stopped", 5, func(c *campaign) func() { return c.stop(c.rs.leader()) }},
-	{"the leader stopped for 30 s", 30, func(c *campaign) func() { return c.stop(c.rs.leader()) }},
-	{"a relay stopped", 5, func(c *campaign) func() { return c.stop(c.relay()) }},
+	{"a shard suspended for 30 s", 30, func(c *campaign) func() { return c.stop(c.shard()) }},
+	{"the leader suspended", 5, func(c *campaign) func() { return c.stop(c.rs.leader()) }},
+	{"the leader suspended for 30 s", 30, func(c *campaign) func() { return c.stop(c.rs.leader()) }},
+	{"a relay suspended", 5, func(c *campaign) func() { return c.stop(c.relay()) }},
 	{"a shard cut off", 12, func(c *campaign) func() {
 		name := c.shard().name
 		return c.cut([2]string{"*", name}, [2]string{name, "*"})
@@ -70,20 +70,19 @@ var faults = []fault{
 		return c.cut([2]string{"api", name}, [2]string{name, "api"})
 	}},
 	{"the leader cut off from replicas", 8, (*campaign).isolate},
-	{"a relay that leads cut off", 8, (*campaign).isolateRelay},
+	{"a relay that is the leader cut off", 8, (*campaign).isolateRelay},
 	{"connections of a shard reset", 1, (*campaign).reset},
 	{"a slow shard", 10, func(c *campaign) func() { return c.slow(c.shard()) }},
-	{"another of a shard's name", 1, (*campaign).twin},
+	{"a second replica with a shard's name", 1, (*campaign).twin},
 	{"kill -9 of the API server", 1, func(c *campaign) func() { c.w.kill(c.t, faultsName, "kube-apiserver"); return func() {} }},
 }
 
-// TestReplicaFaults has accidents happen to schedulers that share the nodes of a cluster,
-// while pods come and go.
+// TestReplicaFaults injects faults into scheduler replicas while pods are created and deleted.
 //
-//	FAULTS       how many (default: a few); FAULTS_ONLY: kinds that contain this
-//	FAULTS_SEED  to repeat a run, as far as processes repeat themselves
-//	FAULTS_NETWORK  proxy: cut off by proxies, not by network namespaces
-//	FAULTS_LOGS  folder for the logs of the replicas
+//	FAULTS       number of faults (default: a few); FAULTS_ONLY: only kinds whose name contains this
+//	FAULTS_SEED  seed of an earlier run, to repeat its sequence of faults
+//	FAULTS_NETWORK  proxy: use proxies instead of network namespaces
+//	FAULTS_LOGS  directory for the logs of the replicas
 func TestReplicaFaults(t *testing.T) {
 	count, kinds, seed := 7, faults[:7], uint64(time.Now().UnixNano())
 	if text := os.Getenv("FAULTS"); text != "" {
@@ -119,7 +118,7 @@ func TestReplicaFaults(t *testing.T) {
 	stop()
 	<-done
 	pods := c.load.audit(t, c.limit)
-	eventually(t, 2*time.Minute, "replicas agree, and have no places left for pods", func() error { return c.rs.agree(faultNodes, pods) })
+	eventually(t, 2*time.Minute, "replicas agree and hold no reservations", func() error { return c.rs.agree(faultNodes, pods) })
 	for _, g := range c.load.groups {
 		c.load.delete(t.Context(), g)
 	}
@@ -143,7 +142,7 @@ func newCampaign(t *testing.T, seed uint64) *campaign {
 	return c
 }
 
-// happen lets an accident happen, and waits until it is overcome.
+// happen injects a fault and waits until the replicas have recovered.
 func (c *campaign) happen(number int, f fault) {
 	c.t.Helper()
 	c.began = time.Now()
@@ -153,7 +152,7 @@ func (c *campaign) happen(number int, f fault) {
 	end()
 	pods := c.load.audit(c.t, c.limit)
 	c.took[f.name] = append(c.took[f.name], took)
-	c.t.Logf("%3d %-36s %6.2f s until new pods are bound; %d pods are where they may be", number+1, f.name, took.Seconds(), pods)
+	c.t.Logf("%3d %-36s %6.2f s until new pods are bound; %d pods are on allowed nodes", number+1, f.name, took.Seconds(), pods)
 	for _, r := range c.rs.all {
 		if !r.runs() {
 			r.start()
@@ -161,7 +160,7 @@ func (c *campaign) happen(number int, f fault) {
 	}
 }
 
-// shard is one that does not lead and owns nodes.
+// shard returns a replica that owns nodes and is not the leader.
 func (c *campaign) shard() *replica {
 	leader := c.rs.leader()
 	var others []*replica
@@ -182,7 +181,7 @@ func (c *campaign) relay() *replica {
 	return nil
 }
 
-// kill ends a replica, which comes back a second later.
+// kill kills a replica, which is restarted a second later.
 func (c *campaign) kill(r *replica, signal syscall.Signal) func() {
 	r.signal(signal)
 	return func() {
@@ -191,7 +190,7 @@ func (c *campaign) kill(r *replica, signal syscall.Signal) func() {
 	}
 }
 
-// stop stops a replica for a while. One that has lost its lease meanwhile ends.
+// stop suspends a replica for a while. A leader that loses its lease in that time exits.
 func (c *campaign) stop(r *replica) func() {
 	r.signal(syscall.SIGSTOP)
 	return func() { r.signal(syscall.SIGCONT) }
@@ -207,7 +206,7 @@ func (c *campaign) reset() func() {
 	return func() {}
 }
 
-// between cuts a shard off from another that does not lead, so that both live.
+// between cuts the path between two replicas that are not the leader, so that both stay members.
 func (c *campaign) between() func() {
 	one := c.shard()
 	other := c.shard()
@@ -219,7 +218,7 @@ func (c *campaign) between() func() {
 	return c.cut([2]string{one.name, other.name}, [2]string{other.name, one.name})
 }
 
-// isolate cuts the leader off from the replicas, but not from the API server.
+// isolate cuts the leader off from the other replicas, but not from the API server.
 func (c *campaign) isolate() func() {
 	leader := c.rs.leader()
 	var ways [][2]string
@@ -231,7 +230,7 @@ func (c *campaign) isolate() func() {
 	return c.cut(ways...)
 }
 
-// isolateRelay has a relay lead, and cuts it off.
+// isolateRelay makes a relay the leader and cuts it off.
 func (c *campaign) isolateRelay() func() {
 	for leader := c.rs.leader(); leader != c.relay(); {
 		leader.signal(syscall.SIGTERM)
@@ -244,7 +243,7 @@ func (c *campaign) isolateRelay() func() {
 	return c.isolate()
 }
 
-// slow lets a replica run a tenth of the time.
+// slow lets a replica run only 10 % of the time.
 func (c *campaign) slow(r *replica) func() {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -263,7 +262,7 @@ func (c *campaign) slow(r *replica) func() {
 	return func() { close(done); <-ended }
 }
 
-// join adds a replica, and ends it.
+// join adds a replica and later stops it.
 func (c *campaign) join() func() {
 	r := c.rs.add(false)
 	return func() {
@@ -273,7 +272,7 @@ func (c *campaign) join() func() {
 	}
 }
 
-// twin starts a replica under the name of another, elsewhere. It ends, and says why.
+// twin starts a second replica with the name of another one. It must exit with an error.
 func (c *campaign) twin() func() {
 	r := c.rs.prepare(false)
 	r.args[slices.Index(r.args, "--replica-name")+1] = c.shard().name
@@ -283,12 +282,12 @@ func (c *campaign) twin() func() {
 		log, err := os.ReadFile(filepath.Join(c.rs.logs(), r.name+".log"))
 		must(c.t, err)
 		if r.cmd.ProcessState.Success() || !strings.Contains(string(log), "there is another replica of this name") {
-			c.t.Fatalf("it ends with %v\n%s", r.cmd.ProcessState, log)
+			c.t.Fatalf("the second replica exited with %v\n%s", r.cmd.ProcessState, log)
 		}
 	}
 }
 
-// table prints how long it took, by kind.
+// table prints the recovery times by kind of fault.
 func (c *campaign) table() {
 	var lines strings.Builder
 	fmt.Fprintf(&lines, "\n%-36s %5s %8s %8s %8s\n", "fault", "times", "median", "mean", "longest")

@@ -20,30 +20,30 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/verify"
 )
 
-// churn creates groups of pods of several kinds, and deletes them, all the time. Every
-// pod of it fits somewhere, if what is deleted is known to be gone.
+// churn continuously creates and deletes groups of pods of several kinds. The cluster has room for
+// every pod, provided that the scheduler has processed the deletions.
 type churn struct {
 	client kubernetes.Interface
 	rand   *rand.Rand
-	// busy is held while groups come and go, so that it can be held off.
+	// busy is held during a step, so that audit can pause the churn.
 	busy   sync.Mutex
 	groups []group
 	made   int
-	// bound is where each pod was seen to be.
+	// bound is the node of each pod that was seen bound.
 	bound map[types.UID]string
 }
 
-// group is pods that come and go together.
+// group is a set of pods that are created and deleted together.
 type group struct {
 	kind string
 	pods []*corev1.Pod
 }
 
 const (
-	// Groups that there are at a time, and how long each step takes.
+	// Maximum number of groups, and the interval between steps.
 	churnGroups = 60
 	churnEvery  = 120 * time.Millisecond
-	// Big pods and host ports are scarce.
+	// Limits for big pods and host ports, because the cluster has room for few of them.
 	churnBig, churnPorts = 12, 6
 	// CPU of a big pod, of the 32 cores of a node.
 	bigCPU = "20"
@@ -51,7 +51,7 @@ const (
 
 var churnKinds = []string{"plain", "spread", "zones", "hosts", "ports", "big"}
 
-// run ends between two steps, so that it is known which pods there are.
+// run stops between two steps, so that the set of existing pods is known.
 func (c *churn) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		c.busy.Lock()
@@ -150,8 +150,8 @@ func (c *churn) delete(ctx context.Context, g group) {
 	}
 }
 
-// probe creates a group of each of some kinds, and returns how long it takes from then
-// until all its pods are bound.
+// probe creates groups of some kinds, and returns the time from since until all of their pods are
+// bound.
 func (c *churn) probe(t *testing.T, since time.Time, limit time.Duration) time.Duration {
 	t.Helper()
 	var probes []group
@@ -160,7 +160,7 @@ func (c *churn) probe(t *testing.T, since time.Time, limit time.Duration) time.D
 		probes = append(probes, c.create(t.Context(), kind))
 		c.busy.Unlock()
 	}
-	eventually(t, limit, "pods are bound that were created after the fault", func() error {
+	eventually(t, limit, "pods created after the fault are bound", func() error {
 		for _, g := range probes {
 			for _, pod := range g.pods {
 				now, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).Get(t.Context(), pod.Name, metav1.GetOptions{})
@@ -181,8 +181,8 @@ func (c *churn) probe(t *testing.T, since time.Time, limit time.Duration) time.D
 	return took
 }
 
-// audit holds the load off, waits until every pod is bound, and has everything verified.
-// It returns how many pods there are.
+// audit pauses the load, waits until every pod is bound, and verifies the cluster. It returns the
+// number of pods.
 func (c *churn) audit(t *testing.T, limit time.Duration) int {
 	t.Helper()
 	c.busy.Lock()
@@ -217,7 +217,7 @@ func (c *churn) allBound(t *testing.T, want map[types.UID]string) error {
 		delete(missing, pod.UID)
 		switch before := c.bound[pod.UID]; {
 		case want[pod.UID] == "":
-			return fmt.Errorf("%s should be gone", pod.Name)
+			return fmt.Errorf("%s still exists", pod.Name)
 		case pod.Spec.NodeName == "":
 			waiting = append(waiting, pod.Name)
 		case before != "" && before != pod.Spec.NodeName:
@@ -230,7 +230,7 @@ func (c *churn) allBound(t *testing.T, want map[types.UID]string) error {
 		t.Fatalf("pods are lost: %v", slices.Collect(maps.Values(missing)))
 	}
 	if len(waiting) > 0 {
-		return fmt.Errorf("%d of %d are not: %v", len(waiting), len(want), waiting[:min(len(waiting), 5)])
+		return fmt.Errorf("%d of %d pods are not bound: %v", len(waiting), len(want), waiting[:min(len(waiting), 5)])
 	}
 	return nil
 }

@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// replicas are dist-schedulers that share the nodes of a cluster whose own scheduler is
-// another. The test starts them, with a network between them that it can cut.
+// replicas are dist-scheduler replicas, which the test starts in a cluster with another scheduler.
+// The test can cut the network between them.
 type replicas struct {
 	t       *testing.T
 	w       *world
@@ -29,23 +29,23 @@ type replicas struct {
 	net     network
 	folder  string
 	all     []*replica
-	// made counts all that there ever were.
+	// made counts all replicas that were ever created.
 	made int
 }
 
-// replica is one of them, whether it runs or not.
+// replica is one replica, which may be stopped.
 type replica struct {
 	in    *replicas
 	name  string
 	relay bool
 	args  []string
-	// metrics is the port of its own pages.
+	// metrics is the port that serves its metrics.
 	metrics int
 	cmd     *exec.Cmd
 	ended   chan struct{}
 }
 
-// lease is that of the leader, as `k1m up` has it.
+// lease has the leader election flags that `k1m up` uses.
 const replicaLease = "leaderElection: {leaderElect: true, resourceName: dist-scheduler, leaseDuration: 10s, renewDeadline: 7s, retryPeriod: 500ms}\n"
 
 func newReplicas(t *testing.T, w *world, cluster string) *replicas {
@@ -61,7 +61,7 @@ func (rs *replicas) add(relay bool) *replica {
 	return r
 }
 
-// prepare makes what another replica needs.
+// prepare creates the files and the network of another replica.
 func (rs *replicas) prepare(relay bool) *replica {
 	rs.t.Helper()
 	r := &replica{in: rs, relay: relay, name: fmt.Sprintf("replica-%d", rs.made), metrics: freePort(rs.t)}
@@ -85,7 +85,7 @@ func (rs *replicas) prepare(relay bool) *replica {
 	return r
 }
 
-// kubeconfig is the administrator's, by a way to the API server that can be cut.
+// kubeconfig writes an administrator's kubeconfig whose path to the API server can be cut.
 func (rs *replicas) kubeconfig(name string) string {
 	path := strings.TrimSpace(rs.w.succeed(rs.t, "kubeconfig", "--name", rs.cluster, "--path").stdout)
 	config, err := clientcmd.LoadFromFile(path)
@@ -94,7 +94,7 @@ func (rs *replicas) kubeconfig(name string) string {
 		target := strings.TrimPrefix(cluster.Server, "https://")
 		host, _, err := net.SplitHostPort(target)
 		must(rs.t, err)
-		// Its certificate is for where it listens.
+		// The certificate is valid for the address on which the API server listens.
 		cluster.Server, cluster.TLSServerName = "https://"+rs.net.server(rs.t, target), host
 	}
 	own := filepath.Join(rs.folder, name+".conf")
@@ -104,7 +104,7 @@ func (rs *replicas) kubeconfig(name string) string {
 
 func (r *replica) start() {
 	r.cmd = r.in.net.command(r.name, filepath.Join(r.in.w.bin, "dist-scheduler"), r.args)
-	// What it says goes to a file for each replica, one life after the other.
+	// All runs of a replica append to one log file.
 	log, err := os.OpenFile(filepath.Join(r.in.logs(), r.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	must(r.in.t, err)
 	r.cmd.Stdout, r.cmd.Stderr = log, log
@@ -118,7 +118,7 @@ func (r *replica) start() {
 	r.in.t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
 }
 
-// logs is where replicas write; FAULTS_LOGS keeps them.
+// logs is the directory of the logs; FAULTS_LOGS sets one that is kept.
 func (rs *replicas) logs() string {
 	if folder := os.Getenv("FAULTS_LOGS"); folder != "" {
 		must(rs.t, os.MkdirAll(folder, 0o755))
@@ -138,19 +138,20 @@ func (r *replica) runs() bool {
 
 func (r *replica) signal(s syscall.Signal) { _ = r.cmd.Process.Signal(s) }
 
-// await waits until the process has ended.
+// await waits until the process has exited.
 func (r *replica) await() {
 	select {
 	case <-r.ended:
 	case <-time.After(30 * time.Second):
-		r.in.t.Fatalf("%s does not end", r.name)
+		r.in.t.Fatalf("%s does not exit", r.name)
 	}
 }
 
 var held = regexp.MustCompile(`(?m)^scheduler_replica_holds\{of="(\w+)"\} (\S+)$`)
 var members = regexp.MustCompile(`(?m)^scheduler_replica_members (\S+)$`)
 
-// holds is what a replica says that it has, with "members" if it leads.
+// holds returns the numbers of objects that a replica holds according to its metrics; "members" is
+// included if it is the leader.
 func (r *replica) holds() (map[string]int, error) {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true, DialContext: r.in.net.dial(r.name),
@@ -179,11 +180,11 @@ func (r *replica) holds() (map[string]int, error) {
 	return holds, nil
 }
 
-// leader is the one that leads.
+// leader waits until a replica is the leader and returns it.
 func (rs *replicas) leader() *replica {
 	rs.t.Helper()
 	var found *replica
-	eventually(rs.t, time.Minute, "a replica leads", func() error {
+	eventually(rs.t, time.Minute, "a replica is the leader", func() error {
 		for _, r := range rs.all {
 			if r.runs() {
 				if holds, err := r.holds(); err == nil && holds["members"] > 0 {
@@ -192,12 +193,13 @@ func (rs *replicas) leader() *replica {
 				}
 			}
 		}
-		return fmt.Errorf("none does")
+		return fmt.Errorf("there is no leader")
 	})
 	return found
 }
 
-// agree says whether replicas have all nodes together, and so many pods, and nothing else.
+// agree returns an error unless there is one leader and the replicas together hold exactly the given
+// numbers of nodes and pods.
 func (rs *replicas) agree(nodes, pods int) error {
 	sum, leaders := map[string]int{}, 0
 	for _, r := range rs.all {
@@ -216,7 +218,7 @@ func (rs *replicas) agree(nodes, pods int) error {
 		}
 	}
 	if leaders != 1 || sum["nodes"] != nodes || sum["pods"] != pods || sum["reservations"] != 0 || sum["assumed"] != 0 {
-		return fmt.Errorf("%d lead, and together they have %v instead of %d nodes and %d pods", leaders, sum, nodes, pods)
+		return fmt.Errorf("%d leaders; the replicas hold %v instead of %d nodes and %d pods", leaders, sum, nodes, pods)
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 
 const configHead = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 
-// kubeconfig of an API server that is not there; what is tested is decided before.
+// kubeconfig of an API server that does not exist. The tested errors occur before connecting.
 const nowhere = `apiVersion: v1
 kind: Config
 clusters: [{name: nowhere, cluster: {server: "https://127.0.0.1:1"}}]
@@ -22,12 +22,12 @@ current-context: nowhere
 users: [{name: nobody, user: {}}]
 `
 
-// badConfigs are files that kube-scheduler refuses.
+// badConfigs are configurations that kube-scheduler rejects.
 var badConfigs = map[string]string{
 	"unknown plugin": configHead + "profiles: [{schedulerName: a, plugins: {filter: {enabled: [{name: NoSuchPlugin}]}}}]\n",
 	"unknown plugin at every point": configHead +
 		"profiles: [{schedulerName: a, plugins: {multiPoint: {enabled: [{name: NoSuchPlugin}]}}}]\n",
-	"plugin at a point that it has not": configHead +
+	"plugin at an unsupported point": configHead +
 		"profiles: [{schedulerName: a, plugins: {score: {enabled: [{name: NodeName}]}}}]\n",
 	"unknown field":          configHead + "parallelisms: 3\n",
 	"unknown field within":   configHead + "profiles: [{schedulerName: a, plugin: {}}]\n",
@@ -42,11 +42,11 @@ var badConfigs = map[string]string{
 	"two profiles, one name": configHead + "profiles: [{schedulerName: a}, {schedulerName: a}]\n",
 	"profiles that sort differently": configHead +
 		"profiles: [{schedulerName: a}, {schedulerName: b, plugins: {queueSort: {disabled: [{name: '*'}]}}}]\n",
-	"negative weight":      configHead + "profiles: [{plugins: {score: {enabled: [{name: NodeAffinity, weight: -1}]}}}]\n",
-	"no binder":            configHead + "profiles: [{plugins: {bind: {disabled: [{name: '*'}]}, multiPoint: {disabled: [{name: '*'}]}}}]\n",
-	"negative parallelism": configHead + "parallelism: -1\n",
-	"percentage over 100":  configHead + "percentageOfNodesToScore: 101\n",
-	"backoff that shrinks": configHead + "podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 2\n",
+	"negative weight":               configHead + "profiles: [{plugins: {score: {enabled: [{name: NodeAffinity, weight: -1}]}}}]\n",
+	"no binder":                     configHead + "profiles: [{plugins: {bind: {disabled: [{name: '*'}]}, multiPoint: {disabled: [{name: '*'}]}}}]\n",
+	"negative parallelism":          configHead + "parallelism: -1\n",
+	"percentage over 100":           configHead + "percentageOfNodesToScore: 101\n",
+	"maximum backoff below initial": configHead + "podInitialBackoffSeconds: 5\npodMaxBackoffSeconds: 2\n",
 	"two binding extenders": configHead +
 		"extenders: [{urlPrefix: 'http://a', bindVerb: bind}, {urlPrefix: 'http://b', bindVerb: bind}]\n",
 	"not YAML":                 configHead + "profiles: [}\n",
@@ -58,7 +58,7 @@ var badConfigs = map[string]string{
 	"lease that ends too soon": configHead + "leaderElection: {leaderElect: true, leaseDuration: 1s, renewDeadline: 2s}\n",
 }
 
-// badCommands are command lines that kube-scheduler refuses.
+// badCommands are command lines that kube-scheduler rejects.
 var badCommands = map[string][]string{
 	"unknown flag":           {"--no-such-flag"},
 	"flag without its value": {"--config"},
@@ -70,16 +70,16 @@ var badCommands = map[string][]string{
 	"argument":               {"argument"},
 	"unknown log format":     {"--logging-format", "xml"},
 	"missing configuration":  {"--config", "{missing}"},
-	"folder for a file":      {"--config", "{dir}"},
+	"directory for a file":   {"--config", "{dir}"},
 	"missing kubeconfig":     {"--kubeconfig", "{missing}"},
-	"duration that is none":  {"--config", "{good}", "--leader-elect-retry-period", "soon"},
+	"invalid duration":       {"--config", "{good}", "--leader-elect-retry-period", "soon"},
 	"missing certificate":    {"--config", "{good}", "--tls-cert-file", "{missing}", "--tls-private-key-file", "{missing}"},
 	"unknown cipher":         {"--config", "{good}", "--tls-cipher-suites", "ROT13"},
 }
 
-// TestSchedulerRefusesAsUpstream gives both schedulers what they must refuse: the
-// exit code and the last error have to be the same, but for the program's name.
-func TestSchedulerRefusesAsUpstream(t *testing.T) {
+// TestSchedulerRejectsConfigsAsUpstream starts both schedulers with invalid configurations. Exit
+// code and last error must be equal, except for the program's name.
+func TestSchedulerRejectsConfigsAsUpstream(t *testing.T) {
 	w := newWorld(t)
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "kubeconfig"), []byte(nowhere), 0o600))
@@ -93,7 +93,7 @@ func TestSchedulerRefusesAsUpstream(t *testing.T) {
 				content += connect
 			}
 			must(t, os.WriteFile(file, []byte(content), 0o600))
-			w.refuseAlike(t, "--config", file, "--secure-port", "0")
+			w.rejectAlike(t, "--config", file, "--secure-port", "0")
 		})
 	}
 	values := strings.NewReplacer("{good}", good, "{dir}", dir, "{missing}", filepath.Join(dir, "missing"))
@@ -103,13 +103,13 @@ func TestSchedulerRefusesAsUpstream(t *testing.T) {
 			for i := range line {
 				args[i] = values.Replace(line[i])
 			}
-			w.refuseAlike(t, args...)
+			w.rejectAlike(t, args...)
 		})
 	}
 }
 
-// refuseAlike runs both schedulers, which have to end with the same complaint.
-func (w *world) refuseAlike(t *testing.T, args ...string) {
+// rejectAlike runs both schedulers and compares their exit codes and errors.
+func (w *world) rejectAlike(t *testing.T, args ...string) {
 	t.Helper()
 	want, have := w.refusal(t, "kube-scheduler", args), w.refusal(t, "dist-scheduler", args)
 	if have != want {
@@ -120,15 +120,14 @@ func (w *world) refuseAlike(t *testing.T, args ...string) {
 	}
 }
 
-// refusal is the exit code of a scheduler and the last thing that it says, which may
-// take more than one line.
+// refusal returns the exit code and the last error of a scheduler. The error may have several lines.
 func (w *world) refusal(t *testing.T, scheduler string, args []string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	r := finish(t, exec.CommandContext(ctx, filepath.Join(w.bin, scheduler), args...))
 	if ctx.Err() != nil {
-		t.Fatalf("%s %v still runs\n%s", scheduler, args, r.stderr)
+		t.Fatalf("%s %v is still running\n%s", scheduler, args, r.stderr)
 	}
 	lines := strings.Split(strings.TrimSpace(r.stderr), "\n")
 	last := len(lines) - 1
@@ -138,9 +137,9 @@ func (w *world) refusal(t *testing.T, scheduler string, args []string) result {
 			break
 		}
 	}
-	said := logHead.ReplaceAllString(strings.Join(lines[last:], "\n"), "")
-	return result{code: r.code, stderr: strings.ReplaceAll(said, scheduler, "SCHEDULER")}
+	message := logHead.ReplaceAllString(strings.Join(lines[last:], "\n"), "")
+	return result{code: r.code, stderr: strings.ReplaceAll(message, scheduler, "SCHEDULER")}
 }
 
-// logHead is severity, time and thread, which differ.
+// logHead matches severity, time and thread of a log line, which differ between runs.
 var logHead = regexp.MustCompile(`^[EIWF]\d{4} [\d:.]+ +\d+ `)

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// TestDistSchedulerIsTheSchedulerOfACluster lets it place pods that nobody else does.
-func TestDistSchedulerIsTheSchedulerOfACluster(t *testing.T) {
+// TestDistSchedulerSchedulesACluster runs dist-scheduler as the only scheduler of a cluster.
+func TestDistSchedulerSchedulesACluster(t *testing.T) {
 	w := newWorld(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "dist") })
 	w.succeed(t, "up", "--name", "dist", "--nodes", "50", "--store", storeKind(), "--scheduler", "dist-scheduler")
@@ -23,7 +23,7 @@ func TestDistSchedulerIsTheSchedulerOfACluster(t *testing.T) {
 		t.Errorf("%d pods run", got)
 	}
 	w.succeed(t, "verify", "--name", "dist")
-	// As kube-scheduler, it says what it knows when it is told to.
+	// Like kube-scheduler, it dumps its cache on SIGUSR2.
 	must(t, syscall.Kill(c.PID, syscall.SIGUSR2))
 	eventually(t, 10*time.Second, "a dump of 50 nodes", func() error {
 		log := w.succeed(t, "logs", "dist-scheduler", "--name", "dist").stdout
@@ -32,7 +32,7 @@ func TestDistSchedulerIsTheSchedulerOfACluster(t *testing.T) {
 		}
 		return nil
 	})
-	// What nobody has scheduled, on a node that it does not want.
+	// A pod that is bound by the test, to a node that its affinity excludes.
 	nodes := strings.Fields(w.succeed(t, "kubectl", "--name", "dist", "--", "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}").stdout)
 	w.succeed(t, "kubectl", "--name", "dist", "--", "run", "astray", "--image", "none", "--overrides",
 		fmt.Sprintf(`{"spec":{"nodeName":%q,"nodeSelector":{"kubernetes.io/hostname":%q}}}`, nodes[0], nodes[1]))
@@ -42,7 +42,7 @@ func TestDistSchedulerIsTheSchedulerOfACluster(t *testing.T) {
 	}
 }
 
-// TestBenchSchedule measures both schedulers, as little as can be.
+// TestBenchSchedule measures both schedulers with a minimal load.
 func TestBenchSchedule(t *testing.T) {
 	w := newWorld(t)
 	r := w.succeed(t, "bench", "schedule", "--nodes", "20", "--pods", "100", "--store", storeKind(), "-o", "json")
@@ -68,7 +68,7 @@ func TestBenchSchedule(t *testing.T) {
 	}
 }
 
-// TestBenchScheduleMillion is one of few nodes.
+// TestBenchScheduleMillion runs the benchmark with few nodes.
 func TestBenchScheduleMillion(t *testing.T) {
 	w := newWorld(t)
 	r := w.succeed(t, "bench", "schedule-million", "--nodes", "300", "--pods", "500", "-o", "json")
@@ -82,7 +82,7 @@ func TestBenchScheduleMillion(t *testing.T) {
 		result.Seconds <= 0 || result.PodsPerSecond <= 0 || result.CPUMicrosPerPod <= 0 || result.PeakRSSBytes <= 0 {
 		t.Errorf("%s", r.stdout)
 	}
-	// kube-scheduler looks at some of so many nodes only.
+	// kube-scheduler scores only a sample of this many nodes, so that its decisions differ.
 	wrong := w.k1m(t, "bench", "schedule-million", "--nodes", "1000", "--pods", "1200", "--scheduler", "kube-scheduler", "--check", "50")
 	if wrong.code != 1 {
 		t.Errorf("exit code %d\n%s", wrong.code, wrong.stdout)

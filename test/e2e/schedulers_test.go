@@ -24,9 +24,9 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// TestAPIServerDiesUnderLoad kills the API server while pods are created and bound.
-// When it is back, all pods that it took are bound, and no node has too many.
-func TestAPIServerDiesUnderLoad(t *testing.T) {
+// TestAPIServerKilledUnderLoad kills the API server while pods are created and bound. After its
+// restart, all accepted pods must be bound, and no node may exceed its capacity.
+func TestAPIServerKilledUnderLoad(t *testing.T) {
 	const nodes, perNode, pods = 40, 20, 720
 	w := newWorld(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "load") })
@@ -45,7 +45,7 @@ func TestAPIServerDiesUnderLoad(t *testing.T) {
 	}
 	eventually(t, time.Minute, "some pods are bound", func() error {
 		if bound, _ := load.count(t); bound < pods/10 {
-			return fmt.Errorf("%d are", bound)
+			return fmt.Errorf("%d are bound", bound)
 		}
 		return nil
 	})
@@ -55,7 +55,7 @@ func TestAPIServerDiesUnderLoad(t *testing.T) {
 	eventually(t, time.Minute, "all pods are bound", func() error {
 		bound, all := load.count(t)
 		if bound != pods || all != pods {
-			return fmt.Errorf("%d of %d are", bound, all)
+			return fmt.Errorf("%d of %d pods are bound", bound, all)
 		}
 		return nil
 	})
@@ -66,9 +66,9 @@ func TestAPIServerDiesUnderLoad(t *testing.T) {
 	}
 }
 
-// TestBesideKubeScheduler runs dist-scheduler for pods that name it, in a cluster
+// TestNextToKubeScheduler runs dist-scheduler for pods that name it, in a cluster
 // whose scheduler is kube-scheduler.
-func TestBesideKubeScheduler(t *testing.T) {
+func TestNextToKubeScheduler(t *testing.T) {
 	const pods = 150
 	w := newWorld(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "both") })
@@ -90,7 +90,7 @@ func TestBesideKubeScheduler(t *testing.T) {
 	for scheduler, l := range loads {
 		eventually(t, time.Minute, "the pods of "+scheduler+" are bound", func() error {
 			if bound, _ := l.count(t); bound != pods {
-				return fmt.Errorf("%d are", bound)
+				return fmt.Errorf("%d are bound", bound)
 			}
 			return nil
 		})
@@ -108,18 +108,18 @@ func TestBesideKubeScheduler(t *testing.T) {
 			reported++
 		}
 		if reported != 2*pods {
-			return fmt.Errorf("%d of %d are reported", reported, 2*pods)
+			return fmt.Errorf("%d of %d pods are reported", reported, 2*pods)
 		}
 		return nil
 	})
 	second.end(t)
 }
 
-// TestStandby has two schedulers, and ends the one that leads: the other goes on at
-// once, since it knows the cluster already.
+// TestStandbyTakesOver stops the leader of two schedulers. The other one must continue immediately,
+// because its cache is already filled.
 //
 //	E2E_STANDBY_NODES  nodes of the cluster (default 500)
-func TestStandby(t *testing.T) {
+func TestStandbyTakesOver(t *testing.T) {
 	const leaseSeconds = 15
 	nodes := os.Getenv("E2E_STANDBY_NODES")
 	if nodes == "" {
@@ -145,15 +145,15 @@ func TestStandby(t *testing.T) {
 	load.awaitBound(t, "after")
 	took := time.Since(asked)
 	if took > leaseSeconds*time.Second {
-		t.Errorf("the lease had to run out: it took %v", took)
+		t.Errorf("the standby waited for the lease to expire: it took %v", took)
 	}
-	t.Logf("with %s nodes: the standby leads %v after the leader was told to end, and has bound a pod after %v",
+	t.Logf("with %s nodes: the standby became the leader %v after SIGTERM of the old leader, and bound a pod after %v",
 		nodes, led.Round(time.Millisecond), took.Round(time.Millisecond))
 	leader.await(t)
 	standby.end(t)
 }
 
-// awaitHolder waits until another than one has the lease of the schedulers.
+// awaitHolder waits until the lease of the schedulers has a holder that differs from other.
 func awaitHolder(t *testing.T, client kubernetes.Interface, other string) (holder string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -166,11 +166,11 @@ func awaitHolder(t *testing.T, client kubernetes.Interface, other string) (holde
 			return *id
 		}
 	}
-	t.Fatal("nobody takes the lease")
+	t.Fatal("no scheduler takes the lease")
 	return ""
 }
 
-// load is pods for a scheduler, so many of which fill a node.
+// load creates pods for a scheduler. Their requests are such that a given number of them fill a node.
 type load struct {
 	client    kubernetes.Interface
 	scheduler string
@@ -185,7 +185,7 @@ func newLoad(t *testing.T, client kubernetes.Interface, scheduler string, perNod
 	return &load{client: client, scheduler: scheduler, request: *resource.NewMilliQuantity(whole/perNode, resource.DecimalSI)}
 }
 
-// create creates a pod, however often that takes.
+// create creates a pod and retries until it succeeds.
 func (l *load) create(ctx context.Context, name string) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"scheduler": l.scheduler}},
@@ -203,7 +203,7 @@ func (l *load) create(ctx context.Context, name string) {
 	}
 }
 
-// count counts the pods, and those that are bound.
+// count counts all pods and the bound pods.
 func (l *load) count(t *testing.T) (bound, all int) {
 	t.Helper()
 	pods, err := l.client.CoreV1().Pods(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{LabelSelector: "scheduler=" + l.scheduler})
@@ -228,7 +228,7 @@ func (l *load) awaitBound(t *testing.T, name string) {
 	t.Fatalf("%s is not bound", name)
 }
 
-// fits wants that no node has more than it takes, by all pods in the cluster.
+// fits checks that the pods of no node exceed its capacity.
 func (l *load) fits(t *testing.T) {
 	t.Helper()
 	pods, err := l.client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
@@ -242,20 +242,20 @@ func (l *load) fits(t *testing.T) {
 	}
 	for _, node := range nodes.Items {
 		if has, takes := used[node.Name], node.Status.Allocatable.Cpu().MilliValue(); has > takes {
-			t.Errorf("%s has pods for %d millicores, and takes %d", node.Name, has, takes)
+			t.Errorf("%s has pods with %d millicores, but a capacity of %d", node.Name, has, takes)
 		}
 	}
 }
 
-// schedulerProcess is a scheduler that is not the cluster's own.
+// schedulerProcess is a scheduler that the test has started.
 type schedulerProcess struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
 	ended  chan error
 }
 
-// startScheduler starts a dist-scheduler for pods that name it, and waits until it
-// has seen the cluster.
+// startScheduler starts a dist-scheduler for pods with its schedulerName, and waits until it is
+// ready.
 func (w *world) startScheduler(t *testing.T, cluster, election string, flags ...string) *schedulerProcess {
 	t.Helper()
 	kubeconfig := strings.TrimSpace(w.succeed(t, "kubeconfig", "--name", cluster, "--path").stdout)
@@ -270,7 +270,7 @@ func (w *world) startScheduler(t *testing.T, cluster, election string, flags ...
 	must(t, p.cmd.Start())
 	go func() { p.ended <- p.cmd.Wait() }()
 	t.Cleanup(func() { p.cmd.Process.Kill() })
-	eventually(t, time.Minute, "the scheduler has seen the cluster", func() error {
+	eventually(t, time.Minute, "the scheduler is ready", func() error {
 		return ready(fmt.Sprintf("https://127.0.0.1:%d/readyz", port))
 	})
 	return p
@@ -299,20 +299,20 @@ func ready(url string) error {
 	return nil
 }
 
-// end asks the scheduler to end.
+// end stops the scheduler.
 func (p *schedulerProcess) end(t *testing.T) {
 	t.Helper()
 	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	p.await(t)
 }
 
-// await waits until the scheduler has ended. Without an election it has lost, upstream
-// says, and exits with 1.
+// await waits until the scheduler has exited. Like upstream, it reports a lost election and exits
+// with 1 when it is stopped while it is the leader.
 func (p *schedulerProcess) await(t *testing.T) {
 	t.Helper()
 	select {
 	case <-p.ended:
 	case <-time.After(30 * time.Second):
-		t.Fatalf("the scheduler does not end\n%s", p.output.String())
+		t.Fatalf("the scheduler does not exit\n%s", p.output.String())
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestTrace: a cluster that was brought up with --trace leaves a recording of its whole life,
-// which names what was in it and misses nothing.
-func TestTrace(t *testing.T) {
+// TestTraceRecordsWholeLife checks that the trace of a cluster is complete and contains the requests
+// for its objects.
+func TestTraceRecordsWholeLife(t *testing.T) {
 	w := newWorld(t)
 	const name = "traced"
 	file := filepath.Join(t.TempDir(), "trace.jsonl.zst")
@@ -34,19 +34,19 @@ func TestTrace(t *testing.T) {
 	}
 	must(t, json.Unmarshal([]byte(r.stdout), &report))
 	if report.Recording.Calls == 0 || report.Recording.MissingLines != 0 || report.Recording.CutFiles != 0 {
-		t.Errorf("the recording has %+v", report.Recording)
+		t.Errorf("the trace has %+v", report.Recording)
 	}
-	// A pod is created, bound, and has its status written; a node and its Lease are made.
+	// Minimum number of writes: creation, bind and status of each pod, and creation of each node and Lease.
 	least := map[string]int{"pods": 2 * 3, "minions": 3, "leases": 3}
 	for _, kind := range report.Kinds {
 		if writes, asked := least[kind.Kind]; asked {
 			delete(least, kind.Kind)
 			if kind.Writes < writes || kind.Watches == 0 || kind.RequestBytes == 0 || kind.ResponseBytes == 0 {
-				t.Errorf("the recording has too little of %+v", kind)
+				t.Errorf("the trace has too few requests of %+v", kind)
 			}
 		}
 	}
 	if len(least) > 0 {
-		t.Errorf("the recording has nothing of %v", least)
+		t.Errorf("the trace has no requests of %v", least)
 	}
 }

@@ -1,2 +1,2 @@
-//! Nothing but tests: random files for what reads files that others may have written.
-//! Crates that parse what comes from the network fuzz themselves.
+//! Fuzz tests of the readers of files that other programs may have written. Crates that
+//! parse network input contain their own fuzz tests.

@@ -1,5 +1,5 @@
-// Command proxybench measures what etcd-proxy costs: the same load on one store,
-// directly, through the proxy, and through the proxy while it records, in turn.
+// Command proxybench measures the cost of etcd-proxy: the same load on one store directly,
+// through the proxy, and through the proxy while it records a trace, in turn.
 package main
 
 import (
@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	// A proxy may take as long again as the store.
+	// Maximum ratio of a median latency through the proxy to the direct median latency.
 	allowedRatio = 2.0
 	startTimeout = 20 * time.Second
 )
 
-// load is what etcd-bench does.
+// load is a load of etcd-bench.
 type load struct {
 	name string
 	args []string
@@ -43,21 +43,21 @@ func loads(total int) []load {
 	}
 }
 
-// ways are how the load gets to the store.
-var ways = []string{"direct", "proxy", "recording"}
+// paths are the paths from the client to the store.
+var paths = []string{"direct", "proxy", "recording"}
 
-// sample is of what etcd-bench reports what is compared.
+// sample contains the compared values of a report of etcd-bench.
 type sample struct {
 	OpsPerSecond  float64
 	LatencyMicros struct{ P50, P99 float64 }
 }
 
 func main() {
-	total := flag.Int("total", 100_000, "operations of a load")
-	rounds := flag.Int("rounds", 3, "times that each is measured")
+	total := flag.Int("total", 100_000, "operations per load")
+	rounds := flag.Int("rounds", 3, "measurements of each load")
 	flag.Parse()
 	if *total < 1000 || *rounds < 1 || flag.NArg() > 0 {
-		fmt.Fprintln(os.Stderr, "proxybench: --total is at least 1000, --rounds at least 1, and there is nothing else")
+		fmt.Fprintln(os.Stderr, "proxybench: --total must be at least 1000 and --rounds at least 1; arguments are not accepted")
 		os.Exit(2)
 	}
 	if err := run(*total, *rounds); err != nil {
@@ -73,22 +73,22 @@ func run(total, rounds int) error {
 	}
 	defer bench.close()
 	fmt.Printf("medians of %d rounds; in brackets the ratio to direct\n", rounds)
-	fmt.Printf("%-26s %-10s %12s %20s %20s\n", "load", "way", "ops/s", "p50 µs", "p99 µs")
+	fmt.Printf("%-26s %-10s %12s %20s %20s\n", "load", "path", "ops/s", "p50 µs", "p99 µs")
 	var slow []string
 	for _, l := range loads(total) {
 		samples := map[string][]sample{}
 		for range rounds {
-			for _, way := range ways {
-				s, err := bench.measure(l, way)
+			for _, path := range paths {
+				s, err := bench.measure(l, path)
 				if err != nil {
-					return fmt.Errorf("%s, %s: %w", l.name, way, err)
+					return fmt.Errorf("%s, %s: %w", l.name, path, err)
 				}
-				samples[way] = append(samples[way], s)
+				samples[path] = append(samples[path], s)
 			}
 		}
-		for _, way := range ways {
-			if ratio := show(l, way, samples); ratio > allowedRatio {
-				slow = append(slow, fmt.Sprintf("%s, %s: %.2f", l.name, way, ratio))
+		for _, path := range paths {
+			if ratio := show(l, path, samples); ratio > allowedRatio {
+				slow = append(slow, fmt.Sprintf("%s, %s: %.2f", l.name, path, ratio))
 			}
 		}
 	}
@@ -100,18 +100,18 @@ func run(total, rounds int) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("recorded: %d lines, %d missing\n", written, missing)
+	fmt.Printf("recorded: %d records, %d missing\n", written, missing)
 	if len(slow) > 0 {
-		return fmt.Errorf("more than %.0f times the median latency: %v", allowedRatio, slow)
+		return fmt.Errorf("median latency is more than %.0f times the direct latency: %v", allowedRatio, slow)
 	}
 	return nil
 }
 
-// show prints a row, and returns the ratio of median latencies.
-func show(l load, way string, samples map[string][]sample) float64 {
-	median := func(way string, of func(sample) float64) float64 {
+// show prints a row, and returns the ratio of the median latencies.
+func show(l load, path string, samples map[string][]sample) float64 {
+	median := func(path string, of func(sample) float64) float64 {
 		var values []float64
-		for _, s := range samples[way] {
+		for _, s := range samples[path] {
 			values = append(values, of(s))
 		}
 		slices.Sort(values)
@@ -120,13 +120,13 @@ func show(l load, way string, samples map[string][]sample) float64 {
 	rate := func(s sample) float64 { return s.OpsPerSecond }
 	p50 := func(s sample) float64 { return s.LatencyMicros.P50 }
 	p99 := func(s sample) float64 { return s.LatencyMicros.P99 }
-	ratio := func(of func(sample) float64) float64 { return median(way, of) / median(ways[0], of) }
-	cell := func(of func(sample) float64) string { return fmt.Sprintf("%.0f (%.2f)", median(way, of), ratio(of)) }
-	fmt.Printf("%-26s %-10s %12.0f %20s %20s\n", l.name, way, median(way, rate), cell(p50), cell(p99))
+	ratio := func(of func(sample) float64) float64 { return median(path, of) / median(paths[0], of) }
+	cell := func(of func(sample) float64) string { return fmt.Sprintf("%.0f (%.2f)", median(path, of), ratio(of)) }
+	fmt.Printf("%-26s %-10s %12.0f %20s %20s\n", l.name, path, median(path, rate), cell(p50), cell(p99))
 	return ratio(p50)
 }
 
-// bench is a store and two proxies before it.
+// bench is a store with two proxies.
 type bench struct {
 	processes []*exec.Cmd
 	scratch   string
@@ -166,12 +166,12 @@ func freeAddress() string {
 	return listener.Addr().String()
 }
 
-// start runs a program and waits until the store answers through it.
+// start starts a program and waits until it is healthy.
 func (b *bench) start(url, program string, args ...string) error {
 	cmd := exec.Command(filepath.Join("bin", program), args...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
-		return fmt.Errorf("%w; run `make build` first, here", err)
+		return fmt.Errorf("%w; run `make build` first, in the root of the repository", err)
 	}
 	b.processes = append(b.processes, cmd)
 	for deadline := time.Now().Add(startTimeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -182,11 +182,11 @@ func (b *bench) start(url, program string, args ...string) error {
 			}
 		}
 	}
-	return fmt.Errorf("%s did not get ready in %s", program, startTimeout)
+	return fmt.Errorf("%s was not healthy after %s", program, startTimeout)
 }
 
-func (b *bench) measure(l load, way string) (s sample, err error) {
-	args := append(slices.Clone(l.args), "--endpoints", b.endpoints[way], "--output", "json")
+func (b *bench) measure(l load, path string) (s sample, err error) {
+	args := append(slices.Clone(l.args), "--endpoints", b.endpoints[path], "--output", "json")
 	cmd := exec.Command(filepath.Join("bin", "etcd-bench"), args...)
 	output, err := cmd.Output()
 	if err != nil {
@@ -195,7 +195,7 @@ func (b *bench) measure(l load, way string) (s sample, err error) {
 	return s, json.Unmarshal(output, &s)
 }
 
-// metric reads a number of the proxy that records.
+// metric reads a metric of the recording proxy.
 func (b *bench) metric(name string) (int, error) {
 	response, err := http.Get(b.pages + "/metrics")
 	if err != nil {
@@ -208,7 +208,7 @@ func (b *bench) metric(name string) (int, error) {
 	}
 	found := regexp.MustCompile(`(?m)^` + name + ` (\d+)$`).FindSubmatch(text)
 	if found == nil {
-		return 0, fmt.Errorf("there is no metric %s", name)
+		return 0, fmt.Errorf("metric %s not found", name)
 	}
 	return strconv.Atoi(string(found[1]))
 }

@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// client is etcd's own client.
+// client returns etcd's own client of the server.
 func (s *server) client() *clientv3.Client {
 	s.t.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -37,7 +37,8 @@ func limited(t *testing.T) context.Context {
 	return ctx
 }
 
-// TestMutexAndElection lets clients take turns, and one of them die.
+// TestMutexAndElection checks locks and elections of etcd's concurrency package, also when
+// a holder dies.
 func TestMutexAndElection(t *testing.T) {
 	ctx := limited(t)
 	server := startMemEtcd(t, "--wal-mode", "none")
@@ -57,7 +58,7 @@ func TestMutexAndElection(t *testing.T) {
 				}
 				inside++
 				if inside != 1 {
-					t.Error("two hold the lock")
+					t.Error("two clients hold the lock")
 				}
 				turns++
 				inside--
@@ -69,7 +70,7 @@ func TestMutexAndElection(t *testing.T) {
 	}
 	group.Wait()
 	if turns != 40 {
-		t.Fatalf("%d turns", turns)
+		t.Fatalf("%d acquisitions of the lock", turns)
 	}
 	electAndDie(ctx, t, server)
 }
@@ -110,7 +111,8 @@ func electAndDie(ctx context.Context, t *testing.T, server *server) {
 	}
 }
 
-// TestSTM moves money between accounts: none is lost.
+// TestSTM checks software transactional memory: concurrent transfers between accounts keep
+// the total.
 func TestSTM(t *testing.T) {
 	ctx := limited(t)
 	client := startMemEtcd(t, "--wal-mode", "none").client()
@@ -149,12 +151,11 @@ func TestSTM(t *testing.T) {
 		sum += amount
 	}
 	if sum != 500 {
-		t.Fatalf("%d of 500 are left", sum)
+		t.Fatalf("the accounts contain %d, expected 500", sum)
 	}
 }
 
-// TestLeasingNamespaceMirrorOrdering goes through the layers that come with the
-// client.
+// TestLeasingNamespaceMirrorOrdering checks the wrappers of the client library.
 func TestLeasingNamespaceMirrorOrdering(t *testing.T) {
 	ctx := limited(t)
 	server := startMemEtcd(t, "--wal-mode", "none")
@@ -202,7 +203,7 @@ func TestLeasingNamespaceMirrorOrdering(t *testing.T) {
 	mirrorAll(ctx, t, client)
 }
 
-// mirrorAll copies more than one page of keys, and follows the changes.
+// mirrorAll copies several pages of keys and then follows the changes.
 func mirrorAll(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	for i := range 2500 {
@@ -228,8 +229,8 @@ func mirrorAll(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	}
 }
 
-// TestWatchFragmentsAndProgress watches a transaction larger than a message, and
-// asks how far the watch is.
+// TestWatchFragmentsAndProgress watches a transaction larger than a message, and requests
+// the progress of the watch.
 func TestWatchFragmentsAndProgress(t *testing.T) {
 	ctx := limited(t)
 	client := startMemEtcd(t, "--wal-mode", "none", "--watch-progress-notify-interval", "200ms").client()
@@ -271,8 +272,8 @@ func TestWatchFragmentsAndProgress(t *testing.T) {
 	}
 }
 
-// TestClientsOutliveRestarts keeps a lease, a watch and writers going while the
-// server is killed and comes back.
+// TestClientsOutliveRestarts checks that a lease, a watch and writers survive when the
+// server is killed and restarted.
 func TestClientsOutliveRestarts(t *testing.T) {
 	ctx := limited(t)
 	server := startMemEtcd(t, "--wal-mode", "fsync")
@@ -295,8 +296,8 @@ func TestClientsOutliveRestarts(t *testing.T) {
 	for i := range 3 {
 		server.kill()
 		server.restart()
-		// The client tries again what cannot have been done, and gives back the
-		// rest: the caller does.
+		// The client retries only requests that cannot have been carried out. The
+		// caller retries the others.
 		waitFor(t, "a write", func() bool {
 			_, err := client.Put(ctx, fmt.Sprint("k", i+1), "")
 			return err == nil
@@ -315,7 +316,7 @@ func TestClientsOutliveRestarts(t *testing.T) {
 		<-alive
 	}
 	if response := <-alive; response == nil || response.TTL != 5 {
-		t.Fatalf("the lease is not kept alive any more: %v", response)
+		t.Fatalf("the lease is no longer kept alive: %v", response)
 	}
 	if got, err := client.Get(ctx, "leased"); err != nil || got.Count != 1 {
 		t.Fatal(got, err)

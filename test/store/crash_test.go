@@ -18,7 +18,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// crashModes are the modes of the campaign: flags, and which keys are not logged.
+// crashModes are the WAL modes under test: their flags, and which keys are not logged.
 var crashModes = []struct {
 	name     string
 	flags    []string
@@ -39,23 +39,22 @@ func nothing(string) bool { return false }
 
 func isRight(key string) bool { return strings.HasPrefix(key, "/right/") }
 
-// TestKill ends the process at random moments under load, again and again, and
-// checks what a mode promises: every acknowledged write whose key is logged is
-// there, in order and without gaps; keys that are not logged are gone, and who
-// watched them is told; the revision never goes back. CRASH_ROUNDS sets how often
-// in each mode.
+// TestKill kills the process at random moments under load, several rounds in each WAL
+// mode. After each restart, every acknowledged write of a logged key is present, in order
+// and without gaps. Unlogged keys no longer exist, and their watchers get a compaction
+// error. The revision never decreases. CRASH_ROUNDS sets the number of rounds per mode.
 func TestKill(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			// Small, so that a kill meets snapshots and removal of the log as well.
+			// Small, so that kills also hit snapshots and trimming of the log.
 			s := startMemEtcd(t, append([]string{"--snapshot-log-bytes", "100000"}, mode.flags...)...)
 			w := newWriters(mode.unlogged)
 			memoryOnly := mode.unlogged("/left/0")
 			lease := grantLong(t, s.dial())
 			rounds, stops := envInt(t, "CRASH_ROUNDS", 12), 0
 			for round := range rounds {
-				// Now and then it ends in good order, as that is to be met as well.
+				// Some rounds shut down cleanly.
 				end := s.kill
 				if rand.IntN(10) == 0 {
 					stops++
@@ -82,7 +81,7 @@ func TestKill(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			t.Logf("%d kills, %d ends in good order, %d writes acknowledged and accounted for", rounds-stops, stops, w.writes)
+			t.Logf("%d kills, %d clean shutdowns, %d acknowledged writes verified", rounds-stops, stops, w.writes)
 		})
 	}
 }
@@ -98,8 +97,8 @@ func grantLong(t *testing.T, a *api) int64 {
 	return lease.ID
 }
 
-// verifyLong finds the lease again, with most of its time: what was renewed counts,
-// and what passes between two runs does not.
+// verifyLong checks that the lease survived with most of its TTL: renewals are recovered,
+// and downtime does not reduce the TTL.
 func verifyLong(t *testing.T, a *api, id int64) {
 	t.Helper()
 	left, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: id})
@@ -108,8 +107,8 @@ func verifyLong(t *testing.T, a *api, id int64) {
 	}
 }
 
-// TestLogStaysShort writes many times what is kept, and finds it again from a
-// snapshot on "another disk" and a short log.
+// TestLogStaysShort overwrites the same keys many times, and restores them from a snapshot
+// in another directory and a short log.
 func TestLogStaysShort(t *testing.T) {
 	snapshots := filepath.Join(t.TempDir(), "snapshots")
 	s := startMemEtcd(t, "--snapshot-dir", snapshots, "--snapshot-log-bytes", "4000000")
@@ -127,7 +126,7 @@ func TestLogStaysShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 40 MB were written; what remains is about two rounds of 4 MB.
+	// 40 MB were written; about two rounds of 4 MB remain.
 	deadline := time.Now().Add(startTimeout)
 	for size(t, filepath.Join(s.args[1], "wal")) > 15_000_000 || size(t, snapshots) == 0 {
 		if time.Now().After(deadline) {
@@ -148,12 +147,12 @@ func TestLogStaysShort(t *testing.T) {
 	s.kill()
 	elsewhere := append(slices.Clone(s.args), "--snapshot-dir", t.TempDir(), "--log-level", "error")
 	output, err := exec.Command(s.cmd.Path, elsewhere...).CombinedOutput()
-	if err == nil || !strings.Contains(string(output), "is --snapshot-dir the one of before?") {
+	if err == nil || !strings.Contains(string(output), "is --snapshot-dir the directory that was used before?") {
 		t.Fatalf("%v: %s", err, output)
 	}
 }
 
-// size is the bytes of all files in a directory.
+// size returns the total size of the files in a directory in bytes.
 func size(t *testing.T, dir string) (sum int64) {
 	t.Helper()
 	err := filepath.WalkDir(dir, func(_ string, entry os.DirEntry, err error) error {
@@ -162,7 +161,7 @@ func size(t *testing.T, dir string) (sum int64) {
 		}
 		info, err := entry.Info()
 		if errors.Is(err, os.ErrNotExist) {
-			return nil // removed while we looked
+			return nil // removed during the walk
 		}
 		sum += info.Size()
 		return err
@@ -173,17 +172,17 @@ func size(t *testing.T, dir string) (sum int64) {
 	return sum
 }
 
-// writers each write the numbers 1, 2, 3… to a key of their own and to a second
-// one in the same transaction, one write at a time.
+// writers are concurrent clients. Each writes the numbers 1, 2, 3… to two keys of its own in
+// one transaction, one transaction at a time.
 type writers struct {
-	// unlogged says which keys are gone after a restart.
+	// unlogged returns whether a restart loses the key.
 	unlogged func(key string) bool
-	// acknowledged is the last number that each was told is safe, and before what
-	// it had written by the last compaction.
+	// acknowledged is the last acknowledged number of each writer; before is that number at
+	// the last compaction.
 	acknowledged, before []int
-	// writes counts what was acknowledged in all.
+	// writes is the number of all acknowledged writes.
 	writes int
-	// revision is the newest that anybody saw, compacted that of the last compaction.
+	// revision is the newest revision that a client has seen, compacted the last compacted one.
 	revision, compacted int64
 }
 
@@ -192,14 +191,14 @@ func newWriters(unlogged func(string) bool) *writers {
 	return &writers{unlogged: unlogged, acknowledged: make([]int, count), before: make([]int, count), revision: 1}
 }
 
-// forget begins anew, with a store that keeps nothing.
+// forget starts over with an empty store.
 func (w *writers) forget() {
 	clear(w.acknowledged)
 	clear(w.before)
 	w.revision, w.compacted = 1, 0
 }
 
-// run writes until the server ends, after the given time.
+// run writes until the server stops after the given time.
 func (w *writers) run(t *testing.T, s *server, after time.Duration, end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -239,10 +238,10 @@ func pairOf(writer, n int) *pb.TxnRequest {
 	return &pb.TxnRequest{Success: []*pb.RequestOp{put("left"), put("right")}}
 }
 
-// verify reads everything back: nothing acknowledged is missing, both halves of
-// each transaction are there or neither, every number from the first to the last
-// is in the history, and the revision did not go back. Of what is not logged nothing
-// is there, and whoever saw it is told.
+// verify reads all keys and the history: no acknowledged write is missing, each
+// transaction is present completely or not at all, the history has every number, and the
+// revision did not decrease. Unlogged keys no longer exist, and their watchers get an
+// error.
 func (w *writers) verify(t *testing.T, a *api, round int) {
 	t.Helper()
 	response, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
@@ -256,29 +255,29 @@ func (w *writers) verify(t *testing.T, a *api, round int) {
 		}
 	}
 	gone := false
-	for i, told := range w.acknowledged {
+	for i, want := range w.acknowledged {
 		left, right := fmt.Sprintf("/left/%d", i), fmt.Sprintf("/right/%d", i)
 		for _, key := range []string{left, right} {
 			switch n, exists := found[key]; {
 			case w.unlogged(key):
-				gone = gone || told > 0
+				gone = gone || want > 0
 				if exists {
-					t.Fatalf("round %d: %s is not logged, and was found with %d", round, key, n)
+					t.Fatalf("round %d: key %s is not logged, but has value %d after the restart", round, key, n)
 				}
-			case n < told:
-				t.Fatalf("round %d: %s was told %d, found %d", round, key, told, n)
+			case n < want:
+				t.Fatalf("round %d: key %s was acknowledged up to %d, found %d", round, key, want, n)
 			default:
 				w.acknowledged[i] = n
 			}
 		}
 		if !w.unlogged(left) && !w.unlogged(right) && found[left] != found[right] {
-			t.Fatalf("round %d: %d and %d are halves of transactions", round, found[left], found[right])
+			t.Fatalf("round %d: transaction applied partially: the keys have values %d and %d", round, found[left], found[right])
 		}
 	}
 	if gone {
-		w.verifyTold(t, a, round)
+		w.verifyCompactionError(t, a, round)
 	}
-	// It goes on far behind what anybody saw, also if that was nothing.
+	// The store continues far above every revision that was seen, even if none was.
 	if jumped := response.Header.Revision > w.revision+1000; gone || jumped {
 		w.compacted = response.Header.Revision
 		copy(w.before, w.acknowledged)
@@ -287,8 +286,8 @@ func (w *writers) verify(t *testing.T, a *api, round int) {
 	w.verifyHistory(t, a)
 }
 
-// verifyTold wants a watcher that goes on where it was to be told of a compaction.
-func (w *writers) verifyTold(t *testing.T, a *api, round int) {
+// verifyCompactionError checks that a resumed watcher gets a compaction error.
+func (w *writers) verifyCompactionError(t *testing.T, a *api, round int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
@@ -328,7 +327,7 @@ func (w *writers) verifyHistory(t *testing.T, a *api) {
 	}
 }
 
-// compact gives up the history so far.
+// compact compacts the store at the newest revision.
 func (w *writers) compact(t *testing.T, a *api) {
 	t.Helper()
 	if _, err := a.kv.Compact(t.Context(), &pb.CompactionRequest{Revision: w.revision}); err != nil {

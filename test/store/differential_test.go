@@ -18,10 +18,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestAnswersAsEtcd sends the same random requests, valid and invalid, to etcd
-// and to mem_etcd and wants the same answer to each, to the last field: values,
-// revisions, counts, order, error codes and texts. Afterwards both must tell the
-// same history. DIFFERENTIAL_OPS and DIFFERENTIAL_SEED set length and seed.
+// TestAnswersAsEtcd sends the same random requests, valid and invalid, to etcd and to
+// mem_etcd. All fields of the responses must be equal: values, revisions, counts, order,
+// error codes and messages. Afterwards both must return the same history.
+// DIFFERENTIAL_OPS and DIFFERENTIAL_SEED set the number of requests and the seed.
 func TestAnswersAsEtcd(t *testing.T) {
 	seed := uint64(envInt(t, "DIFFERENTIAL_SEED", int(time.Now().UnixNano()&0xffffffff)))
 	ops := envInt(t, "DIFFERENTIAL_OPS", 4000)
@@ -57,7 +57,7 @@ func envInt(t *testing.T, name string, otherwise int) int {
 	return value
 }
 
-// call sends the request to the method that takes it.
+// call sends the request to the method for its type.
 func call(t *testing.T, a *api, request proto.Message) (proto.Message, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -95,10 +95,10 @@ func call(t *testing.T, a *api, request proto.Message) (proto.Message, error) {
 	return nil, nil
 }
 
-// streamed marks a range request that is to be answered by a stream.
+// streamed marks a range request that is sent to RangeStream.
 type streamed struct{ *pb.RangeRequest }
 
-// rangeStream is the merged answer, which is all that etcd promises.
+// rangeStream merges the responses of the stream; etcd does not specify how they are split.
 func rangeStream(ctx context.Context, a *api, r *pb.RangeRequest) (proto.Message, error) {
 	stream, err := a.kv.RangeStream(ctx, r)
 	if err != nil {
@@ -134,7 +134,7 @@ func compare(want proto.Message, wantErr error, got proto.Message, gotErr error)
 	return fmt.Sprintf("etcd     %s\nmem_etcd %s", prototext.Format(want), prototext.Format(got))
 }
 
-// forget clears what differs from server to server.
+// forget clears the fields that differ between servers.
 func forget(m proto.Message) {
 	type headed interface{ GetHeader() *pb.ResponseHeader }
 	if h, ok := m.(headed); ok && h.GetHeader() != nil {
@@ -143,8 +143,8 @@ func forget(m proto.Message) {
 	}
 }
 
-// history is what a watch of everything tells from a revision up to another, as
-// one message. How events are split into messages is up to the server.
+// history returns the events of all keys between two revisions as one message. etcd does
+// not specify how a watch splits events into messages.
 func history(t *testing.T, a *api, from, to int64) proto.Message {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -169,13 +169,13 @@ func history(t *testing.T, a *api, from, to int64) proto.Message {
 	return all
 }
 
-// generator makes requests that meet each other: few keys, small numbers.
+// generator creates requests that conflict often: few keys, small numbers.
 type generator struct {
 	*rand.Rand
 	revision, compacted int64
 }
 
-// learn follows the store's revision.
+// learn tracks the revision of the store.
 func (g *generator) learn(response proto.Message) {
 	type headed interface{ GetHeader() *pb.ResponseHeader }
 	if h, ok := response.(headed); ok && h.GetHeader() != nil {
@@ -216,7 +216,7 @@ func (g *generator) compact() proto.Message {
 	return &pb.CompactionRequest{Revision: revision, Physical: g.chance(2)}
 }
 
-// chance is true once in n times.
+// chance returns true with probability 1/n.
 func (g *generator) chance(n int) bool { return g.IntN(n) == 0 }
 
 func (g *generator) key() []byte {
@@ -241,7 +241,7 @@ func (g *generator) end() []byte {
 	}
 }
 
-// at is a revision of the past, rarely of the future, mostly "now".
+// at returns a revision: mostly 0 (the newest), sometimes a past one, rarely a future one.
 func (g *generator) at() int64 {
 	if g.chance(3) {
 		return g.revision - int64(g.IntN(40)) + 2
@@ -281,8 +281,8 @@ func (g *generator) get() *pb.RangeRequest {
 	if g.chance(2) {
 		r.Limit = int64(g.IntN(6)) - 1
 	}
-	// Values that sort differently only where all are equal would make the order
-	// of equals matter, which etcd leaves open; keys and revisions never tie.
+	// Sorting by value could leave ties, whose order etcd does not specify. Keys and
+	// revisions never tie.
 	if g.chance(4) {
 		r.SortOrder = pb.RangeRequest_SortOrder(g.IntN(4))
 		r.SortTarget = []pb.RangeRequest_SortTarget{pb.RangeRequest_KEY, 9}[btoi(g.chance(20))]
@@ -315,9 +315,9 @@ func (g *generator) txn(depth int) *pb.TxnRequest {
 	return r
 }
 
-// endsEtcd says whether a transaction may both write keys and delete them by an
-// open-ended range. etcd does not see that the two may meet, and some of those
-// transactions (with ignore_lease, say) end its process.
+// endsEtcd returns whether a transaction may write a key and delete it with an open-ended
+// range. etcd does not detect this conflict, and some such transactions, for example with
+// ignore_lease, crash it.
 func endsEtcd(r *pb.TxnRequest) bool {
 	var openEnded, puts bool
 	var look func(r *pb.TxnRequest)

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// ctl runs etcdctl against one server and remembers what later commands need.
+// ctl runs etcdctl against one server and stores output for later commands.
 type ctl struct {
 	t      *testing.T
 	name   string
@@ -42,7 +42,7 @@ func (c *ctl) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run returns output and exit code as one text.
+// run returns output and exit code in one string.
 func (c *ctl) run(stdin string, args ...string) string {
 	c.t.Helper()
 	cmd := c.command(args...)
@@ -54,7 +54,7 @@ func (c *ctl) run(stdin string, args ...string) string {
 	return fmt.Sprintf("%sexit code %d\n", output, cmd.ProcessState.ExitCode())
 }
 
-// learn keeps a part of what a command prints for commands that come later.
+// learn stores a part of the output of a command for later commands.
 func (c *ctl) learn(name, expression, output string) {
 	c.t.Helper()
 	found := regexp.MustCompile(expression).FindStringSubmatch(output)
@@ -64,7 +64,7 @@ func (c *ctl) learn(name, expression, output string) {
 	c.known[name] = found[1]
 }
 
-// vary are the parts of outputs that differ from server to server.
+// vary lists the parts of the output that differ between servers.
 var vary = []struct {
 	*regexp.Regexp
 	by string
@@ -74,7 +74,7 @@ var vary = []struct {
 	{regexp.MustCompile(`\b\d{12,20}\b`), "ID"},
 	{regexp.MustCompile(`\d+(\.\d+)?(µs|ms|s)\b`), "TIME"},
 	{regexp.MustCompile(`/\S+/snapshot`), "FILE"},
-	// The client's own log.
+	// Log lines of the client.
 	{regexp.MustCompile(`(?m)^\{"level".*\n`), ""},
 }
 
@@ -85,8 +85,8 @@ func steady(output string) string {
 	return output
 }
 
-// TestEtcdctlAsEtcd runs the commands of etcdctl against both servers and compares
-// what they print.
+// TestEtcdctlAsEtcd runs the commands of etcdctl against both servers and compares the
+// output.
 func TestEtcdctlAsEtcd(t *testing.T) {
 	ctls := twoCtls(t)
 	for _, c := range ctls {
@@ -167,7 +167,7 @@ func TestEtcdctlAsEtcd(t *testing.T) {
 	}
 }
 
-// TestEtcdctlStatus compares what cannot be equal by its form only: sizes, raft
+// TestEtcdctlStatus compares only the form of values that cannot be equal: sizes, Raft
 // indices, peers.
 func TestEtcdctlStatus(t *testing.T) {
 	numbers := regexp.MustCompile(`\d+(\.\d+)?`)
@@ -177,14 +177,14 @@ func TestEtcdctlStatus(t *testing.T) {
 		shapes[c.name] = map[string]string{}
 		for _, command := range []string{"endpoint status -w json", "endpoint status -w fields", "member list -w json"} {
 			shape := numbers.ReplaceAllString(steady(c.run("", strings.Fields(command)...)), "N")
-			// Without peers there are no URLs of peers.
+			// mem_etcd has no peers, so it has no peer URLs.
 			shape = strings.ReplaceAll(shape, `"peerURLs":["ADDRESS"],`, "")
 			shapes[c.name][command] = shape
 		}
 	}
 	for command, want := range shapes["etcd"] {
 		got := shapes["mem_etcd"][command]
-		// etcd's default quota is 2 GiB, ours is none, which JSON leaves out.
+		// etcd's default quota is 2 GiB. mem_etcd's is 0, which JSON omits.
 		want = strings.ReplaceAll(want, `,"dbSizeQuota":N`, "")
 		if want != got {
 			t.Errorf("%s\netcd:\n%s\nmem_etcd:\n%s", command, want, got)
@@ -192,7 +192,7 @@ func TestEtcdctlStatus(t *testing.T) {
 	}
 }
 
-// TestEtcdctlAuth: what is not there says so in etcd's words.
+// TestEtcdctlAuth checks that auth commands fail with etcd's messages.
 func TestEtcdctlAuth(t *testing.T) {
 	server := startMemEtcd(t, "--wal-mode", "none")
 	for _, command := range []string{"auth enable", "user list", "role list", "user add u:p", "role add r"} {
@@ -203,7 +203,7 @@ func TestEtcdctlAuth(t *testing.T) {
 	}
 }
 
-// running is a command that does not end by itself.
+// running is a command that runs until it is interrupted.
 type running struct {
 	c     *ctl
 	cmd   *exec.Cmd
@@ -248,7 +248,7 @@ func (r *running) end() {
 	_ = r.cmd.Wait()
 }
 
-// say types a line.
+// say writes a line to the standard input of the command.
 func (r *running) say(line string) {
 	r.c.t.Helper()
 	if _, err := fmt.Fprintln(r.stdin, line); err != nil {
@@ -256,7 +256,7 @@ func (r *running) say(line string) {
 	}
 }
 
-// wants waits until the text has been printed.
+// wants waits until the command has printed the text.
 func (r *running) wants(text string) {
 	r.c.t.Helper()
 	waitFor(r.c.t, fmt.Sprintf("%s: %q after %s", r.c.name, text, r.output()), func() bool {
@@ -264,7 +264,7 @@ func (r *running) wants(text string) {
 	})
 }
 
-// TestEtcdctlThatRuns: commands that go on until they are interrupted.
+// TestEtcdctlThatRuns checks commands that run until they are interrupted.
 func TestEtcdctlThatRuns(t *testing.T) {
 	outputs := map[string][]string{}
 	for _, c := range twoCtls(t) {
@@ -284,7 +284,7 @@ func TestEtcdctlThatRuns(t *testing.T) {
 		c.run("", "put", "w1", "three")
 		c.run("", "del", "w1")
 		watch.wants("DELETE")
-		// Until the watcher of which nothing is heard is there.
+		// Waits until the watcher without output exists.
 		waitFor(t, "what was typed", func() bool {
 			c.run("", "put", "typed", "seen")
 			return strings.Contains(typed.output(), "seen")

@@ -14,12 +14,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TestFullDisk fills a small file system: writes are refused as etcd refuses
-// them, reads go on, and when there is room again so do writes. Nothing that was
-// acknowledged is lost.
+// TestFullDisk fills a small file system: writes fail with etcd's error, reads succeed,
+// and writes succeed again once there is space. No acknowledged write is lost.
 func TestFullDisk(t *testing.T) {
 	if os.Geteuid() != 0 {
-		t.Skip("mounting a small file system takes root")
+		t.Skip("mounting a small file system requires root")
 	}
 	dir := t.TempDir()
 	mount := func(flags uintptr, size string) {
@@ -60,11 +59,11 @@ func TestFullDisk(t *testing.T) {
 	}
 	written--
 	if got := get(t, a, fmt.Sprintf("key-%d", written-1)); len(got) != 1<<20 {
-		t.Fatalf("reads do not go on: %d bytes", len(got))
+		t.Fatalf("a read on a full disk returned %d bytes", len(got))
 	}
 	expectAlarms(t, s, a, 1, http.StatusServiceUnavailable)
 
-	// Small to ask for and large to write: refused, and not half done.
+	// A small request with large effects is refused as a whole.
 	_, err = a.lease.LeaseRevoke(t.Context(), &pb.LeaseRevokeRequest{ID: grant.ID})
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Fatalf("a revocation on a full disk: %v", err)
@@ -72,7 +71,7 @@ func TestFullDisk(t *testing.T) {
 
 	mount(syscall.MS_REMOUNT, "600m")
 	if err := put(written); err != nil {
-		t.Fatalf("there is room again: %v", err)
+		t.Fatalf("a write after space was freed: %v", err)
 	}
 	expectAlarms(t, s, a, 0, http.StatusOK)
 	if _, err := a.lease.LeaseRevoke(t.Context(), &pb.LeaseRevokeRequest{ID: grant.ID}); err != nil {
@@ -83,11 +82,11 @@ func TestFullDisk(t *testing.T) {
 	a = s.dial()
 	for i := range written + 1 {
 		if got := get(t, a, fmt.Sprintf("key-%d", i)); len(got) != 1<<20 {
-			t.Fatalf("key-%d of %d is lost", i, written)
+			t.Fatalf("acknowledged key-%d of %d is missing", i, written)
 		}
 	}
 	s.kill()
-	<-time.After(50 * time.Millisecond) // the kernel lets go of the files
+	<-time.After(50 * time.Millisecond) // the kernel frees the files
 }
 
 func expectAlarms(t *testing.T, s *server, a *api, count, health int) {

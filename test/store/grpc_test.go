@@ -29,7 +29,7 @@ func TestHealth(t *testing.T) {
 		t.Errorf("%v %v", answer, err)
 	}
 	if _, err := client.Check(t.Context(), &health.HealthCheckRequest{Service: "other"}); status.Code(err) != codes.NotFound {
-		t.Errorf("a service that is not there: %v", err)
+		t.Errorf("unknown service: %v", err)
 	}
 	list, err := client.List(t.Context(), &health.HealthListRequest{})
 	if err != nil || list.Statuses[""].GetStatus() != health.HealthCheckResponse_SERVING {
@@ -65,7 +65,7 @@ func TestReflection(t *testing.T) {
 			t.Errorf("%s is not listed: %v", name, answer)
 		}
 	}
-	// Older tools ask by the older name; the messages are the same.
+	// Older tools use the older service name with the same messages.
 	desc := &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}
 	alpha, err := conn.NewStream(t.Context(), desc, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 	if err != nil {

@@ -24,11 +24,11 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// The tests in this file are the clients that nobody wants. What must hold: the
-// server lives, its memory is bounded, and a bystander is served all the while.
-// `make hostile` runs them in full size, and prints the figures.
+// The tests in this file are hostile clients. During each of them the server must keep
+// running, bound its memory, and serve a well-behaved client (the bystander).
+// `make hostile` runs them in full size and prints the measurements.
 
-// scaled is a number of things in a short run, or in a full one.
+// scaled returns the first number in a short run, and the second in a full run.
 func scaled(short, full int) int {
 	if os.Getenv("HOSTILE") == "full" {
 		return full
@@ -36,12 +36,12 @@ func scaled(short, full int) int {
 	return short
 }
 
-// patience is how long the bystander waits for any of its requests. The machine
-// may be busy with the very clients that are tested.
+// patience is the timeout of the bystander's requests. The hostile clients share the
+// machine with the server.
 const patience = 20 * time.Second
 
-// bystander writes and reads, and fails the test if that is ever refused. The
-// result tells how often it did and how long it ever took.
+// bystander writes and reads, and fails the test if a request fails. The result is the
+// number of requests and the longest latency.
 func bystander(t *testing.T, s *server) (stop func() string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -97,7 +97,7 @@ func resident(t *testing.T, s *server) int {
 
 func mib(bytes int) string { return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20)) }
 
-// rawConn speaks HTTP/2 frame by frame.
+// rawConn sends and receives single HTTP/2 frames.
 type rawConn struct {
 	net.Conn
 	*http2.Framer
@@ -137,7 +137,7 @@ func (c *rawConn) call(stream uint32, path string) error {
 	return c.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: c.block.Bytes(), EndHeaders: true})
 }
 
-// until reads frames until one is of interest.
+// until reads frames until one matches.
 func (c *rawConn) until(t *testing.T, wanted func(http2.Frame) bool) http2.Frame {
 	t.Helper()
 	if err := c.SetReadDeadline(time.Now().Add(patience)); err != nil {
@@ -146,7 +146,7 @@ func (c *rawConn) until(t *testing.T, wanted func(http2.Frame) bool) http2.Frame
 	for {
 		frame, err := c.ReadFrame()
 		if err != nil {
-			t.Fatalf("the frame that was waited for did not come: %v", err)
+			t.Fatalf("the expected frame was not received: %v", err)
 		}
 		if wanted(frame) {
 			return frame
@@ -160,7 +160,7 @@ func grpcMessage(payload []byte) []byte {
 	return append(prefix, payload...)
 }
 
-// TestHostileRequests: what makes no sense is answered as etcd answers it.
+// TestHostileRequests checks that invalid requests get the same errors as from etcd.
 func TestHostileRequests(t *testing.T) {
 	ours, etcd := startMemEtcd(t), startEtcd(t)
 	stop := bystander(t, ours)
@@ -211,7 +211,7 @@ func TestHostileRequests(t *testing.T) {
 	t.Log(stop())
 }
 
-// TestHostileTxn: a large transaction is carried out where it is allowed.
+// TestHostileTxn checks that a large transaction succeeds if the limits allow it.
 func TestHostileTxn(t *testing.T) {
 	s := startMemEtcd(t, "--max-txn-ops", "10000")
 	stop := bystander(t, s)
@@ -227,8 +227,8 @@ func TestHostileTxn(t *testing.T) {
 	t.Log(stop())
 }
 
-// TestHostileBytes: whatever is not HTTP/2, gRPC or protobuf costs its sender the
-// connection or the call, and nobody else anything.
+// TestHostileBytes checks that bytes that are not HTTP/2, gRPC or protobuf end only the
+// connection or the call of their sender.
 func TestHostileBytes(t *testing.T) {
 	s := startMemEtcd(t)
 	seed := uint64(time.Now().UnixNano())
@@ -260,7 +260,7 @@ func TestHostileBytes(t *testing.T) {
 		case 3:
 			bytes = framesOf(random, noise)
 		}
-		// The server may well have hung up before all of it is sent.
+		// The server may close the connection before everything is sent.
 		_, _ = conn.Write(bytes)
 		conn.Close()
 	}
@@ -271,8 +271,7 @@ func TestHostileBytes(t *testing.T) {
 	t.Logf("%d connections of garbage; memory grew by %s; %s", connections, mib(grown), stop())
 }
 
-// framesOf is a connection that begins well: frames in order, with contents that
-// make no sense.
+// framesOf returns a valid preface and well-formed frames with random contents.
 func framesOf(random *rand.Rand, noise func(int) []byte) []byte {
 	var buffer bytes.Buffer
 	buffer.WriteString(http2.ClientPreface)
@@ -287,7 +286,7 @@ func framesOf(random *rand.Rand, noise func(int) []byte) []byte {
 	return buffer.Bytes()
 }
 
-// TestHostileProtobuf: messages that cannot be decoded end their call and no more.
+// TestHostileProtobuf checks that messages that cannot be decoded end only their call.
 func TestHostileProtobuf(t *testing.T) {
 	s := startMemEtcd(t)
 	conn := dialRaw(t, s)
@@ -312,8 +311,8 @@ func TestHostileProtobuf(t *testing.T) {
 	}
 }
 
-// TestHostileSilence: a connection that says nothing, or half of what it has to
-// say first, is closed.
+// TestHostileSilence checks that a connection that sends nothing, or only a part of the
+// preface or TLS handshake, is closed.
 func TestHostileSilence(t *testing.T) {
 	s := startMemEtcd(t)
 	stop := bystander(t, s)
@@ -335,13 +334,13 @@ func TestHostileSilence(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatal("a connection that says nothing is kept open")
+			t.Fatal("a silent connection was not closed")
 		}
 	}
 	t.Logf("%d silent connections were closed after %v; %s", len(connections), time.Since(start).Round(time.Second), stop())
 }
 
-// TestHostileCrowd: connections that do nothing cost little.
+// TestHostileCrowd checks that idle connections need little memory.
 func TestHostileCrowd(t *testing.T) {
 	s := startMemEtcd(t)
 	stop := bystander(t, s)
@@ -361,7 +360,7 @@ func TestHostileCrowd(t *testing.T) {
 	t.Logf("%d idle connections, %d bytes each; %s", crowd, each, stop())
 }
 
-// TestHostileWatches: very many watches are kept, and told, and forgotten.
+// TestHostileWatches checks that very many watches are created, notified and removed.
 func TestHostileWatches(t *testing.T) {
 	s := startMemEtcd(t)
 	stop := bystander(t, s)
@@ -393,18 +392,18 @@ func TestHostileWatches(t *testing.T) {
 	}
 	mustPut(t, s.dial(), "watched/7/5", "value")
 	if event := receive(t, open[7]); event.WatchId != 6 || len(event.Events) != 1 {
-		t.Errorf("the watch was told %v", event)
+		t.Errorf("unexpected response of the watch: %v", event)
 	}
 	t.Logf("%d watches created in %v, %d bytes each; %s", watches, took.Round(time.Millisecond), each, stop())
 }
 
-// TestHostileUnfinished: requests that never end are bounded over all
-// connections, and refused beyond.
+// TestHostileUnfinished checks that the memory of incomplete requests is bounded over all
+// connections, and that requests beyond the bound are refused.
 func TestHostileUnfinished(t *testing.T) {
 	s := startMemEtcd(t)
 	stop := bystander(t, s)
 	before := resident(t, s)
-	// The budget is 512 MiB, so the full run goes beyond it.
+	// The bound is 512 MiB, and the full run exceeds it.
 	requests := scaled(50, 600)
 	const size, frame = 1 << 20, 16_384
 	for range requests / 10 {
@@ -430,7 +429,8 @@ func TestHostileUnfinished(t *testing.T) {
 	t.Logf("%d unfinished requests of 1 MiB; memory grew by %s; %s", requests, mib(grown), stop())
 }
 
-// TestHostilePings: who pings without end is asked to calm down, as by etcd.
+// TestHostilePings checks that a client that pings too often gets ENHANCE_YOUR_CALM, as
+// from etcd.
 func TestHostilePings(t *testing.T) {
 	conn := dialRaw(t, startMemEtcd(t))
 	for range 4 {
@@ -444,7 +444,7 @@ func TestHostilePings(t *testing.T) {
 	}
 }
 
-// TestHostileResets: opening calls and resetting them at once keeps nothing.
+// TestHostileResets checks that calls that are reset immediately leave no memory in use.
 func TestHostileResets(t *testing.T) {
 	s := startMemEtcd(t)
 	stop := bystander(t, s)

@@ -10,14 +10,14 @@ import (
 	"testing"
 )
 
-// expectedHTTP2Failures are the cases of h2spec that fail, with the reason.
+// expectedHTTP2Failures lists the cases of h2spec that fail, with the reason.
 var expectedHTTP2Failures = []string{
-	// The port speaks HTTP/1.1 as well, in which such a beginning is answered
-	// with 400 before the connection is closed.
+	// The port also serves HTTP/1.1, which answers an invalid preface with status 400
+	// before it closes the connection.
 	"3.5. HTTP/2 Connection Preface: Sends invalid connection preface",
 }
 
-// TestHTTP2 runs the conformance suite h2spec, every case of it.
+// TestHTTP2 runs all cases of the conformance suite h2spec.
 func TestHTTP2(t *testing.T) {
 	s := startMemEtcd(t)
 	host, port, err := net.SplitHostPort(s.address)
@@ -25,7 +25,7 @@ func TestHTTP2(t *testing.T) {
 		t.Fatal(err)
 	}
 	report := filepath.Join(t.TempDir(), "report.xml")
-	// Its exit code says that something failed; what it was is in the report.
+	// The exit code is ignored: the report contains the failed cases.
 	output, _ := exec.Command(binary(t, "h2spec"), "-h", host, "-p", port, "-P", "/version", "-o", "5", "-j", report).CombinedOutput()
 	text, err := os.ReadFile(report)
 	if err != nil {
@@ -56,5 +56,5 @@ func TestHTTP2(t *testing.T) {
 	if cases < 140 || !slices.Equal(failures, expectedHTTP2Failures) {
 		t.Errorf("%d cases; these fail: %q", cases, failures)
 	}
-	t.Logf("%d cases, %d as expected not passed", cases, len(failures))
+	t.Logf("%d cases, %d failed as expected", cases, len(failures))
 }

@@ -21,15 +21,15 @@ import (
 const (
 	linearClients = 8
 	linearKeys    = 4
-	// linearTimeout is for one request; after it the outcome is not known.
+	// linearTimeout is the timeout of a request. After it the outcome is unknown.
 	linearTimeout = 2 * time.Second
 )
 
-// TestLinearizable lets clients get, put, compare and swap, and delete the same
-// few keys while the server is killed and comes back. What they saw must be what
-// one store without concurrency could have answered; and a watch must tell every
-// change once, in order, and the same as the answers did. SEED repeats the choices
-// (not the timing), LINEARIZABLE_SECONDS makes it longer.
+// TestLinearizable runs concurrent gets, puts, compare-and-swaps and deletes on a few keys
+// while the server is killed and restarted. The responses must be linearizable. A watch
+// must return every change exactly once, in order, and consistent with the responses.
+// SEED repeats the random choices but not the timing; LINEARIZABLE_SECONDS sets the
+// duration.
 func TestLinearizable(t *testing.T) {
 	seconds := envInt(t, "LINEARIZABLE_SECONDS", 3)
 	for _, mode := range []string{"fsync", "buffered"} {
@@ -55,7 +55,7 @@ func TestLinearizable(t *testing.T) {
 	}
 }
 
-// linearRun is what happened.
+// linearRun records the operations and events of a run.
 type linearRun struct {
 	t       *testing.T
 	server  *server
@@ -64,7 +64,7 @@ type linearRun struct {
 
 	mu         sync.Mutex
 	operations []porcupine.Operation
-	// events are those of the watch, which begins anew after each crash.
+	// events are the events of the watch, which is created again after each crash.
 	events []*mvccpb.Event
 }
 
@@ -77,7 +77,7 @@ const (
 	linearDelete
 )
 
-// linearInput is a request for one key.
+// linearInput is a request on one key.
 type linearInput struct {
 	kind  linearKind
 	key   string
@@ -86,16 +86,16 @@ type linearInput struct {
 	expected int64
 }
 
-// linearOutput is the answer.
+// linearOutput is the response.
 type linearOutput struct {
 	unknown bool
-	// done says of a swap that it took place, of a deletion that there was a key.
+	// done is whether a swap took place, or whether a deleted key existed.
 	done bool
-	// value and revision are those of the pair that was read, 0 for none; of a
-	// write the revision is its own.
+	// value and revision belong to the pair that was read; 0 if there was none. For a write,
+	// revision is the revision of the write.
 	value    string
 	revision int64
-	// header is the revision of the store.
+	// header is the revision in the response header.
 	header int64
 }
 
@@ -110,12 +110,12 @@ func (r *linearRun) finished() bool {
 	}
 }
 
-// dial connects again quickly after a crash.
+// dial returns a client that reconnects quickly after a crash.
 func (r *linearRun) dial() *api {
 	conn, err := grpc.NewClient(r.server.address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// While the server is away nothing is sent, so that only the outcome of what
-		// was on its way at the crash is unknown.
+		// While the server is down nothing is sent. So only requests in flight at the
+		// crash have an unknown outcome.
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond},
@@ -141,7 +141,7 @@ func (r *linearRun) client(id int, random *rand.Rand) {
 		output, err := ask(a, input)
 		operation := porcupine.Operation{ClientId: id, Input: input, Call: call, Output: output, Return: r.now()}
 		if err != nil {
-			// It may still happen at any time, or never.
+			// The request may still be carried out at any later time, or never.
 			operation.Output, operation.Return = linearOutput{unknown: true}, math.MaxInt64
 			time.Sleep(time.Millisecond)
 			if input.kind == linearGet {
@@ -203,7 +203,7 @@ func read(response *pb.RangeResponse, header int64) linearOutput {
 	return output
 }
 
-// follow watches everything, from where it was after each crash, until the end.
+// follow watches all keys until the end, and resumes after each crash.
 func (r *linearRun) follow() {
 	a := r.dial()
 	for !r.finished() {
@@ -243,7 +243,7 @@ func (r *linearRun) watchOnce(a *api) {
 	}
 }
 
-// check holds everything against everything.
+// check verifies responses and events against each other and for linearizability.
 func (r *linearRun) check() {
 	t := r.t
 	unknown := 0
@@ -252,7 +252,7 @@ func (r *linearRun) check() {
 			unknown++
 		}
 	}
-	t.Logf("%d operations, %d of unknown outcome", len(r.operations), unknown)
+	t.Logf("%d operations, %d with unknown outcome", len(r.operations), unknown)
 	result := porcupine.CheckOperationsTimeout(linearModel.ToModel(), r.operations, time.Minute)
 	if result != porcupine.Ok {
 		t.Fatalf("the history is not linearizable: %s", result)
@@ -265,20 +265,20 @@ func (r *linearRun) check() {
 	final := history(t, a, 1, state.Header.Revision).(*pb.WatchResponse).Events
 	for i, event := range final {
 		if event.Kv.ModRevision != int64(i)+2 {
-			t.Fatalf("event %d is of revision %d", i, event.Kv.ModRevision)
+			t.Fatalf("event %d has revision %d", i, event.Kv.ModRevision)
 		}
 		event.PrevKv = nil
 		if i < len(r.events) && !proto.Equal(event, r.events[i]) {
-			t.Fatalf("first it was %v, then %v", r.events[i], event)
+			t.Fatalf("the watch received %v, but the history contains %v", r.events[i], event)
 		}
 	}
 	if len(r.events) > len(final) {
-		t.Fatalf("%d of %d events are gone", len(r.events)-len(final), len(r.events))
+		t.Fatalf("%d of %d events are missing from the history", len(r.events)-len(final), len(r.events))
 	}
 	r.checkAnswers(final)
 }
 
-// checkAnswers wants each answer in the events: event i is of revision i+2.
+// checkAnswers verifies each response against the events: event i has revision i+2.
 func (r *linearRun) checkAnswers(events []*mvccpb.Event) {
 	t := r.t
 	for _, operation := range r.operations {
@@ -295,7 +295,7 @@ func (r *linearRun) checkAnswers(events []*mvccpb.Event) {
 				continue
 			}
 			if shown := shownAt(events, input.key, output.header); shown != output.revision {
-				t.Fatalf("%+v read revision %d, not %d", input, output.revision, shown)
+				t.Fatalf("%+v read revision %d, expected %d", input, output.revision, shown)
 			}
 			continue
 		}
@@ -310,7 +310,7 @@ func (r *linearRun) checkAnswers(events []*mvccpb.Event) {
 	}
 }
 
-// shownAt is the revision of the pair that a reader at a revision sees, or 0.
+// shownAt returns the revision of the pair that is visible at a revision, or 0.
 func shownAt(events []*mvccpb.Event, key string, revision int64) int64 {
 	for i := revision - 2; i >= 0; i-- {
 		if string(events[i].Kv.Key) != key {
@@ -324,8 +324,8 @@ func shownAt(events []*mvccpb.Event, key string, revision int64) int64 {
 	return 0
 }
 
-// linearState is one key: absent if it has no value. Its revision is not known
-// after a write whose answer was lost, until somebody reads it.
+// linearState is the state of one key, absent if it has no value. Its revision is unknown
+// after a write whose response was lost, until the next read.
 type linearState struct {
 	value    string
 	revision int64
@@ -358,12 +358,12 @@ var linearModel = porcupine.NondeterministicModel{
 	Equal: func(a, b any) bool { return a == b },
 }
 
-// linearStep are the states that may follow.
+// linearStep returns the possible next states.
 func linearStep(s linearState, input linearInput, output linearOutput) []linearState {
 	if output.unknown {
 		return unknownStep(s, input)
 	}
-	// What was read, or replaced, fits the state.
+	// The pair that was read or replaced matches the state.
 	is := func(value string, revision int64) bool {
 		return s.value == value && (s.revision == revision || s.revision == revisionUnknown)
 	}
@@ -386,7 +386,7 @@ func linearStep(s linearState, input linearInput, output linearOutput) []linearS
 	return nil
 }
 
-// unknownStep: it happened, or it did not.
+// unknownStep returns the states with and without the operation.
 func unknownStep(s linearState, input linearInput) []linearState {
 	happened := linearState{input.value, revisionUnknown}
 	switch input.kind {
@@ -402,7 +402,7 @@ func unknownStep(s linearState, input linearInput) []linearState {
 	return []linearState{s}
 }
 
-// TestLinearizableNotices: the check is not blind.
+// TestLinearizableNotices checks that the checker rejects invalid histories.
 func TestLinearizableNotices(t *testing.T) {
 	put := func(value string, revision, call int64, unknown bool) porcupine.Operation {
 		operation := porcupine.Operation{

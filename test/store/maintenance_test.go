@@ -20,13 +20,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// both sends the same to etcd and to mem_etcd, and wants the same answers.
+// both sends the same requests to etcd and to mem_etcd and compares the responses.
 type both struct {
 	t          *testing.T
 	etcd, ours *api
 }
 
-// send returns etcd's answer, which is ours as well.
+// send returns the response, which must be the same from both.
 func (b *both) send(request proto.Message) (proto.Message, error) {
 	b.t.Helper()
 	want, wantErr := call(b.t, b.etcd, request)
@@ -54,10 +54,10 @@ func compactRequest(revision int64) *pb.CompactionRequest {
 	return &pb.CompactionRequest{Revision: revision, Physical: true}
 }
 
-// TestHashKVAsEtcd writes a random history, with compactions and restarts, and
-// wants etcd's very hash of every revision. Transactions that change several keys
-// are told apart from etcd's once they are compacted (see crates/mvcc/src/hash.rs),
-// so there are none.
+// TestHashKVAsEtcd writes a random history with compactions and restarts, and compares the
+// hash of every revision with etcd's. There are no transactions that change several keys,
+// because their hashes differ from etcd's once they are compacted (see
+// crates/mvcc/src/hash.rs).
 func TestHashKVAsEtcd(t *testing.T) {
 	random := seeded(t).Rand
 	server := startMemEtcd(t)
@@ -84,7 +84,7 @@ func TestHashKVAsEtcd(t *testing.T) {
 			b.ours = server.dial()
 		}
 		if i%5 == 0 {
-			// That of the compacted revision itself etcd remembers from before.
+			// etcd returns a cached hash for the compacted revision itself.
 			if at := compacted + 1 + random.Int64N(10); at <= revision {
 				b.must(&pb.HashKVRequest{Revision: at})
 			}
@@ -96,12 +96,12 @@ func TestHashKVAsEtcd(t *testing.T) {
 	}
 	for _, at := range []int64{1, compacted - 1, revision + 1} {
 		if _, err := b.send(&pb.HashKVRequest{Revision: at}); err == nil {
-			t.Fatalf("revision %d of %d to %d has a hash", at, compacted, revision)
+			t.Fatalf("revision %d outside %d to %d has a hash", at, compacted, revision)
 		}
 	}
 }
 
-// TestHashesAreEqual gives two stores the same requests, of any kind.
+// TestHashesAreEqual sends the same random requests to two mem_etcd and compares hashes.
 func TestHashesAreEqual(t *testing.T) {
 	g := seeded(t)
 	server := startMemEtcd(t)
@@ -127,17 +127,17 @@ func TestHashesAreEqual(t *testing.T) {
 		return response.Hash
 	}
 	if hash(one) != hash(two) {
-		t.Fatal("the hashes of everything differ")
+		t.Fatal("the hashes of the stores differ")
 	}
 	if _, err := two.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: 77, TTL: 1000}); err != nil {
 		t.Fatal(err)
 	}
 	if hash(one) == hash(two) {
-		t.Fatal("a lease more, and the hash is the same")
+		t.Fatal("an additional lease did not change the hash")
 	}
 }
 
-// seeded makes requests at random; SEED repeats a run.
+// seeded returns a random generator of requests; SEED repeats a run.
 func seeded(t *testing.T) *generator {
 	t.Helper()
 	seed := uint64(envInt(t, "SEED", int(time.Now().UnixNano()&0xffffffff)))
@@ -145,7 +145,7 @@ func seeded(t *testing.T) *generator {
 	return &generator{Rand: rand.New(rand.NewPCG(seed, 0)), revision: 1}
 }
 
-// alarmCycle checks what is refused while an alarm stands, and that nothing is
+// alarmCycle checks which requests fail while an alarm is active, and that none fails
 // afterwards.
 func (b *both) alarmCycle(kind pb.AlarmType, member uint64) {
 	b.t.Helper()
@@ -184,7 +184,7 @@ func (b *both) alarmCycle(kind pb.AlarmType, member uint64) {
 		}
 	}
 	if refused < 5 {
-		b.t.Fatalf("%v: only %d requests are refused", kind, refused)
+		b.t.Fatalf("%v: only %d requests were refused", kind, refused)
 	}
 	b.must(alarm(pb.AlarmRequest_DEACTIVATE, kind))
 	b.must(alarm(pb.AlarmRequest_DEACTIVATE, kind))
@@ -235,7 +235,7 @@ func TestAlarmsOutliveRestarts(t *testing.T) {
 	}
 	health.Body.Close()
 	server.kill()
-	// Not ready, so only wait until it answers.
+	// The server is not ready, so only wait until it responds.
 	server.startUnready(binary(t, "mem_etcd"))
 	a = server.dial()
 	waitFor(t, "the alarm", func() bool {
@@ -256,8 +256,8 @@ func TestAlarmsOutliveRestarts(t *testing.T) {
 	}
 }
 
-// TestQuotaAsEtcd fills both up to the same quota: the same requests are refused
-// and go on, and after room was made and the alarm disarmed all of them go on.
+// TestQuotaAsEtcd fills both servers up to the same quota. The same requests must fail and
+// succeed, and all must succeed after space was freed and the alarm disarmed.
 func TestQuotaAsEtcd(t *testing.T) {
 	const quota = "--quota-backend-bytes=8000000"
 	b := &both{t: t, etcd: startEtcd(t, quota).dial(), ours: startMemEtcd(t, quota).dial()}
@@ -306,7 +306,7 @@ func fillUp(t *testing.T, name string, a *api) {
 		}
 	}
 	t.Logf("%s takes %d puts of 200 kB", name, written)
-	// etcd looks at the size of its file, which grows some time after a put.
+	// etcd checks the size of its file, which grows some time after a put.
 	if written < 20 || name == "mem_etcd" && written > 40 {
 		t.Fatalf("%s: %d puts fit into the quota", name, written)
 	}
@@ -363,8 +363,8 @@ func TestDowngradeAndMoveLeaderAsEtcd(t *testing.T) {
 	}
 }
 
-// TestSnapshotStream takes a snapshot while the store changes, and one that the
-// client does not read: neither keeps writers waiting.
+// TestSnapshotStream takes a snapshot during writes, and one that the client does not read.
+// Neither delays writers.
 func TestSnapshotStream(t *testing.T) {
 	server := startMemEtcd(t, "--wal-mode", "none")
 	a := server.dial()
@@ -392,7 +392,7 @@ func TestSnapshotStream(t *testing.T) {
 	}
 	content, hash := file[:len(file)-32], file[len(file)-32:]
 	if sum := sha256.Sum256(content); string(sum[:]) != string(hash) {
-		t.Fatal("the hash does not fit")
+		t.Fatal("the hash of the snapshot is wrong")
 	}
 	state, err := a.maintenance.Status(t.Context(), &pb.StatusRequest{})
 	if err != nil || state.Header.Revision < 302 {
@@ -400,7 +400,7 @@ func TestSnapshotStream(t *testing.T) {
 	}
 }
 
-// readSnapshot takes a snapshot and calls meanwhile after each part.
+// readSnapshot takes a snapshot and calls meanwhile after each message.
 func readSnapshot(t *testing.T, a *api, meanwhile func()) []byte {
 	t.Helper()
 	stream, err := a.maintenance.Snapshot(t.Context(), &pb.SnapshotRequest{})
@@ -425,7 +425,7 @@ func readSnapshot(t *testing.T, a *api, meanwhile func()) []byte {
 		meanwhile()
 	}
 	if last.RemainingBytes != 0 {
-		t.Fatalf("%d bytes are still to come", last.RemainingBytes)
+		t.Fatalf("the last message announces %d more bytes", last.RemainingBytes)
 	}
 	return file
 }
@@ -437,11 +437,11 @@ func waitFor(t *testing.T, what string, done func() bool) {
 			return
 		}
 	}
-	t.Fatalf("%s: not within %v", what, startTimeout)
+	t.Fatalf("timed out waiting for %s after %v", what, startTimeout)
 }
 
-// page is code and content of a page, its lines in order: etcd's checks come as
-// they like.
+// page returns status code and content of a page with sorted lines, because etcd lists its
+// checks in random order.
 func page(t *testing.T, address, path string) string {
 	t.Helper()
 	response, err := http.Get("http://" + address + path)
@@ -458,8 +458,8 @@ func page(t *testing.T, address, path string) string {
 	return fmt.Sprint(response.StatusCode, lines)
 }
 
-// TestPagesAsEtcd asks for health under each alarm, as probes do: kubeadm's leave
-// NOSPACE out, for a restart would not help.
+// TestPagesAsEtcd compares the health pages under each alarm. kubeadm's probes exclude
+// NOSPACE, because a restart would not help.
 func TestPagesAsEtcd(t *testing.T) {
 	etcd, ours := startEtcd(t), startMemEtcd(t, "--wal-mode", "none")
 	b := &both{t: t, etcd: etcd.dial(), ours: ours.dial()}

@@ -33,11 +33,11 @@ import (
 // proxy is a running etcd-proxy.
 type proxy struct {
 	*server
-	// pages is host:port of its own pages.
+	// pages is host:port of its metrics and health pages.
 	pages string
 }
 
-// startProxy stands before the store at endpoint. Flags may say where to listen.
+// startProxy starts a proxy in front of the store at endpoint. Flags may set the listener.
 func startProxy(t testing.TB, endpoint string, flags ...string) *proxy {
 	t.Helper()
 	address, pages := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -53,7 +53,7 @@ func startProxy(t testing.TB, endpoint string, flags ...string) *proxy {
 	return &proxy{server: s, pages: pages}
 }
 
-// metric reads one of the proxy's own numbers.
+// metric returns the value of a metric of the proxy.
 func (p *proxy) metric(name string) int { return readMetric(p.t, p.pages, "etcd_proxy_"+name) }
 
 func readMetric(t testing.TB, address, name string) int {
@@ -87,8 +87,8 @@ func etcdClient(t *testing.T, endpoint string, config *tls.Config) *clientv3.Cli
 	return client
 }
 
-// TestProxyForwards has etcd's own client do everything through the proxy, without
-// TLS and with client certificates on both sides.
+// TestProxyForwards uses etcd's client through the proxy, without TLS and with client
+// certificates on both sides.
 func TestProxyForwards(t *testing.T) {
 	t.Run("http", func(t *testing.T) {
 		p := startProxy(t, "http://"+startMemEtcd(t, "--wal-mode", "none").address)
@@ -114,7 +114,7 @@ func TestProxyForwards(t *testing.T) {
 		config := clientTLS(t, ca, dir, "client")
 		throughTheProxy(t, etcdClient(t, "https://"+p.address, config), credentials.NewTLS(config), p)
 		if err := putOver(t, p.address, credentials.NewTLS(&tls.Config{RootCAs: ca.pool})); err == nil {
-			t.Error("a client without a certificate is let in")
+			t.Error("a client without a certificate was accepted")
 		}
 	})
 }
@@ -152,7 +152,7 @@ func throughTheProxy(t *testing.T, client *clientv3.Client, transport credential
 		Then(clientv3.OpDelete("/a/1")).Else(clientv3.OpGet("/a/1")).Commit()
 	must("txn", err)
 	if !txn.Succeeded {
-		t.Error("the transaction did not hold")
+		t.Error("the comparison of the transaction was false")
 	}
 	events := 0
 	for events < 2 {
@@ -173,11 +173,11 @@ func throughTheProxy(t *testing.T, client *clientv3.Client, transport credential
 	defer conn.Close()
 	err = conn.Invoke(ctx, "/some.Service/Unknown", &raw{}, &raw{}, grpc.ForceCodec(rawCodec{}))
 	if status.Code(err) != codes.Unimplemented {
-		t.Errorf("a method that nobody knows: %v", err)
+		t.Errorf("unknown method: %v", err)
 	}
 }
 
-// raw is a message as it is on the wire.
+// raw is an encoded message.
 type raw struct{ bytes []byte }
 
 type rawCodec struct{}
@@ -189,8 +189,8 @@ func (rawCodec) Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// TestProxyChangesNothing stands before a server that only listens and says what it
-// likes: what one side writes, and no more and no less, the other reads.
+// TestProxyChangesNothing runs the proxy in front of a server that sends arbitrary bytes:
+// each side receives exactly the bytes that the other side sent.
 func TestProxyChangesNothing(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -227,7 +227,7 @@ func TestProxyChangesNothing(t *testing.T) {
 	if _, err := client.Write(preface); err != nil {
 		t.Fatal(err)
 	}
-	server := saying(t, accepted, preface)
+	server := connectionWith(t, accepted, preface)
 	defer server.Close()
 	for _, conn := range []net.Conn{client, server} {
 		if err := conn.SetDeadline(time.Now().Add(startTimeout)); err != nil {
@@ -253,9 +253,9 @@ func TestProxyChangesNothing(t *testing.T) {
 	wait.Wait()
 }
 
-// saying is the connection on which these words come first; on the others the proxy only
-// looks whether somebody listens.
-func saying(t *testing.T, accepted <-chan net.Conn, words []byte) net.Conn {
+// connectionWith returns the connection that starts with the given bytes. On other
+// connections the proxy only checks that the server is reachable.
+func connectionWith(t *testing.T, accepted <-chan net.Conn, words []byte) net.Conn {
 	t.Helper()
 	for {
 		select {
@@ -266,13 +266,13 @@ func saying(t *testing.T, accepted <-chan net.Conn, words []byte) net.Conn {
 			}
 			conn.Close()
 		case <-time.After(startTimeout):
-			t.Fatal("nobody connected")
+			t.Fatal("no connection was accepted")
 		}
 	}
 }
 
-// TestProxyAnswersAsTheStore asks the same of one store directly and through the
-// proxy, and wants the same bytes.
+// TestProxyAnswersAsTheStore sends the same requests to a store directly and through the
+// proxy, and compares the bytes of the responses.
 func TestProxyAnswersAsTheStore(t *testing.T) {
 	store := startMemEtcd(t, "--wal-mode", "none")
 	p := startProxy(t, "http://"+store.address, "--record", filepath.Join(t.TempDir(), "trace.jsonl.gz"))
@@ -287,7 +287,7 @@ func TestProxyAnswersAsTheStore(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	for range 300 {
-		// A range of random fields; some are none that etcd takes.
+		// A range request with random fields, some of them invalid.
 		request := []byte{0x0a, 5, '/', 'k', 'e', 'y', '/', 0x12, 5, '/', 'k', 'e', 'y', '0', 0x18, byte(random.IntN(60))}
 		for range random.IntN(4) {
 			request = append(request, byte(4+random.IntN(10))<<3, byte(random.IntN(4)))
@@ -303,7 +303,8 @@ func TestProxyAnswersAsTheStore(t *testing.T) {
 	}
 }
 
-// TestProxyPassesCancellation sees the store let go of a watch that a client cancels.
+// TestProxyPassesCancellation checks that the store removes a watch that a client cancels
+// through the proxy.
 func TestProxyPassesCancellation(t *testing.T) {
 	store := startMemEtcd(t, "--wal-mode", "none")
 	p := startProxy(t, "http://"+store.address)
@@ -324,12 +325,13 @@ func TestProxyPassesCancellation(t *testing.T) {
 		t.Fatalf("%d watchers, %d calls", watchers(), p.metric("calls_in_flight"))
 	}
 	cancel()
-	waitFor(t, "the store to let go of the watch", func() bool { return watchers() == 0 })
-	waitFor(t, "the call to be over", func() bool { return p.metric("calls_in_flight") == 0 })
+	waitFor(t, "the store to remove the watch", func() bool { return watchers() == 0 })
+	waitFor(t, "the call to end", func() bool { return p.metric("calls_in_flight") == 0 })
 }
 
-// TestProxyOutlivesTheStore kills the store: calls fail with UNAVAILABLE in one line,
-// and work again once it is back. A second endpoint is used while the first is gone.
+// TestProxyOutlivesTheStore kills the store: calls fail with UNAVAILABLE and a one-line
+// message, and succeed again after a restart. While the first endpoint is down, the proxy
+// uses the second one.
 func TestProxyOutlivesTheStore(t *testing.T) {
 	store := startMemEtcd(t)
 	p := startProxy(t, "http://"+store.address)
@@ -351,14 +353,15 @@ func TestProxyOutlivesTheStore(t *testing.T) {
 		t.Fatalf("with a second endpoint: %v", err)
 	}
 	store.restart()
-	waitFor(t, "calls to work again", func() bool { return put(p) == nil })
+	waitFor(t, "calls to succeed again", func() bool { return put(p) == nil })
 	got, err := p.dial().kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("/a")})
 	if err != nil || got.Count != 1 {
 		t.Errorf("%v %v", got, err)
 	}
 }
 
-// TestProxyEndsGracefully lets a call finish, and ends connections that are idle.
+// TestProxyEndsGracefully checks that a shutdown lets a call finish and closes idle
+// connections.
 func TestProxyEndsGracefully(t *testing.T) {
 	store := startMemEtcd(t, "--wal-mode", "none")
 	p := startProxy(t, "http://"+store.address)
@@ -371,8 +374,8 @@ func TestProxyEndsGracefully(t *testing.T) {
 	}
 }
 
-// TestProxyDoesNotWaitForItsRecorder records to a pipe that nobody reads: traffic goes
-// on, what is not recorded is counted and said.
+// TestProxyDoesNotWaitForItsRecorder writes the trace to a pipe without a reader: traffic
+// continues, and dropped records are counted and reported.
 func TestProxyDoesNotWaitForItsRecorder(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -394,26 +397,26 @@ func TestProxyDoesNotWaitForItsRecorder(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	// A pipe takes 64 KiB: a few hundred lines, and the queue a hundred.
+	// A pipe holds 64 KiB, which is a few hundred records, and the queue a hundred.
 	listening, err := syscall.Open(pipe, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer syscall.Close(listening)
 	buffer := make([]byte, 1<<16)
-	waitFor(t, "the account of what is missing", func() bool {
+	waitFor(t, "all records to be written or counted as missing", func() bool {
 		_, _ = syscall.Read(listening, buffer)
 		return p.metric("records_written_total")+p.metric("records_missing_total") == puts
 	})
 	if p.metric("records_missing_total") < puts/3 {
-		t.Errorf("%d are missing", p.metric("records_missing_total"))
+		t.Errorf("only %d records are missing", p.metric("records_missing_total"))
 	}
 	if !strings.Contains(p.log.String(), "the recorder cannot keep up") {
-		t.Errorf("the log says nothing of it: %s", p.log)
+		t.Errorf("the log does not report missing records: %s", p.log)
 	}
 }
 
-// report runs etcd-proxy report.
+// report runs `etcd-proxy report`.
 func report(t *testing.T, files ...string) (summary proxyReport) {
 	t.Helper()
 	output, err := exec.Command(binary(t, "etcd-proxy"), append([]string{"report", "-o", "json"}, files...)...).Output()
@@ -434,7 +437,7 @@ type proxyReport struct {
 	Leases  struct{ Granted, AttachedPuts int }
 }
 
-// TestProxyKilledLeavesARecording kills the proxy and reads what it wrote.
+// TestProxyKilledLeavesARecording kills the proxy and reads its trace.
 func TestProxyKilledLeavesARecording(t *testing.T) {
 	for _, name := range []string{"trace.jsonl", "trace.jsonl.gz", "trace.jsonl.zst"} {
 		file := filepath.Join(t.TempDir(), name)
@@ -446,7 +449,7 @@ func TestProxyKilledLeavesARecording(t *testing.T) {
 			}
 		}
 		waitFor(t, "the records", func() bool { return p.metric("records_written_total") == 500 })
-		time.Sleep(time.Second) // longer than what is not flushed may wait
+		time.Sleep(time.Second) // longer than the flush interval of the trace
 		p.kill()
 		if r := report(t, file).Recording; r.Calls != 500 || r.MissingLines != 0 {
 			t.Errorf("%s: %+v", name, r)
@@ -454,12 +457,12 @@ func TestProxyKilledLeavesARecording(t *testing.T) {
 	}
 }
 
-// TestProxyRecordingIsReplayed records a life as Kubernetes lives it, reports it, and
-// replays it to an empty store, which then has the same keys and values.
+// TestProxyRecordingIsReplayed records Kubernetes-like traffic, reports it, and replays it
+// to an empty store, which must end with the same keys and values.
 func TestProxyRecordingIsReplayed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace.jsonl.zst")
 	first := startMemEtcd(t, "--wal-mode", "none")
-	// So that revisions are others than in the replay.
+	// Makes the recorded revisions differ from the replayed ones.
 	if _, err := first.dial().kv.Put(t.Context(), &pb.PutRequest{Key: []byte("/before"), Value: []byte("1")}); err != nil {
 		t.Fatal(err)
 	}
@@ -512,7 +515,7 @@ func TestProxyRecordingIsReplayed(t *testing.T) {
 	}
 }
 
-// contents are all keys of Kubernetes and their values.
+// contents returns all keys of Kubernetes with their values.
 func contents(t *testing.T, s *server) string {
 	t.Helper()
 	all, err := etcdClient(t, "http://"+s.address, nil).Get(t.Context(), "/registry/", clientv3.WithPrefix())
@@ -526,8 +529,8 @@ func contents(t *testing.T, s *server) string {
 	return text.String()
 }
 
-// likeKubernetes creates, updates and deletes pods, some of it in vain, and says how
-// often it tried each.
+// likeKubernetes creates, updates and deletes pods, some with failing compares, and returns
+// the number of attempts of each.
 func likeKubernetes(t *testing.T, client *clientv3.Client) (created, updated, deleted int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
@@ -558,7 +561,7 @@ func likeKubernetes(t *testing.T, client *clientv3.Client) (created, updated, de
 		key := fmt.Sprintf("/registry/pods/default/pod-%d", i)
 		revision := commit(key, 0, clientv3.OpPut(key, "new"))
 		second := commit(key, revision, clientv3.OpPut(key, fmt.Sprintf("value %d", i)))
-		commit(key, revision, clientv3.OpPut(key, "stale")) // in vain
+		commit(key, revision, clientv3.OpPut(key, "stale")) // the compare fails
 		created, updated, changes = created+1, updated+2, changes+2
 		if i%3 == 0 {
 			commit(key, second, clientv3.OpDelete(key))

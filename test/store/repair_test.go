@@ -13,8 +13,9 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// TestCheckAndRepair damages a log: check names the place, repair says what it
-// would do and does it when told to, and the store goes on behind all it showed.
+// TestCheckAndRepair damages a log. `mem_etcd check` reports file and offset, `mem_etcd
+// repair` prints its plan and with --yes repairs, and the store continues above every
+// revision it exposed.
 func TestCheckAndRepair(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "fsync")
 	a := s.dial()
@@ -68,15 +69,15 @@ func TestCheckAndRepair(t *testing.T) {
 	s.restart()
 	a = s.dial()
 	if get(t, a, "key") != "value" || mustPut(t, a, "key", "new") <= revision {
-		t.Fatal("the store does not go on behind what it showed")
+		t.Fatal("the store does not continue above the revisions that it exposed")
 	}
 	w := newWriters(nothing)
 	w.revision = revision
-	w.verifyTold(t, a, 0)
+	w.verifyCompactionError(t, a, 0)
 }
 
-// TestLeaseKeepsItsTime restarts a store with a lease that was renewed and one that
-// was not: each goes on with what it had left.
+// TestLeaseKeepsItsTime checks that a renewed lease and another one keep their remaining
+// TTLs over a restart.
 func TestLeaseKeepsItsTime(t *testing.T) {
 	s := startMemEtcd(t)
 	a := s.dial()
@@ -107,13 +108,13 @@ func TestLeaseKeepsItsTime(t *testing.T) {
 		}
 		return response.TTL
 	}
-	// The machine may be slow; what was lost while the store was down would show.
+	// Tolerates a slow machine, but less time than the store was down.
 	if one, two := left(1), left(2); one > 96 || one < 90 || two < one+3 {
 		t.Fatalf("%d and %d seconds are left", one, two)
 	}
 }
 
-// subcommand runs mem_etcd to its end.
+// subcommand runs a subcommand of mem_etcd and returns output and exit code.
 func subcommand(t *testing.T, args ...string) (output string, code int) {
 	t.Helper()
 	bytes, err := exec.Command(binary(t, "mem_etcd"), args...).CombinedOutput()

@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// etcdctl runs etcdctl against a server and returns what it prints.
+// etcdctl runs etcdctl against a server and returns its output.
 func (s *server) etcdctl(args ...string) (string, error) {
 	s.t.Helper()
 	cmd := exec.Command(binary(s.t, "etcdctl"), args...)
@@ -21,7 +21,7 @@ func (s *server) etcdctl(args ...string) (string, error) {
 	return string(output), err
 }
 
-// memEtcd runs a subcommand and returns what it prints.
+// memEtcd runs a subcommand of mem_etcd and returns its output.
 func memEtcd(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	output, err := exec.Command(binary(t, "mem_etcd"), args...).CombinedOutput()
@@ -37,7 +37,7 @@ func mustMemEtcd(t *testing.T, args ...string) string {
 	return output
 }
 
-// allKeys is all keys as they are now, without what a restore may change.
+// allKeys returns all current keys without the fields that a restore may change.
 func allKeys(t *testing.T, a *api) *pb.RangeResponse {
 	t.Helper()
 	response, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
@@ -48,9 +48,9 @@ func allKeys(t *testing.T, a *api) *pb.RangeResponse {
 	return response
 }
 
-// TestSnapshotAndRestore takes a snapshot with etcdctl and restores it: nothing is
-// missing, revisions go on far behind those of before, and who watches from one of
-// before is told that it is compacted.
+// TestSnapshotAndRestore takes a snapshot with etcdctl and restores it: all keys are
+// present, revisions continue far above the old ones, and a watch from an old revision gets
+// a compaction error.
 func TestSnapshotAndRestore(t *testing.T) {
 	g := seeded(t)
 	server := startMemEtcd(t)
@@ -89,7 +89,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 		}
 		if name == "kept" {
 			if put.Header.Revision != revision+1 {
-				t.Fatalf("the revision is %d after %d", put.Header.Revision, revision)
+				t.Fatalf("the put got revision %d after snapshot revision %d", put.Header.Revision, revision)
 			}
 			for _, at := range []int64{max(g.compacted, 1), revision} {
 				want, _ := call(t, a, &pb.HashKVRequest{Revision: at})
@@ -102,7 +102,7 @@ func TestSnapshotAndRestore(t *testing.T) {
 			continue
 		}
 		if put.Header.Revision != revision+1_000_000_001 {
-			t.Fatalf("the revision is %d after %d", put.Header.Revision, revision)
+			t.Fatalf("the put got revision %d after snapshot revision %d", put.Header.Revision, revision)
 		}
 		stream, err := b.watch.Watch(t.Context())
 		if err != nil {
@@ -140,7 +140,7 @@ func TestRestoreRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	damaged := append([]byte{}, content...)
-	damaged[400] ^= 1 // behind the content, so that only the hash tells
+	damaged[400] ^= 1 // after the content, so that only the hash can detect the damage
 	mustWrite(t, filepath.Join(dir, "damaged"), string(damaged))
 	mustWrite(t, filepath.Join(dir, "short"), string(content[:60]))
 	mustWrite(t, filepath.Join(dir, "other"), strings.Repeat("x", 1024))
@@ -149,10 +149,10 @@ func TestRestoreRefuses(t *testing.T) {
 		{"damaged", "new", "", "its hash does not fit"},
 		{"short", "new", "", "no hash at its end"},
 		{"short", "new", "--skip-hash-check", "a chunk is damaged"},
-		{"other", "new", "--skip-hash-check", "does not begin like a snapshot"},
+		{"other", "new", "--skip-hash-check", "it has no valid snapshot header"},
 		{"missing", "new", "", "No such file"},
 		{"good", "taken", "", "is not empty"},
-		{"good", "new", "--bump-revision=0 --mark-compacted", "--mark-compacted goes with"},
+		{"good", "new", "--bump-revision=0 --mark-compacted", "--mark-compacted must be true"},
 		{"good", "new", "--bump-revision=-1", "invalid value"},
 	} {
 		args := []string{"snapshot", "restore", filepath.Join(dir, c.file), "--data-dir", filepath.Join(dir, c.target)}
@@ -162,13 +162,13 @@ func TestRestoreRefuses(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(dir, "new")); err == nil {
-		t.Error("a refused restore leaves a directory behind")
+		t.Error("a refused restore created a directory")
 	}
 	mustMemEtcd(t, "restore", filepath.Join(dir, "damaged"), "--skip-hash-check=false", "--skip-hash-check", "--data-dir", filepath.Join(dir, "new"))
 }
 
-// TestSnapshotStatus says of a snapshot what etcdutl says of etcd's with the same
-// content; the hash is that of HashKV.
+// TestSnapshotStatus compares the status of a snapshot with etcdutl's of an etcd snapshot
+// with the same content. The hash equals HashKV.
 func TestSnapshotStatus(t *testing.T) {
 	server := startMemEtcd(t, "--wal-mode", "none")
 	a := server.dial()
@@ -202,8 +202,8 @@ func TestSnapshotStatus(t *testing.T) {
 	}
 }
 
-// TestMoveFromEtcd takes a snapshot of an etcd and goes on with it: all keys, all
-// leases, and with --bump-revision 0 all of the history.
+// TestMoveFromEtcd restores a snapshot of etcd: all keys and leases, and with
+// --bump-revision 0 the whole history.
 func TestMoveFromEtcd(t *testing.T) {
 	g := seeded(t)
 	etcd := startEtcd(t)
@@ -212,7 +212,7 @@ func TestMoveFromEtcd(t *testing.T) {
 		response, _ := call(t, a, g.request())
 		g.learn(response)
 	}
-	// Enough for a tree of several levels, and values that run over their pages.
+	// Enough for a B+tree of several levels, and for values larger than a page.
 	for i := range 3000 {
 		request := &pb.PutRequest{Key: fmt.Appendf(nil, "many/%d", i), Value: make([]byte, 100+(i%100)*(i%100)*5)}
 		response, err := a.kv.Put(t.Context(), request)
@@ -247,7 +247,7 @@ func TestMoveFromEtcd(t *testing.T) {
 		mustMemEtcd(t, append([]string{"restore", file, "--data-dir", dir}, flags...)...)
 		b := startMemEtcd(t, "--data-dir", dir).dial()
 		if got := allKeys(t, b); !proto.Equal(got, want) {
-			t.Fatalf("%s: %d keys of %d, or others", name, got.Count, want.Count)
+			t.Fatalf("%s: got %d keys, expected %d with the same content", name, got.Count, want.Count)
 		}
 		lease, err := b.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: 99, Keys: true})
 		if err != nil || lease.GrantedTTL != 5000 || len(lease.Keys) != 1 {
@@ -266,7 +266,7 @@ func TestMoveFromEtcd(t *testing.T) {
 	}
 	mustWrite(t, file, string(content[:len(content)/2]))
 	output, err := memEtcd(t, "restore", file, "--skip-hash-check", "--data-dir", filepath.Join(t.TempDir(), "new"))
-	if err == nil || !strings.Contains(output, "cut short") {
+	if err == nil || !strings.Contains(output, "the file is truncated") {
 		t.Fatalf("%v %s", err, output)
 	}
 }

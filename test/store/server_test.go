@@ -1,5 +1,5 @@
-// Package store tests mem_etcd from outside: real processes, the wire, and
-// etcd itself beside it.
+// Package store tests mem_etcd as a black box: real processes, the wire protocol, and a
+// comparison with etcd.
 package store
 
 import (
@@ -22,10 +22,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// startTimeout is generous: the machine may be busy with other tests.
+// startTimeout is long, because the machine may be busy with other tests.
 const startTimeout = 30 * time.Second
 
-// binary is the path of a program that `make build` puts into bin/.
+// binary returns the path of a program that `make build` writes to bin/.
 func binary(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("K1M_BIN")
@@ -42,15 +42,14 @@ func binary(t testing.TB, name string) string {
 	return path
 }
 
-// ports counts those that were given out; they lie below what the kernel gives to
-// connections, which would take the port of a server that restarts.
+// ports counts the allocated ports. They are below the ephemeral range of the kernel, so
+// no outgoing connection can take the port of a restarting server.
 var ports atomic.Int32
 
-// freePort is a loopback port that nobody listens on right now, and that no other
-// test is given.
+// freePort returns a loopback port without a listener that no other test gets.
 func freePort(t testing.TB) int {
 	t.Helper()
-	const first, count = 10_000, 10_000 // k1m's clusters have those from 20,000 on
+	const first, count = 10_000, 10_000 // clusters of k1m use the ports from 20,000
 	start := os.Getpid() * 97
 	for range count {
 		port := first + (start+int(ports.Add(1)))%count
@@ -75,8 +74,8 @@ type server struct {
 	args    []string
 }
 
-// startMemEtcd runs mem_etcd on a free port with a data directory of its own,
-// unless the flags say otherwise, and waits until it is ready.
+// startMemEtcd starts mem_etcd on a free port with its own data directory, unless the flags
+// set others, and waits until it is ready.
 func startMemEtcd(t testing.TB, flags ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -89,7 +88,7 @@ func startMemEtcd(t testing.TB, flags ...string) *server {
 	return s
 }
 
-// startEtcd runs the etcd that we compare with.
+// startEtcd starts etcd for comparison.
 func startEtcd(t testing.TB, flags ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -132,7 +131,7 @@ func (s *server) waitReady() {
 		select {
 		case err := <-s.exited:
 			s.exited <- err
-			s.t.Fatalf("the server ended: %v\n%s", err, s.log)
+			s.t.Fatalf("the server exited: %v\n%s", err, s.log)
 		default:
 		}
 		response, err := http.Get("http://" + s.address + "/health")
@@ -147,14 +146,14 @@ func (s *server) waitReady() {
 	s.t.Fatalf("not ready after %v", startTimeout)
 }
 
-// kill ends the process at once, as a crash would.
+// kill sends SIGKILL, which simulates a crash.
 func (s *server) kill() { s.end(syscall.SIGKILL) }
 
-// stop asks the process to end, and waits.
+// stop sends SIGTERM and waits for the process to exit.
 func (s *server) stop() error { return s.end(syscall.SIGTERM) }
 
 func (s *server) end(signal syscall.Signal) error {
-	// It may have ended by itself; then the signal has no receiver.
+	// Fails if the process has already exited.
 	_ = s.cmd.Process.Signal(signal)
 	err := <-s.exited
 	s.exited <- err
@@ -167,7 +166,7 @@ func (s *server) restart() {
 	s.start(s.cmd.Path)
 }
 
-// api is the server's gRPC interface, without the conveniences of a client.
+// api is the raw gRPC interface of the server, without the client library.
 type api struct {
 	conn        *grpc.ClientConn
 	kv          pb.KVClient
@@ -200,7 +199,7 @@ func newAPI(conn *grpc.ClientConn) *api {
 	}
 }
 
-// fromJSON takes what a program printed apart.
+// fromJSON decodes the JSON output of a program.
 func fromJSON(t *testing.T, text string, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), into); err != nil {

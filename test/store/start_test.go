@@ -28,8 +28,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TestRefusesToStart wants one clear line and the right exit code for what can
-// be wrong at the start.
+// TestRefusesToStart checks the one-line message and the exit code of startup errors.
 func TestRefusesToStart(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -60,13 +59,13 @@ func TestRefusesToStart(t *testing.T) {
 		{"unknown flag", []string{"--frobnicate"}, 2, "unexpected argument '--frobnicate'"},
 		{"port in use", []string{"--listen-client-urls", "http://" + taken.Addr().String(), "--wal-mode", "none"}, 1, "Address already in use"},
 		{"directory in use", []string{"--listen-client-urls", free, "--data-dir", inUse.args[1]}, 1, "is in use by another process"},
-		{"directory of etcd", []string{"--listen-client-urls", free, "--data-dir", etcdData}, 1, "holds the data of an etcd"},
+		{"directory of etcd", []string{"--listen-client-urls", free, "--data-dir", etcdData}, 1, "contains the data of an etcd"},
 		{"directory of a newer version", []string{"--listen-client-urls", free, "--data-dir", newer}, 1, "has format 99"},
 		{"directory that cannot be made", []string{"--listen-client-urls", free, "--data-dir", "/proc/nothing"}, 1, "create data directory /proc/nothing"},
 		{"a file where the socket should be", []string{"--listen-client-urls", "unix://" + pem, "--wal-mode", "none"}, 1, "listen on unix://"},
 		{"directory without its log", []string{"--listen-client-urls", free, "--data-dir", logless}, 1, "the directory of the log is missing"},
 		{"missing certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", "/nowhere", "--key-file", "/nowhere"}, 1, "read the certificates in /nowhere"},
-		{"broken certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", pem, "--key-file", pem}, 1, "holds no certificate"},
+		{"broken certificate", []string{"--listen-client-urls", "https://127.0.0.1:1", "--cert-file", pem, "--key-file", pem}, 1, "contains no PEM certificate"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			output, err := exec.Command(binary(t, "mem_etcd"), append(test.args, "--log-level", "error")...).CombinedOutput()
@@ -81,14 +80,14 @@ func TestRefusesToStart(t *testing.T) {
 		})
 	}
 	if _, err := os.Stat(pem); err != nil {
-		t.Fatalf("the file was touched: %v", err)
+		t.Fatalf("the file was removed: %v", err)
 	}
 	if get(t, inUse.dial(), "k") != "" {
-		t.Fatal("the running server was disturbed")
+		t.Fatal("the running server lost its key")
 	}
 }
 
-// TestDamagedLogIsRefused flips a bit in what was promised to be durable.
+// TestDamagedLogIsRefused flips a bit in durable records of the log.
 func TestDamagedLogIsRefused(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "fsync")
 	a := s.dial()
@@ -106,7 +105,7 @@ func TestDamagedLogIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The first record, and the last one that was acknowledged.
+	// The first record and the last acknowledged one.
 	last := bytes.LastIndex(content, []byte("value"))
 	for _, offset := range []int{60, last} {
 		damaged := bytes.Clone(content)
@@ -125,7 +124,7 @@ func TestUnixSocket(t *testing.T) {
 	if err := putOver(t, "unix://"+path, insecure.NewCredentials()); err != nil {
 		t.Fatal(err)
 	}
-	// A killed server leaves its socket behind; the next one takes it over.
+	// A killed server leaves its socket file; the next server replaces it.
 	s.kill()
 	s.restart()
 	if err := putOver(t, "unix://"+path, insecure.NewCredentials()); err != nil {
@@ -133,7 +132,8 @@ func TestUnixSocket(t *testing.T) {
 	}
 }
 
-// TestMetricsListener serves metrics and health, and no keys.
+// TestMetricsListener checks that the metrics listener serves metrics and health but no
+// gRPC.
 func TestMetricsListener(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	s := startMemEtcd(t, "--listen-metrics-urls", "http://"+address)
@@ -156,11 +156,12 @@ func TestMetricsListener(t *testing.T) {
 		}
 	}
 	if err := putOver(t, address, insecure.NewCredentials()); err == nil {
-		t.Fatal("keys are served at the metrics address")
+		t.Fatal("the metrics listener serves keys")
 	}
 }
 
-// TestTrafficIsCounted under etcd's names: what clients send and are sent.
+// TestTrafficIsCounted checks the metrics of bytes from and to clients, which have etcd's
+// names.
 func TestTrafficIsCounted(t *testing.T) {
 	const large = 100_000
 	s := startMemEtcd(t)
@@ -183,8 +184,8 @@ func TestTrafficIsCounted(t *testing.T) {
 	}
 }
 
-// TestClientCertificates lets in who has one, over HTTP/2 and HTTP/1.1, and
-// nobody else.
+// TestClientCertificates checks that only clients with a certificate are accepted, over
+// HTTP/2 and HTTP/1.1.
 func TestClientCertificates(t *testing.T) {
 	dir := t.TempDir()
 	authority := newAuthority(t, filepath.Join(dir, "ca.crt"))
@@ -205,10 +206,10 @@ func TestClientCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := putOver(t, address, credentials.NewTLS(trusting)); err == nil {
-		t.Fatal("a client without a certificate was let in")
+		t.Fatal("a client without a certificate was accepted")
 	}
 	if err := putOver(t, address, insecure.NewCredentials()); err == nil {
-		t.Fatal("a client without TLS was let in")
+		t.Fatal("a client without TLS was accepted")
 	}
 	client := &http.Client{Transport: &http.Transport{TLSClientConfig: known}}
 	response, err := client.Get("https://" + address + "/version")
@@ -274,7 +275,7 @@ func newAuthority(t *testing.T, path string) *authority {
 	return &authority{certificate, key, pool}
 }
 
-// issue writes NAME.crt and NAME.key, good for both ends of a connection.
+// issue writes NAME.crt and NAME.key, valid for servers and clients.
 func (a *authority) issue(t *testing.T, dir, name string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// startTLS runs mem_etcd with the certificates of dir.
+// startTLS starts mem_etcd with the certificates in dir.
 func startTLS(t *testing.T, dir string, flags ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -30,7 +30,7 @@ func startTLS(t *testing.T, dir string, flags ...string) *server {
 	return s
 }
 
-// handshake returns what the server shows to a client with this certificate.
+// handshake connects with this client certificate and returns the TLS state.
 func handshake(address string, config *tls.Config) (tls.ConnectionState, error) {
 	conn, err := tls.Dial("tcp", address, config)
 	if err != nil {
@@ -49,7 +49,8 @@ func clientTLS(t *testing.T, a *authority, dir, name string) *tls.Config {
 	return &tls.Config{RootCAs: a.pool, Certificates: []tls.Certificate{certificate}}
 }
 
-// TestCertificatesAreReloaded replaces certificate, key and CA of a running server.
+// TestCertificatesAreReloaded replaces certificate, key and CA of a running server, which
+// must use them for new connections.
 func TestCertificatesAreReloaded(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
@@ -70,13 +71,13 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	mustWrite(t, filepath.Join(dir, "server.crt"), "no certificate")
 	for range 5 {
 		if shown() != first {
-			t.Fatal("a certificate that cannot be read is in use")
+			t.Fatal("an unreadable certificate is in use")
 		}
 	}
-	const complaint = "cannot be used; those of before stay"
-	waitFor(t, "the complaint", func() bool { return strings.Contains(server.log.String(), complaint) })
-	if count := strings.Count(server.log.String(), complaint); count != 1 {
-		t.Fatalf("%d complaints", count)
+	const warning = "failed to reload certificates, keeping the previous ones"
+	waitFor(t, "the warning", func() bool { return strings.Contains(server.log.String(), warning) })
+	if count := strings.Count(server.log.String(), warning); count != 1 {
+		t.Fatalf("%d warnings", count)
 	}
 	ca.issue(t, dir, "server")
 	second := shown()
@@ -89,7 +90,7 @@ func TestCertificatesAreReloaded(t *testing.T) {
 
 	other := newAuthority(t, filepath.Join(dir, "ca.crt"))
 	if err := putOver(t, server.address, credentials.NewTLS(config)); err == nil {
-		t.Fatal("a client of the CA of before is let in")
+		t.Fatal("a client with a certificate of the previous CA was accepted")
 	}
 	other.issue(t, dir, "other")
 	known := clientTLS(t, ca, dir, "other")
@@ -98,7 +99,8 @@ func TestCertificatesAreReloaded(t *testing.T) {
 	}
 }
 
-// TestRevokedClients leaves out whom a list names, also when it names them later.
+// TestRevokedClients checks that clients on the revocation list are rejected, also when the
+// list changes while the server runs.
 func TestRevokedClients(t *testing.T) {
 	dir := t.TempDir()
 	ca := newAuthority(t, filepath.Join(dir, "ca.crt"))
@@ -126,7 +128,7 @@ func TestRevokedClients(t *testing.T) {
 	}
 	revoke(2, 2)
 	if err := putOver(t, server.address, credentials.NewTLS(config)); err == nil {
-		t.Fatal("a revoked client is let in")
+		t.Fatal("a revoked client was accepted")
 	}
 }
 
@@ -146,13 +148,13 @@ func TestVersionsAndCipherSuites(t *testing.T) {
 	before := config.Clone()
 	before.MaxVersion = tls.VersionTLS12
 	if _, err := handshake(fresh.address, before); err == nil {
-		t.Fatal("TLS 1.2 is spoken below the lowest version")
+		t.Fatal("TLS 1.2 was accepted below the minimum version")
 	}
 	if _, err := handshake(fresh.address, config); err != nil {
 		t.Fatal(err)
 	}
 	output, err := memEtcd(t, append(fresh.args[:len(fresh.args)-2], "--cipher-suites", "TLS_RSA_WITH_RC4_128_SHA")...)
-	if err == nil || !strings.Contains(output, "TLS_RSA_WITH_RC4_128_SHA is not offered") {
+	if err == nil || !strings.Contains(output, "TLS_RSA_WITH_RC4_128_SHA is not available") {
 		t.Fatalf("%v %s", err, output)
 	}
 }

@@ -29,7 +29,7 @@ func receive(t *testing.T, stream watchStream) *pb.WatchResponse {
 	return response
 }
 
-// watching opens a stream that ends with the test, or after half a minute.
+// watching opens a stream that is closed at the end of the test or after 30 s.
 func watching(t *testing.T, a *api) watchStream {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -51,7 +51,7 @@ func everything(from int64) *pb.WatchCreateRequest {
 	return &pb.WatchCreateRequest{Key: []byte{0}, RangeEnd: []byte{0}, StartRevision: from, PrevKv: true}
 }
 
-func TestWatchTellsWhatWasBefore(t *testing.T) {
+func TestWatchReturnsPreviousValues(t *testing.T) {
 	a := startMemEtcd(t).dial()
 	stream := watching(t, a)
 	if created := create(t, stream, everything(0)); !created.Created || created.WatchId != 0 {
@@ -102,14 +102,14 @@ func TestProgressOnRequestFollowsEveryEvent(t *testing.T) {
 	for range 50 {
 		revision := mustPut(t, a, "k", "v")
 		send(t, stream, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_ProgressRequest{}})
-		for told := int64(0); ; {
+		for received := int64(0); ; {
 			response := receive(t, stream)
 			for _, event := range response.Events {
-				told = event.Kv.ModRevision
+				received = event.Kv.ModRevision
 			}
 			if response.WatchId == -1 {
-				if response.Header.Revision > revision || told != revision {
-					t.Fatalf("progress %d, told %d of %d", response.Header.Revision, told, revision)
+				if response.Header.Revision > revision || received != revision {
+					t.Fatalf("progress %d, received %d of %d", response.Header.Revision, received, revision)
 				}
 				break
 			}
@@ -139,23 +139,23 @@ func TestFragmentsAreSmall(t *testing.T) {
 	request := everything(2)
 	request.Fragment, request.PrevKv = true, false
 	create(t, stream, request)
-	for told := int64(1); told < last; {
+	for received := int64(1); received < last; {
 		response := receive(t, stream)
-		// As in etcd, a message may exceed a request by half a mebibyte.
+		// As in etcd, a message may be 512 KiB larger than the largest request.
 		if len(response.Events) > 6 {
 			t.Fatalf("%d events of 90,000 bytes in a message", len(response.Events))
 		}
 		for _, event := range response.Events {
-			if told++; event.Kv.ModRevision != told {
-				t.Fatalf("revision %d, expected %d", event.Kv.ModRevision, told)
+			if received++; event.Kv.ModRevision != received {
+				t.Fatalf("revision %d, expected %d", event.Kv.ModRevision, received)
 			}
 		}
 	}
 }
 
-// TestNobodyWaitsForASlowWatcher lets one client never read while another
-// writes and a third reads everything.
-func TestNobodyWaitsForASlowWatcher(t *testing.T) {
+// TestSlowWatcherDoesNotDelayOthers has one client that never reads its watch, while
+// another writes and a third reads everything.
+func TestSlowWatcherDoesNotDelayOthers(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "none")
 	deaf := watching(t, s.dial())
 	send(t, deaf, &pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: everything(0)}})
@@ -174,21 +174,21 @@ func TestNobodyWaitsForASlowWatcher(t *testing.T) {
 		}
 		failed <- nil
 	}()
-	for told := int64(1); told <= writes; {
+	for received := int64(1); received <= writes; {
 		for _, event := range receive(t, stream).Events {
-			if told++; event.Kv.ModRevision != told {
-				t.Fatalf("revision %d, expected %d", event.Kv.ModRevision, told)
+			if received++; event.Kv.ModRevision != received {
+				t.Fatalf("revision %d, expected %d", event.Kv.ModRevision, received)
 			}
 		}
 	}
 	if err := <-failed; err != nil {
 		t.Fatal(err)
 	}
-	// The deaf one, when it listens at last, has missed nothing.
-	for told := int64(1); told <= writes; {
+	// When the slow client finally reads, it gets every event.
+	for received := int64(1); received <= writes; {
 		for _, event := range receive(t, deaf).Events {
-			if told++; event.Kv.ModRevision != told {
-				t.Fatalf("the slow one: revision %d, expected %d", event.Kv.ModRevision, told)
+			if received++; event.Kv.ModRevision != received {
+				t.Fatalf("the slow one: revision %d, expected %d", event.Kv.ModRevision, received)
 			}
 		}
 	}
@@ -237,7 +237,7 @@ func TestLeaseEndsWithItsKeysInOneRevision(t *testing.T) {
 	}
 }
 
-// TestStopEndsOpenStreams wants a clean exit while clients still watch.
+// TestStopEndsOpenStreams checks for a clean exit while watches are open.
 func TestStopEndsOpenStreams(t *testing.T) {
 	s := startMemEtcd(t)
 	stream := watching(t, s.dial())
@@ -257,9 +257,9 @@ func TestStopEndsOpenStreams(t *testing.T) {
 	}
 }
 
-// TestUnreadStreamsHoldNobodyUp opens more streams than the server has threads
-// and reads none: others read on, and the server ends when it is asked to.
-func TestUnreadStreamsHoldNobodyUp(t *testing.T) {
+// TestUnreadStreamsDoNotDelayOthers opens more streams than the server has threads and
+// reads none of them. Other reads succeed, and the server stops when requested.
+func TestUnreadStreamsDoNotDelayOthers(t *testing.T) {
 	s := startMemEtcd(t, "--wal-mode", "none")
 	a := s.dial()
 	value := string(make([]byte, 100_000))
@@ -294,9 +294,9 @@ func TestUnreadStreamsHoldNobodyUp(t *testing.T) {
 	}
 }
 
-// TestWatchIDGivenAgain cancels and creates watches of one ID while the server
-// reads history for them.
-func TestWatchIDGivenAgain(t *testing.T) {
+// TestWatchIDIsReused cancels and creates watches with the same ID while the server reads
+// history for them.
+func TestWatchIDIsReused(t *testing.T) {
 	a := startMemEtcd(t, "--wal-mode", "none").dial()
 	last := int64(0)
 	for range 3000 {
@@ -315,15 +315,15 @@ func TestWatchIDGivenAgain(t *testing.T) {
 		final.WatchId = 5
 		_ = stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: final}})
 	}()
-	created, told := 0, int64(0)
-	for created < rounds+1 || told < last {
+	created, received := 0, int64(0)
+	for created < rounds+1 || received < last {
 		response := receive(t, stream)
 		if response.Created {
-			created, told = created+1, 1
+			created, received = created+1, 1
 		}
 		for _, event := range response.Events {
-			if told++; event.Kv.ModRevision != told {
-				t.Fatalf("watch %d: revision %d, expected %d", created, event.Kv.ModRevision, told)
+			if received++; event.Kv.ModRevision != received {
+				t.Fatalf("watch %d: revision %d, expected %d", created, event.Kv.ModRevision, received)
 			}
 		}
 	}

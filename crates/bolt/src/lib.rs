@@ -1,19 +1,22 @@
-//! Reads the files of bbolt, in which etcd keeps its data. Nothing is ever
-//! written, and each page is read once, so a file may be larger than memory.
+//! A reader for bbolt files, in which etcd stores its data. It never writes. It reads each
+//! page once and does not keep it, so a file may be larger than memory.
 //!
 //! ```text
 //! file:    page page page …, each a multiple of the page size
 //! page:    number u64 · flags u16 · count u16 · overflow u32 · elements, keys, values
-//! meta:    in the pages 0 and 1; the one with the higher transaction counts
+//! meta:    pages 0 and 1; the one with the higher transaction ID is valid
 //! branch:  elements of: position u32 · key length u32 · page u64
 //! leaf:    elements of: flags u32 · position u32 · key length u32 · value length u32
 //! bucket:  the value of a leaf element with flag 1: root page u64 · sequence u64;
-//!          without a root page (0) a leaf page follows right there
+//!          if the root page is 0, a leaf page follows inline
 //! ```
-//! All numbers are little-endian. A position counts from its element.
+//! All numbers are little-endian. A position is relative to its element.
 //!
-//! Whatever a file holds, reading it ends, and ends in an error and not in a
-//! panic if the file is damaged where it is read.
+//! # Invariant
+//! Reading any file terminates. If the visited pages are damaged, it fails with an error
+//! and never panics.
+
+#![warn(missing_docs)]
 
 use std::fs::File;
 use std::io;
@@ -29,62 +32,65 @@ const CHECKSUM_AT: usize = 56;
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
 const BUCKET_FLAG: u32 = 1;
-/// Page sizes that there are, of which the second meta page is searched at each.
+/// Possible page sizes, which are also the possible offsets of the second meta page.
 const PAGE_BYTES: std::ops::RangeInclusive<u32> = 1024..=65_536;
-/// Deeper than any tree that fits on a disk.
+/// Maximum depth of a tree; greater than that of any valid file.
 const MAX_DEPTH: usize = 64;
 
-/// Why a file could not be read.
+/// The reason why a file could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The operating system refused it.
+    /// An I/O error.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// It does not begin like a file of bbolt.
-    #[error("it is no bbolt file, or both of its meta pages are damaged")]
+    /// The file has no valid meta page.
+    #[error("not a bbolt file, or both meta pages are damaged")]
     NoMeta,
-    /// It ends before its last page.
-    #[error("it is cut short: {bytes} bytes are not {pages} pages of {page_bytes} bytes")]
-    CutShort {
-        /// What there is.
+    /// The file is shorter than its meta page requires.
+    #[error("the file is truncated: {bytes} bytes, expected {pages} pages of {page_bytes} bytes")]
+    Truncated {
+        /// The size of the file.
         bytes: u64,
-        /// How many pages there should be.
+        /// The expected number of pages.
         pages: u64,
-        /// Their size.
+        /// The page size.
         page_bytes: u64,
     },
-    /// A page does not make sense.
+    /// A page is inconsistent.
     #[error("page {page} is damaged: {reason}")]
     Damaged {
-        /// Its number.
+        /// The page number.
         page: u64,
-        /// What is wrong.
+        /// The inconsistency.
         reason: &'static str,
     },
-    /// Whoever was shown a pair could make nothing of it.
+    /// The caller's `visit` function rejected a pair.
     #[error("{0}")]
     Refused(String),
 }
 
-/// An open file.
+/// An open bbolt file.
 pub struct Db {
     file: File,
     page_bytes: u64,
-    /// Pages that the file has.
+    /// Number of pages in the file.
     pages: u64,
     root: u64,
 }
 
-/// What `visit` is shown: a key and its value.
+/// A function called with each key and value.
 type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), String>;
 
-/// Whether the first bytes of a file, 64 or more, look like bbolt's.
-pub fn is_bolt(begin: &[u8]) -> bool {
-    begin.get(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + 4) == Some(&MAGIC.to_le_bytes()[..])
+/// Whether a file that starts with `start` (at least 64 bytes) is a bbolt file.
+pub fn is_bolt(start: &[u8]) -> bool {
+    start.get(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + 4) == Some(&MAGIC.to_le_bytes()[..])
 }
 
 impl Db {
-    /// Looks for the newest state in the first `bytes` of `file`.
+    /// Opens the newest transaction in the first `bytes` bytes of `file`.
+    ///
+    /// # Errors
+    /// Fails if there is no valid meta page or the file is truncated.
     pub fn open(file: File, bytes: u64) -> Result<Db, Error> {
         let mut offsets = vec![0];
         offsets.extend((0..7).map(|power| u64::from(*PAGE_BYTES.start()) << power));
@@ -93,20 +99,23 @@ impl Db {
         let page_bytes = u64::from(newest.page_bytes);
         let pages = newest.pages;
         if pages > bytes / page_bytes {
-            return Err(Error::CutShort { bytes, pages, page_bytes });
+            return Err(Error::Truncated { bytes, pages, page_bytes });
         }
         Ok(Db { file, page_bytes, pages, root: newest.root })
     }
 
-    /// Shows the pairs of a bucket to `visit`, in the order of keys; whether there
-    /// is such a bucket.
+    /// Calls `visit` for each pair of a bucket, in key order. Returns whether the bucket
+    /// exists.
+    ///
+    /// # Errors
+    /// Fails if a visited page is damaged or cannot be read, or if `visit` fails.
     pub fn for_each(
         &self,
         bucket: &[u8],
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), String>,
     ) -> Result<bool, Error> {
         let mut found = None;
-        let mut walk = Walk { db: self, pages_left: self.pages, want: BUCKET_FLAG };
+        let mut walk = Walk { db: self, pages_left: self.pages, flag: BUCKET_FLAG };
         walk.page(self.root, 0, &mut |key, value| {
             if key == bucket {
                 found = Some(value.to_vec());
@@ -114,9 +123,9 @@ impl Db {
             Ok(())
         })?;
         let Some(header) = found else { return Ok(false) };
-        let damaged = || Error::Damaged { page: self.root, reason: "a bucket is too short" };
+        let damaged = || Error::Damaged { page: self.root, reason: "a bucket header is too short" };
         let root = u64_at(&header, 0).ok_or_else(damaged)?;
-        let mut walk = Walk { db: self, pages_left: self.pages, want: 0 };
+        let mut walk = Walk { db: self, pages_left: self.pages, flag: 0 };
         match root {
             0 => {
                 let inline = header.get(BUCKET_BYTES..).ok_or_else(damaged)?;
@@ -127,20 +136,20 @@ impl Db {
         Ok(true)
     }
 
-    /// A page with those that it runs over into.
+    /// Reads a page with its overflow pages.
     fn read(&self, page: u64) -> Result<Vec<u8>, Error> {
         let damaged = |reason| Error::Damaged { page, reason };
         if page >= self.pages {
-            return Err(damaged("it lies behind the end of the file"));
+            return Err(damaged("it is beyond the end of the file"));
         }
         let mut bytes = vec![0; self.page_bytes as usize];
         self.file.read_exact_at(&mut bytes, page * self.page_bytes)?;
         if u64_at(&bytes, 0) != Some(page) {
-            return Err(damaged("it has another number"));
+            return Err(damaged("its header contains another page number"));
         }
         let overflow = u64::from(u32_at(&bytes, 12).unwrap_or(0));
         if overflow >= self.pages - page {
-            return Err(damaged("it runs over the end of the file"));
+            return Err(damaged("its overflow pages are beyond the end of the file"));
         }
         bytes.resize(((overflow + 1) * self.page_bytes) as usize, 0);
         let (first, rest) = bytes.split_at_mut(self.page_bytes as usize);
@@ -156,7 +165,7 @@ struct Meta {
     transaction: u64,
 }
 
-/// The meta page at `offset`, if there is an intact one.
+/// The meta page at `offset`, if it is valid.
 fn meta(file: &File, offset: u64) -> Option<Meta> {
     let mut bytes = [0; META_BYTES];
     file.read_exact_at(&mut bytes, offset + PAGE_HEADER_BYTES as u64).ok()?;
@@ -172,13 +181,13 @@ fn meta(file: &File, offset: u64) -> Option<Meta> {
     })
 }
 
-/// A walk through one tree.
+/// A traversal of one tree.
 struct Walk<'a> {
     db: &'a Db,
-    /// No page belongs to a tree twice.
+    /// Remaining pages. A tree that visits more pages than the file has contains a cycle.
     pages_left: u64,
-    /// Elements with this flag are shown.
-    want: u32,
+    /// Only leaf elements with this value of the bucket flag are visited.
+    flag: u32,
 }
 
 impl Walk<'_> {
@@ -187,7 +196,8 @@ impl Walk<'_> {
         if depth > MAX_DEPTH {
             return Err(damaged("the tree is too deep"));
         }
-        self.pages_left = self.pages_left.checked_sub(1).ok_or_else(|| damaged("a circle"))?;
+        self.pages_left =
+            self.pages_left.checked_sub(1).ok_or_else(|| damaged("the tree has a cycle"))?;
         let bytes = self.db.read(page)?;
         self.elements(&bytes, page, depth, visit)
     }
@@ -206,8 +216,8 @@ impl Walk<'_> {
             let element = bytes
                 .get(PAGE_HEADER_BYTES + index * ELEMENT_BYTES..)
                 .filter(|element| element.len() >= ELEMENT_BYTES)
-                .ok_or_else(|| damaged("an element lies behind its end"))?;
-            let short = || damaged("a key or value lies behind its end");
+                .ok_or_else(|| damaged("an element is beyond its end"))?;
+            let short = || damaged("a key or value is beyond its end");
             match flags {
                 BRANCH => {
                     let child = u64_at(element, 8).ok_or_else(short)?;
@@ -215,18 +225,18 @@ impl Walk<'_> {
                 }
                 LEAF => {
                     let (flags, key, value) = pair(element).ok_or_else(short)?;
-                    if flags & BUCKET_FLAG == self.want {
+                    if flags & BUCKET_FLAG == self.flag {
                         visit(key, value).map_err(Error::Refused)?;
                     }
                 }
-                _ => return Err(damaged("it is neither branch nor leaf")),
+                _ => return Err(damaged("it is neither a branch nor a leaf page")),
             }
         }
         Ok(())
     }
 }
 
-/// Flags, key and value of a leaf's element.
+/// The flags, the key and the value of a leaf element.
 fn pair(element: &[u8]) -> Option<(u32, &[u8], &[u8])> {
     let position = u32_at(element, 4)? as usize;
     let (key_bytes, value_bytes) = (u32_at(element, 8)? as usize, u32_at(element, 12)? as usize);

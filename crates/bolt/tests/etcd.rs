@@ -25,7 +25,7 @@ fn pairs(content: &[u8], bucket: &str) -> Result<Option<Pairs>, Error> {
 }
 
 #[test]
-fn reads_what_etcd_wrote() {
+fn reads_an_etcd_snapshot() {
     assert!(bolt::is_bolt(SNAPSHOT));
     let keys = pairs(SNAPSHOT, "key").unwrap().unwrap();
     assert_eq!(keys.len(), 3);
@@ -36,11 +36,11 @@ fn reads_what_etcd_wrote() {
     assert!(pairs(SNAPSHOT, "nothing").unwrap().is_none());
 }
 
-/// Whatever happens to a file: an answer or an error.
+/// Reading a damaged file returns a result or an error.
 #[test]
-fn damage_is_no_panic() {
+fn damaged_files_never_panic() {
     for byte in 0..SNAPSHOT.len() {
-        // Pages are mostly empty, and there all bytes are alike.
+        // Most bytes are unused zeros; only some of them are changed.
         if SNAPSHOT[byte] == 0 && byte % 64 != 0 && byte % 4096 > 256 {
             continue;
         }
@@ -52,7 +52,7 @@ fn damage_is_no_panic() {
         }
     }
     for len in (0..20_480).step_by(100) {
-        assert!(pairs(&SNAPSHOT[..len], "key").is_err(), "cut at {len}");
+        assert!(pairs(&SNAPSHOT[..len], "key").is_err(), "truncated to {len} bytes");
     }
     assert!(matches!(pairs(&[7; 9000], "key"), Err(Error::NoMeta)));
 }

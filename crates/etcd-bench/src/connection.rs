@@ -1,4 +1,4 @@
-//! gRPC over HTTP/2, with only what a load generator needs.
+//! A minimal gRPC client on HTTP/2.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use url::Url;
 
-use crate::options::Load;
+use crate::load::Load;
 
-/// Bytes that the server may send before we have read them.
+/// Flow-control windows for data from the server.
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 
-/// Why an operation failed: gRPC's code and message, or the connection's end.
+/// The reason why an operation failed: gRPC code and message, or a connection error.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -39,7 +39,7 @@ pub struct Connection {
     base: Arc<str>,
 }
 
-/// Opens as many connections as the load wants, spread over its endpoints.
+/// Opens `count` connections, distributed over the endpoints.
 pub async fn open(load: &Load, count: usize) -> Result<Vec<Connection>> {
     let mut connections = Vec::with_capacity(count);
     for endpoint in load.endpoints.iter().cycle().take(count) {
@@ -49,7 +49,7 @@ pub async fn open(load: &Load, count: usize) -> Result<Vec<Connection>> {
     Ok(connections)
 }
 
-/// Opens one connection to an endpoint of the load.
+/// Opens a connection to endpoint number `endpoint`.
 pub async fn open_at(load: &Load, endpoint: usize) -> Result<Connection> {
     let endpoint = &load.endpoints[endpoint];
     connect(endpoint, load).await.with_context(|| format!("connect to {endpoint}"))
@@ -63,7 +63,7 @@ async fn connect(endpoint: &str, load: &Load) -> Result<Connection> {
     let url = Url::parse(&endpoint).context("not a URL such as http://127.0.0.1:2379")?;
     let (host, port) = match (url.host_str(), url.port_or_known_default()) {
         (Some(host), Some(port)) => (host, port),
-        _ => bail!("it has no host or no port"),
+        _ => bail!("the URL has no host or port"),
     };
     let tcp = TcpStream::connect((host, port)).await?;
     tcp.set_nodelay(true)?;
@@ -75,12 +75,12 @@ async fn connect(endpoint: &str, load: &Load) -> Result<Connection> {
             let connector = TlsConnector::from(Arc::new(tls(load)?));
             handshake(connector.connect(name, tcp).await?, &base).await
         }
-        other => bail!("{other} is not http or https"),
+        other => bail!("scheme {other} is not supported; use http or https"),
     }
 }
 
 fn tls(load: &Load) -> Result<ClientConfig> {
-    let Some(ca) = &load.cacert else { bail!("https needs --cacert") };
+    let Some(ca) = &load.cacert else { bail!("https requires --cacert") };
     let mut roots = RootCertStore::empty();
     for certificate in
         CertificateDer::pem_file_iter(ca).with_context(|| ca.display().to_string())?
@@ -108,13 +108,13 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .handshake(io)
         .await?;
-    // Its end shows in the operations that it takes along.
+    // If the connection breaks, its operations fail.
     tokio::task::spawn_local(async move { connection.await.ok() });
     Ok(Connection { send, base: base.into() })
 }
 
 impl Connection {
-    /// One request, one response.
+    /// Performs a unary call.
     pub async fn call<R: Message + Default>(
         &self,
         path: &str,
@@ -127,20 +127,19 @@ impl Connection {
         Ok(response)
     }
 
-    /// One request, then any number of responses; with `end` false the request
-    /// stream stays open for more.
+    /// Starts a stream with one request. With `end`, the client sends no further requests.
     pub async fn start<R: Message + Default>(
         &self,
         path: &str,
         request: &impl Message,
         end: bool,
     ) -> Result<(SendStream<Bytes>, Responses<R>), Failure> {
-        let uri: Uri = format!("{}{path}", self.base).parse().expect("made of valid parts");
+        let uri: Uri = format!("{}{path}", self.base).parse().expect("consists of valid parts");
         let head = Request::post(uri)
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .body(())
-            .expect("made of valid parts");
+            .expect("consists of valid parts");
         let mut send = self.send.clone().ready().await?;
         let (response, mut requests) = send.send_request(head, false)?;
         requests.send_data(frame(request), end)?;
@@ -150,7 +149,7 @@ impl Connection {
     }
 }
 
-/// The responses of a call, as they come in.
+/// The responses of a call.
 pub struct Responses<R> {
     body: RecvStream,
     buffer: BytesMut,
@@ -162,7 +161,7 @@ impl<R: Message + Default> Responses<R> {
         Responses { body, buffer: BytesMut::new(), _response: std::marker::PhantomData }
     }
 
-    /// The next response, or `None` at the end of a call that succeeded.
+    /// The next response; `None` at the end of a successful call.
     pub async fn next(&mut self) -> Result<Option<R>, Failure> {
         loop {
             if let Some(message) = unframe(&mut self.buffer) {
@@ -184,24 +183,24 @@ impl<R: Message + Default> Responses<R> {
         }
     }
 
-    /// Reads to the end, for the status there.
+    /// Reads to the end to check the status in the trailers.
     async fn finish(&mut self) -> Result<(), Failure> {
         while self.next().await?.is_some() {}
         Ok(())
     }
 }
 
-/// A message with gRPC's five bytes in front.
+/// Encodes a message with gRPC's 5-byte prefix.
 pub fn frame(message: &impl Message) -> Bytes {
     let len = message.encoded_len();
     let mut frame = BytesMut::with_capacity(5 + len);
     frame.put_u8(0);
     frame.put_u32(len as u32);
-    message.encode(&mut frame).expect("there is room");
+    message.encode(&mut frame).expect("the buffer has enough capacity");
     frame.freeze()
 }
 
-/// Takes a whole message off the front, if there is one.
+/// Removes the first message from `buffer`, if it is complete.
 fn unframe(buffer: &mut BytesMut) -> Option<Bytes> {
     let header = buffer.first_chunk::<5>()?;
     let len = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
@@ -213,7 +212,7 @@ fn unframe(buffer: &mut BytesMut) -> Option<Bytes> {
     Some(buffer.split_to(len).freeze())
 }
 
-/// An error if the headers or trailers hold a status that is not OK.
+/// Fails if headers or trailers contain a status other than OK.
 fn check_status(headers: &HeaderMap) -> Result<(), Failure> {
     match headers.get("grpc-status").map(|status| status.as_bytes()) {
         None | Some(b"0") => Ok(()),

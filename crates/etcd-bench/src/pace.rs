@@ -1,8 +1,8 @@
-//! Says when the next operation of an open loop is due.
+//! The pace of an open loop: issues a permit for each operation when it is due.
 //!
-//! A thread of its own waits: the runtime's timer is late by up to a millisecond,
-//! which would count as the server's latency, and to spin would take the core from
-//! whoever else works on it.
+//! A separate thread waits for the due times. The timer of the runtime is up to 1 ms
+//! late, which would count as latency of the server, and busy waiting would take CPU from
+//! the server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use nix::sys::prctl::set_timerslack;
 use tokio::sync::Semaphore;
 
-/// How much later than asked for the operating system may end a wait.
+/// Timer slack: how much the operating system may delay the end of a wait.
 const SLACK_NANOS: u64 = 1000;
 
-/// A permit for each operation, from the moment at which it is due.
+/// Issues permits at a constant rate.
 pub struct Pace {
     start: Instant,
     per_second: u64,
@@ -21,13 +21,16 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// Begins now.
+    /// Starts to issue `per_second` permits per second.
+    ///
+    /// # Errors
+    /// Fails if the thread cannot be started.
     pub fn start(per_second: u64) -> std::io::Result<Pace> {
         let pace = Pace { start: Instant::now(), per_second, permits: Arc::new(Semaphore::new(0)) };
         let (start, permits) = (pace.start, pace.permits.clone());
         std::thread::Builder::new()
             .name("pace".into())
-            .spawn(move || give_out(start, per_second, &permits))?;
+            .spawn(move || issue_permits(start, per_second, &permits))?;
         Ok(pace)
     }
 
@@ -36,9 +39,9 @@ impl Pace {
         due(self.start, self.per_second, number)
     }
 
-    /// Waits for the next permit; who came first is served first.
-    pub async fn turn(&self) {
-        self.permits.acquire().await.expect("open as long as it is there").forget();
+    /// Waits for the next permit, in the order of the calls.
+    pub async fn acquire(&self) {
+        self.permits.acquire().await.expect("closed only on drop").forget();
     }
 }
 
@@ -52,8 +55,8 @@ fn due(start: Instant, per_second: u64, number: u64) -> Instant {
     start + Duration::from_secs_f64(number as f64 / per_second as f64)
 }
 
-fn give_out(start: Instant, per_second: u64, permits: &Semaphore) {
-    // Without it waits are less exact, and nothing else.
+fn issue_permits(start: Instant, per_second: u64, permits: &Semaphore) {
+    // If setting the timer slack fails, permits are issued less precisely.
     let _ = set_timerslack(SLACK_NANOS);
     for number in 0.. {
         std::thread::sleep(
@@ -71,10 +74,10 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn no_turn_before_it_is_due() {
+    async fn no_permit_is_issued_before_it_is_due() {
         let pace = Pace::start(1000).unwrap();
         for number in 0..20 {
-            pace.turn().await;
+            pace.acquire().await;
             assert!(Instant::now() >= pace.due(number));
         }
         assert_eq!(pace.due(20) - pace.due(0), Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Groups of keys, handed out one after the other to the clients that write them.
+//! The keys of the fill workload, distributed to the clients one by one.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -6,21 +6,22 @@ use std::rc::Rc;
 use bytes::Bytes;
 use etcdpb::rpc::PutRequest;
 
-use crate::group::Group;
+use crate::key_group::KeyGroup;
 
-/// What `fill` writes; clones share what is left of it.
+/// The keys to write. Clones share the position of the next key.
 #[derive(Clone)]
 pub struct Population {
-    groups: Rc<[Group]>,
-    /// The longest value; shorter ones are its beginning.
+    groups: Rc<[KeyGroup]>,
+    /// The longest value. Shorter values are its prefixes.
     value: Bytes,
-    /// Group and number of the next key.
+    /// The group and the number of the next key.
     next: Rc<Cell<(usize, u64)>>,
     written_bytes: Rc<Cell<u64>>,
 }
 
 impl Population {
-    pub fn new(groups: &[Group]) -> Self {
+    /// The keys of `groups` with random values.
+    pub fn new(groups: &[KeyGroup]) -> Self {
         let longest = groups.iter().map(|group| group.value_bytes.1).max().unwrap_or_default();
         Population {
             groups: groups.into(),
@@ -30,17 +31,20 @@ impl Population {
         }
     }
 
-    /// How many keys there are.
+    /// Number of keys.
     pub fn count(&self) -> u64 {
         self.groups.iter().map(|group| group.count).sum()
     }
 
-    /// Bytes of the keys and values handed out so far.
+    /// Bytes of the keys and values returned so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes.get()
     }
 
-    /// The write of the next key. There must be one.
+    /// The put for the next key.
+    ///
+    /// # Panics
+    /// Panics if there are no more keys.
     pub fn next_put(&self, key_size: usize) -> PutRequest {
         let (index, number) = self.next.get();
         let group = &self.groups[index];
@@ -59,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_key_is_handed_out_once() {
+    fn every_key_is_returned_once() {
         let groups = ["/a/=2x3".parse().unwrap(), "/b/=1x5".parse().unwrap()];
         let population = Population::new(&groups);
         let puts: Vec<PutRequest> =

@@ -1,37 +1,54 @@
-//! What came of it.
+//! The report of a run.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use hdrhistogram::Histogram;
 use output::Output;
 use serde::Serialize;
 
-/// A share of failed operations beyond which the run as a whole has failed.
+use crate::latency::Latency;
+
+/// Maximum share of failed operations; above it, the run has failed.
 const TOLERATED_ERRORS: f64 = 0.01;
 
-/// The result of a run. Times are in the unit that the name says.
+/// The report of a run. The name of each duration contains its unit.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
+    /// Name of the workload.
     pub workload: String,
+    /// The configured endpoints.
     pub endpoints: Vec<String>,
+    /// Number of client connections.
     pub connections: usize,
+    /// Number of concurrent clients.
     pub clients: usize,
+    /// Key size in bytes.
     pub key_size: usize,
+    /// Value size in bytes.
     pub val_size: usize,
+    /// Number of different keys.
     pub key_space_size: u64,
-    /// Operations a second that were asked for; 0 for as many as possible.
+    /// The configured number of operations per second; 0 for as many as possible.
     pub rate: u64,
+    /// Number of successful operations.
     pub ops: u64,
+    /// Number of failed operations.
     pub errors: u64,
+    /// Number of failed operations by error text.
     pub errors_by_kind: BTreeMap<String, u64>,
+    /// Duration of the measurement.
     pub seconds: f64,
+    /// Successful operations per second.
     pub ops_per_second: f64,
+    /// Latency of the successful operations.
     pub latency_micros: Latency,
+    /// CPU time of this process per operation.
     pub client_cpu_micros_per_op: f64,
+    /// CPU time of the server process per operation, if `--server-pid` is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_micros_per_op: Option<f64>,
+    /// The events that the watchers received, for the watch workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<WatchReport>,
     /// Bytes of keys and values that `fill` wrote.
@@ -39,45 +56,34 @@ pub struct Report {
     pub filled_bytes: Option<u64>,
 }
 
-/// Percentiles.
-#[derive(Serialize)]
-pub struct Latency {
-    pub p50: u64,
-    pub p90: u64,
-    pub p99: u64,
-    pub p999: u64,
-    pub max: u64,
-}
-
-/// What the watchers were told.
+/// The events that the watchers received.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchReport {
+    /// Number of watchers.
     pub watchers: usize,
+    /// Number of events, over all watchers.
     pub events: u64,
+    /// Events per second, over all watchers.
     pub events_per_second: f64,
-    /// Whether every watcher was told of every write in time.
+    /// Whether every watcher received every event in time.
     pub complete: bool,
 }
 
-impl From<&Histogram<u64>> for Latency {
-    fn from(histogram: &Histogram<u64>) -> Self {
-        let at = |quantile| histogram.value_at_quantile(quantile);
-        Latency { p50: at(0.5), p90: at(0.9), p99: at(0.99), p999: at(0.999), max: histogram.max() }
-    }
-}
-
 impl Report {
-    /// Whether too much went wrong for the figures to mean what they say.
+    /// Whether too many operations failed, or events are missing.
     pub fn failed(&self) -> bool {
         let tried = (self.ops + self.errors).max(1);
         let incomplete = self.watch.as_ref().is_some_and(|watch| !watch.complete);
         self.ops == 0 || self.errors as f64 / tried as f64 > TOLERATED_ERRORS || incomplete
     }
 
-    /// To standard output.
+    /// Prints the report to standard output.
+    ///
+    /// # Errors
+    /// Fails if standard output cannot be written.
     pub fn print(&self, output: Output) -> std::io::Result<()> {
-        output.print(self, |report| report.render().expect("a String takes everything"))
+        output.print(self, |report| report.render().expect("writing to a String cannot fail"))
     }
 
     fn render(&self) -> Result<String, std::fmt::Error> {
@@ -91,7 +97,11 @@ impl Report {
             "{:<18} p50 {p50} µs, p90 {p90} µs, p99 {p99} µs, p99.9 {p999} µs, max {max} µs",
             "latency"
         )?;
-        writeln!(text, "{:<18} {:.1} µs an operation", "own CPU", self.client_cpu_micros_per_op)?;
+        writeln!(
+            text,
+            "{:<18} {:.1} µs per operation",
+            "client CPU", self.client_cpu_micros_per_op
+        )?;
         if let Some(watch) = &self.watch {
             writeln!(
                 text,
@@ -99,7 +109,7 @@ impl Report {
                 "events", watch.events, watch.watchers, watch.events_per_second
             )?;
             if !watch.complete {
-                writeln!(text, "{:<18} some watchers were not told of every write in time", "")?;
+                writeln!(text, "{:<18} some watchers did not receive every event in time", "")?;
             }
         }
         if let Some(bytes) = self.filled_bytes {

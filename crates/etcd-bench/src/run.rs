@@ -1,46 +1,49 @@
-//! Drives the clients and measures.
+//! Execution and measurement of a workload.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use cpu_time::ProcessTime;
 use hdrhistogram::Histogram;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use nix::time::ClockId;
 use nix::unistd::Pid;
 use tokio::task::JoinSet;
 
 use crate::connection::{self, Connection, Failure};
-use crate::options::{Load, Options, Workload};
+use crate::keys::Keys;
+use crate::latency::Latency;
+use crate::load::Load;
+use crate::options::{Options, Workload};
 use crate::pace::Pace;
 use crate::population::Population;
-use crate::report::{Latency, Report, WatchReport};
+use crate::progress::{bar, print_lines};
+use crate::report::{Report, WatchReport};
 use crate::watch::Watchers;
-use crate::worker::{self, Keys, Worker};
+use crate::worker::{self, Worker};
 
 const DEFAULT_TOTAL: u64 = 10_000;
-/// Writes under way at once while the key space is filled.
-const FILLERS: u64 = 64;
-/// Without a terminal, a line of progress as often as this.
-pub const PROGRESS_LINE: Duration = Duration::from_secs(10);
-/// Exit code after a second interrupt, as shells have it.
+/// Number of concurrent puts while the key space is filled.
+const FILL_CONCURRENCY: u64 = 64;
+/// Exit code after a second SIGINT: 128 + 2, as a shell reports it.
 const INTERRUPTED: i32 = 130;
-/// Kinds of errors that are told apart; more are counted together.
-const ERROR_KINDS: usize = 32;
+/// Maximum number of different errors in the report. Further ones are counted together.
+const MAX_ERROR_KINDS: usize = 32;
 
-/// What all clients share.
-struct Shared {
+/// The state that all clients share.
+struct Run {
     start: Instant,
     deadline: Option<Instant>,
     total: u64,
-    /// Of an open loop; without it, as fast as it goes.
+    /// The pace of an open loop. In a closed loop, each client starts its next operation
+    /// when the previous one has ended.
     pace: Option<Pace>,
     interrupted: Cell<bool>,
-    begun: Cell<u64>,
+    /// Number of started operations.
+    started: Cell<u64>,
     histogram: RefCell<Histogram<u64>>,
     errors: RefCell<BTreeMap<String, u64>>,
     progress: ProgressBar,
@@ -63,16 +66,17 @@ pub async fn run(options: &Options) -> Result<Report> {
 
     let server_before = server_cpu(load.server_pid)?;
     let total = population.as_ref().map_or(total(load), Population::count);
-    let shared = Rc::new(Shared::new(load, total)?);
+    let shared = Rc::new(Run::new(load, total)?);
     let cpu = ProcessTime::now();
     let mut clients = JoinSet::new();
     for worker in workers {
-        clients.spawn_local(drive(worker, shared.clone()));
+        clients.spawn_local(run_client(worker, shared.clone()));
     }
-    let narrator = tokio::task::spawn_local(narrate(options.name(), shared.clone()));
-    tokio::task::spawn_local(heed_interrupt(shared.clone()));
+    let progress_lines =
+        tokio::task::spawn_local(print_lines(options.name(), shared.progress.clone()));
+    tokio::task::spawn_local(handle_interrupts(shared.clone()));
     while clients.join_next().await.is_some() {}
-    narrator.abort();
+    progress_lines.abort();
     let complete = match &watchers {
         Some(watchers) => {
             let writes = shared.histogram.borrow().len();
@@ -80,24 +84,23 @@ pub async fn run(options: &Options) -> Result<Report> {
         }
         None => true,
     };
-    let spent = Spent {
+    let usage = Usage {
         elapsed: shared.start.elapsed(),
         own_cpu: cpu.elapsed(),
         server_cpu: server_cpu(load.server_pid)?.zip(server_before).map(|(now, then)| now - then),
     };
     shared.progress.finish_and_clear();
-    Ok(report(options, &shared, spent, watchers, population, complete))
+    Ok(report(options, &shared, usage, watchers, population, complete))
 }
 
-/// What the measured operations took.
-struct Spent {
+/// The time and CPU of the measured operations.
+struct Usage {
     elapsed: Duration,
     own_cpu: Duration,
     server_cpu: Option<Duration>,
 }
 
-/// CPU that a process has used so far, as the operating system counts it: in
-/// nanoseconds, over all threads, those that have ended included.
+/// The total CPU time of a process, including threads that have ended.
 fn server_cpu(pid: Option<i32>) -> Result<Option<Duration>> {
     let Some(pid) = pid else { return Ok(None) };
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid));
@@ -106,12 +109,12 @@ fn server_cpu(pid: Option<i32>) -> Result<Option<Duration>> {
     Ok(Some(used.into()))
 }
 
-/// Writes every key once.
+/// Writes every key of the key space once.
 async fn fill(keys: &Keys, space: u64, connections: &[Connection]) -> Result<()> {
     let progress = bar(Some(space)).with_message("filling the key space");
     let next = Rc::new(Cell::new(0));
     let mut fillers = JoinSet::new();
-    for index in 0..FILLERS.min(space) {
+    for index in 0..FILL_CONCURRENCY.min(space) {
         let connection = connections[index as usize % connections.len()].clone();
         let (keys, next, progress) = (keys.clone(), next.clone(), progress.clone());
         fillers.spawn_local(async move {
@@ -172,7 +175,7 @@ async fn prepare(
     Ok(workers)
 }
 
-/// Operations to do, if not the workload itself knows.
+/// Number of operations, unless the workload determines it.
 fn total(load: &Load) -> u64 {
     match (load.total, load.duration) {
         (Some(total), _) => total,
@@ -181,42 +184,44 @@ fn total(load: &Load) -> u64 {
     }
 }
 
-async fn drive(mut worker: Worker, shared: Rc<Shared>) {
+/// Runs one client.
+async fn run_client(mut worker: Worker, shared: Rc<Run>) {
     while let Some(due) = shared.next().await {
         let result = worker.operate().await;
         shared.record(due.elapsed(), result);
     }
 }
 
-impl Shared {
+impl Run {
     fn new(load: &Load, total: u64) -> Result<Self> {
         let pace = (load.rate > 0).then(|| Pace::start(load.rate)).transpose()?;
         let start = Instant::now();
-        Ok(Shared {
+        Ok(Run {
             start,
             deadline: load.duration.map(|duration| start + duration),
             total,
             pace,
             interrupted: Cell::new(false),
-            begun: Cell::new(0),
-            histogram: RefCell::new(Histogram::new(3).expect("three digits are allowed")),
+            started: Cell::new(0),
+            histogram: RefCell::new(Histogram::new(3).expect("three digits are a valid precision")),
             errors: RefCell::default(),
             progress: bar((total != u64::MAX).then_some(total)),
         })
     }
 
-    /// When the next operation is due, once it is; `None` when there is no more.
+    /// Waits until the next operation is due and returns its due time; `None` at the end of
+    /// the run.
     async fn next(&self) -> Option<Instant> {
-        let number = self.begun.get();
+        let number = self.started.get();
         let now = Instant::now();
         let due = self.pace.as_ref().map_or(now, |pace| pace.due(number));
-        let over = self.deadline.is_some_and(|deadline| due.max(now) >= deadline);
-        if number >= self.total || over || self.interrupted.get() {
+        let is_over = self.deadline.is_some_and(|deadline| due.max(now) >= deadline);
+        if number >= self.total || is_over || self.interrupted.get() {
             return None;
         }
-        self.begun.set(number + 1);
+        self.started.set(number + 1);
         if let Some(pace) = &self.pace {
-            pace.turn().await;
+            pace.acquire().await;
         }
         Some(due)
     }
@@ -225,21 +230,21 @@ impl Shared {
         match result {
             Ok(()) => {
                 let micros = latency.as_micros().max(1) as u64;
-                self.histogram.borrow_mut().record(micros).expect("it grows as needed");
+                self.histogram.borrow_mut().record(micros).expect("the histogram grows as needed");
             }
             Err(Failure(kind)) => {
                 let mut errors = self.errors.borrow_mut();
-                let known = errors.len() < ERROR_KINDS || errors.contains_key(&kind);
-                *errors.entry(if known { kind } else { "others".into() }).or_default() += 1;
+                let has_room = errors.len() < MAX_ERROR_KINDS || errors.contains_key(&kind);
+                *errors.entry(if has_room { kind } else { "others".into() }).or_default() += 1;
             }
         }
         self.progress.inc(1);
     }
 }
 
-/// An interrupt ends the run early, and what was done until then is reported; a
-/// second one does not wait for operations under way.
-async fn heed_interrupt(shared: Rc<Shared>) {
+/// Ends the run at the first SIGINT, and the process at the second. After the first, the
+/// report covers the operations until then.
+async fn handle_interrupts(shared: Rc<Run>) {
     if tokio::signal::ctrl_c().await.is_ok() {
         shared.interrupted.set(true);
     }
@@ -248,31 +253,10 @@ async fn heed_interrupt(shared: Rc<Shared>) {
     }
 }
 
-/// Says how far it is where no bar can be drawn.
-async fn narrate(name: &'static str, shared: Rc<Shared>) {
-    while !std::io::stderr().is_terminal() {
-        tokio::time::sleep(PROGRESS_LINE).await;
-        let done = shared.progress.position();
-        match shared.progress.length() {
-            Some(total) => eprintln!("    {name} {done}/{total}"),
-            None => eprintln!("    {name} {done}"),
-        }
-    }
-}
-
-/// Progress on a terminal; of something endless, without a total.
-pub fn bar(total: Option<u64>) -> ProgressBar {
-    let (bar, template) = match total {
-        Some(total) => (ProgressBar::new(total), "{msg} {bar:30} {pos}/{len} {per_sec} {eta} left"),
-        None => (ProgressBar::new_spinner(), "{msg} {spinner} {pos} {per_sec} {elapsed}"),
-    };
-    bar.with_style(ProgressStyle::with_template(template).expect("a valid template"))
-}
-
 fn report(
     options: &Options,
-    shared: &Shared,
-    spent: Spent,
+    shared: &Run,
+    usage: Usage,
     watchers: Option<Watchers>,
     population: Option<Population>,
     complete: bool,
@@ -280,7 +264,7 @@ fn report(
     let load = &options.load;
     let histogram = shared.histogram.borrow();
     let errors_by_kind = shared.errors.borrow().clone();
-    let (ops, seconds) = (histogram.len(), spent.elapsed.as_secs_f64());
+    let (ops, seconds) = (histogram.len(), usage.elapsed.as_secs_f64());
     let micros_per_op = |cpu: Duration| cpu.as_secs_f64() * 1e6 / ops.max(1) as f64;
     let watch = match (&options.workload, watchers) {
         (Workload::Watch { watchers: count, .. }, Some(watchers)) => Some(WatchReport {
@@ -306,8 +290,8 @@ fn report(
         seconds,
         ops_per_second: ops as f64 / seconds,
         latency_micros: Latency::from(&*histogram),
-        client_cpu_micros_per_op: micros_per_op(spent.own_cpu),
-        server_cpu_micros_per_op: spent.server_cpu.map(micros_per_op),
+        client_cpu_micros_per_op: micros_per_op(usage.own_cpu),
+        server_cpu_micros_per_op: usage.server_cpu.map(micros_per_op),
         watch,
         filled_bytes: population.map(|population| population.written_bytes()),
     }

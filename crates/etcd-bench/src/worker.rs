@@ -1,4 +1,4 @@
-//! What one client does, one operation after the other.
+//! One client: its operations, executed one after the other.
 
 use std::time::Duration;
 
@@ -12,9 +12,10 @@ use etcdpb::rpc::{
 use rand::RngExt;
 
 use crate::connection::{Connection, Failure};
-use crate::glance::{Chunk, Page};
-use crate::lease::NodeLease;
-use crate::options::{Load, Workload};
+use crate::keys::{Keys, PREFIX, PREFIX_END};
+use crate::node_lease::NodeLease;
+use crate::options::Workload;
+use crate::partial_response::{Chunk, Page};
 use crate::population::Population;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
@@ -22,19 +23,15 @@ const TXN: &str = "/etcdserverpb.KV/Txn";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const RANGE_STREAM: &str = "/etcdserverpb.KV/RangeStream";
 
-/// All keys of the load begin like this; lease-flood uses Kubernetes' own.
-pub const PREFIX: &[u8] = b"/bench/";
-/// Its end as a range.
-pub const PREFIX_END: &[u8] = b"/bench0";
-
 /// One client.
 pub struct Worker {
     connection: Connection,
     keys: Keys,
-    kind: Kind,
+    operation: Operation,
 }
 
-enum Kind {
+/// The operation of a client, with its state.
+enum Operation {
     Put,
     TxnPut,
     Range { span: Span, page: i64, stream: bool },
@@ -43,48 +40,16 @@ enum Kind {
     LeaseFlood { leases: Vec<(NodeLease, i64)>, next: usize },
 }
 
-/// Neighbouring keys to read.
+/// A span of keys to read.
 struct Span {
     start: Bytes,
     end: Bytes,
-    /// How many there are, if that is known.
+    /// The number of keys, if it is known.
     count: Option<u64>,
 }
 
-/// The keys and the value of the load.
-#[derive(Clone)]
-pub struct Keys {
-    space: u64,
-    size: usize,
-    value: Bytes,
-}
-
-impl Keys {
-    pub fn new(load: &Load) -> Self {
-        let value = (0..load.val_size).map(|_| rand::random::<u8>()).collect();
-        Keys { space: load.key_space_size, size: load.key_size, value }
-    }
-
-    /// Key number `n`, of the size that was asked for.
-    pub fn key(&self, n: u64) -> Bytes {
-        let digits = self.size.saturating_sub(PREFIX.len());
-        let mut key = PREFIX.to_vec();
-        key.extend_from_slice(format!("{n:0digits$}").as_bytes());
-        key.into()
-    }
-
-    fn random(&self) -> Bytes {
-        self.key(rand::rng().random_range(0..self.space))
-    }
-
-    /// A write of key number `n`.
-    pub fn put(&self, key: Bytes) -> PutRequest {
-        PutRequest { key, value: self.value.clone(), ..Default::default() }
-    }
-}
-
 impl Worker {
-    /// Client number `index` of the workload.
+    /// Creates client number `index` of the workload.
     pub fn new(
         workload: &Workload,
         keys: Keys,
@@ -92,30 +57,30 @@ impl Worker {
         connection: Connection,
         index: u64,
     ) -> Self {
-        let kind = match workload {
-            Workload::Put | Workload::Watch { .. } => Kind::Put,
-            Workload::TxnPut => Kind::TxnPut,
+        let operation = match workload {
+            Workload::Put | Workload::Watch { .. } => Operation::Put,
+            Workload::TxnPut => Operation::TxnPut,
             Workload::Range { page, stream, prefix } => {
                 let span = Span::new(prefix.as_deref(), keys.space);
-                Kind::Range { span, page: *page, stream: *stream }
+                Operation::Range { span, page: *page, stream: *stream }
             }
             Workload::Fill { .. } => {
-                let population = population.expect("fill has one").clone();
-                Kind::Fill { population, key_size: keys.size }
+                let population = population.expect("fill has a population").clone();
+                Operation::Fill { population, key_size: keys.size }
             }
-            Workload::Mixed { read_percent } => Kind::Mixed { read_percent: *read_percent },
-            Workload::LeaseFlood { leases } => Kind::LeaseFlood {
+            Workload::Mixed { read_percent } => Operation::Mixed { read_percent: *read_percent },
+            Workload::LeaseFlood { leases } => Operation::LeaseFlood {
                 leases: (0..*leases).map(|n| (NodeLease::new(index * leases + n), 0)).collect(),
                 next: 0,
             },
-            Workload::Replay(_) => unreachable!("a replay has no clients of its own"),
+            Workload::Replay(_) => unreachable!("a replay has no workers"),
         };
-        Worker { connection, keys, kind }
+        Worker { connection, keys, operation }
     }
 
-    /// What has to be there before the first operation.
+    /// Creates the data that the operations need.
     pub async fn prepare(&mut self) -> Result<(), Failure> {
-        if let Kind::LeaseFlood { leases, .. } = &mut self.kind {
+        if let Operation::LeaseFlood { leases, .. } = &mut self.operation {
             for (lease, revision) in leases {
                 *revision = create(&self.connection, lease).await?;
             }
@@ -123,32 +88,32 @@ impl Worker {
         Ok(())
     }
 
-    /// One operation.
+    /// Executes one operation.
     pub async fn operate(&mut self) -> Result<(), Failure> {
-        match &mut self.kind {
-            Kind::Put => put(&self.connection, self.keys.put(self.keys.random())).await,
-            Kind::TxnPut => {
+        match &mut self.operation {
+            Operation::Put => put(&self.connection, self.keys.put(self.keys.random())).await,
+            Operation::TxnPut => {
                 let put = Request::RequestPut(self.keys.put(self.keys.random()));
                 let success = vec![RequestOp { request: Some(put) }];
                 let request = TxnRequest { success, ..Default::default() };
                 self.connection.call::<TxnResponse>(TXN, &request).await.map(drop)
             }
-            Kind::Range { span, stream: true, .. } => stream_all(&self.connection, span).await,
-            Kind::Range { span, page, .. } => read_all(&self.connection, span, *page).await,
-            Kind::Fill { population, key_size } => {
+            Operation::Range { span, stream: true, .. } => stream_all(&self.connection, span).await,
+            Operation::Range { span, page, .. } => read_all(&self.connection, span, *page).await,
+            Operation::Fill { population, key_size } => {
                 put(&self.connection, population.next_put(*key_size)).await
             }
-            Kind::Mixed { read_percent } => {
-                let reads = rand::rng().random_range(0..100) < *read_percent;
+            Operation::Mixed { read_percent } => {
+                let is_read = rand::rng().random_range(0..100) < *read_percent;
                 let key = self.keys.random();
-                if reads {
+                if is_read {
                     let request = RangeRequest { key, ..Default::default() };
                     self.connection.call::<RangeResponse>(RANGE, &request).await.map(drop)
                 } else {
                     put(&self.connection, self.keys.put(key)).await
                 }
             }
-            Kind::LeaseFlood { leases, next } => {
+            Operation::LeaseFlood { leases, next } => {
                 let (lease, revision) = &mut leases[*next];
                 *revision = replace(&self.connection, lease, *revision).await?;
                 *next = (*next + 1) % leases.len();
@@ -163,27 +128,27 @@ pub async fn put(connection: &Connection, request: PutRequest) -> Result<(), Fai
     connection.call::<PutResponse>(PUT, &request).await.map(drop)
 }
 
-/// Creates the lease. etcd refuses that when thousands come at the same time, and is asked
-/// again for half a minute.
+/// Creates the lease. etcd rejects requests if thousands arrive at the same time; they are
+/// retried for 30 s.
 async fn create(connection: &Connection, lease: &NodeLease) -> Result<i64, Failure> {
-    const REFUSED: &str = "too many requests";
+    const REJECTED: &str = "too many requests";
     const TRIES: u32 = 60;
     const PAUSE: Duration = Duration::from_millis(500);
     let mut tries = 0;
     loop {
         tries += 1;
         match replace(connection, lease, 0).await {
-            Err(Failure(reason)) if reason.contains(REFUSED) && tries < TRIES => {
+            Err(Failure(reason)) if reason.contains(REJECTED) && tries < TRIES => {
                 tokio::time::sleep(PAUSE).await;
             }
-            done => return done,
+            result => return result,
         }
     }
 }
 
-/// Stores the lease, renewed now, over its `revision`, as the API server does:
-/// a comparison, a write, and a read for the case that somebody was faster.
-/// Returns the new revision; a lease that was there already is taken over.
+/// Replaces the lease at `revision` with a renewed one as the API server does: a
+/// transaction with a comparison, a put, and a get if the comparison is false. Returns the
+/// new revision. If `revision` is 0 and the lease exists, returns its revision.
 async fn replace(
     connection: &Connection,
     lease: &NodeLease,
@@ -218,17 +183,17 @@ async fn replace(
     });
     match found {
         Some(found) if revision == 0 => Ok(found),
-        _ => Err(Failure("a lease was changed by somebody else".into())),
+        _ => Err(Failure("a lease was changed by another client".into())),
     }
 }
 
 impl Span {
-    /// All keys below `prefix`, or those of the load, `space` in number.
+    /// All keys with `prefix`; without a prefix, the `space` keys of the key space.
     fn new(prefix: Option<&str>, space: u64) -> Self {
         match prefix {
             Some(prefix) => {
                 let mut end = prefix.as_bytes().to_vec();
-                // A prefix is text, so its last byte is never the highest.
+                // A prefix is UTF-8, so its last byte is less than 255.
                 end.last_mut().into_iter().for_each(|byte| *byte += 1);
                 Span { start: prefix.to_owned().into(), end: end.into(), count: None }
             }
@@ -240,18 +205,19 @@ impl Span {
         RangeRequest { key: self.start.clone(), range_end: self.end.clone(), ..Default::default() }
     }
 
-    /// Fails a read that found more or fewer pairs than there are.
+    /// Fails if a read returned an unexpected number of pairs.
     fn check(&self, found: usize) -> Result<(), Failure> {
         match self.count {
             Some(count) if count != found as u64 => {
-                Err(Failure("a read found more or fewer keys than were written".into()))
+                Err(Failure("a read returned more or fewer keys than were written".into()))
             }
-            _ if found == 0 => Err(Failure("a read found nothing".into())),
+            _ if found == 0 => Err(Failure("a read returned no keys".into())),
             _ => Ok(()),
         }
     }
 }
 
+/// Reads a span in pages.
 async fn read_all(connection: &Connection, span: &Span, page: i64) -> Result<(), Failure> {
     let mut request = RangeRequest { limit: page, ..span.request() };
     let mut found = 0;
@@ -266,6 +232,7 @@ async fn read_all(connection: &Connection, span: &Span, page: i64) -> Result<(),
     }
 }
 
+/// Reads a span with RangeStream.
 async fn stream_all(connection: &Connection, span: &Span) -> Result<(), Failure> {
     let (_, mut responses) = connection.start::<Chunk>(RANGE_STREAM, &span.request(), true).await?;
     let mut found = 0;

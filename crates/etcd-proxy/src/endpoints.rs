@@ -1,13 +1,13 @@
-//! Connections to the etcd that stands behind.
+//! Connections to the etcd endpoints.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use grpc::Io;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{PrivateKeyDer, ServerName};
+use sockets::Io;
 use sockets::Listen;
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -15,31 +15,33 @@ use tokio_rustls::rustls::ClientConfig;
 
 use crate::options::Serve;
 
-/// An endpoint that does not answer by then is passed over.
+/// Timeout for connecting to an endpoint. After it, the next endpoint is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// What is to be spoken on a connection.
+/// The HTTP version of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Language {
+pub enum Protocol {
+    /// HTTP/2, for gRPC.
     Http2,
+    /// HTTP/1.1.
     Http1,
 }
 
-/// All endpoints, and which of them answered last.
+/// The endpoints and the index of the one that was connected last.
 pub struct Endpoints {
     list: Vec<Listen>,
     last: AtomicUsize,
     tls: Option<Tls>,
 }
 
-/// One for each language: TLS agrees on it.
+/// A TLS connector for each protocol, because ALPN negotiates it.
 struct Tls {
     http2: TlsConnector,
     http1: TlsConnector,
 }
 
 impl Endpoints {
-    /// Reads the certificates, if there is a need for any.
+    /// Reads the certificates, if there are any.
     pub fn new(serve: &Serve) -> Result<Endpoints> {
         let tls = match &serve.cacert {
             None => None,
@@ -50,15 +52,19 @@ impl Endpoints {
         Ok(Endpoints { list: serve.endpoints.clone(), last: AtomicUsize::new(0), tls })
     }
 
-    /// Connects to the endpoint that answered last, or to the next that does. The error
-    /// says in one line what is wrong with the last that was tried.
-    pub async fn connect(&self, language: Language) -> Result<Box<dyn Io>> {
+    /// Connects to the endpoint that was connected last or, if that fails, to the next
+    /// reachable one.
+    ///
+    /// # Errors
+    /// If no endpoint is reachable, returns the error of the last one in one line.
+    pub async fn connect(&self, protocol: Protocol) -> Result<Box<dyn Io>> {
         let first = self.last.load(Ordering::Relaxed);
         let mut failure = None;
         for number in (0..self.list.len()).map(|n| (first + n) % self.list.len()) {
             let endpoint = &self.list[number];
-            let connected = tokio::time::timeout(CONNECT_TIMEOUT, self.reach(endpoint, language));
-            match connected.await.context("no answer in time").flatten() {
+            let connected =
+                tokio::time::timeout(CONNECT_TIMEOUT, self.connect_to(endpoint, protocol));
+            match connected.await.context("connection timed out").flatten() {
                 Ok(io) => {
                     self.last.store(number, Ordering::Relaxed);
                     return Ok(io);
@@ -66,10 +72,10 @@ impl Endpoints {
                 Err(error) => failure = Some(error.context(endpoint.to_string())),
             }
         }
-        Err(failure.expect("there is an endpoint at least"))
+        Err(failure.expect("there is at least one endpoint"))
     }
 
-    async fn reach(&self, endpoint: &Listen, language: Language) -> Result<Box<dyn Io>> {
+    async fn connect_to(&self, endpoint: &Listen, protocol: Protocol) -> Result<Box<dyn Io>> {
         let (io, host): (Box<dyn Io>, _) = match endpoint {
             Listen::Tcp { address, .. } => {
                 let tcp = TcpStream::connect(address).await?;
@@ -84,10 +90,10 @@ impl Endpoints {
         if !endpoint.tls() {
             return Ok(io);
         }
-        let Some(tls) = &self.tls else { bail!("needs --cacert") };
-        let connector = match language {
-            Language::Http2 => &tls.http2,
-            Language::Http1 => &tls.http1,
+        let Some(tls) = &self.tls else { bail!("requires --cacert") };
+        let connector = match protocol {
+            Protocol::Http2 => &tls.http2,
+            Protocol::Http1 => &tls.http1,
         };
         let name = host.trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(name)?;
@@ -95,8 +101,8 @@ impl Endpoints {
     }
 }
 
-fn connector(serve: &Serve, protocol: &[u8]) -> Result<TlsConnector> {
-    let ca = serve.cacert.as_deref().context("https needs --cacert")?;
+fn connector(serve: &Serve, alpn: &[u8]) -> Result<TlsConnector> {
+    let ca = serve.cacert.as_deref().context("https requires --cacert")?;
     let builder = ClientConfig::builder().with_root_certificates(sockets::roots(ca)?);
     let mut config = match serve.cert.as_deref().zip(serve.key.as_deref()) {
         Some((cert, key)) => {
@@ -109,6 +115,6 @@ fn connector(serve: &Serve, protocol: &[u8]) -> Result<TlsConnector> {
         }
         None => builder.with_no_client_auth(),
     };
-    config.alpn_protocols = vec![protocol.to_vec()];
+    config.alpn_protocols = vec![alpn.to_vec()];
     Ok(TlsConnector::from(Arc::new(config)))
 }

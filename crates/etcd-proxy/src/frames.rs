@@ -1,8 +1,10 @@
-//! HTTP/2's frames in a stream of bytes that comes in pieces (RFC 9113, section 4.1).
+//! A scanner for HTTP/2 frames in a byte stream that arrives in arbitrary pieces
+//! (RFC 9113, section 4.1).
 
-/// What comes before the payload of each frame.
+/// Size of a frame header.
 const HEAD_BYTES: usize = 9;
 
+/// Frame types.
 pub mod kind {
     pub const DATA: u8 = 0;
     pub const HEADERS: u8 = 1;
@@ -10,6 +12,7 @@ pub mod kind {
     pub const CONTINUATION: u8 = 9;
 }
 
+/// Frame flags.
 pub mod flag {
     pub const END_STREAM: u8 = 0x1;
     pub const END_HEADERS: u8 = 0x4;
@@ -17,11 +20,11 @@ pub mod flag {
     pub const PRIORITY: u8 = 0x20;
 }
 
-/// A GOAWAY that tells a client to begin nothing new, and takes nothing back of what it
-/// has begun.
+/// A GOAWAY frame with the highest stream ID: the client must start no new streams, and
+/// all its streams continue.
 pub const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
-/// The head of a frame.
+/// A frame header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
     pub len: usize,
@@ -41,12 +44,13 @@ impl Head {
         }
     }
 
+    /// Whether `flag` is set.
     pub fn has(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 }
 
-/// A part of a frame's payload.
+/// A piece of a frame's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
     pub head: Head,
@@ -55,19 +59,20 @@ pub struct Piece<'a> {
     pub is_last: bool,
 }
 
-/// Finds the frames; keeps no payload.
+/// Finds frames without buffering their payloads.
 #[derive(Default)]
 pub struct Scanner {
     bytes: [u8; HEAD_BYTES],
-    /// Bytes of the head that are there.
+    /// Received bytes of the frame header.
     have: usize,
     head: Head,
-    /// Bytes of the payload that are still to come.
+    /// Remaining bytes of the payload.
     left: usize,
 }
 
 impl Scanner {
-    /// Hands on every piece of payload in `bytes`; an empty payload is a piece, too.
+    /// Calls `sink` for every piece of payload in `bytes`. An empty payload is one empty
+    /// piece.
     pub fn scan(&mut self, mut bytes: &[u8], mut sink: impl FnMut(Piece)) {
         while !bytes.is_empty() {
             let mut is_first = false;
@@ -83,7 +88,7 @@ impl Scanner {
                 self.left = self.head.len;
                 is_first = true;
                 if self.left > 0 && bytes.is_empty() {
-                    // The first piece is yet to come.
+                    // The payload starts with the next bytes.
                     return;
                 }
             } else if self.have == HEAD_BYTES && self.left == self.head.len {
@@ -100,7 +105,7 @@ impl Scanner {
         }
     }
 
-    /// Whether no frame has begun that has not ended.
+    /// Whether the last byte ended a frame.
     pub fn is_between(&self) -> bool {
         self.have == 0 && self.left == 0
     }
@@ -112,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// Frames as heads and whole payloads.
+    /// Frames as headers and complete payloads.
     fn frames(pieces: &[&[u8]]) -> Vec<(Head, Vec<u8>)> {
         let (mut scanner, mut found) = (Scanner::default(), Vec::new());
         for piece in pieces {
@@ -137,9 +142,9 @@ mod tests {
     }
 
     proptest! {
-        /// However the bytes are cut, the same frames come of them.
+        /// The same frames are found however the bytes are split.
         #[test]
-        fn cuts_do_not_matter(
+        fn splits_do_not_matter(
             payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..10),
             cuts in prop::collection::vec(1..30usize, 1..200),
         ) {
@@ -160,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_frame_is_one() {
+    fn goaway_is_a_valid_frame() {
         let found = frames(&[&GOAWAY]);
         assert_eq!((found[0].0.kind, found[0].0.stream, found[0].1.len()), (7, 0, 8));
     }

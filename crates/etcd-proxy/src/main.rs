@@ -1,23 +1,31 @@
-//! `etcd-proxy`: stands between clients and an etcd, hands every byte on as it came,
-//! and writes down what was said.
+//! `etcd-proxy`: a transparent proxy between clients and an etcd that records requests
+//! and responses in a trace.
 //!
 //! ```text
-//! client ─▶ tunnel ─▶ etcd        bytes, unchanged
-//!             │ tap: frames, messages
+//! client ─▶ tunnel ─▶ etcd                  bytes, unchanged
+//!             │ tap: HTTP/2 frames, gRPC messages
 //!             ▼
-//!          recorder: a queue, a thread, a file
+//!          recorder (queue) ─▶ trace_writer (thread) ─▶ trace file
 //! ```
 //!
 //! # Invariants
-//! - What one side sends reaches the other byte by byte; the one frame of our own is
-//!   a GOAWAY when the proxy is told to end.
-//! - A client's connection has a connection of its own to an endpoint, so that windows,
-//!   pings, settings and resets are between the two of them.
-//! - The recorder never holds up or changes what is forwarded: what does not fit into
-//!   its queue is missing, and counted, and the recording says so.
+//! - All bytes are forwarded unchanged. The only frame that the proxy inserts is a GOAWAY
+//!   at shutdown.
+//! - Each client connection has its own connection to an endpoint. Flow-control windows,
+//!   pings, settings and resets therefore apply end to end.
+//! - Recording never delays or changes forwarding. Events that do not fit into the
+//!   recorder's queue are dropped, and the trace contains their number.
+//!
+//! # Reading order
+//! `server` starts everything. `tunnel` forwards a connection. `tap` observes it with
+//! `frames` (HTTP/2), `header_fields`, `messages` (gRPC) and `tracked_stream` (one call).
+//! `recorder` and `trace_writer` write `event`s. `report` is the subcommand that analyses
+//! traces.
 
 mod endpoints;
+mod event;
 mod frames;
+mod header_fields;
 mod messages;
 mod metrics;
 mod options;
@@ -26,7 +34,11 @@ mod recorder;
 mod refusal;
 mod report;
 mod server;
+mod side;
 mod tap;
+mod trace_file;
+mod trace_writer;
+mod tracked_stream;
 mod tunnel;
 
 use std::process::ExitCode;
@@ -35,7 +47,7 @@ use clap::Parser;
 use options::{Command, Options};
 
 fn main() -> ExitCode {
-    // As in Go programs, a flag may have one dash or two.
+    // As in Go programs, flags may start with one dash or two.
     let args = std::env::args().map(|arg| match arg.strip_prefix('-') {
         Some(name) if name.len() > 1 && !name.starts_with('-') => format!("--{name}"),
         _ => arg,
@@ -43,10 +55,10 @@ fn main() -> ExitCode {
     let options = match Options::try_parse_from(args) {
         Ok(options) => options,
         Err(error) if error.use_stderr() => {
-            // The first paragraph says it; the rest is usage.
+            // The first paragraph is the error; the rest is usage.
             let text = error.to_string();
             let line = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-            return misused(&line.split_whitespace().collect::<Vec<_>>().join(" "));
+            return usage_error(&line.split_whitespace().collect::<Vec<_>>().join(" "));
         }
         Err(help) => help.exit(),
     };
@@ -54,7 +66,7 @@ fn main() -> ExitCode {
         Some(Command::Report(options)) => report::run(&options),
         None => match options.serve.validate() {
             Ok(()) => server::run(options.serve),
-            Err(line) => return misused(&line),
+            Err(line) => return usage_error(&line),
         },
     };
     match result {
@@ -66,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn misused(line: &str) -> ExitCode {
+fn usage_error(line: &str) -> ExitCode {
     eprintln!("etcd-proxy: {line}; see etcd-proxy --help");
     ExitCode::from(2)
 }

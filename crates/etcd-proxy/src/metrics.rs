@@ -1,12 +1,12 @@
-//! What the proxy counts.
+//! The metrics of the proxy.
 
 use prometheus::core::Collector;
 use prometheus::process_collector::ProcessCollector;
 use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 
-use crate::tap::Side;
+use crate::side::Side;
 
-/// Everything that is counted.
+/// All metrics.
 pub struct Metrics {
     registry: Registry,
     connections: IntGauge,
@@ -22,54 +22,72 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// Registers all metrics.
     pub fn new() -> Self {
         let registry = Registry::new();
         let process: Box<dyn Collector> = Box::new(ProcessCollector::for_self());
-        registry.register(process).expect("names differ");
+        registry.register(process).expect("metric names are unique");
         let counter = |name: &str, help: &str| {
             let counter = IntCounter::new(format!("etcd_proxy_{name}"), help);
             let counter = counter.expect("a valid name");
-            registry.register(Box::new(counter.clone())).expect("names differ");
+            registry.register(Box::new(counter.clone())).expect("metric names are unique");
             counter
         };
         let gauge = |name: &str, help: &str| {
             let gauge = IntGauge::new(format!("etcd_proxy_{name}"), help);
             let gauge = gauge.expect("a valid name");
-            registry.register(Box::new(gauge.clone())).expect("names differ");
+            registry.register(Box::new(gauge.clone())).expect("metric names are unique");
             gauge
         };
         Metrics {
-            connections: gauge("connections", "Client connections that are forwarded."),
-            calls: counter("calls_total", "Calls and streams that were forwarded."),
-            in_flight: gauge("calls_in_flight", "Calls and streams that are not over."),
+            connections: gauge("connections", "Open client connections."),
+            calls: counter("calls_total", "Forwarded calls and streams."),
+            in_flight: gauge("calls_in_flight", "Forwarded calls and streams in progress."),
             from_clients: counter("client_bytes_total", "Bytes forwarded from clients."),
             from_endpoints: counter("endpoint_bytes_total", "Bytes forwarded from endpoints."),
-            refused: counter("refused_calls_total", "Calls answered UNAVAILABLE by the proxy."),
-            unreachable: counter("unreachable_total", "Times that no endpoint was reached."),
-            written: counter("records_written_total", "Lines that were recorded."),
-            missing: counter("records_missing_total", "Lines that were not recorded."),
-            recorder_failed: gauge("recorder_failed", "Whether the recording has ended early."),
+            refused: counter(
+                "refused_calls_total",
+                "Calls that the proxy answered with UNAVAILABLE because no endpoint was reachable.",
+            ),
+            unreachable: counter(
+                "unreachable_total",
+                "Client connections for which no endpoint was reachable.",
+            ),
+            written: counter("records_written_total", "Records written to the trace file."),
+            missing: counter(
+                "records_missing_total",
+                "Records that are missing from the trace file.",
+            ),
+            recorder_failed: gauge(
+                "recorder_failed",
+                "Whether recording stopped because of an I/O error (1) or not (0).",
+            ),
             registry,
         }
     }
 
+    /// A client connection was opened.
     pub fn connected(&self) {
         self.connections.inc();
     }
 
+    /// A client connection was closed.
     pub fn disconnected(&self) {
         self.connections.dec();
     }
 
-    pub fn begun(&self) {
+    /// A call or stream has started.
+    pub fn call_started(&self) {
         self.calls.inc();
         self.in_flight.inc();
     }
 
-    pub fn ended(&self) {
+    /// A call or stream has ended.
+    pub fn call_ended(&self) {
         self.in_flight.dec();
     }
 
+    /// Bytes sent by `side` were forwarded.
     pub fn forwarded(&self, side: Side, bytes: usize) {
         match side {
             Side::Client => self.from_clients.inc_by(bytes as u64),
@@ -77,33 +95,38 @@ impl Metrics {
         }
     }
 
-    pub fn refused(&self) {
+    /// A call was answered with UNAVAILABLE.
+    pub fn call_refused(&self) {
         self.refused.inc();
     }
 
-    pub fn unreachable(&self) {
+    /// No endpoint was reachable for a client connection.
+    pub fn endpoint_unreachable(&self) {
         self.unreachable.inc();
     }
 
-    pub fn written(&self, lines: u64) {
-        self.written.inc_by(lines);
+    /// Records were written.
+    pub fn records_written(&self, records: u64) {
+        self.written.inc_by(records);
     }
 
-    pub fn missing(&self, lines: u64) {
-        self.missing.inc_by(lines);
+    /// Records could not be written.
+    pub fn records_missing(&self, records: u64) {
+        self.missing.inc_by(records);
     }
 
+    /// Recording stopped because of an I/O error.
     pub fn recorder_failed(&self) {
         self.recorder_failed.set(1);
     }
 
-    /// Lines that were recorded, and those that were not.
+    /// Numbers of written and missing records.
     #[cfg(test)]
-    pub fn records(&self) -> (u64, u64) {
+    pub fn record_counts(&self) -> (u64, u64) {
         (self.written.get(), self.missing.get())
     }
 
-    /// In Prometheus' text form.
+    /// The metrics in the Prometheus text format.
     pub fn render(&self) -> prometheus::Result<String> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }

@@ -1,4 +1,5 @@
-//! Flags. Those of TLS have etcd's names towards clients and etcdctl's towards etcd.
+//! Command-line flags. The TLS flags have the names of etcd's flags for clients, and of
+//! etcdctl's flags for endpoints.
 
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ const EXAMPLES: &str = "Examples:
   etcd-proxy report trace.jsonl.zst --html report.html
   etcd-bench replay trace.jsonl.zst --endpoints http://127.0.0.1:2379 --speed max";
 
-/// Stands before an etcd, hands every byte on, and records what is said.
+/// A transparent proxy for etcd that records requests and responses.
 #[derive(Parser, Debug)]
 #[command(name = "etcd-proxy", version, about, after_help = EXAMPLES, args_override_self = true, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub struct Options {
@@ -24,14 +25,14 @@ pub struct Options {
     pub serve: Serve,
 }
 
-/// What else there is to do.
+/// Subcommands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Say what is in recordings: request shapes, kinds, watches, leases, ranges.
+    /// Analyse traces: request shapes, kinds, watches, leases, ranges.
     Report(ReportOptions),
 }
 
-/// How to stand between.
+/// Flags of the proxy.
 #[derive(Args, Debug)]
 pub struct Serve {
     /// URLs to listen on: http, https, unix or unixs, comma-separated.
@@ -43,8 +44,8 @@ pub struct Serve {
     )]
     pub listen: Vec<Listen>,
 
-    /// The etcd to stand before. Of several, comma-separated, the next is tried when
-    /// one cannot be connected to.
+    /// URLs of the etcd endpoints, comma-separated. If one cannot be reached, the next is
+    /// tried.
     #[arg(
         long,
         default_value = "http://127.0.0.1:2379",
@@ -53,83 +54,85 @@ pub struct Serve {
     )]
     pub endpoints: Vec<Listen>,
 
-    /// URLs for /health, /metrics and /version of the proxy itself, http only; what a
-    /// client asks for on the other ports is forwarded.
+    /// URLs for the proxy's own /health, /metrics and /version, http only. On all other
+    /// ports, these paths are forwarded.
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     pub listen_metrics_urls: Vec<Listen>,
 
-    /// Record to this file. One that exists is kept: the next free of NAME-2, NAME-3,
-    /// … is taken.
+    /// Record a trace to this file. If the file exists, NAME-2, NAME-3, … is used instead.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// How the recording is packed: zstd, gzip or none [default: as its name ends,
-    /// .zst or .gz]
-    #[arg(long, value_name = "HOW", requires = "record")]
+    /// Compression of the trace: zstd, gzip or none [default: by file extension, .zst or
+    /// .gz]
+    #[arg(long, value_name = "FORMAT", requires = "record")]
     pub compress: Option<Compression>,
 
-    /// What is kept of values: none; their sizes; or full, as a replay that writes the
-    /// same ones needs. Beware of secrets.
-    #[arg(long, default_value_t, value_name = "WHAT", requires = "record")]
+    /// What to record of values: none, sizes, or full. A replay with the original values
+    /// needs full. Full traces contain Secrets.
+    #[arg(long, default_value_t, value_name = "AMOUNT", requires = "record")]
     pub values: Values,
 
-    /// Calls and messages that may wait for the recorder; more are not recorded, and
-    /// counted.
+    /// Calls and messages that the recorder queues. If the queue is full, further ones are
+    /// not recorded but counted.
     #[arg(long, default_value_t = 65_536, value_name = "COUNT", requires = "record")]
     pub record_queue: usize,
 
     #[command(flatten)]
     pub tls: TlsFiles,
 
-    /// CA that signed the certificates of the endpoints.
+    /// CA certificate for the endpoints.
     #[arg(long, value_name = "FILE")]
     pub cacert: Option<PathBuf>,
 
-    /// Certificate to show to the endpoints.
+    /// Client certificate for the endpoints.
     #[arg(long, value_name = "FILE")]
     pub cert: Option<PathBuf>,
 
-    /// Its key.
+    /// Private key of the client certificate.
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
 }
 
-/// What of recordings is said, and where.
+/// Flags of the report.
 #[derive(Args, Debug)]
 pub struct ReportOptions {
-    /// Recordings, in their order.
+    /// Traces, in chronological order.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// How it is printed.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Text)]
     pub output: Output,
 
-    /// Write a page to this file as well.
+    /// Also write the report as an HTML page to this file.
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
 }
 
 impl Serve {
-    /// Says in one line what does not fit.
+    /// Checks the flags.
+    ///
+    /// # Errors
+    /// Returns a one-line message for the first invalid combination.
     pub fn validate(&self) -> Result<(), String> {
         self.tls.validate(&self.listen)?;
         if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.tls()) {
             return Err(format!("{listen}: metrics are served by http only"));
         }
         if self.cert.is_some() != self.key.is_some() {
-            return Err("--cert and --key go together".into());
+            return Err("--cert and --key must be set together".into());
         }
         match (self.endpoints.iter().find(|endpoint| endpoint.tls()), &self.cacert) {
-            (Some(endpoint), None) => return Err(format!("{endpoint} needs --cacert")),
-            (None, Some(_)) => return Err("--cacert is for endpoints with https".into()),
+            (Some(endpoint), None) => return Err(format!("{endpoint} requires --cacert")),
+            (None, Some(_)) => return Err("--cacert requires an https endpoint".into()),
             _ => {}
         }
         if self.record_queue == 0 {
             return Err("--record-queue must be at least 1".into());
         }
         if let Some(both) = self.listen.iter().find(|listen| self.endpoints.contains(listen)) {
-            return Err(format!("{both} is where to listen and what to stand before"));
+            return Err(format!("{both} is in both --listen and --endpoints"));
         }
         Ok(())
     }
@@ -151,15 +154,15 @@ mod tests {
         assert_eq!(serve.endpoints.len(), 2);
         for (args, expected) in [
             ("--listen https://a:1", "https://a:1 needs --cert-file"),
-            ("--endpoints https://a:1", "https://a:1 needs --cacert"),
-            ("--cacert x", "for endpoints with https"),
-            ("--cert x", "--cert and --key go together"),
+            ("--endpoints https://a:1", "https://a:1 requires --cacert"),
+            ("--cacert x", "requires an https endpoint"),
+            ("--cert x", "--cert and --key must be set together"),
             ("--endpoints a", "is not a URL"),
-            ("--values all --record x", "is not none, sizes or full"),
+            ("--values all --record x", "must be none, sizes or full"),
             ("--values full", "--record"),
-            ("--compress zip --record x", "is not zstd, gzip or none"),
+            ("--compress zip --record x", "must be zstd, gzip or none"),
             ("--record x --record-queue 0", "at least 1"),
-            ("--listen http://a:1 --endpoints http://a:1", "what to stand before"),
+            ("--listen http://a:1 --endpoints http://a:1", "in both --listen and --endpoints"),
             ("--listen-metrics-urls https://a:1", "http only"),
             ("report", "FILE"),
         ] {

@@ -1,4 +1,4 @@
-//! The proxy's own pages: its health, its version, its metrics.
+//! The proxy's own HTTP endpoints: health, version and metrics.
 
 use std::sync::Arc;
 
@@ -7,36 +7,36 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
-use grpc::Io;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use serde_json::json;
+use sockets::Io;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoints::{Endpoints, Language};
+use crate::endpoints::{Endpoints, Protocol};
 use crate::metrics::Metrics;
 
-/// What the pages tell of.
-pub struct Told {
+/// The state that the pages show.
+pub struct PageState {
     pub endpoints: Arc<Endpoints>,
     pub metrics: Arc<Metrics>,
 }
 
-/// All pages. `/livez` answers as long as the proxy lives, `/health` and `/readyz` are
-/// well when an endpoint can be reached.
-pub fn routes(told: Told) -> Router {
+/// All pages. `/livez` always succeeds. `/health` and `/readyz` succeed if an endpoint is
+/// reachable.
+pub fn routes(state: PageState) -> Router {
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(health))
         .route("/health", get(health))
         .route("/version", get(version))
         .route("/metrics", get(metrics))
-        .with_state(Arc::new(told))
+        .with_state(Arc::new(state))
 }
 
-async fn health(State(told): State<Arc<Told>>) -> Response {
-    let (code, reason) = match told.endpoints.connect(Language::Http1).await {
+async fn health(State(state): State<Arc<PageState>>) -> Response {
+    let (code, reason) = match state.endpoints.connect(Protocol::Http1).await {
         Ok(_) => (StatusCode::OK, String::new()),
         Err(error) => (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}")),
     };
@@ -48,8 +48,8 @@ async fn version() -> Json<serde_json::Value> {
     Json(json!({"etcd-proxy": env!("CARGO_PKG_VERSION")}))
 }
 
-async fn metrics(State(told): State<Arc<Told>>) -> Response {
-    match told.metrics.render() {
+async fn metrics(State(state): State<Arc<PageState>>) -> Response {
+    match state.metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),
     }

@@ -1,27 +1,28 @@
-//! Puts the parts together, runs them, and takes them apart again.
+//! The proxy process: startup, connections, shutdown.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
-use grpc::Io;
+use sockets::Io;
 use sockets::Opened;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::endpoints::{Endpoints, Language};
+use crate::endpoints::{Endpoints, Protocol};
 use crate::metrics::Metrics;
 use crate::options::Serve;
 use crate::recorder::{self, Recorder};
 use crate::tap::Tap;
 use crate::{pages, refusal, tunnel};
 
-/// A client's connection has a file of its own, and so has the one to the endpoint.
-const FILES_EACH: u64 = 2;
+/// File descriptors per client: one for its connection, one for the connection to the
+/// endpoint.
+const FILES_PER_CONNECTION: u64 = 2;
 
-/// Forwards until the process is asked to end.
+/// Runs the proxy until SIGTERM or SIGINT.
 pub fn run(serve: Serve) -> Result<()> {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -34,46 +35,47 @@ pub fn run(serve: Serve) -> Result<()> {
     result
 }
 
-/// What every connection needs.
-struct Shared {
+/// The state that all connections share.
+struct Proxy {
     endpoints: Arc<Endpoints>,
     metrics: Arc<Metrics>,
     recorder: Option<Recorder>,
+    /// Number of accepted connections, for their IDs in the trace.
     connections: AtomicU64,
 }
 
 async fn forward(serve: Serve) -> Result<()> {
     let tls = sockets::acceptor(&serve.tls)?;
     let endpoints = Arc::new(Endpoints::new(&serve)?);
-    let mut clients = Vec::new();
+    let mut client_listeners = Vec::new();
     for url in &serve.listen {
-        clients.extend(sockets::bind(url, tls.as_ref()).await?);
+        client_listeners.extend(sockets::bind(url, tls.as_ref()).await?);
     }
-    let mut own = Vec::new();
+    let mut page_listeners = Vec::new();
     for url in &serve.listen_metrics_urls {
-        own.extend(sockets::bind(url, None).await?);
+        page_listeners.extend(sockets::bind(url, None).await?);
     }
     let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
     let metrics = Arc::new(Metrics::new());
-    let (recorder, recording) = match &serve.record {
+    let (recorder, recorder_thread) = match &serve.record {
         Some(path) => Some(recorder::start(&serve, path, metrics.clone())?).unzip(),
         None => (None, None),
     };
 
-    let told = pages::Told { endpoints: endpoints.clone(), metrics: metrics.clone() };
-    let pages = pages::routes(told);
+    let state = pages::PageState { endpoints: endpoints.clone(), metrics: metrics.clone() };
+    let pages = pages::routes(state);
     let connections = AtomicU64::new(0);
-    let shared = Arc::new(Shared { endpoints, metrics, recorder, connections });
+    let proxy = Arc::new(Proxy { endpoints, metrics, recorder, connections });
     let stop = CancellationToken::new();
-    let permits = sockets::connection_permits(FILES_EACH);
+    let permits = sockets::connection_permits(FILES_PER_CONNECTION);
     let mut serving = JoinSet::new();
-    for listener in clients {
-        let shared = shared.clone();
-        let forward = move |io, stop| connect(io, shared.clone(), stop);
+    for listener in client_listeners {
+        let proxy = proxy.clone();
+        let forward = move |io, stop| connect(io, proxy.clone(), stop);
         serving.spawn(listener.serve(forward, permits.clone(), stop.clone()));
     }
-    for listener in own {
+    for listener in page_listeners {
         let pages = pages.clone();
         let serve = move |io, stop| pages::serve(io, pages.clone(), stop);
         serving.spawn(listener.serve(serve, permits.clone(), stop.clone()));
@@ -86,49 +88,50 @@ async fn forward(serve: Serve) -> Result<()> {
     tracing::info!("shutting down");
     stop.cancel();
     serving.join_all().await;
-    if let Some(recording) = recording {
-        recording.finish();
+    if let Some(thread) = recorder_thread {
+        thread.finish();
     }
     Ok(())
 }
 
-/// Forwards a client's connection over one of its own.
-async fn connect(io: Box<dyn Io>, shared: Arc<Shared>, stop: CancellationToken) -> Result<()> {
+/// Forwards a client connection over a new connection to an endpoint.
+async fn connect(io: Box<dyn Io>, proxy: Arc<Proxy>, stop: CancellationToken) -> Result<()> {
     let opened = sockets::open(io, &stop).await?;
-    let language = match &opened {
-        Opened::Http2(_) => Language::Http2,
-        Opened::Other(_) => Language::Http1,
-        Opened::Gone => return Ok(()),
+    let protocol = match &opened {
+        Opened::Http2(_) => Protocol::Http2,
+        Opened::Other(_) => Protocol::Http1,
+        Opened::Closed => return Ok(()),
     };
-    let endpoint = match shared.endpoints.connect(language).await {
+    let endpoint = match proxy.endpoints.connect(protocol).await {
         Ok(endpoint) => endpoint,
-        Err(error) => return refuse(opened, &error, &shared).await,
+        Err(error) => return refuse(opened, &error, &proxy).await,
     };
-    let _counted = Connected::new(&shared.metrics);
+    let _connected = Connected::new(&proxy.metrics);
     match opened {
         Opened::Http2(io) => {
-            let number = shared.connections.fetch_add(1, Ordering::Relaxed) + 1;
-            let tap = Tap::new(number, shared.metrics.clone(), shared.recorder.clone());
+            let number = proxy.connections.fetch_add(1, Ordering::Relaxed) + 1;
+            let tap = Tap::new(number, proxy.metrics.clone(), proxy.recorder.clone());
             tunnel::http2(io, endpoint, tap, stop).await?;
         }
         Opened::Other(io) => tunnel::other(io, endpoint, stop).await?,
-        Opened::Gone => {}
+        Opened::Closed => {}
     }
     Ok(())
 }
 
-async fn refuse(opened: Opened, error: &anyhow::Error, shared: &Shared) -> Result<()> {
-    shared.metrics.unreachable();
+/// Answers a client connection with an error.
+async fn refuse(opened: Opened, error: &anyhow::Error, proxy: &Proxy) -> Result<()> {
+    proxy.metrics.endpoint_unreachable();
     let reason = format!("etcd-proxy: no endpoint can be reached: {error:#}");
-    tracing::warn!(reason, "calls are refused");
+    tracing::warn!(reason, "refusing calls of connection");
     match opened {
-        Opened::Http2(io) => refusal::grpc(io, &reason, &shared.metrics).await,
+        Opened::Http2(io) => refusal::grpc(io, &reason, &proxy.metrics).await,
         Opened::Other(io) => refusal::http1(io, &reason).await,
-        Opened::Gone => Ok(()),
+        Opened::Closed => Ok(()),
     }
 }
 
-/// A connection, as long as it is there.
+/// Counts a connection as open until it is dropped.
 struct Connected<'a>(&'a Metrics);
 
 impl<'a> Connected<'a> {

@@ -1,28 +1,29 @@
-//! Hands on what two connections say to each other, unchanged.
+//! Forwarding of bytes between a client connection and its endpoint connection.
 
 use std::io;
 use std::time::Duration;
 
-use grpc::Io;
 use parking_lot::Mutex;
+use sockets::Io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf, split};
 use tokio_util::sync::CancellationToken;
 
 use crate::frames;
-use crate::tap::{Side, Tap};
+use crate::side::Side;
+use crate::tap::Tap;
 
-/// What is read at once. While it is not written nothing more is read, so this is all
-/// that waits here in one direction.
+/// Maximum bytes of one read. The next read waits until they are written, so this also
+/// bounds the bytes buffered per direction.
 const BUFFER_BYTES: usize = 32 << 10;
-/// How long one side may go on after the other has hung up.
+/// How long one direction may continue after the other has been closed.
 const HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often it is asked whether the last call is over, once the proxy is to end.
+/// During shutdown, how often the tunnel checks whether the last call has ended.
 const IDLE_POLL: Duration = Duration::from_millis(20);
 
 type Server = Box<dyn Io>;
 
-/// HTTP/2: what is said is listened to. After `stop` the client is asked to begin
-/// nothing new, and the connection ends with the last call.
+/// Forwards an HTTP/2 connection, observed by `tap`. After `stop`, sends a GOAWAY and
+/// closes the connection when the last call has ended.
 pub async fn http2(
     client: Box<dyn Io>,
     server: Server,
@@ -32,14 +33,14 @@ pub async fn http2(
     let tap = Mutex::new(tap);
     let (client_in, client_out) = split(client);
     let (server_in, mut server_out) = split(server);
-    // Its reading told us that this is HTTP/2.
-    server_out.write_all(grpc::PREFACE).await?;
+    // The preface was consumed when the protocol was detected.
+    server_out.write_all(http2::PREFACE).await?;
     let up = relay(client_in, server_out, |bytes| tap.lock().observe(Side::Client, bytes));
     let down = relay_until_idle(server_in, client_out, &tap, &stop);
     both(up, down).await
 }
 
-/// Anything else, HTTP/1.1 most likely.
+/// Forwards a connection of another protocol, usually HTTP/1.1.
 pub async fn other(
     client: impl AsyncRead + AsyncWrite,
     server: Server,
@@ -55,7 +56,8 @@ pub async fn other(
     }
 }
 
-/// Until both directions are over; the second has a while after the first.
+/// Waits for both directions. After the first has ended, the second has
+/// [`HALF_CLOSED_TIMEOUT`].
 async fn both(
     up: impl Future<Output = io::Result<()>>,
     down: impl Future<Output = io::Result<()>>,
@@ -73,11 +75,12 @@ async fn both(
     }
 }
 
-/// Copies until the end of `from`, which becomes the end of `to`.
+/// Copies until the end of `from`, and then closes `to`. Calls `observe` for all bytes
+/// before they are written.
 async fn relay<R, W>(
     mut from: ReadHalf<R>,
     mut to: WriteHalf<W>,
-    mut hear: impl FnMut(&[u8]),
+    mut observe: impl FnMut(&[u8]),
 ) -> io::Result<()>
 where
     R: AsyncRead,
@@ -89,14 +92,15 @@ where
         if read == 0 {
             return to.shutdown().await;
         }
-        // Before it is written: an answer must not be heard before its question.
-        hear(&buffer[..read]);
+        // Observed before it is written: otherwise the tap could see the response first.
+        observe(&buffer[..read]);
         to.write_all(&buffer[..read]).await?;
         to.flush().await?;
     }
 }
 
-/// Copies what the server says; after `stop` until no call is under way.
+/// Copies from the server to the client. After `stop`, sends a GOAWAY, and ends when no
+/// call is in progress.
 async fn relay_until_idle(
     mut from: ReadHalf<Server>,
     mut to: WriteHalf<Box<dyn Io>>,
@@ -104,22 +108,22 @@ async fn relay_until_idle(
     stop: &CancellationToken,
 ) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
-    let (mut told, mut patience) = (false, tokio::time::interval(IDLE_POLL));
+    let (mut goaway_sent, mut idle_poll) = (false, tokio::time::interval(IDLE_POLL));
     loop {
         let read = tokio::select! {
             read = from.read(&mut buffer) => read?,
-            () = stop.cancelled(), if !told => {
-                // Inside a frame it has to wait for the frame's end.
-                told = tap.lock().is_between_frames(Side::Server);
-                if told {
+            () = stop.cancelled(), if !goaway_sent => {
+                // The GOAWAY must not be sent within a frame.
+                goaway_sent = tap.lock().is_between_frames(Side::Server);
+                if goaway_sent {
                     to.write_all(&frames::GOAWAY).await?;
                     to.flush().await?;
                 } else {
-                    patience.tick().await;
+                    idle_poll.tick().await;
                 }
                 continue;
             }
-            _ = patience.tick(), if told => {
+            _ = idle_poll.tick(), if goaway_sent => {
                 if tap.lock().is_idle() {
                     return Err(io::ErrorKind::ConnectionAborted.into());
                 }

@@ -1,4 +1,4 @@
-//! `mvccpb.KeyValue` on the wire, encoded straight from a [`Record`].
+//! `mvccpb.KeyValue`, encoded directly from a [`Record`].
 
 use bytes::{Buf, BufMut, Bytes};
 use prost::encoding::{self, DecodeContext, WireType};
@@ -6,17 +6,19 @@ use prost::{DecodeError, Message};
 
 use crate::Record;
 
-/// A key-value pair as it travels: a stored record, a part of one, or a pair
-/// that was decoded.
+/// A key-value pair of a message: a whole or partial record, or a decoded pair.
 #[derive(Clone, Debug)]
 pub struct KeyValue(Form);
 
 #[derive(Clone, Debug)]
 enum Form {
+    /// The whole record.
     Stored(Record),
+    /// The record without value.
     NoValue(Record),
-    /// Neither value nor lease.
+    /// The record without value and lease.
     KeyOnly(Record),
+    /// A decoded pair.
     Plain(Box<Plain>),
 }
 
@@ -37,13 +39,13 @@ impl From<Record> for KeyValue {
 }
 
 impl KeyValue {
-    /// The pair of `record` with its value left out.
+    /// The pair of `record` without its value.
     pub fn no_value(record: Record) -> Self {
         KeyValue(Form::NoValue(record))
     }
 
-    /// The pair of `record` with its value and its lease left out, which is
-    /// what etcd's index alone knows of it.
+    /// The pair of `record` without its value and its lease. These are the fields that
+    /// etcd's index contains.
     pub fn key_only(record: Record) -> Self {
         KeyValue(Form::KeyOnly(record))
     }
@@ -56,7 +58,7 @@ impl KeyValue {
         }
     }
 
-    /// The value's bytes; empty when left out.
+    /// The value's bytes; empty if the pair has no value.
     pub fn value(&self) -> &[u8] {
         match &self.0 {
             Form::Stored(r) => r.value(),
@@ -65,7 +67,7 @@ impl KeyValue {
         }
     }
 
-    /// Revision at which the key was created; 0 in the event of a deletion.
+    /// Revision at which the key was created; 0 in a delete event.
     pub fn create_revision(&self) -> i64 {
         self.numbers().0
     }
@@ -75,17 +77,17 @@ impl KeyValue {
         self.numbers().1
     }
 
-    /// Number of writes since creation; 0 in the event of a deletion.
+    /// Number of puts since creation; 0 in a delete event.
     pub fn version(&self) -> i64 {
         self.numbers().2
     }
 
-    /// The lease to which the pair is attached, or 0.
+    /// The lease to which the key is attached; 0 for none.
     pub fn lease(&self) -> i64 {
         self.numbers().3
     }
 
-    /// create revision, mod revision, version, lease
+    /// Create revision, mod revision, version and lease.
     fn numbers(&self) -> (i64, i64, i64, i64) {
         match &self.0 {
             Form::Stored(r) | Form::NoValue(r) => {
@@ -180,8 +182,8 @@ impl Message for KeyValue {
     }
 }
 
-// proto3 leaves out what equals the default; all field numbers here are below
-// 16, so a field's key takes one byte.
+// proto3 omits fields with default values. All field numbers are below 16, so a field's
+// key takes one byte.
 fn put_bytes(tag: u32, bytes: &[u8], buf: &mut impl BufMut) {
     if !bytes.is_empty() {
         encoding::encode_key(tag, WireType::LengthDelimited, buf);
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn decodes_what_it_encodes() {
+    fn encoding_and_decoding_round_trip() {
         let stored = KeyValue::from(record());
         let decoded = KeyValue::decode(&stored.encode_to_vec()[..]).unwrap();
         assert_eq!(stored, decoded);
@@ -227,13 +229,13 @@ mod tests {
     }
 
     #[test]
-    fn a_tombstone_carries_only_key_and_revision() {
+    fn a_tombstone_has_only_key_and_revision() {
         let gone = KeyValue::from(Record::tombstone(Key::new(b"/a"), 9));
         assert_eq!(gone.encode_to_vec(), [0x0a, 2, b'/', b'a', 0x18, 9]);
     }
 
     #[test]
-    fn keys_only_leaves_the_value_out() {
+    fn key_only_omits_value_and_lease() {
         let kv = KeyValue::key_only(record());
         let decoded = KeyValue::decode(&kv.encode_to_vec()[..]).unwrap();
         assert_eq!(decoded.value(), b"");

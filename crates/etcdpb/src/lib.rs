@@ -1,10 +1,10 @@
-//! The etcd v3 API on the wire: messages, and the layout of a stored
-//! key-value pair.
+//! The messages of the etcd v3 API, and the in-memory layout of a key-value pair.
 //!
-//! All messages but one are generated from `proto/etcd`. [`KeyValue`] is
-//! written by hand: it wraps a [`Record`], the form in which the store keeps a
-//! pair, so that a reply is encoded straight from memory that is shared with
-//! the store and never copied in between.
+//! All messages except one are generated from `proto/`. [`KeyValue`] is written by hand: it
+//! wraps a [`Record`], the form in which the store keeps a pair. Responses are therefore
+//! encoded directly from memory that is shared with the store, without a copy.
+
+#![warn(missing_docs)]
 
 mod key_value;
 mod record;
@@ -31,12 +31,12 @@ pub mod health {
     include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
 }
 
-/// Generated messages of package `grpc.reflection.v1`, which are also those of
-/// `v1alpha`.
+/// Generated messages of package `grpc.reflection.v1`. Package `v1alpha` has the same
+/// messages.
 #[allow(clippy::all, missing_docs)]
 pub mod reflection {
     include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
 }
 
-/// A `FileDescriptorSet` of everything above.
+/// The encoded `FileDescriptorSet` of all services above.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

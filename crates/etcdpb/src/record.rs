@@ -1,19 +1,16 @@
-//! One revision of one key, immutable and shared.
+//! Records: the immutable, shared state of a key at one revision.
 //!
-//! A record is a single allocation behind a thin pointer: counters, a pointer
-//! to the shared key, then the value's bytes. The index, the history and every
-//! reply in flight hold the same record; none of them copies it. At a million
-//! nodes this layout is most of the store's memory, so a field here is paid
-//! for millions of times.
+//! A record is a single allocation behind a thin pointer: revisions, version, lease, a
+//! pointer to the shared key, and the bytes of the value. The index, the history and all
+//! responses share it. With a million nodes, records are most of the store's memory, so
+//! each additional field costs millions of times its size.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 
 use triomphe::ThinArc;
 
-/// A key, shared by all the records of its history and by the index.
-///
-/// Ordered and compared as the bytes that it holds.
+/// A key, shared by all its records and the index. Keys are ordered by their bytes.
 #[derive(Clone)]
 pub struct Key(ThinArc<(), u8>);
 
@@ -57,7 +54,7 @@ impl Ord for Key {
 
 impl std::hash::Hash for Key {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        // The same as the slice's, as `Borrow` demands.
+        // `Borrow` requires that a key has the same hash as its bytes.
         self.as_bytes().hash(state);
     }
 }
@@ -77,13 +74,13 @@ struct Meta {
     lease: i64,
 }
 
-/// What a key was from one revision on: a value, or (a *tombstone*) nothing.
+/// The state of a key from one revision on: a value, or deleted (a *tombstone*).
 #[derive(Clone)]
 pub struct Record(ThinArc<Meta, u8>);
 
 impl Record {
-    /// A pair as written at `mod_revision`. `version` counts the writes since
-    /// the key was created and is at least 1; `lease` is 0 for none.
+    /// Creates the record of a put at `mod_revision`. `version` is the number of puts since
+    /// the key was created, at least 1. `lease` is 0 for none.
     pub fn put(
         key: Key,
         value: &[u8],
@@ -97,7 +94,7 @@ impl Record {
         Record(ThinArc::from_header_and_slice(meta, value))
     }
 
-    /// The mark that `key` was deleted at `mod_revision`.
+    /// Creates the tombstone of `key`, deleted at `mod_revision`.
     pub fn tombstone(key: Key, mod_revision: i64) -> Self {
         let meta = Meta { key, create_revision: 0, mod_revision, version: 0, lease: 0 };
         Record(ThinArc::from_header_and_slice(meta, &[]))
@@ -118,27 +115,27 @@ impl Record {
         self.0.header.header.create_revision
     }
 
-    /// Revision of this very change.
+    /// Revision of this change.
     pub fn mod_revision(&self) -> i64 {
         self.0.header.header.mod_revision
     }
 
-    /// Number of writes since creation; 0 for a tombstone.
+    /// Number of puts since creation; 0 for a tombstone.
     pub fn version(&self) -> i64 {
         self.0.header.header.version
     }
 
-    /// Lease to which the pair is attached, or 0.
+    /// Lease to which the key is attached; 0 for none.
     pub fn lease(&self) -> i64 {
         self.0.header.header.lease
     }
 
-    /// Whether this record says that the key is gone.
+    /// Whether the key is deleted.
     pub fn is_tombstone(&self) -> bool {
         self.version() == 0
     }
 
-    /// Whether this record brought the key into being.
+    /// Whether this change created the key.
     pub fn is_create(&self) -> bool {
         self.create_revision() == self.mod_revision()
     }

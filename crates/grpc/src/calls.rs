@@ -1,4 +1,4 @@
-//! The calls of a connection that have not ended.
+//! The calls of a connection that are in progress.
 
 use std::collections::{HashMap, VecDeque};
 use std::future::Future;
@@ -7,91 +7,99 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use futures_util::future::{AbortHandle, Abortable};
+use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
 
-use crate::connection::{Connection, Event};
-use crate::inbox::{Credits, Inbox};
-use crate::message::Payload;
-use crate::routes::{Answer, Answers, Handler, MethodRef, Routes, Service};
+use crate::connection::{CallEvent, GrpcConnection};
+use crate::inbox::{Inbox, ReadBytes};
+use crate::payload::Payload;
+use crate::request::MethodRef;
+use crate::routes::{Handler, ResponseStream, Routes, Service, UnaryResponse};
 use crate::status::{Code, Status};
 
-/// While so many bytes of answers wait for a client, no more of its calls are
-/// started.
-const WAITING_BYTES: usize = 64 << 20;
-/// And while so many of its calls are under way, those included that it has reset.
-const UNARY_CALLS: usize = 65_536;
-/// Messages that one stream is asked for before others get a turn.
-const MESSAGES_A_TURN: usize = 64;
+/// New calls wait while this many bytes of responses wait for the client.
+const MAX_QUEUED_BYTES: usize = 64 << 20;
+/// Maximum number of unary calls in progress, including those that the client has reset.
+const MAX_UNARY_CALLS: usize = 65_536;
+/// Messages that one stream may send before other streams have a turn.
+const MESSAGES_PER_TURN: usize = 64;
 
+/// The calls of a connection.
 pub(crate) struct Calls<S> {
     routes: Arc<Routes<S>>,
-    /// Calls and pages with one answer.
-    unary: FuturesUnordered<Pin<Box<Unary>>>,
-    /// Streams that may have something to say. A stream whose client has enough
-    /// to read is in `full` instead.
-    streaming: FuturesUnordered<Abortable<Next>>,
-    full: Vec<Conversation>,
-    /// What the client says to its streams, and how they are ended.
-    open: HashMap<u32, Open>,
-    credits: Arc<Credits>,
-    /// Calls that wait until the client has read.
-    deferred: VecDeque<Event>,
+    /// Calls and pages with one response.
+    unary: FuturesUnordered<Pin<Box<UnaryCall>>>,
+    /// Streaming calls that may produce a message.
+    streaming: FuturesUnordered<Abortable<NextMessage>>,
+    /// Streaming calls that wait until the client has read.
+    backpressured: Vec<StreamingCall>,
+    /// Streaming calls by stream ID, with the handles to pass messages to them and to
+    /// abort them.
+    open: HashMap<u32, OpenCall>,
+    read_bytes: Arc<ReadBytes>,
+    /// Events that wait until the limits allow another call.
+    deferred: VecDeque<CallEvent>,
 }
 
-struct Open {
+struct OpenCall {
     inbox: Option<Arc<Inbox>>,
     abort: AbortHandle,
     method: MethodRef,
+    /// Whether a message, and hence the head of the response, has been sent.
+    head_sent: bool,
 }
 
-/// A call with one answer.
-enum Unary {
-    Call { stream: u32, method: MethodRef, answer: Answer },
-    Page { stream: u32, answer: futures_util::future::BoxFuture<'static, http::Response<Bytes>> },
+/// A call or a page with one response.
+enum UnaryCall {
+    Call { stream: u32, method: MethodRef, response: UnaryResponse },
+    Page { stream: u32, verb: http::Method, response: BoxFuture<'static, http::Response<Bytes>> },
 }
 
-enum Answered {
+/// The result of a [`UnaryCall`].
+enum UnaryResult {
     Call { stream: u32, method: MethodRef, result: Result<Payload, Status> },
-    Page { stream: u32, response: http::Response<Bytes> },
+    Page { stream: u32, verb: http::Method, response: http::Response<Bytes> },
 }
 
-impl Future for Unary {
-    type Output = Answered;
+impl Future for UnaryCall {
+    type Output = UnaryResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Answered> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<UnaryResult> {
         match &mut *self {
-            Unary::Call { stream, method, answer } => {
+            UnaryCall::Call { stream, method, response } => {
                 let (stream, method) = (*stream, *method);
-                let answer = answer.as_mut().poll(cx);
-                answer.map(|result| Answered::Call { stream, method, result })
+                let result = response.as_mut().poll(cx);
+                result.map(|result| UnaryResult::Call { stream, method, result })
             }
-            Unary::Page { stream, answer } => {
+            UnaryCall::Page { stream, verb, response } => {
                 let stream = *stream;
-                let answer = answer.as_mut().poll(cx);
-                answer.map(|response| Answered::Page { stream, response })
+                let response = response.as_mut().poll(cx);
+                response.map(|response| {
+                    let verb = std::mem::take(verb);
+                    UnaryResult::Page { stream, verb, response }
+                })
             }
         }
     }
 }
 
-/// A call with many answers.
-struct Conversation {
+/// A call with a stream of responses.
+struct StreamingCall {
     stream: u32,
-    answers: Answers,
+    responses: ResponseStream,
 }
 
-/// The next answer of a conversation, and the conversation.
-struct Next(Option<Conversation>);
+/// Resolves to the next message of a streaming call, and the call.
+struct NextMessage(Option<StreamingCall>);
 
-impl Future for Next {
-    type Output = (Option<Result<Payload, Status>>, Conversation);
+impl Future for NextMessage {
+    type Output = (Option<Result<Payload, Status>>, StreamingCall);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let conversation = self.0.as_mut().expect("not polled after it is done");
-        conversation.answers.as_mut().poll_next(cx).map(|answer| {
-            let conversation = self.0.take().expect("it was there");
-            (answer, conversation)
+        let call = self.0.as_mut().expect("not polled after completion");
+        call.responses.as_mut().poll_next(cx).map(|message| {
+            let call = self.0.take().expect("checked above");
+            (message, call)
         })
     }
 }
@@ -102,15 +110,16 @@ impl<S: Service> Calls<S> {
             routes,
             unary: FuturesUnordered::new(),
             streaming: FuturesUnordered::new(),
-            full: Vec::new(),
+            backpressured: Vec::new(),
             open: HashMap::new(),
-            credits: Arc::default(),
+            read_bytes: Arc::default(),
             deferred: VecDeque::new(),
         }
     }
 
-    /// Starts what the client asked for; whether there was anything.
-    pub(crate) fn start(&mut self, connection: &mut Connection) -> bool {
+    /// Handles all events of the connection, as far as the limits allow. Returns whether
+    /// there were any.
+    pub(crate) fn start(&mut self, connection: &mut GrpcConnection) -> bool {
         let mut any = false;
         while self.may_start(connection) {
             let Some(event) = self.deferred.pop_front() else { break };
@@ -119,47 +128,44 @@ impl<S: Service> Calls<S> {
         }
         while let Some(event) = connection.next_event() {
             any = true;
-            let starts = matches!(event, Event::Call { .. } | Event::Page { .. });
+            let starts = matches!(event, CallEvent::Call { .. } | CallEvent::Page { .. });
             match starts && !self.may_start(connection) {
                 true => self.deferred.push_back(event),
                 false => self.event(event, connection),
             }
         }
-        if any {
-            self.routes.service.progress();
-        }
         any
     }
 
-    fn may_start(&self, connection: &Connection) -> bool {
-        connection.waiting_bytes() < WAITING_BYTES && self.unary.len() < UNARY_CALLS
+    fn may_start(&self, connection: &GrpcConnection) -> bool {
+        connection.queued_bytes() < MAX_QUEUED_BYTES && self.unary.len() < MAX_UNARY_CALLS
     }
 
-    fn event(&mut self, event: Event, connection: &mut Connection) {
+    fn event(&mut self, event: CallEvent, connection: &mut GrpcConnection) {
         match event {
-            Event::Call { stream, method, message } => {
+            CallEvent::Call { stream, method, message } => {
                 self.call(stream, method, message.bytes, connection);
             }
-            Event::Opened { stream, method } => {
-                let inbox = Inbox::new(stream, self.credits.clone());
+            CallEvent::Opened { stream, method } => {
+                let inbox = Inbox::new(stream, self.read_bytes.clone());
                 let Handler::Bidirectional(handler) = &self.routes.handlers[method.index] else {
-                    unreachable!("the method takes many messages");
+                    unreachable!("the method has a stream of requests");
                 };
-                let answers = handler(&self.routes.service, inbox.clone());
-                self.converse(stream, method, Some(inbox), answers);
+                let responses = handler(&self.routes.service, inbox.clone());
+                self.start_streaming(stream, method, Some(inbox), responses);
             }
-            Event::Message { stream, message } => {
+            CallEvent::Message { stream, message } => {
                 if let Some(inbox) = self.inbox(stream) {
                     inbox.push(message);
                 }
             }
-            Event::Ended { stream } => {
+            CallEvent::Ended { stream } => {
                 if let Some(inbox) = self.inbox(stream) {
                     inbox.end();
                 }
             }
-            Event::Page { stream, verb, path } => self.page(stream, verb, path, connection),
-            Event::Reset { stream } => self.reset(stream),
+            CallEvent::Page { stream, verb, path } => self.page(stream, verb, path, connection),
+            CallEvent::Reset { stream } => self.reset(stream),
         }
     }
 
@@ -172,24 +178,30 @@ impl<S: Service> Calls<S> {
         stream: u32,
         method: MethodRef,
         message: Bytes,
-        connection: &mut Connection,
+        connection: &mut GrpcConnection,
     ) {
         match &self.routes.handlers[method.index] {
             Handler::Unary(handler) => {
-                let answer = handler(&self.routes.service, message);
-                self.begin(Unary::Call { stream, method, answer }, connection);
+                let response = handler(&self.routes.service, message);
+                self.start_unary(UnaryCall::Call { stream, method, response }, connection);
             }
             Handler::ServerStream(handler) => {
-                let answers = handler(&self.routes.service, message);
-                self.converse(stream, method, None, answers);
+                let responses = handler(&self.routes.service, message);
+                self.start_streaming(stream, method, None, responses);
             }
-            Handler::Bidirectional(_) => unreachable!("the method takes one message"),
+            Handler::Bidirectional(_) => unreachable!("the method has one request message"),
         }
     }
 
-    fn page(&mut self, stream: u32, verb: http::Method, path: String, connection: &mut Connection) {
-        let request = http::Request::builder().method(verb).uri(path).body(());
-        let answer = match request {
+    fn page(
+        &mut self,
+        stream: u32,
+        verb: http::Method,
+        path: String,
+        connection: &mut GrpcConnection,
+    ) {
+        let request = http::Request::builder().method(verb.clone()).uri(path).body(());
+        let response = match request {
             Ok(request) => self.routes.service.page(request),
             Err(_) => {
                 let mut response = http::Response::new(Bytes::new());
@@ -197,148 +209,167 @@ impl<S: Service> Calls<S> {
                 Box::pin(std::future::ready(response))
             }
         };
-        self.begin(Unary::Page { stream, answer }, connection);
+        self.start_unary(UnaryCall::Page { stream, verb, response }, connection);
     }
 
-    /// Takes a first look, which is enough for most reads.
-    fn begin(&mut self, unary: Unary, connection: &mut Connection) {
-        let mut unary = Box::pin(unary);
-        match unary.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(answered) => self.answered(answered, connection),
-            Poll::Pending => self.unary.push(unary),
+    /// Polls a handler for the first time, which completes most reads. A handler that
+    /// is still pending is polled again by [`Calls::poll`], after the handlers of all
+    /// other requests of the same read have been started; so it may yield once to be
+    /// batched with them, which costs no wake-up of the task.
+    fn start_unary(&mut self, call: UnaryCall, connection: &mut GrpcConnection) {
+        let mut call = Box::pin(call);
+        match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(result) => self.unary_result(result, connection),
+            Poll::Pending => self.unary.push(call),
         }
     }
 
-    fn converse(
+    fn start_streaming(
         &mut self,
         stream: u32,
         method: MethodRef,
         inbox: Option<Arc<Inbox>>,
-        answers: Answers,
+        responses: ResponseStream,
     ) {
         let (abort, registration) = AbortHandle::new_pair();
-        let next = Next(Some(Conversation { stream, answers }));
+        let next = NextMessage(Some(StreamingCall { stream, responses }));
         self.streaming.push(Abortable::new(next, registration));
-        self.open.insert(stream, Open { inbox, abort, method });
+        self.open.insert(stream, OpenCall { inbox, abort, method, head_sent: false });
     }
 
     fn reset(&mut self, stream: u32) {
-        self.deferred.retain(|event| !event.is_of(stream));
+        self.deferred.retain(|event| event.stream() != stream);
         if let Some(open) = self.open.remove(&stream) {
             open.abort.abort();
-            self.full.retain(|conversation| conversation.stream != stream);
-            self.routes.service.ended(self.routes.methods.path(open.method), Code::Cancelled);
+            self.backpressured.retain(|call| call.stream != stream);
+            self.report_end(open.method, Code::Cancelled);
         }
     }
 
-    /// Polls whatever may go on, and takes what it says; whether it said
-    /// anything.
-    pub(crate) fn poll(&mut self, connection: &mut Connection, cx: &mut Context<'_>) -> bool {
+    /// Polls the handlers that can make progress, and sends their responses. Returns
+    /// whether there were any.
+    pub(crate) fn poll(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
         let unary = self.poll_unary(connection, cx);
         let streaming = self.poll_streaming(connection, cx);
-        for (stream, bytes) in self.credits.take(cx.waker()) {
-            connection.credit(stream, bytes);
-        }
-        if unary || streaming {
-            // Those that have run may have left something to do.
-            self.routes.service.progress();
+        for (stream, bytes) in self.read_bytes.take(cx.waker()) {
+            connection.release(stream, bytes);
         }
         unary || streaming
     }
 
-    fn poll_unary(&mut self, connection: &mut Connection, cx: &mut Context<'_>) -> bool {
+    fn poll_unary(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
         let mut any = false;
-        while let Poll::Ready(Some(answered)) = Pin::new(&mut self.unary).poll_next(cx) {
-            self.answered(answered, connection);
+        while let Poll::Ready(Some(result)) = Pin::new(&mut self.unary).poll_next(cx) {
+            self.unary_result(result, connection);
             any = true;
         }
         any
     }
 
-    fn answered(&self, answered: Answered, connection: &mut Connection) {
-        match answered {
-            Answered::Page { stream, response } => connection.answer_page(stream, &response),
-            Answered::Call { stream, method, result } => {
+    fn unary_result(&self, result: UnaryResult, connection: &mut GrpcConnection) {
+        match result {
+            UnaryResult::Page { stream, verb, response } => {
+                connection.respond_page(stream, &verb, response);
+            }
+            UnaryResult::Call { stream, method, result } => {
                 let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
-                self.routes.service.ended(self.routes.methods.path(method), code);
-                let result = result.and_then(sendable);
-                let result = result.map(|payload| connection.send(stream, payload));
-                connection.finish(stream, result);
+                self.report_end(method, code);
+                match result.and_then(check_size) {
+                    Ok(payload) => connection.respond(stream, payload),
+                    Err(status) => connection.respond_error(stream, &status),
+                }
             }
         }
     }
 
-    fn poll_streaming(&mut self, connection: &mut Connection, cx: &mut Context<'_>) -> bool {
+    fn poll_streaming(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
         self.resume(connection);
         let mut any = false;
         while let Poll::Ready(Some(next)) = Pin::new(&mut self.streaming).poll_next(cx) {
-            // Otherwise it was aborted.
-            if let Ok((answer, conversation)) = next {
+            // An error means that the call was aborted.
+            if let Ok((message, call)) = next {
                 any = true;
-                self.said(answer, conversation, connection);
+                self.send_messages(message, call, connection);
             }
         }
         any
     }
 
-    /// Takes an answer of a conversation, and those that follow at once.
-    fn said(
+    /// Sends a message of a streaming call, and those that are ready after it.
+    fn send_messages(
         &mut self,
-        mut answer: Option<Result<Payload, Status>>,
-        mut conversation: Conversation,
-        connection: &mut Connection,
+        mut message: Option<Result<Payload, Status>>,
+        mut call: StreamingCall,
+        connection: &mut GrpcConnection,
     ) {
-        let stream = conversation.stream;
+        let stream = call.stream;
         let mut noop = Context::from_waker(Waker::noop());
-        for left in (0..MESSAGES_A_TURN).rev() {
-            match answer.map(|answer| answer.and_then(sendable)) {
-                Some(Ok(payload)) => connection.send(stream, payload),
+        for left in (0..MESSAGES_PER_TURN).rev() {
+            match message.map(|message| message.and_then(check_size)) {
+                Some(Ok(payload)) => self.send_message(stream, payload, connection),
                 Some(Err(status)) => return self.end(stream, Err(status), connection),
                 None => return self.end(stream, Ok(()), connection),
             }
-            if connection.room(stream) == 0 {
-                return self.full.push(conversation);
+            if connection.send_capacity(stream) == 0 {
+                return self.backpressured.push(call);
             }
             if left == 0 {
                 break;
             }
-            match conversation.answers.as_mut().poll_next(&mut noop) {
-                Poll::Ready(next) => answer = next,
-                // It is looked at once more, with a waker that counts.
+            match call.responses.as_mut().poll_next(&mut noop) {
+                Poll::Ready(next) => message = next,
+                // `wait_for_message` polls it again, with the waker of the task.
                 Poll::Pending => break,
             }
         }
-        self.listen(conversation);
+        self.wait_for_message(call);
     }
 
-    /// Waits for the next answer of a conversation.
-    fn listen(&mut self, conversation: Conversation) {
-        let Some(open) = self.open.get_mut(&conversation.stream) else { return };
+    fn send_message(&mut self, stream: u32, payload: Payload, connection: &mut GrpcConnection) {
+        let Some(open) = self.open.get_mut(&stream) else { return };
+        if !std::mem::replace(&mut open.head_sent, true) {
+            connection.start_response(stream);
+        }
+        connection.send(stream, payload);
+    }
+
+    /// Waits for the next message of a streaming call.
+    fn wait_for_message(&mut self, call: StreamingCall) {
+        let Some(open) = self.open.get_mut(&call.stream) else { return };
         let (abort, registration) = AbortHandle::new_pair();
         open.abort = abort;
-        self.streaming.push(Abortable::new(Next(Some(conversation)), registration));
+        self.streaming.push(Abortable::new(NextMessage(Some(call)), registration));
     }
 
-    /// Lets those go on whose clients have read.
-    fn resume(&mut self, connection: &Connection) {
-        for conversation in std::mem::take(&mut self.full) {
-            match connection.room(conversation.stream) > 0 {
-                true => self.listen(conversation),
-                false => self.full.push(conversation),
+    /// Resumes the streaming calls whose clients have read.
+    fn resume(&mut self, connection: &GrpcConnection) {
+        for call in std::mem::take(&mut self.backpressured) {
+            match connection.send_capacity(call.stream) > 0 {
+                true => self.wait_for_message(call),
+                false => self.backpressured.push(call),
             }
         }
     }
 
-    fn end(&mut self, stream: u32, result: Result<(), Status>, connection: &mut Connection) {
-        if let Some(open) = self.open.remove(&stream) {
-            let code = result.as_ref().map_or_else(Status::code, |()| Code::Ok);
-            self.routes.service.ended(self.routes.methods.path(open.method), code);
+    /// Ends a streaming call.
+    fn end(&mut self, stream: u32, result: Result<(), Status>, connection: &mut GrpcConnection) {
+        let Some(open) = self.open.remove(&stream) else { return };
+        let code = result.as_ref().map_or_else(Status::code, |()| Code::Ok);
+        self.report_end(open.method, code);
+        match result {
+            Err(status) if open.head_sent => connection.finish(stream, Err(&status)),
+            Err(status) => connection.respond_error(stream, &status),
+            Ok(()) => {
+                if !open.head_sent {
+                    connection.start_response(stream);
+                }
+                connection.finish(stream, Ok(()));
+            }
         }
-        connection.finish(stream, result);
     }
 
-    /// Ends all conversations, because the server stops.
-    pub(crate) fn stop(&mut self, connection: &mut Connection) {
+    /// Ends all streaming calls, because the server stops.
+    pub(crate) fn stop(&mut self, connection: &mut GrpcConnection) {
         let streams: Vec<u32> = self.open.keys().copied().collect();
         for stream in streams {
             if let Some(open) = self.open.get(&stream) {
@@ -347,29 +378,33 @@ impl<S: Service> Calls<S> {
             let stopping = Status::unavailable("etcdserver: server stopped");
             self.end(stream, Err(stopping), connection);
         }
-        self.full.clear();
+        self.backpressured.clear();
     }
 
-    /// Drops everything: nobody is there to hear it.
+    /// Drops all calls, because the client has disconnected.
     pub(crate) fn abandon(&mut self) {
         self.unary.clear();
         self.streaming.clear();
-        self.full.clear();
-        for (_, open) in self.open.drain() {
-            self.routes.service.ended(self.routes.methods.path(open.method), Code::Cancelled);
+        self.backpressured.clear();
+        for (_, open) in std::mem::take(&mut self.open) {
+            self.report_end(open.method, Code::Cancelled);
         }
         self.deferred.clear();
     }
+
+    fn report_end(&self, method: MethodRef, code: Code) {
+        self.routes.service.ended(self.routes.methods.path(method), code);
+    }
 }
 
-/// Refuses what no client could take: the length would not fit.
-fn sendable(payload: Payload) -> Result<Payload, Status> {
-    const MOST: usize = i32::MAX as usize;
-    match payload.len() <= MOST {
+/// Rejects a message that is too large for any client.
+fn check_size(payload: Payload) -> Result<Payload, Status> {
+    const MAX_BYTES: usize = i32::MAX as usize;
+    match payload.len() <= MAX_BYTES {
         true => Ok(payload),
         false => {
             let text = "grpc: trying to send message larger than max";
-            Err(Status::resource_exhausted(format!("{text} ({} vs. {MOST})", payload.len())))
+            Err(Status::resource_exhausted(format!("{text} ({} vs. {MAX_BYTES})", payload.len())))
         }
     }
 }

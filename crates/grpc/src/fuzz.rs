@@ -1,40 +1,40 @@
-//! Arbitrary clients. `PROPTEST_CASES` makes it long.
+//! Property tests with arbitrary clients. `PROPTEST_CASES` sets the number of cases.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
+use http2::{FrameHeader, HEADER_BYTES, PREFACE, flag, kind, read_u32};
 use proptest::prelude::*;
 
-use crate::connection::{Connection, Event};
-use crate::frame::{Head, PREFACE, flag, kind};
-use crate::{Budget, Keepalive, Options, Payload, Requests, Routes, Service, Status};
+use crate::connection::{CallEvent, GrpcConnection};
+use crate::{Budget, Keepalive, Payload, Requests, Routes, ServerConfig, Service, Status};
 
-struct Nothing;
+struct EmptyService;
 
-impl Service for Nothing {
+impl Service for EmptyService {
     fn page(&self, _: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>> {
         Box::pin(std::future::ready(http::Response::default()))
     }
 }
 
-fn routes() -> Routes<Nothing> {
-    Routes::new(Arc::new(Nothing))
+fn routes() -> Routes<EmptyService> {
+    Routes::new(Arc::new(EmptyService))
         .unary("/a/One", |_, _: String| async { Ok(String::new()) })
         .bidirectional("/a/Many", |_, requests: Requests<String>| requests)
 }
 
-fn options() -> Options {
+fn config() -> ServerConfig {
     let keepalive = Keepalive {
         interval: Duration::from_secs(10),
         timeout: Duration::from_secs(1),
         min_interval: Duration::ZERO,
     };
-    Options { max_streams: 5, message_bytes: 1000, budget: Budget::new(5000), keepalive }
+    ServerConfig { max_streams: 5, message_bytes: 1000, budget: Budget::new(5000), keepalive }
 }
 
-/// Fields of a request, uncompressed.
+/// Encodes the header fields of a request without compression.
 fn fields(path: &str, content_type: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (name, value) in [(":path", path), ("content-type", content_type)] {
@@ -45,12 +45,12 @@ fn fields(path: &str, content_type: &str) -> Vec<u8> {
 }
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let head = Head { len: payload.len(), kind, flags, stream };
+    let head = FrameHeader { len: payload.len(), kind, flags, stream };
     [&head.encode()[..], payload].concat()
 }
 
-/// A frame that makes sense, more or less.
-fn sensible() -> impl Strategy<Value = Vec<u8>> {
+/// A frame that is valid in most cases.
+fn plausible_frame() -> impl Strategy<Value = Vec<u8>> {
     let stream = || prop_oneof![8 => (0_u32..6).prop_map(|n| 2 * n + 1), 1 => 0_u32..12];
     let flags = || {
         prop_oneof![
@@ -89,9 +89,9 @@ fn sensible() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// Everything that a client may say, which need not be HTTP/2.
+/// The bytes of a client, with one damaged byte in some cases.
 fn client() -> impl Strategy<Value = Vec<u8>> {
-    let frames = prop::collection::vec(sensible(), 0..30);
+    let frames = prop::collection::vec(plausible_frame(), 0..30);
     (frames, prop::option::of((any::<prop::sample::Index>(), any::<u8>()))).prop_map(
         |(frames, damage)| {
             let mut bytes = [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat();
@@ -105,16 +105,16 @@ fn client() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Lets a connection take `pieces`, answers every call, at once or at the end,
-/// and returns all that it noticed and said.
-fn converse<'a>(pieces: impl Iterator<Item = &'a [u8]>, at_once: bool) -> (Vec<String>, Vec<u8>) {
+/// Passes `pieces` to a connection and answers every call, at once or at the end. Returns
+/// the events and the output.
+fn run<'a>(pieces: impl Iterator<Item = &'a [u8]>, at_once: bool) -> (Vec<String>, Vec<u8>) {
     let (routes, now) = (routes(), Instant::now());
-    let mut connection = Connection::new(&options(), now);
-    let (mut noticed, mut events) = (Vec::new(), Vec::new());
+    let mut connection = GrpcConnection::new(&config(), now);
+    let (mut descriptions, mut events) = (Vec::new(), Vec::new());
     for piece in pieces {
         let received = connection.receive(piece, &routes.methods, now);
         while let Some(event) = connection.next_event() {
-            noticed.push(format!("{event:?}"));
+            descriptions.push(format!("{event:?}"));
             events.push(event);
         }
         if received.is_err() {
@@ -128,47 +128,50 @@ fn converse<'a>(pieces: impl Iterator<Item = &'a [u8]>, at_once: bool) -> (Vec<S
     }
     events.into_iter().for_each(|event| answer(&mut connection, event));
     connection.fill();
-    (noticed, said(connection.output()))
+    (descriptions, drain(connection.output()))
 }
 
-fn said(output: &mut crate::output::Output) -> Vec<u8> {
-    let mut said = Vec::new();
+fn drain(output: &mut http2::Output) -> Vec<u8> {
+    let mut bytes = Vec::new();
     while !output.is_empty() {
         let mut slices = [std::io::IoSlice::new(&[]); 64];
         let count = output.slices(&mut slices);
-        let before = said.len();
-        slices[..count].iter().for_each(|slice| said.extend_from_slice(slice));
-        output.advance(said.len() - before);
+        let before = bytes.len();
+        slices[..count].iter().for_each(|slice| bytes.extend_from_slice(slice));
+        output.advance(bytes.len() - before);
     }
-    said
+    bytes
 }
 
-fn answer(connection: &mut Connection, event: Event) {
+fn answer(connection: &mut GrpcConnection, event: CallEvent) {
     match event {
-        Event::Call { stream, .. } => {
-            connection.send(stream, Payload::of(&"x".repeat(100)));
-            connection.finish(stream, Ok(()));
+        CallEvent::Call { stream, .. } => {
+            connection.respond(stream, Payload::of(&"x".repeat(100)));
         }
-        Event::Message { stream, message } => {
-            connection.credit(stream, message.framed_len() as i64);
+        CallEvent::Message { stream, message } => {
+            connection.release(stream, message.framed_len() as i64);
             connection.send(stream, Payload::of(&"y".repeat(20_000)));
         }
-        Event::Ended { stream } => connection.finish(stream, Err(Status::internal("done"))),
-        Event::Page { stream, .. } => {
-            connection.answer_page(stream, &http::Response::new(Bytes::from_static(b"page")));
+        CallEvent::Ended { stream } => {
+            connection.finish(stream, Err(&Status::internal("done")));
         }
-        Event::Opened { .. } | Event::Reset { .. } => {}
+        CallEvent::Page { stream, verb, .. } => {
+            let response = http::Response::new(Bytes::from_static(b"page"));
+            connection.respond_page(stream, &verb, response);
+        }
+        CallEvent::Opened { stream, .. } => connection.start_response(stream),
+        CallEvent::Reset { .. } => {}
     }
 }
 
 proptest! {
-    /// However the bytes are cut, the same comes of them.
+    /// The result does not depend on how the bytes are divided into reads.
     #[test]
-    fn cuts_do_not_matter(
+    fn reads_may_be_cut_anywhere(
         bytes in client(),
         cuts in prop::collection::vec(1_usize..50, 0..40),
     ) {
-        let whole = converse(std::iter::once(&bytes[..]), false);
+        let in_one_piece = run(std::iter::once(&bytes[..]), false);
         let mut rest = &bytes[..];
         let mut pieces = Vec::new();
         for cut in cuts {
@@ -177,26 +180,27 @@ proptest! {
             rest = left;
         }
         pieces.push(rest);
-        prop_assert_eq!(converse(pieces.iter().copied(), false), whole);
-        // Answers in between change what follows, and must not break anything.
-        converse(pieces.into_iter(), true);
+        prop_assert_eq!(run(pieces.iter().copied(), false), in_one_piece);
+        // Responses sent between two reads may change later events, but must not cause a
+        // panic.
+        run(pieces.into_iter(), true);
     }
 
     #[test]
-    fn noise_is_survived(
+    fn arbitrary_bytes_do_not_panic(
         pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..5),
     ) {
-        converse(pieces.iter().map(|piece| &piece[..]), true);
+        run(pieces.iter().map(|piece| &piece[..]), true);
         let greeted = [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat();
         let pieces = std::iter::once(&greeted).chain(&pieces);
-        converse(pieces.map(|piece| &piece[..]), true);
+        run(pieces.map(|piece| &piece[..]), true);
     }
 }
 
-/// A connection with stream 1 open for many messages.
-fn conversing(now: Instant) -> (Routes<Nothing>, Connection) {
+/// A connection with a streaming call open on stream 1.
+fn streaming_connection(now: Instant) -> (Routes<EmptyService>, GrpcConnection) {
     let routes = routes();
-    let mut connection = Connection::new(&options(), now);
+    let mut connection = GrpcConnection::new(&config(), now);
     let head = fields("/a/Many", "application/grpc");
     let bytes = [
         &PREFACE[..],
@@ -205,15 +209,15 @@ fn conversing(now: Instant) -> (Routes<Nothing>, Connection) {
     ];
     connection.receive(&bytes.concat(), &routes.methods, now).unwrap();
     while connection.next_event().is_some() {}
-    said(connection.output());
+    drain(connection.output());
     (routes, connection)
 }
 
-/// A message in two frames once gave credit twice.
+/// Regression test: a message in two frames was released twice.
 #[test]
-fn credit_is_given_once() {
+fn messages_are_released_once() {
     let now = Instant::now();
-    let (routes, mut connection) = conversing(now);
+    let (routes, mut connection) = streaming_connection(now);
     let message = [&[0, 0, 0, 3, 132][..], &[0; 900]].concat();
     let (first, second) = message.split_at(500);
     let (mut sent, mut given) = (0, 0);
@@ -224,38 +228,38 @@ fn credit_is_given_once() {
             connection.receive(&data, &routes.methods, now).unwrap();
         }
         while let Some(event) = connection.next_event() {
-            let Event::Message { stream, message } = event else { panic!("{event:?}") };
-            connection.credit(stream, message.framed_len() as i64);
+            let CallEvent::Message { stream, message } = event else { panic!("{event:?}") };
+            connection.release(stream, message.framed_len() as i64);
         }
-        let output = said(connection.output());
+        let output = drain(connection.output());
         let mut rest = &output[..];
-        while let Some(head) = Head::peek(rest) {
-            let payload = &rest[crate::frame::HEAD_BYTES..][..head.len];
+        while let Some(head) = FrameHeader::peek(rest) {
+            let payload = &rest[HEADER_BYTES..][..head.len];
             if head.kind == kind::WINDOW_UPDATE && head.stream == 1 {
-                given += crate::frame::number(payload).unwrap() as usize;
+                given += read_u32(payload).unwrap() as usize;
             }
-            rest = &rest[crate::frame::HEAD_BYTES + head.len..];
+            rest = &rest[HEADER_BYTES + head.len..];
         }
     }
     assert!(given > sent - (1 << 20) && given <= sent, "{given} of {sent}");
 }
 
-/// Messages without content once cost their sender nothing.
+/// Regression test: empty messages did not count against the budget.
 #[test]
-fn what_is_not_read_is_bounded() {
+fn unread_empty_messages_are_bounded() {
     let now = Instant::now();
-    let (routes, mut connection) = conversing(now);
+    let (routes, mut connection) = streaming_connection(now);
     let data = frame(kind::DATA, 0, 1, &[0; 5000]);
     let mut messages = 0;
     for _ in 0..1000 {
         connection.receive(&data, &routes.methods, now).unwrap();
         while let Some(event) = connection.next_event() {
             match event {
-                Event::Message { .. } => messages += 1,
-                Event::Reset { .. } => return assert!(messages < 250_000),
+                CallEvent::Message { .. } => messages += 1,
+                CallEvent::Reset { .. } => return assert!(messages < 250_000),
                 other => panic!("{other:?}"),
             }
         }
     }
-    panic!("{messages} messages without content were taken");
+    panic!("{messages} empty messages were accepted");
 }

@@ -1,4 +1,4 @@
-//! Messages of a client that a handler has yet to read.
+//! Streamed messages that a handler has not read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,92 +7,93 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::message::Unread;
+use crate::assembler::Unread;
 
-/// Bytes that handlers have read, by stream, for which the clients are owed
-/// credit.
+/// Bytes that the handlers of a connection have read. The connection releases them to
+/// the client's flow control.
 #[derive(Default)]
-pub(crate) struct Credits {
-    owed: Mutex<Owed>,
+pub(crate) struct ReadBytes {
+    pending: Mutex<PendingRelease>,
 }
 
 #[derive(Default)]
-struct Owed {
+struct PendingRelease {
+    /// Stream and number of bytes.
     bytes: Vec<(u32, i64)>,
     connection: Option<Waker>,
 }
 
-impl Credits {
-    /// Takes what is owed; `waker` is woken when there is more.
+impl ReadBytes {
+    /// Removes and returns the bytes read by stream. `waker` is woken when there are more.
     pub(crate) fn take(&self, waker: &Waker) -> Vec<(u32, i64)> {
-        let mut owed = self.owed.lock();
-        if owed.connection.as_ref().is_none_or(|before| !before.will_wake(waker)) {
-            owed.connection = Some(waker.clone());
+        let mut pending = self.pending.lock();
+        if pending.connection.as_ref().is_none_or(|before| !before.will_wake(waker)) {
+            pending.connection = Some(waker.clone());
         }
-        std::mem::take(&mut owed.bytes)
+        std::mem::take(&mut pending.bytes)
     }
 
     fn add(&self, stream: u32, bytes: i64) {
-        let mut owed = self.owed.lock();
-        owed.bytes.push((stream, bytes));
-        if owed.bytes.len() == 1
-            && let Some(connection) = &owed.connection
+        let mut pending = self.pending.lock();
+        pending.bytes.push((stream, bytes));
+        if pending.bytes.len() == 1
+            && let Some(connection) = &pending.connection
         {
             connection.wake_by_ref();
         }
     }
 }
 
-/// The queue of one stream. It is bounded by the stream's window, as a message
-/// gives credit only when it is read.
+/// The queue of one stream. The stream's window bounds it, because a message is released
+/// only when it is read.
 pub(crate) struct Inbox {
     stream: u32,
-    credits: Arc<Credits>,
-    state: Mutex<State>,
+    read_bytes: Arc<ReadBytes>,
+    queue: Mutex<MessageQueue>,
 }
 
 #[derive(Default)]
-struct State {
+struct MessageQueue {
     messages: VecDeque<Unread>,
     ended: bool,
     reader: Option<Waker>,
 }
 
 impl Inbox {
-    pub(crate) fn new(stream: u32, credits: Arc<Credits>) -> Arc<Self> {
-        Arc::new(Inbox { stream, credits, state: Mutex::default() })
+    pub(crate) fn new(stream: u32, read_bytes: Arc<ReadBytes>) -> Arc<Self> {
+        Arc::new(Inbox { stream, read_bytes, queue: Mutex::default() })
     }
 
     pub(crate) fn push(&self, message: Unread) {
-        let mut state = self.state.lock();
-        state.messages.push_back(message);
-        state.wake();
+        let mut queue = self.queue.lock();
+        queue.messages.push_back(message);
+        queue.wake();
     }
 
     pub(crate) fn end(&self) {
-        let mut state = self.state.lock();
-        state.ended = true;
-        state.wake();
+        let mut queue = self.queue.lock();
+        queue.ended = true;
+        queue.wake();
     }
 
     pub(crate) fn poll_next(&self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
-        let mut state = self.state.lock();
-        match state.messages.pop_front() {
+        let mut queue = self.queue.lock();
+        match queue.messages.pop_front() {
             Some(message) => {
-                drop(state);
-                self.credits.add(self.stream, message.framed_len() as i64);
+                drop(queue);
+                self.read_bytes.add(self.stream, message.framed_len() as i64);
                 Poll::Ready(Some(message.bytes))
             }
-            None if state.ended => Poll::Ready(None),
+            None if queue.ended => Poll::Ready(None),
             None => {
-                state.reader = Some(cx.waker().clone());
+                queue.reader = Some(cx.waker().clone());
                 Poll::Pending
             }
         }
     }
 }
 
-impl State {
+impl MessageQueue {
     fn wake(&mut self) {
         if let Some(reader) = self.reader.take() {
             reader.wake();

@@ -1,51 +1,60 @@
-//! A server for gRPC, on an HTTP/2 of its own.
+//! A gRPC server on the [`http2`] crate.
 //!
-//! A store that takes a few microseconds for a write cannot spend ten on the way
-//! to it. This crate does what gRPC needs of HTTP/2 and no more, and does it in
-//! one task a connection: bytes are parsed where they were read, handlers are
-//! polled in place, answers are framed into one buffer and written together.
-//! ADR 5 has the measurements.
+//! The store needs a few microseconds for a write, so its transport must not cost ten.
+//! This crate implements what the server needs of gRPC, and runs each connection in one
+//! task: bytes are parsed where they were read, handlers are polled in place, and all
+//! responses are framed into one buffer and written together. ADR 5 has the
+//! measurements.
 //!
 //! ```text
-//! socket ─▶ Connection ─▶ events ─▶ Calls: handlers
-//!            (no I/O)                 │ answers
-//! socket ◀── output ◀── Connection ◀──┘
+//! socket ─▶ http2::Connection ─▶ GrpcConnection ─▶ Calls: handlers
+//!           frames, fields       messages          │ payloads, statuses
+//! socket ◀── output ◀── http2::Connection ◀────────┘
 //! ```
 //!
-//! # Invariants
-//! - What a client can make us keep is bounded: by windows, by the number of
-//!   streams, by [`Budget`] for unfinished messages, and by not starting calls
-//!   while too many bytes of answers wait to be read.
-//! - A stream that is not read holds up no other; small answers overtake large
-//!   ones, up to what has been framed.
-//! - Whatever breaks the rules of HTTP/2 costs the sender its stream or its
-//!   connection, with the reason that RFC 9113 names, and nobody else anything.
+//! # How to serve
+//! Implement [`Service`], register handlers in [`Routes`], and call [`serve`] for each
+//! connection that starts with [`http2::PREFACE`].
 //!
-//! # Missing
-//! Compression, clients, push, priorities, metadata (no handler needs any) and
-//! deadlines: a client that no longer waits resets its stream.
+//! # Order of polls
+//! The handlers of all requests in one read are polled once before any of them is polled
+//! again. So a handler that yields once, like the store's `propose`, is batched with the
+//! others of that read, and the batch needs no wake-up of the task.
+//!
+//! # Invariants
+//! - The memory that a client can occupy is bounded: by stream windows, by the number of
+//!   streams, by [`Budget`] for incomplete and unread messages, and because no calls are
+//!   started while too many bytes of responses wait for the client.
+//! - A stream whose messages are not read does not block other streams.
+//!
+//! # Not implemented
+//! Compression, clients, metadata (no handler needs any), and deadlines: a client that
+//! no longer waits resets its stream.
+//!
+//! # Reading order
+//! `status`, `assembler` and `payload`, `request`, `connection`, `inbox`, `routes`,
+//! `calls`, then `serve`.
 
+#![warn(missing_docs)]
+
+mod assembler;
+mod budget;
 mod calls;
+mod config;
 mod connection;
-mod frame;
 #[cfg(test)]
 mod fuzz;
-mod hpack;
 mod inbox;
-mod liveness;
-mod message;
-mod outgoing;
-mod output;
+mod payload;
 mod request;
 mod routes;
 mod serve;
 mod status;
-mod stream;
 
-pub use frame::PREFACE;
-pub use hpack::{Decoder, Malformed};
-pub use liveness::Keepalive;
-pub use message::{Budget, Encoded, Payload, Pieces, Reply};
+pub use budget::Budget;
+pub use config::ServerConfig;
+pub use http2::Keepalive;
+pub use payload::{Encoded, Payload, Reply};
 pub use routes::{Requests, Routes, Service};
-pub use serve::{Io, Options, serve};
+pub use serve::serve;
 pub use status::{Code, Status};

@@ -1,6 +1,5 @@
-//! Which handler answers which method.
+//! Handlers by method.
 
-use std::collections::HashMap;
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -13,93 +12,38 @@ use futures_util::stream::{BoxStream, Stream, StreamExt};
 use prost::Message;
 
 use crate::inbox::Inbox;
-use crate::message::{Payload, Reply};
+use crate::payload::{Payload, Reply};
+use crate::request::Methods;
 use crate::status::{Code, Status};
 
-/// What serves the calls, besides the handlers of the methods.
+/// State that all handlers share, and hooks for metrics and other HTTP requests.
 pub trait Service: Send + Sync + 'static {
-    /// Called after the handlers of all calls that came together have been
-    /// started, and whenever handlers have been running: what they have in
-    /// common can be done for all of them at once.
-    fn progress(&self) {}
-
-    /// A call of the method with this path has ended.
+    /// Called when a call of the method with this path has ended.
     fn ended(&self, _path: &'static str, _code: Code) {}
 
-    /// So many bytes have come from a client.
+    /// Called when bytes have been received from a client.
     fn received(&self, _bytes: usize) {}
 
-    /// So many bytes have gone to a client.
+    /// Called when bytes have been sent to a client.
     fn sent(&self, _bytes: usize) {}
 
-    /// Answers a request that is not gRPC; its body has been passed over.
+    /// Responds to a request that is not gRPC. Its body has been discarded.
     fn page(&self, request: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>>;
 }
 
-/// A method, by its number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MethodRef {
-    pub(crate) index: usize,
-    /// Whether the client sends many messages.
-    pub(crate) many: bool,
-}
+pub(crate) type UnaryResponse = BoxFuture<'static, Result<Payload, Status>>;
+pub(crate) type ResponseStream = BoxStream<'static, Result<Payload, Status>>;
 
-impl MethodRef {
-    /// No method: what was asked for does not exist.
-    pub(crate) const NONE: MethodRef = MethodRef { index: usize::MAX, many: false };
-}
-
-/// The names of the methods.
-#[derive(Default)]
-pub(crate) struct Methods {
-    by_path: HashMap<&'static [u8], MethodRef>,
-    paths: Vec<&'static str>,
-}
-
-impl Methods {
-    fn add(&mut self, path: &'static str, many: bool) {
-        let method = MethodRef { index: self.paths.len(), many };
-        let before = self.by_path.insert(path.as_bytes(), method);
-        assert!(before.is_none(), "two handlers for {path}");
-        self.paths.push(path);
-    }
-
-    pub(crate) fn find(&self, path: &[u8]) -> Option<MethodRef> {
-        self.by_path.get(path).copied()
-    }
-
-    pub(crate) fn path(&self, method: MethodRef) -> &'static str {
-        self.paths[method.index]
-    }
-
-    /// Says that there is no such method, in gRPC for Go's words.
-    pub(crate) fn unknown(&self, path: &str) -> Status {
-        let Some((service, method)) = path.strip_prefix('/').and_then(|p| p.rsplit_once('/'))
-        else {
-            return Status::unimplemented(format!("malformed method name: {path:?}"));
-        };
-        let of_service =
-            |path: &&str| path[1..].rsplit_once('/').is_some_and(|(s, _)| s == service);
-        match self.paths.iter().any(of_service) {
-            true => Status::unimplemented(format!("unknown method {method} for service {service}")),
-            false => Status::unimplemented(format!("unknown service {service}")),
-        }
-    }
-}
-
-pub(crate) type Answer = BoxFuture<'static, Result<Payload, Status>>;
-pub(crate) type Answers = BoxStream<'static, Result<Payload, Status>>;
-
-/// Starts what answers a call.
+/// Starts the response to a call.
 pub(crate) enum Handler<S> {
-    Unary(Starts<S, Bytes, Answer>),
-    ServerStream(Starts<S, Bytes, Answers>),
-    Bidirectional(Starts<S, Arc<Inbox>, Answers>),
+    Unary(Start<S, Bytes, UnaryResponse>),
+    ServerStream(Start<S, Bytes, ResponseStream>),
+    Bidirectional(Start<S, Arc<Inbox>, ResponseStream>),
 }
 
-type Starts<S, In, Out> = Box<dyn Fn(&Arc<S>, In) -> Out + Send + Sync>;
+type Start<S, In, Out> = Box<dyn Fn(&Arc<S>, In) -> Out + Send + Sync>;
 
-/// A service, and its handlers by path.
+/// A service and its handlers.
 pub struct Routes<S> {
     pub(crate) service: Arc<S>,
     pub(crate) methods: Methods,
@@ -107,12 +51,12 @@ pub struct Routes<S> {
 }
 
 impl<S: Service> Routes<S> {
-    /// No methods yet.
+    /// Routes without methods.
     pub fn new(service: Arc<S>) -> Self {
         Routes { service, methods: Methods::default(), handlers: Vec::new() }
     }
 
-    /// A method with one message each way.
+    /// Adds a method with one request message and one response message.
     pub fn unary<Req, Rep, Fut>(
         mut self,
         path: &'static str,
@@ -129,13 +73,13 @@ impl<S: Service> Routes<S> {
                 Ok(request) => request,
                 Err(status) => return Box::pin(std::future::ready(Err(status))),
             };
-            let answer = handler(service.clone(), request);
-            Box::pin(async move { answer.await.map(Reply::into_payload) })
+            let response = handler(service.clone(), request);
+            Box::pin(async move { response.await.map(Reply::into_payload) })
         })));
         self
     }
 
-    /// A method with one message from the client and many to it.
+    /// Adds a method with one request message and a stream of responses.
     pub fn server_stream<Req, Rep, Str>(
         mut self,
         path: &'static str,
@@ -156,7 +100,7 @@ impl<S: Service> Routes<S> {
         self
     }
 
-    /// A method with many messages each way.
+    /// Adds a method with a stream of requests and a stream of responses.
     pub fn bidirectional<Req, Rep, Str>(
         mut self,
         path: &'static str,
@@ -177,9 +121,9 @@ impl<S: Service> Routes<S> {
 }
 
 fn payloads<Rep: Reply>(
-    answers: impl Stream<Item = Result<Rep, Status>> + Send + 'static,
-) -> Answers {
-    answers.map(|answer| answer.map(Reply::into_payload)).boxed()
+    replies: impl Stream<Item = Result<Rep, Status>> + Send + 'static,
+) -> ResponseStream {
+    replies.map(|reply| reply.map(Reply::into_payload)).boxed()
 }
 
 fn decode<M: Message + Default>(message: Bytes) -> Result<M, Status> {
@@ -187,8 +131,8 @@ fn decode<M: Message + Default>(message: Bytes) -> Result<M, Status> {
         .map_err(|error| Status::internal(format!("grpc: error unmarshalling request: {error}")))
 }
 
-/// The messages of a client, as they come. They end when the client has said
-/// everything, or is gone.
+/// The messages of a streaming call in the order of arrival. The stream ends when the
+/// client sends no more messages or resets the call.
 pub struct Requests<M> {
     inbox: Arc<Inbox>,
     message: PhantomData<fn() -> M>,

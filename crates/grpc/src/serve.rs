@@ -1,8 +1,9 @@
-//! A connection and its calls, driven by a socket.
+//! Drives a connection and its calls with a socket.
 //!
 //! One task does everything for a connection: it reads, starts handlers, polls
-//! them, and writes. A handler that is done at once, or as soon as the service
-//! has made [`Service::progress`], costs no wake-up.
+//! them, and writes. A handler that completes within two polls costs no wake-up: the
+//! first poll starts it, and the second one follows when the handlers of all other
+//! requests of the same read have been started.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -15,61 +16,40 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 use crate::calls::Calls;
-use crate::connection::Connection;
-use crate::frame::Reason;
-use crate::liveness::Keepalive;
-use crate::message::Budget;
+use crate::config::ServerConfig;
+use crate::connection::GrpcConnection;
 use crate::routes::{Routes, Service};
 
-/// Bytes read at a time.
+/// Bytes read at once.
 const READ_BYTES: usize = 64 << 10;
-/// A client that does not take what is framed already is not listened to.
+/// Reading from a client pauses while this many framed bytes wait to be written to it.
 const UNWRITTEN_BYTES: usize = 256 << 10;
-/// Pieces handed to the socket at a time.
-const PIECES: usize = 64;
-/// Rounds of reading, answering and writing before other connections get a turn,
-/// and bytes written by then.
+/// Pieces passed to the socket in one write.
+const WRITE_PIECES: usize = 64;
+/// Rounds of reading, responding and writing before other connections have a turn.
 const ROUNDS: usize = 16;
+/// Bytes written before other connections have a turn.
 const WRITTEN_BYTES: usize = 512 << 10;
-/// How long the last words to a client may take.
-const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long the last write and the shutdown of a connection may take.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How connections are served.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Streams that a client may have open at a time.
-    pub max_streams: u32,
-    /// The largest message that is taken, in bytes.
-    pub message_bytes: usize,
-    /// Bytes of unfinished messages, over all connections.
-    pub budget: Arc<Budget>,
-    /// Signs of life.
-    pub keepalive: Keepalive,
-}
-
-/// A socket.
-pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}
-
-/// Serves a client that speaks HTTP/2, of which `head` has been read already,
-/// until it is gone. After `stop` no new calls are taken, streams are told to
-/// end, and what is left is finished.
+/// Serves a connection of HTTP/2 until the client closes it. `head` contains the bytes
+/// that have already been read from it. After `stop` is cancelled, new calls are refused,
+/// streaming calls end, and unary calls finish.
 pub async fn serve<S: Service>(
-    io: impl Io,
+    io: impl AsyncRead + AsyncWrite + Unpin,
     head: &[u8],
     routes: Arc<Routes<S>>,
-    options: &Options,
+    config: &ServerConfig,
     stop: CancellationToken,
 ) -> io::Result<()> {
     let now = Instant::now();
-    let mut connection = Connection::new(options, now);
-    let broken = connection.receive(head, &routes.methods, now).is_err();
+    let mut connection = GrpcConnection::new(config, now);
+    let closing = connection.receive(head, &routes.methods, now).is_err();
     let alarm = Box::pin(tokio::time::sleep_until(far(connection.alarm(), now).into()));
     let calls = Calls::new(routes.clone());
     let stopped = Some(stop.cancelled_owned());
-    Driver { io, connection, calls, routes, alarm, stopped: stopped.map(Box::pin), closing: broken }
-        .await
+    Driver { io, connection, calls, routes, alarm, stopped: stopped.map(Box::pin), closing }.await
 }
 
 fn far(alarm: Option<Instant>, now: Instant) -> Instant {
@@ -78,36 +58,36 @@ fn far(alarm: Option<Instant>, now: Instant) -> Instant {
 
 struct Driver<I, S> {
     io: I,
-    connection: Connection,
+    connection: GrpcConnection,
     calls: Calls<S>,
     routes: Arc<Routes<S>>,
     alarm: Pin<Box<tokio::time::Sleep>>,
-    /// Until it is cancelled.
+    /// `None` after the stop has been handled.
     stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    /// Nothing is read any more; what is in the output is the last word.
+    /// Whether nothing is read any more and the connection closes after the output.
     closing: bool,
 }
 
-impl<I: Io, S: Service> Future for Driver<I, S> {
+impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Future for Driver<I, S> {
     type Output = io::Result<()>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let driver = &mut *self;
         let mut written = 0;
         for _ in 0..ROUNDS {
-            driver.look_at_stop(cx);
+            driver.check_stop(cx);
             let read = driver.read(cx)?;
-            if read == Read::End {
+            if read == ReadResult::Closed {
                 return Poll::Ready(Ok(()));
             }
-            let answered = driver.answer(cx);
+            let responded = driver.respond(cx);
             let wrote = driver.write(cx)?;
             written += wrote;
             if driver.connection.is_done() && driver.connection.output().is_empty() {
-                return driver.part(cx);
+                return driver.poll_close(cx);
             }
-            if read == Read::Nothing && !answered && wrote == 0 {
-                return driver.keep_time(cx);
+            if read == ReadResult::Nothing && !responded && wrote == 0 {
+                return driver.wait(cx);
             }
             if written >= WRITTEN_BYTES {
                 break;
@@ -118,50 +98,51 @@ impl<I: Io, S: Service> Future for Driver<I, S> {
     }
 }
 
-/// What came of a look at the socket.
+/// Result of reading from the socket.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Read {
-    Something,
+enum ReadResult {
+    Bytes,
     Nothing,
-    End,
+    /// The client closed the connection.
+    Closed,
 }
 
-impl<I: Io, S: Service> Driver<I, S> {
-    fn look_at_stop(&mut self, cx: &mut Context<'_>) {
+impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
+    fn check_stop(&mut self, cx: &mut Context<'_>) {
         let Some(stopped) = &mut self.stopped else { return };
         if stopped.as_mut().poll(cx).is_ready() {
             self.stopped = None;
-            self.connection.go_away(Reason::NoError, "the server is stopping");
+            self.connection.drain("the server is stopping");
             self.calls.stop(&mut self.connection);
         }
     }
 
-    /// Reads what has come and starts the calls in it.
-    fn read(&mut self, cx: &mut Context<'_>) -> io::Result<Read> {
+    /// Reads once from the socket.
+    fn read(&mut self, cx: &mut Context<'_>) -> io::Result<ReadResult> {
         if self.closing || self.connection.output().len() > UNWRITTEN_BYTES {
-            return Ok(Read::Nothing);
+            return Ok(ReadResult::Nothing);
         }
         let mut buffer = [std::mem::MaybeUninit::uninit(); READ_BYTES];
         let mut buffer = ReadBuf::uninit(&mut buffer);
         match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
-            Poll::Pending => return Ok(Read::Nothing),
+            Poll::Pending => return Ok(ReadResult::Nothing),
             Poll::Ready(read) => read?,
         }
         if buffer.filled().is_empty() {
-            return Ok(Read::End);
+            return Ok(ReadResult::Closed);
         }
         self.routes.service.received(buffer.filled().len());
         let received =
             self.connection.receive(buffer.filled(), &self.routes.methods, Instant::now());
-        if let Err(broken) = received {
-            tracing::debug!(%broken, "connection lost");
+        if let Err(error) = received {
+            tracing::debug!(%error, "closing connection after protocol error");
             self.close();
         }
-        Ok(Read::Something)
+        Ok(ReadResult::Bytes)
     }
 
-    /// Ends the connection in good order, if that does not take long.
-    fn part(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Shuts the connection down, with a timeout.
+    fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.closing {
             self.close();
         }
@@ -171,17 +152,16 @@ impl<I: Io, S: Service> Driver<I, S> {
         }
     }
 
-    /// What is in the output is still sent, but not waited for long.
+    /// Closes the connection after the output, with a timeout.
     fn close(&mut self) {
         self.closing = true;
         self.calls.abandon();
-        let deadline = tokio::time::Instant::now() + LAST_WORDS_TIMEOUT;
+        let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
         self.alarm.as_mut().reset(deadline);
     }
 
-    /// Starts and polls handlers, and takes their answers; whether anything came
-    /// of it.
-    fn answer(&mut self, cx: &mut Context<'_>) -> bool {
+    /// Starts and polls handlers until none can make progress. Returns whether any did.
+    fn respond(&mut self, cx: &mut Context<'_>) -> bool {
         if self.closing {
             return false;
         }
@@ -196,7 +176,7 @@ impl<I: Io, S: Service> Driver<I, S> {
         }
     }
 
-    /// Writes what there is, up to a bound; how many bytes the socket took.
+    /// Frames and writes responses, up to a limit. Returns the number of bytes written.
     fn write(&mut self, cx: &mut Context<'_>) -> io::Result<usize> {
         let mut wrote = 0;
         while wrote < WRITTEN_BYTES {
@@ -207,7 +187,7 @@ impl<I: Io, S: Service> Driver<I, S> {
             if output.is_empty() {
                 return Ok(wrote);
             }
-            let mut slices = [IoSlice::new(&[]); PIECES];
+            let mut slices = [IoSlice::new(&[]); WRITE_PIECES];
             let count = output.slices(&mut slices);
             let written = match count {
                 1 => Pin::new(&mut self.io).poll_write(cx, &slices[0]),
@@ -227,8 +207,8 @@ impl<I: Io, S: Service> Driver<I, S> {
         Ok(wrote)
     }
 
-    /// Waits, if not for the client then for the clock.
-    fn keep_time(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// Waits for the client or for the next alarm.
+    fn wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.io).poll_flush(cx)?;
         if self.closing && self.connection.output().is_empty() && flushed.is_ready() {
             return Poll::Ready(Ok(()));

@@ -1,8 +1,8 @@
-//! How a call ended.
+//! The status of a call.
 
 use std::borrow::Cow;
 
-/// The codes of gRPC.
+/// Status codes of gRPC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 #[repr(u8)]
@@ -27,7 +27,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// All codes, in the order of their numbers.
+    /// All codes in the order of their numbers.
     pub const ALL: [Code; 17] = [
         Code::Ok,
         Code::Cancelled,
@@ -48,7 +48,7 @@ impl Code {
         Code::Unauthenticated,
     ];
 
-    /// The name that gRPC for Go gives it, in metrics for example.
+    /// The name that gRPC for Go uses, for example in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Code::Ok => "OK",
@@ -72,7 +72,7 @@ impl Code {
     }
 }
 
-/// Why a call failed: a code and a text for the client.
+/// The error of a failed call: a code and a message for the client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", code.name())]
 pub struct Status {
@@ -81,7 +81,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// A status of any code.
+    /// A status with the given code.
     pub fn new(code: Code, message: impl Into<Cow<'static, str>>) -> Self {
         Status { code, message: message.into() }
     }
@@ -91,52 +91,52 @@ impl Status {
         self.code
     }
 
-    /// The text.
+    /// The message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// The request makes no sense, whatever the state.
+    /// The request is invalid, whatever the state of the server.
     pub fn invalid_argument(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::InvalidArgument, message)
     }
 
-    /// The state does not allow it.
+    /// The state of the server does not allow the request.
     pub fn failed_precondition(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::FailedPrecondition, message)
     }
 
-    /// There is no such thing.
+    /// The requested object does not exist.
     pub fn not_found(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::NotFound, message)
     }
 
-    /// There is no such call, or not in this form.
+    /// The method does not exist or is not supported.
     pub fn unimplemented(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::Unimplemented, message)
     }
 
-    /// Something that must not happen did, here or in how the client talks.
+    /// An invariant was violated, by the server or by the client's encoding.
     pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::Internal, message)
     }
 
-    /// An error of no known kind.
+    /// An error without a more specific code.
     pub fn unknown(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::Unknown, message)
     }
 
-    /// Not now.
+    /// The server cannot serve the request now; the client may retry.
     pub fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::Unavailable, message)
     }
 
-    /// Too much of something.
+    /// A limit was exceeded.
     pub fn resource_exhausted(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::ResourceExhausted, message)
     }
 
-    /// The text as it travels: what is not printable ASCII is percent-encoded.
+    /// The message as it is sent: bytes that are not printable ASCII are percent-encoded.
     pub(crate) fn encoded_message(&self) -> String {
         let mut encoded = String::with_capacity(self.message.len());
         for byte in self.message.bytes() {
@@ -154,12 +154,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_have_their_numbers() {
+    fn codes_are_listed_by_number() {
         assert!(Code::ALL.iter().enumerate().all(|(number, code)| *code as usize == number));
     }
 
     #[test]
-    fn what_is_not_ascii_is_encoded() {
+    fn non_ascii_messages_are_percent_encoded() {
         let status = Status::internal("50% \"schön\"\n");
         assert_eq!(status.encoded_message(), "50%25 \"sch%C3%B6n\"%0A");
     }

@@ -1,4 +1,4 @@
-//! A server held against another's HTTP/2 client, over a pipe in memory.
+//! The server with the client of the `h2` crate, over a pipe in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{self, Stream, StreamExt};
-use grpc::{Budget, Code, Keepalive, Options, Requests, Routes, Service, Status};
+use grpc::{Budget, Code, Keepalive, Requests, Routes, ServerConfig, Service, Status};
 use h2::client::SendRequest;
 use tokio_util::sync::CancellationToken;
 
@@ -29,7 +29,7 @@ impl Service for Echo {
 }
 
 impl Echo {
-    /// Answers with the text, or fails with it where it begins with "fail".
+    /// Returns the text, or an error with the text that follows "fail ".
     async fn say(self: Arc<Self>, text: String) -> Result<String, Status> {
         self.started.fetch_add(1, Ordering::Relaxed);
         match text.strip_prefix("fail ") {
@@ -38,12 +38,12 @@ impl Echo {
         }
     }
 
-    /// Never answers.
+    /// Never returns.
     async fn wait(self: Arc<Self>, _: String) -> Result<String, Status> {
         std::future::pending().await
     }
 
-    /// As many answers as the text says, each of a kilobyte.
+    /// Returns as many messages of a kilobyte as the text says.
     fn repeat(self: Arc<Self>, text: String) -> impl Stream<Item = Result<String, Status>> {
         let count: usize = text.parse().unwrap();
         stream::iter((0..count).map(|_| Ok("x".repeat(1024))))
@@ -63,9 +63,9 @@ struct Client {
     stop: CancellationToken,
 }
 
-fn options() -> Options {
+fn config() -> ServerConfig {
     let second = Duration::from_secs(1);
-    Options {
+    ServerConfig {
         max_streams: 100,
         message_bytes: 1 << 20,
         budget: Budget::new(4 << 20),
@@ -84,14 +84,14 @@ async fn connect(builder: &h2::client::Builder) -> Client {
     let (ours, theirs) = tokio::io::duplex(64 << 10);
     let stopped = stop.clone();
     tokio::spawn(
-        async move { grpc::serve(theirs, &[], Arc::new(routes), &options(), stopped).await },
+        async move { grpc::serve(theirs, &[], Arc::new(routes), &config(), stopped).await },
     );
     let (send, connection) = builder.handshake::<_, Bytes>(ours).await.unwrap();
     tokio::spawn(connection);
     Client { send, service, stop }
 }
 
-/// A string as protobuf's `StringValue` has it, with gRPC's prefix.
+/// Encodes a `StringValue` of protobuf with the prefix of gRPC.
 fn message(text: &str) -> Bytes {
     let encoded = prost::Message::encode_to_vec(&text.to_owned());
     let mut bytes = vec![0];
@@ -110,7 +110,7 @@ fn texts(mut body: &[u8]) -> Vec<String> {
     texts
 }
 
-/// What a call came to: its messages, code and text.
+/// The result of a call: its messages, code and text.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     texts: Vec<String>,
@@ -182,7 +182,7 @@ async fn calls_are_answered() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_call_is_said() {
+async fn invalid_calls_return_errors() {
     let mut client = connect(&h2::client::Builder::new()).await;
     let cases: [(&str, Bytes, Code, &str); 7] = [
         (
@@ -224,7 +224,7 @@ async fn what_is_wrong_with_a_call_is_said() {
 }
 
 #[tokio::test]
-async fn a_conversation_goes_both_ways() {
+async fn bidirectional_calls_stream_both_ways() {
     let mut client = connect(&h2::client::Builder::new()).await;
     let (response, mut request) = client.start("/test.Echo/Chat").await;
     for text in ["a", "b"] {
@@ -235,7 +235,7 @@ async fn a_conversation_goes_both_ways() {
 }
 
 #[tokio::test]
-async fn a_small_window_only_slows() {
+async fn responses_larger_than_the_window_are_sent() {
     let mut builder = h2::client::Builder::new();
     let client = &mut connect(builder.initial_window_size(100)).await;
     let answer = client.call("/test.Echo/Repeat", message("300")).await;
@@ -243,7 +243,7 @@ async fn a_small_window_only_slows() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_holds_up_nobody() {
+async fn unread_streams_do_not_block_others() {
     let client = &mut connect(&h2::client::Builder::new()).await;
     let (unread, mut request) = client.start("/test.Echo/Repeat").await;
     request.send_data(message("1000000"), true).unwrap();
@@ -256,7 +256,7 @@ async fn who_does_not_read_holds_up_nobody() {
 }
 
 #[tokio::test]
-async fn pages_are_served_beside_calls() {
+async fn pages_are_served_on_the_same_connection() {
     let client = connect(&h2::client::Builder::new()).await;
     let request = http::Request::get("http://test/health").body(()).unwrap();
     let mut send = client.send.ready().await.unwrap();
@@ -266,17 +266,17 @@ async fn pages_are_served_beside_calls() {
 }
 
 #[tokio::test]
-async fn an_end_lets_calls_finish_and_ends_conversations() {
+async fn stop_finishes_unary_calls_and_ends_streaming_calls() {
     let mut client = connect(&h2::client::Builder::new()).await;
     let (response, mut chat) = client.start("/test.Echo/Chat").await;
     chat.send_data(message("a"), false).unwrap();
     let (waiting, mut request) = client.start("/test.Echo/Wait").await;
     request.send_data(message("a"), true).unwrap();
-    // Whatever it answers, the two above have been started.
+    // When this call has returned, the two above have been started.
     client.call("/test.Echo/Say", message("now")).await;
     client.stop.cancel();
     let ended = outcome(response).await;
     assert_eq!((ended.texts, ended.code), (vec!["A".to_owned()], Code::Unavailable as u8));
     let still = tokio::time::timeout(Duration::from_millis(100), waiting).await;
-    assert!(still.is_err(), "a call that was under way is not cut off");
+    assert!(still.is_err(), "a unary call in progress is not aborted");
 }

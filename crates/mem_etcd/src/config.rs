@@ -1,4 +1,4 @@
-//! Flags and environment, read once. Names are etcd's where etcd has them.
+//! Flags and environment variables of the server. Those that etcd also has use its names.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -13,9 +13,9 @@ use url::Url;
 use crate::wal_mode::{self, PrefixMode, WalMode};
 use crate::{etcd_flags, host};
 
-/// The version of etcd whose API is served.
+/// Version of etcd whose API is served.
 pub const ETCD_VERSION: &str = "3.7.3";
-/// The version of the storage that is claimed: the first of its minor version.
+/// Reported storage version: patch version 0 of the minor version.
 pub const STORAGE_VERSION: &str = "3.7.0";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
 
@@ -23,21 +23,21 @@ const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
 const MAX_PROGRESS_INTERVAL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const MIN_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// etcd lets a message be this much larger than the request in it may be.
+/// As in etcd, a message may be this much larger than the largest request.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 * 1024;
-/// Bytes of requests that have come in part, over all connections.
+/// Maximum bytes of incompletely received requests, over all connections.
 const UNFINISHED_BYTES: usize = 512 << 20;
 
 const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
 
 Serves etcd's v3 API under etcd's flags and environment variables (--data-dir is
-ETCD_DATA_DIR, and so on). What an acknowledged write survives is --wal-mode.";
+ETCD_DATA_DIR, and so on). --wal-mode sets what an acknowledged write survives.";
 
-const EXAMPLES: &str = "Commands, instead of serving (mem_etcd COMMAND --help says more):
-  check     Read everything in a data directory, verify it, and say what is there
-  repair    Say what is damaged in a data directory and what can be kept, or keep it
-  restore   Make a data directory from a snapshot that etcdctl took
-  snapshot  Look at such a snapshot (status), or restore it
+const EXAMPLES: &str = "Commands (see mem_etcd COMMAND --help):
+  check     Read and verify a data directory, and print what it contains
+  repair    Print what is damaged in a data directory and what can be kept, or repair it
+  restore   Create a data directory from a snapshot that etcdctl took
+  snapshot  Print the status of a snapshot, or restore it
 
 Examples:
   mem_etcd --data-dir /var/lib/mem_etcd
@@ -45,7 +45,7 @@ Examples:
   mem_etcd --wal-mode fsync --listen-client-urls https://127.0.0.1:2379 \\
       --cert-file server.crt --key-file server.key --trusted-ca-file ca.crt --client-cert-auth";
 
-/// Everything that can be set.
+/// Configuration of the server.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "mem_etcd", version = VERSION, allow_negative_numbers = true, args_override_self = true, about = ABOUT, after_help = EXAMPLES)]
 pub struct Config {
@@ -57,27 +57,27 @@ pub struct Config {
     #[arg(long, env = "ETCD_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
 
-    /// What an acknowledged write survives.
+    /// Durability of acknowledged writes.
     #[arg(long, env = "ETCD_WAL_MODE", value_enum, default_value_t = WalMode::Buffered)]
     pub wal_mode: WalMode,
 
-    /// Another --wal-mode for keys below a prefix: PREFIX=none, PREFIX=buffered or
-    /// PREFIX=fsync, comma-separated or repeated; the longest prefix that matches
-    /// counts. With none, these keys are gone after a restart.
+    /// WAL mode of keys with a prefix: PREFIX=none, PREFIX=buffered or PREFIX=fsync,
+    /// comma-separated or repeated. The longest matching prefix applies. With none, a
+    /// restart loses these keys.
     #[arg(long, env = "ETCD_WAL_MODE_PREFIX", value_name = "PREFIX=MODE", value_delimiter = ',', action = clap::ArgAction::Append)]
     pub wal_mode_prefix: Vec<PrefixMode>,
 
-    /// With --wal-mode buffered, how often the log is flushed to the disk: what
-    /// a crash of the machine may cost.
+    /// How often the log is flushed to the disk with --wal-mode buffered: a crash of the
+    /// machine may lose this much.
     #[arg(long, env = "ETCD_WAL_FLUSH_INTERVAL", default_value = "100ms", value_name = "DURATION", value_parser = duration)]
     pub wal_flush_interval: Duration,
 
-    /// Where snapshots of the state lie, perhaps on another disk [default: DATA_DIR/snap]
+    /// Directory of the snapshots, possibly on another disk [default: DATA_DIR/snap]
     #[arg(long, env = "ETCD_SNAPSHOT_DIR", value_name = "DIR")]
     pub snapshot_dir: Option<PathBuf>,
 
-    /// Growth of the log after which a snapshot is taken and the log before it
-    /// removed; a larger state waits for as much as the last snapshot had.
+    /// Log growth after which a snapshot is taken and the older log is removed; if the
+    /// last snapshot is larger, its size is used instead.
     #[arg(long, env = "ETCD_SNAPSHOT_LOG_BYTES", default_value_t = 256 << 20, value_name = "BYTES")]
     pub snapshot_log_bytes: u64,
 
@@ -91,21 +91,20 @@ pub struct Config {
     )]
     pub listen_client_urls: Vec<Listen>,
 
-    /// URLs at which clients reach this member, as MemberList tells them
-    /// [default: the client URLs]
+    /// URLs at which clients reach this member, for MemberList [default: the client URLs]
     #[arg(long, env = "ETCD_ADVERTISE_CLIENT_URLS", value_name = "URLS", value_delimiter = ',')]
     pub advertise_client_urls: Vec<Url>,
 
-    /// URLs for metrics and health besides those of the clients, http only.
+    /// Additional URLs for metrics and health, http only.
     #[arg(long, env = "ETCD_LISTEN_METRICS_URLS", value_name = "URLS", value_delimiter = ',')]
     pub listen_metrics_urls: Vec<Listen>,
 
     #[command(flatten)]
     pub tls: TlsFiles,
 
-    /// Bytes of keys, values and history (each record counts 144 bytes more) at
-    /// which the NOSPACE alarm is raised and nothing more is taken in until it is
-    /// disarmed; 0, other than in etcd, or less: no limit but memory and disk.
+    /// Bytes of keys, values and history, plus 144 bytes per record, at which the NOSPACE
+    /// alarm is raised; until it is disarmed, writes that need space are refused. 0 or
+    /// less means no limit (in etcd 0 means 2 GiB).
     #[arg(long, env = "ETCD_QUOTA_BACKEND_BYTES", default_value_t = 0, value_name = "BYTES")]
     pub quota_backend_bytes: i64,
 
@@ -113,12 +112,11 @@ pub struct Config {
     #[arg(long, env = "ETCD_MAX_REQUEST_BYTES", default_value_t = 1_572_864, value_name = "BYTES")]
     pub max_request_bytes: usize,
 
-    /// Most operations permitted in a transaction.
+    /// Maximum number of operations in a transaction.
     #[arg(long, env = "ETCD_MAX_TXN_OPS", default_value_t = 128, value_name = "COUNT")]
     pub max_txn_ops: usize,
 
-    /// Most streams that one client connection may have open; a client that
-    /// wants more waits.
+    /// Maximum number of open streams of a client connection; further calls wait.
     #[arg(
         long,
         env = "ETCD_MAX_CONCURRENT_STREAMS",
@@ -127,21 +125,20 @@ pub struct Config {
     )]
     pub max_concurrent_streams: u32,
 
-    /// How often a client may ping a connection with calls under way; one that
-    /// pings more often is disconnected.
+    /// Minimum interval between pings of a client; a client that pings more often is
+    /// disconnected.
     #[arg(long, env = "ETCD_GRPC_KEEPALIVE_MIN_TIME", default_value = "5s", value_name = "DURATION", value_parser = duration)]
     pub grpc_keepalive_min_time: Duration,
 
-    /// How long a connection may be silent before the client is pinged; 0 for
-    /// never.
+    /// Idle time after which the server pings a client; 0 disables pings.
     #[arg(long, env = "ETCD_GRPC_KEEPALIVE_INTERVAL", default_value = "2h", value_name = "DURATION", value_parser = duration)]
     pub grpc_keepalive_interval: Duration,
 
-    /// How long a pinged client has before it is disconnected.
+    /// Time after which a client that does not answer a ping is disconnected.
     #[arg(long, env = "ETCD_GRPC_KEEPALIVE_TIMEOUT", default_value = "20s", value_name = "DURATION", value_parser = duration)]
     pub grpc_keepalive_timeout: Duration,
 
-    /// How often a quiet watcher that asked for it is told of progress.
+    /// Interval of progress notifications for idle watchers that requested them.
     #[arg(long, env = "ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL", default_value = "10m", value_name = "DURATION", value_parser = duration)]
     pub watch_progress_notify_interval: Duration,
 
@@ -154,7 +151,7 @@ pub struct Config {
     pub log_format: LogFormat,
 }
 
-/// Names as etcd has them.
+/// Log levels with the names of etcd.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub enum LogLevel {
     Debug,
@@ -163,26 +160,26 @@ pub enum LogLevel {
     Error,
 }
 
-/// How log lines look.
+/// Log formats.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     Json,
     Console,
 }
 
-/// Why there is nothing to run.
+/// Why the program exits without running.
 pub enum Exit {
-    /// Help or version was asked for, and what to print.
-    Asked(clap::Error),
-    /// The flags do not fit; one line.
+    /// Help or version was requested; contains the text.
+    HelpRequested(clap::Error),
+    /// The flags are invalid; contains one line.
     Usage(String),
 }
 
 impl Exit {
-    /// Prints what there is to say; the code is 0 for help and 2 for bad usage.
+    /// Prints the text; the exit code is 0 for help and 2 for invalid flags.
     pub fn report(self) -> ExitCode {
         match self {
-            Exit::Asked(text) => {
+            Exit::HelpRequested(text) => {
                 let _ = text.print();
                 ExitCode::SUCCESS
             }
@@ -195,8 +192,8 @@ impl Exit {
 }
 
 impl Config {
-    /// Reads and checks the command line and the environment. As in Go
-    /// programs, a flag may have one dash or two.
+    /// Reads and validates the command line and the environment. As in Go programs, a
+    /// flag may have one dash or two.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<Config, Exit> {
         let config: Config = parse(args)?;
         config.validate().map_err(Exit::Usage)?;
@@ -209,10 +206,10 @@ impl Config {
             return Err(format!("{listen}: metrics are served by http only"));
         }
         if self.wal_mode == WalMode::None && self.data_dir.is_some() {
-            return Err("--wal-mode none keeps nothing, so it takes no --data-dir".into());
+            return Err("--wal-mode none stores nothing, so it takes no --data-dir".into());
         }
         if self.wal_mode == WalMode::None && self.snapshot_dir.is_some() {
-            return Err("--wal-mode none keeps nothing, so it takes no --snapshot-dir".into());
+            return Err("--wal-mode none stores nothing, so it takes no --snapshot-dir".into());
         }
         wal_mode::validate(self.wal_mode, &self.wal_mode_prefix)?;
         if self.max_txn_ops == 0 || self.max_request_bytes == 0 {
@@ -227,29 +224,28 @@ impl Config {
         Ok(())
     }
 
-    /// How much the store may hold; 0 for no limit.
+    /// Quota of the store in bytes; 0 for no limit.
     pub fn quota_bytes(&self) -> i64 {
         self.quota_backend_bytes.max(0)
     }
 
-    /// How often quiet watchers hear of progress: 0 is the default and less than
-    /// the minimum is raised to it, as in etcd.
+    /// Interval of progress notifications: 0 means the default, and a shorter interval is
+    /// raised to the minimum, as in etcd.
     pub fn progress_interval(&self) -> Duration {
         match self.watch_progress_notify_interval {
             Duration::ZERO => DEFAULT_PROGRESS_INTERVAL,
-            asked => asked.max(MIN_PROGRESS_INTERVAL),
+            requested => requested.max(MIN_PROGRESS_INTERVAL),
         }
     }
 
-    /// Says of environment variables that look like etcd's and mean nothing
-    /// here that they do: most likely somebody relies on them.
+    /// Warns about ETCD_* variables that are not recognized: an operator may rely on them.
     pub fn warn_of_unknown_environment(&self) {
         let command = Config::command();
-        let known: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_env()).collect();
+        let recognized: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_env()).collect();
         let names = std::env::vars_os().map(|(name, _)| name);
         let unknown = names
             .filter(|name| name.to_string_lossy().starts_with("ETCD_"))
-            .filter(|name| !known.contains(&name.as_os_str()));
+            .filter(|name| !recognized.contains(&name.as_os_str()));
         for name in unknown {
             tracing::warn!(name = %name.display(), "unrecognized environment variable");
         }
@@ -271,10 +267,10 @@ impl Config {
         }
     }
 
-    /// How the store is to be set up.
-    pub fn pipeline_options(&self) -> pipeline::Options {
+    /// Returns the settings of the store.
+    pub fn pipeline_options(&self) -> pipeline::PipelineOptions {
         let default_dir = || PathBuf::from(format!("{}.etcd", self.name));
-        pipeline::Options {
+        pipeline::PipelineOptions {
             data_dir: self.data_dir.clone().unwrap_or_else(default_dir),
             wal_mode: self.wal_mode.for_pipeline(),
             wal_mode_prefixes: wal_mode::for_pipeline(&self.wal_mode_prefix),
@@ -283,13 +279,13 @@ impl Config {
             snapshot_dir: self.snapshot_dir.clone(),
             snapshot_log_bytes: self.snapshot_log_bytes,
             quota_bytes: self.quota_bytes(),
-            ..pipeline::Options::default()
+            ..pipeline::PipelineOptions::default()
         }
     }
 
-    /// How calls are to be served.
-    pub fn grpc_options(&self) -> grpc::Options {
-        grpc::Options {
+    /// Returns the settings of gRPC.
+    pub fn grpc_options(&self) -> grpc::ServerConfig {
+        grpc::ServerConfig {
             max_streams: self.max_concurrent_streams,
             message_bytes: self.message_bytes(),
             budget: grpc::Budget::new(UNFINISHED_BYTES),
@@ -301,14 +297,14 @@ impl Config {
         }
     }
 
-    /// The size of a message that holds a request of the largest size.
+    /// Returns the largest size of a message in bytes.
     pub fn message_bytes(&self) -> usize {
         self.max_request_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
     }
 
-    /// What MemberList says of this member's URLs.
+    /// Returns the client URLs for MemberList.
     pub fn advertised(&self) -> Vec<String> {
-        // Without the slash that a parsed URL ends with, as etcd prints them.
+        // As in etcd, without the trailing slash of a parsed URL.
         let text = |url: &Url| url.as_str().trim_end_matches('/').to_owned();
         match &self.advertise_client_urls[..] {
             [] => self.listen_client_urls.iter().map(Listen::to_string).collect(),
@@ -317,10 +313,10 @@ impl Config {
     }
 }
 
-/// Reads the command line of the server or of a subcommand.
+/// Parses the command line of the server or of a subcommand.
 pub fn parse<T: Parser>(args: impl IntoIterator<Item = String>) -> Result<T, Exit> {
     T::try_parse_from(args.into_iter().map(two_dashes)).map_err(|error| {
-        if error.use_stderr() { Exit::Usage(usage(&error)) } else { Exit::Asked(error) }
+        if error.use_stderr() { Exit::Usage(usage(&error)) } else { Exit::HelpRequested(error) }
     })
 }
 
@@ -329,7 +325,7 @@ fn two_dashes(arg: String) -> String {
     if single { format!("-{arg}") } else { arg }
 }
 
-/// What is wrong with the command line. Of a flag that etcd has, why not here.
+/// Describes the error in the command line; for a flag of etcd, why it is rejected.
 fn usage(error: &clap::Error) -> String {
     let unknown = (error.kind() == ErrorKind::UnknownArgument)
         .then(|| error.get(ContextKind::InvalidArg))
@@ -337,12 +333,12 @@ fn usage(error: &clap::Error) -> String {
     let Some(ContextValue::String(flag)) = unknown else { return one_line(error) };
     let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
     match etcd_flags::reason(name) {
-        Some(reason) => format!("--{name} is etcd's, but {reason}"),
+        Some(reason) => format!("etcd flag --{name} is not supported: {reason}"),
         None => one_line(error),
     }
 }
 
-/// clap's message without the usage that it appends.
+/// Returns clap's message without the usage text.
 fn one_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let message = text.split("\n\n").next().unwrap_or_default();
@@ -361,12 +357,12 @@ mod tests {
         let args = ["mem_etcd"].iter().chain(flags).map(|flag| (*flag).to_owned());
         Config::from_args(args).map_err(|exit| match exit {
             Exit::Usage(line) => line,
-            Exit::Asked(_) => "asked".into(),
+            Exit::HelpRequested(_) => "help".into(),
         })
     }
 
     #[test]
-    fn takes_etcds_flags_with_one_dash_or_two() {
+    fn accepts_flags_with_one_dash_or_two() {
         let config = read(&[
             "-data-dir",
             "/d",
@@ -381,7 +377,7 @@ mod tests {
         assert_eq!(modes.len(), 3);
         assert_eq!(modes[2], (b"/c=d".to_vec(), pipeline::WalMode::Buffered));
         let last = read(&["--name", "a", "--name=b"]).unwrap();
-        assert_eq!(last.name, "b", "the last one counts, as in Go");
+        assert_eq!(last.name, "b", "the last one applies, as in Go");
         let tcp = Listen::Tcp { address: "127.0.0.1:1".into(), tls: false };
         assert_eq!(
             config.listen_client_urls,
@@ -391,18 +387,18 @@ mod tests {
     }
 
     #[test]
-    fn refuses_in_one_line() {
+    fn errors_are_one_line() {
         for (flags, expected) in [
             (&["--no-such-flag"][..], "unexpected argument '--no-such-flag'"),
             (
                 &["--initial-cluster=a=b"],
-                "--initial-cluster is etcd's, but there is one member only",
+                "etcd flag --initial-cluster is not supported: there is one member only",
             ),
             (&["--quota-backend-bytes", "much"], "invalid value 'much'"),
             (&["--listen-client-urls", "tcp://x:1"], "must begin with http://"),
             (&["--listen-client-urls", "http://x"], "has no port"),
             (&["--listen-client-urls", "https://x:1"], "https://x:1 needs --cert-file"),
-            (&["--cert-file", "c"], "--cert-file and --key-file go together"),
+            (&["--cert-file", "c"], "--cert-file and --key-file must be set together"),
             (&["--client-cert-auth"], "needs --trusted-ca-file"),
             (&["--client-crl-file", "c"], "needs --trusted-ca-file"),
             (
@@ -413,7 +409,7 @@ mod tests {
             (&["--wal-mode", "none", "--data-dir", "d"], "takes no --data-dir"),
             (&["--wal-mode-prefix", "/a"], "is not PREFIX=MODE"),
             (&["--wal-mode-prefix", "/a=quick"], "has no mode \"quick\""),
-            (&["--wal-mode-prefix", "=none"], "an empty prefix is every key"),
+            (&["--wal-mode-prefix", "=none"], "an empty prefix matches every key"),
             (&["--wal-mode-prefix", "/a=none,/b=none,/a=fsync"], "the prefix /a is given twice"),
             (&["--wal-mode", "none", "--wal-mode-prefix", "/a=fsync"], "wal mode none has no log"),
             (&["--wal-flush-interval", "soon"], "is not a duration"),

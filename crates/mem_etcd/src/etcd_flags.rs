@@ -1,37 +1,41 @@
-//! Flags of etcd 3.7 that are not taken here, and why: whoever moves a command
-//! line over should read what to do, not only that it fails.
+//! Flags of etcd 3.7 that are rejected, each with the reason and the remedy. They help to
+//! migrate an etcd command line.
 
-/// Why etcd's flag `name` is not taken, if it is one.
+/// Returns why `name`, without dashes, is rejected; `None` if etcd has no such flag.
 pub fn reason(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("experimental-").unwrap_or(name);
     let reason = match name {
         "auto-compaction-mode" | "auto-compaction-retention" => {
             "there is no automatic compaction yet; Kubernetes compacts by itself, so leave it out"
         }
-        "wal-dir" => "the log lies in --data-dir; only --snapshot-dir can be elsewhere",
-        "snapshot-count" => "snapshots go by bytes: use --snapshot-log-bytes",
+        "wal-dir" => {
+            "the WAL is always in --data-dir; only snapshots can be elsewhere (--snapshot-dir)"
+        }
+        "snapshot-count" => "snapshots are triggered by log size: use --snapshot-log-bytes",
         "logger" | "log-outputs" | "log-rotation-config-json" | "enable-log-rotation" => {
             "the log goes to standard error: use --log-level and --log-format"
         }
         "config-file" => "there is no configuration file: use flags or ETCD_ variables",
         "auth-token" | "bcrypt-cost" | "auth-token-ttl" => "there are no users and roles yet",
         "auto-tls" | "self-signed-cert-validity" => {
-            "certificates are not made here; use --cert-file and --key-file"
+            "mem_etcd does not create certificates; use --cert-file and --key-file"
         }
-        "client-cert-allowed-hostname" => "this TLS setting is not built yet",
+        "client-cert-allowed-hostname" => "this TLS setting is not implemented yet",
         "cors" | "host-whitelist" => "there is no JSON gateway",
-        "enable-pprof" => "profiles are taken from outside, with perf",
-        "metrics" => "/metrics always has all there is; leave it out",
-        "feature-gates" => "no feature has a gate; leave it out",
-        "socket-reuse-port" | "socket-reuse-address" => "it cannot be changed yet; leave it out",
-        _ if is_of_clusters(name) => "there is one member only, without peers; leave it out",
-        _ if is_of_backend(name) => "it tunes a storage engine that is not there; leave it out",
+        "enable-pprof" => "there is no profiling endpoint; use perf",
+        "metrics" => "/metrics always has all metrics; leave it out",
+        "feature-gates" => "there are no feature gates; leave it out",
+        "socket-reuse-port" | "socket-reuse-address" => {
+            "socket options cannot be changed yet; leave it out"
+        }
+        _ if is_cluster_flag(name) => "there is one member only, without peers; leave it out",
+        _ if is_backend_flag(name) => "it tunes etcd's storage engine; leave it out",
         _ => return None,
     };
     Some(reason)
 }
 
-fn is_of_clusters(name: &str) -> bool {
+fn is_cluster_flag(name: &str) -> bool {
     const PREFIXES: [&str; 5] =
         ["initial-", "peer-", "discovery", "listen-peer", "strict-reconfig"];
     const NAMES: [&str; 7] = [
@@ -46,7 +50,7 @@ fn is_of_clusters(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || NAMES.contains(&name)
 }
 
-fn is_of_backend(name: &str) -> bool {
+fn is_backend_flag(name: &str) -> bool {
     const PREFIXES: [&str; 3] = ["backend-", "compaction-", "snapshot-catchup"];
     const NAMES: [&str; 5] = [
         "max-snapshots",
@@ -63,7 +67,7 @@ mod tests {
     use super::reason;
 
     #[test]
-    fn knows_etcds_flags_and_no_others() {
+    fn only_flags_of_etcd_have_a_reason() {
         for name in [
             "initial-cluster-state",
             "peer-cert-file",

@@ -1,8 +1,8 @@
-//! What the machine says of itself.
+//! Properties of the machine.
 
-/// Which run of which machine this is; empty where the kernel does not tell.
+/// Returns the ID of the current boot; empty if it cannot be read.
 pub fn boot_id() -> Vec<u8> {
-    // Whoever cannot read it takes every restart for one of the machine.
+    // Without it, every restart of the process is treated as a restart of the machine.
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     text.trim().as_bytes().to_vec()
 }

@@ -1,4 +1,4 @@
-//! What is served besides gRPC: health, version, metrics.
+//! HTTP pages: health, version, metrics.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Json, Response};
 use axum::routing::get;
 use mvcc::AlarmKind;
-use pipeline::{Pipeline, Status};
+use pipeline::{Pipeline, PipelineStatus};
 use serde_json::json;
 use url::form_urlencoded;
 
 use crate::config::ETCD_VERSION;
 use crate::metrics::Metrics;
 
-/// The routes, as etcd has them.
+/// Creates the routes, which are those of etcd.
 pub fn routes(pipeline: Arc<Pipeline>, metrics: Arc<Metrics>) -> Router {
     checks("/livez", LIVEZ)
         .merge(checks("/healthz", LIVEZ))
@@ -27,39 +27,39 @@ pub fn routes(pipeline: Arc<Pipeline>, metrics: Arc<Metrics>) -> Router {
         .with_state(pipeline)
 }
 
-/// A reason not to call the store healthy, and the alarm that it is, if it is one.
-struct Ailment {
+/// A reason why the store is unhealthy, and the name of the alarm, if it is one.
+struct Problem {
     alarm: Option<&'static str>,
     reason: String,
 }
 
-/// Why the store cannot do all of its work; the worst comes first.
-fn ailments(status: &Status) -> Vec<Ailment> {
+/// Returns why the store is unhealthy, the worst reason first.
+fn problems(status: &PipelineStatus) -> Vec<Problem> {
     let raised = |kind| status.alarms.iter().any(|alarm| alarm.kind == kind);
-    let alarm = |name| Ailment { alarm: Some(name), reason: format!("ALARM {name}") };
-    let failed = |reason: &Arc<str>| Ailment { alarm: None, reason: reason.to_string() };
+    let alarm = |name| Problem { alarm: Some(name), reason: format!("ALARM {name}") };
+    let failed = |reason: &Arc<str>| Problem { alarm: None, reason: reason.to_string() };
     let full = status.no_space || raised(AlarmKind::NoSpace);
-    let mut ailments: Vec<_> = status.failure.iter().map(failed).collect();
-    ailments.extend(raised(AlarmKind::Corrupt).then(|| alarm("CORRUPT")));
-    ailments.extend(full.then(|| alarm("NOSPACE")));
-    ailments
+    let mut problems: Vec<_> = status.failure.iter().map(failed).collect();
+    problems.extend(raised(AlarmKind::Corrupt).then(|| alarm("CORRUPT")));
+    problems.extend(full.then(|| alarm("NOSPACE")));
+    problems
 }
 
-/// Alarms can be left out (`?exclude=NOSPACE`): kubeadm does so, for a store that
-/// is full is not helped by a restart.
+/// Alarms can be excluded (`?exclude=NOSPACE`). kubeadm does so, because restarting a full
+/// store does not help.
 async fn health(State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery) -> Response {
     let excluded = values(query.as_deref(), "exclude");
-    let counts = |ailment: &Ailment| !ailment.alarm.is_some_and(|name| excluded.contains(name));
-    let reason = ailments(&pipeline.status()).into_iter().find(counts).map(|a| a.reason);
+    let counts = |problem: &Problem| !problem.alarm.is_some_and(|name| excluded.contains(name));
+    let reason = problems(&pipeline.status()).into_iter().find(counts).map(|a| a.reason);
     let code = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let healthy = if reason.is_none() { "true" } else { "false" };
     (code, Json(json!({"health": healthy, "reason": reason.unwrap_or_default()}))).into_response()
 }
 
-/// A check of a page, by name: why it fails, if it does.
-type Check = (&'static str, fn(&Status) -> Option<String>);
+/// A named check: returns why it fails, or `None`.
+type Check = (&'static str, fn(&PipelineStatus) -> Option<String>);
 
-/// Alive is whoever answers at all.
+/// Always succeeds: a process that responds is alive.
 const LIVEZ: &[Check] = &[("serializable_read", |_| None)];
 const READYZ: &[Check] = &[
     ("data_corruption", |status| {
@@ -71,27 +71,27 @@ const READYZ: &[Check] = &[
     ("non_learner", |_| None),
 ];
 
-/// The page of all `checks`, and below it one for each.
+/// Creates the page of all `checks`, and a page below it for each check.
 fn checks(page: &'static str, checks: &'static [Check]) -> Router<Arc<Pipeline>> {
     let all = async move |State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery| {
         let excluded = values(query.as_deref(), "exclude");
         let wanted = checks.iter().filter(|(name, _)| !excluded.contains(*name));
-        answer(&pipeline.status(), wanted, query.as_deref())
+        report(&pipeline.status(), wanted, query.as_deref())
     };
     let one = async move |State(pipeline): State<Arc<Pipeline>>,
                           Path(name): Path<String>,
                           RawQuery(query): RawQuery| {
-        match checks.iter().find(|(known, _)| *known == name) {
-            Some(check) => answer(&pipeline.status(), [check].into_iter(), query.as_deref()),
+        match checks.iter().find(|(check, _)| *check == name) {
+            Some(check) => report(&pipeline.status(), [check].into_iter(), query.as_deref()),
             None => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
         }
     };
     Router::new().route(page, get(all)).route(&format!("{page}/{{check}}"), get(one))
 }
 
-/// The outcome of `checks`, as etcd writes it.
-fn answer<'a>(
-    status: &Status,
+/// Runs `checks` and reports the results in the format of etcd.
+fn report<'a>(
+    status: &PipelineStatus,
     checks: impl Iterator<Item = &'a Check>,
     query: Option<&str>,
 ) -> Response {
@@ -126,7 +126,7 @@ fn pairs(query: Option<&str>) -> form_urlencoded::Parse<'_> {
 
 async fn version() -> Response {
     let minor = ETCD_VERSION.rsplit_once('.').map_or(ETCD_VERSION, |(minor, _)| minor);
-    // In etcd's order, which a map does not keep.
+    // Formatted by hand to keep etcd's order of fields.
     let text = format!(
         r#"{{"etcdserver":"{ETCD_VERSION}","etcdcluster":"{minor}.0","storage":"{minor}.0"}}"#
     );

@@ -1,13 +1,13 @@
-//! Serves a connection in the HTTP that it speaks.
+//! Serves connections: gRPC on HTTP/2, pages on HTTP/1.1.
 
 use std::sync::Arc;
 
 use axum::Router;
-use grpc::{Io, Routes};
+use grpc::Routes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use sockets::{Listener, Opened};
+use sockets::{Io, Listener, Opened};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -16,33 +16,37 @@ use crate::api::Api;
 /// What is served on a socket.
 #[derive(Clone)]
 pub struct Served {
-    /// The calls, unless it is only for the pages.
+    /// gRPC methods; `None` on a socket for metrics only.
     pub routes: Option<Arc<Routes<Api>>>,
-    /// Everything else.
+    /// HTTP pages.
     pub pages: Router,
-    /// How calls are served.
-    pub options: grpc::Options,
+    /// Settings of gRPC.
+    pub options: grpc::ServerConfig,
 }
 
-/// Serves whoever connects, until `stop`; then lets what is under way finish, for a
-/// while.
+/// Accepts and serves connections until `stop`; then lets calls in progress finish within
+/// a time limit.
 pub async fn serve(
     listener: Listener,
     served: Served,
     permits: Arc<Semaphore>,
     stop: CancellationToken,
 ) {
-    listener.serve(move |io, stop| converse(io, served.clone(), stop), permits, stop).await;
+    listener.serve(move |io, stop| serve_connection(io, served.clone(), stop), permits, stop).await;
 }
 
-async fn converse(io: Box<dyn Io>, served: Served, stop: CancellationToken) -> anyhow::Result<()> {
+async fn serve_connection(
+    io: Box<dyn Io>,
+    served: Served,
+    stop: CancellationToken,
+) -> anyhow::Result<()> {
     let io = match (sockets::open(io, &stop).await?, served.routes) {
-        (Opened::Gone, _) => return Ok(()),
+        (Opened::Closed, _) => return Ok(()),
         (Opened::Http2(io), Some(routes)) => {
-            return Ok(grpc::serve(io, grpc::PREFACE, routes, &served.options, stop).await?);
+            return Ok(grpc::serve(io, http2::PREFACE, routes, &served.options, stop).await?);
         }
-        // The pages speak HTTP/1.1 only, and say so.
-        (Opened::Http2(io), None) => sockets::Replayed::new(grpc::PREFACE, io),
+        // The HTTP/1.1 server rejects the HTTP/2 preface with an error.
+        (Opened::Http2(io), None) => sockets::Replayed::new(http2::PREFACE, io),
         (Opened::Other(io), _) => io,
     };
     let mut server = http1::Builder::new();

@@ -1,4 +1,9 @@
 //! `mem_etcd`: an etcd for Kubernetes that keeps its keys in memory.
+//!
+//! Reading order: `config` (flags), `server` (startup and shutdown), `listen`
+//! (connections), `api` (gRPC services; a put starts in `api/kv.rs`), `http` (health,
+//! version and metrics pages), `command` (subcommands such as `mem_etcd check`). The
+//! store itself is the crate `pipeline`.
 
 mod api;
 mod command;
@@ -19,7 +24,7 @@ use config::Config;
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
-    if command::is_named(&args) {
+    if command::is_subcommand(&args) {
         return command::run(args);
     }
     let config = match Config::from_args(args) {

@@ -1,31 +1,31 @@
-//! Metrics under etcd's names, where etcd has them.
+//! Metrics. Those that etcd also has use its names.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use grpc::Code;
 use parking_lot::RwLock;
-use pipeline::{Pipeline, Status};
+use pipeline::{Pipeline, PipelineStatus};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::MetricFamily;
 use prometheus::{IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 
 use crate::config::ETCD_VERSION;
 
-/// Everything that is counted.
+/// All metrics of the server.
 pub struct Metrics {
     registry: Registry,
     handled: IntCounterVec,
-    /// The counters of `handled` that are in use, by path and code: finding them
-    /// by their labels takes longer than some calls.
+    /// The counters of `handled` in use, by path and code. A lookup by labels takes longer
+    /// than some calls.
     counters: RwLock<HashMap<(&'static str, Code), IntCounter>>,
-    /// Bytes from and to clients, as their sockets have them: HTTP/2's included, TLS's not.
+    /// Bytes from and to clients, including HTTP/2 framing, without TLS.
     pub(crate) received: IntCounter,
     pub(crate) sent: IntCounter,
 }
 
 impl Metrics {
-    /// Metrics of `pipeline`, of the process, and of the API.
+    /// Creates the metrics of `pipeline`, of the process, and of the API.
     pub fn new(pipeline: Arc<Pipeline>) -> Self {
         let registry = Registry::new();
         let handled = IntCounterVec::new(
@@ -60,7 +60,7 @@ impl Metrics {
         Metrics { registry, handled, counters: RwLock::default(), received, sent }
     }
 
-    /// Counts a finished call of the method with this path.
+    /// Counts a completed call of the method with this path.
     pub fn ended(&self, path: &'static str, code: Code) {
         if let Some(counter) = self.counters.read().get(&(path, code)) {
             return counter.inc();
@@ -71,24 +71,24 @@ impl Metrics {
         self.counters.write().insert((path, code), counter);
     }
 
-    /// The metrics in Prometheus' text form.
+    /// Returns the metrics in Prometheus' text format.
     pub fn render(&self) -> prometheus::Result<String> {
         TextEncoder::new().encode_to_string(&self.registry.gather())
     }
 }
 
-/// Gauges that are read off the store when somebody asks.
+/// Gauges that are read from the store when they are scraped.
 struct StoreCollector {
     pipeline: Arc<Pipeline>,
-    gauges: Vec<Reading>,
+    gauges: Vec<StoreGauge>,
 }
 
-/// A gauge, and where its value stands.
-type Reading = (IntGauge, fn(&Status) -> i64);
+/// A gauge and the function that reads its value.
+type StoreGauge = (IntGauge, fn(&PipelineStatus) -> i64);
 
 impl StoreCollector {
     fn new(pipeline: Arc<Pipeline>) -> Self {
-        let gauge = |name: &str, help: &str, read: fn(&Status) -> i64| {
+        let gauge = |name: &str, help: &str, read: fn(&PipelineStatus) -> i64| {
             (IntGauge::new(name, help).expect("a valid name"), read)
         };
         let version = Opts::new(
@@ -114,14 +114,12 @@ impl StoreCollector {
             ),
             gauge(
                 "etcd_mvcc_db_total_size_in_bytes",
-                "Bytes of all keys that can be read, at any revision.",
+                "Bytes of all readable keys, at any revision.",
                 |s| s.stats.total_bytes,
             ),
-            gauge(
-                "etcd_mvcc_db_total_size_in_use_in_bytes",
-                "Bytes of the keys that exist now.",
-                |s| s.stats.live_bytes,
-            ),
+            gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Bytes of the live keys.", |s| {
+                s.stats.live_bytes
+            }),
             gauge("etcd_debugging_mvcc_keys_total", "Total number of keys.", |s| s.stats.live_keys),
             gauge("etcd_debugging_mvcc_current_revision", "The current revision of store.", |s| {
                 s.revision
@@ -147,7 +145,7 @@ impl StoreCollector {
             ),
             gauge(
                 "mem_etcd_log_failed",
-                "Whether the log has failed, so that nothing can be written.",
+                "Whether the log has failed, so that no more writes are accepted.",
                 |s| i64::from(s.failure.is_some()),
             ),
             (IntGauge::with_opts(version).expect("a valid name"), |_| 1),
@@ -163,7 +161,7 @@ impl Collector for StoreCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let status = self.pipeline.status();
-        let read = |(gauge, read): &Reading| {
+        let read = |(gauge, read): &StoreGauge| {
             gauge.set(read(&status));
             gauge.collect()
         };

@@ -1,12 +1,12 @@
-//! Puts the parts together, runs them, and takes them apart again.
+//! Startup, serving and shutdown of the server.
 
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
+use data_dir::Identity;
 use pipeline::Pipeline;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use wal::Identity;
 
 use crate::api::{self, Api};
 use crate::config::Config;
@@ -14,17 +14,17 @@ use crate::listen::Served;
 use crate::metrics::Metrics;
 use crate::{http, listen, shutdown};
 
-/// Runs a server until the process is asked to end.
+/// Runs a server until SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(serve(config));
-    // A read that is still under way has nobody to answer to.
+    // Clients of reads in progress are disconnected already; do not wait for them.
     runtime.shutdown_background();
     result
 }
 
 async fn serve(config: Config) -> Result<()> {
-    // Ports first: they are the most likely to be taken, and cost nothing.
+    // Bind first: a port in use is the most likely failure, and recovery takes long.
     let tls = sockets::acceptor(&config.tls)?;
     let mut clients = Vec::new();
     for url in &config.listen_client_urls {
@@ -34,7 +34,7 @@ async fn serve(config: Config) -> Result<()> {
     for url in &config.listen_metrics_urls {
         metrics_only.extend(sockets::bind(url, None).await?);
     }
-    let asked_to_end = shutdown::requested().context("listen for signals")?;
+    let shutdown_signal = shutdown::requested().context("listen for signals")?;
 
     let pipeline = Arc::new(open(&config).await?);
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
@@ -56,16 +56,16 @@ async fn serve(config: Config) -> Result<()> {
     }
     tracing::info!(wal_mode = config.wal_mode.name(), revision = pipeline.revision(), "ready");
 
-    let signal = asked_to_end.await;
+    let signal = shutdown_signal.await;
     tracing::info!(signal, "shutting down");
     stop.cancel();
     serving.join_all().await;
-    // Not among the runtime's blocking threads, which slow reads may occupy.
-    let ended = std::thread::spawn(move || pipeline.shutdown());
-    ended.join().map_err(|_| anyhow!("the store did not end cleanly"))
+    // On a new thread, because slow reads may occupy all blocking threads of the runtime.
+    let stopped = std::thread::spawn(move || pipeline.shutdown());
+    stopped.join().map_err(|_| anyhow!("the store did not stop cleanly"))
 }
 
-/// Opens the store on a thread of its own: recovery takes a while.
+/// Opens the store on a thread that may block: recovery takes long.
 async fn open(config: &Config) -> Result<Pipeline> {
     let options = config.pipeline_options();
     let fresh = Identity { cluster_id: random_id(), member_id: random_id() };

@@ -1,11 +1,11 @@
-//! The end, asked for by a signal.
+//! Shutdown signals.
 
 use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// From the call on, waits for the process to be asked to end (SIGTERM or
-/// SIGINT); returns the signal's name.
+/// Installs handlers for SIGTERM and SIGINT. The returned future waits for one of them
+/// and returns its name.
 pub fn requested() -> io::Result<impl Future<Output = &'static str>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;

@@ -1,23 +1,25 @@
-//! What an acknowledged write survives, as flags say it.
+//! The flags --wal-mode and --wal-mode-prefix.
 
 use std::str::FromStr;
 
 use clap::ValueEnum;
 use pipeline::Modes;
 
-/// What an acknowledged write survives.
+/// Durability of acknowledged writes.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalMode {
-    /// Nothing: memory only, no data directory.
+    /// No durability: the store is in memory only, without a data directory.
     None,
-    /// A crash of the process; of the machine, all but the last flush interval.
+    /// Writes survive a crash of the process. A crash of the machine may lose the last
+    /// flush interval.
     Buffered,
-    /// A crash of the machine: writes wait for fsync, together.
+    /// Writes survive a crash of the machine: they wait for an fsync, which concurrent
+    /// writes share.
     Fsync,
 }
 
 impl WalMode {
-    /// As the flag has it.
+    /// Returns the value of the flag.
     pub fn name(self) -> &'static str {
         match self {
             WalMode::None => "none",
@@ -26,7 +28,7 @@ impl WalMode {
         }
     }
 
-    /// As the pipeline has it.
+    /// Converts to the mode of the pipeline.
     pub fn for_pipeline(self) -> pipeline::WalMode {
         match self {
             WalMode::None => pipeline::WalMode::None,
@@ -36,7 +38,7 @@ impl WalMode {
     }
 }
 
-/// The mode of the keys below a prefix: `/registry/leases/=none`.
+/// The mode of the keys with a prefix: `/registry/leases/=none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixMode {
     prefix: String,
@@ -50,18 +52,18 @@ impl FromStr for PrefixMode {
         let (prefix, mode) =
             text.rsplit_once('=').ok_or("is not PREFIX=MODE, such as /registry/leases/=none")?;
         let mode = WalMode::from_str(mode, false)
-            .map_err(|_| format!("has no mode {mode:?}: it is none, buffered or fsync"))?;
+            .map_err(|_| format!("has no mode {mode:?}: use none, buffered or fsync"))?;
         Ok(PrefixMode { prefix: prefix.into(), mode })
     }
 }
 
-/// As the pipeline has them.
+/// Converts to the modes of the pipeline.
 pub fn for_pipeline(prefixes: &[PrefixMode]) -> Vec<(Vec<u8>, pipeline::WalMode)> {
     let pair = |p: &PrefixMode| (p.prefix.clone().into_bytes(), p.mode.for_pipeline());
     prefixes.iter().map(pair).collect()
 }
 
-/// Whether the modes make sense together.
+/// Checks that the modes are valid together.
 pub fn validate(mode: WalMode, prefixes: &[PrefixMode]) -> Result<(), String> {
     match Modes::new(mode.for_pipeline(), &for_pipeline(prefixes)) {
         Ok(_) => Ok(()),

@@ -1,13 +1,14 @@
-//! What a command did, as it is kept in the log.
+//! Effects: the changes of a command, in the format in which the log stores them.
 //!
-//! The log holds effects and not commands: a replay then needs no evaluation,
-//! cannot come out differently, and costs nothing for what failed or only read.
+//! The log contains effects instead of commands. Replay therefore evaluates
+//! nothing and is deterministic, and commands that failed or only read take no
+//! space in the log.
 //!
 //! # Format
-//! Effects are written one behind the other, each a tag byte and its fields.
-//! Numbers are LEB128 varints (negative ones as their 64-bit two's complement),
-//! bytes are preceded by their length. This format is kept readable for ever;
-//! a change gets a new tag.
+//! Effects are concatenated. Each is a tag byte followed by its fields. Numbers
+//! are LEB128 varints (negative numbers as their 64-bit two's complement). Byte
+//! strings are preceded by their length. Future versions must read this format;
+//! a changed effect gets a new tag.
 //!
 //! | tag | effect | fields |
 //! |---|---|---|
@@ -16,12 +17,12 @@
 //! | 3 | lease granted | id, TTL in seconds |
 //! | 4 | lease revoked | id |
 //! | 5 | compacted | revision |
-//! | 6 | base | as put: a pair that stands at the start of a snapshot's history |
+//! | 6 | base | as put: a pair from before the history of a snapshot |
 //! | 7 | revision | the store's revision |
-//! | 8 | revision ceiling | revision |
-//! | 9 | opened | flags (1: some keys are not logged, 2: the end may only be buffered), boot ID |
-//! | 10 | ended | the store's revision, 1 if all of the state is in the log, else 0 |
-//! | 11 | forgotten | first key, end as `range_end` has it |
+//! | 8 | visible-revision bound | revision |
+//! | 9 | opened | flags (1: some keys are not logged, 2: the log is not synced), boot ID |
+//! | 10 | closed | the store's revision, 1 if the log contains the whole state, else 0 |
+//! | 11 | span removed | first key, end in the convention of `range_end` |
 //! | 12 | lease granted | id, TTL in seconds, store time in milliseconds |
 //! | 13 | lease renewed | id, store time in milliseconds |
 //! | 14 | all leases renewed | store time in milliseconds |
@@ -29,117 +30,119 @@
 //! | 20 | alarm raised | kind, member ID |
 //! | 21 | alarm cleared | kind, member ID |
 //!
-//! 3 is no longer written.
+//! Tag 3 is no longer written.
 
 use etcdpb::{Key, Record};
 use prost::bytes::{Buf, BufMut};
 use prost::encoding::{decode_varint, encode_varint};
 
-use crate::{Alarm, AlarmKind};
+use crate::alarm::{Alarm, AlarmKind};
 
-/// One thing that a command changed.
+/// One change of the state, or a fact about the log.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// A key was written, or (with a tombstone) deleted.
+    /// A key was written or, with a tombstone, deleted.
     Write(Record),
-    /// A lease came to be.
+    /// A lease was granted.
     LeaseGranted {
-        /// Its identity, never 0.
+        /// The lease ID, never 0.
         id: i64,
-        /// What was granted, in seconds.
+        /// The granted TTL in seconds.
         ttl_seconds: i64,
-        /// Store time of the grant or the last renewal; the first version of the
-        /// log did not say.
+        /// Store time of the grant or the last renewal, in milliseconds. `None` in
+        /// logs of the first version.
         at_ms: Option<i64>,
     },
-    /// A lease got its full TTL again.
+    /// The TTL of a lease was restarted.
     LeaseRenewed {
-        /// Its identity.
+        /// The lease ID.
         id: i64,
-        /// Store time.
+        /// Store time in milliseconds.
         at_ms: i64,
     },
-    /// Every lease got its full TTL again, because nobody knows which of them did.
+    /// The TTL of every lease was restarted: after an unclean stop, renewals may be
+    /// missing from the log.
     AllLeasesRenewed {
-        /// Store time.
+        /// Store time in milliseconds.
         at_ms: i64,
     },
-    /// How long the store has been running in all.
+    /// The store time: how long the store has been running in total.
     Clock {
-        /// Store time.
+        /// Store time in milliseconds.
         ms: i64,
     },
-    /// A lease ended; the deletions of its keys are effects of their own.
+    /// A lease was revoked or expired. The deletions of its keys are separate effects.
     LeaseRevoked {
-        /// Its identity.
+        /// The lease ID.
         id: i64,
     },
-    /// History before `revision` may no longer be read.
+    /// The history before `revision` is no longer readable.
     Compacted {
         /// The first revision that can still be read.
         revision: i64,
     },
-    /// In a snapshot: a pair as it was before the history that follows. Comes
-    /// in the order of keys, and is no event.
+    /// In a snapshot, a pair from before the history that follows. Base effects are
+    /// in key order and are not events.
     Base(Record),
-    /// The store's revision, be it that of the last event or not.
+    /// The store's revision. It may be greater than that of the last event.
     Revision(i64),
-    /// The keys of a span are not kept any longer: gone, and no event.
-    Forgotten {
-        /// The first of them.
+    /// All keys of a span were removed with their history, without events.
+    SpanRemoved {
+        /// The first key.
         key: Vec<u8>,
-        /// Their end, in etcd's convention.
+        /// The end, in etcd's convention for `range_end`.
         range_end: Vec<u8>,
     },
-    /// Revisions up to this one may have been shown to somebody. Like the two that
-    /// follow it is about the log, and changes nothing in the state.
-    RevisionCeiling(i64),
-    /// A process begins to work on the log.
+    /// The visible-revision bound: it is made durable before any revision up to it
+    /// is exposed to clients. A fact about the log; replay ignores it.
+    VisibleBound(i64),
+    /// A process has opened the log. A fact about the log; replay ignores it.
     Opened(Opened),
-    /// It has ended in good order.
-    Ended {
-        /// The last revision that anybody saw.
+    /// The process has closed the log cleanly. A fact about the log; replay ignores
+    /// it.
+    Closed {
+        /// The last published revision.
         revision: i64,
-        /// Whether all of the state is in the log.
+        /// Whether the log contains the whole state.
         complete: bool,
     },
     /// An alarm was raised or cleared.
     Alarm {
-        /// Which one.
+        /// The alarm.
         alarm: Alarm,
-        /// Whether it stands from here on.
+        /// Whether the alarm is raised (true) or cleared (false).
         raised: bool,
     },
 }
 
-/// What may be missing from the log behind this point if the process that wrote
-/// it did not end in good order.
+/// The durability of the log after this point. It determines what may be missing if
+/// the process did not close the log cleanly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
     /// Whether there are keys whose writes are not logged.
     pub unlogged: bool,
-    /// If the end of the log may be lost with the machine: which run of which
-    /// machine. Empty if that could not be found out.
+    /// Set if the log is not synced, so that its end may be lost if the machine
+    /// crashes: the boot ID of the machine. Empty if the boot ID is unknown.
     pub buffered_on: Option<Vec<u8>>,
 }
 
-/// The effects of a run of commands, in order.
+/// The effects of one or more commands, in order.
 pub type Effects = Vec<Effect>;
 
-/// The bytes are not effects that this version writes.
+/// The reason why bytes cannot be decoded as an effect.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DecodeEffectError {
-    /// The tag is not in the table above.
+    /// The tag is unknown.
     #[error("unknown effect tag {0}")]
     UnknownTag(u8),
-    /// The bytes end inside an effect, or a number is not a varint.
-    #[error("effect is cut short or malformed")]
+    /// The bytes end within an effect, or a number is not a valid varint.
+    #[error("effect is truncated or malformed")]
     Malformed,
-    /// The numbers of a write contradict each other.
-    #[error("effect has impossible revisions")]
-    Impossible,
-    /// An alarm of a kind that this version does not know.
-    #[error("unknown kind of alarm {0}")]
+    /// The revisions and the version of a write contradict each other.
+    #[error("effect has inconsistent revisions")]
+    Inconsistent,
+    /// The alarm kind is unknown.
+    #[error("unknown alarm kind {0}")]
     UnknownAlarm(i64),
 }
 
@@ -150,10 +153,10 @@ const LEASE_REVOKED: u8 = 4;
 const COMPACTED: u8 = 5;
 const BASE: u8 = 6;
 const REVISION: u8 = 7;
-const REVISION_CEILING: u8 = 8;
+const VISIBLE_BOUND: u8 = 8;
 const OPENED: u8 = 9;
-const ENDED: u8 = 10;
-const FORGOTTEN: u8 = 11;
+const CLOSED: u8 = 10;
+const SPAN_REMOVED: u8 = 11;
 const LEASE_GRANTED_AT: u8 = 12;
 const LEASE_RENEWED: u8 = 13;
 const ALL_LEASES_RENEWED: u8 = 14;
@@ -187,15 +190,15 @@ impl Effect {
             Effect::AllLeasesRenewed { at_ms } => put_numbers(ALL_LEASES_RENEWED, &[*at_ms], buf),
             Effect::Clock { ms } => put_numbers(CLOCK, &[*ms], buf),
             Effect::Compacted { revision } => put_numbers(COMPACTED, &[*revision], buf),
-            Effect::Forgotten { key, range_end } => {
-                buf.put_u8(FORGOTTEN);
+            Effect::SpanRemoved { key, range_end } => {
+                buf.put_u8(SPAN_REMOVED);
                 put_bytes(key, buf);
                 put_bytes(range_end, buf);
             }
-            Effect::RevisionCeiling(revision) => put_numbers(REVISION_CEILING, &[*revision], buf),
+            Effect::VisibleBound(revision) => put_numbers(VISIBLE_BOUND, &[*revision], buf),
             Effect::Opened(opened) => opened.encode(buf),
-            Effect::Ended { revision, complete } => {
-                put_numbers(ENDED, &[*revision, i64::from(*complete)], buf)
+            Effect::Closed { revision, complete } => {
+                put_numbers(CLOSED, &[*revision, i64::from(*complete)], buf)
             }
             Effect::Alarm { alarm, raised } => {
                 buf.put_u8(if *raised { ALARM_RAISED } else { ALARM_CLEARED });
@@ -205,7 +208,11 @@ impl Effect {
         }
     }
 
-    /// Takes one effect off the front of `buf`.
+    /// Decodes one effect from the start of `buf` and advances `buf` past it.
+    ///
+    /// # Errors
+    /// Fails if the bytes are not an effect of this format. `buf` is then in an
+    /// unspecified position.
     pub fn decode(buf: &mut &[u8]) -> Result<Effect, DecodeEffectError> {
         if buf.is_empty() {
             return Err(DecodeEffectError::Malformed);
@@ -230,13 +237,13 @@ impl Effect {
             LEASE_RENEWED => Ok(Effect::LeaseRenewed { id: number(buf)?, at_ms: number(buf)? }),
             ALL_LEASES_RENEWED => Ok(Effect::AllLeasesRenewed { at_ms: number(buf)? }),
             CLOCK => Ok(Effect::Clock { ms: number(buf)? }),
-            FORGOTTEN => {
+            SPAN_REMOVED => {
                 let (key, range_end) = (bytes(buf)?.to_vec(), bytes(buf)?.to_vec());
-                Ok(Effect::Forgotten { key, range_end })
+                Ok(Effect::SpanRemoved { key, range_end })
             }
-            REVISION_CEILING => number(buf).map(Effect::RevisionCeiling),
+            VISIBLE_BOUND => number(buf).map(Effect::VisibleBound),
             OPENED => Opened::decode(buf).map(Effect::Opened),
-            ENDED => Ok(Effect::Ended { revision: number(buf)?, complete: number(buf)? != 0 }),
+            CLOSED => Ok(Effect::Closed { revision: number(buf)?, complete: number(buf)? != 0 }),
             LEASE_REVOKED => Ok(Effect::LeaseRevoked { id: number(buf)? }),
             COMPACTED => Ok(Effect::Compacted { revision: number(buf)? }),
             ALARM_RAISED => Ok(Effect::Alarm { alarm: alarm(buf)?, raised: true }),
@@ -288,7 +295,7 @@ fn pair(buf: &mut &[u8]) -> Result<Record, DecodeEffectError> {
     let key = Key::new(bytes(buf)?);
     let value = bytes(buf)?;
     if version < 1 || create_revision < 1 || create_revision > mod_revision {
-        return Err(DecodeEffectError::Impossible);
+        return Err(DecodeEffectError::Inconsistent);
     }
     Ok(Record::put(key, value, create_revision, mod_revision, version, lease))
 }
@@ -326,8 +333,8 @@ fn bytes<'a>(buf: &mut &'a [u8]) -> Result<&'a [u8], DecodeEffectError> {
 mod tests {
     use super::*;
 
-    /// The bytes of each effect as version 1 of the format writes them. They
-    /// never change: logs in the field hold them.
+    /// The bytes of each effect in version 1 of the format. They must never change,
+    /// because existing logs contain them.
     #[test]
     fn format_is_fixed() {
         let put = Record::put(Key::new(b"k"), b"vv", 2, 300, 5, -1);
@@ -353,11 +360,14 @@ mod tests {
             (Effect::LeaseRenewed { id: 7, at_ms: 301 }, b"\x0d\x07\xad\x02"),
             (Effect::AllLeasesRenewed { at_ms: 301 }, b"\x0e\xad\x02"),
             (Effect::Clock { ms: 301 }, b"\x0f\xad\x02"),
-            (Effect::RevisionCeiling(301), b"\x08\xad\x02"),
+            (Effect::VisibleBound(301), b"\x08\xad\x02"),
             (Effect::Opened(opened), b"\x09\x03\x02id"),
             (Effect::Opened(strict), b"\x09\0\0"),
-            (Effect::Ended { revision: 300, complete: true }, b"\x0a\xac\x02\x01"),
-            (Effect::Forgotten { key: b"k".to_vec(), range_end: b"l".to_vec() }, b"\x0b\x01k\x01l"),
+            (Effect::Closed { revision: 300, complete: true }, b"\x0a\xac\x02\x01"),
+            (
+                Effect::SpanRemoved { key: b"k".to_vec(), range_end: b"l".to_vec() },
+                b"\x0b\x01k\x01l",
+            ),
             (Effect::LeaseRevoked { id: 7 }, b"\x04\x07"),
             (Effect::Compacted { revision: 300 }, b"\x05\xac\x02"),
             (Effect::Alarm { alarm, raised: true }, b"\x14\x02\xac\x02"),

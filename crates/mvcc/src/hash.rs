@@ -1,38 +1,40 @@
-//! A hash of the keys and their history, by which stores are compared.
+//! etcd's HashKV: a hash of the keys and their history, used to compare stores.
 //!
-//! It is etcd's: a CRC-32C over `key`, then over each change as etcd's storage
-//! holds it (revision, place within the revision, the pair as a message) in the
-//! order in which they were made. Of what lies at or before the compaction only
-//! the pairs count that still exist at the hashed revision. Two stores with the
-//! same history have the same hash.
+//! It is a CRC-32C over the bucket name `key` and then over each change in the
+//! form in which etcd stores it (revision, sub-revision, encoded pair), in the
+//! order of the changes. At or before the compacted revision only those pairs
+//! count that still exist at the hashed revision. Two stores with the same history
+//! have the same hash.
 //!
-//! One thing is not kept here that etcd keeps: which place within its revision a
-//! change had, once the revision is compacted. It is taken to be the first, and
-//! where several remain they count in the order of their keys. As long as no
-//! transaction changes several keys, as in Kubernetes, nothing differs from etcd.
+//! The sub-revision, a change's position within its revision, is lost here when
+//! the revision is compacted. It is then assumed to be 0, and several remaining
+//! changes of a revision are hashed in key order. The hash is therefore equal to
+//! etcd's as long as no transaction changes several keys, as in Kubernetes.
 
 use crc32c::crc32c_append;
 use etcdpb::{Key, KeyValue, Record};
 use prost::Message;
 use prost::encoding::{WireType, encode_key, encode_varint};
 
-use crate::range::readable;
-use crate::{Error, Span, Store};
+use crate::error::Error;
+use crate::range::readable_revision;
+use crate::span::Span;
+use crate::store::Store;
 
 const BUCKET: &[u8] = b"key";
 const TOMBSTONE: u8 = b't';
 
-/// A hash on its way through the state, in steps between which the store may
-/// change. History must be kept from [`HashCursor::floor`] on meanwhile.
+/// A hash in progress. The store may change between steps, but must not collect
+/// history from [`HashCursor::floor`] on.
 pub struct HashCursor {
     stage: Stage,
-    /// Everything, to walk the index with.
+    /// The span of all keys.
     span: Span,
     compacted: i64,
     revision: i64,
-    /// Pairs of before the compaction, in the order of keys.
+    /// Pairs from before the compaction, in key order.
     base: Vec<Record>,
-    /// What the last step found, and whether those are such pairs.
+    /// The changes that the last step found, and whether they belong to `base`.
     gathered: Vec<Change>,
     gathered_base: bool,
     crc: u32,
@@ -40,7 +42,7 @@ pub struct HashCursor {
 }
 
 struct Change {
-    place: u64,
+    sub_revision: u64,
     record: Record,
 }
 
@@ -48,7 +50,7 @@ enum Stage {
     Base {
         after: Option<Key>,
     },
-    /// So many events of `revision` have been seen, and all before.
+    /// All events before `revision` and `seen` events of it have been visited.
     Events {
         revision: i64,
         seen: usize,
@@ -57,10 +59,13 @@ enum Stage {
 }
 
 impl HashCursor {
-    /// Begins the hash of the history up to `requested`, 0 for `current`, the
-    /// newest revision that readers may see.
+    /// Starts a hash of the history up to revision `requested`; 0 stands for
+    /// `current`, the newest published revision.
+    ///
+    /// # Errors
+    /// Fails if the revision is compacted or greater than `current`.
     pub fn new(store: &Store, requested: i64, current: i64) -> Result<Self, Error> {
-        let revision = readable(store, requested, current)?;
+        let revision = readable_revision(store, requested, current)?;
         Ok(HashCursor {
             stage: Stage::Base { after: None },
             span: Span::new(&[], &[0]),
@@ -74,18 +79,18 @@ impl HashCursor {
         })
     }
 
-    /// The first revision that is still needed.
+    /// The first revision whose history the hash still needs.
     pub fn floor(&self) -> i64 {
         self.compacted
     }
 
-    /// The revision that is hashed.
+    /// The hashed revision.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// Looks at about `budget` keys or events, and says whether there are more.
-    /// Follow it with [`HashCursor::digest`], which needs no store.
+    /// Visits about `budget` keys or events. Returns false if the hash was already
+    /// complete. Call [`HashCursor::digest`] after each call.
     pub fn gather(&mut self, store: &Store, budget: usize) -> bool {
         self.gathered_base = matches!(self.stage, Stage::Base { .. });
         match &mut self.stage {
@@ -107,7 +112,8 @@ impl HashCursor {
         true
     }
 
-    /// Hashes what the last step found. Takes its time; hold no lock.
+    /// Hashes the changes that the last [`HashCursor::gather`] found. It uses much CPU
+    /// and does not access the store: call it without a lock.
     pub fn digest(&mut self) {
         let gathered = std::mem::take(&mut self.gathered);
         if self.gathered_base {
@@ -119,16 +125,17 @@ impl HashCursor {
             base.sort_by_key(Record::mod_revision);
             base.iter().for_each(|record| self.add(0, record));
         }
-        gathered.iter().for_each(|change| self.add(change.place, &change.record));
+        gathered.iter().for_each(|change| self.add(change.sub_revision, &change.record));
     }
 
-    /// The hash, and the compaction from which on it covers the history.
+    /// The hash, and the compacted revision from which on it covers the history.
     pub fn finish(self) -> (u32, i64) {
         debug_assert!(matches!(self.stage, Stage::Done) && self.gathered.is_empty());
         (self.crc, self.compacted)
     }
 
-    /// Pairs of before the events of the compacted revision; where to go on.
+    /// Gathers pairs from before the compacted revision. Returns the key after which
+    /// the next step continues.
     fn gather_base(&mut self, store: &Store, after: Option<Key>, budget: usize) -> Option<Key> {
         let mut last: Option<&Key> = None;
         let after = after.as_ref().map(Key::as_bytes);
@@ -139,7 +146,7 @@ impl HashCursor {
             last = Some(key);
             let old = |record: &&Record| record.mod_revision() < self.compacted;
             let Some(record) = entry.live_at(self.revision).filter(old) else { continue };
-            self.gathered.push(Change { place: 0, record: record.clone() });
+            self.gathered.push(Change { sub_revision: 0, record: record.clone() });
         }
         None
     }
@@ -161,28 +168,28 @@ impl HashCursor {
             if event.revision() > revision {
                 (revision, seen) = (event.revision(), 0);
             }
-            let place = seen as u64;
+            let sub_revision = seen as u64;
             seen += 1;
-            if revision > self.compacted || self.kept(store, &event.record) {
-                self.gathered.push(Change { place, record: event.record.clone() });
+            if revision > self.compacted || self.is_visible(store, &event.record) {
+                self.gathered.push(Change { sub_revision, record: event.record.clone() });
             }
         }
         Stage::Done
     }
 
-    /// Whether a change of the compacted revision still shows at the hashed one.
-    fn kept(&self, store: &Store, record: &Record) -> bool {
+    /// Whether a change at the compacted revision is still visible at the hashed one.
+    fn is_visible(&self, store: &Store, record: &Record) -> bool {
         let entry = store.index.get(record.key().as_bytes());
-        let shown = entry.and_then(|entry| entry.live_at(self.revision));
-        shown.is_some_and(|shown| shown.mod_revision() == record.mod_revision())
+        let visible = entry.and_then(|entry| entry.live_at(self.revision));
+        visible.is_some_and(|visible| visible.mod_revision() == record.mod_revision())
     }
 
-    fn add(&mut self, place: u64, record: &Record) {
+    fn add(&mut self, sub_revision: u64, record: &Record) {
         let buffer = &mut self.buffer;
         buffer.clear();
         buffer.extend_from_slice(&record.mod_revision().to_be_bytes());
         buffer.push(b'_');
-        buffer.extend_from_slice(&place.to_be_bytes());
+        buffer.extend_from_slice(&sub_revision.to_be_bytes());
         if record.is_tombstone() {
             buffer.push(TOMBSTONE);
             let key = record.key().as_bytes();

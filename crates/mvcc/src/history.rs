@@ -1,4 +1,4 @@
-//! What happened, in order, since the last compaction.
+//! The events since the last compaction, in order.
 
 use std::collections::VecDeque;
 
@@ -7,9 +7,9 @@ use etcdpb::Record;
 /// One change of one key.
 #[derive(Clone, Debug)]
 pub struct Event {
-    /// The key after the change; a tombstone if it was deleted.
+    /// The record after the change; a tombstone if the key was deleted.
     pub record: Record,
-    /// The key before the revision of the change, if it existed then.
+    /// The record before the revision of the change, if the key existed.
     pub previous: Option<Record>,
 }
 
@@ -20,7 +20,7 @@ impl Event {
     }
 }
 
-/// The changes since the last compaction, oldest first.
+/// The events since the last compaction, oldest first.
 #[derive(Default)]
 pub(crate) struct History {
     events: VecDeque<Event>,
@@ -40,7 +40,7 @@ impl History {
 
     pub(crate) fn pop_front(&mut self) {
         self.events.pop_front();
-        // Give memory back after a burst, with room left to grow again.
+        // Release memory after a burst, but keep room to grow.
         if self.events.capacity() > 4096 && self.events.len() < self.events.capacity() / 4 {
             self.events.shrink_to(self.events.capacity() / 2);
         }

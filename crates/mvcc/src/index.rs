@@ -1,4 +1,4 @@
-//! All keys in order, each with the records that can still be read.
+//! The ordered index of keys, each with its readable records.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as MapEntry;
@@ -11,8 +11,8 @@ use crate::span::Span;
 #[derive(Debug)]
 pub(crate) struct Entry {
     latest: Record,
-    /// Records before the latest; almost always none after a compaction, so
-    /// the common case pays one empty pointer.
+    /// Records before the latest. Most keys have none after a compaction, and then
+    /// this field is one null pointer.
     #[allow(clippy::box_collection)]
     older: Option<Box<Vec<Record>>>,
 }
@@ -22,12 +22,12 @@ impl Entry {
         Entry { latest, older: None }
     }
 
-    /// The newest record, be it a tombstone.
+    /// The newest record, which may be a tombstone.
     pub(crate) fn latest(&self) -> &Record {
         &self.latest
     }
 
-    /// The key's record as of `revision`; `None` if it had none by then.
+    /// The key's record at `revision`; `None` if the key had no record yet.
     pub(crate) fn at(&self, revision: i64) -> Option<&Record> {
         if self.latest.mod_revision() <= revision {
             return Some(&self.latest);
@@ -37,24 +37,24 @@ impl Entry {
         older[..visible].last()
     }
 
-    /// As [`Entry::at`], but only where the key existed.
+    /// The key's record at `revision`, if the key existed at that revision.
     pub(crate) fn live_at(&self, revision: i64) -> Option<&Record> {
         self.at(revision).filter(|record| !record.is_tombstone())
     }
 
-    /// Puts `record` on top. A second change in the same revision replaces the
-    /// first, which no reader can ever ask for.
+    /// Makes `record` the newest. A second change in the same revision replaces
+    /// the first, because no reader can request the state between them.
     fn push(&mut self, record: Record) {
         debug_assert!(record.mod_revision() >= self.latest.mod_revision());
         let same_revision = record.mod_revision() == self.latest.mod_revision();
-        let before = std::mem::replace(&mut self.latest, record);
+        let replaced = std::mem::replace(&mut self.latest, record);
         if !same_revision {
-            self.older.get_or_insert_default().push(before);
+            self.older.get_or_insert_default().push(replaced);
         }
     }
 
-    /// Drops what cannot be read at `revision` or later, and says whether
-    /// anything readable is left.
+    /// Removes the records that cannot be read at `revision` or later. Returns
+    /// whether readable records are left.
     fn compact(&mut self, revision: i64, dropped: &mut impl FnMut(&Record)) -> bool {
         if self.latest.mod_revision() <= revision {
             self.older.take().iter().flat_map(|older| older.iter()).for_each(&mut *dropped);
@@ -65,8 +65,8 @@ impl Entry {
             return true;
         }
         let Some(older) = self.older.as_deref_mut() else { return true };
-        // The newest record at or before `revision` is what a reader at that
-        // revision sees; a tombstone shows them nothing and can go as well.
+        // The newest record at or before `revision` is the one that a reader at
+        // that revision sees. A tombstone is invisible and is removed as well.
         let visible = older.partition_point(|record| record.mod_revision() <= revision);
         let keep_from = match visible {
             0 => 0,
@@ -83,20 +83,20 @@ impl Entry {
     }
 }
 
-/// What a key was before it got a new record.
+/// The records that a new record of a key replaces.
 #[derive(Default)]
-pub(crate) struct Before {
-    /// Its newest record, if it existed.
-    pub(crate) latest: Option<Record>,
-    /// The record that a reader of the revision before saw: another one if the
-    /// revision changes the key twice.
+pub(crate) struct Replaced {
+    /// The newest record, if the key existed.
+    pub(crate) live: Option<Record>,
+    /// The record at the revision before that of the new record. It differs from
+    /// `live` if one revision changes the key twice.
     pub(crate) previous: Option<Record>,
 }
 
 /// The ordered index of all keys.
 ///
-/// The one place that knows the data structure: a B-tree from shared keys to
-/// entries. Lookup, insertion and removal are O(log n).
+/// It is a B-tree from shared keys to entries; no other module depends on that.
+/// Lookup, insertion and removal take O(log n).
 #[derive(Default)]
 pub(crate) struct Index {
     tree: BTreeMap<Key, Entry>,
@@ -107,26 +107,26 @@ impl Index {
         self.tree.get(key)
     }
 
-    /// Adds `record` as the newest of its key, and returns what was before. One
-    /// way through the tree, because that is most of what a write costs.
-    pub(crate) fn push(&mut self, record: Record) -> Before {
+    /// Makes `record` the newest of its key, and returns the records before it. It
+    /// descends the tree only once, because that is the largest cost of a write.
+    pub(crate) fn push(&mut self, record: Record) -> Replaced {
         match self.tree.entry(record.key().clone()) {
             MapEntry::Vacant(vacant) => {
                 vacant.insert(Entry::new(record));
-                Before::default()
+                Replaced::default()
             }
             MapEntry::Occupied(occupied) => {
                 let entry = occupied.into_mut();
                 let previous = entry.live_at(record.mod_revision() - 1).cloned();
-                let latest = Some(entry.latest()).filter(|r| !r.is_tombstone()).cloned();
+                let live = Some(entry.latest()).filter(|r| !r.is_tombstone()).cloned();
                 entry.push(record);
-                Before { latest, previous }
+                Replaced { live, previous }
             }
         }
     }
 
-    /// Drops the records of `key` that a compaction at `revision` made
-    /// unreadable, and tells `dropped` of each.
+    /// Removes the records of `key` that a compaction at `revision` made
+    /// unreadable, and calls `dropped` for each.
     pub(crate) fn compact(&mut self, key: &[u8], revision: i64, mut dropped: impl FnMut(&Record)) {
         if let Some(entry) = self.tree.get_mut(key)
             && !entry.compact(revision, &mut dropped)
@@ -135,9 +135,9 @@ impl Index {
         }
     }
 
-    /// Drops all records of the keys inside `span`, and tells `dropped` of each
-    /// key's newest record, and then of the older ones.
-    pub(crate) fn forget(&mut self, span: &Span, mut dropped: impl FnMut(&Record, &[Record])) {
+    /// Removes all keys inside `span`. Calls `dropped` for each key with its newest
+    /// record and its older records.
+    pub(crate) fn remove_span(&mut self, span: &Span, mut dropped: impl FnMut(&Record, &[Record])) {
         let keys: Vec<Key> = self.range(span, None).map(|(key, _)| key.clone()).collect();
         for key in keys {
             let entry = self.tree.remove(&key).expect("just found");
@@ -145,7 +145,7 @@ impl Index {
         }
     }
 
-    /// The entries inside `span` in order, from `after` (exclusive) when given.
+    /// The entries inside `span` in order; after the key `after` if given.
     pub(crate) fn range<'a>(
         &'a self,
         span: &'a Span,
@@ -155,7 +155,7 @@ impl Index {
         bounds.into_iter().flat_map(|bounds| self.tree.range::<[u8], _>(bounds))
     }
 
-    /// Number of keys, those included that were deleted since the compaction.
+    /// Number of keys, including deleted keys that are not yet collected.
     pub(crate) fn len(&self) -> usize {
         self.tree.len()
     }

@@ -1,30 +1,31 @@
-//! Leases: which exist, and which keys end with them.
+//! Leases and the keys attached to them.
 //!
-//! Time is not known here. Whoever drives the store tells it the *store time*,
-//! the milliseconds that the store has been running in all, restarts included;
-//! watches the clock; and proposes a revocation when a lease has run out.
+//! This module has no clock. The pipeline passes in the *store time*: how long
+//! the store has been running in total, in milliseconds, over all its processes.
+//! When a lease expires, the pipeline submits a command that revokes it.
 
 use std::collections::{BTreeSet, HashMap};
 
 use etcdpb::{Key, Record};
 
-use crate::Error;
+use crate::error::Error;
 
-/// The largest TTL that may be granted, in seconds.
+/// The largest TTL that can be granted, in seconds.
 pub const MAX_LEASE_TTL_SECONDS: i64 = 9_000_000_000;
 
 /// A granted lease.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Lease {
-    /// The TTL that was granted, in seconds.
+    /// The granted TTL, in seconds.
     pub ttl_seconds: i64,
-    /// Store time from which the TTL runs: of the grant, or the last renewal.
+    /// Store time of the grant or the last renewal, in milliseconds. The TTL runs
+    /// from here.
     pub since_ms: i64,
-    /// The keys attached to it, in order.
+    /// The attached keys, in order.
     pub keys: BTreeSet<Key>,
 }
 
-/// All leases that live.
+/// All existing leases.
 #[derive(Default)]
 pub(crate) struct Leases {
     by_id: HashMap<i64, Lease>,
@@ -60,14 +61,14 @@ impl Leases {
         self.by_id.insert(id, Lease { ttl_seconds, since_ms, keys: BTreeSet::new() });
     }
 
-    /// Starts the TTL of a lease again, if there is such a lease.
+    /// Restarts the TTL of a lease.
     pub(crate) fn renew(&mut self, id: i64, at_ms: i64) -> Result<(), Error> {
         let lease = self.by_id.get_mut(&id).ok_or(Error::LeaseNotFound)?;
         lease.since_ms = lease.since_ms.max(at_ms);
         Ok(())
     }
 
-    /// The same for all of them.
+    /// Restarts the TTL of every lease.
     pub(crate) fn renew_all(&mut self, at_ms: i64) {
         self.by_id.values_mut().for_each(|lease| lease.since_ms = lease.since_ms.max(at_ms));
     }
@@ -76,24 +77,24 @@ impl Leases {
         self.by_id.remove(&id);
     }
 
-    /// Takes a key away from its lease.
+    /// Detaches the key of `record` from its lease.
     pub(crate) fn detach(&mut self, record: &Record) {
         if let Some(lease) = self.by_id.get_mut(&record.lease()) {
             lease.keys.remove(record.key());
         }
     }
 
-    /// Moves a key from the lease of its record before to that of its record now.
-    pub(crate) fn reattach(&mut self, before: Option<&Record>, now: &Record) {
-        let old = before.map_or(0, Record::lease);
-        if old == now.lease() {
+    /// Moves a key from the lease of its previous record to the lease of its new one.
+    pub(crate) fn reattach(&mut self, previous: Option<&Record>, new: &Record) {
+        let old = previous.map_or(0, Record::lease);
+        if old == new.lease() {
             return;
         }
         if let Some(lease) = self.by_id.get_mut(&old) {
-            lease.keys.remove(now.key());
+            lease.keys.remove(new.key());
         }
-        if let Some(lease) = self.by_id.get_mut(&now.lease()) {
-            lease.keys.insert(now.key().clone());
+        if let Some(lease) = self.by_id.get_mut(&new.lease()) {
+            lease.keys.insert(new.key().clone());
         }
     }
 }

@@ -1,38 +1,41 @@
-//! Reading keys at a revision, in steps.
+//! Ranges: reads of keys at a revision, in bounded steps.
 //!
-//! A range may cover millions of keys while writers wait for the store, so a
-//! [`RangeCursor`] reads a bounded number at a time and may be resumed after
-//! the store has changed: it always sees the revision at which it began.
+//! A range may cover millions of keys. To let writers use the store during a range, a
+//! [`RangeCursor`] visits a bounded number of keys in each step. The store may change
+//! between steps: the cursor reads the revision at which it was created.
 
 use etcdpb::rpc::range_request::{SortOrder, SortTarget};
 use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader};
 use etcdpb::{Key, KeyValue, Record};
 
-use crate::{Error, Span, Store};
+use crate::error::Error;
+use crate::span::Span;
+use crate::store::Store;
 
-/// A range on its way through the keys.
+/// A range in progress.
 pub struct RangeCursor {
     span: Span,
-    /// The revision that is read.
+    /// The revision to read.
     revision: i64,
-    /// The store's revision when the range began; what the header carries.
+    /// The revision for the response header.
     header_revision: i64,
-    /// Records to gather; one more than the caller wants, to know of more.
-    gather: usize,
-    /// Bytes of keys and values after which no more is gathered.
-    gather_bytes: usize,
+    /// Maximum number of records to gather: one more than the limit, to find out
+    /// whether there are more.
+    max_records: usize,
+    /// Bytes of keys and values after which the range ends.
+    max_bytes: usize,
     gathered_bytes: usize,
-    /// Whether that is why the range ended.
-    cut_short: bool,
+    /// Whether the range ended at `max_bytes`.
+    truncated: bool,
     count_all: bool,
     after: Option<Key>,
     found: Vec<Record>,
     count: i64,
-    /// The part of the request that shapes the answer.
-    shape: Shape,
+    /// The options of the request for filtering, sorting and formatting.
+    options: RangeOptions,
 }
 
-struct Shape {
+struct RangeOptions {
     limit: i64,
     keys_only: bool,
     sort: Option<(SortTarget, SortOrder)>,
@@ -41,28 +44,31 @@ struct Shape {
 }
 
 impl RangeCursor {
-    /// Begins to read `request` in `store` as of `current`, the newest revision
-    /// that readers may see. With `count_all` the answer's count covers the
-    /// whole range as etcd's Range has it; without, only what is gathered.
+    /// Starts a range. `current` is the newest published revision. With
+    /// `count_all` the response's count covers the whole range, as in etcd's Range;
+    /// without it, only the returned keys.
+    ///
+    /// # Errors
+    /// Fails if the requested revision is compacted or greater than `current`.
     pub fn new(
         store: &Store,
         request: &RangeRequest,
         current: i64,
         count_all: bool,
     ) -> Result<Self, Error> {
-        let revision = readable(store, request.revision, current)?;
+        let revision = readable_revision(store, request.revision, current)?;
         let mut cursor = RangeCursor::pinned(request, current, revision);
         cursor.count_all |= count_all;
         Ok(cursor)
     }
 
-    /// Begins to read at `revision`, whose history the caller keeps; `current`
-    /// is what the header will say. Only what is gathered is counted, unless
-    /// the request is for the count.
+    /// Starts a range at `revision`. The caller must keep the history of `revision` from
+    /// being collected. `current` is the revision for the response header. The response's
+    /// count covers only the returned keys, unless the request is count-only.
     pub fn pinned(request: &RangeRequest, current: i64, revision: i64) -> Self {
-        let shape = Shape::new(request);
-        let all = shape.needs_all();
-        let gather = match request.limit {
+        let options = RangeOptions::new(request);
+        let all = options.needs_all();
+        let max_records = match request.limit {
             _ if request.count_only => 0,
             limit if limit > 0 && !all => (limit as usize).saturating_add(1),
             _ => usize::MAX,
@@ -71,37 +77,37 @@ impl RangeCursor {
             span: Span::new(&request.key, &request.range_end),
             revision,
             header_revision: current,
-            gather,
-            gather_bytes: usize::MAX,
+            max_records,
+            max_bytes: usize::MAX,
             gathered_bytes: 0,
-            cut_short: false,
+            truncated: false,
             count_all: request.count_only,
             after: None,
             found: Vec::new(),
             count: 0,
-            shape,
+            options,
         }
     }
 
-    /// Ends the range once it has gathered `bytes` of keys and values; the answer
-    /// then says that there is more.
-    pub fn at_most(mut self, bytes: usize) -> Self {
-        self.gather_bytes = bytes;
+    /// Ends the range after `bytes` of keys and values. The response's `more` is
+    /// then true.
+    pub fn with_byte_limit(mut self, bytes: usize) -> Self {
+        self.max_bytes = bytes;
         self
     }
 
-    /// The revision that is read; history must be kept from here on until the
-    /// cursor is done.
+    /// The revision to read. The store must not collect history from this revision
+    /// on until the range is done.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// Visits at most `budget` keys and says whether the range is done.
+    /// Visits at most `budget` keys. Returns whether the range is done.
     pub fn step(&mut self, store: &Store, budget: usize) -> bool {
         if let Some(key) = self.span.as_point() {
             let record = store.index.get(key).and_then(|e| e.live_at(self.revision));
             self.count = i64::from(record.is_some());
-            if self.gather > 0 {
+            if self.max_records > 0 {
                 self.found.extend(record.cloned());
             }
             return true;
@@ -117,11 +123,11 @@ impl RangeCursor {
             last = Some(key);
             let Some(record) = entry.live_at(self.revision) else { continue };
             self.count += 1;
-            if self.gathered_bytes >= self.gather_bytes {
-                self.cut_short = true;
+            if self.gathered_bytes >= self.max_bytes {
+                self.truncated = true;
                 return true;
             }
-            if self.found.len() < self.gather {
+            if self.found.len() < self.max_records {
                 self.gathered_bytes += key.as_bytes().len() + record.value().len();
                 self.found.push(record.clone());
             } else if !self.count_all {
@@ -131,33 +137,33 @@ impl RangeCursor {
         true
     }
 
-    /// The answer, once [`RangeCursor::step`] says that the range is done.
+    /// The response, after [`RangeCursor::step`] has returned true.
     pub fn finish(self) -> RangeResponse {
-        let RangeCursor { shape, mut found, header_revision, count, cut_short, .. } = self;
-        found.retain(|record| shape.admits(record));
-        shape.sort(&mut found);
-        let over_limit = shape.limit > 0 && found.len() as i64 > shape.limit;
+        let RangeCursor { options, mut found, header_revision, count, truncated, .. } = self;
+        found.retain(|record| options.admits(record));
+        options.sort(&mut found);
+        let over_limit = options.limit > 0 && found.len() as i64 > options.limit;
         if over_limit {
-            found.truncate(shape.limit as usize);
+            found.truncate(options.limit as usize);
         }
-        let form = match (shape.keys_only, shape.sort) {
+        let convert = match (options.keys_only, options.sort) {
             (false, _) => KeyValue::from,
-            // etcd answers from its index alone, which does not know the lease,
-            // unless it needs the values to sort by.
+            // etcd answers a keys-only range from its index, which does not contain
+            // the lease, unless it has to sort by value.
             (true, Some((SortTarget::Value, _))) => KeyValue::no_value,
             (true, _) => KeyValue::key_only,
         };
         RangeResponse {
             header: Some(ResponseHeader { revision: header_revision, ..Default::default() }),
-            kvs: found.into_iter().map(form).collect(),
-            more: over_limit || cut_short,
+            kvs: found.into_iter().map(convert).collect(),
+            more: over_limit || truncated,
             count,
         }
     }
 }
 
-/// The revision that a request for `requested` reads, if it may be read.
-pub(crate) fn readable(store: &Store, requested: i64, current: i64) -> Result<i64, Error> {
+/// The revision that a request for revision `requested` reads, if it is readable.
+pub(crate) fn readable_revision(store: &Store, requested: i64, current: i64) -> Result<i64, Error> {
     match requested {
         ..=0 => Ok(current),
         future if future > current => Err(Error::FutureRevision),
@@ -166,14 +172,14 @@ pub(crate) fn readable(store: &Store, requested: i64, current: i64) -> Result<i6
     }
 }
 
-impl Shape {
+impl RangeOptions {
     fn new(request: &RangeRequest) -> Self {
         let sort = match (request.sort_target(), request.sort_order()) {
             (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => None,
             (target, SortOrder::None) => Some((target, SortOrder::Ascend)),
             (target, order) => Some((target, order)),
         };
-        Shape {
+        RangeOptions {
             limit: request.limit,
             keys_only: request.keys_only,
             sort,
@@ -182,7 +188,7 @@ impl Shape {
         }
     }
 
-    /// Whether the limit can only be applied to the whole range.
+    /// Whether all keys must be read before the limit can be applied.
     fn needs_all(&self) -> bool {
         self.sort.is_some() || self.mod_revisions != (0, 0) || self.create_revisions != (0, 0)
     }

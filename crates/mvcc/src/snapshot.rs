@@ -1,20 +1,21 @@
-//! The whole state as effects, in steps.
+//! The whole state as effects, produced in bounded steps.
 //!
-//! A snapshot repeats what is needed to answer every read and every watch from
-//! the compaction on: the leases, the alarms, the pairs as they were just before it, and all
-//! events since. It is taken while the store goes on changing, so it describes
-//! the revision at which it began, and whoever takes it keeps the history from
-//! the compaction on from being collected.
+//! A snapshot contains everything needed to serve reads and watches from the last
+//! compaction on: leases, alarms, the key-value pairs just before the compacted revision,
+//! and all events since. The store may change between steps: the snapshot describes the
+//! revision at which it was started. Until the snapshot is complete, the caller must not
+//! let the store collect history from [`SnapshotCursor::floor`] on.
 
 use etcdpb::Key;
 
 use crate::effect::{Effect, Effects};
-use crate::{Span, Store};
+use crate::span::Span;
+use crate::store::Store;
 
-/// A snapshot on its way through the state.
+/// A snapshot in progress.
 pub struct SnapshotCursor {
     stage: Stage,
-    /// Everything, to walk the index with.
+    /// The span of all keys.
     span: Span,
     compacted: i64,
     revision: i64,
@@ -24,7 +25,7 @@ enum Stage {
     Base {
         after: Option<Key>,
     },
-    /// Events from this revision on are to be written.
+    /// Events from this revision on are still to be written.
     Events {
         from: i64,
     },
@@ -32,14 +33,13 @@ enum Stage {
 }
 
 impl SnapshotCursor {
-    /// Begins a snapshot of the present; the effects so far are the beginning of
-    /// it. What can be read from [`SnapshotCursor::floor`] on must stay.
+    /// Starts a snapshot at the current revision and appends its first effects.
     pub fn new(store: &Store, effects: &mut Effects) -> Self {
         SnapshotCursor::at(store, store.revision, effects)
     }
 
-    /// As [`SnapshotCursor::new`], but the keys are those of `revision`, which is
-    /// not before the compaction.
+    /// Starts a snapshot of the keys at `revision`, which must not be before the
+    /// last compaction.
     pub fn at(store: &Store, revision: i64, effects: &mut Effects) -> Self {
         let compacted = store.compacted;
         debug_assert!(compacted <= revision);
@@ -55,13 +55,13 @@ impl SnapshotCursor {
         SnapshotCursor { stage, span: Span::new(&[], &[0]), compacted, revision }
     }
 
-    /// The first revision that is still needed.
+    /// The first revision whose history the snapshot still needs.
     pub fn floor(&self) -> i64 {
         self.compacted
     }
 
-    /// Appends the effects of at most about `budget` keys or events, and says
-    /// whether there is more.
+    /// Appends the effects of about `budget` keys or events. Returns false if the
+    /// snapshot was already complete.
     pub fn step(&mut self, store: &Store, budget: usize, effects: &mut Effects) -> bool {
         match &mut self.stage {
             Stage::Base { after } => {
@@ -84,7 +84,8 @@ impl SnapshotCursor {
     }
 }
 
-/// The pairs before the events of `compacted`; returns where to go on.
+/// Appends the pairs before the events of `compacted`. Returns the key after which
+/// the next step continues.
 fn base(
     store: &Store,
     span: &Span,
@@ -100,15 +101,15 @@ fn base(
             return last.cloned();
         }
         last = Some(key);
-        // What changed at `compacted` itself comes with the events.
+        // Changes at `compacted` itself are written as events.
         let record = entry.live_at(compacted).filter(|r| r.mod_revision() < compacted);
         effects.extend(record.cloned().map(Effect::Base));
     }
     None
 }
 
-/// The events from one revision to another; returns where to go on, which is
-/// never inside a revision.
+/// Appends the events from one revision to another. Returns the revision at which
+/// the next step continues; a revision is never split.
 fn events(store: &Store, from: i64, to: i64, budget: usize, effects: &mut Effects) -> Option<i64> {
     let mut last = from;
     for (visited, event) in store.history.since(from).enumerate() {

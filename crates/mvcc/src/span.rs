@@ -1,8 +1,8 @@
-//! The keys that a request means by `key` and `range_end`.
+//! Spans of keys, as requests give them with `key` and `range_end`.
 
 use std::ops::Bound;
 
-/// A set of neighbouring keys: `[start, end)`, or from `start` on.
+/// A contiguous set of keys: one key, `[start, end)`, or all keys from `start` on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     start: Vec<u8>,
@@ -11,15 +11,15 @@ pub struct Span {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum End {
-    /// The start itself and nothing else.
+    /// The span is the single key `start`.
     Point,
     Before(Vec<u8>),
     Infinity,
 }
 
 impl Span {
-    /// Reads etcd's convention: no `range_end` is the single key, `"\0"` is
-    /// every key from `key` on, anything else is exclusive.
+    /// Converts from etcd's convention: an empty `range_end` means the single key,
+    /// `"\0"` means every key from `key` on, any other value is an exclusive end.
     pub fn new(key: &[u8], range_end: &[u8]) -> Self {
         let end = match range_end {
             [] => End::Point,
@@ -29,18 +29,18 @@ impl Span {
         Span { start: key.to_vec(), end }
     }
 
-    /// The single key, if this span is one.
+    /// The key, if the span is a single key.
     pub fn as_point(&self) -> Option<&[u8]> {
         matches!(self.end, End::Point).then_some(&self.start[..])
     }
 
-    /// The first key that may be inside.
+    /// The start of the span (inclusive).
     pub fn start(&self) -> &[u8] {
         &self.start
     }
 
-    /// The first key beyond; `None` when there is no such key. For a point it
-    /// is the point's successor.
+    /// The end of the span (exclusive); `None` if the span has no end. For a single
+    /// key it is the key's successor.
     pub fn end(&self) -> Option<Vec<u8>> {
         match &self.end {
             End::Point => Some([&self.start[..], &[0]].concat()),
@@ -49,12 +49,12 @@ impl Span {
         }
     }
 
-    /// Whether no key can be inside.
+    /// Whether no key can be in the span.
     pub fn is_empty(&self) -> bool {
         matches!(&self.end, End::Before(end) if *end <= self.start)
     }
 
-    /// Whether `key` is inside.
+    /// Whether `key` is in the span.
     pub fn contains(&self, key: &[u8]) -> bool {
         match &self.end {
             End::Point => key == self.start,
@@ -63,8 +63,8 @@ impl Span {
         }
     }
 
-    /// Bounds for an ordered map, from `after` (exclusive) when given. The span
-    /// must not be empty, and `after` must lie inside it.
+    /// The bounds for an ordered map; from `after` (exclusive) if given. The span
+    /// must not be empty, and `after` must be in it.
     pub(crate) fn bounds<'a>(
         &'a self,
         after: Option<&'a [u8]>,

@@ -1,10 +1,8 @@
-//! Transactions: compare, then one branch or the other, nested as deep as the
-//! request goes.
-//!
-//! In three passes, as etcd has it. All comparisons, the nested ones included,
-//! are made on the state before the transaction and fix its path; then every
-//! operation on the path is checked; only then is anything carried out, which
-//! can no longer fail.
+//! Transactions, executed in three passes as in etcd:
+//! 1. Evaluate all comparisons, including those of nested transactions, on the
+//!    state before the transaction. They select the branches to execute.
+//! 2. Check every operation of these branches.
+//! 3. Execute the operations, which can no longer fail.
 
 use std::cmp::Ordering;
 
@@ -17,22 +15,14 @@ use etcdpb::rpc::{
     TxnResponse,
 };
 
-use crate::apply::{Write, check_put, header};
 use crate::effect::Effects;
-use crate::range::{RangeCursor, readable};
-use crate::{Error, Span, Store};
+use crate::error::Error;
+use crate::range::{RangeCursor, readable_revision};
+use crate::span::Span;
+use crate::store::Store;
+use crate::write::{Write, check_put, header};
 
-/// Whether no branch of `request` can change anything.
-pub fn is_read_only(request: &TxnRequest) -> bool {
-    let reads = |op: &RequestOp| match &op.request {
-        Some(Request::RequestRange(_)) | None => true,
-        Some(Request::RequestTxn(nested)) => is_read_only(nested),
-        Some(Request::RequestPut(_) | Request::RequestDeleteRange(_)) => false,
-    };
-    request.success.iter().chain(&request.failure).all(reads)
-}
-
-/// Carries out a transaction that may write.
+/// Executes a transaction that may write.
 pub(crate) fn apply(
     store: &mut Store,
     request: &TxnRequest,
@@ -46,8 +36,11 @@ pub(crate) fn apply(
 }
 
 impl Store {
-    /// Answers a transaction that only reads (see [`is_read_only`]) as of
-    /// `current`, the newest revision that readers may see.
+    /// Executes a read-only transaction (see [`crate::is_read_only`]) at `current`,
+    /// the newest published revision.
+    ///
+    /// # Errors
+    /// Fails if a range requests a revision that is compacted or in the future.
     pub fn read_txn(&self, request: &TxnRequest, current: i64) -> Result<TxnResponse, Error> {
         let path = check(self, request, current)?;
         let mut view = View { store: self, revision: current };
@@ -57,20 +50,21 @@ impl Store {
     }
 }
 
-/// Decides each branch, parents before children, and checks what lies on it.
+/// Selects the branch of each transaction, parents before children, and checks the
+/// operations. In the returned path, true stands for the success branch.
 fn check(store: &Store, request: &TxnRequest, revision: i64) -> Result<Vec<bool>, Error> {
     let mut path = Vec::with_capacity(1);
-    decide(store, request, revision, &mut path);
+    select_branches(store, request, revision, &mut path);
     check_branch(store, request, revision, &mut path.iter().copied())?;
     Ok(path)
 }
 
-fn decide(store: &Store, request: &TxnRequest, revision: i64, path: &mut Vec<bool>) {
-    let succeeded = request.compare.iter().all(|compare| holds(store, revision, compare));
+fn select_branches(store: &Store, request: &TxnRequest, revision: i64, path: &mut Vec<bool>) {
+    let succeeded = request.compare.iter().all(|compare| is_true(store, revision, compare));
     path.push(succeeded);
     for op in branch(request, succeeded) {
         if let Some(Request::RequestTxn(nested)) = &op.request {
-            decide(store, nested, revision, path);
+            select_branches(store, nested, revision, path);
         }
     }
 }
@@ -81,7 +75,7 @@ fn check_branch(
     revision: i64,
     path: &mut impl Iterator<Item = bool>,
 ) -> Result<(), Error> {
-    let succeeded = path.next().expect("one decision for each transaction");
+    let succeeded = path.next().expect("one branch for each transaction");
     for op in branch(request, succeeded) {
         match &op.request {
             Some(Request::RequestRange(range)) => check_range(store, revision, range)?,
@@ -93,20 +87,20 @@ fn check_branch(
     Ok(())
 }
 
-/// As etcd, stricter than for a range of its own: a negative revision is taken
-/// as one of the distant past.
+/// Checks the revision of a range. As in etcd, this is stricter than for a range
+/// outside a transaction: a negative revision counts as compacted.
 fn check_range(store: &Store, current: i64, request: &RangeRequest) -> Result<(), Error> {
     if request.revision != 0 && request.revision < store.compacted {
         return Err(Error::Compacted);
     }
-    readable(store, request.revision, current).map(drop)
+    readable_revision(store, request.revision, current).map(drop)
 }
 
 fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
     if succeeded { &request.success } else { &request.failure }
 }
 
-/// Where the operations of a transaction take effect.
+/// Executes the operations of a transaction.
 trait Executor {
     fn range(&self, request: &RangeRequest) -> RangeResponse;
     fn change(&mut self, request: &Request) -> Response;
@@ -117,7 +111,7 @@ fn execute(
     request: &TxnRequest,
     path: &mut impl Iterator<Item = bool>,
 ) -> TxnResponse {
-    let succeeded = path.next().expect("one decision for each transaction");
+    let succeeded = path.next().expect("one branch for each transaction");
     let mut responses = Vec::new();
     for op in branch(request, succeeded) {
         let response = match &op.request {
@@ -127,7 +121,7 @@ fn execute(
             }
             Some(Request::RequestTxn(nested)) => {
                 let mut nested = execute(executor, nested, path);
-                // etcd gives the revision on the outermost header only.
+                // etcd sets the revision only in the outermost header.
                 nested.header = Some(ResponseHeader::default());
                 Some(Response::ResponseTxn(nested))
             }
@@ -150,13 +144,13 @@ impl Executor for Write<'_> {
                 Response::ResponseDeleteRange(self.delete_range(delete))
             }
             Request::RequestRange(_) | Request::RequestTxn(_) => {
-                unreachable!("not a change")
+                unreachable!("handled by execute")
             }
         }
     }
 }
 
-/// The state as of a revision, read only.
+/// A read-only view of the store at a revision.
 struct View<'a> {
     store: &'a Store,
     revision: i64,
@@ -168,7 +162,7 @@ impl Executor for View<'_> {
     }
 
     fn change(&mut self, _: &Request) -> Response {
-        unreachable!("the caller has asked is_read_only")
+        unreachable!("the caller has checked is_read_only")
     }
 }
 
@@ -179,26 +173,28 @@ fn range(store: &Store, request: &RangeRequest, current: i64) -> RangeResponse {
     cursor.finish()
 }
 
-/// Whether `compare` is true of every key in its span; of a span without keys
-/// it is judged as if there were one with all numbers zero.
-fn holds(store: &Store, revision: i64, compare: &Compare) -> bool {
+/// Whether `compare` is true for every key in its span. If the span has no keys,
+/// it is compared with a key that does not exist.
+fn is_true(store: &Store, revision: i64, compare: &Compare) -> bool {
     let span = Span::new(&compare.key, &compare.range_end);
     if let Some(key) = span.as_point() {
         let record = store.index.get(key).and_then(|e| e.live_at(revision));
-        return holds_of(compare, record);
+        return compare_record(compare, record);
     }
     let mut live =
         store.index.range(&span, None).filter_map(|(_, e)| e.live_at(revision)).peekable();
     if live.peek().is_none() {
-        return holds_of(compare, None);
+        return compare_record(compare, None);
     }
-    live.all(|record| holds_of(compare, Some(record)))
+    live.all(|record| compare_record(compare, Some(record)))
 }
 
-fn holds_of(compare: &Compare, record: Option<&Record>) -> bool {
+/// Compares one key; `None` stands for a key that does not exist, whose numbers
+/// are all 0.
+fn compare_record(compare: &Compare, record: Option<&Record>) -> bool {
     let number = |of: fn(&Record) -> i64| record.map_or(0, of);
     let union = compare.target_union.as_ref();
-    // A target without its operand compares with zero, as in etcd.
+    // As in etcd, a missing operand counts as 0.
     let operand = |pick: fn(&TargetUnion) -> Option<i64>| union.and_then(pick).unwrap_or(0);
     let order = match compare.target() {
         CompareTarget::Version => number(Record::version).cmp(&operand(|u| match u {
@@ -218,7 +214,7 @@ fn holds_of(compare: &Compare, record: Option<&Record>) -> bool {
             _ => None,
         })),
         CompareTarget::Value => {
-            // A missing key has no value, so no comparison with one is true.
+            // A key that does not exist has no value: every comparison is false.
             let Some(record) = record else { return false };
             let value: &[u8] = match union {
                 Some(TargetUnion::Value(value)) => value,
@@ -232,7 +228,7 @@ fn holds_of(compare: &Compare, record: Option<&Record>) -> bool {
         Ok(CompareResult::NotEqual) => order != Ordering::Equal,
         Ok(CompareResult::Greater) => order == Ordering::Greater,
         Ok(CompareResult::Less) => order == Ordering::Less,
-        // As etcd: an operator from the future is true of everything.
+        // As in etcd, an unknown operator is always true.
         Err(_) => true,
     }
 }

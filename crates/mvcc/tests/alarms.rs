@@ -1,4 +1,4 @@
-//! What quota and alarms let in.
+//! Admission of commands by quota and alarms.
 
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest};
 use mvcc::{Alarm, AlarmKind, Command, Effects, Error, Quota, Reply, Store};
@@ -19,17 +19,17 @@ fn alarm(kind: AlarmKind, raised: bool) -> Command {
 }
 
 #[test]
-fn a_quota_that_is_used_up_raises_an_alarm_that_stays() {
+fn exceeding_the_quota_raises_an_alarm_until_it_is_cleared() {
     let (mut store, mut effects) = (Store::default(), Effects::new());
     store.set_quota(Quota { bytes: 1500, member_id: MEMBER });
     let mut written = 0;
-    let refused = loop {
+    let rejection = loop {
         match store.apply(&put(&format!("k{written}")), &mut effects) {
             Ok(_) => written += 1,
             Err(error) => break error,
         }
     };
-    assert_eq!(refused, Error::NoSpace);
+    assert_eq!(rejection, Error::NoSpace);
     assert!(written > 2, "{written}");
     assert_eq!(store.revision(), 1 + written);
     let raised = Alarm { kind: AlarmKind::NoSpace, member_id: MEMBER };
@@ -41,13 +41,17 @@ fn a_quota_that_is_used_up_raises_an_alarm_that_stays() {
     let revision = store.revision();
     store.apply(&Command::Compact { revision }, &mut effects).unwrap();
     while store.collect(i64::MAX, 100) {}
-    assert_eq!(store.apply(&put("a"), &mut effects), Err(Error::NoSpace), "until it is cleared");
+    assert_eq!(
+        store.apply(&put("a"), &mut effects),
+        Err(Error::NoSpace),
+        "the alarm stays raised until it is cleared"
+    );
     let grant = Command::LeaseGrant { id: 1, ttl_seconds: 10 };
     assert_eq!(store.apply(&grant, &mut effects), Err(Error::NoSpace));
 
     let mut replayed = Store::default();
     effects.iter().for_each(|effect| replayed.replay(effect.clone()).unwrap());
-    assert_eq!(replayed.alarms().collect::<Vec<_>>(), [raised], "a restart keeps it");
+    assert_eq!(replayed.alarms().collect::<Vec<_>>(), [raised], "replay restores the alarm");
 
     let clear = alarm(AlarmKind::NoSpace, false);
     let cleared = |changed| Ok(Reply::Alarm { changed, revision });
@@ -57,7 +61,7 @@ fn a_quota_that_is_used_up_raises_an_alarm_that_stays() {
 }
 
 #[test]
-fn a_corrupt_store_is_not_changed() {
+fn a_corrupt_alarm_rejects_all_changes_but_renewals() {
     let (mut store, mut effects) = (Store::default(), Effects::new());
     store.apply(&Command::LeaseGrant { id: 9, ttl_seconds: 10 }, &mut effects).unwrap();
     store.apply(&alarm(AlarmKind::Corrupt, true), &mut effects).unwrap();

@@ -1,6 +1,6 @@
-//! Random commands, each answer held against a naive model: a full copy of the
-//! key space for every revision. A failing case is shrunk and printed, and its
-//! seed is kept by proptest.
+//! Random commands, with each reply compared with a naive model: a full copy of the
+//! key space for every revision. proptest shrinks and prints a failing case and
+//! stores its seed in `model.seeds`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,18 +27,18 @@ struct Pair {
 
 type Keys = BTreeMap<Vec<u8>, Pair>;
 
-/// The store as one would explain it: all keys at each revision.
+/// The naive model: all keys at each revision.
 struct Model {
     revisions: Vec<Keys>,
     compacted: i64,
-    /// Since when their TTL runs.
+    /// The store time of the grant or the last renewal, by lease ID.
     leases: BTreeMap<i64, i64>,
     clock_ms: i64,
 }
 
 impl Model {
     fn new() -> Self {
-        // Revision 0 was never, revision 1 is the empty store.
+        // Revision 0 does not exist, revision 1 is the empty store.
         let revisions = vec![Keys::new(), Keys::new()];
         Model { revisions, compacted: -1, leases: BTreeMap::new(), clock_ms: 0 }
     }
@@ -162,7 +162,8 @@ fn check_range(got: &RangeResponse, keys: &Keys, request: &RangeRequest) {
     }
 }
 
-/// The pair on the wire. What a key alone does not tell is taken from `rest`.
+/// Converts a pair of a response. The fields that a keys-only response omits are
+/// taken from `rest`.
 fn pair_of(kv: &KeyValue, rest: Option<&Pair>) -> Pair {
     if rest.is_some() {
         assert!(kv.value().is_empty() && kv.lease() == 0);
@@ -176,7 +177,7 @@ fn pair_of(kv: &KeyValue, rest: Option<&Pair>) -> Pair {
     }
 }
 
-/// Few keys and small numbers, so that commands meet each other.
+/// Few keys and small numbers, so that commands affect the same keys.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         (0u8..8).prop_map(|n| vec![b'a' + n]),
@@ -300,23 +301,23 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Two puts, or a put and a delete, of one key in one transaction: the API
-/// layer refuses them, so the store need not know what they mean.
+/// Whether no key is put twice, or put and deleted, in one transaction. The API layer
+/// rejects such transactions, so the store does not have to handle them.
 fn well_formed(request: &TxnRequest) -> bool {
-    fn touched(request: &TxnRequest, out: &mut Vec<(Vec<u8>, Vec<u8>)>) {
+    fn written_spans(request: &TxnRequest, out: &mut Vec<(Vec<u8>, Vec<u8>)>) {
         for op in request.success.iter().chain(&request.failure) {
             match &op.request {
                 Some(Request::RequestPut(p)) => out.push((p.key.to_vec(), vec![])),
                 Some(Request::RequestDeleteRange(d)) => {
                     out.push((d.key.to_vec(), d.range_end.to_vec()))
                 }
-                Some(Request::RequestTxn(nested)) => touched(nested, out),
+                Some(Request::RequestTxn(nested)) => written_spans(nested, out),
                 _ => {}
             }
         }
     }
     let mut spans = Vec::new();
-    touched(request, &mut spans);
+    written_spans(request, &mut spans);
     let points: Vec<_> = spans.iter().enumerate().filter(|(_, s)| s.1.is_empty()).collect();
     points.iter().all(|(i, (key, _))| {
         spans.iter().enumerate().all(|(j, (start, end))| *i == j || !inside(key, start, end))
@@ -329,11 +330,11 @@ struct Run {
     log: Vec<u8>,
     /// The log without the writes of unlogged keys.
     partial_log: Vec<u8>,
-    /// Every event so far, as the model sees it.
+    /// Every event so far, derived from the model.
     events: Vec<Change>,
 }
 
-/// A revision, a key, and what the key was after and before.
+/// A revision, a key, and the pair after and before the change.
 type Change = (i64, Vec<u8>, Option<Pair>, Option<Pair>);
 
 impl Run {
@@ -353,10 +354,10 @@ impl Run {
             (got, expected) => panic!("{command:?}: {got:?}, expected {expected:?}"),
         }
         assert_eq!(self.store.revision(), self.model.revision(), "{command:?}");
-        assert!(got.is_ok() || effects.is_empty(), "a refused command has effects");
+        assert!(got.is_ok() || effects.is_empty(), "a rejected command has effects");
         let before = self.log.len();
         effects.iter().for_each(|effect| effect.encode(&mut self.log));
-        assert!(self.log.len() - before <= bound, "more effects than {command:?} may have");
+        assert!(self.log.len() - before <= bound, "the effects of {command:?} exceed the bound");
         let logged = |effect: &&Effect| match effect {
             Effect::Write(record) => !is_unlogged(record.key().as_bytes()),
             _ => true,
@@ -543,9 +544,9 @@ impl Run {
             .events_since(from)
             .map(|event| {
                 let key = event.record.key().as_bytes().to_vec();
-                // What was before the compaction is nobody's business.
-                let known = event.revision() > self.model.compacted;
-                let before = event.previous.as_ref().filter(|_| known).and_then(pair);
+                // The pair before the compaction may or may not be known.
+                let is_known = event.revision() > self.model.compacted;
+                let before = event.previous.as_ref().filter(|_| is_known).and_then(pair);
                 (event.revision(), key, pair(&event.record), before)
             })
             .collect();
@@ -563,11 +564,11 @@ impl Run {
         }
     }
 
-    /// A store rebuilt from a snapshot that is taken while more happens.
+    /// A store restored from a snapshot that is taken while commands are executed.
     fn restored(&mut self, meanwhile: &[Command]) -> Store {
         let mut effects = Vec::new();
         let mut cursor = SnapshotCursor::new(&self.store, &mut effects);
-        let behind = self.log.len();
+        let log_start = self.log.len();
         let mut meanwhile = meanwhile.iter();
         while cursor.step(&self.store, 2, &mut effects) {
             if let Some(command) = meanwhile.next() {
@@ -577,18 +578,19 @@ impl Run {
         }
         let mut snapshot = Vec::new();
         effects.iter().for_each(|effect| effect.encode(&mut snapshot));
-        snapshot.extend_from_slice(&self.log[behind..]);
+        snapshot.extend_from_slice(&self.log[log_start..]);
         replay(&snapshot)
     }
 
-    /// What a restart finds if the writes of some keys were not logged, or were
-    /// until the store was opened with another mode: everything else, at a
-    /// revision behind all that was shown, with no history before it.
+    /// Stores after a restart in which some keys are not durable: once because their
+    /// writes were never logged, once because they were removed when the WAL mode
+    /// changed. All other keys are there, at a revision after every published one,
+    /// without earlier history.
     fn without_unlogged_keys(&self) -> [Store; 2] {
         let (first, end) = (UNLOGGED.to_vec(), vec![UNLOGGED[0] + 1]);
-        let mut forgetful = replay(&self.log);
-        forgetful.replay(Effect::Forgotten { key: first, range_end: end }).unwrap();
-        let mut stores = [replay(&self.partial_log), forgetful];
+        let mut removed = replay(&self.log);
+        removed.replay(Effect::SpanRemoved { key: first, range_end: end }).unwrap();
+        let mut stores = [replay(&self.partial_log), removed];
         let restart = self.model.revision() + 2;
         for store in &mut stores {
             store.replay(Effect::Revision(restart)).unwrap();
@@ -616,13 +618,13 @@ impl Run {
         assert_eq!(found, expected);
     }
 
-    /// A store rebuilt from the log answers as the one that wrote it.
+    /// A store restored from the log.
     fn replayed(&self) -> Store {
         replay(&self.log)
     }
 }
 
-/// Keys that begin with this are those that a mode without a log is for.
+/// The prefix of keys whose writes a WAL mode does not log.
 const UNLOGGED: &[u8] = b"c";
 
 fn is_unlogged(key: &[u8]) -> bool {
@@ -641,7 +643,7 @@ fn everything() -> RangeRequest {
     RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() }
 }
 
-/// The hash of every revision that can be read.
+/// The hash of every readable revision.
 fn hashes(store: &Store) -> Vec<u32> {
     let current = store.revision();
     let hash = |revision| {
@@ -658,7 +660,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, failure_persistence: Some(Box::new(FileFailurePersistence::Direct("tests/model.seeds"))), ..ProptestConfig::default() })]
 
     #[test]
-    fn answers_as_the_naive_model(
+    fn replies_equal_those_of_the_naive_model(
         steps in prop::collection::vec(step(), 1..60),
         meanwhile in prop::collection::vec(put().prop_map(Command::Put), 0..10),
     ) {
@@ -723,10 +725,10 @@ proptest! {
     }
 }
 
-/// Garbage must really go: after compacting to the newest revision the index
-/// holds the live keys, one record each, and nothing else.
+/// After a compaction to the newest revision and collection, the index contains only
+/// the live keys with one record each.
 #[test]
-fn compaction_leaves_only_what_lives() {
+fn collection_leaves_only_live_records() {
     let mut store = Store::default();
     let mut effects = Vec::new();
     for n in 0..1000u32 {
@@ -746,5 +748,5 @@ fn compaction_leaves_only_what_lives() {
     let stats = store.stats();
     assert_eq!((store.indexed_keys(), stats.live_keys), (5, 5));
     assert_eq!(stats.total_bytes, stats.live_bytes);
-    assert_eq!(stats.events, 5, "the events of the compacted revision itself can be watched");
+    assert_eq!(stats.events, 5, "the events of the compacted revision can be watched");
 }

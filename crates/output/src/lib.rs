@@ -1,19 +1,27 @@
-//! How a program prints what it has found: for people, or as JSON.
+//! Printing of results as text or JSON.
+
+#![warn(missing_docs)]
 
 use std::io::{self, ErrorKind, Write};
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How a result is printed.
+/// The output format.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
+    /// Indented JSON.
     Json,
+    /// Human-readable text.
     Text,
 }
 
 impl Output {
-    /// Prints `result` to standard output: itself as JSON, or what `render` makes of it.
+    /// Prints `result` to standard output: serialised as JSON, or rendered by `render`. A
+    /// closed pipe is not an error.
+    ///
+    /// # Errors
+    /// Fails if the result cannot be serialised or standard output cannot be written.
     pub fn print<R: Serialize>(
         self,
         result: &R,
@@ -33,7 +41,7 @@ impl Output {
             Output::Text => render(result),
         };
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // Whoever reads has seen enough, as `head` has.
+            // The reader has exited, as `head` does.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
             written => written,
         }
@@ -44,7 +52,7 @@ impl Output {
 mod tests {
     use super::*;
 
-    /// Fails as a pipe does, or a disk.
+    /// A writer that fails with an error of this kind.
     struct Failing(ErrorKind);
 
     impl Write for Failing {
@@ -58,15 +66,15 @@ mod tests {
     }
 
     #[test]
-    fn both_ways() {
+    fn both_formats_are_written() {
         let mut out = Vec::new();
         Output::Json.write(&mut out, &[1], |_| unreachable!()).unwrap();
-        Output::Text.write(&mut out, &[1], |r| format!("{} in all\n", r.len())).unwrap();
-        assert_eq!(String::from_utf8(out).unwrap(), "[\n  1\n]\n1 in all\n");
+        Output::Text.write(&mut out, &[1], |r| format!("{} in total\n", r.len())).unwrap();
+        assert_eq!(String::from_utf8(out).unwrap(), "[\n  1\n]\n1 in total\n");
     }
 
     #[test]
-    fn a_reader_that_has_seen_enough_is_no_error() {
+    fn a_closed_pipe_is_not_an_error() {
         let write = |kind| Output::Text.write(Failing(kind), &(), |()| "text".into());
         assert!(write(ErrorKind::BrokenPipe).is_ok());
         assert_eq!(write(ErrorKind::StorageFull).unwrap_err().kind(), ErrorKind::StorageFull);

@@ -1,5 +1,5 @@
-//! Fills a data directory with the objects of very many nodes, and opens one, to
-//! measure a restart.
+//! Fills a data directory with the objects of many nodes, or opens one, to measure the
+//! time of a restart.
 //!
 //! ```sh
 //! cargo run --release -p pipeline --example fill -- log DIR 1000000
@@ -7,24 +7,24 @@
 //! cargo run --release -p pipeline --example fill -- open DIR
 //! ```
 
-use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use data_dir::Identity;
 use etcdpb::rpc::PutRequest;
 use futures_executor::block_on;
+use futures_util::{StreamExt, stream};
 use mvcc::Command;
-use pipeline::{Options, Pipeline};
-use wal::Identity;
+use pipeline::{Pipeline, PipelineOptions};
 
-/// What a node has: a prefix, and the bytes of a value.
+/// The objects of a node: key prefix, and size of the value in bytes.
 const KINDS: [(&str, usize); 3] = [
     ("/registry/minions/node", 1200),
     ("/registry/leases/kube-node-lease/node", 400),
     ("/registry/pods/default/pod", 1500),
 ];
-/// Writes under way at a time.
+/// Concurrent writes.
 const WINDOW: usize = 4096;
 
 fn main() {
@@ -41,7 +41,8 @@ fn main() {
 fn open(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
     let boot_id = b"fill".to_vec();
     let data_dir = PathBuf::from(dir);
-    let options = Options { data_dir, boot_id, snapshot_log_bytes, ..Options::default() };
+    let options =
+        PipelineOptions { data_dir, boot_id, snapshot_log_bytes, ..PipelineOptions::default() };
     let started = Instant::now();
     let pipeline = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 1 }).unwrap();
     let (elapsed, keys) = (started.elapsed(), pipeline.status().stats.live_keys);
@@ -49,24 +50,21 @@ fn open(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
     pipeline
 }
 
-/// Writes everything once, in an order as nodes do, and takes no snapshot.
+/// Writes every object once, without a snapshot.
 fn log(dir: &Path, nodes: usize) {
     let pipeline = open(dir, u64::MAX);
-    let mut waiting = VecDeque::new();
-    for number in 0..nodes {
-        // Neighbours in time are not neighbours in the order of keys.
-        let number = number.wrapping_mul(7919) % nodes;
-        for (prefix, bytes) in KINDS {
+    // Consecutive writes are not neighbours in key order, as in a cluster.
+    let numbers = (0..nodes).map(|number| number.wrapping_mul(7919) % nodes);
+    let puts = numbers.flat_map(|number| {
+        KINDS.map(|(prefix, bytes)| {
             let key = format!("{prefix}-{number:07}").into_bytes().into();
             let value = vec![number as u8; bytes].into();
             let put = Command::Put(PutRequest { key, value, ..Default::default() });
-            waiting.push_back(pipeline.submit(put, bytes).unwrap());
-        }
-        while waiting.len() > WINDOW {
-            block_on(waiting.pop_front().expect("not empty")).unwrap().unwrap();
-        }
-    }
-    waiting.into_iter().for_each(|reply| drop(block_on(reply).unwrap().unwrap()));
+            pipeline.propose(put, bytes)
+        })
+    });
+    let replies = stream::iter(puts).buffered(WINDOW);
+    block_on(replies.for_each(|reply| async { drop(reply.unwrap()) }));
     println!("wrote {} keys", pipeline.status().stats.live_keys);
 }
 
@@ -74,8 +72,8 @@ fn log(dir: &Path, nodes: usize) {
 fn snapshot(dir: &Path) {
     let pipeline = open(dir, 1);
     let revision = pipeline.revision();
-    // The second one grows the log when the compaction is in it.
-    block_on(pipeline.submit(Command::Compact { revision }, 0).unwrap()).unwrap().unwrap();
+    // The second put grows the log after the compaction is in it.
+    block_on(pipeline.propose(Command::Compact { revision }, 0)).unwrap();
     let segments = || fs::read_dir(dir.join("wal")).unwrap().count();
     while segments() > 2 {
         std::thread::sleep(Duration::from_millis(100));

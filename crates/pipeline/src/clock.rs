@@ -1,10 +1,11 @@
-//! Store time: how long the store has been running in all.
+//! Store time: how long the store has been running in total.
 //!
-//! Leases live by it, so the time between two runs does not count, as in etcd.
+//! Lease TTLs are measured in store time, so a TTL does not elapse while the store is
+//! down, as in etcd.
 
 use std::time::{Duration, Instant};
 
-/// Tells the store time of a run that began when it was `base_ms`.
+/// Clock of a process that started at store time `base_ms`.
 pub(crate) struct StoreClock {
     base_ms: i64,
     started: Instant,
@@ -15,13 +16,14 @@ impl StoreClock {
         StoreClock { base_ms, started }
     }
 
-    /// Store time in milliseconds.
+    /// Returns the store time at `now` in milliseconds.
     pub(crate) fn at(&self, now: Instant) -> i64 {
         self.base_ms + now.saturating_duration_since(self.started).as_millis() as i64
     }
 
-    /// What is left at the start of the run of `ttl_seconds` that began `since_ms`.
-    pub(crate) fn left(&self, ttl_seconds: i64, since_ms: i64) -> Duration {
+    /// Returns what was left of a TTL at the start of the process. The TTL of
+    /// `ttl_seconds` started at store time `since_ms`.
+    pub(crate) fn remaining(&self, ttl_seconds: i64, since_ms: i64) -> Duration {
         let end_ms = ttl_seconds.saturating_mul(1000).saturating_add(since_ms);
         Duration::from_millis(end_ms.saturating_sub(self.base_ms).max(0) as u64)
     }
@@ -32,12 +34,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goes_on_where_it_was() {
+    fn continues_at_the_base() {
         let start = Instant::now();
         let clock = StoreClock::new(5000, start);
         assert_eq!(clock.at(start + Duration::from_millis(1500)), 6500);
-        assert_eq!(clock.left(10, 2000), Duration::from_secs(7));
-        assert_eq!(clock.left(1, 2000), Duration::ZERO);
-        assert_eq!(clock.left(i64::MAX, 0), Duration::from_millis(i64::MAX as u64 - 5000));
+        assert_eq!(clock.remaining(10, 2000), Duration::from_secs(7));
+        assert_eq!(clock.remaining(1, 2000), Duration::ZERO);
+        assert_eq!(clock.remaining(i64::MAX, 0), Duration::from_millis(i64::MAX as u64 - 5000));
     }
 }

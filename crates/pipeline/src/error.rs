@@ -1,32 +1,33 @@
-//! Why a command was not carried out, or a pipeline not opened.
+//! Errors of commands, of reads and of opening a pipeline.
 
 use std::sync::Arc;
 
 use crate::modes::ModesError;
 
-/// A command or a read failed. Where etcd has the same error, the text is its.
+/// A command or a read failed. Where etcd has the same error, the text is the same.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The state does not allow it.
+    /// The store refused the command or the read.
     #[error(transparent)]
     Refused(#[from] mvcc::Error),
-    /// More is waiting than the queue holds.
+    /// The queue is full.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
     /// The disk is full. Nothing was changed.
     #[error("etcdserver: mvcc: database space exceeded")]
     NoSpace,
-    /// The command would write more than a record of the log holds.
+    /// The effects of the command exceed the largest record of the log.
     #[error("etcdserver: request is too large")]
     TooLarge,
-    /// The log could not be extended; nothing was changed, and it may work later.
-    #[error("etcdserver: the log cannot grow now: {0}")]
+    /// A new segment of the log could not be created. Nothing was changed; a retry may
+    /// succeed.
+    #[error("etcdserver: cannot extend the log: {0}")]
     CannotGrow(Arc<str>),
     /// The pipeline is being shut down.
     #[error("etcdserver: server stopped")]
     Stopped,
-    /// The log failed, now or before; whether the command will be there after a
-    /// restart is not known.
+    /// The log failed during this command or before. It is unknown whether a restart
+    /// will recover the command.
     #[error("etcdserver: the log failed: {0}")]
     LogFailed(Arc<str>),
 }
@@ -34,13 +35,13 @@ pub enum Error {
 /// The pipeline could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Files could not be used.
+    /// A file of the store could not be read or written.
     #[error(transparent)]
-    Wal(#[from] wal::Error),
-    /// The modes by prefix make no sense.
+    Files(#[from] files::Error),
+    /// The WAL modes by prefix are invalid.
     #[error(transparent)]
     Modes(#[from] ModesError),
     /// A thread could not be started.
-    #[error("start a thread: {0}")]
+    #[error("could not start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }

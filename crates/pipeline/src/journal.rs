@@ -1,69 +1,74 @@
-//! What the worker writes down, and when that must be on the disk.
+//! What the applier writes to the log, and when that must be durable.
 //!
-//! Of the effects of a batch those are logged whose key has a mode with a log,
-//! and the batch is synced if one of them asks for it. What else must be in the
-//! log rides along, or goes ahead:
-//! - before anything else, once, what this process may lose and how it goes on
-//!   from where the last one ended ([`crate::continuity`]);
-//! - before a revision is shown that a crash could take back, a ceiling above it.
-//!   It is raised in large steps, and well ahead, so that nobody waits;
-//! - while there are leases, how long the store has been running.
+//! The journal logs the effects whose key has a WAL mode with a log. The batch is synced
+//! if one of them has `WalMode::Fsync`. The journal adds:
+//! - once, before everything else: what this process may lose, and how it continues from
+//!   the end of the last process ([`crate::continuity`]);
+//! - a visible-revision bound, before it exposes a revision that a crash could lose. The
+//!   bound is raised in large steps and well ahead, so that writes rarely wait;
+//! - while leases exist: store time.
 
+use files::Error;
 use mvcc::{Effect, Effects, Opened, Store};
-use wal::{Error, Log, Syncer, Trimmer};
+use wal::{Log, Syncer, Trimmer};
 
 use crate::WalMode;
 use crate::continuity::Resumption;
-use crate::modes::{Modes, concerns};
+use crate::modes::{Modes, contains_keys};
 
-/// Revisions that are reserved at a time. A crash costs as many.
-const CEILING_STEP: i64 = 1 << 20;
-/// Room for what rides along with a batch.
+/// Number of revisions by which the visible-revision bound is raised. A crash may skip as
+/// many.
+const BOUND_STEP: i64 = 1 << 20;
+/// Space reserved for the effects that the journal adds to a batch.
 const EXTRA_BYTES: u64 = 128;
-/// How often the clock rides along, and how often it is written by itself.
-const CLOCK_RIDES_MS: i64 = 1000;
-const CLOCK_GOES_MS: i64 = 5000;
+/// How often store time is added to a batch.
+const CLOCK_IN_BATCH_MS: i64 = 1000;
+/// How often store time is written while the store is idle.
+const CLOCK_IDLE_MS: i64 = 5000;
 
-/// The log as the worker uses it.
+/// Writes the effects of the applier to the log.
 pub(crate) struct Journal {
     log: Log,
     modes: Modes,
     opened: Opened,
-    /// What must be in the log before anything else; empty once it is.
+    /// Effects that must be logged before anything else; empty once they are.
     opening: Effects,
-    ceiling: Ceiling,
-    /// Whether the state has something that the log does not.
+    visible_bound: VisibleBound,
+    /// Whether the store contains changes that are not logged.
     incomplete: bool,
-    /// Whether renewals of leases were answered that the log does not hold.
+    /// Whether lease renewals were acknowledged that are not logged.
     renewals_unlogged: bool,
+    /// The newest store time in the log.
     clock_ms: i64,
     payload: Vec<u8>,
     /// Whether the payload must be synced.
     sync: bool,
 }
 
-/// Revisions that may be shown.
+/// The visible-revision bound: no revision above it may be exposed.
 #[derive(Default)]
-struct Ceiling {
+struct VisibleBound {
+    /// The newest bound that is durable.
     durable: i64,
-    /// The newest in the log, and its record.
+    /// The newest bound in the log.
     written: i64,
+    /// The record of `written`.
     record: u64,
 }
 
-/// When something is written.
+/// The state of the store at which something is logged.
 #[derive(Clone, Copy)]
-pub(crate) struct Moment {
+pub(crate) struct StorePosition {
     /// The newest revision.
     pub(crate) revision: i64,
-    /// Store time.
+    /// Store time in milliseconds.
     pub(crate) clock_ms: i64,
-    /// Whether there are leases, to whom time matters.
-    pub(crate) leases: bool,
+    /// Whether leases exist; only then store time is logged.
+    pub(crate) has_leases: bool,
 }
 
 impl Journal {
-    /// Goes on with `log`, whose state, after `resumption`, is `store`.
+    /// Continues `log`. `store` is the recovered state after `resumption`.
     pub(crate) fn new(
         log: Log,
         modes: Modes,
@@ -83,20 +88,25 @@ impl Journal {
         if resumption.renewals_lost {
             opening.push(Effect::AllLeasesRenewed { at_ms: store.clock_ms() });
         }
-        let logged_before =
-            modes.unlogged().into_iter().filter(|span| concerns(store, span)).collect::<Vec<_>>();
-        let incomplete = !logged_before.is_empty();
-        let forgotten = |(key, range_end)| Effect::Forgotten { key, range_end };
-        opening.extend(logged_before.into_iter().map(forgotten));
+        // Spans that are no longer logged, but whose keys the log contains from an
+        // earlier mode.
+        let no_longer_logged = modes
+            .unlogged()
+            .into_iter()
+            .filter(|span| contains_keys(store, span))
+            .collect::<Vec<_>>();
+        let incomplete = !no_longer_logged.is_empty();
+        let forgotten = |(key, range_end)| Effect::SpanRemoved { key, range_end };
+        opening.extend(no_longer_logged.into_iter().map(forgotten));
         opening.push(Effect::Opened(opened.clone()));
-        let written = store.revision() + CEILING_STEP;
-        opening.push(Effect::RevisionCeiling(written));
+        let written = store.revision() + BOUND_STEP;
+        opening.push(Effect::VisibleBound(written));
         Journal {
             log,
             modes,
             opened,
             opening,
-            ceiling: Ceiling { written, ..Ceiling::default() },
+            visible_bound: VisibleBound { written, ..VisibleBound::default() },
             incomplete,
             renewals_unlogged: false,
             clock_ms: store.clock_ms(),
@@ -105,8 +115,8 @@ impl Journal {
         }
     }
 
-    /// Writes how it goes on, unless that is done. A full disk is an error that
-    /// leaves things as they are.
+    /// Logs the start of this process, unless that is done. On a full disk it changes
+    /// nothing and may be repeated.
     pub(crate) fn open(&mut self) -> Result<(), Error> {
         if self.opening.is_empty() {
             return Ok(());
@@ -114,43 +124,44 @@ impl Journal {
         encode(&self.opening, &mut self.payload);
         self.log.append(&self.payload)?;
         self.log.sync()?;
-        self.ceiling.durable = self.ceiling.written;
+        self.visible_bound.durable = self.visible_bound.written;
         self.opening.clear();
-        self.log.forget_failure()
+        self.log.clear_failure()
     }
 
-    /// Makes sure that a batch can be written down whose effects take up to
-    /// `bytes`, and that revisions up to `last` may be shown.
+    /// Reserves space for a batch whose effects take up to `bytes`, and ensures that
+    /// revisions up to `last` may be exposed.
     pub(crate) fn reserve(&mut self, bytes: u64, last: i64) -> Result<(), Error> {
         self.open()?;
-        if self.takes_back() && last > self.ceiling.durable {
-            self.raise(last)?;
+        if self.may_lose_exposed() && last > self.visible_bound.durable {
+            self.raise_visible_bound(last)?;
         }
         self.log.reserve(bytes + EXTRA_BYTES)
     }
 
-    /// Whether a crash may take back what was shown.
-    fn takes_back(&self) -> bool {
+    /// Whether a crash may lose changes that were exposed.
+    fn may_lose_exposed(&self) -> bool {
         self.opened.unlogged || self.opened.buffered_on.is_some()
     }
 
-    fn raise(&mut self, last: i64) -> Result<(), Error> {
-        if self.ceiling.written < last {
-            let written = last + CEILING_STEP;
-            encode(&[Effect::RevisionCeiling(written)], &mut self.payload);
+    /// Makes a visible-revision bound of at least `last` durable.
+    fn raise_visible_bound(&mut self, last: i64) -> Result<(), Error> {
+        if self.visible_bound.written < last {
+            let written = last + BOUND_STEP;
+            encode(&[Effect::VisibleBound(written)], &mut self.payload);
             self.log.append(&self.payload)?;
-            self.ceiling = Ceiling { written, record: self.log.last(), ..self.ceiling };
+            self.visible_bound =
+                VisibleBound { written, record: self.log.last(), ..self.visible_bound };
         }
-        if self.log.durable() < self.ceiling.record {
+        if self.log.durable() < self.visible_bound.record {
             self.log.sync()?;
         }
-        self.ceiling.durable = self.ceiling.written;
+        self.visible_bound.durable = self.visible_bound.written;
         Ok(())
     }
 
-    /// Prepares what is to be written of `effects`, and says whether that is
-    /// anything at all.
-    pub(crate) fn prepare(&mut self, effects: &Effects, moment: Moment) -> bool {
+    /// Encodes the effects that are to be logged. Returns whether there are any.
+    pub(crate) fn prepare(&mut self, effects: &Effects, position: StorePosition) -> bool {
         self.payload.clear();
         self.sync = false;
         for effect in effects {
@@ -165,25 +176,29 @@ impl Journal {
             effect.encode(&mut self.payload);
         }
         if !self.payload.is_empty() {
-            self.ride_along(moment);
+            self.add_notes(position);
         }
         !self.payload.is_empty()
     }
 
-    fn ride_along(&mut self, moment: Moment) {
-        if moment.leases && moment.clock_ms - self.clock_ms >= CLOCK_RIDES_MS {
-            Effect::Clock { ms: moment.clock_ms }.encode(&mut self.payload);
-            self.clock_ms = moment.clock_ms;
+    /// Adds store time and a higher visible-revision bound if they are due.
+    fn add_notes(&mut self, position: StorePosition) {
+        if position.has_leases && position.clock_ms - self.clock_ms >= CLOCK_IN_BATCH_MS {
+            Effect::Clock { ms: position.clock_ms }.encode(&mut self.payload);
+            self.clock_ms = position.clock_ms;
         }
-        if self.takes_back() && moment.revision + CEILING_STEP / 2 > self.ceiling.written {
-            let written = moment.revision + CEILING_STEP;
-            Effect::RevisionCeiling(written).encode(&mut self.payload);
-            self.ceiling = Ceiling { written, record: self.log.last() + 1, ..self.ceiling };
+        if self.may_lose_exposed()
+            && position.revision + BOUND_STEP / 2 > self.visible_bound.written
+        {
+            let written = position.revision + BOUND_STEP;
+            Effect::VisibleBound(written).encode(&mut self.payload);
+            self.visible_bound =
+                VisibleBound { written, record: self.log.last() + 1, ..self.visible_bound };
         }
     }
 
-    /// Writes what was prepared, and returns its bytes. After [`Error::NoSpace`]
-    /// it may be repeated.
+    /// Writes the prepared effects, syncs if required, and returns their bytes. After
+    /// [`Error::NoSpace`] it may be repeated.
     pub(crate) fn write(&mut self) -> Result<usize, Error> {
         self.log.append(&self.payload)?;
         if self.sync {
@@ -192,83 +207,83 @@ impl Journal {
         Ok(self.payload.len())
     }
 
-    /// Gives memory back that only a large batch needed.
+    /// Frees the memory of a large batch beyond `bytes`.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         self.payload.clear();
         self.payload.shrink_to(bytes);
     }
 
-    /// Notes that renewals are answered that cannot be logged now. The log keeps
-    /// room for a word about it, and leases are then rather too long than too short.
-    pub(crate) fn renewals_go_unlogged(&mut self, at_ms: i64) {
+    /// Notes that renewals are acknowledged without being logged, because the disk is
+    /// full. The spare room of the log takes one effect that renews all leases: after a
+    /// crash they live too long rather than too short.
+    pub(crate) fn set_renewals_unlogged(&mut self, at_ms: i64) {
         if !std::mem::replace(&mut self.renewals_unlogged, true) {
             encode(&[Effect::AllLeasesRenewed { at_ms }], &mut self.payload);
-            // Without even that room a crash may cost leases that were renewed.
+            // If the spare room is used up, a crash may expire leases that were renewed.
             let _ = self.log.append_spare(&self.payload);
         }
     }
 
-    /// What must be logged of renewals that could not be before.
-    pub(crate) fn unlogged_renewals(&mut self, at_ms: i64) -> Option<Effect> {
+    /// Returns the effect that logs the renewals which could not be logged before.
+    pub(crate) fn take_unlogged_renewals(&mut self, at_ms: i64) -> Option<Effect> {
         let unlogged = std::mem::take(&mut self.renewals_unlogged);
         unlogged.then_some(Effect::AllLeasesRenewed { at_ms })
     }
 
-    /// In a quiet moment: writes down the time, and that the end of the log is
-    /// durable.
-    pub(crate) fn idle(&mut self, moment: Moment) -> Result<(), Error> {
+    /// When the store is idle: logs store time, and that the end of the log is durable.
+    pub(crate) fn idle(&mut self, position: StorePosition) -> Result<(), Error> {
         self.open()?;
-        if moment.leases && moment.clock_ms - self.clock_ms >= CLOCK_GOES_MS {
-            encode(&[Effect::Clock { ms: moment.clock_ms }], &mut self.payload);
+        if position.has_leases && position.clock_ms - self.clock_ms >= CLOCK_IDLE_MS {
+            encode(&[Effect::Clock { ms: position.clock_ms }], &mut self.payload);
             self.log.append(&self.payload)?;
-            self.clock_ms = moment.clock_ms;
+            self.clock_ms = position.clock_ms;
         }
         self.log.witness()
     }
 
-    /// Makes everything durable and, with a moment, notes that this is an end in
-    /// good order: nothing is written behind it, and all up to there has been done.
-    pub(crate) fn end(&mut self, good: Option<Moment>) -> Result<(), Error> {
-        let noted = match good {
-            Some(Moment { revision, clock_ms, .. }) if self.opening.is_empty() => {
-                let ended = Effect::Ended { revision, complete: !self.incomplete };
-                encode(&[Effect::Clock { ms: clock_ms }, ended], &mut self.payload);
+    /// Makes everything durable. With a position, marks a clean shutdown: the log ends
+    /// there and contains every exposed change.
+    pub(crate) fn close(&mut self, clean_at: Option<StorePosition>) -> Result<(), Error> {
+        let marked = match clean_at {
+            Some(StorePosition { revision, clock_ms, .. }) if self.opening.is_empty() => {
+                let clean_end = Effect::Closed { revision, complete: !self.incomplete };
+                encode(&[Effect::Clock { ms: clock_ms }, clean_end], &mut self.payload);
                 self.log.append(&self.payload)
             }
             _ => Ok(()),
         };
         self.log.sync()?;
-        noted?;
+        marked?;
         self.log.witness()
     }
 
-    /// The beginning of a snapshot: what holds of the log behind it.
-    pub(crate) fn preface(&self) -> Effects {
-        vec![Effect::Opened(self.opened.clone()), Effect::RevisionCeiling(self.ceiling.written)]
+    /// Returns the first effects of a snapshot: they hold for the log after it.
+    pub(crate) fn snapshot_header(&self) -> Effects {
+        vec![Effect::Opened(self.opened.clone()), Effect::VisibleBound(self.visible_bound.written)]
     }
 
-    /// Syncs the log from another thread.
+    /// Returns a handle that syncs the log from another thread.
     pub(crate) fn syncer(&self) -> Syncer {
         self.log.syncer()
     }
 
-    /// Shortens the log from another thread.
+    /// Returns a handle that trims the log from another thread.
     pub(crate) fn trimmer(&self) -> Trimmer {
         self.log.trimmer()
     }
 
-    /// Whether a write or an fsync has failed, so that nothing can be written.
+    /// Whether a write or an fsync has failed; then nothing more can be written.
     pub(crate) fn has_failed(&self) -> bool {
         self.log.is_poisoned()
     }
 
-    /// Number of the last record.
+    /// Sequence of the newest record.
     pub(crate) fn last(&self) -> u64 {
         self.log.last()
     }
 }
 
-/// The log's form of effects.
+/// Encodes effects as the payload of a record.
 pub(crate) fn encode(effects: &[Effect], payload: &mut Vec<u8>) {
     payload.clear();
     effects.iter().for_each(|effect| effect.encode(payload));

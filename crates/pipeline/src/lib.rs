@@ -1,64 +1,92 @@
-//! The one place that knows the order of things.
+//! The pipeline: orders commands, applies them to the store, makes them durable and
+//! publishes them.
+//!
+//! # The life of a write
 //!
 //! ```text
-//! submit ─▶ queue ─▶ worker, a batch at a time:
-//!                      1. reserve space in the log
-//!                      2. apply each command; collect effects and events
-//!                      3. append the effects to the log; fsync if the mode says so
-//!                      4. let readers see the new revision
-//!                      5. publish the events to the watchers
-//!                      6. answer the callers
+//! Pipeline::propose ─▶ queue ─▶ Executor ─▶ Applier, one batch at a time:
+//!                                  1. reserve space in the log
+//!                                  2. apply each command; collect effects and events
+//!                                  3. append the effects to the log; fsync if required
+//!                                  4. publish the new revision to readers
+//!                                  5. publish the events to watchers
+//!                                  6. reply to the callers
 //! ```
 //!
-//! One thread at a time takes the steps, so the order of revisions is the order of
-//! the log is the order in which watchers hear. Mostly it is the thread that brings
-//! the commands; where batches wait for an fsync it is one of our own, and new
-//! commands gather in the queue meanwhile and share the next one ([`engine`]).
+//! # Invariants
 //!
-//! Step 2 changes the state before step 3 has made it safe. Nobody can tell:
-//! readers see revisions up to the last one *published*, in step 4, and the
-//! store keeps the history to show them. If step 3 fails nothing after it ever
-//! happens, and the pipeline answers every later command with the failure.
+//! - **One order.** One thread at a time runs the applier, so revision order, log order
+//!   and delivery order are the same.
+//! - **Nothing is visible before it is logged.** Step 2 changes the store before step 3
+//!   has made the change durable. Readers do not notice: they read at the *published
+//!   revision*, which step 4 advances, and the store keeps the history for it. If step 3
+//!   fails, the following steps never happen, and every later command fails.
+//! - **Linearizable reads.** Reads bypass the queue. Every acknowledged write has been
+//!   published, so a read at the published revision is linearizable.
+//! - **No revision is reused.** The log contains a *visible-revision bound*, which is
+//!   durable before any revision up to it is exposed. A process that may have lost
+//!   changes continues after the bound ([`continuity`]).
+//! - **Time is in the log.** Lease TTLs are measured in *store time* ([`clock`]), which
+//!   is logged, so a restart resumes leases with their remaining TTL. An expired lease is
+//!   revoked by an ordinary command.
 //!
-//! Reads never enter the queue. Whatever was acknowledged has been published,
-//! so a read at the published revision is linearizable as it stands.
+//! # Modules, in reading order
 //!
-//! Time enters here and only here: leases run out in [`lessor`], and are then
-//! revoked by a command like any other. They live by *store time* ([`clock`]),
-//! which is in the log, so a restart finds them with what they had left.
+//! | Module | Subject |
+//! |---|---|
+//! | `pipeline` | the public handle: propose, watch, status, shutdown |
+//! | `executor` | which thread runs the applier |
+//! | `applier` | a batch: reserve, apply, log, publish, reply |
+//! | `journal` | what is logged, and when it must be durable |
+//! | `modes` | the WAL mode of each key |
+//! | `shared_store` | the store as all threads share it |
+//! | `range_read`, `history`, `pins` | reads of clients and of unsynced watchers |
+//! | `lessor`, `clock` | expiry of leases |
+//! | `flusher`, `snapshotter`, `snapshot_write` | background threads, snapshot files |
+//! | `open`, `store_recovery`, `store_builder`, `continuity` | startup |
+//! | `maintenance` | hash, export, release of unused memory |
+//! | `directory_check`, `repair` | `mem_etcd check` and `mem_etcd repair` |
+//! | `snapshot_restore`, `etcd_snapshot` | `mem_etcd restore` |
 //!
-//! What of a batch is written, and synced, is decided key by key ([`modes`],
-//! [`journal`]). What was shown and may yet be lost is bounded by a ceiling of
-//! revisions that is in the log before ([`continuity`]): the revision never goes
-//! back, and no revision means two things.
+//! # Not implemented
+//!
+//! Replication: there is one member, and the log is not a Raft log.
 
+#![warn(missing_docs)]
+
+mod applier;
 mod clock;
 mod continuity;
-mod engine;
+mod directory_check;
 mod error;
-mod etcd_file;
-mod inspection;
+mod etcd_snapshot;
+mod executor;
+mod flusher;
+mod history;
 mod journal;
 mod lessor;
 mod maintenance;
 mod modes;
+mod open;
 mod options;
 mod pace;
+mod pins;
 mod pipeline;
-mod read;
-mod recovery;
+mod range_read;
 mod repair;
-mod replay;
-mod restore;
+mod shared_store;
+mod snapshot_restore;
+mod snapshot_write;
 mod snapshotter;
-mod worker;
+mod store_builder;
+mod store_recovery;
 
+pub use directory_check::{DirectoryReport, check};
 pub use error::{Error, OpenError};
-pub use inspection::{Report, check};
 pub use maintenance::{Export, HistoryHash};
 pub use modes::{Modes, ModesError};
-pub use options::{Options, WalMode};
-pub use pipeline::{Pipeline, Status};
-pub use read::{Pages, Pin, RangeRead, Rest};
+pub use options::{PipelineOptions, WalMode};
+pub use pipeline::{Pipeline, PipelineStatus};
+pub use range_read::{LargeRange, RangePages, RangeRead};
 pub use repair::Repair;
-pub use restore::{BumpTooLarge, Saved, SavedStatus};
+pub use snapshot_restore::{BumpTooLarge, SavedSnapshot, SavedSnapshotStatus};

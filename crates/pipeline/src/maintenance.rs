@@ -1,50 +1,52 @@
-//! What administrators ask of a store, beside its work: its hash, its content as
-//! a whole, memory back. All of it reads in short steps; no write waits for more
-//! than one of them.
+//! Operations for administrators: hash, export, release of unused memory. All of them
+//! read the store in short steps; a write waits for at most one step.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use mvcc::{Effect, Effects, HashCursor, SnapshotCursor};
 
 use crate::pace::{STEP, give_way};
-use crate::read::Pin;
+use crate::pins::Pin;
+use crate::shared_store::SharedStore;
 use crate::{Error, Pipeline};
 
-/// Bytes of one chunk of an export, about: values are not split.
+/// Bytes that complete a chunk of an export. Values are not split.
 const CHUNK_BYTES: usize = 256 << 10;
-/// A client that is slower than this, beyond a first time to spare, may find the
-/// history that its export needs collected.
-const EXPORT_BYTES_A_SECOND: u64 = 1 << 20;
-const EXPORT_SPARE: Duration = Duration::from_secs(60);
-/// How long to wait for a compaction under way to be published.
+/// The history for an export is kept for `EXPORT_GRACE` and one more second per
+/// `EXPORT_BYTES_PER_SECOND` taken. A slower client may get an error that the revision is
+/// compacted.
+const EXPORT_BYTES_PER_SECOND: u64 = 1 << 20;
+const EXPORT_GRACE: Duration = Duration::from_secs(60);
+/// Poll interval while a compaction is applied but not yet published.
 const PUBLISH_WAIT: Duration = Duration::from_millis(1);
-/// Entries of containers that are moved at once to give memory back.
-const MOVED_AT_ONCE: usize = 1 << 18;
+/// Largest number of entries that shrinking one container may move.
+const MAX_MOVED_ENTRIES: usize = 1 << 18;
 
-/// A hash of the keys and their history.
+/// A hash of the keys and their history, as HashKV returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryHash {
     /// The hash.
     pub hash: u32,
-    /// The compaction from which on history is covered; -1 before any.
+    /// The compacted revision from which the history is covered; -1 before any compaction.
     pub compact_revision: i64,
-    /// The revision up to which it is covered.
+    /// The revision up to which the history is covered.
     pub revision: i64,
-    /// The newest visible revision.
+    /// The published revision.
     pub current: i64,
 }
 
 impl Pipeline {
-    /// Hashes the history up to `revision`, 0 for now. Takes a while: it reads
-    /// everything.
+    /// Hashes the history up to `revision`; 0 means the published revision. Reads the
+    /// whole store, so it must run on a thread that may block.
     pub fn hash(&self, revision: i64) -> Result<HistoryHash, Error> {
         let shared = self.shared();
         let (mut cursor, current, _pin) = {
             let store = shared.store.read();
             let current = shared.published.load(Ordering::Acquire);
             let cursor = HashCursor::new(&store, revision, current)?;
-            let pin = Pin::new(shared, cursor.floor(), None);
+            let pin = Pin::new(&shared.pins, cursor.floor(), None);
             (cursor, current, pin)
         };
         loop {
@@ -63,7 +65,7 @@ impl Pipeline {
         Ok(HistoryHash { hash, compact_revision, revision, current })
     }
 
-    /// Leases with their TTLs in seconds, by ID.
+    /// Returns the leases with their TTLs in seconds, ordered by ID.
     pub fn lease_ttls(&self) -> Vec<(i64, i64)> {
         let store = self.shared().store.read();
         let mut leases: Vec<_> =
@@ -73,24 +75,23 @@ impl Pipeline {
         leases
     }
 
-    /// Whether memory holds nothing any more of what a compaction at `revision`
-    /// made unreadable.
+    /// Whether the memory of all history that a compaction at `revision` made unreadable
+    /// has been freed.
     pub fn collected(&self, revision: i64) -> Result<bool, Error> {
         let shared = self.shared();
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
-        Ok(shared.store.read().collected(revision))
+        Ok(shared.store.read().is_collected(revision))
     }
 
-    /// Gives room back that containers hold in reserve, as far as that takes no
-    /// time to speak of.
-    pub fn release_reserves(&self) {
-        self.shared().store.write().release_reserves(MOVED_AT_ONCE);
+    /// Shrinks containers with unused capacity, except those that take long to move.
+    pub fn shrink_tables(&self) {
+        self.shared().store.write().shrink_tables(MAX_MOVED_ENTRIES);
     }
 
-    /// The state at the newest visible revision, with all history that can be
-    /// read, in chunks of effects.
+    /// Exports the store at the published revision with all readable history, as chunks
+    /// of effects.
     pub fn export(&self) -> Result<Export, Error> {
         let shared = self.shared();
         loop {
@@ -100,10 +101,20 @@ impl Pipeline {
                 let mut effects = Effects::new();
                 let cursor = SnapshotCursor::at(&store, revision, &mut effects);
                 let started = Instant::now();
-                let pin = Pin::new(shared, cursor.floor(), Some(started + EXPORT_SPARE));
+                let pin = Pin::new(&shared.pins, cursor.floor(), Some(started + EXPORT_GRACE));
                 let effects = effects.into_iter();
                 let estimate = store.stats().total_bytes.max(0) as u64;
-                return Ok(Export { cursor, effects, pin, started, bytes: 0, estimate, revision });
+                let shared = shared.clone();
+                return Ok(Export {
+                    shared,
+                    cursor,
+                    effects,
+                    pin,
+                    started,
+                    bytes: 0,
+                    estimate,
+                    revision,
+                });
             }
             drop(store);
             if let Some(reason) = shared.failure.get() {
@@ -114,33 +125,36 @@ impl Pipeline {
     }
 }
 
-/// The chunks of an export. History is kept for it as long as they are taken at
-/// a fair pace; whoever falls behind is told, once the history is gone.
+/// The chunks of an export. The history is kept as long as the client takes at least
+/// 1 MiB/s, after a grace period of 60 s; a slower client may get an error.
 pub struct Export {
+    shared: Arc<SharedStore>,
     cursor: SnapshotCursor,
-    /// What is not encoded yet; keys and values in it are shared with the store.
+    /// Effects to encode. They share keys and values with the store.
     effects: std::vec::IntoIter<Effect>,
     pin: Pin,
     started: Instant,
+    /// Bytes returned so far.
     bytes: u64,
+    /// Estimated bytes in all.
     estimate: u64,
     revision: i64,
 }
 
 impl Export {
-    /// The revision that is exported.
+    /// The exported revision.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// Bytes that are still to come, roughly, and never 0 before the end.
+    /// Estimate of the remaining bytes; never 0 before the end.
     pub fn remaining_bytes(&self) -> u64 {
         self.estimate.saturating_sub(self.bytes).max(1)
     }
 
-    /// More effects, if there are any.
+    /// Reads more effects. Returns whether there were any.
     fn refill(&mut self) -> Result<bool, Error> {
-        let shared = self.pin.shared();
+        let shared = &self.shared;
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
@@ -166,8 +180,8 @@ impl Export {
             }
         }
         self.bytes += payload.len() as u64;
-        let fair = Duration::from_secs(self.bytes / EXPORT_BYTES_A_SECOND);
-        self.pin.hold_until(self.started + EXPORT_SPARE + fair);
+        let earned = Duration::from_secs(self.bytes / EXPORT_BYTES_PER_SECOND);
+        self.pin.extend(self.started + EXPORT_GRACE + earned);
         Ok(Some(payload).filter(|payload| !payload.is_empty()))
     }
 }

@@ -1,33 +1,33 @@
-//! What each key's writes survive: one mode for all, and others below prefixes.
+//! The WAL mode of each key: a default, and other modes for key prefixes.
 
 use mvcc::{Effect, Span};
 
 use crate::WalMode;
 
-/// The mode of every key; of several prefixes that match, the longest counts.
+/// The WAL mode of every key. If several prefixes match, the longest applies.
 #[derive(Clone, Debug)]
 pub struct Modes {
     default: WalMode,
-    /// The longest in front.
+    /// Longest prefix first.
     prefixes: Vec<(Vec<u8>, WalMode)>,
 }
 
-/// Why prefixes and their modes make no sense together. One line.
+/// Invalid modes by prefix. The message is one line.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ModesError {
-    /// There is no log for any key.
-    #[error("wal mode none has no log, so there are no modes by prefix")]
+    /// The default mode has no log, so no prefix can have another mode.
+    #[error("wal mode none has no log: remove the modes by prefix")]
     NoLog,
-    /// A prefix has no bytes.
-    #[error("an empty prefix is every key: set the mode of all instead")]
+    /// A prefix is empty.
+    #[error("an empty prefix matches every key: set the default mode instead")]
     EmptyPrefix,
-    /// A prefix is there twice.
+    /// A prefix is given twice.
     #[error("the prefix {0} is given twice")]
     Duplicate(String),
 }
 
 impl Modes {
-    /// `default` for every key but those below the `prefixes`.
+    /// `default` for every key without one of the `prefixes`.
     pub fn new(default: WalMode, prefixes: &[(Vec<u8>, WalMode)]) -> Result<Self, ModesError> {
         let mut prefixes = prefixes.to_vec();
         prefixes.sort_unstable_by(|a, b| b.0.len().cmp(&a.0.len()).then(a.0.cmp(&b.0)));
@@ -41,13 +41,13 @@ impl Modes {
         }
     }
 
-    /// The mode of a key.
+    /// Returns the mode of a key.
     pub fn of(&self, key: &[u8]) -> WalMode {
         let matching = self.prefixes.iter().find(|(prefix, _)| key.starts_with(prefix));
         matching.map_or(self.default, |(_, mode)| *mode)
     }
 
-    /// The mode of an effect: that of its key, if it has one.
+    /// Returns the mode of the key of an effect, or the default.
     pub(crate) fn of_effect(&self, effect: &Effect) -> WalMode {
         match effect {
             Effect::Write(record) | Effect::Base(record) if !self.prefixes.is_empty() => {
@@ -62,8 +62,8 @@ impl Modes {
         self.default == mode || self.prefixes.iter().any(|(_, found)| *found == mode)
     }
 
-    /// The keys whose writes are not logged: spans that do not overlap, as a first
-    /// key and an end in etcd's convention.
+    /// Returns the spans of keys whose writes are not logged: disjoint, each as first key
+    /// and end in etcd's convention.
     pub(crate) fn unlogged(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut bounds: Vec<Vec<u8>> = Vec::new();
         for (prefix, _) in &self.prefixes {
@@ -72,19 +72,20 @@ impl Modes {
         }
         bounds.sort_unstable();
         bounds.dedup();
-        // No prefix begins or ends between two bounds, so one key speaks for all.
+        // No prefix starts or ends between two bounds, so all keys between them have the
+        // same mode.
         let ends = bounds.iter().skip(1).cloned().chain([vec![0]]);
         let spans = bounds.iter().cloned().zip(ends);
         spans.filter(|(first, _)| self.of(first) == WalMode::None).collect()
     }
 }
 
-/// Whether `span`, as [`Modes::unlogged`] has it, concerns a key of the store.
-pub(crate) fn concerns(store: &mvcc::Store, (first, end): &(Vec<u8>, Vec<u8>)) -> bool {
-    store.knows(&Span::new(first, end))
+/// Whether the store has, or had, a key in a span of [`Modes::unlogged`].
+pub(crate) fn contains_keys(store: &mvcc::Store, (first, end): &(Vec<u8>, Vec<u8>)) -> bool {
+    store.has_keys_in(&Span::new(first, end))
 }
 
-/// The first key behind all that begin with `prefix`, if there is one.
+/// Returns the first key after all keys with `prefix`, if there is one.
 fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_prefix_counts() {
+    fn the_longest_matching_prefix_counts() {
         let modes = modes(&[
             ("/registry/leases/", WalMode::None),
             ("/registry/", WalMode::Fsync),
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused() {
+    fn invalid_modes_are_refused() {
         let twice = modes(&[("a", WalMode::None), ("b", WalMode::None), ("a", WalMode::Fsync)]);
         assert_eq!(twice.unwrap_err(), ModesError::Duplicate("a".into()));
         assert_eq!(modes(&[("", WalMode::None)]).unwrap_err(), ModesError::EmptyPrefix);

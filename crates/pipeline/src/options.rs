@@ -1,63 +1,65 @@
-//! How a pipeline is set up.
+//! Settings of a pipeline.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What an acknowledged write survives.
+/// Durability of acknowledged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalMode {
-    /// Nothing: memory only.
+    /// No durability: the store is in memory only.
     None,
-    /// The end of the process; of the machine, all but the last flush interval.
+    /// Writes survive the end of the process. If the machine stops, the last flush
+    /// interval may be lost.
     Buffered,
-    /// The end of the machine.
+    /// Writes survive the end of the process and of the machine: they wait for an fsync.
     Fsync,
 }
 
-/// Set once, at the start.
+/// Settings of a pipeline, fixed when it is opened.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// Where the log lies; not used with [`WalMode::None`].
+pub struct PipelineOptions {
+    /// The data directory; not used with [`WalMode::None`].
     pub data_dir: PathBuf,
-    /// What an acknowledged write survives.
+    /// Default WAL mode.
     pub wal_mode: WalMode,
-    /// Other modes below some prefixes; of several that match the longest counts.
+    /// WAL modes of key prefixes. If several match, the longest applies.
     pub wal_mode_prefixes: Vec<(Vec<u8>, WalMode)>,
-    /// Which run of which machine this is: what was written under the same ID has
-    /// not been lost with the machine. Empty if it is not known.
+    /// ID of the boot of the machine. Writes buffered under the same ID are not lost.
+    /// Empty if unknown.
     pub boot_id: Vec<u8>,
-    /// With [`WalMode::Buffered`], how often the log is flushed to the disk.
+    /// How often the log is flushed to the disk with [`WalMode::Buffered`].
     pub flush_interval: Duration,
-    /// Where snapshots lie; in the data directory if nothing is said.
+    /// Directory of the snapshots; `None` for the data directory.
     pub snapshot_dir: Option<PathBuf>,
-    /// A snapshot is taken, and the log before it removed, when the log has grown
-    /// by this many bytes, or by the size of the last snapshot if that is more.
+    /// A snapshot is taken, and the log before it removed, when the log has grown by
+    /// this many bytes, or by the size of the last snapshot if that is larger.
     pub snapshot_log_bytes: u64,
-    /// Commands that may wait; one more is refused.
+    /// Maximum number of queued commands; further ones are refused.
     pub queue_commands: usize,
-    /// Bytes of requests that may wait; beyond them commands are refused.
+    /// Maximum bytes of queued requests; further ones are refused.
     pub queue_bytes: usize,
-    /// Events that may wait for one client stream before it has to read history.
+    /// Maximum number of queued events of one watch stream; beyond them its watchers
+    /// become unsynced and read history.
     pub queue_events: usize,
-    /// Bytes that the store may hold before it raises the alarm that it is full;
-    /// 0 for no limit.
+    /// Bytes of keys, values and history at which the NOSPACE alarm is raised; 0 for no
+    /// limit.
     pub quota_bytes: i64,
-    /// The smallest TTL that a lease gets, in seconds, whatever was asked for.
+    /// Smallest TTL of a lease in seconds; smaller requests are raised to it.
     pub min_lease_ttl_seconds: i64,
 }
 
-impl Options {
-    /// A few segments make the log between two snapshots, so that removing what
-    /// is covered leaves little behind.
-    pub(crate) fn log(&self) -> wal::Options {
-        let default = wal::Options::default().segment_bytes;
-        wal::Options { segment_bytes: (self.snapshot_log_bytes / 4).clamp(1 << 20, default) }
+impl PipelineOptions {
+    /// Settings of the log. Four segments hold the log between two snapshots, so that
+    /// trimming, which removes whole segments, leaves little.
+    pub(crate) fn log(&self) -> wal::LogOptions {
+        let default = wal::LogOptions::default().segment_bytes;
+        wal::LogOptions { segment_bytes: (self.snapshot_log_bytes / 4).clamp(1 << 20, default) }
     }
 }
 
-impl Default for Options {
+impl Default for PipelineOptions {
     fn default() -> Self {
-        Options {
+        PipelineOptions {
             data_dir: PathBuf::from("default.etcd"),
             wal_mode: WalMode::Buffered,
             wal_mode_prefixes: Vec::new(),
@@ -69,7 +71,7 @@ impl Default for Options {
             queue_bytes: 256 << 20,
             queue_events: watch::QUEUE_EVENTS,
             quota_bytes: 0,
-            // etcd's: one and a half election time-outs of a second, rounded up.
+            // As in etcd: 1.5 election timeouts of 1 s, rounded up.
             min_lease_ttl_seconds: 2,
         }
     }

@@ -1,19 +1,19 @@
-//! How those who read or free a lot leave room for writers.
+//! Pace of long work, so that it does not delay writers.
 //!
-//! They work in steps, each under the store's lock for a fraction of a
-//! millisecond. That alone is not enough where threads share a core: whoever
-//! always runs is interrupted at a moment of the scheduler's choice, most likely
-//! with the lock held, and then everybody waits until it runs again. So it gives
-//! way of its own accord, without the lock, between two steps.
+//! Long reads and garbage collection work in steps, and hold the store's lock for a
+//! fraction of a millisecond in each. On a shared core that is not enough. The OS
+//! scheduler can preempt a busy thread at any moment, most likely with the lock held.
+//! Every other thread then waits until it runs again. Such a thread therefore yields
+//! between two steps, without the lock.
 
 use std::time::Duration;
 
-/// Keys, or events, that are visited under one hold of the lock.
+/// Keys or events that one step visits with the lock held.
 pub(crate) const STEP: usize = 128;
-/// Rest after a step of work for which nobody waits.
+/// Pause after a step of background work.
 pub(crate) const REST: Duration = Duration::from_micros(300);
 
-/// Lets others run first. To be called between steps, without a lock.
+/// Yields to other threads. Call it between steps, without a lock.
 pub(crate) fn give_way() {
     std::thread::yield_now();
 }

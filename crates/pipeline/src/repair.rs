@@ -1,35 +1,37 @@
-//! Going on with what is left of a damaged data directory.
+//! Repairs a damaged data directory (`mem_etcd repair`).
 //!
-//! What can be read up to the first damage, of the snapshot and of the log, becomes
-//! a new snapshot; the log begins anew behind it. The revision goes on behind all
-//! that is found anywhere in the files, and far enough behind that to pass what is
-//! not found; it counts as compacted there. The old files are kept beside.
+//! The snapshot and the log up to the first damage become a new snapshot, followed by an
+//! empty log. The revision continues after every revision found anywhere in the files,
+//! plus a margin for revisions that are lost, and the store is marked as compacted there.
+//! The damaged files are kept under another name.
 //!
-//! Nothing is taken away before the new snapshot is durable, so a repair that is
-//! interrupted can be repeated.
+//! Invariant: no file is moved before the new snapshot is durable. So an interrupted
+//! repair can be repeated.
 
 use std::path::{Path, PathBuf};
 
+use data_dir::{DataDir, unused_damaged_name};
+use files::Error;
 use mvcc::{Effect, Opened, Store};
-use wal::{DataDir, Error, Snapshots};
+use snapshot::Snapshots;
 
-use crate::continuity::MAY_HAVE_BEEN_SHOWN;
-use crate::recovery;
-use crate::replay::Replay;
-use crate::snapshotter::write_all;
-use crate::{OpenError, check};
+use crate::continuity::LOST_LOG_MARGIN;
+use crate::directory_check::check;
+use crate::snapshot_write::write_snapshot;
+use crate::store_builder::StoreBuilder;
+use crate::{OpenError, store_recovery};
 
-/// What is wrong with a data directory, and what would be left of it.
+/// A planned repair: the damage of a data directory and what can be kept.
 pub struct Repair {
-    /// What is damaged, a line each.
+    /// The damage, one line for each damaged file.
     pub damage: Vec<String>,
-    /// The revision of the last change that can be kept.
+    /// Revision of the last change that can be kept.
     pub revision: i64,
-    /// From where the revision would go on.
+    /// Revision from which the repaired store continues.
     pub restart: i64,
-    /// Keys that would be left.
+    /// Number of keys that can be kept.
     pub keys: i64,
-    /// Records of the log in all, damaged ones left out.
+    /// Highest sequence of an intact record anywhere in the log.
     records: u64,
     store: Store,
     dir: DataDir,
@@ -38,8 +40,8 @@ pub struct Repair {
 }
 
 impl Repair {
-    /// Looks at `data_dir`, with its snapshots in `snapshot_dir` if that is
-    /// elsewhere, and changes nothing. `None` if there is no damage.
+    /// Plans the repair of `data_dir`, with the snapshots in `snapshot_dir` if it is set.
+    /// Changes nothing. Returns `None` if there is no damage.
     pub fn plan(
         data_dir: &Path,
         snapshot_dir: Option<PathBuf>,
@@ -47,16 +49,16 @@ impl Repair {
     ) -> Result<Option<Repair>, OpenError> {
         match check(data_dir, snapshot_dir.clone(), boot_id) {
             Ok(_) => return Ok(None),
-            Err(OpenError::Wal(Error::Corrupt { .. })) => {}
+            Err(OpenError::Files(Error::Corrupt { .. })) => {}
             Err(other) => return Err(other),
         }
         let dir = DataDir::existing(data_dir)?;
         let snapshots = Snapshots::existing(snapshot_dir.unwrap_or_else(|| dir.snap()));
-        let mut replay = Replay::default();
+        let mut builder = StoreBuilder::default();
         let mut damage = Vec::new();
-        let (covered, damaged_snapshot) = match snapshots.load(|chunk| replay.record(chunk)) {
+        let (covered, damaged_snapshot) = match snapshots.load(|chunk| builder.add(chunk)) {
             Err(error @ Error::Corrupt { .. }) => {
-                damage.push(format!("{}: the keys behind that are lost", place(&error)));
+                damage.push(format!("{}: the keys after it are lost", describe(&error)));
                 (snapshots.newest_covers()?, snapshots.newest()?)
             }
             covered => (covered?, None),
@@ -64,20 +66,21 @@ impl Repair {
         let mut records = covered;
         match dir.require_log() {
             Ok(()) => {
-                let medium = recovery::medium(&dir)?;
-                match wal::inspect(&medium, covered, |payload| replay.record(payload)) {
+                let medium = store_recovery::medium(&dir)?;
+                match wal::check(&medium, covered, |payload| builder.add(payload)) {
                     Err(error @ Error::Corrupt { .. }) => {
-                        damage.push(format!("{}: the log from there on is lost", place(&error)));
+                        damage.push(format!("{}: the log from there on is lost", describe(&error)));
                     }
-                    inspected => records = records.max(inspected?.next - 1),
+                    report => records = records.max(report?.next - 1),
                 }
-                let found = wal::remnants(&medium, |payload| replay.glance(payload))?;
-                records = records.max(found);
+                let highest = wal::salvage(&medium, |payload| builder.note_revisions(payload))?;
+                records = records.max(highest);
             }
-            Err(error) => damage.push(place(&error)),
+            Err(error) => damage.push(describe(&error)),
         }
-        let (revision, restart) = (replay.revision(), replay.behind_all() + MAY_HAVE_BEEN_SHOWN);
-        let store = replay.restart_at(restart);
+        let (revision, restart) =
+            (builder.revision(), builder.highest_revision() + LOST_LOG_MARGIN);
+        let store = builder.restart_at(restart);
         let keys = store.stats().live_keys;
         Ok(Some(Repair {
             damage,
@@ -92,23 +95,26 @@ impl Repair {
         }))
     }
 
-    /// Does it, and returns where the old files are.
+    /// Carries out the repair, and returns the new paths of the damaged files.
     pub fn carry_out(self) -> Result<Vec<PathBuf>, OpenError> {
-        // The log that is set aside must not be taken for one behind the snapshot.
+        // One more than the old log has, so that the old log can never be taken for the
+        // continuation of this snapshot.
         let writer = self.snapshots.create(self.records + 1)?;
         let opened = Effect::Opened(Opened::default());
-        let effects = vec![opened, Effect::RevisionCeiling(self.restart)];
-        write_all(&self.store, effects, writer)?;
+        let effects = vec![opened, Effect::VisibleBound(self.restart)];
+        write_snapshot(&self.store, effects, writer)?;
         let mut kept = Vec::from_iter(self.dir.set_log_aside()?);
         if let Some(damaged) = self.damaged_snapshot {
-            kept.push(self.snapshots.set_aside(&damaged)?);
+            let renamed = unused_damaged_name(&damaged);
+            self.snapshots.set_aside(&damaged, &renamed)?;
+            kept.push(renamed);
         }
         Ok(kept)
     }
 }
 
-/// What is damaged, and where, without the advice.
-fn place(error: &Error) -> String {
+/// Describes the damage without the remedy that the error message contains.
+fn describe(error: &Error) -> String {
     match error {
         Error::Corrupt { file, offset, reason } => {
             format!("{} at offset {offset}, {reason}", file.display())

@@ -1,75 +1,79 @@
-//! Takes snapshots beside the work, so that the log can be kept short.
+//! The thread that takes snapshots while the store works, so that the log stays short.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use mvcc::{Effects, SnapshotCursor, Store};
-use wal::{Error, SnapshotWriter, Snapshots, Trimmer};
+use files::Error;
+use mvcc::{Effects, SnapshotCursor};
+use snapshot::Snapshots;
+use wal::Trimmer;
 
 use crate::WalMode;
 use crate::journal::{Journal, encode};
 use crate::modes::Modes;
 use crate::pace::{STEP, give_way};
-use crate::pipeline::Shared;
-use crate::read::Pin;
+use crate::pins::Pin;
+use crate::shared_store::SharedStore;
 
-/// Decides, for the worker, when a snapshot is due.
-pub(crate) struct Trigger {
-    requests: Sender<Request>,
-    progress: Arc<Progress>,
-    /// The least growth of the log between two snapshots.
+/// The applier's end: starts a snapshot when the log has grown enough.
+pub(crate) struct SnapshotTrigger {
+    requests: Sender<SnapshotRequest>,
+    progress: Arc<SnapshotProgress>,
+    /// Least growth of the log between two snapshots.
     log_bytes: u64,
+    /// Growth since the last snapshot.
     grown: u64,
 }
 
-/// What the worker and the snapshotter both see.
+/// Shared by the trigger and the snapshotter.
 #[derive(Default)]
-struct Progress {
+struct SnapshotProgress {
+    /// Whether a snapshot is being taken.
     busy: AtomicBool,
     /// Size of the last snapshot.
     bytes: AtomicU64,
 }
 
-/// A snapshot of the state after record `covered`, begun.
-struct Request {
+/// A started snapshot of the state after record `covered`.
+struct SnapshotRequest {
     covered: u64,
     cursor: SnapshotCursor,
-    /// Its beginning.
+    /// The first effects of the snapshot.
     effects: Effects,
-    /// Keeps the history that it still has to read.
+    /// Keeps the history that is still to be read.
     pin: Pin,
 }
 
-/// Writes the snapshots that the trigger begins, one after the other.
+/// Writes the snapshots that the trigger starts, one at a time.
 pub(crate) struct Snapshotter {
-    requests: Receiver<Request>,
-    progress: Arc<Progress>,
+    requests: Receiver<SnapshotRequest>,
+    progress: Arc<SnapshotProgress>,
     snapshots: Snapshots,
     trimmer: Trimmer,
-    /// What is not logged is not in a snapshot either.
+    /// Keys whose writes are not logged are not in snapshots either.
     modes: Modes,
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
 }
 
-/// The two ends, for a log that `trimmer` shortens.
+/// Creates the trigger and the snapshotter for the log that `trimmer` trims.
 pub(crate) fn snapshotter(
-    shared: Arc<Shared>,
+    shared: Arc<SharedStore>,
     snapshots: Snapshots,
     trimmer: Trimmer,
     modes: Modes,
     log_bytes: u64,
-) -> (Trigger, Snapshotter) {
+) -> (SnapshotTrigger, Snapshotter) {
     let (requests, received) = bounded(1);
-    let progress = Arc::<Progress>::default();
-    let trigger = Trigger { requests, progress: progress.clone(), log_bytes, grown: 0 };
+    let progress = Arc::<SnapshotProgress>::default();
+    let trigger = SnapshotTrigger { requests, progress: progress.clone(), log_bytes, grown: 0 };
     (trigger, Snapshotter { requests: received, progress, snapshots, trimmer, modes, shared })
 }
 
-impl Trigger {
-    /// Notes that the log has grown by `bytes`, and begins a snapshot if one is
-    /// due. Called between batches, when the state is that of the last record.
-    pub(crate) fn grown(&mut self, shared: &Arc<Shared>, bytes: usize, journal: &Journal) {
+impl SnapshotTrigger {
+    /// Adds `bytes` to the growth of the log and starts a snapshot if it is enough.
+    /// Called between batches, when the store is in the state of the newest record.
+    pub(crate) fn log_grew(&mut self, shared: &Arc<SharedStore>, bytes: usize, journal: &Journal) {
         self.grown += bytes as u64;
         let enough = self.log_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
         if self.grown < enough || self.progress.busy.swap(true, Ordering::AcqRel) {
@@ -77,17 +81,17 @@ impl Trigger {
         }
         self.grown = 0;
         let store = shared.store.read();
-        let mut effects = journal.preface();
+        let mut effects = journal.snapshot_header();
         let cursor = SnapshotCursor::new(&store, &mut effects);
-        let pin = Pin::new(shared, cursor.floor(), None);
-        // There is room: the one before is done, as `busy` says.
+        let pin = Pin::new(&shared.pins, cursor.floor(), None);
+        // The channel has room, because no snapshot is being taken (`busy`).
         let covered = journal.last();
-        let _ = self.requests.try_send(Request { covered, cursor, effects, pin });
+        let _ = self.requests.try_send(SnapshotRequest { covered, cursor, effects, pin });
     }
 }
 
 impl Snapshotter {
-    /// Works until the trigger is gone.
+    /// Runs until the trigger is dropped.
     pub(crate) fn run(self) {
         while let Ok(request) = self.requests.recv() {
             let covered = request.covered;
@@ -96,17 +100,17 @@ impl Snapshotter {
                     tracing::info!(covered, bytes, "snapshot taken");
                     self.progress.bytes.store(bytes, Ordering::Relaxed);
                 }
-                Ok(None) => tracing::info!(covered, "snapshot given up: the store is ending"),
-                // The log stays whole, so nothing is lost; the next one may do.
+                Ok(None) => tracing::info!(covered, "snapshot abandoned, the store is stopping"),
+                // Nothing is lost, because the log is not trimmed. The next snapshot may succeed.
                 Err(error) => tracing::warn!(covered, %error, "snapshot failed"),
             }
             self.progress.busy.store(false, Ordering::Release);
         }
     }
 
-    /// Writes a snapshot and removes what it makes superfluous; its size, or
-    /// `None` if the store ends before it is done.
-    fn take(&self, mut request: Request) -> Result<Option<u64>, Error> {
+    /// Writes a snapshot, and removes the log and the snapshots before it. Returns its
+    /// size in bytes, or `None` if the store stops before it is complete.
+    fn take(&self, mut request: SnapshotRequest) -> Result<Option<u64>, Error> {
         let mut writer = self.snapshots.create(request.covered)?;
         let mut payload = Vec::new();
         let mut more = true;
@@ -131,26 +135,4 @@ impl Snapshotter {
         self.snapshots.trim()?;
         Ok(Some(bytes))
     }
-}
-
-/// Writes all of a store that nobody else uses, behind `effects`.
-pub(crate) fn write_all(
-    store: &Store,
-    mut effects: Effects,
-    mut writer: SnapshotWriter,
-) -> Result<(), Error> {
-    /// Keys or events of one chunk.
-    const STEP: usize = 1000;
-    let mut cursor = SnapshotCursor::new(store, &mut effects);
-    let mut payload = Vec::new();
-    let mut more = true;
-    while more {
-        more = cursor.step(store, STEP, &mut effects);
-        if !effects.is_empty() {
-            encode(&effects, &mut payload);
-            writer.chunk(&payload)?;
-            effects.clear();
-        }
-    }
-    writer.finish().map(drop)
 }

@@ -1,8 +1,9 @@
-//! What is promised of a store whose process is killed and whose machine stops,
-//! in every mix of modes: held against a list of all that was acknowledged.
+//! Durability of acknowledged writes when the process is killed or the machine loses power,
+//! in every mix of WAL modes. The recovered store is compared with a list of all
+//! acknowledged writes.
 //!
-//! The log lies on the simulated disk of `crates/wal`. A kill copies what the disk
-//! holds while the store runs, and goes on with the copy.
+//! The log is on the simulated disk of `crates/wal`. A kill copies the disk while the store
+//! runs, and continues with the copy.
 
 #[path = "../../wal/tests/disk/mod.rs"]
 mod disk;
@@ -11,44 +12,45 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
+use data_dir::Identity;
 use disk::Disk;
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use futures_executor::block_on;
 use mvcc::{Command, Reply, Span};
-use pipeline::{Error, Options, Pipeline, WalMode};
+use pipeline::{Error, Pipeline, PipelineOptions, WalMode};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use wal::Identity;
 use watch::{Delivery, Filter, Watch};
 
 const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
 
-/// A store and the ground that it stands on.
-struct Ground {
+/// A running store with its simulated disk and its options.
+struct TestStore {
     disk: Disk,
     dir: tempfile::TempDir,
-    options: Options,
+    options: PipelineOptions,
     pipeline: Option<Pipeline>,
 }
 
-impl Ground {
-    fn new(default: WalMode, prefixes: &[(&str, WalMode)]) -> Ground {
+impl TestStore {
+    fn new(default: WalMode, prefixes: &[(&str, WalMode)]) -> TestStore {
         let dir = tempfile::tempdir().unwrap();
         let prefix = |(prefix, mode): &(&str, WalMode)| (prefix.as_bytes().to_vec(), *mode);
-        let options = Options {
+        let options = PipelineOptions {
             data_dir: dir.path().to_owned(),
             wal_mode: default,
             wal_mode_prefixes: prefixes.iter().map(prefix).collect(),
             boot_id: b"boot 0".to_vec(),
-            // Only the tests flush, so that a power cut has something to take.
+            // The flush interval is longer than the test, so that a power cut can lose
+            // writes.
             flush_interval: Duration::from_secs(3600),
             snapshot_log_bytes: 400,
-            ..Options::default()
+            ..PipelineOptions::default()
         };
-        let mut ground = Ground { disk: Disk::default(), dir, options, pipeline: None };
-        ground.start();
-        ground
+        let mut test_store = TestStore { disk: Disk::default(), dir, options, pipeline: None };
+        test_store.start();
+        test_store
     }
 
     fn start(&mut self) {
@@ -65,8 +67,7 @@ impl Ground {
         self.pipeline = None;
     }
 
-    /// Ends the process at once. What is left is what the disk and the snapshots
-    /// held at that moment.
+    /// Kills the process: only the disk and the snapshots of that moment remain.
     fn kill(&mut self) {
         let dir = tempfile::tempdir().unwrap();
         let disk = self.disk.copy_with(|| copy_all(self.dir.path(), dir.path()));
@@ -75,7 +76,7 @@ impl Ground {
         self.options.data_dir = self.dir.path().to_owned();
     }
 
-    /// Stops the machine: blocks that no fsync has covered stay or go.
+    /// Cuts the power: `keep` decides which unsynced blocks survive.
     fn cut_power(&mut self, keep: impl FnMut() -> bool) {
         self.kill();
         self.disk.cut_power(keep);
@@ -84,9 +85,7 @@ impl Ground {
     }
 
     fn run(&self, command: Command) -> Result<Reply, Error> {
-        let reply = self.store().submit(command, 0)?;
-        self.store().progress();
-        block_on(reply).unwrap()
+        block_on(self.store().propose(command, 0))
     }
 
     fn put(&self, key: &str, value: &str) -> Result<Reply, Error> {
@@ -97,7 +96,7 @@ impl Ground {
         self.all().remove(key).map(|(value, _)| value)
     }
 
-    /// Every key, with its value and its revision.
+    /// Returns every key with its value and its revision.
     fn all(&self) -> Keys {
         let (key, range_end) = (vec![0].into(), vec![0].into());
         let request = RangeRequest { key, range_end, ..Default::default() };
@@ -117,7 +116,7 @@ fn copy_all(from: &Path, to: &Path) {
         let target = to.join(entry.file_name());
         match entry.file_type().unwrap().is_dir() {
             true => copy_all(&entry.path(), &target),
-            // It may be renamed or removed as we look.
+            // The file may be renamed or removed concurrently.
             false => drop(std::fs::copy(entry.path(), target)),
         }
     }
@@ -128,12 +127,12 @@ fn put(key: &str, value: &str, lease: i64) -> PutRequest {
     PutRequest { key, value, lease, ..Default::default() }
 }
 
-/// Prefixes "b", "f" and "n" have the mode that they begin with, in every mix.
+/// Key prefixes with mode buffered, fsync and none, in every mix.
 const PREFIXES: [&str; 3] = ["b", "f", "n"];
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Writes a new value to a key of each prefix, in one transaction or in several.
+    /// Writes a new value to a key of each chosen prefix, in one transaction or in several.
     Write {
         keys: [Option<u8>; 3],
         together: bool,
@@ -161,11 +160,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// All that was acknowledged, as it was after each write.
+/// The state of all keys after each acknowledged write.
 struct Acknowledged {
     default: WalMode,
     states: Vec<Keys>,
-    /// How many of the states a crash of the machine must leave.
+    /// Number of states that survive a power cut.
     durable: usize,
     revision: i64,
 }
@@ -184,39 +183,39 @@ impl Acknowledged {
         }
     }
 
-    fn write(&mut self, ground: &Ground, requests: &[Request], keys: &[String]) {
+    fn write(&mut self, test_store: &TestStore, requests: &[Request], keys: &[String]) {
         let success = requests.iter().cloned().map(|r| RequestOp { request: Some(r) }).collect();
         let txn = TxnRequest { success, ..Default::default() };
-        ground.run(Command::Txn(txn)).unwrap();
-        self.states.push(ground.all());
-        self.revision = ground.store().revision();
+        test_store.run(Command::Txn(txn)).unwrap();
+        self.states.push(test_store.all());
+        self.revision = test_store.store().revision();
         if keys.iter().any(|key| self.mode(key) == WalMode::Fsync) {
             self.durable = self.states.len() - 1;
         }
     }
 
-    /// What was found after a start is one of the states from `least` on, but for
-    /// the keys that are not logged, which are gone.
-    fn check(&mut self, ground: &Ground, least: usize) {
-        let found = ground.all();
+    /// Checks that the recovered store equals one of the states from `least` on, without
+    /// the unlogged keys.
+    fn check(&mut self, test_store: &TestStore, least: usize) {
+        let found = test_store.all();
         let logged = |state: &Keys| {
             let keep = state.iter().filter(|(key, _)| self.mode(key) != WalMode::None);
             keep.map(|(key, pair)| (key.clone(), pair.clone())).collect::<Keys>()
         };
         let possible = self.states[least..].iter().map(logged);
         assert!(possible.clone().any(|state| state == found), "{found:?} is none of {possible:?}");
-        let revision = ground.store().revision();
+        let revision = test_store.store().revision();
         assert!(revision >= self.revision, "from revision {} back to {revision}", self.revision);
-        // A watcher that goes on where it was is told if what it saw is gone.
+        // A watcher that resumes after a lost revision gets the error that it is compacted.
         let gone = self.now() != found;
-        let told = told_of_compaction(ground.store(), self.revision + 1);
-        assert!(told || !gone, "revision {revision} after {}", self.revision);
+        let reported = watch_reports_compaction(test_store.store(), self.revision + 1);
+        assert!(reported || !gone, "revision {revision} after {}", self.revision);
         self.states = vec![found];
         (self.revision, self.durable) = (revision, 0);
     }
 }
 
-fn told_of_compaction(pipeline: &Pipeline, start_revision: i64) -> bool {
+fn watch_reports_compaction(pipeline: &Pipeline, start_revision: i64) -> bool {
     let stream = pipeline.watch_stream(|| {});
     let span = Span::new(&[0], &[0]);
     let filter = Filter::default();
@@ -246,19 +245,19 @@ proptest! {
     })]
 
     #[test]
-    fn what_was_acknowledged_is_there_as_promised(
+    fn acknowledged_writes_survive_according_to_their_mode(
         fsync_by_default in any::<bool>(),
         steps in prop::collection::vec(step(), 1..60),
     ) {
         let default = if fsync_by_default { WalMode::Fsync } else { WalMode::Buffered };
         let modes =
             [("b", WalMode::Buffered), ("f", WalMode::Fsync), ("n", WalMode::None)];
-        let mut ground = Ground::new(default, &modes);
+        let mut test_store = TestStore::new(default, &modes);
         let states = vec![Keys::new()];
-        let mut known = Acknowledged { default, states, durable: 0, revision: 1 };
+        let mut model = Acknowledged { default, states, durable: 0, revision: 1 };
         let mut counter = 0;
         for step in &steps {
-            let all = known.states.len() - 1;
+            let all = model.states.len() - 1;
             match step {
                 Step::Write { keys, together } => {
                     let chosen = PREFIXES.iter().zip(keys);
@@ -269,9 +268,9 @@ proptest! {
                     let puts: Vec<_> =
                         names.iter().map(|k| Request::RequestPut(put(k, &value, 0))).collect();
                     match *together {
-                        true => known.write(&ground, &puts, &names),
+                        true => model.write(&test_store, &puts, &names),
                         false => puts.iter().zip(&names).for_each(|(put, name)| {
-                            known.write(&ground, std::slice::from_ref(put), std::slice::from_ref(name));
+                            model.write(&test_store, std::slice::from_ref(put), std::slice::from_ref(name));
                         }),
                     }
                 }
@@ -279,228 +278,227 @@ proptest! {
                     let name = format!("{}{key}", PREFIXES[*prefix]);
                     let key = name.as_bytes().to_vec().into();
                     let delete = DeleteRangeRequest { key, ..Default::default() };
-                    let existed = known.now().contains_key(&name);
+                    let existed = model.now().contains_key(&name);
                     let synced: &[String] = if existed { &[name] } else { &[] };
-                    known.write(&ground, &[Request::RequestDeleteRange(delete)], synced);
+                    model.write(&test_store, &[Request::RequestDeleteRange(delete)], synced);
                 }
                 Step::Compact => {
-                    let revision = ground.store().revision();
-                    // Refused when nothing has happened since the last one.
-                    let _ = ground.run(Command::Compact { revision });
+                    let revision = test_store.store().revision();
+                    // Fails if nothing was written since the last compaction.
+                    let _ = test_store.run(Command::Compact { revision });
                 }
                 Step::Stop => {
-                    ground.stop();
-                    ground.start();
-                    known.check(&ground, all);
+                    test_store.stop();
+                    test_store.start();
+                    model.check(&test_store, all);
                 }
                 Step::Kill => {
-                    ground.kill();
-                    ground.start();
-                    known.check(&ground, all);
+                    test_store.kill();
+                    test_store.start();
+                    model.check(&test_store, all);
                 }
                 Step::PowerCut(bits) => {
                     let mut bits = bits.iter().cycle();
-                    ground.cut_power(|| *bits.next().unwrap());
-                    ground.start();
-                    let durable = known.durable;
-                    known.check(&ground, durable);
+                    test_store.cut_power(|| *bits.next().unwrap());
+                    test_store.start();
+                    let durable = model.durable;
+                    model.check(&test_store, durable);
                 }
             }
         }
     }
 }
 
-/// Without keys that go unlogged nothing jumps: not at a clean end, not when only
-/// the process was killed.
+/// Without unlogged keys, the revision continues after a clean shutdown and after a kill.
 #[test]
-fn the_revision_goes_on_where_nothing_can_be_missing() {
-    let mut ground = Ground::new(WalMode::Buffered, &[("f", WalMode::Fsync)]);
-    ground.put("a", "1").unwrap();
-    for end in [Ground::stop, Ground::kill] {
-        let before = ground.store().status();
-        end(&mut ground);
-        ground.start();
-        let after = ground.store().status();
+fn the_revision_continues_if_no_write_can_be_lost() {
+    let mut test_store = TestStore::new(WalMode::Buffered, &[("f", WalMode::Fsync)]);
+    test_store.put("a", "1").unwrap();
+    for end in [TestStore::stop, TestStore::kill] {
+        let before = test_store.store().status();
+        end(&mut test_store);
+        test_store.start();
+        let after = test_store.store().status();
         assert_eq!((after.revision, after.compacted), (before.revision, before.compacted));
     }
 }
 
-/// A mode of none for keys that were logged before: they live on in memory, and are
-/// gone after the next restart, not back in their old form.
+/// Keys that were logged and now have mode none stay in memory. The next restart loses
+/// them; they do not reappear with their old value.
 #[test]
-fn keys_that_are_no_longer_logged_do_not_come_back() {
-    let mut ground = Ground::new(WalMode::Buffered, &[]);
-    ground.put("n/key", "old").unwrap();
-    ground.put("other", "stays").unwrap();
-    ground.stop();
-    ground.options.wal_mode_prefixes = vec![(b"n/".to_vec(), WalMode::None)];
-    ground.start();
-    assert_eq!(ground.get("n/key").as_deref(), Some("old"));
-    ground.put("n/key", "new").unwrap();
-    ground.kill();
-    ground.options.wal_mode_prefixes.clear();
-    ground.start();
-    assert_eq!(ground.all().into_keys().collect::<Vec<_>>(), ["other"]);
-    ground.put("n/key", "logged again").unwrap();
-    ground.kill();
-    ground.start();
-    assert_eq!(ground.get("n/key").as_deref(), Some("logged again"));
+fn keys_that_are_no_longer_logged_do_not_reappear() {
+    let mut test_store = TestStore::new(WalMode::Buffered, &[]);
+    test_store.put("n/key", "old").unwrap();
+    test_store.put("other", "stays").unwrap();
+    test_store.stop();
+    test_store.options.wal_mode_prefixes = vec![(b"n/".to_vec(), WalMode::None)];
+    test_store.start();
+    assert_eq!(test_store.get("n/key").as_deref(), Some("old"));
+    test_store.put("n/key", "new").unwrap();
+    test_store.kill();
+    test_store.options.wal_mode_prefixes.clear();
+    test_store.start();
+    assert_eq!(test_store.all().into_keys().collect::<Vec<_>>(), ["other"]);
+    test_store.put("n/key", "logged again").unwrap();
+    test_store.kill();
+    test_store.start();
+    assert_eq!(test_store.get("n/key").as_deref(), Some("logged again"));
 }
 
-/// A lease outlives its keys that were not logged, and goes on with what it had left.
+/// A lease survives without its unlogged keys, and keeps its remaining TTL.
 #[test]
 fn a_lease_of_unlogged_keys_survives_without_them() {
-    let mut ground = Ground::new(WalMode::Buffered, &[("n", WalMode::None)]);
-    ground.run(Command::LeaseGrant { id: 7, ttl_seconds: 100 }).unwrap();
+    let mut test_store = TestStore::new(WalMode::Buffered, &[("n", WalMode::None)]);
+    test_store.run(Command::LeaseGrant { id: 7, ttl_seconds: 100 }).unwrap();
     for key in ["n1", "b1"] {
-        ground.run(Command::Put(put(key, "v", 7))).unwrap();
+        test_store.run(Command::Put(put(key, "v", 7))).unwrap();
     }
-    ground.kill();
-    ground.start();
-    let (left, _, keys) = ground.store().lease_time_to_live(7).unwrap();
+    test_store.kill();
+    test_store.start();
+    let (left, _, keys) = test_store.store().lease_time_to_live(7).unwrap();
     assert!(left >= 98, "{left}");
     assert_eq!(keys.iter().map(etcdpb::Key::as_bytes).collect::<Vec<_>>(), [b"b1"]);
-    ground.run(Command::LeaseRevoke { id: 7 }).unwrap();
-    assert_eq!(ground.get("b1"), None);
+    test_store.run(Command::LeaseRevoke { id: 7 }).unwrap();
+    assert_eq!(test_store.get("b1"), None);
 }
 
-/// Time runs for a lease only while the store does, and a renewal that was answered
-/// counts.
+/// A TTL elapses only while the store runs, and an acknowledged renewal survives a kill.
 #[test]
-fn leases_go_on_with_what_they_had_left() {
-    let mut ground = Ground::new(WalMode::Buffered, &[]);
+fn leases_keep_their_remaining_ttl() {
+    let mut test_store = TestStore::new(WalMode::Buffered, &[]);
     for id in [1, 2] {
-        ground.run(Command::LeaseGrant { id, ttl_seconds: 1000 }).unwrap();
+        test_store.run(Command::LeaseGrant { id, ttl_seconds: 1000 }).unwrap();
     }
     std::thread::sleep(Duration::from_millis(2100));
-    assert_eq!(block_on(ground.store().lease_renew(2)).unwrap(), Some(1000));
-    let left = |ground: &Ground, id| ground.store().lease_time_to_live(id).unwrap().0;
-    ground.kill();
+    assert_eq!(block_on(test_store.store().lease_renew(2)).unwrap(), Some(1000));
+    let left = |test_store: &TestStore, id| test_store.store().lease_time_to_live(id).unwrap().0;
+    test_store.kill();
     std::thread::sleep(Duration::from_millis(1500));
-    ground.start();
-    assert_eq!((left(&ground, 1), left(&ground, 2)), (997, 999), "killed");
-    ground.stop();
-    ground.start();
-    assert_eq!((left(&ground, 1), left(&ground, 2)), (997, 999), "ended");
-    // With the machine a renewal may be gone that was answered: rather too long.
-    ground.cut_power(|| true);
-    ground.start();
-    assert!(left(&ground, 1) >= 999);
+    test_store.start();
+    assert_eq!((left(&test_store, 1), left(&test_store, 2)), (997, 999), "killed");
+    test_store.stop();
+    test_store.start();
+    assert_eq!((left(&test_store, 1), left(&test_store, 2)), (997, 999), "clean shutdown");
+    // A power cut may lose acknowledged renewals, so every lease gets its full TTL.
+    test_store.cut_power(|| true);
+    test_store.start();
+    assert!(left(&test_store, 1) >= 999);
 }
 
 #[test]
-fn a_full_disk_refuses_and_recovers_and_leases_live_on() {
-    let mut ground = Ground::new(WalMode::Fsync, &[("n", WalMode::None)]);
-    ground.run(Command::LeaseGrant { id: 1, ttl_seconds: 1000 }).unwrap();
-    ground.disk.0.lock().unwrap().free_bytes = Some(0);
+fn a_full_disk_refuses_writes_but_renews_leases() {
+    let mut test_store = TestStore::new(WalMode::Fsync, &[("n", WalMode::None)]);
+    test_store.run(Command::LeaseGrant { id: 1, ttl_seconds: 1000 }).unwrap();
+    test_store.disk.0.lock().unwrap().free_bytes = Some(0);
     let mut acknowledged = 0;
     let error = loop {
-        match ground.put(&format!("key{acknowledged}"), &"x".repeat(50_000)) {
+        match test_store.put(&format!("key{acknowledged}"), &"x".repeat(50_000)) {
             Ok(_) => acknowledged += 1,
             Err(error) => break error,
         }
     };
     assert!(matches!(error, Error::NoSpace), "{error}");
-    assert!(ground.store().status().no_space);
-    while ground.put("little", "x").is_ok() {}
-    assert_eq!(block_on(ground.store().lease_renew(1)).unwrap(), Some(1000));
-    ground.disk.0.lock().unwrap().free_bytes = None;
-    ground.put("late", "x").unwrap();
-    assert!(!ground.store().status().no_space);
-    ground.kill();
-    ground.start();
-    let found = ground.all();
+    assert!(test_store.store().status().no_space);
+    while test_store.put("little", "x").is_ok() {}
+    assert_eq!(block_on(test_store.store().lease_renew(1)).unwrap(), Some(1000));
+    test_store.disk.0.lock().unwrap().free_bytes = None;
+    test_store.put("late", "x").unwrap();
+    assert!(!test_store.store().status().no_space);
+    test_store.kill();
+    test_store.start();
+    let found = test_store.all();
     assert!((0..acknowledged).all(|i| found.contains_key(&format!("key{i}"))));
     assert!(found.contains_key("late"));
 }
 
-/// A failed fsync or write: nothing is acknowledged any more, reads go on, and what
-/// was acknowledged before is there after a restart.
+/// After a failed fsync or write nothing more is acknowledged, reads still work, and a
+/// restart recovers the acknowledged writes.
 #[test]
-fn a_failing_disk_ends_writing_for_good() {
+fn a_failed_write_or_fsync_stops_all_writes() {
     for fault in ["sync", "write"] {
-        let mut ground = Ground::new(WalMode::Fsync, &[]);
-        ground.put("before", "x").unwrap();
+        let mut test_store = TestStore::new(WalMode::Fsync, &[]);
+        test_store.put("before", "x").unwrap();
         match fault {
-            "sync" => ground.disk.0.lock().unwrap().fail_next_sync = true,
-            _ => ground.disk.0.lock().unwrap().fail_next_write_after = Some(20),
+            "sync" => test_store.disk.0.lock().unwrap().fail_next_sync = true,
+            _ => test_store.disk.0.lock().unwrap().fail_next_write_after = Some(20),
         }
-        assert!(matches!(ground.put("failed", "x"), Err(Error::LogFailed(_))), "{fault}");
-        assert!(matches!(ground.put("after", "x"), Err(Error::LogFailed(_))), "{fault}");
-        let renewed = ground.run(Command::LeaseRenew { id: 1 });
+        assert!(matches!(test_store.put("failed", "x"), Err(Error::LogFailed(_))), "{fault}");
+        assert!(matches!(test_store.put("after", "x"), Err(Error::LogFailed(_))), "{fault}");
+        let renewed = test_store.run(Command::LeaseRenew { id: 1 });
         assert!(matches!(renewed, Err(Error::LogFailed(_))), "{fault}");
-        assert!(ground.store().status().failure.is_some());
-        assert_eq!(ground.all().into_keys().collect::<Vec<_>>(), ["before"], "{fault}");
-        // Neither shown nor promised; a power cut takes the write that failed.
-        ground.cut_power(|| false);
-        ground.start();
-        assert_eq!(ground.all().into_keys().collect::<Vec<_>>(), ["before"], "{fault}");
-        ground.put("again", "x").unwrap();
+        assert!(test_store.store().status().failure.is_some());
+        assert_eq!(test_store.all().into_keys().collect::<Vec<_>>(), ["before"], "{fault}");
+        // The failed write was neither exposed nor acknowledged; the power cut loses it.
+        test_store.cut_power(|| false);
+        test_store.start();
+        assert_eq!(test_store.all().into_keys().collect::<Vec<_>>(), ["before"], "{fault}");
+        test_store.put("again", "x").unwrap();
     }
 }
 
-/// A failed flush in the background ends writing as well.
+/// A failed flush of the background thread stops all writes too.
 #[test]
-fn a_failed_flush_is_noticed() {
-    let mut ground = Ground::new(WalMode::Buffered, &[]);
-    ground.stop();
-    ground.options.flush_interval = Duration::from_millis(5);
-    ground.start();
-    ground.disk.0.lock().unwrap().fail_next_sync = true;
+fn a_failed_flush_stops_all_writes() {
+    let mut test_store = TestStore::new(WalMode::Buffered, &[]);
+    test_store.stop();
+    test_store.options.flush_interval = Duration::from_millis(5);
+    test_store.start();
+    test_store.disk.0.lock().unwrap().fail_next_sync = true;
     let mut puts = 0;
-    while ground.put("key", "x").is_ok() {
+    while test_store.put("key", "x").is_ok() {
         puts += 1;
-        assert!(puts < 100_000, "nobody noticed");
+        assert!(puts < 100_000, "the failure was not detected");
     }
-    assert!(ground.store().status().failure.is_some());
-    let shown = ground.store().revision();
-    // The kernel lives, and what it could not write is gone all the same. The next
-    // process knows, and only that one.
-    ground.kill();
-    ground.disk.cut_power(|| false);
-    ground.start();
-    assert!(ground.store().revision() > shown);
-    assert!(told_of_compaction(ground.store(), shown + 1));
-    let revision = ground.store().revision();
-    ground.kill();
-    ground.start();
-    assert_eq!(ground.store().revision(), revision);
+    assert!(test_store.store().status().failure.is_some());
+    let exposed = test_store.store().revision();
+    // The machine keeps running, but the unwritten data is lost. The next process takes
+    // this into account, the one after it does not.
+    test_store.kill();
+    test_store.disk.cut_power(|| false);
+    test_store.start();
+    assert!(test_store.store().revision() > exposed);
+    assert!(watch_reports_compaction(test_store.store(), exposed + 1));
+    let revision = test_store.store().revision();
+    test_store.kill();
+    test_store.start();
+    assert_eq!(test_store.store().revision(), revision);
 }
 
-/// No descriptors, no permission: refused for now, and the store is as good as ever.
+/// If a segment cannot be created, for example without free file descriptors, the write fails
+/// and a retry may succeed.
 #[test]
-fn a_log_that_cannot_grow_now_may_later() {
-    let mut ground = Ground::new(WalMode::Fsync, &[]);
+fn a_failure_to_create_a_segment_can_be_retried() {
+    let mut test_store = TestStore::new(WalMode::Fsync, &[]);
     let value = "x".repeat(2 << 20);
-    ground.disk.0.lock().unwrap().fail_next_create = Some(std::io::ErrorKind::PermissionDenied);
-    assert!(matches!(ground.put("key", &value), Err(Error::CannotGrow(_))));
-    ground.put("key", &value).unwrap();
-    ground.kill();
-    ground.start();
-    assert_eq!(ground.get("key").map(|found| found.len()), Some(value.len()));
+    test_store.disk.0.lock().unwrap().fail_next_create = Some(std::io::ErrorKind::PermissionDenied);
+    assert!(matches!(test_store.put("key", &value), Err(Error::CannotGrow(_))));
+    test_store.put("key", &value).unwrap();
+    test_store.kill();
+    test_store.start();
+    assert_eq!(test_store.get("key").map(|found| found.len()), Some(value.len()));
 }
 
-/// With the disk full from the start reads are answered, and writes when there is room.
+/// A store that starts on a full disk serves reads, and writes once there is space.
 #[test]
-fn a_start_on_a_full_disk_reads() {
-    let mut ground = Ground::new(WalMode::Buffered, &[("n", WalMode::None)]);
-    ground.put("n", "gone").unwrap();
-    ground.put("key", "stays").unwrap();
-    let shown = ground.store().revision();
-    ground.kill();
-    // The segment is full but for a few bytes.
+fn a_store_that_starts_on_a_full_disk_serves_reads() {
+    let mut test_store = TestStore::new(WalMode::Buffered, &[("n", WalMode::None)]);
+    test_store.put("n", "gone").unwrap();
+    test_store.put("key", "stays").unwrap();
+    let exposed = test_store.store().revision();
+    test_store.kill();
+    // Fill the segment up to a few bytes.
     {
-        let mut disk = ground.disk.0.lock().unwrap();
+        let mut disk = test_store.disk.0.lock().unwrap();
         disk.free_bytes = Some(0);
         let segment = disk.files.values_mut().next().unwrap();
         let used = segment.current.iter().rposition(|byte| *byte != 0).unwrap() + 1;
         segment.current.truncate(used + 10);
         segment.durable = segment.current.clone();
     }
-    ground.start();
-    assert_eq!(ground.get("key").as_deref(), Some("stays"));
-    assert!(matches!(ground.put("n", "x"), Err(Error::NoSpace)));
-    assert!(ground.store().revision() > shown);
-    ground.disk.0.lock().unwrap().free_bytes = None;
-    ground.put("n", "x").unwrap();
+    test_store.start();
+    assert_eq!(test_store.get("key").as_deref(), Some("stays"));
+    assert!(matches!(test_store.put("n", "x"), Err(Error::NoSpace)));
+    assert!(test_store.store().revision() > exposed);
+    test_store.disk.0.lock().unwrap().free_bytes = None;
+    test_store.put("n", "x").unwrap();
 }

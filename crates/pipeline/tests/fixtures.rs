@@ -1,9 +1,8 @@
-//! Data directories as earlier versions wrote them, kept for ever: each must open
-//! and hold exactly what it held.
+//! Data directories of earlier versions: each must open with exactly its old content.
 //!
-//! A fixture is a directory `tests/fixtures/v1/NAME` with the data directory in
-//! `data` and what it holds in `holds.txt`. New ones are added when the files
-//! change, and old ones are never written again:
+//! A fixture is a directory `tests/fixtures/v1/NAME`: `data` is the data directory,
+//! `holds.txt` describes its content. A change of the file format adds a fixture; existing
+//! fixtures never change:
 //!
 //! ```sh
 //! NEW_FIXTURE=NAME=SCRIPT cargo test -p pipeline --test fixtures write -- --ignored
@@ -13,12 +12,12 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use data_dir::Identity;
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use futures_executor::block_on;
 use mvcc::{Command, Reply};
-use pipeline::{Options, Pipeline, WalMode};
-use wal::Identity;
+use pipeline::{Pipeline, PipelineOptions, WalMode};
 
 const IDENTITY: Identity = Identity { cluster_id: 0xc1, member_id: 0x3e };
 
@@ -27,7 +26,7 @@ fn fixtures() -> PathBuf {
 }
 
 #[test]
-fn every_fixture_holds_what_it_held() {
+fn every_fixture_opens_with_its_content() {
     let mut names: Vec<_> = fs::read_dir(fixtures()).unwrap().map(|e| e.unwrap().path()).collect();
     names.sort();
     assert!(names.len() >= 2, "{names:?}");
@@ -35,7 +34,7 @@ fn every_fixture_holds_what_it_held() {
         let copy = tempfile::tempdir().unwrap();
         copy_all(&fixture.join("data"), copy.path());
         let expected = fs::read_to_string(fixture.join("holds.txt")).unwrap();
-        // Once as it was written, and once as today's version leaves it.
+        // The second time the directory was written by the current version.
         for round in ["first", "second"] {
             let pipeline = open(copy.path());
             let found = holds(&pipeline);
@@ -44,15 +43,19 @@ fn every_fixture_holds_what_it_held() {
     }
 }
 
-fn options(data_dir: &Path) -> Options {
-    Options { data_dir: data_dir.to_owned(), snapshot_log_bytes: 4000, ..Options::default() }
+fn options(data_dir: &Path) -> PipelineOptions {
+    PipelineOptions {
+        data_dir: data_dir.to_owned(),
+        snapshot_log_bytes: 4000,
+        ..PipelineOptions::default()
+    }
 }
 
 fn open(data_dir: &Path) -> Pipeline {
     Pipeline::open(&options(data_dir), Identity { cluster_id: 1, member_id: 1 }).unwrap()
 }
 
-/// Everything that a client can find out, as text.
+/// Returns everything that a client can read as text.
 fn holds(pipeline: &Pipeline) -> String {
     let mut text = String::new();
     let status = pipeline.status();
@@ -66,7 +69,7 @@ fn holds(pipeline: &Pipeline) -> String {
         let (_, ttl, keys) = pipeline.lease_time_to_live(id).unwrap();
         writeln!(text, "lease {id} ttl {ttl} keys {keys:?}").unwrap();
     }
-    // A crash leaves a wide gap, with nothing in it.
+    // After a crash there is a wide gap of empty revisions.
     let first = compacted.max(1).max(revision - 1000);
     for at in first..=revision {
         writeln!(text, "at {at}").unwrap();
@@ -89,16 +92,16 @@ fn holds(pipeline: &Pipeline) -> String {
 #[test]
 #[ignore = "writes a new fixture"]
 fn write() {
-    let wanted = std::env::var("NEW_FIXTURE").expect("NEW_FIXTURE=NAME=SCRIPT");
-    let (name, script) = wanted.split_once('=').expect("NAME=SCRIPT");
+    let fixture_spec = std::env::var("NEW_FIXTURE").expect("NEW_FIXTURE=NAME=SCRIPT");
+    let (name, script) = fixture_spec.split_once('=').expect("NAME=SCRIPT");
     let fixture = fixtures().join(name);
-    assert!(!fixture.exists(), "{name} exists; fixtures are never written again");
+    assert!(!fixture.exists(), "{name} exists; fixtures never change");
     let work = tempfile::tempdir().unwrap();
     let wal_mode_prefixes = match script {
         "modes" => vec![(b"n/".to_vec(), WalMode::None), (b"f/".to_vec(), WalMode::Fsync)],
         _ => Vec::new(),
     };
-    let options = Options { wal_mode_prefixes, ..options(work.path()) };
+    let options = PipelineOptions { wal_mode_prefixes, ..options(work.path()) };
     let pipeline = Pipeline::open(&options, IDENTITY).unwrap();
     let run = Script(&pipeline);
     match script {
@@ -108,7 +111,7 @@ fn write() {
         "modes" => run.modes(),
         other => panic!("no script {other}"),
     }
-    // As a crash leaves it; all others end in good order.
+    // This one simulates a crash; all others shut down cleanly.
     if script != "modes" {
         pipeline.shutdown();
     }
@@ -118,21 +121,19 @@ fn write() {
     fs::write(fixture.join("holds.txt"), holds(&open(copy.path()))).unwrap();
 }
 
-/// What happens in the life of a fixture.
+/// The commands that create a fixture.
 struct Script<'a>(&'a Pipeline);
 
 impl Script<'_> {
     fn run(&self, command: Command) -> Reply {
-        let reply = self.0.submit(command, 0).unwrap();
-        self.0.progress();
-        block_on(reply).unwrap().unwrap()
+        block_on(self.0.propose(command, 0)).unwrap()
     }
 
     fn put(&self, key: &str, value: &[u8], lease: i64) {
         self.run(Command::Put(put(key, value, lease)));
     }
 
-    /// Every kind of effect, a compaction that leaves history, odd bytes.
+    /// Every kind of effect, a compaction that leaves history, unusual bytes.
     fn log(&self) {
         self.run(Command::LeaseGrant { id: 7, ttl_seconds: 1000 });
         self.run(Command::LeaseGrant { id: -8, ttl_seconds: 50 });
@@ -155,7 +156,7 @@ impl Script<'_> {
         self.put("d", b"again", 0);
     }
 
-    /// Leases with some of their time gone, renewed and not.
+    /// Leases with a partly elapsed TTL, with and without renewal.
     fn leases(&self) {
         for id in 1..=3 {
             self.run(Command::LeaseGrant { id, ttl_seconds: 100 * id });
@@ -166,7 +167,7 @@ impl Script<'_> {
         self.run(Command::LeaseRevoke { id: 3 });
     }
 
-    /// Keys that are not logged, also together with others that are.
+    /// Unlogged keys, alone and in a transaction with logged keys.
     fn modes(&self) {
         self.run(Command::LeaseGrant { id: 5, ttl_seconds: 500 });
         self.put("n/alone", b"gone", 5);
@@ -180,7 +181,7 @@ impl Script<'_> {
         self.put("n/alone", b"gone again", 5);
     }
 
-    /// As the log, then a snapshot, and more behind it.
+    /// The commands of `log`, then a snapshot, then more commands.
     fn snapshot(&self, snapshots: &Path) {
         self.log();
         while fs::read_dir(snapshots).map_or(0, |entries| entries.count()) == 0 {

@@ -1,30 +1,31 @@
-//! Directories with damage of every kind: refused or as good as before, and after a
-//! repair the store starts, behind all that it ever showed.
+//! Data directories with arbitrary damage: opening either fails or loses nothing. After a
+//! repair the store opens, at a revision above every revision it ever exposed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
+use data_dir::Identity;
 use etcdpb::rpc::{PutRequest, RangeRequest};
+use files::Error;
 use futures_executor::block_on;
 use mvcc::Command;
-use pipeline::{OpenError, Options, Pipeline, Repair, WalMode};
+use pipeline::{OpenError, Pipeline, PipelineOptions, Repair, WalMode};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use wal::{Error, Identity};
 
 const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
 const BOOT: &[u8] = b"boot";
 
 fn open(dir: &Path) -> Result<Pipeline, OpenError> {
-    let options = Options {
+    let options = PipelineOptions {
         data_dir: dir.to_owned(),
         wal_mode: WalMode::Fsync,
-        // Also the size of segments, as far as that goes.
+        // Also makes segments small.
         snapshot_log_bytes: 3 << 20,
         boot_id: BOOT.to_vec(),
-        ..Options::default()
+        ..PipelineOptions::default()
     };
     Pipeline::open(&options, IDENTITY)
 }
@@ -32,12 +33,10 @@ fn open(dir: &Path) -> Result<Pipeline, OpenError> {
 fn put(pipeline: &Pipeline, key: &str, value: Vec<u8>) {
     let key = key.as_bytes().to_vec().into();
     let put = PutRequest { key, value: value.into(), ..Default::default() };
-    let reply = pipeline.submit(Command::Put(put), 0).unwrap();
-    pipeline.progress();
-    block_on(reply).unwrap().unwrap();
+    block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
 }
 
-/// Keys and the numbers that their values begin with.
+/// Returns each key with the number at the start of its value.
 fn content(pipeline: &Pipeline) -> BTreeMap<String, u32> {
     let (key, range_end) = (vec![0].into(), vec![0].into());
     let all = RangeRequest { key, range_end, ..Default::default() };
@@ -48,7 +47,8 @@ fn content(pipeline: &Pipeline) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// A directory with a snapshot and several segments; what it holds, and its revision.
+/// Creates a directory with a snapshot and several segments. Also returns its keys and its
+/// revision.
 fn directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
     let dir = tempfile::tempdir().unwrap();
     let pipeline = open(dir.path()).unwrap();
@@ -75,7 +75,7 @@ fn directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
 }
 
 fn is_damage<T>(result: Result<T, OpenError>) -> bool {
-    matches!(result, Err(OpenError::Wal(Error::Corrupt { .. })))
+    matches!(result, Err(OpenError::Files(Error::Corrupt { .. })))
 }
 
 fn ends_with(path: &Path, extension: &str) -> bool {
@@ -94,7 +94,7 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// Segments, `HEAD` and snapshots.
+/// Returns the paths of segments, `HEAD` and snapshots.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let list = |name| fs::read_dir(dir.join(name)).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = list("wal").chain(list("snap")).collect();
@@ -155,7 +155,7 @@ proptest! {
     })]
 
     #[test]
-    fn damage_is_refused_and_repaired(
+    fn damage_is_detected_and_can_be_repaired(
         damages in prop::collection::vec((any::<prop::sample::Index>(), damage()), 1..4),
     ) {
         static PRISTINE: LazyLock<(tempfile::TempDir, BTreeMap<String, u32>, i64)> =
@@ -169,7 +169,7 @@ proptest! {
         for (which, damage) in &damages {
             let path = &files[which.index(files.len())];
             end_hit |= path == newest && !matches!(damage, Damage::Flip(..));
-            // Without HEAD the loss of the newest segment cannot be noticed.
+            // Without HEAD the loss of the newest segment cannot be detected.
             let spared = path.ends_with("HEAD") && matches!(damage, Damage::Remove);
             if !spared && path.exists() && path.metadata().unwrap().len() > 0 {
                 apply(damage, path);
@@ -178,13 +178,13 @@ proptest! {
         let checked = pipeline::check(dir.path(), None, BOOT);
         let repair = Repair::plan(dir.path(), None, BOOT);
         match repair {
-            // Nothing that counts was hit, and a start loses nothing.
+            // The damage hit nothing that matters: opening loses nothing.
             Ok(None) => {
                 prop_assert!(checked.is_ok());
                 let pipeline = open(dir.path()).unwrap();
                 let left = content(&pipeline);
-                // What a kill leaves of a write that was under way looks the same as a
-                // newest segment whose end is gone: nothing behind it tells.
+                // Exception: a newest segment without its end looks like a write that a
+                // kill interrupted, because no later record is a witness.
                 if end_hit {
                     for (key, number) in &left {
                         prop_assert!(*number <= held[key] && (held[key] - number) % 23 == 0);
@@ -198,7 +198,7 @@ proptest! {
                 prop_assert!(is_damage(checked));
                 drop(plan);
                 prop_assert!(is_damage(open(dir.path())));
-                // A start that is refused leaves the damage as it was.
+                // A failed open does not change the files.
                 let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
                 let keys = plan.keys;
                 plan.carry_out().unwrap();
@@ -206,7 +206,7 @@ proptest! {
                 let pipeline = open(dir.path()).unwrap();
                 let left = content(&pipeline);
                 prop_assert_eq!(left.len() as i64, keys);
-                // Older, or gone, but nothing that was never written.
+                // A key may have an older value or be missing, but has no other value.
                 for (key, number) in &left {
                     prop_assert!(*number <= held[key] && (held[key] - number) % 23 == 0);
                 }
@@ -216,8 +216,8 @@ proptest! {
                 drop(pipeline);
                 prop_assert_eq!(content(&open(dir.path()).unwrap()).len() as i64, keys + 1);
             }
-            // Without its snapshot, or of another format by one bit.
-            Err(OpenError::Wal(Error::Gap { .. } | Error::NewerFormat { .. })) => {
+            // The snapshot is missing, or the damage changed the format number.
+            Err(OpenError::Files(Error::Gap { .. } | Error::NewerFormat { .. })) => {
                 prop_assert!(open(dir.path()).is_err());
             }
             Err(other) => prop_assert!(false, "{other}"),
@@ -225,7 +225,7 @@ proptest! {
     }
 }
 
-/// What is removed is kept, byte by byte.
+/// A repair keeps the damaged files unchanged.
 #[test]
 fn the_damaged_files_are_kept() {
     let (dir, _, _) = directory();
@@ -235,7 +235,7 @@ fn the_damaged_files_are_kept() {
     let before: BTreeSet<_> =
         files(dir.path()).iter().map(|path| fs::read(path).unwrap()).collect();
     let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
-    assert!(plan.damage[0].contains("is missing, and HEAD says"), "{:?}", plan.damage);
+    assert!(plan.damage[0].contains("is missing, but HEAD names"), "{:?}", plan.damage);
     let kept = plan.carry_out().unwrap();
     assert_eq!(kept, [dir.path().join("wal.damaged")]);
     let list = |name| fs::read_dir(dir.path().join(name)).unwrap().map(|e| e.unwrap().path());
@@ -244,7 +244,7 @@ fn the_damaged_files_are_kept() {
     assert!(before.is_subset(&after));
 }
 
-/// A directory that lost its log goes on from its snapshot.
+/// A directory without its log is repaired from its snapshot.
 #[test]
 fn a_lost_log_is_repaired_from_the_snapshot() {
     let (dir, held, revision) = directory();

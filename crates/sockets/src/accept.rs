@@ -1,4 +1,4 @@
-//! From a URL to connections that are secured.
+//! Binds sockets, accepts connections, and secures them with TLS.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use grpc::Io;
 use rustix::net::sockopt::set_tcp_congestion;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener};
@@ -14,30 +13,31 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::io::Io;
 use crate::listen::Listen;
 use crate::tls::Acceptor;
 
-/// A client that does not finish its TLS handshake by then is dropped.
+/// A client that has not completed its TLS handshake by then is disconnected.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// After a failed accept (no file descriptors, mostly) others get to finish.
+/// Pause after a failed accept, mostly for lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Connections still open that long after a shutdown began are cut.
+/// Connections that are open this long after the start of a shutdown are closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 const BACKLOG: u32 = 4096;
-/// How connections from the same machine are paced: not at all. Where the system
-/// paces by default (bbr), each segment would take a timer, which costs more than
-/// all the rest of sending it.
+/// Congestion control without pacing, for connections from the same machine. If the
+/// system's default paces (bbr), a timer runs for each segment, which costs more than
+/// sending it.
 const UNPACED: &str = "reno";
-/// File descriptors that connections leave for the log and for the listeners.
+/// File descriptors reserved for the log and the listeners.
 const SPARE_FILES: u64 = 64;
 
-/// How many connections may be open at once, over all listeners: as many as the
-/// process may have files, of which each takes `files_each`, after raising that limit to what is allowed. Others
-/// wait in the kernel's queue.
+/// Raises the limit on open files to its maximum and returns permits for as many
+/// connections as fit, over all listeners, if each takes `files_each` file descriptors.
+/// Further clients wait in the kernel's queue.
 pub fn connection_permits(files_each: u64) -> Arc<Semaphore> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // Where it cannot be raised the limit of before holds.
+    // If the limit cannot be raised, the current one applies.
     let _ = setrlimit(Resource::Nofile, limit);
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let permits =
@@ -45,7 +45,7 @@ pub fn connection_permits(files_each: u64) -> Arc<Semaphore> {
     Arc::new(Semaphore::new(permits as usize))
 }
 
-/// A socket that is bound and listens.
+/// A bound and listening socket.
 pub struct Listener {
     name: String,
     socket: Socket,
@@ -57,7 +57,7 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// Binds every address that `listen` stands for.
+/// Binds every address that `listen` resolves to.
 pub async fn bind(listen: &Listen, tls: Option<&Acceptor>) -> anyhow::Result<Vec<Listener>> {
     let tls = tls.filter(|_| listen.tls()).cloned();
     let name = listen.to_string();
@@ -78,7 +78,7 @@ async fn bind_tcp(address: &str) -> io::Result<Vec<Socket>> {
         let bound = socket.bind(address).and_then(|()| socket.listen(BACKLOG));
         match bound {
             Ok(listener) => sockets.push(Socket::Tcp(listener)),
-            // "localhost" may stand for an IPv6 address on a machine without it.
+            // "localhost" may resolve to an IPv6 address on a machine without IPv6.
             Err(e) if e.kind() == io::ErrorKind::AddrNotAvailable && !sockets.is_empty() => {}
             Err(error) => return Err(error),
         }
@@ -89,8 +89,8 @@ async fn bind_tcp(address: &str) -> io::Result<Vec<Socket>> {
 fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-        // Nobody answers: left over from a process that was killed. Anything but
-        // a socket is somebody's file.
+        // A socket that refuses connections is left over from a killed process. Any other
+        // file is not ours to remove.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
                 return Err(io::ErrorKind::AlreadyExists.into());
@@ -103,10 +103,15 @@ fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
 }
 
 impl Listener {
-    /// Has every connection served by `converse`, which heeds the token that it is
-    /// given: from then on it lets what is under way finish. It has a while for that.
-    pub async fn serve<F, S>(self, converse: F, permits: Arc<Semaphore>, stop: CancellationToken)
-    where
+    /// Accepts connections until `stop` is cancelled, and calls `serve_connection` for
+    /// each. That function gets the same token; after its cancellation it has 2 s to
+    /// finish the requests in progress.
+    pub async fn serve<F, S>(
+        self,
+        serve_connection: F,
+        permits: Arc<Semaphore>,
+        stop: CancellationToken,
+    ) where
         F: Fn(Box<dyn Io>, CancellationToken) -> S + Clone + Send + 'static,
         S: Future<Output = anyhow::Result<()>> + Send,
     {
@@ -125,15 +130,16 @@ impl Listener {
                     continue;
                 }
             };
-            let (converse, tls, stop) = (converse.clone(), self.tls.clone(), stop.clone());
+            let (serve_connection, tls, stop) =
+                (serve_connection.clone(), self.tls.clone(), stop.clone());
             connections.spawn(async move {
-                let _until_the_end = permit;
+                let _held_until_end = permit;
                 let io = match secure(tls, io).await {
                     Ok(io) => io,
                     Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
                 };
-                if let Err(error) = converse(io, stop).await {
-                    tracing::debug!(%error, "connection ended");
+                if let Err(error) = serve_connection(io, stop).await {
+                    tracing::debug!(%error, "connection failed");
                 }
             });
         }
@@ -162,9 +168,9 @@ impl Listener {
     }
 }
 
-/// Takes the pacing off a connection to the same machine.
+/// Disables pacing for a connection to the same machine.
 pub fn unpaced(stream: &TcpStream) {
-    // Without it the connection is only slower.
+    // If it fails, the connection is slower.
     let _ = set_tcp_congestion(stream, UNPACED);
 }
 

@@ -6,15 +6,27 @@ use std::str::FromStr;
 
 use url::Url;
 
-/// A place to listen on.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
-    Tcp { address: String, tls: bool },
-    Unix { path: PathBuf, tls: bool },
+    /// TCP, from a URL with the scheme `http` or `https`.
+    Tcp {
+        /// Host and port.
+        address: String,
+        /// Whether clients must use TLS.
+        tls: bool,
+    },
+    /// A Unix socket, from a URL with the scheme `unix` or `unixs`.
+    Unix {
+        /// Path of the socket.
+        path: PathBuf,
+        /// Whether clients must use TLS.
+        tls: bool,
+    },
 }
 
 impl Listen {
-    /// Whether clients must speak TLS here.
+    /// Whether clients must use TLS.
     pub fn tls(&self) -> bool {
         match self {
             Listen::Tcp { tls, .. } | Listen::Unix { tls, .. } => *tls,

@@ -1,4 +1,4 @@
-//! Which HTTP a client speaks.
+//! Detection of the HTTP version.
 
 use std::io;
 use std::pin::Pin;
@@ -6,43 +6,44 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use grpc::Io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio_util::sync::CancellationToken;
 
-/// A client that does not say by then which HTTP it speaks is dropped.
-const FIRST_WORDS_TIMEOUT: Duration = Duration::from_secs(10);
+use crate::io::Io;
 
-/// A connection of which so much is known.
+/// A client that has not sent enough to detect the HTTP version by then is disconnected.
+const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection by HTTP version.
 pub enum Opened {
     /// HTTP/2; its preface has been read.
     Http2(Box<dyn Io>),
-    /// Something else, HTTP/1.1 most likely; nothing is missing from it.
+    /// Another protocol, in most cases HTTP/1.1. No byte of it is missing.
     Other(Replayed),
-    /// The client hung up, or is told to go before it has said anything.
-    Gone,
+    /// The client closed the connection, or the server stopped before it sent anything.
+    Closed,
 }
 
-/// Reads until it is clear which HTTP it is.
+/// Reads until the HTTP version is known.
 pub async fn open(mut io: Box<dyn Io>, stop: &CancellationToken) -> io::Result<Opened> {
-    let mut head = [0; grpc::PREFACE.len()];
-    let first_words = tokio::time::timeout(FIRST_WORDS_TIMEOUT, first_words(&mut io, &mut head));
+    let mut head = [0; http2::PREFACE.len()];
+    let read_head = tokio::time::timeout(DETECTION_TIMEOUT, read_head(&mut io, &mut head));
     let len = tokio::select! {
-        len = first_words => len??,
-        () = stop.cancelled() => return Ok(Opened::Gone),
+        len = read_head => len??,
+        () = stop.cancelled() => return Ok(Opened::Closed),
     };
     Ok(match &head[..len] {
-        [] => Opened::Gone,
-        head if head == grpc::PREFACE => Opened::Http2(io),
+        [] => Opened::Closed,
+        head if head == http2::PREFACE => Opened::Http2(io),
         head => Opened::Other(Replayed::new(head, io)),
     })
 }
 
-/// Reads until it is clear which HTTP it is; how many bytes that took, 0 if the
-/// client hangs up.
-async fn first_words(io: &mut Box<dyn Io>, head: &mut [u8]) -> io::Result<usize> {
+/// Reads until the HTTP version is known. Returns the number of bytes read, or 0 if the
+/// client closed the connection.
+async fn read_head(io: &mut Box<dyn Io>, head: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
-    while len < head.len() && grpc::PREFACE.starts_with(&head[..len]) {
+    while len < head.len() && http2::PREFACE.starts_with(&head[..len]) {
         match io.read(&mut head[len..]).await? {
             0 => return Ok(0),
             read => len += read,
@@ -51,14 +52,14 @@ async fn first_words(io: &mut Box<dyn Io>, head: &mut [u8]) -> io::Result<usize>
     Ok(len)
 }
 
-/// A socket, with what was read from it already.
+/// A connection, preceded by bytes that were read from it already.
 pub struct Replayed {
     head: Bytes,
     io: Box<dyn Io>,
 }
 
 impl Replayed {
-    /// Reads `head` first, then what comes from `io`.
+    /// Yields `head` first, then the bytes of `io`.
     pub fn new(head: &[u8], io: Box<dyn Io>) -> Self {
         Replayed { head: Bytes::copy_from_slice(head), io }
     }

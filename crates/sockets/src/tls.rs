@@ -1,5 +1,5 @@
-//! TLS of the client listeners. Files that change are taken up at the next
-//! handshake, as in etcd; what is open goes on as it was.
+//! TLS for client listeners. Changed certificate files are used from the next handshake
+//! on, as in etcd; open connections keep theirs.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -37,8 +37,8 @@ pub struct TlsFiles {
     #[arg(long, env = "ETCD_KEY_FILE", value_name = "FILE")]
     pub key_file: Option<PathBuf>,
 
-    /// Path to the CA that client certificates must be signed by; with it, as
-    /// in etcd, every client must show one.
+    /// Path to the CA that signs client certificates; if set, every client
+    /// must present one, as in etcd.
     #[arg(long, env = "ETCD_TRUSTED_CA_FILE", value_name = "FILE")]
     pub trusted_ca_file: Option<PathBuf>,
 
@@ -54,8 +54,8 @@ pub struct TlsFiles {
     #[arg(long, env = "ETCD_TLS_MAX_VERSION", value_enum)]
     pub tls_max_version: Option<TlsVersion>,
 
-    /// Cipher suites of TLS 1.2, comma-separated, by Go's names [default: all that
-    /// are sound]
+    /// Cipher suites of TLS 1.2, comma-separated, by Go's names [default: all
+    /// secure ones]
     #[arg(long, env = "ETCD_CIPHER_SUITES", value_name = "NAMES", value_delimiter = ',')]
     pub cipher_suites: Vec<String>,
 
@@ -65,20 +65,22 @@ pub struct TlsFiles {
     pub client_cert_auth: bool,
 }
 
-/// Versions of TLS, as etcd names them.
+/// Versions of TLS by etcd's names.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
+    /// TLS 1.2.
     #[value(name = "TLS1.2")]
     Tls12,
+    /// TLS 1.3.
     #[value(name = "TLS1.3")]
     Tls13,
 }
 
 impl TlsFiles {
-    /// Says in one line what does not fit, to itself or to where it is to serve.
+    /// Checks that the flags are consistent with each other and with the listeners.
     pub fn validate(&self, listens: &[Listen]) -> Result<(), String> {
         if self.cert_file.is_some() != self.key_file.is_some() {
-            return Err("--cert-file and --key-file go together".into());
+            return Err("--cert-file and --key-file must be set together".into());
         }
         let secure = listens.iter().find(|listen| listen.tls());
         if let (Some(listen), None) = (secure, &self.cert_file) {
@@ -100,7 +102,7 @@ impl TlsFiles {
     }
 }
 
-/// Secures connections with the certificates that lie in the files now.
+/// Does TLS handshakes with the current certificates.
 #[derive(Clone)]
 pub struct Acceptor {
     files: Arc<TlsFiles>,
@@ -109,11 +111,11 @@ pub struct Acceptor {
 
 struct Current {
     acceptor: TlsAcceptor,
-    /// Of the files when they were last read, be it in vain.
+    /// Stamps of the files at the last read, which may have failed.
     stamps: Vec<Option<Stamp>>,
 }
 
-/// What changes when a file is replaced or written to.
+/// Metadata that change when a file is replaced or written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Stamp {
     device: u64,
@@ -123,7 +125,7 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// Reads the certificates, if there are any.
+/// Reads the certificates. Returns `None` if none are configured.
 pub fn acceptor(files: &TlsFiles) -> Result<Option<Acceptor>> {
     let (Some(cert), Some(key)) = (&files.cert_file, &files.key_file) else { return Ok(None) };
     let stamps = stamps(files);
@@ -133,7 +135,7 @@ pub fn acceptor(files: &TlsFiles) -> Result<Option<Acceptor>> {
 }
 
 impl Acceptor {
-    /// Does the handshake of a server.
+    /// Does the server's side of a handshake.
     pub async fn accept<IO>(&self, io: IO) -> io::Result<TlsStream<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
@@ -141,8 +143,9 @@ impl Acceptor {
         self.current().accept(io).await
     }
 
-    /// Reads the files again if they have changed. What cannot be used, perhaps
-    /// because it is only half replaced, leaves everything as it is.
+    /// Returns the current acceptor, after reading the files again if they have changed.
+    /// If they cannot be used, perhaps because only one of them has been replaced, the
+    /// previous acceptor stays.
     fn current(&self) -> TlsAcceptor {
         let stamps = stamps(&self.files);
         let mut current = self.current.lock();
@@ -150,12 +153,12 @@ impl Acceptor {
             current.stamps = stamps;
             match self.read() {
                 Ok(config) => {
-                    tracing::info!("certificates have changed and are in use");
+                    tracing::info!("reloaded certificates");
                     current.acceptor = TlsAcceptor::from(Arc::new(config));
                 }
                 Err(error) => tracing::warn!(
                     error = format!("{error:#}"),
-                    "certificates have changed and cannot be used; those of before stay"
+                    "failed to reload certificates, keeping the previous ones"
                 ),
             }
         }
@@ -169,7 +172,7 @@ impl Acceptor {
     }
 }
 
-/// One for each file that may be given; `None` for one that is not there.
+/// The stamp of each configured file; `None` if a file is missing or not configured.
 fn stamps(files: &TlsFiles) -> Vec<Option<Stamp>> {
     let stamp = |file: &Metadata| Stamp {
         device: file.dev(),
@@ -178,9 +181,9 @@ fn stamps(files: &TlsFiles) -> Vec<Option<Stamp>> {
         modified: (file.mtime(), file.mtime_nsec()),
         changed: (file.ctime(), file.ctime_nsec()),
     };
-    let look = |path: &Option<PathBuf>| fs::metadata(path.as_ref()?).ok().as_ref().map(stamp);
+    let stamp_of = |path: &Option<PathBuf>| fs::metadata(path.as_ref()?).ok().as_ref().map(stamp);
     let TlsFiles { cert_file, key_file, trusted_ca_file, client_crl_file, .. } = files;
-    [cert_file, key_file, trusted_ca_file, client_crl_file].map(look).to_vec()
+    [cert_file, key_file, trusted_ca_file, client_crl_file].map(stamp_of).to_vec()
 }
 
 fn server_config(files: &TlsFiles, cert: &Path, key: &Path) -> Result<ServerConfig> {
@@ -212,13 +215,13 @@ fn client_verifier(
 ) -> Result<Arc<dyn ClientCertVerifier>> {
     let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider);
     if let Some(crl) = crl {
-        // As in etcd the list only names who is out.
+        // As in etcd, certificates that the list does not mention are accepted.
         builder = builder.with_crls([revocations(crl)?]).allow_unknown_revocation_status();
     }
     builder.build().with_context(|| format!("use the CA in {}", ca.display()))
 }
 
-/// The list of revoked certificates, in PEM or in DER.
+/// Reads the list of revoked certificates, in PEM or DER form.
 fn revocations(path: &Path) -> Result<CertificateRevocationListDer<'static>> {
     let content =
         fs::read(path).with_context(|| format!("read the revocations in {}", path.display()))?;
@@ -234,8 +237,8 @@ fn versions(files: &TlsFiles) -> Vec<&'static SupportedProtocolVersion> {
         .collect()
 }
 
-/// With the cipher suites that are wished for. As in Go, those of TLS 1.3 cannot be
-/// chosen.
+/// Returns a provider with the configured cipher suites. As in Go, those of TLS 1.3 are
+/// not configurable.
 fn provider(files: &TlsFiles) -> Result<CryptoProvider> {
     let mut provider = ring::default_provider();
     if files.cipher_suites.is_empty() {
@@ -243,14 +246,14 @@ fn provider(files: &TlsFiles) -> Result<CryptoProvider> {
     }
     let old = |suite: &SupportedCipherSuite| suite.version().version == ProtocolVersion::TLSv1_2;
     let name = |suite: &SupportedCipherSuite| suite.suite().as_str().unwrap_or_default();
-    let known: Vec<_> = provider.cipher_suites.iter().filter(|s| old(s)).map(name).collect();
+    let offered: Vec<_> = provider.cipher_suites.iter().filter(|s| old(s)).map(name).collect();
     for wish in &files.cipher_suites {
         let full = full_name(wish);
         let newer = full.starts_with("TLS_AES_") || full.starts_with("TLS_CHACHA20_");
         ensure!(
-            newer || known.contains(&full.as_str()),
-            "--cipher-suites: {wish} is not offered; there are {}",
-            known.join(", ")
+            newer || offered.contains(&full.as_str()),
+            "--cipher-suites: {wish} is not available; supported: {}",
+            offered.join(", ")
         );
     }
     let wished = |suite: &SupportedCipherSuite| {
@@ -260,12 +263,12 @@ fn provider(files: &TlsFiles) -> Result<CryptoProvider> {
     Ok(provider)
 }
 
-/// Go knows two suites by short names as well.
+/// Expands the short names that Go has for two cipher suites.
 fn full_name(name: &str) -> String {
     if name.ends_with("_CHACHA20_POLY1305") { format!("{name}_SHA256") } else { name.to_owned() }
 }
 
-/// The CAs in a file, to verify others by.
+/// Reads the CA certificates in a file.
 pub fn roots(path: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(path)? {
@@ -274,11 +277,11 @@ pub fn roots(path: &Path) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// The certificates in a file in PEM form; at least one.
+/// Reads the certificates in a PEM file; an error if there are none.
 pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .with_context(|| format!("read the certificates in {}", path.display()))?;
-    ensure!(!certificates.is_empty(), "{} holds no certificate in PEM form", path.display());
+    ensure!(!certificates.is_empty(), "{} contains no PEM certificate", path.display());
     Ok(certificates)
 }

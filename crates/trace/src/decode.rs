@@ -1,4 +1,4 @@
-//! From messages on the wire to what a recording says of them.
+//! Conversion of gRPC messages to the requests and responses of a trace.
 
 use bytes::Bytes;
 use etcdpb::mvccpb::KeyValue;
@@ -6,20 +6,19 @@ use etcdpb::rpc;
 use prost::Message;
 use rpc::compare::{CompareResult, TargetUnion};
 use rpc::request_op::Request as Operation;
-use rpc::response_op::Response as Answer;
+use rpc::response_op::Response as OperationResponse;
 use rpc::watch_request::RequestUnion;
 
 use crate::key::Key;
-use crate::line::{
-    Compare, Delete, Event, Lease, Put, Range, Request, Response, Txn, Value, Values, WatchAnswer,
-    WatchCreate, With,
-};
+use crate::request::{Compare, Delete, Operand, Put, Range, Request, Txn, WatchCreate};
+use crate::response::{Event, Lease, Response, WatchResponse};
+use crate::value::{Value, Values};
 
-/// Transactions in transactions are followed so deep; etcd takes no deeper ones.
+/// Maximum nesting of decoded transactions. etcd rejects deeper ones.
 const MAX_DEPTH: usize = 16;
 
-/// Whether the method has a stream of messages in one direction or both. A method
-/// that nobody knows may have one.
+/// Whether the method streams messages in one or both directions. Unknown methods are
+/// assumed to do so.
 pub fn is_stream(method: &str) -> bool {
     match method.strip_prefix("/etcdserverpb.") {
         Some(known) => matches!(
@@ -30,7 +29,8 @@ pub fn is_stream(method: &str) -> bool {
     }
 }
 
-/// What `message` asks of `method`; `None` where there is nothing that matters in it.
+/// Decodes a request message of `method`; `None` if traces contain no requests of this
+/// method.
 pub fn request(method: &str, message: Bytes, values: Values) -> Option<Request> {
     let request = match method {
         "/etcdserverpb.KV/Range" | "/etcdserverpb.KV/RangeStream" => {
@@ -62,30 +62,33 @@ pub fn request(method: &str, message: Bytes, values: Values) -> Option<Request> 
     Some(request.unwrap_or(Request::Undecoded))
 }
 
-/// What `message` answers of `method`; `None` where there is nothing that matters in
-/// it.
+/// Decodes a response message of `method`; `None` if traces contain no responses of this
+/// method.
 pub fn response(method: &str, message: Bytes) -> Option<Response> {
     let response = match method {
-        "/etcdserverpb.KV/Range" => rpc::RangeResponse::decode(message).map(|m| ranged(&m)),
+        "/etcdserverpb.KV/Range" => rpc::RangeResponse::decode(message).map(|m| range_response(&m)),
         "/etcdserverpb.KV/RangeStream" => rpc::RangeStreamResponse::decode(message)
-            .map(|m| ranged(&m.range_response.unwrap_or_default())),
-        "/etcdserverpb.KV/Put" => rpc::PutResponse::decode(message).map(|m| at(m.header)),
+            .map(|m| range_response(&m.range_response.unwrap_or_default())),
+        "/etcdserverpb.KV/Put" => rpc::PutResponse::decode(message).map(|m| header_only(m.header)),
         "/etcdserverpb.KV/DeleteRange" => rpc::DeleteRangeResponse::decode(message)
-            .map(|m| Response { deleted: Some(m.deleted), ..at(m.header) }),
-        "/etcdserverpb.KV/Txn" => rpc::TxnResponse::decode(message).map(|m| transacted(&m)),
+            .map(|m| Response { deleted: Some(m.deleted), ..header_only(m.header) }),
+        "/etcdserverpb.KV/Txn" => rpc::TxnResponse::decode(message).map(|m| txn_response(&m)),
         "/etcdserverpb.KV/Compact" => {
-            rpc::CompactionResponse::decode(message).map(|m| at(m.header))
+            rpc::CompactionResponse::decode(message).map(|m| header_only(m.header))
         }
         "/etcdserverpb.Lease/LeaseGrant" => rpc::LeaseGrantResponse::decode(message)
-            .map(|m| leased(m.header, Lease { id: m.id, ttl: m.ttl, keys: 0 })),
+            .map(|m| lease_response(m.header, Lease { id: m.id, ttl: m.ttl, keys: 0 })),
         "/etcdserverpb.Lease/LeaseRevoke" => {
-            rpc::LeaseRevokeResponse::decode(message).map(|m| at(m.header))
+            rpc::LeaseRevokeResponse::decode(message).map(|m| header_only(m.header))
         }
         "/etcdserverpb.Lease/LeaseKeepAlive" => rpc::LeaseKeepAliveResponse::decode(message)
-            .map(|m| leased(m.header, Lease { id: m.id, ttl: m.ttl, keys: 0 })),
-        "/etcdserverpb.Lease/LeaseTimeToLive" => rpc::LeaseTimeToLiveResponse::decode(message)
-            .map(|m| leased(m.header, Lease { id: m.id, ttl: m.ttl, keys: m.keys.len() as u64 })),
-        "/etcdserverpb.Watch/Watch" => rpc::WatchResponse::decode(message).map(watched),
+            .map(|m| lease_response(m.header, Lease { id: m.id, ttl: m.ttl, keys: 0 })),
+        "/etcdserverpb.Lease/LeaseTimeToLive" => {
+            rpc::LeaseTimeToLiveResponse::decode(message).map(|m| {
+                lease_response(m.header, Lease { id: m.id, ttl: m.ttl, keys: m.keys.len() as u64 })
+            })
+        }
+        "/etcdserverpb.Watch/Watch" => rpc::WatchResponse::decode(message).map(watch_response),
         _ => return None,
     };
     Some(response.unwrap_or(Response { undecoded: true, ..Response::default() }))
@@ -152,18 +155,18 @@ fn compare(m: rpc::Compare, values: Values) -> Compare {
         CompareResult::Less => "<",
         CompareResult::NotEqual => "!=",
     };
-    // A number that is 0 may have been left out.
+    // protobuf omits a number that is 0.
     let with = match (m.target(), m.target_union) {
-        (_, Some(TargetUnion::Version(number))) => With::Version(number),
-        (_, Some(TargetUnion::CreateRevision(number))) => With::Create(number),
-        (_, Some(TargetUnion::ModRevision(number))) => With::Mod(number),
-        (_, Some(TargetUnion::Lease(number))) => With::Lease(number),
-        (_, Some(TargetUnion::Value(value))) => With::Value(Value::keep(&value, values)),
-        (rpc::compare::CompareTarget::Version, None) => With::Version(0),
-        (rpc::compare::CompareTarget::Create, None) => With::Create(0),
-        (rpc::compare::CompareTarget::Mod, None) => With::Mod(0),
-        (rpc::compare::CompareTarget::Lease, None) => With::Lease(0),
-        (rpc::compare::CompareTarget::Value, None) => With::Value(Value::keep(&[], values)),
+        (_, Some(TargetUnion::Version(number))) => Operand::Version(number),
+        (_, Some(TargetUnion::CreateRevision(number))) => Operand::Create(number),
+        (_, Some(TargetUnion::ModRevision(number))) => Operand::Mod(number),
+        (_, Some(TargetUnion::Lease(number))) => Operand::Lease(number),
+        (_, Some(TargetUnion::Value(value))) => Operand::Value(Value::keep(&value, values)),
+        (rpc::compare::CompareTarget::Version, None) => Operand::Version(0),
+        (rpc::compare::CompareTarget::Create, None) => Operand::Create(0),
+        (rpc::compare::CompareTarget::Mod, None) => Operand::Mod(0),
+        (rpc::compare::CompareTarget::Lease, None) => Operand::Lease(0),
+        (rpc::compare::CompareTarget::Value, None) => Operand::Value(Value::keep(&[], values)),
     };
     Compare { key: Key(m.key), range_end: Key(m.range_end), result: result.into(), with }
 }
@@ -186,16 +189,16 @@ fn watch(m: rpc::WatchRequest) -> Request {
     }
 }
 
-/// An answer of which only the revision matters.
-fn at(header: Option<rpc::ResponseHeader>) -> Response {
+/// A response with only the revision of its header.
+fn header_only(header: Option<rpc::ResponseHeader>) -> Response {
     Response { revision: header.map_or(0, |header| header.revision), ..Response::default() }
 }
 
-fn leased(header: Option<rpc::ResponseHeader>, lease: Lease) -> Response {
-    Response { lease: Some(lease), ..at(header) }
+fn lease_response(header: Option<rpc::ResponseHeader>, lease: Lease) -> Response {
+    Response { lease: Some(lease), ..header_only(header) }
 }
 
-fn ranged(m: &rpc::RangeResponse) -> Response {
+fn range_response(m: &rpc::RangeResponse) -> Response {
     let mod_revision = match &m.kvs[..] {
         [only] => only.mod_revision(),
         _ => 0,
@@ -206,36 +209,36 @@ fn ranged(m: &rpc::RangeResponse) -> Response {
         value_bytes: m.kvs.iter().map(|kv| kv.value().len() as u64).sum(),
         more: m.more,
         mod_revision,
-        ..at(m.header)
+        ..header_only(m.header)
     }
 }
 
-fn transacted(m: &rpc::TxnResponse) -> Response {
-    let mut whole = Response { succeeded: Some(m.succeeded), ..at(m.header) };
+fn txn_response(m: &rpc::TxnResponse) -> Response {
+    let mut response = Response { succeeded: Some(m.succeeded), ..header_only(m.header) };
     let mut ranges = 0;
-    for answer in &m.responses {
-        match &answer.response {
-            Some(Answer::ResponseRange(m)) => {
-                let part = ranged(m);
+    for operation in &m.responses {
+        match &operation.response {
+            Some(OperationResponse::ResponseRange(m)) => {
+                let part = range_response(m);
                 ranges += 1;
-                whole.count = Some(whole.count.unwrap_or(0) + m.count);
-                whole.kvs += part.kvs;
-                whole.value_bytes += part.value_bytes;
-                whole.mod_revision = part.mod_revision;
+                response.count = Some(response.count.unwrap_or(0) + m.count);
+                response.kvs += part.kvs;
+                response.value_bytes += part.value_bytes;
+                response.mod_revision = part.mod_revision;
             }
-            Some(Answer::ResponseDeleteRange(m)) => {
-                whole.deleted = Some(whole.deleted.unwrap_or(0) + m.deleted);
+            Some(OperationResponse::ResponseDeleteRange(m)) => {
+                response.deleted = Some(response.deleted.unwrap_or(0) + m.deleted);
             }
             _ => {}
         }
     }
     if ranges > 1 {
-        whole.mod_revision = 0;
+        response.mod_revision = 0;
     }
-    whole
+    response
 }
 
-fn watched(m: rpc::WatchResponse) -> Response {
+fn watch_response(m: rpc::WatchResponse) -> Response {
     let event = |event: etcdpb::mvccpb::Event| {
         let delete = event.r#type() == etcdpb::mvccpb::event::EventType::Delete;
         let kv = event.kv.unwrap_or_default();
@@ -248,7 +251,7 @@ fn watched(m: rpc::WatchResponse) -> Response {
             prev_kv: event.prev_kv.as_ref().is_some_and(|kv: &KeyValue| !kv.key().is_empty()),
         }
     };
-    let answer = WatchAnswer {
+    let watch = WatchResponse {
         watch_id: m.watch_id,
         created: m.created,
         canceled: m.canceled,
@@ -257,7 +260,7 @@ fn watched(m: rpc::WatchResponse) -> Response {
         reason: m.cancel_reason,
         events: m.events.into_iter().map(event).collect(),
     };
-    Response { watch: Some(answer), ..at(m.header) }
+    Response { watch: Some(watch), ..header_only(m.header) }
 }
 
 #[cfg(test)]
@@ -269,7 +272,7 @@ mod tests {
     const METHODS: [&str; 6] = ["Range", "RangeStream", "Put", "DeleteRange", "Txn", "Compact"];
 
     #[test]
-    fn a_transaction_of_kubernetes() {
+    fn a_kubernetes_transaction_is_decoded() {
         let put = rpc::PutRequest { key: "/a".into(), value: "abc".into(), ..Default::default() };
         let txn = rpc::TxnRequest {
             compare: vec![rpc::Compare {
@@ -284,7 +287,7 @@ mod tests {
         let message = Bytes::from(txn.encode_to_vec());
         let decoded = |values| request("/etcdserverpb.KV/Txn", message.clone(), values);
         let Some(Request::Txn(txn)) = decoded(Values::Full) else { panic!("not a Txn") };
-        assert_eq!(txn.compare[0].with, With::Mod(7));
+        assert_eq!(txn.compare[0].with, Operand::Mod(7));
         let [Request::Put(put)] = &txn.success[..] else { panic!("not a put") };
         assert_eq!(put.value.restore(), "abc");
         let sizes = serde_json::to_string(&decoded(Values::Sizes)).unwrap();
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_said_to_be_garbage() {
+    fn invalid_messages_are_marked_undecoded() {
         let garbage = Bytes::from_static(b"\xff\xff\xff");
         let put = "/etcdserverpb.KV/Put";
         assert_eq!(request(put, garbage.clone(), Values::Full), Some(Request::Undecoded));
@@ -304,7 +307,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_makes_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), method in 0..METHODS.len()) {
+        fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), method in 0..METHODS.len()) {
             let path = format!("/etcdserverpb.KV/{}", METHODS[method]);
             if let Some(request) = request(&path, bytes.clone().into(), Values::Full) {
                 let text = crate::shape(&path, Some(&request)).text;

@@ -1,5 +1,5 @@
-//! Files of lines, compressed or not. What was flushed can be read, whatever became
-//! of the writer.
+//! Trace files: one record per line, optionally compressed. Flushed records can be
+//! read even if the writer was killed.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
@@ -9,26 +9,29 @@ use std::str::FromStr;
 use flate2::bufread::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
-use crate::line::{Head, Line, VERSION};
+use crate::record::{Head, Record, VERSION};
 
 const BUFFER_BYTES: usize = 1 << 18;
-/// Longer lines are not read: this is no recording.
+/// Maximum length of a line. A file with longer lines is not a trace.
 const MAX_LINE_BYTES: u64 = 256 << 20;
-/// How a recording begins.
+/// The first bytes of a trace.
 const HEAD_START: &[u8] = br#"{"type":"head""#;
-/// Fast, and small enough: recordings repeat themselves.
+/// A fast level. Traces are repetitive, so it compresses well enough.
 const ZSTD_LEVEL: i32 = 1;
 
-/// How a recording is packed.
+/// The compression of a trace file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Compression {
+    /// No compression.
     None,
+    /// gzip.
     Gzip,
+    /// Zstandard.
     Zstd,
 }
 
 impl Compression {
-    /// As the end of a file's name says.
+    /// The compression for a file name: `.zst`, `.gz` or another extension.
     pub fn of(path: &Path) -> Compression {
         match path.extension().and_then(|end| end.to_str()) {
             Some("zst") => Compression::Zstd,
@@ -46,27 +49,51 @@ impl FromStr for Compression {
             "none" => Ok(Compression::None),
             "gzip" => Ok(Compression::Gzip),
             "zstd" => Ok(Compression::Zstd),
-            _ => Err("is not zstd, gzip or none".into()),
+            _ => Err("must be zstd, gzip or none".into()),
         }
     }
 }
 
-/// Why a recording cannot be read.
+/// The reason why a trace cannot be read.
 #[derive(thiserror::Error, Debug)]
 pub enum Error {
+    /// The file could not be read or decompressed.
     #[error("read {path}: {source}")]
-    Read { path: String, source: io::Error },
-    #[error("{path}, line {line}: not a line of a recording: {source}")]
-    Line { path: String, line: u64, source: serde_json::Error },
-    #[error("{path} is not a recording of etcd-proxy: it does not begin with a head")]
-    NoHead { path: String },
+    Read {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// A line is not a record.
+    #[error("{path}, line {line}: not a trace record: {source}")]
+    Record {
+        /// The file.
+        path: String,
+        /// The line number, from 1.
+        line: u64,
+        /// The cause.
+        source: serde_json::Error,
+    },
+    /// The file does not start with a head record.
+    #[error("{path} is not an etcd-proxy trace: the first record is not a head")]
+    NoHead {
+        /// The file.
+        path: String,
+    },
+    /// The trace has an unsupported version.
     #[error(
-        "{path} has version {found}, this program knows {VERSION}; use the one that recorded it"
+        "{path} has version {found}, but this program supports version {VERSION}; use the program version that recorded it"
     )]
-    Version { path: String, found: u32 },
+    Version {
+        /// The file.
+        path: String,
+        /// The version of the trace.
+        found: u32,
+    },
 }
 
-/// Writes lines.
+/// Writes records to a file.
 pub struct Writer(Output);
 
 enum Output {
@@ -76,7 +103,10 @@ enum Output {
 }
 
 impl Writer {
-    /// To a file that is open.
+    /// Creates a writer to an open file.
+    ///
+    /// # Errors
+    /// Fails if the compressor cannot be created.
     pub fn new(file: File, compression: Compression) -> io::Result<Writer> {
         let file = BufWriter::with_capacity(BUFFER_BYTES, file);
         Ok(Writer(match compression {
@@ -86,19 +116,28 @@ impl Writer {
         }))
     }
 
-    /// Adds a line, which is in the file for certain after the next flush.
-    pub fn line(&mut self, line: &Line) -> io::Result<()> {
+    /// Appends a record. It is in the file after the next [`Writer::flush`].
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
+    pub fn write(&mut self, record: &Record) -> io::Result<()> {
         let output = self.output();
-        serde_json::to_writer(&mut *output, line)?;
+        serde_json::to_writer(&mut *output, record)?;
         output.write_all(b"\n")
     }
 
-    /// Makes what was written readable, should nothing come after it.
+    /// Makes all appended records readable.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
     pub fn flush(&mut self) -> io::Result<()> {
         self.output().flush()
     }
 
-    /// Ends the file as its format wants it.
+    /// Completes the file.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be written.
     pub fn finish(self) -> io::Result<()> {
         match self.0 {
             Output::Plain(mut file) => file.flush(),
@@ -116,22 +155,25 @@ impl Writer {
     }
 }
 
-/// Reads lines, one after the other.
+/// Reads the records of a trace file.
 pub struct Reader {
     path: PathBuf,
     input: Box<dyn BufRead>,
     head: Head,
     buffer: Vec<u8>,
     line: u64,
-    cut: bool,
+    truncated: bool,
 }
 
 impl Reader {
-    /// Opens a recording and reads its head. How it is packed shows in its bytes. Of a
-    /// writer that was killed at once there is an empty file, or half a head: a
-    /// recording that is cut and has nothing in it.
+    /// Opens a trace and reads its head. The compression is detected from the first
+    /// bytes. An empty file or an incomplete head is a truncated trace without records:
+    /// its writer was killed right after the start.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read or is not a trace of this version.
     pub fn open(path: &Path) -> Result<Reader, Error> {
-        let input = unpacked(path)
+        let input = open_decompressed(path)
             .map_err(|source| Error::Read { path: path.display().to_string(), source })?;
         let mut reader = Reader {
             path: path.into(),
@@ -139,49 +181,49 @@ impl Reader {
             head: Head::default(),
             buffer: Vec::new(),
             line: 0,
-            cut: false,
+            truncated: false,
         };
         match reader.read() {
-            Ok(Some(Line::Head(head))) if head.version == VERSION => reader.head = head,
-            Ok(Some(Line::Head(head))) => {
+            Ok(Some(Record::Head(head))) if head.version == VERSION => reader.head = head,
+            Ok(Some(Record::Head(head))) => {
                 return Err(Error::Version { path: reader.name(), found: head.version });
             }
             Err(error @ Error::Read { .. }) => return Err(error),
-            Ok(None) if begins_head(&reader.buffer) => reader.cut = true,
+            Ok(None) if is_start_of_head(&reader.buffer) => reader.truncated = true,
             _ => return Err(Error::NoHead { path: reader.name() }),
         }
         Ok(reader)
     }
 
-    /// What the recording says of itself.
+    /// The head record.
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// Whether the file ends in the middle: its writer was killed, or still writes.
-    pub fn is_cut(&self) -> bool {
-        self.cut
+    /// Whether the file is truncated: its writer was killed or is still running.
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
     }
 
     fn name(&self) -> String {
         self.path.display().to_string()
     }
 
-    fn read(&mut self) -> Result<Option<Line>, Error> {
+    fn read(&mut self) -> Result<Option<Record>, Error> {
         self.buffer.clear();
         let read = (&mut self.input).take(MAX_LINE_BYTES).read_until(b'\n', &mut self.buffer);
         match read {
             Ok(_) => {}
-            Err(error) if is_cut(&error) => self.cut = true,
+            Err(error) if is_truncation(&error) => self.truncated = true,
             Err(source) => return Err(Error::Read { path: self.name(), source }),
         }
         self.line += 1;
         if self.buffer.pop_if(|last| *last == b'\n').is_none() {
-            // What has no end was being written.
-            self.cut |= !self.buffer.is_empty();
+            // The last line was still being written.
+            self.truncated |= !self.buffer.is_empty();
             return Ok(None);
         }
-        serde_json::from_slice(&self.buffer).map(Some).map_err(|source| Error::Line {
+        serde_json::from_slice(&self.buffer).map(Some).map_err(|source| Error::Record {
             path: self.name(),
             line: self.line,
             source,
@@ -190,25 +232,24 @@ impl Reader {
 }
 
 impl Iterator for Reader {
-    type Item = Result<Line, Error>;
+    type Item = Result<Record, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.read().transpose()
     }
 }
 
-/// Whether a line that has no end may be that of a head.
-fn begins_head(line: &[u8]) -> bool {
+/// Whether an incomplete line may be the start of a head record.
+fn is_start_of_head(line: &[u8]) -> bool {
     HEAD_START.starts_with(line) || line.starts_with(HEAD_START)
 }
 
-/// A packed file that ends before its format does. (zstd says of a block that is cut
-/// short only that it is incomplete.)
-fn is_cut(error: &io::Error) -> bool {
+/// Whether the error means that a compressed file ends too early.
+fn is_truncation(error: &io::Error) -> bool {
     error.kind() == ErrorKind::UnexpectedEof
 }
 
-fn unpacked(path: &Path) -> io::Result<Box<dyn BufRead>> {
+fn open_decompressed(path: &Path) -> io::Result<Box<dyn BufRead>> {
     let mut file = BufReader::with_capacity(BUFFER_BYTES, File::open(path)?);
     let start = file.fill_buf()?;
     Ok(match start {
@@ -226,95 +267,99 @@ fn unpacked(path: &Path) -> io::Result<Box<dyn BufRead>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::Missing;
+    use crate::record::Missing;
 
     const ALL: [Compression; 3] = [Compression::None, Compression::Gzip, Compression::Zstd];
 
-    fn head() -> Line {
-        Line::Head(Head { version: VERSION, program: "test".into(), ..Head::default() })
+    fn head() -> Record {
+        Record::Head(Head { version: VERSION, program: "test".into(), ..Head::default() })
     }
 
-    fn missing(lines: u64) -> Line {
-        Line::Missing(Missing { time: 1, lines })
+    fn missing(records: u64) -> Record {
+        Record::Missing(Missing { time: 1, records })
     }
 
-    fn counted(path: &Path) -> (u64, bool) {
+    fn count_records(path: &Path) -> (u64, bool) {
         let mut reader = Reader::open(path).unwrap();
         let mut count = 0;
-        for line in &mut reader {
+        for record in &mut reader {
             count += 1;
-            assert_eq!(line.unwrap(), missing(count));
+            assert_eq!(record.unwrap(), missing(count));
         }
-        (count, reader.is_cut())
+        (count, reader.is_truncated())
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_records_are_read() {
         for compression in ALL {
             let file = tempfile::NamedTempFile::new().unwrap();
             let mut writer = Writer::new(file.reopen().unwrap(), compression).unwrap();
-            writer.line(&head()).unwrap();
-            (1..=1000).for_each(|n| writer.line(&missing(n)).unwrap());
+            writer.write(&head()).unwrap();
+            (1..=1000).for_each(|n| writer.write(&missing(n)).unwrap());
             writer.finish().unwrap();
-            assert_eq!(counted(file.path()), (1000, false), "{compression:?}");
+            assert_eq!(count_records(file.path()), (1000, false), "{compression:?}");
         }
     }
 
-    /// Whatever the length to which a file is cut, what was flushed before is there.
+    /// A file truncated to any length contains all records that were flushed before.
     #[test]
-    fn a_file_that_is_cut_is_read_to_its_last_flush() {
+    fn a_truncated_file_is_readable_up_to_the_last_flush() {
         for compression in ALL {
             let file = tempfile::NamedTempFile::new().unwrap();
             let mut writer = Writer::new(file.reopen().unwrap(), compression).unwrap();
-            writer.line(&head()).unwrap();
-            (1..=100).for_each(|n| writer.line(&missing(n)).unwrap());
+            writer.write(&head()).unwrap();
+            (1..=100).for_each(|n| writer.write(&missing(n)).unwrap());
             writer.flush().unwrap();
             let flushed = file.as_file().metadata().unwrap().len();
-            (101..=200).for_each(|n| writer.line(&missing(n)).unwrap());
+            (101..=200).for_each(|n| writer.write(&missing(n)).unwrap());
             writer.flush().unwrap();
             let all = file.as_file().metadata().unwrap().len();
             for len in (flushed..all).rev() {
                 file.as_file().set_len(len).unwrap();
-                let (count, _) = counted(file.path());
+                let (count, _) = count_records(file.path());
                 assert!((100..=200).contains(&count), "{compression:?}: {count} of {len} bytes");
             }
-            // As its writer was killed right after the flush.
-            let (count, cut) = counted(file.path());
-            assert_eq!((count, cut), (100, compression != Compression::None), "{compression:?}");
+            // The writer was killed right after the flush.
+            let (count, truncated) = count_records(file.path());
+            assert_eq!(
+                (count, truncated),
+                (100, compression != Compression::None),
+                "{compression:?}"
+            );
         }
     }
 
     #[test]
-    fn a_writer_that_was_killed_at_once_leaves_an_empty_recording() {
+    fn a_writer_killed_right_after_the_start_leaves_an_empty_trace() {
         let file = tempfile::NamedTempFile::new().unwrap();
         for start in [&b""[..], b"{\"type\":\"he", b"\x28\xb5\x2f\xfd\x00", b"\x1f\x8b\x08"] {
             std::fs::write(file.path(), start).unwrap();
-            assert_eq!(counted(file.path()), (0, true), "{start:?}");
+            assert_eq!(count_records(file.path()), (0, true), "{start:?}");
         }
     }
 
     #[test]
-    fn other_files_are_refused() {
+    fn other_files_are_rejected() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let refusal = |content: &str| {
+        let error = |content: &str| {
             std::fs::write(file.path(), content).unwrap();
             Reader::open(file.path()).err().unwrap().to_string()
         };
-        assert!(refusal("hello").contains("does not begin with a head"));
-        assert!(refusal("hello\n").contains("does not begin with a head"));
-        let newer = refusal(
+        assert!(error("hello").contains("the first record is not a head"));
+        assert!(error("hello\n").contains("the first record is not a head"));
+        let newer = error(
             "{\"type\":\"head\",\"version\":9,\"program\":\"\",\"started_unix_ns\":0,\"endpoints\":[],\"values\":\"none\"}\n",
         );
         assert!(newer.contains("has version 9"), "{newer}");
     }
 
     #[test]
-    fn a_line_that_is_damaged_is_an_error() {
+    fn a_damaged_record_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let head = serde_json::to_string(&head()).unwrap();
         std::fs::write(file.path(), format!("{head}\n{{\"type\":\"miss\n{head}\n")).unwrap();
         let mut reader = Reader::open(file.path()).unwrap();
         let error = reader.next().unwrap().unwrap_err().to_string();
-        assert!(error.contains("line 2: not a line of a recording"), "{error}");
+        assert!(error.contains("line 2: not a trace record"), "{error}");
     }
 }

@@ -1,4 +1,4 @@
-//! Keys and values as JSON has them.
+//! Keys in JSON, and the base64 encoding of bytes.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -6,13 +6,17 @@ use bytes::Bytes;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes of a key: a string where they are one, `{"base64": "…"}` otherwise.
+/// A key. In JSON it is a string if the bytes are UTF-8, otherwise
+/// `{"base64": "…"}`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Key(pub Bytes);
+pub struct Key(
+    /// The bytes of the key.
+    pub Bytes,
+);
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
-enum Form<'a> {
+enum JsonKey<'a> {
     #[serde(borrow)]
     Text(std::borrow::Cow<'a, str>),
     Binary {
@@ -21,7 +25,7 @@ enum Form<'a> {
 }
 
 impl Key {
-    /// Whether there is nothing in it.
+    /// Whether the key is empty.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -37,26 +41,26 @@ impl Serialize for Key {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(&self.0) {
             Ok(text) => serializer.serialize_str(text),
-            Err(_) => Form::Binary { base64: encode(&self.0) }.serialize(serializer),
+            Err(_) => JsonKey::Binary { base64: encode(&self.0) }.serialize(serializer),
         }
     }
 }
 
 impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Form::deserialize(deserializer)? {
-            Form::Text(text) => Ok(Key(text.into_owned().into_bytes().into())),
-            Form::Binary { base64 } => decode(&base64).map(Key).map_err(D::Error::custom),
+        match JsonKey::deserialize(deserializer)? {
+            JsonKey::Text(text) => Ok(Key(text.into_owned().into_bytes().into())),
+            JsonKey::Binary { base64 } => decode(&base64).map(Key).map_err(D::Error::custom),
         }
     }
 }
 
-/// Bytes as text.
+/// Encodes bytes as base64.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
-/// And back.
+/// Decodes base64.
 pub(crate) fn decode(text: &str) -> Result<Bytes, base64::DecodeError> {
     BASE64_STANDARD.decode(text).map(Bytes::from)
 }
@@ -66,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_stays_text_and_the_rest_survives() {
+    fn keys_survive_json() {
         for (bytes, json) in [
             (&b"/registry/pods/a/b"[..], r#""/registry/pods/a/b""#),
             (b"\0", r#""\u0000""#),

@@ -1,22 +1,23 @@
-//! Which of Kubernetes' objects a key is about.
+//! The Kubernetes kind and namespace of a key.
 
-/// Kind and namespace that a key names.
+/// The kind and namespace that a key names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Object<'a> {
-    /// As it stands in keys: `pods`, `services/specs`, `minions`,
-    /// `apiextensions.k8s.io/customresourcedefinitions`; for keys that are not of
-    /// Kubernetes what they begin with.
+    /// The kind as keys contain it: `pods`, `services/specs`, `minions`,
+    /// `apiextensions.k8s.io/customresourcedefinitions`. For other keys, the first
+    /// path segment.
     pub kind: &'a str,
+    /// The namespace, if the key contains one.
     pub namespace: Option<&'a str>,
 }
 
 const ROOT: &str = "/registry/";
-/// Kinds of which a key has two words although the first is not a group.
-const OF_TWO_WORDS: [&str; 2] = ["services/", "ranges/"];
-/// Kinds whose objects are not in namespaces, but whose keys go deeper.
-const WITHOUT_NAMESPACE: [&str; 3] = ["ranges/", "masterleases", "peerserverleases"];
+/// First segments of kinds that have two segments without being in an API group.
+const TWO_SEGMENT_KINDS: [&str; 2] = ["services/", "ranges/"];
+/// Kinds whose keys have further segments that are not namespaces.
+const CLUSTER_SCOPED_KINDS: [&str; 3] = ["ranges/", "masterleases", "peerserverleases"];
 
-/// What `key` is about; `None` if it is not text.
+/// The object that `key` names; `None` if the key is not UTF-8.
 pub fn object(key: &[u8]) -> Option<Object<'_>> {
     let text = std::str::from_utf8(key).ok()?;
     let Some(at) = text.find(ROOT) else {
@@ -25,17 +26,21 @@ pub fn object(key: &[u8]) -> Option<Object<'_>> {
     };
     let path = &text[at + ROOT.len()..];
     let (first, rest) = path.split_once('/').unwrap_or((path, ""));
-    let deeper = first.contains('.') || OF_TWO_WORDS.iter().any(|kind| path.starts_with(kind));
-    let (kind, rest) = match deeper && !rest.is_empty() {
+    let has_two_segments =
+        first.contains('.') || TWO_SEGMENT_KINDS.iter().any(|kind| path.starts_with(kind));
+    let (kind, rest) = match has_two_segments && !rest.is_empty() {
         false => (first, rest),
         true => {
             let (second, rest) = rest.split_once('/').unwrap_or((rest, ""));
             (&path[..first.len() + 1 + second.len()], rest)
         }
     };
-    let flat = WITHOUT_NAMESPACE.iter().any(|start| path.starts_with(start));
+    let is_cluster_scoped = CLUSTER_SCOPED_KINDS.iter().any(|start| path.starts_with(start));
     let namespace = rest.split_once('/').map(|(namespace, _)| namespace);
-    Some(Object { kind, namespace: namespace.filter(|name| !flat && !name.is_empty()) })
+    Some(Object {
+        kind,
+        namespace: namespace.filter(|name| !is_cluster_scoped && !name.is_empty()),
+    })
 }
 
 #[cfg(test)]
@@ -43,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_kubernetes() {
+    fn kinds_and_namespaces_of_kubernetes_keys() {
         for (key, kind, namespace) in [
             ("/registry/pods/default/a", "pods", Some("default")),
             ("/registry/pods/default/", "pods", Some("default")),

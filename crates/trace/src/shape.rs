@@ -1,39 +1,39 @@
-//! Requests without what differs from one to the next, and which of Kubernetes' five
-//! they are.
+//! Request shapes (requests without their keys, numbers and values), and their classes.
 //!
-//! The five are what the API server's storage is written in terms of
-//! (`client/v3/kubernetes` of etcd, which `storage/etcd3` of the API server calls):
-//! an optimistic create, update and delete, a get and a list.
+//! The API server's storage uses five operations (`client/v3/kubernetes` of etcd, which
+//! `storage/etcd3` of the API server calls): an optimistic create, update and delete, a
+//! get and a list. Each is a class. The other classes are auxiliary requests and
+//! everything else.
 
 use std::fmt::{self, Write};
 
 use serde::Serialize;
 
 use crate::key::Key;
-use crate::line::{Compare, Delete, Put, Range, Request, Txn, WatchCreate, With};
+use crate::request::{Compare, Delete, Operand, Put, Range, Request, Txn, WatchCreate};
 
-/// What a request is to Kubernetes.
+/// The class of a request.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
     /// `Txn(mod(k)=0 → put k)`, with or without `else get k`.
     Create,
-    /// `Txn(mod(k)=r → put k)`, likewise.
+    /// `Txn(mod(k)=r → put k)`, with or without `else get k`.
     Update,
-    /// `Txn(mod(k)=r → delete k)`, likewise.
+    /// `Txn(mod(k)=r → delete k)`, with or without `else get k`.
     Delete,
-    /// `Range(k)`, perhaps at a revision.
+    /// `Range(k)`, with or without a revision.
     Get,
-    /// `Range(prefix)` or the rest of one, perhaps with a limit or at a revision.
+    /// `Range(prefix)` or the rest of a prefix, with or without limit and revision.
     List,
-    /// Not one of the five, and not meant to be: watches, leases, compaction.
-    Beside,
-    /// None of these.
+    /// Watches, leases and compactions.
+    Auxiliary,
+    /// All other requests.
     Other,
 }
 
 impl Class {
-    /// Its name in tables.
+    /// The name of the class in tables.
     pub fn name(self) -> &'static str {
         match self {
             Class::Create => "create",
@@ -41,7 +41,7 @@ impl Class {
             Class::Delete => "delete",
             Class::Get => "get",
             Class::List => "list",
-            Class::Beside => "beside",
+            Class::Auxiliary => "auxiliary",
             Class::Other => "other",
         }
     }
@@ -50,12 +50,14 @@ impl Class {
 /// A request without its keys, numbers and values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
+    /// The shape, such as `Txn: if mod(k)=r then put(k) else get(k)`.
     pub text: String,
+    /// The class of requests with this shape.
     pub class: Class,
 }
 
-/// The shape of a request of `method`; `request` is `None` where it was not decoded
-/// or has nothing in it.
+/// The shape of a request of `method`. `request` is `None` if the trace does not contain
+/// the request.
 pub fn shape(method: &str, request: Option<&Request>) -> Shape {
     let name = method.rsplit('/').next().unwrap_or(method);
     let mut keys = Keys::default();
@@ -65,20 +67,20 @@ pub fn shape(method: &str, request: Option<&Request>) -> Shape {
             let class = if name == "Range" { range_class(range) } else { Class::Other };
             (format!("{name}: {}", range_text(range, &mut keys)), class)
         }
-        Some(Request::WatchCreate(create)) => (watch_text(create), Class::Beside),
-        Some(Request::WatchCancel { .. }) => ("Watch: cancel".into(), Class::Beside),
-        Some(Request::WatchProgress) => ("Watch: progress request".into(), Class::Beside),
+        Some(Request::WatchCreate(create)) => (watch_text(create), Class::Auxiliary),
+        Some(Request::WatchCancel { .. }) => ("Watch: cancel".into(), Class::Auxiliary),
+        Some(Request::WatchProgress) => ("Watch: progress request".into(), Class::Auxiliary),
         Some(Request::Compact { physical: true, .. }) => {
-            ("Compact: physical".into(), Class::Beside)
+            ("Compact: physical".into(), Class::Auxiliary)
         }
         Some(Request::Undecoded) => (format!("{name}: not decoded"), Class::Other),
         Some(Request::Put(_) | Request::Delete(_)) => {
             (format!("{name}: {}", operations(request, &mut keys)), Class::Other)
         }
         Some(Request::LeaseTimeToLive { keys: true, .. }) => {
-            (format!("{name}: with keys"), Class::Beside)
+            (format!("{name}: with keys"), Class::Auxiliary)
         }
-        Some(_) => (name.into(), Class::Beside),
+        Some(_) => (name.into(), Class::Auxiliary),
         None => (name.into(), Class::Other),
     };
     Shape { text, class }
@@ -90,33 +92,33 @@ struct Keys<'a>(Vec<&'a Key>);
 
 impl<'a> Keys<'a> {
     fn name(&mut self, key: &'a Key) -> String {
-        let known = self.0.iter().position(|other| *other == key);
-        let number = known.unwrap_or_else(|| {
+        let position = self.0.iter().position(|other| *other == key);
+        let number = position.unwrap_or_else(|| {
             self.0.push(key);
             self.0.len() - 1
         });
         if number == 0 { "k".into() } else { format!("k{}", number + 1) }
     }
 
-    /// A key, or the span that begins at it.
+    /// The name of a key, or the kind of a span.
     fn span(&mut self, key: &'a Key, end: &'a Key) -> String {
-        match span(&key.0, &end.0) {
+        match span_kind(&key.0, &end.0) {
             "key" => self.name(key),
             span => span.into(),
         }
     }
 }
 
-/// What `key` and `range_end` stand for: `key`, `prefix`, `rest of prefix`, `from key
-/// on` or `span`.
-pub fn span(key: &[u8], end: &[u8]) -> &'static str {
+/// The kind of the span from `key` to `range_end`: `key`, `prefix`, `rest of prefix`,
+/// `from key on`, `everything` or `span`.
+pub fn span_kind(key: &[u8], end: &[u8]) -> &'static str {
     if end.is_empty() {
         return "key";
     }
     if end == b"\0" {
         return if key == b"\0" || key.is_empty() { "everything" } else { "from key on" };
     }
-    // The prefix that ends there is `end` with its last byte one less.
+    // The prefix that ends at `end` is `end` with its last byte decremented.
     let Some((last, head)) = end.split_last() else { return "span" };
     let is_below = |key: &[u8]| {
         key.strip_prefix(head).and_then(|rest| rest.first()) == Some(&last.wrapping_sub(1))
@@ -129,16 +131,17 @@ pub fn span(key: &[u8], end: &[u8]) -> &'static str {
 }
 
 fn txn_class(txn: &Txn) -> Class {
-    let [Compare { key, range_end, result, with: With::Mod(revision) }] = &txn.compare[..] else {
+    let [Compare { key, range_end, result, with: Operand::Mod(revision) }] = &txn.compare[..]
+    else {
         return Class::Other;
     };
-    let gets_it = |request: &Request| {
+    let is_get_of_key = |request: &Request| {
         matches!(request, Request::Range(range)
             if range.key == *key && range_class(range) == Class::Get && range.revision == 0)
     };
     let else_is_get = match &txn.failure[..] {
         [] => true,
-        [only] => gets_it(only),
+        [only] => is_get_of_key(only),
         _ => false,
     };
     if !range_end.is_empty() || result != "=" || !else_is_get {
@@ -166,13 +169,13 @@ fn is_plain(put: &Put) -> bool {
 }
 
 fn range_class(range: &Range) -> Class {
-    let odd = range.serializable
+    let has_options = range.serializable
         || range.keys_only
         || range.count_only
         || range.sort.is_some()
         || range.bounds.is_some();
-    match span(&range.key.0, &range.range_end.0) {
-        _ if odd => Class::Other,
+    match span_kind(&range.key.0, &range.range_end.0) {
+        _ if has_options => Class::Other,
         "key" => Class::Get,
         "prefix" | "rest of prefix" => Class::List,
         _ => Class::Other,
@@ -182,7 +185,8 @@ fn range_class(range: &Range) -> Class {
 fn txn_text<'a>(txn: &'a Txn, keys: &mut Keys<'a>) -> String {
     let mut text = String::from("Txn: ");
     if !txn.compare.is_empty() {
-        let compares: Vec<_> = txn.compare.iter().map(|compare| compared(compare, keys)).collect();
+        let compares: Vec<_> =
+            txn.compare.iter().map(|compare| compare_text(compare, keys)).collect();
         write!(text, "if {} ", compares.join(" and ")).expect("a string grows");
     }
     write!(text, "then {}", operations(&txn.success, keys)).expect("a string grows");
@@ -192,20 +196,20 @@ fn txn_text<'a>(txn: &'a Txn, keys: &mut Keys<'a>) -> String {
     text
 }
 
-fn compared<'a>(compare: &'a Compare, keys: &mut Keys<'a>) -> String {
-    let (what, with) = match &compare.with {
-        With::Version(number) => ("version", numbered(*number, "n")),
-        With::Create(number) => ("create", numbered(*number, "r")),
-        With::Mod(number) => ("mod", numbered(*number, "r")),
-        With::Lease(number) => ("lease", numbered(*number, "l")),
-        With::Value(_) => ("value", "v"),
+fn compare_text<'a>(compare: &'a Compare, keys: &mut Keys<'a>) -> String {
+    let (field, with) = match &compare.with {
+        Operand::Version(number) => ("version", placeholder(*number, "n")),
+        Operand::Create(number) => ("create", placeholder(*number, "r")),
+        Operand::Mod(number) => ("mod", placeholder(*number, "r")),
+        Operand::Lease(number) => ("lease", placeholder(*number, "l")),
+        Operand::Value(_) => ("value", "v"),
     };
     let span = keys.span(&compare.key, &compare.range_end);
-    format!("{what}({span}){}{with}", compare.result)
+    format!("{field}({span}){}{with}", compare.result)
 }
 
-/// 0 is another request than any other number.
-fn numbered(number: i64, name: &'static str) -> &'static str {
+/// The placeholder of a number. 0 has a meaning of its own and is kept.
+fn placeholder(number: i64, name: &'static str) -> &'static str {
     if number == 0 { "0" } else { name }
 }
 
@@ -232,24 +236,24 @@ fn operations<'a>(requests: impl IntoIterator<Item = &'a Request>, keys: &mut Ke
 }
 
 fn range_text<'a>(range: &'a Range, keys: &mut Keys<'a>) -> String {
-    let what = match () {
+    let operation = match () {
         () if range.count_only => "count",
         () if range.keys_only => "keys",
         () if range.range_end.is_empty() => "get",
         () => "list",
     };
-    let mut options = Options(keys.span(&range.key, &range.range_end));
-    // A limit is no limit on one key.
+    let mut options = Arguments(keys.span(&range.key, &range.range_end));
+    // A limit has no effect on a single key.
     options.add("limit", range.limit != 0 && !range.range_end.is_empty());
     options.add("revision", range.revision != 0);
     options.add("serializable", range.serializable);
     options.add("sorted", range.sort.is_some());
     options.add("bounds", range.bounds.is_some());
-    format!("{what}({options})")
+    format!("{operation}({options})")
 }
 
 fn put_text<'a>(put: &'a Put, keys: &mut Keys<'a>) -> String {
-    let mut options = Options(keys.name(&put.key));
+    let mut options = Arguments(keys.name(&put.key));
     options.add("lease", put.lease != 0);
     options.add("prev_kv", put.prev_kv);
     options.add("ignore_value", put.ignore_value);
@@ -258,13 +262,13 @@ fn put_text<'a>(put: &'a Put, keys: &mut Keys<'a>) -> String {
 }
 
 fn delete_text<'a>(delete: &'a Delete, keys: &mut Keys<'a>) -> String {
-    let mut options = Options(keys.span(&delete.key, &delete.range_end));
+    let mut options = Arguments(keys.span(&delete.key, &delete.range_end));
     options.add("prev_kv", delete.prev_kv);
     format!("delete({options})")
 }
 
 fn watch_text(create: &WatchCreate) -> String {
-    let mut options = Options(match span(&create.key.0, &create.range_end.0) {
+    let mut options = Arguments(match span_kind(&create.key.0, &create.range_end.0) {
         "key" => "k".into(),
         span => span.to_owned(),
     });
@@ -276,10 +280,10 @@ fn watch_text(create: &WatchCreate) -> String {
     format!("Watch: create({options})")
 }
 
-/// What stands in the brackets of an operation.
-struct Options(String);
+/// The arguments of an operation, in parentheses.
+struct Arguments(String);
 
-impl Options {
+impl Arguments {
     fn add(&mut self, name: &str, is_set: bool) {
         if is_set {
             self.0.push_str(", ");
@@ -288,7 +292,7 @@ impl Options {
     }
 }
 
-impl fmt::Display for Options {
+impl fmt::Display for Arguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -307,7 +311,7 @@ mod tests {
             key: "/a".into(),
             range_end: Key::default(),
             result: "=".into(),
-            with: With::Mod(revision),
+            with: Operand::Mod(revision),
         };
         Request::Txn(Txn {
             compare: vec![compare],
@@ -325,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_five() {
+    fn kubernetes_operations_have_classes() {
         let txn_path = "/etcdserverpb.KV/Txn";
         let delete = Request::Delete(Delete { key: "/a".into(), ..Delete::default() });
         check(txn_path, &txn(0, put("/a"), &[]), "Txn: if mod(k)=0 then put(k)", Class::Create);
@@ -351,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_else() {
+    fn other_requests_have_no_class_of_their_own() {
         let path = "/etcdserverpb.KV/Txn";
         let text = "Txn: if mod(k)=r then put(k2) else get(k)";
         check(path, &txn(1, put("/b"), &[get("/a")]), text, Class::Other);
@@ -360,7 +364,7 @@ mod tests {
                 key: "c".into(),
                 range_end: Key::default(),
                 result: "=".into(),
-                with: With::Version(3),
+                with: Operand::Version(3),
             }],
             success: vec![put("c")],
             failure: vec![get("c")],
@@ -381,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn spans() {
+    fn span_kinds() {
         for (key, end, expected) in [
             ("/a", "", "key"),
             ("/a/", "/a0", "prefix"),
@@ -391,7 +395,7 @@ mod tests {
             ("a", "c", "span"),
             ("a", "a\0", "span"),
         ] {
-            assert_eq!(span(key.as_bytes(), end.as_bytes()), expected, "{key} {end:?}");
+            assert_eq!(span_kind(key.as_bytes(), end.as_bytes()), expected, "{key} {end:?}");
         }
     }
 }

@@ -1,20 +1,21 @@
-//! The file `HEAD`: which segment is the newest.
+//! The file `HEAD`, which names the newest segment.
 //!
-//! A log whose newest segment is gone looks like a shorter one. So before a segment
-//! gets its first record, `HEAD` names it; a log that does not reach as far is
-//! refused. Before a segment is removed that `HEAD` names, it names another or none.
+//! A log whose newest segment is missing looks like a shorter log. So `HEAD` names a
+//! segment before its first record is written, and a log that ends before that segment
+//! is refused. Before the named segment is removed, `HEAD` is changed to name another
+//! one, or none.
 
 use std::io;
 
 use crc32c::crc32c;
+use files::Error;
 
-use crate::Error;
 use crate::medium::Medium;
 
 const NAME: &str = "HEAD";
 
-/// The first record of the segment that `HEAD` names; 0 if it names none, as in
-/// logs that were written before it was invented.
+/// Returns the first sequence of the segment that `HEAD` names; 0 if it names none or
+/// is missing, as in logs of versions without `HEAD`.
 pub(crate) fn read(medium: &dyn Medium) -> Result<u64, Error> {
     let path = medium.path().join(NAME);
     let content = match medium.open(NAME).and_then(|file| file.read()) {
@@ -26,13 +27,13 @@ pub(crate) fn read(medium: &dyn Medium) -> Result<u64, Error> {
     match first.filter(|first| text(*first).as_bytes() == content) {
         Some(first) => Ok(first),
         None => {
-            let reason = "it is not what was written".into();
+            let reason = "its checksum is wrong".into();
             Err(Error::Corrupt { file: path, offset: 0, reason })
         }
     }
 }
 
-/// Names the segment that begins with record `first`, or with 0 none.
+/// Names the segment that begins with record `first`; 0 names none.
 pub(crate) fn write(medium: &dyn Medium, first: u64) -> io::Result<()> {
     medium.replace(NAME, text(first).as_bytes())
 }
@@ -47,7 +48,7 @@ fn text(first: u64) -> String {
 mod tests {
     use super::*;
 
-    /// The bytes never change: directories in the field hold them.
+    /// The bytes never change: existing directories contain them.
     #[test]
     fn format_is_fixed() {
         assert_eq!(text(4711), "00000000000000004711 a2c04146\n");

@@ -1,168 +1,140 @@
-//! Appending.
+//! Appending to a log.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use crate::Error;
+use files::Error;
+use files::framing::{self, HEADER_BYTES, RECORD_HEADER_BYTES};
+
+use crate::durability::{self, Durability, Syncer};
 use crate::head;
-use crate::medium::{LogFile, Medium};
-use crate::recovery::{self, Recovered};
-use crate::segment::{self, HEADER_BYTES, RECORD_HEADER_BYTES};
+use crate::log_recovery::{self, RecoveredLog};
+use crate::medium::Medium;
+use crate::segment::{self, Segment};
 
-/// The largest payload of a record.
+/// Largest payload of a record in bytes.
 pub const MAX_PAYLOAD_BYTES: usize = 2 << 30;
 
-/// Bytes of a segment that are kept free for [`Log::append_spare`].
+/// Bytes at the end of each segment that are kept free for [`Log::append_spare`].
 const SPARE_BYTES: u64 = 64;
 
-/// A file that is there from the moment when a write or an fsync failed until the
-/// next process has drawn its conclusions.
-const FAILED: &str = "FAILED";
-
-/// Sizes of a log.
+/// Settings of a log.
 #[derive(Clone, Debug)]
-pub struct Options {
-    /// Bytes that are allocated for a segment at a time.
+pub struct LogOptions {
+    /// Size in bytes that is allocated for a segment.
     pub segment_bytes: u64,
 }
 
-impl Default for Options {
+impl Default for LogOptions {
     fn default() -> Self {
-        Options { segment_bytes: 64 << 20 }
+        LogOptions { segment_bytes: 64 << 20 }
     }
 }
 
-/// A log that is open for appending. Dropping it loses nothing that was
-/// appended, unless the machine stops before a sync.
+/// A log that is open for appending. Dropping it does not sync: appended records
+/// survive the end of the process, but not a power failure.
 pub struct Log {
     medium: Arc<dyn Medium>,
-    options: Options,
+    options: LogOptions,
     current: Option<Segment>,
-    /// The first record of the segment that `HEAD` names.
+    /// First sequence of the segment that `HEAD` names.
     head: u64,
     /// Sequence of the next record; the first is 1.
     next: u64,
-    /// Up to here records are known, from others in the log, to be durable.
+    /// The newest record that a later record proves to be durable. An empty record needs
+    /// no proof.
     witnessed: u64,
     buffer: Vec<u8>,
-    shared: Arc<Shared>,
-}
-
-pub(crate) struct Segment {
-    /// Sequence of its first record, be it written yet or not.
-    pub(crate) first: u64,
-    pub(crate) salt: u32,
-    pub(crate) file: Arc<dyn LogFile>,
-    /// Where the next record goes, and the allocated size, in bytes.
-    pub(crate) position: u64,
-    pub(crate) size: u64,
-}
-
-/// What the appending and the syncing thread both see.
-struct Shared {
-    medium: Arc<dyn Medium>,
-    directory: PathBuf,
-    /// The newest record that a write has handed to the operating system.
-    written: AtomicU64,
-    /// The newest record that an fsync has covered.
-    durable: AtomicU64,
-    poisoned: AtomicBool,
-    syncing: Mutex<()>,
-    /// Segments with writes that no fsync has covered yet, oldest first.
-    dirty: Mutex<Vec<Arc<dyn LogFile>>>,
+    durability: Arc<Durability>,
 }
 
 impl Log {
-    /// Opens the log on `medium`, hands each payload in it to `visit`, in order,
-    /// and is then ready to append. An error of `visit` is reported as damage.
-    /// Records up to `covered`, which a snapshot holds, are passed over.
+    /// Opens the log on `medium` for appending. Hands the payload of each record after
+    /// `covered` to `visit`, in order; a snapshot holds the records up to `covered`. An
+    /// error of `visit` is reported as damage.
     pub fn open(
         medium: impl Medium,
-        options: Options,
+        options: LogOptions,
         covered: u64,
         mut visit: impl FnMut(&[u8]) -> Result<(), String>,
-    ) -> Result<(Log, Recovered), Error> {
-        let (mut recovered, end) = recovery::recover(&medium, covered, &mut visit)?;
-        recovered.failed_before = medium.open(FAILED).is_ok();
+    ) -> Result<(Log, RecoveredLog), Error> {
+        let (mut recovered, end) = log_recovery::recover(&medium, covered, &mut visit)?;
+        recovered.failed_before = durability::failed_before(&medium);
         let medium: Arc<dyn Medium> = Arc::new(medium);
-        let shared = Arc::new(Shared {
-            medium: medium.clone(),
-            directory: medium.path().to_owned(),
-            written: AtomicU64::new(end.next - 1),
-            durable: AtomicU64::new(end.next - 1),
-            poisoned: AtomicBool::new(false),
-            syncing: Mutex::default(),
-            dirty: Mutex::default(),
-        });
-        let (current, head) = (end.tail, end.head);
-        if let Some(segment) = &current {
-            shared.dirty.lock().expect("not poisoned").push(segment.file.clone());
+        let durability = Arc::new(Durability::new(medium.clone(), end.next - 1));
+        if let Some(segment) = &end.tail {
+            durability.add_segment(segment.file.clone());
         }
-        let (next, witnessed) = (end.next, 0);
-        let buffer = Vec::new();
-        let mut log = Log { medium, options, current, head, next, witnessed, buffer, shared };
+        let mut log = Log {
+            medium,
+            options,
+            current: end.tail,
+            head: end.head,
+            next: end.next,
+            witnessed: 0,
+            buffer: Vec::new(),
+            durability,
+        };
         log.sync()?;
         Ok((log, recovered))
     }
 
-    /// Makes sure that a payload of up to `bytes` can be appended without
-    /// running out of space.
+    /// Reserves space so that appending a payload of up to `bytes` cannot fail for
+    /// lack of it.
     pub fn reserve(&mut self, bytes: u64) -> Result<(), Error> {
-        self.check()?;
+        self.check_not_poisoned()?;
         let needed = bytes + RECORD_HEADER_BYTES as u64 + SPARE_BYTES;
         if self.current.as_ref().is_none_or(|s| s.size - s.position < needed) {
-            self.begin_segment(needed)?;
+            self.create_segment(needed)?;
         }
-        let first = self.current.as_ref().expect("just made").first;
-        self.name(first)
+        let first = self.current.as_ref().expect("just created").first;
+        self.set_head(first)
     }
 
-    /// Makes a segment with room for a record of `needed` bytes.
-    fn begin_segment(&mut self, needed: u64) -> Result<(), Error> {
+    /// Creates a segment with room for a record of `needed` bytes.
+    fn create_segment(&mut self, needed: u64) -> Result<(), Error> {
         let first = self.next;
         let name = segment::file_name(first);
         if self.current.as_ref().is_some_and(|s| s.first == first) {
-            // It holds no record yet, and what comes does not fit into it.
-            self.name(0)?;
+            // The current segment has no record yet and is too small: replace it.
+            self.set_head(0)?;
             self.current = None;
             self.medium
                 .remove(&name)
                 .map_err(Error::io("remove", self.medium.path().join(&name)))?;
         }
         let size = self.options.segment_bytes.max(HEADER_BYTES as u64 + needed);
-        let file = self.medium.create(&name, size).map_err(|source| self.refused(source))?;
-        self.shared.dirty.lock().expect("not poisoned").push(file.clone());
+        let file = self.medium.create(&name, size).map_err(|cause| self.create_error(cause))?;
+        self.durability.add_segment(file.clone());
         let salt = RandomState::new().hash_one(first) as u32;
         self.current = Some(Segment { first, salt, file, position: 0, size });
-        self.write(&segment::encode_header(segment::SEGMENT, first, salt))?;
-        // Durable before any record is, so that a damaged header in front of
-        // records is damage and nothing else.
-        let synced = self.current.as_ref().expect("just made").file.sync();
-        synced.map_err(|source| self.shared.poison("fsync", source))
+        self.write(&framing::encode_header(segment::MAGIC, first, salt))?;
+        // The header is durable before any record is. So recovery can treat a damaged
+        // header in front of records as corruption.
+        let synced = self.current.as_ref().expect("just created").file.sync();
+        synced.map_err(|cause| self.durability.poison("fsync", cause))
     }
 
-    /// Makes `HEAD` name a segment, unless it does.
-    fn name(&mut self, first: u64) -> Result<(), Error> {
+    /// Makes `HEAD` name the segment that begins with `first`.
+    fn set_head(&mut self, first: u64) -> Result<(), Error> {
         if self.head != first {
-            head::write(&*self.medium, first).map_err(|source| self.refused(source))?;
+            head::write(&*self.medium, first).map_err(|cause| self.create_error(cause))?;
             self.head = first;
         }
         Ok(())
     }
 
-    /// What it means that there is no new file.
-    fn refused(&self, source: io::Error) -> Error {
-        match is_full(&source) {
+    /// Converts the error of creating a file. The log remains usable.
+    fn create_error(&self, cause: io::Error) -> Error {
+        match is_full(&cause) {
             true => Error::NoSpace { path: self.medium.path().to_owned() },
-            false => Error::io("create a file of the log in", self.medium.path())(source),
+            false => Error::io("create a file of the log in", self.medium.path())(cause),
         }
     }
 
-    /// Appends one record. When this returns it survives the end of the
-    /// process; to survive the end of the machine it needs a sync. A full disk
+    /// Appends one record. When this returns, the record survives the end of the
+    /// process; to survive a power failure it needs a sync. A full disk
     /// ([`Error::NoSpace`]) changes nothing, and the call may be repeated.
     pub fn append(&mut self, payload: &[u8]) -> Result<(), Error> {
         if payload.len() > MAX_PAYLOAD_BYTES {
@@ -172,10 +144,11 @@ impl Log {
         self.append_reserved(payload)
     }
 
-    /// Appends a small record into the room that is kept for it when the disk is
-    /// full, once or twice; then that is [`Error::NoSpace`] as well.
+    /// Appends a small record to the spare room of the current segment; for a full
+    /// disk. The room suffices for one or two records; then this too returns
+    /// [`Error::NoSpace`].
     pub fn append_spare(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.check()?;
+        self.check_not_poisoned()?;
         let needed = (payload.len() + RECORD_HEADER_BYTES) as u64;
         let fits = |s: &Segment| s.first == self.head && s.size - s.position >= needed;
         match self.current.as_ref().is_some_and(fits) {
@@ -188,24 +161,24 @@ impl Log {
         let salt = self.current.as_ref().expect("space was reserved").salt;
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        let durable = self.shared.durable.load(Ordering::Acquire);
-        segment::encode_record(salt, self.next, durable, payload, &mut buffer);
+        let durable = self.durability.durable();
+        framing::encode_record(salt, self.next, durable, payload, &mut buffer);
         let result = self.write(&buffer);
-        // A rare giant must not pin its memory for ever.
+        // Frees the memory of a rare large record.
         buffer.shrink_to(1 << 20);
         self.buffer = buffer;
         result?;
         self.witnessed = if payload.is_empty() { self.next } else { durable };
-        self.shared.written.store(self.next, Ordering::Release);
+        self.durability.set_written(self.next);
         self.next += 1;
         Ok(())
     }
 
-    /// If everything is durable and no record says so yet of the last one, adds
-    /// an empty one that does. Damage to what was promised last is then told from
-    /// an unfinished write, as everywhere else.
+    /// Appends an empty record if everything is durable and no record proves that the
+    /// newest one is. After that, recovery reports damage to the newest payload instead of
+    /// cutting it off as an unfinished write.
     pub fn witness(&mut self) -> Result<(), Error> {
-        let durable = self.shared.durable.load(Ordering::Acquire);
+        let durable = self.durability.durable();
         if durable == self.last() && self.witnessed < durable {
             self.append(&[])?;
         }
@@ -215,8 +188,8 @@ impl Log {
     fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
         let segment = self.current.as_mut().expect("space was reserved");
         assert!(segment.position + bytes.len() as u64 <= segment.size, "space was reserved");
-        if let Err(source) = segment.file.write_all_at(bytes, segment.position) {
-            return Err(self.shared.poison("write to", source));
+        if let Err(cause) = segment.file.write_all_at(bytes, segment.position) {
+            return Err(self.durability.poison("write to", cause));
         }
         segment.position += bytes.len() as u64;
         Ok(())
@@ -224,44 +197,41 @@ impl Log {
 
     /// Makes everything appended so far durable.
     pub fn sync(&mut self) -> Result<(), Error> {
-        self.shared.sync()
+        self.durability.sync()
     }
 
-    /// Sequence of the last record; 0 if there was none ever.
+    /// Sequence of the newest record; 0 if no record was ever appended.
     pub fn last(&self) -> u64 {
         self.next - 1
     }
 
-    /// Number of the last record that is known to be on the disk.
+    /// Sequence of the newest record that is known to be on disk.
     pub fn durable(&self) -> u64 {
-        self.shared.durable.load(Ordering::Acquire)
+        self.durability.durable()
     }
 
-    /// A handle that removes old segments from another thread.
+    /// Returns a handle that removes old segments from another thread.
     pub fn trimmer(&self) -> Trimmer {
         Trimmer(self.medium.clone())
     }
 
-    /// A handle that syncs from another thread while this one appends.
+    /// Returns a handle that syncs from another thread while this one appends.
     pub fn syncer(&self) -> Syncer {
-        Syncer(self.shared.clone())
+        Syncer(self.durability.clone())
     }
 
-    /// Forgets that the process before this one failed
-    /// ([`Recovered::failed_before`]); call it when that has had its consequences.
-    pub fn forget_failure(&self) -> Result<(), Error> {
-        match self.medium.remove(FAILED) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed.map_err(Error::io("remove FAILED in", self.medium.path())),
-        }
+    /// Clears [`RecoveredLog::failed_before`] for the next open. Call it once the
+    /// failure of the previous process has been taken into account durably.
+    pub fn clear_failure(&self) -> Result<(), Error> {
+        durability::clear_failure(&*self.medium)
     }
 
     /// Whether a write or an fsync has failed.
     pub fn is_poisoned(&self) -> bool {
-        self.shared.poisoned.load(Ordering::Acquire)
+        self.durability.is_poisoned()
     }
 
-    fn check(&self) -> Result<(), Error> {
+    fn check_not_poisoned(&self) -> Result<(), Error> {
         match self.is_poisoned() {
             true => Err(Error::Poisoned),
             false => Ok(()),
@@ -269,64 +239,19 @@ impl Log {
     }
 }
 
-/// Removes what a [`Log`] no longer needs.
+/// Removes old segments of a [`Log`].
 pub struct Trimmer(Arc<dyn Medium>);
 
 impl Trimmer {
-    /// Removes the segments whose records are all covered, oldest first. Call it
-    /// when what covers them is durable.
+    /// Removes the segments whose records are all covered, oldest first. Call it only
+    /// when the snapshot that covers them is durable.
     pub fn trim(&self, covered: u64) -> Result<(), Error> {
         let medium = &*self.0;
-        let segments = recovery::list(medium)?;
-        for &first in &segments[..recovery::obsolete(&segments, covered)] {
+        let segments = segment::list(medium)?;
+        for &first in &segments[..segment::count_covered(&segments, covered)] {
             let name = segment::file_name(first);
             medium.discard(&name).map_err(Error::io("remove", medium.path().join(name)))?;
         }
-        Ok(())
-    }
-}
-
-/// Syncs a [`Log`] in the background.
-pub struct Syncer(Arc<Shared>);
-
-impl Syncer {
-    /// Makes everything appended before the call durable. Does nothing when
-    /// all of it already is.
-    pub fn sync(&self) -> Result<(), Error> {
-        if self.0.durable.load(Ordering::Acquire) == self.0.written.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        self.0.sync()
-    }
-}
-
-impl Shared {
-    /// Ends writing for good.
-    fn poison(&self, action: &'static str, source: io::Error) -> Error {
-        self.poisoned.store(true, Ordering::Release);
-        // The kernel may have thrown away what it had taken, and the next process
-        // should know. If this fails too it finds what the disk has.
-        let _ = self.medium.replace(FAILED, b"");
-        Error::io(action, &self.directory)(source)
-    }
-
-    fn sync(&self) -> Result<(), Error> {
-        let _one_at_a_time = self.syncing.lock().expect("not poisoned");
-        if self.poisoned.load(Ordering::Acquire) {
-            return Err(Error::Poisoned);
-        }
-        // Read before the list: what is written later may be covered or not.
-        let written = self.written.load(Ordering::Acquire);
-        let files = self.dirty.lock().expect("not poisoned").clone();
-        for file in &files {
-            file.sync().map_err(|source| self.poison("fsync", source))?;
-        }
-        let mut dirty = self.dirty.lock().expect("not poisoned");
-        // The newest is still being written to; the ones before it are finished.
-        let finished = &files[..files.len().saturating_sub(1)];
-        dirty.retain(|file| !finished.iter().any(|done| Arc::ptr_eq(done, file)));
-        drop(dirty);
-        self.durable.fetch_max(written, Ordering::AcqRel);
         Ok(())
     }
 }

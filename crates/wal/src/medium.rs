@@ -1,4 +1,4 @@
-//! The disk as the log sees it: the seam at which tests put one that fails.
+//! The disk as the log uses it. Tests replace it by a simulated disk that fails.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,49 +8,50 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, fallocate};
 
-use crate::discard;
+use files::discard;
 
-/// A directory of log files. All methods are those of a POSIX file system.
+/// A directory of log files, with the operations of a POSIX file system.
 pub trait Medium: Send + Sync + 'static {
-    /// For messages only.
+    /// Path of the directory; for messages only.
     fn path(&self) -> &Path;
-    /// Names of the files, in no order.
+    /// Returns the names of the files in no particular order.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Makes a new file of `bytes` zeros, with its space allocated and its name
+    /// Creates a file of `bytes` zeros, with its space allocated and its name
     /// durable. On failure no file is left.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>>;
     /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
     /// Removes a file, durably.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Removes a large file, durably, and takes its time for it.
+    /// Removes a large file, durably, in steps that do not delay other threads.
     fn discard(&self, name: &str) -> io::Result<()> {
         self.remove(name)
     }
-    /// Makes `bytes` the content of a small file, at once and durably: a crash
-    /// leaves what was or what is to be.
+    /// Replaces the content of a small file atomically and durably: after a crash
+    /// the file has either the old or the new content.
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
 }
 
 /// One file of a [`Medium`].
 pub trait LogFile: Send + Sync {
-    /// The whole content.
+    /// Reads the whole content.
     fn read(&self) -> io::Result<Vec<u8>>;
     /// Writes all of `bytes` at `offset`.
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
-    /// Fills with zeros from `offset` to the end.
+    /// Fills the file with zeros from `offset` to its end.
     fn zero_from(&self, offset: u64) -> io::Result<()>;
     /// Makes the content durable (`fdatasync`).
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A directory of the operating system.
+/// A directory of the file system.
 pub struct OsMedium {
     directory: PathBuf,
 }
 
 impl OsMedium {
-    /// The log files in `directory`, which is created if it is missing.
+    /// Opens `directory`, which is created if it is missing, and removes files whose
+    /// removal a crash interrupted.
     pub fn new(directory: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&directory)?;
         discard::sweep(&directory)?;
@@ -77,12 +78,12 @@ impl Medium for OsMedium {
         let path = self.directory.join(name);
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
-        let made = allocate(&file, 0, bytes)
+        let created = allocate(&file, 0, bytes)
             .and_then(|()| file.sync_all())
             .and_then(|()| self.sync_directory());
-        if let Err(error) = made {
-            // The first error is the one to report; a file left behind is
-            // empty and dropped at the next start.
+        if let Err(error) = created {
+            // Report the first error. A file that cannot be removed is empty, and the
+            // next start removes it.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
@@ -115,11 +116,11 @@ impl Medium for OsMedium {
     }
 }
 
-/// Extends a file that ends at `from` with zeros to `to`, and reserves real space
-/// for them, so that a later write cannot run out of it.
+/// Extends a file from size `from` to size `to` with zeros, and reserves disk space for
+/// them, so that a later write cannot run out of space.
 fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), from, to - from) {
-        // The file system cannot reserve, so write the zeros.
+        // The file system cannot reserve space, so write the zeros.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => write_zeros(file, from, to),
         result => Ok(result?),
     }
@@ -165,13 +166,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_spare_what_is_before_them() {
+    fn zero_from_keeps_the_bytes_before_the_offset() {
         let file = tempfile::tempfile().unwrap();
         FileExt::write_all_at(&file, &[7; 100], 0).unwrap();
         LogFile::zero_from(&file, 40).unwrap();
         let expected = [[7; 40].as_slice(), &[0; 60]].concat();
         assert_eq!(LogFile::read(&file).unwrap(), expected);
-        // And on a file system that cannot reserve.
+        // The path for a file system that cannot reserve space.
         write_zeros(&file, 20, 100).unwrap();
         let expected = [[7; 20].as_slice(), &[0; 80]].concat();
         assert_eq!(LogFile::read(&file).unwrap(), expected);

@@ -1,21 +1,21 @@
-//! The log on a disk that loses power, runs full and breaks.
+//! The log on a disk that loses power, runs out of space and fails.
 
 mod disk;
 
 use disk::Disk;
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use wal::{Error, Log, Options};
+use wal::{Error, Log, LogOptions, RecoveredLog};
 
-fn options() -> Options {
-    Options { segment_bytes: 512 }
+fn options() -> LogOptions {
+    LogOptions { segment_bytes: 512 }
 }
 
-fn open(disk: &Disk) -> Result<(Log, Vec<Vec<u8>>, wal::Recovered), Error> {
-    open_behind(disk, 0)
+fn open(disk: &Disk) -> Result<(Log, Vec<Vec<u8>>, RecoveredLog), Error> {
+    open_after(disk, 0)
 }
 
-fn open_behind(disk: &Disk, covered: u64) -> Result<(Log, Vec<Vec<u8>>, wal::Recovered), Error> {
+fn open_after(disk: &Disk, covered: u64) -> Result<(Log, Vec<Vec<u8>>, RecoveredLog), Error> {
     let mut payloads = Vec::new();
     let (log, recovered) = Log::open(disk.clone(), options(), covered, |payload| {
         payloads.push(payload.to_vec());
@@ -24,7 +24,7 @@ fn open_behind(disk: &Disk, covered: u64) -> Result<(Log, Vec<Vec<u8>>, wal::Rec
     Ok((log, payloads, recovered))
 }
 
-/// Names of the segments, the oldest in front.
+/// Names of the segments, oldest first.
 fn segments(disk: &Disk) -> Vec<String> {
     let state = disk.0.lock().unwrap();
     state.files.keys().filter(|name| name.ends_with(".wal")).cloned().collect()
@@ -39,11 +39,11 @@ fn append(log: &mut Log, payload: &[u8]) -> Result<(), Error> {
 enum Step {
     Append(usize),
     Sync,
-    /// Everything so far is kept elsewhere, durably; the log may be trimmed.
+    /// A snapshot covers everything so far; the log may be trimmed.
     Cover,
-    /// The process ends; the page cache stays.
+    /// The process stops; the page cache survives.
     Kill,
-    /// The machine ends; blocks that were not synced stay or go by these bits.
+    /// The machine loses power; the bits say which unsynced blocks survive.
     PowerCut(Vec<bool>),
 }
 
@@ -66,7 +66,7 @@ proptest! {
     })]
 
     #[test]
-    fn what_comes_back_is_a_prefix_with_all_that_was_synced(
+    fn recovery_returns_a_prefix_with_all_synced_records(
         steps in prop::collection::vec(step(), 1..60)
     ) {
         let disk = Disk::default();
@@ -103,18 +103,18 @@ proptest! {
                 }
             };
             drop(log);
-            let (reopened, payloads, _) = open_behind(&disk, covered as u64).unwrap();
+            let (reopened, payloads, _) = open_after(&disk, covered as u64).unwrap();
             prop_assert!(appended[covered..].starts_with(&payloads), "not a prefix");
             let least = if lost_power { synced.max(covered) } else { appended.len() };
             appended.truncate(covered + payloads.len());
-            prop_assert!(appended.len() >= least, "{} of {least} came back", appended.len());
+            prop_assert!(appended.len() >= least, "{} of {least} recovered", appended.len());
             log = reopened;
-            // Opening makes durable what it hands back.
+            // Opening makes the recovered records durable.
             synced = appended.len();
         }
     }
 
-    /// A flipped bit is either refused or costs nothing that was synced.
+    /// A flipped bit is either reported or costs no synced record.
     #[test]
     fn damage_is_never_silent(lens in prop::collection::vec(1usize..120, 2..30), bit in any::<prop::sample::Index>()) {
         let disk = Disk::default();
@@ -129,7 +129,7 @@ proptest! {
         match open(&disk) {
             Err(Error::Corrupt { .. } | Error::NewerFormat { .. }) => {}
             Err(other) => prop_assert!(false, "{other}"),
-            // The witness itself, which says nothing, may be cut off.
+            // The empty witness record may be cut off.
             Ok((_, payloads, _)) => {
                 let kept = payloads.iter().filter(|payload| !payload.is_empty()).count();
                 prop_assert_eq!(kept, lens.len());
@@ -138,7 +138,7 @@ proptest! {
     }
 }
 
-/// A trimmed log without its snapshot must not pass for an empty one.
+/// A trimmed log without its snapshot is not taken for an empty log.
 #[test]
 fn a_gap_before_the_log_is_refused() {
     let disk = Disk::default();
@@ -149,12 +149,12 @@ fn a_gap_before_the_log_is_refused() {
     log.trimmer().trim(log.last() - 1).unwrap();
     drop(log);
     assert!(matches!(open(&disk), Err(Error::Gap { covered: 0, .. })));
-    assert!(open_behind(&disk, 19).is_ok());
+    assert!(open_after(&disk, 19).is_ok());
 }
 
-/// A log whose newest segment is gone looks like a shorter one.
+/// A log whose newest segment is missing looks like a shorter log.
 #[test]
-fn a_missing_newest_segment_is_noticed() {
+fn a_missing_newest_segment_is_detected() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     for _ in 0..20 {
@@ -168,13 +168,13 @@ fn a_missing_newest_segment_is_noticed() {
         disk.0.lock().unwrap().files.remove(newest);
         let message = open(&disk).err().unwrap().to_string();
         assert!(message.contains(names.last().unwrap()), "{message}");
-        assert!(message.contains("is missing, and HEAD says"), "{message}");
+        assert!(message.contains("is missing, but HEAD names"), "{message}");
     }
 }
 
-/// Nor may it be emptied.
+/// A newest segment of zeros is not taken for an empty segment.
 #[test]
-fn a_newest_segment_full_of_zeros_is_noticed() {
+fn a_zeroed_newest_segment_is_detected() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"one").unwrap();
@@ -184,7 +184,7 @@ fn a_newest_segment_full_of_zeros_is_noticed() {
     assert!(matches!(open(&disk), Err(Error::Corrupt { offset: 0, .. })));
 }
 
-/// Logs from before `HEAD` was invented have none, and get one.
+/// Logs of versions without `HEAD` can be read, and get a `HEAD`.
 #[test]
 fn a_log_without_head_is_read() {
     let disk = Disk::default();
@@ -198,32 +198,32 @@ fn a_log_without_head_is_read() {
     assert!(disk.0.lock().unwrap().files.contains_key("HEAD"));
 }
 
-/// What is written over the room that is kept for it comes back; the log goes on
-/// when there is room for more.
+/// Records in the spare room of a full log are recovered, and appending works again
+/// when there is space.
 #[test]
-fn a_full_log_has_room_for_a_word() {
+fn a_full_log_has_spare_room() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
-    assert!(matches!(log.append_spare(b"word"), Err(Error::NoSpace { .. })), "no segment yet");
+    assert!(matches!(log.append_spare(b"spare"), Err(Error::NoSpace { .. })), "no segment yet");
     let mut appended = 0;
     disk.0.lock().unwrap().free_bytes = Some(600);
     while append(&mut log, &[1; 10]).is_ok() {
         appended += 1;
     }
-    log.append_spare(b"word").unwrap();
-    while log.append_spare(b"word").is_ok() {}
+    log.append_spare(b"spare").unwrap();
+    while log.append_spare(b"spare").is_ok() {}
     disk.0.lock().unwrap().free_bytes = None;
     append(&mut log, b"more").unwrap();
     drop(log);
     let payloads = open(&disk).unwrap().1;
     assert!(payloads[appended..].len() >= 2);
-    assert_eq!(payloads[appended], b"word");
+    assert_eq!(payloads[appended], b"spare");
     assert_eq!(payloads.last().unwrap(), b"more");
 }
 
-/// Reading fails as a whole, and changes nothing.
+/// A read error fails the open and changes nothing.
 #[test]
-fn an_error_of_the_disk_while_reading_is_reported() {
+fn a_read_error_is_reported() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"one").unwrap();
@@ -233,9 +233,9 @@ fn an_error_of_the_disk_while_reading_is_reported() {
     assert_eq!(open(&disk).unwrap().1, [b"one"]);
 }
 
-/// No new file is no reason to give up the log.
+/// A failure to create a segment does not poison the log.
 #[test]
-fn a_segment_that_cannot_be_made_is_tried_again() {
+fn a_segment_that_cannot_be_created_is_retried() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, &[1; 100]).unwrap();
@@ -246,9 +246,10 @@ fn a_segment_that_cannot_be_made_is_tried_again() {
     assert_eq!(open(&disk).unwrap().1, [vec![1; 100], vec![2; 1000]]);
 }
 
-/// Looking for a promise must not take a checksum at every byte.
+/// The search for a witness record does not compute a checksum at every offset, even
+/// for content in which many offsets look plausible.
 #[test]
-fn a_torn_record_full_of_bait_is_cut_at_once() {
+fn a_large_torn_record_is_cut_off_quickly() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"kept").unwrap();
@@ -261,7 +262,7 @@ fn a_torn_record_full_of_bait_is_cut_at_once() {
 }
 
 #[test]
-fn a_failed_sync_poisons_for_good() {
+fn a_failed_sync_poisons_the_log() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"one").unwrap();
@@ -273,7 +274,7 @@ fn a_failed_sync_poisons_for_good() {
 }
 
 #[test]
-fn a_short_write_poisons_and_is_cut_off() {
+fn a_short_write_poisons_the_log_and_is_cut_off() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"one").unwrap();
@@ -290,7 +291,7 @@ fn a_short_write_poisons_and_is_cut_off() {
 }
 
 #[test]
-fn a_full_disk_refuses_and_recovers() {
+fn a_full_disk_refuses_appends_until_there_is_space() {
     let disk = Disk::default();
     disk.0.lock().unwrap().free_bytes = Some(1024);
     let (mut log, _, _) = open(&disk).unwrap();
@@ -310,7 +311,7 @@ fn a_full_disk_refuses_and_recovers() {
 }
 
 #[test]
-fn a_record_that_the_reader_refuses_is_reported_with_its_place() {
+fn a_record_that_the_visitor_refuses_is_reported_with_its_offset() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"good").unwrap();

@@ -1,4 +1,4 @@
-//! Events as they were published, shared by everybody who is told of them.
+//! Published events, shared by all watchers that receive them.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,74 +6,77 @@ use bytes::Bytes;
 use etcdpb::Record;
 use mvcc::Event;
 
-/// Events of one span, as a publication or a look into history found them.
+/// The events of one span in one publication or one read of history.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
-    /// What the header says.
+    /// The revision for the response header.
     pub(crate) revision: i64,
-    shared: Arc<Shared>,
+    content: Arc<BatchContent>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct BatchContent {
     events: Vec<Event>,
-    /// Bytes of keys and values, those before the change included.
+    /// Bytes of keys and values, including those of the previous pairs.
     bytes: usize,
-    /// What goes over the wire, without and with the pairs as they were before;
-    /// made by the first who needs it.
+    /// The encoded events, without and with previous pairs. The first watcher that
+    /// needs an encoding produces it.
     encoded: [OnceLock<Bytes>; 2],
 }
 
 impl Batch {
     pub(crate) fn new(revision: i64, events: Vec<Event>) -> Self {
-        let of = |r: &Record| r.key().as_bytes().len() + r.value().len();
-        let bytes = |e: &Event| of(&e.record) + e.previous.as_ref().map_or(0, of);
-        let bytes = events.iter().map(bytes).sum();
-        Batch { revision, shared: Arc::new(Shared { events, bytes, encoded: Default::default() }) }
+        let record_bytes = |r: &Record| r.key().as_bytes().len() + r.value().len();
+        let event_bytes =
+            |e: &Event| record_bytes(&e.record) + e.previous.as_ref().map_or(0, record_bytes);
+        let bytes = events.iter().map(event_bytes).sum();
+        let content = BatchContent { events, bytes, encoded: Default::default() };
+        Batch { revision, content: Arc::new(content) }
     }
 
     pub(crate) fn events(&self) -> &[Event] {
-        &self.shared.events
+        &self.content.events
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.shared.bytes
+        self.content.bytes
     }
 }
 
-/// What a watcher is told of a batch. Never empty.
+/// The events of a batch that one watcher receives. Never empty.
 #[derive(Clone, Debug)]
 pub struct Events {
     batch: Batch,
-    /// What of it, unless all.
-    some: Option<Vec<Event>>,
+    /// The selected events, unless the watcher receives all events of the batch.
+    selected: Option<Vec<Event>>,
 }
 
 impl Events {
-    /// The events of `batch` that are `wanted`, if there are any.
-    pub(crate) fn wanted(batch: Batch, wanted: impl Fn(&Event) -> bool) -> Option<Self> {
+    /// Selects the events of `batch` for which `wanted` is true; `None` if there are
+    /// none.
+    pub(crate) fn select(batch: Batch, wanted: impl Fn(&Event) -> bool) -> Option<Self> {
         if batch.events().iter().all(&wanted) {
-            return Some(Events { batch, some: None });
+            return Some(Events { batch, selected: None });
         }
-        let some: Vec<_> = batch.events().iter().filter(|e| wanted(e)).cloned().collect();
-        (!some.is_empty()).then_some(Events { batch, some: Some(some) })
+        let selected: Vec<_> = batch.events().iter().filter(|e| wanted(e)).cloned().collect();
+        (!selected.is_empty()).then_some(Events { batch, selected: Some(selected) })
     }
 
     /// The events, in order.
     pub fn as_slice(&self) -> &[Event] {
-        self.some.as_deref().unwrap_or(self.batch.events())
+        self.selected.as_deref().unwrap_or(self.batch.events())
     }
 
-    /// Their encoding, which `encode` gives, with the pairs as they were before
-    /// if `prev_kv`. It is the same for all watchers that are told the same, and
-    /// made only once.
+    /// The events encoded by `encode`; with previous pairs if `prev_kv`. All watchers
+    /// that receive the whole batch share one encoding, so `encode` must depend only
+    /// on the events and `prev_kv`.
     pub fn encoded(&self, prev_kv: bool, encode: impl FnOnce(&[Event]) -> Bytes) -> Bytes {
-        match &self.some {
-            Some(some) => encode(some),
+        match &self.selected {
+            Some(selected) => encode(selected),
             None => {
-                let shared = &self.batch.shared;
-                let encode = || encode(&shared.events);
-                shared.encoded[usize::from(prev_kv)].get_or_init(encode).clone()
+                let content = &self.batch.content;
+                let encode = || encode(&content.events);
+                content.encoded[usize::from(prev_kv)].get_or_init(encode).clone()
             }
         }
     }

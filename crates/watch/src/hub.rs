@@ -1,4 +1,4 @@
-//! Who watches what.
+//! All subscriptions, and the publication of events to them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,94 +8,93 @@ use parking_lot::{Mutex, MutexGuard};
 use slab::Slab;
 
 use crate::batch::Batch;
+use crate::mailbox::Mailbox;
 use crate::span_tree::SpanTree;
-use crate::stream::{Mailbox, Stream};
 
-/// All watchers, by what they watch.
+/// The subscriptions of all watchers, ordered by span.
 pub struct Hub {
     queue_events: usize,
-    state: Mutex<State>,
+    subscriptions: Mutex<Subscriptions>,
 }
 
 #[derive(Default)]
-pub(crate) struct State {
-    /// Every event up to here has been left in the queues.
+pub(crate) struct Subscriptions {
+    /// The published revision: all events up to it are in the queues.
     pub(crate) revision: i64,
     groups: Slab<Group>,
-    /// Groups by their span, for watchers that come and go.
+    /// Groups by span, to add and remove subscribers.
     by_span: HashMap<Span, usize>,
-    /// Groups by the one key that they watch, for events.
+    /// Groups with a single-key span, by that key; finds the subscribers of an event.
     points: HashMap<Vec<u8>, usize>,
+    /// Groups with other spans; finds the subscribers of an event.
     ranges: SpanTree,
-    /// Groups that the batch being published concerns; kept for its memory.
+    /// Groups with events in the current publication. The vector is reused.
     touched: Vec<usize>,
     watchers: usize,
 }
 
-/// The watchers of one and the same span.
+/// The subscribers of one span.
 struct Group {
     span: Span,
     subscribers: Slab<Subscriber>,
-    /// Their events in the batch that is being published.
+    /// The events of the span in the current publication.
     events: Vec<Event>,
 }
 
-/// A subscriber's place in its group.
-#[derive(Clone, Copy)]
-pub(crate) struct Seat(usize);
-
+/// A watcher and the mailbox of its stream.
 pub(crate) struct Subscriber {
     pub(crate) mailbox: Arc<Mailbox>,
     pub(crate) watch_id: i64,
 }
 
 impl Hub {
-    /// A hub for a store whose newest visible revision is `revision`. Each
-    /// stream's queue holds `queue_events`.
+    /// Creates a hub for a store whose published revision is `revision`. Each stream's
+    /// queue holds `queue_events` events.
     pub fn new(revision: i64, queue_events: usize) -> Arc<Self> {
-        Arc::new(Hub { queue_events, state: Mutex::new(State { revision, ..State::default() }) })
+        let subscriptions = Subscriptions { revision, ..Subscriptions::default() };
+        Arc::new(Hub { queue_events, subscriptions: Mutex::new(subscriptions) })
     }
 
-    /// A stream of watchers; `wake` is called, from any thread and with locks
-    /// held, whenever it has something to take.
-    pub fn stream(self: &Arc<Self>, wake: impl Fn() + Send + Sync + 'static) -> Stream {
-        Stream::new(self.clone(), Mailbox::new(self.queue_events, wake))
+    /// Number of events that a stream's queue holds.
+    pub(crate) fn queue_events(&self) -> usize {
+        self.queue_events
     }
 
-    /// Leaves `events`, which are those after the last call's up to `revision`,
-    /// with everybody who watches them.
+    /// Queues `events` for their watchers and sets the published revision. The events
+    /// must be all those after the previous call's revision up to `revision`.
     pub fn publish(&self, events: &[Event], revision: i64) {
-        let mut state = self.state.lock();
-        debug_assert!(state.revision <= revision);
-        state.revision = revision;
-        if state.watchers == 0 {
+        let mut subscriptions = self.subscriptions.lock();
+        debug_assert!(subscriptions.revision <= revision);
+        subscriptions.revision = revision;
+        if subscriptions.watchers == 0 {
             return;
         }
-        let mut touched = std::mem::take(&mut state.touched);
+        let mut touched = std::mem::take(&mut subscriptions.touched);
         for event in events {
-            state.distribute(event, &mut touched);
+            subscriptions.distribute(event, &mut touched);
         }
         for group in touched.drain(..) {
-            let group = &mut state.groups[group];
+            let group = &mut subscriptions.groups[group];
             let batch = Batch::new(revision, std::mem::take(&mut group.events));
             for (_, subscriber) in &group.subscribers {
                 subscriber.mailbox.push(subscriber.watch_id, &batch);
             }
         }
-        state.touched = touched;
+        subscriptions.touched = touched;
     }
 
-    /// Number of watchers that follow the present.
+    /// Number of watchers of all streams.
     pub fn watchers(&self) -> usize {
-        self.state.lock().watchers
+        self.subscriptions.lock().watchers
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock()
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Subscriptions> {
+        self.subscriptions.lock()
     }
 }
 
-impl State {
+impl Subscriptions {
+    /// Adds `event` to the groups whose spans contain its key.
     fn distribute(&mut self, event: &Event, touched: &mut Vec<usize>) {
         let key = event.record.key().as_bytes();
         let groups = &mut self.groups;
@@ -112,13 +111,14 @@ impl State {
         self.ranges.containing(key, &mut touch);
     }
 
-    pub(crate) fn subscribe(&mut self, span: &Span, subscriber: Subscriber) -> Seat {
+    /// Adds a subscriber of `span`. Returns its slot in the group of the span.
+    pub(crate) fn subscribe(&mut self, span: &Span, subscriber: Subscriber) -> usize {
         self.watchers += 1;
         let id = match self.by_span.get(span) {
             Some(id) => *id,
             None => self.add_group(span),
         };
-        Seat(self.groups[id].subscribers.insert(subscriber))
+        self.groups[id].subscribers.insert(subscriber)
     }
 
     fn add_group(&mut self, span: &Span) -> usize {
@@ -132,10 +132,10 @@ impl State {
         id
     }
 
-    /// Removes a subscriber of `span`.
-    pub(crate) fn unsubscribe(&mut self, span: &Span, seat: Seat) {
+    /// Removes the subscriber of `span` in `slot`.
+    pub(crate) fn unsubscribe(&mut self, span: &Span, slot: usize) {
         let id = self.by_span[span];
-        self.groups[id].subscribers.remove(seat.0);
+        self.groups[id].subscribers.remove(slot);
         self.watchers -= 1;
         if self.groups[id].subscribers.is_empty() {
             let group = self.groups.remove(id);

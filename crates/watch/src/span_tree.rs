@@ -1,13 +1,14 @@
-//! Which of many spans contain a key: a treap ordered by start, where each node
-//! knows the furthest end below it. Insertion and removal take O(log n), a
-//! query O(log n) and the spans that it finds.
+//! An interval tree: finds the spans that contain a key. It is a treap ordered by
+//! start, in which each node stores the greatest end in its subtree. Insertion and
+//! removal take O(log n). A query visits O(log n) nodes for each span that it finds.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
 
 use mvcc::Span;
 
-/// A set of spans, none a single key, each with a number of the caller's.
+/// A set of spans, each with an ID chosen by the caller. Single keys are not
+/// allowed.
 #[derive(Default)]
 pub(crate) struct SpanTree {
     root: Link,
@@ -16,7 +17,7 @@ pub(crate) struct SpanTree {
 
 type Link = Option<Box<Node>>;
 
-/// The end of a span; no end is beyond every key.
+/// The end of a span. `Infinity` is greater than every key.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Before(Vec<u8>),
@@ -28,28 +29,28 @@ struct Node {
     end: End,
     id: usize,
     priority: u64,
-    furthest: End,
+    max_end: End,
     left: Link,
     right: Link,
 }
 
 impl SpanTree {
-    /// Adds `span`, which must not be there yet.
+    /// Adds `span`, which must not be in the tree.
     pub(crate) fn insert(&mut self, span: &Span, id: usize) {
         let (start, end) = ends(span);
         let priority = self.priorities.hash_one((&start, span.end()));
-        let furthest = end.clone();
-        let node = Node { start, end, id, priority, furthest, left: None, right: None };
+        let max_end = end.clone();
+        let node = Node { start, end, id, priority, max_end, left: None, right: None };
         self.root = Some(insert(self.root.take(), Box::new(node)));
     }
 
-    /// Removes `span`, which must be there.
+    /// Removes `span`, which must be in the tree.
     pub(crate) fn remove(&mut self, span: &Span) {
         let (start, end) = ends(span);
         self.root = remove(self.root.take(), &start, &end);
     }
 
-    /// Calls `found` with the number of every span that contains `key`.
+    /// Calls `found` with the ID of every span that contains `key`.
     pub(crate) fn containing(&self, key: &[u8], found: &mut impl FnMut(usize)) {
         visit(&self.root, key, found);
     }
@@ -76,7 +77,7 @@ fn insert(tree: Link, node: Box<Node>) -> Box<Node> {
     root
 }
 
-/// The nodes before `pivot` and those behind it.
+/// Splits a tree into the nodes before `pivot` and the nodes after it.
 fn split(tree: Link, pivot: &Node) -> (Link, Link) {
     let Some(mut root) = tree else { return (None, None) };
     if root.order(&pivot.start, &pivot.end) == Ordering::Less {
@@ -103,7 +104,7 @@ fn remove(tree: Link, start: &[u8], end: &End) -> Link {
     Some(root)
 }
 
-/// One tree of two, all of whose nodes are in order.
+/// Merges two trees. All nodes of `left` must be before all nodes of `right`.
 fn merge(left: Link, right: Link) -> Link {
     match (left, right) {
         (None, tree) | (tree, None) => tree,
@@ -122,12 +123,12 @@ fn merge(left: Link, right: Link) -> Link {
 
 fn visit(tree: &Link, key: &[u8], found: &mut impl FnMut(usize)) {
     let Some(node) = tree else { return };
-    if !node.furthest.is_beyond(key) {
+    if !node.max_end.is_after(key) {
         return;
     }
     visit(&node.left, key, found);
     if &node.start[..] <= key {
-        if node.end.is_beyond(key) {
+        if node.end.is_after(key) {
             found(node.id);
         }
         visit(&node.right, key, found);
@@ -135,7 +136,7 @@ fn visit(tree: &Link, key: &[u8], found: &mut impl FnMut(usize)) {
 }
 
 impl End {
-    fn is_beyond(&self, key: &[u8]) -> bool {
+    fn is_after(&self, key: &[u8]) -> bool {
         match self {
             End::Before(end) => &end[..] > key,
             End::Infinity => true,
@@ -149,10 +150,11 @@ impl Node {
     }
 
     fn update(&mut self) {
-        let below = [&self.left, &self.right].into_iter().flatten().map(|node| &node.furthest);
-        let furthest = below.chain([&self.end]).max().expect("its own end at least");
-        if *furthest != self.furthest {
-            self.furthest = furthest.clone();
+        let subtree_ends =
+            [&self.left, &self.right].into_iter().flatten().map(|node| &node.max_end);
+        let max_end = subtree_ends.chain([&self.end]).max().expect("there is at least its own end");
+        if *max_end != self.max_end {
+            self.max_end = max_end.clone();
         }
     }
 }
@@ -169,12 +171,12 @@ mod tests {
             4 => (key(), key()),
             1 => (key(), Just(vec![0u8])),
         ]
-        .prop_filter("no points, none empty", |(key, end)| *end == [0] || key < end)
+        .prop_filter("no single keys, no empty spans", |(key, end)| *end == [0] || key < end)
     }
 
     proptest! {
         #[test]
-        fn finds_what_a_scan_finds(
+        fn finds_the_same_spans_as_a_scan(
             steps in prop::collection::vec((any::<bool>(), span()), 1..60),
             keys in prop::collection::vec(prop::collection::vec(0u8..4, 1..5), 10),
         ) {
@@ -182,10 +184,10 @@ mod tests {
             let mut naive: Vec<(Span, usize)> = Vec::new();
             for (id, (add, (key, end))) in steps.iter().enumerate() {
                 let span = Span::new(key, end);
-                let at = naive.iter().position(|(s, _)| *s == span);
-                match (add, at) {
+                let position = naive.iter().position(|(s, _)| *s == span);
+                match (add, position) {
                     (true, None) => { tree.insert(&span, id); naive.push((span, id)); }
-                    (false, Some(at)) => { tree.remove(&span); naive.remove(at); }
+                    (false, Some(position)) => { tree.remove(&span); naive.remove(position); }
                     _ => {}
                 }
             }

@@ -1,6 +1,6 @@
-//! Random publications, watchers and readers that come when they like: whatever
-//! happens, each watcher is told all of its events once and in order, and a
-//! note of progress is never early.
+//! Random interleavings of publications, watch requests and reads: each watcher
+//! receives all of its events once and in order, and a progress notification is
+//! never early.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -9,15 +9,15 @@ use etcdpb::{Key, Record};
 use mvcc::{Event, Span};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
-use watch::{Delivery, Filter, History, HistoryError, Hub, Stream, Watch};
+use watch::{Compacted, Delivery, Filter, HistoryReader, Hub, Watch, WatchStream};
 
 #[derive(Default)]
-struct Past {
+struct History {
     events: RefCell<Vec<Event>>,
     compacted: RefCell<i64>,
 }
 
-impl History for Past {
+impl HistoryReader for History {
     fn read(
         &self,
         span: &Span,
@@ -25,12 +25,12 @@ impl History for Past {
         to: i64,
         _limit: usize,
         events: &mut Vec<Event>,
-    ) -> Result<i64, HistoryError> {
+    ) -> Result<i64, Compacted> {
         let compacted = *self.compacted.borrow();
         if from < compacted {
-            return Err(HistoryError { compacted });
+            return Err(Compacted { revision: compacted });
         }
-        // One revision at a time, to be interrupted as often as possible.
+        // One revision at a time, to allow as many interleavings as possible.
         let all = self.events.borrow();
         let Some(next) = all.iter().map(Event::revision).find(|r| (from..=to).contains(r)) else {
             return Ok(to + 1);
@@ -43,7 +43,7 @@ impl History for Past {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Keys that change in each of a batch's revisions.
+    /// For each revision of a batch, the keys that it changes.
     Publish(Vec<Vec<u8>>),
     Create {
         key: u8,
@@ -74,8 +74,8 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the client of the stream has heard about one watch.
-struct Heard {
+/// What the client has received for one watch.
+struct Received {
     watch: Watch,
     from: i64,
     events: Vec<(i64, Vec<u8>)>,
@@ -83,62 +83,67 @@ struct Heard {
 }
 
 struct Client {
-    stream: Stream,
-    asked: Vec<(Watch, i64)>,
-    watches: HashMap<i64, Heard>,
+    stream: WatchStream,
+    requested: Vec<(Watch, i64)>,
+    watches: HashMap<i64, Received>,
     revision: i64,
 }
 
 impl Client {
-    fn hear(&mut self, delivery: Delivery, past: &Past) {
+    fn receive(&mut self, delivery: Delivery, history: &History) {
         match delivery {
             Delivery::Created { watch_id, revision } => {
-                let (watch, now) = self.asked.remove(0);
+                let (watch, now) = self.requested.remove(0);
                 assert_eq!(now, revision);
                 let from =
                     if watch.start_revision == 0 { revision + 1 } else { watch.start_revision };
-                let heard = Heard { watch, from, events: vec![], compacted: false };
-                self.watches.insert(watch_id, heard);
+                let received = Received { watch, from, events: vec![], compacted: false };
+                self.watches.insert(watch_id, received);
             }
-            Delivery::Refused { .. } => {
-                assert!(self.asked.remove(0).0.span.is_empty());
+            Delivery::Rejected { .. } => {
+                assert!(self.requested.remove(0).0.span.is_empty());
             }
             Delivery::Canceled { watch_id, .. } => {
-                self.watches.remove(&watch_id).expect("canceled a watch that exists");
+                self.watches.remove(&watch_id).expect("the cancelled watch exists");
             }
             Delivery::Compacted { watch_id, compact_revision, .. } => {
-                let heard = self.watches.get_mut(&watch_id).unwrap();
-                let missing = heard.expected(past).into_iter().map(|(r, _)| r).max().unwrap_or(0);
-                assert!(heard.from < compact_revision || missing > 0);
-                heard.compacted = true;
+                let received = self.watches.get_mut(&watch_id).unwrap();
+                let missing =
+                    received.expected(history).into_iter().map(|(r, _)| r).max().unwrap_or(0);
+                assert!(received.from < compact_revision || missing > 0);
+                received.compacted = true;
             }
             Delivery::Events { watch_id, events, .. } => {
-                let heard = self.watches.get_mut(&watch_id).expect("events of a created watch");
+                let received =
+                    self.watches.get_mut(&watch_id).expect("the watch of the events exists");
                 assert!(!events.as_slice().is_empty());
                 for event in events.as_slice().iter().cloned() {
-                    heard.events.push((event.revision(), event.record.key().as_bytes().to_vec()));
+                    received
+                        .events
+                        .push((event.revision(), event.record.key().as_bytes().to_vec()));
                 }
             }
             Delivery::Progress { watch_id, revision } => {
                 assert!(revision <= self.revision);
                 let of = |id: &i64| watch_id == -1 || watch_id == *id;
-                for (_, heard) in self.watches.iter().filter(|(id, h)| of(id) && !h.compacted) {
-                    let expected = heard.expected(past).into_iter().filter(|e| e.0 <= revision);
-                    assert_eq!(heard.events, expected.collect::<Vec<_>>(), "early progress");
+                for (_, received) in self.watches.iter().filter(|(id, h)| of(id) && !h.compacted) {
+                    let expected =
+                        received.expected(history).into_iter().filter(|e| e.0 <= revision);
+                    assert_eq!(received.events, expected.collect::<Vec<_>>(), "early progress");
                 }
             }
         }
     }
 }
 
-impl Heard {
-    fn expected(&self, past: &Past) -> Vec<(i64, Vec<u8>)> {
+impl Received {
+    fn expected(&self, history: &History) -> Vec<(i64, Vec<u8>)> {
         let wanted = |event: &&Event| {
             event.revision() >= self.from
                 && self.watch.span.contains(event.record.key().as_bytes())
                 && (event.record.is_tombstone() || !self.watch.filter.no_put)
         };
-        let events = past.events.borrow();
+        let events = history.events.borrow();
         let pair = |e: &Event| (e.revision(), e.record.key().as_bytes().to_vec());
         events.iter().filter(wanted).map(pair).collect()
     }
@@ -161,16 +166,16 @@ fn batch(revisions: &[Vec<u8>], now: &mut i64) -> Vec<Event> {
 }
 
 fn run(steps: &[Step], queue_events: usize) {
-    let past = Past::default();
+    let history = History::default();
     let mut now = 1;
     let hub = Hub::new(now, queue_events);
-    let stream = hub.stream(|| {});
-    let mut client = Client { stream, asked: vec![], watches: HashMap::new(), revision: now };
+    let stream = WatchStream::open(&hub, || {});
+    let mut client = Client { stream, requested: vec![], watches: HashMap::new(), revision: now };
     for step in steps {
         match step {
             Step::Publish(revisions) => {
                 let events = batch(revisions, &mut now);
-                past.events.borrow_mut().extend(events.iter().cloned());
+                history.events.borrow_mut().extend(events.iter().cloned());
                 client.revision = now;
                 hub.publish(&events, now);
             }
@@ -185,7 +190,7 @@ fn run(steps: &[Step], queue_events: usize) {
                     progress_notify: true,
                     fragment: false,
                 };
-                client.asked.push((watch.clone(), now));
+                client.requested.push((watch.clone(), now));
                 client.stream.create(watch);
             }
             Step::Cancel(nth) => {
@@ -199,34 +204,34 @@ fn run(steps: &[Step], queue_events: usize) {
             Step::Interval => client.stream.progress_interval(),
             Step::Take(count) => {
                 for _ in 0..*count {
-                    let Some(delivery) = client.stream.take(&past) else { break };
-                    client.hear(delivery, &past);
+                    let Some(delivery) = client.stream.take(&history) else { break };
+                    client.receive(delivery, &history);
                 }
             }
             Step::Compact { back } => {
-                let mut compacted = past.compacted.borrow_mut();
+                let mut compacted = history.compacted.borrow_mut();
                 *compacted = (now - back).max(*compacted);
             }
         }
     }
-    // A look that finds nothing may have had its turn of history only.
-    let mut quiet = 0;
-    while quiet < 100 {
-        match client.stream.take(&past) {
-            Some(delivery) => client.hear(delivery, &past),
-            None => quiet += 1,
+    // A take that returns nothing may have reached its limit of history reads.
+    let mut empty_takes = 0;
+    while empty_takes < 100 {
+        match client.stream.take(&history) {
+            Some(delivery) => client.receive(delivery, &history),
+            None => empty_takes += 1,
         }
     }
-    for heard in client.watches.values() {
-        let expected = heard.expected(&past);
-        if heard.compacted {
-            assert!(expected.starts_with(&heard.events), "a prefix, then the end");
+    for received in client.watches.values() {
+        let expected = received.expected(&history);
+        if received.compacted {
+            assert!(expected.starts_with(&received.events), "the received events are a prefix");
         } else {
-            assert_eq!(heard.events, expected);
+            assert_eq!(received.events, expected);
         }
     }
     drop(client);
-    assert_eq!(hub.watchers(), 0, "a stream takes its watchers along");
+    assert_eq!(hub.watchers(), 0, "dropping the stream removes its watchers");
 }
 
 proptest! {
@@ -237,7 +242,7 @@ proptest! {
     })]
 
     #[test]
-    fn each_event_once_in_order(steps in prop::collection::vec(step(), 1..80), queue in 1usize..20) {
+    fn each_event_is_delivered_once_and_in_order(steps in prop::collection::vec(step(), 1..80), queue in 1usize..20) {
         run(&steps, queue);
     }
 }
@@ -258,12 +263,12 @@ fn all(id: i64) -> Watch {
     }
 }
 
-/// While a watcher reads history its client may cancel it and give its ID to
-/// another one; the two must not be mistaken for each other.
+/// While a watcher reads history, its client may cancel it and create another
+/// watch with the same ID. The two must not be confused.
 #[test]
-fn an_id_given_again_while_history_is_read() {
-    struct Meddler<'a>(&'a Stream, Past);
-    impl History for Meddler<'_> {
+fn a_watch_id_is_reused_while_history_is_read() {
+    struct Interfering<'a>(&'a WatchStream, History);
+    impl HistoryReader for Interfering<'_> {
         fn read(
             &self,
             _: &Span,
@@ -271,44 +276,44 @@ fn an_id_given_again_while_history_is_read() {
             to: i64,
             _: usize,
             _: &mut Vec<Event>,
-        ) -> Result<i64, HistoryError> {
+        ) -> Result<i64, Compacted> {
             self.0.cancel(5);
             self.0.create(all(5));
             Ok(to + 1)
         }
     }
     let hub = Hub::new(9, 10);
-    let stream = hub.stream(|| {});
+    let stream = WatchStream::open(&hub, || {});
     stream.create(Watch { start_revision: 2, ..all(5) });
-    let meddler = Meddler(&stream, Past::default());
-    let told: Vec<_> = (0..4).map(|_| stream.take(&meddler)).collect();
-    assert!(matches!(told[0], Some(Delivery::Created { watch_id: 5, .. })));
-    assert!(matches!(told[1], Some(Delivery::Canceled { watch_id: 5, .. })));
-    assert!(matches!(told[2], Some(Delivery::Created { watch_id: 5, .. })));
-    assert!(told[3].is_none());
+    let reader = Interfering(&stream, History::default());
+    let deliveries: Vec<_> = (0..4).map(|_| stream.take(&reader)).collect();
+    assert!(matches!(deliveries[0], Some(Delivery::Created { watch_id: 5, .. })));
+    assert!(matches!(deliveries[1], Some(Delivery::Canceled { watch_id: 5, .. })));
+    assert!(matches!(deliveries[2], Some(Delivery::Created { watch_id: 5, .. })));
+    assert!(deliveries[3].is_none());
     hub.publish(&[put(10, b"k")], 10);
-    assert!(matches!(stream.take(&meddler.1), Some(Delivery::Events { watch_id: 5, .. })));
-    assert!(stream.take(&meddler.1).is_none());
+    assert!(matches!(stream.take(&reader.1), Some(Delivery::Events { watch_id: 5, .. })));
+    assert!(stream.take(&reader.1).is_none());
 }
 
-/// A watcher that saw nothing for long and then overflows has missed nothing
-/// before the overflow, so a compaction of that time must not end it.
+/// A watcher that overflows after a long time without events has missed nothing
+/// before the overflow. A compaction up to then must not cancel it.
 #[test]
-fn overflow_after_a_quiet_time_survives_compaction() {
-    let past = Past::default();
+fn overflow_after_an_idle_time_survives_compaction() {
+    let history = History::default();
     let hub = Hub::new(1, 2);
-    let stream = hub.stream(|| {});
+    let stream = WatchStream::open(&hub, || {});
     stream.create(Watch { span: Span::new(b"k", b""), ..all(0) });
     for revision in 2..100 {
         hub.publish(&[put(revision, b"other")], revision);
     }
-    *past.compacted.borrow_mut() = 99;
+    *history.compacted.borrow_mut() = 99;
     for revision in 100..110 {
-        past.events.borrow_mut().push(put(revision, b"k"));
+        history.events.borrow_mut().push(put(revision, b"k"));
         hub.publish(&[put(revision, b"k")], revision);
     }
     let mut revisions = Vec::new();
-    while let Some(delivery) = stream.take(&past) {
+    while let Some(delivery) = stream.take(&history) {
         match delivery {
             Delivery::Events { events, .. } => {
                 revisions.extend(events.as_slice().iter().map(Event::revision))
@@ -321,17 +326,17 @@ fn overflow_after_a_quiet_time_survives_compaction() {
 }
 
 #[test]
-fn ids_are_the_clients_or_the_next_free() {
-    let stream = Hub::new(1, 10).stream(|| {});
+fn watch_ids_are_chosen_by_the_client_or_the_next_free() {
+    let stream = WatchStream::open(&Hub::new(1, 10), || {});
     for id in [0, 1, 0, 1] {
         stream.create(all(id));
     }
-    let past = Past::default();
+    let history = History::default();
     let mut answers = Vec::new();
-    while let Some(delivery) = stream.take(&past) {
+    while let Some(delivery) = stream.take(&history) {
         answers.push(match delivery {
             Delivery::Created { watch_id, .. } => Ok(watch_id),
-            Delivery::Refused { reason, .. } => Err(reason),
+            Delivery::Rejected { reason, .. } => Err(reason),
             other => panic!("{other:?}"),
         });
     }

@@ -23,12 +23,12 @@ import (
 
 const (
 	fillPrefix = "fill-"
-	// A connection carries so many watches, as that of a program with some informers does.
+	// Watches per connection, as in a program with several informers.
 	streamsOfConnection = 10
 )
 
-// fill makes pods that are there while something else is measured, and waits until they run.
-func (t *turn) fill(ctx context.Context, s *startups, count int) error {
+// fill creates pods that exist during a measurement, and waits until they run.
+func (t *storeRun) fill(ctx context.Context, s *startups, count int) error {
 	pods, err := usualPods()
 	if err != nil {
 		return err
@@ -49,9 +49,9 @@ func (t *turn) fill(ctx context.Context, s *startups, count int) error {
 	return t.AwaitQuiet(ctx)
 }
 
-// prepareFilled prepares a cluster, and makes pods that are there while something else is
-// measured. Nobody watches them any more afterwards.
-func (t *turn) prepareFilled(ctx context.Context, pods int) error {
+// prepareFilled prepares a cluster and fills it with pods. The watch on these pods ends before it
+// returns.
+func (t *storeRun) prepareFilled(ctx context.Context, pods int) error {
 	if err := t.prepare(ctx); err != nil {
 		return err
 	}
@@ -60,13 +60,13 @@ func (t *turn) prepareFilled(ctx context.Context, pods int) error {
 	return t.fill(filling, t.watchPods(filling, fillPrefix), pods)
 }
 
-// updates changes an annotation of pods at a rate, one after the other, until ctx ends.
-func (t *turn) updates(ctx context.Context, pods int, rate float64) experiment.Load {
+// updates returns a load that changes an annotation of each pod in turn, at a rate.
+func (t *storeRun) updates(ctx context.Context, pods int, rate float64) experiment.Load {
 	const workers = 64
 	load := t.podLoad(0, workers, rate)
 	load.Workers = workers
 	load.Do = func(ctx context.Context, number, worker int) error {
-		// A value that was never there: a patch that changes nothing is no update.
+		// The value is always new: a patch that changes nothing is not an update.
 		patch := fmt.Appendf(nil, `{"metadata":{"annotations":{"k1m/update":"%d"}}}`, time.Now().UnixNano())
 		_, err := t.Clients.Connection(worker).CoreV1().Pods(namespace).Patch(
 			ctx, podName(fillPrefix, number%pods), types.MergePatchType, patch, metav1.PatchOptions{})
@@ -76,16 +76,17 @@ func (t *turn) updates(ctx context.Context, pods int, rate float64) experiment.L
 	return load
 }
 
-// during runs updates for so long, and what is besides, and measures the window.
-func (t *turn) during(ctx context.Context, what string, d time.Duration, pods int, rate float64, besides func(context.Context)) (experiment.Load, experiment.Measured, error) {
+// during runs updates for the duration d and measures the window. If parallel is not nil, it runs
+// concurrently.
+func (t *storeRun) during(ctx context.Context, what string, d time.Duration, pods int, rate float64, parallel func(context.Context)) (experiment.Load, experiment.Measured, error) {
 	task := t.Display.Task(what, 0)
 	task.Say(fmt.Sprintf("%g updates/s for %s", rate, d))
 	window := t.Sampler.Begin(ctx)
 	working, stop := context.WithTimeout(ctx, d)
 	defer stop()
 	var others sync.WaitGroup
-	if besides != nil {
-		others.Go(func() { besides(working) })
+	if parallel != nil {
+		others.Go(func() { parallel(working) })
 	}
 	load := t.updates(working, pods, rate)
 	others.Wait()
@@ -93,21 +94,22 @@ func (t *turn) during(ctx context.Context, what string, d time.Duration, pods in
 	return load, m, t.end(ctx, load, int(load.Latencies.Count()), task)
 }
 
-// stream is a watch of a resource in the namespace whose events are counted and not
-// decoded, so that many fit into one process.
+// stream is a watch of a resource in the namespace whose events are counted and not decoded, so
+// that many watches fit in one process.
 type stream struct {
 	client   kubernetes.Interface
 	resource string
 	events   *atomic.Int64
 }
 
-// openStream begins to read objects of the namespace, or what becomes of them, as bytes.
+// openStream starts a list or watch of objects of the namespace, and returns the undecoded
+// response.
 func openStream(ctx context.Context, client kubernetes.Interface, resource string, options metav1.ListOptions) (io.ReadCloser, error) {
 	return client.CoreV1().RESTClient().Get().Namespace(namespace).Resource(resource).
 		VersionedParams(&options, scheme.ParameterCodec).Stream(ctx)
 }
 
-// follow reads events from a version on until the server or ctx ends it.
+// follow reads events until the server closes the watch or ctx ends.
 func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 	options.Watch = true
 	options.TimeoutSeconds = nil
@@ -116,21 +118,21 @@ func (w stream) follow(ctx context.Context, options metav1.ListOptions) error {
 		return err
 	}
 	defer body.Close()
-	// Each event is its length in four bytes, and a message of protobuf.
+	// An event is its length in four bytes, followed by a protobuf message.
 	var length [4]byte
 	for {
 		if _, err := io.ReadFull(body, length[:]); err != nil {
-			return fmt.Errorf("the watch ended: %w", err)
+			return fmt.Errorf("watch closed: %w", err)
 		}
 		if _, err := io.CopyN(io.Discard, body, int64(binary.BigEndian.Uint32(length[:]))); err != nil {
-			return fmt.Errorf("the watch ended: %w", err)
+			return fmt.Errorf("watch closed: %w", err)
 		}
 		w.events.Add(1)
 	}
 }
 
-// connect opens clients for so many streams; wrap, if it is not nil, sees their requests.
-func (t *turn) connect(streams, perConnection int, wrap transport.WrapperFunc) (*bulk.Clients, error) {
+// connect returns clients for this number of streams. If wrap is not nil, it wraps their transport.
+func (t *storeRun) connect(streams, perConnection int, wrap transport.WrapperFunc) (*bulk.Clients, error) {
 	config := rest.CopyConfig(t.Rest)
 	config.Wrap(wrap)
 	return bulk.NewClients(config, component.APIServerURLs(t.Config), streams/perConnection+1)

@@ -20,16 +20,16 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Calibration measures what [plan.Costs] are on this machine. It is no experiment of the
-// list: `k1m plan --calibrate` runs it.
+// Calibration measures the [plan.Costs] of this machine. It is not in the list of experiments:
+// `k1m plan --calibrate` runs it.
 var Calibration = experiment.Experiment{
 	Name:  "calibration",
-	Short: "What one of each costs on this machine, for k1m plan",
+	Short: "Measure the costs of objects and calls on this machine, for k1m plan",
 	New:   func() experiment.Options { return NewCalibration() },
 }
 
-// Calibrated has the costs once it was run.
-type Calibrated struct {
+// CalibrationOptions are the options of the calibration. Run sets Costs to the measured costs.
+type CalibrationOptions struct {
 	clusters
 	Pods, Calls, Watches, Connections experiment.Count
 	Hold                              experiment.Span
@@ -37,9 +37,9 @@ type Calibrated struct {
 	Costs plan.Costs
 }
 
-// NewCalibration is one with counts that follow from the scale.
-func NewCalibration() *Calibrated {
-	o := &Calibrated{
+// NewCalibration returns the default options. The counts depend on the scale.
+func NewCalibration() *CalibrationOptions {
+	o := &CalibrationOptions{
 		clusters: defaultClusters(experiment.ByScale(2000, 200)), Pods: experiment.ByScale(2000, 100), Calls: experiment.ByScale(3000, 200),
 		Watches: experiment.ByScale(2000, 100), Connections: experiment.ByScale(2000, 100), Hold: experiment.SpanByScale(20*time.Second, leaseInterval),
 	}
@@ -47,34 +47,35 @@ func NewCalibration() *Calibrated {
 	return o
 }
 
-// AddFlags binds the options to flags, by which they follow from the scale.
-func (o *Calibrated) AddFlags(fs *pflag.FlagSet) {
+// AddFlags binds the options to flags. The scale sets the options whose flags are not set.
+func (o *CalibrationOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Pods, "pods", "pods that come and go")
+	fs.Var(&o.Pods, "pods", "pods to create and delete")
 	fs.Var(&o.Calls, "calls", "calls of each kind")
-	fs.Var(&o.Watches, "watches", "watches that are opened")
-	fs.Var(&o.Connections, "connections", "connections that are opened")
-	fs.Var(&o.Hold, "hold", "how long what is idle is measured")
+	fs.Var(&o.Watches, "watches", "watches to open")
+	fs.Var(&o.Connections, "connections", "connections to open")
+	fs.Var(&o.Hold, "hold", "duration of each idle measurement")
 }
 
-// Validate reports the first option that cannot be.
-func (o *Calibrated) Validate() error { return o.clusters.Validate() }
+// Validate returns the first invalid option as a usage error.
+func (o *CalibrationOptions) Validate() error { return o.clusters.Validate() }
 
-// Run measures.
-func (o *Calibrated) Run(ctx context.Context, run *experiment.Run) error {
+// Run measures the costs in a cluster of its own.
+func (o *CalibrationOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: costs are measured in a cluster of their own; leave --name out", run.Dir.Name())
+		return usage.Errorf("--name %s: the calibration needs a cluster of its own; omit --name", run.Dir.Name())
 	}
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareEmpty(ctx); err != nil {
 			return err
 		}
-		// What cannot be had here: many API servers, and replicas on machines of their own.
+		// Start from the defaults, because one machine cannot show the costs of many API servers or
+		// of scheduler replicas on separate machines.
 		o.Costs = plan.DefaultCosts()
 		m := run.Result.Machine
 		o.Costs.Where = fmt.Sprintf("%d cores of %s, %s, %d nodes and %d pods", m.Cores, m.Processor, run.Result.Time.Format(time.DateOnly), o.Nodes.N, o.Pods.N)
-		c := &calibration{Calibrated: o, turn: t}
-		for _, step := range []func(context.Context) error{c.store, c.watches, c.nodes, c.statuses, c.events, c.pods, c.alone} {
+		c := &calibration{CalibrationOptions: o, storeRun: t}
+		for _, step := range []func(context.Context) error{c.store, c.watches, c.nodes, c.statuses, c.events, c.pods, c.storeAlone} {
 			if err := step(ctx); err != nil {
 				return err
 			}
@@ -83,28 +84,29 @@ func (o *Calibrated) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// calibration is one under way. A cost that is less than noise is nearly nothing, and not
-// less than that.
+// calibration is a running calibration. A cost below the noise is reported as a very small
+// positive value, never as a negative one.
 type calibration struct {
-	*Calibrated
-	*turn
-	// empty is the cluster without nodes, and idle with them, while nothing happens.
+	*CalibrationOptions
+	*storeRun
+	// empty is the usage of the idle cluster without nodes. idle is the usage with idle nodes.
 	empty, idle experiment.Measured
-	// leaseVersion is what the API server holds for one version of a Lease, in bytes.
+	// leaseVersion is the memory of the API server for one version of a Lease, in bytes.
 	leaseVersion float64
 }
 
-// nodes measures Leases and what a node takes.
+// nodes measures Leases and the cost of a node.
 func (c *calibration) nodes(ctx context.Context) (err error) {
-	if err := c.nodesHeld(ctx); err != nil {
+	if err := c.nodesMemory(ctx); err != nil {
 		return err
 	}
-	if c.idle, err = c.rest(ctx, "nodes idle", c.Hold.D); err != nil {
+	if c.idle, err = c.measureIdle(ctx, "nodes idle", c.Hold.D); err != nil {
 		return err
 	}
 	leases := int(countCalls(c.idle.Calls, "PUT", "leases"))
-	// Each is told to the API server as well, which counts apart.
-	c.Costs.APIServer.LeaseMicros = max(beyond(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ToldMicros, 1)
+	// The API server also receives a watch event for each renewal; that cost is counted
+	// separately.
+	c.Costs.APIServer.LeaseMicros = max(extraCPU(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ReceiveEventMicros, 1)
 	core, coordination := c.Client.CoreV1().RESTClient(), c.Client.CoordinationV1().RESTClient()
 	if c.Costs.Store.NodeWire, err = wireBytes(ctx, core, "nodes", ""); err != nil {
 		return err
@@ -116,7 +118,7 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	return nil
 }
 
-// makeNodes makes nodes, and waits until the cluster is quiet.
+// makeNodes creates nodes, and waits until the cluster is idle.
 func (c *calibration) makeNodes(ctx context.Context, first, count int) error {
 	if _, err := c.createNodes(ctx, first, count, bulk.DefaultNodeShape()); err != nil {
 		return err
@@ -124,18 +126,18 @@ func (c *calibration) makeNodes(ctx context.Context, first, count int) error {
 	return c.AwaitQuiet(ctx)
 }
 
-// settled waits until the API server takes no less than before. With new nodes that is a
-// minute; what is measured meanwhile would be taken for a cost of what is idle.
+// settled waits until the CPU usage of the API server stops falling, about a minute after nodes were
+// created. Otherwise the remaining work of creating nodes would be measured as the cost of idle nodes.
 func (c *calibration) settled(ctx context.Context) error {
-	const most, nearly = 9, 0.95
+	const maxRounds, stableRatio = 9, 0.95
 	last := 0.0
-	for range most {
-		m, err := c.rest(ctx, "settling", c.Hold.D)
+	for range maxRounds {
+		m, err := c.measureIdle(ctx, "settling", c.Hold.D)
 		if err != nil {
 			return err
 		}
 		now := m.Cores(apiServer)
-		if last > 0 && now > nearly*last {
+		if last > 0 && now > stableRatio*last {
 			return nil
 		}
 		last = now
@@ -143,29 +145,29 @@ func (c *calibration) settled(ctx context.Context) error {
 	return nil
 }
 
-// wireBytes is what an object takes on the wire, on average over some.
+// wireBytes returns the average encoded size of the objects of a resource.
 func wireBytes(ctx context.Context, client rest.Interface, resource, namespace string) (float64, error) {
-	const some = 100
-	data, err := client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", fmt.Sprint(some)).
+	const pageSize = 100
+	data, err := client.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).Param("limit", fmt.Sprint(pageSize)).
 		SetHeader("Accept", runtime.ContentTypeProtobuf).Do(ctx).Raw()
 	if err != nil {
 		return 0, fmt.Errorf("reading %s: %w", resource, err)
 	}
-	return float64(len(data)) / some, nil
+	return float64(len(data)) / pageSize, nil
 }
 
-// burst is so many calls of one kind.
+// burst is a number of calls of one kind.
 type burst struct {
 	what  string
 	count int
-	// rate is how many a second are begun; 0 is as many as go.
+	// rate is the number of calls per second; 0 means as fast as possible.
 	rate float64
 	call func(ctx context.Context, number, worker int) error
-	// after is waited for, as it is part of what the calls have caused; it may be nil.
+	// after, if not nil, waits for effects of the calls that are part of their cost.
 	after func(context.Context) error
 }
 
-// calls measures a burst, and says how many calls succeeded.
+// calls measures a burst, and returns the number of calls that succeeded.
 func (c *calibration) calls(ctx context.Context, b burst) (experiment.Measured, int, error) {
 	task := c.Display.Task(b.what, b.count)
 	window := c.Sampler.Begin(ctx)
@@ -189,13 +191,13 @@ func (c *calibration) calls(ctx context.Context, b burst) (experiment.Measured, 
 }
 
 func (c *calibration) statuses(ctx context.Context) error {
-	m, done, err := c.calls(ctx, burst{what: "statuses of nodes patched", count: c.Calls.N, call: func(ctx context.Context, number, worker int) error {
+	m, done, err := c.calls(ctx, burst{what: "node statuses patched", count: c.Calls.N, call: func(ctx context.Context, number, worker int) error {
 		patch := fmt.Appendf(nil, `{"status":{"conditions":[{"type":"MemoryPressure","status":"False","reason":"KubeletHasSufficientMemory","message":"%d"}]}}`, number)
 		node := fmt.Sprintf("%s%06d", bulk.NodePrefix, number%c.Nodes.N)
 		_, err := c.Clients.Connection(worker).CoreV1().Nodes().Patch(ctx, node, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		return err
 	}})
-	c.Costs.APIServer.StatusMicros = max(beyond(m, c.idle, apiServer, done), 1)
+	c.Costs.APIServer.StatusMicros = max(extraCPU(m, c.idle, apiServer, done), 1)
 	return err
 }
 
@@ -213,18 +215,18 @@ func (c *calibration) events(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Costs.APIServer.EventMicros = max(beyond(m, c.idle, apiServer, done), 1)
+	c.Costs.APIServer.EventMicros = max(extraCPU(m, c.idle, apiServer, done), 1)
 	c.Costs.Store.EventWire, err = wireBytes(ctx, c.Client.CoreV1().RESTClient(), "events", namespace)
 	return err
 }
 
-// pods measures a pod from its creation until it is gone.
+// pods measures the life of a pod from its creation until it is deleted.
 func (c *calibration) pods(ctx context.Context) error {
 	const prefix = "calibration-"
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	s := c.watchPods(watching, prefix)
-	before, err := c.holdAfter(ctx, func() error { return c.warmUp(ctx) })
+	before, err := c.memoryAfter(ctx, func() error { return c.warmUp(ctx) })
 	if err != nil {
 		return err
 	}
@@ -241,7 +243,7 @@ func (c *calibration) pods(ctx context.Context) error {
 	if c.Costs.Store.PodWire, err = wireBytes(ctx, c.Client.CoreV1().RESTClient(), "pods", namespace); err != nil {
 		return err
 	}
-	if err := c.podsHeld(ctx, before, count); err != nil {
+	if err := c.podsMemory(ctx, before, count); err != nil {
 		return err
 	}
 	window = c.Sampler.Begin(ctx)
@@ -253,7 +255,7 @@ func (c *calibration) pods(ctx context.Context) error {
 	}
 	removing := window.End(ctx)
 	for role, to := range map[string]*float64{apiServer: &c.Costs.APIServer.PodMicros, scheduler: &c.Costs.Scheduler.PodMicros} {
-		*to = max(beyond(making, c.idle, role, count)+beyond(removing, c.idle, role, count), 1)
+		*to = max(extraCPU(making, c.idle, role, count)+extraCPU(removing, c.idle, role, count), 1)
 	}
 	return nil
 }

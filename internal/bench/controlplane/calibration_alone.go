@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// The store's thread that does all writes when one of them has to wait for the disk. With
-	// a prefix that nobody writes to it is there, and nothing waits.
+	// The store applies writes in this thread if any prefix has the WAL mode fsync. A prefix
+	// without keys starts the thread, but no write waits for the disk.
 	pipelineThread = "pipeline"
-	nobodyWrites   = "/nobody-writes-here/=fsync"
+	unusedPrefix   = "/unused/=fsync"
 
 	aloneClients  = 20
 	floodClients  = 64
-	aloneRate     = 5000 // writes a second that are watched
+	aloneRate     = 5000 // watched writes per second
 	aloneWatchers = 64
 	aloneObjects  = 50_000
 )
 
-// alone measures in a store without a cluster what is lost beside one: what a write takes
-// where there are many, and what of that is done by one thread at a time; what it takes to
-// tell one watcher of a write, and, as a cluster's store keeps every version for minutes, the
-// memory of one.
-func (c *calibration) alone(ctx context.Context) error {
+// storeAlone measures, in a store without a cluster, costs that are too small to measure in a cluster:
+// the CPU time of a write under load and the part of it that is serial, the CPU time of
+// delivering an event to one watcher, and the memory of one version of an object (a store keeps
+// all versions for minutes).
+func (c *calibration) storeAlone(ctx context.Context) error {
 	program, err := component.FindBinary("etcd-bench")
 	if err != nil {
 		return err
@@ -48,7 +48,7 @@ func (c *calibration) alone(ctx context.Context) error {
 		}
 	}
 	update, apply, event := median(taken[0]), median(taken[1]), median(taken[2])
-	task.Done(fmt.Sprintf("%.3g µs a write, %.3g of one thread, %.3g µs an event", update, apply, event))
+	task.Done(fmt.Sprintf("%.3g µs per write, %.3g of it in one thread, %.3g µs per event", update, apply, event))
 	store := &c.Costs.Store
 	store.UpdateMicros, store.ApplyMicros, store.EventMicros = max(update, 0.1), max(apply, 0.1), max(event, 0.1)
 	sizes := map[string]struct{ wire, memory *float64 }{
@@ -65,9 +65,8 @@ func (c *calibration) alone(ctx context.Context) error {
 	return nil
 }
 
-// updateMicros is what the update of a Lease takes in a store that has many of them to do. One
-// that has few wakes up for each, which takes ten times as much, and says nothing of a large
-// cluster's.
+// updateMicros returns the CPU time of a Lease update in a busy store. An idle store wakes up for
+// each update, which costs ten times as much and is not typical of a large cluster.
 func (c *calibration) updateMicros(ctx context.Context, lab *storeserver.Lab) (micros float64, err error) {
 	err = c.flood(ctx, lab, nil, func(_ *storeserver.Server, report storeserver.Report) error {
 		micros = report.ServerCPUMicrosPerOp
@@ -76,9 +75,9 @@ func (c *calibration) updateMicros(ctx context.Context, lab *storeserver.Lab) (m
 	return micros, err
 }
 
-// applyMicros is that thread's part of it.
+// applyMicros returns the part of the CPU time of an update that the apply thread uses.
 func (c *calibration) applyMicros(ctx context.Context, lab *storeserver.Lab) (micros float64, err error) {
-	err = c.flood(ctx, lab, []string{"--wal-mode-prefix", nobodyWrites}, func(server *storeserver.Server, report storeserver.Report) error {
+	err = c.flood(ctx, lab, []string{"--wal-mode-prefix", unusedPrefix}, func(server *storeserver.Server, report storeserver.Report) error {
 		taken, err := server.ThreadCPU(pipelineThread)
 		micros = taken.Seconds() * 1e6 / float64(max(report.Ops, 1))
 		return err
@@ -86,8 +85,9 @@ func (c *calibration) applyMicros(ctx context.Context, lab *storeserver.Lab) (mi
 	return micros, err
 }
 
-// flood updates Leases in a store with these flags, and looks at it before it is gone.
-func (c *calibration) flood(ctx context.Context, lab *storeserver.Lab, flags []string, look func(*storeserver.Server, storeserver.Report) error) error {
+// flood updates Leases in a store with these flags, and calls inspect before the store is
+// removed.
+func (c *calibration) flood(ctx context.Context, lab *storeserver.Lab, flags []string, inspect func(*storeserver.Server, storeserver.Report) error) error {
 	server, err := lab.Fresh(ctx, storeserver.MemEtcd, "", append([]string{"--wal-mode", "buffered"}, flags...)...)
 	if err != nil {
 		return err
@@ -97,11 +97,11 @@ func (c *calibration) flood(ctx context.Context, lab *storeserver.Lab, flags []s
 	if err != nil {
 		return err
 	}
-	return look(server, report)
+	return inspect(server, report)
 }
 
-// eventMicros is what the store takes more for each watcher more, each with a connection of
-// its own, as API servers have.
+// eventMicros returns the CPU time of the store for each additional watcher of a write. Each
+// watcher has its own connection, as API servers do.
 func (c *calibration) eventMicros(ctx context.Context, lab *storeserver.Lab) (float64, error) {
 	server, err := lab.Fresh(ctx, storeserver.MemEtcd, "", "--wal-mode", "buffered")
 	if err != nil {
@@ -121,7 +121,7 @@ func (c *calibration) eventMicros(ctx context.Context, lab *storeserver.Lab) (fl
 	return (many - few) / aloneWatchers, err
 }
 
-// storeBytes is what an object of a size takes in the store, with its key.
+// storeBytes returns the memory of the store for an object of this size, including its key.
 func storeBytes(ctx context.Context, lab *storeserver.Lab, prefix string, size int) (float64, error) {
 	server, err := lab.Fresh(ctx, storeserver.MemEtcd, "", "--wal-mode", "none")
 	if err != nil {

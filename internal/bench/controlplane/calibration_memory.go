@@ -9,44 +9,45 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What an API server's memory grows by is not its objects alone. Its watch caches keep every
-// version of an object until their history is full, which here it is not: so what it grows
-// by is shared by the versions. The first objects of a kind bring what is made once, so some
-// come before. And what a burst of requests leaves goes within a minute: it is waited for.
+// The memory of an API server grows by more than its objects, because its watch caches keep every
+// version of an object until their history is full. The calibration does not fill the history, so it
+// divides the growth by the number of versions. The first objects of a kind cause one-time allocations, so some are created
+// before the measurement. Temporary memory of a burst of requests is returned
+// within a minute, so the measurement waits for that.
 const (
-	// Of Go processes: what the last collection left, and what goroutines run on.
+	// Metrics of Go processes: live heap after the last collection, and goroutine stacks.
 	liveHeap  = "go_gc_heap_live_bytes"
 	stacksAre = "go_memory_classes_heap_stacks_bytes"
-	// Of watch caches, by resource: the events so far, and how many the history has room for.
+	// Metrics of watch caches, by resource: number of events, and capacity of the history.
 	cacheEvents   = "apiserver_watch_cache_events_received_total"
 	cacheCapacity = "watch_cache_capacity"
 
-	// A history has room for so many at first, and as long as that is so there is no metric.
+	// Initial capacity of a history; the metric does not exist until the capacity changes.
 	firstCapacity = 100
 
-	// A node or a pod is in the watch cache, and once more in an informer of the API server's
-	// own, by which it authorizes nodes.
+	// A node or pod is stored twice: in the watch cache, and in an informer of the API server
+	// with which it authorizes nodes.
 	copies = 2
 
-	// A collector lets as much garbage come up as there lives.
+	// The garbage collector lets the heap grow to twice the live objects.
 	withGarbage = 2
 
-	// So many are opened at a time.
+	// Number of connections that are opened concurrently.
 	openers = 32
 )
 
-// held is what an API server holds, and a scheduler, after a collection.
-type held struct {
+// memoryState is the live memory of the API server and the scheduler after a collection.
+type memoryState struct {
 	heap, stacks float64 // bytes
-	// versions of objects in the histories of watch caches, by resource.
+	// versions is the number of object versions in the histories of watch caches, by resource.
 	versions map[string]float64
-	// scheduler is the heap of the scheduler.
+	// scheduler is the heap of the scheduler in bytes.
 	scheduler float64
 }
 
-// hold reads what is held now.
-func (c *calibration) hold(ctx context.Context) (held, error) {
-	h := held{versions: map[string]float64{}}
+// readMemory returns the current memory.
+func (c *calibration) readMemory(ctx context.Context) (memoryState, error) {
+	h := memoryState{versions: map[string]float64{}}
 	server, err := c.collected(ctx, apiServer, map[string]string{liveHeap: "", stacksAre: "", cacheEvents: "resource", cacheCapacity: "resource"})
 	if err != nil {
 		return h, err
@@ -60,43 +61,43 @@ func (c *calibration) hold(ctx context.Context) (held, error) {
 	return h, err
 }
 
-// collected reads metrics of a role once its garbage is gone.
+// collected reads metrics of a role after a garbage collection.
 func (c *calibration) collected(ctx context.Context, role string, labels map[string]string) (map[string]map[string]float64, error) {
 	if err := c.Sampler.Collect(ctx, role); err != nil {
 		return nil, err
 	}
 	totals, err := c.Sampler.Totals(ctx, role, labels)
 	if err == nil && totals[liveHeap][""] == 0 {
-		err = fmt.Errorf("the metrics of %s do not say what lives (%s)", role, liveHeap)
+		err = fmt.Errorf("the metrics of %s have no %s", role, liveHeap)
 	}
 	return totals, err
 }
 
-// heapSince is how much more the heap holds, without the Leases that were renewed meanwhile.
-func (c *calibration) heapSince(before, after held) float64 {
+// heapSince returns the growth of the heap without the Leases that were renewed in between.
+func (c *calibration) heapSince(before, after memoryState) float64 {
 	return after.heap - before.heap - c.leaseVersion*(after.versions["leases"]-before.versions["leases"])
 }
 
-// ofObjects is what one of so many objects takes that were made between two readings.
-func (c *calibration) ofObjects(resource string, count int, before, made held) float64 {
+// ofObjects returns the memory of one of count objects that were created between two readings.
+func (c *calibration) ofObjects(resource string, count int, before, made memoryState) float64 {
 	older := made.versions[resource] - before.versions[resource] - float64(count)
 	version := c.heapSince(before, made) / (max(older, 0) + copies*float64(count))
 	return withGarbage * copies * max(version, 1)
 }
 
-// nodesHeld makes the nodes, and measures what they and their Leases take in the API server.
-func (c *calibration) nodesHeld(ctx context.Context) error {
+// nodesMemory creates the nodes, and measures the memory of nodes and Leases in the API server.
+func (c *calibration) nodesMemory(ctx context.Context) error {
 	first := c.Nodes.N / 4
-	before, err := c.holdAfter(ctx, func() error { return c.makeNodes(ctx, 0, first) })
+	before, err := c.memoryAfter(ctx, func() error { return c.makeNodes(ctx, 0, first) })
 	if err != nil {
 		return err
 	}
-	made, err := c.holdAfter(ctx, func() error { return c.makeNodes(ctx, first, c.Nodes.N-first) })
+	made, err := c.memoryAfter(ctx, func() error { return c.makeNodes(ctx, first, c.Nodes.N-first) })
 	if err != nil {
 		return err
 	}
-	// What comes now are renewals.
-	renewed, err := c.holdAfter(ctx, func() error { return nil })
+	// From now on Leases are only renewed.
+	renewed, err := c.memoryAfter(ctx, func() error { return nil })
 	if err != nil {
 		return err
 	}
@@ -107,20 +108,20 @@ func (c *calibration) nodesHeld(ctx context.Context) error {
 	return nil
 }
 
-// holdAfter does something, waits until what it has left is gone, and reads what is held.
-func (c *calibration) holdAfter(ctx context.Context, do func() error) (held, error) {
+// memoryAfter calls do, waits until temporary memory is returned, and reads the memory.
+func (c *calibration) memoryAfter(ctx context.Context, do func() error) (memoryState, error) {
 	if err := do(); err != nil {
-		return held{}, err
+		return memoryState{}, err
 	}
 	if err := c.settled(ctx); err != nil {
-		return held{}, err
+		return memoryState{}, err
 	}
-	return c.hold(ctx)
+	return c.readMemory(ctx)
 }
 
-// podsHeld measures what so many pods take in the API server, beyond what it held before.
-func (c *calibration) podsHeld(ctx context.Context, before held, count int) error {
-	made, err := c.holdAfter(ctx, func() error { return nil })
+// podsMemory measures the memory of count pods in the API server.
+func (c *calibration) podsMemory(ctx context.Context, before memoryState, count int) error {
+	made, err := c.memoryAfter(ctx, func() error { return nil })
 	if err != nil {
 		return err
 	}
@@ -129,8 +130,8 @@ func (c *calibration) podsHeld(ctx context.Context, before held, count int) erro
 	return nil
 }
 
-// watches measures the memory of connections and watches that are idle; without nodes, whose
-// Leases come and go in the history.
+// watches measures the memory of idle connections and watches. It runs without nodes, because
+// renewed Leases change the history.
 func (c *calibration) watches(ctx context.Context) error {
 	lone, err := c.connect(c.Connections.N, 1, nil)
 	if err != nil {
@@ -146,7 +147,7 @@ func (c *calibration) watches(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// As a kubelet's of a ConfigMap that a pod refers to.
+	// A watch of a kubelet for a ConfigMap of a pod.
 	options := metav1.ListOptions{Watch: true, FieldSelector: "metadata.name=calibration"}
 	c.Costs.APIServer.WatchBytes, err = c.opened(ctx, "watches opened", c.Watches.N, func(ctx context.Context, i int) (io.Closer, error) {
 		return openStream(ctx, clients.Connection(i), "configmaps", options)
@@ -154,9 +155,9 @@ func (c *calibration) watches(ctx context.Context) error {
 	return err
 }
 
-// opened is what the API server's memory grows by with one of what is opened, in bytes.
+// opened returns the memory of the API server for each opened connection or watch, in bytes.
 func (c *calibration) opened(ctx context.Context, what string, count int, open func(context.Context, int) (io.Closer, error)) (float64, error) {
-	before, err := c.holdAfter(ctx, func() error { return nil })
+	before, err := c.memoryAfter(ctx, func() error { return nil })
 	if err != nil {
 		return 0, err
 	}
@@ -186,6 +187,6 @@ func (c *calibration) opened(ctx context.Context, what string, count int, open f
 	if done == 0 {
 		return 0, fmt.Errorf("%s: none succeeded", what)
 	}
-	after, err := c.holdAfter(ctx, func() error { return nil })
+	after, err := c.memoryAfter(ctx, func() error { return nil })
 	return max((withGarbage*c.heapSince(before, after)+after.stacks-before.stacks)/float64(done), 1), err
 }

@@ -17,24 +17,25 @@ import (
 )
 
 const (
-	// An object that nobody asks an API server to write, but that is written in the store.
+	// A key that is written directly in the store and not through the API server.
 	calibrationKey = "/registry/configmaps/" + namespace + "/calibration"
-	// So many that their share shows.
+	// Number of watchers: enough for a measurable effect.
 	clientWatchers = 50
-	// Writes a second: as many as API servers and watchers keep up with, or they are cut off.
+	// Writes per second: slow enough for API servers and watchers, which are disconnected if they
+	// fall behind.
 	storeRate, deliveryRate = 2000, 200
-	// What is less than what nodes take all the time shows when it comes and goes. The median
-	// of so many rounds counts.
+	// Each effect is the difference between a load with it and the same load without it. The result
+	// is the median of this number of rounds.
 	rounds       = 3
 	roundRest    = 5 * time.Second
 	caughtUp     = time.Second
 	watcherGrace = 20 * time.Second
 )
 
-// store measures reads and writes of the store itself, and what API servers do with those
-// that others have made: as long as there are no nodes, beside whose Leases it would be lost.
+// store measures reads and writes of the store, and the cost of external writes for API servers.
+// It runs before there are nodes, because the load of their Leases is larger than these effects.
 func (c *calibration) store(ctx context.Context) (err error) {
-	if c.empty, err = c.rest(ctx, "empty cluster", c.Hold.D); err != nil {
+	if c.empty, err = c.measureIdle(ctx, "empty cluster", c.Hold.D); err != nil {
 		return err
 	}
 	object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "calibration", Namespace: namespace}, Data: map[string]string{"a": "b"}}
@@ -53,7 +54,7 @@ func (c *calibration) store(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c.Costs.Store.ReadMicros = max(beyond(reads, c.empty, component.Store, done), 0.1)
+	c.Costs.Store.ReadMicros = max(extraCPU(reads, c.empty, component.Store, done), 0.1)
 
 	var all effects
 	for range rounds {
@@ -61,20 +62,21 @@ func (c *calibration) store(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	c.Costs.APIServer.ToldMicros = max(median(all.told), 1)
+	c.Costs.APIServer.ReceiveEventMicros = max(median(all.external), 1)
 	c.Costs.APIServer.DeliverMicros = max(median(all.deliver), 0.1)
 	return nil
 }
 
-// effects of one more of each, round by round, in microseconds.
+// effects are the costs of each additional write or watcher, in microseconds, one value per
+// round.
 type effects struct {
-	told    []float64 // the API server, of a write that it was not asked for
-	deliver []float64 // the API server, to tell one client of it
+	external []float64 // API server: for a write by another client
+	deliver  []float64 // API server: for the event to one client
 }
 
-// round measures each effect once, beside the same without it.
+// round measures each effect once, and the same load without it.
 func (c *calibration) round(ctx context.Context, client *clientv3.Client, all *effects) error {
-	idle, err := c.rest(ctx, "nothing happens", roundRest)
+	idle, err := c.measureIdle(ctx, "nothing happens", roundRest)
 	if err != nil {
 		return err
 	}
@@ -82,7 +84,7 @@ func (c *calibration) round(ctx context.Context, client *clientv3.Client, all *e
 	if err != nil {
 		return err
 	}
-	all.told = append(all.told, beyond(plain, idle, apiServer, written))
+	all.external = append(all.external, extraCPU(plain, idle, apiServer, written))
 	slow, written, err := c.writes(ctx, client, "keys written slowly", deliveryRate, nil)
 	if err != nil {
 		return err
@@ -95,12 +97,12 @@ func (c *calibration) round(ctx context.Context, client *clientv3.Client, all *e
 	if err != nil {
 		return err
 	}
-	deliver := beyond(delivered, idle, apiServer, more) - beyond(slow, idle, apiServer, written)
+	deliver := extraCPU(delivered, idle, apiServer, more) - extraCPU(slow, idle, apiServer, written)
 	all.deliver = append(all.deliver, deliver/clientWatchers)
 	return nil
 }
 
-// watching are watchers that count what they are told.
+// watching are watchers that count their events.
 type watching struct {
 	count  int
 	events atomic.Int64
@@ -108,11 +110,11 @@ type watching struct {
 	group  sync.WaitGroup
 }
 
-// told waits until all watchers together were told of so many events.
-func (w *watching) told(ctx context.Context, events int) error {
+// await waits until all watchers together have received this number of events.
+func (w *watching) await(ctx context.Context, events int) error {
 	for deadline := time.Now().Add(watcherGrace); int(w.events.Load()) < events; {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d watchers were told of %d events instead of %d; the machine is too busy, try again when it is not", w.count, w.events.Load(), events)
+			return fmt.Errorf("%d watchers received %d events instead of %d; the machine is too busy, try again later", w.count, w.events.Load(), events)
 		}
 		if err := sleep(ctx, poll); err != nil {
 			return err
@@ -126,8 +128,8 @@ func (w *watching) end() {
 	w.group.Wait()
 }
 
-// writes writes the key at a rate; watchers, if there are any, are told of each write, and
-// end then.
+// writes puts the key at a rate. Watchers, if any, receive an event for each write, and are
+// closed afterwards.
 func (c *calibration) writes(ctx context.Context, client *clientv3.Client, what string, rate float64, w *watching) (experiment.Measured, int, error) {
 	answer, err := client.Get(ctx, calibrationKey)
 	if err != nil || len(answer.Kvs) == 0 {
@@ -145,12 +147,12 @@ func (c *calibration) writes(ctx context.Context, client *clientv3.Client, what 
 	if w != nil {
 		defer w.end()
 		before = int(w.events.Load())
-		b.after = func(ctx context.Context) error { return w.told(ctx, before+w.count*b.count) }
+		b.after = func(ctx context.Context) error { return w.await(ctx, before+w.count*b.count) }
 	}
 	return c.calls(ctx, b)
 }
 
-// watchConfigMaps watches through the API server.
+// watchConfigMaps opens watches through the API server.
 func (c *calibration) watchConfigMaps(ctx context.Context) (*watching, error) {
 	clients, err := c.connect(clientWatchers, streamsOfConnection, nil)
 	if err != nil {
@@ -160,13 +162,13 @@ func (c *calibration) watchConfigMaps(ctx context.Context) (*watching, error) {
 	w := &watching{count: clientWatchers, stop: stop}
 	for i := range clientWatchers {
 		s := stream{clients.Connection(i), "configmaps", &w.events}
-		// It ends with an error in any case; if too soon, events are missing.
+		// follow always returns an error; if it returns too early, events are missing.
 		w.group.Go(func() {
 			_ = s.follow(ctx, metav1.ListOptions{ResourceVersion: "0", FieldSelector: "metadata.name=calibration"})
 		})
 	}
-	// Each is told of the object first.
-	if err := w.told(ctx, clientWatchers); err != nil {
+	// The first event of each watch is the existing object.
+	if err := w.await(ctx, clientWatchers); err != nil {
 		w.end()
 		return nil, err
 	}

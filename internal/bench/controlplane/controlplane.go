@@ -1,5 +1,15 @@
-// Package controlplane has the experiments that load a cluster: a real control plane with
-// simulated nodes, on each of the stores in turn.
+// Package controlplane contains the experiments that load a whole cluster: a real control plane
+// with simulated nodes, on each store in turn.
+//
+// The measured path is client, API server, store, controllers, scheduler and nodes together.
+// Package store loads a store without a cluster, and the packages below bench/scheduler measure
+// schedulers.
+//
+// Each experiment is a variable in the file with its name: nodes_and_pods, slo, pods_parallel,
+// watchers, lists, restart, density, limits and kubelet_or_kwok. The calibration_*.go files
+// measure the costs that `k1m plan` uses. The shared parts are the options and the life of the
+// cluster (controlplane.go), creating and deleting pods (pods.go), pod startup latencies
+// (startups.go), and background load (background.go).
 package controlplane
 
 import (
@@ -19,13 +29,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Experiments that this package has.
+// Experiments returns the experiments of this package.
 func Experiments() []experiment.Experiment {
 	return []experiment.Experiment{nodesAndPods, slo, podsParallel, watchers, lists, restart, density, limits, kubeletOrKwok}
 }
 
 const (
-	// namespace of the pods that are measured.
+	// namespace contains the measured pods.
 	namespace = "k1m-bench"
 
 	apiServer = component.RoleAPIServer
@@ -37,16 +47,16 @@ const (
 	mebibyte       = 1 << 20
 )
 
-// clusters are options that all experiments here have.
+// clusters are the options that all experiments of this package share.
 type clusters struct {
 	Stores    []string
 	Scheduler string
 	Nodes     experiment.Count
 	Keep      bool
 	Timeout   time.Duration
-	// zeroNodes makes clusters without nodes; the experiment makes its own.
+	// zeroNodes creates clusters without nodes, for experiments that create nodes themselves.
 	zeroNodes bool
-	// more changes the settings further.
+	// more changes further settings of the cluster.
 	more func(*clusterdir.Settings)
 }
 
@@ -59,26 +69,26 @@ func defaultClusters(nodes experiment.Count) clusters {
 
 // AddFlags binds the options to flags.
 func (c *clusters) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&c.Stores, "stores", c.Stores, "stores on which it is measured, in this order; a running cluster of --name has its own")
+	fs.StringSliceVar(&c.Stores, "stores", c.Stores, "stores to measure, in this order; a running cluster that --name selects has its own store")
 	fs.StringVar(&c.Scheduler, "scheduler", c.Scheduler, "kube-scheduler|dist-scheduler")
 	fs.Var(&c.Nodes, "nodes", c.Nodes.Usage("nodes of the cluster"))
-	fs.BoolVar(&c.Keep, "keep", c.Keep, "leave the last cluster up")
-	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "how long a cluster may take to get ready, and pods to make no progress")
+	fs.BoolVar(&c.Keep, "keep", c.Keep, "do not remove the last cluster")
+	fs.DurationVar(&c.Timeout, "timeout", c.Timeout, "time limit for the cluster to become ready, and for pods to make progress")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (c *clusters) Validate() error {
 	for i, store := range c.Stores {
 		if store != clusterdir.StoreMemEtcd && store != clusterdir.StoreEtcd {
 			return usage.Errorf("--stores %q: no such store; choose mem_etcd, etcd or both", store)
 		}
 		if slices.Contains(c.Stores[:i], store) {
-			return usage.Errorf("--stores %s: %s is there twice; name each once", strings.Join(c.Stores, ","), store)
+			return usage.Errorf("--stores %s: %s is given twice; list each once", strings.Join(c.Stores, ","), store)
 		}
 	}
 	switch {
 	case len(c.Stores) == 0:
-		return usage.Errorf("--stores: none given; choose mem_etcd, etcd or both")
+		return usage.Errorf("--stores: the list is empty; choose mem_etcd, etcd or both")
 	case c.Scheduler != clusterdir.SchedulerKube && c.Scheduler != clusterdir.SchedulerDist:
 		return usage.Errorf("--scheduler %q: no such scheduler; choose kube-scheduler or dist-scheduler", c.Scheduler)
 	case c.Timeout <= 0:
@@ -87,8 +97,8 @@ func (c *clusters) Validate() error {
 	return nil
 }
 
-// turn is that of one store.
-type turn struct {
+// storeRun is the run of an experiment on the cluster of one store.
+type storeRun struct {
 	*experiment.Run
 	*experiment.Cluster
 	store   string
@@ -96,8 +106,8 @@ type turn struct {
 	figures []experiment.Figure
 }
 
-// each measures on every store in turn, and compares what they have in common.
-func (c *clusters) each(ctx context.Context, run *experiment.Run, measure func(context.Context, *turn) error) error {
+// each measures on every store in turn, and compares the figures that the stores have in common.
+func (c *clusters) each(ctx context.Context, run *experiment.Run, measure func(context.Context, *storeRun) error) error {
 	stores := c.Stores
 	if run.UsesExisting() {
 		config, err := clusterdir.Load(run.Dir)
@@ -105,7 +115,7 @@ func (c *clusters) each(ctx context.Context, run *experiment.Run, measure func(c
 			return err
 		}
 		stores = []string{config.Settings.StoreKind()}
-		run.Result.Note("On the cluster %q that ran already: nothing was made, so there is no peer in this run.", config.Name)
+		run.Result.Note("Measured on the existing cluster %q; there is no peer in this run.", config.Name)
 	}
 	figures := make([][]experiment.Figure, len(stores))
 	for i, store := range stores {
@@ -123,7 +133,7 @@ func (c *clusters) each(ctx context.Context, run *experiment.Run, measure func(c
 }
 
 func (c *clusters) one(
-	ctx context.Context, run *experiment.Run, store string, keep bool, measure func(context.Context, *turn) error,
+	ctx context.Context, run *experiment.Run, store string, keep bool, measure func(context.Context, *storeRun) error,
 ) (figures []experiment.Figure, err error) {
 	settings := clusterdir.DefaultSettings()
 	settings.Store, settings.Scheduler, settings.Nodes = store, c.Scheduler, c.Nodes.N
@@ -137,7 +147,7 @@ func (c *clusters) one(
 	if err != nil {
 		return nil, err
 	}
-	t := &turn{Run: run, Cluster: made, store: store, timeout: c.Timeout}
+	t := &storeRun{Run: run, Cluster: made, store: store, timeout: c.Timeout}
 	defer func() {
 		if !made.Own() {
 			err = errors.Join(err, t.cleanUp())
@@ -148,38 +158,37 @@ func (c *clusters) one(
 	return t.figures, err
 }
 
-// on is how plots and verdicts name the store.
+// on returns the suffix that names the store in charts and verdicts.
 func on(store string) string { return ", on " + store }
 
-// figure is one in which stores are compared.
-func (t *turn) figure(name, unit string, value float64, moreIsBetter bool) {
+// figure appends a figure in which the stores are compared.
+func (t *storeRun) figure(name, unit string, value float64, moreIsBetter bool) {
 	t.figures = append(t.figures, experiment.Figure{Name: name, Unit: unit, Value: value, MoreIsBetter: moreIsBetter})
 }
 
-// judge appends verdicts, which are of this store.
-func (t *turn) judge(verdicts ...experiment.Verdict) {
+// judge appends verdicts of this store.
+func (t *storeRun) judge(verdicts ...experiment.Verdict) {
 	for _, v := range verdicts {
 		v.Name += on(t.store)
 		t.Result.Verdicts = append(t.Result.Verdicts, v)
 	}
 }
 
-// mark sets a marker now.
-func (t *turn) mark(name string, at time.Time) {
+// mark appends a marker.
+func (t *storeRun) mark(name string, at time.Time) {
 	t.Result.Markers = append(t.Result.Markers, experiment.Marker{Of: on(t.store), Name: name, Seconds: at.Sub(t.Result.Time).Seconds()})
 }
 
-// nodes that there are: as many as were asked for, or those of a cluster that ran already.
-func (t *turn) nodes(ctx context.Context, asked int) (int, error) {
+// nodes returns the number of nodes: as requested, or the number in an existing cluster.
+func (t *storeRun) nodes(ctx context.Context, asked int) (int, error) {
 	if t.Own() {
 		return asked, nil
 	}
 	return bulk.CountNodes(ctx, t.Clients)
 }
 
-// createNodes makes nodes beyond those that there are, which may have more room for pods
-// than is usual, and waits until they are ready.
-func (t *turn) createNodes(ctx context.Context, first, count int, shape bulk.NodeShape) (bulk.Summary, error) {
+// createNodes creates count nodes with the numbers from first on, and waits until they are ready.
+func (t *storeRun) createNodes(ctx context.Context, first, count int, shape bulk.NodeShape) (bulk.Summary, error) {
 	nodes, err := bulk.NewNodes(shape)
 	if err != nil {
 		return bulk.Summary{}, err
@@ -205,9 +214,9 @@ func (t *turn) createNodes(ctx context.Context, first, count int, shape bulk.Nod
 	return summary, nil
 }
 
-// tally counts what was made in bulk with the errors of the experiment, those that were retried
-// too.
-func (t *turn) tally(made bulk.Summary) {
+// tally adds the operations of a bulk call to the error statistics of the experiment, including
+// those that were retried.
+func (t *storeRun) tally(made bulk.Summary) {
 	all, byKind := int64(made.Done), map[string]int64{}
 	for kind, count := range made.Errors {
 		byKind[kind] = int64(count)
@@ -216,8 +225,8 @@ func (t *turn) tally(made bulk.Summary) {
 	t.Result.Errors.AddMany(all, byKind)
 }
 
-// deleteNodes removes nodes that createNodes has made.
-func (t *turn) deleteNodes(ctx context.Context, first, count int) error {
+// deleteNodes deletes nodes that createNodes created.
+func (t *storeRun) deleteNodes(ctx context.Context, first, count int) error {
 	o := bulk.DefaultOptions(bulk.NodePrefix)
 	o.Range.First, o.Range.Count = first, count
 	task := t.Display.Task("nodes deleted", count)
@@ -230,9 +239,9 @@ func (t *turn) deleteNodes(ctx context.Context, first, count int) error {
 	return nil
 }
 
-// prepare makes the namespace, warms up, and waits until the control plane is quiet: what
-// is made once, such as connections, is no cost of what is measured.
-func (t *turn) prepare(ctx context.Context) error {
+// prepare creates the namespace, warms up, and waits until the control plane is idle, so that
+// one-time costs such as opening connections are not measured.
+func (t *storeRun) prepare(ctx context.Context) error {
 	task := t.Display.Task("warming up", 0)
 	err := t.Clients.EnsureNamespace(ctx, namespace)
 	if err == nil {
@@ -249,7 +258,7 @@ func (t *turn) prepare(ctx context.Context) error {
 	return nil
 }
 
-func (t *turn) warmUp(ctx context.Context) error {
+func (t *storeRun) warmUp(ctx context.Context) error {
 	const warmUpPods = 20
 	pods, err := usualPods()
 	if err != nil {
@@ -275,8 +284,8 @@ func usualPods() (*bulk.Pods, error) {
 	return bulk.NewPods(shape)
 }
 
-// costs appends CPU and memory of a window to a table's row: of API server, scheduler,
-// store and the others together.
+// costs returns cells of a table: CPU per operation and peak memory of the components in a
+// window.
 func costs(m experiment.Measured, operations int) []any {
 	return []any{
 		m.MicrosPer(apiServer, operations), m.MicrosPer(scheduler, operations), m.MicrosPer(component.Store, operations),

@@ -27,32 +27,32 @@ func TestSteps(t *testing.T) {
 }
 
 func TestBetween(t *testing.T) {
-	for _, c := range []struct{ held, gave, want int }{
+	for _, c := range []struct{ passed, exceeded, want int }{
 		{2000, 5000, 3500}, {3500, 5000, 4300}, {4000, 5000, 0}, {100, 200, 150}, {0, 1000, 0}, {2, 5, 4},
 	} {
-		if got := between(c.held, c.gave); got != c.want {
-			t.Errorf("between %d and %d: %d, not %d", c.held, c.gave, got, c.want)
+		if got := between(c.passed, c.exceeded); got != c.want {
+			t.Errorf("between %d and %d: %d, not %d", c.passed, c.exceeded, got, c.want)
 		}
 	}
 }
 
-func TestWhatGave(t *testing.T) {
-	fine := freeShares{idle: 0.5, available: 0.5, own: 0.5}
+func TestExceededLimits(t *testing.T) {
+	fine := machineShares{idle: 0.5, available: 0.5, own: 0.5}
 	met, missed := experiment.Verdict{Of: 1, Met: true}, experiment.Verdict{Name: "startup", Of: 1, Measured: 7}
 	for _, c := range []struct {
 		renewed float64
-		free    freeShares
+		free    machineShares
 		verdict experiment.Verdict
 		want    []string
 	}{
 		{1, fine, met, nil},
 		{1, fine, experiment.Verdict{Name: "never measured"}, nil},
 		{0.5, fine, met, []string{"Leases"}},
-		{1, freeShares{idle: 0.01, available: 0.5, own: 0.9}, met, []string{"CPU"}},
-		{1, freeShares{idle: 0.01, available: 0.5, own: 0.1}, met, nil}, // somebody else's
-		{1, freeShares{idle: 0.5, available: 0.05, own: 0.5}, missed, []string{"memory", "objective: startup was 7 s"}},
+		{1, machineShares{idle: 0.01, available: 0.5, own: 0.9}, met, []string{"CPU"}},
+		{1, machineShares{idle: 0.01, available: 0.5, own: 0.1}, met, nil}, // other processes use the CPU
+		{1, machineShares{idle: 0.5, available: 0.05, own: 0.5}, missed, []string{"memory", "objective: startup was 7 s"}},
 	} {
-		got := whatGave(c.renewed, c.free, []experiment.Verdict{c.verdict})
+		got := exceededLimits(c.renewed, c.free, []experiment.Verdict{c.verdict})
 		if len(got) != len(c.want) {
 			t.Errorf("%+v: %v", c, got)
 			continue
@@ -65,7 +65,7 @@ func TestWhatGave(t *testing.T) {
 	}
 }
 
-func TestContainerEnvironmentHasAWall(t *testing.T) {
+func TestContainerEnvironmentHasALimit(t *testing.T) {
 	small, err := startWith(100)
 	if err != nil || small == 0 {
 		t.Errorf("with 100 Services: %d bytes, %v", small, err)
@@ -101,14 +101,14 @@ func TestStartupsFollowPods(t *testing.T) {
 	if exist != 3 || bound != 3 || running != 3 {
 		t.Errorf("%d exist, %d are bound, %d run", exist, bound, running)
 	}
-	theirs, ours := s.measured()
-	if theirs.Count() != 2 || ours.Count() != 1 || s.late() != 1 {
-		t.Errorf("%d and %d measured, %d late", theirs.Count(), ours.Count(), s.late())
+	sinceCreation, sinceRequest := s.measured()
+	if sinceCreation.Count() != 2 || sinceRequest.Count() != 1 || s.late() != 1 {
+		t.Errorf("%d and %d measured, %d late", sinceCreation.Count(), sinceRequest.Count(), s.late())
 	}
-	if got := theirs.Seconds(50); got < 2.9 || got > 4 {
+	if got := sinceCreation.Seconds(50); got < 2.9 || got > 4 {
 		t.Errorf("the first took %g s", got)
 	}
-	// A new list without them: they are gone.
+	// Pods that are not in a new list have been deleted.
 	if err := s.Replace([]any{changes[1]}, ""); err != nil {
 		t.Fatal(err)
 	}
@@ -117,20 +117,20 @@ func TestStartupsFollowPods(t *testing.T) {
 	}
 }
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for _, e := range Experiments() {
 		if err := e.New().Validate(); err != nil {
-			t.Errorf("%s at its defaults: %v", e.Name, err)
+			t.Errorf("the default options of %s are invalid: %v", e.Name, err)
 		}
 	}
 	o := nodesAndPods.New().(*nodesAndPodsOptions)
 	o.Nodes.N, o.Pods.N = 1, 111
 	if o.Validate() == nil {
-		t.Error("111 pods on a node that takes 110")
+		t.Error("111 pods on a node with room for 110 were accepted")
 	}
 	d := density.New().(*densityOptions)
 	d.Namespaced = true
 	if d.Validate() == nil {
-		t.Error("namespaced iterations of single pods")
+		t.Error("namespaced iterations of single pods were accepted")
 	}
 }

@@ -18,19 +18,19 @@ import (
 
 var density = experiment.Experiment{
 	Name:  "density",
-	Short: "Search for the largest number of pods a node that starts within the objective",
-	Long: `Search for the largest number of pods a node: --step pods a node, then twice as many, three
-times, …, each from an empty cluster, until the startup objective, errors or a time-out
-breaks it. The iterations that failed are then subtracted, and what is left is confirmed
-by a second run, or lowered until one is.
+	Short: "Find the largest number of pods per node that starts within the objective",
+	Long: `Find the largest number of pods per node. The search starts --step pods per node, then twice
+as many, then three times, each in an empty cluster, until the startup objective is missed,
+operations fail, or pods time out. The iterations that failed are subtracted, and a second
+run confirms the remaining number. If it fails, the number is lowered until a run succeeds.
 
-The workloads are those of kube-burner, in order of their weight. pods: single pods. cni:
-iterations of two Deployments of a pod, one behind a Service, with probes. heavy: the
-same with an application and its database. All are in one namespace unless
---namespaced-iterations. Nodes are simulated, so no probe is made and no container needs
-memory: what is found is the limit of the control plane. The one limit of a container
-that shows here is its environment, which has every Service of the namespace: it is built
-by kubelet's own code and handed to a program.`,
+The workloads are those of kube-burner, from light to heavy. pods: single pods. cni:
+iterations of two Deployments of one pod, one of them behind a Service, with probes. heavy:
+the same with an application and its database. All objects are in one namespace unless
+--namespaced-iterations is set. Nodes are simulated: no probe runs and no container needs
+memory, so the result is the limit of the control plane. One container limit is checked:
+the size of the environment, which contains every Service of the namespace. kubelet's own
+code builds it, and a program is started with it.`,
 	Example: `  k1m bench density
   k1m bench density --workload heavy --step 250 --most 2500 --nodes 4
   k1m bench density --workload cni --namespaced-iterations`,
@@ -57,14 +57,14 @@ type densityOptions struct {
 func (o *densityOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
 	fs.StringVar(&o.Workload, "workload", o.Workload, "pods|cni|heavy")
-	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced, fmt.Sprintf("a namespace for every %d iterations", iterationsOfNamespace))
-	fs.Var(&o.Step, "step", o.Step.Usage("pods a node to begin with, and to add"))
-	fs.Var(&o.Most, "most", o.Most.Usage("pods a node at most, if nothing breaks before"))
-	fs.Float64Var(&o.Rate, "rate", o.Rate, "pods that are created a second")
-	fs.DurationVar(&o.Limit, "startup-limit", o.Limit, "p99 of startup that breaks a run, and startup that makes an iteration fail")
+	fs.BoolVar(&o.Namespaced, "namespaced-iterations", o.Namespaced, fmt.Sprintf("create a namespace for every %d iterations", iterationsOfNamespace))
+	fs.Var(&o.Step, "step", o.Step.Usage("pods per node in the first step, and increase per step"))
+	fs.Var(&o.Most, "most", o.Most.Usage("largest number of pods per node to try"))
+	fs.Float64Var(&o.Rate, "rate", o.Rate, "pods to create per second")
+	fs.DurationVar(&o.Limit, "startup-limit", o.Limit, "largest p99 startup latency of a run, and largest startup latency of an iteration")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *densityOptions) Validate() error {
 	if _, known := workloads[o.Workload]; !known {
 		return usage.Errorf("--workload %q: no such workload; choose pods, cni or heavy", o.Workload)
@@ -84,23 +84,23 @@ func (o *densityOptions) Validate() error {
 	return o.clusters.Validate()
 }
 
-// densityTables are what the experiment fills.
+// densityTables are the tables of the experiment.
 type densityTables struct{ runs, found *experiment.Table }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *densityOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: density needs nodes with room for very many pods, so it takes no cluster that runs already; leave --name out", run.Dir.Name())
+		return usage.Errorf("--name %s: density needs nodes with a very high pod capacity, so it cannot use an existing cluster; omit --name", run.Dir.Name())
 	}
 	tables := densityTables{
-		runs: run.Result.Table("Runs", "store", "pods a node", "pods", "iterations", "failed", "start p50, s", "start p99, s",
-			"Services a namespace", "environment, KiB", "CPU a pod: kube-apiserver, µs", "store, µs", "kube-controller-manager, µs", "broke"),
-		found: run.Result.Table("Found", "store", "workload", "pods a node", "broke at", "what broke", "confirmed by"),
+		runs: run.Result.Table("Runs", "store", "pods per node", "pods", "iterations", "failed", "start p50, s", "start p99, s",
+			"Services per namespace", "environment, KiB", "CPU per pod: kube-apiserver, µs", "store, µs", "kube-controller-manager, µs", "limit exceeded"),
+		found: run.Result.Table("Largest density within the objective", "store", "workload", "pods per node", "exceeded at", "limit exceeded", "confirmed by"),
 	}
 	if o.Workload != workloadPods {
-		showWall(run.Result)
+		measureEnvironment(run.Result)
 	}
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		shape := bulk.DefaultNodeShape()
 		shape.CPU, shape.Memory, shape.Pods = "100k", "1Pi", o.Most.N+o.Step.N
 		if _, err := t.createNodes(ctx, 0, o.Nodes.N, shape); err != nil {
@@ -113,54 +113,55 @@ func (o *densityOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// search goes up until a run breaks, and confirms what is left.
-func (o *densityOptions) search(ctx context.Context, t *turn, tables densityTables) error {
-	var broken outcome
-	held := 0
+// search increases the density until a run exceeds a limit, then confirms the largest density
+// within the limits.
+func (o *densityOptions) search(ctx context.Context, t *storeRun, tables densityTables) error {
+	var failedRun outcome
+	passed := 0
 	for density := o.Step.N; ; density += o.Step.N {
 		density = min(density, o.Most.N)
 		result, err := o.density(ctx, t, density, tables.runs)
 		if err != nil {
 			return err
 		}
-		if result.broke != "" {
-			broken = result
+		if result.exceeded != "" {
+			failedRun = result
 			break
 		}
-		if held = density; density == o.Most.N {
-			tables.found.Add(t.store, o.Workload, held, none, "nothing up to --most", none)
-			t.figure("pods a node", "", float64(held), true)
+		if passed = density; density == o.Most.N {
+			tables.found.Add(t.store, o.Workload, passed, none, "no limit up to --most", none)
+			t.figure("pods per node", "", float64(passed), true)
 			return nil
 		}
 	}
-	candidate := max(held, broken.density-broken.failedPods/o.Nodes.N)
-	if candidate == broken.density {
-		candidate = held // it broke as a whole, not in some iterations
+	candidate := max(passed, failedRun.density-failedRun.failedPods/o.Nodes.N)
+	if candidate == failedRun.density {
+		candidate = passed // no single iteration failed
 	}
 	for candidate > 0 {
 		result, err := o.density(ctx, t, candidate, tables.runs)
 		if err != nil {
 			return err
 		}
-		if result.broke == "" {
+		if result.exceeded == "" {
 			break
 		}
 		candidate = max(0, min(candidate-1, candidate/o.Step.N*o.Step.N, candidate-o.Step.N/2))
 	}
-	tables.found.Add(t.store, o.Workload, candidate, broken.density, broken.broke, "a second run")
-	t.figure("pods a node", "", float64(candidate), true)
+	tables.found.Add(t.store, o.Workload, candidate, failedRun.density, failedRun.exceeded, "a second run")
+	t.figure("pods per node", "", float64(candidate), true)
 	return nil
 }
 
-// outcome of one run at a density.
+// outcome is the result of one run at a density; exceeded is empty if no limit was exceeded.
 type outcome struct {
 	density    int
 	failedPods int
-	broke      string
+	exceeded   string
 }
 
 // density runs the workload once on an empty cluster, and removes it.
-func (o *densityOptions) density(ctx context.Context, t *turn, density int, table *experiment.Table) (outcome, error) {
+func (o *densityOptions) density(ctx context.Context, t *storeRun, density int, table *experiment.Table) (outcome, error) {
 	w := workloads[o.Workload]
 	iterations := max(density*o.Nodes.N/w.pods, 1)
 	pods := iterations * w.pods
@@ -168,7 +169,7 @@ func (o *densityOptions) density(ctx context.Context, t *turn, density int, tabl
 	defer stop()
 	s := t.watchAllPods(watching, o.Limit)
 	window := t.Sampler.Begin(ctx)
-	t.mark(fmt.Sprintf("%d pods a node", density), time.Now())
+	t.mark(fmt.Sprintf("%d pods per node", density), time.Now())
 	load, err := o.create(ctx, t, w, iterations)
 	if err != nil {
 		return outcome{}, err
@@ -178,46 +179,47 @@ func (o *densityOptions) density(ctx context.Context, t *turn, density int, tabl
 		return outcome{}, ctx.Err()
 	}
 	m := window.End(ctx)
-	theirs, _ := s.measured()
+	startup, _ := s.measured()
 	_, _, ran := s.counts()
 	result := outcome{density: density, failedPods: pods - ran + s.late()}
-	broke, services, environment := o.broke(w, iterations, theirs, load.Tally)
+	exceeded, services, environment := o.limitsExceeded(w, iterations, startup, load.Tally)
 	if stalled != nil {
-		broke = append(broke, fmt.Sprintf("time-out: %d of %d pods run", ran, pods))
+		exceeded = append(exceeded, fmt.Sprintf("timeout: %d of %d pods are running", ran, pods))
 	}
-	result.broke = strings.Join(broke, "; ")
-	table.Add(t.store, density, pods, iterations, (result.failedPods+w.pods-1)/w.pods, theirs.Seconds(50), theirs.Seconds(99), services, float64(environment)/1024,
-		m.MicrosPer(apiServer, pods), m.MicrosPer(component.Store, pods), m.MicrosPer(component.ControllerManager, pods), result.broke)
-	o.plot(t, density, theirs)
+	result.exceeded = strings.Join(exceeded, "; ")
+	table.Add(t.store, density, pods, iterations, (result.failedPods+w.pods-1)/w.pods, startup.Seconds(50), startup.Seconds(99), services, float64(environment)/1024,
+		m.MicrosPer(apiServer, pods), m.MicrosPer(component.Store, pods), m.MicrosPer(component.ControllerManager, pods), result.exceeded)
+	o.plot(t, density, startup)
 	return result, o.remove(ctx, t, s, iterations)
 }
 
-// broke says what a run has broken, and how large the environment of a container is.
-func (o *densityOptions) broke(
-	w workload, iterations int, theirs *experiment.Latencies, tally *experiment.Tally,
-) (broke []string, services, environment int) {
+// limitsExceeded describes the limits that a run exceeded. It also returns the number of Services
+// in a namespace, and the size of a container's environment in bytes.
+func (o *densityOptions) limitsExceeded(
+	w workload, iterations int, startup *experiment.Latencies, tally *experiment.Tally,
+) (exceeded []string, services, environment int) {
 	if w.services > 0 {
 		var err error
 		services = o.servicesOfNamespace(iterations)
 		if environment, err = startWith(services); err != nil {
-			broke = append(broke, fmt.Sprintf("a container with %d Services cannot start: %v", services, err))
+			exceeded = append(exceeded, fmt.Sprintf("a container with %d Services cannot start: %v", services, err))
 		}
 	}
-	if p99 := theirs.Seconds(99); p99 > o.Limit.Seconds() {
-		broke = append(broke, fmt.Sprintf("startup p99 %s s", number.Text(p99)))
+	if p99 := startup.Seconds(99); p99 > o.Limit.Seconds() {
+		exceeded = append(exceeded, fmt.Sprintf("startup p99 %s s", number.Text(p99)))
 	}
 	if tally.Rate() > experiment.DefaultMaxErrorRate {
-		broke = append(broke, "errors: "+tally.Describe())
+		exceeded = append(exceeded, "errors: "+tally.Describe())
 	}
-	return broke, services, environment
+	return exceeded, services, environment
 }
 
-func (o *densityOptions) plot(t *turn, density int, theirs *experiment.Latencies) {
+func (o *densityOptions) plot(t *storeRun, density int, startup *experiment.Latencies) {
 	for _, percentile := range []float64{50, 99, 100} {
 		name := fmt.Sprintf("p%g", percentile)
 		if percentile == 100 {
 			name = "max"
 		}
-		t.Result.Line(experiment.Series{Plot: "startup by pods a node" + on(t.store), Name: name, X: "pods a node", Unit: "s", LogY: true}, float64(density), theirs.Seconds(percentile))
+		t.Result.Line(experiment.Series{Plot: "pod startup by pods per node" + on(t.store), Name: name, X: "pods per node", Unit: "s", LogY: true}, float64(density), startup.Seconds(percentile))
 	}
 }

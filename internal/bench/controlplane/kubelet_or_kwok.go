@@ -19,26 +19,26 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Who plays the nodes.
+// The two implementations of nodes.
 const (
-	playKubelet = "kubelet"
-	playKwok    = "kwok"
+	kubeletNodes = "kubelet"
+	kwokNodes    = "kwok"
 )
 
 var kubeletOrKwok = experiment.Experiment{
 	Name:  "kubelet-or-kwok",
-	Short: "The same cluster with hollow kubelets and with kwok: what nodes ask of an API server",
-	Long: `Make the same cluster twice: with hollow kubelets, which are kubelet's own code without
-containers, and with as many nodes of kwok. Nodes are idle for --hold, then --pods-per-node
-pods are started on each, and are idle in turn. The table has the requests by verb and
-resource, the watches and the events that they are sent.
+	Short: "Compare the API server load of hollow kubelets with that of kwok nodes",
+	Long: `Create the same cluster twice: with hollow kubelets, which run kubelet's own code without
+containers, and with the same number of kwok nodes. Nodes are idle for --hold, then
+--pods-per-node pods start on each node, and then the nodes are idle with pods for --hold.
+The tables show the requests by verb and resource, the watches, and the watch events.
 
-Every hollow kubelet is a process of some 100 MiB; there are at most as many as three
-quarters of the free memory hold. They take part as administrators, so that the Node authorizer is not in what
-they cost, and they record no events. A hollow kubelet listens on a port of all
-interfaces, which is how it is built.`,
+A hollow kubelet is a process of about 100 MiB. The number of nodes is limited so that the
+kubelets fit in three quarters of the free memory. Hollow kubelets use administrator credentials, so the cost of the Node
+authorizer is not included, and they record no events. A hollow kubelet listens on a port
+of all interfaces; this cannot be configured.`,
 	Example: `  k1m bench kubelet-or-kwok
-  k1m bench kubelet-or-kwok --nodes 1000 --hold 2m   # as many as memory holds`,
+  k1m bench kubelet-or-kwok --nodes 1000 --hold 2m   # limited by the memory of the machine`,
 	New: func() experiment.Options {
 		o := &kubeletOptions{
 			clusters: defaultClusters(experiment.ByScale(20, 2)), PodsPerNode: 5,
@@ -58,25 +58,25 @@ type kubeletOptions struct {
 // AddFlags binds the options to flags.
 func (o *kubeletOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "pods that are started on each node")
+	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "pods to start on each node")
 	fs.Var(&o.Hold, "hold", o.Hold.Usage("how long nodes are idle, without and with pods"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *kubeletOptions) Validate() error {
 	if o.PodsPerNode < 1 || o.PodsPerNode > bulk.DefaultNodeShape().Pods/2 {
 		return usage.Errorf("--pods-per-node %d: choose 1 to %d", o.PodsPerNode, bulk.DefaultNodeShape().Pods/2)
 	}
 	if len(o.Stores) > 1 {
-		return usage.Errorf("--stores: kubelet and kwok are what is compared; choose one store")
+		return usage.Errorf("--stores: the experiment compares kubelet with kwok; choose one store")
 	}
 	return o.clusters.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: kubelet-or-kwok needs a cluster without nodes, so it takes none that runs already; leave --name out", run.Dir.Name())
+		return usage.Errorf("--name %s: kubelet-or-kwok needs a cluster without nodes, so it cannot use an existing cluster; omit --name", run.Dir.Name())
 	}
 	if _, err := component.FindBinary(hollowNode); err != nil {
 		return err
@@ -84,28 +84,28 @@ func (o *kubeletOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if err := o.fit(run); err != nil {
 		return err
 	}
-	requests := run.Result.Table("What nodes ask of the API server", "nodes are", "while", "request", "/s", "a node, /min")
-	costs := run.Result.Table("What that takes", "nodes are", "while", "watches", "watch events, /s",
+	requests := run.Result.Table("Requests of nodes to the API server", "nodes", "phase", "request", "requests, /s", "per node, /min")
+	costs := run.Result.Table("Cost of these requests", "nodes", "phase", "watches", "watch events, /s",
 		"cores: kube-apiserver", "store", "nodes", "memory: kube-apiserver, MiB", "store, MiB", "nodes, MiB")
 	figures := map[string][]experiment.Figure{}
-	for _, player := range []string{playKubelet, playKwok} {
+	for _, implementation := range []string{kubeletNodes, kwokNodes} {
 		one := o.clusters
-		one.Keep = o.Keep && player == playKwok
-		err := one.each(ctx, run, func(ctx context.Context, t *turn) error {
-			p := &played{options: o, turn: t, player: player, requests: requests, costs: costs}
+		one.Keep = o.Keep && implementation == kwokNodes
+		err := one.each(ctx, run, func(ctx context.Context, t *storeRun) error {
+			p := &nodeRun{options: o, storeRun: t, implementation: implementation, requests: requests, costs: costs}
 			err := p.measure(ctx)
-			figures[player] = t.figures
+			figures[implementation] = t.figures
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("with %s: %w", player, err)
+			return fmt.Errorf("with %s: %w", implementation, err)
 		}
 	}
-	run.Result.Compare(playKwok, playKubelet, figures[playKwok], figures[playKubelet])
+	run.Result.Compare(kwokNodes, kubeletNodes, figures[kwokNodes], figures[kubeletNodes])
 	return nil
 }
 
-// fit lowers the number of nodes to what memory holds, and says so.
+// fit limits the number of nodes so that the kubelets fit in memory, and adds a note if it did.
 func (o *kubeletOptions) fit(run *experiment.Run) error {
 	state, err := readMachine()
 	if err != nil {
@@ -113,32 +113,32 @@ func (o *kubeletOptions) fit(run *experiment.Run) error {
 	}
 	most := max(int(state.available*3/4/kubeletMemory), 1)
 	if o.Nodes.N > most {
-		run.Result.Note("%d hollow kubelets do not fit into this machine; there were %d nodes.", o.Nodes.N, most)
+		run.Result.Note("%d hollow kubelets do not fit on this machine; the run had %d nodes.", o.Nodes.N, most)
 		o.Nodes.N = most
 	}
 	return nil
 }
 
-// played is one way of playing the nodes.
-type played struct {
-	options *kubeletOptions
-	turn    *turn
-	player  string
-	nodes   kubelets
+// nodeRun is the run with one implementation of nodes.
+type nodeRun struct {
+	options        *kubeletOptions
+	storeRun       *storeRun
+	implementation string
+	nodes          kubelets
 
 	requests, costs *experiment.Table
 }
 
-func (p *played) measure(ctx context.Context) (err error) {
-	t, count := p.turn, p.options.Nodes.N
+func (p *nodeRun) measure(ctx context.Context) (err error) {
+	t, count := p.storeRun, p.options.Nodes.N
 	if err := t.prepareEmpty(ctx); err != nil {
 		return err
 	}
-	if p.player == playKwok {
+	if p.implementation == kwokNodes {
 		if _, err := t.createNodes(ctx, 0, count, bulk.DefaultNodeShape()); err != nil {
 			return err
 		}
-		return p.play(ctx)
+		return p.measureReady(ctx)
 	}
 	alive, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
@@ -146,7 +146,7 @@ func (p *played) measure(ctx context.Context) (err error) {
 		return err
 	}
 	if err = t.awaitNodes(alive, count); err == nil {
-		err = p.play(alive)
+		err = p.measureReady(alive)
 	}
 	if ctx.Err() == nil && alive.Err() != nil {
 		err = context.Cause(alive)
@@ -154,10 +154,10 @@ func (p *played) measure(ctx context.Context) (err error) {
 	return errors.Join(err, p.nodes.stop())
 }
 
-// play is what is measured, of nodes that are ready.
-func (p *played) play(ctx context.Context) error {
-	t, count := p.turn, p.options.Nodes.N
-	// Every node has its Lease after a round of them.
+// measureReady measures a cluster whose nodes are ready.
+func (p *nodeRun) measureReady(ctx context.Context) error {
+	t, count := p.storeRun, p.options.Nodes.N
+	// After one round every node has its Lease.
 	if err := t.wait(ctx, "nodes settle", leaseInterval); err != nil {
 		return err
 	}
@@ -173,15 +173,15 @@ func (p *played) play(ctx context.Context) error {
 	return p.idle(ctx, "idle with pods")
 }
 
-// idle measures nodes that have nothing to do.
-func (p *played) idle(ctx context.Context, what string) error {
-	return p.during(ctx, what, func() error { return p.turn.wait(ctx, "nodes, "+what, p.options.Hold.D) })
+// idle measures idle nodes.
+func (p *nodeRun) idle(ctx context.Context, what string) error {
+	return p.during(ctx, what, func() error { return p.storeRun.wait(ctx, "nodes, "+what, p.options.Hold.D) })
 }
 
-// during measures what nodes ask for while something happens.
-func (p *played) during(ctx context.Context, what string, do func() error) error {
-	t, count := p.turn, float64(p.options.Nodes.N)
-	t.mark(p.player+": "+what, time.Now())
+// during measures the requests of the nodes in one phase.
+func (p *nodeRun) during(ctx context.Context, what string, do func() error) error {
+	t, count := p.storeRun, float64(p.options.Nodes.N)
+	t.mark(p.implementation+": "+what, time.Now())
 	begun := time.Since(t.Result.Time).Seconds()
 	before := p.usage()
 	window := t.Sampler.Begin(ctx)
@@ -194,15 +194,15 @@ func (p *played) during(ctx context.Context, what string, do func() error) error
 	for _, c := range m.Calls {
 		byTitle[c.Title()] += float64(c.Count)
 	}
-	const few = 0.02 // a second
+	const minRate = 0.02 // requests per second
 	for _, title := range slices.Sorted(maps.Keys(byTitle)) {
-		if perSecond := byTitle[title] / m.Seconds; perSecond >= few {
-			p.requests.Add(p.player, what, title, perSecond, 60*perSecond/count)
+		if perSecond := byTitle[title] / m.Seconds; perSecond >= minRate {
+			p.requests.Add(p.implementation, what, title, perSecond, 60*perSecond/count)
 		}
 	}
 	watches, events := t.Sampler.Mean("kube-apiserver: watches", begun), t.Sampler.Mean("kube-apiserver: watch events sent", begun)
 	mib := func(bytes int64) float64 { return float64(bytes) / mebibyte }
-	p.costs.Add(p.player, what, watches, events, m.Cores(apiServer), m.Cores(component.Store), (after.CPU-before.CPU).Seconds()/m.Seconds,
+	p.costs.Add(p.implementation, what, watches, events, m.Cores(apiServer), m.Cores(component.Store), (after.CPU-before.CPU).Seconds()/m.Seconds,
 		mib(m.Peak[apiServer]), mib(m.Peak[component.Store]), mib(after.Resident))
 	t.figure("watches, "+what, "", watches, false)
 	t.figure("watch events, "+what, "/s", events, false)
@@ -210,16 +210,16 @@ func (p *played) during(ctx context.Context, what string, do func() error) error
 	return nil
 }
 
-// usage of those who play the nodes.
-func (p *played) usage() process.Usage {
+// usage returns the usage of the processes that implement the nodes.
+func (p *nodeRun) usage() process.Usage {
 	if p.nodes != nil {
 		return p.nodes.usage()
 	}
-	return p.turn.Sampler.Usage()[component.Kwok]
+	return p.storeRun.Sampler.Usage()[component.Kwok]
 }
 
-// readyNodes counts them.
-func (t *turn) readyNodes(ctx context.Context) (int, error) {
+// readyNodes returns the number of ready nodes.
+func (t *storeRun) readyNodes(ctx context.Context) (int, error) {
 	nodes, err := t.Client.CoreV1().Nodes().List(ctx, metav1.ListOptions{ResourceVersion: "0"})
 	if err != nil {
 		return 0, err

@@ -22,24 +22,24 @@ import (
 
 const (
 	hollowNode = "kubemark"
-	// A hollow kubelet has so much memory, roughly; bytes. It was 85 MiB with five pods.
+	// Approximate memory of a hollow kubelet in bytes; 85 MiB were measured with five pods.
 	kubeletMemory = 100 << 20
 )
 
-// kubelets are hollow kubelets: kubelet's own code with a container runtime that starts
-// nothing.
+// kubelets are the processes of hollow kubelets: the code of kubelet with a container runtime
+// that starts nothing.
 type kubelets []*kubelet
 
-// kubelet is one of them, a process of its own.
+// kubelet is the process of one hollow kubelet.
 type kubelet struct {
 	*exec.Cmd
 	log   string
 	ended chan struct{}
 }
 
-// startKubelets registers so many nodes. One that ends before stop is a failure: without it
-// what the others take is not what so many nodes take.
-func (t *turn) startKubelets(ctx context.Context, count int, failed context.CancelCauseFunc) (kubelets, error) {
+// startKubelets starts count hollow kubelets, which register their nodes. It calls failed if one
+// of them exits before stop, because the measurement would have fewer nodes than it reports.
+func (t *storeRun) startKubelets(ctx context.Context, count int, failed context.CancelCauseFunc) (kubelets, error) {
 	program, err := component.FindBinary(hollowNode)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,8 @@ func (t *turn) startKubelets(ctx context.Context, count int, failed context.Canc
 	for i := range nodes {
 		nodes[i] = fmt.Sprintf("hollow-%04d", i)
 	}
-	// Not the kernel's choice: it may give the port to a connection before the kubelet has it.
+	// The ports are below the ephemeral range of the kernel. Otherwise an outgoing connection could
+	// take the port before the kubelet listens.
 	ports, err := clusterdir.Ports{}.Assign(t.Run.Dir.Name(), nodes, nil)
 	if err != nil {
 		return nil, err
@@ -64,7 +65,7 @@ func (t *turn) startKubelets(ctx context.Context, count int, failed context.Canc
 	return all, nil
 }
 
-func (t *turn) startKubelet(ctx context.Context, program, node string, port int, failed context.CancelCauseFunc) (*kubelet, error) {
+func (t *storeRun) startKubelet(ctx context.Context, program, node string, port int, failed context.CancelCauseFunc) (*kubelet, error) {
 	k := &kubelet{log: filepath.Join(t.Run.Dir.Logs(), node+".log"), ended: make(chan struct{})}
 	output, err := os.Create(k.log)
 	if err != nil {
@@ -82,13 +83,13 @@ func (t *turn) startKubelet(ctx context.Context, program, node string, port int,
 	go func() {
 		defer close(k.ended)
 		err := k.Wait()
-		failed(fmt.Errorf("the kubelet of %s ended: %w: %s", node, err, k.complaint()))
+		failed(fmt.Errorf("the kubelet of %s exited: %w: %s", node, err, k.lastError()))
 	}()
 	return k, nil
 }
 
-// complaint is the last error in its log, or else the last line.
-func (k *kubelet) complaint() string {
+// lastError returns the last error in the log; without errors, the last line.
+func (k *kubelet) lastError() string {
 	log, err := os.ReadFile(k.log)
 	if err != nil {
 		return err.Error()
@@ -107,11 +108,11 @@ var (
 	rootFolder = regexp.MustCompile(`Using (/tmp/hollow-kubelet\.[A-Za-z0-9]+) as root dir`)
 )
 
-// stop ends all of them, and removes the folders that they leave.
+// stop kills all processes, and removes the directories that they leave.
 func (all kubelets) stop() error {
 	var errs []error
 	for _, k := range all {
-		// It may have ended by itself.
+		// The process may have exited already.
 		_ = k.Process.Kill()
 		<-k.ended
 		log, err := os.ReadFile(k.log)
@@ -123,7 +124,7 @@ func (all kubelets) stop() error {
 	return errors.Join(errs...)
 }
 
-// usage of all of them together.
+// usage returns the total usage of all processes.
 func (all kubelets) usage() (sum process.Usage) {
 	for _, k := range all {
 		id, err := process.Of(k.Process.Pid)
@@ -138,8 +139,8 @@ func (all kubelets) usage() (sum process.Usage) {
 	return sum
 }
 
-// awaitNodes until so many are ready.
-func (t *turn) awaitNodes(ctx context.Context, wanted int) error {
+// awaitNodes waits until the wanted number of nodes is ready.
+func (t *storeRun) awaitNodes(ctx context.Context, wanted int) error {
 	return t.await(ctx, "nodes ready", wanted, func() int {
 		ready, err := t.readyNodes(ctx)
 		if err != nil {

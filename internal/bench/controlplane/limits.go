@@ -17,30 +17,30 @@ import (
 )
 
 const (
-	// A node renews its Lease so often.
+	// Interval at which a node renews its Lease.
 	leaseInterval = 10 * time.Second
-	// What is left of the machine when it counts as used up.
+	// A step exceeds a limit if less than these fractions of the CPU and of the memory are shares.
 	leastIdle      = 0.05
 	leastAvailable = 0.10
-	// With less of the cores than this it is not the cluster that uses them up.
+	// The CPU limit applies only if the cluster uses more than this fraction of the cores.
 	leastOwn = 0.5
-	// Fewer renewals than this part of those due mean that nodes fall behind.
+	// Nodes fall behind if they renew less than this fraction of the expected Leases.
 	leastRenewed = 0.9
 
-	memoryGave = "memory"
+	memoryExceeded = "memory"
 )
 
 var limits = experiment.Experiment{
 	Name:  "limits",
-	Short: "Raise the number of nodes until memory, CPU or an objective gives, and say what gave",
-	Long: `Raise the number of nodes (1,000, 2,000, 5,000, 10,000, …) until something gives: the
-memory of the machine (less than 10 % available), its CPU (less than 5 % idle, half of it
-or more for the cluster), nodes
-that fall behind with their Leases or are not ready, or one of Kubernetes' objectives.
-At each step nodes are idle for --hold, which is what a node costs, and then --sample
-pods are started, which is what an operation costs beside them. Once something gave,
-it removes nodes and looks between that step and the one before, until they are less than
-a quarter apart.`,
+	Short: "Increase the number of nodes until memory, CPU or an objective is exhausted",
+	Long: `Increase the number of nodes (1,000, 2,000, 5,000, 10,000, …) until a limit is exceeded:
+memory (less than 10 % available), CPU (less than 5 % idle while the cluster uses more than
+half of all cores), nodes that renew their Leases late or are not ready, or one of the Kubernetes
+objectives. At each step the nodes are idle for --hold, which gives the cost of a node, and
+then --sample pods are started, which gives the cost of an operation. After a limit was
+exceeded, nodes are removed to search between that step and the previous one, until the
+smallest number of nodes that exceeds a limit is at most a quarter larger than the largest
+number that does not.`,
 	Example: `  k1m bench limits
   k1m bench limits --first 10000 --nodes 1000000 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -65,43 +65,43 @@ type limitsOptions struct {
 // AddFlags binds the options to flags.
 func (o *limitsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Lookup("nodes").Usage = o.Nodes.Usage("nodes at most, if nothing gives before")
+	fs.Lookup("nodes").Usage = o.Nodes.Usage("largest number of nodes to try")
 	fs.Var(&o.First, "first", o.First.Usage("nodes of the first step"))
-	fs.Var(&o.Sample, "sample", o.Sample.Usage("pods that are started at each step"))
-	fs.Var(&o.Narrow, "narrow", o.Narrow.Usage("steps between what held and what gave, at most"))
+	fs.Var(&o.Sample, "sample", o.Sample.Usage("pods to start at each step"))
+	fs.Var(&o.Narrow, "narrow", o.Narrow.Usage("largest number of search steps after a limit was exceeded"))
 	fs.Var(&o.Hold, "hold", o.Hold.Usage("how long nodes are idle at each step"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *limitsOptions) Validate() error {
 	if o.First.N > 0 && o.Nodes.N > 0 && o.First.N > o.Nodes.N {
 		return usage.Errorf("--first %d: more than --nodes %d; choose fewer", o.First.N, o.Nodes.N)
 	}
 	if o.Hold.D > 0 && o.Hold.D < leaseInterval {
-		return usage.Errorf("--hold %s: nodes renew their Leases every %s; choose that or more", o.Hold.D, leaseInterval)
+		return usage.Errorf("--hold %s: nodes renew their Leases every %s; choose at least that", o.Hold.D, leaseInterval)
 	}
 	return o.clusters.Validate()
 }
 
-// limitTables are what the experiment fills.
-type limitTables struct{ steps, nodes, operations, gave *experiment.Table }
+// limitTables are the tables of the experiment.
+type limitTables struct{ steps, nodes, operations, exceeded *experiment.Table }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *limitsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	if run.UsesExisting() {
-		return usage.Errorf("--name %s: limits fills a cluster until it gives, so it takes none that runs already; leave --name out", run.Dir.Name())
+		return usage.Errorf("--name %s: limits fills a cluster until a limit is exceeded, so it cannot use an existing cluster; omit --name", run.Dir.Name())
 	}
 	r := run.Result
 	tables := limitTables{
-		steps: r.Table("Steps", "store", "nodes", "created, /s", "Leases, /s", "of those due, %", "own CPU, %", "idle, %", "memory available, %",
-			"mutating p99, s", "startup p99, s", "gave"),
-		nodes: r.Table("Cost of a node that is idle", "store", "nodes", "CPU, µs/s: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler",
+		steps: r.Table("Steps", "store", "nodes", "created, /s", "Leases, /s", "renewals, % of expected", "cluster's CPU, %", "idle, %", "memory available, %",
+			"mutating p99, s", "startup p99, s", "limit exceeded"),
+		nodes: r.Table("Cost of an idle node", "store", "nodes", "CPU, µs/s: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler",
 			"memory, KiB: kube-apiserver", "store", "kwok", "kube-controller-manager", "scheduler"),
-		operations: r.Table("Cost of an operation", "store", "nodes", "CPU a Lease, µs: kube-apiserver", "store", "kwok",
-			"CPU a node made, µs: kube-apiserver", "store", "CPU a pod, µs: kube-apiserver", "store", "scheduler"),
-		gave: r.Table("What gave", "store", "nodes that held", "gave at", "what"),
+		operations: r.Table("Cost per operation", "store", "nodes", "CPU per Lease update, µs: kube-apiserver", "store", "kwok",
+			"CPU per node created, µs: kube-apiserver", "store", "CPU per pod, µs: kube-apiserver", "store", "scheduler"),
+		exceeded: r.Table("First limit exceeded", "store", "nodes within all limits", "exceeded at", "limit"),
 	}
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareEmpty(ctx); err != nil {
 			return err
 		}
@@ -109,43 +109,45 @@ func (o *limitsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-// climb finds out what a cluster on one store carries.
-func (o *limitsOptions) climb(ctx context.Context, t *turn, tables limitTables) error {
+// climb finds the largest number of nodes on one store.
+func (o *limitsOptions) climb(ctx context.Context, t *storeRun, tables limitTables) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	c := &climb{turn: t, options: o, tables: tables, pods: t.watchPods(watching, "")}
+	c := &climb{storeRun: t, options: o, tables: tables, pods: t.watchPods(watching, "")}
 	var err error
 	if c.base, _, err = c.hold(ctx, "empty cluster"); err != nil {
 		return err
 	}
 	c.idle = c.base
 	found, err := c.run(ctx)
-	if found.gaveAt > 0 {
-		tables.gave.Add(t.store, found.held, found.gaveAt, strings.Join(found.gave, "; "))
+	if found.exceededAt > 0 {
+		tables.exceeded.Add(t.store, found.passed, found.exceededAt, strings.Join(found.exceeded, "; "))
 	} else if err == nil {
-		tables.gave.Add(t.store, found.held, none, "nothing up to --nodes")
+		tables.exceeded.Add(t.store, found.passed, none, "no limit up to --nodes")
 	}
-	t.figure("nodes that held", "", float64(found.held), true)
+	t.figure("nodes within all limits", "", float64(found.passed), true)
 	return err
 }
 
-// prepareEmpty makes the namespace; without nodes there is nothing to warm up with.
-func (t *turn) prepareEmpty(ctx context.Context) error {
+// prepareEmpty creates the namespace. A cluster without nodes cannot run the warm-up pods.
+func (t *storeRun) prepareEmpty(ctx context.Context) error {
 	if err := t.Clients.EnsureNamespace(ctx, namespace); err != nil {
 		return err
 	}
 	return t.AwaitQuiet(ctx)
 }
 
-// beyond is the CPU of an operation, in microseconds, beyond what the role takes without.
-func beyond(with, without experiment.Measured, role string, operations int) float64 {
+// extraCPU returns the additional CPU time of a role per operation, in microseconds: its usage in a
+// window with operations minus its usage in a window without.
+func extraCPU(with, without experiment.Measured, role string, operations int) float64 {
 	if operations == 0 {
 		return 0
 	}
 	return 1e6 * (with.Cores(role) - without.Cores(role)) * with.Seconds / float64(operations)
 }
 
-// costs of a node: CPU and memory while nothing happens, beyond those of an empty cluster.
+// costs adds a table row with the CPU and memory per idle node: the usage with the current nodes minus
+// the usage of the empty cluster, divided by the number of nodes.
 func (c *climb) costs(nodes int) {
 	roles := []string{apiServer, component.Store, component.Kwok, component.ControllerManager, scheduler}
 	row := []any{c.store, nodes}
@@ -158,30 +160,31 @@ func (c *climb) costs(nodes int) {
 		}
 	}
 	for _, role := range roles {
-		add("CPU of an idle node", "µs/s", role, 1e6*(c.idle.Cores(role)-c.base.Cores(role))/float64(nodes))
+		add("CPU per idle node", "µs/s", role, 1e6*(c.idle.Cores(role)-c.base.Cores(role))/float64(nodes))
 	}
 	for _, role := range roles {
-		add("memory of an idle node", "KiB", role, float64(c.idle.Resident[role]-c.base.Resident[role])/1024/float64(nodes))
+		add("memory per idle node", "KiB", role, float64(c.idle.Resident[role]-c.base.Resident[role])/1024/float64(nodes))
 	}
 	c.tables.nodes.Add(row...)
 }
 
-// freeShares are parts of the machine, 0 to 1.
-type freeShares struct {
+// machineShares are fractions of the machine's resources, 0 to 1.
+type machineShares struct {
+	// idle is the idle fraction of all cores. available is the available fraction of the memory.
 	idle, available float64
-	// own is what the cluster and its load have of all cores.
+	// own is the fraction of all cores that the cluster and its load use.
 	own float64
 }
 
-// hold measures a cluster that has nothing to do.
-func (c *climb) hold(ctx context.Context, what string) (experiment.Measured, freeShares, error) {
+// hold measures the idle cluster for --hold, and the free resources of the machine.
+func (c *climb) hold(ctx context.Context, what string) (experiment.Measured, machineShares, error) {
 	before, err := readMachine()
 	if err != nil {
-		return experiment.Measured{}, freeShares{}, err
+		return experiment.Measured{}, machineShares{}, err
 	}
 	window := c.Sampler.Begin(ctx)
 	if err := c.wait(ctx, what, c.options.Hold.D); err != nil {
-		return experiment.Measured{}, freeShares{}, err
+		return experiment.Measured{}, machineShares{}, err
 	}
 	m := window.End(ctx)
 	after, err := readMachine()
@@ -189,11 +192,11 @@ func (c *climb) hold(ctx context.Context, what string) (experiment.Measured, fre
 	for role := range m.CPU {
 		own += m.Cores(role)
 	}
-	return m, freeShares{after.idleSince(before), after.availableShare(), own / float64(c.Result.Machine.Cores)}, err
+	return m, machineShares{after.idleSince(before), after.availableShare(), own / float64(c.Result.Machine.Cores)}, err
 }
 
-// rest measures for so long while nothing happens.
-func (t *turn) rest(ctx context.Context, what string, d time.Duration) (experiment.Measured, error) {
+// measureIdle measures the cluster for the duration d without load.
+func (t *storeRun) measureIdle(ctx context.Context, what string, d time.Duration) (experiment.Measured, error) {
 	task := t.Display.Task(what, 0)
 	task.Say("for " + d.String())
 	window := t.Sampler.Begin(ctx)
@@ -208,41 +211,41 @@ func (t *turn) rest(ctx context.Context, what string, d time.Duration) (experime
 	return m, nil
 }
 
-// start measures the startup of some pods, and removes them.
+// start measures the startup of the sample pods, and deletes them.
 func (c *climb) start(ctx context.Context, nodes int) (*experiment.Latencies, error) {
 	const rate = 10
 	prefix := fmt.Sprintf("at-%d-", nodes)
-	c.pods.restart(prefix)
+	c.pods.measureOnly(prefix)
 	created, err := c.createPods(ctx, c.pods, prefix, c.options.Sample.N, 64, rate)
 	if err != nil {
 		return nil, err
 	}
 	err = c.awaitRunning(ctx, c.pods, int(created.Latencies.Count()))
-	theirs, _ := c.pods.measured()
+	startup, _ := c.pods.measured()
 	_, deleting := c.deletePods(ctx, prefix, c.options.Sample.N, 64)
 	if err = errors.Join(err, deleting); err != nil {
-		return theirs, err
+		return startup, err
 	}
-	return theirs, c.awaitGone(ctx, c.pods, 0)
+	return startup, c.awaitGone(ctx, c.pods, 0)
 }
 
-// whatGave names all limits that were passed.
-func whatGave(renewed float64, free freeShares, verdicts []experiment.Verdict) (gave []string) {
-	if free.available < leastAvailable {
-		gave = append(gave, fmt.Sprintf(memoryGave+": %.0f %% available", 100*free.available))
+// exceededLimits describes all limits that were exceeded.
+func exceededLimits(renewed float64, shares machineShares, verdicts []experiment.Verdict) (exceeded []string) {
+	if shares.available < leastAvailable {
+		exceeded = append(exceeded, fmt.Sprintf(memoryExceeded+": %.0f %% available", 100*shares.available))
 	}
-	if free.idle < leastIdle && free.own > leastOwn {
-		gave = append(gave, fmt.Sprintf("CPU: %.0f %% idle", 100*free.idle))
+	if shares.idle < leastIdle && shares.own > leastOwn {
+		exceeded = append(exceeded, fmt.Sprintf("CPU: %.0f %% idle", 100*shares.idle))
 	}
 	if renewed < leastRenewed {
-		gave = append(gave, fmt.Sprintf("Leases: %.0f %% of those due were renewed", 100*renewed))
+		exceeded = append(exceeded, fmt.Sprintf("Leases: %.0f %% renewed in time", 100*renewed))
 	}
 	for _, v := range verdicts {
 		if !v.Met && v.Of > 0 {
-			gave = append(gave, fmt.Sprintf("objective: %s was %s s", v.Name, number.Text(v.Measured)))
+			exceeded = append(exceeded, fmt.Sprintf("objective: %s was %s s", v.Name, number.Text(v.Measured)))
 		}
 	}
-	return gave
+	return exceeded
 }
 
 func countCalls(calls []experiment.Call, verb, resource string) (count int64) {
@@ -254,7 +257,7 @@ func countCalls(calls []experiment.Call, verb, resource string) (count int64) {
 	return count
 }
 
-// climbSteps are 1, 2 and 5 times powers of ten of the first, and the last.
+// climbSteps returns 1, 2 and 5 times first × 10ⁿ below last, and last.
 func climbSteps(first, last int) (all []int) {
 	for unit := first; unit < last; unit *= 10 {
 		for _, times := range []int{1, 2, 5} {

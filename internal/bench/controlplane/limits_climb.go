@@ -12,64 +12,68 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// climb is the way up on one store, and back to where it held.
+// climb searches the largest number of nodes on one store: it increases the number in steps, then
+// bisects between the last two steps.
 type climb struct {
-	*turn
+	*storeRun
 	options *limitsOptions
 	tables  limitTables
 	pods    *startups
-	// nodes that there are.
+	// nodes is the current number of nodes.
 	nodes int
-	// base is what the empty cluster takes, idle what it takes with these nodes.
+	// base is the usage of the empty cluster. idle is the usage with the current nodes, idle.
 	base, idle experiment.Measured
 }
 
-// finding is between which numbers of nodes something gives, and what.
+// finding is the result of a search.
 type finding struct {
-	held int
-	// gaveAt is 0 if nothing gave.
-	gaveAt int
-	gave   []string
+	// passed is the largest number of nodes within all limits.
+	passed int
+	// exceededAt is 0 if no limit was exceeded. exceeded describes the limits.
+	exceededAt int
+	exceeded   []string
 }
 
-// run goes up until something gives, then looks between that and what held.
+// run increases the number of nodes until a limit is exceeded, then searches between that step
+// and the previous one.
 func (c *climb) run(ctx context.Context) (finding, error) {
 	var found finding
 	for _, nodes := range climbSteps(c.options.First.N, c.options.Nodes.N) {
 		if err := c.try(ctx, nodes, &found); err != nil {
 			return found, err
 		}
-		if found.gaveAt > 0 {
+		if found.exceededAt > 0 {
 			return found, c.narrow(ctx, &found)
 		}
 	}
 	return found, nil
 }
 
-// try a number of nodes. That it fails is something that gave, unless the run was ended.
+// try measures the cluster with this number of nodes and records in the finding whether limits were
+// exceeded. An error counts as an exceeded limit, unless the run was interrupted.
 func (c *climb) try(ctx context.Context, nodes int, found *finding) error {
-	gave, err := c.step(ctx, nodes)
+	exceeded, err := c.step(ctx, nodes)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		gave = append(gave, err.Error())
+		exceeded = append(exceeded, err.Error())
 	}
-	if len(gave) > 0 {
-		found.gaveAt, found.gave = nodes, gave
+	if len(exceeded) > 0 {
+		found.exceededAt, found.exceeded = nodes, exceeded
 	} else {
-		found.held = nodes
+		found.passed = nodes
 	}
 	return nil
 }
 
-// narrow halves what is between the nodes that held and those at which something gave, until
-// that is not worth another step. Memory that gave does not come back with the nodes gone, so
-// nothing is looked for then.
+// narrow bisects between the largest number of nodes within all limits and the smallest number that
+// exceeds one. It does not continue after memory was exhausted, because removing nodes does not return
+// memory.
 func (c *climb) narrow(ctx context.Context, found *finding) error {
 	for range c.options.Narrow.N {
-		nodes := between(found.held, found.gaveAt)
-		if nodes == 0 || strings.HasPrefix(found.gave[0], memoryGave) {
+		nodes := between(found.passed, found.exceededAt)
+		if nodes == 0 || strings.HasPrefix(found.exceeded[0], memoryExceeded) {
 			return nil
 		}
 		if err := c.try(ctx, nodes, found); err != nil {
@@ -79,27 +83,29 @@ func (c *climb) narrow(ctx context.Context, found *finding) error {
 	return nil
 }
 
-// between two numbers, to two digits; 0 if they are a quarter apart or less.
-func between(held, gave int) int {
-	if held == 0 || gave*4 <= held*5 {
+// between returns the middle of two numbers, rounded to two digits, or 0 if they differ by a
+// quarter or less.
+func between(passed, exceeded int) int {
+	if passed == 0 || exceeded*4 <= passed*5 {
 		return 0
 	}
-	return number.TwoDigits(float64(held+gave) / 2)
+	return number.TwoDigits(float64(passed+exceeded) / 2)
 }
 
-// step goes to so many nodes, lets them be idle, and starts pods. What gave is not an error.
-func (c *climb) step(ctx context.Context, nodes int) (gave []string, err error) {
+// step changes the number of nodes, measures the idle nodes, and starts pods. It does not return an
+// error if a limit is exceeded.
+func (c *climb) step(ctx context.Context, nodes int) (exceeded []string, err error) {
 	before := c.idle
 	made, creation, err := c.resize(ctx, nodes)
 	if err != nil {
 		return nil, err
 	}
-	var free freeShares
-	if c.idle, free, err = c.hold(ctx, "nodes idle"); err != nil {
+	var shares machineShares
+	if c.idle, shares, err = c.hold(ctx, "nodes idle"); err != nil {
 		return nil, err
 	}
 	starting := c.Sampler.Begin(ctx)
-	theirs, err := c.start(ctx, nodes)
+	startup, err := c.start(ctx, nodes)
 	pods := starting.End(ctx)
 	if err != nil {
 		return nil, err
@@ -107,22 +113,23 @@ func (c *climb) step(ctx context.Context, nodes int) (gave []string, err error) 
 	calls := experiment.JudgeCalls(pods.Calls)
 	renewed := float64(countCalls(c.idle.Calls, "PUT", "leases")) / c.idle.Seconds
 	due := float64(nodes) / leaseInterval.Seconds()
-	gave = whatGave(renewed/due, free, append(calls, experiment.JudgeStartup(theirs)))
-	c.tables.steps.Add(c.store, nodes, ifAny(made.Done, made.PerSecond), renewed, 100*renewed/due, 100*free.own, 100*free.idle, 100*free.available,
-		calls[0].Measured, theirs.Seconds(99), strings.Join(gave, "; "))
+	exceeded = exceededLimits(renewed/due, shares, append(calls, experiment.JudgeStartup(startup)))
+	c.tables.steps.Add(c.store, nodes, ifAny(made.Done, made.PerSecond), renewed, 100*renewed/due, 100*shares.own, 100*shares.idle, 100*shares.available,
+		calls[0].Measured, startup.Seconds(99), strings.Join(exceeded, "; "))
 	c.costs(nodes)
 	leases, sample := int(renewed*c.idle.Seconds), c.options.Sample.N
 	c.tables.operations.Add(c.store, nodes,
-		told(c.idle, c.base, apiServer, leases), told(c.idle, c.base, component.Store, leases), told(c.idle, c.base, component.Kwok, leases),
-		told(creation, before, apiServer, made.Done), told(creation, before, component.Store, made.Done),
-		told(pods, c.idle, apiServer, sample), told(pods, c.idle, component.Store, sample), told(pods, c.idle, scheduler, sample))
-	return gave, nil
+		cpuPerOperation(c.idle, c.base, apiServer, leases), cpuPerOperation(c.idle, c.base, component.Store, leases), cpuPerOperation(c.idle, c.base, component.Kwok, leases),
+		cpuPerOperation(creation, before, apiServer, made.Done), cpuPerOperation(creation, before, component.Store, made.Done),
+		cpuPerOperation(pods, c.idle, apiServer, sample), cpuPerOperation(pods, c.idle, component.Store, sample), cpuPerOperation(pods, c.idle, scheduler, sample))
+	return exceeded, nil
 }
 
-// resize makes or removes nodes, and waits until that is over. Made are none if it removed some.
+// resize creates or deletes nodes, and waits until the cluster has settled. The summary is empty
+// if nodes were deleted.
 func (c *climb) resize(ctx context.Context, nodes int) (made bulk.Summary, creation experiment.Measured, err error) {
 	have := c.nodes
-	// Those that it does not come to make are there in part.
+	// If creation fails, some of the nodes exist.
 	c.nodes = nodes
 	changing := c.Sampler.Begin(ctx)
 	if nodes > have {
@@ -138,9 +145,9 @@ func (c *climb) resize(ctx context.Context, nodes int) (made bulk.Summary, creat
 	return made, creation, c.settle(ctx)
 }
 
-// settle waits until what new nodes leave to do is over: as long as the machine has more and
-// more time left from one round of Leases to the next, and, if it has none, for a minute: what
-// has no end by then is what the nodes take.
+// settle waits until the work that new nodes cause is complete: until the idle CPU of the machine no
+// longer increases from one Lease interval to the next, for at most a minute. Work that continues after a
+// minute is the permanent cost of the nodes.
 func (c *climb) settle(ctx context.Context) error {
 	const (
 		rounds = 6
@@ -168,20 +175,20 @@ func (c *climb) settle(ctx context.Context) error {
 	return nil
 }
 
-// told is the CPU of an operation for a table: beyond, unless there was none, or noise hides
-// it: where both cores are full the rest of the cluster gets less, and a cost seems negative.
-func told(with, without experiment.Measured, role string, operations int) any {
-	cost := beyond(with, without, role, operations)
+// cpuPerOperation returns extraCPU for a table, or none if there were no operations or the result is
+// negative. It can be negative when all cores are busy, because every component then gets less CPU.
+func cpuPerOperation(with, without experiment.Measured, role string, operations int) any {
+	cost := extraCPU(with, without, role, operations)
 	if cost < 0 {
 		operations = 0
 	}
 	return ifAny(operations, cost)
 }
 
-// none stands in a table for a figure that there is none of.
+// none is the cell of a table without a value.
 const none = "–"
 
-// ifAny is a figure for a table, unless it is of nothing.
+// ifAny returns the figure, or none if count is 0.
 func ifAny(count int, figure float64) any {
 	if count == 0 {
 		return none

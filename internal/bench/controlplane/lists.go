@@ -15,11 +15,11 @@ import (
 
 var lists = experiment.Experiment{
 	Name:  "lists",
-	Short: "Update pods while all pods are listed ever more often",
-	Long: `Update pods at a fixed rate while all pods are listed 0, 60, 600, … times a minute, up to
---lists. Lists are read to their end and not decoded. They want the newest state, as
-kubectl does, unless --any-version lets the API server take what it has, as informers
-do. Latencies count from when a call was due.`,
+	Short: "Update pods while other clients list all pods at increasing rates",
+	Long: `Update pods at a fixed rate while other clients list all pods 0, 60, 600, … times per minute,
+up to --lists. Responses are read completely and not decoded. Lists request the newest
+state, as kubectl does; with --any-version the API server may answer from its cache, as it does
+for informers. Latencies count from the time at which a call was scheduled.`,
 	Example: `  k1m bench lists
   k1m bench lists --pods 20000 --lists 600 --any-version`,
 	New: func() experiment.Options {
@@ -36,16 +36,16 @@ type listsOptions struct {
 // AddFlags binds the options to flags.
 func (o *listsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.underUpdates.AddFlags(fs)
-	fs.Var(&o.Lists, "lists", o.Lists.Usage("lists a minute, in the last step"))
-	fs.BoolVar(&o.AnyVersion, "any-version", o.AnyVersion, "lists with resourceVersion=0")
+	fs.Var(&o.Lists, "lists", o.Lists.Usage("lists per minute in the last step"))
+	fs.BoolVar(&o.AnyVersion, "any-version", o.AnyVersion, "list with resourceVersion=0, which the API server may answer from its cache")
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *listsOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Updates while pods are listed", "store", "lists, /min", "done, /min", "updates, /s", "errors, %",
+	table := run.Result.Table("Updates with concurrent lists", "store", "lists, /min", "done, /min", "updates, /s", "errors, %",
 		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store",
 		"list p75, ms", "p90, ms", "p95, ms", "update p95, ms")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func (o *listsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-func (o *listsOptions) step(ctx context.Context, t *turn, perMinute int, table *experiment.Table) error {
+func (o *listsOptions) step(ctx context.Context, t *storeRun, perMinute int, table *experiment.Table) error {
 	listing := t.podLoad(0, 64, float64(perMinute)/60)
 	listing.Workers = 64
 	listing.Do = func(ctx context.Context, _, worker int) error { return o.list(ctx, t, worker) }
@@ -80,16 +80,16 @@ func (o *listsOptions) step(ctx context.Context, t *turn, perMinute int, table *
 		float64(m.Peak[apiServer])/mebibyte, float64(m.Peak[component.Store])/mebibyte, m.Cores(apiServer), m.Cores(component.Store),
 		l.Millis(75), l.Millis(90), l.Millis(95), load.Latencies.Millis(95))
 	if perMinute > 0 {
-		x := "lists a minute"
-		t.Result.Line(experiment.Series{Plot: "list latency by lists a minute", Name: "p95" + on(t.store), X: x, Unit: "ms", LogX: true, LogY: true}, float64(perMinute), l.Millis(95))
-		t.Result.Line(experiment.Series{Plot: "update latency by lists a minute", Name: "p95" + on(t.store), X: x, Unit: "ms", LogX: true, LogY: true}, float64(perMinute), load.Latencies.Millis(95))
-		t.figure(fmt.Sprintf("p95 of lists, %d a minute", perMinute), "ms", l.Millis(95), false)
-		t.figure(fmt.Sprintf("p95 of updates, %d lists a minute", perMinute), "ms", load.Latencies.Millis(95), false)
+		x := "lists per minute"
+		t.Result.Line(experiment.Series{Plot: "list latency by lists per minute", Name: "p95" + on(t.store), X: x, Unit: "ms", LogX: true, LogY: true}, float64(perMinute), l.Millis(95))
+		t.Result.Line(experiment.Series{Plot: "update latency by lists per minute", Name: "p95" + on(t.store), X: x, Unit: "ms", LogX: true, LogY: true}, float64(perMinute), load.Latencies.Millis(95))
+		t.figure(fmt.Sprintf("p95 of lists, %d lists per minute", perMinute), "ms", l.Millis(95), false)
+		t.figure(fmt.Sprintf("p95 of updates, %d lists per minute", perMinute), "ms", load.Latencies.Millis(95), false)
 	}
 	return nil
 }
 
-func (o *listsOptions) list(ctx context.Context, t *turn, worker int) error {
+func (o *listsOptions) list(ctx context.Context, t *storeRun, worker int) error {
 	options := metav1.ListOptions{}
 	if o.AnyVersion {
 		options.ResourceVersion = "0"

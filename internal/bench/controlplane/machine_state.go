@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// machineState is how much of the machine is free.
+// machineState is the free CPU and memory of the machine.
 type machineState struct {
-	idle, total float64 // seconds of all cores since it started
+	idle, total float64 // seconds, summed over all cores, since boot
 	available   uint64  // bytes
 	memory      uint64
 }
@@ -27,7 +27,7 @@ func readMachine() (machineState, error) {
 		return machineState{}, err
 	}
 	if memory.MemAvailableBytes == nil || memory.MemTotalBytes == nil {
-		return machineState{}, fmt.Errorf("the kernel does not say how much memory is available")
+		return machineState{}, fmt.Errorf("/proc/meminfo has no MemAvailable or MemTotal")
 	}
 	c := stat.CPUTotal
 	idle := c.Idle + c.Iowait
@@ -37,7 +37,7 @@ func readMachine() (machineState, error) {
 	}, nil
 }
 
-// idleSince is the part of all cores that had nothing to do, 0 to 1.
+// idleSince returns the idle fraction of all cores since before, 0 to 1.
 func (m machineState) idleSince(before machineState) float64 {
 	return (m.idle - before.idle) / max(m.total-before.total, 1e-9)
 }

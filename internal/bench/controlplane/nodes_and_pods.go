@@ -14,11 +14,11 @@ import (
 
 var nodesAndPods = experiment.Experiment{
 	Name:  "nodes-and-pods",
-	Short: "Create nodes, then pods as fast as the API server takes them, and watch every component",
-	Long: `Create N nodes, then N pods, as fast as the API server takes them, until all of them run.
-Every second each component is asked for its metrics, and the operating system for its
-CPU and memory. Markers in the plots show when the first pod was created and the last
-one was scheduled. Everything is done on each of the stores, with a cluster of its own.`,
+	Short: "Create nodes and then pods as fast as possible, and sample every component",
+	Long: `Create --nodes nodes and then --pods pods as fast as the API server accepts them, and wait
+until all pods run. The metrics of each component, its CPU and its memory are sampled every
+second. Markers in the charts show when the first pod was created and when the last pod was
+scheduled. The run is repeated for each store, in a cluster of its own.`,
 	Example: `  k1m bench nodes-and-pods
   k1m bench nodes-and-pods --nodes 10000 --pods 20000 --stores mem_etcd
   k1m bench nodes-and-pods --name mine --pods 1000`,
@@ -40,22 +40,22 @@ func (o *nodesAndPodsOptions) AddFlags(fs *pflag.FlagSet) {
 	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to create"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *nodesAndPodsOptions) Validate() error {
 	if room := bulk.DefaultNodeShape().Pods; o.Pods.N > 0 && o.Nodes.N > 0 && o.Pods.N > o.Nodes.N*room {
-		return usage.Errorf("--pods %d: %d nodes take %d pods; use fewer pods or more nodes", o.Pods.N, o.Nodes.N, o.Nodes.N*room)
+		return usage.Errorf("--pods %d: %d nodes have room for %d pods; use fewer pods or more nodes", o.Pods.N, o.Nodes.N, o.Nodes.N*room)
 	}
 	return o.clusters.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *nodesAndPodsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	nodes := run.Result.Table("Nodes", "store", "nodes", "created, /s", "p99, ms",
-		"CPU a node: kube-apiserver, µs", "store, µs", "kwok, µs", "memory: kube-apiserver, MiB", "store, MiB")
+		"CPU per node: kube-apiserver, µs", "store, µs", "kwok, µs", "memory: kube-apiserver, MiB", "store, MiB")
 	pods := run.Result.Table("Pods", "store", "pods", "created, /s", "running, /s", "start p50, s", "start p99, s",
-		"CPU a pod: kube-apiserver, µs", "scheduler, µs", "store, µs", "kube-controller-manager, µs", "kwok, µs",
+		"CPU per pod: kube-apiserver, µs", "scheduler, µs", "store, µs", "kube-controller-manager, µs", "kwok, µs",
 		"memory: kube-apiserver, MiB", "store, MiB")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if t.Own() {
 			if err := o.makeNodes(ctx, t, nodes); err != nil {
 				return err
@@ -65,7 +65,7 @@ func (o *nodesAndPodsOptions) Run(ctx context.Context, run *experiment.Run) erro
 	})
 }
 
-func (o *nodesAndPodsOptions) makeNodes(ctx context.Context, t *turn, table *experiment.Table) error {
+func (o *nodesAndPodsOptions) makeNodes(ctx context.Context, t *storeRun, table *experiment.Table) error {
 	window := t.Sampler.Begin(ctx)
 	made, err := t.createNodes(ctx, 0, o.Nodes.N, bulk.DefaultNodeShape())
 	m := window.End(ctx)
@@ -79,7 +79,7 @@ func (o *nodesAndPodsOptions) makeNodes(ctx context.Context, t *turn, table *exp
 	return nil
 }
 
-func (o *nodesAndPodsOptions) makePods(ctx context.Context, t *turn, table *experiment.Table) error {
+func (o *nodesAndPodsOptions) makePods(ctx context.Context, t *storeRun, table *experiment.Table) error {
 	if err := t.prepare(ctx); err != nil {
 		return err
 	}
@@ -100,15 +100,15 @@ func (o *nodesAndPodsOptions) makePods(ctx context.Context, t *turn, table *expe
 	}
 	m := window.End(ctx)
 	t.mark("last pod scheduled", s.lastBound)
-	asOthers, _ := s.measured()
+	sinceCreation, _ := s.measured()
 	perSecond := float64(wanted) / s.lastRun.Sub(begun).Seconds()
-	table.Add(append([]any{t.store, wanted, float64(wanted) / creating.Seconds(), perSecond, asOthers.Seconds(50), asOthers.Seconds(99)},
+	table.Add(append([]any{t.store, wanted, float64(wanted) / creating.Seconds(), perSecond, sinceCreation.Seconds(50), sinceCreation.Seconds(99)},
 		costs(m, wanted)...)...)
-	t.Result.CallTable("API calls while pods were made"+on(t.store), m.Calls)
-	t.judge(append(experiment.JudgeCalls(m.Calls), experiment.JudgeStartup(asOthers))...)
+	t.Result.CallTable("API calls during pod creation"+on(t.store), m.Calls)
+	t.judge(append(experiment.JudgeCalls(m.Calls), experiment.JudgeStartup(sinceCreation))...)
 	t.figure("pods running", "/s", perSecond, true)
-	t.figure("store's CPU a pod", "µs", m.MicrosPer(component.Store, wanted), false)
-	t.figure("kube-apiserver's CPU a pod", "µs", m.MicrosPer(apiServer, wanted), false)
+	t.figure("store's CPU per pod", "µs", m.MicrosPer(component.Store, wanted), false)
+	t.figure("kube-apiserver's CPU per pod", "µs", m.MicrosPer(apiServer, wanted), false)
 	t.figure("store's memory", "MiB", float64(m.Peak[component.Store])/mebibyte, false)
 	return nil
 }

@@ -13,16 +13,16 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// podLoad creates pods, or deletes them.
-func (t *turn) podLoad(count, workers int, rate float64) experiment.Load {
+// podLoad returns a load whose operations the caller defines. Errors are classified and not retried.
+func (t *storeRun) podLoad(count, workers int, rate float64) experiment.Load {
 	return experiment.Load{
 		Workers: min(workers, max(count, 1)), Rate: rate, Count: count, Kind: bulk.ErrorKind,
 		Latencies: experiment.NewLatencies(), Tally: experiment.NewTally(1),
 	}
 }
 
-// createPods one request a pod, so that what fails shows as a failure.
-func (t *turn) createPods(ctx context.Context, s *startups, prefix string, count, workers int, rate float64) (experiment.Load, error) {
+// createPods creates pods with one request per pod, so that each failure is counted.
+func (t *storeRun) createPods(ctx context.Context, s *startups, prefix string, count, workers int, rate float64) (experiment.Load, error) {
 	pods, err := usualPods()
 	if err != nil {
 		return experiment.Load{}, err
@@ -38,8 +38,8 @@ func (t *turn) createPods(ctx context.Context, s *startups, prefix string, count
 	return load, t.end(ctx, load, load.Run(ctx), task)
 }
 
-// deletePods one request a pod.
-func (t *turn) deletePods(ctx context.Context, prefix string, count, workers int) (experiment.Load, error) {
+// deletePods deletes pods with one request per pod.
+func (t *storeRun) deletePods(ctx context.Context, prefix string, count, workers int) (experiment.Load, error) {
 	task := t.Display.Task("pods deleted", count)
 	load := t.podLoad(count, workers, 0)
 	load.Progress = task.Set
@@ -49,8 +49,8 @@ func (t *turn) deletePods(ctx context.Context, prefix string, count, workers int
 	return load, t.end(ctx, load, load.Run(ctx), task)
 }
 
-// end a load; what went wrong counts for the whole experiment.
-func (t *turn) end(ctx context.Context, load experiment.Load, done int, task progress.Task) error {
+// end finishes a load and adds its errors to those of the experiment.
+func (t *storeRun) end(ctx context.Context, load experiment.Load, done int, task progress.Task) error {
 	t.Result.Errors.Merge(load.Tally)
 	if ctx.Err() != nil {
 		task.Interrupt()
@@ -62,9 +62,9 @@ func (t *turn) end(ctx context.Context, load experiment.Load, done int, task pro
 
 func podName(prefix string, number int) string { return fmt.Sprintf("%s%06d", prefix, number) }
 
-// cleanUp removes the namespace from a cluster that stays. Not within the run's context:
-// an interrupted run cleans up as well.
-func (t *turn) cleanUp() error {
+// cleanUp deletes the namespace from an existing cluster. It does not use the context of the run,
+// because an interrupted run must clean up as well.
+func (t *storeRun) cleanUp() error {
 	ctx, cancel := context.WithTimeout(context.Background(), t.timeout)
 	defer cancel()
 	task := t.Display.Task("cleaning up", 0)
@@ -81,7 +81,7 @@ func (t *turn) cleanUp() error {
 	}
 	if !apierrors.IsNotFound(err) {
 		task.Fail(err.Error())
-		return fmt.Errorf("removing namespace %s: %w; remove it by hand", namespace, err)
+		return fmt.Errorf("removing namespace %s: %w; delete it with kubectl", namespace, err)
 	}
 	task.Done("done")
 	return nil

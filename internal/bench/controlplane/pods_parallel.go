@@ -14,10 +14,10 @@ const maxParallel = 20_000
 
 var podsParallel = experiment.Experiment{
 	Name:  "pods-parallel",
-	Short: "Create and delete ever more pods at the same time: latency and errors of the calls",
-	Long: `Create so many pods at the same time, wait until they run, delete them at the same time,
-and wait until they are gone: 10, 100, … up to --parallel, each --repeat times. Latencies
-are those of the calls as the client sees them, all of which are sent at once.`,
+	Short: "Create and delete an increasing number of pods concurrently",
+	Long: `Create pods concurrently, wait until they run, delete them concurrently, and wait until they
+are gone: 10, 100, … up to --parallel pods, --repeat times each. All calls of a step are
+sent at once. Latencies and errors are those that the client sees.`,
 	Example: `  k1m bench pods-parallel
   k1m bench pods-parallel --parallel 5000 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -36,11 +36,11 @@ type podsParallelOptions struct {
 // AddFlags binds the options to flags.
 func (o *podsParallelOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Parallel, "parallel", o.Parallel.Usage("calls at the same time, in the last step"))
-	fs.IntVar(&o.Repeat, "repeat", o.Repeat, "how often each step is done")
+	fs.Var(&o.Parallel, "parallel", o.Parallel.Usage("concurrent calls in the last step"))
+	fs.IntVar(&o.Repeat, "repeat", o.Repeat, "repetitions of each step")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *podsParallelOptions) Validate() error {
 	switch {
 	case o.Parallel.N > maxParallel:
@@ -51,11 +51,11 @@ func (o *podsParallelOptions) Validate() error {
 	return o.clusters.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *podsParallelOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Calls at the same time", "store", "call", "parallel", "calls",
+	table := run.Result.Table("Concurrent calls", "store", "call", "parallel", "calls",
 		"p50, ms", "p75, ms", "p90, ms", "p95, ms", "p99, ms", "errors, %")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepare(ctx); err != nil {
 			return err
 		}
@@ -71,7 +71,7 @@ func (o *podsParallelOptions) Run(ctx context.Context, run *experiment.Run) erro
 	})
 }
 
-func (o *podsParallelOptions) step(ctx context.Context, t *turn, s *startups, parallel int, table *experiment.Table) error {
+func (o *podsParallelOptions) step(ctx context.Context, t *storeRun, s *startups, parallel int, table *experiment.Table) error {
 	creates, deletes := newCalls("POST"), newCalls("DELETE")
 	for i := range o.Repeat {
 		prefix := fmt.Sprintf("parallel-%d-%d-", parallel, i)
@@ -98,16 +98,16 @@ func (o *podsParallelOptions) step(ctx context.Context, t *turn, s *startups, pa
 			l.Millis(50), l.Millis(75), l.Millis(90), l.Millis(95), l.Millis(99), 100*c.tally.Rate())
 		for _, percentile := range []float64{50, 99} {
 			t.Result.Line(experiment.Series{
-				Plot: c.verb + ": latency by calls at the same time", Name: fmt.Sprintf("p%g%s", percentile, on(t.store)),
-				X: "calls at the same time", Unit: "ms", LogX: true, LogY: true,
+				Plot: c.verb + ": latency by concurrent calls", Name: fmt.Sprintf("p%g%s", percentile, on(t.store)),
+				X: "concurrent calls", Unit: "ms", LogX: true, LogY: true,
 			}, float64(parallel), l.Millis(percentile))
 		}
-		t.figure(fmt.Sprintf("p99 of %s, %d at the same time", c.verb, parallel), "ms", l.Millis(99), false)
+		t.figure(fmt.Sprintf("p99 of %s, %d concurrent", c.verb, parallel), "ms", l.Millis(99), false)
 	}
 	return nil
 }
 
-// steps go up tenfold from the first to the last.
+// steps returns first × 10ⁿ for all results below last, and last.
 func steps(first, last int) (all []int) {
 	for n := first; n < last; n *= 10 {
 		all = append(all, n)

@@ -22,17 +22,17 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// daemons that watch the pods of their node, on each of the nodes.
+// Clients per node in the default options.
 const daemonsOfNode = 5
 
 var restart = experiment.Experiment{
 	Name:  "restart",
-	Short: "Kill every API server of a full cluster: everything lists at once",
-	Long: `Fill a cluster, let --clients watch the pods of a node each, as daemons do (five to a
-node), and kill every kube-apiserver. All clients, and the cluster's own components,
-list again as soon as they can. The table shows how long that takes, how much memory
-API servers and store need for it, and what errors the clients see. These errors are
-what is measured: they do not fail the run, clients that do not come back do.`,
+	Short: "Kill every API server of a full cluster, so that all clients list at once",
+	Long: `Fill a cluster, start --clients clients that each watch the pods of one node (five clients
+per node, as for DaemonSets), and kill every kube-apiserver. All clients and the components
+of the cluster list again as soon as they can. The table shows how long this takes, the peak
+memory of API servers and store, and the errors of the clients. These errors are a result:
+they do not fail the run. A client that does not watch again fails it.`,
 	Example: `  k1m bench restart
   k1m bench restart --nodes 1000 --pods 20000 --clients 5000 --apiservers 2`,
 	New: func() experiment.Options {
@@ -56,13 +56,13 @@ type restartOptions struct {
 // AddFlags binds the options to flags.
 func (o *restartOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods that there are"))
-	fs.Var(&o.Clients, "clients", o.Clients.Usage("clients that watch, each on a connection of its own"))
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods in the cluster"))
+	fs.Var(&o.Clients, "clients", o.Clients.Usage("watching clients, each with its own connection"))
 	fs.IntVar(&o.APIServers, "apiservers", o.APIServers, "kube-apiserver processes")
-	fs.BoolVar(&o.FromStore, "newest", o.FromStore, "let clients list the newest state, as those do that leave resourceVersion=0 out")
+	fs.BoolVar(&o.FromStore, "newest", o.FromStore, "let clients list the newest state instead of resourceVersion=0")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *restartOptions) Validate() error {
 	if o.APIServers < 1 || o.APIServers > 16 {
 		return usage.Errorf("--apiservers %d: choose 1 to 16", o.APIServers)
@@ -70,11 +70,11 @@ func (o *restartOptions) Validate() error {
 	return o.clusters.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *restartOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("After every API server was killed", "store", "clients", "pods", "API server ready, s", "half have listed, s", "p99 have, s", "all have, s",
-		"attempts that failed", "kube-apiserver: before, MiB", "at most, MiB", "CPU, s", "store: before, MiB", "at most, MiB", "CPU, s")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	table := run.Result.Table("Recovery after all API servers were killed", "store", "clients", "pods", "API server ready, s", "p50 listed, s", "p99 listed, s", "all listed, s",
+		"failed attempts", "kube-apiserver: before, MiB", "peak, MiB", "CPU, s", "store: before, MiB", "peak, MiB", "CPU, s")
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
@@ -82,7 +82,7 @@ func (o *restartOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-func (o *restartOptions) storm(ctx context.Context, t *turn, table *experiment.Table) error {
+func (o *restartOptions) storm(ctx context.Context, t *storeRun, table *experiment.Table) error {
 	d := &daemons{lists: experiment.NewLatencies(), errors: experiment.NewTally(1), fromStore: o.FromStore}
 	nodes, err := t.nodes(ctx, o.Nodes.N)
 	if err != nil {
@@ -129,14 +129,14 @@ func (o *restartOptions) storm(ctx context.Context, t *turn, table *experiment.T
 		mib(before.Resident[apiServer]), mib(m.Peak[apiServer]), m.CPU[apiServer].Seconds(),
 		mib(before.Resident[component.Store]), mib(m.Peak[component.Store]), m.CPU[component.Store].Seconds())
 	t.figure("time until all clients have listed", "s", all, false)
-	t.figure("memory of the store at most", "MiB", mib(m.Peak[component.Store]), false)
-	t.figure("memory of kube-apiserver at most", "MiB", mib(m.Peak[apiServer]), false)
+	t.figure("peak memory of the store", "MiB", mib(m.Peak[component.Store]), false)
+	t.figure("peak memory of kube-apiserver", "MiB", mib(m.Peak[apiServer]), false)
 	t.figure("CPU of the store", "CPU s", m.CPU[component.Store].Seconds(), false)
 	return nil
 }
 
-// killAPIServers ends all of them at once; the supervisor starts them again.
-func (t *turn) killAPIServers() error {
+// killAPIServers kills all API servers at once; the supervisor restarts them.
+func (t *storeRun) killAPIServers() error {
 	state, err := supervisor.ReadState(t.Run.Dir)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (t *turn) killAPIServers() error {
 	return nil
 }
 
-func (t *turn) awaitAPIServers(ctx context.Context, killed time.Time) (time.Duration, error) {
+func (t *storeRun) awaitAPIServers(ctx context.Context, killed time.Time) (time.Duration, error) {
 	err := t.await(ctx, "API server ready", 1, func() int {
 		asking, cancel := context.WithTimeout(ctx, time.Second)
 		defer cancel()
@@ -166,10 +166,11 @@ func (t *turn) awaitAPIServers(ctx context.Context, killed time.Time) (time.Dura
 	return time.Since(killed), err
 }
 
-// daemons watch the pods of their nodes, and list them again when the watch ends.
+// daemons are clients that each watch the pods of one node, and list again when the watch ends,
+// as DaemonSet pods do.
 type daemons struct {
 	watching  atomic.Int64
-	lists     *experiment.Latencies // since restart
+	lists     *experiment.Latencies // time from restart to the list
 	errors    *experiment.Tally
 	fromStore bool
 
@@ -179,7 +180,7 @@ type daemons struct {
 
 func (d *daemons) synced() int { return int(d.watching.Load()) }
 
-// restart counts from now on: nobody has listed again yet.
+// restart starts the measurement: no client has listed again yet.
 func (d *daemons) restart(now time.Time) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -203,7 +204,7 @@ func (d *daemons) failed(kind string, err error) {
 	d.errors.Add(kind, err)
 }
 
-// counting sees every attempt, those too that client-go makes again without a word.
+// counting counts every attempt, including those that client-go retries silently.
 func (d *daemons) counting(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
 		response, err := next.RoundTrip(request)
@@ -220,10 +221,10 @@ func (d *daemons) counting(next http.RoundTripper) http.RoundTripper {
 
 type roundTripper func(*http.Request) (*http.Response, error)
 
-// RoundTrip is of http.RoundTripper.
+// RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
-func (d *daemons) start(ctx context.Context, t *turn, count, nodes int) (*sync.WaitGroup, error) {
+func (d *daemons) start(ctx context.Context, t *storeRun, count, nodes int) (*sync.WaitGroup, error) {
 	var group sync.WaitGroup
 	clients, err := t.connect(count, 1, d.counting)
 	if err != nil {
@@ -238,7 +239,7 @@ func (d *daemons) start(ctx context.Context, t *turn, count, nodes int) (*sync.W
 	return &group, nil
 }
 
-// run lists and watches for ever, with the backoff of client-go's reflector.
+// run lists and watches until ctx ends, with the backoff of the client-go reflector.
 func (d *daemons) run(ctx context.Context, w stream, node string) {
 	fresh := func() wait.Backoff {
 		return wait.Backoff{Duration: 800 * time.Millisecond, Factor: 2, Jitter: 1, Steps: 6, Cap: 30 * time.Second}
@@ -254,7 +255,7 @@ func (d *daemons) run(ctx context.Context, w stream, node string) {
 			backoff = fresh()
 			d.listed()
 			options.ResourceVersion = list.ResourceVersion
-			// It ends with an error in any case.
+			// follow always returns an error.
 			_ = w.follow(ctx, options)
 		}
 		select {

@@ -19,23 +19,23 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// fills are parts of the pods that the cluster is to have, in percent.
+// fills are the fill levels of the cluster, in percent of --pods-per-node.
 var fills = []int{10, 25, 50, 100}
 
 const podsOfDeployment = 30
 
 var slo = experiment.Experiment{
 	Name:  "slo",
-	Short: "Fill a cluster step by step, churn, and hold it against Kubernetes' objectives",
-	Long: `Fill a cluster to 10, 25, 50 and 100 % of --pods-per-node pods a node by Deployments, and
-at each of them start --sample pods one by one, at a fixed rate: their startup is what
-the table shows. Then churn for --churn: pods come and go, Deployments are scaled, pods are
-read one by one and by lists. In the end everything is deleted.
+	Short: "Fill a cluster in steps, churn, and check the Kubernetes SLOs",
+	Long: `Fill a cluster with Deployments to 10, 25, 50 and 100 % of --pods-per-node. At each step,
+start --sample single pods at a fixed rate; the table shows their startup latency. Then
+create and delete pods, scale Deployments, read single pods and list pods for the duration
+--churn. At the end delete everything.
 
-Startup is from a pod's creationTimestamp until a watch shows it running, as
-clusterloader2 measures it; the timestamp has no fractions of a second, so this is up to
-a second more than from the request on, which is beside it. API latencies are from the
-API server's own histograms over the whole experiment, watches left out.`,
+Startup latency counts from a pod's creationTimestamp until a watch shows the pod running,
+as in clusterloader2. The timestamp has whole seconds, so this is up to 1 s longer than the
+latency since the request, which is in the table as well. API latencies come from the API
+server's histograms over the whole experiment, without watches.`,
 	Example: `  k1m bench slo
   k1m bench slo --nodes 100 --churn 5m --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -58,14 +58,14 @@ type sloOptions struct {
 // AddFlags binds the options to flags.
 func (o *sloOptions) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "pods a node when the cluster is full")
+	fs.IntVar(&o.PodsPerNode, "pods-per-node", o.PodsPerNode, "pods per node of the full cluster")
 	fs.Var(&o.Sample, "sample", o.Sample.Usage("pods whose startup is measured at each step"))
-	fs.Float64Var(&o.SampleRate, "sample-rate", o.SampleRate, "of those, how many are created a second")
-	fs.Var(&o.Churn, "churn", o.Churn.Usage("how long pods come and go"))
-	fs.Float64Var(&o.ChurnRate, "churn-rate", o.ChurnRate, "pods that come, and as many that go, a second")
+	fs.Float64Var(&o.SampleRate, "sample-rate", o.SampleRate, "sample pods to create per second")
+	fs.Var(&o.Churn, "churn", o.Churn.Usage("duration of the churn"))
+	fs.Float64Var(&o.ChurnRate, "churn-rate", o.ChurnRate, "pods to create, and to delete, per second")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *sloOptions) Validate() error {
 	room := bulk.DefaultNodeShape().Pods
 	switch {
@@ -79,11 +79,11 @@ func (o *sloOptions) Validate() error {
 	return o.clusters.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *sloOptions) Run(ctx context.Context, run *experiment.Run) error {
-	startup := run.Result.Table("Startup of pods", "store", "full, %", "pods", "of", "p50, s", "p90, s", "p99, s",
-		"from the request on: p50, s", "p90, s", "p99, s")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	startup := run.Result.Table("Pod startup", "store", "full, %", "pods", "of", "p50, s", "p90, s", "p99, s",
+		"since the request: p50, s", "p90, s", "p99, s")
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepare(ctx); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (o *sloOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-func (o *sloOptions) fillAndChurn(ctx context.Context, t *turn, s *startups, table *experiment.Table) error {
+func (o *sloOptions) fillAndChurn(ctx context.Context, t *storeRun, s *startups, table *experiment.Table) error {
 	nodes, err := t.nodes(ctx, o.Nodes.N)
 	if err != nil {
 		return err
@@ -121,16 +121,16 @@ func (o *sloOptions) fillAndChurn(ctx context.Context, t *turn, s *startups, tab
 			return err
 		}
 	}
-	t.mark("churn begins", time.Now())
+	t.mark("churn starts", time.Now())
 	if err := o.churn(ctx, t, nodes); err != nil {
 		return err
 	}
-	t.mark("everything is deleted", time.Now())
+	t.mark("deletion starts", time.Now())
 	return t.undeploy(ctx, s, deployments)
 }
 
-// deploy makes Deployments with so many pods in all.
-func (t *turn) deploy(ctx context.Context, deployments *int, pods int) error {
+// deploy creates Deployments until the cluster has this number of pods.
+func (t *storeRun) deploy(ctx context.Context, deployments *int, pods int) error {
 	for pods > 0 {
 		size := min(pods, podsOfDeployment)
 		pods -= size
@@ -161,13 +161,13 @@ func deployment(name string, replicas int) *appsv1.Deployment {
 	}
 }
 
-// sample starts single pods, and takes them away again.
-func (o *sloOptions) sample(ctx context.Context, t *turn, s *startups, percent, have int, table *experiment.Table) error {
+// sample starts single pods, measures their startup, and deletes them.
+func (o *sloOptions) sample(ctx context.Context, t *storeRun, s *startups, percent, have int, table *experiment.Table) error {
 	if err := t.AwaitQuiet(ctx); err != nil {
 		return err
 	}
 	prefix := fmt.Sprintf("sample-%d-", percent)
-	s.restart(prefix)
+	s.measureOnly(prefix)
 	created, err := t.createPods(ctx, s, prefix, o.Sample.N, 64, o.SampleRate)
 	if err != nil {
 		return err
@@ -175,18 +175,18 @@ func (o *sloOptions) sample(ctx context.Context, t *turn, s *startups, percent, 
 	if err := t.awaitRunning(ctx, s, have+int(created.Latencies.Count())); err != nil {
 		return err
 	}
-	theirs, ours := s.measured()
-	table.Add(t.store, percent, have, theirs.Count(), theirs.Seconds(50), theirs.Seconds(90), theirs.Seconds(99),
-		ours.Seconds(50), ours.Seconds(90), ours.Seconds(99))
+	sinceCreation, sinceRequest := s.measured()
+	table.Add(t.store, percent, have, sinceCreation.Count(), sinceCreation.Seconds(50), sinceCreation.Seconds(90), sinceCreation.Seconds(99),
+		sinceRequest.Seconds(50), sinceRequest.Seconds(90), sinceRequest.Seconds(99))
 	for _, percentile := range []float64{50, 99} {
 		t.Result.Line(experiment.Series{
-			Plot: "startup of pods", Name: fmt.Sprintf("p%g%s", percentile, on(t.store)), X: "percent full", Unit: "s",
-		}, float64(percent), theirs.Seconds(percentile))
+			Plot: "pod startup", Name: fmt.Sprintf("p%g%s", percentile, on(t.store)), X: "percent full", Unit: "s",
+		}, float64(percent), sinceCreation.Seconds(percentile))
 	}
 	if percent == 100 {
-		t.judge(experiment.JudgeStartup(theirs))
-		t.figure("startup p50, full, from the request on", "s", ours.Seconds(50), false)
-		t.figure("startup p99, full, from the request on", "s", ours.Seconds(99), false)
+		t.judge(experiment.JudgeStartup(sinceCreation))
+		t.figure("startup p50 since the request, full cluster", "s", sinceRequest.Seconds(50), false)
+		t.figure("startup p99 since the request, full cluster", "s", sinceRequest.Seconds(99), false)
 	}
 	if _, err := t.deletePods(ctx, prefix, o.Sample.N, 64); err != nil {
 		return err
@@ -194,8 +194,8 @@ func (o *sloOptions) sample(ctx context.Context, t *turn, s *startups, percent, 
 	return t.awaitGone(ctx, s, have)
 }
 
-// churn lets pods come and go, and reads them.
-func (o *sloOptions) churn(ctx context.Context, t *turn, nodes int) error {
+// churn creates, deletes and reads pods.
+func (o *sloOptions) churn(ctx context.Context, t *storeRun, nodes int) error {
 	pods, err := usualPods()
 	if err != nil {
 		return err
@@ -203,7 +203,7 @@ func (o *sloOptions) churn(ctx context.Context, t *turn, nodes int) error {
 	begun := time.Now()
 	churning, stop := context.WithTimeout(ctx, o.Churn.D)
 	defer stop()
-	// A pod lives for a second or two.
+	// A pod lives for 1 to 2 s.
 	lifetime := int(2*o.ChurnRate) + 1
 	size := min(podsOfDeployment, max(nodes*o.PodsPerNode*fills[0]/100, 1))
 	task := t.Display.Task("churn", int(o.Churn.D.Seconds()))
@@ -221,8 +221,8 @@ func (o *sloOptions) churn(ctx context.Context, t *turn, nodes int) error {
 	return t.end(ctx, load, load.Run(churning), task)
 }
 
-// replacePod makes a pod, reads it, and deletes an older one.
-func (t *turn) replacePod(ctx context.Context, pods *bulk.Pods, number, lifetime, worker int) error {
+// replacePod creates a pod, reads it, and deletes an older pod.
+func (t *storeRun) replacePod(ctx context.Context, pods *bulk.Pods, number, lifetime, worker int) error {
 	name := podName("churn-", number)
 	if err := t.Clients.CreatePod(ctx, worker, pods.Make(namespace, name)); err != nil {
 		return err
@@ -232,13 +232,13 @@ func (t *turn) replacePod(ctx context.Context, pods *bulk.Pods, number, lifetime
 		err = t.Clients.DeletePod(ctx, worker, namespace, podName("churn-", number-lifetime))
 	}
 	if apierrors.IsNotFound(err) {
-		return nil // the one that makes it is late
+		return nil // the worker that creates the pod is late
 	}
 	return err
 }
 
-// scaleAndList takes a pod from the first Deployment or gives it back, and lists all pods.
-func (t *turn) scaleAndList(ctx context.Context, size, number int) error {
+// scaleAndList scales the first Deployment down or up by one pod, and lists all pods.
+func (t *storeRun) scaleAndList(ctx context.Context, size, number int) error {
 	patch := fmt.Appendf(nil, `{"spec":{"replicas":%d}}`, size-number%2)
 	_, err := t.Client.AppsV1().Deployments(namespace).Patch(ctx, "fill-0000", types.MergePatchType, patch, metav1.PatchOptions{}, "scale")
 	if err == nil {
@@ -247,8 +247,8 @@ func (t *turn) scaleAndList(ctx context.Context, size, number int) error {
 	return err
 }
 
-// undeploy deletes everything, and waits until it is gone.
-func (t *turn) undeploy(ctx context.Context, s *startups, deployments int) error {
+// undeploy deletes everything, and waits until the pods are gone.
+func (t *storeRun) undeploy(ctx context.Context, s *startups, deployments int) error {
 	var errs []error
 	for i := range deployments {
 		policy := metav1.DeletePropagationBackground

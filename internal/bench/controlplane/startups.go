@@ -18,27 +18,27 @@ import (
 
 const poll = 50 * time.Millisecond
 
-// startups is what a reflector fills instead of a cache: of each pod it keeps how far it
-// has come. It is for pods of one namespace.
+// startups is the store of a reflector that records the progress of each pod instead of caching
+// it.
 type startups struct {
-	// prefix of the pods whose startup is measured; all of them count.
+	// prefix selects the pods whose startup is measured; all pods are counted.
 	prefix string
 
-	mu         sync.Mutex
-	pods       map[types.NamespacedName]stage
-	sent       map[string]time.Time
-	bound      int
-	running    int
-	lastBound  time.Time
-	lastRun    time.Time
-	asOthers   *experiment.Latencies
-	fromClient *experiment.Latencies
-	// A pod that starts later than the limit, if there is one, is late.
-	limit    time.Duration
-	lateOnes int
+	mu            sync.Mutex
+	pods          map[types.NamespacedName]stage
+	sent          map[string]time.Time
+	bound         int
+	running       int
+	lastBound     time.Time
+	lastRun       time.Time
+	sinceCreation *experiment.Latencies
+	sinceRequest  *experiment.Latencies
+	// limit is the startup latency above which a pod is counted in lateCount; 0 means no limit.
+	limit     time.Duration
+	lateCount int
 }
 
-// stage of a pod.
+// stage is the progress of a pod.
 type stage int
 
 const (
@@ -47,22 +47,22 @@ const (
 	running
 )
 
-// watchPods follows the pods of the namespace until ctx ends. The startup of a pod is
-// measured as clusterloader2 does: from its creationTimestamp, which has no fractions of
-// a second, until the watch shows it running; and beside that from when the request to
-// create it was sent, if sending says so.
-func (t *turn) watchPods(ctx context.Context, prefix string) *startups {
+// watchPods watches the pods of the namespace until ctx ends. The startup latency counts from the
+// creationTimestamp, which has whole seconds, until the watch shows the pod running, as in
+// clusterloader2. If sending was called for the pod, the latency since the request is recorded as
+// well.
+func (t *storeRun) watchPods(ctx context.Context, prefix string) *startups {
 	return t.watchNamespace(ctx, namespace, newStartups(prefix))
 }
 
 func newStartups(prefix string) *startups {
 	return &startups{
 		prefix: prefix, pods: map[types.NamespacedName]stage{}, sent: map[string]time.Time{},
-		asOthers: experiment.NewLatencies(), fromClient: experiment.NewLatencies(),
+		sinceCreation: experiment.NewLatencies(), sinceRequest: experiment.NewLatencies(),
 	}
 }
 
-func (t *turn) watchNamespace(ctx context.Context, namespace string, s *startups) *startups {
+func (t *storeRun) watchNamespace(ctx context.Context, namespace string, s *startups) *startups {
 	source := cache.ToListWatcherWithWatchListSemantics(
 		cache.NewListWatchFromClient(t.Client.CoreV1().RESTClient(), "pods", namespace, fields.Everything()), t.Client)
 	reflector := cache.NewReflectorWithOptions(source, &corev1.Pod{}, s, cache.ReflectorOptions{})
@@ -70,29 +70,31 @@ func (t *turn) watchNamespace(ctx context.Context, namespace string, s *startups
 	return s
 }
 
-// sending notes that the request to create a pod is sent now.
+// sending records that the request to create a pod is being sent.
 func (s *startups) sending(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sent[name] = time.Now()
 }
 
-// restart forgets what was measured, not what is there; the next pods have this prefix.
-func (s *startups) restart(prefix string) {
+// measureOnly discards the latencies measured so far, and measures the pods with this prefix from
+// now on. It keeps the counts of pods.
+func (s *startups) measureOnly(prefix string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.prefix, s.sent = prefix, map[string]time.Time{}
-	s.asOthers, s.fromClient = experiment.NewLatencies(), experiment.NewLatencies()
+	s.sinceCreation, s.sinceRequest = experiment.NewLatencies(), experiment.NewLatencies()
 }
 
-// measured so far: as others measure, and from the client's request on.
-func (s *startups) measured() (asOthers, fromClient *experiment.Latencies) {
+// measured returns the startup latencies so far: since the creationTimestamp, and since the
+// request.
+func (s *startups) measured() (sinceCreation, sinceRequest *experiment.Latencies) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asOthers, s.fromClient
+	return s.sinceCreation, s.sinceRequest
 }
 
-// counts of pods that exist and have come so far.
+// counts returns the numbers of pods that exist, are bound, and are running.
 func (s *startups) counts() (exist, areBound, areRunning int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,11 +109,11 @@ func (s *startups) counts() (exist, areBound, areRunning int) {
 	return len(s.pods), areBound, areRunning
 }
 
-// late ones of those that started.
+// late returns the number of running pods whose startup took longer than the limit.
 func (s *startups) late() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.lateOnes
+	return s.lateCount
 }
 
 func nameOf(pod *corev1.Pod) types.NamespacedName {
@@ -143,20 +145,20 @@ func (s *startups) put(object any) {
 		return
 	}
 	took := now.Sub(pod.CreationTimestamp.Time)
-	s.asOthers.Record(took)
+	s.sinceCreation.Record(took)
 	if s.limit > 0 && took > s.limit {
-		s.lateOnes++
+		s.lateCount++
 	}
 	if sent, known := s.sent[pod.Name]; known {
-		s.fromClient.Record(now.Sub(sent))
+		s.sinceRequest.Record(now.Sub(sent))
 		delete(s.sent, pod.Name)
 	}
 }
 
-// Add is of cache.ReflectorStore, as are those below.
+// Add records the progress of a pod. This and the following methods implement cache.ReflectorStore.
 func (s *startups) Add(object any) error { return s.Update(object) }
 
-// Update notes what is new about a pod.
+// Update records the progress of a pod.
 func (s *startups) Update(object any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -164,7 +166,7 @@ func (s *startups) Update(object any) error {
 	return nil
 }
 
-// Delete forgets a pod.
+// Delete removes a pod.
 func (s *startups) Delete(object any) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +176,7 @@ func (s *startups) Delete(object any) error {
 	return nil
 }
 
-// Replace is called with the first list, and when a watch has to start over.
+// Replace receives the first list, and another list when a watch has to start over.
 func (s *startups) Replace(objects []any, _ string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -191,13 +193,14 @@ func (s *startups) Replace(objects []any, _ string) error {
 	return nil
 }
 
-// Resync has nothing to do.
+// Resync does nothing.
 func (s *startups) Resync() error { return nil }
 
 var _ cache.ReflectorStore = &startups{}
 
-// await until as many as wanted are done, or nothing changes for the timeout.
-func (t *turn) await(ctx context.Context, what string, wanted int, done func() int) error {
+// await polls done until it returns at least the wanted number. It returns an error if the number
+// does not change for the timeout.
+func (t *storeRun) await(ctx context.Context, what string, wanted int, done func() int) error {
 	task := t.Display.Task(what, wanted)
 	changed, before := time.Now(), -1
 	for {
@@ -223,8 +226,8 @@ func (t *turn) await(ctx context.Context, what string, wanted int, done func() i
 	}
 }
 
-// wait for so long, whatever happens.
-func (t *turn) wait(ctx context.Context, what string, d time.Duration) error {
+// wait waits for the duration d.
+func (t *storeRun) wait(ctx context.Context, what string, d time.Duration) error {
 	task := t.Display.Task(what, 0)
 	task.Say("for " + d.String())
 	select {
@@ -237,16 +240,16 @@ func (t *turn) wait(ctx context.Context, what string, d time.Duration) error {
 	}
 }
 
-// awaitRunning until so many pods of the namespace run.
-func (t *turn) awaitRunning(ctx context.Context, s *startups, wanted int) error {
+// awaitRunning waits until this number of pods of the namespace is running.
+func (t *storeRun) awaitRunning(ctx context.Context, s *startups, wanted int) error {
 	return t.await(ctx, "pods running", wanted, func() int {
 		_, _, running := s.counts()
 		return running
 	})
 }
 
-// awaitGone until no more than so many pods of the namespace are left.
-func (t *turn) awaitGone(ctx context.Context, s *startups, left int) error {
+// awaitGone waits until at most this number of pods of the namespace is left.
+func (t *storeRun) awaitGone(ctx context.Context, s *startups, left int) error {
 	most, _, _ := s.counts()
 	return t.await(ctx, "pods gone", most-left, func() int {
 		exist, _, _ := s.counts()

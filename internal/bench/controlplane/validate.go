@@ -6,7 +6,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// positive reports a flag that is not.
+// positive returns a usage error unless the value is positive.
 func positive[T cmp.Ordered](flag string, value T) error {
 	var zero T
 	if value <= zero {

@@ -16,10 +16,10 @@ import (
 
 var watchers = experiment.Experiment{
 	Name:  "watchers",
-	Short: "Update pods while ever more watch all of them",
-	Long: `Update pods at a fixed rate while 0, 10, 100, … up to --watchers clients watch all of
-them. Watches are not decoded, so that the clients take little of the machine. Update
-latency counts from when the update was due.`,
+	Short: "Update pods while an increasing number of clients watch all of them",
+	Long: `Update pods at a fixed rate while 0, 10, 100, … up to --watchers clients watch all of them.
+Watch events are not decoded, so that the clients use little CPU. Update latency counts
+from the time at which the update was scheduled.`,
 	Example: `  k1m bench watchers
   k1m bench watchers --watchers 5000 --rate 20 --stores mem_etcd`,
 	New: func() experiment.Options {
@@ -29,7 +29,7 @@ latency counts from when the update was due.`,
 	},
 }
 
-// underUpdates are options of experiments that update pods at a rate.
+// underUpdates are the options of experiments that update pods at a rate.
 type underUpdates struct {
 	clusters
 	Pods     experiment.Count
@@ -47,12 +47,12 @@ func newUnderUpdates() underUpdates {
 // AddFlags binds the options to flags.
 func (o *underUpdates) AddFlags(fs *pflag.FlagSet) {
 	o.clusters.AddFlags(fs)
-	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods that there are"))
-	fs.Float64Var(&o.Rate, "rate", o.Rate, "updates of pods a second")
-	fs.Var(&o.Duration, "duration", o.Duration.Usage("of each step"))
+	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods in the cluster"))
+	fs.Float64Var(&o.Rate, "rate", o.Rate, "pod updates per second")
+	fs.Var(&o.Duration, "duration", o.Duration.Usage("duration of each step"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *underUpdates) Validate() error {
 	if err := positive("--rate", o.Rate); err != nil {
 		return err
@@ -68,14 +68,14 @@ type watchersOptions struct {
 // AddFlags binds the options to flags.
 func (o *watchersOptions) AddFlags(fs *pflag.FlagSet) {
 	o.underUpdates.AddFlags(fs)
-	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("clients that watch, in the last step"))
+	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("watching clients in the last step"))
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Updates while others watch", "store", "watchers", "updates, /s", "errors, %", "watches ended", "events, /s", "of those due, %",
+	table := run.Result.Table("Updates with watchers", "store", "watchers", "updates, /s", "errors, %", "watches closed by the server", "events, /s", "events, % of expected",
 		"memory: kube-apiserver, MiB", "store, MiB", "cores: kube-apiserver", "store", "k1m", "update p75, ms", "p90, ms", "p95, ms")
-	return o.each(ctx, run, func(ctx context.Context, t *turn) error {
+	return o.each(ctx, run, func(ctx context.Context, t *storeRun) error {
 		if err := t.prepareFilled(ctx, o.Pods.N); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (o *watchersOptions) Run(ctx context.Context, run *experiment.Run) error {
 	})
 }
 
-func (o *watchersOptions) step(ctx context.Context, t *turn, count int, table *experiment.Table) error {
+func (o *watchersOptions) step(ctx context.Context, t *storeRun, count int, table *experiment.Table) error {
 	watching, stop := context.WithCancel(ctx)
 	var events, cut atomic.Int64
 	group, err := t.startWatchers(watching, count, &events, &cut)
@@ -116,14 +116,14 @@ func (o *watchersOptions) step(ctx context.Context, t *turn, count int, table *e
 		t.Result.Line(experiment.Series{Plot: "update latency by watchers", Name: "p95" + on(t.store), X: "watchers", Unit: "ms", LogX: true, LogY: true}, float64(count), l.Millis(95))
 		t.Result.Line(experiment.Series{Plot: "events delivered by watchers", Name: t.store, X: "watchers", Unit: "events/s", LogX: true, LogY: true}, float64(count), delivered/m.Seconds)
 		t.figure(fmt.Sprintf("p95 of updates, %d watchers", count), "ms", l.Millis(95), false)
-		t.figure(fmt.Sprintf("store's CPU an update, %d watchers", count), "µs", m.MicrosPer(component.Store, int(updates)), false)
+		t.figure(fmt.Sprintf("store's CPU per update, %d watchers", count), "µs", m.MicrosPer(component.Store, int(updates)), false)
 	}
 	return nil
 }
 
-// startWatchers opens watches from now on. They end with ctx; one that the server ends
-// before, as it does with those that are slow, is counted and opened again.
-func (t *turn) startWatchers(ctx context.Context, count int, events, cut *atomic.Int64) (*sync.WaitGroup, error) {
+// startWatchers opens watches that end with ctx. The server closes the watches of slow clients; such
+// a watch is counted and opened again.
+func (t *storeRun) startWatchers(ctx context.Context, count int, events, cut *atomic.Int64) (*sync.WaitGroup, error) {
 	var group sync.WaitGroup
 	clients, err := t.connect(count, streamsOfConnection, nil)
 	if err != nil {
@@ -137,13 +137,14 @@ func (t *turn) startWatchers(ctx context.Context, count int, events, cut *atomic
 		group.Go(func() {
 			w, from := stream{clients.Connection(i), "pods", events}, now.ResourceVersion
 			for {
-				// It ends with an error in any case.
+				// follow always returns an error.
 				_ = w.follow(ctx, metav1.ListOptions{ResourceVersion: from})
 				if ctx.Err() != nil {
 					return
 				}
 				cut.Add(1)
-				// From what the server has then: it tells of all pods first.
+				// The previous version may be too old to resume from. With version 0 the watch starts
+				// with all existing pods.
 				from = "0"
 				time.Sleep(poll)
 			}

@@ -16,22 +16,22 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
 
-// Workloads of kube-burner, by the names of its node-density ladder.
+// Names of the workloads, which are those of kube-burner's node-density benchmarks.
 const (
 	workloadPods  = "pods"
 	workloadCNI   = "cni"
 	workloadHeavy = "heavy"
 
-	// kube-burner's default for iterations that have namespaces.
+	// Iterations per namespace, the default of kube-burner.
 	iterationsOfNamespace = 1000
 )
 
-// workload is what one iteration makes.
+// workload is the number of objects of one iteration.
 type workload struct{ pods, services int }
 
 var workloads = map[string]workload{workloadPods: {1, 0}, workloadCNI: {2, 1}, workloadHeavy: {2, 1}}
 
-// parts of an iteration: the first is behind the Service.
+// parts are the names of the two Deployments of an iteration; the first is behind the Service.
 var parts = map[string][2]string{workloadCNI: {"webserver", "client"}, workloadHeavy: {"postgres", "perfapp"}}
 
 func (o *densityOptions) namespaceOf(iteration int) string {
@@ -48,8 +48,8 @@ func (o *densityOptions) servicesOfNamespace(iterations int) int {
 	return iterations
 }
 
-// create makes the objects of all iterations, at the rate of pods.
-func (o *densityOptions) create(ctx context.Context, t *turn, w workload, iterations int) (experiment.Load, error) {
+// create creates the objects of all iterations, at the configured rate of pods.
+func (o *densityOptions) create(ctx context.Context, t *storeRun, w workload, iterations int) (experiment.Load, error) {
 	for i := 0; i < iterations; i += iterationsOfNamespace {
 		if err := t.Clients.EnsureNamespace(ctx, o.namespaceOf(i)); err != nil {
 			return experiment.Load{}, err
@@ -72,8 +72,8 @@ func (o *densityOptions) create(ctx context.Context, t *turn, w workload, iterat
 	return load, t.end(ctx, load, done, task)
 }
 
-// iteration makes a Service and two Deployments of a pod.
-func (o *densityOptions) iteration(ctx context.Context, t *turn, number, worker int) error {
+// iteration creates a Service and two Deployments of one pod.
+func (o *densityOptions) iteration(ctx context.Context, t *storeRun, number, worker int) error {
 	ns, client := o.namespaceOf(number), t.Clients.Connection(worker)
 	if _, err := client.CoreV1().Services(ns).Create(ctx, serviceOf(partName(parts[o.Workload][0], number)), metav1.CreateOptions{}); err != nil {
 		return err
@@ -98,7 +98,7 @@ func serviceOf(name string) *corev1.Service {
 	}
 }
 
-// probed is a Deployment of a pod with the probes that the workloads have.
+// probed returns a Deployment of one pod with the probes of the workload.
 func probed(name string) *appsv1.Deployment {
 	d := deployment(name, 1)
 	d.Namespace = ""
@@ -112,7 +112,7 @@ func probed(name string) *appsv1.Deployment {
 }
 
 // remove deletes all iterations, and waits until their pods are gone.
-func (o *densityOptions) remove(ctx context.Context, t *turn, s *startups, iterations int) error {
+func (o *densityOptions) remove(ctx context.Context, t *storeRun, s *startups, iterations int) error {
 	policy := metav1.DeletePropagationBackground
 	options, everything := metav1.DeleteOptions{PropagationPolicy: &policy}, metav1.ListOptions{}
 	var errs []error
@@ -139,16 +139,16 @@ func (o *densityOptions) remove(ctx context.Context, t *turn, s *startups, itera
 	return t.AwaitQuiet(ctx)
 }
 
-// watchAllPods follows pods of all namespaces of the experiment; a pod that starts later
-// than the limit is late.
-func (t *turn) watchAllPods(ctx context.Context, limit time.Duration) *startups {
+// watchAllPods watches the pods of all namespaces of the experiment, and counts the pods whose startup
+// exceeds the limit.
+func (t *storeRun) watchAllPods(ctx context.Context, limit time.Duration) *startups {
 	s := newStartups("")
 	s.limit = limit
 	return t.watchNamespace(ctx, metav1.NamespaceAll, s)
 }
 
-// startWith starts a program with the environment that kubelet gives to a container of a
-// namespace with so many Services, and returns the size of that in bytes.
+// startWith starts a program with the environment that kubelet creates for a container in a
+// namespace with this number of Services. It returns the size of the environment in bytes.
 func startWith(services int) (size int, err error) {
 	made := make([]*corev1.Service, services)
 	for i := range made {
@@ -166,9 +166,10 @@ func startWith(services int) (size int, err error) {
 	return size, program.Run()
 }
 
-// showWall adds Services until a container of the namespace cannot start.
-func showWall(r *experiment.Result) {
-	table := r.Table("Environment of a container by the Services of its namespace", "Services", "environment, KiB", "a program with it")
+// measureEnvironment increases the number of Services until a container of the namespace cannot
+// start.
+func measureEnvironment(r *experiment.Result) {
+	table := r.Table("Environment of a container by the number of Services in its namespace", "Services", "environment, KiB", "starting a program")
 	const step, most = 500, 20_000
 	for services := step; services <= most; services += step {
 		size, err := startWith(services)

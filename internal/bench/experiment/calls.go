@@ -11,19 +11,18 @@ import (
 
 const callDurations = "apiserver_request_duration_seconds"
 
-// Verbs that say nothing of latency: they last as long as somebody watches.
+// Verbs without a meaningful latency, because their requests last as long as the client watches.
 var longRunning = []string{"WATCH", "WATCHLIST", "CONNECT", "PROXY"}
 
-// Call is one kind of call, and how long it took an API server, in seconds. It is from
-// the server's own histogram, so clients and network are not in it, and its precision
-// is that of the buckets.
+// Call is a kind of API call with its latencies in seconds. They come from the histogram of the
+// API server, so they exclude client and network, and are as precise as its buckets.
 type Call struct {
 	Verb, Resource, Subresource, Scope string
 	Count                              int64
 	P50, P90, P99                      float64
 }
 
-// Title is how a call is named in tables.
+// Title returns the name of the call in tables.
 func (c Call) Title() string {
 	if c.Verb == "" {
 		return ""
@@ -38,22 +37,22 @@ func (c Call) Title() string {
 	return name
 }
 
-// mutates one object, or many of a namespace: DELETE is the verb of both, and POST has
-// the scope of the object that it makes.
+// mutates reports whether the call changes objects. DELETE is the verb for one object and for a
+// collection; POST has the scope of the object that it creates.
 func (c Call) mutates() bool {
 	return slices.Contains([]string{"POST", "PUT", "PATCH", "APPLY", "DELETE"}, c.Verb)
 }
 
-// reads of one object or of many.
+// reads reports whether the call reads objects.
 func (c Call) reads() bool { return c.Verb == "GET" || c.Verb == "LIST" }
 
-// callKey without counts and percentiles.
+// callKey identifies a kind of call.
 type callKey struct{ verb, resource, subresource, scope string }
 
-// durations of calls by kind, over all API servers.
+// durations are the request duration histograms by kind of call, summed over all API servers.
 type durations map[callKey]Histogram
 
-// add what one server has counted.
+// add adds the histograms of one server.
 func (d durations) add(family *dto.MetricFamily) {
 	for _, metric := range family.GetMetric() {
 		labels := labelsOf(metric)
@@ -65,7 +64,7 @@ func (d durations) add(family *dto.MetricFamily) {
 	}
 }
 
-// since makes calls out of what was counted after an earlier reading.
+// since returns the calls after an earlier reading.
 func (d durations) since(before durations) []Call {
 	var calls []Call
 	for key, histogram := range d {
@@ -84,7 +83,7 @@ func (d durations) since(before durations) []Call {
 	return calls
 }
 
-// CallTable appends the calls that came more than a few times.
+// CallTable appends a table of the calls that were made more than a few times.
 func (r *Result) CallTable(title string, calls []Call) {
 	const few = 10
 	t := r.Table(title, "call", "calls", "p50, ms", "p90, ms", "p99, ms")

@@ -18,16 +18,16 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// ErrClusterExists says that a run would have to remove somebody's cluster.
-var ErrClusterExists = errors.New("the cluster exists already")
+// ErrClusterExists is returned when a run would have to replace an existing cluster.
+var ErrClusterExists = errors.New("cluster exists already")
 
-// DefaultCluster is the name of the cluster that a run makes and removes.
+// DefaultCluster is the name of the cluster that a run creates and removes.
 const DefaultCluster = "bench"
 
-// minFreeDisk is what a cluster needs beside its objects.
+// minFreeDisk is the disk space that a cluster needs in addition to its objects.
 var minFreeDisk = resource.MustParse("512Mi")
 
-// Cluster that an experiment works on, with clients that have all rights.
+// Cluster is the cluster that an experiment uses, with clients that have administrator rights.
 type Cluster struct {
 	Dir     clusterdir.Dir
 	Config  clusterdir.Config
@@ -36,18 +36,18 @@ type Cluster struct {
 	Client  kubernetes.Interface
 	Sampler *Sampler
 
-	// own: it was made by this run.
+	// own reports that this run created the cluster.
 	own bool
 }
 
-// Own says whether the run has made the cluster, and removes it.
+// Own reports whether the run created the cluster, and so removes it.
 func (c *Cluster) Own() bool { return c.own }
 
-// UsesExisting says whether the run is on a cluster that runs already.
-func (r *Run) UsesExisting() bool { return r.Given && lifecycle.RequireRunning(r.Dir) == nil }
+// UsesExisting reports whether the run uses a cluster that is already running.
+func (r *Run) UsesExisting() bool { return r.Named && lifecycle.RequireRunning(r.Dir) == nil }
 
-// Up makes a cluster, or takes the one that the user has named and that runs. Plots of
-// what is sampled there end with the suffix. The caller closes the cluster.
+// Up creates a cluster, or connects to the running cluster that the user named. The titles of the
+// charts of its samples end with the suffix. The caller must call Close.
 func (r *Run) Up(ctx context.Context, settings clusterdir.Settings, suffix string, connections int, timeout time.Duration) (*Cluster, error) {
 	if r.UsesExisting() {
 		config, err := clusterdir.Load(r.Dir)
@@ -57,7 +57,7 @@ func (r *Run) Up(ctx context.Context, settings clusterdir.Settings, suffix strin
 		return r.connect(config, suffix, connections, false)
 	}
 	if r.Dir.Exists() {
-		return nil, fmt.Errorf("cluster %q: %w and does not run; start it with `k1m up --name %s`, or remove it with `k1m down --name %s`",
+		return nil, fmt.Errorf("cluster %q: %w and is not running; start it with `k1m up --name %s`, or remove it with `k1m down --name %s`",
 			r.Dir.Name(), ErrClusterExists, r.Dir.Name(), r.Dir.Name())
 	}
 	flags, err := settings.Flags()
@@ -93,12 +93,13 @@ func (r *Run) connect(config clusterdir.Config, suffix string, connections int, 
 	return c, err
 }
 
-// Close keeps what was sampled, and removes the cluster if this run made it.
+// Close appends the samples to the result, and removes the cluster if this run created it and
+// keep is false.
 func (r *Run) Close(c *Cluster, keep bool) error {
 	series, failed := c.Sampler.close()
 	r.Result.Series = append(r.Result.Series, series...)
 	if failed > 0 {
-		r.Result.Note("Pages of metrics that could not be read in time, and are gaps in the series: %d.", failed)
+		r.Result.Note("%d metrics pages could not be read in time; the series have gaps there.", failed)
 	}
 	if !c.own || keep {
 		return nil
@@ -114,12 +115,13 @@ func remove(dir clusterdir.Dir) error {
 	return err
 }
 
-// AwaitQuiet gives a control plane that has just started, or was just filled, the time
-// to settle: what it still does would count as work for what comes next.
+// AwaitQuiet waits until a control plane that has just started, or was just filled, is idle.
+// Otherwise its remaining work would count as a cost of the next measurement. It returns after 10
+// s at the latest.
 func (c *Cluster) AwaitQuiet(ctx context.Context) error {
 	const (
 		sample  = 500 * time.Millisecond
-		quiet   = sample / 5 // of CPU above what nodes always take
+		quiet   = sample / 5 // CPU time per sample of an idle cluster
 		samples = 20
 	)
 	busy := func() (total time.Duration) {
@@ -138,7 +140,7 @@ func (c *Cluster) AwaitQuiet(ctx context.Context) error {
 		case <-time.After(sample):
 		}
 		now := busy()
-		// Many nodes are never silent: steady is as good.
+		// A cluster with many nodes is never idle; steady CPU usage is accepted as well.
 		if taken := now - before; taken < quiet || spent > 0 && taken > spent*9/10 && taken < spent*11/10 {
 			return nil
 		} else {

@@ -1,10 +1,22 @@
-// Package experiment is what all experiments of `k1m bench` share: how they are set up,
-// what they sample while they run, and how they report.
+// Package experiment is the framework of the experiments of `k1m bench`: options and scaling to
+// the machine, load generation, sampling of a cluster, results, and reports.
 //
-// An experiment appends to its result as it goes, so that one that is interrupted keeps
-// what it has. What it finds are tables, series, and figures of contenders that it
-// compares in one run; figures of the stock component and of ours become ratios, which
-// is what can be held against another run or another machine.
+// The families of experiments are in packages of their own, and import this package:
+//
+// controlplane loads whole clusters: a real control plane with simulated nodes, on each store in
+// turn. store loads a store alone. scheduler/suites runs several schedulers or workloads in one
+// experiment. scheduler/inmemory, scheduler/realcluster, scheduler/replicasim and storetrace have
+// commands with reports of their own, which they convert with [Reporter].
+//
+// To add an experiment: declare a variable of type [Experiment] in the package of its family,
+// with a type that implements [Options]; append the variable to the function Experiments of that
+// package. The command, its help, `k1m bench list` and `k1m bench all` follow from that. Run
+// appends tables ([Result.Table]), lines of charts ([Result.Line]), verdicts and notes to the
+// result. Figures of our component and of the stock component that were measured in one run are
+// compared with [Result.Compare]; the ratios can be compared between machines.
+//
+// A result is written even if the run fails or is interrupted: everything that was appended until
+// then is kept. Charts are drawn by package chart.
 package experiment
 
 import (
@@ -16,19 +28,19 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// Experiment is one that `k1m bench` has.
+// Experiment is one command of `k1m bench` that runs in this framework.
 type Experiment struct {
 	Name string
-	// Short is its line in the list, Long and Example are its help.
+	// Short is the line in the list of experiments. Long and Example are the help texts.
 	Short, Long, Example string
-	// Needs says what is missing here, if it needs more than k1m's own programs. `k1m bench
-	// all` leaves it out then.
+	// Needs returns an error if a prerequisite other than the programs of k1m is missing. `k1m bench
+	// all` then skips the experiment. Needs may be nil.
 	Needs func() error
-	// New makes its options, at their defaults.
+	// New returns the options with their default values.
 	New func() Options
 }
 
-// Missing is what the experiment cannot do without, and is not here.
+// Missing returns the error of Needs, or nil if Needs is nil.
 func (e *Experiment) Missing() error {
 	if e.Needs == nil {
 		return nil
@@ -36,12 +48,12 @@ func (e *Experiment) Missing() error {
 	return e.Needs()
 }
 
-// Options of one run, and the run itself.
+// Options are the options of one run of an experiment, and the code that runs it.
 type Options interface {
 	AddFlags(fs *pflag.FlagSet)
-	// Validate reports the first option that cannot be.
+	// Validate returns the first invalid option as a usage error.
 	Validate() error
-	// Run appends to the result of the run, and returns early when ctx ends.
+	// Run measures and appends to the result of the run. It returns early when ctx ends.
 	Run(ctx context.Context, run *Run) error
 }
 
@@ -50,8 +62,8 @@ type Run struct {
 	Result  *Result
 	Display progress.Display
 	Scale   Scale
-	// Dir is the cluster's. Given says that the user named it, so that one that runs is
-	// used as it is.
+	// Dir is the directory of the cluster. Named reports that the user selected the cluster with
+	// --name. If such a cluster is running, the run uses it and does not create one.
 	Dir   clusterdir.Dir
-	Given bool
+	Named bool
 }

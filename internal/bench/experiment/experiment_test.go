@@ -43,7 +43,7 @@ func execute(t *testing.T, ctx context.Context, run func(context.Context, *Run) 
 	return result, q.Out, err
 }
 
-// stored reads what a run has left on disk.
+// stored reads the result.json of a run.
 func stored(t *testing.T, out string) (r struct {
 	Name       string
 	Parameters map[string]string
@@ -66,7 +66,7 @@ func stored(t *testing.T, out string) (r struct {
 	return r
 }
 
-func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
+func TestInterruptedRunKeepsPartialResult(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	_, out, err := execute(t, ctx, func(ctx context.Context, r *Run) error {
 		r.Result.Table("Things", "thing", "took, ms").Add("first", 1.5)
@@ -83,11 +83,11 @@ func TestInterruptedRunKeepsWhatItHas(t *testing.T) {
 	}
 	page, err := os.ReadFile(filepath.Join(out, "index.html"))
 	if err != nil || !strings.Contains(string(page), "partial") {
-		t.Errorf("the page does not say that it is partial: %v", err)
+		t.Errorf("the page is not marked as partial: %v", err)
 	}
 }
 
-func TestFailedRunKeepsWhatItHas(t *testing.T) {
+func TestFailedRunKeepsPartialResult(t *testing.T) {
 	_, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Note("so far")
 		return errors.New("no\nmore")
@@ -97,7 +97,7 @@ func TestFailedRunKeepsWhatItHas(t *testing.T) {
 	}
 }
 
-func TestRunThatNeverBeganLeavesEarlierResults(t *testing.T) {
+func TestRunWithoutMeasurementKeepsEarlierResults(t *testing.T) {
 	result, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Table("Things", "thing")
 		return errors.New("no cluster")
@@ -158,9 +158,9 @@ func TestScale(t *testing.T) {
 		{"medium", usual, 1000},
 		{"small", usual, 100},
 		{"2.5", usual, 2500},
-		{"medium", small, 350}, // its memory is the least it has
+		{"medium", small, 350}, // limited by its memory
 		{"medium", large, 2100},
-		{"0.0001", usual, 7}, // never fewer than the least
+		{"0.0001", usual, 7}, // not below the minimum
 	} {
 		scale, err := NewScale(c.scale, c.machine)
 		if got := scale.of(1000, 7); err != nil || got != c.want {
@@ -188,7 +188,7 @@ func TestSpanFollowsFromTheFactorAlone(t *testing.T) {
 	}
 	for _, bad := range []string{"0s", "-1s", "soon"} {
 		if err := fs.Parse([]string{"--given", bad}); err == nil {
-			t.Errorf("--given %s was taken", bad)
+			t.Errorf("--given %s was accepted", bad)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestJudgeCalls(t *testing.T) {
 		{Verb: "PATCH", Resource: "pods", Subresource: "status", Scope: "resource", Count: 5, P99: 1.1},
 		{Verb: "GET", Resource: "nodes", Scope: "resource", Count: 3, P99: 0.99},
 		{Verb: "LIST", Resource: "pods", Scope: "cluster", Count: 2, P99: 29},
-		{Verb: "DELETE", Resource: "pods", Scope: "namespace", Count: 1, P99: 60}, // many objects
+		{Verb: "DELETE", Resource: "pods", Scope: "namespace", Count: 1, P99: 60}, // deletes a collection
 	}
 	verdicts := JudgeCalls(calls)
 	for i, want := range []Verdict{
@@ -213,7 +213,7 @@ func TestJudgeCalls(t *testing.T) {
 		}
 	}
 	if none := JudgeCalls(nil)[0]; none.Met || !strings.Contains(none.String(), "not measured") {
-		t.Errorf("nothing was measured, and the verdict is %v", none)
+		t.Errorf("the verdict without measurements is %v", none)
 	}
 }
 
@@ -264,15 +264,15 @@ func TestLatenciesMerge(t *testing.T) {
 	}
 }
 
-func TestRateCountsFromWhenDue(t *testing.T) {
+func TestLatencyCountsFromScheduledStart(t *testing.T) {
 	l := Load{
 		Workers: 1, Rate: 100, Count: 5, Latencies: NewLatencies(), Tally: NewTally(1), Kind: func(error) string { return "" },
 		Do: func(context.Context, int, int) error { time.Sleep(50 * time.Millisecond); return nil },
 	}
 	l.Run(t.Context())
-	// The fifth was due after 40 ms, and done after 250.
+	// The fifth operation was scheduled at 40 ms and ended at 250 ms.
 	if slowest := l.Latencies.Millis(100); slowest < 200 {
-		t.Errorf("the slowest took %v ms", slowest)
+		t.Errorf("the maximum latency is %v ms", slowest)
 	}
 }
 

@@ -7,9 +7,9 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Histogram is one of Prometheus: how many observations were at most so large.
+// Histogram is a Prometheus histogram: the number of observations up to each bound.
 type Histogram struct {
-	// Bounds go up, the last is +Inf. Counts are cumulative.
+	// Bounds are ascending, and the last bound is +Inf. Counts are cumulative.
 	Bounds []float64
 	Counts []float64
 }
@@ -27,11 +27,11 @@ func histogramOf(h *dto.Histogram) Histogram {
 	return own
 }
 
-// Plus adds one with the same bounds; an empty one adds nothing.
+// Plus returns the sum with a histogram that has the same bounds or is empty.
 func (h Histogram) Plus(other Histogram) Histogram { return h.combine(other, 1) }
 
-// Minus is what was observed since other. A process that has started again since then
-// begins at zero, so that all it has counts.
+// Minus returns the observations since other was read. If the process was restarted in between,
+// its counters restarted at zero, so all observations of h count.
 func (h Histogram) Minus(other Histogram) Histogram {
 	if other.Count() > h.Count() {
 		return h
@@ -53,7 +53,7 @@ func (h Histogram) combine(other Histogram, sign float64) Histogram {
 	return combined
 }
 
-// Count of all observations.
+// Count returns the number of observations.
 func (h Histogram) Count() float64 {
 	if len(h.Counts) == 0 {
 		return 0
@@ -61,8 +61,9 @@ func (h Histogram) Count() float64 {
 	return h.Counts[len(h.Counts)-1]
 }
 
-// Quantile, 0 to 1, as Prometheus' histogram_quantile estimates it: linear within a
-// bucket, and the largest bound that is finite for what lies beyond. NaN if empty.
+// Quantile returns a quantile (0 to 1) as the function histogram_quantile of Prometheus estimates
+// it: linear within a bucket, and the largest finite bound beyond it. It is NaN for an empty
+// histogram.
 func (h Histogram) Quantile(q float64) float64 {
 	total := h.Count()
 	if total == 0 {

@@ -8,24 +8,24 @@ import (
 )
 
 const (
-	// Latencies from a microsecond to ten minutes, to three digits.
+	// Range and precision: 1 µs to 10 min, three digits.
 	lowestMicros  = 1
 	highestMicros = 600_000_000
 	digits        = 3
 )
 
-// Latencies are how long operations took. They are for many goroutines.
+// Latencies is a histogram of the durations of operations. It is safe for concurrent use.
 type Latencies struct {
 	mu        sync.Mutex
 	histogram *hdrhistogram.Histogram
 }
 
-// NewLatencies have none yet.
+// NewLatencies returns an empty histogram.
 func NewLatencies() *Latencies {
 	return &Latencies{histogram: hdrhistogram.New(lowestMicros, highestMicros, digits)}
 }
 
-// Record one. Beyond ten minutes it counts as ten minutes.
+// Record adds a duration. Durations above 10 min count as 10 min.
 func (l *Latencies) Record(took time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -33,17 +33,17 @@ func (l *Latencies) Record(took time.Duration) {
 	_ = l.histogram.RecordValue(min(max(took.Microseconds(), lowestMicros), highestMicros))
 }
 
-// Millis is a percentile, 0 to 100, in milliseconds; 0 if nothing was recorded.
+// Millis returns a percentile (0 to 100) in milliseconds; 0 if the histogram is empty.
 func (l *Latencies) Millis(percentile float64) float64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return float64(l.histogram.ValueAtPercentile(percentile)) / 1000
 }
 
-// Seconds is a percentile in seconds.
+// Seconds returns a percentile (0 to 100) in seconds.
 func (l *Latencies) Seconds(percentile float64) float64 { return l.Millis(percentile) / 1000 }
 
-// Merge adds what others have recorded.
+// Merge adds the durations of another histogram.
 func (l *Latencies) Merge(other *Latencies) {
 	copied := other.copy()
 	l.mu.Lock()
@@ -57,7 +57,7 @@ func (l *Latencies) copy() *hdrhistogram.Histogram {
 	return hdrhistogram.Import(l.histogram.Export())
 }
 
-// Count of what was recorded.
+// Count returns the number of durations.
 func (l *Latencies) Count() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -7,27 +7,28 @@ import (
 	"time"
 )
 
-// Load does one thing again and again, from many workers.
+// Load repeats an operation from several workers.
 type Load struct {
 	Workers int
-	// Rate is how many a second are begun, over all workers; 0 is as many as they manage.
-	// With a rate a latency counts from when the operation was due: one that has to wait
-	// for others that are slow is slow as well.
+	// Rate is the number of operations started per second over all workers; 0 means as fast as
+	// possible. With a rate, the latency of an operation counts from its scheduled start, so that
+	// it includes the time during which slow operations delayed it.
 	Rate float64
-	// Count ends the load after so many; 0 goes on until ctx ends.
+	// Count is the number of operations; 0 means until ctx ends.
 	Count int
-	// Do one of them, once. Its number counts from 0.
+	// Do executes the operation with this number, counted from 0.
 	Do func(ctx context.Context, number, worker int) error
-	// Kind names an error; one without a name does not count.
+	// Kind classifies an error. Errors for which it returns "" do not count.
 	Kind func(error) string
 
 	Latencies *Latencies
 	Tally     *Tally
-	// Progress is told how many were done, if it is set.
+	// Progress, if set, receives the number of operations that succeeded so far.
 	Progress func(done int)
 }
 
-// Run works until the count is reached or ctx ends, and returns how many succeeded.
+// Run executes the operations until the count is reached or ctx ends, and returns the number that
+// succeeded.
 func (l Load) Run(ctx context.Context) int {
 	var next, done atomic.Int64
 	begun := time.Now()
@@ -55,7 +56,7 @@ func (l Load) Run(ctx context.Context) int {
 	return int(done.Load())
 }
 
-// await the moment at which an operation is due.
+// await blocks until the scheduled start of an operation.
 func (l Load) await(ctx context.Context, begun time.Time, number int) (due time.Time, ok bool) {
 	if l.Rate <= 0 {
 		return time.Now(), true
@@ -72,7 +73,7 @@ func (l Load) await(ctx context.Context, begun time.Time, number int) (due time.
 func (l Load) one(ctx context.Context, due time.Time, number, worker int) bool {
 	err := l.Do(ctx, number, worker)
 	if err != nil && ctx.Err() != nil {
-		return false // interrupted in flight: neither done nor failed
+		return false // interrupted: neither succeeded nor failed
 	}
 	kind := ""
 	if err != nil {

@@ -13,8 +13,8 @@ const page1 = `# HELP apiserver_request_total Counter
 apiserver_request_total{code="200",resource="pods",verb="GET"} 10
 apiserver_request_total{code="404",resource="pods",verb="GET"} 5
 apiserver_request_total{code="200",resource="pods",verb="WATCH"} 99
-# TYPE somebody_elses_total counter
-somebody_elses_total 3
+# TYPE unrelated_total counter
+unrelated_total 3
 # TYPE apiserver_request_duration_seconds histogram
 apiserver_request_duration_seconds_bucket{resource="pods",scope="resource",subresource="",verb="GET",le="0.1"} 50
 apiserver_request_duration_seconds_bucket{resource="pods",scope="resource",subresource="",verb="GET",le="1"} 90
@@ -25,7 +25,7 @@ apiserver_request_duration_seconds_bucket{resource="pods",scope="cluster",subres
 apiserver_request_duration_seconds_count{resource="pods",scope="cluster",subresource="",verb="WATCH"} 7
 `
 
-func TestScrapeReadsWhatIsNeeded(t *testing.T) {
+func TestScrapeReadsNeededFamilies(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if _, err := w.Write([]byte(page1)); err != nil {
 			t.Error(err)
@@ -33,7 +33,7 @@ func TestScrapeReadsWhatIsNeeded(t *testing.T) {
 	}))
 	defer server.Close()
 	families, err := scrape(t.Context(), server.Client(), server.URL, neededOf(apiServer))
-	if err != nil || len(families) != 2 || families["somebody_elses_total"] != nil {
+	if err != nil || len(families) != 2 || families["unrelated_total"] != nil {
 		t.Fatalf("%v, %v", families, err)
 	}
 	counts := durations{}
@@ -42,7 +42,7 @@ func TestScrapeReadsWhatIsNeeded(t *testing.T) {
 	if len(calls) != 1 || calls[0].Title() != "GET pods" || calls[0].Count != 100 {
 		t.Fatalf("%+v", calls)
 	}
-	// Half are within 0.1 s; nine tenths within 1 s, of which the next forty lie evenly.
+	// 50 % are at most 0.1 s and 90 % at most 1 s. Quantiles are interpolated linearly in a bucket.
 	if c := calls[0]; math.Abs(c.P50-0.1) > 1e-9 || math.Abs(c.P90-1) > 1e-9 || c.P99 != 1 {
 		t.Errorf("%+v", c)
 	}
@@ -58,7 +58,7 @@ func TestScrapeFailsOnAnError(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	if _, err := scrape(t.Context(), server.Client(), server.URL, neededOf(apiServer)); err == nil {
-		t.Error("a page that is not there was read")
+		t.Error("reading a missing page returned no error")
 	}
 }
 
@@ -71,10 +71,10 @@ func TestQuantile(t *testing.T) {
 		}
 	}
 	if empty := (Histogram{}).Quantile(0.5); !math.IsNaN(empty) {
-		t.Errorf("nothing has a median of %g", empty)
+		t.Errorf("the median of an empty histogram is %g", empty)
 	}
 	if only := (Histogram{Bounds: []float64{inf}, Counts: []float64{3}}).Quantile(0.5); !math.IsNaN(only) {
-		t.Errorf("without bounds the median is %g", only)
+		t.Errorf("the median without finite bounds is %g", only)
 	}
 }
 
@@ -84,23 +84,23 @@ func TestHistogramSince(t *testing.T) {
 	if got := now.Minus(before); got.Count() != 5 || got.Counts[0] != 1 {
 		t.Errorf("%+v", got)
 	}
-	// The process has started again: all that it has counted is new.
+	// After a restart of the process, all its observations are new.
 	again := Histogram{bounds, []float64{2, 3}}
 	if got := again.Minus(before); got.Count() != 3 {
 		t.Errorf("%+v", got)
 	}
 	if before.Counts[1] != 20 || now.Counts[1] != 25 {
-		t.Error("a difference changed what it was made of")
+		t.Error("Minus modified its operands")
 	}
 }
 
 func TestRatesAndRestarts(t *testing.T) {
-	l, r := newLines(), rule{kind: rate, plot: "requests", unit: "/s", times: 1}
+	l, r := newLines(), rule{kind: rate, plot: "requests", unit: "/s", factor: 1}
 	begun := time.Now()
 	for i, value := range []float64{100, 110, 130, 5, 25} {
 		l.take(r, ", here", map[string]float64{"GET": value}, nil, begun.Add(time.Duration(i)*2*time.Second), float64(2*i))
 	}
-	// The first says nothing yet, and neither does the first of a process that began again.
+	// The first sample, and the first sample after a restart, give no rate.
 	want := []Point{{2, 5}, {4, 10}, {8, 10}}
 	series := l.all()
 	if len(series) != 1 || series[0].Plot != "requests, here" || len(series[0].Points) != len(want) {

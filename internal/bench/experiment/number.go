@@ -7,7 +7,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// column splits a name from its unit.
+// column splits a heading into name and unit.
 func column(name string) Column {
 	if i := strings.LastIndex(name, ", "); i >= 0 {
 		return Column{Name: name[:i], Unit: name[i+2:]}
@@ -22,7 +22,7 @@ func (c Column) String() string {
 	return c.Name + ", " + c.Unit
 }
 
-// text of a cell.
+// text formats the value of a cell.
 func text(cell any) string {
 	switch value := cell.(type) {
 	case float64:

@@ -4,21 +4,22 @@ import (
 	"bytes"
 	"html/template"
 
+	"github.com/k8s-1m/k8s-1m/internal/bench/chart"
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// page is self-contained: the plots are in it.
+// page is the template of index.html, a single file that works offline.
 var page = template.Must(template.New("page").Funcs(template.FuncMap{"cell": text, "number": number.Text}).Parse(`<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{{.Name}}</title>
 <style>
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72em; margin: 2em auto; padding: 0 1em; }
 table { border-collapse: collapse; } th, td { padding: .3em .7em; text-align: right; border-bottom: 1px solid #ccc; }
-th:first-child, td:first-child { text-align: left; } td:first-child { white-space: nowrap; } svg { max-width: 100%; height: auto; }
+th:first-child, td:first-child { text-align: left; } td:first-child { white-space: nowrap; } {{.Style}}
 .met { color: #176b2c; } .missed { color: #b00020; font-weight: bold; } small { color: #666; }
 pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
 </style>
 <h1>{{.Name}}</h1>
-<p>{{.Title}}. {{.Time.Format "2006-01-02 15:04 UTC"}}, {{printf "%.0f" .Seconds}} s{{if .Partial}}, <b>partial: it ended early and has what was found until then</b>{{end}}{{with .Error}}<br><b>{{.}}</b>{{end}}</p>
+<p>{{.Title}}. {{.Time.Format "2006-01-02 15:04 UTC"}}, {{printf "%.0f" .Seconds}} s{{if .Partial}}, <b>partial: the run ended early</b>{{end}}{{with .Error}}<br><b>{{.}}</b>{{end}}</p>
 <pre>{{.Command}}</pre>
 <ul>
 <li>Machine: {{.Machine}}.
@@ -36,28 +37,33 @@ pre { white-space: pre-wrap; background: #f5f5f5; padding: .5em; }
 {{range .Rows}}<tr>{{range .}}<td>{{cell .}}{{end}}</tr>
 {{end}}</table>
 {{end}}{{with .Ratios}}<h2>Ratios</h2>
-<table><tr><th>figure<th>unit<th>ours<th><th>peer<th><th>ours ÷ peer<th>better</tr>
+<table><tr><th>figure<th>unit<th>ours<th>value<th>peer<th>peer's value<th>ours ÷ peer<th>better</tr>
 {{range .}}<tr><td>{{.Name}}<td>{{.Unit}}<td>{{.Ours}}<td>{{number .Of}}<td>{{.Peer}}<td>{{number .To}}<td>{{number .Ratio}}<td>{{if .MoreIsBetter}}more{{else}}less{{end}}</tr>
 {{end}}</table>{{end}}
-{{with .Plots}}<h2>Plots</h2>
-{{range .}}{{.}}
-{{end}}{{end}}</html>
+{{with .Charts}}<h2>Charts</h2>
+<p>Point at a chart for values. Zoom with the slider, with the toolbox, or with Ctrl and the mouse wheel. Click a name in the legend to hide or show its line.</p>
+{{.}}{{end}}</html>
 `))
 
-// html is the page of a result.
-func (r *Result) html(plots []drawn) ([]byte, error) {
+// html returns index.html of a result.
+func (r *Result) html(charts []*chart.LineChart) ([]byte, error) {
 	operations, _, _ := r.Errors.read()
+	drawn := make([]chart.Chart, len(charts))
+	for i := range charts {
+		drawn[i] = charts[i]
+	}
+	interactive, err := chart.HTML(drawn...)
+	if err != nil {
+		return nil, err
+	}
 	data := struct {
 		*Result
-		Plots        []template.HTML // made here, from names and numbers of ours
+		Style        template.CSS
+		Charts       template.HTML
 		ErrorPercent float64
 		Operations   int64
 		ErrorKinds   string
-	}{Result: r, ErrorPercent: 100 * r.Errors.Rate(), Operations: operations, ErrorKinds: r.Errors.Describe()}
-	for _, plot := range plots {
-		// An XML declaration has no place inside HTML.
-		data.Plots = append(data.Plots, template.HTML(plot.SVG[bytes.Index(plot.SVG, []byte("<svg")):]))
-	}
+	}{r, chart.Style, interactive, 100 * r.Errors.Rate(), operations, r.Errors.Describe()}
 	var out bytes.Buffer
 	if err := page.Execute(&out, data); err != nil {
 		return nil, err

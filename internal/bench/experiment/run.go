@@ -19,33 +19,33 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// programs whose versions are part of a result.
+// programs are the programs whose versions a result contains.
 var programs = []string{"mem_etcd", "etcd", "kube-apiserver", "kwok"}
 
-// Request is how a run is asked for.
+// Request has the options that all experiments share.
 type Request struct {
 	Scale        string
-	Out          string // folder; empty for results/<UTC>_NAME
+	Out          string // directory of the result; empty for results/<UTC>_NAME
 	MaxErrorRate float64
 	Dir          clusterdir.Dir
-	Given        bool // the user named the cluster
+	Named        bool // the user selected the cluster with --name
 	Version      string
-	Command      []string // without the program
+	Command      []string // arguments of the command line, without the program
 }
 
-// DefaultRequest is one at medium scale.
+// DefaultRequest returns a request at medium scale.
 func DefaultRequest() Request {
 	return Request{Scale: "medium", MaxErrorRate: DefaultMaxErrorRate}
 }
 
-// AddFlags binds what all experiments have to flags.
+// AddFlags binds the common options to flags.
 func (q *Request) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&q.Scale, "scale", q.Scale, "small|medium|large or a factor: counts that are not given follow from it and from the machine")
-	fs.StringVar(&q.Out, "out", q.Out, "folder for result.json, index.html, table.md and the plots (default results/<UTC>_NAME)")
-	fs.Float64Var(&q.MaxErrorRate, "max-error-rate", q.MaxErrorRate, "part of the operations that may end in an error")
+	fs.StringVar(&q.Scale, "scale", q.Scale, "small|medium|large or a factor; together with the size of the machine it determines the counts and durations whose flags are not set")
+	fs.StringVar(&q.Out, "out", q.Out, "directory for result.json, index.html, table.md and the charts (default results/<UTC>_NAME)")
+	fs.Float64Var(&q.MaxErrorRate, "max-error-rate", q.MaxErrorRate, "fraction of failed operations above which the run fails, 0 to 1")
 }
 
-// Validate reports the first mistake.
+// Validate returns the first invalid option as a usage error.
 func (q *Request) Validate() error {
 	if q.MaxErrorRate < 0 || q.MaxErrorRate > 1 {
 		return usage.Errorf("--max-error-rate %g: choose 0 to 1", q.MaxErrorRate)
@@ -54,8 +54,9 @@ func (q *Request) Validate() error {
 	return err
 }
 
-// Execute runs an experiment and writes its result, also of a run that fails or is
-// interrupted. The flags are those of the options.
+// Execute runs an experiment and writes its result, even if the run fails or is interrupted.
+// flags are the flags of the options. It returns no result if the run failed before it measured
+// anything.
 func Execute(ctx context.Context, e Experiment, o Options, flags *pflag.FlagSet, q Request, display progress.Display) (*Result, error) {
 	if err := errors.Join(q.Validate(), o.Validate(), e.Missing()); err != nil {
 		return nil, err
@@ -67,30 +68,30 @@ func Execute(ctx context.Context, e Experiment, o Options, flags *pflag.FlagSet,
 	if err != nil {
 		return nil, err
 	}
-	err = o.Run(ctx, &Run{Result: result, Display: display, Scale: result.Scale, Dir: q.Dir, Given: q.Given})
+	err = o.Run(ctx, &Run{Result: result, Display: display, Scale: result.Scale, Dir: q.Dir, Named: q.Named})
 	if err != nil && result.empty() {
-		// Nothing to keep, and what an earlier run has left in the folder stays.
+		// Nothing was measured. The results of an earlier run in this directory stay.
 		return nil, err
 	}
 	return result, result.End(ctx, q.Out, err)
 }
 
-// Begin makes the result of a run that begins now, and the folder that it goes to: an
-// experiment of an hour had better know now than in an hour.
+// Begin returns the result of a run that starts now. It creates the output directory first, so
+// that a run whose output cannot be written fails immediately and not after an hour.
 func Begin(ctx context.Context, name, title string, flags *pflag.FlagSet, q Request) (*Result, error) {
 	if err := os.MkdirAll(q.Out, 0o755); err != nil {
-		return nil, usage.Errorf("--out %s: %v; choose a folder that can be written", q.Out, err)
+		return nil, usage.Errorf("--out %s: %v; choose a writable directory", q.Out, err)
 	}
 	return newResult(ctx, name, title, flags, q)
 }
 
-// End writes the result of a run that has just ended, with an error if it failed.
+// End writes the result of a run that has just ended, with the error of the run if it failed.
 func (r *Result) End(ctx context.Context, out string, err error) error {
 	r.Seconds = time.Since(r.Time).Seconds()
 	switch {
 	case ctx.Err() != nil:
 		r.Partial = true
-		err = fmt.Errorf("interrupted; what was found until then is in %s", out)
+		err = fmt.Errorf("interrupted; the partial result is in %s", out)
 	case err != nil:
 		r.Partial, r.Error = true, strings.Join(strings.Fields(err.Error()), " ")
 	default:
@@ -99,18 +100,18 @@ func (r *Result) End(ctx context.Context, out string, err error) error {
 	return errors.Join(err, r.Write(out))
 }
 
-// Reporter is the result of a command that has a form of its own, and can tell it as an
-// experiment does.
+// Reporter is a result with an output format of its own that can be converted: Report appends its
+// tables, charts and ratios to a Result.
 type Reporter interface{ Report(*Result) }
 
-// RatiosOf what such a command has found.
-func RatiosOf(found Reporter) []Ratio {
-	told := &Result{Errors: NewTally(1)}
-	found.Report(told)
-	return told.Ratios
+// RatiosOf returns the ratios of a result with an output format of its own.
+func RatiosOf(reporter Reporter) []Ratio {
+	result := &Result{Errors: NewTally(1)}
+	reporter.Report(result)
+	return result.Ratios
 }
 
-// empty says that nothing was found.
+// empty reports whether the result contains no measurement.
 func (r *Result) empty() bool {
 	for _, t := range r.Tables {
 		if len(t.Rows) > 0 {
@@ -141,7 +142,8 @@ func newResult(ctx context.Context, name, title string, flags *pflag.FlagSet, q 
 	}, nil
 }
 
-// versions of the programs; one that is missing is left out, and shows when it is needed.
+// versions returns the versions of the programs. A missing program is left out; the experiment
+// fails later if it needs that program.
 func versions(ctx context.Context, own string) map[string]string {
 	found := map[string]string{"k1m": own}
 	for _, program := range programs {

@@ -20,24 +20,26 @@ import (
 )
 
 const (
-	// SampleInterval is how often everything is read.
+	// SampleInterval is the interval between two samples.
 	SampleInterval = time.Second
-	// A page that takes longer is a gap in the series.
+	// scrapeTimeout is the maximum time for reading a metrics page. After a timeout the series have
+	// a gap.
 	scrapeTimeout = 5 * time.Second
 
+	// loader is the role of this process, which generates the load.
 	loader = "k1m"
 
-	// CPUPlot is the plot of cores that are busy.
+	// CPUPlot is the title of the chart of CPU usage in cores.
 	CPUPlot = "CPU"
 )
 
-// Sampler reads, every second, what each component of a cluster takes of the machine and
-// what its metrics say. The process that makes the load is one of them, as `k1m`.
+// Sampler samples CPU, memory and metrics of each component of a cluster every second. The
+// process that generates the load is sampled as role k1m.
 type Sampler struct {
 	dir    clusterdir.Dir
 	config clusterdir.Config
 	client *http.Client
-	// suffix is that of all plots: what was measured.
+	// suffix is appended to the titles of all charts: the contender.
 	suffix string
 	begun  time.Time
 
@@ -48,24 +50,24 @@ type Sampler struct {
 	lines *lines
 	last  Usage
 	lastT time.Time
-	// windows that are open learn the highest memory.
+	// windows are the open windows; each sample updates their peak memory.
 	windows map[*Window]bool
 	failed  int
 }
 
-// Usage is what processes have taken, by role.
+// Usage maps roles to the resources that their processes have used.
 type Usage map[string]process.Usage
 
-// newSampler reads pages as the owner of a kubeconfig may; its series begin at a moment, and
-// its plots end with the suffix.
-func newSampler(dir clusterdir.Dir, of clusterdir.Config, as *rest.Config, suffix string, begun time.Time) (*Sampler, error) {
-	client, err := rest.HTTPClientFor(as)
+// newSampler starts a sampler that reads the metrics pages of a cluster with the given credentials.
+// Times of series are relative to begun, and chart titles end with the suffix.
+func newSampler(dir clusterdir.Dir, config clusterdir.Config, credentials *rest.Config, suffix string, begun time.Time) (*Sampler, error) {
+	client, err := rest.HTTPClientFor(credentials)
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Sampler{
-		dir: dir, config: of, client: client, suffix: suffix, begun: begun,
+		dir: dir, config: config, client: client, suffix: suffix, begun: begun,
 		stop: stop, lines: newLines(), windows: map[*Window]bool{},
 	}
 	s.stopped.Go(func() { s.run(ctx) })
@@ -85,7 +87,8 @@ func (s *Sampler) run(ctx context.Context) {
 	}
 }
 
-// close ends the sampling and returns the series.
+// close stops the sampling and returns the series, and the number of pages that could not be
+// read.
 func (s *Sampler) close() (series []Series, failed int) {
 	s.stop()
 	s.stopped.Wait()
@@ -115,7 +118,7 @@ func (s *Sampler) sample(ctx context.Context) {
 	}
 }
 
-// Usage of all processes now; one between two lives is left out.
+// Usage returns the usage of all processes now. A process that is being restarted is left out.
 func (s *Sampler) Usage() Usage {
 	usage := Usage{}
 	add := func(role string, id process.Identity) {
@@ -154,14 +157,14 @@ func (s *Sampler) noteUsage(usage Usage, at time.Time) {
 	s.last, s.lastT = usage, at
 }
 
-// scrapeAll reads all pages at the same time, by role.
+// scrapeAll reads the metrics pages of all components concurrently, and returns them by role.
 func (s *Sampler) scrapeAll(ctx context.Context) map[string][]map[string]*dto.MetricFamily {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	pages := map[string][]map[string]*dto.MetricFamily{}
 	var mu sync.Mutex
 	var group sync.WaitGroup
-	for _, of := range component.Pages(s.config) {
+	for _, of := range component.MetricsEndpoints(s.config) {
 		needed := neededOf(of.Role)
 		if len(needed) == 0 {
 			continue
@@ -189,12 +192,12 @@ func (s *Sampler) fail() {
 	s.failed++
 }
 
-// pages are those of a role.
-func (s *Sampler) pages(role string) []component.Page {
-	return slices.DeleteFunc(component.Pages(s.config), func(p component.Page) bool { return p.Role != role })
+// pages returns the metrics pages of a role.
+func (s *Sampler) pages(role string) []component.MetricsEndpoint {
+	return slices.DeleteFunc(component.MetricsEndpoints(s.config), func(p component.MetricsEndpoint) bool { return p.Role != role })
 }
 
-// calls that the API servers have counted so far.
+// calls returns the request durations that the API servers have counted so far.
 func (s *Sampler) calls(ctx context.Context) durations {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
@@ -210,14 +213,15 @@ func (s *Sampler) calls(ctx context.Context) durations {
 	return all
 }
 
-// Mean of all lines of a plot together, from a moment of the run on, in seconds.
+// Mean sums the lines of a chart at each sample, and returns the mean of these sums. since is the first
+// second of the run to include.
 func (s *Sampler) Mean(plot string, since float64) float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.lines.mean(plot+s.suffix, since)
 }
 
-// Window is a stretch of time in which everything is measured.
+// Window is a period of time in which resource usage and API calls are measured.
 type Window struct {
 	sampler *Sampler
 	begun   time.Time
@@ -226,10 +230,10 @@ type Window struct {
 	peak    map[string]int64
 }
 
-// Measured is what a window has seen.
+// Measured is the result of a window.
 type Measured struct {
 	Seconds float64
-	// CPU time, memory at the end and at most, by role; bytes.
+	// CPU time, memory at the end, and peak memory in bytes, by role.
 	CPU      map[string]time.Duration
 	Resident map[string]int64
 	Peak     map[string]int64
@@ -245,14 +249,15 @@ func (s *Sampler) Begin(ctx context.Context) *Window {
 	return w
 }
 
-// End closes it.
+// End closes the window and returns its measurements.
 func (w *Window) End(ctx context.Context) Measured {
 	s := w.sampler
 	now, seconds := s.Usage(), time.Since(w.begun).Seconds()
 	m := Measured{Seconds: seconds, CPU: map[string]time.Duration{}, Resident: map[string]int64{}}
 	for role, usage := range now {
 		m.CPU[role], m.Resident[role] = usage.CPU, usage.Resident
-		// Fewer: the process has started again, and what it has taken is all of now.
+		// The CPU time is smaller than before if the process was restarted; then all of it is
+		// new.
 		if before := w.usage[role]; before.CPU <= usage.CPU {
 			m.CPU[role] -= before.CPU
 		}
@@ -268,10 +273,10 @@ func (w *Window) End(ctx context.Context) Measured {
 	return m
 }
 
-// Cores that a role had busy on average.
+// Cores returns the average number of cores that a role used.
 func (m Measured) Cores(role string) float64 { return m.CPU[role].Seconds() / m.Seconds }
 
-// MicrosPer is the CPU time of a role for each of so many operations.
+// MicrosPer returns the CPU time of a role per operation, in microseconds.
 func (m Measured) MicrosPer(role string, operations int) float64 {
 	return float64(m.CPU[role].Microseconds()) / float64(max(operations, 1))
 }

@@ -11,28 +11,29 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// The machine for which default counts are made: one with more of both gets more, one
-// with less of either gets less.
+// Default counts are chosen for this machine. A machine with more cores and more memory gets
+// larger counts; a machine with less of either gets smaller counts.
 const (
 	usualCores  = 2
-	usualMemory = 23 << 30 // bytes; what is left of 24 GiB once the kernel has its part
+	usualMemory = 23 << 30 // bytes: 24 GiB without the memory that the kernel reserves
 
 	maxFactor = 1000
 	maxCount  = 10_000_000
 )
 
-// named scales are factors: a short form, a run of some minutes, one of up to an hour.
+// named maps scales to factors: a quick check, a run of some minutes, a run of up to an hour.
 var named = map[string]float64{"small": 0.1, "medium": 1, "large": 5}
 
-// Scale says how large an experiment is on this machine.
+// Scale is the size of an experiment on this machine.
 type Scale struct {
 	Name string `json:"name"`
-	// Factor that the user chose, and that of the machine.
+	// Factor is the factor that the user chose. Machine is the factor for the size of the
+	// machine.
 	Factor  float64 `json:"factor"`
 	Machine float64 `json:"machine"`
 }
 
-// NewScale reads small, medium, large or a factor, for a machine.
+// NewScale parses small, medium, large or a factor.
 func NewScale(text string, m machine.Machine) (Scale, error) {
 	factor, known := named[text]
 	if !known {
@@ -46,12 +47,12 @@ func NewScale(text string, m machine.Machine) (Scale, error) {
 		own = min(own, float64(m.MemoryBytes)/usualMemory)
 	}
 	if own > 0.9 && own < 1 {
-		own = 1 // not worth a difference
+		own = 1 // close enough to the reference machine
 	}
 	return Scale{Name: text, Factor: factor, Machine: own}, nil
 }
 
-// of a count at medium scale on the usual machine, to two digits.
+// of scales a count for medium scale on the reference machine, rounded to two digits.
 func (s Scale) of(medium, least int) int {
 	scaled := float64(medium) * s.Factor * s.Machine
 	count := medium
@@ -61,19 +62,19 @@ func (s Scale) of(medium, least int) int {
 	return min(max(count, least), maxCount)
 }
 
-// Count is a flag for a number that follows from the scale, unless it is given.
+// Count is a flag for a count that follows from the scale unless it is given.
 type Count struct {
 	N             int
 	medium, least int
 }
 
-// ByScale is so many at medium scale on the usual machine, and never fewer than least.
+// ByScale returns a count: medium at medium scale on the reference machine, and at least least.
 func ByScale(medium, least int) Count { return Count{medium: medium, least: least} }
 
-// Fixed is a number that does not follow from the scale.
+// Fixed returns a count that does not depend on the scale.
 func Fixed(n int) Count { return Count{N: n} }
 
-// Set reads what is given on the command line.
+// Set parses the value of the flag.
 func (c *Count) Set(text string) error {
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > maxCount {
@@ -90,25 +91,25 @@ func (c *Count) String() string {
 	return strconv.Itoa(c.N)
 }
 
-// Type is what the help shows.
+// Type returns the type that the help shows.
 func (c *Count) Type() string { return "count" }
 
-// Usage adds to the help of the flag what it is by default.
+// Usage appends the default to the help of the flag.
 func (c *Count) Usage(text string) string {
 	return text + " (default by --scale: " + strconv.Itoa(c.medium) + " at medium on 2 cores and 24 GiB)"
 }
 
-// Span is a flag for a time that follows from the scale, unless it is given. A faster
-// machine does not make it longer.
+// Span is a flag for a duration that follows from the scale unless it is given. It does not
+// depend on the machine.
 type Span struct {
 	D             time.Duration
 	medium, least time.Duration
 }
 
-// SpanByScale is so long at medium scale, and never shorter than least.
+// SpanByScale returns a duration: medium at medium scale, and at least least.
 func SpanByScale(medium, least time.Duration) Span { return Span{medium: medium, least: least} }
 
-// Set reads what is given on the command line.
+// Set parses the value of the flag.
 func (p *Span) Set(text string) error {
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
@@ -125,22 +126,21 @@ func (p *Span) String() string {
 	return p.D.String()
 }
 
-// Type is what the help shows.
+// Type returns the type that the help shows.
 func (p *Span) Type() string { return "duration" }
 
-// Usage adds to the help of the flag what it is by default.
+// Usage appends the default to the help of the flag.
 func (p *Span) Usage(text string) string {
 	return text + " (default by --scale: " + p.medium.String() + " at medium)"
 }
 
-// Choice is a flag for a text that follows from the scale, unless it is given: another one
-// below medium.
+// Choice is a flag for a text that follows from the scale unless it is given.
 type Choice struct{ Text, medium, small string }
 
-// ChoiceByScale is one text at medium scale and beyond, and another one below.
+// ChoiceByScale returns a choice: medium at medium scale and above, small below.
 func ChoiceByScale(medium, small string) Choice { return Choice{medium: medium, small: small} }
 
-// Set takes what is given on the command line.
+// Set sets the value of the flag.
 func (c *Choice) Set(text string) error {
 	c.Text = text
 	return nil
@@ -148,10 +148,10 @@ func (c *Choice) Set(text string) error {
 
 func (c *Choice) String() string { return c.Text }
 
-// Type is what the help shows.
+// Type returns the type that the help shows.
 func (c *Choice) Type() string { return "string" }
 
-// complete fills in what was not given.
+// complete sets the flags that were not given.
 func (s Scale) complete(fs *pflag.FlagSet) {
 	fs.VisitAll(func(flag *pflag.Flag) {
 		switch v := flag.Value.(type) {

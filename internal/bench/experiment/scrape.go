@@ -14,8 +14,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// scrape reads the metrics of a page that are needed. The page of an API server has
-// twenty thousand lines, so what is not needed is left out before it is parsed.
+// scrape reads the needed metric families of a metrics page. The page of an API server has 20,000
+// lines, so other families are dropped before parsing.
 func scrape(ctx context.Context, client *http.Client, url string, needed map[string]bool) (families map[string]*dto.MetricFamily, err error) {
 	err = read(ctx, client, url, func(body io.Reader) error {
 		lines, err := neededLines(body, needed)
@@ -29,7 +29,7 @@ func scrape(ctx context.Context, client *http.Client, url string, needed map[str
 	return families, err
 }
 
-// read hands over what a page has.
+// read passes the body of a page to take.
 func read(ctx context.Context, client *http.Client, url string, take func(io.Reader) error) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -41,12 +41,12 @@ func read(ctx context.Context, client *http.Client, url string, take func(io.Rea
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", url, response.Status)
+		return fmt.Errorf("GET %s: status %s", url, response.Status)
 	}
 	return take(response.Body)
 }
 
-// neededLines keeps the lines of some families, their types among them.
+// neededLines returns the lines of the needed families, including their TYPE lines.
 func neededLines(page io.Reader, needed map[string]bool) (io.Reader, error) {
 	const longestLine = 1 << 20
 	var kept bytes.Buffer
@@ -62,7 +62,7 @@ func neededLines(page io.Reader, needed map[string]bool) (io.Reader, error) {
 	return &kept, lines.Err()
 }
 
-// family is what a line belongs to.
+// family returns the metric family of a line.
 func family(line string, needed map[string]bool) string {
 	if of, isType := strings.CutPrefix(line, "# TYPE "); isType {
 		name, _, _ := strings.Cut(of, " ")

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// A series has at most so many points; beyond it every second one is left out, so
-	// that a run of a day is as large as one of an hour.
+	// Maximum number of points of a series. When it is reached, every second point is dropped, so
+	// that the size of a result does not depend on the duration of the run.
 	maxPoints = 4096
-	// A plot has at most so many lines, those with the largest sums.
+	// Maximum number of lines of a chart. The lines with the largest sums are kept.
 	maxLines = 8
 )
 
-// lines are the series of one sampler, by plot and name.
+// lines are the series of one sampler, by chart and name.
 type lines struct {
 	order []string
 	byKey map[string]*Series
-	// before is what a counter or histogram had at the last sample.
+	// counters and histograms hold the values of the last sample.
 	counters   map[string]reading
 	histograms map[string]Histogram
 }
@@ -36,7 +36,8 @@ func newLines() *lines {
 	return &lines{byKey: map[string]*Series{}, counters: map[string]reading{}, histograms: map[string]Histogram{}}
 }
 
-// add a point, unless it is none.
+// add appends a point to the series with the plot and name of s. NaN and infinite values are
+// dropped.
 func (l *lines) add(s Series, seconds, value float64) {
 	if math.IsNaN(value) || math.IsInf(value, 0) {
 		return
@@ -54,7 +55,7 @@ func (l *lines) add(s Series, seconds, value float64) {
 	own.Points = append(own.Points, Point{math.Round(seconds*10) / 10, round(value)})
 }
 
-// thin leaves every second point out.
+// thin drops every second point.
 func thin(points []Point) []Point {
 	half := points[:0]
 	for i := 0; i < len(points); i += 2 {
@@ -63,7 +64,7 @@ func thin(points []Point) []Point {
 	return half
 }
 
-// round to four digits, which is more than a plot shows.
+// round rounds to four digits, more than a chart can show.
 func round(value float64) float64 {
 	if value == 0 {
 		return 0
@@ -78,8 +79,7 @@ func round(value float64) float64 {
 	return math.Round(value/unit) * unit
 }
 
-// take makes a family that was just read into points, as a rule says. Values of several
-// processes of one role were added up before.
+// take appends the points of one sample of a rule. totals and histograms are the result of collect.
 func (l *lines) take(r rule, suffix string, totals map[string]float64, histograms map[string]Histogram, at time.Time, seconds float64) {
 	for _, name := range sortedKeys(totals) {
 		value := totals[name]
@@ -88,11 +88,11 @@ func (l *lines) take(r rule, suffix string, totals map[string]float64, histogram
 			before, known := l.counters[key]
 			l.counters[key] = reading{value, at}
 			if !known || value < before.value {
-				continue // just begun, or begun again
+				continue // first sample, or the process was restarted
 			}
 			value = (value - before.value) / at.Sub(before.at).Seconds()
 		}
-		l.add(r.series(name, suffix), seconds, value*r.times)
+		l.add(r.series(name, suffix), seconds, value*r.factor)
 	}
 	for _, name := range sortedKeys(histograms) {
 		key := r.plot + "\x00" + name
@@ -100,7 +100,7 @@ func (l *lines) take(r rule, suffix string, totals map[string]float64, histogram
 		_, known := l.histograms[key]
 		l.histograms[key] = histograms[name]
 		if known && since.Count() > 0 {
-			l.add(r.series(name, suffix), seconds, since.Quantile(r.q)*r.times)
+			l.add(r.series(name, suffix), seconds, since.Quantile(r.q)*r.factor)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func (r rule) series(name, suffix string) Series {
 	return Series{Plot: r.plot + suffix, Name: name, X: Seconds, Unit: r.unit, LogY: r.logY}
 }
 
-// collect adds what a family has to the sums of a rule.
+// collect adds the values of a metric family to the sums of a rule.
 func (r rule) collect(family *dto.MetricFamily, totals map[string]float64, histograms map[string]Histogram) {
 	for _, metric := range family.GetMetric() {
 		labels := labelsOf(metric)
@@ -134,7 +134,7 @@ func (r rule) collect(family *dto.MetricFamily, totals map[string]float64, histo
 	}
 }
 
-// all series, of each plot those with the most.
+// all returns the series, at most maxLines for each chart.
 func (l *lines) all() []Series {
 	var plots []string
 	byPlot := map[string][]Series{}
@@ -154,8 +154,8 @@ func (l *lines) all() []Series {
 	return all
 }
 
-// mean of the sums over all lines of a plot, from a moment on. A line without a point
-// there counts as nothing.
+// mean sums the lines of a chart at each sample since a point in time, and returns the mean of these
+// sums. A line without a point counts as 0.
 func (l *lines) mean(plot string, since float64) float64 {
 	sums := map[float64]float64{}
 	for _, s := range l.byKey {

@@ -6,7 +6,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// Kubernetes' objectives of today, in seconds at the 99th percentile.
+// Limits of the Kubernetes SLOs, in seconds at the 99th percentile.
 const (
 	mutatingLimit   = 1.0
 	resourceLimit   = 1.0
@@ -14,16 +14,16 @@ const (
 	startupLimit    = 5.0
 )
 
-// Verdict holds a measured value against an objective.
+// Verdict compares a measured value with an objective.
 type Verdict struct {
 	Name     string  `json:"name"`
 	Measured float64 `json:"measured"`
 	Limit    float64 `json:"limit"`
 	Unit     string  `json:"unit"`
-	// Of is how many were measured; none is no verdict.
+	// Of is the number of measured operations. If it is 0, the objective was not measured.
 	Of  int64 `json:"of"`
 	Met bool  `json:"met"`
-	// Worst names what the measured value is of.
+	// Worst is the kind of call with the worst value, which is Measured.
 	Worst string `json:"worst,omitempty"`
 }
 
@@ -46,8 +46,8 @@ func judge(name string, seconds, limit float64, of int64, worst string) Verdict 
 	return Verdict{Name: name, Measured: seconds, Limit: limit, Unit: "s", Of: of, Met: of > 0 && seconds <= limit, Worst: worst}
 }
 
-// JudgeCalls holds calls of an API server against the objectives: each kind of call has
-// to meet its own, so the worst of them is what counts.
+// JudgeCalls compares the calls of an API server with the objectives. Every kind of call must meet its
+// objective, so each verdict contains the worst kind.
 func JudgeCalls(calls []Call) []Verdict {
 	kinds := []struct {
 		name  string
@@ -76,7 +76,7 @@ func JudgeCalls(calls []Call) []Verdict {
 	return verdicts
 }
 
-// JudgeStartup holds the start of stateless pods against its objective.
+// JudgeStartup compares the startup latency of stateless pods with its objective.
 func JudgeStartup(startup *Latencies) Verdict {
 	return judge("startup of stateless pods, p99", startup.Millis(99)/1000, startupLimit, startup.Count(), "")
 }

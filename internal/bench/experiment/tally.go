@@ -9,10 +9,10 @@ import (
 	"sync"
 )
 
-// DefaultMaxErrorRate fails a run when more operations than this end in an error.
+// DefaultMaxErrorRate is the fraction of failed operations above which a run fails.
 const DefaultMaxErrorRate = 0.01
 
-// Tally counts operations, and errors by kind. It is for many goroutines.
+// Tally counts operations, and errors by kind. It is safe for concurrent use.
 type Tally struct {
 	mu         sync.Mutex
 	operations int64
@@ -21,12 +21,12 @@ type Tally struct {
 	first      string
 }
 
-// NewTally fails a run whose errors are more than this part of the operations.
+// NewTally returns a tally whose Err fails above this fraction of failed operations.
 func NewTally(maxRate float64) *Tally {
 	return &Tally{errors: map[string]int64{}, maxRate: maxRate}
 }
 
-// Add counts an operation; kind is empty for one that succeeded.
+// Add counts an operation. kind is empty if it succeeded.
 func (t *Tally) Add(kind string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -40,7 +40,7 @@ func (t *Tally) Add(kind string, err error) {
 	}
 }
 
-// AddMany counts operations that somebody else has counted, errors among them.
+// AddMany adds operations that were counted elsewhere. operations includes the failed ones.
 func (t *Tally) AddMany(operations int64, errors map[string]int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,7 +50,7 @@ func (t *Tally) AddMany(operations int64, errors map[string]int64) {
 	}
 }
 
-// Merge adds what another has counted.
+// Merge adds the counts of another tally.
 func (t *Tally) Merge(other *Tally) {
 	operations, errors, first := other.read()
 	t.mu.Lock()
@@ -70,13 +70,13 @@ func (t *Tally) read() (operations int64, errors map[string]int64, first string)
 	return t.operations, maps.Clone(t.errors), t.first
 }
 
-// Operations that were counted, those with errors too.
+// Operations returns the number of operations, including failed ones.
 func (t *Tally) Operations() int64 {
 	operations, _, _ := t.read()
 	return operations
 }
 
-// Rate is the part of the operations that ended in an error.
+// Rate returns the fraction of the operations that failed.
 func (t *Tally) Rate() float64 {
 	operations, errors, _ := t.read()
 	if operations == 0 {
@@ -85,7 +85,7 @@ func (t *Tally) Rate() float64 {
 	return float64(sum(errors)) / float64(operations)
 }
 
-// Describe reads like "3 × timeout, 1 × NotFound"; empty without errors.
+// Describe returns a text such as "3 × timeout, 1 × NotFound"; it is empty without errors.
 func (t *Tally) Describe() string {
 	_, errors, _ := t.read()
 	var parts []string
@@ -95,7 +95,7 @@ func (t *Tally) Describe() string {
 	return strings.Join(parts, ", ")
 }
 
-// Err says that there were too many errors.
+// Err returns an error if too many operations failed.
 func (t *Tally) Err() error {
 	operations, _, first := t.read()
 	if rate := t.Rate(); rate > t.maxRate {
@@ -105,12 +105,29 @@ func (t *Tally) Err() error {
 	return nil
 }
 
-// MarshalJSON writes what was counted.
+// MarshalJSON encodes the counts.
 func (t *Tally) MarshalJSON() ([]byte, error) {
 	operations, errors, first := t.read()
 	return json.Marshal(map[string]any{
 		"operations": operations, "byKind": errors, "rate": t.Rate(), "maxRate": t.maxRate, "first": first,
 	})
+}
+
+// UnmarshalJSON decodes what MarshalJSON encoded.
+func (t *Tally) UnmarshalJSON(data []byte) error {
+	var stored struct {
+		Operations int64            `json:"operations"`
+		ByKind     map[string]int64 `json:"byKind"`
+		MaxRate    float64          `json:"maxRate"`
+		First      string           `json:"first"`
+	}
+	if err := json.Unmarshal(data, &stored); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.operations, t.errors, t.maxRate, t.first = stored.Operations, stored.ByKind, stored.MaxRate, stored.First
+	return nil
 }
 
 func sum(counts map[string]int64) (total int64) {

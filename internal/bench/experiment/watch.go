@@ -13,7 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// Watch samples a cluster that runs, without a run of an experiment. The caller stops it.
+// Watch samples a running cluster without an experiment. The caller must call Stop.
 func Watch(dir clusterdir.Dir, of clusterdir.Config) (*Sampler, error) {
 	config, err := kube.Config(dir.Kubeconfig(pki.SuperAdmin.File))
 	if err != nil {
@@ -22,7 +22,7 @@ func Watch(dir clusterdir.Dir, of clusterdir.Config) (*Sampler, error) {
 	return newSampler(dir, of, config, "", time.Now())
 }
 
-// Recent are the last points of all series; those of this process are left out.
+// Recent returns the last points of all series, without the series of this process.
 func (s *Sampler) Recent(points int) []Series {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,20 +33,22 @@ func (s *Sampler) Recent(points int) []Series {
 	return all
 }
 
-// Stop ends the sampling.
+// Stop stops the sampling.
 func (s *Sampler) Stop() { s.close() }
 
-// collections of garbage after which pools have let go as well: they keep what one leaves.
+// collections is the number of garbage collections after which pools are empty: objects in a
+// sync.Pool survive one collection.
 const collections = 3
 
-// Collect has Go processes of a role collect their garbage, so that what lives shows.
+// Collect triggers garbage collections in the Go processes of a role, so that their memory
+// metrics show live objects only.
 func (s *Sampler) Collect(ctx context.Context, role string) error {
 	discard := func(body io.Reader) error {
 		_, err := io.Copy(io.Discard, body)
 		return err
 	}
 	for _, of := range s.pages(role) {
-		// The profile of the heap can begin with that.
+		// The heap profile endpoint runs a collection first if gc=1.
 		profile := strings.TrimSuffix(of.URL, "/metrics") + "/debug/pprof/heap?gc=1"
 		for range collections {
 			if err := read(ctx, s.client, profile, discard); err != nil {
@@ -57,8 +59,8 @@ func (s *Sampler) Collect(ctx context.Context, role string) error {
 	return nil
 }
 
-// Totals are the sums of metrics over all processes of a role: by metric, and by the value
-// of the label that is given for it, or by "".
+// Totals returns the sums of metrics over all processes of a role: by metric, and by the value of
+// the label that is given for the metric, or by "".
 func (s *Sampler) Totals(ctx context.Context, role string, labels map[string]string) (map[string]map[string]float64, error) {
 	needed, totals := map[string]bool{}, map[string]map[string]float64{}
 	for metric := range labels {

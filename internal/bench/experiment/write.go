@@ -10,27 +10,32 @@ import (
 	"text/tabwriter"
 )
 
-// Write puts result.json, index.html, table.md and the plots into a folder.
+// resultFile contains the complete result. The other files of the directory are generated from it.
+const resultFile = "result.json"
+
+// Write puts result.json, index.html, table.md and an SVG file for each chart into a directory.
 func (r *Result) Write(dir string) error {
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	// The figures first: whatever happens to the plots, they are there.
-	if err := writeAll(dir, map[string][]byte{"result.json": append(data, '\n'), "table.md": []byte(r.markdown())}); err != nil {
+	// The figures are written first, so that an error while drawing charts does not lose them.
+	if err := writeAll(dir, map[string][]byte{resultFile: append(data, '\n')}); err != nil {
 		return err
 	}
-	plots, err := r.draw()
+	return r.writeViews(dir)
+}
+
+// writeViews writes every file but result.json.
+func (r *Result) writeViews(dir string) error {
+	charts := r.charts()
+	files, err := pictures(charts)
 	if err != nil {
 		return err
 	}
-	html, err := r.html(plots)
-	if err != nil {
+	files["table.md"] = []byte(r.markdown())
+	if files["index.html"], err = r.html(charts); err != nil {
 		return err
-	}
-	files := map[string][]byte{"index.html": html}
-	for _, plot := range plots {
-		files[plot.fileName()] = plot.SVG
 	}
 	return writeAll(dir, files)
 }
@@ -47,12 +52,12 @@ func writeAll(dir string, files map[string][]byte) error {
 	return nil
 }
 
-// markdown has what a README shows of a result.
+// markdown returns table.md: the command, the tables, the verdicts and the notes.
 func (r *Result) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "`%s`, %s; %s.\n", r.Command, r.Time.Format("2006-01-02"), r.Machine)
 	if r.Partial {
-		b.WriteString("\n**Partial: it ended early.**\n")
+		b.WriteString("\n**Partial: the run ended early.**\n")
 	}
 	for _, t := range append(r.Tables, r.ratioTable()...) {
 		fmt.Fprintf(&b, "\n%s\n\n", t.Title)
@@ -75,7 +80,7 @@ func (r *Result) markdown() string {
 	return b.String()
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s: %s (scale %s)\n", r.Name, r.Title, r.Scale.Name)
 	for _, t := range append(r.Tables, r.ratioTable()...) {
@@ -98,7 +103,7 @@ func (r *Result) Print(w io.Writer) {
 		fmt.Fprintln(w, note)
 	}
 	if r.Partial {
-		fmt.Fprintln(w, "partial: it ended early and has what was found until then")
+		fmt.Fprintln(w, "partial: the run ended early")
 	}
 }
 
@@ -107,7 +112,7 @@ func (t *Table) print(w io.Writer) {
 	for _, row := range append([][]string{t.head()}, t.body()...) {
 		fmt.Fprintln(table, strings.Join(row, "\t"))
 	}
-	// It writes to memory until here; what w says is the terminal's business.
+	// The error of the underlying writer cannot be handled: it is the terminal.
 	_ = table.Flush()
 }
 
@@ -129,12 +134,12 @@ func (t *Table) body() (rows [][]string) {
 	return rows
 }
 
-// ratioTable shows the ratios as a table, if there are any.
+// ratioTable returns the ratios as a table, or nothing if there are no ratios.
 func (r *Result) ratioTable() []*Table {
 	if len(r.Ratios) == 0 {
 		return nil
 	}
-	t := &Table{Title: "Ratios in this run", Columns: Columns("figure", "unit", "ours", "has", "peer", "has", "ours ÷ peer", "better")}
+	t := &Table{Title: "Ratios in this run", Columns: Columns("figure", "unit", "ours", "value", "peer", "peer's value", "ours ÷ peer", "better")}
 	for _, ratio := range r.Ratios {
 		better := "less"
 		if ratio.MoreIsBetter {

@@ -14,11 +14,11 @@ import (
 
 var storePut = experiment.Experiment{
 	Name:  "store-put",
-	Short: "Put random keys from ever more clients: throughput and latency of each store and mode",
+	Short: "Put random keys with an increasing number of clients",
 	Long: `Put random keys of 48 bytes with values of 1 KiB from 1, 4, 16, … up to --clients clients,
-each with one put under way at a time, on a new store for each measurement. Server and
-clients have half of the cores each. etcd waits for its disk with every put, as mem_etcd
-does in the mode fsync; on a file system in memory that costs little.`,
+each with one put in flight, on a new store for each measurement. Server and clients use half
+of the cores each. etcd syncs every put to disk, as mem_etcd does in the mode fsync; on
+tmpfs, the default, a sync costs little.`,
 	Example: `  k1m bench store-put
   k1m bench store-put --clients 16384 --disk target --stores mem_etcd-fsync,etcd`,
 	New: func() experiment.Options {
@@ -33,10 +33,10 @@ does in the mode fsync; on a file system in memory that costs little.`,
 
 var leaseFlood = experiment.Experiment{
 	Name:  "lease-flood",
-	Short: "Create Kubernetes Leases and update them in a tight loop, from ever more clients",
-	Long: `Every client creates Leases, encoded as Kubernetes does, and updates them as an API server
-would, one after the other, from 1, 4, 16, … up to --clients clients, on a new store for
-each measurement. Server and clients have half of the cores each.`,
+	Short: "Create Kubernetes Leases and update them continuously with an increasing number of clients",
+	Long: `Create Leases in the encoding of Kubernetes, and update them with the transactions of an API
+server, from 1, 4, 16, … up to --clients clients, on a new store for each measurement. Each
+client updates its Leases in turn. Server and clients use half of the cores each.`,
 	Example: `  k1m bench lease-flood
   k1m bench lease-flood --clients 16384 --leases 100`,
 	New: func() experiment.Options {
@@ -47,7 +47,7 @@ each measurement. Server and clients have half of the cores each.`,
 	},
 }
 
-// clientsOptions are of a load that ever more clients make.
+// clientsOptions are the options of a load from an increasing number of clients.
 type clientsOptions struct {
 	stores
 	Clients experiment.Count
@@ -61,15 +61,15 @@ type clientsOptions struct {
 // AddFlags binds the options to flags.
 func (o *clientsOptions) AddFlags(fs *pflag.FlagSet) {
 	o.stores.AddFlags(fs)
-	fs.Var(&o.Clients, "clients", o.Clients.Usage("clients of the last step"))
+	fs.Var(&o.Clients, "clients", o.Clients.Usage("clients in the last step"))
 	if o.Keys > 0 {
-		fs.IntVar(&o.Keys, "keys", o.Keys, "different keys")
+		fs.IntVar(&o.Keys, "keys", o.Keys, "number of different keys")
 	} else {
-		fs.IntVar(&o.Leases, "leases", o.Leases, "Leases of each client")
+		fs.IntVar(&o.Leases, "leases", o.Leases, "Leases per client")
 	}
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *clientsOptions) Validate() error {
 	switch {
 	case o.Clients.N > maxClients:
@@ -80,10 +80,10 @@ func (o *clientsOptions) Validate() error {
 	return o.stores.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *clientsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	table := run.Result.Table("Throughput and latency by clients", "store", "clients", o.noun+", /s",
-		"p50, ms", "p90, ms", "p99, ms", "p99.9, ms", "server's CPU each, µs", "client's CPU each, µs", "errors")
+		"p50, ms", "p90, ms", "p99, ms", "p99.9, ms", "server's CPU per operation, µs", "client's CPU per operation, µs", "errors")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) ([]experiment.Figure, error) {
 		var last storeserver.Report
 		for _, clients := range levels(1, o.Clients.N) {
@@ -102,7 +102,7 @@ func (o *clientsOptions) Run(ctx context.Context, run *experiment.Run) error {
 		return []experiment.Figure{
 			{Name: o.noun + ", most clients", Unit: "/s", Value: last.OpsPerSecond, MoreIsBetter: true},
 			{Name: "p99, most clients", Unit: "ms", Value: ms(last.LatencyMicros.P99)},
-			{Name: "server's CPU each, most clients", Unit: "µs", Value: last.ServerCPUMicrosPerOp},
+			{Name: "server's CPU per operation, most clients", Unit: "µs", Value: last.ServerCPUMicrosPerOp},
 		}, nil
 	})
 }

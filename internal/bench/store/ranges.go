@@ -17,10 +17,10 @@ import (
 
 var storeRange = experiment.Experiment{
 	Name:  "store-range",
-	Short: "Read whole kinds and parts of them: at once, by pages, streamed, counted, old revisions",
-	Long: `Fill a store with --keys objects of 1.5 KiB, then read all of them at once, by pages, by
-RangeStream, count them, read the first hundred, and read all of them as they were at an
-old revision, one read after the other.`,
+	Short: "Read all keys and parts of them: in one request, in pages, streamed, counted, at old revisions",
+	Long: `Fill a store with --keys objects of 1.5 KiB, then read all of them in one request, in pages,
+and with RangeStream, count them, read the first 100, and read all of them at an old
+revision. Reads are sequential.`,
 	Example: `  k1m bench store-range
   k1m bench store-range --keys 1000000 --stores mem_etcd-buffered`,
 	New: func() experiment.Options {
@@ -45,17 +45,17 @@ const (
 	page        = 10_000
 )
 
-// read is one way of reading, done once.
+// read is one way to read, executed once.
 type read struct {
 	name string
 	do   func(ctx context.Context, client *clientv3.Client, old int64) (keys int, err error)
 }
 
 var reads = []read{
-	{"all at once", func(ctx context.Context, client *clientv3.Client, _ int64) (int, error) {
+	{"all in one request", func(ctx context.Context, client *clientv3.Client, _ int64) (int, error) {
 		return get(ctx, client)
 	}},
-	{"all, by pages of 10,000", readPages},
+	{"all, in pages of 10,000", readPages},
 	{"all, streamed", readStream},
 	{"all, at an old revision", func(ctx context.Context, client *clientv3.Client, old int64) (int, error) {
 		return get(ctx, client, clientv3.WithRev(old))
@@ -70,7 +70,7 @@ var reads = []read{
 		}
 		return int(answer.Count), nil
 	}},
-	{"the first 100", func(ctx context.Context, client *clientv3.Client, _ int64) (int, error) {
+	{"first 100", func(ctx context.Context, client *clientv3.Client, _ int64) (int, error) {
 		return get(ctx, client, clientv3.WithLimit(100))
 	}},
 }
@@ -113,9 +113,9 @@ func readStream(ctx context.Context, client *clientv3.Client, _ int64) (keys int
 	return keys, ctx.Err()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *rangeOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Reads, one after the other", "store", "read", "keys", "reads", "p50, ms", "p99, ms", "keys, /s", "server's CPU a read, ms")
+	table := run.Result.Table("Sequential reads", "store", "read", "keys", "reads", "p50, ms", "p99, ms", "keys, /s", "server's CPU per read, ms")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) (figures []experiment.Figure, err error) {
 		err = b.with(ctx, c, func(server *storeserver.Server) error {
 			client, old, err := o.fill(ctx, b, server)
@@ -164,7 +164,7 @@ func (o *rangeOptions) fill(ctx context.Context, b *bench, server *storeserver.S
 	return client, old, nil
 }
 
-// readMeasured is what one way of reading took.
+// readMeasured is the measurement of one way to read.
 type readMeasured struct {
 	keys      int
 	latencies *experiment.Latencies

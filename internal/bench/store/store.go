@@ -1,5 +1,10 @@
-// Package store has the experiments that load a store alone: mem_etcd in its modes,
-// with etcd beside it in the same run.
+// Package store contains the experiments that load a store without a cluster: mem_etcd in its WAL
+// modes, and etcd, measured in the same run.
+//
+// store-put and lease-flood increase the number of clients (puts.go), store-range compares ways
+// to read all keys (ranges.go), and store-watch increases the number of watchers (watches.go).
+// Servers and load generators are run by package storeserver, on separate cores.
+// Command test/bench compares the same stores with fixed limits.
 package store
 
 import (
@@ -22,25 +27,25 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Experiments that this package has.
+// Experiments returns the experiments of this package.
 func Experiments() []experiment.Experiment {
 	return []experiment.Experiment{storePut, leaseFlood, storeWatch, storeRange}
 }
 
 const (
-	// memory is a folder whose files are in memory: as fast as a disk can be.
+	// memory is a directory on tmpfs, so that no disk limits the store.
 	memory = "/dev/shm"
 
 	maxClients = 100_000
 )
 
-// contender is a store, in one of its modes.
+// contender is a store in one of its modes.
 type contender struct {
 	name, store string
 	args        []string
 }
 
-// contenders by the names that --stores takes.
+// contenders are the stores by the names that --stores accepts.
 var contenders = []contender{
 	{"mem_etcd-none", storeserver.MemEtcd, []string{"--wal-mode", "none"}},
 	{"mem_etcd-buffered", storeserver.MemEtcd, []string{"--wal-mode", "buffered"}},
@@ -48,11 +53,11 @@ var contenders = []contender{
 	{"etcd", storeserver.Etcd, nil},
 }
 
-// peer of each of ours. etcd waits for its disk, so fsync is what it is like; the
-// others are what durability costs.
+// peer is the contender with which each mode of mem_etcd is compared. etcd syncs each write to disk, so
+// the mode fsync is equivalent. The other modes show the cost of durability.
 const peer = "etcd"
 
-// stores are options that all experiments here have.
+// stores are the options that all experiments of this package share.
 type stores struct {
 	Names    []string
 	Duration experiment.Span
@@ -65,23 +70,23 @@ func defaultStores(names ...string) stores {
 
 // AddFlags binds the options to flags.
 func (s *stores) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&s.Names, "stores", s.Names, "what is measured, in this order: "+strings.Join(contenderNames(), ", "))
-	fs.Var(&s.Duration, "duration", s.Duration.Usage("of each measurement"))
-	fs.StringVar(&s.Disk, "disk", s.Disk, "folder for the data; the default is memory, so that no disk is the limit")
+	fs.StringSliceVar(&s.Names, "stores", s.Names, "stores to measure, in this order: "+strings.Join(contenderNames(), ", "))
+	fs.Var(&s.Duration, "duration", s.Duration.Usage("duration of each measurement"))
+	fs.StringVar(&s.Disk, "disk", s.Disk, "directory of the data; the default is on tmpfs, so that no disk limits the store")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (s *stores) Validate() error {
 	for i, name := range s.Names {
 		if !slices.Contains(contenderNames(), name) {
-			return usage.Errorf("--stores %q: no such store; choose of %s", name, strings.Join(contenderNames(), ", "))
+			return usage.Errorf("--stores %q: no such store; choose one of %s", name, strings.Join(contenderNames(), ", "))
 		}
 		if slices.Contains(s.Names[:i], name) {
-			return usage.Errorf("--stores: %s is there twice; name each once", name)
+			return usage.Errorf("--stores: %s is given twice; list each once", name)
 		}
 	}
 	if len(s.Names) == 0 {
-		return usage.Errorf("--stores: none given; choose of %s", strings.Join(contenderNames(), ", "))
+		return usage.Errorf("--stores: the list is empty; choose one of %s", strings.Join(contenderNames(), ", "))
 	}
 	return nil
 }
@@ -93,15 +98,15 @@ func contenderNames() (names []string) {
 	return names
 }
 
-// bench is what experiments measure with.
+// bench measures the steps of an experiment.
 type bench struct {
 	*experiment.Run
 	lab  storeserver.Lab
 	disk string
 }
 
-// each measures every store in turn with a new, empty server for each step, and compares
-// ours with etcd.
+// each measures every store in turn, with a new, empty server for each step, and compares
+// mem_etcd with etcd.
 func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(context.Context, *bench, contender) ([]experiment.Figure, error)) error {
 	program, err := component.FindBinary("etcd-bench")
 	if err != nil {
@@ -111,9 +116,9 @@ func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(con
 	cores := run.Result.Machine.Cores
 	b.lab.ServerCores, b.lab.ClientCores = storeserver.SplitCores(cores)
 	if cores == 1 {
-		run.Result.Note("The machine has one core, which server and client share.")
+		run.Result.Note("Server and clients share the only core of the machine.")
 	} else {
-		run.Result.Note("The server has cores %s, the clients %s. Data is on %s.", b.lab.ServerCores, b.lab.ClientCores, machine.FileSystem(s.Disk))
+		run.Result.Note("The server runs on cores %s, the clients on %s. The data is on %s.", b.lab.ServerCores, b.lab.ClientCores, machine.FileSystem(s.Disk))
 	}
 	figures := map[string][]experiment.Figure{}
 	for _, c := range contenders {
@@ -132,13 +137,13 @@ func (s *stores) each(ctx context.Context, run *experiment.Run, measure func(con
 	return nil
 }
 
-// fresh runs etcd-bench on a server of its own.
+// fresh runs etcd-bench on a new server.
 func (b *bench) fresh(ctx context.Context, c contender, label string, args ...string) (storeserver.Report, error) {
 	return b.measure(ctx, c, label, func() (storeserver.Report, error) { return b.onNew(ctx, c, args) })
 }
 
-// measure shows what is measured. Operations that fail are counted, and are a finding of that
-// store and that step: what comes after them is measured all the same.
+// measure runs one step and shows its progress. Failed operations are counted as a result of that
+// step, and the following steps are still measured.
 func (b *bench) measure(ctx context.Context, c contender, label string, do func() (storeserver.Report, error)) (storeserver.Report, error) {
 	task := b.Display.Task(c.name, 0)
 	task.Say(label)
@@ -178,7 +183,7 @@ func (b *bench) with(ctx context.Context, c contender, use func(*storeserver.Ser
 	return use(server)
 }
 
-// levels of clients go up fourfold to the last; one that is nearly the last is left out.
+// levels returns the powers of four below last, and last. It omits a power that is close to last.
 func levels(first, last int) (all []int) {
 	for n := first; n <= last/2; n *= 4 {
 		all = append(all, n)
@@ -186,5 +191,5 @@ func levels(first, last int) (all []int) {
 	return append(all, last)
 }
 
-// connectionsOf so many clients: up to a hundred share one.
+// connectionsOf returns the number of connections: up to 100 clients share one.
 func connectionsOf(clients int) string { return strconv.Itoa(max(1, min(clients/100, 64))) }

@@ -17,16 +17,16 @@ func TestLevels(t *testing.T) {
 	}
 }
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for _, e := range Experiments() {
 		if err := e.New().Validate(); err != nil {
-			t.Errorf("%s at its defaults: %v", e.Name, err)
+			t.Errorf("the default options of %s are invalid: %v", e.Name, err)
 		}
 	}
 	for _, names := range [][]string{{}, {"redis"}, {"etcd", "etcd"}} {
 		s := defaultStores(names...)
 		if s.Validate() == nil {
-			t.Errorf("--stores %v was taken", names)
+			t.Errorf("--stores %v was accepted", names)
 		}
 	}
 }

@@ -18,11 +18,11 @@ import (
 
 var storeWatch = experiment.Experiment{
 	Name:  "store-watch",
-	Short: "Put keys that ever more watch: events delivered, and how soon",
-	Long: `Put keys at --rate while 1, 4, 16, … up to --watchers watchers have the whole key space,
-on a new store for each measurement. The latency is that of a probe, which puts
-a key of its own every 20 ms beside all that, from the put until its watcher has the
-event. A store that does not tell every watcher of every put in time is marked.`,
+	Short: "Put keys with an increasing number of watchers, and measure event delivery",
+	Long: `Put keys at --rate while 1, 4, 16, … up to --watchers watchers watch the whole key space,
+on a new store for each measurement. The latency is measured by a probe, which puts a key of
+its own every 20 ms during the load: from the put until its watcher receives the event. The
+result shows whether every watcher received every event in time.`,
 	Example: `  k1m bench store-watch
   k1m bench store-watch --rate 5000 --watchers 1000`,
 	New: func() experiment.Options {
@@ -39,11 +39,11 @@ type watchOptions struct {
 // AddFlags binds the options to flags.
 func (o *watchOptions) AddFlags(fs *pflag.FlagSet) {
 	o.stores.AddFlags(fs)
-	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("watchers of the last step"))
-	fs.IntVar(&o.Rate, "rate", o.Rate, "puts a second; 0 for as many as there can be")
+	fs.Var(&o.Watchers, "watchers", o.Watchers.Usage("watchers in the last step"))
+	fs.IntVar(&o.Rate, "rate", o.Rate, "puts per second; 0 means as fast as possible")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *watchOptions) Validate() error {
 	if o.Rate < 0 {
 		return usage.Errorf("--rate %d: choose 0 or more", o.Rate)
@@ -51,10 +51,10 @@ func (o *watchOptions) Validate() error {
 	return o.stores.Validate()
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *watchOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Events by watchers", "store", "watchers", "puts, /s", "events, /s", "probes", "p50, ms", "p99, ms", "p99.9, ms",
-		"server's CPU an event, µs", "all told")
+	table := run.Result.Table("Events by number of watchers", "store", "watchers", "puts, /s", "events, /s", "probes", "p50, ms", "p99, ms", "p99.9, ms",
+		"server's CPU per event, µs", "all delivered")
 	return o.each(ctx, run, func(ctx context.Context, b *bench, c contender) ([]experiment.Figure, error) {
 		var last storeserver.Report
 		var lastSoon *experiment.Latencies
@@ -67,18 +67,18 @@ func (o *watchOptions) Run(ctx context.Context, run *experiment.Run) error {
 			table.Add(c.name, watchers, r.OpsPerSecond, w.EventsPerSecond, soon.Count(), soon.Millis(50), soon.Millis(99), soon.Millis(99.9),
 				cpuPerEvent(r), w.Complete)
 			run.Result.Line(experiment.Series{Plot: "events delivered by watchers", Name: c.name, X: "watchers", Unit: "events/s", LogX: true, LogY: true}, float64(watchers), w.EventsPerSecond)
-			run.Result.Line(experiment.Series{Plot: "put to event by watchers, p99", Name: c.name, X: "watchers", Unit: "ms", LogX: true, LogY: true}, float64(watchers), soon.Millis(99))
+			run.Result.Line(experiment.Series{Plot: "put-to-event latency by watchers, p99", Name: c.name, X: "watchers", Unit: "ms", LogX: true, LogY: true}, float64(watchers), soon.Millis(99))
 			last, lastSoon = r, soon
 		}
 		return []experiment.Figure{
 			{Name: "events, most watchers", Unit: "/s", Value: last.Watch.EventsPerSecond, MoreIsBetter: true},
-			{Name: "put to event p99, most watchers", Unit: "ms", Value: lastSoon.Millis(99)},
-			{Name: "server's CPU an event, most watchers", Unit: "µs", Value: cpuPerEvent(last)},
+			{Name: "put-to-event p99, most watchers", Unit: "ms", Value: lastSoon.Millis(99)},
+			{Name: "server's CPU per event, most watchers", Unit: "µs", Value: cpuPerEvent(last)},
 		}, nil
 	})
 }
 
-// step measures one number of watchers on a new store, with a probe beside them.
+// step measures one number of watchers on a new store, with a concurrent probe.
 func (o *watchOptions) step(ctx context.Context, b *bench, c contender, watchers int) (storeserver.Report, *experiment.Latencies, error) {
 	soon := experiment.NewLatencies()
 	report, err := b.measure(ctx, c, fmt.Sprintf("%d watchers", watchers), func() (report storeserver.Report, err error) {
@@ -125,7 +125,7 @@ func probe(ctx context.Context, url string, soon *experiment.Latencies) error {
 	}
 }
 
-// cpuPerEvent has the puts in it: there is no event without one.
+// cpuPerEvent returns the CPU time of the server per event, including the put that caused it.
 func cpuPerEvent(r storeserver.Report) float64 {
 	return r.ServerCPUMicrosPerOp * float64(r.Ops) / float64(max(r.Watch.Events, 1))
 }

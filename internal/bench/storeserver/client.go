@@ -14,13 +14,13 @@ import (
 	"syscall"
 )
 
-// Programs that make load: ours, and etcd's own.
+// Load generators: etcd-bench, and the benchmark tool of etcd.
 const (
 	etcdBench     = "etcd-bench"
 	EtcdBenchmark = "etcd-benchmark"
 )
 
-// Report is the part of etcd-bench's JSON that is used here.
+// Report is the part of the JSON output of etcd-bench that this repository uses.
 type Report struct {
 	Ops                  int64            `json:"ops"`
 	Errors               int64            `json:"errors"`
@@ -33,13 +33,13 @@ type Report struct {
 	Watch                struct {
 		Events          int64   `json:"events"`
 		EventsPerSecond float64 `json:"eventsPerSecond"`
-		// Complete: every watcher was told of every write in time.
+		// Complete reports that every watcher received every event in time.
 		Complete bool `json:"complete"`
 	} `json:"watch"`
 	FilledBytes int64 `json:"filledBytes"`
 }
 
-// Percentiles of latencies.
+// Percentiles are latency percentiles in microseconds.
 type Percentiles struct {
 	P50  int64 `json:"p50"`
 	P90  int64 `json:"p90"`
@@ -48,7 +48,7 @@ type Percentiles struct {
 	Max  int64 `json:"max"`
 }
 
-// Details that every report has.
+// Details returns the values that every report contains, by name.
 func (r Report) Details() map[string]float64 {
 	return map[string]float64{
 		"opsPerSecond":         r.OpsPerSecond,
@@ -60,70 +60,70 @@ func (r Report) Details() map[string]float64 {
 	}
 }
 
-// Client is a load under way.
+// Client is a running load generator.
 type Client struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
-	// chatter of one that says more on its standard error than concerns anybody,
-	// as long as it does not fail.
-	chatter bytes.Buffer
+	// stderr is the standard error of the program, which is shown only if it fails.
+	stderr  bytes.Buffer
 	Command string
 }
 
-// How a client shares its core with others.
-type How bool
+// Priority is the scheduling priority of a load generator on the cores of the clients.
+type Priority bool
 
 const (
-	Alone How = false
-	// GivingWay at once to a client that measures.
-	GivingWay How = true
+	// NormalPriority is the default priority.
+	NormalPriority Priority = false
+	// IdlePriority runs only while no other client on the core is runnable (SCHED_IDLE).
+	IdlePriority Priority = true
 )
 
-// prefix of its command line.
-func (l *Lab) prefix(how How) []string {
+// prefix returns the start of the command line.
+func (l *Lab) prefix(priority Priority) []string {
 	pinned := []string{"taskset", "-c", l.ClientCores}
-	if how == GivingWay {
+	if priority == IdlePriority {
 		return append([]string{"chrt", "--idle", "0"}, pinned...)
 	}
 	return pinned
 }
 
-// begin starts a program on the client's core.
-func (l *Lab) begin(ctx context.Context, s *Server, how How, program string, args ...string) (*Client, error) {
-	line := append(l.prefix(how), l.Program(program))
+// begin starts a program on the cores of the clients.
+func (l *Lab) begin(ctx context.Context, s *Server, priority Priority, program string, args ...string) (*Client, error) {
+	line := append(l.prefix(priority), l.Program(program))
 	line = append(line, args...)
 	c := &Client{cmd: exec.CommandContext(ctx, line[0], line[1:]...)}
 	c.cmd.Stdout = &c.output
 	c.cmd.Stderr = os.Stderr
 	if program == EtcdBenchmark {
-		c.cmd.Stderr = &c.chatter
+		c.cmd.Stderr = &c.stderr
 	}
-	// Like the server: nothing outlives this process.
+	// The process is killed when this process exits, like the server.
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	c.Command = s.shown(append(append(l.prefix(how), program), args...))
+	c.Command = s.shown(append(append(l.prefix(priority), program), args...))
 	return c, c.cmd.Start()
 }
 
-// End waits for it.
+// End waits for the program to exit.
 func (c *Client) End(ctx context.Context) error {
 	err := c.cmd.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w: %s%s", c.Command, err, c.output.String(), c.chatter.String())
+		return fmt.Errorf("%s: %w: %s%s", c.Command, err, c.output.String(), c.stderr.String())
 	}
 	return nil
 }
 
-// Stop asks an etcd-bench to end and to report what it has.
+// Stop interrupts an etcd-bench, which then reports its result so far.
 func (c *Client) Stop() error { return c.cmd.Process.Signal(syscall.SIGINT) }
 
-// ErrOperations says that more of the operations failed than etcd-bench lets pass. The
-// report that comes with it is whole, and says how many, and why.
+// ErrOperations is returned if more operations failed than etcd-bench permits. The report that is
+// returned with it is complete, and contains the number and the kinds of errors.
 var ErrOperations = errors.New("operations failed")
 
-// Report waits for an etcd-bench and reads what it says.
+// Report waits for an etcd-bench and parses its report.
 func (c *Client) Report(ctx context.Context) (r Report, err error) {
 	err = c.End(ctx)
 	if unread := json.Unmarshal(c.output.Bytes(), &r); err == nil && unread != nil {
@@ -136,13 +136,13 @@ func (c *Client) Report(ctx context.Context) (r Report, err error) {
 }
 
 // Bench starts an etcd-bench.
-func (l *Lab) Bench(ctx context.Context, s *Server, how How, args ...string) (*Client, error) {
-	return l.begin(ctx, s, how, etcdBench, benchArgs(s, args)...)
+func (l *Lab) Bench(ctx context.Context, s *Server, priority Priority, args ...string) (*Client, error) {
+	return l.begin(ctx, s, priority, etcdBench, benchArgs(s, args)...)
 }
 
-// Run runs an etcd-bench to its end.
+// Run runs an etcd-bench until it exits.
 func (l *Lab) Run(ctx context.Context, s *Server, args ...string) (Report, string, error) {
-	c, err := l.Bench(ctx, s, Alone, args...)
+	c, err := l.Bench(ctx, s, NormalPriority, args...)
 	if err != nil {
 		return Report{}, "", err
 	}
@@ -155,9 +155,9 @@ func benchArgs(s *Server, args []string) []string {
 		"--server-pid", strconv.Itoa(s.process.Process.Pid))
 }
 
-// RunBenchmark runs etcd's own benchmark to its end; puts a second.
+// RunBenchmark runs the benchmark tool of etcd and returns the puts per second.
 func (l *Lab) RunBenchmark(ctx context.Context, s *Server, args ...string) (float64, string, error) {
-	c, err := l.begin(ctx, s, Alone, EtcdBenchmark, append([]string{"--endpoints", s.URL}, args...)...)
+	c, err := l.begin(ctx, s, NormalPriority, EtcdBenchmark, append([]string{"--endpoints", s.URL}, args...)...)
 	if err != nil {
 		return 0, "", err
 	}
@@ -170,15 +170,15 @@ func (l *Lab) RunBenchmark(ctx context.Context, s *Server, args ...string) (floa
 
 var requestsPerSecond = regexp.MustCompile(`Requests/sec:\s+([0-9.]+)`)
 
-// parseBenchmark reads puts a second out of what etcd's benchmark prints, and
-// fails if some of them did.
+// parseBenchmark parses the puts per second from the output of the benchmark tool of etcd. It
+// fails if operations failed.
 func parseBenchmark(output string) (float64, error) {
 	if _, distribution, found := strings.Cut(output, "Error distribution:"); found {
 		return 0, fmt.Errorf("etcd's benchmark had errors: %s", strings.TrimSpace(distribution))
 	}
 	match := requestsPerSecond.FindStringSubmatch(output)
 	if match == nil {
-		return 0, fmt.Errorf("etcd's benchmark said no Requests/sec: %q", output)
+		return 0, fmt.Errorf("etcd's benchmark printed no Requests/sec: %q", output)
 	}
 	return strconv.ParseFloat(match[1], 64)
 }

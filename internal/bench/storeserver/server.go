@@ -1,4 +1,6 @@
-// Package storeserver runs a store and loads it, each on cores of its own.
+// Package storeserver runs a store and load generators for it as processes, each pinned to cores
+// of its own. It is used by package store, by the calibration of package controlplane, and by
+// test/bench.
 package storeserver
 
 import (
@@ -25,7 +27,7 @@ const (
 	startTimeout = 3 * time.Minute
 	pollInterval = 5 * time.Millisecond
 
-	// Memory is settled when it has not changed by a thousandth for so long.
+	// The memory is stable if it has not changed by more than 0.1 % for this time.
 	settleInterval = time.Second
 	settleTimeout  = 30 * time.Second
 )
@@ -36,15 +38,15 @@ const (
 	Etcd    = "etcd"
 )
 
-// Lab is where stores are measured.
+// Lab is the environment of the measurements: programs and cores.
 type Lab struct {
-	// Bin has the programs in it.
+	// Bin is the directory of the programs.
 	Bin string
-	// ServerCores and ClientCores as taskset reads them.
+	// ServerCores and ClientCores are core lists as taskset accepts them.
 	ServerCores, ClientCores string
 }
 
-// SplitCores gives server and clients half of the cores each.
+// SplitCores returns core lists that give server and clients half of the cores each.
 func SplitCores(cores int) (server, clients string) {
 	if cores == 1 {
 		return "0", "0"
@@ -59,23 +61,23 @@ func SplitCores(cores int) (server, clients string) {
 	return span(0, half-1), span(half, cores-1)
 }
 
-// Program is the path of one.
+// Program returns the path of a program.
 func (l *Lab) Program(name string) string { return filepath.Join(l.Bin, name) }
 
-// Server is a store that runs on a core of its own.
+// Server is a running store.
 type Server struct {
 	Store, URL string
-	// Folder has the data in it.
+	// Folder is the data directory.
 	Folder  string
 	process *exec.Cmd
-	// Command as it is shown, with placeholders.
+	// Command is the command line with placeholders for addresses and directories.
 	Command string
-	// Startup is the time until it was healthy.
+	// Startup is the time from the start of the process until it was healthy.
 	Startup time.Duration
 }
 
-// Fresh starts an empty store whose data lies in a new folder below parent;
-// Discard takes both away.
+// Fresh starts an empty store whose data is in a new directory below parent. Discard stops the
+// store and removes the directory.
 func (l *Lab) Fresh(ctx context.Context, store, parent string, args ...string) (*Server, error) {
 	folder, err := os.MkdirTemp(parent, "bench-")
 	if err != nil {
@@ -88,7 +90,7 @@ func (l *Lab) Fresh(ctx context.Context, store, parent string, args ...string) (
 	return s, nil
 }
 
-// Start runs a store on what lies in folder, and waits until it is healthy.
+// Start starts a store with its data in a directory, and waits until it is healthy.
 func (l *Lab) Start(ctx context.Context, store, folder string, args ...string) (*Server, error) {
 	address, err := freeAddress()
 	if err != nil {
@@ -134,11 +136,11 @@ func (s *Server) untilHealthy(ctx context.Context) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s did not get healthy within %s", s.Store, startTimeout)
+	return fmt.Errorf("%s was not healthy after %s", s.Store, startTimeout)
 }
 
-// healthy says whether it answers that it is; errors are those of a server that
-// does not listen yet.
+// healthy reports whether the store is healthy. A connection error means that it does not listen
+// yet.
 func (s *Server) healthy() bool {
 	response, err := http.Get(s.URL + "/health")
 	if err != nil {
@@ -149,14 +151,14 @@ func (s *Server) healthy() bool {
 	return err == nil && response.StatusCode == http.StatusOK && strings.Contains(string(body), `"true"`)
 }
 
-// Kill ends it as a crash would.
+// Kill kills the store, as a crash would.
 func (s *Server) Kill() {
-	// That it was killed is no news.
+	// Wait reports the kill signal as an error.
 	_ = s.process.Process.Kill()
 	_ = s.process.Wait()
 }
 
-// Discard ends it and removes its data.
+// Discard stops the store and removes its data.
 func (s *Server) Discard() {
 	s.Kill()
 	if err := os.RemoveAll(s.Folder); err != nil {
@@ -164,11 +166,11 @@ func (s *Server) Discard() {
 	}
 }
 
-// CPU is what the operating system counted for the process until now: in
-// nanoseconds, over all threads, those that have ended included.
+// CPU returns the CPU time of the process in nanoseconds, over all its threads, including those
+// that have exited.
 func (s *Server) CPU() (time.Duration, error) {
-	// The kernel's MAKE_PROCESS_CPUCLOCK: the process ID inverted, and a kind of
-	// clock that counts by the scheduler and not by ticks.
+	// This is MAKE_PROCESS_CPUCLOCK of the kernel: the inverted process ID, and the clock type
+	// that the scheduler maintains.
 	const scheduler = 2
 	clock := ^s.process.Process.Pid<<3 | scheduler
 	var used unix.Timespec
@@ -178,7 +180,7 @@ func (s *Server) CPU() (time.Duration, error) {
 	return time.Duration(used.Nano()), nil
 }
 
-// ThreadCPU is what the threads of that name have taken until now.
+// ThreadCPU returns the CPU time of the threads with this name.
 func (s *Server) ThreadCPU(name string) (time.Duration, error) {
 	threads, err := procfs.AllThreads(s.process.Process.Pid)
 	if err != nil {
@@ -201,7 +203,7 @@ func (s *Server) ThreadCPU(name string) (time.Duration, error) {
 	return taken, nil
 }
 
-// Resident memory in bytes.
+// Resident returns the resident memory in bytes.
 func (s *Server) Resident() (int64, error) {
 	process, err := procfs.NewProc(s.process.Process.Pid)
 	if err != nil {
@@ -211,7 +213,7 @@ func (s *Server) Resident() (int64, error) {
 	return int64(stat.ResidentMemory()), err
 }
 
-// Settled is the resident memory when it has stopped to change.
+// Settled waits until the resident memory has stopped changing, and returns it.
 func (s *Server) Settled(ctx context.Context) (int64, error) {
 	before, err := s.Resident()
 	for deadline := time.Now().Add(settleTimeout); err == nil && time.Now().Before(deadline); {
@@ -230,7 +232,7 @@ func (s *Server) Settled(ctx context.Context) (int64, error) {
 	return before, err
 }
 
-// shown is a command line with placeholders for what differs from run to run.
+// shown returns the command line with placeholders for values that differ between runs.
 func (s *Server) shown(args []string) string {
 	line := strings.ReplaceAll(strings.Join(args, " "), s.URL, "$URL")
 	line = strings.ReplaceAll(line, s.Folder, "$DIR")

@@ -33,8 +33,8 @@ func definition() *unstructured.Unstructured {
 	}}
 }
 
-// customResources defines a kind, makes objects of it, changes them and their status,
-// and takes the definition away again.
+// customResources creates a CustomResourceDefinition and objects of it, changes the objects and
+// their status, and deletes the definition.
 func (l *life) customResources(ctx context.Context) error {
 	if _, err := l.dynamic.Resource(definitions).Create(ctx, definition(), metav1.CreateOptions{}); err != nil {
 		return err
@@ -48,7 +48,7 @@ func (l *life) customResources(ctx context.Context) error {
 		return err == nil, err
 	})
 	if err != nil {
-		return fmt.Errorf("waiting for the definition: %w", err)
+		return fmt.Errorf("waiting for the CustomResourceDefinition: %w", err)
 	}
 	for i := range l.options.Objects {
 		name := fmt.Sprintf("widget-%03d", i)

@@ -27,19 +27,19 @@ const (
 	namespace = "life"
 	image     = "registry.example/app:1"
 	nextImage = "registry.example/app:2"
-	// Pages are small, so that there are some.
+	// Page size of lists: small, so that there are several pages.
 	pageSize = 10
 	poll     = 200 * time.Millisecond
 )
 
-// life is that of one cluster.
+// life executes the operations on one cluster.
 type life struct {
 	options Options
 	client  kubernetes.Interface
 	dynamic dynamic.Interface
 }
 
-// chapter is a part of it.
+// chapter is a group of operations.
 type chapter struct {
 	name string
 	live func(context.Context) error
@@ -54,7 +54,7 @@ func newLife(dir clusterdir.Dir, o Options) (*life, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to the API server: %w", err)
 	}
-	// Custom resources know no protobuf.
+	// Custom resources do not support protobuf.
 	config.ContentType, config.AcceptContentTypes = "", ""
 	custom, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -70,18 +70,18 @@ func (l *life) chapters() []chapter {
 		{"Service", l.createService},
 		{"Deployment: roll out", l.rollOut},
 		{"Deployment: scale", l.scale},
-		{"Deployment: another image", l.changeImage},
+		{"Deployment: change the image", l.changeImage},
 		{"Job", l.runJob},
 		{"custom resources", l.customResources},
 		{"server-side apply", l.apply},
 		{"pages, exact revisions", l.page},
 		{"watch from a revision", l.watch},
-		{"a collection is deleted", l.deleteCollection},
-		{"namespace is deleted", l.deleteNamespace},
+		{"delete a collection", l.deleteCollection},
+		{"delete the namespace", l.deleteNamespace},
 	}
 }
 
-// await polls until something is so.
+// await polls until a condition holds.
 func await(ctx context.Context, done func(context.Context) (bool, error)) error {
 	return wait.PollUntilContextCancel(ctx, poll, true, done)
 }
@@ -91,7 +91,7 @@ func (l *life) createNamespace(ctx context.Context) error {
 	if _, err := l.client.CoreV1().Namespaces().Create(ctx, object, metav1.CreateOptions{}); err != nil {
 		return err
 	}
-	// Pods need the account that a controller makes.
+	// Pods need the service account that a controller creates.
 	return await(ctx, func(ctx context.Context) (bool, error) {
 		_, err := l.client.CoreV1().ServiceAccounts(namespace).Get(ctx, "default", metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
@@ -101,7 +101,7 @@ func (l *life) createNamespace(ctx context.Context) error {
 	})
 }
 
-// configure creates, changes and reads ConfigMaps and Secrets.
+// configure creates, updates and reads ConfigMaps and Secrets.
 func (l *life) configure(ctx context.Context) error {
 	maps, secrets := l.client.CoreV1().ConfigMaps(namespace), l.client.CoreV1().Secrets(namespace)
 	for i := range l.options.Objects {
@@ -121,7 +121,7 @@ func (l *life) configure(ctx context.Context) error {
 		}
 		stale.Data["n"] = "2"
 		if _, err := maps.Update(ctx, stale, metav1.UpdateOptions{}); !apierrors.IsConflict(err) {
-			return fmt.Errorf("an update of what has changed is not a conflict: %w", err)
+			return fmt.Errorf("updating a stale object did not return a conflict: %w", err)
 		}
 		if _, err := secrets.Get(ctx, meta.Name, metav1.GetOptions{}); err != nil {
 			return err
@@ -182,7 +182,7 @@ func (l *life) changeDeployment(ctx context.Context, change func(*appsv1.Deploym
 	return l.awaitRollout(ctx)
 }
 
-// awaitRollout waits until all pods are new and ready.
+// awaitRollout waits until all pods are of the new version and ready.
 func (l *life) awaitRollout(ctx context.Context) error {
 	return await(ctx, func(ctx context.Context) (bool, error) {
 		d, err := l.client.AppsV1().Deployments(namespace).Get(ctx, "app", metav1.GetOptions{})
@@ -211,7 +211,7 @@ func (l *life) runJob(ctx context.Context) error {
 	})
 }
 
-// apply declares the same ConfigMap as two managers, who then disagree.
+// apply applies the same ConfigMap as two field managers with conflicting values.
 func (l *life) apply(ctx context.Context) error {
 	maps := l.client.CoreV1().ConfigMaps(namespace)
 	for i, manager := range []string{"one", "two", "one"} {
@@ -222,12 +222,12 @@ func (l *life) apply(ctx context.Context) error {
 	}
 	disagreed := applycore.ConfigMap("applied", namespace).WithData(map[string]string{"one": "other"})
 	if _, err := maps.Apply(ctx, disagreed, metav1.ApplyOptions{FieldManager: "two"}); !apierrors.IsConflict(err) {
-		return fmt.Errorf("what another manager owns was taken: %w", err)
+		return fmt.Errorf("applying a field of another manager did not return a conflict: %w", err)
 	}
 	return nil
 }
 
-// page reads lists in pages, from the cache, and as they were.
+// page reads lists in pages, from the cache, and at an old revision.
 func (l *life) page(ctx context.Context) error {
 	maps := l.client.CoreV1().ConfigMaps(namespace)
 	options, pages := metav1.ListOptions{Limit: pageSize}, 0
@@ -243,7 +243,7 @@ func (l *life) page(ctx context.Context) error {
 		}
 	}
 	if pages < 2 && l.options.Objects > 2*pageSize {
-		return fmt.Errorf("%d objects came in %d pages", l.options.Objects, pages)
+		return fmt.Errorf("%d objects were listed in %d pages", l.options.Objects, pages)
 	}
 	for _, options := range []metav1.ListOptions{
 		{ResourceVersion: "0"},
@@ -259,7 +259,7 @@ func (l *life) page(ctx context.Context) error {
 	return nil
 }
 
-// watch is told of a change from the revision of a list on.
+// watch receives a change after the revision of a list.
 func (l *life) watch(ctx context.Context) error {
 	maps := l.client.CoreV1().ConfigMaps(namespace)
 	list, err := maps.List(ctx, metav1.ListOptions{})
@@ -281,9 +281,9 @@ func (l *life) watch(ctx context.Context) error {
 			return ctx.Err()
 		case event, open := <-watch.ResultChan():
 			if !open {
-				return errors.New("the watch ended before it told of the change")
+				return errors.New("the watch ended before it delivered the change")
 			}
-			if told, is := event.Object.(*corev1.ConfigMap); is && told.Name == "watched" {
+			if changed, is := event.Object.(*corev1.ConfigMap); is && changed.Name == "watched" {
 				return nil
 			}
 		}

@@ -1,5 +1,6 @@
-// Package storetrace lets a cluster live its whole life with etcd-proxy between its
-// API servers and the store, and says what Kubernetes asked of it.
+// Package storetrace records the etcd requests of a cluster (`k1m bench proxy-trace`): it runs a
+// cluster through the common operations of Kubernetes with etcd-proxy between API servers and
+// store, and reports which requests the API servers sent.
 package storetrace
 
 import (
@@ -13,26 +14,26 @@ import (
 )
 
 const (
-	// A Deployment grows by half and is replaced in the course of its life.
+	// During the run the Deployment grows by half and is replaced.
 	maxReplicas = 100_000
 	maxObjects  = 100_000
-	// A life lasts half a minute here, and API servers compact every five minutes.
+	// The run takes half a minute, and API servers compact every five minutes by default.
 	compactionInterval = "5s"
 )
 
-// Options are what a run is made of.
+// Options are the options of a run.
 type Options struct {
 	Nodes    int
 	Replicas int // of the Deployment
-	Objects  int // of each of ConfigMaps, Secrets and custom resources
+	Objects  int // number of ConfigMaps, of Secrets and of custom resources
 	Store    string
 	Timeout  time.Duration // of each step
-	Out      string        // folder for the page and the summary
-	// Recording is a file that is kept; empty for one that goes with the run.
+	Out      string        // directory of report.html and summary.json
+	// Recording is the file of the trace; if empty, the trace is removed with the cluster.
 	Recording string
 }
 
-// DefaultOptions take a minute.
+// DefaultOptions returns the options of a run of about a minute.
 func DefaultOptions() Options {
 	return Options{
 		Nodes: 100, Replicas: 100, Objects: 50, Store: clusterdir.StoreMemEtcd,
@@ -40,18 +41,18 @@ func DefaultOptions() Options {
 	}
 }
 
-// AddFlags binds the options to flags; their present values are the defaults.
+// AddFlags binds the options to flags; their current values are the defaults.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Nodes, "nodes", o.Nodes, "simulated nodes")
 	fs.IntVar(&o.Replicas, "replicas", o.Replicas, "pods of the Deployment that is rolled out")
-	fs.IntVar(&o.Objects, "objects", o.Objects, "ConfigMaps, Secrets and custom resources, of each so many")
+	fs.IntVar(&o.Objects, "objects", o.Objects, "number of ConfigMaps, of Secrets and of custom resources")
 	fs.StringVar(&o.Store, "store", o.Store, "state store: mem_etcd|etcd")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long a step may take")
-	fs.StringVar(&o.Out, "out", o.Out, "folder for report.html and summary.json")
-	fs.StringVar(&o.Recording, "recording", o.Recording, "keep the recording in this file (default: it goes with the cluster)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit of a step")
+	fs.StringVar(&o.Out, "out", o.Out, "directory for report.html and summary.json")
+	fs.StringVar(&o.Recording, "recording", o.Recording, "file of the trace (default: the trace is removed with the cluster)")
 }
 
-// Validate says in one line what does not fit.
+// Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	switch {
 	case o.Nodes < 1:
@@ -65,12 +66,12 @@ func (o *Options) Validate() error {
 	case o.Timeout <= 0:
 		return usage.Errorf("--timeout %s: must be more than 0", o.Timeout)
 	case o.Out == "":
-		return usage.Errorf("--out: name a folder for the report")
+		return usage.Errorf("--out: specify a directory for the report")
 	}
 	return nil
 }
 
-// clusterFlags are those of `k1m up`.
+// clusterFlags returns the flags of `k1m up`.
 func (o *Options) clusterFlags(recording string) (*pflag.FlagSet, error) {
 	settings := clusterdir.DefaultSettings()
 	wanted := settings

@@ -7,10 +7,10 @@ import (
 	"text/tabwriter"
 )
 
-// ErrIncomplete says that not everything was recorded.
+// ErrIncomplete is returned if the trace does not contain all requests.
 var ErrIncomplete = errors.New("records are missing")
 
-// Result of one run.
+// Result is the result of one run.
 type Result struct {
 	Nodes    int    `json:"nodes"`
 	Replicas int    `json:"replicas"`
@@ -22,13 +22,13 @@ type Result struct {
 	Summary Summary `json:"-"`
 }
 
-// Step of a cluster's life.
+// Step is one step of the run.
 type Step struct {
 	Name    string  `json:"name"`
 	Seconds float64 `json:"seconds"`
 }
 
-// Summary is of etcd-proxy's report what is read here.
+// Summary is the part of the report of etcd-proxy that Result contains.
 type Summary struct {
 	Recording struct {
 		Calls, Streams, MissingLines int64
@@ -40,7 +40,7 @@ type Summary struct {
 	Shapes []Shape `json:"shapes"`
 }
 
-// Shape of requests.
+// Shape is a group of requests with the same form.
 type Shape struct {
 	Shape, Class                string
 	Count                       int64
@@ -48,25 +48,25 @@ type Shape struct {
 	Kinds                       []string
 }
 
-// classOther is what is not one of the five, nor meant to be beside them.
+// classOther is the class of requests outside the five request types of Kubernetes.
 const classOther = "other"
 
-// Err says in one line what must not be, if anything.
+// Err returns an error of one line if the result violates an invariant.
 func (r *Result) Err() error {
 	switch {
 	case r.Summary.Recording.MissingLines > 0:
-		return fmt.Errorf("%d %w: the recorder could not keep up; run it on a machine that is less busy",
+		return fmt.Errorf("%d %w: the recorder could not keep up; repeat the run on an idle machine",
 			r.Summary.Recording.MissingLines, ErrIncomplete)
 	case r.Summary.Recording.Calls == 0:
-		return fmt.Errorf("%w: nothing was recorded; look at the log of etcd-proxy", ErrIncomplete)
+		return fmt.Errorf("%w: the trace is empty; see the log of etcd-proxy", ErrIncomplete)
 	}
 	return nil
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *Result) Print(w io.Writer) {
-	fmt.Fprintf(w, "%d nodes, %d replicas, %d objects of a kind, on %s\n", r.Nodes, r.Replicas, r.Objects, r.Store)
-	fmt.Fprintf(w, "%d calls and %d streams recorded, %d lines missing\n\n",
+	fmt.Fprintf(w, "%d nodes, %d replicas, %d objects per kind, on %s\n", r.Nodes, r.Replicas, r.Objects, r.Store)
+	fmt.Fprintf(w, "%d calls and %d streams recorded, %d records missing\n\n",
 		r.Summary.Recording.Calls, r.Summary.Recording.Streams, r.Summary.Recording.MissingLines)
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, step := range r.Steps {
@@ -76,12 +76,12 @@ func (r *Result) Print(w io.Writer) {
 	for _, c := range r.Summary.Classes {
 		fmt.Fprintf(table, "%s\t%d\t%d\n", c.Class, c.Count, c.Shapes)
 	}
-	fmt.Fprintln(table, "\nNOT ONE OF THE FIVE\tREQUESTS\tASKED\tANSWERED")
+	fmt.Fprintln(table, "\nOTHER REQUESTS\tREQUESTS\tREQUEST SIZE\tRESPONSE SIZE")
 	for _, s := range r.Summary.Shapes {
 		if s.Class == classOther {
 			fmt.Fprintf(table, "%s\t%d\t%d B\t%d B\n", s.Shape, s.Count, s.RequestBytes, s.ResponseBytes)
 		}
 	}
 	table.Flush()
-	fmt.Fprintf(w, "\nAll of it: %s\n", r.Page)
+	fmt.Fprintf(w, "\nFull report: %s\n", r.Page)
 }

@@ -18,14 +18,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// ErrClusterExists says that a run would have to remove somebody's cluster.
-var ErrClusterExists = errors.New("the cluster exists already")
+// ErrClusterExists is returned when a run would have to replace an existing cluster.
+var ErrClusterExists = errors.New("cluster exists already")
 
-// minFreeDisk is what a cluster and its recording need.
+// minFreeDisk is the disk space that a cluster and its trace need.
 var minFreeDisk = resource.MustParse("1Gi")
 
-// Run makes a cluster that is recorded, lets it live, removes it, and writes and returns
-// the report.
+// Run creates a cluster with etcd-proxy, executes the operations, removes the cluster, and writes
+// and returns the report.
 func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Display) (result Result, err error) {
 	if dir.Exists() {
 		return Result{}, fmt.Errorf("cluster %q: %w; remove it with `k1m down --name %s`, or choose another --name",
@@ -36,7 +36,7 @@ func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Di
 		return Result{}, err
 	}
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
-		return Result{}, fmt.Errorf("making the folder for the report: %w; choose another --out", err)
+		return Result{}, fmt.Errorf("creating the directory for the report: %w; choose another --out", err)
 	}
 	recording := o.Recording
 	if recording == "" {
@@ -57,7 +57,7 @@ func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Di
 	return report(ctx, proxy, recording, o, steps)
 }
 
-// live brings a cluster up, takes it through its life, and down.
+// live creates a cluster, executes the operations, and removes it.
 func live(ctx context.Context, dir clusterdir.Dir, o Options, recording string, display progress.Display) (steps []Step, err error) {
 	flags, err := o.clusterFlags(recording)
 	if err != nil {
@@ -95,7 +95,7 @@ func live(ctx context.Context, dir clusterdir.Dir, o Options, recording string, 
 	return steps, nil
 }
 
-// report has etcd-proxy say what is in the recording.
+// report runs etcd-proxy to evaluate the trace.
 func report(ctx context.Context, proxy, recording string, o Options, steps []Step) (Result, error) {
 	page := filepath.Join(o.Out, "report.html")
 	text, err := exec.CommandContext(ctx, proxy, "report", recording, "-o", "json", "--html", page).Output()

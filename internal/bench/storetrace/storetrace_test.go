@@ -9,7 +9,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-func TestOptionsAreChecked(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	if o := DefaultOptions(); o.Validate() != nil {
 		t.Error(o.Validate())
 	}
@@ -29,7 +29,7 @@ func TestOptionsAreChecked(t *testing.T) {
 	}
 }
 
-func TestTheClusterIsRecorded(t *testing.T) {
+func TestClusterFlagsEnableRecording(t *testing.T) {
 	o := DefaultOptions()
 	flags, err := o.clusterFlags("/trace.zst")
 	if err != nil {
@@ -42,7 +42,7 @@ func TestTheClusterIsRecorded(t *testing.T) {
 	}
 }
 
-func TestWhatIsMissingIsAFailure(t *testing.T) {
+func TestMissingRecordsAreAnError(t *testing.T) {
 	const text = `{"recording": {"calls": 3, "streams": 1, "missingLines": 0},
 		"classes": [{"class": "other", "count": 2, "shapes": 1}],
 		"shapes": [{"shape": "Range: get(k)", "class": "get", "count": 7}, {"shape": "Status", "class": "other", "count": 2}]}`

@@ -16,41 +16,44 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// ErrStalled says that waiting made no progress for too long.
+// ErrStalled means that no further object reached the awaited state within the stall timeout.
 var ErrStalled = errors.New("no progress")
 
-// AwaitNodesReady waits until every node of the range is Ready.
+// AwaitNodesReady waits until every node of the range is Ready. It returns ErrStalled if there
+// is no progress for the duration stall.
 func AwaitNodesReady(ctx context.Context, clients *Clients, o Options, stall time.Duration) error {
-	return await(ctx, clients, nodeKind, "", &corev1.Node{}, o, stall, &tally{is: NodeReady})
+	return await(ctx, clients, nodeKind, "", &corev1.Node{}, o, stall, &matchCounter{matches: NodeReady})
 }
 
-// AwaitPodsRunning waits until every pod of the range runs.
+// AwaitPodsRunning waits until every pod of the range runs or has succeeded. It returns
+// ErrStalled if there is no progress for the duration stall.
 func AwaitPodsRunning(ctx context.Context, clients *Clients, namespace string, o Options, stall time.Duration) error {
-	return await(ctx, clients, podKind, namespace, &corev1.Pod{}, o, stall, &tally{is: PodRunning})
+	return await(ctx, clients, podKind, namespace, &corev1.Pod{}, o, stall, &matchCounter{matches: PodRunning})
 }
 
-// AwaitPodsGone waits until no pod of the range exists.
+// AwaitPodsGone waits until no pod of the range exists. It returns ErrStalled if there is no
+// progress for the duration stall.
 func AwaitPodsGone(ctx context.Context, clients *Clients, namespace string, o Options, stall time.Duration) error {
 	exists := func(runtime.Object) bool { return true }
-	return await(ctx, clients, podKind, namespace, &corev1.Pod{}, o, stall, &tally{is: exists, gone: true})
+	return await(ctx, clients, podKind, namespace, &corev1.Pod{}, o, stall, &matchCounter{matches: exists, gone: true})
 }
 
-func await(ctx context.Context, clients *Clients, kind kind, namespace string, example runtime.Object, o Options, stall time.Duration, t *tally) error {
-	t.wanted, t.have = o.Range.Names(), sets.New[string]()
-	t.synced = make(chan struct{})
+func await(ctx context.Context, clients *Clients, kind kind, namespace string, example runtime.Object, o Options, stall time.Duration, c *matchCounter) error {
+	c.wanted, c.matching = o.Range.Names(), sets.New[string]()
+	c.synced = make(chan struct{})
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
 	source := cache.ToListWatcherWithWatchListSemantics(
 		cache.NewListWatchFromClient(clients.core(0), kind.resource, namespace, fields.Everything()),
 		clients.connections[0])
-	reflector := cache.NewReflectorWithOptions(source, example, t, cache.ReflectorOptions{})
+	reflector := cache.NewReflectorWithOptions(source, example, c, cache.ReflectorOptions{})
 	go reflector.RunWithContext(watching)
 
 	const poll = 100 * time.Millisecond
 	last, lastProgress := -1, time.Now()
 	for {
-		done, known := t.done()
-		if known {
+		done, synced := c.done()
+		if synced {
 			o.Progress(done)
 		}
 		if done == o.Range.Count {
@@ -70,104 +73,111 @@ func await(ctx context.Context, clients *Clients, kind kind, namespace string, e
 	}
 }
 
-// tally is what a reflector fills instead of a cache: of all objects only the
-// names of those that count are kept.
-type tally struct {
-	is     func(runtime.Object) bool
-	gone   bool // count the names that are not there
-	wanted sets.Set[string]
-	synced chan struct{}
+// matchCounter counts the objects of a range that match a condition. It is the store of a
+// reflector, but keeps only the names of the matching objects instead of the objects.
+type matchCounter struct {
+	matches func(runtime.Object) bool
+	gone    bool // count the names that do not match
+	wanted  sets.Set[string]
+	synced  chan struct{}
 
 	mu       sync.Mutex
-	have     sets.Set[string]
+	matching sets.Set[string]
 	syncOnce sync.Once
 }
 
-// verdict is all that is kept of an object.
-type verdict struct {
+// match replaces an object in the reflector: its name, and whether it matches.
+type match struct {
 	metav1.ObjectMeta
-	counts bool
+	matches bool
 }
 
-// done is not known before the first list has come.
-func (t *tally) done() (done int, known bool) {
+// done counts the objects that reached the awaited state. synced is false until the first
+// list is complete.
+func (c *matchCounter) done() (done int, synced bool) {
 	select {
-	case <-t.synced:
+	case <-c.synced:
 	default:
 		return 0, false
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.gone {
-		return t.wanted.Len() - t.have.Len(), true
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone {
+		return c.wanted.Len() - c.matching.Len(), true
 	}
-	return t.have.Len(), true
+	return c.matching.Len(), true
 }
 
-func (t *tally) Add(object any) error { return t.Update(object) }
+// Add implements [cache.ReflectorStore].
+func (c *matchCounter) Add(object any) error { return c.Update(object) }
 
-func (t *tally) Update(object any) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.put(object)
+// Update implements [cache.ReflectorStore].
+func (c *matchCounter) Update(object any) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.put(object)
 }
 
-func (t *tally) Delete(object any) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	judged, err := t.judge(object)
+// Delete implements [cache.ReflectorStore].
+func (c *matchCounter) Delete(object any) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	transformed, err := c.transform(object)
 	if err != nil {
 		return err
 	}
-	t.have.Delete(judged.(*verdict).Name)
+	c.matching.Delete(transformed.(*match).Name)
 	return nil
 }
 
-// Replace is called with the first list, and when a watch has to start over.
-func (t *tally) Replace(objects []any, _ string) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.have = sets.New[string]()
+// Replace implements [cache.ReflectorStore]. The reflector calls it with the first list, and
+// with another list when it cannot resume the watch.
+func (c *matchCounter) Replace(objects []any, _ string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.matching = sets.New[string]()
 	for _, object := range objects {
-		if err := t.put(object); err != nil {
+		if err := c.put(object); err != nil {
 			return err
 		}
 	}
-	t.syncOnce.Do(func() { close(t.synced) })
+	c.syncOnce.Do(func() { close(c.synced) })
 	return nil
 }
 
-func (t *tally) Resync() error { return nil }
+// Resync implements [cache.ReflectorStore].
+func (c *matchCounter) Resync() error { return nil }
 
-// Transformer keeps the first list small while it streams in.
-func (t *tally) Transformer() cache.TransformFunc { return t.judge }
+// Transformer implements [cache.TransformingStore]. The reflector transforms each object of
+// the first list as it arrives, so that the list needs little memory.
+func (c *matchCounter) Transformer() cache.TransformFunc { return c.transform }
 
-func (t *tally) judge(object any) (any, error) {
-	if judged, done := object.(*verdict); done {
-		return judged, nil
+func (c *matchCounter) transform(object any) (any, error) {
+	if transformed, done := object.(*match); done {
+		return transformed, nil
 	}
 	accessor, err := meta.Accessor(object)
 	if err != nil {
 		return nil, err
 	}
-	return &verdict{
+	return &match{
 		ObjectMeta: metav1.ObjectMeta{Name: accessor.GetName(), Namespace: accessor.GetNamespace()},
-		counts:     t.is(object.(runtime.Object)),
+		matches:    c.matches(object.(runtime.Object)),
 	}, nil
 }
 
-func (t *tally) put(object any) error {
-	result, err := t.judge(object)
+func (c *matchCounter) put(given any) error {
+	result, err := c.transform(given)
 	if err != nil {
 		return err
 	}
-	judged := result.(*verdict)
+	object := result.(*match)
 	switch {
-	case !t.wanted.Has(judged.Name):
-	case judged.counts:
-		t.have.Insert(judged.Name)
+	case !c.wanted.Has(object.Name):
+	case object.matches:
+		c.matching.Insert(object.Name)
 	default:
-		t.have.Delete(judged.Name)
+		c.matching.Delete(object.Name)
 	}
 	return nil
 }

@@ -12,16 +12,16 @@ func pod(name string, phase corev1.PodPhase) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.PodStatus{Phase: phase}}
 }
 
-func TestTallyCountsWantedPodsThatRun(t *testing.T) {
-	tally := &tally{is: PodRunning, wanted: sets.New("a", "b", "c"), have: sets.New[string](), synced: make(chan struct{})}
+func TestMatchCounterCountsRunningPodsOfTheRange(t *testing.T) {
+	counter := &matchCounter{matches: PodRunning, wanted: sets.New("a", "b", "c"), matching: sets.New[string](), synced: make(chan struct{})}
 	check := func(when string, want int) {
 		t.Helper()
-		if got, _ := tally.done(); got != want {
+		if got, _ := counter.done(); got != want {
 			t.Errorf("%s: %d, not %d", when, got, want)
 		}
 	}
 	check("before the first list", 0)
-	judged, err := tally.judge(pod("b", corev1.PodRunning))
+	transformed, err := counter.transform(pod("b", corev1.PodRunning))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,11 +31,11 @@ func TestTallyCountsWantedPodsThatRun(t *testing.T) {
 		want int
 	}{
 		{"list", func() error {
-			return tally.Replace([]any{pod("a", corev1.PodPending), judged, pod("other", corev1.PodRunning)}, "")
+			return counter.Replace([]any{pod("a", corev1.PodPending), transformed, pod("other", corev1.PodRunning)}, "")
 		}, 1},
-		{"started", func() error { return tally.Update(pod("a", corev1.PodRunning)) }, 2},
-		{"failed", func() error { return tally.Update(pod("a", corev1.PodFailed)) }, 1},
-		{"deleted", func() error { return tally.Delete(pod("b", "")) }, 0},
+		{"started", func() error { return counter.Update(pod("a", corev1.PodRunning)) }, 2},
+		{"failed", func() error { return counter.Update(pod("a", corev1.PodFailed)) }, 1},
+		{"deleted", func() error { return counter.Delete(pod("b", "")) }, 0},
 	}
 	for _, step := range steps {
 		if err := step.do(); err != nil {
@@ -45,15 +45,15 @@ func TestTallyCountsWantedPodsThatRun(t *testing.T) {
 	}
 }
 
-func TestTallyOfGoneNeedsTheListFirst(t *testing.T) {
-	tally := &tally{is: PodRunning, gone: true, wanted: sets.New("a", "b"), have: sets.New[string](), synced: make(chan struct{})}
-	if got, known := tally.done(); got != 0 || known {
-		t.Errorf("%d are gone before anything is known", got)
+func TestMatchCounterOfGonePodsIsUnknownBeforeTheFirstList(t *testing.T) {
+	counter := &matchCounter{matches: PodRunning, gone: true, wanted: sets.New("a", "b"), matching: sets.New[string](), synced: make(chan struct{})}
+	if got, known := counter.done(); got != 0 || known {
+		t.Errorf("%d are gone before the first list", got)
 	}
-	if err := tally.Replace([]any{pod("a", corev1.PodRunning)}, ""); err != nil {
+	if err := counter.Replace([]any{pod("a", corev1.PodRunning)}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := tally.done(); got != 1 {
+	if got, _ := counter.done(); got != 1 {
 		t.Errorf("%d are gone, not 1", got)
 	}
 }

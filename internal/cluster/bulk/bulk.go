@@ -1,6 +1,10 @@
-// Package bulk creates and deletes very many objects: over several connections,
-// with bounded concurrency, patient with a server that is busy, and able to go
-// on where an earlier run stopped, because names follow from numbers.
+// Package bulk creates and deletes large numbers of nodes and pods, and waits for them.
+//
+// A [Range] derives the names of the objects from numbers, so that repeating a command skips
+// the objects that an earlier, interrupted run has already handled. [Run] performs a [Job] for
+// every object of a range with bounded concurrency and with retries, and returns a [Summary].
+// [Clients] spread the requests over several connections. [CreateNodes], [CreatePods],
+// [AwaitNodesReady] and their relatives are built on these.
 package bulk
 
 import (
@@ -17,37 +21,40 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// ErrIncomplete says that some objects failed for good.
-var ErrIncomplete = errors.New("not every object was done")
+// ErrIncomplete means that some objects failed with an error that cannot be retried, or that
+// their retries were exhausted.
+var ErrIncomplete = errors.New("some objects failed")
 
 const (
-	// One object is tried this often, over about half a minute.
+	// The attempts for one object take about half a minute.
 	maxAttempts    = 9
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 8 * time.Second
 
-	// With this many objects failed for good, the rest would fail as well.
+	// A run is aborted after this many failed objects, because the rest would probably fail too.
 	maxFailures = 100
 )
 
-// Range is the numbers First to First+Count-1, which become names.
+// Range is a range of object names: Prefix followed by the numbers First to First+Count-1.
 type Range struct {
 	Prefix string
 	First  int
 	Count  int
 }
 
-// Name of the i-th object; padded so that names sort as their numbers do.
+// Name is the name of the i-th object, counted from 0. Numbers are zero-padded to six digits,
+// so that names sort in numeric order.
 func (r Range) Name(i int) string { return fmt.Sprintf("%s%06d", r.Prefix, r.First+i) }
 
-// Number that Name made a name of.
+// Number returns the number in a name, which need not be in the range. ok is false if the
+// name does not consist of the prefix and a number.
 func (r Range) Number(name string) (number int, ok bool) {
 	digits, found := strings.CutPrefix(name, r.Prefix)
 	number, err := strconv.Atoi(digits)
 	return number, found && err == nil && number >= 0
 }
 
-// Names of the whole range.
+// Names returns all names of the range.
 func (r Range) Names() sets.Set[string] {
 	names := sets.New[string]()
 	for i := range r.Count {
@@ -56,23 +63,25 @@ func (r Range) Names() sets.Set[string] {
 	return names
 }
 
-// Job does one thing to every object of a range.
+// Job is an operation on every object of a range.
 type Job struct {
 	Range Range
-	// Skip are names that need nothing done, known beforehand.
+	// Skip contains the names of objects that are already in the wanted state.
 	Skip sets.Set[string]
-	// Do handles one object, once; connection says over which of the clients.
+	// Do makes one attempt for one object. number is the object's index in the range, and
+	// connection the number of the [Clients] connection to use.
 	Do func(ctx context.Context, name string, number, connection int) error
-	// Moot says of an error that the object is already as wanted.
-	Moot        func(error) bool
+	// AlreadyDone reports whether an error of Do means that the object is already in the
+	// wanted state.
+	AlreadyDone func(error) bool
 	Concurrency int
-	// Progress is told how many of the range are done, now and then.
+	// Progress is called several times per second with the number of handled objects.
 	Progress func(done int)
 }
 
-// Run does the job. It returns what was done even when it fails or ctx ends.
+// Run performs the job. It returns a summary even if it fails or ctx is cancelled.
 func Run(ctx context.Context, job Job) (Summary, error) {
-	r := &run{job: job, recorder: newRecorder(job.Range.Count, time.Now())}
+	r := &run{job: job, statistics: newStatistics(job.Range.Count, time.Now())}
 	ctx, r.abort = context.WithCancelCause(ctx)
 	defer r.abort(nil)
 	var workers sync.WaitGroup
@@ -85,7 +94,7 @@ func Run(ctx context.Context, job Job) (Summary, error) {
 	workers.Wait()
 	stopReporting()
 	reporter.Wait()
-	summary := r.recorder.summary(time.Now())
+	summary := r.statistics.summary(time.Now())
 	switch {
 	case ctx.Err() != nil:
 		summary.Interrupted = true
@@ -98,17 +107,17 @@ func Run(ctx context.Context, job Job) (Summary, error) {
 
 // run is a job in progress.
 type run struct {
-	job      Job
-	next     atomic.Int64
-	abort    context.CancelCauseFunc
-	recorder *recorder
-	// curable says that some failure may not happen to the same command again.
-	curable atomic.Bool
+	job        Job
+	next       atomic.Int64
+	abort      context.CancelCauseFunc
+	statistics *statistics
+	// retryable is set if repeating the command may succeed for a failed object.
+	retryable atomic.Bool
 }
 
 func (r *run) hint() string {
-	if r.curable.Load() {
-		return "; the same command again continues"
+	if r.retryable.Load() {
+		return "; repeat the command to continue"
 	}
 	return ""
 }
@@ -121,34 +130,34 @@ func (r *run) work(ctx context.Context, worker int) {
 		}
 		name := r.job.Range.Name(number)
 		if r.job.Skip.Has(name) {
-			r.recorder.skipped()
+			r.statistics.skipped()
 			continue
 		}
 		r.finish(ctx, r.try(ctx, name, number, worker))
 	}
 }
 
-// try handles one object until it is done or hopeless.
+// try makes attempts for one object until one succeeds or retrying is useless.
 func (r *run) try(ctx context.Context, name string, number, worker int) error {
 	backoff := newBackoff()
 	for attempt := 1; ; attempt++ {
 		start := time.Now()
 		err := r.job.Do(ctx, name, number, worker)
 		if err == nil {
-			r.recorder.latency(time.Since(start))
+			r.statistics.latency(time.Since(start))
 			return nil
 		}
-		if r.job.Moot(err) || ctx.Err() != nil {
+		if r.job.AlreadyDone(err) || ctx.Err() != nil {
 			return err
 		}
-		r.recorder.errorSeen(ErrorKind(err))
-		if attempt == maxAttempts || !worthRetrying(err) {
+		r.statistics.errorSeen(ErrorKind(err))
+		if attempt == maxAttempts || !isRetryable(err) {
 			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(max(backoff.Step(), serverAsksFor(err))):
+		case <-time.After(max(backoff.Step(), retryAfter(err))):
 		}
 	}
 }
@@ -160,17 +169,17 @@ func newBackoff() wait.Backoff {
 func (r *run) finish(ctx context.Context, err error) {
 	switch {
 	case err == nil:
-		r.recorder.done()
-	case r.job.Moot(err):
-		r.recorder.skipped()
+		r.statistics.done()
+	case r.job.AlreadyDone(err):
+		r.statistics.skipped()
 	case ctx.Err() != nil:
-		// Interrupted in flight: neither done nor failed.
+		// The attempt was cancelled: the object is neither done nor failed.
 	default:
-		if worthRetrying(err) {
-			r.curable.Store(true)
+		if isRetryable(err) {
+			r.retryable.Store(true)
 		}
-		// Not only the one that reaches the limit: others would go on meanwhile.
-		if r.recorder.failed(err) >= maxFailures {
+		// Every worker beyond the limit aborts too, because several can pass it at once.
+		if r.statistics.failed(err) >= maxFailures {
 			r.abort(fmt.Errorf("%w: gave up after %d failures (%w)%s", ErrIncomplete, maxFailures, err, r.hint()))
 		}
 	}
@@ -179,10 +188,10 @@ func (r *run) finish(ctx context.Context, err error) {
 func (r *run) report(ctx context.Context) {
 	const interval = 200 * time.Millisecond
 	for {
-		r.job.Progress(r.recorder.finished())
+		r.job.Progress(r.statistics.finished())
 		select {
 		case <-ctx.Done():
-			r.job.Progress(r.recorder.finished())
+			r.job.Progress(r.statistics.finished())
 			return
 		case <-time.After(interval):
 		}

@@ -19,13 +19,13 @@ func testJob(count int, do func(name string, number int) error) Job {
 	return Job{
 		Range:       Range{Prefix: "x-", Count: count},
 		Concurrency: 4,
-		Moot:        apierrors.IsAlreadyExists,
+		AlreadyDone: apierrors.IsAlreadyExists,
 		Progress:    func(int) {},
 		Do:          func(_ context.Context, name string, number, _ int) error { return do(name, number) },
 	}
 }
 
-func TestRunDoesEachOnceAndCountsWhatExisted(t *testing.T) {
+func TestRunHandlesEachObjectOnceAndCountsExistingOnes(t *testing.T) {
 	var mu sync.Mutex
 	seen := map[string]int{}
 	job := testJob(100, func(name string, number int) error {
@@ -47,7 +47,7 @@ func TestRunDoesEachOnceAndCountsWhatExisted(t *testing.T) {
 	}
 }
 
-func TestRunRetriesTroublesOfTheMoment(t *testing.T) {
+func TestRunRetriesTransientErrors(t *testing.T) {
 	var mu sync.Mutex
 	attempts := map[string]int{}
 	summary, err := Run(t.Context(), testJob(4, func(name string, number int) error {
@@ -83,22 +83,22 @@ func TestRunGivesUpWhenEverythingFails(t *testing.T) {
 	}
 }
 
-func TestRunReportsWhatFailed(t *testing.T) {
+func TestRunReportsFailedObjects(t *testing.T) {
 	summary, err := Run(t.Context(), testJob(10, func(name string, number int) error {
 		if number == 5 {
 			return apierrors.NewBadRequest("not this one")
 		}
 		return nil
 	}))
-	if err != nil && strings.Contains(err.Error(), "again continues") {
-		t.Errorf("%v, although the same command fails again", err)
+	if err != nil && strings.Contains(err.Error(), "to continue") {
+		t.Errorf("%v, although repeating the command fails again", err)
 	}
 	if !errors.Is(err, ErrIncomplete) || summary.Done != 9 || summary.Failed != 1 || summary.FirstFailure != "not this one" {
 		t.Errorf("%+v, %v", summary, err)
 	}
 }
 
-func TestInterruptedRunSaysWhatIsDone(t *testing.T) {
+func TestInterruptedRunReturnsSummary(t *testing.T) {
 	ctx, interrupt := context.WithCancel(t.Context())
 	job := testJob(1000, func(_ string, number int) error {
 		if number == 50 {
@@ -112,7 +112,7 @@ func TestInterruptedRunSaysWhatIsDone(t *testing.T) {
 	}
 }
 
-func TestNumberUndoesName(t *testing.T) {
+func TestNumberIsTheInverseOfName(t *testing.T) {
 	names := Range{Prefix: "x-", First: 40}
 	if number, ok := names.Number(names.Name(2)); number != 42 || !ok {
 		t.Errorf("%d, %v", number, ok)

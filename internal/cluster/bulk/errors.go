@@ -11,7 +11,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 )
 
-// ErrorKind names an error for summaries.
+// ErrorKind classifies an error for summaries.
 func ErrorKind(err error) string {
 	switch {
 	case apierrors.IsTooManyRequests(err):
@@ -29,16 +29,15 @@ func ErrorKind(err error) string {
 	return "other"
 }
 
-// worthRetrying is true for troubles of the moment, false for objects that the
-// server will never take.
-func worthRetrying(err error) bool {
+// isRetryable reports whether an error is transient: the same request may succeed later.
+func isRetryable(err error) bool {
 	return apierrors.IsTooManyRequests(err) || isTimeout(err) ||
 		errors.Is(err, syscall.ECONNREFUSED) || isBrokenConnection(err) ||
 		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
 }
 
-// serverAsksFor is the Retry-After of the answer, if any.
-func serverAsksFor(err error) time.Duration {
+// retryAfter is the Retry-After of the response; 0 if it has none.
+func retryAfter(err error) time.Duration {
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(seconds) * time.Second
 	}

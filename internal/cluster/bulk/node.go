@@ -13,46 +13,46 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
-	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/kube"
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// NodePrefix begins the names of the nodes that `k1m up` makes.
+// NodePrefix is the name prefix of the nodes that `k1m up` creates.
 const NodePrefix = "node-"
 
-// NodeShape says what simulated nodes look like. A template wins over the
-// other fields, which fill in what it leaves out.
+// NodeShape describes simulated nodes. The values in Template take precedence over the other
+// fields.
 type NodeShape struct {
-	Template string
-	CPU      string
-	Memory   string
-	Pods     int
+	Template string // file with a Node; empty for none
+	CPU      string // quantity
+	Memory   string // quantity
+	Pods     int    // maximum number of pods
 	Labels   map[string]string
-	Zones    int
+	Zones    int // number of zones over which nodes are spread
 }
 
-// DefaultNodeShape is a common size of server.
+// DefaultNodeShape is the shape of a server with 32 cores and 256 GiB of memory.
 func DefaultNodeShape() NodeShape {
 	return NodeShape{CPU: "32", Memory: "256Gi", Pods: 110, Zones: 3}
 }
 
 // AddFlags binds the shape to flags.
 func (s *NodeShape) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Template, "template", s.Template, "file with a Node that all are made from; wins over the flags below")
-	fs.StringVar(&s.CPU, "cpu", s.CPU, "cores of a node")
-	fs.StringVar(&s.Memory, "memory", s.Memory, "memory of a node")
-	fs.IntVar(&s.Pods, "pods", s.Pods, "pods that fit on a node")
-	fs.StringToStringVar(&s.Labels, "labels", s.Labels, "further labels, key=value,…")
-	fs.IntVar(&s.Zones, "zones", s.Zones, "zones over which nodes are spread evenly")
+	fs.StringVar(&s.Template, "template", s.Template, "file with a Node manifest as template; its values override the flags below")
+	fs.StringVar(&s.CPU, "cpu", s.CPU, "CPU capacity of a node")
+	fs.StringVar(&s.Memory, "memory", s.Memory, "memory capacity of a node")
+	fs.IntVar(&s.Pods, "pods", s.Pods, "maximum number of pods on a node")
+	fs.StringToStringVar(&s.Labels, "labels", s.Labels, "additional labels, key=value,…")
+	fs.IntVar(&s.Zones, "zones", s.Zones, "number of topology zones over which nodes are spread evenly")
 }
 
-// Nodes makes the nodes of one shape.
+// Nodes builds the nodes of one shape.
 type Nodes struct {
 	template *corev1.Node
 	zones    int
 }
 
-// NewNodes checks the shape.
+// NewNodes returns a usage error if the shape is invalid or its template cannot be read.
 func NewNodes(s NodeShape) (*Nodes, error) {
 	if s.Zones < 1 {
 		return nil, usage.Errorf("--zones %d: nodes need at least one zone", s.Zones)
@@ -84,12 +84,12 @@ func fillNode(node *corev1.Node, labels map[string]string, capacity corev1.Resou
 		corev1.LabelArchStable: "amd64",
 		"type":                 "kwok",
 	})
-	node.Annotations = fill(node.Annotations, map[string]string{component.NodeAnnotation: component.NodeSimulated})
+	node.Annotations = fill(node.Annotations, map[string]string{kube.SimulatedNodeAnnotation: kube.SimulatedNodeValue})
 	node.Status.Capacity = fill(node.Status.Capacity, capacity)
 	node.Status.Allocatable = fill(node.Status.Allocatable, node.Status.Capacity)
 }
 
-// Make builds the node of a number.
+// Make builds the node with a name and a number; the number selects the zone.
 func (n *Nodes) Make(name string, number int) *corev1.Node {
 	node := n.template.DeepCopy()
 	node.Name = name
@@ -98,7 +98,7 @@ func (n *Nodes) Make(name string, number int) *corev1.Node {
 	return node
 }
 
-// CreateNodes makes those of the range that do not exist.
+// CreateNodes creates the nodes of the range that do not exist.
 func CreateNodes(ctx context.Context, clients *Clients, nodes *Nodes, o Options) (Summary, error) {
 	existing, next, err := clients.existing(ctx, nodeKind, "", o.Range)
 	if err != nil {
@@ -106,7 +106,7 @@ func CreateNodes(ctx context.Context, clients *Clients, nodes *Nodes, o Options)
 	}
 	summary, err := Run(ctx, Job{
 		Range: o.Range, Skip: existing, Concurrency: o.Concurrency, Progress: o.Progress,
-		Moot: apierrors.IsAlreadyExists,
+		AlreadyDone: apierrors.IsAlreadyExists,
 		Do: func(ctx context.Context, name string, number, connection int) error {
 			return clients.create(ctx, connection, nodeKind, "", nodes.Make(name, o.Range.First+number))
 		},
@@ -115,21 +115,21 @@ func CreateNodes(ctx context.Context, clients *Clients, nodes *Nodes, o Options)
 	return summary, err
 }
 
-// DeleteNodes removes those of the range that exist.
+// DeleteNodes deletes the nodes of the range that exist.
 func DeleteNodes(ctx context.Context, clients *Clients, o Options) (Summary, error) {
 	return Run(ctx, Job{
 		Range: o.Range, Concurrency: o.Concurrency, Progress: o.Progress,
-		Moot: apierrors.IsNotFound,
+		AlreadyDone: apierrors.IsNotFound,
 		Do: func(ctx context.Context, name string, _, connection int) error {
 			return clients.delete(ctx, connection, nodeKind, "", name)
 		},
 	})
 }
 
-// CountNodes says how many nodes exist, whatever their names.
+// CountNodes counts all nodes of the cluster, regardless of their names.
 func CountNodes(ctx context.Context, clients *Clients) (int, error) {
 	resource := clients.metadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: nodeKind.resource})
-	first, err := listPatiently(ctx, resource, metav1.ListOptions{Limit: 1})
+	first, err := listWithRetries(ctx, resource, metav1.ListOptions{Limit: 1})
 	if err != nil {
 		return 0, fmt.Errorf("counting nodes: %w", err)
 	}
@@ -145,7 +145,7 @@ func CountNodes(ctx context.Context, clients *Clients) (int, error) {
 	return count, err
 }
 
-// NodeReady says whether a node's Ready condition is true.
+// NodeReady reports whether the Ready condition of a [corev1.Node] is true.
 func NodeReady(object runtime.Object) bool {
 	for _, condition := range object.(*corev1.Node).Status.Conditions {
 		if condition.Type == corev1.NodeReady {
@@ -167,7 +167,7 @@ func quantities(texts map[corev1.ResourceName]string) (corev1.ResourceList, erro
 	return list, nil
 }
 
-// fill adds to a map what it does not have.
+// fill returns a copy of given, with the entries of defaults whose keys are not in given.
 func fill[M ~map[K]V, K comparable, V any](given, defaults M) M {
 	filled := maps.Clone(defaults)
 	if filled == nil {

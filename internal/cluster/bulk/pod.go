@@ -13,37 +13,38 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// PodPrefix begins the names of pods unless the user says otherwise.
+// PodPrefix is the default name prefix of pods.
 const PodPrefix = "pod-"
 
-// PodShape says what pods look like. A template wins over the other fields.
+// PodShape describes pods. If Template is set, Image, CPU and Memory are ignored, and its
+// labels take precedence over Labels.
 type PodShape struct {
-	Template  string
+	Template  string // file with a Pod; empty for none
 	Namespace string
 	Image     string
-	CPU       string
-	Memory    string
+	CPU       string // requested quantity
+	Memory    string // requested quantity
 	Labels    map[string]string
 }
 
-// DefaultPodShape is small: many fit on a node.
+// DefaultPodShape is the shape of a small pod; many of them fit on a node.
 func DefaultPodShape() PodShape {
 	return PodShape{Namespace: metav1.NamespaceDefault, Image: "registry.k8s.io/pause:3.10", CPU: "10m", Memory: "16Mi"}
 }
 
 // AddFlags binds the shape to flags.
 func (s *PodShape) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&s.Template, "template", s.Template, "file with a Pod that all are made from; wins over the flags below")
-	fs.StringVar(&s.Image, "image", s.Image, "image of the container; never pulled on simulated nodes")
-	fs.StringVar(&s.CPU, "cpu", s.CPU, "cores that a pod requests")
-	fs.StringVar(&s.Memory, "memory", s.Memory, "memory that a pod requests")
-	fs.StringToStringVar(&s.Labels, "labels", s.Labels, "further labels, key=value,…")
+	fs.StringVar(&s.Template, "template", s.Template, "file with a Pod manifest as template; its values override the flags below")
+	fs.StringVar(&s.Image, "image", s.Image, "container image; simulated nodes do not pull it")
+	fs.StringVar(&s.CPU, "cpu", s.CPU, "CPU request of a pod")
+	fs.StringVar(&s.Memory, "memory", s.Memory, "memory request of a pod")
+	fs.StringToStringVar(&s.Labels, "labels", s.Labels, "additional labels, key=value,…")
 }
 
-// Pods makes the pods of one shape.
+// Pods builds the pods of one shape.
 type Pods struct{ template *corev1.Pod }
 
-// NewPods checks the shape.
+// NewPods returns a usage error if the shape is invalid or its template cannot be read.
 func NewPods(s PodShape) (*Pods, error) {
 	requests, err := quantities(map[corev1.ResourceName]string{corev1.ResourceCPU: s.CPU, corev1.ResourceMemory: s.Memory})
 	if err != nil {
@@ -71,7 +72,7 @@ func (p *Pods) Make(namespace, name string) *corev1.Pod {
 	return pod
 }
 
-// CreatePods makes those of the range that do not exist, and the namespace.
+// CreatePods creates the namespace and the pods of the range, if they do not exist.
 func CreatePods(ctx context.Context, clients *Clients, pods *Pods, namespace string, o Options) (Summary, error) {
 	if err := clients.EnsureNamespace(ctx, namespace); err != nil {
 		return Summary{}, err
@@ -82,7 +83,7 @@ func CreatePods(ctx context.Context, clients *Clients, pods *Pods, namespace str
 	}
 	summary, err := Run(ctx, Job{
 		Range: o.Range, Skip: existing, Concurrency: o.Concurrency, Progress: o.Progress,
-		Moot: apierrors.IsAlreadyExists,
+		AlreadyDone: apierrors.IsAlreadyExists,
 		Do: func(ctx context.Context, name string, _, connection int) error {
 			return clients.create(ctx, connection, podKind, namespace, pods.Make(namespace, name))
 		},
@@ -91,37 +92,37 @@ func CreatePods(ctx context.Context, clients *Clients, pods *Pods, namespace str
 	return summary, err
 }
 
-// CreatePod creates one pod, once, over one of the connections.
+// CreatePod makes a single attempt to create a pod over the given connection.
 func (c *Clients) CreatePod(ctx context.Context, connection int, pod *corev1.Pod) error {
 	return c.create(ctx, connection, podKind, pod.Namespace, pod)
 }
 
-// DeletePod asks for the end of one pod, once, over one of the connections.
+// DeletePod makes a single attempt to delete a pod over the given connection.
 func (c *Clients) DeletePod(ctx context.Context, connection int, namespace, name string) error {
 	return c.delete(ctx, connection, podKind, namespace, name)
 }
 
-// DeletePods asks for the end of those of the range that exist.
+// DeletePods requests the deletion of the pods of the range that exist.
 func DeletePods(ctx context.Context, clients *Clients, namespace string, o Options) (Summary, error) {
 	return Run(ctx, Job{
 		Range: o.Range, Concurrency: o.Concurrency, Progress: o.Progress,
-		Moot: apierrors.IsNotFound,
+		AlreadyDone: apierrors.IsNotFound,
 		Do: func(ctx context.Context, name string, _, connection int) error {
 			return clients.delete(ctx, connection, podKind, namespace, name)
 		},
 	})
 }
 
-// PodRunning says whether a pod has started; one that succeeded had too.
+// PodRunning reports whether a [corev1.Pod] is running or has succeeded.
 func PodRunning(object runtime.Object) bool {
 	phase := object.(*corev1.Pod).Status.Phase
 	return phase == corev1.PodRunning || phase == corev1.PodSucceeded
 }
 
-// ValidateNamespace reports a name that no namespace can have.
+// ValidateNamespace returns a usage error if a name is not a valid namespace name.
 func ValidateNamespace(name string) error {
 	if len(validation.IsDNS1123Label(name)) > 0 {
-		return usage.Errorf("--namespace %q: use a-z, 0-9 and '-', beginning and ending with a letter or digit", name)
+		return usage.Errorf("--namespace %q: use a-z, 0-9 and '-'; the first and last character must be a letter or digit", name)
 	}
 	return nil
 }

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// Latencies from a microsecond to two minutes, to three digits.
+	// Latencies are recorded from 1 µs to 2 minutes, with three significant digits.
 	lowestMicros  = 1
 	highestMicros = 120_000_000
 	digits        = 3
 )
 
-// Summary is what a run has done.
+// Summary is the result of a run. Latencies are those of successful attempts.
 type Summary struct {
 	Wanted  int `json:"wanted"`
 	Done    int `json:"done"`
-	Skipped int `json:"skipped"` // were as wanted before
+	Skipped int `json:"skipped"` // were already in the wanted state
 	Failed  int `json:"failed"`
 
 	Seconds   float64 `json:"seconds"`
@@ -31,16 +31,18 @@ type Summary struct {
 	P99Millis float64 `json:"p99Millis"`
 	MaxMillis float64 `json:"maxMillis"`
 
-	// Errors counts by kind, retried ones too.
+	// Errors counts errors by [ErrorKind], including those of retried attempts.
 	Errors       map[string]int `json:"errors"`
 	FirstFailure string         `json:"firstFailure,omitempty"`
 	Interrupted  bool           `json:"interrupted"`
 
-	// NextFirst follows all names of the prefix that were there before a creation.
+	// NextFirst is the number after the highest one that existed with the range's prefix
+	// before objects were created.
 	NextFirst int `json:"-"`
 }
 
-// Print writes the summary for people; verb and kind are like "created", "nodes".
+// Print writes the summary as text. verb and kind are like "created" and "nodes", whenSkipped
+// is like "existed".
 func (s Summary) Print(w io.Writer, verb, kind, whenSkipped string) {
 	fmt.Fprintf(w, "%d of %d %s %s in %.1fs (%.0f/s)", s.Done, s.Wanted, kind, verb, s.Seconds, s.PerSecond)
 	if s.Skipped > 0 {
@@ -61,66 +63,68 @@ func (s Summary) Print(w io.Writer, verb, kind, whenSkipped string) {
 	}
 }
 
-// recorder gathers a summary from many workers.
-type recorder struct {
+// statistics collects the summary of a run. It is safe for concurrent use.
+type statistics struct {
 	mu        sync.Mutex
 	start     time.Time
 	result    Summary
 	latencies *hdrhistogram.Histogram
 }
 
-func newRecorder(wanted int, now time.Time) *recorder {
-	return &recorder{
+func newStatistics(wanted int, now time.Time) *statistics {
+	return &statistics{
 		start:     now,
 		result:    Summary{Wanted: wanted, Errors: map[string]int{}},
 		latencies: hdrhistogram.New(lowestMicros, highestMicros, digits),
 	}
 }
 
-func (r *recorder) locked(change func(*Summary)) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	change(&r.result)
+func (s *statistics) locked(change func(*Summary)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.result)
 }
 
-func (r *recorder) done()                 { r.locked(func(s *Summary) { s.Done++ }) }
-func (r *recorder) skipped()              { r.locked(func(s *Summary) { s.Skipped++ }) }
-func (r *recorder) errorSeen(kind string) { r.locked(func(s *Summary) { s.Errors[kind]++ }) }
+func (s *statistics) done()    { s.locked(func(result *Summary) { result.Done++ }) }
+func (s *statistics) skipped() { s.locked(func(result *Summary) { result.Skipped++ }) }
+func (s *statistics) errorSeen(kind string) {
+	s.locked(func(result *Summary) { result.Errors[kind]++ })
+}
 
-func (r *recorder) failed(err error) (failures int) {
-	r.locked(func(s *Summary) {
-		if s.Failed == 0 {
-			s.FirstFailure = err.Error()
+func (s *statistics) failed(err error) (failures int) {
+	s.locked(func(result *Summary) {
+		if result.Failed == 0 {
+			result.FirstFailure = err.Error()
 		}
-		s.Failed++
-		failures = s.Failed
+		result.Failed++
+		failures = result.Failed
 	})
 	return failures
 }
 
-func (r *recorder) latency(took time.Duration) {
+func (s *statistics) latency(took time.Duration) {
 	micros := min(max(took.Microseconds(), lowestMicros), highestMicros)
-	r.locked(func(*Summary) {
-		// In range, so it cannot fail.
-		_ = r.latencies.RecordValue(micros)
+	s.locked(func(*Summary) {
+		// The value is within the range of the histogram, so this cannot fail.
+		_ = s.latencies.RecordValue(micros)
 	})
 }
 
-func (r *recorder) finished() (finished int) {
-	r.locked(func(s *Summary) { finished = s.Done + s.Skipped + s.Failed })
+func (s *statistics) finished() (finished int) {
+	s.locked(func(result *Summary) { finished = result.Done + result.Skipped + result.Failed })
 	return finished
 }
 
-func (r *recorder) summary(now time.Time) Summary {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	s := r.result
-	s.Seconds = now.Sub(r.start).Seconds()
-	if s.Seconds > 0 {
-		s.PerSecond = float64(s.Done) / s.Seconds
+func (s *statistics) summary(now time.Time) Summary {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	result := s.result
+	result.Seconds = now.Sub(s.start).Seconds()
+	if result.Seconds > 0 {
+		result.PerSecond = float64(result.Done) / result.Seconds
 	}
-	s.P50Millis = float64(r.latencies.ValueAtQuantile(50)) / 1000
-	s.P99Millis = float64(r.latencies.ValueAtQuantile(99)) / 1000
-	s.MaxMillis = float64(r.latencies.Max()) / 1000
-	return s
+	result.P50Millis = float64(s.latencies.ValueAtQuantile(50)) / 1000
+	result.P99Millis = float64(s.latencies.ValueAtQuantile(99)) / 1000
+	result.MaxMillis = float64(s.latencies.Max()) / 1000
+	return result
 }

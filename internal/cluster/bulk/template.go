@@ -17,10 +17,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// ReadNode reads a Node from a YAML or JSON file; unknown fields are errors.
+// ReadNode reads a Node from a YAML or JSON file. Unknown fields are errors.
 func ReadNode(path string) (*corev1.Node, error) { return read[*corev1.Node](path, "Node") }
 
-// ReadPod reads a Pod as ReadNode reads a Node.
+// ReadPod reads a Pod from a YAML or JSON file. Unknown fields are errors.
 func ReadPod(path string) (*corev1.Pod, error) { return read[*corev1.Pod](path, "Pod") }
 
 func read[T runtime.Object](path, kind string) (T, error) {
@@ -31,11 +31,11 @@ func read[T runtime.Object](path, kind string) (T, error) {
 		if errors.As(err, &reason) {
 			err = reason.Err
 		}
-		return none, usage.Errorf("--template %s: %v; give a file that can be read", path, err)
+		return none, usage.Errorf("--template %s: %v; specify a readable file", path, err)
 	}
 	document, err := onlyDocument(content)
 	if err != nil {
-		return none, usage.Errorf("--template %s: %v; write one %s", path, err, kind)
+		return none, usage.Errorf("--template %s: %v; the file must contain one %s", path, err, kind)
 	}
 	decoder := serializer.NewCodecFactory(scheme.Scheme, serializer.EnableStrict).UniversalDeserializer()
 	object, gvk, err := decoder.Decode(document, nil, nil)
@@ -44,12 +44,13 @@ func read[T runtime.Object](path, kind string) (T, error) {
 	}
 	typed, ok := object.(T)
 	if !ok {
-		return none, usage.Errorf("--template %s: holds a %s, not a %s; write one with `kind: %s`", path, gvk.Kind, kind, kind)
+		return none, usage.Errorf("--template %s: contains a %s, not a %s; use a manifest with `kind: %s`", path, gvk.Kind, kind, kind)
 	}
 	return typed, nil
 }
 
-// onlyDocument refuses a file of several: all but one would be ignored.
+// onlyDocument returns the single document of a YAML file. Several documents are an error,
+// because only one would be used.
 func onlyDocument(content []byte) ([]byte, error) {
 	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	var only []byte
@@ -65,7 +66,7 @@ func onlyDocument(content []byte) ([]byte, error) {
 			continue
 		}
 		if only != nil {
-			return nil, errors.New("holds several documents; leave one")
+			return nil, errors.New("contains several documents")
 		}
 		only = document
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// allOptions are those of a run of all experiments.
+// allOptions are the options of `k1m bench all`.
 type allOptions struct {
 	request         experiment.Request
 	only            []string
@@ -31,37 +31,38 @@ func newBenchAll(version string) benchmark {
 	o.request.Scale = "small"
 	return benchmark{
 		use:   "all",
-		short: "Run all experiments in a short form, and compare their ratios with stored ones",
-		long: `Run all experiments, one after the other, in a short form, and hold the ratios of this run
-(ours ÷ peer), where one compares with a stock component, against those of a file. The command
-fails if one of CPU time or memory is worse by more than --band, or if an experiment
-fails. Ratios of rates and latencies are shown and not held: those of a short run vary
-too much.`,
+		short: "Run all experiments in a short form and check their ratios for regressions",
+		long: `Run all experiments one after the other in a short form, and compare their ratios with those
+in a file. A ratio compares a component of this project with the stock component (ours ÷ stock).
+
+The command fails if an experiment fails, or if a ratio of CPU time or memory is worse than the
+stored one by more than --band. Ratios of rates and latencies are shown but not checked, because
+they vary too much in short runs.`,
 		example: `  k1m bench all --compare experiments/short-ratios.json
   k1m bench all --only nodes-and-pods,store-put --record ratios.json`,
 		addFlags: o.addFlags,
 		validate: o.validate,
-		run:      func(r benchRun) (findings, error) { return o.run(r, version) },
+		run:      func(r benchRun) (benchResult, error) { return o.run(r, version) },
 	}
 }
 
 func (o *allOptions) addFlags(fs *pflag.FlagSet) {
 	o.request.AddFlags(fs)
-	fs.Lookup("out").Usage = "folder with one for each experiment (default results/<UTC>_all)"
-	fs.StringSliceVar(&o.only, "only", nil, "these experiments, and no other")
-	fs.StringVar(&o.compare, "compare", "", "file of ratios to compare with")
-	fs.StringVar(&o.record, "record", "", "file to which the ratios of this run are written; others that it has stay")
-	fs.Float64Var(&o.band, "band", o.band, "how much worse a ratio may be, as a part of the stored one")
+	fs.Lookup("out").Usage = "directory for the results, with a subdirectory for each experiment (default results/<UTC>_all)"
+	fs.StringSliceVar(&o.only, "only", nil, "run only these experiments")
+	fs.StringVar(&o.compare, "compare", "", "file with stored ratios to compare with")
+	fs.StringVar(&o.record, "record", "", "file to which the ratios of this run are written; its ratios of other experiments are kept")
+	fs.Float64Var(&o.band, "band", o.band, "allowed regression of a ratio, as a fraction of the stored ratio")
 }
 
 func (o *allOptions) validate() error {
 	var names []string
-	for _, one := range o.contestants("") {
+	for _, one := range o.entries("") {
 		names = append(names, one.name)
 	}
 	for _, name := range o.only {
 		if !slices.Contains(names, name) {
-			return usage.Errorf("--only %q: no such experiment; choose of %s", name, strings.Join(names, ", "))
+			return usage.Errorf("--only %q: no such experiment; choose one of %s", name, strings.Join(names, ", "))
 		}
 	}
 	if o.band < 0 {
@@ -70,7 +71,7 @@ func (o *allOptions) validate() error {
 	return o.request.Validate()
 }
 
-func (o *allOptions) run(r benchRun, version string) (findings, error) {
+func (o *allOptions) run(r benchRun, version string) (benchResult, error) {
 	stored := experiment.Baseline{}
 	if o.compare != "" {
 		var err error
@@ -82,13 +83,13 @@ func (o *allOptions) run(r benchRun, version string) (findings, error) {
 	if out == "" {
 		out = filepath.Join("results", time.Now().UTC().Format("2006-01-02T150405Z")+"_all")
 	}
-	found, now := &allFindings{Out: out, Failed: map[string]string{}}, experiment.Baseline{}
-	for _, one := range o.contestants(version) {
+	found, now := &allResults{Out: out, Failed: map[string]string{}}, experiment.Baseline{}
+	for _, one := range o.entries(version) {
 		if len(o.only) > 0 && !slices.Contains(o.only, one.name) {
 			continue
 		}
 		if missing := one.missing(); missing != nil && len(o.only) == 0 {
-			fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s: left out: %v\n", one.name, missing)
+			fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s: skipped: %v\n", one.name, missing)
 			continue
 		}
 		fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s\n", one.name)
@@ -107,23 +108,23 @@ func (o *allOptions) run(r benchRun, version string) (findings, error) {
 	return found, errors.Join(o.keep(now), found.err())
 }
 
-// contestant is one of those that a run of all consists of.
-type contestant struct {
+// benchEntry is one experiment or benchmark of `k1m bench all`.
+type benchEntry struct {
 	name string
-	// missing is what it cannot do without, and is not here.
+	// missing returns an error if a prerequisite is missing; the entry is then skipped.
 	missing func() error
-	// run has its result in a folder, and returns its ratios.
+	// run writes the result to the directory out and returns the ratios.
 	run func(r benchRun, out string) ([]experiment.Ratio, error)
 }
 
-func (o *allOptions) contestants(version string) (all []contestant) {
+func (o *allOptions) entries(version string) (all []benchEntry) {
 	for _, e := range experiments() {
-		all = append(all, contestant{e.Name, e.Missing, func(r benchRun, out string) ([]experiment.Ratio, error) {
+		all = append(all, benchEntry{e.Name, e.Missing, func(r benchRun, out string) ([]experiment.Ratio, error) {
 			return o.runExperiment(r, e, out, version)
 		}})
 	}
-	for _, b := range reporters(version) {
-		all = append(all, contestant{b.name(), func() error { return nil }, func(r benchRun, out string) ([]experiment.Ratio, error) {
+	for _, b := range customBenchmarks(version) {
+		all = append(all, benchEntry{b.name(), func() error { return nil }, func(r benchRun, out string) ([]experiment.Ratio, error) {
 			return o.runReporter(r, b, out)
 		}})
 	}
@@ -132,7 +133,7 @@ func (o *allOptions) contestants(version string) (all []contestant) {
 
 func (o *allOptions) runExperiment(r benchRun, e experiment.Experiment, out, version string) ([]experiment.Ratio, error) {
 	request := o.request
-	request.Out, request.Dir, request.Given, request.Version, request.Command = out, r.dir, r.named, version, os.Args[1:]
+	request.Out, request.Dir, request.Named, request.Version, request.Command = out, r.dir, r.named, version, os.Args[1:]
 	options, own := e.New(), pflag.NewFlagSet(e.Name, pflag.ContinueOnError)
 	options.AddFlags(own)
 	result, err := experiment.Execute(r.cmd.Context(), e, options, own, request, r.display)
@@ -142,7 +143,7 @@ func (o *allOptions) runExperiment(r benchRun, e experiment.Experiment, out, ver
 	return result.Ratios, err
 }
 
-// runReporter in its short form, unless all are to be of medium size or larger.
+// runReporter runs a custom benchmark, in its short form if --scale is less than medium.
 func (o *allOptions) runReporter(r benchRun, b benchmark, out string) ([]experiment.Ratio, error) {
 	scale, err := experiment.NewScale(o.request.Scale, machine.Machine{})
 	if err != nil {
@@ -164,7 +165,7 @@ func (o *allOptions) runReporter(r benchRun, b benchmark, out string) ([]experim
 	return nil, err
 }
 
-// keep writes the ratios of this run, if that was asked for.
+// keep merges the ratios of this run into the file --record, if the flag is set.
 func (o *allOptions) keep(now experiment.Baseline) error {
 	if o.record == "" {
 		return nil
@@ -177,24 +178,24 @@ func (o *allOptions) keep(now experiment.Baseline) error {
 	return all.Write(o.record)
 }
 
-// allFindings are what a run of all experiments has found.
-type allFindings struct {
+// allResults is the result of `k1m bench all`.
+type allResults struct {
 	Out     string              `json:"out"`
 	Changes []experiment.Change `json:"changes"`
-	// Failed experiments, and why.
+	// Failed has the error of each experiment that failed, by name.
 	Failed map[string]string `json:"failed"`
 }
 
-// Print writes them for people.
-func (f *allFindings) Print(w io.Writer) {
+// Print writes the results as text.
+func (f *allResults) Print(w io.Writer) {
 	experiment.PrintChanges(w, f.Changes)
 	for _, name := range slices.Sorted(maps.Keys(f.Failed)) {
 		fmt.Fprintf(w, "%s: %s\n", name, f.Failed[name])
 	}
-	fmt.Fprintf(w, "results are in %s\n", f.Out)
+	fmt.Fprintf(w, "The results are in %s.\n", f.Out)
 }
 
-func (f *allFindings) err() error {
+func (f *allResults) err() error {
 	worse := 0
 	for _, c := range f.Changes {
 		if c.Worse {
@@ -204,5 +205,5 @@ func (f *allFindings) err() error {
 	if worse == 0 && len(f.Failed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d ratios are worse than stored, %d experiments failed; see above", worse, len(f.Failed))
+	return fmt.Errorf("%d ratios are worse than the stored ones and %d experiments failed; see the output above", worse, len(f.Failed))
 }

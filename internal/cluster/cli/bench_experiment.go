@@ -13,12 +13,12 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/store"
 )
 
-// experiments are all that share the harness.
+// experiments returns the experiments that use the harness of package experiment.
 func experiments() []experiment.Experiment {
 	return slices.Concat(controlplane.Experiments(), store.Experiments(), suites.Experiments())
 }
 
-// newExperiment is the command of one that the harness runs.
+// newExperiment returns the subcommand that runs an experiment.
 func newExperiment(e experiment.Experiment, name *string, version string) *cobra.Command {
 	options, request := e.New(), experiment.DefaultRequest()
 	own := pflag.NewFlagSet(e.Name, pflag.ContinueOnError)
@@ -35,8 +35,8 @@ func newExperiment(e experiment.Experiment, name *string, version string) *cobra
 			}
 			return options.Validate()
 		},
-		run: func(r benchRun) (findings, error) {
-			request.Dir, request.Given, request.Version, request.Command = r.dir, r.named, version, os.Args[1:]
+		run: func(r benchRun) (benchResult, error) {
+			request.Dir, request.Named, request.Version, request.Command = r.dir, r.named, version, os.Args[1:]
 			result, err := experiment.Execute(r.cmd.Context(), e, options, own, request, r.display)
 			if result == nil {
 				return nil, err

@@ -17,7 +17,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// bulkCommand is what `nodes` and `pods` share.
+// bulkCommand is the common part of the subcommands of `k1m nodes` and `k1m pods`: it adds their
+// flags, performs a bulkAction, waits for its effect, and prints the result.
 type bulkCommand struct {
 	name    *string
 	options bulk.Options
@@ -26,36 +27,36 @@ type bulkCommand struct {
 	output  string
 }
 
-// action is one bulk operation; await may be nil.
-type action struct {
+// bulkAction is one bulk operation. await waits for its effect; it may be nil.
+type bulkAction struct {
 	verb, kind, whenSkipped string
 	do                      func(context.Context, *bulk.Clients, bulk.Options) (bulk.Summary, error)
 	awaited                 string
 	await                   func(context.Context, *bulk.Clients, bulk.Options) error
 }
 
-// outcome is the summary that -o json prints.
-type outcome struct {
+// bulkResult is the output of -o json.
+type bulkResult struct {
 	bulk.Summary
-	// WaitSeconds is from the first request until all were as awaited.
+	// WaitSeconds is the time from the first request until all objects are in the awaited state.
 	WaitSeconds float64 `json:"waitSeconds,omitempty"`
 	Error       string  `json:"error,omitempty"`
 }
 
-func newBulk(name *string, prefix string) *bulkCommand {
+func newBulkCommand(name *string, prefix string) *bulkCommand {
 	return &bulkCommand{name: name, options: bulk.DefaultOptions(prefix), wait: true, timeout: defaultTimeout}
 }
 
 func (b *bulkCommand) addFlags(cmd *cobra.Command, waitUsage string) {
 	b.options.AddFlags(cmd.Flags())
-	cmd.Flags().StringVarP(&b.output, "output", "o", b.output, "json for a summary that programs read")
+	cmd.Flags().StringVarP(&b.output, "output", "o", b.output, "output format: json (default: text)")
 	if waitUsage != "" {
 		cmd.Flags().BoolVar(&b.wait, "wait", b.wait, waitUsage)
-		cmd.Flags().DurationVar(&b.timeout, "timeout", b.timeout, "give up waiting after this long without progress")
+		cmd.Flags().DurationVar(&b.timeout, "timeout", b.timeout, "stop waiting after this time without progress")
 	}
 }
 
-func (b *bulkCommand) run(cmd *cobra.Command, a action) error {
+func (b *bulkCommand) run(cmd *cobra.Command, a bulkAction) error {
 	if b.output != "" && b.output != "json" {
 		return usage.Errorf("-o %q: no such format; use json", b.output)
 	}
@@ -66,11 +67,11 @@ func (b *bulkCommand) run(cmd *cobra.Command, a action) error {
 	if err != nil {
 		return err
 	}
-	// Results go to stdout, progress does not mix with them.
+	// Progress goes to stderr, so that stdout contains only the result.
 	display := progress.New(cmd.ErrOrStderr())
 	started := time.Now()
 	summary, err := b.perform(cmd.Context(), display, clients, a)
-	result := outcome{Summary: summary}
+	result := bulkResult{Summary: summary}
 	if err == nil && b.wait && a.await != nil {
 		err = b.awaitAll(cmd.Context(), display, clients, a)
 		result.WaitSeconds = time.Since(started).Seconds()
@@ -80,7 +81,7 @@ func (b *bulkCommand) run(cmd *cobra.Command, a action) error {
 }
 
 func (b *bulkCommand) connect() (*bulk.Clients, error) {
-	dir, config, err := existing(*b.name)
+	dir, config, err := loadCluster(*b.name)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +95,7 @@ func (b *bulkCommand) connect() (*bulk.Clients, error) {
 	return bulk.NewClients(rest, component.APIServerURLs(config), b.options.Connections)
 }
 
-func (b *bulkCommand) perform(ctx context.Context, display progress.Display, clients *bulk.Clients, a action) (bulk.Summary, error) {
+func (b *bulkCommand) perform(ctx context.Context, display progress.Display, clients *bulk.Clients, a bulkAction) (bulk.Summary, error) {
 	task := display.Task(a.kind+" "+a.verb, b.options.Range.Count)
 	options := b.options
 	options.Progress = task.Set
@@ -107,23 +108,23 @@ func (b *bulkCommand) perform(ctx context.Context, display progress.Display, cli
 	return summary, nil
 }
 
-func (b *bulkCommand) awaitAll(ctx context.Context, display progress.Display, clients *bulk.Clients, a action) error {
+func (b *bulkCommand) awaitAll(ctx context.Context, display progress.Display, clients *bulk.Clients, a bulkAction) error {
 	task := display.Task(a.kind+" "+a.awaited, b.options.Range.Count)
 	options := b.options
 	options.Progress = task.Set
 	if err := a.await(ctx, clients, options); err != nil {
-		progress.Fail(ctx, task, "not all")
+		progress.Fail(ctx, task, "incomplete")
 		return fmt.Errorf("waiting until all %s are %s: %w; see `k1m status --name %s`", a.kind, a.awaited, err, *b.name)
 	}
 	task.Done(fmt.Sprint(b.options.Range.Count))
 	return nil
 }
 
-func (b *bulkCommand) print(cmd *cobra.Command, a action, result outcome, failure error) error {
+func (b *bulkCommand) print(cmd *cobra.Command, a bulkAction, result bulkResult, failure error) error {
 	if failure != nil {
 		result.Error = failure.Error()
 		if cmd.Context().Err() != nil {
-			failure = errors.New("interrupted; the same command again continues")
+			failure = errors.New("interrupted; repeat the command to continue")
 		}
 	}
 	if b.output == "json" {

@@ -15,14 +15,19 @@ func newDown(name *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "down",
 		Short: "Stop a cluster and remove its files",
-		Long: `Stop a cluster and remove its files. A data directory chosen with --data-dir is
-left alone. Where there is no cluster there is nothing to do, but a --name that no
-cluster has is an error: most likely it is misspelled.`,
-		Example: `  k1m down
-  k1m down --keep-data    stop it; the next up finds everything again`,
+		Long: `Stop a cluster and remove its files. With --keep-data the files are kept, and the next
+` + "`k1m up`" + ` starts the same cluster again. A data directory that was set with --data-dir, and a
+trace file that was set with --trace-file, are never removed.
+
+If the cluster does not exist, the command fails only if --name is set.`,
+		Example: `  # Stop the cluster "k1m" and remove its files
+  k1m down
+
+  # Stop the cluster, but keep its data for the next "k1m up"
+  k1m down --keep-data`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := dirOf(*name)
+			dir, err := clusterDir(*name)
 			if err != nil {
 				return err
 			}
@@ -32,26 +37,26 @@ cluster has is an error: most likely it is misspelled.`,
 			}
 			err = lifecycle.Down(dir, keepData)
 			if errors.Is(err, clusterdir.ErrUnknown) && cmd.Flag("name").Changed {
-				return fmt.Errorf("cluster %q does not exist: nothing to take down", *name)
+				return fmt.Errorf("cluster %q does not exist", *name)
 			}
 			if errors.Is(err, clusterdir.ErrUnknown) {
-				fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q does not exist: nothing to take down\n", *name)
+				fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q does not exist.\n", *name)
 				return nil
 			}
 			if err != nil {
 				return err
 			}
-			what := "its files are removed"
+			files := "its files are removed"
 			if keepData {
-				what = "its files are kept in " + dir.Root()
+				files = "its files are kept in " + dir.Root()
 			}
 			if dataDir != "" {
-				what += "; its data stays in " + dataDir
+				files += "; its data is kept in " + dataDir
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q is down; %s.\n", *name, what)
+			fmt.Fprintf(cmd.OutOrStdout(), "Cluster %q is stopped; %s.\n", *name, files)
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&keepData, "keep-data", keepData, "keep the data, certificates and settings for the next up")
+	cmd.Flags().BoolVar(&keepData, "keep-data", keepData, "keep data, certificates and settings for the next `k1m up`")
 	return cmd
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/lifecycle"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
@@ -20,25 +19,30 @@ func newKubectl(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "kubectl [--name NAME] [--] ARGUMENTS",
 		Short: "Run kubectl against a cluster",
-		Long: `Run kubectl against a cluster. What follows --name, or the first --, is kubectl's,
-its flags too.`,
-		Example: `  k1m kubectl get nodes -o wide
+		Long: `Run kubectl against a cluster. --name must come first. All other arguments and flags, and
+everything after "--", are passed to kubectl.`,
+		Example: `  # List the nodes of the cluster "k1m"
+  k1m kubectl get nodes -o wide
+
+  # List the pods of the cluster "peer"
   k1m kubectl --name peer get pods --all-namespaces
-  k1m kubectl -- --help               kubectl's own help`,
-		// Most flags here are kubectl's.
+
+  # Show the help of kubectl
+  k1m kubectl -- --help`,
+		// cobra must not parse the flags of kubectl.
 		DisableFlagParsing:    true,
 		DisableFlagsInUseLine: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			args, help, err := takeOwnFlags(args, name)
+			args, help, err := parseK1mFlags(args, name)
 			switch {
 			case help:
 				return cmd.Help()
 			case err != nil:
 				return err
 			case len(args) == 0:
-				return usage.Errorf("nothing for kubectl to do; try `k1m kubectl get nodes`")
+				return usage.Errorf("no arguments for kubectl; try `k1m kubectl get nodes`")
 			}
-			dir, _, err := existing(*name)
+			dir, _, err := loadCluster(*name)
 			if err != nil {
 				return err
 			}
@@ -56,8 +60,9 @@ its flags too.`,
 	}
 }
 
-// takeOwnFlags takes k1m's flags from the beginning, and returns what is kubectl's.
-func takeOwnFlags(args []string, name *string) (rest []string, help bool, err error) {
+// parseK1mFlags parses the flags of k1m at the beginning of args, and returns the rest, which is
+// for kubectl.
+func parseK1mFlags(args []string, name *string) (rest []string, help bool, err error) {
 	for len(args) > 0 {
 		value, withValue := strings.CutPrefix(args[0], "--name=")
 		switch {
@@ -76,38 +81,4 @@ func takeOwnFlags(args []string, name *string) (rest []string, help bool, err er
 		}
 	}
 	return nil, false, nil
-}
-
-func newKubeconfig(name *string) *cobra.Command {
-	path := false
-	cmd := &cobra.Command{
-		Use:   "kubeconfig",
-		Short: "Print the administrator's kubeconfig of a cluster",
-		Example: `  export KUBECONFIG=$(k1m kubeconfig --path)
-  k1m kubeconfig > elsewhere.conf`,
-		Args: usageArgs(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, _, err := existing(*name)
-			if err != nil {
-				return err
-			}
-			return printKubeconfig(cmd, dir, path)
-		},
-	}
-	cmd.Flags().BoolVar(&path, "path", path, "print where it is instead of what it says")
-	return cmd
-}
-
-func printKubeconfig(cmd *cobra.Command, dir clusterdir.Dir, path bool) error {
-	file := dir.Kubeconfig(pki.Admin.File)
-	if path {
-		fmt.Fprintln(cmd.OutOrStdout(), file)
-		return nil
-	}
-	content, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Errorf("reading the kubeconfig: %w; `k1m up --name %s` makes it anew", err, dir.Name())
-	}
-	_, err = cmd.OutOrStdout().Write(content)
-	return err
 }

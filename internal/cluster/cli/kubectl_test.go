@@ -9,7 +9,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-func TestOwnFlagsAreTakenFromKubectls(t *testing.T) {
+func TestK1mFlagsAreSeparatedFromKubectlsArguments(t *testing.T) {
 	for _, c := range []struct{ line, name, rest string }{
 		{"get nodes -o yaml", "k1m", "get nodes -o yaml"},
 		{"-n kube-system get pods", "k1m", "-n kube-system get pods"},
@@ -20,16 +20,16 @@ func TestOwnFlagsAreTakenFromKubectls(t *testing.T) {
 		{"--", "k1m", ""},
 	} {
 		name := "k1m"
-		rest, help, err := takeOwnFlags(strings.Fields(c.line), &name)
+		rest, help, err := parseK1mFlags(strings.Fields(c.line), &name)
 		if err != nil || help || name != c.name || !slices.Equal(rest, strings.Fields(c.rest)) {
 			t.Errorf("%q: name %q, rest %q, help %v, %v", c.line, name, rest, help, err)
 		}
 	}
 	name := ""
-	if _, help, err := takeOwnFlags([]string{"--name", "x", "--help"}, &name); !help || err != nil {
+	if _, help, err := parseK1mFlags([]string{"--name", "x", "--help"}, &name); !help || err != nil {
 		t.Errorf("--help: %v, %v", help, err)
 	}
-	if _, _, err := takeOwnFlags([]string{"--name"}, &name); !errors.Is(err, usage.Err) {
+	if _, _, err := parseK1mFlags([]string{"--name"}, &name); !errors.Is(err, usage.Err) {
 		t.Errorf("--name without a name: %v", err)
 	}
 }

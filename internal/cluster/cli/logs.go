@@ -23,13 +23,20 @@ func newLogs(name *string) *cobra.Command {
 	follow := false
 	cmd := &cobra.Command{
 		Use:   "logs [COMPONENT]",
-		Short: "Print the log of a component, or of all",
-		Example: `  k1m logs                     every component's, each line with its name
-  k1m logs kube-apiserver -f   one, and go on as it grows
-  k1m logs supervisor          what was started, what died`,
+		Short: "Print the log of a component or of all components",
+		Long: `Print the log of a component or of all components. In the output for all components, each
+line starts with the name of the component.`,
+		Example: `  # Print the logs of all components
+  k1m logs
+
+  # Print the log of the API server and follow it
+  k1m logs kube-apiserver -f
+
+  # Print the log of the supervisor, which reports starts and exits of components
+  k1m logs supervisor`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			dir, _, err := existing(*name)
+			dir, _, err := loadCluster(*name)
 			if err != nil {
 				return err
 			}
@@ -40,7 +47,7 @@ func newLogs(name *string) *cobra.Command {
 			return printLogs(cmd.Context(), cmd.OutOrStdout(), files, follow)
 		},
 	}
-	cmd.Flags().BoolVarP(&follow, "follow", "f", follow, "go on printing as the log grows")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", follow, "print new lines as they are written")
 	return cmd
 }
 
@@ -56,17 +63,16 @@ func logFiles(dir clusterdir.Dir, args []string) ([]string, error) {
 	if slices.Contains(files, wanted) {
 		return []string{wanted}, nil
 	}
-	var known []string
+	var available []string
 	for _, file := range files {
-		known = append(known, componentOf(file))
+		available = append(available, componentOf(file))
 	}
-	return nil, usage.Errorf("no log of %q; there is %s", args[0], strings.Join(known, ", "))
+	return nil, usage.Errorf("no log of %q; available logs: %s", args[0], strings.Join(available, ", "))
 }
 
 func componentOf(file string) string { return strings.TrimSuffix(filepath.Base(file), ".log") }
 
-// printLogs prints one file as it is, several with the component's name on
-// each line.
+// printLogs prints log files. If there are several, each line starts with the component's name.
 func printLogs(ctx context.Context, w io.Writer, files []string, follow bool) error {
 	output := &lineWriter{w: w}
 	var group sync.WaitGroup
@@ -101,7 +107,7 @@ func copyLines(ctx context.Context, output *lineWriter, file, prefix string, fol
 			return reading.Stop()
 		case line, more := <-reading.Lines:
 			if !more {
-				// Its goroutine may live on for a moment after the last line.
+				// The goroutine of the reader may exit a moment after the last line.
 				return reading.Wait()
 			}
 			if err := output.line(prefix, line.Text); err != nil {
@@ -111,7 +117,7 @@ func copyLines(ctx context.Context, output *lineWriter, file, prefix string, fol
 	}
 }
 
-// lineWriter keeps lines of several logs whole.
+// lineWriter writes complete lines from concurrent readers.
 type lineWriter struct {
 	mu sync.Mutex
 	w  io.Writer

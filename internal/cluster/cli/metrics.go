@@ -13,12 +13,15 @@ import (
 func newMetrics(name *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "metrics",
-		Short: "Look at a cluster with Prometheus and Grafana",
-		Long: `Look at a cluster with Prometheus and Grafana, which you bring along. The one reads the
-pages with metrics of all components, the other has a dashboard over them. For a glance in
-the terminal there is ` + "`k1m top`" + `.`,
-		Example: `  k1m metrics prometheus > prometheus.yml && prometheus --config.file prometheus.yml
-  k1m metrics dashboard > k8s-1m.json      # import it into Grafana`,
+		Short: "Print configurations for Prometheus and Grafana",
+		Long: `Print configurations with which Prometheus and Grafana monitor a cluster: a scrape
+configuration for all components and a dashboard. k1m does not include Prometheus and Grafana.
+` + "`k1m top`" + ` shows the most important metrics in the terminal.`,
+		Example: `  # Run Prometheus for the cluster
+  k1m metrics prometheus > prometheus.yml && prometheus --config.file prometheus.yml
+
+  # Write the dashboard to a file, which Grafana can import
+  k1m metrics dashboard > k8s-1m.json`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -29,12 +32,12 @@ the terminal there is ` + "`k1m top`" + `.`,
 func newMetricsPrometheus(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use:   "prometheus",
-		Short: "Print a configuration for Prometheus that reads all components of a cluster",
-		Long: `Print a configuration for Prometheus (2.44 or later) that reads all components of a
-cluster each second. The administrator's key is in it, so keep it to yourself.`,
+		Short: "Print a Prometheus configuration that scrapes all components of a cluster",
+		Long: `Print a configuration for Prometheus 2.44 or later that scrapes all components of a cluster
+every second. It contains the private key of the cluster's administrator.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			dir, err := dirOf(*name)
+			dir, err := clusterDir(*name)
 			if err != nil {
 				return err
 			}
@@ -47,8 +50,8 @@ cluster each second. The administrator's key is in it, so keep it to yourself.`,
 				return err
 			}
 			var targets []dashboard.Target
-			for _, page := range component.Pages(config) {
-				targets = append(targets, dashboard.Target{Job: page.Role, Instance: page.Component, URL: page.URL})
+			for _, endpoint := range component.MetricsEndpoints(config) {
+				targets = append(targets, dashboard.Target{Job: endpoint.Role, Instance: endpoint.Component, URL: endpoint.URL})
 			}
 			text, err := dashboard.Prometheus(*name, targets, dashboard.Credentials{CA: rest.CAData, Cert: rest.CertData, Key: rest.KeyData})
 			if err != nil {
@@ -63,7 +66,7 @@ cluster each second. The administrator's key is in it, so keep it to yourself.`,
 func newMetricsDashboard() *cobra.Command {
 	return &cobra.Command{
 		Use:   "dashboard",
-		Short: "Print the dashboard for Grafana",
+		Short: "Print the Grafana dashboard",
 		Args:  usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := dashboard.JSON()

@@ -8,8 +8,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/bulk"
 )
 
-const continues = `Names are the prefix and a number, so the same command again continues where it
-stopped: what is done already is counted and skipped.`
+// resumeHelp is part of the help of all bulk commands.
+const resumeHelp = `A name consists of --prefix and a number, starting with --first. To continue after an
+interruption, repeat the command: objects that are already in the wanted state are skipped.`
 
 func newNodes(name *string) *cobra.Command {
 	cmd := &cobra.Command{
@@ -23,13 +24,18 @@ func newNodes(name *string) *cobra.Command {
 }
 
 func newNodesCreate(name *string) *cobra.Command {
-	shape, b := bulk.DefaultNodeShape(), newBulk(name, bulk.NodePrefix)
+	shape, b := bulk.DefaultNodeShape(), newBulkCommand(name, bulk.NodePrefix)
 	cmd := &cobra.Command{
 		Use:   "create --count N",
 		Short: "Create nodes and wait until they are ready",
-		Long:  "Create nodes and wait until they are ready.\n\n" + continues,
-		Example: `  k1m nodes create --count 10000
+		Long:  "Create nodes and wait until they are ready.\n\n" + resumeHelp,
+		Example: `  # Create the nodes node-000000 to node-009999
+  k1m nodes create --count 10000
+
+  # Create 500 nodes with other names, capacity and labels
   k1m nodes create --count 500 --prefix gpu- --cpu 96 --labels accelerator=h100
+
+  # Create 500 nodes from a manifest
   k1m nodes create --count 500 --template node.yaml`,
 		Args: usageArgs(cobra.NoArgs),
 	}
@@ -40,7 +46,7 @@ func newNodesCreate(name *string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return b.run(cmd, action{
+		return b.run(cmd, bulkAction{
 			verb: "created", kind: "nodes", whenSkipped: "existed",
 			do: func(ctx context.Context, clients *bulk.Clients, o bulk.Options) (bulk.Summary, error) {
 				return bulk.CreateNodes(ctx, clients, nodes, o)
@@ -54,17 +60,17 @@ func newNodesCreate(name *string) *cobra.Command {
 }
 
 func newNodesDelete(name *string) *cobra.Command {
-	b := newBulk(name, bulk.NodePrefix)
+	b := newBulkCommand(name, bulk.NodePrefix)
 	cmd := &cobra.Command{
 		Use:     "delete --count N",
 		Short:   "Delete nodes",
-		Long:    "Delete nodes. Pods on them are removed by the controllers some time later.\n\n" + continues,
-		Example: "  k1m nodes delete --count 100 --first 900    node-000900 to node-000999",
+		Long:    "Delete nodes. The controllers delete the pods of these nodes later.\n\n" + resumeHelp,
+		Example: "  # Delete the nodes node-000900 to node-000999\n  k1m nodes delete --count 100 --first 900",
 		Args:    usageArgs(cobra.NoArgs),
 	}
 	b.addFlags(cmd, "")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		return b.run(cmd, action{verb: "deleted", kind: "nodes", whenSkipped: "did not exist", do: bulk.DeleteNodes})
+		return b.run(cmd, bulkAction{verb: "deleted", kind: "nodes", whenSkipped: "did not exist", do: bulk.DeleteNodes})
 	}
 	return cmd
 }

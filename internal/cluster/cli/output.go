@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -14,7 +15,7 @@ const (
 )
 
 func addOutputFlag(cmd *cobra.Command, output *string) {
-	cmd.Flags().StringVarP(output, "output", "o", *output, "text, or json for programs that read")
+	cmd.Flags().StringVarP(output, "output", "o", *output, "output format: text|json")
 }
 
 func validateOutput(output string) error {
@@ -24,10 +25,17 @@ func validateOutput(output string) error {
 	return nil
 }
 
+// printAs prints a result in the chosen format; print writes its text form.
 func printAs(cmd *cobra.Command, output string, result any, print func(io.Writer)) error {
 	if output == outputJSON {
 		return printJSON(cmd, result)
 	}
 	print(cmd.OutOrStdout())
 	return nil
+}
+
+func printJSON(cmd *cobra.Command, value any) error {
+	encoder := json.NewEncoder(cmd.OutOrStdout())
+	encoder.SetIndent("", "  ")
+	return encoder.Encode(value)
 }

@@ -20,33 +20,41 @@ func newPlan(name *string) *cobra.Command {
 	calibrate, scale := false, experiment.DefaultRequest().Scale
 	cmd := &cobra.Command{
 		Use:   "plan --nodes N",
-		Short: "Say what a cluster of some size needs, what binds first, and how to double it",
-		Long: `Say what a cluster of some size needs: CPU, memory, disk and network of the store, the
-number and size of API servers, replicas of the scheduler, watches and connections. Which
-resource binds first, how many nodes each allows, and what to change for twice as many.
+		Short: "Estimate the resources that a cluster of a given size needs",
+		Long: `Estimate the resources that a cluster of a given size needs: CPU, memory, disk and network of
+the store, number and size of API servers, number of scheduler replicas, watches and connections.
+The plan also lists the number of nodes that each resource allows, and the changes that double
+the lowest of these limits.
 
-It is arithmetic: how often things happen, times what one costs. The first line says where
-the costs were measured; --calibrate measures them here, in a cluster that it makes and
-removes (some thirteen minutes), and writes them to --costs for the next time. The model, and
-how it compares with what was measured elsewhere, is in docs/plan.md.`,
-		Example: `  k1m plan --nodes 1000000 --pods-per-node 30 --lease-interval 10s --watches-per-node 18
+The estimate multiplies rates of operations by measured costs. The first line of the plan names
+the machine on which the costs were measured. --calibrate measures them on this machine, in a
+temporary cluster (about 13 minutes), and writes them to the file --costs. The model and its
+accuracy are described in docs/plan.md.`,
+		Example: `  # Plan a cluster of a million nodes
+  k1m plan --nodes 1000000 --pods-per-node 30 --lease-interval 10s --watches-per-node 18
+
+  # Plan a cluster on given machines
   k1m plan --nodes 20000 --apiserver-cores 8 --apiserver-memory 32 --store-cores 4 --store-memory 16
+
+  # Plan without a watch cache for Leases, as JSON
   k1m plan --nodes 1000000 --lease-cache=false -o json
+
+  # Measure the costs on this machine and use them
   k1m plan --calibrate --costs here.json && k1m plan --nodes 50000 --costs here.json`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	nodes.AddFlags(cmd.Flags())
 	machines.AddFlags(cmd.Flags())
-	cmd.Flags().StringVar(&costsFile, "costs", "", "file with costs that were measured before (default: those that come with k1m)")
-	cmd.Flags().BoolVar(&calibrate, "calibrate", calibrate, "measure the costs here, and write them to --costs (default costs.json)")
-	cmd.Flags().StringVar(&scale, "scale", scale, "with --calibrate: small|medium|large or a factor, how much is measured")
+	cmd.Flags().StringVar(&costsFile, "costs", "", "file with measured costs (default: built-in costs)")
+	cmd.Flags().BoolVar(&calibrate, "calibrate", calibrate, "measure the costs on this machine and write them to --costs (default costs.json)")
+	cmd.Flags().StringVar(&scale, "scale", scale, "size of the measurement of --calibrate: small|medium|large or a factor")
 	addOutputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := errors.Join(validateOutput(output), nodes.Validate(), machines.Validate()); err != nil {
 			return err
 		}
 		if cmd.Flag("scale").Changed && !calibrate {
-			return usage.Errorf("--scale is of --calibrate, which is not given")
+			return usage.Errorf("--scale needs --calibrate; add it or omit --scale")
 		}
 		costs, err := plan.DefaultCosts(), error(nil)
 		switch {
@@ -67,12 +75,12 @@ how it compares with what was measured elsewhere, is in docs/plan.md.`,
 	return cmd
 }
 
-// measuredCosts measures costs, and writes them to a file.
+// measuredCosts measures the costs on this machine and writes them to a file.
 func measuredCosts(cmd *cobra.Command, name, scale, file string) (plan.Costs, error) {
 	if !cmd.Flag("name").Changed {
 		name = experiment.DefaultCluster
 	}
-	dir, err := dirOf(name)
+	dir, err := clusterDir(name)
 	if err != nil {
 		return plan.Costs{}, err
 	}

@@ -20,13 +20,18 @@ func newPods(name *string) *cobra.Command {
 }
 
 func newPodsCreate(name *string) *cobra.Command {
-	shape, b := bulk.DefaultPodShape(), newBulk(name, bulk.PodPrefix)
+	shape, b := bulk.DefaultPodShape(), newBulkCommand(name, bulk.PodPrefix)
 	cmd := &cobra.Command{
 		Use:   "create --count N",
 		Short: "Create pods and wait until they run",
-		Long:  "Create pods and wait until they run. The namespace is created if it does not exist.\n\n" + continues,
-		Example: `  k1m pods create --count 1000
+		Long:  "Create pods and wait until they run. The namespace is created if it does not exist.\n\n" + resumeHelp,
+		Example: `  # Create the pods pod-000000 to pod-000999 in the namespace "default"
+  k1m pods create --count 1000
+
+  # Create 1000 larger pods in another namespace, and do not wait until they run
   k1m pods create --count 1000 --namespace load --cpu 1 --memory 2Gi --wait=false
+
+  # Create 1000 pods from a manifest, and print the result as JSON
   k1m pods create --count 1000 --template pod.yaml -o json`,
 		Args: usageArgs(cobra.NoArgs),
 	}
@@ -41,7 +46,7 @@ func newPodsCreate(name *string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return b.run(cmd, action{
+		return b.run(cmd, bulkAction{
 			verb: "created", kind: "pods", whenSkipped: "existed",
 			do: func(ctx context.Context, clients *bulk.Clients, o bulk.Options) (bulk.Summary, error) {
 				return bulk.CreatePods(ctx, clients, pods, shape.Namespace, o)
@@ -55,11 +60,11 @@ func newPodsCreate(name *string) *cobra.Command {
 }
 
 func newPodsDelete(name *string) *cobra.Command {
-	namespace, b := bulk.DefaultPodShape().Namespace, newBulk(name, bulk.PodPrefix)
+	namespace, b := bulk.DefaultPodShape().Namespace, newBulkCommand(name, bulk.PodPrefix)
 	cmd := &cobra.Command{
 		Use:     "delete --count N",
 		Short:   "Delete pods and wait until they are gone",
-		Long:    "Delete pods and wait until they are gone.\n\n" + continues,
+		Long:    "Delete pods and wait until they are gone.\n\n" + resumeHelp,
 		Example: "  k1m pods delete --count 1000 --namespace load",
 		Args:    usageArgs(cobra.NoArgs),
 	}
@@ -69,7 +74,7 @@ func newPodsDelete(name *string) *cobra.Command {
 		if err := bulk.ValidateNamespace(namespace); err != nil {
 			return err
 		}
-		return b.run(cmd, action{
+		return b.run(cmd, bulkAction{
 			verb: "deleted", kind: "pods", whenSkipped: "did not exist",
 			do: func(ctx context.Context, clients *bulk.Clients, o bulk.Options) (bulk.Summary, error) {
 				return bulk.DeletePods(ctx, clients, namespace, o)

@@ -1,4 +1,10 @@
-// Package cli is k1m's command line: one file a subcommand.
+// Package cli is the command line of k1m. [Main] runs it.
+//
+// Each command has a file with its name, which defines its flags and its help: `k1m up` is in
+// up.go, `k1m bench schedule` in bench_schedule.go. To add a command, write such a file with a
+// function that returns the command, and add the function to newRoot in root.go. Some commands
+// bind their flags in the package that uses them. For example, clusterdir.Settings.AddFlags binds the
+// flags of `k1m up`.
 package cli
 
 import (
@@ -27,14 +33,14 @@ const (
 	exitUsage   = 2
 )
 
-// Main runs k1m and returns its exit code.
+// Main runs k1m and returns its exit code: 0 for success, 1 for a failure, 2 for invalid usage.
 func Main(version string, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// A second Ctrl-C ends k1m at once.
+	// After the first Ctrl-C, a second one terminates k1m immediately.
 	context.AfterFunc(ctx, stop)
 
-	// What client-go says of its retries would tear the progress display.
+	// Log messages of client-go about retries would disturb the progress display.
 	klog.SetLogger(logr.Discard())
 
 	root := newRoot(version)
@@ -55,14 +61,24 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 func newRoot(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "k1m",
-		Short: "Run a real Kubernetes control plane with very many simulated nodes",
-		Long: `k1m runs a real Kubernetes control plane on this machine: a store, kube-apiserver,
-kube-controller-manager, a scheduler, and kwok, which simulates the nodes.`,
-		Example: `  k1m up --nodes 1000               bring up a cluster of 1,000 nodes
-  k1m kubectl get nodes             talk to it
-  k1m pods create --count 1000      fill it
-  k1m status                        see how it does
-  k1m down                          stop it and remove its files`,
+		Short: "Run a real Kubernetes control plane with a million simulated nodes",
+		Long: `k1m runs Kubernetes clusters on this machine: a real control plane (store, kube-apiserver,
+kube-controller-manager and scheduler), and up to a million nodes, which kwok simulates. It also
+measures and compares stores and schedulers.`,
+		Example: `  # Start a cluster with 1,000 nodes
+  k1m up --nodes 1000
+
+  # Use the cluster
+  k1m kubectl get nodes
+
+  # Create 1,000 pods
+  k1m pods create --count 1000
+
+  # Show the state of the cluster
+  k1m status
+
+  # Stop the cluster and remove its files
+  k1m down`,
 		Version:       version,
 		Args:          usageArgs(cobra.NoArgs),
 		SilenceUsage:  true,
@@ -78,25 +94,35 @@ kube-controller-manager, a scheduler, and kwok, which simulates the nodes.`,
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	name := root.PersistentFlags().String("name", clusterdir.DefaultName, "name of the cluster")
-	root.AddCommand(
-		newUp(name), newDown(name), newStatus(name), newTop(name), newLogs(name),
-		newKubectl(name), newKubeconfig(name), newNodes(name), newPods(name),
-		newVerify(name), newBench(name, version), newPlan(name), newMetrics(name), newSupervise(name),
-	)
+	addGroup(root, "Start and stop clusters:", newUp(name), newDown(name))
+	addGroup(root, "Use a cluster:", newKubectl(name), newKubeconfig(name), newNodes(name), newPods(name))
+	addGroup(root, "Observe a cluster:", newStatus(name), newTop(name), newLogs(name), newMetrics(name), newVerify(name))
+	addGroup(root, "Measure and plan:", newBench(name, version), newPlan(name))
+	root.AddCommand(newSupervise(name))
 	return root
 }
 
-// dirOf finds the folder of the cluster that --name names.
-func dirOf(name string) (clusterdir.Dir, error) {
+// addGroup adds commands to the root command, under a heading of its help.
+func addGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
+	root.AddGroup(&cobra.Group{ID: title, Title: title})
+	for _, command := range commands {
+		command.GroupID = title
+		root.AddCommand(command)
+	}
+}
+
+// clusterDir returns the directory of the cluster --name, which need not exist.
+func clusterDir(name string) (clusterdir.Dir, error) {
 	if err := clusterdir.ValidateName(name); err != nil {
 		return clusterdir.Dir{}, err
 	}
 	return clusterdir.NewDir(name)
 }
 
-// existing is dirOf for a cluster that must exist.
-func existing(name string) (clusterdir.Dir, clusterdir.Config, error) {
-	dir, err := dirOf(name)
+// loadCluster returns the directory and the configuration of the cluster --name. It fails if the
+// cluster does not exist.
+func loadCluster(name string) (clusterdir.Dir, clusterdir.Config, error) {
+	dir, err := clusterDir(name)
 	if err != nil {
 		return clusterdir.Dir{}, clusterdir.Config{}, err
 	}
@@ -104,7 +130,7 @@ func existing(name string) (clusterdir.Dir, clusterdir.Config, error) {
 	return dir, config, err
 }
 
-// usageArgs makes an error about arguments one of usage.
+// usageArgs converts the errors of an argument check to usage errors.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -114,7 +140,8 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// report prints one line, and what the logs say when a component is to blame.
+// report prints an error as one line, followed by the end of a component's log if the component
+// failed.
 func report(stderr io.Writer, err error) {
 	fmt.Fprintf(stderr, "k1m: %s\n", strings.Join(strings.Fields(err.Error()), " "))
 	var failed *lifecycle.ComponentError

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,24 +15,30 @@ func newStatus(name *string) *cobra.Command {
 	timeout := 30 * time.Second
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show a cluster's components, nodes, pods and store",
-		Long: `Show a cluster's components, nodes, pods and store.
+		Short: "Show the components, nodes, pods and store of a cluster",
+		Long: `Show the components, nodes, pods and store of a cluster. The exit code is 0 if the cluster
+exists, whatever its state.
 
-The exit code is 0 whenever the cluster is known, however it does. Scripts read
--o json: name, state (running, degraded, stopped or dead), store, storeKind,
-walMode, scheduler, supervisor, components (name, pid, state, restarts, …),
-nodes (total, ready, notReady), pods (total, byPhase), objects (count, revision)
-and problems.`,
-		Example: `  k1m status
+The fields of -o json are: name, state (running, degraded, stopped or dead), store, storeKind,
+walMode, scheduler, supervisor, components (name, pid, state, restarts, …), traces, nodes (total,
+ready, notReady), pods (total, byPhase), objects (count, revision) and problems.`,
+		Example: `  # Show the status of the cluster "k1m"
+  k1m status
+
+  # Show more columns
   k1m status -o wide
+
+  # Print the state only
   k1m status -o json | jq -r .state
+
+  # Print the restarts of all components
   k1m status -o json | jq '.components[] | {name, pid, restarts}'`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if output != "" && output != "json" && output != "wide" {
 				return usage.Errorf("-o %q: no such format; use json or wide", output)
 			}
-			dir, config, err := existing(*name)
+			dir, config, err := loadCluster(*name)
 			if err != nil {
 				return err
 			}
@@ -49,13 +54,7 @@ and problems.`,
 			return s.Print(cmd.OutOrStdout(), output == "wide")
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", output, "json|wide (default: a table)")
-	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long counting may take")
+	cmd.Flags().StringVarP(&output, "output", "o", output, "output format: json|wide (default: table)")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "maximum time for counting nodes, pods and objects")
 	return cmd
-}
-
-func printJSON(cmd *cobra.Command, value any) error {
-	encoder := json.NewEncoder(cmd.OutOrStdout())
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
 }

@@ -17,27 +17,27 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// newSupervise is what `up` starts; nobody else can, for want of the files
-// that it inherits.
+// newSupervise returns the hidden command that runs the supervisor. Only `k1m up` can start it, because
+// the supervisor inherits open files from `k1m up`.
 func newSupervise(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use:    lifecycle.SuperviseCommand,
 		Hidden: true,
 		Args:   usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			leash := os.NewFile(lifecycle.LeashFD, "leash")
-			if _, err := leash.Stat(); err != nil {
-				return usage.Errorf("supervise is for `k1m up` only")
+			parentPipe := os.NewFile(lifecycle.ParentPipeFD, "parent pipe")
+			if _, err := parentPipe.Stat(); err != nil {
+				return usage.Errorf("supervise can only be started by `k1m up`")
 			}
-			alone := clusterdir.AdoptLock(lifecycle.LockFD)
-			defer alone.Release()
-			return supervise(cmd.Context(), *name, leash)
+			lock := clusterdir.AdoptLock(lifecycle.LockFD)
+			defer lock.Release()
+			return supervise(cmd.Context(), *name, parentPipe)
 		},
 	}
 }
 
-func supervise(ctx context.Context, name string, leash *os.File) error {
-	dir, config, err := existing(name)
+func supervise(ctx context.Context, name string, parentPipe *os.File) error {
+	dir, config, err := loadCluster(name)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func supervise(ctx context.Context, name string, leash *os.File) error {
 		}
 		defer data.Release()
 	}
-	components, err := component.Plan(config, dir, component.FindBinary)
+	components, err := component.Build(config, dir, component.FindBinary)
 	if err != nil {
 		return err
 	}
@@ -67,17 +67,17 @@ func supervise(ctx context.Context, name string, leash *os.File) error {
 		},
 		AfterReady: map[string]func(context.Context) error{
 			clusterdir.APIServerName(0): func(ctx context.Context) error { return kube.Bootstrap(ctx, client) },
-			// Nobody waits for it; it ends with kwok.
+			// WakePods runs in the background until ctx is done.
 			component.Kwok: func(ctx context.Context) error {
 				go func() {
-					if err := kube.WakePods(ctx, client, component.NodeAnnotation); err != nil && ctx.Err() == nil {
-						log.Warn("looking for pods that kwok has passed over", "error", err)
+					if err := kube.WakePods(ctx, client, kube.SimulatedNodeAnnotation); err != nil && ctx.Err() == nil {
+						log.Warn("cannot wake the pods that kwok has skipped", "error", err)
 					}
 				}()
 				return nil
 			},
 		},
-		Leash: leash,
-		Log:   log,
+		ParentPipe: parentPipe,
+		Log:        log,
 	})
 }

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// Rates are there after some samples, which take longer where much is going on.
-	topSamples  = 3
-	topPatience = 20 * time.Second
-	// The size of a page that is not in a terminal.
+	// Rates need several samples. On a busy machine a sample takes longer than its interval.
+	topSamples = 3
+	topTimeout = 20 * time.Second
+	// Size of a page that is not displayed in a terminal, in characters.
 	pageWidth, pageHeight = 124, 100
 )
 
@@ -31,28 +31,34 @@ func newTop(name *string) *cobra.Command {
 	output, interval, once := outputText, experiment.SampleInterval, false
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show at a glance what a cluster does, and what that takes",
-		Long: `Show at a glance what a cluster does, and what that takes: CPU and memory of each process,
-requests by verb and resource, latencies, watch events, the store's size, pods that are
-scheduled and that wait. Everything is read each second, and curves show the last minute.
+		Short: "Display the load and the resource usage of a cluster",
+		Long: `Display the load and the resource usage of a cluster: CPU and memory of each process, requests
+by verb and resource, latencies, watch events, size of the store, and scheduled and pending pods.
+Metrics are read every second. Curves show the last minute.
 
-Without a terminal, or with --once, it shows one page after some seconds and ends.`,
-		Example: `  k1m top
+With --once, or if the output is not a terminal, the command prints one page after a few seconds
+and exits.`,
+		Example: `  # Display the metrics until q is pressed
+  k1m top
+
+  # Print one page
   k1m top --once
+
+  # Print the CPU usage of all processes as JSON
   k1m top -o json | jq '.[] | select(.title == "CPU").lines'`,
 		Args: usageArgs(cobra.NoArgs),
 	}
-	cmd.Flags().DurationVar(&interval, "interval", interval, "how often the page is drawn anew")
-	cmd.Flags().BoolVar(&once, "once", once, "show one page and end")
+	cmd.Flags().DurationVar(&interval, "interval", interval, "refresh interval")
+	cmd.Flags().BoolVar(&once, "once", once, "print one page and exit")
 	addOutputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if interval < experiment.SampleInterval {
-			return usage.Errorf("--interval %v: at least %v, which is how often everything is read", interval, experiment.SampleInterval)
+			return usage.Errorf("--interval %v: must be at least %v, the interval at which metrics are read", interval, experiment.SampleInterval)
 		}
 		if err := validateOutput(output); err != nil {
 			return err
 		}
-		dir, config, err := existing(*name)
+		dir, config, err := loadCluster(*name)
 		if err != nil {
 			return err
 		}
@@ -65,7 +71,7 @@ Without a terminal, or with --once, it shows one page after some seconds and end
 		}
 		defer sampler.Stop()
 		frame := func() top.Frame {
-			return top.Frame{Head: topHead(dir, config), Foot: "q ends", Blocks: top.Blocks(sampler.Recent(top.PastPoints))}
+			return top.Frame{Header: topHeader(dir, config), Footer: "press q to quit", Blocks: top.Blocks(sampler.Recent(top.PastPoints))}
 		}
 		if out, is := cmd.OutOrStdout().(*os.File); is && !once && output == outputText && term.IsTerminal(int(out.Fd())) {
 			return top.Live(cmd.Context(), os.Stdin, out, interval, frame)
@@ -74,15 +80,15 @@ Without a terminal, or with --once, it shows one page after some seconds and end
 			return err
 		}
 		now := frame()
-		now.Foot = ""
+		now.Footer = ""
 		return printAs(cmd, output, now.Blocks, func(out io.Writer) { fmt.Fprintln(out, top.Render(now, pageWidth, pageHeight)) })
 	}
 	return cmd
 }
 
-// awaitSamples waits until there are rates.
+// awaitSamples waits until there are enough samples for rates.
 func awaitSamples(ctx context.Context, sampler *experiment.Sampler) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, topPatience, errors.New("the components were not read in time; see `k1m status`"))
+	ctx, cancel := context.WithTimeoutCause(ctx, topTimeout, errors.New("timed out reading the metrics of the components; see `k1m status`"))
 	defer cancel()
 	for {
 		for _, series := range sampler.Recent(topSamples) {
@@ -98,11 +104,11 @@ func awaitSamples(ctx context.Context, sampler *experiment.Sampler) error {
 	}
 }
 
-// topHead says which cluster it is, and how it does.
-func topHead(dir clusterdir.Dir, config clusterdir.Config) string {
+// topHeader describes the cluster and the components that are not ready.
+func topHeader(dir clusterdir.Dir, config clusterdir.Config) string {
 	state, err := supervisor.ReadState(dir)
 	if err != nil || !state.Supervisor.Alive() {
-		return fmt.Sprintf("%s does not run any more", config.Name)
+		return fmt.Sprintf("%s is not running", config.Name)
 	}
 	head := fmt.Sprintf("%s, %s, %s, up %v", config.Name, config.Settings.DescribeStore(), config.Settings.Scheduler, time.Since(state.StartedAt).Round(time.Second))
 	for _, c := range state.Components {

@@ -23,24 +23,33 @@ func newUp(name *string) *cobra.Command {
 	minFree := "512Mi"
 	cmd := &cobra.Command{
 		Use:   "up",
-		Short: "Bring a cluster up and wait until its nodes are ready",
-		Long: `Bring a cluster up and wait until its nodes are ready.
+		Short: "Start a cluster and wait until its nodes are ready",
+		Long: `Start a cluster and wait until its nodes are ready.
 
-The settings are remembered: up after down --keep-data needs no flags and finds
-its data again. On a cluster that runs, up only makes sure that it is healthy and
-has the nodes. If up fails or is stopped before the cluster is complete, nothing
-keeps running.`,
-		Example: `  k1m up --nodes 1000
+The settings are saved. After "k1m down --keep-data", "k1m up" without flags starts the same
+cluster with its data again. If the cluster is already running, the command waits until it is
+healthy and creates missing nodes.
+
+If the command fails or is interrupted before the cluster is complete, it stops all processes
+that it has started.`,
+		Example: `  # Start the cluster "k1m" with 1,000 nodes
+  k1m up --nodes 1000
+
+  # Start a cluster whose store syncs every write to disk
   k1m up --name safe --wal-mode fsync --nodes 100
+
+  # Start a cluster with etcd and two API servers
   k1m up --name peer --store etcd --apiservers 2
+
+  # Pass flags and environment variables to kube-apiserver
   k1m up --apiserver-arg event-ttl=5m --apiserver-env GOGC=200`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	settings.AddFlags(cmd.Flags())
-	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long the components may take to get ready, and the nodes to make no progress")
-	cmd.Flags().StringVar(&minFree, "min-free-disk", minFree, "refuse to start with less free disk space")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "time limit for the components to become ready, and for nodes to make progress")
+	cmd.Flags().StringVar(&minFree, "min-free-disk", minFree, "minimum free disk space that is required to start")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		dir, err := dirOf(*name)
+		dir, err := clusterDir(*name)
 		if err != nil {
 			return err
 		}
@@ -66,7 +75,7 @@ keeps running.`,
 	return cmd
 }
 
-// printUp says what to type next, with the program's name as it was typed now.
+// printUp prints the result and the next commands, with the program name that the user typed.
 func printUp(w io.Writer, dir clusterdir.Dir, result lifecycle.UpResult, took time.Duration) {
 	flag := ""
 	if dir.Name() != clusterdir.DefaultName {
@@ -74,13 +83,13 @@ func printUp(w io.Writer, dir clusterdir.Dir, result lifecycle.UpResult, took ti
 	}
 	how := fmt.Sprintf("is up after %.1fs", took.Seconds())
 	if result.AlreadyRan {
-		how = "runs already and is healthy"
+		how = "is already running and healthy"
 	}
 	k1m := os.Args[0]
 	fmt.Fprintf(w, "\nCluster %q %s, with %d nodes on %s.\n\n",
 		dir.Name(), how, result.Nodes, result.Config.Settings.DescribeStore())
 	fmt.Fprintf(w, "  %s kubectl%s get nodes\n", k1m, flag)
-	fmt.Fprintf(w, "  export KUBECONFIG=$(%s kubeconfig --path%s)   # for kubectl and anything else\n", k1m, flag)
+	fmt.Fprintf(w, "  export KUBECONFIG=$(%s kubeconfig --path%s)   # for kubectl and other clients\n", k1m, flag)
 	fmt.Fprintf(w, "  %s status%s\n", k1m, flag)
 	fmt.Fprintf(w, "  %s down%s\n", k1m, flag)
 }

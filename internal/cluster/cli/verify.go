@@ -19,28 +19,32 @@ func newVerify(name *string) *cobra.Command {
 	kubeconfig, output := "", outputText
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Audit where a cluster's pods are, from its API alone",
-		Long: `Audit where a cluster's pods are, from its API alone: that no node has more pods than
-it can take, and that every pod may be where it is, as far as the resources and host
-ports, taints, node affinity, hard topology spread and required anti-affinity say.
+		Short: "Check that every pod of a cluster is allowed on its node",
+		Long: `Check that every bound pod of a cluster is allowed on its node with respect to resource
+requests, host ports, taints, node affinity, hard topology spread constraints and required
+anti-affinity. The command reads nodes and pods from the API and fails if it finds a violation.
 
-What is there now is judged. A violation can have come about after a pod was bound: a
-node that got smaller, a label or taint that changed, a pod that was deleted. Mirror
-pods and others that no scheduler placed are audited as well. The command fails if it
-finds a violation.`,
-		Example: `  k1m verify
+It checks the current state. A violation can have occurred after the pod was bound: because a
+node's capacity, labels or taints changed, or because another pod was deleted. Pods that no
+scheduler has placed, such as mirror pods, are checked too.`,
+		Example: `  # Check the cluster "k1m"
+  k1m verify
+
+  # Print all violations as JSON
   k1m verify -o json
-  k1m verify --kubeconfig ~/.kube/config      of any cluster`,
+
+  # Check a cluster that k1m has not created
+  k1m verify --kubeconfig ~/.kube/config`,
 		Args: usageArgs(cobra.NoArgs),
 	}
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", kubeconfig, "of another cluster than the one that --name names")
+	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", kubeconfig, "kubeconfig file of the cluster to check (default: that of --name)")
 	addOutputFlag(cmd, &output)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := validateOutput(output); err != nil {
 			return err
 		}
 		if kubeconfig == "" {
-			dir, _, err := existing(*name)
+			dir, _, err := loadCluster(*name)
 			if err == nil {
 				err = lifecycle.RequireRunning(dir)
 			}
@@ -77,7 +81,7 @@ func audit(cmd *cobra.Command, kubeconfig string) (*verify.Report, error) {
 }
 
 func readCluster(ctx context.Context, client kubernetes.Interface, display progress.Display) (*verify.Cluster, error) {
-	// How many there are is known when all are read.
+	// The total number is not known until all objects are read.
 	task, nodes := display.Task("nodes and pods read", 0), 0
 	read, err := verify.Read(ctx, client,
 		func(done int) { nodes = done; task.Set(done) },

@@ -10,13 +10,15 @@ import (
 	"strings"
 )
 
-// layoutVersion counts changes of the folder's layout that older k1m cannot read.
+// layoutVersion is incremented when the layout of the cluster directory changes in a way
+// that an older k1m cannot read.
 const layoutVersion = 1
 
-// ErrUnknown says that no cluster of that name exists.
+// ErrUnknown means that no cluster with the given name exists.
 var ErrUnknown = errors.New("no such cluster")
 
-// Config is what cluster.json remembers.
+// Config is the content of cluster.json: everything about a cluster that outlives its
+// processes.
 type Config struct {
 	Layout   int      `json:"layout"`
 	Name     string   `json:"name"`
@@ -24,16 +26,16 @@ type Config struct {
 	Ports    Ports    `json:"ports"`
 }
 
-// NewConfig starts a cluster that has no ports yet.
+// NewConfig returns the configuration of a new cluster, which has no ports yet.
 func NewConfig(name string, settings Settings) Config {
 	return Config{Layout: layoutVersion, Name: name, Settings: settings, Ports: Ports{}}
 }
 
-// Load reads cluster.json; ErrUnknown when there is none.
+// Load reads cluster.json. It returns ErrUnknown if the file does not exist.
 func Load(d Dir) (Config, error) {
 	content, err := os.ReadFile(d.clusterFile())
 	if errors.Is(err, fs.ErrNotExist) {
-		return Config{}, unknown(d)
+		return Config{}, unknownClusterError(d)
 	}
 	if err != nil {
 		return Config{}, fmt.Errorf("reading the cluster's settings: %w", err)
@@ -43,7 +45,7 @@ func Load(d Dir) (Config, error) {
 		return Config{}, fmt.Errorf("%s is damaged: %w; remove the cluster with `k1m down --name %s`", d.clusterFile(), err, d.name)
 	}
 	if config.Layout != layoutVersion {
-		return Config{}, fmt.Errorf("%s has layout %d, this k1m knows %d; use the k1m that made it, or start over with `k1m down --name %s`",
+		return Config{}, fmt.Errorf("%s has layout %d, this k1m supports %d; use the k1m that created it, or start over with `k1m down --name %s`",
 			d.Root(), config.Layout, layoutVersion, d.name)
 	}
 	return config, nil
@@ -61,7 +63,7 @@ func (c Config) Save(d Dir) error {
 	return nil
 }
 
-// DataDir is where the store's data lies, chosen by the user or not.
+// DataDir is the store's data directory: --data-dir, or the default in the cluster directory.
 func (c Config) DataDir(d Dir) string {
 	if c.Settings.DataDir != "" {
 		return c.Settings.DataDir
@@ -69,8 +71,8 @@ func (c Config) DataDir(d Dir) string {
 	return d.Data()
 }
 
-// TraceFile is where a recording of what the store is asked begins; further ones, of
-// a proxy that was started again, have a number in their name.
+// TraceFile is the path of the first trace file of etcd-proxy. When the proxy restarts, it
+// writes further trace files, which have a number in their names.
 func (c Config) TraceFile(d Dir) string {
 	if c.Settings.TraceFile != "" {
 		return c.Settings.TraceFile
@@ -78,18 +80,18 @@ func (c Config) TraceFile(d Dir) string {
 	return filepath.Join(d.Traces(), "trace.jsonl.zst")
 }
 
-// TraceFiles lists all recordings, in the order in which they were begun.
+// TraceFiles lists the existing trace files, oldest first.
 func (c Config) TraceFiles(d Dir) []string {
 	first := c.TraceFile(d)
-	stem, ends, _ := strings.Cut(filepath.Base(first), ".")
-	if ends != "" {
-		ends = "." + ends
+	stem, extension, _ := strings.Cut(filepath.Base(first), ".")
+	if extension != "" {
+		extension = "." + extension
 	}
 	var files []string
 	for number := 1; ; number++ {
 		path := first
 		if number > 1 {
-			path = filepath.Join(filepath.Dir(first), fmt.Sprintf("%s-%d%s", stem, number, ends))
+			path = filepath.Join(filepath.Dir(first), fmt.Sprintf("%s-%d%s", stem, number, extension))
 		}
 		if _, err := os.Stat(path); err != nil {
 			return files
@@ -98,10 +100,10 @@ func (c Config) TraceFiles(d Dir) []string {
 	}
 }
 
-func unknown(d Dir) error {
-	hint := "none exists yet"
+func unknownClusterError(d Dir) error {
+	hint := "no clusters exist yet"
 	if names := d.Names(); len(names) > 0 {
-		hint = "there is " + strings.Join(names, ", ")
+		hint = "existing clusters: " + strings.Join(names, ", ")
 	}
 	return fmt.Errorf("cluster %q: %w (%s); create it with `k1m up --name %s`", d.name, ErrUnknown, hint, d.name)
 }

@@ -9,19 +9,20 @@ import (
 	"path/filepath"
 )
 
+// dataVersion is the version of the data directory's layout.
 const dataVersion = 1
 
-// DataFormat is written beside the store's data, so that another store, or
-// another k1m, does not mistake it for its own.
+// DataFormat is the content of format.json, which marks a data directory with the store
+// that owns it, so that another store or an incompatible k1m refuses to use it.
 type DataFormat struct {
 	Version int    `json:"version"`
 	Store   string `json:"store"`
 }
 
-// StoreDir is the store's own folder within a data directory.
+// StoreDir is the directory of a store within a data directory.
 func StoreDir(dataDir, store string) string { return filepath.Join(dataDir, store) }
 
-// LockData keeps a second cluster off a data directory.
+// LockData locks a data directory against use by a second cluster.
 func LockData(dataDir string) (*Lock, error) {
 	lock, err := tryLock(filepath.Join(dataDir, "lock"))
 	if errors.Is(err, ErrBusy) {
@@ -30,7 +31,8 @@ func LockData(dataDir string) (*Lock, error) {
 	return lock, err
 }
 
-// PrepareData claims a data directory for a store, or says why it cannot.
+// PrepareData creates a data directory for a store. It fails if the directory belongs to
+// another store or has an unsupported version.
 func PrepareData(dataDir, store string) error {
 	if err := os.MkdirAll(StoreDir(dataDir, store), privateDirMode); err != nil {
 		return fmt.Errorf("creating the data directory: %w; choose another --data-dir", err)
@@ -56,7 +58,7 @@ func checkFormat(dataDir, path string, content []byte, store string) error {
 		return fmt.Errorf("%s is damaged: %w; choose another --data-dir, or start over with `k1m down`", path, err)
 	}
 	if format.Version != dataVersion {
-		return fmt.Errorf("data directory %s is of version %d, this k1m knows %d; use the k1m that made it or choose another --data-dir",
+		return fmt.Errorf("data directory %s has version %d, this k1m supports %d; use the k1m that created it or choose another --data-dir",
 			dataDir, format.Version, dataVersion)
 	}
 	if format.Store != store {

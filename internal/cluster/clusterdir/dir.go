@@ -1,7 +1,6 @@
 package clusterdir
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,17 +10,18 @@ import (
 const (
 	homeEnv = "K1M_HOME"
 
-	// Keys lie below these folders.
+	// The directories contain private keys.
 	privateDirMode = 0o700
 )
 
-// Dir is where one cluster's files lie.
+// Dir is the directory of one cluster. Its methods return the paths of the files in it.
 type Dir struct {
 	home string
 	name string
 }
 
-// NewDir places a cluster under $K1M_HOME, or ~/.k1m.
+// NewDir returns the directory of a cluster under $K1M_HOME, by default ~/.k1m. It creates
+// nothing.
 func NewDir(name string) (Dir, error) {
 	home := os.Getenv(homeEnv)
 	if home == "" {
@@ -38,26 +38,56 @@ func NewDir(name string) (Dir, error) {
 	return Dir{home: home, name: name}, nil
 }
 
-func (d Dir) Home() string                  { return d.home }
-func (d Dir) Name() string                  { return d.name }
-func (d Dir) Root() string                  { return filepath.Join(d.home, "clusters", d.name) }
-func (d Dir) PKI() string                   { return filepath.Join(d.Root(), "pki") }
-func (d Dir) Data() string                  { return filepath.Join(d.Root(), "data") }
-func (d Dir) Logs() string                  { return filepath.Join(d.Root(), "logs") }
-func (d Dir) Log(component string) string   { return filepath.Join(d.Logs(), component+".log") }
-func (d Dir) Traces() string                { return filepath.Join(d.Root(), "traces") }
-func (d Dir) Kubeconfigs() string           { return filepath.Join(d.Root(), "kubeconfig") }
+// Home is $K1M_HOME, which holds all clusters.
+func (d Dir) Home() string { return d.home }
+
+// Name is the name of the cluster.
+func (d Dir) Name() string { return d.name }
+
+// Root is the directory that holds all files of the cluster except its locks.
+func (d Dir) Root() string { return filepath.Join(d.home, "clusters", d.name) }
+
+// PKI is the directory of the certificates and keys.
+func (d Dir) PKI() string { return filepath.Join(d.Root(), "pki") }
+
+// Data is the store's default data directory.
+func (d Dir) Data() string { return filepath.Join(d.Root(), "data") }
+
+// Logs is the directory of the components' logs.
+func (d Dir) Logs() string { return filepath.Join(d.Root(), "logs") }
+
+// Log is the log file of a component.
+func (d Dir) Log(component string) string { return filepath.Join(d.Logs(), component+".log") }
+
+// Traces is the default directory of etcd-proxy's trace files.
+func (d Dir) Traces() string { return filepath.Join(d.Root(), "traces") }
+
+// Kubeconfigs is the directory of the kubeconfig files.
+func (d Dir) Kubeconfigs() string { return filepath.Join(d.Root(), "kubeconfig") }
+
+// Kubeconfig is the kubeconfig file of a user.
 func (d Dir) Kubeconfig(user string) string { return filepath.Join(d.Kubeconfigs(), user+".conf") }
-func (d Dir) ConfigFiles() string           { return filepath.Join(d.Root(), "config") }
+
+// ConfigFiles is the directory of the components' configuration files.
+func (d Dir) ConfigFiles() string { return filepath.Join(d.Root(), "config") }
+
+// ConfigFile is a configuration file of a component.
 func (d Dir) ConfigFile(name string) string { return filepath.Join(d.ConfigFiles(), name) }
-func (d Dir) StateFile() string             { return filepath.Join(d.Root(), "state.json") }
-func (d Dir) Exists() bool                  { _, err := os.Stat(d.clusterFile()); return err == nil }
-func (d Dir) clusterFile() string           { return filepath.Join(d.Root(), "cluster.json") }
+
+// StateFile is the file in which the supervisor reports the state of the components.
+func (d Dir) StateFile() string { return filepath.Join(d.Root(), "state.json") }
+
+// Exists reports whether the cluster was created and not removed.
+func (d Dir) Exists() bool { _, err := os.Stat(d.clusterFile()); return err == nil }
+
+func (d Dir) clusterFile() string { return filepath.Join(d.Root(), "cluster.json") }
+
+// lockFile is outside Root, so that a lock survives the removal of the cluster.
 func (d Dir) lockFile(purpose string) string {
 	return filepath.Join(d.home, "locks", d.name+"."+purpose)
 }
 
-// Create makes the folders that all parts of a cluster write to.
+// Create creates the directories of the cluster.
 func (d Dir) Create() error {
 	for _, dir := range []string{d.Root(), d.PKI(), d.Data(), d.Logs(), d.Traces(), d.Kubeconfigs(), d.ConfigFiles()} {
 		if err := os.MkdirAll(dir, privateDirMode); err != nil {
@@ -67,7 +97,7 @@ func (d Dir) Create() error {
 	return nil
 }
 
-// Remove deletes everything that the cluster wrote below its root.
+// Remove deletes Root with all its files.
 func (d Dir) Remove() error {
 	if err := os.RemoveAll(d.Root()); err != nil {
 		return fmt.Errorf("removing %s: %w", d.Root(), err)
@@ -75,7 +105,7 @@ func (d Dir) Remove() error {
 	return nil
 }
 
-// Names lists the clusters under the same home.
+// Names lists the clusters in Home, sorted by name.
 func (d Dir) Names() []string {
 	entries, err := os.ReadDir(filepath.Join(d.home, "clusters"))
 	if err != nil {
@@ -89,24 +119,4 @@ func (d Dir) Names() []string {
 	}
 	slices.Sort(names)
 	return names
-}
-
-// WriteFileAtomic replaces a file so that a reader, or a crash, sees the old
-// content or the new, never a part.
-func WriteFileAtomic(path string, content []byte, mode os.FileMode) (err error) {
-	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, os.Remove(tmp.Name()))
-		}
-	}()
-	_, err = tmp.Write(content)
-	err = errors.Join(err, tmp.Chmod(mode), tmp.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), path)
 }

@@ -21,10 +21,10 @@ func testDir(t *testing.T) Dir {
 	return dir
 }
 
-func TestConfigIsRemembered(t *testing.T) {
+func TestConfigIsSavedAndLoaded(t *testing.T) {
 	dir := testDir(t)
 	if _, err := Load(dir); !errors.Is(err, ErrUnknown) {
-		t.Fatalf("before it is saved: %v", err)
+		t.Fatalf("loading a config that was not saved: %v", err)
 	}
 	saved := NewConfig("test", DefaultSettings())
 	saved.Ports["kwok"] = 1234
@@ -40,7 +40,7 @@ func TestConfigIsRemembered(t *testing.T) {
 	}
 }
 
-func TestLockIsExclusiveUntilEveryShareIsClosed(t *testing.T) {
+func TestLockIsExclusiveUntilReleased(t *testing.T) {
 	dir := testDir(t)
 	lock, err := dir.LockSupervisor()
 	if err != nil {
@@ -60,7 +60,7 @@ func TestLockIsExclusiveUntilEveryShareIsClosed(t *testing.T) {
 	}
 }
 
-func TestDataOfAnotherStoreIsRefused(t *testing.T) {
+func TestDataOfAnotherStoreIsRejected(t *testing.T) {
 	data := filepath.Join(t.TempDir(), "data")
 	for range 2 {
 		if err := PrepareData(data, StoreEtcd); err != nil {
@@ -68,7 +68,7 @@ func TestDataOfAnotherStoreIsRefused(t *testing.T) {
 		}
 	}
 	if err := PrepareData(data, StoreMemEtcd); err == nil {
-		t.Error("etcd's data was taken for mem_etcd's")
+		t.Error("mem_etcd accepted the data directory of etcd")
 	}
 }
 

@@ -11,22 +11,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBusy says that another process holds a lock.
+// ErrBusy means that another process holds the lock.
 var ErrBusy = errors.New("held")
 
 const lockPoll = 50 * time.Millisecond
 
-// Lock is an flock: the kernel gives it back however its holders die.
+// Lock is an exclusive flock(2) on a file. The kernel releases it when every process that
+// shares it has closed the file or died.
 type Lock struct{ file *os.File }
 
-// LockOperation keeps a second `up` or `down` off the cluster.
+// LockOperation prevents `k1m up` and `k1m down` from running concurrently on a cluster.
 func (d Dir) LockOperation() (*Lock, error) { return tryLock(d.lockFile("operation")) }
 
-// LockSupervisor is held by the supervisor for as long as it lives, so that
-// whoever gets it knows that there is none.
+// LockSupervisor takes the lock that the supervisor holds while it runs. If a caller obtains the lock,
+// no supervisor is running.
 func (d Dir) LockSupervisor() (*Lock, error) { return tryLock(d.lockFile("supervisor")) }
 
-// AwaitSupervisorExit waits until no supervisor holds its lock.
+// AwaitSupervisorExit waits until the supervisor has released its lock. It returns ErrBusy
+// after the timeout.
 func (d Dir) AwaitSupervisorExit(timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -41,13 +43,13 @@ func (d Dir) AwaitSupervisorExit(timeout time.Duration) error {
 	}
 }
 
-// AdoptLock takes over a lock whose open file was inherited from the parent.
+// AdoptLock returns the lock whose open file this process inherited as file descriptor fd.
 func AdoptLock(fd uintptr) *Lock {
 	unix.CloseOnExec(int(fd))
 	return &Lock{file: os.NewFile(fd, "inherited lock")}
 }
 
-// File is handed to a child process that is to share the lock.
+// File is the locked file. A child process that inherits it shares the lock.
 func (l *Lock) File() *os.File { return l.file }
 
 // Release drops this process's share of the lock.
@@ -64,7 +66,7 @@ func tryLock(path string) (*Lock, error) {
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		defer file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w by %s", ErrBusy, holder(path))
+			return nil, fmt.Errorf("%w by %s", ErrBusy, lockOwner(path))
 		}
 		return nil, fmt.Errorf("locking %s: %w", path, err)
 	}
@@ -77,10 +79,11 @@ func tryLock(path string) (*Lock, error) {
 	return &Lock{file: file}, nil
 }
 
-func holder(path string) string {
+// lockOwner describes the process that holds a lock, as it wrote itself into the file.
+func lockOwner(path string) string {
 	content, err := os.ReadFile(path)
-	if who := strings.TrimSpace(string(content)); err == nil && who != "" {
-		return who
+	if owner := strings.TrimSpace(string(content)); err == nil && owner != "" {
+		return owner
 	}
 	return "another process"
 }

@@ -13,25 +13,29 @@ const (
 	// Loopback is the only address that a cluster binds to.
 	Loopback = "127.0.0.1"
 
-	// Below Linux's ephemeral range (32768-60999): a port from there could be
-	// taken by any outgoing connection while its component restarts.
+	// The range is below Linux's ephemeral ports (32768-60999). An outgoing connection
+	// could take an ephemeral port while the component that listens there restarts.
 	firstPort = 20000
 	lastPort  = 31999
 )
 
-// ErrPortInUse says that a port the user insists on is taken.
+// ErrPortInUse means that a port that the user requested is in use.
 var ErrPortInUse = errors.New("port in use")
 
-// What the ports of the proxy are called: before the store, and its own pages.
+// Names of the ports of etcd-proxy.
 const (
-	ProxyPort        = "etcd-proxy"
+	// ProxyPort serves the etcd API.
+	ProxyPort = "etcd-proxy"
+	// ProxyMetricsPort serves /readyz and /metrics.
 	ProxyMetricsPort = "etcd-proxy-metrics"
 )
 
-// Ports maps what listens to its port.
+// Ports maps the name of a listener to its port. Listeners are named after their
+// component; a component with several listeners adds a suffix.
 type Ports map[string]int
 
-// PortName is what an API server's port is called.
+// APIServerName is the component name of the i-th API server, counted from 0, and the name
+// of its port.
 func APIServerName(i int) string {
 	if i == 0 {
 		return "kube-apiserver"
@@ -39,21 +43,22 @@ func APIServerName(i int) string {
 	return "kube-apiserver-" + strconv.Itoa(i)
 }
 
-// Address is where a listener is reached.
+// Address is the host:port of a listener.
 func (p Ports) Address(name string) string {
 	return net.JoinHostPort(Loopback, strconv.Itoa(p[name]))
 }
 
-// URL is where a listener is reached by TLS.
+// URL is the https URL of a listener.
 func (p Ports) URL(name string) string { return "https://" + p.Address(name) }
 
-// Assign gives every name a port: the wanted one, else the one it had if that
-// is still free, else any free one.
+// Assign returns a port for every name: the requested port, otherwise the current port if it
+// is still free, otherwise any free port. It returns ErrPortInUse if a requested port is
+// in use.
 func (p Ports) Assign(cluster string, names []string, wanted map[string]int) (Ports, error) {
 	assigned := Ports{}
 	for name, port := range wanted {
-		if err := listenable(port); err != nil {
-			return nil, fmt.Errorf("%w: %s wants %s:%d (%w); choose another or leave it out for a free one", ErrPortInUse, name, Loopback, port, err)
+		if err := checkListen(port); err != nil {
+			return nil, fmt.Errorf("%w: %s requires %s:%d (%w); choose another port, or omit the flag to use any free port", ErrPortInUse, name, Loopback, port, err)
 		}
 		assigned[name] = port
 	}
@@ -70,23 +75,24 @@ func (p Ports) Assign(cluster string, names []string, wanted map[string]int) (Po
 	return assigned, nil
 }
 
-// free tries the port of before, then others from a place that depends on the
-// name only, so that a cluster tends to the same ports.
-func (p Ports) free(seed string, before int) (int, error) {
+// free returns a port that is neither in use nor assigned. It tries the previous port first,
+// then the range from a start that depends only on the seed, so that a cluster tends to get
+// the same ports each time it is created.
+func (p Ports) free(seed string, previous int) (int, error) {
 	hash := fnv.New32a()
 	hash.Write([]byte(seed))
 	const span = lastPort - firstPort + 1
 	start := int(hash.Sum32() % span)
-	candidates := []int{before}
+	candidates := []int{previous}
 	for i := range span {
 		candidates = append(candidates, firstPort+(start+i)%span)
 	}
 	for _, port := range candidates {
-		if port != 0 && !p.has(port) && listenable(port) == nil {
+		if port != 0 && !p.has(port) && checkListen(port) == nil {
 			return port, nil
 		}
 	}
-	return 0, fmt.Errorf("no port between %d and %d is free on %s; stop something that listens there", firstPort, lastPort, Loopback)
+	return 0, fmt.Errorf("no port between %d and %d is free on %s; stop a process that listens there", firstPort, lastPort, Loopback)
 }
 
 func (p Ports) has(port int) bool {
@@ -98,7 +104,8 @@ func (p Ports) has(port int) bool {
 	return false
 }
 
-func listenable(port int) error {
+// checkListen fails if a listener cannot be opened on the port.
+func checkListen(port int) error {
 	listener, err := net.Listen("tcp", net.JoinHostPort(Loopback, strconv.Itoa(port)))
 	if err != nil {
 		var op *net.OpError
@@ -110,8 +117,8 @@ func listenable(port int) error {
 	return listener.Close()
 }
 
-// processes are all that run in a cluster with these settings, but for the supervisor. Each
-// listens on a port of its name.
+// processes lists the components of a cluster with these settings, except the supervisor.
+// Each listens on the port of its name.
 func (s *Settings) processes() []string {
 	names := append([]string{"kube-controller-manager", "kwok"}, s.Schedulers()...)
 	for i := range s.APIServers {
@@ -126,7 +133,7 @@ func (s *Settings) processes() []string {
 	return names
 }
 
-// PortNames lists what listens in a cluster with these settings.
+// PortNames lists the listeners of a cluster with these settings, sorted by name.
 func (s Settings) PortNames() []string {
 	names := append(s.processes(), "supervisor")
 	for _, scheduler := range s.Schedulers() {

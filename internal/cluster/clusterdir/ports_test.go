@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestPortsAreKeptWhileFree(t *testing.T) {
+func TestPortsStayTheSameWhileFree(t *testing.T) {
 	names := DefaultSettings().PortNames()
 	first, err := Ports{}.Assign("test", names, nil)
 	if err != nil {
@@ -41,7 +41,7 @@ func TestPortsAreKeptWhileFree(t *testing.T) {
 	}
 }
 
-func TestWantedPortInUseIsAnError(t *testing.T) {
+func TestRequestedPortInUseIsAnError(t *testing.T) {
 	listener, err := net.Listen("tcp", Loopback+":0")
 	if err != nil {
 		t.Fatal(err)

@@ -22,25 +22,25 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
-func TestInvalidSettingsAreBadUsage(t *testing.T) {
+func TestInvalidSettingsAreUsageErrors(t *testing.T) {
 	changes := map[string]func(*Settings){
-		"nodes":         func(s *Settings) { s.Nodes = -1 },
-		"zones":         func(s *Settings) { s.Zones = 0 },
-		"apiservers":    func(s *Settings) { s.APIServers = 17 },
-		"port":          func(s *Settings) { s.APIServerPort = -1 },
-		"store":         func(s *Settings) { s.Store = "x" },
-		"etcd wal-mode": func(s *Settings) { s.Store, s.WALMode = StoreEtcd, WALBuffered },
-		"scheduler":     func(s *Settings) { s.Scheduler = "x" },
-		"intake":        func(s *Settings) { s.Scheduler, s.SchedulerIntake = SchedulerDist, "both" },
-		"whose intake":  func(s *Settings) { s.SchedulerIntake = IntakeWebhook },
-		"address":       func(s *Settings) { s.StoreAddress = "ftp://x:1" },
-		"half a pair":   func(s *Settings) { s.StoreAddress, s.StoreCert = "https://x:1", "cert" },
-		"no address":    func(s *Settings) { s.StoreCAFile = "ca" },
-		"argument":      func(s *Settings) { s.KwokArgs = []string{"--=x"} },
-		"whose CPUs":    func(s *Settings) { s.CPUs = []string{"kube-proxy=0"} },
-		"which CPUs":    func(s *Settings) { s.CPUs = []string{"kwok=0-"} },
-		"no such CPU":   func(s *Settings) { s.CPUs = []string{"kwok=0-99999"} },
-		"wal none":      func(s *Settings) { s.WALMode, s.DataDir = WALNone, "/data" },
+		"nodes":                    func(s *Settings) { s.Nodes = -1 },
+		"zones":                    func(s *Settings) { s.Zones = 0 },
+		"apiservers":               func(s *Settings) { s.APIServers = 17 },
+		"port":                     func(s *Settings) { s.APIServerPort = -1 },
+		"store":                    func(s *Settings) { s.Store = "x" },
+		"etcd wal-mode":            func(s *Settings) { s.Store, s.WALMode = StoreEtcd, WALBuffered },
+		"scheduler":                func(s *Settings) { s.Scheduler = "x" },
+		"intake":                   func(s *Settings) { s.Scheduler, s.SchedulerIntake = SchedulerDist, "both" },
+		"intake of kube-scheduler": func(s *Settings) { s.SchedulerIntake = IntakeWebhook },
+		"address":                  func(s *Settings) { s.StoreAddress = "ftp://x:1" },
+		"certificate without key":  func(s *Settings) { s.StoreAddress, s.StoreCert = "https://x:1", "cert" },
+		"CA without address":       func(s *Settings) { s.StoreCAFile = "ca" },
+		"argument":                 func(s *Settings) { s.KwokArgs = []string{"--=x"} },
+		"unknown process":          func(s *Settings) { s.CPUs = []string{"kube-proxy=0"} },
+		"CPU list":                 func(s *Settings) { s.CPUs = []string{"kwok=0-"} },
+		"no such CPU":              func(s *Settings) { s.CPUs = []string{"kwok=0-99999"} },
+		"wal none":                 func(s *Settings) { s.WALMode, s.DataDir = WALNone, "/data" },
 	}
 	for name, change := range changes {
 		s := DefaultSettings()
@@ -51,7 +51,7 @@ func TestInvalidSettingsAreBadUsage(t *testing.T) {
 	}
 }
 
-func TestTheLastEntryForAProcessHasItsCPUs(t *testing.T) {
+func TestLastMatchingCPUsEntryWins(t *testing.T) {
 	s := overlay(t, DefaultSettings(), "--cpus", "kube-apiserver=0", "--cpus", "kube-apiserver-1=0-0,0", "--cpus", "kwok=0", "--apiservers", "2")
 	if err := s.Validate(); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestValidateName(t *testing.T) {
 	}
 }
 
-func TestOverlayPutsGivenFlagsOverSavedSettings(t *testing.T) {
+func TestOverlayOverridesSavedSettingsWithGivenFlags(t *testing.T) {
 	saved := DefaultSettings()
 	saved.Nodes, saved.Store, saved.APIServerArgs = 7, StoreEtcd, []string{"v=2", "a=b"}
 	saved.Complete()
@@ -95,7 +95,7 @@ func TestOverlayPutsGivenFlagsOverSavedSettings(t *testing.T) {
 	}
 }
 
-func TestOverlayOfAnotherStoreForgetsItsDurability(t *testing.T) {
+func TestOverlayResetsWALModeWhenStoreChanges(t *testing.T) {
 	saved := DefaultSettings()
 	saved.Store = StoreEtcd
 	saved.Complete()
@@ -106,13 +106,13 @@ func TestOverlayOfAnotherStoreForgetsItsDurability(t *testing.T) {
 	}
 }
 
-func TestTraceIsAsked(t *testing.T) {
+func TestTraceFlagsRequireTrace(t *testing.T) {
 	saved := overlay(t, DefaultSettings(), "--trace", "--trace-file", "f.jsonl.zst", "--trace-values", "full")
 	if err := saved.Validate(); err != nil {
 		t.Error(err)
 	}
 	if off := overlay(t, saved, "--trace=false"); off.TraceFile != "" || off.Validate() != nil {
-		t.Errorf("without: %+v, %v", off, off.Validate())
+		t.Errorf("with --trace=false: %+v, %v", off, off.Validate())
 	}
 	for _, args := range [][]string{{"--trace-file", "f"}, {"--trace-values", "none"}, {"--trace", "--trace-values", "all"}} {
 		if settings := overlay(t, DefaultSettings(), args...); settings.Validate() == nil {
@@ -121,7 +121,7 @@ func TestTraceIsAsked(t *testing.T) {
 	}
 }
 
-func TestRecordingsAreNumbered(t *testing.T) {
+func TestTraceFilesAreNumberedWithoutGaps(t *testing.T) {
 	t.Setenv("K1M_HOME", t.TempDir())
 	dir, err := NewDir("test")
 	if err != nil {
@@ -138,7 +138,7 @@ func TestRecordingsAreNumbered(t *testing.T) {
 	}
 	files := config.TraceFiles(dir)
 	if len(files) != 2 || filepath.Base(files[1]) != "trace-2.jsonl.zst" {
-		t.Errorf("recordings %q", files)
+		t.Errorf("trace files %q", files)
 	}
 }
 

@@ -5,52 +5,53 @@ import (
 )
 
 const (
-	// Twice the defaults: the loader and the controllers come from one machine
-	// and would be told 429 long before its cores are busy.
+	// Twice the defaults. All clients run on one machine, and with the defaults they would
+	// be throttled (429) long before its cores are busy.
 	maxRequestsInFlight = 800
 	maxMutatingInFlight = 400
 
-	// Who signs service-account tokens, and the audience they are for.
+	// serviceAccountIssuer is the issuer, and the audience, of service account tokens.
 	serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
 )
 
-func (p *plan) apiServer(i int) Component {
+// apiServer is the i-th kube-apiserver.
+func (b *builder) apiServer(i int) Component {
 	name := clusterdir.APIServerName(i)
-	settings, ports := p.config.Settings, p.config.Ports
+	settings, ports := b.config.Settings, b.config.Ports
 
 	var a args
 	a.add("bind-address", clusterdir.Loopback)
 	a.add("advertise-address", clusterdir.Loopback)
 	a.addInt("secure-port", ports[name])
-	a.add("tls-cert-file", p.pki("apiserver.crt"))
-	a.add("tls-private-key-file", p.pki("apiserver.key"))
-	a.add("client-ca-file", p.pki("ca.crt"))
-	a.add("kubelet-client-certificate", p.pki("apiserver-kubelet-client.crt"))
-	a.add("kubelet-client-key", p.pki("apiserver-kubelet-client.key"))
+	a.add("tls-cert-file", b.pki("apiserver.crt"))
+	a.add("tls-private-key-file", b.pki("apiserver.key"))
+	a.add("client-ca-file", b.pki("ca.crt"))
+	a.add("kubelet-client-certificate", b.pki("apiserver-kubelet-client.crt"))
+	a.add("kubelet-client-key", b.pki("apiserver-kubelet-client.key"))
 	a.add("service-cluster-ip-range", serviceCIDR)
 	a.add("authorization-mode", "Node,RBAC")
 	a.add("enable-admission-plugins", "NodeRestriction")
 	a.addInt("max-requests-inflight", maxRequestsInFlight)
 	a.addInt("max-mutating-requests-inflight", maxMutatingInFlight)
-	// Endpoints of the kubernetes Service must not be loopback addresses, and
-	// no simulated pod could reach them.
+	// The endpoints of the kubernetes Service must not be loopback addresses, and no
+	// simulated pod connects to them.
 	a.add("endpoint-reconciler-type", "none")
 	if settings.SharesNodes() {
-		// Schedulers that share the nodes watch their share only.
+		// Each scheduler replica watches only its own nodes.
 		a.add("feature-gates", "ShardedListAndWatch=true")
 	}
-	p.addStoreClient(&a)
-	p.addServiceAccounts(&a)
-	p.addFrontProxy(&a)
+	b.addStoreClient(&a)
+	b.addServiceAccounts(&a)
+	b.addFrontProxy(&a)
 	a.addUser(settings.APIServerArgs)
 
 	component := Component{
 		Name:      name,
-		Binary:    p.binary("kube-apiserver"),
+		Binary:    b.binary("kube-apiserver"),
 		Args:      a,
 		Env:       settings.APIServerEnv,
 		Address:   ports.URL(name),
-		Ready:     p.secureProbe(name, "/readyz"),
+		Ready:     b.secureProbe(name, "/readyz"),
 		StopGrace: statelessStopGrace,
 	}
 	switch {
@@ -62,10 +63,10 @@ func (p *plan) apiServer(i int) Component {
 	return component
 }
 
-func (p *plan) addStoreClient(a *args) {
-	client := NewStoreClient(p.config, p.dir)
-	if p.config.Settings.Trace {
-		client = p.proxyClient()
+func (b *builder) addStoreClient(a *args) {
+	client := NewStoreClient(b.config, b.dir)
+	if b.config.Settings.Trace {
+		client = b.proxyClient()
 	}
 	a.add("etcd-servers", client.Endpoint)
 	if client.CAFile != "" {
@@ -77,16 +78,16 @@ func (p *plan) addStoreClient(a *args) {
 	}
 }
 
-func (p *plan) addServiceAccounts(a *args) {
+func (b *builder) addServiceAccounts(a *args) {
 	a.add("service-account-issuer", serviceAccountIssuer)
-	a.add("service-account-key-file", p.pki("sa.pub"))
-	a.add("service-account-signing-key-file", p.pki("sa.key"))
+	a.add("service-account-key-file", b.pki("sa.pub"))
+	a.add("service-account-signing-key-file", b.pki("sa.key"))
 }
 
-func (p *plan) addFrontProxy(a *args) {
-	a.add("proxy-client-cert-file", p.pki("front-proxy-client.crt"))
-	a.add("proxy-client-key-file", p.pki("front-proxy-client.key"))
-	a.add("requestheader-client-ca-file", p.pki("front-proxy-ca.crt"))
+func (b *builder) addFrontProxy(a *args) {
+	a.add("proxy-client-cert-file", b.pki("front-proxy-client.crt"))
+	a.add("proxy-client-key-file", b.pki("front-proxy-client.key"))
+	a.add("requestheader-client-ca-file", b.pki("front-proxy-ca.crt"))
 	a.add("requestheader-allowed-names", "front-proxy-client")
 	a.add("requestheader-extra-headers-prefix", "X-Remote-Extra-")
 	a.add("requestheader-group-headers", "X-Remote-Group")

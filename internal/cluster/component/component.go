@@ -1,5 +1,10 @@
-// Package component describes the processes of a cluster as data: what runs,
-// with which command line, what it waits for and how it says that it is ready.
+// Package component defines the processes of a cluster as data. [Build] returns a list of
+// [Component]: program, command line, CPUs, dependencies and readiness probe of each process.
+// The package also writes the files that the processes read ([WriteConfigFiles],
+// [WriteKubeconfigs]). It starts nothing; package supervisor does.
+//
+// Each component has a file of its own: store.go, proxy.go, apiserver.go,
+// controller_manager.go, scheduler.go, kwok.go.
 package component
 
 import (
@@ -11,11 +16,11 @@ import (
 	"time"
 )
 
-// ErrNoBinary says that a program to run was not found.
+// ErrNoBinary means that the program of a component was not found.
 var ErrNoBinary = errors.New("program not found")
 
-// Names of components beside the API servers, which cluster.APIServerName names,
-// and the scheduler, which is called as its program is.
+// Names of the components that exist once per cluster. [clusterdir.APIServerName] names the
+// API servers and [clusterdir.Settings.Schedulers] the schedulers.
 const (
 	Store             = "store"
 	Proxy             = "etcd-proxy"
@@ -24,37 +29,40 @@ const (
 )
 
 const (
-	// MaxStopGrace is the store's: it may have much to write.
+	// MaxStopGrace is the longest [Component.StopGrace]. The store has it, because it may have much
+	// data to write.
 	MaxStopGrace = 15 * time.Second
-	// The others keep nothing that is not in the store.
+	// statelessStopGrace is for components that keep all of their state in the store.
 	statelessStopGrace = 4 * time.Second
-	// The proxy lets calls finish, and ends its recording.
+	// proxyStopGrace lets etcd-proxy finish calls and complete its trace file.
 	proxyStopGrace = 8 * time.Second
 )
 
-// Component is one process to keep running.
+// Component is one process that the supervisor keeps running.
 type Component struct {
 	Name    string
-	Binary  string // absolute path
+	Binary  string // absolute path of the program
 	Args    []string
-	Env     []string // added to the supervisor's own
-	CPUs    string   // on which it may run, such as 0-3,8; empty for all
-	pinner  string   // taskset's path, where there are CPUs
-	Address string   // what others connect to
+	Env     []string // KEY=VALUE, added to the supervisor's environment
+	CPUs    string   // CPUs on which it may run, such as 0-3,8; empty for all
+	pinner  string   // path of taskset; empty if CPUs is
+	Address string   // URL to which clients connect
 
-	// DependsOn names components that must be ready before this one starts
-	// for the first time, and that stop after it.
+	// DependsOn names the components that must have become ready before this one is first
+	// started, and that are stopped after it.
 	DependsOn []string
-	Ready     Probe
-	// StopGrace is how long it may take to end cleanly before it is killed.
+	// Ready is the readiness probe.
+	Ready Probe
+	// StopGrace is the time between SIGTERM and SIGKILL.
 	StopGrace time.Duration
-	// Volatile says that its death loses the cluster's state, so that all other
-	// components, which remember it, have to start over.
+	// Volatile means that the cluster's state is lost when the process exits. All other
+	// components must then be restarted, because they have cached that state.
 	Volatile bool
 }
 
-// Command is what to start: the program and its arguments, or taskset, which becomes that
-// program, so that process, environment and signals are the component's.
+// Command returns the program to start and its arguments. If the component is restricted to
+// CPUs, the program is taskset. taskset replaces itself with the component's program, so the process ID
+// is that of the component and signals reach it.
 func (c Component) Command() (program string, args []string) {
 	if c.CPUs == "" {
 		return c.Binary, c.Args
@@ -62,23 +70,24 @@ func (c Component) Command() (program string, args []string) {
 	return c.pinner, append([]string{"--cpu-list", c.CPUs, c.Binary}, c.Args...)
 }
 
-// Probe is a URL that answers 200 when a component is ready.
+// Probe is a readiness probe: a URL that returns 200 when the component is ready.
 type Probe struct {
 	URL    string
-	CAFile string // verifies https; empty for http
+	CAFile string // CA certificate that verifies an https URL; empty for http
 }
 
-// FindBinary looks beside k1m's own program, then in $PATH.
+// FindBinary returns the path of a program in the directory of the k1m executable or in
+// $PATH. It returns ErrNoBinary if there is none.
 func FindBinary(name string) (string, error) {
 	if self, err := os.Executable(); err == nil {
-		beside := filepath.Join(filepath.Dir(self), name)
-		if found, err := exec.LookPath(beside); err == nil {
+		sibling := filepath.Join(filepath.Dir(self), name)
+		if found, err := exec.LookPath(sibling); err == nil {
 			return found, nil
 		}
 	}
 	found, err := exec.LookPath(name)
 	if err != nil {
-		return "", fmt.Errorf("%w: %s is neither beside k1m nor in $PATH; run `make build`", ErrNoBinary, name)
+		return "", fmt.Errorf("%w: %s is neither in the directory of k1m nor in $PATH; run `make build`", ErrNoBinary, name)
 	}
 	return filepath.Abs(found)
 }

@@ -6,20 +6,21 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// proxy stands between the API servers and the store and records what they say. It
-// shows the store the certificate that they would show, and them the one of a store.
-func (p *plan) proxy() Component {
-	settings, ports := p.config.Settings, p.config.Ports
+// proxy is etcd-proxy, which relays calls between the API servers and the store and records
+// them in a trace file. It uses the API servers' client certificate towards the store and the
+// store's serving certificate towards the API servers.
+func (b *builder) proxy() Component {
+	settings, ports := b.config.Settings, b.config.Ports
 	client := ports.URL(clusterdir.ProxyPort)
 	metrics := "http://" + ports.Address(clusterdir.ProxyMetricsPort)
-	store := NewStoreClient(p.config, p.dir)
+	store := NewStoreClient(b.config, b.dir)
 
 	var a args
 	a.add("listen", client)
 	a.add("listen-metrics-urls", metrics)
-	a.add("cert-file", p.pki("etcd/server.crt"))
-	a.add("key-file", p.pki("etcd/server.key"))
-	a.add("trusted-ca-file", p.pki("etcd/ca.crt"))
+	a.add("cert-file", b.pki("etcd/server.crt"))
+	a.add("key-file", b.pki("etcd/server.key"))
+	a.add("trusted-ca-file", b.pki("etcd/ca.crt"))
 	a.addBool("client-cert-auth", true)
 	a.add("endpoints", store.Endpoint)
 	if strings.HasPrefix(store.Endpoint, "https:") && store.CAFile != "" {
@@ -29,14 +30,14 @@ func (p *plan) proxy() Component {
 		a.add("cert", store.CertFile)
 		a.add("key", store.KeyFile)
 	}
-	a.add("record", p.config.TraceFile(p.dir))
+	a.add("record", b.config.TraceFile(b.dir))
 	if settings.TraceValues != "" {
 		a.add("values", settings.TraceValues)
 	}
 
 	component := Component{
 		Name:      Proxy,
-		Binary:    p.binary("etcd-proxy"),
+		Binary:    b.binary("etcd-proxy"),
 		Args:      a,
 		Address:   client,
 		Ready:     Probe{URL: metrics + "/readyz"},
@@ -48,12 +49,13 @@ func (p *plan) proxy() Component {
 	return component
 }
 
-// proxyClient is how API servers reach the proxy: as they would the store of ours.
-func (p *plan) proxyClient() StoreClient {
+// proxyClient returns the parameters with which API servers connect to the proxy. The certificates are
+// those for a direct connection to the store.
+func (b *builder) proxyClient() StoreClient {
 	return StoreClient{
-		Endpoint: p.config.Ports.URL(clusterdir.ProxyPort),
-		CAFile:   p.pki("etcd/ca.crt"),
-		CertFile: p.pki("apiserver-etcd-client.crt"),
-		KeyFile:  p.pki("apiserver-etcd-client.key"),
+		Endpoint: b.config.Ports.URL(clusterdir.ProxyPort),
+		CAFile:   b.pki("etcd/ca.crt"),
+		CertFile: b.pki("apiserver-etcd-client.crt"),
+		KeyFile:  b.pki("apiserver-etcd-client.key"),
 	}
 }

@@ -1,9 +1,12 @@
-// Package dashboard is what Prometheus and Grafana need to look at a cluster: where the
-// pages with metrics are, and a dashboard over them. Its panels are those with which the
-// published million-node cluster was shown: the store, the API servers, the scheduler, the
-// nodes, and what each process takes.
+// Package dashboard generates the configuration with which Prometheus and Grafana monitor a
+// cluster: a scrape configuration ([Prometheus]) and a Grafana dashboard ([JSON]) with panels
+// for the store, the API servers, the scheduler, the nodes and the processes.
 //
-// Missing: alerts.
+// deploy/grafana/k8s-1m.json is the output of JSON. After a change of rows.go, regenerate it:
+//
+//	go test ./internal/cluster/dashboard -update
+//
+// The package defines no alerts.
 package dashboard
 
 import (
@@ -14,24 +17,24 @@ import (
 // panel is one plot.
 type panel struct {
 	title, about string
-	unit         string // as Grafana calls it
+	unit         string // name of the unit in Grafana
 	queries      []query
 }
 
-// query is one or more lines of a plot; the legend is made of labels.
+// query is a PromQL expression, and the legend template of its series.
 type query struct{ expr, legend string }
 
-// row is panels that belong together.
+// row is a titled group of panels.
 type row struct {
 	title  string
 	panels []panel
 }
 
-// ClusterLabel is set by [Prometheus] to the name of the cluster; the dashboard has a
-// variable for it.
+// ClusterLabel is the label that contains the name of the cluster. [Prometheus] adds it to all
+// metrics, and the dashboard has a variable that selects one of its values.
 const ClusterLabel = "cluster"
 
-// Expressions are those of all panels, for tests.
+// Expressions returns the PromQL expressions of all panels, for tests.
 func Expressions() []string {
 	var all []string
 	for _, r := range rows() {
@@ -45,11 +48,11 @@ func Expressions() []string {
 }
 
 const (
-	columns               = 24 // of Grafana's grid
-	panelWidth, panelHigh = 8, 8
+	columns                 = 24 // width of Grafana's grid
+	panelWidth, panelHeight = 8, 8
 )
 
-// JSON is the dashboard, to be imported by Grafana 10 or later.
+// JSON returns the dashboard in the format that Grafana 10 or later imports.
 func JSON() ([]byte, error) {
 	var panels []any
 	y, id := 0, 1
@@ -62,12 +65,12 @@ func JSON() ([]byte, error) {
 		for i, p := range r.panels {
 			x := i * panelWidth % columns
 			if i > 0 && x == 0 {
-				y += panelHigh
+				y += panelHeight
 			}
 			panels = append(panels, p.object(id, x, y))
 			id++
 		}
-		y += panelHigh
+		y += panelHeight
 	}
 	data, err := json.MarshalIndent(object{
 		"uid": "k8s-1m", "title": "k8s-1m", "tags": []string{"kubernetes"}, "schemaVersion": 39, "version": 1,
@@ -101,7 +104,7 @@ func (p panel) object(id, x, y int) object {
 	}
 	return object{
 		"id": id, "type": "timeseries", "title": p.title, "description": p.about, "datasource": source, "targets": targets,
-		"gridPos": object{"x": x, "y": y, "w": panelWidth, "h": panelHigh},
+		"gridPos": object{"x": x, "y": y, "w": panelWidth, "h": panelHeight},
 		"fieldConfig": object{"overrides": []any{}, "defaults": object{
 			"unit": p.unit, "min": 0, "custom": object{"lineWidth": 1, "fillOpacity": 5, "showPoints": "never"},
 		}},

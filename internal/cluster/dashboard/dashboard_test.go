@@ -14,29 +14,28 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 )
 
-var update = flag.Bool("update", false, "write the dashboard that is kept")
+var update = flag.Bool("update", false, "regenerate deploy/grafana/k8s-1m.json")
 
-// TestKept: the dashboard that is in the repository is the one that k1m prints.
-func TestKept(t *testing.T) {
+func TestStoredDashboardIsUpToDate(t *testing.T) {
 	path := filepath.Join("..", "..", "..", "deploy", "grafana", "k8s-1m.json")
-	made, err := JSON()
+	generated, err := JSON()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if *update {
-		if err := os.WriteFile(path, made, 0o644); err != nil {
+		if err := os.WriteFile(path, generated, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	kept, err := os.ReadFile(path)
-	if err != nil || !bytes.Equal(kept, made) {
-		t.Errorf("the dashboard has changed (%v); look at it, and run go test ./internal/dashboard -update", err)
+	stored, err := os.ReadFile(path)
+	if err != nil || !bytes.Equal(stored, generated) {
+		t.Errorf("the dashboard has changed (%v); review it, then run go test ./internal/cluster/dashboard -update", err)
 	}
 }
 
-// TestPanels: they do not lie on each other, have numbers of their own, and say what they
-// show.
-func TestPanels(t *testing.T) {
+// TestPanelsAreDistinctAndDescribed: panels do not overlap, have unique IDs, and have a
+// description and queries.
+func TestPanelsAreDistinctAndDescribed(t *testing.T) {
 	text, err := JSON()
 	if err != nil {
 		t.Fatal(err)
@@ -57,36 +56,37 @@ func TestPanels(t *testing.T) {
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
 				if other, is := taken[[2]int{x, y}]; is || x >= columns {
-					t.Fatalf("%q lies on %q at %d, %d", p.Title, other, x, y)
+					t.Fatalf("%q overlaps %q at %d, %d", p.Title, other, x, y)
 				}
 				taken[[2]int{x, y}] = p.Title
 			}
 		}
 		if ids[p.ID] {
-			t.Errorf("%q has the number of another", p.Title)
+			t.Errorf("%q has the ID of another panel", p.Title)
 		}
 		ids[p.ID] = true
 		if p.Type == "timeseries" && (p.Description == "" || len(p.Targets) == 0) {
-			t.Errorf("%q says nothing", p.Title)
+			t.Errorf("%q has no description or no query", p.Title)
 		}
 	}
 }
 
-// TestExpressions: brackets are closed, and each looks at one cluster only.
-func TestExpressions(t *testing.T) {
+// TestExpressionsSelectOneCluster: brackets are balanced, and each expression selects one
+// cluster.
+func TestExpressionsSelectOneCluster(t *testing.T) {
 	for _, expr := range Expressions() {
 		for _, pair := range []string{"()", "{}", "[]"} {
 			if strings.Count(expr, pair[:1]) != strings.Count(expr, pair[1:]) {
-				t.Errorf("brackets of %s", expr)
+				t.Errorf("unbalanced brackets in %s", expr)
 			}
 		}
 		if !strings.Contains(expr, `cluster="$cluster"`) || strings.Contains(expr, "§") {
-			t.Errorf("of which cluster is %s?", expr)
+			t.Errorf("%s does not select a cluster", expr)
 		}
 	}
 }
 
-func TestPrometheus(t *testing.T) {
+func TestPrometheusGroupsTargetsByJob(t *testing.T) {
 	text, err := Prometheus("test", []Target{
 		{component.Store, "store", "http://127.0.0.1:1/metrics"},
 		{component.RoleAPIServer, "kube-apiserver", "https://127.0.0.1:2/metrics"},

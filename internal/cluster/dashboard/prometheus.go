@@ -8,19 +8,21 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Target is a page with metrics.
+// Target is a metrics endpoint.
 type Target struct {
-	// Job is the label by which Prometheus tells components apart: their role.
+	// Job is the role of the component, which becomes the job label.
 	Job string
-	// Instance is the component's name, and URL where its page is.
-	Instance, URL string
+	// Instance is the name of the component, which becomes the instance label.
+	Instance string
+	// URL of the endpoint.
+	URL string
 }
 
-// Credentials are those with which pages are read by https: certificates and a key, in PEM.
+// Credentials authenticate the scrapes of https targets: certificates and a key, in PEM.
 type Credentials struct{ CA, Cert, Key []byte }
 
-// Prometheus is a configuration for Prometheus that reads the pages of a cluster each
-// second, which is what the plots of experiments do. The credentials are in it.
+// Prometheus returns a Prometheus configuration that scrapes the targets of a cluster every
+// second. The configuration contains the credentials, including the private key.
 func Prometheus(cluster string, targets []Target, with Credentials) ([]byte, error) {
 	type static struct {
 		Targets []string          `json:"targets"`
@@ -34,20 +36,20 @@ func Prometheus(cluster string, targets []Target, with Credentials) ([]byte, err
 	}
 	var jobs []scrape
 	for _, t := range targets {
-		at, err := url.Parse(t.URL)
+		endpoint, err := url.Parse(t.URL)
 		if err != nil {
-			return nil, fmt.Errorf("the page of %s: %w", t.Instance, err)
+			return nil, fmt.Errorf("metrics endpoint of %s: %w", t.Instance, err)
 		}
 		i := slices.IndexFunc(jobs, func(s scrape) bool { return s.Job == t.Job })
 		if i < 0 {
 			i = len(jobs)
-			jobs = append(jobs, scrape{Job: t.Job, Scheme: at.Scheme})
-			if at.Scheme == "https" {
+			jobs = append(jobs, scrape{Job: t.Job, Scheme: endpoint.Scheme})
+			if endpoint.Scheme == "https" {
 				jobs[i].TLS = map[string]string{"ca": string(with.CA), "cert": string(with.Cert), "key": string(with.Key)}
 			}
 		}
 		jobs[i].Statics = append(jobs[i].Statics, static{
-			Targets: []string{at.Host}, Labels: map[string]string{ClusterLabel: cluster, "instance": t.Instance},
+			Targets: []string{endpoint.Host}, Labels: map[string]string{ClusterLabel: cluster, "instance": t.Instance},
 		})
 	}
 	data, err := yaml.Marshal(map[string]any{
@@ -55,7 +57,7 @@ func Prometheus(cluster string, targets []Target, with Credentials) ([]byte, err
 		"scrape_configs": jobs,
 	})
 	if err != nil {
-		return nil, fmt.Errorf("writing the configuration: %w", err)
+		return nil, fmt.Errorf("encoding the Prometheus configuration: %w", err)
 	}
 	return data, nil
 }

@@ -6,21 +6,22 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 )
 
-// Units as Grafana calls them.
+// Names of units in Grafana.
 const (
 	perSecond = "reqps"
 	seconds   = "s"
-	size      = "bytes"
+	byteCount = "bytes"
 	byteRate  = "Bps"
 	number    = "short"
 	cores     = "short"
 )
 
-// of adds the labels that choose a job of the cluster; § stands for them.
-func of(job, expr string) string {
+// selectJob replaces § in an expression by label matchers that select a job of the cluster.
+func selectJob(job, expr string) string {
 	return strings.ReplaceAll(expr, "§", ClusterLabel+`="$cluster",job="`+job+`"`)
 }
 
+// rows defines the dashboard.
 func rows() []row {
 	return []row{
 		{"Store", storePanels()},
@@ -33,104 +34,104 @@ func rows() []row {
 
 func storePanels() []panel {
 	return []panel{
-		{"Requests", "What API servers ask of the store, by method.", perSecond, []query{
-			{of(component.Store, `sum by (grpc_method) (rate(grpc_server_handled_total{§}[$__rate_interval]))`), "{{grpc_method}}"},
+		{"Requests", "Requests from API servers, by gRPC method.", perSecond, []query{
+			{selectJob(component.Store, `sum by (grpc_method) (rate(grpc_server_handled_total{§}[$__rate_interval]))`), "{{grpc_method}}"},
 		}},
-		{"Latency as API servers see it, p99.9", "By operation; the store's time, and the way there.", seconds, []query{
-			{of(component.RoleAPIServer, `histogram_quantile(0.999, sum by (le, operation) (rate(etcd_request_duration_seconds_bucket{§}[$__rate_interval])))`), "{{operation}}"},
+		{"Request latency, p99.9", "By operation, measured by the API servers. Includes the network.", seconds, []query{
+			{selectJob(component.RoleAPIServer, `histogram_quantile(0.999, sum by (le, operation) (rate(etcd_request_duration_seconds_bucket{§}[$__rate_interval])))`), "{{operation}}"},
 		}},
-		{"Errors", "Requests that did not end well, by code.", perSecond, []query{
-			{of(component.Store, `sum by (grpc_code) (rate(grpc_server_handled_total{§,grpc_code!="OK"}[$__rate_interval]))`), "{{grpc_code}}"},
+		{"Errors", "Failed requests, by gRPC code.", perSecond, []query{
+			{selectJob(component.Store, `sum by (grpc_code) (rate(grpc_server_handled_total{§,grpc_code!="OK"}[$__rate_interval]))`), "{{grpc_code}}"},
 		}},
-		{"Size", "What is stored, and how much of that is of use.", size, []query{
-			{of(component.Store, `etcd_mvcc_db_total_size_in_bytes{§}`), "all"},
-			{of(component.Store, `etcd_mvcc_db_total_size_in_use_in_bytes{§}`), "in use"},
+		{"Database size", "Allocated size, and the part of it that is in use.", byteCount, []query{
+			{selectJob(component.Store, `etcd_mvcc_db_total_size_in_bytes{§}`), "allocated"},
+			{selectJob(component.Store, `etcd_mvcc_db_total_size_in_use_in_bytes{§}`), "in use"},
 		}},
-		{"Items", "Keys, and watchers of them.", number, []query{
-			{of(component.Store, `etcd_debugging_mvcc_keys_total{§}`), "keys"},
-			{of(component.Store, `etcd_debugging_mvcc_watcher_total{§}`), "watchers"},
+		{"Keys and watchers", "Number of keys and of watchers.", number, []query{
+			{selectJob(component.Store, `etcd_debugging_mvcc_keys_total{§}`), "keys"},
+			{selectJob(component.Store, `etcd_debugging_mvcc_watcher_total{§}`), "watchers"},
 		}},
-		{"Traffic", "Bytes a second, from and to API servers.", byteRate, []query{
-			{of(component.Store, `rate(etcd_network_client_grpc_received_bytes_total{§}[$__rate_interval])`), "received"},
-			{of(component.Store, `rate(etcd_network_client_grpc_sent_bytes_total{§}[$__rate_interval])`), "sent"},
+		{"Network traffic", "Bytes per second received from and sent to API servers.", byteRate, []query{
+			{selectJob(component.Store, `rate(etcd_network_client_grpc_received_bytes_total{§}[$__rate_interval])`), "received"},
+			{selectJob(component.Store, `rate(etcd_network_client_grpc_sent_bytes_total{§}[$__rate_interval])`), "sent"},
 		}},
-		{"Revisions", "Changes a second.", number, []query{
-			{of(component.Store, `rate(etcd_debugging_mvcc_current_revision{§}[$__rate_interval])`), "revisions"},
+		{"Revisions", "New revisions per second.", number, []query{
+			{selectJob(component.Store, `rate(etcd_debugging_mvcc_current_revision{§}[$__rate_interval])`), "revisions"},
 		}},
 	}
 }
 
 func apiServerPanels() []panel {
 	return []panel{
-		{"Requests", "By verb and resource, the twelve most frequent; watches are counted when they end.", perSecond, []query{
-			{of(component.RoleAPIServer, `topk(12, sum by (verb, resource, subresource) (rate(apiserver_request_total{§}[$__rate_interval])))`), "{{verb}} {{resource}} {{subresource}}"},
+		{"Requests", "The twelve most frequent, by verb and resource. A watch is counted when it ends.", perSecond, []query{
+			{selectJob(component.RoleAPIServer, `topk(12, sum by (verb, resource, subresource) (rate(apiserver_request_total{§}[$__rate_interval])))`), "{{verb}} {{resource}} {{subresource}}"},
 		}},
-		{"Latency, p95", "By verb and resource, the twelve slowest, without what webhooks and queues take.", seconds, []query{
-			{of(component.RoleAPIServer, `topk(12, histogram_quantile(0.95, sum by (le, verb, resource) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb!~"WATCH|CONNECT"}[$__rate_interval]))))`), "{{verb}} {{resource}}"},
+		{"Request latency, p95", "The twelve slowest, by verb and resource. Excludes the time in admission webhooks and in priority and fairness queues.", seconds, []query{
+			{selectJob(component.RoleAPIServer, `topk(12, histogram_quantile(0.95, sum by (le, verb, resource) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb!~"WATCH|CONNECT"}[$__rate_interval]))))`), "{{verb}} {{resource}}"},
 		}},
-		{"Latency against the objectives, p99", "Calls that change one object, and reads of one, of a namespace, of the cluster: 1 s, 1 s, 30 s, 30 s.", seconds, []query{
-			{of(component.RoleAPIServer, `histogram_quantile(0.99, sum by (le) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb=~"POST|PUT|PATCH|DELETE"}[$__rate_interval])))`), "change"},
-			{of(component.RoleAPIServer, `histogram_quantile(0.99, sum by (le, scope) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb=~"GET|LIST"}[$__rate_interval])))`), "read {{scope}}"},
+		{"Request latency of the SLOs, p99", "The objectives are 1 s for mutating requests and reads of one object, and 30 s for reads of a namespace or of the whole cluster.", seconds, []query{
+			{selectJob(component.RoleAPIServer, `histogram_quantile(0.99, sum by (le) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb=~"POST|PUT|PATCH|DELETE"}[$__rate_interval])))`), "mutating"},
+			{selectJob(component.RoleAPIServer, `histogram_quantile(0.99, sum by (le, scope) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb=~"GET|LIST"}[$__rate_interval])))`), "read {{scope}}"},
 		}},
-		{"In flight", "Requests that are worked on, and that wait in a queue.", number, []query{
-			{of(component.RoleAPIServer, `sum by (instance, request_kind) (apiserver_current_inflight_requests{§})`), "{{instance}} {{request_kind}}"},
-			{of(component.RoleAPIServer, `sum by (instance) (apiserver_flowcontrol_current_inqueue_requests{§})`), "{{instance}} queued"},
+		{"Requests in flight", "Requests that are being executed, and requests that wait in a priority and fairness queue.", number, []query{
+			{selectJob(component.RoleAPIServer, `sum by (instance, request_kind) (apiserver_current_inflight_requests{§})`), "{{instance}} {{request_kind}}"},
+			{selectJob(component.RoleAPIServer, `sum by (instance) (apiserver_flowcontrol_current_inqueue_requests{§})`), "{{instance}} queued"},
 		}},
-		{"Watch events sent", "To clients, by resource, the twelve most frequent.", perSecond, []query{
-			{of(component.RoleAPIServer, `topk(12, sum by (resource) (rate(apiserver_watch_events_total{§}[$__rate_interval])))`), "{{resource}}"},
+		{"Watch events sent", "Sent to clients; the twelve most frequent resources.", perSecond, []query{
+			{selectJob(component.RoleAPIServer, `topk(12, sum by (resource) (rate(apiserver_watch_events_total{§}[$__rate_interval])))`), "{{resource}}"},
 		}},
-		{"Watch events received", "From the store, by resource, in each API server.", perSecond, []query{
-			{of(component.RoleAPIServer, `topk(12, sum by (instance, resource) (rate(apiserver_watch_cache_events_received_total{§}[$__rate_interval])))`), "{{instance}} {{resource}}"},
+		{"Watch events received", "Received from the store by each API server; the twelve most frequent resources.", perSecond, []query{
+			{selectJob(component.RoleAPIServer, `topk(12, sum by (instance, resource) (rate(apiserver_watch_cache_events_received_total{§}[$__rate_interval])))`), "{{instance}} {{resource}}"},
 		}},
-		{"Watches", "That are open, by resource.", number, []query{
-			{of(component.RoleAPIServer, `topk(12, sum by (resource) (apiserver_longrunning_requests{§,verb="WATCH"}))`), "{{resource}}"},
+		{"Open watches", "The twelve most frequent resources.", number, []query{
+			{selectJob(component.RoleAPIServer, `topk(12, sum by (resource) (apiserver_longrunning_requests{§,verb="WATCH"}))`), "{{resource}}"},
 		}},
-		{"Errors", "Answers of 4xx, but for 404 and 409 which clients expect, and of 5xx.", perSecond, []query{
-			{of(component.RoleAPIServer, `sum by (code, verb, resource) (rate(apiserver_request_total{§,code=~"4..|5..",code!~"404|409"}[$__rate_interval]))`), "{{code}} {{verb}} {{resource}}"},
+		{"Errors", "Responses with 4xx and 5xx codes. Excludes 404 and 409, which clients expect.", perSecond, []query{
+			{selectJob(component.RoleAPIServer, `sum by (code, verb, resource) (rate(apiserver_request_total{§,code=~"4..|5..",code!~"404|409"}[$__rate_interval]))`), "{{code}} {{verb}} {{resource}}"},
 		}},
-		{"Garbage collection", "Share of the time that collectors take of a core.", "percentunit", []query{
-			{of(component.RoleAPIServer, `rate(go_gc_duration_seconds_sum{§}[$__rate_interval])`), "{{instance}} pauses"},
+		{"Garbage collection", "Fraction of time in which the process is paused.", "percentunit", []query{
+			{selectJob(component.RoleAPIServer, `rate(go_gc_duration_seconds_sum{§}[$__rate_interval])`), "{{instance}} pauses"},
 		}},
 	}
 }
 
 func schedulerPanels() []panel {
 	return []panel{
-		{"Pods", "Attempts a second, by what came of them.", perSecond, []query{
-			{of(component.RoleScheduler, `sum by (result) (rate(scheduler_schedule_attempts_total{§}[$__rate_interval]))`), "{{result}}"},
+		{"Scheduling attempts", "Attempts per second, by result.", perSecond, []query{
+			{selectJob(component.RoleScheduler, `sum by (result) (rate(scheduler_schedule_attempts_total{§}[$__rate_interval]))`), "{{result}}"},
 		}},
-		{"From queue to bound", "p50, p90 and p99 of pods that were placed.", seconds, []query{
-			{of(component.RoleScheduler, `histogram_quantile(0.50, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p50"},
-			{of(component.RoleScheduler, `histogram_quantile(0.90, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p90"},
-			{of(component.RoleScheduler, `histogram_quantile(0.99, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p99"},
+		{"Pod scheduling latency", "From the scheduling queue until the pod is bound: p50, p90 and p99.", seconds, []query{
+			{selectJob(component.RoleScheduler, `histogram_quantile(0.50, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p50"},
+			{selectJob(component.RoleScheduler, `histogram_quantile(0.90, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p90"},
+			{selectJob(component.RoleScheduler, `histogram_quantile(0.99, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p99"},
 		}},
-		{"Search for a node", "p50 and p99.", seconds, []query{
-			{of(component.RoleScheduler, `histogram_quantile(0.50, sum by (le) (rate(scheduler_scheduling_algorithm_duration_seconds_bucket{§}[$__rate_interval])))`), "p50"},
-			{of(component.RoleScheduler, `histogram_quantile(0.99, sum by (le) (rate(scheduler_scheduling_algorithm_duration_seconds_bucket{§}[$__rate_interval])))`), "p99"},
+		{"Scheduling algorithm latency", "Time to select a node for a pod: p50 and p99.", seconds, []query{
+			{selectJob(component.RoleScheduler, `histogram_quantile(0.50, sum by (le) (rate(scheduler_scheduling_algorithm_duration_seconds_bucket{§}[$__rate_interval])))`), "p50"},
+			{selectJob(component.RoleScheduler, `histogram_quantile(0.99, sum by (le) (rate(scheduler_scheduling_algorithm_duration_seconds_bucket{§}[$__rate_interval])))`), "p99"},
 		}},
-		{"Pods that wait", "By queue.", number, []query{
-			{of(component.RoleScheduler, `sum by (queue) (scheduler_pending_pods{§})`), "{{queue}}"},
+		{"Pending pods", "Number of pods, by queue.", number, []query{
+			{selectJob(component.RoleScheduler, `sum by (queue) (scheduler_pending_pods{§})`), "{{queue}}"},
 		}},
-		{"Index", "dist-scheduler: classes of pods, states of nodes, and nodes.", number, []query{
-			{of(component.RoleScheduler, `sum by (of) (scheduler_index_size{§})`), "{{of}}"},
+		{"Index size", "dist-scheduler: number of pod classes, node states and nodes.", number, []query{
+			{selectJob(component.RoleScheduler, `sum by (of) (scheduler_index_size{§})`), "{{of}}"},
 		}},
-		{"Left to upstream's search", "dist-scheduler: pods a second, by the reason.", perSecond, []query{
-			{of(component.RoleScheduler, `sum by (reason) (rate(scheduler_index_fallbacks_total{§}[$__rate_interval]))`), "{{reason}}"},
+		{"Fallbacks to the full scan", "dist-scheduler: pods per second that upstream's full scan schedules, by reason.", perSecond, []query{
+			{selectJob(component.RoleScheduler, `sum by (reason) (rate(scheduler_index_fallbacks_total{§}[$__rate_interval]))`), "{{reason}}"},
 		}},
 	}
 }
 
 func nodePanels() []panel {
 	return []panel{
-		{"Nodes, Leases and pods", "Objects that there are.", number, []query{
-			{of(component.RoleAPIServer, `max by (resource) (apiserver_resource_objects{§,resource=~"nodes|leases|pods"})`), "{{resource}}"},
+		{"Nodes, Leases and pods", "Number of objects.", number, []query{
+			{selectJob(component.RoleAPIServer, `max by (resource) (apiserver_resource_objects{§,resource=~"nodes|leases|pods"})`), "{{resource}}"},
 		}},
-		{"Heartbeats", "Leases that are renewed, and statuses of nodes and pods that are patched, a second.", perSecond, []query{
-			{of(component.RoleAPIServer, `sum (rate(apiserver_request_total{§,resource="leases",verb="PUT"}[$__rate_interval]))`), "Leases"},
-			{of(component.RoleAPIServer, `sum by (resource) (rate(apiserver_request_total{§,resource=~"nodes|pods",subresource="status",verb="PATCH"}[$__rate_interval]))`), "status of {{resource}}"},
+		{"Heartbeats", "Lease renewals, and status patches of nodes and pods, per second.", perSecond, []query{
+			{selectJob(component.RoleAPIServer, `sum (rate(apiserver_request_total{§,resource="leases",verb="PUT"}[$__rate_interval]))`), "Leases"},
+			{selectJob(component.RoleAPIServer, `sum by (resource) (rate(apiserver_request_total{§,resource=~"nodes|pods",subresource="status",verb="PATCH"}[$__rate_interval]))`), "status of {{resource}}"},
 		}},
-		{"Events", "Recorded by the scheduler and nodes, a second.", perSecond, []query{
-			{of(component.RoleAPIServer, `sum (rate(apiserver_request_total{§,resource="events",verb="POST"}[$__rate_interval]))`), "Events"},
+		{"Events", "Events created per second.", perSecond, []query{
+			{selectJob(component.RoleAPIServer, `sum (rate(apiserver_request_total{§,resource="events",verb="POST"}[$__rate_interval]))`), "Events"},
 		}},
 	}
 }
@@ -138,24 +139,24 @@ func nodePanels() []panel {
 func processPanels() []panel {
 	const all = `{` + ClusterLabel + `="$cluster"}`
 	return []panel{
-		{"CPU", "Cores that each process has busy.", cores, []query{
+		{"CPU", "CPU usage of each process, in cores.", cores, []query{
 			{`rate(process_cpu_seconds_total` + all + `[$__rate_interval])`, "{{instance}}"},
 		}},
-		{"Memory", "Resident memory of each process.", size, []query{
+		{"Memory", "Resident memory of each process.", byteCount, []query{
 			{`process_resident_memory_bytes` + all, "{{instance}}"},
 		}},
-		{"Ready", "1 for a component that answers, and how often processes have ended unasked.", number, []query{
-			{of(component.Supervisor, `k1m_component_ready{§}`), "{{component}}"},
-			{of(component.Supervisor, `increase(k1m_component_exits_total{§}[$__rate_interval])`), "{{component}} ended"},
+		{"Readiness and exits", "1 if the component is ready, and the number of unrequested exits of its process.", number, []query{
+			{selectJob(component.Supervisor, `k1m_component_ready{§}`), "{{component}}"},
+			{selectJob(component.Supervisor, `increase(k1m_component_exits_total{§}[$__rate_interval])`), "{{component}} exits"},
 		}},
-		{"Network", "Bytes a second, in and out, of the machine or network namespace that each process is in.", byteRate, []query{
+		{"Network", "Bytes per second in and out of the machine or network namespace of each process.", byteRate, []query{
 			{`rate(process_network_receive_bytes_total` + all + `[$__rate_interval])`, "{{instance}} in"},
 			{`rate(process_network_transmit_bytes_total` + all + `[$__rate_interval])`, "{{instance}} out"},
 		}},
-		{"File descriptors", "That each process has open.", number, []query{
+		{"File descriptors", "Open file descriptors of each process.", number, []query{
 			{`process_open_fds` + all, "{{instance}}"},
 		}},
-		{"Goroutines", "In each Go process.", number, []query{
+		{"Goroutines", "Goroutines of each Go process.", number, []query{
 			{`go_goroutines` + all, "{{instance}}"},
 		}},
 	}

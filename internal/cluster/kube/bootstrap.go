@@ -1,4 +1,8 @@
-// Package kube is how k1m itself talks to a cluster's API.
+// Package kube contains the operations that k1m performs through a cluster's API:
+//
+//   - [Config] reads a kubeconfig for k1m's own clients.
+//   - [Bootstrap] applies the objects of bootstrap.yaml, which every cluster needs.
+//   - [ReleaseNodeLeases] and [WakePods] shorten the restart of kwok.
 package kube
 
 import (
@@ -22,7 +26,8 @@ const fieldManager = "k1m"
 //go:embed bootstrap.yaml
 var bootstrapManifest []byte
 
-// Bootstrap applies the objects that every cluster needs; again is harmless.
+// Bootstrap applies the objects of bootstrap.yaml, which every cluster needs. It is
+// idempotent.
 func Bootstrap(ctx context.Context, config *rest.Config) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Config reads a kubeconfig for k1m's own use: protobuf, and no client-side
-// rate limit, since what k1m sends is bounded by its concurrency.
+// Config returns a client configuration from a kubeconfig file. Clients use protobuf and have
+// no client-side rate limit, because the concurrency of k1m bounds its requests.
 func Config(kubeconfig string) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

@@ -18,17 +18,18 @@ import (
 const (
 	leasePage        = 5000
 	leaseConcurrency = 64
-	// Beyond this, waiting for the leases to expire is no slower.
+	// Maximum time for releasing leases. After it, waiting until they expire takes no longer.
 	leaseReleaseTimeout = 20 * time.Second
 )
 
-// releaseLease leaves the rest of the lease as it is: the node has not missed
-// a heartbeat.
+// releaseLease removes the holder only. It keeps the renew time, because the node has not
+// missed a heartbeat.
 var releaseLease = []byte(`{"spec":{"holderIdentity":null}}`)
 
-// ReleaseNodeLeases takes the node leases from a kwok that has died. Every kwok
-// has an identity of its own and would wait until they expire: for 40 seconds
-// no pod would start, and nodes would be close to NotReady.
+// ReleaseNodeLeases removes the holder of the node leases that a kwok process held when it
+// died. Each kwok process has its own identity, so that its successor would otherwise wait
+// until the leases expire: for 40 seconds no pod would start, and the nodes would almost
+// become NotReady. It gives up after 20 seconds.
 func ReleaseNodeLeases(ctx context.Context, config *rest.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseReleaseTimeout)
 	defer cancel()
@@ -60,8 +61,8 @@ func ReleaseNodeLeases(ctx context.Context, config *rest.Config) error {
 	}
 }
 
-// heldBySimulator is false for a real kubelet's lease, which names its node as
-// holder, and for one that can be taken anyway.
+// heldBySimulator reports whether kwok holds a lease that has not expired. A kubelet, in
+// contrast to kwok, uses the node's name as its identity.
 func heldBySimulator(lease *coordinationv1.Lease, now time.Time) bool {
 	spec := lease.Spec
 	if spec.HolderIdentity == nil || *spec.HolderIdentity == lease.Name || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {

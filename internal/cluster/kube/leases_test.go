@@ -8,7 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-func TestOnlyLivingLeasesOfSimulatorsAreReleased(t *testing.T) {
+func TestOnlyUnexpiredLeasesOfKwokAreReleased(t *testing.T) {
 	now := time.Now()
 	lease := func(holder string, age time.Duration) *coordinationv1.Lease {
 		renewed := metav1.NewMicroTime(now.Add(-age))
@@ -25,7 +25,7 @@ func TestOnlyLivingLeasesOfSimulatorsAreReleased(t *testing.T) {
 		{"of a kwok that just died", lease("host_1234", 10*time.Second), true},
 		{"expired", lease("host_1234", 41*time.Second), false},
 		{"of a kubelet", lease("node-1", 10*time.Second), false},
-		{"of nobody", &coordinationv1.Lease{}, false},
+		{"without holder", &coordinationv1.Lease{}, false},
 	}
 	for _, c := range cases {
 		if held := heldBySimulator(c.lease, now); held != c.held {

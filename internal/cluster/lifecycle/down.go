@@ -10,10 +10,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 )
 
-// Down stops a cluster and removes its folder, or keeps it for the next Up.
-// It returns cluster.ErrUnknown when there is none.
+// Down stops a cluster. It removes the cluster's directory, unless keepData is set. It returns
+// [clusterdir.ErrUnknown] if the cluster does not exist.
 func Down(dir clusterdir.Dir, keepData bool) (err error) {
-	// Before the lock, whose file would stay.
+	// This check comes before the lock, because a lock file is never removed.
 	if !hasFolder(dir) {
 		return clusterdir.ErrUnknown
 	}
@@ -35,9 +35,9 @@ func Down(dir clusterdir.Dir, keepData bool) (err error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	// A supervisor that was abandoned early has no state yet, but holds its lock.
+	// A supervisor that was abandoned before it wrote its state file still holds its lock.
 	if err := dir.AwaitSupervisorExit(supervisorStopTimeout); err != nil {
-		return fmt.Errorf("waiting for the supervisor to end: %w", err)
+		return fmt.Errorf("waiting for the supervisor to exit: %w", err)
 	}
 	if !keepData {
 		return dir.Remove()
@@ -48,7 +48,8 @@ func Down(dir clusterdir.Dir, keepData bool) (err error) {
 	return nil
 }
 
-// hasFolder is true for what an up left that failed early, too.
+// hasFolder reports whether the cluster's directory exists. In contrast to [clusterdir.Dir.Exists],
+// that includes the directory of a failed Up.
 func hasFolder(dir clusterdir.Dir) bool {
 	_, err := os.Stat(dir.Root())
 	return !errors.Is(err, fs.ErrNotExist)

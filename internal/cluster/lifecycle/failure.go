@@ -2,10 +2,12 @@ package lifecycle
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
@@ -19,14 +21,14 @@ const (
 	logTailBytes = 64 << 10
 )
 
-// ComponentError names the component that failed, with the end of its log.
+// ComponentError means that a component did not become ready. It wraps ErrNotReady.
 type ComponentError struct {
 	Component string
 	Reason    string
 	LogFile   string
-	LogTail   []string
-	// StoreError is what the store last complained of: whoever fails, it is
-	// often the cause. Empty when it did not.
+	LogTail   []string // last lines of LogFile
+	// StoreError is the last error in the store's log, which is often the cause of another
+	// component's failure. It is empty if there is none since the cluster was started.
 	StoreError string
 }
 
@@ -36,7 +38,8 @@ func (e *ComponentError) Error() string {
 
 func (e *ComponentError) Unwrap() error { return ErrNotReady }
 
-func fail(dir clusterdir.Dir, state supervisor.State, c supervisor.ComponentState, tasks map[string]progress.Task, reason string) error {
+// failComponent marks the progress task of a component as failed and returns a ComponentError.
+func failComponent(dir clusterdir.Dir, state supervisor.State, c supervisor.ComponentState, tasks map[string]progress.Task, reason string) error {
 	if task := tasks[c.Name]; task != nil {
 		task.Fail(reason)
 	}
@@ -48,8 +51,8 @@ func fail(dir clusterdir.Dir, state supervisor.State, c supervisor.ComponentStat
 	}
 }
 
-// lastError finds the last line in mem_etcd's format that is an error; logs
-// outlive the cluster's runs, so older ones do not count.
+// lastError returns the last line in mem_etcd's log format that is an error. It ignores errors
+// before since, because a log contains earlier runs of the cluster.
 func lastError(lines []string, since time.Time) string {
 	for _, line := range slices.Backward(lines) {
 		var entry struct {
@@ -63,7 +66,7 @@ func lastError(lines []string, since time.Time) string {
 	return ""
 }
 
-// lastLines reads the end of a file, as far as it can.
+// lastLines returns the last lines of a file; none if it cannot be read.
 func lastLines(path string) []string {
 	file, err := os.Open(path)
 	if err != nil {
@@ -77,4 +80,15 @@ func lastLines(path string) []string {
 	end := make([]byte, min(info.Size(), logTailBytes))
 	n, _ := file.ReadAt(end, info.Size()-int64(len(end)))
 	return strings.Split(strings.TrimSpace(string(end[:n])), "\n")
+}
+
+// withRemedy adds the remedy to file system errors.
+func withRemedy(err error) error {
+	switch {
+	case errors.Is(err, syscall.ENOSPC):
+		return fmt.Errorf("%w; free some space, or set K1M_HOME to another disk", err)
+	case errors.Is(err, os.ErrPermission):
+		return fmt.Errorf("%w; change the permissions, or set K1M_HOME to a writable directory", err)
+	}
+	return err
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestLastErrorOfTheStoreIsOfThisRun(t *testing.T) {
+func TestLastErrorIgnoresEarlierRuns(t *testing.T) {
 	lines := strings.Split(`{"timestamp":"2026-01-01T10:00:00.5Z","level":"ERROR","message":"before"}
 {"timestamp":"2026-01-01T11:00:00.5Z","level":"ERROR","message":"no space left"}
 {"timestamp":"2026-01-01T11:00:01.5Z","level":"INFO","message":"ready"}

@@ -1,10 +1,14 @@
-// Package lifecycle brings clusters up and down.
+// Package lifecycle starts and stops clusters. [Up] checks the settings, writes the files of
+// the cluster, starts the supervisor, waits until all components are ready, and creates the
+// nodes. [Down] stops the supervisor and removes the files.
+//
+// A file lock prevents concurrent Up and Down of one cluster. A second lock, which Up passes to
+// the supervisor, shows whether the cluster is running.
 package lifecycle
 
 import (
 	"errors"
 	"fmt"
-	"syscall"
 	"time"
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
@@ -12,55 +16,35 @@ import (
 )
 
 const (
-	// The supervisor stops three levels of components, each within its grace.
+	// The supervisor stops three levels of components one after the other, each within its
+	// stop grace period.
 	supervisorStopTimeout = 70 * time.Second
 	killTimeout           = 5 * time.Second
-	// A k1m that was just killed holds its locks for a moment yet.
-	lockPatience = 500 * time.Millisecond
+	// A k1m process that was just killed still holds its locks for a moment.
+	lockTimeout = 500 * time.Millisecond
 )
 
-// lockOperation turns a held lock into advice.
+// lockOperation takes the operation lock. If it is held, the error contains the remedy.
 func lockOperation(dir clusterdir.Dir) (*clusterdir.Lock, error) {
-	deadline := time.Now().Add(lockPatience)
+	deadline := time.Now().Add(lockTimeout)
 	lock, err := dir.LockOperation()
 	for errors.Is(err, clusterdir.ErrBusy) && time.Now().Before(deadline) {
-		time.Sleep(lockPatience / 10)
+		time.Sleep(lockTimeout / 10)
 		lock, err = dir.LockOperation()
 	}
 	if errors.Is(err, clusterdir.ErrBusy) {
-		return nil, fmt.Errorf("cluster %q: another k1m works on it (%w); wait for it or stop it with Ctrl-C", dir.Name(), err)
+		return nil, fmt.Errorf("cluster %q: another k1m is changing it (%w); wait for it or stop it with Ctrl-C", dir.Name(), err)
 	}
 	return lock, err
 }
 
-// stop ends the supervisor, and with it everything that it started.
-func stop(dir clusterdir.Dir, state supervisor.State) error {
-	err := state.Supervisor.Signal(syscall.SIGTERM)
-	if err != nil {
-		return sweep(dir, state)
-	}
-	if err := dir.AwaitSupervisorExit(supervisorStopTimeout); err != nil {
-		// Its children die with it.
-		if err := state.Supervisor.KillGroup(); err != nil {
-			return fmt.Errorf("killing the supervisor: %w", err)
-		}
-		if err := state.Supervisor.AwaitExit(killTimeout); err != nil {
-			return err
-		}
-	}
-	return sweep(dir, state)
-}
+// ErrNotRunning means that a cluster exists but its supervisor is not running.
+var ErrNotRunning = errors.New("not running")
 
-// sweep ends what a supervisor has left behind, known by pid and start time.
-func sweep(dir clusterdir.Dir, state supervisor.State) error {
-	var errs []error
-	for _, component := range state.Components {
-		if component.Process.Alive() {
-			errs = append(errs, component.Process.KillGroup(), component.Process.AwaitExit(killTimeout))
-		}
+// RequireRunning returns ErrNotRunning, with the remedy, if the cluster is not running.
+func RequireRunning(dir clusterdir.Dir) error {
+	if state, err := supervisor.ReadState(dir); err == nil && state.Supervisor.Alive() {
+		return nil
 	}
-	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("ending what is left of cluster %q: %w", dir.Name(), err)
-	}
-	return nil
+	return fmt.Errorf("cluster %q: %w; start it with `k1m up --name %s`", dir.Name(), ErrNotRunning, dir.Name())
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// ensureNodes creates the nodes that are missing, waits until those that were
-// asked for are Ready, and returns how many exist in all.
+// ensureNodes creates the nodes of the settings that do not exist, waits until all of them are
+// Ready, and returns the number of all nodes of the cluster.
 func ensureNodes(ctx context.Context, o UpOptions, config clusterdir.Config) (int, error) {
 	rest, err := kube.Config(o.Dir.Kubeconfig(pki.SuperAdmin.File))
 	if err != nil {

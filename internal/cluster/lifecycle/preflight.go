@@ -3,6 +3,7 @@ package lifecycle
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -18,24 +19,24 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// ErrNoSpace says that a disk has too little room.
+// ErrNoSpace means that a disk has less than the required free space.
 var ErrNoSpace = errors.New("not enough disk space")
 
-// ErrStoreUnreachable says that nobody serves at --store-address.
-var ErrStoreUnreachable = errors.New("store does not answer")
+// ErrStoreUnreachable means that a connection to --store-address failed.
+var ErrStoreUnreachable = errors.New("cannot connect to the store")
 
 const storeDialTimeout = 5 * time.Second
 
-// checkSpace refuses to start where the disk would soon be full.
+// checkSpace returns ErrNoSpace if the file system of path has less free space than wanted.
 func checkSpace(path string, wanted resource.Quantity) error {
 	existing := nearestExisting(path)
 	var stat unix.Statfs_t
 	if err := unix.Statfs(existing, &stat); err != nil {
-		return fmt.Errorf("asking for the free space of %s: %w", existing, err)
+		return fmt.Errorf("reading the free disk space of %s: %w", existing, err)
 	}
 	free := resource.NewQuantity(int64(stat.Bavail)*stat.Bsize, resource.BinarySI)
 	if free.Cmp(wanted) < 0 {
-		return fmt.Errorf("%w: %s has %dMi free, --min-free-disk wants %s; free some, or set K1M_HOME or --data-dir to another disk",
+		return fmt.Errorf("%w: %s has %dMi free, --min-free-disk requires %s; free some space, or set K1M_HOME or --data-dir to another disk",
 			ErrNoSpace, existing, free.Value()>>20, wanted.String())
 	}
 	return nil
@@ -50,7 +51,7 @@ func nearestExisting(path string) string {
 	}
 }
 
-// checkStoreAddress makes sure that somebody serves at --store-address.
+// checkStoreAddress returns ErrStoreUnreachable if it cannot connect to --store-address.
 func checkStoreAddress(ctx context.Context, s clusterdir.Settings) error {
 	if s.StoreAddress == "" {
 		return nil
@@ -67,7 +68,7 @@ func checkStoreAddress(ctx context.Context, s clusterdir.Settings) error {
 		if errors.As(err, &reason) {
 			err = reason
 		}
-		return fmt.Errorf("%w: %s: %w; start the store there or leave out --store-address", ErrStoreUnreachable, s.StoreAddress, err)
+		return fmt.Errorf("%w: %s: %w; start the store or omit --store-address", ErrStoreUnreachable, s.StoreAddress, err)
 	}
 	return conn.Close()
 }
@@ -82,4 +83,39 @@ func dial(ctx context.Context, address *url.URL, s clusterdir.Settings) (net.Con
 	}
 	dialer := tls.Dialer{Config: config}
 	return dialer.DialContext(ctx, "tcp", address.Host)
+}
+
+// absolutePaths makes the paths in the settings independent of the working directory.
+func absolutePaths(s clusterdir.Settings) (clusterdir.Settings, error) {
+	for _, path := range []*string{&s.DataDir, &s.StoreCAFile, &s.StoreCert, &s.StoreKey, &s.TraceFile} {
+		if *path == "" {
+			continue
+		}
+		absolute, err := filepath.Abs(*path)
+		if err != nil {
+			return s, fmt.Errorf("%s: %w", *path, err)
+		}
+		*path = absolute
+	}
+	return s, nil
+}
+
+func tlsConfig(s clusterdir.Settings) (*tls.Config, error) {
+	config := &tls.Config{MinVersion: tls.VersionTLS12}
+	if s.StoreCAFile != "" {
+		ca, err := os.ReadFile(s.StoreCAFile)
+		if err != nil {
+			return nil, err
+		}
+		config.RootCAs = x509.NewCertPool()
+		config.RootCAs.AppendCertsFromPEM(ca)
+	}
+	if s.StoreCert != "" {
+		cert, err := tls.LoadX509KeyPair(s.StoreCert, s.StoreKey)
+		if err != nil {
+			return nil, err
+		}
+		config.Certificates = []tls.Certificate{cert}
+	}
+	return config, nil
 }

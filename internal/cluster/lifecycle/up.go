@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -16,52 +13,40 @@ import (
 
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
-	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// ErrSettingsDiffer says that a running cluster cannot take a setting.
-var ErrSettingsDiffer = errors.New("the cluster runs with other settings")
+// ErrSettingsDiffer means that a setting cannot be changed while the cluster is running.
+var ErrSettingsDiffer = errors.New("the cluster is running with other settings")
 
-// ErrInterrupted says that `up` was told to stop before it was done.
+// ErrInterrupted means that the context of [Up] was cancelled before the cluster was complete.
 var ErrInterrupted = errors.New("interrupted before the cluster was complete")
 
-// ErrNotRunning says that a cluster is not up.
-var ErrNotRunning = errors.New("not running")
-
-// RequireRunning reports a cluster that nobody supervises.
-func RequireRunning(dir clusterdir.Dir) error {
-	if state, err := supervisor.ReadState(dir); err == nil && state.Supervisor.Alive() {
-		return nil
-	}
-	return fmt.Errorf("cluster %q: %w; start it with `k1m up --name %s`", dir.Name(), ErrNotRunning, dir.Name())
-}
-
-// UpOptions are what `up` is asked to do.
+// UpOptions are the options of [Up].
 type UpOptions struct {
 	Dir   clusterdir.Dir
-	Flags *pflag.FlagSet // those that were given win over what is remembered
-	// Timeout bounds how long the control plane may take to get ready, and how
-	// long nodes may make no progress.
+	Flags *pflag.FlagSet // flags that were set override the saved settings
+	// Timeout limits the time until the control plane is ready, and the time without any
+	// progress of the nodes.
 	Timeout time.Duration
-	MinFree resource.Quantity
+	MinFree resource.Quantity // minimum free disk space, in bytes
 	Display progress.Display
 }
 
-// UpResult is what `up` found and did.
+// UpResult is the result of [Up].
 type UpResult struct {
-	AlreadyRan bool
+	AlreadyRan bool // the cluster was running before
 	Config     clusterdir.Config
-	Nodes      int // all that exist, not only those that were asked for
+	Nodes      int // all nodes of the cluster, including those that exceed the settings
 }
 
-// Up makes the cluster run with at least its number of nodes. When it fails,
-// or its process dies, before a cluster that it started is complete, nothing
-// keeps running; data that existed stays.
+// Up starts the cluster, if it is not running, and creates missing nodes. If Up fails, or its
+// process dies, before a cluster that it started is complete, no process of the cluster keeps
+// running. Data that existed before is kept.
 func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
-	// Before the lock, whose file would stay after a mistake.
-	if _, err := settle(o.Dir, o.Flags); err != nil {
+	// This check comes before the lock, because a lock file is never removed.
+	if _, err := resolveConfig(o.Dir, o.Flags); err != nil {
 		return UpResult{}, err
 	}
 	lock, err := lockOperation(o.Dir)
@@ -70,28 +55,28 @@ func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
 
-	config, err := settle(o.Dir, o.Flags)
+	config, err := resolveConfig(o.Dir, o.Flags)
 	if err != nil {
 		return UpResult{}, err
 	}
-	alone, err := o.Dir.LockSupervisor()
-	if errors.Is(err, clusterdir.ErrBusy) && leaving(o.Dir) {
+	supervisorLock, err := o.Dir.LockSupervisor()
+	if errors.Is(err, clusterdir.ErrBusy) && supervisorExiting(o.Dir) {
 		if err = o.Dir.AwaitSupervisorExit(supervisorStopTimeout); err == nil {
-			alone, err = o.Dir.LockSupervisor()
+			supervisorLock, err = o.Dir.LockSupervisor()
 		}
 	}
 	switch {
 	case err == nil:
-		return start(ctx, o, config, alone)
+		return start(ctx, o, config, supervisorLock)
 	case errors.Is(err, clusterdir.ErrBusy):
-		return refresh(ctx, o, config)
+		return updateRunning(ctx, o, config)
 	}
 	return UpResult{}, err
 }
 
-// settle decides the settings: the flags given, over those remembered, over
-// the defaults.
-func settle(dir clusterdir.Dir, flags *pflag.FlagSet) (clusterdir.Config, error) {
+// resolveConfig determines the settings. Flags override the saved settings, which override the
+// defaults.
+func resolveConfig(dir clusterdir.Dir, flags *pflag.FlagSet) (clusterdir.Config, error) {
 	config, err := clusterdir.Load(dir)
 	if errors.Is(err, clusterdir.ErrUnknown) {
 		config, err = clusterdir.NewConfig(dir.Name(), clusterdir.DefaultSettings()), nil
@@ -106,16 +91,16 @@ func settle(dir clusterdir.Dir, flags *pflag.FlagSet) (clusterdir.Config, error)
 	return config, config.Settings.Validate()
 }
 
-// leaving says whether the supervisor that holds the lock is on its way out:
-// the `up` that started it was killed, or it never got to write its state.
-func leaving(dir clusterdir.Dir) bool {
+// supervisorExiting reports whether the supervisor that holds the lock is about to exit: it is
+// stopping, or it has not written its state file because its `k1m up` was killed.
+func supervisorExiting(dir clusterdir.Dir) bool {
 	state, err := supervisor.ReadState(dir)
 	return err != nil || state.Stopping || !state.Supervisor.Alive()
 }
 
-// start brings up a cluster that does not run.
-func start(ctx context.Context, o UpOptions, config clusterdir.Config, alone *clusterdir.Lock) (result UpResult, err error) {
-	release := func() { err = errors.Join(err, alone.Release()) }
+// start starts a cluster that is not running.
+func start(ctx context.Context, o UpOptions, config clusterdir.Config, supervisorLock *clusterdir.Lock) (result UpResult, err error) {
+	release := func() { err = errors.Join(err, supervisorLock.Release()) }
 	fresh := !hasFolder(o.Dir)
 	components, config, err := prepare(ctx, o, config)
 	if err != nil {
@@ -125,7 +110,7 @@ func start(ctx context.Context, o UpOptions, config clusterdir.Config, alone *cl
 		}
 		return UpResult{}, err
 	}
-	leash, err := launch(o.Dir, alone)
+	parentPipe, err := launch(o.Dir, supervisorLock)
 	release()
 	if err != nil {
 		return UpResult{}, err
@@ -137,23 +122,24 @@ func start(ctx context.Context, o UpOptions, config clusterdir.Config, alone *cl
 	}
 	if err != nil {
 		if ctx.Err() != nil {
-			err = fmt.Errorf("%w; nothing keeps running, `k1m up --name %s` continues", ErrInterrupted, o.Dir.Name())
+			err = fmt.Errorf("%w; all of its processes were stopped; to continue, run `k1m up --name %s`", ErrInterrupted, o.Dir.Name())
 		}
-		return UpResult{}, errors.Join(err, leash.Close(), o.Dir.AwaitSupervisorExit(supervisorStopTimeout))
+		return UpResult{}, errors.Join(err, parentPipe.Close(), o.Dir.AwaitSupervisorExit(supervisorStopTimeout))
 	}
-	return UpResult{Config: config, Nodes: nodes}, supervisor.Commit(leash)
+	return UpResult{Config: config, Nodes: nodes}, supervisor.Detach(parentPipe)
 }
 
-// refresh makes sure that a cluster that runs has what is asked of it.
-func refresh(ctx context.Context, o UpOptions, config clusterdir.Config) (UpResult, error) {
+// updateRunning waits until a running cluster is ready and creates missing nodes. It returns
+// ErrSettingsDiffer if other settings than nodes and zones have changed.
+func updateRunning(ctx context.Context, o UpOptions, config clusterdir.Config) (UpResult, error) {
 	running, err := clusterdir.Load(o.Dir)
 	if err != nil {
 		return UpResult{}, err
 	}
-	// Only these may change while it runs.
-	same := config.Settings
-	same.Nodes, same.Zones = running.Settings.Nodes, running.Settings.Zones
-	if changed := differing(same, running.Settings); len(changed) > 0 {
+	// Nodes and zones are the only settings that can change while the cluster is running.
+	fixed := config.Settings
+	fixed.Nodes, fixed.Zones = running.Settings.Nodes, running.Settings.Zones
+	if changed := changedFlags(fixed, running.Settings); len(changed) > 0 {
 		return UpResult{}, fmt.Errorf("cluster %q: %w (%s); stop it with `k1m down --keep-data --name %s` first",
 			config.Name, ErrSettingsDiffer, strings.Join(changed, ", "), config.Name)
 	}
@@ -169,103 +155,28 @@ func refresh(ctx context.Context, o UpOptions, config clusterdir.Config) (UpResu
 		return UpResult{}, err
 	}
 	config.Ports = running.Ports
-	remembered := config
-	// Nodes are never deleted here, so fewer would be forgotten, not gone.
-	remembered.Settings.Nodes = max(config.Settings.Nodes, running.Settings.Nodes)
-	if err := remembered.Save(o.Dir); err != nil {
+	saved := config
+	// Up never deletes nodes, so the saved number must not decrease.
+	saved.Settings.Nodes = max(config.Settings.Nodes, running.Settings.Nodes)
+	if err := saved.Save(o.Dir); err != nil {
 		return UpResult{}, err
 	}
 	nodes, err := ensureNodes(ctx, o, config)
 	if ctx.Err() != nil {
-		err = fmt.Errorf("%w; what ran goes on running, `k1m up --name %s` continues", ErrInterrupted, o.Dir.Name())
+		err = fmt.Errorf("%w; its processes keep running; to continue, run `k1m up --name %s`", ErrInterrupted, o.Dir.Name())
 	}
 	return UpResult{AlreadyRan: true, Config: config, Nodes: nodes}, err
 }
 
-// prepare checks all that can be checked before a process starts, and writes
-// the files that the processes will read.
-func prepare(ctx context.Context, o UpOptions, config clusterdir.Config) ([]component.Component, clusterdir.Config, error) {
-	if state, err := supervisor.ReadState(o.Dir); err == nil {
-		if err := sweep(o.Dir, state); err != nil {
-			return nil, config, err
-		}
-	}
-	settings, err := absolutePaths(config.Settings)
-	if err != nil {
-		return nil, config, err
-	}
-	config.Settings = settings
-	err = checkSpace(o.Dir.Root(), o.MinFree)
-	if err == nil {
-		err = checkSpace(config.DataDir(o.Dir), o.MinFree)
-	}
-	if err == nil {
-		err = checkStoreAddress(ctx, settings)
-	}
-	if err != nil {
-		return nil, config, err
-	}
-	wanted := map[string]int{}
-	if settings.APIServerPort != 0 {
-		wanted[clusterdir.APIServerName(0)] = settings.APIServerPort
-	}
-	if config.Ports, err = config.Ports.Assign(config.Name, settings.PortNames(), wanted); err != nil {
-		return nil, config, err
-	}
-	components, err := component.Plan(config, o.Dir, component.FindBinary)
-	if err != nil {
-		return nil, config, err
-	}
-	return components, config, writeFiles(o.Dir, config)
-}
-
-func writeFiles(dir clusterdir.Dir, config clusterdir.Config) error {
-	if err := dir.Create(); err != nil {
-		return explain(err)
-	}
-	if config.Settings.KeepsData() {
-		if err := claimData(dir, config); err != nil {
-			return explain(err)
-		}
-	}
-	authority, err := pki.Ensure(dir.PKI(), config.Name, component.ServiceCIDR(), net.ParseIP(clusterdir.Loopback))
-	if err != nil {
-		return explain(err)
-	}
-	if err := component.WriteKubeconfigs(config, dir, authority); err != nil {
-		return explain(err)
-	}
-	if err := component.WriteConfigFiles(config, dir); err != nil {
-		return explain(err)
-	}
-	if err := os.Remove(dir.StateFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return explain(config.Save(dir))
-}
-
-// claimData makes sure that the data is ours to use; the supervisor then holds
-// the lock for as long as it runs.
-func claimData(dir clusterdir.Dir, config clusterdir.Config) error {
-	dataDir := config.DataDir(dir)
-	if err := clusterdir.PrepareData(dataDir, config.Settings.Store); err != nil {
-		return err
-	}
-	lock, err := clusterdir.LockData(dataDir)
-	if err != nil {
-		return err
-	}
-	return lock.Release()
-}
-
-func differing(a, b clusterdir.Settings) []string {
+// changedFlags describes the flags of running that differ from those of wanted, sorted by name.
+func changedFlags(wanted, running clusterdir.Settings) []string {
 	var names []string
-	fsA, fsB := pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
-	a.AddFlags(fsA)
-	b.AddFlags(fsB)
-	fsA.VisitAll(func(flag *pflag.Flag) {
-		if other := fsB.Lookup(flag.Name).Value.String(); other != flag.Value.String() {
-			names = append(names, fmt.Sprintf("--%s is %s", flag.Name, other))
+	wantedFlags, runningFlags := pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)
+	wanted.AddFlags(wantedFlags)
+	running.AddFlags(runningFlags)
+	wantedFlags.VisitAll(func(flag *pflag.Flag) {
+		if value := runningFlags.Lookup(flag.Name).Value.String(); value != flag.Value.String() {
+			names = append(names, fmt.Sprintf("--%s is %s", flag.Name, value))
 		}
 	})
 	slices.Sort(names)

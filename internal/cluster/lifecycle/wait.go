@@ -12,17 +12,17 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// ErrNotReady says that a component did not get ready.
+// ErrNotReady means that a component did not become ready.
 var ErrNotReady = errors.New("not ready")
 
 const (
 	statePoll = 50 * time.Millisecond
-	// A component that ends this often before it was ever ready will not get
-	// ready by waiting.
-	hopelessExits = 3
+	// A component has failed if it exits this many times before it is first ready.
+	maxExitsBeforeReady = 3
 )
 
-// awaitReady shows every component until all are ready or one fails.
+// awaitReady waits until all components are ready or one has failed, and displays their
+// progress.
 func awaitReady(ctx context.Context, o UpOptions, components []component.Component) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -34,28 +34,29 @@ func awaitReady(ctx context.Context, o UpOptions, components []component.Compone
 	for {
 		state, readErr := supervisor.ReadState(o.Dir)
 		if readErr == nil {
-			show(state, tasks, finished)
+			showProgress(state, tasks, finished)
 			if state.Healthy() {
 				return nil
 			}
-			if hopeless := findHopeless(state); hopeless != nil {
-				return fail(o.Dir, state, *hopeless, tasks, "ended "+fmt.Sprint(hopeless.Exits)+" times, last with "+hopeless.LastExit)
+			if failed := findFailed(state); failed != nil {
+				return failComponent(o.Dir, state, *failed, tasks, fmt.Sprintf("exited %d times, most recently with %s", failed.Exits, failed.LastExit))
 			}
-		} else if !supervisorLives(o.Dir) {
-			return fail(o.Dir, state, supervisor.ComponentState{Name: "supervisor"}, tasks, "it ended")
+		} else if !supervisorRunning(o.Dir) {
+			return failComponent(o.Dir, state, supervisor.ComponentState{Name: "supervisor"}, tasks, "it exited")
 		}
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return context.Cause(ctx)
 			}
-			return fail(o.Dir, state, slowest(state), tasks, fmt.Sprintf("waited %s (--timeout); %s", o.Timeout, trouble(slowest(state))))
+			return failComponent(o.Dir, state, firstNotReady(state), tasks, fmt.Sprintf("timed out after %s (--timeout); %s", o.Timeout, describePhase(firstNotReady(state))))
 		case <-time.After(statePoll):
 		}
 	}
 }
 
-func show(state supervisor.State, tasks map[string]progress.Task, finished map[string]bool) {
+// showProgress updates the task of each component that was not ready before.
+func showProgress(state supervisor.State, tasks map[string]progress.Task, finished map[string]bool) {
 	for _, c := range state.Components {
 		switch {
 		case finished[c.Name]:
@@ -63,12 +64,13 @@ func show(state supervisor.State, tasks map[string]progress.Task, finished map[s
 			finished[c.Name] = true
 			tasks[c.Name].Done("ready on " + c.Address)
 		default:
-			tasks[c.Name].Say(trouble(c))
+			tasks[c.Name].Say(describePhase(c))
 		}
 	}
 }
 
-func trouble(c supervisor.ComponentState) string {
+// describePhase describes the phase of a component and the reason.
+func describePhase(c supervisor.ComponentState) string {
 	switch {
 	case c.Phase == supervisor.Restarting:
 		return fmt.Sprintf("restarting after %s", c.LastExit)
@@ -78,17 +80,18 @@ func trouble(c supervisor.ComponentState) string {
 	return string(c.Phase)
 }
 
-func findHopeless(state supervisor.State) *supervisor.ComponentState {
+// findFailed returns a component that has failed; nil if there is none.
+func findFailed(state supervisor.State) *supervisor.ComponentState {
 	for _, c := range state.Components {
-		if !c.WasReady && c.Exits >= hopelessExits {
+		if !c.WasReady && c.Exits >= maxExitsBeforeReady {
 			return &c
 		}
 	}
 	return nil
 }
 
-// slowest is the first component that is not ready: later ones wait for it.
-func slowest(state supervisor.State) supervisor.ComponentState {
+// firstNotReady returns the first component that is not ready. Later components wait for it.
+func firstNotReady(state supervisor.State) supervisor.ComponentState {
 	for _, c := range state.Components {
 		if c.Phase != supervisor.Ready {
 			return c
@@ -97,7 +100,7 @@ func slowest(state supervisor.State) supervisor.ComponentState {
 	return supervisor.ComponentState{Name: "supervisor"}
 }
 
-func supervisorLives(dir clusterdir.Dir) bool {
+func supervisorRunning(dir clusterdir.Dir) bool {
 	lock, err := dir.LockSupervisor()
 	if err == nil {
 		_ = lock.Release()

@@ -9,21 +9,20 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/cmd/kubeadm/app/constants"
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
-
-	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// User is somebody who talks to the API server by client certificate.
+// User is a client of the API server that authenticates with a client certificate.
 type User struct {
-	File       string
-	CommonName string
-	Groups     []string
+	File       string   // base name of the kubeconfig file, without extension
+	CommonName string   // user name
+	Groups     []string // groups of the user
 }
 
-// KwokUser has the rights that internal/kube/bootstrap.yaml gives, no more.
+// KwokUser is the user name of kwok. internal/cluster/kube/bootstrap.yaml grants its
+// permissions.
 const KwokUser = "k1m:kwok"
 
-// Users of a cluster; names and groups are kubeadm's.
+// Users of a cluster. Except for Kwok, names and groups are those of a kubeadm cluster.
 var (
 	Admin             = User{"admin", "kubernetes-admin", []string{constants.ClusterAdminsGroupAndClusterRoleBinding}}
 	SuperAdmin        = User{"super-admin", "kubernetes-super-admin", []string{"system:masters"}}
@@ -32,16 +31,16 @@ var (
 	Kwok              = User{"kwok", KwokUser, nil}
 )
 
-// WriteKubeconfig signs a client certificate for the user and writes a
-// kubeconfig that holds all it needs to reach server.
-func WriteKubeconfig(path, clusterName, server string, authority *Authority, user User) error {
+// Kubeconfig signs a client certificate for the user and returns a kubeconfig that contains
+// it, with its key and everything else needed to connect to server.
+func Kubeconfig(clusterName, server string, authority *Authority, user User) ([]byte, error) {
 	cert, key, err := pkiutil.NewCertAndKey(authority.Cert, authority.key, leafConfig(user.CommonName, user.Groups, x509.ExtKeyUsageClientAuth))
 	if err != nil {
-		return fmt.Errorf("client certificate of %s: %w", user.CommonName, err)
+		return nil, fmt.Errorf("client certificate of %s: %w", user.CommonName, err)
 	}
 	keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
 	if err != nil {
-		return fmt.Errorf("client key of %s: %w", user.CommonName, err)
+		return nil, fmt.Errorf("client key of %s: %w", user.CommonName, err)
 	}
 	config := clientcmdapi.NewConfig()
 	config.Clusters[clusterName] = &clientcmdapi.Cluster{
@@ -56,10 +55,7 @@ func WriteKubeconfig(path, clusterName, server string, authority *Authority, use
 	config.CurrentContext = clusterName
 	content, err := clientcmd.Write(*config)
 	if err != nil {
-		return fmt.Errorf("kubeconfig of %s: %w", user.CommonName, err)
+		return nil, fmt.Errorf("kubeconfig of %s: %w", user.CommonName, err)
 	}
-	if err := clusterdir.WriteFileAtomic(path, content, 0o600); err != nil {
-		return fmt.Errorf("writing kubeconfig: %w", err)
-	}
-	return nil
+	return content, nil
 }

@@ -1,6 +1,10 @@
-// Package pki makes a cluster's certificates with kubeadm's own list of them,
-// so that they have the names, subjects and uses that operators know. What
-// exists is kept; leaves that are about to expire are made anew.
+// Package pki creates the certificates, keys and kubeconfigs of a cluster. It uses kubeadm's
+// list of certificates, so that file names, subjects and key usages are those of a kubeadm
+// cluster.
+//
+// [Ensure] creates the certificates that are missing, keeps those that exist, and renews
+// leaf certificates that expire soon. It returns the cluster's certificate [Authority],
+// with which [Kubeconfig] signs the client certificate of a [User].
 package pki
 
 import (
@@ -20,11 +24,12 @@ import (
 	"k8s.io/kubernetes/cmd/kubeadm/app/util/pkiutil"
 )
 
-// ErrUnreadable says that certificates exist but cannot be used.
+// ErrUnreadable means that a certificate or key exists but cannot be used.
 var ErrUnreadable = errors.New("unreadable certificate")
 
 const (
-	// Elliptic keys are made in a millisecond; RSA keys take seconds for a cluster.
+	// Generating an ECDSA key takes about a millisecond. The RSA keys of a cluster take
+	// seconds.
 	keyAlgorithm = kubeadm.EncryptionAlgorithmECDSAP256
 
 	leafValidity = 365 * 24 * time.Hour
@@ -32,14 +37,15 @@ const (
 	renewBefore  = 30 * 24 * time.Hour
 )
 
-// Authority signs certificates.
+// Authority is a certificate authority with its private key.
 type Authority struct {
 	Cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// Ensure makes every certificate that is missing below dir, and returns the
-// cluster's own authority.
+// Ensure creates the certificates and keys in dir that are missing or expire soon, and
+// returns the cluster CA. It returns ErrUnreadable if an existing one cannot be used; it
+// never overwrites such a file.
 func Ensure(dir, clusterName, serviceCIDR string, loopback net.IP) (*Authority, error) {
 	init := initConfiguration(dir, clusterName, serviceCIDR, loopback)
 	tree, err := certs.GetDefaultCertList().AsMap().CertTree()
@@ -129,9 +135,9 @@ func ensureLeaf(dir, name string, authority *Authority, config *pkiutil.CertConf
 	return write(dir, name, cert, key)
 }
 
-// ensureServing gives the components that kubeadm leaves with self-signed
-// certificates ones that the cluster's authority vouches for, so that probes
-// and scrapers can verify them.
+// ensureServing creates serving certificates, signed by the cluster CA, for the components
+// that have self-signed ones in a kubeadm cluster, so that probes and Prometheus can verify
+// them.
 func ensureServing(dir string, authority *Authority, loopback net.IP) error {
 	for _, name := range []string{"kube-controller-manager", "kube-scheduler", "dist-scheduler"} {
 		config := leafConfig(name, nil, x509.ExtKeyUsageServerAuth)

@@ -21,7 +21,7 @@ func ensure(t *testing.T, dir string) *Authority {
 	return authority
 }
 
-func TestCertificatesAreKubeadmsAndKept(t *testing.T) {
+func TestCertificatesHaveKubeadmsNamesAndAreKept(t *testing.T) {
 	dir := t.TempDir()
 	first := ensure(t, dir)
 	names := []string{
@@ -37,7 +37,7 @@ func TestCertificatesAreKubeadmsAndKept(t *testing.T) {
 		before[name] = string(content)
 	}
 	if again := ensure(t, dir); !again.Cert.Equal(first.Cert) {
-		t.Error("the authority was made anew")
+		t.Error("the second call created another CA")
 	}
 	for _, name := range names {
 		if content, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(content) != before[name] {
@@ -46,7 +46,7 @@ func TestCertificatesAreKubeadmsAndKept(t *testing.T) {
 	}
 }
 
-func TestServingCertificateIsForLoopback(t *testing.T) {
+func TestServingCertificatesAreValidForLoopback(t *testing.T) {
 	dir := t.TempDir()
 	authority := ensure(t, dir)
 	roots := x509.NewCertPool()
@@ -78,20 +78,16 @@ func TestUnreadableCertificateIsNotReplaced(t *testing.T) {
 }
 
 func TestKubeconfigNamesItsUser(t *testing.T) {
-	dir := t.TempDir()
-	path := filepath.Join(dir, "scheduler.conf")
-	if err := WriteKubeconfig(path, "test", "https://127.0.0.1:1", ensure(t, dir), Scheduler); err != nil {
+	content, err := Kubeconfig("test", "https://127.0.0.1:1", ensure(t, t.TempDir()), Scheduler)
+	if err != nil {
 		t.Fatal(err)
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", path)
+	config, err := clientcmd.RESTConfigFromKubeConfig(content)
 	if err != nil {
 		t.Fatal(err)
 	}
 	certs, err := cert.ParseCertsPEM(config.CertData)
 	if err != nil || certs[0].Subject.CommonName != Scheduler.CommonName || config.Host != "https://127.0.0.1:1" {
 		t.Errorf("%v %v %v", certs[0].Subject, config.Host, err)
-	}
-	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
-		t.Errorf("%v %v", info, err)
 	}
 }

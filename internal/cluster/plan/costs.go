@@ -9,50 +9,52 @@ import (
 	"strings"
 )
 
-// Costs are what one of each takes, as it was measured: CPU in microseconds, sizes in bytes.
+// Costs are the measured costs of one operation or object: CPU time in microseconds, sizes in
+// bytes. All must be greater than 0.
 type Costs struct {
-	// Where says what they were measured on, and how.
+	// Where describes the machine and the method of the measurement.
 	Where     string         `json:"where"`
 	Store     StoreCosts     `json:"store"`
 	APIServer APIServerCosts `json:"apiServer"`
 	Scheduler SchedulerCosts `json:"scheduler"`
 }
 
-// StoreCosts are those of mem_etcd.
+// StoreCosts are the costs of mem_etcd.
 type StoreCosts struct {
-	// UpdateMicros is a write by a Txn where there are many, all threads, and ApplyMicros what
-	// of that one thread does that all writes have to pass.
+	// UpdateMicros is the CPU time of a write (Txn) in all threads, at a high rate of writes.
+	// ApplyMicros is the part of UpdateMicros in the single thread that applies all writes.
 	UpdateMicros float64 `json:"updateMicros"`
 	ApplyMicros  float64 `json:"applyMicros"`
-	// ReadMicros is to read one key.
+	// ReadMicros is the CPU time of reading one key.
 	ReadMicros float64 `json:"readMicros"`
-	// EventMicros is to tell one API server of one write.
+	// EventMicros is the CPU time of sending one watch event to one API server.
 	EventMicros float64 `json:"eventMicros"`
-	// Bytes of memory for one with its Lease, and for a pod and an Event.
+	// Memory of one object.
 	NodeBytes  float64 `json:"nodeBytes"`
 	LeaseBytes float64 `json:"leaseBytes"`
 	PodBytes   float64 `json:"podBytes"`
 	EventBytes float64 `json:"eventBytes"`
-	// Wire is what is sent, and logged, of each.
+	// Size of one object in watch events and in the log.
 	NodeWire  float64 `json:"nodeWireBytes"`
 	LeaseWire float64 `json:"leaseWireBytes"`
 	PodWire   float64 `json:"podWireBytes"`
 	EventWire float64 `json:"eventWireBytes"`
 }
 
-// APIServerCosts are those of kube-apiserver.
+// APIServerCosts are the costs of kube-apiserver.
 type APIServerCosts struct {
 	LeaseMicros  float64 `json:"leaseUpdateMicros"`
 	StatusMicros float64 `json:"nodeStatusPatchMicros"`
-	// PodMicros is the whole life of a pod, from its creation until it is gone.
+	// PodMicros is the CPU time for the whole life of a pod, from creation to deletion.
 	PodMicros   float64 `json:"podMicros"`
 	EventMicros float64 `json:"eventCreateMicros"`
-	// ToldMicros is to take one event from the store into the watch cache, which each API
-	// server does for all of them, and DeliverMicros to tell one client of it.
-	ToldMicros    float64 `json:"toldMicros"`
-	DeliverMicros float64 `json:"deliverMicros"`
-	// CacheEventsMax is how many events a second the watch cache of one kind takes,
-	// whatever the number of cores: it has one lock.
+	// ReceiveEventMicros is the CPU time of adding one watch event from the store to the watch
+	// cache. Each API server does this for every event. DeliverMicros is the CPU time of sending
+	// the event to one client.
+	ReceiveEventMicros float64 `json:"receiveEventMicros"`
+	DeliverMicros      float64 `json:"deliverMicros"`
+	// CacheEventsMax is the maximum rate of events, per second, in the watch cache of one
+	// resource. It does not depend on the number of cores, because the cache has one lock.
 	CacheEventsMax  float64 `json:"cacheEventsPerSecondMax"`
 	BaseBytes       float64 `json:"baseBytes"`
 	NodeBytes       float64 `json:"nodeBytes"`
@@ -62,30 +64,31 @@ type APIServerCosts struct {
 	ConnectionBytes float64 `json:"connectionBytes"`
 }
 
-// SchedulerCosts are those of dist-scheduler in a cluster.
+// SchedulerCosts are the costs of dist-scheduler in a cluster.
 type SchedulerCosts struct {
 	PodMicros float64 `json:"podMicros"`
-	// CycleMicros is what of that one thread does, which all pods have to pass.
+	// CycleMicros is the part of PodMicros that runs in the single thread that schedules all pods.
 	CycleMicros float64 `json:"cycleMicros"`
-	// ReplicaMicros is what a pod costs more with replicas, in all of them together.
+	// ReplicaMicros is the additional CPU time per pod if there are replicas, in all of them
+	// together.
 	ReplicaMicros float64 `json:"replicaMicros"`
 	NodeBytes     float64 `json:"nodeBytes"`
 	PodBytes      float64 `json:"podBytes"`
 }
 
 //go:embed costs.json
-var measured []byte
+var storedCosts []byte
 
-// DefaultCosts are those that were measured where the project is made.
+// DefaultCosts returns the costs in costs.json, which were measured on a development machine.
 func DefaultCosts() Costs {
 	var c Costs
-	if err := decode(measured, &c); err != nil {
-		panic(err) // A test reads it.
+	if err := decode(storedCosts, &c); err != nil {
+		panic(err) // Cannot happen: a test decodes the file.
 	}
 	return c
 }
 
-// ReadCosts reads what [Costs.Write] has written.
+// ReadCosts reads a file that [Costs.Write] has written.
 func ReadCosts(path string) (Costs, error) {
 	var c Costs
 	data, err := os.ReadFile(path)
@@ -93,7 +96,7 @@ func ReadCosts(path string) (Costs, error) {
 		return c, fmt.Errorf("reading costs: %w", err)
 	}
 	if err := decode(data, &c); err != nil {
-		return c, fmt.Errorf("costs in %s: %w; make them with `k1m plan --calibrate --costs %s`", path, err, path)
+		return c, fmt.Errorf("costs in %s: %w; measure them again with `k1m plan --calibrate --costs %s`", path, err, path)
 	}
 	return c, nil
 }
@@ -107,7 +110,8 @@ func decode(data []byte, c *Costs) error {
 	return c.validate()
 }
 
-// validate says which cost is missing: what is free could be had without end.
+// validate returns an error that names the costs that are not greater than 0. A cost of 0 would
+// make a resource unlimited.
 func (c *Costs) validate() error {
 	data, err := json.Marshal(c)
 	if err != nil {
@@ -130,12 +134,12 @@ func (c *Costs) validate() error {
 		}
 	}
 	if len(wrong) > 0 {
-		return fmt.Errorf("these have to be more than 0: %s", strings.Join(wrong, ", "))
+		return fmt.Errorf("these costs must be greater than 0: %s", strings.Join(wrong, ", "))
 	}
 	return nil
 }
 
-// Write writes costs to a file.
+// Write writes the costs to a JSON file.
 func (c *Costs) Write(path string) error {
 	data, err := json.MarshalIndent(c, "", "  ")
 	if err != nil {

@@ -5,24 +5,25 @@ import (
 	"slices"
 )
 
-// Limit is how far one resource goes.
+// Limit is the number of nodes that one resource allows.
 type Limit struct {
 	Resource string `json:"resource"`
-	// Nodes that it allows, everything else as it is.
+	// Nodes is the largest number of nodes for which the resource is sufficient.
 	Nodes int `json:"nodes"`
-	// Used is what the cluster takes of it, as a share of what may be used.
+	// Used is the fraction of the usable resource that the planned cluster uses; above 1 it is
+	// not sufficient.
 	Used float64 `json:"used"`
 }
 
-// resources are all of which there is only so much, and what is used of each.
+// resources are the limited resources, and the fraction of each that a plan uses.
 var resources = []struct {
 	name string
 	used func(*Plan) float64
 }{
-	{"watch cache of one kind, in each API server", func(p *Plan) float64 {
+	{"watch cache of one resource, in each API server", func(p *Plan) float64 {
 		return p.Needs.APIServers.BusiestCache / p.Costs.APIServer.CacheEventsMax
 	}},
-	{"CPU of an API server, for what the store tells each", func(p *Plan) float64 {
+	{"CPU of an API server, for watch events from the store", func(p *Plan) float64 {
 		return p.Needs.APIServers.CoresEach / (p.Machines.Busy * p.Machines.APIServerCores)
 	}},
 	{"memory of an API server, for its caches", func(p *Plan) float64 {
@@ -37,7 +38,7 @@ var resources = []struct {
 	{"CPU of the store", func(p *Plan) float64 {
 		return p.Needs.Store.Cores / (p.Machines.Busy * p.Machines.StoreCores)
 	}},
-	{"the store's thread that all writes pass", func(p *Plan) float64 {
+	{"the store's thread that applies writes", func(p *Plan) float64 {
 		return p.Needs.Store.Thread / p.Machines.Busy
 	}},
 	{"memory of the store", func(p *Plan) float64 {
@@ -49,36 +50,36 @@ var resources = []struct {
 	{"disk of the store, for its log", func(p *Plan) float64 {
 		return p.Needs.Store.LogMBps / (p.Machines.Busy * p.Machines.DiskMBps)
 	}},
-	{"the scheduler's thread that all pods pass", func(p *Plan) float64 {
+	{"the scheduler's thread that schedules pods", func(p *Plan) float64 {
 		return p.Needs.Scheduler.Thread / p.Machines.Busy
 	}},
 }
 
-// limits are how many nodes each resource allows, the tightest first.
+// limits returns the limits of all resources, the tightest first.
 func limits(c Cluster, m Machines, costs Costs) []Limit {
-	at := func(nodes int) *Plan {
+	planFor := func(nodes int) *Plan {
 		c.Nodes = nodes
 		return assess(c, m, costs)
 	}
-	asked := assess(c, m, costs)
+	planned := assess(c, m, costs)
 	found := make([]Limit, 0, len(resources))
 	for _, r := range resources {
 		found = append(found, Limit{
-			Resource: r.name, Used: r.used(asked),
-			Nodes: largest(func(nodes int) bool { return r.used(at(nodes)) <= 1 }),
+			Resource: r.name, Used: r.used(planned),
+			Nodes: largest(func(nodes int) bool { return r.used(planFor(nodes)) <= 1 }),
 		})
 	}
 	slices.SortStableFunc(found, func(a, b Limit) int { return cmp.Compare(a.Nodes, b.Nodes) })
 	return found
 }
 
-// Nodes that a limit says are without end.
-const endless = 1_000_000_000
+// unlimitedNodes is the number of nodes of a limit that is not reached.
+const unlimitedNodes = 1_000_000_000
 
-// largest is the largest number for which something holds that holds for less if it does
-// for more.
+// largest returns the largest number from 0 to unlimitedNodes for which holds returns true. If
+// holds is true for a number, it must be true for all smaller numbers.
 func largest(holds func(int) bool) int {
-	low, high := 0, endless
+	low, high := 0, unlimitedNodes
 	for low < high {
 		middle := low + (high-low+1)/2
 		if holds(middle) {

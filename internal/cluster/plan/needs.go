@@ -2,49 +2,50 @@ package plan
 
 import "math"
 
-// Needs are what the parts take.
+// Needs are the resources that the components of a cluster need.
 type Needs struct {
 	Store      StoreNeeds     `json:"store"`
 	APIServers APIServerNeeds `json:"apiServers"`
 	Scheduler  SchedulerNeeds `json:"scheduler"`
 }
 
-// StoreNeeds are those of the one store.
+// StoreNeeds are the needs of the store.
 type StoreNeeds struct {
 	Cores  float64 `json:"cores"`
-	Thread float64 `json:"threadShare"` // of one core, for what all writes pass
+	Thread float64 `json:"threadShare"` // fraction of one core, for the thread that applies all writes
 	GiB    float64 `json:"memoryGiB"`
-	// SnapshotGiB is what a snapshot takes on disk, and LogMBps what is logged.
+	// SnapshotGiB is the size of a snapshot on disk, and LogMBps the write rate of the log.
 	SnapshotGiB float64 `json:"snapshotGiB"`
 	LogMBps     float64 `json:"logMBps"`
 	OutGbit     float64 `json:"networkOutGbit"`
 }
 
-// APIServerNeeds are those of all API servers, and of each.
+// APIServerNeeds are the needs of the API servers. Fields ending in Each are for one server.
 type APIServerNeeds struct {
 	Count int `json:"count"`
-	// Cores that all of them take, and what of that is for requests and watches of clients,
-	// which is shared, and for what each has to take from the store itself.
+	// Cores is the sum of all API servers. CoresClients is the part for requests and watches of
+	// clients, which is divided among the servers. CoresEach is the part that every server needs in
+	// addition to receive the watch events of the store.
 	Cores        float64 `json:"cores"`
 	CoresClients float64 `json:"coresForClients"`
-	CoresEach    float64 `json:"coresEachForTheStoresEvents"`
-	// GiBEach is what each takes, of which GiBCaches is for the objects that each caches.
+	CoresEach    float64 `json:"coresEachForStoreEvents"`
+	// GiBEach is the memory of one server. It includes GiBCaches, the memory of its watch caches.
 	GiBEach   float64 `json:"memoryGiBEach"`
 	GiBCaches float64 `json:"memoryGiBForCaches"`
-	// BusiestCache is how many events a second the busiest watch cache takes.
+	// BusiestCache is the rate of events, per second, of the busiest watch cache.
 	BusiestCache float64 `json:"busiestCacheEventsPerSecond"`
 	Watches      float64 `json:"watches"`
 	Connections  float64 `json:"connections"`
 	OutGbitEach  float64 `json:"networkOutGbitEach"`
 }
 
-// SchedulerNeeds are those of the scheduler's replicas.
+// SchedulerNeeds are the needs of all scheduler replicas together.
 type SchedulerNeeds struct {
 	Replicas int     `json:"replicas"`
 	Cores    float64 `json:"cores"`
 	GiB      float64 `json:"memoryGiB"`
-	// Thread is the share of a core that the cycle takes that all pods pass, and FillSeconds
-	// how long it takes for all pods, at the least.
+	// Thread is the fraction of one core that the thread that schedules all pods needs.
+	// FillSeconds is the minimum time in which it schedules the pods of an empty cluster.
 	Thread      float64 `json:"threadShare"`
 	FillSeconds float64 `json:"fillSeconds"`
 }
@@ -54,9 +55,10 @@ const (
 	gib   = 1 << 30
 )
 
+// needs computes what a cluster needs.
 func needs(c *Cluster, m *Machines, costs *Costs, r *Rates) Needs {
 	n := Needs{APIServers: apiServerNeeds(c, m, &costs.APIServer, &costs.Store, r)}
-	// More than there may be would tell of what cannot be as if it were the store's limit.
+	// With more API servers than allowed, the store would appear to be the limit.
 	n.Store = storeNeeds(c, &costs.Store, r, min(n.APIServers.Count, m.APIServers))
 	n.Scheduler = schedulerNeeds(c, m, &costs.Scheduler, r)
 	return n
@@ -70,26 +72,26 @@ func storeNeeds(c *Cluster, cost *StoreCosts, r *Rates, apiServers int) StoreNee
 	}
 	read := 0.0
 	if !c.LeasesCached {
-		// An API server that does not have the Lease asks for it before it writes.
+		// Without a watch cache, an API server reads a Lease from the store before each update.
 		read = r.LeaseUpdates
 	}
 	return StoreNeeds{
-		Cores:       micro * (r.Writes*cost.UpdateMicros + read*cost.ReadMicros + r.Told*float64(apiServers)*cost.EventMicros),
+		Cores:       micro * (r.Writes*cost.UpdateMicros + read*cost.ReadMicros + r.StoreEvents*float64(apiServers)*cost.EventMicros),
 		Thread:      micro * r.Writes * cost.ApplyMicros,
 		GiB:         (nodes*(cost.NodeBytes+cost.LeaseBytes) + pods*cost.PodBytes + events*cost.EventBytes) / gib,
 		SnapshotGiB: (nodes*(cost.NodeWire+cost.LeaseWire) + pods*cost.PodWire + events*cost.EventWire) / gib,
 		LogMBps:     logged / 1e6,
-		OutGbit:     8e-9 * toldBytes(c, cost, r) * float64(apiServers),
+		OutGbit:     8e-9 * storeEventBytes(c, cost, r) * float64(apiServers),
 	}
 }
 
-// toldBytes is what one API server is told a second.
-func toldBytes(c *Cluster, cost *StoreCosts, r *Rates) float64 {
-	told := r.StatusPatches*cost.NodeWire + writesOfPod*r.Pods*cost.PodWire
+// storeEventBytes is the rate of bytes, per second, in watch events to one API server.
+func storeEventBytes(c *Cluster, cost *StoreCosts, r *Rates) float64 {
+	sent := r.StatusPatches*cost.NodeWire + writesOfPod*r.Pods*cost.PodWire
 	if c.LeasesCached {
-		told += r.LeaseUpdates * cost.LeaseWire
+		sent += r.LeaseUpdates * cost.LeaseWire
 	}
-	return told
+	return sent
 }
 
 func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreCosts, r *Rates) APIServerNeeds {
@@ -97,7 +99,7 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 	n := APIServerNeeds{
 		CoresClients: micro * (r.LeaseUpdates*cost.LeaseMicros + r.StatusPatches*cost.StatusMicros +
 			r.Pods*cost.PodMicros + r.Events*cost.EventMicros + r.Delivered*cost.DeliverMicros),
-		CoresEach:    micro * r.Told * cost.ToldMicros,
+		CoresEach:    micro * r.StoreEvents * cost.ReceiveEventMicros,
 		BusiestCache: max(r.StatusPatches, writesOfPod*r.Pods),
 		Watches:      nodes * c.WatchesPerNode,
 		Connections:  nodes * c.ConnectionsPerNode,
@@ -110,12 +112,12 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 		cached += (nodes + history(r.LeaseUpdates)) * cost.LeaseBytes
 	}
 	clients := n.Watches*cost.WatchBytes + n.Connections*cost.ConnectionBytes
-	// As many as CPU, memory and connections each make necessary. What each of them has to
-	// do anyway leaves that much less for clients.
-	count := share(n.CoresClients, m.Busy*m.APIServerCores-n.CoresEach)
-	count = max(count, share(clients, m.Busy*m.APIServerGiB*gib-cached))
-	count = max(count, share(n.Connections, float64(m.ConnectionsEach)))
-	n.Count = int(min(max(count, 1), endlessServers))
+	// The number of servers is the largest that CPU, memory or connections require. Receiving
+	// watch events and caching reduce the capacity of each server for clients.
+	count := unitsFor(n.CoresClients, m.Busy*m.APIServerCores-n.CoresEach)
+	count = max(count, unitsFor(clients, m.Busy*m.APIServerGiB*gib-cached))
+	count = max(count, unitsFor(n.Connections, float64(m.ConnectionsEach)))
+	n.Count = int(min(max(count, 1), unlimitedServers))
 	n.Cores = n.CoresClients + float64(n.Count)*n.CoresEach
 	n.GiBCaches = cached / gib
 	n.GiBEach = (cached + clients/float64(n.Count)) / gib
@@ -124,24 +126,25 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 	return n
 }
 
-// endlessServers stand for no number being enough: each has no room for clients beside what it
-// has to do and keep anyway.
-const endlessServers = 1_000_000
+// unlimitedServers is the number of API servers if no number is sufficient, because the
+// watch events and the caches of a server leave no capacity for clients.
+const unlimitedServers = 1_000_000
 
-// history is how many versions of objects a watch cache keeps at so many events a second:
-// those of 75 seconds, in a ring that is doubled up to an end (defaultUpperBoundCapacity in
-// k8s.io/apiserver).
+// history is the number of events that a watch cache keeps at a rate of events per second. The
+// cache keeps the events of 75 seconds, in a ring buffer that doubles its size up to a maximum
+// (defaultUpperBoundCapacity in k8s.io/apiserver).
 func history(rate float64) float64 {
-	const seconds, first, last = 75, 100, 100 * 1024
-	room := float64(first)
-	for room < rate*seconds && room < last {
-		room *= 2
+	const seconds, initial, maximum = 75, 100, 100 * 1024
+	capacity := float64(initial)
+	for capacity < rate*seconds && capacity < maximum {
+		capacity *= 2
 	}
-	return room
+	return capacity
 }
 
-// share is how many of a size take an amount; without end if there is no room in one.
-func share(amount, size float64) float64 {
+// unitsFor is the number of units of a size that hold an amount; infinite if the size is not
+// greater than 0.
+func unitsFor(amount, size float64) float64 {
 	if size <= 0 {
 		return math.Inf(1)
 	}
@@ -155,7 +158,7 @@ func schedulerNeeds(c *Cluster, m *Machines, cost *SchedulerCosts, r *Rates) Sch
 		Thread:      r.Pods * cost.CycleMicros * micro,
 		FillSeconds: pods * cost.CycleMicros * micro,
 	}
-	n.Replicas = int(min(max(share(n.GiB, m.Busy*m.SchedulerGiB), share(r.Pods*cost.PodMicros*micro, m.Busy*m.SchedulerCores), 1), 1e6))
+	n.Replicas = int(min(max(unitsFor(n.GiB, m.Busy*m.SchedulerGiB), unitsFor(r.Pods*cost.PodMicros*micro, m.Busy*m.SchedulerCores), 1), 1e6))
 	each := cost.PodMicros
 	if n.Replicas > 1 {
 		each += cost.ReplicaMicros

@@ -10,35 +10,33 @@ import (
 	"time"
 )
 
-// TestRates: a million nodes that renew their Leases every ten seconds do so 100,000 times
-// a second.
-func TestRates(t *testing.T) {
+// TestRatesOfAMillionNodes: a million nodes that renew their Leases every ten seconds make
+// 100,000 renewals per second.
+func TestRatesOfAMillionNodes(t *testing.T) {
 	c := DefaultCluster()
 	r := rates(&c)
 	if r.LeaseUpdates != 100_000 {
-		t.Errorf("%v Lease updates a second", r.LeaseUpdates)
+		t.Errorf("%v Lease updates per second", r.LeaseUpdates)
 	}
 	if want := 30e6 / (24 * 3600); math.Abs(r.Pods-want) > 1e-6 {
-		t.Errorf("%v pods a second, not %v", r.Pods, want)
+		t.Errorf("%v pods per second, not %v", r.Pods, want)
 	}
 	c.LeasesCached = false
-	if without := rates(&c); r.Told-without.Told != 100_000 || without.Writes != r.Writes {
-		t.Errorf("Leases out of the cache: %v instead of %v is told", without.Told, r.Told)
+	if without := rates(&c); r.StoreEvents-without.StoreEvents != 100_000 || without.Writes != r.Writes {
+		t.Errorf("without a cache of Leases: %v instead of %v watch events", without.StoreEvents, r.StoreEvents)
 	}
 }
 
-// TestHistory: what a watch cache remembers grows with the rate, up to an end.
-func TestHistory(t *testing.T) {
+func TestHistoryGrowsWithTheRateUpToAMaximum(t *testing.T) {
 	for rate, want := range map[float64]float64{0: 100, 1: 100, 2: 200, 200: 25_600, 100_000: 102_400} {
 		if got := history(rate); got != want {
-			t.Errorf("%v a second: %v versions, not %v", rate, got, want)
+			t.Errorf("%v per second: %v versions, not %v", rate, got, want)
 		}
 	}
 }
 
-// TestMoreNeedsMore: with more of anything nothing is needed less, and no limit is further
-// away.
-func TestMoreNeedsMore(t *testing.T) {
+// TestMoreLoadNeedsMore: more load of any kind reduces no need and raises no limit.
+func TestMoreLoadNeedsMore(t *testing.T) {
 	base := Make(DefaultCluster(), DefaultMachines(), DefaultCosts())
 	for name, more := range map[string]func(*Cluster){
 		"nodes":       func(c *Cluster) { c.Nodes *= 2 },
@@ -56,12 +54,13 @@ func TestMoreNeedsMore(t *testing.T) {
 		with := Make(c, DefaultMachines(), DefaultCosts())
 		notLess(t, name, reflect.ValueOf(base.Needs), reflect.ValueOf(with.Needs), with.Needs.APIServers.Count > base.Needs.APIServers.Count)
 		if with.Limits[0].Nodes > base.Limits[0].Nodes {
-			t.Errorf("with more %s the limit is further away: %d nodes instead of %d", name, with.Limits[0].Nodes, base.Limits[0].Nodes)
+			t.Errorf("with more %s the limit is higher: %d nodes instead of %d", name, with.Limits[0].Nodes, base.Limits[0].Nodes)
 		}
 	}
 }
 
-// notLess compares all numbers. What each API server takes may be less if there are more.
+// notLess compares all numbers. The needs of one API server may be less if there are more
+// servers.
 func notLess(t *testing.T, name string, base, with reflect.Value, moreServers bool) {
 	t.Helper()
 	for i := range base.NumField() {
@@ -76,16 +75,16 @@ func notLess(t *testing.T, name string, base, with reflect.Value, moreServers bo
 	}
 }
 
-// TestLimits: just as many nodes as a limit says are feasible, and a tenth more are not.
-func TestLimits(t *testing.T) {
+// TestLimitsAreTight: as many nodes as the first limit are feasible, and 10 % more are not.
+func TestLimitsAreTight(t *testing.T) {
 	m := DefaultMachines()
 	p := Make(DefaultCluster(), m, DefaultCosts())
 	for i, l := range p.Limits {
 		if i > 0 && l.Nodes < p.Limits[i-1].Nodes {
-			t.Errorf("%s comes too late", l.Resource)
+			t.Errorf("%s is not sorted", l.Resource)
 		}
 		if l.Used < 0 || l.Resource == "" {
-			t.Errorf("nothing is said of %+v", l)
+			t.Errorf("incomplete limit %+v", l)
 		}
 	}
 	for _, nodes := range []int{p.Limits[0].Nodes, p.Limits[0].Nodes * 11 / 10} {
@@ -97,10 +96,10 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestDoubling: what is said to double a cluster does, whatever binds first.
-func TestDoubling(t *testing.T) {
+// TestDoublingDoublesTheFirstLimit covers different resources as the first limit.
+func TestDoublingDoublesTheFirstLimit(t *testing.T) {
 	for name, scarce := range map[string]func(*Cluster, *Machines){
-		"the seed's":       func(*Cluster, *Machines) {},
+		"default":          func(*Cluster, *Machines) {},
 		"small API server": func(_ *Cluster, m *Machines) { m.APIServerCores, m.APIServerGiB = 2, 16 },
 		"little memory":    func(_ *Cluster, m *Machines) { m.StoreGiB, m.APIServerGiB = 8, 32 },
 		"slow disk":        func(c *Cluster, m *Machines) { m.DiskMBps, c.LeasesLogged = 1, true },
@@ -111,16 +110,16 @@ func TestDoubling(t *testing.T) {
 		scarce(&c, &m)
 		p := Make(c, m, DefaultCosts())
 		if len(p.Doubling) == 0 {
-			t.Errorf("%s: nothing is said of how to double %d nodes", name, p.Limits[0].Nodes)
+			t.Errorf("%s: no steps to double %d nodes", name, p.Limits[0].Nodes)
 			continue
 		}
 		if last := p.Doubling[len(p.Doubling)-1]; last.Nodes < 2*p.Limits[0].Nodes {
-			t.Errorf("%s: %d nodes, and at the end %d: %+v", name, p.Limits[0].Nodes, last.Nodes, p.Doubling)
+			t.Errorf("%s: %d nodes, and after the last step %d: %+v", name, p.Limits[0].Nodes, last.Nodes, p.Doubling)
 		}
 	}
 }
 
-func TestValidate(t *testing.T) {
+func TestInvalidInputsAreRejected(t *testing.T) {
 	for name, change := range map[string]func(*Cluster, *Machines){
 		"nodes":    func(c *Cluster, _ *Machines) { c.Nodes = 0 },
 		"interval": func(c *Cluster, _ *Machines) { c.LeaseInterval = -time.Second },
@@ -136,8 +135,8 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestCosts: what is written is read again, and what is missing is named.
-func TestCosts(t *testing.T) {
+// TestCostsAreWrittenAndRead also checks that the error for missing costs names them.
+func TestCostsAreWrittenAndRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "costs.json")
 	costs := DefaultCosts()
 	if err := costs.Write(path); err != nil {
@@ -161,24 +160,24 @@ func TestCosts(t *testing.T) {
 	}
 }
 
-func TestPrint(t *testing.T) {
+func TestPrintContainsRatesAndDoubling(t *testing.T) {
 	p := Make(DefaultCluster(), DefaultMachines(), DefaultCosts())
 	var text strings.Builder
 	p.Print(&text)
-	for _, want := range []string{"1,000,000 nodes", "Lease updates", "100,000", "To double it:\n"} {
+	for _, want := range []string{"1,000,000 nodes", "Lease updates", "100,000", "To double the first limit:\n"} {
 		if !strings.Contains(text.String(), want) {
 			t.Errorf("%q is not in:\n%s", want, text.String())
 		}
 	}
 }
 
-func TestNoNumberOfServersIsEnough(t *testing.T) {
+func TestPrintExplainsThatNoNumberOfServersIsSufficient(t *testing.T) {
 	c := DefaultCluster()
 	c.Nodes = 50_000_000
 	p := Make(c, DefaultMachines(), DefaultCosts())
 	var out strings.Builder
 	p.Print(&out)
-	if said := out.String(); !strings.Contains(said, "no number of 192 cores and 744 GiB is enough") || strings.Contains(said, "watches,") {
-		t.Error(said)
+	if text := out.String(); !strings.Contains(text, "no number of servers with 192 cores and 744 GiB is sufficient") || strings.Contains(text, "watches and") {
+		t.Error(text)
 	}
 }

@@ -9,46 +9,46 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// Print writes a plan for people.
+// Print writes the plan as text.
 func (p *Plan) Print(out io.Writer) {
 	c, r, n := &p.Cluster, &p.Rates, &p.Needs
 	fmt.Fprintf(out, "%s nodes with %.3g pods each; costs: %s\n\n", number.Text(float64(c.Nodes)), c.PodsPerNode, p.Costs.Where)
-	table(out, "A SECOND", [][]string{
+	table(out, "OPERATIONS PER SECOND", [][]string{
 		{"Lease updates", number.Text(r.LeaseUpdates)},
 		{"node status patches", number.Text(r.StatusPatches)},
 		{"pods created and deleted", number.Text(r.Pods)},
 		{"Events", number.Text(r.Events)},
-		{"writes to the store", number.Text(r.Writes)},
-		{"told to each API server", number.Text(r.Told)},
-		{"told to clients", number.Text(r.Delivered)},
+		{"store writes", number.Text(r.Writes)},
+		{"watch events from the store to each API server", number.Text(r.StoreEvents)},
+		{"watch events from API servers to clients", number.Text(r.Delivered)},
 	})
 	needed := [][]string{
-		{"store", fmt.Sprintf("%s cores, one of them %.0f %% for what all writes pass", cores(n.Store.Cores), 100*n.Store.Thread)},
-		{"", fmt.Sprintf("%s memory, %s a snapshot, %.3g MB/s log, %.3g Gbit/s to API servers", size(n.Store.GiB), size(n.Store.SnapshotGiB), n.Store.LogMBps, n.Store.OutGbit)},
+		{"store", fmt.Sprintf("%s cores; the thread that applies all writes uses %.0f %% of one", cores(n.Store.Cores), 100*n.Store.Thread)},
+		{"", fmt.Sprintf("%s memory, %s per snapshot, %.3g MB/s log, %.3g Gbit/s to API servers", size(n.Store.GiB), size(n.Store.SnapshotGiB), n.Store.LogMBps, n.Store.OutGbit)},
 	}
 	needed = append(needed, p.apiServers()...)
-	table(out, "NEEDED", append(needed, []string{
-		"dist-scheduler", fmt.Sprintf("%s replicas, together %s cores and %s; filling the cluster takes %v at least",
+	table(out, "RESOURCES NEEDED", append(needed, []string{
+		"dist-scheduler", fmt.Sprintf("%s replicas, %s cores and %s in total; filling the cluster takes at least %v",
 			number.Text(float64(n.Scheduler.Replicas)), cores(n.Scheduler.Cores), size(n.Scheduler.GiB), (time.Duration(n.Scheduler.FillSeconds) * time.Second).Round(time.Second)),
 	}))
 	p.printLimits(out)
 }
 
-// apiServers are the lines of what API servers need.
+// apiServers returns the table rows of the API servers.
 func (p *Plan) apiServers() [][]string {
 	n, m := &p.Needs.APIServers, &p.Machines
-	if n.Count == endlessServers {
+	if n.Count == unlimitedServers {
 		return [][]string{
-			{"kube-apiservers", fmt.Sprintf("no number of %.0f cores and %s is enough: each needs %s cores for what the store tells all,", m.APIServerCores, size(m.APIServerGiB), cores(n.CoresEach))},
-			{"", fmt.Sprintf("and %s for its caches, before any client comes", size(n.GiBCaches))},
+			{"kube-apiservers", fmt.Sprintf("no number of servers with %.0f cores and %s is sufficient: each needs %s cores for watch events from the store", m.APIServerCores, size(m.APIServerGiB), cores(n.CoresEach))},
+			{"", fmt.Sprintf("and %s for its watch caches, which leaves no capacity for clients", size(n.GiBCaches))},
 		}
 	}
 	count := float64(n.Count)
 	return [][]string{
-		{"kube-apiservers", fmt.Sprintf("%s of %.0f cores and %s; together %s cores, of which %s for clients and %s in each for what the store tells all",
+		{"kube-apiservers", fmt.Sprintf("%s servers with %.0f cores and %s; %s cores in total: %s for clients, and %s per server for watch events from the store",
 			number.Text(count), m.APIServerCores, size(m.APIServerGiB), cores(n.Cores), cores(n.CoresClients), cores(n.CoresEach))},
-		{"", fmt.Sprintf("%s memory each, %.3g Gbit/s each", size(n.GiBEach), n.OutGbitEach)},
-		{"", fmt.Sprintf("%s watches, %s connections, %s and %s each", number.Text(n.Watches), number.Text(n.Connections),
+		{"", fmt.Sprintf("%s memory and %.3g Gbit/s per server", size(n.GiBEach), n.OutGbitEach)},
+		{"", fmt.Sprintf("%s watches and %s connections in total, %s and %s per server", number.Text(n.Watches), number.Text(n.Connections),
 			number.Text(n.Watches/count), number.Text(n.Connections/count))},
 	}
 }
@@ -57,19 +57,19 @@ func (p *Plan) printLimits(out io.Writer) {
 	rows := [][]string{}
 	for _, l := range p.Limits {
 		nodes := number.Text(float64(l.Nodes))
-		if l.Nodes >= endless {
+		if l.Nodes >= unlimitedNodes {
 			nodes = "no limit"
 		}
 		rows = append(rows, []string{l.Resource, nodes, fmt.Sprintf("%.0f %%", 100*min(l.Used, 1e4))})
 	}
-	table(out, "ALLOWS NODES UP TO, AND IS USED BY THESE", rows)
+	table(out, "LIMITS (maximum number of nodes, current usage)", rows)
 	first := p.Limits[0]
 	if p.Feasible {
-		fmt.Fprintf(out, "Feasible. What binds first: %s, at %s nodes.\n", first.Resource, number.Text(float64(first.Nodes)))
+		fmt.Fprintf(out, "Feasible. The first limit is: %s, at %s nodes.\n", first.Resource, number.Text(float64(first.Nodes)))
 	} else {
-		fmt.Fprintf(out, "Not feasible on these machines: %s ends at %s nodes.\n", first.Resource, number.Text(float64(first.Nodes)))
+		fmt.Fprintf(out, "Not feasible on these machines. The first limit is: %s, at %s nodes.\n", first.Resource, number.Text(float64(first.Nodes)))
 	}
-	fmt.Fprintf(out, "To double it:\n")
+	fmt.Fprintf(out, "To double the first limit:\n")
 	for _, step := range p.Doubling {
 		fmt.Fprintf(out, "  %s\n    %s nodes\n", step.Change, number.Text(float64(step.Nodes)))
 	}

@@ -1,30 +1,32 @@
 package plan
 
-// Rates are what happens, a second.
+// Rates are the rates of operations, per second.
 type Rates struct {
 	LeaseUpdates  float64 `json:"leaseUpdates"`
 	StatusPatches float64 `json:"nodeStatusPatches"`
-	// Pods that are created; as many are deleted.
+	// Pods is the rate at which pods are created, and also at which they are deleted.
 	Pods   float64 `json:"pods"`
 	Events float64 `json:"events"`
-	// Writes to the store, and the events that it tells each API server.
-	Writes float64 `json:"writes"`
-	Told   float64 `json:"toldToEachAPIServer"`
-	// Delivered are events that API servers tell their clients.
+	// Writes is the rate of writes to the store. StoreEvents is the rate of watch events that the
+	// store sends to each API server.
+	Writes      float64 `json:"writes"`
+	StoreEvents float64 `json:"storeEventsToEachAPIServer"`
+	// Delivered is the rate of watch events that the API servers send to clients.
 	Delivered float64 `json:"delivered"`
 }
 
 const (
-	// A pod is created, bound, has its status patched when it is initialized and when it
-	// runs, is marked as deleted, has a last status, and is deleted.
+	// The writes are: create, bind, status patch when initialized, status patch when running,
+	// deletion timestamp, last status patch, delete.
 	writesOfPod = 7
-	// Each of that is told to its kubelet, the scheduler and the controllers that watch all
-	// pods: of Deployments' ReplicaSets, endpoints, garbage, namespaces, and so on.
+	// The watchers of a pod are its kubelet, the scheduler, and the controllers that watch all
+	// pods, such as those of ReplicaSets and endpoints and the garbage collector.
 	watchersOfPod = 6
-	// A node's status goes to its kubelet, the scheduler and the node controllers.
+	// The watchers of a node are its kubelet, the scheduler and the node controllers.
 	watchersOfNode = 5
 )
 
+// rates computes the rates of a cluster.
 func rates(c *Cluster) Rates {
 	nodes := float64(c.Nodes)
 	r := Rates{
@@ -34,10 +36,10 @@ func rates(c *Cluster) Rates {
 	}
 	r.Events = r.Pods * c.EventsPerPod
 	r.Writes = r.LeaseUpdates + r.StatusPatches + writesOfPod*r.Pods + r.Events
-	// Events are in no watch cache.
-	r.Told = r.Writes - r.Events
+	// API servers do not watch Events: these have no watch cache.
+	r.StoreEvents = r.Writes - r.Events
 	if !c.LeasesCached {
-		r.Told -= r.LeaseUpdates
+		r.StoreEvents -= r.LeaseUpdates
 	}
 	r.Delivered = r.LeaseUpdates*float64(c.LeaseWatchers) + r.StatusPatches*watchersOfNode + writesOfPod*r.Pods*watchersOfPod
 	return r

@@ -24,26 +24,27 @@ const (
 	storeDialWindow = 3 * time.Second
 )
 
-// Nodes of a cluster.
+// Nodes counts the nodes of a cluster.
 type Nodes struct {
 	Total    int `json:"total"`
 	Ready    int `json:"ready"`
 	NotReady int `json:"notReady"`
 }
 
-// Pods of a cluster.
+// Pods counts the pods of a cluster.
 type Pods struct {
 	Total   int            `json:"total"`
 	ByPhase map[string]int `json:"byPhase"`
 }
 
-// Objects in the store.
+// Objects describes the content of the store: the number of keys under /registry/ and the
+// current revision.
 type Objects struct {
 	Count    int64 `json:"count"`
 	Revision int64 `json:"revision"`
 }
 
-// count asks store and API server at the same time.
+// count counts nodes, pods and objects concurrently.
 func (s *Status) count(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) {
 	var group sync.WaitGroup
 	problems := make([]error, 3)
@@ -112,7 +113,7 @@ func countPods(ctx context.Context, client kubernetes.Interface) (*Pods, error) 
 	return pods, nil
 }
 
-// eachPage lists page by page, so that a million objects are never held at once.
+// eachPage lists page by page, so that the process never holds all objects at once.
 func eachPage(list func(metav1.ListOptions) (next string, err error)) error {
 	options := metav1.ListOptions{Limit: listPage}
 	for {
@@ -132,9 +133,9 @@ func countObjects(ctx context.Context, store component.StoreClient) (*Objects, e
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(ctx, storeDialWindow)
 	defer cancel()
-	answer, err := client.Get(ctx, registryPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+	response, err := client.Get(ctx, registryPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
 		return nil, fmt.Errorf("counting objects in the store: %w", err)
 	}
-	return &Objects{Count: answer.Count, Revision: answer.Header.Revision}, nil
+	return &Objects{Count: response.Count, Revision: response.Header.Revision}, nil
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/duration"
 )
 
-// Print writes the status for people; wide adds columns.
+// Print writes the status as text. wide adds columns to the table of components.
 func (s Status) Print(w io.Writer, wide bool) error {
 	fmt.Fprintf(w, "Cluster %q is %s (%s, %s)\n", s.Name, s.State, s.Store, s.Scheduler)
 	if s.Supervisor != nil {
@@ -28,7 +28,7 @@ func (s Status) Print(w io.Writer, wide bool) error {
 		fmt.Fprintf(w, "Store:      %d objects, revision %d\n", s.Objects.Count, s.Objects.Revision)
 	}
 	for _, trace := range s.Traces {
-		fmt.Fprintf(w, "Recording:  %s, %dKi\n", trace.File, trace.Bytes>>10)
+		fmt.Fprintf(w, "Trace:      %s, %dKi\n", trace.File, trace.Bytes>>10)
 	}
 	for _, problem := range s.Problems {
 		fmt.Fprintf(w, "Problem:    %s\n", problem)

@@ -1,5 +1,6 @@
-// Package status finds out how a cluster does: from the supervisor's state,
-// from the kernel, from the store and from the API server, as far as each answers.
+// Package status collects the [Status] of a cluster from the supervisor's state file, the
+// kernel (/proc), the store and the API server. A source that cannot be read is reported in
+// [Status].Problems; the rest of the status is still complete.
 package status
 
 import (
@@ -17,20 +18,20 @@ import (
 
 // Overall states of a cluster.
 const (
-	Running  = "running"  // supervised, everything ready
-	Degraded = "degraded" // supervised, something not ready
-	Stopped  = "stopped"  // nothing runs, on purpose
-	Dead     = "dead"     // the supervisor ended without stopping the cluster
+	Running  = "running"  // all components are ready
+	Degraded = "degraded" // some component is not ready
+	Stopped  = "stopped"  // the cluster was stopped
+	Dead     = "dead"     // the supervisor exited without stopping the cluster
 )
 
-// cpuSample is how long CPU use is observed.
+// cpuSample is the time over which CPU usage is measured.
 const cpuSample = 250 * time.Millisecond
 
-// Status is what `k1m status` shows; its JSON is for scripts.
+// Status is the status of a cluster. Its JSON form is the output of `k1m status -o json`.
 type Status struct {
 	Name       string      `json:"name"`
 	State      string      `json:"state"`
-	Store      string      `json:"store"`     // for people
+	Store      string      `json:"store"`     // description for users
 	StoreKind  string      `json:"storeKind"` // external with --store-address
 	WALMode    string      `json:"walMode,omitempty"`
 	Scheduler  string      `json:"scheduler"`
@@ -40,7 +41,7 @@ type Status struct {
 	Nodes      *Nodes      `json:"nodes,omitempty"`
 	Pods       *Pods       `json:"pods,omitempty"`
 	Objects    *Objects    `json:"objects,omitempty"`
-	// Problems are what could not be found out, and why.
+	// Problems are errors that occurred while the status was collected.
 	Problems []string `json:"problems,omitempty"`
 }
 
@@ -51,7 +52,7 @@ type Supervisor struct {
 	UptimeSeconds float64 `json:"uptimeSeconds"`
 }
 
-// Component is one process.
+// Component is the status of one component.
 type Component struct {
 	Name          string    `json:"name"`
 	PID           int       `json:"pid"`
@@ -60,7 +61,7 @@ type Component struct {
 	LastExit      string    `json:"lastExit,omitempty"`
 	LastExitAt    time.Time `json:"lastExitAt,omitzero"`
 	UptimeSeconds float64   `json:"uptimeSeconds"`
-	CPUPercent    float64   `json:"cpuPercent"` // of one core, just now
+	CPUPercent    float64   `json:"cpuPercent"` // percentage of one core, during cpuSample
 	CPUSeconds    float64   `json:"cpuSeconds"` // since the process started
 	MemoryBytes   int64     `json:"memoryBytes"`
 	Address       string    `json:"address"`
@@ -68,13 +69,13 @@ type Component struct {
 	Log           string    `json:"log"`
 }
 
-// Trace is a recording of what the store was asked.
+// Trace is a trace file of etcd-proxy.
 type Trace struct {
 	File  string `json:"file"`
 	Bytes int64  `json:"bytes"`
 }
 
-// traces lists the recordings that there are.
+// traces lists the existing trace files.
 func traces(dir clusterdir.Dir, config clusterdir.Config) []Trace {
 	if !config.Settings.Trace {
 		return nil
@@ -88,7 +89,8 @@ func traces(dir clusterdir.Dir, config clusterdir.Config) []Trace {
 	return list
 }
 
-// Read finds out all that it can within ctx; what does not answer becomes a problem.
+// Read collects the status of a cluster. Counting stops when ctx is done, which is then
+// reported as a problem.
 func Read(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) (Status, error) {
 	s := Status{
 		Name: config.Name, State: Stopped, Components: []Component{},
@@ -118,8 +120,8 @@ func Read(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) (St
 	return s, nil
 }
 
-// overall also believes the kernel: a process that was just killed is dead
-// before the supervisor has said so.
+// overall determines the state of the cluster. It considers the processes as well as the
+// supervisor's state, because a process may have died before the supervisor has noticed.
 func overall(state supervisor.State, components []Component) string {
 	notReady := func(c Component) bool { return c.State != string(supervisor.Ready) }
 	if !state.Healthy() || slices.ContainsFunc(components, notReady) {
@@ -128,7 +130,7 @@ func overall(state supervisor.State, components []Component) string {
 	return Running
 }
 
-// components joins what the supervisor says with what the kernel knows now.
+// components combines the supervisor's state with the processes' resource usage.
 func components(dir clusterdir.Dir, state supervisor.State, now time.Time) []Component {
 	before := make([]process.Usage, len(state.Components))
 	for i, c := range state.Components {
@@ -145,7 +147,7 @@ func components(dir clusterdir.Dir, state supervisor.State, now time.Time) []Com
 		}
 		usage, err := c.Process.Usage()
 		if err != nil {
-			// Between two lives, or never mind what the state says: dead.
+			// There is no process. That is expected in these phases only.
 			if c.Phase != supervisor.Restarting && c.Phase != supervisor.Waiting {
 				list[i].State = string(supervisor.Stopped)
 			}

@@ -6,7 +6,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 )
 
-func TestOverallBelievesTheKernelBeforeTheSupervisor(t *testing.T) {
+func TestOverallIsDegradedIfAProcessIsDead(t *testing.T) {
 	state := supervisor.State{Components: []supervisor.ComponentState{{Name: "store", Phase: supervisor.Ready}}}
 	for phase, want := range map[supervisor.Phase]string{supervisor.Ready: Running, supervisor.Stopped: Degraded} {
 		if got := overall(state, []Component{{Name: "store", State: string(phase)}}); got != want {

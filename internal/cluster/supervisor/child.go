@@ -15,40 +15,40 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// A log that has grown past this is put aside when its component starts.
+// A log larger than this is rotated when its component starts.
 const maxLogBytes = 64 << 20
 
-// child keeps one component's process; suture calls Serve again when it returns.
+// child runs the process of one component. suture calls Serve again after it returns.
 type child struct {
 	component.Component
 	logFile                 string
 	dependencies            []*child
 	beforeStart, afterReady func(context.Context) error // nil for most
-	recorder                *recorder
+	stateFile               *stateFile
 	log                     *slog.Logger
 
 	readyOnce sync.Once
-	wasReady  chan struct{} // closed when ready for the first time
+	wasReady  chan struct{} // closed when the component is ready for the first time
 }
 
-// Serve runs the process once, from start to end.
+// Serve waits for the dependencies, starts the process, and waits until it exits.
 func (c *child) Serve(ctx context.Context) error {
 	if err := c.awaitDependencies(ctx); err != nil {
 		return err
 	}
 	if c.beforeStart != nil {
 		if err := c.beforeStart(ctx); err != nil {
-			c.log.Warn("preparing the start", "component", c.Name, "error", err)
+			c.log.Warn("cannot prepare the start", "component", c.Name, "error", err)
 		}
 	}
-	// The kernel kills the process when the thread that started it ends, so
-	// this thread must live, and serve nothing else, until the process is gone.
+	// The kernel kills the process when the thread that started it exits (PDEATHSIG), so
+	// that this goroutine must keep its thread until the process has exited.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
 	cmd, err := c.start(ctx)
 	if err != nil {
-		c.recorder.ended(c.Name, err.Error(), false)
+		c.stateFile.exited(c.Name, err.Error(), false)
 		return err
 	}
 	probing, stopProbing := context.WithCancel(ctx)
@@ -56,28 +56,30 @@ func (c *child) Serve(ctx context.Context) error {
 	err = cmd.Wait()
 	stopProbing()
 
-	asked := ctx.Err() != nil
-	how := cmd.ProcessState.String()
-	c.log.Info("process ended", "component", c.Name, "how", how, "asked", asked)
-	c.recorder.ended(c.Name, how, asked)
-	if asked {
+	requested := ctx.Err() != nil
+	exit := cmd.ProcessState.String()
+	c.log.Info("process exited", "component", c.Name, "exit", exit, "requested", requested)
+	c.stateFile.exited(c.Name, exit, requested)
+	if requested {
 		return ctx.Err()
 	}
 	if c.Volatile {
-		c.startOver()
+		c.killComponents()
 	}
-	return fmt.Errorf("%s ended: %s (%w)", c.Name, how, err)
+	return fmt.Errorf("%s exited: %s (%w)", c.Name, exit, err)
 }
 
-// startOver kills the other components: what they have cached is no longer so.
-func (c *child) startOver() {
-	for _, other := range c.recorder.snapshot().Components {
+// killComponents kills all other components, which are then restarted. Their caches
+// are invalid, because the store has lost its state.
+func (c *child) killComponents() {
+	for _, other := range c.stateFile.snapshot().Components {
 		if err := other.Process.KillGroup(); err == nil {
-			c.log.Warn("killed, as the state is lost", "component", other.Name)
+			c.log.Warn("killed component because the store lost its state", "component", other.Name, "store", c.Name)
 		}
 	}
 }
 
+// String is the name that suture uses in events.
 func (c *child) String() string { return c.Name }
 
 func (c *child) awaitDependencies(ctx context.Context) error {
@@ -110,19 +112,19 @@ func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
 	}
 	id, err := process.Of(cmd.Process.Pid)
 	if err != nil {
-		// It has ended already; Wait tells how.
+		// The process has already exited. Wait returns the reason.
 		id = process.Identity{PID: cmd.Process.Pid}
 	}
 	c.log.Info("process started", "component", c.Name, "pid", id.PID, "args", args)
-	c.recorder.started(c.Name, id)
+	c.stateFile.started(c.Name, id)
 	return cmd, nil
 }
 
-// probe keeps the recorded readiness true until ctx ends.
+// probe calls the readiness probe periodically and records its result until ctx is done.
 func (c *child) probe(ctx context.Context) {
 	prober, err := newProber(c.Ready)
 	if err != nil {
-		c.recorder.notReady(c.Name, err.Error())
+		c.stateFile.notReady(c.Name, err.Error())
 		return
 	}
 	interval, misses, ready := probeUntilReady, 0, false
@@ -132,7 +134,7 @@ func (c *child) probe(ctx context.Context) {
 			return
 		case <-time.After(interval):
 		}
-		err := prober.ask(ctx)
+		err := prober.probe(ctx)
 		if err == nil && !ready && c.afterReady != nil {
 			err = c.afterReady(ctx)
 		}
@@ -148,7 +150,7 @@ func (c *child) probe(ctx context.Context) {
 			misses++
 			if !ready || misses >= missesBeforeNotReady {
 				ready, interval = false, probeUntilReady
-				c.recorder.notReady(c.Name, err.Error())
+				c.stateFile.notReady(c.Name, err.Error())
 			}
 		}
 	}
@@ -156,14 +158,14 @@ func (c *child) probe(ctx context.Context) {
 
 func (c *child) becameReady() {
 	c.readyOnce.Do(func() { close(c.wasReady) })
-	c.log.Info("ready", "component", c.Name)
-	c.recorder.ready(c.Name)
+	c.log.Info("component is ready", "component", c.Name)
+	c.stateFile.ready(c.Name)
 }
 
 func openLog(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {
 		if err := os.Rename(path, path+".1"); err != nil {
-			return nil, fmt.Errorf("putting the log aside: %w", err)
+			return nil, fmt.Errorf("rotating the log: %w", err)
 		}
 	}
 	return os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -22,11 +22,12 @@ const (
 	probeWhenReady  = 2 * time.Second
 	probeTimeout    = 5 * time.Second
 	maxReportBytes  = 4096
-	// A busy API server misses a probe now and then; it is no news before this many.
+	// A busy API server sometimes fails a probe. A component becomes not ready after this
+	// many consecutive failures.
 	missesBeforeNotReady = 3
 )
 
-// prober asks one component whether it is ready.
+// prober performs the readiness probe of one component.
 type prober struct {
 	url    string
 	client *http.Client
@@ -37,7 +38,7 @@ func newProber(probe component.Probe) (*prober, error) {
 	if probe.CAFile != "" {
 		ca, err := os.ReadFile(probe.CAFile)
 		if err != nil {
-			return nil, fmt.Errorf("reading the authority for probes: %w", err)
+			return nil, fmt.Errorf("reading the CA certificate for probes: %w", err)
 		}
 		pool := x509.NewCertPool()
 		pool.AppendCertsFromPEM(ca)
@@ -46,7 +47,8 @@ func newProber(probe component.Probe) (*prober, error) {
 	return &prober{probe.URL, &http.Client{Transport: transport, Timeout: probeTimeout}}, nil
 }
 
-func (p *prober) ask(ctx context.Context) error {
+// probe returns nil if the component is ready, otherwise the reason why it is not.
+func (p *prober) probe(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
 	if err != nil {
 		return err
@@ -56,8 +58,8 @@ func (p *prober) ask(ctx context.Context) error {
 		return cause(err)
 	}
 	defer response.Body.Close()
-	// A connection whose answer was not read to its end is of no use for the next probe,
-	// and a handshake costs the component more than the probe.
+	// The connection can only be reused if the response is read completely, and a TLS
+	// handshake costs the component more than the probe.
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxReportBytes))
 	if response.StatusCode == http.StatusOK {
 		return nil
@@ -65,10 +67,11 @@ func (p *prober) ask(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("answers %s%s", response.Status, failedChecks(string(body)))
+	return fmt.Errorf("readiness probe returned %s%s", response.Status, failedChecks(string(body)))
 }
 
-// cause strips the URL and the addresses, which the reader knows.
+// cause removes the URL and the addresses from an error, because the state already contains
+// the component's address.
 func cause(err error) error {
 	var call *net.OpError
 	if errors.As(err, &call) {
@@ -81,7 +84,7 @@ func cause(err error) error {
 	return err
 }
 
-// failedChecks picks the "[-]" lines out of a verbose health report.
+// failedChecks lists the failed checks, which are the "[-]" lines of a verbose health report.
 func failedChecks(report string) string {
 	var failed []string
 	for line := range strings.Lines(report) {

@@ -11,8 +11,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// serve answers /healthz and /metrics until the returned function is called.
-func serve(address string, recorder *recorder) (stop func() error, err error) {
+// serve serves /healthz and /metrics until stop is called.
+func serve(address string, stateFile *stateFile) (stop func() error, err error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return nil, fmt.Errorf("serving health and metrics: %w", err)
@@ -21,11 +21,11 @@ func serve(address string, recorder *recorder) (stop func() error, err error) {
 	registry.MustRegister(
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
-		newCollector(recorder),
+		newCollector(stateFile),
 	)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, recorder.snapshot()) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { writeHealth(w, stateFile.snapshot()) })
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	go server.Serve(listener)
 	return server.Close, nil
@@ -42,18 +42,18 @@ func writeHealth(w http.ResponseWriter, state State) {
 	}
 }
 
-// collector reports the recorded state as metrics.
+// collector exports the state of the components as metrics.
 type collector struct {
-	recorder     *recorder
+	stateFile    *stateFile
 	ready, exits *prometheus.Desc
 }
 
-func newCollector(recorder *recorder) *collector {
+func newCollector(stateFile *stateFile) *collector {
 	labels := []string{"component"}
 	return &collector{
-		recorder: recorder,
-		ready:    prometheus.NewDesc("k1m_component_ready", "1 when the component answers its readiness probe.", labels, nil),
-		exits:    prometheus.NewDesc("k1m_component_exits_total", "Ends of the component's process that nobody asked for.", labels, nil),
+		stateFile: stateFile,
+		ready:     prometheus.NewDesc("k1m_component_ready", "Whether the component is ready: 1 if its readiness probe succeeds, otherwise 0.", labels, nil),
+		exits:     prometheus.NewDesc("k1m_component_exits_total", "Number of times that the component's process exited without being stopped.", labels, nil),
 	}
 }
 
@@ -63,7 +63,7 @@ func (c *collector) Describe(descs chan<- *prometheus.Desc) {
 }
 
 func (c *collector) Collect(metrics chan<- prometheus.Metric) {
-	for _, component := range c.recorder.snapshot().Components {
+	for _, component := range c.stateFile.snapshot().Components {
 		ready := 0.0
 		if component.Phase == Ready {
 			ready = 1

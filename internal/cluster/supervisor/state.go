@@ -10,23 +10,24 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// Phase is where a component is in its life.
+// Phase is the phase of a component's life cycle.
 type Phase string
 
+// Phases of a component.
 const (
-	Waiting    Phase = "waiting"    // for those that it depends on
-	Starting   Phase = "starting"   // runs, was not ready yet
-	Ready      Phase = "ready"      // answers its probe
-	NotReady   Phase = "not ready"  // was ready, does not answer now
-	Restarting Phase = "restarting" // has ended, will be started again
-	Stopped    Phase = "stopped"    // was told to end
+	Waiting    Phase = "waiting"    // waits until its dependencies are ready
+	Starting   Phase = "starting"   // runs, but has not been ready yet
+	Ready      Phase = "ready"      // its readiness probe succeeds
+	NotReady   Phase = "not ready"  // was ready, but its readiness probe fails
+	Restarting Phase = "restarting" // has exited and will be started again
+	Stopped    Phase = "stopped"    // was stopped by the supervisor
 )
 
-// State is what the supervisor tells everybody else, in a file, so that it can
-// be read when the supervisor is dead too.
+// State is the content of state.json, in which the supervisor publishes the state of the
+// cluster to other k1m processes. The file remains if the supervisor is killed.
 type State struct {
 	Supervisor process.Identity `json:"supervisor"`
-	Address    string           `json:"address"` // of /healthz and /metrics
+	Address    string           `json:"address"` // URL that serves /healthz and /metrics
 	StartedAt  time.Time        `json:"startedAt"`
 	Stopping   bool             `json:"stopping,omitempty"`
 	Components []ComponentState `json:"components"`
@@ -40,17 +41,18 @@ type ComponentState struct {
 	Phase     Phase            `json:"phase"`
 	Process   process.Identity `json:"process"`
 	StartedAt time.Time        `json:"startedAt,omitzero"`
-	WasReady  bool             `json:"wasReady"` // since the supervisor started
+	WasReady  bool             `json:"wasReady"` // has been ready since the supervisor started
 	Restarts  int              `json:"restarts"`
-	// Exits counts every end that nobody asked for.
+	// Exits counts the exits of the process, except those that the supervisor requested.
 	Exits      int       `json:"exits"`
 	LastExit   string    `json:"lastExit,omitempty"`
 	LastExitAt time.Time `json:"lastExitAt,omitzero"`
-	// Trouble is why it is not ready, as far as known.
+	// Trouble is the reason why the component is not ready; empty if it is not known.
 	Trouble string `json:"trouble,omitempty"`
 }
 
-// ReadState reads the state that a supervisor has left or keeps.
+// ReadState reads the state file of a cluster. It returns [fs.ErrNotExist] if the cluster is
+// stopped. If the supervisor was killed, it returns the last state that it wrote.
 func ReadState(dir clusterdir.Dir) (State, error) {
 	content, err := os.ReadFile(dir.StateFile())
 	if err != nil {
@@ -63,7 +65,7 @@ func ReadState(dir clusterdir.Dir) (State, error) {
 	return state, nil
 }
 
-// Healthy says whether every component is ready now.
+// Healthy reports whether every component is ready.
 func (s State) Healthy() bool {
 	for _, component := range s.Components {
 		if component.Phase != Ready {

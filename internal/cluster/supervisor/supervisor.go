@@ -1,6 +1,10 @@
-// Package supervisor keeps a cluster's components running. It is the parent of
-// all of them: when it is killed the kernel kills them, and when one of them
-// dies it starts it again.
+// Package supervisor keeps the components of a cluster running. The supervisor process is the
+// parent of all component processes: it starts them in the order of their dependencies,
+// restarts those that exit, and stops them in reverse order. If it is killed, the kernel kills
+// the components (PDEATHSIG).
+//
+// [Run] is the supervisor. It publishes a [State] in a file that other k1m processes read with
+// [ReadState], and serves /healthz and /metrics.
 package supervisor
 
 import (
@@ -21,45 +25,48 @@ import (
 )
 
 const (
-	// The first deaths within a minute are answered at once, further ones after
-	// a pause, each component for itself.
+	// After the first few exits within a minute, a component is restarted immediately. After further
+	// exits it is restarted with a delay.
 	immediateRestarts      = 2
-	failureDecay           = 60 // seconds in which the count of deaths halves
+	failureDecay           = 60 // half-life of the exit count, in seconds
 	restartBackoff         = 3 * time.Second
 	stopTimeout            = component.MaxStopGrace + 5*time.Second
-	leashCommit       byte = '+'
+	detachByte        byte = '+'
 )
 
-// errAbandoned says that the `up` that started us went away before it was done.
-var errAbandoned = errors.New("k1m up ended before the cluster was ready")
+// errAbandoned means that the `k1m up` process that started the supervisor exited without
+// calling Detach.
+var errAbandoned = errors.New("k1m up exited before the cluster was ready")
 
-// Options of one run.
+// Options are the options of [Run].
 type Options struct {
 	Dir        clusterdir.Dir
 	Components []component.Component // each after its dependencies
-	Address    string                // for /healthz and /metrics
-	// BeforeStart and AfterReady run, by name of component, before each start
-	// and whenever it gets ready; its dependents wait for that.
+	Address    string                // host:port that serves /healthz and /metrics
+	// BeforeStart and AfterReady are hooks, by component name. BeforeStart runs before each
+	// start of the component. AfterReady runs each time the readiness probe succeeds after it
+	// had failed; the component becomes ready when the hook succeeds.
 	BeforeStart, AfterReady map[string]func(context.Context) error
-	// Leash is a pipe from `up`: one byte lets the supervisor run on alone,
-	// its end before that tells it to stop everything.
-	Leash io.ReadCloser
-	Log   *slog.Logger
+	// ParentPipe is the read end of a pipe from `k1m up`. One byte detaches the supervisor, which
+	// then keeps running after `k1m up` exits. End of file before that stops the cluster.
+	ParentPipe io.ReadCloser
+	Log        *slog.Logger
 }
 
-// Run keeps the components running until ctx ends, then stops them in order.
+// Run keeps the components running until ctx is done or `k1m up` has died, then stops them in
+// reverse order of their dependencies and removes the state file.
 func Run(ctx context.Context, o Options) error {
 	self, err := process.Of(os.Getpid())
 	if err != nil {
 		return err
 	}
-	recorder := newRecorder(o.Dir.StateFile(), o.Log, State{Supervisor: self, Address: "http://" + o.Address, StartedAt: time.Now()}, o.Components)
-	recorder.change(func(*State) {})
+	stateFile := newStateFile(o.Dir.StateFile(), o.Log, State{Supervisor: self, Address: "http://" + o.Address, StartedAt: time.Now()}, o.Components)
+	stateFile.change(func(*State) {})
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	go holdLeash(o.Leash, cancel)
-	stopServing, err := serve(o.Address, recorder)
+	go watchParent(o.ParentPipe, cancel)
+	stopServing, err := serve(o.Address, stateFile)
 	if err != nil {
 		return err
 	}
@@ -69,27 +76,29 @@ func Run(ctx context.Context, o Options) error {
 	defer stopTree()
 	root := suture.New("k1m", spec(o.Log))
 	finished := root.ServeBackground(tree)
-	levels := addChildren(root, o, recorder)
+	levels := addChildren(root, o, stateFile)
 
 	<-ctx.Done()
-	o.Log.Info("stopping", "why", context.Cause(ctx))
-	recorder.change(func(s *State) { s.Stopping = true })
+	o.Log.Info("stopping", "reason", context.Cause(ctx))
+	stateFile.change(func(s *State) { s.Stopping = true })
 	err = stopInOrder(root, levels)
 	stopTree()
 	<-finished
 	return errors.Join(err, os.Remove(o.Dir.StateFile()))
 }
 
-// Commit lets go of the leash: the supervisor lives on without `up`.
-func Commit(leash io.WriteCloser) error {
-	_, err := leash.Write([]byte{leashCommit})
-	return errors.Join(err, leash.Close())
+// Detach signals the supervisor at the other end of the pipe to keep running after this process exits,
+// and closes the pipe.
+func Detach(parentPipe io.WriteCloser) error {
+	_, err := parentPipe.Write([]byte{detachByte})
+	return errors.Join(err, parentPipe.Close())
 }
 
-func holdLeash(leash io.ReadCloser, abandon context.CancelCauseFunc) {
-	defer leash.Close()
-	var answer [1]byte
-	if _, err := io.ReadFull(leash, answer[:]); err != nil || answer[0] != leashCommit {
+// watchParent abandons the supervisor if the pipe is closed before the detach byte arrives.
+func watchParent(parentPipe io.ReadCloser, abandon context.CancelCauseFunc) {
+	defer parentPipe.Close()
+	var received [1]byte
+	if _, err := io.ReadFull(parentPipe, received[:]); err != nil || received[0] != detachByte {
 		abandon(errAbandoned)
 	}
 }
@@ -97,7 +106,7 @@ func holdLeash(leash io.ReadCloser, abandon context.CancelCauseFunc) {
 func spec(log *slog.Logger) suture.Spec {
 	return suture.Spec{
 		EventHook: func(event suture.Event) {
-			log.Warn("supervision", "event", event.String())
+			log.Warn("suture event", "event", event.String())
 		},
 		FailureThreshold: immediateRestarts,
 		FailureDecay:     failureDecay,
@@ -106,15 +115,15 @@ func spec(log *slog.Logger) suture.Spec {
 	}
 }
 
-// addChildren starts every component below its own supervisor, so that the
-// backoff of one does not hold up another. It returns them by depth: those of
-// one level depend only on lower ones.
-func addChildren(root *suture.Supervisor, o Options, recorder *recorder) [][]suture.ServiceToken {
+// addChildren starts every component under a suture supervisor of its own, so that the
+// restart delay of one does not affect another. It returns the components by level: components depend
+// only on components of lower levels.
+func addChildren(root *suture.Supervisor, o Options, stateFile *stateFile) [][]suture.ServiceToken {
 	children := map[string]*child{}
 	depth := map[string]int{}
 	var levels [][]suture.ServiceToken
 	for _, c := range o.Components {
-		member := newChild(c, o, recorder)
+		member := newChild(c, o, stateFile)
 		for _, name := range c.DependsOn {
 			member.dependencies = append(member.dependencies, children[name])
 			depth[c.Name] = max(depth[c.Name], depth[name]+1)
@@ -131,20 +140,20 @@ func addChildren(root *suture.Supervisor, o Options, recorder *recorder) [][]sut
 	return levels
 }
 
-func newChild(c component.Component, o Options, recorder *recorder) *child {
+func newChild(c component.Component, o Options, stateFile *stateFile) *child {
 	return &child{
 		Component:   c,
 		logFile:     o.Dir.Log(c.Name),
 		beforeStart: o.BeforeStart[c.Name],
 		afterReady:  o.AfterReady[c.Name],
-		recorder:    recorder,
+		stateFile:   stateFile,
 		log:         o.Log,
 		wasReady:    make(chan struct{}),
 	}
 }
 
-// stopInOrder stops dependents before what they depend on: an API server that
-// loses its store first would wait for it instead of ending.
+// stopInOrder stops each level after the levels that depend on it. If the store stopped first,
+// API servers would wait for it instead of exiting.
 func stopInOrder(root *suture.Supervisor, levels [][]suture.ServiceToken) error {
 	var errs []error
 	for i := len(levels) - 1; i >= 0; i-- {

@@ -18,11 +18,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/component"
 )
 
-// fixture runs a supervisor over processes that do nothing but live.
+// fixture is a running supervisor whose components are idle processes.
 type fixture struct {
-	dir   clusterdir.Dir
-	leash *io.PipeWriter
-	ended chan error
+	dir        clusterdir.Dir
+	parentPipe *io.PipeWriter
+	ended      chan error
 }
 
 func run(t *testing.T, components ...component.Component) *fixture {
@@ -41,17 +41,17 @@ func run(t *testing.T, components ...component.Component) *fixture {
 	}
 	address := listener.Addr().String()
 	listener.Close()
-	leash, hand := io.Pipe()
-	f := &fixture{dir: dir, leash: hand, ended: make(chan error, 1)}
+	reader, writer := io.Pipe()
+	f := &fixture{dir: dir, parentPipe: writer, ended: make(chan error, 1)}
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
 		f.ended <- Run(t.Context(), Options{
-			Dir: dir, Components: components, Address: address, Leash: leash, Log: slog.New(slog.DiscardHandler),
+			Dir: dir, Components: components, Address: address, ParentPipe: reader, Log: slog.New(slog.DiscardHandler),
 		})
 	}()
 	t.Cleanup(func() {
-		hand.Close()
+		writer.Close()
 		<-stopped
 	})
 	return f
@@ -98,7 +98,7 @@ func TestDeadComponentIsRestarted(t *testing.T) {
 func TestAbandonedSupervisorStopsEverything(t *testing.T) {
 	f := run(t, sleeper(t, "store"))
 	state := f.await(t, "healthy", State.Healthy)
-	f.leash.Close()
+	f.parentPipe.Close()
 	if err := <-f.ended; err != nil {
 		t.Fatal(err)
 	}
@@ -106,14 +106,14 @@ func TestAbandonedSupervisorStopsEverything(t *testing.T) {
 		t.Error("the component outlived its supervisor")
 	}
 	if _, err := os.Stat(f.dir.StateFile()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the state is still there: %v", err)
+		t.Errorf("the state file was not removed: %v", err)
 	}
 }
 
-func TestCommittedSupervisorLivesOn(t *testing.T) {
+func TestDetachedSupervisorKeepsRunning(t *testing.T) {
 	f := run(t, sleeper(t, "store"))
 	f.await(t, "healthy", State.Healthy)
-	if err := Commit(f.leash); err != nil {
+	if err := Detach(f.parentPipe); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -123,7 +123,7 @@ func TestCommittedSupervisorLivesOn(t *testing.T) {
 	}
 }
 
-func TestDependentsWaitAndMetricsTell(t *testing.T) {
+func TestDependentsWaitAndMetricsReportReadiness(t *testing.T) {
 	sick := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		fmt.Fprintln(w, "[+]ping ok\n[-]poststarthook/x failed: reason withheld\nnot ready")
@@ -133,11 +133,11 @@ func TestDependentsWaitAndMetricsTell(t *testing.T) {
 	store.Ready.URL = sick.URL
 	f := run(t, store, sleeper(t, "server", "store"))
 	state := f.await(t, "in trouble", func(s State) bool { return s.Components[0].Trouble != "" })
-	if want := "answers 500 Internal Server Error, failed: poststarthook/x"; state.Components[0].Trouble != want {
+	if want := "readiness probe returned 500 Internal Server Error, failed: poststarthook/x"; state.Components[0].Trouble != want {
 		t.Errorf("trouble %q, not %q", state.Components[0].Trouble, want)
 	}
 	if state.Components[1].Phase != Waiting {
-		t.Errorf("the dependent is %s", state.Components[1].Phase)
+		t.Errorf("the dependent component is %s", state.Components[1].Phase)
 	}
 	if body := get(t, state.Address+"/metrics"); !strings.Contains(body, `k1m_component_ready{component="store"} 0`) {
 		t.Errorf("metrics %s", body)
@@ -167,7 +167,7 @@ func get(t *testing.T, url string) string {
 	return string(body)
 }
 
-func TestLossOfStateStartsAllOver(t *testing.T) {
+func TestVolatileComponentRestartsAllComponents(t *testing.T) {
 	store := sleeper(t, "store")
 	store.Volatile = true
 	f := run(t, store, sleeper(t, "server", "store"))

@@ -9,18 +9,18 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// Live draws frames anew, until somebody presses q or ctx ends.
+// Live draws a frame at every interval until the user presses q, Esc or Ctrl-C, or ctx is done.
 func Live(ctx context.Context, in io.Reader, out io.Writer, interval time.Duration, frame func() Frame) error {
 	program := tea.NewProgram(model{frame: frame, interval: interval, now: frame()},
 		tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler())
 	_, err := program.Run()
 	if errors.Is(err, tea.ErrProgramKilled) && ctx.Err() != nil {
-		return nil // Who presses Ctrl-C has seen enough.
+		return nil // The user pressed Ctrl-C, which is not an error.
 	}
 	return err
 }
 
-// model is what bubbletea drives.
+// model implements [tea.Model].
 type model struct {
 	frame         func() Frame
 	interval      time.Duration
@@ -34,10 +34,10 @@ func (m model) wait() tea.Cmd {
 	return tea.Tick(m.interval, func(time.Time) tea.Msg { return tick{} })
 }
 
-// Init begins to draw anew.
+// Init implements [tea.Model]. It schedules the first tick.
 func (m model) Init() tea.Cmd { return m.wait() }
 
-// Update takes what has happened.
+// Update implements [tea.Model]. It handles resizes, keys and ticks.
 func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -54,7 +54,7 @@ func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// View is the whole terminal.
+// View implements [tea.Model]. It renders the current frame on the alternate screen.
 func (m model) View() tea.View {
 	view := tea.NewView("")
 	if m.width > 0 {

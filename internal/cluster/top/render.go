@@ -9,24 +9,24 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/number"
 )
 
-// Frame is what there is to see at a time.
+// Frame is the content of the terminal at one time.
 type Frame struct {
-	// Head is the first line, and Foot the last.
-	Head, Foot string
-	Blocks     []Block
+	// Header is the first line and Footer the last line.
+	Header, Footer string
+	Blocks         []Block
 }
 
 const (
-	// A column of blocks is not narrower.
+	// columnWidth is the minimum width of a column of blocks.
 	columnWidth = 62
 	nameWidth   = 30
 	valueWidth  = 10
-	// Lines of a block, if there is room.
+	// mostLines is the maximum number of lines of a block.
 	mostLines = 8
 )
 
-// Render draws a frame into a terminal of that size. Blocks have as many lines as there is
-// room for, and those for which there is none are left out, the last first.
+// Render draws a frame for a terminal of width × height characters. If there is not enough
+// room, it first reduces the number of lines of each block, then omits the last blocks.
 func Render(f Frame, width, height int) string {
 	columns := max(1, width/columnWidth)
 	each := width/columns - 1
@@ -37,7 +37,7 @@ func Render(f Frame, width, height int) string {
 		for _, b := range f.Blocks {
 			total += min(len(b.Lines), most) + 2
 		}
-		// Columns that are about equally long look better than one after the other.
+		// Start with the smallest height, so that the columns have similar lengths.
 		for high := total / columns; high <= room; high++ {
 			fits := false
 			if parts, fits = layout(f.Blocks, columns, each, high, most); fits {
@@ -49,7 +49,7 @@ func Render(f Frame, width, height int) string {
 	return page(f, parts, width, each, room)
 }
 
-// layout puts blocks into columns, one after the other, and says whether all have room.
+// layout fills one column after the other with blocks, and reports whether all blocks fit.
 func layout(blocks []Block, columns, width, room, most int) (parts [][]string, fits bool) {
 	parts = make([][]string, columns)
 	column := 0
@@ -67,7 +67,7 @@ func layout(blocks []Block, columns, width, room, most int) (parts [][]string, f
 }
 
 func page(f Frame, parts [][]string, width, each, room int) string {
-	lines := []string{cut(f.Head, width), ""}
+	lines := []string{cut(f.Header, width), ""}
 	for row := range room {
 		var line strings.Builder
 		for _, part := range parts {
@@ -79,11 +79,11 @@ func page(f Frame, parts [][]string, width, each, room int) string {
 		}
 		lines = append(lines, strings.TrimRight(line.String(), " "))
 	}
-	// What is below the last block is of no use.
+	// Remove empty lines below the last block.
 	for len(lines) > 2 && lines[len(lines)-1] == "" {
 		lines = lines[:len(lines)-1]
 	}
-	return strings.Join(append(lines, cut(f.Foot, width)), "\n")
+	return strings.Join(append(lines, cut(f.Footer, width)), "\n")
 }
 
 func (b Block) render(width, most int) []string {
@@ -97,8 +97,8 @@ func (b Block) render(width, most int) []string {
 
 var levels = []rune("▁▂▃▄▅▆▇█")
 
-// Curve draws values, the last ones if there is no room for all; nothing is the bottom, the
-// largest the top.
+// Curve draws values as a line of block characters, scaled from 0 to the largest value. If
+// there are more than width values, it draws the last ones.
 func Curve(values []float64, width int) string {
 	values = values[max(0, len(values)-width):]
 	if len(values) == 0 {

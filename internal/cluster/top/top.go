@@ -1,8 +1,8 @@
-// Package top shows at a glance what a cluster does: the same series as the plots of
-// experiments, as numbers and small curves in the terminal.
+// Package top displays the metrics of a running cluster in the terminal, as numbers and small
+// curves. The time series are those that experiments plot.
 //
-// What is shown is made of series by [Blocks] and drawn by [Render], neither of which knows
-// a terminal.
+// [Blocks] groups series into blocks, [Render] draws a [Frame] of blocks as text, and [Live]
+// redraws it in the terminal. Only Live depends on a terminal.
 package top
 
 import (
@@ -16,25 +16,25 @@ import (
 type Block struct {
 	Title string `json:"title"`
 	Unit  string `json:"unit"`
-	Lines []Line `json:"lines"` // the largest first
+	Lines []Line `json:"lines"` // sorted by current value, largest first
 }
 
-// Line is a series: what it is now, and was before, the oldest first.
+// Line is one series of a plot.
 type Line struct {
 	Name string    `json:"name"`
 	Now  float64   `json:"now"`
-	Past []float64 `json:"past"`
+	Past []float64 `json:"past"` // one value per second, oldest first; includes Now
 }
 
 const (
-	// What was not sampled for so long is not any more.
+	// A series without a sample for this long has ended.
 	staleSeconds = 5
-	// PastPoints are how many seconds a curve shows.
+	// PastPoints is the number of points, one per second, in a curve.
 	PastPoints = 60
 )
 
-// Blocks are the plots that series are of, in their order. Series that have ended are left
-// out.
+// Blocks groups series by plot. CPU and memory come first, the other plots keep their order.
+// Series that have ended are omitted.
 func Blocks(series []experiment.Series) []Block {
 	newest := 0.0
 	for _, s := range series {
@@ -54,7 +54,8 @@ func Blocks(series []experiment.Series) []Block {
 		}
 		blocks[i].Lines = append(blocks[i].Lines, line(&s))
 	}
-	// What all take comes first; CPU is known last.
+	// CPU and memory come first. The first CPU sample is later than the first samples of other
+	// series.
 	rank := func(b Block) int { return slices.Index([]string{"memory", experiment.CPUPlot}, b.Title) }
 	slices.SortStableFunc(blocks, func(a, b Block) int { return cmp.Compare(rank(b), rank(a)) })
 	for i := range blocks {

@@ -15,9 +15,9 @@ func series(plot, name string, points ...experiment.Point) experiment.Series {
 	return experiment.Series{Plot: plot, Name: name, Unit: "things", Points: points}
 }
 
-// TestBlocks: series of a plot come together, the largest now first, and those that have
-// ended are gone.
-func TestBlocks(t *testing.T) {
+// TestBlocksGroupsSeriesByPlot: series are sorted by current value, and those that have ended
+// are omitted.
+func TestBlocksGroupsSeriesByPlot(t *testing.T) {
 	blocks := Blocks([]experiment.Series{
 		series("a", "falls", experiment.Point{98, 9}, experiment.Point{100, 1}),
 		series("b", "other", experiment.Point{100, 5}),
@@ -33,10 +33,10 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// TestRender: in every size nothing is wider or higher than the terminal, and where there is
-// room everything is there.
-func TestRender(t *testing.T) {
-	f := Frame{Head: strings.Repeat("head ", 20), Foot: "q ends"}
+// TestRenderFitsTheTerminal: a page is never wider or higher than the terminal, and contains
+// all lines if there is room.
+func TestRenderFitsTheTerminal(t *testing.T) {
+	f := Frame{Header: strings.Repeat("head ", 20), Footer: "q ends"}
 	for _, title := range []string{"CPU", "memory", "store: requests", "latency"} {
 		b := Block{Title: title, Unit: "cores"}
 		for _, name := range []string{"kube-apiserver", "store", "a process with a very long name that nobody can read"} {
@@ -68,7 +68,7 @@ func TestRender(t *testing.T) {
 	}
 }
 
-func TestCurve(t *testing.T) {
+func TestCurveScalesToTheLargestValue(t *testing.T) {
 	for want, values := range map[string][]float64{"▁▁": {0, 0}, "▄█": {1, 2}, "▁█": {-1, 1}, "": nil} {
 		if got := Curve(values, 10); got != want {
 			t.Errorf("%v: %q, not %q", values, got, want)
@@ -79,18 +79,17 @@ func TestCurve(t *testing.T) {
 	}
 }
 
-// TestKeys: q ends it, a tick draws anew.
-func TestKeys(t *testing.T) {
+func TestTickRedrawsAndQQuits(t *testing.T) {
 	frames := 0
-	m := model{interval: time.Second, frame: func() Frame { frames++; return Frame{Head: "head"} }}
+	m := model{interval: time.Second, frame: func() Frame { frames++; return Frame{Header: "head"} }}
 	resized, _ := m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
 	drawn, again := resized.Update(tick{})
 	if frames != 1 || again == nil || !strings.Contains(drawn.View().Content, "head") {
 		t.Errorf("%d frames, %+v", frames, drawn.View())
 	}
 	if _, end := drawn.Update(tea.KeyPressMsg{Code: 'q', Text: "q"}); end == nil {
-		t.Error("q does not end it")
+		t.Error("q does not quit")
 	} else if _, is := end().(tea.QuitMsg); !is {
-		t.Error("q does not end it")
+		t.Error("q does not quit")
 	}
 }

@@ -1,125 +1,70 @@
-// Package verify audits a cluster from its API alone: whether every pod that has a
-// node may be there. It shares nothing with the schedulers that put them there.
+// Package verify checks through the API whether every bound pod is allowed on its node. It shares
+// no code with the schedulers whose decisions it checks.
 //
-// What is read is what is there now, not what was there when a pod was bound. A rule
-// says that it is broken only where that follows from what is there, as long as no
-// pod was deleted and no node changed since.
+// [Read] reads a [Cluster], and [Cluster.Check] applies the rules and returns a [Report]:
+// resources, host ports, taints and node affinity (node_rules.go), topology spread (spread.go)
+// and pod anti-affinity (anti_affinity.go).
+//
+// The rules see the current state, not the state in which a pod was bound. They report a
+// violation only if it cannot be explained by pods that were created later. A pod that was
+// deleted, or a node that changed, after a pod was bound can still cause a false violation.
 package verify
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/client-go/kubernetes"
 	resourcehelper "k8s.io/component-helpers/resource"
 	"k8s.io/component-helpers/scheduling/corev1/nodeaffinity"
 )
 
-// Cluster is what the audit needs to know, as small as it can be.
+// Cluster is the part of a cluster's state that the rules need.
 type Cluster struct {
 	nodes      []node
 	byName     map[string]int
-	classes    map[string]*class
-	order      []*class
+	classes    map[string]*podClass
+	classList  []*podClass
 	namespaces map[string]labels.Set
 	report     Report
 }
 
 type node struct {
 	object *v1.Node
-	pods   []placed
+	pods   []boundPod
 }
 
-// class is pods that differ in nothing that a rule looks at.
-type class struct {
+// podClass is a set of pods that the rules cannot distinguish.
+type podClass struct {
 	namespace string
 	labels    labels.Set
 	spec      v1.PodSpec
 	requests  v1.ResourceList
 	required  nodeaffinity.RequiredNodeAffinity
-	pods      []placed
+	pods      []boundPod
 }
 
-// placed is a pod on a node.
-type placed struct {
-	class       *class
+// boundPod is a pod that is bound to a node.
+type boundPod struct {
+	class       *podClass
 	name        string
 	node        int
 	terminating bool
 }
 
-// New returns a cluster without anything in it.
+// New returns an empty cluster.
 func New() *Cluster {
 	return &Cluster{
-		byName: map[string]int{}, classes: map[string]*class{}, namespaces: map[string]labels.Set{},
+		byName: map[string]int{}, classes: map[string]*podClass{}, namespaces: map[string]labels.Set{},
 		report: Report{Violations: []Violation{}},
-	}
-}
-
-// Objects are read in pages of this size; a list in pages is of one moment all the
-// same.
-const page = 5000
-
-// Read reads a cluster, and says how far it is: of nodes and of pods.
-func Read(ctx context.Context, client kubernetes.Interface, nodes, pods func(done int)) (*Cluster, error) {
-	c := New()
-	namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("reading namespaces: %w", err)
-	}
-	for i := range namespaces.Items {
-		c.AddNamespace(&namespaces.Items[i])
-	}
-	err = inPages(func(options metav1.ListOptions) (metav1.ListInterface, error) {
-		list, err := client.CoreV1().Nodes().List(ctx, options)
-		if err != nil {
-			return nil, fmt.Errorf("reading nodes: %w", err)
-		}
-		for i := range list.Items {
-			c.AddNode(&list.Items[i])
-		}
-		nodes(len(c.nodes))
-		return list, nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return c, inPages(func(options metav1.ListOptions) (metav1.ListInterface, error) {
-		list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
-		if err != nil {
-			return nil, fmt.Errorf("reading pods: %w", err)
-		}
-		for i := range list.Items {
-			if err := c.AddPod(&list.Items[i]); err != nil {
-				return nil, err
-			}
-		}
-		pods(c.report.Pods)
-		return list, nil
-	})
-}
-
-func inPages(read func(metav1.ListOptions) (metav1.ListInterface, error)) error {
-	options := metav1.ListOptions{Limit: page}
-	for {
-		list, err := read(options)
-		if err != nil {
-			return err
-		}
-		if options.Continue = list.GetContinue(); options.Continue == "" {
-			return nil
-		}
 	}
 }
 
 // AddNamespace adds a namespace.
 func (c *Cluster) AddNamespace(object *v1.Namespace) { c.namespaces[object.Name] = object.Labels }
 
-// AddNode adds a node; all come before the pods.
+// AddNode adds a node. All nodes must be added before the pods.
 func (c *Cluster) AddNode(object *v1.Node) {
 	kept := &v1.Node{}
 	kept.Name, kept.Labels = object.Name, object.Labels
@@ -130,19 +75,20 @@ func (c *Cluster) AddNode(object *v1.Node) {
 	c.report.Nodes++
 }
 
-// AddPod adds a pod.
+// AddPod adds a pod. Pods that are not bound, have terminated, or are bound to a node that does
+// not exist are only counted.
 func (c *Cluster) AddPod(object *v1.Pod) error {
 	c.report.Pods++
 	if object.Status.Phase == v1.PodSucceeded || object.Status.Phase == v1.PodFailed {
-		c.report.Ended++
+		c.report.Terminated++
 		return nil
 	}
 	if object.Spec.NodeName == "" {
 		c.report.Pending++
 		return nil
 	}
-	number, there := c.byName[object.Spec.NodeName]
-	if !there {
+	number, found := c.byName[object.Spec.NodeName]
+	if !found {
 		c.report.OnMissingNodes++
 		return nil
 	}
@@ -150,38 +96,38 @@ func (c *Cluster) AddPod(object *v1.Pod) error {
 	if err != nil {
 		return err
 	}
-	pod := placed{class: class, name: object.Name, node: number, terminating: object.DeletionTimestamp != nil}
+	pod := boundPod{class: class, name: object.Name, node: number, terminating: object.DeletionTimestamp != nil}
 	class.pods = append(class.pods, pod)
 	c.nodes[number].pods = append(c.nodes[number].pods, pod)
 	c.report.Bound++
 	return nil
 }
 
-// class returns the class of a pod.
-func (c *Cluster) class(object *v1.Pod) (*class, error) {
-	made := &class{namespace: object.Namespace, labels: object.Labels, spec: keptSpec(&object.Spec)}
+// class returns the class of a pod, and creates it if necessary.
+func (c *Cluster) class(object *v1.Pod) (*podClass, error) {
+	made := &podClass{namespace: object.Namespace, labels: object.Labels, spec: keptSpec(&object.Spec)}
 	made.requests = resourcehelper.PodRequests(object, resourcehelper.PodResourcesOptions{UseStatusResources: true})
 	key, err := json.Marshal([]any{made.namespace, made.labels, made.spec, made.requests})
 	if err != nil {
 		return nil, fmt.Errorf("reading pod %s/%s: %w", object.Namespace, object.Name, err)
 	}
-	if known := c.classes[string(key)]; known != nil {
-		return known, nil
+	if existing := c.classes[string(key)]; existing != nil {
+		return existing, nil
 	}
 	made.required = nodeaffinity.GetRequiredNodeAffinity(&v1.Pod{Spec: made.spec})
 	c.classes[string(key)] = made
-	c.order = append(c.order, made)
+	c.classList = append(c.classList, made)
 	return made, nil
 }
 
-// keptSpec is what rules look at.
+// keptSpec is the part of a pod's spec that the rules need.
 func keptSpec(spec *v1.PodSpec) v1.PodSpec {
 	kept := v1.PodSpec{
 		NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, Affinity: spec.Affinity,
 		TopologySpreadConstraints: spec.TopologySpreadConstraints,
 	}
 	for i := range spec.InitContainers {
-		// Other init containers have ended before a container could miss the port.
+		// Other init containers terminate before the containers start, and release their ports.
 		if policy := spec.InitContainers[i].RestartPolicy; policy != nil && *policy == v1.ContainerRestartPolicyAlways {
 			kept.Containers = appendHostPorts(kept.Containers, spec.InitContainers[i].Ports)
 		}
@@ -192,7 +138,7 @@ func keptSpec(spec *v1.PodSpec) v1.PodSpec {
 	return kept
 }
 
-// appendHostPorts adds a container with those ports that are the node's.
+// appendHostPorts appends a container for each host port.
 func appendHostPorts(kept []v1.Container, ports []v1.ContainerPort) []v1.Container {
 	for _, port := range ports {
 		if port.HostPort > 0 {

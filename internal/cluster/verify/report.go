@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Rules, by what they look at.
+// Names of the rules.
 const (
 	Resources    = "resources"
 	Ports        = "ports"
@@ -17,36 +17,38 @@ const (
 	AntiAffinity = "anti-affinity"
 )
 
-// Rules are all of them, in the order in which they are checked.
+// Rules lists all rules, in the order of the report.
 var Rules = []string{Resources, Ports, Taints, NodeAffinity, Spread, AntiAffinity}
 
-// Violation is a rule that is broken on a node.
+// Violation is a violation of a rule on a node.
 type Violation struct {
 	Rule string `json:"rule"`
 	Node string `json:"node"`
-	// Pod is one that may not be there, by namespace and name; empty if it is all of
-	// them together that may not.
+	// Pod is the pod that violates the rule, as namespace/name. It is empty if all pods of the
+	// node together violate it.
 	Pod     string `json:"pod,omitempty"`
 	Message string `json:"message"`
 }
 
-// Report is the result of an audit.
+// Report is the result of [Cluster.Check].
 type Report struct {
 	Nodes int `json:"nodes"`
 	Pods  int `json:"pods"`
-	// Bound pods are on a node that is there, and are what is audited.
-	Bound   int `json:"bound"`
-	Pending int `json:"pending"`
-	Ended   int `json:"ended"`
-	// OnMissingNodes are pods on nodes that are gone.
+	// Bound is the number of checked pods: those that are bound to an existing node and have not
+	// terminated.
+	Bound      int `json:"bound"`
+	Pending    int `json:"pending"`
+	Terminated int `json:"terminated"`
+	// OnMissingNodes is the number of pods that are bound to a node that does not exist.
 	OnMissingNodes int `json:"onMissingNodes"`
-	// PassingTaints are pods on nodes with taints that they do not tolerate, but that
-	// Kubernetes sets and takes away by itself, so that they may have come later.
-	PassingTaints int         `json:"passingTaints"`
-	Violations    []Violation `json:"violations"`
+	// TransientTaints is the number of pods on nodes with a taint of Kubernetes, such as
+	// not-ready, that they do not tolerate. Such a taint may have been added after the pod was
+	// bound, so that it is not a violation.
+	TransientTaints int         `json:"transientTaints"`
+	Violations      []Violation `json:"violations"`
 }
 
-// Err says how many violations there are; nil if there are none.
+// Err returns an error with the number of violations, or nil if there are none.
 func (r *Report) Err() error {
 	if len(r.Violations) == 0 {
 		return nil
@@ -54,24 +56,25 @@ func (r *Report) Err() error {
 	return fmt.Errorf("%d violations", len(r.Violations))
 }
 
-// Violations that are printed for each rule; JSON has them all.
-const printed = 20
+// maxPrinted is the number of violations of each rule that Print writes. The JSON form contains
+// all of them.
+const maxPrinted = 20
 
-// Print writes the report for people.
+// Print writes the report as text.
 func (r *Report) Print(w io.Writer) {
-	fmt.Fprintf(w, "%d nodes; %d pods: %d bound, %d pending, %d ended\n", r.Nodes, r.Pods, r.Bound, r.Pending, r.Ended)
+	fmt.Fprintf(w, "%d nodes; %d pods: %d bound, %d pending, %d terminated\n", r.Nodes, r.Pods, r.Bound, r.Pending, r.Terminated)
 	if r.OnMissingNodes > 0 {
-		fmt.Fprintf(w, "  not audited: %d pods on nodes that are gone\n", r.OnMissingNodes)
+		fmt.Fprintf(w, "  not checked: %d pods on nodes that do not exist\n", r.OnMissingNodes)
 	}
-	if r.PassingTaints > 0 {
-		fmt.Fprintf(w, "  not judged: %d pods on nodes with a passing taint, such as not-ready\n", r.PassingTaints)
+	if r.TransientTaints > 0 {
+		fmt.Fprintf(w, "  not judged: %d pods on nodes with a transient taint, such as not-ready\n", r.TransientTaints)
 	}
 	for _, rule := range Rules {
-		broken := slices.DeleteFunc(slices.Clone(r.Violations), func(v Violation) bool { return v.Rule != rule })
-		fmt.Fprintf(w, "  %-14s %s\n", rule, verdict(len(broken)))
-		for i, v := range broken {
-			if i == printed {
-				fmt.Fprintf(w, "    and %d more; -o json has all\n", len(broken)-i)
+		violations := slices.DeleteFunc(slices.Clone(r.Violations), func(v Violation) bool { return v.Rule != rule })
+		fmt.Fprintf(w, "  %-14s %s\n", rule, verdict(len(violations)))
+		for i, v := range violations {
+			if i == maxPrinted {
+				fmt.Fprintf(w, "    and %d more; use -o json to list all\n", len(violations)-i)
 				break
 			}
 			fmt.Fprintf(w, "    %s\n", strings.TrimSpace(fmt.Sprintf("%s %s: %s", v.Node, v.Pod, v.Message)))
@@ -79,9 +82,9 @@ func (r *Report) Print(w io.Writer) {
 	}
 }
 
-func verdict(broken int) string {
-	if broken == 0 {
+func verdict(violations int) string {
+	if violations == 0 {
 		return "ok"
 	}
-	return fmt.Sprintf("%d violations", broken)
+	return fmt.Sprintf("%d violations", violations)
 }

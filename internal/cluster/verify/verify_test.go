@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// pod makes one, and lets change what is particular about it.
+// pod returns a pod that requests one core, with changes.
 func pod(name, node string, change ...func(*v1.Pod)) *v1.Pod {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"app": "web"}},
@@ -52,9 +52,9 @@ func spreading(key string, skew int32) func(*v1.Pod) {
 	}
 }
 
-// against makes a pod that does not share a key's value with pods of an app, in its
-// namespace or those that a selector names.
-func against(app, key string, namespaces *metav1.LabelSelector) func(*v1.Pod) {
+// antiAffinity adds a required anti-affinity term against the pods of an app, in the pod's
+// namespace or in the namespaces that a selector matches.
+func antiAffinity(app, key string, namespaces *metav1.LabelSelector) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{
 			RequiredDuringSchedulingIgnoredDuringExecution: []v1.PodAffinityTerm{{
@@ -69,7 +69,7 @@ func in(namespace string) func(*v1.Pod) { return func(p *v1.Pod) { p.Namespace =
 
 func terminating(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{} }
 
-// node has four cores and room for ten pods.
+// testNode has four cores and a maximum of ten pods.
 func testNode(name, zone string, change ...func(*v1.Node)) *v1.Node {
 	n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
 		v1.LabelHostname: name, v1.LabelTopologyZone: zone,
@@ -85,7 +85,7 @@ func tainted(key string) func(*v1.Node) {
 	return func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: key, Effect: v1.TaintEffectNoSchedule}} }
 }
 
-// cluster has nodes a1 and a2 in one zone, b1 in another, and a tainted one in a third.
+// testCluster has nodes a1 and a2 in one zone, b1 in another, and a tainted one in a third.
 func testCluster(t *testing.T, pods ...*v1.Pod) *Cluster {
 	t.Helper()
 	c := New()
@@ -105,27 +105,27 @@ func testCluster(t *testing.T, pods ...*v1.Pod) *Cluster {
 	return c
 }
 
-func TestRules(t *testing.T) {
+func TestRulesReportViolations(t *testing.T) {
 	zone, host := v1.LabelTopologyZone, v1.LabelHostname
 	anywhere := &metav1.LabelSelector{}
 	for name, test := range map[string]struct {
 		pods []*v1.Pod
-		// broken are "rule node pod" of the violations, in order.
-		broken []string
+		// violations are the expected violations as "rule node pod", in order.
+		violations []string
 	}{
-		"all is well":                 {[]*v1.Pod{pod("1", "a1"), pod("2", "a1")}, nil},
-		"a full node":                 {many(4, "a1"), nil},
-		"too much of a resource":      {many(5, "a1"), []string{"resources a1 "}},
-		"too many pods":               {idle(11, "a1"), []string{"resources a1 "}},
-		"ended pods take nothing":     {append(many(4, "a1"), pod("5", "a1", func(p *v1.Pod) { p.Status.Phase = v1.PodFailed })), nil},
-		"a port taken twice":          {[]*v1.Pod{pod("1", "a1", onPort(80, "")), pod("2", "a1", onPort(80, "10.0.0.1"))}, []string{"ports a1 default/2"}},
-		"a port on two addresses":     {[]*v1.Pod{pod("1", "a1", onPort(80, "10.0.0.2")), pod("2", "a1", onPort(80, "10.0.0.1"))}, nil},
-		"a port on two nodes":         {[]*v1.Pod{pod("1", "a1", onPort(80, "")), pod("2", "a2", onPort(80, ""))}, nil},
-		"a taint":                     {[]*v1.Pod{pod("1", "c1")}, []string{"taints c1 default/1"}},
-		"a tolerated taint":           {[]*v1.Pod{pod("1", "c1", tolerating("gpu"))}, nil},
-		"a passing taint":             {[]*v1.Pod{pod("1", "d1")}, nil},
-		"a node selector":             {[]*v1.Pod{pod("1", "b1", selecting(map[string]string{zone: "a"}))}, []string{"node-affinity b1 default/1"}},
-		"a node selector that is met": {[]*v1.Pod{pod("1", "a1", selecting(map[string]string{zone: "a"}))}, nil},
+		"no violation":                 {[]*v1.Pod{pod("1", "a1"), pod("2", "a1")}, nil},
+		"a full node":                  {many(4, "a1"), nil},
+		"too much of a resource":       {many(5, "a1"), []string{"resources a1 "}},
+		"too many pods":                {idle(11, "a1"), []string{"resources a1 "}},
+		"terminated pods do not count": {append(many(4, "a1"), pod("5", "a1", func(p *v1.Pod) { p.Status.Phase = v1.PodFailed })), nil},
+		"a port used twice":            {[]*v1.Pod{pod("1", "a1", onPort(80, "")), pod("2", "a1", onPort(80, "10.0.0.1"))}, []string{"ports a1 default/2"}},
+		"a port on two addresses":      {[]*v1.Pod{pod("1", "a1", onPort(80, "10.0.0.2")), pod("2", "a1", onPort(80, "10.0.0.1"))}, nil},
+		"a port on two nodes":          {[]*v1.Pod{pod("1", "a1", onPort(80, "")), pod("2", "a2", onPort(80, ""))}, nil},
+		"a taint":                      {[]*v1.Pod{pod("1", "c1")}, []string{"taints c1 default/1"}},
+		"a tolerated taint":            {[]*v1.Pod{pod("1", "c1", tolerating("gpu"))}, nil},
+		"a transient taint":            {[]*v1.Pod{pod("1", "d1")}, nil},
+		"a node selector":              {[]*v1.Pod{pod("1", "b1", selecting(map[string]string{zone: "a"}))}, []string{"node-affinity b1 default/1"}},
+		"a node selector that is met":  {[]*v1.Pod{pod("1", "a1", selecting(map[string]string{zone: "a"}))}, nil},
 		"spread": {
 			[]*v1.Pod{pod("1", "a1", spreading(zone, 1)), pod("2", "a2", spreading(zone, 1))},
 			[]string{"spread a2 default/2"},
@@ -139,21 +139,21 @@ func TestRules(t *testing.T) {
 			}, nil,
 		},
 		"spread without terminating pods": {[]*v1.Pod{pod("1", "a1", spreading(zone, 1), terminating), pod("2", "a2", spreading(zone, 1))}, nil},
-		"spread beside pods that need not care": {
+		"spread with pods that have no constraint": {
 			[]*v1.Pod{pod("1", "a1", spreading(zone, 1)), pod("2", "a2"), pod("3", "a2")}, nil,
 		},
-		"against its own kind": {
-			[]*v1.Pod{pod("1", "a1", against("web", host, nil)), pod("2", "a1", against("web", host, nil))},
+		"anti-affinity to its own app": {
+			[]*v1.Pod{pod("1", "a1", antiAffinity("web", host, nil)), pod("2", "a1", antiAffinity("web", host, nil))},
 			[]string{"anti-affinity a1 default/1", "anti-affinity a1 default/2"},
 		},
-		"against its own kind elsewhere": {[]*v1.Pod{pod("1", "a1", against("web", host, nil)), pod("2", "a2", against("web", host, nil))}, nil},
-		"against another in the zone": {
-			[]*v1.Pod{pod("1", "a1", against("db", zone, nil)), pod("2", "a2", labelled("db"))},
+		"anti-affinity to its own app on another node": {[]*v1.Pod{pod("1", "a1", antiAffinity("web", host, nil)), pod("2", "a2", antiAffinity("web", host, nil))}, nil},
+		"anti-affinity to another app in the zone": {
+			[]*v1.Pod{pod("1", "a1", antiAffinity("db", zone, nil)), pod("2", "a2", labelled("db"))},
 			[]string{"anti-affinity a1 default/1"},
 		},
-		"against none in its namespace": {[]*v1.Pod{pod("1", "a1", against("db", zone, nil)), pod("2", "a2", labelled("db"), in("other"))}, nil},
-		"against another in any namespace": {
-			[]*v1.Pod{pod("1", "a1", against("db", zone, anywhere)), pod("2", "a2", labelled("db"), in("other"))},
+		"anti-affinity to another app in another namespace": {[]*v1.Pod{pod("1", "a1", antiAffinity("db", zone, nil)), pod("2", "a2", labelled("db"), in("other"))}, nil},
+		"anti-affinity to another app in any namespace": {
+			[]*v1.Pod{pod("1", "a1", antiAffinity("db", zone, anywhere)), pod("2", "a2", labelled("db"), in("other"))},
 			[]string{"anti-affinity a1 default/1"},
 		},
 	} {
@@ -162,18 +162,18 @@ func TestRules(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var broken []string
+			var got []string
 			for _, v := range report.Violations {
-				broken = append(broken, fmt.Sprintf("%s %s %s", v.Rule, v.Node, v.Pod))
+				got = append(got, fmt.Sprintf("%s %s %s", v.Rule, v.Node, v.Pod))
 			}
-			if strings.Join(broken, "; ") != strings.Join(test.broken, "; ") {
-				t.Errorf("%q, and should be %q", broken, test.broken)
+			if strings.Join(got, "; ") != strings.Join(test.violations, "; ") {
+				t.Errorf("got %q, want %q", got, test.violations)
 			}
 		})
 	}
 }
 
-// many are pods that take a core each, and idle ones that take none.
+// many returns pods that request a core each.
 func many(count int, node string) []*v1.Pod {
 	var pods []*v1.Pod
 	for i := range count {
@@ -182,6 +182,7 @@ func many(count int, node string) []*v1.Pod {
 	return pods
 }
 
+// idle returns pods that request nothing.
 func idle(count int, node string) []*v1.Pod {
 	pods := many(count, node)
 	for _, p := range pods {
@@ -190,7 +191,7 @@ func idle(count int, node string) []*v1.Pod {
 	return pods
 }
 
-func TestReadCounts(t *testing.T) {
+func TestReadCountsPodsByState(t *testing.T) {
 	client := fake.NewClientset(
 		testNode("a1", "a"), pod("1", "a1"), pod("2", ""), pod("3", "gone"),
 		pod("4", "a1", func(p *v1.Pod) { p.Status.Phase = v1.PodSucceeded }),
@@ -203,7 +204,7 @@ func TestReadCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Nodes != 1 || report.Pods != 4 || report.Bound != 1 || report.Pending != 1 || report.Ended != 1 || report.OnMissingNodes != 1 {
+	if report.Nodes != 1 || report.Pods != 4 || report.Bound != 1 || report.Pending != 1 || report.Terminated != 1 || report.OnMissingNodes != 1 {
 		t.Errorf("%+v", report)
 	}
 	if report.Err() != nil {
@@ -211,7 +212,7 @@ func TestReadCounts(t *testing.T) {
 	}
 	var printed strings.Builder
 	report.Print(&printed)
-	if !strings.Contains(printed.String(), "1 pods on nodes that are gone") || !strings.Contains(printed.String(), "anti-affinity  ok") {
+	if !strings.Contains(printed.String(), "1 pods on nodes that do not exist") || !strings.Contains(printed.String(), "anti-affinity  ok") {
 		t.Error(printed.String())
 	}
 }

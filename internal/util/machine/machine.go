@@ -1,4 +1,5 @@
-// Package machine describes the machine on which a benchmark runs.
+// Package machine describes the machine of a benchmark: processor, memory, kernel, load and file
+// systems.
 package machine
 
 import (
@@ -13,22 +14,22 @@ import (
 
 const gibibyte = 1 << 30
 
-// Machine is the description that is stored with results.
+// Machine describes a machine at the start of a measurement.
 type Machine struct {
 	Processor   string `json:"processor"`
 	Cores       int    `json:"cores"`
 	MemoryBytes uint64 `json:"memoryBytes"`
 	Kernel      string `json:"kernel"`
-	// Load is the 1-minute load average before the measurement.
+	// Load is the load average of the minute before the measurement. A high value means that other
+	// processes may have affected the result.
 	Load float64 `json:"load"`
 }
 
-// String returns the description in one line.
 func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s, load %.1f before", m.Processor, m.Cores, float64(m.MemoryBytes)/gibibyte, m.Kernel, m.Load)
 }
 
-// This returns the description of this machine. Fields that cannot be read stay empty.
+// This describes the machine that the process runs on. A value that cannot be read is left empty.
 func This() Machine {
 	m := Machine{Processor: "unknown processor", Cores: runtime.NumCPU()}
 	proc, err := procfs.NewDefaultFS()
@@ -51,10 +52,10 @@ func This() Machine {
 	return m
 }
 
-// FileSystem returns the type and device of the file system of a folder.
-func FileSystem(folder string) string {
+// FileSystem returns the type and the source of the file system that contains a directory.
+func FileSystem(directory string) string {
 	const unknown = "unknown file system"
-	path, err := filepath.Abs(folder)
+	path, err := filepath.Abs(directory)
 	if err != nil {
 		return unknown
 	}
@@ -65,7 +66,7 @@ func FileSystem(folder string) string {
 	name, longest := unknown, -1
 	for _, mount := range mounts {
 		inside := mount.MountPoint == "/" || path == mount.MountPoint || strings.HasPrefix(path, mount.MountPoint+"/")
-		// Of two mounts on one mount point the later one is visible.
+		// A later mount hides an earlier mount on the same path.
 		if inside && len(mount.MountPoint) >= longest {
 			name, longest = mount.FSType+" ("+mount.Source+")", len(mount.MountPoint)
 		}

@@ -1,4 +1,4 @@
-// Package number formats numbers for output.
+// Package number formats numbers for tables, charts and messages.
 package number
 
 import (
@@ -6,15 +6,15 @@ import (
 	"math"
 )
 
-// maxFinite is the largest number that is printed; larger ones are printed as "endless".
+// Larger values are formatted as "unlimited".
 const maxFinite = 1e15
 
-// Text formats a number with three significant digits, or all digits before the decimal
-// point, and with thousands separators from 10,000 on.
+// Text formats a number with three significant digits, or with all digits before the decimal point
+// if there are more. Numbers from 10,000 on have thousands separators.
 func Text(value float64) string {
 	switch size := max(value, -value); {
 	case size > maxFinite:
-		return "endless"
+		return "unlimited"
 	case value < 0:
 		return "-" + Text(-value)
 	case size < 99.95 && value != float64(int64(value)):
@@ -30,8 +30,7 @@ func Text(value float64) string {
 	return text
 }
 
-// TwoDigits rounds a count, which must not be negative, to two significant digits: 8,755 to
-// 8,800, and 87 to 87.
+// TwoDigits rounds a non-negative count to two significant digits: 8,755 becomes 8,800.
 func TwoDigits(count float64) int {
 	unit := math.Pow(10, max(0, math.Floor(math.Log10(count))-1))
 	return int(math.Round(count/unit) * unit)

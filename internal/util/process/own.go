@@ -6,7 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OwnCPUTime returns the CPU time that this process has used since its start.
+// OwnCPUTime returns the CPU time that this process has used, with the resolution of the kernel's
+// process clock (usually nanoseconds).
 func OwnCPUTime() time.Duration {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &now); err != nil {

@@ -1,5 +1,5 @@
-// Package process identifies processes by PID and start time, so that a process with a reused
-// PID is never mistaken for the original one.
+// Package process identifies processes by process ID and start time, so that a process that reuses
+// the ID of an earlier one is not mistaken for it.
 package process
 
 import (
@@ -11,20 +11,19 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// ErrGone is returned if the process has ended, even if its PID is in use again.
+// ErrGone means that the process has ended. Another process may have its ID now.
 var ErrGone = errors.New("process has ended")
 
 const pollInterval = 20 * time.Millisecond
 
-// Identity identifies a process uniquely until the next boot.
+// Identity identifies a process even if its process ID is reused later.
 type Identity struct {
-	// PID is the process ID.
 	PID int `json:"pid"`
-	// StartTicks is the start time in clock ticks since boot.
+	// StartTicks is the start time of the process, in clock ticks since boot.
 	StartTicks uint64 `json:"startTicks"`
 }
 
-// Of returns the identity of the process that has a PID now, or ErrGone.
+// Of returns the identity of the process that has this ID now.
 func Of(pid int) (Identity, error) {
 	stat, err := stat(pid)
 	if err != nil {
@@ -33,13 +32,13 @@ func Of(pid int) (Identity, error) {
 	return Identity{PID: pid, StartTicks: stat.Starttime}, nil
 }
 
-// Alive reports whether the process still runs. A zombie does not count as running.
+// Alive reports whether the identified process is running. A zombie is not.
 func (id Identity) Alive() bool {
 	_, err := id.stat()
 	return err == nil
 }
 
-// Signal sends a signal to the process but not to its group.
+// Signal sends a signal to the process, but not to its process group.
 func (id Identity) Signal(signal syscall.Signal) error {
 	if !id.Alive() {
 		return ErrGone
@@ -47,7 +46,7 @@ func (id Identity) Signal(signal syscall.Signal) error {
 	return syscall.Kill(id.PID, signal)
 }
 
-// KillGroup kills the process and its process group.
+// KillGroup kills the process and the process group that it leads, if there is one.
 func (id Identity) KillGroup() error {
 	if !id.Alive() {
 		return ErrGone
@@ -59,11 +58,11 @@ func (id Identity) KillGroup() error {
 	return err
 }
 
-// AwaitExit waits until the process has ended. It returns an error after the timeout.
+// AwaitExit waits until the process has exited. It returns an error after the timeout.
 func (id Identity) AwaitExit(timeout time.Duration) error {
 	for deadline := time.Now().Add(timeout); id.Alive(); time.Sleep(pollInterval) {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("process %d still runs after %s", id.PID, timeout)
+			return fmt.Errorf("process %d is still running after %s", id.PID, timeout)
 		}
 	}
 	return nil
@@ -71,13 +70,11 @@ func (id Identity) AwaitExit(timeout time.Duration) error {
 
 // Usage is the resource usage of a process.
 type Usage struct {
-	// CPU is the CPU time since the start of the process.
-	CPU time.Duration
-	// Resident is the resident memory in bytes.
-	Resident int64
+	CPU      time.Duration // since the start of the process
+	Resident int64         // current resident memory in bytes
 }
 
-// Usage returns the CPU time and the resident memory of the process.
+// Usage returns the resource usage of the process, or ErrGone.
 func (id Identity) Usage() (Usage, error) {
 	stat, err := id.stat()
 	if err != nil {

@@ -22,28 +22,28 @@ func TestIdentityEndsWithItsProcess(t *testing.T) {
 	if err := id.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
-	// Not reaped yet: a zombie counts as gone.
+	// The process is a zombie until Wait. A zombie has exited.
 	if err := id.AwaitExit(5 * time.Second); err != nil {
 		t.Error(err)
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Error("sleep ended by itself")
+		t.Error("sleep was not killed")
 	}
 	if err := id.Signal(syscall.SIGTERM); !errors.Is(err, ErrGone) {
-		t.Errorf("signal to a process that has ended: %v", err)
+		t.Errorf("signal to an exited process: %v", err)
 	}
 }
 
-func TestReusedPIDIsDetected(t *testing.T) {
+func TestReusedPIDIsAnotherProcess(t *testing.T) {
 	id, err := Of(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	id.StartTicks--
 	if id.Alive() {
-		t.Error("a process with a reused PID counts as the original one")
+		t.Error("a process with another start time is alive")
 	}
 	if err := id.KillGroup(); !errors.Is(err, ErrGone) {
-		t.Errorf("killed another process: %v", err)
+		t.Errorf("killing a process with another start time: %v", err)
 	}
 }

@@ -17,7 +17,7 @@ const (
 	refreshInterval = 120 * time.Millisecond
 )
 
-// live is a Display that redraws one line for each task on a terminal.
+// live is the display on a terminal. It redraws one line per task.
 type live struct {
 	progress *mpb.Progress
 	tasks    []*liveTask
@@ -36,13 +36,13 @@ func (l *live) Task(name string, total int) Task {
 	task.bar = l.progress.MustAdd(task.total, filler,
 		mpb.BarFillerClearOnComplete(),
 		mpb.PrependDecorators(decor.Name(name, decor.WC{W: nameWidth, C: decor.DindentRight})),
-		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + task.text() })),
+		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + task.describe() })),
 	)
 	l.tasks = append(l.tasks, task)
 	return task
 }
 
-// Close stops redrawing and leaves unfinished tasks as they are.
+// Close stops redrawing. Unfinished tasks stay visible in their last state.
 func (l *live) Close() {
 	for _, task := range l.tasks {
 		task.bar.Abort(false)
@@ -57,20 +57,21 @@ type liveTask struct {
 
 	mu    sync.Mutex
 	meter meter
-	said  string
+	text  string
 }
 
 func (t *liveTask) Say(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.said = text
+	t.text = text
 }
 
 func (t *liveTask) Set(done int) {
 	t.mu.Lock()
 	t.meter.set(done, time.Now())
 	t.mu.Unlock()
-	// The bar must not complete before Done, Fail or Interrupt sets the final text.
+	// Only finish may complete the bar, because a complete bar is not redrawn and the final text
+	// is not known yet.
 	t.bar.SetCurrent(min(int64(done), t.total-1))
 }
 
@@ -93,14 +94,14 @@ func (t *liveTask) finish(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.meter.total = 0
-	t.said = fmt.Sprintf("%s (%.1fs)", text, time.Since(t.started).Seconds())
+	t.text = fmt.Sprintf("%s (%.1fs)", text, time.Since(t.started).Seconds())
 }
 
-func (t *liveTask) text() string {
+func (t *liveTask) describe() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if counts := t.meter.describe(); counts != "" {
 		return counts
 	}
-	return t.said
+	return t.text
 }

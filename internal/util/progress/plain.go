@@ -9,7 +9,7 @@ import (
 
 const plainInterval = 2 * time.Second
 
-// plain is a Display that writes lines, for logs.
+// plain is the display outside a terminal. It writes lines that are suitable for a log file.
 type plain struct {
 	mu     sync.Mutex
 	output io.Writer
@@ -35,15 +35,15 @@ type plainTask struct {
 
 	mu       sync.Mutex
 	meter    meter
-	said     string
+	text     string
 	lastLine time.Time
 }
 
 func (t *plainTask) Say(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if text != t.said {
-		t.said = text
+	if text != t.text {
+		t.text = text
 		t.maybeLine(text)
 	}
 }
@@ -63,7 +63,7 @@ func (t *plainTask) took() string {
 	return fmt.Sprintf(" (%.1fs)", time.Since(t.started).Seconds())
 }
 
-// maybeLine writes a line, but not more often than every plainInterval.
+// maybeLine writes a line unless the previous line of the task is less than plainInterval ago.
 func (t *plainTask) maybeLine(text string) {
 	if now := time.Now(); now.Sub(t.lastLine) >= plainInterval {
 		t.lastLine = now

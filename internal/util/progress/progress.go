@@ -1,5 +1,5 @@
-// Package progress shows the progress of a command: as live lines on a terminal, otherwise as
-// log lines, at most one every two seconds for each task.
+// Package progress displays the progress of a command. On a terminal it redraws one line per task.
+// Elsewhere it appends plain lines, at most one per task every two seconds.
 package progress
 
 import (
@@ -13,28 +13,27 @@ import (
 	"golang.org/x/term"
 )
 
-// Display shows any number of concurrent tasks.
+// Display displays any number of concurrent tasks.
 type Display interface {
-	// Task adds a task with total steps; 0 if the steps cannot be counted.
+	// Task starts a task with this number of steps; total is 0 if the number is not known.
 	Task(name string, total int) Task
-	// Close stops the display. Unfinished tasks stay as they are.
+	// Close ends the display. Unfinished tasks stay visible in their last state.
 	Close()
 }
 
-// Task is a task in progress. Exactly one of Done, Fail and Interrupt must be called at its
-// end.
+// Task is a task in progress. The caller ends it with exactly one of Done, Fail and Interrupt.
 type Task interface {
-	// Say sets the current status text of a task without a count.
+	// Say displays a text for a task that has no known number of steps.
 	Say(text string)
 	// Set sets the number of completed steps.
 	Set(done int)
-	// Done, Fail and Interrupt end the task as successful, failed or interrupted.
 	Done(text string)
 	Fail(text string)
 	Interrupt()
 }
 
-// Fail ends a task as interrupted if the user has cancelled the context, otherwise as failed.
+// Fail ends a task that did not succeed. If ctx was cancelled, the task is displayed as interrupted
+// and not as failed.
 func Fail(ctx context.Context, task Task, text string) {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		task.Interrupt()
@@ -43,7 +42,7 @@ func Fail(ctx context.Context, task Task, text string) {
 	task.Fail(text)
 }
 
-// New returns a live display if the output is a terminal, otherwise one with log lines.
+// New returns a display for an output, which may be a terminal.
 func New(output io.Writer) Display {
 	if file, ok := output.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
 		return newLive(output)
@@ -51,11 +50,11 @@ func New(output io.Writer) Display {
 	return &plain{output: output}
 }
 
-// rateWindow is the period over which the rate is averaged. Older samples say little about
-// the remaining time.
+// rateWindow is the period over which the rate is averaged. It is short, so that the estimate of the
+// remaining time follows changes of the rate.
 const rateWindow = 10 * time.Second
 
-// meter computes the rate and the remaining time from counts.
+// meter computes the rate and the remaining time of a task.
 type meter struct {
 	total   int
 	done    int

@@ -7,14 +7,14 @@ import (
 	"time"
 )
 
-func TestMeterUsesRecentSamples(t *testing.T) {
+func TestMeterAveragesOverTheRateWindow(t *testing.T) {
 	start := time.Unix(0, 0)
 	m := meter{total: 1000}
 	check := func(second, done int, want string) {
 		t.Helper()
 		m.set(done, start.Add(time.Duration(second)*time.Second))
 		if got := m.describe(); got != want {
-			t.Errorf("after %ds: %q, want %q", second, got, want)
+			t.Errorf("after %ds: %q, not %q", second, got, want)
 		}
 	}
 	check(0, 500, "500/1000 (50%)")
@@ -24,7 +24,7 @@ func TestMeterUsesRecentSamples(t *testing.T) {
 	check(16, 1000, "1000/1000 (100%), 30/s")
 }
 
-func TestPlainLimitsLines(t *testing.T) {
+func TestPlainLimitsTheRateOfLines(t *testing.T) {
 	var out bytes.Buffer
 	display := New(&out)
 	task := display.Task("work", 100)

@@ -1,4 +1,5 @@
-// Package usage marks errors in the user's input, for which k1m exits with code 2.
+// Package usage marks errors in the use of a command, such as invalid flags. k1m exits with code 2
+// on such an error.
 package usage
 
 import (
@@ -6,16 +7,15 @@ import (
 	"fmt"
 )
 
-// Err is wrapped by all errors of this package.
+// Err is wrapped by all errors that Errorf returns.
 var Err = errors.New("bad usage")
 
-// Errorf returns a usage error with a formatted text, without a prefix.
+// Errorf returns a usage error with this text. The text does not contain the text of Err.
 func Errorf(format string, args ...any) error {
-	return &mistake{fmt.Sprintf(format, args...)}
+	return &usageError{fmt.Sprintf(format, args...)}
 }
 
-// mistake is a usage error.
-type mistake struct{ text string }
+type usageError struct{ text string }
 
-func (m *mistake) Error() string { return m.text }
-func (m *mistake) Unwrap() error { return Err }
+func (m *usageError) Error() string { return m.text }
+func (m *usageError) Unwrap() error { return Err }

@@ -1,6 +1,6 @@
-//! Snapshots of etcd that were tampered with: other than damage, tampering mends the
-//! checksum of the meta pages, so that what they say is believed. Reading ends, and in no
-//! panic, and shows no more than the file has.
+//! Maliciously modified etcd snapshots. Unlike accidental damage, the modification
+//! corrects the checksums of the meta pages, so the reader accepts their content. Reading
+//! must terminate without a panic and return no more data than the file contains.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,8 +12,8 @@ const SNAPSHOT: &[u8] = include_bytes!("../../../crates/bolt/tests/etcd-3.7.3.sn
 const PAGE_BYTES: usize = 4096;
 const META: std::ops::Range<usize> = 16..72;
 
-/// What is written where numbers are: small ones, such that are near the size of the file,
-/// and such that overflow.
+/// Values for numeric fields: small numbers, numbers close to the size of the file, and
+/// numbers that overflow.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..12_u64,
@@ -27,12 +27,13 @@ fn number() -> impl Strategy<Value = u64> {
 
 #[derive(Clone, Debug)]
 enum Tampering {
-    /// A field of a meta page, by its number.
+    /// Overwrites a field of a meta page, selected by its number.
     Meta(bool, usize, u64),
-    /// A field of a page's header or of one of its first elements.
+    /// Overwrites a field of a page header or of one of the first elements.
     Page(Index, usize, u64),
     Byte(Index, u8),
-    /// A page in the place of another, with its own number or the other's.
+    /// Replaces a page with a copy of another, which keeps its number or gets the number
+    /// of the replaced page.
     Copy(Index, Index, bool),
     Truncate(Index),
 }
@@ -86,8 +87,8 @@ fn tamper(content: &mut Vec<u8>, how: &Tampering) {
     }
 }
 
-/// Makes the meta pages believable.
-fn mend(content: &mut [u8]) {
+/// Corrects the checksums of the meta pages.
+fn correct_checksums(content: &mut [u8]) {
     for page in 0..2 {
         let at = page * PAGE_BYTES;
         if let Some(meta) = content.get(at + META.start..at + META.end) {
@@ -112,23 +113,23 @@ fn read(content: &[u8], bucket: &str) -> Result<usize, bolt::Error> {
 }
 
 #[test]
-fn what_is_mended_is_read() {
+fn corrected_checksums_are_accepted() {
     let mut content = SNAPSHOT.to_vec();
     write(&mut content, META.end, &[0; 8]);
     write(&mut content, PAGE_BYTES + META.end, &[0; 8]);
     assert!(read(&content, "key").is_err());
-    mend(&mut content);
+    correct_checksums(&mut content);
     assert_eq!(read(&content, "key").unwrap(), 3);
 }
 
 proptest! {
     #[test]
-    fn tampering_is_no_panic(how in prop::collection::vec(tampering(), 1..6)) {
+    fn tampering_does_not_panic(how in prop::collection::vec(tampering(), 1..6)) {
         let mut content = SNAPSHOT.to_vec();
         how.iter().for_each(|one| tamper(&mut content, one));
-        mend(&mut content);
+        correct_checksums(&mut content);
         for bucket in ["key", "meta", "lease"] {
-            // A page has at most 2^16 elements, and no page is shown twice.
+            // A page has at most 2^16 elements, and no page is visited twice.
             let most = content.len() / 1024 * (1 << 16);
             prop_assert!(read(&content, bucket).is_ok_and(|shown| shown <= most) || read(&content, bucket).is_err());
         }

@@ -1,5 +1,5 @@
-//! Files that are said to be recordings: reading them ends, in lines or in an error, and what
-//! is read can be written and read again.
+//! Arbitrary trace files: reading terminates with records or an error, and the records
+//! that were read can be written and read again.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,7 +8,7 @@ use std::path::Path;
 use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use trace::{Compression, Line, Reader, Writer};
+use trace::{Compression, Reader, Record, Writer};
 
 const LINES: &[&str] = &[
     r#"{"type":"head","version":1,"program":"p","started_unix_ns":1,"endpoints":["e"],"values":"full"}"#,
@@ -21,7 +21,7 @@ const LINES: &[&str] = &[
     r#"{"type":"missing","time":1,"lines":4}"#,
 ];
 
-/// What is put in the place of a part of a line.
+/// Replacement for a part of a line.
 fn token() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<i128>().prop_map(|number| number.to_string()),
@@ -50,7 +50,7 @@ fn token() -> impl Strategy<Value = String> {
     ]
 }
 
-/// A line of a recording with some parts replaced.
+/// A line of a trace with some parts replaced.
 fn line() -> impl Strategy<Value = Vec<u8>> {
     let change = (any::<Index>(), 0..12_usize, token());
     (0..LINES.len(), prop::collection::vec(change, 0..3)).prop_map(|(line, changes)| {
@@ -77,16 +77,16 @@ fn packed(text: &[u8], how: Compression) -> Vec<u8> {
     }
 }
 
-/// The lines that can be read.
-fn read(path: &Path) -> Vec<Line> {
+/// The records that can be read.
+fn read(path: &Path) -> Vec<Record> {
     let Ok(reader) = Reader::open(path) else { return Vec::new() };
-    let head = Line::Head(reader.head().clone());
+    let head = Record::Head(reader.head().clone());
     std::iter::once(head).chain(reader.map_while(Result::ok)).collect()
 }
 
 proptest! {
     #[test]
-    fn what_is_read_can_be_written(
+    fn records_that_were_read_can_be_written(
         lines in prop::collection::vec(line(), 0..6), headed in any::<bool>(),
         how in prop::sample::select(vec![Compression::None, Compression::Gzip, Compression::Zstd]),
         damage in prop::collection::vec((any::<Index>(), any::<u8>()), 0..2),
@@ -108,19 +108,19 @@ proptest! {
         let (given, written) = (folder.path().join("given"), folder.path().join("written"));
         std::fs::write(&given, &content).unwrap();
         let known = read(&given);
-        if known.is_empty() || !matches!(&known[0], Line::Head(head) if head.version == 1) {
+        if known.is_empty() || !matches!(&known[0], Record::Head(head) if head.version == 1) {
             return Ok(());
         }
         let mut writer = Writer::new(File::create(&written).unwrap(), how).unwrap();
-        known.iter().for_each(|line| writer.line(line).unwrap());
+        known.iter().for_each(|line| writer.write(line).unwrap());
         writer.finish().unwrap();
         prop_assert_eq!(read(&written), known);
     }
 }
 
-/// The lines above are such, or all of this shows nothing.
+/// Checks that the sample lines are valid; otherwise the tests above prove nothing.
 #[test]
-fn samples_are_lines() {
+fn samples_are_valid_records() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("samples");
     std::fs::write(&path, LINES.iter().map(|line| format!("{line}\n")).collect::<String>())

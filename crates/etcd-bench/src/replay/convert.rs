@@ -1,4 +1,4 @@
-//! From a line of a recording to a message for this store.
+//! Conversion of recorded requests to messages for the replay.
 
 use bytes::{Buf, BufMut, Bytes};
 use etcdpb::rpc;
@@ -7,11 +7,11 @@ use prost::{DecodeError, Message};
 use rpc::compare::{CompareResult, CompareTarget, TargetUnion};
 use rpc::request_op::Request as Operation;
 use rpc::watch_request::RequestUnion;
-use trace::{Compare, Delete, Put, Range, Request, Txn, With};
+use trace::{Compare, Delete, Operand, Put, Range, Request, Txn};
 
 use super::revisions::Revisions;
 
-/// A message as it is on the wire.
+/// An encoded message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Raw(pub Bytes);
 
@@ -27,7 +27,7 @@ impl Message for Raw {
         _buffer: &mut impl Buf,
         _context: DecodeContext,
     ) -> Result<(), DecodeError> {
-        unreachable!("decode takes the bytes as they are")
+        unreachable!("decode does not parse fields")
     }
 
     fn encoded_len(&self) -> usize {
@@ -43,8 +43,8 @@ impl Message for Raw {
     }
 }
 
-/// The message of `request`, with the revisions and leases of this store; `None` for
-/// one that was not understood when it was recorded.
+/// The message of `request` with translated revisions and leases; `None` if the trace
+/// does not contain the decoded request.
 pub fn message(request: &Request, revisions: &mut Revisions) -> Option<Raw> {
     let bytes = match request {
         Request::Range(m) => range(m, revisions).encode_to_vec(),
@@ -52,27 +52,28 @@ pub fn message(request: &Request, revisions: &mut Revisions) -> Option<Raw> {
         Request::Delete(m) => delete(m).encode_to_vec(),
         Request::Txn(m) => txn(m, revisions)?.encode_to_vec(),
         Request::Compact { revision, physical } => {
-            let revision = revisions.at(*revision);
+            let revision = revisions.translate(*revision);
             rpc::CompactionRequest { revision, physical: *physical }.encode_to_vec()
         }
-        // The store chooses the number.
+        // The store chooses the ID.
         Request::LeaseGrant { ttl, .. } => {
             rpc::LeaseGrantRequest { ttl: *ttl, id: 0 }.encode_to_vec()
         }
         Request::LeaseRevoke { id } => {
-            rpc::LeaseRevokeRequest { id: revisions.lease(*id) }.encode_to_vec()
+            rpc::LeaseRevokeRequest { id: revisions.translate_lease(*id) }.encode_to_vec()
         }
         Request::LeaseKeepAlive { id } => {
-            rpc::LeaseKeepAliveRequest { id: revisions.lease(*id) }.encode_to_vec()
+            rpc::LeaseKeepAliveRequest { id: revisions.translate_lease(*id) }.encode_to_vec()
         }
         Request::LeaseTimeToLive { id, keys } => {
-            rpc::LeaseTimeToLiveRequest { id: revisions.lease(*id), keys: *keys }.encode_to_vec()
+            rpc::LeaseTimeToLiveRequest { id: revisions.translate_lease(*id), keys: *keys }
+                .encode_to_vec()
         }
         Request::WatchCreate(m) => {
             let create = rpc::WatchCreateRequest {
                 key: m.key.0.clone(),
                 range_end: m.range_end.0.clone(),
-                start_revision: revisions.from(m.start_revision),
+                start_revision: revisions.translate_start(m.start_revision),
                 progress_notify: m.progress_notify,
                 prev_kv: m.prev_kv,
                 fragment: m.fragment,
@@ -81,7 +82,8 @@ pub fn message(request: &Request, revisions: &mut Revisions) -> Option<Raw> {
             };
             watch(RequestUnion::CreateRequest(create))
         }
-        // Both stores number the watches of a stream in their order.
+        // Watch IDs need no translation: both stores number the watches of a stream in
+        // the order of the requests.
         Request::WatchCancel { watch_id } => {
             let cancel = rpc::WatchCancelRequest { watch_id: *watch_id };
             watch(RequestUnion::CancelRequest(cancel))
@@ -105,16 +107,16 @@ fn range(m: &Range, revisions: &mut Revisions) -> rpc::RangeRequest {
         key: m.key.0.clone(),
         range_end: m.range_end.0.clone(),
         limit: m.limit,
-        revision: revisions.at(m.revision),
+        revision: revisions.translate(m.revision),
         sort_order,
         sort_target,
         serializable: m.serializable,
         keys_only: m.keys_only,
         count_only: m.count_only,
-        min_mod_revision: revisions.at(min_mod),
-        max_mod_revision: revisions.at(max_mod),
-        min_create_revision: revisions.at(min_create),
-        max_create_revision: revisions.at(max_create),
+        min_mod_revision: revisions.translate(min_mod),
+        max_mod_revision: revisions.translate(max_mod),
+        min_create_revision: revisions.translate(min_create),
+        max_create_revision: revisions.translate(max_create),
     }
 }
 
@@ -122,7 +124,7 @@ fn put(m: &Put, revisions: &mut Revisions) -> rpc::PutRequest {
     rpc::PutRequest {
         key: m.key.0.clone(),
         value: m.value.restore(),
-        lease: revisions.lease(m.lease),
+        lease: revisions.translate_lease(m.lease),
         prev_kv: m.prev_kv,
         ignore_value: m.ignore_value,
         ignore_lease: m.ignore_lease,
@@ -164,16 +166,18 @@ fn compare(m: &Compare, revisions: &mut Revisions) -> rpc::Compare {
         _ => CompareResult::Equal,
     };
     let (target, with) = match &m.with {
-        With::Version(number) => (CompareTarget::Version, TargetUnion::Version(*number)),
-        With::Create(number) => {
-            (CompareTarget::Create, TargetUnion::CreateRevision(revisions.at(*number)))
+        Operand::Version(number) => (CompareTarget::Version, TargetUnion::Version(*number)),
+        Operand::Create(number) => {
+            (CompareTarget::Create, TargetUnion::CreateRevision(revisions.translate(*number)))
         }
-        With::Mod(number) => {
-            let number = revisions.of_key(&m.key.0, *number);
+        Operand::Mod(number) => {
+            let number = revisions.translate_for_key(&m.key.0, *number);
             (CompareTarget::Mod, TargetUnion::ModRevision(number))
         }
-        With::Lease(number) => (CompareTarget::Lease, TargetUnion::Lease(revisions.lease(*number))),
-        With::Value(value) => (CompareTarget::Value, TargetUnion::Value(value.restore())),
+        Operand::Lease(number) => {
+            (CompareTarget::Lease, TargetUnion::Lease(revisions.translate_lease(*number)))
+        }
+        Operand::Value(value) => (CompareTarget::Value, TargetUnion::Value(value.restore())),
     };
     rpc::Compare {
         result: result as i32,
@@ -191,14 +195,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_transaction_is_the_same_but_for_its_revision() {
+    fn only_revisions_of_a_transaction_are_translated() {
         let put =
             Put { key: "/a".into(), value: Value::keep(b"v", Values::Full), ..Put::default() };
         let compare = Compare {
             key: "/a".into(),
             range_end: Key::default(),
             result: "=".into(),
-            with: With::Mod(100),
+            with: Operand::Mod(100),
         };
         let recorded = Request::Txn(Txn {
             compare: vec![compare],
@@ -206,13 +210,13 @@ mod tests {
             failure: vec![Request::Range(Range { key: "/a".into(), ..Range::default() })],
         });
         let mut revisions = Revisions::default();
-        revisions.learn(b"/a", 100, 7);
+        revisions.add_key(b"/a", 100, 7);
         let sent = message(&recorded, &mut revisions).unwrap();
         let path = "/etcdserverpb.KV/Txn";
         let Some(Request::Txn(txn)) = trace::request(path, sent.0, Values::Full) else {
             panic!("not a Txn")
         };
-        assert_eq!(txn.compare[0].with, With::Mod(7));
+        assert_eq!(txn.compare[0].with, Operand::Mod(7));
         let Request::Txn(before) = recorded else { unreachable!() };
         assert_eq!((txn.success, txn.failure), (before.success, before.failure));
         assert!(message(&Request::Undecoded, &mut revisions).is_none());

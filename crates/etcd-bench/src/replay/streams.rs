@@ -1,4 +1,4 @@
-//! Streams of messages: watches, keepalives, ranges in chunks.
+//! The replay of streams: watches, lease keep-alives, RangeStream.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -8,52 +8,57 @@ use h2::{Reason, SendStream};
 use tokio::sync::mpsc::Receiver;
 
 use super::convert::Raw;
-use super::dispatch::Shared;
+use super::state::ReplayState;
 use crate::connection::{Connection, Failure, Responses, frame};
 
-/// Opens a stream with its first message, says the others, and counts what it is told,
-/// until the recorded one ended.
+/// Opens a stream with its first message, sends the rest of `messages`, and counts
+/// events. The dispatcher drops the sender of `messages` when the recorded stream ends,
+/// which ends this stream.
 pub async fn run(
     connection: Connection,
     method: Rc<str>,
     mut messages: Receiver<Raw>,
-    shared: Rc<Shared>,
+    state: Rc<ReplayState>,
 ) {
     let Some(first) = messages.recv().await else { return };
-    // What answers a single request ends by itself.
-    let is_answer = method.ends_with("/RangeStream");
-    let begun = Instant::now();
-    shared.tally.borrow_mut().streams += 1;
-    let told = match connection.start::<Raw>(&method, &first, is_answer).await {
-        Ok((_, mut answers)) if is_answer => read_all(&method, &mut answers, &shared).await,
-        Ok((stream, answers)) => converse(&method, stream, answers, messages, &shared).await,
+    // A stream with a single request is ended by the server.
+    let has_one_request = method.ends_with("/RangeStream");
+    let started = Instant::now();
+    state.tally.borrow_mut().streams += 1;
+    let result = match connection.start::<Raw>(&method, &first, has_one_request).await {
+        Ok((_, mut responses)) if has_one_request => {
+            read_all(&method, &mut responses, &state).await
+        }
+        Ok((stream, responses)) => exchange(&method, stream, responses, messages, &state).await,
         Err(failure) => Err(failure),
     };
-    let mut tally = shared.tally.borrow_mut();
-    match told {
-        Ok(()) if is_answer => tally.streamed(&method, begun.elapsed()),
+    let mut tally = state.tally.borrow_mut();
+    match result {
+        Ok(()) if has_one_request => tally.add_completed_stream(&method, started.elapsed()),
         Ok(()) => {}
-        Err(Failure(reason)) => tally.broke(&method, &reason),
+        Err(Failure(reason)) => tally.add_failed_stream(&method, &reason),
     }
 }
 
+/// Reads all responses.
 async fn read_all(
     method: &str,
-    answers: &mut Responses<Raw>,
-    shared: &Shared,
+    responses: &mut Responses<Raw>,
+    state: &ReplayState,
 ) -> Result<(), Failure> {
-    while let Some(answer) = answers.next().await? {
-        count(method, answer, shared);
+    while let Some(response) = responses.next().await? {
+        count(method, response, state);
     }
     Ok(())
 }
 
-async fn converse(
+/// Sends messages and reads responses at the same time.
+async fn exchange(
     method: &str,
     mut stream: SendStream<Bytes>,
-    mut answers: Responses<Raw>,
+    mut responses: Responses<Raw>,
     mut messages: Receiver<Raw>,
-    shared: &Shared,
+    state: &ReplayState,
 ) -> Result<(), Failure> {
     loop {
         tokio::select! {
@@ -64,17 +69,17 @@ async fn converse(
                     return Ok(());
                 }
             },
-            answer = answers.next() => match answer? {
-                Some(answer) => count(method, answer, shared),
+            response = responses.next() => match response? {
+                Some(response) => count(method, response, state),
                 None => return Ok(()),
             },
         }
     }
 }
 
-fn count(method: &str, Raw(bytes): Raw, shared: &Shared) {
+fn count(method: &str, Raw(bytes): Raw, state: &ReplayState) {
     let Some(response) = trace::response(method, bytes) else { return };
-    let mut tally = shared.tally.borrow_mut();
+    let mut tally = state.tally.borrow_mut();
     if let Some(watch) = response.watch {
         tally.events += watch.events.len() as u64;
         tally.cancelled_watches += u64::from(watch.canceled && !watch.reason.is_empty());

@@ -1,124 +1,124 @@
-//! Adds lines up.
+//! The collector: totals over the records of traces. `lease_sum` and `limit_sum` contain
+//! the totals of leases and of ranges.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
 use trace::{
-    Call, Class, End, Head, Line, Outcome, Put, Received, Request, Response, Sent, WatchAnswer,
-    shape, span,
+    Call, Class, End, Head, Outcome, Received, Record, Request, Sent, WatchResponse, shape,
+    span_kind,
 };
 
-use super::events::Events;
-use super::summary::{
-    ErrorRow, KindRow, Latency, Leases, LimitRow, Recording, Summary, WatchRow, Watches,
-};
+use super::events::RecentEvents;
+use super::lease_sum::LeaseSum;
+use super::limit_sum::LimitSum;
+use super::summary::{ErrorRow, KindRow, Summary, TraceTotals, WatchRow, Watches};
 use super::sums::{
-    KEPT_APART, KindSum, OTHERS, REMEMBERED, ShapeSum, apart, classes, histogram, sorted,
+    KindSum, MAX_NAMES, MAX_TRACKED, OTHERS, ShapeSum, classes, name_or_others, sorted,
 };
 
-/// What was read so far.
+/// The totals of the records so far.
 #[derive(Default)]
 pub struct Collector {
-    recording: Recording,
+    totals: TraceTotals,
     shapes: HashMap<String, ShapeSum>,
     kinds: HashMap<String, KindSum>,
-    limits: BTreeMap<(String, i64), LimitRow>,
+    limits: LimitSum,
     errors: HashMap<(String, String), u64>,
-    streams: HashMap<(u64, u32), Stream>,
+    streams: HashMap<(u64, u32), OpenStream>,
     watches: Watches,
     watched: HashMap<(String, &'static str), WatchRow>,
-    events: Events,
-    leases: Leases,
-    ttls: BTreeMap<i64, u64>,
-    puts_by_lease: HashMap<i64, u64>,
+    events: RecentEvents,
+    leases: LeaseSum,
     connections: HashSet<u64>,
-    /// When the last line of this file was.
+    /// The time of the last record of the current file.
     last: u64,
 }
 
-/// A stream that is open.
-struct Stream {
+/// An open stream.
+struct OpenStream {
     method: String,
-    /// Of its first request.
+    /// The shape of its first request.
     shape: Option<String>,
-    /// What a watch of it is about, by the watch's number; the server numbers them in
-    /// the order in which they were asked for.
+    /// Kind and span of its watches, by watch ID.
     watches: HashMap<i64, (String, &'static str)>,
-    asked: Vec<(String, &'static str)>,
+    /// Kind and span of the requested watches that are not created yet. The server
+    /// responds in the order of the requests.
+    requested: Vec<(String, &'static str)>,
     limit: Option<i64>,
 }
 
 impl Collector {
-    /// A file begins.
-    pub fn file(&mut self, head: &Head) {
-        if self.recording.files == 0 {
-            self.recording.program.clone_from(&head.program);
-            self.recording.endpoints.clone_from(&head.endpoints);
-            self.recording.started_unix_ns = head.started_unix_ns;
+    /// Starts a file.
+    pub fn start_file(&mut self, head: &Head) {
+        if self.totals.files == 0 {
+            self.totals.program.clone_from(&head.program);
+            self.totals.endpoints.clone_from(&head.endpoints);
+            self.totals.started_unix_ns = head.started_unix_ns;
         }
-        self.recording.files += 1;
+        self.totals.files += 1;
         self.last = 0;
-        // Numbers of connections begin anew with each file.
+        // Connection numbers start at 1 in each file.
         self.streams.clear();
     }
 
-    /// A file has been read.
-    pub fn file_ended(&mut self, is_cut: bool) {
-        self.recording.cut_files += u64::from(is_cut);
-        self.recording.seconds += self.last as f64 / 1e9;
-        self.recording.connections += self.connections.len() as u64;
+    /// Ends a file.
+    pub fn end_file(&mut self, is_truncated: bool) {
+        self.totals.truncated_files += u64::from(is_truncated);
+        self.totals.seconds += self.last as f64 / 1e9;
+        self.totals.connections += self.connections.len() as u64;
         self.connections.clear();
     }
 
-    /// Adds a line.
-    pub fn line(&mut self, line: Line) {
-        self.recording.lines += 1;
-        match line {
-            Line::Head(_) => {}
-            Line::Call(call) => self.call(*call),
-            Line::Open(open) => {
-                self.at(open.time, open.conn);
-                self.recording.streams += 1;
+    /// Adds a record.
+    pub fn add(&mut self, record: Record) {
+        self.totals.records += 1;
+        match record {
+            Record::Head(_) => {}
+            Record::Call(call) => self.add_call(*call),
+            Record::Open(open) => {
+                self.note_time(open.time, open.conn);
+                self.totals.streams += 1;
                 if open.method.ends_with("Watch/Watch") {
                     self.watches.streams += 1;
                 }
-                if self.streams.len() < REMEMBERED {
-                    self.streams.insert((open.conn, open.stream), Stream::new(open.method));
+                if self.streams.len() < MAX_TRACKED {
+                    self.streams.insert((open.conn, open.stream), OpenStream::new(open.method));
                 }
             }
-            Line::Sent(sent) => self.sent(sent),
-            Line::Received(received) => self.received(received),
-            Line::End(end) => self.end(end),
-            Line::Missing(missing) => {
-                self.recording.lines -= 1;
-                self.recording.missing_lines += missing.lines;
+            Record::Sent(sent) => self.add_sent(sent),
+            Record::Received(received) => self.add_received(received),
+            Record::End(end) => self.add_end(end),
+            Record::Missing(missing) => {
+                self.totals.records -= 1;
+                self.totals.missing_records += missing.records;
             }
         }
     }
 
-    fn at(&mut self, time: u64, conn: u64) {
+    fn note_time(&mut self, time: u64, conn: u64) {
         self.last = self.last.max(time);
         self.connections.insert(conn);
     }
 
-    fn call(&mut self, call: Call) {
-        self.at(call.time + call.latency, call.conn);
-        self.recording.calls += 1;
+    fn add_call(&mut self, call: Call) {
+        self.note_time(call.time + call.latency, call.conn);
+        self.totals.calls += 1;
         let micros = call.latency / 1000;
-        let failed = self.failed(&call.method, &call.end);
-        let asked = shape(&call.method, call.request.as_ref());
-        let sum = self.shape(&asked.text, asked.class);
+        let failed = self.count_error(&call.method, &call.end);
+        let shape = shape(&call.method, call.request.as_ref());
+        let sum = self.shape_sum(&shape.text, shape.class);
         sum.add(call.request_bytes, Some(call.response_bytes), call.kind.as_deref());
         sum.micros.saturating_record(micros);
         sum.failed += u64::from(failed);
         let succeeded = call.response.as_ref().and_then(|response| response.succeeded);
         sum.not_succeeded += u64::from(succeeded == Some(false));
-        self.recording.request_bytes += call.request_bytes;
-        self.recording.response_bytes += call.response_bytes;
+        self.totals.request_bytes += call.request_bytes;
+        self.totals.response_bytes += call.response_bytes;
         if let Some(kind) = &call.kind {
-            let sum = self.kind(kind, call.namespace.as_deref());
+            let sum = self.kind_row(kind, call.namespace.as_deref());
             sum.request_bytes += call.request_bytes;
             sum.response_bytes += call.response_bytes;
-            match (asked.class, &call.request) {
+            match (shape.class, &call.request) {
                 (Class::Create | Class::Update | Class::Delete, _) => sum.writes += 1,
                 (_, Some(Request::Range(_))) => sum.reads += 1,
                 _ => sum.other += 1,
@@ -126,24 +126,27 @@ impl Collector {
         }
         match &call.request {
             Some(Request::Range(range)) if !range.range_end.is_empty() && !range.count_only => {
-                self.ranged("Range", range.limit, call.response.as_ref(), call.response_bytes);
-                self.limit_micros("Range", range.limit, micros);
+                let others = &mut self.totals.counted_as_others;
+                let (limit, bytes) = (range.limit, call.response_bytes);
+                self.limits.add_range("Range", limit, others);
+                self.limits.add_response("Range", limit, call.response.as_ref(), bytes, others);
+                self.limits.add_latency("Range", limit, micros, others);
             }
-            Some(request) => self.lease(request),
+            Some(request) => self.leases.add(request),
             None => {}
         }
     }
 
-    fn sent(&mut self, sent: Sent) {
-        self.at(sent.time, sent.conn);
-        self.recording.request_bytes += sent.bytes;
+    fn add_sent(&mut self, sent: Sent) {
+        self.note_time(sent.time, sent.conn);
+        self.totals.request_bytes += sent.bytes;
         let method = self.streams.get(&(sent.conn, sent.stream));
         let method = method.map_or_else(|| "stream".to_owned(), |stream| stream.method.clone());
-        let asked = shape(&method, sent.request.as_ref());
-        self.shape(&asked.text, asked.class).add(sent.bytes, None, sent.kind.as_deref());
+        let shape = shape(&method, sent.request.as_ref());
+        self.shape_sum(&shape.text, shape.class).add(sent.bytes, None, sent.kind.as_deref());
         if let Some(kind) = &sent.kind {
             let is_watch = matches!(sent.request, Some(Request::WatchCreate(_)));
-            let row = self.kind(kind, sent.namespace.as_deref());
+            let row = self.kind_row(kind, sent.namespace.as_deref());
             row.request_bytes += sent.bytes;
             if is_watch { row.watches += 1 } else { row.reads += 1 }
         }
@@ -151,12 +154,12 @@ impl Collector {
         match &sent.request {
             Some(Request::WatchCreate(create)) => {
                 self.watches.created += 1;
-                let about =
-                    (sent.kind.unwrap_or_default(), span(&create.key.0, &create.range_end.0));
+                let watched =
+                    (sent.kind.unwrap_or_default(), span_kind(&create.key.0, &create.range_end.0));
                 if let Some(stream) = stream {
-                    stream.asked.push(about.clone());
+                    stream.requested.push(watched.clone());
                 }
-                self.watch_row(about).created += 1;
+                self.watch_row(watched).created += 1;
             }
             Some(Request::WatchCancel { .. }) => self.watches.cancelled_by_client += 1,
             Some(Request::WatchProgress) => self.watches.progress_requests += 1,
@@ -164,21 +167,22 @@ impl Collector {
                 if let Some(stream) = stream {
                     stream.limit = Some(range.limit);
                 }
-                self.limit_row("RangeStream", range.limit).count += 1;
+                let others = &mut self.totals.counted_as_others;
+                self.limits.add_range("RangeStream", range.limit, others);
             }
-            Some(request) => self.lease(request),
+            Some(request) => self.leases.add(request),
             None => {}
         }
         if let Some(stream) = self.streams.get_mut(&(sent.conn, sent.stream)) {
-            stream.shape.get_or_insert(asked.text);
+            stream.shape.get_or_insert(shape.text);
         }
     }
 
-    fn received(&mut self, received: Received) {
-        self.at(received.time, received.conn);
-        self.recording.response_bytes += received.bytes;
-        let place = (received.conn, received.stream);
-        let Some(stream) = self.streams.get(&place) else { return };
+    fn add_received(&mut self, received: Received) {
+        self.note_time(received.time, received.conn);
+        self.totals.response_bytes += received.bytes;
+        let stream_id = (received.conn, received.stream);
+        let Some(stream) = self.streams.get(&stream_id) else { return };
         let limit = stream.limit;
         if let Some(shape) = stream.shape.clone()
             && let Some(sum) = self.shapes.get_mut(&shape)
@@ -187,54 +191,52 @@ impl Collector {
         }
         let Some(response) = received.response else { return };
         if let (Some(limit), None) = (limit, &response.watch) {
-            let row = self.limit_row("RangeStream", limit);
-            row.pairs += response.kvs;
-            row.more += u64::from(response.more);
-            row.count_max = row.count_max.max(response.count.unwrap_or(0));
-            row.response_bytes += received.bytes;
+            let others = &mut self.totals.counted_as_others;
+            let bytes = received.bytes;
+            self.limits.add_response("RangeStream", limit, Some(&response), bytes, others);
         }
-        if let Some(answer) = response.watch {
-            self.watched(place, answer, received.bytes);
+        if let Some(response) = response.watch {
+            self.watch_response(stream_id, response, received.bytes);
         }
     }
 
-    fn watched(&mut self, place: (u64, u32), answer: WatchAnswer, bytes: u64) {
-        let Some(stream) = self.streams.get_mut(&place) else { return };
-        if answer.created && !stream.asked.is_empty() {
-            let about = stream.asked.remove(0);
-            stream.watches.insert(answer.watch_id, about);
+    fn watch_response(&mut self, stream_id: (u64, u32), response: WatchResponse, bytes: u64) {
+        let Some(stream) = self.streams.get_mut(&stream_id) else { return };
+        if response.created && !stream.requested.is_empty() {
+            let watched = stream.requested.remove(0);
+            stream.watches.insert(response.watch_id, watched);
         }
-        let about = stream.watches.get(&answer.watch_id).cloned();
-        if answer.canceled {
-            stream.watches.remove(&answer.watch_id);
-            self.watches.compacted += u64::from(answer.compact_revision > 0);
+        let watched = stream.watches.get(&response.watch_id).cloned();
+        if response.canceled {
+            stream.watches.remove(&response.watch_id);
+            self.watches.compacted += u64::from(response.compact_revision > 0);
             self.watches.cancelled_by_server += 1;
         }
-        if answer.events.is_empty() && !answer.created && !answer.canceled {
+        if response.events.is_empty() && !response.created && !response.canceled {
             self.watches.progress_answers += 1;
         }
-        let events = answer.events.len() as u64;
+        let events = response.events.len() as u64;
         let is_new = |event: &&trace::Event| self.events.is_new(&event.key.0, event.mod_revision);
-        let distinct = answer.events.iter().filter(is_new).count() as u64;
+        let distinct = response.events.iter().filter(is_new).count() as u64;
         self.watches.events += events;
         self.watches.distinct_events += distinct;
-        if let Some(about) = about {
-            let row = self.kind(&about.0, None);
+        if let Some(watched) = watched {
+            let row = self.kind_row(&watched.0, None);
             row.events += events;
             row.response_bytes += bytes;
-            let row = self.watch_row(about);
+            let row = self.watch_row(watched);
             row.events += events;
             row.distinct_events += distinct;
         }
     }
 
-    fn end(&mut self, end: End) {
-        self.at(end.time, end.conn);
+    fn add_end(&mut self, end: End) {
+        self.note_time(end.time, end.conn);
         let Some(stream) = self.streams.remove(&(end.conn, end.stream)) else { return };
-        // Watches end when clients go: that is no failure.
+        // A watch stream that its client closes has not failed.
         let is_range = stream.method.ends_with("RangeStream");
         if is_range || end.end.code.is_some_and(|code| code > 1) {
-            let failed = self.failed(&stream.method, &end.end);
+            let failed = self.count_error(&stream.method, &end.end);
             if let Some(sum) = stream.shape.and_then(|shape| self.shapes.get_mut(&shape)) {
                 sum.failed += u64::from(failed);
                 if is_range {
@@ -243,96 +245,43 @@ impl Collector {
             }
         }
         if let (true, Some(limit)) = (is_range, stream.limit) {
-            self.limit_micros("RangeStream", limit, end.latency / 1000);
+            let (micros, others) = (end.latency / 1000, &mut self.totals.counted_as_others);
+            self.limits.add_latency("RangeStream", limit, micros, others);
         }
     }
 
-    /// Notes how a call ended, if not well.
-    fn failed(&mut self, method: &str, end: &Outcome) -> bool {
-        let what = match (end.code, end.cut) {
+    /// Counts the error of a call or stream. Returns whether it failed.
+    fn count_error(&mut self, method: &str, end: &Outcome) -> bool {
+        let error = match (end.code, end.cut) {
             (Some(0), _) => return false,
             (Some(code), _) => format!("code {code}: {}", end.message),
-            (None, Some(cut)) => format!("cut off by the {cut:?}").to_lowercase(),
+            (None, Some(cut)) => format!("aborted by the {cut:?}").to_lowercase(),
             (None, None) => "no status".into(),
         };
         let name = method.rsplit('/').next().unwrap_or(method).to_owned();
-        let key = self.apart_from_errors((name, what));
+        let key = self.error_key((name, error));
         *self.errors.entry(key).or_default() += 1;
         true
     }
 
-    fn apart_from_errors(&mut self, key: (String, String)) -> (String, String) {
-        if self.errors.len() < KEPT_APART || self.errors.contains_key(&key) {
+    fn error_key(&mut self, key: (String, String)) -> (String, String) {
+        if self.errors.len() < MAX_NAMES || self.errors.contains_key(&key) {
             return key;
         }
-        self.recording.not_kept_apart += 1;
+        self.totals.counted_as_others += 1;
         (OTHERS.into(), OTHERS.into())
     }
 
-    fn lease(&mut self, request: &Request) {
-        match request {
-            Request::LeaseGrant { ttl, .. } => {
-                self.leases.granted += 1;
-                let known = self.ttls.len() < KEPT_APART;
-                *self.ttls.entry(if known { *ttl } else { 0 }).or_default() += 1;
-            }
-            Request::LeaseRevoke { .. } => self.leases.revoked += 1,
-            Request::LeaseKeepAlive { .. } => self.leases.keep_alives += 1,
-            Request::Put(put) => self.attached(put),
-            Request::Txn(txn) => {
-                txn.success.iter().chain(&txn.failure).for_each(|request| self.lease(request));
-            }
-            _ => {}
-        }
-    }
-
-    fn attached(&mut self, put: &Put) {
-        if put.lease == 0 {
-            return;
-        }
-        self.leases.attached_puts += 1;
-        if self.puts_by_lease.len() < REMEMBERED || self.puts_by_lease.contains_key(&put.lease) {
-            *self.puts_by_lease.entry(put.lease).or_default() += 1;
-        }
-    }
-
-    fn ranged(&mut self, method: &str, limit: i64, response: Option<&Response>, bytes: u64) {
-        let row = self.limit_row(method, limit);
-        row.count += 1;
-        row.response_bytes += bytes;
-        if let Some(response) = response {
-            row.pairs += response.kvs;
-            row.more += u64::from(response.more);
-            row.count_max = row.count_max.max(response.count.unwrap_or(0));
-        }
-    }
-
-    fn limit_micros(&mut self, method: &str, limit: i64, micros: u64) {
-        self.limit_row(method, limit)
-            .micros
-            .get_or_insert_with(histogram)
-            .saturating_record(micros);
-    }
-
-    fn limit_row(&mut self, method: &str, limit: i64) -> &mut LimitRow {
-        let full = self.limits.len() >= KEPT_APART;
-        let mut key = (method.to_owned(), limit);
-        if full && !self.limits.contains_key(&key) {
-            self.recording.not_kept_apart += 1;
-            key = (OTHERS.into(), 0);
-        }
-        self.limits.entry(key).or_default()
-    }
-
-    fn shape(&mut self, text: &str, class: Class) -> &mut ShapeSum {
-        let name = apart(&self.shapes, text, &mut self.recording.not_kept_apart).to_owned();
+    fn shape_sum(&mut self, text: &str, class: Class) -> &mut ShapeSum {
+        let name =
+            name_or_others(&self.shapes, text, &mut self.totals.counted_as_others).to_owned();
         self.shapes.entry(name).or_insert_with(|| ShapeSum::new(class))
     }
 
-    fn kind(&mut self, kind: &str, namespace: Option<&str>) -> &mut KindRow {
-        let name = apart(&self.kinds, kind, &mut self.recording.not_kept_apart).to_owned();
+    fn kind_row(&mut self, kind: &str, namespace: Option<&str>) -> &mut KindRow {
+        let name = name_or_others(&self.kinds, kind, &mut self.totals.counted_as_others).to_owned();
         let sum = self.kinds.entry(name).or_default();
-        if let Some(namespace) = namespace.filter(|_| sum.namespaces.len() < REMEMBERED)
+        if let Some(namespace) = namespace.filter(|_| sum.namespaces.len() < MAX_TRACKED)
             && !sum.namespaces.contains(namespace)
         {
             sum.namespaces.insert(namespace.to_owned());
@@ -340,20 +289,17 @@ impl Collector {
         &mut sum.row
     }
 
-    fn watch_row(&mut self, mut about: (String, &'static str)) -> &mut WatchRow {
-        if self.watched.len() >= KEPT_APART && !self.watched.contains_key(&about) {
-            self.recording.not_kept_apart += 1;
-            about = (OTHERS.into(), OTHERS);
+    fn watch_row(&mut self, mut watched: (String, &'static str)) -> &mut WatchRow {
+        if self.watched.len() >= MAX_NAMES && !self.watched.contains_key(&watched) {
+            self.totals.counted_as_others += 1;
+            watched = (OTHERS.into(), OTHERS);
         }
-        self.watched.entry(about).or_default()
+        self.watched.entry(watched).or_default()
     }
 
-    /// All of it.
+    /// The report.
     pub fn summary(mut self) -> Summary {
-        self.recording.seconds = (self.recording.seconds * 1e3).round() / 1e3;
-        self.leases.ttls = self.ttls.into_iter().collect();
-        self.leases.attached_leases = self.puts_by_lease.len() as u64;
-        self.leases.puts_per_lease_max = self.puts_by_lease.values().copied().max().unwrap_or(0);
+        self.totals.seconds = (self.totals.seconds * 1e3).round() / 1e3;
         self.watches.rows = sorted(
             self.watched,
             |((kind, span), row)| {
@@ -369,44 +315,46 @@ impl Collector {
             |(kind, sum)| KindRow { kind, namespaces: sum.namespaces.len() as u64, ..sum.row },
             |row| (row.reads + row.writes + row.other, row.events),
         );
-        let limit = |((method, limit), row): (_, LimitRow)| {
-            let latency_micros = row.micros.as_ref().and_then(Latency::of);
-            LimitRow { method, limit, latency_micros, ..row }
-        };
-        let error = |((method, what), count)| ErrorRow { method, what, count };
+        let error = |((method, error), count)| ErrorRow { method, error, count };
         Summary {
             classes: classes(&shapes),
-            recording: self.recording,
+            totals: self.totals,
             shapes,
             kinds,
             watches: self.watches,
-            leases: self.leases,
-            limits: self.limits.into_iter().map(limit).collect(),
+            leases: self.leases.finish(),
+            limits: self.limits.finish(),
             errors: sorted(self.errors, error, |row| (row.count, 0)),
         }
     }
 }
 
-impl Stream {
+impl OpenStream {
     fn new(method: String) -> Self {
-        Stream { method, shape: None, watches: HashMap::new(), asked: Vec::new(), limit: None }
+        OpenStream {
+            method,
+            shape: None,
+            watches: HashMap::new(),
+            requested: Vec::new(),
+            limit: None,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use trace::{Event, Open, Range, WatchCreate};
+    use trace::{Event, Open, Range, Response, WatchCreate};
 
     use super::*;
 
-    fn range(limit: i64) -> Line {
+    fn range(limit: i64) -> Record {
         let request = Range {
             key: "/registry/pods/".into(),
             range_end: "/registry/pods0".into(),
             limit,
             ..Range::default()
         };
-        Line::Call(Box::new(Call {
+        Record::Call(Box::new(Call {
             latency: 5_000_000,
             method: "/etcdserverpb.KV/Range".into(),
             request_bytes: 10,
@@ -419,7 +367,7 @@ mod tests {
         }))
     }
 
-    fn watch(stream: u32) -> [Line; 3] {
+    fn watch(stream: u32) -> [Record; 3] {
         let create = WatchCreate {
             key: "/registry/pods/".into(),
             range_end: "/registry/pods0".into(),
@@ -427,34 +375,35 @@ mod tests {
         };
         let event = Event { key: "/registry/pods/a/b".into(), mod_revision: 5, ..Event::default() };
         let method = "/etcdserverpb.Watch/Watch".into();
-        let answer = WatchAnswer { created: true, events: vec![event], ..WatchAnswer::default() };
+        let response =
+            WatchResponse { created: true, events: vec![event], ..WatchResponse::default() };
         [
-            Line::Open(Open { stream, method, ..Open::default() }),
-            Line::Sent(Sent {
+            Record::Open(Open { stream, method, ..Open::default() }),
+            Record::Sent(Sent {
                 stream,
                 kind: Some("pods".into()),
                 request: Some(Request::WatchCreate(create)),
                 ..Sent::default()
             }),
-            Line::Received(Received {
+            Record::Received(Received {
                 stream,
                 bytes: 50,
-                response: Some(Response { watch: Some(answer), ..Response::default() }),
+                response: Some(Response { watch: Some(response), ..Response::default() }),
                 ..Received::default()
             }),
         ]
     }
 
     #[test]
-    fn lines_are_added_up() {
+    fn records_are_added_up() {
         let mut collector = Collector::default();
-        collector.file(&Head::default());
-        [range(500), range(500), range(0)].into_iter().for_each(|line| collector.line(line));
-        [watch(1), watch(3)].into_iter().flatten().for_each(|line| collector.line(line));
-        collector.line(Line::Missing(trace::Missing { time: 1, lines: 7 }));
-        collector.file_ended(true);
+        collector.start_file(&Head::default());
+        [range(500), range(500), range(0)].into_iter().for_each(|record| collector.add(record));
+        [watch(1), watch(3)].into_iter().flatten().for_each(|record| collector.add(record));
+        collector.add(Record::Missing(trace::Missing { time: 1, records: 7 }));
+        collector.end_file(true);
         let summary = collector.summary();
-        assert_eq!((summary.recording.missing_lines, summary.recording.cut_files), (7, 1));
+        assert_eq!((summary.totals.missing_records, summary.totals.truncated_files), (7, 1));
         let list =
             summary.shapes.iter().find(|row| row.shape == "Range: list(prefix, limit)").unwrap();
         assert_eq!((list.count, list.class, list.response_bytes), (2, Class::List, 200));

@@ -1,32 +1,32 @@
-//! Which events were told before.
+//! Detects events that were already delivered to another watcher.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{HashSet, VecDeque};
 use std::hash::{Hash, Hasher};
 
-/// Events that are remembered. One that is told again after so many others counts as a
-/// new one.
+/// Number of remembered events. An event that is delivered again after this many others
+/// counts as new.
 const REMEMBERED: usize = 1 << 20;
 
-/// The events of late.
+/// The most recent distinct events.
 #[derive(Default)]
-pub struct Events {
-    known: HashSet<u64>,
+pub struct RecentEvents {
+    hashes: HashSet<u64>,
     order: VecDeque<u64>,
 }
 
-impl Events {
-    /// Whether the event of `key` at `revision` was not told before.
+impl RecentEvents {
+    /// Remembers the event of `key` at `revision`. Returns whether it is new.
     pub fn is_new(&mut self, key: &[u8], revision: i64) -> bool {
         let mut hasher = DefaultHasher::new();
         (key, revision).hash(&mut hasher);
         let hash = hasher.finish();
-        if !self.known.insert(hash) {
+        if !self.hashes.insert(hash) {
             return false;
         }
         self.order.push_back(hash);
         if self.order.len() > REMEMBERED {
-            self.order.pop_front().map(|oldest| self.known.remove(&oldest));
+            self.order.pop_front().map(|oldest| self.hashes.remove(&oldest));
         }
         true
     }
@@ -38,13 +38,13 @@ mod tests {
 
     #[test]
     fn an_event_is_new_once() {
-        let mut events = Events::default();
+        let mut events = RecentEvents::default();
         assert!(events.is_new(b"a", 1) && events.is_new(b"a", 2) && events.is_new(b"b", 2));
         assert!(!events.is_new(b"a", 1));
         for revision in 0..=REMEMBERED as i64 {
             events.is_new(b"c", revision);
         }
         assert_eq!(events.order.len(), REMEMBERED);
-        assert!(events.is_new(b"a", 1), "forgotten by now");
+        assert!(events.is_new(b"a", 1), "the event is no longer remembered");
     }
 }

@@ -1,7 +1,9 @@
-//! `etcd-proxy report`: what is in recordings, in memory that does not grow with them.
+//! `etcd-proxy report`: the analysis of traces, in bounded memory.
 
 mod collect;
 mod events;
+mod lease_sum;
+mod limit_sum;
 mod page;
 mod summary;
 mod sums;
@@ -15,7 +17,7 @@ use trace::Reader;
 use crate::options::ReportOptions;
 use collect::Collector;
 
-/// Reads the recordings, prints what is in them, and writes the page.
+/// Reads the traces, prints the report and writes the HTML page.
 pub fn run(options: &ReportOptions) -> Result<()> {
     let mut collector = Collector::default();
     for path in &options.files {
@@ -29,12 +31,13 @@ pub fn run(options: &ReportOptions) -> Result<()> {
     options.output.print(&summary, text::render).context("print the report")
 }
 
+/// Adds the records of one trace.
 fn read(path: &Path, collector: &mut Collector) -> Result<()> {
     let mut reader = Reader::open(path)?;
-    collector.file(reader.head());
-    for line in &mut reader {
-        collector.line(line?);
+    collector.start_file(reader.head());
+    for record in &mut reader {
+        collector.add(record?);
     }
-    collector.file_ended(reader.is_cut());
+    collector.end_file(reader.is_truncated());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A report as a page that needs nothing else.
+//! A report as a self-contained HTML page.
 
 use std::fmt::Write;
 
@@ -9,18 +9,17 @@ const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:72rem;mar
 h2{margin-top:2.5rem}table{border-collapse:collapse;font-size:13px}\
 td,th{padding:.15rem .7rem;text-align:right;border-bottom:1px solid #ddd;vertical-align:top}\
 td.t,th.t{text-align:left}td:not(.t){white-space:nowrap}pre{background:#f6f6f6;padding:.7rem}svg text{font:12px system-ui,sans-serif}";
-/// Bars of a plot.
+/// Maximum number of bars of a plot.
 const BARS: usize = 15;
 const BAR_PIXELS: usize = 22;
 const LABEL_PIXELS: usize = 430;
 const PLOT_PIXELS: usize = 480;
 
-/// The page.
+/// Renders the page.
 pub fn html(summary: &Summary) -> String {
     let mut page = String::from("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">");
     let _ = write!(page, "<title>etcd-proxy report</title><style>{STYLE}</style>");
-    let _ =
-        write!(page, "<h1>What was asked of etcd</h1><pre>{}</pre>", escape(&text::head(summary)));
+    let _ = write!(page, "<h1>Requests to etcd</h1><pre>{}</pre>", escape(&text::head(summary)));
     let shapes = summary.shapes.iter().map(|row| (row.shape.clone(), row.count as f64));
     page += &bars("Requests by shape", shapes);
     let kinds = summary.kinds.iter().map(|row| (row.kind.clone(), (row.reads + row.writes) as f64));
@@ -32,10 +31,10 @@ pub fn html(summary: &Summary) -> String {
         .collect();
     slow.sort_by(|a, b| b.1.total_cmp(&a.1));
     page += &bars("Latency by shape, p99, µs", slow.into_iter());
-    let mut fan_outs: Vec<_> =
+    let mut event_counts: Vec<_> =
         summary.watches.rows.iter().map(|row| (row.kind.clone(), row.events as f64)).collect();
-    fan_outs.sort_by(|a, b| b.1.total_cmp(&a.1));
-    page += &bars("Events delivered by kind", fan_outs.into_iter());
+    event_counts.sort_by(|a, b| b.1.total_cmp(&a.1));
+    page += &bars("Events delivered by kind", event_counts.into_iter());
     for table in text::tables(summary) {
         write_table(&mut page, &table);
     }
@@ -43,8 +42,9 @@ pub fn html(summary: &Summary) -> String {
 }
 
 fn write_table(page: &mut String, table: &Table) {
-    let is_text =
-        |n: usize| n == 0 || matches!(table.columns[n], "class" | "kinds" | "span" | "what");
+    let is_text = |n: usize| {
+        n == 0 || matches!(table.columns[n], "class" | "kinds" | "span" | "error" | "item")
+    };
     let class = |n| if is_text(n) { " class=\"t\"" } else { "" };
     let _ = write!(page, "<h2>{}</h2>", escape(&table.title));
     if table.rows.is_empty() {
@@ -64,17 +64,17 @@ fn write_table(page: &mut String, table: &Table) {
     page.push_str("</tr></table>");
 }
 
-/// A plot of the first few.
+/// A bar plot of the first [`BARS`] rows, in the given order.
 fn bars(title: &str, rows: impl Iterator<Item = (String, f64)>) -> String {
     let rows: Vec<_> = rows.filter(|(_, value)| *value > 0.0).take(BARS).collect();
-    let most = rows.iter().map(|(_, value)| *value).fold(1.0, f64::max);
+    let max = rows.iter().map(|(_, value)| *value).fold(1.0, f64::max);
     let (width, height) = (LABEL_PIXELS + PLOT_PIXELS + 90, rows.len() * BAR_PIXELS);
     let mut svg = format!(
         "<h2>{}</h2><svg width=\"{width}\" height=\"{height}\" role=\"img\" xmlns=\"http://www.w3.org/2000/svg\">",
         escape(title)
     );
     for (n, (label, value)) in rows.iter().enumerate() {
-        let (y, pixels) = (n * BAR_PIXELS, value / most * PLOT_PIXELS as f64);
+        let (y, pixels) = (n * BAR_PIXELS, value / max * PLOT_PIXELS as f64);
         let _ = writeln!(
             svg,
             "<text x=\"{}\" y=\"{}\" text-anchor=\"end\">{}</text>\

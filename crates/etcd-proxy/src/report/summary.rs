@@ -1,85 +1,124 @@
-//! What a report says, as data. Times are in the unit that the name says.
+//! The data of a report. The name of each duration contains its unit.
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
 use trace::Class;
 
-/// Everything.
+/// The whole report.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
-    pub recording: Recording,
+    /// What the traces contain in total.
+    #[serde(rename = "recording")]
+    pub totals: TraceTotals,
+    /// Requests by class.
     pub classes: Vec<ClassRow>,
+    /// Requests by shape, most frequent first.
     pub shapes: Vec<ShapeRow>,
+    /// Requests by kind of object, most frequent first.
     pub kinds: Vec<KindRow>,
+    /// Watches and their events.
     pub watches: Watches,
+    /// Lease requests.
     pub leases: Leases,
+    /// Ranges by method and limit.
     pub limits: Vec<LimitRow>,
+    /// Failed calls, most frequent first.
     pub errors: Vec<ErrorRow>,
 }
 
-/// What was recorded, and how much of it.
+/// Totals of the traces.
 #[derive(Serialize, Clone, Default)]
 #[serde(rename_all = "camelCase")]
-pub struct Recording {
+pub struct TraceTotals {
+    /// Program and version that recorded the first trace.
     pub program: String,
+    /// Endpoints of the proxy, from the first trace.
     pub endpoints: Vec<String>,
+    /// Start of the first trace, in nanoseconds since 1970.
     pub started_unix_ns: u64,
+    /// Recorded time over all files.
     pub seconds: f64,
+    /// Number of trace files.
     pub files: u64,
-    /// Files that end in the middle: the proxy was killed, or still records.
-    pub cut_files: u64,
-    pub lines: u64,
-    pub missing_lines: u64,
+    /// Truncated files: the proxy was killed or was still recording.
+    #[serde(rename = "cutFiles")]
+    pub truncated_files: u64,
+    /// Records in the files.
+    #[serde(rename = "lines")]
+    pub records: u64,
+    /// Records that the recorder could not write.
+    #[serde(rename = "missingLines")]
+    pub missing_records: u64,
+    /// Number of unary calls.
     pub calls: u64,
+    /// Number of gRPC streams.
     pub streams: u64,
+    /// Number of client connections.
     pub connections: u64,
+    /// Bytes of request messages.
     pub request_bytes: u64,
+    /// Bytes of response messages.
     pub response_bytes: u64,
-    /// Shapes, kinds and the like beyond what a report keeps apart.
-    pub not_kept_apart: u64,
+    /// Number of items (shapes, kinds, limits, errors) that were counted as `(others)`
+    /// because their table was full.
+    #[serde(rename = "notKeptApart")]
+    pub counted_as_others: u64,
 }
 
-/// One of the five, or what is beside them.
+/// The requests of one class.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ClassRow {
+    /// The class.
     pub class: Class,
+    /// Number of requests.
     pub count: u64,
+    /// Number of different shapes in the class.
     pub shapes: u64,
+    /// Bytes of the requests.
     pub request_bytes: u64,
+    /// Bytes of the responses.
     pub response_bytes: u64,
 }
 
-/// A shape of requests.
+/// The requests of one shape.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ShapeRow {
+    /// The shape, as [`trace::shape()`] formats it.
     pub shape: String,
+    /// The class of the shape.
     pub class: Class,
+    /// Number of requests.
     pub count: u64,
-    /// Transactions whose comparison did not hold.
+    /// Transactions whose comparisons were false.
     pub not_succeeded: u64,
-    /// Ended with an error, or were cut off.
+    /// Calls that ended with an error or were aborted.
     pub failed: u64,
+    /// Bytes of the requests.
     pub request_bytes: u64,
+    /// Bytes of the responses.
     pub response_bytes: u64,
-    /// Missing for messages on streams.
+    /// Unset for messages on streams.
     pub latency_micros: Option<Latency>,
-    /// Kinds that it is used for, the most frequent first.
+    /// The most frequent kinds with this shape, in descending order.
     pub kinds: Vec<String>,
 }
 
-/// Percentiles.
+/// Latency percentiles in microseconds.
 #[derive(Serialize, Clone, Copy)]
 pub struct Latency {
+    /// Median.
     pub p50: u64,
+    /// 99th percentile.
     pub p99: u64,
+    /// Maximum.
     pub max: u64,
 }
 
 impl Latency {
-    /// Of so many microseconds; `None` if nothing was measured.
+    /// The percentiles of a histogram; `None` if it is empty.
     pub fn of(histogram: &Histogram<u64>) -> Option<Latency> {
         let at = |quantile| histogram.value_at_quantile(quantile);
         (!histogram.is_empty()).then(|| Latency {
@@ -90,91 +129,128 @@ impl Latency {
     }
 }
 
-/// A kind of objects.
+/// The requests for one kind of objects.
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct KindRow {
+    /// The kind, or `(others)`.
     pub kind: String,
+    /// Number of ranges.
     pub reads: u64,
+    /// Number of creates, updates and deletes.
     pub writes: u64,
+    /// Number of other unary requests.
     pub other: u64,
+    /// Number of created watches.
     pub watches: u64,
+    /// Number of delivered events.
     pub events: u64,
+    /// Bytes of the requests.
     pub request_bytes: u64,
+    /// Bytes of the responses and events.
     pub response_bytes: u64,
+    /// Number of different namespaces in the keys.
     pub namespaces: u64,
 }
 
-/// Watches and what they were told.
+/// Watches and their events.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Watches {
+    /// Number of watch streams.
     pub streams: u64,
+    /// Number of requests that create a watch.
     pub created: u64,
+    /// Number of requests that cancel a watch.
     pub cancelled_by_client: u64,
+    /// Number of responses that cancel a watch.
     pub cancelled_by_server: u64,
+    /// Number of watches cancelled because their revision was compacted.
     pub compacted: u64,
+    /// Number of progress requests.
     pub progress_requests: u64,
+    /// Number of progress notifications.
     pub progress_answers: u64,
+    /// Number of delivered events.
     pub events: u64,
+    /// Number of different events; an event delivered to several watches counts once.
     pub distinct_events: u64,
+    /// Watches by kind and span.
     pub rows: Vec<WatchRow>,
 }
 
-/// Watches of one kind.
+/// The watches of one kind and span.
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchRow {
+    /// The kind of object.
     pub kind: String,
-    /// `key`, `prefix`, …
+    /// The kind of span: `key`, `prefix`, …
     pub span: String,
+    /// Number of created watches.
     pub created: u64,
+    /// Number of delivered events.
     pub events: u64,
+    /// Number of different events.
     pub distinct_events: u64,
-    /// Events for each distinct one.
+    /// Number of deliveries per distinct event.
     pub fan_out: f64,
 }
 
-/// etcd's leases.
+/// Lease requests, and puts with leases.
 #[derive(Serialize, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Leases {
+    /// Number of grant requests.
     pub granted: u64,
+    /// Number of revoke requests.
     pub revoked: u64,
+    /// Number of keep-alive requests.
     pub keep_alives: u64,
-    /// Time to live in seconds, and how many were granted with it.
+    /// Numbers of grants by TTL in seconds.
     pub ttls: Vec<(i64, u64)>,
-    /// Writes that attach their key to a lease.
+    /// Puts that attach their key to a lease.
     pub attached_puts: u64,
-    /// Leases to which such writes attach.
+    /// Leases to which keys were attached.
     pub attached_leases: u64,
+    /// Maximum number of puts with the same lease.
     pub puts_per_lease_max: u64,
 }
 
-/// Ranges with one limit.
+/// The ranges of one method with the same limit.
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitRow {
+    /// `Range` or `RangeStream`.
     pub method: String,
-    /// 0 for none.
+    /// The limit; 0 for none.
     pub limit: i64,
+    /// Number of ranges.
     pub count: u64,
+    /// Number of returned key-value pairs.
     pub pairs: u64,
-    /// Answers that say that there is more.
+    /// Responses with `more` set.
     pub more: u64,
-    /// Largest number of keys that an answer counted.
+    /// The largest count in a response.
     pub count_max: i64,
+    /// Bytes of the responses.
     pub response_bytes: u64,
+    /// Histogram from which `latency_micros` is computed.
     #[serde(skip)]
     pub micros: Option<Histogram<u64>>,
+    /// Latency of the ranges.
     pub latency_micros: Option<Latency>,
 }
 
-/// Calls that failed alike.
+/// The calls of a method that failed with the same error.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorRow {
+    /// The method, without the service.
     pub method: String,
-    pub what: String,
+    /// The gRPC code and message, or the side that aborted the call.
+    #[serde(rename = "what")]
+    pub error: String,
+    /// Number of calls.
     pub count: u64,
 }

@@ -1,4 +1,4 @@
-//! What is added up by name, and the rows it becomes.
+//! Totals by shape and by kind, and their conversion to rows.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
@@ -8,31 +8,42 @@ use trace::Class;
 
 use super::summary::{ClassRow, KindRow, Latency, ShapeRow};
 
-/// Shapes, kinds, limits and errors that are kept apart, of each so many; others are
-/// counted together.
-pub const KEPT_APART: usize = 2000;
-/// Streams and leases that are remembered while they are there.
-pub const REMEMBERED: usize = 1 << 20;
-/// Kinds that are named with a shape.
-const KINDS_NAMED: usize = 5;
+/// Maximum number of different shapes, kinds, limits and errors. Further ones are counted
+/// together as [`OTHERS`].
+pub const MAX_NAMES: usize = 2000;
+/// Maximum number of tracked streams and leases.
+pub const MAX_TRACKED: usize = 1 << 20;
+/// Number of kinds listed for a shape.
+const KINDS_PER_SHAPE: usize = 5;
+/// The name for items beyond [`MAX_NAMES`].
 pub const OTHERS: &str = "(others)";
 
-/// A shape of requests.
+/// The total of a shape.
 pub struct ShapeSum {
+    /// The class of the shape.
     pub class: Class,
+    /// Number of requests.
     pub count: u64,
+    /// Number of transactions whose comparisons were false.
     pub not_succeeded: u64,
+    /// Number of failed or aborted calls.
     pub failed: u64,
+    /// Bytes of the requests.
     pub request_bytes: u64,
+    /// Bytes of the responses.
     pub response_bytes: u64,
+    /// Latency in microseconds.
     pub micros: Histogram<u64>,
+    /// Number of requests by kind.
     pub kinds: HashMap<String, u64>,
 }
 
-/// A kind of objects.
+/// The total of a kind.
 #[derive(Default)]
 pub struct KindSum {
+    /// The totals, without the kind and the number of namespaces.
     pub row: KindRow,
+    /// The namespaces in the keys.
     pub namespaces: HashSet<String>,
 }
 
@@ -50,12 +61,13 @@ impl ShapeSum {
         }
     }
 
+    /// Adds a request.
     pub fn add(&mut self, request_bytes: u64, response_bytes: Option<u64>, kind: Option<&str>) {
         self.count += 1;
         self.request_bytes += request_bytes;
         self.response_bytes += response_bytes.unwrap_or(0);
         let Some(kind) = kind else { return };
-        let is_full = self.kinds.len() >= KEPT_APART;
+        let is_full = self.kinds.len() >= MAX_NAMES;
         match self.kinds.get_mut(kind) {
             Some(count) => *count += 1,
             None if is_full => {}
@@ -63,6 +75,7 @@ impl ShapeSum {
         }
     }
 
+    /// Converts to a row.
     pub fn row(self, shape: String) -> ShapeRow {
         let kinds = sorted(self.kinds, |kind| kind, |(_, count)| (*count, 0));
         ShapeRow {
@@ -74,21 +87,26 @@ impl ShapeSum {
             request_bytes: self.request_bytes,
             response_bytes: self.response_bytes,
             latency_micros: Latency::of(&self.micros),
-            kinds: kinds.into_iter().take(KINDS_NAMED).map(|(kind, _)| kind).collect(),
+            kinds: kinds.into_iter().take(KINDS_PER_SHAPE).map(|(kind, _)| kind).collect(),
         }
     }
 }
 
-/// `name`, or where it is counted if there are too many already.
-pub fn apart<'a, V>(known: &HashMap<String, V>, name: &'a str, others: &mut u64) -> &'a str {
-    if known.len() < KEPT_APART || known.contains_key(name) {
+/// `name`, or [`OTHERS`] if `name` is new and `known` is full. Counts the latter in
+/// `others`.
+pub fn name_or_others<'a, V>(
+    known: &HashMap<String, V>,
+    name: &'a str,
+    others: &mut u64,
+) -> &'a str {
+    if known.len() < MAX_NAMES || known.contains_key(name) {
         return name;
     }
     *others += 1;
     OTHERS
 }
 
-/// Rows, those that count most first.
+/// Converts a map to rows in descending order of weight.
 pub fn sorted<K: Hash + Eq, V, R>(
     map: HashMap<K, V>,
     row: impl FnMut((K, V)) -> R,
@@ -99,6 +117,7 @@ pub fn sorted<K: Hash + Eq, V, R>(
     rows
 }
 
+/// The totals of all classes.
 pub fn classes(shapes: &[ShapeRow]) -> Vec<ClassRow> {
     let all = [
         Class::Create,
@@ -106,7 +125,7 @@ pub fn classes(shapes: &[ShapeRow]) -> Vec<ClassRow> {
         Class::Delete,
         Class::Get,
         Class::List,
-        Class::Beside,
+        Class::Auxiliary,
         Class::Other,
     ];
     let row = |class| {
@@ -122,6 +141,7 @@ pub fn classes(shapes: &[ShapeRow]) -> Vec<ClassRow> {
     all.into_iter().map(row).collect()
 }
 
+/// A histogram of microseconds, up to an hour.
 pub fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("an hour in two digits")
+    Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("valid bounds and precision")
 }

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use super::summary::{Latency, Summary};
 use trace::Class;
 
-/// Rows of a table of kinds, watches or errors; the page and the JSON have all.
+/// Maximum number of rows of a table. The page and the JSON contain all rows.
 const ROWS: usize = 25;
 
-/// A table: the first column to the left, the others to the right.
+/// A table. Text columns are left-aligned, numbers are right-aligned.
 pub struct Table {
     pub title: String,
     pub columns: Vec<&'static str>,
@@ -21,7 +21,7 @@ impl Table {
     }
 }
 
-/// All of it.
+/// Renders the report.
 pub fn render(summary: &Summary) -> String {
     let mut text = head(summary) + "\n";
     for table in tables(summary) {
@@ -30,11 +30,11 @@ pub fn render(summary: &Summary) -> String {
     text
 }
 
-/// What was recorded, in a few lines.
+/// The summary lines of the report.
 pub fn head(summary: &Summary) -> String {
-    let r = &summary.recording;
+    let r = &summary.totals;
     let mut text = format!(
-        "{} before {}, {:.1} s in {} file{}\n{} calls and {} streams on {} connections; {} asked, {} answered\n",
+        "{} for {}, {:.1} s in {} file{}\n{} calls and {} streams on {} connections; {} of requests, {} of responses\n",
         r.program,
         r.endpoints.join(", "),
         r.seconds,
@@ -46,25 +46,25 @@ pub fn head(summary: &Summary) -> String {
         bytes(r.request_bytes),
         bytes(r.response_bytes),
     );
-    if r.missing_lines > 0 {
+    if r.missing_records > 0 {
         let _ = writeln!(
             text,
             "{} records are missing: the recorder could not keep up",
-            r.missing_lines
+            r.missing_records
         );
     }
-    if r.cut_files > 0 {
+    if r.truncated_files > 0 {
         let _ = writeln!(
             text,
-            "{} of the files end in the middle: recorded by a proxy that was killed, or still records",
-            r.cut_files
+            "{} of the files are truncated: the proxy was killed or was still recording",
+            r.truncated_files
         );
     }
-    if r.not_kept_apart > 0 {
+    if r.counted_as_others > 0 {
         let _ = writeln!(
             text,
-            "{} times something was counted among (others): too many differ",
-            r.not_kept_apart
+            "{} items were counted as (others): too many different ones",
+            r.counted_as_others
         );
     }
     text
@@ -75,7 +75,7 @@ pub fn tables(summary: &Summary) -> Vec<Table> {
     vec![
         classes(summary),
         shapes(summary, "Request shapes", |_| true),
-        shapes(summary, "Not one of the five", |class| class == Class::Other),
+        shapes(summary, "Requests of class other", |class| class == Class::Other),
         kinds(summary),
         watches(summary),
         watch_totals(summary),
@@ -87,8 +87,8 @@ pub fn tables(summary: &Summary) -> Vec<Table> {
 
 fn classes(summary: &Summary) -> Table {
     let mut table = Table::new(
-        "The five, and what is beside them",
-        &["class", "count", "share", "shapes", "asked", "answered"],
+        "Requests by class",
+        &["class", "count", "share", "shapes", "request bytes", "response bytes"],
     );
     let all: u64 = summary.classes.iter().map(|row| row.count).sum();
     for row in &summary.classes {
@@ -106,7 +106,16 @@ fn classes(summary: &Summary) -> Table {
 
 fn shapes(summary: &Summary, title: &str, wanted: impl Fn(Class) -> bool) -> Table {
     let columns = [
-        "shape", "class", "count", "not held", "failed", "asked", "answered", "p50", "p99", "kinds",
+        "shape",
+        "class",
+        "count",
+        "not succeeded",
+        "failed",
+        "request bytes",
+        "response bytes",
+        "p50",
+        "p99",
+        "kinds",
     ];
     let mut table = Table::new(title, &columns);
     for row in summary.shapes.iter().filter(|row| wanted(row.class)) {
@@ -134,8 +143,8 @@ fn kinds(summary: &Summary) -> Table {
         "other",
         "watches",
         "events",
-        "asked",
-        "answered",
+        "request bytes",
+        "response bytes",
         "namespaces",
     ];
     let mut table = Table::new("Kinds", &columns);
@@ -174,15 +183,15 @@ fn watches(summary: &Summary) -> Table {
 fn watch_totals(summary: &Summary) -> Table {
     let w = &summary.watches;
     totals(
-        "Watches in all",
+        "Watch totals",
         &[
             ("streams", w.streams),
             ("created", w.created),
             ("cancelled by the client", w.cancelled_by_client),
             ("cancelled by the server", w.cancelled_by_server),
-            ("of these compacted", w.compacted),
+            ("cancelled because of compaction", w.compacted),
             ("progress requests", w.progress_requests),
-            ("progress answers", w.progress_answers),
+            ("progress notifications", w.progress_answers),
             ("events", w.events),
             ("distinct events", w.distinct_events),
         ],
@@ -196,27 +205,28 @@ fn leases(summary: &Summary) -> Table {
         &[
             ("granted", l.granted),
             ("revoked", l.revoked),
-            ("kept alive", l.keep_alives),
-            ("writes that attach a key", l.attached_puts),
-            ("leases that they attach to", l.attached_leases),
-            ("most of them on one lease", l.puts_per_lease_max),
+            ("keep-alives", l.keep_alives),
+            ("puts with a lease", l.attached_puts),
+            ("leases with puts", l.attached_leases),
+            ("maximum puts per lease", l.puts_per_lease_max),
         ],
     );
     for (ttl, count) in &l.ttls {
-        table.rows.push(vec![format!("granted for {ttl} s"), count.to_string()]);
+        table.rows.push(vec![format!("granted with a TTL of {ttl} s"), count.to_string()]);
     }
     table
 }
 
 fn totals(title: &str, rows: &[(&str, u64)]) -> Table {
-    let mut table = Table::new(title, &["what", "count"]);
+    let mut table = Table::new(title, &["item", "count"]);
     table.rows = rows.iter().map(|(name, count)| vec![(*name).into(), count.to_string()]).collect();
     table
 }
 
 fn limits(summary: &Summary) -> Table {
-    let columns = ["range", "limit", "count", "pairs", "more", "largest", "answered", "p50", "p99"];
-    let mut table = Table::new("Ranges of more than a key, by limit", &columns);
+    let columns =
+        ["range", "limit", "count", "pairs", "more", "max count", "response bytes", "p50", "p99"];
+    let mut table = Table::new("Ranges over several keys, by limit", &columns);
     for row in &summary.limits {
         table.rows.push(vec![
             row.method.clone(),
@@ -234,9 +244,9 @@ fn limits(summary: &Summary) -> Table {
 }
 
 fn errors(summary: &Summary) -> Table {
-    let mut table = Table::new("Failures", &["method", "what", "count"]);
+    let mut table = Table::new("Failures", &["method", "error", "count"]);
     for row in &summary.errors {
-        table.rows.push(vec![row.method.clone(), row.what.clone(), row.count.to_string()]);
+        table.rows.push(vec![row.method.clone(), row.error.clone(), row.count.to_string()]);
     }
     table
 }
@@ -255,7 +265,8 @@ fn write_table(text: &mut String, table: &Table) {
         .collect();
     let mut line = |cells: Vec<&str>| {
         let padded = cells.iter().zip(&widths).enumerate().map(|(n, (cell, width))| {
-            let is_text = n == 0 || matches!(table.columns[n], "class" | "kinds" | "span" | "what");
+            let is_text =
+                n == 0 || matches!(table.columns[n], "class" | "kinds" | "span" | "error" | "item");
             if is_text { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
         });
         let _ = writeln!(text, "  {}", padded.collect::<Vec<_>>().join("  ").trim_end());
@@ -265,12 +276,16 @@ fn write_table(text: &mut String, table: &Table) {
         line(row.iter().map(String::as_str).collect());
     }
     if table.rows.len() > ROWS {
-        let _ = writeln!(text, "  … and {} more: see --html or -o json", table.rows.len() - ROWS);
+        let _ = writeln!(
+            text,
+            "  … and {} more; use --html or -o json to see all",
+            table.rows.len() - ROWS
+        );
     }
     text.push('\n');
 }
 
-/// A size for people.
+/// A human-readable size.
 pub fn bytes(count: u64) -> String {
     match count {
         0..10_240 => format!("{count} B"),

@@ -1,12 +1,13 @@
-//! Auth: not built. Every request is answered as by an etcd on which
-//! authentication was never enabled.
+//! Auth service. Authentication is not implemented: replies are those of an etcd on which
+//! it was never enabled.
 
 use std::sync::Arc;
 
 use etcdpb::rpc::{AuthMessage, AuthStatusRequest, AuthStatusResponse};
 use grpc::Status;
 
-use super::{Api, status};
+use super::service::Api;
+use super::status;
 
 impl Api {
     pub(super) async fn auth_status(
@@ -17,7 +18,7 @@ impl Api {
         Ok(AuthStatusResponse { header, enabled: false, auth_revision: 1 })
     }
 
-    /// Any request about users, roles and tokens.
+    /// Any other request of the service: users, roles, tokens.
     pub(super) async fn auth(self: Arc<Self>, _: AuthMessage) -> Result<AuthMessage, Status> {
         Err(status::auth_not_enabled())
     }

@@ -1,4 +1,4 @@
-//! Cluster: there is one member, and it is this one.
+//! Cluster service: this member is the only one, and membership cannot be changed.
 
 use std::sync::Arc;
 
@@ -9,7 +9,8 @@ use etcdpb::rpc::{
 };
 use grpc::Status;
 
-use super::{Api, status};
+use super::service::Api;
+use super::status;
 
 impl Api {
     pub(super) async fn member_list(
@@ -22,7 +23,7 @@ impl Api {
             client_ur_ls: self.member.client_urls.clone(),
             ..Default::default()
         };
-        // As in etcd the members are no part of the keys, so there is no revision.
+        // As in etcd, the member list has no revision.
         Ok(MemberListResponse { header: self.header(0), members: vec![member] })
     }
 
@@ -30,31 +31,31 @@ impl Api {
         self: Arc<Self>,
         _: MemberAddRequest,
     ) -> Result<MemberAddResponse, Status> {
-        Err(no_changes())
+        Err(unsupported())
     }
 
     pub(super) async fn member_remove(
         self: Arc<Self>,
         _: MemberRemoveRequest,
     ) -> Result<MemberRemoveResponse, Status> {
-        Err(no_changes())
+        Err(unsupported())
     }
 
     pub(super) async fn member_update(
         self: Arc<Self>,
         _: MemberUpdateRequest,
     ) -> Result<MemberUpdateResponse, Status> {
-        Err(no_changes())
+        Err(unsupported())
     }
 
     pub(super) async fn member_promote(
         self: Arc<Self>,
         _: MemberPromoteRequest,
     ) -> Result<MemberPromoteResponse, Status> {
-        Err(no_changes())
+        Err(unsupported())
     }
 }
 
-fn no_changes() -> Status {
-    status::not_built("changes of membership are")
+fn unsupported() -> Status {
+    status::not_built("membership changes are")
 }

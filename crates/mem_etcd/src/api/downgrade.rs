@@ -1,6 +1,5 @@
-//! Downgrades, as a cluster of one etcd 3.7 answers about them. There is no older
-//! format to go back to: a downgrade that is enabled is noted, shown, and changes
-//! nothing.
+//! Downgrade requests, answered like an etcd 3.7 with one member. There is no older
+//! storage format, so an enabled downgrade is only shown in the status.
 
 use etcdpb::rpc::DowngradeRequest;
 use etcdpb::rpc::downgrade_request::DowngradeAction;
@@ -10,25 +9,25 @@ use parking_lot::Mutex;
 use super::status;
 use crate::config::STORAGE_VERSION;
 
-/// One minor version back, which is all that may be asked for.
+/// The previous minor version, the only target that etcd allows.
 const ALLOWED_TARGET: (u64, u64) = (3, 6);
 const ALLOWED_TARGET_VERSION: &str = "3.6.0";
-/// Major and minor, as etcd writes the version of a cluster.
+/// Cluster version in the form that etcd returns: major and minor.
 const CLUSTER_VERSION: &str = "3.7";
 
-/// The downgrade under way, if there is one.
+/// Whether a downgrade is enabled.
 #[derive(Default)]
 pub struct Downgrade {
     enabled: Mutex<bool>,
 }
 
 impl Downgrade {
-    /// The version to which a downgrade is enabled.
+    /// Returns the target version, if a downgrade is enabled.
     pub fn target(&self) -> Option<String> {
         self.enabled.lock().then(|| ALLOWED_TARGET_VERSION.to_owned())
     }
 
-    /// Does what is asked, and returns the cluster's version.
+    /// Handles a request, and returns the cluster version.
     pub fn request(&self, request: &DowngradeRequest) -> Result<String, Status> {
         debug_assert!(STORAGE_VERSION.starts_with(CLUSTER_VERSION));
         let mut enabled = self.enabled.lock();
@@ -38,7 +37,7 @@ impl Downgrade {
                 validate(&request.version, *enabled)?;
                 *enabled = true;
             }
-            // As etcd: that there is nothing to cancel is no error.
+            // As in etcd, cancelling without an enabled downgrade is no error.
             Ok(DowngradeAction::Cancel) => *enabled = false,
             Err(_) => return Err(status::unknown_method()),
         }
@@ -54,7 +53,7 @@ fn validate(version: &str, enabled: bool) -> Result<(), Status> {
     if enabled { Err(status::downgrade_in_process()) } else { Ok(()) }
 }
 
-/// Major and minor of `3.6` or `3.6.x`, perhaps with a suffix behind.
+/// Parses major and minor of `3.6` or `3.6.x` with an optional suffix.
 fn parse(version: &str) -> Option<(u64, u64)> {
     let numbers = version.split(['-', '+']).next()?;
     let mut parts = numbers.split('.');
@@ -62,7 +61,7 @@ fn parse(version: &str) -> Option<(u64, u64)> {
     let minor = parts.next()?.parse().ok()?;
     match parts.next() {
         Some(patch) => drop(patch.parse::<u64>().ok()?),
-        // As in Go's parser, a suffix takes a complete version before it.
+        // As in Go's parser, a suffix requires a complete version before it.
         None if numbers.len() < version.len() => return None,
         None => {}
     }
@@ -73,7 +72,7 @@ fn parse(version: &str) -> Option<(u64, u64)> {
 mod tests {
     use super::*;
 
-    fn ask(
+    fn send(
         downgrade: &Downgrade,
         action: DowngradeAction,
         version: &str,
@@ -83,25 +82,25 @@ mod tests {
     }
 
     #[test]
-    fn answers_as_a_cluster_of_one() {
+    fn answers_like_etcd_with_one_member() {
         use DowngradeAction::{Cancel, Enable, Validate};
         let downgrade = Downgrade::default();
         let version = Ok("3.7".to_owned());
-        assert_eq!(ask(&downgrade, Validate, "3.6"), version);
-        assert_eq!(ask(&downgrade, Validate, "3.6.4"), version);
+        assert_eq!(send(&downgrade, Validate, "3.6"), version);
+        assert_eq!(send(&downgrade, Validate, "3.6.4"), version);
         let invalid = Err("etcdserver: invalid downgrade target version".to_owned());
-        assert_eq!(ask(&downgrade, Validate, "3.5"), invalid);
+        assert_eq!(send(&downgrade, Validate, "3.5"), invalid);
         let malformed = Err("etcdserver: wrong downgrade target version format".to_owned());
         for text in ["", "3", "3.x", "3.6.x", "a.b", "3.6.0.1", "3.6-rc"] {
-            assert_eq!(ask(&downgrade, Enable, text), malformed, "{text}");
+            assert_eq!(send(&downgrade, Enable, text), malformed, "{text}");
         }
         assert_eq!(downgrade.target(), None);
-        assert_eq!(ask(&downgrade, Enable, "3.6"), version);
+        assert_eq!(send(&downgrade, Enable, "3.6"), version);
         assert_eq!(downgrade.target().as_deref(), Some("3.6.0"));
         let running = Err("etcdserver: cluster has a downgrade job in progress".to_owned());
-        assert_eq!(ask(&downgrade, Enable, "3.6"), running);
-        assert_eq!(ask(&downgrade, Cancel, ""), version);
-        assert_eq!(ask(&downgrade, Cancel, ""), version);
+        assert_eq!(send(&downgrade, Enable, "3.6"), running);
+        assert_eq!(send(&downgrade, Cancel, ""), version);
+        assert_eq!(send(&downgrade, Cancel, ""), version);
         assert_eq!(downgrade.target(), None);
     }
 }

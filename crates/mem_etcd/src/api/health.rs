@@ -1,5 +1,4 @@
-//! Health, as gRPC asks for it. The server is one service, with an empty name, as
-//! in etcd.
+//! gRPC's health service. As in etcd, the server is one service with an empty name.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +11,11 @@ use etcdpb::health::{
 use futures_util::stream::{self, Stream};
 use grpc::Status;
 
-use super::{Api, status};
+use super::service::Api;
+use super::status;
 
-/// How soon those who watch hear of a change.
-const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often a health watch checks for a change.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Api {
     pub(super) async fn health_check(
@@ -24,7 +24,7 @@ impl Api {
     ) -> Result<HealthCheckResponse, Status> {
         match self.health_of(&request.service) {
             ServingStatus::ServiceUnknown => Err(status::unknown_service()),
-            known => Ok(HealthCheckResponse { status: known as i32 }),
+            health => Ok(HealthCheckResponse { status: health as i32 }),
         }
     }
 
@@ -36,7 +36,7 @@ impl Api {
         Ok(HealthListResponse { statuses: HashMap::from([(String::new(), status)]) })
     }
 
-    /// What is, and then each change.
+    /// Streams the current health, and then each change.
     pub(super) fn health_watch(
         self: Arc<Self>,
         request: HealthCheckRequest,
@@ -45,7 +45,7 @@ impl Api {
         stream::unfold((self, request, before), |(api, request, before)| async move {
             let mut now = api.health_of(&request.service);
             while before == Some(now) {
-                tokio::time::sleep(LOOK_INTERVAL).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 now = api.health_of(&request.service);
             }
             let response = HealthCheckResponse { status: now as i32 };
@@ -53,7 +53,7 @@ impl Api {
         })
     }
 
-    /// A store that can be written to serves; one whose log has failed never will.
+    /// Returns the health of a service: not serving once the log has failed.
     fn health_of(&self, service: &str) -> ServingStatus {
         match () {
             () if !service.is_empty() => ServingStatus::ServiceUnknown,

@@ -1,4 +1,4 @@
-//! KV: reading and writing keys.
+//! KV service: reading and writing keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,37 +15,41 @@ use mvcc::{Command, Reply};
 use pipeline::RangeRead;
 use prost::Message;
 
-use super::{Api, check, status};
+use super::service::{Api, blocking};
+use super::{status, validate};
 
-/// Larger answers are encoded in pieces of about this size.
-const KEYS_IN_ONE_PIECE: usize = 1000;
+/// Responses with more keys are encoded in pieces.
+const SINGLE_PIECE_KEYS: usize = 1000;
+/// Bytes that complete a piece.
 const PIECE_BYTES: usize = 128 << 10;
 /// Number of the field `kvs` in `RangeResponse`.
 const KVS: u32 = 2;
 
-/// How long to wait between two looks at whether garbage is gone: little at first.
+/// Shortest and longest interval at which a physical compaction polls whether the memory
+/// has been freed.
 const COLLECTED_FIRST_PAUSE: Duration = Duration::from_millis(1);
 const COLLECTED_LAST_PAUSE: Duration = Duration::from_millis(100);
 
 impl Api {
     pub(super) async fn range(self: Arc<Self>, request: RangeRequest) -> Result<Encoded, Status> {
-        check::range(&request)?;
+        validate::range(&request)?;
         let encoded = move |api: &Api, mut response: RangeResponse| {
             api.fill(&mut response.header);
             encode(response)
         };
         match self.pipeline.range(&request).map_err(status::from_pipeline)? {
             RangeRead::Done(response) => Ok(encoded(&self, response)),
-            RangeRead::Rest(rest) => blocking(move || encoded(&self, rest.finish())).await,
+            RangeRead::Large(range) => blocking(move || encoded(&self, range.finish())).await,
         }
     }
 
-    /// The pages of a range, each read when the client has room for it.
+    /// Streams the pages of a range. Each page is read only when the client's flow-control
+    /// window has room for it.
     pub(super) fn range_stream(
         self: Arc<Self>,
         request: RangeRequest,
     ) -> BoxStream<'static, Result<RangeStreamResponse, Status>> {
-        if let Err(status) = check::range_stream(&request) {
+        if let Err(status) = validate::range_stream(&request) {
             return stream::once(async { Err(status) }).boxed();
         }
         let api = self.clone();
@@ -68,7 +72,7 @@ impl Api {
     }
 
     pub(super) async fn put(self: Arc<Self>, request: PutRequest) -> Result<PutResponse, Status> {
-        check::put(&request)?;
+        validate::put(&request)?;
         let bytes = self.check_size(&request)?;
         match self.propose(Command::Put(request), bytes).await? {
             Reply::Put(mut response) => {
@@ -83,24 +87,24 @@ impl Api {
         self: Arc<Self>,
         request: DeleteRangeRequest,
     ) -> Result<DeleteRangeResponse, Status> {
-        check::delete_range(&request)?;
+        validate::delete_range(&request)?;
         let bytes = self.check_size(&request)?;
         match self.propose(Command::DeleteRange(request), bytes).await? {
             Reply::DeleteRange(mut response) => {
                 self.fill(&mut response.header);
                 Ok(response)
             }
-            other => unreachable!("not the reply to a deletion: {other:?}"),
+            other => unreachable!("not the reply to a delete: {other:?}"),
         }
     }
 
     pub(super) async fn txn(self: Arc<Self>, request: TxnRequest) -> Result<TxnResponse, Status> {
-        check::txn(&request, self.limits.txn_ops)?;
+        validate::txn(&request, self.limits.txn_ops)?;
         let bytes = self.check_size(&request)?;
         let mut response = if mvcc::is_read_only(&request) {
             let pipeline = self.pipeline.clone();
             let read = move || pipeline.read_txn(&request).map_err(status::from_pipeline);
-            // How much it reads cannot be told beforehand.
+            // It may read any number of keys, so it runs on a thread that may block.
             blocking(read).await??
         } else {
             match self.propose(Command::Txn(request), bytes).await? {
@@ -112,9 +116,8 @@ impl Api {
         Ok(response)
     }
 
-    /// The history is gone for every reader at once. "physical" asks to wait until
-    /// it is gone from memory as well, which takes longer where somebody still
-    /// reads it.
+    /// Compacts the history; no later read sees it. With `physical`, also waits until its
+    /// memory is freed, which takes longer while a read in progress needs it.
     pub(super) async fn compact(
         self: Arc<Self>,
         request: CompactionRequest,
@@ -129,7 +132,7 @@ impl Api {
         Ok(CompactionResponse { header: self.header(revision) })
     }
 
-    /// The request's size on the wire, if it is not too large.
+    /// Returns the encoded size of the request, or an error if it is too large.
     fn check_size(&self, request: &impl Message) -> Result<usize, Status> {
         let bytes = request.encoded_len();
         if bytes > self.limits.request_bytes {
@@ -139,15 +142,14 @@ impl Api {
     }
 }
 
-/// Does what takes a while on a thread that nobody else needs.
-/// Encodes an answer; a large one while it is sent.
+/// Encodes a response; a large one in pieces while it is sent.
 fn encode(mut response: RangeResponse) -> Encoded {
-    if response.kvs.len() <= KEYS_IN_ONE_PIECE {
+    if response.kvs.len() <= SINGLE_PIECE_KEYS {
         return Encoded::of(&response);
     }
     let len = response.encoded_len();
     let mut pairs = std::mem::take(&mut response.kvs).into_iter();
-    // The order of fields does not matter.
+    // The other fields come last. Protobuf allows any order of fields.
     let mut last = Some(Bytes::from(response.encode_to_vec()));
     let pieces = std::iter::from_fn(move || {
         let mut piece = BytesMut::new();
@@ -159,12 +161,4 @@ fn encode(mut response: RangeResponse) -> Encoded {
         if piece.is_empty() { last.take() } else { Some(piece.freeze()) }
     });
     Encoded(Payload::in_pieces(len, pieces))
-}
-
-pub(super) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Status::internal(format!("mem_etcd: a read failed: {error}")))
 }

@@ -1,4 +1,4 @@
-//! Lease: keys that end with their owner.
+//! Lease service.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use futures_util::{Stream, StreamExt};
 use grpc::{Requests, Status};
 use mvcc::Command;
 
-use super::{Api, status};
+use super::service::Api;
+use super::status;
 
 impl Api {
     pub(super) async fn lease_grant(
@@ -41,8 +42,8 @@ impl Api {
             let api = self.clone();
             async move {
                 let id = request?.id;
-                // The header comes before the renewal: whoever sees it knows that
-                // the lease lived at that revision.
+                // The header is taken before the renewal, so the lease existed at its
+                // revision.
                 let header = api.header_now();
                 let renewed = api.pipeline.lease_renew(id).await.map_err(status::from_pipeline)?;
                 Ok(LeaseKeepAliveResponse { header, id, ttl: renewed.unwrap_or(0) })

@@ -1,155 +1,30 @@
-//! etcd's gRPC services. Decodes a request into a command or a read, encodes
-//! the answer; knows gRPC, knows no state.
+//! etcd's gRPC services: translate requests to commands and reads of the pipeline, and
+//! the results to responses. One file per service; all state is in the pipeline.
+//!
+//! A put goes from `kv::put` to `Pipeline::propose`.
 
 mod auth;
-mod check;
 mod cluster;
 mod downgrade;
+mod hash;
 mod health;
 mod kv;
 mod lease;
 mod maintenance;
 mod reflection;
+mod service;
+mod snapshot;
 mod status;
+mod validate;
 mod watch;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::Router;
-use axum::body::Body;
-use bytes::Bytes;
-use etcdpb::rpc::ResponseHeader;
-use futures_util::future::BoxFuture;
-use grpc::{Code, Routes, Service, Status};
-use http_body_util::BodyExt;
-use mvcc::{Command, Reply};
-use pipeline::Pipeline;
-use tower_service::Service as _;
+use grpc::Routes;
 
-use self::downgrade::Downgrade;
-use crate::config::Config;
-use crate::metrics::Metrics;
+pub use self::service::Api;
 
-/// There are no elections with one member; the term only must not be zero.
-const RAFT_TERM: u64 = 2;
-
-/// What every service needs.
-pub struct Api {
-    pipeline: Arc<Pipeline>,
-    metrics: Arc<Metrics>,
-    limits: Limits,
-    member: Member,
-    downgrade: Downgrade,
-    /// What is served besides gRPC.
-    pages: Router,
-}
-
-#[derive(Clone, Copy)]
-struct Limits {
-    request_bytes: usize,
-    message_bytes: usize,
-    txn_ops: usize,
-    progress_interval: Duration,
-    quota_bytes: i64,
-}
-
-struct Member {
-    name: String,
-    client_urls: Vec<String>,
-}
-
-impl Api {
-    /// The services of `pipeline`.
-    pub fn new(
-        pipeline: Arc<Pipeline>,
-        metrics: Arc<Metrics>,
-        config: &Config,
-        pages: Router,
-    ) -> Self {
-        let limits = Limits {
-            request_bytes: config.max_request_bytes,
-            message_bytes: config.message_bytes(),
-            txn_ops: config.max_txn_ops,
-            progress_interval: config.progress_interval(),
-            quota_bytes: config.quota_bytes(),
-        };
-        let member = Member { name: config.name.clone(), client_urls: config.advertised() };
-        Api { pipeline, metrics, limits, member, downgrade: Downgrade::default(), pages }
-    }
-
-    fn header(&self, revision: i64) -> Option<ResponseHeader> {
-        let identity = self.pipeline.identity();
-        Some(ResponseHeader {
-            cluster_id: identity.cluster_id,
-            member_id: identity.member_id,
-            revision,
-            raft_term: RAFT_TERM,
-        })
-    }
-
-    /// A header that says what is current.
-    fn header_now(&self) -> Option<ResponseHeader> {
-        self.header(self.pipeline.revision())
-    }
-
-    /// Completes a header that so far has a revision only.
-    fn fill(&self, header: &mut Option<ResponseHeader>) {
-        let revision = header.map_or(0, |header| header.revision);
-        *header = self.header(revision);
-    }
-
-    /// Submits a command of `bytes` on the wire and waits for the reply.
-    async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Status> {
-        let receiver = self.pipeline.submit(command, bytes).map_err(status::from_pipeline)?;
-        match receiver.await {
-            Ok(reply) => reply.map_err(status::from_pipeline),
-            Err(_) => Err(status::from_pipeline(pipeline::Error::Stopped)),
-        }
-    }
-
-    /// Submits a command whose reply is that it was done; the revision then.
-    async fn propose_done(&self, command: Command) -> Result<i64, Status> {
-        match self.propose(command, SMALL_REQUEST_BYTES).await? {
-            Reply::Done { revision } => Ok(revision),
-            other => unreachable!("not the reply to such a command: {other:?}"),
-        }
-    }
-}
-
-impl Service for Api {
-    fn progress(&self) {
-        self.pipeline.progress();
-    }
-
-    fn ended(&self, path: &'static str, code: Code) {
-        self.metrics.ended(path, code);
-    }
-
-    fn received(&self, bytes: usize) {
-        self.metrics.received.inc_by(bytes as u64);
-    }
-
-    fn sent(&self, bytes: usize) {
-        self.metrics.sent.inc_by(bytes as u64);
-    }
-
-    fn page(&self, request: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>> {
-        let mut pages = self.pages.clone();
-        Box::pin(async move {
-            let request = request.map(|()| Body::empty());
-            let Ok(response) = pages.call(request).await;
-            let (parts, body) = response.into_parts();
-            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-            http::Response::from_parts(parts, body)
-        })
-    }
-}
-
-/// What a request of a few numbers is taken to weigh in the queue.
-const SMALL_REQUEST_BYTES: usize = 32;
-
-/// Every method of etcd's services.
+/// Registers every method of etcd's services.
 pub fn routes(api: Arc<Api>) -> Routes<Api> {
     let routes = Routes::new(api)
         .unary("/etcdserverpb.KV/Range", Api::range)
@@ -189,7 +64,7 @@ pub fn routes(api: Arc<Api>) -> Routes<Api> {
     AUTH.iter().fold(routes, |routes, path| routes.unary(path, Api::auth))
 }
 
-/// What one cannot do while authentication is not enabled.
+/// Methods that fail because authentication is not enabled.
 const AUTH: [&str; 16] = [
     "/etcdserverpb.Auth/AuthEnable",
     "/etcdserverpb.Auth/AuthDisable",

@@ -1,4 +1,4 @@
-//! Reflection: what is served, for clients that have no description of it.
+//! gRPC's reflection service: descriptors for clients without the .proto files.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -14,7 +14,7 @@ use grpc::{Code, Requests, Status};
 use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorProto, FileDescriptorSet};
 
-use super::Api;
+use super::service::Api;
 
 impl Api {
     pub(super) fn reflection(
@@ -27,7 +27,7 @@ impl Api {
 
 fn answer(request: ServerReflectionRequest) -> ServerReflectionResponse {
     let response = match &request.message_request {
-        None => failure(Code::InvalidArgument, "the request asks for nothing".into()),
+        None => failure(Code::InvalidArgument, "the request is empty".into()),
         Some(MessageRequest::ListServices(_)) => {
             let service = |name: &String| ServiceResponse { name: name.clone() };
             let service = SERVED.services.iter().map(service).collect();
@@ -68,7 +68,7 @@ fn failure(code: Code, error_message: String) -> MessageResponse {
     MessageResponse::ErrorResponse(ErrorResponse { error_code, error_message })
 }
 
-/// The descriptors, and where in them everything is.
+/// The served descriptors, indexed by file name and by symbol.
 struct Served {
     files: Vec<FileDescriptorProto>,
     by_name: HashMap<String, usize>,
@@ -77,7 +77,8 @@ struct Served {
 }
 
 static SERVED: LazyLock<Served> = LazyLock::new(|| {
-    let set = FileDescriptorSet::decode(etcdpb::DESCRIPTORS).expect("made when this was built");
+    let set =
+        FileDescriptorSet::decode(etcdpb::DESCRIPTORS).expect("the build script generates it");
     let mut served = Served {
         files: set.file,
         by_name: HashMap::new(),
@@ -101,7 +102,7 @@ static SERVED: LazyLock<Served> = LazyLock::new(|| {
     served
 });
 
-/// Names of messages, and of what is declared inside them.
+/// Returns the names of messages and of all nested declarations.
 fn messages(scope: &str, declared: &[DescriptorProto], symbols: &mut Vec<String>) {
     for message in declared {
         let name = format!("{scope}.{}", message.name());
@@ -112,7 +113,7 @@ fn messages(scope: &str, declared: &[DescriptorProto], symbols: &mut Vec<String>
 }
 
 impl Served {
-    /// A file and what it imports, encoded.
+    /// Returns a file and its imports, encoded.
     fn with_imports(&self, file: usize) -> Vec<prost::bytes::Bytes> {
         let imports = self.files[file].dependency.iter();
         let imports = imports.filter_map(|name| self.by_name.get(name));
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_served_is_described() {
+    fn every_served_symbol_is_described() {
         let MessageResponse::ListServicesResponse(list) =
             ask(MessageRequest::ListServices(String::new()))
         else {

@@ -1,9 +1,9 @@
-//! From errors to gRPC: the one place. Codes and texts are etcd's
+//! Converts errors to gRPC statuses. Codes and messages are those of etcd
 //! (`go.etcd.io/etcd/api/v3@v3.7.3/v3rpc/rpctypes/error.go`).
 
 use grpc::{Code, Status};
 
-/// The status of a failed command or read.
+/// Returns the status of a failed command or read.
 pub fn from_pipeline(error: pipeline::Error) -> Status {
     Status::new(code(&error), error.to_string())
 }
@@ -58,7 +58,7 @@ pub fn duplicate_key() -> Status {
     Status::invalid_argument("etcdserver: duplicate key given in txn request")
 }
 
-/// An operation of a transaction says nothing.
+/// An operation of a transaction is empty.
 pub fn key_not_found() -> Status {
     Status::invalid_argument("etcdserver: key not found")
 }
@@ -73,22 +73,22 @@ pub fn auth_not_enabled() -> Status {
     Status::failed_precondition("etcdserver: authentication is not enabled")
 }
 
-/// The member that is to lead is not there.
+/// The member that leadership is to move to does not exist.
 pub fn bad_leader_transferee() -> Status {
     Status::failed_precondition("etcdserver: bad leader transferee")
 }
 
-/// The target of a downgrade is no version.
+/// The target of a downgrade is not a version.
 pub fn wrong_downgrade_version_format() -> Status {
     Status::invalid_argument("etcdserver: wrong downgrade target version format")
 }
 
-/// The target of a downgrade is not the minor version before.
+/// The target of a downgrade is not the previous minor version.
 pub fn invalid_downgrade_target_version() -> Status {
     Status::invalid_argument("etcdserver: invalid downgrade target version")
 }
 
-/// A second downgrade.
+/// A downgrade is already enabled.
 pub fn downgrade_in_process() -> Status {
     Status::failed_precondition("etcdserver: cluster has a downgrade job in progress")
 }
@@ -98,12 +98,12 @@ pub fn unknown_method() -> Status {
     Status::unknown("etcdserver: unknown method")
 }
 
-/// Somebody asked for the health of a service that is not known.
+/// Health of an unknown service was requested.
 pub fn unknown_service() -> Status {
     Status::not_found("unknown service")
 }
 
-/// What is not built; `what` completes the sentence.
-pub fn not_built(what: &str) -> Status {
-    Status::unimplemented(format!("mem_etcd: {what} not built yet"))
+/// A feature that is not implemented; `feature` includes the verb.
+pub fn not_built(feature: &str) -> Status {
+    Status::unimplemented(format!("mem_etcd: {feature} not implemented yet"))
 }

@@ -1,4 +1,4 @@
-//! Watch: a stream of requests in, a stream of answers and events out.
+//! Watch service: a stream of requests in, a stream of responses and events out.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -21,11 +21,10 @@ use prost::Message;
 use tokio::time::{Instant, Interval, MissedTickBehavior};
 use watch::{Delivery, Filter};
 
-use super::Api;
+use super::service::Api;
 
-/// Answers that may wait for a client that asks and does not listen; then its
-/// requests wait as well.
-const UNREAD_ANSWERS: usize = 1024;
+/// Number of unread responses above which no more requests of the client are read.
+const MAX_UNREAD_RESPONSES: usize = 1024;
 /// Number of the field `events` in `WatchResponse`.
 const EVENTS: u32 = 11;
 
@@ -42,7 +41,7 @@ impl Api {
         let interval = jittered(self.limits.progress_interval);
         let mut interval = tokio::time::interval_at(Instant::now() + interval, interval);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Conversation {
+        WatchCall {
             api: self,
             requests: Some(requests),
             failure: None,
@@ -54,31 +53,31 @@ impl Api {
     }
 }
 
-/// A stream of the client's. It has no task of its own, so that nothing of it is
-/// left behind when the connection drops it.
-struct Conversation {
+/// One Watch call. It has no task of its own, so dropping it with the connection leaves
+/// nothing behind.
+struct WatchCall {
     api: Arc<Api>,
-    /// What the client asks for, until it has said everything. Then it still hears
-    /// of events.
+    /// Requests of the client; `None` once it has closed its side. Events are still
+    /// delivered then.
     requests: Option<grpc::Requests<WatchRequest>>,
-    /// Why the client cannot be understood any more.
+    /// Why the requests ended with an error.
     failure: Option<Status>,
-    stream: Arc<watch::Stream>,
+    stream: Arc<watch::WatchStream>,
     waker: Arc<AtomicWaker>,
-    /// When watchers that have heard nothing for long are told of progress.
+    /// When idle watchers get progress notifications.
     interval: Interval,
     /// The rest of a delivery that was split.
     fragments: VecDeque<WatchResponse>,
 }
 
-impl Stream for Conversation {
+impl Stream for WatchCall {
     type Item = Result<Encoded, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(fragment) = self.fragments.pop_front() {
             return Poll::Ready(Some(Ok(Encoded::of(&fragment))));
         }
-        // Registered first: what is left after the look wakes us again.
+        // Registered before the queue is read, so that no later delivery is missed.
         self.waker.register(cx.waker());
         loop {
             if let Some(delivery) = self.api.pipeline.next(&self.stream) {
@@ -87,28 +86,28 @@ impl Stream for Conversation {
             if let Some(failure) = self.failure.take() {
                 return Poll::Ready(Some(Err(failure)));
             }
-            let heard = self.listen(cx);
+            let received = self.receive_requests(cx);
             let ticked = self.interval.poll_tick(cx).is_ready();
             if ticked {
                 self.stream.progress_interval();
             }
-            if !heard && !ticked {
+            if !received && !ticked {
                 return Poll::Pending;
             }
         }
     }
 }
 
-impl Conversation {
-    /// Takes what the client asks for, but not more than it takes answers; whether
-    /// there was anything.
-    fn listen(&mut self, cx: &mut Context<'_>) -> bool {
-        let mut heard = false;
-        while self.stream.backlog() <= UNREAD_ANSWERS
+impl WatchCall {
+    /// Handles requests of the client, unless it leaves too many responses unread. Returns
+    /// whether there was any request.
+    fn receive_requests(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut received = false;
+        while self.stream.backlog() <= MAX_UNREAD_RESPONSES
             && let Some(requests) = &mut self.requests
             && let Poll::Ready(request) = requests.poll_next_unpin(cx)
         {
-            heard = true;
+            received = true;
             match request {
                 Some(Ok(request)) => self.handle(request),
                 Some(Err(failure)) => {
@@ -118,47 +117,49 @@ impl Conversation {
                 None => self.requests = None,
             }
         }
-        heard
+        received
     }
 
     fn handle(&self, request: WatchRequest) {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) if create.start_revision < 0 => {
-                self.stream.refuse("etcdserver: mvcc: required revision has been compacted");
+                self.stream.reject("etcdserver: mvcc: required revision has been compacted");
             }
-            Some(RequestUnion::CreateRequest(create)) => self.stream.create(watch_of(&create)),
+            Some(RequestUnion::CreateRequest(create)) => {
+                self.stream.create(watch_from_request(&create))
+            }
             Some(RequestUnion::CancelRequest(cancel)) => self.stream.cancel(cancel.watch_id),
             Some(RequestUnion::ProgressRequest(_)) => self.stream.request_progress(),
-            // As etcd: an unknown request is passed over.
+            // As in etcd, an unknown request is ignored.
             None => {}
         }
     }
 
     fn respond(&mut self, delivery: Delivery) -> Encoded {
-        let answer = |watch_id, revision| WatchResponse {
+        let base = |watch_id, revision| WatchResponse {
             header: self.api.header(revision),
             watch_id,
             ..Default::default()
         };
         let response = match delivery {
             Delivery::Created { watch_id, revision } => {
-                WatchResponse { created: true, ..answer(watch_id, revision) }
+                WatchResponse { created: true, ..base(watch_id, revision) }
             }
-            Delivery::Refused { reason, revision } => WatchResponse {
+            Delivery::Rejected { reason, revision } => WatchResponse {
                 created: true,
                 canceled: true,
                 cancel_reason: reason.into(),
-                ..answer(-1, revision)
+                ..base(-1, revision)
             },
             Delivery::Canceled { watch_id, revision } => {
-                WatchResponse { canceled: true, ..answer(watch_id, revision) }
+                WatchResponse { canceled: true, ..base(watch_id, revision) }
             }
             Delivery::Compacted { watch_id, compact_revision, revision } => {
-                WatchResponse { canceled: true, compact_revision, ..answer(watch_id, revision) }
+                WatchResponse { canceled: true, compact_revision, ..base(watch_id, revision) }
             }
-            Delivery::Progress { watch_id, revision } => answer(watch_id, revision),
+            Delivery::Progress { watch_id, revision } => base(watch_id, revision),
             Delivery::Events { watch_id, revision, events, prev_kv, fragment } => {
-                let head = answer(watch_id, revision);
+                let head = base(watch_id, revision);
                 let encoded = events.encoded(prev_kv, |events| encode(events, prev_kv));
                 let limit = self.api.limits.message_bytes;
                 if !fragment || encoded.len() + head.encoded_len() < limit {
@@ -174,8 +175,8 @@ impl Conversation {
     }
 }
 
-fn watch_of(request: &WatchCreateRequest) -> watch::Watch {
-    // No key means the smallest one.
+fn watch_from_request(request: &WatchCreateRequest) -> watch::Watch {
+    // As in etcd, an empty key means the smallest key.
     let key = if request.key.is_empty() { &[0][..] } else { &request.key };
     let filtered = |filter: FilterType| request.filters.contains(&(filter as i32));
     watch::Watch {
@@ -192,13 +193,13 @@ fn watch_of(request: &WatchCreateRequest) -> watch::Watch {
     }
 }
 
-/// A little more than `interval`, so that watchers created together are not
-/// told of progress together.
+/// Returns up to 10 % more than `interval`, so that watchers created together do not get
+/// progress notifications together.
 fn jittered(interval: Duration) -> Duration {
     interval + interval.mul_f64(rand::random_range(0.0..0.1))
 }
 
-/// The events of a response, as they follow its other fields on the wire.
+/// Encodes the events of a response; they follow its other fields on the wire.
 fn encode(events: &[mvcc::Event], prev_kv: bool) -> Bytes {
     let mut bytes = Vec::new();
     for event in events {
@@ -209,7 +210,7 @@ fn encode(events: &[mvcc::Event], prev_kv: bool) -> Bytes {
 
 fn wire_event(event: &mvcc::Event, prev_kv: bool) -> mvccpb::Event {
     let deleted = event.record.is_tombstone();
-    // A key that this event created had nothing before.
+    // A key that this event created has no previous value.
     let previous = event.previous.as_ref().filter(|_| prev_kv && !event.record.is_create());
     mvccpb::Event {
         r#type: if deleted { EventType::Delete } else { EventType::Put } as i32,
@@ -218,15 +219,15 @@ fn wire_event(event: &mvcc::Event, prev_kv: bool) -> mvccpb::Event {
     }
 }
 
-/// Parts of at most `limit` bytes, or of one event where that is larger.
-fn split(whole: WatchResponse, limit: usize) -> VecDeque<WatchResponse> {
-    if whole.events.len() < 2 || whole.encoded_len() < limit {
-        return VecDeque::from([whole]);
+/// Splits a response into parts of at most `limit` bytes, or of one larger event.
+fn split(response: WatchResponse, limit: usize) -> VecDeque<WatchResponse> {
+    if response.events.len() < 2 || response.encoded_len() < limit {
+        return VecDeque::from([response]);
     }
-    let frame = WatchResponse { events: Vec::new(), fragment: true, ..whole.clone() };
+    let frame = WatchResponse { events: Vec::new(), fragment: true, ..response.clone() };
     let mut parts = VecDeque::from([frame.clone()]);
     let mut bytes = frame.encoded_len();
-    for event in whole.events {
+    for event in response.events {
         let event_bytes =
             event.encoded_len() + prost::length_delimiter_len(event.encoded_len()) + 1;
         let part = parts.back_mut().expect("never empty");
@@ -248,7 +249,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parts_are_small_and_lose_nothing() {
+    fn split_returns_all_events_in_small_parts() {
         let event = |revision| {
             let record = Record::put(Key::new(b"key"), &[b'v'; 100], 1, revision, revision, 0);
             mvcc::Event { record, previous: None }

@@ -1,25 +1,25 @@
-//! `mem_etcd check`: reads all of a data directory and says what is there.
+//! `mem_etcd check`: verifies a data directory and prints what it contains.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use pipeline::Report;
+use pipeline::DirectoryReport;
 
 use crate::host;
 
-/// Read everything in a data directory, verify it, and say what is there.
+/// Read and verify a data directory, and print what it contains.
 ///
-/// Nothing is changed, and no server may be using the directory. The exit code is
-/// 0 if all is well and 1 if something is damaged.
+/// Changes nothing. No server may be using the directory. The exit code is 0 if there is no
+/// damage, and 1 otherwise.
 #[derive(Args, Debug)]
 pub struct Check {
     /// Path to the data directory.
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
 
-    /// Where its snapshots lie [default: DATA_DIR/snap]
+    /// Directory of the snapshots [default: DATA_DIR/snap]
     #[arg(long, value_name = "DIR")]
     snapshot_dir: Option<PathBuf>,
 }
@@ -32,8 +32,8 @@ impl Check {
     }
 }
 
-fn text(report: &Report) -> String {
-    let Report { identity, snapshot, log, revision, compacted, stats, restart } = report;
+fn text(report: &DirectoryReport) -> String {
+    let DirectoryReport { identity, snapshot, log, revision, compacted, stats, restart } = report;
     let mut lines = vec![format!(
         "identity   cluster {:016x}, member {:016x}",
         identity.cluster_id, identity.member_id
@@ -52,7 +52,7 @@ fn text(report: &Report) -> String {
     if let Some(cut) = &log.cut {
         let (file, offset) = (cut.file.display(), cut.offset);
         lines.push(format!(
-            "torn tail  {file} at offset {offset}: an unfinished write, which a start cuts off"
+            "torn tail  {file} at offset {offset}: an unfinished write, which the server will cut off"
         ));
     }
     lines.push(match compacted {
@@ -61,7 +61,7 @@ fn text(report: &Report) -> String {
     });
     if let Some(restart) = restart {
         lines.push(format!(
-            "restart    at revision {restart}, compacted there: writes may be missing that were shown"
+            "restart    at revision {restart}, compacted there: writes that clients have seen may be lost"
         ));
     }
     lines.push(format!("keys       {} in {} bytes", stats.live_keys, stats.live_bytes));

@@ -1,7 +1,8 @@
-//! What mem_etcd does besides serving: one file a subcommand.
+//! Subcommands, one file each.
 //!
-//! Without a subcommand the flags are etcd's, so these are not mixed with
-//! [`crate::config::Config`]: the first word decides which of the two it is.
+//! The flags of the server are those of etcd and are separate
+//! ([`crate::config::Config`]). If the first argument has no leading dash, it names a
+//! subcommand.
 
 mod check;
 mod repair;
@@ -25,12 +26,12 @@ enum Command {
     Snapshot(snapshot::Snapshot),
 }
 
-/// Whether these arguments, the program's name in front, name a subcommand.
-pub fn is_named(args: &[String]) -> bool {
+/// Whether `args`, which start with the program name, name a subcommand.
+pub fn is_subcommand(args: &[String]) -> bool {
     args.get(1).is_some_and(|first| !first.starts_with('-'))
 }
 
-/// Carries out the subcommand that `args` name. What goes wrong is one line.
+/// Runs the subcommand that `args` name. Prints an error as one line.
 pub fn run(args: Vec<String>) -> ExitCode {
     let command = match config::parse::<Command>(args) {
         Ok(command) => command,

@@ -1,20 +1,19 @@
-//! `mem_etcd repair`: goes on with what is left of a damaged data directory.
+//! `mem_etcd repair`: makes a damaged data directory usable with the data that is left.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use pipeline::Repair as Plan;
+use pipeline::Repair as RepairPlan;
 
 use crate::host;
 
-/// Say what is damaged in a data directory and what can be kept, and with --yes
-/// keep that.
+/// Print what is damaged in a data directory and what can be kept; with --yes, repair it.
 ///
-/// What is removed is kept beside, with the ending .damaged. The store then goes on
-/// at a revision behind all that it ever had, compacted there, so that every client
-/// lists again. An undamaged directory is left as it is. No server may be using the
+/// Damaged files are kept with the suffix .damaged. The store continues at a revision
+/// above every revision it ever had and is marked as compacted there, so that every
+/// client lists again. An undamaged directory is not changed. No server may be using the
 /// directory.
 #[derive(Args, Debug)]
 pub struct Repair {
@@ -22,18 +21,18 @@ pub struct Repair {
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
 
-    /// Where its snapshots lie [default: DATA_DIR/snap]
+    /// Directory of the snapshots [default: DATA_DIR/snap]
     #[arg(long, value_name = "DIR")]
     snapshot_dir: Option<PathBuf>,
 
-    /// Do it, instead of only saying what would be done.
+    /// Repair the directory; without this flag nothing is changed.
     #[arg(long)]
     yes: bool,
 }
 
 impl Repair {
     pub fn run(self) -> Result<ExitCode> {
-        let plan = Plan::plan(&self.data_dir, self.snapshot_dir, &host::boot_id())?;
+        let plan = RepairPlan::plan(&self.data_dir, self.snapshot_dir, &host::boot_id())?;
         let Some(plan) = plan else {
             println!("no damage found, nothing to do");
             return Ok(ExitCode::SUCCESS);
@@ -42,7 +41,7 @@ impl Repair {
         println!("kept       {} keys, up to revision {}", plan.keys, plan.revision);
         println!("restart    at revision {}, compacted there", plan.restart);
         if !self.yes {
-            println!("nothing was changed: repeat with --yes to do it");
+            println!("nothing was changed: repeat with --yes to repair the directory");
             return Ok(ExitCode::FAILURE);
         }
         for path in plan.carry_out()? {

@@ -1,4 +1,4 @@
-//! `mem_etcd restore`: a data directory from a snapshot.
+//! `mem_etcd restore`: creates a data directory from a snapshot.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -6,35 +6,35 @@ use std::process::ExitCode;
 use anyhow::{Result, ensure};
 use clap::Args;
 use clap::builder::BoolishValueParser;
-use pipeline::Saved;
-use wal::Identity;
+use data_dir::Identity;
+use pipeline::SavedSnapshot;
 
-/// Make a data directory from a snapshot that `etcdctl snapshot save` took, of a
-/// mem_etcd or of an etcd. Of an etcd, users, roles and members stay behind.
+/// Create a data directory from a snapshot that `etcdctl snapshot save` took of mem_etcd or
+/// of etcd. Users, roles and members of etcd are not restored.
 ///
-/// The revision is raised and all before it marked as compacted, so that caches
-/// and controllers which knew the store after the snapshot was taken start anew
-/// instead of missing what was undone. Cluster and member get new IDs.
+/// The revision is raised and everything before it is marked as compacted. So clients that
+/// saw the store after the snapshot list again instead of missing changes that the restore
+/// undid. The cluster and the member get new IDs.
 #[derive(Args, Debug)]
 pub struct Restore {
-    /// The snapshot.
+    /// Snapshot file.
     file: PathBuf,
 
-    /// Path to the data directory to make; it must be empty or not exist.
+    /// Path of the data directory to create; it must be empty or missing.
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
 
-    /// By how much to raise the revision; 0 keeps it, and the history.
+    /// Number by which to raise the revision; 0 keeps the revision and the history.
     #[arg(long, default_value_t = 1_000_000_000, value_name = "COUNT")]
     bump_revision: u64,
 
-    /// Mark what is before the raised revision as compacted; goes with raising it
-    /// [default: whether it is raised]
+    /// Mark everything before the raised revision as compacted; must be true exactly if
+    /// the revision is raised [default: whether it is raised]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = BoolishValueParser::new())]
     mark_compacted: Option<bool>,
 
-    /// Do not check the hash at the snapshot's end, nor that there is one.
+    /// Do not require or verify the hash at the end of the snapshot.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_value = "false", default_missing_value = "true", value_parser = BoolishValueParser::new())]
     skip_hash_check: bool,
@@ -45,9 +45,9 @@ impl Restore {
         let raised = self.bump_revision > 0;
         ensure!(
             self.mark_compacted.is_none_or(|mark| mark == raised),
-            "--mark-compacted goes with a --bump-revision above 0, and with no other"
+            "--mark-compacted must be true if --bump-revision is above 0, and false if it is 0"
         );
-        let mut saved = Saved::read(&self.file, self.skip_hash_check)?;
+        let mut saved = SavedSnapshot::read(&self.file, self.skip_hash_check)?;
         let keys = saved.status().keys;
         let before = saved.revision();
         saved.bump(self.bump_revision)?;

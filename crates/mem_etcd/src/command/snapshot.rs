@@ -1,17 +1,17 @@
-//! `mem_etcd snapshot`: what etcdutl's command of that name does.
+//! `mem_etcd snapshot`: like `etcdutl snapshot`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use pipeline::{Saved, SavedStatus};
+use pipeline::{SavedSnapshot, SavedSnapshotStatus};
 use serde_json::json;
 
 use super::restore::Restore;
 use crate::config::STORAGE_VERSION;
 
-/// Look at a snapshot, or restore it. (`etcdctl snapshot save` takes one.)
+/// Print the status of a snapshot, or restore it (`etcdctl snapshot save` takes one).
 #[derive(Args, Debug)]
 #[command(disable_help_subcommand = true)]
 pub struct Snapshot {
@@ -25,23 +25,23 @@ enum Command {
     Restore(Restore),
 }
 
-/// Say what a snapshot holds: hash (that of HashKV), revision, keys, size, version.
+/// Print hash (equal to HashKV), revision, number of keys, size and version of a snapshot.
 #[derive(Args, Debug)]
 struct Status {
-    /// The snapshot.
+    /// Snapshot file.
     file: PathBuf,
 
-    /// How to print it.
-    #[arg(long, short, value_enum, default_value_t = Form::Simple)]
-    write_out: Form,
+    /// Output format.
+    #[arg(long, short, value_enum, default_value_t = OutputFormat::Simple)]
+    write_out: OutputFormat,
 
-    /// Do not check the hash at the snapshot's end, nor that there is one.
+    /// Do not require or verify the hash at the end of the snapshot.
     #[arg(long)]
     skip_hash_check: bool,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
-enum Form {
+enum OutputFormat {
     Simple,
     Json,
     Table,
@@ -53,7 +53,7 @@ impl Snapshot {
         match self.command {
             Command::Restore(restore) => restore.run(),
             Command::Status(status) => {
-                let saved = Saved::read(&status.file, status.skip_hash_check)?;
+                let saved = SavedSnapshot::read(&status.file, status.skip_hash_check)?;
                 println!("{}", text(&saved.status(), status.write_out));
                 Ok(ExitCode::SUCCESS)
             }
@@ -61,27 +61,29 @@ impl Snapshot {
     }
 }
 
-/// As etcdutl prints it.
-fn text(status: &SavedStatus, form: Form) -> String {
-    let SavedStatus { hash, revision, keys, bytes } = *status;
+/// Formats the status as etcdutl does.
+fn text(status: &SavedSnapshotStatus, format: OutputFormat) -> String {
+    let SavedSnapshotStatus { hash, revision, keys, bytes } = *status;
     let cells = [
         format!("{hash:x}"),
         revision.to_string(),
         keys.to_string(),
-        human(bytes),
+        human_bytes(bytes),
         STORAGE_VERSION.to_owned(),
     ];
-    match form {
-        Form::Simple => cells.join(", "),
-        Form::Json => json!({
+    match format {
+        OutputFormat::Simple => cells.join(", "),
+        OutputFormat::Json => json!({
             "hash": hash, "revision": revision, "totalKey": keys, "totalSize": bytes,
             "version": STORAGE_VERSION,
         })
         .to_string(),
-        Form::Fields => format!(
+        OutputFormat::Fields => format!(
             "\"Hash\" : {hash}\n\"Revision\" : {revision}\n\"Keys\" : {keys}\n\"Size\" : {bytes}\n\"Version\" : {STORAGE_VERSION}"
         ),
-        Form::Table => table(["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION"], cells),
+        OutputFormat::Table => {
+            table(["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION"], cells)
+        }
     }
 }
 
@@ -104,8 +106,8 @@ fn table(header: [&str; 5], cells: [String; 5]) -> String {
     lines.join("\n")
 }
 
-/// Powers of a thousand, one digit behind the point below ten.
-fn human(bytes: u64) -> String {
+/// Formats bytes with decimal units, with one decimal place below ten.
+fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if bytes < 1000 {
         return format!("{bytes} B");
@@ -128,16 +130,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prints_as_etcdutl() {
-        let status = SavedStatus { hash: 0xfe01cf57, revision: 10, keys: 7, bytes: 2_097_152 };
-        assert_eq!(text(&status, Form::Simple), "fe01cf57, 10, 7, 2.1 MB, 3.7.0");
-        let lines = text(&status, Form::Table);
+    fn prints_like_etcdutl() {
+        let status =
+            SavedSnapshotStatus { hash: 0xfe01cf57, revision: 10, keys: 7, bytes: 2_097_152 };
+        assert_eq!(text(&status, OutputFormat::Simple), "fe01cf57, 10, 7, 2.1 MB, 3.7.0");
+        let lines = text(&status, OutputFormat::Table);
         assert!(
             lines.contains("│ fe01cf57 │       10 │          7 │     2.1 MB │   3.7.0 │"),
             "{lines}"
         );
         for (bytes, expected) in [(999, "999 B"), (1000, "1.0 kB"), (20_480, "20 kB")] {
-            assert_eq!(human(bytes), expected);
+            assert_eq!(human_bytes(bytes), expected);
         }
     }
 }

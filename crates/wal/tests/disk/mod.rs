@@ -1,10 +1,10 @@
-//! A simulated disk, for the tests of the log and of what is built on it.
+//! A simulated disk for the tests of the log and of the pipeline.
 //!
-//! It remembers what an fsync has covered and what only a write has; a power cut
-//! keeps any part of the latter, block by block. Faults are set on its state and
-//! hit the next operation of their kind.
+//! It distinguishes bytes that an fsync has covered from bytes that were only written.
+//! A power cut keeps any subset of the unsynced blocks. Faults are set in `DiskState`
+//! and hit the next operation of their kind.
 
-// Each test binary uses its part of it.
+// Each test binary uses only a part of it.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -32,33 +32,34 @@ pub struct DiskState {
     pub fail_next_create: Option<io::ErrorKind>,
 }
 
-/// Cloning shares the disk, as reopening a directory does.
+/// A clone shares the files, like a directory that is opened twice.
 #[derive(Clone, Default)]
 pub struct Disk(pub Arc<Mutex<DiskState>>);
 
 struct DiskFile(Disk, String);
 
 impl Disk {
-    /// What a process finds that starts now, while this one goes on unawares.
-    /// What lies on other disks is copied by `others`, at the same moment.
-    pub fn copy_with(&self, others: impl FnOnce()) -> Disk {
+    /// Copies the files, as a process that starts now would find them.
+    /// `copy_other_files` copies files outside this disk at the same moment.
+    pub fn copy_with(&self, copy_other_files: impl FnOnce()) -> Disk {
         let state = self.0.lock().unwrap();
-        others();
+        copy_other_files();
         let files = state.files.clone();
         Disk(Arc::new(Mutex::new(DiskState { files, ..DiskState::default() })))
     }
 
-    /// Of every block written since its file's last fsync, keeps what `keep` says.
+    /// Cuts the power: of the blocks written since the last fsync of their file, keeps
+    /// those for which `keep` returns true.
     pub fn cut_power(&self, mut keep: impl FnMut() -> bool) {
         for file in self.0.lock().unwrap().files.values_mut() {
-            let mut after = file.durable.clone();
+            let mut remaining = file.durable.clone();
             for start in (0..file.current.len()).step_by(BLOCK) {
                 let end = (start + BLOCK).min(file.current.len());
                 if keep() {
-                    after[start..end].copy_from_slice(&file.current[start..end]);
+                    remaining[start..end].copy_from_slice(&file.current[start..end]);
                 }
             }
-            *file = File { durable: after.clone(), current: after };
+            *file = File { durable: remaining.clone(), current: remaining };
         }
     }
 
@@ -124,7 +125,7 @@ impl Medium for Disk {
 
 impl DiskFile {
     fn with<T>(&self, f: impl FnOnce(&mut File) -> T) -> T {
-        // A file that was removed goes on without its name.
+        // A removed file stays usable through its open handle.
         f(self.0.0.lock().unwrap().files.get_mut(&self.1).unwrap_or(&mut File::default()))
     }
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// check holds some of the decisions against the reference, each with those pods on
-// nodes that were there when it was made.
+// check compares a sample of the decisions with the reference. The reference decision is
+// computed with the pods that were on nodes at the time of the decision.
 func (h *harness) check(ctx context.Context, o Options, w *workload, count int, display progress.Display, result *Result) error {
 	if count == 0 {
 		return nil
@@ -47,7 +47,7 @@ func (h *harness) check(ctx context.Context, o Options, w *workload, count int, 
 	return nil
 }
 
-// newJudge makes a reference with informers of its own.
+// newJudge returns a reference with its own informers.
 func newJudge(ctx context.Context, profile config.KubeSchedulerProfile, w *workload) (*reference.Reference, error) {
 	factory := informers.NewSharedInformerFactory(newClient(), 0)
 	judge, err := reference.New(ctx, profile, factory)
@@ -73,7 +73,7 @@ func (r *Result) judge(position int, made decision, right reference.Decision) {
 	}
 }
 
-// sample chooses count of the numbers below total, in their order.
+// sample returns count ascending numbers below total.
 func sample(total, count int, seed int64) []int {
 	chosen := rand.New(rand.NewPCG(uint64(seed), 0)).Perm(total)[:min(count, total)]
 	slices.Sort(chosen)
@@ -86,8 +86,8 @@ func (w *workload) podOn(number int, node string) *v1.Pod {
 	return pod
 }
 
-// overfull counts the nodes on which more was put than they have.
-func overfull(w *workload, decided []decision, result *Result) {
+// overcommitted returns the number of nodes whose pods request more than the node has.
+func overcommitted(w *workload, decided []decision, result *Result) {
 	type load struct{ milliCPU, memory, pods int64 }
 	loads := make(map[string]*load, len(w.nodes))
 	for _, node := range w.nodes {

@@ -34,28 +34,27 @@ import (
 
 const binderName = "ReportingBinder"
 
-// harness is a scheduler whose surroundings are in memory. Its informers never run:
-// objects are put where they would put them.
+// harness runs a scheduler with in-memory replacements of its environment. Its informers never
+// run: objects are written directly to their stores.
 type harness struct {
 	sched    *upstream.Scheduler
 	profile  config.KubeSchedulerProfile
 	informed informers.SharedInformerFactory
-	// pods is where the informer of pods keeps them.
+	// pods is the store of the pod informer.
 	pods     cache.Indexer
 	workload *workload
 	logger   klog.Logger
 
-	// bound are pods whose bind the scheduler is yet to hear of, at most as many as
-	// are fed ahead.
+	// bound are pods whose bind is not yet delivered to the scheduler, at most feedAhead.
 	bound chan *v1.Pod
-	// decided are decisions in their order. They and cycles are of the goroutine
-	// that schedules, until it ends.
+	// decided contains the decisions in order. Only the scheduling goroutine may access decided and
+	// cycles until it ends.
 	decided []decision
 	cycles  cycles
 	ledger  *ledger
 }
 
-// decision is about the pod of a number; node is empty if none fitted.
+// decision is the result for the pod with this number; node is empty if no node fits.
 type decision struct {
 	number int32
 	node   string
@@ -100,7 +99,7 @@ func newHarness(ctx context.Context, o Options) (*harness, error) {
 	return h, nil
 }
 
-// observe notes what the scheduler decides, how long it takes, and where it fails.
+// observe hooks into the scheduler to record decisions, latencies and failures.
 func (h *harness) observe() {
 	next, search, fail := h.sched.NextEntity, h.sched.SchedulePod, h.sched.FailureHandler
 	h.sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
@@ -121,13 +120,14 @@ func (h *harness) observe() {
 	h.sched.FailureHandler = func(
 		ctx context.Context, fw framework.Framework, pod *framework.QueuedPodInfo, status *fwk.Status, info *fwk.NominatingInfo, start time.Time,
 	) {
-		// First, because it can be scheduled again as soon as it is back in the queue.
+		// Record the failure before the pod returns to the queue, where it can be scheduled again
+		// immediately.
 		h.ledger.failed(pod.Pod.UID, status)
 		fail(ctx, fw, pod, status, info, start)
 	}
 }
 
-// load fills the scheduler with what exists before the run.
+// load delivers the objects that exist before the run to the scheduler.
 func (h *harness) load(w *workload, progress func(done int)) error {
 	h.workload = w
 	core := h.informed.Core().V1()
@@ -148,14 +148,14 @@ func (h *harness) load(w *workload, progress func(done int)) error {
 			return err
 		}
 	}
-	// The first cycle would carry out all of it; what a cycle costs then is asked.
+	// Otherwise the first scheduling cycle would process all of them and be measured.
 	for _, fw := range h.sched.Profiles {
 		return h.sched.Cache.UpdateSnapshot(h.logger, fw.SnapshotSharedLister().(*inner.Snapshot))
 	}
 	return nil
 }
 
-// fillListers puts in place what plugins read beside nodes and pods.
+// fillListers fills the listers that plugins read, other than nodes and pods.
 func fillListers(factory informers.SharedInformerFactory, w *workload) error {
 	home := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: namespace, Labels: map[string]string{v1.LabelMetadataName: namespace},
@@ -175,7 +175,7 @@ func fill[T any](informer cache.SharedIndexInformer, objects []T) error {
 	return nil
 }
 
-// submit is what happens when the watch brings a new pod.
+// submit delivers a new pod, as the watch does.
 func (h *harness) submit(ctx context.Context, pod *v1.Pod) error {
 	if err := h.pods.Add(pod); err != nil {
 		return err
@@ -184,9 +184,8 @@ func (h *harness) submit(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// confirm is what happens when the watch says that a pod is bound; upstream's
-// handlers of that event do the same. The pod comes with an object of its own, which
-// shares what informers share.
+// confirm delivers the bound pod, as the watch does, with the calls of the upstream event
+// handlers. The pod is a new object that shares the parts that informers share.
 func (h *harness) confirm(assumed *v1.Pod) error {
 	pod := h.workload.pod(podNumber(assumed.Name))
 	pod.Spec.NodeName, pod.ResourceVersion = assumed.Spec.NodeName, "2"
@@ -201,7 +200,7 @@ func (h *harness) confirm(assumed *v1.Pod) error {
 	return nil
 }
 
-// binder takes a bind for done, and reports it.
+// binder acknowledges a bind without a server.
 type binder struct{ bound chan<- *v1.Pod }
 
 func (b *binder) Name() string { return binderName }
@@ -212,25 +211,25 @@ func (b *binder) Bind(_ context.Context, _ fwk.CycleState, pod *v1.Pod, _ string
 }
 
 func newClient() kubernetes.Interface {
-	client, err := kubernetes.NewForConfigAndClient(&rest.Config{QPS: -1}, &http.Client{Transport: yesServer{}})
+	client, err := kubernetes.NewForConfigAndClient(&rest.Config{QPS: -1}, &http.Client{Transport: acceptingServer{}})
 	if err != nil {
 		panic(err) // the configuration is a constant
 	}
 	return client
 }
 
-// yesServer takes the conditions of pods that fit nowhere.
-type yesServer struct{}
+// acceptingServer accepts the status updates of unschedulable pods.
+type acceptingServer struct{}
 
-func (yesServer) RoundTrip(request *http.Request) (*http.Response, error) {
+func (acceptingServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	return &http.Response{
 		StatusCode: http.StatusOK, Request: request, Header: http.Header{"Content-Type": {"application/json"}},
 		Body: io.NopCloser(strings.NewReader(`{"kind":"Pod","apiVersion":"v1"}`)),
 	}, nil
 }
 
-// cycles measures scheduling cycles: from the moment that a pod is taken from the
-// queue until the next one can be. Binding goes on meanwhile.
+// cycles measures scheduling cycles: from taking a pod from the queue until the scheduler can take the
+// next one. Binding continues concurrently.
 type cycles struct {
 	began   time.Time
 	latency *hdrhistogram.Histogram

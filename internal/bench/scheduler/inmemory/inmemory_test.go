@@ -18,9 +18,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// TestEveryDecisionIsTheReferences runs each kind of pods through the index, in the
-// same process after each other.
-func TestEveryDecisionIsTheReferences(t *testing.T) {
+// TestDecisionsEqualTheReference compares all decisions of the index with the reference, for each kind of
+// pods. The runs share the process, so state that outlives a run would be noticed.
+func TestDecisionsEqualTheReference(t *testing.T) {
 	for _, kind := range Kinds {
 		t.Run(kind, func(t *testing.T) {
 			o := DefaultOptions()
@@ -31,25 +31,26 @@ func TestEveryDecisionIsTheReferences(t *testing.T) {
 	}
 }
 
-// TestReferenceAgreesWithKubeScheduler is on so few nodes that kube-scheduler looks
-// at all of them.
+// TestReferenceAgreesWithKubeScheduler uses fewer than 100 nodes, so that kube-scheduler scores all of
+// them and its decisions must equal the reference.
 func TestReferenceAgreesWithKubeScheduler(t *testing.T) {
 	o := DefaultOptions()
 	o.Scheduler, o.PodKind, o.Nodes, o.Pods, o.Check = clusterdir.SchedulerKube, Mixed, 90, 300, "1.0"
 	runAndCheck(t, o)
 }
 
-// TestKubeSchedulerSamplesNodes makes sure that a wrong decision is found.
+// TestKubeSchedulerSamplesNodes checks that deviations are detected: with 1,000 nodes, kube-scheduler
+// scores only a sample of them.
 func TestKubeSchedulerSamplesNodes(t *testing.T) {
 	o := DefaultOptions()
 	o.Scheduler, o.Nodes, o.Pods, o.Check = clusterdir.SchedulerKube, 1000, 1200, "50"
 	if result := measured(t, o); result.Deviations == 0 || result.Err() == nil {
-		t.Errorf("kube-scheduler, which samples nodes, was found to be always right: %+v", result)
+		t.Errorf("no deviation of kube-scheduler was detected, although it samples nodes: %+v", result)
 	}
 }
 
-// TestPodsThatFitNowhereAreCounted has more pods than the command line would take.
-func TestPodsThatFitNowhereAreCounted(t *testing.T) {
+// TestUnschedulablePodsAreCounted has more pods than fit on the nodes, which Validate would reject.
+func TestUnschedulablePodsAreCounted(t *testing.T) {
 	for _, name := range []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube} {
 		o := DefaultOptions()
 		o.Scheduler, o.Nodes, o.Pods, o.Check = name, 3, 400, "1.0"
@@ -58,19 +59,19 @@ func TestPodsThatFitNowhereAreCounted(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := result.Err(); err != nil || result.Unschedulable != 400-3*110 {
-			t.Errorf("%s: %d of 400 pods fitted nowhere, %v", name, result.Unschedulable, err)
+			t.Errorf("%s: %d of 400 pods are unschedulable, %v", name, result.Unschedulable, err)
 		}
 	}
 }
 
-func TestInterruptedRunSaysWhatWasDone(t *testing.T) {
+func TestInterruptedRunReturnsPartialResult(t *testing.T) {
 	o := DefaultOptions()
 	o.Scheduler, o.Nodes, o.Pods = clusterdir.SchedulerKube, 1000, 100_000
 	ctx, cancel := context.WithTimeout(quiet(t), time.Second)
 	defer cancel()
 	result, err := Run(ctx, o, progress.New(io.Discard))
 	if !errors.Is(err, ErrInterrupted) || result.Decided == 0 || result.Decided == o.Pods {
-		t.Errorf("%d pods decided on, %v", result.Decided, err)
+		t.Errorf("decisions for %d pods, %v", result.Decided, err)
 	}
 }
 
@@ -101,7 +102,7 @@ func measured(t *testing.T, o Options) Result {
 
 func quiet(t *testing.T) context.Context { return klog.NewContext(t.Context(), logr.Discard()) }
 
-func TestInvalidOptionsAreBadUsage(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"nodes":     func(o *Options) { o.Nodes = 0 },
 		"pods":      func(o *Options) { o.Pods = -1 },
@@ -150,11 +151,11 @@ func TestJudge(t *testing.T) {
 		right    reference.Decision
 		deviates bool
 	}{
-		"one of the best":   {"b", right, false},
-		"not the best":      {"c", right, true},
-		"none, but some":    {"", right, true},
-		"some, but none":    {"c", nowhere, true},
-		"none, and is none": {"", nowhere, false},
+		"one of the best":        {"b", right, false},
+		"not the best":           {"c", right, true},
+		"no node, but some fit":  {"", right, true},
+		"a node, but none fits":  {"c", nowhere, true},
+		"no node, and none fits": {"", nowhere, false},
 	} {
 		var r Result
 		r.judge(0, decision{number: 1, node: c.made}, c.right)
@@ -164,7 +165,7 @@ func TestJudge(t *testing.T) {
 	}
 }
 
-func TestOverfullNodesAreCounted(t *testing.T) {
+func TestOvercommittedNodesAreCounted(t *testing.T) {
 	o := DefaultOptions()
 	o.Nodes = 3
 	w := newWorkload(o)
@@ -173,12 +174,12 @@ func TestOverfullNodesAreCounted(t *testing.T) {
 		decided = append(decided, decision{int32(i), nodeName(0)})
 	}
 	var r Result
-	overfull(w, decided[:110], &r)
+	overcommitted(w, decided[:110], &r)
 	if r.OversubscribedNodes != 0 {
-		t.Errorf("110 pods: %d nodes overfull", r.OversubscribedNodes)
+		t.Errorf("110 pods: %d nodes overcommitted", r.OversubscribedNodes)
 	}
-	if overfull(w, decided, &r); r.OversubscribedNodes != 1 {
-		t.Errorf("111 pods: %d nodes overfull", r.OversubscribedNodes)
+	if overcommitted(w, decided, &r); r.OversubscribedNodes != 1 {
+		t.Errorf("111 pods: %d nodes overcommitted", r.OversubscribedNodes)
 	}
 }
 
@@ -192,7 +193,7 @@ func TestWorkloads(t *testing.T) {
 		seen.Insert(requests.Cpu().String() + "/" + requests.Memory().String())
 	}
 	if seen.Len() != 1000 {
-		t.Errorf("%d sizes of 1000 unique pods", seen.Len())
+		t.Errorf("1000 unique pods have %d different sizes", seen.Len())
 	}
 
 	o.PodKind = Mixed
@@ -200,7 +201,7 @@ func TestWorkloads(t *testing.T) {
 		t.Errorf("%d classes", len(mixed))
 	}
 	if a, b := newWorkload(o).pod(7), newWorkload(o).pod(7); a.Labels["class"]+a.Labels["app"] != b.Labels["class"]+b.Labels["app"] {
-		t.Error("a pod is not the same each time")
+		t.Error("two calls return different pods")
 	}
 
 	o.PodKind, o.Existing = VanishedNodes, 1000
@@ -214,9 +215,9 @@ func TestWorkloads(t *testing.T) {
 		}
 	}
 	if vanished != 1000/vanishedShare {
-		t.Errorf("%d pods on nodes that are gone", vanished)
+		t.Errorf("%d pods on missing nodes", vanished)
 	}
 	if podNumber(podName(123)) != 123 {
-		t.Error("podNumber does not undo podName")
+		t.Error("podNumber is not the inverse of podName")
 	}
 }

@@ -9,15 +9,15 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// ledger counts what has become of the pods.
+// ledger counts pods by their state.
 type ledger struct {
 	mu      sync.Mutex
 	changed *sync.Cond
 
 	submitted, bound int
-	// failing are pods that were tried and have no node yet.
+	// failing contains the pods whose last scheduling attempt failed.
 	failing sets.Set[types.UID]
-	// errors are failures that are not the cluster's, such as a panic.
+	// errors are failures of the scheduler itself, such as a panic.
 	errors     int
 	firstError error
 }
@@ -28,7 +28,7 @@ func newLedger() *ledger {
 	return l
 }
 
-// awaitRoom waits until fewer pods than limit wait for their first decision.
+// awaitRoom waits until fewer than limit pods wait for their first decision.
 func (l *ledger) awaitRoom(ctx context.Context, limit int) {
 	wake := context.AfterFunc(ctx, func() {
 		l.mu.Lock()

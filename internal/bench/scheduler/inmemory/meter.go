@@ -10,7 +10,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// meter is what the process has used so far.
+// meter is the resource usage of this process so far.
 type meter struct {
 	at      time.Time
 	cpu     time.Duration
@@ -19,7 +19,7 @@ type meter struct {
 
 func readMeter() meter {
 	var usage syscall.Rusage
-	// It fails for a wrong argument only.
+	// Getrusage fails only for an invalid argument.
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
 	return meter{
 		at:      time.Now(),
@@ -28,7 +28,7 @@ func readMeter() meter {
 	}
 }
 
-// fallbacks are the pods for which the index had no answer so far, by reason.
+// fallbacks returns the number of pods for which the index could not be used so far, by reason.
 func fallbacks() map[string]int {
 	counts := map[string]int{}
 	families, err := legacyregistry.DefaultGatherer.Gather()

@@ -1,8 +1,9 @@
-// Package inmemory measures a scheduler alone: in this process, fed in memory,
-// with a bind that only reports back. What remains is the scheduler's own cost.
+// Package inmemory measures a scheduler in this process, without a cluster: pods and nodes are
+// delivered in memory, and a bind is only acknowledged. The result is the cost of the scheduler
+// itself. Package realcluster measures the same schedulers in a real cluster.
 //
-// Decisions are held against [reference] after the time was taken: they are made one
-// after the other, so what a scheduler knew at one of them can be built again.
+// Decisions are compared with package reference after the measurement. Decisions are sequential,
+// so the state that the scheduler had at each decision can be reconstructed.
 package inmemory
 
 import (
@@ -28,45 +29,45 @@ const (
 	VanishedNodes        = "vanished-nodes"
 )
 
-// Kinds lists them in the order of their cost to kube-scheduler, roughly.
+// Kinds lists the kinds of pods, approximately in the order of their cost for kube-scheduler.
 var Kinds = []string{Plain, Deployment, ZoneAntiAffinity, HostnameAntiAffinity, Mixed, Unique, VanishedNodes}
 
 const (
-	// maxPodsPerNode leaves room on nodes that take 110, so that no run gets full.
+	// maxPodsPerNode is less than the 110 pods that a node accepts, so that no cluster becomes
+	// full.
 	maxPodsPerNode = 100
 	maxNodes       = 10_000_000
 	maxPods        = 10_000_000
 
-	// What eBay had when vanished nodes slowed its schedulers down: 170,000 pods on
-	// 5,000 nodes.
+	// Number of pods and nodes of the eBay cluster in which missing nodes slowed down the scheduler.
 	defaultExisting        = 170_000
 	defaultExistingPerNode = 34
 
-	// One decision of the reference looks at every node and pod; these bound what
-	// checking takes unless the user says otherwise.
+	// The reference scans every node and pod for each decision; these limits bound the time of
+	// checking unless the user sets --check.
 	defaultChecks       = 100
 	defaultCheckObjects = 1_000_000
 	minDefaultChecks    = 3
 )
 
-// Options of one run.
+// Options are the options of one run.
 type Options struct {
 	Nodes, Pods int
 	PodKind     string
 	Scheduler   string
 	Zones       int
-	// Existing is the number of pods on nodes before the run, of the kind
-	// VanishedNodes; 0 for the default.
+	// Existing is the number of pods on nodes before the run, for the kind VanishedNodes; 0
+	// selects the default.
 	Existing int
-	// Check is how many decisions are held against the reference: a count, or a
-	// fraction if it has a point. Empty for the default.
+	// Check is the number of decisions to compare with the reference: a count, or a fraction if
+	// it contains a point. Empty selects the default.
 	Check string
 	Seed  int64
-	// CPUProfile and HeapProfile are files for pprof; empty for none.
+	// CPUProfile and HeapProfile are output files for pprof profiles; empty writes none.
 	CPUProfile, HeapProfile string
 }
 
-// DefaultOptions make a run of a few seconds.
+// DefaultOptions returns the options of a run of a few seconds.
 func DefaultOptions() Options {
 	return Options{
 		Nodes: 5000, Pods: 2000, PodKind: Plain, Scheduler: clusterdir.SchedulerDist, Zones: 10, Seed: 1,
@@ -79,15 +80,15 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Pods, "pods", o.Pods, "pods to schedule")
 	fs.StringVar(&o.PodKind, "pod-kind", o.PodKind, strings.Join(Kinds, "|"))
 	fs.StringVar(&o.Scheduler, "scheduler", o.Scheduler, "dist-scheduler|kube-scheduler")
-	fs.IntVar(&o.Zones, "zones", o.Zones, "zones over which nodes are spread evenly")
-	fs.IntVar(&o.Existing, "existing", o.Existing, "pods that are on nodes before, with --pod-kind vanished-nodes (default 34 a node, at most 170000)")
-	fs.StringVar(&o.Check, "check", o.Check, "decisions held against one that scores every node: a count, or a fraction such as 0.1 or 1.0 (default: at most 100, fewer from 10000 nodes and pods on, none for kube-scheduler, which samples nodes)")
+	fs.IntVar(&o.Zones, "zones", o.Zones, "number of zones; nodes are distributed evenly")
+	fs.IntVar(&o.Existing, "existing", o.Existing, "existing pods with --pod-kind vanished-nodes (default 34 per node, at most 170000)")
+	fs.StringVar(&o.Check, "check", o.Check, "decisions to compare with a reference that scores every node: a count, or a fraction such as 0.1 or 1.0 (default: at most 100, fewer for 10000 nodes and pods or more, none for kube-scheduler, which samples nodes)")
 	fs.Int64Var(&o.Seed, "seed", o.Seed, "seed for the order of pods and the choice of decisions to check")
-	fs.StringVar(&o.CPUProfile, "cpu-profile", o.CPUProfile, "file for a CPU profile of what is measured, for go tool pprof")
-	fs.StringVar(&o.HeapProfile, "heap-profile", o.HeapProfile, "file for a profile of the memory in use at the end")
+	fs.StringVar(&o.CPUProfile, "cpu-profile", o.CPUProfile, "output file for a CPU profile of the measurement")
+	fs.StringVar(&o.HeapProfile, "heap-profile", o.HeapProfile, "output file for a heap profile at the end")
 }
 
-// Complete fills in what follows from other options.
+// Complete sets the options that follow from other options.
 func (o *Options) Complete() {
 	if o.PodKind != VanishedNodes {
 		o.Existing = 0
@@ -96,7 +97,7 @@ func (o *Options) Complete() {
 	}
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	switch {
 	case o.Nodes < 1 || o.Nodes > maxNodes:
@@ -110,16 +111,16 @@ func (o *Options) Validate() error {
 	case o.Zones < 1:
 		return usage.Errorf("--zones %d: nodes need at least one zone; use --zones 1", o.Zones)
 	case o.Existing < 0:
-		return usage.Errorf("--existing %d: cannot be negative; leave it out for the default", o.Existing)
+		return usage.Errorf("--existing %d: cannot be negative; omit it to use the default", o.Existing)
 	case o.Pods+o.Existing > o.Nodes*maxPodsPerNode:
-		return usage.Errorf("--pods %d: %d nodes take %d pods beside the %d that are there; use fewer pods or more nodes",
+		return usage.Errorf("--pods %d: %d nodes have room for %d pods in addition to the %d existing ones; use fewer pods or more nodes",
 			o.Pods, o.Nodes, max(0, o.Nodes*maxPodsPerNode-o.Existing), o.Existing)
 	}
 	_, err := o.checks()
 	return err
 }
 
-// checks is the number of decisions to check.
+// checks returns the number of decisions to check.
 func (o *Options) checks() (int, error) {
 	if o.Check == "" {
 		if o.Scheduler == clusterdir.SchedulerKube {

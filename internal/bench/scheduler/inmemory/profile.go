@@ -7,8 +7,7 @@ import (
 	"runtime/pprof"
 )
 
-// profiled runs f and writes where the CPU's time went, and what memory holds at the
-// end, for those of the options that name a file.
+// profiled runs f and writes the CPU and heap profiles that the options name.
 func (o *Options) profiled(f func() error) (err error) {
 	if o.CPUProfile != "" {
 		stop, err := profileCPU(o.CPUProfile)
@@ -42,7 +41,7 @@ func writeHeap(name string) error {
 	if err != nil {
 		return fmt.Errorf("--heap-profile: %w", err)
 	}
-	runtime.GC() // what is garbage does not count
+	runtime.GC() // the profile contains live objects only
 	if err := pprof.WriteHeapProfile(file); err != nil {
 		return fmt.Errorf("--heap-profile: %w", err)
 	}

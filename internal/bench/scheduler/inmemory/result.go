@@ -9,30 +9,31 @@ import (
 	"maps"
 )
 
-// Result of one run.
+// Result is the result of one run.
 type Result struct {
 	Scheduler string `json:"scheduler"`
 	PodKind   string `json:"podKind"`
 	Nodes     int    `json:"nodes"`
 	Pods      int    `json:"pods"`
-	// Decided are the pods that were bound or found to fit nowhere: all, unless the
+	// Decided is the number of pods that were bound or found unschedulable: all pods, unless the
 	// run was interrupted.
 	Decided  int   `json:"decided"`
 	Existing int   `json:"existing,omitempty"`
 	Zones    int   `json:"zones"`
 	Seed     int64 `json:"seed"`
 
-	// LoadSeconds is what came before: making the nodes and telling the scheduler.
+	// LoadSeconds is the time before the measurement: creating the nodes and delivering them to
+	// the scheduler.
 	LoadSeconds float64 `json:"loadSeconds"`
-	// Seconds from the first pod until the last one was bound or found to fit
-	// nowhere.
+	// Seconds is the time from submitting the first pod until the last pod was bound or found
+	// unschedulable.
 	Seconds         float64 `json:"seconds"`
 	PodsPerSecond   float64 `json:"podsPerSecond"`
 	CPUMicrosPerPod float64 `json:"cpuMicrosPerPod"`
-	// PeakRSSBytes is of the whole process, nodes and pods included, before
-	// decisions were checked.
+	// PeakRSSBytes is the peak resident memory of the process before decisions were checked,
+	// including nodes and pods.
 	PeakRSSBytes int64 `json:"peakRssBytes"`
-	// LatencyMicros is of scheduling cycles, binding excluded.
+	// LatencyMicros is the latency of scheduling cycles without binding.
 	LatencyMicros Latency `json:"latencyMicros"`
 
 	Unschedulable int            `json:"unschedulable"`
@@ -46,7 +47,7 @@ type Result struct {
 	OversubscribedNodes int    `json:"oversubscribedNodes"`
 }
 
-// Latency has percentiles in microseconds.
+// Latency contains percentiles in microseconds.
 type Latency struct {
 	P50  int64 `json:"p50"`
 	P90  int64 `json:"p90"`
@@ -62,7 +63,7 @@ func newResult(o Options) Result {
 	}
 }
 
-// fill takes over what a harness that has ended counted.
+// fill adds the counts of a finished harness.
 func (r *Result) fill(h *harness, start, end meter) {
 	r.Seconds = end.at.Sub(start.at).Seconds()
 	r.PodsPerSecond = float64(h.ledger.bound) / r.Seconds
@@ -80,35 +81,35 @@ func (r *Result) fill(h *harness, start, end meter) {
 	}
 }
 
-// Err says in one line what must not be, if anything.
+// Err returns an error of one line if the result violates an invariant.
 func (r *Result) Err() error {
 	switch {
 	case r.Deviations > 0:
-		return fmt.Errorf("%d of %d decisions deviate from the reference (%s); the seed %d makes them again",
+		return fmt.Errorf("%d of %d decisions deviate from the reference (%s); reproduce with --seed %d",
 			r.Deviations, r.DecisionsChecked, r.FirstDeviation, r.Seed)
 	case r.OversubscribedNodes > 0:
-		return fmt.Errorf("%d nodes have more pods than they can take; the seed %d makes them again", r.OversubscribedNodes, r.Seed)
+		return fmt.Errorf("%d nodes are overcommitted; reproduce with --seed %d", r.OversubscribedNodes, r.Seed)
 	case r.Errors > 0:
-		return fmt.Errorf("%d attempts failed in the scheduler itself (%s); the seed %d makes them again", r.Errors, r.FirstError, r.Seed)
+		return fmt.Errorf("%d scheduling attempts failed with an internal error (%s); reproduce with --seed %d", r.Errors, r.FirstError, r.Seed)
 	}
 	return nil
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "%s, %d nodes, %d pods (%s)\n", r.Scheduler, r.Nodes, r.Pods, r.PodKind)
 	if r.Decided < r.Pods {
 		fmt.Fprintf(w, "  interrupted    after %d pods\n", r.Decided)
 	}
 	fmt.Fprintf(w, "  loading        %.1fs\n", r.LoadSeconds)
-	fmt.Fprintf(w, "  scheduling     %.2fs, %.0f pods/s, %.0f µs of CPU a pod\n", r.Seconds, r.PodsPerSecond, r.CPUMicrosPerPod)
+	fmt.Fprintf(w, "  scheduling     %.2fs, %.0f pods/s, %.0f µs of CPU per pod\n", r.Seconds, r.PodsPerSecond, r.CPUMicrosPerPod)
 	l := r.LatencyMicros
-	fmt.Fprintf(w, "  a cycle takes  p50 %d µs, p90 %d, p99 %d, p99.9 %d, at most %d\n", l.P50, l.P90, l.P99, l.P999, l.Max)
+	fmt.Fprintf(w, "  cycle          p50 %d µs, p90 %d, p99 %d, p99.9 %d, max %d\n", l.P50, l.P90, l.P99, l.P999, l.Max)
 	fmt.Fprintf(w, "  peak memory    %.0f MiB\n", float64(r.PeakRSSBytes)/(1<<20))
-	fmt.Fprintf(w, "  fit nowhere    %d\n", r.Unschedulable)
-	fmt.Fprintf(w, "  without index  %s\n", describe(r.Fallbacks))
+	fmt.Fprintf(w, "  unschedulable  %d\n", r.Unschedulable)
+	fmt.Fprintf(w, "  fallbacks      %s\n", describe(r.Fallbacks))
 	fmt.Fprintf(w, "  deviations     %d of %d decisions checked\n", r.Deviations, r.DecisionsChecked)
-	fmt.Fprintf(w, "  overfull nodes %d\n", r.OversubscribedNodes)
+	fmt.Fprintf(w, "  overcommitted  %d nodes\n", r.OversubscribedNodes)
 }
 
 func describe(counts map[string]int) string {

@@ -13,14 +13,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// feedAhead bounds the pods that wait in the queue: enough that the scheduler never
-// waits for them, few enough that their memory is not what is measured.
+// feedAhead is the maximum number of pods in the queue. It is large enough that the scheduler never
+// waits for pods, and small enough that the memory of these pods is negligible.
 const feedAhead = 10_000
 
-// ErrInterrupted says that a run was told to stop; its result has what was done.
-var ErrInterrupted = errors.New("interrupted; what was measured until then is not a whole run")
+// ErrInterrupted is returned with a partial result if the run was interrupted.
+var ErrInterrupted = errors.New("interrupted; the result is partial")
 
-// Run schedules the pods and checks what was decided.
+// Run schedules the pods and checks a sample of the decisions.
 func Run(ctx context.Context, o Options, display progress.Display) (Result, error) {
 	result, err := run(ctx, o, display)
 	if ctx.Err() != nil {
@@ -48,11 +48,11 @@ func run(ctx context.Context, o Options, display progress.Display) (Result, erro
 	if err := h.measure(ctx, o, w, display, &result); err != nil {
 		return result, err
 	}
-	overfull(w, h.decided, &result)
+	overcommitted(w, h.decided, &result)
 	return result, h.check(ctx, o, w, checks, display, &result)
 }
 
-// prepare makes the cluster and lets the scheduler know it.
+// prepare creates the cluster and delivers it to the scheduler.
 func (h *harness) prepare(o Options, display progress.Display, result *Result) (*workload, error) {
 	task := display.Task("nodes loaded", o.Nodes)
 	started := time.Now()
@@ -64,11 +64,11 @@ func (h *harness) prepare(o Options, display progress.Display, result *Result) (
 		return nil, fmt.Errorf("loading the cluster: %w", err)
 	}
 	task.Done(fmt.Sprint(o.Nodes))
-	runtime.GC() // or the run would clean up after the loading
+	runtime.GC() // collect the garbage of loading before the measurement
 	return w, nil
 }
 
-// measure runs the scheduler until every pod has been decided on.
+// measure runs the scheduler until every pod has a decision.
 func (h *harness) measure(ctx context.Context, o Options, w *workload, display progress.Display, result *Result) error {
 	task := display.Task("pods scheduled", o.Pods)
 	before := fallbacks()
@@ -84,7 +84,7 @@ func (h *harness) measure(ctx context.Context, o Options, w *workload, display p
 	return nil
 }
 
-// schedule feeds the pods and ends the scheduler when it is through.
+// schedule delivers the pods and stops the scheduler after the last decision.
 func (h *harness) schedule(ctx context.Context, o Options, w *workload, task progress.Task) error {
 	running, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -129,7 +129,7 @@ func (h *harness) confirmAll(ctx context.Context, o Options, progress func(int))
 	}
 }
 
-// every hands on now and then only: a display is slower than a scheduler.
+// every limits the rate of calls, because a display is slower than a scheduler.
 func every(set func(int)) func(int) {
 	const interval = 100 * time.Millisecond
 	var last time.Time

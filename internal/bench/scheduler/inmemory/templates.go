@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// template is what all pods of a class have in common.
+// template is the common part of the pods of a class.
 type template struct {
 	labels map[string]string
 	owners []metav1.OwnerReference
@@ -21,7 +21,7 @@ func (t *template) apply(pod *v1.Pod) {
 	pod.Labels, pod.OwnerReferences, pod.Spec = t.labels, t.owners, t.spec
 }
 
-// newTemplate has what admission gives every pod.
+// newTemplate returns a template with the defaults that admission sets.
 func newTemplate(cpu, memory string) template {
 	seconds := int64(300)
 	tolerations := []v1.Toleration{
@@ -43,8 +43,8 @@ func container(requests v1.ResourceList) v1.Container {
 	}
 }
 
-// deployments makes a ReplicaSet for each template: its pods get the constraints on
-// spread that the scheduler gives to pods which have none of their own.
+// deployments creates a ReplicaSet for each template, so that its pods get the default topology
+// spread constraints of the scheduler.
 func (w *workload) deployments(count int, cpu, memory string) []template {
 	templates := make([]template, count)
 	for i := range templates {
@@ -54,7 +54,7 @@ func (w *workload) deployments(count int, cpu, memory string) []template {
 	return templates
 }
 
-// own makes a template that of a new ReplicaSet.
+// own makes the pods of a template members of a new ReplicaSet.
 func (w *workload) own(t *template, name string) {
 	isController := true
 	t.labels = map[string]string{"app": name, appsv1.DefaultDeploymentUniqueLabelKey: "5d4f8c7b9"}
@@ -67,7 +67,7 @@ func (w *workload) own(t *template, name string) {
 	})
 }
 
-// antiAffine makes apps whose pods avoid each other.
+// antiAffine returns apps whose pods have anti-affinity to each other.
 func antiAffine(count int, prefix string, avoid func(*metav1.LabelSelector) *v1.PodAntiAffinity) []template {
 	templates := make([]template, count)
 	for i := range templates {
@@ -91,8 +91,8 @@ func refuseHostname(own *metav1.LabelSelector) *v1.PodAntiAffinity {
 	}}
 }
 
-// mixed makes 200 classes: ten sizes, five ways to choose nodes, with and without a
-// toleration, bare and of a deployment.
+// mixed returns 200 pod classes: ten sizes, five kinds of node selection, with and without a
+// toleration, with and without a Deployment.
 func (w *workload) mixed() []template {
 	var templates []template
 	for size := range 10 {
@@ -118,7 +118,7 @@ func (w *workload) mixed() []template {
 	return templates
 }
 
-// choose makes pods particular about their node, in one of five ways.
+// choose adds one of five kinds of node selection.
 func choose(spec *v1.PodSpec, way int) {
 	prefer := func(key, value string, weight int32) *v1.Affinity {
 		return &v1.Affinity{NodeAffinity: &v1.NodeAffinity{
@@ -142,13 +142,13 @@ func choose(spec *v1.PodSpec, way int) {
 }
 
 const (
-	// One existing pod in so many is terminating on a node that is gone.
+	// One of this number of existing pods is terminating on a missing node.
 	vanishedShare = 40
 	goneNodes     = 500
 )
 
-// existingPods fill a cluster of the kind VanishedNodes. Those on nodes that are
-// gone have the labels of pods that are yet to come, whom they must not matter to.
+// existingPods returns the pods of a cluster of the kind VanishedNodes. Pods on missing nodes
+// have the labels of pods to be scheduled, which must not be affected by them.
 func existingPods(o Options) []*v1.Pod {
 	size := appSize(o)
 	old := antiAffine((o.Existing+size-1)/size, "old", refuseHostname)

@@ -14,13 +14,13 @@ import (
 
 const namespace = metav1.NamespaceDefault
 
-// workload is a cluster and what comes to it. Objects share what they can: a run of
-// a million pods on a million nodes has to fit into memory beside the scheduler.
+// workload is a cluster and the pods to schedule. Objects share their parts: a run of a million
+// pods on a million nodes must fit in memory together with the scheduler.
 type workload struct {
 	nodes       []*v1.Node
 	existing    []*v1.Pod
 	replicaSets []*appsv1.ReplicaSet
-	// fill says of the pod of a number what is particular to its kind.
+	// fill sets the fields of a pod that depend on its number.
 	fill func(pod *v1.Pod, number int)
 }
 
@@ -30,7 +30,7 @@ func newWorkload(o Options) *workload {
 	return w
 }
 
-// pod makes the pod of a number, the same each time.
+// pod returns the pod with this number. It is deterministic.
 func (w *workload) pod(number int) *v1.Pod {
 	name := podName(number)
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
@@ -47,7 +47,7 @@ func podName(number int) string {
 	return podPrefix + "0000000"[min(len(digits), 7):] + digits
 }
 
-// podNumber undoes podName.
+// podNumber is the inverse of podName.
 func podNumber(name string) int {
 	number, err := strconv.Atoi(name[len(podPrefix):])
 	if err != nil {
@@ -58,8 +58,8 @@ func podNumber(name string) int {
 
 func nodeName(number int) string { return fmt.Sprintf("node-%07d", number) }
 
-// makeNodes makes servers of one size. Those of the kind Mixed have two
-// architectures and, one in ten each, a hard and a soft taint.
+// makeNodes returns nodes of one size. Nodes of the kind Mixed have two architectures; one in ten
+// has a NoSchedule taint, and one in ten a PreferNoSchedule taint.
 func makeNodes(o Options) []*v1.Node {
 	capacity := v1.ResourceList{
 		v1.ResourceCPU: resource.MustParse("32"), v1.ResourceMemory: resource.MustParse("256Gi"),
@@ -96,7 +96,7 @@ func makeNodes(o Options) []*v1.Node {
 	return nodes
 }
 
-// setKind chooses the pods.
+// setKind sets the kind of the pods.
 func (w *workload) setKind(o Options) {
 	switch o.PodKind {
 	case Plain:
@@ -126,8 +126,7 @@ func (w *workload) fillFrom(templates []template, choose func(number int) int) {
 	w.fill = func(pod *v1.Pod, number int) { templates[choose(number)].apply(pod) }
 }
 
-// setUnique gives each pod requests that no other has, so that nothing learned of
-// one helps with the next.
+// setUnique gives each pod different requests, so that no result can be reused.
 func (w *workload) setUnique() {
 	base := newTemplate("50m", "64Mi")
 	const sizes = 100
@@ -140,12 +139,12 @@ func (w *workload) setUnique() {
 	}
 }
 
-// setLonely makes apps whose pods do not bear each other on a node.
+// setLonely creates apps with at most one pod per node.
 func (w *workload) setLonely(o Options) {
 	size := appSize(o)
 	templates := antiAffine((o.Pods+size-1)/size, "app", refuseHostname)
 	w.fillFrom(templates, func(number int) int { return number / size })
 }
 
-// appSize never asks for more nodes than there are.
+// appSize limits the size of an app to the number of nodes.
 func appSize(o Options) int { return min(1000, o.Nodes) }

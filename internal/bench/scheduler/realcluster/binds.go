@@ -11,10 +11,10 @@ import (
 	resourcehelper "k8s.io/component-helpers/resource"
 )
 
-// binds is what a reflector fills instead of a cache. Of each pod it keeps when it
-// was seen first and where it is.
+// binds is the store of a reflector that records, for each pod, when it was first seen and its
+// node, instead of caching it.
 type binds struct {
-	// prefix of the names of pods that count; others only take room on nodes.
+	// prefix selects the measured pods; other pods only use capacity of nodes.
 	prefix string
 	now    func() time.Time
 
@@ -38,16 +38,16 @@ func newBinds(prefix string, now func() time.Time) *binds {
 	}
 }
 
-// bound says how many of the pods that count have a node, and since when.
+// bound returns the number of measured pods that have a node, and the time of the last bind.
 func (b *binds) bound() (count int, last time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.counted, b.last
 }
 
-// overfull counts the nodes on which more was put than they have; a node that is
-// not there has nothing.
-func (b *binds) overfull(nodes []corev1.Node) int {
+// overcommitted returns the number of nodes whose pods request more than the node has. A node
+// that does not exist has no capacity.
+func (b *binds) overcommitted(nodes []corev1.Node) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	left := make(map[string]corev1.ResourceList, len(nodes))
@@ -120,7 +120,7 @@ func (b *binds) Delete(object any) error {
 	return nil
 }
 
-// Replace is called with the first list, and when a watch has to start over.
+// Replace receives the first list, and another list when a watch has to start over.
 func (b *binds) Replace(objects []any, _ string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -17,23 +17,23 @@ const (
 	maxDuration = time.Hour
 )
 
-// IntakeOptions are those of a run that compares how pods come to the scheduler.
+// IntakeOptions are the options of a run that compares how pods reach the scheduler.
 type IntakeOptions struct {
 	Intakes []string
-	// Rates of creation, in pods a second, one after the other.
+	// Rates are the rates of pod creation to measure, in pods per second.
 	Rates []int
-	// Duration of each rate.
+	// Duration is the duration of each rate.
 	Duration time.Duration
-	// Cluster has the nodes, zones and store of the cluster.
+	// Cluster configures nodes, zones and store of the cluster.
 	Cluster clusterdir.Settings
 	Shape   bulk.PodShape
-	// Timeout bounds how long the cluster may take to get ready, and how long nothing may
-	// be seen of pods.
+	// Timeout limits the time for the cluster to become ready, and the time in which no pod is
+	// seen.
 	Timeout time.Duration
 	Keep    bool
 }
 
-// DefaultIntakeOptions make a run of some minutes.
+// DefaultIntakeOptions returns the options of a run of some minutes.
 func DefaultIntakeOptions() IntakeOptions {
 	o := IntakeOptions{
 		Intakes: []string{clusterdir.IntakeWatch, clusterdir.IntakeWebhook}, Rates: []int{100, 250, 500, 1000, 2000}, Duration: 10 * time.Second,
@@ -46,18 +46,18 @@ func DefaultIntakeOptions() IntakeOptions {
 
 // AddFlags binds the options to flags.
 func (o *IntakeOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "what to measure, in this order")
-	fs.IntSliceVar(&o.Rates, "rates", o.Rates, "pods a second, each more than the one before; ends early when the API server takes fewer")
-	fs.DurationVar(&o.Duration, "duration", o.Duration, "how long pods come at each rate")
+	fs.StringSliceVar(&o.Intakes, "intakes", o.Intakes, "contenders to measure, in this order")
+	fs.IntSliceVar(&o.Rates, "rates", o.Rates, "pods per second, ascending; the run ends early when the API server accepts fewer")
+	fs.DurationVar(&o.Duration, "duration", o.Duration, "duration of each rate")
 	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
-	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "zones over which nodes are spread evenly")
+	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "number of zones; nodes are distributed evenly")
 	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
-	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that all are made from (default: one small container)")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long the cluster may take to get ready, and nothing be seen of pods")
-	fs.BoolVar(&o.Keep, "keep", o.Keep, "leave the cluster up, with the last intake")
+	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod as template (default: one small container)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the cluster to become ready, and without a newly seen pod")
+	fs.BoolVar(&o.Keep, "keep", o.Keep, "do not remove the cluster of the last intake")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *IntakeOptions) Validate() error {
 	known := []string{clusterdir.IntakeWatch, clusterdir.IntakeWebhook}
 	for i, name := range o.Intakes {
@@ -65,52 +65,53 @@ func (o *IntakeOptions) Validate() error {
 			return usage.Errorf("--intakes %q: no such intake; choose %s or both", name, strings.Join(known, ", "))
 		}
 		if slices.Contains(o.Intakes[:i], name) {
-			return usage.Errorf("--intakes %s: %s is there twice; name each once", strings.Join(o.Intakes, ","), name)
+			return usage.Errorf("--intakes %s: %s is given twice; list each once", strings.Join(o.Intakes, ","), name)
 		}
 	}
 	for i, rate := range o.Rates {
 		if rate < 1 || rate > maxRate || i > 0 && rate <= o.Rates[i-1] {
-			return usage.Errorf("--rates %d: choose 1 to %d, each more than the one before", rate, maxRate)
+			return usage.Errorf("--rates %d: choose 1 to %d, in ascending order", rate, maxRate)
 		}
 	}
 	switch {
 	case len(o.Intakes) == 0:
-		return usage.Errorf("--intakes: none given; choose %s or both", strings.Join(known, ", "))
+		return usage.Errorf("--intakes: the list is empty; choose %s or both", strings.Join(known, ", "))
 	case len(o.Rates) == 0:
-		return usage.Errorf("--rates: none given; choose some like 100,250,500")
+		return usage.Errorf("--rates: the list is empty; choose some like 100,250,500")
 	case o.Duration < time.Second || o.Duration > maxDuration:
 		return usage.Errorf("--duration %s: choose 1s to %s", o.Duration, maxDuration)
 	}
 	return o.validateRoom()
 }
 
-// validateRoom wants nodes for all pods, as they stay.
+// validateRoom checks that the nodes have room for the pods of all rates, because pods are not deleted
+// between rates.
 func (o *IntakeOptions) validateRoom() error {
 	pods := warmUpPods
 	for _, rate := range o.Rates {
 		pods += o.count(rate)
 	}
 	if room := o.Cluster.Nodes * bulk.DefaultNodeShape().Pods; pods > room {
-		return usage.Errorf("--nodes %d: they take %d pods, and %d would come; use more nodes, lower rates or less time", o.Cluster.Nodes, room, pods)
+		return usage.Errorf("--nodes %d: room for %d pods, but %d are to be created; use more nodes, lower rates or a shorter duration", o.Cluster.Nodes, room, pods)
 	}
 	base := o.base()
 	return base.Validate()
 }
 
-// count of the pods that come at a rate.
+// count returns the number of pods at a rate.
 func (o *IntakeOptions) count(rate int) int {
 	return max(1, int(float64(rate)*o.Duration.Seconds()))
 }
 
-// base is what there is in common with other runs in a cluster.
+// base returns the options that are common with other runs in a cluster.
 func (o *IntakeOptions) base() Options {
 	return Options{
 		Schedulers: []string{clusterdir.SchedulerDist}, Replicas: []int{1}, Cluster: o.Cluster, Pods: 1, Samples: 1, Shape: o.Shape, Timeout: o.Timeout, Keep: o.Keep,
 	}
 }
 
-// clusterFlags are those of `k1m up` for one of the intakes, with a scheduler that says
-// when it sees and binds each pod.
+// clusterFlags returns the flags of `k1m up` for an intake, with a scheduler that logs when it
+// sees and binds each pod.
 func (o *IntakeOptions) clusterFlags(intake string) (*pflag.FlagSet, error) {
 	base := o.base()
 	fs, err := base.clusterFlags(contender{scheduler: clusterdir.SchedulerDist, replicas: 1})

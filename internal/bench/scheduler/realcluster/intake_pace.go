@@ -12,15 +12,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// Requests in flight at most: an API server that answers in a quarter of a second can
-// be asked 2,000 times a second.
+// Maximum number of requests in flight: with a latency of 0.25 s, 2,000 requests per second.
 const paceConcurrency = 512
 
-// made are pods that were created, and when.
+// made records the created pods and the times of their requests.
 type made struct {
 	mu    sync.Mutex
 	count int
-	// asked is when the request for each pod was sent, by its name.
+	// asked maps pods to the time at which their request was sent.
 	asked       map[string]time.Time
 	first, last time.Time
 	latency     *hdrhistogram.Histogram // of requests, in microseconds
@@ -35,7 +34,7 @@ func newLatency() *hdrhistogram.Histogram {
 }
 
 func record(h *hdrhistogram.Histogram, d time.Duration) {
-	// In range, so it cannot fail.
+	// The value is in range, so that it cannot fail.
 	_ = h.RecordValue(min(max(1, d.Microseconds()), h.HighestTrackableValue()))
 }
 
@@ -53,20 +52,20 @@ func (m *made) note(name string, asked, answered time.Time) {
 	}
 }
 
-// perSecond is the rate that was really reached.
+// perSecond returns the achieved rate.
 func (m *made) perSecond() float64 {
 	return float64(m.count) / max(m.last.Sub(m.first).Seconds(), 1e-9)
 }
 
-// createAtRate sends each request when its time has come, or as soon after as one of
-// those in flight is answered.
+// createAtRate sends each request at its scheduled time, or later if the maximum number of requests is
+// in flight.
 func (s *intakeStep) createAtRate(ctx context.Context, task progress.Task) (*made, error) {
 	m, start := newMade(s.count), time.Now()
 	interval := time.Second / time.Duration(s.rate)
 	o := s.bulkOptions(s.prefix(), s.count)
 	summary, err := bulk.Run(ctx, bulk.Job{
 		Range: o.Range, Concurrency: paceConcurrency, Progress: task.Set,
-		Moot: func(error) bool { return false },
+		AlreadyDone: func(error) bool { return false },
 		Do: func(ctx context.Context, name string, number, connection int) error {
 			select {
 			case <-ctx.Done():
@@ -86,7 +85,7 @@ func (s *intakeStep) createAtRate(ctx context.Context, task progress.Task) (*mad
 		return nil, fmt.Errorf("creating pods at %d/s: %w", s.rate, err)
 	}
 	if summary.Done != s.count {
-		return nil, fmt.Errorf("creating pods at %d/s: %d of %d were made", s.rate, summary.Done, s.count)
+		return nil, fmt.Errorf("creating pods at %d/s: %d of %d were created", s.rate, summary.Done, s.count)
 	}
 	return m, nil
 }

@@ -12,11 +12,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// An API server that takes less than this share of what was to come has given up.
+// A rate at which the API server accepts less than this fraction of the requests is the last one.
 const reached = 0.9
 
-// RunIntake measures ways of intake, each on a cluster of its own that was just made,
-// at rising rates.
+// RunIntake measures each intake in a new cluster, at increasing rates.
 func RunIntake(ctx context.Context, dir clusterdir.Dir, o IntakeOptions, display progress.Display) (IntakeResult, error) {
 	pods, err := bulk.NewPods(o.Shape)
 	if err != nil {
@@ -40,7 +39,7 @@ func RunIntake(ctx context.Context, dir clusterdir.Dir, o IntakeOptions, display
 	return result, nil
 }
 
-// runIntake makes a cluster, measures at each rate, and removes the cluster again.
+// runIntake creates a cluster, measures at each rate, and removes the cluster.
 func runIntake(
 	ctx context.Context, dir clusterdir.Dir, o IntakeOptions, intake string, pods *bulk.Pods, keep bool, display progress.Display,
 ) (measured IntakeMeasured, err error) {
@@ -68,7 +67,7 @@ func runIntake(
 		return measured, err
 	}
 	for _, rate := range o.Rates {
-		step := &intakeStep{turn: t, log: dir.Log(clusterdir.SchedulerDist), intake: intake, rate: rate, count: o.count(rate)}
+		step := &intakeStep{measurement: t, log: dir.Log(clusterdir.SchedulerDist), intake: intake, rate: rate, count: o.count(rate)}
 		at, err := step.measure(ctx)
 		if err != nil {
 			return measured, err
@@ -81,9 +80,9 @@ func runIntake(
 	return measured, nil
 }
 
-// intakeStep is one rate.
+// intakeStep is the measurement of one rate.
 type intakeStep struct {
-	*turn
+	*measurement
 	log    string
 	intake string
 	rate   int
@@ -92,7 +91,7 @@ type intakeStep struct {
 
 func (s *intakeStep) prefix() string { return fmt.Sprintf("at-%d-", s.rate) }
 
-// measure creates pods, and finds out from the scheduler's log when it saw them.
+// measure creates pods, and reads from the log of the scheduler when it saw them.
 func (s *intakeStep) measure(ctx context.Context) (IntakeRate, error) {
 	task := s.display.Task(fmt.Sprintf("pods by %s, %d/s", s.intake, s.rate), s.count)
 	fail := func(err error) (IntakeRate, error) {
@@ -115,7 +114,7 @@ func (s *intakeStep) measure(ctx context.Context) (IntakeRate, error) {
 	if err := s.awaitBoundBy(ctx, sightings); err != nil {
 		return fail(err)
 	}
-	// What a pod costs includes that it runs.
+	// The cost of a pod includes the status updates until it runs.
 	running := s.bulkOptions(s.prefix(), s.count)
 	if err := bulk.AwaitPodsRunning(ctx, s.clients, s.options.Shape.Namespace, running, s.options.Timeout); err != nil {
 		return fail(err)
@@ -128,8 +127,8 @@ func (s *intakeStep) measure(ctx context.Context) (IntakeRate, error) {
 	return summarizeRate(s.rate, made, sightings, before, after), awaitQuiet(ctx, s.usage.controlPlane)
 }
 
-// awaitBoundBy reads the log until the scheduler has bound all pods, or nothing comes
-// any more.
+// awaitBoundBy reads the log until the scheduler has bound all pods, or until no progress is made
+// for the timeout.
 func (s *intakeStep) awaitBoundBy(ctx context.Context, sightings *sightings) error {
 	progressed, before := time.Now(), 0
 	for len(sightings.bound) < s.count && time.Since(progressed) < s.options.Timeout {

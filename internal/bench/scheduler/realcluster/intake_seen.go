@@ -15,21 +15,22 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
 )
 
-// sighting is when the scheduler saw a pod first, and by what.
+// sighting is the time and the intake by which the scheduler first saw a pod.
 type sighting struct {
 	source string
 	at     time.Time
 }
 
-// What the scheduler logs: that it has a pod, and, as upstream does, that it is bound.
+// Log lines of the scheduler for a pod that it sees and, from upstream, for a pod that it has
+// bound.
 var (
 	seenLine = regexp.MustCompile(`"` + regexp.QuoteMeta(intake.SeenMessage) + `" pod="([^"]+)" source="([a-z]+)" unixMicros=([0-9]+)`)
-	// Without a webhook upstream's handler says it.
+	// Without a webhook the upstream event handler logs new pods.
 	watchedLine = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Add event for unscheduled pod" pod="([^"]+)"`)
 	boundLine   = regexp.MustCompile(`^I([0-9]{4} [0-9:]{8}\.[0-9]{6}) .*"Successfully bound pod to node" pod="([^"]+)"`)
 )
 
-// sightings follows a scheduler's log from where it ended when it was opened.
+// sightings follows the log of a scheduler. It ignores lines that were written before it was opened.
 type sightings struct {
 	file   *os.File
 	lines  *bufio.Reader
@@ -39,7 +40,7 @@ type sightings struct {
 	bound  map[string]time.Time
 }
 
-// openSightings looks for pods of a namespace whose names have a prefix.
+// openSightings selects pods of a namespace whose names have a prefix.
 func openSightings(path, namespace, prefix string) (*sightings, error) {
 	file, err := os.Open(path)
 	if err == nil {
@@ -56,12 +57,12 @@ func openSightings(path, namespace, prefix string) (*sightings, error) {
 
 func (s *sightings) close() { _ = s.file.Close() }
 
-// read takes in what the log has got since.
+// read reads the lines that were added to the log.
 func (s *sightings) read() error {
 	for {
 		line, err := s.lines.ReadString('\n')
 		if errors.Is(err, io.EOF) {
-			// The end of the line is still to come.
+			// The line is not complete yet.
 			s.rest += line
 			return nil
 		}
@@ -101,13 +102,13 @@ func (s *sightings) noteBound(pod, at string) {
 	}
 }
 
-// nameOf is the name of a pod that counts.
+// nameOf returns the name of a measured pod, or "".
 func (s *sightings) nameOf(pod string) (name string, is bool) {
 	_, name, _ = strings.Cut(pod, "/")
 	return name, strings.HasPrefix(pod, s.prefix)
 }
 
-// stamp reads the time of a line, which has no year.
+// stamp parses the time of a log line. klog omits the year.
 func stamp(at string, now time.Time) (time.Time, error) {
 	when, err := time.ParseInLocation("0102 15:04:05.000000", at, now.Location())
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-func TestInvalidIntakeOptionsAreBadUsage(t *testing.T) {
+func TestInvalidIntakeOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*IntakeOptions){
 		"intake":   func(o *IntakeOptions) { o.Intakes = []string{"both"} },
 		"twice":    func(o *IntakeOptions) { o.Intakes = []string{clusterdir.IntakeWatch, clusterdir.IntakeWatch} },
@@ -40,7 +40,7 @@ func TestInvalidIntakeOptionsAreBadUsage(t *testing.T) {
 	}
 }
 
-func TestClusterHasTheIntake(t *testing.T) {
+func TestClusterFlagsSelectTheIntake(t *testing.T) {
 	o := DefaultIntakeOptions()
 	flags, err := o.clusterFlags(clusterdir.IntakeWebhook)
 	if err != nil {
@@ -55,7 +55,7 @@ func TestClusterHasTheIntake(t *testing.T) {
 	}
 }
 
-// TestSightings reads a log while it is written, line by line and in pieces.
+// TestSightings reads a log while complete and partial lines are written to it.
 func TestSightings(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -101,8 +101,8 @@ func TestSightings(t *testing.T) {
 	}
 }
 
-// TestSeenLineIsWhatIsLogged holds the pattern against klog's own format.
-func TestSeenLineIsWhatIsLogged(t *testing.T) {
+// TestSeenLineMatchesTheLog checks that the patterns match lines that klog writes.
+func TestSeenLineMatchesTheLog(t *testing.T) {
 	var out strings.Builder
 	klog.LogToStderr(false)
 	klog.SetOutput(&out)
@@ -151,7 +151,7 @@ func TestRateIsSummarized(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	result := IntakeResult{Intakes: []IntakeMeasured{{Name: "watch", Rates: []IntakeRate{got}}}}
-	want := "by watch at 2/s, 1 of 3 pods were never seen or bound; run it again with --keep to look at the scheduler's log"
+	want := "intake watch at 2/s: 1 of 3 pods were not seen or not bound; repeat the run with --keep and read the log of the scheduler"
 	if err := result.Err(); err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}

@@ -1,5 +1,7 @@
-// Package realcluster measures schedulers where they work: one after the other in
-// a real cluster, with the same nodes and pods.
+// Package realcluster measures schedulers in real clusters that k1m creates: one scheduler after
+// the other, with the same nodes and pods (`k1m bench schedule`), and dist-scheduler with a watch
+// or a webhook as its source of pods (`k1m bench watch-or-webhook`, the files intake_*.go).
+// Package inmemory measures the same schedulers without a cluster.
 package realcluster
 
 import (
@@ -21,27 +23,28 @@ const (
 	maxPods        = 10_000_000
 )
 
-// Options of one run.
+// Options are the options of one run.
 type Options struct {
 	Schedulers []string
-	// Replicas are numbers of dist-schedulers that share the nodes; each is measured. Where
-	// there are more than one, so many Relays are beside them.
+	// Replicas are the numbers of dist-scheduler replicas to measure. Runs with more than one
+	// replica have Relays relays in addition.
 	Replicas []int
 	Relays   int
-	// Cluster has the nodes, zones and store of the cluster, and the arguments and
-	// environment of the schedulers.
+	// Cluster configures nodes, zones and store of the cluster, and arguments and environment of
+	// the schedulers.
 	Cluster clusterdir.Settings
 	Pods    int
-	// Samples is how often each has its turn; the median counts.
+	// Samples is the number of measurements of each contender. The result is the sample with the
+	// median CPU.
 	Samples int
 	Shape   bulk.PodShape
-	// Timeout bounds how long the cluster may take to get ready, and how long pods
-	// may make no progress.
+	// Timeout limits the time for the cluster to become ready, and the time without progress of
+	// the pods.
 	Timeout time.Duration
 	Keep    bool
 }
 
-// DefaultOptions make a run of a minute or two.
+// DefaultOptions returns the options of a run of 1 to 2 minutes.
 func DefaultOptions() Options {
 	o := Options{
 		Schedulers: []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube}, Replicas: []int{1}, Cluster: clusterdir.DefaultSettings(),
@@ -54,23 +57,23 @@ func DefaultOptions() Options {
 
 // AddFlags binds the options to flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
-	fs.IntSliceVar(&o.Replicas, "scheduler-replicas", o.Replicas, "dist-scheduler processes that share the nodes; each number is measured")
-	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "further ones that own no nodes, where there are two replicas or more")
-	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs, "further scheduler flag, key=value; repeatable")
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "contenders to measure, in this order")
+	fs.IntSliceVar(&o.Replicas, "scheduler-replicas", o.Replicas, "numbers of dist-scheduler replicas to measure")
+	fs.IntVar(&o.Relays, "scheduler-relays", o.Relays, "additional replicas that own no nodes, in runs with two or more replicas")
+	fs.StringArrayVar(&o.Cluster.SchedulerArgs, "scheduler-arg", o.Cluster.SchedulerArgs, "additional scheduler flag, key=value; repeatable")
 	fs.StringArrayVar(&o.Cluster.SchedulerEnv, "scheduler-env", o.Cluster.SchedulerEnv, "environment of the schedulers, KEY=VALUE; repeatable")
-	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs, "CPUs on which a process, or all of a program, may run, such as scheduler=0; repeatable (default: all)")
+	fs.StringArrayVar(&o.Cluster.CPUs, "cpus", o.Cluster.CPUs, "CPUs of a process, or of all processes of a program, NAME=LIST, e.g. scheduler=0; repeatable (default: all CPUs)")
 	fs.IntVar(&o.Cluster.Nodes, "nodes", o.Cluster.Nodes, "nodes of the cluster")
-	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "zones over which nodes are spread evenly")
+	fs.IntVar(&o.Cluster.Zones, "zones", o.Cluster.Zones, "number of zones; nodes are distributed evenly")
 	fs.StringVar(&o.Cluster.Store, "store", o.Cluster.Store, "state store: mem_etcd|etcd")
-	fs.IntVar(&o.Pods, "pods", o.Pods, "pods that each scheduler gets")
-	fs.IntVar(&o.Samples, "samples", o.Samples, "how often each has its turn, by turns; the median by CPU counts")
-	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod that all are made from (default: one small container)")
-	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "how long the cluster may take to get ready, and pods to make no progress")
-	fs.BoolVar(&o.Keep, "keep", o.Keep, "leave the cluster up, with the last scheduler")
+	fs.IntVar(&o.Pods, "pods", o.Pods, "pods for each scheduler")
+	fs.IntVar(&o.Samples, "samples", o.Samples, "measurements of each contender, in turn; the result is the sample with the median CPU")
+	fs.StringVar(&o.Shape.Template, "template", o.Shape.Template, "file with a Pod as template (default: one small container)")
+	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit for the cluster to become ready, and for pods to make progress")
+	fs.BoolVar(&o.Keep, "keep", o.Keep, "do not remove the cluster of the last scheduler")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	seen := map[string]bool{}
 	for _, name := range o.Schedulers {
@@ -78,19 +81,19 @@ func (o *Options) Validate() error {
 			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
 		}
 		if seen[name] {
-			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(o.Schedulers, ","), name)
+			return usage.Errorf("--schedulers %s: %s is given twice; list each once", strings.Join(o.Schedulers, ","), name)
 		}
 		seen[name] = true
 	}
 	switch {
 	case len(o.Schedulers) == 0:
-		return usage.Errorf("--schedulers: none given; choose dist-scheduler, kube-scheduler or both")
+		return usage.Errorf("--schedulers: the list is empty; choose dist-scheduler, kube-scheduler or both")
 	case o.Cluster.Nodes < 1:
 		return usage.Errorf("--nodes %d: pods need at least one node", o.Cluster.Nodes)
 	case o.Pods < 1 || o.Pods > maxPods:
 		return usage.Errorf("--pods %d: choose 1 to %d", o.Pods, maxPods)
 	case o.Pods+warmUpPods > o.Cluster.Nodes*bulk.DefaultNodeShape().Pods:
-		return usage.Errorf("--pods %d: %d nodes take %d pods; use fewer pods or more nodes",
+		return usage.Errorf("--pods %d: %d nodes have room for %d pods; use fewer pods or more nodes",
 			o.Pods, o.Cluster.Nodes, o.Cluster.Nodes*bulk.DefaultNodeShape().Pods-warmUpPods)
 	case o.Samples < 1:
 		return usage.Errorf("--samples %d: choose 1 or more", o.Samples)
@@ -102,14 +105,14 @@ func (o *Options) Validate() error {
 
 func (o *Options) validateContenders() error {
 	if len(o.Replicas) == 0 {
-		return usage.Errorf("--scheduler-replicas: none given; choose numbers of replicas, such as 1,2,4")
+		return usage.Errorf("--scheduler-replicas: the list is empty; choose numbers of replicas, such as 1,2,4")
 	}
 	for i, replicas := range o.Replicas {
 		if replicas < 1 {
 			return usage.Errorf("--scheduler-replicas %d: choose 1 or more", replicas)
 		}
 		if slices.Contains(o.Replicas[:i], replicas) {
-			return usage.Errorf("--scheduler-replicas: %d is there twice; name each number once", replicas)
+			return usage.Errorf("--scheduler-replicas: %d is given twice; list each number once", replicas)
 		}
 	}
 	for _, c := range o.contenders() {
@@ -123,7 +126,7 @@ func (o *Options) validateContenders() error {
 	return nil
 }
 
-// contender is what has its turn: a scheduler, with so many replicas.
+// contender is a scheduler with a number of replicas.
 type contender struct {
 	scheduler        string
 	replicas, relays int
@@ -136,7 +139,7 @@ func (c contender) String() string {
 	return fmt.Sprintf("%s with %d replicas", c.scheduler, c.replicas)
 }
 
-// contenders are all that have their turn, in this order.
+// contenders returns the contenders in the order of measurement.
 func (o *Options) contenders() []contender {
 	var all []contender
 	for _, scheduler := range o.Schedulers {
@@ -155,12 +158,12 @@ func (o *Options) contenders() []contender {
 	return all
 }
 
-// clusterFlags are those of `k1m up` for one of the contenders.
+// clusterFlags returns the flags of `k1m up` for a contender.
 func (o *Options) clusterFlags(c contender) (*pflag.FlagSet, error) {
 	wanted := o.Cluster
 	wanted.Scheduler, wanted.SchedulerReplicas, wanted.SchedulerRelays = c.scheduler, c.replicas, c.relays
 	return wanted.Flags()
 }
 
-// minFreeDisk is what a cluster needs beside its objects.
+// minFreeDisk is the disk space that a cluster needs in addition to its objects.
 var minFreeDisk = resource.MustParse("512Mi")

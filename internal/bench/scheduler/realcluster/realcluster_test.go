@@ -18,7 +18,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-func TestInvalidOptionsAreBadUsage(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"scheduler": func(o *Options) { o.Schedulers = []string{"x"} },
 		"twice":     func(o *Options) { o.Schedulers = []string{clusterdir.SchedulerKube, clusterdir.SchedulerKube} },
@@ -46,7 +46,7 @@ func TestInvalidOptionsAreBadUsage(t *testing.T) {
 	}
 }
 
-func TestClusterHasWhatWasAskedFor(t *testing.T) {
+func TestClusterFlagsFollowOptions(t *testing.T) {
 	o := DefaultOptions()
 	o.Cluster.Nodes, o.Cluster.Zones = 7, 2
 	o.Cluster.SchedulerArgs, o.Cluster.SchedulerEnv = []string{"v=1", "replica-fanout=3"}, []string{"GOGC=400"}
@@ -66,7 +66,7 @@ func TestClusterHasWhatWasAskedFor(t *testing.T) {
 	}
 }
 
-// Replicas are those of dist-scheduler; one alone has no relays.
+// Replicas apply to dist-scheduler only. A single replica has no relays.
 func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
 	o := DefaultOptions()
 	o.Replicas, o.Relays = []int{1, 2, 4}, 1
@@ -82,7 +82,7 @@ func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
 	}
 }
 
-func TestSomebodysClusterIsLeftAlone(t *testing.T) {
+func TestExistingClusterIsNotRemoved(t *testing.T) {
 	t.Setenv("K1M_HOME", t.TempDir())
 	dir, err := clusterdir.NewDir("mine")
 	if err != nil {
@@ -100,7 +100,7 @@ func TestSomebodysClusterIsLeftAlone(t *testing.T) {
 	}
 }
 
-// watched plays a watch whose clock the test sets.
+// watched simulates a watch with a clock that the test controls.
 type watched struct {
 	binds *binds
 	now   time.Time
@@ -129,7 +129,7 @@ func TestLatencyIsFromCreationToBind(t *testing.T) {
 	w.see(time.Second, "pod-2", "")
 	w.see(time.Second, "pod-1", "a")
 	w.see(time.Second, "pod-2", "a")
-	w.see(time.Minute, "pod-2", "a") // it runs
+	w.see(time.Minute, "pod-2", "a") // an update of a bound pod
 	count, last := w.binds.bound()
 	if count != 2 || !last.Equal(time.Unix(3, 0)) {
 		t.Errorf("%d bound, the last at %v", count, last)
@@ -139,7 +139,7 @@ func TestLatencyIsFromCreationToBind(t *testing.T) {
 	}
 }
 
-func TestOverfullNodesAreCounted(t *testing.T) {
+func TestOvercommittedNodesAreCounted(t *testing.T) {
 	node := func(name, cpu, pods string) corev1.Node {
 		return corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: corev1.NodeStatus{Allocatable: corev1.ResourceList{
 			corev1.ResourceCPU: resource.MustParse(cpu), corev1.ResourcePods: resource.MustParse(pods),
@@ -151,27 +151,27 @@ func TestOverfullNodesAreCounted(t *testing.T) {
 		w.see(0, fmt.Sprintf("pod-s%d", i), "small")
 		w.see(0, fmt.Sprintf("warm-f%d", i), "few")
 	}
-	if got := w.binds.overfull(nodes); got != 0 {
-		t.Errorf("%d nodes overfull", got)
+	if got := w.binds.overcommitted(nodes); got != 0 {
+		t.Errorf("%d nodes overcommitted, want 0", got)
 	}
 	w.see(0, "pod-s2", "small")
 	w.see(0, "pod-f2", "few")
 	w.see(0, "pod-x", "gone")
-	if got := w.binds.overfull(nodes); got != 3 {
-		t.Errorf("%d nodes overfull, not 3", got)
+	if got := w.binds.overcommitted(nodes); got != 3 {
+		t.Errorf("%d nodes overcommitted, want 3", got)
 	}
 	if got := nodes[0].Status.Allocatable.Cpu().Value(); got != 2 {
 		t.Errorf("the node was changed: %d cores", got)
 	}
 }
 
-func TestResultSaysWhatIsWrong(t *testing.T) {
+func TestErrDescribesViolations(t *testing.T) {
 	r := Result{Pods: 5, Schedulers: []Scheduler{{Name: "a", Bound: 5}}}
 	if err := r.Err(); err != nil {
 		t.Error(err)
 	}
 	r.Schedulers = append(r.Schedulers, Scheduler{Name: "b", Bound: 4, OversubscribedNodes: 2})
-	want := "b put more on 2 nodes than they can take, b found no node for 1 of 5 pods; run it again with --keep to look at the cluster"
+	want := "b overcommitted 2 nodes, b found no node for 1 of 5 pods; repeat the run with --keep to inspect the cluster"
 	if err := r.Err(); err == nil || err.Error() != want {
 		t.Errorf("%v", err)
 	}
@@ -199,7 +199,8 @@ func TestReportComparesSchedulersAndReplicas(t *testing.T) {
 	}
 }
 
-// TestMedianOfSamples has the sample in the middle count, and one that went wrong before it.
+// TestMedianOfSamples: the result is the sample with the median CPU, unless a sample violates an
+// invariant.
 func TestMedianOfSamples(t *testing.T) {
 	sample := func(cpu float64, bound int) Scheduler {
 		return Scheduler{Name: "dist-scheduler", Bound: bound, SchedulerCPUMicrosPerPod: cpu}
@@ -212,6 +213,6 @@ func TestMedianOfSamples(t *testing.T) {
 		t.Errorf("three samples: %+v", three)
 	}
 	if wrong := median([]Scheduler{sample(7, 8), sample(5, 9), sample(6, 9)}, 9); wrong.Bound != 8 {
-		t.Errorf("one that left a pod out: %+v", wrong)
+		t.Errorf("with a pod that was not bound: %+v", wrong)
 	}
 }

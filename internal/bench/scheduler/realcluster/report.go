@@ -5,11 +5,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// Report tells it as an experiment does: a table, kube-scheduler compared with
-// dist-scheduler, and what replicas cost.
+// Report implements experiment.Reporter: a table, the comparison of dist-scheduler with
+// kube-scheduler, and charts by the number of replicas.
 func (r *Result) Report(to *experiment.Result) {
 	table := to.Table("Pods bound", "scheduler", "replicas", "bound", "bound, /s", "created, /s",
-		"CPU a pod, µs", "kube-apiserver, µs", "store, µs", "until bound p50, ms", "p90, ms", "p99, ms", "at most, ms", "memory, MiB", "overfull nodes")
+		"CPU per pod, µs", "kube-apiserver, µs", "store, µs", "time to bind p50, ms", "p90, ms", "p99, ms", "max, ms", "memory, MiB", "overcommitted nodes")
 	figures := map[string][]experiment.Figure{}
 	var one *Scheduler
 	for i := range r.Schedulers {
@@ -20,13 +20,13 @@ func (r *Result) Report(to *experiment.Result) {
 			mebibytes(s.SchedulerMemoryBytes), s.OversubscribedNodes)
 		to.Errors.AddMany(int64(s.Bound), nil)
 		if len(s.CPUSamples) > 0 {
-			to.Note("CPU a pod of %s, all samples: %.0f µs", s.title(), s.CPUSamples)
+			to.Note("CPU per pod of %s, all samples: %.0f µs", s.title(), s.CPUSamples)
 		}
 		if replicas == 1 {
 			figures[s.Name] = []experiment.Figure{
 				{Name: "pods bound", Unit: "/s", Value: s.PodsPerSecond, MoreIsBetter: true},
-				{Name: "CPU of the scheduler a pod", Unit: "µs", Value: s.SchedulerCPUMicrosPerPod},
-				{Name: "memory of the scheduler", Unit: "MiB", Value: mebibytes(s.SchedulerMemoryBytes)},
+				{Name: "scheduler's CPU per pod", Unit: "µs", Value: s.SchedulerCPUMicrosPerPod},
+				{Name: "scheduler's memory", Unit: "MiB", Value: mebibytes(s.SchedulerMemoryBytes)},
 			}
 		}
 		if s.Name != clusterdir.SchedulerDist {
@@ -35,15 +35,15 @@ func (r *Result) Report(to *experiment.Result) {
 		if replicas == 1 {
 			one = s
 		} else if one != nil {
-			to.Note("%s take %.2f × the CPU of one a pod", s.title(), s.SchedulerCPUMicrosPerPod/one.SchedulerCPUMicrosPerPod)
+			to.Note("%s use %.2f × the CPU of one replica per pod", s.title(), s.SchedulerCPUMicrosPerPod/one.SchedulerCPUMicrosPerPod)
 		}
 		for _, line := range []struct {
 			plot, unit string
 			value      float64
 		}{
-			{"CPU a pod by replicas", "µs", s.SchedulerCPUMicrosPerPod},
+			{"CPU per pod by replicas", "µs", s.SchedulerCPUMicrosPerPod},
 			{"Pods bound by replicas", "/s", s.PodsPerSecond},
-			{"Memory of all by replicas", "MiB", mebibytes(s.SchedulerMemoryBytes)},
+			{"Total memory by replicas", "MiB", mebibytes(s.SchedulerMemoryBytes)},
 		} {
 			to.Line(experiment.Series{Plot: line.plot, Name: s.Name, X: "replicas", Unit: line.unit}, float64(replicas), line.value)
 		}
@@ -53,11 +53,10 @@ func (r *Result) Report(to *experiment.Result) {
 
 func mebibytes(bytes int64) float64 { return float64(bytes) / (1 << 20) }
 
-// Report tells it as an experiment does: a table, and how soon pods are seen and bound by
-// their rate.
+// Report implements experiment.Reporter: a table, and charts of the latencies by rate.
 func (r *IntakeResult) Report(to *experiment.Result) {
-	table := to.Table("Milliseconds since a pod was asked for", "intake", "asked for, /s", "reached, /s", "seen p50, ms", "p90, ms", "p99, ms", "at most, ms",
-		"bound p50, ms", "p99, ms", "answered p50, ms", "p99, ms", "kube-apiserver, µs", "scheduler, µs", "by webhook", "of")
+	table := to.Table("Latency since the request to create a pod", "intake", "requested, /s", "achieved, /s", "seen p50, ms", "p90, ms", "p99, ms", "max, ms",
+		"bound p50, ms", "p99, ms", "create call p50, ms", "p99, ms", "kube-apiserver, µs", "scheduler, µs", "pods by webhook", "of")
 	for _, intake := range r.Intakes {
 		for _, at := range intake.Rates {
 			seen, bound, answered := at.SeenMillis, at.BoundMillis, at.CreateMillis

@@ -14,11 +14,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// ErrClusterExists says that a run would have to remove somebody's cluster.
-var ErrClusterExists = errors.New("the cluster exists already")
+// ErrClusterExists is returned when a run would have to replace an existing cluster.
+var ErrClusterExists = errors.New("cluster exists already")
 
-// Run measures the schedulers, each on a cluster of its own that was just made: one
-// that is only restarted has a history, and kwok waits for leases that it held.
+// Run measures each contender in a new cluster. In a restarted cluster, the store would contain old
+// revisions, and kwok would wait until its old Leases expire.
 func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Display) (result Result, err error) {
 	pods, err := bulk.NewPods(o.Shape)
 	if err != nil {
@@ -31,7 +31,7 @@ func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Di
 	result = newResult(o)
 	contenders := o.contenders()
 	samples := make([][]Scheduler, len(contenders))
-	// What was measured counts if the run is interrupted.
+	// An interrupted run returns the completed measurements.
 	defer func() {
 		for _, of := range samples {
 			if len(of) > 0 {
@@ -52,7 +52,8 @@ func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Di
 	return result, nil
 }
 
-// median of what one scheduler did, by its CPU; one that went wrong comes before all.
+// median returns the sample of a contender with the median CPU, or a sample that violates an invariant
+// if there is one.
 func median(samples []Scheduler, pods int) Scheduler {
 	slices.SortFunc(samples, func(a, b Scheduler) int { return cmp.Compare(a.SchedulerCPUMicrosPerPod, b.SchedulerCPUMicrosPerPod) })
 	chosen := samples[(len(samples)-1)/2]
@@ -69,7 +70,7 @@ func median(samples []Scheduler, pods int) Scheduler {
 	return chosen
 }
 
-// runOne makes a cluster, measures its scheduler, and removes the cluster again.
+// runOne creates a cluster, measures its scheduler, and removes the cluster.
 func runOne(
 	ctx context.Context, dir clusterdir.Dir, o Options, c contender, pods *bulk.Pods, keep bool, display progress.Display,
 ) (measured Scheduler, err error) {
@@ -103,12 +104,12 @@ func remove(dir clusterdir.Dir) error {
 	return err
 }
 
-// awaitQuiet gives a control plane that has just started the time to settle: its
-// first seconds would count as work for pods.
+// awaitQuiet waits until a new control plane is idle; otherwise its startup work would count as a
+// cost of pods.
 func awaitQuiet(ctx context.Context, cpu func() (time.Duration, error)) error {
 	const (
 		sample  = 500 * time.Millisecond
-		quiet   = sample / 5 // of CPU
+		quiet   = sample / 5 // CPU time per sample
 		samples = 20
 	)
 	before, err := cpu()

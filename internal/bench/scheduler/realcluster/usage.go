@@ -9,13 +9,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// usageOf reads what the components of a cluster use, from the kernel.
+// usageOf reads the resource usage of the components of a cluster from the kernel.
 type usageOf struct {
 	dir    clusterdir.Dir
 	config clusterdir.Config
 }
 
-// used is what they took since the components started.
+// used is the usage since the components started.
 type used struct{ scheduler, apiServers, store process.Usage }
 
 func (u usageOf) read() (used, error) {
@@ -40,7 +40,7 @@ func (u usageOf) read() (used, error) {
 		}
 		taken, err := c.Process.Usage()
 		if err != nil {
-			return used{}, fmt.Errorf("reading what %s uses: %w; see `k1m logs %s --name %s`", c.Name, err, c.Name, u.config.Name)
+			return used{}, fmt.Errorf("reading the resource usage of %s: %w; see `k1m logs %s --name %s`", c.Name, err, c.Name, u.config.Name)
 		}
 		role(&all).CPU += taken.CPU
 		role(&all).Resident += taken.Resident
@@ -48,7 +48,7 @@ func (u usageOf) read() (used, error) {
 	return all, nil
 }
 
-// controlPlane is the CPU time of all of them.
+// controlPlane is the CPU time of all components.
 func (u usageOf) controlPlane() (time.Duration, error) {
 	all, err := u.read()
 	return all.scheduler.CPU + all.apiServers.CPU + all.store.CPU, err

@@ -30,8 +30,8 @@ const (
 	samples, leastMeasurement = 7, 100 * time.Millisecond
 )
 
-// Calibrate measures what the real code costs here. What only a real cluster tells is
-// taken from known.
+// Calibrate measures the costs of the real code on this machine. Costs that only a real cluster
+// shows are copied from known.
 func Calibrate(ctx context.Context, known Costs) (Costs, error) {
 	c := Costs{Machine: machine(), Reserve: known.Reserve, Bind: known.Bind, Watch: known.Watch}
 	if err := c.calibratePod(); err != nil {
@@ -64,8 +64,8 @@ func machine() string {
 	return fmt.Sprintf("%d × %s, %s", runtime.NumCPU(), name, runtime.Version())
 }
 
-// best is the least CPU time of this process for a call, among several samples: noise
-// can only add, and other processes do not count.
+// best measures a call several times and returns the smallest CPU time of this process. The smallest,
+// because noise can only increase it. CPU time does not include other processes.
 func best(call func()) time.Duration {
 	shortest := time.Hour
 	for range samples {
@@ -117,8 +117,8 @@ func (c *Costs) calibratePod() error {
 	return err
 }
 
-// judge is of nodes that differ in their shape, which makes groups, and in what is
-// requested of them, which makes tiers.
+// judge filters and scores the nodes of the calibration. The score depends on the requested CPU, so that
+// nodes with different requests are in different score buckets.
 type judge struct{}
 
 func (judge) Verdict(_ index.Slot, s *index.State) (index.Verdict, error) {
@@ -145,7 +145,8 @@ func (j judge) Steps(slot index.Slot, s *index.State, most int) ([]index.Step, e
 
 func spec() index.Spec { return index.Spec{Judge: judge{}, Keys: []string{"zone"}} }
 
-// holding is a class over the nodes of one shard.
+// holding returns a pod class over the nodes of one shard. Nodes have different shapes, which form
+// groups, and different requests, which form score buckets.
 func holding(groups int) (*index.Class, error) {
 	x := index.New()
 	for slot := range calibrationNodes {
@@ -154,7 +155,7 @@ func holding(groups int) (*index.Class, error) {
 	return x.Class("class", func() (index.Spec, error) { return spec(), nil })
 }
 
-// answerOf a class has the names of its offers, as package scheduler gives them.
+// answerOf returns the answer for a class, with the names of its offers as in package scheduler.
 func answerOf(class *index.Class, groups, offers int) (*wire.Answer, error) {
 	a := &wire.Answer{Values: []string{wire.NoValue, ""}, Profiles: []string{""}}
 	var err error
@@ -173,7 +174,7 @@ func answerOf(class *index.Class, groups, offers int) (*wire.Answer, error) {
 	return a, err
 }
 
-// linear fits costs for few and many groups and offers.
+// linear fits a linear cost to measurements with few and many groups and offers.
 func linear(few, groups, both time.Duration) Linear {
 	l := Linear{Group: max(0, (groups-few)/(manyGroups-fewGroups))}
 	l.Offer = max(0, float64(both-groups)/float64(manyGroups*(manyOffers-fewOffers)))
@@ -181,7 +182,7 @@ func linear(few, groups, both time.Duration) Linear {
 	return l
 }
 
-// sizes of answers that costs are fitted to.
+// sizes are the answer sizes to which costs are fitted.
 var sizes = [3]struct{ groups, offers int }{{fewGroups, fewOffers}, {manyGroups, fewOffers}, {manyGroups, manyOffers}}
 
 func (c *Costs) calibrateAnswers() error {
@@ -205,8 +206,8 @@ func (c *Costs) calibrateAnswers() error {
 		encode := best(func() { _, _ = wire.Encode(a) })
 		decode := best(func() { _ = wire.Decode(data, &wire.Answer{}) })
 		c.EncodeNanosPerByte, c.DecodeNanosPerByte = float64(encode)/float64(len(data)), float64(decode)/float64(len(data))
-		// Folding changes what it is given: each time it gets answers of its own, and what
-		// it takes to decode them is taken off.
+		// Folding modifies its input, so each call decodes answers of its own; the cost of
+		// decoding is subtracted.
 		two := func() []*wire.Answer {
 			x, y := &wire.Answer{}, &wire.Answer{}
 			_, _ = wire.Decode(data, x), wire.Decode(data, y)
@@ -239,12 +240,12 @@ func choosing(m *index.Merged, pods int) {
 	}
 }
 
-// answering is a replica that always says the same.
+// answering is a replica that always returns the same answer.
 type answering struct{ answer func() *wire.Answer }
 
 func (a answering) Answer(context.Context, *wire.Question) *wire.Answer { return a.answer() }
 func (answering) Receive(string, *wire.Batch) error                     { return nil }
-func (answering) Connected(string)                                      { /* Nothing is told. */ }
+func (answering) Connected(string)                                      { /* No state depends on connections. */ }
 
 // serve starts a replica on loopback.
 func serve(ctx context.Context, name string, answer func() *wire.Answer) (membership.Member, error) {
@@ -264,7 +265,7 @@ func question() (*wire.Question, error) {
 	}, err
 }
 
-// calibrateMessages asks a replica in this process, with small and with large answers.
+// calibrateMessages queries a replica in this process, with small and with large answers.
 func (c *Costs) calibrateMessages(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -280,7 +281,8 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// Each is named with its branch, and in what it has to have seen.
+	// Each replica is named in its branch, and in the list of reservations that it must have
+	// received.
 	c.QuestionBytes, c.MemberBytes = len(bare)-len(q.Ask.Pod), len(member)+len("shard-0000")+5
 	class, err := holding(manyGroups)
 	if err != nil {
@@ -308,7 +310,7 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 	largeBytes, smallBytes := c.AnswerBytes+manyGroups*(c.GroupBytes+manyOffers*c.OfferBytes), c.AnswerBytes
 	perByte := float64(took[1]-took[0]) / float64(largeBytes-smallBytes)
 	c.TransportNanosPerByte = max(0, perByte-c.EncodeNanosPerByte-c.DecodeNanosPerByte) / 2
-	// A question and an answer, each with two ends.
+	// A query and an answer, each with two ends.
 	c.Message = took[0] / 4
 	return nil
 }

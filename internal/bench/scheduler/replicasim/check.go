@@ -15,18 +15,18 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// Checked is a case both ways: rounds of the real code on loopback, all replicas in one
-// process, and the same simulated with costs measured just before.
+// Checked is a measured and simulated case: rounds of the real code on loopback with all replicas in
+// one process, and a simulation with costs that were measured immediately before.
 type Checked struct {
 	Shards int `json:"shards"`
-	// Round is from the question until 128 pods have nodes; the median.
+	// Median time in milliseconds from the query until 128 pods have nodes.
 	RealRoundMillis      float64 `json:"realRoundMillis"`
 	SimulatedRoundMillis float64 `json:"simulatedRoundMillis"`
 	RealCPUMillis        float64 `json:"realCpuMillisPerRound"`
 	SimulatedCPUMillis   float64 `json:"simulatedCpuMillisPerRound"`
 }
 
-// Checks is all of them.
+// Checks is the result of all cases.
 type Checks struct {
 	Costs   Costs     `json:"costs"`
 	Checked []Checked `json:"checked"`
@@ -34,7 +34,7 @@ type Checks struct {
 
 const checkRounds = 300
 
-// Check compares simulated rounds with real ones.
+// Check compares simulated rounds with measured ones.
 func Check(ctx context.Context, o Options) (Checks, error) {
 	costs, err := Calibrate(ctx, o.Case.Costs)
 	checks := Checks{Costs: costs}
@@ -66,8 +66,8 @@ func Check(ctx context.Context, o Options) (Checks, error) {
 
 func millis(d time.Duration) float64 { return d.Seconds() * 1000 }
 
-// realRounds asks replicas in this process and places pods by what they answer. It
-// returns the median of the rounds, and the CPU time of one.
+// realRounds queries replicas in this process and places pods with their answers. It returns the
+// median duration and the CPU time of a round.
 func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu time.Duration, err error) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -103,7 +103,7 @@ func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu ti
 		a := dialer.Scatter(ctx, own, members, fanout, []byte{byte(number), byte(number >> 8)}, q)
 		choosing(index.NewMerged(spec(), nil, &a.Summary), manyOffers)
 		if len(a.Errors)+len(a.Absent) > 0 {
-			err = fmt.Errorf("a real round: absent %v, errors %v", a.Absent, a.Errors)
+			err = fmt.Errorf("measuring a round: absent replicas %v, errors %v", a.Absent, a.Errors)
 		}
 	}
 	round(0)
@@ -119,10 +119,10 @@ func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu ti
 	return took[len(took)/2], cpu, err
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (c *Checks) Print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
-	fmt.Fprintln(w, "shards\tround, real ms\tsimulated\tCPU, real ms\tsimulated\t")
+	fmt.Fprintln(w, "shards\tround, measured ms\tsimulated\tCPU, measured ms\tsimulated\t")
 	for _, x := range c.Checked {
 		fmt.Fprintf(w, "%d\t%.2f\t%.2f\t%.2f\t%.2f\t\n", x.Shards, x.RealRoundMillis, x.SimulatedRoundMillis, x.RealCPUMillis, x.SimulatedCPUMillis)
 	}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// clock calls functions in the order of the simulated time at which they are due.
+// clock calls functions in the order of their simulated times.
 type clock struct {
 	now    time.Duration
 	events events
@@ -16,7 +16,7 @@ type clock struct {
 
 type event struct {
 	at time.Duration
-	// number keeps events of one time in the order in which they were made.
+	// number orders events with equal times by their creation.
 	number int
 	call   func()
 }
@@ -31,10 +31,10 @@ func (e events) Less(a, b int) bool {
 
 func (e events) Swap(a, b int) { e[a], e[b] = e[b], e[a] }
 
-// Push and Pop are for [heap].
+// Push implements [heap.Interface].
 func (e *events) Push(x any) { *e = append(*e, x.(event)) }
 
-// Pop takes the last event away.
+// Pop removes the last event.
 func (e *events) Pop() any {
 	last := len(*e) - 1
 	x := (*e)[last]
@@ -50,7 +50,7 @@ func (c *clock) after(wait time.Duration, call func()) {
 	heap.Push(&c.events, event{at: c.now + wait, number: c.number, call: call})
 }
 
-// run goes on until nothing is due any more, or stop says so.
+// run executes events until none is left, or until stop returns true.
 func (c *clock) run(stop func() bool) {
 	for len(c.events) > 0 && !stop() {
 		next := heap.Pop(&c.events).(event)
@@ -59,7 +59,7 @@ func (c *clock) run(stop func() bool) {
 	}
 }
 
-// cores carry out work in the order in which it comes, each one piece at a time.
+// cores execute work in the order of arrival; each core executes one piece of work at a time.
 type cores struct {
 	clock *clock
 	free  []time.Duration
@@ -80,21 +80,22 @@ func (c *cores) run(cost time.Duration, then func()) {
 	c.clock.after(c.free[first]-c.clock.now, then)
 }
 
-// network is what messages pass between any two replicas.
+// network connects any two replicas.
 type network struct {
 	clock *clock
 	Network
 }
 
-// port is a replica's end of it.
+// port is the network interface of a replica.
 type port struct {
-	// outFree and inFree are when it has sent, and received, what there is so far.
+	// outFree and inFree are the times at which everything sent so far has left, and everything
+	// received so far has arrived.
 	outFree, inFree time.Duration
 	bytes           int64
 }
 
-// send delivers a message: it leaves one port after what was sent before, is under way
-// for the latency, and waits at the other for what comes in before it.
+// send delivers a message. It leaves the sending port after earlier messages, takes the latency
+// of the network, and queues at the receiving port.
 func (n *network) send(from, to *port, size int, then func()) {
 	var wire time.Duration
 	if n.BytesPerSecond > 0 {

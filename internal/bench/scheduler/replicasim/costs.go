@@ -8,30 +8,31 @@ import (
 	"time"
 )
 
-// Costs are what the real code takes of CPU time and bytes. In JSON times are in
-// nanoseconds.
+// Costs are the CPU times and sizes in bytes of the operations of the real code. JSON times are
+// in nanoseconds.
 type Costs struct {
-	// Machine says where they were measured.
+	// Machine describes the machine of the measurement.
 	Machine string `json:"machine"`
-	// Message is a message at either end, apart from its bytes.
+	// Message is the fixed cost of a message at each end. It does not depend on the size.
 	Message               time.Duration `json:"messageNanos"`
 	TransportNanosPerByte float64       `json:"transportNanosPerByte"`
 	EncodeNanosPerByte    float64       `json:"encodeNanosPerByte"`
 	DecodeNanosPerByte    float64       `json:"decodeNanosPerByte"`
-	// A question has bytes for each replica that it is handed on to, and the pod.
+	// A query contains MemberBytes for each replica to which it is forwarded, and the pod.
 	QuestionBytes int `json:"questionBytes"`
 	MemberBytes   int `json:"memberBytes"`
-	// An answer has bytes for each group, and each offer.
+	// An answer contains GroupBytes for each node group, and OfferBytes for each offer.
 	AnswerBytes int `json:"answerBytes"`
 	GroupBytes  int `json:"groupBytes"`
 	OfferBytes  int `json:"offerBytes"`
-	// What shards find, what is folded on the way, what the leader merges: each has a
-	// cost for a group, and one for an offer. Choose is for one pod.
+	// Summarize is the cost of computing the answer of a shard, Fold the cost of combining answers in
+	// the tree, and Merge the cost of combining answers at the leader. Each has a cost per group and per offer.
+	// Choose is the cost of choosing a node for one pod.
 	Summarize Linear        `json:"summarize"`
 	Fold      Linear        `json:"fold"`
 	Merge     Linear        `json:"merge"`
 	Choose    time.Duration `json:"chooseNanos"`
-	// ChooseGroup is for each group beside.
+	// ChooseGroup is the additional cost of Choose per group.
 	ChooseGroup time.Duration `json:"chooseGroupNanos"`
 
 	PodBytes         int           `json:"podBytes"`
@@ -39,17 +40,17 @@ type Costs struct {
 	PodDecode        time.Duration `json:"podDecodeNanos"`
 	ReservationBytes int           `json:"reservationBytes"`
 	AckBytes         int           `json:"ackBytes"`
-	// Cycle is a scheduling cycle with its bind, without what goes over the network.
+	// Cycle is the cost of a scheduling cycle with its bind, without network.
 	Cycle time.Duration `json:"cycleNanos"`
-	// Reserve is an owner's part of a reservation, Bind the requests to the API server
-	// that a pod needs, Watch what it takes to hear of one pod: from profiles of a real
-	// cluster, so Calibrate leaves them.
+	// Reserve is the cost of a reservation for the owner of the node, Bind the cost of the API
+	// requests of a pod, and Watch the cost of the watch events of a pod. They come from profiles
+	// of a real cluster, so Calibrate does not change them.
 	Reserve time.Duration `json:"reserveNanos"`
 	Bind    time.Duration `json:"bindNanos"`
 	Watch   time.Duration `json:"watchNanos"`
 }
 
-// Linear is a cost by groups and offers.
+// Linear is a cost that is linear in the numbers of groups and offers.
 type Linear struct {
 	Base  time.Duration `json:"baseNanos"`
 	Group time.Duration `json:"groupNanos"`
@@ -75,16 +76,16 @@ func (c *Costs) choose(groups int) time.Duration {
 //go:embed costs.json
 var stored []byte
 
-// StoredCosts are those in the repository.
+// StoredCosts returns the costs that are stored in the repository.
 func StoredCosts() Costs {
 	var c Costs
 	if err := json.Unmarshal(stored, &c); err != nil {
-		panic(fmt.Sprintf("shardsim: the stored costs: %v", err))
+		panic(fmt.Sprintf("replicasim: reading the stored costs: %v", err))
 	}
 	return c
 }
 
-// ReadCosts reads costs that a calibration has written.
+// ReadCosts reads a file that a calibration wrote.
 func ReadCosts(file string) (Costs, error) {
 	var c Costs
 	data, err := os.ReadFile(file)

@@ -9,48 +9,50 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Case is what is simulated once.
+// Case is one simulated case.
 type Case struct {
-	// Shards own nodes, the leader among them; Relays own none.
+	// Shards is the number of replicas that own nodes, including the leader. Relays own none.
 	Shards, Relays, Fanout int
 	Nodes, Pods            int
-	// Classes that pods have at random, and Groups of nodes that each of them finds.
+	// Classes is the number of pod classes, chosen at random. Groups is the number of node groups
+	// of each class.
 	Classes, Groups int
-	// FixedOffers of each group are asked for; with 0 as many as the real leader would. No
-	// more pods than that are placed by one answer.
+	// FixedOffers is the number of offers that a query requests of each group, and the largest
+	// number of pods that one answer places; 0 adapts the number as the real leader does.
 	FixedOffers int
-	// Cores of each replica; with SharedCores of all of them together.
+	// Cores is the number of cores of each replica, or of all replicas together with SharedCores.
 	Cores       int
 	SharedCores bool
 	Network     Network
-	// APILatency is how long a bind takes.
+	// APILatency is the latency of a bind.
 	APILatency time.Duration
 	Patience   wire.Patience
-	// Stragglers is the share of the shards that are late with StragglerChance at a
-	// question, each time by StragglerDelay.
+	// Stragglers is the fraction of the shards that delay a query with the probability
+	// StragglerChance, by StragglerDelay.
 	Stragglers, StragglerChance float64
 	StragglerDelay              time.Duration
-	// RoundsOnly leaves reservations and binds out.
+	// RoundsOnly omits reservations and binds.
 	RoundsOnly bool
 	Costs      Costs
 	Seed       uint64
 }
 
-// Network is the way between any two replicas.
+// Network is the connection between any two replicas.
 type Network struct {
-	// Latency of each message, and the mean of what is added at random (exponential).
+	// Latency is added to each message, and Jitter is the mean of a random addition
+	// (exponential).
 	Latency, Jitter time.Duration
-	// BytesPerSecond of each replica, out and in; 0 is without bound.
+	// BytesPerSecond is the bandwidth of each replica in each direction; 0 is unlimited.
 	BytesPerSecond float64
 }
 
-// Options of a run: all combinations of some numbers.
+// Options select the cases of a run: all combinations of the given numbers.
 type Options struct {
 	Shards, Fanouts []int
-	// Stragglers are shares; 0 is none.
+	// Stragglers are fractions of the shards; 0 means no stragglers.
 	Stragglers []float64
 	Case       Case
-	// CostsFile has other costs than the stored ones.
+	// CostsFile is a file with costs that replace the stored ones.
 	CostsFile string
 	Calibrate bool
 	Check     bool
@@ -61,7 +63,7 @@ const (
 	gigabit                      = 1e9 / 8
 )
 
-// DefaultOptions are a cluster of a million nodes in one data centre.
+// DefaultOptions returns the options for a cluster of a million nodes in one data center.
 func DefaultOptions() Options {
 	return Options{
 		Shards: []int{1, 2, 4, 8, 16, 32, 64, 128, 256}, Fanouts: []int{3, 10, 30}, Stragglers: []float64{0, 0.02},
@@ -78,32 +80,32 @@ func DefaultOptions() Options {
 // AddFlags binds the options to flags.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	c := &o.Case
-	fs.IntSliceVar(&o.Shards, "shards", o.Shards, "replicas that share the nodes; each number is simulated")
-	fs.IntSliceVar(&o.Fanouts, "fanout", o.Fanouts, "replicas that one of them asks itself; each number is simulated")
-	fs.Float64SliceVar(&o.Stragglers, "stragglers", o.Stragglers, "shares of the replicas that are late now and then; each is simulated")
-	fs.Float64Var(&c.StragglerChance, "straggler-chance", c.StragglerChance, "how often a straggler is late")
-	fs.DurationVar(&c.StragglerDelay, "straggler-delay", c.StragglerDelay, "by how much")
-	fs.IntVar(&c.Relays, "relays", c.Relays, "further replicas that own no nodes")
+	fs.IntSliceVar(&o.Shards, "shards", o.Shards, "numbers of replicas that own nodes")
+	fs.IntSliceVar(&o.Fanouts, "fanout", o.Fanouts, "numbers of replicas that one replica queries directly")
+	fs.Float64SliceVar(&o.Stragglers, "stragglers", o.Stragglers, "fractions of the replicas that are sometimes late")
+	fs.Float64Var(&c.StragglerChance, "straggler-chance", c.StragglerChance, "probability that a straggler is late")
+	fs.DurationVar(&c.StragglerDelay, "straggler-delay", c.StragglerDelay, "delay of a late straggler")
+	fs.IntVar(&c.Relays, "relays", c.Relays, "additional replicas that own no nodes")
 	fs.IntVar(&c.Nodes, "nodes", c.Nodes, "nodes of the cluster")
-	fs.IntVar(&c.Pods, "pods", c.Pods, "pods to schedule, all of which wait at the start")
-	fs.IntVar(&c.Classes, "classes", c.Classes, "classes that pods have at random; with many, runs are short")
-	fs.IntVar(&c.Groups, "groups", c.Groups, "groups of nodes that a class finds")
-	fs.IntVar(&c.FixedOffers, "offers", c.FixedOffers, "nodes of each group that are asked for, and pods that are placed by one answer at most; 0 as runs need them, which is what dist-scheduler does")
+	fs.IntVar(&c.Pods, "pods", c.Pods, "pods to schedule, all pending at the start")
+	fs.IntVar(&c.Classes, "classes", c.Classes, "pod classes, chosen at random; with many classes, batches of identical pods are short")
+	fs.IntVar(&c.Groups, "groups", c.Groups, "node groups of each class")
+	fs.IntVar(&c.FixedOffers, "offers", c.FixedOffers, "offers to request of each group, and largest number of pods that one answer places; 0 adapts the number, as dist-scheduler does")
 	fs.IntVar(&c.Cores, "cores", c.Cores, "cores of each replica")
-	fs.DurationVar(&c.Network.Latency, "latency", c.Network.Latency, "time that a message is under way")
-	fs.DurationVar(&c.Network.Jitter, "jitter", c.Network.Jitter, "mean of what is added at random")
-	fs.Float64Var(&c.Network.BytesPerSecond, "bandwidth", c.Network.BytesPerSecond, "bytes a second of each replica, out and in; 0 is without bound")
-	fs.DurationVar(&c.APILatency, "api-latency", c.APILatency, "time that a bind takes")
-	fs.DurationVar(&c.Patience.Deadline, "deadline", c.Patience.Deadline, "as --replica-deadline of dist-scheduler")
-	fs.IntVar(&c.Patience.Quorum, "quorum", c.Patience.Quorum, "as --replica-quorum; 100 for pods that have to be right with all others")
-	fs.DurationVar(&c.Patience.Grace, "grace", c.Patience.Grace, "as --replica-grace")
-	fs.Uint64Var(&c.Seed, "seed", c.Seed, "seed of chance")
+	fs.DurationVar(&c.Network.Latency, "latency", c.Network.Latency, "latency of a message")
+	fs.DurationVar(&c.Network.Jitter, "jitter", c.Network.Jitter, "mean of the random addition to the latency")
+	fs.Float64Var(&c.Network.BytesPerSecond, "bandwidth", c.Network.BytesPerSecond, "bytes per second of each replica in each direction; 0 is unlimited")
+	fs.DurationVar(&c.APILatency, "api-latency", c.APILatency, "latency of a bind")
+	fs.DurationVar(&c.Patience.Deadline, "deadline", c.Patience.Deadline, "time limit of a round, as with --replica-deadline of dist-scheduler")
+	fs.IntVar(&c.Patience.Quorum, "quorum", c.Patience.Quorum, "percentage of answers after which a grace period starts, as with --replica-quorum of dist-scheduler; use 100 to simulate pods that depend on all other pods")
+	fs.DurationVar(&c.Patience.Grace, "grace", c.Patience.Grace, "grace period for late answers, as with --replica-grace of dist-scheduler")
+	fs.Uint64Var(&c.Seed, "seed", c.Seed, "seed of the random numbers")
 	fs.StringVar(&o.CostsFile, "costs", o.CostsFile, "file with costs, from --calibrate (default: those stored in the program)")
-	fs.BoolVar(&o.Calibrate, "calibrate", o.Calibrate, "measure the costs here, print them as JSON, and simulate nothing")
-	fs.BoolVar(&o.Check, "check", o.Check, "measure the costs here, and compare simulated rounds with real ones on loopback")
+	fs.BoolVar(&o.Calibrate, "calibrate", o.Calibrate, "measure the costs on this machine and print them as JSON, without a simulation")
+	fs.BoolVar(&o.Check, "check", o.Check, "measure the costs on this machine and compare simulated rounds with real rounds on loopback")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *Options) Validate() error {
 	c := &o.Case
 	for _, n := range o.Shards {
@@ -123,7 +125,7 @@ func (o *Options) Validate() error {
 	}
 	switch {
 	case len(o.Shards) == 0 || len(o.Fanouts) == 0 || len(o.Stragglers) == 0:
-		return usage.Errorf("--shards, --fanout and --stragglers: give each at least one number")
+		return usage.Errorf("--shards, --fanout and --stragglers: each needs at least one number")
 	case c.Relays < 0 || c.Relays > maxShards:
 		return usage.Errorf("--relays %d: choose 0 to %d", c.Relays, maxShards)
 	case c.Nodes < 1 || c.Nodes > maxNodes:
@@ -131,13 +133,13 @@ func (o *Options) Validate() error {
 	case c.Pods < 1 || c.Pods > maxPods:
 		return usage.Errorf("--pods %d: choose 1 to %d", c.Pods, maxPods)
 	case c.Classes < 1 || c.Groups < 1 || c.Cores < 1 || c.FixedOffers < 0:
-		return usage.Errorf("--classes, --groups and --cores: choose 1 or more, and --offers no less than 0")
+		return usage.Errorf("--classes, --groups and --cores: choose 1 or more; --offers: choose 0 or more")
 	case c.StragglerChance < 0 || c.StragglerChance > 1:
 		return usage.Errorf("--straggler-chance %g: choose 0 to 1", c.StragglerChance)
 	case min(c.StragglerDelay, c.Network.Latency, c.Network.Jitter, c.APILatency, c.Patience.Grace) < 0 || c.Network.BytesPerSecond < 0:
 		return usage.Errorf("times and --bandwidth: choose 0 or more")
 	case c.Patience.Deadline <= 0 || c.Patience.Quorum < 1 || c.Patience.Quorum > 100:
-		return usage.Errorf("--deadline has to be more than 0, and --quorum from 1 to 100")
+		return usage.Errorf("--deadline must be more than 0, and --quorum 1 to 100")
 	}
 	return nil
 }

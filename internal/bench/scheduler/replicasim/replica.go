@@ -6,35 +6,36 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// replica is one of the simulated ones. The first of all leads.
+// replica is a simulated replica. The first replica is the leader.
 type replica struct {
 	w      *world
 	member membership.Member
 	cores  *cores
 	port   port
-	// slow says that it is a straggler.
+	// slow reports that the replica is a straggler.
 	slow bool
-	// used is its CPU time.
+	// used is the CPU time of the replica.
 	used time.Duration
-	// told and taken are the reservations that the leader has told it of, and that it
-	// has carried out; waiting are questions that may not be answered before.
-	told, taken int
+	// sent is the number of reservations that the leader has sent to the replica. taken is
+	// the number that it has executed. waiting contains queries that must not be answered before a
+	// number of reservations has been executed.
+	sent, taken int
 	waiting     []waiting
 	links       map[*replica]*link
 }
 
 type waiting struct {
-	told int
+	sent int
 	call func()
 }
 
-// work takes CPU time.
+// work occupies a core for the CPU time, then calls a function.
 func (r *replica) work(cost time.Duration, then func()) {
 	r.used += cost
 	r.cores.run(cost, then)
 }
 
-// send encodes a message, sends it, and has it decoded at the other end.
+// send encodes a message, sends it, and decodes it at the receiver.
 func (r *replica) send(to *replica, size int, then func()) {
 	c := &r.w.Costs
 	r.work(c.Message+perByte(size, c.EncodeNanosPerByte+c.TransportNanosPerByte), func() {
@@ -46,20 +47,20 @@ func (r *replica) send(to *replica, size int, then func()) {
 
 func perByte(size int, nanos float64) time.Duration { return time.Duration(float64(size) * nanos) }
 
-// when calls a function once so many reservations were carried out.
-func (r *replica) when(told int, call func()) {
-	if r.taken >= told {
+// when calls a function as soon as this number of reservations has been executed.
+func (r *replica) when(sent int, call func()) {
+	if r.taken >= sent {
 		call()
 		return
 	}
-	r.waiting = append(r.waiting, waiting{told, call})
+	r.waiting = append(r.waiting, waiting{sent, call})
 }
 
 func (r *replica) take() {
 	r.taken++
 	kept := r.waiting[:0]
 	for _, w := range r.waiting {
-		if r.taken >= w.told {
+		if r.taken >= w.sent {
 			r.w.clock.after(0, w.call)
 		} else {
 			kept = append(kept, w)
@@ -68,23 +69,23 @@ func (r *replica) take() {
 	r.waiting = kept
 }
 
-// link tells another replica things, as [shard.Link] does: what comes while a batch is
-// being sent goes with the next.
+// link sends messages to another replica in batches, as [wire.Link] does: messages that are added
+// while a batch is being sent go into the next batch.
 type link struct {
 	from, to *replica
-	pending  []told
+	pending  []sent
 	sending  bool
 }
 
-type told struct {
+type sent struct {
 	size int
 	call func()
 }
 
-// tell lets another replica call a function when a message of a size has come to it.
+// tell sends a message of this size to another replica, which calls a function when it arrives.
 func (r *replica) tell(to *replica, size int, call func()) {
 	if to == r {
-		// A replica tells itself without a connection.
+		// A replica does not use the network for itself.
 		r.w.clock.after(0, call)
 		return
 	}
@@ -93,7 +94,7 @@ func (r *replica) tell(to *replica, size int, call func()) {
 		l = &link{from: r, to: to}
 		r.links[to] = l
 	}
-	l.pending = append(l.pending, told{size, call})
+	l.pending = append(l.pending, sent{size, call})
 	l.flush()
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// free is a case in which only what is set costs something.
+// free returns a case in which all operations are free, so that a test can set individual costs.
 func free(shards, fanout int) Case {
 	c := DefaultOptions().Case
 	c.Shards, c.Fanout, c.Pods, c.FixedOffers, c.Costs = shards, fanout, 128, 128, Costs{}
@@ -30,7 +30,7 @@ func simulate(t *testing.T, c Case) Outcome {
 	return o
 }
 
-// near allows for what a histogram rounds.
+// near compares values with a tolerance for the rounding of a histogram.
 func near(t *testing.T, what string, got, want float64) {
 	t.Helper()
 	if got < want*0.998 || got > want*1.002 {
@@ -46,8 +46,9 @@ func depth(branches []membership.Branch) int {
 	return deepest
 }
 
-// TestRoundTakesTheWayToTheDeepest: with nothing but latency a round is there and back.
-func TestRoundTakesTheWayToTheDeepest(t *testing.T) {
+// TestRoundTakesAsLongAsTheDeepestPath: if only the network has latency, a round takes twice the latency
+// for each level of the tree.
+func TestRoundTakesAsLongAsTheDeepestPath(t *testing.T) {
 	for _, shards := range []int{2, 4, 11, 57, 256} {
 		for _, fanout := range []int{2, 3, 10, 30} {
 			members := make([]membership.Member, shards-1)
@@ -61,8 +62,8 @@ func TestRoundTakesTheWayToTheDeepest(t *testing.T) {
 	}
 }
 
-// TestStragglersAreCutOff: nine of ten have answered after 2 ms, and the last has a grace
-// from then on; it is not asked while it rests.
+// TestStragglersAreCutOff: nine of ten replicas answer after 2 ms, which starts the grace period for the
+// tenth. It is cut off at the end of the grace period and excluded from the next round.
 func TestStragglersAreCutOff(t *testing.T) {
 	c := free(11, 10)
 	c.Pods, c.Stragglers, c.StragglerChance, c.StragglerDelay = 2*128, 0.1, 1, time.Second
@@ -75,24 +76,25 @@ func TestStragglersAreCutOff(t *testing.T) {
 	}
 	c.Patience.Quorum, c.Pods = 100, 128
 	near(t, "a round that waits for all", simulate(t, c).RoundMillisP50, 2+1000)
-	// Nine tenths of three are all of them: nobody is cut off before the deadline.
+	// A quorum of 90 % of three replicas is all three, so no replica is cut off before the deadline.
 	c = free(4, 3)
 	c.Stragglers, c.StragglerChance, c.StragglerDelay = 0.3, 1, time.Second
 	c.Patience.Quorum, c.Patience.Grace = 90, 20*time.Millisecond
 	near(t, "a round with three branches", simulate(t, c).RoundMillisP50, 2+1000)
 }
 
-// TestLeaderIsTheBound: nothing goes faster than the one who decides.
-func TestLeaderIsTheBound(t *testing.T) {
+// TestLeaderLimitsThroughput: the throughput is limited by the scheduling cycles of the leader, or by the
+// number of pods that it schedules per round.
+func TestLeaderLimitsThroughput(t *testing.T) {
 	c := free(1, 10)
 	c.Pods, c.Cores, c.RoundsOnly, c.Costs.Cycle = 1000, 1, true, time.Millisecond
-	near(t, "pods a second of one that takes 1 ms a pod", simulate(t, c).PodsPerSecond, 1000)
+	near(t, "pods per second with 1 ms per pod", simulate(t, c).PodsPerSecond, 1000)
 	c = free(2, 10)
 	c.Pods, c.RoundsOnly = 1280, true
-	near(t, "pods a second with 128 for each round of 2 ms", simulate(t, c).PodsPerSecond, 64_000)
+	near(t, "pods per second with 128 pods per round of 2 ms", simulate(t, c).PodsPerSecond, 64_000)
 }
 
-// TestWireIsShared: the answers of all come in over one port.
+// TestWireIsShared: all answers arrive over the leader's port, one after the other.
 func TestWireIsShared(t *testing.T) {
 	c := free(11, 10)
 	c.Network, c.Groups, c.FixedOffers = Network{BytesPerSecond: 1e6}, 1, 1
@@ -100,7 +102,7 @@ func TestWireIsShared(t *testing.T) {
 	near(t, "ten answers of a millisecond each", simulate(t, c).RoundMillisP50, 10)
 }
 
-// TestEachPodIsBoundOnce: whatever is late, cut off or mixed.
+// TestEachPodIsBoundOnce covers combinations of shards, stragglers, pod classes and seeds.
 func TestEachPodIsBoundOnce(t *testing.T) {
 	for _, shards := range []int{1, 2, 7, 40} {
 		for _, stragglers := range []float64{0, 0.3} {
@@ -117,8 +119,8 @@ func TestEachPodIsBoundOnce(t *testing.T) {
 						}
 					}
 					for _, r := range w.replicas {
-						if r.told != r.taken || len(r.waiting) > 0 {
-							t.Errorf("%s was told of %d reservations, and has %d", r.member.Name, r.told, r.taken)
+						if r.sent != r.taken || len(r.waiting) > 0 {
+							t.Errorf("%s was sent %d reservations and executed %d", r.member.Name, r.sent, r.taken)
 						}
 					}
 				}
@@ -135,7 +137,7 @@ func TestSameSeedSameOutcome(t *testing.T) {
 	}
 }
 
-func TestStoredCostsAreWhole(t *testing.T) {
+func TestStoredCostsAreComplete(t *testing.T) {
 	c := StoredCosts()
 	for name, positive := range map[string]bool{
 		"message": c.Message > 0, "encode": c.EncodeNanosPerByte > 0, "decode": c.DecodeNanosPerByte > 0, "offer": c.OfferBytes > 0,
@@ -154,15 +156,15 @@ func TestWrites(t *testing.T) {
 	if err != nil || len(r.Outcomes) != 2*3*2 {
 		t.Fatalf("%d outcomes, %v", len(r.Outcomes), err)
 	}
-	told := &experiment.Result{Errors: experiment.NewTally(0)}
-	r.Report(told)
-	if len(told.Tables) != 1 || len(told.Tables[0].Rows) != len(r.Outcomes) || len(told.Series) != 7*3*2 {
-		t.Errorf("%d tables, %d lines", len(told.Tables), len(told.Series))
+	report := &experiment.Result{Errors: experiment.NewTally(0)}
+	r.Report(report)
+	if len(report.Tables) != 1 || len(report.Tables[0].Rows) != len(r.Outcomes) || len(report.Series) != 7*3*2 {
+		t.Errorf("%d tables, %d lines", len(report.Tables), len(report.Series))
 	}
 	r.Print(t.Output())
 }
 
-func TestInvalidOptionsAreBadUsage(t *testing.T) {
+func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Options){
 		"shards":     func(o *Options) { o.Shards = []int{0} },
 		"fanout":     func(o *Options) { o.Fanouts = []int{0} },

@@ -7,11 +7,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
 
-// Report tells it as an experiment does: a table, and each figure by the number of shards,
-// with a line for each fan-out, once more where there are stragglers.
+// Report implements experiment.Reporter: a table, and a chart of each figure by the number of
+// shards with one line per fan-out, with and without stragglers.
 func (r *Result) Report(to *experiment.Result) {
 	table := to.Table("Rounds", "stragglers", "fan-out", "shards", "pods, /s", "rounds", "round p50, ms", "p99, ms",
-		"leader, cores", "of all CPU, %", "CPU of all, µs/pod", "leader, KB/pod", "MB/s", "cut off")
+		"leader's CPU, cores", "leader's share of CPU, %", "total CPU, µs/pod", "leader's traffic, KB/pod", "leader's traffic, MB/s", "rounds cut off")
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
 		table.Add(o.Stragglers, o.Fanout, o.Shards, o.PodsPerSecond, o.Rounds, o.RoundMillisP50, o.RoundMillisP99,
@@ -25,13 +25,13 @@ func (r *Result) Report(to *experiment.Result) {
 			plot, unit string
 			value      float64
 		}{
-			{"Pods a second", "/s", o.PodsPerSecond},
+			{"Pods per second", "/s", o.PodsPerSecond},
 			{"Round p50", "ms", o.RoundMillisP50},
 			{"Round p99", "ms", o.RoundMillisP99},
 			{"Leader's cores", "cores", o.LeaderCores},
 			{"Leader's share of CPU", "%", 100 * o.LeaderShare},
-			{"Bytes at the leader", "KB/pod", o.LeaderBytesPerPod / 1000},
-			{"CPU of all", "µs/pod", o.CPUMicrosPerPod},
+			{"Leader's traffic per pod", "KB/pod", o.LeaderBytesPerPod / 1000},
+			{"Total CPU per pod", "µs/pod", o.CPUMicrosPerPod},
 		} {
 			series := experiment.Series{Plot: line.plot, Name: name, X: "shards", Unit: line.unit, LogX: true, LogY: true}
 			to.Line(series, float64(o.Shards), line.value)
@@ -39,9 +39,9 @@ func (r *Result) Report(to *experiment.Result) {
 	}
 }
 
-// Report tells it as an experiment does: real rounds, and simulated ones.
+// Report implements experiment.Reporter: measured and simulated rounds.
 func (c *Checks) Report(to *experiment.Result) {
-	table := to.Table("Rounds, real and simulated", "shards", "a round, real, ms", "simulated, ms", "CPU a round, real, ms", "simulated, ms")
+	table := to.Table("Measured and simulated rounds", "shards", "measured round, ms", "simulated, ms", "measured CPU per round, ms", "simulated, ms")
 	for _, at := range c.Checked {
 		table.Add(at.Shards, at.RealRoundMillis, at.SimulatedRoundMillis, at.RealCPUMillis, at.SimulatedCPUMillis)
 		to.Errors.AddMany(checkRounds, nil)
@@ -49,15 +49,15 @@ func (c *Checks) Report(to *experiment.Result) {
 			plot, name string
 			value      float64
 		}{
-			{"A round", "real", at.RealRoundMillis}, {"A round", "simulated", at.SimulatedRoundMillis},
-			{"CPU a round", "real", at.RealCPUMillis}, {"CPU a round", "simulated", at.SimulatedCPUMillis},
+			{"Round", "measured", at.RealRoundMillis}, {"Round", "simulated", at.SimulatedRoundMillis},
+			{"CPU per round", "measured", at.RealCPUMillis}, {"CPU per round", "simulated", at.SimulatedCPUMillis},
 		} {
 			to.Line(experiment.Series{Plot: line.plot, Name: line.name, X: "shards", Unit: "ms"}, float64(at.Shards), line.value)
 		}
 	}
 }
 
-// Report lists them by the names that a file of costs has.
+// Report implements experiment.Reporter: the costs by their JSON names.
 func (c *Costs) Report(to *experiment.Result) {
 	table := to.Table("Costs of "+c.Machine, "cost", "value")
 	reportCosts(table, "", reflect.ValueOf(*c))

@@ -7,11 +7,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// answer is what one replica says, or several together.
+// answer is the answer of one replica, or the combined answer of several.
 type answer struct {
-	// shards have answered, absent ones have not.
+	// shards are the replicas that have answered. absent are the replicas that have not.
 	shards, absent []*replica
-	// offers of each group.
+	// offers is the number of offers of each group.
 	offers int
 }
 
@@ -22,7 +22,7 @@ func (w *world) size(a *answer) int {
 	return w.Costs.AnswerBytes + w.Groups*(w.Costs.GroupBytes+a.offers*w.Costs.OfferBytes)
 }
 
-// offers of each group that the round asks for.
+// offers returns the number of offers of each group that the round requests.
 func (w *world) offers() int {
 	if w.FixedOffers > 0 {
 		return w.FixedOffers
@@ -30,7 +30,7 @@ func (w *world) offers() int {
 	return w.wanted[w.classes[min(w.next, w.Pods-1)]].Offers
 }
 
-// answerOne is what a replica says of its own nodes.
+// answerOne computes the answer of a replica for its own nodes.
 func (r *replica) answerOne(then func(*answer)) {
 	if r.member.Relay {
 		r.w.clock.after(0, func() { then(&answer{}) })
@@ -40,7 +40,7 @@ func (r *replica) answerOne(then func(*answer)) {
 	r.work(r.w.Costs.summarize(r.w.Groups, a.offers), func() { then(a) })
 }
 
-// gathering is one call of [shard.Gather].
+// gathering is one query to a subtree and the collection of its answers, as in package wire.
 type gathering struct {
 	w        *world
 	at       *replica
@@ -50,10 +50,11 @@ type gathering struct {
 	answers  []*answer
 	waiting  []bool
 	left     int
-	// ownDone says that the replica's own answer is there: others are looked at then.
+	// ownDone reports that the replica has computed its own answer. Answers of others are processed
+	// only after that.
 	ownDone, over bool
 	early         []func()
-	// cut is the number of the timer that counts.
+	// cut is the number of the current timer. Timers with lower numbers are ignored.
 	cut  int
 	then func(*answer)
 }
@@ -75,7 +76,7 @@ func (w *world) gather(at *replica, own bool, branches []membership.Branch, p wi
 	}
 }
 
-// ask sends the question to a branch, which hands it on.
+// ask sends the query to a branch, which forwards it.
 func (g *gathering) ask(i int, seen map[*replica]int) {
 	b := &g.branches[i]
 	child := g.w.byName[b.Member.Name]
@@ -108,7 +109,7 @@ func (g *gathering) begin(own *answer) {
 	}
 }
 
-// look calls a function when answers of others are looked at.
+// look calls a function as soon as the replica can process answers of other replicas.
 func (g *gathering) look(call func()) {
 	if g.ownDone {
 		call()
@@ -145,7 +146,7 @@ func (g *gathering) cutAt(wait time.Duration) {
 	})
 }
 
-// finish folds what has come; those that have not are absent.
+// finish combines the answers; replicas without an answer are absent.
 func (g *gathering) finish() {
 	if g.over {
 		return

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Outcome is what came of one case.
+// Outcome is the result of one case.
 type Outcome struct {
 	Shards     int     `json:"shards"`
 	Relays     int     `json:"relays"`
@@ -19,23 +19,23 @@ type Outcome struct {
 	Seconds       float64 `json:"seconds"`
 	PodsPerSecond float64 `json:"podsPerSecond"`
 	Rounds        int     `json:"rounds"`
-	// RoundMillis is from a question until what came of it is folded.
+	// RoundMillis is the time from a query until its answers are combined.
 	RoundMillisP50 float64 `json:"roundMillisP50"`
 	RoundMillisP99 float64 `json:"roundMillisP99"`
-	// LeaderCores are the cores that the leader kept busy, and LeaderShare is its part of
-	// the CPU time of all replicas.
+	// LeaderCores is the average number of busy cores of the leader. LeaderShare is its fraction
+	// of the CPU time of all replicas.
 	LeaderCores float64 `json:"leaderCores"`
 	LeaderShare float64 `json:"leaderShare"`
-	// CPUMicrosPerPod is that of all replicas.
+	// CPUMicrosPerPod is the CPU time of all replicas per pod.
 	CPUMicrosPerPod float64 `json:"cpuMicrosPerPod"`
-	// LeaderBytesPerPod went in or out at the leader.
+	// LeaderBytesPerPod is the traffic of the leader in both directions.
 	LeaderBytesPerPod float64 `json:"leaderBytesPerPod"`
 	LeaderMBPerSecond float64 `json:"leaderMegabytesPerSecond"`
-	// CutOff are answers that were done without.
+	// CutOff is the number of answers that arrived too late.
 	CutOff int `json:"cutOff"`
 }
 
-// Result of a run.
+// Result is the result of a run.
 type Result struct {
 	Case     Case      `json:"case"`
 	Outcomes []Outcome `json:"outcomes"`
@@ -63,7 +63,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	return r, nil
 }
 
-// Simulate is one case.
+// Simulate simulates one case.
 func Simulate(c Case) (Outcome, error) {
 	w := newWorld(c)
 	w.run()
@@ -93,10 +93,10 @@ func (w *world) outcome() Outcome {
 	}
 }
 
-// Print writes it for people.
+// Print writes the result as text.
 func (r *Result) Print(out io.Writer) {
 	c := &r.Case
-	fmt.Fprintf(out, "%d nodes, %d pods in %d classes with %d groups, %d cores a replica\n", c.Nodes, c.Pods, c.Classes, c.Groups, c.Cores)
+	fmt.Fprintf(out, "%d nodes, %d pods in %d classes with %d groups, %d cores per replica\n", c.Nodes, c.Pods, c.Classes, c.Groups, c.Cores)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprintln(w, "stragglers\tfanout\tshards\tpods/s\trounds\tround p50 ms\tp99\tleader cores\tleader's share\tCPU µs/pod\tleader KB/pod\tMB/s\tcut off\t")
 	for _, o := range r.Outcomes {

@@ -1,12 +1,14 @@
-// Package replicasim simulates the rounds of a sharded scheduler: many more replicas than
-// there are machines, with the costs of the real code as they were measured, the tree
-// that package shard grows, and the rules by which it waits for answers. Which node a
-// pod gets is not simulated; that it gets one, when, and at what cost, is.
+// Package replicasim simulates the scheduling rounds of a sharded dist-scheduler with many more
+// replicas than there are machines (`k1m bench shard-simulation`). It uses measured costs of the
+// real code (costs.json), the query tree of package wire, and the rules of the real replicas for
+// waiting for answers. It does not simulate which node a pod gets, only when a pod gets a node
+// and at what cost.
 //
-// Invariants: each pod is bound once; what is worked on takes a core for as long as its
-// cost; a question is answered after the reservations that came before it.
+// Invariants: each pod is bound once; work occupies a core for its whole cost; a query is
+// answered after all reservations that were sent before it.
 //
-// Missing: nodes do not fill up, replicas do not come and go, binds do not fail.
+// Limits of the model: nodes do not fill up, replicas are not added or removed, binds do not
+// fail.
 package replicasim
 
 import (
@@ -22,18 +24,18 @@ import (
 )
 
 const (
-	// An answer is used no longer, and a replica that was late is left out for a while:
-	// as in package scheduler.
+	// Maximum age of an answer, and the time for which a late replica is left out, as in package
+	// scheduler.
 	runLife                = time.Second
 	firstRest, longestRest = 100 * time.Millisecond, 10 * time.Second
-	// Pods that wait for an answer of their node's owner, or are being bound; with more
-	// the leader goes slower. It bounds what is under way, not what the real one does.
+	// Maximum number of pods that wait for the reservation on their node, or for their bind. It
+	// bounds the memory of the simulation; the real scheduler has no such limit.
 	mostBinding = 1 << 16
-	// A time that no case needs.
+	// Simulated time limit, longer than any case takes.
 	longest = time.Hour
 )
 
-// world is one case as it goes on.
+// world is the state of the simulation of one case.
 type world struct {
 	Case
 	clock    *clock
@@ -49,8 +51,8 @@ type world struct {
 	rounds  int
 	cutOff  int
 	cuts    map[*replica]*cut
-	// wanted is for how many offers is asked, by class, and used how many the last answer
-	// had pods placed by.
+	// wanted is the number of offers to request, by class. used is the number of pods that the
+	// last answer placed.
 	wanted  []wire.Wanted
 	used    []index.Used
 	latency *hdrhistogram.Histogram // of rounds, in microseconds
@@ -84,7 +86,8 @@ func newWorld(c Case) *world {
 		w.byName[r.member.Name] = r
 	}
 	w.leader = w.replicas[0]
-	// Stragglers are spread, and the leader is none: it would be replaced.
+	// Stragglers are distributed evenly. The leader is not a straggler, because it would be
+	// replaced.
 	slow := int(float64(c.Shards-1)*c.Stragglers + 0.5)
 	for _, i := range w.clock.rand.Perm(c.Shards - 1)[:slow] {
 		w.replicas[1+i].slow = true
@@ -95,7 +98,7 @@ func newWorld(c Case) *world {
 	return w
 }
 
-// delayOf a replica's answer, if it is late.
+// delayOf returns the delay of the answer of a replica, if it is late.
 func (w *world) delayOf(r *replica) time.Duration {
 	if r.slow && w.clock.rand.Float64() < w.StragglerChance {
 		return w.StragglerDelay
@@ -110,20 +113,21 @@ func (w *world) run() {
 	w.ended = w.clock.now
 }
 
-// round asks about the next pod, and places the run that it begins.
+// round queries the replicas for the next pod, and places the batch of identical pods that starts
+// with it.
 func (w *world) round() {
 	if w.next == w.Pods {
 		return
 	}
 	now := w.clock.now
 	var members []membership.Member
-	seen := map[*replica]int{w.leader: w.leader.told}
+	seen := map[*replica]int{w.leader: w.leader.sent}
 	for _, r := range w.replicas[1:] {
 		if c := w.cuts[r]; c != nil && now < c.until {
 			continue
 		}
 		members = append(members, r.member)
-		seen[r] = r.told
+		seen[r] = r.sent
 	}
 	w.rounds++
 	class := w.classes[w.next]
@@ -136,7 +140,7 @@ func (w *world) round() {
 	})
 }
 
-// note notes who was late, as the leader does.
+// note records which replicas were late, as the leader does.
 func (w *world) note(asked []membership.Member, a *answer) {
 	absent := map[*replica]bool{}
 	for _, r := range a.absent {
@@ -159,7 +163,7 @@ func (w *world) note(asked []membership.Member, a *answer) {
 	}
 }
 
-// place puts the next pod on a node of those offered, if it is of the same class.
+// place assigns the next pod to an offered node, if the pod has the class of the round.
 func (w *world) place(a *answer, placed int, until time.Duration) {
 	same := placed == 0 || w.next < w.Pods && w.classes[w.next] == w.classes[w.next-1]
 	if w.next == w.Pods || placed == a.offers || !same || w.clock.now > until || w.next-w.binds > mostBinding {
@@ -181,12 +185,12 @@ func (w *world) place(a *answer, placed int, until time.Duration) {
 
 func (w *world) anyReplica() *replica { return w.replicas[w.clock.rand.IntN(w.Shards)] }
 
-// reserve asks the owner of a node for a place, and binds when it has answered.
+// reserve requests a reservation from the owner of a node, and binds the pod after the answer.
 func (w *world) reserve(pod int, owner *replica) {
 	c := &w.Costs
-	owner.told++
+	owner.sent++
 	if w.Shards == 1 {
-		// One scheduler alone assumes pods in its cache.
+		// A scheduler without replicas assumes pods in its cache instead.
 		owner.take()
 		w.bind(pod, owner)
 		return
@@ -201,8 +205,8 @@ func (w *world) reserve(pod int, owner *replica) {
 	})
 }
 
-// bind sends the bind; what watches say of the pod before and after costs those who
-// watch it, and those whom they tell.
+// bind sends the bind. Watch events for the pod cost CPU at the replicas that watch it, and at
+// those to which they forward the event.
 func (w *world) bind(pod int, owner *replica) {
 	c := &w.Costs
 	w.leader.work(c.Bind, func() {

@@ -1,4 +1,7 @@
-// Package suites has the experiments of schedulers that share the harness.
+// Package suites contains the scheduler experiments that run in the framework of package
+// experiment: schedule-perf (scheduler_perf of Kubernetes), schedule-kinds (several kinds of pods
+// and node counts) and schedule-affinity (anti-affinity in a cluster with missing nodes). The
+// last two run schedulers with package inmemory.
 package suites
 
 import (
@@ -15,18 +18,18 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// Experiments that this package has.
+// Experiments returns the experiments of this package.
 func Experiments() []experiment.Experiment {
 	return []experiment.Experiment{scheduleKinds, scheduleAffinity, schedulePerf}
 }
 
 var scheduleAffinity = experiment.Experiment{
 	Name:  "schedule-affinity",
-	Short: "Schedule anti-affine pods into a full cluster some of whose nodes have vanished",
-	Long: `Schedule --pods pods with anti-affinity into a cluster that has 34 pods a node, some of
-which are terminating on nodes that are gone: what slowed eBay's schedulers down to a pod
-in seven minutes. Each scheduler runs in this process, without a cluster, and all of its
-pods wait when it begins. A latency is that of a scheduling cycle.`,
+	Short: "Schedule pods with anti-affinity into a full cluster with missing nodes",
+	Long: `Schedule --pods pods with anti-affinity into a cluster that has 34 pods per node, some of
+which are terminating on nodes that no longer exist. This situation slowed the schedulers of
+eBay down to one pod in seven minutes. Each scheduler runs in this process, without a
+cluster, and all pods are pending when it starts. Latencies are those of scheduling cycles.`,
 	Example: `  k1m bench schedule-affinity
   k1m bench schedule-affinity --nodes 5000 --pods 1000 --schedulers dist-scheduler`,
 	New: func() experiment.Options {
@@ -44,36 +47,36 @@ type affinityOptions struct {
 
 // AddFlags binds the options to flags.
 func (o *affinityOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "contenders to measure, in this order")
 	fs.Var(&o.Nodes, "nodes", o.Nodes.Usage("nodes of the cluster"))
 	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to schedule"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *affinityOptions) Validate() error {
 	return validateSchedulers(o.Schedulers)
 }
 
-// validateSchedulers reports what cannot be measured.
+// validateSchedulers returns a usage error for an invalid list of schedulers.
 func validateSchedulers(names []string) error {
 	for i, name := range names {
 		if name != clusterdir.SchedulerDist && name != clusterdir.SchedulerKube {
 			return usage.Errorf("--schedulers %q: no such scheduler; choose dist-scheduler, kube-scheduler or both", name)
 		}
 		if slices.Contains(names[:i], name) {
-			return usage.Errorf("--schedulers %s: %s is there twice; name each once", strings.Join(names, ","), name)
+			return usage.Errorf("--schedulers %s: %s is given twice; list each once", strings.Join(names, ","), name)
 		}
 	}
 	if len(names) == 0 {
-		return usage.Errorf("--schedulers: none given; choose dist-scheduler, kube-scheduler or both")
+		return usage.Errorf("--schedulers: the list is empty; choose dist-scheduler, kube-scheduler or both")
 	}
 	return nil
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *affinityOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Anti-affine pods", "scheduler", "nodes", "pods before", "pods", "scheduled, /s", "all after, s",
-		"cycle p50, ms", "p90, ms", "p99, ms", "CPU a pod, µs", "found no node", "deviations")
+	table := run.Result.Table("Pods with anti-affinity", "scheduler", "nodes", "existing pods", "pods", "scheduled, /s", "total time, s",
+		"cycle p50, ms", "p90, ms", "p99, ms", "CPU per pod, µs", "unschedulable", "deviations")
 	figures := map[string][]experiment.Figure{}
 	for _, name := range o.Schedulers {
 		options := inmemory.DefaultOptions()
@@ -94,11 +97,11 @@ func (o *affinityOptions) Run(ctx context.Context, run *experiment.Run) error {
 		l := r.LatencyMicros
 		table.Add(name, r.Nodes, r.Existing, r.Pods, r.PodsPerSecond, r.Seconds, ms(l.P50), ms(l.P90), ms(l.P99), r.CPUMicrosPerPod, r.Unschedulable, r.Deviations)
 		for _, at := range []experiment.Point{{50, ms(l.P50)}, {90, ms(l.P90)}, {99, ms(l.P99)}, {99.9, ms(l.P999)}, {100, ms(l.Max)}} {
-			run.Result.Line(experiment.Series{Plot: "cycles by percentile", Name: name, X: "percentile", Unit: "ms", LogY: true}, at[0], at[1])
+			run.Result.Line(experiment.Series{Plot: "scheduling cycle by percentile", Name: name, X: "percentile", Unit: "ms", LogY: true}, at[0], at[1])
 		}
 		figures[name] = []experiment.Figure{
 			{Name: "pods scheduled", Unit: "/s", Value: r.PodsPerSecond, MoreIsBetter: true},
-			{Name: "CPU a pod", Unit: "µs", Value: r.CPUMicrosPerPod},
+			{Name: "CPU per pod", Unit: "µs", Value: r.CPUMicrosPerPod},
 		}
 	}
 	run.Result.Compare(clusterdir.SchedulerDist, clusterdir.SchedulerKube, figures[clusterdir.SchedulerDist], figures[clusterdir.SchedulerKube])

@@ -23,17 +23,18 @@ import (
 
 var scheduleKinds = experiment.Experiment{
 	Name:  "schedule-kinds",
-	Short: "Measure schedulers alone, for kinds of pods and ever more nodes",
-	Long: `Run schedule-million for each of the kinds of pods, and each number of nodes, in a process
-of its own: what a pod costs, and how that grows with the nodes. kube-scheduler is measured
-with the smallest number of nodes only; its cost a pod grows with them.`,
+	Short: "Measure schedulers in memory for several kinds of pods and node counts",
+	Long: `Run schedule-million for each kind of pods and each number of nodes, each in a process of its
+own, to show the CPU time per pod and how it grows with the number of nodes. kube-scheduler
+is measured only with the smallest number of nodes, because its cost per pod grows with
+that number.`,
 	Example: `  k1m bench schedule-kinds
   k1m bench schedule-kinds --kinds plain,deployment --nodes 5000,50000,500000 --schedulers dist-scheduler`,
 	New: func() experiment.Options {
 		return &kindsOptions{
 			Schedulers: []string{clusterdir.SchedulerDist, clusterdir.SchedulerKube}, Nodes: []int{5000, 100_000},
 			Kinds: slices.DeleteFunc(slices.Clone(inmemory.Kinds), func(kind string) bool { return kind == inmemory.VanishedNodes }),
-			Pods:  experiment.ByScale(5000, 1500), // fewer take too little CPU to tell
+			Pods:  experiment.ByScale(5000, 1500), // the CPU time of fewer pods is too short to measure
 		}
 	},
 }
@@ -46,20 +47,20 @@ type kindsOptions struct {
 
 // AddFlags binds the options to flags.
 func (o *kindsOptions) AddFlags(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "what to measure, in this order")
+	fs.StringSliceVar(&o.Schedulers, "schedulers", o.Schedulers, "contenders to measure, in this order")
 	fs.StringSliceVar(&o.Kinds, "kinds", o.Kinds, "kinds of pods: "+strings.Join(inmemory.Kinds, "|"))
 	fs.IntSliceVar(&o.Nodes, "nodes", o.Nodes, "nodes of the clusters")
 	fs.Var(&o.Pods, "pods", o.Pods.Usage("pods to schedule in each run"))
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *kindsOptions) Validate() error {
 	if len(o.Kinds) == 0 || len(o.Nodes) == 0 {
-		return usage.Errorf("--kinds and --nodes: give at least one of each")
+		return usage.Errorf("--kinds and --nodes: each needs at least one value")
 	}
 	for i, kind := range o.Kinds {
 		if slices.Contains(o.Kinds[:i], kind) {
-			return usage.Errorf("--kinds %s: %s is there twice; name each once", strings.Join(o.Kinds, ","), kind)
+			return usage.Errorf("--kinds %s: %s is given twice; list each once", strings.Join(o.Kinds, ","), kind)
 		}
 		for _, nodes := range o.Nodes {
 			run := o.run(kind, clusterdir.SchedulerDist, nodes)
@@ -69,12 +70,12 @@ func (o *kindsOptions) Validate() error {
 		}
 	}
 	if !slices.IsSorted(o.Nodes) || len(slices.Compact(slices.Clone(o.Nodes))) < len(o.Nodes) {
-		return usage.Errorf("--nodes %v: give numbers that grow", o.Nodes)
+		return usage.Errorf("--nodes %v: give ascending numbers", o.Nodes)
 	}
 	return validateSchedulers(o.Schedulers)
 }
 
-// run is what one process is to do.
+// run is the task of one process.
 func (o *kindsOptions) run(kind, scheduler string, nodes int) inmemory.Options {
 	run := inmemory.DefaultOptions()
 	run.PodKind, run.Scheduler, run.Nodes, run.Pods = kind, scheduler, nodes, max(o.Pods.N, 1)
@@ -82,7 +83,7 @@ func (o *kindsOptions) run(kind, scheduler string, nodes int) inmemory.Options {
 	return run
 }
 
-// runs are all, in their order.
+// runs returns the tasks in their order.
 func (o *kindsOptions) runs() (runs []inmemory.Options) {
 	for _, kind := range o.Kinds {
 		for i, nodes := range o.Nodes {
@@ -96,9 +97,9 @@ func (o *kindsOptions) runs() (runs []inmemory.Options) {
 	return runs
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
-	table := run.Result.Table("Schedulers alone", inmemory.Columns...)
+	table := run.Result.Table("Schedulers in memory, without a cluster", inmemory.Columns...)
 	figures, runs := map[string][]experiment.Figure{}, o.runs()
 	task := run.Display.Task("runs", len(runs))
 	for i, one := range runs {
@@ -113,13 +114,13 @@ func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 			return fmt.Errorf("%s, %s pods, %d nodes: %w", one.Scheduler, one.PodKind, one.Nodes, err)
 		}
 		task.Set(i + 1)
-		inmemory.Tell(table, found)
+		inmemory.AddTo(table, found)
 		run.Result.Errors.AddMany(int64(found.Decided), nil)
 		run.Result.Line(experiment.Series{
-			Plot: "CPU a pod by nodes", Name: one.Scheduler + ", " + one.PodKind, X: "nodes", Unit: "µs", LogX: true, LogY: true,
+			Plot: "CPU per pod by nodes", Name: one.Scheduler + ", " + one.PodKind, X: "nodes", Unit: "µs", LogX: true, LogY: true,
 		}, float64(one.Nodes), found.CPUMicrosPerPod)
 		if one.Nodes == o.Nodes[0] {
-			figures[one.Scheduler] = append(figures[one.Scheduler], experiment.Figure{Name: one.PodKind + ": CPU a pod", Unit: "µs", Value: found.CPUMicrosPerPod})
+			figures[one.Scheduler] = append(figures[one.Scheduler], experiment.Figure{Name: one.PodKind + ": CPU per pod", Unit: "µs", Value: found.CPUMicrosPerPod})
 		}
 	}
 	task.Done("done")
@@ -127,7 +128,7 @@ func (o *kindsOptions) Run(ctx context.Context, run *experiment.Run) error {
 	return nil
 }
 
-// measureAlone runs this program once more, so that memory is that of one run.
+// measureAlone measures in a new process of this program, so that the peak memory does not include other runs.
 func measureAlone(ctx context.Context, o inmemory.Options) (*inmemory.Result, error) {
 	program, err := os.Executable()
 	if err != nil {
@@ -136,12 +137,12 @@ func measureAlone(ctx context.Context, o inmemory.Options) (*inmemory.Result, er
 	cmd := exec.CommandContext(ctx, program, "bench", "schedule-million", "-o", "json", "--nodes", strconv.Itoa(o.Nodes),
 		"--pods", strconv.Itoa(o.Pods), "--pod-kind", o.PodKind, "--scheduler", o.Scheduler)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	var output, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &output, &said
+	var output, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &output, &stderr
 	failed := cmd.Run()
 	found := &inmemory.Result{}
 	if err := errors.Join(failed, json.Unmarshal(output.Bytes(), found)); err != nil {
-		return nil, fmt.Errorf("%w: %s", err, lastOf(said.String()))
+		return nil, fmt.Errorf("%w: %s", err, lastOf(stderr.String()))
 	}
 	return found, nil
 }

@@ -25,13 +25,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// perfProgram is what it runs, in the source tree.
+// perfProgram is the test program in the source tree.
 const perfProgram = "./test/schedperf"
 
-// perfSizes are labels of scheduler_perf's workloads.
+// perfSizes are the labels of the workloads of scheduler_perf.
 var perfSizes = []string{"performance", "short", "integration-test", "all"}
 
-// perfDefault are the workloads that upstream's thresholds are known by: of 5,000 nodes.
+// perfDefault are the workloads of 5,000 nodes whose upstream thresholds are commonly cited.
 const perfDefault = "^misc/SchedulingBasic/5000Nodes_10000Pods$" +
 	"|^affinity/SchedulingNodeAffinity/5000Nodes_10000Pods$" +
 	"|^affinity/SchedulingPodAffinity/5000Nodes_5000Pods$" +
@@ -40,17 +40,19 @@ const perfDefault = "^misc/SchedulingBasic/5000Nodes_10000Pods$" +
 	"|^topology_spreading/DefaultTopologySpreading/5000Nodes_10000Pods$" +
 	"|^default_preemption/PreemptionAsync/5000Nodes$"
 
-// perfSmall is long enough to measure, and does not take minutes. It is in none of the sizes.
+// perfSmall is a workload that is long enough for a measurement and takes less than a minute. It has
+// none of the size labels.
 const perfSmall = "^affinity/SchedulingPodAffinity/500Nodes$"
 
 var schedulePerf = experiment.Experiment{
 	Name:  "schedule-perf",
-	Short: "Run Kubernetes' own scheduler_perf with our search and with upstream's",
-	Long: `Run workloads of Kubernetes' scheduler_perf, by turns with our search and with
-upstream's, in the same test binary, and show both beside the threshold that upstream
-holds its own machine to. It is built from Kubernetes' source, so the command has to run
-in the source tree, and needs Go. A workload of the size performance takes minutes, one of
-the size short often less than a second, which is too short to measure.`,
+	Short: "Run scheduler_perf of Kubernetes with our index and with upstream's search",
+	Long: `Run workloads of scheduler_perf of Kubernetes, alternating between our index and upstream's
+node search in the same test binary, and show both next to the threshold that upstream
+requires on its CI machines. The test binary is built from the Kubernetes source, so the
+command must run in the source tree and needs Go. Workloads of the size "performance" take
+minutes; those of the size "short" often take less than a second, which is too short for a
+measurement.`,
 	Example: `  k1m bench schedule-perf
   k1m bench schedule-perf --workloads 'SchedulingBasic/5000Nodes_10000Pods' --samples 3`,
 	Needs: needsSource,
@@ -62,10 +64,10 @@ the size short often less than a second, which is too short to measure.`,
 	},
 }
 
-// needsSource and a compiler.
+// needsSource returns an error without the source tree or a Go compiler.
 func needsSource() error {
 	if _, err := os.Stat(filepath.FromSlash(perfProgram)); errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%s is not here; run the command in the source tree", perfProgram)
+		return fmt.Errorf("%s does not exist; run the command in the source tree", perfProgram)
 	}
 	if _, err := exec.LookPath("go"); err != nil {
 		return fmt.Errorf("scheduler_perf is built from source: %w; install Go", err)
@@ -83,19 +85,19 @@ type perfOptions struct {
 // AddFlags binds the options to flags.
 func (o *perfOptions) AddFlags(flags *pflag.FlagSet) {
 	flags.Var(&o.Size, "size", "label of the workloads: performance|short|integration-test|all (default by --scale: performance, all below medium)")
-	flags.Var(&o.Workloads, "workloads", "regular expression for package/case/workload (default by --scale: seven of 5,000 nodes, one of 500 below medium)")
-	flags.IntVar(&o.Samples, "samples", o.Samples, "how often each workload runs with each search; the median counts")
-	flags.DurationVar(&o.Timeout, "timeout", o.Timeout, "end a run that takes longer")
+	flags.Var(&o.Workloads, "workloads", "regular expression for package/case/workload (default by --scale: seven workloads of 5,000 nodes, one of 500 below medium)")
+	flags.IntVar(&o.Samples, "samples", o.Samples, "runs of each workload with each search; the result is the median")
+	flags.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit of a run")
 }
 
-// Validate reports the first option that cannot be.
+// Validate returns the first invalid option as a usage error.
 func (o *perfOptions) Validate() error {
 	if _, err := regexp.Compile(o.Workloads.Text); err != nil {
 		return usage.Errorf("--workloads %q: %v; write a regular expression", o.Workloads.Text, err)
 	}
 	switch {
 	case o.Size.Text != "" && !slices.Contains(perfSizes, o.Size.Text):
-		return usage.Errorf("--size %q: choose of %v", o.Size.Text, perfSizes)
+		return usage.Errorf("--size %q: choose one of %v", o.Size.Text, perfSizes)
 	case o.Samples < 1:
 		return usage.Errorf("--samples %d: choose 1 or more", o.Samples)
 	case o.Timeout <= 0:
@@ -104,13 +106,13 @@ func (o *perfOptions) Validate() error {
 	return nil
 }
 
-// perfResult is the part of its result that is used here.
+// perfResult is the part of the result of the test program that is used here.
 type perfResult struct {
 	Rows []struct {
 		Package      string  `json:"package"`
 		Case         string  `json:"case"`
 		Size         string  `json:"workload"`
-		Threshold    float64 `json:"threshold"` // 0 if upstream has none
+		Threshold    float64 `json:"threshold"` // 0 if upstream has no threshold
 		Stock        float64 `json:"stockPodsPerSecond"`
 		Ours         float64 `json:"oursPodsPerSecond"`
 		Ratio        float64 `json:"ratio"`
@@ -122,7 +124,7 @@ type perfResult struct {
 	} `json:"rows"`
 }
 
-// Run is the experiment.
+// Run implements experiment.Options.
 func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) {
 	folder, err := os.MkdirTemp("", "schedperf-")
 	if err != nil {
@@ -132,7 +134,8 @@ func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) 
 	task := run.Display.Task("scheduler_perf", 0)
 	file := filepath.Join(folder, "result.json")
 	failed := o.measure(ctx, folder, file, task)
-	// It writes after each workload, so there may be something even if it failed.
+	// The program writes its result after each workload, so there may be a partial result even if
+	// it failed.
 	if err := o.take(run.Result, file); err != nil && failed == nil {
 		failed = err
 	}
@@ -148,8 +151,8 @@ func (o *perfOptions) Run(ctx context.Context, run *experiment.Run) (err error) 
 	return nil
 }
 
-// measure builds the program and runs it. It is not left to go run, which keeps signals
-// from what it runs.
+// measure builds the program and runs it. `go run` is not used, because it does not forward
+// signals.
 func (o *perfOptions) measure(ctx context.Context, folder, file string, task progress.Task) error {
 	program := filepath.Join(folder, "schedperf")
 	task.Say("building it")
@@ -159,29 +162,29 @@ func (o *perfOptions) measure(ctx context.Context, folder, file string, task pro
 	cmd := exec.CommandContext(ctx, program, "-size", o.Size.Text, "-run", o.Workloads.Text,
 		"-samples", strconv.Itoa(o.Samples), "-timeout", o.Timeout.String(), "-out", file)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
-	says, err := cmd.StderrPipe()
+	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	said := ""
-	for lines := bufio.NewScanner(says); lines.Scan(); {
+	last := ""
+	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		task.Say(lines.Text())
-		said = lastOf(said + lines.Text() + "\n")
+		last = lastOf(last + lines.Text() + "\n")
 	}
-	// A line too long to show ends the scanner, and must not block the program.
-	_, _ = io.Copy(io.Discard, says)
+	// A line that is too long ends the scanner, but must not block the program.
+	_, _ = io.Copy(io.Discard, stderr)
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("scheduler_perf: %w: %s", err, said)
+		return fmt.Errorf("scheduler_perf: %w: %s", err, last)
 	}
 	return nil
 }
 
 func (o *perfOptions) take(r *experiment.Result, file string) error {
-	table := r.Table("scheduler_perf, average pods a second", "workload", "stock, pods/s", "ours, pods/s", "ours ÷ stock",
-		"upstream's threshold, pods/s", "stock measured for, s", "ours, s", "failed")
+	table := r.Table("scheduler_perf, average pods per second", "workload", "upstream, pods/s", "ours, pods/s", "ours ÷ upstream",
+		"upstream's threshold, pods/s", "upstream's measurement, s", "our measurement, s", "failed")
 	data, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -207,7 +210,7 @@ func (o *perfOptions) take(r *experiment.Result, file string) error {
 	return nil
 }
 
-// lastOf what a program says, which is where its error is.
+// lastOf returns the last line of the output of a program, which contains the error if it failed.
 func lastOf(text string) string {
 	const most = 400
 	return text[max(0, len(text)-most):]

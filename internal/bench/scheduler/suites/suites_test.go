@@ -31,7 +31,7 @@ func TestAffinity(t *testing.T) {
 	}
 }
 
-func TestPerfTakesWhatThereIs(t *testing.T) {
+func TestPerfReadsPartialResults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "result.json")
 	const found = `{"rows": [
 		{"package": "misc", "case": "Basic", "workload": "500Nodes", "stockPodsPerSecond": 100, "oursPodsPerSecond": 250, "ratio": 2.5,
@@ -53,7 +53,7 @@ func TestPerfTakesWhatThereIs(t *testing.T) {
 	}
 }
 
-func TestKindsRunStockOnTheSmallestOnly(t *testing.T) {
+func TestKubeSchedulerRunsWithFewestNodesOnly(t *testing.T) {
 	o, flags := scheduleKinds.New().(*kindsOptions), pflag.NewFlagSet("", pflag.ContinueOnError)
 	o.AddFlags(flags)
 	if err := flags.Parse([]string{"--nodes", "50,100", "--pods", "20", "--kinds", "plain,unique"}); err != nil {
@@ -72,15 +72,15 @@ func TestKindsRunStockOnTheSmallestOnly(t *testing.T) {
 	}
 }
 
-func TestKindsThatCannotBe(t *testing.T) {
+func TestInvalidKindsOptionsAreUsageErrors(t *testing.T) {
 	for args, want := range map[string]string{
 		"--kinds plain,plain":      "twice",
 		"--kinds x":                "no such kind",
-		"--nodes 100,50":           "grow",
-		"--nodes 50,50":            "grow",
+		"--nodes 100,50":           "ascending numbers",
+		"--nodes 50,50":            "ascending numbers",
 		"--nodes 0":                "--nodes 0",
 		"--schedulers x":           "no such scheduler",
-		"--nodes 10 --pods 100000": "10 nodes take",
+		"--nodes 10 --pods 100000": "10 nodes have room for",
 	} {
 		o, flags := scheduleKinds.New(), pflag.NewFlagSet("", pflag.ContinueOnError)
 		o.AddFlags(flags)

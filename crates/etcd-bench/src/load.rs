@@ -1,0 +1,76 @@
+//! The flags that all workloads share.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+/// Flags for the amount of load, and for the connections.
+#[derive(Args, Debug)]
+pub struct Load {
+    /// gRPC endpoints, comma-separated. Connections are distributed over them. The
+    /// default scheme is http.
+    #[arg(long, global = true, default_value = "http://127.0.0.1:2379", value_delimiter = ',')]
+    pub endpoints: Vec<String>,
+
+    /// HTTP/2 connections, shared by the clients.
+    #[arg(long, global = true, default_value_t = 1)]
+    pub connections: usize,
+
+    /// Clients. Each has one operation in progress at a time.
+    #[arg(long, global = true, default_value_t = 1)]
+    pub clients: usize,
+
+    /// Number of operations [default: 10000, unless --duration is set]
+    #[arg(long, global = true)]
+    pub total: Option<u64>,
+
+    /// Duration of the run, instead of --total.
+    #[arg(long, global = true, value_parser = humantime::parse_duration)]
+    pub duration: Option<Duration>,
+
+    /// Operations per second over all clients; 0 for as many as possible.
+    #[arg(long, global = true, default_value_t = 0)]
+    pub rate: u64,
+
+    /// Key size in bytes.
+    #[arg(long, global = true, default_value_t = 48)]
+    pub key_size: usize,
+
+    /// Value size in bytes.
+    #[arg(long, global = true, default_value_t = 1024)]
+    pub val_size: usize,
+
+    /// Number of different keys.
+    #[arg(long, global = true, default_value_t = 10_000)]
+    pub key_space_size: u64,
+
+    /// Process ID of the server, if it runs on this machine: the report then contains its
+    /// CPU time during the measurement.
+    #[arg(long, global = true, value_name = "PID")]
+    pub server_pid: Option<i32>,
+
+    /// CA certificate for the server.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub cacert: Option<PathBuf>,
+
+    /// Client certificate.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub cert: Option<PathBuf>,
+
+    /// Private key of the client certificate.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+}
+
+impl Load {
+    /// Whether all flags but those for endpoints and TLS have their defaults.
+    pub fn is_default(&self) -> bool {
+        let numbers = (self.connections, self.clients, self.rate, self.key_size, self.val_size);
+        numbers == (1, 1, 0, 48, 1024)
+            && self.key_space_size == 10_000
+            && self.total.is_none()
+            && self.duration.is_none()
+            && self.server_pid.is_none()
+    }
+}

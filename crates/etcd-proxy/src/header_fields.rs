@@ -1,0 +1,59 @@
+//! The header fields that traces contain, and removal of the framing of header blocks.
+
+use crate::frames::{Head, flag};
+
+/// Removes padding and priority from the payload of a HEADERS frame. Returns `None` if
+/// the frame is malformed.
+pub fn strip_framing(block: &mut Vec<u8>, head: Head) -> Option<()> {
+    let (mut start, mut end) = (0, block.len());
+    if head.has(flag::PADDED) {
+        start = 1;
+        end = end.checked_sub(usize::from(*block.first()?))?;
+    }
+    if head.has(flag::PRIORITY) {
+        start += 5;
+    }
+    if start > end {
+        return None;
+    }
+    block.truncate(end);
+    block.drain(..start);
+    Some(())
+}
+
+/// The header fields that traces contain.
+#[derive(Default)]
+pub struct Fields {
+    /// `:path`, the gRPC method.
+    pub path: Vec<u8>,
+    /// `grpc-status`.
+    pub code: Option<u32>,
+    /// `grpc-message`, decoded.
+    pub message: String,
+}
+
+impl Fields {
+    /// Keeps the field if traces contain it.
+    pub fn take(&mut self, name: &[u8], value: &[u8]) {
+        match name {
+            b":path" => self.path = value.to_vec(),
+            b"grpc-status" => {
+                self.code = std::str::from_utf8(value).ok().and_then(|code| code.parse().ok());
+            }
+            b"grpc-message" => self.message = percent_decoded(value),
+            _ => {}
+        }
+    }
+}
+
+/// Decodes a gRPC message, in which bytes other than printable ASCII are written as %XX.
+fn percent_decoded(text: &[u8]) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text);
+    while let Some((first, after)) = rest.split_first() {
+        let code = after.get(..2).filter(|_| *first == b'%');
+        let code = code.and_then(|hex| u8::from_str_radix(std::str::from_utf8(hex).ok()?, 16).ok());
+        bytes.push(code.unwrap_or(*first));
+        rest = if code.is_some() { &after[2..] } else { after };
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}

@@ -1,0 +1,120 @@
+//! The errors of the store's files.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// An operation on a file of the store failed. Each message is one line: the file,
+/// the cause and, where one exists, the remedy.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call failed.
+    #[error("{action} {path}: {cause}")]
+    Io {
+        /// The operation, as a verb.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The error of the system call.
+        cause: io::Error,
+    },
+    /// The disk is full. Nothing was changed, and the operation may be repeated.
+    #[error("no space left for the log in {path}: free some space and try again")]
+    NoSpace {
+        /// The directory of the log.
+        path: PathBuf,
+    },
+    /// A payload exceeds `wal::MAX_PAYLOAD_BYTES`.
+    #[error("a payload of {bytes} bytes is too large for one record of the log")]
+    TooLarge {
+        /// Size of the payload.
+        bytes: usize,
+    },
+    /// An earlier write or fsync failed; the log accepts no more writes.
+    #[error(
+        "the log has failed and accepts no more writes; restart to recover the acknowledged writes"
+    )]
+    Poisoned,
+    /// Bytes that were durable have changed or are missing.
+    #[error(
+        "{file} is corrupt at offset {offset}: {reason}; restore the file from a backup, or run `mem_etcd repair` to see what can be kept"
+    )]
+    Corrupt {
+        /// The damaged file.
+        file: PathBuf,
+        /// Offset of the damage in bytes.
+        offset: u64,
+        /// Description of the damage.
+        reason: String,
+    },
+    /// Records between the newest snapshot and the start of the log are missing.
+    #[error(
+        "the log in {path} begins with record {first}, but the newest snapshot covers only records up to {covered}: is --snapshot-dir the directory that was used before?"
+    )]
+    Gap {
+        /// The directory of the log.
+        path: PathBuf,
+        /// The first record in the log.
+        first: u64,
+        /// The last record that a snapshot covers; 0 without a snapshot.
+        covered: u64,
+    },
+    /// A newer version wrote the file.
+    #[error(
+        "{path} has format {found}, this version reads up to format {supported}: use a newer mem_etcd"
+    )]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// The format of the file.
+        found: u32,
+        /// The newest format that this version reads.
+        supported: u32,
+    },
+    /// Another process holds the lock of the data directory.
+    #[error(
+        "data directory {path} is in use by another process: stop it, or use another --data-dir"
+    )]
+    InUse {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// A data directory that is to be created contains files.
+    #[error("{path} is not empty: move it away, or use another --data-dir")]
+    NotEmpty {
+        /// The data directory.
+        path: PathBuf,
+    },
+    /// A snapshot file that is to be restored is invalid.
+    #[error("{path} is not a snapshot that can be restored: {reason}")]
+    BadSnapshot {
+        /// The file.
+        path: PathBuf,
+        /// What is invalid.
+        reason: String,
+    },
+    /// The directory belongs to another program.
+    #[error("{path} is not a data directory of mem_etcd: {reason}; use an empty --data-dir")]
+    Foreign {
+        /// The directory.
+        path: PathBuf,
+        /// Why it is not a data directory.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Converts an [`io::Error`] of `action` on `path`; for `map_err`.
+    pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |cause| Error::Io { action, path, cause }
+    }
+
+    /// A file that a newer version wrote.
+    pub fn newer_format(path: &Path, found: u16) -> Self {
+        Error::NewerFormat {
+            path: path.to_owned(),
+            found: found.into(),
+            supported: crate::framing::FORMAT.into(),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! The file header and the record, as log segments and snapshots contain them.
+//!
+//! ```text
+//! file:    header  record  record  …
+//! header:  magic (6) · format u16 · number u64 · salt u32 · crc32c u32  = 24 bytes
+//! record:  crc32c u32 · payload length u32 · sequence u64 · durable u64 · payload
+//! ```
+//! All numbers are little-endian. `number` is the first sequence of a log segment, or
+//! the last record that a snapshot covers.
+//!
+//! The checksum of a record covers all bytes after it and starts from the salt of the
+//! file. The log chooses a random salt for each file, so bytes inside a value that look
+//! like a record have a wrong checksum.
+//!
+//! `durable` is the highest sequence that was known to be on disk when the record was
+//! written. Recovery of the log uses it to distinguish damage from an unfinished write.
+
+use crc32c::{crc32c, crc32c_append};
+
+/// The format that this version writes, and the newest that it reads.
+pub const FORMAT: u16 = 1;
+/// Size of a file header.
+pub const HEADER_BYTES: usize = 24;
+/// Size of a record without its payload.
+pub const RECORD_HEADER_BYTES: usize = 24;
+
+/// The first bytes of a file, which identify its kind.
+pub type Magic = [u8; 6];
+
+/// Encodes a file header.
+pub fn encode_header(magic: Magic, number: u64, salt: u32) -> [u8; HEADER_BYTES] {
+    let mut header = [0; HEADER_BYTES];
+    header[..6].copy_from_slice(&magic);
+    header[6..8].copy_from_slice(&FORMAT.to_le_bytes());
+    header[8..16].copy_from_slice(&number.to_le_bytes());
+    header[16..20].copy_from_slice(&salt.to_le_bytes());
+    let crc = crc32c(&header[..20]);
+    header[20..].copy_from_slice(&crc.to_le_bytes());
+    header
+}
+
+/// A decoded file header.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Header {
+    /// A header of a format that this version reads.
+    Valid {
+        /// The first sequence of a segment, or the last record that a snapshot covers.
+        number: u64,
+        /// Start value of the checksums of the records.
+        salt: u32,
+    },
+    /// A header of a newer format.
+    Newer {
+        /// The number of that format.
+        format: u16,
+    },
+    /// Too short, of another kind of file, or with a wrong checksum.
+    Damaged,
+}
+
+/// Decodes the header at the start of `content`.
+pub fn decode_header(magic: Magic, content: &[u8]) -> Header {
+    let Some(header) = content.first_chunk::<HEADER_BYTES>() else { return Header::Damaged };
+    let format = u16::from_le_bytes([header[6], header[7]]);
+    if header[..6] == magic && format > FORMAT {
+        return Header::Newer { format };
+    }
+    let (number, salt) = (u64_at(header, 8), u32_at(header, 16));
+    match encode_header(magic, number, salt) == *header {
+        true => Header::Valid { number, salt },
+        false => Header::Damaged,
+    }
+}
+
+/// Appends a record to `buf`. Panics if the payload has 4 GiB or more.
+pub fn encode_record(salt: u32, sequence: u64, durable: u64, payload: &[u8], buf: &mut Vec<u8>) {
+    let len = u32::try_from(payload.len()).expect("shorter than 4 GiB");
+    let start = buf.len();
+    buf.extend_from_slice(&[0; 4]);
+    buf.extend_from_slice(&len.to_le_bytes());
+    buf.extend_from_slice(&sequence.to_le_bytes());
+    buf.extend_from_slice(&durable.to_le_bytes());
+    let crc = crc32c_append(crc32c_append(salt, &buf[start + 4..]), payload);
+    buf[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+    buf.extend_from_slice(payload);
+}
+
+/// A decoded record with a valid checksum.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Number of the record.
+    pub sequence: u64,
+    /// Highest sequence that was durable when the record was written.
+    pub durable: u64,
+    /// Content of the record.
+    pub payload: &'a [u8],
+}
+
+impl Record<'_> {
+    /// Bytes of the record in the file.
+    pub fn encoded_len(&self) -> usize {
+        RECORD_HEADER_BYTES + self.payload.len()
+    }
+}
+
+/// Decodes the record at the start of `bytes`; `None` if there is no intact record.
+pub fn decode_record(salt: u32, bytes: &[u8]) -> Option<Record<'_>> {
+    let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
+    let len = u32_at(header, 4) as usize;
+    let payload = bytes.get(RECORD_HEADER_BYTES..)?.get(..len)?;
+    if crc32c_append(crc32c_append(salt, &header[4..]), payload) != u32_at(header, 0) {
+        return None;
+    }
+    Some(Record { sequence: u64_at(header, 8), durable: u64_at(header, 16), payload })
+}
+
+/// Reads `sequence` and `durable` of the record that may start at `bytes`, without
+/// verifying the checksum. A caller that scans every offset uses it to skip
+/// implausible offsets cheaply; [`decode_record`] must confirm the rest.
+pub fn peek_numbers(bytes: &[u8]) -> Option<(u64, u64)> {
+    let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
+    Some((u64_at(header, 8), u64_at(header, 16)))
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
+}
+
+fn u64_at(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_le_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAGIC: Magic = *b"K1MWAL";
+
+    /// The bytes of format 1 never change: existing files contain them.
+    #[test]
+    fn format_is_fixed() {
+        let mut segment = encode_header(MAGIC, 7, 0x5a17).to_vec();
+        encode_record(0x5a17, 7, 6, b"payload", &mut segment);
+        let expected = "4b314d57414c0100 0700000000000000 175a0000 eb053cef \
+                        2f58d3e8 07000000 0700000000000000 0600000000000000 7061796c6f6164";
+        let hex: String = segment.iter().map(|byte| format!("{byte:02x}")).collect();
+        assert_eq!(hex, expected.replace(' ', ""));
+        assert_eq!(decode_header(MAGIC, &segment), Header::Valid { number: 7, salt: 0x5a17 });
+        let record = decode_record(0x5a17, &segment[HEADER_BYTES..]).unwrap();
+        assert_eq!(record, Record { sequence: 7, durable: 6, payload: b"payload" });
+    }
+
+    #[test]
+    fn every_flipped_bit_is_detected() {
+        let mut record = Vec::new();
+        encode_record(9, 1, 0, b"some payload", &mut record);
+        for bit in 0..record.len() * 8 {
+            record[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(decode_record(9, &record), None, "bit {bit}");
+            record[bit / 8] ^= 1 << (bit % 8);
+        }
+    }
+
+    #[test]
+    fn a_newer_format_is_not_reported_as_damage() {
+        let mut header = encode_header(MAGIC, 1, 2);
+        header[6] = 2;
+        assert_eq!(decode_header(MAGIC, &header), Header::Newer { format: 2 });
+        header[0] = b'X';
+        assert_eq!(decode_header(MAGIC, &header), Header::Damaged);
+        assert_eq!(decode_header(MAGIC, &[]), Header::Damaged);
+    }
+}

@@ -1,0 +1,192 @@
+//! Assembles received messages from the body of a request.
+
+use std::sync::Arc;
+
+use bytes::{Buf, Bytes, BytesMut};
+
+use crate::budget::{Budget, Share};
+use crate::status::{Code, Status};
+
+/// Size of the prefix of each message: a flag for compression, and the length.
+pub(crate) const PREFIX_BYTES: usize = 5;
+/// Maximum memory that is reserved for a message before its bytes have been received.
+const EAGER_BYTES: usize = 64 << 10;
+
+/// A complete message that the handler has not read, with its share of the budget.
+#[derive(Debug)]
+pub(crate) struct Unread {
+    pub(crate) bytes: Bytes,
+    _share: Option<Share>,
+}
+
+impl Unread {
+    /// Size on the stream in bytes, prefix included.
+    pub(crate) fn framed_len(&self) -> usize {
+        PREFIX_BYTES + self.bytes.len()
+    }
+}
+
+/// Assembles the messages of a stream. Frame boundaries may be anywhere in a message.
+#[derive(Default)]
+pub(crate) struct Assembler {
+    prefix: [u8; PREFIX_BYTES],
+    prefix_len: usize,
+    /// A message whose prefix is complete.
+    partial: Option<Partial>,
+}
+
+struct Partial {
+    bytes: BytesMut,
+    len: usize,
+    share: Share,
+}
+
+impl Assembler {
+    /// Adds the next bytes of the stream and passes every message that they complete to
+    /// `found`. `queued` is whether completed messages wait for a reader; if so, they
+    /// count against the budget until they are dropped.
+    pub(crate) fn push(
+        &mut self,
+        mut data: Bytes,
+        limits: &MessageLimits,
+        queued: bool,
+        mut found: impl FnMut(Unread),
+    ) -> Result<(), Status> {
+        while !data.is_empty() {
+            if let Some(partial) = &mut self.partial {
+                let taken = data.len().min(partial.len - partial.bytes.len());
+                partial.share.grow(taken)?;
+                partial.bytes.extend_from_slice(&data[..taken]);
+                data.advance(taken);
+                if partial.bytes.len() == partial.len
+                    && let Some(partial) = self.partial.take()
+                {
+                    let share = queued.then_some(partial.share);
+                    found(Unread { bytes: partial.bytes.freeze(), _share: share });
+                }
+                continue;
+            }
+            let taken = data.len().min(PREFIX_BYTES - self.prefix_len);
+            self.prefix[self.prefix_len..][..taken].copy_from_slice(&data[..taken]);
+            self.prefix_len += taken;
+            data.advance(taken);
+            if self.prefix_len == PREFIX_BYTES {
+                self.prefix_len = 0;
+                data = self.start_message(data, limits, queued, &mut found)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts a message whose prefix is complete. Returns the unused rest of `data`.
+    fn start_message(
+        &mut self,
+        mut data: Bytes,
+        limits: &MessageLimits,
+        queued: bool,
+        found: &mut impl FnMut(Unread),
+    ) -> Result<Bytes, Status> {
+        let [compressed, len @ ..] = self.prefix;
+        let len = u32::from_be_bytes(len) as usize;
+        if compressed != 0 {
+            return Err(Status::internal(
+                "grpc: compressed flag set with identity or empty encoding",
+            ));
+        }
+        if len > limits.message_bytes {
+            let text = "grpc: received message larger than max";
+            let text = format!("{text} ({len} vs. {})", limits.message_bytes);
+            return Err(Status::new(Code::ResourceExhausted, text));
+        }
+        let mut share = Share::new(limits.budget.clone());
+        // In most cases `data` contains all of the message.
+        if data.len() >= len {
+            if queued {
+                share.grow(PREFIX_BYTES + len)?;
+            }
+            let bytes = match data.len() == len {
+                true => std::mem::take(&mut data),
+                // A copy, so that a message does not keep its neighbours in memory.
+                false => {
+                    let bytes = Bytes::copy_from_slice(&data[..len]);
+                    data.advance(len);
+                    bytes
+                }
+            };
+            found(Unread { bytes, _share: queued.then_some(share) });
+            return Ok(data);
+        }
+        let bytes = BytesMut::with_capacity(len.min(EAGER_BYTES));
+        self.partial = Some(Partial { bytes, len, share });
+        Ok(data)
+    }
+
+    /// Whether the stream may end here, between two messages.
+    pub(crate) fn is_between_messages(&self) -> bool {
+        self.partial.is_none() && self.prefix_len == 0
+    }
+}
+
+/// Limits on received messages.
+#[derive(Clone, Debug)]
+pub(crate) struct MessageLimits {
+    /// The largest message in bytes.
+    pub(crate) message_bytes: usize,
+    pub(crate) budget: Arc<Budget>,
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn limits(message_bytes: usize) -> MessageLimits {
+        MessageLimits { message_bytes, budget: Budget::new(1000) }
+    }
+
+    fn wire(message: &[u8]) -> Vec<u8> {
+        [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat()
+    }
+
+    proptest! {
+        #[test]
+        fn messages_do_not_depend_on_frame_boundaries(
+            messages in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..6),
+            cuts in prop::collection::vec(1_usize..20, 0..40),
+        ) {
+            let stream: Vec<u8> = messages.iter().flat_map(|message| wire(message)).collect();
+            let limits = limits(100);
+            let (mut assembler, mut found) = (Assembler::default(), Vec::new());
+            let mut rest = &stream[..];
+            for cut in cuts.into_iter().chain([usize::MAX]) {
+                let (piece, left) = rest.split_at(cut.min(rest.len()));
+                let mut keep = |message: Unread| found.push(message.bytes.to_vec());
+                assembler.push(Bytes::copy_from_slice(piece), &limits, false, &mut keep).unwrap();
+                rest = left;
+            }
+            prop_assert_eq!(found, messages);
+            prop_assert!(assembler.is_between_messages());
+            drop(assembler);
+            prop_assert_eq!(limits.budget.used(), 0);
+        }
+    }
+
+    #[test]
+    fn too_large_and_compressed_messages_are_rejected() {
+        let refusal = |data: &[u8], limits: &MessageLimits| {
+            Assembler::default()
+                .push(Bytes::copy_from_slice(data), limits, true, |_| ())
+                .unwrap_err()
+                .to_string()
+        };
+        let large = refusal(&wire(&[0; 101]), &limits(100));
+        assert_eq!(
+            large,
+            "ResourceExhausted: grpc: received message larger than max (101 vs. 100)"
+        );
+        assert!(refusal(&[1, 0, 0, 0, 0], &limits(100)).starts_with("Internal: grpc: compressed"));
+        let many = refusal(&wire(&[0; 2000])[..1500], &limits(5000));
+        assert!(many.starts_with("ResourceExhausted: grpc: too many unread"), "{many}");
+    }
+}

@@ -1,0 +1,197 @@
+//! Encodes the header fields of responses.
+
+use crate::response::{CommonField, Headers};
+
+use super::table::STATIC_ENTRIES;
+
+/// Index of `:status: 200` in the static table. The indices of 204, 206, 304, 400, 404
+/// and 500 follow.
+const STATUS_200: u8 = 8;
+const STATIC_STATUSES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
+/// The most common fields in the dynamic table, so that an index fits in one byte.
+const MAX_COMMON: usize = 32;
+
+/// Encodes the blocks of a connection, in order.
+///
+/// A [`CommonField`] enters the dynamic table when it is first used, and takes one byte
+/// after that. Nothing else enters the table, so no entry is ever evicted.
+pub(crate) struct Encoder {
+    /// The fields in the dynamic table, oldest first.
+    common: Vec<&'static CommonField>,
+    /// Their total size, as HPACK counts it.
+    common_bytes: usize,
+    table: TableUse,
+}
+
+/// Whether the dynamic table is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TableUse {
+    Used,
+    /// The next block sets its size to zero.
+    ToBeEmptied,
+    Unused,
+}
+
+impl Encoder {
+    pub(crate) fn new() -> Self {
+        Encoder { common: Vec::new(), common_bytes: 0, table: TableUse::Used }
+    }
+
+    /// Limits the dynamic table. A table smaller than the default is not used at all.
+    pub(crate) fn set_table_bytes(&mut self, bytes: u32) {
+        if (bytes as usize) < super::DEFAULT_TABLE_BYTES && self.table == TableUse::Used {
+            self.table = TableUse::ToBeEmptied;
+        }
+    }
+
+    /// Starts a block. It must be called once for each block, before any field.
+    pub(crate) fn start_block(&mut self, block: &mut Vec<u8>) {
+        if self.table == TableUse::ToBeEmptied {
+            block.push(0x20);
+            self.table = TableUse::Unused;
+        }
+    }
+
+    /// Encodes `:status`.
+    pub(crate) fn status(&mut self, status: u16, block: &mut Vec<u8>) {
+        match STATIC_STATUSES.iter().position(|known| *known == status) {
+            Some(at) => block.push(0x80 | (STATUS_200 + at as u8)),
+            None => literal(block, b":status", status.to_string().as_bytes()),
+        }
+    }
+
+    /// Encodes fields.
+    pub(crate) fn headers(&mut self, headers: &Headers, block: &mut Vec<u8>) {
+        match headers {
+            Headers::Common(fields) => fields.iter().for_each(|field| self.common(field, block)),
+            Headers::Fields(fields) => {
+                fields.iter().for_each(|(name, value)| literal(block, name, value));
+            }
+        }
+    }
+
+    fn common(&mut self, field: &'static CommonField, block: &mut Vec<u8>) {
+        if self.table == TableUse::Used {
+            let found = self.common.iter().position(|known| std::ptr::eq(*known, field));
+            if let Some(at) = found {
+                // Indices count from the newest entry.
+                let age = self.common.len() - at;
+                return block.push(0x80 | (STATIC_ENTRIES + age) as u8);
+            }
+            let bytes = field.name.len() + field.value.len() + super::ENTRY_OVERHEAD_BYTES;
+            let fits = self.common_bytes + bytes <= super::DEFAULT_TABLE_BYTES;
+            if fits && self.common.len() < MAX_COMMON {
+                self.common.push(field);
+                self.common_bytes += bytes;
+                block.push(0x40);
+                string(block, field.name.as_bytes());
+                return string(block, field.value.as_bytes());
+            }
+        }
+        literal(block, field.name.as_bytes(), field.value.as_bytes());
+    }
+}
+
+/// A field without indexing, its name as a literal.
+fn literal(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    block.push(0);
+    string(block, name);
+    string(block, value);
+}
+
+fn string(block: &mut Vec<u8>, bytes: &[u8]) {
+    integer(block, 0, 7, bytes.len());
+    block.extend_from_slice(bytes);
+}
+
+/// An integer whose low bits share the first byte with `first`.
+fn integer(block: &mut Vec<u8>, first: u8, prefix_bits: u32, mut value: usize) {
+    let mask = (1 << prefix_bits) - 1;
+    if value < mask {
+        block.push(first | value as u8);
+        return;
+    }
+    block.push(first | mask as u8);
+    value -= mask;
+    while value >= 0x80 {
+        block.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    block.push(value as u8);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Decoder;
+    use super::*;
+    use crate::fields::Fields;
+
+    static HEAD: &[CommonField] =
+        &[CommonField { name: "content-type", value: "application/grpc" }];
+    static TRAILERS: &[CommonField] = &[CommonField { name: "grpc-status", value: "0" }];
+
+    fn responses(encoder: &mut Encoder) -> Vec<Vec<u8>> {
+        let mut blocks = Vec::new();
+        for _ in 0..3 {
+            let (mut head, mut trailers) = (Vec::new(), Vec::new());
+            encoder.start_block(&mut head);
+            encoder.status(200, &mut head);
+            encoder.headers(&Headers::Common(HEAD), &mut head);
+            encoder.start_block(&mut trailers);
+            encoder.headers(&Headers::Common(TRAILERS), &mut trailers);
+            blocks.extend([head, trailers]);
+        }
+        blocks
+    }
+
+    fn check(blocks: &[Vec<u8>]) {
+        let mut decoder = Decoder::new();
+        for (at, block) in blocks.iter().enumerate() {
+            let mut fields = Vec::new();
+            decoder.decode(block, |n, v| fields.push((n.to_vec(), v.to_vec()))).unwrap();
+            let expected: &[(&[u8], &[u8])] = match at % 2 {
+                0 => &[(b":status", b"200"), (b"content-type", b"application/grpc")],
+                _ => &[(b"grpc-status", b"0")],
+            };
+            assert!(fields.iter().map(|(n, v)| (&n[..], &v[..])).eq(expected.iter().copied()));
+        }
+    }
+
+    #[test]
+    fn repeated_response_takes_three_bytes() {
+        let blocks = responses(&mut Encoder::new());
+        check(&blocks);
+        assert_eq!(blocks[2..4], [vec![0x88, 0xbf], vec![0xbe]]);
+    }
+
+    #[test]
+    fn peer_without_dynamic_table_is_served() {
+        let mut encoder = Encoder::new();
+        let mut blocks = responses(&mut encoder);
+        encoder.set_table_bytes(0);
+        blocks.extend(responses(&mut encoder));
+        check(&blocks);
+    }
+
+    #[test]
+    fn long_values_have_long_lengths() {
+        let mut block = Vec::new();
+        let fields = Fields::from_iter([(&b"grpc-message"[..], &[b'x'; 300][..])]);
+        Encoder::new().headers(&Headers::Fields(fields), &mut block);
+        let mut found = 0;
+        Decoder::new().decode(&block, |_, value| found = value.len()).unwrap();
+        assert_eq!(found, 300);
+    }
+
+    #[test]
+    fn statuses_outside_the_static_table_are_literals() {
+        for status in [200, 404, 500, 302, 431] {
+            let mut block = Vec::new();
+            Encoder::new().status(status, &mut block);
+            let mut found = String::new();
+            let field = |_: &[u8], value: &[u8]| found = String::from_utf8(value.to_vec()).unwrap();
+            Decoder::new().decode(&block, field).unwrap();
+            assert_eq!(found, status.to_string());
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! The Huffman code of RFC 7541, appendix B.
+
+use std::sync::LazyLock;
+
+/// Length in bits of the code of each byte. The code is canonical: codes of one length
+/// are consecutive in the order of the bytes and follow all shorter codes. Hence the
+/// lengths determine the codes.
+#[rustfmt::skip]
+const LENGTHS: [u8; 256] = [
+    13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
+    28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
+    6, 10, 10, 12, 13, 6, 8, 11, 10, 10, 8, 11, 8, 6, 6, 6,
+    5, 5, 5, 6, 6, 6, 6, 6, 6, 6, 7, 8, 15, 6, 12, 10,
+    13, 6, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+    7, 7, 7, 7, 7, 7, 7, 7, 8, 7, 8, 13, 19, 13, 14, 6,
+    15, 5, 6, 5, 6, 5, 6, 6, 6, 5, 7, 7, 6, 6, 6, 5,
+    6, 7, 6, 5, 5, 6, 7, 7, 7, 7, 7, 15, 11, 14, 13, 28,
+    20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23,
+    24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24,
+    22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23,
+    21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
+    26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25,
+    19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
+    20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23,
+    26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
+];
+const SHORTEST: u32 = 5;
+const LONGEST: u32 = 30;
+
+/// The codes, ordered for decoding.
+struct Code {
+    /// Bytes in the order of their codes.
+    bytes: [u8; 256],
+    lengths: [Length; LONGEST as usize + 1],
+}
+
+/// The codes of one length.
+#[derive(Clone, Copy, Default)]
+struct Length {
+    /// One more than the last code of this length, shifted to the top of 32 bits.
+    end: u64,
+    /// The difference between a code and its position in [`Code::bytes`].
+    offset: i64,
+}
+
+static CODE: LazyLock<Code> = LazyLock::new(|| {
+    let mut bytes = [0; 256];
+    let mut lengths = [Length::default(); LONGEST as usize + 1];
+    let (mut next, mut assigned) = (0_u64, 0);
+    for length in SHORTEST..=LONGEST {
+        next <<= 1;
+        let offset = assigned as i64 - next as i64;
+        for byte in (0..=255_u8).filter(|byte| u32::from(LENGTHS[usize::from(*byte)]) == length) {
+            bytes[assigned] = byte;
+            (assigned, next) = (assigned + 1, next + 1);
+        }
+        lengths[length as usize] = Length { end: next << (32 - length), offset };
+    }
+    Code { bytes, lengths }
+});
+
+/// Decodes `input` and appends the result to `output`. Returns `None` if `input` is not
+/// valid.
+pub(super) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
+    let code = &*CODE;
+    let (mut bits, mut count) = (0_u64, 0_u32);
+    let mut input = input.iter();
+    loop {
+        while count <= 32 {
+            let Some(byte) = input.next() else { break };
+            bits = bits << 8 | u64::from(*byte);
+            count += 8;
+        }
+        if count < SHORTEST {
+            return padding(bits, count);
+        }
+        // The next 32 bits, padded with ones: no code consists of ones only.
+        let window = match count {
+            32.. => bits >> (count - 32) & 0xffff_ffff,
+            _ => (bits << (32 - count) | ((1 << (32 - count)) - 1)) & 0xffff_ffff,
+        };
+        let found = (SHORTEST..=LONGEST).find(|n| window < code.lengths[*n as usize].end);
+        match found {
+            Some(length) if length <= count => {
+                let at = (window >> (32 - length)) as i64 + code.lengths[length as usize].offset;
+                output.push(code.bytes[at as usize]);
+                count -= length;
+                bits &= (1 << count) - 1;
+            }
+            _ => return padding(bits, count),
+        }
+    }
+}
+
+/// Checks the rest, which must be fewer than eight bits, all ones.
+fn padding(bits: u64, count: u32) -> Option<()> {
+    (count < 8 && bits & ((1 << count) - 1) == (1 << count) - 1).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn decoded(input: &[u8]) -> Option<String> {
+        let mut output = Vec::new();
+        decode(input, &mut output)?;
+        Some(String::from_utf8(output).unwrap())
+    }
+
+    #[test]
+    fn rfc_examples_are_decoded() {
+        let example = [0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4, 0xff];
+        assert_eq!(decoded(&example).unwrap(), "www.example.com");
+        let custom = [0x25, 0xa8, 0x49, 0xe9, 0x5b, 0xb8, 0xe8, 0xb4, 0xbf];
+        assert_eq!(decoded(&custom).unwrap(), "custom-value");
+        assert_eq!(decoded(&[0x64, 0x02]).unwrap(), "302");
+        assert_eq!(decoded(&[]).unwrap(), "");
+    }
+
+    #[test]
+    fn every_byte_is_decoded() {
+        // Encode each byte by the definition of a canonical code.
+        let mut code = 0_u64;
+        for length in SHORTEST..=LONGEST {
+            code <<= 1;
+            for byte in 0..=255_u8 {
+                if u32::from(LENGTHS[usize::from(byte)]) != length {
+                    continue;
+                }
+                let padding = (8 - length % 8) % 8;
+                let bits = code << padding | ((1 << padding) - 1);
+                let bytes = bits.to_be_bytes();
+                let encoded = &bytes[8 - (length + padding) as usize / 8..];
+                let mut output = Vec::new();
+                decode(encoded, &mut output).unwrap();
+                assert_eq!(output, [byte]);
+                code += 1;
+            }
+        }
+        assert_eq!(code, (1 << 30) - 1, "one code remains, for the end of the string");
+    }
+
+    #[test]
+    fn invalid_codes_are_rejected() {
+        // Padding with zeros, padding of a whole byte, the end-of-string code.
+        assert_eq!(decoded(&[0b0000_0000]), None);
+        assert_eq!(decoded(&[0x64, 0x02, 0xff]), None);
+        assert_eq!(decoded(&[0xff, 0xff, 0xff, 0xff]), None);
+    }
+}

@@ -1,0 +1,14 @@
+//! Compression of header fields: HPACK (RFC 7541).
+
+mod decode;
+mod encode;
+mod huffman;
+mod table;
+
+pub use decode::{Decoder, Malformed};
+pub(crate) use encode::Encoder;
+
+/// Size of the dynamic table before either side changes it.
+const DEFAULT_TABLE_BYTES: usize = 4096;
+/// Size of a table entry beyond its name and value (RFC 7541, section 4.1).
+const ENTRY_OVERHEAD_BYTES: usize = 32;

@@ -1,0 +1,68 @@
+//! The server side of HTTP/2 (RFC 9113) as a state machine without I/O.
+//!
+//! The crate parses frames, decodes header fields (HPACK, RFC 7541), applies flow
+//! control and limits, and schedules responses. It opens no socket and reads no clock,
+//! so the caller decides how bytes are read and written, and tests pass in bytes and
+//! times. The gRPC server of this repository uses it; a proxy can use it the same way.
+//!
+//! ```text
+//!  bytes read ──▶ Connection::receive ──▶ next_event ──▶ Request, Data, Trailers, Reset
+//!                     │ SETTINGS, PING, WINDOW_UPDATE are answered here
+//!                     ▼
+//!  bytes to write ◀── output ◀── fill ◀── send_head, send_data, finish, respond
+//! ```
+//!
+//! # How to drive a connection
+//! 1. Pass bytes from the socket to [`Connection::receive`]. After an error, write what
+//!    is in [`Connection::output`] (it contains the GOAWAY frame) and close the socket.
+//! 2. Handle every event that [`Connection::next_event`] returns.
+//! 3. Call [`Connection::release`] when a part of a request body has been consumed, so
+//!    that the client may send more on that stream.
+//! 4. Call [`Connection::fill`], then write [`Connection::output`] to the socket.
+//! 5. Call [`Connection::on_time`] at the time that [`Connection::alarm`] returns.
+//!
+//! [`RequestBuilder`] decides how header fields become a request. [`Fields`] keeps all
+//! of them, pseudo-header fields included. A server that needs only a few fields
+//! implements the trait itself and allocates nothing for the others.
+//!
+//! # Invariants
+//! - The memory that one client can occupy is bounded: by stream windows, by
+//!   [`Config::max_streams`], and by the limit on header fields.
+//! - A stream whose body is not consumed does not block other streams: the connection's
+//!   window is refilled on arrival, and only the stream's window by `release`.
+//! - Small responses overtake large ones, up to what has already been framed.
+//! - A protocol violation resets the stream or closes the connection with the error code
+//!   that RFC 9113 requires. It does not affect other connections.
+//!
+//! # Not implemented
+//! Clients, server push, priorities, and informational (1xx) responses.
+//!
+//! # Reading order
+//! `frame`, `hpack`, `fields` and `request`, `stream`, `sender`, then `connection`.
+
+#![warn(missing_docs)]
+
+mod config;
+mod connection;
+mod event;
+mod fields;
+mod frame;
+mod hpack;
+mod liveness;
+mod output;
+mod request;
+mod response;
+mod sender;
+mod stream;
+
+pub use config::{Config, ConnectMethod};
+pub use connection::Connection;
+pub use event::{ConnectionError, Event};
+pub use fields::Fields;
+pub use frame::{ErrorCode, PREFACE, flag, kind, setting};
+pub use frame::{FrameHeader, HEADER_BYTES, MAX_PAYLOAD_BYTES, read_u32};
+pub use hpack::{Decoder, Malformed};
+pub use liveness::Keepalive;
+pub use output::Output;
+pub use request::RequestBuilder;
+pub use response::{CommonField, Data, Headers, ResponseHead};

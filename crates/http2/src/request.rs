@@ -1,0 +1,220 @@
+//! Validation of requests and trailers (RFC 9113, sections 8.2 and 8.3).
+
+use crate::config::{ConnectMethod, MAX_FIELDS_BYTES};
+
+/// Each field counts as this many bytes more than its name and value (RFC 9113, 6.5.2).
+const FIELD_OVERHEAD_BYTES: usize = 32;
+
+/// Builds a request from its header fields, which a connection passes to it one by one.
+///
+/// The connection validates the fields. It discards the builder if the request is
+/// malformed.
+pub trait RequestBuilder: Default {
+    /// What the builder needs to interpret fields, such as a routing table.
+    type Context: ?Sized;
+    /// The result.
+    type Request;
+
+    /// Adds a field. Pseudo-header fields (`:method`, `:path`, …) come first; each is
+    /// unique, and its name includes the colon.
+    fn field(&mut self, context: &Self::Context, name: &[u8], value: &[u8]);
+
+    /// Returns the request. All fields have been added.
+    fn build(self, context: &Self::Context) -> Self::Request;
+}
+
+/// A request whose header fields are being decoded.
+pub(crate) struct Incomplete<B> {
+    pub(crate) builder: B,
+    seen: Pseudo,
+    regular: bool,
+    content_length: Option<u64>,
+    bytes: usize,
+    malformed: bool,
+}
+
+/// Which pseudo-header fields a request has.
+#[derive(Default)]
+struct Pseudo {
+    method: bool,
+    connect: bool,
+    path: bool,
+    scheme: bool,
+    authority: bool,
+    protocol: bool,
+}
+
+/// A request whose header fields are valid.
+pub(crate) struct Complete<B> {
+    pub(crate) builder: B,
+    pub(crate) content_length: Option<u64>,
+    pub(crate) fields_too_large: bool,
+}
+
+impl<B: RequestBuilder> Incomplete<B> {
+    pub(crate) fn new() -> Self {
+        Incomplete {
+            builder: B::default(),
+            seen: Pseudo::default(),
+            regular: false,
+            content_length: None,
+            bytes: 0,
+            malformed: false,
+        }
+    }
+
+    /// Validates a field and passes it to the builder, unless the block is too large.
+    pub(crate) fn field(&mut self, context: &B::Context, name: &[u8], value: &[u8]) {
+        self.bytes += name.len() + value.len() + FIELD_OVERHEAD_BYTES;
+        if self.bytes > MAX_FIELDS_BYTES {
+            return;
+        }
+        let valid = match name.strip_prefix(b":") {
+            Some(name) => !self.regular && self.seen.add(name, value),
+            None => {
+                self.regular = true;
+                self.regular_field(name, value)
+            }
+        };
+        match valid {
+            true => self.builder.field(context, name, value),
+            false => self.malformed = true,
+        }
+    }
+
+    fn regular_field(&mut self, name: &[u8], value: &[u8]) -> bool {
+        match name {
+            b"content-length" => {
+                let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                let conflict = self.content_length.is_some_and(|before| Some(before) != length);
+                self.content_length = length;
+                length.is_some() && !conflict
+            }
+            b"te" => value == b"trailers",
+            // Fields that concern a connection of HTTP/1.1.
+            b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
+            | b"upgrade" => false,
+            _ => is_field_name(name) && is_field_value(value),
+        }
+    }
+
+    /// Returns the request, or `None` if it is malformed.
+    pub(crate) fn finish(self, connect: ConnectMethod) -> Option<Complete<B>> {
+        if self.malformed || !self.seen.is_complete(connect) {
+            return None;
+        }
+        Some(Complete {
+            builder: self.builder,
+            content_length: self.content_length,
+            fields_too_large: self.bytes > MAX_FIELDS_BYTES,
+        })
+    }
+}
+
+impl Pseudo {
+    /// Notes a field; false if it is unknown, repeated, or has an impossible value.
+    fn add(&mut self, name: &[u8], value: &[u8]) -> bool {
+        let seen = match name {
+            b"method" => {
+                self.connect = value == b"CONNECT";
+                &mut self.method
+            }
+            b"path" => &mut self.path,
+            b"scheme" => &mut self.scheme,
+            b"authority" => &mut self.authority,
+            b"protocol" => &mut self.protocol,
+            _ => return false,
+        };
+        let repeated = std::mem::replace(seen, true);
+        let valid = match name {
+            b"method" => is_token(value),
+            b"path" => {
+                !value.is_empty() && std::str::from_utf8(value).is_ok() && is_field_value(value)
+            }
+            _ => is_field_value(value),
+        };
+        valid && !repeated
+    }
+
+    fn is_complete(&self, connect: ConnectMethod) -> bool {
+        if !self.method || (self.protocol && !self.connect) {
+            return false;
+        }
+        if self.connect && connect == ConnectMethod::Reject {
+            return false;
+        }
+        if self.connect && !self.protocol {
+            return self.authority && !self.scheme && !self.path;
+        }
+        self.scheme && self.path
+    }
+}
+
+/// Whether `name` may be the name of a trailer field. Pseudo-header fields may not.
+pub(crate) fn is_trailer(name: &[u8]) -> bool {
+    !name.starts_with(b":") && is_field_name(name)
+}
+
+fn is_field_name(name: &[u8]) -> bool {
+    let valid =
+        |byte: u8| matches!(byte, b'!'..=b'~') && !byte.is_ascii_uppercase() && byte != b':';
+    // No early exit, so that the compiler can vectorize the loop.
+    !name.is_empty() && name.iter().fold(true, |all, byte| all & valid(*byte))
+}
+
+/// Whether `value` is free of the bytes that would start a new field in HTTP/1.1.
+fn is_field_value(value: &[u8]) -> bool {
+    value.iter().fold(true, |all, byte| all & !matches!(byte, 0 | b'\r' | b'\n'))
+}
+
+/// Whether `value` is a token (RFC 9110, section 5.6.2), as methods are.
+fn is_token(value: &[u8]) -> bool {
+    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    !value.is_empty() && value.iter().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fields::Fields;
+
+    fn complete(list: &[(&str, &str)], connect: ConnectMethod) -> bool {
+        let mut request = Incomplete::<Fields>::new();
+        list.iter().for_each(|(name, value)| request.field(&(), name.as_bytes(), value.as_bytes()));
+        request.finish(connect).is_some()
+    }
+
+    #[test]
+    fn malformed_requests_are_rejected() {
+        let get = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
+        let with = |more: (&'static str, &'static str)| {
+            complete(&[&get[..], &[more]].concat(), ConnectMethod::Reject)
+        };
+        assert!(with(("accept", "text/plain")));
+        assert!(!with((":path", "/again")), "repeated");
+        assert!(!with((":status", "200")), "not of a request");
+        assert!(!with(("connection", "close")));
+        assert!(!with(("Accept", "text/plain")), "upper case");
+        assert!(!with(("te", "gzip")));
+        assert!(!with(("accept", "a\r\nx-remote-user: admin")));
+        assert!(!with(("a:b", "c")));
+        assert!(!with(("content-length", "x")));
+        assert!(!complete(&get[1..], ConnectMethod::Reject), "no method");
+    }
+
+    #[test]
+    fn connect_is_delivered_only_if_configured() {
+        let tunnel = [(":method", "CONNECT"), (":authority", "host:443")];
+        let extended = [
+            (":method", "CONNECT"),
+            (":protocol", "websocket"),
+            (":scheme", "https"),
+            (":path", "/exec"),
+            (":authority", "host"),
+        ];
+        for list in [&tunnel[..], &extended] {
+            assert!(complete(list, ConnectMethod::Deliver));
+            assert!(!complete(list, ConnectMethod::Reject));
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Parts of a response.
+
+use bytes::Bytes;
+
+use crate::fields::Fields;
+
+/// A field that many responses of a connection have in common. The encoder adds it to
+/// the HPACK dynamic table when it is first used; after that it takes one byte.
+#[derive(Debug, PartialEq, Eq)]
+pub struct CommonField {
+    /// The name in lower case.
+    pub name: &'static str,
+    /// The value.
+    pub value: &'static str,
+}
+
+/// Header or trailer fields of a response.
+#[derive(Debug)]
+pub enum Headers {
+    /// Fields that many responses share. A program should use few such lists: the
+    /// dynamic table never drops an entry, and further fields are sent as literals.
+    Common(&'static [CommonField]),
+    /// Fields of this response.
+    Fields(Fields),
+}
+
+/// Status and header fields of a response.
+#[derive(Debug)]
+pub struct ResponseHead {
+    /// The status code, such as 200.
+    pub status: u16,
+    /// The header fields, without pseudo-header fields.
+    pub headers: Headers,
+}
+
+/// A part of a response's body.
+pub enum Data {
+    /// Bytes in memory.
+    Bytes(Bytes),
+    /// Bytes that an iterator produces when they are about to be framed, so that a large
+    /// body is never in memory as a whole.
+    Lazy {
+        /// Number of bytes that the iterator yields in total.
+        len: usize,
+        /// The bytes in order.
+        chunks: Box<dyn Iterator<Item = Bytes> + Send>,
+    },
+}
+
+impl Data {
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Data::Bytes(bytes) => bytes.len(),
+            Data::Lazy { len, .. } => *len,
+        }
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<Bytes> for Data {
+    fn from(bytes: Bytes) -> Self {
+        Data::Bytes(bytes)
+    }
+}

@@ -1,0 +1,109 @@
+//! One stream: a request coming in and a response going out.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+
+use crate::response::{Data, Headers, ResponseHead};
+
+/// A stream that is open in at least one direction.
+pub(crate) struct Stream {
+    pub(crate) incoming: Incoming,
+    pub(crate) outgoing: Outgoing,
+}
+
+/// The request's direction.
+pub(crate) struct Incoming {
+    /// Bytes that the client may still send.
+    pub(crate) window: i64,
+    /// Bytes released since the last WINDOW_UPDATE.
+    pub(crate) released: i64,
+    /// Bytes of the body that are still to come, if the request has a content-length.
+    pub(crate) content_left: Option<u64>,
+    /// The client has ended the request.
+    pub(crate) ended: bool,
+}
+
+/// The response's direction.
+pub(crate) struct Outgoing {
+    /// Bytes that the client's window still allows.
+    pub(crate) window: i64,
+    /// The head, until it is framed.
+    pub(crate) head: Option<ResponseHead>,
+    queue: VecDeque<Data>,
+    queued_bytes: usize,
+    pub(crate) end: Option<End>,
+    /// Whether a queue of the sender contains the stream.
+    pub(crate) scheduled: bool,
+}
+
+/// How a response ends.
+pub(crate) enum End {
+    /// With END_STREAM on the last frame of the body.
+    Body,
+    /// With a block of fields after the body.
+    Trailers(Headers),
+}
+
+impl Stream {
+    pub(crate) fn new(incoming_window: i64, outgoing_window: i64, content: Option<u64>) -> Self {
+        Stream {
+            incoming: Incoming {
+                window: incoming_window,
+                released: 0,
+                content_left: content,
+                ended: false,
+            },
+            outgoing: Outgoing {
+                window: outgoing_window,
+                head: None,
+                queue: VecDeque::new(),
+                queued_bytes: 0,
+                end: None,
+                scheduled: false,
+            },
+        }
+    }
+}
+
+impl Outgoing {
+    pub(crate) fn push(&mut self, data: Data) {
+        if !data.is_empty() {
+            self.queued_bytes += data.len();
+            self.queue.push_back(data);
+        }
+    }
+
+    /// Bytes of the body that have not been framed.
+    pub(crate) fn queued_bytes(&self) -> usize {
+        self.queued_bytes
+    }
+
+    /// Whether there is nothing to send.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queued_bytes == 0 && self.head.is_none() && self.end.is_none()
+    }
+
+    /// Removes the first `len` bytes of the body and passes them to `sink` in chunks.
+    pub(crate) fn take(&mut self, mut len: usize, mut sink: impl FnMut(Bytes)) {
+        self.queued_bytes -= len;
+        while len > 0 {
+            match self.queue.pop_front() {
+                Some(Data::Bytes(mut first)) => {
+                    let taken = first.split_to(len.min(first.len()));
+                    len -= taken.len();
+                    sink(taken);
+                    if !first.is_empty() {
+                        self.queue.push_front(Data::Bytes(first));
+                    }
+                }
+                Some(Data::Lazy { len, mut chunks }) => {
+                    let Some(chunk) = chunks.next() else { continue };
+                    self.queue.push_front(Data::Lazy { len, chunks });
+                    self.queue.push_front(Data::Bytes(chunk));
+                }
+                None => unreachable!("at least `len` bytes are queued"),
+            }
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The interface as a proxy uses it: all header fields, bodies in parts, trailers.
+
+use std::io::IoSlice;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http2::{
+    Config, ConnectMethod, Connection, Event, Fields, FrameHeader, HEADER_BYTES, Headers,
+    Keepalive, PREFACE, ResponseHead, flag, kind,
+};
+
+fn connection(connect_method: ConnectMethod) -> Connection<Fields> {
+    let second = Duration::from_secs(1);
+    let keepalive = Keepalive { interval: second, timeout: second, min_interval: second };
+    let config = Config { max_streams: 10, keepalive, connect_method };
+    let mut connection = Connection::new(&config, Instant::now());
+    let start = [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat();
+    connection.receive(&start, &(), Instant::now()).unwrap();
+    output(&mut connection);
+    connection
+}
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let header = FrameHeader { len: payload.len(), kind, flags, stream };
+    [&header.encode()[..], payload].concat()
+}
+
+fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in fields {
+        block.extend([0, name.len() as u8]);
+        block.extend(name.bytes().chain([value.len() as u8]).chain(value.bytes()));
+    }
+    block
+}
+
+/// Kind and flags of each frame in the output.
+fn output(connection: &mut Connection<Fields>) -> Vec<(u8, u8)> {
+    let (mut bytes, mut slices) = (Vec::new(), [IoSlice::new(&[]); 16]);
+    connection.fill();
+    let output = connection.output();
+    let count = output.slices(&mut slices);
+    slices[..count].iter().for_each(|slice| bytes.extend_from_slice(slice));
+    output.advance(bytes.len());
+    let (mut rest, mut frames) = (&bytes[..], Vec::new());
+    while let Some(header) = FrameHeader::peek(rest) {
+        frames.push((header.kind, header.flags));
+        rest = &rest[HEADER_BYTES + header.len..];
+    }
+    frames
+}
+
+#[test]
+fn request_and_response_have_fields_bodies_and_trailers() {
+    let mut connection = connection(ConnectMethod::Reject);
+    let head =
+        [(":method", "PUT"), (":scheme", "https"), (":path", "/a"), ("accept", "text/plain")];
+    let input = [
+        frame(kind::HEADERS, flag::END_HEADERS, 1, &block(&head)),
+        frame(kind::DATA, 0, 1, b"body"),
+        frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &block(&[("sum", "1")])),
+    ];
+    connection.receive(&input.concat(), &(), Instant::now()).unwrap();
+    let Some(Event::Request { stream: 1, request, .. }) = connection.next_event() else { panic!() };
+    assert_eq!(request.get(b":path"), Some(&b"/a"[..]));
+    assert_eq!(request.get(b"accept"), Some(&b"text/plain"[..]));
+    let Some(Event::Data { bytes, end_stream: false, .. }) = connection.next_event() else {
+        panic!()
+    };
+    assert_eq!(&bytes[..], b"body");
+    connection.release(1, 4);
+    let Some(Event::Trailers { fields, .. }) = connection.next_event() else { panic!() };
+    assert_eq!(fields.get(b"sum"), Some(&b"1"[..]));
+
+    // The head is sent before there is a body, as a watch needs it.
+    let headers = Headers::Fields(Fields::default());
+    connection.send_head(1, ResponseHead { status: 200, headers });
+    assert_eq!(output(&mut connection), [(kind::HEADERS, flag::END_HEADERS)]);
+    connection.send_data(1, Bytes::from_static(b"event").into());
+    assert_eq!(output(&mut connection), [(kind::DATA, 0)]);
+    connection.finish(1, None);
+    assert_eq!(output(&mut connection), [(kind::DATA, flag::END_STREAM)]);
+}
+
+#[test]
+fn connect_is_delivered_or_reset() {
+    let head = block(&[(":method", "CONNECT"), (":authority", "host:443")]);
+    let input = frame(kind::HEADERS, flag::END_HEADERS, 1, &head);
+    let mut tunnels = connection(ConnectMethod::Deliver);
+    tunnels.receive(&input, &(), Instant::now()).unwrap();
+    assert!(matches!(tunnels.next_event(), Some(Event::Request { end_stream: false, .. })));
+    let mut rejects = connection(ConnectMethod::Reject);
+    rejects.receive(&input, &(), Instant::now()).unwrap();
+    assert!(rejects.next_event().is_none());
+    assert_eq!(output(&mut rejects), [(kind::RST_STREAM, 0)]);
+}

@@ -1,0 +1,145 @@
+//! State that the services share, response headers, and the submission of commands to the
+//! pipeline.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use bytes::Bytes;
+use etcdpb::rpc::ResponseHeader;
+use futures_util::future::BoxFuture;
+use grpc::{Code, Service, Status};
+use http_body_util::BodyExt;
+use mvcc::{Command, Reply};
+use pipeline::Pipeline;
+use tower_service::Service as _;
+
+use super::downgrade::Downgrade;
+use super::status;
+use crate::config::Config;
+use crate::metrics::Metrics;
+
+/// The Raft term in response headers. One member holds no elections, but clients expect a
+/// term above 0.
+pub(super) const RAFT_TERM: u64 = 2;
+
+/// State of the services.
+pub struct Api {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) limits: Limits,
+    pub(super) member: Member,
+    pub(super) downgrade: Downgrade,
+    /// HTTP pages: health, version, metrics.
+    pub(super) pages: Router,
+}
+
+/// Limits from the configuration.
+#[derive(Clone, Copy)]
+pub(super) struct Limits {
+    pub(super) request_bytes: usize,
+    pub(super) message_bytes: usize,
+    pub(super) txn_ops: usize,
+    pub(super) progress_interval: Duration,
+    pub(super) quota_bytes: i64,
+}
+
+/// What MemberList returns about this member.
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) client_urls: Vec<String>,
+}
+
+impl Api {
+    /// Creates the services of `pipeline`.
+    pub fn new(
+        pipeline: Arc<Pipeline>,
+        metrics: Arc<Metrics>,
+        config: &Config,
+        pages: Router,
+    ) -> Self {
+        let limits = Limits {
+            request_bytes: config.max_request_bytes,
+            message_bytes: config.message_bytes(),
+            txn_ops: config.max_txn_ops,
+            progress_interval: config.progress_interval(),
+            quota_bytes: config.quota_bytes(),
+        };
+        let member = Member { name: config.name.clone(), client_urls: config.advertised() };
+        Api { pipeline, metrics, limits, member, downgrade: Downgrade::default(), pages }
+    }
+
+    /// Returns a response header with `revision`.
+    pub(super) fn header(&self, revision: i64) -> Option<ResponseHeader> {
+        let identity = self.pipeline.identity();
+        Some(ResponseHeader {
+            cluster_id: identity.cluster_id,
+            member_id: identity.member_id,
+            revision,
+            raft_term: RAFT_TERM,
+        })
+    }
+
+    /// Returns a response header with the published revision.
+    pub(super) fn header_now(&self) -> Option<ResponseHeader> {
+        self.header(self.pipeline.revision())
+    }
+
+    /// Completes a header in which only the revision is set.
+    pub(super) fn fill(&self, header: &mut Option<ResponseHeader>) {
+        let revision = header.map_or(0, |header| header.revision);
+        *header = self.header(revision);
+    }
+
+    /// Executes a command and returns its reply. `bytes` is the encoded size of the
+    /// request.
+    pub(super) async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Status> {
+        self.pipeline.propose(command, bytes).await.map_err(status::from_pipeline)
+    }
+
+    /// Carries out a command without a result and returns the revision after it.
+    pub(super) async fn propose_done(&self, command: Command) -> Result<i64, Status> {
+        match self.propose(command, SMALL_REQUEST_BYTES).await? {
+            Reply::Done { revision } => Ok(revision),
+            other => unreachable!("not the reply to a command without a result: {other:?}"),
+        }
+    }
+}
+
+impl Service for Api {
+    fn ended(&self, path: &'static str, code: Code) {
+        self.metrics.ended(path, code);
+    }
+
+    fn received(&self, bytes: usize) {
+        self.metrics.received.inc_by(bytes as u64);
+    }
+
+    fn sent(&self, bytes: usize) {
+        self.metrics.sent.inc_by(bytes as u64);
+    }
+
+    fn page(&self, request: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>> {
+        let mut pages = self.pages.clone();
+        Box::pin(async move {
+            let request = request.map(|()| Body::empty());
+            let Ok(response) = pages.call(request).await;
+            let (parts, body) = response.into_parts();
+            let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+            http::Response::from_parts(parts, body)
+        })
+    }
+}
+
+/// Bytes of queue space that a request without keys and values uses.
+pub(super) const SMALL_REQUEST_BYTES: usize = 32;
+
+/// Runs `work`, which may take long, on a thread that may block.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Status> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Status::internal(format!("mem_etcd: a read failed: {error}")))
+}

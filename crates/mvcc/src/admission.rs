@@ -1,0 +1,99 @@
+//! Admission of commands by quota and alarms. The size of a command is
+//! estimated from the request alone, as etcd does.
+
+use etcdpb::rpc::request_op::Request;
+use etcdpb::rpc::{PutRequest, RequestOp, TxnRequest};
+
+use crate::alarm::{Alarm, AlarmKind, Quota};
+use crate::command::Command;
+use crate::effect::{Effect, Effects};
+use crate::error::Error;
+use crate::store::Store;
+
+/// Estimated bytes of a record in addition to its key and value.
+const KEY_OVERHEAD_BYTES: usize = 256;
+/// Estimated bytes of a lease.
+const LEASE_OVERHEAD_BYTES: usize = 64;
+
+impl Store {
+    /// The raised alarms, ordered by kind and member.
+    pub fn alarms(&self) -> impl Iterator<Item = Alarm> {
+        self.alarms.iter()
+    }
+
+    /// Sets the quota. It is not part of the state and must be set after each
+    /// start.
+    pub fn set_quota(&mut self, quota: Quota) {
+        self.quota = quota;
+    }
+
+    /// Raises or clears an alarm. Returns whether that changed anything.
+    pub(crate) fn set_alarm(&mut self, alarm: Alarm, raised: bool, effects: &mut Effects) -> bool {
+        let changed = self.alarms.set(alarm, raised);
+        if changed {
+            effects.push(Effect::Alarm { alarm, raised });
+        }
+        changed
+    }
+
+    /// Checks `command` against the alarms and the quota. A command that exceeds
+    /// the quota raises a NOSPACE alarm, which stays until a client clears it.
+    pub(crate) fn admit(&mut self, command: &Command, effects: &mut Effects) -> Result<(), Error> {
+        // As in etcd, leases can be renewed whatever alarms are raised.
+        if matches!(command, Command::Alarm { .. } | Command::LeaseRenew { .. }) {
+            return Ok(());
+        }
+        if self.alarms.is_raised(AlarmKind::Corrupt) {
+            return Err(Error::Corrupt);
+        }
+        let full = self.alarms.is_raised(AlarmKind::NoSpace);
+        if !full && self.quota.bytes == 0 {
+            return Ok(());
+        }
+        let added = added_bytes(command);
+        if added == 0 {
+            return Ok(());
+        }
+        if !full && self.stats().total_bytes.saturating_add(added) < self.quota.bytes {
+            return Ok(());
+        }
+        let alarm = Alarm { kind: AlarmKind::NoSpace, member_id: self.quota.member_id };
+        if !full {
+            self.set_alarm(alarm, true, effects);
+        }
+        Err(Error::NoSpace)
+    }
+}
+
+/// Estimates how many bytes `command` adds to the store; 0 for a command that
+/// only reads or deletes.
+fn added_bytes(command: &Command) -> i64 {
+    let bytes = match command {
+        Command::Put(request) => put_bytes(request),
+        Command::Txn(request) => txn_bytes(request),
+        Command::LeaseGrant { .. } => LEASE_OVERHEAD_BYTES,
+        Command::DeleteRange(_)
+        | Command::Compact { .. }
+        | Command::LeaseRenew { .. }
+        | Command::LeaseRevoke { .. }
+        | Command::Alarm { .. } => 0,
+    };
+    i64::try_from(bytes).unwrap_or(i64::MAX)
+}
+
+fn put_bytes(request: &PutRequest) -> usize {
+    KEY_OVERHEAD_BYTES + request.key.len() + request.value.len()
+}
+
+/// The estimate for the branch that adds more bytes.
+fn txn_bytes(request: &TxnRequest) -> usize {
+    let branch_bytes = |ops: &[RequestOp]| -> usize {
+        let op_bytes = |op: &RequestOp| match &op.request {
+            Some(Request::RequestPut(request)) => put_bytes(request),
+            Some(Request::RequestTxn(nested)) => txn_bytes(nested),
+            Some(Request::RequestRange(_) | Request::RequestDeleteRange(_)) | None => 0,
+        };
+        ops.iter().map(op_bytes).sum()
+    };
+    branch_bytes(&request.success).max(branch_bytes(&request.failure))
+}

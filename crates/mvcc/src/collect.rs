@@ -1,0 +1,59 @@
+//! Garbage collection: frees the records and events that a compaction made
+//! unreadable, in bounded steps.
+
+use etcdpb::Record;
+
+use crate::store::{CollectionProgress, Store, record_bytes};
+
+impl Store {
+    /// Frees unreadable records and events, visiting at most `budget` events.
+    /// Returns whether another call would free more right away.
+    ///
+    /// Records and events that can be read at `floor` or later stay, even if they
+    /// are compacted: long ranges, snapshots and hashes still need them. Call
+    /// again after the floor has risen.
+    pub fn collect(&mut self, floor: i64, budget: usize) -> bool {
+        if self.collection.target == self.collection.done {
+            let target = self.compacted.min(floor);
+            if target <= self.collection.done {
+                return false;
+            }
+            self.collection.target = target;
+        }
+        let target = self.collection.target;
+        for _ in 0..budget {
+            let event = self.history.get(self.collection.visited);
+            let Some(event) = event.filter(|event| event.revision() <= target) else {
+                self.collection = CollectionProgress { done: target, target, visited: 0 };
+                return target < self.compacted.min(floor);
+            };
+            let (key, revision) = (event.record.key().clone(), event.revision());
+            let stats = &mut self.stats;
+            let freed = |record: &Record| stats.total_bytes -= record_bytes(record);
+            self.index.compact(key.as_bytes(), target, freed);
+            if revision < target {
+                self.history.pop_front();
+            } else {
+                self.collection.visited += 1;
+            }
+        }
+        true
+    }
+
+    /// Whether all data that cannot be read at `revision` or later has been freed.
+    pub fn is_collected(&self, revision: i64) -> bool {
+        self.collection.done >= revision
+    }
+
+    /// Shrinks the history and the lease table to their contents. A table with
+    /// more than `max_entries` entries is left as it is, because moving its
+    /// entries would block other users of the store for too long.
+    pub fn shrink_tables(&mut self, max_entries: usize) {
+        if self.history.len() <= max_entries {
+            self.history.shrink();
+        }
+        if self.leases.len() <= max_entries {
+            self.leases.shrink();
+        }
+    }
+}

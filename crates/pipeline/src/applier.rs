@@ -1,0 +1,307 @@
+//! Applies batches of commands: the write path.
+//!
+//! [`Applier::apply_next_batch`] is the entry point. For each round of a batch, in the
+//! order of the functions in this file: [`Applier::reserve`] space in the log,
+//! [`Applier::apply`] the commands to the store, [`Applier::log`] their effects,
+//! publish the new revision to readers and watchers, reply to the callers.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender};
+use data_dir::DataDir;
+use futures_channel::oneshot;
+use mvcc::{Command, Effects, Event, Reply, Store};
+
+use crate::journal::{Journal, StorePosition};
+use crate::shared_store::SharedStore;
+use crate::snapshotter::SnapshotTrigger;
+use crate::{Error, pace};
+
+/// Maximum number of commands in a batch. Readers wait while a batch is applied, about 1
+/// µs per command.
+const BATCH_COMMANDS: usize = 1024;
+/// Request bytes at which a batch is complete; the last command may exceed them.
+const BATCH_BYTES: usize = 8 << 20;
+/// Number of events that are collected with each command. Most commands add fewer, so
+/// garbage does not accumulate.
+const COLLECTED_PER_COMMAND: usize = 2;
+/// Maximum number of leases revoked in a batch, so that a mass expiry does not delay
+/// writers.
+const EXPIRIES_PER_BATCH: usize = 256;
+/// How long to wait before a failed revocation of a lease is repeated.
+const EXPIRY_RETRY: Duration = Duration::from_secs(3);
+/// Approximate maximum bytes of the effects of one round. Until they are logged they are
+/// in memory three times.
+const ROUND_BYTES: usize = 64 << 20;
+/// Interval at which a write is retried if the disk is full in spite of its reservation.
+const FULL_DISK_RETRY: Duration = Duration::from_millis(100);
+
+/// A queued command and the channel for its reply.
+pub(crate) struct Submission {
+    pub(crate) command: Command,
+    /// Encoded size of the request.
+    pub(crate) bytes: usize,
+    /// `None` for commands that the store itself submits, such as the revocation of an
+    /// expired lease.
+    pub(crate) reply: Option<oneshot::Sender<Result<Reply, Error>>>,
+}
+
+/// Applies commands on the thread that holds it.
+pub(crate) struct Applier {
+    shared: Arc<SharedStore>,
+    queue: Receiver<Submission>,
+    disk: Option<Disk>,
+    batch: Vec<Submission>,
+    collecting: bool,
+}
+
+/// Where effects are logged; absent with `WalMode::None`.
+pub(crate) struct Disk {
+    pub(crate) journal: Journal,
+    pub(crate) snapshot_trigger: SnapshotTrigger,
+    /// Dropped when the applier stops, which stops the flusher.
+    pub(crate) _alive: Sender<()>,
+    /// Keeps the data directory locked.
+    pub(crate) _dir: Option<DataDir>,
+}
+
+type Replies = Vec<Result<Reply, Error>>;
+
+impl Applier {
+    pub(crate) fn new(
+        shared: Arc<SharedStore>,
+        queue: Receiver<Submission>,
+        disk: Option<Disk>,
+    ) -> Self {
+        Applier { shared, queue, disk, batch: Vec::new(), collecting: false }
+    }
+
+    /// Takes a batch from the queue, adds revocations of expired leases, applies it and
+    /// replies; then collects some garbage. Returns whether there was any command.
+    pub(crate) fn apply_next_batch(&mut self) -> bool {
+        let mut batch = std::mem::take(&mut self.batch);
+        self.take_from_queue(&mut batch);
+        self.expire_leases(&mut batch);
+        let commands = batch.len();
+        if commands > 0 {
+            self.apply_batch(&mut batch);
+        }
+        self.batch = batch;
+        self.collect(pace::STEP.max(COLLECTED_PER_COMMAND * commands));
+        commands > 0
+    }
+
+    fn take_from_queue(&mut self, batch: &mut Vec<Submission>) {
+        let mut bytes = 0;
+        while batch.len() < BATCH_COMMANDS && bytes < BATCH_BYTES {
+            let Ok(submission) = self.queue.try_recv() else { break };
+            bytes += submission.bytes;
+            batch.push(submission);
+        }
+        self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn expire_leases(&self, batch: &mut Vec<Submission>) {
+        let mut lessor = self.shared.lessor.lock();
+        let expired = lessor.expired(Instant::now(), EXPIRY_RETRY, EXPIRIES_PER_BATCH);
+        let revoke =
+            |id| Submission { command: Command::LeaseRevoke { id }, bytes: 0, reply: None };
+        batch.extend(expired.into_iter().map(revoke));
+    }
+
+    /// Applies the batch in as many rounds as its size requires, and replies.
+    fn apply_batch(&mut self, batch: &mut Vec<Submission>) {
+        while !batch.is_empty() {
+            let (count, bytes) = self.next_round(batch);
+            let round = &batch[..count];
+            let replies = match self.reserve(count, bytes) {
+                Ok(()) => self.commit(round),
+                Err(error) => self.refuse(round, &error),
+            };
+            for (submission, reply) in batch.drain(..count).zip(replies) {
+                if let Some(sender) = submission.reply {
+                    // Sending fails if the caller has dropped its future, which is not an
+                    // error.
+                    let _ = sender.send(reply);
+                }
+            }
+        }
+    }
+
+    /// Returns how many commands form the next round, and an upper bound of the bytes
+    /// of their effects.
+    fn next_round(&self, batch: &[Submission]) -> (usize, usize) {
+        if self.disk.is_none() {
+            return (batch.len(), 0);
+        }
+        let store = self.shared.store.read();
+        let mut sum = 0;
+        for (count, submission) in batch.iter().enumerate() {
+            let bytes = store.effect_bytes(&submission.command);
+            let round_is_full =
+                sum + bytes > ROUND_BYTES || Store::copies_value(&submission.command);
+            if count > 0 && round_is_full {
+                return (count, sum);
+            }
+            sum += bytes;
+        }
+        (batch.len(), sum)
+    }
+
+    /// Step 1: reserves space for the round before anything is changed.
+    fn reserve(&mut self, commands: usize, bytes: usize) -> Result<(), Error> {
+        if let Some(reason) = self.shared.failure.get() {
+            return Err(Error::LogFailed(reason.clone()));
+        }
+        let Some(Disk { journal, .. }) = &mut self.disk else { return Ok(()) };
+        if bytes > wal::MAX_PAYLOAD_BYTES {
+            return Err(Error::TooLarge);
+        }
+        let last = self.shared.store.read().revision() + commands as i64;
+        let reserved = journal.reserve(bytes as u64, last);
+        self.shared.set_no_space(matches!(reserved, Err(files::Error::NoSpace { .. })));
+        reserved.map_err(|error| match error {
+            files::Error::NoSpace { .. } => Error::NoSpace,
+            files::Error::Poisoned => self.shared.fail(&error),
+            _ if journal.has_failed() => self.shared.fail(&error),
+            // For example, there is no free file descriptor. The log itself is undamaged.
+            other => Error::CannotGrow(other.to_string().into()),
+        })
+    }
+
+    /// Steps 2 to 5: applies the round, logs its effects, publishes the revision to
+    /// readers and the events to watchers. Returns the replies.
+    fn commit(&mut self, round: &[Submission]) -> Replies {
+        let mut effects = Effects::new();
+        let (replies, events, revision) = self.apply(round, &mut effects);
+        if let Err(error) = self.log(&effects) {
+            let error = self.shared.fail(&error);
+            return round.iter().map(|_| Err(error.clone())).collect();
+        }
+        self.update_lessor(round, &replies);
+        self.shared.published.store(revision, Ordering::Release);
+        self.shared.hub.publish(&events, revision);
+        replies
+    }
+
+    /// Step 2: changes the store. Returns replies, events and the new revision.
+    fn apply(&mut self, round: &[Submission], effects: &mut Effects) -> (Replies, Vec<Event>, i64) {
+        let mut store = self.shared.store.write();
+        let clock_ms = self.shared.clock.at(Instant::now());
+        store.tick(clock_ms);
+        let unlogged = self.disk.as_mut().and_then(|d| d.journal.take_unlogged_renewals(clock_ms));
+        if let Some(renewed) = unlogged {
+            store.replay(renewed.clone()).expect("only writes can be out of order");
+            effects.push(renewed);
+        }
+        let first_new = store.revision() + 1;
+        let mut apply = |s: &Submission| store.apply(&s.command, effects).map_err(Error::from);
+        let replies = round.iter().map(&mut apply).collect();
+        let events = store.events_since(first_new).cloned().collect();
+        (replies, events, store.revision())
+    }
+
+    /// Step 3: appends the effects to the log and syncs it if their mode requires it.
+    fn log(&mut self, effects: &Effects) -> Result<(), files::Error> {
+        let position = self.position();
+        let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return Ok(()) };
+        if !journal.prepare(effects, position) {
+            return Ok(());
+        }
+        // A full disk here means that the reservation was too small, which is a bug. The
+        // store has changed already, so wait until the effects can be written.
+        let bytes = loop {
+            match journal.write() {
+                Ok(bytes) => break bytes,
+                Err(files::Error::NoSpace { .. })
+                    if !self.shared.stopping.load(Ordering::Relaxed) =>
+                {
+                    self.shared.set_no_space(true);
+                    std::thread::sleep(FULL_DISK_RETRY);
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        snapshot_trigger.log_grew(&self.shared, bytes, journal);
+        journal.shrink(BATCH_BYTES);
+        Ok(())
+    }
+
+    /// Starts the TTLs of granted leases and forgets revoked ones.
+    fn update_lessor(&self, round: &[Submission], replies: &Replies) {
+        let succeeded = round.iter().zip(replies).filter(|(_, reply)| reply.is_ok());
+        for (submission, _) in succeeded {
+            match submission.command {
+                Command::LeaseGrant { id, ttl_seconds } => {
+                    self.shared.lessor.lock().grant(id, ttl_seconds, Instant::now());
+                }
+                Command::LeaseRevoke { id } => self.shared.lessor.lock().revoke(id),
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the replies to a round for which no space could be reserved. Lease
+    /// renewals succeed if only the space is missing: a full disk must not expire leases.
+    fn refuse(&mut self, round: &[Submission], error: &Error) -> Replies {
+        let renews = |s: &Submission| matches!(s.command, Command::LeaseRenew { .. });
+        let only_space = matches!(error, Error::NoSpace | Error::CannotGrow(_));
+        if only_space && round.iter().any(renews) {
+            let clock_ms = self.shared.clock.at(Instant::now());
+            self.disk.iter_mut().for_each(|disk| disk.journal.set_renewals_unlogged(clock_ms));
+        }
+        let revision = self.shared.published.load(Ordering::Acquire);
+        let reply = |s: &Submission| match only_space && renews(s) {
+            true => Ok(Reply::Done { revision }),
+            false => Err(error.clone()),
+        };
+        round.iter().map(reply).collect()
+    }
+
+    /// Frees one step of the history that compaction made unreadable.
+    fn collect(&mut self, events: usize) {
+        let floor = self.shared.pins.lock().floor(Instant::now());
+        let floor = floor.min(self.shared.published.load(Ordering::Acquire));
+        self.collecting = self.shared.store.write().collect(floor, events);
+    }
+
+    /// Whether garbage is left that the dedicated thread should collect.
+    pub(crate) fn is_collecting(&self) -> bool {
+        self.collecting
+    }
+
+    /// Writes the notes that are deferred until the store is idle to the log.
+    pub(crate) fn idle(&mut self) {
+        let position = self.position();
+        let Some(disk) = &mut self.disk else { return };
+        match disk.journal.idle(position) {
+            // The note is optional: without space or after a failure it is left out.
+            Ok(()) | Err(files::Error::NoSpace { .. } | files::Error::Poisoned) => {}
+            Err(error) => tracing::warn!(%error, "could not mark the end of the log"),
+        }
+    }
+
+    /// Stops: marks a clean shutdown in the log and syncs it.
+    pub(crate) fn finish(mut self) {
+        // After a failure the store may contain changes that the log does not.
+        let clean_at = self.shared.failure.get().is_none().then(|| self.position());
+        let Some(disk) = &mut self.disk else { return };
+        match disk.journal.close(clean_at) {
+            Ok(()) => {}
+            // Acknowledged writes are durable; only the mark of a clean shutdown is missing.
+            Err(error @ files::Error::NoSpace { .. }) => {
+                tracing::warn!(%error, "could not mark the end of the log");
+            }
+            Err(error) => drop(self.shared.fail(&error)),
+        }
+    }
+
+    fn position(&self) -> StorePosition {
+        let store = self.shared.store.read();
+        let clock_ms = self.shared.clock.at(Instant::now());
+        let has_leases = store.stats().leases > 0;
+        StorePosition { revision: store.revision(), clock_ms, has_leases }
+    }
+}

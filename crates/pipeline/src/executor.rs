@@ -1,0 +1,140 @@
+//! Decides which thread runs the [`Applier`].
+//!
+//! - If no key waits for an fsync, the thread that submits commands runs the applier
+//!   itself (*inline*): handing a command to another thread and being woken by it costs
+//!   more than most commands. Only one thread runs the applier at a time; it also applies
+//!   commands that other threads submit during this time.
+//! - If batches wait for an fsync, a dedicated thread runs the applier. Commands that
+//!   arrive during an fsync gather in the queue and share the next fsync.
+//!
+//! In both cases the dedicated thread does the work that no command triggers: expired
+//! leases, garbage collection, and notes in the log when the store is idle.
+//!
+//! Invariant: a queued command is never forgotten. A thread that releases the applier
+//! checks the queue again, and the `SeqCst` fences order this with the submission.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use parking_lot::Mutex;
+
+use crate::applier::{Applier, Submission};
+use crate::pace;
+use crate::shared_store::SharedStore;
+
+/// Longest sleep of the dedicated thread.
+const IDLE: Duration = Duration::from_millis(500);
+/// Maximum number of batches that a submitting thread applies, including commands of
+/// other threads, before it leaves the rest to the dedicated thread.
+const MAX_INLINE_BATCHES: usize = 4;
+
+/// Runs the applier on the right thread.
+pub(crate) struct Executor {
+    shared: Arc<SharedStore>,
+    queue: Receiver<Submission>,
+    /// `None` once the store has stopped.
+    applier: Mutex<Option<Applier>>,
+    /// Whether the dedicated thread has stopped, so that no thread reads the queue.
+    stopped: AtomicBool,
+    /// Whether submitting threads run the applier.
+    inline: bool,
+    wake_sender: Sender<()>,
+    wake_receiver: Receiver<()>,
+}
+
+impl Executor {
+    pub(crate) fn new(
+        shared: Arc<SharedStore>,
+        queue: Receiver<Submission>,
+        applier: Applier,
+        inline: bool,
+    ) -> Arc<Self> {
+        let (wake_sender, wake_receiver) = bounded(1);
+        let applier = Mutex::new(Some(applier));
+        let stopped = AtomicBool::new(false);
+        Arc::new(Executor { shared, queue, applier, stopped, inline, wake_sender, wake_receiver })
+    }
+
+    /// Applies the commands in the queue, or wakes the thread that does.
+    pub(crate) fn run_queue(&self) {
+        if self.queue.is_empty() {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        if self.stopped.load(Ordering::Relaxed) {
+            return self.drop_queue();
+        }
+        if !self.inline {
+            return self.wake();
+        }
+        for _ in 0..MAX_INLINE_BATCHES {
+            // If another thread holds the applier, that thread checks the queue again.
+            fence(Ordering::SeqCst);
+            let Some(mut guard) = self.applier.try_lock() else { return };
+            let Some(applier) = guard.as_mut() else { return self.drop_queue() };
+            let was_collecting = applier.is_collecting();
+            applier.apply_next_batch();
+            let starts_collecting = applier.is_collecting() && !was_collecting;
+            drop(guard);
+            if starts_collecting {
+                self.wake();
+            }
+            fence(Ordering::SeqCst);
+            if self.queue.is_empty() {
+                return;
+            }
+        }
+        self.wake();
+    }
+
+    /// Wakes the dedicated thread.
+    pub(crate) fn wake(&self) {
+        // If the channel is full, an earlier wake-up is still pending.
+        let _ = self.wake_sender.try_send(());
+    }
+
+    /// The dedicated thread: runs until the store is asked to stop and the queue is
+    /// empty.
+    pub(crate) fn run(&self) {
+        let mut timeout = Duration::ZERO;
+        loop {
+            if !timeout.is_zero() {
+                let _ = self.wake_receiver.recv_timeout(timeout);
+            }
+            let stopping = self.shared.stopping.load(Ordering::Acquire);
+            let mut guard = self.applier.lock();
+            let Some(applier) = guard.as_mut() else { return };
+            if !applier.apply_next_batch() {
+                if stopping {
+                    guard.take().into_iter().for_each(Applier::finish);
+                    // A thread that queues a command from here on sees this.
+                    self.stopped.store(true, Ordering::Relaxed);
+                    fence(Ordering::SeqCst);
+                    return self.drop_queue();
+                }
+                applier.idle();
+            }
+            let collecting = applier.is_collecting();
+            drop(guard);
+            fence(Ordering::SeqCst);
+            timeout = match () {
+                () if stopping || !self.queue.is_empty() => Duration::ZERO,
+                () if collecting => pace::REST,
+                () => self.until_next_expiry(),
+            };
+        }
+    }
+
+    /// Time until the next lease may expire, at most [`IDLE`].
+    fn until_next_expiry(&self) -> Duration {
+        let next = self.shared.lessor.lock().next_check();
+        next.map_or(IDLE, |at| at.saturating_duration_since(Instant::now()).min(IDLE))
+    }
+
+    /// Drops the queued commands, which fails their callers with `Error::Stopped`.
+    fn drop_queue(&self) {
+        while self.queue.try_recv().is_ok() {}
+    }
+}

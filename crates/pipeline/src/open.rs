@@ -1,0 +1,113 @@
+//! Opens a pipeline: recovers the store and starts the threads.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use crossbeam_channel::{Receiver, bounded};
+use data_dir::{DataDir, Identity};
+use mvcc::{Quota, Store};
+use parking_lot::Mutex;
+use snapshot::Snapshots;
+use wal::Medium;
+
+use crate::applier::{Applier, Disk};
+use crate::executor::Executor;
+use crate::flusher::Flusher;
+use crate::journal::Journal;
+use crate::modes::Modes;
+use crate::shared_store::SharedStore;
+use crate::snapshotter::snapshotter;
+use crate::store_recovery::{self, RecoveredStore};
+use crate::{OpenError, Pipeline, PipelineOptions, WalMode};
+
+impl Pipeline {
+    /// Opens the store: recovers it from its snapshot and log, and starts its threads.
+    /// A new store gets the identity `fresh`.
+    pub fn open(options: &PipelineOptions, fresh: Identity) -> Result<Pipeline, OpenError> {
+        Pipeline::open_on(options, fresh, store_recovery::medium)
+    }
+
+    /// Opens the store as [`Pipeline::open`] does, with the log on the medium that
+    /// `medium` returns. Tests pass in a simulated disk that fails.
+    pub fn open_on<M: Medium>(
+        options: &PipelineOptions,
+        fresh: Identity,
+        medium: impl FnOnce(&DataDir) -> Result<M, files::Error>,
+    ) -> Result<Pipeline, OpenError> {
+        let modes = Modes::new(options.wal_mode, &options.wal_mode_prefixes)?;
+        let (dir, recovered) = match options.wal_mode {
+            WalMode::None => (None, None),
+            WalMode::Buffered | WalMode::Fsync => {
+                let dir = DataDir::open(&options.data_dir, fresh)?;
+                let recovered = store_recovery::recover(&dir, medium(&dir)?, options)?;
+                (Some(dir), Some(recovered))
+            }
+        };
+        let identity = dir.as_ref().map_or(fresh, DataDir::identity);
+        let (mut store, files) = match recovered {
+            None => (Store::default(), None),
+            Some(RecoveredStore { store, resumption, log, snapshots }) => {
+                let boot_id = &options.boot_id;
+                let journal = Journal::new(log, modes.clone(), boot_id, &store, &resumption);
+                (store, Some((journal, snapshots)))
+            }
+        };
+        store.set_quota(Quota { bytes: options.quota_bytes, member_id: identity.member_id });
+        let shared = Arc::new(SharedStore::new(store, options));
+        let inline = !modes.any(WalMode::Fsync);
+        let mut threads = Vec::new();
+        let disk = match files {
+            None => None,
+            Some((journal, snapshots)) => {
+                Some(open_disk(journal, snapshots, dir, modes, &shared, options, &mut threads)?)
+            }
+        };
+        let (commands, queue) = bounded(options.queue_commands);
+        let applier = Applier::new(shared.clone(), queue.clone(), disk);
+        let executor = Executor::new(shared.clone(), queue, applier, inline);
+        let dedicated = executor.clone();
+        threads.push(spawn("pipeline", move || dedicated.run())?);
+        Ok(Pipeline {
+            shared,
+            commands,
+            executor,
+            threads: Mutex::new(threads),
+            queue_bytes: options.queue_bytes,
+            min_lease_ttl_seconds: options.min_lease_ttl_seconds,
+            identity,
+        })
+    }
+}
+
+/// Writes the start of this process to the log, and starts the flusher and the
+/// snapshotter.
+fn open_disk(
+    mut journal: Journal,
+    snapshots: Snapshots,
+    dir: Option<DataDir>,
+    modes: Modes,
+    shared: &Arc<SharedStore>,
+    options: &PipelineOptions,
+    threads: &mut Vec<JoinHandle<()>>,
+) -> Result<Disk, OpenError> {
+    match journal.open() {
+        // Reads succeed; writes succeed once there is space.
+        Err(files::Error::NoSpace { .. }) => shared.set_no_space(true),
+        opened => opened?,
+    }
+    let (alive, applier_alive): (_, Receiver<()>) = bounded(0);
+    if modes.any(WalMode::Buffered) {
+        let (syncer, interval) = (journal.syncer(), options.flush_interval);
+        let flusher = Flusher::new(syncer, interval, applier_alive, shared.clone());
+        threads.push(spawn("flusher", move || flusher.run())?);
+    }
+    let (trimmer, log_bytes) = (journal.trimmer(), options.snapshot_log_bytes);
+    let (snapshot_trigger, snapshotter) =
+        snapshotter(shared.clone(), snapshots, trimmer, modes, log_bytes);
+    threads.push(spawn("snapshotter", move || snapshotter.run())?);
+    Ok(Disk { journal, snapshot_trigger, _alive: alive, _dir: dir })
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name(name.into()).spawn(run)
+}

@@ -1,0 +1,243 @@
+//! Builds a store from the payloads of a snapshot and a log.
+//!
+//! Reading, verifying and decoding take about as long as building the store, so two
+//! threads share the work at startup: the reading thread runs ahead of the building
+//! thread by a bounded number of batches.
+
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use mvcc::{Effect, Effects, RevisionOrder, Store};
+
+use crate::OpenError;
+use crate::continuity::{Continuity, Resumption};
+
+/// Effects, or bytes of their payloads, that complete a batch.
+const BATCH_EFFECTS: usize = 1024;
+const BATCH_BYTES: usize = 1 << 20;
+/// Maximum number of batches by which the reading thread may be ahead.
+const BATCHES_AHEAD: usize = 16;
+/// Batches between two garbage collections.
+const BATCHES_PER_COLLECTION: u64 = 256;
+/// How often a long recovery logs its progress.
+const REPORT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// Takes the payloads in order.
+pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), String>;
+
+/// A store under construction.
+#[derive(Default)]
+pub(crate) struct StoreBuilder {
+    store: Store,
+    decoder: Decoder,
+}
+
+/// Decodes payloads to effects, checks their order, and notes what they imply for
+/// continuity.
+#[derive(Default)]
+struct Decoder {
+    order: RevisionOrder,
+    continuity: Continuity,
+    /// The highest revision in payloads that were not applied.
+    highest: i64,
+}
+
+#[derive(Default)]
+struct Batch {
+    effects: Effects,
+    bytes: usize,
+}
+
+impl StoreBuilder {
+    /// Builds a store from the payloads that `read` passes to its visitor.
+    /// `total_bytes` is their approximate size for the progress log, or 0.
+    pub(crate) fn build<T: Send>(
+        total_bytes: u64,
+        read: impl FnOnce(Visit<'_>) -> Result<T, OpenError> + Send,
+    ) -> Result<(StoreBuilder, T), OpenError> {
+        let (sender, batches) = bounded(BATCHES_AHEAD);
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(move || decode_all(&sender, read));
+            let store = apply_all(&batches, total_bytes);
+            let (decoder, read) = reader.join().expect("the reading thread does not panic");
+            Ok((StoreBuilder { store, decoder }, read?))
+        })
+    }
+
+    /// Applies one payload. On an error nothing of it is applied.
+    pub(crate) fn add(&mut self, payload: &[u8]) -> Result<(), String> {
+        let mut effects = Effects::new();
+        self.decoder.decode(payload, &mut effects)?;
+        effects.into_iter().for_each(|effect| apply(&mut self.store, effect));
+        Ok(())
+    }
+
+    /// Notes the revisions in a payload without applying it.
+    pub(crate) fn note_revisions(&mut self, mut payload: &[u8]) {
+        while let Ok(effect) = Effect::decode(&mut payload) {
+            let highest = &mut self.decoder.highest;
+            *highest = (*highest).max(match &effect {
+                Effect::Write(record) => record.mod_revision(),
+                Effect::Revision(revision) | Effect::VisibleBound(revision) => *revision,
+                _ => 0,
+            });
+        }
+    }
+
+    /// Returns the revision of the last applied change.
+    pub(crate) fn revision(&self) -> i64 {
+        self.store.revision()
+    }
+
+    /// Returns the compacted revision.
+    pub(crate) fn compacted(&self) -> i64 {
+        self.store.compacted()
+    }
+
+    /// Returns the highest revision in any payload, applied or not.
+    pub(crate) fn highest_revision(&self) -> i64 {
+        self.decoder.highest.max(self.store.revision())
+    }
+
+    /// Returns the store from which a process on the boot `boot_id` continues, and how.
+    pub(crate) fn resume(mut self, boot_id: &[u8]) -> (Store, Resumption) {
+        let resumption = self.decoder.continuity.resume(self.store.revision(), boot_id);
+        self.restart(&resumption);
+        (self.store, resumption)
+    }
+
+    /// Returns the store, compacted at `revision`, with every lease renewed.
+    pub(crate) fn restart_at(mut self, revision: i64) -> Store {
+        self.restart(&Resumption { restart: Some(revision), renewals_lost: true });
+        self.store
+    }
+
+    /// Returns the store without changes.
+    pub(crate) fn finish(mut self) -> Store {
+        self.restart(&Resumption::default());
+        self.store
+    }
+
+    fn restart(&mut self, resumption: &Resumption) {
+        if let Some(revision) = resumption.restart {
+            apply(&mut self.store, Effect::Revision(revision));
+            apply(&mut self.store, Effect::Compacted { revision });
+        }
+        if resumption.renewals_lost {
+            let at_ms = self.store.clock_ms();
+            apply(&mut self.store, Effect::AllLeasesRenewed { at_ms });
+        }
+        while self.store.collect(i64::MAX, usize::MAX) {}
+    }
+}
+
+impl Decoder {
+    /// Appends the effects of a payload. Fails if they do not follow the effects before.
+    fn decode(&mut self, mut payload: &[u8], effects: &mut Effects) -> Result<(), String> {
+        while !payload.is_empty() {
+            let effect = Effect::decode(&mut payload).map_err(|e| e.to_string())?;
+            self.order.check(&effect).map_err(|e| e.to_string())?;
+            self.continuity.note(&effect);
+            effects.push(effect);
+        }
+        Ok(())
+    }
+}
+
+/// The reading thread: decodes all payloads to batches.
+fn decode_all<T>(
+    batches: &Sender<Batch>,
+    read: impl FnOnce(Visit<'_>) -> Result<T, OpenError>,
+) -> (Decoder, Result<T, OpenError>) {
+    let (mut decoder, mut batch) = (Decoder::default(), Batch::default());
+    // The building thread receives until this thread drops the sender.
+    let send =
+        |batch: &mut Batch| batches.send(std::mem::take(batch)).expect("the receiver is alive");
+    let read = read(&mut |payload| {
+        decoder.decode(payload, &mut batch.effects)?;
+        batch.bytes += payload.len();
+        if batch.effects.len() >= BATCH_EFFECTS || batch.bytes >= BATCH_BYTES {
+            send(&mut batch);
+        }
+        Ok(())
+    });
+    send(&mut batch);
+    (decoder, read)
+}
+
+/// The building thread: applies all batches.
+fn apply_all(batches: &Receiver<Batch>, total_bytes: u64) -> Store {
+    let mut store = Store::default();
+    let mut progress = RecoveryProgress::new(total_bytes);
+    for (number, batch) in (1u64..).zip(batches) {
+        progress.bytes += batch.bytes as u64;
+        batch.effects.into_iter().for_each(|effect| apply(&mut store, effect));
+        if number.is_multiple_of(BATCHES_PER_COLLECTION) {
+            // Frees history that was compacted.
+            store.collect(i64::MAX, usize::MAX);
+        }
+        progress.report(&store);
+    }
+    store
+}
+
+fn apply(store: &mut Store, effect: Effect) {
+    store.replay(effect).expect("the decoder has checked the order");
+}
+
+/// Logs the progress of a long recovery.
+struct RecoveryProgress {
+    total_bytes: u64,
+    bytes: u64,
+    started: Instant,
+    reported: Instant,
+}
+
+impl RecoveryProgress {
+    fn new(total_bytes: u64) -> Self {
+        let now = Instant::now();
+        RecoveryProgress { total_bytes, bytes: 0, started: now, reported: now }
+    }
+
+    fn report(&mut self, store: &Store) {
+        if self.reported.elapsed() < REPORT_INTERVAL {
+            return;
+        }
+        self.reported = Instant::now();
+        let rate = self.bytes as f64 / self.started.elapsed().as_secs_f64();
+        let total = self.total_bytes.max(self.bytes);
+        let seconds_left = (total - self.bytes) as f64 / rate;
+        tracing::info!(
+            percent = self.bytes * 100 / total.max(1),
+            mib_per_second = (rate / f64::from(1 << 20)).round(),
+            seconds_left = seconds_left.ceil(),
+            keys = store.stats().live_keys,
+            revision = store.revision(),
+            "recovering the store"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The reading thread reports an effect out of order, because only it has the offset.
+    #[test]
+    fn an_effect_out_of_order_is_an_error_of_its_record() {
+        let payload = |revision| {
+            let mut payload = Vec::new();
+            let record = etcdpb::Record::put(etcdpb::Key::new(b"k"), b"v", 2, revision, 1, 0);
+            Effect::Write(record).encode(&mut payload);
+            payload
+        };
+        let built = StoreBuilder::build(0, |visit| {
+            visit(&payload(5)).unwrap();
+            assert_eq!(visit(&payload(4)).unwrap_err(), "revision 4 follows revision 5");
+            visit(&payload(6)).unwrap();
+            Ok("done")
+        });
+        let (builder, done) = built.unwrap();
+        assert_eq!((builder.revision(), done), (6, "done"));
+    }
+}

@@ -1,0 +1,50 @@
+//! Intact records of a log that is damaged and cannot be opened.
+
+use files::Error;
+use files::framing::{self, HEADER_BYTES, Header};
+
+use crate::medium::Medium;
+use crate::segment;
+
+/// Largest plausible distance of a sequence from the first one of its segment.
+const MAX_RECORDS: u64 = u32::MAX as u64;
+
+/// Hands the payload of every intact record to `visit`, including records after
+/// damage. Returns the highest sequence found, or 0 if there is no record. Changes
+/// nothing.
+pub fn salvage(medium: &dyn Medium, mut visit: impl FnMut(&[u8])) -> Result<u64, Error> {
+    let mut highest = 0;
+    for first in segment::list(medium)? {
+        let name = segment::file_name(first);
+        let path = medium.path().join(&name);
+        let file = medium.open(&name).map_err(Error::io("open", &path))?;
+        let content = file.read().map_err(Error::io("read", &path))?;
+        // Without the salt of its segment no record can be verified.
+        if let Header::Valid { salt, .. } = framing::decode_header(segment::MAGIC, &content) {
+            highest = highest.max(salvage_segment(&content, first, salt, &mut visit));
+        }
+    }
+    Ok(highest)
+}
+
+fn salvage_segment(content: &[u8], first: u64, salt: u32, visit: &mut dyn FnMut(&[u8])) -> u64 {
+    let (mut highest, mut offset) = (0, HEADER_BYTES);
+    while let Some((sequence, durable)) = content.get(offset..).and_then(framing::peek_numbers) {
+        // A checksum at every offset would take hours, so check the numbers first.
+        let plausible = durable < sequence
+            && sequence.checked_sub(first).is_some_and(|distance| distance <= MAX_RECORDS);
+        let record = match plausible {
+            true => framing::decode_record(salt, &content[offset..]),
+            false => None,
+        };
+        match record {
+            Some(record) => {
+                visit(record.payload);
+                highest = highest.max(sequence);
+                offset += record.encoded_len();
+            }
+            None => offset += 1,
+        }
+    }
+    highest
+}

@@ -1,0 +1,48 @@
+package chart
+
+import (
+	_ "embed"
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"strings"
+)
+
+var (
+	//go:embed assets/echarts.min.js
+	echarts string
+	//go:embed assets/interactive.js
+	interactive string
+)
+
+// Style is the CSS of the elements that HTML returns.
+const Style = template.CSS(`.chart { width: 100%; height: 26em; margin: 1.5em 0; } .chart td { border: 0; padding: 0 .2em; font-size: 13px; }`)
+
+// HTML returns the interactive charts, and the scripts that draw them, for the body of a page.
+// It must be called once per page. It returns an empty text if there are no charts.
+func HTML(charts ...Chart) (template.HTML, error) {
+	if len(charts) == 0 {
+		return "", nil
+	}
+	var out strings.Builder
+	out.WriteString("<noscript><p>The charts need JavaScript; the same charts are in the SVG files of this directory, if it has any.</p></noscript>\n")
+	for _, c := range charts {
+		// json.Marshal escapes <, > and &, so that no text can end the script element.
+		data, err := json.Marshal(c)
+		if err != nil {
+			return "", fmt.Errorf("encoding chart %q: %w", c.Heading(), err)
+		}
+		fmt.Fprintf(&out, "<div class=\"chart\"%s><script type=\"application/json\">%s</script></div>\n", height(c), data)
+	}
+	fmt.Fprintf(&out, "<script>%s</script>\n<script>%s</script>\n", echarts, interactive)
+	return template.HTML(out.String()), nil
+}
+
+// height returns a style attribute for charts whose height depends on their data.
+func height(c Chart) string {
+	bars, isBars := c.(*BarChart)
+	if !isBars {
+		return ""
+	}
+	return fmt.Sprintf(` style="height: %dpx"`, 110+30*len(bars.Bars))
+}

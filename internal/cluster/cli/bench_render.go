@@ -1,0 +1,30 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
+)
+
+// newBenchRender returns the command that renders stored results again.
+func newBenchRender() *cobra.Command {
+	return &cobra.Command{
+		Use:   "render DIR...",
+		Short: "Rewrite the page, table and pictures of stored results",
+		Long: `Rewrite index.html, table.md and the SVG files of each directory from its result.json, without
+measuring again. Use it after a change of the charts or of the page. result.json and
+other files are not changed.`,
+		Example: `  k1m bench render results/2026-11-20T101500Z_limits
+  k1m bench render experiments/limits experiments/slo`,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+		RunE: func(_ *cobra.Command, dirs []string) error {
+			var failed []error
+			for _, dir := range dirs {
+				failed = append(failed, experiment.Render(dir))
+			}
+			return errors.Join(failed...)
+		},
+	}
+}

@@ -1,0 +1,53 @@
+package component
+
+import (
+	"strings"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+)
+
+// Roles that several components can have. The role of any other component is its name.
+const (
+	RoleAPIServer = "kube-apiserver"
+	RoleScheduler = "scheduler"
+)
+
+// Supervisor is the name of the supervisor process, which serves metrics as the components do.
+const Supervisor = "supervisor"
+
+// RoleOf returns the role of a component. All API servers have one role, and all schedulers another.
+func RoleOf(name string) string {
+	switch {
+	case strings.HasPrefix(name, clusterdir.APIServerName(0)):
+		return RoleAPIServer
+	case strings.HasPrefix(name, clusterdir.SchedulerKube), strings.HasPrefix(name, clusterdir.SchedulerDist):
+		return RoleScheduler
+	}
+	return name
+}
+
+// MetricsEndpoint is the URL from which Prometheus scrapes the metrics of a component.
+type MetricsEndpoint struct{ Component, Role, URL string }
+
+// MetricsEndpoints returns the metrics endpoints of all components of a cluster. The endpoint
+// of an external store is not known and not included.
+func MetricsEndpoints(config clusterdir.Config) []MetricsEndpoint {
+	settings, ports := config.Settings, config.Ports
+	var endpoints []MetricsEndpoint
+	add := func(name, base string) {
+		endpoints = append(endpoints, MetricsEndpoint{name, RoleOf(name), base + "/metrics"})
+	}
+	if settings.StoreAddress == "" {
+		add(Store, "http://"+ports.Address("store-metrics"))
+	}
+	for i := range settings.APIServers {
+		add(clusterdir.APIServerName(i), ports.URL(clusterdir.APIServerName(i)))
+	}
+	add(ControllerManager, ports.URL(ControllerManager))
+	for _, name := range settings.Schedulers() {
+		add(name, ports.URL(name))
+	}
+	add(Kwok, "http://"+ports.Address(Kwok))
+	add(Supervisor, "http://"+ports.Address(Supervisor))
+	return endpoints
+}

@@ -1,0 +1,84 @@
+package component
+
+import (
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	componentconfig "k8s.io/component-base/config/v1alpha1"
+	scheduler "k8s.io/kube-scheduler/config/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
+)
+
+const (
+	schedulerConfigFile = "kube-scheduler.yaml"
+
+	schedulerQPS   = 5000
+	schedulerBurst = 10000
+)
+
+// scheduler is the scheduler with the given component name. A relay owns no nodes.
+func (b *builder) scheduler(name string, relay bool) Component {
+	program := b.config.Settings.Scheduler
+	var a args
+	b.addSecureServing(&a, name, program, b.dir.Kubeconfig(pki.Scheduler.File))
+	a.add("config", b.dir.ConfigFile(schedulerConfigFile))
+	if b.config.Settings.SharesNodes() {
+		a.add("replica-name", name)
+		a.add("replica-bind-address", b.config.Ports.Address(clusterdir.ReplicaPort(name)))
+		a.add("replica-cert-file", b.pki(program+".crt"))
+		a.add("replica-key-file", b.pki(program+".key"))
+		a.add("replica-ca-file", b.pki("ca.crt"))
+		if relay {
+			a.addBool("replica-relay-only", true)
+		}
+	}
+	if b.config.Settings.SchedulerIntake == clusterdir.IntakeWebhook {
+		a.add("intake", clusterdir.IntakeWebhook)
+		a.add("intake-bind-address", clusterdir.Loopback)
+		a.addInt("intake-port", b.config.Ports[clusterdir.IntakePort(name)])
+	}
+	a.addUser(b.config.Settings.SchedulerArgs)
+
+	return Component{
+		Name:      name,
+		Binary:    b.binary(program),
+		Args:      a,
+		Env:       b.config.Settings.SchedulerEnv,
+		Address:   b.config.Ports.URL(name),
+		DependsOn: b.apiServerNames(),
+		Ready:     b.secureProbe(name, "/readyz"),
+		StopGrace: statelessStopGrace,
+	}
+}
+
+// schedulerConfig is the configuration file of all schedulers.
+func schedulerConfig(config clusterdir.Config, dir clusterdir.Dir) ([]byte, error) {
+	return yaml.Marshal(scheduler.KubeSchedulerConfiguration{
+		TypeMeta:       metav1.TypeMeta{APIVersion: scheduler.SchemeGroupVersion.String(), Kind: "KubeSchedulerConfiguration"},
+		LeaderElection: schedulerElection(config.Settings.SharesNodes()),
+		ClientConnection: componentconfig.ClientConnectionConfiguration{
+			Kubeconfig:  dir.Kubeconfig(pki.Scheduler.File),
+			ContentType: "application/vnd.kubernetes.protobuf",
+			QPS:         schedulerQPS,
+			Burst:       schedulerBurst,
+		},
+	})
+}
+
+// schedulerElection enables leader election if there are several schedulers. The short lease
+// lets another replica take over within seconds after the leader has died.
+func schedulerElection(several bool) componentconfig.LeaderElectionConfiguration {
+	if !several {
+		// A single scheduler needs no leader election; see controllerManager.
+		return componentconfig.LeaderElectionConfiguration{LeaderElect: new(false)}
+	}
+	return componentconfig.LeaderElectionConfiguration{
+		LeaderElect:   new(true),
+		LeaseDuration: metav1.Duration{Duration: 10 * time.Second},
+		RenewDeadline: metav1.Duration{Duration: 7 * time.Second},
+		RetryPeriod:   metav1.Duration{Duration: 500 * time.Millisecond},
+	}
+}

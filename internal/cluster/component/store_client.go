@@ -1,0 +1,54 @@
+package component
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/client/pkg/v3/transport"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
+)
+
+// StoreClient has the parameters with which clients connect to the store, with mutual TLS.
+// File names are empty if they are not needed.
+type StoreClient struct {
+	Endpoint                  string
+	CAFile, CertFile, KeyFile string
+}
+
+// NewStoreClient returns the parameters for the store of a cluster. The API servers and k1m
+// use the same ones.
+func NewStoreClient(config clusterdir.Config, dir clusterdir.Dir) StoreClient {
+	s := config.Settings
+	if s.StoreAddress != "" {
+		return StoreClient{s.StoreAddress, s.StoreCAFile, s.StoreCert, s.StoreKey}
+	}
+	b := builder{dir: dir}
+	return StoreClient{
+		Endpoint: config.Ports.URL("store"),
+		CAFile:   b.pki("etcd/ca.crt"),
+		CertFile: b.pki("apiserver-etcd-client.crt"),
+		KeyFile:  b.pki("apiserver-etcd-client.key"),
+	}
+}
+
+// Dial returns an etcd client for the store. Connecting may take until timeout; the client is
+// closed when ctx is done.
+func (s StoreClient) Dial(ctx context.Context, timeout time.Duration) (*clientv3.Client, error) {
+	config := clientv3.Config{Endpoints: []string{s.Endpoint}, DialTimeout: timeout, Context: ctx, Logger: zap.NewNop()}
+	if s.CAFile != "" || s.CertFile != "" {
+		tls, err := transport.TLSInfo{TrustedCAFile: s.CAFile, CertFile: s.CertFile, KeyFile: s.KeyFile}.ClientConfig()
+		if err != nil {
+			return nil, fmt.Errorf("connecting to the store: %w", err)
+		}
+		config.TLS = tls
+	}
+	client, err := clientv3.New(config)
+	if err != nil {
+		return nil, fmt.Errorf("connecting to the store: %w", err)
+	}
+	return client, nil
+}

@@ -1,0 +1,107 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/sets"
+)
+
+// checkAntiAffinity checks the required anti-affinity terms of all classes: the domain of a pod
+// with a term must contain no other pod that the term selects. The order in which the two pods
+// were bound does not matter.
+func (c *Cluster) checkAntiAffinity() error {
+	terms := map[string]*antiAffinityTerm{}
+	for _, class := range c.classList {
+		affinity := class.spec.Affinity
+		if affinity == nil || affinity.PodAntiAffinity == nil {
+			continue
+		}
+		for i := range affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
+			term, err := c.antiAffinityTerm(class, &affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution[i])
+			if err != nil {
+				return fmt.Errorf("anti-affinity of pods in %s: %w", class.namespace, err)
+			}
+			if terms[term.text] == nil {
+				terms[term.text] = term
+			}
+			terms[term.text].classes = append(terms[term.text].classes, class)
+		}
+	}
+	for _, term := range terms {
+		c.checkAntiAffinityTerm(term)
+	}
+	return nil
+}
+
+// antiAffinityTerm is a required term, with the classes that have it.
+type antiAffinityTerm struct {
+	text       string
+	key        string
+	selector   labels.Selector
+	namespaces sets.Set[string]
+	classes    []*podClass
+}
+
+func (c *Cluster) antiAffinityTerm(of *podClass, term *v1.PodAffinityTerm) (*antiAffinityTerm, error) {
+	// The API server has already merged matchLabelKeys into the selector.
+	selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
+	if err != nil {
+		return nil, err
+	}
+	made := &antiAffinityTerm{key: term.TopologyKey, selector: selector, namespaces: sets.New(term.Namespaces...)}
+	if len(term.Namespaces) == 0 && term.NamespaceSelector == nil {
+		made.namespaces.Insert(of.namespace)
+	}
+	if term.NamespaceSelector != nil {
+		chosen, err := metav1.LabelSelectorAsSelector(term.NamespaceSelector)
+		if err != nil {
+			return nil, err
+		}
+		for name, labels := range c.namespaces {
+			if chosen.Matches(labels) {
+				made.namespaces.Insert(name)
+			}
+		}
+	}
+	made.text = fmt.Sprintf("%q %q %q", made.key, selector, sets.List(made.namespaces))
+	return made, nil
+}
+
+// checkAntiAffinityTerm reports the pods that have the term and share a domain with a selected pod.
+func (c *Cluster) checkAntiAffinityTerm(term *antiAffinityTerm) {
+	selected := map[string][]*boundPod{}
+	for _, class := range c.classList {
+		if !term.namespaces.Has(class.namespace) || !term.selector.Matches(class.labels) {
+			continue
+		}
+		for i := range class.pods {
+			// Two pods per domain are enough to find one that is not the pod with the term.
+			if domain, labelled := c.domain(&class.pods[i], term.key); labelled && len(selected[domain]) < 2 {
+				selected[domain] = append(selected[domain], &class.pods[i])
+			}
+		}
+	}
+	for _, class := range term.classes {
+		for i := range class.pods {
+			pod := &class.pods[i]
+			domain, labelled := c.domain(pod, term.key)
+			if !labelled {
+				continue
+			}
+			if other := slices.IndexFunc(selected[domain], func(other *boundPod) bool { return other != pod }); other >= 0 {
+				other := selected[domain][other]
+				c.violate(AntiAffinity, &c.nodes[pod.node], pod, "its anti-affinity excludes %s/%s, which is also in %s=%s", other.class.namespace, other.name, term.key, domain)
+			}
+		}
+	}
+}
+
+// domain is the value of a topology key on a pod's node; false if the node has no such label.
+func (c *Cluster) domain(pod *boundPod, key string) (string, bool) {
+	value, labelled := c.nodes[pod.node].object.Labels[key]
+	return value, labelled
+}

@@ -1,0 +1,73 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// program is a stand-in for k1m: --help lists one command with one flag.
+const program = `#!/bin/sh
+case "$1" in
+up) echo "Flags:"; echo "      --nodes int   number of nodes" ;;
+*) echo "Available Commands:"; echo "  up   Bring up a cluster" ;;
+esac
+`
+
+func TestMistakes(t *testing.T) {
+	cases := map[string]struct {
+		page string
+		want []string
+	}{
+		"correct page": {"# Two words\n[a](b.md#two-words) `k1m up --nodes 3` `make up` `docs/b.md` `--nodes`\n", nil},
+		"lost file":    {"\n[a](gone.md)\n", []string{"docs/a.md:2: link gone.md: no such file"}},
+		"lost heading": {"[a](b.md#gone)\n", []string{"docs/a.md:1: link b.md#gone: no such heading"}},
+		"lost path":    {"See `docs/gone.md`.\n", []string{"docs/a.md:1: docs/gone.md: no such file"}},
+		"lost target":  {"```sh\nmake gone\n```\n", []string{"docs/a.md:2: make gone: no such target"}},
+		"lost command": {"```sh\nx\nbin/k1m down --now # stops it\n```\n", []string{"docs/a.md:3: k1m down: no such command"}},
+		"lost flag":    {"`k1m up --gone`\n", []string{"docs/a.md:1: k1m up: no flag --gone"}},
+		"placeholder":  {"`k1m COMMAND --nodes 3`, `docs/NAME/x`\n", nil},
+		"drawing":      {"```text\nk1m ──▶ gone\n```\n", nil},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			root := repository(t, c.page)
+			mistakes, err := check(root, filepath.Join(root, "bin"), []string{"docs/a.md"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for _, m := range mistakes {
+				got = append(got, m.String())
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("mistakes %q, want %q", got, c.want)
+			}
+		})
+	}
+}
+
+// repository makes a small one with page as docs/a.md and returns its root.
+func repository(t *testing.T, page string) string {
+	root := t.TempDir()
+	files := map[string]string{
+		"Makefile":  "up: ## Bring up a cluster\n",
+		"docs/a.md": page,
+		"docs/b.md": "# Two words\n",
+		"bin/k1m":   program,
+	}
+	for _, name := range []string{"dist-scheduler", "etcd-bench", "etcd-proxy", "mem_etcd"} {
+		files["bin/"+name] = "#!/bin/sh\n"
+	}
+	for name, content := range files {
+		path := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(content), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}

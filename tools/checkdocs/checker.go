@@ -1,0 +1,217 @@
+package main
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// mistake is something that a page names and that does not exist.
+type mistake struct {
+	page    string
+	line    int
+	message string
+}
+
+func (m mistake) String() string { return fmt.Sprintf("%s:%d: %s", m.page, m.line, m.message) }
+
+// checker compares pages with a repository.
+type checker struct {
+	root     string
+	targets  map[string]bool
+	programs *programs
+	// pages caches parsed pages by path, for anchors.
+	pages    map[string]*page
+	mistakes []mistake
+}
+
+func (c *checker) page(path string) (*page, error) {
+	if p, ok := c.pages[path]; ok {
+		return p, nil
+	}
+	p, err := readPage(c.root, path)
+	if err == nil {
+		c.pages[path] = p
+	}
+	return p, err
+}
+
+func (c *checker) checkPage(p *page) error {
+	for _, link := range p.links {
+		c.checkLink(p, link)
+	}
+	// A changelog names what no longer exists.
+	if path.Base(p.path) == "CHANGELOG.md" {
+		return nil
+	}
+	for _, code := range p.code {
+		if err := c.checkCode(p, code); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *checker) report(p *page, at reference, format string, args ...any) {
+	c.mistakes = append(c.mistakes, mistake{p.path, at.line, fmt.Sprintf(format, args...)})
+}
+
+// checkLink checks a link to a file of the repository, and its fragment if the
+// file is a page. Links to other hosts are not checked.
+func (c *checker) checkLink(p *page, link reference) {
+	target, err := url.Parse(link.text)
+	if err != nil {
+		c.report(p, link, "link %q: %v", link.text, err)
+		return
+	}
+	if target.Scheme != "" || target.Host != "" {
+		return
+	}
+	file := p.path
+	if target.Path != "" {
+		file = path.Join(path.Dir(p.path), target.Path)
+	}
+	if _, err := os.Stat(filepath.Join(c.root, file)); err != nil {
+		c.report(p, link, "link %s: no such file", link.text)
+		return
+	}
+	if target.Fragment == "" || !strings.HasSuffix(file, ".md") {
+		return
+	}
+	if to, err := c.page(file); err != nil || !to.anchors[target.Fragment] {
+		c.report(p, link, "link %s: no such heading", link.text)
+	}
+}
+
+// inTree matches a path of the repository. A path with a placeholder, a
+// wildcard or a line number is not checked.
+var inTree = regexp.MustCompile(`^(\./)?(build|cmd|crates|deploy|docs|experiments|internal|pkg|proto|test|tools)/[A-Za-z0-9_./-]+$`)
+
+// checkCode checks the command in a line of code, or the lone flag or path in a
+// code span.
+func (c *checker) checkCode(p *page, code reference) error {
+	words := strings.Fields(strings.TrimPrefix(strings.TrimSpace(code.text), "$ "))
+	if code.span && len(words) == 1 && inTree.MatchString(words[0]) && !hasPlaceholder(words[0]) {
+		if _, err := os.Stat(filepath.Join(c.root, strings.TrimSuffix(words[0], "/..."))); err != nil {
+			c.report(p, code, "%s: no such file", words[0])
+		}
+		return nil
+	}
+	if code.span && len(words) > 0 && strings.HasPrefix(words[0], "--") {
+		return c.checkLoneFlags(p, code, words)
+	}
+	for _, command := range commands(words) {
+		if err := c.checkCommand(p, code, command); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// hasPlaceholder says whether a folder or file of path is a name to fill in, as
+// in experiments/NAME.
+func hasPlaceholder(path string) bool {
+	for _, name := range strings.Split(path, "/") {
+		if placeholder.MatchString(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// commands splits a line of shell into its commands, each without comments,
+// assignments and redirections.
+func commands(words []string) [][]string {
+	var all [][]string
+	var command []string
+	end := func() {
+		if len(command) > 0 {
+			all = append(all, command)
+		}
+		command = nil
+	}
+	for _, word := range words {
+		word = strings.TrimPrefix(word, "KUBECONFIG=$(")
+		switch {
+		case strings.HasPrefix(word, "#"):
+			end()
+			return all
+		case word == "|" || word == "&&" || word == ";" || word == "&" || word == "||":
+			end()
+		case len(command) == 0 && (assignment.MatchString(word) || word == "sudo" || word == "export"):
+		default:
+			command = append(command, strings.TrimRight(word, ");"))
+			if strings.HasSuffix(word, ";") {
+				end()
+			}
+		}
+	}
+	end()
+	return all
+}
+
+var assignment = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=`)
+
+func (c *checker) checkCommand(p *page, code reference, command []string) error {
+	name := path.Base(command[0])
+	if name == "make" {
+		for _, word := range command[1:] {
+			if target.MatchString(word) && !c.targets[word] {
+				c.report(p, code, "make %s: no such target", word)
+			}
+			if !target.MatchString(word) {
+				break
+			}
+		}
+		return nil
+	}
+	if !owned[name] || (command[0] != name && command[0] != "bin/"+name) {
+		return nil
+	}
+	message, err := c.programs.mistake(name, command[1:])
+	if message != "" {
+		c.report(p, code, "%s", message)
+	}
+	return err
+}
+
+func (c *checker) checkLoneFlags(p *page, code reference, words []string) error {
+	for _, word := range words {
+		name := flagName(word)
+		if name == "" {
+			continue
+		}
+		known, err := c.programs.knownAnywhere(name)
+		if err != nil {
+			return err
+		}
+		if !known {
+			c.report(p, code, "flag %s: no program has it", name)
+		}
+	}
+	return nil
+}
+
+var (
+	target     = regexp.MustCompile(`^[a-z][a-z-]*$`)
+	targetLine = regexp.MustCompile(`(?m)^([a-z][a-z -]*):`)
+)
+
+// makeTargets returns the targets of the Makefile below root.
+func makeTargets(root string) (map[string]bool, error) {
+	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
+	if err != nil {
+		return nil, err
+	}
+	targets := map[string]bool{}
+	for _, match := range targetLine.FindAllSubmatch(makefile, -1) {
+		for _, name := range strings.Fields(string(match[1])) {
+			targets[name] = true
+		}
+	}
+	return targets, nil
+}
