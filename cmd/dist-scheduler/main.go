@@ -1,6 +1,6 @@
-// Command dist-scheduler is a kube-scheduler that finds nodes by an index: the same
-// flags, configuration, plugins, events and metrics, at a cost for each pod that
-// does not grow with the nodes.
+// Command dist-scheduler is a kube-scheduler that finds nodes by an index. It has the same
+// flags, configuration, plugins, events and metrics, but the cost of scheduling a pod does
+// not grow with the number of nodes.
 package main
 
 import (

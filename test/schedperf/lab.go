@@ -16,25 +16,25 @@ import (
 	"github.com/k8s-1m/k8s-1m/test/upstream/attach"
 )
 
-// The searches that are compared.
+// The compared searches: kube-scheduler's full scan and the index.
 const (
 	stock = "stock"
 	ours  = "ours"
 )
 
-// leftOut is why a workload is not compared.
+// leftOut is the reason for which a workload is not compared.
 const leftOut = "left out: pod groups"
 
-// lab is where the measurements are made.
+// lab has the directories and binaries for the measurements.
 type lab struct {
 	opts options
-	// copy of Kubernetes' source, with the hook.
+	// copy is the copy of Kubernetes' source with the hook.
 	copy string
-	// binaries of the packages, and logs of runs that failed.
+	// binaries has the test binaries, logs the logs of failed runs.
 	binaries, logs string
 }
 
-// prepare compiles the packages of these workloads.
+// prepare compiles the test packages of the workloads.
 func prepare(ctx context.Context, s source, opts options, chosen []workload) (*lab, error) {
 	l := &lab{
 		opts: opts, copy: filepath.Join(opts.scratch, "kubernetes@"+s.Version),
@@ -67,7 +67,7 @@ func (l *lab) binary(w workload) string {
 	return filepath.Join(l.binaries, strings.ReplaceAll(w.Package, "/", "_")+".test")
 }
 
-// measure runs a workload by turns with either search.
+// measure runs a workload alternately with both searches.
 func (l *lab) measure(ctx context.Context, w workload, position string) row {
 	r := row{workload: w}
 	if w.groups {
@@ -89,7 +89,7 @@ func (l *lab) measure(ctx context.Context, w workload, position string) row {
 	return r
 }
 
-// run runs a workload once, in a process of its own.
+// run runs a workload once in a new process.
 func (l *lab) run(ctx context.Context, w workload, search string) run {
 	start := time.Now()
 	one := run{Search: search}
@@ -104,7 +104,7 @@ func (l *lab) run(ctx context.Context, w workload, search string) run {
 	case search == ours && strings.Contains(log, "k1m: left to upstream"):
 		one.Error = leftOut
 	case search == ours && one.Error == "" && !strings.Contains(log, "k1m: attached"):
-		one.Error = "failed: our search was not attached"
+		one.Error = "failed: the index was not attached"
 	}
 	if counts := decided.FindAllStringSubmatch(log, -1); counts != nil {
 		one.Decisions = counts[len(counts)-1][1]
@@ -120,6 +120,7 @@ func (l *lab) run(ctx context.Context, w workload, search string) run {
 
 var decided = regexp.MustCompile(`k1m: decided so far: (.*)`)
 
+// execute runs the test binary and returns its output.
 func (l *lab) execute(ctx context.Context, w workload, one *run) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, l.opts.timeout)
 	defer cancel()
@@ -139,7 +140,7 @@ func (l *lab) execute(ctx context.Context, w workload, one *run) (string, error)
 	attached := map[string]string{stock: "0", ours: "1"}[one.Search]
 	cmd.Env = append(os.Environ(), attach.Switch+"="+attached, "ARTIFACTS="+items,
 		"PATH="+filepath.Join(l.opts.scratch, "store")+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	// The store that the test starts goes with it.
+	// The etcd that the test starts is in the same process group and is killed too.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	log, err := cmd.CombinedOutput()
@@ -152,11 +153,11 @@ func (l *lab) execute(ctx context.Context, w workload, one *run) (string, error)
 	return string(log), one.read(items)
 }
 
-// read takes what scheduler_perf measured.
+// read reads the results of scheduler_perf.
 func (one *run) read(folder string) error {
 	files, err := filepath.Glob(filepath.Join(folder, "BenchmarkPerfScheduling*.json"))
 	if err != nil || len(files) != 1 {
-		return fmt.Errorf("%d files of results instead of one", len(files))
+		return fmt.Errorf("found %d result files, want 1", len(files))
 	}
 	content, err := os.ReadFile(files[0])
 	if err != nil {
@@ -182,7 +183,7 @@ func (one *run) read(folder string) error {
 		}
 	}
 	if count == 0 {
-		// It samples once a second.
+		// scheduler_perf takes one sample per second.
 		one.Error = "too short to measure"
 		return nil
 	}

@@ -1,12 +1,12 @@
-// Command schedperf runs Kubernetes' own scheduler_perf with our search and with
-// upstream's, and prints how they compare.
+// Command schedperf runs Kubernetes' scheduler_perf with the index ("ours") and with
+// kube-scheduler's full scan ("stock"), and compares the results.
 //
-// Both are the same test binary: scheduler_perf in the version that go.mod pins, an
-// API server in its process and an etcd beside it, in which a hook attaches our
-// search or does not (test/upstream/prepare.sh). Each workload runs by turns with
-// the one and the other, in a process of its own. The figure is scheduler_perf's:
-// the average of its samples of SchedulingThroughput. Results are written after each
-// workload, so an interrupted run leaves what it has.
+// Both use the same test binary: scheduler_perf in the version that go.mod pins, with an API
+// server in the process and etcd as a second process. A hook attaches the index or does not
+// (test/upstream/prepare.sh). Each run of a workload has its own process, and runs with and
+// without the index alternate. The result is scheduler_perf's own: the average of its samples
+// of SchedulingThroughput. Results are written after each workload, so an interrupted run
+// keeps the results so far.
 package main
 
 import (
@@ -54,16 +54,16 @@ func main() {
 
 func parse() (options, error) {
 	var o options
-	pattern := flag.String("run", "", "only workloads whose package/case/workload this regular expression matches")
-	flag.StringVar(&o.size, "size", "performance", "label that a workload must have: performance, short, integration-test, or all")
-	flag.IntVar(&o.samples, "samples", 1, "run each workload so often with each search; the median counts")
-	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "end a run that takes longer; it then counts as timed out")
+	pattern := flag.String("run", "", "run only workloads whose package/case/workload matches this regular expression")
+	flag.StringVar(&o.size, "size", "performance", "run only workloads with this label: performance, short, integration-test, or all")
+	flag.IntVar(&o.samples, "samples", 1, "runs of each workload with each search; the result is the median")
+	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "maximal duration of a run; a longer run counts as timed out")
 	flag.BoolVar(&o.list, "list", false, "list the workloads and run none")
-	flag.StringVar(&o.scratch, "scratch", filepath.Join("target", "upstream"), "where the tests are prepared")
-	flag.StringVar(&o.out, "out", filepath.Join("results", time.Now().UTC().Format("20060102T150405Z")+"_schedperf", "result.json"), "where the result goes")
+	flag.StringVar(&o.scratch, "scratch", filepath.Join("target", "upstream"), "directory in which the tests are prepared")
+	flag.StringVar(&o.out, "out", filepath.Join("results", time.Now().UTC().Format("20060102T150405Z")+"_schedperf", "result.json"), "file for the result")
 	flag.Parse()
 	if o.samples < 1 || flag.NArg() > 0 {
-		return o, fmt.Errorf("schedperf [flags], with -samples at least 1; see -help")
+		return o, fmt.Errorf("usage: schedperf [flags]; -samples must be at least 1; see -help")
 	}
 	var err error
 	if o.run, err = regexp.Compile(*pattern); err != nil {
@@ -98,7 +98,7 @@ func compare(ctx context.Context, opts options) error {
 	for i, w := range chosen {
 		row := lab.measure(ctx, w, fmt.Sprintf("[%d/%d]", i+1, len(chosen)))
 		if ctx.Err() != nil {
-			fmt.Fprintln(os.Stderr, "interrupted; what there is:")
+			fmt.Fprintln(os.Stderr, "interrupted; results so far:")
 			break
 		}
 		r.Rows = append(r.Rows, row)
@@ -111,7 +111,7 @@ func compare(ctx context.Context, opts options) error {
 	r.print(os.Stdout)
 	fmt.Printf("\n%s\n", opts.out)
 	if slices.ContainsFunc(r.Rows, row.failed) {
-		return fmt.Errorf("there are runs that failed, see their logs in %s", lab.logs)
+		return fmt.Errorf("some runs failed; their logs are in %s", lab.logs)
 	}
 	return ctx.Err()
 }

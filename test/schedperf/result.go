@@ -12,42 +12,42 @@ import (
 	"time"
 )
 
-// result of a comparison, as it is kept.
+// result is the stored result of a comparison.
 type result struct {
 	Time       time.Time `json:"time"`
 	Kubernetes string    `json:"kubernetes"`
 	Samples    int       `json:"samples"`
 	Timeout    string    `json:"timeout"`
 	Seconds    float64   `json:"seconds"`
-	// Complete unless it was interrupted.
+	// Complete is false if the comparison was interrupted.
 	Complete bool  `json:"complete"`
 	Rows     []row `json:"rows"`
 }
 
-// row is a workload with its runs. The figures are medians, zero if there is none.
+// row has the runs of a workload and their medians; a median is zero if a run failed.
 type row struct {
 	workload
 	Stock float64 `json:"stockPodsPerSecond"`
 	Ours  float64 `json:"oursPodsPerSecond"`
 	Ratio float64 `json:"ratio"`
-	// Seconds that were measured. Where all pods come at the end, as after many preemptions,
-	// the average of samples tells more of when a sample was taken: what comes after the last
-	// one is not counted.
+	// StockSeconds and OursSeconds are the measured durations. If most pods are scheduled at
+	// the end, for example after many preemptions, they are more meaningful than pods/s, which
+	// ignores pods after the last sample.
 	StockSeconds float64 `json:"stockSeconds"`
 	OursSeconds  float64 `json:"oursSeconds"`
 	Runs         []run   `json:"runs"`
 }
 
-// run of a workload with one of the searches.
+// run is one run of a workload with one search.
 type run struct {
 	Search        string  `json:"search"`
 	PodsPerSecond float64 `json:"podsPerSecond,omitempty"`
-	// Seconds that scheduler_perf measured for, the creation of pods included.
+	// Seconds is the duration that scheduler_perf measured, including the creation of pods.
 	Seconds        float64 `json:"seconds,omitempty"`
 	ElapsedSeconds float64 `json:"elapsedSeconds"`
-	// Decisions by what, and why not by the index.
+	// Decisions is the number of decisions by the index and by the full scan, with reasons.
 	Decisions string `json:"decisions,omitempty"`
-	// Error says why there is no figure.
+	// Error is the reason for a missing result.
 	Error string `json:"error,omitempty"`
 }
 
@@ -72,7 +72,7 @@ func (r *row) conclude() {
 	r.StockSeconds, r.OursSeconds = r.median(stock, seconds), r.median(ours, seconds)
 }
 
-// median of a search's runs; zero if one of them has no figure.
+// median returns the median of a search's runs; zero if a run has no result.
 func (r *row) median(search string, figure func(run) float64) float64 {
 	var all []float64
 	for _, one := range r.Runs {
@@ -95,7 +95,7 @@ func (r *row) median(search string, figure func(run) float64) float64 {
 	return (all[half-1] + all[half]) / 2
 }
 
-// cell is the figure of a search, or why there is none.
+// cell returns the table cell of a search: the result, or the reason for which it is missing.
 func (r row) cell(search string, figure float64) string {
 	for _, one := range r.Runs {
 		if one.Search == search && one.Error != "" {

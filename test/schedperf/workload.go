@@ -21,21 +21,22 @@ const (
 	configFile    = "performance-config.yaml"
 )
 
-// source is Kubernetes as the module cache has it.
+// source is the source of Kubernetes in the module cache.
 type source struct{ Version, Dir string }
 
-// workload of a package of scheduler_perf.
+// workload is a workload of scheduler_perf.
 type workload struct {
-	// Package below scheduler_perf, as "affinity".
+	// Package is the package below scheduler_perf, such as "affinity".
 	Package string   `json:"package"`
 	Case    string   `json:"case"`
 	Size    string   `json:"workload"`
 	Labels  []string `json:"labels,omitempty"`
-	// Threshold in pods a second that upstream's own machine has to reach, 0 if there is none.
+	// Threshold is the throughput in pods/s that upstream's test machine must reach; 0 if
+	// there is none.
 	Threshold float64 `json:"threshold,omitempty"`
-	// groups says that pods are scheduled in groups, which our search leaves to upstream's.
+	// groups is true if pods are scheduled in groups, which the index does not support.
 	groups bool
-	// config is a configuration with this workload only.
+	// config is a scheduler_perf configuration with only this workload.
 	config []byte
 }
 
@@ -44,13 +45,13 @@ func (w workload) name() string { return path.Join(w.Package, w.Case, w.Size) }
 func findSource(ctx context.Context) (source, error) {
 	output, err := exec.CommandContext(ctx, "go", "list", "-m", "-json", "k8s.io/kubernetes").Output()
 	if err != nil {
-		return source{}, fmt.Errorf("looking for Kubernetes' source: %w", err)
+		return source{}, fmt.Errorf("finding the source of Kubernetes: %w", err)
 	}
 	var s source
 	return s, json.Unmarshal(output, &s)
 }
 
-// workloads reads those that are asked for from the configurations of all packages.
+// workloads returns the selected workloads of all packages.
 func (s source) workloads(opts options) ([]workload, error) {
 	root := filepath.Join(s.Dir, perfDirectory)
 	var chosen []workload
@@ -83,9 +84,9 @@ func (s source) workloads(opts options) ([]workload, error) {
 	return chosen, err
 }
 
-// parseConfig splits a configuration into its workloads. Their thresholds are told, but
-// not left to it: they are for the machine that upstream measures on, and a run below
-// one would end without a result.
+// parseConfig splits a configuration into its workloads. It removes the thresholds from the
+// configurations: they apply to upstream's test machine, and a run below a threshold would
+// fail without a result.
 func parseConfig(folder string, content []byte) ([]workload, error) {
 	var cases []map[string]any
 	if err := yaml.Unmarshal(content, &cases); err != nil {
@@ -116,18 +117,20 @@ func parseConfig(folder string, content []byte) ([]workload, error) {
 	return all, nil
 }
 
-// thresholdOf is a number. A few workloads have one for each of several metrics; those are
-// not compared here.
+// thresholdOf returns a threshold that is a number. It returns 0 for workloads with thresholds
+// for several metrics.
 func thresholdOf(text any) float64 {
 	value, _ := text.(float64)
 	return value
 }
 
+// groups reports whether a case or workload enables pod groups.
 func groups(part map[string]any) bool {
 	gates, _ := part["featureGates"].(map[string]any)
 	return gates["GenericWorkload"] == true
 }
 
+// words converts a YAML list to strings.
 func words(list any) []string {
 	items, _ := list.([]any)
 	var all []string

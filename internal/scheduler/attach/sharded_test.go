@@ -33,13 +33,13 @@ func (shardOwners) KeepNode(*v1.Node) {}
 
 func (shardOwners) Delay(*v1.Pod) {}
 
-// Ask queries all shards. Messages are encoded as between processes, and some answers are folded on
+// Query queries all shards. Messages are encoded as between processes, and some answers are folded on
 // the way.
-func (w shardOwners) Ask(ctx context.Context, ask *wire.Ask, _ bool) (*wire.Answer, error) {
+func (w shardOwners) Query(ctx context.Context, ask *wire.Query, _ bool) (*wire.Answer, error) {
 	w.questions++
 	var answers []*wire.Answer
 	for _, s := range w.shards {
-		question, answer := &wire.Ask{}, &wire.Answer{}
+		question, answer := &wire.Query{}, &wire.Answer{}
 		w.transmit(ask, question)
 		given, err := s.ranker.Answer(ctx, question)
 		if err != nil {

@@ -26,7 +26,7 @@ type Cluster struct {
 	// ByID are the nodes by their number in the index; nil for unused numbers.
 	ByID []*Node
 	// free are the unused numbers.
-	free     []index.Slot
+	free     []index.NodeID
 	Snapshot *Snapshot
 	Index    *index.Index
 	// Images are the images on all nodes, by name. The infos of nodes share them.
@@ -67,7 +67,7 @@ func (c *Cluster) ForgetRanked() { c.lastRanked = ranked{} }
 type Node struct {
 	Info *framework.NodeInfo
 	// ID is the number of the node in the index.
-	ID index.Slot
+	ID index.NodeID
 	// Position is the index in the snapshot's list, or -1 while the node does not exist.
 	Position int
 	Shape    index.ShapeID
@@ -264,7 +264,7 @@ func (c *Cluster) ensure(name string) *Node {
 		n.ID, c.free = c.free[last], c.free[:last]
 		c.ByID[n.ID] = n
 	} else {
-		n.ID = index.Slot(len(c.ByID))
+		n.ID = index.NodeID(len(c.ByID))
 		c.ByID = append(c.ByID, n)
 	}
 	c.Nodes[name] = n

@@ -22,9 +22,9 @@ type Class struct {
 	last map[ShapeID]*group
 	// special are the nodes that differ from the other nodes of their state for this class:
 	// counters with HostKey count pods on them.
-	special map[Slot]*special
+	special map[NodeID]*special
 	// unplaced are special nodes that must be assigned to a bucket.
-	unplaced []Slot
+	unplaced []NodeID
 	facts    map[ShapeID]*Facts
 	amounts  map[KindID][]Amount
 	// failure is the error of a verdict; the class cannot be used then.
@@ -48,7 +48,7 @@ type entry struct {
 type special struct {
 	state  StateID
 	bucket *bucket
-	// position is the index in the slots of the bucket.
+	// position is the index in the nodes of the bucket.
 	position int32
 	// waiting is true if the node is in unplaced.
 	waiting bool
@@ -68,25 +68,25 @@ func (c *Class) rebuild() {
 		entries: make([]entry, len(x.states)),
 		fresh:   make([]StateID, 0, x.States()),
 		last:    map[ShapeID]*group{},
-		special: map[Slot]*special{},
+		special: map[NodeID]*special{},
 		facts:   map[ShapeID]*Facts{},
 		amounts: map[KindID][]Amount{},
 	}
 	for id := range x.states {
-		c.shift(StateID(id), int32(len(x.states[id].slots)))
+		c.shift(StateID(id), int32(len(x.states[id].nodes)))
 	}
 	if len(c.spec.Counters) == 0 {
 		return
 	}
-	for slot := range x.nodes {
-		n := &x.nodes[slot]
+	for node := range x.nodes {
+		n := &x.nodes[node]
 		if n.state == None {
 			continue
 		}
-		facts := c.factsAt(Slot(slot))
+		facts := c.factsAt(NodeID(node))
 		c.countNode(facts, 1)
 		for _, kind := range n.kinds {
-			c.countPod(Slot(slot), n.state, facts, kind, 1)
+			c.countPod(NodeID(node), n.state, facts, kind, 1)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (c *Class) catchUp() {
 		if change.delta == 0 {
 			c.moved(change)
 		} else if len(c.counters) > 0 {
-			c.countPod(change.slot, change.to, c.factsOf(c.x.states[change.to].Shape), change.kind, int64(change.delta))
+			c.countPod(change.node, change.to, c.factsOf(c.x.states[change.to].Shape), change.kind, int64(change.delta))
 		}
 	}
 	c.cursor = c.x.log.end()
@@ -115,7 +115,7 @@ func (c *Class) catchUp() {
 // moved applies a change of a node's state.
 func (c *Class) moved(change *change) {
 	c.recount(change)
-	s := c.special[change.slot]
+	s := c.special[change.node]
 	switch {
 	case s == nil:
 		if change.from != None {
@@ -126,10 +126,10 @@ func (c *Class) moved(change *change) {
 		}
 	case change.to == None:
 		c.unplace(s)
-		delete(c.special, change.slot)
+		delete(c.special, change.node)
 	default:
 		s.state = change.to
-		c.wait(change.slot, s)
+		c.wait(change.node, s)
 	}
 }
 
@@ -146,7 +146,7 @@ func (c *Class) recount(change *change) {
 		facts := c.factsOf(c.x.states[change.from].Shape)
 		c.countNode(facts, -1)
 		for _, kind := range change.kinds {
-			c.countPod(change.slot, change.from, facts, kind, -1)
+			c.countPod(change.node, change.from, facts, kind, -1)
 		}
 	}
 	if change.to != None {
@@ -155,7 +155,7 @@ func (c *Class) recount(change *change) {
 		// change.kinds is set for changed and removed nodes. A changed node keeps its pods.
 		if change.from != None {
 			for _, kind := range change.kinds {
-				c.countPod(change.slot, change.from, facts, kind, 1)
+				c.countPod(change.node, change.from, facts, kind, 1)
 			}
 		}
 	}
@@ -187,7 +187,7 @@ func (c *Class) countNode(facts *Facts, by int32) {
 }
 
 // countPod adds a pod on a node to the counters, or removes it if by is -1.
-func (c *Class) countPod(slot Slot, state StateID, facts *Facts, kind KindID, by int64) {
+func (c *Class) countPod(node NodeID, state StateID, facts *Facts, kind KindID, by int64) {
 	amounts, ok := c.amounts[kind]
 	if !ok {
 		amounts = c.spec.Amounts(kind)
@@ -202,7 +202,7 @@ func (c *Class) countPod(slot Slot, state StateID, facts *Facts, kind KindID, by
 		switch key := c.spec.Counters[i].Key; {
 		case key == HostKey:
 			if s == nil {
-				s = c.makeSpecial(slot, state)
+				s = c.makeSpecial(node, state)
 			}
 			s.host[i] += by * amount.By
 			if facts.Host {
@@ -214,13 +214,13 @@ func (c *Class) countPod(slot Slot, state StateID, facts *Facts, kind KindID, by
 		}
 	}
 	if s != nil {
-		c.keepSpecial(slot, s, facts)
+		c.keepSpecial(node, s, facts)
 	}
 }
 
 // makeSpecial makes a node special and removes its counts from the histograms.
-func (c *Class) makeSpecial(slot Slot, state StateID) *special {
-	s := c.setAside(slot, state)
+func (c *Class) makeSpecial(node NodeID, state StateID) *special {
+	s := c.setAside(node, state)
 	for _, i := range s.counted {
 		c.counters[i].record(s.host[i], -1)
 	}
@@ -229,45 +229,45 @@ func (c *Class) makeSpecial(slot Slot, state StateID) *special {
 }
 
 // keepSpecial undoes makeSpecial: the node stays special if it has counts.
-func (c *Class) keepSpecial(slot Slot, s *special, facts *Facts) {
-	if c.putBack(slot, s) {
+func (c *Class) keepSpecial(node NodeID, s *special, facts *Facts) {
+	if c.putBack(node, s) {
 		return
 	}
 	s.counted = c.hardHosts(facts)
 	for _, i := range s.counted {
 		c.counters[i].record(s.host[i], 1)
 	}
-	c.wait(slot, s)
+	c.wait(node, s)
 }
 
 // setAside makes a node special, if it is not special already.
-func (c *Class) setAside(slot Slot, state StateID) *special {
-	s := c.special[slot]
+func (c *Class) setAside(node NodeID, state StateID) *special {
+	s := c.special[node]
 	if s == nil {
 		s = &special{state: state, host: make([]int64, len(c.counters))}
-		c.special[slot] = s
+		c.special[node] = s
 		c.shift(state, -1)
 	}
 	return s
 }
 
 // putBack undoes setAside. It returns false if the node has counts and stays special.
-func (c *Class) putBack(slot Slot, s *special) bool {
+func (c *Class) putBack(node NodeID, s *special) bool {
 	if anyCount(s.host) || s.extra != nil {
 		return false
 	}
 	c.unplace(s)
-	delete(c.special, slot)
+	delete(c.special, node)
 	c.shift(s.state, 1)
 	return true
 }
 
 // wait removes a special node from its bucket until settle assigns a new one.
-func (c *Class) wait(slot Slot, s *special) {
+func (c *Class) wait(node NodeID, s *special) {
 	c.unplace(s)
 	if !s.waiting {
 		s.waiting = true
-		c.unplaced = append(c.unplaced, slot)
+		c.unplaced = append(c.unplaced, node)
 	}
 }
 
@@ -277,11 +277,11 @@ func (c *Class) unplace(s *special) {
 	if b == nil {
 		return
 	}
-	last := len(b.slots) - 1
-	moved := b.slots[last]
-	b.slots[s.position] = moved
+	last := len(b.nodes) - 1
+	moved := b.nodes[last]
+	b.nodes[s.position] = moved
 	c.special[moved].position = s.position
-	b.slots = b.slots[:last]
+	b.nodes = b.nodes[:last]
 	b.add(-1)
 	s.bucket = nil
 }
@@ -292,8 +292,8 @@ func (c *Class) settle() {
 		c.judge(id)
 	}
 	c.fresh = c.fresh[:0]
-	for _, slot := range c.unplaced {
-		s := c.special[slot]
+	for _, node := range c.unplaced {
+		s := c.special[node]
 		if s == nil || !s.waiting {
 			continue
 		}
@@ -305,8 +305,8 @@ func (c *Class) settle() {
 		ordinary := c.buckets[e.bucket]
 		base := ordinary.group
 		b := c.bucketOf(c.groupFor(base.raw, base.profile, base.facts, s.host, s.extra), ordinary.static)
-		s.bucket, s.position = b, int32(len(b.slots))
-		b.slots = append(b.slots, slot)
+		s.bucket, s.position = b, int32(len(b.nodes))
+		b.nodes = append(b.nodes, node)
 		b.add(1)
 	}
 	c.unplaced = c.unplaced[:0]
@@ -320,10 +320,10 @@ func (c *Class) judge(id StateID) *entry {
 		return e
 	}
 	state := &c.x.states[id]
-	if len(state.slots) == 0 {
+	if len(state.nodes) == 0 {
 		return nil
 	}
-	verdict, err := c.spec.Verdict(state.slots[0], &state.State)
+	verdict, err := c.spec.Verdict(state.nodes[0], &state.State)
 	if err != nil {
 		c.failure = err
 		return nil
@@ -350,13 +350,13 @@ func (c *Class) ordinaryGroup(shape ShapeID, verdict *Verdict) *group {
 }
 
 // factsAt returns the facts of a node, which may differ from those of its shape.
-func (c *Class) factsAt(slot Slot) *Facts {
+func (c *Class) factsAt(node NodeID) *Facts {
 	if individual, ok := c.spec.Judge.(Individual); ok {
-		if facts, own := individual.FactsAt(slot); own {
+		if facts, own := individual.FactsAt(node); own {
 			return &facts
 		}
 	}
-	return c.factsOf(c.x.states[c.x.nodes[slot].state].Shape)
+	return c.factsOf(c.x.states[c.x.nodes[node].state].Shape)
 }
 
 // factsOf returns the facts of a shape.

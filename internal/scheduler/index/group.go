@@ -29,8 +29,8 @@ type bucket struct {
 	count  int
 	// states are the states whose ordinary (not special) nodes are in the bucket.
 	states []StateID
-	// slots are the special nodes in the bucket.
-	slots []Slot
+	// nodes are the special nodes in the bucket.
+	nodes []NodeID
 	// offers are the nodes of other indexes, in a Merged view.
 	offers []Offer
 }
@@ -97,7 +97,7 @@ func (g *group) renumber(numbers []StateID) bool {
 			b.states[i] = numbers[id]
 		}
 		b.states = dropNone(b.states)
-		if len(b.states) > 0 || len(b.slots) > 0 {
+		if len(b.states) > 0 || len(b.nodes) > 0 {
 			kept = append(kept, b)
 		}
 	}

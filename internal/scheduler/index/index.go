@@ -16,8 +16,8 @@
 // scheduling cycle owns the index.
 package index
 
-// Slot is the number of a node in an index. The caller chooses it; numbers should be dense.
-type Slot int32
+// NodeID is the number of a node in an index. The caller chooses it; numbers should be dense.
+type NodeID int32
 
 // StateID is the number of a [State] in an [Index]. [Index.sweep] renumbers states.
 type StateID int32
@@ -49,7 +49,7 @@ type State struct {
 type Index struct {
 	ids    map[State]StateID
 	states []stateNodes
-	nodes  []node
+	nodes  []nodeEntry
 	// count is the number of nodes, empty the number of states without nodes.
 	count, empty int
 	log          changeLog
@@ -66,13 +66,13 @@ type Index struct {
 // stateNodes is a state with its nodes.
 type stateNodes struct {
 	State
-	slots []Slot
+	nodes []NodeID
 }
 
-// node is what the index stores of a node.
-type node struct {
+// nodeEntry is what the index stores of a node.
+type nodeEntry struct {
 	state StateID
-	// position is the index in the slots of the state.
+	// position is the index in the nodes of the state.
 	position int32
 	// kinds has the kind of each pod on the node.
 	kinds []KindID
@@ -109,56 +109,56 @@ func (x *Index) Len() int { return x.count }
 func (x *Index) States() int { return len(x.states) - x.empty }
 
 // Place sets the state of a node. It adds the node, without pods, if it is new.
-func (x *Index) Place(slot Slot, state State) {
-	for int(slot) >= len(x.nodes) {
-		x.nodes = append(x.nodes, node{state: None})
+func (x *Index) Place(node NodeID, state State) {
+	for int(node) >= len(x.nodes) {
+		x.nodes = append(x.nodes, nodeEntry{state: None})
 	}
-	n := &x.nodes[slot]
+	n := &x.nodes[node]
 	to := x.id(state)
 	from := n.state
 	if from == to {
 		return
 	}
-	change := change{slot: slot, from: from, to: to}
+	change := change{node: node, from: from, to: to}
 	if from == None {
 		x.count++
 	} else if before := x.states[from].Shape; before != state.Shape {
 		change.kinds = append([]KindID(nil), n.kinds...)
 	}
-	x.leave(slot)
-	x.enter(slot, to)
+	x.leave(node)
+	x.enter(node, to)
 	x.log.add(change, x.count)
 	x.sweep()
 }
 
 // Remove removes a node and its pods.
-func (x *Index) Remove(slot Slot) {
-	n := &x.nodes[slot]
+func (x *Index) Remove(node NodeID) {
+	n := &x.nodes[node]
 	from := n.state
 	x.count--
-	x.leave(slot)
+	x.leave(node)
 	n.state = None
-	x.log.add(change{slot: slot, from: from, to: None, kinds: n.kinds}, x.count)
+	x.log.add(change{node: node, from: from, to: None, kinds: n.kinds}, x.count)
 	n.kinds = nil
 	x.sweep()
 }
 
 // AddPod adds a pod of a kind to an existing node.
-func (x *Index) AddPod(slot Slot, kind KindID) {
-	n := &x.nodes[slot]
+func (x *Index) AddPod(node NodeID, kind KindID) {
+	n := &x.nodes[node]
 	n.kinds = append(n.kinds, kind)
-	x.log.add(change{slot: slot, to: n.state, kind: kind, delta: 1}, x.count)
+	x.log.add(change{node: node, to: n.state, kind: kind, delta: 1}, x.count)
 }
 
 // RemovePod removes one pod of a kind from a node, if there is one.
-func (x *Index) RemovePod(slot Slot, kind KindID) {
-	n := &x.nodes[slot]
+func (x *Index) RemovePod(node NodeID, kind KindID) {
+	n := &x.nodes[node]
 	for i, found := range n.kinds {
 		if found == kind {
 			last := len(n.kinds) - 1
 			n.kinds[i] = n.kinds[last]
 			n.kinds = n.kinds[:last]
-			x.log.add(change{slot: slot, to: n.state, kind: kind, delta: -1}, x.count)
+			x.log.add(change{node: node, to: n.state, kind: kind, delta: -1}, x.count)
 			return
 		}
 	}
@@ -184,31 +184,31 @@ func (x *Index) id(state State) StateID {
 }
 
 // enter adds a node to the nodes of a state.
-func (x *Index) enter(slot Slot, to StateID) {
+func (x *Index) enter(node NodeID, to StateID) {
 	state := &x.states[to]
-	if len(state.slots) == 0 {
+	if len(state.nodes) == 0 {
 		x.empty--
 	}
-	n := &x.nodes[slot]
-	n.state, n.position = to, int32(len(state.slots))
-	state.slots = append(state.slots, slot)
+	n := &x.nodes[node]
+	n.state, n.position = to, int32(len(state.nodes))
+	state.nodes = append(state.nodes, node)
 }
 
 // leave removes a node from the nodes of its state.
-func (x *Index) leave(slot Slot) {
-	n := &x.nodes[slot]
+func (x *Index) leave(node NodeID) {
+	n := &x.nodes[node]
 	if n.state == None {
 		return
 	}
 	state := &x.states[n.state]
-	last := len(state.slots) - 1
-	moved := state.slots[last]
-	state.slots[n.position] = moved
+	last := len(state.nodes) - 1
+	moved := state.nodes[last]
+	state.nodes[n.position] = moved
 	x.nodes[moved].position = n.position
-	state.slots = state.slots[:last]
+	state.nodes = state.nodes[:last]
 	if last == 0 {
 		x.empty++
-		state.slots = nil
+		state.nodes = nil
 	}
 }
 
@@ -225,7 +225,7 @@ func (x *Index) sweep() {
 	kept := make([]stateNodes, 0, len(x.states)-x.empty)
 	for id, state := range x.states {
 		renumbered[id] = None
-		if len(state.slots) == 0 {
+		if len(state.nodes) == 0 {
 			delete(x.ids, state.State)
 			continue
 		}

@@ -11,8 +11,8 @@ type world struct {
 	t      *testing.T
 	rand   *rand.Rand
 	index  *Index
-	states map[Slot]State
-	pods   map[Slot][]KindID
+	states map[NodeID]State
+	pods   map[NodeID][]KindID
 }
 
 // judge is a Judge whose score is the requested memory and whose counters count pods by
@@ -24,7 +24,7 @@ const (
 	kinds  = 4
 )
 
-func (judge) Verdict(_ Slot, state *State) (Verdict, error) {
+func (judge) Verdict(_ NodeID, state *State) (Verdict, error) {
 	return Verdict{
 		Fits: state.Pods < 5, Static: 100 - state.Memory,
 		Raw: []int64{int64(state.Shape % 2)}, Profile: int32(state.Shape % 3),
@@ -69,56 +69,56 @@ func (w *world) class(key string) *Class {
 	return class
 }
 
-func (w *world) slots() []Slot {
-	slots := make([]Slot, 0, len(w.states))
-	for slot := range w.states {
-		slots = append(slots, slot)
+func (w *world) nodes() []NodeID {
+	nodes := make([]NodeID, 0, len(w.states))
+	for node := range w.states {
+		nodes = append(nodes, node)
 	}
-	slices.Sort(slots)
-	return slots
+	slices.Sort(nodes)
+	return nodes
 }
 
 // step makes a random change to a node.
 func (w *world) step() {
-	slot := Slot(w.rand.IntN(40))
-	state, there := w.states[slot]
+	node := NodeID(w.rand.IntN(40))
+	state, there := w.states[node]
 	switch n := w.rand.IntN(10); {
 	case !there:
-		w.set(slot, State{Shape: ShapeID(w.rand.IntN(shapes))})
+		w.set(node, State{Shape: ShapeID(w.rand.IntN(shapes))})
 	case n == 0:
-		w.index.Remove(slot)
-		delete(w.states, slot)
-		delete(w.pods, slot)
+		w.index.Remove(node)
+		delete(w.states, node)
+		delete(w.pods, node)
 	case n == 1:
 		state.Shape = ShapeID(w.rand.IntN(shapes))
-		w.set(slot, state)
-	case n < 5 && len(w.pods[slot]) > 0:
-		kind := w.pods[slot][0]
-		w.pods[slot] = w.pods[slot][1:]
-		w.index.RemovePod(slot, kind)
+		w.set(node, state)
+	case n < 5 && len(w.pods[node]) > 0:
+		kind := w.pods[node][0]
+		w.pods[node] = w.pods[node][1:]
+		w.index.RemovePod(node, kind)
 		state.Pods, state.Memory = state.Pods-1, state.Memory-1
-		w.set(slot, state)
+		w.set(node, state)
 	default:
 		kind := KindID(w.rand.IntN(kinds))
-		w.pods[slot] = append(w.pods[slot], kind)
-		w.index.AddPod(slot, kind)
+		w.pods[node] = append(w.pods[node], kind)
+		w.index.AddPod(node, kind)
 		// Sometimes an amount that no other node has.
 		state.Pods, state.Memory = state.Pods+1, state.Memory+1
 		state.MilliCPU = int64(w.rand.IntN(30))
-		w.set(slot, state)
+		w.set(node, state)
 	}
 }
 
-func (w *world) set(slot Slot, state State) {
-	w.states[slot] = state
-	w.index.Place(slot, state)
+func (w *world) set(node NodeID, state State) {
+	w.states[node] = state
+	w.index.Place(node, state)
 }
 
 // TestIncremental compares classes that follow changes with rebuilt classes. The log is
 // short and states are swept often.
 func TestIncremental(t *testing.T) {
 	for seed := range uint64(20) {
-		w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), index: New(), states: map[Slot]State{}, pods: map[Slot][]KindID{}}
+		w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), index: New(), states: map[NodeID]State{}, pods: map[NodeID][]KindID{}}
 		w.index.spare, w.index.log.least = 5, 30
 		keys := []string{"plain", "soft", "hard", "forbid", "prefer"}
 		swept := 0
@@ -149,41 +149,41 @@ func TestIncremental(t *testing.T) {
 
 // choose makes a query with some nodes barred and checks that none of them is chosen.
 func (w *world) choose(class *Class) {
-	all, fitting := w.slots(), 0
-	barred := map[Slot]bool{}
-	for _, slot := range all {
+	all, fitting := w.nodes(), 0
+	barred := map[NodeID]bool{}
+	for _, node := range all {
 		if w.rand.IntN(4) == 0 {
-			barred[slot] = true
+			barred[node] = true
 		}
-		if !barred[slot] && class.Fits(slot) {
+		if !barred[node] && class.Fits(node) {
 			fitting++
 		}
 	}
-	var around []Around
-	for slot := range barred {
-		around = append(around, Around{Slot: slot, Barred: true})
+	var around []Nominated
+	for node := range barred {
+		around = append(around, Nominated{Node: node, Barred: true})
 	}
 	choice, fits := class.Choose(around, w.rand.IntN(5))
 	if fits != (fitting > 0) || choice.Fitting != fitting {
 		w.t.Fatalf("%d nodes fit (%v), want %d", choice.Fitting, fits, fitting)
 	}
-	if fits && (barred[choice.Slot] || !slices.Contains(all, choice.Slot)) {
-		w.t.Fatalf("node %d was chosen of %v, without %v", choice.Slot, all, barred)
+	if fits && (barred[choice.Node] || !slices.Contains(all, choice.Node)) {
+		w.t.Fatalf("node %d was chosen of %v, without %v", choice.Node, all, barred)
 	}
 }
 
 // TestSample checks how often the best nodes are chosen with sampling, and that no node is
 // chosen that cannot be the best one of a sample.
 func TestSample(t *testing.T) {
-	w := &world{t: t, rand: rand.New(rand.NewPCG(3, 3)), index: New(), states: map[Slot]State{}}
+	w := &world{t: t, rand: rand.New(rand.NewPCG(3, 3)), index: New(), states: map[NodeID]State{}}
 	const nodes, sample, draws = 50, 10, 4000
 	for i := range nodes {
-		w.set(Slot(i), State{Memory: int64(i)})
+		w.set(NodeID(i), State{Memory: int64(i)})
 	}
 	chosen := make([]int, nodes)
 	for range draws {
 		choice, _ := w.class("plain").Choose(nil, sample)
-		chosen[choice.Slot]++
+		chosen[choice.Node]++
 	}
 	// A fifth of all samples contain the best node; six standard deviations are allowed.
 	if best := chosen[0]; best < 650 || best > 950 {
@@ -192,28 +192,28 @@ func TestSample(t *testing.T) {
 	if second := chosen[1]; second < 510 || second > 790 {
 		t.Errorf("the second best node was chosen %d times of %d", second, draws)
 	}
-	for slot, times := range chosen[nodes-sample+1:] {
+	for node, times := range chosen[nodes-sample+1:] {
 		if times > 0 {
-			t.Errorf("node %d was chosen, but every sample has a better one", nodes-sample+1+slot)
+			t.Errorf("node %d was chosen, but every sample has a better one", nodes-sample+1+node)
 		}
 	}
 }
 
 // TestPlainChoice compares the choice of a class without counters with a scan of all nodes.
 func TestPlainChoice(t *testing.T) {
-	w := &world{t: t, rand: rand.New(rand.NewPCG(7, 7)), index: New(), states: map[Slot]State{}, pods: map[Slot][]KindID{}}
-	chosen := map[Slot]bool{}
+	w := &world{t: t, rand: rand.New(rand.NewPCG(7, 7)), index: New(), states: map[NodeID]State{}, pods: map[NodeID][]KindID{}}
+	chosen := map[NodeID]bool{}
 	for range 5000 {
 		w.step()
-		best, total := []Slot(nil), int64(-1)
+		best, total := []NodeID(nil), int64(-1)
 		most := int64(0)
 		for _, state := range w.states {
 			if state.Pods < 5 {
 				most = max(most, int64(state.Shape%2))
 			}
 		}
-		for _, slot := range w.slots() {
-			state := w.states[slot]
+		for _, node := range w.nodes() {
+			state := w.states[node]
 			if state.Pods >= 5 {
 				continue
 			}
@@ -226,14 +226,14 @@ func TestPlainChoice(t *testing.T) {
 				best, total = nil, score
 			}
 			if score == total {
-				best = append(best, slot)
+				best = append(best, node)
 			}
 		}
 		choice, fits := w.class("plain").Choose(nil, 0)
-		if fits != (best != nil) || fits && !slices.Contains(best, choice.Slot) {
-			t.Fatalf("node %d was chosen, the best are %v", choice.Slot, best)
+		if fits != (best != nil) || fits && !slices.Contains(best, choice.Node) {
+			t.Fatalf("node %d was chosen, the best are %v", choice.Node, best)
 		}
-		chosen[choice.Slot] = true
+		chosen[choice.Node] = true
 	}
 	if len(chosen) < 30 {
 		t.Errorf("only %d of 40 nodes were ever chosen", len(chosen))
@@ -242,7 +242,7 @@ func TestPlainChoice(t *testing.T) {
 
 // TestClassLimit checks that the number of classes is bounded.
 func TestClassLimit(t *testing.T) {
-	w := &world{t: t, rand: rand.New(rand.NewPCG(1, 1)), index: New(), states: map[Slot]State{}}
+	w := &world{t: t, rand: rand.New(rand.NewPCG(1, 1)), index: New(), states: map[NodeID]State{}}
 	w.index.limit = 10
 	w.set(0, State{})
 	for i := range 100 {

@@ -2,7 +2,7 @@ package index
 
 // change is a change of a node's state or, if delta is not zero, of its pods.
 type change struct {
-	slot Slot
+	node NodeID
 	// from and to are states; None if the node did not exist or was removed. For a change of
 	// pods, to is the current state.
 	from, to StateID

@@ -35,15 +35,15 @@ const (
 	Chosen Outcome = iota
 	// Unfit means that no node fits.
 	Unfit
-	// Spent means that the summary lacks the information for a decision.
-	Spent
+	// Exhausted means that the summary lacks the information for a decision.
+	Exhausted
 )
 
 // Pick is a chosen node of one of the indexes.
 type Pick struct {
-	// Part is the number of the index (see [Offer.Part]), Slot the node in that index.
+	// Part is the number of the index (see [Offer.Part]), Node the node in that index.
 	Part int
-	Slot Slot
+	Node NodeID
 	// Fitting is the number of nodes that fit, Groups the number of their groups.
 	Fitting, Groups int
 }
@@ -98,7 +98,7 @@ func (m *Merged) hidden(g *group, top *bucket) bool {
 // Choose chooses the best node for the next pod of the class and counts the pod there.
 func (m *Merged) Choose() (Pick, Outcome) {
 	if m.used.Short {
-		return Pick{}, Spent
+		return Pick{}, Exhausted
 	}
 	r := &m.scratch
 	fitting := m.candidates(r)
@@ -107,14 +107,14 @@ func (m *Merged) Choose() (Pick, Outcome) {
 	}
 	for i := range r.candidates {
 		if m.hidden(r.candidates[i].group, r.candidates[i].top) {
-			return Pick{}, Spent
+			return Pick{}, Exhausted
 		}
 	}
 	m.total(r)
 	best, _ := m.draw(r)
 	pick, ok := m.take(best)
 	if !ok {
-		return Pick{}, Spent
+		return Pick{}, Exhausted
 	}
 	pick.Fitting, pick.Groups = fitting, len(r.candidates)
 	return pick, Chosen
@@ -132,7 +132,7 @@ func (m *Merged) take(b *bucket) (Pick, bool) {
 	b.offers = b.offers[:last]
 	b.add(-1)
 	m.place(b.group, offer)
-	return Pick{Part: offer.Part, Slot: offer.Slot}, true
+	return Pick{Part: offer.Part, Node: offer.Node}, true
 }
 
 // place adds a pod to a node of a group and moves the node to its new group and bucket.
@@ -180,9 +180,9 @@ const (
 	Forbidden
 )
 
-// Refused calls each with the number of nodes of each group that counters reject, the reason
+// EachRefused calls each with the number of nodes of each group that counters reject, the reason
 // and the counter. The order of the checks is that of upstream's plugins.
-func (m *Merged) Refused(each func(why Refusal, counter, nodes int)) {
+func (m *Merged) EachRefused(each func(why Refusal, counter, nodes int)) {
 	least := m.leasts(nil)
 	for _, g := range m.list {
 		if g.count == 0 {
@@ -202,8 +202,8 @@ func (m *Merged) Refused(each func(why Refusal, counter, nodes int)) {
 	}
 }
 
-// Standing is the topology and the counts of one node.
-type Standing struct {
+// NodeCounts is the topology and the counts of one node.
+type NodeCounts struct {
 	Facts Facts
 	// Host has the counts of counters with HostKey; nil means all zero.
 	Host []int64
@@ -213,7 +213,7 @@ type Standing struct {
 
 // RefusedWith reports whether counters reject a node after their counts there were changed
 // by more (negative for removed pods). It returns the reason and the counter.
-func (m *Merged) RefusedWith(s *Standing, more []int64) (why Refusal, counter int, refused bool) {
+func (m *Merged) RefusedWith(s *NodeCounts, more []int64) (why Refusal, counter int, refused bool) {
 	g := &group{facts: &s.Facts, host: s.Host, extra: s.Extra}
 	// Which nominated pods count depends on the actual counts, not on the changed ones.
 	extra := m.extra(g)

@@ -7,12 +7,12 @@ import (
 )
 
 // Steps assumes that each pod adds one to Pods and to Memory, as in [world.step].
-func (j judge) Steps(slot Slot, state *State, most int) ([]Step, error) {
+func (j judge) Steps(node NodeID, state *State, most int) ([]Step, error) {
 	var steps []Step
 	after := *state
 	for range most {
 		after.Pods, after.Memory = after.Pods+1, after.Memory+1
-		verdict, err := j.Verdict(slot, &after)
+		verdict, err := j.Verdict(node, &after)
 		if err != nil {
 			return nil, err
 		}
@@ -22,7 +22,7 @@ func (j judge) Steps(slot Slot, state *State, most int) ([]Step, error) {
 }
 
 // best returns all nodes that [Class.Choose] may choose.
-func best(class *Class) (slots []Slot, fitting int) {
+func best(class *Class) (nodes []NodeID, fitting int) {
 	r := &class.scratch
 	if fitting = class.candidates(r); fitting == 0 {
 		return nil, 0
@@ -31,17 +31,17 @@ func best(class *Class) (slots []Slot, fitting int) {
 	most := slices.MaxFunc(r.candidates, func(a, b candidate) int { return int(a.total - b.total) }).total
 	for i := range r.candidates {
 		if r.candidates[i].total == most {
-			slots = append(slots, class.some(r.candidates[i].top, class.x.count)...)
+			nodes = append(nodes, class.some(r.candidates[i].top, class.x.count)...)
 		}
 	}
-	return slots, fitting
+	return nodes, fitting
 }
 
 // around bars one or two nodes and nominates pods to others.
-func (w *world) around(spec Spec) []Around {
-	var around []Around
-	for _, slot := range w.slots() {
-		switch a := (Around{Slot: slot}); {
+func (w *world) around(spec Spec) []Nominated {
+	var around []Nominated
+	for _, node := range w.nodes() {
+		switch a := (Nominated{Node: node}); {
 		case w.rand.IntN(20) == 0:
 			a.Barred = true
 			around = append(around, a)
@@ -61,7 +61,7 @@ func TestMerged(t *testing.T) {
 	picked, longest := 0, 0
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 2))
-		whole := &world{t: t, rand: random, index: New(), states: map[Slot]State{}, pods: map[Slot][]KindID{}}
+		whole := &world{t: t, rand: random, index: New(), states: map[NodeID]State{}, pods: map[NodeID][]KindID{}}
 		for range random.IntN(200) {
 			whole.step()
 		}
@@ -71,12 +71,12 @@ func TestMerged(t *testing.T) {
 		for i := range parts {
 			parts[i] = &world{t: t, index: New()}
 		}
-		of := map[Slot]int{}
-		for _, slot := range whole.slots() {
-			of[slot] = random.IntN(count)
-			parts[of[slot]].index.Place(slot, whole.states[slot])
-			for _, kind := range whole.pods[slot] {
-				parts[of[slot]].index.AddPod(slot, kind)
+		of := map[NodeID]int{}
+		for _, node := range whole.nodes() {
+			of[node] = random.IntN(count)
+			parts[of[node]].index.Place(node, whole.states[node])
+			for _, kind := range whole.pods[node] {
+				parts[of[node]].index.AddPod(node, kind)
 			}
 		}
 		for key, spec := range whole.specs() {
@@ -84,7 +84,7 @@ func TestMerged(t *testing.T) {
 			around := whole.around(spec)
 			var summaries []Summary
 			for i, part := range parts {
-				mine := slices.DeleteFunc(slices.Clone(around), func(a Around) bool { return of[a.Slot] != i })
+				mine := slices.DeleteFunc(slices.Clone(around), func(a Nominated) bool { return of[a.Node] != i })
 				summary, err := part.class(key).Summarize(mine, 1+random.IntN(8), random.IntN(4))
 				if err != nil {
 					t.Fatal(err)
@@ -114,7 +114,7 @@ func TestMerged(t *testing.T) {
 				want, fitting := best(class)
 				undo()
 				pick, outcome := merged.Choose()
-				if outcome == Spent {
+				if outcome == Exhausted {
 					break
 				}
 				if (outcome == Unfit) != (fitting == 0) || pick.Fitting != fitting {
@@ -123,18 +123,18 @@ func TestMerged(t *testing.T) {
 				if outcome == Unfit {
 					break
 				}
-				if !slices.Contains(want, pick.Slot) || of[pick.Slot] != pick.Part {
-					t.Fatalf("seed %d, %s, pod %d: node %d of part %d was picked, but the best are %v", seed, key, run, pick.Slot, pick.Part, want)
+				if !slices.Contains(want, pick.Node) || of[pick.Node] != pick.Part {
+					t.Fatalf("seed %d, %s, pod %d: node %d of part %d was picked, but the best are %v", seed, key, run, pick.Node, pick.Part, want)
 				}
 				for _, w := range []*Index{whole.index, parts[pick.Part].index} {
-					state := whole.states[pick.Slot]
+					state := whole.states[pick.Node]
 					state.Pods, state.Memory = state.Pods+1, state.Memory+1
-					w.AddPod(pick.Slot, own)
-					w.Place(pick.Slot, state)
+					w.AddPod(pick.Node, own)
+					w.Place(pick.Node, state)
 				}
-				state := whole.states[pick.Slot]
+				state := whole.states[pick.Node]
 				state.Pods, state.Memory = state.Pods+1, state.Memory+1
-				whole.states[pick.Slot] = state
+				whole.states[pick.Node] = state
 				picked++
 			}
 			if _, fitting := best(class); run == 0 && fitting > len(around) {

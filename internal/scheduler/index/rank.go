@@ -37,8 +37,8 @@ type candidate struct {
 
 // Choice is the result of a query.
 type Choice struct {
-	// Slot is the chosen node, at random among the best nodes.
-	Slot Slot
+	// Node is the chosen node, at random among the best nodes.
+	Node NodeID
 	// Fitting is the number of nodes that fit, Groups the number of their groups.
 	Fitting, Groups int
 }
@@ -46,7 +46,7 @@ type Choice struct {
 // Choose returns the best node while nominated pods (around) are taken into account. It
 // returns false if no node fits. With sample > 0 the choice is the best node of a random
 // sample of that many fitting nodes; scores are still normalized over all fitting nodes.
-func (c *Class) Choose(around []Around, sample int) (Choice, bool) {
+func (c *Class) Choose(around []Nominated, sample int) (Choice, bool) {
 	defer c.surround(around)()
 	r := &c.scratch
 	fitting := c.candidates(r)
@@ -56,10 +56,10 @@ func (c *Class) Choose(around []Around, sample int) (Choice, bool) {
 	choice := Choice{Fitting: fitting, Groups: len(r.candidates)}
 	c.total(r)
 	if sample > 0 && sample < fitting {
-		choice.Slot = c.sampled(r, fitting, sample)
+		choice.Node = c.sampled(r, fitting, sample)
 		return choice, true
 	}
-	choice.Slot = c.offer(c.draw(r))
+	choice.Node = c.offer(c.draw(r))
 	return choice, true
 }
 
@@ -92,7 +92,7 @@ func (v *view) draw(r *ranking) (*bucket, int) {
 // sampled returns the best node of a random sample of fitting nodes. It does not draw the
 // sample: it draws how many nodes are better than the best one of the sample, where nodes
 // with equal scores are in random order.
-func (c *Class) sampled(r *ranking, fitting, sample int) Slot {
+func (c *Class) sampled(r *ranking, fitting, sample int) NodeID {
 	better := 0
 	for rand.IntN(fitting-better) >= sample {
 		better++
@@ -130,21 +130,21 @@ func (c *Class) sampled(r *ranking, fitting, sample int) Slot {
 }
 
 // Fits reports whether pods of the class fit on a node.
-func (c *Class) Fits(slot Slot) bool {
-	b := c.where(slot)
+func (c *Class) Fits(node NodeID) bool {
+	b := c.where(node)
 	return b != nil && c.admits(b.group, c.leasts(nil))
 }
 
-// Has reports whether pods of the class fit on a node according to plugins that read only
+// FitsAlone reports whether pods of the class fit on a node according to plugins that read only
 // that node.
-func (c *Class) Has(slot Slot) bool { return c.where(slot) != nil }
+func (c *Class) FitsAlone(node NodeID) bool { return c.where(node) != nil }
 
 // where returns the bucket of a node; nil if plugins that read only that node reject it.
-func (c *Class) where(slot Slot) *bucket {
-	if s := c.special[slot]; s != nil {
+func (c *Class) where(node NodeID) *bucket {
+	if s := c.special[node]; s != nil {
 		return s.bucket
 	}
-	return c.buckets[c.entries[c.x.nodes[slot].state].bucket]
+	return c.buckets[c.entries[c.x.nodes[node].state].bucket]
 }
 
 // leasts appends the minimal count for each hard constraint.
@@ -155,13 +155,13 @@ func (v *view) leasts(into []int64) []int64 {
 	return into
 }
 
-// Refused calls each with the nodes of each state that does not fit, and the reason. Nodes
+// EachRefused calls each with the nodes of each state that does not fit, and the reason. Nodes
 // that only counters reject are not included.
-func (c *Class) Refused(each func(refusal int32, slots []Slot)) {
+func (c *Class) EachRefused(each func(refusal int32, nodes []NodeID)) {
 	for id := range c.entries {
-		e, slots := &c.entries[id], c.x.states[id].slots
-		if e.known && e.bucket == 0 && len(slots) > 0 {
-			each(e.refusal, slots)
+		e, nodes := &c.entries[id], c.x.states[id].nodes
+		if e.known && e.bucket == 0 && len(nodes) > 0 {
+			each(e.refusal, nodes)
 		}
 	}
 }
@@ -418,11 +418,11 @@ func (v *view) addAffinity(r *ranking) {
 }
 
 // offer returns the node at a position in a bucket.
-func (c *Class) offer(b *bucket, pick int) Slot {
-	if pick < len(b.slots) {
-		return b.slots[pick]
+func (c *Class) offer(b *bucket, pick int) NodeID {
+	if pick < len(b.nodes) {
+		return b.nodes[pick]
 	}
-	pick -= len(b.slots)
+	pick -= len(b.nodes)
 	for _, id := range b.states {
 		if count := int(c.entries[id].count); pick >= count {
 			pick -= count
@@ -438,21 +438,21 @@ func (c *Class) offer(b *bucket, pick int) Slot {
 const guesses = 16
 
 // ordinary returns a random ordinary (not special) node of a state.
-func (c *Class) ordinary(id StateID, pick int) Slot {
-	slots := c.x.states[id].slots
-	if int(c.entries[id].count) == len(slots) {
-		return slots[pick]
+func (c *Class) ordinary(id StateID, pick int) NodeID {
+	nodes := c.x.states[id].nodes
+	if int(c.entries[id].count) == len(nodes) {
+		return nodes[pick]
 	}
 	for range guesses {
-		slot := slots[rand.IntN(len(slots))]
-		if c.special[slot] == nil {
-			return slot
+		node := nodes[rand.IntN(len(nodes))]
+		if c.special[node] == nil {
+			return node
 		}
 	}
-	for _, slot := range slots {
-		if c.special[slot] == nil {
+	for _, node := range nodes {
+		if c.special[node] == nil {
 			if pick == 0 {
-				return slot
+				return node
 			}
 			pick--
 		}

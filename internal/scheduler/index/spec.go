@@ -73,8 +73,8 @@ type SoftSpread struct {
 
 // Judge evaluates the plugins for the pods of one class.
 type Judge interface {
-	// Verdict returns the result for all nodes of a state; slot is one of them.
-	Verdict(slot Slot, state *State) (Verdict, error)
+	// Verdict returns the result for all nodes of a state; node is one of them.
+	Verdict(node NodeID, state *State) (Verdict, error)
 	// Facts returns the topology of the nodes of a shape. The shape may have no nodes left.
 	Facts(shape ShapeID) Facts
 	// Amounts returns what a running pod of a kind adds to the counters.

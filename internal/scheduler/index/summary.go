@@ -44,7 +44,7 @@ type Offer struct {
 	_ struct{} `cbor:",toarray"`
 	// Part is the number of the node's index. The caller that merges several indexes sets it.
 	Part int
-	Slot Slot
+	Node NodeID
 	// Steps predict the node with one, two, … more pods of the class.
 	Steps []Step
 	// taken is the number of steps used so far.
@@ -88,19 +88,19 @@ type HostCount struct {
 type Stepper interface {
 	// Steps predicts a node in a state with one, two, … more pods of the class: as many steps
 	// as can be predicted, at most most.
-	Steps(slot Slot, state *State, most int) ([]Step, error)
+	Steps(node NodeID, state *State, most int) ([]Step, error)
 }
 
 // Individual is a [Judge] for which a node can have other facts than its shape. Its class
 // must be rebuilt for each query.
 type Individual interface {
 	// FactsAt returns the facts of a node; false if they are those of its shape.
-	FactsAt(slot Slot) (Facts, bool)
+	FactsAt(node NodeID) (Facts, bool)
 }
 
 // Summarize returns the summary of all nodes while nominated pods (around) are taken into
 // account. It has at most offers nodes of each group, and at most steps steps for each.
-func (c *Class) Summarize(around []Around, offers, steps int) (Summary, error) {
+func (c *Class) Summarize(around []Nominated, offers, steps int) (Summary, error) {
 	defer c.surround(around)()
 	s := c.Counts()
 	for _, g := range c.list {
@@ -114,8 +114,8 @@ func (c *Class) Summarize(around []Around, offers, steps int) (Summary, error) {
 				continue
 			}
 			tier := Tier{Static: b.static, Count: b.count}
-			for _, slot := range c.some(b, left) {
-				offer, err := c.offerOf(slot, steps)
+			for _, node := range c.some(b, left) {
+				offer, err := c.offerOf(node, steps)
 				if err != nil {
 					return s, err
 				}
@@ -131,14 +131,14 @@ func (c *Class) Summarize(around []Around, offers, steps int) (Summary, error) {
 }
 
 // SummarizeOnly does so for one node, as if a pod could go to no other.
-func (c *Class) SummarizeOnly(slot Slot, around []Around, steps int) (Summary, error) {
+func (c *Class) SummarizeOnly(node NodeID, around []Nominated, steps int) (Summary, error) {
 	defer c.surround(around)()
 	s := c.Counts()
-	b := c.where(slot)
+	b := c.where(node)
 	if b == nil {
 		return s, nil
 	}
-	offer, err := c.offerOf(slot, steps)
+	offer, err := c.offerOf(node, steps)
 	group := b.group.summary()
 	group.Count, group.Tiers = 1, []Tier{{Static: b.static, Count: 1, Offers: []Offer{offer}}}
 	s.Groups = []GroupSummary{group}
@@ -147,20 +147,20 @@ func (c *Class) SummarizeOnly(slot Slot, around []Around, steps int) (Summary, e
 
 // SummarizeEach does so for some nodes of which each has a verdict of its own, whatever
 // its state is. Of each group one of the best nodes is offered.
-func (c *Class) SummarizeEach(slots []Slot, around []Around, verdict func(Slot) (Verdict, error)) (Summary, error) {
+func (c *Class) SummarizeEach(nodes []NodeID, around []Nominated, verdict func(NodeID) (Verdict, error)) (Summary, error) {
 	defer c.surround(around)()
 	s := c.Counts()
 	numbers := map[string]int{}
-	for _, slot := range slots {
-		v, err := verdict(slot)
+	for _, node := range nodes {
+		v, err := verdict(node)
 		if err != nil {
 			return s, err
 		}
 		if !v.Fits {
 			continue
 		}
-		g := GroupSummary{Raw: v.Raw, Profile: v.Profile, Facts: *c.factsAt(slot)}
-		if special := c.special[slot]; special != nil {
+		g := GroupSummary{Raw: v.Raw, Profile: v.Profile, Facts: *c.factsAt(node)}
+		if special := c.special[node]; special != nil {
 			g.Host, g.Extra = special.host, special.extra
 		}
 		key := string(g.appendKey(nil))
@@ -170,23 +170,23 @@ func (c *Class) SummarizeEach(slots []Slot, around []Around, verdict func(Slot) 
 			numbers[key] = number
 			s.Groups = append(s.Groups, g)
 		}
-		s.Groups[number].see(slot, v.Static)
+		s.Groups[number].see(node, v.Static)
 	}
 	return s, nil
 }
 
 // see adds a node to the group. The group offers one of its best nodes, at random.
-func (g *GroupSummary) see(slot Slot, static int64) {
+func (g *GroupSummary) see(node NodeID, static int64) {
 	g.Count++
 	if len(g.Tiers) == 0 || static > g.Tiers[0].Static {
 		g.Floor = static
-		g.Tiers = []Tier{{Static: static, Count: 1, Offers: []Offer{{Slot: slot}}}}
+		g.Tiers = []Tier{{Static: static, Count: 1, Offers: []Offer{{Node: node}}}}
 		return
 	}
 	if best := &g.Tiers[0]; static == best.Static {
 		best.Count++
 		if rand.IntN(best.Count) == 0 {
-			best.Offers[0].Slot = slot
+			best.Offers[0].Node = node
 		}
 	}
 }
@@ -220,65 +220,65 @@ func (c *counter) summary() CounterSummary {
 
 // offerOf returns the offer of a node. Nodes with nominated pods have no steps, as these
 // pods affect the verdicts.
-func (c *Class) offerOf(slot Slot, steps int) (offer Offer, err error) {
-	offer.Slot = slot
-	if s := c.special[slot]; s != nil && s.extra != nil {
+func (c *Class) offerOf(node NodeID, steps int) (offer Offer, err error) {
+	offer.Node = node
+	if s := c.special[node]; s != nil && s.extra != nil {
 		return offer, nil
 	}
 	if stepper, ok := c.spec.Judge.(Stepper); ok && steps > 0 {
-		offer.Steps, err = stepper.Steps(slot, &c.x.states[c.x.nodes[slot].state].State, steps)
+		offer.Steps, err = stepper.Steps(node, &c.x.states[c.x.nodes[node].state].State, steps)
 	}
 	return offer, err
 }
 
 // some returns at most most nodes of a bucket, starting at a random position.
-func (c *Class) some(b *bucket, most int) []Slot {
+func (c *Class) some(b *bucket, most int) []NodeID {
 	if most == 1 {
-		return []Slot{c.offer(b, rand.IntN(b.count))}
+		return []NodeID{c.offer(b, rand.IntN(b.count))}
 	}
-	found := make([]Slot, 0, min(most, b.count))
-	take := func(slots []Slot, skipSpecial bool) {
-		if len(slots) == 0 {
+	found := make([]NodeID, 0, min(most, b.count))
+	take := func(nodes []NodeID, skipSpecial bool) {
+		if len(nodes) == 0 {
 			return
 		}
-		start := rand.IntN(len(slots))
-		for i := 0; i < len(slots) && len(found) < most; i++ {
-			slot := slots[(start+i)%len(slots)]
-			if !skipSpecial || c.special[slot] == nil {
-				found = append(found, slot)
+		start := rand.IntN(len(nodes))
+		for i := 0; i < len(nodes) && len(found) < most; i++ {
+			node := nodes[(start+i)%len(nodes)]
+			if !skipSpecial || c.special[node] == nil {
+				found = append(found, node)
 			}
 		}
 	}
-	take(b.slots, false)
+	take(b.nodes, false)
 	if len(b.states) > 0 {
 		start := rand.IntN(len(b.states))
 		for i := 0; i < len(b.states) && len(found) < most; i++ {
 			id := b.states[(start+i)%len(b.states)]
-			take(c.x.states[id].slots, int(c.entries[id].count) < len(c.x.states[id].slots))
+			take(c.x.states[id].nodes, int(c.entries[id].count) < len(c.x.states[id].nodes))
 		}
 	}
 	return found
 }
 
-// Standing returns the topology and counts of one node. Within [Class.Around] it includes
+// NodeCounts returns the topology and counts of one node. Within [Class.WithNominated] it includes
 // nominated pods.
-func (c *Class) Standing(slot Slot) Standing {
-	s := Standing{Facts: *c.factsAt(slot)}
-	if special := c.special[slot]; special != nil {
+func (c *Class) NodeCounts(node NodeID) NodeCounts {
+	s := NodeCounts{Facts: *c.factsAt(node)}
+	if special := c.special[node]; special != nil {
 		s.Host, s.Extra = special.host, special.extra
 	}
 	return s
 }
 
-// Around calls f while nominated pods are taken into account.
-func (c *Class) Around(around []Around, f func()) {
+// WithNominated calls f while nominated pods are taken into account.
+func (c *Class) WithNominated(around []Nominated, f func()) {
 	defer c.surround(around)()
 	f()
 }
 
 // RefusalOf returns the reason for which plugins that read only this node reject it. It
 // returns false if they accept it.
-func (c *Class) RefusalOf(slot Slot) (int32, bool) {
-	e := &c.entries[c.x.nodes[slot].state]
+func (c *Class) RefusalOf(node NodeID) (int32, bool) {
+	e := &c.entries[c.x.nodes[node].state]
 	return e.refusal, e.known && e.bucket == 0
 }

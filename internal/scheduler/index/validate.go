@@ -25,7 +25,7 @@ func (s *Summary) Validate(values, profiles, names int) error {
 			invalid = invalid || tier.Count < len(tier.Offers) || tier.Count < 0 || tier.Count > g.Count-counted
 			counted += tier.Count
 			for _, offer := range tier.Offers {
-				invalid = invalid || offer.Slot < 0 || int(offer.Slot) >= names
+				invalid = invalid || offer.Node < 0 || int(offer.Node) >= names
 			}
 		}
 		invalid = invalid || counted > g.Count || counted < 0

@@ -42,14 +42,14 @@ func (cl *Class) specifyAffinity() error {
 	}
 	// InterPodAffinity skips such a pod and does not see nominated pods.
 	cl.Spec.ForbidIfAny = len(t.affinity)+len(t.antiAffinity) == 0
-	demands, err := cl.agree(cl.demands())
+	termKeys, err := cl.agree(cl.termKeys())
 	if err != nil {
 		return err
 	}
-	for _, key := range demands.Forbid {
+	for _, key := range termKeys.Forbid {
 		cl.counterFor(t.forbid, &cl.Spec.Forbid, key)
 	}
-	for _, key := range demands.Prefer {
+	for _, key := range termKeys.Prefer {
 		cl.counterFor(t.prefer, &cl.Spec.Prefer, key)
 	}
 	t.seenKinds = len(cl.cluster.Names.WithTerms)
@@ -63,9 +63,9 @@ func (cl *Class) specifyAffinity() error {
 	return nil
 }
 
-// demands returns the topology keys that need counters because of the pod's preferences and of the
+// termKeys returns the topology keys that need counters because of the pod's preferences and of the
 // terms of running pods.
-func (cl *Class) demands() wire.Demands {
+func (cl *Class) termKeys() wire.TermKeys {
 	forbid, prefer := sets.Set[string]{}, sets.Set[string]{}
 	if cl.profile.affinity.score {
 		for i := range cl.terms.preferred {
@@ -81,7 +81,7 @@ func (cl *Class) demands() wire.Demands {
 			}
 		})
 	}
-	return wire.Demands{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
+	return wire.TermKeys{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
 }
 
 // counterFor makes a counter for a topology key unless there is one.

@@ -7,11 +7,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Agreement lists the demands for which all shards make counters, so that their answers can be
+// Agreement lists the topology keys for which all replicas make counters, so that their answers can be
 // merged.
 type Agreement struct {
-	wire.Demands
-	// MayGrow is set for the leader, which may add demands.
+	wire.TermKeys
+	// MayGrow is set for the leader, which may add topology keys.
 	MayGrow bool
 	// PerNode is set if each node is evaluated by itself, for one pod. inUse is set if pods on
 	// other shards use a volume claim of it.
@@ -29,24 +29,24 @@ func (a *Agreement) appendKey(key []byte) []byte {
 	return intern.AppendBool(key, a.PerNode)
 }
 
-// missingDemands are demands of a class that were not agreed on.
-type missingDemands struct{ wire.Demands }
+// missingTermKeys are topology keys for which the class needs counters but that were not agreed on.
+type missingTermKeys struct{ wire.TermKeys }
 
 // Error lists the topology keys that were not agreed on.
-func (m missingDemands) Error() string {
-	return fmt.Sprintf("running pods refer to topology keys that the query does not name: %v", m.Demands)
+func (m missingTermKeys) Error() string {
+	return fmt.Sprintf("running pods refer to topology keys that the query does not name: %v", m.TermKeys)
 }
 
-// agree returns the demands to make counters for.
-func (cl *Class) agree(demands wire.Demands) (wire.Demands, error) {
+// agree returns the topology keys that need counters.
+func (cl *Class) agree(termKeys wire.TermKeys) (wire.TermKeys, error) {
 	if cl.agreed == nil {
-		return demands, nil
+		return termKeys, nil
 	}
-	if missing := demands.Without(cl.agreed.Demands); !missing.Empty() {
+	if missing := termKeys.Without(cl.agreed.TermKeys); !missing.Empty() {
 		if !cl.agreed.MayGrow {
-			return demands, missingDemands{missing}
+			return termKeys, missingTermKeys{missing}
 		}
-		cl.agreed.Demands = cl.agreed.And(missing)
+		cl.agreed.TermKeys = cl.agreed.Union(missing)
 	}
-	return cl.agreed.Demands, nil
+	return cl.agreed.TermKeys, nil
 }

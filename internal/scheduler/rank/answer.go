@@ -19,19 +19,19 @@ import (
 
 // Answer answers a query about the nodes here for a pod class. The cluster must not change during
 // the call.
-func (r *Ranker) Answer(ctx context.Context, ask *wire.Ask) (_ *wire.Answer, err error) {
-	profile, pod, err := r.decodeQuery(ask)
+func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer, err error) {
+	profile, pod, err := r.decodeQuery(query)
 	if err != nil {
 		return nil, err
 	}
 	defer r.Rescue(ctx, pod.Pod, &err)
 	// The terms of nominated pods count like those of running pods.
 	nominated := r.nominatedAhead(pod.Pod)
-	agreed := &Agreement{Demands: ask.Demands, PerNode: ask.Walk, inUse: ask.InUse}
+	agreed := &Agreement{TermKeys: query.TermKeys, PerNode: query.NodeByNode, inUse: query.InUse}
 	found, class, err := r.Class(ctx, profile, pod, agreed)
-	var missing missingDemands
+	var missing missingTermKeys
 	if errors.As(err, &missing) {
-		return &wire.Answer{Missing: missing.Demands}, nil
+		return &wire.Answer{Missing: missing.TermKeys}, nil
 	}
 	if err != nil {
 		return nil, err
@@ -43,27 +43,27 @@ func (r *Ranker) Answer(ctx context.Context, ask *wire.Ask) (_ *wire.Answer, err
 	if err != nil {
 		return nil, err
 	}
-	if ask.Preempt {
-		return r.proposeAround(ctx, ask, class, found, pod.Pod, around, refused)
+	if query.Preempt {
+		return r.proposeAround(ctx, query, class, found, pod.Pod, around, refused)
 	}
 	a := &wire.Answer{}
-	if ask.Walk {
-		w := &nodeWalk{ctx: ctx, class: class, pod: pod.Pod, except: sets.New(ask.Except...), refused: refused}
-		a.Summary, err = found.SummarizeEach(w.slots(ask.Only), around, w.verdict)
+	if query.NodeByNode {
+		w := &nodeWalk{ctx: ctx, class: class, pod: pod.Pod, except: sets.New(query.Exclude...), refused: refused}
+		a.Summary, err = found.SummarizeEach(w.nodeIDs(query.Node), around, w.verdict)
 		a.InUse = r.Cluster.ClaimsInUse(pod.Pod)
 	} else {
-		a.Summary, err = r.summarize(found, ask, around)
+		a.Summary, err = r.summarize(found, query, around)
 	}
 	if err != nil {
 		return nil, err
 	}
 	class.translate(a)
 	class.countImages(a)
-	if n := r.Cluster.Lookup(ask.Only); n != nil && ask.Whole {
+	if n := r.Cluster.Lookup(query.Node); n != nil && query.IncludeNode {
 		a.Node, a.Pods = marshalNode(n)
 	}
-	if ask.Why {
-		class.explain(a, found, refused, ask.Walk)
+	if query.Reasons {
+		class.explain(a, found, refused, query.NodeByNode)
 	}
 	return a, nil
 }
@@ -77,13 +77,13 @@ func marshalNode(n *cache.Node) (node []byte, pods [][]byte) {
 }
 
 // decodeQuery returns the profile and the pod of a query.
-func (r *Ranker) decodeQuery(ask *wire.Ask) (*Profile, *framework.PodInfo, error) {
-	profile := r.Profiles[ask.Profile]
+func (r *Ranker) decodeQuery(query *wire.Query) (*Profile, *framework.PodInfo, error) {
+	profile := r.Profiles[query.Profile]
 	if profile == nil {
-		return nil, nil, fmt.Errorf("unknown profile %q: all replicas need the same configuration", ask.Profile)
+		return nil, nil, fmt.Errorf("unknown profile %q: all replicas need the same configuration", query.Profile)
 	}
 	pod := &v1.Pod{}
-	if err := pod.Unmarshal(ask.Pod); err != nil {
+	if err := pod.Unmarshal(query.Pod); err != nil {
 		return nil, nil, fmt.Errorf("decoding the pod of a query: %w", err)
 	}
 	// Upstream also ignores malformed terms that the API server accepted.
@@ -92,12 +92,12 @@ func (r *Ranker) decodeQuery(ask *wire.Ask) (*Profile, *framework.PodInfo, error
 }
 
 // summarize returns the summary of all nodes, or of the only node that the query names.
-func (r *Ranker) summarize(found *index.Class, ask *wire.Ask, around []index.Around) (index.Summary, error) {
-	if ask.Only == "" {
-		return found.Summarize(around, ask.Offers, ask.Steps)
+func (r *Ranker) summarize(found *index.Class, query *wire.Query, around []index.Nominated) (index.Summary, error) {
+	if query.Node == "" {
+		return found.Summarize(around, query.Offers, query.Steps)
 	}
-	if n := r.Cluster.Lookup(ask.Only); n != nil {
-		return found.SummarizeOnly(n.ID, around, ask.Steps)
+	if n := r.Cluster.Lookup(query.Node); n != nil {
+		return found.SummarizeOnly(n.ID, around, query.Steps)
 	}
 	return found.Counts(), nil
 }
@@ -132,18 +132,18 @@ func (r *Ranker) nominatedAhead(pod *v1.Pod) []nominees {
 
 // surroundings returns how nominated pods change nodes, and the statuses of nodes where the pod
 // does not fit because of them.
-func (cl *Class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nominees) ([]index.Around, map[index.Slot]*fwk.Status, error) {
-	var around []index.Around
-	refused := map[index.Slot]*fwk.Status{}
+func (cl *Class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nominees) ([]index.Nominated, map[index.NodeID]*fwk.Status, error) {
+	var around []index.Nominated
+	refused := map[index.NodeID]*fwk.Status{}
 	for _, place := range nominated {
-		a := index.Around{Slot: place.node.ID}
+		a := index.Nominated{Node: place.node.ID}
 		status := cl.fitsWithNominated(ctx, pod, place.node)
 		if !status.IsSuccess() && !status.IsRejected() {
 			return nil, nil, status.AsError()
 		}
 		if status.IsRejected() {
 			a.Barred = true
-			refused[a.Slot] = status
+			refused[a.Node] = status
 		}
 		// Nominated pods also count on a node that they bar: the node may not be barred once other
 		// pods have left.
@@ -172,20 +172,20 @@ func (cl *Class) translate(a *wire.Answer) {
 		for _, tier := range a.Summary.Groups[g].Tiers {
 			for o := range tier.Offers {
 				offer := &tier.Offers[o]
-				a.Names = append(a.Names, cl.cluster.ByID[offer.Slot].Info.Node().Name)
-				offer.Slot = index.Slot(len(a.Names) - 1)
+				a.Names = append(a.Names, cl.cluster.ByID[offer.Node].Info.Node().Name)
+				offer.Node = index.NodeID(len(a.Names) - 1)
 			}
 		}
 	}
-	a.Visible = cl.cluster.Names.Visible.UnsortedList()
+	a.ReferencedLabels = cl.cluster.Names.Visible.UnsortedList()
 }
 
 // explain adds to an answer why nodes do not fit: because of pods nominated to them, or because a
 // plugin that reads one node rejects them.
-func (cl *Class) explain(a *wire.Answer, found *index.Class, refused map[index.Slot]*fwk.Status, walk bool) {
+func (cl *Class) explain(a *wire.Answer, found *index.Class, refused map[index.NodeID]*fwk.Status, walk bool) {
 	note := func(status *fwk.Status, nodes int) {
 		if nodes > 0 {
-			a.Refuse(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes})
+			a.AddRefusal(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes})
 		}
 	}
 	for _, status := range refused {
@@ -195,9 +195,9 @@ func (cl *Class) explain(a *wire.Answer, found *index.Class, refused map[index.S
 		return
 	}
 	counts := make([]int, len(cl.refusals))
-	found.Refused(func(number int32, slots []index.Slot) {
-		for _, slot := range slots {
-			if refused[slot] == nil {
+	found.EachRefused(func(number int32, ids []index.NodeID) {
+		for _, id := range ids {
+			if refused[id] == nil {
 				counts[number]++
 			}
 		}

@@ -153,16 +153,16 @@ func copyForPod(value fwk.StateData) fwk.StateData {
 }
 
 // Verdict returns what the plugins that read one node decide about a node with some state.
-func (cl *Class) Verdict(slot index.Slot, state *index.State) (index.Verdict, error) {
+func (cl *Class) Verdict(id index.NodeID, state *index.State) (index.Verdict, error) {
 	if cl.agreed != nil && cl.agreed.PerNode {
 		// Nodes are evaluated one by one, not by state.
 		return index.Verdict{}, nil
 	}
-	verdict, known, err := cl.quickVerdict(slot, state)
+	verdict, known, err := cl.quickVerdict(id, state)
 	if known || err != nil {
 		return verdict, err
 	}
-	verdict, refused, err := cl.runPlugins(cl.state, cl.cluster.ByID[slot].Info)
+	verdict, refused, err := cl.runPlugins(cl.state, cl.cluster.ByID[id].Info)
 	if refused != nil {
 		verdict.Refusal = cl.refusal(refused)
 	}
@@ -223,11 +223,11 @@ func (cl *Class) Facts(shape index.ShapeID) index.Facts {
 }
 
 // FactsAt returns the facts about one node, where its name matters.
-func (cl *Class) FactsAt(slot index.Slot) (index.Facts, bool) {
+func (cl *Class) FactsAt(id index.NodeID) (index.Facts, bool) {
 	if cl.agreed == nil || !cl.agreed.PerNode || !NamesNodes(&cl.pod.GetPod().Spec) {
 		return index.Facts{}, false
 	}
-	return cl.facts(cl.cluster.ByID[slot].Info.Node()), true
+	return cl.facts(cl.cluster.ByID[id].Info.Node()), true
 }
 
 // facts computes the facts about a node.

@@ -114,7 +114,7 @@ func (d *dryCounts) admit(node string) *fwk.Status {
 	d.run.mu.Lock()
 	defer d.run.mu.Unlock()
 	cl := d.run.class
-	standing := d.run.found.Standing(cl.cluster.Nodes[node].ID)
+	standing := d.run.found.NodeCounts(cl.cluster.Nodes[node].ID)
 	why, counter, refused := d.run.counts.RefusedWith(&standing, d.delta)
 	if !refused {
 		return nil
@@ -125,31 +125,31 @@ func (d *dryCounts) admit(node string) *fwk.Status {
 // proposeAround proposes victims while nominated pods are counted on their nodes. It evaluates each
 // node by itself if the query asks for that.
 func (r *Ranker) proposeAround(
-	ctx context.Context, ask *wire.Ask, cl *Class, found *index.Class, pod *v1.Pod, around []index.Around, refused map[index.Slot]*fwk.Status,
+	ctx context.Context, query *wire.Query, cl *Class, found *index.Class, pod *v1.Pod, around []index.Nominated, refused map[index.NodeID]*fwk.Status,
 ) (a *wire.Answer, err error) {
-	found.Around(around, func() {
-		if ask.Walk {
+	found.WithNominated(around, func() {
+		if query.NodeByNode {
 			w := &nodeWalk{ctx: ctx, class: cl, pod: pod, refused: refused}
-			for _, slot := range w.slots("") {
-				if _, err = w.verdict(slot); err != nil {
+			for _, id := range w.nodeIDs("") {
+				if _, err = w.verdict(id); err != nil {
 					return
 				}
 			}
 		}
-		a, err = r.propose(ctx, ask, cl, found, pod, refused)
+		a, err = r.propose(ctx, query, cl, found, pod, refused)
 	})
 	return a, err
 }
 
 // propose finds the best node here on which a pod would fit if other pods were evicted.
 func (r *Ranker) propose(
-	ctx context.Context, ask *wire.Ask, cl *Class, found *index.Class, pod *v1.Pod, refused map[index.Slot]*fwk.Status,
+	ctx context.Context, query *wire.Query, cl *Class, found *index.Class, pod *v1.Pod, refused map[index.NodeID]*fwk.Status,
 ) (*wire.Answer, error) {
-	if len(ask.Counters) != len(cl.Spec.Counters) {
+	if len(query.Counters) != len(cl.Spec.Counters) {
 		return nil, errors.New("affinity terms of other pods have changed since they were counted")
 	}
 	a := &wire.Answer{Values: []string{wire.NoValue, ""}}
-	run := &dryRun{class: cl, found: found, counts: cl.mergedCounters(ask)}
+	run := &dryRun{class: cl, found: found, counts: cl.mergedCounters(query)}
 	potential, own := run.potential(refused, pod.Status.NominatedNodeName)
 	evaluator := cl.profile.DryRuns.Evaluator
 	if eligible, why := evaluator.PodEligibleToPreemptOthers(ctx, pod, own); !eligible {
@@ -172,7 +172,7 @@ func (r *Ranker) propose(
 		return nil, err
 	}
 	statuses.ForEachExplicitNode(func(_ string, status *fwk.Status) {
-		a.Refuse(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: 1})
+		a.AddRefusal(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: 1})
 	})
 	if best := evaluator.SelectCandidate(ctx, candidates); best != nil {
 		candidate := wire.Candidate{Node: best.Name(), Violations: best.Victims().NumPDBViolations}
@@ -185,14 +185,14 @@ func (r *Ranker) propose(
 }
 
 // mergedCounters returns the counters of all shards, with the numbers that are used here.
-func (cl *Class) mergedCounters(ask *wire.Ask) *index.Merged {
-	summary := index.Summary{Counters: ask.Counters}
-	summary.Renumber(func(value int32) int32 { return cl.cluster.Names.ValueNumber(ask.Values[value]) }, func(profile int32) int32 { return profile })
+func (cl *Class) mergedCounters(query *wire.Query) *index.Merged {
+	summary := index.Summary{Counters: query.Counters}
+	summary.Renumber(func(value int32) int32 { return cl.cluster.Names.ValueNumber(query.Values[value]) }, func(profile int32) int32 { return profile })
 	return index.NewMerged(cl.Spec, nil, &summary)
 }
 
 // potential returns the nodes where evicting pods may help, and the status of one node.
-func (d *dryRun) potential(refused map[index.Slot]*fwk.Status, name string) (nodes []fwk.NodeInfo, nominatedStatus *fwk.Status) {
+func (d *dryRun) potential(refused map[index.NodeID]*fwk.Status, name string) (nodes []fwk.NodeInfo, nominatedStatus *fwk.Status) {
 	for _, n := range d.class.cluster.Nodes {
 		if n.Position < 0 {
 			continue
@@ -202,7 +202,7 @@ func (d *dryRun) potential(refused map[index.Slot]*fwk.Status, name string) (nod
 			status = d.class.refusals[number]
 		}
 		if status == nil {
-			standing := d.found.Standing(n.ID)
+			standing := d.found.NodeCounts(n.ID)
 			if why, counter, is := d.counts.RefusedWith(&standing, nil); is {
 				status = StatusOf(d.class.CounterRefusal(why, counter, 1))
 			}

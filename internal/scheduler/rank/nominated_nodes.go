@@ -57,19 +57,19 @@ func (cl *Class) lacking(p *nominatedNode) (alone, beside lack, known bool) {
 
 // barredByNominated returns the nodes that do not fit together with their nominated pods, out of
 // nodes that all fit without them.
-func (cl *Class) barredByNominated(ctx context.Context, pod *v1.Pod, places []nominatedNode) ([]index.Around, error) {
-	var barred []index.Around
+func (cl *Class) barredByNominated(ctx context.Context, pod *v1.Pod, places []nominatedNode) ([]index.Nominated, error) {
+	var barred []index.Nominated
 	for i := range places {
 		p := &places[i]
 		if _, beside, known := cl.lacking(p); known {
 			if beside != 0 {
-				barred = append(barred, index.Around{Slot: p.ID, Barred: true})
+				barred = append(barred, index.Nominated{Node: p.ID, Barred: true})
 			}
 			continue
 		}
 		switch status := cl.fitsWithNominated(ctx, pod, p.Node); {
 		case status.IsRejected():
-			barred = append(barred, index.Around{Slot: p.ID, Barred: true})
+			barred = append(barred, index.Nominated{Node: p.ID, Barred: true})
 		case !status.IsSuccess():
 			return nil, status.AsError()
 		}
@@ -79,8 +79,8 @@ func (cl *Class) barredByNominated(ctx context.Context, pod *v1.Pod, places []no
 
 // refusedByNominated returns the statuses of nodes, for a pod that fits nowhere, where the
 // nominated pods change the reason.
-func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []nominatedNode) (map[index.Slot]*fwk.Status, error) {
-	refused := map[index.Slot]*fwk.Status{}
+func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []nominatedNode) (map[index.NodeID]*fwk.Status, error) {
+	refused := map[index.NodeID]*fwk.Status{}
 	var unknown []*nominatedNode
 	for i := range places {
 		p := &places[i]

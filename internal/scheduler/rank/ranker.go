@@ -182,7 +182,7 @@ func (r *Ranker) rank(
 		return none, class.fitError(found, pod.Pod, refused)
 	}
 	return kubescheduler.ScheduleResult{
-		SuggestedHost:  r.Cluster.ByID[choice.Slot].Info.Node().Name,
+		SuggestedHost:  r.Cluster.ByID[choice.Node].Info.Node().Name,
 		EvaluatedNodes: r.Cluster.Index.Len(),
 		FeasibleNodes:  choice.Fitting,
 	}, nil

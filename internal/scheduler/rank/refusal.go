@@ -73,12 +73,12 @@ func (cl *Class) fitsWithNominated(ctx context.Context, pod *v1.Pod, n *cache.No
 
 // fitError explains for all nodes why they do not fit. The reason that most nodes share is the
 // default for nodes that are not named, so that most names need not be listed.
-func (cl *Class) fitError(found *index.Class, pod *v1.Pod, asked map[index.Slot]*fwk.Status) *framework.FitError {
-	refused := make([][]index.Slot, len(cl.refusals))
-	found.Refused(func(number int32, slots []index.Slot) {
-		for _, slot := range slots {
-			if asked[slot] == nil {
-				refused[number] = append(refused[number], slot)
+func (cl *Class) fitError(found *index.Class, pod *v1.Pod, asked map[index.NodeID]*fwk.Status) *framework.FitError {
+	refused := make([][]index.NodeID, len(cl.refusals))
+	found.EachRefused(func(number int32, ids []index.NodeID) {
+		for _, id := range ids {
+			if asked[id] == nil {
+				refused[number] = append(refused[number], id)
 			}
 		}
 	})
@@ -89,24 +89,24 @@ func (cl *Class) fitError(found *index.Class, pod *v1.Pod, asked map[index.Slot]
 		}
 	}
 	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()}
-	refuse := func(slot index.Slot, status *fwk.Status) {
-		diagnosis.NodeToStatus.Set(cl.cluster.ByID[slot].Info.Node().Name, status)
+	refuse := func(id index.NodeID, status *fwk.Status) {
+		diagnosis.NodeToStatus.Set(cl.cluster.ByID[id].Info.Node().Name, status)
 	}
-	for number, slots := range refused {
+	for number, ids := range refused {
 		switch {
-		case len(slots) == 0:
+		case len(ids) == 0:
 			continue
 		case number == most:
 			diagnosis.NodeToStatus.SetAbsentNodesStatus(cl.refusals[most])
 		default:
-			for _, slot := range slots {
-				refuse(slot, cl.refusals[number])
+			for _, id := range ids {
+				refuse(id, cl.refusals[number])
 			}
 		}
 		diagnosis.AddPluginStatus(cl.refusals[number])
 	}
-	for slot, status := range asked {
-		refuse(slot, status)
+	for id, status := range asked {
+		refuse(id, status)
 		diagnosis.AddPluginStatus(status)
 	}
 	return &framework.FitError{Pod: pod, NumAllNodes: cl.cluster.Index.Len(), Diagnosis: diagnosis}

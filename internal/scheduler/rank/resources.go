@@ -161,14 +161,14 @@ type shapeVerdict struct {
 }
 
 // quickVerdict computes the verdict on a node state by arithmetic. It returns false if the plugins
-// have to run. slot is a node with that state.
-func (cl *Class) quickVerdict(slot index.Slot, used *index.State) (index.Verdict, bool, error) {
+// have to run. id is a node with that state.
+func (cl *Class) quickVerdict(id index.NodeID, used *index.State) (index.Verdict, bool, error) {
 	if !cl.simple {
 		return index.Verdict{}, false, nil
 	}
 	shape := cl.shapes[used.Shape]
 	if shape == nil {
-		made, err := cl.judgeShape(cl.cluster.ByID[slot])
+		made, err := cl.judgeShape(cl.cluster.ByID[id])
 		if err != nil {
 			return index.Verdict{}, false, err
 		}
@@ -191,15 +191,15 @@ func (cl *Class) quickVerdict(slot index.Slot, used *index.State) (index.Verdict
 
 // Steps returns what becomes of a node as more pods of the class are placed on it, at most that
 // many. If plugins have to run it returns one step.
-func (cl *Class) Steps(slot index.Slot, used *index.State, most int) ([]index.Step, error) {
+func (cl *Class) Steps(id index.NodeID, used *index.State, most int) ([]index.Step, error) {
 	if !cl.simple {
-		return cl.askedStep(slot)
+		return cl.askedStep(id)
 	}
 	steps := make([]index.Step, 0, most)
 	after := *used
 	for len(steps) < most {
 		after = cl.request.addTo(after)
-		verdict, fits, err := cl.quickVerdict(slot, &after)
+		verdict, fits, err := cl.quickVerdict(id, &after)
 		if err != nil {
 			return nil, err
 		}
@@ -223,8 +223,8 @@ func (r *request) addTo(s index.State) index.State {
 }
 
 // askedStep runs the plugins on a node with one more pod of the class.
-func (cl *Class) askedStep(slot index.Slot) ([]index.Step, error) {
-	info := cl.cluster.ByID[slot].Info.SnapshotConcrete()
+func (cl *Class) askedStep(id index.NodeID) ([]index.Step, error) {
+	info := cl.cluster.ByID[id].Info.SnapshotConcrete()
 	info.AddPodInfo(cl.pod)
 	verdict, _, err := cl.runPlugins(cl.state, info)
 	if err != nil {

@@ -20,32 +20,32 @@ type nodeWalk struct {
 	except sets.Set[string]
 	// refused are the statuses of nodes that do not fit. Nodes barred by nominated pods are in it
 	// from the start.
-	refused map[index.Slot]*fwk.Status
+	refused map[index.NodeID]*fwk.Status
 }
 
-// slots returns the nodes to evaluate: all, or those that the pod names.
-func (w *nodeWalk) slots(only string) []index.Slot {
+// nodeIDs returns the nodes to evaluate: all, or those that the pod names.
+func (w *nodeWalk) nodeIDs(only string) []index.NodeID {
 	c := w.class.cluster
 	names := w.class.namedNodes
 	if only != "" {
 		names = sets.New(only)
 	}
-	var slots []index.Slot
+	var ids []index.NodeID
 	if names != nil {
 		for name := range names {
 			if n := c.Lookup(name); n != nil {
-				slots = append(slots, n.ID)
+				ids = append(ids, n.ID)
 			}
 		}
 		w.refuseOthers(names)
-		return slots
+		return ids
 	}
 	for _, n := range c.Nodes {
 		if n.Position >= 0 {
-			slots = append(slots, n.ID)
+			ids = append(ids, n.ID)
 		}
 	}
-	return slots
+	return ids
 }
 
 // refuseOthers refuses all nodes that the pod does not name.
@@ -59,18 +59,18 @@ func (w *nodeWalk) refuseOthers(names sets.Set[string]) {
 }
 
 // verdict evaluates one node.
-func (w *nodeWalk) verdict(slot index.Slot) (index.Verdict, error) {
-	if w.refused[slot] != nil {
+func (w *nodeWalk) verdict(id index.NodeID) (index.Verdict, error) {
+	if w.refused[id] != nil {
 		return index.Verdict{}, nil
 	}
-	n := w.class.cluster.ByID[slot]
+	n := w.class.cluster.ByID[id]
 	if w.except.Has(n.Info.Node().Name) {
-		w.refused[slot] = fwk.NewStatus(fwk.Unschedulable, "node(s) were rejected when the pod's claims were checked again")
+		w.refused[id] = fwk.NewStatus(fwk.Unschedulable, "node(s) were rejected when the pod's claims were checked again")
 		return index.Verdict{}, nil
 	}
 	verdict, refused, err := w.class.runPlugins(w.class.state, n.Info)
 	if refused != nil {
-		w.refused[slot] = refused
+		w.refused[id] = refused
 	}
 	return verdict, err
 }

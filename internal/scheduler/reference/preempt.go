@@ -16,13 +16,13 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
-// Preempt returns all nodes where a pod that fits nowhere would fit if others left, by
-// kube-scheduler's own plugin for preemption; none if it is not eligible.
+// Preempt returns all candidates for preemption by a pod that fits on no node, as computed by
+// kube-scheduler's DefaultPreemption plugin. It returns none if the pod must not preempt.
 func (r *Reference) Preempt(
 	ctx context.Context, args *config.DefaultPreemptionArgs, pods []*v1.Pod, nodes []*v1.Node, pod *v1.Pod,
 ) ([]preemption.Candidate, error) {
 	snapshot := cache.NewSnapshot(onNodes(pods, nodes), nodes)
-	r.seen.Snapshot = snapshot
+	r.snapshot.Snapshot = snapshot
 	all, err := snapshot.List()
 	if err != nil {
 		return nil, err

@@ -1,8 +1,8 @@
-// Package reference says where a pod belongs: what kube-scheduler's own plugins
-// decide when every node is filtered and every node that fits is scored.
+// Package reference computes correct scheduling decisions for tests: it runs kube-scheduler's
+// own plugins as filters on every node and as scores on every node that fits.
 //
-// It is slow and simple on purpose, made anew for each decision, and shares nothing
-// with the index that it is held against.
+// It is slow and simple on purpose. It starts from a new snapshot for each decision and
+// shares no code with the index, whose decisions are compared with it.
 package reference
 
 import (
@@ -33,47 +33,49 @@ import (
 // use.
 type Reference struct {
 	framework framework.Framework
-	seen      *view
+	// snapshot is read by the plugins.
+	snapshot  *view
 	nominated nominator
 }
 
-// nominator knows the pods that are nominated to nodes, by node.
+// nominator has the pods that are nominated to nodes, by node name.
 type nominator struct {
 	fwk.PodNominator
 	pods map[string][]fwk.PodInfo
 }
 
-// NominatedPodsForNode are the pods that are nominated to a node.
+// NominatedPodsForNode returns the pods that are nominated to a node.
 func (n nominator) NominatedPodsForNode(node string) []fwk.PodInfo { return n.pods[node] }
 
-// view is what plugins see of the cluster; they keep it, so its content changes.
+// view is the snapshot that plugins read. Plugins keep a pointer to it, so its content is
+// replaced for each decision.
 type view struct{ *cache.Snapshot }
 
-// Decision is where a pod belongs.
+// Decision is the set of correct results for a pod.
 type Decision struct {
-	// Best are the nodes of the highest score; each of them is right. Empty if no
-	// node fits.
+	// Best are the names of the nodes with the highest score; each is a correct choice. Empty
+	// if no node fits.
 	Best sets.Set[string]
 	// Feasible is the number of nodes that fit.
 	Feasible int
-	// FitError says why no node fits; nil if one does.
+	// FitError is the reason if no node fits, otherwise nil.
 	FitError *framework.FitError
 }
 
-// New makes a reference for a profile. The informers need not run; what plugins
-// read of them (namespaces, ReplicaSets, Services) has to be in their indexers.
+// New returns a reference for a profile. The informers of the factory need not run, but the
+// objects that plugins read (namespaces, ReplicaSets, Services) must be in their indexers.
 func New(ctx context.Context, profile config.KubeSchedulerProfile, factory informers.SharedInformerFactory) (*Reference, error) {
 	metrics.Register()
 	devices, err := deviceManager(ctx, factory)
 	if err != nil {
 		return nil, err
 	}
-	seen := &view{cache.NewEmptySnapshot()}
+	snapshot := &view{cache.NewEmptySnapshot()}
 	nominated := nominator{pods: map[string][]fwk.PodInfo{}}
 	fw, err := runtime.NewFramework(ctx, plugins.NewInTreeRegistry(), &profile,
 		runtime.WithInformerFactory(factory),
-		runtime.WithSnapshotSharedLister(seen),
-		runtime.WithMutableSnapshotLister(seen),
+		runtime.WithSnapshotSharedLister(snapshot),
+		runtime.WithMutableSnapshotLister(snapshot),
 		runtime.WithPodNominator(nominated),
 		runtime.WithSharedDRAManager(devices),
 		runtime.WithSharedCSIManager(nodevolumelimits.NewCSIManager(factory.Storage().V1().CSINodes().Lister())),
@@ -82,11 +84,11 @@ func New(ctx context.Context, profile config.KubeSchedulerProfile, factory infor
 	if err != nil {
 		return nil, fmt.Errorf("setting up the reference: %w", err)
 	}
-	return &Reference{framework: fw, seen: seen, nominated: nominated}, nil
+	return &Reference{framework: fw, snapshot: snapshot, nominated: nominated}, nil
 }
 
-// deviceManager is what the plugin DynamicResources asks for, also for pods that
-// claim no device.
+// deviceManager returns the DRA manager, which the plugin DynamicResources requires even if no
+// pod claims a device.
 func deviceManager(ctx context.Context, factory informers.SharedInformerFactory) (fwk.SharedDRAManager, error) {
 	published, err := tracker.StartTracker(ctx, tracker.Options{SliceInformer: factory.Resource().V1().ResourceSlices()})
 	if err != nil {
@@ -97,8 +99,7 @@ func deviceManager(ctx context.Context, factory informers.SharedInformerFactory)
 	return dynamicresources.NewDRAManager(ctx, claims, published, factory), nil
 }
 
-// Nominate says which pods are nominated to the nodes that their status names,
-// in the place of those that were.
+// Nominate replaces all nominated pods. Each pod is nominated to the node in its status.
 func (r *Reference) Nominate(pods []*v1.Pod) error {
 	clear(r.nominated.pods)
 	for _, pod := range pods {
@@ -112,11 +113,11 @@ func (r *Reference) Nominate(pods []*v1.Pod) error {
 	return nil
 }
 
-// Decide says where a pod belongs while these pods are on these nodes. Pods whose
-// node is not there count nowhere, as in kube-scheduler.
+// Decide returns the correct decisions for a pod, given the nodes and the running pods. Pods
+// whose node does not exist are ignored, as in kube-scheduler.
 func (r *Reference) Decide(ctx context.Context, pods []*v1.Pod, nodes []*v1.Node, pod *v1.Pod) (Decision, error) {
 	snapshot := cache.NewSnapshot(onNodes(pods, nodes), nodes)
-	r.seen.Snapshot = snapshot
+	r.snapshot.Snapshot = snapshot
 	all, err := snapshot.List()
 	if err != nil {
 		return Decision{}, err
@@ -138,6 +139,7 @@ func (r *Reference) Decide(ctx context.Context, pods []*v1.Pod, nodes []*v1.Node
 	return Decision{Best: best, Feasible: len(feasible)}, nil
 }
 
+// onNodes returns the pods whose node is in nodes.
 func onNodes(pods []*v1.Pod, nodes []*v1.Node) []*v1.Pod {
 	names := sets.New[string]()
 	for _, node := range nodes {
@@ -146,7 +148,7 @@ func onNodes(pods []*v1.Pod, nodes []*v1.Node) []*v1.Pod {
 	return slices.DeleteFunc(slices.Clone(pods), func(pod *v1.Pod) bool { return !names.Has(pod.Spec.NodeName) })
 }
 
-// filter returns the nodes that fit, and why the others do not.
+// filter returns the nodes that fit, and the reasons for which the others do not.
 func (r *Reference) filter(
 	ctx context.Context, state fwk.CycleState, pod *v1.Pod, all []fwk.NodeInfo,
 ) ([]fwk.NodeInfo, *framework.FitError, error) {
@@ -154,7 +156,7 @@ func (r *Reference) filter(
 		Pod: pod, NumAllNodes: len(all), Diagnosis: framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus()},
 	}
 	if pod.Status.NominatedNodeName != "" {
-		// It is looked at first, and no other if the pod fits there.
+		// kube-scheduler checks the nominated node first, and no other node if the pod fits.
 		own := slices.IndexFunc(all, func(n fwk.NodeInfo) bool { return n.Node().Name == pod.Status.NominatedNodeName })
 		if own >= 0 && r.admits(ctx, state.Clone(), pod, all[own]) {
 			return all[own : own+1], nil, nil
@@ -204,14 +206,14 @@ func (r *Reference) filter(
 	return feasible, refused, failed
 }
 
-// admits says whether a pod fits on one node.
+// admits reports whether a pod fits on one node.
 func (r *Reference) admits(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) bool {
 	only, status, _ := r.framework.RunPreFilterPlugins(ctx, state, pod)
 	return status.IsSuccess() && (only.AllNodes() || only.NodeNames.Has(node.Node().Name)) &&
 		r.framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, node).IsSuccess()
 }
 
-// score returns the nodes of the highest score.
+// score returns the names of the nodes with the highest score.
 func (r *Reference) score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, feasible []fwk.NodeInfo) (sets.Set[string], error) {
 	if status := r.framework.RunPreScorePlugins(ctx, state, pod, feasible); !status.IsSuccess() {
 		return nil, status.AsError()

@@ -36,7 +36,7 @@ func pod(name, nodeName, cpu string) *v1.Pod {
 		Req(map[v1.ResourceName]string{v1.ResourceCPU: cpu, v1.ResourceMemory: "1Gi"}).Obj()
 }
 
-func TestEveryBestNodeIsRight(t *testing.T) {
+func TestBestHasAllNodesWithTheHighestScore(t *testing.T) {
 	nodes := []*v1.Node{node("a"), node("b"), node("c"), node("d")}
 	pods := []*v1.Pod{pod("on-a", "a", "1"), pod("full", "d", "4")}
 	got, err := newReference(t).Decide(t.Context(), pods, nodes, pod("new", "", "1"))
@@ -48,7 +48,7 @@ func TestEveryBestNodeIsRight(t *testing.T) {
 	}
 }
 
-func TestDecisionsDoNotDependOnEarlierOnes(t *testing.T) {
+func TestDecisionsAreIndependent(t *testing.T) {
 	r := newReference(t)
 	nodes := []*v1.Node{node("a"), node("b")}
 	for busy, free := range map[string]string{"a": "b", "b": "a"} {
@@ -62,7 +62,7 @@ func TestDecisionsDoNotDependOnEarlierOnes(t *testing.T) {
 	}
 }
 
-func TestPodsOfVanishedNodesCountNowhere(t *testing.T) {
+func TestPodsOfDeletedNodesAreIgnored(t *testing.T) {
 	loner := func(name, nodeName string) *v1.Pod {
 		return scheduling.MakePod().Namespace("default").Name(name).UID(name).Node(nodeName).Label("app", "x").
 			PodAntiAffinityExists("app", v1.LabelHostname, scheduling.PodAntiAffinityWithRequiredReq).Obj()

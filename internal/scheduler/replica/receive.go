@@ -55,7 +55,7 @@ var errNotReady = errors.New("this replica is not ready for the assignment of th
 
 // Answer answers a query of the leader, if this replica has everything that the assignment in the
 // query requires.
-func (r *Replica) Answer(ctx context.Context, q *wire.Question) *wire.Answer {
+func (r *Replica) Answer(ctx context.Context, q *wire.Request) *wire.Answer {
 	self := r.member.Self()
 	answer, err := (*wire.Answer)(nil), errNotReady
 	if r.member.Ready(q.Term, q.Number) {

@@ -7,17 +7,17 @@ import (
 	"runtime/metrics"
 )
 
-// Go collects garbage when there is as much of it as there are live objects. A replica
-// with a small share of the nodes collects so often for little that it shows in what a
-// pod costs, so there may be this much garbage in any case. Large heaps are collected as
-// ever, and so are all where GOGC says how.
+// By default Go starts a garbage collection when the heap has doubled. A replica with a small
+// share of the nodes has a small heap, so frequent collections increase the CPU time per
+// pod. At least headroom bytes of garbage are therefore allowed. Nothing changes for large
+// heaps or if GOGC is set.
 const (
 	headroom       = 128 << 20
 	defaultPercent = 100
 	liveHeap       = "/gc/heap/live:bytes"
 )
 
-// percentFor is what GOGC has to be for a live heap of so many bytes.
+// percentFor returns the GOGC percentage for a live heap of live bytes.
 func percentFor(live uint64) int {
 	if live == 0 {
 		return defaultPercent
@@ -25,8 +25,8 @@ func percentFor(live uint64) int {
 	return max(defaultPercent, int(headroom*100/live))
 }
 
-// keepHeadroom sets the collector after each collection, without a clock that would wake
-// the process up.
+// keepHeadroom adjusts GOGC after each collection. It needs no timer, which would wake up the
+// process.
 func keepHeadroom() {
 	if os.Getenv("GOGC") != "" {
 		return
@@ -34,7 +34,7 @@ func keepHeadroom() {
 	set := defaultPercent
 	var watch func()
 	watch = func() {
-		// An object that nobody has is finalized after the next collection.
+		// An unreachable object is finalized after the next collection.
 		runtime.SetFinalizer(&struct{ self *int }{}, func(any) {
 			sample := []metrics.Sample{{Name: liveHeap}}
 			metrics.Read(sample)
@@ -48,5 +48,5 @@ func keepHeadroom() {
 	watch()
 }
 
-// differs says whether a change is worth the pause that it takes.
+// differs reports whether a change is large enough (10 %) to justify its pause.
 func differs(want, set int) bool { return want*10 > set*11 || want*11 < set*10 }

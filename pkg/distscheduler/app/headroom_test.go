@@ -10,12 +10,12 @@ import (
 func TestPercentForHeaps(t *testing.T) {
 	for live, want := range map[uint64]int{0: 100, 1 << 20: 12800, 32 << 20: 400, 64 << 20: 200, 128 << 20: 100, 8 << 30: 100} {
 		if got := percentFor(live); got != want {
-			t.Errorf("%d bytes: %d, not %d", live, got, want)
+			t.Errorf("%d bytes: %d, want %d", live, got, want)
 		}
 	}
 }
 
-// TestHeadroomIsKept follows the heap as it grows and shrinks, unless GOGC is set.
+// TestHeadroomIsKept checks that GOGC follows the size of the heap, unless GOGC is set.
 func TestHeadroomIsKept(t *testing.T) {
 	percent := func() int {
 		now := debug.SetGCPercent(100)
@@ -29,7 +29,7 @@ func TestHeadroomIsKept(t *testing.T) {
 	runtime.GC()
 	time.Sleep(10 * time.Millisecond)
 	if got := percent(); got != before {
-		t.Fatalf("it is set to %d though GOGC is", got)
+		t.Fatalf("the percentage is %d although GOGC is set", got)
 	}
 	t.Setenv("GOGC", "")
 	keepHeadroom()

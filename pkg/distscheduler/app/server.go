@@ -1,6 +1,5 @@
-// Package app is the dist-scheduler program: a kube-scheduler that finds nodes by an
-// index. Whoever has plugins of their own makes a program with them, as with
-// kube-scheduler:
+// Package app is the dist-scheduler program: a kube-scheduler that finds nodes by an index.
+// To add out-of-tree plugins, build a program with them, as for kube-scheduler:
 //
 //	func main() {
 //		os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(name, factory))))
@@ -30,11 +29,11 @@ import (
 	"k8s.io/component-base/term"
 	"k8s.io/component-base/version/verflag"
 	"k8s.io/klog/v2"
-	upstream "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	schedulerapp "k8s.io/kubernetes/cmd/kube-scheduler/app"
 	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/features"
-	inner "k8s.io/kubernetes/pkg/scheduler"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
@@ -44,27 +43,30 @@ import (
 
 const name = "dist-scheduler"
 
-// Option is kube-scheduler's, so what registers plugins there does so here.
-type Option = upstream.Option
+// Option is kube-scheduler's option type: functions that register plugins with kube-scheduler
+// work here too.
+type Option = schedulerapp.Option
 
-// WithPlugin registers a plugin, for a configuration to enable.
+// WithPlugin returns an option that registers an out-of-tree plugin under a name. A profile in
+// the KubeSchedulerConfiguration must enable it.
 func WithPlugin(name string, factory runtime.PluginFactory) Option {
-	return upstream.WithPlugin(name, factory)
+	return schedulerapp.WithPlugin(name, factory)
 }
 
-// NewSchedulerCommand is the program, with plugins beside those of kube-scheduler.
+// NewSchedulerCommand returns the dist-scheduler command, with plugins in addition to those of
+// kube-scheduler.
 func NewSchedulerCommand(plugins ...Option) *cobra.Command {
-	opts, pods, replicas := options.NewOptions(), webhook.DefaultOptions(), newReplicaOptions()
+	opts, intakeOptions, replicas := options.NewOptions(), webhook.DefaultOptions(), newReplicas()
 	cmd := &cobra.Command{
 		Use: name,
 		Long: `dist-scheduler assigns pods to nodes as kube-scheduler does: with its flags,
-its KubeSchedulerConfiguration, its plugins, events and metrics. It decides like a
-kube-scheduler that scores every node, and keeps an index of nodes and classes of
-pods so that it does not have to look at every node for each pod. Pods that the
-index cannot rank nodes for are scheduled by kube-scheduler's own search; the metric
-scheduler_index_fallbacks_total says how many, and why.`,
+its KubeSchedulerConfiguration, plugins, events and metrics. It makes the decisions of
+a kube-scheduler that scores every node, but uses an index of nodes and pod classes
+instead of evaluating every node for each pod. Pods that the index does not support
+are scheduled by kube-scheduler's full scan; the metric
+scheduler_index_fallbacks_total counts them by reason.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return opts.ComponentGlobalsRegistry.Set() },
-		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, pods, replicas, plugins) },
+		RunE:              func(cmd *cobra.Command, _ []string) error { return run(cmd, opts, intakeOptions, replicas, plugins) },
 		Args: func(cmd *cobra.Command, args []string) error {
 			if slices.ContainsFunc(args, func(arg string) bool { return arg != "" }) {
 				return fmt.Errorf("%q does not take any arguments, got %q", cmd.CommandPath(), args)
@@ -74,7 +76,7 @@ scheduler_index_fallbacks_total says how many, and why.`,
 	}
 	sets := opts.Flags
 	replicas.addFlags(sets.FlagSet("replicas"))
-	pods.AddFlags(sets.FlagSet("intake"))
+	intakeOptions.AddFlags(sets.FlagSet("intake"))
 	verflag.AddFlags(sets.FlagSet("global"))
 	globalflag.AddGlobalFlags(sets.FlagSet("global"), cmd.Name(), logs.SkipLoggingConfigurationFlags())
 	for _, set := range sets.FlagSets {
@@ -83,19 +85,21 @@ scheduler_index_fallbacks_total says how many, and why.`,
 	columns, _, _ := term.TerminalSize(cmd.OutOrStdout())
 	cliflag.SetUsageAndHelpFunc(cmd, *sets, columns)
 	if err := cmd.MarkFlagFilename("config", "yaml", "yml", "json"); err != nil {
-		klog.Background().Error(err, "Failed to mark flag filename")
+		klog.Background().Error(err, "failed to mark flag --config as a file name")
 	}
 	return cmd
 }
 
-func run(cmd *cobra.Command, opts *options.Options, pods webhook.Options, replicas *replicaOptions, plugins []Option) error {
+// run is the composition root: it creates the scheduler, its index or its replica, and the
+// webhook, and runs them until the process is stopped.
+func run(cmd *cobra.Command, opts *options.Options, intakeOptions webhook.Options, replicas *replicas, plugins []Option) error {
 	verflag.PrintAndExitIfRequested()
-	if err := pods.Validate(); err != nil {
+	if err := intakeOptions.Validate(); err != nil {
 		return err
 	}
 	gate := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 	if err := logsapi.ValidateAndApply(opts.Logs, gate); err != nil {
-		// There is no logger to report it.
+		// Logging is not configured yet.
 		fmt.Fprintf(os.Stderr, "%v\n", err)
 		os.Exit(1)
 	}
@@ -108,7 +112,7 @@ func run(cmd *cobra.Command, opts *options.Options, pods webhook.Options, replic
 
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	intake := newPodIntake(ctx, pods)
+	intake := newPodIntake(ctx, intakeOptions)
 	go func() {
 		select {
 		case <-genericserver.SetupSignalHandler():
@@ -133,13 +137,13 @@ func run(cmd *cobra.Command, opts *options.Options, pods webhook.Options, replic
 	if err != nil {
 		return err
 	}
-	if pods.Enabled() {
+	if intakeOptions.Enabled() {
 		if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
 			return fmt.Errorf("--intake webhook: %w; use --intake watch", attach.ErrPodGroups)
 		}
-		// Several that lead would each have the webhook for itself.
+		// Without leader election every replica would write the webhook configuration.
 		if replicas.enabled() && !cfg.ComponentConfig.LeaderElection.LeaderElect {
-			return errors.New("--intake webhook needs one replica that leads; add --leader-elect, or use --intake watch")
+			return errors.New("--intake webhook requires leader election among replicas; set --leader-elect or use --intake watch")
 		}
 		if err := intake.start(sched, attach.Profiles(&cfg.ComponentConfig), cfg, replicas.leads()); err != nil {
 			return err
@@ -151,12 +155,12 @@ func run(cmd *cobra.Command, opts *options.Options, pods webhook.Options, replic
 	}
 	gate.(featuregate.MutableFeatureGate).AddMetrics()
 	opts.ComponentGlobalsRegistry.AddMetrics()
-	return upstream.Run(ctx, cfg, sched)
+	return schedulerapp.Run(ctx, cfg, sched)
 }
 
-// attachIndex makes a scheduler that has all nodes.
-func attachIndex(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *inner.Scheduler, error) {
-	cfg, sched, err := upstream.Setup(ctx, opts, plugins...)
+// attachIndex creates a scheduler that has all nodes.
+func attachIndex(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *kubescheduler.Scheduler, error) {
+	cfg, sched, err := schedulerapp.Setup(ctx, opts, plugins...)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -166,7 +170,7 @@ func attachIndex(ctx context.Context, opts *options.Options, plugins []Option) (
 	}
 	switch err := attach.Attach(sched, profiles); {
 	case errors.Is(err, attach.ErrPodGroups):
-		klog.FromContext(ctx).Info("Scheduling without an index", "reason", err)
+		klog.FromContext(ctx).Info("scheduling without an index", "reason", err)
 	case err != nil:
 		return nil, nil, fmt.Errorf("setting up the index: %w", err)
 	default:

@@ -20,7 +20,7 @@ leaderElection: {leaderElect: false}
 profiles: [{plugins: {filter: {enabled: [{name: Ours}]}}}]
 `
 
-// kubeconfig of an API server that is not there: plugins are made before it is asked.
+// kubeconfig points to no API server: plugins are created before the first request.
 const kubeconfig = `apiVersion: v1
 kind: Config
 clusters: [{name: nowhere, cluster: {server: "https://127.0.0.1:1"}}]
@@ -29,8 +29,7 @@ current-context: nowhere
 users: [{name: nobody, user: {}}]
 `
 
-// TestWithPlugin makes a program with a plugin, and sees that the configuration
-// enables it.
+// TestWithPlugin checks that a configuration can enable a registered plugin.
 func TestWithPlugin(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string) string {
@@ -41,7 +40,7 @@ func TestWithPlugin(t *testing.T) {
 		return path
 	}
 	config := write("config", strings.Replace(configuration, "KUBECONFIG", write("kubeconfig", kubeconfig), 1))
-	made := errors.New("made, and that is enough")
+	made := errors.New("plugin was created")
 	cmd := NewSchedulerCommand(WithPlugin("Ours", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
 		return nil, made
 	}))
@@ -49,6 +48,6 @@ func TestWithPlugin(t *testing.T) {
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(io.Discard)
 	if err := cmd.Execute(); !errors.Is(err, made) && (err == nil || !strings.Contains(err.Error(), made.Error())) {
-		t.Errorf("the program ends with %v", err)
+		t.Errorf("the command returned %v", err)
 	}
 }

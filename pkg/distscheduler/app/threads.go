@@ -9,50 +9,51 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 )
 
-// A replica that has little to do is woken up often for little, and each time Go's
-// scheduler looks on all of its threads for more. With one thread there is nowhere to
-// look. A replica that could use a second one gets them all at once.
+// A mostly idle replica wakes up often for little work, and each time Go's scheduler searches
+// all of its threads (Ps) for more work. With GOMAXPROCS=1 it has none to search. A replica
+// that needs more than one thread gets all of them at once.
 const (
-	watchLoad = time.Second
-	// Of a core: above busy one thread may be too few, below idle it is enough.
+	samplePeriod = time.Second
+	// Fractions of a core: above busy, one thread may be too few; below idle it is enough.
 	busy, idle = 0.6, 0.3
-	// So many looks in a row have to find it idle.
-	idleLooks = 5
+	// idleSamples is the number of consecutive idle samples before the change to one thread.
+	idleSamples = 5
 )
 
-// governor says whether one thread is enough, by what the process used of a core.
+// governor decides from CPU usage whether one thread is enough.
 type governor struct {
 	single bool
-	quiet  int
+	// quiet is the number of consecutive idle samples.
+	quiet int
 }
 
-// look takes what was used since the last look.
-func (g *governor) look(used float64) (single bool) {
+// sample takes the usage since the last sample, in cores.
+func (g *governor) sample(used float64) (single bool) {
 	switch {
 	case used > busy:
 		g.single, g.quiet = false, 0
 	case used > idle:
 		g.quiet = 0
 	default:
-		if g.quiet++; g.quiet >= idleLooks {
+		if g.quiet++; g.quiet >= idleSamples {
 			g.single = true
 		}
 	}
 	return g.single
 }
 
-// fitThreads has the process use one thread while that is enough, by the CPU time that it
-// has used, unless GOMAXPROCS says how many.
+// fitThreads sets GOMAXPROCS to 1 while the process uses little CPU time and to the default
+// otherwise. It does nothing if the environment variable GOMAXPROCS is set.
 func fitThreads(ctx context.Context, cpuTime func() time.Duration) {
 	if os.Getenv("GOMAXPROCS") != "" {
 		return
 	}
 	g, before, at := governor{}, cpuTime(), time.Now()
-	pacing.EachBeat(ctx, watchLoad, func(context.Context) {
+	pacing.EachBeat(ctx, samplePeriod, func(context.Context) {
 		now, was := cpuTime(), g.single
 		used := (now - before).Seconds() / time.Since(at).Seconds()
 		before, at = now, time.Now()
-		switch single := g.look(used); {
+		switch single := g.sample(used); {
 		case single && !was:
 			runtime.GOMAXPROCS(1)
 		case was && !single:

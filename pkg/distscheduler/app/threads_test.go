@@ -14,17 +14,17 @@ func TestGovernor(t *testing.T) {
 		used   float64
 		single bool
 	}{
-		{0.9, false}, {0.1, false}, {0.1, false}, {0.1, false}, {0.1, false}, {0.1, true}, // five quiet ones
+		{0.9, false}, {0.1, false}, {0.1, false}, {0.1, false}, {0.1, false}, {0.1, true}, // five idle samples
 		{0.5, true}, {0.7, false}, // busy
 		{0.1, false}, {0.1, false}, {0.1, false}, {0.1, false}, {0.4, false}, {0.1, false}, // interrupted
 	} {
-		if got := g.look(step.used); got != step.single {
-			t.Errorf("look %d, with %.1f of a core: %v", i, step.used, got)
+		if got := g.sample(step.used); got != step.single {
+			t.Errorf("sample %d with %.1f cores: %v", i, step.used, got)
 		}
 	}
 }
 
-// TestThreadsFollowTheLoad has a process that uses nothing, and then a core.
+// TestThreadsFollowTheLoad simulates a process that uses no CPU and then one core.
 func TestThreadsFollowTheLoad(t *testing.T) {
 	all := runtime.GOMAXPROCS(0)
 	if all == 1 {
@@ -45,7 +45,7 @@ func TestThreadsFollowTheLoad(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); runtime.GOMAXPROCS(0) != want; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d threads, not %d", runtime.GOMAXPROCS(0), want)
+				t.Fatalf("%d threads, want %d", runtime.GOMAXPROCS(0), want)
 			}
 		}
 	}

@@ -10,14 +10,14 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/config"
-	upstream "k8s.io/kubernetes/pkg/scheduler"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	schedulerconfig "k8s.io/kubernetes/pkg/scheduler/apis/config"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/webhook"
 )
 
-// podIntake is how pods come before the watch shows them, if that is wanted.
+// podIntake runs the webhook, if it is enabled.
 type podIntake struct {
 	ctx     context.Context
 	options webhook.Options
@@ -30,12 +30,12 @@ func newPodIntake(ctx context.Context, options webhook.Options) *podIntake {
 	return &podIntake{ctx: ctx, options: options}
 }
 
-// start is called when the scheduler is complete, and has not been started. The webhook is
-// served from when leads is closed, or if that is nil, from when the scheduler schedules.
+// start attaches the webhook to a scheduler that has not been started. The webhook is served
+// from the time leads is closed or, if leads is nil, from the start of the scheduler.
 func (w *podIntake) start(
-	sched *upstream.Scheduler, profiles []schedulerconfig.KubeSchedulerProfile, cfg *config.CompletedConfig, leads <-chan struct{},
+	sched *kubescheduler.Scheduler, profiles []schedulerconfig.KubeSchedulerProfile, cfg *config.CompletedConfig, leads <-chan struct{},
 ) error {
-	// A client of its own does not wait behind binds, nor have them wait.
+	// A separate client keeps its requests and binds from delaying each other.
 	client, err := kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(cfg.KubeConfig), "intake"))
 	if err != nil {
 		return fmt.Errorf("connecting to the API server: %w", err)
@@ -56,7 +56,8 @@ func (w *podIntake) start(
 	return nil
 }
 
-// stop has API servers no longer tell of pods; nothing does if it was not started.
+// stop stops the webhook and deletes its configuration. It does nothing if the webhook was
+// not started.
 func (w *podIntake) stop() {
 	w.mu.Lock()
 	running := w.running

@@ -1,10 +1,9 @@
 // Package testserver runs the server under test for Kubernetes' storage suites.
 //
-// It takes the place of the package of the same name in k8s.io/apiserver and
-// exports what that one exports. Where that one embeds etcd, this one starts
-// the program that $MEM_ETCD names, one process per server. The process gets
-// the suite's embed.Config as etcd's environment variables, because mem_etcd
-// and etcd both read those: the same file runs the suites against either.
+// It replaces the package of the same name in k8s.io/apiserver and has the same exported
+// functions. That package embeds etcd; this one starts one process of the program $MEM_ETCD
+// for each server. The suite's embed.Config is passed as etcd's environment variables, which
+// mem_etcd and etcd both read, so this file runs the suites against either.
 package testserver
 
 import (
@@ -36,9 +35,9 @@ import (
 
 const startTimeout = 60 * time.Second
 
-// Ports come from below the range that Linux hands out to outgoing connections,
-// so that none of the suite's own connections can take a port between our
-// choosing it and the server's binding it. Each is handed out once per process.
+// Ports are below Linux's range for outgoing connections. Otherwise a connection of the suite
+// could take a port between its selection and the server's bind. Each port is used once per
+// process.
 const (
 	firstPort = 20000
 	portCount = 12000
@@ -62,8 +61,8 @@ func freePort() (int, error) {
 	return 0, fmt.Errorf("no free port in %d-%d", firstPort, firstPort+portCount-1)
 }
 
-// NewTestConfig returns the configuration of a single server without fsync, on
-// free ports and in a data directory that goes away with the test.
+// NewTestConfig returns the configuration of a single server without fsync, on free ports
+// and with a data directory that is deleted at the end of the test.
 func NewTestConfig(t testing.TB) *embed.Config {
 	t.Helper()
 	freeURL := func() []url.URL {
@@ -77,7 +76,7 @@ func NewTestConfig(t testing.TB) *embed.Config {
 	cfg := embed.NewConfig()
 	cfg.UnsafeNoFsync = true
 	cfg.LogLevel = "error"
-	// Two lists, because suites edit them in place.
+	// The lists must not share memory, because suites edit them in place.
 	cfg.ListenClientUrls = freeURL()
 	cfg.AdvertiseClientUrls = append([]url.URL(nil), cfg.ListenClientUrls...)
 	cfg.ListenPeerUrls = freeURL()
@@ -87,8 +86,8 @@ func NewTestConfig(t testing.TB) *embed.Config {
 	return cfg
 }
 
-// RunEtcd starts a server with cfg, or with NewTestConfig(t) if that is nil, and
-// returns a client of it. The server ends with the test.
+// RunEtcd starts a server with cfg, or with NewTestConfig(t) if cfg is nil, and returns a
+// client. The server is stopped at the end of the test.
 func RunEtcd(t testing.TB, cfg *embed.Config) *kubernetes.Client {
 	t.Helper()
 	if cfg == nil {
@@ -100,8 +99,8 @@ func RunEtcd(t testing.TB, cfg *embed.Config) *kubernetes.Client {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The client comes after the socket: a client that is refused once waits a
-	// second before it tries again.
+	// The client is created after the server listens: it would wait a second after a refused
+	// connection.
 	awaitSocket(t, cfg.ListenClientUrls[0], exited)
 	client, err := kubernetes.New(clientv3.Config{
 		TLS:         tlsConfig,
@@ -114,15 +113,15 @@ func RunEtcd(t testing.TB, cfg *embed.Config) *kubernetes.Client {
 	}
 	awaitReady(t, client)
 
-	// Suites count the requests that they cause. The recorders start behind the
-	// one of awaitReady.
+	// Suites count their requests. The recorders are installed after awaitReady, so they do
+	// not count its requests.
 	recorder := storagetesting.NewKubernetesRecorder(client.Kubernetes)
 	client.KV = storagetesting.NewKVRecorder(client.KV, recorder)
 	client.Kubernetes = recorder
 	return client
 }
 
-// start runs the server and closes the channel that it returns once it exited.
+// start starts the server. The returned channel is closed when the server has exited.
 func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 	t.Helper()
 	path := os.Getenv("MEM_ETCD")
@@ -141,8 +140,8 @@ func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 	started := make(chan error)
 	exited := make(chan struct{})
 	go func() {
-		// The kernel sends the parent death signal when the thread ends that
-		// forked, so that thread has to live as long as the server.
+		// The kernel sends the parent death signal when the forking thread ends, so that thread
+		// must live as long as the server.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := cmd.Start()
@@ -152,7 +151,7 @@ func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 		}
 		err = cmd.Wait()
 		if !stopping.Load() {
-			// The cleanup below waits for us, so the test is still there.
+			// The cleanup below waits for this goroutine, so the test has not ended.
 			t.Errorf("server exited during the test: %v", err)
 		}
 		close(exited)
@@ -163,7 +162,7 @@ func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 
 	t.Cleanup(func() {
 		stopping.Store(true)
-		// An error here means that it is gone already.
+		// An error means that the process has exited already.
 		_ = cmd.Process.Kill()
 		<-exited
 		if strings.Contains(output.String(), "panicked at") {
@@ -176,8 +175,8 @@ func start(t testing.TB, cfg *embed.Config) <-chan struct{} {
 	return exited
 }
 
-// environment passes on cfg. Variables of etcd that are set around the suites
-// stay out, but for the one that chooses mem_etcd's durability.
+// environment returns the environment of the server for cfg. ETCD_* variables of this process
+// are not passed on, except ETCD_WAL_MODE, which selects mem_etcd's durability.
 func environment(cfg *embed.Config) []string {
 	walMode := os.Getenv("ETCD_WAL_MODE")
 	if walMode == "" {
@@ -196,7 +195,7 @@ func environment(cfg *embed.Config) []string {
 
 	set("NAME", cfg.Name)
 	set("WAL_MODE", walMode)
-	if walMode != "none" { // which takes no directory
+	if walMode != "none" { // without a WAL, a data directory is not allowed
 		set("DATA_DIR", cfg.Dir)
 	}
 	set("LOG_LEVEL", cfg.LogLevel)
@@ -217,8 +216,8 @@ func environment(cfg *embed.Config) []string {
 		set("TRUSTED_CA_FILE", ca)
 	}
 
-	// Peers, fsync and the quota are etcd's alone: mem_etcd has no such settings
-	// and ignores them. A suite that expects a quota to hold fails on it.
+	// mem_etcd ignores the settings for peers, fsync and the quota. A suite that depends on the
+	// quota fails with mem_etcd.
 	set("LISTEN_PEER_URLS", urls(cfg.ListenPeerUrls))
 	set("INITIAL_ADVERTISE_PEER_URLS", urls(cfg.AdvertisePeerUrls))
 	set("INITIAL_CLUSTER", cfg.InitialCluster)
@@ -252,8 +251,8 @@ func awaitSocket(t testing.TB, u url.URL, exited <-chan struct{}) {
 	}
 }
 
-// awaitReady waits until the server answers a linearizable read: etcd listens
-// before it has elected itself.
+// awaitReady waits until the server answers a linearizable read: etcd listens before it has
+// elected itself as the leader.
 func awaitReady(t testing.TB, client *kubernetes.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)

@@ -1,6 +1,6 @@
-// Package attach puts our search for nodes into the schedulers that Kubernetes' own
-// tests make. It is linked into their test binaries and says on standard output, by
-// which test2json knows the test, what became of each scheduler.
+// Package attach attaches the index to the schedulers that Kubernetes' own tests create. It is
+// linked into their test binaries. For each scheduler it reports on standard output, so that
+// test2json assigns the line to a test.
 package attach
 
 import (
@@ -14,41 +14,38 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	fwk "k8s.io/kube-scheduler/framework"
 	"k8s.io/kubernetes/pkg/features"
-	upstream "k8s.io/kubernetes/pkg/scheduler"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 )
 
-// Switch is the environment variable that leaves tests to upstream's search if it
-// is "0".
+// Switch is the environment variable that turns the index off if it is "0".
 const Switch = "K1M_ATTACH"
 
-// Hook returns what is to be called with every scheduler that is made: nothing, if
-// upstream's search is asked for.
-func Hook() func(*upstream.Scheduler, []config.KubeSchedulerProfile) error {
+// Hook returns the function to call with every new scheduler; nil if the index is off.
+func Hook() func(*kubescheduler.Scheduler, []config.KubeSchedulerProfile) error {
 	if os.Getenv(Switch) == "0" {
 		return nil
 	}
-	// What attach.Prepare does, but as a default: a gate that is set keeps tests
-	// from going back to the gates of older versions.
+	// Like attach.Prepare, but changes the default only: tests cannot emulate older versions
+	// after the gate was set explicitly.
 	if err := utilfeature.DefaultMutableFeatureGate.OverrideDefault(features.OpportunisticBatching, false); err != nil {
 		panic(err)
 	}
 	return attachTo
 }
 
-// searched and decided count searches by upstream and decisions by either, since
-// the process began.
+// searched counts full scans by upstream, decided all decisions, since the process started.
 var searched, decided atomic.Int64
 
-func attachTo(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile) error {
+func attachTo(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) error {
 	plain := sched.SchedulePod
 	sched.SchedulePod = counted(plain, &searched)
 	err := attach.Attach(sched, profiles)
 	if errors.Is(err, attach.ErrPodGroups) {
-		// As dist-scheduler does.
+		// dist-scheduler also runs without an index then.
 		sched.SchedulePod = plain
 		report("left to upstream: %v", err)
 		return nil
@@ -60,30 +57,31 @@ func attachTo(sched *upstream.Scheduler, profiles []config.KubeSchedulerProfile)
 	report("attached")
 	go func() {
 		<-sched.StopEverything
-		// Searches first: the difference shall not be too small.
+		// searched is read first, so that the difference cannot be negative.
 		searches := searched.Load()
 		report("decided so far: by-index=%d by-search=%d%s", decided.Load()-searches, searches, reasons())
 	}()
 	return nil
 }
 
-type search = func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (upstream.ScheduleResult, error)
+// search is the type of Scheduler.SchedulePod.
+type search = func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error)
 
-// counted is a search that counts how often it is used.
+// counted returns a search that counts its calls.
 func counted(found search, count *atomic.Int64) search {
-	return func(ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo) (upstream.ScheduleResult, error) {
+	return func(ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
 		count.Add(1)
 		return found(ctx, fw, state, pod)
 	}
 }
 
-// report begins a line of its own, whatever was written before.
+// report prints a line; it starts a new one, as a test may have printed half a line.
 func report(format string, args ...any) {
 	fmt.Printf("\nk1m: "+format+"\n", args...)
 }
 
-// reasons says why it was not the index that decided, unless the test has reset the
-// metrics by now.
+// reasons returns the number of fallbacks by reason. It is empty if the test has reset the
+// metrics.
 func reasons() string {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {

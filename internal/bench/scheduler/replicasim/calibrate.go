@@ -121,7 +121,7 @@ func (c *Costs) calibratePod() error {
 // nodes with different requests are in different score buckets.
 type judge struct{}
 
-func (judge) Verdict(_ index.Slot, s *index.State) (index.Verdict, error) {
+func (judge) Verdict(_ index.NodeID, s *index.State) (index.Verdict, error) {
 	return index.Verdict{Fits: true, Static: 1000 - s.MilliCPU/100}, nil
 }
 
@@ -132,7 +132,7 @@ func (judge) Amounts(index.KindID) []index.Amount { return nil }
 func (judge) Stale() bool                         { return false }
 func (judge) Local(int32) int64                   { return 0 }
 
-func (j judge) Steps(slot index.Slot, s *index.State, most int) ([]index.Step, error) {
+func (j judge) Steps(slot index.NodeID, s *index.State, most int) ([]index.Step, error) {
 	all := make([]index.Step, 0, most)
 	after := *s
 	for range most {
@@ -150,7 +150,7 @@ func spec() index.Spec { return index.Spec{Judge: judge{}, Keys: []string{"zone"
 func holding(groups int) (*index.Class, error) {
 	x := index.New()
 	for slot := range calibrationNodes {
-		x.Place(index.Slot(slot), index.State{Shape: index.ShapeID(slot % groups), MilliCPU: int64(slot / groups % 8 * 100)})
+		x.Place(index.NodeID(slot), index.State{Shape: index.ShapeID(slot % groups), MilliCPU: int64(slot / groups % 8 * 100)})
 	}
 	return x.Class("class", func() (index.Spec, error) { return spec(), nil })
 }
@@ -166,7 +166,7 @@ func answerOf(class *index.Class, groups, offers int) (*wire.Answer, error) {
 	for g := range a.Summary.Groups {
 		for _, tier := range a.Summary.Groups[g].Tiers {
 			for o := range tier.Offers {
-				tier.Offers[o].Slot = index.Slot(len(a.Names))
+				tier.Offers[o].Node = index.NodeID(len(a.Names))
 				a.Names = append(a.Names, fmt.Sprintf("node-%010d", len(a.Names)))
 			}
 		}
@@ -243,9 +243,9 @@ func choosing(m *index.Merged, pods int) {
 // answering is a replica that always returns the same answer.
 type answering struct{ answer func() *wire.Answer }
 
-func (a answering) Answer(context.Context, *wire.Question) *wire.Answer { return a.answer() }
-func (answering) Receive(string, *wire.Batch) error                     { return nil }
-func (answering) Connected(string)                                      { /* No state depends on connections. */ }
+func (a answering) Answer(context.Context, *wire.Request) *wire.Answer { return a.answer() }
+func (answering) Receive(string, *wire.Batch) error                    { return nil }
+func (answering) Connected(string)                                     { /* No state depends on connections. */ }
 
 // serve starts a replica on loopback.
 func serve(ctx context.Context, name string, answer func() *wire.Answer) (membership.Member, error) {
@@ -257,11 +257,11 @@ func serve(ctx context.Context, name string, answer func() *wire.Answer) (member
 	return membership.Member{Name: name, Address: listener.Addr().String()}, nil
 }
 
-func question() (*wire.Question, error) {
+func sampleRequest() (*wire.Request, error) {
 	pod, err := samplePod().Marshal()
-	return &wire.Question{
-		Ask:  &wire.Ask{Pod: pod, Profile: "default-scheduler", Offers: manyOffers, Steps: steps},
-		From: "shard-0000", Patience: wire.Patience{Deadline: 10 * time.Second, Quorum: 100}, Seen: map[string]uint64{},
+	return &wire.Request{
+		Query: &wire.Query{Pod: pod, Profile: "default-scheduler", Offers: manyOffers, Steps: steps},
+		From:  "shard-0000", Patience: wire.Patience{Deadline: 10 * time.Second, Quorum: 100}, Reservations: map[string]uint64{},
 	}, err
 }
 
@@ -269,7 +269,7 @@ func question() (*wire.Question, error) {
 func (c *Costs) calibrateMessages(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	q, err := question()
+	q, err := sampleRequest()
 	if err != nil {
 		return err
 	}
@@ -283,7 +283,7 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 	}
 	// Each replica is named in its branch, and in the list of reservations that it must have
 	// received.
-	c.QuestionBytes, c.MemberBytes = len(bare)-len(q.Ask.Pod), len(member)+len("shard-0000")+5
+	c.QuestionBytes, c.MemberBytes = len(bare)-len(q.Query.Pod), len(member)+len("shard-0000")+5
 	class, err := holding(manyGroups)
 	if err != nil {
 		return err
@@ -300,7 +300,7 @@ func (c *Costs) calibrateMessages(ctx context.Context) error {
 			return err
 		}
 		dialer := wire.NewDialer(nil)
-		ask := func() { _, err = dialer.Ask(ctx, &membership.Branch{Member: m}, q) }
+		ask := func() { _, err = dialer.Query(ctx, &membership.Branch{Member: m}, q) }
 		ask()
 		if err != nil {
 			return err

@@ -94,7 +94,7 @@ func realRounds(ctx context.Context, shards, fanout, groups int) (median, cpu ti
 		}
 		members = append(members, m)
 	}
-	q, err := question()
+	q, err := sampleRequest()
 	if err != nil {
 		return 0, 0, err
 	}

@@ -53,7 +53,7 @@ type world struct {
 	cuts    map[*replica]*cut
 	// wanted is the number of offers to request, by class. used is the number of pods that the
 	// last answer placed.
-	wanted  []wire.Wanted
+	wanted  []wire.AnswerSize
 	used    []index.Used
 	latency *hdrhistogram.Histogram // of rounds, in microseconds
 	ended   time.Duration
@@ -68,7 +68,7 @@ func newWorld(c Case) *world {
 	w := &world{
 		Case: c, clock: newClock(c.Seed), byName: map[string]*replica{}, cuts: map[*replica]*cut{},
 		classes: make([]int, c.Pods), bound: make([]int, c.Pods),
-		wanted: make([]wire.Wanted, c.Classes), used: make([]index.Used, c.Classes),
+		wanted: make([]wire.AnswerSize, c.Classes), used: make([]index.Used, c.Classes),
 		latency: hdrhistogram.New(1, int64(longest/time.Microsecond), 3),
 	}
 	w.network = &network{clock: w.clock, Network: c.Network}

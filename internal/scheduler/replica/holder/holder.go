@@ -55,7 +55,7 @@ func New(logger klog.Logger, r *rank.Ranker, known *cache.Cache) *Holder {
 
 // Answer answers a query about the nodes here, once all reservations have arrived that the leader
 // sent before the query.
-func (h *Holder) Answer(ctx context.Context, from string, q *wire.Question, self string) (*wire.Answer, error) {
+func (h *Holder) Answer(ctx context.Context, from string, q *wire.Request, self string) (*wire.Answer, error) {
 	stop := context.AfterFunc(ctx, func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
@@ -64,13 +64,13 @@ func (h *Holder) Answer(ctx context.Context, from string, q *wire.Question, self
 	defer stop()
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for h.reservationsSeen[from] < q.Seen[self] && ctx.Err() == nil {
+	for h.reservationsSeen[from] < q.Reservations[self] && ctx.Err() == nil {
 		h.reservationArrived.Wait()
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return h.withSnapshot(func() (*wire.Answer, error) { return h.ranker.Answer(ctx, q.Ask) })
+	return h.withSnapshot(func() (*wire.Answer, error) { return h.ranker.Answer(ctx, q.Query) })
 }
 
 // withSnapshot calls f with all changes applied.

@@ -31,8 +31,8 @@ func onNode(name, cpu string) *v1.Pod {
 
 func (h *Holder) ask(t *testing.T, pod *v1.Pod, ready, held bool) string {
 	t.Helper()
-	r := NewReservation(pod, wire.Demands{})
-	r.Held = held
+	r := NewReservation(pod, wire.TermKeys{})
+	r.Granted = held
 	return h.Reserve(t.Context(), "leader", 1, ready, &r)
 }
 

@@ -67,7 +67,7 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 		}
 		h.unreserve(pod.UID)
 	}
-	if !r.Held {
+	if !r.Granted {
 		if !ready {
 			return "the replica that owns the node has not received all its pods yet"
 		}
@@ -131,8 +131,8 @@ func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (
 		}
 		// If pods have come with terms that the leader does not know, there is no such class, and
 		// the leader's next query finds where the pod may go.
-		found, _, err := h.ranker.Class(ctx, profile, info, &rank.Agreement{Demands: r.Demands})
-		fits := err == nil && found.Has(n.ID)
+		found, _, err := h.ranker.Class(ctx, profile, info, &rank.Agreement{TermKeys: r.TermKeys})
+		fits := err == nil && found.FitsAlone(n.ID)
 		if errors.As(err, new(rank.FallbackReason)) {
 			// Nodes are evaluated one by one for this pod. Only what other pods may have taken
 			// since is checked here.
@@ -236,8 +236,8 @@ func (h *Holder) ShortenOld(term int64, now time.Time) {
 }
 
 // NewReservation returns the message that requests a reservation for a pod.
-func NewReservation(pod *v1.Pod, demands wire.Demands) wire.Reservation {
+func NewReservation(pod *v1.Pod, termKeys wire.TermKeys) wire.Reservation {
 	return wire.Reservation{
-		Pod: wire.MarshalObject(pod), UID: pod.UID, Node: pod.Spec.NodeName, Profile: pod.Spec.SchedulerName, Demands: demands,
+		Pod: wire.MarshalObject(pod), UID: pod.UID, Node: pod.Spec.NodeName, Profile: pod.Spec.SchedulerName, TermKeys: termKeys,
 	}
 }

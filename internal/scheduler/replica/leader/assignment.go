@@ -71,7 +71,7 @@ func (l *Leader) barUnreachable() {
 	}
 	times := map[string]int{}
 	for _, member := range l.members {
-		for _, other := range l.statuses[member.Name].Cut {
+		for _, other := range l.statuses[member.Name].Unreachable {
 			if slices.ContainsFunc(l.members, func(m membership.Member) bool { return m.Name == other }) {
 				times[member.Name]++
 				times[other]++
@@ -106,7 +106,7 @@ func (l *Leader) Greet(link *wire.Link) {
 	leads, ready := l.number > 0, l.ready.Has(link.To().Name)
 	if leads {
 		a := l.assignment()
-		link.Tell(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
+		link.Send(func(b *wire.Batch) { b.Assignments = append(b.Assignments, a) })
 		l.nominated = map[types.UID]string{}
 	}
 	l.mu.Unlock()
@@ -142,7 +142,7 @@ func (l *Leader) NoteStatus(from string, s *wire.Status) {
 			l.ready.Insert(from)
 		}
 	}
-	if !complete && l.ready.HasAll(l.table.Owners()...) || known && s.Freed > last.Freed {
+	if !complete && l.ready.HasAll(l.table.Owners()...) || known && s.Expired > last.Expired {
 		// Pods may fit now although no event has reported a change.
 		l.search.invalidate()
 		go l.retryUnschedulable()

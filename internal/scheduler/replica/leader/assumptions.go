@@ -38,8 +38,8 @@ type Assumptions struct {
 
 // assumption is a pod that is assumed to be on a node.
 type assumption struct {
-	pod     *v1.Pod
-	demands wire.Demands
+	pod      *v1.Pod
+	termKeys wire.TermKeys
 	// acked is closed when the owner of the node has answered. refused is why it did not reserve
 	// capacity, or released it; lastHeard is when it last answered.
 	acked     chan struct{}
@@ -73,9 +73,9 @@ func (a *Assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) error {
 	if a.assumed[pod.UID] != nil {
 		return fmt.Errorf("pod %v(%v) is in the cache, so can't be assumed", pod.UID, klog.KObj(pod))
 	}
-	demands := a.search.Placed(pod.UID)
-	a.assumed[pod.UID] = &assumption{pod: pod, demands: demands, acked: make(chan struct{}), lastHeard: time.Now()}
-	a.leader.reserve(pod, demands)
+	termKeys := a.search.Placed(pod.UID)
+	a.assumed[pod.UID] = &assumption{pod: pod, termKeys: termKeys, acked: make(chan struct{}), lastHeard: time.Now()}
+	a.leader.reserve(pod, termKeys)
 	return nil
 }
 

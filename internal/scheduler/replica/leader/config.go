@@ -32,7 +32,7 @@ type Config struct {
 	// Exclusively calls a function while nothing else reads or writes what plugins read.
 	Exclusively func(func())
 	// Answer answers a query about the nodes of this replica.
-	Answer func(context.Context, *wire.Question) *wire.Answer
+	Answer func(context.Context, *wire.Request) *wire.Answer
 	Feeds  Feeds
 }
 

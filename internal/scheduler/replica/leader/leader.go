@@ -31,7 +31,7 @@ type Leader struct {
 	client  kubernetes.Interface
 	dial    *wire.Dialer
 	// answer answers a query about the nodes of this replica.
-	answer func(context.Context, *wire.Question) *wire.Answer
+	answer func(context.Context, *wire.Request) *wire.Answer
 
 	search      *Search
 	assumptions *Assumptions

@@ -23,7 +23,7 @@ func (l *Leader) BeginList(from string, id int64) {
 
 // Receive passes pending pods and events from another replica to the scheduler.
 func (l *Leader) Receive(from string, b *wire.Batch) error {
-	if len(b.Pending)+len(b.News) == 0 {
+	if len(b.Pending)+len(b.Events) == 0 {
 		return nil
 	}
 	l.mu.Lock()
@@ -42,8 +42,8 @@ func (l *Leader) Receive(from string, b *wire.Batch) error {
 			return err
 		}
 	}
-	for i := range b.News {
-		if err := l.takeEvent(&b.News[i]); err != nil {
+	for i := range b.Events {
+		if err := l.takeEvent(&b.Events[i]); err != nil {
 			return err
 		}
 	}
@@ -161,7 +161,7 @@ func (l *Leader) EndList(from string, id int64, slots []int) {
 }
 
 // takeEvent passes an event of a bound pod or a node to the scheduler.
-func (l *Leader) takeEvent(news *wire.News) error {
+func (l *Leader) takeEvent(news *wire.Event) error {
 	l.search.invalidate()
 	if news.Node {
 		before, after, err := decoded[v1.Node](news)
@@ -183,7 +183,7 @@ type readable[T any] interface {
 	Unmarshal([]byte) error
 }
 
-func decoded[T any, P readable[T]](news *wire.News) (before, after P, err error) {
+func decoded[T any, P readable[T]](news *wire.Event) (before, after P, err error) {
 	for _, part := range []struct {
 		data []byte
 		to   *P

@@ -83,8 +83,8 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 func (p *Preemptor) Best(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
 	info, _ := framework.NewPodInfo(pod)
 	queued := &framework.QueuedPodInfo{PodInfo: info}
-	ask := wire.Ask{Offers: 1, Walk: p.search.Unrankable(p.profile, pod) != ""}
-	counted, err := p.search.query(ctx, p.profile, queued, &ask)
+	query := wire.Query{Offers: 1, NodeByNode: p.search.Unrankable(p.profile, pod) != ""}
+	counted, err := p.search.query(ctx, p.profile, queued, &query)
 	if errors.Is(err, rank.ReasonRejected) {
 		// No eviction would change the rejection.
 		return nil, &wire.Answer{Summary: index.Summary{Nodes: p.search.owners.Nodes()}}, nil
@@ -92,9 +92,9 @@ func (p *Preemptor) Best(ctx context.Context, pod *v1.Pod) (preemption.Candidate
 	if err != nil {
 		return nil, nil, err
 	}
-	ask.InUse = counted.answer.InUse
-	ask.Preempt, ask.Counters, ask.Values = true, counted.answer.Summary.Counters, p.search.Cluster.Names.ValueOf
-	proposed, err := p.search.query(ctx, p.profile, queued, &ask)
+	query.InUse = counted.answer.InUse
+	query.Preempt, query.Counters, query.Values = true, counted.answer.Summary.Counters, p.search.Cluster.Names.ValueOf
+	proposed, err := p.search.query(ctx, p.profile, queued, &query)
 	if err != nil {
 		return nil, nil, err
 	}

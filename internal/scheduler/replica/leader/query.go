@@ -10,11 +10,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Ask sends a query to all replicas that own nodes and merges their answers. With all set it waits
+// Query sends a query to all replicas that own nodes and merges their answers. With all set it waits
 // for each of them.
-func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, error) {
+func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.Answer, error) {
 	l.nominate()
-	q := &wire.Question{Ask: ask, From: l.member.Self(), Patience: l.options.Patience, Seen: map[string]uint64{}}
+	q := &wire.Request{Query: query, From: l.member.Self(), Patience: l.options.Patience, Reservations: map[string]uint64{}}
 	if all {
 		q.Patience.Quorum = 100
 	}
@@ -37,7 +37,7 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 		default:
 			members = append(members, member)
 		}
-		q.Seen[member.Name] = sent[member.Name]
+		q.Reservations[member.Name] = sent[member.Name]
 	}
 	l.mu.Unlock()
 	var here func() *wire.Answer
@@ -45,15 +45,15 @@ func (l *Leader) Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer
 		here = func() *wire.Answer { return l.answer(ctx, q) }
 	}
 	started := time.Now()
-	answer := l.dial.Scatter(ctx, here, members, l.options.Fanout, ask.Pod, q)
+	answer := l.dial.Scatter(ctx, here, members, l.options.Fanout, query.Pod, q)
 	roundTimes.Observe(time.Since(started).Seconds())
-	if late := l.unreachedBehindRelays(members, answer, ask.Pod); len(late) > 0 && ctx.Err() == nil {
+	if late := l.unreachedBehindRelays(members, answer, query.Pod); len(late) > 0 && ctx.Err() == nil {
 		answer.Absent = slices.DeleteFunc(answer.Absent, func(name string) bool {
 			return slices.ContainsFunc(late, func(m membership.Member) bool { return m.Name == name })
 		})
 		// They do not count as late because the relay before them was.
 		own := answer
-		answer = l.dial.Scatter(ctx, func() *wire.Answer { return own }, late, max(len(late), 1), ask.Pod, q)
+		answer = l.dial.Scatter(ctx, func() *wire.Answer { return own }, late, max(len(late), 1), query.Pod, q)
 	}
 	l.noteLate(members, answer)
 	answer.Absent = slices.DeleteFunc(append(answer.Absent, absent...), func(name string) bool { return !slices.Contains(owners, name) })

@@ -17,8 +17,8 @@ func (l *Leader) resendReservations(owner string, ready bool) {
 			return
 		}
 		if owner == "" || l.member.NodeOwner(a.pod.Spec.NodeName) == owner {
-			reservation := holder.NewReservation(a.pod, a.demands)
-			reservation.Held = a.reserved()
+			reservation := holder.NewReservation(a.pod, a.termKeys)
+			reservation.Granted = a.reserved()
 			l.sendToOwner(a.pod, reservation)
 		}
 	})
@@ -33,8 +33,8 @@ func (l *Leader) TakeAck(from string, ack wire.Ack) {
 }
 
 // reserve requests a reservation from the owner of a node.
-func (l *Leader) reserve(pod *v1.Pod, demands wire.Demands) {
-	l.sendToOwner(pod, holder.NewReservation(pod, demands))
+func (l *Leader) reserve(pod *v1.Pod, termKeys wire.TermKeys) {
+	l.sendToOwner(pod, holder.NewReservation(pod, termKeys))
 	if holder.ForbidsAround(pod) {
 		owner := l.member.NodeOwner(pod.Spec.NodeName)
 		l.mu.Lock()

@@ -36,9 +36,9 @@ type Search struct {
 
 // Owners are the replicas that own nodes.
 type Owners interface {
-	// Ask sends a query to all owners and merges their answers; with all set it waits for each
+	// Query sends a query to all owners and merges their answers; with all set it waits for each
 	// of them.
-	Ask(ctx context.Context, ask *wire.Ask, all bool) (*wire.Answer, error)
+	Query(ctx context.Context, query *wire.Query, all bool) (*wire.Answer, error)
 	// Nodes returns how many nodes the owners last reported.
 	Nodes() int
 	// KeepNode lets plugins look up a node that was chosen for a pod with claims.
@@ -65,7 +65,7 @@ const (
 	// An answer is reused for at most batchLife. Changes of nodes and pods end a batch earlier;
 	// only image counts of other nodes may be that old.
 	batchLife = time.Second
-	// Queries for one pod, while shards report demands that were not agreed on.
+	// Queries for one pod, while replicas report topology keys that were not agreed on.
 	maxQueries = 16
 	// Classes that are kept.
 	maxClasses = 4096
@@ -104,7 +104,7 @@ func (l *Search) schedulePod(
 		return none, reason
 	}
 	if only := pod.Pod.Status.NominatedNodeName; only != "" {
-		r, err := l.query(ctx, profile, pod, &wire.Ask{Only: only, Offers: 1, Steps: 1})
+		r, err := l.query(ctx, profile, pod, &wire.Query{Node: only, Offers: 1, Steps: 1})
 		if err != nil {
 			return none, l.explainRejection(pod, err)
 		}
@@ -122,7 +122,7 @@ func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 		fresh := r == nil
 		if fresh {
 			var err error
-			if r, err = l.query(ctx, profile, pod, &wire.Ask{}); err != nil {
+			if r, err = l.query(ctx, profile, pod, &wire.Query{}); err != nil {
 				return kubescheduler.ScheduleResult{}, l.explainRejection(pod, err)
 			}
 		}
@@ -168,42 +168,42 @@ func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInf
 
 // query queries the owners about the class of a pod. Unless the query says otherwise it asks for as
 // many offers as earlier batches of the class used.
-func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framework.QueuedPodInfo, ask *wire.Ask) (*podBatch, error) {
+func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framework.QueuedPodInfo, query *wire.Query) (*podBatch, error) {
 	l.batch = nil
 	object, err := pod.Pod.Marshal()
 	if err != nil {
 		return nil, err
 	}
-	ask.Pod, ask.Profile = object, profile.Framework.ProfileName()
+	query.Pod, query.Profile = object, profile.Framework.ProfileName()
 	// The pod will run when the next pods are placed.
 	kind := l.Cluster.Names.Kind(pod.PodInfo)
-	key, class, err := l.classOf(profile, pod.PodInfo, ask.Walk)
+	key, class, err := l.classOf(profile, pod.PodInfo, query.NodeByNode)
 	if err != nil {
 		return nil, err
 	}
-	if ask.Walk {
-		class.agreed.Demands = ask.Demands
+	if query.NodeByNode {
+		class.agreed.TermKeys = query.TermKeys
 	}
-	if ask.Offers == 0 {
+	if query.Offers == 0 {
 		class.wanted, class.used = class.wanted.Next(class.used), index.Used{}
-		ask.Offers, ask.Steps = class.wanted.Offers, class.wanted.Steps
+		query.Offers, query.Steps = class.wanted.Offers, class.wanted.Steps
 	}
 	for range maxQueries {
 		if err := l.prepare(ctx, class, profile, pod.PodInfo, kind); err != nil {
 			delete(l.classes, key)
 			return nil, err
 		}
-		ask.Demands = class.agreed.Demands
-		answer, err := l.owners.Ask(ctx, ask, len(class.Spec.Counters) > 0)
+		query.TermKeys = class.agreed.TermKeys
+		answer, err := l.owners.Query(ctx, query, len(class.Spec.Counters) > 0)
 		if err != nil {
 			return nil, err
 		}
 		if !answer.Missing.Empty() {
-			class.agreed.Demands = class.agreed.And(answer.Missing)
+			class.agreed.TermKeys = class.agreed.Union(answer.Missing)
 			class.Class = nil
 			continue
 		}
-		l.addVisibleLabels(answer.Visible)
+		l.addVisibleLabels(answer.ReferencedLabels)
 		merged, err := l.merge(class, answer)
 		if err != nil {
 			return nil, err
@@ -217,12 +217,12 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 // include.
 func (l *Search) invalidate() { l.invalidated.Store(true) }
 
-// Placed notes that a pod is assumed on the node that was chosen last, and returns the demands of
+// Placed notes that a pod is assumed on the node that was chosen last, and returns the term keys of
 // its class.
-func (l *Search) Placed(uid types.UID) wire.Demands {
+func (l *Search) Placed(uid types.UID) wire.TermKeys {
 	if l.batch == nil || l.batch.picked != uid {
-		return wire.Demands{}
+		return wire.TermKeys{}
 	}
 	l.batch.picked = ""
-	return l.batch.class.agreed.Demands
+	return l.batch.class.agreed.TermKeys
 }

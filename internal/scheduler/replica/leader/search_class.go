@@ -21,7 +21,7 @@ type searchClass struct {
 	// lastQuery is when it was last queried. wanted is how much was asked for then, and used is how
 	// much of it was used.
 	lastQuery time.Time
-	wanted    wire.Wanted
+	wanted    wire.AnswerSize
 	used      index.Used
 }
 

@@ -44,13 +44,13 @@ func (l *Search) result(r *podBatch, pick index.Pick, state fwk.CycleState, pod 
 	l.batch = r
 	rank.Walked.Observe(float64(pick.Groups))
 	return kubescheduler.ScheduleResult{
-		SuggestedHost: r.answer.Names[pick.Slot], EvaluatedNodes: r.merged.Nodes(), FeasibleNodes: pick.Fitting,
+		SuggestedHost: r.answer.Names[pick.Node], EvaluatedNodes: r.merged.Nodes(), FeasibleNodes: pick.Fitting,
 	}
 }
 
 // explainUnfit queries why a pod fits nowhere.
 func (l *Search) explainUnfit(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) error {
-	r, err := l.query(ctx, profile, pod, &wire.Ask{Offers: 1, Why: true})
+	r, err := l.query(ctx, profile, pod, &wire.Query{Offers: 1, Reasons: true})
 	if err != nil {
 		return l.explainRejection(pod, err)
 	}
@@ -69,7 +69,7 @@ func (r *podBatch) fitError(pod *v1.Pod) error {
 	}
 	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: sets.New(r.class.NamingPlugins...)}
 	refusals := r.answer.Refusals
-	r.merged.Refused(func(why index.Refusal, counter, nodes int) {
+	r.merged.EachRefused(func(why index.Refusal, counter, nodes int) {
 		refusals = append(refusals, r.class.CounterRefusal(why, counter, nodes))
 	})
 	slices.SortStableFunc(refusals, func(a, b wire.Refusal) int { return b.Nodes - a.Nodes })

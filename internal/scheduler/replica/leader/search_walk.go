@@ -35,7 +35,7 @@ func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.Cy
 	var except []string
 	inUse := false
 	for range maxQueries {
-		r, err := l.query(ctx, profile, pod, &wire.Ask{Walk: true, Why: true, Offers: 1, Only: only, Except: except, InUse: inUse})
+		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: only, Exclude: except, InUse: inUse})
 		if err != nil {
 			return none, l.explainRejection(pod, err)
 		}
@@ -52,7 +52,7 @@ func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.Cy
 			}
 			return none, r.fitError(pod.Pod)
 		}
-		name := r.answer.Names[pick.Slot]
+		name := r.answer.Names[pick.Node]
 		suits, err := l.fitsChosen(ctx, profile, state, pod, name)
 		if err != nil {
 			return none, err
@@ -70,7 +70,7 @@ func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.Cy
 // fitsChosen runs the plugins for the chosen node, because only the leader knows claims that are
 // reserved and not bound yet.
 func (l *Search) fitsChosen(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, name string) (bool, error) {
-	r, err := l.query(ctx, profile, pod, &wire.Ask{Walk: true, Only: name, Whole: true, Offers: 1})
+	r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Node: name, IncludeNode: true, Offers: 1})
 	if err != nil || len(r.answer.Node) == 0 {
 		return false, err
 	}

@@ -19,18 +19,18 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 	if before == nil {
 		item := nodeName(after)
 		for _, p := range m.peers {
-			p.link.Tell(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
+			p.link.Send(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
 		}
 	}
 	if !listing && m.assignment != nil && (before == nil || after == nil || len(framework.NodeSchedulingPropertiesChange(after, before)) > 0) {
-		news := wire.News{Node: true}
+		news := wire.Event{Node: true}
 		if before != nil {
 			news.Before = wire.MarshalObject(before)
 		}
 		if after != nil {
 			news.After = wire.MarshalObject(after)
 		}
-		m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.News = append(b.News, news) })
+		m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Events = append(b.Events, news) })
 	}
 }
 
@@ -65,14 +65,14 @@ func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 		}
 		tell(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
 	case before == nil || after == nil || !cache.SameOnNode(before, after):
-		news := wire.News{}
+		news := wire.Event{}
 		if before != nil {
 			news.Before = wire.MarshalObject(before)
 		}
 		if after != nil {
 			news.After = wire.MarshalObject(after)
 		}
-		m.send(leader, func(b *wire.Batch) { b.News = append(b.News, news) })
+		m.send(leader, func(b *wire.Batch) { b.Events = append(b.Events, news) })
 	}
 }
 

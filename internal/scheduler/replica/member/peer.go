@@ -66,12 +66,12 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 	p.greetedConnection = greeted
 	m.mu.Unlock()
 	for _, uid := range m.nodes.keys() {
-		if !link.Room(ctx) {
+		if !link.WaitForRoom(ctx) {
 			return
 		}
 		m.nodes.visit(uid, func(node *v1.Node) {
 			item := nodeName(node)
-			link.Tell(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
+			link.Send(func(b *wire.Batch) { b.Nodes = append(b.Nodes, item) })
 		})
 	}
 	m.mu.Lock()
@@ -117,7 +117,7 @@ func (m *Member) SendToAll(add func(*wire.Batch)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, p := range m.peers {
-		p.link.Tell(add)
+		p.link.Send(add)
 	}
 }
 
@@ -127,7 +127,7 @@ func (m *Member) SendToOwner(node string, add func(*wire.Batch)) bool {
 	defer m.mu.Unlock()
 	p := m.peers[m.ownerOf(node)]
 	if p != nil {
-		p.link.Tell(add)
+		p.link.Send(add)
 	}
 	return p != nil
 }
@@ -156,7 +156,7 @@ func (m *Member) Reservations() map[string]uint64 {
 	defer m.mu.Unlock()
 	sent := map[string]uint64{}
 	for name, p := range m.peers {
-		if count, connection := p.link.Reservations(); connection != 0 && connection == p.greetedConnection {
+		if count, connection := p.link.SentReservations(); connection != 0 && connection == p.greetedConnection {
 			sent[name] = count
 			p.link.Flush()
 		}
@@ -167,13 +167,13 @@ func (m *Member) Reservations() map[string]uint64 {
 // send adds to the messages for a peer, if there is one of that name.
 func (m *Member) send(name string, add func(*wire.Batch)) {
 	if p := m.peers[name]; p != nil {
-		p.link.Tell(add)
+		p.link.Send(add)
 	}
 }
 
 // sendLater adds to the messages for a peer that are not urgent.
 func (m *Member) sendLater(name string, add func(*wire.Batch)) {
 	if p := m.peers[name]; p != nil {
-		p.link.TellLater(add)
+		p.link.SendLater(add)
 	}
 }

@@ -30,7 +30,7 @@ func (m *Member) TakeListed(from string, listed *wire.Refresh) {
 func (m *Member) TakeRefreshed(from string, refresh *wire.Refresh) {
 	m.mu.Lock()
 	p := m.peers[from]
-	if p != nil && p.toldListed == m.current() && p.listedID == refresh.Asked && stamp(refresh.Term, refresh.Number) == m.current() {
+	if p != nil && p.toldListed == m.current() && p.listedID == refresh.InReplyTo && stamp(refresh.Term, refresh.Number) == m.current() {
 		m.refreshed.Insert(from)
 	}
 	complete := m.complete()
@@ -80,7 +80,7 @@ func (m *Member) sendNodesListed(p *peer) {
 	m.lastID++
 	listed := wire.Refresh{Term: m.assignment.Term, Number: m.assignment.Number, ID: m.lastID, Slots: p.unlistedSlots.Of(m.table, m.Self())}
 	p.toldListed, p.listedID, p.unlistedSlots = m.current(), listed.ID, refresh.NewSlotSet(nil)
-	p.link.Tell(func(b *wire.Batch) { b.Listed = append(b.Listed, listed) })
+	p.link.Send(func(b *wire.Batch) { b.Listed = append(b.Listed, listed) })
 }
 
 // podSender sends a list of pods to one peer.
@@ -101,21 +101,21 @@ func (m *Member) newPodSender(name string, p *peer, pending bool) *podSender {
 	t := &podSender{
 		m: m, to: name, link: p.link, pending: pending, podSlots: p.unsentPodSlots, nodeSlots: p.wantedNodeSlots,
 		leads: name == m.assignment.Leader.Name, refresh: wire.Refresh{
-			Term: m.assignment.Term, Number: m.assignment.Number, ID: m.lastID, Asked: p.request.ID, Slots: p.unsentPodSlots.Of(m.table, m.Self()),
+			Term: m.assignment.Term, Number: m.assignment.Number, ID: m.lastID, InReplyTo: p.request.ID, Slots: p.unsentPodSlots.Of(m.table, m.Self()),
 		},
 	}
 	return t
 }
 
 func (t *podSender) run(ctx context.Context) {
-	t.link.Tell(func(b *wire.Batch) { b.Refreshing = append(b.Refreshing, t.refresh) })
+	t.link.Send(func(b *wire.Batch) { b.Refreshing = append(b.Refreshing, t.refresh) })
 	for _, uid := range t.m.pods.keys() {
-		if !t.link.Room(ctx) {
+		if !t.link.WaitForRoom(ctx) {
 			return
 		}
 		t.m.pods.visit(uid, t.send)
 	}
-	t.link.Tell(func(b *wire.Batch) { b.Refreshed = append(b.Refreshed, t.refresh) })
+	t.link.Send(func(b *wire.Batch) { b.Refreshed = append(b.Refreshed, t.refresh) })
 }
 
 // send sends a pod if the list covers it.
@@ -124,7 +124,7 @@ func (t *podSender) send(pod *v1.Pod) {
 	if pod.Spec.NodeName == "" {
 		if t.leads && (fresh || t.pending) {
 			item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
-			t.link.Tell(func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
+			t.link.Send(func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
 		}
 		return
 	}
@@ -134,7 +134,7 @@ func (t *podSender) send(pod *v1.Pod) {
 	t.m.mu.Unlock()
 	if its && (fresh || t.nodeSlots.Has(int(at.slot))) {
 		item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
-		t.link.Tell(func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
+		t.link.Send(func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
 	}
 }
 

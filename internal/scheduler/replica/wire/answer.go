@@ -10,13 +10,13 @@ import (
 type Answer struct {
 	// Missing are topology keys that the query lacks. If there are any, the answer has no
 	// summary and the leader queries again with these keys.
-	Missing Demands
+	Missing TermKeys
 	Summary index.Summary
 	// Values and Profiles are what the numbers in the summary stand for. Values[0] is
 	// [NoValue] and Values[1] is the empty string. A profile has one byte for each image
 	// of the pod.
 	Values, Profiles []string
-	// Names are the names of the offered nodes, indexed by [index.Offer.Slot].
+	// Names are the names of the offered nodes, indexed by [index.Offer.Node].
 	Names []string
 	// Images are the images of the pod, in the order of its containers.
 	Images []Image
@@ -32,8 +32,8 @@ type Answer struct {
 	// for which the pod must not preempt; "" if it may.
 	Candidates []Candidate `cbor:",omitempty"`
 	Ineligible string      `cbor:",omitempty"`
-	// Visible are the labels of pods to which selectors of other pods refer.
-	Visible []string
+	// ReferencedLabels are the labels of pods to which selectors of other pods refer.
+	ReferencedLabels []string
 	// Errors has one message for each replica that failed to answer.
 	Errors []string
 	// Absent are the names of replicas that failed to answer or did not answer in time.
@@ -69,8 +69,8 @@ func (r *Refusal) sameStatus(other *Refusal) bool {
 	return r.Code == other.Code && r.Plugin == other.Plugin && slices.Equal(r.Reasons, other.Reasons)
 }
 
-// Refuse adds rejected nodes to the answer.
-func (a *Answer) Refuse(refusal Refusal) {
+// AddRefusal adds rejected nodes to the answer.
+func (a *Answer) AddRefusal(refusal Refusal) {
 	for i := range a.Refusals {
 		if a.Refusals[i].sameStatus(&refusal) {
 			a.Refusals[i].Nodes += refusal.Nodes

@@ -22,8 +22,8 @@ type Batch struct {
 	Pods []Item `cbor:",omitempty"`
 	// Pending are unscheduled pods. They are sent to the leader.
 	Pending []Item `cbor:",omitempty"`
-	// News are other changes that the leader needs for its queue.
-	News []News `cbor:",omitempty"`
+	// Events are other changes that the leader needs for its queue.
+	Events []Event `cbor:",omitempty"`
 	// Refreshed ends a resend of all objects in some slots.
 	Refreshed []Refresh `cbor:",omitempty"`
 	// Listed announces that all nodes of the sender in some slots were sent, so that the
@@ -59,9 +59,9 @@ type Item struct {
 	Node string
 }
 
-// News is a change of a node, or of a pod on a node, that may make unschedulable pods
+// Event is a change of a node, or of a pod on a node, that may make unschedulable pods
 // schedulable.
-type News struct {
+type Event struct {
 	_ struct{} `cbor:",toarray"`
 	// Node is true for a node and false for a pod.
 	Node bool
@@ -74,9 +74,9 @@ type News struct {
 type Refresh struct {
 	Term, Number int64
 	Slots        []int
-	// ID is a number of the sender. A Refreshing or Refreshed has in Asked the ID of the
+	// ID is a number of the sender. A Refreshing or Refreshed has in InReplyTo the ID of the
 	// Listed to which it responds.
-	ID, Asked int64
+	ID, InReplyTo int64
 }
 
 // Reservation reserves capacity of a node for a pod before the pod is bound. It releases
@@ -85,14 +85,14 @@ type Reservation struct {
 	// Nominated is true if the pod is nominated to the node and takes no capacity yet.
 	Nominated bool `cbor:",omitempty"`
 
-	Pod     []byte
-	UID     types.UID
-	Node    string
-	Profile string
-	Demands Demands
-	// Held is true if the node's previous owner has granted the reservation. The pod may be
+	Pod      []byte
+	UID      types.UID
+	Node     string
+	Profile  string
+	TermKeys TermKeys
+	// Granted is true if the node's previous owner has granted the reservation. The pod may be
 	// bound already, so the new owner does not check again whether it fits.
-	Held bool `cbor:",omitempty"`
+	Granted bool `cbor:",omitempty"`
 }
 
 // Ack is the result of a reservation.
@@ -108,13 +108,13 @@ type Status struct {
 	// and pods.
 	Term, Number int64
 	Nodes, Pods  int
-	// Freed is the number of reservations that expired because no leader renewed them.
-	Freed int64
+	// Expired is the number of reservations that expired because no leader renewed them.
+	Expired int64
 	// Forbids is true if pods of this replica have required anti-affinity terms with a
 	// topology larger than one node.
 	Forbids bool `cbor:",omitempty"`
-	// Cut are the names of replicas to which the replica has no connection.
-	Cut []string `cbor:",omitempty"`
+	// Unreachable are the names of replicas to which the replica has no connection.
+	Unreachable []string `cbor:",omitempty"`
 	// Config is a digest of the replica's configuration.
 	Config string
 }
@@ -130,8 +130,8 @@ func (b *Batch) size() int {
 	for _, a := range b.Assignments {
 		size += 4*membership.SlotCount + 96*(len(a.Members)+len(a.Known)+len(a.Owners))
 	}
-	for i := range b.News {
-		size += 32 + len(b.News[i].Before) + len(b.News[i].After)
+	for i := range b.Events {
+		size += 32 + len(b.Events[i].Before) + len(b.Events[i].After)
 	}
 	for i := range b.Reservations {
 		size += 128 + len(b.Reservations[i].Pod)
@@ -145,7 +145,7 @@ func (b *Batch) grownBy(before *Batch) int {
 	added := Batch{
 		Assignments: b.Assignments[len(before.Assignments):],
 		Nodes:       b.Nodes[len(before.Nodes):], Pods: b.Pods[len(before.Pods):], Pending: b.Pending[len(before.Pending):],
-		News: b.News[len(before.News):], Reservations: b.Reservations[len(before.Reservations):],
+		Events: b.Events[len(before.Events):], Reservations: b.Reservations[len(before.Reservations):],
 		Refreshing: b.Refreshing[len(before.Refreshing):], Refreshed: b.Refreshed[len(before.Refreshed):], Listed: b.Listed[len(before.Listed):],
 		Kept: b.Kept[len(before.Kept):], Acks: b.Acks[len(before.Acks):],
 	}

@@ -19,27 +19,27 @@ type Dialer struct {
 func NewDialer(certificates *TLS) *Dialer { return &Dialer{certificates: certificates} }
 
 // forward returns the function that forwards a query to a branch.
-func (d *Dialer) forward(q *Question) func(context.Context, *membership.Branch) (*Answer, error) {
+func (d *Dialer) forward(q *Request) func(context.Context, *membership.Branch) (*Answer, error) {
 	return func(ctx context.Context, b *membership.Branch) (*Answer, error) {
 		// The branch gets a shorter deadline, which leaves it time to report the replicas
 		// below it that did not answer.
 		patience := q.Patience
 		patience.Deadline -= patience.Deadline / 8
-		return d.Ask(ctx, b, &Question{
-			Ask: q.Ask, Term: q.Term, Number: q.Number, From: q.From, Branches: b.Branches, Patience: patience, Seen: q.Seen,
+		return d.Query(ctx, b, &Request{
+			Query: q.Query, Term: q.Term, Number: q.Number, From: q.From, Branches: b.Branches, Patience: patience, Reservations: q.Reservations,
 		})
 	}
 }
 
-// Ask sends a query to the root of a branch and returns its answer, which includes the
+// Query sends a query to the root of a branch and returns its answer, which includes the
 // answers of q.Branches. It returns an error if the answer is malformed.
-func (d *Dialer) Ask(ctx context.Context, b *membership.Branch, q *Question) (*Answer, error) {
+func (d *Dialer) Query(ctx context.Context, b *membership.Branch, q *Request) (*Answer, error) {
 	connection, err := d.connections.get(b.Member.Address, d.certificates)
 	if err != nil {
 		return nil, err
 	}
 	answer := &Answer{}
-	if err := connection.Invoke(ctx, "/"+serviceName+"/Ask", q, answer, grpc.ForceCodec(codec{})); err != nil {
+	if err := connection.Invoke(ctx, "/"+serviceName+"/Query", q, answer, grpc.ForceCodec(codec{})); err != nil {
 		return nil, err
 	}
 	return answer, answer.validate()
@@ -47,6 +47,6 @@ func (d *Dialer) Ask(ctx context.Context, b *membership.Branch, q *Question) (*A
 
 // Scatter queries members along a tree (see [membership.Grow]) and merges their answers with
 // the answer of own, which may be nil.
-func (d *Dialer) Scatter(ctx context.Context, own func() *Answer, members []membership.Member, fanout int, key []byte, q *Question) *Answer {
-	return Gather(ctx, own, membership.Grow(members, fanout, key), q.Patience, q.Ask.Offers, d.forward(q))
+func (d *Dialer) Scatter(ctx context.Context, own func() *Answer, members []membership.Member, fanout int, key []byte, q *Request) *Answer {
+	return Gather(ctx, own, membership.Grow(members, fanout, key), q.Patience, q.Query.Offers, d.forward(q))
 }

@@ -21,15 +21,15 @@ func Fold(answers []*Answer, offers int) *Answer {
 	values.number(NoValue)
 	values.number("")
 	for _, a := range answers {
-		merged.Missing = merged.Missing.And(a.Missing)
+		merged.Missing = merged.Missing.Union(a.Missing)
 		merged.Errors = append(merged.Errors, a.Errors...)
 		merged.Absent = append(merged.Absent, a.Absent...)
-		merged.Visible = append(merged.Visible, a.Visible...)
+		merged.ReferencedLabels = append(merged.ReferencedLabels, a.ReferencedLabels...)
 		merged.add(a, &values, &profiles)
 		summaries = append(summaries, a.Summary)
 	}
-	slices.Sort(merged.Visible)
-	merged.Visible = slices.Compact(merged.Visible)
+	slices.Sort(merged.ReferencedLabels)
+	merged.ReferencedLabels = slices.Compact(merged.ReferencedLabels)
 	merged.Values, merged.Profiles = values.words, profiles.words
 	merged.Summary = index.Fold(summaries, offers)
 	merged.dropUnusedNames()
@@ -46,8 +46,8 @@ func (a *Answer) dropUnusedNames() {
 			// Several answers may share one slice of offers in memory.
 			offers := slices.Clone(tiers[t].Offers)
 			for o := range offers {
-				names = append(names, a.Names[offers[o].Slot])
-				offers[o].Slot = index.Slot(len(names) - 1)
+				names = append(names, a.Names[offers[o].Node])
+				offers[o].Node = index.NodeID(len(names) - 1)
 			}
 			tiers[t].Offers = offers
 		}
@@ -62,12 +62,12 @@ func (a *Answer) add(other *Answer, values, profiles *dictionary) {
 		func(value int32) int32 { return values.number(other.Values[value]) },
 		func(profile int32) int32 { return profiles.number(other.Profiles[profile]) },
 	)
-	first := index.Slot(len(a.Names))
+	first := index.NodeID(len(a.Names))
 	a.Names = append(a.Names, other.Names...)
 	for g := range other.Summary.Groups {
 		for _, tier := range other.Summary.Groups[g].Tiers {
 			for o := range tier.Offers {
-				tier.Offers[o].Slot += first
+				tier.Offers[o].Node += first
 			}
 		}
 	}
@@ -84,7 +84,7 @@ func (a *Answer) add(other *Answer, values, profiles *dictionary) {
 		a.Ineligible = other.Ineligible
 	}
 	for i := range other.Refusals {
-		a.Refuse(other.Refusals[i])
+		a.AddRefusal(other.Refusals[i])
 	}
 	if len(other.Node) > 0 {
 		a.Node, a.Pods = other.Node, other.Pods

@@ -15,7 +15,7 @@ func TestFoldKeepsNamesOfOffersOnly(t *testing.T) {
 		tier := index.Tier{Static: int64(replica), Count: 10}
 		for node := range 10 {
 			a.Names = append(a.Names, fmt.Sprintf("%d-%d", replica, node))
-			tier.Offers = append(tier.Offers, index.Offer{Slot: index.Slot(node), Steps: []index.Step{{Static: int64(replica)}}})
+			tier.Offers = append(tier.Offers, index.Offer{Node: index.NodeID(node), Steps: []index.Step{{Static: int64(replica)}}})
 		}
 		a.Summary = index.Summary{Nodes: 10, Groups: []index.GroupSummary{{Count: 10, Floor: tier.Static, Tiers: []index.Tier{tier}}}}
 		answers = append(answers, a)
@@ -26,8 +26,8 @@ func TestFoldKeepsNamesOfOffersOnly(t *testing.T) {
 		for _, offer := range tier.Offers {
 			offered++
 			var replica, node int
-			if _, err := fmt.Sscanf(all.Names[offer.Slot], "%d-%d", &replica, &node); err != nil || int64(replica) != offer.Steps[0].Static {
-				t.Errorf("offer %s has the steps of a node of replica %d", all.Names[offer.Slot], offer.Steps[0].Static)
+			if _, err := fmt.Sscanf(all.Names[offer.Node], "%d-%d", &replica, &node); err != nil || int64(replica) != offer.Steps[0].Static {
+				t.Errorf("offer %s has the steps of a node of replica %d", all.Names[offer.Node], offer.Steps[0].Static)
 			}
 		}
 	}

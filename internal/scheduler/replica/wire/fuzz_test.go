@@ -15,15 +15,15 @@ func seedBatch() *Batch {
 	a.SetTable(membership.Assign(nil, []string{"a", "b"}))
 	return &Batch{
 		From: "a", Assignments: []*Assignment{a}, Nodes: []NodeName{{Hash: 1, Slot: 2, Created: 3}},
-		Refreshing: []Refresh{{Term: 2, Number: 3, Slots: []int{1, 2}, ID: 4, Asked: 5}}, Pods: []Item{{UID: "u", Object: []byte{1}}},
+		Refreshing: []Refresh{{Term: 2, Number: 3, Slots: []int{1, 2}, ID: 4, InReplyTo: 5}}, Pods: []Item{{UID: "u", Object: []byte{1}}},
 		Reservations: []Reservation{{UID: "u", Node: "n", Pod: []byte{1}}}, Kept: []types.UID{"u"}, Acks: []Ack{{UID: "u"}},
 		Status: &Status{Term: 2, Number: 3, Nodes: 4},
 	}
 }
 
-func seedQuestion() *Question {
-	return &Question{
-		Ask: &Ask{Pod: []byte{1}, Offers: 3, Steps: 2}, Term: 1, Number: 2, From: "a", Seen: map[string]uint64{"b": 2},
+func seedRequest() *Request {
+	return &Request{
+		Query: &Query{Pod: []byte{1}, Offers: 3, Steps: 2}, Term: 1, Number: 2, From: "a", Reservations: map[string]uint64{"b": 2},
 		Branches: []membership.Branch{{Member: membership.Member{Name: "b"}, Branches: []membership.Branch{{Member: membership.Member{Name: "c"}}}}}, Patience: Patience{Deadline: time.Second, Quorum: 90},
 	}
 }
@@ -32,7 +32,7 @@ func seedAnswer() *Answer {
 	return &Answer{
 		Values: []string{NoValue, "", "zone"}, Profiles: []string{"\x00"}, Names: []string{"node"},
 		Summary: index.Summary{Nodes: 1, Groups: []index.GroupSummary{{
-			Facts: index.Facts{Values: []int32{2}}, Count: 1, Tiers: []index.Tier{{Count: 1, Offers: []index.Offer{{Slot: 0}}}},
+			Facts: index.Facts{Values: []int32{2}}, Count: 1, Tiers: []index.Tier{{Count: 1, Offers: []index.Offer{{Node: 0}}}},
 		}}, Counters: []index.CounterSummary{{Values: []index.ValueCount{{Value: 2, Count: 1, Nodes: 1}}}}},
 	}
 }
@@ -77,12 +77,12 @@ func FuzzBatch(f *testing.F) {
 	})
 }
 
-// FuzzQuestion checks that valid queries have a bounded deadline.
-func FuzzQuestion(f *testing.F) {
-	if err := seedQuestion().validate(); err != nil {
+// FuzzRequest checks that valid queries have a bounded deadline.
+func FuzzRequest(f *testing.F) {
+	if err := seedRequest().validate(); err != nil {
 		f.Fatal(err)
 	}
-	fuzz(f, seedQuestion(), func(t *testing.T, q *Question) {
+	fuzz(f, seedRequest(), func(t *testing.T, q *Request) {
 		if q.validate() == nil && q.Patience.Deadline > maxDeadline {
 			t.Errorf("the deadline is %v", q.Patience.Deadline)
 		}

@@ -103,7 +103,7 @@ func TestCertificates(t *testing.T) {
 		{"a server of another authority", NewDialer(ours.issue(ours)), &impostor, false},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		_, err := c.dial.Ask(ctx, c.branch, seedQuestion())
+		_, err := c.dial.Query(ctx, c.branch, seedRequest())
 		cancel()
 		if (err == nil) != c.in {
 			t.Errorf("%s: %v", c.name, err)
@@ -143,7 +143,7 @@ func TestMalformed(t *testing.T) {
 		"not a batch":      []string{"not", "a", "batch"},
 		"too large":        &Batch{From: "x", Kept: []types.UID{types.UID(strings.Repeat("x", maxMessage))}},
 	} {
-		stream, err := connection.NewStream(t.Context(), &grpc.StreamDesc{StreamName: "Tell", ClientStreams: true, ServerStreams: true}, "/"+serviceName+"/Tell")
+		stream, err := connection.NewStream(t.Context(), &grpc.StreamDesc{StreamName: "Send", ClientStreams: true, ServerStreams: true}, "/"+serviceName+"/Send")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -158,9 +158,9 @@ func TestMalformed(t *testing.T) {
 	if _, complete := other.has(0); !complete {
 		t.Error("a malformed batch was processed")
 	}
-	q := seedQuestion()
-	q.Ask.Offers = -1
-	if _, err := dial.Ask(t.Context(), &membership.Branch{Member: membership.Member{Address: address}}, q); err == nil {
+	q := seedRequest()
+	q.Query.Offers = -1
+	if _, err := dial.Query(t.Context(), &membership.Branch{Member: membership.Member{Address: address}}, q); err == nil {
 		t.Error("a malformed query was answered")
 	}
 }
@@ -172,7 +172,7 @@ func TestLinkOverflow(t *testing.T) {
 	address, stop := serve(t, "127.0.0.1:0", slow)
 	defer stop()
 	link := NewLink("me", membership.Member{Name: "slow", Address: address}, NewDialer(nil), func(_ context.Context, l *Link) {
-		l.Tell(func(b *Batch) { b.Kept = append(b.Kept, "all") })
+		l.Send(func(b *Batch) { b.Kept = append(b.Kept, "all") })
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -180,7 +180,7 @@ func TestLinkOverflow(t *testing.T) {
 	eventually(t, "a connection", func() bool { return link.Connection() == 1 })
 	object := make([]byte, 1<<20)
 	for range 3 * maxPending >> 20 {
-		link.Tell(func(b *Batch) { b.Pods = append(b.Pods, Item{UID: "u", Object: object}) })
+		link.Send(func(b *Batch) { b.Pods = append(b.Pods, Item{UID: "u", Object: object}) })
 		link.mu.Lock()
 		bytes := link.bytes
 		link.mu.Unlock()

@@ -47,7 +47,7 @@ const (
 	// maxPending is the maximal size in bytes of the pending batch. If it is exceeded, the
 	// receiver is too slow and the link starts again.
 	maxPending = 64 << 20
-	// fullSendPending is the size in bytes at which Room blocks during a full send.
+	// fullSendPending is the size in bytes at which WaitForRoom blocks during a full send.
 	fullSendPending = 2 << 20
 	reconnectDelay  = 100 * time.Millisecond
 	// Batches are sent at the beats of pacing.Interval; changes that may be delayed are sent
@@ -80,12 +80,12 @@ func NewLoop(self membership.Member, handler Handler, begin func(context.Context
 // To returns the receiver.
 func (l *Link) To() membership.Member { return l.to }
 
-// Tell adds changes to the next batch. The batch is sent at once, or at the next beat if
+// Send adds changes to the next batch. The batch is sent at once, or at the next beat if
 // another batch was just sent.
-func (l *Link) Tell(add func(*Batch)) { l.append(add, false) }
+func (l *Link) Send(add func(*Batch)) { l.append(add, false) }
 
-// TellLater adds changes to the next batch; the changes may wait for up to 250 ms.
-func (l *Link) TellLater(add func(*Batch)) { l.append(add, true) }
+// SendLater adds changes to the next batch; the changes may wait for up to 250 ms.
+func (l *Link) SendLater(add func(*Batch)) { l.append(add, true) }
 
 func (l *Link) append(add func(*Batch), lazy bool) {
 	l.mu.Lock()
@@ -165,9 +165,9 @@ func (l *Link) Down() time.Time {
 	return l.down
 }
 
-// Reservations returns how many reservations were sent on the current connection, and the
+// SentReservations returns how many reservations were sent on the current connection, and the
 // connection's number. Both are 0 without a connection.
-func (l *Link) Reservations() (sent uint64, connection int64) {
+func (l *Link) SentReservations() (sent uint64, connection int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reset {
@@ -176,9 +176,9 @@ func (l *Link) Reservations() (sent uint64, connection int64) {
 	return l.reservations, l.connection
 }
 
-// Room waits until the pending batch is small; a sender of much data calls it before each
-// Tell. It returns false if the connection or the context has ended.
-func (l *Link) Room(ctx context.Context) bool {
+// WaitForRoom waits until the pending batch is small; a sender of much data calls it before each
+// Send. It returns false if the connection or the context has ended.
+func (l *Link) WaitForRoom(ctx context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for l.bytes > fullSendPending && !l.reset && ctx.Err() == nil {
@@ -289,8 +289,8 @@ func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-c
 	if err != nil {
 		return nil, nil, err
 	}
-	stream, err := connection.NewStream(ctx, &grpc.StreamDesc{StreamName: "Tell", ClientStreams: true, ServerStreams: true},
-		"/"+serviceName+"/Tell", grpc.WaitForReady(true))
+	stream, err := connection.NewStream(ctx, &grpc.StreamDesc{StreamName: "Send", ClientStreams: true, ServerStreams: true},
+		"/"+serviceName+"/Send", grpc.WaitForReady(true))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -313,7 +313,7 @@ func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-c
 	return func(b *Batch) error { return stream.SendMsg(b) }, ended, nil
 }
 
-// wakeWaiters makes goroutines in Room check their condition again.
+// wakeWaiters makes goroutines in WaitForRoom check their condition again.
 func (l *Link) wakeWaiters() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

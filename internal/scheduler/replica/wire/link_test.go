@@ -23,7 +23,7 @@ type recorder struct {
 	answer   *Answer
 }
 
-func (r *recorder) Answer(context.Context, *Question) *Answer { return r.answer }
+func (r *recorder) Answer(context.Context, *Request) *Answer { return r.answer }
 
 func (r *recorder) Receive(_ string, b *Batch) error {
 	r.mu.Lock()
@@ -83,8 +83,8 @@ func TestLink(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		for _, uid := range all {
-			l.Room(ctx)
-			l.Tell(add(uid))
+			l.WaitForRoom(ctx)
+			l.Send(add(uid))
 		}
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -97,7 +97,7 @@ func TestLink(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		all = append(all, uid)
-		link.Tell(add(uid))
+		link.Send(add(uid))
 	}
 	eventually(t, "a connection", func() bool { begun, _ := other.has(0); return begun == 1 })
 	for i := range 1000 {
@@ -154,9 +154,9 @@ func TestBatches(t *testing.T) {
 	add := func(b *Batch) { b.Kept = append(b.Kept, "pod") }
 	for i := range 500 {
 		if i%2 == 0 {
-			link.TellLater(add)
+			link.SendLater(add)
 		} else {
-			link.Tell(add)
+			link.Send(add)
 		}
 	}
 	eventually(t, "all are sent", func() bool { _, complete := other.has(500); return complete })
@@ -166,7 +166,7 @@ func TestBatches(t *testing.T) {
 	if batches > 50 {
 		t.Errorf("%d batches for a burst of 500 changes", batches)
 	}
-	link.TellLater(add)
+	link.SendLater(add)
 	link.Flush()
 	eventually(t, "the flushed change is sent", func() bool { _, complete := other.has(501); return complete })
 }
@@ -181,13 +181,13 @@ func TestScatter(t *testing.T) {
 	}
 	members = append(members, membership.Member{Name: "gone", Address: "127.0.0.1:1"})
 	for fanout := 1; fanout <= 8; fanout++ {
-		q := &Question{Ask: &Ask{Offers: 1}, Patience: Patience{Deadline: 5 * time.Second, Quorum: 100}}
+		q := &Request{Query: &Query{Offers: 1}, Patience: Patience{Deadline: 5 * time.Second, Quorum: 100}}
 		answer := NewDialer(nil).Scatter(t.Context(), nil, members[:7], fanout, nil, q)
 		if answer.Summary.Nodes != 7 || len(answer.Absent) > 0 {
 			t.Errorf("with a fanout of %d: %d nodes, absent %v, errors %v", fanout, answer.Summary.Nodes, answer.Absent, answer.Errors)
 		}
 	}
-	q := &Question{Ask: &Ask{Offers: 1}, Patience: Patience{Deadline: 5 * time.Second, Quorum: 100}}
+	q := &Request{Query: &Query{Offers: 1}, Patience: Patience{Deadline: 5 * time.Second, Quorum: 100}}
 	answer := NewDialer(nil).Scatter(t.Context(), nil, members, 8, nil, q)
 	if answer.Summary.Nodes != 7 || len(answer.Absent) != 1 {
 		t.Errorf("with one gone: %d nodes, absent %v, errors %v", answer.Summary.Nodes, answer.Absent, answer.Errors)

@@ -16,8 +16,8 @@ const (
 	maxOffersTimesSteps = 1024
 )
 
-// Wanted is the size of answer that the leader requests for a pod class.
-type Wanted struct {
+// AnswerSize is the size of answer that the leader requests for a pod class.
+type AnswerSize struct {
 	// Offers is the number of nodes of each group; Steps is the number of further pods
 	// predicted for each.
 	Offers, Steps int
@@ -25,15 +25,15 @@ type Wanted struct {
 
 // Next returns the size for the next query, given what was used of the previous answer.
 // The zero value's Next is the size of the first query.
-func (w Wanted) Next(used index.Used) Wanted {
+func (w AnswerSize) Next(used index.Used) AnswerSize {
 	if w.Offers == 0 {
-		return Wanted{firstOffers, LeastSteps}
+		return AnswerSize{firstOffers, LeastSteps}
 	}
 	steps := w.nextSteps(used)
-	return Wanted{min(w.nextOffers(used.Offers), maxOffersTimesSteps/steps), steps}
+	return AnswerSize{min(w.nextOffers(used.Offers), maxOffersTimesSteps/steps), steps}
 }
 
-func (w Wanted) nextOffers(used int) int {
+func (w AnswerSize) nextOffers(used int) int {
 	switch {
 	case used >= w.Offers/2:
 		return min(4*w.Offers, MostOffers)
@@ -43,7 +43,7 @@ func (w Wanted) nextOffers(used int) int {
 	return w.Offers
 }
 
-func (w Wanted) nextSteps(used index.Used) int {
+func (w AnswerSize) nextSteps(used index.Used) int {
 	switch {
 	case used.Short:
 		return min(4*w.Steps, MostSteps)

@@ -6,32 +6,32 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// TestWantedFollowsUse checks that offers grow for batches over many nodes, steps grow for
+// TestAnswerSizeFollowsUse checks that offers grow for batches over many nodes, steps grow for
 // batches over few nodes, and both shrink for single pods.
-func TestWantedFollowsUse(t *testing.T) {
-	wide := Wanted{}.Next(index.Used{})
+func TestAnswerSizeFollowsUse(t *testing.T) {
+	wide := AnswerSize{}.Next(index.Used{})
 	for range 2 {
 		wide = wide.Next(index.Used{Offers: wide.Offers, Steps: 1})
 	}
-	if wide != (Wanted{MostOffers, LeastSteps}) {
+	if wide != (AnswerSize{MostOffers, LeastSteps}) {
 		t.Errorf("a burst over many nodes: %+v", wide)
 	}
-	deep := Wanted{}.Next(index.Used{})
+	deep := AnswerSize{}.Next(index.Used{})
 	for range 5 {
 		deep = deep.Next(index.Used{Offers: 1, Steps: deep.Steps + 1, Short: true})
 	}
-	if deep != (Wanted{maxOffersTimesSteps / MostSteps, MostSteps}) {
+	if deep != (AnswerSize{maxOffersTimesSteps / MostSteps, MostSteps}) {
 		t.Errorf("a burst over few nodes: %+v", deep)
 	}
-	for _, w := range []Wanted{wide, deep} {
+	for _, w := range []AnswerSize{wide, deep} {
 		for range 10 {
 			w = w.Next(index.Used{Offers: 0, Steps: 0})
 		}
-		if w != (Wanted{LeastOffers, LeastSteps}) {
+		if w != (AnswerSize{LeastOffers, LeastSteps}) {
 			t.Errorf("one pod at a time: %+v", w)
 		}
 	}
-	if steady := (Wanted{64, 16}).Next(index.Used{Offers: 20, Steps: 5}); steady != (Wanted{64, 16}) {
+	if steady := (AnswerSize{64, 16}).Next(index.Used{Offers: 20, Steps: 5}); steady != (AnswerSize{64, 16}) {
 		t.Errorf("after a third was used: %+v", steady)
 	}
 }

@@ -12,29 +12,29 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// Ask is the content of a query: which nodes are best for pods of a class.
-type Ask struct {
+// Query is the content of a query: which nodes are best for pods of a class.
+type Query struct {
 	// Pod is one pod of the class, in the API's protobuf encoding. Profile is the name of
 	// its scheduler profile.
 	Pod     []byte
 	Profile string
-	// Demands are topology keys to count in addition to those that follow from the pod.
-	Demands Demands
+	// TermKeys are topology keys to count in addition to those that follow from the pod.
+	TermKeys TermKeys
 	// Offers is the maximal number of nodes offered from each group. Steps is the maximal
 	// number of further pods for which the state of each offer is predicted.
 	Offers, Steps int
-	// Only restricts the query to one node; "" means all nodes.
-	Only string
-	// Why requests the reasons for which nodes do not fit.
-	Why bool
-	// Walk requests that the plugins check each node by itself, because the pod has
-	// requirements that the index does not cover. Except has nodes that are known not to fit.
-	Walk   bool     `cbor:",omitempty"`
-	Except []string `cbor:",omitempty"`
+	// Node restricts the query to one node; "" means all nodes.
+	Node string
+	// Reasons requests the reasons for which nodes do not fit.
+	Reasons bool
+	// NodeByNode requests that the plugins check each node by itself, because the pod has
+	// requirements that the index does not cover. Exclude has nodes that are known not to fit.
+	NodeByNode bool     `cbor:",omitempty"`
+	Exclude    []string `cbor:",omitempty"`
 	// InUse requests whether any pod on any node uses a claim of this pod.
 	InUse bool `cbor:",omitempty"`
-	// Whole requests the node object and its pods. It requires Only.
-	Whole bool `cbor:",omitempty"`
+	// IncludeNode requests the node object and its pods. It requires Node.
+	IncludeNode bool `cbor:",omitempty"`
 	// Preempt requests the node on which the pod would fit if other pods were evicted.
 	// Counters are the counters summed over all replicas; Values are the strings that the
 	// numbers in the counters stand for.
@@ -43,38 +43,38 @@ type Ask struct {
 	Values   []string               `cbor:",omitempty"`
 }
 
-// Demands are topology keys to which affinity terms of existing pods refer.
-type Demands struct {
+// TermKeys are topology keys to which affinity terms of existing pods refer.
+type TermKeys struct {
 	// Forbid are the keys of required anti-affinity terms. Prefer are the keys of preferred
 	// terms. Both are sorted.
 	Forbid, Prefer []string
 }
 
 // Without returns the keys that are not in others.
-func (d Demands) Without(others Demands) Demands {
+func (d TermKeys) Without(others TermKeys) TermKeys {
 	without := func(keys, others []string) []string {
 		return slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
 	}
-	return Demands{Forbid: without(d.Forbid, others.Forbid), Prefer: without(d.Prefer, others.Prefer)}
+	return TermKeys{Forbid: without(d.Forbid, others.Forbid), Prefer: without(d.Prefer, others.Prefer)}
 }
 
-// And returns the union of both.
-func (d Demands) And(others Demands) Demands {
+// Union returns the union of both.
+func (d TermKeys) Union(others TermKeys) TermKeys {
 	union := func(keys, others []string) []string {
 		all := slices.Concat(keys, others)
 		slices.Sort(all)
 		return slices.Compact(all)
 	}
-	return Demands{Forbid: union(d.Forbid, others.Forbid), Prefer: union(d.Prefer, others.Prefer)}
+	return TermKeys{Forbid: union(d.Forbid, others.Forbid), Prefer: union(d.Prefer, others.Prefer)}
 }
 
 // Empty reports whether there are no keys.
-func (d Demands) Empty() bool { return len(d.Forbid)+len(d.Prefer) == 0 }
+func (d TermKeys) Empty() bool { return len(d.Forbid)+len(d.Prefer) == 0 }
 
-// Question is a query as it is sent to one replica, with the branches to which that
+// Request is a query as it is sent to one replica, with the branches to which that
 // replica forwards it.
-type Question struct {
-	Ask *Ask
+type Request struct {
+	Query *Query
 	// Term and Number identify the leader's assignment. A replica that is not ready for
 	// this assignment does not answer.
 	Term, Number int64
@@ -83,9 +83,9 @@ type Question struct {
 	Branches []membership.Branch `cbor:",omitempty"`
 	Patience Patience
 
-	// Seen is the number of the leader's reservations that each replica, by name, must have
+	// Reservations is the number of the leader's reservations that each replica, by name, must have
 	// received before it answers.
-	Seen map[string]uint64 `cbor:",omitempty"`
+	Reservations map[string]uint64 `cbor:",omitempty"`
 }
 
 // Patience limits the time for which a replica waits for answers.

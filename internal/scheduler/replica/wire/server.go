@@ -17,7 +17,7 @@ import (
 // Handler processes the messages of other replicas.
 type Handler interface {
 	// Answer returns the answer of this replica alone; the package queries the branches.
-	Answer(ctx context.Context, q *Question) *Answer
+	Answer(ctx context.Context, q *Request) *Answer
 	// Receive processes a batch. Batches of one sender arrive in order. An error ends the
 	// connection, and the sender sends everything again.
 	Receive(from string, b *Batch) error
@@ -59,24 +59,24 @@ func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handle
 	return server.Serve(listener)
 }
 
-// service describes the gRPC service with its two methods: Ask answers a query and Tell
+// service describes the gRPC service with its two methods: Query answers a query and Send
 // receives batches.
 func service(handler Handler, dial *Dialer) *grpc.ServiceDesc {
 	all := &sessions{latest: map[string]*session{}}
 	return &grpc.ServiceDesc{
 		ServiceName: serviceName,
 		HandlerType: (*Handler)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "Ask", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			q := &Question{}
+		Methods: []grpc.MethodDesc{{MethodName: "Query", Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			q := &Request{}
 			if err := decode(q); err != nil {
 				return nil, err
 			}
 			if err := q.validate(); err != nil {
 				return nil, status.Error(codes.InvalidArgument, err.Error())
 			}
-			return Gather(ctx, func() *Answer { return handler.Answer(ctx, q) }, q.Branches, q.Patience, q.Ask.Offers, dial.forward(q)), nil
+			return Gather(ctx, func() *Answer { return handler.Answer(ctx, q) }, q.Branches, q.Patience, q.Query.Offers, dial.forward(q)), nil
 		}}},
-		Streams: []grpc.StreamDesc{{StreamName: "Tell", ClientStreams: true, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+		Streams: []grpc.StreamDesc{{StreamName: "Send", ClientStreams: true, ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
 			return receive(handler, all, stream)
 		}}},
 	}

@@ -91,14 +91,14 @@ func validSlots(slots []int) bool {
 }
 
 // validate returns an error if a field is out of bounds.
-func (q *Question) validate() error {
+func (q *Request) validate() error {
 	members := maxMembers
 	switch {
-	case q.Ask == nil:
+	case q.Query == nil:
 		return malformed("request without a query")
 	case !validVersion(q.Term, q.Number):
 		return malformed("query with an invalid assignment")
-	case q.Ask.Offers < 0 || q.Ask.Offers > maxOffers || q.Ask.Steps < 0 || q.Ask.Steps > maxSteps:
+	case q.Query.Offers < 0 || q.Query.Offers > maxOffers || q.Query.Steps < 0 || q.Query.Steps > maxSteps:
 		return malformed("query for too many offers or steps")
 	case q.Patience.Deadline <= 0 || q.Patience.Deadline > maxDeadline || q.Patience.Grace < 0 || q.Patience.Quorum < 0:
 		return malformed("query with an invalid deadline, grace time or quorum")

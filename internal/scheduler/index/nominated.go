@@ -2,9 +2,9 @@ package index
 
 import "slices"
 
-// Around describes the pods that are nominated to a node, for one query.
-type Around struct {
-	Slot Slot
+// Nominated describes the pods that are nominated to a node, for one query.
+type Nominated struct {
+	Node NodeID
 	// Barred is true if the queried pod does not fit on the node together with them.
 	Barred bool
 	// Extra is what they add to counters. The queried pod must fit with and without it.
@@ -12,26 +12,26 @@ type Around struct {
 }
 
 // surround makes nodes with nominated pods special until undo is called.
-func (c *Class) surround(around []Around) (undo func()) {
+func (c *Class) surround(around []Nominated) (undo func()) {
 	if len(around) == 0 {
 		return func() {}
 	}
 	for i := range around {
-		s := c.setAside(around[i].Slot, c.x.nodes[around[i].Slot].state)
+		s := c.setAside(around[i].Node, c.x.nodes[around[i].Node].state)
 		s.extra = c.sums(around[i].Extra)
 		if around[i].Barred {
 			c.unplace(s)
 			continue
 		}
-		c.wait(around[i].Slot, s)
+		c.wait(around[i].Node, s)
 	}
 	c.settle()
 	return func() {
 		for i := range around {
-			s := c.special[around[i].Slot]
+			s := c.special[around[i].Node]
 			s.extra = nil
-			if !c.putBack(around[i].Slot, s) {
-				c.wait(around[i].Slot, s)
+			if !c.putBack(around[i].Node, s) {
+				c.wait(around[i].Node, s)
 			}
 		}
 		c.settle()

@@ -1,0 +1,33 @@
+package app
+
+import (
+	"context"
+
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+)
+
+// candidate is a leader election lock that is acquired or renewed only while this replica
+// may lead.
+type candidate struct {
+	resourcelock.Interface
+	// mayLead returns an error if this replica must not lead.
+	mayLead func(context.Context) error
+}
+
+// Create creates the lock object and acquires it.
+func (c candidate) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if err := c.mayLead(ctx); err != nil {
+		return err
+	}
+	return c.Interface.Create(ctx, record)
+}
+
+// Update acquires, renews or releases the lock. A release is always possible.
+func (c candidate) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
+	if record.HolderIdentity == c.Identity() {
+		if err := c.mayLead(ctx); err != nil {
+			return err
+		}
+	}
+	return c.Interface.Update(ctx, record)
+}
