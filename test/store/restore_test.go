@@ -146,7 +146,7 @@ func TestRestoreRefuses(t *testing.T) {
 	mustWrite(t, filepath.Join(dir, "other"), strings.Repeat("x", 1024))
 	mustWrite(t, filepath.Join(dir, "taken", "file"), "")
 	for _, c := range []struct{ file, target, flag, expected string }{
-		{"damaged", "new", "", "its hash does not fit"},
+		{"damaged", "new", "", "its hash does not match"},
 		{"short", "new", "", "no hash at its end"},
 		{"short", "new", "--skip-hash-check", "a chunk is damaged"},
 		{"other", "new", "--skip-hash-check", "it has no valid snapshot header"},
