@@ -22,7 +22,7 @@ const (
 	maxOffers   = 1 << 16
 	maxSteps    = 1 << 10
 	maxDeadline = time.Minute
-	// The receiver packs a term and a number into one 63-bit integer.
+	// The receiver packs a term and a number into one 64-bit integer.
 	maxTerm, maxNumber = 1<<38 - 1, 1<<24 - 1
 )
 
