@@ -219,8 +219,8 @@ func (b *badServer) bind(pod *v1.Pod, node string) (bool, error) {
 	case luck < 10:
 		return false, schedtest.TimeoutError()
 	case luck < 20:
-		// The scheduler hears of it on the watch before it is told that it failed, as
-		// when a server takes too long to answer. The other way round it cannot know.
+		// The watch shows the bind before the call fails, as with a server that answers too
+		// late. If the failure came first, the scheduler could not know that the pod is bound.
 		b.place(pod, node)
 		b.awaitConfirmed(pod.UID)
 		return false, schedtest.TimeoutError()
@@ -269,7 +269,7 @@ func (b *badServer) awaitConfirmed(uid types.UID) {
 	b.T.Errorf("the scheduler does not hear of %s", uid)
 }
 
-// replaceNode deletes a node and the pods on it, and creates it anew.
+// replaceNode deletes a node and the pods on it, and creates it again.
 func (b *badServer) replaceNode(name string) {
 	b.API.Remove(schedtest.PlainNode(name, "16"))
 	for _, pod := range b.API.Pods() {

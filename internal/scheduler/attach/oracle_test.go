@@ -140,9 +140,9 @@ func (w *world) newScheduler(from informers.SharedInformerFactory, profiles []co
 	parts, err := attach.New(sched, profiles)
 	w.store(err)
 	ranker := parts.Ranker
-	// So that names are given anew now and then.
+	// With few spare names, numbers are reassigned several times in a test.
 	ranker.Cluster.SpareNames = 100
-	// So that the few nodes are asked that have nominated pods.
+	// With no cost, nodes with nominated pods are always evaluated, never left to the full scan.
 	ranker.NominatedNodeCost = 0
 	return sched, ranker
 }

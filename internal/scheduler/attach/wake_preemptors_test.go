@@ -12,7 +12,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestLastVictimIsGoneAlready evicts two pods, of which the second is deleted while the first is
+// TestLastVictimIsGoneAlready evicts two pods. The second is deleted while the first is
 // evicted. The preemptor is retried although no event wakes it.
 func TestLastVictimIsGoneAlready(t *testing.T) {
 	e := schedtest.NewFaulty(t, []*v1.Node{schedtest.PlainNode("node", "2")})

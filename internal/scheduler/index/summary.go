@@ -145,8 +145,8 @@ func (c *Class) SummarizeOnly(node NodeID, around []Nominated, steps int) (Summa
 	return s, err
 }
 
-// SummarizeEach does so for some nodes of which each has a verdict of its own, whatever
-// its state is. Of each group one of the best nodes is offered.
+// SummarizeEach returns a summary of the given nodes. The verdict of each node comes from verdict,
+// not from its node state. The summary offers one of the best nodes of each group.
 func (c *Class) SummarizeEach(nodes []NodeID, around []Nominated, verdict func(NodeID) (Verdict, error)) (Summary, error) {
 	defer c.surround(around)()
 	s := c.Counts()

@@ -12,7 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// intakeQueue is the scheduling queue in front of which the intake handles the events of informers.
+// intakeQueue wraps the scheduling queue: the intake handles the events of informers first.
 type intakeQueue struct {
 	queue.SchedulingQueue
 	intake *Intake

@@ -269,7 +269,7 @@ func TestNothingIsSeenOfPodsThatAreNotStored(t *testing.T) {
 	e.idle()
 }
 
-// TestAnotherOfTheName has two creations of one name of which the second is stored.
+// TestAnotherOfTheName creates two pods with one name; only the second is stored.
 func TestAnotherOfTheName(t *testing.T) {
 	e := newExpectant(t, schedtest.PlainNode("node", "4"))
 	refused, pod := schedtest.PlainPod("pod", "4"), schedtest.PlainPod("pod", "2")
@@ -282,8 +282,8 @@ func TestAnotherOfTheName(t *testing.T) {
 	e.idle()
 }
 
-// TestEarlyAndUnschedulable leaves a pod that does not fit to the watch, and evicts
-// nobody for it.
+// TestEarlyAndUnschedulable takes in a pod that does not fit. It is retried after the
+// watch shows it, and no pod is evicted for it.
 func TestEarlyAndUnschedulable(t *testing.T) {
 	e := newExpectant(t, schedtest.PlainNode("node", "1"))
 	again := schedtest.Counts(t, func() (float64, error) { return testutil.GetCounterMetricValue(returned) })

@@ -160,7 +160,7 @@ func (l *Live) Settled() {
 	l.Eventually("the scheduler knows what there is", l.Differs)
 }
 
-// Counts returns a function that tells how much a counter has grown since.
+// Counts returns a function that returns by how much a counter has grown since this call.
 func Counts(t *testing.T, read func() (float64, error)) (grown func() int) {
 	t.Helper()
 	before, err := read()

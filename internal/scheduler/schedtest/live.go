@@ -301,7 +301,7 @@ func describe(info *framework.NodeInfo) string {
 		info.PVCRefCounts, info.DeclaredFeatures, pods, affine, averse)
 }
 
-// scalarless drops extended resources of which nothing is requested.
+// scalarless drops extended resources whose requested amount is zero.
 func scalarless(r *framework.Resource) framework.Resource {
 	c := *r
 	c.ScalarResources = maps.Clone(r.ScalarResources)

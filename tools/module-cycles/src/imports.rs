@@ -92,7 +92,7 @@ fn resolve(
             return Some(module);
         };
         let target: Vec<String> = target.iter().chain(&rest[1..]).cloned().collect();
-        // A name of another crate: whoever takes it from here does import this module.
+        // A name of another crate: the module that names it here imports this module.
         let Some(next) = start(modules, &module, &target) else { return Some(module) };
         (module, rest) = next;
     }

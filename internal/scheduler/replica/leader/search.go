@@ -30,7 +30,7 @@ type Search struct {
 	// invalidated is set when something has happened that the current answer does not include.
 	invalidated atomic.Bool
 	// index is the ranker's index when the classes were made. It is replaced when all numbers are
-	// assigned anew.
+	// reassigned.
 	index *index.Index
 }
 

@@ -57,7 +57,7 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 		m.mu.Unlock()
 		return
 	}
-	p.toldListed, p.answeredID, p.sentPending, p.sentNodes, p.greetedConnection = 0, 0, false, false, 0
+	p.sentListed, p.answeredID, p.sentPending, p.sentNodes, p.greetedConnection = 0, 0, false, false, 0
 	p.unlistedSlots, p.unsentPodSlots, p.wantedNodeSlots = refresh.AllSlots(), refresh.AllSlots(), refresh.AllSlots()
 	m.mu.Unlock()
 	greeted := link.Connection()
@@ -96,10 +96,10 @@ type peer struct {
 	// sent. sentNodes is set after the nodes here were announced.
 	greetedConnection int64
 	sentNodes         bool
-	// toldListed is the assignment for which the peer was told that all nodes here are announced,
+	// sentListed is the assignment for which the peer was sent that all nodes here are announced,
 	// and listedID is the ID of that message. unlistedSlots are the hash slots here that such a
 	// message has not covered yet.
-	toldListed, listedID int64
+	sentListed, listedID int64
 	unlistedSlots        refresh.SlotSet
 	// request is the peer's latest request for pods on its nodes. wantedNodeSlots are the hash
 	// slots of nodes whose pods it still needs, and unsentPodSlots are the hash slots of pods here

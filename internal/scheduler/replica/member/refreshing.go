@@ -30,7 +30,7 @@ func (m *Member) TakeListed(from string, listed *wire.Refresh) {
 func (m *Member) TakeRefreshed(from string, refresh *wire.Refresh) {
 	m.mu.Lock()
 	p := m.peers[from]
-	if p != nil && p.toldListed == m.current() && p.listedID == refresh.InReplyTo && stamp(refresh.Term, refresh.Number) == m.current() {
+	if p != nil && p.sentListed == m.current() && p.listedID == refresh.InReplyTo && stamp(refresh.Term, refresh.Number) == m.current() {
 		m.refreshed.Insert(from)
 	}
 	complete := m.complete()
@@ -60,7 +60,7 @@ func (m *Member) sendDue() {
 	}
 	now := m.current()
 	for name, p := range m.peers {
-		if m.nodes.synced.Load() && p.sentNodes && p.toldListed < now {
+		if m.nodes.synced.Load() && p.sentNodes && p.sentListed < now {
 			m.sendNodesListed(p)
 		}
 		wanted := p.request != nil && stamp(p.request.Term, p.request.Number) == now
@@ -79,7 +79,7 @@ func (m *Member) sendDue() {
 func (m *Member) sendNodesListed(p *peer) {
 	m.lastID++
 	listed := wire.Refresh{Term: m.assignment.Term, Number: m.assignment.Number, ID: m.lastID, Slots: p.unlistedSlots.Of(m.table, m.Self())}
-	p.toldListed, p.listedID, p.unlistedSlots = m.current(), listed.ID, refresh.NewSlotSet(nil)
+	p.sentListed, p.listedID, p.unlistedSlots = m.current(), listed.ID, refresh.NewSlotSet(nil)
 	p.link.Send(func(b *wire.Batch) { b.Listed = append(b.Listed, listed) })
 }
 
