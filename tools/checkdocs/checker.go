@@ -135,7 +135,7 @@ func commands(words []string) [][]string {
 		command = nil
 	}
 	for _, word := range words {
-		word = strings.TrimPrefix(word, "KUBECONFIG=$(")
+		word = substitution.ReplaceAllString(word, "")
 		switch {
 		case strings.HasPrefix(word, "#"):
 			end()
@@ -154,17 +154,21 @@ func commands(words []string) [][]string {
 	return all
 }
 
-var assignment = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=`)
+var (
+	// substitution matches the beginning of NAME=$(COMMAND ...), so that the command is checked.
+	substitution = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=\$\(`)
+	assignment   = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=`)
+)
 
 func (c *checker) checkCommand(p *page, code reference, command []string) error {
 	name := path.Base(command[0])
 	if name == "make" {
 		for _, word := range command[1:] {
-			if target.MatchString(word) && !c.targets[word] {
-				c.report(p, code, "make %s: no such target", word)
-			}
 			if !target.MatchString(word) {
 				break
+			}
+			if !c.targets[word] {
+				c.report(p, code, "make %s: no such target", word)
 			}
 		}
 		return nil
