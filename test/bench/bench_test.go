@@ -34,14 +34,14 @@ func TestVerdict(t *testing.T) {
 		figure float64
 		want   verdict
 	}{
-		{atLeast(5, 8), 8, met},
-		{atLeast(5, 8), 7.9, must},
-		{atLeast(5, 8), 5, must},
+		{atLeast(5, 8), 8, aimMet},
+		{atLeast(5, 8), 7.9, mustMet},
+		{atLeast(5, 8), 5, mustMet},
 		{atLeast(5, 8), 4.9, missed},
-		{atMost(16, 8), 8, met},
-		{atMost(16, 8), 16, must},
+		{atMost(16, 8), 8, aimMet},
+		{atMost(16, 8), 16, mustMet},
 		{atMost(16, 8), 16.1, missed},
-		{atMost(10, 2), 0, met},
+		{atMost(10, 2), 0, aimMet},
 		{atMost(10, 2), math.NaN(), failed},
 		{atLeast(5, 8), math.Inf(1), failed},
 	} {
@@ -52,7 +52,7 @@ func TestVerdict(t *testing.T) {
 }
 
 func TestShortRunsMayMissLimitsByHalf(t *testing.T) {
-	for figure, want := range map[float64]verdict{8: met, 5: must, 4.9: near, 3.4: near, 3.3: missed} {
+	for figure, want := range map[float64]verdict{8: aimMet, 5: mustMet, 4.9: near, 3.4: near, 3.3: missed} {
 		if got := atLeast(5, 8).judgeShort(figure); got != want {
 			t.Errorf("%g: %q, not %q", figure, got, want)
 		}
@@ -73,7 +73,7 @@ func TestConclusion(t *testing.T) {
 		{Store: ours, Value: 12}, {Store: etcd, Value: 84},
 	}
 	whole := conclude(r, samples, nil, r.Limits.judge)
-	if whole.Ours != 12 || whole.Etcd != 84 || whole.Figure != 7 || whole.Verdict != must {
+	if whole.Ours != 12 || whole.Etcd != 84 || whole.Figure != 7 || whole.Verdict != mustMet {
 		t.Errorf("%+v", whole)
 	}
 	if short := conclude(r, samples, nil, func(float64) verdict { return notJudged }); short.Verdict != notJudged || short.Figure != 7 {
@@ -91,10 +91,10 @@ func TestConclusion(t *testing.T) {
 
 func TestPassed(t *testing.T) {
 	for verdicts, want := range map[[2]verdict]bool{
-		{met, must}:         true,
-		{met, notJudged}:    true,
-		{met, near}:         true,
-		{met, missed}:       false,
+		{aimMet, mustMet}:   true,
+		{aimMet, notJudged}: true,
+		{aimMet, near}:      true,
+		{aimMet, missed}:    false,
 		{failed, notJudged}: false,
 	} {
 		r := result{Rows: []outcome{{Verdict: verdicts[0]}, {Verdict: verdicts[1]}}}

@@ -59,9 +59,9 @@ func atMost(must, aim float64) limits  { return limits{must, aim, false} }
 type verdict string
 
 const (
-	met       verdict = "met"  // meets the aim
-	must      verdict = "must" // meets the required limit, but not the aim
-	near      verdict = "near" // misses the required limit by less than the tolerance of a short run
+	aimMet    verdict = "aim met"
+	mustMet   verdict = "must met"  // meets the required limit, but not the aim
+	near      verdict = "near miss" // misses the required limit by less than the tolerance of a short run
 	missed    verdict = "missed"
 	failed    verdict = "failed"
 	notJudged verdict = "not judged"
@@ -82,9 +82,9 @@ func (l limits) judge(figure float64) verdict {
 	case math.IsNaN(figure) || math.IsInf(figure, 0):
 		return failed
 	case l.margin(figure, l.Aim) >= 1:
-		return met
+		return aimMet
 	case l.margin(figure, l.Must) >= 1:
-		return must
+		return mustMet
 	default:
 		return missed
 	}

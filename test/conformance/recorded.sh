@@ -57,7 +57,7 @@ for suite in "${suites[@]}"; do
   "run_$suite" "$@" || status=1
   "$root/bin/etcd-proxy" report "$TRACE_DIR"/*.jsonl.zst -o json >"$traces/$suite.json"
   "$root/bin/etcd-proxy" report "$TRACE_DIR"/*.jsonl.zst --html "$traces/$suite.html" | tee "$traces/$suite.txt"
-  if grep -q '"missingLines": [1-9]' "$traces/$suite.json"; then
+  if grep -q '"missingRecords": [1-9]' "$traces/$suite.json"; then
     echo "${0##*/}: the recorder could not keep up with $suite" >&2
     status=1
   fi

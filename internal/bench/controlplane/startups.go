@@ -124,19 +124,19 @@ func (s *startups) put(object any) {
 	pod := object.(*corev1.Pod)
 	id := nameOf(pod)
 	now, before := time.Now(), s.pods[id]
-	is := pending
+	phase := pending
 	switch {
 	case bulk.PodRunning(pod):
-		is = running
+		phase = running
 	case pod.Spec.NodeName != "":
-		is = bound
+		phase = bound
 	}
-	s.pods[id] = max(is, before)
-	if is >= bound && before < bound {
+	s.pods[id] = max(phase, before)
+	if phase >= bound && before < bound {
 		s.bound++
 		s.lastBound = now
 	}
-	if is < running || before == running {
+	if phase < running || before == running {
 		return
 	}
 	s.running++

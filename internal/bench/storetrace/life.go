@@ -283,7 +283,7 @@ func (l *life) watch(ctx context.Context) error {
 			if !open {
 				return errors.New("the watch ended before it delivered the change")
 			}
-			if changed, is := event.Object.(*corev1.ConfigMap); is && changed.Name == "watched" {
+			if changed, ok := event.Object.(*corev1.ConfigMap); ok && changed.Name == "watched" {
 				return nil
 			}
 		}

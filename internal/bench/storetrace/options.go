@@ -29,8 +29,8 @@ type Options struct {
 	Store    string
 	Timeout  time.Duration // of each step
 	Out      string        // directory of report.html and summary.json
-	// Recording is the file of the trace; if empty, the trace is removed with the cluster.
-	Recording string
+	// TraceFile is the file of the trace; if empty, the trace is removed with the cluster.
+	TraceFile string
 }
 
 // DefaultOptions returns the options of a run of about a minute.
@@ -49,7 +49,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Store, "store", o.Store, "state store: mem_etcd|etcd")
 	fs.DurationVar(&o.Timeout, "timeout", o.Timeout, "time limit of a step")
 	fs.StringVar(&o.Out, "out", o.Out, "directory for report.html and summary.json")
-	fs.StringVar(&o.Recording, "recording", o.Recording, "file of the trace (default: the trace is removed with the cluster)")
+	fs.StringVar(&o.TraceFile, "trace-file", o.TraceFile, "file of the trace (default: the trace is removed with the cluster)")
 }
 
 // Validate returns the first invalid option as a usage error.
@@ -72,12 +72,12 @@ func (o *Options) Validate() error {
 }
 
 // clusterFlags returns the flags of `k1m up`.
-func (o *Options) clusterFlags(recording string) (*pflag.FlagSet, error) {
+func (o *Options) clusterFlags(traceFile string) (*pflag.FlagSet, error) {
 	settings := clusterdir.DefaultSettings()
 	wanted := settings
 	fs := pflag.NewFlagSet("up", pflag.ContinueOnError)
 	settings.AddFlags(fs)
-	wanted.Nodes, wanted.Store, wanted.Trace, wanted.TraceFile = o.Nodes, o.Store, true, recording
+	wanted.Nodes, wanted.Store, wanted.Trace, wanted.TraceFile = o.Nodes, o.Store, true, traceFile
 	from := pflag.NewFlagSet("wanted", pflag.ContinueOnError)
 	wanted.AddFlags(from)
 	for _, name := range []string{"nodes", "store", "trace", "trace-file"} {

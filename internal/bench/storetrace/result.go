@@ -30,9 +30,9 @@ type Step struct {
 
 // Summary is the part of the report of etcd-proxy that Result contains.
 type Summary struct {
-	Recording struct {
-		Calls, Streams, MissingLines int64
-	} `json:"recording"`
+	Totals struct {
+		Calls, Streams, MissingRecords int64
+	} `json:"totals"`
 	Classes []struct {
 		Class         string
 		Count, Shapes int64
@@ -54,10 +54,10 @@ const classOther = "other"
 // Err returns an error of one line if the result violates an invariant.
 func (r *Result) Err() error {
 	switch {
-	case r.Summary.Recording.MissingLines > 0:
+	case r.Summary.Totals.MissingRecords > 0:
 		return fmt.Errorf("%d %w: the recorder could not keep up; repeat the run on an idle machine",
-			r.Summary.Recording.MissingLines, ErrIncomplete)
-	case r.Summary.Recording.Calls == 0:
+			r.Summary.Totals.MissingRecords, ErrIncomplete)
+	case r.Summary.Totals.Calls == 0:
 		return fmt.Errorf("%w: the trace is empty; see the log of etcd-proxy", ErrIncomplete)
 	}
 	return nil
@@ -67,7 +67,7 @@ func (r *Result) Err() error {
 func (r *Result) Print(w io.Writer) {
 	fmt.Fprintf(w, "%d nodes, %d replicas, %d objects per kind, on %s\n", r.Nodes, r.Replicas, r.Objects, r.Store)
 	fmt.Fprintf(w, "%d calls and %d streams recorded, %d records missing\n\n",
-		r.Summary.Recording.Calls, r.Summary.Recording.Streams, r.Summary.Recording.MissingLines)
+		r.Summary.Totals.Calls, r.Summary.Totals.Streams, r.Summary.Totals.MissingRecords)
 	table := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, step := range r.Steps {
 		fmt.Fprintf(table, "%s\t%.1fs\n", step.Name, step.Seconds)

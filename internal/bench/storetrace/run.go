@@ -38,28 +38,28 @@ func Run(ctx context.Context, dir clusterdir.Dir, o Options, display progress.Di
 	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return Result{}, fmt.Errorf("creating the directory for the report: %w; choose another --out", err)
 	}
-	recording := o.Recording
-	if recording == "" {
+	traceFile := o.TraceFile
+	if traceFile == "" {
 		scratch, failure := os.MkdirTemp("", "proxy-trace-")
 		if failure != nil {
 			return Result{}, failure
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(scratch)) }()
-		recording = filepath.Join(scratch, "trace.jsonl.zst")
+		traceFile = filepath.Join(scratch, "trace.jsonl.zst")
 	}
-	if _, err := os.Stat(recording); err == nil {
-		return Result{}, fmt.Errorf("%s exists; move it away or choose another --recording", recording)
+	if _, err := os.Stat(traceFile); err == nil {
+		return Result{}, fmt.Errorf("%s exists; move it away or choose another --trace-file", traceFile)
 	}
-	steps, err := live(ctx, dir, o, recording, display)
+	steps, err := live(ctx, dir, o, traceFile, display)
 	if err != nil {
 		return Result{}, err
 	}
-	return report(ctx, proxy, recording, o, steps)
+	return report(ctx, proxy, traceFile, o, steps)
 }
 
 // live creates a cluster, executes the operations, and removes it.
-func live(ctx context.Context, dir clusterdir.Dir, o Options, recording string, display progress.Display) (steps []Step, err error) {
-	flags, err := o.clusterFlags(recording)
+func live(ctx context.Context, dir clusterdir.Dir, o Options, traceFile string, display progress.Display) (steps []Step, err error) {
+	flags, err := o.clusterFlags(traceFile)
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +96,9 @@ func live(ctx context.Context, dir clusterdir.Dir, o Options, recording string, 
 }
 
 // report runs etcd-proxy to evaluate the trace.
-func report(ctx context.Context, proxy, recording string, o Options, steps []Step) (Result, error) {
+func report(ctx context.Context, proxy, traceFile string, o Options, steps []Step) (Result, error) {
 	page := filepath.Join(o.Out, "report.html")
-	text, err := exec.CommandContext(ctx, proxy, "report", recording, "-o", "json", "--html", page).Output()
+	text, err := exec.CommandContext(ctx, proxy, "report", traceFile, "-o", "json", "--html", page).Output()
 	if err != nil {
 		var failed *exec.ExitError
 		if errors.As(err, &failed) {

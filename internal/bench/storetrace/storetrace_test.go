@@ -43,7 +43,7 @@ func TestClusterFlagsEnableRecording(t *testing.T) {
 }
 
 func TestMissingRecordsAreAnError(t *testing.T) {
-	const text = `{"recording": {"calls": 3, "streams": 1, "missingLines": 0},
+	const text = `{"totals": {"calls": 3, "streams": 1, "missingRecords": 0},
 		"classes": [{"class": "other", "count": 2, "shapes": 1}],
 		"shapes": [{"shape": "Range: get(k)", "class": "get", "count": 7}, {"shape": "Status", "class": "other", "count": 2}]}`
 	var r Result
@@ -58,11 +58,11 @@ func TestMissingRecordsAreAnError(t *testing.T) {
 	if !strings.Contains(printed.String(), "Status") || strings.Contains(printed.String(), "get(k)") {
 		t.Errorf("printed\n%s", &printed)
 	}
-	r.Summary.Recording.MissingLines = 1
+	r.Summary.Totals.MissingRecords = 1
 	if err := r.Err(); !errors.Is(err, ErrIncomplete) {
 		t.Errorf("with a line missing: %v", err)
 	}
-	r.Summary.Recording.MissingLines, r.Summary.Recording.Calls = 0, 0
+	r.Summary.Totals.MissingRecords, r.Summary.Totals.Calls = 0, 0
 	if err := r.Err(); !errors.Is(err, ErrIncomplete) {
 		t.Errorf("without a call: %v", err)
 	}

@@ -159,7 +159,7 @@ func (o *allOptions) runReporter(r benchRun, b benchmark, out string) ([]experim
 		return nil, err
 	}
 	found, err := b.run(r)
-	if reporter, is := found.(experiment.Reporter); is {
+	if reporter, ok := found.(experiment.Reporter); ok {
 		return experiment.RatiosOf(reporter), err
 	}
 	return nil, err

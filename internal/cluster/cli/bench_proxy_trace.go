@@ -22,7 +22,7 @@ list of a prefix.
 The cluster is named "` + experiment.DefaultCluster + `" unless --name is set, and is removed at the end.`,
 		example: `  k1m bench proxy-trace
   k1m bench proxy-trace --nodes 1000 --replicas 1000 --store etcd --out /tmp/report
-  k1m bench proxy-trace --recording life.jsonl.zst`,
+  k1m bench proxy-trace --trace-file life.jsonl.zst`,
 		brief:    []string{"--nodes", "20", "--replicas", "20", "--objects", "10"},
 		addFlags: options.AddFlags,
 		validate: options.Validate,

@@ -73,7 +73,7 @@ and exits.`,
 		frame := func() top.Frame {
 			return top.Frame{Header: topHeader(dir, config), Footer: "press q to quit", Blocks: top.Blocks(sampler.Recent(top.PastPoints))}
 		}
-		if out, is := cmd.OutOrStdout().(*os.File); is && !once && output == outputText && term.IsTerminal(int(out.Fd())) {
+		if out, ok := cmd.OutOrStdout().(*os.File); ok && !once && output == outputText && term.IsTerminal(int(out.Fd())) {
 			return top.Live(cmd.Context(), os.Stdin, out, interval, frame)
 		}
 		if err := awaitSamples(cmd.Context(), sampler); err != nil {

@@ -123,12 +123,12 @@ func (c *Costs) validate() error {
 	}
 	var wrong []string
 	for part, costs := range parts {
-		costs, is := costs.(map[string]any)
-		if !is {
+		costs, ok := costs.(map[string]any)
+		if !ok {
 			continue
 		}
 		for name, value := range costs {
-			if value, is := value.(float64); !is || value <= 0 {
+			if value, ok := value.(float64); !ok || value <= 0 {
 				wrong = append(wrong, part+"."+name)
 			}
 		}

@@ -115,11 +115,11 @@ func (c *Cluster) checkSpreadGroup(g *spreadGroup) error {
 	counts := map[string]int{}
 	eligible := make([]bool, len(c.nodes))
 	for i := range c.nodes {
-		is, err := g.eligible(c.nodes[i].object)
+		fits, err := g.eligible(c.nodes[i].object)
 		if err != nil {
 			return fmt.Errorf("node affinity of pods in %s: %w", g.of.namespace, err)
 		}
-		if eligible[i] = is; is {
+		if eligible[i] = fits; fits {
 			counts[c.nodes[i].object.Labels[key]] += 0
 		}
 	}

@@ -16,8 +16,8 @@ import (
 func wakePreemptors(fw framework.Framework) {
 	pods := fw.SharedInformerFactory().Core().V1().Pods().Lister()
 	for _, plugin := range fw.PreEnqueuePlugins() {
-		theirs, is := plugin.(*defaultpreemption.DefaultPreemption)
-		if !is {
+		theirs, ok := plugin.(*defaultpreemption.DefaultPreemption)
+		if !ok {
 			continue
 		}
 		evict := theirs.Executor.PreemptPod

@@ -16,13 +16,10 @@ var (
 		Buckets:        metrics.ExponentialBuckets(0.000001, 4, 13),
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"step"})
-	registerCache sync.Once
 )
 
 // RegisterMetrics registers the metrics of this package, once.
-func RegisterMetrics() {
-	registerCache.Do(func() { legacyregistry.MustRegister(steps) })
-}
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(steps) })
 
 // The steps of a scheduling cycle.
 const (

@@ -68,12 +68,12 @@ func (s *Snapshot) refresh(info *framework.NodeInfo) {
 }
 
 func (l *sublist) set(info *framework.NodeInfo, member bool) {
-	position, is := l.positions[info]
+	position, ok := l.positions[info]
 	switch {
-	case member && !is:
+	case member && !ok:
 		l.positions[info] = len(*l.list)
 		*l.list = append(*l.list, info)
-	case !member && is:
+	case !member && ok:
 		last := len(*l.list) - 1
 		moved := (*l.list)[last]
 		(*l.list)[position] = moved

@@ -34,7 +34,7 @@ const maxShared = 4096
 
 // intern returns the remembered value with the same key, or remembers this one.
 func (s shared[T]) intern(key []byte, value T) T {
-	if known, is := s[string(key)]; is {
+	if known, ok := s[string(key)]; ok {
 		return known
 	}
 	if len(s) >= maxShared {

@@ -14,10 +14,7 @@ var (
 		Help:           "Calls of plugins that are not kube-scheduler's own that panicked or timed out, by plugin, extension point and kind",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"plugin", "extension_point", "kind"})
-	registerGuard sync.Once
 )
 
 // RegisterMetrics registers the metrics of this package, once.
-func RegisterMetrics() {
-	registerGuard.Do(func() { legacyregistry.MustRegister(pluginFailures) })
-}
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(pluginFailures) })

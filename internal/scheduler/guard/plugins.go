@@ -68,7 +68,7 @@ func Unreturned(fw framework.Framework) (calls int, err error) {
 		return 0, err
 	}
 	for _, plugin := range *list {
-		if guarded, is := plugin.(guardedFilter); is {
+		if guarded, ok := plugin.(guardedFilter); ok {
 			guarded.guard.mu.Lock()
 			calls += guarded.guard.left
 			guarded.guard.mu.Unlock()

@@ -24,9 +24,9 @@ type Class struct {
 	// counters with HostKey count pods on them.
 	special map[NodeID]*special
 	// unplaced are special nodes that must be assigned to a bucket.
-	unplaced []NodeID
-	facts    map[ShapeID]*Facts
-	amounts  map[KindID][]Amount
+	unplaced   []NodeID
+	topologies map[ShapeID]*Topology
+	amounts    map[KindID][]Amount
 	// failure is the error of a verdict; the class cannot be used then.
 	failure error
 }
@@ -65,12 +65,12 @@ func (c *Class) rebuild() {
 	*c = Class{
 		view: newView(c.spec),
 		x:    x, key: c.key, used: c.used, again: c.again, cursor: x.log.end(),
-		entries: make([]entry, len(x.states)),
-		fresh:   make([]StateID, 0, x.States()),
-		last:    map[ShapeID]*group{},
-		special: map[NodeID]*special{},
-		facts:   map[ShapeID]*Facts{},
-		amounts: map[KindID][]Amount{},
+		entries:    make([]entry, len(x.states)),
+		fresh:      make([]StateID, 0, x.States()),
+		last:       map[ShapeID]*group{},
+		special:    map[NodeID]*special{},
+		topologies: map[ShapeID]*Topology{},
+		amounts:    map[KindID][]Amount{},
 	}
 	for id := range x.states {
 		c.shift(StateID(id), int32(len(x.states[id].nodes)))
@@ -83,10 +83,10 @@ func (c *Class) rebuild() {
 		if n.state == None {
 			continue
 		}
-		facts := c.factsAt(NodeID(node))
-		c.countNode(facts, 1)
+		topology := c.topologyAt(NodeID(node))
+		c.countNode(topology, 1)
 		for _, kind := range n.kinds {
-			c.countPod(NodeID(node), n.state, facts, kind, 1)
+			c.countPod(NodeID(node), n.state, topology, kind, 1)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func (c *Class) catchUp() {
 		if change.delta == 0 {
 			c.moved(change)
 		} else if len(c.counters) > 0 {
-			c.countPod(change.node, change.to, c.factsOf(c.x.states[change.to].Shape), change.kind, int64(change.delta))
+			c.countPod(change.node, change.to, c.topologyOf(c.x.states[change.to].Shape), change.kind, int64(change.delta))
 		}
 	}
 	c.cursor = c.x.log.end()
@@ -143,19 +143,19 @@ func (c *Class) recount(change *change) {
 		return
 	}
 	if change.from != None {
-		facts := c.factsOf(c.x.states[change.from].Shape)
-		c.countNode(facts, -1)
+		topology := c.topologyOf(c.x.states[change.from].Shape)
+		c.countNode(topology, -1)
 		for _, kind := range change.kinds {
-			c.countPod(change.node, change.from, facts, kind, -1)
+			c.countPod(change.node, change.from, topology, kind, -1)
 		}
 	}
 	if change.to != None {
-		facts := c.factsOf(c.x.states[change.to].Shape)
-		c.countNode(facts, 1)
+		topology := c.topologyOf(c.x.states[change.to].Shape)
+		c.countNode(topology, 1)
 		// change.kinds is set for changed and removed nodes. A changed node keeps its pods.
 		if change.from != None {
 			for _, kind := range change.kinds {
-				c.countPod(change.node, change.from, facts, kind, 1)
+				c.countPod(change.node, change.from, topology, kind, 1)
 			}
 		}
 	}
@@ -174,20 +174,20 @@ func (c *Class) shift(id StateID, by int32) {
 }
 
 // countNode adds a node to the eligible nodes of its topology values.
-func (c *Class) countNode(facts *Facts, by int32) {
+func (c *Class) countNode(topology *Topology, by int32) {
 	for i, spec := range c.spec.Counters {
 		switch {
-		case facts.Eligible&(1<<i) == 0:
-		case spec.Key == HostKey && facts.Host:
+		case topology.Eligible&(1<<i) == 0:
+		case spec.Key == HostKey && topology.Host:
 			c.counters[i].hosts += int(by)
-		case spec.Key != HostKey && facts.Values[spec.Key] != 0:
-			c.counters[i].at(facts.Values[spec.Key]).nodes += by
+		case spec.Key != HostKey && topology.Values[spec.Key] != 0:
+			c.counters[i].at(topology.Values[spec.Key]).nodes += by
 		}
 	}
 }
 
 // countPod adds a pod on a node to the counters, or removes it if by is -1.
-func (c *Class) countPod(node NodeID, state StateID, facts *Facts, kind KindID, by int64) {
+func (c *Class) countPod(node NodeID, state StateID, topology *Topology, kind KindID, by int64) {
 	amounts, ok := c.amounts[kind]
 	if !ok {
 		amounts = c.spec.Amounts(kind)
@@ -205,16 +205,16 @@ func (c *Class) countPod(node NodeID, state StateID, facts *Facts, kind KindID, 
 				s = c.makeSpecial(node, state)
 			}
 			s.host[i] += by * amount.By
-			if facts.Host {
+			if topology.Host {
 				c.counters[i].total += by * amount.By
 			}
-		case facts.Eligible&(1<<i) != 0 && facts.Values[key] != 0:
-			c.counters[i].at(facts.Values[key]).count += by * amount.By
+		case topology.Eligible&(1<<i) != 0 && topology.Values[key] != 0:
+			c.counters[i].at(topology.Values[key]).count += by * amount.By
 			c.counters[i].total += by * amount.By
 		}
 	}
 	if s != nil {
-		c.keepSpecial(node, s, facts)
+		c.keepSpecial(node, s, topology)
 	}
 }
 
@@ -229,11 +229,11 @@ func (c *Class) makeSpecial(node NodeID, state StateID) *special {
 }
 
 // keepSpecial undoes makeSpecial: the node stays special if it has counts.
-func (c *Class) keepSpecial(node NodeID, s *special, facts *Facts) {
+func (c *Class) keepSpecial(node NodeID, s *special, topology *Topology) {
 	if c.putBack(node, s) {
 		return
 	}
-	s.counted = c.hardHosts(facts)
+	s.counted = c.hardHosts(topology)
 	for _, i := range s.counted {
 		c.counters[i].record(s.host[i], 1)
 	}
@@ -304,7 +304,7 @@ func (c *Class) settle() {
 		}
 		ordinary := c.buckets[e.bucket]
 		base := ordinary.group
-		b := c.bucketOf(c.groupFor(base.raw, base.profile, base.facts, s.host, s.extra), ordinary.static)
+		b := c.bucketOf(c.groupFor(base.raw, base.imageSet, base.topology, s.host, s.extra), ordinary.static)
 		s.bucket, s.position = b, int32(len(b.nodes))
 		b.nodes = append(b.nodes, node)
 		b.add(1)
@@ -342,32 +342,32 @@ func (c *Class) judge(id StateID) *entry {
 // group of the previous state of the same shape.
 func (c *Class) ordinaryGroup(shape ShapeID, verdict *Verdict) *group {
 	g := c.last[shape]
-	if g == nil || g.profile != verdict.Profile || !slices.Equal(g.raw, verdict.Raw) {
-		g = c.groupFor(verdict.Raw, verdict.Profile, c.factsOf(shape), nil, nil)
+	if g == nil || g.imageSet != verdict.ImageSet || !slices.Equal(g.raw, verdict.Raw) {
+		g = c.groupFor(verdict.Raw, verdict.ImageSet, c.topologyOf(shape), nil, nil)
 		c.last[shape] = g
 	}
 	return g
 }
 
-// factsAt returns the facts of a node, which may differ from those of its shape.
-func (c *Class) factsAt(node NodeID) *Facts {
-	if individual, ok := c.spec.Judge.(Individual); ok {
-		if facts, own := individual.FactsAt(node); own {
-			return &facts
+// topologyAt returns the topology of a node, which may differ from that of its shape.
+func (c *Class) topologyAt(node NodeID) *Topology {
+	if perNode, ok := c.spec.Judge.(PerNodeJudge); ok {
+		if topology, own := perNode.TopologyAt(node); own {
+			return &topology
 		}
 	}
-	return c.factsOf(c.x.states[c.x.nodes[node].state].Shape)
+	return c.topologyOf(c.x.states[c.x.nodes[node].state].Shape)
 }
 
-// factsOf returns the facts of a shape.
-func (c *Class) factsOf(shape ShapeID) *Facts {
-	facts := c.facts[shape]
-	if facts == nil {
-		found := c.spec.Facts(shape)
-		facts = &found
-		c.facts[shape] = facts
+// topologyOf returns the topology of a shape.
+func (c *Class) topologyOf(shape ShapeID) *Topology {
+	topology := c.topologies[shape]
+	if topology == nil {
+		found := c.spec.Topology(shape)
+		topology = &found
+		c.topologies[shape] = topology
 	}
-	return facts
+	return topology
 }
 
 // renumber updates StateIDs after [Index.sweep]. The class must have read all changes.

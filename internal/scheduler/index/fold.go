@@ -9,7 +9,7 @@ import (
 
 // Fold merges summaries of several indexes into the summary that one index with all nodes
 // would return. It keeps at most offers nodes of each group, the best ones. All summaries
-// must use the same numbers for values and profiles.
+// must use the same numbers for values and image sets.
 func Fold(parts []Summary, offers int) Summary {
 	if len(parts) == 1 {
 		return parts[0]
@@ -45,7 +45,7 @@ func Fold(parts []Summary, offers int) Summary {
 
 // appendKey appends the key that identifies the group.
 func (g *GroupSummary) appendKey(key []byte) []byte {
-	return appendGroup(key, g.Raw, g.Profile, &g.Facts, g.Host, g.Extra)
+	return appendGroup(key, g.Raw, g.ImageSet, &g.Topology, g.Host, g.Extra)
 }
 
 // foldGroups merges two summaries of one group.
@@ -129,17 +129,17 @@ func foldCounters(parts []Summary, i int) CounterSummary {
 	return all
 }
 
-// Renumber replaces the numbers of values and profiles, so that summaries of several indexes
+// Renumber replaces the numbers of values and image sets, so that summaries of several indexes
 // can be merged by [Fold].
-func (s *Summary) Renumber(value, profile func(int32) int32) {
+func (s *Summary) Renumber(value, imageSet func(int32) int32) {
 	for i := range s.Groups {
 		g := &s.Groups[i]
-		g.Profile = profile(g.Profile)
-		values := make([]int32, len(g.Facts.Values))
-		for j, v := range g.Facts.Values {
+		g.ImageSet = imageSet(g.ImageSet)
+		values := make([]int32, len(g.Topology.Values))
+		for j, v := range g.Topology.Values {
 			values[j] = value(v)
 		}
-		g.Facts.Values = values
+		g.Topology.Values = values
 	}
 	for i := range s.Counters {
 		for j := range s.Counters[i].Values {
@@ -150,16 +150,16 @@ func (s *Summary) Renumber(value, profile func(int32) int32) {
 }
 
 // appendGroup appends the key that identifies a group.
-func appendGroup(key []byte, raw []int64, profile int32, facts *Facts, host, extra []int64) []byte {
+func appendGroup(key []byte, raw []int64, imageSet int32, topology *Topology, host, extra []int64) []byte {
 	for _, value := range raw {
 		key = binary.AppendVarint(key, value)
 	}
-	key = binary.AppendVarint(key, int64(profile))
-	for _, value := range facts.Values {
+	key = binary.AppendVarint(key, int64(imageSet))
+	for _, value := range topology.Values {
 		key = binary.AppendVarint(key, int64(value))
 	}
-	key = binary.AppendUvarint(key, facts.Eligible)
-	if facts.Host {
+	key = binary.AppendUvarint(key, topology.Eligible)
+	if topology.Host {
 		key = append(key, 1)
 	} else {
 		key = append(key, 0)

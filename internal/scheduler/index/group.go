@@ -5,10 +5,10 @@ import "sort"
 // group is a node group: nodes with the same filter results, raw scores, topology and
 // counts for the class.
 type group struct {
-	key     string
-	raw     []int64
-	profile int32
-	facts   *Facts
+	key      string
+	raw      []int64
+	imageSet int32
+	topology *Topology
 	// host has the counts of counters with HostKey, by counter; nil means all zero. extra has
 	// what nominated pods add to the counters, likewise.
 	host, extra []int64
@@ -36,13 +36,13 @@ type bucket struct {
 }
 
 // groupFor returns the group with these properties and creates it if necessary.
-func (v *view) groupFor(raw []int64, profile int32, facts *Facts, host, extra []int64) *group {
-	key := appendGroup(v.groupKey[:0], raw, profile, facts, host, extra)
+func (v *view) groupFor(raw []int64, imageSet int32, topology *Topology, host, extra []int64) *group {
+	key := appendGroup(v.groupKey[:0], raw, imageSet, topology, host, extra)
 	v.groupKey = key
 	g := v.groups[string(key)]
 	if g == nil {
 		g = &group{
-			key: string(key), raw: append([]int64(nil), raw...), profile: profile, facts: facts,
+			key: string(key), raw: append([]int64(nil), raw...), imageSet: imageSet, topology: topology,
 			host: append([]int64(nil), host...), extra: append([]int64(nil), extra...),
 		}
 		v.groups[g.key] = g

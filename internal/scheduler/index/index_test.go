@@ -27,13 +27,13 @@ const (
 func (judge) Verdict(_ NodeID, state *State) (Verdict, error) {
 	return Verdict{
 		Fits: state.Pods < 5, Static: 100 - state.Memory,
-		Raw: []int64{int64(state.Shape % 2)}, Profile: int32(state.Shape % 3),
+		Raw: []int64{int64(state.Shape % 2)}, ImageSet: int32(state.Shape % 3),
 	}, nil
 }
 
-// Facts returns one of three topology values or none; the last shape has no host value.
-func (judge) Facts(shape ShapeID) Facts {
-	return Facts{Values: []int32{int32(shape % 4)}, Host: shape != shapes-1, Eligible: ^uint64(0)}
+// Topology returns one of three topology values or none; the last shape has no host value.
+func (judge) Topology(shape ShapeID) Topology {
+	return Topology{Values: []int32{int32(shape % 4)}, Host: shape != shapes-1, Eligible: ^uint64(0)}
 }
 
 // Amounts adds each kind to one counter with HostKey and one counter by value.
@@ -41,8 +41,8 @@ func (judge) Amounts(kind KindID) []Amount {
 	return []Amount{{Counter: int(kind) % 2, By: 1}, {Counter: 2 + int(kind)%2, By: int64(kind) - 1}}
 }
 
-func (judge) Stale() bool               { return false }
-func (judge) Local(profile int32) int64 { return 10 * int64(profile) }
+func (judge) Stale() bool                     { return false }
+func (judge) ImageScore(imageSet int32) int64 { return 10 * int64(imageSet) }
 
 // specs returns classes that use counters for different constraints.
 func (w *world) specs() map[string]Spec {

@@ -23,8 +23,8 @@ type Used struct {
 	// Offers is the number of offered nodes that got pods. Steps is the maximal number of pods
 	// that one of them got.
 	Offers, Steps int
-	// Short is true if a node had too few steps.
-	Short bool
+	// StepsExhausted is true if a node had too few steps.
+	StepsExhausted bool
 }
 
 // Outcome is the kind of result of [Merged.Choose].
@@ -48,7 +48,7 @@ type Pick struct {
 	Fitting, Groups int
 }
 
-// NewMerged returns a Merged for a summary that [Fold] returned. Values and profiles must be
+// NewMerged returns a Merged for a summary that [Fold] returned. Values and image sets must be
 // numbered as by the judge of the Spec. Own is what one pod of the class adds to counters.
 func NewMerged(spec Spec, own []Amount, s *Summary) *Merged {
 	m := &Merged{view: newView(spec), floors: map[*group]int64{}, nodes: s.Nodes}
@@ -58,7 +58,7 @@ func NewMerged(spec Spec, own []Amount, s *Summary) *Merged {
 	}
 	for i := range s.Groups {
 		summary := &s.Groups[i]
-		g := m.groupFor(summary.Raw, summary.Profile, &summary.Facts, summary.Host, summary.Extra)
+		g := m.groupFor(summary.Raw, summary.ImageSet, &summary.Topology, summary.Host, summary.Extra)
 		for _, tier := range summary.Tiers {
 			b := m.bucketOf(g, tier.Static)
 			b.offers = slices.Clone(tier.Offers)
@@ -97,7 +97,7 @@ func (m *Merged) hidden(g *group, top *bucket) bool {
 
 // Choose chooses the best node for the next pod of the class and counts the pod there.
 func (m *Merged) Choose() (Pick, Outcome) {
-	if m.used.Short {
+	if m.used.StepsExhausted {
 		return Pick{}, Exhausted
 	}
 	r := &m.scratch
@@ -144,11 +144,11 @@ func (m *Merged) place(g *group, offer Offer) {
 	offer.taken++
 	m.used.Steps = max(m.used.Steps, offer.taken)
 	if len(offer.Steps) == 0 {
-		m.used.Short = true
+		m.used.StepsExhausted = true
 		return
 	}
 	if step := offer.Steps[0]; step.Fits {
-		b := m.bucketOf(m.groupFor(g.raw, g.profile, g.facts, host, g.extra), step.Static)
+		b := m.bucketOf(m.groupFor(g.raw, g.imageSet, g.topology, host, g.extra), step.Static)
 		offer.Steps = offer.Steps[1:]
 		b.offers = append(b.offers, offer)
 		b.add(1)
@@ -204,7 +204,7 @@ func (m *Merged) EachRefused(each func(why Refusal, counter, nodes int)) {
 
 // NodeCounts is the topology and the counts of one node.
 type NodeCounts struct {
-	Facts Facts
+	Topology Topology
 	// Host has the counts of counters with HostKey; nil means all zero.
 	Host []int64
 	// Extra is what nominated pods add to the counters.
@@ -214,7 +214,7 @@ type NodeCounts struct {
 // RefusedWith reports whether counters reject a node after their counts there were changed
 // by more (negative for removed pods). It returns the reason and the counter.
 func (m *Merged) RefusedWith(s *NodeCounts, more []int64) (why Refusal, counter int, refused bool) {
-	g := &group{facts: &s.Facts, host: s.Host, extra: s.Extra}
+	g := &group{topology: &s.Topology, host: s.Host, extra: s.Extra}
 	// Which nominated pods count depends on the actual counts, not on the changed ones.
 	extra := m.extra(g)
 	m.with(g, more, func(g *group) {

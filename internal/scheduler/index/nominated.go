@@ -110,11 +110,11 @@ func (v *view) shiftCount(g *group, i int, by int64) {
 	switch key := v.spec.Counters[i].Key; {
 	case key == HostKey:
 		g.host[i] += by
-		if g.facts.Host {
+		if g.topology.Host {
 			c.total += by
 		}
-	case g.facts.Eligible&(1<<i) != 0 && g.facts.Values[key] != 0:
-		c.at(g.facts.Values[key]).count += by
+	case g.topology.Eligible&(1<<i) != 0 && g.topology.Values[key] != 0:
+		c.at(g.topology.Values[key]).count += by
 		c.total += by
 	}
 }
@@ -124,7 +124,7 @@ func (v *view) shiftHost(g *group, by int) {
 	if !anyCount(g.host) {
 		return
 	}
-	for _, i := range v.hardHosts(g.facts) {
+	for _, i := range v.hardHosts(g.topology) {
 		v.counters[i].record(g.host[i], by)
 	}
 }

@@ -216,12 +216,12 @@ func (v *view) requirementsMet(g *group) bool {
 func (v *view) count(g *group, i int) (int64, bool) {
 	key := v.spec.Counters[i].Key
 	if key == HostKey {
-		if g.facts.Eligible&(1<<i) == 0 {
-			return 0, g.facts.Host
+		if g.topology.Eligible&(1<<i) == 0 {
+			return 0, g.topology.Host
 		}
-		return g.hostCount(i), g.facts.Host
+		return g.hostCount(i), g.topology.Host
 	}
-	value := g.facts.Values[key]
+	value := g.topology.Values[key]
 	if value == 0 {
 		return 0, false
 	}
@@ -270,7 +270,7 @@ func (v *view) leastHost(i int) (int64, int) {
 func (v *view) total(r *ranking) {
 	for i := range r.candidates {
 		g := r.candidates[i].group
-		r.candidates[i].total = r.candidates[i].top.static + v.spec.Local(g.profile)
+		r.candidates[i].total = r.candidates[i].top.static + v.spec.ImageScore(g.imageSet)
 	}
 	for term, normalized := range v.spec.Normalized {
 		v.addNormalized(r, term, normalized)
@@ -345,7 +345,7 @@ func (v *view) addSpread(r *ranking) {
 func (v *view) hasSoftKeys(g *group) bool {
 	for _, soft := range v.spec.Soft {
 		key := v.spec.Counters[soft.Counter].Key
-		if key == HostKey && !g.facts.Host || key != HostKey && g.facts.Values[key] == 0 {
+		if key == HostKey && !g.topology.Host || key != HostKey && g.topology.Values[key] == 0 {
 			return false
 		}
 	}
@@ -361,7 +361,7 @@ func (r *ranking) distinct(key int) int {
 	clear(r.seen)
 	for i := range r.candidates {
 		if candidate := &r.candidates[i]; !candidate.ignored {
-			value := candidate.group.facts.Values[key]
+			value := candidate.group.topology.Values[key]
 			if value == EmptyValue {
 				value = 0
 			}
@@ -379,12 +379,12 @@ func (v *view) spread(g *group, weights []float64) int64 {
 		var count int64
 		switch {
 		case key == HostKey:
-			if !g.facts.Host {
+			if !g.topology.Host {
 				continue
 			}
 			// kube-scheduler counts all pods on the node here, even if it is not eligible.
 			count = g.hostCount(soft.Counter)
-		case g.facts.Values[key] == 0:
+		case g.topology.Values[key] == 0:
 			continue
 		default:
 			count, _ = v.count(g, soft.Counter)

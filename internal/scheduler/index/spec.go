@@ -75,15 +75,15 @@ type SoftSpread struct {
 type Judge interface {
 	// Verdict returns the result for all nodes of a state; node is one of them.
 	Verdict(node NodeID, state *State) (Verdict, error)
-	// Facts returns the topology of the nodes of a shape. The shape may have no nodes left.
-	Facts(shape ShapeID) Facts
+	// Topology returns the topology of the nodes of a shape. The shape may have no nodes left.
+	Topology(shape ShapeID) Topology
 	// Amounts returns what a running pod of a kind adds to the counters.
 	Amounts(kind KindID) []Amount
 	// Stale reports whether pods exist for which the class lacks counters. The class must
 	// then be rebuilt from a new Spec.
 	Stale() bool
-	// Local returns the current weighted score of a profile (see [Verdict.Profile]).
-	Local(profile int32) int64
+	// ImageScore returns the current weighted score of an image set (see [Verdict.ImageSet]).
+	ImageScore(imageSet int32) int64
 }
 
 // Verdict is the result of the plugins that read one node only.
@@ -94,15 +94,15 @@ type Verdict struct {
 	Static int64
 	// Raw are the raw scores of [Spec.Normalized].
 	Raw []int64
-	// Profile is the number of the set of the pod's images that the node has. [Judge.Local]
-	// scores it.
-	Profile int32
+	// ImageSet is the number of the set of the pod's images that the node has; see
+	// [Judge.ImageScore].
+	ImageSet int32
 	// Refusal is the number of the reason for which the node does not fit.
 	Refusal int32
 }
 
-// Facts is the topology of a node.
-type Facts struct {
+// Topology has the topology values of a node and the counters that count its pods.
+type Topology struct {
 	// Values are the numbers of the node's values of [Spec.Keys]; 0 for a missing label.
 	Values []int32
 	// Host is true if the node has its own value for [HostKey].

@@ -14,10 +14,10 @@ type Summary struct {
 
 // GroupSummary describes a node group.
 type GroupSummary struct {
-	_       struct{} `cbor:",toarray"`
-	Raw     []int64
-	Profile int32
-	Facts   Facts
+	_        struct{} `cbor:",toarray"`
+	Raw      []int64
+	ImageSet int32
+	Topology Topology
 	// Host has the counts of counters with HostKey; nil means all zero.
 	Host []int64
 	// Extra has what nominated pods add to the counters; nil means all zero.
@@ -91,11 +91,11 @@ type Stepper interface {
 	Steps(node NodeID, state *State, most int) ([]Step, error)
 }
 
-// Individual is a [Judge] for which a node can have other facts than its shape. Its class
+// PerNodeJudge is a [Judge] whose nodes can differ in topology from their shape. Its class
 // must be rebuilt for each query.
-type Individual interface {
-	// FactsAt returns the facts of a node; false if they are those of its shape.
-	FactsAt(node NodeID) (Facts, bool)
+type PerNodeJudge interface {
+	// TopologyAt returns the topology of a node; false if it is that of its shape.
+	TopologyAt(node NodeID) (Topology, bool)
 }
 
 // Summarize returns the summary of all nodes while nominated pods (around) are taken into
@@ -159,7 +159,7 @@ func (c *Class) SummarizeEach(nodes []NodeID, around []Nominated, verdict func(N
 		if !v.Fits {
 			continue
 		}
-		g := GroupSummary{Raw: v.Raw, Profile: v.Profile, Facts: *c.factsAt(node)}
+		g := GroupSummary{Raw: v.Raw, ImageSet: v.ImageSet, Topology: *c.topologyAt(node)}
 		if special := c.special[node]; special != nil {
 			g.Host, g.Extra = special.host, special.extra
 		}
@@ -202,7 +202,7 @@ func (c *Class) Counts() Summary {
 
 // summary returns the description of a group without tiers.
 func (g *group) summary() GroupSummary {
-	return GroupSummary{Raw: g.raw, Profile: g.profile, Facts: *g.facts, Host: g.host, Extra: g.extra, Count: g.count}
+	return GroupSummary{Raw: g.raw, ImageSet: g.imageSet, Topology: *g.topology, Host: g.host, Extra: g.extra, Count: g.count}
 }
 
 func (c *counter) summary() CounterSummary {
@@ -263,7 +263,7 @@ func (c *Class) some(b *bucket, most int) []NodeID {
 // NodeCounts returns the topology and counts of one node. Within [Class.WithNominated] it includes
 // nominated pods.
 func (c *Class) NodeCounts(node NodeID) NodeCounts {
-	s := NodeCounts{Facts: *c.factsAt(node)}
+	s := NodeCounts{Topology: *c.topologyAt(node)}
 	if special := c.special[node]; special != nil {
 		s.Host, s.Extra = special.host, special.extra
 	}

@@ -8,14 +8,14 @@ import (
 var errMalformed = errors.New("malformed summary")
 
 // Validate checks a summary that was received from another process. It returns an error if
-// a number is out of range, given the numbers of values, profiles and names of nodes.
-func (s *Summary) Validate(values, profiles, names int) error {
+// a number is out of range, given the numbers of values, image sets and names of nodes.
+func (s *Summary) Validate(values, imageSets, names int) error {
 	invalid := s.Nodes < 0
 	s.Renumber(
 		func(value int32) int32 { invalid = invalid || value < 0 || int(value) >= values; return value },
-		func(profile int32) int32 {
-			invalid = invalid || profile < 0 || int(profile) >= profiles
-			return profile
+		func(imageSet int32) int32 {
+			invalid = invalid || imageSet < 0 || int(imageSet) >= imageSets
+			return imageSet
 		},
 	)
 	for i := range s.Groups {
@@ -47,7 +47,7 @@ func (s *Summary) Suits(spec *Spec) error {
 	invalid := len(s.Counters) > counters
 	for i := range s.Groups {
 		g := &s.Groups[i]
-		invalid = invalid || len(g.Raw) != len(spec.Normalized) || len(g.Facts.Values) != len(spec.Keys)
+		invalid = invalid || len(g.Raw) != len(spec.Normalized) || len(g.Topology.Values) != len(spec.Keys)
 		invalid = invalid || len(g.Host) != 0 && len(g.Host) != counters || len(g.Extra) != 0 && len(g.Extra) != counters
 	}
 	if invalid {

@@ -64,12 +64,12 @@ func (c *counter) record(count int64, nodes int) {
 }
 
 // hardHosts returns the counters with HostKey and a hard constraint whose histograms contain
-// nodes with these facts.
-func (v *view) hardHosts(facts *Facts) []int {
+// nodes with this topology.
+func (v *view) hardHosts(topology *Topology) []int {
 	var counters []int
 	for _, hard := range v.spec.Hard {
 		i := hard.Counter
-		if v.spec.Counters[i].Key == HostKey && facts.Host && facts.Eligible&(1<<i) != 0 {
+		if v.spec.Counters[i].Key == HostKey && topology.Host && topology.Eligible&(1<<i) != 0 {
 			counters = append(counters, i)
 		}
 	}

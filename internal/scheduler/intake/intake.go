@@ -27,22 +27,21 @@ import (
 
 // Bounds and times of early pods.
 const (
-	// Early pods that are remembered at a time. Further pods are left to the watch.
-	mostEarly = 10_000
-	// The API server is asked for a pod whose bind has waited earlyPatience, and again after
-	// lastPatience, because the pod may not be stored yet. At most mostAsked requests are under
-	// way.
-	earlyPatience = time.Second
-	lastPatience  = 3 * time.Second
-	mostAsked     = 256
-	askTimeout    = 2 * time.Second
-	// EarlyExpiry is when an early pod that is not confirmed leaves the queue and the cache.
+	// maxEarly is the maximum number of early pods. The scheduler learns of further pods from the watch.
+	maxEarly = 10_000
+	// A pod whose bind waits is requested from the API server when it is firstGetAfter old, and again
+	// when it is secondGetAfter old, because it may not be stored at the first request.
+	firstGetAfter     = time.Second
+	secondGetAfter    = 3 * time.Second
+	maxConcurrentGets = 256
+	getTimeout        = 2 * time.Second
+	// EarlyExpiry is the age at which an unconfirmed early pod is removed from the queue and the cache.
 	EarlyExpiry = 10 * time.Second
-	// The fate of a pod is kept for so long, for a scheduling cycle that may still work on it.
-	earlyMemory = time.Minute
-	// A namespace with a pod that was never stored is left to the watch for so long, because such
-	// pods take capacity from others.
-	namespaceRest = 10 * time.Second
+	// The fate of a pod is kept this long, because a scheduling cycle may still work on the pod.
+	fateKeptFor = time.Minute
+	// After a pod that was never stored, pods of its namespace are taken from the watch only for this
+	// long, because pods that are never stored take capacity from others.
+	namespacePause = 10 * time.Second
 	// SweepInterval is how often early pods are checked.
 	SweepInterval = 200 * time.Millisecond
 )
@@ -66,7 +65,7 @@ var (
 type Intake struct {
 	queue   queue.SchedulingQueue
 	pods    corelisters.PodLister
-	ask     func(ctx context.Context, namespace, name string) (*v1.Pod, error)
+	getPod  func(ctx context.Context, namespace, name string) (*v1.Pod, error)
 	handles func(schedulerName string) bool
 	trim    func(*v1.Pod)
 	clock   clock.WithTicker
@@ -81,9 +80,10 @@ type Intake struct {
 	mu    sync.Mutex
 	early map[types.UID]*early
 	// names are the early pods for which it is not settled whether they are stored.
-	names   map[types.NamespacedName]*early
-	resting map[string]time.Time
-	asking  int
+	names map[types.NamespacedName]*early
+	// paused maps namespaces to the time until which their pods are taken from the watch only.
+	paused       map[string]time.Time
+	getsInFlight int
 }
 
 // early is a pod that the webhook delivered and the watch has not shown.
@@ -91,13 +91,15 @@ type early struct {
 	pod   *v1.Pod
 	since time.Time
 	fate  fate
-	// settled is closed when the fate is known, at settledAt.
+	// settled is closed when the fate is set, which happens at settledAt.
 	settled   chan struct{}
 	settledAt time.Time
-	// binding is set while a bind waits, and asking while a request to the API server is under way.
-	// asked is how often the API server did not have the pod.
-	binding, asking bool
-	asked           int
+	// binding is set while a bind waits for the pod to be stored.
+	binding bool
+	// getInFlight is set while the pod is requested from the API server.
+	getInFlight bool
+	// notFound counts the requests to which the API server answered that the pod does not exist.
+	notFound int
 }
 
 type fate int
@@ -120,12 +122,12 @@ func Attach(
 	registerMetrics()
 	in := &Intake{
 		queue: sched.SchedulingQueue, pods: factory.Core().V1().Pods().Lister(),
-		ask: func(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+		getPod: func(ctx context.Context, namespace, name string) (*v1.Pod, error) {
 			return client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
 		handles: sched.Profiles.HandlesSchedulerName, trim: func(*v1.Pod) {}, clock: clock.RealClock{}, started: time.Now(),
 		leads: make(chan struct{}), stop: make(chan struct{}),
-		early: map[types.UID]*early{}, names: map[types.NamespacedName]*early{}, resting: map[string]time.Time{},
+		early: map[types.UID]*early{}, names: map[types.NamespacedName]*early{}, paused: map[string]time.Time{},
 	}
 	if attach.CanTrim(sched, profiles) {
 		t := cache.NewTrimmer()
@@ -178,12 +180,12 @@ func (in *Intake) take(pod *v1.Pod) (reason string) {
 		return dropForeign
 	case !in.leading():
 		return dropNotLeading
-	case len(in.early) >= mostEarly:
+	case len(in.early) >= maxEarly:
 		return dropOverload
-	case in.resting[pod.Namespace].After(now):
+	case in.paused[pod.Namespace].After(now):
 		return dropNamespace
-	case in.known(pod):
-		return dropKnown
+	case in.exists(pod):
+		return dropExists
 	}
 	e := &early{pod: pod, since: now, settled: make(chan struct{})}
 	in.early[pod.UID], in.names[cache.NameOf(pod)] = e, e
@@ -202,9 +204,9 @@ func (in *Intake) leading() bool {
 	}
 }
 
-// known returns whether a pod of that name exists: the same pod, if the watch was first, or another
+// exists returns whether a pod of that name exists: the same pod, if the watch was first, or another
 // that has to be deleted first. The queue identifies pods by name.
-func (in *Intake) known(pod *v1.Pod) bool {
+func (in *Intake) exists(pod *v1.Pod) bool {
 	if in.early[pod.UID] != nil || in.names[cache.NameOf(pod)] != nil {
 		return true
 	}

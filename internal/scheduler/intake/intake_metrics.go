@@ -16,8 +16,8 @@ const (
 	dropOverload = "overload"
 	// dropForeign: another scheduler has to place the pod.
 	dropForeign = "foreign"
-	// dropKnown: the watch was first, or another pod has that name.
-	dropKnown      = "known"
+	// dropExists: the watch was first, or another pod has that name.
+	dropExists     = "exists"
 	dropNamespace  = "namespace"
 	dropNotLeading = "not_leading"
 )
@@ -76,14 +76,11 @@ var (
 		Help:           "Pods from the webhook that the watch has not shown yet",
 		StabilityLevel: metrics.ALPHA,
 	})
-	registerIntake sync.Once
 )
 
-func registerMetrics() {
-	registerIntake.Do(func() {
-		legacyregistry.MustRegister(taken, seenAfter, leadTime, dropped, confirmations, expired, returned, earlyPods)
-	})
-}
+var registerMetrics = sync.OnceFunc(func() {
+	legacyregistry.MustRegister(taken, seenAfter, leadTime, dropped, confirmations, expired, returned, earlyPods)
+})
 
 // Drop counts a pod that was not taken in, by a reason of one word.
 func Drop(reason string) { dropped.WithLabelValues(reason).Inc() }

@@ -34,7 +34,7 @@ func newExpectant(t *testing.T, nodes ...*v1.Node) *expectant {
 	e := &expectant{Live: l, clock: testingclock.NewFakeClock(time.Now())}
 	e.in = Attach(l.Sched, []config.KubeSchedulerProfile{*schedtest.DefaultProfile(t)}, l.Informers, fake.NewClientset())
 	e.in.clock = e.clock
-	e.in.ask = func(_ context.Context, namespace, name string) (*v1.Pod, error) {
+	e.in.getPod = func(_ context.Context, namespace, name string) (*v1.Pod, error) {
 		if pod := l.API.Pod(namespace + "/" + name); pod != nil {
 			return pod.DeepCopy(), nil
 		}
@@ -117,7 +117,7 @@ func TestWebhookFirst(t *testing.T) {
 
 func TestWatchFirst(t *testing.T) {
 	e := newExpectant(t, schedtest.PlainNode("node", "4"))
-	known := schedtest.Counts(t, droppedAs(dropKnown))
+	known := schedtest.Counts(t, droppedAs(dropExists))
 	pod := schedtest.PlainPod("pod", "1")
 	e.API.Put(pod.DeepCopy())
 	e.AwaitNode("pod")
@@ -150,11 +150,11 @@ func TestNeverStored(t *testing.T) {
 	next := schedtest.PlainPod("next", "4")
 	e.API.Put(next)
 	e.AwaitRefusal("next")
-	e.clock.Step(earlyPatience + SweepInterval)
+	e.clock.Step(firstGetAfter + SweepInterval)
 	e.Eventually("it was asked for", func() error {
 		e.in.mu.Lock()
 		defer e.in.mu.Unlock()
-		if early := e.in.early[refused.UID]; early == nil || early.asked != 1 {
+		if early := e.in.early[refused.UID]; early == nil || early.notFound != 1 {
 			return fmt.Errorf("%+v", early)
 		}
 		return nil
@@ -162,12 +162,12 @@ func TestNeverStored(t *testing.T) {
 	if absent() != 0 || e.API.Pod("default/next").Spec.NodeName != "" {
 		t.Fatal("it had no time to be stored")
 	}
-	e.clock.Step(lastPatience)
+	e.clock.Step(secondGetAfter)
 	e.BoundOnce(next)
 	e.in.Take(schedtest.PlainPod("another", "1"))
 	e.idle()
 	if absent() != 1 || rests() != 1 {
-		t.Errorf("%d expired, %d of a resting namespace", absent(), rests())
+		t.Errorf("%d expired, %d of a paused namespace", absent(), rests())
 	}
 }
 
@@ -176,7 +176,7 @@ func TestNeverStored(t *testing.T) {
 func TestNobodyKnows(t *testing.T) {
 	e := newExpectant(t, schedtest.PlainNode("node", "4"))
 	late := schedtest.Counts(t, expiredAs(expiredTimeout))
-	e.in.ask = func(context.Context, string, string) (*v1.Pod, error) { return nil, errors.New("no answer") }
+	e.in.getPod = func(context.Context, string, string) (*v1.Pod, error) { return nil, errors.New("no answer") }
 	pod := schedtest.PlainPod("pod", "4")
 	e.in.Take(pod.DeepCopy())
 	e.placed(1)
@@ -203,7 +203,7 @@ func TestNeverPlacedOrStored(t *testing.T) {
 		}
 		return nil
 	})
-	e.clock.Step(earlyMemory + SweepInterval)
+	e.clock.Step(fateKeptFor + SweepInterval)
 	e.idle()
 }
 
@@ -215,7 +215,7 @@ func TestWatchIsSlow(t *testing.T) {
 		e.in.Take(pod.DeepCopy())
 		e.bindWaits(pod)
 		e.API.Put(pod)
-		e.clock.Step(earlyPatience + SweepInterval)
+		e.clock.Step(firstGetAfter + SweepInterval)
 		e.BoundOnce(pod)
 	})
 	e.Eventually("the watch has caught up", func() error {
@@ -225,7 +225,7 @@ func TestWatchIsSlow(t *testing.T) {
 		return nil
 	})
 	// The watch never showed it without a node.
-	e.clock.Step(earlyMemory + SweepInterval)
+	e.clock.Step(fateKeptFor + SweepInterval)
 	e.idle()
 }
 
@@ -239,7 +239,7 @@ func TestStoredOtherwise(t *testing.T) {
 	stored := schedtest.PlainPod("pod", "3")
 	e.API.Put(stored)
 	e.BoundOnce(stored)
-	e.clock.Step(earlyMemory + SweepInterval)
+	e.clock.Step(fateKeptFor + SweepInterval)
 	e.idle()
 	if info := e.NodeInfo("large"); info.Requested.MilliCPU != 3000 {
 		t.Errorf("%d millicores are requested", info.Requested.MilliCPU)
@@ -358,11 +358,11 @@ func TestStandbyTakesNothingIn(t *testing.T) {
 func TestOverloadIsLeftToTheWatch(t *testing.T) {
 	e := newExpectant(t)
 	overload := schedtest.Counts(t, droppedAs(dropOverload))
-	for i := range mostEarly {
+	for i := range maxEarly {
 		e.in.early[schedtest.PlainPod(fmt.Sprint(i), "1").UID] = &early{pod: schedtest.PlainPod(fmt.Sprint(i), "1"), since: e.clock.Now(), settled: make(chan struct{})}
 	}
 	e.in.Take(schedtest.PlainPod("pod", "1"))
-	if overload() != 1 || len(e.in.early) != mostEarly {
+	if overload() != 1 || len(e.in.early) != maxEarly {
 		t.Errorf("%d dropped, %d early pods", overload(), len(e.in.early))
 	}
 }
@@ -411,14 +411,14 @@ func TestPodsInAnyOrder(t *testing.T) {
 			e.clock.Step(SweepInterval)
 		}
 		e.in.mu.Lock()
-		clear(e.in.resting)
+		clear(e.in.paused)
 		e.in.mu.Unlock()
 	}
 	for _, pod := range stay {
 		e.BoundOnce(pod)
 	}
 	e.Eventually("early pods are forgotten", func() error {
-		e.clock.Step(earlyMemory)
+		e.clock.Step(fateKeptFor)
 		e.in.mu.Lock()
 		defer e.in.mu.Unlock()
 		if len(e.in.early) > 0 {

@@ -32,7 +32,7 @@ func (in *Intake) sweepAll(logger klog.Logger, ticker clock.Ticker) {
 	}
 }
 
-// sweep requests pods whose binds have waited too long, and gives up early pods that were not
+// sweep requests pods whose binds have waited too long, and discards early pods that were not
 // confirmed in time.
 func (in *Intake) sweep(logger klog.Logger) {
 	in.mu.Lock()
@@ -42,56 +42,56 @@ func (in *Intake) sweep(logger klog.Logger) {
 		age := now.Sub(e.since)
 		switch {
 		case e.fate != unsettled:
-			if now.Sub(e.settledAt) > earlyMemory {
+			if now.Sub(e.settledAt) > fateKeptFor {
 				in.forget(e)
 			}
 		case age > EarlyExpiry:
 			in.expire(logger, e, expiredTimeout)
-		case e.binding && !e.asking && age > patienceAfter(e.asked) && in.asking < mostAsked:
-			e.asking = true
-			in.asking++
-			go in.inquire(logger, e)
+		case e.binding && !e.getInFlight && age > nextGetAfter(e.notFound) && in.getsInFlight < maxConcurrentGets:
+			e.getInFlight = true
+			in.getsInFlight++
+			go in.confirmByGet(logger, e)
 		}
 	}
-	for namespace, until := range in.resting {
+	for namespace, until := range in.paused {
 		if until.Before(now) {
-			delete(in.resting, namespace)
+			delete(in.paused, namespace)
 		}
 	}
 }
 
-func patienceAfter(asked int) time.Duration {
-	if asked == 0 {
-		return earlyPatience
+func nextGetAfter(notFound int) time.Duration {
+	if notFound == 0 {
+		return firstGetAfter
 	}
-	return lastPatience
+	return secondGetAfter
 }
 
-// expire gives up an early pod, and leaves its namespace to the watch for a while.
+// expire discards an early pod, and takes pods of its namespace from the watch only for a while.
 func (in *Intake) expire(logger klog.Logger, e *early, reason string) {
 	in.discard(logger, e, reason)
-	in.resting[e.pod.Namespace] = in.clock.Now().Add(namespaceRest)
+	in.paused[e.pod.Namespace] = in.clock.Now().Add(namespacePause)
 }
 
-// inquire requests an early pod from the API server. If the pod is not stored yet it may still be
-// later; then the watch shows it.
-func (in *Intake) inquire(logger klog.Logger, e *early) {
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+// confirmByGet requests an early pod from the API server. The API server may store the pod later; then
+// the watch confirms it.
+func (in *Intake) confirmByGet(logger klog.Logger, e *early) {
+	ctx, cancel := context.WithTimeout(context.Background(), getTimeout)
 	defer cancel()
-	pod, err := in.ask(ctx, e.pod.Namespace, e.pod.Name)
+	pod, err := in.getPod(ctx, e.pod.Namespace, e.pod.Name)
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.asking--
-	e.asking = false
+	in.getsInFlight--
+	e.getInFlight = false
 	switch {
 	case e.fate != unsettled:
 	case apierrors.IsNotFound(err) || err == nil && pod.UID != e.pod.UID:
-		if e.asked++; e.asked > 1 {
+		if e.notFound++; e.notFound > 1 {
 			in.expire(logger, e, expiredAbsent)
 		}
 	case err != nil:
 		logger.V(3).Info("Getting a pod failed; will retry", "pod", klog.KObj(e.pod), "err", err)
-	case in.asHandedOver(e, pod):
+	case in.isUnchanged(e, pod):
 		confirmations.WithLabelValues(byGet).Inc()
 		in.settle(e, stored, in.clock.Now())
 	default:
@@ -100,8 +100,8 @@ func (in *Intake) inquire(logger klog.Logger, e *early) {
 	}
 }
 
-// asHandedOver returns whether a stored pod equals the delivered one and waits for a node.
-func (in *Intake) asHandedOver(e *early, pod *v1.Pod) bool {
+// isUnchanged returns whether a stored pod equals the delivered one and is not bound yet.
+func (in *Intake) isUnchanged(e *early, pod *v1.Pod) bool {
 	if pod.Spec.NodeName != "" || pod.DeletionTimestamp != nil {
 		return false
 	}

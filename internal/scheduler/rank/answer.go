@@ -160,7 +160,7 @@ func (cl *Class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nomi
 // translate replaces the numbers in a summary by values that are valid on other replicas.
 func (cl *Class) translate(a *wire.Answer) {
 	words := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
-	a.Values, a.Profiles = []string{wire.NoValue, ""}, cl.profileKeys
+	a.Values, a.ImageSets = []string{wire.NoValue, ""}, cl.imageSetKeys
 	a.Summary.Renumber(func(value int32) int32 {
 		number, fresh := words.Of([]byte(cl.cluster.Names.ValueOf[value]))
 		if fresh {

@@ -30,9 +30,9 @@ type Class struct {
 	// that the index replaces.
 	skipFilter, skipScore sets.Set[string]
 	Images                []string
-	profiles              intern.Numbers
-	profileImages         [][]string
-	profileKeys           []string
+	imageSets             intern.Numbers
+	imageSetImages        [][]string
+	imageSetKeys          []string
 	requiredNode          nodeaffinity.RequiredNodeAffinity
 	terms                 terms
 	refusals              []*fwk.Status
@@ -76,7 +76,7 @@ func NewClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.
 	cl := &Class{
 		cluster: c, profile: p, pod: pod, agreed: agreed, state: framework.NewCycleState(),
 		written:      map[fwk.StateKey]fwk.StateData{},
-		profiles:     intern.Numbers{},
+		imageSets:    intern.Numbers{},
 		shapes:       map[index.ShapeID]*shapeVerdict{},
 		lackStatuses: map[lack]*fwk.Status{},
 		requiredNode: nodeaffinity.GetRequiredNodeAffinity(pod.GetPod()),
@@ -184,7 +184,7 @@ func (cl *Class) runPlugins(state fwk.CycleState, info *framework.NodeInfo) (ind
 	if !status.IsSuccess() {
 		return index.Verdict{}, nil, status.AsError()
 	}
-	verdict := index.Verdict{Fits: true, Raw: make([]int64, len(normalizedPlugins)), Profile: cl.imageProfile(info)}
+	verdict := index.Verdict{Fits: true, Raw: make([]int64, len(normalizedPlugins)), ImageSet: cl.imageSet(info)}
 	for _, score := range scores {
 		if i := normalizedIndex(score.Name); i >= 0 {
 			verdict.Raw[i] = score.Score
@@ -217,30 +217,30 @@ func (cl *Class) normalizedTerms() []index.Normalized {
 	return terms
 }
 
-// Facts returns the values of topology keys of a shape and which counters its pods count for.
-func (cl *Class) Facts(shape index.ShapeID) index.Facts {
-	return cl.facts(cl.cluster.Names.ShapeOf[shape])
+// Topology returns the topology of the nodes of a shape.
+func (cl *Class) Topology(shape index.ShapeID) index.Topology {
+	return cl.topology(cl.cluster.Names.ShapeOf[shape])
 }
 
-// FactsAt returns the facts about one node, where its name matters.
-func (cl *Class) FactsAt(id index.NodeID) (index.Facts, bool) {
+// TopologyAt returns the topology of one node if the class depends on the names of nodes.
+func (cl *Class) TopologyAt(id index.NodeID) (index.Topology, bool) {
 	if cl.agreed == nil || !cl.agreed.PerNode || !NamesNodes(&cl.pod.GetPod().Spec) {
-		return index.Facts{}, false
+		return index.Topology{}, false
 	}
-	return cl.facts(cl.cluster.ByID[id].Info.Node()), true
+	return cl.topology(cl.cluster.ByID[id].Info.Node()), true
 }
 
-// facts computes the facts about a node.
-func (cl *Class) facts(node *v1.Node) index.Facts {
+// topology computes the topology of a node.
+func (cl *Class) topology(node *v1.Node) index.Topology {
 	_, host := node.Labels[v1.LabelHostname]
-	facts := index.Facts{Host: host, Values: make([]int32, len(cl.Spec.Keys))}
+	topology := index.Topology{Host: host, Values: make([]int32, len(cl.Spec.Keys))}
 	for i, key := range cl.Spec.Keys {
-		facts.Values[i] = cl.cluster.Names.Value(node.Labels, key)
+		topology.Values[i] = cl.cluster.Names.Value(node.Labels, key)
 	}
 	for i := range cl.terms.counters {
 		if cl.terms.counters[i].eligible(cl, node) {
-			facts.Eligible |= 1 << i
+			topology.Eligible |= 1 << i
 		}
 	}
-	return facts
+	return topology
 }

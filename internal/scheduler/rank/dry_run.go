@@ -25,7 +25,7 @@ import (
 // the index for plugins that would read all nodes.
 func NewDryRuns(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile) (*defaultpreemption.DefaultPreemption, error) {
 	for _, plugin := range cfg.PluginConfig {
-		if args, is := plugin.Args.(*config.DefaultPreemptionArgs); is {
+		if args, ok := plugin.Args.(*config.DefaultPreemptionArgs); ok {
 			return defaultpreemption.New(ctx, args, &countingHandle{fw}, feature.NewSchedulerFeaturesFromGates(utilfeature.DefaultFeatureGate))
 		}
 	}
@@ -198,12 +198,12 @@ func (d *dryRun) potential(refused map[index.NodeID]*fwk.Status, name string) (n
 			continue
 		}
 		status := refused[n.ID]
-		if number, is := d.found.RefusalOf(n.ID); status == nil && is && !d.class.agreed.PerNode {
+		if number, ok := d.found.RefusalOf(n.ID); status == nil && ok && !d.class.agreed.PerNode {
 			status = d.class.refusals[number]
 		}
 		if status == nil {
 			standing := d.found.NodeCounts(n.ID)
-			if why, counter, is := d.counts.RefusedWith(&standing, nil); is {
+			if why, counter, ok := d.counts.RefusedWith(&standing, nil); ok {
 				status = StatusOf(d.class.CounterRefusal(why, counter, 1))
 			}
 		}

@@ -15,8 +15,8 @@ import (
 func (cl *Class) countImages(a *wire.Answer) {
 	for _, name := range cl.Images {
 		var image wire.Image
-		if known := cl.cluster.Images[name]; known != nil {
-			image = wire.Image{Nodes: int64(known.NumNodes), Size: known.Size}
+		if state := cl.cluster.Images[name]; state != nil {
+			image = wire.Image{Nodes: int64(state.NumNodes), Size: state.Size}
 		}
 		a.Images = append(a.Images, image)
 	}
@@ -38,8 +38,8 @@ func (cl *Class) listImages() {
 	}
 }
 
-// imageProfile returns the number of the image profile of a node: which of the pod's images it has.
-func (cl *Class) imageProfile(info *framework.NodeInfo) int32 {
+// imageSet returns the number of a node's image set: the images of the pod that the node has.
+func (cl *Class) imageSet(info *framework.NodeInfo) int32 {
 	var present []string
 	key := make([]byte, 0, len(cl.Images))
 	for _, name := range cl.Images {
@@ -49,25 +49,25 @@ func (cl *Class) imageProfile(info *framework.NodeInfo) int32 {
 			present = append(present, name)
 		}
 	}
-	return cl.ProfileNumber(key, present)
+	return cl.ImageSetNumber(key, present)
 }
 
-// ProfileNumber returns the number of an image profile. Its key has a byte for each image of the
+// ImageSetNumber returns the number of an image set. Its key has a byte for each image of the
 // pod.
-func (cl *Class) ProfileNumber(key []byte, present []string) int32 {
-	number, fresh := cl.profiles.Of(key)
+func (cl *Class) ImageSetNumber(key []byte, present []string) int32 {
+	number, fresh := cl.imageSets.Of(key)
 	if fresh {
-		cl.profileImages = append(cl.profileImages, present)
-		cl.profileKeys = append(cl.profileKeys, string(key))
+		cl.imageSetImages = append(cl.imageSetImages, present)
+		cl.imageSetKeys = append(cl.imageSetKeys, string(key))
 	}
 	return number
 }
 
-// Local returns the score for the images that a node has. An image scores more if more nodes have
+// ImageScore returns the weighted score of an image set. An image scores more if more nodes have
 // it.
-func (cl *Class) Local(profile int32) int64 {
+func (cl *Class) ImageScore(imageSet int32) int64 {
 	weight := cl.profile.weights[pluginnames.ImageLocality]
-	present := cl.profileImages[profile]
+	present := cl.imageSetImages[imageSet]
 	if weight == 0 || len(present) == 0 {
 		return 0
 	}
@@ -83,7 +83,6 @@ func (cl *Class) Local(profile int32) int64 {
 
 // The sizes between which an image adds to the score (imagelocality/image_locality.go).
 const (
-	// The sizes between which an image adds to the score (imagelocality/image_locality.go).
 	smallImageBytes = 23 << 20
 	largeImageBytes = 1000 << 20
 )
@@ -103,7 +102,7 @@ func imageName(name string) string {
 	return name
 }
 
-// ImagesOf returns the images in an image profile.
+// ImagesOf returns the images in an image set.
 func (cl *Class) ImagesOf(key []byte) []string {
 	var present []string
 	for i, name := range cl.Images {

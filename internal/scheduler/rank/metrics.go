@@ -39,13 +39,10 @@ var (
 		Buckets:        metrics.ExponentialBuckets(1, 4, 10),
 		StabilityLevel: metrics.ALPHA,
 	})
-	registerRank sync.Once
 )
 
 // RegisterMetrics registers the metrics of this package, once.
-func RegisterMetrics() {
-	registerRank.Do(func() { legacyregistry.MustRegister(decisions, Fallbacks, sizes, lookups, Walked) })
-}
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(decisions, Fallbacks, sizes, lookups, Walked) })
 
 // How the node for a pod was found.
 const (

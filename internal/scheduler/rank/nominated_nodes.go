@@ -45,7 +45,7 @@ func (p *nominatedNode) withNominated(alone index.State) index.State {
 
 // lacking returns what a node lacks for a pod of the class without the nominated pods, and with
 // them. It returns false if arithmetic does not decide.
-func (cl *Class) lacking(p *nominatedNode) (alone, beside lack, known bool) {
+func (cl *Class) lacking(p *nominatedNode) (alone, beside lack, decided bool) {
 	shape := cl.shapes[p.Shape]
 	if !cl.simple || cl.dependsOnPods() || shape == nil {
 		return 0, 0, false
@@ -61,7 +61,7 @@ func (cl *Class) barredByNominated(ctx context.Context, pod *v1.Pod, places []no
 	var barred []index.Nominated
 	for i := range places {
 		p := &places[i]
-		if _, beside, known := cl.lacking(p); known {
+		if _, beside, decided := cl.lacking(p); decided {
 			if beside != 0 {
 				barred = append(barred, index.Nominated{Node: p.ID, Barred: true})
 			}
@@ -84,11 +84,11 @@ func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []n
 	var unknown []*nominatedNode
 	for i := range places {
 		p := &places[i]
-		alone, beside, known := cl.lacking(p)
+		alone, beside, decided := cl.lacking(p)
 		switch {
-		case known && alone == beside:
+		case decided && alone == beside:
 			// Every plugin decides the same with and without the nominated pods.
-		case known && alone == 0 && cl.shapes[p.Shape].fits:
+		case decided && alone == 0 && cl.shapes[p.Shape].fits:
 			status, err := cl.refusedByOneNominated(ctx, pod, p, beside)
 			if err != nil {
 				return nil, err

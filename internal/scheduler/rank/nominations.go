@@ -100,7 +100,7 @@ func (n *Nominations) Delete(logger klog.Logger, pod *v1.Pod) {
 // Pop removes the next pod from the queue, which from then on knows only its name.
 func (n *Nominations) Pop(logger klog.Logger) (framework.QueuedEntityInfo, error) {
 	next, err := n.SchedulingQueue.Pop(logger)
-	if pod, is := next.(*framework.QueuedPodInfo); is && err == nil {
+	if pod, ok := next.(*framework.QueuedPodInfo); ok && err == nil {
 		n.markStale(pod.Pod)
 	}
 	return next, err

@@ -73,11 +73,11 @@ func (cl *Class) fitsWithNominated(ctx context.Context, pod *v1.Pod, n *cache.No
 
 // fitError explains for all nodes why they do not fit. The reason that most nodes share is the
 // default for nodes that are not named, so that most names need not be listed.
-func (cl *Class) fitError(found *index.Class, pod *v1.Pod, asked map[index.NodeID]*fwk.Status) *framework.FitError {
+func (cl *Class) fitError(found *index.Class, pod *v1.Pod, evaluated map[index.NodeID]*fwk.Status) *framework.FitError {
 	refused := make([][]index.NodeID, len(cl.refusals))
 	found.EachRefused(func(number int32, ids []index.NodeID) {
 		for _, id := range ids {
-			if asked[id] == nil {
+			if evaluated[id] == nil {
 				refused[number] = append(refused[number], id)
 			}
 		}
@@ -105,7 +105,7 @@ func (cl *Class) fitError(found *index.Class, pod *v1.Pod, asked map[index.NodeI
 		}
 		diagnosis.AddPluginStatus(cl.refusals[number])
 	}
-	for id, status := range asked {
+	for id, status := range evaluated {
 		refuse(id, status)
 		diagnosis.AddPluginStatus(status)
 	}

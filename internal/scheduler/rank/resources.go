@@ -153,11 +153,11 @@ func (f *free) balance(milliCPU, memory int64) int64 {
 
 // shapeVerdict is the result of the plugins that read only the shape of a node.
 type shapeVerdict struct {
-	fits    bool
-	free    free
-	static  int64
-	raw     []int64
-	profile int32
+	fits     bool
+	free     free
+	static   int64
+	raw      []int64
+	imageSet int32
 }
 
 // quickVerdict computes the verdict on a node state by arithmetic. It returns false if the plugins
@@ -179,7 +179,7 @@ func (cl *Class) quickVerdict(id index.NodeID, used *index.State) (index.Verdict
 	if !shape.fits || cl.request.lacks(&shape.free, used) != 0 {
 		return index.Verdict{}, false, nil
 	}
-	verdict := index.Verdict{Fits: true, Static: shape.static, Raw: shape.raw, Profile: shape.profile}
+	verdict := index.Verdict{Fits: true, Static: shape.static, Raw: shape.raw, ImageSet: shape.imageSet}
 	if cl.fitWeight != 0 {
 		verdict.Static += cl.fitWeight * cl.request.least(&shape.free, used, &cl.profile.usage)
 	}
@@ -252,5 +252,5 @@ func (cl *Class) judgeShape(n *cache.Node) (*shapeVerdict, error) {
 	}
 	allocatable := n.Info.Allocatable
 	free := free{allocatable.MilliCPU, allocatable.Memory, allocatable.EphemeralStorage, int64(allocatable.AllowedPodNumber)}
-	return &shapeVerdict{fits: verdict.Fits, free: free, static: verdict.Static, raw: verdict.Raw, profile: verdict.Profile}, nil
+	return &shapeVerdict{fits: verdict.Fits, free: free, static: verdict.Static, raw: verdict.Raw, imageSet: verdict.ImageSet}, nil
 }

@@ -179,7 +179,7 @@ func KeyOf(object metav1.Object) string {
 }
 
 func (a *API) kindOf(object metav1.Object) *kindOfObject {
-	if _, is := object.(*v1.Node); is {
+	if _, ok := object.(*v1.Node); ok {
 		return a.Kinds["nodes"]
 	}
 	return a.Kinds["pods"]

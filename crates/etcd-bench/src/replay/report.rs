@@ -31,7 +31,7 @@ pub struct ReplayReport {
     /// Replayed unary calls per second.
     pub calls_per_second: f64,
     /// The delay between the due time of a record and its start.
-    #[serde(rename = "lateMicros", skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_micros: Option<Latency>,
     /// Number of replayed streams.
     pub streams: u64,
@@ -46,13 +46,10 @@ pub struct ReplayReport {
     /// Number of streams that ended with an error, by method and error.
     pub broken_streams: BTreeMap<String, u64>,
     /// Number of revisions and lease IDs that could not be translated.
-    #[serde(rename = "unknownRevisions")]
     pub untranslated: u64,
     /// Number of records that are missing from the trace.
-    #[serde(rename = "missingLines")]
     pub missing_records: u64,
     /// Whether the trace is truncated.
-    #[serde(rename = "recordingIsCut")]
     pub trace_is_truncated: bool,
     /// Calls by method.
     pub methods: Vec<MethodRow>,
@@ -72,7 +69,6 @@ pub struct MethodRow {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_micros: Option<Latency>,
     /// Latency in the replay.
-    #[serde(rename = "hereMicros")]
     pub replayed_micros: Latency,
     /// Number of responses that differ from the trace, by differing field.
     pub differences: BTreeMap<&'static str, u64>,

@@ -9,7 +9,6 @@ use trace::Class;
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
     /// What the traces contain in total.
-    #[serde(rename = "recording")]
     pub totals: TraceTotals,
     /// Requests by class.
     pub classes: Vec<ClassRow>,
@@ -42,13 +41,10 @@ pub struct TraceTotals {
     /// Number of trace files.
     pub files: u64,
     /// Truncated files: the proxy was killed or was still recording.
-    #[serde(rename = "cutFiles")]
     pub truncated_files: u64,
     /// Records in the files.
-    #[serde(rename = "lines")]
     pub records: u64,
     /// Records that the recorder could not write.
-    #[serde(rename = "missingLines")]
     pub missing_records: u64,
     /// Number of unary calls.
     pub calls: u64,
@@ -62,7 +58,6 @@ pub struct TraceTotals {
     pub response_bytes: u64,
     /// Number of items (shapes, kinds, limits, errors) that were counted as `(others)`
     /// because their table was full.
-    #[serde(rename = "notKeptApart")]
     pub counted_as_others: u64,
 }
 
@@ -249,7 +244,6 @@ pub struct ErrorRow {
     /// The method, without the service.
     pub method: String,
     /// The gRPC code and message, or the side that aborted the call.
-    #[serde(rename = "what")]
     pub error: String,
     /// Number of calls.
     pub count: u64,

@@ -59,10 +59,10 @@ func (o *IntakeOptions) AddFlags(fs *pflag.FlagSet) {
 
 // Validate returns the first invalid option as a usage error.
 func (o *IntakeOptions) Validate() error {
-	known := []string{clusterdir.IntakeWatch, clusterdir.IntakeWebhook}
+	intakes := []string{clusterdir.IntakeWatch, clusterdir.IntakeWebhook}
 	for i, name := range o.Intakes {
-		if !slices.Contains(known, name) {
-			return usage.Errorf("--intakes %q: no such intake; choose %s or both", name, strings.Join(known, ", "))
+		if !slices.Contains(intakes, name) {
+			return usage.Errorf("--intakes %q: no such intake; choose %s or both", name, strings.Join(intakes, ", "))
 		}
 		if slices.Contains(o.Intakes[:i], name) {
 			return usage.Errorf("--intakes %s: %s is given twice; list each once", strings.Join(o.Intakes, ","), name)
@@ -75,7 +75,7 @@ func (o *IntakeOptions) Validate() error {
 	}
 	switch {
 	case len(o.Intakes) == 0:
-		return usage.Errorf("--intakes: the list is empty; choose %s or both", strings.Join(known, ", "))
+		return usage.Errorf("--intakes: the list is empty; choose %s or both", strings.Join(intakes, ", "))
 	case len(o.Rates) == 0:
 		return usage.Errorf("--rates: the list is empty; choose some like 100,250,500")
 	case o.Duration < time.Second || o.Duration > maxDuration:

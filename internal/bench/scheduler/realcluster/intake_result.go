@@ -53,13 +53,13 @@ type IntakeRate struct {
 func summarizeRate(rate int, m *made, s *sightings, before, after used) IntakeRate {
 	seen, bound, byWebhook := newLatency(), newLatency(), 0
 	for name, asked := range m.asked {
-		if sighting, is := s.seen[name]; is {
+		if sighting, ok := s.seen[name]; ok {
 			record(seen, sighting.at.Sub(asked))
 			if sighting.source == clusterdir.IntakeWebhook {
 				byWebhook++
 			}
 		}
-		if at, is := s.bound[name]; is {
+		if at, ok := s.bound[name]; ok {
 			record(bound, at.Sub(asked))
 		}
 	}

@@ -89,21 +89,21 @@ func (s *sightings) note(line string) {
 }
 
 func (s *sightings) noteSeen(pod, source string, at time.Time) {
-	name, is := s.nameOf(pod)
-	if _, again := s.seen[name]; is && !again {
+	name, ok := s.nameOf(pod)
+	if _, again := s.seen[name]; ok && !again {
 		s.seen[name] = sighting{source, at}
 	}
 }
 
 func (s *sightings) noteBound(pod, at string) {
 	when, err := stamp(at, time.Now())
-	if name, is := s.nameOf(pod); is && err == nil {
+	if name, ok := s.nameOf(pod); ok && err == nil {
 		s.bound[name] = when
 	}
 }
 
 // nameOf returns the name of a measured pod, or "".
-func (s *sightings) nameOf(pod string) (name string, is bool) {
+func (s *sightings) nameOf(pod string) (name string, ok bool) {
 	_, name, _ = strings.Cut(pod, "/")
 	return name, strings.HasPrefix(pod, s.prefix)
 }

@@ -125,8 +125,8 @@ func (judge) Verdict(_ index.NodeID, s *index.State) (index.Verdict, error) {
 	return index.Verdict{Fits: true, Static: 1000 - s.MilliCPU/100}, nil
 }
 
-func (judge) Facts(shape index.ShapeID) index.Facts {
-	return index.Facts{Values: []int32{int32(shape) + 2}}
+func (judge) Topology(shape index.ShapeID) index.Topology {
+	return index.Topology{Values: []int32{int32(shape) + 2}}
 }
 func (judge) Amounts(index.KindID) []index.Amount { return nil }
 func (judge) Stale() bool                         { return false }

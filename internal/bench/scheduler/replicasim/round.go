@@ -159,8 +159,8 @@ func (g *gathering) finish() {
 		all.absent = append(all.absent, a.absent...)
 		parts += a.offers
 	}
-	for i, is := range g.waiting {
-		if is {
+	for i, waiting := range g.waiting {
+		if waiting {
 			for _, member := range g.branches[i].Members() {
 				all.absent = append(all.absent, g.w.byName[member.Name])
 			}

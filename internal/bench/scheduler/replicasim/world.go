@@ -141,12 +141,12 @@ func (w *world) round() {
 }
 
 // note records which replicas were late, as the leader does.
-func (w *world) note(asked []membership.Member, a *answer) {
+func (w *world) note(queried []membership.Member, a *answer) {
 	absent := map[*replica]bool{}
 	for _, r := range a.absent {
 		absent[r] = true
 	}
-	for _, member := range asked {
+	for _, member := range queried {
 		r := w.byName[member.Name]
 		if !absent[r] {
 			delete(w.cuts, r)

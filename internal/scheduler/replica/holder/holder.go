@@ -137,11 +137,11 @@ func (h *Holder) EndList(from string, id int64, slots []int) {
 func (h *Holder) SetPod(pod *v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	known, is := h.pods[pod.UID]
+	known, ok := h.pods[pod.UID]
 	h.pods[pod.UID] = refresh.Object{Pod: pod, Tick: h.tick}
 	var err error
 	switch {
-	case !is:
+	case !ok:
 		if r := h.reservations[pod.UID]; r != nil {
 			delete(h.reservations, pod.UID)
 			h.count(r.pod, -1)
@@ -164,7 +164,7 @@ func (h *Holder) RemovePod(uid types.UID) {
 }
 
 func (h *Holder) remove(uid types.UID) {
-	if known, is := h.pods[uid]; is {
+	if known, ok := h.pods[uid]; ok {
 		delete(h.pods, uid)
 		h.count(known.Pod, -1)
 		if err := h.cache.RemovePod(h.logger, known.Pod); err != nil {

@@ -54,7 +54,7 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 		return fmt.Sprintf("decoding the pod: %v", err)
 	}
 	pod.Spec.NodeName = r.Node
-	if known, is := h.pods[pod.UID]; is {
+	if known, ok := h.pods[pod.UID]; ok {
 		if known.Pod.Spec.NodeName == r.Node {
 			return ""
 		}
@@ -85,7 +85,7 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 
 // nominate adds or removes the nomination of a pod in the leader's queue.
 func (h *Holder) nominate(r *wire.Reservation) (refused string) {
-	if node, is := h.nominated[r.UID]; is {
+	if node, ok := h.nominated[r.UID]; ok {
 		h.ranker.Nominations.RemoveRemote(node, r.UID)
 		delete(h.nominated, r.UID)
 	}
@@ -185,7 +185,7 @@ func (h *Holder) Renew(uids []types.UID) []wire.Ack {
 		ack := wire.Ack{UID: uid}
 		if r := h.reservations[uid]; r != nil {
 			r.until = time.Now().Add(reservationLife)
-		} else if _, is := h.pods[uid]; !is {
+		} else if _, ok := h.pods[uid]; !ok {
 			ack.Refused = "the reservation has expired"
 		}
 		acks = append(acks, ack)

@@ -13,17 +13,17 @@ import (
 
 // assign makes a new assignment of hash slots if the live replicas have changed.
 func (l *Leader) assign() {
-	known := l.options.Discovery.Members()
+	discovered := l.options.Discovery.Members()
 	l.mu.Lock()
 	l.barUnreachable()
 	members := []membership.Member{l.options.Self}
-	for _, member := range known {
+	for _, member := range discovered {
 		if member.Name != l.member.Self() && l.isAlive(member.Name) {
 			members = append(members, member)
 		}
 	}
 	same := func(a, b []membership.Member) bool { return sets.New(a...).Equal(sets.New(b...)) }
-	if l.number > 0 && same(members, l.members) && same(known, l.discovered) {
+	if l.number > 0 && same(members, l.members) && same(discovered, l.discovered) {
 		l.mu.Unlock()
 		return
 	}
@@ -40,7 +40,7 @@ func (l *Leader) assign() {
 	if last := l.member.Assignment(); last != nil {
 		l.previous = [2]int64{last.Term, last.Number}
 	}
-	l.table, l.members, l.discovered = membership.Assign(l.table, owners), members, known
+	l.table, l.members, l.discovered = membership.Assign(l.table, owners), members, discovered
 	l.number, l.assignedAt = l.number+1, time.Now()
 	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
 	a := l.assignment()
@@ -126,7 +126,7 @@ func (l *Leader) NoteStatus(from string, s *wire.Status) {
 		l.logger.Error(nil, "Replica has a different configuration; ignoring it", "replica", from)
 		return
 	}
-	last, known := l.statuses[from]
+	last, reported := l.statuses[from]
 	l.statuses[from] = statusAt{*s, time.Now()}
 	complete := l.ready.HasAll(l.table.Owners()...)
 	switch ready := s.Term == l.term && s.Number == l.number; {
@@ -142,12 +142,12 @@ func (l *Leader) NoteStatus(from string, s *wire.Status) {
 			l.ready.Insert(from)
 		}
 	}
-	if !complete && l.ready.HasAll(l.table.Owners()...) || known && s.Expired > last.Expired {
+	if !complete && l.ready.HasAll(l.table.Owners()...) || reported && s.Expired > last.Expired {
 		// Pods may fit now although no event has reported a change.
 		l.search.invalidate()
 		go l.retryUnschedulable()
 	}
-	if !known {
+	if !reported {
 		select {
 		case l.changed <- struct{}{}:
 		default:

@@ -128,9 +128,9 @@ func (l *Leader) leads() bool {
 
 // Start leads for a term. It returns when all owners of nodes are ready.
 func (l *Leader) Start(ctx context.Context, term int64) {
-	if known := l.member.Assignment(); known != nil {
+	if last := l.member.Assignment(); last != nil {
 		// The lease that counts the terms may have been deleted.
-		term = max(term, known.Term+1)
+		term = max(term, last.Term+1)
 	}
 	l.mu.Lock()
 	l.term, l.since = term, time.Now()

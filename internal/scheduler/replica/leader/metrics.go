@@ -15,11 +15,11 @@ var (
 		Buckets:        metrics.ExponentialBuckets(0.0001, 2, 16),
 		StabilityLevel: metrics.ALPHA,
 	})
-	runEnds = metrics.NewCounterVec(&metrics.CounterOpts{
-		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_run_ends_total",
-		Help:           "Batches of pods that were placed by one answer, by why they ended: the cluster changed (disturbed), the last pod was not assumed (failed), the next pod is of another class (other), the answer was old, outdated or used up",
+	batchEnds = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_batch_ends_total",
+		Help:           "Batches of pods that were placed by one answer, by reason for their end: cluster_changed, pod_failed (the last pod was not assumed), other_class (the next pod is of another class), expired (the answer is too old), outdated (data that the class was built from changed) or exhausted (no offer is left)",
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"why"})
+	}, []string{"reason"})
 	cutOff = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_cut_off_total",
 		Help:           "Queries that a replica did not answer in time",
@@ -35,10 +35,7 @@ var (
 		Help:           "Live replicas, as seen by this replica while it leads",
 		StabilityLevel: metrics.ALPHA,
 	})
-	registerReplica sync.Once
 )
 
 // RegisterMetrics registers the metrics of this package, once.
-func RegisterMetrics() {
-	registerReplica.Do(func() { legacyregistry.MustRegister(roundTimes, runEnds, cutOff, assignments, replicaCount) })
-}
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(roundTimes, batchEnds, cutOff, assignments, replicaCount) })

@@ -58,7 +58,7 @@ func (l *Leader) TakePending(item *wire.Item) error {
 }
 
 func (l *Leader) takePending(item *wire.Item) error {
-	before, is := l.pending[item.UID]
+	before, ok := l.pending[item.UID]
 	switch {
 	case len(item.Object) > 0:
 		pod := &v1.Pod{}
@@ -72,12 +72,12 @@ func (l *Leader) takePending(item *wire.Item) error {
 		if err := l.podEvents.indexer.Add(pod); err != nil {
 			return err
 		}
-		if !is {
+		if !ok {
 			l.podEvents.notify(nil, pod)
 		} else if before.Pod.ResourceVersion != pod.ResourceVersion {
 			l.podEvents.notify(before.Pod, pod)
 		}
-	case is:
+	case ok:
 		if item.Node != l.assumptions.nodeOf(item.UID) {
 			l.search.invalidate()
 		}
@@ -89,8 +89,8 @@ func (l *Leader) takePending(item *wire.Item) error {
 // isLatest returns whether a pod is the latest of its name, and removes an older one. Two replicas
 // may send two pods of one name at different times, and the queue identifies pods by name.
 func (l *Leader) isLatest(pod *v1.Pod) bool {
-	stored, is, _ := l.podEvents.indexer.Get(pod)
-	if !is || stored.(*v1.Pod).UID == pod.UID {
+	stored, ok, _ := l.podEvents.indexer.Get(pod)
+	if !ok || stored.(*v1.Pod).UID == pod.UID {
 		return true
 	}
 	other := stored.(*v1.Pod)
@@ -129,7 +129,7 @@ func (l *Leader) resolveMissing(pod *v1.Pod) {
 		}
 		l.pendingMu.Lock()
 		defer l.pendingMu.Unlock()
-		if known, is := l.pending[pod.UID]; is {
+		if known, ok := l.pending[pod.UID]; ok {
 			l.removePending(known.Pod, where)
 		}
 	}()
@@ -140,7 +140,7 @@ func (l *Leader) resolveMissing(pod *v1.Pod) {
 func (l *Leader) removePending(pod *v1.Pod, node string) {
 	delete(l.pending, pod.UID)
 	// Another pod may have the name now.
-	if stored, is, _ := l.podEvents.indexer.Get(pod); is && stored.(*v1.Pod).UID == pod.UID {
+	if stored, ok, _ := l.podEvents.indexer.Get(pod); ok && stored.(*v1.Pod).UID == pod.UID {
 		_ = l.podEvents.indexer.Delete(pod)
 	}
 	if node == "" {
@@ -198,14 +198,14 @@ func decoded[T any, P readable[T]](news *wire.Event) (before, after P, err error
 
 func notifyTyped[P comparable](informer *eventInformer, before, after P) {
 	var none P
-	var was, is any
+	var beforeObject, afterObject any
 	if before != none {
-		was = before
+		beforeObject = before
 	}
 	if after != none {
-		is = after
+		afterObject = after
 	}
-	if was != nil || is != nil {
-		informer.notify(was, is)
+	if beforeObject != nil || afterObject != nil {
+		informer.notify(beforeObject, afterObject)
 	}
 }

@@ -39,8 +39,8 @@ func SharePreemption(ctx context.Context, fw framework.Framework, cfg config.Kub
 	}
 	p := l.Profiles[cfg.SchedulerName]
 	for i, plugin := range *list {
-		theirs, is := plugin.(*defaultpreemption.DefaultPreemption)
-		if !is {
+		theirs, ok := plugin.(*defaultpreemption.DefaultPreemption)
+		if !ok {
 			continue
 		}
 		if p.DryRuns, err = rank.NewDryRuns(ctx, fw, cfg); err != nil {

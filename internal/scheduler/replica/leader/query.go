@@ -68,12 +68,12 @@ func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.
 
 // unreachedBehindRelays returns the replicas that are absent only because the replica that should
 // have relayed the query to them is.
-func (l *Leader) unreachedBehindRelays(asked []membership.Member, answer *wire.Answer, key []byte) []membership.Member {
+func (l *Leader) unreachedBehindRelays(queried []membership.Member, answer *wire.Answer, key []byte) []membership.Member {
 	if len(answer.Absent) == 0 {
 		return nil
 	}
 	var late []membership.Member
-	for _, branch := range membership.Grow(asked, l.options.Fanout, key) {
+	for _, branch := range membership.Grow(queried, l.options.Fanout, key) {
 		if !slices.Contains(answer.Absent, branch.Member.Name) {
 			continue
 		}
@@ -103,10 +103,10 @@ func hasKey(sent map[string]uint64, name string) bool {
 }
 
 // noteLate notes which replicas were late, so that they are asked less often.
-func (l *Leader) noteLate(asked []membership.Member, answer *wire.Answer) {
+func (l *Leader) noteLate(queried []membership.Member, answer *wire.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, member := range asked {
+	for _, member := range queried {
 		if !slices.Contains(answer.Absent, member.Name) {
 			delete(l.late, member.Name)
 			continue

@@ -133,7 +133,7 @@ func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 		case outcome == index.Unfit && fresh:
 			return kubescheduler.ScheduleResult{}, l.explainUnfit(ctx, profile, state, pod)
 		}
-		runEnds.WithLabelValues("used up").Inc()
+		batchEnds.WithLabelValues("exhausted").Inc()
 		l.batch, r = nil, nil
 	}
 	return kubescheduler.ScheduleResult{}, errNoAgreement
@@ -141,27 +141,27 @@ func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 
 // currentBatch returns the batch that a pod belongs to; nil if it needs a new query.
 func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInfo) *podBatch {
-	r, why := l.batch, ""
+	r, reason := l.batch, ""
 	switch disturbed := l.invalidated.Swap(false); {
 	case r == nil:
 		return nil
 	case disturbed:
-		why = "disturbed"
+		reason = "cluster_changed"
 	case r.picked != "":
-		why = "failed"
+		reason = "pod_failed"
 	case time.Now().After(r.validUntil):
-		why = "old"
+		reason = "expired"
 	case l.Outdated.Load() || l.index != l.Cluster.Index:
-		why = "outdated"
+		reason = "outdated"
 	default:
 		// An error concerns the class, and the next query returns it.
 		key, err := rank.ClassKey(l.Cluster, profile, pod.PodInfo)
 		if err == nil && r.key == string(key) {
 			return r
 		}
-		why = "other"
+		reason = "other_class"
 	}
-	runEnds.WithLabelValues(why).Inc()
+	batchEnds.WithLabelValues(reason).Inc()
 	l.batch = nil
 	return nil
 }

@@ -24,9 +24,9 @@ func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, 
 	}
 	answer.Summary.Renumber(
 		func(value int32) int32 { return l.Cluster.Names.ValueNumber(answer.Values[value]) },
-		func(profile int32) int32 {
-			key := []byte(answer.Profiles[profile])
-			return class.ProfileNumber(key, class.ImagesOf(key))
+		func(imageSet int32) int32 {
+			key := []byte(answer.ImageSets[imageSet])
+			return class.ImageSetNumber(key, class.ImagesOf(key))
 		},
 	)
 	l.Cluster.RemoteNodes = answer.Summary.Nodes

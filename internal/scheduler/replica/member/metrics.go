@@ -14,10 +14,7 @@ var (
 		Help:           "Objects of this replica: nodes that it owns, pods and reservations on them, and, as the leader, assumed pods",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"of"})
-	registerMember sync.Once
 )
 
 // RegisterMetrics registers the metrics of this package, once.
-func RegisterMetrics() {
-	registerMember.Do(func() { legacyregistry.MustRegister(holding) })
-}
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(holding) })

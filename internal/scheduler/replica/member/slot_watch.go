@@ -132,7 +132,7 @@ func (in *slotWatcher[T]) keys() []types.UID {
 func (in *slotWatcher[T]) visit(uid types.UID, f func(T)) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if object, is := in.objects[uid]; is {
+	if object, ok := in.objects[uid]; ok {
 		f(object)
 	}
 }
@@ -181,8 +181,8 @@ func (w *slotWatch[T]) Delete(item any) error {
 }
 
 func (w *slotWatch[T]) forget(uid types.UID) {
-	before, is := w.watcher.objects[uid]
-	if is {
+	before, ok := w.watcher.objects[uid]
+	if ok {
 		var none T
 		delete(w.watcher.objects, uid)
 		w.watcher.changed(before, none, !w.synced)

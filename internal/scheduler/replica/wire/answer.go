@@ -12,10 +12,10 @@ type Answer struct {
 	// summary and the leader queries again with these keys.
 	Missing TermKeys
 	Summary index.Summary
-	// Values and Profiles are what the numbers in the summary stand for. Values[0] is
-	// [NoValue] and Values[1] is the empty string. A profile has one byte for each image
+	// Values and ImageSets are what the numbers in the summary stand for. Values[0] is
+	// [NoValue] and Values[1] is the empty string. An image set has one byte for each image
 	// of the pod.
-	Values, Profiles []string
+	Values, ImageSets []string
 	// Names are the names of the offered nodes, indexed by [index.Offer.Node].
 	Names []string
 	// Images are the images of the pod, in the order of its containers.

@@ -17,7 +17,7 @@ func Fold(answers []*Answer, offers int) *Answer {
 		return merged
 	}
 	summaries := make([]index.Summary, 0, len(answers))
-	values, profiles := dictionary{}, dictionary{}
+	values, imageSets := dictionary{}, dictionary{}
 	values.number(NoValue)
 	values.number("")
 	for _, a := range answers {
@@ -25,12 +25,12 @@ func Fold(answers []*Answer, offers int) *Answer {
 		merged.Errors = append(merged.Errors, a.Errors...)
 		merged.Absent = append(merged.Absent, a.Absent...)
 		merged.ReferencedLabels = append(merged.ReferencedLabels, a.ReferencedLabels...)
-		merged.add(a, &values, &profiles)
+		merged.add(a, &values, &imageSets)
 		summaries = append(summaries, a.Summary)
 	}
 	slices.Sort(merged.ReferencedLabels)
 	merged.ReferencedLabels = slices.Compact(merged.ReferencedLabels)
-	merged.Values, merged.Profiles = values.words, profiles.words
+	merged.Values, merged.ImageSets = values.words, imageSets.words
 	merged.Summary = index.Fold(summaries, offers)
 	merged.dropUnusedNames()
 	return merged
@@ -57,10 +57,10 @@ func (a *Answer) dropUnusedNames() {
 
 // add adds everything but the summary of another answer. It changes the numbers in the
 // other answer's summary to those of the dictionaries.
-func (a *Answer) add(other *Answer, values, profiles *dictionary) {
+func (a *Answer) add(other *Answer, values, imageSets *dictionary) {
 	other.Summary.Renumber(
 		func(value int32) int32 { return values.number(other.Values[value]) },
-		func(profile int32) int32 { return profiles.number(other.Profiles[profile]) },
+		func(imageSet int32) int32 { return imageSets.number(other.ImageSets[imageSet]) },
 	)
 	first := index.NodeID(len(a.Names))
 	a.Names = append(a.Names, other.Names...)

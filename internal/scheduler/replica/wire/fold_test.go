@@ -11,7 +11,7 @@ import (
 func TestFoldKeepsNamesOfOffersOnly(t *testing.T) {
 	var answers []*Answer
 	for replica := range 30 {
-		a := &Answer{Values: []string{NoValue, ""}, Profiles: []string{""}}
+		a := &Answer{Values: []string{NoValue, ""}, ImageSets: []string{""}}
 		tier := index.Tier{Static: int64(replica), Count: 10}
 		for node := range 10 {
 			a.Names = append(a.Names, fmt.Sprintf("%d-%d", replica, node))

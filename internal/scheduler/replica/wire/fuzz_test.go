@@ -30,9 +30,9 @@ func seedRequest() *Request {
 
 func seedAnswer() *Answer {
 	return &Answer{
-		Values: []string{NoValue, "", "zone"}, Profiles: []string{"\x00"}, Names: []string{"node"},
+		Values: []string{NoValue, "", "zone"}, ImageSets: []string{"\x00"}, Names: []string{"node"},
 		Summary: index.Summary{Nodes: 1, Groups: []index.GroupSummary{{
-			Facts: index.Facts{Values: []int32{2}}, Count: 1, Tiers: []index.Tier{{Count: 1, Offers: []index.Offer{{Node: 0}}}},
+			Topology: index.Topology{Values: []int32{2}}, Count: 1, Tiers: []index.Tier{{Count: 1, Offers: []index.Offer{{Node: 0}}}},
 		}}, Counters: []index.CounterSummary{{Values: []index.ValueCount{{Value: 2, Count: 1, Nodes: 1}}}}},
 	}
 }

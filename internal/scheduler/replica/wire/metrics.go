@@ -13,8 +13,7 @@ var (
 		Help:           "Number of connections to another replica that ended; each requires a full resend",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"replica"})
-	register sync.Once
 )
 
 // RegisterMetrics registers the metrics of this package.
-func RegisterMetrics() { register.Do(func() { legacyregistry.MustRegister(linkResets) }) }
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(linkResets) })

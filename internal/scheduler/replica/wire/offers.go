@@ -45,7 +45,7 @@ func (w AnswerSize) nextOffers(used int) int {
 
 func (w AnswerSize) nextSteps(used index.Used) int {
 	switch {
-	case used.Short:
+	case used.StepsExhausted:
 		return min(4*w.Steps, MostSteps)
 	case used.Steps < w.Steps/8:
 		return max(w.Steps/2, LeastSteps)

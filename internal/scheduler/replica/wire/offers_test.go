@@ -18,7 +18,7 @@ func TestAnswerSizeFollowsUse(t *testing.T) {
 	}
 	deep := AnswerSize{}.Next(index.Used{})
 	for range 5 {
-		deep = deep.Next(index.Used{Offers: 1, Steps: deep.Steps + 1, Short: true})
+		deep = deep.Next(index.Used{Offers: 1, Steps: deep.Steps + 1, StepsExhausted: true})
 	}
 	if deep != (AnswerSize{maxOffersTimesSteps / MostSteps, MostSteps}) {
 		t.Errorf("a burst over few nodes: %+v", deep)

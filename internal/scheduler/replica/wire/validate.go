@@ -127,7 +127,7 @@ func (a *Answer) validate() error {
 	if len(a.Summary.Groups)+len(a.Summary.Counters) > 0 && (len(a.Values) < 2 || a.Values[0] != NoValue || a.Values[1] != "") {
 		return malformed("answer without the two predefined values")
 	}
-	if err := a.Summary.Validate(len(a.Values), len(a.Profiles), len(a.Names)); err != nil {
+	if err := a.Summary.Validate(len(a.Values), len(a.ImageSets), len(a.Names)); err != nil {
 		return fmt.Errorf("%w: %w", errMalformed, err)
 	}
 	for _, image := range a.Images {
