@@ -130,7 +130,7 @@ func (judge) Topology(shape index.ShapeID) index.Topology {
 }
 func (judge) Amounts(index.KindID) []index.Amount { return nil }
 func (judge) Stale() bool                         { return false }
-func (judge) Local(int32) int64                   { return 0 }
+func (judge) ImageScore(int32) int64              { return 0 }
 
 func (j judge) Steps(slot index.NodeID, s *index.State, most int) ([]index.Step, error) {
 	all := make([]index.Step, 0, most)
@@ -157,7 +157,7 @@ func holding(groups int) (*index.Class, error) {
 
 // answerOf returns the answer for a class, with the names of its offers as in package scheduler.
 func answerOf(class *index.Class, groups, offers int) (*wire.Answer, error) {
-	a := &wire.Answer{Values: []string{wire.NoValue, ""}, Profiles: []string{""}}
+	a := &wire.Answer{Values: []string{wire.NoValue, ""}, ImageSets: []string{""}}
 	var err error
 	a.Summary, err = class.Summarize(nil, offers, steps)
 	for g := range groups {
