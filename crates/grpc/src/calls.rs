@@ -1,6 +1,6 @@
 //! The calls of a connection that are in progress.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use futures_util::future::{AbortHandle, Abortable, BoxFuture};
 use futures_util::stream::{FuturesUnordered, Stream};
+use http2::StreamMap;
 
 use crate::connection::{CallEvent, GrpcConnection};
 use crate::inbox::{Inbox, ReadBytes};
@@ -35,7 +36,7 @@ pub(crate) struct Calls<S> {
     backpressured: Vec<StreamingCall>,
     /// Streaming calls by stream ID, with the handles to pass messages to them and to
     /// abort them.
-    open: HashMap<u32, OpenCall>,
+    open: StreamMap<OpenCall>,
     read_bytes: Arc<ReadBytes>,
     /// Events that wait until the limits allow another call.
     deferred: VecDeque<CallEvent>,
@@ -111,7 +112,7 @@ impl<S: Service> Calls<S> {
             unary: FuturesUnordered::new(),
             streaming: FuturesUnordered::new(),
             backpressured: Vec::new(),
-            open: HashMap::new(),
+            open: StreamMap::default(),
             read_bytes: Arc::default(),
             deferred: VecDeque::new(),
         }

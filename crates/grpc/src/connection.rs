@@ -1,13 +1,13 @@
 //! gRPC on one HTTP/2 connection, without I/O: requests become [`CallEvent`]s, payloads
 //! and statuses become responses.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use bytes::Bytes;
 use http2::{
     CommonField, ConnectMethod, ConnectionError, Data, ErrorCode, Event, Fields, Headers,
-    ResponseHead,
+    ResponseHead, StreamMap,
 };
 
 use crate::assembler::{Assembler, MessageLimits, Unread};
@@ -73,7 +73,7 @@ pub(crate) struct GrpcConnection {
     /// The newest incomplete request. It is kept outside `partial` because a request is
     /// usually followed by its own body; this saves the map operations.
     newest: Option<(u32, PartialRequest)>,
-    partial: HashMap<u32, PartialRequest>,
+    partial: StreamMap<PartialRequest>,
     events: VecDeque<CallEvent>,
 }
 
@@ -90,7 +90,7 @@ impl GrpcConnection {
             http2: http2::Connection::new(&http2, now),
             limits,
             newest: None,
-            partial: HashMap::new(),
+            partial: StreamMap::default(),
             events: VecDeque::new(),
         }
     }

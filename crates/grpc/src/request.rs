@@ -15,7 +15,7 @@ pub(crate) struct MethodRef {
 /// The methods of a server by path.
 #[derive(Default)]
 pub(crate) struct Methods {
-    by_path: HashMap<&'static [u8], MethodRef>,
+    by_path: HashMap<&'static [u8], MethodRef, foldhash::fast::RandomState>,
     paths: Vec<&'static str>,
 }
 

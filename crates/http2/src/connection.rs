@@ -10,7 +10,7 @@ mod fields;
 mod receive;
 mod streams;
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
 use crate::config::{
@@ -24,7 +24,7 @@ use crate::output::Output;
 use crate::request::RequestBuilder;
 use crate::response::{Data, Headers, ResponseHead};
 use crate::sender::Sender;
-use crate::stream::{End, Stream};
+use crate::stream::{End, Stream, StreamMap};
 
 /// Number of abandoned streams that are remembered by ID.
 const MAX_ABANDONED_STREAMS: usize = 1024;
@@ -49,7 +49,7 @@ pub struct Connection<B: RequestBuilder> {
     window: i64,
     /// Bytes received since the last WINDOW_UPDATE of the connection.
     received: i64,
-    streams: HashMap<u32, Stream>,
+    streams: StreamMap<Stream>,
     /// Streams that the server ended before the request was complete. Frames that the
     /// client had already sent on them are ignored.
     abandoned: HashSet<u32>,
@@ -108,7 +108,7 @@ impl<B: RequestBuilder> Connection<B> {
             last_stream: 0,
             window: CONNECTION_WINDOW,
             received: 0,
-            streams: HashMap::new(),
+            streams: StreamMap::default(),
             abandoned: HashSet::new(),
             abandoned_overflow: false,
             window_changes: 0,

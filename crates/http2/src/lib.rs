@@ -66,3 +66,4 @@ pub use liveness::Keepalive;
 pub use output::Output;
 pub use request::RequestBuilder;
 pub use response::{CommonField, Data, Headers, ResponseHead};
+pub use stream::StreamMap;

@@ -129,7 +129,8 @@ impl Pseudo {
         let valid = match name {
             b"method" => is_token(value),
             b"path" => {
-                !value.is_empty() && std::str::from_utf8(value).is_ok() && is_field_value(value)
+                let text = value.is_ascii() || std::str::from_utf8(value).is_ok();
+                !value.is_empty() && text && is_field_value(value)
             }
             _ => is_field_value(value),
         };
@@ -156,20 +157,43 @@ pub(crate) fn is_trailer(name: &[u8]) -> bool {
 }
 
 fn is_field_name(name: &[u8]) -> bool {
-    let valid =
-        |byte: u8| matches!(byte, b'!'..=b'~') && !byte.is_ascii_uppercase() && byte != b':';
-    // No early exit, so that the compiler can vectorize the loop.
-    !name.is_empty() && name.iter().fold(true, |all, byte| all & valid(*byte))
+    /// Whether a byte is allowed in the name of a field: visible ASCII, neither upper case
+    /// nor a colon.
+    static ALLOWED: [bool; 256] = {
+        let mut allowed = [false; 256];
+        let mut byte = b'!';
+        while byte <= b'~' {
+            allowed[byte as usize] = byte != b':' && !byte.is_ascii_uppercase();
+            byte += 1;
+        }
+        allowed
+    };
+    !name.is_empty() && name.iter().all(|byte| ALLOWED[usize::from(*byte)])
 }
 
 /// Whether `value` is free of the bytes that would start a new field in HTTP/1.1.
 fn is_field_value(value: &[u8]) -> bool {
-    value.iter().fold(true, |all, byte| all & !matches!(byte, 0 | b'\r' | b'\n'))
+    // Control characters are rare, and eight bytes are searched for them at once.
+    let (words, rest) = value.as_chunks::<8>();
+    let control =
+        words.iter().any(|word| has_control(*word)) || rest.iter().any(|byte| *byte < b' ');
+    !control || !value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'))
+}
+
+/// Whether a byte of `word` is less than 0x20.
+fn has_control(word: [u8; 8]) -> bool {
+    let word = u64::from_ne_bytes(word);
+    // The subtraction sets the top bit of a byte if the byte is less than 0x20 (or at least
+    // 0xa0, which `!word` excludes). A borrow can only come from such a byte.
+    word.wrapping_sub(u64::from_ne_bytes([b' '; 8])) & !word & u64::from_ne_bytes([0x80; 8]) != 0
 }
 
 /// Whether `value` is a token (RFC 9110, section 5.6.2), as methods are.
 fn is_token(value: &[u8]) -> bool {
-    let allowed = |byte: &u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte);
+    let allowed = |byte: &u8| {
+        byte.is_ascii_alphanumeric()
+            || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
+    };
     !value.is_empty() && value.iter().all(allowed)
 }
 
@@ -216,5 +240,28 @@ mod tests {
             assert!(complete(list, ConnectMethod::Deliver));
             assert!(!complete(list, ConnectMethod::Reject));
         }
+    }
+
+    #[test]
+    fn field_values_may_contain_all_but_three_bytes() {
+        for at in 0..20 {
+            for byte in 0..=255_u8 {
+                for fill in [b'a', 0xff, b' '] {
+                    let mut value = [fill; 20];
+                    value[at] = byte;
+                    let forbidden = matches!(byte, 0 | b'\r' | b'\n');
+                    assert_eq!(is_field_value(&value), !forbidden, "{byte:#x} at {at}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tokens_have_the_bytes_of_rfc_9110() {
+        for byte in 0..=255_u8 {
+            let allowed = byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+            assert_eq!(is_token(&[b'G', byte]), allowed, "{byte:#x}");
+        }
+        assert!(!is_token(b""));
     }
 }

@@ -4,14 +4,14 @@
 //! behind a busy watch. All other streams take turns of one frame each. Frames are made
 //! as late as possible, because frames in the output can no longer be overtaken.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 
 use crate::config::{DEFAULT_WINDOW, MAX_WINDOW};
 use crate::frame::{ErrorCode, FrameHeader, MAX_PAYLOAD_BYTES, flag, kind};
 use crate::hpack::Encoder;
 use crate::output::Output;
 use crate::response::{Data, Headers, ResponseHead};
-use crate::stream::{End, Outgoing, Stream};
+use crate::stream::{End, Outgoing, Stream, StreamMap};
 
 /// No more frames are made while the output has this many bytes.
 const OUTPUT_BYTES: usize = 128 << 10;
@@ -118,7 +118,7 @@ impl Sender {
 
     /// Makes frames until the output is full, no stream can send, or a response is
     /// complete. Returns the stream of the complete response.
-    pub(crate) fn fill(&mut self, streams: &mut HashMap<u32, Stream>) -> Option<u32> {
+    pub(crate) fn fill(&mut self, streams: &mut StreamMap<Stream>) -> Option<u32> {
         self.remove_stale_entries(streams);
         while self.output.len() < OUTPUT_BYTES {
             let (id, urgent) = self.next()?;
@@ -147,7 +147,7 @@ impl Sender {
     }
 
     /// Bounds the queues: a stream that is reset stays in its queue.
-    fn remove_stale_entries(&mut self, streams: &HashMap<u32, Stream>) {
+    fn remove_stale_entries(&mut self, streams: &StreamMap<Stream>) {
         let limit = 2 * streams.len() + MAX_STALE_ENTRIES;
         if self.blocked.len() > limit {
             self.blocked.retain(|id| streams.contains_key(id));
@@ -264,7 +264,7 @@ impl Sender {
     pub(crate) fn set_initial_window(
         &mut self,
         window: i64,
-        streams: &mut HashMap<u32, Stream>,
+        streams: &mut StreamMap<Stream>,
     ) -> bool {
         let change = window - std::mem::replace(&mut self.initial_window, window);
         let mut possible = true;

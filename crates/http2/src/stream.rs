@@ -1,10 +1,14 @@
 //! One stream: a request coming in and a response going out.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
 use crate::response::{Data, Headers, ResponseHead};
+
+/// A map by stream ID. A request looks its stream up about ten times, so hashing must be fast.
+/// Clients choose the IDs, so the hash has a random seed.
+pub type StreamMap<T> = HashMap<u32, T, foldhash::fast::RandomState>;
 
 /// A stream that is open in at least one direction.
 pub(crate) struct Stream {

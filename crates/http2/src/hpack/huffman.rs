@@ -32,7 +32,14 @@ struct Code {
     /// Bytes in the order of their codes.
     bytes: [u8; 256],
     lengths: [Length; LONGEST as usize + 1],
+    /// The byte and the code length of each code of at most [`TABLE_BITS`] bits, at all
+    /// indexes that start with the code. Other entries have length 0.
+    table: [(u8, u8); 1 << TABLE_BITS],
 }
+
+/// Codes of this length or less, which all letters, digits and common symbols have, are
+/// decoded by one look into a table.
+const TABLE_BITS: u32 = 8;
 
 /// The codes of one length.
 #[derive(Clone, Copy, Default)]
@@ -46,30 +53,61 @@ struct Length {
 static CODE: LazyLock<Code> = LazyLock::new(|| {
     let mut bytes = [0; 256];
     let mut lengths = [Length::default(); LONGEST as usize + 1];
+    let mut table = [(0, 0); 1 << TABLE_BITS];
     let (mut next, mut assigned) = (0_u64, 0);
     for length in SHORTEST..=LONGEST {
         next <<= 1;
         let offset = assigned as i64 - next as i64;
         for byte in (0..=255_u8).filter(|byte| u32::from(LENGTHS[usize::from(*byte)]) == length) {
             bytes[assigned] = byte;
+            if let Some(free_bits) = TABLE_BITS.checked_sub(length) {
+                let first = (next as usize) << free_bits;
+                table[first..first + (1 << free_bits)].fill((byte, length as u8));
+            }
             (assigned, next) = (assigned + 1, next + 1);
         }
         lengths[length as usize] = Length { end: next << (32 - length), offset };
     }
-    Code { bytes, lengths }
+    Code { bytes, lengths, table }
 });
+
+impl Code {
+    /// The byte whose code starts `window`, and the length of the code in bits.
+    fn first(&self, window: u32) -> Option<(u8, u32)> {
+        let (byte, length) = self.table[(window >> (32 - TABLE_BITS)) as usize];
+        if length > 0 {
+            return Some((byte, length.into()));
+        }
+        let ends = |length: &u32| u64::from(window) < self.lengths[*length as usize].end;
+        let length = (TABLE_BITS + 1..=LONGEST).find(ends)?;
+        let at = i64::from(window >> (32 - length)) + self.lengths[length as usize].offset;
+        Some((self.bytes[at as usize], length))
+    }
+}
 
 /// Decodes `input` and appends the result to `output`. Returns `None` if `input` is not
 /// valid.
 pub(super) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
     let code = &*CODE;
+    // The next bits are the low `count` bits of `bits`.
     let (mut bits, mut count) = (0_u64, 0_u32);
+    output.reserve(input.len() * 8 / SHORTEST as usize);
     let mut input = input.iter();
     loop {
-        while count <= 32 {
-            let Some(byte) = input.next() else { break };
+        while count <= 56
+            && let Some(byte) = input.next()
+        {
             bits = bits << 8 | u64::from(*byte);
             count += 8;
+        }
+        // Almost every code is short. This is the only path that is optimized.
+        if count >= TABLE_BITS {
+            let (byte, length) = code.table[usize::from((bits >> (count - TABLE_BITS)) as u8)];
+            if length > 0 {
+                output.push(byte);
+                count -= u32::from(length);
+                continue;
+            }
         }
         if count < SHORTEST {
             return padding(bits, count);
@@ -79,13 +117,10 @@ pub(super) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
             32.. => bits >> (count - 32) & 0xffff_ffff,
             _ => (bits << (32 - count) | ((1 << (32 - count)) - 1)) & 0xffff_ffff,
         };
-        let found = (SHORTEST..=LONGEST).find(|n| window < code.lengths[*n as usize].end);
-        match found {
-            Some(length) if length <= count => {
-                let at = (window >> (32 - length)) as i64 + code.lengths[length as usize].offset;
-                output.push(code.bytes[at as usize]);
+        match code.first(window as u32) {
+            Some((byte, length)) if length <= count => {
+                output.push(byte);
                 count -= length;
-                bits &= (1 << count) - 1;
             }
             _ => return padding(bits, count),
         }
@@ -99,6 +134,8 @@ fn padding(bits: u64, count: u32) -> Option<()> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn decoded(input: &[u8]) -> Option<String> {
@@ -117,27 +154,50 @@ mod tests {
         assert_eq!(decoded(&[]).unwrap(), "");
     }
 
-    #[test]
-    fn every_byte_is_decoded() {
-        // Encode each byte by the definition of a canonical code.
-        let mut code = 0_u64;
+    /// The code of each byte, by the definition of a canonical code.
+    fn codes() -> Vec<u64> {
+        let mut codes = vec![0; 256];
+        let mut code = 0;
         for length in SHORTEST..=LONGEST {
             code <<= 1;
-            for byte in 0..=255_u8 {
-                if u32::from(LENGTHS[usize::from(byte)]) != length {
-                    continue;
-                }
-                let padding = (8 - length % 8) % 8;
-                let bits = code << padding | ((1 << padding) - 1);
-                let bytes = bits.to_be_bytes();
-                let encoded = &bytes[8 - (length + padding) as usize / 8..];
-                let mut output = Vec::new();
-                decode(encoded, &mut output).unwrap();
-                assert_eq!(output, [byte]);
+            for byte in (0..256).filter(|byte| u32::from(LENGTHS[*byte]) == length) {
+                codes[byte] = code;
                 code += 1;
             }
         }
         assert_eq!(code, (1 << 30) - 1, "one code remains, for the end of the string");
+        codes
+    }
+
+    fn encoded(text: &[u8]) -> Vec<u8> {
+        let codes = codes();
+        let mut bits = Vec::new();
+        for byte in text {
+            let length = u32::from(LENGTHS[usize::from(*byte)]);
+            bits.extend((0..length).rev().map(|bit| codes[usize::from(*byte)] >> bit & 1));
+        }
+        bits.resize(bits.len().next_multiple_of(8), 1);
+        bits.chunks(8).map(|byte| byte.iter().fold(0, |all, bit| all << 1 | *bit as u8)).collect()
+    }
+
+    #[test]
+    fn every_byte_is_decoded() {
+        for byte in 0..=255 {
+            let mut output = Vec::new();
+            decode(&encoded(&[byte]), &mut output).unwrap();
+            assert_eq!(output, [byte]);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_string_is_decoded(
+            text in prop::collection::vec(prop_oneof![any::<u8>(), b' '..=b'~'], 0..100)
+        ) {
+            let mut output = Vec::new();
+            decode(&encoded(&text), &mut output).unwrap();
+            prop_assert_eq!(output, text);
+        }
     }
 
     #[test]
