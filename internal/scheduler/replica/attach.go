@@ -49,7 +49,7 @@ func Attach(
 		}
 	}
 	for _, cfg := range profiles {
-		if err := leader.SharePreemption(ctx, sched.Profiles[cfg.SchedulerName], cfg, search); err != nil {
+		if err := leader.ReplacePreemption(ctx, sched.Profiles[cfg.SchedulerName], cfg, search); err != nil {
 			return nil, err
 		}
 	}

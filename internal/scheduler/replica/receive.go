@@ -21,10 +21,10 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 		r.leader.BeginList(from, b.Refreshing[i].ID)
 	}
 	if len(b.Nodes) > 0 {
-		r.member.LearnNodes(b.Nodes)
+		r.member.HandleNodes(b.Nodes)
 	}
 	for i := range b.Pods {
-		if err := r.member.TakePod(from, &b.Pods[i]); err != nil {
+		if err := r.member.HandlePod(from, &b.Pods[i]); err != nil {
 			return err
 		}
 	}
@@ -36,17 +36,17 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 		theirs := r.member.SlotsOf(from, refresh.Slots)
 		r.holder.EndList(from, refresh.ID, theirs)
 		r.leader.EndList(from, refresh.ID, theirs)
-		r.member.TakeRefreshed(from, refresh)
+		r.member.HandleRefreshed(from, refresh)
 	}
 	for i := range b.Listed {
-		r.member.TakeListed(from, &b.Listed[i])
+		r.member.HandleNodesListed(from, &b.Listed[i])
 	}
-	r.member.TakeReservations(from, b)
+	r.member.HandleReservations(from, b)
 	for _, ack := range b.Acks {
-		r.leader.TakeAck(from, ack)
+		r.leader.HandleAck(from, ack)
 	}
 	if b.Status != nil {
-		r.leader.NoteStatus(from, b.Status)
+		r.leader.HandleStatus(from, b.Status)
 	}
 	return nil
 }

@@ -117,7 +117,7 @@ func (r *Replica) Run(ctx context.Context) error {
 func (r *Replica) Leave(ctx context.Context) {
 	r.leaving.Store(true)
 	r.leader.Assumptions().AwaitBinds(ctx)
-	r.leader.Assumptions().AwaitSeen(ctx)
+	r.leader.Assumptions().AwaitBound(ctx)
 	r.withdraw()
 	select {
 	case <-r.withdrawn:

@@ -34,10 +34,10 @@ type Holder struct {
 	// tick counts the lists that were started; lists are those that are not complete.
 	tick  int64
 	lists refresh.Lists
-	// forbidding counts the pods here with anti-affinity beyond their own node.
-	forbidding int
-	// freed counts the reservations that expired.
-	freed int64
+	// antiAffinityPods counts the pods here with anti-affinity beyond their own node.
+	antiAffinityPods int
+	// expired counts the reservations that expired.
+	expired int64
 	// reservationsSeen counts the reservations that each leader has sent on its current connection.
 	reservationsSeen   map[string]uint64
 	reservationArrived *sync.Cond
@@ -209,15 +209,15 @@ func (h *Holder) Clear(nodes []*v1.Node) {
 type Counts struct {
 	// Nodes, Pods and Reservations are what the holder has now.
 	Nodes, Pods, Reservations int
-	// Freed is how many reservations have expired.
-	Freed int64
-	// Forbids is set if a pod here has anti-affinity beyond its own node.
-	Forbids bool
+	// Expired is how many reservations have expired.
+	Expired int64
+	// AntiAffinityBeyondNode is set if a pod here has anti-affinity beyond its own node.
+	AntiAffinityBeyondNode bool
 }
 
 // Counts returns how much the holder has.
 func (h *Holder) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return Counts{h.cache.NodeCount(), len(h.pods), len(h.reservations), h.freed, h.forbidding > 0}
+	return Counts{h.cache.NodeCount(), len(h.pods), len(h.reservations), h.expired, h.antiAffinityPods > 0}
 }

@@ -26,11 +26,11 @@ type reservation struct {
 	until time.Time
 }
 
-// A reservation that no leader renews expires after reservationLife, or after bequestLife if it is
+// A reservation that no leader renews expires after reservationLife, or after earlierLeaderReservationLife if it is
 // of an earlier leader. It does not expire if the pod is bound by then.
 const (
 	reservationLife = 30 * time.Second
-	bequestLife     = 5 * time.Second
+	earlierLeaderReservationLife     = 5 * time.Second
 )
 
 // Reserve reserves capacity for a pod, or releases it, and returns why it is refused. While not all
@@ -162,13 +162,13 @@ func (h *Holder) unreserve(uid types.UID) {
 
 // count adds to the number of pods with anti-affinity beyond their node.
 func (h *Holder) count(pod *v1.Pod, by int) {
-	if ForbidsAround(pod) {
-		h.forbidding += by
+	if HasAntiAffinityBeyondNode(pod) {
+		h.antiAffinityPods += by
 	}
 }
 
-// ForbidsAround returns whether a pod has anti-affinity beyond its own node.
-func ForbidsAround(pod *v1.Pod) bool {
+// HasAntiAffinityBeyondNode returns whether a pod has anti-affinity beyond its own node.
+func HasAntiAffinityBeyondNode(pod *v1.Pod) bool {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return false
 	}
@@ -220,7 +220,7 @@ func (h *Holder) Expire(uid types.UID, now time.Time, bound bool) {
 		return
 	}
 	h.logger.Info("Reservation expired", "pod", klog.KObj(r.pod), "node", r.pod.Spec.NodeName)
-	h.freed++
+	h.expired++
 	h.unreserve(uid)
 }
 
@@ -229,7 +229,7 @@ func (h *Holder) ShortenOld(term int64, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.reservations {
-		if end := now.Add(bequestLife); r.term < term && end.Before(r.until) {
+		if end := now.Add(earlierLeaderReservationLife); r.term < term && end.Before(r.until) {
 			r.until = end
 		}
 	}

@@ -105,8 +105,8 @@ func (m *Member) sendPodRemoval(pod *v1.Pod) {
 	}
 }
 
-// TakePod takes a pod on a node here, or its removal.
-func (m *Member) TakePod(from string, item *wire.Item) error {
+// HandlePod takes a pod on a node here, or its removal.
+func (m *Member) HandlePod(from string, item *wire.Item) error {
 	switch {
 	case !m.Trusts(from, item.UID):
 	case len(item.Object) == 0:
@@ -127,8 +127,8 @@ func (m *Member) TakePod(from string, item *wire.Item) error {
 	return nil
 }
 
-// TakeReservations passes reservations to the holder if the leader sends them, and answers them.
-func (m *Member) TakeReservations(from string, b *wire.Batch) {
+// HandleReservations passes reservations to the holder if the leader sends them, and answers them.
+func (m *Member) HandleReservations(from string, b *wire.Batch) {
 	if len(b.Reservations)+len(b.Kept) == 0 {
 		return
 	}
@@ -157,8 +157,8 @@ func (m *Member) TakeReservations(from string, b *wire.Batch) {
 	m.send(from, func(b *wire.Batch) { b.Acks = append(b.Acks, acks...) })
 }
 
-// LearnNodes notes the hash slots of nodes, and sends pods whose node was unknown to its owner.
-func (m *Member) LearnNodes(nodes []wire.NodeName) {
+// HandleNodes notes the hash slots of nodes, and sends pods whose node was unknown to its owner.
+func (m *Member) HandleNodes(nodes []wire.NodeName) {
 	m.mu.Lock()
 	moved, concerned := map[uint64]bool{}, false
 	for _, node := range nodes {

@@ -141,8 +141,8 @@ func (m *Member) SendToOtherOwner(node string, add func(*wire.Batch)) {
 	}
 }
 
-// CutOff returns whether a peer could not be reached for a while.
-func (m *Member) CutOff(name string) bool {
+// Unreachable returns whether a peer could not be reached for a while.
+func (m *Member) Unreachable(name string) bool {
 	m.mu.Lock()
 	p := m.peers[name]
 	m.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// TakeListed handles a replica's report that it has announced all its nodes, which requests the
+// HandleNodesListed handles a replica's report that it has announced all its nodes, which requests the
 // pods on them.
-func (m *Member) TakeListed(from string, listed *wire.Refresh) {
+func (m *Member) HandleNodesListed(from string, listed *wire.Refresh) {
 	m.mu.Lock()
 	if p := m.peers[from]; p != nil {
 		p.request = listed
@@ -25,9 +25,9 @@ func (m *Member) TakeListed(from string, listed *wire.Refresh) {
 	m.sendDue()
 }
 
-// TakeRefreshed handles the end of a replica's list of pods on the nodes here, if the list answers
+// HandleRefreshed handles the end of a replica's list of pods on the nodes here, if the list answers
 // the latest request.
-func (m *Member) TakeRefreshed(from string, refresh *wire.Refresh) {
+func (m *Member) HandleRefreshed(from string, refresh *wire.Refresh) {
 	m.mu.Lock()
 	p := m.peers[from]
 	if p != nil && p.sentListed == m.current() && p.listedID == refresh.InReplyTo && stamp(refresh.Term, refresh.Number) == m.current() {

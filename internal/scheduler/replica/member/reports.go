@@ -21,7 +21,7 @@ func (m *Member) report(to string) {
 	if m.assignment == nil || to != "" && to != m.assignment.Leader.Name {
 		return
 	}
-	status := &wire.Status{Nodes: have.Nodes, Pods: have.Pods, Expired: have.Freed, Forbids: have.Forbids, Config: m.options.Config}
+	status := &wire.Status{Nodes: have.Nodes, Pods: have.Pods, Expired: have.Expired, AntiAffinityBeyondNode: have.AntiAffinityBeyondNode, Config: m.options.Config}
 	for _, member := range m.assignment.Members {
 		if p := m.peers[member.Name]; p != nil && p.cutOff() {
 			status.Unreachable = append(status.Unreachable, member.Name)

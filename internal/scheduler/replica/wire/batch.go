@@ -110,9 +110,9 @@ type Status struct {
 	Nodes, Pods  int
 	// Expired is the number of reservations that expired because no leader renewed them.
 	Expired int64
-	// Forbids is true if pods of this replica have required anti-affinity terms with a
+	// AntiAffinityBeyondNode is true if pods of this replica have required anti-affinity terms with a
 	// topology larger than one node.
-	Forbids bool `cbor:",omitempty"`
+	AntiAffinityBeyondNode bool `cbor:",omitempty"`
 	// Unreachable are the names of replicas to which the replica has no connection.
 	Unreachable []string `cbor:",omitempty"`
 	// Config is a digest of the replica's configuration.
