@@ -43,8 +43,8 @@ type assumption struct {
 	// acked is closed when the owner of the node has answered. refusal is the reason for which the
 	// owner did not reserve capacity, or has released it; "" if it has reserved capacity. lastAck is
 	// the time of its last answer, or of the placement before the first answer.
-	acked     chan struct{}
-	refusal   string
+	acked   chan struct{}
+	refusal string
 	lastAck time.Time
 }
 

@@ -112,7 +112,7 @@ type Status struct {
 	Expired int64
 	// AntiAffinityBeyondNode is true if pods of this replica have required anti-affinity terms with a
 	// topology larger than one node.
-	AntiAffinityBeyondNode bool `cbor:",omitempty"`
+	AntiAffinityBeyondNode bool `cbor:"Forbids,omitempty"`
 	// Unreachable are the names of replicas to which the replica has no connection.
 	Unreachable []string `cbor:",omitempty"`
 	// Config is a digest of the replica's configuration.
