@@ -281,7 +281,7 @@ func (c *campaign) twin() func() {
 		r.await()
 		log, err := os.ReadFile(filepath.Join(c.rs.logs(), r.name+".log"))
 		must(c.t, err)
-		if r.cmd.ProcessState.Success() || !strings.Contains(string(log), "there is another replica of this name") {
+		if r.cmd.ProcessState.Success() || !strings.Contains(string(log), "another replica has the same name") {
 			c.t.Fatalf("the second replica exited with %v\n%s", r.cmd.ProcessState, log)
 		}
 	}

@@ -147,7 +147,7 @@ func (r *replica) await() {
 	}
 }
 
-var held = regexp.MustCompile(`(?m)^scheduler_replica_holds\{of="(\w+)"\} (\S+)$`)
+var held = regexp.MustCompile(`(?m)^scheduler_replica_objects\{kind="(\w+)"\} (\S+)$`)
 var members = regexp.MustCompile(`(?m)^scheduler_replica_members (\S+)$`)
 
 // holds returns the numbers of objects that a replica holds according to its metrics; "members" is

@@ -149,7 +149,7 @@ func (w *world) newScheduler(from informers.SharedInformerFactory, profiles []co
 
 // shareDryRuns lets shards propose whom to preempt, and the leader pick.
 func (w *world) shareDryRuns(cfg config.KubeSchedulerProfile) {
-	w.store(leader.SharePreemption(w.ctx, w.sched.Profiles[cfg.SchedulerName], cfg, w.search))
+	w.store(leader.ReplacePreemption(w.ctx, w.sched.Profiles[cfg.SchedulerName], cfg, w.search))
 	profile := w.search.Profiles[cfg.SchedulerName]
 	for _, shard := range w.shards {
 		dryRuns, err := rank.NewDryRuns(w.ctx, shard.sched.Profiles[cfg.SchedulerName], cfg)

@@ -31,7 +31,7 @@ func (o shardOwners) Nodes() int { return len(o.nodes) }
 
 func (shardOwners) KeepNode(*v1.Node) {}
 
-func (shardOwners) Delay(*v1.Pod) {}
+func (shardOwners) RetryWhenAllAnswer(*v1.Pod) {}
 
 // Query queries all shards. Messages are encoded as between processes, and some answers are folded on
 // the way.
@@ -84,7 +84,7 @@ func (w *world) preempts(pod *v1.Pod) {
 	nodes, pods := slices.Collect(maps.Values(w.nodes)), slices.Collect(maps.Values(w.pods))
 	candidates, err := w.reference.Preempt(w.ctx, w.preemptionArgs, pods, nodes, pod)
 	w.store(err)
-	best, answer, err := w.preemptor.Best(w.ctx, trimmed(w, pod))
+	best, answer, err := w.preemptor.BestCandidate(w.ctx, trimmed(w, pod))
 	w.store(err)
 	if best == nil {
 		if len(candidates) > 0 {

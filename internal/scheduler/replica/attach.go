@@ -24,9 +24,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Attach makes a scheduler one of several that share the nodes. The scheduler must not have been
-// started. The replica watches nodes and pods from [Replica.Run] on, by the client watching. It
-// leads when the scheduler is run, for the term that the function term returns then.
+// Attach makes a scheduler, which must not have been started, one of several that share the nodes. After
+// [Replica.Run] is called, the replica watches nodes and pods through the client watching. It starts to
+// lead when the scheduler is run. Then it calls term, which returns the term for which it leads.
 func Attach(
 	ctx context.Context, sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile,
 	watching, client kubernetes.Interface, feeds leader.Feeds, options member.Options, term func(context.Context) (int64, error),
@@ -49,7 +49,7 @@ func Attach(
 		}
 	}
 	for _, cfg := range profiles {
-		if err := leader.SharePreemption(ctx, sched.Profiles[cfg.SchedulerName], cfg, search); err != nil {
+		if err := leader.ReplacePreemption(ctx, sched.Profiles[cfg.SchedulerName], cfg, search); err != nil {
 			return nil, err
 		}
 	}
@@ -60,7 +60,7 @@ func Attach(
 	}
 	var begin sync.Once
 	sched.NextEntity = func(logger klog.Logger) (framework.QueuedEntityInfo, error) {
-		begin.Do(func() { r.beginLeading(term) })
+		begin.Do(func() { r.startLeading(term) })
 		next, err := parts.Ranker.Nominations.Pop(logger)
 		if r.leaving.Load() {
 			<-r.ctx.Done()
@@ -70,13 +70,13 @@ func Attach(
 	return r, nil
 }
 
-// checkShareable returns why a scheduler cannot be a replica; nil if it can.
+// checkShareable returns an error if the configuration of a scheduler is not supported in replicas.
 func checkShareable(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) error {
 	if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
 		return attach.ErrPodGroups
 	}
 	if len(sched.Extenders) > 0 {
-		return errors.New("extenders need all nodes in one process: run a single dist-scheduler without --replica-bind-address")
+		return errors.New("extenders require all nodes in one process: run a single dist-scheduler without --replica-bind-address")
 	}
 	for _, cfg := range profiles {
 		if name := rank.UnknownPlugin(sched.Profiles[cfg.SchedulerName]); name != "" {
@@ -86,7 +86,8 @@ func checkShareable(sched *kubescheduler.Scheduler, profiles []config.KubeSchedu
 	return nil
 }
 
-// leaderFramework is the framework of a profile in a replica.
+// leaderFramework is the framework of a profile in a replica. It binds a pod only with a valid
+// reservation.
 type leaderFramework struct {
 	framework.Framework
 	assumptions *leader.Assumptions
@@ -100,8 +101,8 @@ func (f *leaderFramework) RunPreBindPlugins(ctx context.Context, state fwk.Cycle
 	return f.Framework.RunPreBindPlugins(ctx, state, pod, node)
 }
 
-// RunBindPlugins binds if the reservation is still valid: this process may have been stopped
-// meanwhile.
+// RunBindPlugins binds the pod if the reservation is still valid. It checks the reservation again because
+// this process may have been suspended after RunPreBindPlugins.
 func (f *leaderFramework) RunBindPlugins(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
 	return f.assumptions.Bind(ctx, pod, func() *fwk.Status { return f.Framework.RunBindPlugins(ctx, state, pod, node) })
 }
@@ -109,10 +110,11 @@ func (f *leaderFramework) RunBindPlugins(ctx context.Context, state fwk.CycleSta
 // Options configure a replica.
 type Options = member.Options
 
-// Feeds are the informers of a scheduler that is a replica.
+// Feeds are the informers for nodes and pods of a scheduler that is a replica.
 type Feeds = leader.Feeds
 
-// NewFactory makes a factory whose informers for nodes and pods are fed by other replicas.
+// NewFactory returns an informer factory. Its informers for nodes and pods, the returned feeds, get their
+// events from all replicas.
 func NewFactory(client kubernetes.Interface) (informers.SharedInformerFactory, Feeds) {
 	return leader.NewFactory(client)
 }

@@ -254,7 +254,7 @@ func TestRelayThatReachesNobody(t *testing.T) {
 		t.Fatal("it does not give up the lead")
 	}
 	// The other relay does not reach them either.
-	if err := e.all[2].MayLead(e.Ctx); !errors.Is(err, leader.ErrAlone) {
+	if err := e.all[2].MayLead(e.Ctx); !errors.Is(err, leader.ErrIsolated) {
 		t.Errorf("the other may lead: %v", err)
 	}
 }

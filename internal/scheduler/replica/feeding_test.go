@@ -20,11 +20,11 @@ func TestNamesOfReplicas(t *testing.T) {
 	lead := e.all[0].leader
 	tell := func(pods ...*v1.Pod) {
 		for _, pod := range pods {
-			e.Must(lead.TakePending(&wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}))
+			e.Must(lead.HandlePending(&wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}))
 		}
 	}
 	gone := func(pod *v1.Pod) {
-		e.Must(lead.TakePending(&wire.Item{UID: pod.UID}))
+		e.Must(lead.HandlePending(&wire.Item{UID: pod.UID}))
 	}
 	queued := func(want string) {
 		t.Helper()

@@ -7,7 +7,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Connected handles a new connection from a replica, on which it sends everything again.
+// Connected handles a new connection from a replica, which sends its whole state again on it.
 func (r *Replica) Connected(from string) { r.holder.Connected(from) }
 
 // Receive handles the messages in a batch from another replica.
@@ -21,10 +21,10 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 		r.leader.BeginList(from, b.Refreshing[i].ID)
 	}
 	if len(b.Nodes) > 0 {
-		r.member.LearnNodes(b.Nodes)
+		r.member.HandleNodes(b.Nodes)
 	}
 	for i := range b.Pods {
-		if err := r.member.TakePod(from, &b.Pods[i]); err != nil {
+		if err := r.member.HandlePod(from, &b.Pods[i]); err != nil {
 			return err
 		}
 	}
@@ -33,28 +33,28 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 	}
 	for i := range b.Refreshed {
 		refresh := &b.Refreshed[i]
-		theirs := r.member.SlotsOf(from, refresh.Slots)
-		r.holder.EndList(from, refresh.ID, theirs)
-		r.leader.EndList(from, refresh.ID, theirs)
-		r.member.TakeRefreshed(from, refresh)
+		slots := r.member.SlotsOf(from, refresh.Slots)
+		r.holder.EndList(from, refresh.ID, slots)
+		r.leader.EndList(from, refresh.ID, slots)
+		r.member.HandleRefreshed(from, refresh)
 	}
 	for i := range b.Listed {
-		r.member.TakeListed(from, &b.Listed[i])
+		r.member.HandleNodesListed(from, &b.Listed[i])
 	}
-	r.member.TakeReservations(from, b)
+	r.member.HandleReservations(from, b)
 	for _, ack := range b.Acks {
-		r.leader.TakeAck(from, ack)
+		r.leader.HandleAck(from, ack)
 	}
 	if b.Status != nil {
-		r.leader.NoteStatus(from, b.Status)
+		r.leader.HandleStatus(from, b.Status)
 	}
 	return nil
 }
 
-var errNotReady = errors.New("this replica is not ready for the assignment of the query")
+var errNotReady = errors.New("this replica has not loaded all nodes and pods of the query's assignment")
 
-// Answer answers a query of the leader, if this replica has everything that the assignment in the
-// query requires.
+// Answer answers a query of the leader. If this replica has not loaded all nodes and pods of the query's
+// assignment, the answer lists this replica as absent.
 func (r *Replica) Answer(ctx context.Context, q *wire.Request) *wire.Answer {
 	self := r.member.Self()
 	answer, err := (*wire.Answer)(nil), errNotReady

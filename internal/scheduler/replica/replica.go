@@ -1,6 +1,6 @@
-// Package replica makes a scheduler one of several that share the nodes of a cluster. A [Replica]
-// composes a member, which watches a share of the objects, a holder, which owns nodes, and a
-// leader, which schedules while this replica leads.
+// Package replica makes a scheduler one of several that share the nodes of a cluster. A [Replica] is
+// composed of a member, which watches the objects in its hash slots, a holder, which keeps the nodes that
+// this replica owns, and a leader, which schedules pods while this replica leads.
 package replica
 
 import (
@@ -20,8 +20,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Replica is one of several schedulers that share the nodes of a cluster. One of them leads: it
-// has the queue and asks the others where pods fit.
+// Replica is one of several schedulers that share the nodes of a cluster. One of them leads: it has the
+// scheduling queue and queries the others for nodes on which pods fit.
 type Replica struct {
 	member *member.Member
 	holder *holder.Holder
@@ -32,34 +32,35 @@ type Replica struct {
 	ctx     context.Context
 	sched   *kubescheduler.Scheduler
 	dial    *wire.Dialer
-	// leaving is set when this replica is about to exit. Others discover it until present ends;
-	// withdrawn is closed when they no longer do.
-	leaving   atomic.Bool
+	// leaving is true if this replica is about to exit.
+	leaving atomic.Bool
+	// present is the context of discovery: the other replicas discover this one until withdraw ends
+	// it. withdrawn is closed after discovery has ended.
 	present   context.Context
 	withdraw  context.CancelFunc
 	withdrawn chan struct{}
-	// leading is closed when this replica leads and the others are ready.
+	// leading is closed when this replica leads and all owners of nodes are ready.
 	leading chan struct{}
-	// exit ends the process.
+	// exit logs an error and ends the process.
 	exit func(err error, why string)
 }
 
-// newReplica builds the parts of a replica and hands each what it needs. This is the only place
-// that knows all of them.
+// newReplica builds the parts of a replica and connects them. No other function knows all parts.
 //
-// Three ledgers record pods that are not known to be bound yet:
+// Three ledgers record assumed pods, which are placed but not yet known to be bound:
 //
-//   - cache.Cache of the holder has every pod that uses capacity of a node here, bound or
-//     reserved. Only the holder writes it, so queries see exactly what the holder has granted.
-//   - The reservations of the holder are those pods of its cache that a leader has placed and
-//     that no watch has shown on the node. They expire, and belong to a term. The holder writes
-//     them on messages of the leader.
-//   - The assumptions of the leader are the pods that it has placed, on nodes of all owners,
-//     until a watch shows that they are bound. Scheduling and binding cycles write them, and each
-//     change sends a reservation or a release to the owner.
+//   - cache.Cache of the holder contains every pod that uses capacity of a node that this replica
+//     owns, bound or reserved. Only the holder writes it, so a query sees exactly the reservations
+//     that the holder has granted.
+//   - The reservations of the holder are the pods of that cache that a leader has placed and that no
+//     watch has shown on the node. Each belongs to a term, and expires. The holder changes them when
+//     it receives messages of the leader.
+//   - The assumptions of the leader are the pods that it has placed on the nodes of all owners, until
+//     a watch shows that they are bound. Scheduling and binding cycles change them. Each change sends
+//     a reservation or its release to the owner of the node.
 //
-// The first two are on the owner of a node, and the third is on the leader: they are different
-// processes, and a ledger of one survives the end of the other.
+// The owner of a node has the first two, and the leader has the third. Owner and leader may be different
+// processes; if one of them ends, the ledgers of the other remain.
 func newReplica(
 	ctx context.Context, sched *kubescheduler.Scheduler, parts *attach.Parts, watching, client kubernetes.Interface, feeds leader.Feeds, options member.Options,
 ) *Replica {
@@ -74,7 +75,7 @@ func newReplica(
 	}
 	r.present, r.withdraw = context.WithCancel(ctx)
 	r.holder = holder.New(logger, parts.Ranker, parts.Cache)
-	// The member calls its hooks only once it has connections, when the leader is there.
+	// The member calls its hooks only when it has connections, and r.leader is set by then.
 	r.member = member.New(ctx, options, r.dial, watching, client, r.holder, member.Hooks{
 		Handler: r,
 		Term:    func() int64 { return r.leader.Term() },
@@ -89,7 +90,7 @@ func newReplica(
 	return r
 }
 
-// Run serves other replicas and watches until the context ends. It returns an error if it cannot
+// Run serves other replicas and watches objects until the context ends. It returns an error if it cannot
 // serve, or if another replica has its name.
 func (r *Replica) Run(ctx context.Context) error {
 	ctx, end := context.WithCancelCause(ctx)
@@ -111,13 +112,13 @@ func (r *Replica) Run(ctx context.Context) error {
 	return err
 }
 
-// Leave prepares the exit, within the time of the context: it schedules no further pod, waits for
-// binds that are under way, and withdraws this replica from discovery, so that the others need not
-// detect its absence.
+// Leave prepares the exit of this process: it schedules no further pod, waits for binds in progress, and
+// withdraws this replica from discovery, so that the others need not wait for a timeout. It returns
+// early if the context ends.
 func (r *Replica) Leave(ctx context.Context) {
 	r.leaving.Store(true)
 	r.leader.Assumptions().AwaitBinds(ctx)
-	r.leader.Assumptions().AwaitSeen(ctx)
+	r.leader.Assumptions().AwaitBound(ctx)
 	r.withdraw()
 	select {
 	case <-r.withdrawn:
@@ -125,8 +126,9 @@ func (r *Replica) Leave(ctx context.Context) {
 	}
 }
 
-// beginLeading starts to lead, and returns when the other replicas are ready.
-func (r *Replica) beginLeading(term func(context.Context) (int64, error)) {
+// startLeading starts to lead for the term that the given function returns. It returns when all owners
+// of nodes are ready.
+func (r *Replica) startLeading(term func(context.Context) (int64, error)) {
 	number, err := term(r.ctx)
 	if err != nil {
 		r.exit(err, "Reading the leader's term failed")
@@ -136,8 +138,8 @@ func (r *Replica) beginLeading(term func(context.Context) (int64, error)) {
 	r.logger.Info("Leading", "term", number)
 }
 
-// Leads returns a channel that is closed when this replica leads and the others are ready.
+// Leads returns a channel that is closed when this replica leads and all owners of nodes are ready.
 func (r *Replica) Leads() <-chan struct{} { return r.leading }
 
-// MayLead returns why this replica should not take part in the election; nil if it should.
+// MayLead returns nil if this replica should take part in the election, otherwise the reason why not.
 func (r *Replica) MayLead(ctx context.Context) error { return r.leader.MayLead(ctx) }

@@ -18,43 +18,45 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Holder has the nodes that a replica owns, and the pods on them.
+// Holder keeps the nodes that a replica owns, and the pods on them.
 type Holder struct {
 	mu       sync.Mutex
 	logger   klog.Logger
 	ranker   *rank.Ranker
 	cache    *cache.Cache
 	snapshot *schedcache.Snapshot
-	// pods are the pods on nodes here, as replicas have sent them.
+	// pods are the bound pods on the holder's nodes, in the versions that replicas have last sent.
 	pods map[types.UID]refresh.Object
-	// reservations are the pods that the leader has placed here, until they are bound.
+	// reservations are the reservations on the holder's nodes, by the pod's UID.
 	reservations map[types.UID]*reservation
-	// nominated are the nodes of nominated pods in the leader's queue.
+	// nominated has the nominated node of each pod in the leader's queue that is nominated to one of
+	// the holder's nodes.
 	nominated map[types.UID]string
-	// tick counts the lists that were started; lists are those that are not complete.
+	// tick is the number of lists that have started. lists are those that have not ended.
 	tick  int64
 	lists refresh.Lists
-	// forbidding counts the pods here with anti-affinity beyond their own node.
-	forbidding int
-	// freed counts the reservations that expired.
-	freed int64
-	// reservationsSeen counts the reservations that each leader has sent on its current connection.
+	// antiAffinityPods is the number of bound and reserved pods with anti-affinity beyond their node.
+	antiAffinityPods int
+	// expired is the number of reservations that have expired.
+	expired int64
+	// reservationsSeen is the number of reservations that each replica has sent on its current
+	// connection. reservationArrived is signaled when it changes.
 	reservationsSeen   map[string]uint64
 	reservationArrived *sync.Cond
 }
 
-// New makes a holder of the nodes of a ranker and its cache.
-func New(logger klog.Logger, r *rank.Ranker, known *cache.Cache) *Holder {
+// New returns a holder. Its nodes are those of the ranker and its cache.
+func New(logger klog.Logger, r *rank.Ranker, c *cache.Cache) *Holder {
 	h := &Holder{
-		logger: logger, ranker: r, cache: known, nominated: map[types.UID]string{}, snapshot: r.Cluster.Snapshot.Upstream,
+		logger: logger, ranker: r, cache: c, nominated: map[types.UID]string{}, snapshot: r.Cluster.Snapshot.Upstream,
 		pods: map[types.UID]refresh.Object{}, reservations: map[types.UID]*reservation{}, lists: refresh.Lists{}, reservationsSeen: map[string]uint64{},
 	}
 	h.reservationArrived = sync.NewCond(&h.mu)
 	return h
 }
 
-// Answer answers a query about the nodes here, once all reservations have arrived that the leader
-// sent before the query.
+// Answer answers a query for the holder's nodes. It first waits until all reservations have arrived that
+// the leader sent before the query.
 func (h *Holder) Answer(ctx context.Context, from string, q *wire.Request, self string) (*wire.Answer, error) {
 	stop := context.AfterFunc(ctx, func() {
 		h.mu.Lock()
@@ -73,7 +75,8 @@ func (h *Holder) Answer(ctx context.Context, from string, q *wire.Request, self 
 	return h.withSnapshot(func() (*wire.Answer, error) { return h.ranker.Answer(ctx, q.Query) })
 }
 
-// withSnapshot calls f with all changes applied.
+// withSnapshot runs a scheduling cycle: it applies all queued changes and calls f. No change is applied
+// until f returns.
 func (h *Holder) withSnapshot(f func() (*wire.Answer, error)) (*wire.Answer, error) {
 	if err := h.cache.UpdateSnapshot(h.logger, h.snapshot); err != nil {
 		return nil, err
@@ -82,7 +85,7 @@ func (h *Holder) withSnapshot(f func() (*wire.Answer, error)) (*wire.Answer, err
 	return f()
 }
 
-// Exclusively calls f while no query reads the nodes and nothing changes them.
+// Exclusively calls f while no query reads the nodes and no change is applied to them.
 func (h *Holder) Exclusively(f func()) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,8 +94,8 @@ func (h *Holder) Exclusively(f func()) {
 	}
 }
 
-// ChangeNode takes a change of a node here. before is nil for a new node, and after for a deleted
-// one.
+// ChangeNode applies a change of one of the holder's nodes. before is nil for a new node, and after for a
+// deleted one.
 func (h *Holder) ChangeNode(before, after *v1.Node) {
 	switch {
 	case after == nil:
@@ -106,10 +109,10 @@ func (h *Holder) ChangeNode(before, after *v1.Node) {
 	}
 }
 
-// NodeInfo returns a copy of a node with its pods.
+// NodeInfo returns a copy of a node and its pods.
 func (h *Holder) NodeInfo(name string) (*framework.NodeInfo, error) { return h.cache.GetNode(name) }
 
-// Connected handles a new connection from a replica, on which it sends everything again.
+// Connected handles a new connection from a replica, which sends its whole state again on it.
 func (h *Holder) Connected(from string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,7 +120,7 @@ func (h *Holder) Connected(from string) {
 	delete(h.lists, from)
 }
 
-// BeginList handles the start of a list of pods.
+// BeginList handles the start of a replica's list of pods.
 func (h *Holder) BeginList(from string, id int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,15 +128,16 @@ func (h *Holder) BeginList(from string, id int64) {
 	h.lists.Begin(from, id, h.tick)
 }
 
-// EndList handles the end of a list of pods: pods with UIDs in some hash slots that were not in it
-// are removed.
+// EndList handles the end of a replica's list of pods. It removes the pods in the given hash slots that
+// were not in the list.
 func (h *Holder) EndList(from string, id int64, slots []int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.lists.End(from, id, slots, h.pods, func(pod *v1.Pod) { h.remove(pod.UID) })
 }
 
-// SetPod takes the current version of a pod on a node here.
+// SetPod stores the current version of a pod on one of the holder's nodes. If the pod is new, it replaces
+// the pod's reservation.
 func (h *Holder) SetPod(pod *v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -144,9 +148,9 @@ func (h *Holder) SetPod(pod *v1.Pod) {
 	case !ok:
 		if r := h.reservations[pod.UID]; r != nil {
 			delete(h.reservations, pod.UID)
-			h.count(r.pod, -1)
+			h.countAntiAffinity(r.pod, -1)
 		}
-		h.count(pod, 1)
+		h.countAntiAffinity(pod, 1)
 		err = h.cache.AddPod(h.logger, pod)
 	case known.Pod.ResourceVersion != pod.ResourceVersion:
 		err = h.cache.UpdatePod(h.logger, known.Pod, pod)
@@ -156,7 +160,7 @@ func (h *Holder) SetPod(pod *v1.Pod) {
 	}
 }
 
-// RemovePod removes a pod.
+// RemovePod removes a bound pod, if the holder has it. A reservation for the pod remains.
 func (h *Holder) RemovePod(uid types.UID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -166,15 +170,15 @@ func (h *Holder) RemovePod(uid types.UID) {
 func (h *Holder) remove(uid types.UID) {
 	if known, ok := h.pods[uid]; ok {
 		delete(h.pods, uid)
-		h.count(known.Pod, -1)
+		h.countAntiAffinity(known.Pod, -1)
 		if err := h.cache.RemovePod(h.logger, known.Pod); err != nil {
 			h.logger.Error(err, "Removing a pod failed", "pod", klog.KObj(known.Pod))
 		}
 	}
 }
 
-// DropNodes removes nodes that another replica owns now, and all pods and reservations on nodes
-// that are not owned here.
+// DropNodes removes the given nodes, which other replicas own now. It also removes all pods and
+// reservations on nodes for which owned returns false.
 func (h *Holder) DropNodes(nodes []*v1.Node, owned func(node string) bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,7 +199,7 @@ func (h *Holder) DropNodes(nodes []*v1.Node, owned func(node string) bool) {
 	}
 }
 
-// Clear removes all pods and the given nodes. Reservations stay.
+// Clear removes all bound pods and the given nodes. Reservations remain.
 func (h *Holder) Clear(nodes []*v1.Node) {
 	h.DropNodes(nodes, func(string) bool { return true })
 	h.mu.Lock()
@@ -207,17 +211,17 @@ func (h *Holder) Clear(nodes []*v1.Node) {
 
 // Counts are the numbers of objects that a holder has.
 type Counts struct {
-	// Nodes, Pods and Reservations are what the holder has now.
+	// Nodes, Pods and Reservations are the current numbers. Pods are bound pods.
 	Nodes, Pods, Reservations int
-	// Freed is how many reservations have expired.
-	Freed int64
-	// Forbids is set if a pod here has anti-affinity beyond its own node.
-	Forbids bool
+	// Expired is the number of reservations that have expired since the start.
+	Expired int64
+	// AntiAffinityBeyondNode is true if a bound or reserved pod has anti-affinity beyond its node.
+	AntiAffinityBeyondNode bool
 }
 
-// Counts returns how much the holder has.
+// Counts returns the numbers of objects that the holder has.
 func (h *Holder) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return Counts{h.cache.NodeCount(), len(h.pods), len(h.reservations), h.freed, h.forbidding > 0}
+	return Counts{h.cache.NodeCount(), len(h.pods), len(h.reservations), h.expired, h.antiAffinityPods > 0}
 }

@@ -97,11 +97,11 @@ func TestExpiry(t *testing.T) {
 	h.ask(t, onNode("pod", "3"), true, false)
 	now := time.Now()
 	h.ShortenOld(1, now)
-	if late := h.Overdue(now.Add(bequestLife + time.Second)); len(late) != 0 {
+	if late := h.Overdue(now.Add(earlierLeaderReservationLife + time.Second)); len(late) != 0 {
 		t.Error("who leads lost a place to itself")
 	}
 	h.ShortenOld(2, now)
-	late := now.Add(bequestLife + time.Second)
+	late := now.Add(earlierLeaderReservationLife + time.Second)
 	if len(h.Overdue(late)) != 1 {
 		t.Fatal("the place is not overdue")
 	}
@@ -113,8 +113,8 @@ func TestExpiry(t *testing.T) {
 	late = late.Add(reservationLife + time.Second)
 	h.Expire("pod", late, false)
 	h.wants(t, 0, 0)
-	if have := h.Counts(); have.Freed != 1 {
-		t.Errorf("%d places were freed", have.Freed)
+	if have := h.Counts(); have.Expired != 1 {
+		t.Errorf("%d places were expired", have.Expired)
 	}
 	if refused := h.ask(t, onNode("other", "4"), true, false); refused != "" {
 		t.Error(refused)

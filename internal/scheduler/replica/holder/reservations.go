@@ -17,24 +17,26 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// reservation is capacity that is kept for a pod until it is bound.
+// reservation is capacity of a node that the holder keeps for a pod until a watch shows the pod there.
 type reservation struct {
 	pod *v1.Pod
-	// term is the term of the leader that requested it, and until is when it expires unless it is
-	// renewed.
+	// term is the term of the leader that last requested the reservation. until is the time at which
+	// the reservation expires unless it is renewed.
 	term  int64
 	until time.Time
 }
 
-// A reservation that no leader renews expires after reservationLife, or after bequestLife if it is
-// of an earlier leader. It does not expire if the pod is bound by then.
+// A reservation that no leader renews expires after reservationLife. If it was requested in an earlier
+// term, it expires at most earlierLeaderReservationLife after the holder knows the new leader. It does
+// not expire if the pod is bound.
 const (
-	reservationLife = 30 * time.Second
-	bequestLife     = 5 * time.Second
+	reservationLife              = 30 * time.Second
+	earlierLeaderReservationLife = 5 * time.Second
 )
 
-// Reserve reserves capacity for a pod, or releases it, and returns why it is refused. While not all
-// pods on the nodes here are known, it accepts only pods that had a reservation before.
+// Reserve reserves capacity for a pod, or releases it, or changes the nomination of a pod. It returns the
+// reason for a refusal; "" if it does not refuse. ready means that the holder has received all pods on
+// its nodes. Otherwise it accepts only reservations that exist, or that the previous owner has granted.
 func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready bool, r *wire.Reservation) (refused string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -71,19 +73,19 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 		if !ready {
 			return "the replica that owns the node has not received all its pods yet"
 		}
-		if refused := h.misfit(ctx, pod, r); refused != "" {
+		if refused := h.checkFit(ctx, pod, r); refused != "" {
 			return refused
 		}
 	}
 	if err := h.cache.AssumePod(h.logger, pod); err != nil {
 		return err.Error()
 	}
-	h.count(pod, 1)
+	h.countAntiAffinity(pod, 1)
 	h.reservations[pod.UID] = &reservation{pod: pod, term: term, until: time.Now().Add(reservationLife)}
 	return ""
 }
 
-// nominate adds or removes the nomination of a pod in the leader's queue.
+// nominate adds, changes or removes the nomination of a pod in the leader's queue.
 func (h *Holder) nominate(r *wire.Reservation) (refused string) {
 	if node, ok := h.nominated[r.UID]; ok {
 		h.ranker.Nominations.RemoveRemote(node, r.UID)
@@ -102,7 +104,7 @@ func (h *Holder) nominate(r *wire.Reservation) (refused string) {
 	return ""
 }
 
-// ForgetNominated removes all nominations, which an earlier leader has sent.
+// ForgetNominated removes all nominations, because a new leader sends its own.
 func (h *Holder) ForgetNominated() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -111,16 +113,16 @@ func (h *Holder) ForgetNominated() {
 	}
 }
 
-// misfit returns why a pod does not fit on a node any more, as far as the node itself decides. The
-// leader has checked the rest.
-func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (refused string) {
+// checkFit returns the reason for which a pod no longer fits on a node; "" if it fits. It checks only
+// rules for which this node and its pods suffice. The leader has checked spreading and affinity.
+func (h *Holder) checkFit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (refused string) {
 	_, err := h.withSnapshot(func() (*wire.Answer, error) {
 		n := h.ranker.Cluster.Lookup(r.Node)
 		if n == nil {
 			refused = "the node does not exist"
 			return nil, nil
 		}
-		// The leader's query had a pod without a node.
+		// The class of the leader's query was made for a pod without a node name.
 		unbound := *pod
 		unbound.Spec.NodeName = ""
 		info, _ := framework.NewPodInfo(&unbound)
@@ -129,17 +131,18 @@ func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (
 			refused = "unknown profile"
 			return nil, nil
 		}
-		// If pods have come with terms that the leader does not know, there is no such class, and
-		// the leader's next query finds where the pod may go.
+		// Class returns an error if pods have arrived whose affinity terms use topology keys that the
+		// leader does not know. Then the reservation is refused, and the leader's next query includes
+		// these keys.
 		found, _, err := h.ranker.Class(ctx, profile, info, &rank.Agreement{TermKeys: r.TermKeys})
 		fits := err == nil && found.FitsAlone(n.ID)
 		if errors.As(err, new(rank.FallbackReason)) {
-			// Nodes are evaluated one by one for this pod. Only what other pods may have taken
-			// since is checked here.
+			// The index cannot rank this pod, so it has no verdict. Check the resources, ports and
+			// other node properties that may have changed since the query.
 			fits, err = len(kubescheduler.AdmissionCheck(&unbound, n.Info, false)) == 0, nil
 		}
 		if err == nil && !fits {
-			refused = "the pod does not fit any more"
+			refused = "the pod no longer fits on the node"
 		}
 		return nil, err
 	})
@@ -149,26 +152,27 @@ func (h *Holder) misfit(ctx context.Context, pod *v1.Pod, r *wire.Reservation) (
 	return refused
 }
 
-// unreserve releases a reservation.
+// unreserve releases the reservation of a pod, if there is one.
 func (h *Holder) unreserve(uid types.UID) {
 	if r := h.reservations[uid]; r != nil {
 		delete(h.reservations, uid)
-		h.count(r.pod, -1)
+		h.countAntiAffinity(r.pod, -1)
 		if err := h.cache.RemoveAssumedPod(h.logger, r.pod); err != nil {
 			h.logger.Error(err, "Releasing a reservation failed", "pod", klog.KObj(r.pod))
 		}
 	}
 }
 
-// count adds to the number of pods with anti-affinity beyond their node.
-func (h *Holder) count(pod *v1.Pod, by int) {
-	if ForbidsAround(pod) {
-		h.forbidding += by
+// countAntiAffinity adds a number to antiAffinityPods if a pod has anti-affinity beyond its node.
+func (h *Holder) countAntiAffinity(pod *v1.Pod, by int) {
+	if HasAntiAffinityBeyondNode(pod) {
+		h.antiAffinityPods += by
 	}
 }
 
-// ForbidsAround returns whether a pod has anti-affinity beyond its own node.
-func ForbidsAround(pod *v1.Pod) bool {
+// HasAntiAffinityBeyondNode returns whether a pod has a required anti-affinity term with another topology
+// key than the hostname. Such a term can forbid nodes of other owners.
+func HasAntiAffinityBeyondNode(pod *v1.Pod) bool {
 	if pod.Spec.Affinity == nil || pod.Spec.Affinity.PodAntiAffinity == nil {
 		return false
 	}
@@ -176,7 +180,7 @@ func ForbidsAround(pod *v1.Pod) bool {
 	return slices.ContainsFunc(terms, func(term v1.PodAffinityTerm) bool { return term.TopologyKey != v1.LabelHostname })
 }
 
-// Renew renews reservations, and returns which of them have expired.
+// Renew renews reservations. It returns an answer for each: a refusal if the reservation has expired.
 func (h *Holder) Renew(uids []types.UID) []wire.Ack {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -193,7 +197,7 @@ func (h *Holder) Renew(uids []types.UID) []wire.Ack {
 	return acks
 }
 
-// Overdue returns the pods whose reservations were not renewed in time.
+// Overdue returns the pods of the reservations that were not renewed in time.
 func (h *Holder) Overdue(now time.Time) []*v1.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,8 +210,8 @@ func (h *Holder) Overdue(now time.Time) []*v1.Pod {
 	return pods
 }
 
-// Expire releases a reservation that was not renewed. If its pod is bound, it is kept until a
-// replica sends the pod.
+// Expire releases the reservation of a pod if it was not renewed in time. If the pod is bound, it extends
+// the reservation, because a replica will send the pod.
 func (h *Holder) Expire(uid types.UID, now time.Time, bound bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -220,22 +224,22 @@ func (h *Holder) Expire(uid types.UID, now time.Time, bound bool) {
 		return
 	}
 	h.logger.Info("Reservation expired", "pod", klog.KObj(r.pod), "node", r.pod.Spec.NodeName)
-	h.freed++
+	h.expired++
 	h.unreserve(uid)
 }
 
-// ShortenOld shortens the reservations of earlier terms.
+// ShortenOld makes the reservations of earlier terms expire after at most earlierLeaderReservationLife.
 func (h *Holder) ShortenOld(term int64, now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, r := range h.reservations {
-		if end := now.Add(bequestLife); r.term < term && end.Before(r.until) {
+		if end := now.Add(earlierLeaderReservationLife); r.term < term && end.Before(r.until) {
 			r.until = end
 		}
 	}
 }
 
-// NewReservation returns the message that requests a reservation for a pod.
+// NewReservation returns the message that requests a reservation for a pod on the node in its spec.
 func NewReservation(pod *v1.Pod, termKeys wire.TermKeys) wire.Reservation {
 	return wire.Reservation{
 		Pod: wire.MarshalObject(pod), UID: pod.UID, Node: pod.Spec.NodeName, Profile: pod.Spec.SchedulerName, TermKeys: termKeys,

@@ -11,11 +11,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// assign makes a new assignment of hash slots if the live replicas have changed.
+// assign makes a new assignment of hash slots if the set of live or discovered replicas has changed.
 func (l *Leader) assign() {
 	discovered := l.options.Discovery.Members()
 	l.mu.Lock()
-	l.barUnreachable()
+	l.excludeUnreachable()
 	members := []membership.Member{l.options.Self}
 	for _, member := range discovered {
 		if member.Name != l.member.Self() && l.isAlive(member.Name) {
@@ -28,7 +28,7 @@ func (l *Leader) assign() {
 		return
 	}
 	if l.table == nil {
-		// The table of the last leader is kept.
+		// Start from the table of the previous leader, so that few slots move.
 		l.table = l.member.Table()
 	}
 	var owners []string
@@ -42,6 +42,7 @@ func (l *Leader) assign() {
 	}
 	l.table, l.members, l.discovered = membership.Assign(l.table, owners), members, discovered
 	l.number, l.assignedAt = l.number+1, time.Now()
+	// The owners of nodes may have changed, so all nominations are sent again.
 	l.ready, l.nominated = sets.New[string](), map[types.UID]string{}
 	a := l.assignment()
 	l.mu.Unlock()
@@ -53,43 +54,44 @@ func (l *Leader) assign() {
 	l.resendReservations("", false)
 }
 
-// isAlive returns whether a replica is alive. A new leader gives all known replicas time to report;
-// otherwise slots would move away from them and back.
+// isAlive returns whether a replica can own slots. At the start of a term, replicas that have not
+// reported yet count as alive for deadAfter: otherwise slots would move away from them and back.
 func (l *Leader) isAlive(name string) bool {
-	if time.Since(l.since) > deadAfter && l.member.CutOff(name) || time.Now().Before(l.barred[name]) {
+	if time.Since(l.termStart) > deadAfter && l.member.Unreachable(name) || time.Now().Before(l.excludedUntil[name]) {
 		return false
 	}
-	s, heard := l.statuses[name]
-	return heard && time.Since(s.at) < deadAfter || !heard && time.Since(l.since) < deadAfter
+	s, reported := l.statuses[name]
+	return reported && time.Since(s.at) < deadAfter || !reported && time.Since(l.termStart) < deadAfter
 }
 
-// barUnreachable leaves out a replica for a while if two replicas do not reach each other and an
-// assignment cannot complete because of that.
-func (l *Leader) barUnreachable() {
-	if l.ready.HasAll(l.table.Owners()...) || time.Since(l.assignedAt) < cutOffAfter {
+// excludeUnreachable excludes one replica for exclusionTime if replicas cannot reach each other and
+// owners are therefore not ready in time. It chooses the replica that is part of the most failing pairs.
+func (l *Leader) excludeUnreachable() {
+	if l.ready.HasAll(l.table.Owners()...) || time.Since(l.assignedAt) < assignmentTimeout {
 		return
 	}
-	times := map[string]int{}
+	failingPairs := map[string]int{}
 	for _, member := range l.members {
 		for _, other := range l.statuses[member.Name].Unreachable {
 			if slices.ContainsFunc(l.members, func(m membership.Member) bool { return m.Name == other }) {
-				times[member.Name]++
-				times[other]++
+				failingPairs[member.Name]++
+				failingPairs[other]++
 			}
 		}
 	}
 	worst := ""
 	for _, member := range l.members {
-		if name := member.Name; name != l.member.Self() && times[name] > times[worst] {
+		if name := member.Name; name != l.member.Self() && failingPairs[name] > failingPairs[worst] {
 			worst = name
 		}
 	}
 	if worst != "" {
-		l.barred[worst] = time.Now().Add(barredFor)
-		l.logger.Info("Replica and others do not reach each other; leaving it out for a while", "replica", worst, "for", barredFor)
+		l.excludedUntil[worst] = time.Now().Add(exclusionTime)
+		l.logger.Info("Replica and other replicas cannot reach each other; assigning no hash slots to it", "replica", worst, "for", exclusionTime)
 	}
 }
 
+// assignment returns the current assignment as a message.
 func (l *Leader) assignment() *wire.Assignment {
 	a := &wire.Assignment{
 		Term: l.term, Number: l.number, AfterTerm: l.previous[0], AfterNumber: l.previous[1],
@@ -99,8 +101,8 @@ func (l *Leader) assignment() *wire.Assignment {
 	return a
 }
 
-// Greet sends the assignment to a replica that has just connected, and the reservations on its
-// nodes.
+// Greet sends the leader's state to a replica to which this replica has just connected: the assignment,
+// and the reservations on that replica's nodes.
 func (l *Leader) Greet(link *wire.Link) {
 	l.mu.Lock()
 	leads, ready := l.number > 0, l.ready.Has(link.To().Name)
@@ -115,8 +117,8 @@ func (l *Leader) Greet(link *wire.Link) {
 	}
 }
 
-// NoteStatus takes the status report of a replica.
-func (l *Leader) NoteStatus(from string, s *wire.Status) {
+// HandleStatus processes the status report of a replica.
+func (l *Leader) HandleStatus(from string, s *wire.Status) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.term == 0 {
@@ -137,13 +139,14 @@ func (l *Leader) NoteStatus(from string, s *wire.Status) {
 		l.mu.Unlock()
 		l.resendReservations(from, true)
 		l.mu.Lock()
-		// The assignment may have changed meanwhile.
+		// The assignment may have changed while the lock was released.
 		if s.Term == l.term && s.Number == l.number {
 			l.ready.Insert(from)
 		}
 	}
 	if !complete && l.ready.HasAll(l.table.Owners()...) || reported && s.Expired > last.Expired {
-		// Pods may fit now although no event has reported a change.
+		// All owners have become ready, or reservations have expired. No event reports that, but
+		// pods may fit now.
 		l.search.invalidate()
 		go l.retryUnschedulable()
 	}

@@ -19,8 +19,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Assumptions replaces kube-scheduler's cache in a leader. The owners of nodes keep nodes and bound
-// pods; this cache has only the pods that are placed and not known to be bound.
+// Assumptions replaces kube-scheduler's cache in a leader. It contains only the pods that the leader has
+// placed and that no watch has shown as bound. The owners of nodes keep nodes and bound pods.
 type Assumptions struct {
 	// Upstream's cache keeps pod groups and forwards binds to the API dispatcher.
 	schedcache.Cache
@@ -29,7 +29,7 @@ type Assumptions struct {
 	// leader sends reservations to the owners of nodes.
 	leader *Leader
 
-	// binding counts the binds that are under way.
+	// binding is the number of binds in progress.
 	binding atomic.Int64
 
 	mu      sync.Mutex
@@ -40,28 +40,30 @@ type Assumptions struct {
 type assumption struct {
 	pod      *v1.Pod
 	termKeys wire.TermKeys
-	// acked is closed when the owner of the node has answered. refused is why it did not reserve
-	// capacity, or released it; lastHeard is when it last answered.
-	acked     chan struct{}
-	refused   string
-	lastHeard time.Time
+	// acked is closed when the owner of the node has answered. refusal is the reason for which the
+	// owner did not reserve capacity, or has released it; "" if it has reserved capacity. lastAck is
+	// the time of its last answer, or of the placement before the first answer.
+	acked   chan struct{}
+	refusal string
+	lastAck time.Time
 }
 
 // Times of reservations.
 const (
-	// ackTimeout is the time for the owner of a node to answer a reservation.
+	// ackTimeout is the time within which the owner of a node must answer a reservation.
 	ackTimeout = 10 * time.Second
-	// Longer than replicas delay messages that are not urgent (wire.Link) and watches take to
-	// deliver, and less than the time to exit (leavePatience of the app package).
-	seenTimeout = 600 * time.Millisecond
-	// maxUnheard is how old the last answer of an owner may be when its pod is bound. An owner may
-	// have released a reservation that it was not asked to renew for longer.
-	maxUnheard = 15 * time.Second
+	// boundTimeout is the time for which a leader that exits waits until watches have shown its
+	// pods as bound. It is longer than the usual delay of a watch plus the delay of messages that
+	// are not urgent (wire.Link), and shorter than leaveTimeout of package app.
+	boundTimeout = 600 * time.Millisecond
+	// maxAckAge is the maximal age of the owner's last answer when the pod is bound. It is shorter
+	// than the life of a reservation, so the owner cannot have released the reservation.
+	maxAckAge = 15 * time.Second
 )
 
-var errLost = errors.New("the pod lost its reservation before it was bound")
+var errReservationLost = errors.New("the pod lost its reservation before it was bound")
 
-// newAssumptions makes a cache in front of upstream's.
+// newAssumptions returns a cache that wraps upstream's cache.
 func newAssumptions(inner schedcache.Cache, search *Search, l *Leader) *Assumptions {
 	return &Assumptions{Cache: inner, search: search, leader: l, assumed: map[types.UID]*assumption{}}
 }
@@ -74,7 +76,7 @@ func (a *Assumptions) AssumePod(_ klog.Logger, pod *v1.Pod) error {
 		return fmt.Errorf("pod %v(%v) is in the cache, so can't be assumed", pod.UID, klog.KObj(pod))
 	}
 	termKeys := a.search.Placed(pod.UID)
-	a.assumed[pod.UID] = &assumption{pod: pod, termKeys: termKeys, acked: make(chan struct{}), lastHeard: time.Now()}
+	a.assumed[pod.UID] = &assumption{pod: pod, termKeys: termKeys, acked: make(chan struct{}), lastAck: time.Now()}
 	a.leader.reserve(pod, termKeys)
 	return nil
 }
@@ -127,23 +129,23 @@ func (a *Assumptions) GetPod(pod *v1.Pod) (*v1.Pod, error) {
 	return nil, fmt.Errorf("pod %v(%v) does not exist in scheduler cache", pod.UID, klog.KObj(pod))
 }
 
-// IsAssumedPod returns whether a pod is assumed and not confirmed.
+// IsAssumedPod returns whether a pod is assumed and not known to be bound.
 func (a *Assumptions) IsAssumedPod(pod *v1.Pod) (bool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.assumed[pod.UID] != nil, nil
 }
 
-// AddNode does nothing: nodes are with their owners.
+// AddNode does nothing: the owners of nodes keep them.
 func (*Assumptions) AddNode(klog.Logger, *v1.Node) {}
 
-// UpdateNode does nothing: nodes are with their owners.
+// UpdateNode does nothing: the owners of nodes keep them.
 func (*Assumptions) UpdateNode(klog.Logger, *v1.Node, *v1.Node) {}
 
-// RemoveNode does nothing: nodes are with their owners.
+// RemoveNode does nothing: the owners of nodes keep them.
 func (*Assumptions) RemoveNode(klog.Logger, *v1.Node) error { return nil }
 
-// NodeCount returns the number of nodes that replicas last reported.
+// NodeCount returns the total number of nodes in the last status reports of the owners.
 func (a *Assumptions) NodeCount() int { return a.leader.Nodes() }
 
 // PodCount returns the number of assumed pods.
@@ -153,18 +155,18 @@ func (a *Assumptions) PodCount() (int, error) {
 	return len(a.assumed), nil
 }
 
-// GetNode returns an error: nodes are with their owners.
+// GetNode returns an error: the owners of nodes keep them.
 func (*Assumptions) GetNode(name string) (*framework.NodeInfo, error) {
-	return nil, fmt.Errorf("node %v is not in this cache: the replica that owns it has it", name)
+	return nil, fmt.Errorf("node %v is not in the leader's cache: only the replica that owns the node has it", name)
 }
 
-// UpdateSnapshot starts a scheduling cycle.
+// UpdateSnapshot starts a scheduling cycle. It writes no nodes into the snapshot.
 func (a *Assumptions) UpdateSnapshot(logger klog.Logger, _ *schedcache.Snapshot) error {
 	a.search.Cluster.Apply(logger, nil)
 	return nil
 }
 
-// Dump copies the assumed pods for debugging.
+// Dump returns the UIDs of the assumed pods, for debugging.
 func (a *Assumptions) Dump() *schedcache.Dump {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,15 +177,15 @@ func (a *Assumptions) Dump() *schedcache.Dump {
 	return &schedcache.Dump{AssumedPods: assumed, Nodes: map[string]*framework.NodeInfo{}}
 }
 
-// ack takes the answer of a node's owner about a pod.
-func (a *Assumptions) ack(uid types.UID, refused string) {
+// ack records the answer of a node's owner to a reservation, or to its renewal.
+func (a *Assumptions) ack(uid types.UID, refusal string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	assumed := a.assumed[uid]
 	if assumed == nil {
 		return
 	}
-	assumed.lastHeard, assumed.refused = time.Now(), refused
+	assumed.lastAck, assumed.refusal = time.Now(), refusal
 	if !assumed.isAcked() {
 		close(assumed.acked)
 	}
@@ -199,9 +201,9 @@ func (a *assumption) isAcked() bool {
 }
 
 // reserved returns whether the owner of the node has reserved capacity for the pod.
-func (a *assumption) reserved() bool { return a.isAcked() && a.refused == "" }
+func (a *assumption) reserved() bool { return a.isAcked() && a.refusal == "" }
 
-// each calls a function with each assumption, under the lock.
+// each calls a function with each assumption and holds the lock meanwhile.
 func (a *Assumptions) each(f func(*assumption)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -220,16 +222,16 @@ func (a *Assumptions) nodeOf(uid types.UID) string {
 	return ""
 }
 
-// AwaitBinds waits until no bind is under way.
+// AwaitBinds waits until no bind is in progress, or until the context ends.
 func (a *Assumptions) AwaitBinds(ctx context.Context) {
 	a.await(ctx, func() bool { return a.binding.Load() == 0 })
 }
 
-// AwaitSeen waits, for a limited time, until the watches have shown all pods on their nodes. The
-// next leader would take a pod that its watch has not shown yet for pending, and count it twice
-// while it places the pod again.
-func (a *Assumptions) AwaitSeen(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, seenTimeout)
+// AwaitBound waits up to boundTimeout until watches have shown all placed pods as bound. The next
+// leader would treat a pod that is not shown as bound as pending and place it again, and until then the
+// pod's requests would count on two nodes.
+func (a *Assumptions) AwaitBound(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, boundTimeout)
 	defer cancel()
 	a.await(ctx, func() bool {
 		a.mu.Lock()
@@ -250,21 +252,22 @@ func (a *Assumptions) await(ctx context.Context, done func() bool) {
 	}
 }
 
-// confirmed waits until the owner of the node has reserved capacity for a pod.
+// confirmed waits until the owner of the node has reserved capacity for a pod. It returns an error if
+// the reservation is not or no longer valid.
 func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
 	a.mu.Lock()
 	assumed := a.assumed[uid]
 	a.mu.Unlock()
 	if assumed == nil {
-		return errLost
+		return errReservationLost
 	}
-	patience := time.NewTimer(ackTimeout)
-	defer patience.Stop()
+	timeout := time.NewTimer(ackTimeout)
+	defer timeout.Stop()
 	select {
 	case <-assumed.acked:
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-patience.C:
+	case <-timeout.C:
 		return fmt.Errorf("the replica that owns node %s did not answer within %v", assumed.pod.Spec.NodeName, ackTimeout)
 	}
 	if !a.leader.leads() {
@@ -274,27 +277,27 @@ func (a *Assumptions) confirmed(ctx context.Context, uid types.UID) error {
 	defer a.mu.Unlock()
 	switch {
 	case a.assumed[uid] != assumed:
-		return errLost
-	case assumed.refused != "":
-		return fmt.Errorf("the replica that owns node %s: %s", assumed.pod.Spec.NodeName, assumed.refused)
-	case time.Since(assumed.lastHeard) > maxUnheard:
-		return fmt.Errorf("the replica that owns node %s has not answered for %v", assumed.pod.Spec.NodeName, time.Since(assumed.lastHeard).Round(time.Second))
+		return errReservationLost
+	case assumed.refusal != "":
+		return fmt.Errorf("the replica that owns node %s: %s", assumed.pod.Spec.NodeName, assumed.refusal)
+	case time.Since(assumed.lastAck) > maxAckAge:
+		return fmt.Errorf("the replica that owns node %s has not answered for %v", assumed.pod.Spec.NodeName, time.Since(assumed.lastAck).Round(time.Second))
 	}
 	return nil
 }
 
-// ConfirmReservation waits until the owner of the node has reserved the capacity for a pod. A
-// pod that it refuses or does not answer for is tried again as soon as all owners answer.
+// ConfirmReservation waits until the owner of the node has reserved capacity for a pod. If the owner
+// refuses or does not answer, the pod is retried as soon as all owners answer.
 func (a *Assumptions) ConfirmReservation(ctx context.Context, pod *v1.Pod) error {
 	err := a.confirmed(ctx, pod.UID)
 	if err != nil {
-		a.leader.Delay(pod)
+		a.leader.RetryWhenAllAnswer(pod)
 	}
 	return err
 }
 
-// Bind calls a function that binds a pod, if the reservation is still valid: this process may
-// have been stopped since it was confirmed.
+// Bind calls a function that binds a pod, if the reservation is still valid. The check is repeated here
+// because this process may have been suspended after [Assumptions.ConfirmReservation].
 func (a *Assumptions) Bind(ctx context.Context, pod *v1.Pod, bind func() *fwk.Status) *fwk.Status {
 	a.binding.Add(1)
 	defer a.binding.Add(-1)

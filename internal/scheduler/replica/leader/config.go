@@ -1,6 +1,6 @@
-// Package leader is the part of a replica that schedules: it assigns hash slots to replicas, feeds
-// pending pods to the scheduler, queries the owners of nodes, and requests reservations. It does
-// nothing while another replica leads.
+// Package leader is the part of a replica that schedules pods. It assigns hash slots to replicas,
+// passes pending pods to the scheduler, queries the owners of nodes, and requests reservations. It
+// does nothing while another replica leads.
 package leader
 
 import (
@@ -20,30 +20,29 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Config has what a leader is made of.
+// Config has the dependencies of a leader.
 type Config struct {
 	Options member.Options
 	Member  *member.Member
 	Sched   *kubescheduler.Scheduler
 	Client  kubernetes.Interface
 	Dial    *wire.Dialer
-	// Ranker has the profiles of the scheduler and no nodes.
+	// Ranker has the profiles of the scheduler, but no nodes.
 	Ranker *rank.Ranker
-	// Exclusively calls a function while nothing else reads or writes what plugins read.
+	// Exclusively calls a function while nothing else reads or writes the data that plugins read.
 	Exclusively func(func())
-	// Answer answers a query about the nodes of this replica.
+	// Answer answers a query for the nodes that this replica owns.
 	Answer func(context.Context, *wire.Request) *wire.Answer
 	Feeds  Feeds
 }
 
-// New makes a leader and its parts. Its cache of assumed pods is in front of the scheduler's
-// present cache, which keeps pod groups.
+// New returns a leader. Its cache of assumed pods wraps the scheduler's cache, which keeps pod groups.
 func New(ctx context.Context, c *Config) *Leader {
 	l := &Leader{
 		options: c.Options, logger: klog.FromContext(ctx), ctx: ctx, member: c.Member, sched: c.Sched, client: c.Client, dial: c.Dial, answer: c.Answer,
 		podEvents: c.Feeds.pods, nodeEvents: c.Feeds.nodes, statuses: map[string]statusAt{}, ready: sets.New[string](),
-		changed: make(chan struct{}, 1), late: map[string]*lateness{}, forbidsSince: map[string]time.Time{}, delayed: map[types.UID]*v1.Pod{},
-		barred: map[string]time.Time{}, pending: map[types.UID]refresh.Object{}, lists: refresh.Lists{},
+		changed: make(chan struct{}, 1), late: map[string]*lateReplica{}, lastAntiAffinityPlaced: map[string]time.Time{}, unanswered: map[types.UID]*v1.Pod{},
+		excludedUntil: map[string]time.Time{}, pending: map[types.UID]refresh.Object{}, lists: refresh.Lists{},
 	}
 	l.search = NewSearch(c.Ranker, c.Exclusively, l)
 	l.assumptions = newAssumptions(c.Sched.Cache, l.search, l)

@@ -6,15 +6,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Feeds are the informers for pods and nodes of a scheduler that is a replica. Other replicas send
-// their events; the replica's own watches cover only its hash slots.
+// Feeds are the informers for pods and nodes of a scheduler that is a replica. They get their events
+// from all replicas, because a replica itself watches only its own hash slots.
 type Feeds struct{ pods, nodes *eventInformer }
 
-// NewFactory makes an informer factory whose informers for nodes and pods are feeds.
+// NewFactory returns an informer factory whose informers for nodes and pods are the returned feeds.
 func NewFactory(client kubernetes.Interface) (informers.SharedInformerFactory, Feeds) {
 	f := Feeds{pods: newEventInformer(), nodes: newEventInformer()}
 	factory := informers.NewSharedInformerFactory(client, 0)
-	factory.InformerFor(&v1.Pod{}, f.pods.make)
-	factory.InformerFor(&v1.Node{}, f.nodes.make)
+	factory.InformerFor(&v1.Pod{}, f.pods.self)
+	factory.InformerFor(&v1.Node{}, f.nodes.self)
 	return factory, f
 }

@@ -10,9 +10,9 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// eventInformer is an informer without a watch: other replicas send the events.
+// eventInformer is an informer without a watch. It gets its events from other replicas.
 type eventInformer struct {
-	toolscache.SharedIndexInformer // Methods that are not overridden are not called.
+	toolscache.SharedIndexInformer // nil; all methods that are called are defined below
 
 	mu       sync.Mutex
 	indexer  toolscache.Indexer
@@ -25,8 +25,8 @@ func newEventInformer() *eventInformer {
 	})}
 }
 
-// make is the constructor that an informer factory calls.
-func (i *eventInformer) make(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer {
+// self returns the informer. It has the signature of the constructor that an informer factory calls.
+func (i *eventInformer) self(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer {
 	return i
 }
 
@@ -47,10 +47,10 @@ func (i *eventInformer) notify(before, after any) {
 	}
 }
 
-// registration is the registration of a handler, which is always synced.
+// registration is the registration of a handler. It is always synced.
 type registration struct{}
 
-// Name returns a name for logs.
+// Name returns the name for logs.
 func (registration) Name() string { return "events of other replicas" }
 
 // Done returns a closed channel.
@@ -63,10 +63,10 @@ func (registration) Done() <-chan struct{} {
 // HasSynced returns true.
 func (f registration) HasSynced() bool { return true }
 
-// HasSyncedChecker returns a checker that is done.
+// HasSyncedChecker returns a checker that is always done.
 func (f registration) HasSyncedChecker() toolscache.DoneChecker { return f }
 
-// AddEventHandler calls a handler with all events from now on.
+// AddEventHandler registers a handler for all later events. It does not report existing objects.
 func (i *eventInformer) AddEventHandler(handler toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -74,17 +74,17 @@ func (i *eventInformer) AddEventHandler(handler toolscache.ResourceEventHandler)
 	return registration{}, nil
 }
 
-// AddEventHandlerWithResyncPeriod is AddEventHandler; there are no resyncs.
+// AddEventHandlerWithResyncPeriod calls AddEventHandler; there are no resyncs.
 func (i *eventInformer) AddEventHandlerWithResyncPeriod(handler toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.AddEventHandler(handler)
 }
 
-// AddEventHandlerWithOptions is AddEventHandler.
+// AddEventHandlerWithOptions calls AddEventHandler and ignores the options.
 func (i *eventInformer) AddEventHandlerWithOptions(handler toolscache.ResourceEventHandler, _ toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
 	return i.AddEventHandler(handler)
 }
 
-// RemoveEventHandler returns an error; the scheduler never calls it.
+// RemoveEventHandler returns an error. The scheduler never calls it.
 func (i *eventInformer) RemoveEventHandler(toolscache.ResourceEventHandlerRegistration) error {
 	return errors.New("event handlers cannot be removed")
 }
@@ -103,10 +103,10 @@ func (i *eventInformer) GetStore() toolscache.Store { return i.indexer }
 // HasSynced returns true.
 func (*eventInformer) HasSynced() bool { return true }
 
-// HasSyncedChecker returns a checker that is done.
+// HasSyncedChecker returns a checker that is always done.
 func (*eventInformer) HasSyncedChecker() toolscache.DoneChecker { return registration{} }
 
-// SetTransform does nothing: objects arrive transformed.
+// SetTransform does nothing: the replica that watches an object has already transformed it.
 func (*eventInformer) SetTransform(toolscache.TransformFunc) error { return nil }
 
 // SetWatchErrorHandler does nothing: there is no watch.

@@ -21,7 +21,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Leader is the part of a replica that leads.
+// Leader is the part of a replica that schedules pods while this replica leads.
 type Leader struct {
 	options member.Options
 	logger  klog.Logger
@@ -30,7 +30,7 @@ type Leader struct {
 	sched   *kubescheduler.Scheduler
 	client  kubernetes.Interface
 	dial    *wire.Dialer
-	// answer answers a query about the nodes of this replica.
+	// answer answers a query for the nodes that this replica owns.
 	answer func(context.Context, *wire.Request) *wire.Answer
 
 	search      *Search
@@ -38,102 +38,113 @@ type Leader struct {
 	// podEvents and nodeEvents are the informers that other replicas feed.
 	podEvents, nodeEvents *eventInformer
 
-	// currentTerm is the term, readable without the lock.
+	// currentTerm is a copy of term that can be read without mu.
 	currentTerm atomic.Int64
 
 	mu sync.Mutex
-	// term is 0 while another replica leads; since is when it was set.
+	// term is the term for which this replica leads; 0 while another replica leads. termStart is
+	// the time at which term was set. number counts the assignments of the term.
 	term, number int64
-	since        time.Time
-	// assignedAt is when the last assignment was made.
+	termStart    time.Time
+	// assignedAt is the time of the last assignment.
 	assignedAt time.Time
-	// previous is the term and number of the assignment before.
+	// previous is the term and number of the assignment that preceded the last one.
 	previous   [2]int64
 	table      membership.Table
 	members    []membership.Member
 	discovered []membership.Member
 	statuses   map[string]statusAt
-	// ready are the owners that have all that they need to answer.
-	ready   sets.Set[string]
+	// ready are the owners that reported that they have loaded all nodes and pods of the current
+	// assignment.
+	ready sets.Set[string]
+	// changed wakes run when a replica has reported its status for the first time.
 	changed chan struct{}
-	// forbidsSince is when a pod with anti-affinity beyond its node was last placed with a replica.
-	forbidsSince map[string]time.Time
-	// late are replicas that did not answer in time.
-	late map[string]*lateness
+	// lastAntiAffinityPlaced is the time, by owner, at which the leader last placed a pod with
+	// anti-affinity beyond its node on a node of that owner.
+	lastAntiAffinityPlaced map[string]time.Time
+	// late are the replicas that did not answer their last query in time.
+	late map[string]*lateReplica
 
-	// nominated are the nominated nodes of pods, as sent to their owners.
+	// nominated has the nominated node of each pod, as last sent to the owner of that node.
 	nominated map[types.UID]string
 
-	// aloneSince is when the last replica that owns nodes disappeared; zero if there is one.
-	aloneSince time.Time
+	// isolatedSince is the time since which no live replica owns nodes; zero if one does.
+	isolatedSince time.Time
 
-	// barred are replicas that are left out until some time.
-	barred map[string]time.Time
+	// excludedUntil is the time, by replica, until which the replica gets no hash slots.
+	excludedUntil map[string]time.Time
 
-	// delayed are pods for which a replica did not answer.
-	delayed map[types.UID]*v1.Pod
+	// unanswered are the pods that got no node because an owner did not answer.
+	unanswered map[types.UID]*v1.Pod
 
-	// pendingMu guards pending: the pods without a node that other replicas have sent. tick counts
-	// the lists that were started, and lists are those that are not complete.
+	// pendingMu guards pending, tick and lists.
 	pendingMu sync.Mutex
-	pending   map[types.UID]refresh.Object
-	tick      int64
-	lists     refresh.Lists
+	// pending are the unscheduled pods that other replicas have sent.
+	pending map[types.UID]refresh.Object
+	// tick is the number of lists that have started. lists are those that have not ended.
+	tick  int64
+	lists refresh.Lists
 }
 
+// statusAt is the last status of a replica and the time at which it arrived.
 type statusAt struct {
 	wire.Status
 	at time.Time
 }
 
-// lateness is how often in a row a replica did not answer in time, and until when it is not asked.
-type lateness struct {
+// lateReplica is a replica that did not answer the last queries in time.
+type lateReplica struct {
+	// times is the number of consecutive queries without an answer in time. The leader does not
+	// query the replica before until.
 	times int
 	until time.Time
 }
 
-// Times and bounds of leading.
+// Times and bounds of a leader.
 const (
-	// A replica without a status report for so long owns nothing any more.
+	// A replica whose last status report is older than deadAfter loses its hash slots.
 	deadAfter = 3 * time.Second
-	// If an assignment is not complete after cutOffAfter, a replica that others do not reach is
-	// left out for barredFor.
-	cutOffAfter, barredFor = 2 * time.Second, 30 * time.Second
+	// If some owners are not ready assignmentTimeout after an assignment, a replica that other
+	// replicas cannot reach loses its hash slots for exclusionTime.
+	assignmentTimeout, exclusionTime = 2 * time.Second, 30 * time.Second
 
 	checkInterval = 200 * time.Millisecond
 	renewInterval = 5 * time.Second
-	// Pods that are retried at once when all replicas answer. Further pods wait for their backoff.
-	maxDelayed = 100_000
-	// The report of a replica includes the pods that were placed with it so long before.
-	settledAfter = 2 * time.Second
-	// A replica that was late is not asked for a while, each time for longer.
-	firstRest, longestRest = 100 * time.Millisecond, 10 * time.Second
+	// maxUnanswered is the number of pods that are retried as soon as all owners answer. Further
+	// pods wait for their backoff.
+	maxUnanswered = 100_000
+	// placementReportedAfter is the time after which the status report of an owner includes a pod
+	// that the leader has placed on one of its nodes.
+	placementReportedAfter = 2 * time.Second
+	// After n consecutive late answers, a replica is not queried for queryPauseBase * 2^n, but at
+	// most for maxQueryPause.
+	queryPauseBase, maxQueryPause = 100 * time.Millisecond, 10 * time.Second
 )
 
 var errNoAnswer = errors.New("no replica answered")
 
-var errIncomplete = errors.New("not all replicas answered, and their pods may decide where this pod fits")
+var errIncomplete = errors.New("not all replicas answered, and pods of the others may decide where this pod fits")
 
 // Search returns the search among the nodes of all owners.
 func (l *Leader) Search() *Search { return l.search }
 
-// Assumptions returns the cache of the scheduler of this leader.
+// Assumptions returns the cache of assumed pods, which is the cache of this leader's scheduler.
 func (l *Leader) Assumptions() *Assumptions { return l.assumptions }
 
-// leads returns whether this replica leads, as far as it knows.
+// leads returns whether this replica leads, according to the last assignment that it has received.
 func (l *Leader) leads() bool {
 	a := l.member.Assignment()
 	return a != nil && a.Leader.Name == l.member.Self() && a.Term == l.Term()
 }
 
-// Start leads for a term. It returns when all owners of nodes are ready.
+// Start starts to lead for a term. It returns when all owners of nodes are ready.
 func (l *Leader) Start(ctx context.Context, term int64) {
 	if last := l.member.Assignment(); last != nil {
-		// The lease that counts the terms may have been deleted.
+		// If the Lease that counts the terms was deleted, the given term is too low.
 		term = max(term, last.Term+1)
 	}
 	l.mu.Lock()
-	l.term, l.since = term, time.Now()
+	l.term, l.termStart = term, time.Now()
 	l.currentTerm.Store(term)
 	l.mu.Unlock()
 	go l.run(ctx)
@@ -142,6 +153,7 @@ func (l *Leader) Start(ctx context.Context, term int64) {
 	}
 }
 
+// complete returns whether nodes have owners and all owners are ready.
 func (l *Leader) complete() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -150,28 +162,28 @@ func (l *Leader) complete() bool {
 }
 
 func (l *Leader) run(ctx context.Context) {
-	look, remind := time.NewTicker(checkInterval), time.NewTicker(renewInterval)
-	defer look.Stop()
-	defer remind.Stop()
+	check, renew := time.NewTicker(checkInterval), time.NewTicker(renewInterval)
+	defer check.Stop()
+	defer renew.Stop()
 	for {
 		l.assign()
-		l.resignIfAlone()
-		l.retryDelayed()
+		l.resignIfIsolated()
+		l.retryUnanswered()
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
+		case <-check.C:
 		case <-l.changed:
-		case <-remind.C:
+		case <-renew.C:
 			l.renewReservations()
 		}
 	}
 }
 
-// Term returns the term that this replica leads for; 0 while another leads.
+// Term returns the term for which this replica leads; 0 while another replica leads.
 func (l *Leader) Term() int64 { return l.currentTerm.Load() }
 
-// Nodes returns how many nodes the owners last reported.
+// Nodes returns the total number of nodes in the last status reports of the owners.
 func (l *Leader) Nodes() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -182,10 +194,11 @@ func (l *Leader) Nodes() int {
 	return nodes
 }
 
-// maxKeptNodes is how many of the latest nodes chosen for pods with claims plugins can look up.
+// maxKeptNodes is the number of nodes after which [Leader.KeepNode] discards the earlier ones.
 const maxKeptNodes = 4096
 
-// KeepNode lets plugins look up a node that was chosen for a pod with claims.
+// KeepNode stores the node that was chosen for a pod with volumes or resource claims, because plugins
+// look it up while they bind the pod.
 func (l *Leader) KeepNode(node *v1.Node) {
 	if keys := l.nodeEvents.indexer.ListKeys(); len(keys) >= maxKeptNodes {
 		_ = l.nodeEvents.indexer.Replace(nil, "")
@@ -193,18 +206,19 @@ func (l *Leader) KeepNode(node *v1.Node) {
 	_ = l.nodeEvents.indexer.Add(node)
 }
 
-// Delay notes a pod that got no node because a replica did not answer.
-func (l *Leader) Delay(pod *v1.Pod) {
+// RetryWhenAllAnswer schedules the retry of a pod that got no node because an owner did not answer:
+// as soon as all owners answer.
+func (l *Leader) RetryWhenAllAnswer(pod *v1.Pod) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.delayed) < maxDelayed {
-		l.delayed[pod.UID] = pod
+	if len(l.unanswered) < maxUnanswered {
+		l.unanswered[pod.UID] = pod
 	}
 }
 
-// retryDelayed retries delayed pods as soon as all replicas answer. Otherwise they would wait for
-// their backoff, which grows with each attempt.
-func (l *Leader) retryDelayed() {
+// retryUnanswered retries the unanswered pods if all owners answer now. Otherwise these pods would wait
+// for their backoff, which grows with each attempt.
+func (l *Leader) retryUnanswered() {
 	sent := l.member.Reservations()
 	l.mu.Lock()
 	owners := l.table.Owners()
@@ -213,17 +227,17 @@ func (l *Leader) retryDelayed() {
 		return
 	}
 	for _, owner := range owners {
-		c := l.late[owner]
-		if !l.ready.Has(owner) || !hasKey(sent, owner) || c != nil && time.Now().Before(c.until) {
+		late := l.late[owner]
+		if !l.ready.Has(owner) || !hasKey(sent, owner) || late != nil && time.Now().Before(late.until) {
 			l.mu.Unlock()
 			return
 		}
 	}
 	pods := map[string]*v1.Pod{}
-	for _, pod := range l.delayed {
+	for _, pod := range l.unanswered {
 		pods[klog.KObj(pod).String()] = pod
 	}
-	clear(l.delayed)
+	clear(l.unanswered)
 	l.mu.Unlock()
 	if len(pods) > 0 {
 		l.sched.SchedulingQueue.Activate(l.logger, pods)

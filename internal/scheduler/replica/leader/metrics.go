@@ -9,33 +9,33 @@ import (
 )
 
 var (
-	roundTimes = metrics.NewHistogram(&metrics.HistogramOpts{
-		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_round_duration_seconds",
-		Help:           "Time from a query to the replicas that own nodes to their merged answer",
+	queryTimes = metrics.NewHistogram(&metrics.HistogramOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_query_duration_seconds",
+		Help:           "Time from sending a query to the replicas that own nodes until their answers are merged",
 		Buckets:        metrics.ExponentialBuckets(0.0001, 2, 16),
 		StabilityLevel: metrics.ALPHA,
 	})
 	batchEnds = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_batch_ends_total",
-		Help:           "Batches of pods that were placed by one answer, by reason for their end: cluster_changed, pod_failed (the last pod was not assumed), other_class (the next pod is of another class), expired (the answer is too old), outdated (data that the class was built from changed) or exhausted (no offer is left)",
+		Help:           "Number of batches (consecutive pods that were placed with one answer), by the reason for which they ended: cluster_changed, pod_failed (the last pod was not assumed), other_class (the next pod is of another class), expired (the answer is older than 1 s), outdated (data from which the class was built has changed) or exhausted (no offer is left)",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
-	cutOff = metrics.NewCounterVec(&metrics.CounterOpts{
-		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_cut_off_total",
-		Help:           "Queries that a replica did not answer in time",
+	lateAnswers = metrics.NewCounterVec(&metrics.CounterOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_late_answers_total",
+		Help:           "Number of queries that a replica did not answer in time, by replica",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"replica"})
 	assignments = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_assignments_total",
-		Help:           "Assignments of hash slots that this replica made as the leader",
+		Help:           "Number of assignments of hash slots that this replica made as the leader",
 		StabilityLevel: metrics.ALPHA,
 	})
 	replicaCount = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_members",
-		Help:           "Live replicas, as seen by this replica while it leads",
+		Help:           "Number of live replicas in the last assignment that this replica made as the leader",
 		StabilityLevel: metrics.ALPHA,
 	})
 )
 
-// RegisterMetrics registers the metrics of this package, once.
-var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(roundTimes, batchEnds, cutOff, assignments, replicaCount) })
+// RegisterMetrics registers the metrics of this package at the first call.
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(queryTimes, batchEnds, lateAnswers, assignments, replicaCount) })

@@ -6,25 +6,26 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// nominate sends changed nominations to the owners of the nodes. It runs in the scheduling cycle.
-func (l *Leader) nominate() {
-	now := map[types.UID]string{}
+// sendNominations sends the nominations that have changed since the last call to the owners of the
+// nodes. It must run in the scheduling cycle.
+func (l *Leader) sendNominations() {
+	current := map[types.UID]string{}
 	queue := l.search.Nominations
 	for node, nominees := range queue.ByNode() {
 		for i := range nominees {
-			now[nominees[i].UID] = node
+			current[nominees[i].UID] = node
 		}
 	}
 	l.mu.Lock()
 	previous := l.nominated
-	l.nominated = now
+	l.nominated = current
 	l.mu.Unlock()
 	for uid, node := range previous {
-		if now[uid] != node {
+		if current[uid] != node {
 			l.sendNomination(node, wire.Reservation{Nominated: true, UID: uid})
 		}
 	}
-	for uid, node := range now {
+	for uid, node := range current {
 		if previous[uid] == node {
 			continue
 		}
@@ -36,8 +37,8 @@ func (l *Leader) nominate() {
 	}
 }
 
-// sendNomination sends a nomination to the owner of a node, unless that is this replica, which has
-// it in its queue.
+// sendNomination sends a nomination to the owner of a node, unless this replica is the owner: its own
+// queue has the nomination.
 func (l *Leader) sendNomination(node string, reservation wire.Reservation) {
 	l.member.SendToOtherOwner(node, func(b *wire.Batch) { b.Reservations = append(b.Reservations, reservation) })
 }

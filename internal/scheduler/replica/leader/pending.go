@@ -13,7 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// BeginList handles the start of a list of pending pods.
+// BeginList handles the start of a replica's list of pending pods.
 func (l *Leader) BeginList(from string, id int64) {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
@@ -38,26 +38,26 @@ func (l *Leader) Receive(from string, b *wire.Batch) error {
 		if !l.member.Trusts(from, b.Pending[i].UID) {
 			continue
 		}
-		if err := l.takePending(&b.Pending[i]); err != nil {
+		if err := l.handlePending(&b.Pending[i]); err != nil {
 			return err
 		}
 	}
 	for i := range b.Events {
-		if err := l.takeEvent(&b.Events[i]); err != nil {
+		if err := l.handleEvent(&b.Events[i]); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// TakePending takes one pending pod, or the removal of one.
-func (l *Leader) TakePending(item *wire.Item) error {
+// HandlePending processes a pending pod, or the message that a pod is no longer pending.
+func (l *Leader) HandlePending(item *wire.Item) error {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
-	return l.takePending(item)
+	return l.handlePending(item)
 }
 
-func (l *Leader) takePending(item *wire.Item) error {
+func (l *Leader) handlePending(item *wire.Item) error {
 	before, ok := l.pending[item.UID]
 	switch {
 	case len(item.Object) > 0:
@@ -86,8 +86,9 @@ func (l *Leader) takePending(item *wire.Item) error {
 	return nil
 }
 
-// isLatest returns whether a pod is the latest of its name, and removes an older one. Two replicas
-// may send two pods of one name at different times, and the queue identifies pods by name.
+// isLatest returns whether no newer pod with the same name is pending. It removes an older pod with the
+// same name. Different replicas may send these two pods in either order, and the queue identifies pods
+// by name.
 func (l *Leader) isLatest(pod *v1.Pod) bool {
 	stored, ok, _ := l.podEvents.indexer.Get(pod)
 	if !ok || stored.(*v1.Pod).UID == pod.UID {
@@ -102,11 +103,11 @@ func (l *Leader) isLatest(pod *v1.Pod) bool {
 	return true
 }
 
-// pendingLookupTimeout is the time for the API server to return a pod.
+// pendingLookupTimeout is the timeout of the request for a pod in resolveMissing.
 const pendingLookupTimeout = 2 * time.Second
 
-// resolveMissing handles a pending pod that is missing from a complete list. An assumed pod is
-// either bound or deleted; the API server is asked which.
+// resolveMissing handles a pending pod that is missing from a complete list. A pod that is not assumed
+// was deleted. An assumed pod was either bound or deleted, so the leader gets it from the API server.
 func (l *Leader) resolveMissing(pod *v1.Pod) {
 	node := l.assumptions.nodeOf(pod.UID)
 	if node == "" {
@@ -116,30 +117,29 @@ func (l *Leader) resolveMissing(pod *v1.Pod) {
 	go func() {
 		ctx, cancel := context.WithTimeout(l.ctx, pendingLookupTimeout)
 		defer cancel()
-		now, err := l.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+		current, err := l.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 		if err != nil && !apierrors.IsNotFound(err) {
 			return
 		}
-		where := ""
-		if err == nil && now.UID == pod.UID {
-			where = now.Spec.NodeName
-			if where == "" {
+		boundTo := ""
+		if err == nil && current.UID == pod.UID {
+			boundTo = current.Spec.NodeName
+			if boundTo == "" {
 				return
 			}
 		}
 		l.pendingMu.Lock()
 		defer l.pendingMu.Unlock()
 		if known, ok := l.pending[pod.UID]; ok {
-			l.removePending(known.Pod, where)
+			l.removePending(known.Pod, boundTo)
 		}
 	}()
 }
 
-// removePending removes a pod that does not wait any more, because it is bound to a node or, if
-// node is "", deleted.
+// removePending removes a pod that is no longer pending: it was bound to a node, or deleted if node is "".
 func (l *Leader) removePending(pod *v1.Pod, node string) {
 	delete(l.pending, pod.UID)
-	// Another pod may have the name now.
+	// The indexer may already have a newer pod with the same name.
 	if stored, ok, _ := l.podEvents.indexer.Get(pod); ok && stored.(*v1.Pod).UID == pod.UID {
 		_ = l.podEvents.indexer.Delete(pod)
 	}
@@ -152,42 +152,44 @@ func (l *Leader) removePending(pod *v1.Pod, node string) {
 	l.podEvents.notify(pod, &bound)
 }
 
-// EndList handles the end of a list: pending pods with UIDs in some hash slots that were not in it
-// are resolved.
+// EndList handles the end of a replica's list. It calls resolveMissing for the pending pods in the given
+// hash slots that were not in the list.
 func (l *Leader) EndList(from string, id int64, slots []int) {
 	l.pendingMu.Lock()
 	defer l.pendingMu.Unlock()
 	l.lists.End(from, id, slots, l.pending, l.resolveMissing)
 }
 
-// takeEvent passes an event of a bound pod or a node to the scheduler.
-func (l *Leader) takeEvent(news *wire.Event) error {
+// handleEvent passes a change of a bound pod or a node to the scheduler's event handlers.
+func (l *Leader) handleEvent(event *wire.Event) error {
 	l.search.invalidate()
-	if news.Node {
-		before, after, err := decoded[v1.Node](news)
+	if event.Node {
+		before, after, err := decodeEvent[v1.Node](event)
 		if err == nil {
 			notifyTyped(l.nodeEvents, before, after)
 		}
 		return err
 	}
-	before, after, err := decoded[v1.Pod](news)
+	before, after, err := decodeEvent[v1.Pod](event)
 	if err == nil {
 		notifyTyped(l.podEvents, before, after)
 	}
 	return err
 }
 
-// readable is a pointer to an API object that decodes itself.
-type readable[T any] interface {
+// unmarshaler is a pointer to an API object of type T with a method that decodes protobuf.
+type unmarshaler[T any] interface {
 	*T
 	Unmarshal([]byte) error
 }
 
-func decoded[T any, P readable[T]](news *wire.Event) (before, after P, err error) {
+// decodeEvent decodes the objects of an event. before is nil for a new object, and after for a deleted
+// one.
+func decodeEvent[T any, P unmarshaler[T]](event *wire.Event) (before, after P, err error) {
 	for _, part := range []struct {
 		data []byte
 		to   *P
-	}{{news.Before, &before}, {news.After, &after}} {
+	}{{event.Before, &before}, {event.After, &after}} {
 		if len(part.data) > 0 && err == nil {
 			*part.to = new(T)
 			err = (*part.to).Unmarshal(part.data)
@@ -196,6 +198,8 @@ func decoded[T any, P readable[T]](news *wire.Event) (before, after P, err error
 	return before, after, err
 }
 
+// notifyTyped calls the handlers of an informer. It converts a nil pointer to a nil interface, which
+// notify requires.
 func notifyTyped[P comparable](informer *eventInformer, before, after P) {
 	var none P
 	var beforeObject, afterObject any

@@ -12,7 +12,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
-// chosenVictims lets upstream's evaluator use victims that were chosen already.
+// chosenVictims makes upstream's evaluator use victims that were already chosen.
 type chosenVictims struct {
 	preemption.Interface
 	victims *extenderv1.Victims
@@ -23,7 +23,7 @@ func (*chosenVictims) PodEligibleToPreemptOthers(context.Context, *v1.Pod, *fwk.
 	return true, ""
 }
 
-// GetOffsetAndNumCandidates selects the one node.
+// GetOffsetAndNumCandidates returns the offset 0 and the number 1, because there is one node.
 func (*chosenVictims) GetOffsetAndNumCandidates(int32) (int32, int32) { return 0, 1 }
 
 // SelectVictimsOnNode returns the chosen victims.
@@ -33,13 +33,13 @@ func (f *chosenVictims) SelectVictimsOnNode(
 	return f.victims.Pods, int(f.victims.NumPDBViolations), nil
 }
 
-// oneNode is a handle that lists one node.
+// oneNode is a framework whose snapshot lists only one node.
 type oneNode struct {
 	framework.Framework
 	info fwk.NodeInfo
 }
 
-// MutableSnapshotSharedLister returns a lister of the node.
+// MutableSnapshotSharedLister returns a lister of only the one node.
 func (o *oneNode) MutableSnapshotSharedLister() fwk.MutableSnapshotSharedLister {
 	return &oneNodeLister{o.Framework.MutableSnapshotSharedLister(), o.info}
 }
@@ -49,7 +49,7 @@ type oneNodeLister struct {
 	info fwk.NodeInfo
 }
 
-// NodeInfos returns a lister of the node.
+// NodeInfos returns a lister of only the one node.
 func (l *oneNodeLister) NodeInfos() fwk.NodeInfoLister {
 	return &oneNodeInfos{l.MutableSnapshotSharedLister.NodeInfos(), l.info}
 }
@@ -59,13 +59,13 @@ type oneNodeInfos struct {
 	info fwk.NodeInfo
 }
 
-// List returns the node.
+// List returns the one node.
 func (l *oneNodeInfos) List() ([]fwk.NodeInfo, error) { return []fwk.NodeInfo{l.info}, nil }
 
-// Get returns the node by name.
+// Get returns the one node, or an error for any other name.
 func (l *oneNodeInfos) Get(name string) (fwk.NodeInfo, error) {
 	if name != l.info.Node().Name {
-		return nil, fmt.Errorf("node %s is not listed here: the replica that owns it has it", name)
+		return nil, fmt.Errorf("node %s is not known to the leader: only the replica that owns it has it", name)
 	}
 	return l.info, nil
 }

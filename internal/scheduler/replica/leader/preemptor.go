@@ -23,40 +23,41 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
 )
 
-// Preemptor replaces upstream's preemption plugin in a leader. The shards run that plugin on their
-// nodes and propose victims; upstream's order picks among the proposals, and its executor evicts.
+// Preemptor replaces upstream's preemption plugin in a leader. The owners of nodes run upstream's plugin
+// on their nodes and propose victims. The leader chooses among the proposals in upstream's order, and
+// upstream's executor evicts the victims.
 type Preemptor struct {
 	*defaultpreemption.DefaultPreemption
 	search  *Search
 	profile *rank.Profile
 }
 
-// SharePreemption replaces upstream's preemption plugin in a profile, if the profile has it.
-func SharePreemption(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile, l *Search) (err error) {
+// ReplacePreemption replaces upstream's preemption plugin in a profile, if the profile has it.
+func ReplacePreemption(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile, l *Search) (err error) {
 	var list *[]fwk.PostFilterPlugin
 	if unexported.Field(reflect.ValueOf(fw).Elem(), "postFilterPlugins", &list, &err); err != nil {
 		return err
 	}
 	p := l.Profiles[cfg.SchedulerName]
 	for i, plugin := range *list {
-		theirs, ok := plugin.(*defaultpreemption.DefaultPreemption)
+		upstream, ok := plugin.(*defaultpreemption.DefaultPreemption)
 		if !ok {
 			continue
 		}
 		if p.DryRuns, err = rank.NewDryRuns(ctx, fw, cfg); err != nil {
 			return err
 		}
-		(*list)[i] = NewPreemptor(theirs, l, p)
+		(*list)[i] = NewPreemptor(upstream, l, p)
 	}
 	return nil
 }
 
-// NewPreemptor makes a preemptor that uses upstream's plugin.
-func NewPreemptor(theirs *defaultpreemption.DefaultPreemption, l *Search, p *rank.Profile) *Preemptor {
-	return &Preemptor{DefaultPreemption: theirs, search: l, profile: p}
+// NewPreemptor returns a preemptor that wraps upstream's plugin.
+func NewPreemptor(upstream *defaultpreemption.DefaultPreemption, l *Search, p *rank.Profile) *Preemptor {
+	return &Preemptor{DefaultPreemption: upstream, search: l, profile: p}
 }
 
-// PostFilter evicts other pods for a pod that fits nowhere, if that helps.
+// PostFilter evicts other pods for a pod that fits on no node, if it then fits.
 func (p *Preemptor) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, _ fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
 	defer schedmetrics.PreemptionAttempts.Inc()
 	result, status := p.preempt(ctx, state, pod)
@@ -67,7 +68,7 @@ func (p *Preemptor) PostFilter(ctx context.Context, state fwk.CycleState, pod *v
 }
 
 func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.Pod) (*fwk.PostFilterResult, *fwk.Status) {
-	best, answer, err := p.Best(ctx, pod)
+	best, answer, err := p.BestCandidate(ctx, pod)
 	switch {
 	case err != nil:
 		return nil, fwk.AsStatus(err)
@@ -76,17 +77,17 @@ func (p *Preemptor) preempt(ctx context.Context, state fwk.CycleState, pod *v1.P
 	case best == nil:
 		return framework.NewPostFilterResultWithNominatedNode(""), fwk.NewStatus(fwk.Unschedulable, preemptionFitError(pod, answer).Error())
 	}
-	return p.actuate(ctx, state, pod, best)
+	return p.evictVictims(ctx, state, pod, best)
 }
 
-// Best returns the best proposal of the shards; nil if evicting pods does not help.
-func (p *Preemptor) Best(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
+// BestCandidate returns the best proposal of the owners; nil if evicting pods does not help.
+func (p *Preemptor) BestCandidate(ctx context.Context, pod *v1.Pod) (preemption.Candidate, *wire.Answer, error) {
 	info, _ := framework.NewPodInfo(pod)
 	queued := &framework.QueuedPodInfo{PodInfo: info}
 	query := wire.Query{Offers: 1, NodeByNode: p.search.Unrankable(p.profile, pod) != ""}
 	counted, err := p.search.query(ctx, p.profile, queued, &query)
 	if errors.Is(err, rank.ReasonRejected) {
-		// No eviction would change the rejection.
+		// A plugin has rejected the pod for all nodes, so no eviction helps.
 		return nil, &wire.Answer{Summary: index.Summary{Nodes: p.search.owners.Nodes()}}, nil
 	}
 	if err != nil {
@@ -123,7 +124,7 @@ func preemptionFitError(pod *v1.Pod, answer *wire.Answer) error {
 	return &framework.FitError{Pod: pod, NumAllNodes: answer.Summary.Nodes, Diagnosis: framework.Diagnosis{NodeToStatus: statuses}}
 }
 
-// candidate is the proposal of a shard in upstream's form.
+// candidate is the proposal of an owner as upstream's interface.
 type candidate struct {
 	node    string
 	victims extenderv1.Victims
@@ -150,9 +151,9 @@ func (c *candidate) Name() string { return c.node }
 // NumPodGroupDisruptions returns 0: replicas do not support pod groups.
 func (*candidate) NumPodGroupDisruptions() int { return 0 }
 
-// actuate evicts the victims by upstream's evaluator, which gets only the one node and the chosen
-// victims.
-func (p *Preemptor) actuate(ctx context.Context, state fwk.CycleState, pod *v1.Pod, best preemption.Candidate) (*fwk.PostFilterResult, *fwk.Status) {
+// evictVictims evicts the victims through upstream's evaluator. The evaluator sees only the candidate's
+// node and gets its victims from chosenVictims.
+func (p *Preemptor) evictVictims(ctx context.Context, state fwk.CycleState, pod *v1.Pod, best preemption.Candidate) (*fwk.PostFilterResult, *fwk.Status) {
 	info := framework.NewNodeInfo()
 	info.SetNode(&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: best.Name()}})
 	statuses := framework.NewDefaultNodeToStatus()

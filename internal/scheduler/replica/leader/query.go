@@ -10,10 +10,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Query sends a query to all replicas that own nodes and merges their answers. With all set it waits
-// for each of them.
+// Query sends a query to all replicas that own nodes and merges their answers. If all is true, it waits
+// for the answers of all owners, and returns errIncomplete if one is missing.
 func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.Answer, error) {
-	l.nominate()
+	l.sendNominations()
 	q := &wire.Request{Query: query, From: l.member.Self(), Patience: l.options.Patience, Reservations: map[string]uint64{}}
 	if all {
 		q.Patience.Quorum = 100
@@ -26,11 +26,13 @@ func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.
 	var absent []string
 	own := false
 	for _, member := range l.members {
-		switch c := l.late[member.Name]; {
+		late := l.late[member.Name]
+		paused := late != nil && time.Now().Before(late.until)
+		switch {
 		case !member.Relay && !slices.Contains(owners, member.Name):
-		case member.Relay && (!hasKey(sent, member.Name) || c != nil && time.Now().Before(c.until)):
-			// Other replicas relay in its place.
-		case !member.Relay && !l.ready.Has(member.Name), !hasKey(sent, member.Name), !all && c != nil && time.Now().Before(c.until):
+		case member.Relay && (!hasKey(sent, member.Name) || paused):
+			// Other replicas forward the query in place of this relay.
+		case !member.Relay && !l.ready.Has(member.Name), !hasKey(sent, member.Name), !all && paused:
 			absent = append(absent, member.Name)
 		case member.Name == l.member.Self():
 			own = !member.Relay
@@ -40,70 +42,71 @@ func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.
 		q.Reservations[member.Name] = sent[member.Name]
 	}
 	l.mu.Unlock()
-	var here func() *wire.Answer
+	var answerOwn func() *wire.Answer
 	if own {
-		here = func() *wire.Answer { return l.answer(ctx, q) }
+		answerOwn = func() *wire.Answer { return l.answer(ctx, q) }
 	}
 	started := time.Now()
-	answer := l.dial.Scatter(ctx, here, members, l.options.Fanout, query.Pod, q)
-	roundTimes.Observe(time.Since(started).Seconds())
-	if late := l.unreachedBehindRelays(members, answer, query.Pod); len(late) > 0 && ctx.Err() == nil {
+	answer := l.dial.Scatter(ctx, answerOwn, members, l.options.Fanout, query.Pod, q)
+	queryTimes.Observe(time.Since(started).Seconds())
+	if unreached := l.unreachedBehindRelays(members, answer, query.Pod); len(unreached) > 0 && ctx.Err() == nil {
+		// Query these replicas again, directly. They do not count as late because of a late relay.
 		answer.Absent = slices.DeleteFunc(answer.Absent, func(name string) bool {
-			return slices.ContainsFunc(late, func(m membership.Member) bool { return m.Name == name })
+			return slices.ContainsFunc(unreached, func(m membership.Member) bool { return m.Name == name })
 		})
-		// They do not count as late because the relay before them was.
-		own := answer
-		answer = l.dial.Scatter(ctx, func() *wire.Answer { return own }, late, max(len(late), 1), query.Pod, q)
+		first := answer
+		answer = l.dial.Scatter(ctx, func() *wire.Answer { return first }, unreached, max(len(unreached), 1), query.Pod, q)
 	}
-	l.noteLate(members, answer)
+	l.recordLate(members, answer)
 	answer.Absent = slices.DeleteFunc(append(answer.Absent, absent...), func(name string) bool { return !slices.Contains(owners, name) })
 	if len(answer.Absent) == len(owners) {
 		return nil, fmt.Errorf("%w: %v", errNoAnswer, answer.Errors)
 	}
-	if len(answer.Absent) > 0 && (all || l.mayForbid(answer.Absent)) {
+	if len(answer.Absent) > 0 && (all || l.mayHaveAntiAffinity(answer.Absent)) {
 		return nil, errIncomplete
 	}
 	return answer, nil
 }
 
-// unreachedBehindRelays returns the replicas that are absent only because the replica that should
-// have relayed the query to them is.
+// unreachedBehindRelays returns the owners that the query may not have reached, because the replica
+// that should have forwarded it did not answer.
 func (l *Leader) unreachedBehindRelays(queried []membership.Member, answer *wire.Answer, key []byte) []membership.Member {
 	if len(answer.Absent) == 0 {
 		return nil
 	}
-	var late []membership.Member
+	var unreached []membership.Member
 	for _, branch := range membership.Grow(queried, l.options.Fanout, key) {
 		if !slices.Contains(answer.Absent, branch.Member.Name) {
 			continue
 		}
 		for _, member := range branch.Members()[1:] {
 			if !member.Relay {
-				late = append(late, member)
+				unreached = append(unreached, member)
 			}
 		}
 	}
-	return late
+	return unreached
 }
 
-// mayForbid returns whether absent replicas may have pods whose anti-affinity forbids nodes of
-// other replicas.
-func (l *Leader) mayForbid(replicas []string) bool {
+// mayHaveAntiAffinity returns whether one of the replicas may have pods whose anti-affinity forbids
+// nodes of other replicas.
+func (l *Leader) mayHaveAntiAffinity(replicas []string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return slices.ContainsFunc(replicas, func(name string) bool {
-		s, heard := l.statuses[name]
-		return !heard || s.Forbids || s.at.Before(l.forbidsSince[name].Add(settledAfter))
+		s, reported := l.statuses[name]
+		return !reported || s.AntiAffinityBeyondNode || s.at.Before(l.lastAntiAffinityPlaced[name].Add(placementReportedAfter))
 	})
 }
 
 func hasKey(sent map[string]uint64, name string) bool {
-	_, is := sent[name]
-	return is
+	_, ok := sent[name]
+	return ok
 }
 
-// noteLate notes which replicas were late, so that they are asked less often.
-func (l *Leader) noteLate(queried []membership.Member, answer *wire.Answer) {
+// recordLate records which of the queried replicas did not answer in time, and sets the time until
+// which each of them is not queried.
+func (l *Leader) recordLate(queried []membership.Member, answer *wire.Answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, member := range queried {
@@ -111,15 +114,15 @@ func (l *Leader) noteLate(queried []membership.Member, answer *wire.Answer) {
 			delete(l.late, member.Name)
 			continue
 		}
-		c := l.late[member.Name]
-		if c == nil {
-			c = &lateness{}
-			l.late[member.Name] = c
+		late := l.late[member.Name]
+		if late == nil {
+			late = &lateReplica{}
+			l.late[member.Name] = late
 		}
-		c.times++
-		rest := min(firstRest<<min(c.times, 16), longestRest)
-		c.until = time.Now().Add(rest)
-		cutOff.WithLabelValues(member.Name).Inc()
-		l.logger.Info("Replica did not answer in time; not querying it for a while", "replica", member.Name, "times", c.times, "rest", rest, "errors", answer.Errors)
+		late.times++
+		pause := min(queryPauseBase<<min(late.times, 16), maxQueryPause)
+		late.until = time.Now().Add(pause)
+		lateAnswers.WithLabelValues(member.Name).Inc()
+		l.logger.Info("Replica did not answer in time; pausing queries to it", "replica", member.Name, "times", late.times, "pause", pause, "errors", answer.Errors)
 	}
 }

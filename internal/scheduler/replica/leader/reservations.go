@@ -9,8 +9,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// resendReservations sends the confirmed reservations again, to all owners or one. With ready it
-// also sends reservations that are not confirmed.
+// resendReservations sends the confirmed reservations again: to the given owner, or to all owners if
+// owner is "". ready means that the owner is ready for the current assignment; then the leader also
+// sends the unconfirmed reservations.
 func (l *Leader) resendReservations(owner string, ready bool) {
 	l.assumptions.each(func(a *assumption) {
 		if !a.reserved() && !ready {
@@ -24,41 +25,43 @@ func (l *Leader) resendReservations(owner string, ready bool) {
 	})
 }
 
-// TakeAck takes the answer of a replica about a reservation, if the replica owns the node now.
-func (l *Leader) TakeAck(from string, ack wire.Ack) {
+// HandleAck records a replica's answer to a reservation. It ignores the answer if the replica does not
+// own the node according to the current assignment.
+func (l *Leader) HandleAck(from string, ack wire.Ack) {
 	node := l.assumptions.nodeOf(ack.UID)
 	if node != "" && l.member.NodeOwner(node) == from {
 		l.assumptions.ack(ack.UID, ack.Refused)
 	}
 }
 
-// reserve requests a reservation from the owner of a node.
+// reserve requests a reservation for a pod from the owner of its node.
 func (l *Leader) reserve(pod *v1.Pod, termKeys wire.TermKeys) {
 	l.sendToOwner(pod, holder.NewReservation(pod, termKeys))
-	if holder.ForbidsAround(pod) {
+	if holder.HasAntiAffinityBeyondNode(pod) {
 		owner := l.member.NodeOwner(pod.Spec.NodeName)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.forbidsSince[owner] = time.Now()
+		l.lastAntiAffinityPlaced[owner] = time.Now()
 	}
 }
 
-// release releases the reservation of a pod.
+// release asks the owner of a pod's node to release the reservation.
 func (l *Leader) release(pod *v1.Pod) {
 	l.search.invalidate()
 	l.sendToOwner(pod, wire.Reservation{UID: pod.UID, Node: pod.Spec.NodeName})
 }
 
-// sendToOwner sends a reservation to the owner of the pod's node. The reservation is refused if
-// there is none.
+// sendToOwner sends a reservation to the owner of the pod's node. If no replica owns the node, the
+// leader records the reservation as refused.
 func (l *Leader) sendToOwner(pod *v1.Pod, reservation wire.Reservation) {
 	if !l.member.SendToOwner(pod.Spec.NodeName, func(b *wire.Batch) { b.Reservations = append(b.Reservations, reservation) }) {
-		// The caller holds the lock of the assumptions.
+		// The caller holds the lock of the assumptions. ack takes the same lock, so it must run in
+		// another goroutine.
 		go l.assumptions.ack(pod.UID, "no replica owns the node")
 	}
 }
 
-// renewReservations asks the owners of nodes to keep the confirmed reservations.
+// renewReservations asks the owners of nodes to renew the confirmed reservations.
 func (l *Leader) renewReservations() {
 	l.assumptions.each(func(a *assumption) {
 		if !a.reserved() {

@@ -11,39 +11,40 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// A relay owns no nodes, so it can only lead other replicas. It takes part in the election only
-// while it reaches a replica that owns nodes. When it is cut off from all of them it resigns, so
-// that another replica can lead that may reach more. A replica that owns nodes continues with
-// those.
+// A relay owns no nodes, so as a leader it can place pods only on nodes of other replicas. It takes part
+// in the election only while it can connect to a replica that owns nodes. If it reaches none of them as
+// the leader, it resigns, because another replica may reach some. A leader that owns nodes does not
+// resign, because it can place pods on its own nodes.
 
 const (
-	// ResignAfter is how long a relay leads without reaching an owner of nodes. A short
-	// interruption is tolerated, because a new leader has to be sent everything again.
+	// ResignAfter is the time for which a relay leads without an owner of nodes. A short
+	// interruption is tolerated, because all replicas send their state again to a new leader.
 	ResignAfter = time.Second
-	// How many replicas are tried, and the time for each.
-	mostTried, reachPatience = 4, 500 * time.Millisecond
+	// A relay tries to connect to maxTried owners, each for dialTimeout.
+	maxTried, dialTimeout = 4, 500 * time.Millisecond
 )
 
-// ErrAlone is returned by a relay that reaches no owner of nodes.
-var ErrAlone = errors.New("this relay reaches no replica that owns nodes")
+// ErrIsolated is the error of a relay that reaches no owner of nodes.
+var ErrIsolated = errors.New("this relay reaches no replica that owns nodes")
 
-// MayLead returns why this replica should not take part in the election; nil if it should.
+// MayLead returns nil if this replica should take part in the election, otherwise the reason why not.
 func (l *Leader) MayLead(ctx context.Context) error {
 	if !l.options.Self.Relay || l.Term() > 0 {
 		return nil
 	}
 	owners := slices.DeleteFunc(slices.Clone(l.options.Discovery.Members()), func(m membership.Member) bool { return m.Relay })
 	rand.Shuffle(len(owners), func(a, b int) { owners[a], owners[b] = owners[b], owners[a] })
-	for _, owner := range owners[:min(len(owners), mostTried)] {
-		if reaches(ctx, owner) {
+	for _, owner := range owners[:min(len(owners), maxTried)] {
+		if canDial(ctx, owner) {
 			return nil
 		}
 	}
-	return ErrAlone
+	return ErrIsolated
 }
 
-func reaches(ctx context.Context, member membership.Member) bool {
-	ctx, cancel := context.WithTimeout(ctx, reachPatience)
+// canDial returns whether a TCP connection to a replica can be opened.
+func canDial(ctx context.Context, member membership.Member) bool {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", member.Address)
 	if err != nil {
@@ -53,21 +54,21 @@ func reaches(ctx context.Context, member membership.Member) bool {
 	return true
 }
 
-// resignIfAlone exits if this relay leads and reaches no owner of nodes although some are
-// discovered.
-func (l *Leader) resignIfAlone() {
+// resignIfIsolated makes this process exit if it is a relay that leads, and no owner of nodes has been
+// alive for ResignAfter although owners are discovered.
+func (l *Leader) resignIfIsolated() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	owns := func(m membership.Member) bool { return !m.Relay }
 	if !l.options.Self.Relay || l.options.Resign == nil || slices.ContainsFunc(l.members, owns) || !slices.ContainsFunc(l.discovered, owns) {
-		l.aloneSince = time.Time{}
+		l.isolatedSince = time.Time{}
 		return
 	}
-	if l.aloneSince.IsZero() {
-		l.aloneSince = time.Now()
+	if l.isolatedSince.IsZero() {
+		l.isolatedSince = time.Now()
 	}
-	if time.Since(l.aloneSince) > ResignAfter {
-		l.logger.Error(ErrAlone, "Resigning as leader and exiting")
+	if time.Since(l.isolatedSince) > ResignAfter {
+		l.logger.Error(ErrIsolated, "Resigning as leader and exiting")
 		l.options.Resign()
 	}
 }

@@ -3,6 +3,7 @@ package leader
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -17,63 +18,67 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Search finds nodes for pods by querying the replicas that own them. Consecutive pods of one class
-// share the answer of one query.
+// Search finds nodes for pods by querying the owners of nodes. Consecutive pods of one class share the
+// answer to one query.
 type Search struct {
-	// The ranker has the profiles and no nodes. It gives numbers to names in answers.
+	// The ranker has the profiles, but no nodes. It assigns the leader's numbers to the strings in
+	// answers.
 	*rank.Ranker
 	owners Owners
-	// exclusively calls a function while nothing else reads or writes what plugins see.
+	// exclusively calls a function while nothing else reads or writes the data that plugins read.
 	exclusively func(func())
 	classes     map[string]*searchClass
 	batch       *podBatch
-	// invalidated is set when something has happened that the current answer does not include.
+	// invalidated is true if the cluster has changed since the current answer.
 	invalidated atomic.Bool
-	// index is the ranker's index when the classes were made. It is replaced when all numbers are
-	// reassigned.
+	// index is the index for which the classes were made. The ranker replaces its index when it
+	// reassigns all numbers.
 	index *index.Index
 }
 
 // Owners are the replicas that own nodes.
 type Owners interface {
-	// Query sends a query to all owners and merges their answers; with all set it waits for each
-	// of them.
+	// Query sends a query to all owners and merges their answers. If all is true, it waits for the
+	// answers of all owners, and returns an error if one is missing.
 	Query(ctx context.Context, query *wire.Query, all bool) (*wire.Answer, error)
-	// Nodes returns how many nodes the owners last reported.
+	// Nodes returns the total number of nodes in the last status reports of the owners.
 	Nodes() int
-	// KeepNode lets plugins look up a node that was chosen for a pod with claims.
+	// KeepNode stores the node that was chosen for a pod with volumes or resource claims, because
+	// plugins look it up while they bind the pod.
 	KeepNode(*v1.Node)
-	// Delay notes a pod that got no node because replicas did not answer.
-	Delay(*v1.Pod)
+	// RetryWhenAllAnswer schedules the retry of a pod that got no node because an owner did not
+	// answer.
+	RetryWhenAllAnswer(*v1.Pod)
 }
 
 // EndBatch discards the current answer, so that the next pod sends a query.
 func (l *Search) EndBatch() { l.batch = nil }
 
-// podBatch is a batch of pods of one class that are placed by one answer.
+// podBatch is a batch of consecutive pods of one class that are placed with one answer.
 type podBatch struct {
 	key        string
 	class      *searchClass
 	answer     *wire.Answer
 	merged     *index.Merged
 	validUntil time.Time
-	// picked is the pod for which a node was last chosen, until it is assumed there.
+	// picked is the pod for which a node was last chosen; "" after that pod was assumed.
 	picked types.UID
 }
 
 const (
-	// An answer is reused for at most batchLife. Changes of nodes and pods end a batch earlier;
-	// only image counts of other nodes may be that old.
+	// batchLife is the time for which an answer is reused. Changes of nodes and pods end a batch
+	// earlier, so that only image counts can be out of date.
 	batchLife = time.Second
-	// Queries for one pod, while replicas report topology keys that were not agreed on.
+	// maxQueries is the number of queries for one pod. A query is repeated with more topology keys,
+	// with another node excluded, or after the offers of an answer were used up.
 	maxQueries = 16
-	// Classes that are kept.
+	// maxClasses is the number of classes at which the older half is discarded.
 	maxClasses = 4096
 )
 
-var errNoAgreement = errors.New("shards keep reporting new topology keys: affinity terms of other pods change too often")
+var errTooManyQueries = fmt.Errorf("no node was chosen in %d queries: nodes, or affinity terms of other pods, change too often", maxQueries)
 
-// NewSearch makes a search among the nodes of some owners.
+// NewSearch returns a search among the nodes of the owners.
 func NewSearch(r *rank.Ranker, exclusively func(func()), o Owners) *Search {
 	return &Search{Ranker: r, exclusively: exclusively, owners: o, classes: map[string]*searchClass{}}
 }
@@ -85,7 +90,7 @@ func (l *Search) SchedulePod(
 	defer l.Rescue(ctx, pod.Pod, &err)
 	result, err = l.schedulePod(ctx, fw, state, pod)
 	if errors.Is(err, errIncomplete) || errors.Is(err, errNoAnswer) {
-		l.owners.Delay(pod.Pod)
+		l.owners.RetryWhenAllAnswer(pod.Pod)
 	}
 	return result, err
 }
@@ -115,7 +120,7 @@ func (l *Search) schedulePod(
 	return l.rank(ctx, profile, state, pod)
 }
 
-// rank places a pod by the current answer, or by new queries.
+// rank chooses a node from the current answer, or from the answers to new queries.
 func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
 	r := l.currentBatch(profile, pod)
 	for range maxQueries {
@@ -136,16 +141,17 @@ func (l *Search) rank(ctx context.Context, profile *rank.Profile, state fwk.Cycl
 		batchEnds.WithLabelValues("exhausted").Inc()
 		l.batch, r = nil, nil
 	}
-	return kubescheduler.ScheduleResult{}, errNoAgreement
+	return kubescheduler.ScheduleResult{}, errTooManyQueries
 }
 
-// currentBatch returns the batch that a pod belongs to; nil if it needs a new query.
+// currentBatch returns the current batch if a pod can be placed with its answer. Otherwise it ends the
+// batch and returns nil.
 func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInfo) *podBatch {
 	r, reason := l.batch, ""
-	switch disturbed := l.invalidated.Swap(false); {
+	switch invalidated := l.invalidated.Swap(false); {
 	case r == nil:
 		return nil
-	case disturbed:
+	case invalidated:
 		reason = "cluster_changed"
 	case r.picked != "":
 		reason = "pod_failed"
@@ -154,7 +160,7 @@ func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInf
 	case l.Outdated.Load() || l.index != l.Cluster.Index:
 		reason = "outdated"
 	default:
-		// An error concerns the class, and the next query returns it.
+		// If the key has an error, the next query returns it.
 		key, err := rank.ClassKey(l.Cluster, profile, pod.PodInfo)
 		if err == nil && r.key == string(key) {
 			return r
@@ -166,8 +172,8 @@ func (l *Search) currentBatch(profile *rank.Profile, pod *framework.QueuedPodInf
 	return nil
 }
 
-// query queries the owners about the class of a pod. Unless the query says otherwise it asks for as
-// many offers as earlier batches of the class used.
+// query queries the owners for the class of a pod. If query.Offers is 0, the number of offers depends
+// on how many the previous batch of the class used.
 func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framework.QueuedPodInfo, query *wire.Query) (*podBatch, error) {
 	l.batch = nil
 	object, err := pod.Pod.Marshal()
@@ -175,7 +181,7 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		return nil, err
 	}
 	query.Pod, query.Profile = object, profile.Framework.ProfileName()
-	// The pod will run when the next pods are placed.
+	// Later pods of the batch count this pod as a running pod, so it needs a pod kind.
 	kind := l.Cluster.Names.Kind(pod.PodInfo)
 	key, class, err := l.classOf(profile, pod.PodInfo, query.NodeByNode)
 	if err != nil {
@@ -199,6 +205,7 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 			return nil, err
 		}
 		if !answer.Missing.Empty() {
+			// Query again with the missing topology keys, for which the class has to be made again.
 			class.agreed.TermKeys = class.agreed.Union(answer.Missing)
 			class.Class = nil
 			continue
@@ -210,15 +217,14 @@ func (l *Search) query(ctx context.Context, profile *rank.Profile, pod *framewor
 		}
 		return &podBatch{key: key, class: class, answer: answer, validUntil: time.Now().Add(batchLife), merged: merged}, nil
 	}
-	return nil, errNoAgreement
+	return nil, errTooManyQueries
 }
 
-// invalidate ends the current batch, because something has happened that its answer does not
-// include.
+// invalidate makes the next pod end the current batch, because the cluster has changed since the answer.
 func (l *Search) invalidate() { l.invalidated.Store(true) }
 
-// Placed notes that a pod is assumed on the node that was chosen last, and returns the term keys of
-// its class.
+// Placed reports that a pod is assumed on the node that was last chosen. It returns the term keys of the
+// pod's class.
 func (l *Search) Placed(uid types.UID) wire.TermKeys {
 	if l.batch == nil || l.batch.picked != uid {
 		return wire.TermKeys{}

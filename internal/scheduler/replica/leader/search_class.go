@@ -16,17 +16,17 @@ import (
 type searchClass struct {
 	*rank.Class
 	agreed rank.Agreement
-	// ownAmounts are what a pod of the class adds to its counters.
+	// ownAmounts are the amounts that a placed pod of the class adds to the counters of the class.
 	ownAmounts []index.Amount
-	// lastQuery is when it was last queried. wanted is how much was asked for then, and used is how
-	// much of it was used.
+	// lastQuery is the time of the last query. wanted is the answer size that it requested, and used
+	// is the part of the answer that was used.
 	lastQuery time.Time
 	wanted    wire.AnswerSize
 	used      index.Used
 }
 
-// classOf returns the class of a pod and its key. A class whose nodes are evaluated one by one is
-// not kept.
+// classOf returns the class of a pod and its key. It makes a new class if walk is true, because
+// owners then evaluate each node.
 func (l *Search) classOf(profile *rank.Profile, pod *framework.PodInfo, walk bool) (string, *searchClass, error) {
 	if l.Outdated.Swap(false) || l.index != l.Cluster.Index {
 		clear(l.classes)
@@ -40,34 +40,36 @@ func (l *Search) classOf(profile *rank.Profile, pod *framework.PodInfo, walk boo
 	if walk {
 		return key, &searchClass{agreed: rank.Agreement{MayGrow: true, PerNode: true}}, nil
 	}
-	led := l.classes[key]
-	if led == nil {
-		l.makeRoom()
-		led = &searchClass{agreed: rank.Agreement{MayGrow: true}}
-		l.classes[key] = led
+	c := l.classes[key]
+	if c == nil {
+		l.evictClasses()
+		c = &searchClass{agreed: rank.Agreement{MayGrow: true}}
+		l.classes[key] = c
 	}
-	led.lastQuery = time.Now()
-	return key, led, nil
+	c.lastQuery = time.Now()
+	return key, c, nil
 }
 
-// prepare makes or updates a class. kind is the kind of its pods.
-func (l *Search) prepare(ctx context.Context, led *searchClass, profile *rank.Profile, pod *framework.PodInfo, kind index.KindID) (err error) {
-	if led.Class != nil && !led.Stale() {
+// prepare runs the plugins for a class that has no data yet, or whose data is stale. kind is the kind
+// of its pods.
+func (l *Search) prepare(ctx context.Context, c *searchClass, profile *rank.Profile, pod *framework.PodInfo, kind index.KindID) (err error) {
+	if c.Class != nil && !c.Stale() {
 		return nil
 	}
-	l.exclusively(func() { led.Class, err = rank.NewClass(ctx, l.Cluster, profile, pod, &led.agreed) })
+	l.exclusively(func() { c.Class, err = rank.NewClass(ctx, l.Cluster, profile, pod, &c.agreed) })
 	if err != nil {
 		return err
 	}
-	led.ownAmounts = nil
-	if len(led.Spec.Counters) > 0 {
-		led.ownAmounts = led.Amounts(kind)
+	c.ownAmounts = nil
+	if len(c.Spec.Counters) > 0 {
+		c.ownAmounts = c.Amounts(kind)
 	}
 	return nil
 }
 
-// makeRoom removes the older half of the classes if there are too many.
-func (l *Search) makeRoom() {
+// evictClasses discards the half of the classes that were not queried for the longest time, if there
+// are too many classes.
+func (l *Search) evictClasses() {
 	if len(l.classes) < maxClasses {
 		return
 	}
@@ -83,7 +85,7 @@ func (l *Search) makeRoom() {
 	}
 }
 
-// addVisibleLabels adds labels of pods that selectors of other shards read.
+// addVisibleLabels adds pod labels to which selectors on other replicas refer.
 func (l *Search) addVisibleLabels(visible []string) {
 	names := &l.Cluster.Names
 	if before := names.Visible.Len(); names.Visible.Insert(visible...).Len() > before {

@@ -17,7 +17,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// merge makes groups of the answers, with the numbers of the leader.
+// merge prepares the choice among the groups in an answer. It replaces the numbers in the answer by
+// those of the leader.
 func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, error) {
 	if err := answer.Summary.Suits(&class.Spec); err != nil {
 		return nil, fmt.Errorf("answer of the replicas: %w", err)
@@ -36,7 +37,7 @@ func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, 
 	return index.NewMerged(class.Spec, class.ownAmounts, &answer.Summary), nil
 }
 
-// result converts a choice to the result of the scheduling cycle.
+// result makes r the current batch and converts a choice to the result of the scheduling cycle.
 func (l *Search) result(r *podBatch, pick index.Pick, state fwk.CycleState, pod *framework.QueuedPodInfo) kubescheduler.ScheduleResult {
 	r.class.WriteState(state)
 	r.class.used = r.merged.Used()
@@ -48,14 +49,14 @@ func (l *Search) result(r *podBatch, pick index.Pick, state fwk.CycleState, pod 
 	}
 }
 
-// explainUnfit queries why a pod fits nowhere.
+// explainUnfit queries the owners for the reasons for which a pod fits on no node.
 func (l *Search) explainUnfit(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) error {
 	r, err := l.query(ctx, profile, pod, &wire.Query{Offers: 1, Reasons: true})
 	if err != nil {
 		return l.explainRejection(pod, err)
 	}
 	if len(r.answer.Absent) > 0 {
-		// It may fit on nodes of a replica that did not answer.
+		// The pod may fit on a node of an owner that did not answer.
 		return errIncomplete
 	}
 	r.class.WriteState(state)
@@ -69,8 +70,8 @@ func (r *podBatch) fitError(pod *v1.Pod) error {
 	}
 	diagnosis := framework.Diagnosis{NodeToStatus: framework.NewDefaultNodeToStatus(), UnschedulablePlugins: sets.New(r.class.NamingPlugins...)}
 	refusals := r.answer.Refusals
-	r.merged.EachRefused(func(why index.Refusal, counter, nodes int) {
-		refusals = append(refusals, r.class.CounterRefusal(why, counter, nodes))
+	r.merged.EachRefused(func(reason index.Refusal, counter, nodes int) {
+		refusals = append(refusals, r.class.CounterRefusal(reason, counter, nodes))
 	})
 	slices.SortStableFunc(refusals, func(a, b wire.Refusal) int { return b.Nodes - a.Nodes })
 	number := 0
@@ -81,7 +82,7 @@ func (r *podBatch) fitError(pod *v1.Pod) error {
 			diagnosis.NodeToStatus.SetAbsentNodesStatus(status)
 			continue
 		}
-		// The names of nodes stay with the shards.
+		// Owners report numbers of nodes, not names, so the nodes get made-up names.
 		for range refusals[i].Nodes {
 			number++
 			diagnosis.NodeToStatus.Set(fmt.Sprintf("#%d", number), status)
@@ -90,7 +91,7 @@ func (r *podBatch) fitError(pod *v1.Pod) error {
 	return &framework.FitError{Pod: pod, NumAllNodes: r.merged.Nodes(), Diagnosis: diagnosis}
 }
 
-// explainRejection makes upstream's error for a pod that plugins reject before they read nodes. It
+// explainRejection returns upstream's error for a pod that a plugin has rejected for all nodes. It
 // returns other errors unchanged.
 func (l *Search) explainRejection(pod *framework.QueuedPodInfo, err error) error {
 	var rejected rank.Rejection

@@ -15,32 +15,34 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// walk places a pod whose nodes have to be evaluated one by one.
+// walk finds the node for a pod for which owners have to evaluate each node: first its nominated node,
+// then all nodes.
 func (l *Search) walk(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
 	if only := pod.Pod.Status.NominatedNodeName; only != "" {
-		result, err := l.walkTo(ctx, profile, state, pod, only)
+		result, err := l.walkNodes(ctx, profile, state, pod, only)
 		var unfit *framework.FitError
 		if !errors.As(err, &unfit) {
 			return result, err
 		}
 	}
-	return l.walkTo(ctx, profile, state, pod, "")
+	return l.walkNodes(ctx, profile, state, pod, "")
 }
 
-// walkTo does so for one node, or for all if only is "". Plugins that reserve volumes or claims
-// later need their state for the chosen node, so they run here again for it. If they reject it,
-// another node is chosen.
-func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, only string) (kubescheduler.ScheduleResult, error) {
+// walkNodes finds the node for a pod among all nodes, or checks the one node named only. Plugins that
+// later reserve volumes or claims need state for the chosen node, so their filters run for this node
+// again in the leader. If they reject the node, the owners are queried again without it.
+func (l *Search) walkNodes(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, only string) (kubescheduler.ScheduleResult, error) {
 	none := kubescheduler.ScheduleResult{}
-	var except []string
+	var excluded []string
 	inUse := false
 	for range maxQueries {
-		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: only, Exclude: except, InUse: inUse})
+		r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Reasons: true, Offers: 1, Node: only, Exclude: excluded, InUse: inUse})
 		if err != nil {
 			return none, l.explainRejection(pod, err)
 		}
 		if r.answer.InUse && !inUse {
-			// Shards without the pods that use the claim do not know that it is in use.
+			// An owner knows that a claim is in use only if a pod on its nodes uses it. Query again
+			// and tell all owners.
 			inUse = true
 			continue
 		}
@@ -53,23 +55,23 @@ func (l *Search) walkTo(ctx context.Context, profile *rank.Profile, state fwk.Cy
 			return none, r.fitError(pod.Pod)
 		}
 		name := r.answer.Names[pick.Node]
-		suits, err := l.fitsChosen(ctx, profile, state, pod, name)
+		fits, err := l.fitsNode(ctx, profile, state, pod, name)
 		if err != nil {
 			return none, err
 		}
-		if suits {
-			// The answer does not tell where another pod fits.
+		if fits {
+			// The answer is not valid for another pod.
 			r.validUntil = time.Time{}
 			return l.result(r, pick, state, pod), nil
 		}
-		except = append(except, name)
+		excluded = append(excluded, name)
 	}
-	return none, errNoAgreement
+	return none, errTooManyQueries
 }
 
-// fitsChosen runs the plugins for the chosen node, because only the leader knows claims that are
-// reserved and not bound yet.
-func (l *Search) fitsChosen(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, name string) (bool, error) {
+// fitsNode runs the filters of the leader's plugins for the chosen node, because only the leader knows
+// which claims are reserved but not bound yet. It skips the plugins that the index evaluates.
+func (l *Search) fitsNode(ctx context.Context, profile *rank.Profile, state fwk.CycleState, pod *framework.QueuedPodInfo, name string) (bool, error) {
 	r, err := l.query(ctx, profile, pod, &wire.Query{NodeByNode: true, Node: name, IncludeNode: true, Offers: 1})
 	if err != nil || len(r.answer.Node) == 0 {
 		return false, err

@@ -12,20 +12,20 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// CorrectTerm sends the present assignment to a replica whose assignment is of an earlier term:
-// another has become leader since, perhaps while that replica was stopped.
+// CorrectTerm sends the current assignment to a replica that has sent an assignment of an earlier term.
+// That replica does not know of the later leader, for example because its process was suspended.
 func (m *Member) CorrectTerm(from string, a *wire.Assignment) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if now := m.assignment; now.Term > a.Term {
-		m.send(from, func(b *wire.Batch) { b.Assignments = append(b.Assignments, now) })
+	if latest := m.assignment; latest.Term > a.Term {
+		m.send(from, func(b *wire.Batch) { b.Assignments = append(b.Assignments, latest) })
 	}
 }
 
-// Adopt follows an assignment: it watches the hash slots that are new here, and removes what is in
-// slots that moved away. If an assignment before this one was missed, it removes everything first.
-// A leader exits if another has led for a later term: it may hold the lease again, but no replica
-// follows its earlier term.
+// Adopt makes an assignment the current one, if it is later: it watches the hash slots that this replica
+// has gained, and removes the objects in those that it has lost. If this replica has missed the
+// preceding assignment, it first removes all objects. A leader exits if another replica leads for a later
+// term. Even if it holds the Lease again, no replica follows its earlier term.
 func (m *Member) Adopt(a *wire.Assignment) {
 	m.adopting.Lock()
 	defer m.adopting.Unlock()
@@ -36,13 +36,13 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	}
 	if term := m.hooks.Term(); m.options.Elected && term > 0 && a.Term > term && a.Leader.Name != m.Self() {
 		m.mu.Unlock()
-		m.hooks.Exit(fmt.Errorf("term %d, and %s leads for term %d", term, a.Leader.Name, a.Term), "Lost leadership")
+		m.hooks.Exit(fmt.Errorf("this replica leads for term %d, but %s leads for the later term %d", term, a.Leader.Name, a.Term), "Lost leadership")
 		return
 	}
 	m.logger.V(1).Info("Following an assignment of hash slots", "term", a.Term, "number", a.Number, "leader", a.Leader.Name, "replicas", a.Owners)
 	missed := m.assignment != nil && !a.Follows(m.assignment)
-	another := m.assignment == nil || m.assignment.Term != a.Term
-	if another {
+	newTerm := m.assignment == nil || m.assignment.Term != a.Term
+	if newTerm {
 		for _, p := range m.peers {
 			p.sentPending = false
 		}
@@ -53,35 +53,36 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	slots, ctx := m.table.Of(m.Self()), m.ctx
 	m.mu.Unlock()
 
-	if another {
+	if newTerm {
 		m.holder.ForgetNominated()
 	}
 	m.holder.ShortenOld(a.Term, time.Now())
 	if missed {
 		m.logger.Info("Missed an assignment of hash slots; listing everything again", "term", a.Term, "number", a.Number)
-		m.forgetAll(ctx)
+		m.clearAll(ctx)
 	}
-	lostNodes, gained := m.nodes.own(ctx, slots)
-	m.pods.own(ctx, slots)
+	lostNodes, gained := m.nodes.setSlots(ctx, slots)
+	m.pods.setSlots(ctx, slots)
 	m.holder.DropNodes(lostNodes, m.ownsNode)
 	m.mu.Lock()
 	for _, p := range m.peers {
 		p.unlistedSlots.Add(gained)
 		p.unsentPodSlots.Add(gained)
 	}
-	m.settled = m.current()
+	m.appliedStamp = m.currentStamp()
 	m.mu.Unlock()
 	m.sendDue()
 }
 
-// forgetAll gives up all slots. Reservations stay, because the nodes may return.
-func (m *Member) forgetAll(ctx context.Context) {
-	nodes, _ := m.nodes.own(ctx, nil)
-	m.pods.own(ctx, nil)
+// clearAll removes all objects and stops all watches. It keeps reservations, because this replica may
+// still own their nodes.
+func (m *Member) clearAll(ctx context.Context) {
+	nodes, _ := m.nodes.setSlots(ctx, nil)
+	m.pods.setSlots(ctx, nil)
 	m.holder.Clear(nodes)
 }
 
-// ownsNode returns whether a node is owned here; also true if its owner is unknown.
+// ownsNode returns whether this replica owns a node. It returns true also if the owner is unknown.
 func (m *Member) ownsNode(node string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -89,7 +90,7 @@ func (m *Member) ownsNode(node string) bool {
 	return owner == m.Self() || owner == ""
 }
 
-// SlotsOf returns which of some slots a replica owns.
+// SlotsOf returns those of the given slots that a replica owns.
 func (m *Member) SlotsOf(owner string, slots []int) []int {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -11,7 +11,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// nodeChanged handles a change of a node that is watched here.
+// nodeChanged handles a change of a node that this replica watches. listing is true if the change is
+// part of the first list of its slots.
 func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 	m.holder.ChangeNode(before, after)
 	m.mu.Lock()
@@ -23,23 +24,24 @@ func (m *Member) nodeChanged(before, after *v1.Node, listing bool) {
 		}
 	}
 	if !listing && m.assignment != nil && (before == nil || after == nil || len(framework.NodeSchedulingPropertiesChange(after, before)) > 0) {
-		news := wire.Event{Node: true}
+		event := wire.Event{Node: true}
 		if before != nil {
-			news.Before = wire.MarshalObject(before)
+			event.Before = wire.MarshalObject(before)
 		}
 		if after != nil {
-			news.After = wire.MarshalObject(after)
+			event.After = wire.MarshalObject(after)
 		}
-		m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Events = append(b.Events, news) })
+		m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Events = append(b.Events, event) })
 	}
 }
 
+// nodeName returns the message that announces a node.
 func nodeName(node *v1.Node) wire.NodeName {
 	return wire.NodeName{Hash: hashOf(node.Name), Slot: int16(membership.SlotOf(node.UID)), Created: node.CreationTimestamp.Unix()}
 }
 
-// podChanged handles a change of a pod that is watched here. Bound pods go to the owners of their
-// nodes, and pending pods to the leader.
+// podChanged handles a change of a pod that this replica watches. It sends bound pods to the owners of
+// their nodes, and pending pods to the leader.
 func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -58,26 +60,26 @@ func (m *Member) podChanged(before, after *v1.Pod, listing bool) {
 		item := wire.Item{UID: after.UID, Object: wire.MarshalObject(after)}
 		m.send(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
 	case before != nil && before.Spec.NodeName == "":
-		item, tell := wire.Item{UID: before.UID}, m.send
+		item, send := wire.Item{UID: before.UID}, m.send
 		if after != nil {
-			// The leader has assumed the bind.
-			item.Node, tell = after.Spec.NodeName, m.sendLater
+			// The leader already assumes that the pod is on the node, so this is not urgent.
+			item.Node, send = after.Spec.NodeName, m.sendLater
 		}
-		tell(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
+		send(leader, func(b *wire.Batch) { b.Pending = append(b.Pending, item) })
 	case before == nil || after == nil || !cache.SameOnNode(before, after):
-		news := wire.Event{}
+		event := wire.Event{}
 		if before != nil {
-			news.Before = wire.MarshalObject(before)
+			event.Before = wire.MarshalObject(before)
 		}
 		if after != nil {
-			news.After = wire.MarshalObject(after)
+			event.After = wire.MarshalObject(after)
 		}
-		m.send(leader, func(b *wire.Batch) { b.Events = append(b.Events, news) })
+		m.send(leader, func(b *wire.Batch) { b.Events = append(b.Events, event) })
 	}
 }
 
-// sendPod sends a bound pod to the owner of its node. Pods of a first list are sent when the owner
-// requests them all.
+// sendPod sends a bound pod to the owner of its node. It does not send pods of a first list, because the
+// owner requests them all.
 func (m *Member) sendPod(pod *v1.Pod, listing bool) {
 	owner := m.ownerOf(pod.Spec.NodeName)
 	if owner == "" {
@@ -89,7 +91,8 @@ func (m *Member) sendPod(pod *v1.Pod, listing bool) {
 	}
 	if !listing {
 		item := wire.Item{UID: pod.UID, Object: wire.MarshalObject(pod)}
-		// The owner has a reservation for it, or it was bound by another scheduler.
+		// This is not urgent: the owner has a reservation for the pod, unless another scheduler has
+		// bound it.
 		m.sendLater(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, item) })
 	}
 }
@@ -98,15 +101,15 @@ func (m *Member) sendPod(pod *v1.Pod, listing bool) {
 func (m *Member) sendPodRemoval(pod *v1.Pod) {
 	if owner := m.ownerOf(pod.Spec.NodeName); owner != "" {
 		m.send(owner, func(b *wire.Batch) { b.Pods = append(b.Pods, wire.Item{UID: pod.UID}) })
-	} else if strays := m.podsOfUnknownNodes[pod.Spec.NodeName]; strays != nil {
-		if strays.Delete(pod.UID); len(strays) == 0 {
+	} else if uids := m.podsOfUnknownNodes[pod.Spec.NodeName]; uids != nil {
+		if uids.Delete(pod.UID); len(uids) == 0 {
 			delete(m.podsOfUnknownNodes, pod.Spec.NodeName)
 		}
 	}
 }
 
-// TakePod takes a pod on a node here, or its removal.
-func (m *Member) TakePod(from string, item *wire.Item) error {
+// HandlePod processes a pod on a node that this replica owns, or the removal of one.
+func (m *Member) HandlePod(from string, item *wire.Item) error {
 	switch {
 	case !m.Trusts(from, item.UID):
 	case len(item.Object) == 0:
@@ -117,8 +120,8 @@ func (m *Member) TakePod(from string, item *wire.Item) error {
 			return err
 		}
 		if !m.ownsNode(pod.Spec.NodeName) {
-			// The pod was sent by an earlier assignment. The present owner of the node is sent the
-			// pod's deletion, and this replica is not.
+			// The sender followed an earlier assignment. This replica does not get the pod's deletion,
+			// which goes to the current owner of the node.
 			m.holder.RemovePod(pod.UID)
 			return nil
 		}
@@ -127,8 +130,9 @@ func (m *Member) TakePod(from string, item *wire.Item) error {
 	return nil
 }
 
-// TakeReservations passes reservations to the holder if the leader sends them, and answers them.
-func (m *Member) TakeReservations(from string, b *wire.Batch) {
+// HandleReservations passes reservations and renewals to the holder, and sends the answers. It refuses
+// reservations that do not come from the current leader.
+func (m *Member) HandleReservations(from string, b *wire.Batch) {
 	if len(b.Reservations)+len(b.Kept) == 0 {
 		return
 	}
@@ -157,10 +161,11 @@ func (m *Member) TakeReservations(from string, b *wire.Batch) {
 	m.send(from, func(b *wire.Batch) { b.Acks = append(b.Acks, acks...) })
 }
 
-// LearnNodes notes the hash slots of nodes, and sends pods whose node was unknown to its owner.
-func (m *Member) LearnNodes(nodes []wire.NodeName) {
+// HandleNodes records the hash slots of nodes that another replica has announced. It sends the pods of
+// these nodes to the owners, if a node was unknown before or was created again with another UID.
+func (m *Member) HandleNodes(nodes []wire.NodeName) {
 	m.mu.Lock()
-	moved, concerned := map[uint64]bool{}, false
+	moved, ownNodeMoved := map[uint64]bool{}, false
 	for _, node := range nodes {
 		before, known := m.slots[node.Hash]
 		if known && before.created > node.Created {
@@ -169,25 +174,26 @@ func (m *Member) LearnNodes(nodes []wire.NodeName) {
 		m.slots[node.Hash] = nodeSlot{node.Slot, node.Created}
 		if known && before.slot != node.Slot {
 			moved[node.Hash] = true
-			concerned = concerned || m.table != nil && m.table[before.slot] == m.Self()
+			ownNodeMoved = ownNodeMoved || m.table != nil && m.table[before.slot] == m.Self()
 		}
 	}
-	var found []types.UID
+	var resend []types.UID
 	for name, uids := range m.podsOfUnknownNodes {
 		if m.ownerOf(name) != "" {
-			found = append(found, uids.UnsortedList()...)
+			resend = append(resend, uids.UnsortedList()...)
 			delete(m.podsOfUnknownNodes, name)
 		}
 	}
 	m.mu.Unlock()
-	if concerned {
-		// The owner of the new node is sent all pods on it.
+	if ownNodeMoved {
+		// A node of this replica was deleted, and the new node of that name has another hash slot. Its
+		// owner gets all pods on it from the replicas that watch them.
 		m.holder.DropNodes(nil, m.ownsNode)
 	}
 	if len(moved) > 0 {
-		found = append(found, m.podsOn(moved)...)
+		resend = append(resend, m.podsOnNodes(moved)...)
 	}
-	for _, uid := range found {
+	for _, uid := range resend {
 		m.pods.visit(uid, func(pod *v1.Pod) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -198,11 +204,11 @@ func (m *Member) LearnNodes(nodes []wire.NodeName) {
 	}
 }
 
-// podsOn returns the pods on nodes that were created again under their names and may have other
-// owners now.
-func (m *Member) podsOn(nodes map[uint64]bool) []types.UID {
+// podsOnNodes returns the pods that this replica watches on the given nodes, which are identified by the
+// hash of their name.
+func (m *Member) podsOnNodes(nodes map[uint64]bool) []types.UID {
 	var found []types.UID
-	for _, uid := range m.pods.keys() {
+	for _, uid := range m.pods.uids() {
 		m.pods.visit(uid, func(pod *v1.Pod) {
 			if pod.Spec.NodeName != "" && nodes[hashOf(pod.Spec.NodeName)] {
 				found = append(found, uid)

@@ -30,12 +30,12 @@ func TestNodeMadeAnew(t *testing.T) {
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
 	first := wire.NodeName{Hash: hashOf("node"), Slot: 1, Created: 10}
 	second := wire.NodeName{Hash: hashOf("node"), Slot: 2, Created: 20}
-	m.LearnNodes([]wire.NodeName{first})
+	m.HandleNodes([]wire.NodeName{first})
 	pod := schedtest.PlainPod("pod", "1")
 	pod.Spec.NodeName = "node"
 	m.holder.SetPod(pod)
-	m.LearnNodes([]wire.NodeName{second})
-	m.LearnNodes([]wire.NodeName{first})
+	m.HandleNodes([]wire.NodeName{second})
+	m.HandleNodes([]wire.NodeName{first})
 	if owner := m.ownerOf("node"); owner != "other" {
 		t.Errorf("%q owns the node", owner)
 	}

@@ -12,8 +12,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// podWatch lists and watches pods that have not terminated, as kube-scheduler does. The function
-// takes a shard selector.
+// podWatch returns a function that returns, for a shard selector, a ListerWatcher of the pods that have
+// not terminated. kube-scheduler watches the same pods.
 func podWatch(client kubernetes.Interface) func(string) toolscache.ListerWatcher {
 	fields := fmt.Sprintf("status.phase!=%v,status.phase!=%v", v1.PodSucceeded, v1.PodFailed)
 	pods := client.CoreV1().Pods(metav1.NamespaceAll)
@@ -31,7 +31,7 @@ func podWatch(client kubernetes.Interface) func(string) toolscache.ListerWatcher
 	}
 }
 
-// nodeWatch lists and watches nodes. The function takes a shard selector.
+// nodeWatch returns a function that returns, for a shard selector, a ListerWatcher of nodes.
 func nodeWatch(client kubernetes.Interface) func(string) toolscache.ListerWatcher {
 	nodes := client.CoreV1().Nodes()
 	return func(selector string) toolscache.ListerWatcher {

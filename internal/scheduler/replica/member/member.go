@@ -1,6 +1,5 @@
-// Package member is the part of a replica that keeps its share of the cluster: membership,
-// ownership of hash slots, the watches of those slots, and the messages to other replicas that
-// follow from them.
+// Package member is the part of a replica that follows the assignment of hash slots. It watches the
+// objects in the slots of this replica and exchanges messages with the other replicas.
 package member
 
 import (
@@ -23,9 +22,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Member is the part of a replica that keeps its share of the cluster: it watches the nodes and
-// pods in its hash slots, knows which replica owns which node, and sends pods to the owners of
-// their nodes and to the leader.
+// Member watches the nodes and pods in the hash slots of a replica. It knows which replica owns which
+// node. It sends bound pods to the owners of their nodes, and pending pods to the leader.
 type Member struct {
 	options Options
 	logger  klog.Logger
@@ -40,47 +38,49 @@ type Member struct {
 	ctx        context.Context
 	assignment *wire.Assignment
 	table      membership.Table
-	// settled is the stamp of the assignment by which hash slots are watched here.
-	settled int64
-	peers   map[string]*peer
-	// earlyRequests are the requests of replicas that are not known here yet, by name.
+	// appliedStamp is the stamp of the last assignment that [Member.Adopt] has completely applied.
+	appliedStamp int64
+	peers        map[string]*peer
+	// earlyRequests are the requests for pods from replicas that are not peers yet, by name.
 	earlyRequests map[string]*wire.Refresh
-	// slots are the hash slots of nodes, by the hash of the node's name.
+	// slots are the hash slots of all announced nodes, by the hash of the node's name.
 	slots map[uint64]nodeSlot
-	// lastID is the ID of the last request or list that was sent.
+	// lastID is the ID of the last request or list that this replica has sent.
 	lastID int64
-	// podsOfUnknownNodes are pods on nodes that no replica has announced, by node name.
+	// podsOfUnknownNodes are the pods that this replica watches on nodes that no replica has
+	// announced, by node name.
 	podsOfUnknownNodes map[string]sets.Set[types.UID]
-	// refreshed are the replicas that have sent all pods on the nodes here, for the current
+	// refreshed are the replicas that have sent all pods on this replica's nodes for the current
 	// assignment.
 	refreshed sets.Set[string]
 
-	// adopting is held while an assignment is adopted, one after the other.
+	// adopting serializes calls of Adopt.
 	adopting sync.Mutex
 }
 
-// Hooks are what a member needs of the rest of its replica. They are called only after the
-// replica is complete.
+// Hooks are the functions of the other parts of its replica that a member calls. It calls them only
+// after all parts of the replica are built.
 type Hooks struct {
-	// Handler receives what this replica sends to itself.
+	// Handler receives the messages that this replica sends to itself.
 	Handler wire.Handler
-	// Term returns the term that this replica leads for; 0 while another leads.
+	// Term returns the term for which this replica leads; 0 while another replica leads.
 	Term func() int64
-	// Greet sends the leader's state to a peer that has just connected.
+	// Greet sends the leader's state over a new connection to a peer.
 	Greet func(*wire.Link)
 	// Assumed returns the number of pods that this replica assumes as the leader.
 	Assumed func() int
-	// Exit ends the process.
+	// Exit logs an error and ends the process.
 	Exit func(err error, why string)
 }
 
-// New makes a member. It watches nodes and pods by a client of its own.
+// New returns a member. It watches nodes and pods through the client watching, and sends other requests
+// through client.
 func New(
 	ctx context.Context, options Options, dial *wire.Dialer, watching, client kubernetes.Interface, h *holder.Holder, hooks Hooks,
 ) *Member {
 	m := &Member{
 		options: options, logger: klog.FromContext(ctx), ctx: ctx, client: client, dial: dial, holder: h, hooks: hooks,
-		// A replica that returns under its name does not reuse numbers.
+		// Start from the time, so that a restarted replica does not reuse IDs.
 		lastID: time.Now().UnixNano(),
 		peers:  map[string]*peer{}, slots: map[uint64]nodeSlot{}, earlyRequests: map[string]*wire.Refresh{},
 		podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, refreshed: sets.New[string](),
@@ -105,16 +105,17 @@ type Options struct {
 	Listener  net.Listener
 	TLS       *wire.TLS
 	Discovery membership.Discovery
-	// Fanout is how many replicas one replica sends a query to.
-	Fanout   int
+	// Fanout is the maximal number of replicas to which one replica sends a query.
+	Fanout int
+	// Patience limits the time for which queries wait for answers.
 	Patience wire.Patience
-	// Config is a digest of the configuration that all replicas have to share.
+	// Config is a digest of the configuration, which must be the same in all replicas.
 	Config string
-	// Elected is set if a lease elects the leader. Then a leader exits when another replica leads
-	// for a later term; otherwise it follows that replica.
+	// Elected is true if leader election is used. Then a leader exits when another replica leads for
+	// a later term; otherwise it follows that replica.
 	Elected bool
-	// Resign exits this process in an orderly way, so that another replica leads; nil if no other
-	// would.
+	// Resign makes this process exit in an orderly way, so that another replica becomes the leader;
+	// nil if no other replica would.
 	Resign func()
 }
 
@@ -125,11 +126,13 @@ func hashOf(node string) uint64 {
 	return h.Sum64()
 }
 
-// stamp returns a number that orders the assignments of all leaders.
+// stamp combines the term and the number of an assignment into one integer. A later assignment has a
+// higher stamp.
 func stamp(term, number int64) int64 { return term<<24 | number }
 
-// current returns the stamp of the present assignment.
-func (m *Member) current() int64 {
+// currentStamp returns the stamp of the current assignment; 0 before the first. The caller holds the
+// lock.
+func (m *Member) currentStamp() int64 {
 	if m.assignment == nil {
 		return 0
 	}
@@ -154,14 +157,15 @@ func (m *Member) Table() membership.Table {
 	return slices.Clone(m.table)
 }
 
-// Ready returns whether this replica has all that it needs to answer by an assignment.
+// Ready returns whether this replica follows the given assignment and has loaded all nodes and pods that
+// belong to it.
 func (m *Member) Ready(term, number int64) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.complete() && m.current() == stamp(term, number)
+	return m.complete() && m.currentStamp() == stamp(term, number)
 }
 
-// NodeOwner returns the name of the replica that owns a node; "" if none is known.
+// NodeOwner returns the name of the replica that owns a node; "" if it is unknown.
 func (m *Member) NodeOwner(node string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -170,11 +174,11 @@ func (m *Member) NodeOwner(node string) string {
 
 // ownerOf returns the owner of a node; "" if it is unknown. The caller holds the lock.
 func (m *Member) ownerOf(node string) string {
-	at, known := m.slots[hashOf(node)]
-	if !known || m.table == nil {
+	announced, ok := m.slots[hashOf(node)]
+	if !ok || m.table == nil {
 		return ""
 	}
-	return m.table[at.slot]
+	return m.table[announced.slot]
 }
 
 // slotOwner returns the replica that watches an object; "" if it is unknown. The caller holds the
@@ -186,9 +190,9 @@ func (m *Member) slotOwner(uid types.UID) string {
 	return m.table[membership.SlotOf(uid)]
 }
 
-// Trusts returns whether a replica watches an object according to the present assignment. A replica
-// that was stopped may not know that another watches the object now. Before the first assignment
-// nothing is trusted: messages may be for an earlier process with this name.
+// Trusts returns whether a replica watches an object according to the current assignment. A replica that
+// was suspended may send objects that another replica watches now. Before the first assignment, no
+// replica is trusted: its messages may be for an earlier process with this replica's name.
 func (m *Member) Trusts(from string, uid types.UID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

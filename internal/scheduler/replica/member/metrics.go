@@ -9,12 +9,12 @@ import (
 )
 
 var (
-	holding = metrics.NewGaugeVec(&metrics.GaugeOpts{
-		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_holds",
-		Help:           "Objects of this replica: nodes that it owns, pods and reservations on them, and, as the leader, assumed pods",
+	objects = metrics.NewGaugeVec(&metrics.GaugeOpts{
+		Subsystem: schedmetrics.SchedulerSubsystem, Name: "replica_objects",
+		Help:           "Number of objects that this replica keeps, by kind: nodes that it owns, pods on these nodes, reservations on these nodes, and pods that it assumes if it is the leader",
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"of"})
+	}, []string{"kind"})
 )
 
-// RegisterMetrics registers the metrics of this package, once.
-var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(holding) })
+// RegisterMetrics registers the metrics of this package at the first call.
+var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(objects) })

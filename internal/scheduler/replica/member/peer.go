@@ -13,7 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// connect opens links to members that are new and closes those to other peers.
+// connect opens links to new members, and closes the links to peers that are not among the members.
 func (m *Member) connect(members []membership.Member) {
 	names := sets.New[string]()
 	for _, member := range members {
@@ -22,13 +22,13 @@ func (m *Member) connect(members []membership.Member) {
 		if p != nil && p.link.To().Address == member.Address {
 			continue
 		}
-		wants := m.earlyRequests[member.Name]
+		request := m.earlyRequests[member.Name]
 		if p != nil {
 			p.stop()
-			wants = p.request
+			request = p.request
 		}
 		ctx, stop := context.WithCancel(m.ctx)
-		p = &peer{ctx: ctx, stop: stop, request: wants, wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlistedSlots: refresh.AllSlots()}
+		p = &peer{ctx: ctx, stop: stop, request: request, wantedNodeSlots: refresh.AllSlots(), unsentPodSlots: refresh.AllSlots(), unlistedSlots: refresh.AllSlots()}
 		if member.Name == m.Self() {
 			p.link = wire.NewLoop(member, m.hooks.Handler, m.connected)
 		} else {
@@ -44,12 +44,12 @@ func (m *Member) connect(members []membership.Member) {
 		}
 	}
 	m.dial.Keep(members)
-	maps.DeleteFunc(m.earlyRequests, func(name string, wants *wire.Refresh) bool {
-		return names.Has(name) || stamp(wants.Term, wants.Number) < m.current()
+	maps.DeleteFunc(m.earlyRequests, func(name string, request *wire.Refresh) bool {
+		return names.Has(name) || stamp(request.Term, request.Number) < m.currentStamp()
 	})
 }
 
-// connected sends everything to a peer that has just connected.
+// connected sends the whole state of this replica over a new connection to a peer.
 func (m *Member) connected(ctx context.Context, link *wire.Link) {
 	m.mu.Lock()
 	p := m.peers[link.To().Name]
@@ -60,12 +60,12 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 	p.sentListed, p.answeredID, p.sentPending, p.sentNodes, p.greetedConnection = 0, 0, false, false, 0
 	p.unlistedSlots, p.unsentPodSlots, p.wantedNodeSlots = refresh.AllSlots(), refresh.AllSlots(), refresh.AllSlots()
 	m.mu.Unlock()
-	greeted := link.Connection()
+	connection := link.Connection()
 	m.hooks.Greet(link)
 	m.mu.Lock()
-	p.greetedConnection = greeted
+	p.greetedConnection = connection
 	m.mu.Unlock()
-	for _, uid := range m.nodes.keys() {
+	for _, uid := range m.nodes.uids() {
 		if !link.WaitForRoom(ctx) {
 			return
 		}
@@ -81,38 +81,38 @@ func (m *Member) connected(ctx context.Context, link *wire.Link) {
 	m.report(link.To().Name)
 }
 
-// cutOff returns whether nothing could be sent to the peer for a while.
-func (p *peer) cutOff() bool {
+// unreachable returns whether the link has had no connection for longer than unreachableAfter.
+func (p *peer) unreachable() bool {
 	down := p.link.Down()
 	return !down.IsZero() && time.Since(down) > unreachableAfter
 }
 
-// peer is another replica, or this one.
+// peer is a replica to which this replica sends messages: another one or itself.
 type peer struct {
 	link *wire.Link
 	ctx  context.Context
 	stop context.CancelFunc
-	// greetedConnection is the connection by which the leader's reservations on its nodes were
-	// sent. sentNodes is set after the nodes here were announced.
+	// greetedConnection is the number of the last connection on which Hooks.Greet has sent the
+	// leader's state. sentNodes is true after this replica has announced its nodes to the peer.
 	greetedConnection int64
 	sentNodes         bool
-	// sentListed is the assignment for which the peer was sent that all nodes here are announced,
-	// and listedID is the ID of that message. unlistedSlots are the hash slots here that such a
-	// message has not covered yet.
+	// sentListed is the stamp of the assignment for which this replica has last sent Listed (see
+	// wire.Batch) to the peer, and listedID is the ID of that message. unlistedSlots are the hash
+	// slots that no such message has covered yet.
 	sentListed, listedID int64
 	unlistedSlots        refresh.SlotSet
-	// request is the peer's latest request for pods on its nodes. wantedNodeSlots are the hash
-	// slots of nodes whose pods it still needs, and unsentPodSlots are the hash slots of pods here
-	// that it was not sent yet.
+	// request is the peer's latest request for the pods on its nodes. wantedNodeSlots are the hash
+	// slots of the nodes whose pods the peer still needs. unsentPodSlots are the hash slots of the
+	// pods that this replica watches and has not sent to the peer yet.
 	request                         *wire.Refresh
 	wantedNodeSlots, unsentPodSlots refresh.SlotSet
-	// answeredID is the ID of the last request that was answered.
+	// answeredID is the ID of the last request that this replica has answered.
 	answeredID int64
-	// sentPending is set after the leader was sent the pending pods.
+	// sentPending is true after this replica has sent all pending pods to the peer, if it leads.
 	sentPending bool
 }
 
-// SendToAll adds to the messages for every peer, this replica included.
+// SendToAll adds to the next message for every peer, including this replica.
 func (m *Member) SendToAll(add func(*wire.Batch)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -121,7 +121,7 @@ func (m *Member) SendToAll(add func(*wire.Batch)) {
 	}
 }
 
-// SendToOwner adds to the messages for the owner of a node; false if there is none.
+// SendToOwner adds to the next message for the owner of a node. It returns false if the owner is unknown.
 func (m *Member) SendToOwner(node string, add func(*wire.Batch)) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,7 +132,7 @@ func (m *Member) SendToOwner(node string, add func(*wire.Batch)) bool {
 	return p != nil
 }
 
-// SendToOtherOwner does the same unless this replica owns the node.
+// SendToOtherOwner adds to the next message for the owner of a node, unless this replica is the owner.
 func (m *Member) SendToOtherOwner(node string, add func(*wire.Batch)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -141,16 +141,18 @@ func (m *Member) SendToOtherOwner(node string, add func(*wire.Batch)) {
 	}
 }
 
-// CutOff returns whether a peer could not be reached for a while.
-func (m *Member) CutOff(name string) bool {
+// Unreachable returns whether this replica has had no connection to a peer for longer than
+// unreachableAfter.
+func (m *Member) Unreachable(name string) bool {
 	m.mu.Lock()
 	p := m.peers[name]
 	m.mu.Unlock()
-	return p != nil && p.cutOff()
+	return p != nil && p.unreachable()
 }
 
-// Reservations returns how many reservations were sent to each peer that has been sent all of
-// them. It flushes them: a peer answers queries only after it has received them.
+// Reservations returns the number of reservations that were sent on the current connection to each peer.
+// It omits peers to which the leader's state was not yet sent on that connection. It flushes the
+// links, because a peer answers a query only after it has received this number of reservations.
 func (m *Member) Reservations() map[string]uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -164,14 +166,14 @@ func (m *Member) Reservations() map[string]uint64 {
 	return sent
 }
 
-// send adds to the messages for a peer, if there is one of that name.
+// send adds to the next message for a peer, if a peer of that name exists. The caller holds the lock.
 func (m *Member) send(name string, add func(*wire.Batch)) {
 	if p := m.peers[name]; p != nil {
 		p.link.Send(add)
 	}
 }
 
-// sendLater adds to the messages for a peer that are not urgent.
+// sendLater adds a change that is not urgent to the next message for a peer. The caller holds the lock.
 func (m *Member) sendLater(name string, add func(*wire.Batch)) {
 	if p := m.peers[name]; p != nil {
 		p.link.SendLater(add)

@@ -12,18 +12,18 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// report sends the status of this replica to the leader. If to is not "", it does so only if that
-// replica leads.
+// report sends the status of this replica to the leader. If to is not "", it sends the status only if the
+// replica of that name leads.
 func (m *Member) report(to string) {
-	have := m.holder.Counts()
+	counts := m.holder.Counts()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.assignment == nil || to != "" && to != m.assignment.Leader.Name {
 		return
 	}
-	status := &wire.Status{Nodes: have.Nodes, Pods: have.Pods, Expired: have.Freed, Forbids: have.Forbids, Config: m.options.Config}
+	status := &wire.Status{Nodes: counts.Nodes, Pods: counts.Pods, Expired: counts.Expired, AntiAffinityBeyondNode: counts.AntiAffinityBeyondNode, Config: m.options.Config}
 	for _, member := range m.assignment.Members {
-		if p := m.peers[member.Name]; p != nil && p.cutOff() {
+		if p := m.peers[member.Name]; p != nil && p.unreachable() {
 			status.Unreachable = append(status.Unreachable, member.Name)
 		}
 	}
@@ -35,18 +35,19 @@ func (m *Member) report(to string) {
 
 // Bounds and intervals of a member.
 const (
-	// Requests that are kept of replicas that are not known here yet.
+	// maxEarlyRequests is the number of requests from replicas that are not peers yet. Further
+	// requests are dropped.
 	maxEarlyRequests = 10_000
-	// A replica that could not be sent anything for so long is cut off.
+	// unreachableAfter is the time without a connection after which a peer counts as unreachable.
 	unreachableAfter = 1500 * time.Millisecond
-	// The interval of status reports.
+	// reportInterval is the interval between status reports.
 	reportInterval = 500 * time.Millisecond
-	// The interval of checks for expired reservations, and the time for the API server to return a
-	// pod.
+	// expireInterval is the interval between checks for expired reservations. lookupTimeout is the
+	// timeout of the request for the pod of an expired reservation.
 	expireInterval, lookupTimeout = time.Second, 2 * time.Second
 )
 
-// Run sends reports and expires reservations until the context ends.
+// Run sends status reports and releases expired reservations until the context ends.
 func (m *Member) Run(ctx context.Context) {
 	go pacing.EachBeat(ctx, expireInterval, m.expireReservations)
 	pacing.EachBeat(ctx, reportInterval, func(context.Context) {
@@ -55,26 +56,26 @@ func (m *Member) Run(ctx context.Context) {
 	})
 }
 
-// recordMetrics sets the metrics of what this replica has.
+// recordMetrics sets the metrics to the current numbers of objects.
 func (m *Member) recordMetrics() {
-	have := m.holder.Counts()
-	for of, count := range map[string]int{"nodes": have.Nodes, "pods": have.Pods, "reservations": have.Reservations, "assumed": m.hooks.Assumed()} {
-		holding.WithLabelValues(of).Set(float64(count))
+	counts := m.holder.Counts()
+	for kind, count := range map[string]int{"nodes": counts.Nodes, "pods": counts.Pods, "reservations": counts.Reservations, "assumed": m.hooks.Assumed()} {
+		objects.WithLabelValues(kind).Set(float64(count))
 	}
 }
 
-// expireReservations releases reservations that no leader renews. It asks the API server about each
-// pod, because the replica that should have sent the bound pod may be cut off.
+// expireReservations releases reservations that no leader has renewed in time. It first gets each pod
+// from the API server: the pod may be bound although the replica that watches it could not report that.
 func (m *Member) expireReservations(ctx context.Context) {
 	for _, pod := range m.holder.Overdue(time.Now()) {
-		asking, cancel := context.WithTimeout(ctx, lookupTimeout)
-		now, err := m.client.CoreV1().Pods(pod.Namespace).Get(asking, pod.Name, metav1.GetOptions{})
+		lookup, cancel := context.WithTimeout(ctx, lookupTimeout)
+		current, err := m.client.CoreV1().Pods(pod.Namespace).Get(lookup, pod.Name, metav1.GetOptions{})
 		cancel()
 		if err != nil && !apierrors.IsNotFound(err) {
 			m.logger.Info("Looking up the pod of an expired reservation failed", "pod", klog.KObj(pod), "err", err)
 			return
 		}
-		bound := err == nil && now.UID == pod.UID && now.Spec.NodeName == pod.Spec.NodeName
+		bound := err == nil && current.UID == pod.UID && current.Spec.NodeName == pod.Spec.NodeName
 		m.holder.Expire(pod.UID, time.Now(), bound)
 	}
 }

@@ -21,21 +21,22 @@ type object interface {
 	runtime.Object
 }
 
-// slotWatcher watches the objects whose UIDs are in the hash slots of a replica. Added slots get a
-// watch of their own, so that the others need not be listed again.
+// slotWatcher watches the objects whose UIDs are in the hash slots of a replica. Slots that are added
+// later get a separate watch, so that the objects in the other slots are not listed again.
 type slotWatcher[T object] struct {
-	// listerWatcher lists and watches with a shard selector.
+	// listerWatcher returns a ListerWatcher for a shard selector.
 	listerWatcher func(selector string) toolscache.ListerWatcher
-	// trim reduces objects to what scheduling reads.
+	// trim removes the fields that scheduling does not read; nil keeps all fields.
 	trim toolscache.TransformFunc
-	// changed is called for each change, in order and with the lock held. before or after is nil
-	// for a new or deleted object; listing is set for the first list of its slots.
+	// changed is called for each change, in order and with the lock held. before is nil for a new
+	// object, and after for a deleted one. listing is true during the first list of a watch.
 	changed func(before, after T, listing bool)
-	// listed is called after a list.
+	// listed is called after each list, without the lock.
 	listed func()
-	kind   T
+	// kind is an empty object of the watched type.
+	kind T
 
-	// synced is set when all objects in all slots were listed.
+	// synced is true if the first list of each watch is complete.
 	synced atomic.Bool
 
 	mu      sync.Mutex
@@ -44,50 +45,53 @@ type slotWatcher[T object] struct {
 	watches []*slotWatch[T]
 }
 
-// slotWatch is the watch of some slots.
+// slotWatch is one watch of some slots. It implements the store of a reflector.
 type slotWatch[T object] struct {
-	watcher   *slotWatcher[T]
+	watcher *slotWatcher[T]
+	// slots are the watched slots that this replica still owns, and slotsLeft is their number.
 	slots     []bool
 	slotsLeft int
-	synced    bool
-	stop      context.CancelFunc
+	// synced is true after the first list.
+	synced bool
+	stop   context.CancelFunc
 }
 
-func newSlotWatcher[T object](kind T, with func(selector string) toolscache.ListerWatcher, trim toolscache.TransformFunc, changed func(before, after T, listing bool), listed func()) *slotWatcher[T] {
+func newSlotWatcher[T object](kind T, listerWatcher func(selector string) toolscache.ListerWatcher, trim toolscache.TransformFunc, changed func(before, after T, listing bool), listed func()) *slotWatcher[T] {
 	return &slotWatcher[T]{
-		kind: kind, listerWatcher: with, trim: trim, changed: changed, listed: listed,
+		kind: kind, listerWatcher: listerWatcher, trim: trim, changed: changed, listed: listed,
 		objects: map[types.UID]T{}, owned: make([]bool, membership.SlotCount),
 	}
 }
 
-// own sets the slots of this replica. It returns the objects in slots that were removed, and the
-// slots that were added.
-func (in *slotWatcher[T]) own(ctx context.Context, slots []int) (lost []T, gained []int) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
+// setSlots sets the slots that this replica owns. It returns the objects in slots that the replica has
+// lost, and the slots that it has gained.
+func (s *slotWatcher[T]) setSlots(ctx context.Context, slots []int) (lost []T, gained []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	owned := make([]bool, membership.SlotCount)
 	for _, slot := range slots {
 		owned[slot] = true
-		if !in.owned[slot] {
+		if !s.owned[slot] {
 			gained = append(gained, slot)
 		}
 	}
-	in.owned = owned
-	for uid, object := range in.objects {
+	s.owned = owned
+	for uid, object := range s.objects {
 		if !owned[membership.SlotOf(uid)] {
 			lost = append(lost, object)
-			delete(in.objects, uid)
+			delete(s.objects, uid)
 		}
 	}
-	in.watches = slices.DeleteFunc(in.watches, (*slotWatch[T]).stopIfIdle)
+	s.watches = slices.DeleteFunc(s.watches, (*slotWatch[T]).stopIfIdle)
 	if len(gained) > 0 {
-		in.watch(ctx, gained)
+		s.watch(ctx, gained)
 	}
-	in.updateSynced()
+	s.updateSynced()
 	return lost, gained
 }
 
-// stopIfIdle stops a watch that has no slots any more, and returns whether it did.
+// stopIfIdle removes the slots that this replica has lost from a watch. If none are left, it stops the
+// watch and returns true.
 func (w *slotWatch[T]) stopIfIdle() bool {
 	for slot, watched := range w.slots {
 		if watched && !w.watcher.owned[slot] {
@@ -101,59 +105,63 @@ func (w *slotWatch[T]) stopIfIdle() bool {
 	return w.slotsLeft == 0
 }
 
-func (in *slotWatcher[T]) watch(ctx context.Context, slots []int) {
-	w := &slotWatch[T]{watcher: in, slots: make([]bool, membership.SlotCount), slotsLeft: len(slots)}
+// watch starts a watch of some slots.
+func (s *slotWatcher[T]) watch(ctx context.Context, slots []int) {
+	w := &slotWatch[T]{watcher: s, slots: make([]bool, membership.SlotCount), slotsLeft: len(slots)}
 	for _, slot := range slots {
 		w.slots[slot] = true
 	}
-	in.watches = append(in.watches, w)
+	s.watches = append(s.watches, w)
 	ctx, w.stop = context.WithCancel(ctx)
-	reflector := toolscache.NewReflectorWithOptions(in.listerWatcher(membership.Selector(slots)), in.kind, w, toolscache.ReflectorOptions{})
+	reflector := toolscache.NewReflectorWithOptions(s.listerWatcher(membership.Selector(slots)), s.kind, w, toolscache.ReflectorOptions{})
 	go reflector.RunWithContext(ctx)
 }
 
-// updateSynced updates synced.
-func (in *slotWatcher[T]) updateSynced() {
-	in.synced.Store(!slices.ContainsFunc(in.watches, func(w *slotWatch[T]) bool { return !w.synced }))
+// updateSynced computes synced from the watches.
+func (s *slotWatcher[T]) updateSynced() {
+	s.synced.Store(!slices.ContainsFunc(s.watches, func(w *slotWatch[T]) bool { return !w.synced }))
 }
 
-// keys returns the UIDs of all objects.
-func (in *slotWatcher[T]) keys() []types.UID {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	keys := make([]types.UID, 0, len(in.objects))
-	for uid := range in.objects {
-		keys = append(keys, uid)
+// uids returns the UIDs of all objects.
+func (s *slotWatcher[T]) uids() []types.UID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	uids := make([]types.UID, 0, len(s.objects))
+	for uid := range s.objects {
+		uids = append(uids, uid)
 	}
-	return keys
+	return uids
 }
 
-// visit calls f with an object, if there is one, under the lock.
-func (in *slotWatcher[T]) visit(uid types.UID, f func(T)) {
-	in.mu.Lock()
-	defer in.mu.Unlock()
-	if object, ok := in.objects[uid]; ok {
+// visit calls f with the object that has a UID, if there is one. It holds the lock meanwhile.
+func (s *slotWatcher[T]) visit(uid types.UID, f func(T)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if object, ok := s.objects[uid]; ok {
 		f(object)
 	}
 }
 
-// take converts an item of a watch; false if it is not in the slots of the watch.
-func (w *slotWatch[T]) take(item any) (object T, concern bool, err error) {
+// accept trims an item of the watch and converts it to T. It returns false if the item is not in the slots
+// of the watch.
+func (w *slotWatch[T]) accept(item any) (object T, ok bool, err error) {
 	if w.watcher.trim != nil {
 		if item, err = w.watcher.trim(item); err != nil {
 			return object, false, err
 		}
 	}
-	object, ok := item.(T)
-	// The API server may not support selectors, and slots may have been removed since.
+	object, ok = item.(T)
+	// Check the slot, because the API server may not support shard selectors, and this replica may
+	// have lost the slot after the watch was started.
 	return object, ok && w.slots[membership.SlotOf(object.GetUID())], nil
 }
 
+// set stores a new object, or a new version of one.
 func (w *slotWatch[T]) set(item any) error {
 	w.watcher.mu.Lock()
 	defer w.watcher.mu.Unlock()
-	object, concern, err := w.take(item)
-	if err != nil || !concern {
+	object, ok, err := w.accept(item)
+	if err != nil || !ok {
 		return err
 	}
 	before := w.watcher.objects[object.GetUID()]
@@ -162,7 +170,7 @@ func (w *slotWatch[T]) set(item any) error {
 	return nil
 }
 
-// Add stores a new version of an object.
+// Add stores a new object.
 func (w *slotWatch[T]) Add(item any) error { return w.set(item) }
 
 // Update stores a new version of an object.
@@ -172,15 +180,15 @@ func (w *slotWatch[T]) Update(item any) error { return w.set(item) }
 func (w *slotWatch[T]) Delete(item any) error {
 	w.watcher.mu.Lock()
 	defer w.watcher.mu.Unlock()
-	object, concern, err := w.take(item)
-	if err != nil || !concern {
+	object, ok, err := w.accept(item)
+	if err != nil || !ok {
 		return err
 	}
-	w.forget(object.GetUID())
+	w.remove(object.GetUID())
 	return nil
 }
 
-func (w *slotWatch[T]) forget(uid types.UID) {
+func (w *slotWatch[T]) remove(uid types.UID) {
 	before, ok := w.watcher.objects[uid]
 	if ok {
 		var none T
@@ -189,17 +197,17 @@ func (w *slotWatch[T]) forget(uid types.UID) {
 	}
 }
 
-// Replace replaces all objects by a list.
+// Replace replaces all objects in the slots of the watch by those of a list.
 func (w *slotWatch[T]) Replace(items []any, _ string) error {
 	w.watcher.mu.Lock()
 	listed := map[types.UID]bool{}
 	for _, item := range items {
-		object, concern, err := w.take(item)
+		object, ok, err := w.accept(item)
 		if err != nil {
 			w.watcher.mu.Unlock()
 			return err
 		}
-		if !concern {
+		if !ok {
 			continue
 		}
 		listed[object.GetUID()] = true
@@ -212,7 +220,7 @@ func (w *slotWatch[T]) Replace(items []any, _ string) error {
 	}
 	for uid := range w.watcher.objects {
 		if w.slots[membership.SlotOf(uid)] && !listed[uid] {
-			w.forget(uid)
+			w.remove(uid)
 		}
 	}
 	w.synced = true
@@ -222,5 +230,5 @@ func (w *slotWatch[T]) Replace(items []any, _ string) error {
 	return nil
 }
 
-// Resync does nothing.
+// Resync does nothing: handlers need no resync.
 func (*slotWatch[T]) Resync() error { return nil }

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Leases is a Discovery in which each replica renews a Lease of its own.
+// Leases is a Discovery in which each replica renews its own Lease.
 type Leases struct {
 	client    kubernetes.Interface
 	self      Member
@@ -29,14 +29,14 @@ type Leases struct {
 	lister    coordinationlisters.LeaseLister
 	// instance distinguishes this process from other processes with the same replica name.
 	instance string
-	// own is this replica's Lease as last written; nil if the stored version is unknown.
+	// own is this replica's Lease as this process has last written it; nil if the last write failed.
 	own *coordinationv1.Lease
 	// claimed is true after this process has written the Lease once.
 	claimed bool
 
 	mu sync.Mutex
-	// renewals has the last renewal of each replica, with the local time at which it was
-	// observed: clocks of other machines are not compared with the local clock.
+	// renewals has the last renewal of each replica. Its age is computed from the local time at
+	// which it was observed, because clocks of other machines may differ from the local clock.
 	renewals map[string]renewal
 }
 
@@ -53,22 +53,21 @@ const (
 	AddressAnnotation = "k8s-1m.dev/address"
 	// RelayAnnotation is set on the Lease of a replica that owns no nodes.
 	RelayAnnotation = "k8s-1m.dev/relay-only"
-	// InstanceAnnotation is a random value that differs between processes.
+	// InstanceAnnotation is a random value that identifies the process that wrote the Lease.
 	InstanceAnnotation = "k8s-1m.dev/instance"
 
 	leaseDuration      = 15 * time.Second
 	leaseRenewInterval = 5 * time.Second
-	// A starting replica whose Lease has another address reads that Lease at this interval,
-	// for at most claimTimeout, to see whether another process still renews it.
+	// A starting replica whose Lease has another address reads that Lease every claimPollInterval,
+	// for at most claimTimeout, to detect whether another process still renews it.
 	claimPollInterval = 500 * time.Millisecond
 	claimTimeout      = leaseRenewInterval + 2*time.Second
 )
 
 // ErrNameTaken is returned if two processes run with one replica name.
-var ErrNameTaken = errors.New("there is another replica of this name: give each replica its own --replica-name")
+var ErrNameTaken = errors.New("another replica has the same name: give each replica its own --replica-name")
 
-// NewLeases returns a Discovery for the group of replicas whose Leases are in the
-// namespace. Self is this replica.
+// NewLeases returns a Discovery for a group of replicas with Leases in a namespace. self is this replica.
 func NewLeases(client kubernetes.Interface, namespace, group string, self Member) *Leases {
 	return &Leases{client: client, namespace: namespace, group: group, self: self, instance: rand.Text(), renewals: map[string]renewal{}}
 }
@@ -76,10 +75,10 @@ func NewLeases(client kubernetes.Interface, namespace, group string, self Member
 // name returns the name of this replica's Lease.
 func (l *Leases) name() string { return l.group + "-replica-" + l.self.Name }
 
-// Run renews the Lease of this replica until the context ends, and then deletes it. It
-// returns [ErrNameTaken] if another process has the same replica name. The process that
-// started later fails if it sees the other one's renewals in time; otherwise the earlier
-// one fails.
+// Run renews the Lease of this replica until the context ends, and then deletes it. It returns
+// [ErrNameTaken] if another process has the same replica name. The process that started later fails if
+// it observes a renewal by the other process while it waits in claim. Otherwise the process that
+// started earlier fails.
 func (l *Leases) Run(ctx context.Context) error {
 	if err := l.claim(ctx); err != nil {
 		return err
@@ -104,7 +103,7 @@ func (l *Leases) Run(ctx context.Context) error {
 		case errors.Is(err, ErrNameTaken):
 			cancel(err)
 		case err != nil && ctx.Err() == nil:
-			klog.FromContext(ctx).Error(err, "failed to renew the Lease of this replica", "lease", l.name())
+			klog.FromContext(ctx).Error(err, "Failed to renew the Lease of this replica", "lease", l.name())
 		}
 	}, leaseRenewInterval)
 	if err := context.Cause(ctx); errors.Is(err, ErrNameTaken) {
@@ -119,7 +118,8 @@ func (l *Leases) release(ctx context.Context) error {
 	defer cancel()
 	var options metav1.DeleteOptions
 	if l.own != nil {
-		// The successor of this replica may have written the Lease already.
+		// Another process with this replica's name may already have written the Lease. Then it is
+		// not deleted.
 		options.Preconditions = &metav1.Preconditions{ResourceVersion: &l.own.ResourceVersion}
 	}
 	err := l.client.CoordinationV1().Leases(l.namespace).Delete(ctx, l.name(), options)
@@ -129,9 +129,9 @@ func (l *Leases) release(ctx context.Context) error {
 	return err
 }
 
-// claim waits until this process may use its replica name. It returns at once if there is
-// no Lease or if the Lease has this replica's address, as that is a previous process.
-// Otherwise it returns once the Lease was not renewed for claimTimeout.
+// claim waits until this process may use its replica name. It returns immediately if there is no Lease,
+// or if the Lease has this replica's address, because then a previous process wrote it. Otherwise it
+// returns ErrNameTaken if the Lease is renewed within claimTimeout, and nil if it is not.
 func (l *Leases) claim(ctx context.Context) error {
 	var last time.Time
 	for since := time.Now(); ctx.Err() == nil && time.Since(since) < claimTimeout; {
@@ -140,7 +140,8 @@ func (l *Leases) claim(ctx context.Context) error {
 		case apierrors.IsNotFound(err):
 			return nil
 		case err != nil:
-			// If the API server is unreachable, the other process may be unable to renew too.
+			// Start the wait again: if the API server is unreachable, the other process may be unable
+			// to renew its Lease, too.
 			since = time.Now()
 		case lease.Annotations[AddressAnnotation] == l.self.Address || lease.Spec.RenewTime == nil:
 			return nil
@@ -158,11 +159,11 @@ func (l *Leases) claim(ctx context.Context) error {
 }
 
 func (l *Leases) nameTaken(lease *coordinationv1.Lease) error {
-	return fmt.Errorf("replica %s at %s, also at %s: %w", l.self.Name, l.self.Address, lease.Annotations[AddressAnnotation], ErrNameTaken)
+	return fmt.Errorf("replica %s at %s and at %s: %w", l.self.Name, l.self.Address, lease.Annotations[AddressAnnotation], ErrNameTaken)
 }
 
-// renew writes the Lease with the current time. It reads the Lease first only if the
-// previous write failed, as another process may have written it.
+// renew writes the Lease with the current time. It reads the Lease first if this process has not written
+// it yet, or if the previous write failed, because another process may have written it.
 func (l *Leases) renew(ctx context.Context) error {
 	client, lease := l.client.CoordinationV1().Leases(l.namespace), l.own
 	l.own = nil
@@ -205,8 +206,7 @@ func (l *Leases) fill(lease *coordinationv1.Lease) {
 	lease.Spec.RenewTime = ptr.To(metav1.NowMicro())
 }
 
-// Members returns this replica and all replicas that renewed their Lease within its
-// duration.
+// Members returns this replica and all replicas that have renewed their Lease within leaseDuration.
 func (l *Leases) Members() []Member {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -9,11 +9,11 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// SlotCount is the number of hash slots. Each slot is a range of UID hashes of equal size.
-// The count is a power of two and must be the same in all replicas.
+// SlotCount is the number of hash slots. The slots are UID hash ranges of equal size. The count is a power
+// of two and must be the same in all replicas.
 const SlotCount = 1024
 
-// slotBits is the number of leading hash bits that are the slot's number.
+// slotBits is the number of leading bits of a hash that are the number of its slot.
 var slotBits = bits.Len(uint(SlotCount)) - 1
 
 // SlotOf returns the hash slot of the object with this UID, from 0 to SlotCount-1. The
@@ -25,8 +25,8 @@ func SlotOf(uid types.UID) int {
 	return int(h.Sum64() >> (64 - slotBits))
 }
 
-// Selector returns the API server's shard selector for the objects in some hash slots,
-// which must be sorted.
+// Selector returns the shard selector, in the API server's syntax, for the objects in some hash slots. The
+// slots must be sorted.
 func Selector(slots []int) string {
 	var ranges []string
 	for first := 0; first < len(slots); {
@@ -40,8 +40,8 @@ func Selector(slots []int) string {
 	return strings.Join(ranges, " || ")
 }
 
-// firstHash returns the first hash of a slot in the selector's notation. The end of the
-// last slot is 2^64, which has one digit more.
+// firstHash returns the first hash of a slot, in the selector's notation. For SlotCount it returns 2^64,
+// the end of the last slot, which has 17 digits.
 func firstHash(slot int) string {
 	if slot == SlotCount {
 		return "0x1" + strings.Repeat("0", 16)

@@ -8,9 +8,9 @@ import (
 // Table has the name of the owner of each hash slot; "" if the slot has no owner.
 type Table []string
 
-// Assign gives each hash slot to one of the replicas, which get equal shares (±1). It
-// moves as few slots as possible: a replica loses a slot only if it has more than its
-// share.
+// Assign assigns each hash slot to one of the replicas. The numbers of slots of any two replicas differ by
+// at most 1. As few slots as possible change their owner: a replica loses a slot only if it has more than
+// its share.
 func Assign(before Table, replicas []string) Table {
 	after := make(Table, SlotCount)
 	if len(replicas) == 0 {
@@ -43,8 +43,8 @@ func Assign(before Table, replicas []string) Table {
 	return after
 }
 
-// shares returns how many slots each replica must have. If the slots cannot be divided
-// equally, the replicas that own the most slots now get one more than the others.
+// shares returns the number of slots that each replica must have. If the slots cannot be divided equally,
+// the replicas that currently own the most slots get one more than the others.
 func shares(members []string, owned map[string]int) map[string]int {
 	byOwned := slices.Clone(members)
 	slices.SortStableFunc(byOwned, func(a, b string) int { return cmp.Compare(owned[b], owned[a]) })
@@ -58,7 +58,7 @@ func shares(members []string, owned map[string]int) map[string]int {
 	return share
 }
 
-// Of returns the slots of a replica, sorted.
+// Of returns the slots that a replica owns, sorted.
 func (t Table) Of(replica string) []int {
 	var slots []int
 	for slot, owner := range t {

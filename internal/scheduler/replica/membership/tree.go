@@ -6,8 +6,7 @@ import (
 	"slices"
 )
 
-// Branch is a subtree of the query tree: a replica, and the branches to which it forwards
-// a query.
+// Branch is a subtree of the query tree: a replica, and the branches to which it forwards a query.
 type Branch struct {
 	Member   Member
 	Branches []Branch `cbor:",omitempty"`
@@ -31,9 +30,9 @@ func (b *Branch) Names() []string {
 	return names
 }
 
-// Grow builds a query tree in which no replica forwards to more than fanout others.
-// Relays are put nearest to the root. The order of the other replicas depends on the key,
-// so that answers for different pods are merged by different replicas.
+// Grow builds a query tree in which each replica forwards to at most fanout others. Relays are nearest to
+// the root. The key rotates the order of the relays and that of the other replicas, so that different
+// replicas merge the answers for different pods.
 func Grow(members []Member, fanout int, key []byte) []Branch {
 	h := fnv.New64a()
 	h.Write(key)
@@ -57,8 +56,8 @@ func Grow(members []Member, fanout int, key []byte) []Branch {
 	return split(members, fanout)
 }
 
-// split divides members into branches of about the same size. The first fanout members
-// become the roots of the branches.
+// split divides members into at most fanout branches of about the same size. The first members become the
+// roots of the branches.
 func split(members []Member, fanout int) []Branch {
 	var branches []Branch
 	heads := min(fanout, len(members))

@@ -1,6 +1,6 @@
-// Package pacing makes periodic work of all replicas happen at the same instants, called
-// beats. Waking up a mostly idle process costs more CPU than the work itself, so work that
-// falls on one beat is cheaper than the same work spread over time.
+// Package pacing makes all replicas do periodic work at the same instants, called beats. Waking up a mostly
+// idle process costs more CPU than the work itself, so several pieces of work at one beat are cheaper than
+// the same work at different times.
 package pacing
 
 import (
@@ -12,11 +12,11 @@ import (
 // paced connections.
 const Interval = 50 * time.Millisecond
 
-// Beat returns the next multiple of the period after now. It is the same instant in all
-// processes of a machine, and about the same on other machines.
+// Beat returns the first multiple of the period after now. It is the same instant in all processes of a
+// machine, and about the same instant on other machines.
 func Beat(now time.Time, period time.Duration) time.Time { return now.Truncate(period).Add(period) }
 
-// EachBeat calls f at once and then at each beat, until the context ends.
+// EachBeat calls f immediately and then at each beat, until the context ends.
 func EachBeat(ctx context.Context, period time.Duration, f func(context.Context)) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()

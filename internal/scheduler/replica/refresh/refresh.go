@@ -10,34 +10,35 @@ import (
 // Object is a pod that another replica has sent.
 type Object struct {
 	Pod *v1.Pod
-	// Tick is the value of the receiver's list counter when the pod was last sent.
+	// Tick is the number of lists that the receiver had seen start when it last received the pod.
 	Tick int64
 }
 
-// Lists are the lists that replicas have started to send, by sender and list ID, with the
-// receiver's list counter at the start. A sender may start another list before it has completed
-// one.
+// Lists are the lists that replicas have started and not yet ended, by sender and list ID. The value is
+// the receiver's number of started lists (see [Object.Tick]) at the start of the list. Lists of one sender
+// may overlap.
 type Lists map[string]map[int64]int64
 
-// Begin notes that a sender has started a list.
-func (b Lists) Begin(from string, id, tick int64) {
-	if b[from] == nil {
-		b[from] = map[int64]int64{}
+// Begin records the start of a list.
+func (l Lists) Begin(from string, id, tick int64) {
+	if l[from] == nil {
+		l[from] = map[int64]int64{}
 	}
-	b[from][id] = tick
+	l[from][id] = tick
 }
 
-// End completes a list: it calls drop for the pods with UIDs in some hash slots that were not sent
-// since the list was started. It does nothing for a list that was not started on this connection.
-func (b Lists) End(from string, id int64, slots []int, pods map[types.UID]Object, drop func(*v1.Pod)) {
-	since, known := b[from][id]
-	delete(b[from], id)
-	if !known {
+// End records the end of a list: it calls drop for the pods in the given hash slots that were not received
+// after the start of the list. It does nothing for a list whose start is not recorded, for example
+// because it was sent on an earlier connection.
+func (l Lists) End(from string, id int64, slots []int, pods map[types.UID]Object, drop func(*v1.Pod)) {
+	startTick, started := l[from][id]
+	delete(l[from], id)
+	if !started {
 		return
 	}
-	in := NewSlotSet(slots)
+	set := NewSlotSet(slots)
 	for uid, pod := range pods {
-		if in[membership.SlotOf(uid)] && pod.Tick < since {
+		if set[membership.SlotOf(uid)] && pod.Tick < startTick {
 			drop(pod.Pod)
 		}
 	}

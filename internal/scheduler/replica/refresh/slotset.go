@@ -1,5 +1,5 @@
-// Package refresh tracks full lists that replicas send to each other: after a list is complete,
-// objects that were not in it are removed.
+// Package refresh tracks full lists of pods that replicas send to each other. At the end of a list, the
+// receiver removes the pods that were not in the list.
 package refresh
 
 import (
@@ -11,20 +11,20 @@ import (
 // SlotSet is a set of hash slots; nil is empty.
 type SlotSet []bool
 
-// NewSlotSet returns a set of some slots.
+// NewSlotSet returns the set of the given slots.
 func NewSlotSet(slots []int) SlotSet {
-	all := make(SlotSet, membership.SlotCount)
-	all.Add(slots)
-	return all
+	set := make(SlotSet, membership.SlotCount)
+	set.Add(slots)
+	return set
 }
 
 // AllSlots returns the set of all slots.
 func AllSlots() SlotSet {
-	all := make(SlotSet, membership.SlotCount)
-	for slot := range all {
-		all[slot] = true
+	set := make(SlotSet, membership.SlotCount)
+	for slot := range set {
+		set[slot] = true
 	}
-	return all
+	return set
 }
 
 // Add adds slots. It ignores numbers that are not slots.
@@ -39,7 +39,7 @@ func (s SlotSet) Add(slots []int) {
 // Has returns whether a slot is in the set.
 func (s SlotSet) Has(slot int) bool { return slot < len(s) && s[slot] }
 
-// Of returns the slots in the set that a replica owns, in order.
+// Of returns the slots in the set that a replica owns, sorted.
 func (s SlotSet) Of(table membership.Table, owner string) []int {
 	return slices.DeleteFunc(table.Of(owner), func(slot int) bool { return !s.Has(slot) })
 }

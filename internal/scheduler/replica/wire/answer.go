@@ -12,27 +12,27 @@ type Answer struct {
 	// summary and the leader queries again with these keys.
 	Missing TermKeys
 	Summary index.Summary
-	// Values and ImageSets are what the numbers in the summary stand for. Values[0] is
-	// [NoValue] and Values[1] is the empty string. An image set has one byte for each image
-	// of the pod.
+	// Values and ImageSets are the strings that the numbers in the summary stand for. Values[0] is
+	// [NoValue] and Values[1] is the empty string. An image set has one byte for each image of the
+	// pod.
 	Values, ImageSets []string
 	// Names are the names of the offered nodes, indexed by [index.Offer.Node].
 	Names []string
 	// Images are the images of the pod, in the order of its containers.
 	Images []Image
-	// Refusals are the reasons for which nodes do not fit, except conflicts with other pods.
+	// Refusals are the reasons for which nodes do not fit, except spread and inter-pod affinity.
 	Refusals []Refusal
-	// Node is the node of a query for one node, and Pods are its pods, in the API's
-	// protobuf encoding.
+	// Node is the node object if the query requested it, and Pods are the pods on this node. Both
+	// are in the API's protobuf encoding.
 	Node []byte   `cbor:",omitempty"`
 	Pods [][]byte `cbor:",omitempty"`
-	// InUse is true if a pod uses a claim of the queried pod.
+	// InUse is true if another pod uses a claim of the queried pod.
 	InUse bool `cbor:",omitempty"`
-	// Candidates are the best node of each replica for preemption. Ineligible is the reason
-	// for which the pod must not preempt; "" if it may.
+	// Candidates has the best node of each replica for preemption. Ineligible is the reason for
+	// which the pod must not preempt; "" if it may.
 	Candidates []Candidate `cbor:",omitempty"`
 	Ineligible string      `cbor:",omitempty"`
-	// ReferencedLabels are the labels of pods to which selectors of other pods refer.
+	// ReferencedLabels are the pod labels to which selectors of other pods refer.
 	ReferencedLabels []string
 	// Errors has one message for each replica that failed to answer.
 	Errors []string

@@ -4,17 +4,17 @@ import "github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 
 // Assignment is the leader's decision which replica owns which hash slots.
 type Assignment struct {
-	// Term is the leader's term and Number counts its assignments. A later assignment
+	// Term is the leader's term. Number counts the assignments of the term. A later assignment
 	// replaces an earlier one.
 	Term, Number int64
-	// AfterTerm and AfterNumber identify the preceding assignment. A replica that did not
-	// receive that one may have missed a change of owners, so it reloads its slots.
+	// AfterTerm and AfterNumber identify the preceding assignment. A replica that did not follow
+	// that one may have missed a change of owners, so it lists all its slots again.
 	AfterTerm, AfterNumber int64
 	Leader                 membership.Member
-	// Members are the replicas that the leader considers alive. Known are all replicas that
-	// were discovered.
+	// Members are the replicas that the leader considers alive. Known are all discovered replicas.
 	Members, Known []membership.Member
-	// Owners are replica names. Slots has for each hash slot an index into Owners, or -1.
+	// Owners are the names of the replicas that own hash slots. Slots has the owner of each hash
+	// slot, as an index into Owners; -1 if there is none.
 	Owners []string
 	Slots  []int16
 }

@@ -11,30 +11,31 @@ import (
 type Batch struct {
 	// From is the name of the sender. It is set in the first batch of a connection.
 	From string `cbor:",omitempty"`
-	// Assignments come from the leader. None is omitted, so that a receiver can detect that
-	// it missed one.
+	// Assignments come from the leader. A batch contains all assignments since the previous batch,
+	// also outdated ones, so that a receiver can detect that it missed one.
 	Assignments []*Assignment `cbor:",omitempty"`
-	// Refreshing starts a resend of all objects in some slots.
+	// Refreshing starts a list of all pods in some hash slots.
 	Refreshing []Refresh `cbor:",omitempty"`
-	// Nodes are nodes of the sender. Pods on these nodes must be sent to it.
+	// Nodes announces nodes of the sender. Pods on these nodes must be sent to it.
 	Nodes []NodeName `cbor:",omitempty"`
 	// Pods are pods on nodes of the receiver.
 	Pods []Item `cbor:",omitempty"`
 	// Pending are unscheduled pods. They are sent to the leader.
 	Pending []Item `cbor:",omitempty"`
-	// Events are other changes that the leader needs for its queue.
+	// Events are changes of nodes and bound pods. They are sent to the leader, for its queue.
 	Events []Event `cbor:",omitempty"`
-	// Refreshed ends a resend of all objects in some slots.
+	// Refreshed ends a list of all pods in some hash slots.
 	Refreshed []Refresh `cbor:",omitempty"`
-	// Listed announces that all nodes of the sender in some slots were sent, so that the
-	// receiver can send the pods on them.
+	// Listed reports that the sender has announced all its nodes in some hash slots. It is also the
+	// request for the pods on these nodes.
 	Listed []Refresh `cbor:",omitempty"`
-	// Reservations come from the leader. Acks are the answers to them.
+	// Reservations are requests of the leader for reservations, releases and nominations.
 	Reservations []Reservation `cbor:",omitempty"`
-	// Kept are the UIDs of pods whose reservations the leader still needs.
+	// Kept are the UIDs of the pods whose reservations the leader renews.
 	Kept []types.UID `cbor:",omitempty"`
-	Acks []Ack       `cbor:",omitempty"`
-	// Status is sent to the leader.
+	// Acks are the answers to Reservations and Kept.
+	Acks []Ack `cbor:",omitempty"`
+	// Status is the status report of the sender. It is sent to the leader.
 	Status *Status `cbor:",omitempty"`
 }
 
@@ -44,8 +45,8 @@ type NodeName struct {
 	Hash uint64
 	// Slot is the hash slot of the node.
 	Slot int16
-	// Created is the creation time in Unix seconds. If two nodes had the same name, the one
-	// that was created later wins, whatever the order of the messages.
+	// Created is the creation time in Unix seconds. If a node was deleted and created again, the
+	// receiver uses the slot of the newer one, in whatever order the messages arrive.
 	Created int64
 }
 
@@ -55,7 +56,7 @@ type Item struct {
 	UID types.UID
 	// Object is in the API's protobuf encoding; empty if the object was deleted.
 	Object []byte
-	// Node, if not empty, means that the only change is the binding to this node.
+	// Node is set in Pending if the pod was not deleted but bound: the name of its node.
 	Node string
 }
 
@@ -69,25 +70,30 @@ type Event struct {
 	Before, After []byte
 }
 
-// Refresh refers to all objects with UIDs in some hash slots under an assignment. After a
-// complete resend the receiver deletes the objects that were not part of it.
+// Refresh is the start or the end of a list of pods, or the request for one (see [Batch]). After the end
+// of a list, the receiver removes the pods in Slots that were not in the list.
 type Refresh struct {
+	// Term and Number identify the assignment to which the message belongs.
 	Term, Number int64
-	Slots        []int
-	// ID is a number of the sender. A Refreshing or Refreshed has in InReplyTo the ID of the
-	// Listed to which it responds.
+	// Slots are the hash slots to which the message refers.
+	Slots []int
+	// ID is a number that the sender has chosen. In Refreshing and Refreshed, InReplyTo is the ID of
+	// the Listed to which the list responds.
 	ID, InReplyTo int64
 }
 
-// Reservation reserves capacity of a node for a pod before the pod is bound. It releases
-// the capacity if Pod is empty.
+// Reservation is the request to reserve capacity of a node for a pod before the pod is bound. If Pod is
+// empty, it releases the capacity.
 type Reservation struct {
-	// Nominated is true if the pod is nominated to the node and takes no capacity yet.
+	// Nominated is true if the message adds or removes a nomination of the pod to the node instead
+	// of a reservation.
 	Nominated bool `cbor:",omitempty"`
 
-	Pod      []byte
-	UID      types.UID
-	Node     string
+	// Pod is in the API's protobuf encoding.
+	Pod  []byte
+	UID  types.UID
+	Node string
+	// Profile is the name of the pod's scheduler profile. TermKeys are the term keys of its class.
 	Profile  string
 	TermKeys TermKeys
 	// Granted is true if the node's previous owner has granted the reservation. The pod may be
@@ -102,20 +108,22 @@ type Ack struct {
 	Refused string `cbor:",omitempty"`
 }
 
-// Status is the state of a replica.
+// Status is the status report of a replica.
 type Status struct {
-	// Term and Number identify the assignment for which the replica has loaded all nodes
-	// and pods.
+	// Term and Number identify the assignment for which the replica has loaded all nodes and pods;
+	// 0 if it has not done so for the current one.
 	Term, Number int64
-	Nodes, Pods  int
+	// Nodes and Pods are the numbers of nodes that the replica owns and of bound pods on them.
+	Nodes, Pods int
 	// Expired is the number of reservations that expired because no leader renewed them.
 	Expired int64
-	// Forbids is true if pods of this replica have required anti-affinity terms with a
-	// topology larger than one node.
-	Forbids bool `cbor:",omitempty"`
-	// Unreachable are the names of replicas to which the replica has no connection.
+	// AntiAffinityBeyondNode is true if a pod on a node of this replica has a required
+	// anti-affinity term with another topology key than the hostname.
+	AntiAffinityBeyondNode bool `cbor:"Forbids,omitempty"`
+	// Unreachable are the names of the replicas to which this replica has had no connection for some
+	// time.
 	Unreachable []string `cbor:",omitempty"`
-	// Config is a digest of the replica's configuration.
+	// Config is a digest of the replica's configuration. The leader ignores replicas with another one.
 	Config string
 }
 
@@ -139,8 +147,8 @@ func (b *Batch) size() int {
 	return size
 }
 
-// grownBy estimates the encoded size in bytes of what was appended to a batch since a
-// copy of it was made.
+// grownBy estimates the encoded size in bytes of the elements that were appended to a batch after the
+// copy before was made.
 func (b *Batch) grownBy(before *Batch) int {
 	added := Batch{
 		Assignments: b.Assignments[len(before.Assignments):],

@@ -17,7 +17,8 @@ type connections struct {
 	open map[string]*grpc.ClientConn
 }
 
-// get returns the connection to an address. gRPC connects in the background.
+// get returns the connection to an address, and creates it if there is none. gRPC connects in the
+// background.
 func (c *connections) get(address string, certificates *TLS) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

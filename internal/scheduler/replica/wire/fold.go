@@ -6,8 +6,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// Fold merges answers of several replicas into one with at most the given number of
-// offers for each group.
+// Fold merges the answers of several replicas into one answer with at most the given number of offers
+// for each group.
 func Fold(answers []*Answer, offers int) *Answer {
 	if len(answers) == 1 {
 		return answers[0]
@@ -36,8 +36,8 @@ func Fold(answers []*Answer, offers int) *Answer {
 	return merged
 }
 
-// dropUnusedNames removes the names of nodes that are not offered. Otherwise the names of
-// all offers of all replicas would accumulate on the way to the leader.
+// dropUnusedNames removes the names of nodes that the merged summary does not offer. Otherwise the names
+// of all offers of all replicas would accumulate on the way to the leader.
 func (a *Answer) dropUnusedNames() {
 	var names []string
 	for g := range a.Summary.Groups {
@@ -55,8 +55,8 @@ func (a *Answer) dropUnusedNames() {
 	a.Names = names
 }
 
-// add adds everything but the summary of another answer. It changes the numbers in the
-// other answer's summary to those of the dictionaries.
+// add adds the fields of another answer that Fold does not merge itself. It replaces the numbers in the
+// other answer's summary by those of the dictionaries.
 func (a *Answer) add(other *Answer, values, imageSets *dictionary) {
 	other.Summary.Renumber(
 		func(value int32) int32 { return values.number(other.Values[value]) },

@@ -8,8 +8,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// Gather queries branches with send and merges their answers with the answer of own, which
-// may be nil. Branches without an answer in time are listed in Absent.
+// Gather queries branches with send and merges their answers with the answer of own, which may be nil.
+// The replicas of branches that do not answer in time are listed in Absent.
 func Gather(
 	ctx context.Context, own func() *Answer, branches []membership.Branch, patience Patience, offers int,
 	send func(context.Context, *membership.Branch) (*Answer, error),

@@ -13,66 +13,71 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 )
 
-// Link sends batches to one other replica, in order. If the connection breaks or the
-// receiver is too slow, the link reconnects and sends everything again; there is no other
-// recovery. All methods may be called concurrently.
+// Link sends batches to one replica, in order. If the connection ends or the receiver is too slow, the
+// link connects again and onConnect sends the whole state again. There is no other recovery. All methods
+// may be called concurrently.
 type Link struct {
 	to   membership.Member
 	from string
 	dial *Dialer
-	// begin is called for each new connection and sends everything.
-	begin func(context.Context, *Link)
-	// local is the receiver if this replica sends to itself, without a connection.
+	// onConnect is called for each new connection and sends the whole state.
+	onConnect func(context.Context, *Link)
+	// local is the receiver if this replica sends to itself, without a connection; otherwise nil.
 	local Handler
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// pending is the batch that is sent next. bytes is its estimated size.
 	pending *Batch
 	bytes   int
-	// due is the time at which pending is sent; zero if nothing is pending. lastSent is when
-	// the previous batch was sent.
+	// due is the time at which pending is sent; zero if nothing is pending. lastSent is the time at
+	// which the previous batch was sent.
 	due, lastSent time.Time
-	// reset is true while changes are discarded because everything will be sent again: there
-	// is no connection, or the pending batch was dropped.
-	reset bool
-	// connection counts connections. reservations counts those sent on the current one.
+	// discarding is true if new changes are discarded, because the whole state will be sent again:
+	// there is no connection, or the pending batch exceeded maxPending.
+	discarding bool
+	// connection is the number of connections so far. reservations is the number of reservations
+	// that were sent on the current one.
 	connection   int64
 	reservations uint64
 	// down is the time at which the connection ended; zero while there is one.
 	down time.Time
-	more chan struct{}
+	// wake makes sendBatches check due. room is signaled when the pending batch becomes smaller or
+	// the connection ends.
+	wake chan struct{}
 	room *sync.Cond
 }
 
 const (
 	// maxPending is the maximal size in bytes of the pending batch. If it is exceeded, the
-	// receiver is too slow and the link starts again.
+	// receiver is too slow: the link ends the connection and starts again.
 	maxPending = 64 << 20
-	// fullSendPending is the size in bytes at which WaitForRoom blocks during a full send.
+	// fullSendPending is the size in bytes of the pending batch above which WaitForRoom blocks.
 	fullSendPending = 2 << 20
 	reconnectDelay  = 100 * time.Millisecond
-	// Batches are sent at the beats of pacing.Interval; changes that may be delayed are sent
-	// at the beats of lazyInterval. Each message wakes up both sides, which costs more than
-	// the content. More than urgentBytes are sent at once.
+	// Batches are sent at the beats of pacing.Interval. Batches with only changes that are not
+	// urgent are sent at the beats of lazyInterval. Each message wakes up the processes of both
+	// sides, which costs more CPU than its content. A batch of more than urgentBytes is sent
+	// immediately.
 	lazyInterval = 250 * time.Millisecond
 	urgentBytes  = 64 << 10
-	// A receiver sends a heartbeat at each heartbeatInterval and is considered unreachable
-	// after heartbeatTimeout. gRPC's keepalive cannot be faster than ten seconds.
+	// The receiver sends a heartbeat every heartbeatInterval. If none arrives for heartbeatTimeout,
+	// the sender ends the connection. gRPC's keepalive allows no interval below 10 s.
 	heartbeatInterval, heartbeatTimeout = time.Second, 3 * time.Second
 )
 
 var errTooSlow = errors.New("the other replica receives too slowly")
 
-// NewLink returns a link from the replica named from to another replica. The link calls
-// begin for each new connection to send everything.
-func NewLink(from string, to membership.Member, dial *Dialer, begin func(context.Context, *Link)) *Link {
-	l := &Link{to: to, from: from, dial: dial, begin: begin, pending: &Batch{}, reset: true, down: time.Now(), more: make(chan struct{}, 1)}
+// NewLink returns a link from the replica named from to another replica. The link calls onConnect for
+// each new connection, to send the whole state.
+func NewLink(from string, to membership.Member, dial *Dialer, onConnect func(context.Context, *Link)) *Link {
+	l := &Link{to: to, from: from, dial: dial, onConnect: onConnect, pending: &Batch{}, discarding: true, down: time.Now(), wake: make(chan struct{}, 1)}
 	l.room = sync.NewCond(&l.mu)
 	return l
 }
 
 // NewLoop returns a link of a replica to itself, which calls the handler directly.
-func NewLoop(self membership.Member, handler Handler, begin func(context.Context, *Link)) *Link {
-	l := NewLink(self.Name, self, nil, begin)
+func NewLoop(self membership.Member, handler Handler, onConnect func(context.Context, *Link)) *Link {
+	l := NewLink(self.Name, self, nil, onConnect)
 	l.local = handler
 	return l
 }
@@ -80,17 +85,18 @@ func NewLoop(self membership.Member, handler Handler, begin func(context.Context
 // To returns the receiver.
 func (l *Link) To() membership.Member { return l.to }
 
-// Send adds changes to the next batch. The batch is sent at once, or at the next beat if
-// another batch was just sent.
-func (l *Link) Send(add func(*Batch)) { l.append(add, false) }
+// Send adds changes to the next batch. The batch is sent immediately, or at the next beat if the previous
+// batch was sent less than pacing.Interval ago. Without a connection the changes are discarded.
+func (l *Link) Send(add func(*Batch)) { l.enqueue(add, false) }
 
-// SendLater adds changes to the next batch; the changes may wait for up to 250 ms.
-func (l *Link) SendLater(add func(*Batch)) { l.append(add, true) }
+// SendLater adds changes to the next batch. The batch may be delayed by up to lazyInterval.
+func (l *Link) SendLater(add func(*Batch)) { l.enqueue(add, true) }
 
-func (l *Link) append(add func(*Batch), lazy bool) {
+// enqueue adds changes to the pending batch. lazy means that they are not urgent.
+func (l *Link) enqueue(add func(*Batch), lazy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reset {
+	if l.discarding {
 		return
 	}
 	before := *l.pending
@@ -98,12 +104,12 @@ func (l *Link) append(add func(*Batch), lazy bool) {
 	l.bytes += l.pending.grownBy(&before)
 	l.reservations += uint64(len(l.pending.Reservations) - len(before.Reservations))
 	if l.bytes > maxPending {
-		l.drop()
+		l.discardPending()
 	}
 	l.schedule(l.dueFor(time.Now(), lazy))
 }
 
-// dueFor returns the time at which a change that was just added is sent. The lock is held.
+// dueFor returns the time by which a change that was just added must be sent. The caller holds the lock.
 func (l *Link) dueFor(now time.Time, lazy bool) time.Time {
 	switch {
 	case l.local != nil || l.bytes > urgentBytes:
@@ -116,7 +122,7 @@ func (l *Link) dueFor(now time.Time, lazy bool) time.Time {
 	return now
 }
 
-// Flush sends the pending batch at once.
+// Flush makes the pending batch due immediately.
 func (l *Link) Flush() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -125,27 +131,29 @@ func (l *Link) Flush() {
 	}
 }
 
-// schedule sends the pending batch no later than due. The lock is held.
+// schedule makes the pending batch due at the given time, unless it is due earlier. The caller holds the
+// lock.
 func (l *Link) schedule(due time.Time) {
 	if !l.due.IsZero() && !due.Before(l.due) {
 		return
 	}
 	l.due = due
 	select {
-	case l.more <- struct{}{}:
+	case l.wake <- struct{}{}:
 	default:
 	}
 }
 
-// drop discards the pending batch. The lock is held.
-func (l *Link) drop() {
-	l.reset, l.pending, l.bytes, l.due = true, &Batch{}, 0, time.Time{}
+// discardPending discards the pending batch, and all changes until the next connection. The caller holds
+// the lock.
+func (l *Link) discardPending() {
+	l.discarding, l.pending, l.bytes, l.due = true, &Batch{}, 0, time.Time{}
 	l.room.Broadcast()
 }
 
-// wait returns the time until the pending batch is due. It is negative if nothing is
+// untilDue returns the time until the pending batch is due. It is negative if nothing is
 // pending.
-func (l *Link) wait() time.Duration {
+func (l *Link) untilDue() time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return time.Until(l.due)
@@ -165,33 +173,34 @@ func (l *Link) Down() time.Time {
 	return l.down
 }
 
-// SentReservations returns how many reservations were sent on the current connection, and the
+// SentReservations returns the number of reservations that were sent on the current connection, and the
 // connection's number. Both are 0 without a connection.
 func (l *Link) SentReservations() (sent uint64, connection int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reset {
+	if l.discarding {
 		return 0, 0
 	}
 	return l.reservations, l.connection
 }
 
-// WaitForRoom waits until the pending batch is small; a sender of much data calls it before each
-// Send. It returns false if the connection or the context has ended.
+// WaitForRoom waits until the pending batch is at most fullSendPending bytes large. A caller that sends
+// many objects calls it before each Send. It returns false if the connection or the context has ended.
 func (l *Link) WaitForRoom(ctx context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for l.bytes > fullSendPending && !l.reset && ctx.Err() == nil {
+	for l.bytes > fullSendPending && !l.discarding && ctx.Err() == nil {
 		l.room.Wait()
 	}
-	return !l.reset && ctx.Err() == nil
+	return !l.discarding && ctx.Err() == nil
 }
 
-// take removes and returns the pending batch; nil if nothing is pending.
-func (l *Link) take() (*Batch, error) {
+// takePending removes and returns the pending batch; nil if nothing is pending. It returns errTooSlow if
+// the pending batch was discarded.
+func (l *Link) takePending() (*Batch, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.reset {
+	if l.discarding {
 		return nil, errTooSlow
 	}
 	if l.due.IsZero() {
@@ -210,7 +219,7 @@ func (l *Link) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := l.connect(ctx)
 		if ctx.Err() == nil {
-			logger.V(2).Info("connection to another replica ended", "replica", l.to.Name, "err", err)
+			logger.V(2).Info("Connection to another replica ended", "replica", l.to.Name, "err", err)
 			linkResets.WithLabelValues(l.to.Name).Inc()
 		}
 		select {
@@ -230,22 +239,22 @@ func (l *Link) connect(ctx context.Context) error {
 		return err
 	}
 	l.mu.Lock()
-	l.pending, l.bytes, l.reset, l.due, l.lastSent = &Batch{}, 0, false, time.Time{}, time.Time{}
+	l.pending, l.bytes, l.discarding, l.due, l.lastSent = &Batch{}, 0, false, time.Time{}, time.Time{}
 	l.connection, l.reservations, l.down = l.connection+1, 0, time.Time{}
 	l.mu.Unlock()
-	begun := make(chan struct{})
+	onConnectDone := make(chan struct{})
 	go func() {
-		defer close(begun)
-		l.begin(ctx, l)
+		defer close(onConnectDone)
+		l.onConnect(ctx, l)
 	}()
-	// begin must have returned before the next connection starts.
+	// onConnect must have returned before the next connection starts.
 	defer func() {
 		cancel()
 		l.mu.Lock()
-		l.drop()
+		l.discardPending()
 		l.down = time.Now()
 		l.mu.Unlock()
-		<-begun
+		<-onConnectDone
 	}()
 	return l.sendBatches(ctx, send, ended)
 }
@@ -260,14 +269,14 @@ func (l *Link) sendBatches(ctx context.Context, send func(*Batch) error, ended <
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-l.more:
-			if wait := l.wait(); wait > 0 {
-				due.Reset(wait)
+		case <-l.wake:
+			if delay := l.untilDue(); delay > 0 {
+				due.Reset(delay)
 				continue
 			}
 		case <-due.C:
 		}
-		b, err := l.take()
+		b, err := l.takePending()
 		if err == nil && b != nil {
 			err = send(b)
 		}
@@ -277,8 +286,8 @@ func (l *Link) sendBatches(ctx context.Context, send func(*Batch) error, ended <
 	}
 }
 
-// open opens a connection. It returns the function that sends a batch, and a channel with
-// the error that ended the connection.
+// open opens a connection. It returns a function that sends a batch, and a channel that receives the
+// error that ended the connection.
 func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-chan error, error) {
 	ended := make(chan error, 1)
 	if l.local != nil {
@@ -301,7 +310,7 @@ func (l *Link) open(ctx context.Context, cancel func()) (func(*Batch) error, <-c
 	go func() {
 		defer timeout.Stop()
 		for {
-			// The receiver sends heartbeats only, and the error at the end.
+			// The receiver sends only heartbeats, and at the end an error.
 			if err := stream.RecvMsg(&Batch{}); err != nil {
 				ended <- err
 				cancel()

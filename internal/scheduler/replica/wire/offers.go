@@ -2,29 +2,29 @@ package wire
 
 import "github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 
-// A large answer places more pods of a batch of identical pods and so saves queries, but
-// costs CPU in every replica. The useful size depends on the batches of a pod class, so
-// it follows what the previous batch of the class used.
+// With a larger answer, the leader places more pods of a batch of identical pods, so it sends fewer
+// queries. But a larger answer costs CPU in every replica. The useful size depends on the pod class, so
+// the size of each answer depends on how much of the previous answer for the class was used.
 const (
 	// LeastOffers and MostOffers bound the number of nodes offered from each group.
 	LeastOffers, MostOffers = 8, 128
 	firstOffers             = 16
 	// LeastSteps and MostSteps bound the number of further pods predicted for each offer.
 	LeastSteps, MostSteps = 4, 128
-	// If many steps are used, the same few nodes are chosen repeatedly, so fewer offers
-	// suffice: this bounds offers times steps.
+	// maxOffersTimesSteps bounds offers times steps. If many steps are used, the same few nodes are
+	// chosen repeatedly, so fewer offers suffice.
 	maxOffersTimesSteps = 1024
 )
 
 // AnswerSize is the size of answer that the leader requests for a pod class.
 type AnswerSize struct {
-	// Offers is the number of nodes of each group; Steps is the number of further pods
-	// predicted for each.
+	// Offers is the maximal number of nodes offered from each group. Steps is the maximal number of
+	// further pods for which the state of each offer is predicted.
 	Offers, Steps int
 }
 
-// Next returns the size for the next query, given what was used of the previous answer.
-// The zero value's Next is the size of the first query.
+// Next returns the size for the next query of a class, given how much of the previous answer was used.
+// For the zero value it returns the size for the first query.
 func (w AnswerSize) Next(used index.Used) AnswerSize {
 	if w.Offers == 0 {
 		return AnswerSize{firstOffers, LeastSteps}

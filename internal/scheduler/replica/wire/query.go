@@ -1,7 +1,6 @@
-// Package wire is the protocol between replicas of the scheduler: queries and answers,
-// which travel along a tree of replicas, and batches of changes, which are sent over
-// ordered one-way connections (links). Messages are CBOR over gRPC. Package index gives
-// meaning to the summaries inside answers; plugins are not known here.
+// Package wire is the protocol between replicas of the scheduler. Queries and answers are forwarded along
+// a tree of replicas. Batches of changes are sent over ordered one-way connections (links). Messages are
+// CBOR over gRPC. Package index defines the summaries inside answers. This package knows no plugins.
 package wire
 
 import (
@@ -18,7 +17,8 @@ type Query struct {
 	// its scheduler profile.
 	Pod     []byte
 	Profile string
-	// TermKeys are topology keys to count in addition to those that follow from the pod.
+	// TermKeys are the topology keys, from affinity terms of existing pods, by which pods are
+	// counted in addition to the keys in the pod's own terms.
 	TermKeys TermKeys
 	// Offers is the maximal number of nodes offered from each group. Steps is the maximal
 	// number of further pods for which the state of each offer is predicted.
@@ -27,17 +27,18 @@ type Query struct {
 	Node string
 	// Reasons requests the reasons for which nodes do not fit.
 	Reasons bool
-	// NodeByNode requests that the plugins check each node by itself, because the pod has
-	// requirements that the index does not cover. Exclude has nodes that are known not to fit.
+	// NodeByNode requests that the plugins check each node, because the pod has requirements that
+	// the index does not support. Exclude are the names of nodes that are known not to fit.
 	NodeByNode bool     `cbor:",omitempty"`
 	Exclude    []string `cbor:",omitempty"`
-	// InUse requests whether any pod on any node uses a claim of this pod.
+	// InUse is true if the leader knows from a previous answer that another pod uses a claim of
+	// this pod.
 	InUse bool `cbor:",omitempty"`
 	// IncludeNode requests the node object and its pods. It requires Node.
 	IncludeNode bool `cbor:",omitempty"`
-	// Preempt requests the node on which the pod would fit if other pods were evicted.
-	// Counters are the counters summed over all replicas; Values are the strings that the
-	// numbers in the counters stand for.
+	// Preempt requests the best node on which the pod would fit if other pods were evicted.
+	// Counters are the counters summed over all replicas. Values are the strings that the numbers
+	// in the counters stand for.
 	Preempt  bool                   `cbor:",omitempty"`
 	Counters []index.CounterSummary `cbor:",omitempty"`
 	Values   []string               `cbor:",omitempty"`
@@ -51,28 +52,28 @@ type TermKeys struct {
 }
 
 // Without returns the keys that are not in others.
-func (d TermKeys) Without(others TermKeys) TermKeys {
+func (k TermKeys) Without(others TermKeys) TermKeys {
 	without := func(keys, others []string) []string {
 		return slices.DeleteFunc(slices.Clone(keys), func(key string) bool { return slices.Contains(others, key) })
 	}
-	return TermKeys{Forbid: without(d.Forbid, others.Forbid), Prefer: without(d.Prefer, others.Prefer)}
+	return TermKeys{Forbid: without(k.Forbid, others.Forbid), Prefer: without(k.Prefer, others.Prefer)}
 }
 
-// Union returns the union of both.
-func (d TermKeys) Union(others TermKeys) TermKeys {
+// Union returns the keys that are in at least one of the two.
+func (k TermKeys) Union(others TermKeys) TermKeys {
 	union := func(keys, others []string) []string {
 		all := slices.Concat(keys, others)
 		slices.Sort(all)
 		return slices.Compact(all)
 	}
-	return TermKeys{Forbid: union(d.Forbid, others.Forbid), Prefer: union(d.Prefer, others.Prefer)}
+	return TermKeys{Forbid: union(k.Forbid, others.Forbid), Prefer: union(k.Prefer, others.Prefer)}
 }
 
 // Empty reports whether there are no keys.
-func (d TermKeys) Empty() bool { return len(d.Forbid)+len(d.Prefer) == 0 }
+func (k TermKeys) Empty() bool { return len(k.Forbid)+len(k.Prefer) == 0 }
 
-// Request is a query as it is sent to one replica, with the branches to which that
-// replica forwards it.
+// Request is the message that sends a query to one replica, with the branches to which that replica
+// forwards it.
 type Request struct {
 	Query *Query
 	// Term and Number identify the leader's assignment. A replica that is not ready for
@@ -83,19 +84,19 @@ type Request struct {
 	Branches []membership.Branch `cbor:",omitempty"`
 	Patience Patience
 
-	// Reservations is the number of the leader's reservations that each replica, by name, must have
-	// received before it answers.
+	// Reservations has, by name of the replica, the number of reservations of the leader that the
+	// replica must have received on the current connection before it answers.
 	Reservations map[string]uint64 `cbor:",omitempty"`
 }
 
 // Patience limits the time for which a replica waits for answers.
 type Patience struct {
-	// Deadline is the time after which missing answers are given up.
+	// Deadline is the time after which a replica no longer waits for missing answers.
 	Deadline time.Duration
-	// Quorum is the percentage of branches that must answer before the remaining branches
-	// get only Grace, or as much time as has passed so far if that is longer. With 100 all
-	// branches get the time until the deadline.
+	// Quorum is a percentage of branches. After so many have answered, the remaining branches get
+	// Grace, or as much time as has passed so far if that is longer. With 100, all branches get the
+	// time until the deadline.
 	Quorum int
-	// Grace is the additional time after the quorum has answered.
+	// Grace is the minimal additional time after the quorum has answered.
 	Grace time.Duration
 }

@@ -16,25 +16,25 @@ import (
 
 // Handler processes the messages of other replicas.
 type Handler interface {
-	// Answer returns the answer of this replica alone; the package queries the branches.
+	// Answer returns the answer of this replica alone; this package queries the branches.
 	Answer(ctx context.Context, q *Request) *Answer
 	// Receive processes a batch. Batches of one sender arrive in order. An error ends the
-	// connection, and the sender sends everything again.
+	// connection; the sender then opens another one and sends its whole state again.
 	Receive(from string, b *Batch) error
-	// Connected is called when another replica has opened a new connection, over which it
-	// will send everything again.
+	// Connected is called when another replica has opened a new connection, before it sends its
+	// whole state on this connection.
 	Connected(from string)
 }
 
 const (
 	serviceName = "k8s1m.Replica"
-	// maxMessage is the maximal size of a message in bytes. A pod can have 1.5 MiB and a
-	// batch has many pods.
+	// maxMessage is the maximal size of a message in bytes. A pod can be 1.5 MiB large, and a batch
+	// contains many pods.
 	maxMessage = 64 << 20
-	// Fixed windows turn off gRPC's estimation of the bandwidth, which sends a ping with
-	// each message.
+	// Sizes of HTTP/2's flow control windows, in bytes. Fixed sizes disable gRPC's estimation of
+	// the bandwidth, which sends pings between messages.
 	streamWindow, connectionWindow = 1 << 20, 4 << 20
-	// A replica that does not answer a ping within pingTimeout is considered unreachable.
+	// gRPC closes the connection to a replica that does not answer a ping within pingTimeout.
 	pingInterval = 10 * time.Second
 	pingTimeout  = 3 * time.Second
 )
@@ -43,7 +43,7 @@ const (
 // must be on a loopback address.
 func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handler Handler, dial *Dialer) error {
 	if address, ok := listener.Addr().(*net.TCPAddr); certificates == nil && (!ok || !address.IP.IsLoopback()) {
-		return fmt.Errorf("replicas on %v need certificates: set --replica-cert-file, --replica-key-file and --replica-ca-file", listener.Addr())
+		return fmt.Errorf("a replica that listens on %v needs certificates: set --replica-cert-file, --replica-key-file and --replica-ca-file", listener.Addr())
 	}
 	server := grpc.NewServer(
 		grpc.Creds(certificates.credentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(1024),

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// sessions has the latest incoming connection of each replica. After a replica reconnects,
-// batches that still arrive on its earlier connection are outdated and are rejected.
+// sessions has the latest incoming connection of each replica. After a replica has connected again,
+// batches that still arrive on its earlier connection are rejected, because they are outdated.
 type sessions struct {
 	mu     sync.Mutex
 	latest map[string]*session
@@ -42,6 +42,7 @@ func (s *sessions) end(from string, ended *session) {
 	}
 }
 
+// end waits until no batch of the session is being processed, and rejects further ones.
 func (s *session) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,19 +10,19 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// Messages are validated before they are used: a malformed message ends the connection
-// and must not crash the process.
+// Messages are validated before they are used. A malformed message ends the connection or the query, but
+// must not crash the process.
 
 var errMalformed = errors.New("malformed message from another replica")
 
-// Bounds of messages.
+// Bounds of the fields of messages.
 const (
 	maxMembers  = 10_000
 	maxDepth    = 16
 	maxOffers   = 1 << 16
 	maxSteps    = 1 << 10
 	maxDeadline = time.Minute
-	// The receiver packs a term and a number into one 64-bit integer.
+	// The receiver combines a term and a number into one 64-bit integer.
 	maxTerm, maxNumber = 1<<38 - 1, 1<<24 - 1
 )
 
@@ -73,7 +73,7 @@ func (a *Assignment) validate() error {
 	return nil
 }
 
-// validVersion checks the term and number of an assignment.
+// validVersion returns whether the term and number of an assignment are within their bounds.
 func validVersion(term, number int64) bool {
 	return term >= 0 && term <= maxTerm && number >= 0 && number <= maxNumber
 }
@@ -92,7 +92,7 @@ func validSlots(slots []int) bool {
 
 // validate returns an error if a field is out of bounds.
 func (q *Request) validate() error {
-	members := maxMembers
+	membersLeft := maxMembers
 	switch {
 	case q.Query == nil:
 		return malformed("request without a query")
@@ -102,20 +102,21 @@ func (q *Request) validate() error {
 		return malformed("query for too many offers or steps")
 	case q.Patience.Deadline <= 0 || q.Patience.Deadline > maxDeadline || q.Patience.Grace < 0 || q.Patience.Quorum < 0:
 		return malformed("query with an invalid deadline, grace time or quorum")
-	case !treeFits(q.Branches, maxDepth, &members):
-		return malformed("query for too many replicas")
+	case !treeWithinBounds(q.Branches, maxDepth, &membersLeft):
+		return malformed("query with a tree of too many replicas or levels")
 	}
 	return nil
 }
 
-// treeFits reports whether a tree is at most so deep and has at most so many members.
-func treeFits(branches []membership.Branch, depth int, members *int) bool {
-	*members -= len(branches)
-	if *members < 0 || depth == 0 && len(branches) > 0 {
+// treeWithinBounds reports whether a tree has at most levelsLeft levels and at most *membersLeft members.
+// It subtracts the number of members from *membersLeft.
+func treeWithinBounds(branches []membership.Branch, levelsLeft int, membersLeft *int) bool {
+	*membersLeft -= len(branches)
+	if *membersLeft < 0 || levelsLeft == 0 && len(branches) > 0 {
 		return false
 	}
 	for i := range branches {
-		if !treeFits(branches[i].Branches, depth-1, members) {
+		if !treeWithinBounds(branches[i].Branches, levelsLeft-1, membersLeft) {
 			return false
 		}
 	}
