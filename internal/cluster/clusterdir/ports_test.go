@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestPortsStayTheSameWhileFree(t *testing.T) {
+func TestPortsAreKeptWhileFree(t *testing.T) {
 	names := DefaultSettings().PortNames()
 	first, err := Ports{}.Assign("test", names, nil)
 	if err != nil {
@@ -19,10 +19,10 @@ func TestPortsStayTheSameWhileFree(t *testing.T) {
 	seen := map[int]string{}
 	for _, name := range names {
 		if first[name] != again[name] {
-			t.Errorf("%s moved from %d to %d", name, first[name], again[name])
+			t.Errorf("port of %s in the second Assign() = %d, want %d as in the first", name, again[name], first[name])
 		}
-		if other, taken := seen[first[name]]; taken {
-			t.Errorf("%s and %s share port %d", name, other, first[name])
+		if other, exists := seen[first[name]]; exists {
+			t.Errorf("%s and %s have port %d, want different ports", name, other, first[name])
 		}
 		seen[first[name]] = name
 	}
@@ -37,7 +37,7 @@ func TestPortsStayTheSameWhileFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if moved["kwok"] == first["kwok"] || moved["store"] != first["store"] {
-		t.Errorf("with %d taken: %v", first["kwok"], moved)
+		t.Errorf("Assign() with port %d in use = %v, want another port of kwok and the same port of the store", first["kwok"], moved)
 	}
 }
 
@@ -49,6 +49,6 @@ func TestRequestedPortInUseIsAnError(t *testing.T) {
 	defer listener.Close()
 	wanted := map[string]int{"kwok": listener.Addr().(*net.TCPAddr).Port}
 	if _, err := (Ports{}).Assign("test", []string{"kwok"}, wanted); !errors.Is(err, ErrPortInUse) {
-		t.Errorf("error %v", err)
+		t.Errorf("Assign() of a port in use = %v, want %v", err, ErrPortInUse)
 	}
 }
