@@ -89,8 +89,8 @@ func pod(name, node string, phase corev1.PodPhase, age time.Duration) *corev1.Po
 	}
 }
 
-// TestStartupsAreMeasured sends changes of pods. A startup that takes longer than the limit is late.
-// The time since the request is measured only for pods whose request is known.
+// TestStartupsAreMeasured sends changes of pods. A startup that takes longer than the limit is
+// late. The time since the request is measured only for pods whose request is known.
 func TestStartupsAreMeasured(t *testing.T) {
 	s := newStartups("measured-")
 	s.limit = 10 * time.Second

@@ -229,8 +229,8 @@ func TestStartupObjectiveIsFiveSeconds(t *testing.T) {
 	}
 }
 
-// TestRatiosAreComparedWithBaseline checks that a ratio of memory or cost is worse if it exceeds the
-// band around the stored ratio. Latencies, like p99, are never worse.
+// TestRatiosAreComparedWithBaseline checks that a ratio of memory or cost is worse if it exceeds
+// the band around the stored ratio. Latencies, like p99, are never worse.
 func TestRatiosAreComparedWithBaseline(t *testing.T) {
 	r := Result{}
 	r.Compare("ours", "theirs", []Figure{{"room", "MiB", 50, true}, {"cost", "µs", 20, false}, {"p99", "ms", 90, false}, {"own", "", 1, true}},

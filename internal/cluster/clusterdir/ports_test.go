@@ -12,14 +12,14 @@ func TestPortsAreKeptWhileFree(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := first.Assign("test", names, nil)
+	second, err := first.Assign("test", names, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[int]string{}
 	for _, name := range names {
-		if first[name] != again[name] {
-			t.Errorf("port of %s in the second Assign() = %d, want %d as in the first", name, again[name], first[name])
+		if first[name] != second[name] {
+			t.Errorf("port of %s in the second Assign() = %d, want %d as in the first", name, second[name], first[name])
 		}
 		if other, exists := seen[first[name]]; exists {
 			t.Errorf("%s and %s have port %d, want different ports", name, other, first[name])
@@ -47,8 +47,8 @@ func TestRequestedPortInUseIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	wanted := map[string]int{"kwok": listener.Addr().(*net.TCPAddr).Port}
-	if _, err := (Ports{}).Assign("test", []string{"kwok"}, wanted); !errors.Is(err, ErrPortInUse) {
+	requested := map[string]int{"kwok": listener.Addr().(*net.TCPAddr).Port}
+	if _, err := (Ports{}).Assign("test", []string{"kwok"}, requested); !errors.Is(err, ErrPortInUse) {
 		t.Errorf("Assign() of a port in use = %v, want %v", err, ErrPortInUse)
 	}
 }

@@ -36,7 +36,7 @@ func TestCertificatesHaveNamesOfKubeadmAndAreKept(t *testing.T) {
 		}
 		before[name] = string(content)
 	}
-	if again := ensure(t, dir); !again.Cert.Equal(first.Cert) {
+	if second := ensure(t, dir); !second.Cert.Equal(first.Cert) {
 		t.Error("the second Ensure() created another CA, want the first kept")
 	}
 	for _, name := range names {

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestRatesOfAMillionNodes checks the rates of the default cluster: a million nodes that renew their
-// Leases every ten seconds make 100,000 updates per second.
+// TestRatesOfAMillionNodes checks the rates of the default cluster: a million nodes that renew
+// their Leases every ten seconds make 100,000 updates per second.
 func TestRatesOfAMillionNodes(t *testing.T) {
 	c := DefaultCluster()
 	r := rates(&c)
@@ -76,8 +76,8 @@ func checkNotLess(t *testing.T, name string, base, with reflect.Value, moreServe
 	}
 }
 
-// TestFirstLimitIsTight checks that as many nodes as the first limit are feasible, and that 10 % more
-// are not.
+// TestFirstLimitIsTight checks that as many nodes as the first limit are feasible, and that 10 %
+// more are not.
 func TestFirstLimitIsTight(t *testing.T) {
 	m := DefaultMachines()
 	p := Make(DefaultCluster(), m, DefaultCosts())

@@ -83,9 +83,9 @@ func TestTickRedrawsAndQQuits(t *testing.T) {
 	frames := 0
 	m := model{interval: time.Second, frame: func() Frame { frames++; return Frame{Header: "head"} }}
 	resized, _ := m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
-	drawn, again := resized.Update(tick{})
-	if frames != 1 || again == nil || !strings.Contains(drawn.View().Content, "head") {
-		t.Errorf("a tick drew %d frames, next command set: %v, view %+v, want one frame with %q and another tick", frames, again != nil, drawn.View(), "head")
+	drawn, nextTick := resized.Update(tick{})
+	if frames != 1 || nextTick == nil || !strings.Contains(drawn.View().Content, "head") {
+		t.Errorf("a tick drew %d frames, next command set: %v, view %+v, want one frame with %q and another tick", frames, nextTick != nil, drawn.View(), "head")
 	}
 	if _, command := drawn.Update(tea.KeyPressMsg{Code: 'q', Text: "q"}); command == nil {
 		t.Error("the key q returned no command, want one that quits")

@@ -36,9 +36,10 @@ func TestCacheRecoversFromDisorderedEvents(t *testing.T) {
 	}
 }
 
-// TestReplacedPodWithoutDeleteEvent deletes a pod and creates another with its name while no watch
-// reports changes, so that the scheduler receives one update instead of a deletion and a creation.
-func TestReplacedPodWithoutDeleteEvent(t *testing.T) {
+// TestCacheFollowsPodReplacedWithoutDeleteEvent deletes a pod and creates another with its name
+// while no watch reports changes, so that the scheduler receives one update instead of a deletion
+// and a creation.
+func TestCacheFollowsPodReplacedWithoutDeleteEvent(t *testing.T) {
 	podOn := func(name, uid, node string) *v1.Pod {
 		pod := schedtest.PlainPod(name, "1")
 		pod.UID, pod.Spec.NodeName = types.UID(uid), node

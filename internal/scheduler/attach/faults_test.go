@@ -56,8 +56,8 @@ func TestShrunkNodeTakesNoPods(t *testing.T) {
 	f.StopAndCheck()
 }
 
-// TestRecreatedNodeKeepsItsPods deletes a node with a pod and creates another with its name: the pod
-// still uses capacity.
+// TestRecreatedNodeKeepsItsPods deletes a node with a pod and creates another with its name: the
+// pod still uses capacity.
 func TestRecreatedNodeKeepsItsPods(t *testing.T) {
 	f := schedtest.New(t, []*v1.Node{schedtest.PlainNode("node", "2")})
 	f.Run()
@@ -83,9 +83,9 @@ func TestRecreatedNodeKeepsItsPods(t *testing.T) {
 	f.StopAndCheck()
 }
 
-// TestResizeAfterAssume resizes the pod that was assumed last: the cache must not use the requests
-// that it computed when it ranked the pod.
-func TestResizeAfterAssume(t *testing.T) {
+// TestResizeAfterAssumeIsCounted resizes the pod that was assumed last: the cache must not use the
+// requests that it computed when it ranked the pod.
+func TestResizeAfterAssumeIsCounted(t *testing.T) {
 	f := schedtest.NewScripted(t, schedtest.NewAPI())
 	f.API.Put(schedtest.PlainNode("node", "4"))
 	pod := schedtest.PlainPod("pod", "1")
@@ -127,8 +127,9 @@ func TestDeletingPodDuringBindFreesItsCapacity(t *testing.T) {
 	}
 }
 
-// TestPodIsBoundOnceDespiteBindError answers the first bind of a pod with an error, without executing it and
-// after executing it. Either way the pod is bound once and its capacity is counted once.
+// TestPodIsBoundOnceDespiteBindError answers the first bind of a pod with an error, without
+// executing it and after executing it. Either way the pod is bound once and its capacity is counted
+// once.
 func TestPodIsBoundOnceDespiteBindError(t *testing.T) {
 	for _, executed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("first bind executed: %v", executed), func(t *testing.T) {
@@ -158,8 +159,9 @@ func TestPodIsBoundOnceDespiteBindError(t *testing.T) {
 	}
 }
 
-// TestInvariantsUnderFaults schedules while binds are answered with errors, and while pods and nodes
-// are deleted and created. No pod is lost or bound twice, and no node is overcommitted at any time.
+// TestInvariantsUnderFaults schedules while binds are answered with errors, and while pods and
+// nodes are deleted and created. No pod is lost or bound twice, and no node is overcommitted at any
+// time.
 func TestInvariantsUnderFaults(t *testing.T) {
 	const nodes, pods = 50, 2000
 	random := schedtest.NewRandom(t)
@@ -280,9 +282,9 @@ func (b *faultyBinder) replaceNode(name string) {
 	b.API.Put(schedtest.PlainNode(name, "16"))
 }
 
-// TestClockJumpsDuringBind moves the queue's clock by days during a bind: the pod keeps its
-// capacity, and pending pods are scheduled when capacity is free.
-func TestClockJumpsDuringBind(t *testing.T) {
+// TestClockJumpDuringBindKeepsCapacity moves the queue's clock by days during a bind: the pod keeps
+// its capacity, and pending pods are scheduled when capacity is free.
+func TestClockJumpDuringBindKeepsCapacity(t *testing.T) {
 	start := time.Now()
 	clock := testingclock.NewFakeClock(start)
 	f := schedtest.New(t, []*v1.Node{schedtest.PlainNode("node", "1")}, kubescheduler.WithClock(clock))

@@ -219,7 +219,8 @@ func (w *world) restrictToNamedNodes(pod *v1.Pod) {
 }
 
 // claims are names of persistent volume claims. Two are bound to volumes in a zone, "later" waits
-// for its first consumer, "once" has the access mode ReadWriteOncePod, and "missing" does not exist.
+// for its first consumer, "once" has the access mode ReadWriteOncePod, and "missing" does not
+// exist.
 var claims = []string{"in-a", "in-b", "later", "once", "missing"}
 
 // addVolumes adds a storage class, volumes and claims to informers.
@@ -267,7 +268,8 @@ func (w *world) bindVolume(to informers.SharedInformerFactory, claim *v1.Persist
 	w.must(to.Core().V1().PersistentVolumes().Informer().GetIndexer().Add(volume))
 }
 
-// addBudgets adds two pod disruption budgets to informers: one allows no disruption, one allows one.
+// addBudgets adds two pod disruption budgets to informers: one allows no disruption, one allows
+// one.
 func (w *world) addBudgets(to informers.SharedInformerFactory) {
 	for i, app := range apps[:2] {
 		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"}}

@@ -54,8 +54,8 @@ func TestBlockingPluginDoesNotBlockOtherPods(t *testing.T) {
 	}
 }
 
-// TestPluginThatNeverReturnsKeepsItsArguments has a plugin that ignores its context and continues to
-// read its arguments. The race detector reports an error if the scheduler writes to them.
+// TestPluginThatNeverReturnsKeepsItsArguments has a plugin that ignores its context and continues
+// to read its arguments. The race detector reports an error if the scheduler writes to them.
 func TestPluginThatNeverReturnsKeepsItsArguments(t *testing.T) {
 	release := make(chan struct{})
 	releaseCalls := sync.OnceFunc(func() { close(release) })
@@ -71,7 +71,8 @@ func TestPluginThatNeverReturnsKeepsItsArguments(t *testing.T) {
 			}
 		}
 	})
-	// Cleanups run in reverse order: the calls return before the scheduler waits for its last cycle.
+	// Cleanups run in reverse order: the calls return before the scheduler waits for its last
+	// cycle.
 	t.Cleanup(releaseCalls)
 	f.Parts.Limits.Call, f.Parts.Limits.Grace = 50*time.Millisecond, 20*time.Millisecond
 	f.Run()

@@ -54,8 +54,8 @@ func TestTrimKeepsFieldsThatSchedulingUses(t *testing.T) {
 	}
 }
 
-// TestTrimmedPodsShareEqualParts checks that pods of a Deployment share their containers but not the
-// node name, and that the number of remembered specs is bounded.
+// TestTrimmedPodsShareEqualParts checks that pods of a Deployment share their containers but not
+// the node name, and that the number of remembered specs is bounded.
 func TestTrimmedPodsShareEqualParts(t *testing.T) {
 	trimmer := NewTrimmer()
 	a, b, other := webPod(1, "a"), webPod(2, "b"), webPod(3, "c")
@@ -92,8 +92,8 @@ func TestTrimKeepsAllocatedResources(t *testing.T) {
 	}
 }
 
-// TestTrimmedNodesShareEqualParts checks which fields of a node are kept, and that equal nodes share
-// their resource lists.
+// TestTrimmedNodesShareEqualParts checks which fields of a node are kept, and that equal nodes
+// share their resource lists.
 func TestTrimmedNodesShareEqualParts(t *testing.T) {
 	newNode := func(name string) *v1.Node {
 		return &v1.Node{

@@ -57,8 +57,8 @@ func (w *world) nominations(spec Spec) []Nominated {
 }
 
 // TestMergedSummariesEqualWholeIndex divides nodes among several indexes and schedules batches of
-// pods by the merged summaries of these indexes. It compares each choice with one index that has all
-// nodes and pods.
+// pods by the merged summaries of these indexes. It compares each choice with one index that has
+// all nodes and pods.
 func TestMergedSummariesEqualWholeIndex(t *testing.T) {
 	scheduled, longestBatch := 0, 0
 	for seed := range uint64(300) {

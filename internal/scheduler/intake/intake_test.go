@@ -101,9 +101,9 @@ func expiredCounter(reason string) func() (float64, error) {
 	return func() (float64, error) { return testutil.GetCounterMetricValue(expired.WithLabelValues(reason)) }
 }
 
-// TestEarlyPodIsBoundOnceStored delivers a pod by the webhook before it is stored: it is assumed
-// immediately and bound after it is stored.
-func TestEarlyPodIsBoundOnceStored(t *testing.T) {
+// TestEarlyPodIsBoundAfterItIsStored delivers a pod by the webhook before it is stored: it is
+// assumed immediately and bound after it is stored.
+func TestEarlyPodIsBoundAfterItIsStored(t *testing.T) {
 	f := newFixture(t, schedtest.PlainNode("node", "4"))
 	byWebhook, byWatch := schedtest.CounterDelta(t, takenCounter(sourceWebhook)), schedtest.CounterDelta(t, takenCounter(sourceWatch))
 	pod := schedtest.PlainPod("pod", "1")
@@ -216,8 +216,8 @@ func TestGatedEarlyPodExpiresInQueue(t *testing.T) {
 	f.stopAndCheck()
 }
 
-// TestStoredPodIsBoundBeforeTheWatchShowsIt stores an early pod while the watch sends no events: the
-// pod is bound because the API server confirms that it is stored.
+// TestStoredPodIsBoundBeforeTheWatchShowsIt stores an early pod while the watch sends no events:
+// the pod is bound because the API server confirms that it is stored.
 func TestStoredPodIsBoundBeforeTheWatchShowsIt(t *testing.T) {
 	f := newFixture(t, schedtest.PlainNode("node", "4"))
 	pod := schedtest.PlainPod("pod", "1")
@@ -239,9 +239,9 @@ func TestStoredPodIsBoundBeforeTheWatchShowsIt(t *testing.T) {
 	f.stopAndCheck()
 }
 
-// TestStoredPodDiffersFromDelivered stores a pod with larger requests than were delivered, so that
-// it does not fit on the node on which the early pod was assumed.
-func TestStoredPodDiffersFromDelivered(t *testing.T) {
+// TestStoredPodReplacesDifferentEarlyPod stores a pod with larger requests than were delivered, so
+// that it does not fit on the node on which the early pod was assumed.
+func TestStoredPodReplacesDifferentEarlyPod(t *testing.T) {
 	f := newFixture(t, schedtest.PlainNode("small", "2"))
 	pod := schedtest.PlainPod("pod", "1")
 	f.in.Take(pod.DeepCopy())
@@ -294,16 +294,16 @@ func TestSecondPodOfSameNameIsBound(t *testing.T) {
 	f.stopAndCheck()
 }
 
-// TestUnschedulableEarlyPodIsRetriedOnceStored delivers a pod that does not fit. It is left to the
-// watch, which queues it again.
-func TestUnschedulableEarlyPodIsRetriedOnceStored(t *testing.T) {
+// TestUnschedulableEarlyPodIsRetriedAfterItIsStored delivers a pod that does not fit. It is left to
+// the watch, which queues it again.
+func TestUnschedulableEarlyPodIsRetriedAfterItIsStored(t *testing.T) {
 	f := newFixture(t, schedtest.PlainNode("node", "1"))
 	returnedPods := schedtest.CounterDelta(t, func() (float64, error) { return testutil.GetCounterMetricValue(returned) })
 	pod := schedtest.PlainPod("pod", "2")
 	f.in.Take(pod.DeepCopy())
 	f.Eventually("the pod is left to the watch", func() error {
 		if got := returnedPods(); got != 1 {
-			return fmt.Errorf("%d pods are", got)
+			return fmt.Errorf("%d pods were left to the watch, want 1", got)
 		}
 		return nil
 	})
@@ -328,7 +328,7 @@ func TestEarlyPodsDoNotPreempt(t *testing.T) {
 	f.stopAndCheck()
 }
 
-func TestEarlyPodDeletedBeforeBind(t *testing.T) {
+func TestEarlyPodDeletedBeforeBindLeavesCache(t *testing.T) {
 	f := newFixture(t, schedtest.PlainNode("node", "4"))
 	pod := schedtest.PlainPod("pod", "4")
 	f.in.Take(pod.DeepCopy())
@@ -379,9 +379,10 @@ func TestPodsOverTheLimitAreDropped(t *testing.T) {
 	}
 }
 
-// TestRandomDeliveries delivers, stores, refuses and deletes pods in random order while time passes.
-// Each pod that stays stored is bound once, and nothing is remembered of the others.
-func TestRandomDeliveries(t *testing.T) {
+// TestRandomlyDeliveredPodsAreBoundOnce delivers, stores, refuses and deletes pods in random order
+// while time passes. Each pod that stays stored is bound once, and nothing is remembered of the
+// others.
+func TestRandomlyDeliveredPodsAreBoundOnce(t *testing.T) {
 	random := schedtest.NewRandom(t)
 	f := newFixture(t)
 	for i := range 5 {
@@ -435,7 +436,7 @@ func TestRandomDeliveries(t *testing.T) {
 		f.in.mu.Lock()
 		defer f.in.mu.Unlock()
 		if len(f.in.early) > 0 {
-			return fmt.Errorf("%d early pods are", len(f.in.early))
+			return fmt.Errorf("%d early pods are remembered", len(f.in.early))
 		}
 		return nil
 	})

@@ -59,8 +59,8 @@ func newGroup(t *testing.T, replicas int, nodes ...*v1.Node) *group {
 	return g
 }
 
-// startReplicas starts one replica for each element, without a leader. Those with a true element are
-// relays.
+// startReplicas starts a replica for each element of relays, without a leader. A true element makes
+// its replica a relay.
 func startReplicas(t *testing.T, relays []bool, nodes ...*v1.Node) *group {
 	t.Helper()
 	server := schedtest.NewAPI()
@@ -201,7 +201,7 @@ func (g *group) awaitConsistent() {
 	})
 	g.Eventually("all early pods are settled", func() error {
 		if _, unsettled := g.in.Remembered(); unsettled > 0 {
-			return fmt.Errorf("%d are not", unsettled)
+			return fmt.Errorf("%d early pods are not settled", unsettled)
 		}
 		return nil
 	})
@@ -216,7 +216,7 @@ func TestFormerLeaderExits(t *testing.T) {
 	g.awaitExit(former, "term 1, and replica-1 leads for term 2")
 	select {
 	case err := <-g.replicas[1].exits:
-		t.Errorf("the current leader exits: %v", err)
+		t.Errorf("the current leader exits with error %v, want it running", err)
 	default:
 	}
 	pod := schedtest.PlainPod("pod", "1")

@@ -19,9 +19,9 @@ func newGroupOfThree(t *testing.T) *group {
 	return newGroup(t, 3, nodes...)
 }
 
-// TestEarlyPodsOfReplicas checks that early pods get reservations before they are stored, are bound
-// after they are stored, and are counted once.
-func TestEarlyPodsOfReplicas(t *testing.T) {
+// TestReplicasReserveAndBindEarlyPods checks that early pods get reservations before they are
+// stored, are bound after they are stored, and are counted once.
+func TestReplicasReserveAndBindEarlyPods(t *testing.T) {
 	g := newGroupOfThree(t)
 	byWebhook, byWatch := schedtest.CounterDelta(t, schedtest.CounterValue("scheduler_intake_pods_total", "webhook")), schedtest.CounterDelta(t, schedtest.CounterValue("scheduler_intake_pods_total", "watch"))
 	var pods []*v1.Pod
@@ -82,9 +82,10 @@ func TestNextLeaderTakesOverEarlyPods(t *testing.T) {
 	}
 }
 
-// TestStoredPodDiffersFromEarlyPod stores a pod with larger requests than were delivered. The pod is
-// bound to another node than the early pod was assumed on, and the first reservation is released.
-func TestStoredPodDiffersFromEarlyPod(t *testing.T) {
+// TestStoredPodReplacesDifferentEarlyPod stores a pod with larger requests than were delivered. The
+// pod is bound to another node than the early pod was assumed on, and the first reservation is
+// released.
+func TestStoredPodReplacesDifferentEarlyPod(t *testing.T) {
 	g := newGroup(t, 2, schedtest.PlainNode("small", "2"))
 	g.in.Take(schedtest.PlainPod("pod", "1"))
 	g.awaitReservations(1, 1)

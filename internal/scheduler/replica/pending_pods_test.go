@@ -10,8 +10,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestNewerPodOfSameNameIsQueued delivers two pods with one name to the leader, as from two replicas.
-// The queue has the newer pod in either order of arrival.
+// TestNewerPodOfSameNameIsQueued delivers two pods with one name to the leader, as from two
+// replicas. The queue has the newer pod in either order of arrival.
 func TestNewerPodOfSameNameIsQueued(t *testing.T) {
 	g := newGroup(t, 2)
 	older, newer := schedtest.PlainPod("pod", "1"), schedtest.PlainPod("pod", "1")

@@ -144,7 +144,7 @@ func TestOtherReviewsAreAllowedAndDropped(t *testing.T) {
 	}
 }
 
-func TestBadInputIsRejectedInOneLine(t *testing.T) {
+func TestBadInputIsRejectedWithOneLine(t *testing.T) {
 	whole := createReview(t, nil)
 	for name, test := range map[string]struct {
 		body string

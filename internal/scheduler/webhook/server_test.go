@@ -24,7 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-func TestOptions(t *testing.T) {
+func TestOptionsAreValidatedAndSetBaseURL(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"":                                      func(*Options) {},
 		"--intake \"x\": no such mode":          func(o *Options) { o.Mode = "x" },
@@ -217,8 +217,8 @@ func TestStopDeletesConfigurationAndClosesPort(t *testing.T) {
 	}
 }
 
-// TestFormerLeaderKeepsConfigurationOfSuccessor checks that a former leader that withdraws late does
-// not delete the configuration of its successor.
+// TestFormerLeaderKeepsConfigurationOfSuccessor checks that a former leader that withdraws late
+// does not delete the configuration of its successor.
 func TestFormerLeaderKeepsConfigurationOfSuccessor(t *testing.T) {
 	client := fake.NewClientset()
 	former := newServerFixture(t, client)
@@ -258,7 +258,7 @@ func TestRejectedConfigurationIsRetried(t *testing.T) {
 	s.eventually("the webhook is called", s.call)
 }
 
-func TestPortInUse(t *testing.T) {
+func TestPortInUseIsAnError(t *testing.T) {
 	listener, err := net.Listen("tcp", host+":0")
 	if err != nil {
 		t.Fatal(err)

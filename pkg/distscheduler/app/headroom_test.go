@@ -15,8 +15,8 @@ func TestGCPercentFollowsLiveHeap(t *testing.T) {
 	}
 }
 
-// TestKeepHeadroomSetsGCPercent checks that the percentage of the garbage collector follows the size
-// of the heap, unless the environment variable GOGC is set.
+// TestKeepHeadroomSetsGCPercent checks that the percentage of the garbage collector follows the
+// size of the heap, unless the environment variable GOGC is set.
 func TestKeepHeadroomSetsGCPercent(t *testing.T) {
 	percent := func() int {
 		current := debug.SetGCPercent(100)

@@ -12,8 +12,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// TestReplicaPeersAreValidated checks that names in --replica-peers are unique and that the entry of
-// this replica matches its other flags.
+// TestReplicaPeersAreValidated checks that names in --replica-peers are unique and that the entry
+// of this replica matches its other flags.
 func TestReplicaPeersAreValidated(t *testing.T) {
 	self := membership.Member{Name: "a", Address: "10.0.0.1:7000"}
 	for peers, want := range map[string]string{

@@ -75,7 +75,8 @@ func TestInterruptedRunReturnsPartialResult(t *testing.T) {
 	}
 }
 
-// runAndCheck runs a benchmark, and checks that each decision was compared and equals the reference.
+// runAndCheck runs a benchmark, and checks that each decision was compared and equals the
+// reference.
 func runAndCheck(t *testing.T, o Options) Result {
 	t.Helper()
 	result := measured(t, o)
@@ -186,8 +187,8 @@ func TestOvercommittedNodesAreCounted(t *testing.T) {
 	}
 }
 
-// TestWorkloadsHaveTheirKindOfPods checks that unique pods differ in their requests, that mixed pods
-// have 200 classes and are the same in each run, and which existing pods are on missing nodes.
+// TestWorkloadsHaveTheirKindOfPods checks that unique pods differ in their requests, that mixed
+// pods have 200 classes and are the same in each run, and which existing pods are on missing nodes.
 func TestWorkloadsHaveTheirKindOfPods(t *testing.T) {
 	o := DefaultOptions()
 	o.PodKind = Unique

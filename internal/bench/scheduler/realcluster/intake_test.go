@@ -55,9 +55,9 @@ func TestClusterFlagsSelectTheIntake(t *testing.T) {
 	}
 }
 
-// TestSightingsAreReadFromGrowingLog reads a log while complete and partial lines are written to it.
-// Lines before the start, of other prefixes and of other namespaces are ignored, and only the first
-// sighting of a pod counts.
+// TestSightingsAreReadFromGrowingLog reads a log while complete and partial lines are written to
+// it. Lines before the start, of other prefixes and of other namespaces are ignored, and only the
+// first sighting of a pod counts.
 func TestSightingsAreReadFromGrowingLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -123,8 +123,9 @@ func TestPatternsMatchLinesOfKlog(t *testing.T) {
 	}
 }
 
-// TestStampOfDecemberReadInJanuary checks the year of a log line, which klog does not write.
-func TestStampOfDecemberReadInJanuary(t *testing.T) {
+// TestStampOfDecemberReadInJanuaryIsOfLastYear checks the year of a log line, which klog does not
+// write.
+func TestStampOfDecemberReadInJanuaryIsOfLastYear(t *testing.T) {
 	now := time.Date(2027, 1, 1, 0, 0, 1, 0, time.Local)
 	got, err := stamp("1231 23:59:59.000001", now)
 	if want := time.Date(2026, 12, 31, 23, 59, 59, 1000, time.Local); err != nil || !got.Equal(want) {

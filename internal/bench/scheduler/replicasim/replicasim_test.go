@@ -78,7 +78,8 @@ func TestStragglersAreCutOff(t *testing.T) {
 	}
 	c.Patience.Quorum, c.Pods = 100, 128
 	checkNear(t, "duration in ms of a round with a quorum of 100 %", simulate(t, c).RoundMillisP50, 2+1000)
-	// A quorum of 90 % of three replicas is all three, so no replica is cut off before the deadline.
+	// A quorum of 90 % of three replicas is all three, so no replica is cut off before the
+	// deadline.
 	c = caseWithoutCosts(4, 3)
 	c.Stragglers, c.StragglerChance, c.StragglerDelay = 0.3, 1, time.Second
 	c.Patience.Quorum, c.Patience.Grace = 90, 20*time.Millisecond

@@ -45,8 +45,8 @@ func (h *Holder) checkCounts(t *testing.T, pods, reservations int) {
 	}
 }
 
-// TestOverlappingListsKeepSentPods checks that a pod that was sent since the start of a list is kept
-// at the end of the list, and that a pod that was not sent is removed, also if lists overlap.
+// TestOverlappingListsKeepSentPods checks that a pod that was sent since the start of a list is
+// kept at the end of the list, and that a pod that was not sent is removed, also if lists overlap.
 func TestOverlappingListsKeepSentPods(t *testing.T) {
 	h := newTestHolder(t)
 	allSlots := refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), "")
@@ -66,10 +66,10 @@ func TestOverlappingListsKeepSentPods(t *testing.T) {
 	h.checkCounts(t, 1, 0)
 }
 
-// TestReserve checks that a holder that is not ready accepts only reservations that were granted
-// earlier, that it reserves no more capacity than the node has, and that a reservation is released
-// only for its own node.
-func TestReserve(t *testing.T) {
+// TestReservationRequiresReadinessAndCapacity checks that a holder that is not ready accepts only
+// reservations that were granted earlier, that it reserves no more capacity than the node has, and
+// that a reservation is released only for its own node.
+func TestReservationRequiresReadinessAndCapacity(t *testing.T) {
 	h := newTestHolder(t)
 	if refused := h.reserve(t, podOnNode("new", "1"), false, false); refused == "" {
 		t.Error("Reserve() by a holder that is not ready succeeded, want it refused")

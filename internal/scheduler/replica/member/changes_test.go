@@ -15,9 +15,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestRecreatedNodeMovesToItsNewOwner announces two nodes with one name, as after a node was deleted
-// and created again. The newer one counts in either order of arrival, and the owner of the older one
-// removes its pods.
+// TestRecreatedNodeMovesToItsNewOwner announces two nodes with one name, as after a node was
+// deleted and created again. The newer one counts in either order of arrival, and the owner of the
+// older one removes its pods.
 func TestRecreatedNodeMovesToItsNewOwner(t *testing.T) {
 	table := make(membership.Table, membership.SlotCount)
 	table[1], table[2] = "self", "other"

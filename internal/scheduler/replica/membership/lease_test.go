@@ -43,8 +43,8 @@ func newLeaseServer() kubernetes.Interface {
 	return client
 }
 
-// start calls Run in the background. It returns a channel with the result of Run and a function that
-// stops it.
+// start calls Run in the background. It returns a channel with the result of Run and a function
+// that stops it.
 func (l *Leases) start(t *testing.T) (result <-chan error, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	returned := make(chan error, 1)
@@ -63,9 +63,9 @@ func checkRunning(t *testing.T, replica string, result <-chan error) {
 	}
 }
 
-// TestDuplicateNameAtOtherAddress starts two replicas with one name at different addresses. The
-// later one fails before it joins, and the earlier one continues.
-func TestDuplicateNameAtOtherAddress(t *testing.T) {
+// TestDuplicateNameAtOtherAddressFailsLaterReplica starts two replicas with one name at different
+// addresses. The later one fails before it joins, and the earlier one continues.
+func TestDuplicateNameAtOtherAddressFailsLaterReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := newLeaseServer()
 		first := NewLeases(server, "default", "group", Member{Name: "name", Address: "10.0.0.1:7000"})
@@ -88,9 +88,10 @@ func TestDuplicateNameAtOtherAddress(t *testing.T) {
 	})
 }
 
-// TestDuplicateNameAtSameAddress starts two processes with one name and address. The earlier one
-// fails, because the later one takes it for its predecessor, and it does not delete the Lease.
-func TestDuplicateNameAtSameAddress(t *testing.T) {
+// TestDuplicateNameAtSameAddressFailsEarlierReplica starts two processes with one name and address.
+// The earlier one fails, because the later one takes it for its predecessor, and it does not delete
+// the Lease.
+func TestDuplicateNameAtSameAddressFailsEarlierReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, self := newLeaseServer(), Member{Name: "name", Address: "127.0.0.1:7000"}
 		firstResult, _ := NewLeases(server, "default", "group", self).start(t)

@@ -11,8 +11,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// TestGatherReportsReplicasWithoutAnswer checks that replicas that have not answered are reported as
-// absent at the deadline, or after the grace time that follows the quorum.
+// TestGatherReportsReplicasWithoutAnswer checks that replicas that have not answered are reported
+// as absent at the deadline, or after the grace time that follows the quorum.
 func TestGatherReportsReplicasWithoutAnswer(t *testing.T) {
 	members := []membership.Member{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "slow"}, {Name: "broken"}}
 	branches := membership.Grow(members, 10, nil)

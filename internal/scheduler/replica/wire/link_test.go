@@ -121,8 +121,8 @@ func TestLinkSendsEverythingAgainAfterRestart(t *testing.T) {
 	<-done
 }
 
-// TestDueTimeOfChanges checks when a link sends changes: immediately after a pause, at the next beat
-// otherwise, at a longer beat if they are lazy, and immediately if there are many.
+// TestDueTimeOfChanges checks when a link sends changes: immediately after a pause, at the next
+// beat otherwise, at a longer beat if they are lazy, and immediately if there are many.
 func TestDueTimeOfChanges(t *testing.T) {
 	at := time.Unix(1000, 0)
 	for name, c := range map[string]struct {
