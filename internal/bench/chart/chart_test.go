@@ -9,29 +9,29 @@ import (
 	"testing"
 )
 
-func TestPointsAreDrawnInTheOrderOfTheirXValues(t *testing.T) {
+func TestPointsAreSortedByX(t *testing.T) {
 	measured := []Point{{5000, 2}, {10000, 3}, {7500, 4}}
 	c := &LineChart{Title: "t"}
 	c.Add("n", measured)
 	want := []Point{{5000, 2}, {7500, 4}, {10000, 3}}
 	if got := c.Lines[0].Segments[0]; !slices.Equal(got, want) {
-		t.Errorf("%v, want %v", got, want)
+		t.Errorf("segment after Add() = %v, want %v", got, want)
 	}
 	if measured[1][0] != 10000 {
-		t.Error("the caller's points were sorted in place")
+		t.Errorf("Add() changed the caller's points to %v, want them in their order", measured)
 	}
 }
 
-func TestPointsOfAKnownNameAreAnotherSegment(t *testing.T) {
+func TestAddWithSameNameAddsSegment(t *testing.T) {
 	c := &LineChart{Title: "t"}
 	c.Add("n", []Point{{0, 1}})
 	c.Add("n", []Point{{9, 1}})
 	if len(c.Lines) != 1 || len(c.Lines[0].Segments) != 2 {
-		t.Errorf("%+v", c.Lines)
+		t.Errorf("lines after two Add() with one name = %+v, want one line of two segments", c.Lines)
 	}
 }
 
-func TestPictureIsWideEnoughForItsLegend(t *testing.T) {
+func TestPictureIsWideEnoughForLegend(t *testing.T) {
 	width := func(name string) float64 {
 		c := &LineChart{Title: "t"}
 		c.Add(name, []Point{{0, 1}, {1, 2}})
@@ -40,7 +40,7 @@ func TestPictureIsWideEnoughForItsLegend(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Contains(svg, []byte(name)) {
-			t.Errorf("the legend lacks %q", name)
+			t.Errorf("the SVG does not contain the legend %q", name)
 		}
 		found := regexp.MustCompile(`width="([0-9.]+)`).FindSubmatch(svg)
 		points, err := strconv.ParseFloat(string(found[1]), 64)
@@ -51,7 +51,7 @@ func TestPictureIsWideEnoughForItsLegend(t *testing.T) {
 	}
 	short, long := width("kwok"), width("kube-controller-manager")
 	if long-short < 80 {
-		t.Errorf("%.0f points for a long name, %.0f for a short one", long, short)
+		t.Errorf("the picture is %.0f points wide with a long name and %.0f with a short one, want a difference of at least 80", long, short)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestLargestValueDoesNotTouchTheFrame(t *testing.T) {
 		p.Y.Min, p.Y.Max = 1, 100
 		setRange(&p.Y, logarithmic, nil)
 		if p.Y.Max < 105 {
-			t.Errorf("logarithmic %v: the axis ends at %v", logarithmic, p.Y.Max)
+			t.Errorf("logarithmic %v: the axis of values up to 100 ends at %v, want at least 105", logarithmic, p.Y.Max)
 		}
 	}
 }
@@ -75,17 +75,18 @@ func TestHTMLContainsScriptAndData(t *testing.T) {
 		t.Fatal(err)
 	}
 	if page := string(html); strings.Count(page, echarts) != 1 || strings.Count(page, `class="chart"`) != 2 || strings.Contains(page, "CPU </script>") {
-		t.Error("the page has no script, lacks a chart, or has a title that ends the script")
+		t.Errorf("HTML() has %d scripts and %d charts, title unescaped: %v, want 1, 2 and false",
+			strings.Count(page, echarts), strings.Count(page, `class="chart"`), strings.Contains(page, "CPU </script>"))
 	}
-	if none, err := HTML(); err != nil || none != "" {
-		t.Errorf("without charts: %d bytes, %v", len(none), err)
+	if empty, err := HTML(); err != nil || empty != "" {
+		t.Errorf("HTML() without charts = %d bytes, %v, want 0, nil", len(empty), err)
 	}
 }
 
-func TestBarsHaveTheirNames(t *testing.T) {
+func TestBarChartNamesItsBars(t *testing.T) {
 	c := &BarChart{Title: "ratios", XLabel: "times", Reference: 1, Bars: []Bar{{Name: "put", Value: 2, Good: true, Target: 3}, {Name: "watch", Value: 0.5}}}
 	svg, err := c.SVG()
 	if err != nil || !bytes.Contains(svg, []byte("put")) || !bytes.Contains(svg, []byte("watch")) {
-		t.Errorf("%v", err)
+		t.Errorf("SVG() does not contain the names put and watch (error %v)", err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// counting is an experiment without a cluster.
+// counting is an experiment that needs no cluster.
 type counting struct {
 	Things Count
 	run    func(ctx context.Context, r *Run) error
@@ -31,6 +31,8 @@ func (c *counting) Run(ctx context.Context, r *Run) error {
 	return c.run(ctx, r)
 }
 
+// execute runs the experiment at a tenth of the medium scale, and returns its result and the
+// directory of its files.
 func execute(t *testing.T, ctx context.Context, run func(context.Context, *Run) error) (*Result, string, error) {
 	t.Helper()
 	o := &counting{Things: ByScale(100, 2), run: run}
@@ -75,15 +77,15 @@ func TestInterruptedRunKeepsPartialResult(t *testing.T) {
 		return ctx.Err()
 	})
 	if err == nil || !strings.Contains(err.Error(), "interrupted") {
-		t.Errorf("error is %v", err)
+		t.Errorf("Execute() = error %v, want one with %q", err, "interrupted")
 	}
 	r := stored(t, out)
 	if !r.Partial || len(r.Tables) != 1 || len(r.Tables[0].Rows) != 1 {
-		t.Errorf("%+v", r)
+		t.Errorf("stored result = %+v, want a partial result with one table of one row", r)
 	}
 	page, err := os.ReadFile(filepath.Join(out, "index.html"))
 	if err != nil || !strings.Contains(string(page), "partial") {
-		t.Errorf("the page is not marked as partial: %v", err)
+		t.Errorf("the page does not contain %q (error %v)", "partial", err)
 	}
 }
 
@@ -93,17 +95,17 @@ func TestFailedRunKeepsPartialResult(t *testing.T) {
 		return errors.New("no\nmore")
 	})
 	if r := stored(t, out); err == nil || !r.Partial || r.Error != "no more" {
-		t.Errorf("%v, %+v", err, r)
+		t.Errorf("Execute() = error %v, stored result %+v, want a partial result with error %q", err, r, "no more")
 	}
 }
 
-func TestRunWithoutMeasurementKeepsEarlierResults(t *testing.T) {
+func TestRunWithoutMeasurementStoresNoResult(t *testing.T) {
 	result, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Table("Things", "thing")
 		return errors.New("no cluster")
 	})
-	if _, gone := os.Stat(filepath.Join(out, "result.json")); result != nil || err == nil || !os.IsNotExist(gone) {
-		t.Errorf("%v, %v, %v", result, err, gone)
+	if _, statErr := os.Stat(filepath.Join(out, "result.json")); result != nil || err == nil || !os.IsNotExist(statErr) {
+		t.Errorf("Execute() = %v, %v and result.json: %v, want nil, an error and no file", result, err, statErr)
 	}
 }
 
@@ -120,17 +122,17 @@ func TestRunFailsBeyondErrorRate(t *testing.T) {
 				},
 			}
 			if done := load.Run(ctx); done != 100-failures || load.Latencies.Count() != int64(done) {
-				t.Errorf("%d done, %d latencies", done, load.Latencies.Count())
+				t.Errorf("Run() = %d operations with %d latencies, want %d and %d", done, load.Latencies.Count(), 100-failures, 100-failures)
 			}
 			r.Result.Errors.Merge(load.Tally)
 			return nil
 		})
 		if (err != nil) != fails {
-			t.Errorf("%d of 100 failed: %v", failures, err)
+			t.Errorf("Execute() with %d of 100 operations failed = %v, want an error: %v", failures, err, fails)
 		}
 		r := stored(t, out)
 		if r.Errors.Operations != 100 || r.Errors.ByKind["broken"] != failures || r.Partial {
-			t.Errorf("%+v", r)
+			t.Errorf("stored result = %+v, want a complete result with 100 operations and %d errors", r, failures)
 		}
 	}
 }
@@ -142,11 +144,11 @@ func TestParametersFollowFromTheScale(t *testing.T) {
 	}
 	want := result.Scale.of(100, 2)
 	if got := result.Parameters["things"]; got != text(want) || want < 2 {
-		t.Errorf("things is %q, want %d", got, want)
+		t.Errorf("parameter things = %q, want %d", got, want)
 	}
 }
 
-func TestScale(t *testing.T) {
+func TestScaleFollowsFactorAndMachine(t *testing.T) {
 	small := machine.Machine{Cores: 1, MemoryBytes: 8 << 30}
 	usual := machine.Machine{Cores: 2, MemoryBytes: 24 << 30}
 	large := machine.Machine{Cores: 64, MemoryBytes: 48 << 30}
@@ -164,12 +166,12 @@ func TestScale(t *testing.T) {
 	} {
 		scale, err := NewScale(c.scale, c.machine)
 		if got := scale.of(1000, 7); err != nil || got != c.want {
-			t.Errorf("%s of %v: %d, want %d (%v)", c.scale, c.machine, got, c.want, err)
+			t.Errorf("scale %s on %v: of(1000, 7) = %d (error %v), want %d", c.scale, c.machine, got, err, c.want)
 		}
 	}
-	for _, bad := range []string{"", "huge", "-1", "0", "NaN", "1e9"} {
-		if _, err := NewScale(bad, usual); !errors.Is(err, usage.Err) {
-			t.Errorf("--scale %q: %v", bad, err)
+	for _, invalid := range []string{"", "huge", "-1", "0", "NaN", "1e9"} {
+		if _, err := NewScale(invalid, usual); !errors.Is(err, usage.Err) {
+			t.Errorf("NewScale(%q) = %v, want a usage error", invalid, err)
 		}
 	}
 }
@@ -184,16 +186,16 @@ func TestSpanFollowsFromTheFactorAlone(t *testing.T) {
 	}
 	Scale{Factor: 0.5, Machine: 10}.complete(fs)
 	if given.D != 3*time.Second || scaled.D != 30*time.Second {
-		t.Errorf("%v, %v", given.D, scaled.D)
+		t.Errorf("spans = %v given and %v scaled, want 3s and 30s", given.D, scaled.D)
 	}
-	for _, bad := range []string{"0s", "-1s", "soon"} {
-		if err := fs.Parse([]string{"--given", bad}); err == nil {
-			t.Errorf("--given %s was accepted", bad)
+	for _, invalid := range []string{"0s", "-1s", "soon"} {
+		if err := fs.Parse([]string{"--given", invalid}); err == nil {
+			t.Errorf("Parse() of --given %s succeeded, want an error", invalid)
 		}
 	}
 }
 
-func TestJudgeCalls(t *testing.T) {
+func TestJudgeCallsReportsWorstCallPerObjective(t *testing.T) {
 	calls := []Call{
 		{Verb: "POST", Resource: "pods", Scope: "resource", Count: 10, P99: 0.9},
 		{Verb: "PATCH", Resource: "pods", Subresource: "status", Scope: "resource", Count: 5, P99: 1.1},
@@ -209,32 +211,34 @@ func TestJudgeCalls(t *testing.T) {
 	} {
 		got := verdicts[i]
 		if got.Measured != want.Measured || got.Of != want.Of || got.Met != want.Met || got.Worst != want.Worst {
-			t.Errorf("%+v, want %+v", got, want)
+			t.Errorf("JudgeCalls()[%d] = %+v, want %+v", i, got, want)
 		}
 	}
 	if none := JudgeCalls(nil)[0]; none.Met || !strings.Contains(none.String(), "not measured") {
-		t.Errorf("the verdict without measurements is %v", none)
+		t.Errorf("JudgeCalls(nil)[0] = %v, want it not measured and not met", none)
 	}
 }
 
-func TestJudgeStartup(t *testing.T) {
+func TestStartupObjectiveIsFiveSeconds(t *testing.T) {
 	for took, met := range map[time.Duration]bool{4 * time.Second: true, 6 * time.Second: false} {
 		l := NewLatencies()
 		l.Record(took)
 		if v := JudgeStartup(l); v.Met != met || v.Of != 1 {
-			t.Errorf("%v: %+v", took, v)
+			t.Errorf("JudgeStartup() of one pod after %v = %+v, want met: %v", took, v, met)
 		}
 	}
 }
 
-func TestRatiosAgainstBaseline(t *testing.T) {
+// TestRatiosAreComparedWithBaseline checks that a ratio of memory or cost is worse if it exceeds
+// the band around the stored ratio. Latencies, like p99, are never worse.
+func TestRatiosAreComparedWithBaseline(t *testing.T) {
 	r := Result{}
 	r.Compare("ours", "theirs", []Figure{{"room", "MiB", 50, true}, {"cost", "µs", 20, false}, {"p99", "ms", 90, false}, {"own", "", 1, true}},
 		[]Figure{{"room", "MiB", 100, true}, {"cost", "µs", 10, false}, {"p99", "ms", 10, false}})
 	if len(r.Ratios) != 3 || r.Ratios[0].Ratio != 0.5 || r.Ratios[1].Ratio != 2 {
-		t.Fatalf("%+v", r.Ratios)
+		t.Fatalf("Compare() = ratios %+v, want 0.5, 2 and one of p99", r.Ratios)
 	}
-	was := func(room, cost float64) Baseline {
+	baseline := func(room, cost float64) Baseline {
 		return Baseline{"x": {
 			{Name: "room", Ours: "ours", Peer: "theirs", Ratio: room},
 			{Name: "cost", Ours: "ours", Peer: "theirs", Ratio: cost},
@@ -245,9 +249,9 @@ func TestRatiosAgainstBaseline(t *testing.T) {
 		memory, cost           float64
 		memoryWorse, costWorse bool
 	}{{0.5, 2, false, false}, {0.7, 1.4, false, false}, {0.8, 1.2, true, true}, {0.1, 9, false, false}} {
-		changes := was(c.memory, c.cost).Changes("x", r.Ratios, 0.5)
+		changes := baseline(c.memory, c.cost).Changes("x", r.Ratios, 0.5)
 		if len(changes) != 3 || changes[0].Worse != c.memoryWorse || changes[1].Worse != c.costWorse || changes[2].Worse {
-			t.Errorf("%+v: %+v", c, changes)
+			t.Errorf("Changes() = %+v, want %+v and p99 not worse", changes, c)
 		}
 	}
 }
@@ -260,7 +264,7 @@ func TestLatenciesMerge(t *testing.T) {
 	}
 	a.Merge(b)
 	if got := a.Millis(25); math.Abs(got-50) > 1 || a.Count() != 200 || math.Abs(a.Millis(100)-600_000) > 600 {
-		t.Errorf("%v, %d, %v", got, a.Count(), a.Millis(100))
+		t.Errorf("merged latencies: P25 %v ms, count %d, maximum %v ms, want 50 ms, 200 and 600000 ms", got, a.Count(), a.Millis(100))
 	}
 }
 
@@ -272,7 +276,7 @@ func TestLatencyCountsFromScheduledStart(t *testing.T) {
 	l.Run(t.Context())
 	// The fifth operation was scheduled at 40 ms and ended at 250 ms.
 	if slowest := l.Latencies.Millis(100); slowest < 200 {
-		t.Errorf("the maximum latency is %v ms", slowest)
+		t.Errorf("the maximum latency is %v ms, want at least 200 ms", slowest)
 	}
 }
 
@@ -287,7 +291,7 @@ func TestChoiceFollowsFromTheScale(t *testing.T) {
 		}
 		Scale{Factor: factor, Machine: 10}.complete(fs)
 		if given.Text != "mine" || scaled.Text != want {
-			t.Errorf("%g: %s, %s", factor, given.Text, scaled.Text)
+			t.Errorf("choices with factor %g = %s given and %s scaled, want mine and %s", factor, given.Text, scaled.Text, want)
 		}
 	}
 }

@@ -7,7 +7,9 @@ import (
 	"testing"
 )
 
-func TestRenderWritesTheFilesOfTheRun(t *testing.T) {
+// TestRenderRestoresFilesOfRun deletes the files that a run has written, except result.json, and
+// checks that Render writes them again without differences.
+func TestRenderRestoresFilesOfRun(t *testing.T) {
 	_, out, err := execute(t, t.Context(), func(_ context.Context, r *Run) error {
 		r.Result.Table("Things", "thing", "count", "took, ms").Add("first", 12345, 1.5)
 		r.Result.Line(Series{Plot: "took", Name: "things", X: "things", Unit: "ms"}, 1, 2)
@@ -38,20 +40,20 @@ func TestRenderWritesTheFilesOfTheRun(t *testing.T) {
 	}
 	for name, want := range written {
 		if got, err := os.ReadFile(filepath.Join(out, name)); err != nil || string(got) != want {
-			t.Errorf("%s differs from the file that the run wrote: %v", name, err)
+			t.Errorf("%s after Render() differs from the file of the run (error %v)", name, err)
 		}
 	}
 }
 
-func TestRenderNeedsAResult(t *testing.T) {
+func TestRenderRequiresResult(t *testing.T) {
 	dir := t.TempDir()
 	if err := Render(dir); err == nil {
-		t.Error("an empty directory was rendered")
+		t.Error("Render() of an empty directory succeeded, want an error")
 	}
 	if err := os.WriteFile(filepath.Join(dir, "result.json"), []byte("{}"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if err := Render(dir); err == nil {
-		t.Error("a result without a name was rendered")
+		t.Error("Render() of a result without a name succeeded, want an error")
 	}
 }

@@ -5,28 +5,24 @@ import (
 	"testing"
 )
 
-func TestLevels(t *testing.T) {
-	if got := levels(1, 256); !slices.Equal(got, []int{1, 4, 16, 64, 256}) {
-		t.Errorf("%v", got)
-	}
-	if got := levels(1, 410); !slices.Equal(got, []int{1, 4, 16, 64, 410}) {
-		t.Errorf("%v", got)
-	}
-	if got := levels(1, 1); !slices.Equal(got, []int{1}) {
-		t.Errorf("%v", got)
+func TestLevelsGrowFourfoldUpToLast(t *testing.T) {
+	for last, want := range map[int][]int{256: {1, 4, 16, 64, 256}, 410: {1, 4, 16, 64, 410}, 1: {1}} {
+		if got := levels(1, last); !slices.Equal(got, want) {
+			t.Errorf("levels(1, %d) = %v, want %v", last, got, want)
+		}
 	}
 }
 
 func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for _, e := range Experiments() {
 		if err := e.New().Validate(); err != nil {
-			t.Errorf("the default options of %s are invalid: %v", e.Name, err)
+			t.Errorf("Validate() of the default options of %s = %v, want nil", e.Name, err)
 		}
 	}
 	for _, names := range [][]string{{}, {"redis"}, {"etcd", "etcd"}} {
 		s := defaultStores(names...)
 		if s.Validate() == nil {
-			t.Errorf("--stores %v was accepted", names)
+			t.Errorf("Validate() with --stores %v succeeded, want an error", names)
 		}
 	}
 }

@@ -7,23 +7,25 @@ import (
 	"testing"
 )
 
-func TestParseBenchmark(t *testing.T) {
-	const good = "\nSummary:\n  Total:\t1.2 secs.\n  Slowest:\t0.1 secs.\n  Requests/sec:\t8123.4567\n"
-	if rate, err := parseBenchmark(good); err != nil || rate != 8123.4567 {
-		t.Errorf("%v, %v", rate, err)
+func TestParseBenchmarkReturnsRateOrError(t *testing.T) {
+	const complete = "\nSummary:\n  Total:\t1.2 secs.\n  Slowest:\t0.1 secs.\n  Requests/sec:\t8123.4567\n"
+	if rate, err := parseBenchmark(complete); err != nil || rate != 8123.4567 {
+		t.Errorf("parseBenchmark() of complete output = %v, %v, want 8123.4567, nil", rate, err)
 	}
-	if _, err := parseBenchmark(good + "\nError distribution:\n  [3]\tetcdserver: no space\n"); err == nil || !strings.Contains(err.Error(), "no space") {
-		t.Errorf("errors were overlooked: %v", err)
+	if _, err := parseBenchmark(complete + "\nError distribution:\n  [3]\tetcdserver: no space\n"); err == nil || !strings.Contains(err.Error(), "no space") {
+		t.Errorf("parseBenchmark() of output with errors = %v, want an error with %q", err, "no space")
 	}
 	if _, err := parseBenchmark("panic"); err == nil {
-		t.Error("no rate, no error")
+		t.Error("parseBenchmark() of output without a rate succeeded, want an error")
 	}
 }
 
-func TestReportOfFailedOperations(t *testing.T) {
+// TestReportDistinguishesFailedOperations runs scripts in place of etcd-bench. The report of a run
+// with failed operations is returned with ErrOperations, other failures with another error.
+func TestReportDistinguishesFailedOperations(t *testing.T) {
 	for _, c := range []struct {
-		script     string
-		operations bool
+		script           string
+		operationsFailed bool
 	}{
 		{`echo '{"ops": 30, "errors": 10, "errorsByKind": {"too many requests": 10}}'; exit 1`, true},
 		{`echo '{"ops": 30, "errors": 0, "watch": {"complete": false}}'; exit 1`, false},
@@ -36,8 +38,8 @@ func TestReportOfFailedOperations(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := client.Report(t.Context())
-		if err == nil || errors.Is(err, ErrOperations) != c.operations || c.operations != (r.Errors == 10) {
-			t.Errorf("%s: %+v, %v", c.script, r, err)
+		if err == nil || errors.Is(err, ErrOperations) != c.operationsFailed || c.operationsFailed != (r.Errors == 10) {
+			t.Errorf("Report() of %s = %+v, %v, want an error, ErrOperations and 10 errors: %v", c.script, r, err, c.operationsFailed)
 		}
 	}
 }

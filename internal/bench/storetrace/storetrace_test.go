@@ -11,7 +11,7 @@ import (
 
 func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	if o := DefaultOptions(); o.Validate() != nil {
-		t.Error(o.Validate())
+		t.Errorf("Validate() of the default options = %v, want nil", o.Validate())
 	}
 	for name, change := range map[string]func(*Options){
 		"--nodes":    func(o *Options) { o.Nodes = 0 },
@@ -24,7 +24,7 @@ func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 		o := DefaultOptions()
 		change(&o)
 		if err := o.Validate(); !errors.Is(err, usage.Err) || !strings.HasPrefix(err.Error(), name) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("Validate() with an invalid %s = %v, want a usage error that starts with the flag", name, err)
 		}
 	}
 }
@@ -37,7 +37,7 @@ func TestClusterFlagsEnableRecording(t *testing.T) {
 	}
 	for name, value := range map[string]string{"trace": "true", "trace-file": "/trace.zst", "nodes": "100"} {
 		if flag := flags.Lookup(name); !flag.Changed || flag.Value.String() != value {
-			t.Errorf("--%s is %s", name, flag.Value)
+			t.Errorf("--%s = %s (set: %v), want %s", name, flag.Value, flag.Changed, value)
 		}
 	}
 }
@@ -51,19 +51,19 @@ func TestMissingRecordsAreAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := r.Err(); err != nil {
-		t.Error(err)
+		t.Errorf("Err() of a complete recording = %v, want nil", err)
 	}
 	var printed strings.Builder
 	r.Print(&printed)
 	if !strings.Contains(printed.String(), "Status") || strings.Contains(printed.String(), "get(k)") {
-		t.Errorf("printed\n%s", &printed)
+		t.Errorf("Print() wrote\n%s\nwant the shape Status and not the shape get(k)", &printed)
 	}
 	r.Summary.Totals.MissingRecords = 1
 	if err := r.Err(); !errors.Is(err, ErrIncomplete) {
-		t.Errorf("with a line missing: %v", err)
+		t.Errorf("Err() with a missing line = %v, want %v", err, ErrIncomplete)
 	}
 	r.Summary.Totals.MissingRecords, r.Summary.Totals.Calls = 0, 0
 	if err := r.Err(); !errors.Is(err, ErrIncomplete) {
-		t.Errorf("without a call: %v", err)
+		t.Errorf("Err() without calls = %v, want %v", err, ErrIncomplete)
 	}
 }

@@ -22,14 +22,14 @@ func TestK1mFlagsAreSeparatedFromKubectlsArguments(t *testing.T) {
 		name := "k1m"
 		rest, help, err := parseK1mFlags(strings.Fields(c.line), &name)
 		if err != nil || help || name != c.name || !slices.Equal(rest, strings.Fields(c.rest)) {
-			t.Errorf("%q: name %q, rest %q, help %v, %v", c.line, name, rest, help, err)
+			t.Errorf("parseK1mFlags(%q) = rest %q, help %v, error %v, name %q, want rest %q and name %q", c.line, rest, help, err, name, c.rest, c.name)
 		}
 	}
 	name := ""
 	if _, help, err := parseK1mFlags([]string{"--name", "x", "--help"}, &name); !help || err != nil {
-		t.Errorf("--help: %v, %v", help, err)
+		t.Errorf("parseK1mFlags() with --help = help %v, error %v, want true, nil", help, err)
 	}
 	if _, _, err := parseK1mFlags([]string{"--name"}, &name); !errors.Is(err, usage.Err) {
-		t.Errorf("--name without a name: %v", err)
+		t.Errorf("parseK1mFlags() with --name without a value = %v, want a usage error", err)
 	}
 }

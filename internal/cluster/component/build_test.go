@@ -9,6 +9,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
+// buildWith returns the components of a cluster with changed settings.
 func buildWith(t *testing.T, change func(*clusterdir.Settings)) []Component {
 	t.Helper()
 	t.Setenv("K1M_HOME", t.TempDir())
@@ -34,7 +35,7 @@ func find(t *testing.T, components []Component, name string) Component {
 	t.Helper()
 	i := slices.IndexFunc(components, func(c Component) bool { return c.Name == name })
 	if i < 0 {
-		t.Fatalf("no %s", name)
+		t.Fatalf("Build() returned no component %s", name)
 	}
 	return components[i]
 }
@@ -44,16 +45,16 @@ func TestDependenciesComeBeforeTheirDependents(t *testing.T) {
 	for _, c := range buildWith(t, func(s *clusterdir.Settings) { s.APIServers = 3 }) {
 		for _, name := range c.DependsOn {
 			if !seen[name] {
-				t.Errorf("%s comes before its dependency %s", c.Name, name)
+				t.Errorf("%s comes before its dependency %s, want it after", c.Name, name)
 			}
 		}
 		if c.Ready.URL == "" || c.Address == "" || c.StopGrace == 0 {
-			t.Errorf("incomplete %+v", c)
+			t.Errorf("component %+v lacks a readiness URL, an address or a stop period", c)
 		}
 		seen[c.Name] = true
 	}
 	if len(seen) != 7 {
-		t.Errorf("components %v", seen)
+		t.Errorf("Build() = components %v, want 7", seen)
 	}
 }
 
@@ -68,7 +69,7 @@ func TestComponentsArePinnedToTheirCPUs(t *testing.T) {
 		program, args := find(t, components, name).Command()
 		pinned := len(args) > 3 && slices.Equal(args[:2], []string{"--cpu-list", cpus}) && strings.HasPrefix(args[2], "/bin/")
 		if pinned != (cpus != "") || (program == "/bin/taskset") != pinned {
-			t.Errorf("%s: %s %v", name, program, args)
+			t.Errorf("Command() of %s = %s %q, want it pinned to CPUs %q", name, program, args, cpus)
 		}
 	}
 }
@@ -78,7 +79,7 @@ func TestComponentsBindToLoopbackOnly(t *testing.T) {
 		for _, arg := range c.Args {
 			key, value, _ := strings.Cut(arg, "=")
 			if (strings.Contains(key, "listen") || strings.Contains(key, "bind") || strings.Contains(key, "server-address")) && !strings.Contains(value, clusterdir.Loopback) {
-				t.Errorf("%s %s", c.Name, arg)
+				t.Errorf("argument %s of %s, want the address %s", arg, c.Name, clusterdir.Loopback)
 			}
 		}
 	}
@@ -88,11 +89,11 @@ func TestTraceRunsProxyBetweenAPIServersAndStore(t *testing.T) {
 	components := buildWith(t, func(s *clusterdir.Settings) { s.Trace = true })
 	proxy, server := find(t, components, Proxy), find(t, components, clusterdir.APIServerName(0))
 	if !slices.Equal(server.DependsOn, []string{Proxy}) || !slices.Equal(proxy.DependsOn, []string{Store}) {
-		t.Errorf("dependencies %v, %v", server.DependsOn, proxy.DependsOn)
+		t.Errorf("dependencies of the API server = %v and of the proxy = %v, want the proxy and the store", server.DependsOn, proxy.DependsOn)
 	}
 	store := find(t, components, Store)
 	if !slices.Contains(server.Args, "--etcd-servers="+proxy.Address) || !slices.Contains(proxy.Args, "--endpoints="+store.Address) {
-		t.Errorf("%v\n%v", server.Args, proxy.Args)
+		t.Errorf("arguments of the API server = %q and of the proxy = %q, want the addresses %s and %s", server.Args, proxy.Args, proxy.Address, store.Address)
 	}
 
 	components = buildWith(t, func(s *clusterdir.Settings) {
@@ -101,11 +102,11 @@ func TestTraceRunsProxyBetweenAPIServersAndStore(t *testing.T) {
 	})
 	proxy = find(t, components, Proxy)
 	if len(proxy.DependsOn) != 0 || slices.Contains(proxy.Args, "--cacert=/ca") {
-		t.Errorf("proxy for an external store: %+v", proxy)
+		t.Errorf("proxy of an external store by HTTP = %+v, want no dependencies and no --cacert", proxy)
 	}
 	for _, arg := range []string{"--endpoints=http://127.0.0.1:2379", "--record=/f", "--values=full"} {
 		if !slices.Contains(proxy.Args, arg) {
-			t.Errorf("no %s in %v", arg, proxy.Args)
+			t.Errorf("arguments of the proxy = %q, want %s among them", proxy.Args, arg)
 		}
 	}
 }
@@ -114,7 +115,7 @@ func TestSchedulerProgramFollowsSettings(t *testing.T) {
 	dist := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist)
 	kube := find(t, buildWith(t, func(*clusterdir.Settings) {}), clusterdir.SchedulerKube)
 	if dist.Binary != "/bin/dist-scheduler" || kube.Binary != "/bin/kube-scheduler" || len(dist.Args) != len(kube.Args) {
-		t.Errorf("%+v\n%+v", dist, kube)
+		t.Errorf("schedulers = %+v and %+v, want the programs dist-scheduler and kube-scheduler with the same number of arguments", dist, kube)
 	}
 }
 
@@ -123,17 +124,17 @@ func TestWebhookIntakeHasItsOwnPort(t *testing.T) {
 		s.Scheduler, s.SchedulerIntake = clusterdir.SchedulerDist, clusterdir.IntakeWebhook
 	})
 	args := find(t, components, clusterdir.SchedulerDist).Args
-	watching := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist).Args
-	for _, want := range []string{"--intake=webhook", "--intake-bind-address=" + clusterdir.Loopback} {
-		if !slices.Contains(args, want) || slices.Contains(watching, want) {
-			t.Errorf("%s: %q, %q", want, args, watching)
+	argsWithoutWebhook := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist).Args
+	for _, flag := range []string{"--intake=webhook", "--intake-bind-address=" + clusterdir.Loopback} {
+		if !slices.Contains(args, flag) || slices.Contains(argsWithoutWebhook, flag) {
+			t.Errorf("arguments with the webhook = %q and without = %q, want %s only with the webhook", args, argsWithoutWebhook, flag)
 		}
 	}
 	port := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--intake-port=1") })
 	if port < 0 || slices.ContainsFunc(components, func(c Component) bool {
 		return strings.HasSuffix(c.Address, strings.TrimPrefix(args[port], "--intake-port="))
 	}) {
-		t.Errorf("%q", args)
+		t.Errorf("arguments = %q, want --intake-port with a port that no other component has", args)
 	}
 }
 
@@ -146,7 +147,7 @@ func TestEachReplicaHasItsOwnIntakePort(t *testing.T) {
 		args := find(t, components, name).Args
 		port := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--intake-port=1") })
 		if port < 0 || ports[args[port]] {
-			t.Fatalf("%s: %q", name, args)
+			t.Fatalf("arguments of %s = %q, want --intake-port with a port that no other replica has", name, args)
 		}
 		ports[args[port]] = true
 	}
@@ -160,13 +161,13 @@ func TestStoreArgumentsDependOnStoreAndWALMode(t *testing.T) {
 		return slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, flag+"=") })
 	}
 	if !slices.Contains(mem, "--wal-mode=buffered") || has(mem, "--initial-cluster") || !has(mem, "--data-dir") {
-		t.Errorf("mem_etcd %q", mem)
+		t.Errorf("arguments of mem_etcd = %q, want --wal-mode=buffered and --data-dir and not --initial-cluster", mem)
 	}
 	if has(etcd, "--wal-mode") || !has(etcd, "--initial-cluster") || !has(etcd, "--quota-backend-bytes") {
-		t.Errorf("etcd %q", etcd)
+		t.Errorf("arguments of etcd = %q, want --initial-cluster and --quota-backend-bytes and not --wal-mode", etcd)
 	}
 	if has(none, "--data-dir") {
-		t.Errorf("wal-mode none %q", none)
+		t.Errorf("arguments of mem_etcd with WAL mode none = %q, want no --data-dir", none)
 	}
 }
 
@@ -175,14 +176,14 @@ func TestUserArgumentsComeLast(t *testing.T) {
 		s.APIServerArgs, s.APIServerEnv = []string{"--event-ttl=1m", "max-requests-inflight=7"}, []string{"A=b"}
 	}), clusterdir.APIServerName(0))
 	if last := server.Args[len(server.Args)-2:]; last[0] != "--event-ttl=1m" || last[1] != "--max-requests-inflight=7" || server.Env[0] != "A=b" {
-		t.Errorf("%q %q", last, server.Env)
+		t.Errorf("last arguments = %q, environment = %q, want those of the settings", last, server.Env)
 	}
 }
 
 func TestExternalStoreIsNotStarted(t *testing.T) {
 	components := buildWith(t, func(s *clusterdir.Settings) { s.StoreAddress = "http://127.0.0.1:2379" })
 	if components[0].Name == Store || len(components[0].DependsOn) != 0 || !slices.Contains(components[0].Args, "--etcd-servers=http://127.0.0.1:2379") {
-		t.Errorf("%+v", components[0])
+		t.Errorf("first component = %+v, want an API server of the external store without dependencies", components[0])
 	}
 }
 
@@ -191,6 +192,6 @@ func TestMissingProgramIsNamed(t *testing.T) {
 		return "", errors.New("no " + name)
 	})
 	if err == nil || err.Error() != "no mem_etcd" {
-		t.Errorf("error %v", err)
+		t.Errorf("Build() without programs = %v, want error %q", err, "no mem_etcd")
 	}
 }

@@ -17,7 +17,7 @@ not JSON`, "\n")
 			t.Fatal(err)
 		}
 		if got := lastError(lines, from); got != want {
-			t.Errorf("since %s: %q", since, got)
+			t.Errorf("lastError() since %s = %q, want %q", since, got, want)
 		}
 	}
 }

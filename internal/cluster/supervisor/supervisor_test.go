@@ -25,6 +25,7 @@ type fixture struct {
 	ended      chan error
 }
 
+// run starts a supervisor, which stops at the end of the test because its parent pipe is closed.
 func run(t *testing.T, components ...component.Component) *fixture {
 	t.Helper()
 	t.Setenv("K1M_HOME", t.TempDir())
@@ -57,19 +58,21 @@ func run(t *testing.T, components ...component.Component) *fixture {
 	return f
 }
 
-func (f *fixture) await(t *testing.T, what string, done func(State) bool) State {
+// await waits until a condition of the supervisor's state holds, and returns the state.
+func (f *fixture) await(t *testing.T, condition string, holds func(State) bool) State {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		state, err := ReadState(f.dir)
-		if err == nil && done(state) {
+		if err == nil && holds(state) {
 			return state
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("never %s: %+v, %v", what, state, err)
+			t.Fatalf("timed out after 20 s waiting until %s: state %+v, error %v", condition, state, err)
 		}
 	}
 }
 
+// sleeper returns a component that only sleeps and whose readiness probe succeeds.
 func sleeper(t *testing.T, name string, dependsOn ...string) component.Component {
 	t.Helper()
 	healthy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -82,68 +85,70 @@ func sleeper(t *testing.T, name string, dependsOn ...string) component.Component
 
 func TestDeadComponentIsRestarted(t *testing.T) {
 	f := run(t, sleeper(t, "store"), sleeper(t, "server", "store"))
-	before := f.await(t, "healthy", State.Healthy)
+	before := f.await(t, "all components are healthy", State.Healthy)
 	if err := before.Components[0].Process.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
-	after := f.await(t, "restarted", func(s State) bool { return s.Healthy() && s.Components[0].Restarts == 1 })
+	after := f.await(t, "the store is restarted", func(s State) bool { return s.Healthy() && s.Components[0].Restarts == 1 })
 	if after.Components[0].Process == before.Components[0].Process || after.Components[0].LastExit != "signal: killed" {
-		t.Errorf("after the kill %+v", after.Components[0])
+		t.Errorf("store after it was killed = %+v, want another process and the exit %q", after.Components[0], "signal: killed")
 	}
 	if after.Components[1].Process != before.Components[1].Process {
-		t.Error("the other component was restarted too")
+		t.Errorf("process of the other component = %+v, want %+v as before", after.Components[1].Process, before.Components[1].Process)
 	}
 }
 
-func TestAbandonedSupervisorStopsEverything(t *testing.T) {
+func TestSupervisorWithoutParentStopsComponents(t *testing.T) {
 	f := run(t, sleeper(t, "store"))
-	state := f.await(t, "healthy", State.Healthy)
+	state := f.await(t, "all components are healthy", State.Healthy)
 	f.parentPipe.Close()
 	if err := <-f.ended; err != nil {
-		t.Fatal(err)
+		t.Fatalf("Run() after the parent pipe was closed = %v, want nil", err)
 	}
 	if state.Components[0].Process.Alive() {
-		t.Error("the component outlived its supervisor")
+		t.Error("the component is alive after its supervisor has ended")
 	}
 	if _, err := os.Stat(f.dir.StateFile()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the state file was not removed: %v", err)
+		t.Errorf("Stat() of the state file = %v, want %v", err, os.ErrNotExist)
 	}
 }
 
 func TestDetachedSupervisorKeepsRunning(t *testing.T) {
 	f := run(t, sleeper(t, "store"))
-	f.await(t, "healthy", State.Healthy)
+	f.await(t, "all components are healthy", State.Healthy)
 	if err := Detach(f.parentPipe); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case err := <-f.ended:
-		t.Fatalf("ended: %v", err)
+		t.Fatalf("Run() returned %v after Detach(), want it running", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 }
 
 func TestDependentsWaitAndMetricsReportReadiness(t *testing.T) {
-	sick := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	unready := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		fmt.Fprintln(w, "[+]ping ok\n[-]poststarthook/x failed: reason withheld\nnot ready")
 	}))
-	defer sick.Close()
+	defer unready.Close()
 	store := sleeper(t, "store")
-	store.Ready.URL = sick.URL
+	store.Ready.URL = unready.URL
 	f := run(t, store, sleeper(t, "server", "store"))
-	state := f.await(t, "in trouble", func(s State) bool { return s.Components[0].Trouble != "" })
+	state := f.await(t, "the store reports trouble", func(s State) bool { return s.Components[0].Trouble != "" })
 	if want := "readiness probe returned 500 Internal Server Error, failed: poststarthook/x"; state.Components[0].Trouble != want {
-		t.Errorf("trouble %q, not %q", state.Components[0].Trouble, want)
+		t.Errorf("trouble of the store = %q, want %q", state.Components[0].Trouble, want)
 	}
-	if state.Components[1].Phase != Waiting {
-		t.Errorf("the dependent component is %s", state.Components[1].Phase)
+	if phase := state.Components[1].Phase; phase != Waiting {
+		t.Errorf("phase of the dependent component = %s, want %s", phase, Waiting)
 	}
-	if body := get(t, state.Address+"/metrics"); !strings.Contains(body, `k1m_component_ready{component="store"} 0`) {
-		t.Errorf("metrics %s", body)
+	wantMetric := `k1m_component_ready{component="store"} 0`
+	if body := get(t, state.Address+"/metrics"); !strings.Contains(body, wantMetric) {
+		t.Errorf("/metrics returned\n%s\nwant %s in it", body, wantMetric)
 	}
-	if body := get(t, state.Address+"/healthz"); body != "store: starting\nserver: waiting\n" {
-		t.Errorf("health %q", body)
+	wantHealth := "store: starting\nserver: waiting\n"
+	if body := get(t, state.Address+"/healthz"); body != wantHealth {
+		t.Errorf("/healthz returned %q, want %q", body, wantHealth)
 	}
 }
 
@@ -171,11 +176,11 @@ func TestVolatileComponentRestartsAllComponents(t *testing.T) {
 	store := sleeper(t, "store")
 	store.Volatile = true
 	f := run(t, store, sleeper(t, "server", "store"))
-	before := f.await(t, "healthy", State.Healthy)
+	before := f.await(t, "all components are healthy", State.Healthy)
 	if err := before.Components[0].Process.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
-	f.await(t, "all restarted", func(s State) bool {
+	f.await(t, "all components are restarted", func(s State) bool {
 		return s.Healthy() && s.Components[0].Restarts == 1 && s.Components[1].Restarts == 1
 	})
 }

@@ -167,7 +167,7 @@ func TestRulesReportViolations(t *testing.T) {
 				got = append(got, fmt.Sprintf("%s %s %s", v.Rule, v.Node, v.Pod))
 			}
 			if strings.Join(got, "; ") != strings.Join(test.violations, "; ") {
-				t.Errorf("got %q, want %q", got, test.violations)
+				t.Errorf("Check() = violations %q, want %q", got, test.violations)
 			}
 		})
 	}
@@ -205,14 +205,14 @@ func TestReadCountsPodsByState(t *testing.T) {
 		t.Fatal(err)
 	}
 	if report.Nodes != 1 || report.Pods != 4 || report.Bound != 1 || report.Pending != 1 || report.Terminated != 1 || report.OnMissingNodes != 1 {
-		t.Errorf("%+v", report)
+		t.Errorf("Check() = %+v, want 1 node and 4 pods: 1 bound, 1 pending, 1 terminated and 1 on a missing node", report)
 	}
-	if report.Err() != nil {
-		t.Error(report.Err())
+	if err := report.Err(); err != nil {
+		t.Errorf("Err() = %v, want nil", err)
 	}
 	var printed strings.Builder
 	report.Print(&printed)
 	if !strings.Contains(printed.String(), "1 pods on nodes that do not exist") || !strings.Contains(printed.String(), "anti-affinity  ok") {
-		t.Error(printed.String())
+		t.Errorf("Print() wrote\n%s\nwant the pod on a missing node and anti-affinity without violations", &printed)
 	}
 }

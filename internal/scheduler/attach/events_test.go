@@ -18,17 +18,17 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestEventsInDisorder repeats, swaps and drops events until watches list again. Then the cache has
-// to equal upstream's cache of the same objects.
-func TestEventsInDisorder(t *testing.T) {
-	random := schedtest.RandomSeed(t)
+// TestCacheRecoversFromDisorderedEvents repeats, swaps and drops events until watches list again.
+// Then the cache must equal upstream's cache of the same objects.
+func TestCacheRecoversFromDisorderedEvents(t *testing.T) {
+	random := schedtest.NewRandom(t)
 	for range 5 {
-		s := newStorm(t, random)
+		s := newEventStorm(t, random)
 		for range 10 {
 			for range 150 {
 				s.step()
 			}
-			s.calm()
+			s.endDisorder()
 		}
 		if t.Failed() {
 			return
@@ -36,66 +36,70 @@ func TestEventsInDisorder(t *testing.T) {
 	}
 }
 
-// TestPodReplacedUnseen deletes a pod and creates another of its name between two watches, so that
-// the scheduler receives one update.
-func TestPodReplacedUnseen(t *testing.T) {
-	on := func(name, uid, node string) *v1.Pod {
+// TestCacheFollowsPodReplacedWithoutDeleteEvent deletes a pod and creates another with its name
+// while no watch reports changes, so that the scheduler receives one update instead of a deletion
+// and a creation.
+func TestCacheFollowsPodReplacedWithoutDeleteEvent(t *testing.T) {
+	podOn := func(name, uid, node string) *v1.Pod {
 		pod := schedtest.PlainPod(name, "1")
 		pod.UID, pod.Spec.NodeName = types.UID(uid), node
 		return pod
 	}
 	for _, nodes := range [][2]string{{"a", "b"}, {"a", "a"}, {"a", ""}, {"", "a"}, {"", ""}} {
-		t.Run(fmt.Sprintf("from %q to %q", nodes[0], nodes[1]), func(t *testing.T) {
-			l := schedtest.NewScripted(t, schedtest.NewAPI())
-			l.API.Put(schedtest.PlainNode("a", "4"))
-			l.API.Put(schedtest.PlainNode("b", "4"))
-			before := on("pod", "before", nodes[0])
-			l.API.Put(before)
+		t.Run(fmt.Sprintf("from node %q to node %q", nodes[0], nodes[1]), func(t *testing.T) {
+			f := schedtest.NewScripted(t, schedtest.NewAPI())
+			f.API.Put(schedtest.PlainNode("a", "4"))
+			f.API.Put(schedtest.PlainNode("b", "4"))
+			before := podOn("pod", "before", nodes[0])
+			f.API.Put(before)
 			if nodes[0] == "" {
-				// The bind has not been delivered to the scheduler yet.
-				l.Refresh()
-				l.Must(l.Sched.Cache.AssumePod(klog.Logger{}, on("pod", "before", "a")))
+				// The pod is assumed and its bind has not been executed yet.
+				f.Refresh()
+				f.Must(f.Sched.Cache.AssumePod(klog.Logger{}, podOn("pod", "before", "a")))
 			}
-			l.Refresh()
-			l.API.Gap(func() {
-				l.API.Remove(before)
-				l.API.Put(on("pod", "after", nodes[1]))
+			f.Refresh()
+			f.API.WithoutEvents(func() {
+				f.API.Remove(before)
+				f.API.Put(podOn("pod", "after", nodes[1]))
 			})
-			l.Must(l.Differs())
+			f.Must(f.CheckState())
 		})
 	}
 }
 
-// storm makes random changes in a cluster. The test acts as the scheduling cycle.
-type storm struct {
-	*schedtest.Live
-	// made generates nodes and pods.
-	made  *world
-	count int
-	// assumed pods, whose binds are under way.
+// eventStorm makes random changes in a cluster whose events arrive in disorder. The test itself
+// assumes and binds pods; no scheduling cycle runs.
+type eventStorm struct {
+	*schedtest.Fixture
+	// world generates nodes and pods.
+	world      *world
+	lastNumber int
+	// assumed are the pods whose binds have not been executed.
 	assumed map[types.UID]*v1.Pod
 }
 
-func newStorm(t *testing.T, random *rand.Rand) *storm {
-	s := &storm{Live: schedtest.NewScripted(t, schedtest.NewAPI()), made: &world{t: t, rand: random, trimmer: cache.NewTrimmer()}, assumed: map[types.UID]*v1.Pod{}}
-	// So that some operations are carried out between cycles.
+func newEventStorm(t *testing.T, random *rand.Rand) *eventStorm {
+	s := &eventStorm{
+		Fixture: schedtest.NewScripted(t, schedtest.NewAPI()), world: &world{t: t, rand: random, trimmer: cache.NewTrimmer()}, assumed: map[types.UID]*v1.Pod{},
+	}
+	// With a small batch, the cache also applies operations between cycles.
 	s.Sched.Cache.(*cache.Cache).Batch = 7
 	s.Ranker.Cluster.SpareNames = 100
 	return s
 }
 
-func (s *storm) chance(percent int) bool { return s.made.chance(percent) }
+func (s *eventStorm) chance(percent int) bool { return s.world.chance(percent) }
 
-// step does one thing, on a server whose watches are in disorder at times.
-func (s *storm) step() {
+// step makes one change or applies pending changes. Half of all changes send events in disorder.
+func (s *eventStorm) step() {
 	s.setDisorder(s.chance(50))
-	switch n := s.made.rand.IntN(100); {
+	switch n := s.world.rand.IntN(100); {
 	case n < 5:
-		s.putNode(fmt.Sprintf("node-%d", s.made.rand.IntN(30)))
+		s.putNode(fmt.Sprintf("node-%d", s.world.rand.IntN(30)))
 	case n < 8:
 		s.removeNode()
 	case n < 30:
-		s.putPod(fmt.Sprintf("pod-%d", s.made.rand.IntN(150)))
+		s.putPod(fmt.Sprintf("pod-%d", s.world.rand.IntN(150)))
 	case n < 45:
 		s.changePod()
 	case n < 55:
@@ -103,11 +107,11 @@ func (s *storm) step() {
 	case n < 75:
 		s.assume()
 	case n < 92:
-		s.finish()
+		s.completeBind()
 	case n < 95:
-		s.API.Gap(func() {
-			for range s.made.rand.IntN(20) {
-				s.unseen()
+		s.API.WithoutEvents(func() {
+			for range s.world.rand.IntN(20) {
+				s.changeUnwatched()
 			}
 		})
 	default:
@@ -118,156 +122,158 @@ func (s *storm) step() {
 	}
 }
 
-// unseen makes a change that no watch reports.
-func (s *storm) unseen() {
-	switch s.made.rand.IntN(7) {
+// changeUnwatched makes one of the changes that happen while no watch reports them.
+func (s *eventStorm) changeUnwatched() {
+	switch s.world.rand.IntN(7) {
 	case 0:
-		s.putNode(fmt.Sprintf("node-%d", s.made.rand.IntN(30)))
+		s.putNode(fmt.Sprintf("node-%d", s.world.rand.IntN(30)))
 	case 1:
 		s.removeNode()
 	case 2:
 		s.removePod()
 	case 3:
-		// Another under the same name, where it was or elsewhere.
-		if pod := s.anyPod(); pod != nil {
+		// Replace a pod by another with its name, on the same node or elsewhere.
+		if pod := s.randomPod(); pod != nil {
 			s.API.Remove(pod)
 			s.putPod(pod.Name)
 		}
 	case 4:
-		s.putPod(fmt.Sprintf("pod-%d", s.made.rand.IntN(150)))
+		s.putPod(fmt.Sprintf("pod-%d", s.world.rand.IntN(150)))
 	case 5:
-		s.finish()
+		s.completeBind()
 	default:
 		s.changePod()
 	}
 }
 
-func (s *storm) setDisorder(on bool) {
+func (s *eventStorm) setDisorder(on bool) {
 	s.API.Mu.Lock()
 	defer s.API.Mu.Unlock()
 	s.API.Disorder = nil
 	if on {
-		s.API.Disorder = rand.New(rand.NewPCG(s.made.rand.Uint64(), 0))
+		s.API.Disorder = rand.New(rand.NewPCG(s.world.rand.Uint64(), 0))
 	}
 }
 
-// calm ends the disorder and compares.
-func (s *storm) calm() {
+// endDisorder completes all binds, ends the disorder, lets all watches list again, and compares the
+// scheduler's state and some decisions with upstream.
+func (s *eventStorm) endDisorder() {
 	s.T.Helper()
 	for len(s.assumed) > 0 {
-		s.finish()
+		s.completeBind()
 	}
 	s.setDisorder(false)
-	s.API.Gap(func() {})
-	s.Must(s.Differs())
-	s.decide()
+	s.API.WithoutEvents(func() {})
+	s.Must(s.CheckState())
+	s.compareDecisions()
 }
 
-// putNode creates a node, or changes it.
-func (s *storm) putNode(name string) {
-	s.count++
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(fmt.Sprintf("%s.%d", name, s.count)), Labels: map[string]string{}}}
-	s.made.describe(node)
+// putNode creates or replaces a node.
+func (s *eventStorm) putNode(name string) {
+	s.lastNumber++
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(fmt.Sprintf("%s.%d", name, s.lastNumber)), Labels: map[string]string{}}}
+	s.world.randomizeNode(node)
 	s.API.Put(node)
 }
 
-func (s *storm) removeNode() {
+func (s *eventStorm) removeNode() {
 	if nodes := s.API.Nodes(); len(nodes) > 3 {
-		s.API.Remove(pick(s.made, nodes))
+		s.API.Remove(pick(s.world, nodes))
 	}
 }
 
-// putPod creates a pod, unless there is one; some are on a node at once.
-func (s *storm) putPod(name string) {
-	s.count++
-	s.made.count = s.count
-	pod := s.made.randomPodSpec()
-	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID(fmt.Sprintf("%s.%d", name, s.count))
+// putPod creates a pod, unless one with the name exists. Some pods are created with a node.
+func (s *eventStorm) putPod(name string) {
+	s.lastNumber++
+	s.world.lastNumber = s.lastNumber
+	pod := s.world.randomPodSpec()
+	pod.Name, pod.Namespace, pod.UID = name, "default", types.UID(fmt.Sprintf("%s.%d", name, s.lastNumber))
 	if s.API.Pod("default/"+name) != nil {
 		return
 	}
 	for i := range pod.Spec.Containers[0].Ports {
-		// Upstream keeps a set of ports, and forgets one when the first of two pods goes
-		// that use it, as no two of a node can.
-		pod.Spec.Containers[0].Ports[i].HostPort = int32(8000 + s.count)
+		// Host ports are unique: upstream keeps the ports of a node as a set, so it would forget a
+		// port that two pods use when the first of them is removed.
+		pod.Spec.Containers[0].Ports[i].HostPort = int32(8000 + s.lastNumber)
 	}
 	if s.chance(20) {
 		pod.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{
-			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprintf("claim-%d", s.made.rand.IntN(5))},
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: fmt.Sprintf("claim-%d", s.world.rand.IntN(5))},
 		}}}
 	}
 	if s.chance(40) {
-		pod.Spec.NodeName = s.nodeName()
+		pod.Spec.NodeName = s.randomNodeName()
 	}
 	s.API.Put(pod)
 }
 
-// nodeName may be that of a node that is not there.
-func (s *storm) nodeName() string { return fmt.Sprintf("node-%d", s.made.rand.IntN(30)) }
+// randomNodeName returns the name of a node that may not exist.
+func (s *eventStorm) randomNodeName() string { return fmt.Sprintf("node-%d", s.world.rand.IntN(30)) }
 
-func (s *storm) anyPod() *v1.Pod {
+// randomPod returns a pod, or nil if there is none.
+func (s *eventStorm) randomPod() *v1.Pod {
 	if pods := s.API.Pods(); len(pods) > 0 {
-		return pick(s.made, pods)
+		return pick(s.world, pods)
 	}
 	return nil
 }
 
-func (s *storm) removePod() {
-	if pod := s.anyPod(); pod != nil {
+func (s *eventStorm) removePod() {
+	if pod := s.randomPod(); pod != nil {
 		s.API.Remove(pod)
 	}
 }
 
-// changePod makes a new version of a pod.
-func (s *storm) changePod() {
-	pod := s.anyPod()
+// changePod changes a pod's labels, phase or resources, or starts its termination.
+func (s *eventStorm) changePod() {
+	pod := s.randomPod()
 	if pod == nil {
 		return
 	}
 	changed := pod.DeepCopy()
-	switch s.made.rand.IntN(4) {
+	switch s.world.rand.IntN(4) {
 	case 0:
-		changed.Labels["app"] = pick(s.made, apps)
+		changed.Labels["app"] = pick(s.world, apps)
 	case 1:
 		now := metav1.Now()
 		changed.DeletionTimestamp = &now
 	case 2:
 		changed.Status.Phase = v1.PodRunning
 	default:
-		// In place, as kubelet and users do.
-		changed.Spec.Containers[0].Resources.Requests = schedtest.Resources(pick(s.made, []string{"50m", "300m"}), "256Mi")
+		// Resize the pod in place.
+		changed.Spec.Containers[0].Resources.Requests = schedtest.Resources(pick(s.world, []string{"50m", "300m"}), "256Mi")
 	}
 	s.API.Put(changed)
 }
 
-// assume assumes a pending pod on a node, before its bind.
-func (s *storm) assume() {
-	// It can only be one that the scheduler has heard of.
-	heard, err := s.Informers.Core().V1().Pods().Lister().List(labels.Everything())
+// assume assumes a pending pod on a node. Only pods that the informers have can be assumed.
+func (s *eventStorm) assume() {
+	pods, err := s.Informers.Core().V1().Pods().Lister().List(labels.Everything())
 	s.Must(err)
 	nodes := s.API.Nodes()
-	if len(heard) == 0 {
+	if len(pods) == 0 {
 		return
 	}
-	slices.SortFunc(heard, func(a, b *v1.Pod) int { return strings.Compare(a.Name, b.Name) })
-	pod := pick(s.made, heard)
+	slices.SortFunc(pods, func(a, b *v1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	pod := pick(s.world, pods)
 	if pod.Spec.NodeName != "" || s.assumed[pod.UID] != nil || pod.DeletionTimestamp != nil || len(nodes) == 0 {
 		return
 	}
 	s.Refresh()
 	assumed := pod.DeepCopy()
-	assumed.Spec.NodeName = pick(s.made, nodes).Name
+	assumed.Spec.NodeName = pick(s.world, nodes).Name
 	if s.Sched.Cache.AssumePod(klog.Logger{}, assumed) == nil {
 		s.assumed[pod.UID] = assumed
 	}
 }
 
-// finish binds an assumed pod, or fails, or gets an error for a bind that took place.
-func (s *storm) finish() {
+// completeBind ends the bind of an assumed pod: it is executed, or it fails, or it is executed and
+// answered with an error. After an error, the scheduler forgets the pod.
+func (s *eventStorm) completeBind() {
 	if len(s.assumed) == 0 {
 		return
 	}
-	pod := s.assumed[pick(s.made, slices.Sorted(maps.Keys(s.assumed)))]
+	pod := s.assumed[pick(s.world, slices.Sorted(maps.Keys(s.assumed)))]
 	delete(s.assumed, pod.UID)
 	var err error
 	if s.chance(30) {
@@ -276,8 +282,8 @@ func (s *storm) finish() {
 	if err == nil || s.chance(50) {
 		binding := &v1.Binding{ObjectMeta: metav1.ObjectMeta{Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID}}
 		binding.Target.Name = pod.Spec.NodeName
-		if failed := s.API.Bind(binding); failed != nil {
-			err = failed
+		if bindErr := s.API.Bind(binding); bindErr != nil {
+			err = bindErr
 		}
 	}
 	if err != nil {
@@ -285,11 +291,11 @@ func (s *storm) finish() {
 	}
 }
 
-// decide compares some decisions with the reference.
-func (s *storm) decide() {
-	w := s.made
+// compareDecisions compares ten decisions with the reference.
+func (s *eventStorm) compareDecisions() {
+	w := s.world
 	w.ctx, w.sched, w.ranker = s.Ctx, s.Sched, s.Ranker
-	w.reasons = map[string]int{}
+	w.fallbacks = map[string]int{}
 	if w.reference == nil {
 		w.reference = newReference(s.T, s.Ctx)
 	}
@@ -303,11 +309,11 @@ func (s *storm) decide() {
 		}
 	}
 	for range 10 {
-		w.count++
+		w.lastNumber++
 		pod := w.randomPodSpec()
 		pod.Namespace = "default"
-		w.judge(pod)
+		w.scheduleAndCompare(pod)
 	}
-	// A pod that a node was found for is not carried over.
+	// The last pod is never assumed, so discard the pod info that is remembered for it.
 	s.Ranker.Cluster.ForgetRanked()
 }

@@ -10,35 +10,37 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestIdleCarriesOut sends more changes than may be pending, as a standby receives over days. They
-// are applied while no cycle runs, and nothing changes during a cycle.
-func TestIdleCarriesOut(t *testing.T) {
-	l := schedtest.NewScripted(t, schedtest.NewAPI())
-	known := l.Sched.Cache.(*cache.Cache)
-	change := func() {
+// TestPendingOperationsAreAppliedBetweenCycles sends more changes than may be pending, as a standby
+// receives over days. They are applied while no cycle runs, and nothing changes during a cycle.
+func TestPendingOperationsAreAppliedBetweenCycles(t *testing.T) {
+	f := schedtest.NewScripted(t, schedtest.NewAPI())
+	nodes := f.Sched.Cache.(*cache.Cache)
+	changeNodes := func() {
 		for i := range 3 * cache.IdleBatch {
-			l.API.Put(schedtest.PlainNode(fmt.Sprintf("node-%d", i%700), fmt.Sprint(1+i%5)))
+			f.API.Put(schedtest.PlainNode(fmt.Sprintf("node-%d", i%700), fmt.Sprint(1+i%5)))
 		}
 	}
-	change()
-	if waiting := known.Pending(); waiting >= cache.IdleBatch {
-		t.Errorf("%d operations wait", waiting)
+	changeNodes()
+	if pending := nodes.Pending(); pending >= cache.IdleBatch {
+		t.Errorf("Pending() = %d operations before the first cycle, want less than %d", pending, cache.IdleBatch)
 	}
-	if known := l.Snapshot().NumNodesInPlacement(); known != 700 {
-		t.Errorf("%d nodes are known before the first cycle", known)
+	if got := f.Snapshot().NumNodesInPlacement(); got != 700 {
+		t.Errorf("the snapshot has %d nodes before the first cycle, want 700", got)
 	}
-	l.Must(l.Differs())
-	// Differs has started a cycle.
-	before, err := l.Snapshot().Get("node-0")
-	l.Must(err)
+	f.Must(f.CheckState())
+	// CheckState has started a cycle.
+	before, err := f.Snapshot().Get("node-0")
+	f.Must(err)
 	version := before.Node().ResourceVersion
-	change()
-	if after, err := l.Snapshot().Get("node-0"); err != nil || after.Node().ResourceVersion != version {
-		t.Errorf("a node changes within a cycle (%v)", err)
+	changeNodes()
+	after, err := f.Snapshot().Get("node-0")
+	f.Must(err)
+	if got := after.Node().ResourceVersion; got != version {
+		t.Errorf("node-0 has version %s during the cycle, want %s as at its start", got, version)
 	}
-	known.EndCycle(klog.Logger{})
-	if waiting := known.Pending(); waiting != 0 {
-		t.Errorf("%d operations wait after the cycle", waiting)
+	nodes.EndCycle(klog.Logger{})
+	if pending := nodes.Pending(); pending != 0 {
+		t.Errorf("Pending() = %d operations after the cycle, want 0", pending)
 	}
-	l.Must(l.Differs())
+	f.Must(f.CheckState())
 }

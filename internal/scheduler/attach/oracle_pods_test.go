@@ -16,10 +16,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// randomPodSpec makes up a pod. Few values and many constraints make it likely that
-// they meet.
+// randomPodSpec returns a random pod. It uses few different values and many constraints, so that
+// constraints often match other pods and nodes.
 func (w *world) randomPodSpec() *v1.Pod {
-	name := fmt.Sprintf("pod-%d", w.count)
+	name := fmt.Sprintf("pod-%d", w.lastNumber)
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: name, Namespace: pick(w, namespaces), UID: types.UID(name),
 		Labels: map[string]string{"app": pick(w, apps), "version": pick(w, []string{"1", "2"}), "index": name},
@@ -40,12 +40,12 @@ func (w *world) randomPodSpec() *v1.Pod {
 	if w.chance(10) {
 		pod.Spec.InitContainers = []v1.Container{{Name: "init", Image: "redis:7"}}
 	}
-	w.wishes(pod)
+	w.addConstraints(pod)
 	return pod
 }
 
-// wishes gives a pod what it asks of nodes and of other pods.
-func (w *world) wishes(pod *v1.Pod) {
+// addConstraints adds random constraints on nodes and on other pods.
+func (w *world) addConstraints(pod *v1.Pod) {
 	if w.chance(30) && pod.Namespace == "default" {
 		pod.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: "apps/v1", Kind: "ReplicaSet", Name: pod.Labels["app"], Controller: ptr.To(true),
@@ -55,7 +55,7 @@ func (w *world) wishes(pod *v1.Pod) {
 		pod.Spec.NodeSelector = map[string]string{"disk": pick(w, []string{"ssd", "hdd"})}
 	}
 	if w.chance(4) {
-		w.nameNodes(pod)
+		w.restrictToNamedNodes(pod)
 	}
 	if w.chance(6) {
 		claim := pick(w, claims)
@@ -69,22 +69,23 @@ func (w *world) wishes(pod *v1.Pod) {
 		}
 	}
 	if w.chance(25) {
-		w.affinity(pod).NodeAffinity = w.nodeAffinity()
+		w.affinityOf(pod).NodeAffinity = w.nodeAffinity()
 	}
 	for w.chance(20) {
-		w.spread(pod)
+		w.addSpreadConstraint(pod)
 	}
 	for w.chance(20) {
-		w.podTerm(pod)
+		w.addPodAffinityTerm(pod)
 	}
 	if w.chance(30) {
 		pod.Spec.Priority = ptr.To(int32(w.rand.IntN(3)))
 	}
-	// With equal times it would be left to chance which of two pods may stay.
+	// Start times differ because preemption would choose between equal ones at random.
 	pod.Status.StartTime = &metav1.Time{Time: time.Unix(int64(w.rand.IntN(1<<30)), 0)}
 }
 
-func (w *world) affinity(pod *v1.Pod) *v1.Affinity {
+// affinityOf returns the affinity of a pod, which it creates if there is none.
+func (w *world) affinityOf(pod *v1.Pod) *v1.Affinity {
 	if pod.Spec.Affinity == nil {
 		pod.Spec.Affinity = &v1.Affinity{}
 	}
@@ -114,6 +115,7 @@ func (w *world) nodeAffinity() *v1.NodeAffinity {
 
 var topologies = []string{v1.LabelHostname, v1.LabelTopologyZone, "rack"}
 
+// selector returns a label selector. It often selects the pod itself.
 func (w *world) selector(pod *v1.Pod) *metav1.LabelSelector {
 	switch w.rand.IntN(5) {
 	case 0:
@@ -128,7 +130,8 @@ func (w *world) selector(pod *v1.Pod) *metav1.LabelSelector {
 	return &metav1.LabelSelector{MatchLabels: map[string]string{"app": pod.Labels["app"]}}
 }
 
-func (w *world) spread(pod *v1.Pod) {
+// addSpreadConstraint adds a topology spread constraint, unless it would be a duplicate.
+func (w *world) addSpreadConstraint(pod *v1.Pod) {
 	constraint := v1.TopologySpreadConstraint{
 		MaxSkew: int32(1 + w.rand.IntN(3)), TopologyKey: pick(w, topologies),
 		WhenUnsatisfiable: pick(w, []v1.UnsatisfiableConstraintAction{v1.DoNotSchedule, v1.ScheduleAnyway}),
@@ -154,7 +157,8 @@ func (w *world) spread(pod *v1.Pod) {
 	pod.Spec.TopologySpreadConstraints = append(pod.Spec.TopologySpreadConstraints, constraint)
 }
 
-func (w *world) podTerm(pod *v1.Pod) {
+// addPodAffinityTerm adds a required or preferred term of pod affinity or anti-affinity.
+func (w *world) addPodAffinityTerm(pod *v1.Pod) {
 	term := v1.PodAffinityTerm{LabelSelector: w.selector(pod), TopologyKey: pick(w, topologies)}
 	switch w.rand.IntN(6) {
 	case 0:
@@ -165,24 +169,25 @@ func (w *world) podTerm(pod *v1.Pod) {
 		term.NamespaceSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"team": "yes"}}
 	}
 	weighted := v1.WeightedPodAffinityTerm{Weight: int32(1 + w.rand.IntN(100)), PodAffinityTerm: term}
-	affinity := w.affinity(pod)
+	affinity := w.affinityOf(pod)
 	switch w.rand.IntN(8) {
 	case 0:
-		with := ensure(&affinity.PodAffinity)
-		with.RequiredDuringSchedulingIgnoredDuringExecution = append(with.RequiredDuringSchedulingIgnoredDuringExecution, term)
+		podAffinity := ensure(&affinity.PodAffinity)
+		podAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(podAffinity.RequiredDuringSchedulingIgnoredDuringExecution, term)
 	case 1, 2, 3:
-		from := ensure(&affinity.PodAntiAffinity)
+		antiAffinity := ensure(&affinity.PodAntiAffinity)
 		if w.chance(40) {
-			from.RequiredDuringSchedulingIgnoredDuringExecution = append(from.RequiredDuringSchedulingIgnoredDuringExecution, term)
+			antiAffinity.RequiredDuringSchedulingIgnoredDuringExecution = append(antiAffinity.RequiredDuringSchedulingIgnoredDuringExecution, term)
 		} else {
-			from.PreferredDuringSchedulingIgnoredDuringExecution = append(from.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
+			antiAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(antiAffinity.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
 		}
 	default:
-		with := ensure(&affinity.PodAffinity)
-		with.PreferredDuringSchedulingIgnoredDuringExecution = append(with.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
+		podAffinity := ensure(&affinity.PodAffinity)
+		podAffinity.PreferredDuringSchedulingIgnoredDuringExecution = append(podAffinity.PreferredDuringSchedulingIgnoredDuringExecution, weighted)
 	}
 }
 
+// ensure returns the value of a field, which it sets to a new value if it is nil.
 func ensure[T any](field **T) *T {
 	if *field == nil {
 		*field = new(T)
@@ -190,8 +195,9 @@ func ensure[T any](field **T) *T {
 	return *field
 }
 
-// nameNodes lets a pod go to some nodes only, which it names.
-func (w *world) nameNodes(pod *v1.Pod) {
+// restrictToNamedNodes adds a node selector or a node affinity that only one node satisfies, by its
+// name.
+func (w *world) restrictToNamedNodes(pod *v1.Pod) {
 	var names []string
 	for range 1 + w.rand.IntN(4) {
 		if node := w.randomNode(); node != nil {
@@ -212,12 +218,13 @@ func (w *world) nameNodes(pod *v1.Pod) {
 	}}}
 }
 
-// claims of volumes: in a zone, in one that a class of storage chooses when it is known
-// where the pod goes, one that only one pod can use, and one that is not there.
+// claims are names of persistent volume claims. Two are bound to volumes in a zone, "later" waits
+// for its first consumer, "once" has the access mode ReadWriteOncePod, and "missing" does not
+// exist.
 var claims = []string{"in-a", "in-b", "later", "once", "missing"}
 
-// addVolumes makes volumes and claims.
-func (w *world) addVolumes(from informers.SharedInformerFactory) {
+// addVolumes adds a storage class, volumes and claims to informers.
+func (w *world) addVolumes(to informers.SharedInformerFactory) {
 	class := &storagev1.StorageClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "local"}, Provisioner: "example.com/local",
 		VolumeBindingMode: ptr.To(storagev1.VolumeBindingWaitForFirstConsumer),
@@ -225,7 +232,7 @@ func (w *world) addVolumes(from informers.SharedInformerFactory) {
 			{Key: v1.LabelTopologyZone, Values: []string{"a", "b"}},
 		}}},
 	}
-	w.store(from.Storage().V1().StorageClasses().Informer().GetIndexer().Add(class))
+	w.must(to.Storage().V1().StorageClasses().Informer().GetIndexer().Add(class))
 	for _, namespace := range namespaces {
 		for _, name := range claims[:4] {
 			claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{
@@ -239,33 +246,35 @@ func (w *world) addVolumes(from informers.SharedInformerFactory) {
 				claim.Annotations = nil
 				claim.Spec.StorageClassName = ptr.To("local")
 			} else {
-				w.bindVolume(from, claim)
+				w.bindVolume(to, claim)
 			}
-			w.store(from.Core().V1().PersistentVolumeClaims().Informer().GetIndexer().Add(claim))
+			w.must(to.Core().V1().PersistentVolumeClaims().Informer().GetIndexer().Add(claim))
 		}
 	}
 }
 
-func (w *world) bindVolume(from informers.SharedInformerFactory, claim *v1.PersistentVolumeClaim) {
+// bindVolume adds a volume to informers and binds a claim to it.
+func (w *world) bindVolume(to informers.SharedInformerFactory, claim *v1.PersistentVolumeClaim) {
 	volume := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: claim.Namespace + "-" + claim.Name}}
 	volume.Spec.ClaimRef = &v1.ObjectReference{Namespace: claim.Namespace, Name: claim.Name, UID: claim.UID}
 	volume.Spec.AccessModes = claim.Spec.AccessModes
-	if zone, in := strings.CutPrefix(claim.Name, "in-"); in {
+	if zone, zonal := strings.CutPrefix(claim.Name, "in-"); zonal {
 		volume.Spec.NodeAffinity = &v1.VolumeNodeAffinity{Required: &v1.NodeSelector{NodeSelectorTerms: []v1.NodeSelectorTerm{{
 			MatchExpressions: []v1.NodeSelectorRequirement{{Key: v1.LabelTopologyZone, Operator: v1.NodeSelectorOpIn, Values: []string{zone}}},
 		}}}}
 	}
 	claim.Spec.VolumeName = volume.Name
 	claim.Status.Phase = v1.ClaimBound
-	w.store(from.Core().V1().PersistentVolumes().Informer().GetIndexer().Add(volume))
+	w.must(to.Core().V1().PersistentVolumes().Informer().GetIndexer().Add(volume))
 }
 
-// addBudgets makes budgets of disruption, some of them used up.
-func (w *world) addBudgets(from informers.SharedInformerFactory) {
+// addBudgets adds two pod disruption budgets to informers: one allows no disruption, one allows
+// one.
+func (w *world) addBudgets(to informers.SharedInformerFactory) {
 	for i, app := range apps[:2] {
 		budget := &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"}}
 		budget.Spec.Selector = &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}
 		budget.Status.DisruptionsAllowed = int32(i)
-		w.store(from.Policy().V1().PodDisruptionBudgets().Informer().GetIndexer().Add(budget))
+		w.must(to.Policy().V1().PodDisruptionBudgets().Informer().GetIndexer().Add(budget))
 	}
 }

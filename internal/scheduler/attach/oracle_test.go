@@ -34,44 +34,44 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// newReference is one that has nothing but nodes and pods.
+// newReference returns a reference whose informers have no objects: it sees only nodes and pods.
 func newReference(t *testing.T, ctx context.Context) *reference.Reference {
 	t.Helper()
-	made, err := reference.New(ctx, *schedtest.DefaultProfile(t), informers.NewSharedInformerFactory(fake.NewClientset(), 0))
+	r, err := reference.New(ctx, *schedtest.DefaultProfile(t), informers.NewSharedInformerFactory(fake.NewClientset(), 0))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return made
+	return r
 }
 
 var (
-	rounds = flag.Int("oracle.clusters", 12, "clusters to make up, with some hundred decisions each")
+	clusterCount = flag.Int("oracle.clusters", 12, "number of random clusters, with 300 decisions each")
 )
 
-// TestOracle generates clusters and pods, and compares each decision with kube-scheduler's plugins
-// run on all nodes, in a snapshot made for that decision.
+// TestOracle generates random clusters and pods. It compares each decision with the reference,
+// which runs kube-scheduler's plugins on all nodes of a snapshot made for that decision.
 func TestOracle(t *testing.T) {
-	first := schedtest.FirstSeed()
-	ranked, all := 0, 0
-	reasons := map[string]int{}
-	for round := range *rounds {
-		w := newWorld(t, first+uint64(round), 0)
+	seed := schedtest.Seed()
+	ranked, decisions := 0, 0
+	fallbacks := map[string]int{}
+	for i := range *clusterCount {
+		w := newWorld(t, seed+uint64(i), 0)
 		w.run(300)
-		ranked, all = ranked+w.ranked, all+w.decisions
-		for reason, count := range w.reasons {
-			reasons[reason] += count
+		ranked, decisions = ranked+w.ranked, decisions+w.decisions
+		for reason, count := range w.fallbacks {
+			fallbacks[reason] += count
 		}
 		if t.Failed() {
 			return
 		}
 	}
-	t.Logf("seed %d: %d decisions, %d of them by the index; the others: %v", first, all, ranked, reasons)
-	if ranked < all/3 {
-		t.Errorf("the index made too few of the decisions to say much")
+	t.Logf("seed %d: %d decisions, %d by the index; reasons of the others: %v", seed, decisions, ranked, fallbacks)
+	if ranked < decisions/3 {
+		t.Errorf("the index made %d of %d decisions, want at least a third", ranked, decisions)
 	}
 }
 
-// world is a cluster that is generated step by step.
+// world is a random cluster that changes step by step, and the schedulers under test.
 type world struct {
 	t      *testing.T
 	seed   uint64
@@ -79,29 +79,33 @@ type world struct {
 	ctx    context.Context
 	sched  *kubescheduler.Scheduler
 	ranker *rank.Ranker
-	// informers of the scheduler and of the reference, and of shards; some plugins do not
-	// share.
+	// informers are the factories of the scheduler, of the reference and of each shard. Each needs
+	// its own, because some plugins do not share informers.
 	informers []informers.SharedInformerFactory
-	// shards are other schedulers that have the nodes, if there are any.
+	// shards own the nodes; sched then leads. Without shards, sched has the nodes.
 	shards []*worldShard
 	search *leader.Search
-	// questions that the leader asked, and preemptions that were compared.
-	questions, preemptions int
-	preemptor              *leader.Preemptor
-	preemptionArgs         *config.DefaultPreemptionArgs
-	reference              *reference.Reference
-	// trimmer makes what the scheduler sees out of what the reference sees.
+	// queries counts the leader's queries, and preemptions those that were compared.
+	queries, preemptions int
+	preemptor            *leader.Preemptor
+	preemptionArgs       *config.DefaultPreemptionArgs
+	reference            *reference.Reference
+	// trimmer trims objects as informers do. Only the reference gets whole objects.
 	trimmer   *cache.Trimmer
 	nodes     map[string]*v1.Node
 	pods      map[types.UID]*v1.Pod
 	nominated []*v1.Pod
-	count     int
+	// lastNumber is the number in the name of the newest object.
+	lastNumber int
+	// decisions counts scheduling attempts, and ranked those by the index. fallbacks counts the
+	// others by reason.
 	decisions int
 	ranked    int
-	reasons   map[string]int
+	fallbacks map[string]int
 	history   []string
 }
 
+// newWorld returns a world with some nodes and no pods. If there are shards, they own the nodes.
 func newWorld(t *testing.T, seed uint64, shards int) *world {
 	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
 	t.Cleanup(cancel)
@@ -111,7 +115,7 @@ func newWorld(t *testing.T, seed uint64, shards int) *world {
 	}
 	w := &world{
 		t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), ctx: ctx,
-		nodes: map[string]*v1.Node{}, pods: map[types.UID]*v1.Pod{}, reasons: map[string]int{},
+		nodes: map[string]*v1.Node{}, pods: map[types.UID]*v1.Pod{}, fallbacks: map[string]int{},
 		trimmer: cache.NewTrimmer(), informers: make([]informers.SharedInformerFactory, 2+shards),
 	}
 	for i := range w.informers {
@@ -128,17 +132,17 @@ func newWorld(t *testing.T, seed uint64, shards int) *world {
 		w.shareDryRuns(cfg.Profiles[0])
 	}
 	w.reference, err = reference.New(ctx, cfg.Profiles[0], w.informers[1])
-	w.store(err)
+	w.must(err)
 	w.populate()
 	return w
 }
 
-func (w *world) newScheduler(from informers.SharedInformerFactory, profiles []config.KubeSchedulerProfile) (*kubescheduler.Scheduler, *rank.Ranker) {
+func (w *world) newScheduler(factory informers.SharedInformerFactory, profiles []config.KubeSchedulerProfile) (*kubescheduler.Scheduler, *rank.Ranker) {
 	recorders := func(string) events.EventRecorderLogger { return events.NewFakeRecorder(1000) }
-	sched, err := kubescheduler.New(w.ctx, fake.NewClientset(), from, nil, recorders, kubescheduler.WithProfiles(profiles...))
-	w.store(err)
+	sched, err := kubescheduler.New(w.ctx, fake.NewClientset(), factory, nil, recorders, kubescheduler.WithProfiles(profiles...))
+	w.must(err)
 	parts, err := attach.New(sched, profiles)
-	w.store(err)
+	w.must(err)
 	ranker := parts.Ranker
 	// With few spare names, numbers are reassigned several times in a test.
 	ranker.Cluster.SpareNames = 100
@@ -147,25 +151,25 @@ func (w *world) newScheduler(from informers.SharedInformerFactory, profiles []co
 	return sched, ranker
 }
 
-// shareDryRuns lets shards propose whom to preempt, and the leader pick.
+// shareDryRuns lets shards propose victims of preemption, from which the leader chooses.
 func (w *world) shareDryRuns(cfg config.KubeSchedulerProfile) {
-	w.store(leader.ReplacePreemption(w.ctx, w.sched.Profiles[cfg.SchedulerName], cfg, w.search))
+	w.must(leader.ReplacePreemption(w.ctx, w.sched.Profiles[cfg.SchedulerName], cfg, w.search))
 	profile := w.search.Profiles[cfg.SchedulerName]
 	for _, shard := range w.shards {
 		dryRuns, err := rank.NewDryRuns(w.ctx, shard.sched.Profiles[cfg.SchedulerName], cfg)
-		w.store(err)
+		w.must(err)
 		shard.ranker.Profiles[cfg.SchedulerName].DryRuns = dryRuns
 	}
 	for _, plugin := range cfg.PluginConfig {
-		if args, is := plugin.Args.(*config.DefaultPreemptionArgs); is {
+		if args, ok := plugin.Args.(*config.DefaultPreemptionArgs); ok {
 			w.preemptionArgs = args
 		}
 	}
 	w.preemptor = leader.NewPreemptor(profile.DryRuns, w.search, profile)
 }
 
-// cache is where the pods of a node belong.
-func (w *world) cache(node string) schedcache.Cache {
+// cacheOf returns the cache that has a node and its pods.
+func (w *world) cacheOf(node string) schedcache.Cache {
 	if len(w.shards) == 0 {
 		return w.sched.Cache
 	}
@@ -178,11 +182,13 @@ var (
 	namespaces = []string{"default", "team-a", "team-b"}
 )
 
+// chance returns true with a probability in percent.
 func (w *world) chance(percent int) bool { return w.rand.IntN(100) < percent }
 
+// pick returns a random element.
 func pick[T any](w *world, from []T) T { return from[w.rand.IntN(len(from))] }
 
-// populate makes what there is besides nodes and pods.
+// populate creates namespaces, volumes, budgets, ReplicaSets, a Service and the first nodes.
 func (w *world) populate() {
 	for _, name := range namespaces {
 		labels := map[string]string{v1.LabelMetadataName: name}
@@ -190,49 +196,52 @@ func (w *world) populate() {
 			labels["team"] = "yes"
 		}
 		namespace := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels}}
-		for _, from := range w.informers {
-			w.store(from.Core().V1().Namespaces().Informer().GetIndexer().Add(namespace))
+		for _, factory := range w.informers {
+			w.must(factory.Core().V1().Namespaces().Informer().GetIndexer().Add(namespace))
 		}
 	}
-	for _, from := range w.informers {
-		w.addVolumes(from)
-		w.addBudgets(from)
+	for _, factory := range w.informers {
+		w.addVolumes(factory)
+		w.addBudgets(factory)
 	}
 	for _, app := range apps {
 		set := &appsv1.ReplicaSet{
 			ObjectMeta: metav1.ObjectMeta{Name: app, Namespace: "default"},
 			Spec:       appsv1.ReplicaSetSpec{Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": app}}},
 		}
-		for _, from := range w.informers {
-			w.store(from.Apps().V1().ReplicaSets().Informer().GetIndexer().Add(set))
+		for _, factory := range w.informers {
+			w.must(factory.Apps().V1().ReplicaSets().Informer().GetIndexer().Add(set))
 		}
 	}
 	service := &v1.Service{
 		ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "team-a"},
 		Spec:       v1.ServiceSpec{Selector: map[string]string{"app": "web"}},
 	}
-	for _, from := range w.informers {
-		w.store(from.Core().V1().Services().Informer().GetIndexer().Add(service))
+	for _, factory := range w.informers {
+		w.must(factory.Core().V1().Services().Informer().GetIndexer().Add(service))
 	}
 	for range 3 + w.rand.IntN(25) {
 		w.addNode()
 	}
 }
 
-// trimmed is what informers keep of an object.
+// trimmed returns a copy of an object without the fields that informers drop.
 func trimmed[T interface{ DeepCopy() T }](w *world, object T) T {
 	w.t.Helper()
-	kept, err := w.trimmer.Transform(object.DeepCopy())
-	w.store(err)
-	return kept.(T)
+	copied, err := w.trimmer.Transform(object.DeepCopy())
+	w.must(err)
+	return copied.(T)
 }
 
-func (w *world) store(err error) {
+// must fails the test if there is an error.
+func (w *world) must(err error) {
+	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 }
 
+// run makes random changes and decisions.
 func (w *world) run(decisions int) {
 	for w.decisions < decisions && !w.t.Failed() {
 		switch n := w.rand.IntN(100); {
@@ -245,7 +254,7 @@ func (w *world) run(decisions int) {
 		case n < 25:
 			w.removePod()
 		case n < 30:
-			w.terminatePod()
+			w.changePod()
 		case n < 32:
 			w.nominate()
 		default:
@@ -254,21 +263,22 @@ func (w *world) run(decisions int) {
 	}
 }
 
-func (w *world) note(format string, args ...any) {
+// record remembers a change, for the message of a failure.
+func (w *world) record(format string, args ...any) {
 	w.history = append(w.history, fmt.Sprintf(format, args...))
 }
 
 func (w *world) addNode() {
-	w.count++
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", w.count), Labels: map[string]string{}}}
-	w.describe(node)
+	w.lastNumber++
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("node-%d", w.lastNumber), Labels: map[string]string{}}}
+	w.randomizeNode(node)
 	w.nodes[node.Name] = node
-	w.note("add %s", node.Name)
-	w.cache(node.Name).AddNode(klog.Logger{}, trimmed(w, node))
+	w.record("add %s", node.Name)
+	w.cacheOf(node.Name).AddNode(klog.Logger{}, trimmed(w, node))
 }
 
-// describe gives a node random properties.
-func (w *world) describe(node *v1.Node) {
+// randomizeNode gives a node random labels, taints, resources and images.
+func (w *world) randomizeNode(node *v1.Node) {
 	if !w.chance(5) {
 		node.Labels[v1.LabelHostname] = node.Name
 	}
@@ -320,9 +330,9 @@ func (w *world) removeNode() {
 	if node == nil || len(w.nodes) < 3 {
 		return
 	}
-	w.note("remove %s", node.Name)
+	w.record("remove %s", node.Name)
 	delete(w.nodes, node.Name)
-	w.store(w.cache(node.Name).RemoveNode(klog.Logger{}, trimmed(w, node)))
+	w.must(w.cacheOf(node.Name).RemoveNode(klog.Logger{}, trimmed(w, node)))
 }
 
 func (w *world) changeNode() {
@@ -333,14 +343,14 @@ func (w *world) changeNode() {
 	changed := node.DeepCopy()
 	if w.chance(50) {
 		changed.Labels = map[string]string{}
-		w.describe(changed)
+		w.randomizeNode(changed)
 	} else {
-		// A heartbeat.
+		// A heartbeat changes nothing that the scheduler uses.
 		changed.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, LastHeartbeatTime: metav1.Now()}}
 	}
-	w.note("change %s", node.Name)
+	w.record("change %s", node.Name)
 	w.nodes[node.Name] = changed
-	w.cache(node.Name).UpdateNode(klog.Logger{}, trimmed(w, node), trimmed(w, changed))
+	w.cacheOf(node.Name).UpdateNode(klog.Logger{}, trimmed(w, node), trimmed(w, changed))
 }
 
 func (w *world) randomPod() *v1.Pod {
@@ -357,13 +367,14 @@ func (w *world) randomPod() *v1.Pod {
 
 func (w *world) removePod() {
 	if pod := w.randomPod(); pod != nil {
-		w.note("remove %s", pod.Name)
+		w.record("remove %s", pod.Name)
 		delete(w.pods, pod.UID)
-		w.store(w.cache(pod.Spec.NodeName).RemovePod(klog.Logger{}, trimmed(w, pod)))
+		w.must(w.cacheOf(pod.Spec.NodeName).RemovePod(klog.Logger{}, trimmed(w, pod)))
 	}
 }
 
-func (w *world) terminatePod() {
+// changePod starts the termination of a pod or changes its labels.
+func (w *world) changePod() {
 	pod := w.randomPod()
 	if pod == nil {
 		return
@@ -375,59 +386,61 @@ func (w *world) terminatePod() {
 	} else {
 		changed.Labels["app"] = pick(w, apps)
 	}
-	w.note("change %s", pod.Name)
+	w.record("change %s", pod.Name)
 	w.pods[pod.UID] = changed
-	w.store(w.cache(pod.Spec.NodeName).UpdatePod(klog.Logger{}, trimmed(w, pod), trimmed(w, changed)))
+	w.must(w.cacheOf(pod.Spec.NodeName).UpdatePod(klog.Logger{}, trimmed(w, pod), trimmed(w, changed)))
 }
 
-// nominate lets a pod wait for a node, in the place of one that has waited for long.
+// nominate creates a pending pod that is nominated to a node. If many are, the oldest nomination
+// ends.
 func (w *world) nominate() {
 	if len(w.nominated) > 8 {
-		w.withdraw(w.nominated[0])
+		w.removeNomination(w.nominated[0])
 	}
 	node := w.randomNode()
 	if node == nil {
 		return
 	}
-	w.count++
+	w.lastNumber++
 	pod := w.randomPodSpec()
 	if rank.NamesNodes(&pod.Spec) {
-		// It would be nominated to one of those.
+		// Such a pod can only be nominated to a node that it names.
 		return
 	}
 	pod.Status.NominatedNodeName = node.Name
-	w.note("nominate %s to %s", pod.Name, node.Name)
+	w.record("nominate %s to %s", pod.Name, node.Name)
 	w.nominated = append(w.nominated, pod)
-	// Only pods that exist can be nominated.
-	w.store(w.informers[0].Core().V1().Pods().Informer().GetIndexer().Add(pod))
+	// The queue records a nomination only if the informer has the pod.
+	w.must(w.informers[0].Core().V1().Pods().Informer().GetIndexer().Add(pod))
 	w.sched.SchedulingQueue.Add(w.ctx, trimmed(w, pod))
 	for _, shard := range w.shards {
 		info, err := framework.NewPodInfo(trimmed(w, pod))
-		w.store(err)
+		w.must(err)
 		shard.ranker.Nominations.AddRemote(node.Name, info)
 	}
-	w.store(w.reference.Nominate(w.nominated))
+	w.must(w.reference.Nominate(w.nominated))
 }
 
-func (w *world) withdraw(pod *v1.Pod) {
+// removeNomination removes a nominated pod from the queue and its nomination from the shards.
+func (w *world) removeNomination(pod *v1.Pod) {
 	w.nominated = slices.DeleteFunc(slices.Clone(w.nominated), func(other *v1.Pod) bool { return other == pod })
 	w.sched.SchedulingQueue.Delete(klog.Logger{}, trimmed(w, pod))
 	for _, shard := range w.shards {
 		shard.ranker.Nominations.RemoveRemote(pod.Status.NominatedNodeName, pod.UID)
 	}
-	w.store(w.reference.Nominate(w.nominated))
+	w.must(w.reference.Nominate(w.nominated))
 }
 
-// nextPod is a new one, or one that waits for a node.
+// nextPod returns a new pod, or sometimes a nominated pod.
 func (w *world) nextPod() *v1.Pod {
 	if len(w.nominated) > 0 && w.chance(5) {
 		return pick(w, w.nominated)
 	}
-	w.count++
+	w.lastNumber++
 	return w.randomPodSpec()
 }
 
-// schedulers are all that keep nodes or nominated pods.
+// schedulers returns the scheduler and those of the shards.
 func (w *world) schedulers() []*kubescheduler.Scheduler {
 	all := []*kubescheduler.Scheduler{w.sched}
 	for _, shard := range w.shards {
@@ -436,8 +449,8 @@ func (w *world) schedulers() []*kubescheduler.Scheduler {
 	return all
 }
 
-// schedule makes decisions about a pod, and now and then more of its kind, and carries
-// them out.
+// schedule schedules a pod and binds it. With shards, it sometimes schedules several copies of the
+// pod, so that the leader reuses the answer to its query.
 func (w *world) schedule() {
 	pod := w.nextPod()
 	copies := 1
@@ -450,127 +463,130 @@ func (w *world) schedule() {
 	for i := range copies {
 		next := pod
 		if i > 0 {
-			next = w.another(pod)
+			next = w.copyOf(pod)
 		}
-		result, err := w.judge(next)
+		result, err := w.scheduleAndCompare(next)
 		if err != nil {
 			if w.search != nil && !w.t.Failed() {
-				w.preempts(next)
+				w.comparePreemption(next)
 			}
 			return
 		}
-		w.place(next, result.SuggestedHost)
+		w.bind(next, result.SuggestedHost)
 	}
 }
 
-// another is a pod like one that has been placed.
-func (w *world) another(pod *v1.Pod) *v1.Pod {
-	w.count++
+// copyOf returns a pending pod that equals another one except for its name, UID and start time.
+func (w *world) copyOf(pod *v1.Pod) *v1.Pod {
+	w.lastNumber++
 	next := pod.DeepCopy()
-	next.Name = fmt.Sprintf("pod-%d", w.count)
+	next.Name = fmt.Sprintf("pod-%d", w.lastNumber)
 	next.UID = types.UID(next.Name)
 	next.Spec.NodeName = ""
 	next.Status.StartTime = &metav1.Time{Time: time.Unix(int64(w.rand.IntN(1<<30)), 0)}
 	return next
 }
 
-// judge makes one decision, and compares it with the reference's.
-func (w *world) judge(pod *v1.Pod) (kubescheduler.ScheduleResult, error) {
+// scheduleAndCompare makes one decision and compares it with that of the reference.
+func (w *world) scheduleAndCompare(pod *v1.Pod) (kubescheduler.ScheduleResult, error) {
 	info, err := framework.NewPodInfo(trimmed(w, pod))
-	w.store(err)
+	w.must(err)
 	for _, sched := range w.schedulers() {
-		w.store(sched.Cache.UpdateSnapshot(klog.Logger{}, sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*schedcache.Snapshot)))
+		w.must(sched.Cache.UpdateSnapshot(klog.Logger{}, sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*schedcache.Snapshot)))
 	}
-	want := w.expected(pod)
-	searches := w.ranker.FallbackCount
+	want := w.referenceDecision(pod)
+	fallbacks := w.ranker.FallbackCount
 	result, err := w.sched.SchedulePod(w.ctx, w.sched.Profiles[v1.DefaultSchedulerName], framework.NewCycleState(), &framework.QueuedPodInfo{PodInfo: info})
 	w.decisions++
-	ranked := w.ranker.FallbackCount == searches
+	ranked := w.ranker.FallbackCount == fallbacks
 	if ranked {
 		w.ranked++
 		if w.search == nil {
 			w.audit(pod, info)
 		}
 	} else {
-		w.reasons[string(w.ranker.LastFallback)]++
+		w.fallbacks[string(w.ranker.LastFallback)]++
 	}
 	switch {
 	case err != nil && want.Feasible > 0:
-		w.fail(pod, "no node was found (%v), but the best are %v", err, want.Best)
+		w.fail(pod, "SchedulePod() = error %v, want one of the nodes %v", err, want.Best)
 	case err != nil:
-		w.compare(pod, err, want.FitError)
+		w.compareErrors(pod, err, want.FitError)
 	case want.Feasible == 0:
-		w.fail(pod, "%s was chosen, but %v", result.SuggestedHost, want.FitError)
+		w.fail(pod, "SchedulePod() = %s, want error %v", result.SuggestedHost, want.FitError)
 	case ranked && !want.Best.Has(result.SuggestedHost):
-		// Upstream's search, for pods that it is used for, looks at some nodes only.
-		w.fail(pod, "%s was chosen, but the best are %v", result.SuggestedHost, want.Best)
+		// Only the index always finds a best node: upstream's full scan samples nodes.
+		w.fail(pod, "SchedulePod() = %s, want one of the nodes %v", result.SuggestedHost, want.Best)
 	case ranked && result.FeasibleNodes != want.Feasible:
-		w.fail(pod, "%d nodes are said to fit, but %d do", result.FeasibleNodes, want.Feasible)
+		w.fail(pod, "SchedulePod() found %d feasible nodes, want %d", result.FeasibleNodes, want.Feasible)
 	}
 	return result, err
 }
 
-// compare holds an error against that of the reference.
-func (w *world) compare(pod *v1.Pod, err error, want *framework.FitError) {
-	have, ok := err.(*framework.FitError)
-	if !ok || have.Error() != want.Error() {
-		w.fail(pod, "the error is %q, and should be %q", err, want)
+// compareErrors compares an error of SchedulePod with that of the reference.
+func (w *world) compareErrors(pod *v1.Pod, err error, want *framework.FitError) {
+	got, ok := err.(*framework.FitError)
+	if !ok || got.Error() != want.Error() {
+		w.fail(pod, "SchedulePod() = error %q, want %q", err, want)
 		return
 	}
 	for name := range w.nodes {
 		if w.search != nil {
-			// The names of nodes stay with the shards.
+			// The leader does not get the names of nodes that do not fit.
 			break
 		}
-		have, want := have.Diagnosis.NodeToStatus.Get(name), want.Diagnosis.NodeToStatus.Get(name)
-		if have.Code() != want.Code() || have.Message() != want.Message() {
-			w.fail(pod, "%s is refused for %v, and should be for %v", name, have, want)
+		got, want := got.Diagnosis.NodeToStatus.Get(name), want.Diagnosis.NodeToStatus.Get(name)
+		if got.Code() != want.Code() || got.Message() != want.Message() {
+			w.fail(pod, "status of %s = %v, want %v", name, got, want)
 		}
 	}
-	if have, want := have.Diagnosis.UnschedulablePlugins, want.Diagnosis.UnschedulablePlugins; !have.Equal(want) {
-		w.fail(pod, "the plugins that refuse are %v, and should be %v", have, want)
+	if got, want := got.Diagnosis.UnschedulablePlugins, want.Diagnosis.UnschedulablePlugins; !got.Equal(want) {
+		w.fail(pod, "UnschedulablePlugins = %v, want %v", got, want)
 	}
 }
 
-// audit looks for errors in the index before they lead to a wrong decision.
+// audit compares the pod's class with a class that is built anew, which finds errors in the index
+// before they lead to a wrong decision.
 func (w *world) audit(pod *v1.Pod, info *framework.PodInfo) {
-	found, _, err := w.ranker.Class(w.ctx, w.ranker.Profiles[v1.DefaultSchedulerName], info, nil)
+	class, _, err := w.ranker.Class(w.ctx, w.ranker.Profiles[v1.DefaultSchedulerName], info, nil)
 	if err == nil {
-		err = found.Audit()
+		err = class.Audit()
 	}
 	if err != nil {
-		w.fail(pod, "%v", err)
+		w.fail(pod, "auditing the pod's class: %v", err)
 	}
 }
 
-func (w *world) place(pod *v1.Pod, node string) {
+// bind assumes a pod on a node and confirms it.
+func (w *world) bind(pod *v1.Pod, node string) {
 	if slices.Contains(w.nominated, pod) {
-		w.withdraw(pod)
+		w.removeNomination(pod)
 		pod.Status.NominatedNodeName = ""
 	}
 	pod.Spec.NodeName = node
-	w.note("%s on %s", pod.Name, node)
+	w.record("bind %s to %s", pod.Name, node)
 	w.pods[pod.UID] = pod
-	w.store(w.cache(node).AssumePod(klog.Logger{}, trimmed(w, pod)))
-	w.store(w.cache(node).AddPod(klog.Logger{}, trimmed(w, pod)))
+	w.must(w.cacheOf(node).AssumePod(klog.Logger{}, trimmed(w, pod)))
+	w.must(w.cacheOf(node).AddPod(klog.Logger{}, trimmed(w, pod)))
 	if w.search != nil {
 		w.search.Placed(pod.UID)
 	}
 }
 
+// fail reports an error with the pod and the latest changes.
 func (w *world) fail(pod *v1.Pod, format string, args ...any) {
 	w.t.Helper()
 	w.t.Errorf("seed %d, decision %d: "+format, append([]any{w.seed, w.decisions}, args...)...)
 	spec, labels := pod.Spec.DeepCopy(), pod.Labels
 	w.t.Logf("pod %s/%s labels %v\naffinity %v\nspread %v\nselector %v tolerations %v\ncontainers %v", pod.Namespace, pod.Name, labels,
 		spec.Affinity, spec.TopologySpreadConstraints, spec.NodeSelector, spec.Tolerations, spec.Containers)
-	w.t.Logf("the last changes: %s", strings.Join(w.history[max(0, len(w.history)-12):], ", "))
+	w.t.Logf("the latest changes: %s", strings.Join(w.history[max(0, len(w.history)-12):], ", "))
 }
 
-// expected is what the reference decides.
-func (w *world) expected(pod *v1.Pod) reference.Decision {
+// referenceDecision returns the decision of the reference about a pod.
+func (w *world) referenceDecision(pod *v1.Pod) reference.Decision {
 	nodes, pods := slices.Collect(maps.Values(w.nodes)), slices.Collect(maps.Values(w.pods))
 	decision, err := w.reference.Decide(w.ctx, pods, nodes, pod)
-	w.store(err)
+	w.must(err)
 	return decision
 }

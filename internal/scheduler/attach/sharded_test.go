@@ -24,7 +24,7 @@ type worldShard struct {
 	ranker *rank.Ranker
 }
 
-// shardOwners are the shards of a world, as a search queries them.
+// shardOwners implements leader.Owners by the shards of a world.
 type shardOwners struct{ *world }
 
 func (o shardOwners) Nodes() int { return len(o.nodes) }
@@ -33,19 +33,19 @@ func (shardOwners) KeepNode(*v1.Node) {}
 
 func (shardOwners) RetryWhenAllAnswer(*v1.Pod) {}
 
-// Query queries all shards. Messages are encoded as between processes, and some answers are folded on
-// the way.
-func (w shardOwners) Query(ctx context.Context, ask *wire.Query, _ bool) (*wire.Answer, error) {
-	w.questions++
+// Query queries all shards. Messages are encoded and decoded as between processes, and some answers
+// are merged early, as by a relay.
+func (w shardOwners) Query(ctx context.Context, query *wire.Query, _ bool) (*wire.Answer, error) {
+	w.queries++
 	var answers []*wire.Answer
 	for _, s := range w.shards {
-		question, answer := &wire.Query{}, &wire.Answer{}
-		w.transmit(ask, question)
-		given, err := s.ranker.Answer(ctx, question)
+		received, answer := &wire.Query{}, &wire.Answer{}
+		w.transmit(query, received)
+		sent, err := s.ranker.Answer(ctx, received)
 		if err != nil {
 			return nil, err
 		}
-		w.transmit(given, answer)
+		w.transmit(sent, answer)
 		answers = append(answers, answer)
 		if len(answers) > 1 && w.chance(30) {
 			answers = []*wire.Answer{wire.Fold(answers, 1+w.rand.IntN(5))}
@@ -54,60 +54,60 @@ func (w shardOwners) Query(ctx context.Context, ask *wire.Query, _ bool) (*wire.
 	return wire.Fold(answers, 1+w.rand.IntN(5)), nil
 }
 
+// transmit encodes a message and decodes it into another.
 func (w *world) transmit(from, to any) {
 	encoded, err := wire.Encode(from)
-	w.store(err)
-	w.store(wire.Decode(encoded, to))
+	w.must(err)
+	w.must(wire.Decode(encoded, to))
 }
 
-// TestShardedOracle compares the decisions of a leader over shards with the same reference as those
-// of one process.
+// TestShardedOracle is [TestOracle] for a leader whose nodes are divided among shards.
 func TestShardedOracle(t *testing.T) {
-	first := schedtest.FirstSeed()
+	seed := schedtest.Seed()
 	for _, shards := range []int{1, 2, 3, 8} {
-		questions, all, preemptions := 0, 0, 0
-		for round := range (*rounds + 3) / 4 {
-			w := newWorld(t, first+uint64(round), shards)
+		queries, decisions, preemptions := 0, 0, 0
+		for i := range (*clusterCount + 3) / 4 {
+			w := newWorld(t, seed+uint64(i), shards)
 			w.run(300)
-			questions, all, preemptions = questions+w.questions, all+w.decisions, preemptions+w.preemptions
+			queries, decisions, preemptions = queries+w.queries, decisions+w.decisions, preemptions+w.preemptions
 			if t.Failed() {
-				t.Fatalf("with %d shards", shards)
+				t.Fatalf("failed with %d shards", shards)
 			}
 		}
-		t.Logf("seed %d, %d shards: %d decisions by %d questions, %d preemptions", first, shards, all, questions, preemptions)
+		t.Logf("seed %d, %d shards: %d decisions by %d queries, %d preemptions", seed, shards, decisions, queries, preemptions)
 	}
 }
 
-// preempts compares what the shards propose, and what is picked of it, with what upstream's plugin
-// finds on all nodes.
-func (w *world) preempts(pod *v1.Pod) {
+// comparePreemption compares the leader's choice among the candidates of the shards with the
+// candidates that upstream's plugin finds on all nodes.
+func (w *world) comparePreemption(pod *v1.Pod) {
 	nodes, pods := slices.Collect(maps.Values(w.nodes)), slices.Collect(maps.Values(w.pods))
 	candidates, err := w.reference.Preempt(w.ctx, w.preemptionArgs, pods, nodes, pod)
-	w.store(err)
+	w.must(err)
 	best, answer, err := w.preemptor.BestCandidate(w.ctx, trimmed(w, pod))
-	w.store(err)
+	w.must(err)
 	if best == nil {
 		if len(candidates) > 0 {
-			w.fail(pod, "nobody leaves for it (%q, %v), but could on %d nodes", answer.Ineligible, answer.Refusals, len(candidates))
+			w.fail(pod, "Best() = nil (ineligible %q, refusals %v), want one of %d candidates", answer.Ineligible, answer.Refusals, len(candidates))
 		}
 		return
 	}
 	w.preemptions++
-	have := rankOf(best)
-	there := false
+	got := rankOf(best)
+	found := false
 	for _, candidate := range candidates {
-		want := rankOf(candidate)
-		if slices.Compare(want[:], have[:]) < 0 {
-			w.fail(pod, "pods leave %s for it (%v), but %s is better (%v)", best.Name(), have, candidate.Name(), want)
+		other := rankOf(candidate)
+		if slices.Compare(other[:], got[:]) < 0 {
+			w.fail(pod, "Best() = %s with rank %v, want %s with rank %v", best.Name(), got, candidate.Name(), other)
 		}
-		there = there || candidate.Name() == best.Name() && want == have
+		found = found || candidate.Name() == best.Name() && other == got
 	}
-	if !there {
-		all := map[string][5]int64{}
+	if !found {
+		ranks := map[string][5]int64{}
 		for _, candidate := range candidates {
-			all[candidate.Name()] = rankOf(candidate)
+			ranks[candidate.Name()] = rankOf(candidate)
 		}
-		w.fail(pod, "pods leave %s for it (%v), but upstream finds %v", best.Name(), have, all)
+		w.fail(pod, "Best() = %s with rank %v, want one of %v", best.Name(), got, ranks)
 	}
 }
 

@@ -12,29 +12,30 @@ import (
 
 func emptyCache(t *testing.T) (*Cache, *schedcache.Snapshot) {
 	t.Helper()
-	whole := schedcache.NewEmptySnapshot()
-	nodes, err := NewCluster(whole)
+	snapshot := schedcache.NewEmptySnapshot()
+	cluster, err := NewCluster(snapshot)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return New(nil, nodes, nil), whole
+	return New(nil, cluster, nil), snapshot
 }
 
 func podOn(node, name string) *v1.Pod {
 	return st.MakePod().Name(name).UID(name).Node(node).Obj()
 }
 
-// TestCacheTellsWhatIsPending checks that pending changes are visible outside of scheduling cycles:
-// Upstream's tests wait for the cache to be empty after the last cycle.
-func TestCacheTellsWhatIsPending(t *testing.T) {
+// TestPendingChangesAreVisibleBetweenCycles checks that GetNode and Dump include pending changes
+// while no scheduling cycle runs. Upstream's tests wait after the last cycle until the cache is
+// empty.
+func TestPendingChangesAreVisibleBetweenCycles(t *testing.T) {
 	logger := klog.Background()
-	cache, whole := emptyCache(t)
+	cache, snapshot := emptyCache(t)
 	node := st.MakeNode().Name("n").Obj()
 	cache.AddNode(logger, node)
 	if err := cache.AddPod(logger, podOn("n", "first")); err != nil {
 		t.Fatal(err)
 	}
-	if err := cache.UpdateSnapshot(logger, whole); err != nil {
+	if err := cache.UpdateSnapshot(logger, snapshot); err != nil {
 		t.Fatal(err)
 	}
 	cache.EndCycle(logger)
@@ -42,13 +43,13 @@ func TestCacheTellsWhatIsPending(t *testing.T) {
 		t.Fatal(err)
 	}
 	if info, err := cache.GetNode("n"); err != nil || len(info.Pods) != 2 {
-		t.Errorf("before the next cycle: %v, %v", info, err)
+		t.Errorf("GetNode() after adding a pod = %v, %v, want a node with 2 pods", info, err)
 	}
 	if err := cache.RemoveNode(logger, node); err != nil {
 		t.Fatal(err)
 	}
 	if nodes := cache.Dump().Nodes; len(nodes) != 1 || nodes["n"].Node() != nil {
-		t.Errorf("with pods on a node that is gone: %v", nodes)
+		t.Errorf("Dump().Nodes after deleting the node = %v, want its pods without a node", nodes)
 	}
 	for _, name := range []string{"first", "second"} {
 		if err := cache.RemovePod(logger, podOn("n", name)); err != nil {
@@ -56,15 +57,16 @@ func TestCacheTellsWhatIsPending(t *testing.T) {
 		}
 	}
 	if nodes := cache.Dump().Nodes; len(nodes) != 0 {
-		t.Errorf("with nothing: %v", nodes)
+		t.Errorf("Dump().Nodes after deleting the pods = %v, want none", nodes)
 	}
 	if _, err := cache.GetNode("n"); err == nil {
-		t.Error("a node that is gone is there")
+		t.Error("GetNode() of the deleted node succeeded, want an error")
 	}
 }
 
-// TestCacheSizeIsOurs checks that upstream's gauge reports the size of this cache.
-func TestCacheSizeIsOurs(t *testing.T) {
+// TestGaugeReportsSizeOfThisCache checks that upstream's gauge scheduler_cache_size reports this
+// cache, not upstream's.
+func TestGaugeReportsSizeOfThisCache(t *testing.T) {
 	TakeCacheSize()
 	cache, _ := emptyCache(t)
 	cache.AddNode(klog.Background(), st.MakeNode().Name("n").Obj())
@@ -81,7 +83,7 @@ func TestCacheSizeIsOurs(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("%v", family)
+		t.Errorf("scheduler_cache_size = %v, want 1 node", family)
 	}
-	t.Error("the gauge does not say that there is one node")
+	t.Error("scheduler_cache_size does not report 1 node")
 }

@@ -15,7 +15,7 @@ func requests(cpu, memory string) v1.ResourceList {
 	return v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
 }
 
-// webPod is a pod of a Deployment as an API server sends it; each call makes a new one.
+// webPod returns a new pod of a Deployment as an API server sends it.
 func webPod(number int, node string) *v1.Pod {
 	return &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -41,21 +41,22 @@ func webPod(number int, node string) *v1.Pod {
 	}
 }
 
-func TestTrimKeepsWhatSchedulingNeeds(t *testing.T) {
+func TestTrimKeepsFieldsThatSchedulingUses(t *testing.T) {
 	want := webPod(1, "a")
 	want.ManagedFields, want.Annotations = nil, map[string]string{"kept": "yes"}
 	main := &want.Spec.Containers[0]
 	main.Command, main.Env, main.LivenessProbe, main.VolumeMounts = nil, nil, nil, main.VolumeMounts[1:]
 	want.Status.PodIP, want.Status.ContainerStatuses = "", nil
-	have := webPod(1, "a")
-	NewTrimmer().pod(have)
-	if !reflect.DeepEqual(have, want) {
-		t.Errorf("%+v was kept, and should be %+v", have, want)
+	got := webPod(1, "a")
+	NewTrimmer().pod(got)
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("trimmed pod = %+v, want %+v", got, want)
 	}
 }
 
-// TestTrimShares checks that pods of a Deployment share their equal parts, but not the node name.
-func TestTrimShares(t *testing.T) {
+// TestTrimmedPodsShareEqualParts checks that pods of a Deployment share their containers but not
+// the node name, and that the number of remembered specs is bounded.
+func TestTrimmedPodsShareEqualParts(t *testing.T) {
 	trimmer := NewTrimmer()
 	a, b, other := webPod(1, "a"), webPod(2, "b"), webPod(3, "c")
 	other.Spec.Containers[0].Image = "redis"
@@ -66,33 +67,35 @@ func TestTrimShares(t *testing.T) {
 		t.Error("two pods of a Deployment do not share their containers")
 	}
 	if a.Spec.NodeName != "a" || b.Spec.NodeName != "b" {
-		t.Errorf("the pods are on %s and %s", a.Spec.NodeName, b.Spec.NodeName)
+		t.Errorf("node names = %s and %s, want a and b", a.Spec.NodeName, b.Spec.NodeName)
 	}
 	if other.Spec.Containers[0].Image != "redis" || a.Spec.Containers[0].Image != "nginx" {
-		t.Error("pods that differ share their containers")
+		t.Errorf("images = %s and %s, want redis and nginx", other.Spec.Containers[0].Image, a.Spec.Containers[0].Image)
 	}
 	for number := range 2 * maxShared {
 		pod := webPod(number, "a")
 		pod.Spec.Containers[0].Image = fmt.Sprint(number)
 		trimmer.pod(pod)
 	}
-	if kept := len(trimmer.specs); kept > maxShared {
-		t.Errorf("%d specs are remembered", kept)
+	if specs := len(trimmer.specs); specs > maxShared {
+		t.Errorf("the trimmer remembers %d specs, want at most %d", specs, maxShared)
 	}
 }
 
-// TestTrimKeepsResizes checks that the actual resources of a container are kept.
-func TestTrimKeepsResizes(t *testing.T) {
+// TestTrimKeepsAllocatedResources checks that the container statuses of a resized pod are kept.
+func TestTrimKeepsAllocatedResources(t *testing.T) {
 	pod := webPod(1, "a")
 	pod.Status.ContainerStatuses[0].AllocatedResources = requests("2", "4Gi")
 	NewTrimmer().pod(pod)
 	if len(pod.Status.ContainerStatuses) != 1 || !Resized(pod) {
-		t.Errorf("%+v", pod.Status.ContainerStatuses)
+		t.Errorf("container statuses = %+v, want one with allocated resources", pod.Status.ContainerStatuses)
 	}
 }
 
-func TestTrimNode(t *testing.T) {
-	make := func(name string) *v1.Node {
+// TestTrimmedNodesShareEqualParts checks which fields of a node are kept, and that equal nodes
+// share their resource lists.
+func TestTrimmedNodesShareEqualParts(t *testing.T) {
+	newNode := func(name string) *v1.Node {
 		return &v1.Node{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{v1.LabelHostname: name, "disk": "ssd"}},
 			Spec:       v1.NodeSpec{PodCIDR: "10.0.0.0/24", Taints: []v1.Taint{{Key: "spot"}}},
@@ -104,15 +107,15 @@ func TestTrimNode(t *testing.T) {
 		}
 	}
 	trimmer := NewTrimmer()
-	a, b := make("a"), make("b")
+	a, b := newNode("a"), newNode("b")
 	trimmer.node(a)
 	trimmer.node(b)
-	want := make("a")
+	want := newNode("a")
 	want.Spec.PodCIDR, want.Status.NodeInfo, want.Status.Conditions[0].LastHeartbeatTime = "", v1.NodeSystemInfo{}, metav1.Time{}
 	if !reflect.DeepEqual(a, want) {
-		t.Errorf("%+v was kept, and should be %+v", a, want)
+		t.Errorf("trimmed node = %+v, want %+v", a, want)
 	}
 	if reflect.ValueOf(a.Status.Allocatable).Pointer() != reflect.ValueOf(b.Status.Allocatable).Pointer() {
-		t.Error("two nodes that are alike do not share what they have")
+		t.Error("two nodes with equal allocatable resources do not share the resource list")
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// world has nodes in an index and, as a model, in a plain slice.
+// world has nodes in an index and, as a model of the index, in maps.
 type world struct {
 	t      *testing.T
 	rand   *rand.Rand
@@ -81,9 +81,9 @@ func (w *world) nodes() []NodeID {
 // step makes a random change to a node.
 func (w *world) step() {
 	node := NodeID(w.rand.IntN(40))
-	state, there := w.states[node]
+	state, exists := w.states[node]
 	switch n := w.rand.IntN(10); {
-	case !there:
+	case !exists:
 		w.set(node, State{Shape: ShapeID(w.rand.IntN(shapes))})
 	case n == 0:
 		w.index.Remove(node)
@@ -102,21 +102,22 @@ func (w *world) step() {
 		kind := KindID(w.rand.IntN(kinds))
 		w.pods[node] = append(w.pods[node], kind)
 		w.index.AddPod(node, kind)
-		// Sometimes an amount that no other node has.
+		// Random CPU makes states that no other node has.
 		state.Pods, state.Memory = state.Pods+1, state.Memory+1
 		state.MilliCPU = int64(w.rand.IntN(30))
 		w.set(node, state)
 	}
 }
 
+// set adds or replaces a node in the index and the model.
 func (w *world) set(node NodeID, state State) {
 	w.states[node] = state
 	w.index.Place(node, state)
 }
 
-// TestIncremental compares classes that follow changes with rebuilt classes. The log is
-// short and states are swept often.
-func TestIncremental(t *testing.T) {
+// TestIncrementalUpdatesEqualRebuild compares classes that follow changes with rebuilt classes. The
+// change log is short and unused states are swept often.
+func TestIncrementalUpdatesEqualRebuild(t *testing.T) {
 	for seed := range uint64(20) {
 		w := &world{t: t, rand: rand.New(rand.NewPCG(seed, 1)), index: New(), states: map[NodeID]State{}, pods: map[NodeID][]KindID{}}
 		w.index.spare, w.index.log.least = 5, 30
@@ -134,21 +135,22 @@ func TestIncremental(t *testing.T) {
 			key := keys[w.rand.IntN(len(keys))]
 			class := w.class(key)
 			if err := class.Audit(); err != nil {
-				t.Fatalf("seed %d, %s: %v", seed, key, err)
+				t.Fatalf("seed %d: auditing class %s: %v", seed, key, err)
 			}
-			w.choose(class)
+			w.chooseWithBarredNodes(class)
 		}
 		if swept == 0 {
-			t.Fatal("no state was ever swept")
+			t.Fatalf("seed %d: no unused state was swept", seed)
 		}
-		if have, want := w.index.Len(), len(w.states); have != want {
-			t.Fatalf("%d nodes, want %d", have, want)
+		if got, want := w.index.Len(), len(w.states); got != want {
+			t.Fatalf("seed %d: Len() = %d, want %d", seed, got, want)
 		}
 	}
 }
 
-// choose makes a query with some nodes barred and checks that none of them is chosen.
-func (w *world) choose(class *Class) {
+// chooseWithBarredNodes chooses a node while some nodes are barred, and checks that a node that is
+// not barred is chosen if one fits.
+func (w *world) chooseWithBarredNodes(class *Class) {
 	all, fitting := w.nodes(), 0
 	barred := map[NodeID]bool{}
 	for _, node := range all {
@@ -159,22 +161,22 @@ func (w *world) choose(class *Class) {
 			fitting++
 		}
 	}
-	var around []Nominated
+	var nominated []Nominated
 	for node := range barred {
-		around = append(around, Nominated{Node: node, Barred: true})
+		nominated = append(nominated, Nominated{Node: node, Barred: true})
 	}
-	choice, fits := class.Choose(around, w.rand.IntN(5))
+	choice, fits := class.Choose(nominated, w.rand.IntN(5))
 	if fits != (fitting > 0) || choice.Fitting != fitting {
-		w.t.Fatalf("%d nodes fit (%v), want %d", choice.Fitting, fits, fitting)
+		w.t.Fatalf("Choose() = %d fitting nodes, %v, want %d, %v", choice.Fitting, fits, fitting, fitting > 0)
 	}
 	if fits && (barred[choice.Node] || !slices.Contains(all, choice.Node)) {
-		w.t.Fatalf("node %d was chosen of %v, without %v", choice.Node, all, barred)
+		w.t.Fatalf("Choose() = node %d, want one of %v except %v", choice.Node, all, barred)
 	}
 }
 
-// TestSample checks how often the best nodes are chosen with sampling, and that no node is
-// chosen that cannot be the best one of a sample.
-func TestSample(t *testing.T) {
+// TestChooseSamplesNodes checks how often the best nodes are chosen from samples, and that no node
+// is chosen that cannot be the best one of a sample.
+func TestChooseSamplesNodes(t *testing.T) {
 	w := &world{t: t, rand: rand.New(rand.NewPCG(3, 3)), index: New(), states: map[NodeID]State{}}
 	const nodes, sample, draws = 50, 10, 4000
 	for i := range nodes {
@@ -187,20 +189,20 @@ func TestSample(t *testing.T) {
 	}
 	// A fifth of all samples contain the best node; six standard deviations are allowed.
 	if best := chosen[0]; best < 650 || best > 950 {
-		t.Errorf("the best node was chosen %d times of %d", best, draws)
+		t.Errorf("the best node was chosen in %d of %d samples, want 650 to 950", best, draws)
 	}
 	if second := chosen[1]; second < 510 || second > 790 {
-		t.Errorf("the second best node was chosen %d times of %d", second, draws)
+		t.Errorf("the second best node was chosen in %d of %d samples, want 510 to 790", second, draws)
 	}
 	for node, times := range chosen[nodes-sample+1:] {
 		if times > 0 {
-			t.Errorf("node %d was chosen, but every sample has a better one", nodes-sample+1+node)
+			t.Errorf("node %d was chosen %d times, want 0, because every sample has a better node", nodes-sample+1+node, times)
 		}
 	}
 }
 
-// TestPlainChoice compares the choice of a class without counters with a scan of all nodes.
-func TestPlainChoice(t *testing.T) {
+// TestChooseEqualsScan compares the choice of a class without counters with a scan of all nodes.
+func TestChooseEqualsScan(t *testing.T) {
 	w := &world{t: t, rand: rand.New(rand.NewPCG(7, 7)), index: New(), states: map[NodeID]State{}, pods: map[NodeID][]KindID{}}
 	chosen := map[NodeID]bool{}
 	for range 5000 {
@@ -231,17 +233,18 @@ func TestPlainChoice(t *testing.T) {
 		}
 		choice, fits := w.class("plain").Choose(nil, 0)
 		if fits != (best != nil) || fits && !slices.Contains(best, choice.Node) {
-			t.Fatalf("node %d was chosen, the best are %v", choice.Node, best)
+			t.Fatalf("Choose() = node %d, %v, want one of %v", choice.Node, fits, best)
 		}
 		chosen[choice.Node] = true
 	}
 	if len(chosen) < 30 {
-		t.Errorf("only %d of 40 nodes were ever chosen", len(chosen))
+		t.Errorf("%d of 40 nodes were chosen at least once, want at least 30", len(chosen))
 	}
 }
 
-// TestClassLimit checks that the number of classes is bounded.
-func TestClassLimit(t *testing.T) {
+// TestNumberOfClassesIsBounded creates more classes than the limit. The class that is used most
+// recently is not dropped.
+func TestNumberOfClassesIsBounded(t *testing.T) {
 	w := &world{t: t, rand: rand.New(rand.NewPCG(1, 1)), index: New(), states: map[NodeID]State{}}
 	w.index.limit = 10
 	w.set(0, State{})
@@ -252,10 +255,10 @@ func TestClassLimit(t *testing.T) {
 		}
 		w.class("plain")
 	}
-	if have := w.index.Classes(); have > 10 {
-		t.Errorf("%d classes are kept, want at most 10", have)
+	if got := w.index.Classes(); got > 10 {
+		t.Errorf("Classes() = %d, want at most 10", got)
 	}
 	if w.index.classes["plain"] == nil {
-		t.Error("the class that is always used was dropped")
+		t.Error("the class that was used after each creation was dropped, want it kept")
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Steps assumes that each pod adds one to Pods and to Memory, as in [world.step].
+// Steps returns verdicts after each of several pods. Like [world.step], it assumes that each pod
+// adds one to Pods and to Memory.
 func (j judge) Steps(node NodeID, state *State, most int) ([]Step, error) {
 	var steps []Step
 	after := *state
@@ -21,8 +22,8 @@ func (j judge) Steps(node NodeID, state *State, most int) ([]Step, error) {
 	return steps, nil
 }
 
-// best returns all nodes that [Class.Choose] may choose.
-func best(class *Class) (nodes []NodeID, fitting int) {
+// bestNodes returns all nodes that [Class.Choose] may choose, and the number of nodes that fit.
+func bestNodes(class *Class) (nodes []NodeID, fitting int) {
 	r := &class.scratch
 	if fitting = class.candidates(r); fitting == 0 {
 		return nil, 0
@@ -37,28 +38,29 @@ func best(class *Class) (nodes []NodeID, fitting int) {
 	return nodes, fitting
 }
 
-// around bars one or two nodes and nominates pods to others.
-func (w *world) around(spec Spec) []Nominated {
-	var around []Nominated
+// nominations bars some nodes and nominates pods to others.
+func (w *world) nominations(spec Spec) []Nominated {
+	var all []Nominated
 	for _, node := range w.nodes() {
-		switch a := (Nominated{Node: node}); {
+		switch n := (Nominated{Node: node}); {
 		case w.rand.IntN(20) == 0:
-			a.Barred = true
-			around = append(around, a)
+			n.Barred = true
+			all = append(all, n)
 		case w.rand.IntN(10) == 0:
 			if len(spec.Counters) > 0 {
-				a.Extra = spec.Amounts(KindID(w.rand.IntN(kinds)))
+				n.Extra = spec.Amounts(KindID(w.rand.IntN(kinds)))
 			}
-			around = append(around, a)
+			all = append(all, n)
 		}
 	}
-	return around
+	return all
 }
 
-// TestMerged places batches of pods by merged summaries of several indexes and compares each
-// choice with one index that has all nodes and pods.
-func TestMerged(t *testing.T) {
-	picked, longest := 0, 0
+// TestMergedSummariesEqualWholeIndex divides nodes among several indexes and schedules batches of
+// pods by the merged summaries of these indexes. It compares each choice with one index that has
+// all nodes and pods.
+func TestMergedSummariesEqualWholeIndex(t *testing.T) {
+	scheduled, longestBatch := 0, 0
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 2))
 		whole := &world{t: t, rand: random, index: New(), states: map[NodeID]State{}, pods: map[NodeID][]KindID{}}
@@ -66,26 +68,26 @@ func TestMerged(t *testing.T) {
 			whole.step()
 		}
 		count := 1 + random.IntN(4)
-		// Each node is in one of the parts, with its own number.
+		// Each node is in one of the parts, with the same number as in the whole index.
 		parts := make([]*world, count)
 		for i := range parts {
 			parts[i] = &world{t: t, index: New()}
 		}
-		of := map[NodeID]int{}
+		partOf := map[NodeID]int{}
 		for _, node := range whole.nodes() {
-			of[node] = random.IntN(count)
-			parts[of[node]].index.Place(node, whole.states[node])
+			partOf[node] = random.IntN(count)
+			parts[partOf[node]].index.Place(node, whole.states[node])
 			for _, kind := range whole.pods[node] {
-				parts[of[node]].index.AddPod(node, kind)
+				parts[partOf[node]].index.AddPod(node, kind)
 			}
 		}
 		for key, spec := range whole.specs() {
-			own := KindID(random.IntN(kinds))
-			around := whole.around(spec)
+			kind := KindID(random.IntN(kinds))
+			nominated := whole.nominations(spec)
 			var summaries []Summary
 			for i, part := range parts {
-				mine := slices.DeleteFunc(slices.Clone(around), func(a Nominated) bool { return of[a.Node] != i })
-				summary, err := part.class(key).Summarize(mine, 1+random.IntN(8), random.IntN(4))
+				ofPart := slices.DeleteFunc(slices.Clone(nominated), func(n Nominated) bool { return partOf[n.Node] != i })
+				summary, err := part.class(key).Summarize(ofPart, 1+random.IntN(8), random.IntN(4))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -100,51 +102,51 @@ func TestMerged(t *testing.T) {
 			}
 			var amounts []Amount
 			if len(spec.Counters) > 0 {
-				amounts = spec.Amounts(own)
+				amounts = spec.Amounts(kind)
 			}
 			// Some summaries are merged first, as by a relay.
 			relayed := random.IntN(len(summaries))
 			summary := Fold(append([]Summary{Fold(summaries[relayed:], 1+random.IntN(8))}, summaries[:relayed]...), 1+random.IntN(8))
 			merged := NewMerged(spec, amounts, &summary)
 			var class *Class
-			run := 0
-			for ; ; run++ {
+			batch := 0
+			for ; ; batch++ {
 				class = whole.class(key)
-				undo := class.surround(around)
-				want, fitting := best(class)
+				undo := class.surround(nominated)
+				want, fitting := bestNodes(class)
 				undo()
 				pick, outcome := merged.Choose()
 				if outcome == Exhausted {
 					break
 				}
 				if (outcome == Unfit) != (fitting == 0) || pick.Fitting != fitting {
-					t.Fatalf("seed %d, %s, pod %d: %d nodes are reported to fit, want %d", seed, key, run, pick.Fitting, fitting)
+					t.Fatalf("seed %d, class %s, pod %d: Choose() = %d fitting nodes, outcome %v, want %d", seed, key, batch, pick.Fitting, outcome, fitting)
 				}
 				if outcome == Unfit {
 					break
 				}
-				if !slices.Contains(want, pick.Node) || of[pick.Node] != pick.Part {
-					t.Fatalf("seed %d, %s, pod %d: node %d of part %d was picked, but the best are %v", seed, key, run, pick.Node, pick.Part, want)
+				if !slices.Contains(want, pick.Node) || partOf[pick.Node] != pick.Part {
+					t.Fatalf("seed %d, class %s, pod %d: Choose() = node %d of part %d, want one of %v", seed, key, batch, pick.Node, pick.Part, want)
 				}
-				for _, w := range []*Index{whole.index, parts[pick.Part].index} {
+				for _, x := range []*Index{whole.index, parts[pick.Part].index} {
 					state := whole.states[pick.Node]
 					state.Pods, state.Memory = state.Pods+1, state.Memory+1
-					w.AddPod(pick.Node, own)
-					w.Place(pick.Node, state)
+					x.AddPod(pick.Node, kind)
+					x.Place(pick.Node, state)
 				}
 				state := whole.states[pick.Node]
 				state.Pods, state.Memory = state.Pods+1, state.Memory+1
 				whole.states[pick.Node] = state
-				picked++
+				scheduled++
 			}
-			if _, fitting := best(class); run == 0 && fitting > len(around) {
-				t.Fatalf("seed %d, %s: no pod was placed, although %d nodes fit", seed, key, fitting)
+			if _, fitting := bestNodes(class); batch == 0 && fitting > len(nominated) {
+				t.Fatalf("seed %d, class %s: no pod was scheduled, although %d nodes fit", seed, key, fitting)
 			}
-			longest = max(longest, run)
+			longestBatch = max(longestBatch, batch)
 		}
 	}
-	t.Logf("%d pods placed, at most %d in a batch", picked, longest)
-	if longest < 10 {
-		t.Error("the batches are too short for a meaningful test")
+	t.Logf("%d pods scheduled, at most %d in a batch", scheduled, longestBatch)
+	if longestBatch < 10 {
+		t.Errorf("the longest batch has %d pods, want at least 10 for a meaningful test", longestBatch)
 	}
 }

@@ -21,384 +21,397 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// expectant is a scheduler with an intake whose clock the test sets.
-type expectant struct {
-	*schedtest.Live
+// fixture is a scheduler with an intake. The test sets the intake's clock.
+type fixture struct {
+	*schedtest.Fixture
 	in    *Intake
 	clock *testingclock.FakeClock
 }
 
-func newExpectant(t *testing.T, nodes ...*v1.Node) *expectant {
+func newFixture(t *testing.T, nodes ...*v1.Node) *fixture {
 	t.Helper()
-	l := schedtest.NewFaulty(t, nodes)
-	e := &expectant{Live: l, clock: testingclock.NewFakeClock(time.Now())}
-	e.in = Attach(l.Sched, []config.KubeSchedulerProfile{*schedtest.DefaultProfile(t)}, l.Informers, fake.NewClientset())
-	e.in.clock = e.clock
-	e.in.getPod = func(_ context.Context, namespace, name string) (*v1.Pod, error) {
-		if pod := l.API.Pod(namespace + "/" + name); pod != nil {
+	base := schedtest.New(t, nodes)
+	f := &fixture{Fixture: base, clock: testingclock.NewFakeClock(time.Now())}
+	f.in = Attach(base.Sched, []config.KubeSchedulerProfile{*schedtest.DefaultProfile(t)}, base.Informers, fake.NewClientset())
+	f.in.clock = f.clock
+	f.in.getPod = func(_ context.Context, namespace, name string) (*v1.Pod, error) {
+		if pod := base.API.Pod(namespace + "/" + name); pod != nil {
 			return pod.DeepCopy(), nil
 		}
 		return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, name)
 	}
-	l.Run()
-	return e
+	base.Run()
+	return f
 }
 
-// placed waits until a pod has been given a node, bound or not.
-func (e *expectant) placed(pods int) {
-	e.T.Helper()
-	e.Eventually(fmt.Sprintf("%d pods are placed", pods), func() error {
-		if count, _ := e.Sched.Cache.PodCount(); count != pods {
-			return fmt.Errorf("%d are", count)
+// awaitPodCount waits until this many pods are assumed or bound.
+func (f *fixture) awaitPodCount(want int) {
+	f.T.Helper()
+	f.Eventually(fmt.Sprintf("%d pods are assumed or bound", want), func() error {
+		if got, _ := f.Sched.Cache.PodCount(); got != want {
+			return fmt.Errorf("Cache.PodCount() = %d", got)
 		}
 		return nil
 	})
 }
 
-// bindWaits waits until the bind of a pod waits for it to be stored: it is asked for only
-// then, and the clock moves only when the test says so.
-func (e *expectant) bindWaits(pod *v1.Pod) {
-	e.T.Helper()
-	e.Eventually("the bind waits", func() error {
-		e.in.mu.Lock()
-		defer e.in.mu.Unlock()
-		if early := e.in.early[pod.UID]; early == nil || !early.binding {
-			return errors.New("it does not")
+// awaitWaitingBind waits until the bind of an early pod waits for the pod to be stored. Only then
+// does the intake ask the API server for the pod when the test moves the clock.
+func (f *fixture) awaitWaitingBind(pod *v1.Pod) {
+	f.T.Helper()
+	f.Eventually("the bind waits for the pod to be stored", func() error {
+		f.in.mu.Lock()
+		defer f.in.mu.Unlock()
+		early := f.in.early[pod.UID]
+		if early == nil {
+			return errors.New("the pod is not an early pod")
+		}
+		if !early.binding {
+			return errors.New("no bind waits")
 		}
 		return nil
 	})
 }
 
-// idle waits until nothing is left of early pods, and wants all else to be right.
-func (e *expectant) idle() {
-	e.T.Helper()
-	e.Eventually("nothing is left", func() error {
-		e.in.mu.Lock()
-		early, names := len(e.in.early), len(e.in.names)
-		e.in.mu.Unlock()
-		if flying := len(e.Sched.SchedulingQueue.InFlightPods()); early+names+flying > 0 {
-			return fmt.Errorf("%d early pods, %d names, %d in flight", early, names, flying)
+// stopAndCheck waits until no early pod is remembered and no pod is in flight. Then it stops the
+// scheduler and checks its cache and its queue.
+func (f *fixture) stopAndCheck() {
+	f.T.Helper()
+	f.Eventually("no early pod is remembered", func() error {
+		f.in.mu.Lock()
+		early, names := len(f.in.early), len(f.in.names)
+		f.in.mu.Unlock()
+		if inFlight := len(f.Sched.SchedulingQueue.InFlightPods()); early+names+inFlight > 0 {
+			return fmt.Errorf("%d early pods, %d names, %d pods in flight", early, names, inFlight)
 		}
 		return nil
 	})
-	e.Stop()
-	e.Eventually("the scheduler knows what there is", e.Differs)
+	f.StopAndCheck()
 }
 
-func droppedAs(reason string) func() (float64, error) {
+func droppedCounter(reason string) func() (float64, error) {
 	return func() (float64, error) { return testutil.GetCounterMetricValue(dropped.WithLabelValues(reason)) }
 }
 
-func takenFrom(source string) func() (float64, error) {
+func takenCounter(source string) func() (float64, error) {
 	return func() (float64, error) { return testutil.GetCounterMetricValue(taken.WithLabelValues(source)) }
 }
 
-func expiredAs(reason string) func() (float64, error) {
+func expiredCounter(reason string) func() (float64, error) {
 	return func() (float64, error) { return testutil.GetCounterMetricValue(expired.WithLabelValues(reason)) }
 }
 
-func TestWebhookFirst(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
-	byWebhook, byWatch := schedtest.Counts(t, takenFrom(sourceWebhook)), schedtest.Counts(t, takenFrom(sourceWatch))
+// TestEarlyPodIsBoundAfterItIsStored delivers a pod by the webhook before it is stored: it is
+// assumed immediately and bound after it is stored.
+func TestEarlyPodIsBoundAfterItIsStored(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
+	byWebhook, byWatch := schedtest.CounterDelta(t, takenCounter(sourceWebhook)), schedtest.CounterDelta(t, takenCounter(sourceWatch))
 	pod := schedtest.PlainPod("pod", "1")
-	e.in.Take(pod.DeepCopy())
-	e.placed(1)
+	f.in.Take(pod.DeepCopy())
+	f.awaitPodCount(1)
 	time.Sleep(50 * time.Millisecond)
-	if e.API.Binds[pod.UID] != 0 || e.API.Pod("default/pod") != nil {
-		t.Fatal("bound before it is stored")
+	if f.API.Binds[pod.UID] != 0 || f.API.Pod("default/pod") != nil {
+		t.Fatal("the pod was bound before it was stored")
 	}
-	e.API.Put(pod)
-	e.BoundOnce(pod)
-	e.idle()
+	f.API.Put(pod)
+	f.AwaitBoundOnce(pod)
+	f.stopAndCheck()
 	if byWebhook() != 1 || byWatch() != 0 {
-		t.Errorf("%d by the webhook, %d by the watch", byWebhook(), byWatch())
+		t.Errorf("%d pods taken from the webhook and %d from the watch, want 1 and 0", byWebhook(), byWatch())
 	}
 }
 
-func TestWatchFirst(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
-	known := schedtest.Counts(t, droppedAs(dropExists))
+// TestPodKnownByWatchIsDropped delivers a pod by the webhook after the watch.
+func TestPodKnownByWatchIsDropped(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
+	droppedKnown := schedtest.CounterDelta(t, droppedCounter(dropExists))
 	pod := schedtest.PlainPod("pod", "1")
-	e.API.Put(pod.DeepCopy())
-	e.AwaitNode("pod")
-	e.in.Take(pod.DeepCopy())
-	e.BoundOnce(pod)
-	e.idle()
-	if known() != 1 {
-		t.Errorf("%d were known", known())
+	f.API.Put(pod.DeepCopy())
+	f.AwaitBound("pod")
+	f.in.Take(pod.DeepCopy())
+	f.AwaitBoundOnce(pod)
+	f.stopAndCheck()
+	if droppedKnown() != 1 {
+		t.Errorf("%d pods dropped as known, want 1", droppedKnown())
 	}
 }
 
-func TestHandedOverTwice(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
+func TestPodDeliveredTwiceIsBoundOnce(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
 	pod := schedtest.PlainPod("pod", "1")
-	e.in.Take(pod.DeepCopy())
-	e.in.Take(pod.DeepCopy())
-	e.API.Put(pod)
-	e.BoundOnce(pod)
-	e.idle()
+	f.in.Take(pod.DeepCopy())
+	f.in.Take(pod.DeepCopy())
+	f.API.Put(pod)
+	f.AwaitBoundOnce(pod)
+	f.stopAndCheck()
 }
 
-// TestNeverStored hands over a pod that fills the node and is refused: the next one
-// gets the room.
-func TestNeverStored(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
-	absent, rests := schedtest.Counts(t, expiredAs(expiredAbsent)), schedtest.Counts(t, droppedAs(dropNamespace))
+// TestCapacityOfPodThatIsNeverStoredIsFreed delivers a pod that fills the node and is never stored.
+// When the API server has twice not found it, the next pod gets the capacity, and further pods of
+// the namespace are left to the watch.
+func TestCapacityOfPodThatIsNeverStoredIsFreed(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
+	expiredPods, droppedByNamespace := schedtest.CounterDelta(t, expiredCounter(expiredAbsent)), schedtest.CounterDelta(t, droppedCounter(dropNamespace))
 	refused := schedtest.PlainPod("refused", "4")
-	e.in.Take(refused.DeepCopy())
-	e.bindWaits(refused)
+	f.in.Take(refused.DeepCopy())
+	f.awaitWaitingBind(refused)
 	next := schedtest.PlainPod("next", "4")
-	e.API.Put(next)
-	e.AwaitRefusal("next")
-	e.clock.Step(firstGetAfter + SweepInterval)
-	e.Eventually("it was asked for", func() error {
-		e.in.mu.Lock()
-		defer e.in.mu.Unlock()
-		if early := e.in.early[refused.UID]; early == nil || early.notFound != 1 {
-			return fmt.Errorf("%+v", early)
+	f.API.Put(next)
+	f.AwaitUnschedulable("next")
+	f.clock.Step(firstGetAfter + SweepInterval)
+	f.Eventually("the API server was asked for the pod once", func() error {
+		f.in.mu.Lock()
+		defer f.in.mu.Unlock()
+		if early := f.in.early[refused.UID]; early == nil || early.notFound != 1 {
+			return fmt.Errorf("early pod %+v", early)
 		}
 		return nil
 	})
-	if absent() != 0 || e.API.Pod("default/next").Spec.NodeName != "" {
-		t.Fatal("it had no time to be stored")
+	if expiredPods() != 0 || f.API.Pod("default/next").Spec.NodeName != "" {
+		t.Fatal("the pod expired after the first request to the API server, want it to expire after the second")
 	}
-	e.clock.Step(secondGetAfter)
-	e.BoundOnce(next)
-	e.in.Take(schedtest.PlainPod("another", "1"))
-	e.idle()
-	if absent() != 1 || rests() != 1 {
-		t.Errorf("%d expired, %d of a paused namespace", absent(), rests())
+	f.clock.Step(secondGetAfter)
+	f.AwaitBoundOnce(next)
+	f.in.Take(schedtest.PlainPod("another", "1"))
+	f.stopAndCheck()
+	if expiredPods() != 1 || droppedByNamespace() != 1 {
+		t.Errorf("%d pods expired and %d were dropped because of their namespace, want 1 and 1", expiredPods(), droppedByNamespace())
 	}
 }
 
-// TestNobodyKnows has an API server that does not answer: the pod goes all the same,
-// and comes by the watch when it is there after all.
-func TestNobodyKnows(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
-	late := schedtest.Counts(t, expiredAs(expiredTimeout))
-	e.in.getPod = func(context.Context, string, string) (*v1.Pod, error) { return nil, errors.New("no answer") }
+// TestEarlyPodExpiresIfAPIServerDoesNotAnswer has requests for a pod fail. The pod expires, and is
+// scheduled again when the watch shows it.
+func TestEarlyPodExpiresIfAPIServerDoesNotAnswer(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
+	expiredPods := schedtest.CounterDelta(t, expiredCounter(expiredTimeout))
+	f.in.getPod = func(context.Context, string, string) (*v1.Pod, error) { return nil, errors.New("no answer") }
 	pod := schedtest.PlainPod("pod", "4")
-	e.in.Take(pod.DeepCopy())
-	e.placed(1)
-	e.clock.Step(EarlyExpiry + SweepInterval)
-	e.placed(0)
-	e.API.Put(pod)
-	e.BoundOnce(pod)
-	e.idle()
-	if late() != 1 {
-		t.Errorf("%d expired", late())
+	f.in.Take(pod.DeepCopy())
+	f.awaitPodCount(1)
+	f.clock.Step(EarlyExpiry + SweepInterval)
+	f.awaitPodCount(0)
+	f.API.Put(pod)
+	f.AwaitBoundOnce(pod)
+	f.stopAndCheck()
+	if expiredPods() != 1 {
+		t.Errorf("%d pods expired, want 1", expiredPods())
 	}
 }
 
-// TestNeverPlacedOrStored has a pod that waits in the queue when it expires.
-func TestNeverPlacedOrStored(t *testing.T) {
-	e := newExpectant(t)
+// TestGatedEarlyPodExpiresInQueue delivers a pod that is never stored and that a scheduling gate
+// keeps in the queue until it expires.
+func TestGatedEarlyPodExpiresInQueue(t *testing.T) {
+	f := newFixture(t)
 	pod := schedtest.PlainPod("pod", "1")
 	pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "closed"}}
-	e.in.Take(pod)
-	e.clock.Step(EarlyExpiry + SweepInterval)
-	e.Eventually("it leaves the queue", func() error {
-		if pending, summary := e.Sched.SchedulingQueue.PendingPods(); len(pending) != 0 {
+	f.in.Take(pod)
+	f.clock.Step(EarlyExpiry + SweepInterval)
+	f.Eventually("the queue is empty", func() error {
+		if pending, summary := f.Sched.SchedulingQueue.PendingPods(); len(pending) != 0 {
 			return errors.New(summary)
 		}
 		return nil
 	})
-	e.clock.Step(fateKeptFor + SweepInterval)
-	e.idle()
+	f.clock.Step(fateKeptFor + SweepInterval)
+	f.stopAndCheck()
 }
 
-// TestWatchIsSlow binds a pod that the API server has, before the watch says so.
-func TestWatchIsSlow(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
+// TestStoredPodIsBoundBeforeTheWatchShowsIt stores an early pod while the watch sends no events:
+// the pod is bound because the API server confirms that it is stored.
+func TestStoredPodIsBoundBeforeTheWatchShowsIt(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
 	pod := schedtest.PlainPod("pod", "1")
-	e.API.Gap(func() {
-		e.in.Take(pod.DeepCopy())
-		e.bindWaits(pod)
-		e.API.Put(pod)
-		e.clock.Step(firstGetAfter + SweepInterval)
-		e.BoundOnce(pod)
+	f.API.WithoutEvents(func() {
+		f.in.Take(pod.DeepCopy())
+		f.awaitWaitingBind(pod)
+		f.API.Put(pod)
+		f.clock.Step(firstGetAfter + SweepInterval)
+		f.AwaitBoundOnce(pod)
 	})
-	e.Eventually("the watch has caught up", func() error {
-		if assumed, _ := e.Sched.Cache.IsAssumedPod(pod); assumed {
-			return errors.New("it has not")
+	f.Eventually("the watch has shown the bound pod", func() error {
+		if assumed, _ := f.Sched.Cache.IsAssumedPod(pod); assumed {
+			return errors.New("the pod is still assumed")
 		}
 		return nil
 	})
-	// The watch never showed it without a node.
-	e.clock.Step(fateKeptFor + SweepInterval)
-	e.idle()
+	// The early pod is still remembered, because the watch never showed the pod without a node.
+	f.clock.Step(fateKeptFor + SweepInterval)
+	f.stopAndCheck()
 }
 
-// TestStoredOtherwise stores a pod that does not fit where it was placed.
-func TestStoredOtherwise(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("small", "2"))
+// TestStoredPodReplacesDifferentEarlyPod stores a pod with larger requests than were delivered, so
+// that it does not fit on the node on which the early pod was assumed.
+func TestStoredPodReplacesDifferentEarlyPod(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("small", "2"))
 	pod := schedtest.PlainPod("pod", "1")
-	e.in.Take(pod.DeepCopy())
-	e.placed(1)
-	e.API.Put(schedtest.PlainNode("large", "4"))
+	f.in.Take(pod.DeepCopy())
+	f.awaitPodCount(1)
+	f.API.Put(schedtest.PlainNode("large", "4"))
 	stored := schedtest.PlainPod("pod", "3")
-	e.API.Put(stored)
-	e.BoundOnce(stored)
-	e.clock.Step(fateKeptFor + SweepInterval)
-	e.idle()
-	if info := e.NodeInfo("large"); info.Requested.MilliCPU != 3000 {
-		t.Errorf("%d millicores are requested", info.Requested.MilliCPU)
+	f.API.Put(stored)
+	f.AwaitBoundOnce(stored)
+	f.clock.Step(fateKeptFor + SweepInterval)
+	f.stopAndCheck()
+	if info := f.NodeInfo("large"); info.Requested.MilliCPU != 3000 {
+		t.Errorf("the pods on node large request %d millicores, want 3000", info.Requested.MilliCPU)
 	}
 }
 
-// TestNothingIsSeenOfPodsThatAreNotStored looks at what comes first in a binding cycle:
-// it says no, before any plugin is asked.
-func TestNothingIsSeenOfPodsThatAreNotStored(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
+// TestBindingCycleWaitsUntilPodIsStored calls the first steps of a binding cycle for a pod that is
+// never stored. They wait, and fail when the pod expires, so that no later plugin is called.
+func TestBindingCycleWaitsUntilPodIsStored(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
 	pod := schedtest.PlainPod("pod", "1")
-	e.in.Take(pod)
-	fw, said := e.Sched.Profiles[v1.DefaultSchedulerName], make(chan *fwk.Status, 2)
-	go func() { said <- fw.RunPreBindPreFlights(e.Ctx, framework.NewCycleState(), pod, "node") }()
-	go func() { said <- fw.WaitOnPermit(e.Ctx, pod) }()
-	e.placed(1)
+	f.in.Take(pod)
+	fw, statuses := f.Sched.Profiles[v1.DefaultSchedulerName], make(chan *fwk.Status, 2)
+	go func() { statuses <- fw.RunPreBindPreFlights(f.Ctx, framework.NewCycleState(), pod, "node") }()
+	go func() { statuses <- fw.WaitOnPermit(f.Ctx, pod) }()
+	f.awaitPodCount(1)
 	time.Sleep(20 * time.Millisecond)
-	if len(said) != 0 {
-		t.Fatal("it goes on before the pod is stored")
+	if len(statuses) != 0 {
+		t.Fatal("a step returned before the pod was stored")
 	}
-	e.clock.Step(EarlyExpiry + SweepInterval)
+	f.clock.Step(EarlyExpiry + SweepInterval)
 	for range 2 {
-		if status := <-said; !errors.Is(status.AsError(), errNotStored) {
-			t.Errorf("%v", status)
+		if status := <-statuses; !errors.Is(status.AsError(), errNotStored) {
+			t.Errorf("a step returned %v after the pod expired, want %v", status, errNotStored)
 		}
 	}
-	e.idle()
+	f.stopAndCheck()
 }
 
-// TestAnotherOfTheName creates two pods with one name; only the second is stored.
-func TestAnotherOfTheName(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
+// TestSecondPodOfSameNameIsBound delivers two pods with one name. Only the second is stored, and it
+// is bound.
+func TestSecondPodOfSameNameIsBound(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
 	refused, pod := schedtest.PlainPod("pod", "4"), schedtest.PlainPod("pod", "2")
 	refused.UID = "refused"
-	e.in.Take(refused)
-	e.placed(1)
-	e.in.Take(pod.DeepCopy())
-	e.API.Put(pod)
-	e.BoundOnce(pod)
-	e.idle()
+	f.in.Take(refused)
+	f.awaitPodCount(1)
+	f.in.Take(pod.DeepCopy())
+	f.API.Put(pod)
+	f.AwaitBoundOnce(pod)
+	f.stopAndCheck()
 }
 
-// TestEarlyAndUnschedulable takes in a pod that does not fit. It is retried after the
-// watch shows it, and no pod is evicted for it.
-func TestEarlyAndUnschedulable(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "1"))
-	again := schedtest.Counts(t, func() (float64, error) { return testutil.GetCounterMetricValue(returned) })
+// TestUnschedulableEarlyPodIsRetriedAfterItIsStored delivers a pod that does not fit. It is left to
+// the watch, which queues it again.
+func TestUnschedulableEarlyPodIsRetriedAfterItIsStored(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "1"))
+	returnedPods := schedtest.CounterDelta(t, func() (float64, error) { return testutil.GetCounterMetricValue(returned) })
 	pod := schedtest.PlainPod("pod", "2")
-	e.in.Take(pod.DeepCopy())
-	e.Eventually("it is returned", func() error {
-		if again() != 1 {
-			return errors.New("it is not")
+	f.in.Take(pod.DeepCopy())
+	f.Eventually("the pod is left to the watch", func() error {
+		if got := returnedPods(); got != 1 {
+			return fmt.Errorf("%d pods were left to the watch, want 1", got)
 		}
 		return nil
 	})
-	e.API.Put(pod)
-	e.AwaitRefusal("pod")
-	e.API.Put(schedtest.PlainNode("larger", "4"))
-	e.BoundOnce(pod)
-	e.idle()
+	f.API.Put(pod)
+	f.AwaitUnschedulable("pod")
+	f.API.Put(schedtest.PlainNode("larger", "4"))
+	f.AwaitBoundOnce(pod)
+	f.stopAndCheck()
 }
 
-func TestEarlyPodsPreemptNobody(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
+func TestEarlyPodsDoNotPreempt(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
 	pod := schedtest.PlainPod("pod", "1")
-	e.in.Take(pod)
-	fw := e.Sched.Profiles[v1.DefaultSchedulerName]
-	result, status := fw.RunPostFilterPlugins(e.Ctx, framework.NewCycleState(), pod, framework.NewDefaultNodeToStatus())
-	if result != nil || !status.IsRejected() || status.Message() != "the pod is not stored yet and must not preempt others" {
-		t.Errorf("%v, %v", result, status)
+	f.in.Take(pod)
+	fw := f.Sched.Profiles[v1.DefaultSchedulerName]
+	result, status := fw.RunPostFilterPlugins(f.Ctx, framework.NewCycleState(), pod, framework.NewDefaultNodeToStatus())
+	if want := "the pod is not stored yet and must not preempt others"; result != nil || !status.IsRejected() || status.Message() != want {
+		t.Errorf("RunPostFilterPlugins() = %v, %v, want nil and a rejection with %q", result, status, want)
 	}
-	e.API.Put(pod.DeepCopy())
-	e.AwaitNode("pod")
-	e.idle()
+	f.API.Put(pod.DeepCopy())
+	f.AwaitBound("pod")
+	f.stopAndCheck()
 }
 
-func TestDeletedBeforeItIsBound(t *testing.T) {
-	e := newExpectant(t, schedtest.PlainNode("node", "4"))
+func TestEarlyPodDeletedBeforeBindLeavesCache(t *testing.T) {
+	f := newFixture(t, schedtest.PlainNode("node", "4"))
 	pod := schedtest.PlainPod("pod", "4")
-	e.in.Take(pod.DeepCopy())
-	e.placed(1)
-	e.in.deleted(klog.Logger{}, pod)
-	e.placed(0)
-	e.idle()
+	f.in.Take(pod.DeepCopy())
+	f.awaitPodCount(1)
+	f.in.deleted(klog.Logger{}, pod)
+	f.awaitPodCount(0)
+	f.stopAndCheck()
 }
 
-func TestWhatIsNotTakenIn(t *testing.T) {
-	e := newExpectant(t)
-	for what, change := range map[string]func(*v1.Pod){
-		"no UID":    func(p *v1.Pod) { p.UID = "" },
-		"no name":   func(p *v1.Pod) { p.Name = "" },
-		"a node":    func(p *v1.Pod) { p.Spec.NodeName = "node" },
-		"another's": func(p *v1.Pod) { p.Spec.SchedulerName = "other" },
+func TestForeignPodsAreDropped(t *testing.T) {
+	f := newFixture(t)
+	for name, change := range map[string]func(*v1.Pod){
+		"without a UID":          func(p *v1.Pod) { p.UID = "" },
+		"without a name":         func(p *v1.Pod) { p.Name = "" },
+		"with a node":            func(p *v1.Pod) { p.Spec.NodeName = "node" },
+		"with another scheduler": func(p *v1.Pod) { p.Spec.SchedulerName = "other" },
 	} {
-		foreign := schedtest.Counts(t, droppedAs(dropForeign))
+		foreign := schedtest.CounterDelta(t, droppedCounter(dropForeign))
 		pod := schedtest.PlainPod("pod", "1")
 		change(pod)
-		e.in.Take(pod)
+		f.in.Take(pod)
 		if foreign() != 1 {
-			t.Errorf("a pod with %s is taken in", what)
+			t.Errorf("Take() of a pod %s did not drop the pod as foreign", name)
 		}
 	}
-	e.idle()
+	f.stopAndCheck()
 }
 
-func TestStandbyTakesNothingIn(t *testing.T) {
-	l := schedtest.NewFaulty(t, nil)
-	in := Attach(l.Sched, []config.KubeSchedulerProfile{*schedtest.DefaultProfile(t)}, l.Informers, fake.NewClientset())
-	notLeading := schedtest.Counts(t, droppedAs(dropNotLeading))
+func TestStandbyDropsPods(t *testing.T) {
+	base := schedtest.New(t, nil)
+	in := Attach(base.Sched, []config.KubeSchedulerProfile{*schedtest.DefaultProfile(t)}, base.Informers, fake.NewClientset())
+	notLeading := schedtest.CounterDelta(t, droppedCounter(dropNotLeading))
 	in.Take(schedtest.PlainPod("pod", "1"))
 	if notLeading() != 1 || len(in.early) != 0 {
-		t.Errorf("%d dropped, %d early pods", notLeading(), len(in.early))
+		t.Errorf("%d pods dropped and %d early pods, want 1 and 0", notLeading(), len(in.early))
 	}
 }
 
-func TestOverloadIsLeftToTheWatch(t *testing.T) {
-	e := newExpectant(t)
-	overload := schedtest.Counts(t, droppedAs(dropOverload))
+func TestPodsOverTheLimitAreDropped(t *testing.T) {
+	f := newFixture(t)
+	overload := schedtest.CounterDelta(t, droppedCounter(dropOverload))
 	for i := range maxEarly {
-		e.in.early[schedtest.PlainPod(fmt.Sprint(i), "1").UID] = &early{pod: schedtest.PlainPod(fmt.Sprint(i), "1"), since: e.clock.Now(), settled: make(chan struct{})}
+		f.in.early[schedtest.PlainPod(fmt.Sprint(i), "1").UID] = &early{pod: schedtest.PlainPod(fmt.Sprint(i), "1"), since: f.clock.Now(), settled: make(chan struct{})}
 	}
-	e.in.Take(schedtest.PlainPod("pod", "1"))
-	if overload() != 1 || len(e.in.early) != maxEarly {
-		t.Errorf("%d dropped, %d early pods", overload(), len(e.in.early))
+	f.in.Take(schedtest.PlainPod("pod", "1"))
+	if overload() != 1 || len(f.in.early) != maxEarly {
+		t.Errorf("%d pods dropped and %d early pods, want 1 and %d", overload(), len(f.in.early), maxEarly)
 	}
 }
 
-// TestPodsInAnyOrder hands over, stores, refuses and deletes pods at random while time
-// passes. All that stay are bound once, and nothing is left of the others.
-func TestPodsInAnyOrder(t *testing.T) {
-	random := schedtest.RandomSeed(t)
-	e := newExpectant(t)
+// TestRandomlyDeliveredPodsAreBoundOnce delivers, stores, refuses and deletes pods in random order
+// while time passes. Each pod that stays stored is bound once, and nothing is remembered of the
+// others.
+func TestRandomlyDeliveredPodsAreBoundOnce(t *testing.T) {
+	random := schedtest.NewRandom(t)
+	f := newFixture(t)
 	for i := range 5 {
-		e.API.Put(schedtest.PlainNode(fmt.Sprintf("node-%d", i), "64"))
+		f.API.Put(schedtest.PlainNode(fmt.Sprintf("node-%d", i), "64"))
 	}
-	var stay []*v1.Pod
+	var stored []*v1.Pod
 	for i := range 400 {
 		pod := schedtest.PlainPod(fmt.Sprintf("pod-%d", i), "100m")
-		take := func() { e.in.Take(pod.DeepCopy()) }
-		put := func() { e.API.Put(pod.DeepCopy()) }
+		take := func() { f.in.Take(pod.DeepCopy()) }
+		put := func() { f.API.Put(pod.DeepCopy()) }
 		switch random.IntN(8) {
-		case 0: // refused
+		case 0: // delivered and never stored
 			take()
 			continue
-		case 1:
+		case 1: // stored and then delivered
 			put()
 			take()
-		case 2: // missed
+		case 2: // not delivered
 			put()
-		case 3:
+		case 3: // deleted
 			take()
 			put()
-			e.API.Remove(pod)
+			f.API.Remove(pod)
 			continue
 		case 4: // stored late
 			take()
-			e.clock.Step(time.Duration(random.IntN(3000)) * time.Millisecond)
+			f.clock.Step(time.Duration(random.IntN(3000)) * time.Millisecond)
 			put()
-		case 5: // changed on the way
+		case 5: // stored with other requests than delivered
 			take()
 			pod = schedtest.PlainPod(pod.Name, "150m")
 			put()
@@ -406,25 +419,26 @@ func TestPodsInAnyOrder(t *testing.T) {
 			take()
 			put()
 		}
-		stay = append(stay, pod)
+		stored = append(stored, pod)
 		if random.IntN(10) == 0 {
-			e.clock.Step(SweepInterval)
+			f.clock.Step(SweepInterval)
 		}
-		e.in.mu.Lock()
-		clear(e.in.paused)
-		e.in.mu.Unlock()
+		// Deliver further pods of the namespace although some were never stored.
+		f.in.mu.Lock()
+		clear(f.in.paused)
+		f.in.mu.Unlock()
 	}
-	for _, pod := range stay {
-		e.BoundOnce(pod)
+	for _, pod := range stored {
+		f.AwaitBoundOnce(pod)
 	}
-	e.Eventually("early pods are forgotten", func() error {
-		e.clock.Step(fateKeptFor)
-		e.in.mu.Lock()
-		defer e.in.mu.Unlock()
-		if len(e.in.early) > 0 {
-			return fmt.Errorf("%d are not", len(e.in.early))
+	f.Eventually("no early pod is remembered", func() error {
+		f.clock.Step(fateKeptFor)
+		f.in.mu.Lock()
+		defer f.in.mu.Unlock()
+		if len(f.in.early) > 0 {
+			return fmt.Errorf("%d early pods are remembered", len(f.in.early))
 		}
 		return nil
 	})
-	e.idle()
+	f.stopAndCheck()
 }

@@ -7,20 +7,20 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// TestRequestsHaveKeysOfTheirOwn checks that specs with different numbers of containers have
-// different keys even if nothing is requested: plugins count a default request for each container.
-func TestRequestsHaveKeysOfTheirOwn(t *testing.T) {
+// TestKeysDependOnNumberOfContainers checks that pods with different containers have different keys
+// even if they request nothing: plugins count a default request for each container.
+func TestKeysDependOnNumberOfContainers(t *testing.T) {
 	specs := map[string]v1.PodSpec{
-		"four containers of a pod with resources": {Containers: make([]v1.Container, 4), Resources: &v1.ResourceRequirements{}},
-		"three that begin before one":             {InitContainers: make([]v1.Container, 3), Containers: make([]v1.Container, 1)},
+		"four containers and pod-level resources": {Containers: make([]v1.Container, 4), Resources: &v1.ResourceRequirements{}},
+		"three init containers and one container": {InitContainers: make([]v1.Container, 3), Containers: make([]v1.Container, 1)},
 		"four containers":                         {Containers: make([]v1.Container, 4)},
 	}
-	of := map[string]string{}
+	nameOf := map[string]string{}
 	for name, spec := range specs {
 		key := string(appendRequests(nil, &framework.PodInfo{Pod: &v1.Pod{Spec: spec}}))
-		if other, taken := of[key]; taken {
-			t.Errorf("%s and %s have the same key", name, other)
+		if other, exists := nameOf[key]; exists {
+			t.Errorf("appendRequests() = %q for %q and for %q, want different keys", key, name, other)
 		}
-		of[key] = name
+		nameOf[key] = name
 	}
 }

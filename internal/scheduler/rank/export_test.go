@@ -2,16 +2,16 @@ package rank
 
 import "k8s.io/kubernetes/pkg/scheduler/apis/config"
 
-// LeastSample is the smallest sample.
+// LeastSample exports leastSample.
 const LeastSample = leastSample
 
-// NewNominee makes a nominee of a pod.
+// NewNominee exports newNominee.
 var NewNominee = newNominee
 
-// Tracked is the number of pods whose nominated node is remembered.
+// Tracked returns the number of pods whose nominated node is remembered.
 func (n *Nominations) Tracked() int { return len(n.lastNode) }
 
-// SampleOf is the number of nodes that a profile scores, of so many.
+// SampleOf returns how many of a number of nodes a profile scores; 0 means all.
 func SampleOf(cfg config.KubeSchedulerProfile, nodes int) int {
 	p := Profile{percentage: percentageOf(cfg)}
 	return p.sample(nodes)

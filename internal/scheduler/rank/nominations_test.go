@@ -18,30 +18,30 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestNominationsAreForgotten checks that nodes are forgotten when their nominated pods are
+// TestNominationOfDeletedPodIsForgotten checks that a node is forgotten when its nominated pod is
 // deleted. Otherwise pods would fall back to upstream's scan long after a preemption.
-func TestNominationsAreForgotten(t *testing.T) {
-	l := schedtest.NewScripted(t, schedtest.NewAPI())
-	pod := st.MakePod().Name("waits").UID("waits").Namespace("default").SchedulerName("default-scheduler").NominatedNodeName("n").Obj()
-	l.Must(l.Informers.Core().V1().Pods().Informer().GetIndexer().Add(pod))
-	queue := l.Ranker.Nominations
-	queue.Add(l.Ctx, pod)
-	if nominees := queue.ByNode(); len(nominees["n"]) != 1 || nominees["n"][0].UID != "waits" {
-		t.Fatalf("the nominated pods are %v", nominees)
+func TestNominationOfDeletedPodIsForgotten(t *testing.T) {
+	f := schedtest.NewScripted(t, schedtest.NewAPI())
+	pod := st.MakePod().Name("pod").UID("pod").Namespace("default").SchedulerName("default-scheduler").NominatedNodeName("n").Obj()
+	f.Must(f.Informers.Core().V1().Pods().Informer().GetIndexer().Add(pod))
+	queue := f.Ranker.Nominations
+	queue.Add(f.Ctx, pod)
+	if nominees := queue.ByNode(); len(nominees["n"]) != 1 || nominees["n"][0].UID != "pod" {
+		t.Fatalf("ByNode() = %v, want the pod on node n", nominees)
 	}
 	queue.Delete(klog.Background(), pod)
 	if nominees := queue.ByNode(); len(nominees) != 0 || queue.Tracked() != 0 {
-		t.Errorf("nobody is nominated, and yet there are %v", nominees)
+		t.Errorf("after Delete() ByNode() = %v and %d pods are tracked, want none", nominees, queue.Tracked())
 	}
 }
 
-// TestNominationsAreThoseOfTheQueue compares the remembered nominations with upstream's queue after
-// random changes.
-func TestNominationsAreThoseOfTheQueue(t *testing.T) {
-	l := schedtest.NewScripted(t, schedtest.NewAPI())
-	logger, queue := klog.Background(), l.Ranker.Nominations
+// TestNominationsEqualThoseOfUpstreamsQueue compares the remembered nominations with upstream's
+// queue after random changes.
+func TestNominationsEqualThoseOfUpstreamsQueue(t *testing.T) {
+	f := schedtest.NewScripted(t, schedtest.NewAPI())
+	logger, queue := klog.Background(), f.Ranker.Nominations
 	random := rand.New(rand.NewPCG(7, 11))
-	known := l.Informers.Core().V1().Pods().Informer().GetIndexer()
+	indexer := f.Informers.Core().V1().Pods().Informer().GetIndexer()
 	nodes := []string{"", "a", "b", "c"}
 	pods := map[string]*v1.Pod{}
 	for step := range 5000 {
@@ -53,19 +53,19 @@ func TestNominationsAreThoseOfTheQueue(t *testing.T) {
 			pod = st.MakePod().Name(name).UID(fmt.Sprint(name, step)).Namespace("default").SchedulerName("default-scheduler").
 				NominatedNodeName(node).Priority(int32(random.IntN(3))).Req(map[v1.ResourceName]string{v1.ResourceCPU: fmt.Sprint(1 + random.IntN(3))}).Obj()
 			pods[name] = pod
-			l.Must(known.Add(pod))
-			queue.Add(l.Ctx, pod)
+			f.Must(indexer.Add(pod))
+			queue.Add(f.Ctx, pod)
 		case action == 0:
 			delete(pods, name)
-			l.Must(known.Delete(pod))
+			f.Must(indexer.Delete(pod))
 			queue.Delete(logger, pod)
 		case action == 1:
 			changed := pod.DeepCopy()
 			changed.Status.NominatedNodeName = node
 			changed.Spec.Priority = ptr.To(int32(random.IntN(3)))
 			pods[name] = changed
-			l.Must(known.Update(changed))
-			queue.Update(l.Ctx, pod, changed)
+			f.Must(indexer.Update(changed))
+			queue.Update(f.Ctx, pod, changed)
 		case action == 2:
 			queue.AddNominatedPod(logger, mustInfo(t, pod), &fwk.NominatingInfo{NominatingMode: fwk.ModeOverride, NominatedNodeName: node})
 		case action == 3:
@@ -73,7 +73,7 @@ func TestNominationsAreThoseOfTheQueue(t *testing.T) {
 		case action == 4:
 			queue.UpdateNominatedPod(logger, pod, mustInfo(t, pod))
 		default:
-			attemptOne(l.Ctx, t, queue, func() { compareNominees(t, queue, nodes) })
+			attemptOne(f.Ctx, t, queue, func() { compareNominees(t, queue, nodes) })
 		}
 		if random.IntN(3) > 0 {
 			compareNominees(t, queue, nodes)
@@ -81,15 +81,16 @@ func TestNominationsAreThoseOfTheQueue(t *testing.T) {
 	}
 }
 
-// attemptOne pops a pod from the queue, if there is one, and returns it as unschedulable.
-func attemptOne(ctx context.Context, t *testing.T, queue *rank.Nominations, meanwhile func()) {
-	active, _ := queue.PendingPods()
-	if len(active) == 0 {
+// attemptOne pops a pod from the queue, if there is one, and returns it as unschedulable. It calls
+// during while the pod is not in the queue.
+func attemptOne(ctx context.Context, t *testing.T, queue *rank.Nominations, during func()) {
+	pending, _ := queue.PendingPods()
+	if len(pending) == 0 {
 		return
 	}
 	queue.MoveAllToActiveOrBackoffQueue(klog.Background(), framework.EventForceActivate, nil, nil, nil)
 	byName := map[string]*v1.Pod{}
-	for _, pod := range active {
+	for _, pod := range pending {
 		byName[pod.Name] = pod
 	}
 	queue.Activate(klog.Background(), byName)
@@ -97,7 +98,7 @@ func attemptOne(ctx context.Context, t *testing.T, queue *rank.Nominations, mean
 	if err != nil {
 		t.Fatal(err)
 	}
-	meanwhile()
+	during()
 	pod := next.(*framework.QueuedPodInfo)
 	if err := queue.AddUnschedulablePodIfNotPresent(klog.Background(), pod, queue.SchedulingCycle()); err != nil {
 		t.Fatal(err)
@@ -105,21 +106,23 @@ func attemptOne(ctx context.Context, t *testing.T, queue *rank.Nominations, mean
 	queue.Done(pod.Pod.UID)
 }
 
+// compareNominees compares the remembered nominations of nodes with upstream's.
 func compareNominees(t *testing.T, queue *rank.Nominations, nodes []string) {
 	t.Helper()
-	kept := queue.ByNode()
+	got := queue.ByNode()
 	for _, node := range nodes {
 		var want []rank.Nominee
 		for _, pod := range queue.NominatedPodsForNode(node) {
 			want = append(want, rank.NewNominee(pod))
 		}
-		if !slices.Equal(kept[node], want) {
-			t.Fatalf("nominated to %q are %v, and not %v", node, want, kept[node])
+		if !slices.Equal(got[node], want) {
+			t.Fatalf("ByNode()[%q] = %v, want %v", node, got[node], want)
 		}
 	}
 }
 
 func mustInfo(t *testing.T, pod *v1.Pod) *framework.PodInfo {
+	t.Helper()
 	info, err := framework.NewPodInfo(pod)
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package rank_test
 
 import (
+	"fmt"
 	"testing"
 
 	"k8s.io/kubernetes/pkg/scheduler/apis/config"
@@ -10,13 +11,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 )
 
-// TestSampleIsAsConfigured checks that a percentage of a profile precedes that of the
-// configuration, and that all nodes count without either.
-func TestSampleIsAsConfigured(t *testing.T) {
+// TestPercentageOfProfileTakesPrecedence checks that percentageOfNodesToScore of a profile takes
+// precedence over that of the configuration, and that all nodes are scored without either.
+func TestPercentageOfProfileTakesPrecedence(t *testing.T) {
 	for _, test := range []struct {
-		all, own *int32
-		nodes    int
-		want     int
+		configuration, profile *int32
+		nodes                  int
+		want                   int
 	}{
 		{nil, nil, 10_000, 0},
 		{ptr.To[int32](0), nil, 10_000, 0},
@@ -27,11 +28,19 @@ func TestSampleIsAsConfigured(t *testing.T) {
 		{ptr.To[int32](30), nil, 200, rank.LeastSample},
 	} {
 		cfg := &config.KubeSchedulerConfiguration{
-			PercentageOfNodesToScore: test.all,
-			Profiles:                 []config.KubeSchedulerProfile{{PercentageOfNodesToScore: test.own}},
+			PercentageOfNodesToScore: test.configuration,
+			Profiles:                 []config.KubeSchedulerProfile{{PercentageOfNodesToScore: test.profile}},
 		}
-		if have := rank.SampleOf(attach.Profiles(cfg)[0], test.nodes); have != test.want {
-			t.Errorf("%v and %v of %d nodes: a sample of %d, and should be %d", test.all, test.own, test.nodes, have, test.want)
+		if got := rank.SampleOf(attach.Profiles(cfg)[0], test.nodes); got != test.want {
+			t.Errorf("SampleOf() with percentage %s in the configuration and %s in the profile, %d nodes = %d, want %d",
+				percentText(test.configuration), percentText(test.profile), test.nodes, got, test.want)
 		}
 	}
+}
+
+func percentText(percentage *int32) string {
+	if percentage == nil {
+		return "unset"
+	}
+	return fmt.Sprint(*percentage)
 }

@@ -44,7 +44,7 @@ func TestBestHasAllNodesWithTheHighestScore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := sets.New("b", "c"); !got.Best.Equal(want) || got.Feasible != 3 || got.FitError != nil {
-		t.Errorf("got %+v, want the empty nodes %v out of 3 that fit", got, want)
+		t.Errorf("Decide() = %+v, want the best nodes %v of 3 feasible nodes", got, want)
 	}
 }
 
@@ -57,35 +57,35 @@ func TestDecisionsAreIndependent(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !got.Best.Equal(sets.New(free)) {
-			t.Errorf("with a pod on %s: best %v", busy, got.Best)
+			t.Errorf("Decide() with a pod on %s = best %v, want %s", busy, got.Best, free)
 		}
 	}
 }
 
 func TestPodsOfDeletedNodesAreIgnored(t *testing.T) {
-	loner := func(name, nodeName string) *v1.Pod {
+	antiAffine := func(name, nodeName string) *v1.Pod {
 		return scheduling.MakePod().Namespace("default").Name(name).UID(name).Node(nodeName).Label("app", "x").
 			PodAntiAffinityExists("app", v1.LabelHostname, scheduling.PodAntiAffinityWithRequiredReq).Obj()
 	}
-	pods := []*v1.Pod{loner("gone", "vanished"), loner("here", "a")}
-	got, err := newReference(t).Decide(t.Context(), pods, []*v1.Node{node("a"), node("b")}, loner("new", ""))
+	pods := []*v1.Pod{antiAffine("on-deleted", "deleted"), antiAffine("on-a", "a")}
+	got, err := newReference(t).Decide(t.Context(), pods, []*v1.Node{node("a"), node("b")}, antiAffine("new", ""))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !got.Best.Equal(sets.New("b")) || got.Feasible != 1 {
-		t.Errorf("got %+v", got)
+		t.Errorf("Decide() = %+v, want best node b of 1 feasible node", got)
 	}
 }
 
-func TestNoNodeFits(t *testing.T) {
+func TestFitErrorIfNoNodeFits(t *testing.T) {
 	got, err := newReference(t).Decide(t.Context(), nil, []*v1.Node{node("a"), node("b")}, pod("huge", "", "5"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got.FitError == nil || got.Feasible != 0 || got.Best.Len() != 0 {
-		t.Fatalf("got %+v", got)
+		t.Fatalf("Decide() = %+v, want a fit error and no nodes", got)
 	}
 	if want := "0/2 nodes are available: 2 Insufficient cpu."; got.FitError.Error() != want {
-		t.Errorf("%q, want %q", got.FitError.Error(), want)
+		t.Errorf("fit error = %q, want %q", got.FitError.Error(), want)
 	}
 }

@@ -10,90 +10,91 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// newShared starts three replicas with eight nodes of four CPUs.
-func newShared(t *testing.T) *ensemble {
+// newGroupOfThree starts three replicas that share eight nodes of four CPUs.
+func newGroupOfThree(t *testing.T) *group {
 	var nodes []*v1.Node
 	for i := range 8 {
 		nodes = append(nodes, schedtest.PlainNode(fmt.Sprintf("node-%d", i), "4"))
 	}
-	return newEnsemble(t, 3, nodes...)
+	return newGroup(t, 3, nodes...)
 }
 
-// TestEarlyPodsOfReplicas checks that early pods get reservations before they are stored, are bound
-// when they are, and count once.
-func TestEarlyPodsOfReplicas(t *testing.T) {
-	e := newShared(t)
-	byWebhook, byWatch := schedtest.Counts(t, schedtest.MetricWith("scheduler_intake_pods_total", "webhook")), schedtest.Counts(t, schedtest.MetricWith("scheduler_intake_pods_total", "watch"))
+// TestReplicasReserveAndBindEarlyPods checks that early pods get reservations before they are
+// stored, are bound after they are stored, and are counted once.
+func TestReplicasReserveAndBindEarlyPods(t *testing.T) {
+	g := newGroupOfThree(t)
+	byWebhook, byWatch := schedtest.CounterDelta(t, schedtest.CounterValue("scheduler_intake_pods_total", "webhook")), schedtest.CounterDelta(t, schedtest.CounterValue("scheduler_intake_pods_total", "watch"))
 	var pods []*v1.Pod
 	for i := range 20 {
 		pods = append(pods, schedtest.PlainPod(fmt.Sprintf("pod-%d", i), "1"))
-		e.in.Take(pods[i].DeepCopy())
+		g.in.Take(pods[i].DeepCopy())
 	}
-	e.placed(len(pods), len(pods))
-	if bound := len(e.API.Binds); bound != 0 {
-		t.Fatalf("%d pods are bound before they are stored", bound)
-	}
-	for _, pod := range pods {
-		e.API.Put(pod)
+	g.awaitReservations(len(pods), len(pods))
+	if bound := len(g.API.Binds); bound != 0 {
+		t.Fatalf("%d pods were bound before they were stored, want 0", bound)
 	}
 	for _, pod := range pods {
-		e.BoundOnce(pod)
+		g.API.Put(pod)
 	}
-	e.holds()
+	for _, pod := range pods {
+		g.AwaitBoundOnce(pod)
+	}
+	g.awaitConsistent()
 	if byWebhook() != len(pods) || byWatch() != 0 {
-		t.Errorf("%d by the webhook, %d by the watch", byWebhook(), byWatch())
+		t.Errorf("%d pods taken from the webhook and %d from the watch, want %d and 0", byWebhook(), byWatch(), len(pods))
 	}
 }
 
-// TestNeverStoredWithReplicas checks that the reservation of a pod that is never stored is
-// released, so that another pod gets the capacity.
-func TestNeverStoredWithReplicas(t *testing.T) {
-	e := newEnsemble(t, 2, schedtest.PlainNode("node", "4"))
+// TestReservationOfPodThatIsNeverStoredIsReleased checks that another pod gets the capacity of an
+// early pod that is never stored.
+func TestReservationOfPodThatIsNeverStoredIsReleased(t *testing.T) {
+	g := newGroup(t, 2, schedtest.PlainNode("node", "4"))
 	refused, next := schedtest.PlainPod("refused", "4"), schedtest.PlainPod("next", "4")
-	e.in.Take(refused)
-	e.placed(1, 1)
-	e.API.Put(next)
-	e.AwaitRefusal("next")
-	e.clock.Step(intake.EarlyExpiry + intake.SweepInterval)
-	e.BoundOnce(next)
-	e.holds()
+	g.in.Take(refused)
+	g.awaitReservations(1, 1)
+	g.API.Put(next)
+	g.AwaitUnschedulable("next")
+	g.clock.Step(intake.EarlyExpiry + intake.SweepInterval)
+	g.AwaitBoundOnce(next)
+	g.awaitConsistent()
 }
 
-// TestLeaderDiesWithEarlyPods checks that the next leader binds early pods that were stored, and
-// that the reservations of the others expire.
-func TestLeaderDiesWithEarlyPods(t *testing.T) {
+// TestNextLeaderTakesOverEarlyPods checks that after the death of a leader the next one binds its
+// early pods that were stored, and that the reservations of its other early pods expire.
+func TestNextLeaderTakesOverEarlyPods(t *testing.T) {
 	if testing.Short() {
-		t.Skip("it takes as long as places are kept that a leader has left behind")
+		t.Skip("takes as long as reservations of a former leader are kept")
 	}
-	e := newShared(t)
+	g := newGroupOfThree(t)
 	stored, refused := schedtest.PlainPod("stored", "1"), schedtest.PlainPod("refused", "4")
-	e.in.Take(stored.DeepCopy())
-	e.in.Take(refused)
-	e.placed(2, 2)
-	e.all[0].withdraw()
-	e.all[0].stop()
-	e.API.Put(stored)
-	e.lead(1)
-	e.BoundOnce(stored)
-	e.holds()
-	e.in.Take(schedtest.PlainPod("later", "1"))
-	if early, _ := e.in.Remembered(); early != 1 {
-		t.Error("the next leader takes nothing in")
+	g.in.Take(stored.DeepCopy())
+	g.in.Take(refused)
+	g.awaitReservations(2, 2)
+	g.replicas[0].withdraw()
+	g.replicas[0].stop()
+	g.API.Put(stored)
+	g.lead(1)
+	g.AwaitBoundOnce(stored)
+	g.awaitConsistent()
+	g.in.Take(schedtest.PlainPod("later", "1"))
+	if early, _ := g.in.Remembered(); early != 1 {
+		t.Errorf("the next leader remembers %d early pods after Take(), want 1", early)
 	}
 }
 
-// TestEarlyPodChangesOnTheWay stores a pod that does not fit where it was placed: it is placed
-// elsewhere, and the first reservation is released.
-func TestEarlyPodChangesOnTheWay(t *testing.T) {
-	e := newEnsemble(t, 2, schedtest.PlainNode("small", "2"))
-	e.in.Take(schedtest.PlainPod("pod", "1"))
-	e.placed(1, 1)
-	e.API.Put(schedtest.PlainNode("large", "4"))
+// TestStoredPodReplacesDifferentEarlyPod stores a pod with larger requests than were delivered. The
+// pod is bound to another node than the early pod was assumed on, and the first reservation is
+// released.
+func TestStoredPodReplacesDifferentEarlyPod(t *testing.T) {
+	g := newGroup(t, 2, schedtest.PlainNode("small", "2"))
+	g.in.Take(schedtest.PlainPod("pod", "1"))
+	g.awaitReservations(1, 1)
+	g.API.Put(schedtest.PlainNode("large", "4"))
 	pod := schedtest.PlainPod("pod", "3")
-	e.API.Put(pod)
-	e.BoundOnce(pod)
-	if node := e.AwaitNode("pod"); node != "large" {
-		t.Errorf("it is on %s", node)
+	g.API.Put(pod)
+	g.AwaitBoundOnce(pod)
+	if node := g.AwaitBound("pod"); node != "large" {
+		t.Errorf("the pod is on %s, want large", node)
 	}
-	e.holds()
+	g.awaitConsistent()
 }

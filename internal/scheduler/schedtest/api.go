@@ -23,44 +23,47 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// API is an API server in memory for nodes and pods. It lists, watches and binds, and fails as a
-// test wants.
+// API is an API server in memory for nodes and pods. It serves lists, watches and binds, and
+// injects the faults that a test sets.
 type API struct {
 	Mu      sync.Mutex
 	version int
-	Kinds   map[string]*kindOfObject
-	// Binds counts the binds of each pod that took place, even if the answer was an error.
+	// Resources are the collections "nodes" and "pods".
+	Resources map[string]*collection
+	// Binds counts the executed binds of each pod, including those that were answered with an
+	// error.
 	Binds map[types.UID]int
-	// Binding decides what becomes of a bind: whether it takes place, and the answer. It is called
+	// OnBind decides whether a bind is executed, and which error is returned for it. It is called
 	// without the lock, so it may block.
-	Binding func(pod *v1.Pod, node string) (done bool, answer error)
-	// Disorder makes scripted informers receive events twice or late, if it is set.
+	OnBind func(pod *v1.Pod, node string) (execute bool, answer error)
+	// Disorder, if set, makes scripted informers receive some events twice or late.
 	Disorder *rand.Rand
-	silent   bool
+	// muted is set while changes send no events.
+	muted bool
 	// conditions are all conditions that the scheduler wrote, by pod.
 	conditions map[string][]v1.PodCondition
 }
 
-// kindOfObject has the objects of a kind: nodes or pods.
-type kindOfObject struct {
+// collection has the objects of one resource.
+type collection struct {
 	Objects map[string]metav1.Object
 	history []watch.Event
 	// oldest is the first version that a watch can start at.
 	oldest  int
 	streams []*stream
-	// scripted informers receive events without a watch.
-	scripted []*scripted
+	// informers receive events without a watch.
+	informers []*scriptedInformer
 }
 
-// NewAPI makes an empty API server.
+// NewAPI returns an empty API server.
 func NewAPI() *API {
 	return &API{
-		Kinds: map[string]*kindOfObject{
+		Resources: map[string]*collection{
 			"nodes": {Objects: map[string]metav1.Object{}}, "pods": {Objects: map[string]metav1.Object{}},
 		},
 		Binds:      map[types.UID]int{},
 		conditions: map[string][]v1.PodCondition{},
-		Binding:    func(*v1.Pod, string) (bool, error) { return true, nil },
+		OnBind:     func(*v1.Pod, string) (bool, error) { return true, nil },
 	}
 }
 
@@ -74,10 +77,10 @@ type stream struct {
 // Stop ends the watch.
 func (s *stream) Stop() { s.stop.Do(func() { close(s.done) }) }
 
-// ResultChan returns the events.
+// ResultChan returns the channel of events.
 func (s *stream) ResultChan() <-chan watch.Event { return s.events }
 
-// send sends a copy of an event, as a network would: the receiver may change it.
+// send sends a copy of an event, because the receiver may change the object.
 func (s *stream) send(event watch.Event) {
 	event.Object = event.Object.DeepCopyObject()
 	select {
@@ -86,16 +89,16 @@ func (s *stream) send(event watch.Event) {
 	}
 }
 
-// Client makes a client. Objects other than nodes and pods are those of the fake client.
+// Client returns a client. Client-go's fake serves all resources except nodes and pods.
 func (a *API) Client() *fake.Clientset {
 	client := fake.NewClientset()
-	for kind := range a.Kinds {
-		client.PrependReactor("list", kind, func(clienttesting.Action) (bool, runtime.Object, error) {
-			return true, a.list(kind), nil
+	for resource := range a.Resources {
+		client.PrependReactor("list", resource, func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, a.list(resource), nil
 		})
-		client.PrependWatchReactor(kind, func(action clienttesting.Action) (bool, watch.Interface, error) {
+		client.PrependWatchReactor(resource, func(action clienttesting.Action) (bool, watch.Interface, error) {
 			from := action.(clienttesting.WatchActionImpl).ListOptions.ResourceVersion
-			w, err := a.watch(kind, from)
+			w, err := a.watch(resource, from)
 			return true, w, err
 		})
 	}
@@ -126,39 +129,39 @@ func (a *API) Client() *fake.Clientset {
 	return client
 }
 
-func (a *API) list(kind string) runtime.Object {
+func (a *API) list(resource string) runtime.Object {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	about := metav1.ListMeta{ResourceVersion: strconv.Itoa(a.version)}
-	if kind == "nodes" {
-		list := &v1.NodeList{ListMeta: about}
-		for _, object := range a.Kinds[kind].Objects {
+	meta := metav1.ListMeta{ResourceVersion: strconv.Itoa(a.version)}
+	if resource == "nodes" {
+		list := &v1.NodeList{ListMeta: meta}
+		for _, object := range a.Resources[resource].Objects {
 			list.Items = append(list.Items, *object.(*v1.Node).DeepCopy())
 		}
 		return list
 	}
-	list := &v1.PodList{ListMeta: about}
-	for _, object := range a.Kinds[kind].Objects {
+	list := &v1.PodList{ListMeta: meta}
+	for _, object := range a.Resources[resource].Objects {
 		list.Items = append(list.Items, *object.(*v1.Pod).DeepCopy())
 	}
 	return list
 }
 
-func (a *API) watch(kind, from string) (watch.Interface, error) {
+func (a *API) watch(resource, from string) (watch.Interface, error) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	k := a.Kinds[kind]
+	c := a.Resources[resource]
 	first, err := strconv.Atoi(from)
-	if err != nil || first < k.oldest {
+	if err != nil || first < c.oldest {
 		return nil, apierrors.NewResourceExpired("too old resource version")
 	}
-	s := &stream{events: make(chan watch.Event, len(k.history)+1<<12), done: make(chan struct{})}
-	for _, event := range k.history {
+	s := &stream{events: make(chan watch.Event, len(c.history)+1<<12), done: make(chan struct{})}
+	for _, event := range c.history {
 		if versionOf(event.Object.(metav1.Object)) > first {
 			s.send(event)
 		}
 	}
-	k.streams = append(k.streams, s)
+	c.streams = append(c.streams, s)
 	return s, nil
 }
 
@@ -178,14 +181,14 @@ func KeyOf(object metav1.Object) string {
 	return object.GetNamespace() + "/" + object.GetName()
 }
 
-func (a *API) kindOf(object metav1.Object) *kindOfObject {
+func (a *API) collectionOf(object metav1.Object) *collection {
 	if _, ok := object.(*v1.Node); ok {
-		return a.Kinds["nodes"]
+		return a.Resources["nodes"]
 	}
-	return a.Kinds["pods"]
+	return a.Resources["pods"]
 }
 
-// Put creates or replaces an object, which the API server owns afterwards.
+// Put creates or replaces an object. The API server owns the object afterwards.
 func (a *API) Put(object metav1.Object) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -194,106 +197,110 @@ func (a *API) Put(object metav1.Object) {
 
 // PutLocked is [API.Put] for callers that hold the lock.
 func (a *API) PutLocked(object metav1.Object) {
-	k, kind := a.kindOf(object), watch.Modified
-	if _, exists := k.Objects[KeyOf(object)]; !exists {
-		kind = watch.Added
+	c, event := a.collectionOf(object), watch.Modified
+	if _, exists := c.Objects[KeyOf(object)]; !exists {
+		event = watch.Added
 	}
-	k.Objects[KeyOf(object)] = object
-	a.tell(k, kind, object)
+	c.Objects[KeyOf(object)] = object
+	a.notify(c, event, object)
 }
 
-// Remove deletes the object that has the name of an object.
+// Remove deletes the object with the key of the given object, if it exists.
 func (a *API) Remove(object metav1.Object) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	k := a.kindOf(object)
-	last := k.Objects[KeyOf(object)]
+	c := a.collectionOf(object)
+	last := c.Objects[KeyOf(object)]
 	if last == nil {
 		return
 	}
-	delete(k.Objects, KeyOf(object))
-	a.tell(k, watch.Deleted, last.(runtime.Object).DeepCopyObject().(metav1.Object))
+	delete(c.Objects, KeyOf(object))
+	a.notify(c, watch.Deleted, last.(runtime.Object).DeepCopyObject().(metav1.Object))
 }
 
-func (a *API) tell(k *kindOfObject, kind watch.EventType, object metav1.Object) {
+// notify gives a changed object the next version and sends an event about it.
+func (a *API) notify(c *collection, event watch.EventType, object metav1.Object) {
 	a.version++
 	object.SetResourceVersion(strconv.Itoa(a.version))
-	if a.silent {
+	if a.muted {
 		return
 	}
-	event := watch.Event{Type: kind, Object: object.(runtime.Object)}
-	k.history = append(k.history, event)
-	for _, s := range k.streams {
-		s.send(event)
+	e := watch.Event{Type: event, Object: object.(runtime.Object)}
+	c.history = append(c.history, e)
+	for _, s := range c.streams {
+		s.send(e)
 	}
-	for _, s := range k.scripted {
-		a.deliver(s, event)
+	for _, informer := range c.informers {
+		a.deliver(informer, e)
 	}
 }
 
-// deliver sends an event, in disorder if that is set.
-func (a *API) deliver(s *scripted, event watch.Event) {
+// deliver sends an event to a scripted informer. With Disorder, it sends some events twice and
+// delays others until the next event has been sent.
+func (a *API) deliver(to *scriptedInformer, event watch.Event) {
 	if a.Disorder == nil {
-		s.send(event)
+		to.send(event)
 		return
 	}
 	switch n := a.Disorder.IntN(10); {
-	case n == 0 && s.held == nil:
-		s.held = &event
+	case n == 0 && to.delayed == nil:
+		to.delayed = &event
 		return
 	case n < 3:
-		s.send(event)
+		to.send(event)
 		fallthrough
 	default:
-		s.send(event)
+		to.send(event)
 	}
-	if s.held != nil {
-		s.send(*s.held)
-		s.held = nil
+	if to.delayed != nil {
+		to.send(*to.delayed)
+		to.delayed = nil
 	}
 }
 
-// Gap makes changes that no watch reports: all watches end with an expired version and list again.
-func (a *API) Gap(change func()) {
+// WithoutEvents calls change, and sends no events for the changes that it makes. Afterwards all
+// watches end with an expired version, so their clients list again.
+func (a *API) WithoutEvents(change func()) {
 	a.Mu.Lock()
-	a.silent = true
+	a.muted = true
 	a.Mu.Unlock()
 	change()
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	a.silent = false
+	a.muted = false
 	expired := apierrors.NewResourceExpired("too old resource version").ErrStatus
-	for _, k := range a.Kinds {
+	for _, c := range a.Resources {
 		a.version++
-		k.oldest, k.history = a.version, nil
-		for _, s := range k.streams {
+		c.oldest, c.history = a.version, nil
+		for _, s := range c.streams {
 			s.send(watch.Event{Type: watch.Error, Object: &expired})
 		}
-		k.streams = nil
-		for _, s := range k.scripted {
-			s.replace(slices.Collect(maps.Values(k.Objects)))
+		c.streams = nil
+		for _, informer := range c.informers {
+			informer.replace(slices.Collect(maps.Values(c.Objects)))
 		}
 	}
 }
 
-// Bind binds a pod to a node, if the pod exists, has the UID and has no node.
+// Bind binds a pod to a node. Like an API server, it requires that the pod exists, has the UID of
+// the binding, has no node and is not being deleted.
 func (a *API) Bind(binding *v1.Binding) error {
 	pod := a.Pod(binding.Namespace + "/" + binding.Name)
 	if pod == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, binding.Name)
 	}
-	done, answer := a.Binding(pod, binding.Target.Name)
-	if !done {
+	execute, answer := a.OnBind(pod, binding.Target.Name)
+	if !execute {
 		return answer
 	}
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	pod, _ = a.Kinds["pods"].Objects[KeyOf(pod)].(*v1.Pod)
+	pod, _ = a.Resources["pods"].Objects[KeyOf(pod)].(*v1.Pod)
 	switch {
 	case pod == nil:
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, binding.Name)
 	case pod.UID != binding.UID, pod.Spec.NodeName != "", pod.DeletionTimestamp != nil:
-		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, binding.Name, fmt.Errorf("pod is already assigned, or another"))
+		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, binding.Name, fmt.Errorf("the pod has another UID, has a node, or is being deleted"))
 	}
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName = binding.Target.Name
@@ -306,7 +313,7 @@ func (a *API) Bind(binding *v1.Binding) error {
 func (a *API) Pod(key string) *v1.Pod {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	pod, _ := a.Kinds["pods"].Objects[key].(*v1.Pod)
+	pod, _ := a.Resources["pods"].Objects[key].(*v1.Pod)
 	return pod
 }
 
@@ -314,7 +321,7 @@ func (a *API) Pod(key string) *v1.Pod {
 func (a *API) patchStatus(key string, patch []byte) error {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	pod, _ := a.Kinds["pods"].Objects[key].(*v1.Pod)
+	pod, _ := a.Resources["pods"].Objects[key].(*v1.Pod)
 	if pod == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, key)
 	}
@@ -331,24 +338,24 @@ func (a *API) patchStatus(key string, patch []byte) error {
 		return err
 	}
 	if changed.UID != pod.UID {
-		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, key, fmt.Errorf("it is another"))
+		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, key, fmt.Errorf("the pod has another UID"))
 	}
 	a.conditions[key] = append(a.conditions[key], changed.Status.Conditions...)
 	a.PutLocked(changed)
 	return nil
 }
 
-// Nodes returns all nodes, by name.
+// Nodes returns all nodes, sorted by name.
 func (a *API) Nodes() []*v1.Node { return objectsOf[*v1.Node](a, "nodes") }
 
-// Pods returns all pods, by namespace and name.
+// Pods returns all pods, sorted by namespace and name.
 func (a *API) Pods() []*v1.Pod { return objectsOf[*v1.Pod](a, "pods") }
 
-// objectsOf returns all objects of a kind, by name.
-func objectsOf[T metav1.Object](a *API, kind string) []T {
+// objectsOf returns all objects of a resource, sorted by key.
+func objectsOf[T metav1.Object](a *API, resource string) []T {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	objects := a.Kinds[kind].Objects
+	objects := a.Resources[resource].Objects
 	all := make([]T, 0, len(objects))
 	for _, key := range slices.Sorted(maps.Keys(objects)) {
 		all = append(all, objects[key].(T))

@@ -10,12 +10,12 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TimeoutError is the error of an API server that took too long to answer.
+// TimeoutError returns the error that an API server answers after a timeout.
 func TimeoutError() error {
 	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Code: http.StatusGatewayTimeout, Reason: metav1.StatusReasonTimeout, Message: "the server took too long"}}
 }
 
-// PlainNode makes a node with some CPU, 256 GiB of memory and room for 110 pods.
+// PlainNode returns a node with the given CPU, 256 GiB of memory and room for 110 pods.
 func PlainNode(name, cpu string) *v1.Node {
 	capacity := Resources(cpu, "256Gi")
 	capacity[v1.ResourcePods] = Quantity("110")
@@ -25,7 +25,7 @@ func PlainNode(name, cpu string) *v1.Node {
 	}
 }
 
-// PlainPod makes a pod in the default namespace that requests some CPU and 64 MiB of memory.
+// PlainPod returns a pod in the default namespace that requests the given CPU and 64 MiB of memory.
 func PlainPod(name, cpu string) *v1.Pod {
 	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: types.UID(name), Labels: map[string]string{}}}
 	pod.Spec.SchedulerName = v1.DefaultSchedulerName
@@ -33,10 +33,10 @@ func PlainPod(name, cpu string) *v1.Pod {
 	return pod
 }
 
-// Quantity parses a quantity.
+// Quantity parses a quantity and panics if it is invalid.
 func Quantity(text string) resource.Quantity { return resource.MustParse(text) }
 
-// Resources makes a list of CPU and memory.
+// Resources returns a resource list of CPU and memory.
 func Resources(cpu, memory string) v1.ResourceList {
 	return v1.ResourceList{v1.ResourceCPU: Quantity(cpu), v1.ResourceMemory: Quantity(memory)}
 }

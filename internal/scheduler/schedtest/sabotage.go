@@ -16,20 +16,21 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 )
 
-// saboteur is a plugin at every extension point. It misbehaves for a pod at the extension point
-// that a label of the pod names.
+// saboteur is a plugin at every extension point. It calls misbehave at the extension point that the
+// pod's SabotageLabel names.
 type saboteur struct {
-	do func(ctx context.Context, point string, pod *v1.Pod, node fwk.NodeInfo)
+	misbehave func(ctx context.Context, point string, pod *v1.Pod, node fwk.NodeInfo)
 }
 
-// Sabotage is the label that names the extension point.
-const Sabotage = "sabotage"
+// SabotageLabel is the label of a pod that names the extension point at which the saboteur
+// misbehaves.
+const SabotageLabel = "sabotage"
 
 func (s *saboteur) Name() string { return "Saboteur" }
 
 func (s *saboteur) act(ctx context.Context, point string, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	if pod.Labels[Sabotage] == point {
-		s.do(ctx, point, pod, node)
+	if pod.Labels[SabotageLabel] == point {
+		s.misbehave(ctx, point, pod, node)
 	}
 	return nil
 }
@@ -80,8 +81,8 @@ func (s *saboteur) PreBindPreFlight(context.Context, fwk.CycleState, *v1.Pod, st
 }
 
 func (s *saboteur) PreBind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, _ string) *fwk.Status {
-	if s.act(ctx, "PreBind", pod, nil); pod.Labels[Sabotage] == "Unreserve" {
-		return fwk.NewStatus(fwk.Error, "so that Unreserve is called")
+	if s.act(ctx, "PreBind", pod, nil); pod.Labels[SabotageLabel] == "Unreserve" {
+		return fwk.NewStatus(fwk.Error, "PreBind fails so that Unreserve is called")
 	}
 	return nil
 }
@@ -95,65 +96,67 @@ func (s *saboteur) PostBind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, 
 	s.act(ctx, "PostBind", pod, nil)
 }
 
-// NewSabotaged makes a scheduler with a plugin that calls a function for labelled pods.
-func NewSabotaged(t *testing.T, do func(context.Context, string, *v1.Pod, fwk.NodeInfo)) *Live {
+// NewWithSaboteur returns a fixture with 20 nodes and a plugin at every extension point, which
+// calls misbehave for pods with the SabotageLabel.
+func NewWithSaboteur(t *testing.T, misbehave func(context.Context, string, *v1.Pod, fwk.NodeInfo)) *Fixture {
 	t.Helper()
 	profile := DefaultProfile(t).DeepCopy()
 	profile.Plugins.MultiPoint.Enabled = append(profile.Plugins.MultiPoint.Enabled, config.Plugin{Name: "Saboteur"})
 	profile.Plugins.Bind.Enabled = []config.Plugin{{Name: "Saboteur"}, {Name: pluginnames.DefaultBinder}}
 	registry := frameworkruntime.Registry{"Saboteur": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-		return &saboteur{do}, nil
+		return &saboteur{misbehave}, nil
 	}}
 	server := NewAPI()
 	for i := range 20 {
 		server.Put(PlainNode(fmt.Sprintf("node-%d", i), "32"))
 	}
-	return newLive(t, server, profile, kubescheduler.WithFrameworkOutOfTreeRegistry(registry),
+	return newWatching(t, server, profile, kubescheduler.WithFrameworkOutOfTreeRegistry(registry),
 		kubescheduler.WithPodInitialBackoffSeconds(0), kubescheduler.WithPodMaxBackoffSeconds(0))
 }
 
-// Mix creates a labelled pod for each extension point among other pods, and waits until all other
-// pods are bound.
-func (l *Live) Mix(points []string) {
-	l.T.Helper()
-	const good = 100
-	for i := range good {
-		l.API.Put(PlainPod(fmt.Sprintf("good-%d", i), "100m"))
+// CreateSabotagedPods creates 100 pods without the SabotageLabel and, in between, one labelled pod
+// for each extension point. It waits until all pods without the label are bound.
+func (f *Fixture) CreateSabotagedPods(points []string) {
+	f.T.Helper()
+	const goodPods = 100
+	for i := range goodPods {
+		f.API.Put(PlainPod(fmt.Sprintf("good-%d", i), "100m"))
 		if i < len(points) {
 			bad := PlainPod("bad-"+points[i], "100m")
-			bad.Labels[Sabotage] = points[i]
-			l.API.Put(bad)
+			bad.Labels[SabotageLabel] = points[i]
+			f.API.Put(bad)
 		}
 	}
-	l.Eventually("good pods are bound", func() error {
+	f.Eventually("all pods without the label are bound", func() error {
 		bound := 0
-		for _, pod := range l.API.Pods() {
+		for _, pod := range f.API.Pods() {
 			if pod.Spec.NodeName != "" && strings.HasPrefix(pod.Name, "good-") {
 				bound++
 			}
 		}
-		if bound != good {
-			return fmt.Errorf("%d of %d are", bound, good)
+		if bound != goodPods {
+			return fmt.Errorf("%d of %d pods are bound", bound, goodPods)
 		}
 		return nil
 	})
 }
 
-// Complaint waits until the scheduler has reported an error of a pod.
-func (l *Live) Complaint(name, want string) {
-	l.T.Helper()
-	l.Eventually(name+" is said to have failed", func() error {
-		l.API.Mu.Lock()
-		defer l.API.Mu.Unlock()
-		said := l.API.conditions["default/"+name]
-		for _, condition := range said {
+// AwaitError waits until the scheduler has reported, in a condition of a pod, a scheduler error
+// whose message contains want.
+func (f *Fixture) AwaitError(name, want string) {
+	f.T.Helper()
+	f.Eventually(fmt.Sprintf("pod %s has a scheduler error with %q", name, want), func() error {
+		f.API.Mu.Lock()
+		defer f.API.Mu.Unlock()
+		conditions := f.API.conditions["default/"+name]
+		for _, condition := range conditions {
 			if condition.Type == v1.PodScheduled && condition.Reason == v1.PodReasonSchedulerError && strings.Contains(condition.Message, want) {
 				return nil
 			}
 		}
-		return fmt.Errorf("what is said of it is %+v", said[max(0, len(said)-1):])
+		return fmt.Errorf("the latest condition is %+v", conditions[max(0, len(conditions)-1):])
 	})
 }
 
-// CyclePoints are the extension points that a scheduling cycle waits for.
+// CyclePoints are the extension points of a scheduling cycle, except PostFilter.
 var CyclePoints = []string{"PreFilter", "Filter", "PreScore", "Score", "NormalizeScore", "Reserve", "Permit"}

@@ -14,43 +14,43 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// scripted is an informer that receives events at once instead of by a watch: the order of events
-// depends only on the seed, and a list takes no time. It handles events as client-go's informers
-// do.
-type scripted struct {
+// scriptedInformer is an informer that receives events synchronously instead of by a watch: the
+// order of events depends only on the seed, and a list takes no time. It calls event handlers as
+// client-go's informers do.
+type scriptedInformer struct {
 	toolscache.SharedIndexInformer
 	handlers []toolscache.ResourceEventHandler
-	// held is an event that the next event overtakes.
-	held *watch.Event
+	// delayed is an event that is sent after the next one.
+	delayed *watch.Event
 }
 
-// script makes a factory whose informers for nodes and pods are scripted.
-func (a *API) script(client kubernetes.Interface) informers.SharedInformerFactory {
+// scriptedFactory returns a factory whose informers for nodes and pods are scripted.
+func (a *API) scriptedFactory(client kubernetes.Interface) informers.SharedInformerFactory {
 	factory := informers.NewSharedInformerFactory(client, 0)
-	for kind, object := range map[string]runtime.Object{"nodes": &v1.Node{}, "pods": &v1.Pod{}} {
+	for resource, object := range map[string]runtime.Object{"nodes": &v1.Node{}, "pods": &v1.Pod{}} {
 		factory.InformerFor(object, func(kubernetes.Interface, time.Duration) toolscache.SharedIndexInformer {
-			s := &scripted{SharedIndexInformer: toolscache.NewSharedIndexInformer(nil, object, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})}
-			a.Kinds[kind].scripted = append(a.Kinds[kind].scripted, s)
+			s := &scriptedInformer{SharedIndexInformer: toolscache.NewSharedIndexInformer(nil, object, 0, toolscache.Indexers{toolscache.NamespaceIndex: toolscache.MetaNamespaceIndexFunc})}
+			a.Resources[resource].informers = append(a.Resources[resource].informers, s)
 			return s
 		})
 	}
 	return factory
 }
 
-func (s *scripted) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
+func (s *scriptedInformer) AddEventHandler(h toolscache.ResourceEventHandler) (toolscache.ResourceEventHandlerRegistration, error) {
 	s.handlers = append(s.handlers, h)
 	return nil, nil
 }
 
-func (s *scripted) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
+func (s *scriptedInformer) AddEventHandlerWithResyncPeriod(h toolscache.ResourceEventHandler, _ time.Duration) (toolscache.ResourceEventHandlerRegistration, error) {
 	return s.AddEventHandler(h)
 }
 
-func (s *scripted) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, _ toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
+func (s *scriptedInformer) AddEventHandlerWithOptions(h toolscache.ResourceEventHandler, _ toolscache.HandlerOptions) (toolscache.ResourceEventHandlerRegistration, error) {
 	return s.AddEventHandler(h)
 }
 
-func (s *scripted) send(event watch.Event) {
+func (s *scriptedInformer) send(event watch.Event) {
 	object := event.Object.(metav1.Object)
 	if event.Type == watch.Deleted {
 		s.must(s.GetIndexer().Delete(object))
@@ -60,7 +60,7 @@ func (s *scripted) send(event watch.Event) {
 	s.set(object)
 }
 
-func (s *scripted) set(object metav1.Object) {
+func (s *scriptedInformer) set(object metav1.Object) {
 	before, exists, err := s.GetIndexer().GetByKey(KeyOf(object))
 	s.must(err)
 	s.must(s.GetIndexer().Update(object))
@@ -73,21 +73,21 @@ func (s *scripted) set(object metav1.Object) {
 	})
 }
 
-// replace does what a new list does.
-func (s *scripted) replace(objects []metav1.Object) {
-	s.held = nil
-	gone := map[string]any{}
+// replace handles a new list: objects that are not in it have been deleted.
+func (s *scriptedInformer) replace(objects []metav1.Object) {
+	s.delayed = nil
+	deleted := map[string]any{}
 	for _, key := range s.GetIndexer().ListKeys() {
-		gone[key], _, _ = s.GetIndexer().GetByKey(key)
+		deleted[key], _, _ = s.GetIndexer().GetByKey(key)
 	}
 	slices.SortFunc(objects, func(a, b metav1.Object) int { return versionOf(a) - versionOf(b) })
 	for _, object := range objects {
-		delete(gone, KeyOf(object))
+		delete(deleted, KeyOf(object))
 	}
-	for _, key := range slices.Sorted(maps.Keys(gone)) {
-		s.must(s.GetIndexer().Delete(gone[key]))
+	for _, key := range slices.Sorted(maps.Keys(deleted)) {
+		s.must(s.GetIndexer().Delete(deleted[key]))
 		s.each(func(h toolscache.ResourceEventHandler) {
-			h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: key, Obj: gone[key]})
+			h.OnDelete(toolscache.DeletedFinalStateUnknown{Key: key, Obj: deleted[key]})
 		})
 	}
 	for _, object := range objects {
@@ -95,14 +95,14 @@ func (s *scripted) replace(objects []metav1.Object) {
 	}
 }
 
-func (s *scripted) each(f func(toolscache.ResourceEventHandler)) {
+func (s *scriptedInformer) each(f func(toolscache.ResourceEventHandler)) {
 	for _, h := range s.handlers {
 		f(h)
 	}
 }
 
-func (s *scripted) must(err error) {
+func (s *scriptedInformer) must(err error) {
 	if err != nil {
-		panic(err) // a store in memory
+		panic(err) // The indexer is in memory and does not fail.
 	}
 }

@@ -17,14 +17,15 @@ const (
 	host = "127.0.0.1"
 )
 
-// calendar is a clock that the test sets.
-type calendar struct{ time.Time }
+// manualClock is a clock that the test sets.
+type manualClock struct{ time.Time }
 
-func (c *calendar) now() time.Time { return c.Time }
+func (c *manualClock) now() time.Time { return c.Time }
 
-func (c *calendar) pass(d time.Duration) { c.Time = c.Add(d) }
+func (c *manualClock) advance(d time.Duration) { c.Time = c.Add(d) }
 
-func ensured(t *testing.T, client kubernetes.Interface, c *calendar) *authority {
+// newEnsuredAuthority returns an authority that has created or read its Secret.
+func newEnsuredAuthority(t *testing.T, client kubernetes.Interface, c *manualClock) *authority {
 	t.Helper()
 	a := newAuthority(client, name, host, c.now)
 	if err := a.ensure(t.Context()); err != nil {
@@ -33,8 +34,8 @@ func ensured(t *testing.T, client kubernetes.Interface, c *calendar) *authority 
 	return a
 }
 
-// trusted reports whether a client with a bundle accepts the serving certificate for a host.
-func trusted(t *testing.T, bundle []byte, a *authority, host string, c *calendar) bool {
+// isTrusted reports whether a client with a CA bundle accepts the serving certificate for a host.
+func isTrusted(t *testing.T, bundle []byte, a *authority, host string, c *manualClock) bool {
 	t.Helper()
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(bundle) {
@@ -44,74 +45,77 @@ func trusted(t *testing.T, bundle []byte, a *authority, host string, c *calendar
 		Roots: roots, DNSName: host, CurrentTime: c.now(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	})
 	if err != nil {
-		t.Log(err)
+		t.Logf("verifying the serving certificate for %s: %v", host, err)
 	}
 	return err == nil
 }
 
 func TestReplicasShareTheCA(t *testing.T) {
-	client, c := fake.NewClientset(), &calendar{time.Now()}
-	first := ensured(t, client, c)
+	client, c := fake.NewClientset(), &manualClock{time.Now()}
+	first := newEnsuredAuthority(t, client, c)
 	second := newAuthority(client, name, "scheduler.example", c.now)
 	if err := second.ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if !bytes.Equal(first.bundle(), second.bundle()) {
-		t.Error("the second replica has a different CA")
+		t.Errorf("CA bundle of the second replica = %q, want %q as of the first", second.bundle(), first.bundle())
 	}
-	if !trusted(t, first.bundle(), first, host, c) || !trusted(t, first.bundle(), second, "scheduler.example", c) {
-		t.Error("a certificate is not trusted")
+	if !isTrusted(t, first.bundle(), first, host, c) {
+		t.Errorf("the certificate of the first replica is not trusted for %s", host)
 	}
-	if trusted(t, first.bundle(), first, "127.0.0.2", c) {
-		t.Error("a certificate is valid for another host")
+	if !isTrusted(t, first.bundle(), second, "scheduler.example", c) {
+		t.Error("the certificate of the second replica is not trusted for scheduler.example")
+	}
+	if isTrusted(t, first.bundle(), first, "127.0.0.2", c) {
+		t.Errorf("the certificate for %s is trusted for 127.0.0.2", host)
 	}
 }
 
-// TestCertificatesAreRenewed simulates three years. A client with a bundle that is some days
-// old must accept the current certificate.
+// TestCertificatesAreRenewed simulates three years. Clients with any of the last twelve weekly
+// bundles must accept the current certificate.
 func TestCertificatesAreRenewed(t *testing.T) {
-	client, c := fake.NewClientset(), &calendar{time.Now()}
-	a := ensured(t, client, c)
+	client, c := fake.NewClientset(), &manualClock{time.Now()}
+	a := newEnsuredAuthority(t, client, c)
 	bundles, leaves, cas := [][]byte{a.bundle()}, map[string]bool{}, map[string]bool{}
 	for range 3 * 52 {
-		c.pass(7 * 24 * time.Hour)
-		if !trusted(t, bundles[len(bundles)-1], a, host, c) {
-			t.Fatalf("at %v the certificate is not trusted until it is renewed", c.Time)
+		c.advance(7 * 24 * time.Hour)
+		if !isTrusted(t, bundles[len(bundles)-1], a, host, c) {
+			t.Fatalf("at %v, before the renewal, the certificate is not trusted by the latest bundle", c.Time)
 		}
 		if err := a.ensure(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		for _, bundle := range bundles[max(0, len(bundles)-12):] {
-			if !trusted(t, bundle, a, host, c) {
-				t.Fatalf("at %v the certificate is not trusted by a recent bundle", c.Time)
+			if !isTrusted(t, bundle, a, host, c) {
+				t.Fatalf("at %v, after the renewal, the certificate is not trusted by a recent bundle", c.Time)
 			}
 		}
-		if left := a.serving().Leaf.NotAfter.Sub(c.Time); left <= leafReserve {
-			t.Fatalf("at %v the certificate has %v left", c.Time, left)
+		if validity := a.serving().Leaf.NotAfter.Sub(c.Time); validity <= leafReserve {
+			t.Fatalf("at %v the certificate is valid for %v, want more than %v", c.Time, validity, leafReserve)
 		}
 		bundles = append(bundles, a.bundle())
 		leaves[a.serving().Leaf.SerialNumber.String()] = true
 		cas[string(a.bundle())] = true
 	}
 	if len(leaves) < 36 || len(leaves) > 60 || len(cas) < 5 || len(cas) > 20 {
-		t.Errorf("%d certificates by %d bundles in three years", len(leaves), len(cas))
+		t.Errorf("%d certificates and %d CA bundles in three years, want 36 to 60 and 5 to 20", len(leaves), len(cas))
 	}
 	if stored := secretOf(t, client); !bytes.Equal(stored.Data[caCertsKey], a.bundle()) {
-		t.Error("the Secret has different CAs")
+		t.Errorf("CA certificates of the Secret = %q, want %q", stored.Data[caCertsKey], a.bundle())
 	}
 }
 
-func TestNothingIsRenewedEarly(t *testing.T) {
-	client, c := fake.NewClientset(), &calendar{time.Now()}
-	a := ensured(t, client, c)
+func TestCertificatesAreNotRenewedEarly(t *testing.T) {
+	client, c := fake.NewClientset(), &manualClock{time.Now()}
+	a := newEnsuredAuthority(t, client, c)
 	leaf, bundle := a.serving(), a.bundle()
 	client.ClearActions()
-	c.pass(time.Hour)
+	c.advance(time.Hour)
 	if err := a.ensure(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if a.serving() != leaf || !bytes.Equal(a.bundle(), bundle) || len(client.Actions()) != 1 {
-		t.Errorf("renewed, by %v", client.Actions())
+		t.Errorf("ensure() after an hour renewed a certificate or wrote the Secret: API calls %v, want one read", client.Actions())
 	}
 }
 
@@ -126,30 +130,30 @@ func secretOf(t *testing.T, client kubernetes.Interface) *v1.Secret {
 
 // TestBrokenSecretIsReplaced checks that an invalid Secret is replaced.
 func TestBrokenSecretIsReplaced(t *testing.T) {
-	for what, change := range map[string]func(secret, other *v1.Secret){
-		"empty":       func(s, _ *v1.Secret) { s.Data = nil },
-		"garbage":     func(s, _ *v1.Secret) { s.Data[caCertsKey] = []byte("garbage") },
-		"no key":      func(s, _ *v1.Secret) { delete(s.Data, caKeysKey) },
-		"another key": func(s, other *v1.Secret) { s.Data[caKeysKey] = other.Data[caKeysKey] },
+	for name, change := range map[string]func(secret, other *v1.Secret){
+		"no data":               func(s, _ *v1.Secret) { s.Data = nil },
+		"malformed certificate": func(s, _ *v1.Secret) { s.Data[caCertsKey] = []byte("garbage") },
+		"no key":                func(s, _ *v1.Secret) { delete(s.Data, caKeysKey) },
+		"key of another CA":     func(s, other *v1.Secret) { s.Data[caKeysKey] = other.Data[caKeysKey] },
 	} {
-		t.Run(what, func(t *testing.T) {
-			client, c := fake.NewClientset(), &calendar{time.Now()}
-			a := ensured(t, client, c)
-			elsewhere := fake.NewClientset()
-			ensured(t, elsewhere, c)
+		t.Run(name, func(t *testing.T) {
+			client, c := fake.NewClientset(), &manualClock{time.Now()}
+			a := newEnsuredAuthority(t, client, c)
+			otherClient := fake.NewClientset()
+			newEnsuredAuthority(t, otherClient, c)
 			secret := secretOf(t, client)
-			change(secret, secretOf(t, elsewhere))
+			change(secret, secretOf(t, otherClient))
 			if _, err := client.CoreV1().Secrets(metav1.NamespaceSystem).Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
 				t.Fatal(err)
 			}
 			if err := a.ensure(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			if !trusted(t, a.bundle(), a, host, c) {
+			if !isTrusted(t, a.bundle(), a, host, c) {
 				t.Error("the certificate is not signed by the stored CA")
 			}
-			if next := ensured(t, client, c); !bytes.Equal(next.bundle(), a.bundle()) {
-				t.Error("the next leader has a different CA")
+			if next := newEnsuredAuthority(t, client, c); !bytes.Equal(next.bundle(), a.bundle()) {
+				t.Errorf("CA bundle of the next leader = %q, want %q", next.bundle(), a.bundle())
 			}
 		})
 	}

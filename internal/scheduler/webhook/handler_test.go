@@ -21,10 +21,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-const path = "/pods/test"
+const (
+	path = "/pods/test"
+	// requestUID is the UID of the request that createReview returns.
+	requestUID = "request-uid"
+)
 
-// desk has a handler and records the pods that it delivers and drops.
-type desk struct {
+// handlerFixture is a handler whose delivered pods and drop reasons are recorded.
+type handlerFixture struct {
 	*handler
 	t       *testing.T
 	mu      sync.Mutex
@@ -32,54 +36,55 @@ type desk struct {
 	dropped map[string]int
 }
 
-func newDesk(t *testing.T) *desk {
-	d := &desk{t: t, dropped: map[string]int{}}
-	d.handler = newHandler(path, func(pod *v1.Pod) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.pods = append(d.pods, pod)
+func newHandlerFixture(t *testing.T) *handlerFixture {
+	f := &handlerFixture{t: t, dropped: map[string]int{}}
+	f.handler = newHandler(path, func(pod *v1.Pod) {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.pods = append(f.pods, pod)
 	}, func(reason string) {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		d.dropped[reason]++
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.dropped[reason]++
 	})
-	return d
+	return f
 }
 
 // deliverAll delivers all queued pods.
-func (d *desk) deliverAll() {
-	ctx, cancel := context.WithCancel(d.t.Context())
-	var handing sync.WaitGroup
-	handing.Go(func() { d.handler.deliver(ctx) })
-	for deadline := time.Now().Add(10 * time.Second); d.bytes.Load() > 0 && time.Now().Before(deadline); {
+func (f *handlerFixture) deliverAll() {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var delivering sync.WaitGroup
+	delivering.Go(func() { f.handler.deliver(ctx) })
+	for deadline := time.Now().Add(10 * time.Second); f.bytes.Load() > 0 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	cancel()
-	handing.Wait()
+	delivering.Wait()
 }
 
-func (d *desk) post(body io.Reader) *httptest.ResponseRecorder {
+func (f *handlerFixture) post(body io.Reader) *httptest.ResponseRecorder {
 	request := httptest.NewRequest(http.MethodPost, path, body)
 	request.Header.Set("Content-Type", "application/json; charset=utf-8")
-	answer := httptest.NewRecorder()
-	d.ServeHTTP(answer, request)
-	return answer
+	response := httptest.NewRecorder()
+	f.ServeHTTP(response, request)
+	return response
 }
 
-// allowed checks that a response allows the request with a UID.
-func (d *desk) allowed(answer *httptest.ResponseRecorder, uid string) {
-	d.t.Helper()
+// checkAllowed checks that a response allows the request with a UID.
+func (f *handlerFixture) checkAllowed(response *httptest.ResponseRecorder, uid string) {
+	f.t.Helper()
 	var got admission.AdmissionReview
-	if err := json.Unmarshal(answer.Body.Bytes(), &got); err != nil || answer.Code != http.StatusOK {
-		d.t.Fatalf("%d %s: %v", answer.Code, answer.Body, err)
+	if err := json.Unmarshal(response.Body.Bytes(), &got); err != nil || response.Code != http.StatusOK {
+		f.t.Fatalf("response %d %s (%v), want %d and a review", response.Code, response.Body, err, http.StatusOK)
 	}
 	if got.TypeMeta != review || got.Response == nil || !got.Response.Allowed || string(got.Response.UID) != uid {
-		d.t.Fatalf("answer %+v", got)
+		f.t.Fatalf("review = %+v, want request %s allowed", got, uid)
 	}
 }
 
-// creation returns a review for the creation of a pod, after change.
-func creation(t *testing.T, change func(*admission.AdmissionRequest)) string {
+// createReview returns a review of the creation of a pod. If change is not nil, it may change the
+// request.
+func createReview(t *testing.T, change func(*admission.AdmissionRequest)) string {
 	t.Helper()
 	pod := v1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
@@ -91,7 +96,7 @@ func creation(t *testing.T, change func(*admission.AdmissionRequest)) string {
 		t.Fatal(err)
 	}
 	request := &admission.AdmissionRequest{
-		UID: "asked", Kind: metav1.GroupVersionKind{Version: "v1", Kind: "Pod"},
+		UID: requestUID, Kind: metav1.GroupVersionKind{Version: "v1", Kind: "Pod"},
 		Resource:  metav1.GroupVersionResource{Version: "v1", Resource: "pods"},
 		Operation: admission.Create, DryRun: new(false), Object: runtime.RawExtension{Raw: raw},
 	}
@@ -106,125 +111,125 @@ func creation(t *testing.T, change func(*admission.AdmissionRequest)) string {
 }
 
 func TestPodIsDelivered(t *testing.T) {
-	d := newDesk(t)
-	d.allowed(d.post(strings.NewReader(creation(t, nil))), "asked")
-	d.deliverAll()
-	if len(d.pods) != 1 || d.pods[0].UID != "pod-uid" || d.pods[0].Spec.SchedulerName != v1.DefaultSchedulerName || len(d.dropped) != 0 {
-		t.Errorf("%v, dropped %v", d.pods, d.dropped)
+	f := newHandlerFixture(t)
+	f.checkAllowed(f.post(strings.NewReader(createReview(t, nil))), requestUID)
+	f.deliverAll()
+	if len(f.pods) != 1 || f.pods[0].UID != "pod-uid" || f.pods[0].Spec.SchedulerName != v1.DefaultSchedulerName || len(f.dropped) != 0 {
+		t.Errorf("delivered %v, dropped %v, want the pod with UID pod-uid and none", f.pods, f.dropped)
 	}
 }
 
 func TestOtherReviewsAreAllowedAndDropped(t *testing.T) {
-	for what, test := range map[string]struct {
+	for name, test := range map[string]struct {
 		change func(*admission.AdmissionRequest)
 		reason string
 	}{
-		"dry run":     {func(r *admission.AdmissionRequest) { r.DryRun = new(true) }, dropDryRun},
-		"update":      {func(r *admission.AdmissionRequest) { r.Operation = admission.Update }, dropForeign},
-		"node":        {func(r *admission.AdmissionRequest) { r.Resource.Resource = "nodes" }, dropForeign},
-		"group":       {func(r *admission.AdmissionRequest) { r.Resource.Group = "other" }, dropForeign},
-		"subresource": {func(r *admission.AdmissionRequest) { r.SubResource = "binding" }, dropForeign},
-		"nothing":     {func(r *admission.AdmissionRequest) { r.Object.Raw = nil }, dropForeign},
-		"no pod":      {func(r *admission.AdmissionRequest) { r.Object.Raw = []byte(`{"metadata":"x"}`) }, dropMalformed},
-		"list":        {func(r *admission.AdmissionRequest) { r.Object.Raw = []byte(`[1,2]`) }, dropMalformed},
+		"dry run":          {func(r *admission.AdmissionRequest) { r.DryRun = new(true) }, dropDryRun},
+		"update":           {func(r *admission.AdmissionRequest) { r.Operation = admission.Update }, dropForeign},
+		"other resource":   {func(r *admission.AdmissionRequest) { r.Resource.Resource = "nodes" }, dropForeign},
+		"other API group":  {func(r *admission.AdmissionRequest) { r.Resource.Group = "other" }, dropForeign},
+		"subresource":      {func(r *admission.AdmissionRequest) { r.SubResource = "binding" }, dropForeign},
+		"no object":        {func(r *admission.AdmissionRequest) { r.Object.Raw = nil }, dropForeign},
+		"object not a pod": {func(r *admission.AdmissionRequest) { r.Object.Raw = []byte(`{"metadata":"x"}`) }, dropMalformed},
+		"object is a list": {func(r *admission.AdmissionRequest) { r.Object.Raw = []byte(`[1,2]`) }, dropMalformed},
 	} {
-		t.Run(what, func(t *testing.T) {
-			d := newDesk(t)
-			d.allowed(d.post(strings.NewReader(creation(t, test.change))), "asked")
-			d.deliverAll()
-			if len(d.pods) != 0 || !maps.Equal(d.dropped, map[string]int{test.reason: 1}) {
-				t.Errorf("%v, dropped %v", d.pods, d.dropped)
+		t.Run(name, func(t *testing.T) {
+			f := newHandlerFixture(t)
+			f.checkAllowed(f.post(strings.NewReader(createReview(t, test.change))), requestUID)
+			f.deliverAll()
+			if len(f.pods) != 0 || !maps.Equal(f.dropped, map[string]int{test.reason: 1}) {
+				t.Errorf("delivered %v, dropped %v, want none and one with reason %s", f.pods, f.dropped, test.reason)
 			}
 		})
 	}
 }
 
-func TestBadInputIsRejectedInOneLine(t *testing.T) {
-	whole := creation(t, nil)
-	for what, test := range map[string]struct {
+func TestBadInputIsRejectedWithOneLine(t *testing.T) {
+	whole := createReview(t, nil)
+	for name, test := range map[string]struct {
 		body string
 		code int
 	}{
-		"empty":      {"", http.StatusBadRequest},
-		"garbage":    {"\x00\xff\nGET /\n", http.StatusBadRequest},
-		"cut":        {whole[:len(whole)/2], http.StatusBadRequest},
-		"no request": {`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, http.StatusBadRequest},
-		"old":        {strings.Replace(whole, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1), http.StatusBadRequest},
-		"no uid":     {strings.Replace(whole, "asked", "", 1), http.StatusBadRequest},
-		"deep":       {strings.Repeat(`{"request":`, 100_000), http.StatusBadRequest},
-		"large":      {`{"kind":"` + strings.Repeat("x", maxBody) + `"}`, http.StatusRequestEntityTooLarge},
+		"empty":           {"", http.StatusBadRequest},
+		"garbage":         {"\x00\xff\nGET /\n", http.StatusBadRequest},
+		"truncated":       {whole[:len(whole)/2], http.StatusBadRequest},
+		"no request":      {`{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}`, http.StatusBadRequest},
+		"old API version": {strings.Replace(whole, "admission.k8s.io/v1", "admission.k8s.io/v1beta1", 1), http.StatusBadRequest},
+		"no uid":          {strings.Replace(whole, requestUID, "", 1), http.StatusBadRequest},
+		"deeply nested":   {strings.Repeat(`{"request":`, 100_000), http.StatusBadRequest},
+		"too large":       {`{"kind":"` + strings.Repeat("x", maxBody) + `"}`, http.StatusRequestEntityTooLarge},
 	} {
-		t.Run(what, func(t *testing.T) {
-			d := newDesk(t)
-			answer := d.post(strings.NewReader(test.body))
-			said := answer.Body.String()
-			if answer.Code != test.code || strings.Count(said, "\n") != 1 || len(said) > 300 {
-				t.Errorf("%d %q", answer.Code, said)
+		t.Run(name, func(t *testing.T) {
+			f := newHandlerFixture(t)
+			response := f.post(strings.NewReader(test.body))
+			message := response.Body.String()
+			if response.Code != test.code || strings.Count(message, "\n") != 1 || len(message) > 300 {
+				t.Errorf("response %d %q, want %d and one line of at most 300 bytes", response.Code, message, test.code)
 			}
-			if len(d.waiting) != 0 || d.dropped[dropMalformed] != 1 {
-				t.Errorf("%d queued, dropped %v", len(d.waiting), d.dropped)
+			if len(f.waiting) != 0 || f.dropped[dropMalformed] != 1 {
+				t.Errorf("%d pods queued, dropped %v, want none and one with reason %s", len(f.waiting), f.dropped, dropMalformed)
 			}
 		})
 	}
 }
 
-func TestOtherRequestsAreRejected(t *testing.T) {
+func TestOtherPathsMethodsAndTypesAreRejected(t *testing.T) {
 	for code, request := range map[int]*http.Request{
-		http.StatusNotFound:             httptest.NewRequest(http.MethodPost, "/pods/guess", strings.NewReader(creation(t, nil))),
+		http.StatusNotFound:             httptest.NewRequest(http.MethodPost, "/pods/guess", strings.NewReader(createReview(t, nil))),
 		http.StatusMethodNotAllowed:     httptest.NewRequest(http.MethodGet, path, nil),
-		http.StatusUnsupportedMediaType: httptest.NewRequest(http.MethodPost, path, strings.NewReader(creation(t, nil))),
+		http.StatusUnsupportedMediaType: httptest.NewRequest(http.MethodPost, path, strings.NewReader(createReview(t, nil))),
 	} {
-		d, answer := newDesk(t), httptest.NewRecorder()
-		d.ServeHTTP(answer, request)
-		if answer.Code != code || strings.Count(answer.Body.String(), "\n") != 1 || len(d.waiting) != 0 {
-			t.Errorf("%d %q, want %d", answer.Code, answer.Body, code)
+		f, response := newHandlerFixture(t), httptest.NewRecorder()
+		f.ServeHTTP(response, request)
+		if response.Code != code || strings.Count(response.Body.String(), "\n") != 1 || len(f.waiting) != 0 {
+			t.Errorf("%s %s: response %d %q, %d pods queued, want %d, one line and none", request.Method, request.URL, response.Code, response.Body, len(f.waiting), code)
 		}
 	}
 }
 
-// TestOverload checks that all requests are allowed when the queue is full and when too
-// many requests are being read.
-func TestOverload(t *testing.T) {
-	d := newDesk(t)
+// TestRequestsAreAllowedUnderOverload checks that requests are allowed when the queue is full and
+// when too many requests are being read.
+func TestRequestsAreAllowedUnderOverload(t *testing.T) {
+	f := newHandlerFixture(t)
 	for i := range maxWaiting + 10 {
-		uid := fmt.Sprint("asked-", i)
-		d.allowed(d.post(strings.NewReader(creation(t, func(r *admission.AdmissionRequest) { r.UID = types.UID(uid) }))), uid)
+		uid := fmt.Sprint("request-", i)
+		f.checkAllowed(f.post(strings.NewReader(createReview(t, func(r *admission.AdmissionRequest) { r.UID = types.UID(uid) }))), uid)
 	}
-	if d.dropped[dropOverload] != 10 || len(d.waiting) != maxWaiting {
-		t.Errorf("%d queued, dropped %v", len(d.waiting), d.dropped)
+	if f.dropped[dropOverload] != 10 || len(f.waiting) != maxWaiting {
+		t.Errorf("%d pods queued, dropped %v, want %d and 10 with reason %s", len(f.waiting), f.dropped, maxWaiting, dropOverload)
 	}
-	busy := newDesk(t)
+	busy := newHandlerFixture(t)
 	for range maxReading {
 		busy.reading <- struct{}{}
 	}
-	busy.allowed(busy.post(strings.NewReader(creation(t, nil))), "asked")
-	if answer := busy.post(strings.NewReader(`{"request":{"uid":7}}`)); answer.Code != http.StatusBadRequest {
-		t.Errorf("%d %s", answer.Code, answer.Body)
+	busy.checkAllowed(busy.post(strings.NewReader(createReview(t, nil))), requestUID)
+	if response := busy.post(strings.NewReader(`{"request":{"uid":7}}`)); response.Code != http.StatusBadRequest {
+		t.Errorf("response to a UID that is a number: %d %s, want %d", response.Code, response.Body, http.StatusBadRequest)
 	}
 	if busy.dropped[dropOverload] != 2 || len(busy.waiting) != 0 {
-		t.Errorf("%d queued, dropped %v", len(busy.waiting), busy.dropped)
+		t.Errorf("%d pods queued, dropped %v, want none and 2 with reason %s", len(busy.waiting), busy.dropped, dropOverload)
 	}
 }
 
-func TestLargePodsAreBoundedByTheirBytes(t *testing.T) {
-	d := newDesk(t)
+func TestQueueIsBoundedInBytes(t *testing.T) {
+	f := newHandlerFixture(t)
 	const size = 1 << 20
-	body := creation(t, func(r *admission.AdmissionRequest) {
+	body := createReview(t, func(r *admission.AdmissionRequest) {
 		r.Object.Raw = []byte(`{"metadata":{"annotations":{"x":"` + strings.Repeat("x", size) + `"}}}`)
 	})
 	for range maxWaitingBytes/size + 5 {
-		d.allowed(d.post(strings.NewReader(body)), "asked")
+		f.checkAllowed(f.post(strings.NewReader(body)), requestUID)
 	}
-	if waiting := d.bytes.Load(); waiting > maxWaitingBytes || d.dropped[dropOverload] < 5 {
-		t.Errorf("%d bytes queued, dropped %v", waiting, d.dropped)
+	if queued := f.bytes.Load(); queued > maxWaitingBytes || f.dropped[dropOverload] < 5 {
+		t.Errorf("%d bytes queued, dropped %v, want at most %d bytes and at least 5 with reason %s", queued, f.dropped, maxWaitingBytes, dropOverload)
 	}
-	d.deliverAll()
-	if d.bytes.Load() != 0 {
-		t.Errorf("%d bytes are still counted", d.bytes.Load())
+	f.deliverAll()
+	if queued := f.bytes.Load(); queued != 0 {
+		t.Errorf("%d bytes counted as queued after all pods were delivered, want 0", queued)
 	}
 }
 
-func TestTooManyConnectionsAreClosed(t *testing.T) {
+func TestConnectionsOverTheLimitAreClosed(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -258,14 +263,15 @@ func TestTooManyConnectionsAreClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := excess.Read(make([]byte, 1)); err == nil || strings.Contains(err.Error(), "timeout") {
-		t.Errorf("a connection over the limit stays open: %v", err)
+		t.Errorf("Read() on a connection over the limit = %v, want an error other than a timeout", err)
 	}
+	// A connection that is closed twice is counted once.
 	bounded.open.Store(maxConnections - 1)
 	dial()
-	one := <-accepted
-	one.Close()
-	one.Close()
+	conn := <-accepted
+	conn.Close()
+	conn.Close()
 	if open := bounded.open.Load(); open != maxConnections-1 {
-		t.Errorf("%d open", open)
+		t.Errorf("%d connections counted as open, want %d", open, maxConnections-1)
 	}
 }

@@ -24,7 +24,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-func TestOptions(t *testing.T) {
+func TestOptionsAreValidatedAndSetBaseURL(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"":                                      func(*Options) {},
 		"--intake \"x\": no such mode":          func(o *Options) { o.Mode = "x" },
@@ -41,7 +41,7 @@ func TestOptions(t *testing.T) {
 		change(&o)
 		err := o.Validate()
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n")) {
-			t.Errorf("%q: %v", want, err)
+			t.Errorf("Validate() of %+v = %v, want one line with %q", o, err, want)
 		}
 	}
 	for url, o := range map[string]Options{
@@ -50,22 +50,22 @@ func TestOptions(t *testing.T) {
 		"https://a.b:8":       {BindAddress: "0.0.0.0", Port: 7, URL: "https://a.b:8"},
 	} {
 		if got, err := o.baseURL(); err != nil || got.String() != url {
-			t.Errorf("%v: %v", got, err)
+			t.Errorf("baseURL() of %+v = %v, %v, want %s", o, got, err, url)
 		}
 	}
 }
 
-// site is a running Server with a fake API server.
-type site struct {
+// serverFixture is a running Server with a fake API server.
+type serverFixture struct {
 	*Server
 	t      *testing.T
 	client *fake.Clientset
 	pods   chan *v1.Pod
 }
 
-func newSite(t *testing.T, client *fake.Clientset) *site {
+func newServerFixture(t *testing.T, client *fake.Clientset) *serverFixture {
 	t.Helper()
-	s := &site{t: t, client: client, pods: make(chan *v1.Pod, 10)}
+	s := &serverFixture{t: t, client: client, pods: make(chan *v1.Pod, 10)}
 	o := DefaultOptions()
 	o.Mode, o.BindAddress, o.Port, o.Name = ModeWebhook, host, freePort(t), name
 	var err error
@@ -99,7 +99,7 @@ func configurationOf(client kubernetes.Interface) (*admissionregistration.Valida
 }
 
 // call sends a review as an API server does: it uses only the configuration.
-func (s *site) call() error {
+func (s *serverFixture) call() error {
 	configuration, err := configurationOf(s.client)
 	if err != nil {
 		return err
@@ -109,41 +109,43 @@ func (s *site) call() error {
 	roots.AppendCertsFromPEM(client.CABundle)
 	web := http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}}
 	defer web.CloseIdleConnections()
-	answer, err := web.Post(*client.URL, "application/json", strings.NewReader(creation(s.t, nil)))
+	response, err := web.Post(*client.URL, "application/json", strings.NewReader(createReview(s.t, nil)))
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
+	defer response.Body.Close()
 	var got admission.AdmissionReview
-	if err := json.NewDecoder(answer.Body).Decode(&got); err != nil {
+	if err := json.NewDecoder(response.Body).Decode(&got); err != nil {
 		return err
 	}
-	if answer.ProtoMajor != 2 || got.Response == nil || !got.Response.Allowed {
-		return fmt.Errorf("%s: %+v", answer.Proto, got)
+	if response.ProtoMajor != 2 || got.Response == nil || !got.Response.Allowed {
+		return fmt.Errorf("response by %s is %+v, want an allowed request by HTTP/2", response.Proto, got)
 	}
 	return nil
 }
 
-func (s *site) eventually(what string, try func() error) {
+// eventually waits until check returns no error.
+func (s *serverFixture) eventually(condition string, check func() error) {
 	s.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	const patience = 20 * time.Second
+	deadline := time.Now().Add(patience)
 	for {
-		err := try()
+		err := check()
 		if err == nil {
 			return
 		}
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s: %v", what, err)
+			s.t.Fatalf("timed out after %v waiting until %s: %v", patience, condition, err)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
-func TestAPIServersFindTheWebhook(t *testing.T) {
-	s := newSite(t, fake.NewClientset())
+func TestRegisteredWebhookIsCalled(t *testing.T) {
+	s := newServerFixture(t, fake.NewClientset())
 	s.eventually("the webhook is called", s.call)
 	if pod := <-s.pods; pod.Name != "pod" {
-		t.Errorf("%v", pod)
+		t.Errorf("delivered pod %s, want pod", pod.Name)
 	}
 	configuration, err := configurationOf(s.client)
 	if err != nil {
@@ -151,33 +153,34 @@ func TestAPIServersFindTheWebhook(t *testing.T) {
 	}
 	hook := configuration.Webhooks[0]
 	if *hook.FailurePolicy != admissionregistration.Ignore || *hook.SideEffects != admissionregistration.SideEffectClassNone || *hook.TimeoutSeconds != 1 {
-		t.Errorf("%+v", hook)
+		t.Errorf("webhook = %+v, want failurePolicy Ignore, sideEffects None and timeoutSeconds 1", hook)
 	}
-	if got := hook.MatchConditions[0].Expression; got != `object.spec.schedulerName in ["default-scheduler", "odd \"name\""]` {
-		t.Errorf("%s", got)
+	want := `object.spec.schedulerName in ["default-scheduler", "odd \"name\""]`
+	if got := hook.MatchConditions[0].Expression; got != want {
+		t.Errorf("match condition = %s, want %s", got, want)
 	}
 }
 
 // TestConfigurationIsRestored checks that a deleted or changed configuration is restored.
 func TestConfigurationIsRestored(t *testing.T) {
-	s := newSite(t, fake.NewClientset())
+	s := newServerFixture(t, fake.NewClientset())
 	s.eventually("the webhook is called", s.call)
 	configurations := s.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	if err := configurations.Delete(t.Context(), name, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	s.eventually("the webhook is called after the configuration was deleted", s.call)
-	for what, change := range map[string]func(*admissionregistration.ValidatingWebhookConfiguration){
-		"policy": func(c *admissionregistration.ValidatingWebhookConfiguration) {
+	for name, change := range map[string]func(*admissionregistration.ValidatingWebhookConfiguration){
+		"failure policy": func(c *admissionregistration.ValidatingWebhookConfiguration) {
 			c.Webhooks[0].FailurePolicy = new(admissionregistration.Fail)
 		},
 		"URL": func(c *admissionregistration.ValidatingWebhookConfiguration) {
 			c.Webhooks[0].ClientConfig.URL = new("https://127.0.0.1:1/")
 		},
-		"bundle": func(c *admissionregistration.ValidatingWebhookConfiguration) {
+		"CA bundle": func(c *admissionregistration.ValidatingWebhookConfiguration) {
 			c.Webhooks[0].ClientConfig.CABundle = nil
 		},
-		"no webhooks": func(c *admissionregistration.ValidatingWebhookConfiguration) { c.Webhooks = nil },
+		"list of webhooks": func(c *admissionregistration.ValidatingWebhookConfiguration) { c.Webhooks = nil },
 	} {
 		before, err := configurationOf(s.client)
 		if err != nil {
@@ -188,10 +191,10 @@ func TestConfigurationIsRestored(t *testing.T) {
 		if _, err := configurations.Update(t.Context(), changed, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		s.eventually(what+" is restored", func() error {
+		s.eventually(fmt.Sprintf("the %s is restored", name), func() error {
 			after, err := configurationOf(s.client)
 			if err == nil && (len(after.Webhooks) != 1 || fmt.Sprint(after.Webhooks) == fmt.Sprint(changed.Webhooks)) {
-				err = errors.New("it is not")
+				err = fmt.Errorf("the webhooks are %+v", after.Webhooks)
 			}
 			if err != nil {
 				return err
@@ -201,42 +204,42 @@ func TestConfigurationIsRestored(t *testing.T) {
 	}
 }
 
-func TestStopDeletesConfiguration(t *testing.T) {
-	s := newSite(t, fake.NewClientset())
+func TestStopDeletesConfigurationAndClosesPort(t *testing.T) {
+	s := newServerFixture(t, fake.NewClientset())
 	s.eventually("the webhook is called", s.call)
 	s.Stop()
 	if _, err := configurationOf(s.client); !apierrors.IsNotFound(err) {
-		t.Errorf("the configuration still exists: %v", err)
+		t.Errorf("getting the configuration after Stop() = %v, want not found", err)
 	}
 	if conn, err := net.Dial("tcp", s.options.address()); err == nil {
 		conn.Close()
-		t.Error("the port is still open")
+		t.Errorf("connecting to %s after Stop() succeeded, want an error", s.options.address())
 	}
 }
 
-// TestNextLeaderTakesOver checks that a former leader that stops late does not delete the
-// configuration of its successor.
-func TestNextLeaderTakesOver(t *testing.T) {
+// TestFormerLeaderKeepsConfigurationOfSuccessor checks that a former leader that withdraws late
+// does not delete the configuration of its successor.
+func TestFormerLeaderKeepsConfigurationOfSuccessor(t *testing.T) {
 	client := fake.NewClientset()
-	first := newSite(t, client)
-	first.eventually("the first is called", first.call)
-	// The first leader hangs.
-	close(first.stop)
-	first.stopOnce.Do(func() {})
-	first.eventually("the first has stopped", func() error {
+	former := newServerFixture(t, client)
+	former.eventually("the former leader is called", former.call)
+	// The former leader deletes its configuration now, and withdraws once more below.
+	close(former.stop)
+	former.stopOnce.Do(func() {})
+	former.eventually("the configuration of the former leader is deleted", func() error {
 		_, err := configurationOf(client)
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return errors.New("not yet")
+		return fmt.Errorf("getting it returned error %v", err)
 	})
-	second := newSite(t, client)
-	second.eventually("the second is called", second.call)
-	if err := first.registrar.withdraw(t.Context()); err != nil {
+	successor := newServerFixture(t, client)
+	successor.eventually("the successor is called", successor.call)
+	if err := former.registrar.withdraw(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := second.call(); err != nil {
-		t.Errorf("the first deleted the configuration of the second: %v", err)
+	if err := successor.call(); err != nil {
+		t.Errorf("calling the successor after the former leader has withdrawn: %v", err)
 	}
 }
 
@@ -251,11 +254,11 @@ func TestRejectedConfigurationIsRetried(t *testing.T) {
 		refusals--
 		return true, nil, errors.New("refused")
 	})
-	s := newSite(t, client)
+	s := newServerFixture(t, client)
 	s.eventually("the webhook is called", s.call)
 }
 
-func TestPortInUse(t *testing.T) {
+func TestPortInUseIsAnError(t *testing.T) {
 	listener, err := net.Listen("tcp", host+":0")
 	if err != nil {
 		t.Fatal(err)
@@ -265,6 +268,6 @@ func TestPortInUse(t *testing.T) {
 	o.BindAddress, o.Port = host, listener.Addr().(*net.TCPAddr).Port
 	_, err = New(o, nil, fake.NewClientset(), nil, nil)
 	if err == nil || !strings.Contains(err.Error(), "choose another") {
-		t.Errorf("%v", err)
+		t.Errorf("New() with a port in use = %v, want an error with %q", err, "choose another")
 	}
 }

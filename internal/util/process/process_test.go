@@ -17,20 +17,20 @@ func TestIdentityEndsWithItsProcess(t *testing.T) {
 	}
 	id, err := Of(cmd.Process.Pid)
 	if err != nil || !id.Alive() {
-		t.Fatalf("%+v %v", id, err)
+		t.Fatalf("Of() = %+v, %v, want a process that is alive", id, err)
 	}
 	if err := id.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
 	// The process is a zombie until Wait. A zombie has exited.
 	if err := id.AwaitExit(5 * time.Second); err != nil {
-		t.Error(err)
+		t.Errorf("AwaitExit() of a killed process = %v, want nil", err)
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Error("sleep was not killed")
+		t.Error("Wait() = nil, want an error because sleep was killed")
 	}
 	if err := id.Signal(syscall.SIGTERM); !errors.Is(err, ErrGone) {
-		t.Errorf("signal to an exited process: %v", err)
+		t.Errorf("Signal() to an exited process = %v, want %v", err, ErrGone)
 	}
 }
 
@@ -41,9 +41,9 @@ func TestReusedPIDIsAnotherProcess(t *testing.T) {
 	}
 	id.StartTicks--
 	if id.Alive() {
-		t.Error("a process with another start time is alive")
+		t.Error("Alive() of a process with another start time = true, want false")
 	}
 	if err := id.KillGroup(); !errors.Is(err, ErrGone) {
-		t.Errorf("killing a process with another start time: %v", err)
+		t.Errorf("KillGroup() of a process with another start time = %v, want %v", err, ErrGone)
 	}
 }

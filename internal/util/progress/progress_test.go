@@ -14,7 +14,7 @@ func TestMeterAveragesOverTheRateWindow(t *testing.T) {
 		t.Helper()
 		m.set(done, start.Add(time.Duration(second)*time.Second))
 		if got := m.describe(); got != want {
-			t.Errorf("after %ds: %q, not %q", second, got, want)
+			t.Errorf("describe() after %d s = %q, want %q", second, got, want)
 		}
 	}
 	check(0, 500, "500/1000 (50%)")
@@ -34,6 +34,6 @@ func TestPlainLimitsTheRateOfLines(t *testing.T) {
 	task.Done("100 done")
 	display.Close()
 	if lines := strings.Count(out.String(), "\n"); lines != 1 || !strings.Contains(out.String(), "100 done (0.0s)") {
-		t.Errorf("%q", out.String())
+		t.Errorf("output = %q, want one line with %q", out.String(), "100 done (0.0s)")
 	}
 }

@@ -7,20 +7,21 @@ import (
 	"time"
 )
 
-func TestPercentForHeaps(t *testing.T) {
+func TestGCPercentFollowsLiveHeap(t *testing.T) {
 	for live, want := range map[uint64]int{0: 100, 1 << 20: 12800, 32 << 20: 400, 64 << 20: 200, 128 << 20: 100, 8 << 30: 100} {
 		if got := percentFor(live); got != want {
-			t.Errorf("%d bytes: %d, want %d", live, got, want)
+			t.Errorf("percentFor(%d) = %d, want %d", live, got, want)
 		}
 	}
 }
 
-// TestHeadroomIsKept checks that GOGC follows the size of the heap, unless GOGC is set.
-func TestHeadroomIsKept(t *testing.T) {
+// TestKeepHeadroomSetsGCPercent checks that the percentage of the garbage collector follows the
+// size of the heap, unless the environment variable GOGC is set.
+func TestKeepHeadroomSetsGCPercent(t *testing.T) {
 	percent := func() int {
-		now := debug.SetGCPercent(100)
-		debug.SetGCPercent(now)
-		return now
+		current := debug.SetGCPercent(100)
+		debug.SetGCPercent(current)
+		return current
 	}
 	before := percent()
 	t.Cleanup(func() { debug.SetGCPercent(before) })
@@ -29,23 +30,23 @@ func TestHeadroomIsKept(t *testing.T) {
 	runtime.GC()
 	time.Sleep(10 * time.Millisecond)
 	if got := percent(); got != before {
-		t.Fatalf("the percentage is %d although GOGC is set", got)
+		t.Fatalf("the percentage with GOGC=100 is %d, want %d as before", got, before)
 	}
 	t.Setenv("GOGC", "")
 	keepHeadroom()
-	settle := func(what string, is func(int) bool) {
+	awaitPercent := func(heap, want string, matches func(int) bool) {
 		t.Helper()
-		for deadline := time.Now().Add(10 * time.Second); !is(percent()); {
+		for deadline := time.Now().Add(10 * time.Second); !matches(percent()); {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: %d", what, percent())
+				t.Fatalf("the percentage with a %s heap is %d after 10 s, want %s", heap, percent(), want)
 			}
 			runtime.GC()
 			time.Sleep(time.Millisecond)
 		}
 	}
-	settle("a small heap", func(p int) bool { return p > 400 })
+	awaitPercent("small", "more than 400", func(p int) bool { return p > 400 })
 	large := make([]byte, 2*headroom)
-	settle("a large heap", func(p int) bool { return p == defaultPercent })
+	awaitPercent("large", "the default", func(p int) bool { return p == defaultPercent })
 	runtime.KeepAlive(large)
-	settle("a small heap again", func(p int) bool { return p > 400 })
+	awaitPercent("small", "more than 400", func(p int) bool { return p > 400 })
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// TestPeers checks that names in --replica-peers are unique and that the entry of this
-// replica matches its flags.
-func TestPeers(t *testing.T) {
+// TestReplicaPeersAreValidated checks that names in --replica-peers are unique and that the entry
+// of this replica matches its other flags.
+func TestReplicaPeersAreValidated(t *testing.T) {
 	self := membership.Member{Name: "a", Address: "10.0.0.1:7000"}
 	for peers, want := range map[string]string{
 		"a=10.0.0.1:7000,b=10.0.0.2:7000":                 "",
@@ -29,61 +29,62 @@ func TestPeers(t *testing.T) {
 		members, err := o.addresses(self)
 		switch {
 		case want == "" && (err != nil || len(members) != 2):
-			t.Errorf("%s: %v, %v", peers, members, err)
+			t.Errorf("addresses() of %s = %v, %v, want 2 members", peers, members, err)
 		case want == "" && members[1].Relay != strings.HasSuffix(peers, "/relay"):
-			t.Errorf("%s: %v", peers, members)
+			t.Errorf("addresses() of %s = %v, want a relay if the entry ends with /relay", peers, members)
 		case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
-			t.Errorf("%s: %v", peers, err)
+			t.Errorf("addresses() of %s = error %v, want %q", peers, err, want)
 		}
 	}
 }
 
-// lock counts the writes of a lease.
-type lock struct {
+// countingLock counts the writes of a Lease.
+type countingLock struct {
 	resourcelock.Interface
 	writes int
 }
 
-func (l *lock) Identity() string { return "self" }
+func (l *countingLock) Identity() string { return "self" }
 
-func (l *lock) Create(context.Context, resourcelock.LeaderElectionRecord) error {
+func (l *countingLock) Create(context.Context, resourcelock.LeaderElectionRecord) error {
 	l.writes++
 	return nil
 }
 
-func (l *lock) Update(context.Context, resourcelock.LeaderElectionRecord) error {
+func (l *countingLock) Update(context.Context, resourcelock.LeaderElectionRecord) error {
 	l.writes++
 	return nil
 }
 
-// TestCandidateThatMayNotLead checks that a candidate that may not lead cannot acquire the
-// lease but can release it.
-func TestCandidateThatMayNotLead(t *testing.T) {
-	lease, refusal := &lock{}, errors.New("alone")
+// TestCandidateThatMayNotLeadDoesNotAcquireLease checks that a candidate that may not lead cannot
+// acquire the Lease but can release it.
+func TestCandidateThatMayNotLeadDoesNotAcquireLease(t *testing.T) {
+	lease, refusal := &countingLock{}, errors.New("alone")
 	c := candidate{lease, func(context.Context) error { return refusal }}
-	own := resourcelock.LeaderElectionRecord{HolderIdentity: "self"}
-	if c.Create(t.Context(), own) != refusal || c.Update(t.Context(), own) != refusal || lease.writes != 0 {
-		t.Errorf("it wrote the lease %d times", lease.writes)
+	acquired := resourcelock.LeaderElectionRecord{HolderIdentity: "self"}
+	if c.Create(t.Context(), acquired) != refusal || c.Update(t.Context(), acquired) != refusal || lease.writes != 0 {
+		t.Errorf("a candidate that may not lead acquired the Lease with %d writes, want error %v and 0 writes", lease.writes, refusal)
 	}
-	if err := c.Update(t.Context(), resourcelock.LeaderElectionRecord{}); err != nil || lease.writes != 1 {
-		t.Errorf("it did not release the lease: %v", err)
+	released := resourcelock.LeaderElectionRecord{}
+	if err := c.Update(t.Context(), released); err != nil || lease.writes != 1 {
+		t.Errorf("releasing the Lease = %v with %d writes, want nil and 1 write", err, lease.writes)
 	}
 	refusal = nil
-	if c.Create(t.Context(), own) != nil || c.Update(t.Context(), own) != nil || lease.writes != 3 {
-		t.Errorf("it did not acquire the lease although it may lead")
+	if c.Create(t.Context(), acquired) != nil || c.Update(t.Context(), acquired) != nil || lease.writes != 3 {
+		t.Errorf("a candidate that may lead did not acquire the Lease: %d writes, want 3", lease.writes)
 	}
 }
 
-// TestUnspecifiedAddress checks that an unspecified bind address requires an advertised
-// address.
-func TestUnspecifiedAddress(t *testing.T) {
-	for bind, wrong := range map[string]bool{"0.0.0.0:7000": true, "[::]:7000": true, ":7000": true, "10.0.0.1:7000": false, "host:7000": false} {
+// TestUnspecifiedBindAddressRequiresAdvertisedAddress checks that only a bind address that others
+// can connect to is sufficient.
+func TestUnspecifiedBindAddressRequiresAdvertisedAddress(t *testing.T) {
+	for bind, unspecified := range map[string]bool{"0.0.0.0:7000": true, "[::]:7000": true, ":7000": true, "10.0.0.1:7000": false, "host:7000": false} {
 		o := &replicaOptions{bind: bind, fanout: 1, quorum: 90, deadline: time.Second}
-		if err := o.validate(); (err != nil) != wrong {
-			t.Errorf("%s: %v", bind, err)
+		if err := o.validate(); (err != nil) != unspecified {
+			t.Errorf("validate() with bind address %s = %v, want an error: %v", bind, err, unspecified)
 		}
 		if o.advertise = "10.0.0.1:7000"; o.validate() != nil {
-			t.Errorf("%s, reached at %s: %v", bind, o.advertise, o.validate())
+			t.Errorf("validate() with bind address %s, advertised %s = %v, want nil", bind, o.advertise, o.validate())
 		}
 	}
 }

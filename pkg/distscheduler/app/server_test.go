@@ -29,8 +29,9 @@ current-context: nowhere
 users: [{name: nobody, user: {}}]
 `
 
-// TestWithPlugin checks that a configuration can enable a registered plugin.
-func TestWithPlugin(t *testing.T) {
+// TestConfigurationEnablesRegisteredPlugin checks that a plugin that WithPlugin has registered is
+// created if the configuration enables it.
+func TestConfigurationEnablesRegisteredPlugin(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, content string) string {
 		path := filepath.Join(dir, name)
@@ -40,14 +41,14 @@ func TestWithPlugin(t *testing.T) {
 		return path
 	}
 	config := write("config", strings.Replace(configuration, "KUBECONFIG", write("kubeconfig", kubeconfig), 1))
-	made := errors.New("plugin was created")
+	created := errors.New("plugin was created")
 	cmd := NewSchedulerCommand(WithPlugin("Ours", func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
-		return nil, made
+		return nil, created
 	}))
 	cmd.SetArgs([]string{"--config", config, "--secure-port", "0"})
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(io.Discard)
-	if err := cmd.Execute(); !errors.Is(err, made) && (err == nil || !strings.Contains(err.Error(), made.Error())) {
-		t.Errorf("the command returned %v", err)
+	if err := cmd.Execute(); !errors.Is(err, created) && (err == nil || !strings.Contains(err.Error(), created.Error())) {
+		t.Errorf("Execute() = %v, want %v", err, created)
 	}
 }

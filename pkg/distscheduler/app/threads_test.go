@@ -8,7 +8,9 @@ import (
 	"time"
 )
 
-func TestGovernor(t *testing.T) {
+// TestGovernorWantsOneThreadWhenIdle feeds samples of used cores to a governor, which decides after
+// several idle samples in a row that one thread is sufficient.
+func TestGovernorWantsOneThreadWhenIdle(t *testing.T) {
 	g := governor{}
 	for i, step := range []struct {
 		used   float64
@@ -19,7 +21,7 @@ func TestGovernor(t *testing.T) {
 		{0.1, false}, {0.1, false}, {0.1, false}, {0.1, false}, {0.4, false}, {0.1, false}, // interrupted
 	} {
 		if got := g.sample(step.used); got != step.single {
-			t.Errorf("sample %d with %.1f cores: %v", i, step.used, got)
+			t.Errorf("sample(%.1f) in step %d = %v, want %v", step.used, i, got, step.single)
 		}
 	}
 }
@@ -41,16 +43,16 @@ func TestThreadsFollowTheLoad(t *testing.T) {
 		}
 		return 0
 	})
-	settle := func(want int) {
+	awaitThreads := func(want int) {
 		t.Helper()
 		for deadline := time.Now().Add(30 * time.Second); runtime.GOMAXPROCS(0) != want; time.Sleep(20 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d threads, want %d", runtime.GOMAXPROCS(0), want)
+				t.Fatalf("GOMAXPROCS = %d after 30 s, want %d", runtime.GOMAXPROCS(0), want)
 			}
 		}
 	}
-	settle(1)
+	awaitThreads(1)
 	now := time.Now()
 	busySince.Store(&now)
-	settle(all)
+	awaitThreads(all)
 }

@@ -18,25 +18,25 @@ import (
 
 func TestInvalidIntakeOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*IntakeOptions){
-		"intake":   func(o *IntakeOptions) { o.Intakes = []string{"both"} },
-		"twice":    func(o *IntakeOptions) { o.Intakes = []string{clusterdir.IntakeWatch, clusterdir.IntakeWatch} },
-		"none":     func(o *IntakeOptions) { o.Intakes = nil },
-		"no rates": func(o *IntakeOptions) { o.Rates = nil },
-		"falling":  func(o *IntakeOptions) { o.Rates = []int{200, 100} },
-		"zero":     func(o *IntakeOptions) { o.Rates = []int{0} },
-		"short":    func(o *IntakeOptions) { o.Duration = time.Millisecond },
-		"full":     func(o *IntakeOptions) { o.Cluster.Nodes = 10 },
-		"timeout":  func(o *IntakeOptions) { o.Timeout = 0 },
-		"store":    func(o *IntakeOptions) { o.Cluster.Store = "x" },
+		"unknown intake":     func(o *IntakeOptions) { o.Intakes = []string{"both"} },
+		"intake twice":       func(o *IntakeOptions) { o.Intakes = []string{clusterdir.IntakeWatch, clusterdir.IntakeWatch} },
+		"no intake":          func(o *IntakeOptions) { o.Intakes = nil },
+		"no rates":           func(o *IntakeOptions) { o.Rates = nil },
+		"descending rates":   func(o *IntakeOptions) { o.Rates = []int{200, 100} },
+		"rate 0":             func(o *IntakeOptions) { o.Rates = []int{0} },
+		"duration too short": func(o *IntakeOptions) { o.Duration = time.Millisecond },
+		"more pods than fit": func(o *IntakeOptions) { o.Cluster.Nodes = 10 },
+		"timeout 0":          func(o *IntakeOptions) { o.Timeout = 0 },
+		"unknown store":      func(o *IntakeOptions) { o.Cluster.Store = "x" },
 	} {
 		o := DefaultIntakeOptions()
 		change(&o)
 		if err := o.Validate(); !errors.Is(err, usage.Err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: Validate() = %v, want a usage error", name, err)
 		}
 	}
 	if o := DefaultIntakeOptions(); o.Validate() != nil {
-		t.Errorf("defaults: %v", o.Validate())
+		t.Errorf("Validate() of the default options = %v, want nil", o.Validate())
 	}
 }
 
@@ -48,15 +48,17 @@ func TestClusterFlagsSelectTheIntake(t *testing.T) {
 	}
 	got, err := clusterdir.Overlay(clusterdir.DefaultSettings(), flags)
 	if err != nil || got.Validate() != nil {
-		t.Fatal(err, got.Validate())
+		t.Fatalf("Overlay() = error %v, Validate() = %v, want nil and nil", err, got.Validate())
 	}
 	if got.SchedulerIntake != clusterdir.IntakeWebhook || got.Scheduler != clusterdir.SchedulerDist || len(got.SchedulerArgs) != 1 {
-		t.Errorf("%+v", got)
+		t.Errorf("settings = %+v, want dist-scheduler with the webhook intake and one argument", got)
 	}
 }
 
-// TestSightings reads a log while complete and partial lines are written to it.
-func TestSightings(t *testing.T) {
+// TestSightingsAreReadFromGrowingLog reads a log while complete and partial lines are written to
+// it. Lines before the start, of other prefixes and of other namespaces are ignored, and only the
+// first sighting of a pod counts.
+func TestSightingsAreReadFromGrowingLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -80,7 +82,7 @@ func TestSightings(t *testing.T) {
 	line := taken("bench/at-5-000001", "webhook", 2_000_001)
 	write(line[:30])
 	if err := s.read(); err != nil || len(s.seen) != 0 {
-		t.Fatalf("%v, %v", s.seen, err)
+		t.Fatalf("after a partial line seen = %v, read() = %v, want none and nil", s.seen, err)
 	}
 	write(line[30:] + taken("bench/at-5-000001", "watch", 9) + taken("bench/at-50-000001", "watch", 9) + taken("other/at-5-000002", "watch", 9))
 	write("I1122 10:00:03.000500 7 schedule_one.go:9] \"Successfully bound pod to node\" pod=\"bench/at-5-000001\" node=\"n\"\n")
@@ -93,16 +95,17 @@ func TestSightings(t *testing.T) {
 		t.Fatal(err)
 	}
 	if watched := s.seen["at-5-000003"]; watched.source != "watch" || watched.at.Second() != 4 {
-		t.Errorf("%v", watched)
+		t.Errorf("sighting of at-5-000003 = %v, want one by the watch in second 4", watched)
 	}
 	delete(s.seen, "at-5-000003")
-	if len(s.seen) != 1 || s.seen["at-5-000001"] != (sighting{"webhook", time.UnixMicro(2_000_001)}) || len(s.bound) != 1 {
-		t.Errorf("%v, %v", s.seen, s.bound)
+	want := sighting{"webhook", time.UnixMicro(2_000_001)}
+	if len(s.seen) != 1 || s.seen["at-5-000001"] != want || len(s.bound) != 1 {
+		t.Errorf("seen = %v, bound = %v, want only at-5-000001, seen as %v", s.seen, s.bound, want)
 	}
 }
 
-// TestSeenLineMatchesTheLog checks that the patterns match lines that klog writes.
-func TestSeenLineMatchesTheLog(t *testing.T) {
+// TestPatternsMatchLinesOfKlog checks that the patterns match lines that klog writes.
+func TestPatternsMatchLinesOfKlog(t *testing.T) {
 	var out strings.Builder
 	klog.LogToStderr(false)
 	klog.SetOutput(&out)
@@ -116,15 +119,17 @@ func TestSeenLineMatchesTheLog(t *testing.T) {
 	}
 	seen, bound := s.seen["at-5-000001"].at, s.bound["at-5-000001"]
 	if time.Since(seen).Abs() > time.Minute || time.Since(bound).Abs() > time.Minute {
-		t.Errorf("%q: seen %v, bound %v", out.String(), seen, bound)
+		t.Errorf("after the lines %q the pod was seen at %v and bound at %v, want both now", out.String(), seen, bound)
 	}
 }
 
-func TestLinesOfLastYear(t *testing.T) {
+// TestStampOfDecemberReadInJanuaryIsOfLastYear checks the year of a log line, which klog does not
+// write.
+func TestStampOfDecemberReadInJanuaryIsOfLastYear(t *testing.T) {
 	now := time.Date(2027, 1, 1, 0, 0, 1, 0, time.Local)
 	got, err := stamp("1231 23:59:59.000001", now)
 	if want := time.Date(2026, 12, 31, 23, 59, 59, 1000, time.Local); err != nil || !got.Equal(want) {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("stamp() = %v, %v, want %v", got, err, want)
 	}
 }
 
@@ -133,10 +138,10 @@ func TestRateIsSummarized(t *testing.T) {
 	m := newMade(3)
 	s := &sightings{seen: map[string]sighting{}, bound: map[string]time.Time{}}
 	for i, name := range []string{"a", "b", "c"} {
-		asked := start.Add(time.Duration(i) * time.Second)
-		m.note(name, asked, asked.Add(20*time.Millisecond))
-		s.seen[name] = sighting{clusterdir.IntakeWatch, asked.Add(10 * time.Millisecond)}
-		s.bound[name] = asked.Add(50 * time.Millisecond)
+		requested := start.Add(time.Duration(i) * time.Second)
+		m.note(name, requested, requested.Add(20*time.Millisecond))
+		s.seen[name] = sighting{clusterdir.IntakeWatch, requested.Add(10 * time.Millisecond)}
+		s.bound[name] = requested.Add(50 * time.Millisecond)
 	}
 	s.seen["b"] = sighting{clusterdir.IntakeWebhook, start.Add(time.Second + time.Millisecond)}
 	delete(s.bound, "c")
@@ -144,18 +149,18 @@ func TestRateIsSummarized(t *testing.T) {
 	after.apiServers.CPU = 30 * time.Millisecond
 	got := summarizeRate(2, m, s, before, after)
 	if got.Created != 3 || got.Seen != 3 || got.Bound != 2 || got.ByWebhook != 1 || got.APIServerCPUMicrosPerPod != 10_000 {
-		t.Errorf("%+v", got)
+		t.Errorf("summarizeRate() = %+v, want 3 pods created and seen, 2 bound, 1 by the webhook and 10000 µs per pod", got)
 	}
-	near := func(have, want float64) bool { return have > want*0.99 && have < want*1.01 }
+	near := func(got, want float64) bool { return got > want*0.99 && got < want*1.01 }
 	if !near(got.SeenMillis.P50, 10) || !near(got.SeenMillis.Max, 10) || !near(got.BoundMillis.P99, 50) || !near(got.CreateMillis.P50, 20) || !near(got.CreatedPerSecond, 3/2.02) {
-		t.Errorf("%+v", got)
+		t.Errorf("summarizeRate() = %+v, want seen after 10 ms, bound after 50 ms, created after 20 ms and %.2f pods per second", got, 3/2.02)
 	}
 	result := IntakeResult{Intakes: []IntakeMeasured{{Name: "watch", Rates: []IntakeRate{got}}}}
 	want := "intake watch at 2/s: 1 of 3 pods were not seen or not bound; repeat the run with --keep and read the log of the scheduler"
 	if err := result.Err(); err == nil || err.Error() != want {
-		t.Errorf("%v", err)
+		t.Errorf("Err() = %v, want %s", err, want)
 	}
 	if _, err := json.Marshal(result); err != nil {
-		t.Error(err)
+		t.Errorf("Marshal() of the result = %v, want nil", err)
 	}
 }

@@ -20,29 +20,29 @@ import (
 
 func TestInvalidOptionsAreUsageErrors(t *testing.T) {
 	for name, change := range map[string]func(*Options){
-		"scheduler": func(o *Options) { o.Schedulers = []string{"x"} },
-		"twice":     func(o *Options) { o.Schedulers = []string{clusterdir.SchedulerKube, clusterdir.SchedulerKube} },
-		"none":      func(o *Options) { o.Schedulers = nil },
-		"nodes":     func(o *Options) { o.Cluster.Nodes = 0 },
-		"pods":      func(o *Options) { o.Pods = 0 },
-		"full":      func(o *Options) { o.Cluster.Nodes, o.Pods = 10, 1100 },
-		"timeout":   func(o *Options) { o.Timeout = 0 },
-		"zones":     func(o *Options) { o.Cluster.Zones = 0 },
-		"store":     func(o *Options) { o.Cluster.Store = "x" },
-		"replicas":  func(o *Options) { o.Replicas = []int{1, 0} },
-		"number":    func(o *Options) { o.Replicas = []int{2, 4, 2} },
-		"nobody":    func(o *Options) { o.Replicas = nil },
-		"relays":    func(o *Options) { o.Replicas, o.Relays = []int{2}, -1 },
-		"argument":  func(o *Options) { o.Cluster.SchedulerArgs = []string{"v"} },
+		"unknown scheduler":          func(o *Options) { o.Schedulers = []string{"x"} },
+		"scheduler twice":            func(o *Options) { o.Schedulers = []string{clusterdir.SchedulerKube, clusterdir.SchedulerKube} },
+		"no scheduler":               func(o *Options) { o.Schedulers = nil },
+		"no nodes":                   func(o *Options) { o.Cluster.Nodes = 0 },
+		"no pods":                    func(o *Options) { o.Pods = 0 },
+		"more pods than fit":         func(o *Options) { o.Cluster.Nodes, o.Pods = 10, 1100 },
+		"timeout 0":                  func(o *Options) { o.Timeout = 0 },
+		"no zones":                   func(o *Options) { o.Cluster.Zones = 0 },
+		"unknown store":              func(o *Options) { o.Cluster.Store = "x" },
+		"0 replicas":                 func(o *Options) { o.Replicas = []int{1, 0} },
+		"number of replicas twice":   func(o *Options) { o.Replicas = []int{2, 4, 2} },
+		"no number of replicas":      func(o *Options) { o.Replicas = nil },
+		"negative number of relays":  func(o *Options) { o.Replicas, o.Relays = []int{2}, -1 },
+		"argument without its value": func(o *Options) { o.Cluster.SchedulerArgs = []string{"v"} },
 	} {
 		o := DefaultOptions()
 		change(&o)
 		if err := o.Validate(); !errors.Is(err, usage.Err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: Validate() = %v, want a usage error", name, err)
 		}
 	}
 	if o := DefaultOptions(); o.Validate() != nil {
-		t.Errorf("defaults: %v", o.Validate())
+		t.Errorf("Validate() of the default options = %v, want nil", o.Validate())
 	}
 }
 
@@ -59,14 +59,15 @@ func TestClusterFlagsFollowOptions(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got.Nodes != 7 || got.Zones != 2 || got.Scheduler != clusterdir.SchedulerDist || got.Store != clusterdir.StoreMemEtcd {
-		t.Errorf("%+v", got)
+		t.Errorf("settings = %+v, want 7 nodes in 2 zones, dist-scheduler and mem_etcd", got)
 	}
 	if got.SchedulerReplicas != 4 || got.SchedulerRelays != 1 || len(got.SchedulerArgs) != 2 || len(got.SchedulerEnv) != 1 {
-		t.Errorf("%+v", got)
+		t.Errorf("settings = %+v, want 4 replicas, 1 relay, 2 arguments and 1 environment variable", got)
 	}
 }
 
-// Replicas apply to dist-scheduler only. A single replica has no relays.
+// TestEachNumberOfReplicasIsMeasured checks which schedulers are compared. Replicas apply to
+// dist-scheduler only, and a single replica has no relays.
 func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
 	o := DefaultOptions()
 	o.Replicas, o.Relays = []int{1, 2, 4}, 1
@@ -78,7 +79,7 @@ func TestEachNumberOfReplicasIsMeasured(t *testing.T) {
 		"dist-scheduler 0", "dist-scheduler with 2 replicas 1", "dist-scheduler with 4 replicas 1", "kube-scheduler 0",
 	}
 	if !slices.Equal(all, want) {
-		t.Errorf("%q", all)
+		t.Errorf("contenders() = %q, want %q", all, want)
 	}
 }
 
@@ -96,23 +97,24 @@ func TestExistingClusterIsNotRemoved(t *testing.T) {
 	}
 	_, err = Run(t.Context(), dir, DefaultOptions(), progress.New(t.Output()))
 	if !errors.Is(err, ErrClusterExists) || !dir.Exists() {
-		t.Errorf("%v", err)
+		t.Errorf("Run() in an existing cluster = %v, cluster still exists: %v, want %v and true", err, dir.Exists(), ErrClusterExists)
 	}
 }
 
-// watched simulates a watch with a clock that the test controls.
-type watched struct {
+// simulatedWatch sends pods to binds, with a clock that the test controls.
+type simulatedWatch struct {
 	binds *binds
 	now   time.Time
 }
 
-func newWatched() *watched {
-	w := &watched{now: time.Unix(0, 0)}
+func newSimulatedWatch() *simulatedWatch {
+	w := &simulatedWatch{now: time.Unix(0, 0)}
 	w.binds = newBinds("pod-", func() time.Time { return w.now })
 	return w
 }
 
-func (w *watched) see(after time.Duration, name, node string) {
+// send advances the clock and sends a pod that requests one core.
+func (w *simulatedWatch) send(after time.Duration, name, node string) {
 	w.now = w.now.Add(after)
 	_ = w.binds.Update(&corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -123,19 +125,19 @@ func (w *watched) see(after time.Duration, name, node string) {
 }
 
 func TestLatencyIsFromCreationToBind(t *testing.T) {
-	w := newWatched()
-	w.see(0, "warm-1", "a")
-	w.see(0, "pod-1", "")
-	w.see(time.Second, "pod-2", "")
-	w.see(time.Second, "pod-1", "a")
-	w.see(time.Second, "pod-2", "a")
-	w.see(time.Minute, "pod-2", "a") // an update of a bound pod
+	w := newSimulatedWatch()
+	w.send(0, "warm-1", "a")
+	w.send(0, "pod-1", "")
+	w.send(time.Second, "pod-2", "")
+	w.send(time.Second, "pod-1", "a")
+	w.send(time.Second, "pod-2", "a")
+	w.send(time.Minute, "pod-2", "a") // an update of a bound pod
 	count, last := w.binds.bound()
 	if count != 2 || !last.Equal(time.Unix(3, 0)) {
-		t.Errorf("%d bound, the last at %v", count, last)
+		t.Errorf("bound() = %d pods, the last at %v, want 2 and %v", count, last, time.Unix(3, 0))
 	}
 	if l := w.binds.latency; l.TotalCount() != 2 || l.Min() < 1_990_000 || l.Max() > 2_010_000 {
-		t.Errorf("latencies of %d to %d µs", l.Min(), l.Max())
+		t.Errorf("%d latencies of %d to %d µs, want 2 of about 2 s", l.TotalCount(), l.Min(), l.Max())
 	}
 }
 
@@ -146,73 +148,73 @@ func TestOvercommittedNodesAreCounted(t *testing.T) {
 		}}}
 	}
 	nodes := []corev1.Node{node("small", "2", "10"), node("few", "9", "2")}
-	w := newWatched()
+	w := newSimulatedWatch()
 	for i := range 2 {
-		w.see(0, fmt.Sprintf("pod-s%d", i), "small")
-		w.see(0, fmt.Sprintf("warm-f%d", i), "few")
+		w.send(0, fmt.Sprintf("pod-s%d", i), "small")
+		w.send(0, fmt.Sprintf("warm-f%d", i), "few")
 	}
 	if got := w.binds.overcommitted(nodes); got != 0 {
-		t.Errorf("%d nodes overcommitted, want 0", got)
+		t.Errorf("overcommitted() = %d nodes, want 0", got)
 	}
-	w.see(0, "pod-s2", "small")
-	w.see(0, "pod-f2", "few")
-	w.see(0, "pod-x", "gone")
+	w.send(0, "pod-s2", "small")
+	w.send(0, "pod-f2", "few")
+	w.send(0, "pod-x", "gone")
 	if got := w.binds.overcommitted(nodes); got != 3 {
-		t.Errorf("%d nodes overcommitted, want 3", got)
+		t.Errorf("overcommitted() = %d nodes, want 3", got)
 	}
 	if got := nodes[0].Status.Allocatable.Cpu().Value(); got != 2 {
-		t.Errorf("the node was changed: %d cores", got)
+		t.Errorf("overcommitted() changed the allocatable cores of a node to %d, want 2", got)
 	}
 }
 
 func TestErrDescribesViolations(t *testing.T) {
 	r := Result{Pods: 5, Schedulers: []Scheduler{{Name: "a", Bound: 5}}}
 	if err := r.Err(); err != nil {
-		t.Error(err)
+		t.Errorf("Err() without violations = %v, want nil", err)
 	}
 	r.Schedulers = append(r.Schedulers, Scheduler{Name: "b", Bound: 4, OversubscribedNodes: 2})
 	want := "b overcommitted 2 nodes, b found no node for 1 of 5 pods; repeat the run with --keep to inspect the cluster"
 	if err := r.Err(); err == nil || err.Error() != want {
-		t.Errorf("%v", err)
+		t.Errorf("Err() = %v, want %s", err, want)
 	}
 }
 
 func TestReportComparesSchedulersAndReplicas(t *testing.T) {
-	found := Result{Nodes: 10, Pods: 100, Schedulers: []Scheduler{
+	result := Result{Nodes: 10, Pods: 100, Schedulers: []Scheduler{
 		{Name: clusterdir.SchedulerDist, Replicas: 1, Bound: 100, PodsPerSecond: 20, SchedulerCPUMicrosPerPod: 500, SchedulerMemoryBytes: 1 << 20},
 		{Name: clusterdir.SchedulerDist, Replicas: 4, Bound: 100, PodsPerSecond: 20, SchedulerCPUMicrosPerPod: 700},
 		{Name: clusterdir.SchedulerKube, Bound: 100, PodsPerSecond: 10, SchedulerCPUMicrosPerPod: 2000, SchedulerMemoryBytes: 1 << 20},
 	}}
-	to := &experiment.Result{Errors: experiment.NewTally(0)}
-	found.Report(to)
-	if rows := to.Tables[0].Rows; len(rows) != 3 || rows[1][1] != 4 || rows[2][0] != clusterdir.SchedulerKube {
-		t.Errorf("%v", rows)
+	report := &experiment.Result{Errors: experiment.NewTally(0)}
+	result.Report(report)
+	if rows := report.Tables[0].Rows; len(rows) != 3 || rows[1][1] != 4 || rows[2][0] != clusterdir.SchedulerKube {
+		t.Errorf("rows = %v, want 3, the second with 4 replicas and the third of kube-scheduler", rows)
 	}
-	if len(to.Ratios) != 3 || to.Ratios[0].Ratio != 2 || to.Ratios[1].Ratio != 0.25 {
-		t.Errorf("%+v", to.Ratios)
+	if len(report.Ratios) != 3 || report.Ratios[0].Ratio != 2 || report.Ratios[1].Ratio != 0.25 {
+		t.Errorf("ratios = %+v, want 3, the first 2 and the second 0.25", report.Ratios)
 	}
-	if len(to.Notes) != 1 || !strings.Contains(to.Notes[0], "1.40 ×") {
-		t.Errorf("%q", to.Notes)
+	if len(report.Notes) != 1 || !strings.Contains(report.Notes[0], "1.40 ×") {
+		t.Errorf("notes = %q, want one with 1.40 ×", report.Notes)
 	}
-	if len(to.Series) != 3 || len(to.Series[0].Points) != 2 || to.Series[0].Points[1] != (experiment.Point{4, 700}) {
-		t.Errorf("%+v", to.Series)
+	if len(report.Series) != 3 || len(report.Series[0].Points) != 2 || report.Series[0].Points[1] != (experiment.Point{4, 700}) {
+		t.Errorf("series = %+v, want 3, the first with 700 µs for 4 replicas", report.Series)
 	}
 }
 
-// TestMedianOfSamples: the result is the sample with the median CPU, unless a sample violates an
-// invariant.
-func TestMedianOfSamples(t *testing.T) {
+// TestMedianIsSampleWithMedianCPU checks that the result is the sample with the median CPU time,
+// unless a sample violates an invariant.
+func TestMedianIsSampleWithMedianCPU(t *testing.T) {
 	sample := func(cpu float64, bound int) Scheduler {
 		return Scheduler{Name: "dist-scheduler", Bound: bound, SchedulerCPUMicrosPerPod: cpu}
 	}
 	if one := median([]Scheduler{sample(5, 9)}, 9); one.SchedulerCPUMicrosPerPod != 5 || one.CPUSamples != nil {
-		t.Errorf("one sample: %+v", one)
+		t.Errorf("median() of one sample = %+v, want the sample without a list of CPU times", one)
 	}
 	three := median([]Scheduler{sample(7, 9), sample(5, 9), sample(6, 9)}, 9)
 	if three.SchedulerCPUMicrosPerPod != 6 || !slices.Equal(three.CPUSamples, []float64{5, 6, 7}) {
-		t.Errorf("three samples: %+v", three)
+		t.Errorf("median() of three samples = %+v, want the one with 6 µs and all CPU times", three)
 	}
-	if wrong := median([]Scheduler{sample(7, 8), sample(5, 9), sample(6, 9)}, 9); wrong.Bound != 8 {
-		t.Errorf("with a pod that was not bound: %+v", wrong)
+	if violating := median([]Scheduler{sample(7, 8), sample(5, 9), sample(6, 9)}, 9); violating.Bound != 8 {
+		t.Errorf("median() with a sample of 8 of 9 bound pods = %+v, want this sample", violating)
 	}
 }

@@ -15,108 +15,112 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// newTestHolder has one node with four CPUs.
+// newTestHolder returns a holder of one node with four CPUs.
 func newTestHolder(t *testing.T) *Holder {
-	l := schedtest.NewScripted(t, schedtest.NewAPI())
-	cache := l.Sched.Cache.(*cache.Cache)
+	f := schedtest.NewScripted(t, schedtest.NewAPI())
+	cache := f.Sched.Cache.(*cache.Cache)
 	cache.AddNode(klog.Logger{}, schedtest.PlainNode("node", "4"))
-	return New(klog.Logger{}, l.Ranker, cache)
+	return New(klog.Logger{}, f.Ranker, cache)
 }
 
-func onNode(name, cpu string) *v1.Pod {
+func podOnNode(name, cpu string) *v1.Pod {
 	pod := schedtest.PlainPod(name, cpu)
 	pod.Spec.NodeName = "node"
 	return pod
 }
 
-func (h *Holder) ask(t *testing.T, pod *v1.Pod, ready, held bool) string {
+// reserve requests a reservation for the leader of term 1, and returns why it is refused. granted
+// tells whether the node's previous owner has granted the reservation.
+func (h *Holder) reserve(t *testing.T, pod *v1.Pod, ready, granted bool) (refused string) {
 	t.Helper()
 	r := NewReservation(pod, wire.TermKeys{})
-	r.Granted = held
+	r.Granted = granted
 	return h.Reserve(t.Context(), "leader", 1, ready, &r)
 }
 
-func (h *Holder) wants(t *testing.T, pods, reservations int) {
+func (h *Holder) checkCounts(t *testing.T, pods, reservations int) {
 	t.Helper()
-	if have := h.Counts(); have.Pods != pods || have.Reservations != reservations {
-		t.Errorf("%d pods and %d reservations instead of %d and %d", have.Pods, have.Reservations, pods, reservations)
+	if got := h.Counts(); got.Pods != pods || got.Reservations != reservations {
+		t.Errorf("Counts() = %d pods and %d reservations, want %d and %d", got.Pods, got.Reservations, pods, reservations)
 	}
 }
 
-// TestTwoTellings checks lists that overlap: a pod that was sent since the start of a list is kept
-// at its end, and a pod that was not sent is removed.
-func TestTwoTellings(t *testing.T) {
+// TestOverlappingListsKeepSentPods checks that a pod that was sent since the start of a list is
+// kept at the end of the list, and that a pod that was not sent is removed, also if lists overlap.
+func TestOverlappingListsKeepSentPods(t *testing.T) {
 	h := newTestHolder(t)
-	every := refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), "")
-	h.SetPod(onNode("gone", "1"))
+	allSlots := refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), "")
+	h.SetPod(podOnNode("deleted", "1"))
 	h.BeginList("a", 1)
-	h.SetPod(onNode("told", "1"))
+	h.SetPod(podOnNode("sent", "1"))
 	h.BeginList("a", 2)
-	h.EndList("a", 1, every)
-	h.wants(t, 1, 0)
-	h.EndList("a", 2, []int{(membership.SlotOf("told") + 1) % membership.SlotCount})
-	h.wants(t, 1, 0)
+	h.EndList("a", 1, allSlots)
+	h.checkCounts(t, 1, 0)
+	// The second list does not contain the pod, but it does not cover the pod's slot either.
+	h.EndList("a", 2, []int{(membership.SlotOf("sent") + 1) % membership.SlotCount})
+	h.checkCounts(t, 1, 0)
 	// The end of a list that was not started on this connection has no effect.
 	h.BeginList("a", 3)
 	h.Connected("a")
-	h.EndList("a", 3, every)
-	h.wants(t, 1, 0)
+	h.EndList("a", 3, allSlots)
+	h.checkCounts(t, 1, 0)
 }
 
-// TestPlaces checks that a holder that is not ready accepts only earlier reservations, and that a
-// reservation is released only for its own node.
-func TestPlaces(t *testing.T) {
+// TestReservationRequiresReadinessAndCapacity checks that a holder that is not ready accepts only
+// reservations that were granted earlier, that it reserves no more capacity than the node has, and
+// that a reservation is released only for its own node.
+func TestReservationRequiresReadinessAndCapacity(t *testing.T) {
 	h := newTestHolder(t)
-	if refused := h.ask(t, onNode("new", "1"), false, false); refused == "" {
-		t.Error("a place was given by who is not ready")
+	if refused := h.reserve(t, podOnNode("new", "1"), false, false); refused == "" {
+		t.Error("Reserve() by a holder that is not ready succeeded, want it refused")
 	}
-	if refused := h.ask(t, onNode("before", "3"), false, true); refused != "" {
-		t.Error(refused)
+	if refused := h.reserve(t, podOnNode("granted", "3"), false, true); refused != "" {
+		t.Errorf("Reserve() for a reservation that was granted earlier was refused: %s", refused)
 	}
-	if refused := h.ask(t, onNode("large", "2"), true, false); refused == "" {
-		t.Error("more was given than there is")
+	if refused := h.reserve(t, podOnNode("large", "2"), true, false); refused == "" {
+		t.Error("Reserve() of 2 CPUs with 1 CPU free succeeded, want it refused")
 	}
-	h.Reserve(t.Context(), "leader", 1, true, &wire.Reservation{UID: "before", Node: "another"})
-	h.wants(t, 0, 1)
-	if acks := h.Renew([]types.UID{"before", "large"}); acks[0].Refused != "" || acks[1].Refused == "" {
-		t.Errorf("kept: %v", acks)
+	h.Reserve(t.Context(), "leader", 1, true, &wire.Reservation{UID: "granted", Node: "another"})
+	h.checkCounts(t, 0, 1)
+	if acks := h.Renew([]types.UID{"granted", "large"}); acks[0].Refused != "" || acks[1].Refused == "" {
+		t.Errorf("Renew() = %v, want the first renewed and the second refused", acks)
 	}
-	h.SetPod(onNode("before", "3"))
-	h.wants(t, 1, 0)
-	h.RemovePod("before")
-	h.wants(t, 0, 0)
-	if refused := h.ask(t, onNode("large", "4"), true, false); refused != "" {
-		t.Error(refused)
+	h.SetPod(podOnNode("granted", "3"))
+	h.checkCounts(t, 1, 0)
+	h.RemovePod("granted")
+	h.checkCounts(t, 0, 0)
+	if refused := h.reserve(t, podOnNode("large", "4"), true, false); refused != "" {
+		t.Errorf("Reserve() of all CPUs of an empty node was refused: %s", refused)
 	}
 }
 
-// TestExpiry checks that a reservation expires if it is not renewed, and sooner if another replica
-// leads, but not if the pod is bound.
-func TestExpiry(t *testing.T) {
+// TestReservationsExpire checks that a reservation expires if it is not renewed, and sooner if
+// another replica leads, but not if the pod is bound.
+func TestReservationsExpire(t *testing.T) {
 	h := newTestHolder(t)
-	h.ask(t, onNode("pod", "3"), true, false)
+	h.reserve(t, podOnNode("pod", "3"), true, false)
 	now := time.Now()
+	late := now.Add(earlierLeaderReservationLife + time.Second)
 	h.ShortenOld(1, now)
-	if late := h.Overdue(now.Add(earlierLeaderReservationLife + time.Second)); len(late) != 0 {
-		t.Error("who leads lost a place to itself")
+	if overdue := h.Overdue(late); len(overdue) != 0 {
+		t.Errorf("Overdue() = %d pods after ShortenOld() with the reservation's term, want 0", len(overdue))
 	}
 	h.ShortenOld(2, now)
-	late := now.Add(earlierLeaderReservationLife + time.Second)
-	if len(h.Overdue(late)) != 1 {
-		t.Fatal("the place is not overdue")
+	if overdue := h.Overdue(late); len(overdue) != 1 {
+		t.Fatalf("Overdue() = %d pods after ShortenOld() with a later term, want 1", len(overdue))
 	}
 	h.Expire("pod", late, true)
-	h.wants(t, 0, 1)
-	if len(h.Overdue(late)) != 0 {
-		t.Error("the place of a bound pod is overdue still")
+	h.checkCounts(t, 0, 1)
+	if overdue := h.Overdue(late); len(overdue) != 0 {
+		t.Errorf("Overdue() = %d pods after Expire() of a bound pod, want 0", len(overdue))
 	}
 	late = late.Add(reservationLife + time.Second)
 	h.Expire("pod", late, false)
-	h.wants(t, 0, 0)
-	if have := h.Counts(); have.Expired != 1 {
-		t.Errorf("%d places were expired", have.Expired)
+	h.checkCounts(t, 0, 0)
+	if got := h.Counts(); got.Expired != 1 {
+		t.Errorf("Counts() = %d expired reservations, want 1", got.Expired)
 	}
-	if refused := h.ask(t, onNode("other", "4"), true, false); refused != "" {
-		t.Error(refused)
+	if refused := h.reserve(t, podOnNode("other", "4"), true, false); refused != "" {
+		t.Errorf("Reserve() of the freed capacity was refused: %s", refused)
 	}
 }

@@ -15,31 +15,32 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
 )
 
-// TestNodeMadeAnew checks that of two nodes with one name the later one counts in either order of
-// arrival, and that the owner of the first removes its pods.
-func TestNodeMadeAnew(t *testing.T) {
+// TestRecreatedNodeMovesToItsNewOwner announces two nodes with one name, as after a node was
+// deleted and created again. The newer one counts in either order of arrival, and the owner of the
+// older one removes its pods.
+func TestRecreatedNodeMovesToItsNewOwner(t *testing.T) {
 	table := make(membership.Table, membership.SlotCount)
-	table[1], table[2] = "me", "other"
-	l := schedtest.NewScripted(t, schedtest.NewAPI())
-	nodes := l.Sched.Cache.(*cache.Cache)
+	table[1], table[2] = "self", "other"
+	f := schedtest.NewScripted(t, schedtest.NewAPI())
+	nodes := f.Sched.Cache.(*cache.Cache)
 	nodes.AddNode(klog.Logger{}, schedtest.PlainNode("node", "4"))
 	m := &Member{
-		options: Options{Self: membership.Member{Name: "me"}}, table: table, holder: holder.New(klog.Logger{}, l.Ranker, nodes),
+		options: Options{Self: membership.Member{Name: "self"}}, table: table, holder: holder.New(klog.Logger{}, f.Ranker, nodes),
 		slots: map[uint64]nodeSlot{}, podsOfUnknownNodes: map[string]sets.Set[types.UID]{}, peers: map[string]*peer{},
 	}
 	m.pods = newSlotWatcher(&v1.Pod{}, nil, nil, m.podChanged, func() {})
-	first := wire.NodeName{Hash: hashOf("node"), Slot: 1, Created: 10}
-	second := wire.NodeName{Hash: hashOf("node"), Slot: 2, Created: 20}
-	m.HandleNodes([]wire.NodeName{first})
+	older := wire.NodeName{Hash: hashOf("node"), Slot: 1, Created: 10}
+	newer := wire.NodeName{Hash: hashOf("node"), Slot: 2, Created: 20}
+	m.HandleNodes([]wire.NodeName{older})
 	pod := schedtest.PlainPod("pod", "1")
 	pod.Spec.NodeName = "node"
 	m.holder.SetPod(pod)
-	m.HandleNodes([]wire.NodeName{second})
-	m.HandleNodes([]wire.NodeName{first})
+	m.HandleNodes([]wire.NodeName{newer})
+	m.HandleNodes([]wire.NodeName{older})
 	if owner := m.ownerOf("node"); owner != "other" {
-		t.Errorf("%q owns the node", owner)
+		t.Errorf("ownerOf(%q) = %q, want %q", "node", owner, "other")
 	}
-	if have := m.holder.Counts(); have.Pods != 0 || have.Reservations != 0 {
-		t.Errorf("%d pods and %d reservations are left", have.Pods, have.Reservations)
+	if got := m.holder.Counts(); got.Pods != 0 || got.Reservations != 0 {
+		t.Errorf("Counts() = %d pods and %d reservations, want 0 and 0", got.Pods, got.Reservations)
 	}
 }

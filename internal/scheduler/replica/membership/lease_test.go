@@ -43,76 +43,78 @@ func newLeaseServer() kubernetes.Interface {
 	return client
 }
 
-// run starts Run and returns its result and a function that stops it.
-func (l *Leases) run(t *testing.T) (ended <-chan error, stop func()) {
+// start calls Run in the background. It returns a channel with the result of Run and a function
+// that stops it.
+func (l *Leases) start(t *testing.T) (result <-chan error, stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
-	end := make(chan error, 1)
-	go func() { end <- l.Run(ctx) }()
-	return end, cancel
+	returned := make(chan error, 1)
+	go func() { returned <- l.Run(ctx) }()
+	return returned, cancel
 }
 
-// stillRunning fails the test if a replica has returned.
-func stillRunning(t *testing.T, replica string, ended <-chan error) {
+// checkRunning fails the test if the Run of a replica has returned.
+func checkRunning(t *testing.T, replica string, result <-chan error) {
 	t.Helper()
 	synctest.Wait()
 	select {
-	case err := <-ended:
-		t.Fatalf("%s returned %v", replica, err)
+	case err := <-result:
+		t.Fatalf("Run() of %s returned %v, want it running", replica, err)
 	default:
 	}
 }
 
-// TestDuplicateNameOtherAddress checks that of two replicas with one name at different
-// addresses the later one fails before it joins, and the earlier one continues.
-func TestDuplicateNameOtherAddress(t *testing.T) {
+// TestDuplicateNameAtOtherAddressFailsLaterReplica starts two replicas with one name at different
+// addresses. The later one fails before it joins, and the earlier one continues.
+func TestDuplicateNameAtOtherAddressFailsLaterReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := newLeaseServer()
 		first := NewLeases(server, "default", "group", Member{Name: "name", Address: "10.0.0.1:7000"})
-		firstEnds, stop := first.run(t)
+		firstResult, stop := first.start(t)
 		time.Sleep(time.Second)
-		secondEnds, _ := NewLeases(server, "default", "group", Member{Name: "name", Address: "10.0.0.2:7000"}).run(t)
+		secondResult, _ := NewLeases(server, "default", "group", Member{Name: "name", Address: "10.0.0.2:7000"}).start(t)
 		time.Sleep(claimTimeout)
-		if err := <-secondEnds; !errors.Is(err, ErrNameTaken) {
-			t.Errorf("the later replica returned %v", err)
+		if err := <-secondResult; !errors.Is(err, ErrNameTaken) {
+			t.Errorf("Run() of the later replica = %v, want %v", err, ErrNameTaken)
 		}
 		time.Sleep(time.Minute)
-		stillRunning(t, "the earlier replica", firstEnds)
+		checkRunning(t, "the earlier replica", firstResult)
 		stop()
-		if err := <-firstEnds; err != nil {
-			t.Error(err)
+		if err := <-firstResult; err != nil {
+			t.Errorf("Run() of the earlier replica = %v after it was stopped, want nil", err)
 		}
 		if _, err := server.CoordinationV1().Leases("default").Get(context.Background(), first.name(), metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-			t.Errorf("its Lease still exists: %v", err)
+			t.Errorf("getting the Lease of the stopped replica = %v, want not found", err)
 		}
 	})
 }
 
-// TestDuplicateNameSameAddress checks that of two processes with one name and address the
-// earlier one fails, as the later one takes it for its predecessor, and leaves the Lease.
-func TestDuplicateNameSameAddress(t *testing.T) {
+// TestDuplicateNameAtSameAddressFailsEarlierReplica starts two processes with one name and address.
+// The earlier one fails, because the later one takes it for its predecessor, and it does not delete
+// the Lease.
+func TestDuplicateNameAtSameAddressFailsEarlierReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server, self := newLeaseServer(), Member{Name: "name", Address: "127.0.0.1:7000"}
-		firstEnds, _ := NewLeases(server, "default", "group", self).run(t)
+		firstResult, _ := NewLeases(server, "default", "group", self).start(t)
 		time.Sleep(time.Second)
 		second := NewLeases(server, "default", "group", self)
-		secondEnds, stop := second.run(t)
+		secondResult, stop := second.start(t)
 		time.Sleep(2 * leaseRenewInterval)
-		if err := <-firstEnds; !errors.Is(err, ErrNameTaken) {
-			t.Errorf("the earlier replica returned %v", err)
+		if err := <-firstResult; !errors.Is(err, ErrNameTaken) {
+			t.Errorf("Run() of the earlier replica = %v, want %v", err, ErrNameTaken)
 		}
-		stillRunning(t, "the later replica", secondEnds)
+		checkRunning(t, "the later replica", secondResult)
 		lease, err := server.CoordinationV1().Leases("default").Get(t.Context(), second.name(), metav1.GetOptions{})
 		if err != nil || lease.Annotations[InstanceAnnotation] != second.instance {
-			t.Errorf("Lease %v, error %v", lease, err)
+			t.Errorf("Lease = %v (error %v), want it with instance %s", lease, err, second.instance)
 		}
 		stop()
-		<-secondEnds
+		<-secondResult
 	})
 }
 
-// TestRestartUnderSameName checks that a replica that was killed can restart under its name:
-// at once at the same address, after claimTimeout at another address.
-func TestRestartUnderSameName(t *testing.T) {
+// TestKilledReplicaRestartsUnderItsName checks that a replica that was killed can restart under its
+// name: immediately at the same address, after claimTimeout at another address.
+func TestKilledReplicaRestartsUnderItsName(t *testing.T) {
 	for address, patience := range map[string]time.Duration{"10.0.0.1:7000": time.Millisecond, "10.0.0.2:7000": claimTimeout + claimPollInterval} {
 		synctest.Test(t, func(t *testing.T) {
 			server := newLeaseServer()
@@ -121,15 +123,15 @@ func TestRestartUnderSameName(t *testing.T) {
 				t.Fatal(err)
 			}
 			next := NewLeases(server, "default", "group", Member{Name: "name", Address: address})
-			ended, stop := next.run(t)
+			result, stop := next.start(t)
 			time.Sleep(patience)
-			stillRunning(t, "the successor", ended)
+			checkRunning(t, "the restarted replica", result)
 			lease, err := server.CoordinationV1().Leases("default").Get(t.Context(), next.name(), metav1.GetOptions{})
 			if err != nil || lease.Annotations[InstanceAnnotation] != next.instance || lease.Annotations[AddressAnnotation] != address {
-				t.Errorf("Lease %v, error %v", lease, err)
+				t.Errorf("Lease = %v (error %v), want it with instance %s and address %s", lease, err, next.instance, address)
 			}
 			stop()
-			<-ended
+			<-result
 		})
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"k8s.io/apiserver/pkg/sharding"
 )
 
-// TestSelector checks that the selector, as parsed by the API server, selects the objects
-// whose [SlotOf] is in the list.
-func TestSelector(t *testing.T) {
+// TestSelectorMatchesObjectsOfItsSlots checks that the selector, as parsed by the API server,
+// selects the objects whose [SlotOf] is in the list.
+func TestSelectorMatchesObjectsOfItsSlots(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 1))
 	for range 20 {
 		var slots []int
@@ -34,14 +34,15 @@ func TestSelector(t *testing.T) {
 				t.Fatal(err)
 			}
 			if want := slices.Contains(slots, SlotOf(uid)); matches != want {
-				t.Fatalf("%s is in slot %d, selected: want %v, got %v", uid, SlotOf(uid), want, matches)
+				t.Fatalf("Matches() of UID %s in slot %d = %v, want %v", uid, SlotOf(uid), matches, want)
 			}
 		}
 	}
 }
 
-// TestAssign checks that replicas get equal shares and that no slot moves unnecessarily.
-func TestAssign(t *testing.T) {
+// TestAssignBalancesSlotsWithFewestMoves checks that replicas get equal shares and that no slot
+// moves unnecessarily.
+func TestAssignBalancesSlotsWithFewestMoves(t *testing.T) {
 	random := rand.New(rand.NewPCG(2, 2))
 	var table Table
 	for round := range 300 {
@@ -55,16 +56,15 @@ func TestAssign(t *testing.T) {
 		table = Assign(before, replicas)
 		if len(replicas) == 0 {
 			if len(table.Owners()) > 0 {
-				t.Fatalf("round %d: slots have owners although there are no replicas", round)
+				t.Fatalf("round %d: Owners() = %v without replicas, want none", round, table.Owners())
 			}
 			continue
 		}
-		least, moved, needed := SlotCount, 0, 0
+		moved, needed := 0, 0
 		for _, replica := range replicas {
 			owned := len(table.Of(replica))
-			least = min(least, owned)
 			if owned > SlotCount/len(replicas)+1 || owned < SlotCount/len(replicas) {
-				t.Fatalf("round %d: %s has %d of %d slots, with %d replicas", round, replica, owned, SlotCount, len(replicas))
+				t.Fatalf("round %d: %s owns %d of %d slots, want an equal share for %d replicas", round, replica, owned, SlotCount, len(replicas))
 			}
 			if before != nil {
 				needed += max(0, owned-len(before.Of(replica)))

@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-// paced returns a paced connection and its other end.
-func paced(t *testing.T) (far net.Conn, near *pacedConn) {
-	far, conn := net.Pipe()
-	t.Cleanup(func() { far.Close(); conn.Close() })
-	return far, newConn(conn)
+// newPacedPipe returns a paced connection and its remote end.
+func newPacedPipe(t *testing.T) (remote net.Conn, local *pacedConn) {
+	remote, conn := net.Pipe()
+	t.Cleanup(func() { remote.Close(); conn.Close() })
+	return remote, newConn(conn)
 }
 
 // readAt reads n bytes and returns the time at which they were read.
@@ -25,65 +25,65 @@ func readAt(t *testing.T, c io.Reader, n int) time.Time {
 	return time.Now()
 }
 
-// TestPacedRead checks that the first data after a pause is read at once and later data at
-// the next beat.
-func TestPacedRead(t *testing.T) {
+// TestReadsAreDelayedUntilTheNextBeat checks that the first data after a pause is read immediately
+// and later data at the next beat.
+func TestReadsAreDelayedUntilTheNextBeat(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		far, near := paced(t)
+		remote, local := newPacedPipe(t)
 		go func() {
 			for range 3 {
-				far.Write(make([]byte, 100))
+				remote.Write(make([]byte, 100))
 			}
 			time.Sleep(time.Minute)
-			far.Write(make([]byte, 100))
+			remote.Write(make([]byte, 100))
 		}()
 		start := time.Now()
-		if at := readAt(t, near, 100); !at.Equal(start) {
-			t.Errorf("the first is read after %v", at.Sub(start))
+		if at := readAt(t, local, 100); !at.Equal(start) {
+			t.Errorf("the first write was read after %v, want 0s", at.Sub(start))
 		}
-		if at := readAt(t, near, 100); !at.Equal(Beat(start, Interval)) {
-			t.Errorf("the second is read after %v", at.Sub(start))
+		if at, want := readAt(t, local, 100), Beat(start, Interval); !at.Equal(want) {
+			t.Errorf("the second write was read after %v, want %v", at.Sub(start), want.Sub(start))
 		}
-		third := readAt(t, near, 100)
+		third := readAt(t, local, 100)
 		if want := Beat(start, Interval).Add(Interval); !third.Equal(want) {
-			t.Errorf("the third is read after %v", third.Sub(start))
+			t.Errorf("the third write was read after %v, want %v", third.Sub(start), want.Sub(start))
 		}
-		if at := readAt(t, near, 100); !at.Equal(third.Add(time.Minute)) {
-			t.Errorf("after a pause data is read %v late", at.Sub(third.Add(time.Minute)))
+		if at, want := readAt(t, local, 100), third.Add(time.Minute); !at.Equal(want) {
+			t.Errorf("a write after a pause was read with a delay of %v, want 0s", at.Sub(want))
 		}
 	})
 }
 
-// sending is a socket into which a server writes at a rate (bytes per second) until its
-// buffer is full.
-type sending struct {
-	rate, room int
-	last       time.Time
-	waiting    int
+// socket simulates a socket into which a server writes at a rate (bytes per second) until the
+// receive buffer is full.
+type socket struct {
+	rate, capacity int
+	lastRead       time.Time
+	buffered       int
 }
 
-func (s *sending) Read(b []byte) (int, error) {
+func (s *socket) Read(b []byte) (int, error) {
 	for {
 		now := time.Now()
-		s.waiting = min(s.room, s.waiting+int(now.Sub(s.last).Seconds()*float64(s.rate)))
-		s.last = now
-		if n := min(s.waiting, len(b)); n > 0 {
-			s.waiting -= n
+		s.buffered = min(s.capacity, s.buffered+int(now.Sub(s.lastRead).Seconds()*float64(s.rate)))
+		s.lastRead = now
+		if n := min(s.buffered, len(b)); n > 0 {
+			s.buffered -= n
 			return n, nil
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// TestPacedList checks that pacing delays a large list by at most 5 %.
-func TestPacedList(t *testing.T) {
+// TestPacingHardlyDelaysLargeLists checks that pacing delays a large list by at most 5 %.
+func TestPacingHardlyDelaysLargeLists(t *testing.T) {
 	const rate, size = 20 << 20, 200 << 20
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		buffered := bufio.NewReaderSize(&reader{source: &sending{rate: rate, room: 128 << 10, last: start}}, fullSpeedBytes)
+		buffered := bufio.NewReaderSize(&reader{source: &socket{rate: rate, capacity: 128 << 10, lastRead: start}}, fullSpeedBytes)
 		took := readAt(t, buffered, size).Sub(start)
-		if at := size / rate * time.Second; took > at+at/20 {
-			t.Errorf("the list takes %v, without pacing %v", took, at)
+		if unpaced := size / rate * time.Second; took > unpaced+unpaced/20 {
+			t.Errorf("reading the list took %v, want at most 5 %% more than the %v without pacing", took, unpaced)
 		}
 	})
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// TestFoldKeepsNamesOfOffersOnly checks that names of dropped offers are removed.
+// TestFoldKeepsNamesOfOffersOnly folds answers with more offers than fit, and checks that the names
+// of dropped offers are removed and that the other offers keep their names.
 func TestFoldKeepsNamesOfOffersOnly(t *testing.T) {
 	var answers []*Answer
 	for replica := range 30 {
@@ -27,11 +28,11 @@ func TestFoldKeepsNamesOfOffersOnly(t *testing.T) {
 			offered++
 			var replica, node int
 			if _, err := fmt.Sscanf(all.Names[offer.Node], "%d-%d", &replica, &node); err != nil || int64(replica) != offer.Steps[0].Static {
-				t.Errorf("offer %s has the steps of a node of replica %d", all.Names[offer.Node], offer.Steps[0].Static)
+				t.Errorf("the offer with steps of replica %d has the name %q, want a node of this replica", offer.Steps[0].Static, all.Names[offer.Node])
 			}
 		}
 	}
 	if offered != 25 || len(all.Names) != 25 {
-		t.Errorf("%d offers, %d names", offered, len(all.Names))
+		t.Errorf("Fold() = %d offers with %d names, want 25 and 25", offered, len(all.Names))
 	}
 }

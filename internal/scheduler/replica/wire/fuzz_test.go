@@ -10,6 +10,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
+// seedBatch returns a valid batch in which most fields are set.
 func seedBatch() *Batch {
 	a := &Assignment{Term: 2, Number: 3, AfterTerm: 2, AfterNumber: 2, Leader: membership.Member{Name: "a", Address: "a:1"}}
 	a.SetTable(membership.Assign(nil, []string{"a", "b"}))
@@ -21,6 +22,7 @@ func seedBatch() *Batch {
 	}
 }
 
+// seedRequest returns a valid request in which most fields are set.
 func seedRequest() *Request {
 	return &Request{
 		Query: &Query{Pod: []byte{1}, Offers: 3, Steps: 2}, Term: 1, Number: 2, From: "a", Reservations: map[string]uint64{"b": 2},
@@ -28,6 +30,7 @@ func seedRequest() *Request {
 	}
 }
 
+// seedAnswer returns a valid answer in which most fields are set.
 func seedAnswer() *Answer {
 	return &Answer{
 		Values: []string{NoValue, "", "zone"}, ImageSets: []string{"\x00"}, Names: []string{"node"},
@@ -37,8 +40,8 @@ func seedAnswer() *Answer {
 	}
 }
 
-// fuzz decodes arbitrary messages and calls use for those that CBOR can decode.
-func fuzz[T any](f *testing.F, seed *T, use func(*testing.T, *T)) {
+// fuzz decodes arbitrary bytes as CBOR and calls check for each decoded message.
+func fuzz[T any](f *testing.F, seed *T, check func(*testing.T, *T)) {
 	data, err := Encode(seed)
 	if err != nil {
 		f.Fatal(err)
@@ -49,12 +52,12 @@ func fuzz[T any](f *testing.F, seed *T, use func(*testing.T, *T)) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		message := new(T)
 		if Decode(data, message) == nil {
-			use(t, message)
+			check(t, message)
 		}
 	})
 }
 
-// FuzzBatch checks that valid batches have no hash slots out of range.
+// FuzzBatch checks that batches that pass validation have no hash slots out of range.
 func FuzzBatch(f *testing.F) {
 	if err := seedBatch().validate(); err != nil {
 		f.Fatal(err)
@@ -66,30 +69,30 @@ func FuzzBatch(f *testing.F) {
 		}
 		for _, a := range b.Assignments {
 			if table := a.Table(); len(table) != membership.SlotCount {
-				t.Errorf("a table has %d slots", len(table))
+				t.Errorf("Table() has %d slots, want %d", len(table), membership.SlotCount)
 			}
 		}
 		for _, refresh := range b.Listed {
 			for _, slot := range refresh.Slots {
-				_ = make([]bool, membership.SlotCount)[slot]
+				_ = make([]bool, membership.SlotCount)[slot] // panics if the slot is out of range
 			}
 		}
 	})
 }
 
-// FuzzRequest checks that valid queries have a bounded deadline.
+// FuzzRequest checks that requests that pass validation have a bounded deadline.
 func FuzzRequest(f *testing.F) {
 	if err := seedRequest().validate(); err != nil {
 		f.Fatal(err)
 	}
 	fuzz(f, seedRequest(), func(t *testing.T, q *Request) {
 		if q.validate() == nil && q.Patience.Deadline > maxDeadline {
-			t.Errorf("the deadline is %v", q.Patience.Deadline)
+			t.Errorf("validate() accepted the deadline %v, want at most %v", q.Patience.Deadline, maxDeadline)
 		}
 	})
 }
 
-// FuzzAnswer checks that valid answers can be merged.
+// FuzzAnswer checks that answers that pass validation can be folded without a panic.
 func FuzzAnswer(f *testing.F) {
 	if err := seedAnswer().validate(); err != nil {
 		f.Fatal(err)

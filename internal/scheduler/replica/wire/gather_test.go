@@ -11,9 +11,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// TestGather checks that replicas without an answer are reported as absent: after the
-// grace time that follows the quorum, or at the deadline.
-func TestGather(t *testing.T) {
+// TestGatherReportsReplicasWithoutAnswer checks that replicas that have not answered are reported
+// as absent at the deadline, or after the grace time that follows the quorum.
+func TestGatherReportsReplicasWithoutAnswer(t *testing.T) {
 	members := []membership.Member{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "slow"}, {Name: "broken"}}
 	branches := membership.Grow(members, 10, nil)
 	answer := func(nodes int) *Answer {
@@ -36,7 +36,7 @@ func TestGather(t *testing.T) {
 		all := Gather(t.Context(), func() *Answer { return answer(1) }, branches, patience, 1, send)
 		slices.Sort(all.Absent)
 		if all.Summary.Nodes != 31 || !slices.Equal(all.Absent, []string{"broken", "slow"}) {
-			t.Errorf("%+v: %d nodes, absent %v", patience, all.Summary.Nodes, all.Absent)
+			t.Errorf("Gather() with %+v = %d nodes, absent %v, want 31 nodes, absent [broken slow]", patience, all.Summary.Nodes, all.Absent)
 		}
 	}
 }

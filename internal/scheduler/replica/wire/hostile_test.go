@@ -22,7 +22,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
 )
 
-// authority signs certificates of replicas.
+// authority is a CA that signs certificates of replicas.
 type authority struct {
 	t    *testing.T
 	key  *ecdsa.PrivateKey
@@ -60,7 +60,8 @@ func (a *authority) write(path, kind string, der []byte) {
 	a.must(os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }
 
-// issue returns a certificate of this authority for a replica that trusts another one.
+// issue returns the TLS files of a replica: a certificate of this authority, and the CA of the
+// authority that the replica trusts.
 func (a *authority) issue(trusted *authority) *TLS {
 	key, folder := a.newKey(), a.t.TempDir()
 	template := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "replica"}, NotAfter: time.Now().Add(time.Hour)}
@@ -76,6 +77,7 @@ func (a *authority) issue(trusted *authority) *TLS {
 	return certificates
 }
 
+// serveTLS starts a server and returns its address.
 func serveTLS(t *testing.T, certificates *TLS, handler Handler) string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -85,51 +87,53 @@ func serveTLS(t *testing.T, certificates *TLS, handler Handler) string {
 	return listener.Addr().String()
 }
 
-// TestCertificates checks that clients and servers reject peers whose certificate is not
-// signed by their CA.
-func TestCertificates(t *testing.T) {
-	ours, others := newAuthority(t), newAuthority(t)
-	replica := membership.Branch{Member: membership.Member{Name: "server", Address: serveTLS(t, ours.issue(ours), &recorder{answer: &Answer{}})}}
-	impostor := membership.Branch{Member: membership.Member{Name: "impostor", Address: serveTLS(t, others.issue(ours), &recorder{answer: &Answer{}})}}
+// TestPeersOfAnotherCAAreRejected checks that clients and servers reject peers whose certificate is
+// not signed by their CA.
+func TestPeersOfAnotherCAAreRejected(t *testing.T) {
+	groupCA, otherCA := newAuthority(t), newAuthority(t)
+	replica := membership.Branch{Member: membership.Member{Name: "server", Address: serveTLS(t, groupCA.issue(groupCA), &recorder{answer: &Answer{}})}}
+	impostor := membership.Branch{Member: membership.Member{Name: "impostor", Address: serveTLS(t, otherCA.issue(groupCA), &recorder{answer: &Answer{}})}}
 	for _, c := range []struct {
-		name   string
-		dial   *Dialer
-		branch *membership.Branch
-		in     bool
+		name     string
+		dialer   *Dialer
+		branch   *membership.Branch
+		accepted bool
 	}{
-		{"ours", NewDialer(ours.issue(ours)), &replica, true},
-		{"a client of another authority", NewDialer(others.issue(ours)), &replica, false},
-		{"no certificate", NewDialer(nil), &replica, false},
-		{"a server of another authority", NewDialer(ours.issue(ours)), &impostor, false},
+		{"client and server of the same CA", NewDialer(groupCA.issue(groupCA)), &replica, true},
+		{"client of another CA", NewDialer(otherCA.issue(groupCA)), &replica, false},
+		{"client without a certificate", NewDialer(nil), &replica, false},
+		{"server of another CA", NewDialer(groupCA.issue(groupCA)), &impostor, false},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
-		_, err := c.dial.Query(ctx, c.branch, seedRequest())
+		_, err := c.dialer.Query(ctx, c.branch, seedRequest())
 		cancel()
-		if (err == nil) != c.in {
-			t.Errorf("%s: %v", c.name, err)
+		if (err == nil) != c.accepted {
+			t.Errorf("%s: Query() = %v, want success: %v", c.name, err, c.accepted)
 		}
 	}
 }
 
-// TestLoopbackOnly checks that Serve requires certificates on other addresses.
-func TestLoopbackOnly(t *testing.T) {
+// TestServeRequiresCertificatesBeyondLoopback checks that Serve without certificates rejects a
+// listener on all addresses.
+func TestServeRequiresCertificatesBeyondLoopback(t *testing.T) {
 	listener, err := net.Listen("tcp", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
 	if err := Serve(t.Context(), listener, nil, &recorder{}, NewDialer(nil)); err == nil || !strings.Contains(err.Error(), "need certificates") {
-		t.Errorf("served on all addresses: %v", err)
+		t.Errorf("Serve() on 0.0.0.0 without certificates = %v, want an error with %q", err, "need certificates")
 	}
 }
 
-// TestMalformed checks that malformed messages end the connection with a one-line error.
-func TestMalformed(t *testing.T) {
-	other := &recorder{answer: &Answer{}}
-	address, stop := serve(t, "127.0.0.1:0", other)
+// TestMalformedMessagesAreRejected checks that a malformed batch ends its stream with a one-line
+// error, and that a malformed query is not answered.
+func TestMalformedMessagesAreRejected(t *testing.T) {
+	receiver := &recorder{answer: &Answer{}}
+	address, stop := serve(t, "127.0.0.1:0", receiver)
 	defer stop()
-	dial := NewDialer(nil)
-	connection, err := dial.connections.get(address, nil)
+	dialer := NewDialer(nil)
+	connection, err := dialer.connections.get(address, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,23 +156,23 @@ func TestMalformed(t *testing.T) {
 			err = stream.RecvMsg(&Batch{})
 		}
 		if strings.Contains(err.Error(), "\n") {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: error %q has several lines, want one", name, err)
 		}
 	}
-	if _, complete := other.has(0); !complete {
-		t.Error("a malformed batch was processed")
+	if _, received := receiver.counts(); received != 0 {
+		t.Errorf("the receiver processed %d changes of malformed batches, want 0", received)
 	}
 	q := seedRequest()
 	q.Query.Offers = -1
-	if _, err := dial.Query(t.Context(), &membership.Branch{Member: membership.Member{Address: address}}, q); err == nil {
-		t.Error("a malformed query was answered")
+	if _, err := dialer.Query(t.Context(), &membership.Branch{Member: membership.Member{Address: address}}, q); err == nil {
+		t.Error("Query() with -1 offers succeeded, want an error")
 	}
 }
 
-// TestLinkOverflow checks that a link to a slow receiver drops its batch and sends
-// everything again.
-func TestLinkOverflow(t *testing.T) {
-	slow := &blocked{recorder: recorder{}, release: make(chan struct{})}
+// TestOverflowingLinkSendsEverythingAgain checks that a link to a slow receiver drops its pending
+// batch when it is too large, and sends everything again.
+func TestOverflowingLinkSendsEverythingAgain(t *testing.T) {
+	slow := &blockedRecorder{recorder: recorder{}, release: make(chan struct{})}
 	address, stop := serve(t, "127.0.0.1:0", slow)
 	defer stop()
 	link := NewLink("me", membership.Member{Name: "slow", Address: address}, NewDialer(nil), func(_ context.Context, l *Link) {
@@ -177,7 +181,7 @@ func TestLinkOverflow(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go link.Run(ctx)
-	eventually(t, "a connection", func() bool { return link.Connection() == 1 })
+	eventually(t, "the link is connected", func() bool { return link.Connection() == 1 })
 	object := make([]byte, 1<<20)
 	for range 3 * maxPending >> 20 {
 		link.Send(func(b *Batch) { b.Pods = append(b.Pods, Item{UID: "u", Object: object}) })
@@ -185,37 +189,40 @@ func TestLinkOverflow(t *testing.T) {
 		bytes := link.bytes
 		link.mu.Unlock()
 		if bytes > maxPending {
-			t.Fatalf("%d bytes are pending", bytes)
+			t.Fatalf("%d bytes are pending, want at most %d", bytes, maxPending)
 		}
 	}
 	close(slow.release)
-	eventually(t, "everything sent again", func() bool { begun, complete := slow.has(1); return begun >= 2 && complete })
+	eventually(t, "everything is received after a second connection", func() bool {
+		connections, received := slow.counts()
+		return connections >= 2 && received == 1
+	})
 }
 
-// blocked is a recorder that processes no batch until release is closed.
-type blocked struct {
+// blockedRecorder is a recorder that processes no batch until release is closed.
+type blockedRecorder struct {
 	recorder
 	release chan struct{}
 }
 
-func (b *blocked) Receive(from string, batch *Batch) error {
+func (b *blockedRecorder) Receive(from string, batch *Batch) error {
 	<-b.release
 	return b.recorder.Receive(from, batch)
 }
 
-// TestSessions checks that batches of an earlier connection are rejected after a later
-// connection of the same replica has started.
-func TestSessions(t *testing.T) {
+// TestLaterConnectionEndsEarlierSession checks that batches of a connection are rejected after a
+// later connection of the same replica has started.
+func TestLaterConnectionEndsEarlierSession(t *testing.T) {
 	all := &sessions{latest: map[string]*session{}}
 	first := all.begin("a")
 	other := all.begin("b")
 	second := all.begin("a")
 	processes := func(s *session) bool { return s.process(func() error { return nil }) == nil }
 	if processes(first) || !processes(second) || !processes(other) {
-		t.Errorf("processed: first %v, second %v, other %v", processes(first), processes(second), processes(other))
+		t.Errorf("batches processed: first session %v, second %v, of another replica %v, want false, true, true", processes(first), processes(second), processes(other))
 	}
 	all.end("a", first)
 	if all.latest["a"] != second {
-		t.Error("the end of the first session removed the second")
+		t.Error("end() of the first session removed the second, want it kept")
 	}
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/pacing"
 )
 
-// recorder is a Handler that records the UIDs in Kept.
+// recorder is a Handler that counts connections and batches, and records the UIDs in Kept since the
+// latest connection.
 type recorder struct {
-	mu       sync.Mutex
-	begun    int
-	received []types.UID
-	batches  int
-	answer   *Answer
+	mu          sync.Mutex
+	connections int
+	batches     int
+	received    []types.UID
+	answer      *Answer
 }
 
 func (r *recorder) Answer(context.Context, *Request) *Answer { return r.answer }
@@ -36,16 +37,18 @@ func (r *recorder) Receive(_ string, b *Batch) error {
 func (r *recorder) Connected(string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.begun++
+	r.connections++
 	r.received = nil
 }
 
-func (r *recorder) has(want int) (int, bool) {
+// counts returns the number of connections, and of UIDs since the latest connection.
+func (r *recorder) counts() (connections, received int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.begun, len(r.received) == want
+	return r.connections, len(r.received)
 }
 
+// serve starts a server, and returns its address and a function that stops it.
 func serve(t *testing.T, address string, handler Handler) (string, func()) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -60,20 +63,21 @@ func serve(t *testing.T, address string, handler Handler) (string, func()) {
 	return listener.Addr().String(), func() { cancel(); <-done }
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
+// eventually waits until a condition holds.
+func eventually(t *testing.T, condition string, holds func() bool) {
 	t.Helper()
 	for range 1000 {
-		if is() {
+		if holds() {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
-	t.Fatalf("not within 10 s: %s", what)
+	t.Fatalf("timed out after 10 s waiting until %s", condition)
 }
 
-// TestLink checks that changes are sent in order, and all are sent again after the
-// receiver has restarted.
-func TestLink(t *testing.T) {
+// TestLinkSendsEverythingAgainAfterRestart checks that all changes are sent, and that all are sent
+// again after the receiver has restarted.
+func TestLinkSendsEverythingAgainAfterRestart(t *testing.T) {
 	other := &recorder{}
 	address, stop := serve(t, "127.0.0.1:0", other)
 	var mu sync.Mutex
@@ -99,24 +103,27 @@ func TestLink(t *testing.T) {
 		all = append(all, uid)
 		link.Send(add(uid))
 	}
-	eventually(t, "a connection", func() bool { begun, _ := other.has(0); return begun == 1 })
+	eventually(t, "the link is connected", func() bool { connections, _ := other.counts(); return connections == 1 })
 	for i := range 1000 {
 		send(types.UID(rune('a' + i%26)))
 	}
-	eventually(t, "everything sent", func() bool { _, complete := other.has(1000); return complete })
+	eventually(t, "1000 changes are received", func() bool { _, received := other.counts(); return received == 1000 })
 	stop()
 	send("meanwhile")
-	again := &recorder{}
-	_, stop = serve(t, address, again)
+	restarted := &recorder{}
+	_, stop = serve(t, address, restarted)
 	defer stop()
-	eventually(t, "everything sent again", func() bool { begun, complete := again.has(1001); return begun == 1 && complete })
+	eventually(t, "1001 changes are received after one connection", func() bool {
+		connections, received := restarted.counts()
+		return connections == 1 && received == 1001
+	})
 	cancel()
 	<-done
 }
 
-// TestPace checks when changes are due: at once after a pause, at the next beat otherwise,
-// at a longer beat if lazy, and at once if there are many.
-func TestPace(t *testing.T) {
+// TestDueTimeOfChanges checks when a link sends changes: immediately after a pause, at the next
+// beat otherwise, at a longer beat if they are lazy, and immediately if there are many.
+func TestDueTimeOfChanges(t *testing.T) {
 	at := time.Unix(1000, 0)
 	for name, c := range map[string]struct {
 		link *Link
@@ -124,21 +131,22 @@ func TestPace(t *testing.T) {
 		lazy bool
 		want time.Duration
 	}{
-		"first":      {&Link{}, at, false, 0},
-		"follows":    {&Link{lastSent: at}, at.Add(10 * time.Millisecond), false, pacing.Interval - 10*time.Millisecond},
-		"much later": {&Link{lastSent: at}, at.Add(pacing.Interval), false, 0},
-		"lazy":       {&Link{}, at.Add(pacing.Interval), true, lazyInterval - pacing.Interval},
-		"much":       {&Link{lastSent: at, bytes: urgentBytes + 1}, at, true, 0},
-		"to itself":  {&Link{lastSent: at, local: &recorder{}}, at, true, 0},
+		"first change":                  {&Link{}, at, false, 0},
+		"change soon after a batch":     {&Link{lastSent: at}, at.Add(10 * time.Millisecond), false, pacing.Interval - 10*time.Millisecond},
+		"change a beat after a batch":   {&Link{lastSent: at}, at.Add(pacing.Interval), false, 0},
+		"lazy change":                   {&Link{}, at.Add(pacing.Interval), true, lazyInterval - pacing.Interval},
+		"many bytes pending":            {&Link{lastSent: at, bytes: urgentBytes + 1}, at, true, 0},
+		"link of a replica with itself": {&Link{lastSent: at, local: &recorder{}}, at, true, 0},
 	} {
 		if got := c.link.dueFor(c.now, c.lazy).Sub(c.now); got != c.want {
-			t.Errorf("%s: due in %v, not %v", name, got, c.want)
+			t.Errorf("%s: due in %v, want %v", name, got, c.want)
 		}
 	}
 }
 
-// TestBatches checks that a burst is sent in few batches, lazy changes included.
-func TestBatches(t *testing.T) {
+// TestBurstIsSentInFewBatches sends many changes at once, half of them lazy. Flush sends a lazy
+// change immediately.
+func TestBurstIsSentInFewBatches(t *testing.T) {
 	other := &recorder{}
 	address, stop := serve(t, "127.0.0.1:0", other)
 	defer stop()
@@ -150,7 +158,7 @@ func TestBatches(t *testing.T) {
 		link.Run(ctx)
 	}()
 	defer func() { cancel(); <-done }()
-	eventually(t, "a connection", func() bool { return link.Connection() == 1 && link.Down().IsZero() })
+	eventually(t, "the link is connected", func() bool { return link.Connection() == 1 && link.Down().IsZero() })
 	add := func(b *Batch) { b.Kept = append(b.Kept, "pod") }
 	for i := range 500 {
 		if i%2 == 0 {
@@ -159,37 +167,38 @@ func TestBatches(t *testing.T) {
 			link.Send(add)
 		}
 	}
-	eventually(t, "all are sent", func() bool { _, complete := other.has(500); return complete })
+	eventually(t, "500 changes are received", func() bool { _, received := other.counts(); return received == 500 })
 	other.mu.Lock()
 	batches := other.batches
 	other.mu.Unlock()
 	if batches > 50 {
-		t.Errorf("%d batches for a burst of 500 changes", batches)
+		t.Errorf("a burst of 500 changes was sent in %d batches, want at most 50", batches)
 	}
 	link.SendLater(add)
 	link.Flush()
-	eventually(t, "the flushed change is sent", func() bool { _, complete := other.has(501); return complete })
+	eventually(t, "the flushed change is received", func() bool { _, received := other.counts(); return received == 501 })
 }
 
-// TestScatter queries a tree of replicas over real connections.
-func TestScatter(t *testing.T) {
+// TestScatterQueriesTree queries trees of replicas over real connections, also with a replica that
+// cannot be reached.
+func TestScatterQueriesTree(t *testing.T) {
 	var members []membership.Member
 	for i := range 7 {
 		address, stop := serve(t, "127.0.0.1:0", &recorder{answer: &Answer{Values: []string{NoValue, ""}, Summary: index.Summary{Nodes: 1}}})
 		defer stop()
 		members = append(members, membership.Member{Name: string(rune('a' + i)), Address: address})
 	}
-	members = append(members, membership.Member{Name: "gone", Address: "127.0.0.1:1"})
+	members = append(members, membership.Member{Name: "unreachable", Address: "127.0.0.1:1"})
 	for fanout := 1; fanout <= 8; fanout++ {
 		q := &Request{Query: &Query{Offers: 1}, Patience: Patience{Deadline: 5 * time.Second, Quorum: 100}}
 		answer := NewDialer(nil).Scatter(t.Context(), nil, members[:7], fanout, nil, q)
 		if answer.Summary.Nodes != 7 || len(answer.Absent) > 0 {
-			t.Errorf("with a fanout of %d: %d nodes, absent %v, errors %v", fanout, answer.Summary.Nodes, answer.Absent, answer.Errors)
+			t.Errorf("Scatter() with fanout %d = %d nodes, absent %v, errors %v, want 7 nodes and none absent", fanout, answer.Summary.Nodes, answer.Absent, answer.Errors)
 		}
 	}
 	q := &Request{Query: &Query{Offers: 1}, Patience: Patience{Deadline: 5 * time.Second, Quorum: 100}}
 	answer := NewDialer(nil).Scatter(t.Context(), nil, members, 8, nil, q)
 	if answer.Summary.Nodes != 7 || len(answer.Absent) != 1 {
-		t.Errorf("with one gone: %d nodes, absent %v, errors %v", answer.Summary.Nodes, answer.Absent, answer.Errors)
+		t.Errorf("Scatter() with an unreachable replica = %d nodes, absent %v, errors %v, want 7 nodes and one absent", answer.Summary.Nodes, answer.Absent, answer.Errors)
 	}
 }

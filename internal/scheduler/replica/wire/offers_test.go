@@ -14,24 +14,24 @@ func TestAnswerSizeFollowsUse(t *testing.T) {
 		wide = wide.Next(index.Used{Offers: wide.Offers, Steps: 1})
 	}
 	if wide != (AnswerSize{MostOffers, LeastSteps}) {
-		t.Errorf("a burst over many nodes: %+v", wide)
+		t.Errorf("after a burst over many nodes the size is %+v, want %+v", wide, AnswerSize{MostOffers, LeastSteps})
 	}
 	deep := AnswerSize{}.Next(index.Used{})
 	for range 5 {
 		deep = deep.Next(index.Used{Offers: 1, Steps: deep.Steps + 1, StepsExhausted: true})
 	}
 	if deep != (AnswerSize{maxOffersTimesSteps / MostSteps, MostSteps}) {
-		t.Errorf("a burst over few nodes: %+v", deep)
+		t.Errorf("after a burst over few nodes the size is %+v, want %+v", deep, AnswerSize{maxOffersTimesSteps / MostSteps, MostSteps})
 	}
-	for _, w := range []AnswerSize{wide, deep} {
+	for _, size := range []AnswerSize{wide, deep} {
 		for range 10 {
-			w = w.Next(index.Used{Offers: 0, Steps: 0})
+			size = size.Next(index.Used{Offers: 0, Steps: 0})
 		}
-		if w != (AnswerSize{LeastOffers, LeastSteps}) {
-			t.Errorf("one pod at a time: %+v", w)
+		if size != (AnswerSize{LeastOffers, LeastSteps}) {
+			t.Errorf("after single pods the size is %+v, want %+v", size, AnswerSize{LeastOffers, LeastSteps})
 		}
 	}
 	if steady := (AnswerSize{64, 16}).Next(index.Used{Offers: 20, Steps: 5}); steady != (AnswerSize{64, 16}) {
-		t.Errorf("after a third was used: %+v", steady)
+		t.Errorf("after a third was used the size is %+v, want %+v", steady, AnswerSize{64, 16})
 	}
 }

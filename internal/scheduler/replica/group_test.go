@@ -1,0 +1,263 @@
+package replica
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	fwk "k8s.io/kube-scheduler/framework"
+	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config"
+	pluginnames "k8s.io/kubernetes/pkg/scheduler/framework/plugins/names"
+	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/schedtest"
+)
+
+// group has several replicas in one process, which communicate over loopback and share the nodes of
+// an API server in memory. The embedded fixture has the scheduler of the leader.
+type group struct {
+	*schedtest.Fixture
+	// in is the leader's intake. clock is the clock of all intakes.
+	in       *intake.Intake
+	clock    *testingclock.FakeClock
+	replicas []*testReplica
+}
+
+// testReplica is one of the replicas. Each has an intake, because each may become leader.
+type testReplica struct {
+	*Replica
+	in   *intake.Intake
+	stop func()
+	// exits receives the error with which the replica would end its process. resigned is closed
+	// when the replica resigns as leader.
+	exits    chan error
+	resigned chan struct{}
+}
+
+// newGroup starts replicas of which the first leads.
+func newGroup(t *testing.T, replicas int, nodes ...*v1.Node) *group {
+	t.Helper()
+	g := startReplicas(t, make([]bool, replicas), nodes...)
+	g.lead(0)
+	return g
+}
+
+// startReplicas starts a replica for each element of relays, without a leader. A true element makes
+// its replica a relay.
+func startReplicas(t *testing.T, relays []bool, nodes ...*v1.Node) *group {
+	t.Helper()
+	server := schedtest.NewAPI()
+	for _, node := range nodes {
+		server.Put(node)
+	}
+	g := &group{Fixture: &schedtest.Fixture{T: t, Ctx: t.Context(), API: server}, clock: testingclock.NewFakeClock(time.Now())}
+	var members membership.Addresses
+	var listeners []net.Listener
+	for i, relay := range relays {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		g.Must(err)
+		listeners = append(listeners, listener)
+		members = append(members, membership.Member{Name: fmt.Sprintf("replica-%d", i), Address: listener.Addr().String(), Relay: relay})
+	}
+	for i, listener := range listeners {
+		g.replicas = append(g.replicas, g.startReplica(members, members[i], listener))
+	}
+	return g
+}
+
+// startReplica starts a replica that does not lead.
+func (g *group) startReplica(members membership.Addresses, self membership.Member, listener net.Listener) *testReplica {
+	ctx, cancel := context.WithCancel(klog.NewContext(context.Background(), klog.Logger{}))
+	client := g.API.Client()
+	profile := schedtest.DefaultProfile(g.T).DeepCopy()
+	profile.Plugins.Bind = config.PluginSet{Enabled: []config.Plugin{{Name: "Binder"}}, Disabled: []config.Plugin{{Name: pluginnames.DefaultBinder}}}
+	registry := frameworkruntime.Registry{"Binder": func(context.Context, runtime.Object, fwk.Handle) (fwk.Plugin, error) {
+		return schedtest.Binder{API: g.API}, nil
+	}}
+	factory, feeds := leader.NewFactory(client)
+	sched, err := kubescheduler.New(ctx, client, factory, nil, func(string) events.EventRecorderLogger { return &events.FakeRecorder{} },
+		kubescheduler.WithProfiles(*profile), kubescheduler.WithFrameworkOutOfTreeRegistry(registry),
+		kubescheduler.WithPodInitialBackoffSeconds(0), kubescheduler.WithPodMaxBackoffSeconds(0))
+	g.Must(err)
+	term := func(context.Context) (int64, error) { return 1, nil }
+	resigned := make(chan struct{})
+	replica, err := Attach(ctx, sched, []config.KubeSchedulerProfile{*profile}, client, client, feeds, member.Options{
+		Self: self, Listener: listener, Discovery: members, Fanout: 10, Patience: wire.Patience{Deadline: 2 * time.Second, Quorum: 100},
+		Elected: true, Resign: sync.OnceFunc(func() { close(resigned) }),
+	}, term)
+	g.Must(err)
+	r := &testReplica{Replica: replica, in: intake.Attach(sched, []config.KubeSchedulerProfile{*profile}, factory, client), exits: make(chan error, 1), resigned: resigned}
+	replica.exit = func(err error, _ string) {
+		select {
+		case r.exits <- err:
+		default:
+		}
+	}
+	r.in.SetClock(g.clock)
+	factory.Start(ctx.Done())
+	var running sync.WaitGroup
+	running.Go(func() { _ = replica.Run(ctx) })
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		sched.SchedulingQueue.Close()
+		running.Wait()
+	})
+	g.T.Cleanup(r.stop)
+	return r
+}
+
+// lead makes a replica lead, and waits until the other replicas are ready.
+func (g *group) lead(number int) {
+	g.T.Helper()
+	r := g.replicas[number]
+	g.in, g.Sched = r.in, r.sched
+	r.sched.SchedulingQueue.Run(klog.Logger{})
+	go wait.UntilWithContext(r.ctx, r.sched.ScheduleOne, 0)
+	select {
+	case <-r.Leads():
+	case <-time.After(schedtest.Patience):
+		g.T.Fatalf("timed out after %v waiting until replica-%d leads", schedtest.Patience, number)
+	}
+}
+
+// awaitExit waits until a replica would end its process, and checks the error.
+func (g *group) awaitExit(r *testReplica, want string) {
+	g.T.Helper()
+	select {
+	case err := <-r.exits:
+		if !strings.Contains(err.Error(), want) {
+			g.T.Errorf("%s exits with error %q, want it to contain %q", r.options.Self.Name, err, want)
+		}
+	case <-time.After(schedtest.Patience):
+		g.T.Fatalf("timed out after %v waiting until %s exits with %q", schedtest.Patience, r.options.Self.Name, want)
+	}
+}
+
+// awaitReservations waits until the leader assumes this many pods and the owners have this many
+// reservations.
+func (g *group) awaitReservations(wantAssumed, wantReserved int) {
+	g.T.Helper()
+	g.Eventually(fmt.Sprintf("%d pods are assumed and %d reservations exist", wantAssumed, wantReserved), func() error {
+		assumed, _ := g.Sched.Cache.PodCount()
+		reserved := 0
+		for _, r := range g.replicas {
+			if r.present.Err() == nil {
+				reserved += r.holder.Counts().Reservations
+			}
+		}
+		if assumed != wantAssumed || reserved != wantReserved {
+			return fmt.Errorf("%d pods are assumed and %d reservations exist", assumed, reserved)
+		}
+		return nil
+	})
+}
+
+// awaitConsistent waits until the owners of nodes have each bound pod once and no other pod, and
+// until no pod is assumed, reserved, or waits to be stored.
+func (g *group) awaitConsistent() {
+	g.T.Helper()
+	g.awaitReservations(0, 0)
+	g.Eventually("the owners of nodes have exactly the bound pods", func() error {
+		wantPods, wantMilliCPU := 0, int64(0)
+		for _, pod := range g.API.Pods() {
+			if pod.Spec.NodeName != "" {
+				wantPods++
+				wantMilliCPU += pod.Spec.Containers[0].Resources.Requests.Cpu().MilliValue()
+			}
+		}
+		pods, milliCPU := 0, int64(0)
+		for _, r := range g.replicas {
+			if r.present.Err() != nil {
+				continue
+			}
+			pods += r.holder.Counts().Pods
+			for _, node := range g.API.Nodes() {
+				if info, err := r.holder.NodeInfo(node.Name); err == nil && info.Node() != nil {
+					milliCPU += info.Requested.MilliCPU
+				}
+			}
+		}
+		if pods != wantPods || milliCPU != wantMilliCPU {
+			return fmt.Errorf("they have %d pods that request %d millicores, want %d pods and %d millicores", pods, milliCPU, wantPods, wantMilliCPU)
+		}
+		return nil
+	})
+	g.Eventually("all early pods are settled", func() error {
+		if _, unsettled := g.in.Remembered(); unsettled > 0 {
+			return fmt.Errorf("%d early pods are not settled", unsettled)
+		}
+		return nil
+	})
+}
+
+// TestFormerLeaderExits has another replica become leader although the first one still holds the
+// lease, as after a pause of its process. The first exits, because no replica follows it.
+func TestFormerLeaderExits(t *testing.T) {
+	g := newGroup(t, 3, schedtest.PlainNode("node", "4"))
+	former := g.replicas[0]
+	g.lead(1)
+	g.awaitExit(former, "term 1, and replica-1 leads for term 2")
+	select {
+	case err := <-g.replicas[1].exits:
+		t.Errorf("the current leader exits with error %v, want it running", err)
+	default:
+	}
+	pod := schedtest.PlainPod("pod", "1")
+	g.API.Put(pod)
+	g.AwaitBound("pod")
+}
+
+// TestLeaderExitsWhenItLearnsOfLaterTerm checks that a replica that knows a later term sends it to
+// the leader of an earlier term.
+func TestLeaderExitsWhenItLearnsOfLaterTerm(t *testing.T) {
+	g := newGroup(t, 2, schedtest.PlainNode("node", "4"))
+	leader, other := g.replicas[0], g.replicas[1]
+	earlier := *other.member.Assignment()
+	later := earlier
+	later.Term, later.Leader = 7, other.options.Self
+	other.member.Adopt(&later)
+	g.Must(other.Receive(leader.member.Self(), &wire.Batch{Assignments: []*wire.Assignment{&earlier}}))
+	g.awaitExit(leader, "leads for term 7")
+}
+
+// TestRelayWithoutOwnersResigns checks that a leading relay resigns when it is cut off from the
+// owners of nodes, and that another relay in this situation does not become leader.
+func TestRelayWithoutOwnersResigns(t *testing.T) {
+	g := startReplicas(t, []bool{true, false, true}, schedtest.PlainNode("node", "4"))
+	relay, owner := g.replicas[0], g.replicas[1]
+	g.Must(relay.MayLead(g.Ctx))
+	g.lead(0)
+	g.API.Put(schedtest.PlainPod("pod", "1"))
+	g.AwaitBound("pod")
+	select {
+	case <-relay.resigned:
+		t.Fatal("the relay resigned although it reaches the owner of all nodes")
+	case <-time.After(2 * leader.ResignAfter):
+	}
+	owner.stop()
+	select {
+	case <-relay.resigned:
+	case <-time.After(schedtest.Patience):
+		t.Fatalf("the relay did not resign within %v after the owner stopped", schedtest.Patience)
+	}
+	if err := g.replicas[2].MayLead(g.Ctx); !errors.Is(err, leader.ErrIsolated) {
+		t.Errorf("MayLead() of the other relay = %v, want %v", err, leader.ErrIsolated)
+	}
+}

@@ -1,0 +1,45 @@
+package schedtest
+
+import (
+	"testing"
+
+	"k8s.io/component-base/metrics/legacyregistry"
+)
+
+// CounterDelta returns a function that returns the increase of a counter since this call.
+func CounterDelta(t *testing.T, read func() (float64, error)) (delta func() int) {
+	t.Helper()
+	before, err := read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return func() int {
+		now, err := read()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(now - before)
+	}
+}
+
+// CounterValue returns a function that reads the counter whose first label has a value. A counter
+// that does not exist yet is 0.
+func CounterValue(name, label string) func() (float64, error) {
+	return func() (float64, error) {
+		families, err := legacyregistry.DefaultGatherer.Gather()
+		if err != nil {
+			return 0, err
+		}
+		for _, family := range families {
+			if family.GetName() != name {
+				continue
+			}
+			for _, metric := range family.GetMetric() {
+				if metric.GetLabel()[0].GetValue() == label {
+					return metric.GetCounter().GetValue(), nil
+				}
+			}
+		}
+		return 0, nil
+	}
+}
