@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	corev1helpers "k8s.io/component-helpers/scheduling/corev1"
 	kubescheduler "k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
@@ -32,6 +33,7 @@ func (o shardOwners) Nodes() int { return len(o.nodes) }
 func (shardOwners) KeepNode(*v1.Node) {}
 
 func (shardOwners) RetryWhenAllAnswer(*v1.Pod) {}
+func (shardOwners) ReleaseEarlier(types.UID) bool { return false }
 
 // Query queries all shards. Messages are encoded and decoded as between processes, and some answers
 // are merged early, as by a relay.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/tools/events"
@@ -23,6 +24,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intake"
+	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/leader"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/member"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
@@ -213,7 +215,7 @@ func TestFormerLeaderExits(t *testing.T) {
 	g := newGroup(t, 3, schedtest.PlainNode("node", "4"))
 	former := g.replicas[0]
 	g.lead(1)
-	g.awaitExit(former, "term 1, and replica-1 leads for term 2")
+	g.awaitExit(former, "replica-1 leads for the later term 2")
 	select {
 	case err := <-g.replicas[1].exits:
 		t.Errorf("the current leader exits with error %v, want it running", err)
@@ -222,6 +224,96 @@ func TestFormerLeaderExits(t *testing.T) {
 	pod := schedtest.PlainPod("pod", "1")
 	g.API.Put(pod)
 	g.AwaitBound("pod")
+}
+
+// spreadPod returns a pod of a group that must be spread over zones with a maximum skew of 1.
+func spreadPod(name string) *v1.Pod {
+	pod := schedtest.PlainPod(name, "1")
+	pod.Labels = map[string]string{"group": "spread"}
+	pod.Spec.TopologySpreadConstraints = []v1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: v1.LabelTopologyZone, WhenUnsatisfiable: v1.DoNotSchedule,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: pod.Labels},
+	}}
+	return pod
+}
+
+func zoneNode(name, cpu, zone string) *v1.Node {
+	node := schedtest.PlainNode(name, cpu)
+	node.Labels[v1.LabelTopologyZone] = zone
+	return node
+}
+
+// ownerOf returns the replica that owns a node.
+func (g *group) ownerOf(node string) *testReplica {
+	g.T.Helper()
+	for _, r := range g.replicas {
+		if r.options.Self.Name == g.replicas[0].member.NodeOwner(node) {
+			return r
+		}
+	}
+	g.T.Fatalf("no replica owns node %s", node)
+	return nil
+}
+
+// TestReservationOfEarlierLeaderIsReleased has a leader reserve capacity for a pod and lose the lease
+// before it binds the pod. The next leader must not count that reservation when it places the pod:
+// otherwise two pods of a group with a maximum skew of 1 get into one zone.
+func TestReservationOfEarlierLeaderIsReleased(t *testing.T) {
+	// All pods prefer the large node, unless the constraint forbids it.
+	g := newGroup(t, 3, zoneNode("small", "4", "a"), zoneNode("large", "64", "b"))
+	first, second := spreadPod("first"), spreadPod("second")
+	reserved := second.DeepCopy()
+	reserved.Spec.NodeName = "small"
+	owner := g.ownerOf("small")
+	g.Must(owner.Receive("replica-0", &wire.Batch{Reservations: []wire.Reservation{holder.NewReservation(reserved, wire.TermKeys{})}}))
+	if got := owner.holder.Counts().Reservations; got != 1 {
+		t.Fatalf("the owner has %d reservations, want 1", got)
+	}
+	g.replicas[0].stop()
+	g.lead(1)
+	g.API.Put(first)
+	g.AwaitBound("first")
+	if node := g.API.Pod("default/first").Spec.NodeName; node != "large" {
+		t.Fatalf("pod first is bound to node %q, want large", node)
+	}
+	g.API.Put(second)
+	g.AwaitBound("second")
+	if node := g.API.Pod("default/second").Spec.NodeName; node != "small" {
+		t.Errorf("pod second is bound to node %q, want small", node)
+	}
+	g.awaitConsistent()
+}
+
+// doneHook is a context that calls a function when Done is called for the first time.
+type doneHook struct {
+	context.Context
+	call func()
+}
+
+func (h doneHook) Done() <-chan struct{} {
+	h.call()
+	return h.Context.Done()
+}
+
+// TestAnswerOfLostNodesIsDiscarded has a replica lose nodes while it answers a query: after it has
+// checked that it is ready for the assignment of the query, and before it reads the nodes.
+func TestAnswerOfLostNodesIsDiscarded(t *testing.T) {
+	g := newGroup(t, 2, schedtest.PlainNode("node", "4"))
+	owner := g.ownerOf("node")
+	now := owner.member.Assignment()
+	query := &wire.Request{
+		Query: &wire.Query{Pod: wire.MarshalObject(schedtest.PlainPod("pod", "1")), Profile: v1.DefaultSchedulerName, Offers: 1, Steps: 1},
+		From:  now.Leader.Name, Term: now.Term, Number: now.Number,
+	}
+	if answer := owner.Answer(g.Ctx, query); len(answer.Absent) != 0 || answer.Summary.Nodes != 1 {
+		t.Fatalf("Answer() = %+v, want one node", answer)
+	}
+	next := *now
+	next.Number, next.AfterTerm, next.AfterNumber = now.Number+1, now.Term, now.Number
+	ctx := doneHook{g.Ctx, sync.OnceFunc(func() { owner.member.Adopt(&next) })}
+	if answer := owner.Answer(ctx, query); len(answer.Absent) != 1 {
+		t.Errorf("Answer() = %+v, want the replica absent", answer)
+	}
 }
 
 // TestLeaderExitsWhenItLearnsOfLaterTerm checks that a replica that knows a later term sends it to
@@ -234,7 +326,7 @@ func TestLeaderExitsWhenItLearnsOfLaterTerm(t *testing.T) {
 	later.Term, later.Leader = 7, other.options.Self
 	other.member.Adopt(&later)
 	g.Must(other.Receive(leader.member.Self(), &wire.Batch{Assignments: []*wire.Assignment{&earlier}}))
-	g.awaitExit(leader, "leads for term 7")
+	g.awaitExit(leader, "leads for the later term 7")
 }
 
 // TestRelayWithoutOwnersResigns checks that a leading relay resigns when it is cut off from the

@@ -34,7 +34,7 @@ func (r *Replica) Receive(from string, b *wire.Batch) error {
 	for i := range b.Refreshed {
 		refresh := &b.Refreshed[i]
 		slots := r.member.SlotsOf(from, refresh.Slots)
-		r.holder.EndList(from, refresh.ID, slots)
+		r.holder.EndList(from, refresh.ID, slots, refresh.Version)
 		r.leader.EndList(from, refresh.ID, slots)
 		r.member.HandleRefreshed(from, refresh)
 	}
@@ -60,6 +60,10 @@ func (r *Replica) Answer(ctx context.Context, q *wire.Request) *wire.Answer {
 	answer, err := (*wire.Answer)(nil), errNotReady
 	if r.member.Ready(q.Term, q.Number) {
 		answer, err = r.holder.Answer(ctx, q.From, q, self)
+		if err == nil && !r.member.Ready(q.Term, q.Number) {
+			// An assignment that arrived meanwhile may have removed nodes before they were read.
+			err = errNotReady
+		}
 	}
 	if err != nil {
 		return &wire.Answer{Errors: []string{self + ": " + err.Error()}, Absent: []string{self}}

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/klog/v2"
 	schedcache "k8s.io/kubernetes/pkg/scheduler/backend/cache"
 	"k8s.io/kubernetes/pkg/scheduler/framework"
@@ -129,11 +130,25 @@ func (h *Holder) BeginList(from string, id int64) {
 }
 
 // EndList handles the end of a replica's list of pods. It removes the pods in the given hash slots that
-// were not in the list.
-func (h *Holder) EndList(from string, id int64, slots []int) {
+// were not in the list. If a pod is newer than the list (see [wire.Refresh.Version]), it keeps the
+// capacity of the pod: the former watcher of the hash slot has sent the pod, and the replica that sent the
+// list has not received the bind yet.
+func (h *Holder) EndList(from string, id int64, slots []int, version string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.lists.End(from, id, slots, h.pods, func(pod *v1.Pod) { h.remove(pod.UID) })
+	h.lists.End(from, id, slots, h.pods, func(pod *v1.Pod) {
+		if isNewer(pod.ResourceVersion, version) {
+			h.reserveBound(pod)
+		} else {
+			h.remove(pod.UID)
+		}
+	})
+}
+
+// isNewer returns whether resource version a is later than b. It returns false if they cannot be compared.
+func isNewer(a, b string) bool {
+	order, err := resourceversion.CompareResourceVersion(a, b)
+	return err == nil && order > 0
 }
 
 // SetPod stores the current version of a pod on one of the holder's nodes. If the pod is new, it replaces
@@ -142,6 +157,10 @@ func (h *Holder) SetPod(pod *v1.Pod) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	known, ok := h.pods[pod.UID]
+	if ok && isNewer(known.Pod.ResourceVersion, pod.ResourceVersion) {
+		// Two replicas watched the pod one after the other, and the second has an older version.
+		pod = known.Pod
+	}
 	h.pods[pod.UID] = refresh.Object{Pod: pod, Tick: h.tick}
 	var err error
 	switch {
@@ -160,11 +179,14 @@ func (h *Holder) SetPod(pod *v1.Pod) {
 	}
 }
 
-// RemovePod removes a bound pod, if the holder has it. A reservation for the pod remains.
+// RemovePod removes a bound pod, if the holder has it. A reservation that a leader requested remains.
 func (h *Holder) RemovePod(uid types.UID) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.remove(uid)
+	if r := h.reservations[uid]; r != nil && r.bound {
+		h.unreserve(uid)
+	}
 }
 
 func (h *Holder) remove(uid types.UID) {

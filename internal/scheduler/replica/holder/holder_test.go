@@ -54,16 +54,69 @@ func TestOverlappingListsKeepSentPods(t *testing.T) {
 	h.BeginList("a", 1)
 	h.SetPod(podOnNode("sent", "1"))
 	h.BeginList("a", 2)
-	h.EndList("a", 1, allSlots)
+	h.EndList("a", 1, allSlots, "")
 	h.checkCounts(t, 1, 0)
 	// The second list does not contain the pod, but it does not cover the pod's slot either.
-	h.EndList("a", 2, []int{(membership.SlotOf("sent") + 1) % membership.SlotCount})
+	h.EndList("a", 2, []int{(membership.SlotOf("sent") + 1) % membership.SlotCount}, "")
 	h.checkCounts(t, 1, 0)
 	// The end of a list that was not started on this connection has no effect.
 	h.BeginList("a", 3)
 	h.Connected("a")
-	h.EndList("a", 3, allSlots)
+	h.EndList("a", 3, allSlots, "")
 	h.checkCounts(t, 1, 0)
+}
+
+// TestListOlderThanBindKeepsCapacity checks that a list of pods that is older than a bind does not free
+// the capacity of the bound pod. The former watcher of a hash slot may have sent the pod before the new
+// watcher received the bind.
+func TestListOlderThanBindKeepsCapacity(t *testing.T) {
+	h := newTestHolder(t)
+	allSlots := refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), "")
+	bound := podOnNode("pod", "3")
+	bound.ResourceVersion = "20"
+	h.SetPod(bound)
+	h.BeginList("b", 1)
+	h.EndList("b", 1, allSlots, "15")
+	h.checkCounts(t, 0, 1)
+	if refused := h.reserve(t, podOnNode("large", "2"), true, false); refused == "" {
+		t.Error("Reserve() of 2 CPUs next to a bound pod with 3 of 4 CPUs succeeded, want it refused")
+	}
+	if earlier := h.EarlierReservations(7); len(earlier) != 0 {
+		t.Errorf("EarlierReservations() = %v, want none for a bound pod", earlier)
+	}
+	elsewhere := podOnNode("pod", "3")
+	elsewhere.Spec.NodeName = "another"
+	if refused := h.reserve(t, elsewhere, true, true); refused == "" {
+		t.Error("Reserve() of another node for a bound pod succeeded, want it refused")
+	}
+	h.SetPod(bound)
+	h.checkCounts(t, 1, 0)
+	older := bound.DeepCopy()
+	older.ResourceVersion = "18"
+	h.SetPod(older)
+	h.BeginList("b", 2)
+	h.EndList("b", 2, allSlots, "19")
+	h.checkCounts(t, 0, 1)
+	h.SetPod(bound)
+	h.BeginList("b", 3)
+	h.EndList("b", 3, allSlots, "25")
+	h.checkCounts(t, 0, 0)
+}
+
+// TestDeletedPodOfOlderListIsRemoved checks that the capacity that is kept for a bound pod (see
+// [TestListOlderThanBindKeepsCapacity]) is freed when the pod is deleted.
+func TestDeletedPodOfOlderListIsRemoved(t *testing.T) {
+	h := newTestHolder(t)
+	bound := podOnNode("pod", "3")
+	bound.ResourceVersion = "20"
+	h.SetPod(bound)
+	h.BeginList("b", 1)
+	h.EndList("b", 1, refresh.AllSlots().Of(make(membership.Table, membership.SlotCount), ""), "15")
+	h.RemovePod("pod")
+	h.checkCounts(t, 0, 0)
+	if refused := h.reserve(t, podOnNode("large", "4"), true, false); refused != "" {
+		t.Errorf("Reserve() of all CPUs of an empty node was refused: %s", refused)
+	}
 }
 
 // TestReservationRequiresReadinessAndCapacity checks that a holder that is not ready accepts only

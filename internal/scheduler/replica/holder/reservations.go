@@ -24,6 +24,8 @@ type reservation struct {
 	// the reservation expires unless it is renewed.
 	term  int64
 	until time.Time
+	// bound is true if the pod was known to be bound, but is missing in a later list of pods.
+	bound bool
 }
 
 // A reservation that no leader renews expires after reservationLife. If it was requested in an earlier
@@ -46,7 +48,7 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 		return h.nominate(r)
 	}
 	if len(r.Pod) == 0 {
-		if before := h.reservations[r.UID]; before != nil && before.pod.Spec.NodeName == r.Node {
+		if before := h.reservations[r.UID]; before != nil && !before.bound && before.pod.Spec.NodeName == r.Node {
 			h.unreserve(r.UID)
 		}
 		return ""
@@ -66,6 +68,9 @@ func (h *Holder) Reserve(ctx context.Context, from string, term int64, ready boo
 		if before.pod.Spec.NodeName == r.Node {
 			before.term, before.until = term, time.Now().Add(reservationLife)
 			return ""
+		}
+		if before.bound {
+			return fmt.Sprintf("the pod is on node %s", before.pod.Spec.NodeName)
 		}
 		h.unreserve(pod.UID)
 	}
@@ -237,6 +242,33 @@ func (h *Holder) ShortenOld(term int64, now time.Time) {
 			r.until = end
 		}
 	}
+}
+
+// EarlierReservations returns the reservations that a leader of an earlier term than the given one
+// requested, for pods that are not known to be bound. The leader does not know these reservations.
+func (h *Holder) EarlierReservations(term int64) []wire.EarlierReservation {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var earlier []wire.EarlierReservation
+	for uid, r := range h.reservations {
+		if r.term < term && !r.bound {
+			earlier = append(earlier, wire.EarlierReservation{UID: uid, Node: r.pod.Spec.NodeName})
+		}
+	}
+	return earlier
+}
+
+// reserveBound replaces a bound pod by a reservation, because a list of pods that is older than the
+// bind does not contain the pod. The next message about the pod confirms it; otherwise the reservation
+// expires if the API server does not have the pod.
+func (h *Holder) reserveBound(pod *v1.Pod) {
+	h.remove(pod.UID)
+	if err := h.cache.AssumePod(h.logger, pod); err != nil {
+		h.logger.Error(err, "Reserving capacity for a bound pod failed", "pod", klog.KObj(pod))
+		return
+	}
+	h.countAntiAffinity(pod, 1)
+	h.reservations[pod.UID] = &reservation{pod: pod, until: time.Now().Add(earlierLeaderReservationLife), bound: true}
 }
 
 // NewReservation returns the message that requests a reservation for a pod on the node in its spec.

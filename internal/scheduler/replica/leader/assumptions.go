@@ -177,12 +177,14 @@ func (a *Assumptions) Dump() *schedcache.Dump {
 	return &schedcache.Dump{AssumedPods: assumed, Nodes: map[string]*framework.NodeInfo{}}
 }
 
-// ack records the answer of a node's owner to a reservation, or to its renewal.
-func (a *Assumptions) ack(uid types.UID, refusal string) {
+// ack records the answer of a replica to a reservation, or to its renewal, if owns returns true for the
+// node. It calls owns with the lock held, because [Leader.resendReservations] reads the assumptions under
+// the same lock: an answer counts either before the reservations are sent to a new owner, or not at all.
+func (a *Assumptions) ack(uid types.UID, refusal string, owns func(node string) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	assumed := a.assumed[uid]
-	if assumed == nil {
+	if assumed == nil || !owns(assumed.pod.Spec.NodeName) {
 		return
 	}
 	assumed.lastAck, assumed.refusal = time.Now(), refusal

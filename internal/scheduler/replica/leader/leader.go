@@ -65,6 +65,9 @@ type Leader struct {
 	// late are the replicas that did not answer their last query in time.
 	late map[string]*lateReplica
 
+	// earlier are the nodes of pods for which owners have reservations of earlier terms.
+	earlier map[types.UID]string
+
 	// nominated has the nominated node of each pod, as last sent to the owner of that node.
 	nominated map[types.UID]string
 
@@ -144,7 +147,7 @@ func (l *Leader) Start(ctx context.Context, term int64) {
 		term = max(term, last.Term+1)
 	}
 	l.mu.Lock()
-	l.term, l.termStart = term, time.Now()
+	l.term, l.termStart, l.earlier = term, time.Now(), map[types.UID]string{}
 	l.currentTerm.Store(term)
 	l.mu.Unlock()
 	go l.run(ctx)

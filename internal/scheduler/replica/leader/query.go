@@ -18,8 +18,9 @@ func (l *Leader) Query(ctx context.Context, query *wire.Query, all bool) (*wire.
 	if all {
 		q.Patience.Quorum = 100
 	}
-	sent := l.member.Reservations()
 	l.mu.Lock()
+	// Under the lock, so that all reservations count that were sent to a replica before it became ready.
+	sent := l.member.Reservations()
 	q.Term, q.Number = l.term, l.number
 	owners := l.table.Owners()
 	var members []membership.Member
@@ -80,7 +81,7 @@ func (l *Leader) unreachedBehindRelays(queried []membership.Member, answer *wire
 			continue
 		}
 		for _, member := range branch.Members()[1:] {
-			if !member.Relay {
+			if !member.Relay && slices.Contains(answer.Absent, member.Name) {
 				unreached = append(unreached, member)
 			}
 		}

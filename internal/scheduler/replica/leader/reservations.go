@@ -4,6 +4,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/holder"
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
@@ -14,7 +15,7 @@ import (
 // sends the unconfirmed reservations.
 func (l *Leader) resendReservations(owner string, ready bool) {
 	l.assumptions.each(func(a *assumption) {
-		if !a.reserved() && !ready {
+		if !a.reserved() && !ready || a.isAcked() && a.refusal != "" {
 			return
 		}
 		if owner == "" || l.member.NodeOwner(a.pod.Spec.NodeName) == owner {
@@ -28,10 +29,7 @@ func (l *Leader) resendReservations(owner string, ready bool) {
 // HandleAck records a replica's answer to a reservation. It ignores the answer if the replica does not
 // own the node according to the current assignment.
 func (l *Leader) HandleAck(from string, ack wire.Ack) {
-	node := l.assumptions.nodeOf(ack.UID)
-	if node != "" && l.member.NodeOwner(node) == from {
-		l.assumptions.ack(ack.UID, ack.Refused)
-	}
+	l.assumptions.ack(ack.UID, ack.Refused, func(node string) bool { return l.member.NodeOwner(node) == from })
 }
 
 // reserve requests a reservation for a pod from the owner of its node.
@@ -47,8 +45,23 @@ func (l *Leader) reserve(pod *v1.Pod, termKeys wire.TermKeys) {
 
 // release asks the owner of a pod's node to release the reservation.
 func (l *Leader) release(pod *v1.Pod) {
-	l.search.invalidate()
 	l.sendToOwner(pod, wire.Reservation{UID: pod.UID, Node: pod.Spec.NodeName})
+	// Only now, because a query that is sent before the release still counts the pod.
+	l.search.invalidate()
+}
+
+// ReleaseEarlier releases the reservation that a leader of an earlier term requested for a pod, and
+// returns whether there was one. Otherwise the pod would count on two nodes once it is placed again, and
+// pods with spread constraints would be placed by wrong counts until the reservation expires.
+func (l *Leader) ReleaseEarlier(uid types.UID) bool {
+	l.mu.Lock()
+	node, found := l.earlier[uid]
+	delete(l.earlier, uid)
+	l.mu.Unlock()
+	if found {
+		l.member.SendToOwner(node, func(b *wire.Batch) { b.Reservations = append(b.Reservations, wire.Reservation{UID: uid, Node: node}) })
+	}
+	return found
 }
 
 // sendToOwner sends a reservation to the owner of the pod's node. If no replica owns the node, the
@@ -57,7 +70,7 @@ func (l *Leader) sendToOwner(pod *v1.Pod, reservation wire.Reservation) {
 	if !l.member.SendToOwner(pod.Spec.NodeName, func(b *wire.Batch) { b.Reservations = append(b.Reservations, reservation) }) {
 		// The caller holds the lock of the assumptions. ack takes the same lock, so it must run in
 		// another goroutine.
-		go l.assumptions.ack(pod.UID, "no replica owns the node")
+		go l.assumptions.ack(pod.UID, "no replica owns the node", func(string) bool { return true })
 	}
 }
 

@@ -46,6 +46,9 @@ type Owners interface {
 	// KeepNode stores the node that was chosen for a pod with volumes or resource claims, because
 	// plugins look it up while they bind the pod.
 	KeepNode(*v1.Node)
+	// ReleaseEarlier releases the reservation that a leader of an earlier term requested for a pod.
+	// It returns whether there was one.
+	ReleaseEarlier(types.UID) bool
 	// RetryWhenAllAnswer schedules the retry of a pod that got no node because an owner did not
 	// answer.
 	RetryWhenAllAnswer(*v1.Pod)
@@ -99,6 +102,10 @@ func (l *Search) schedulePod(
 	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
 ) (kubescheduler.ScheduleResult, error) {
 	none := kubescheduler.ScheduleResult{}
+	if l.owners.ReleaseEarlier(pod.Pod.UID) {
+		// The current answer counts the reservation.
+		l.EndBatch()
+	}
 	profile := l.Profiles[fw.ProfileName()]
 	switch reason := l.Unrankable(profile, pod.Pod); reason {
 	case "":

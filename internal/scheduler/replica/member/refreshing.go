@@ -111,6 +111,8 @@ func (m *Member) newPodSender(name string, p *peer, pending bool) *podSender {
 
 func (s *podSender) run(ctx context.Context) {
 	s.link.Send(func(b *wire.Batch) { b.Refreshing = append(b.Refreshing, s.refresh) })
+	// The version is read first, so that the list contains at least all changes up to it.
+	s.refresh.Version = s.m.pods.version()
 	for _, uid := range s.m.pods.uids() {
 		if !s.link.WaitForRoom(ctx) {
 			return

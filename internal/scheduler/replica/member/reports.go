@@ -29,6 +29,7 @@ func (m *Member) report(to string) {
 	}
 	if m.complete() {
 		status.Term, status.Number = m.assignment.Term, m.assignment.Number
+		status.Earlier = m.holder.EarlierReservations(m.assignment.Term)
 	}
 	m.send(m.assignment.Leader.Name, func(b *wire.Batch) { b.Status = status })
 }

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	toolscache "k8s.io/client-go/tools/cache"
 
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/membership"
@@ -53,7 +54,9 @@ type slotWatch[T object] struct {
 	slotsLeft int
 	// synced is true after the first list.
 	synced bool
-	stop   context.CancelFunc
+	// version is the resource version of the last list, event or bookmark.
+	version string
+	stop    context.CancelFunc
 }
 
 func newSlotWatcher[T object](kind T, listerWatcher func(selector string) toolscache.ListerWatcher, trim toolscache.TransformFunc, changed func(before, after T, listing bool), listed func()) *slotWatcher[T] {
@@ -120,6 +123,21 @@ func (s *slotWatcher[T]) watch(ctx context.Context, slots []int) {
 // updateSynced computes synced from the watches.
 func (s *slotWatcher[T]) updateSynced() {
 	s.synced.Store(!slices.ContainsFunc(s.watches, func(w *slotWatch[T]) bool { return !w.synced }))
+}
+
+// version returns the resource version up to which all watches have received all changes; "" if there
+// are no watches, or versions cannot be compared.
+func (s *slotWatcher[T]) version() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	oldest := ""
+	for i, w := range s.watches {
+		order, err := resourceversion.CompareResourceVersion(w.version, oldest)
+		if i == 0 || err == nil && order < 0 {
+			oldest = w.version
+		}
+	}
+	return oldest
 }
 
 // uids returns the UIDs of all objects.
@@ -197,9 +215,18 @@ func (w *slotWatch[T]) remove(uid types.UID) {
 	}
 }
 
-// Replace replaces all objects in the slots of the watch by those of a list.
-func (w *slotWatch[T]) Replace(items []any, _ string) error {
+// UpdateResourceVersion records the resource version of an event or a bookmark. The reflector calls it
+// after the event was stored.
+func (w *slotWatch[T]) UpdateResourceVersion(version string) {
 	w.watcher.mu.Lock()
+	defer w.watcher.mu.Unlock()
+	w.version = version
+}
+
+// Replace replaces all objects in the slots of the watch by those of a list.
+func (w *slotWatch[T]) Replace(items []any, version string) error {
+	w.watcher.mu.Lock()
+	w.version = version
 	listed := map[types.UID]bool{}
 	for _, item := range items {
 		object, ok, err := w.accept(item)

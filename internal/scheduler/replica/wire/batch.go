@@ -80,6 +80,9 @@ type Refresh struct {
 	// ID is a number that the sender has chosen. In Refreshing and Refreshed, InReplyTo is the ID of
 	// the Listed to which the list responds.
 	ID, InReplyTo int64
+	// Version is the resource version up to which the sender had received all changes before it
+	// started the list. It is set in Refreshed.
+	Version string `cbor:",omitempty"`
 }
 
 // Reservation is the request to reserve capacity of a node for a pod before the pod is bound. If Pod is
@@ -120,11 +123,22 @@ type Status struct {
 	// AntiAffinityBeyondNode is true if a pod on a node of this replica has a required
 	// anti-affinity term with another topology key than the hostname.
 	AntiAffinityBeyondNode bool `cbor:"Forbids,omitempty"`
+	// Earlier are the reservations on nodes of this replica that a leader of an earlier term
+	// requested. It is set if Term is.
+	Earlier []EarlierReservation `cbor:",omitempty"`
 	// Unreachable are the names of the replicas to which this replica has had no connection for some
 	// time.
 	Unreachable []string `cbor:",omitempty"`
 	// Config is a digest of the replica's configuration. The leader ignores replicas with another one.
 	Config string
+}
+
+// EarlierReservation is a reservation that a leader of an earlier term requested.
+type EarlierReservation struct {
+	_ struct{} `cbor:",toarray"`
+	// UID identifies the pod. Node is the name of the node.
+	UID  types.UID
+	Node string
 }
 
 // size estimates the encoded size of a batch in bytes.
@@ -143,6 +157,9 @@ func (b *Batch) size() int {
 	}
 	for i := range b.Reservations {
 		size += 128 + len(b.Reservations[i].Pod)
+	}
+	if b.Status != nil {
+		size += 96 * len(b.Status.Earlier)
 	}
 	return size
 }

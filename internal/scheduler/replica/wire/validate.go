@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/types"
@@ -54,6 +55,9 @@ func (b *Batch) validate() error {
 	}
 	if s := b.Status; s != nil && (!validVersion(s.Term, s.Number) || s.Nodes < 0 || s.Pods < 0) {
 		return malformed("status with an invalid assignment or a negative count")
+	}
+	if s := b.Status; s != nil && slices.ContainsFunc(s.Earlier, func(r EarlierReservation) bool { return r.UID == "" || r.Node == "" }) {
+		return malformed("status with an earlier reservation without pod or node")
 	}
 	return nil
 }
