@@ -7,7 +7,7 @@ use grpc::Routes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use sockets::{Io, Listener, Opened};
+use sockets::{Detected, Io, Listener};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
@@ -40,14 +40,14 @@ async fn serve_connection(
     served: Served,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let io = match (sockets::open(io, &stop).await?, served.routes) {
-        (Opened::Closed, _) => return Ok(()),
-        (Opened::Http2(io), Some(routes)) => {
+    let io = match (sockets::detect_http_version(io, &stop).await?, served.routes) {
+        (Detected::Closed, _) => return Ok(()),
+        (Detected::Http2(io), Some(routes)) => {
             return Ok(grpc::serve(io, http2::PREFACE, routes, &served.options, stop).await?);
         }
         // The HTTP/1.1 server rejects the HTTP/2 preface with an error.
-        (Opened::Http2(io), None) => sockets::Replayed::new(http2::PREFACE, io),
-        (Opened::Other(io), _) => io,
+        (Detected::Http2(io), None) => sockets::Replayed::new(http2::PREFACE, io),
+        (Detected::Other(io), _) => io,
     };
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new());

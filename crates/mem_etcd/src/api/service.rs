@@ -108,15 +108,15 @@ impl Api {
 }
 
 impl Service for Api {
-    fn ended(&self, path: &'static str, code: Code) {
+    fn call_ended(&self, path: &'static str, code: Code) {
         self.metrics.ended(path, code);
     }
 
-    fn received(&self, bytes: usize) {
+    fn bytes_received(&self, bytes: usize) {
         self.metrics.received.inc_by(bytes as u64);
     }
 
-    fn sent(&self, bytes: usize) {
+    fn bytes_sent(&self, bytes: usize) {
         self.metrics.sent.inc_by(bytes as u64);
     }
 
