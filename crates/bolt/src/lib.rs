@@ -1,5 +1,5 @@
-//! A reader for bbolt files, in which etcd stores its data. It keeps only the pages from the
-//! root to the current page in memory, so a file may be larger than memory.
+//! A reader for bbolt files, in which etcd stores its data. It keeps only the pages from
+//! the root to the current page in memory, so a file may be larger than memory.
 //!
 //! ```text
 //! file:    page page page …, each a multiple of the page size
@@ -13,8 +13,8 @@
 //! All numbers are little-endian. A position is relative to its element.
 //!
 //! # Invariant
-//! Reading terminates for any content of a file. If a visited page is damaged, reading may
-//! fail with an error, but it never panics.
+//! Reading terminates for any content of a file. If a visited page is damaged, reading
+//! may fail with an error, but it never panics.
 
 #![warn(missing_docs)]
 
@@ -35,7 +35,8 @@ const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
 /// Flag of a leaf element whose value is a bucket.
 const BUCKET_FLAG: u32 = 1;
-/// Possible page sizes in bytes. They are also the possible offsets of the second meta page.
+/// Possible page sizes in bytes. They are also the possible offsets of the second meta
+/// page.
 const PAGE_SIZES: std::ops::RangeInclusive<u32> = 1024..=65_536;
 /// Maximum depth of a tree. No valid file has a deeper one.
 const MAX_DEPTH: usize = 64;
@@ -91,8 +92,8 @@ pub fn is_bolt(start: &[u8]) -> bool {
 }
 
 impl Db {
-    /// Opens the state after the newest transaction. The database is the first `bytes` bytes of
-    /// `file`.
+    /// Opens the state after the newest transaction. The database is the first `bytes`
+    /// bytes of `file`.
     ///
     /// # Errors
     /// Fails if there is no valid meta page or the file is truncated.
@@ -189,8 +190,8 @@ fn read_meta(file: &File, offset: u64) -> Option<Meta> {
 /// A traversal of one tree.
 struct Walk<'a> {
     db: &'a Db,
-    /// Number of pages that may still be visited. A traversal that visits more pages than the
-    /// file has is in a cycle.
+    /// Number of pages that may still be visited. A traversal that visits more pages than
+    /// the file has is in a cycle.
     pages_left: u64,
     /// [`BUCKET_FLAG`] to visit buckets, 0 to visit pairs.
     bucket_flag: u32,

@@ -6,7 +6,8 @@ use prost::{DecodeError, Message};
 
 use crate::Record;
 
-/// A key-value pair in a message: a record with all or some of its fields, or a decoded pair.
+/// A key-value pair in a message: a record with all or some of its fields, or a decoded
+/// pair.
 #[derive(Clone, Debug)]
 pub struct KeyValue(Form);
 
@@ -44,8 +45,8 @@ impl KeyValue {
         KeyValue(Form::NoValue(record))
     }
 
-    /// Creates the pair of `record` without its value and its lease. The remaining fields are
-    /// those that etcd's index contains.
+    /// Creates the pair of `record` without its value and its lease. The remaining fields
+    /// are those that etcd's index contains.
     pub fn key_only(record: Record) -> Self {
         KeyValue(Form::KeyOnly(record))
     }

@@ -1,8 +1,8 @@
 //! The messages of the etcd v3 API, and the in-memory layout of a key-value pair.
 //!
-//! All messages except [`KeyValue`] are generated from `proto/`. [`KeyValue`] is written by
-//! hand: it wraps a [`Record`], which is how the store keeps a pair. A response shares the
-//! records with the store, and is encoded directly from them.
+//! All messages except [`KeyValue`] are generated from `proto/`. [`KeyValue`] is written
+//! by hand: it wraps a [`Record`], which is how the store keeps a pair. A response shares
+//! the records with the store, and is encoded directly from them.
 
 #![warn(missing_docs)]
 

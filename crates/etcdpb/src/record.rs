@@ -1,16 +1,17 @@
 //! Records: the immutable, shared state of a key at one revision.
 //!
-//! A record is one allocation behind a thin pointer. It contains the revisions, the version,
-//! the lease, a pointer to the shared key, and the bytes of the value. The index, the history
-//! and all responses share it. In a cluster with a million nodes, millions of records use
-//! most of the store's memory, so a field must be worth its size.
+//! A record is one allocation behind a thin pointer. It contains the revisions, the
+//! version, the lease, a pointer to the shared key, and the bytes of the value. The
+//! index, the history and all responses share it. In a cluster with a million nodes,
+//! millions of records use most of the store's memory, so a field must be worth its size.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 
 use triomphe::ThinArc;
 
-/// A key. All its records and the index share one allocation. Keys are ordered by their bytes.
+/// A key. All its records and the index share one allocation. Keys are ordered by their
+/// bytes.
 #[derive(Clone)]
 pub struct Key(ThinArc<(), u8>);
 
@@ -74,13 +75,15 @@ struct Meta {
     lease: i64,
 }
 
-/// The state of a key from one revision on: a value, or a *tombstone* if the key was deleted.
+/// The state of a key from one revision on: a value, or a *tombstone* if the key was
+/// deleted.
 #[derive(Clone)]
 pub struct Record(ThinArc<Meta, u8>);
 
 impl Record {
-    /// Creates the record of a put at `mod_revision`. `version` is the number of puts since
-    /// the key was created, including the one that created it. `lease` is 0 for none.
+    /// Creates the record of a put at `mod_revision`. `version` is the number of puts
+    /// since the key was created, including the one that created it. `lease` is 0 for
+    /// none.
     pub fn put(
         key: Key,
         value: &[u8],
@@ -120,7 +123,8 @@ impl Record {
         self.0.header.header.mod_revision
     }
 
-    /// Number of puts since the key was last created, including that put; 0 for a tombstone.
+    /// Number of puts since the key was last created, including that put; 0 for a
+    /// tombstone.
     pub fn version(&self) -> i64 {
         self.0.header.header.version
     }

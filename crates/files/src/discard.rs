@@ -1,8 +1,8 @@
 //! Removal of large files in steps.
 //!
-//! When a file is unlinked, the kernel frees all its page-cache pages in one run. Meanwhile it
-//! runs no other thread on that core: 17 ms for a log segment of 64 MiB, about 330 ms for a
-//! snapshot of 2 GiB. Therefore the file is first truncated in steps.
+//! When a file is unlinked, the kernel frees all its page-cache pages in one run.
+//! Meanwhile it runs no other thread on that core: 17 ms for a log segment of 64 MiB,
+//! about 330 ms for a snapshot of 2 GiB. Therefore the file is first truncated in steps.
 
 use std::fs::{self, OpenOptions};
 use std::io;
@@ -17,8 +17,8 @@ const STEP_BYTES: u64 = 2 << 20;
 /// Pause between two steps.
 const PAUSE: Duration = Duration::from_micros(500);
 
-/// Removes the file at `path` in steps. After a crash, the file is either unchanged or has a
-/// name that [`remove_discarded`] recognizes.
+/// Removes the file at `path` in steps. After a crash, the file is either unchanged or
+/// has a name that [`remove_discarded`] recognizes.
 pub fn discard(path: &Path) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(".");

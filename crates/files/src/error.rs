@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The reason why an operation on a file of the store failed. Each message is one line: the
-/// file, the cause and, where one exists, the remedy.
+/// The reason why an operation on a file of the store failed. Each message is one line:
+/// the file, the cause and, where one exists, the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
@@ -103,7 +103,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns a function for `map_err` that converts the [`io::Error`] of `action` on `path`.
+    /// Returns a function for `map_err` that converts the [`io::Error`] of `action` on
+    /// `path`.
     pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Error::Io { action, path, cause }

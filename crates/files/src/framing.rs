@@ -17,7 +17,8 @@
 
 use crc32c::{crc32c, crc32c_append};
 
-/// The file format that this version writes. It is also the newest that this version reads.
+/// The file format that this version writes. It is also the newest that this version
+/// reads.
 pub const FORMAT: u16 = 1;
 /// Size of a file header in bytes.
 pub const HEADER_BYTES: usize = 24;
@@ -54,7 +55,8 @@ pub enum Header {
         /// The number of that format.
         format: u16,
     },
-    /// No valid header: the content is too short, the magic is wrong, or the checksum is wrong.
+    /// No valid header: the content is too short, the magic is wrong, or the checksum is
+    /// wrong.
     Damaged,
 }
 
@@ -103,8 +105,8 @@ impl Record<'_> {
     }
 }
 
-/// Decodes the record at the start of `bytes`. Returns `None` if `bytes` does not start with
-/// an intact record.
+/// Decodes the record at the start of `bytes`. Returns `None` if `bytes` does not start
+/// with an intact record.
 pub fn decode_record(salt: u32, bytes: &[u8]) -> Option<Record<'_>> {
     let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
     let len = u32_at(header, 4) as usize;
@@ -115,9 +117,9 @@ pub fn decode_record(salt: u32, bytes: &[u8]) -> Option<Record<'_>> {
     Some(Record { sequence: u64_at(header, 8), durable: u64_at(header, 16), payload })
 }
 
-/// Reads `sequence` and `durable` as if a record started at `bytes`, without verifying the
-/// checksum. A caller that scans every offset uses this to skip implausible offsets cheaply.
-/// [`decode_record`] must then confirm the plausible ones.
+/// Reads `sequence` and `durable` as if a record started at `bytes`, without verifying
+/// the checksum. A caller that scans every offset uses this to skip implausible offsets
+/// cheaply. [`decode_record`] must then confirm the plausible ones.
 pub fn peek_sequences(bytes: &[u8]) -> Option<(u64, u64)> {
     let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
     Some((u64_at(header, 8), u64_at(header, 16)))

@@ -47,8 +47,8 @@ struct PartialMessage {
 
 impl Assembler {
     /// Adds the next bytes of the stream, and passes every message that they complete to
-    /// `deliver`. If `queued` is set, complete messages wait for a reader and count against
-    /// the budget until they are dropped.
+    /// `deliver`. If `queued` is set, complete messages wait for a reader and count
+    /// against the budget until they are dropped.
     pub(crate) fn push(
         &mut self,
         mut data: Bytes,
@@ -111,7 +111,8 @@ impl Assembler {
             }
             let bytes = match data.len() == len {
                 true => std::mem::take(&mut data),
-                // The message is copied, so that it does not keep the bytes around it in memory.
+                // The message is copied, so that it does not keep the bytes around it in
+                // memory.
                 false => {
                     let bytes = Bytes::copy_from_slice(&data[..len]);
                     data.advance(len);

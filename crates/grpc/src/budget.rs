@@ -25,7 +25,8 @@ impl Budget {
     }
 }
 
-/// The part of the budget that one message uses. It is returned when the share is dropped.
+/// The part of the budget that one message uses. It is returned when the share is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,

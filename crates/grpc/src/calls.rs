@@ -17,11 +17,11 @@ use crate::request::MethodId;
 use crate::routes::{Handler, ResponseStream, Routes, Service, UnaryResponse};
 use crate::status::{Code, Status};
 
-/// New calls with one request message wait while this many bytes of responses wait for the
-/// client.
+/// New calls with one request message wait while this many bytes of responses wait for
+/// the client.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Maximum number of unary calls and pages in progress, including those that the client has
-/// reset.
+/// Maximum number of unary calls and pages in progress, including those that the client
+/// has reset.
 const MAX_UNARY_CALLS: usize = 65_536;
 /// Number of messages that one stream may send before other streams have a turn.
 const MESSAGES_PER_TURN: usize = 64;
@@ -48,7 +48,8 @@ struct OpenCall {
     inbox: Option<Arc<Inbox>>,
     abort: AbortHandle,
     method: MethodId,
-    /// Whether the head of the response has been sent. It is sent before the first message.
+    /// Whether the head of the response has been sent. It is sent before the first
+    /// message.
     head_sent: bool,
 }
 
@@ -92,8 +93,8 @@ struct StreamingCall {
     responses: ResponseStream,
 }
 
-/// A future that waits for the next message of a streaming call. It returns the message and
-/// the call.
+/// A future that waits for the next message of a streaming call. It returns the message
+/// and the call.
 struct NextMessage(Option<StreamingCall>);
 
 impl Future for NextMessage {
@@ -121,8 +122,8 @@ impl<S: Service> Calls<S> {
         }
     }
 
-    /// Handles the events of the connection. Defers calls that the limits do not allow yet.
-    /// Returns whether there was any event.
+    /// Handles the events of the connection. Defers calls that the limits do not allow
+    /// yet. Returns whether there was any event.
     pub(crate) fn handle_events(&mut self, connection: &mut GrpcConnection) -> bool {
         let mut any = false;
         while self.may_start(connection) {
@@ -141,7 +142,7 @@ impl<S: Service> Calls<S> {
         any
     }
 
-    /// Whether the limits allow to start another call.
+    /// Whether the limits allow another call to start.
     fn may_start(&self, connection: &GrpcConnection) -> bool {
         connection.queued_bytes() < MAX_QUEUED_BYTES && self.unary.len() < MAX_UNARY_CALLS
     }
@@ -220,9 +221,9 @@ impl<S: Service> Calls<S> {
     }
 
     /// Polls a handler for the first time. Most reads of the store complete in this poll.
-    /// [`Calls::poll`] polls a pending handler again, after the handlers of all other requests
-    /// of the same socket read have been started. So handlers that yield once are batched
-    /// without a wake-up of the task.
+    /// [`Calls::poll`] polls a pending handler again, after the handlers of all other
+    /// requests of the same socket read have been started. So handlers that yield once
+    /// are batched without a wake-up of the task.
     fn start_unary(&mut self, call: UnaryCall, connection: &mut GrpcConnection) {
         let mut call = Box::pin(call);
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -253,8 +254,8 @@ impl<S: Service> Calls<S> {
         }
     }
 
-    /// Polls the handlers that can make progress, and sends their responses. Returns whether
-    /// there was any response.
+    /// Polls the handlers that can make progress, and sends their responses. Returns
+    /// whether there was any response.
     pub(crate) fn poll(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
         let unary = self.poll_unary(connection, cx);
         let streaming = self.poll_streaming(connection, cx);

@@ -1,5 +1,5 @@
-//! Property tests with random bytes of clients, and regression tests of the faults that they
-//! found. `PROPTEST_CASES` sets the number of cases.
+//! Property tests with random bytes of clients, and regression tests of the faults that
+//! they found. `PROPTEST_CASES` sets the number of cases.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -35,8 +35,8 @@ fn config() -> ServerConfig {
     ServerConfig { max_streams: 5, message_bytes: 1000, budget: Budget::new(5000), keepalive }
 }
 
-/// Encodes the header fields of a POST request: `:method` and `:scheme` as indexes of HPACK's
-/// static table, the others as literals without Huffman coding.
+/// Encodes the header fields of a POST request: `:method` and `:scheme` as indexes of
+/// HPACK's static table, the others as literals without Huffman coding.
 fn fields(path: &str, content_type: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (name, value) in [(":path", path), ("content-type", content_type)] {
@@ -108,8 +108,8 @@ fn client() -> impl Strategy<Value = Vec<u8>> {
 }
 
 /// Passes `pieces` to a connection and responds to its events: after each piece if
-/// `answer_each_piece` is set, otherwise after the last piece. Returns descriptions of the
-/// events, and the output.
+/// `answer_each_piece` is set, otherwise after the last piece. Returns descriptions of
+/// the events, and the output.
 fn run<'a>(
     pieces: impl Iterator<Item = &'a [u8]>,
     answer_each_piece: bool,
@@ -220,8 +220,8 @@ fn streaming_connection(now: Instant) -> (Routes<EmptyService>, GrpcConnection) 
     (routes, connection)
 }
 
-/// Regression test: the bytes of a message in two frames were released twice, so the client
-/// got too much window.
+/// Regression test: the bytes of a message in two frames were released twice, so the
+/// client got too much window.
 #[test]
 fn messages_are_released_once() {
     let now = Instant::now();
@@ -255,9 +255,9 @@ fn messages_are_released_once() {
     );
 }
 
-/// Regression test: empty messages did not count against the budget. With the budget of 5,000
-/// bytes, the server accepts 1,000 unread messages of 5 bytes, the prefix. Without it, the
-/// stream's window of 1 MiB would allow 209,715.
+/// Regression test: empty messages did not count against the budget. With the budget of
+/// 5,000 bytes, the server accepts 1,000 unread messages of 5 bytes, the prefix. Without
+/// it, the stream's window of 1 MiB would allow 209,000.
 #[test]
 fn unread_empty_messages_count_against_the_budget() {
     let now = Instant::now();

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use crate::assembler::UnreadMessage;
 
-/// Bytes of messages that the handlers of a connection have read. The connection passes them
-/// to [`http2::Connection::release`], so that the client may send more.
+/// Bytes of messages that the handlers of a connection have read. The connection passes
+/// them to [`http2::Connection::release`], so that the client may send more.
 #[derive(Default)]
 pub(crate) struct ConsumedBytes {
     pending: Mutex<PendingRelease>,
@@ -25,8 +25,8 @@ struct PendingRelease {
 }
 
 impl ConsumedBytes {
-    /// Removes and returns the entries: a stream ID and a number of bytes each. Wakes `waker`
-    /// when a handler reads the next message.
+    /// Removes and returns the entries: a stream ID and a number of bytes each. Wakes
+    /// `waker` when a handler reads the next message.
     pub(crate) fn take(&self, waker: &Waker) -> Vec<(u32, i64)> {
         let mut pending = self.pending.lock();
         if pending.connection.as_ref().is_none_or(|before| !before.will_wake(waker)) {

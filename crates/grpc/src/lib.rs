@@ -2,9 +2,9 @@
 //!
 //! A write costs the store about 3 µs of CPU; with a general gRPC library, the transport
 //! would cost three times as much (ADR 5). Therefore this crate implements only what the
-//! server needs of gRPC, and runs each connection in one task. The task parses the bytes that
-//! it has read, polls the handlers itself, frames all responses into one buffer and writes
-//! them together.
+//! server needs of gRPC, and runs each connection in one task. The task parses the bytes
+//! that it has read, polls the handlers itself, frames all responses into one buffer and
+//! writes them together.
 //!
 //! ```text
 //! socket ─▶ http2::Connection ─▶ GrpcConnection ─▶ Calls: handlers
@@ -24,8 +24,8 @@
 //! # Invariants
 //! - The memory that a client can occupy is bounded by the stream windows, the number of
 //!   streams, and [`Budget`] for incomplete and unread messages. Calls with one request
-//!   message do not start while too many bytes of responses wait for the client. Streaming
-//!   calls stop producing messages while the client does not read them.
+//!   message do not start while too many bytes of responses wait for the client.
+//!   Streaming calls stop producing messages while the client does not read them.
 //! - A stream whose messages the handler does not read does not block other streams.
 //!
 //! # Not implemented

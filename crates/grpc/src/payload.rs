@@ -1,4 +1,5 @@
-//! Messages that are sent: a prefix, which contains the length, and the protobuf encoding.
+//! Messages that are sent: a prefix, which contains the length, and the protobuf
+//! encoding.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http2::Data;
@@ -6,8 +7,8 @@ use prost::Message;
 
 use crate::assembler::PREFIX_BYTES;
 
-/// An encoded message with its prefix. Several payloads may share the second part of their
-/// messages.
+/// An encoded message with its prefix. Several payloads may share the second part of
+/// their messages.
 pub struct Payload {
     /// The prefix and the first part of the message.
     head: Bytes,
@@ -35,8 +36,8 @@ impl Payload {
     }
 
     /// Creates a payload from the pieces of an encoded message, which have `len` bytes in
-    /// total. A piece is produced just before it is sent, so that a large response neither
-    /// occupies much memory nor takes long to free.
+    /// total. A piece is produced just before it is sent, so that a large response
+    /// neither occupies much memory nor takes long to free.
     pub fn in_pieces(len: usize, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
         let mut head = BytesMut::with_capacity(PREFIX_BYTES);
         head.put_u8(0);

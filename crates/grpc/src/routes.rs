@@ -16,8 +16,8 @@ use crate::payload::{Payload, Reply};
 use crate::request::Methods;
 use crate::status::{Code, Status};
 
-/// The state that all handlers share, with hooks for metrics and for requests that are not
-/// gRPC.
+/// The state that all handlers share, with hooks for metrics and for requests that are
+/// not gRPC.
 pub trait Service: Send + Sync + 'static {
     /// Called when a call of the method with this path has ended.
     fn call_ended(&self, _path: &'static str, _code: Code) {}
@@ -42,8 +42,8 @@ pub(crate) enum Handler<S> {
     Bidirectional(StartCall<S, Arc<Inbox>, ResponseStream>),
 }
 
-/// Starts a call and returns its response. `In` is the request: a message, or the inbox of a
-/// streaming call.
+/// Starts a call and returns its response. `In` is the request: a message, or the inbox
+/// of a streaming call.
 type StartCall<S, In, Out> = Box<dyn Fn(&Arc<S>, In) -> Out + Send + Sync>;
 
 /// A service and its handlers.
@@ -59,8 +59,8 @@ impl<S: Service> Routes<S> {
         Routes { service, methods: Methods::default(), handlers: Vec::new() }
     }
 
-    /// Registers a method with one request message and one response message. Panics if the
-    /// path is already registered.
+    /// Registers a method with one request message and one response message. Panics if
+    /// the path is already registered.
     pub fn unary<Req, Rep, Fut>(
         mut self,
         path: &'static str,
@@ -83,8 +83,8 @@ impl<S: Service> Routes<S> {
         self
     }
 
-    /// Registers a method with one request message and a stream of response messages. Panics
-    /// if the path is already registered.
+    /// Registers a method with one request message and a stream of response messages.
+    /// Panics if the path is already registered.
     pub fn server_stream<Req, Rep, Str>(
         mut self,
         path: &'static str,
@@ -105,8 +105,8 @@ impl<S: Service> Routes<S> {
         self
     }
 
-    /// Registers a method with a stream of request messages and a stream of response messages.
-    /// Panics if the path is already registered.
+    /// Registers a method with a stream of request messages and a stream of response
+    /// messages. Panics if the path is already registered.
     pub fn bidirectional<Req, Rep, Str>(
         mut self,
         path: &'static str,
@@ -137,8 +137,9 @@ fn decode<M: Message + Default>(message: Bytes) -> Result<M, Status> {
         .map_err(|error| Status::internal(format!("grpc: error unmarshalling request: {error}")))
 }
 
-/// The request messages of a streaming call in the order of arrival. The stream ends when the
-/// client ends its side of the call. If the client resets the call, the handler is dropped.
+/// The request messages of a streaming call in the order of arrival. The stream ends when
+/// the client ends its side of the call. If the client resets the call, the handler is
+/// dropped.
 pub struct Requests<M> {
     inbox: Arc<Inbox>,
     message: PhantomData<fn() -> M>,

@@ -1,9 +1,9 @@
 //! Connects a [`GrpcConnection`] and its calls to a socket.
 //!
-//! One task serves a connection: it reads, starts handlers, polls them, and writes. A handler
-//! that completes within two polls needs no wake-up. The first poll starts it. The second
-//! poll follows when the handlers of all other requests of the same socket read have been
-//! started.
+//! One task serves a connection: it reads, starts handlers, polls them, and writes. A
+//! handler that completes within two polls needs no wake-up. The first poll starts it.
+//! The second poll follows when the handlers of all other requests of the same socket
+//! read have been started.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -22,12 +22,13 @@ use crate::routes::{Routes, Service};
 
 /// Size of the buffer for one read from the socket.
 const READ_BUFFER_BYTES: usize = 64 << 10;
-/// Reading from a client pauses while more than this many framed bytes wait to be written to
-/// the client.
+/// Reading from a client pauses while more than this many framed bytes wait to be written
+/// to the client.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 /// Maximum number of pieces in one vectored write.
 const MAX_WRITE_PIECES: usize = 64;
-/// Number of rounds of reading, responding and writing before other connections have a turn.
+/// Number of rounds of reading, responding and writing before other connections have a
+/// turn.
 const ROUNDS_PER_TURN: usize = 16;
 /// Number of written bytes after which other connections have a turn.
 const WRITTEN_BYTES_PER_TURN: usize = 512 << 10;
@@ -68,7 +69,8 @@ struct Driver<I, S> {
     alarm: Pin<Box<tokio::time::Sleep>>,
     /// Resolves when the server stops; `None` after that has been handled.
     stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    /// Whether the connection closes as soon as the output is written. Nothing is read then.
+    /// Whether the connection closes as soon as the output is written. Nothing is read
+    /// then.
     closing: bool,
 }
 
@@ -165,7 +167,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         self.alarm.as_mut().reset(deadline);
     }
 
-    /// Starts and polls handlers until none makes progress. Returns whether any made progress.
+    /// Starts and polls handlers until none makes progress. Returns whether any made
+    /// progress.
     fn respond(&mut self, cx: &mut Context<'_>) -> bool {
         if self.closing {
             return false;
@@ -181,8 +184,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         }
     }
 
-    /// Frames and writes responses until nothing is left, the socket is full, or the limit is
-    /// reached. Returns the number of bytes written.
+    /// Frames and writes responses until nothing is left, the socket is full, or the
+    /// limit is reached. Returns the number of bytes written.
     fn write(&mut self, cx: &mut Context<'_>) -> io::Result<usize> {
         let mut wrote = 0;
         while wrote < WRITTEN_BYTES_PER_TURN {
@@ -213,8 +216,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         Ok(wrote)
     }
 
-    /// Registers the task to be woken by the socket or by the alarm. Handles an alarm that has
-    /// expired.
+    /// Registers the task to be woken by the socket or by the alarm. Handles an alarm
+    /// that has expired.
     fn wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.io).poll_flush(cx)?;
         if self.closing && self.connection.output().is_empty() && flushed.is_ready() {

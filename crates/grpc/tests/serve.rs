@@ -29,7 +29,8 @@ impl Service for Echo {
 }
 
 impl Echo {
-    /// Returns the text. If it starts with "fail ", returns an error with the rest of the text.
+    /// Returns the text. If it starts with "fail ", returns an error with the rest of the
+    /// text.
     async fn say(self: Arc<Self>, text: String) -> Result<String, Status> {
         self.started.fetch_add(1, Ordering::Relaxed);
         match text.strip_prefix("fail ") {

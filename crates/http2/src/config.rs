@@ -34,8 +34,8 @@ pub enum ConnectMethod {
     /// Reset the stream with PROTOCOL_ERROR.
     Reject,
     /// Deliver the request like any other. A plain CONNECT has `:authority` but neither
-    /// `:scheme` nor `:path`. An extended CONNECT (RFC 8441) has `:protocol`, `:scheme` and
-    /// `:path`. The server announces that it supports extended CONNECT with
+    /// `:scheme` nor `:path`. An extended CONNECT (RFC 8441) has `:protocol`, `:scheme`
+    /// and `:path`. The server announces that it supports extended CONNECT with
     /// SETTINGS_ENABLE_CONNECT_PROTOCOL.
     Deliver,
 }

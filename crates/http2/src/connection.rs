@@ -1,8 +1,8 @@
 //! The state of one connection and its interface.
 //!
 //! The submodules handle received frames. `receive` splits the input into frames and
-//! dispatches them. `streams` handles DATA, RST_STREAM and PRIORITY, `fields` handles blocks
-//! of header fields, and `control` handles SETTINGS, PING and WINDOW_UPDATE.
+//! dispatches them. `streams` handles DATA, RST_STREAM and PRIORITY, `fields` handles
+//! blocks of header fields, and `control` handles SETTINGS, PING and WINDOW_UPDATE.
 
 mod control;
 mod field_block;
@@ -123,8 +123,9 @@ impl<B: RequestBuilder> Connection<B> {
         }
     }
 
-    /// Handles bytes that the client sent. They may begin and end within a frame. After an
-    /// error, the output ends with a GOAWAY frame, and the caller must not call it again.
+    /// Handles bytes that the client sent. They may begin and end within a frame. After
+    /// an error, the output ends with a GOAWAY frame, and the caller must not call it
+    /// again.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -170,9 +171,10 @@ impl<B: RequestBuilder> Connection<B> {
         self.liveness.alarm()
     }
 
-    /// Sends a keepalive ping if one is due. Returns false if the client has not responded
-    /// to the last ping within [`Keepalive::timeout`](crate::Keepalive::timeout). The caller
-    /// then closes the connection.
+    /// Sends a keepalive ping if one is due. Returns false if the client has not
+    /// responded to the last ping within
+    /// [`Keepalive::timeout`](crate::Keepalive::timeout). The caller then closes the
+    /// connection.
     pub fn on_alarm(&mut self, now: Instant) -> bool {
         let due = self.liveness.on_alarm(now);
         if due == DueAction::SendPing {
@@ -200,9 +202,9 @@ impl<B: RequestBuilder> Connection<B> {
         self.sender.schedule(id, &mut stream.outgoing);
     }
 
-    /// Completes a response, with trailers if there are any. If the whole response has been
-    /// framed before the request is complete, RST_STREAM with NO_ERROR follows, and the rest
-    /// of the request is ignored.
+    /// Completes a response, with trailers if there are any. If the whole response has
+    /// been framed before the request is complete, RST_STREAM with NO_ERROR follows, and
+    /// the rest of the request is ignored.
     pub fn finish(&mut self, id: u32, trailers: Option<Headers>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.outgoing.end.is_none() {
@@ -237,21 +239,21 @@ impl<B: RequestBuilder> Connection<B> {
         }
     }
 
-    /// The number of bytes that the caller should append to a stream's body at most, before
-    /// it waits for the client to read; 0 if the stream is not open.
+    /// The number of bytes that the caller should append to a stream's body at most,
+    /// before it waits for the client to read; 0 if the stream is not open.
     pub fn send_capacity(&self, id: u32) -> usize {
         let queued = self.streams.get(&id).map(|stream| stream.outgoing.queued_bytes());
         queued.map_or(0, |queued| STREAM_QUEUE_BYTES.saturating_sub(queued))
     }
 
-    /// The number of body bytes of all streams that have not been framed yet, mostly because
-    /// the client has not read enough.
+    /// The number of body bytes of all streams that have not been framed yet, mostly
+    /// because the client has not read enough.
     pub fn queued_bytes(&self) -> usize {
         self.sender.queued_bytes()
     }
 
-    /// Appends frames of responses to the output, as far as the windows and the limit on the
-    /// output's size allow.
+    /// Appends frames of responses to the output, as far as the windows and the limit on
+    /// the output's size allow.
     pub fn fill_output(&mut self) {
         while let Some(id) = self.sender.fill_output(&mut self.streams) {
             let ended = self.streams.remove(&id).is_none_or(|stream| stream.incoming.ended);

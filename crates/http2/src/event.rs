@@ -19,8 +19,8 @@ pub enum Event<R> {
         stream: u32,
         /// The request that the [`RequestBuilder`](crate::RequestBuilder) built.
         request: R,
-        /// Whether the header fields exceeded the limit, so that the builder did not get all
-        /// of them. The server should respond with status 431 or its equivalent.
+        /// Whether the header fields exceeded the limit, so that the builder did not get
+        /// all of them. The server should respond with status 431 or its equivalent.
         fields_too_large: bool,
         /// Whether the request has no body.
         end_stream: bool,
@@ -53,8 +53,8 @@ pub enum Event<R> {
     },
 }
 
-/// A protocol violation that closes the connection. The output contains a GOAWAY frame with
-/// the same code and message.
+/// A protocol violation that closes the connection. The output contains a GOAWAY frame
+/// with the same code and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConnectionError {
     /// The error code of the GOAWAY frame.

@@ -2,8 +2,8 @@
 
 /// Size of a frame header in bytes.
 pub const HEADER_BYTES: usize = 9;
-/// The largest payload in bytes that this server accepts and sends. Every peer accepts it:
-/// it is the minimum of SETTINGS_MAX_FRAME_SIZE.
+/// The largest payload in bytes that this server accepts and sends. Every peer accepts
+/// it: it is the minimum of SETTINGS_MAX_FRAME_SIZE.
 pub const MAX_PAYLOAD_BYTES: usize = 16_384;
 /// The first bytes that a client sends.
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

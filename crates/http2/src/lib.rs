@@ -1,9 +1,9 @@
 //! The server side of HTTP/2 (RFC 9113) as a state machine without I/O.
 //!
-//! The crate parses frames, decodes header fields (HPACK, RFC 7541), applies flow
-//! control and limits, and schedules responses. It opens no socket and reads no clock,
-//! so the caller decides how bytes are read and written, and a test passes in the bytes and
-//! the time. The crate `grpc` builds on it. Nothing in it is specific to gRPC.
+//! The crate parses frames, decodes header fields (HPACK, RFC 7541), applies flow control
+//! and limits, and schedules responses. It opens no socket and reads no clock, so the
+//! caller decides how bytes are read and written, and a test passes in the bytes and the
+//! time. The crate `grpc` builds on it. Nothing in it is specific to gRPC.
 //!
 //! ```text
 //!  bytes read ──▶ Connection::receive ──▶ next_event ──▶ Request, Data, Trailers, Reset
@@ -14,22 +14,23 @@
 //!
 //! # How to drive a connection
 //! 1. Pass bytes from the socket to [`Connection::receive`]. After an error, write the
-//!    bytes of [`Connection::output`], which end with a GOAWAY frame, and close the socket.
+//!    bytes of [`Connection::output`], which end with a GOAWAY frame, and close the
+//!    socket.
 //! 2. Handle every event that [`Connection::next_event`] returns.
-//! 3. Call [`Connection::release`] when a part of a request body is no longer in memory, so
-//!    that the client may send more on that stream.
+//! 3. Call [`Connection::release`] when a part of a request body is no longer in memory,
+//!    so that the client may send more on that stream.
 //! 4. Call [`Connection::fill_output`], then write [`Connection::output`] to the socket.
 //! 5. Call [`Connection::on_alarm`] at the time that [`Connection::alarm`] returns. If it
 //!    returns false, close the socket.
 //!
 //! The trait [`RequestBuilder`] turns header fields into a request. Its implementation
-//! [`Fields`] keeps all fields, including pseudo-header fields. A server that needs only a
-//! few fields implements the trait itself and allocates nothing for the others.
+//! [`Fields`] keeps all fields, including pseudo-header fields. A server that needs only
+//! a few fields implements the trait itself and allocates nothing for the others.
 //!
 //! # Invariants
 //! - The memory for data received from one client is bounded by the stream windows, by
-//!   [`Config::max_streams`], and by the limit on header fields. The crate does not limit the
-//!   memory for responses: the caller checks [`Connection::send_capacity`] and
+//!   [`Config::max_streams`], and by the limit on header fields. The crate does not limit
+//!   the memory for responses: the caller checks [`Connection::send_capacity`] and
 //!   [`Connection::queued_bytes`].
 //! - A stream whose body is not released does not block other streams: the connection's
 //!   window is refilled when data arrives; `release` refills only the stream's window.

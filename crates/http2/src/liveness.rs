@@ -11,8 +11,8 @@ pub struct Keepalive {
     /// A client that sends nothing within this time after a ping is disconnected.
     pub timeout: Duration,
     /// Minimum time between two pings of a client that has open streams. A ping after a
-    /// shorter time is a strike, unless the server has responded to a request in between. At
-    /// its third strike, a client is disconnected with ENHANCE_YOUR_CALM.
+    /// shorter time is a strike, unless the server has responded to a request in between.
+    /// At its third strike, a client is disconnected with ENHANCE_YOUR_CALM.
     pub min_interval: Duration,
 }
 
@@ -64,9 +64,9 @@ impl Liveness {
         (self.last_received, self.ping_sent) = (now, None);
     }
 
-    /// Decides how to respond to a ping of the client. `responded` is whether the server has
-    /// framed HEADERS or DATA since the client's previous ping; an early ping is then not a
-    /// strike. `busy` is whether streams are open.
+    /// Decides how to respond to a ping of the client. `responded` is whether the server
+    /// has framed HEADERS or DATA since the client's previous ping; an early ping is then
+    /// not a strike. `busy` is whether streams are open.
     pub(crate) fn client_pinged(
         &mut self,
         responded: bool,

@@ -5,7 +5,8 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Pieces up to this size in bytes are copied into one buffer. Larger ones are not copied.
+/// Pieces up to this size in bytes are copied into one buffer. Larger ones are not
+/// copied.
 const MAX_COPIED_BYTES: usize = 4096;
 /// An empty buffer is freed if its capacity in bytes exceeds this size.
 const MAX_KEPT_CAPACITY: usize = 16 << 10;

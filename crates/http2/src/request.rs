@@ -2,7 +2,8 @@
 
 use crate::config::{ConnectMethod, MAX_FIELDS_BYTES};
 
-/// The size of a field is that of its name and value plus this many bytes (RFC 9113, 6.5.2).
+/// The size of a field is that of its name and value plus this many bytes (RFC 9113,
+/// 6.5.2).
 const FIELD_OVERHEAD_BYTES: usize = 32;
 
 /// Builds a request from its header fields, which the connection passes to it one by one.
@@ -15,8 +16,8 @@ pub trait RequestBuilder: Default {
     /// The type of the built request.
     type Request;
 
-    /// Adds a field. Pseudo-header fields (`:method`, `:path`, …) come first. Each occurs at
-    /// most once, and its name includes the colon.
+    /// Adds a field. Pseudo-header fields (`:method`, `:path`, …) come first. Each occurs
+    /// at most once, and its name includes the colon.
     fn field(&mut self, context: &Self::Context, name: &[u8], value: &[u8]);
 
     /// Returns the request, after the last field.
@@ -66,8 +67,8 @@ impl<B: RequestBuilder> RequestDecoder<B> {
         }
     }
 
-    /// Validates a field and passes it to the builder. Ignores all fields from the one that
-    /// exceeds the size limit on.
+    /// Validates a field and passes it to the builder. When the fields exceed the size
+    /// limit, ignores this and all later fields.
     pub(crate) fn field(&mut self, context: &B::Context, name: &[u8], value: &[u8]) {
         self.bytes += name.len() + value.len() + FIELD_OVERHEAD_BYTES;
         if self.bytes > MAX_FIELDS_BYTES {
@@ -86,7 +87,7 @@ impl<B: RequestBuilder> RequestDecoder<B> {
         }
     }
 
-    /// Returns whether a field is valid that is not a pseudo-header field.
+    /// Notes a field that is not a pseudo-header field. Returns whether it is valid.
     fn note_regular_field(&mut self, name: &[u8], value: &[u8]) -> bool {
         match name {
             b"content-length" => {
@@ -141,7 +142,8 @@ impl PseudoFields {
         valid && !repeated
     }
 
-    /// Whether the request has exactly the pseudo-header fields that it must have.
+    /// Whether the pseudo-header fields form a valid request. A CONNECT request is valid
+    /// only if `connect` is [`ConnectMethod::Deliver`].
     fn is_complete(&self, connect: ConnectMethod) -> bool {
         if !self.method || (self.protocol && !self.connect) {
             return false;
@@ -156,7 +158,8 @@ impl PseudoFields {
     }
 }
 
-/// Whether `name` is a valid name of a trailer field. Trailers have no pseudo-header fields.
+/// Whether `name` is a valid name of a trailer field. Trailers have no pseudo-header
+/// fields.
 pub(crate) fn is_trailer_name(name: &[u8]) -> bool {
     !name.starts_with(b":") && is_field_name(name)
 }
@@ -168,8 +171,8 @@ fn is_field_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().fold(true, |all, byte| all & valid(*byte))
 }
 
-/// Whether `value` contains no NUL, CR or LF (RFC 9113, section 8.2.1). If a proxy converted
-/// such a value to HTTP/1.1, CR and LF would start a new field.
+/// Whether `value` contains no NUL, CR or LF (RFC 9113, section 8.2.1). If a proxy
+/// converted such a value to HTTP/1.1, CR and LF would start a new field.
 fn is_field_value(value: &[u8]) -> bool {
     value.iter().fold(true, |all, byte| all & !matches!(byte, 0 | b'\r' | b'\n'))
 }

@@ -17,8 +17,9 @@ pub struct CommonField {
 /// Header or trailer fields of a response.
 #[derive(Debug)]
 pub enum Headers {
-    /// Fields that many responses share. A program should have few such fields: the encoder
-    /// never removes one from the dynamic table, and sends those that do not fit as literals.
+    /// Fields that many responses share. A program should have few such fields: the
+    /// encoder never removes one from the dynamic table, and sends those that do not fit
+    /// as literals.
     Common(&'static [CommonField]),
     /// Fields of this response.
     Fields(Fields),
@@ -37,8 +38,8 @@ pub struct ResponseHead {
 pub enum Data {
     /// Bytes in memory.
     Bytes(Bytes),
-    /// Bytes that an iterator produces just before they are framed, so that a large body is
-    /// never completely in memory.
+    /// Bytes that an iterator produces just before they are framed, so that a large body
+    /// is never completely in memory.
     Lazy {
         /// The exact number of bytes that the iterator yields in total.
         len: usize,

@@ -1,9 +1,9 @@
 //! Schedules responses and frames them.
 //!
-//! A stream is urgent if its response has not begun and its queued data fits in one frame.
-//! So the response to a small call does not wait behind a busy watch. All other streams take
-//! turns of one frame each. A response is framed as late as possible, because no other
-//! response can overtake a frame in the output.
+//! A stream is urgent if its response has not begun and its queued data fits in one
+//! frame. So the response to a small call does not wait behind a busy watch. All other
+//! streams take turns of one frame each. A response is framed as late as possible,
+//! because no other response can overtake a frame in the output.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -59,7 +59,8 @@ enum Turn {
     Complete,
     /// The stream has more to send.
     More,
-    /// The connection's window is exhausted, apart from the part reserved for urgent streams.
+    /// The connection's window is exhausted, apart from the part reserved for urgent
+    /// streams.
     Blocked,
     /// The stream has nothing to send, or its own window is exhausted.
     Idle,
@@ -165,8 +166,8 @@ impl Sender {
         }
     }
 
-    /// Frames the head, one frame of data, and the trailers, as far as they are available.
-    /// Leaves `reserved` bytes of the connection's window unused.
+    /// Frames the head, one frame of data, and the trailers, as far as they are
+    /// available. Leaves `reserved` bytes of the connection's window unused.
     fn take_turn(&mut self, id: u32, outgoing: &mut Outgoing, reserved: i64) -> Turn {
         if let Some(head) = outgoing.head.take() {
             let end = outgoing.queued_bytes() == 0 && matches!(outgoing.end, Some(End::Body));
@@ -267,8 +268,8 @@ impl Sender {
         self.window <= MAX_WINDOW
     }
 
-    /// Sets the initial window of new streams, and changes the windows of open streams by the
-    /// difference. Returns false if one of them then exceeds the maximum.
+    /// Sets the initial window of new streams, and changes the windows of open streams by
+    /// the difference. Returns false if one of them then exceeds the maximum.
     pub(crate) fn set_initial_window(
         &mut self,
         window: i64,

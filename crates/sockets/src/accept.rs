@@ -26,8 +26,8 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of connections that wait in the kernel's queue of a socket.
 const BACKLOG: u32 = 4096;
 /// A congestion control without pacing, for connections from the same machine. If the
-/// default of the system is BBR, which paces, the kernel runs a timer for each segment. The
-/// timer costs more than sending the segment.
+/// default of the system is BBR, which paces, the kernel runs a timer for each segment.
+/// The timer costs more than sending the segment.
 const UNPACED_CONGESTION_CONTROL: &str = "reno";
 /// Number of file descriptors that are reserved for the log and the listeners.
 const RESERVED_FILES: u64 = 64;
@@ -59,7 +59,8 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// Listens on every address that `listen` resolves to, with `tls` if its URL requires TLS.
+/// Listens on every address that `listen` resolves to, with `tls` if its URL requires
+/// TLS.
 pub async fn bind(listen: &Listen, tls: Option<&Acceptor>) -> anyhow::Result<Vec<Listener>> {
     let tls = tls.filter(|_| listen.tls()).cloned();
     let name = listen.to_string();
@@ -91,8 +92,8 @@ async fn bind_tcp(address: &str) -> io::Result<Vec<Socket>> {
 fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-        // A socket that refuses connections was left behind by a killed process. A file of
-        // any other type is not removed.
+        // A socket that refuses connections was left behind by a killed process. A file
+        // of any other type is not removed.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
                 return Err(io::ErrorKind::AlreadyExists.into());
@@ -105,9 +106,9 @@ fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
 }
 
 impl Listener {
-    /// Accepts connections until `stop` is cancelled, and calls `serve_connection` for each.
-    /// That function gets the same token. After its cancellation, this function waits at most
-    /// 2 s for the connections to finish.
+    /// Accepts connections until `stop` is cancelled, and calls `serve_connection` for
+    /// each. That function gets the same token. After its cancellation, this function
+    /// waits at most 2 s for the connections to finish.
     pub async fn serve<F, S>(
         self,
         serve_connection: F,

@@ -19,13 +19,16 @@ const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 pub enum Detected {
     /// HTTP/2; its preface has been read.
     Http2(Box<dyn Io>),
-    /// Another protocol, in most cases HTTP/1.1. The stream yields all bytes of the client.
+    /// Another protocol, in most cases HTTP/1.1. The stream yields all bytes of the
+    /// client.
     Other(Replayed),
-    /// The client closed the connection, or `stop` was cancelled before the version was known.
+    /// The client closed the connection, or `stop` was cancelled before the version was
+    /// known.
     Closed,
 }
 
-/// Reads the first bytes of a connection, until the HTTP version is known. Fails after 10 s.
+/// Reads the first bytes of a connection, until the HTTP version is known. Fails after 10
+/// s.
 pub async fn detect_http_version(
     mut io: Box<dyn Io>,
     stop: &CancellationToken,
@@ -43,8 +46,8 @@ pub async fn detect_http_version(
     })
 }
 
-/// Reads until `head` contains HTTP/2's preface, or bytes that differ from it. Returns the
-/// number of bytes read, or 0 if the client closed the connection.
+/// Reads until `head` contains HTTP/2's preface, or bytes that differ from it. Returns
+/// the number of bytes read, or 0 if the client closed the connection.
 async fn read_head(io: &mut Box<dyn Io>, head: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
     while len < head.len() && http2::PREFACE.starts_with(&head[..len]) {

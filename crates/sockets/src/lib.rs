@@ -9,10 +9,10 @@
 //! # Invariants
 //! - The number of open connections is bounded by the limit on file descriptors
 //!   ([`connection_permits`]); further clients wait in the kernel's queue.
-//! - A client is disconnected if it does not complete the TLS handshake within 10 s, or does
-//!   not send the first bytes within 10 s after it.
-//! - Changed certificate files are read again before the next handshake. Open connections are
-//!   not affected.
+//! - A client is disconnected if it does not complete the TLS handshake within 10 s, or
+//!   does not send the first bytes within 10 s after it.
+//! - Changed certificate files are read again before the next handshake. Open connections
+//!   are not affected.
 
 #![warn(missing_docs)]
 

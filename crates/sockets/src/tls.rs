@@ -54,8 +54,8 @@ pub struct TlsFiles {
     #[arg(long, env = "ETCD_TLS_MAX_VERSION", value_enum)]
     pub tls_max_version: Option<TlsVersion>,
 
-    /// Cipher suites of TLS 1.2 by their names in Go, comma-separated [default: all that are
-    /// considered secure]
+    /// Cipher suites of TLS 1.2 by their names in Go, comma-separated [default: all that
+    /// are considered secure]
     #[arg(long, env = "ETCD_CIPHER_SUITES", value_name = "NAMES", value_delimiter = ',')]
     pub cipher_suites: Vec<String>,
 
@@ -144,9 +144,9 @@ impl Acceptor {
         self.current().accept(io).await
     }
 
-    /// Reads the files again if they have changed, and returns the current acceptor. If the
-    /// changed files cannot be used, for example because only one of them has been replaced
-    /// so far, the previous acceptor stays.
+    /// Reads the files again if they have changed, and returns the current acceptor. If
+    /// the changed files cannot be used, for example because only one of them has been
+    /// replaced so far, the previous acceptor stays.
     fn current(&self) -> TlsAcceptor {
         let stamps = stamps(&self.files);
         let mut current = self.current.lock();
@@ -239,8 +239,8 @@ fn versions(files: &TlsFiles) -> Vec<&'static SupportedProtocolVersion> {
         .collect()
 }
 
-/// Returns a cryptography provider that has the configured cipher suites of TLS 1.2. As in
-/// Go, the cipher suites of TLS 1.3 are not configurable.
+/// Returns a cryptography provider that has the configured cipher suites of TLS 1.2. As
+/// in Go, the cipher suites of TLS 1.3 are not configurable.
 fn crypto_provider(files: &TlsFiles) -> Result<CryptoProvider> {
     let mut provider = ring::default_provider();
     if files.cipher_suites.is_empty() {

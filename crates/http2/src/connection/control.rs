@@ -133,7 +133,8 @@ impl<B: RequestBuilder> Connection<B> {
 
     fn enlarge_stream_window(&mut self, id: u32, increment: i64) -> FrameResult {
         let Some(stream) = self.streams.get_mut(&id) else {
-            // The client may have sent the frame before it learned that the stream has ended.
+            // The client may have sent the frame before it learned that the stream has
+            // ended.
             if id <= self.last_stream {
                 return Ok(());
             }

@@ -71,7 +71,8 @@ impl<B: RequestBuilder> Connection<B> {
     }
 
     /// Handles a complete block: a request or trailers. The block is decoded even if its
-    /// stream is refused, because it changes the dynamic table that later blocks refer to.
+    /// stream is refused, because it changes the dynamic table that later blocks refer
+    /// to.
     fn handle_block(
         &mut self,
         block: &FieldBlock,

@@ -45,8 +45,8 @@ impl<B: RequestBuilder> Connection<B> {
         Ok(())
     }
 
-    /// Subtracts `len` bytes from the connection's window. Refills the window when half of it
-    /// is used.
+    /// Subtracts `len` bytes from the connection's window. Refills the window when half
+    /// of it is used.
     fn consume_connection_window(&mut self, len: i64) -> FrameResult {
         self.receive_window -= len;
         if self.receive_window < 0 {

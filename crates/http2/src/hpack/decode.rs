@@ -25,8 +25,8 @@ impl Decoder {
     }
 
     /// Creates a decoder that allows the encoder to choose a dynamic table of up to
-    /// `max_table_bytes` bytes. An observer of a connection needs it, because it does not see
-    /// the limit that the two sides agree on.
+    /// `max_table_bytes` bytes. An observer of a connection needs it, because it does not
+    /// see the limit that the two sides agree on.
     pub fn with_limit(max_table_bytes: usize) -> Self {
         let table = Table::new(DEFAULT_TABLE_BYTES);
         Decoder { table, max_table_bytes, name: Vec::new(), value: Vec::new() }
@@ -66,8 +66,8 @@ impl Decoder {
         Ok(())
     }
 
-    /// Decodes a field whose value is a literal into `self.name` and `self.value`. Its name is
-    /// a literal or an index.
+    /// Decodes a field whose value is a literal into `self.name` and `self.value`. Its
+    /// name is a literal or an index.
     fn decode_literal(&mut self, block: &mut &[u8], prefix_bits: u32) -> Result<(), Malformed> {
         self.name.clear();
         match decode_integer(block, prefix_bits)? {

@@ -8,15 +8,15 @@ use super::table::STATIC_ENTRIES;
 /// and 500 follow.
 const STATUS_200: u8 = 8;
 const STATIC_STATUSES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
-/// Maximum number of common fields in the dynamic table. With more, an index would not fit
-/// in one byte.
+/// Maximum number of common fields in the dynamic table. With so few, every index fits in
+/// one byte.
 const MAX_COMMON_FIELDS: usize = 32;
 
 /// Encodes the blocks of a connection, which must be sent in order.
 ///
-/// A [`CommonField`] is added to the dynamic table when it is first used; after that its
-/// encoding takes one byte. Nothing else is added to the table, and no field that would not
-/// fit. So no entry is ever evicted.
+/// A [`CommonField`] is added to the dynamic table when it is first used, if it fits. After
+/// that its encoding takes one byte. Nothing else is added to the table, so no entry is
+/// ever evicted.
 pub(crate) struct Encoder {
     /// The fields in the dynamic table, oldest first.
     common: Vec<&'static CommonField>,
@@ -29,7 +29,8 @@ pub(crate) struct Encoder {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TableState {
     Used,
-    /// The client has lowered the limit. The next block sets the size of the table to zero.
+    /// The client has lowered the limit. The next block sets the size of the table to
+    /// zero.
     ToBeEmptied,
     Unused,
 }

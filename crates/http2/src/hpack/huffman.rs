@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-/// The length of each byte's code in bits. The codes are canonical: codes of the same length
-/// are consecutive numbers in the order of their bytes, and follow the shorter codes.
-/// Therefore the lengths determine the codes.
+/// The length of each byte's code in bits. The codes are canonical: codes of the same
+/// length are consecutive numbers in the order of their bytes, and follow the shorter
+/// codes. Therefore the lengths determine the codes.
 #[rustfmt::skip]
 const LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,

@@ -22,8 +22,8 @@ impl Entry {
     }
 }
 
-/// Both tables. When the dynamic table would exceed `max_size` bytes, its oldest entries are
-/// evicted.
+/// Both tables. When the dynamic table would exceed `max_size` bytes, its oldest entries
+/// are evicted.
 pub(super) struct Table {
     /// Dynamic entries, newest first.
     entries: VecDeque<Entry>,

@@ -1,4 +1,4 @@
-//! `mem_etcd snapshot`: like `etcdutl snapshot`.
+//! `mem_etcd snapshot`: subcommands like those of `etcdutl snapshot`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +11,8 @@ use serde_json::json;
 use super::restore::Restore;
 use crate::config::STORAGE_VERSION;
 
-/// Print the status of a snapshot, or restore it (`etcdctl snapshot save` takes one).
+/// Print the status of a snapshot that `etcdctl snapshot save` took, or restore the
+/// snapshot.
 #[derive(Args, Debug)]
 #[command(disable_help_subcommand = true)]
 pub struct Snapshot {
@@ -25,10 +26,11 @@ enum Command {
     Restore(Restore),
 }
 
-/// Print hash (equal to HashKV), revision, number of keys, size and version of a snapshot.
+/// Print hash (equal to HashKV), revision, number of keys, size and version of a
+/// snapshot.
 #[derive(Args, Debug)]
 struct Status {
-    /// Snapshot file.
+    /// Path of the snapshot file.
     file: PathBuf,
 
     /// Output format.
@@ -106,7 +108,7 @@ fn table(header: [&str; 5], cells: [String; 5]) -> String {
     lines.join("\n")
 }
 
-/// Formats bytes with decimal units, with one decimal place below ten.
+/// Formats a number of bytes with a decimal unit. Values below 10 have one decimal place.
 fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if bytes < 1000 {
