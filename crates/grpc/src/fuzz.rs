@@ -236,7 +236,9 @@ fn messages_are_released_once() {
             connection.receive(&data, &routes.methods, now).unwrap();
         }
         while let Some(event) = connection.next_event() {
-            let CallEvent::Message { stream, message } = event else { panic!("{event:?}") };
+            let CallEvent::Message { stream, message } = event else {
+                panic!("unexpected event: {event:?}")
+            };
             connection.release(stream, message.framed_len() as i64);
         }
         let output = drain(connection.output());
@@ -256,8 +258,8 @@ fn messages_are_released_once() {
 }
 
 /// Regression test: empty messages did not count against the budget. With the budget of
-/// 5,000 bytes, the server accepts 1,000 unread messages of 5 bytes, the prefix. Without
-/// it, the stream's window of 1 MiB would allow 209,000.
+/// 5,000 bytes, the server accepts 1,000 unread messages of 5 bytes (the prefix). If
+/// empty messages did not count, the stream's window of 1 MiB would allow 209,000.
 #[test]
 fn unread_empty_messages_count_against_the_budget() {
     let now = Instant::now();

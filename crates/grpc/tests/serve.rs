@@ -280,6 +280,6 @@ async fn stop_finishes_unary_calls_and_ends_streaming_calls() {
     client.stop.cancel();
     let ended = outcome(response).await;
     assert_eq!((ended.texts, ended.code), (vec!["A".to_owned()], Code::Unavailable as u8));
-    let still = tokio::time::timeout(Duration::from_millis(100), waiting).await;
-    assert!(still.is_err(), "a unary call in progress is not aborted");
+    let unfinished = tokio::time::timeout(Duration::from_millis(100), waiting).await;
+    assert!(unfinished.is_err(), "the unary call in progress was aborted");
 }

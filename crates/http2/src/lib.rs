@@ -3,7 +3,8 @@
 //! The crate parses frames, decodes header fields (HPACK, RFC 7541), applies flow control
 //! and limits, and schedules responses. It opens no socket and reads no clock, so the
 //! caller decides how bytes are read and written, and a test passes in the bytes and the
-//! time. The crate `grpc` builds on it. Nothing in it is specific to gRPC.
+//! time. The crate `grpc` builds on it. Apart from the rules for pings, which are
+//! those of grpc-go, nothing in it is specific to gRPC.
 //!
 //! ```text
 //!  bytes read ──▶ Connection::receive ──▶ next_event ──▶ Request, Data, Trailers, Reset

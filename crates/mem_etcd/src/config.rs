@@ -1,5 +1,5 @@
-//! Flags and environment variables of the server. Those that etcd also has have the same
-//! names as in etcd.
+//! Flags and environment variables of the server. Those that exist in etcd have the same
+//! names here.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;

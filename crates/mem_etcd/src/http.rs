@@ -45,8 +45,8 @@ fn problems(status: &PipelineStatus) -> Vec<Problem> {
     problems
 }
 
-/// The page /health. A client can exclude alarms: a liveness probe adds
-/// `?exclude=NOSPACE`, because a restart does not help a full store.
+/// The page /health. A client can exclude alarms. A liveness probe, for example, should
+/// add `?exclude=NOSPACE`, because a restart does not help a full store.
 async fn health(State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery) -> Response {
     let excluded = query_values(query.as_deref(), "exclude");
     let counts = |problem: &Problem| !problem.alarm.is_some_and(|name| excluded.contains(name));

@@ -1,4 +1,4 @@
-//! Metrics. Those that etcd also has have the same names as in etcd.
+//! Metrics. Those that exist in etcd have the same names here.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -93,7 +93,7 @@ struct Changes<'a> {
 }
 
 impl<'a> Changes<'a> {
-    fn put(&mut self, key: &'a [u8]) -> Result<(), Status> {
+    fn add_put(&mut self, key: &'a [u8]) -> Result<(), Status> {
         if self.deletes(key) || !self.puts.insert(key) {
             return Err(status::duplicate_key());
         }
@@ -109,16 +109,16 @@ impl<'a> Changes<'a> {
     /// Adds a delete. The range end `"\0"` means all keys from `key` on. As in etcd, it
     /// is compared as an ordinary key here, so such a delete conflicts with no put. If a
     /// put and such a delete change the same key, they are executed in order.
-    fn delete(&mut self, key: &'a [u8], end: &'a [u8]) {
+    fn add_delete(&mut self, key: &'a [u8], end: &'a [u8]) {
         if end.is_empty() {
             self.deleted_keys.insert(key);
         } else if key < end {
-            self.delete_range(key, end);
+            self.add_deleted_range(key, end);
         }
     }
 
     /// Adds a deleted range and merges it with the ranges that it overlaps or touches.
-    fn delete_range(&mut self, mut start: &'a [u8], mut end: &'a [u8]) {
+    fn add_deleted_range(&mut self, mut start: &'a [u8], mut end: &'a [u8]) {
         while let Some((&before, &until)) = self.deleted_ranges.range(..=end).next_back() {
             if until < start {
                 break;
@@ -131,13 +131,16 @@ impl<'a> Changes<'a> {
 
     /// Adds the changes of both branches of a nested transaction. Only one branch is
     /// executed, so both may put the same key.
-    fn nested(&mut self, then: Changes<'a>, otherwise: Changes<'a>) -> Result<(), Status> {
-        then.puts.iter().try_for_each(|key| self.put(key))?;
+    fn add_nested(&mut self, then: Changes<'a>, otherwise: Changes<'a>) -> Result<(), Status> {
+        then.puts.iter().try_for_each(|key| self.add_put(key))?;
         let only_otherwise = otherwise.puts.difference(&then.puts);
-        only_otherwise.copied().try_for_each(|key| self.put(key))?;
+        only_otherwise.copied().try_for_each(|key| self.add_put(key))?;
         for branch in [then, otherwise] {
             self.deleted_keys.extend(branch.deleted_keys);
-            branch.deleted_ranges.into_iter().for_each(|(key, end)| self.delete_range(key, end));
+            branch
+                .deleted_ranges
+                .into_iter()
+                .for_each(|(key, end)| self.add_deleted_range(key, end));
         }
         Ok(())
     }
@@ -150,19 +153,19 @@ fn branch_changes(ops: &[RequestOp]) -> Result<Changes<'_>, Status> {
     let mut changes = Changes::default();
     for op in ops {
         if let Some(Request::RequestDeleteRange(delete)) = &op.request {
-            changes.delete(&delete.key, &delete.range_end);
+            changes.add_delete(&delete.key, &delete.range_end);
         }
     }
     for op in ops {
         if let Some(Request::RequestTxn(nested)) = &op.request {
             let then = branch_changes(&nested.success)?;
             let otherwise = branch_changes(&nested.failure)?;
-            changes.nested(then, otherwise)?;
+            changes.add_nested(then, otherwise)?;
         }
     }
     for op in ops {
         if let Some(Request::RequestPut(put)) = &op.request {
-            changes.put(&put.key)?;
+            changes.add_put(&put.key)?;
         }
     }
     Ok(changes)
@@ -214,7 +217,7 @@ mod tests {
         let mut changes = Changes::default();
         for (start, end) in [("b", "d"), ("h", "k"), ("d", "f"), ("a", "c"), ("e", "i"), ("x", "z")]
         {
-            changes.delete(start.as_bytes(), end.as_bytes());
+            changes.add_delete(start.as_bytes(), end.as_bytes());
         }
         let merged: Vec<_> = changes.deleted_ranges.clone().into_iter().collect();
         assert_eq!(merged, [(&b"a"[..], &b"k"[..]), (b"x", b"z")]);

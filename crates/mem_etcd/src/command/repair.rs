@@ -1,4 +1,5 @@
-//! `mem_etcd repair`: makes a damaged data directory usable with the data that is left.
+//! `mem_etcd repair`: makes a damaged data directory usable, with the data that can be
+//! kept.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
