@@ -87,7 +87,7 @@ impl Endpoints {
             }
             Listen::Unix { path, .. } => (Box::new(UnixStream::connect(path).await?), "localhost"),
         };
-        if !endpoint.tls() {
+        if !endpoint.uses_tls() {
             return Ok(io);
         }
         let Some(tls) = &self.tls else { bail!("requires --cacert") };

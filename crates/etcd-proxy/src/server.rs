@@ -45,7 +45,7 @@ struct Proxy {
 }
 
 async fn forward(serve: Serve) -> Result<()> {
-    let tls = sockets::acceptor(&serve.tls)?;
+    let tls = sockets::tls_acceptor(&serve.tls)?;
     let endpoints = Arc::new(Endpoints::new(&serve)?);
     let mut client_listeners = Vec::new();
     for url in &serve.listen {

@@ -153,11 +153,11 @@ fn drain(output: &mut http2::Output) -> Vec<u8> {
 fn answer(connection: &mut GrpcConnection, event: CallEvent) {
     match event {
         CallEvent::Call { stream, .. } => {
-            connection.respond(stream, Payload::of(&"x".repeat(100)));
+            connection.respond(stream, Payload::encode(&"x".repeat(100)));
         }
         CallEvent::Message { stream, message } => {
             connection.release(stream, message.framed_len() as i64);
-            connection.send_message(stream, Payload::of(&"y".repeat(20_000)));
+            connection.send_message(stream, Payload::encode(&"y".repeat(20_000)));
         }
         CallEvent::Ended { stream } => {
             connection.finish(stream, Err(&Status::internal("done")));

@@ -20,7 +20,7 @@ pub struct Payload {
 
 impl Payload {
     /// Encodes `message`.
-    pub fn of(message: &impl Message) -> Self {
+    pub fn encode(message: &impl Message) -> Self {
         Payload::concatenated(message, Bytes::new())
     }
 
@@ -71,7 +71,7 @@ pub trait Reply: Send + 'static {
 
 impl<M: Message + 'static> Reply for M {
     fn into_payload(self) -> Payload {
-        Payload::of(&self)
+        Payload::encode(&self)
     }
 }
 
@@ -86,7 +86,7 @@ impl Reply for Encoded {
 
 impl Encoded {
     /// Encodes `message` on the current thread.
-    pub fn of(message: &impl Message) -> Self {
-        Encoded(Payload::of(message))
+    pub fn new(message: &impl Message) -> Self {
+        Encoded(Payload::encode(message))
     }
 }

@@ -205,7 +205,7 @@ impl Config {
 
     fn validate(&self) -> Result<(), String> {
         self.tls.validate(&self.listen_client_urls)?;
-        if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.tls()) {
+        if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.uses_tls()) {
             return Err(format!(
                 "--listen-metrics-urls: {listen} uses TLS, but metrics are served by http only"
             ));

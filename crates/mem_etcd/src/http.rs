@@ -23,7 +23,7 @@ pub fn routes(pipeline: Arc<Pipeline>, metrics: Arc<Metrics>) -> Router {
         .merge(check_pages("/readyz", READYZ))
         .route("/health", get(health))
         .route("/version", get(version))
-        .route("/metrics", get(async move || render(&metrics)))
+        .route("/metrics", get(async move || render_metrics(&metrics)))
         .with_state(pipeline)
 }
 
@@ -77,13 +77,13 @@ fn check_pages(page: &'static str, checks: &'static [Check]) -> Router<Arc<Pipel
     let all = async move |State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery| {
         let excluded = query_values(query.as_deref(), "exclude");
         let wanted = checks.iter().filter(|(name, _)| !excluded.contains(*name));
-        report(&pipeline.status(), wanted, query.as_deref())
+        run_checks(&pipeline.status(), wanted, query.as_deref())
     };
     let one = async move |State(pipeline): State<Arc<Pipeline>>,
                           Path(name): Path<String>,
                           RawQuery(query): RawQuery| {
         match checks.iter().find(|(check, _)| *check == name) {
-            Some(check) => report(&pipeline.status(), [check].into_iter(), query.as_deref()),
+            Some(check) => run_checks(&pipeline.status(), [check].into_iter(), query.as_deref()),
             None => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
         }
     };
@@ -91,7 +91,7 @@ fn check_pages(page: &'static str, checks: &'static [Check]) -> Router<Arc<Pipel
 }
 
 /// Runs `checks` and reports the results in the format of etcd.
-fn report<'a>(
+fn run_checks<'a>(
     status: &PipelineStatus,
     checks: impl Iterator<Item = &'a Check>,
     query: Option<&str>,
@@ -134,7 +134,7 @@ async fn version() -> Response {
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-fn render(metrics: &Metrics) -> Response {
+fn render_metrics(metrics: &Metrics) -> Response {
     match metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

@@ -27,7 +27,7 @@ pub fn run(config: Config) -> Result<()> {
 async fn serve(config: Config) -> Result<()> {
     // Bind the sockets before the recovery, which takes long: the most likely failure is
     // that a port is in use.
-    let tls = sockets::acceptor(&config.tls)?;
+    let tls = sockets::tls_acceptor(&config.tls)?;
     let mut clients = Vec::new();
     for url in &config.listen_client_urls {
         clients.extend(sockets::bind(url, tls.as_ref()).await?);

@@ -62,7 +62,7 @@ enum Socket {
 /// Listens on every address that `listen` resolves to, with `tls` if its URL requires
 /// TLS.
 pub async fn bind(listen: &Listen, tls: Option<&Acceptor>) -> anyhow::Result<Vec<Listener>> {
-    let tls = tls.filter(|_| listen.tls()).cloned();
+    let tls = tls.filter(|_| listen.uses_tls()).cloned();
     let name = listen.to_string();
     let sockets = match listen {
         Listen::Tcp { address, .. } => bind_tcp(address).await,

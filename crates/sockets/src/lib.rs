@@ -26,4 +26,6 @@ pub use accept::{Listener, bind, connection_permits, disable_pacing};
 pub use http_version::{Detected, Replayed, detect_http_version};
 pub use io::Io;
 pub use listen::Listen;
-pub use tls::{Acceptor, TlsFiles, TlsVersion, acceptor, read_ca_certificates, read_certificates};
+pub use tls::{
+    Acceptor, TlsFiles, TlsVersion, read_ca_certificates, read_certificates, tls_acceptor,
+};

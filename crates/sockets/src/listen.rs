@@ -27,7 +27,7 @@ pub enum Listen {
 
 impl Listen {
     /// Whether clients must use TLS.
-    pub fn tls(&self) -> bool {
+    pub fn uses_tls(&self) -> bool {
         match self {
             Listen::Tcp { tls, .. } | Listen::Unix { tls, .. } => *tls,
         }

@@ -82,7 +82,7 @@ impl TlsFiles {
         if self.cert_file.is_some() != self.key_file.is_some() {
             return Err("--cert-file and --key-file must be set together".into());
         }
-        let secure = listens.iter().find(|listen| listen.tls());
+        let secure = listens.iter().find(|listen| listen.uses_tls());
         if let (Some(listen), None) = (secure, &self.cert_file) {
             return Err(format!("{listen} needs --cert-file and --key-file"));
         }
@@ -127,9 +127,9 @@ struct FileStamp {
 
 /// Reads the certificate files and returns an acceptor; `None` if no certificate is
 /// configured.
-pub fn acceptor(files: &TlsFiles) -> Result<Option<Acceptor>> {
+pub fn tls_acceptor(files: &TlsFiles) -> Result<Option<Acceptor>> {
     let (Some(cert), Some(key)) = (&files.cert_file, &files.key_file) else { return Ok(None) };
-    let stamps = stamps(files);
+    let stamps = file_stamps(files);
     let acceptor = TlsAcceptor::from(Arc::new(server_config(files, cert, key)?));
     let current = Arc::new(Mutex::new(CurrentAcceptor { acceptor, stamps }));
     Ok(Some(Acceptor { files: Arc::new(files.clone()), current }))
@@ -141,14 +141,14 @@ impl Acceptor {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        self.current().accept(io).await
+        self.current_acceptor().accept(io).await
     }
 
     /// Reads the files again if they have changed, and returns the current acceptor. If
     /// the changed files cannot be used, for example because only one of them has been
     /// replaced so far, the previous acceptor stays.
-    fn current(&self) -> TlsAcceptor {
-        let stamps = stamps(&self.files);
+    fn current_acceptor(&self) -> TlsAcceptor {
+        let stamps = file_stamps(&self.files);
         let mut current = self.current.lock();
         if stamps != current.stamps {
             current.stamps = stamps;
@@ -174,7 +174,7 @@ impl Acceptor {
 }
 
 /// Returns the stamp of each file; `None` for a file that is missing or not configured.
-fn stamps(files: &TlsFiles) -> Vec<Option<FileStamp>> {
+fn file_stamps(files: &TlsFiles) -> Vec<Option<FileStamp>> {
     let stamp = |file: &Metadata| FileStamp {
         device: file.dev(),
         inode: file.ino(),
@@ -193,7 +193,7 @@ fn server_config(files: &TlsFiles, cert: &Path, key: &Path) -> Result<ServerConf
     let key = PrivateKeyDer::from_pem_file(key)
         .with_context(|| format!("read the private key in {}", key.display()))?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&versions(files))
+        .with_protocol_versions(&tls_versions(files))
         .context("use --cipher-suites")?;
     let builder = match &files.trusted_ca_file {
         None => builder.with_no_client_auth(),
@@ -230,7 +230,7 @@ fn read_revocations(path: &Path) -> Result<CertificateRevocationListDer<'static>
     Ok(CertificateRevocationListDer::from_pem_slice(&content).unwrap_or_else(|_| content.into()))
 }
 
-fn versions(files: &TlsFiles) -> Vec<&'static SupportedProtocolVersion> {
+fn tls_versions(files: &TlsFiles) -> Vec<&'static SupportedProtocolVersion> {
     let max = files.tls_max_version.unwrap_or(TlsVersion::Tls13);
     [(TlsVersion::Tls12, &TLS12), (TlsVersion::Tls13, &TLS13)]
         .into_iter()

@@ -19,7 +19,10 @@ impl Api {
     }
 
     /// Responds to all other methods of the service: users, roles, tokens.
-    pub(super) async fn auth(self: Arc<Self>, _: AuthMessage) -> Result<AuthMessage, Status> {
+    pub(super) async fn reject_auth(
+        self: Arc<Self>,
+        _: AuthMessage,
+    ) -> Result<AuthMessage, Status> {
         Err(status::auth_not_enabled())
     }
 }

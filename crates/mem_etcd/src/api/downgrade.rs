@@ -47,7 +47,7 @@ impl Downgrade {
 }
 
 fn validate(version: &str, enabled: bool) -> Result<(), Status> {
-    let target = parse(version).ok_or_else(status::wrong_downgrade_version_format)?;
+    let target = parse_version(version).ok_or_else(status::wrong_downgrade_version_format)?;
     if target != ALLOWED_TARGET {
         return Err(status::invalid_downgrade_target_version());
     }
@@ -55,7 +55,7 @@ fn validate(version: &str, enabled: bool) -> Result<(), Status> {
 }
 
 /// Returns the major and minor version of text such as `3.6`, `3.6.4` or `3.6.4-rc.0`.
-fn parse(version: &str) -> Option<(u64, u64)> {
+fn parse_version(version: &str) -> Option<(u64, u64)> {
     let numbers = version.split(['-', '+']).next()?;
     let mut parts = numbers.split('.');
     let major = parts.next()?.parse().ok()?;

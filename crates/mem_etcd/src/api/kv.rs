@@ -149,7 +149,7 @@ impl Api {
 /// Encodes a response. A large response is encoded in pieces while it is sent.
 fn encode_range(mut response: RangeResponse) -> Encoded {
     if response.kvs.len() <= MAX_SINGLE_PIECE_KEYS {
-        return Encoded::of(&response);
+        return Encoded::new(&response);
     }
     let len = response.encoded_len();
     let mut pairs = std::mem::take(&mut response.kvs).into_iter();

@@ -62,11 +62,11 @@ pub fn routes(api: Arc<Api>) -> Routes<Api> {
             Api::reflection,
         )
         .unary("/etcdserverpb.Auth/AuthStatus", Api::auth_status);
-    AUTH.iter().fold(routes, |routes, path| routes.unary(path, Api::auth))
+    REJECTED_AUTH_METHODS.iter().fold(routes, |routes, path| routes.unary(path, Api::reject_auth))
 }
 
 /// Methods that return an error, because authentication is not enabled.
-const AUTH: [&str; 16] = [
+const REJECTED_AUTH_METHODS: [&str; 16] = [
     "/etcdserverpb.Auth/AuthEnable",
     "/etcdserverpb.Auth/AuthDisable",
     "/etcdserverpb.Auth/Authenticate",

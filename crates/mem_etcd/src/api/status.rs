@@ -5,10 +5,10 @@ use grpc::{Code, Status};
 
 /// Returns the status of a failed command or read.
 pub fn from_pipeline(error: pipeline::Error) -> Status {
-    Status::new(code(&error), error.to_string())
+    Status::new(code_of(&error), error.to_string())
 }
 
-fn code(error: &pipeline::Error) -> Code {
+fn code_of(error: &pipeline::Error) -> Code {
     match error {
         pipeline::Error::Refused(refused) => match refused {
             mvcc::Error::Compacted

@@ -76,7 +76,7 @@ impl Stream for WatchCall {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(fragment) = self.fragments.pop_front() {
-            return Poll::Ready(Some(Ok(Encoded::of(&fragment))));
+            return Poll::Ready(Some(Ok(Encoded::new(&fragment))));
         }
         // The waker is registered before the queue is read, so that no delivery is
         // missed.
@@ -173,7 +173,7 @@ impl WatchCall {
                 self.fragments.pop_front().expect("at least one part")
             }
         };
-        Encoded::of(&response)
+        Encoded::new(&response)
     }
 }
 

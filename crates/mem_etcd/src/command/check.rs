@@ -27,12 +27,12 @@ pub struct Check {
 impl Check {
     pub fn run(self) -> Result<ExitCode> {
         let report = pipeline::check(&self.data_dir, self.snapshot_dir, &host::boot_id())?;
-        print!("{}", text(&report));
+        print!("{}", format_report(&report));
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn text(report: &DirectoryReport) -> String {
+fn format_report(report: &DirectoryReport) -> String {
     let DirectoryReport { identity, snapshot, log, revision, compacted, stats, restart } = report;
     let mut lines = vec![format!(
         "identity   cluster {:016x}, member {:016x}",

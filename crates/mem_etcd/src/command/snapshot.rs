@@ -56,7 +56,7 @@ impl Snapshot {
             Command::Restore(restore) => restore.run(),
             Command::Status(status) => {
                 let saved = SavedSnapshot::read(&status.file, status.skip_hash_check)?;
-                println!("{}", text(&saved.status(), status.write_out));
+                println!("{}", format_status(&saved.status(), status.write_out));
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -64,7 +64,7 @@ impl Snapshot {
 }
 
 /// Formats the status as etcdutl does.
-fn text(status: &SavedSnapshotStatus, format: OutputFormat) -> String {
+fn format_status(status: &SavedSnapshotStatus, format: OutputFormat) -> String {
     let SavedSnapshotStatus { hash, revision, keys, bytes } = *status;
     let cells = [
         format!("{hash:x}"),
@@ -84,12 +84,12 @@ fn text(status: &SavedSnapshotStatus, format: OutputFormat) -> String {
             "\"Hash\" : {hash}\n\"Revision\" : {revision}\n\"Keys\" : {keys}\n\"Size\" : {bytes}\n\"Version\" : {STORAGE_VERSION}"
         ),
         OutputFormat::Table => {
-            table(["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION"], cells)
+            format_table(["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION"], cells)
         }
     }
 }
 
-fn table(header: [&str; 5], cells: [String; 5]) -> String {
+fn format_table(header: [&str; 5], cells: [String; 5]) -> String {
     let widths: Vec<_> = header.iter().zip(&cells).map(|(h, c)| h.len().max(c.len())).collect();
     let rule = |left: &str, middle: &str, right: &str| {
         let parts: Vec<_> = widths.iter().map(|width| "─".repeat(width + 2)).collect();
@@ -135,8 +135,8 @@ mod tests {
     fn prints_like_etcdutl() {
         let status =
             SavedSnapshotStatus { hash: 0xfe01cf57, revision: 10, keys: 7, bytes: 2_097_152 };
-        assert_eq!(text(&status, OutputFormat::Simple), "fe01cf57, 10, 7, 2.1 MB, 3.7.0");
-        let lines = text(&status, OutputFormat::Table);
+        assert_eq!(format_status(&status, OutputFormat::Simple), "fe01cf57, 10, 7, 2.1 MB, 3.7.0");
+        let lines = format_status(&status, OutputFormat::Table);
         assert!(
             lines.contains("│ fe01cf57 │       10 │          7 │     2.1 MB │   3.7.0 │"),
             "{lines}"
