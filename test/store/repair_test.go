@@ -31,7 +31,7 @@ func TestCheckAndRepair(t *testing.T) {
 		t.Fatal(err)
 	}
 	output, code := subcommand(t, "check", "--data-dir", data)
-	for _, expected := range []string{"revision   11, never compacted", "keys       1 in", "snapshot   none", "no damage found"} {
+	for _, expected := range []string{"revision   11, never compacted", "keys       1, ", "snapshot   none", "no damage found"} {
 		if code != 0 || !strings.Contains(output, expected) {
 			t.Fatalf("%d %s", code, output)
 		}

@@ -1,10 +1,10 @@
-//! A reader for bbolt files, in which etcd stores its data. It never writes. It reads each
-//! page once and does not keep it, so a file may be larger than memory.
+//! A reader for bbolt files, in which etcd stores its data. It keeps only the pages from
+//! the root to the current page in memory, so a file may be larger than memory.
 //!
 //! ```text
 //! file:    page page page …, each a multiple of the page size
 //! page:    number u64 · flags u16 · count u16 · overflow u32 · elements, keys, values
-//! meta:    pages 0 and 1; the one with the higher transaction ID is valid
+//! meta:    pages 0 and 1; the intact one with the higher transaction ID applies
 //! branch:  elements of: position u32 · key length u32 · page u64
 //! leaf:    elements of: flags u32 · position u32 · key length u32 · value length u32
 //! bucket:  the value of a leaf element with flag 1: root page u64 · sequence u64;
@@ -13,8 +13,8 @@
 //! All numbers are little-endian. A position is relative to its element.
 //!
 //! # Invariant
-//! Reading any file terminates. If the visited pages are damaged, it fails with an error
-//! and never panics.
+//! Reading terminates for any content of a file. If a visited page is damaged, reading
+//! may fail with an error, but it never panics.
 
 #![warn(missing_docs)]
 
@@ -28,13 +28,17 @@ const PAGE_HEADER_BYTES: usize = 16;
 const ELEMENT_BYTES: usize = 16;
 const BUCKET_BYTES: usize = 16;
 const META_BYTES: usize = 64;
-const CHECKSUM_AT: usize = 56;
+/// Offset of the checksum in a meta page, after the page header.
+const CHECKSUM_OFFSET: usize = 56;
+/// Page flags.
 const BRANCH: u16 = 1;
 const LEAF: u16 = 2;
+/// Flag of a leaf element whose value is a bucket.
 const BUCKET_FLAG: u32 = 1;
-/// Possible page sizes, which are also the possible offsets of the second meta page.
-const PAGE_BYTES: std::ops::RangeInclusive<u32> = 1024..=65_536;
-/// Maximum depth of a tree; greater than that of any valid file.
+/// Possible page sizes in bytes. They are also the possible offsets of the second meta
+/// page.
+const PAGE_SIZES: std::ops::RangeInclusive<u32> = 1024..=65_536;
+/// Maximum depth of a tree. No valid file has a deeper one.
 const MAX_DEPTH: usize = 64;
 
 /// The reason why a file could not be read.
@@ -64,7 +68,7 @@ pub enum Error {
         /// The inconsistency.
         reason: &'static str,
     },
-    /// The caller's `visit` function rejected a pair.
+    /// The caller rejected the content of the file.
     #[error("{0}")]
     Refused(String),
 }
@@ -75,26 +79,28 @@ pub struct Db {
     page_bytes: u64,
     /// Number of pages in the file.
     pages: u64,
+    /// Page number of the root of the tree of buckets.
     root: u64,
 }
 
 /// A function called with each key and value.
 type Visit<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<(), String>;
 
-/// Whether a file that starts with `start` (at least 64 bytes) is a bbolt file.
+/// Whether a file is a bbolt file. `start` are its first bytes, at least 20.
 pub fn is_bolt(start: &[u8]) -> bool {
     start.get(PAGE_HEADER_BYTES..PAGE_HEADER_BYTES + 4) == Some(&MAGIC.to_le_bytes()[..])
 }
 
 impl Db {
-    /// Opens the newest transaction in the first `bytes` bytes of `file`.
+    /// Opens the state after the newest transaction. The database is the first `bytes`
+    /// bytes of `file`.
     ///
     /// # Errors
     /// Fails if there is no valid meta page or the file is truncated.
     pub fn open(file: File, bytes: u64) -> Result<Db, Error> {
         let mut offsets = vec![0];
-        offsets.extend((0..7).map(|power| u64::from(*PAGE_BYTES.start()) << power));
-        let metas = offsets.into_iter().filter_map(|offset| meta(&file, offset));
+        offsets.extend((0..7).map(|power| u64::from(*PAGE_SIZES.start()) << power));
+        let metas = offsets.into_iter().filter_map(|offset| read_meta(&file, offset));
         let newest = metas.max_by_key(|meta| meta.transaction).ok_or(Error::NoMeta)?;
         let page_bytes = u64::from(newest.page_bytes);
         let pages = newest.pages;
@@ -104,8 +110,8 @@ impl Db {
         Ok(Db { file, page_bytes, pages, root: newest.root })
     }
 
-    /// Calls `visit` for each pair of a bucket, in key order. Returns whether the bucket
-    /// exists.
+    /// Calls `visit` for each key-value pair of a top-level bucket, in key order. Returns
+    /// whether the bucket exists.
     ///
     /// # Errors
     /// Fails if a visited page is damaged or cannot be read, or if `visit` fails.
@@ -115,8 +121,8 @@ impl Db {
         mut visit: impl FnMut(&[u8], &[u8]) -> Result<(), String>,
     ) -> Result<bool, Error> {
         let mut found = None;
-        let mut walk = Walk { db: self, pages_left: self.pages, flag: BUCKET_FLAG };
-        walk.page(self.root, 0, &mut |key, value| {
+        let mut walk = Walk { db: self, pages_left: self.pages, bucket_flag: BUCKET_FLAG };
+        walk.visit_page(self.root, 0, &mut |key, value| {
             if key == bucket {
                 found = Some(value.to_vec());
             }
@@ -125,19 +131,19 @@ impl Db {
         let Some(header) = found else { return Ok(false) };
         let damaged = || Error::Damaged { page: self.root, reason: "a bucket header is too short" };
         let root = u64_at(&header, 0).ok_or_else(damaged)?;
-        let mut walk = Walk { db: self, pages_left: self.pages, flag: 0 };
+        let mut walk = Walk { db: self, pages_left: self.pages, bucket_flag: 0 };
         match root {
             0 => {
                 let inline = header.get(BUCKET_BYTES..).ok_or_else(damaged)?;
-                walk.elements(inline, self.root, 0, &mut visit)?;
+                walk.visit_elements(inline, self.root, 0, &mut visit)?;
             }
-            root => walk.page(root, 0, &mut visit)?,
+            root => walk.visit_page(root, 0, &mut visit)?,
         }
         Ok(true)
     }
 
-    /// Reads a page with its overflow pages.
-    fn read(&self, page: u64) -> Result<Vec<u8>, Error> {
+    /// Reads a page and its overflow pages.
+    fn read_page(&self, page: u64) -> Result<Vec<u8>, Error> {
         let damaged = |reason| Error::Damaged { page, reason };
         if page >= self.pages {
             return Err(damaged("it is beyond the end of the file"));
@@ -165,15 +171,15 @@ struct Meta {
     transaction: u64,
 }
 
-/// The meta page at `offset`, if it is valid.
-fn meta(file: &File, offset: u64) -> Option<Meta> {
+/// Reads the meta page at `offset`. Returns `None` if it is invalid.
+fn read_meta(file: &File, offset: u64) -> Option<Meta> {
     let mut bytes = [0; META_BYTES];
     file.read_exact_at(&mut bytes, offset + PAGE_HEADER_BYTES as u64).ok()?;
     let intact = u32_at(&bytes, 0)? == MAGIC
         && u32_at(&bytes, 4)? == VERSION
-        && u64_at(&bytes, CHECKSUM_AT)? == fnv1a(&bytes[..CHECKSUM_AT]);
+        && u64_at(&bytes, CHECKSUM_OFFSET)? == fnv1a(&bytes[..CHECKSUM_OFFSET]);
     let page_bytes = u32_at(&bytes, 8)?;
-    (intact && page_bytes.is_power_of_two() && PAGE_BYTES.contains(&page_bytes)).then_some(Meta {
+    (intact && page_bytes.is_power_of_two() && PAGE_SIZES.contains(&page_bytes)).then_some(Meta {
         page_bytes,
         root: u64_at(&bytes, 16)?,
         pages: u64_at(&bytes, 40)?,
@@ -184,25 +190,26 @@ fn meta(file: &File, offset: u64) -> Option<Meta> {
 /// A traversal of one tree.
 struct Walk<'a> {
     db: &'a Db,
-    /// Remaining pages. A tree that visits more pages than the file has contains a cycle.
+    /// Number of pages that may still be visited. A traversal that visits more pages than
+    /// the file has is in a cycle.
     pages_left: u64,
-    /// Only leaf elements with this value of the bucket flag are visited.
-    flag: u32,
+    /// [`BUCKET_FLAG`] to visit buckets, 0 to visit pairs.
+    bucket_flag: u32,
 }
 
 impl Walk<'_> {
-    fn page(&mut self, page: u64, depth: usize, visit: Visit<'_>) -> Result<(), Error> {
+    fn visit_page(&mut self, page: u64, depth: usize, visit: Visit<'_>) -> Result<(), Error> {
         let damaged = |reason| Error::Damaged { page, reason };
         if depth > MAX_DEPTH {
             return Err(damaged("the tree is too deep"));
         }
         self.pages_left =
             self.pages_left.checked_sub(1).ok_or_else(|| damaged("the tree has a cycle"))?;
-        let bytes = self.db.read(page)?;
-        self.elements(&bytes, page, depth, visit)
+        let bytes = self.db.read_page(page)?;
+        self.visit_elements(&bytes, page, depth, visit)
     }
 
-    fn elements(
+    fn visit_elements(
         &mut self,
         bytes: &[u8],
         page: u64,
@@ -221,11 +228,11 @@ impl Walk<'_> {
             match flags {
                 BRANCH => {
                     let child = u64_at(element, 8).ok_or_else(short)?;
-                    self.page(child, depth + 1, visit)?;
+                    self.visit_page(child, depth + 1, visit)?;
                 }
                 LEAF => {
-                    let (flags, key, value) = pair(element).ok_or_else(short)?;
-                    if flags & BUCKET_FLAG == self.flag {
+                    let (flags, key, value) = leaf_pair(element).ok_or_else(short)?;
+                    if flags & BUCKET_FLAG == self.bucket_flag {
                         visit(key, value).map_err(Error::Refused)?;
                     }
                 }
@@ -236,8 +243,8 @@ impl Walk<'_> {
     }
 }
 
-/// The flags, the key and the value of a leaf element.
-fn pair(element: &[u8]) -> Option<(u32, &[u8], &[u8])> {
+/// Returns the flags, the key and the value of a leaf element.
+fn leaf_pair(element: &[u8]) -> Option<(u32, &[u8], &[u8])> {
     let position = u32_at(element, 4)? as usize;
     let (key_bytes, value_bytes) = (u32_at(element, 8)? as usize, u32_at(element, 12)? as usize);
     let rest = element.get(position..)?;

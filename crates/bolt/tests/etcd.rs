@@ -1,4 +1,4 @@
-//! A snapshot that etcd 3.7.3 took after `put k1 v`, `put k2 v`, `put k3 v`.
+//! Reads a snapshot that etcd 3.7.3 took after `put k1 v`, `put k2 v` and `put k3 v`.
 
 use std::fs::File;
 use std::io::Write;
@@ -36,11 +36,11 @@ fn reads_an_etcd_snapshot() {
     assert!(pairs(SNAPSHOT, "nothing").unwrap().is_none());
 }
 
-/// Reading a damaged file returns a result or an error.
+/// Reading a damaged file returns an error or pairs, but never panics.
 #[test]
 fn damaged_files_never_panic() {
     for byte in 0..SNAPSHOT.len() {
-        // Most bytes are unused zeros; only some of them are changed.
+        // Most bytes are unused zeros. The test changes only some of these.
         if SNAPSHOT[byte] == 0 && byte % 64 != 0 && byte % 4096 > 256 {
             continue;
         }

@@ -81,13 +81,13 @@ impl Endpoints {
                 let tcp = TcpStream::connect(address).await?;
                 tcp.set_nodelay(true)?;
                 if tcp.peer_addr()?.ip().to_canonical().is_loopback() {
-                    sockets::unpaced(&tcp);
+                    sockets::disable_pacing(&tcp);
                 }
                 (Box::new(tcp), address.rsplit_once(':').map_or(&**address, |(host, _)| host))
             }
             Listen::Unix { path, .. } => (Box::new(UnixStream::connect(path).await?), "localhost"),
         };
-        if !endpoint.tls() {
+        if !endpoint.uses_tls() {
             return Ok(io);
         }
         let Some(tls) = &self.tls else { bail!("requires --cacert") };
@@ -103,10 +103,11 @@ impl Endpoints {
 
 fn connector(serve: &Serve, alpn: &[u8]) -> Result<TlsConnector> {
     let ca = serve.cacert.as_deref().context("https requires --cacert")?;
-    let builder = ClientConfig::builder().with_root_certificates(sockets::roots(ca)?);
+    let builder =
+        ClientConfig::builder().with_root_certificates(sockets::read_ca_certificates(ca)?);
     let mut config = match serve.cert.as_deref().zip(serve.key.as_deref()) {
         Some((cert, key)) => {
-            let chain = sockets::certificates(cert)?;
+            let chain = sockets::read_certificates(cert)?;
             let key = PrivateKeyDer::from_pem_file(key)
                 .with_context(|| format!("read the private key in {}", key.display()))?;
             builder

@@ -117,13 +117,13 @@ impl Serve {
     /// Returns a one-line message for the first invalid combination.
     pub fn validate(&self) -> Result<(), String> {
         self.tls.validate(&self.listen)?;
-        if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.tls()) {
+        if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.uses_tls()) {
             return Err(format!("{listen}: metrics are served by http only"));
         }
         if self.cert.is_some() != self.key.is_some() {
             return Err("--cert and --key must be set together".into());
         }
-        match (self.endpoints.iter().find(|endpoint| endpoint.tls()), &self.cacert) {
+        match (self.endpoints.iter().find(|endpoint| endpoint.uses_tls()), &self.cacert) {
             (Some(endpoint), None) => return Err(format!("{endpoint} requires --cacert")),
             (None, Some(_)) => return Err("--cacert requires an https endpoint".into()),
             _ => {}

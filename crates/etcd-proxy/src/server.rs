@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result};
+use sockets::Detected;
 use sockets::Io;
-use sockets::Opened;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -45,7 +45,7 @@ struct Proxy {
 }
 
 async fn forward(serve: Serve) -> Result<()> {
-    let tls = sockets::acceptor(&serve.tls)?;
+    let tls = sockets::tls_acceptor(&serve.tls)?;
     let endpoints = Arc::new(Endpoints::new(&serve)?);
     let mut client_listeners = Vec::new();
     for url in &serve.listen {
@@ -96,38 +96,38 @@ async fn forward(serve: Serve) -> Result<()> {
 
 /// Forwards a client connection over a new connection to an endpoint.
 async fn connect(io: Box<dyn Io>, proxy: Arc<Proxy>, stop: CancellationToken) -> Result<()> {
-    let opened = sockets::open(io, &stop).await?;
-    let protocol = match &opened {
-        Opened::Http2(_) => Protocol::Http2,
-        Opened::Other(_) => Protocol::Http1,
-        Opened::Closed => return Ok(()),
+    let detected = sockets::detect_http_version(io, &stop).await?;
+    let protocol = match &detected {
+        Detected::Http2(_) => Protocol::Http2,
+        Detected::Other(_) => Protocol::Http1,
+        Detected::Closed => return Ok(()),
     };
     let endpoint = match proxy.endpoints.connect(protocol).await {
         Ok(endpoint) => endpoint,
-        Err(error) => return refuse(opened, &error, &proxy).await,
+        Err(error) => return refuse(detected, &error, &proxy).await,
     };
     let _connected = Connected::new(&proxy.metrics);
-    match opened {
-        Opened::Http2(io) => {
+    match detected {
+        Detected::Http2(io) => {
             let number = proxy.connections.fetch_add(1, Ordering::Relaxed) + 1;
             let tap = Tap::new(number, proxy.metrics.clone(), proxy.recorder.clone());
             tunnel::http2(io, endpoint, tap, stop).await?;
         }
-        Opened::Other(io) => tunnel::other(io, endpoint, stop).await?,
-        Opened::Closed => {}
+        Detected::Other(io) => tunnel::other(io, endpoint, stop).await?,
+        Detected::Closed => {}
     }
     Ok(())
 }
 
 /// Answers a client connection with an error.
-async fn refuse(opened: Opened, error: &anyhow::Error, proxy: &Proxy) -> Result<()> {
+async fn refuse(detected: Detected, error: &anyhow::Error, proxy: &Proxy) -> Result<()> {
     proxy.metrics.endpoint_unreachable();
     let reason = format!("etcd-proxy: no endpoint can be reached: {error:#}");
     tracing::warn!(reason, "refusing calls of connection");
-    match opened {
-        Opened::Http2(io) => refusal::grpc(io, &reason, &proxy.metrics).await,
-        Opened::Other(io) => refusal::http1(io, &reason).await,
-        Opened::Closed => Ok(()),
+    match detected {
+        Detected::Http2(io) => refusal::grpc(io, &reason, &proxy.metrics).await,
+        Detected::Other(io) => refusal::http1(io, &reason).await,
+        Detected::Closed => Ok(()),
     }
 }
 

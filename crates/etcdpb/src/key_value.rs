@@ -1,4 +1,4 @@
-//! `mvccpb.KeyValue`, encoded directly from a [`Record`].
+//! The message `mvccpb.KeyValue`, which is encoded directly from a [`Record`].
 
 use bytes::{Buf, BufMut, Bytes};
 use prost::encoding::{self, DecodeContext, WireType};
@@ -6,24 +6,25 @@ use prost::{DecodeError, Message};
 
 use crate::Record;
 
-/// A key-value pair of a message: a whole or partial record, or a decoded pair.
+/// A key-value pair in a message: a record with all or some of its fields, or a decoded
+/// pair.
 #[derive(Clone, Debug)]
 pub struct KeyValue(Form);
 
 #[derive(Clone, Debug)]
 enum Form {
     /// The whole record.
-    Stored(Record),
+    Whole(Record),
     /// The record without value.
     NoValue(Record),
     /// The record without value and lease.
     KeyOnly(Record),
     /// A decoded pair.
-    Plain(Box<Plain>),
+    Decoded(Box<Decoded>),
 }
 
 #[derive(Clone, Debug, Default)]
-struct Plain {
+struct Decoded {
     key: Bytes,
     create_revision: i64,
     mod_revision: i64,
@@ -34,18 +35,18 @@ struct Plain {
 
 impl From<Record> for KeyValue {
     fn from(record: Record) -> Self {
-        KeyValue(Form::Stored(record))
+        KeyValue(Form::Whole(record))
     }
 }
 
 impl KeyValue {
-    /// The pair of `record` without its value.
+    /// Creates the pair of `record` without its value.
     pub fn no_value(record: Record) -> Self {
         KeyValue(Form::NoValue(record))
     }
 
-    /// The pair of `record` without its value and its lease. These are the fields that
-    /// etcd's index contains.
+    /// Creates the pair of `record` without its value and its lease. The remaining fields
+    /// are those that etcd's index contains.
     pub fn key_only(record: Record) -> Self {
         KeyValue(Form::KeyOnly(record))
     }
@@ -53,61 +54,62 @@ impl KeyValue {
     /// The key's bytes.
     pub fn key(&self) -> &[u8] {
         match &self.0 {
-            Form::Stored(r) | Form::NoValue(r) | Form::KeyOnly(r) => r.key().as_bytes(),
-            Form::Plain(p) => &p.key,
+            Form::Whole(r) | Form::NoValue(r) | Form::KeyOnly(r) => r.key().as_bytes(),
+            Form::Decoded(p) => &p.key,
         }
     }
 
     /// The value's bytes; empty if the pair has no value.
     pub fn value(&self) -> &[u8] {
         match &self.0 {
-            Form::Stored(r) => r.value(),
+            Form::Whole(r) => r.value(),
             Form::NoValue(_) | Form::KeyOnly(_) => &[],
-            Form::Plain(p) => &p.value,
+            Form::Decoded(p) => &p.value,
         }
     }
 
     /// Revision at which the key was created; 0 in a delete event.
     pub fn create_revision(&self) -> i64 {
-        self.numbers().0
+        self.metadata().0
     }
 
     /// Revision of the last change.
     pub fn mod_revision(&self) -> i64 {
-        self.numbers().1
+        self.metadata().1
     }
 
-    /// Number of puts since creation; 0 in a delete event.
+    /// Number of puts since the key was created, including that put; 0 in a delete event.
     pub fn version(&self) -> i64 {
-        self.numbers().2
+        self.metadata().2
     }
 
-    /// The lease to which the key is attached; 0 for none.
+    /// ID of the lease to which the key is attached; 0 for none.
     pub fn lease(&self) -> i64 {
-        self.numbers().3
+        self.metadata().3
     }
 
-    /// Create revision, mod revision, version and lease.
-    fn numbers(&self) -> (i64, i64, i64, i64) {
+    /// Returns create revision, mod revision, version and lease.
+    fn metadata(&self) -> (i64, i64, i64, i64) {
         match &self.0 {
-            Form::Stored(r) | Form::NoValue(r) => {
+            Form::Whole(r) | Form::NoValue(r) => {
                 (r.create_revision(), r.mod_revision(), r.version(), r.lease())
             }
             Form::KeyOnly(r) => (r.create_revision(), r.mod_revision(), r.version(), 0),
-            Form::Plain(p) => (p.create_revision, p.mod_revision, p.version, p.lease),
+            Form::Decoded(p) => (p.create_revision, p.mod_revision, p.version, p.lease),
         }
     }
 
-    fn plain_mut(&mut self) -> &mut Plain {
-        if !matches!(self.0, Form::Plain(_)) {
-            let (create_revision, mod_revision, version, lease) = self.numbers();
+    /// Returns the pair as a decoded pair. Converts it first if it is a record.
+    fn decoded_mut(&mut self) -> &mut Decoded {
+        if !matches!(self.0, Form::Decoded(_)) {
+            let (create_revision, mod_revision, version, lease) = self.metadata();
             let key = Bytes::copy_from_slice(self.key());
             let value = Bytes::copy_from_slice(self.value());
-            let plain = Plain { key, create_revision, mod_revision, version, value, lease };
-            self.0 = Form::Plain(Box::new(plain));
+            let decoded = Decoded { key, create_revision, mod_revision, version, value, lease };
+            self.0 = Form::Decoded(Box::new(decoded));
         }
         match &mut self.0 {
-            Form::Plain(p) => p,
+            Form::Decoded(p) => p,
             _ => unreachable!("converted above"),
         }
     }
@@ -115,7 +117,7 @@ impl KeyValue {
 
 impl Default for KeyValue {
     fn default() -> Self {
-        KeyValue(Form::Plain(Box::default()))
+        KeyValue(Form::Decoded(Box::default()))
     }
 }
 
@@ -123,7 +125,7 @@ impl PartialEq for KeyValue {
     fn eq(&self, other: &Self) -> bool {
         self.key() == other.key()
             && self.value() == other.value()
-            && self.numbers() == other.numbers()
+            && self.metadata() == other.metadata()
     }
 }
 
@@ -133,13 +135,13 @@ impl std::hash::Hash for KeyValue {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.key().hash(state);
         self.value().hash(state);
-        self.numbers().hash(state);
+        self.metadata().hash(state);
     }
 }
 
 impl Message for KeyValue {
     fn encode_raw(&self, buf: &mut impl BufMut) {
-        let (create, modified, version, lease) = self.numbers();
+        let (create, modified, version, lease) = self.metadata();
         put_bytes(1, self.key(), buf);
         put_int64(2, create, buf);
         put_int64(3, modified, buf);
@@ -149,7 +151,7 @@ impl Message for KeyValue {
     }
 
     fn encoded_len(&self) -> usize {
-        let (create, modified, version, lease) = self.numbers();
+        let (create, modified, version, lease) = self.metadata();
         bytes_len(self.key())
             + int64_len(create)
             + int64_len(modified)
@@ -165,14 +167,14 @@ impl Message for KeyValue {
         buf: &mut impl Buf,
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
-        let plain = self.plain_mut();
+        let decoded = self.decoded_mut();
         match tag {
-            1 => encoding::bytes::merge(wire_type, &mut plain.key, buf, ctx),
-            2 => encoding::int64::merge(wire_type, &mut plain.create_revision, buf, ctx),
-            3 => encoding::int64::merge(wire_type, &mut plain.mod_revision, buf, ctx),
-            4 => encoding::int64::merge(wire_type, &mut plain.version, buf, ctx),
-            5 => encoding::bytes::merge(wire_type, &mut plain.value, buf, ctx),
-            6 => encoding::int64::merge(wire_type, &mut plain.lease, buf, ctx),
+            1 => encoding::bytes::merge(wire_type, &mut decoded.key, buf, ctx),
+            2 => encoding::int64::merge(wire_type, &mut decoded.create_revision, buf, ctx),
+            3 => encoding::int64::merge(wire_type, &mut decoded.mod_revision, buf, ctx),
+            4 => encoding::int64::merge(wire_type, &mut decoded.version, buf, ctx),
+            5 => encoding::bytes::merge(wire_type, &mut decoded.value, buf, ctx),
+            6 => encoding::int64::merge(wire_type, &mut decoded.lease, buf, ctx),
             _ => encoding::skip_field(wire_type, tag, buf, ctx),
         }
     }

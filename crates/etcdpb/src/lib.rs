@@ -1,8 +1,8 @@
 //! The messages of the etcd v3 API, and the in-memory layout of a key-value pair.
 //!
-//! All messages except one are generated from `proto/`. [`KeyValue`] is written by hand: it
-//! wraps a [`Record`], the form in which the store keeps a pair. Responses are therefore
-//! encoded directly from memory that is shared with the store, without a copy.
+//! All messages except [`KeyValue`] are generated from `proto/`. [`KeyValue`] is written
+//! by hand: it wraps a [`Record`], which is how the store keeps a pair. A response shares
+//! the records with the store, and is encoded directly from them.
 
 #![warn(missing_docs)]
 
@@ -31,8 +31,8 @@ pub mod health {
     include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
 }
 
-/// Generated messages of package `grpc.reflection.v1`. Package `v1alpha` has the same
-/// messages.
+/// Generated messages of package `grpc.reflection.v1`. The messages of package
+/// `grpc.reflection.v1alpha` are identical.
 #[allow(clippy::all, missing_docs)]
 pub mod reflection {
     include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));

@@ -1,16 +1,17 @@
 //! Records: the immutable, shared state of a key at one revision.
 //!
-//! A record is a single allocation behind a thin pointer: revisions, version, lease, a
-//! pointer to the shared key, and the bytes of the value. The index, the history and all
-//! responses share it. With a million nodes, records are most of the store's memory, so
-//! each additional field costs millions of times its size.
+//! A record is one allocation behind a thin pointer. It contains the revisions, the
+//! version, the lease, a pointer to the shared key, and the bytes of the value. The
+//! index, the history and all responses share it. In a cluster with a million nodes,
+//! millions of records use most of the store's memory, so a field must be worth its size.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 
 use triomphe::ThinArc;
 
-/// A key, shared by all its records and the index. Keys are ordered by their bytes.
+/// A key. All its records and the index share one allocation. Keys are ordered by their
+/// bytes.
 #[derive(Clone)]
 pub struct Key(ThinArc<(), u8>);
 
@@ -74,13 +75,15 @@ struct Meta {
     lease: i64,
 }
 
-/// The state of a key from one revision on: a value, or deleted (a *tombstone*).
+/// The state of a key from one revision on: a value, or a *tombstone* if the key was
+/// deleted.
 #[derive(Clone)]
 pub struct Record(ThinArc<Meta, u8>);
 
 impl Record {
-    /// Creates the record of a put at `mod_revision`. `version` is the number of puts since
-    /// the key was created, at least 1. `lease` is 0 for none.
+    /// Creates the record of a put at `mod_revision`. `version` is the number of puts
+    /// since the key was created, including the one that created it. `lease` is 0 for
+    /// none.
     pub fn put(
         key: Key,
         value: &[u8],
@@ -94,7 +97,7 @@ impl Record {
         Record(ThinArc::from_header_and_slice(meta, value))
     }
 
-    /// Creates the tombstone of `key`, deleted at `mod_revision`.
+    /// Creates the tombstone of a deletion of `key` at `mod_revision`.
     pub fn tombstone(key: Key, mod_revision: i64) -> Self {
         let meta = Meta { key, create_revision: 0, mod_revision, version: 0, lease: 0 };
         Record(ThinArc::from_header_and_slice(meta, &[]))
@@ -120,12 +123,13 @@ impl Record {
         self.0.header.header.mod_revision
     }
 
-    /// Number of puts since creation; 0 for a tombstone.
+    /// Number of puts since the key was last created, including that put; 0 for a
+    /// tombstone.
     pub fn version(&self) -> i64 {
         self.0.header.header.version
     }
 
-    /// Lease to which the key is attached; 0 for none.
+    /// ID of the lease to which the key is attached; 0 for none.
     pub fn lease(&self) -> i64 {
         self.0.header.header.lease
     }

@@ -1,10 +1,10 @@
-//! The errors of the store's files.
+//! Errors of operations on the store's files.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An operation on a file of the store failed. Each message is one line: the file,
-/// the cause and, where one exists, the remedy.
+/// The reason why an operation on a file of the store failed. Each message is one line:
+/// the file, the cause and, where one exists, the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call failed.
@@ -17,7 +17,7 @@ pub enum Error {
         /// The error of the system call.
         cause: io::Error,
     },
-    /// The disk is full. Nothing was changed, and the operation may be repeated.
+    /// The disk is full. The operation changed nothing and may be repeated.
     #[error("no space left for the log in {path}: free some space and try again")]
     NoSpace {
         /// The directory of the log.
@@ -34,14 +34,14 @@ pub enum Error {
         "the log has failed and accepts no more writes; restart to recover the acknowledged writes"
     )]
     Poisoned,
-    /// Bytes that were durable have changed or are missing.
+    /// Bytes that were known to be durable have changed or are missing.
     #[error(
         "{file} is corrupt at offset {offset}: {reason}; restore the file from a backup, or run `mem_etcd repair` to see what can be kept"
     )]
     Corrupt {
         /// The damaged file.
         file: PathBuf,
-        /// Offset of the damage in bytes.
+        /// Offset of the damage in the file, in bytes.
         offset: u64,
         /// Description of the damage.
         reason: String,
@@ -103,13 +103,14 @@ pub enum Error {
 }
 
 impl Error {
-    /// Converts an [`io::Error`] of `action` on `path`; for `map_err`.
+    /// Returns a function for `map_err` that converts the [`io::Error`] of `action` on
+    /// `path`.
     pub fn io(action: &'static str, path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let path = path.into();
         move |cause| Error::Io { action, path, cause }
     }
 
-    /// A file that a newer version wrote.
+    /// Returns the error for a file that a newer version wrote.
     pub fn newer_format(path: &Path, found: u16) -> Self {
         Error::NewerFormat {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! The file header and the record, as log segments and snapshots contain them.
+//! The layout of log segments and snapshots: a file header, followed by records.
 //!
 //! ```text
 //! file:    header  record  record  …
@@ -8,20 +8,21 @@
 //! All numbers are little-endian. `number` is the first sequence of a log segment, or
 //! the last record that a snapshot covers.
 //!
-//! The checksum of a record covers all bytes after it and starts from the salt of the
-//! file. The log chooses a random salt for each file, so bytes inside a value that look
-//! like a record have a wrong checksum.
+//! The checksum of a record covers all bytes of the record after the checksum. Its start
+//! value is the salt of the file. The log chooses a random salt for each file, so bytes
+//! inside a value that look like a record have a wrong checksum.
 //!
 //! `durable` is the highest sequence that was known to be on disk when the record was
 //! written. Recovery of the log uses it to distinguish damage from an unfinished write.
 
 use crc32c::{crc32c, crc32c_append};
 
-/// The format that this version writes, and the newest that it reads.
+/// The file format that this version writes. It is also the newest that this version
+/// reads.
 pub const FORMAT: u16 = 1;
-/// Size of a file header.
+/// Size of a file header in bytes.
 pub const HEADER_BYTES: usize = 24;
-/// Size of a record without its payload.
+/// Size of a record without its payload, in bytes.
 pub const RECORD_HEADER_BYTES: usize = 24;
 
 /// The first bytes of a file, which identify its kind.
@@ -46,7 +47,7 @@ pub enum Header {
     Valid {
         /// The first sequence of a segment, or the last record that a snapshot covers.
         number: u64,
-        /// Start value of the checksums of the records.
+        /// Start value of the records' checksums.
         salt: u32,
     },
     /// A header of a newer format.
@@ -54,7 +55,8 @@ pub enum Header {
         /// The number of that format.
         format: u16,
     },
-    /// Too short, of another kind of file, or with a wrong checksum.
+    /// No valid header: the content is too short, the magic is wrong, or the checksum is
+    /// wrong.
     Damaged,
 }
 
@@ -88,7 +90,7 @@ pub fn encode_record(salt: u32, sequence: u64, durable: u64, payload: &[u8], buf
 /// A decoded record with a valid checksum.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Number of the record.
+    /// Sequence number of the record.
     pub sequence: u64,
     /// Highest sequence that was durable when the record was written.
     pub durable: u64,
@@ -97,13 +99,14 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Bytes of the record in the file.
+    /// Size of the record in the file, in bytes.
     pub fn encoded_len(&self) -> usize {
         RECORD_HEADER_BYTES + self.payload.len()
     }
 }
 
-/// Decodes the record at the start of `bytes`; `None` if there is no intact record.
+/// Decodes the record at the start of `bytes`. Returns `None` if `bytes` does not start
+/// with an intact record.
 pub fn decode_record(salt: u32, bytes: &[u8]) -> Option<Record<'_>> {
     let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
     let len = u32_at(header, 4) as usize;
@@ -114,10 +117,10 @@ pub fn decode_record(salt: u32, bytes: &[u8]) -> Option<Record<'_>> {
     Some(Record { sequence: u64_at(header, 8), durable: u64_at(header, 16), payload })
 }
 
-/// Reads `sequence` and `durable` of the record that may start at `bytes`, without
-/// verifying the checksum. A caller that scans every offset uses it to skip
-/// implausible offsets cheaply; [`decode_record`] must confirm the rest.
-pub fn peek_numbers(bytes: &[u8]) -> Option<(u64, u64)> {
+/// Reads `sequence` and `durable` as if a record started at `bytes`, without verifying
+/// the checksum. A caller that scans every offset uses this to skip implausible offsets
+/// cheaply. [`decode_record`] must then confirm the plausible ones.
+pub fn peek_sequences(bytes: &[u8]) -> Option<(u64, u64)> {
     let header = bytes.first_chunk::<RECORD_HEADER_BYTES>()?;
     Some((u64_at(header, 8), u64_at(header, 16)))
 }
@@ -136,7 +139,7 @@ mod tests {
 
     const MAGIC: Magic = *b"K1MWAL";
 
-    /// The bytes of format 1 never change: existing files contain them.
+    /// The layout of format 1 never changes, because existing files have it.
     #[test]
     fn format_is_fixed() {
         let mut segment = encode_header(MAGIC, 7, 0x5a17).to_vec();

@@ -1,10 +1,11 @@
-//! What all files of a store have in common: the log (crate `wal`), snapshots (crate
-//! `snapshot`) and the data directory (crate `data_dir`) are built on this crate and
-//! do not depend on each other.
+//! Code that the files of a store share. The log (crate `wal`), snapshots (crate
+//! `snapshot`) and the data directory (crate `data_dir`) use this crate and do not depend
+//! on each other.
 //!
-//! - [`framing`]: the file header and the checksummed record. Log segments and
-//!   snapshots consist of both.
-//! - [`Error`]: what can go wrong with a file, with its path and a remedy.
+//! - [`framing`]: the file header and the record with a checksum. A log segment or
+//!   snapshot is a header followed by records.
+//! - [`Error`]: the errors of file operations, with the path and, where possible, a
+//!   remedy.
 //! - [`discard`]: removes a large file in steps, so that freeing its pages does not
 //!   delay other threads.
 //!

@@ -1,4 +1,4 @@
-//! Assembles received messages from the body of a request.
+//! Assembles messages from the body of a request.
 
 use std::sync::Arc;
 
@@ -7,50 +7,54 @@ use bytes::{Buf, Bytes, BytesMut};
 use crate::budget::{Budget, Share};
 use crate::status::{Code, Status};
 
-/// Size of the prefix of each message: a flag for compression, and the length.
+/// Size in bytes of the prefix of each message: the compressed flag and the length.
 pub(crate) const PREFIX_BYTES: usize = 5;
-/// Maximum memory that is reserved for a message before its bytes have been received.
-const EAGER_BYTES: usize = 64 << 10;
+/// Maximum number of bytes that are allocated for a message before its bytes arrive.
+const MAX_PREALLOCATED_BYTES: usize = 64 << 10;
 
-/// A complete message that the handler has not read, with its share of the budget.
+/// A complete message that the handler has not read.
 #[derive(Debug)]
-pub(crate) struct Unread {
+pub(crate) struct UnreadMessage {
     pub(crate) bytes: Bytes,
+    /// Counts the message against the budget until it is dropped.
     _share: Option<Share>,
 }
 
-impl Unread {
-    /// Size on the stream in bytes, prefix included.
+impl UnreadMessage {
+    /// Size of the message on the stream in bytes, including the prefix.
     pub(crate) fn framed_len(&self) -> usize {
         PREFIX_BYTES + self.bytes.len()
     }
 }
 
-/// Assembles the messages of a stream. Frame boundaries may be anywhere in a message.
+/// Assembles the messages of one stream. Frame boundaries may be anywhere in a message.
 #[derive(Default)]
 pub(crate) struct Assembler {
+    /// The prefix of the next message, of which `prefix_len` bytes have arrived.
     prefix: [u8; PREFIX_BYTES],
     prefix_len: usize,
-    /// A message whose prefix is complete.
-    partial: Option<Partial>,
+    /// A message whose prefix has arrived completely.
+    partial: Option<PartialMessage>,
 }
 
-struct Partial {
+struct PartialMessage {
+    /// The bytes that have arrived.
     bytes: BytesMut,
+    /// Length of the complete message in bytes.
     len: usize,
     share: Share,
 }
 
 impl Assembler {
-    /// Adds the next bytes of the stream and passes every message that they complete to
-    /// `found`. `queued` is whether completed messages wait for a reader; if so, they
-    /// count against the budget until they are dropped.
+    /// Adds the next bytes of the stream, and passes every message that they complete to
+    /// `deliver`. If `queued` is set, complete messages wait for a reader and count
+    /// against the budget until they are dropped.
     pub(crate) fn push(
         &mut self,
         mut data: Bytes,
         limits: &MessageLimits,
         queued: bool,
-        mut found: impl FnMut(Unread),
+        mut deliver: impl FnMut(UnreadMessage),
     ) -> Result<(), Status> {
         while !data.is_empty() {
             if let Some(partial) = &mut self.partial {
@@ -62,7 +66,7 @@ impl Assembler {
                     && let Some(partial) = self.partial.take()
                 {
                     let share = queued.then_some(partial.share);
-                    found(Unread { bytes: partial.bytes.freeze(), _share: share });
+                    deliver(UnreadMessage { bytes: partial.bytes.freeze(), _share: share });
                 }
                 continue;
             }
@@ -72,19 +76,20 @@ impl Assembler {
             data.advance(taken);
             if self.prefix_len == PREFIX_BYTES {
                 self.prefix_len = 0;
-                data = self.start_message(data, limits, queued, &mut found)?;
+                data = self.start_message(data, limits, queued, &mut deliver)?;
             }
         }
         Ok(())
     }
 
-    /// Starts a message whose prefix is complete. Returns the unused rest of `data`.
+    /// Handles a complete prefix. `data` are the bytes after it. Delivers the message if
+    /// `data` contains all of it. Returns the bytes that it has not used.
     fn start_message(
         &mut self,
         mut data: Bytes,
         limits: &MessageLimits,
         queued: bool,
-        found: &mut impl FnMut(Unread),
+        deliver: &mut impl FnMut(UnreadMessage),
     ) -> Result<Bytes, Status> {
         let [compressed, len @ ..] = self.prefix;
         let len = u32::from_be_bytes(len) as usize;
@@ -99,35 +104,36 @@ impl Assembler {
             return Err(Status::new(Code::ResourceExhausted, text));
         }
         let mut share = Share::new(limits.budget.clone());
-        // In most cases `data` contains all of the message.
+        // In most cases `data` contains the whole message.
         if data.len() >= len {
             if queued {
                 share.grow(PREFIX_BYTES + len)?;
             }
             let bytes = match data.len() == len {
                 true => std::mem::take(&mut data),
-                // A copy, so that a message does not keep its neighbours in memory.
+                // The message is copied, so that it does not keep the bytes around it in
+                // memory.
                 false => {
                     let bytes = Bytes::copy_from_slice(&data[..len]);
                     data.advance(len);
                     bytes
                 }
             };
-            found(Unread { bytes, _share: queued.then_some(share) });
+            deliver(UnreadMessage { bytes, _share: queued.then_some(share) });
             return Ok(data);
         }
-        let bytes = BytesMut::with_capacity(len.min(EAGER_BYTES));
-        self.partial = Some(Partial { bytes, len, share });
+        let bytes = BytesMut::with_capacity(len.min(MAX_PREALLOCATED_BYTES));
+        self.partial = Some(PartialMessage { bytes, len, share });
         Ok(data)
     }
 
-    /// Whether the stream may end here, between two messages.
+    /// Whether the last message is complete, so that the stream may end.
     pub(crate) fn is_between_messages(&self) -> bool {
         self.partial.is_none() && self.prefix_len == 0
     }
 }
 
-/// Limits on received messages.
+/// The limits on received messages.
 #[derive(Clone, Debug)]
 pub(crate) struct MessageLimits {
     /// The largest message in bytes.
@@ -161,7 +167,7 @@ mod tests {
             let mut rest = &stream[..];
             for cut in cuts.into_iter().chain([usize::MAX]) {
                 let (piece, left) = rest.split_at(cut.min(rest.len()));
-                let mut keep = |message: Unread| found.push(message.bytes.to_vec());
+                let mut keep = |message: UnreadMessage| found.push(message.bytes.to_vec());
                 assembler.push(Bytes::copy_from_slice(piece), &limits, false, &mut keep).unwrap();
                 rest = left;
             }
@@ -173,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn too_large_and_compressed_messages_are_rejected() {
+    fn large_compressed_and_too_many_messages_are_rejected() {
         let refusal = |data: &[u8], limits: &MessageLimits| {
             Assembler::default()
                 .push(Bytes::copy_from_slice(data), limits, true, |_| ())

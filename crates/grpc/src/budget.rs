@@ -1,12 +1,12 @@
-//! A limit on the memory for received messages, over all connections.
+//! A limit on the memory for received messages of all connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::status::Status;
 
-/// The memory that messages may occupy while they are incomplete or unread, in bytes
-/// over all connections.
+/// The memory in bytes that the messages of all connections may occupy while they are
+/// incomplete or unread.
 #[derive(Debug)]
 pub struct Budget {
     used: AtomicUsize,
@@ -14,7 +14,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of `limit` bytes.
+    /// Creates a budget of `limit` bytes.
     pub fn new(limit: usize) -> Arc<Self> {
         Arc::new(Budget { used: AtomicUsize::new(0), limit })
     }
@@ -25,7 +25,8 @@ impl Budget {
     }
 }
 
-/// A part of the budget that a message occupies. Dropping it frees the part.
+/// The part of the budget that one message uses. It is returned when the share is
+/// dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     budget: Arc<Budget>,
@@ -37,7 +38,7 @@ impl Share {
         Share { budget, bytes: 0 }
     }
 
-    /// Takes `bytes` more from the budget.
+    /// Takes `bytes` more bytes from the budget. Fails if the budget has fewer left.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Status> {
         let used = self.budget.used.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if used > self.budget.limit {

@@ -12,53 +12,57 @@ use futures_util::stream::{FuturesUnordered, Stream};
 use http2::StreamMap;
 
 use crate::connection::{CallEvent, GrpcConnection};
-use crate::inbox::{Inbox, ReadBytes};
+use crate::inbox::{ConsumedBytes, Inbox};
 use crate::payload::Payload;
-use crate::request::MethodRef;
+use crate::request::MethodId;
 use crate::routes::{Handler, ResponseStream, Routes, Service, UnaryResponse};
 use crate::status::{Code, Status};
 
-/// New calls wait while this many bytes of responses wait for the client.
+/// New calls with one request message wait while this many bytes of responses wait for
+/// the client.
 const MAX_QUEUED_BYTES: usize = 64 << 20;
-/// Maximum number of unary calls in progress, including those that the client has reset.
+/// Maximum number of unary calls and pages in progress, including those that the client
+/// has reset.
 const MAX_UNARY_CALLS: usize = 65_536;
-/// Messages that one stream may send before other streams have a turn.
+/// Number of messages that one stream may send before other streams have a turn.
 const MESSAGES_PER_TURN: usize = 64;
 
 /// The calls of a connection.
 pub(crate) struct Calls<S> {
     routes: Arc<Routes<S>>,
-    /// Calls and pages with one response.
+    /// Calls and pages with one response message.
     unary: FuturesUnordered<Pin<Box<UnaryCall>>>,
-    /// Streaming calls that may produce a message.
+    /// Streaming calls that wait for their next message.
     streaming: FuturesUnordered<Abortable<NextMessage>>,
-    /// Streaming calls that wait until the client has read.
+    /// Streaming calls that wait until the client has read enough of their responses.
     backpressured: Vec<StreamingCall>,
-    /// Streaming calls by stream ID, with the handles to pass messages to them and to
+    /// All streaming calls by stream ID, with the handles to pass messages to them and to
     /// abort them.
     open: StreamMap<OpenCall>,
-    read_bytes: Arc<ReadBytes>,
+    consumed_bytes: Arc<ConsumedBytes>,
     /// Events that wait until the limits allow another call.
     deferred: VecDeque<CallEvent>,
 }
 
 struct OpenCall {
+    /// The unread request messages; `None` if the call has only one request message.
     inbox: Option<Arc<Inbox>>,
     abort: AbortHandle,
-    method: MethodRef,
-    /// Whether a message, and hence the head of the response, has been sent.
+    method: MethodId,
+    /// Whether the head of the response has been sent. It is sent before the first
+    /// message.
     head_sent: bool,
 }
 
-/// A call or a page with one response.
+/// A call or a page with one response message.
 enum UnaryCall {
-    Call { stream: u32, method: MethodRef, response: UnaryResponse },
+    Call { stream: u32, method: MethodId, response: UnaryResponse },
     Page { stream: u32, verb: http::Method, response: BoxFuture<'static, http::Response<Bytes>> },
 }
 
 /// The result of a [`UnaryCall`].
 enum UnaryResult {
-    Call { stream: u32, method: MethodRef, result: Result<Payload, Status> },
+    Call { stream: u32, method: MethodId, result: Result<Payload, Status> },
     Page { stream: u32, verb: http::Method, response: http::Response<Bytes> },
 }
 
@@ -84,13 +88,14 @@ impl Future for UnaryCall {
     }
 }
 
-/// A call with a stream of responses.
+/// A call with a stream of response messages.
 struct StreamingCall {
     stream: u32,
     responses: ResponseStream,
 }
 
-/// Resolves to the next message of a streaming call, and the call.
+/// A future that waits for the next message of a streaming call. It returns the message
+/// and the call.
 struct NextMessage(Option<StreamingCall>);
 
 impl Future for NextMessage {
@@ -113,18 +118,18 @@ impl<S: Service> Calls<S> {
             streaming: FuturesUnordered::new(),
             backpressured: Vec::new(),
             open: StreamMap::default(),
-            read_bytes: Arc::default(),
+            consumed_bytes: Arc::default(),
             deferred: VecDeque::new(),
         }
     }
 
-    /// Handles all events of the connection, as far as the limits allow. Returns whether
-    /// there were any.
-    pub(crate) fn start(&mut self, connection: &mut GrpcConnection) -> bool {
+    /// Handles the events of the connection. Defers calls that the limits do not allow
+    /// yet. Returns whether there was any event.
+    pub(crate) fn handle_events(&mut self, connection: &mut GrpcConnection) -> bool {
         let mut any = false;
         while self.may_start(connection) {
             let Some(event) = self.deferred.pop_front() else { break };
-            self.event(event, connection);
+            self.handle_event(event, connection);
             any = true;
         }
         while let Some(event) = connection.next_event() {
@@ -132,23 +137,24 @@ impl<S: Service> Calls<S> {
             let starts = matches!(event, CallEvent::Call { .. } | CallEvent::Page { .. });
             match starts && !self.may_start(connection) {
                 true => self.deferred.push_back(event),
-                false => self.event(event, connection),
+                false => self.handle_event(event, connection),
             }
         }
         any
     }
 
+    /// Whether the limits allow another call to start.
     fn may_start(&self, connection: &GrpcConnection) -> bool {
         connection.queued_bytes() < MAX_QUEUED_BYTES && self.unary.len() < MAX_UNARY_CALLS
     }
 
-    fn event(&mut self, event: CallEvent, connection: &mut GrpcConnection) {
+    fn handle_event(&mut self, event: CallEvent, connection: &mut GrpcConnection) {
         match event {
             CallEvent::Call { stream, method, message } => {
-                self.call(stream, method, message.bytes, connection);
+                self.start_call(stream, method, message.bytes, connection);
             }
             CallEvent::Opened { stream, method } => {
-                let inbox = Inbox::new(stream, self.read_bytes.clone());
+                let inbox = Inbox::new(stream, self.consumed_bytes.clone());
                 let Handler::Bidirectional(handler) = &self.routes.handlers[method.index] else {
                     unreachable!("the method has a stream of requests");
                 };
@@ -165,8 +171,10 @@ impl<S: Service> Calls<S> {
                     inbox.end();
                 }
             }
-            CallEvent::Page { stream, verb, path } => self.page(stream, verb, path, connection),
-            CallEvent::Reset { stream } => self.reset(stream),
+            CallEvent::Page { stream, verb, path } => {
+                self.start_page(stream, verb, path, connection)
+            }
+            CallEvent::Reset { stream } => self.handle_reset(stream),
         }
     }
 
@@ -174,10 +182,10 @@ impl<S: Service> Calls<S> {
         self.open.get(&stream).and_then(|open| open.inbox.as_ref())
     }
 
-    fn call(
+    fn start_call(
         &mut self,
         stream: u32,
-        method: MethodRef,
+        method: MethodId,
         message: Bytes,
         connection: &mut GrpcConnection,
     ) {
@@ -194,7 +202,7 @@ impl<S: Service> Calls<S> {
         }
     }
 
-    fn page(
+    fn start_page(
         &mut self,
         stream: u32,
         verb: http::Method,
@@ -213,14 +221,14 @@ impl<S: Service> Calls<S> {
         self.start_unary(UnaryCall::Page { stream, verb, response }, connection);
     }
 
-    /// Polls a handler for the first time, which completes most reads. A handler that
-    /// is still pending is polled again by [`Calls::poll`], after the handlers of all
-    /// other requests of the same read have been started; so it may yield once to be
-    /// batched with them, which costs no wake-up of the task.
+    /// Polls a handler for the first time. Most reads of the store complete in this poll.
+    /// [`Calls::poll`] polls a pending handler again, after the handlers of all other
+    /// requests of the same socket read have been started. So handlers that yield once
+    /// are batched without a wake-up of the task.
     fn start_unary(&mut self, call: UnaryCall, connection: &mut GrpcConnection) {
         let mut call = Box::pin(call);
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(result) => self.unary_result(result, connection),
+            Poll::Ready(result) => self.send_unary_result(result, connection),
             Poll::Pending => self.unary.push(call),
         }
     }
@@ -228,7 +236,7 @@ impl<S: Service> Calls<S> {
     fn start_streaming(
         &mut self,
         stream: u32,
-        method: MethodRef,
+        method: MethodId,
         inbox: Option<Arc<Inbox>>,
         responses: ResponseStream,
     ) {
@@ -238,7 +246,7 @@ impl<S: Service> Calls<S> {
         self.open.insert(stream, OpenCall { inbox, abort, method, head_sent: false });
     }
 
-    fn reset(&mut self, stream: u32) {
+    fn handle_reset(&mut self, stream: u32) {
         self.deferred.retain(|event| event.stream() != stream);
         if let Some(open) = self.open.remove(&stream) {
             open.abort.abort();
@@ -248,11 +256,11 @@ impl<S: Service> Calls<S> {
     }
 
     /// Polls the handlers that can make progress, and sends their responses. Returns
-    /// whether there were any.
+    /// whether there was any response.
     pub(crate) fn poll(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
         let unary = self.poll_unary(connection, cx);
         let streaming = self.poll_streaming(connection, cx);
-        for (stream, bytes) in self.read_bytes.take(cx.waker()) {
+        for (stream, bytes) in self.consumed_bytes.take(cx.waker()) {
             connection.release(stream, bytes);
         }
         unary || streaming
@@ -261,13 +269,13 @@ impl<S: Service> Calls<S> {
     fn poll_unary(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
         let mut any = false;
         while let Poll::Ready(Some(result)) = Pin::new(&mut self.unary).poll_next(cx) {
-            self.unary_result(result, connection);
+            self.send_unary_result(result, connection);
             any = true;
         }
         any
     }
 
-    fn unary_result(&self, result: UnaryResult, connection: &mut GrpcConnection) {
+    fn send_unary_result(&self, result: UnaryResult, connection: &mut GrpcConnection) {
         match result {
             UnaryResult::Page { stream, verb, response } => {
                 connection.respond_page(stream, &verb, response);
@@ -284,7 +292,7 @@ impl<S: Service> Calls<S> {
     }
 
     fn poll_streaming(&mut self, connection: &mut GrpcConnection, cx: &mut Context<'_>) -> bool {
-        self.resume(connection);
+        self.resume_backpressured(connection);
         let mut any = false;
         while let Poll::Ready(Some(next)) = Pin::new(&mut self.streaming).poll_next(cx) {
             // An error means that the call was aborted.
@@ -296,7 +304,7 @@ impl<S: Service> Calls<S> {
         any
     }
 
-    /// Sends a message of a streaming call, and those that are ready after it.
+    /// Sends a message of a streaming call, and the next messages if they are ready.
     fn send_messages(
         &mut self,
         mut message: Option<Result<Payload, Status>>,
@@ -308,8 +316,8 @@ impl<S: Service> Calls<S> {
         for left in (0..MESSAGES_PER_TURN).rev() {
             match message.map(|message| message.and_then(check_size)) {
                 Some(Ok(payload)) => self.send_message(stream, payload, connection),
-                Some(Err(status)) => return self.end(stream, Err(status), connection),
-                None => return self.end(stream, Ok(()), connection),
+                Some(Err(status)) => return self.end_streaming(stream, Err(status), connection),
+                None => return self.end_streaming(stream, Ok(()), connection),
             }
             if connection.send_capacity(stream) == 0 {
                 return self.backpressured.push(call);
@@ -331,10 +339,10 @@ impl<S: Service> Calls<S> {
         if !std::mem::replace(&mut open.head_sent, true) {
             connection.start_response(stream);
         }
-        connection.send(stream, payload);
+        connection.send_message(stream, payload);
     }
 
-    /// Waits for the next message of a streaming call.
+    /// Adds a streaming call to those that wait for their next message.
     fn wait_for_message(&mut self, call: StreamingCall) {
         let Some(open) = self.open.get_mut(&call.stream) else { return };
         let (abort, registration) = AbortHandle::new_pair();
@@ -342,8 +350,8 @@ impl<S: Service> Calls<S> {
         self.streaming.push(Abortable::new(NextMessage(Some(call)), registration));
     }
 
-    /// Resumes the streaming calls whose clients have read.
-    fn resume(&mut self, connection: &GrpcConnection) {
+    /// Resumes the streaming calls of which the client has read enough.
+    fn resume_backpressured(&mut self, connection: &GrpcConnection) {
         for call in std::mem::take(&mut self.backpressured) {
             match connection.send_capacity(call.stream) > 0 {
                 true => self.wait_for_message(call),
@@ -353,7 +361,12 @@ impl<S: Service> Calls<S> {
     }
 
     /// Ends a streaming call.
-    fn end(&mut self, stream: u32, result: Result<(), Status>, connection: &mut GrpcConnection) {
+    fn end_streaming(
+        &mut self,
+        stream: u32,
+        result: Result<(), Status>,
+        connection: &mut GrpcConnection,
+    ) {
         let Some(open) = self.open.remove(&stream) else { return };
         let code = result.as_ref().map_or_else(Status::code, |()| Code::Ok);
         self.report_end(open.method, code);
@@ -369,21 +382,21 @@ impl<S: Service> Calls<S> {
         }
     }
 
-    /// Ends all streaming calls, because the server stops.
-    pub(crate) fn stop(&mut self, connection: &mut GrpcConnection) {
+    /// Ends all streaming calls, because the server is stopping.
+    pub(crate) fn stop_streaming(&mut self, connection: &mut GrpcConnection) {
         let streams: Vec<u32> = self.open.keys().copied().collect();
         for stream in streams {
             if let Some(open) = self.open.get(&stream) {
                 open.abort.abort();
             }
             let stopping = Status::unavailable("etcdserver: server stopped");
-            self.end(stream, Err(stopping), connection);
+            self.end_streaming(stream, Err(stopping), connection);
         }
         self.backpressured.clear();
     }
 
-    /// Drops all calls, because the client has disconnected.
-    pub(crate) fn abandon(&mut self) {
+    /// Drops all calls, because the connection closes.
+    pub(crate) fn drop_all(&mut self) {
         self.unary.clear();
         self.streaming.clear();
         self.backpressured.clear();
@@ -393,12 +406,12 @@ impl<S: Service> Calls<S> {
         self.deferred.clear();
     }
 
-    fn report_end(&self, method: MethodRef, code: Code) {
-        self.routes.service.ended(self.routes.methods.path(method), code);
+    fn report_end(&self, method: MethodId, code: Code) {
+        self.routes.service.call_ended(self.routes.methods.path(method), code);
     }
 }
 
-/// Rejects a message that is too large for any client.
+/// Rejects a message above the size limit of etcd, 2 GiB minus one byte.
 fn check_size(payload: Payload) -> Result<Payload, Status> {
     const MAX_BYTES: usize = i32::MAX as usize;
     match payload.len() <= MAX_BYTES {

@@ -9,11 +9,11 @@ use crate::budget::Budget;
 /// Configuration of [`serve`](crate::serve()).
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// Maximum number of concurrent streams of a connection.
+    /// Maximum number of open streams of a connection.
     pub max_streams: u32,
     /// The largest message that is accepted, in bytes.
     pub message_bytes: usize,
-    /// Memory for incomplete and unread messages, over all connections.
+    /// Limit on the memory for incomplete and unread messages of all connections.
     pub budget: Arc<Budget>,
     /// When to ping silent clients, and how often clients may ping.
     pub keepalive: Keepalive,

@@ -1,5 +1,5 @@
-//! gRPC on one HTTP/2 connection, without I/O: requests become [`CallEvent`]s, payloads
-//! and statuses become responses.
+//! gRPC on one HTTP/2 connection, without I/O. Turns requests into [`CallEvent`]s, and
+//! payloads and statuses into responses.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,36 +10,37 @@ use http2::{
     ResponseHead, StreamMap,
 };
 
-use crate::assembler::{Assembler, MessageLimits, Unread};
+use crate::assembler::{Assembler, MessageLimits, UnreadMessage};
 use crate::config::ServerConfig;
 use crate::payload::Payload;
-use crate::request::{GrpcRequest, MethodRef, Methods, RequestKind};
+use crate::request::{GrpcRequest, MethodId, Methods, RequestKind};
 use crate::status::Status;
 
-/// Header fields of each response.
+/// Header fields of each response that is not only an error.
 static HEAD: [CommonField; 1] = [CommonField { name: "content-type", value: "application/grpc" }];
 /// Trailers of a successful call.
 static OK: [CommonField; 1] = [CommonField { name: "grpc-status", value: "0" }];
 
-/// A step in the life of a call.
+/// What has happened to a call or a page.
 #[derive(Debug)]
 pub(crate) enum CallEvent {
-    /// A call whose only message is complete.
-    Call { stream: u32, method: MethodRef, message: Unread },
-    /// A call with a stream of messages was opened.
-    Opened { stream: u32, method: MethodRef },
-    /// The next message of such a call.
-    Message { stream: u32, message: Unread },
-    /// The client sends no more messages.
+    /// A call with one request message has been received completely.
+    Call { stream: u32, method: MethodId, message: UnreadMessage },
+    /// The client opened a call with a stream of request messages.
+    Opened { stream: u32, method: MethodId },
+    /// The next request message of such a call has been received.
+    Message { stream: u32, message: UnreadMessage },
+    /// The client sends no more request messages on such a call.
     Ended { stream: u32 },
-    /// A complete request that is not gRPC. Its body has been discarded.
+    /// A request that is not gRPC has been received completely. Its body was discarded.
     Page { stream: u32, verb: http::Method, path: String },
-    /// The client does not wait for a response any more.
+    /// The call has ended before its response was complete: the client reset it, or sent
+    /// something invalid and got an error.
     Reset { stream: u32 },
 }
 
 impl CallEvent {
-    /// The stream that the event concerns.
+    /// The ID of the stream of the call or page.
     pub(crate) fn stream(&self) -> u32 {
         match self {
             CallEvent::Call { stream, .. }
@@ -55,10 +56,10 @@ impl CallEvent {
 /// A request whose body is not complete.
 enum PartialRequest {
     Call {
-        method: MethodRef,
+        method: MethodId,
         assembler: Assembler,
-        /// The message of a unary call.
-        message: Option<Unread>,
+        /// The message of a call with one request message, if it is complete.
+        message: Option<UnreadMessage>,
     },
     Page {
         verb: http::Method,
@@ -66,13 +67,14 @@ enum PartialRequest {
     },
 }
 
-/// One connection.
+/// The gRPC state of one connection.
 pub(crate) struct GrpcConnection {
     http2: http2::Connection<GrpcRequest>,
     limits: MessageLimits,
-    /// The newest incomplete request. It is kept outside `partial` because a request is
-    /// usually followed by its own body; this saves the map operations.
+    /// The newest incomplete request. It is not in `partial`: most requests are directly
+    /// followed by their own body, so this saves the map operations.
     newest: Option<(u32, PartialRequest)>,
+    /// The other incomplete requests, by stream ID.
     partial: StreamMap<PartialRequest>,
     events: VecDeque<CallEvent>,
 }
@@ -95,7 +97,7 @@ impl GrpcConnection {
         }
     }
 
-    /// Handles bytes that the client sent.
+    /// Handles bytes that the client sent. See [`http2::Connection::receive`].
     pub(crate) fn receive(
         &mut self,
         input: &[u8],
@@ -105,32 +107,32 @@ impl GrpcConnection {
         self.http2.receive(input, methods, now)
     }
 
-    /// The next event, in the order of arrival.
+    /// Removes and returns the next event, in the order of arrival.
     pub(crate) fn next_event(&mut self) -> Option<CallEvent> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Some(event);
             }
             let event = self.http2.next_event()?;
-            self.handle(event);
+            self.handle_event(event);
         }
     }
 
-    fn handle(&mut self, event: Event<RequestKind>) {
+    fn handle_event(&mut self, event: Event<RequestKind>) {
         match event {
             Event::Request { stream, request, fields_too_large, end_stream } => {
-                self.request(stream, request, fields_too_large, end_stream);
+                self.handle_request(stream, request, fields_too_large, end_stream);
             }
             Event::Data { stream, bytes, end_stream } => {
                 match self.remove_partial(stream) {
-                    Some(request) => self.body(stream, request, bytes, end_stream),
-                    // The call has been answered already.
+                    Some(request) => self.handle_body(stream, request, bytes, end_stream),
+                    // The call has already ended with an error.
                     None => self.http2.release(stream, bytes.len() as i64),
                 }
             }
             Event::Trailers { stream, .. } => {
                 if let Some(request) = self.remove_partial(stream) {
-                    self.complete(stream, request);
+                    self.complete_request(stream, request);
                 }
             }
             Event::Reset { stream, .. } => {
@@ -153,7 +155,7 @@ impl GrpcConnection {
         }
     }
 
-    fn request(
+    fn handle_request(
         &mut self,
         stream: u32,
         request: RequestKind,
@@ -175,14 +177,14 @@ impl GrpcConnection {
             }
         };
         match end_stream {
-            true => self.complete(stream, request),
+            true => self.complete_request(stream, request),
             false => self.keep_partial(stream, request),
         }
     }
 
     /// Adds bytes to the body of a request.
-    fn body(&mut self, stream: u32, mut request: PartialRequest, bytes: Bytes, end: bool) {
-        // Streamed messages are released when the handler reads them.
+    fn handle_body(&mut self, stream: u32, mut request: PartialRequest, bytes: Bytes, end: bool) {
+        // The bytes of streamed messages are released when the handler reads them.
         let mut release = bytes.len() as i64;
         if let PartialRequest::Call { method, assembler, message } = &mut request {
             let (streaming, events) = (method.client_streaming, &mut self.events);
@@ -201,13 +203,13 @@ impl GrpcConnection {
         }
         self.http2.release(stream, release);
         match end {
-            true => self.complete(stream, request),
+            true => self.complete_request(stream, request),
             false => self.keep_partial(stream, request),
         }
     }
 
     /// Handles the end of a request.
-    fn complete(&mut self, stream: u32, request: PartialRequest) {
+    fn complete_request(&mut self, stream: u32, request: PartialRequest) {
         let event = match request {
             PartialRequest::Page { verb, path } => CallEvent::Page { stream, verb, path },
             PartialRequest::Call { assembler, .. } if !assembler.is_between_messages() => {
@@ -228,7 +230,7 @@ impl GrpcConnection {
         self.events.push_back(event);
     }
 
-    /// Ends a call because the client sent something invalid.
+    /// Ends a call with an error, because the client sent something invalid.
     fn reject(&mut self, stream: u32, status: &Status) {
         self.events.push_back(CallEvent::Reset { stream });
         self.respond_error(stream, status);
@@ -237,9 +239,9 @@ impl GrpcConnection {
 
 /// Responses. They are discarded if the stream is closed.
 impl GrpcConnection {
-    /// Sends the whole response to a unary call.
+    /// Sends the complete response to a unary call.
     pub(crate) fn respond(&mut self, stream: u32, payload: Payload) {
-        self.http2.respond(stream, head(), payload.into_data(), Some(ok_trailers()));
+        self.http2.respond(stream, response_head(), payload.into_data(), Some(ok_trailers()));
     }
 
     /// Sends a response that consists of an error only.
@@ -253,15 +255,15 @@ impl GrpcConnection {
 
     /// Sends the head of a response with several messages.
     pub(crate) fn start_response(&mut self, stream: u32) {
-        self.http2.send_head(stream, head());
+        self.http2.send_head(stream, response_head());
     }
 
-    /// Sends a message. The head has been sent.
-    pub(crate) fn send(&mut self, stream: u32, payload: Payload) {
+    /// Sends a message. The caller has sent the head.
+    pub(crate) fn send_message(&mut self, stream: u32, payload: Payload) {
         payload.into_data().for_each(|data| self.http2.send_data(stream, data));
     }
 
-    /// Ends a response. The head has been sent.
+    /// Ends a response. The caller has sent the head.
     pub(crate) fn finish(&mut self, stream: u32, result: Result<(), &Status>) {
         let trailers = match result {
             Ok(()) => ok_trailers(),
@@ -295,9 +297,9 @@ impl GrpcConnection {
     }
 }
 
-/// Functions of the HTTP/2 connection.
+/// Methods that only call the HTTP/2 connection.
 impl GrpcConnection {
-    /// Allows the client to send `bytes` more on a stream.
+    /// Allows the client to send `bytes` more bytes on a stream.
     pub(crate) fn release(&mut self, stream: u32, bytes: i64) {
         self.http2.release(stream, bytes);
     }
@@ -310,6 +312,7 @@ impl GrpcConnection {
         self.http2.queued_bytes()
     }
 
+    /// Refuses new streams. Open streams may finish.
     pub(crate) fn drain(&mut self, text: &str) {
         self.http2.go_away(ErrorCode::NoError, text);
     }
@@ -318,8 +321,8 @@ impl GrpcConnection {
         self.http2.is_done()
     }
 
-    pub(crate) fn fill(&mut self) {
-        self.http2.fill();
+    pub(crate) fn fill_output(&mut self) {
+        self.http2.fill_output();
     }
 
     pub(crate) fn output(&mut self) -> &mut http2::Output {
@@ -330,12 +333,12 @@ impl GrpcConnection {
         self.http2.alarm()
     }
 
-    pub(crate) fn on_time(&mut self, now: Instant) -> bool {
-        self.http2.on_time(now)
+    pub(crate) fn on_alarm(&mut self, now: Instant) -> bool {
+        self.http2.on_alarm(now)
     }
 }
 
-fn head() -> ResponseHead {
+fn response_head() -> ResponseHead {
     ResponseHead { status: 200, headers: Headers::Common(&HEAD) }
 }
 

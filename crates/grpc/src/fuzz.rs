@@ -1,4 +1,5 @@
-//! Property tests with arbitrary clients. `PROPTEST_CASES` sets the number of cases.
+//! Property tests with random bytes of clients, and regression tests of the faults that
+//! they found. `PROPTEST_CASES` sets the number of cases.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,7 +35,8 @@ fn config() -> ServerConfig {
     ServerConfig { max_streams: 5, message_bytes: 1000, budget: Budget::new(5000), keepalive }
 }
 
-/// Encodes the header fields of a request without compression.
+/// Encodes the header fields of a POST request: `:method` and `:scheme` as indexes of
+/// HPACK's static table, the others as literals without Huffman coding.
 fn fields(path: &str, content_type: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86];
     for (name, value) in [(":path", path), ("content-type", content_type)] {
@@ -89,7 +91,7 @@ fn plausible_frame() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// The bytes of a client, with one damaged byte in some cases.
+/// The bytes that a client sends. In some cases, one byte is damaged.
 fn client() -> impl Strategy<Value = Vec<u8>> {
     let frames = prop::collection::vec(plausible_frame(), 0..30);
     (frames, prop::option::of((any::<prop::sample::Index>(), any::<u8>()))).prop_map(
@@ -105,9 +107,13 @@ fn client() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Passes `pieces` to a connection and answers every call, at once or at the end. Returns
-/// the events and the output.
-fn run<'a>(pieces: impl Iterator<Item = &'a [u8]>, at_once: bool) -> (Vec<String>, Vec<u8>) {
+/// Passes `pieces` to a connection and responds to its events: after each piece if
+/// `answer_each_piece` is set, otherwise after the last piece. Returns descriptions of
+/// the events, and the output.
+fn run<'a>(
+    pieces: impl Iterator<Item = &'a [u8]>,
+    answer_each_piece: bool,
+) -> (Vec<String>, Vec<u8>) {
     let (routes, now) = (routes(), Instant::now());
     let mut connection = GrpcConnection::new(&config(), now);
     let (mut descriptions, mut events) = (Vec::new(), Vec::new());
@@ -121,16 +127,17 @@ fn run<'a>(pieces: impl Iterator<Item = &'a [u8]>, at_once: bool) -> (Vec<String
             events.clear();
             break;
         }
-        if at_once {
+        if answer_each_piece {
             events.drain(..).for_each(|event| answer(&mut connection, event));
-            connection.fill();
+            connection.fill_output();
         }
     }
     events.into_iter().for_each(|event| answer(&mut connection, event));
-    connection.fill();
+    connection.fill_output();
     (descriptions, drain(connection.output()))
 }
 
+/// Removes and returns all bytes of the output.
 fn drain(output: &mut http2::Output) -> Vec<u8> {
     let mut bytes = Vec::new();
     while !output.is_empty() {
@@ -146,11 +153,11 @@ fn drain(output: &mut http2::Output) -> Vec<u8> {
 fn answer(connection: &mut GrpcConnection, event: CallEvent) {
     match event {
         CallEvent::Call { stream, .. } => {
-            connection.respond(stream, Payload::of(&"x".repeat(100)));
+            connection.respond(stream, Payload::encode(&"x".repeat(100)));
         }
         CallEvent::Message { stream, message } => {
             connection.release(stream, message.framed_len() as i64);
-            connection.send(stream, Payload::of(&"y".repeat(20_000)));
+            connection.send_message(stream, Payload::encode(&"y".repeat(20_000)));
         }
         CallEvent::Ended { stream } => {
             connection.finish(stream, Err(&Status::internal("done")));
@@ -165,9 +172,9 @@ fn answer(connection: &mut GrpcConnection, event: CallEvent) {
 }
 
 proptest! {
-    /// The result does not depend on how the bytes are divided into reads.
+    /// Events and output do not depend on how the bytes are divided into reads.
     #[test]
-    fn reads_may_be_cut_anywhere(
+    fn result_does_not_depend_on_read_boundaries(
         bytes in client(),
         cuts in prop::collection::vec(1_usize..50, 0..40),
     ) {
@@ -191,13 +198,13 @@ proptest! {
         pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..100), 0..5),
     ) {
         run(pieces.iter().map(|piece| &piece[..]), true);
-        let greeted = [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat();
-        let pieces = std::iter::once(&greeted).chain(&pieces);
+        let valid_start = [&PREFACE[..], &frame(kind::SETTINGS, 0, 0, &[])].concat();
+        let pieces = std::iter::once(&valid_start).chain(&pieces);
         run(pieces.map(|piece| &piece[..]), true);
     }
 }
 
-/// A connection with a streaming call open on stream 1.
+/// Creates a connection on which a streaming call is open on stream 1.
 fn streaming_connection(now: Instant) -> (Routes<EmptyService>, GrpcConnection) {
     let routes = routes();
     let mut connection = GrpcConnection::new(&config(), now);
@@ -213,14 +220,15 @@ fn streaming_connection(now: Instant) -> (Routes<EmptyService>, GrpcConnection) 
     (routes, connection)
 }
 
-/// Regression test: a message in two frames was released twice.
+/// Regression test: the bytes of a message in two frames were released twice, so the
+/// client got too much window.
 #[test]
 fn messages_are_released_once() {
     let now = Instant::now();
     let (routes, mut connection) = streaming_connection(now);
     let message = [&[0, 0, 0, 3, 132][..], &[0; 900]].concat();
     let (first, second) = message.split_at(500);
-    let (mut sent, mut given) = (0, 0);
+    let (mut sent, mut returned) = (0, 0);
     for _ in 0..5000 {
         for part in [first, second] {
             sent += part.len();
@@ -228,7 +236,9 @@ fn messages_are_released_once() {
             connection.receive(&data, &routes.methods, now).unwrap();
         }
         while let Some(event) = connection.next_event() {
-            let CallEvent::Message { stream, message } = event else { panic!("{event:?}") };
+            let CallEvent::Message { stream, message } = event else {
+                panic!("unexpected event: {event:?}")
+            };
             connection.release(stream, message.framed_len() as i64);
         }
         let output = drain(connection.output());
@@ -236,30 +246,37 @@ fn messages_are_released_once() {
         while let Some(head) = FrameHeader::peek(rest) {
             let payload = &rest[HEADER_BYTES..][..head.len];
             if head.kind == kind::WINDOW_UPDATE && head.stream == 1 {
-                given += read_u32(payload).unwrap() as usize;
+                returned += read_u32(payload).unwrap() as usize;
             }
             rest = &rest[HEADER_BYTES + head.len..];
         }
     }
-    assert!(given > sent - (1 << 20) && given <= sent, "{given} of {sent}");
+    assert!(
+        returned > sent - (1 << 20) && returned <= sent,
+        "the server returned {returned} bytes of window for {sent} bytes sent"
+    );
 }
 
-/// Regression test: empty messages did not count against the budget.
+/// Regression test: empty messages did not count against the budget. With the budget of
+/// 5,000 bytes, the server accepts 1,000 unread messages of 5 bytes (the prefix). If
+/// empty messages did not count, the stream's window of 1 MiB would allow 209,000.
 #[test]
-fn unread_empty_messages_are_bounded() {
+fn unread_empty_messages_count_against_the_budget() {
     let now = Instant::now();
     let (routes, mut connection) = streaming_connection(now);
     let data = frame(kind::DATA, 0, 1, &[0; 5000]);
-    let mut messages = 0;
+    let mut unread = Vec::new();
     for _ in 0..1000 {
         connection.receive(&data, &routes.methods, now).unwrap();
         while let Some(event) = connection.next_event() {
             match event {
-                CallEvent::Message { .. } => messages += 1,
-                CallEvent::Reset { .. } => return assert!(messages < 250_000),
-                other => panic!("{other:?}"),
+                CallEvent::Message { message, .. } => unread.push(message),
+                CallEvent::Reset { .. } => {
+                    return assert_eq!(unread.len(), 1000, "number of unread messages");
+                }
+                other => panic!("unexpected event: {other:?}"),
             }
         }
     }
-    panic!("{messages} empty messages were accepted");
+    panic!("the server accepted {} unread messages", unread.len());
 }

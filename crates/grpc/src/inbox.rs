@@ -1,4 +1,4 @@
-//! Streamed messages that a handler has not read.
+//! Messages of a streaming call that its handler has not read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,24 +7,26 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::assembler::Unread;
+use crate::assembler::UnreadMessage;
 
-/// Bytes that the handlers of a connection have read. The connection releases them to
-/// the client's flow control.
+/// Bytes of messages that the handlers of a connection have read. The connection passes
+/// them to [`http2::Connection::release`], so that the client may send more.
 #[derive(Default)]
-pub(crate) struct ReadBytes {
+pub(crate) struct ConsumedBytes {
     pending: Mutex<PendingRelease>,
 }
 
 #[derive(Default)]
 struct PendingRelease {
-    /// Stream and number of bytes.
+    /// Stream IDs and numbers of bytes.
     bytes: Vec<(u32, i64)>,
+    /// Wakes the task of the connection.
     connection: Option<Waker>,
 }
 
-impl ReadBytes {
-    /// Removes and returns the bytes read by stream. `waker` is woken when there are more.
+impl ConsumedBytes {
+    /// Removes and returns the entries: a stream ID and a number of bytes each. Wakes
+    /// `waker` when a handler reads the next message.
     pub(crate) fn take(&self, waker: &Waker) -> Vec<(u32, i64)> {
         let mut pending = self.pending.lock();
         if pending.connection.as_ref().is_none_or(|before| !before.will_wake(waker)) {
@@ -44,27 +46,29 @@ impl ReadBytes {
     }
 }
 
-/// The queue of one stream. The stream's window bounds it, because a message is released
-/// only when it is read.
+/// The unread messages of one stream. Their size is bounded by the stream's flow-control
+/// window, because the bytes of a message are released only when the handler reads it.
 pub(crate) struct Inbox {
     stream: u32,
-    read_bytes: Arc<ReadBytes>,
+    consumed_bytes: Arc<ConsumedBytes>,
     queue: Mutex<MessageQueue>,
 }
 
 #[derive(Default)]
 struct MessageQueue {
-    messages: VecDeque<Unread>,
+    messages: VecDeque<UnreadMessage>,
+    /// Whether the client sends no more messages.
     ended: bool,
+    /// Wakes the handler that waits for a message.
     reader: Option<Waker>,
 }
 
 impl Inbox {
-    pub(crate) fn new(stream: u32, read_bytes: Arc<ReadBytes>) -> Arc<Self> {
-        Arc::new(Inbox { stream, read_bytes, queue: Mutex::default() })
+    pub(crate) fn new(stream: u32, consumed_bytes: Arc<ConsumedBytes>) -> Arc<Self> {
+        Arc::new(Inbox { stream, consumed_bytes, queue: Mutex::default() })
     }
 
-    pub(crate) fn push(&self, message: Unread) {
+    pub(crate) fn push(&self, message: UnreadMessage) {
         let mut queue = self.queue.lock();
         queue.messages.push_back(message);
         queue.wake();
@@ -81,7 +85,7 @@ impl Inbox {
         match queue.messages.pop_front() {
             Some(message) => {
                 drop(queue);
-                self.read_bytes.add(self.stream, message.framed_len() as i64);
+                self.consumed_bytes.add(self.stream, message.framed_len() as i64);
                 Poll::Ready(Some(message.bytes))
             }
             None if queue.ended => Poll::Ready(None),

@@ -1,4 +1,5 @@
-//! Messages that are sent: a prefix with the length, and protobuf.
+//! Messages that are sent: a prefix, which contains the length, and the protobuf
+//! encoding.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http2::Data;
@@ -6,24 +7,25 @@ use prost::Message;
 
 use crate::assembler::PREFIX_BYTES;
 
-/// An encoded message with its prefix. Several payloads may share the bytes that follow
-/// the first part.
+/// An encoded message with its prefix. Several payloads may share the second part of
+/// their messages.
 pub struct Payload {
-    /// The prefix and the first part.
+    /// The prefix and the first part of the message.
     head: Bytes,
+    /// The second part of the message.
     shared: Bytes,
-    /// The rest of a message that is encoded while it is sent.
+    /// The last part of the message, which is encoded while it is sent.
     rest: Option<Data>,
 }
 
 impl Payload {
     /// Encodes `message`.
-    pub fn of(message: &impl Message) -> Self {
+    pub fn encode(message: &impl Message) -> Self {
         Payload::concatenated(message, Bytes::new())
     }
 
-    /// The message that is encoded as `message` followed by `shared`. Protobuf messages
-    /// are merged by concatenation of their encodings.
+    /// Encodes `message` and appends the encoded fields `shared`. In protobuf, the
+    /// concatenation of two encodings is the encoding of the merged message.
     pub fn concatenated(message: &impl Message, shared: Bytes) -> Self {
         let len = message.encoded_len();
         let mut head = BytesMut::with_capacity(PREFIX_BYTES + len);
@@ -33,9 +35,9 @@ impl Payload {
         Payload { head: head.freeze(), shared, rest: None }
     }
 
-    /// The message whose encoding is the concatenation of `pieces`, `len` bytes in all.
-    /// A piece is produced when it is about to be sent, so that a large response neither
-    /// occupies much memory nor takes long to free.
+    /// Creates a payload from the pieces of an encoded message, which have `len` bytes in
+    /// total. A piece is produced just before it is sent, so that a large response
+    /// neither occupies much memory nor takes long to free.
     pub fn in_pieces(len: usize, pieces: impl Iterator<Item = Bytes> + Send + 'static) -> Self {
         let mut head = BytesMut::with_capacity(PREFIX_BYTES);
         head.put_u8(0);
@@ -44,13 +46,13 @@ impl Payload {
         Payload { head: head.freeze(), shared: Bytes::new(), rest }
     }
 
-    /// Size in bytes, prefix included.
+    /// Size in bytes, including the prefix.
     pub fn len(&self) -> usize {
         let rest = self.rest.as_ref().map_or(0, Data::len);
         self.head.len() + self.shared.len() + rest
     }
 
-    /// Always false, because of the prefix.
+    /// Always false, because every payload has a prefix.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -61,15 +63,15 @@ impl Payload {
     }
 }
 
-/// Result of a handler: a message, or one that is already encoded.
+/// The reply of a handler: a message, or an [`Encoded`] one.
 pub trait Reply: Send + 'static {
-    /// The payload to send.
+    /// Converts the reply to the payload to send.
     fn into_payload(self) -> Payload;
 }
 
 impl<M: Message + 'static> Reply for M {
     fn into_payload(self) -> Payload {
-        Payload::of(&self)
+        Payload::encode(&self)
     }
 }
 
@@ -84,7 +86,7 @@ impl Reply for Encoded {
 
 impl Encoded {
     /// Encodes `message` on the current thread.
-    pub fn of(message: &impl Message) -> Self {
-        Encoded(Payload::of(message))
+    pub fn new(message: &impl Message) -> Self {
+        Encoded(Payload::encode(message))
     }
 }

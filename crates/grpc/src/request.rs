@@ -1,12 +1,13 @@
-//! Interprets the header fields of a request: routing by method.
+//! Interprets the header fields of a request, and finds its method.
 
 use std::collections::HashMap;
 
 use crate::status::Status;
 
-/// A method of a service, by its number.
+/// A registered method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MethodRef {
+pub(crate) struct MethodId {
+    /// Position in [`Methods::paths`] and in the handlers.
     pub(crate) index: usize,
     /// Whether the client sends a stream of messages.
     pub(crate) client_streaming: bool,
@@ -15,29 +16,29 @@ pub(crate) struct MethodRef {
 /// The methods of a server by path.
 #[derive(Default)]
 pub(crate) struct Methods {
-    by_path: HashMap<&'static [u8], MethodRef, foldhash::fast::RandomState>,
+    by_path: HashMap<&'static [u8], MethodId, foldhash::fast::RandomState>,
     paths: Vec<&'static str>,
 }
 
 impl Methods {
     /// Adds a method. Panics if the path is already registered.
     pub(crate) fn add(&mut self, path: &'static str, client_streaming: bool) {
-        let method = MethodRef { index: self.paths.len(), client_streaming };
+        let method = MethodId { index: self.paths.len(), client_streaming };
         let before = self.by_path.insert(path.as_bytes(), method);
         assert!(before.is_none(), "two handlers for {path}");
         self.paths.push(path);
     }
 
-    fn find(&self, path: &[u8]) -> Option<MethodRef> {
+    fn find(&self, path: &[u8]) -> Option<MethodId> {
         self.by_path.get(path).copied()
     }
 
-    pub(crate) fn path(&self, method: MethodRef) -> &'static str {
+    pub(crate) fn path(&self, method: MethodId) -> &'static str {
         self.paths[method.index]
     }
 
-    /// The error for an unknown path, with the text of grpc-go.
-    fn unknown(&self, path: &str) -> Status {
+    /// Returns the error for an unknown path, with the text of grpc-go.
+    fn unknown_method(&self, path: &str) -> Status {
         let Some((service, method)) = path.strip_prefix('/').and_then(|p| p.rsplit_once('/'))
         else {
             return Status::unimplemented(format!("malformed method name: {path:?}"));
@@ -51,23 +52,24 @@ impl Methods {
     }
 }
 
-/// The header fields that the server uses. A request for a known method allocates
-/// nothing.
+/// The header fields that the server uses. A call of a known method causes no allocation
+/// here.
 #[derive(Default)]
 pub(crate) struct GrpcRequest {
     verb: http::Method,
-    method: Option<MethodRef>,
-    /// The path, unless the method is known.
+    method: Option<MethodId>,
+    /// The path, if it is not that of a known method.
     path: Option<String>,
-    grpc: bool,
+    is_grpc: bool,
+    /// The compression of the request's messages, if it is not `identity`.
     encoding: Option<String>,
 }
 
-/// A request by its kind.
+/// A request, classified.
 #[derive(Debug)]
 pub(crate) enum RequestKind {
     /// A call of a known method.
-    Call(MethodRef),
+    Call(MethodId),
     /// A call that the server does not support.
     Unsupported(Status),
     /// A request that is not gRPC.
@@ -88,7 +90,7 @@ impl http2::RequestBuilder for GrpcRequest {
                     self.path = Some(String::from_utf8_lossy(value).into_owned());
                 }
             }
-            b"content-type" => self.grpc = value.starts_with(b"application/grpc"),
+            b"content-type" => self.is_grpc = value.starts_with(b"application/grpc"),
             b"grpc-encoding" if value != b"identity" => {
                 self.encoding = Some(String::from_utf8_lossy(value).into_owned());
             }
@@ -98,7 +100,7 @@ impl http2::RequestBuilder for GrpcRequest {
 
     fn build(self, methods: &Methods) -> RequestKind {
         let known_path = || self.method.map(|method| methods.path(method).to_owned());
-        if !self.grpc || self.verb != http::Method::POST {
+        if !self.is_grpc || self.verb != http::Method::POST {
             let path = self.path.or_else(known_path).unwrap_or_default();
             return RequestKind::Page { verb: self.verb, path };
         }
@@ -111,7 +113,7 @@ impl http2::RequestBuilder for GrpcRequest {
             Some(method) => RequestKind::Call(method),
             None => {
                 let path = self.path.unwrap_or_default();
-                RequestKind::Unsupported(methods.unknown(&path))
+                RequestKind::Unsupported(methods.unknown_method(&path))
             }
         }
     }

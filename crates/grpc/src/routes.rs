@@ -1,4 +1,4 @@
-//! Handlers by method.
+//! The handlers of a server, by method.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -16,16 +16,17 @@ use crate::payload::{Payload, Reply};
 use crate::request::Methods;
 use crate::status::{Code, Status};
 
-/// State that all handlers share, and hooks for metrics and other HTTP requests.
+/// The state that all handlers share, with hooks for metrics and for requests that are
+/// not gRPC.
 pub trait Service: Send + Sync + 'static {
     /// Called when a call of the method with this path has ended.
-    fn ended(&self, _path: &'static str, _code: Code) {}
+    fn call_ended(&self, _path: &'static str, _code: Code) {}
 
-    /// Called when bytes have been received from a client.
-    fn received(&self, _bytes: usize) {}
+    /// Called when bytes have been read from a client's socket.
+    fn bytes_received(&self, _bytes: usize) {}
 
-    /// Called when bytes have been sent to a client.
-    fn sent(&self, _bytes: usize) {}
+    /// Called when bytes have been written to a client's socket.
+    fn bytes_sent(&self, _bytes: usize) {}
 
     /// Responds to a request that is not gRPC. Its body has been discarded.
     fn page(&self, request: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>>;
@@ -34,14 +35,16 @@ pub trait Service: Send + Sync + 'static {
 pub(crate) type UnaryResponse = BoxFuture<'static, Result<Payload, Status>>;
 pub(crate) type ResponseStream = BoxStream<'static, Result<Payload, Status>>;
 
-/// Starts the response to a call.
+/// The handler of a method.
 pub(crate) enum Handler<S> {
-    Unary(Start<S, Bytes, UnaryResponse>),
-    ServerStream(Start<S, Bytes, ResponseStream>),
-    Bidirectional(Start<S, Arc<Inbox>, ResponseStream>),
+    Unary(StartCall<S, Bytes, UnaryResponse>),
+    ServerStream(StartCall<S, Bytes, ResponseStream>),
+    Bidirectional(StartCall<S, Arc<Inbox>, ResponseStream>),
 }
 
-type Start<S, In, Out> = Box<dyn Fn(&Arc<S>, In) -> Out + Send + Sync>;
+/// Starts a call and returns its response. `In` is the request: a message, or the inbox
+/// of a streaming call.
+type StartCall<S, In, Out> = Box<dyn Fn(&Arc<S>, In) -> Out + Send + Sync>;
 
 /// A service and its handlers.
 pub struct Routes<S> {
@@ -51,12 +54,13 @@ pub struct Routes<S> {
 }
 
 impl<S: Service> Routes<S> {
-    /// Routes without methods.
+    /// Creates routes without methods.
     pub fn new(service: Arc<S>) -> Self {
         Routes { service, methods: Methods::default(), handlers: Vec::new() }
     }
 
-    /// Adds a method with one request message and one response message.
+    /// Registers a method with one request message and one response message. Panics if
+    /// the path is already registered.
     pub fn unary<Req, Rep, Fut>(
         mut self,
         path: &'static str,
@@ -79,7 +83,8 @@ impl<S: Service> Routes<S> {
         self
     }
 
-    /// Adds a method with one request message and a stream of responses.
+    /// Registers a method with one request message and a stream of response messages.
+    /// Panics if the path is already registered.
     pub fn server_stream<Req, Rep, Str>(
         mut self,
         path: &'static str,
@@ -100,7 +105,8 @@ impl<S: Service> Routes<S> {
         self
     }
 
-    /// Adds a method with a stream of requests and a stream of responses.
+    /// Registers a method with a stream of request messages and a stream of response
+    /// messages. Panics if the path is already registered.
     pub fn bidirectional<Req, Rep, Str>(
         mut self,
         path: &'static str,
@@ -131,8 +137,9 @@ fn decode<M: Message + Default>(message: Bytes) -> Result<M, Status> {
         .map_err(|error| Status::internal(format!("grpc: error unmarshalling request: {error}")))
 }
 
-/// The messages of a streaming call in the order of arrival. The stream ends when the
-/// client sends no more messages or resets the call.
+/// The request messages of a streaming call in the order of arrival. The stream ends when
+/// the client ends its side of the call. If the client resets the call, the handler is
+/// dropped.
 pub struct Requests<M> {
     inbox: Arc<Inbox>,
     message: PhantomData<fn() -> M>,

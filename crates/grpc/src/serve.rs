@@ -1,9 +1,9 @@
-//! Drives a connection and its calls with a socket.
+//! Connects a [`GrpcConnection`] and its calls to a socket.
 //!
-//! One task does everything for a connection: it reads, starts handlers, polls
-//! them, and writes. A handler that completes within two polls costs no wake-up: the
-//! first poll starts it, and the second one follows when the handlers of all other
-//! requests of the same read have been started.
+//! One task serves a connection: it reads, starts handlers, polls them, and writes. A
+//! handler that completes within two polls needs no wake-up. The first poll starts it.
+//! The second poll follows when the handlers of all other requests of the same socket
+//! read have been started.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -20,22 +20,24 @@ use crate::config::ServerConfig;
 use crate::connection::GrpcConnection;
 use crate::routes::{Routes, Service};
 
-/// Bytes read at once.
-const READ_BYTES: usize = 64 << 10;
-/// Reading from a client pauses while this many framed bytes wait to be written to it.
-const UNWRITTEN_BYTES: usize = 256 << 10;
-/// Pieces passed to the socket in one write.
-const WRITE_PIECES: usize = 64;
-/// Rounds of reading, responding and writing before other connections have a turn.
-const ROUNDS: usize = 16;
-/// Bytes written before other connections have a turn.
-const WRITTEN_BYTES: usize = 512 << 10;
+/// Size of the buffer for one read from the socket.
+const READ_BUFFER_BYTES: usize = 64 << 10;
+/// Reading from a client pauses while more than this many framed bytes wait to be written
+/// to the client.
+const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
+/// Maximum number of pieces in one vectored write.
+const MAX_WRITE_PIECES: usize = 64;
+/// Number of rounds of reading, responding and writing before other connections have a
+/// turn.
+const ROUNDS_PER_TURN: usize = 16;
+/// Number of written bytes after which other connections have a turn.
+const WRITTEN_BYTES_PER_TURN: usize = 512 << 10;
 /// How long the last write and the shutdown of a connection may take.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves a connection of HTTP/2 until the client closes it. `head` contains the bytes
-/// that have already been read from it. After `stop` is cancelled, new calls are refused,
-/// streaming calls end, and unary calls finish.
+/// Serves an HTTP/2 connection until the client closes it. `head` contains the bytes that
+/// have already been read from `io`. After `stop` is cancelled, new calls are refused,
+/// streaming calls end with an error, and unary calls finish.
 pub async fn serve<S: Service>(
     io: impl AsyncRead + AsyncWrite + Unpin,
     head: &[u8],
@@ -46,25 +48,29 @@ pub async fn serve<S: Service>(
     let now = Instant::now();
     let mut connection = GrpcConnection::new(config, now);
     let closing = connection.receive(head, &routes.methods, now).is_err();
-    let alarm = Box::pin(tokio::time::sleep_until(far(connection.alarm(), now).into()));
+    let alarm = Box::pin(tokio::time::sleep_until(or_far_future(connection.alarm(), now).into()));
     let calls = Calls::new(routes.clone());
     let stopped = Some(stop.cancelled_owned());
     Driver { io, connection, calls, routes, alarm, stopped: stopped.map(Box::pin), closing }.await
 }
 
-fn far(alarm: Option<Instant>, now: Instant) -> Instant {
+/// Returns the time of the alarm; a time in a year if there is none.
+fn or_far_future(alarm: Option<Instant>, now: Instant) -> Instant {
     alarm.unwrap_or(now + Duration::from_secs(365 * 24 * 60 * 60))
 }
 
+/// The task of one connection.
 struct Driver<I, S> {
     io: I,
     connection: GrpcConnection,
     calls: Calls<S>,
     routes: Arc<Routes<S>>,
+    /// Expires at the next alarm of the connection, or at the end of [`CLOSE_TIMEOUT`].
     alarm: Pin<Box<tokio::time::Sleep>>,
-    /// `None` after the stop has been handled.
+    /// Resolves when the server stops; `None` after that has been handled.
     stopped: Option<Pin<Box<WaitForCancellationFutureOwned>>>,
-    /// Whether nothing is read any more and the connection closes after the output.
+    /// Whether the connection closes as soon as the output is written. Nothing is read
+    /// then.
     closing: bool,
 }
 
@@ -74,7 +80,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Future for Driver<I, S> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let driver = &mut *self;
         let mut written = 0;
-        for _ in 0..ROUNDS {
+        for _ in 0..ROUNDS_PER_TURN {
             driver.check_stop(cx);
             let read = driver.read(cx)?;
             if read == ReadResult::Closed {
@@ -89,7 +95,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Future for Driver<I, S> {
             if read == ReadResult::Nothing && !responded && wrote == 0 {
                 return driver.wait(cx);
             }
-            if written >= WRITTEN_BYTES {
+            if written >= WRITTEN_BYTES_PER_TURN {
                 break;
             }
         }
@@ -113,16 +119,16 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         if stopped.as_mut().poll(cx).is_ready() {
             self.stopped = None;
             self.connection.drain("the server is stopping");
-            self.calls.stop(&mut self.connection);
+            self.calls.stop_streaming(&mut self.connection);
         }
     }
 
     /// Reads once from the socket.
     fn read(&mut self, cx: &mut Context<'_>) -> io::Result<ReadResult> {
-        if self.closing || self.connection.output().len() > UNWRITTEN_BYTES {
+        if self.closing || self.connection.output().len() > MAX_UNWRITTEN_BYTES {
             return Ok(ReadResult::Nothing);
         }
-        let mut buffer = [std::mem::MaybeUninit::uninit(); READ_BYTES];
+        let mut buffer = [std::mem::MaybeUninit::uninit(); READ_BUFFER_BYTES];
         let mut buffer = ReadBuf::uninit(&mut buffer);
         match Pin::new(&mut self.io).poll_read(cx, &mut buffer) {
             Poll::Pending => return Ok(ReadResult::Nothing),
@@ -131,20 +137,20 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         if buffer.filled().is_empty() {
             return Ok(ReadResult::Closed);
         }
-        self.routes.service.received(buffer.filled().len());
+        self.routes.service.bytes_received(buffer.filled().len());
         let received =
             self.connection.receive(buffer.filled(), &self.routes.methods, Instant::now());
         if let Err(error) = received {
             tracing::debug!(%error, "closing connection after protocol error");
-            self.close();
+            self.start_closing();
         }
         Ok(ReadResult::Bytes)
     }
 
-    /// Shuts the connection down, with a timeout.
+    /// Shuts the socket down, with a timeout.
     fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if !self.closing {
-            self.close();
+            self.start_closing();
         }
         match Pin::new(&mut self.io).poll_shutdown(cx) {
             Poll::Pending => self.alarm.as_mut().poll(cx).map(|()| Ok(())),
@@ -152,22 +158,24 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         }
     }
 
-    /// Closes the connection after the output, with a timeout.
-    fn close(&mut self) {
+    /// Drops all calls, and lets the connection close when the output is written or the
+    /// timeout expires.
+    fn start_closing(&mut self) {
         self.closing = true;
-        self.calls.abandon();
+        self.calls.drop_all();
         let deadline = tokio::time::Instant::now() + CLOSE_TIMEOUT;
         self.alarm.as_mut().reset(deadline);
     }
 
-    /// Starts and polls handlers until none can make progress. Returns whether any did.
+    /// Starts and polls handlers until none makes progress. Returns whether any made
+    /// progress.
     fn respond(&mut self, cx: &mut Context<'_>) -> bool {
         if self.closing {
             return false;
         }
         let mut any = false;
         loop {
-            let started = self.calls.start(&mut self.connection);
+            let started = self.calls.handle_events(&mut self.connection);
             let polled = self.calls.poll(&mut self.connection, cx);
             if !started && !polled {
                 return any;
@@ -176,18 +184,19 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         }
     }
 
-    /// Frames and writes responses, up to a limit. Returns the number of bytes written.
+    /// Frames and writes responses until nothing is left, the socket is full, or the
+    /// limit is reached. Returns the number of bytes written.
     fn write(&mut self, cx: &mut Context<'_>) -> io::Result<usize> {
         let mut wrote = 0;
-        while wrote < WRITTEN_BYTES {
+        while wrote < WRITTEN_BYTES_PER_TURN {
             if !self.closing {
-                self.connection.fill();
+                self.connection.fill_output();
             }
             let output = self.connection.output();
             if output.is_empty() {
                 return Ok(wrote);
             }
-            let mut slices = [IoSlice::new(&[]); WRITE_PIECES];
+            let mut slices = [IoSlice::new(&[]); MAX_WRITE_PIECES];
             let count = output.slices(&mut slices);
             let written = match count {
                 1 => Pin::new(&mut self.io).poll_write(cx, &slices[0]),
@@ -199,7 +208,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
                 Poll::Ready(written) => {
                     let written = written?;
                     output.advance(written);
-                    self.routes.service.sent(written);
+                    self.routes.service.bytes_sent(written);
                     wrote += written;
                 }
             }
@@ -207,7 +216,8 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         Ok(wrote)
     }
 
-    /// Waits for the client or for the next alarm.
+    /// Registers the task to be woken by the socket or by the alarm. Handles an alarm
+    /// that has expired.
     fn wait(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.io).poll_flush(cx)?;
         if self.closing && self.connection.output().is_empty() && flushed.is_ready() {
@@ -215,13 +225,13 @@ impl<I: AsyncRead + AsyncWrite + Unpin, S: Service> Driver<I, S> {
         }
         while self.alarm.as_mut().poll(cx).is_ready() {
             let now = Instant::now();
-            if self.closing || !self.connection.on_time(now) {
+            if self.closing || !self.connection.on_alarm(now) {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             if !self.connection.output().is_empty() {
                 cx.waker().wake_by_ref();
             }
-            self.alarm.as_mut().reset(far(self.connection.alarm(), now).into());
+            self.alarm.as_mut().reset(or_far_future(self.connection.alarm(), now).into());
         }
         Poll::Pending
     }

@@ -1,4 +1,4 @@
-//! The status of a call.
+//! The result of a call: a code and a message.
 
 use std::borrow::Cow;
 
@@ -48,7 +48,7 @@ impl Code {
         Code::Unauthenticated,
     ];
 
-    /// The name that gRPC for Go uses, for example in metrics.
+    /// The name of the code in grpc-go and its metrics.
     pub fn name(self) -> &'static str {
         match self {
             Code::Ok => "OK",
@@ -96,7 +96,7 @@ impl Status {
         &self.message
     }
 
-    /// The request is invalid, whatever the state of the server.
+    /// The request is invalid in any state of the server.
     pub fn invalid_argument(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::InvalidArgument, message)
     }
@@ -116,7 +116,7 @@ impl Status {
         Status::new(Code::Unimplemented, message)
     }
 
-    /// An invariant was violated, by the server or by the client's encoding.
+    /// The server failed, or the client's message cannot be decoded.
     pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
         Status::new(Code::Internal, message)
     }
@@ -136,7 +136,8 @@ impl Status {
         Status::new(Code::ResourceExhausted, message)
     }
 
-    /// The message as it is sent: bytes that are not printable ASCII are percent-encoded.
+    /// The value of `grpc-message`: the message, in which `%` and all bytes that are not
+    /// printable ASCII are percent-encoded.
     pub(crate) fn encoded_message(&self) -> String {
         let mut encoded = String::with_capacity(self.message.len());
         for byte in self.message.bytes() {

@@ -1,4 +1,4 @@
-//! The server with the client of the `h2` crate, over a pipe in memory.
+//! Tests of the server with the HTTP/2 client of the crate `h2`, over a pipe in memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ struct Echo {
 }
 
 impl Service for Echo {
-    fn ended(&self, _: &'static str, _: Code) {
+    fn call_ended(&self, _: &'static str, _: Code) {
         self.ended.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -29,7 +29,8 @@ impl Service for Echo {
 }
 
 impl Echo {
-    /// Returns the text, or an error with the text that follows "fail ".
+    /// Returns the text. If it starts with "fail ", returns an error with the rest of the
+    /// text.
     async fn say(self: Arc<Self>, text: String) -> Result<String, Status> {
         self.started.fetch_add(1, Ordering::Relaxed);
         match text.strip_prefix("fail ") {
@@ -43,12 +44,13 @@ impl Echo {
         std::future::pending().await
     }
 
-    /// Returns as many messages of a kilobyte as the text says.
+    /// Streams messages of 1 KiB. Their number is the text.
     fn repeat(self: Arc<Self>, text: String) -> impl Stream<Item = Result<String, Status>> {
         let count: usize = text.parse().unwrap();
         stream::iter((0..count).map(|_| Ok("x".repeat(1024))))
     }
 
+    /// Returns each text in upper case.
     fn chat(
         self: Arc<Self>,
         requests: Requests<String>,
@@ -91,7 +93,7 @@ async fn connect(builder: &h2::client::Builder) -> Client {
     Client { send, service, stop }
 }
 
-/// Encodes a `StringValue` of protobuf with the prefix of gRPC.
+/// Encodes a protobuf `StringValue` with gRPC's prefix.
 fn message(text: &str) -> Bytes {
     let encoded = prost::Message::encode_to_vec(&text.to_owned());
     let mut bytes = vec![0];
@@ -100,6 +102,7 @@ fn message(text: &str) -> Bytes {
     bytes.into()
 }
 
+/// Decodes the messages of a response body.
 fn texts(mut body: &[u8]) -> Vec<String> {
     let mut texts = Vec::new();
     while let Some((prefix, rest)) = body.split_at_checked(5) {
@@ -110,7 +113,7 @@ fn texts(mut body: &[u8]) -> Vec<String> {
     texts
 }
 
-/// The result of a call: its messages, code and text.
+/// The result of a call: the response messages and the status.
 #[derive(Debug, PartialEq)]
 struct Outcome {
     texts: Vec<String>,
@@ -272,11 +275,11 @@ async fn stop_finishes_unary_calls_and_ends_streaming_calls() {
     chat.send_data(message("a"), false).unwrap();
     let (waiting, mut request) = client.start("/test.Echo/Wait").await;
     request.send_data(message("a"), true).unwrap();
-    // When this call has returned, the two above have been started.
+    // When this call has returned, the server has started the two calls above.
     client.call("/test.Echo/Say", message("now")).await;
     client.stop.cancel();
     let ended = outcome(response).await;
     assert_eq!((ended.texts, ended.code), (vec!["A".to_owned()], Code::Unavailable as u8));
-    let still = tokio::time::timeout(Duration::from_millis(100), waiting).await;
-    assert!(still.is_err(), "a unary call in progress is not aborted");
+    let unfinished = tokio::time::timeout(Duration::from_millis(100), waiting).await;
+    assert!(unfinished.is_err(), "the unary call in progress was aborted");
 }

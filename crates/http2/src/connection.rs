@@ -1,8 +1,8 @@
 //! The state of one connection and its interface.
 //!
-//! The submodules handle received frames: `receive` finds them in the input and
-//! dispatches them, `streams` handles frames of streams, `fields` blocks of header
-//! fields, and `control` frames of the connection.
+//! The submodules handle received frames. `receive` splits the input into frames and
+//! dispatches them. `streams` handles DATA, RST_STREAM and PRIORITY, `fields` handles
+//! blocks of header fields, and `control` handles SETTINGS, PING and WINDOW_UPDATE.
 
 mod control;
 mod field_block;
@@ -26,47 +26,50 @@ use crate::response::{Data, Headers, ResponseHead};
 use crate::sender::Sender;
 use crate::stream::{End, Stream, StreamMap};
 
-/// Number of abandoned streams that are remembered by ID.
+/// Maximum number of IDs in [`Connection::abandoned`].
 const MAX_ABANDONED_STREAMS: usize = 1024;
-/// Unframed bytes of one stream's body at which [`Connection::send_capacity`] is zero.
+/// Number of queued body bytes of one stream at which [`Connection::send_capacity`] is 0.
 const STREAM_QUEUE_BYTES: usize = 64 << 10;
 
 /// One connection. See the [crate's documentation](crate) for how to drive it.
 ///
-/// Methods that take a stream's ID do nothing if the stream is closed.
+/// Methods that take a stream's ID do nothing if that stream is not open.
 pub struct Connection<B: RequestBuilder> {
     max_streams: usize,
-    connect: ConnectMethod,
-    /// Bytes of an incomplete frame.
-    rest: Vec<u8>,
+    connect_method: ConnectMethod,
+    /// The received part of a frame, or of the preface, whose rest has not arrived.
+    incomplete_frame: Vec<u8>,
     stage: Stage,
     decoder: Decoder,
-    /// An incomplete block of fields.
-    block: Option<field_block::FieldBlock>,
+    /// A block of fields whose last CONTINUATION frame has not arrived.
+    incomplete_block: Option<field_block::FieldBlock>,
     /// The highest stream ID that the client has used.
     last_stream: u32,
-    /// Bytes that the client may still send over all streams.
-    window: i64,
-    /// Bytes received since the last WINDOW_UPDATE of the connection.
-    received: i64,
+    /// Bytes that the client may still send on all streams together.
+    receive_window: i64,
+    /// Bytes of DATA frames received since the last WINDOW_UPDATE for the connection.
+    received_bytes: i64,
     streams: StreamMap<Stream>,
-    /// Streams that the server ended before the request was complete. Frames that the
-    /// client had already sent on them are ignored.
+    /// IDs of streams that the server ended before the request was complete. Frames that
+    /// the client sent before it learned of the end are ignored.
     abandoned: HashSet<u32>,
-    /// Whether `abandoned` overflowed and lacks some streams.
+    /// Whether `abandoned` was full and has been cleared, so that it lacks streams.
     abandoned_overflow: bool,
-    window_changes: usize,
-    /// Whether new streams are refused.
+    /// How often the client has changed SETTINGS_INITIAL_WINDOW_SIZE.
+    initial_window_changes: usize,
+    /// Whether either side has sent GOAWAY. New streams are then refused.
     draining: bool,
     sender: Sender,
     liveness: Liveness,
     events: VecDeque<Event<B::Request>>,
 }
 
+/// What the client has to send next.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Preface,
     FirstSettings,
+    /// Any frame.
     Open,
 }
 
@@ -78,14 +81,15 @@ enum Fault {
     Stream(u32, ErrorCode),
 }
 
-type Checked<T = ()> = Result<T, Fault>;
+/// Result of handling a frame.
+type FrameResult<T = ()> = Result<T, Fault>;
 
-fn connection_error<T>(code: ErrorCode, message: &'static str) -> Checked<T> {
+fn connection_error<T>(code: ErrorCode, message: &'static str) -> FrameResult<T> {
     Err(Fault::Connection(ConnectionError { code, message }))
 }
 
 impl<B: RequestBuilder> Connection<B> {
-    /// Creates the state of a new connection. The server's SETTINGS are in the output.
+    /// Creates the state of a new connection. The output contains the server's SETTINGS.
     pub fn new(config: &Config, now: Instant) -> Self {
         let mut sender = Sender::new();
         let mut settings = vec![
@@ -100,18 +104,18 @@ impl<B: RequestBuilder> Connection<B> {
         sender.window_update(0, CONNECTION_WINDOW - DEFAULT_WINDOW);
         Connection {
             max_streams: config.max_streams as usize,
-            connect: config.connect_method,
-            rest: Vec::new(),
+            connect_method: config.connect_method,
+            incomplete_frame: Vec::new(),
             stage: Stage::Preface,
             decoder: Decoder::new(),
-            block: None,
+            incomplete_block: None,
             last_stream: 0,
-            window: CONNECTION_WINDOW,
-            received: 0,
+            receive_window: CONNECTION_WINDOW,
+            received_bytes: 0,
             streams: StreamMap::default(),
             abandoned: HashSet::new(),
             abandoned_overflow: false,
-            window_changes: 0,
+            initial_window_changes: 0,
             draining: false,
             sender,
             liveness: Liveness::new(config.keepalive.clone(), now),
@@ -119,8 +123,9 @@ impl<B: RequestBuilder> Connection<B> {
         }
     }
 
-    /// Handles bytes that the client sent, cut anywhere. After an error the output ends
-    /// with a GOAWAY frame, and no more bytes may be passed.
+    /// Handles bytes that the client sent. They may begin and end within a frame. After
+    /// an error, the output ends with a GOAWAY frame, and the caller must not call it
+    /// again.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -132,13 +137,13 @@ impl<B: RequestBuilder> Connection<B> {
         received.inspect_err(|error| self.go_away(error.code, error.message))
     }
 
-    /// The next event, in the order of arrival.
+    /// Removes and returns the next event. Events have the order of the received frames.
     pub fn next_event(&mut self) -> Option<Event<B::Request>> {
         self.events.pop_front()
     }
 
-    /// Allows the client to send `bytes` more on a stream: they have been received and
-    /// are no longer in memory.
+    /// Allows the client to send as many more bytes on a stream. `bytes` is a number of
+    /// received bytes that are no longer in memory.
     pub fn release(&mut self, id: u32, bytes: i64) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let incoming = &mut stream.incoming;
@@ -149,26 +154,29 @@ impl<B: RequestBuilder> Connection<B> {
         }
     }
 
-    /// Sends GOAWAY: new streams are refused, open ones may finish.
+    /// Sends GOAWAY. From now on new streams are refused; open streams may finish.
     pub fn go_away(&mut self, code: ErrorCode, text: &str) {
         self.draining = true;
         self.sender.go_away(self.last_stream, code, text);
     }
 
-    /// Whether either side sent GOAWAY and all streams are finished.
+    /// Whether either side has sent GOAWAY and no stream is open.
     pub fn is_done(&self) -> bool {
         self.draining && self.streams.is_empty()
     }
 
-    /// When [`Connection::on_time`] is to be called next.
+    /// The time at which the caller must call [`Connection::on_alarm`]; `None` without
+    /// keepalive pings.
     pub fn alarm(&self) -> Option<Instant> {
         self.liveness.alarm()
     }
 
-    /// Sends a ping if one is due. Returns false if the client has not responded to one
-    /// in time, and the connection is to be closed.
-    pub fn on_time(&mut self, now: Instant) -> bool {
-        let due = self.liveness.on_time(now);
+    /// Sends a keepalive ping if one is due. Returns false if the client has not
+    /// responded to the last ping within
+    /// [`Keepalive::timeout`](crate::Keepalive::timeout). The caller then closes the
+    /// connection.
+    pub fn on_alarm(&mut self, now: Instant) -> bool {
+        let due = self.liveness.on_alarm(now);
         if due == DueAction::SendPing {
             self.sender.ping();
         }
@@ -178,25 +186,25 @@ impl<B: RequestBuilder> Connection<B> {
 
 /// Responses.
 impl<B: RequestBuilder> Connection<B> {
-    /// Sends the status and header fields of a response. It must be called once for each
-    /// stream, before data and trailers.
+    /// Sends the status and header fields of a response. The caller must call it once for
+    /// each stream, before it sends data and trailers.
     pub fn send_head(&mut self, id: u32, head: ResponseHead) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.outgoing.head = Some(head);
         self.sender.schedule(id, &mut stream.outgoing);
     }
 
-    /// Appends data to the body of a response. There is no limit; a caller that produces
-    /// much data checks [`Connection::send_capacity`] first.
+    /// Appends data to the body of a response. The amount is not limited; a caller that
+    /// produces much data checks [`Connection::send_capacity`] first.
     pub fn send_data(&mut self, id: u32, data: Data) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        self.sender.queue(&mut stream.outgoing, data);
+        self.sender.queue_data(&mut stream.outgoing, data);
         self.sender.schedule(id, &mut stream.outgoing);
     }
 
-    /// Completes a response, with trailers if there are any. If the request is not
-    /// complete by the time the response has been sent, the rest of it is refused with
-    /// RST_STREAM (NO_ERROR).
+    /// Completes a response, with trailers if there are any. If the whole response has
+    /// been framed before the request is complete, RST_STREAM with NO_ERROR follows, and
+    /// the rest of the request is ignored.
     pub fn finish(&mut self, id: u32, trailers: Option<Headers>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if stream.outgoing.end.is_none() {
@@ -205,7 +213,7 @@ impl<B: RequestBuilder> Connection<B> {
         }
     }
 
-    /// Sends a whole response at once.
+    /// Sends a complete response: head, body and trailers.
     pub fn respond(
         &mut self,
         id: u32,
@@ -216,7 +224,7 @@ impl<B: RequestBuilder> Connection<B> {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let outgoing = &mut stream.outgoing;
         outgoing.head = Some(head);
-        body.into_iter().for_each(|data| self.sender.queue(outgoing, data));
+        body.into_iter().for_each(|data| self.sender.queue_data(outgoing, data));
         outgoing.end = Some(trailers.map_or(End::Body, End::Trailers));
         self.sender.schedule(id, outgoing);
     }
@@ -225,28 +233,29 @@ impl<B: RequestBuilder> Connection<B> {
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
         let Some(stream) = self.streams.remove(&id) else { return };
         self.sender.rst_stream(id, code);
-        self.sender.discard(&stream);
+        self.sender.discard_unsent(&stream);
         if !stream.incoming.ended {
             self.abandon(id);
         }
     }
 
-    /// Bytes that may be appended to a stream's body before the caller should wait for
-    /// the client to read; 0 if the stream is closed.
+    /// The number of bytes that the caller should append to a stream's body at most,
+    /// before it waits for the client to read; 0 if the stream is not open.
     pub fn send_capacity(&self, id: u32) -> usize {
         let queued = self.streams.get(&id).map(|stream| stream.outgoing.queued_bytes());
         queued.map_or(0, |queued| STREAM_QUEUE_BYTES.saturating_sub(queued))
     }
 
-    /// Bytes of bodies that have not been framed, over all streams, because the client
-    /// has not read enough.
+    /// The number of body bytes of all streams that have not been framed yet, mostly
+    /// because the client has not read enough.
     pub fn queued_bytes(&self) -> usize {
         self.sender.queued_bytes()
     }
 
-    /// Frames responses, as far as the windows and the size of the output allow.
-    pub fn fill(&mut self) {
-        while let Some(id) = self.sender.fill(&mut self.streams) {
+    /// Appends frames of responses to the output, as far as the windows and the limit on
+    /// the output's size allow.
+    pub fn fill_output(&mut self) {
+        while let Some(id) = self.sender.fill_output(&mut self.streams) {
             let ended = self.streams.remove(&id).is_none_or(|stream| stream.incoming.ended);
             if !ended {
                 self.sender.rst_stream(id, ErrorCode::NoError);
@@ -260,6 +269,7 @@ impl<B: RequestBuilder> Connection<B> {
         self.sender.output()
     }
 
+    /// Ignores further frames of a request that the server has ended.
     fn abandon(&mut self, id: u32) {
         if self.abandoned.len() == MAX_ABANDONED_STREAMS {
             self.abandoned.clear();

@@ -1,4 +1,4 @@
-//! Results of received frames.
+//! Events: what received frames mean for the server.
 
 use std::fmt;
 
@@ -7,44 +7,44 @@ use bytes::Bytes;
 use crate::fields::Fields;
 use crate::frame::ErrorCode;
 
-/// A step in the life of a request, in the order of arrival.
+/// What has happened on a stream.
 ///
-/// The body of a request ends with the event whose `end_stream` is true, or with
+/// A request is complete after the event whose `end_stream` is true, or after
 /// [`Event::Trailers`].
 #[derive(Debug)]
 pub enum Event<R> {
-    /// A client opened a stream with a request.
+    /// The client opened a stream with a request.
     Request {
         /// The stream's ID.
         stream: u32,
         /// The request that the [`RequestBuilder`](crate::RequestBuilder) built.
         request: R,
-        /// Whether the header fields exceeded the limit; the builder saw only the first
-        /// ones. The server should respond with 431 or its equivalent.
+        /// Whether the header fields exceeded the limit, so that the builder did not get
+        /// all of them. The server should respond with status 431 or its equivalent.
         fields_too_large: bool,
         /// Whether the request has no body.
         end_stream: bool,
     },
-    /// A part of a request's body. Passing the number of its bytes to
-    /// [`Connection::release`](crate::Connection::release) allows the client to send as
-    /// many more.
+    /// A part of a request's body. The server passes the length of `bytes` to
+    /// [`Connection::release`](crate::Connection::release) to let the client send as many
+    /// more bytes.
     Data {
         /// The stream's ID.
         stream: u32,
-        /// The bytes, without padding. They are empty only if `end_stream` is set.
+        /// The bytes, without padding. Empty only if `end_stream` is set.
         bytes: Bytes,
         /// Whether the body is complete.
         end_stream: bool,
     },
-    /// Fields after the body, which is complete.
+    /// Trailer fields. They end the request.
     Trailers {
         /// The stream's ID.
         stream: u32,
         /// The fields; none of them is a pseudo-header field.
         fields: Fields,
     },
-    /// A stream was reset, by the client or because of a protocol violation. Responses
-    /// to it are discarded.
+    /// The client reset the stream, or the connection did so because of a protocol
+    /// violation. Later calls for the stream have no effect.
     Reset {
         /// The stream's ID.
         stream: u32,
@@ -53,13 +53,13 @@ pub enum Event<R> {
     },
 }
 
-/// A protocol violation that closes the connection. The client is informed by a GOAWAY
-/// frame, which is in the output.
+/// A protocol violation that closes the connection. The output contains a GOAWAY frame
+/// with the same code and message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct ConnectionError {
     /// The error code of the GOAWAY frame.
     pub code: ErrorCode,
-    /// The violation, as the GOAWAY frame describes it.
+    /// Description of the violation, which the GOAWAY frame contains too.
     pub message: &'static str,
 }
 

@@ -4,12 +4,12 @@ use crate::request::RequestBuilder;
 
 /// Header or trailer fields in the order of arrival.
 ///
-/// All names and values share one buffer, so a list costs two allocations. Names of
+/// All names and values share one buffer, so a list needs two allocations. The names of
 /// pseudo-header fields include the colon.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Fields {
     bytes: Vec<u8>,
-    /// Lengths of each name and value.
+    /// Length of the name and length of the value of each field, in bytes.
     lengths: Vec<(u32, u32)>,
 }
 
@@ -21,12 +21,12 @@ impl Fields {
         self.lengths.push((name.len() as u32, value.len() as u32));
     }
 
-    /// The value of the first field called `name`.
+    /// Returns the value of the first field with this name.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.iter().find(|(found, _)| *found == name).map(|(_, value)| value)
     }
 
-    /// All fields, name and value.
+    /// Returns the name and value of each field.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let mut rest = &self.bytes[..];
         self.lengths.iter().map(move |(name_len, value_len)| {

@@ -1,8 +1,9 @@
-//! Frames of HTTP/2 (RFC 9113, section 6).
+//! The layout of HTTP/2 frames (RFC 9113, sections 4 and 6).
 
-/// Size of the header of each frame.
+/// Size of a frame header in bytes.
 pub const HEADER_BYTES: usize = 9;
-/// The largest payload that this server accepts and sends; every peer accepts it.
+/// The largest payload in bytes that this server accepts and sends. Every peer accepts
+/// it: it is the minimum of SETTINGS_MAX_FRAME_SIZE.
 pub const MAX_PAYLOAD_BYTES: usize = 16_384;
 /// The first bytes that a client sends.
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -32,7 +33,7 @@ pub mod flag {
     pub const PRIORITY: u8 = 0x20;
 }
 
-/// Parameters of SETTINGS frames.
+/// Identifiers of the parameters in SETTINGS frames.
 #[allow(missing_docs)]
 pub mod setting {
     pub const HEADER_TABLE_SIZE: u16 = 1;
@@ -74,7 +75,7 @@ pub struct FrameHeader {
     pub kind: u8,
     /// The frame's flags, see [`flag`].
     pub flags: u8,
-    /// ID of the stream, or 0 for the connection.
+    /// The stream's ID, or 0 for the connection.
     pub stream: u32,
 }
 
@@ -95,7 +96,7 @@ impl FrameHeader {
         self.flags & flag != 0
     }
 
-    /// The header as it is sent.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let [_, l2, l1, l0] = (self.len as u32).to_be_bytes();
         let [s3, s2, s1, s0] = self.stream.to_be_bytes();
@@ -103,7 +104,8 @@ impl FrameHeader {
     }
 }
 
-/// Decodes a 32-bit number at the start of `payload`.
+/// Decodes the big-endian number at the start of `payload`; `None` if it is shorter than
+/// four bytes.
 pub fn read_u32(payload: &[u8]) -> Option<u32> {
     payload.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }

@@ -1,36 +1,42 @@
 //! The server side of HTTP/2 (RFC 9113) as a state machine without I/O.
 //!
-//! The crate parses frames, decodes header fields (HPACK, RFC 7541), applies flow
-//! control and limits, and schedules responses. It opens no socket and reads no clock,
-//! so the caller decides how bytes are read and written, and tests pass in bytes and
-//! times. The gRPC server of this repository uses it; a proxy can use it the same way.
+//! The crate parses frames, decodes header fields (HPACK, RFC 7541), applies flow control
+//! and limits, and schedules responses. It opens no socket and reads no clock, so the
+//! caller decides how bytes are read and written, and a test passes in the bytes and the
+//! time. The crate `grpc` builds on it. Apart from the rules for pings, which are
+//! those of grpc-go, nothing in it is specific to gRPC.
 //!
 //! ```text
 //!  bytes read ──▶ Connection::receive ──▶ next_event ──▶ Request, Data, Trailers, Reset
-//!                     │ SETTINGS, PING, WINDOW_UPDATE are answered here
+//!                     │ SETTINGS, PING, WINDOW_UPDATE are handled inside the crate
 //!                     ▼
-//!  bytes to write ◀── output ◀── fill ◀── send_head, send_data, finish, respond
+//!  bytes to write ◀── output ◀── fill_output ◀── send_head, send_data, finish, respond
 //! ```
 //!
 //! # How to drive a connection
-//! 1. Pass bytes from the socket to [`Connection::receive`]. After an error, write what
-//!    is in [`Connection::output`] (it contains the GOAWAY frame) and close the socket.
+//! 1. Pass bytes from the socket to [`Connection::receive`]. After an error, write the
+//!    bytes of [`Connection::output`], which end with a GOAWAY frame, and close the
+//!    socket.
 //! 2. Handle every event that [`Connection::next_event`] returns.
-//! 3. Call [`Connection::release`] when a part of a request body has been consumed, so
-//!    that the client may send more on that stream.
-//! 4. Call [`Connection::fill`], then write [`Connection::output`] to the socket.
-//! 5. Call [`Connection::on_time`] at the time that [`Connection::alarm`] returns.
+//! 3. Call [`Connection::release`] when a part of a request body is no longer in memory,
+//!    so that the client may send more on that stream.
+//! 4. Call [`Connection::fill_output`], then write [`Connection::output`] to the socket.
+//! 5. Call [`Connection::on_alarm`] at the time that [`Connection::alarm`] returns. If it
+//!    returns false, close the socket.
 //!
-//! [`RequestBuilder`] decides how header fields become a request. [`Fields`] keeps all
-//! of them, pseudo-header fields included. A server that needs only a few fields
-//! implements the trait itself and allocates nothing for the others.
+//! The trait [`RequestBuilder`] turns header fields into a request. Its implementation
+//! [`Fields`] keeps all fields, including pseudo-header fields. A server that needs only
+//! a few fields implements the trait itself and allocates nothing for the others.
 //!
 //! # Invariants
-//! - The memory that one client can occupy is bounded: by stream windows, by
-//!   [`Config::max_streams`], and by the limit on header fields.
-//! - A stream whose body is not consumed does not block other streams: the connection's
-//!   window is refilled on arrival, and only the stream's window by `release`.
-//! - Small responses overtake large ones, up to what has already been framed.
+//! - The memory for data received from one client is bounded by the stream windows, by
+//!   [`Config::max_streams`], and by the limit on header fields. The crate does not limit
+//!   the memory for responses: the caller checks [`Connection::send_capacity`] and
+//!   [`Connection::queued_bytes`].
+//! - A stream whose body is not released does not block other streams: the connection's
+//!   window is refilled when data arrives; `release` refills only the stream's window.
+//! - Small responses overtake large ones, except for the frames that are already in the
+//!   output.
 //! - A protocol violation resets the stream or closes the connection with the error code
 //!   that RFC 9113 requires. It does not affect other connections.
 //!

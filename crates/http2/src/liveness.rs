@@ -1,32 +1,35 @@
 //! Keepalive: pings silent clients, and limits how often clients may ping. The rules are
-//! the same as in grpc-go, which etcd uses.
+//! those of grpc-go, which etcd uses.
 
 use std::time::{Duration, Instant};
 
 /// Keepalive parameters.
 #[derive(Clone, Debug)]
 pub struct Keepalive {
-    /// A client that has sent nothing for this long is pinged. Zero disables pings.
+    /// A client that has sent nothing for this long gets a ping. Zero disables pings.
     pub interval: Duration,
-    /// A client that does not respond to a ping within this time is disconnected.
+    /// A client that sends nothing within this time after a ping is disconnected.
     pub timeout: Duration,
-    /// Minimum time between two pings of a client that has open streams. A client that
-    /// pings more often is disconnected with ENHANCE_YOUR_CALM.
+    /// Minimum time between two pings of a client that has open streams. A ping after a
+    /// shorter time is a strike, unless the server has responded to a request in between.
+    /// At its third strike, a client is disconnected with ENHANCE_YOUR_CALM.
     pub min_interval: Duration,
 }
 
-/// Minimum time between two pings of a client without open streams.
+/// As [`Keepalive::min_interval`], for a client without open streams.
 const IDLE_MIN_INTERVAL: Duration = Duration::from_secs(2 * 60 * 60);
-/// Number of early pings that are tolerated.
-const STRIKES: u32 = 2;
+/// Number of early pings without a response in between that are tolerated.
+const MAX_PING_STRIKES: u32 = 2;
 
+/// The pings of one connection, in both directions.
 pub(crate) struct Liveness {
     keepalive: Keepalive,
     last_received: Instant,
-    /// When the server sent a ping that has not been answered.
+    /// When the server sent a ping, if it has received nothing since.
     ping_sent: Option<Instant>,
     /// When the client last sent a ping.
     last_client_ping: Option<Instant>,
+    /// Number of early pings of the client since the last response.
     strikes: u32,
 }
 
@@ -61,23 +64,32 @@ impl Liveness {
         (self.last_received, self.ping_sent) = (now, None);
     }
 
-    /// Decides how to respond to a ping of the client. `wrote` is whether the server has
-    /// sent anything but ping acknowledgements since the previous ping, in which case an
-    /// early ping is legitimate. `busy` is whether streams are open.
-    pub(crate) fn client_pinged(&mut self, wrote: bool, busy: bool, now: Instant) -> PingVerdict {
+    /// Decides how to respond to a ping of the client. `responded` is whether the server
+    /// has framed HEADERS or DATA since the client's previous ping; an early ping is then
+    /// not a strike. `busy` is whether streams are open.
+    pub(crate) fn client_pinged(
+        &mut self,
+        responded: bool,
+        busy: bool,
+        now: Instant,
+    ) -> PingVerdict {
         let before = self.last_client_ping.replace(now);
-        if wrote {
+        if responded {
             self.strikes = 0;
             return PingVerdict::Acknowledge;
         }
-        let least = if busy { self.keepalive.min_interval } else { IDLE_MIN_INTERVAL };
-        if before.is_some_and(|before| now < before + least) {
+        let min_interval = if busy { self.keepalive.min_interval } else { IDLE_MIN_INTERVAL };
+        if before.is_some_and(|before| now < before + min_interval) {
             self.strikes += 1;
         }
-        if self.strikes > STRIKES { PingVerdict::TooMany } else { PingVerdict::Acknowledge }
+        if self.strikes > MAX_PING_STRIKES {
+            PingVerdict::TooMany
+        } else {
+            PingVerdict::Acknowledge
+        }
     }
 
-    /// When [`Liveness::on_time`] is to be called next.
+    /// The time at which [`Liveness::on_alarm`] must be called.
     pub(crate) fn alarm(&self) -> Option<Instant> {
         if self.keepalive.interval.is_zero() {
             return None;
@@ -89,7 +101,7 @@ impl Liveness {
     }
 
     /// Returns the action that is due.
-    pub(crate) fn on_time(&mut self, now: Instant) -> DueAction {
+    pub(crate) fn on_alarm(&mut self, now: Instant) -> DueAction {
         if self.alarm().is_none_or(|alarm| now < alarm) {
             return DueAction::None;
         }
@@ -117,13 +129,13 @@ mod tests {
     fn silent_client_is_pinged_then_disconnected() {
         let start = Instant::now();
         let mut liveness = liveness(start);
-        assert_eq!(liveness.on_time(start + 99 * SECOND), DueAction::None);
-        assert_eq!(liveness.on_time(start + 100 * SECOND), DueAction::SendPing);
+        assert_eq!(liveness.on_alarm(start + 99 * SECOND), DueAction::None);
+        assert_eq!(liveness.on_alarm(start + 100 * SECOND), DueAction::SendPing);
         liveness.received(start + 110 * SECOND);
-        assert_eq!(liveness.on_time(start + 209 * SECOND), DueAction::None);
-        assert_eq!(liveness.on_time(start + 210 * SECOND), DueAction::SendPing);
-        assert_eq!(liveness.on_time(start + 229 * SECOND), DueAction::None);
-        assert_eq!(liveness.on_time(start + 230 * SECOND), DueAction::Disconnect);
+        assert_eq!(liveness.on_alarm(start + 209 * SECOND), DueAction::None);
+        assert_eq!(liveness.on_alarm(start + 210 * SECOND), DueAction::SendPing);
+        assert_eq!(liveness.on_alarm(start + 229 * SECOND), DueAction::None);
+        assert_eq!(liveness.on_alarm(start + 230 * SECOND), DueAction::Disconnect);
     }
 
     #[test]

@@ -5,18 +5,19 @@ use std::io::IoSlice;
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Pieces up to this size are copied into one buffer; larger ones are written without a
-/// copy.
-const COPIED_BYTES: usize = 4096;
-/// An empty buffer is freed if its capacity exceeds this size.
-const KEPT_BYTES: usize = 16 << 10;
+/// Pieces up to this size in bytes are copied into one buffer. Larger ones are not
+/// copied.
+const MAX_COPIED_BYTES: usize = 4096;
+/// An empty buffer is freed if its capacity in bytes exceeds this size.
+const MAX_KEPT_CAPACITY: usize = 16 << 10;
 
-/// Framed bytes in order, in few pieces, for vectored writes.
+/// The framed bytes in order. They are in few pieces, for vectored writes.
 #[derive(Default)]
 pub struct Output {
     pieces: VecDeque<Bytes>,
-    /// Follows all pieces.
+    /// Copied bytes after the last of `pieces`.
     tail: BytesMut,
+    /// Number of bytes in `pieces` and `tail`.
     len: usize,
 }
 
@@ -39,7 +40,7 @@ impl Output {
 
     /// Appends `bytes`, without a copy if they are large.
     pub(crate) fn put_shared(&mut self, bytes: Bytes) {
-        if bytes.len() <= COPIED_BYTES {
+        if bytes.len() <= MAX_COPIED_BYTES {
             return self.put(&bytes);
         }
         self.len += bytes.len();
@@ -49,14 +50,14 @@ impl Output {
         self.pieces.push_back(bytes);
     }
 
-    /// Fills `slices` with the first pieces and returns their number.
+    /// Sets `slices` to the first pieces. Returns the number of slices that were set.
     pub fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let tail = (!self.tail.is_empty()).then_some(&self.tail[..]);
         let pieces = self.pieces.iter().map(|piece| &piece[..]).chain(tail);
         slices.iter_mut().zip(pieces).map(|(slice, piece)| *slice = IoSlice::new(piece)).count()
     }
 
-    /// Removes the first `count` bytes after the socket took them.
+    /// Removes the first `count` bytes, which have been written to the socket.
     pub fn advance(&mut self, mut count: usize) {
         self.len -= count;
         while let Some(first) = self.pieces.front_mut() {
@@ -68,7 +69,7 @@ impl Output {
         }
         self.tail.advance(count);
         if self.tail.is_empty() {
-            match self.tail.capacity() > KEPT_BYTES {
+            match self.tail.capacity() > MAX_KEPT_CAPACITY {
                 true => self.tail = BytesMut::new(),
                 false => self.tail.clear(),
             }

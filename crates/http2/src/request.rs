@@ -2,41 +2,45 @@
 
 use crate::config::{ConnectMethod, MAX_FIELDS_BYTES};
 
-/// Each field counts as this many bytes more than its name and value (RFC 9113, 6.5.2).
+/// The size of a field is that of its name and value plus this many bytes (RFC 9113,
+/// 6.5.2).
 const FIELD_OVERHEAD_BYTES: usize = 32;
 
-/// Builds a request from its header fields, which a connection passes to it one by one.
+/// Builds a request from its header fields, which the connection passes to it one by one.
 ///
-/// The connection validates the fields. It discards the builder if the request is
-/// malformed.
+/// The connection validates each field before it passes it on. It discards the builder if
+/// the request is malformed.
 pub trait RequestBuilder: Default {
-    /// What the builder needs to interpret fields, such as a routing table.
+    /// Data that the builder needs to interpret fields, such as a routing table.
     type Context: ?Sized;
-    /// The result.
+    /// The type of the built request.
     type Request;
 
-    /// Adds a field. Pseudo-header fields (`:method`, `:path`, …) come first; each is
-    /// unique, and its name includes the colon.
+    /// Adds a field. Pseudo-header fields (`:method`, `:path`, …) come first. Each occurs
+    /// at most once, and its name includes the colon.
     fn field(&mut self, context: &Self::Context, name: &[u8], value: &[u8]);
 
-    /// Returns the request. All fields have been added.
+    /// Returns the request, after the last field.
     fn build(self, context: &Self::Context) -> Self::Request;
 }
 
 /// A request whose header fields are being decoded.
-pub(crate) struct Incomplete<B> {
+pub(crate) struct RequestDecoder<B> {
     pub(crate) builder: B,
-    seen: Pseudo,
-    regular: bool,
+    seen: PseudoFields,
+    /// Whether a field that is not a pseudo-header field has been decoded.
+    regular_seen: bool,
     content_length: Option<u64>,
+    /// Size of the fields so far, as SETTINGS_MAX_HEADER_LIST_SIZE counts it.
     bytes: usize,
     malformed: bool,
 }
 
 /// Which pseudo-header fields a request has.
 #[derive(Default)]
-struct Pseudo {
+struct PseudoFields {
     method: bool,
+    /// Whether the method is CONNECT.
     connect: bool,
     path: bool,
     scheme: bool,
@@ -45,35 +49,36 @@ struct Pseudo {
 }
 
 /// A request whose header fields are valid.
-pub(crate) struct Complete<B> {
+pub(crate) struct DecodedRequest<B> {
     pub(crate) builder: B,
     pub(crate) content_length: Option<u64>,
     pub(crate) fields_too_large: bool,
 }
 
-impl<B: RequestBuilder> Incomplete<B> {
+impl<B: RequestBuilder> RequestDecoder<B> {
     pub(crate) fn new() -> Self {
-        Incomplete {
+        RequestDecoder {
             builder: B::default(),
-            seen: Pseudo::default(),
-            regular: false,
+            seen: PseudoFields::default(),
+            regular_seen: false,
             content_length: None,
             bytes: 0,
             malformed: false,
         }
     }
 
-    /// Validates a field and passes it to the builder, unless the block is too large.
+    /// Validates a field and passes it to the builder. When the fields exceed the size
+    /// limit, ignores this and all later fields.
     pub(crate) fn field(&mut self, context: &B::Context, name: &[u8], value: &[u8]) {
         self.bytes += name.len() + value.len() + FIELD_OVERHEAD_BYTES;
         if self.bytes > MAX_FIELDS_BYTES {
             return;
         }
         let valid = match name.strip_prefix(b":") {
-            Some(name) => !self.regular && self.seen.add(name, value),
+            Some(name) => !self.regular_seen && self.seen.note(name, value),
             None => {
-                self.regular = true;
-                self.regular_field(name, value)
+                self.regular_seen = true;
+                self.note_regular_field(name, value)
             }
         };
         match valid {
@@ -82,7 +87,8 @@ impl<B: RequestBuilder> Incomplete<B> {
         }
     }
 
-    fn regular_field(&mut self, name: &[u8], value: &[u8]) -> bool {
+    /// Notes a field that is not a pseudo-header field. Returns whether it is valid.
+    fn note_regular_field(&mut self, name: &[u8], value: &[u8]) -> bool {
         match name {
             b"content-length" => {
                 let length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
@@ -91,7 +97,7 @@ impl<B: RequestBuilder> Incomplete<B> {
                 length.is_some() && !conflict
             }
             b"te" => value == b"trailers",
-            // Fields that concern a connection of HTTP/1.1.
+            // Connection-specific fields of HTTP/1.1 (RFC 9113, section 8.2.2).
             b"connection" | b"keep-alive" | b"proxy-connection" | b"transfer-encoding"
             | b"upgrade" => false,
             _ => is_field_name(name) && is_field_value(value),
@@ -99,11 +105,11 @@ impl<B: RequestBuilder> Incomplete<B> {
     }
 
     /// Returns the request, or `None` if it is malformed.
-    pub(crate) fn finish(self, connect: ConnectMethod) -> Option<Complete<B>> {
+    pub(crate) fn finish(self, connect: ConnectMethod) -> Option<DecodedRequest<B>> {
         if self.malformed || !self.seen.is_complete(connect) {
             return None;
         }
-        Some(Complete {
+        Some(DecodedRequest {
             builder: self.builder,
             content_length: self.content_length,
             fields_too_large: self.bytes > MAX_FIELDS_BYTES,
@@ -111,9 +117,9 @@ impl<B: RequestBuilder> Incomplete<B> {
     }
 }
 
-impl Pseudo {
-    /// Notes a field; false if it is unknown, repeated, or has an impossible value.
-    fn add(&mut self, name: &[u8], value: &[u8]) -> bool {
+impl PseudoFields {
+    /// Notes a field. Returns false if it is unknown, repeated or has an invalid value.
+    fn note(&mut self, name: &[u8], value: &[u8]) -> bool {
         let seen = match name {
             b"method" => {
                 self.connect = value == b"CONNECT";
@@ -137,6 +143,8 @@ impl Pseudo {
         valid && !repeated
     }
 
+    /// Whether the pseudo-header fields form a valid request. A CONNECT request is valid
+    /// only if `connect` is [`ConnectMethod::Deliver`].
     fn is_complete(&self, connect: ConnectMethod) -> bool {
         if !self.method || (self.protocol && !self.connect) {
             return false;
@@ -151,8 +159,9 @@ impl Pseudo {
     }
 }
 
-/// Whether `name` may be the name of a trailer field. Pseudo-header fields may not.
-pub(crate) fn is_trailer(name: &[u8]) -> bool {
+/// Whether `name` is a valid name of a trailer field. Trailers have no pseudo-header
+/// fields.
+pub(crate) fn is_trailer_name(name: &[u8]) -> bool {
     !name.starts_with(b":") && is_field_name(name)
 }
 
@@ -171,7 +180,8 @@ fn is_field_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| ALLOWED[usize::from(*byte)])
 }
 
-/// Whether `value` is free of the bytes that would start a new field in HTTP/1.1.
+/// Whether `value` contains no NUL, CR or LF (RFC 9113, section 8.2.1). If a proxy
+/// converted such a value to HTTP/1.1, CR and LF would start a new field.
 fn is_field_value(value: &[u8]) -> bool {
     // Control characters are rare, and eight bytes are searched for them at once.
     let (words, rest) = value.as_chunks::<8>();
@@ -202,8 +212,8 @@ mod tests {
     use super::*;
     use crate::fields::Fields;
 
-    fn complete(list: &[(&str, &str)], connect: ConnectMethod) -> bool {
-        let mut request = Incomplete::<Fields>::new();
+    fn is_accepted(list: &[(&str, &str)], connect: ConnectMethod) -> bool {
+        let mut request = RequestDecoder::<Fields>::new();
         list.iter().for_each(|(name, value)| request.field(&(), name.as_bytes(), value.as_bytes()));
         request.finish(connect).is_some()
     }
@@ -212,18 +222,18 @@ mod tests {
     fn malformed_requests_are_rejected() {
         let get = [(":method", "GET"), (":scheme", "http"), (":path", "/")];
         let with = |more: (&'static str, &'static str)| {
-            complete(&[&get[..], &[more]].concat(), ConnectMethod::Reject)
+            is_accepted(&[&get[..], &[more]].concat(), ConnectMethod::Reject)
         };
         assert!(with(("accept", "text/plain")));
         assert!(!with((":path", "/again")), "repeated");
-        assert!(!with((":status", "200")), "not of a request");
+        assert!(!with((":status", "200")), "pseudo-header field of responses");
         assert!(!with(("connection", "close")));
         assert!(!with(("Accept", "text/plain")), "upper case");
         assert!(!with(("te", "gzip")));
         assert!(!with(("accept", "a\r\nx-remote-user: admin")));
         assert!(!with(("a:b", "c")));
         assert!(!with(("content-length", "x")));
-        assert!(!complete(&get[1..], ConnectMethod::Reject), "no method");
+        assert!(!is_accepted(&get[1..], ConnectMethod::Reject), "no method");
     }
 
     #[test]
@@ -237,8 +247,8 @@ mod tests {
             (":authority", "host"),
         ];
         for list in [&tunnel[..], &extended] {
-            assert!(complete(list, ConnectMethod::Deliver));
-            assert!(!complete(list, ConnectMethod::Reject));
+            assert!(is_accepted(list, ConnectMethod::Deliver));
+            assert!(!is_accepted(list, ConnectMethod::Reject));
         }
     }
 

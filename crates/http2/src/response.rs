@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use crate::fields::Fields;
 
-/// A field that many responses of a connection have in common. The encoder adds it to
-/// the HPACK dynamic table when it is first used; after that it takes one byte.
+/// A field that many responses of a connection have in common. The encoder adds it to the
+/// HPACK dynamic table when it is first used. In later responses it takes one byte.
 #[derive(Debug, PartialEq, Eq)]
 pub struct CommonField {
     /// The name in lower case.
@@ -17,17 +17,18 @@ pub struct CommonField {
 /// Header or trailer fields of a response.
 #[derive(Debug)]
 pub enum Headers {
-    /// Fields that many responses share. A program should use few such lists: the
-    /// dynamic table never drops an entry, and further fields are sent as literals.
+    /// Fields that many responses share. A program should have few such fields: the
+    /// encoder never removes one from the dynamic table, and sends those that do not fit
+    /// as literals.
     Common(&'static [CommonField]),
     /// Fields of this response.
     Fields(Fields),
 }
 
-/// Status and header fields of a response.
+/// The status and the header fields of a response.
 #[derive(Debug)]
 pub struct ResponseHead {
-    /// The status code, such as 200.
+    /// The HTTP status code, such as 200.
     pub status: u16,
     /// The header fields, without pseudo-header fields.
     pub headers: Headers,
@@ -37,10 +38,10 @@ pub struct ResponseHead {
 pub enum Data {
     /// Bytes in memory.
     Bytes(Bytes),
-    /// Bytes that an iterator produces when they are about to be framed, so that a large
-    /// body is never in memory as a whole.
+    /// Bytes that an iterator produces just before they are framed, so that a large body
+    /// is never completely in memory.
     Lazy {
-        /// Number of bytes that the iterator yields in total.
+        /// The exact number of bytes that the iterator yields in total.
         len: usize,
         /// The bytes in order.
         chunks: Box<dyn Iterator<Item = Bytes> + Send>,

@@ -1,8 +1,9 @@
 //! Schedules responses and frames them.
 //!
-//! A response that fits in one frame is urgent, so that a small call does not wait
-//! behind a busy watch. All other streams take turns of one frame each. Frames are made
-//! as late as possible, because frames in the output can no longer be overtaken.
+//! A stream is urgent if its response has not begun and its queued data fits in one
+//! frame. So the response to a small call does not wait behind a busy watch. All other
+//! streams take turns of one frame each. A response is framed as late as possible,
+//! because no other response can overtake a frame in the output.
 
 use std::collections::VecDeque;
 
@@ -13,38 +14,43 @@ use crate::output::Output;
 use crate::response::{Data, Headers, ResponseHead};
 use crate::stream::{End, Outgoing, Stream, StreamMap};
 
-/// No more frames are made while the output has this many bytes.
-const OUTPUT_BYTES: usize = 128 << 10;
-/// Part of the connection's window that is reserved for urgent streams. A client sends
-/// WINDOW_UPDATE long before the window gets this small.
+/// Responses are framed only while the output has fewer bytes than this.
+const MAX_OUTPUT_BYTES: usize = 128 << 10;
+/// Bytes of the connection's window that are reserved for urgent streams. Clients usually
+/// send WINDOW_UPDATE long before the window gets this small.
 const RESERVED_WINDOW: i64 = 8 << 10;
-/// After this many urgent turns in a row, another stream has a turn.
+/// After this many turns of urgent streams in a row, a waiting stream has a turn.
 const MAX_URGENT_TURNS: u32 = 8;
-/// A queue is cleaned when it has this many more entries than twice the open streams;
-/// the surplus are streams that have been reset.
+/// Entries of closed streams are removed from a queue when it has more entries than this
+/// number plus twice the number of open streams.
 const MAX_STALE_ENTRIES: usize = 1024;
 /// Payload of the server's pings.
 const PING_PAYLOAD: &[u8; 8] = b"liveness";
 
+/// The sending side of a connection: the output, and the queues of streams that have
+/// something to send.
 pub(crate) struct Sender {
     output: Output,
     encoder: Encoder,
-    /// Bytes that the client accepts over all streams.
+    /// Bytes that the client accepts on all streams together.
     window: i64,
     /// Bytes that the client accepts on a new stream.
     initial_window: i64,
-    /// Streams whose whole response fits in a frame.
+    /// Streams that were urgent when they were scheduled.
     urgent: VecDeque<u32>,
-    /// All other streams that have something to send.
+    /// Other streams that have something to send.
     waiting: VecDeque<u32>,
+    /// Number of turns of urgent streams since the last turn of a waiting stream.
     urgent_turns: u32,
-    /// Streams that wait for the connection's window.
+    /// Streams that wait until the client enlarges the connection's window.
     blocked: Vec<u32>,
+    /// Body bytes of all streams that have not been framed.
     queued_bytes: usize,
-    /// Whether anything but control frames has been sent since the last check.
-    wrote: bool,
+    /// Whether HEADERS or DATA has been framed since the last
+    /// [`take_responded`](Self::take_responded).
+    responded: bool,
     /// Reused memory for blocks of fields.
-    block: Vec<u8>,
+    block_buffer: Vec<u8>,
 }
 
 /// Result of a stream's turn.
@@ -53,7 +59,8 @@ enum Turn {
     Complete,
     /// The stream has more to send.
     More,
-    /// The connection's window is exhausted.
+    /// The connection's window is exhausted, apart from the part reserved for urgent
+    /// streams.
     Blocked,
     /// The stream has nothing to send, or its own window is exhausted.
     Idle,
@@ -71,8 +78,8 @@ impl Sender {
             urgent_turns: 0,
             blocked: Vec::new(),
             queued_bytes: 0,
-            wrote: false,
-            block: Vec::new(),
+            responded: false,
+            block_buffer: Vec::new(),
         }
     }
 
@@ -84,18 +91,18 @@ impl Sender {
         self.initial_window
     }
 
-    /// Bytes of bodies that have not been framed, over all streams.
+    /// The number of body bytes of all streams that have not been framed.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
 
-    /// Whether responses have been framed since the last call.
-    pub(crate) fn take_wrote(&mut self) -> bool {
-        std::mem::take(&mut self.wrote)
+    /// Returns whether HEADERS or DATA has been framed since the last call.
+    pub(crate) fn take_responded(&mut self) -> bool {
+        std::mem::take(&mut self.responded)
     }
 
-    /// Appends data to a stream's body. The caller schedules the stream.
-    pub(crate) fn queue(&mut self, outgoing: &mut Outgoing, data: Data) {
+    /// Appends data to a stream's body. The caller must schedule the stream after it.
+    pub(crate) fn queue_data(&mut self, outgoing: &mut Outgoing, data: Data) {
         self.queued_bytes += data.len();
         outgoing.push(data);
     }
@@ -112,20 +119,20 @@ impl Sender {
     }
 
     /// Discards the unsent data of a removed stream.
-    pub(crate) fn discard(&mut self, stream: &Stream) {
+    pub(crate) fn discard_unsent(&mut self, stream: &Stream) {
         self.queued_bytes -= stream.outgoing.queued_bytes();
     }
 
-    /// Makes frames until the output is full, no stream can send, or a response is
-    /// complete. Returns the stream of the complete response.
-    pub(crate) fn fill(&mut self, streams: &mut StreamMap<Stream>) -> Option<u32> {
+    /// Frames responses until the output is full, no stream can send, or a response is
+    /// complete. Returns the stream whose response is complete.
+    pub(crate) fn fill_output(&mut self, streams: &mut StreamMap<Stream>) -> Option<u32> {
         self.remove_stale_entries(streams);
-        while self.output.len() < OUTPUT_BYTES {
-            let (id, urgent) = self.next()?;
+        while self.output.len() < MAX_OUTPUT_BYTES {
+            let (id, urgent) = self.next_stream()?;
             let Some(stream) = streams.get_mut(&id) else { continue };
             let outgoing = &mut stream.outgoing;
             let reserved = if urgent { 0 } else { RESERVED_WINDOW };
-            match self.turn(id, outgoing, reserved) {
+            match self.take_turn(id, outgoing, reserved) {
                 Turn::Complete => return Some(id),
                 Turn::More => self.waiting.push_back(id),
                 Turn::Blocked => self.blocked.push(id),
@@ -135,8 +142,8 @@ impl Sender {
         None
     }
 
-    /// The stream that has the next turn, and whether it is urgent.
-    fn next(&mut self) -> Option<(u32, bool)> {
+    /// Removes and returns the stream that has the next turn, and whether it is urgent.
+    fn next_stream(&mut self) -> Option<(u32, bool)> {
         let waiting_first = self.urgent_turns == MAX_URGENT_TURNS && !self.waiting.is_empty();
         if !waiting_first && let Some(id) = self.urgent.pop_front() {
             self.urgent_turns = (self.urgent_turns + 1).min(MAX_URGENT_TURNS);
@@ -146,7 +153,7 @@ impl Sender {
         self.waiting.pop_front().map(|id| (id, false))
     }
 
-    /// Bounds the queues: a stream that is reset stays in its queue.
+    /// Bounds the queues: the entry of a stream that is reset stays in its queue.
     fn remove_stale_entries(&mut self, streams: &StreamMap<Stream>) {
         let limit = 2 * streams.len() + MAX_STALE_ENTRIES;
         if self.blocked.len() > limit {
@@ -159,35 +166,36 @@ impl Sender {
         }
     }
 
-    /// Sends the head, one frame of data, and the trailers, as far as they are available.
-    /// Leaves `reserved` bytes of the connection's window.
-    fn turn(&mut self, id: u32, outgoing: &mut Outgoing, reserved: i64) -> Turn {
+    /// Frames the head, one frame of data, and the trailers, as far as they are
+    /// available. Leaves `reserved` bytes of the connection's window unused.
+    fn take_turn(&mut self, id: u32, outgoing: &mut Outgoing, reserved: i64) -> Turn {
         if let Some(head) = outgoing.head.take() {
             let end = outgoing.queued_bytes() == 0 && matches!(outgoing.end, Some(End::Body));
-            self.head(id, &head, end);
+            self.frame_head(id, &head, end);
             if end {
                 return Turn::Complete;
             }
         }
         if outgoing.queued_bytes() > 0
-            && let Some(turn) = self.data(id, outgoing, reserved)
+            && let Some(turn) = self.frame_data(id, outgoing, reserved)
         {
             return turn;
         }
         match &outgoing.end {
             None => return Turn::Idle,
-            // All data were sent before the end of the body was known.
-            Some(End::Body) => self.put(
+            // All data was framed before the end of the body was known.
+            Some(End::Body) => self.put_frame(
                 FrameHeader { len: 0, kind: kind::DATA, flags: flag::END_STREAM, stream: id },
                 &[],
             ),
-            Some(End::Trailers(trailers)) => self.trailers(id, trailers),
+            Some(End::Trailers(trailers)) => self.frame_trailers(id, trailers),
         }
         Turn::Complete
     }
 
-    /// Sends a frame of data. Returns `None` if trailers may follow in the same turn.
-    fn data(&mut self, id: u32, outgoing: &mut Outgoing, reserved: i64) -> Option<Turn> {
+    /// Frames one DATA frame. Returns `None` if all data is framed and the turn may go on
+    /// with the end of the response.
+    fn frame_data(&mut self, id: u32, outgoing: &mut Outgoing, reserved: i64) -> Option<Turn> {
         let queued = outgoing.queued_bytes();
         let window = outgoing.window.min(self.window - reserved);
         let len = queued.min(MAX_PAYLOAD_BYTES).min(window.max(0) as usize);
@@ -199,8 +207,8 @@ impl Sender {
         self.queued_bytes -= len;
         let last = len == queued && matches!(outgoing.end, Some(End::Body));
         let flags = if last { flag::END_STREAM } else { 0 };
-        self.put(FrameHeader { len, kind: kind::DATA, flags, stream: id }, &[]);
-        outgoing.take(len, |chunk| self.output.put_shared(chunk));
+        self.put_frame(FrameHeader { len, kind: kind::DATA, flags, stream: id }, &[]);
+        outgoing.take_body(len, |chunk| self.output.put_shared(chunk));
         match () {
             () if last => Some(Turn::Complete),
             () if len < queued => Some(Turn::More),
@@ -208,25 +216,25 @@ impl Sender {
         }
     }
 
-    fn head(&mut self, id: u32, head: &ResponseHead, end: bool) {
-        let mut block = std::mem::take(&mut self.block);
+    fn frame_head(&mut self, id: u32, head: &ResponseHead, end: bool) {
+        let mut block = std::mem::take(&mut self.block_buffer);
         self.encoder.start_block(&mut block);
-        self.encoder.status(head.status, &mut block);
-        self.encoder.headers(&head.headers, &mut block);
-        self.headers(id, &mut block, end);
-        self.block = block;
+        self.encoder.encode_status(head.status, &mut block);
+        self.encoder.encode_fields(&head.headers, &mut block);
+        self.frame_block(id, &mut block, end);
+        self.block_buffer = block;
     }
 
-    fn trailers(&mut self, id: u32, trailers: &Headers) {
-        let mut block = std::mem::take(&mut self.block);
+    fn frame_trailers(&mut self, id: u32, trailers: &Headers) {
+        let mut block = std::mem::take(&mut self.block_buffer);
         self.encoder.start_block(&mut block);
-        self.encoder.headers(trailers, &mut block);
-        self.headers(id, &mut block, true);
-        self.block = block;
+        self.encoder.encode_fields(trailers, &mut block);
+        self.frame_block(id, &mut block, true);
+        self.block_buffer = block;
     }
 
-    /// Sends a block of fields in as many frames as necessary, and empties it.
-    fn headers(&mut self, stream: u32, block: &mut Vec<u8>, end: bool) {
+    /// Frames a block of fields as HEADERS and CONTINUATION, and empties it.
+    fn frame_block(&mut self, stream: u32, block: &mut Vec<u8>, end: bool) {
         let mut flags = if end { flag::END_STREAM } else { 0 };
         let mut kind = kind::HEADERS;
         let mut rest = &block[..];
@@ -235,7 +243,7 @@ impl Sender {
             if behind.is_empty() {
                 flags |= flag::END_HEADERS;
             }
-            self.put(FrameHeader { len: part.len(), kind, flags, stream }, part);
+            self.put_frame(FrameHeader { len: part.len(), kind, flags, stream }, part);
             if behind.is_empty() {
                 break;
             }
@@ -244,36 +252,37 @@ impl Sender {
         block.clear();
     }
 
-    fn put(&mut self, header: FrameHeader, payload: &[u8]) {
-        self.wrote = true;
+    fn put_frame(&mut self, header: FrameHeader, payload: &[u8]) {
+        self.responded = true;
         self.output.put(&header.encode());
         self.output.put(payload);
     }
 }
 
-/// Parameters that the client sets.
+/// Parameters that the client changes.
 impl Sender {
-    /// Enlarges the connection's window; false if it exceeds the maximum.
-    pub(crate) fn widen(&mut self, increment: i64) -> bool {
+    /// Enlarges the connection's window. Returns false if it then exceeds the maximum.
+    pub(crate) fn enlarge_window(&mut self, increment: i64) -> bool {
         self.window += increment;
         self.waiting.extend(self.blocked.drain(..));
         self.window <= MAX_WINDOW
     }
 
-    /// Changes the window of all streams; false if one exceeds the maximum.
+    /// Sets the initial window of new streams, and changes the windows of open streams by
+    /// the difference. Returns false if one of them then exceeds the maximum.
     pub(crate) fn set_initial_window(
         &mut self,
         window: i64,
         streams: &mut StreamMap<Stream>,
     ) -> bool {
         let change = window - std::mem::replace(&mut self.initial_window, window);
-        let mut possible = true;
+        let mut within_limit = true;
         for (id, stream) in streams {
             stream.outgoing.window += change;
-            possible &= stream.outgoing.window <= MAX_WINDOW;
+            within_limit &= stream.outgoing.window <= MAX_WINDOW;
             self.schedule(*id, &mut stream.outgoing);
         }
-        possible
+        within_limit
     }
 
     pub(crate) fn set_table_bytes(&mut self, bytes: u32) {
@@ -281,7 +290,7 @@ impl Sender {
     }
 }
 
-/// Control frames. They are put into the output at once.
+/// Control frames. They are appended to the output immediately, before queued responses.
 impl Sender {
     pub(crate) fn settings(&mut self, settings: &[(u16, u32)]) {
         let mut payload = Vec::with_capacity(settings.len() * 6);
@@ -289,35 +298,35 @@ impl Sender {
             payload.extend_from_slice(&name.to_be_bytes());
             payload.extend_from_slice(&value.to_be_bytes());
         }
-        self.control(kind::SETTINGS, 0, 0, &payload);
+        self.put_control_frame(kind::SETTINGS, 0, 0, &payload);
     }
 
     pub(crate) fn settings_ack(&mut self) {
-        self.control(kind::SETTINGS, flag::ACK, 0, &[]);
+        self.put_control_frame(kind::SETTINGS, flag::ACK, 0, &[]);
     }
 
     pub(crate) fn window_update(&mut self, stream: u32, increment: i64) {
-        self.control(kind::WINDOW_UPDATE, 0, stream, &(increment as u32).to_be_bytes());
+        self.put_control_frame(kind::WINDOW_UPDATE, 0, stream, &(increment as u32).to_be_bytes());
     }
 
     pub(crate) fn rst_stream(&mut self, stream: u32, code: ErrorCode) {
-        self.control(kind::RST_STREAM, 0, stream, &(code as u32).to_be_bytes());
+        self.put_control_frame(kind::RST_STREAM, 0, stream, &(code as u32).to_be_bytes());
     }
 
     pub(crate) fn ping(&mut self) {
-        self.control(kind::PING, 0, 0, PING_PAYLOAD);
+        self.put_control_frame(kind::PING, 0, 0, PING_PAYLOAD);
     }
 
     pub(crate) fn ping_ack(&mut self, opaque: [u8; 8]) {
-        self.control(kind::PING, flag::ACK, 0, &opaque);
+        self.put_control_frame(kind::PING, flag::ACK, 0, &opaque);
     }
 
     pub(crate) fn go_away(&mut self, last_stream: u32, code: ErrorCode, text: &str) {
         let numbers = [last_stream, code as u32].map(u32::to_be_bytes).concat();
-        self.control(kind::GOAWAY, 0, 0, &[&numbers, text.as_bytes()].concat());
+        self.put_control_frame(kind::GOAWAY, 0, 0, &[&numbers, text.as_bytes()].concat());
     }
 
-    fn control(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    fn put_control_frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         self.output.put(&FrameHeader { len: payload.len(), kind, flags, stream }.encode());
         self.output.put(payload);
     }

@@ -1,4 +1,4 @@
-//! One stream: a request coming in and a response going out.
+//! One stream: a request that is received and a response that is sent.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -10,32 +10,35 @@ use crate::response::{Data, Headers, ResponseHead};
 /// Clients choose the IDs, so the hash has a random seed.
 pub type StreamMap<T> = HashMap<u32, T, foldhash::fast::RandomState>;
 
-/// A stream that is open in at least one direction.
+/// A stream whose response is not complete. Its request may be complete.
 pub(crate) struct Stream {
     pub(crate) incoming: Incoming,
     pub(crate) outgoing: Outgoing,
 }
 
-/// The request's direction.
+/// The receiving side of a stream: the request.
 pub(crate) struct Incoming {
     /// Bytes that the client may still send.
     pub(crate) window: i64,
-    /// Bytes released since the last WINDOW_UPDATE.
+    /// Bytes released since the last WINDOW_UPDATE for this stream.
     pub(crate) released: i64,
-    /// Bytes of the body that are still to come, if the request has a content-length.
-    pub(crate) content_left: Option<u64>,
-    /// The client has ended the request.
+    /// Bytes of the body that have not arrived, if the request has a content-length.
+    pub(crate) content_bytes_left: Option<u64>,
+    /// Whether the client has ended the request.
     pub(crate) ended: bool,
 }
 
-/// The response's direction.
+/// The sending side of a stream: the response.
 pub(crate) struct Outgoing {
-    /// Bytes that the client's window still allows.
+    /// Body bytes that the stream's window allows. Negative if the client has lowered
+    /// SETTINGS_INITIAL_WINDOW_SIZE below what has been sent.
     pub(crate) window: i64,
-    /// The head, until it is framed.
+    /// The head, if it is not framed yet.
     pub(crate) head: Option<ResponseHead>,
+    /// Data that is not framed yet.
     queue: VecDeque<Data>,
     queued_bytes: usize,
+    /// How the response ends, if the caller has finished it.
     pub(crate) end: Option<End>,
     /// Whether a queue of the sender contains the stream.
     pub(crate) scheduled: bool,
@@ -55,7 +58,7 @@ impl Stream {
             incoming: Incoming {
                 window: incoming_window,
                 released: 0,
-                content_left: content,
+                content_bytes_left: content,
                 ended: false,
             },
             outgoing: Outgoing {
@@ -78,7 +81,7 @@ impl Outgoing {
         }
     }
 
-    /// Bytes of the body that have not been framed.
+    /// The number of body bytes that have not been framed.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.queued_bytes
     }
@@ -89,7 +92,7 @@ impl Outgoing {
     }
 
     /// Removes the first `len` bytes of the body and passes them to `sink` in chunks.
-    pub(crate) fn take(&mut self, mut len: usize, mut sink: impl FnMut(Bytes)) {
+    pub(crate) fn take_body(&mut self, mut len: usize, mut sink: impl FnMut(Bytes)) {
         self.queued_bytes -= len;
         while len > 0 {
             match self.queue.pop_front() {

@@ -1,4 +1,5 @@
-//! The interface as a proxy uses it: all header fields, bodies in parts, trailers.
+//! Tests of the crate's interface as a proxy would use it: all header fields, bodies in
+//! several parts, trailers.
 
 use std::io::IoSlice;
 use std::time::{Duration, Instant};
@@ -34,10 +35,10 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-/// Kind and flags of each frame in the output.
+/// Removes all frames from the output and returns the kind and the flags of each.
 fn output(connection: &mut Connection<Fields>) -> Vec<(u8, u8)> {
     let (mut bytes, mut slices) = (Vec::new(), [IoSlice::new(&[]); 16]);
-    connection.fill();
+    connection.fill_output();
     let output = connection.output();
     let count = output.slices(&mut slices);
     slices[..count].iter().for_each(|slice| bytes.extend_from_slice(slice));
@@ -61,18 +62,22 @@ fn request_and_response_have_fields_bodies_and_trailers() {
         frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &block(&[("sum", "1")])),
     ];
     connection.receive(&input.concat(), &(), Instant::now()).unwrap();
-    let Some(Event::Request { stream: 1, request, .. }) = connection.next_event() else { panic!() };
+    let Some(Event::Request { stream: 1, request, .. }) = connection.next_event() else {
+        panic!("the first event is not the request")
+    };
     assert_eq!(request.get(b":path"), Some(&b"/a"[..]));
     assert_eq!(request.get(b"accept"), Some(&b"text/plain"[..]));
     let Some(Event::Data { bytes, end_stream: false, .. }) = connection.next_event() else {
-        panic!()
+        panic!("the second event is not the body")
     };
     assert_eq!(&bytes[..], b"body");
     connection.release(1, 4);
-    let Some(Event::Trailers { fields, .. }) = connection.next_event() else { panic!() };
+    let Some(Event::Trailers { fields, .. }) = connection.next_event() else {
+        panic!("the third event is not the trailers")
+    };
     assert_eq!(fields.get(b"sum"), Some(&b"1"[..]));
 
-    // The head is sent before there is a body, as a watch needs it.
+    // The head is sent before the body exists. A watch needs this.
     let headers = Headers::Fields(Fields::default());
     connection.send_head(1, ResponseHead { status: 200, headers });
     assert_eq!(output(&mut connection), [(kind::HEADERS, flag::END_HEADERS)]);

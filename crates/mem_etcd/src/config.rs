@@ -1,4 +1,5 @@
-//! Flags and environment variables of the server. Those that etcd also has use its names.
+//! Flags and environment variables of the server. Those that exist in etcd have the same
+//! names here.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -13,9 +14,10 @@ use url::Url;
 use crate::wal_mode::{self, PrefixMode, WalMode};
 use crate::{etcd_flags, host};
 
-/// Version of etcd whose API is served.
+/// The version of etcd whose API mem_etcd implements.
 pub const ETCD_VERSION: &str = "3.7.3";
-/// Reported storage version: patch version 0 of the minor version.
+/// The storage version that mem_etcd reports: [`ETCD_VERSION`] with patch version 0, as
+/// in etcd.
 pub const STORAGE_VERSION: &str = "3.7.0";
 const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (etcd API 3.7.3)");
 
@@ -23,21 +25,21 @@ const DEFAULT_PROGRESS_INTERVAL: Duration = Duration::from_secs(10 * 60);
 const MAX_PROGRESS_INTERVAL: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 const MIN_PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// As in etcd, a message may be this much larger than the largest request.
+/// As in etcd, a gRPC message may be this much larger than the largest request.
 const MESSAGE_OVERHEAD_BYTES: usize = 512 * 1024;
-/// Maximum bytes of incompletely received requests, over all connections.
-const UNFINISHED_BYTES: usize = 512 << 20;
+/// Limit on the memory for incomplete and unread requests of all connections, in bytes.
+const MESSAGE_BUDGET_BYTES: usize = 512 << 20;
 
 const ABOUT: &str = "An etcd for Kubernetes that keeps its keys in memory.
 
-Serves etcd's v3 API under etcd's flags and environment variables (--data-dir is
-ETCD_DATA_DIR, and so on). --wal-mode sets what an acknowledged write survives.";
+Serves etcd's v3 API. Flags and environment variables have the names of etcd (--data-dir is
+ETCD_DATA_DIR, and so on). --wal-mode sets which crashes an acknowledged write survives.";
 
 const EXAMPLES: &str = "Commands (see mem_etcd COMMAND --help):
   check     Read and verify a data directory, and print what it contains
   repair    Print what is damaged in a data directory and what can be kept, or repair it
   restore   Create a data directory from a snapshot that etcdctl took
-  snapshot  Print the status of a snapshot, or restore it
+  snapshot  Print the status of a snapshot, or restore the snapshot
 
 Examples:
   mem_etcd --data-dir /var/lib/mem_etcd
@@ -62,22 +64,22 @@ pub struct Config {
     pub wal_mode: WalMode,
 
     /// WAL mode of keys with a prefix: PREFIX=none, PREFIX=buffered or PREFIX=fsync,
-    /// comma-separated or repeated. The longest matching prefix applies. With none, a
-    /// restart loses these keys.
+    /// comma-separated or repeated. The longest matching prefix applies. Keys with mode
+    /// none are lost at a restart.
     #[arg(long, env = "ETCD_WAL_MODE_PREFIX", value_name = "PREFIX=MODE", value_delimiter = ',', action = clap::ArgAction::Append)]
     pub wal_mode_prefix: Vec<PrefixMode>,
 
-    /// How often the log is flushed to the disk with --wal-mode buffered: a crash of the
-    /// machine may lose this much.
-    #[arg(long, env = "ETCD_WAL_FLUSH_INTERVAL", default_value = "100ms", value_name = "DURATION", value_parser = duration)]
+    /// Interval at which the log is flushed to the disk with --wal-mode buffered. A crash
+    /// of the machine may lose the writes since the last flush.
+    #[arg(long, env = "ETCD_WAL_FLUSH_INTERVAL", default_value = "100ms", value_name = "DURATION", value_parser = parse_duration)]
     pub wal_flush_interval: Duration,
 
-    /// Directory of the snapshots, possibly on another disk [default: DATA_DIR/snap]
+    /// Directory of the snapshots; it may be on another disk [default: DATA_DIR/snap]
     #[arg(long, env = "ETCD_SNAPSHOT_DIR", value_name = "DIR")]
     pub snapshot_dir: Option<PathBuf>,
 
-    /// Log growth after which a snapshot is taken and the older log is removed; if the
-    /// last snapshot is larger, its size is used instead.
+    /// Growth of the log, in bytes, after which a snapshot is taken and the older log is
+    /// removed. If the last snapshot is larger, its size is used instead.
     #[arg(long, env = "ETCD_SNAPSHOT_LOG_BYTES", default_value_t = 256 << 20, value_name = "BYTES")]
     pub snapshot_log_bytes: u64,
 
@@ -91,20 +93,21 @@ pub struct Config {
     )]
     pub listen_client_urls: Vec<Listen>,
 
-    /// URLs at which clients reach this member, for MemberList [default: the client URLs]
+    /// Client URLs that MemberList returns for this member [default:
+    /// --listen-client-urls]
     #[arg(long, env = "ETCD_ADVERTISE_CLIENT_URLS", value_name = "URLS", value_delimiter = ',')]
     pub advertise_client_urls: Vec<Url>,
 
-    /// Additional URLs for metrics and health, http only.
+    /// Additional URLs to listen on for metrics and health checks; without TLS.
     #[arg(long, env = "ETCD_LISTEN_METRICS_URLS", value_name = "URLS", value_delimiter = ',')]
     pub listen_metrics_urls: Vec<Listen>,
 
     #[command(flatten)]
     pub tls: TlsFiles,
 
-    /// Bytes of keys, values and history, plus 144 bytes per record, at which the NOSPACE
-    /// alarm is raised; until it is disarmed, writes that need space are refused. 0 or
-    /// less means no limit (in etcd 0 means 2 GiB).
+    /// Size of the keys, values and history in bytes, plus 144 bytes per record, at which
+    /// the NOSPACE alarm is raised. Until the alarm is disarmed, writes that need space
+    /// are refused. 0 or less means no limit (in etcd 0 means 2 GiB).
     #[arg(long, env = "ETCD_QUOTA_BACKEND_BYTES", default_value_t = 0, value_name = "BYTES")]
     pub quota_backend_bytes: i64,
 
@@ -116,7 +119,7 @@ pub struct Config {
     #[arg(long, env = "ETCD_MAX_TXN_OPS", default_value_t = 128, value_name = "COUNT")]
     pub max_txn_ops: usize,
 
-    /// Maximum number of open streams of a client connection; further calls wait.
+    /// Maximum number of open streams (calls) of a client connection.
     #[arg(
         long,
         env = "ETCD_MAX_CONCURRENT_STREAMS",
@@ -125,21 +128,21 @@ pub struct Config {
     )]
     pub max_concurrent_streams: u32,
 
-    /// Minimum interval between pings of a client; a client that pings more often is
-    /// disconnected.
-    #[arg(long, env = "ETCD_GRPC_KEEPALIVE_MIN_TIME", default_value = "5s", value_name = "DURATION", value_parser = duration)]
+    /// Minimum interval between two pings of a client; a client that repeatedly pings
+    /// earlier is disconnected.
+    #[arg(long, env = "ETCD_GRPC_KEEPALIVE_MIN_TIME", default_value = "5s", value_name = "DURATION", value_parser = parse_duration)]
     pub grpc_keepalive_min_time: Duration,
 
     /// Idle time after which the server pings a client; 0 disables pings.
-    #[arg(long, env = "ETCD_GRPC_KEEPALIVE_INTERVAL", default_value = "2h", value_name = "DURATION", value_parser = duration)]
+    #[arg(long, env = "ETCD_GRPC_KEEPALIVE_INTERVAL", default_value = "2h", value_name = "DURATION", value_parser = parse_duration)]
     pub grpc_keepalive_interval: Duration,
 
-    /// Time after which a client that does not answer a ping is disconnected.
-    #[arg(long, env = "ETCD_GRPC_KEEPALIVE_TIMEOUT", default_value = "20s", value_name = "DURATION", value_parser = duration)]
+    /// Time after which a client that does not respond to a ping is disconnected.
+    #[arg(long, env = "ETCD_GRPC_KEEPALIVE_TIMEOUT", default_value = "20s", value_name = "DURATION", value_parser = parse_duration)]
     pub grpc_keepalive_timeout: Duration,
 
-    /// Interval of progress notifications for idle watchers that requested them.
-    #[arg(long, env = "ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL", default_value = "10m", value_name = "DURATION", value_parser = duration)]
+    /// Interval between progress notifications to idle watchers that requested them.
+    #[arg(long, env = "ETCD_WATCH_PROGRESS_NOTIFY_INTERVAL", default_value = "10m", value_name = "DURATION", value_parser = parse_duration)]
     pub watch_progress_notify_interval: Duration,
 
     /// Log level: debug, info, warn or error.
@@ -151,7 +154,7 @@ pub struct Config {
     pub log_format: LogFormat,
 }
 
-/// Log levels with the names of etcd.
+/// Log levels by their names in etcd.
 #[derive(ValueEnum, Clone, Copy, Debug)]
 pub enum LogLevel {
     Debug,
@@ -169,14 +172,14 @@ pub enum LogFormat {
 
 /// Why the program exits without running.
 pub enum Exit {
-    /// Help or version was requested; contains the text.
+    /// The command line requests help or the version, which is the text of the error.
     HelpRequested(clap::Error),
-    /// The flags are invalid; contains one line.
+    /// The command line is invalid; the text is one line.
     Usage(String),
 }
 
 impl Exit {
-    /// Prints the text; the exit code is 0 for help and 2 for invalid flags.
+    /// Prints the text. Returns exit code 0 for help and 2 for an invalid command line.
     pub fn report(self) -> ExitCode {
         match self {
             Exit::HelpRequested(text) => {
@@ -193,17 +196,19 @@ impl Exit {
 
 impl Config {
     /// Reads and validates the command line and the environment. As in Go programs, a
-    /// flag may have one dash or two.
+    /// flag may begin with one dash or two.
     pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<Config, Exit> {
-        let config: Config = parse(args)?;
+        let config: Config = parse_args(args)?;
         config.validate().map_err(Exit::Usage)?;
         Ok(config)
     }
 
     fn validate(&self) -> Result<(), String> {
         self.tls.validate(&self.listen_client_urls)?;
-        if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.tls()) {
-            return Err(format!("{listen}: metrics are served by http only"));
+        if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.uses_tls()) {
+            return Err(format!(
+                "--listen-metrics-urls: {listen} uses TLS, but metrics are served by http only"
+            ));
         }
         if self.wal_mode == WalMode::None && self.data_dir.is_some() {
             return Err("--wal-mode none stores nothing, so it takes no --data-dir".into());
@@ -224,13 +229,13 @@ impl Config {
         Ok(())
     }
 
-    /// Quota of the store in bytes; 0 for no limit.
+    /// Returns the quota of the store in bytes; 0 means no limit.
     pub fn quota_bytes(&self) -> i64 {
         self.quota_backend_bytes.max(0)
     }
 
-    /// Interval of progress notifications: 0 means the default, and a shorter interval is
-    /// raised to the minimum, as in etcd.
+    /// Returns the interval between progress notifications. As in etcd, 0 means the
+    /// default, and shorter intervals are raised to the minimum.
     pub fn progress_interval(&self) -> Duration {
         match self.watch_progress_notify_interval {
             Duration::ZERO => DEFAULT_PROGRESS_INTERVAL,
@@ -238,7 +243,8 @@ impl Config {
         }
     }
 
-    /// Warns about ETCD_* variables that are not recognized: an operator may rely on them.
+    /// Warns about ETCD_* variables that are not recognized, because an operator may rely
+    /// on them.
     pub fn warn_of_unknown_environment(&self) {
         let command = Config::command();
         let recognized: Vec<_> = command.get_arguments().filter_map(|arg| arg.get_env()).collect();
@@ -260,20 +266,20 @@ impl Config {
             LogLevel::Error => tracing::Level::ERROR,
         };
         let log = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
-        let colours = std::io::stderr().is_terminal();
+        let colors = std::io::stderr().is_terminal();
         match self.log_format {
             LogFormat::Json => log.json().flatten_event(true).init(),
-            LogFormat::Console => log.with_target(false).with_ansi(colours).init(),
+            LogFormat::Console => log.with_target(false).with_ansi(colors).init(),
         }
     }
 
-    /// Returns the settings of the store.
+    /// Returns the options of the store.
     pub fn pipeline_options(&self) -> pipeline::PipelineOptions {
         let default_dir = || PathBuf::from(format!("{}.etcd", self.name));
         pipeline::PipelineOptions {
             data_dir: self.data_dir.clone().unwrap_or_else(default_dir),
-            wal_mode: self.wal_mode.for_pipeline(),
-            wal_mode_prefixes: wal_mode::for_pipeline(&self.wal_mode_prefix),
+            wal_mode: self.wal_mode.to_pipeline(),
+            wal_mode_prefixes: wal_mode::to_pipeline(&self.wal_mode_prefix),
             boot_id: host::boot_id(),
             flush_interval: self.wal_flush_interval,
             snapshot_dir: self.snapshot_dir.clone(),
@@ -283,12 +289,12 @@ impl Config {
         }
     }
 
-    /// Returns the settings of gRPC.
+    /// Returns the configuration of the gRPC server.
     pub fn grpc_options(&self) -> grpc::ServerConfig {
         grpc::ServerConfig {
             max_streams: self.max_concurrent_streams,
             message_bytes: self.message_bytes(),
-            budget: grpc::Budget::new(UNFINISHED_BYTES),
+            budget: grpc::Budget::new(MESSAGE_BUDGET_BYTES),
             keepalive: grpc::Keepalive {
                 interval: self.grpc_keepalive_interval,
                 timeout: self.grpc_keepalive_timeout,
@@ -297,14 +303,14 @@ impl Config {
         }
     }
 
-    /// Returns the largest size of a message in bytes.
+    /// Returns the maximum size of a gRPC message in bytes.
     pub fn message_bytes(&self) -> usize {
         self.max_request_bytes.saturating_add(MESSAGE_OVERHEAD_BYTES)
     }
 
-    /// Returns the client URLs for MemberList.
-    pub fn advertised(&self) -> Vec<String> {
-        // As in etcd, without the trailing slash of a parsed URL.
+    /// Returns the client URLs that MemberList returns.
+    pub fn advertised_client_urls(&self) -> Vec<String> {
+        // As in etcd, the trailing slash that parsing adds is removed.
         let text = |url: &Url| url.as_str().trim_end_matches('/').to_owned();
         match &self.advertise_client_urls[..] {
             [] => self.listen_client_urls.iter().map(Listen::to_string).collect(),
@@ -314,38 +320,44 @@ impl Config {
 }
 
 /// Parses the command line of the server or of a subcommand.
-pub fn parse<T: Parser>(args: impl IntoIterator<Item = String>) -> Result<T, Exit> {
-    T::try_parse_from(args.into_iter().map(two_dashes)).map_err(|error| {
-        if error.use_stderr() { Exit::Usage(usage(&error)) } else { Exit::HelpRequested(error) }
+pub fn parse_args<T: Parser>(args: impl IntoIterator<Item = String>) -> Result<T, Exit> {
+    T::try_parse_from(args.into_iter().map(with_two_dashes)).map_err(|error| {
+        if error.use_stderr() {
+            Exit::Usage(usage_error(&error))
+        } else {
+            Exit::HelpRequested(error)
+        }
     })
 }
 
-fn two_dashes(arg: String) -> String {
+/// Adds a second dash to a flag with one dash.
+fn with_two_dashes(arg: String) -> String {
     let single = arg.starts_with('-') && !arg.starts_with("--") && arg.len() > 2;
     if single { format!("-{arg}") } else { arg }
 }
 
-/// Describes the error in the command line; for a flag of etcd, why it is rejected.
-fn usage(error: &clap::Error) -> String {
+/// Describes an error in the command line in one line. For a flag that only etcd has, the
+/// line contains the reason and the remedy.
+fn usage_error(error: &clap::Error) -> String {
     let unknown = (error.kind() == ErrorKind::UnknownArgument)
         .then(|| error.get(ContextKind::InvalidArg))
         .flatten();
-    let Some(ContextValue::String(flag)) = unknown else { return one_line(error) };
+    let Some(ContextValue::String(flag)) = unknown else { return one_line_message(error) };
     let name = flag.trim_start_matches('-').split('=').next().unwrap_or_default();
-    match etcd_flags::reason(name) {
+    match etcd_flags::rejection_reason(name) {
         Some(reason) => format!("etcd flag --{name} is not supported: {reason}"),
-        None => one_line(error),
+        None => one_line_message(error),
     }
 }
 
-/// Returns clap's message without the usage text.
-fn one_line(error: &clap::Error) -> String {
+/// Returns clap's message in one line, without the usage text.
+fn one_line_message(error: &clap::Error) -> String {
     let text = error.to_string();
     let message = text.split("\n\n").next().unwrap_or_default();
     message.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+fn parse_duration(text: &str) -> Result<Duration, String> {
     humantime::parse_duration(text).map_err(|_| "is not a duration such as 100ms, 5s or 10m".into())
 }
 
@@ -377,13 +389,13 @@ mod tests {
         assert_eq!(modes.len(), 3);
         assert_eq!(modes[2], (b"/c=d".to_vec(), pipeline::WalMode::Buffered));
         let last = read(&["--name", "a", "--name=b"]).unwrap();
-        assert_eq!(last.name, "b", "the last one applies, as in Go");
+        assert_eq!(last.name, "b", "the last value applies, as in Go");
         let tcp = Listen::Tcp { address: "127.0.0.1:1".into(), tls: false };
         assert_eq!(
             config.listen_client_urls,
             [tcp, Listen::Unix { path: "/s".into(), tls: false }]
         );
-        assert_eq!(config.advertised(), ["http://127.0.0.1:1", "unix:///s"]);
+        assert_eq!(config.advertised_client_urls(), ["http://127.0.0.1:1", "unix:///s"]);
     }
 
     #[test]
@@ -392,7 +404,7 @@ mod tests {
             (&["--no-such-flag"][..], "unexpected argument '--no-such-flag'"),
             (
                 &["--initial-cluster=a=b"],
-                "etcd flag --initial-cluster is not supported: there is one member only",
+                "etcd flag --initial-cluster is not supported: mem_etcd has only one member",
             ),
             (&["--quota-backend-bytes", "much"], "invalid value 'much'"),
             (&["--listen-client-urls", "tcp://x:1"], "must begin with http://"),

@@ -1,35 +1,42 @@
-//! Flags of etcd 3.7 that are rejected, each with the reason and the remedy. They help to
-//! migrate an etcd command line.
+//! Flags of etcd 3.7 that mem_etcd rejects, each with the reason and the remedy. The
+//! messages help to migrate an etcd command line.
 
-/// Returns why `name`, without dashes, is rejected; `None` if etcd has no such flag.
-pub fn reason(name: &str) -> Option<&'static str> {
+/// Returns why the flag `name` (without dashes) is rejected; `None` if this is no flag of
+/// etcd that mem_etcd rejects.
+pub fn rejection_reason(name: &str) -> Option<&'static str> {
     let name = name.strip_prefix("experimental-").unwrap_or(name);
     let reason = match name {
         "auto-compaction-mode" | "auto-compaction-retention" => {
-            "there is no automatic compaction yet; Kubernetes compacts by itself, so leave it out"
+            "there is no automatic compaction yet, and Kubernetes compacts by itself; remove the flag"
         }
         "wal-dir" => {
-            "the WAL is always in --data-dir; only snapshots can be elsewhere (--snapshot-dir)"
+            "the log is always in --data-dir; remove the flag. Snapshots can be elsewhere: --snapshot-dir"
         }
         "snapshot-count" => "snapshots are triggered by log size: use --snapshot-log-bytes",
         "logger" | "log-outputs" | "log-rotation-config-json" | "enable-log-rotation" => {
-            "the log goes to standard error: use --log-level and --log-format"
+            "log messages are written to standard error: use --log-level and --log-format"
         }
         "config-file" => "there is no configuration file: use flags or ETCD_ variables",
-        "auth-token" | "bcrypt-cost" | "auth-token-ttl" => "there are no users and roles yet",
+        "auth-token" | "bcrypt-cost" | "auth-token-ttl" => {
+            "there are no users and roles yet; remove the flag"
+        }
         "auto-tls" | "self-signed-cert-validity" => {
             "mem_etcd does not create certificates; use --cert-file and --key-file"
         }
-        "client-cert-allowed-hostname" => "this TLS setting is not implemented yet",
-        "cors" | "host-whitelist" => "there is no JSON gateway",
-        "enable-pprof" => "there is no profiling endpoint; use perf",
-        "metrics" => "/metrics always has all metrics; leave it out",
-        "feature-gates" => "there are no feature gates; leave it out",
-        "socket-reuse-port" | "socket-reuse-address" => {
-            "socket options cannot be changed yet; leave it out"
+        "client-cert-allowed-hostname" => {
+            "the check of client host names is not implemented yet; remove the flag"
         }
-        _ if is_cluster_flag(name) => "there is one member only, without peers; leave it out",
-        _ if is_backend_flag(name) => "it tunes etcd's storage engine; leave it out",
+        "cors" | "host-whitelist" => "there is no JSON gateway; remove the flag",
+        "enable-pprof" => "there is no profiling endpoint: use perf",
+        "metrics" => "/metrics always contains all metrics; remove the flag",
+        "feature-gates" => "there are no feature gates; remove the flag",
+        "socket-reuse-port" | "socket-reuse-address" => {
+            "socket options cannot be changed yet; remove the flag"
+        }
+        _ if is_cluster_flag(name) => "mem_etcd has only one member and no peers; remove the flag",
+        _ if is_backend_flag(name) => {
+            "it tunes etcd's storage engine, which mem_etcd does not have; remove the flag"
+        }
         _ => return None,
     };
     Some(reason)
@@ -64,7 +71,7 @@ fn is_backend_flag(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::reason;
+    use super::rejection_reason;
 
     #[test]
     fn only_flags_of_etcd_have_a_reason() {
@@ -74,10 +81,10 @@ mod tests {
             "experimental-initial-corrupt-check",
             "backend-batch-limit",
         ] {
-            assert!(reason(name).is_some(), "{name}");
+            assert!(rejection_reason(name).is_some(), "{name}");
         }
         for name in ["data-dir", "no-such-flag"] {
-            assert_eq!(reason(name), None);
+            assert_eq!(rejection_reason(name), None);
         }
     }
 }

@@ -16,24 +16,24 @@ use url::form_urlencoded;
 use crate::config::ETCD_VERSION;
 use crate::metrics::Metrics;
 
-/// Creates the routes, which are those of etcd.
+/// Creates the routes of the pages. Paths and responses are those of etcd.
 pub fn routes(pipeline: Arc<Pipeline>, metrics: Arc<Metrics>) -> Router {
-    checks("/livez", LIVEZ)
-        .merge(checks("/healthz", LIVEZ))
-        .merge(checks("/readyz", READYZ))
+    check_pages("/livez", LIVEZ)
+        .merge(check_pages("/healthz", LIVEZ))
+        .merge(check_pages("/readyz", READYZ))
         .route("/health", get(health))
         .route("/version", get(version))
-        .route("/metrics", get(async move || render(&metrics)))
+        .route("/metrics", get(async move || render_metrics(&metrics)))
         .with_state(pipeline)
 }
 
-/// A reason why the store is unhealthy, and the name of the alarm, if it is one.
+/// A reason why the store is unhealthy. `alarm` is set if the reason is an alarm.
 struct Problem {
     alarm: Option<&'static str>,
     reason: String,
 }
 
-/// Returns why the store is unhealthy, the worst reason first.
+/// Returns the reasons why the store is unhealthy, the worst first.
 fn problems(status: &PipelineStatus) -> Vec<Problem> {
     let raised = |kind| status.alarms.iter().any(|alarm| alarm.kind == kind);
     let alarm = |name| Problem { alarm: Some(name), reason: format!("ALARM {name}") };
@@ -45,10 +45,10 @@ fn problems(status: &PipelineStatus) -> Vec<Problem> {
     problems
 }
 
-/// Alarms can be excluded (`?exclude=NOSPACE`). kubeadm does so, because restarting a full
-/// store does not help.
+/// The page /health. A client can exclude alarms. A liveness probe, for example, should
+/// add `?exclude=NOSPACE`, because a restart does not help a full store.
 async fn health(State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery) -> Response {
-    let excluded = values(query.as_deref(), "exclude");
+    let excluded = query_values(query.as_deref(), "exclude");
     let counts = |problem: &Problem| !problem.alarm.is_some_and(|name| excluded.contains(name));
     let reason = problems(&pipeline.status()).into_iter().find(counts).map(|a| a.reason);
     let code = if reason.is_none() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
@@ -59,8 +59,9 @@ async fn health(State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery
 /// A named check: returns why it fails, or `None`.
 type Check = (&'static str, fn(&PipelineStatus) -> Option<String>);
 
-/// Always succeeds: a process that responds is alive.
+/// These checks always succeed: a process that responds is alive.
 const LIVEZ: &[Check] = &[("serializable_read", |_| None)];
+/// The server is ready unless the alarm CORRUPT is raised or the log has failed.
 const READYZ: &[Check] = &[
     ("data_corruption", |status| {
         let corrupt = status.alarms.iter().any(|alarm| alarm.kind == AlarmKind::Corrupt);
@@ -71,18 +72,18 @@ const READYZ: &[Check] = &[
     ("non_learner", |_| None),
 ];
 
-/// Creates the page of all `checks`, and a page below it for each check.
-fn checks(page: &'static str, checks: &'static [Check]) -> Router<Arc<Pipeline>> {
+/// Creates a page that runs all `checks`, and a subpage for each check.
+fn check_pages(page: &'static str, checks: &'static [Check]) -> Router<Arc<Pipeline>> {
     let all = async move |State(pipeline): State<Arc<Pipeline>>, RawQuery(query): RawQuery| {
-        let excluded = values(query.as_deref(), "exclude");
+        let excluded = query_values(query.as_deref(), "exclude");
         let wanted = checks.iter().filter(|(name, _)| !excluded.contains(*name));
-        report(&pipeline.status(), wanted, query.as_deref())
+        run_checks(&pipeline.status(), wanted, query.as_deref())
     };
     let one = async move |State(pipeline): State<Arc<Pipeline>>,
                           Path(name): Path<String>,
                           RawQuery(query): RawQuery| {
         match checks.iter().find(|(check, _)| *check == name) {
-            Some(check) => report(&pipeline.status(), [check].into_iter(), query.as_deref()),
+            Some(check) => run_checks(&pipeline.status(), [check].into_iter(), query.as_deref()),
             None => (StatusCode::NOT_FOUND, "404 page not found\n").into_response(),
         }
     };
@@ -90,7 +91,7 @@ fn checks(page: &'static str, checks: &'static [Check]) -> Router<Arc<Pipeline>>
 }
 
 /// Runs `checks` and reports the results in the format of etcd.
-fn report<'a>(
+fn run_checks<'a>(
     status: &PipelineStatus,
     checks: impl Iterator<Item = &'a Check>,
     query: Option<&str>,
@@ -107,33 +108,33 @@ fn report<'a>(
     }
     match () {
         () if failed => (StatusCode::SERVICE_UNAVAILABLE, lines + "\n").into_response(),
-        () if has(query, "verbose") => (lines + "ok\n").into_response(),
+        () if query_has(query, "verbose") => (lines + "ok\n").into_response(),
         () => "ok\n".into_response(),
     }
 }
 
-fn has(query: Option<&str>, name: &str) -> bool {
-    pairs(query).any(|(key, _)| key == name)
+fn query_has(query: Option<&str>, name: &str) -> bool {
+    query_pairs(query).any(|(key, _)| key == name)
 }
 
-fn values(query: Option<&str>, name: &str) -> HashSet<String> {
-    pairs(query).filter(|(key, _)| key == name).map(|(_, value)| value.into_owned()).collect()
+fn query_values(query: Option<&str>, name: &str) -> HashSet<String> {
+    query_pairs(query).filter(|(key, _)| key == name).map(|(_, value)| value.into_owned()).collect()
 }
 
-fn pairs(query: Option<&str>) -> form_urlencoded::Parse<'_> {
+fn query_pairs(query: Option<&str>) -> form_urlencoded::Parse<'_> {
     form_urlencoded::parse(query.unwrap_or_default().as_bytes())
 }
 
 async fn version() -> Response {
     let minor = ETCD_VERSION.rsplit_once('.').map_or(ETCD_VERSION, |(minor, _)| minor);
-    // Formatted by hand to keep etcd's order of fields.
+    // Formatted without a JSON library, to keep etcd's order of fields.
     let text = format!(
         r#"{{"etcdserver":"{ETCD_VERSION}","etcdcluster":"{minor}.0","storage":"{minor}.0"}}"#
     );
     ([(header::CONTENT_TYPE, "application/json")], text).into_response()
 }
 
-fn render(metrics: &Metrics) -> Response {
+fn render_metrics(metrics: &Metrics) -> Response {
     match metrics.render() {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()).into_response(),

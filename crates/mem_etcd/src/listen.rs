@@ -1,4 +1,4 @@
-//! Serves connections: gRPC on HTTP/2, pages on HTTP/1.1.
+//! Serves connections: gRPC and pages on HTTP/2, pages on HTTP/1.1.
 
 use std::sync::Arc;
 
@@ -7,25 +7,25 @@ use grpc::Routes;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use sockets::{Io, Listener, Opened};
+use sockets::{Detected, Io, Listener};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::Api;
 
-/// What is served on a socket.
+/// What a listener serves.
 #[derive(Clone)]
 pub struct Served {
-    /// gRPC methods; `None` on a socket for metrics only.
+    /// gRPC methods; `None` on a listener that serves only pages.
     pub routes: Option<Arc<Routes<Api>>>,
     /// HTTP pages.
     pub pages: Router,
-    /// Settings of gRPC.
+    /// Configuration of the gRPC server.
     pub options: grpc::ServerConfig,
 }
 
-/// Accepts and serves connections until `stop`; then lets calls in progress finish within
-/// a time limit.
+/// Accepts and serves connections until `stop` is cancelled. After that, waits for calls
+/// in progress up to the time limit of [`Listener::serve`].
 pub async fn serve(
     listener: Listener,
     served: Served,
@@ -40,14 +40,14 @@ async fn serve_connection(
     served: Served,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    let io = match (sockets::open(io, &stop).await?, served.routes) {
-        (Opened::Closed, _) => return Ok(()),
-        (Opened::Http2(io), Some(routes)) => {
+    let io = match (sockets::detect_http_version(io, &stop).await?, served.routes) {
+        (Detected::Closed, _) => return Ok(()),
+        (Detected::Http2(io), Some(routes)) => {
             return Ok(grpc::serve(io, http2::PREFACE, routes, &served.options, stop).await?);
         }
-        // The HTTP/1.1 server rejects the HTTP/2 preface with an error.
-        (Opened::Http2(io), None) => sockets::Replayed::new(http2::PREFACE, io),
-        (Opened::Other(io), _) => io,
+        // The HTTP/1.1 server responds with an error to the preface of HTTP/2.
+        (Detected::Http2(io), None) => sockets::Replayed::new(http2::PREFACE, io),
+        (Detected::Other(io), _) => io,
     };
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new());

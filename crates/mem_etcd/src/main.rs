@@ -1,9 +1,9 @@
 //! `mem_etcd`: an etcd for Kubernetes that keeps its keys in memory.
 //!
 //! Reading order: `config` (flags), `server` (startup and shutdown), `listen`
-//! (connections), `api` (gRPC services; a put starts in `api/kv.rs`), `http` (health,
-//! version and metrics pages), `command` (subcommands such as `mem_etcd check`). The
-//! store itself is the crate `pipeline`.
+//! (connections), `api` (gRPC services; the handler of Put is in `api/kv.rs`), `http`
+//! (health, version and metrics pages), `command` (subcommands such as `mem_etcd check`).
+//! The store itself is in the crate `pipeline`.
 
 mod api;
 mod command;

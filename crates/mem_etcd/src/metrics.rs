@@ -1,4 +1,4 @@
-//! Metrics. Those that etcd also has use its names.
+//! Metrics. Those that exist in etcd have the same names here.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,17 +15,19 @@ use crate::config::ETCD_VERSION;
 /// All metrics of the server.
 pub struct Metrics {
     registry: Registry,
+    /// Completed calls, by service, method and code.
     handled: IntCounterVec,
-    /// The counters of `handled` in use, by path and code. A lookup by labels takes longer
-    /// than some calls.
+    /// The counters of `handled` by path and code. They are cached because a lookup by
+    /// labels takes longer than some calls.
     counters: RwLock<HashMap<(&'static str, Code), IntCounter>>,
-    /// Bytes from and to clients, including HTTP/2 framing, without TLS.
-    pub(crate) received: IntCounter,
-    pub(crate) sent: IntCounter,
+    /// Bytes received from gRPC clients, including HTTP/2 framing, without TLS.
+    pub(crate) received_bytes: IntCounter,
+    /// Bytes sent to gRPC clients, counted in the same way.
+    pub(crate) sent_bytes: IntCounter,
 }
 
 impl Metrics {
-    /// Creates the metrics of `pipeline`, of the process, and of the API.
+    /// Creates the metrics of the store, the process and the API.
     pub fn new(pipeline: Arc<Pipeline>) -> Self {
         let registry = Registry::new();
         let handled = IntCounterVec::new(
@@ -37,11 +39,11 @@ impl Metrics {
         )
         .expect("a valid name");
         let counter = |name, help| IntCounter::new(name, help).expect("a valid name");
-        let received = counter(
+        let received_bytes = counter(
             "etcd_network_client_grpc_received_bytes_total",
             "The total number of bytes received from grpc clients.",
         );
-        let sent = counter(
+        let sent_bytes = counter(
             "etcd_network_client_grpc_sent_bytes_total",
             "The total number of bytes sent to grpc clients.",
         );
@@ -49,19 +51,19 @@ impl Metrics {
         let process = prometheus::process_collector::ProcessCollector::for_self();
         let collectors: [Box<dyn Collector>; 5] = [
             Box::new(handled.clone()),
-            Box::new(received.clone()),
-            Box::new(sent.clone()),
+            Box::new(received_bytes.clone()),
+            Box::new(sent_bytes.clone()),
             Box::new(gauges),
             Box::new(process),
         ];
         for collector in collectors {
             registry.register(collector).expect("names differ");
         }
-        Metrics { registry, handled, counters: RwLock::default(), received, sent }
+        Metrics { registry, handled, counters: RwLock::default(), received_bytes, sent_bytes }
     }
 
     /// Counts a completed call of the method with this path.
-    pub fn ended(&self, path: &'static str, code: Code) {
+    pub fn call_ended(&self, path: &'static str, code: Code) {
         if let Some(counter) = self.counters.read().get(&(path, code)) {
             return counter.inc();
         }
@@ -77,7 +79,7 @@ impl Metrics {
     }
 }
 
-/// Gauges that are read from the store when they are scraped.
+/// Gauges whose values are read from the store at each scrape.
 struct StoreCollector {
     pipeline: Arc<Pipeline>,
     gauges: Vec<StoreGauge>,
@@ -114,12 +116,14 @@ impl StoreCollector {
             ),
             gauge(
                 "etcd_mvcc_db_total_size_in_bytes",
-                "Bytes of all readable keys, at any revision.",
+                "Size of the key-value pairs at all readable revisions, in bytes, with the overhead per pair.",
                 |s| s.stats.total_bytes,
             ),
-            gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Bytes of the live keys.", |s| {
-                s.stats.live_bytes
-            }),
+            gauge(
+                "etcd_mvcc_db_total_size_in_use_in_bytes",
+                "Size of the key-value pairs at the current revision, in bytes, with the overhead per pair.",
+                |s| s.stats.live_bytes,
+            ),
             gauge("etcd_debugging_mvcc_keys_total", "Total number of keys.", |s| s.stats.live_keys),
             gauge("etcd_debugging_mvcc_current_revision", "The current revision of store.", |s| {
                 s.revision
@@ -135,17 +139,17 @@ impl StoreCollector {
             gauge("etcd_debugging_lease_total", "Total number of leases.", |s| s.stats.leases),
             gauge(
                 "mem_etcd_history_events",
-                "Events kept for watchers since the last compaction.",
+                "Number of events in the history, which begins at the last compaction.",
                 |s| s.stats.events,
             ),
             gauge(
                 "mem_etcd_no_space",
-                "Whether the disk was full at the last attempt to write.",
+                "Whether the disk was full when the log was last written. 1 if it was, 0 otherwise.",
                 |s| i64::from(s.no_space),
             ),
             gauge(
                 "mem_etcd_log_failed",
-                "Whether the log has failed, so that no more writes are accepted.",
+                "Whether the log has failed; the server then refuses all writes. 1 if it has, 0 otherwise.",
                 |s| i64::from(s.failure.is_some()),
             ),
             (IntGauge::with_opts(version).expect("a valid name"), |_| 1),

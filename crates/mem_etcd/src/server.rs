@@ -14,18 +14,20 @@ use crate::listen::Served;
 use crate::metrics::Metrics;
 use crate::{http, listen, shutdown};
 
-/// Runs a server until SIGTERM or SIGINT.
+/// Runs the server until it gets SIGTERM or SIGINT.
 pub fn run(config: Config) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(serve(config));
-    // Clients of reads in progress are disconnected already; do not wait for them.
+    // Reads may still run on blocking threads. Their clients are disconnected, so do not
+    // wait.
     runtime.shutdown_background();
     result
 }
 
 async fn serve(config: Config) -> Result<()> {
-    // Bind first: a port in use is the most likely failure, and recovery takes long.
-    let tls = sockets::acceptor(&config.tls)?;
+    // Bind the sockets before the recovery, which takes long: the most likely failure is
+    // that a port is in use.
+    let tls = sockets::tls_acceptor(&config.tls)?;
     let mut clients = Vec::new();
     for url in &config.listen_client_urls {
         clients.extend(sockets::bind(url, tls.as_ref()).await?);
@@ -34,9 +36,9 @@ async fn serve(config: Config) -> Result<()> {
     for url in &config.listen_metrics_urls {
         metrics_only.extend(sockets::bind(url, None).await?);
     }
-    let shutdown_signal = shutdown::requested().context("listen for signals")?;
+    let shutdown_signal = shutdown::install_signal_handlers().context("listen for signals")?;
 
-    let pipeline = Arc::new(open(&config).await?);
+    let pipeline = Arc::new(open_pipeline(&config).await?);
     let metrics = Arc::new(Metrics::new(pipeline.clone()));
     let pages = http::routes(pipeline.clone(), metrics.clone());
     let api = Arc::new(Api::new(pipeline.clone(), metrics, &config, pages.clone()));
@@ -60,13 +62,14 @@ async fn serve(config: Config) -> Result<()> {
     tracing::info!(signal, "shutting down");
     stop.cancel();
     serving.join_all().await;
-    // On a new thread, because slow reads may occupy all blocking threads of the runtime.
+    // Use a new thread, because slow reads may occupy all blocking threads of the
+    // runtime.
     let stopped = std::thread::spawn(move || pipeline.shutdown());
-    stopped.join().map_err(|_| anyhow!("the store did not stop cleanly"))
+    stopped.join().map_err(|_| anyhow!("the shutdown of the store panicked"))
 }
 
-/// Opens the store on a thread that may block: recovery takes long.
-async fn open(config: &Config) -> Result<Pipeline> {
+/// Opens the store, on a blocking thread because recovery takes long.
+async fn open_pipeline(config: &Config) -> Result<Pipeline> {
     let options = config.pipeline_options();
     let fresh = Identity { cluster_id: random_id(), member_id: random_id() };
     Ok(tokio::task::spawn_blocking(move || Pipeline::open(&options, fresh)).await??)

@@ -10,16 +10,16 @@ use pipeline::Modes;
 pub enum WalMode {
     /// No durability: the store is in memory only, without a data directory.
     None,
-    /// Writes survive a crash of the process. A crash of the machine may lose the last
-    /// flush interval.
+    /// Writes survive a crash of the process. A crash of the machine may lose the writes
+    /// since the last flush.
     Buffered,
-    /// Writes survive a crash of the machine: they wait for an fsync, which concurrent
-    /// writes share.
+    /// Writes survive a crash of the machine: each waits for an fsync. Concurrent writes
+    /// share one fsync.
     Fsync,
 }
 
 impl WalMode {
-    /// Returns the value of the flag.
+    /// Returns the name of the mode, as in the flags.
     pub fn name(self) -> &'static str {
         match self {
             WalMode::None => "none",
@@ -28,8 +28,8 @@ impl WalMode {
         }
     }
 
-    /// Converts to the mode of the pipeline.
-    pub fn for_pipeline(self) -> pipeline::WalMode {
+    /// Converts to the type of the crate `pipeline`.
+    pub fn to_pipeline(self) -> pipeline::WalMode {
         match self {
             WalMode::None => pipeline::WalMode::None,
             WalMode::Buffered => pipeline::WalMode::Buffered,
@@ -38,7 +38,8 @@ impl WalMode {
     }
 }
 
-/// The mode of the keys with a prefix: `/registry/leases/=none`.
+/// The WAL mode of the keys with a prefix, parsed from text such as
+/// `/registry/leases/=none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PrefixMode {
     prefix: String,
@@ -57,15 +58,15 @@ impl FromStr for PrefixMode {
     }
 }
 
-/// Converts to the modes of the pipeline.
-pub fn for_pipeline(prefixes: &[PrefixMode]) -> Vec<(Vec<u8>, pipeline::WalMode)> {
-    let pair = |p: &PrefixMode| (p.prefix.clone().into_bytes(), p.mode.for_pipeline());
+/// Converts to prefixes and modes of the crate `pipeline`.
+pub fn to_pipeline(prefixes: &[PrefixMode]) -> Vec<(Vec<u8>, pipeline::WalMode)> {
+    let pair = |p: &PrefixMode| (p.prefix.clone().into_bytes(), p.mode.to_pipeline());
     prefixes.iter().map(pair).collect()
 }
 
-/// Checks that the modes are valid together.
+/// Checks that the values of the two flags are valid together.
 pub fn validate(mode: WalMode, prefixes: &[PrefixMode]) -> Result<(), String> {
-    match Modes::new(mode.for_pipeline(), &for_pipeline(prefixes)) {
+    match Modes::new(mode.to_pipeline(), &to_pipeline(prefixes)) {
         Ok(_) => Ok(()),
         Err(error) => Err(format!("--wal-mode-prefix: {error}")),
     }

@@ -22,7 +22,7 @@ impl Snapshots {
     /// a crash left unfinished.
     pub fn open(directory: PathBuf) -> Result<Self, Error> {
         fs::create_dir_all(&directory).map_err(Error::io("create", &directory))?;
-        discard::sweep(&directory).map_err(Error::io("clean", &directory))?;
+        discard::remove_discarded(&directory).map_err(Error::io("clean", &directory))?;
         let snapshots = Snapshots { directory };
         for path in snapshots.list(UNFINISHED)? {
             fs::remove_file(&path).map_err(Error::io("remove", path))?;

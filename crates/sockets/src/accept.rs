@@ -1,4 +1,4 @@
-//! Binds sockets, accepts connections, and secures them with TLS.
+//! Binds sockets, accepts connections, and does TLS handshakes.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -17,35 +17,37 @@ use crate::io::Io;
 use crate::listen::Listen;
 use crate::tls::Acceptor;
 
-/// A client that has not completed its TLS handshake by then is disconnected.
+/// A client that has not completed its TLS handshake within this time is disconnected.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a failed accept, mostly for lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Connections that are open this long after the start of a shutdown are closed.
+/// Delay after a failed accept. The usual cause is a lack of file descriptors.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
+/// How long [`Listener::serve`] waits for open connections after the start of a shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum number of connections that wait in the kernel's queue of a socket.
 const BACKLOG: u32 = 4096;
-/// Congestion control without pacing, for connections from the same machine. If the
-/// system's default paces (bbr), a timer runs for each segment, which costs more than
-/// sending it.
-const UNPACED: &str = "reno";
-/// File descriptors reserved for the log and the listeners.
-const SPARE_FILES: u64 = 64;
+/// A congestion control without pacing, for connections from the same machine. If the
+/// default of the system is BBR, which paces, the kernel runs a timer for each segment.
+/// The timer costs more than sending the segment.
+const UNPACED_CONGESTION_CONTROL: &str = "reno";
+/// Number of file descriptors that are reserved for the log and the listeners.
+const RESERVED_FILES: u64 = 64;
 
-/// Raises the limit on open files to its maximum and returns permits for as many
-/// connections as fit, over all listeners, if each takes `files_each` file descriptors.
-/// Further clients wait in the kernel's queue.
-pub fn connection_permits(files_each: u64) -> Arc<Semaphore> {
+/// Raises the limit on open files to the hard limit. Returns a permit for each connection
+/// that this limit allows on all listeners together. A connection uses
+/// `files_per_connection` file descriptors. Further clients wait in the kernel's queue.
+pub fn connection_permits(files_per_connection: u64) -> Arc<Semaphore> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // If the limit cannot be raised, the current one applies.
+    // If this fails, the current limit stays in force.
     let _ = setrlimit(Resource::Nofile, limit);
     let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    let permits =
-        (files.saturating_sub(SPARE_FILES) / files_each).max(1).min(Semaphore::MAX_PERMITS as u64);
+    let permits = (files.saturating_sub(RESERVED_FILES) / files_per_connection)
+        .max(1)
+        .min(Semaphore::MAX_PERMITS as u64);
     Arc::new(Semaphore::new(permits as usize))
 }
 
-/// A bound and listening socket.
+/// A bound, listening socket.
 pub struct Listener {
     name: String,
     socket: Socket,
@@ -57,9 +59,10 @@ enum Socket {
     Unix(UnixListener),
 }
 
-/// Binds every address that `listen` resolves to.
+/// Listens on every address that `listen` resolves to, with `tls` if its URL requires
+/// TLS.
 pub async fn bind(listen: &Listen, tls: Option<&Acceptor>) -> anyhow::Result<Vec<Listener>> {
-    let tls = tls.filter(|_| listen.tls()).cloned();
+    let tls = tls.filter(|_| listen.uses_tls()).cloned();
     let name = listen.to_string();
     let sockets = match listen {
         Listen::Tcp { address, .. } => bind_tcp(address).await,
@@ -89,8 +92,8 @@ async fn bind_tcp(address: &str) -> io::Result<Vec<Socket>> {
 fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => return Err(io::ErrorKind::AddrInUse.into()),
-        // A socket that refuses connections is left over from a killed process. Any other
-        // file is not ours to remove.
+        // A socket that refuses connections was left behind by a killed process. A file
+        // of any other type is not removed.
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
                 return Err(io::ErrorKind::AlreadyExists.into());
@@ -104,8 +107,8 @@ fn bind_unix(path: &std::path::Path) -> io::Result<Socket> {
 
 impl Listener {
     /// Accepts connections until `stop` is cancelled, and calls `serve_connection` for
-    /// each. That function gets the same token; after its cancellation it has 2 s to
-    /// finish the requests in progress.
+    /// each. That function gets the same token. After its cancellation, this function
+    /// waits at most 2 s for the connections to finish.
     pub async fn serve<F, S>(
         self,
         serve_connection: F,
@@ -126,7 +129,7 @@ impl Listener {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(listen = self.name, %error, "accept failed");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                     continue;
                 }
             };
@@ -134,7 +137,7 @@ impl Listener {
                 (serve_connection.clone(), self.tls.clone(), stop.clone());
             connections.spawn(async move {
                 let _held_until_end = permit;
-                let io = match secure(tls, io).await {
+                let io = match tls_handshake(tls, io).await {
                     Ok(io) => io,
                     Err(error) => return tracing::debug!(%error, "TLS handshake failed"),
                 };
@@ -158,7 +161,7 @@ impl Listener {
                 let (stream, peer) = listener.accept().await?;
                 stream.set_nodelay(true)?;
                 if peer.ip().to_canonical().is_loopback() {
-                    unpaced(&stream);
+                    disable_pacing(&stream);
                 }
                 Box::new(stream)
             }
@@ -168,13 +171,13 @@ impl Listener {
     }
 }
 
-/// Disables pacing for a connection to the same machine.
-pub fn unpaced(stream: &TcpStream) {
-    // If it fails, the connection is slower.
-    let _ = set_tcp_congestion(stream, UNPACED);
+/// Disables TCP pacing for a connection to the same machine.
+pub fn disable_pacing(stream: &TcpStream) {
+    // If this fails, the connection is only slower.
+    let _ = set_tcp_congestion(stream, UNPACED_CONGESTION_CONTROL);
 }
 
-async fn secure(tls: Option<Acceptor>, io: Box<dyn Io>) -> io::Result<Box<dyn Io>> {
+async fn tls_handshake(tls: Option<Acceptor>, io: Box<dyn Io>) -> io::Result<Box<dyn Io>> {
     match tls {
         None => Ok(io),
         Some(acceptor) => {

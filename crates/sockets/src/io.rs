@@ -1,9 +1,9 @@
-//! Byte streams.
+//! The byte stream of a connection.
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// A connection as a stream of bytes in both directions: TCP, a Unix socket, or TLS on one
-/// of them.
+/// A connection as a stream of bytes in both directions: TCP, a Unix socket, or TLS over
+/// either.
 pub trait Io: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Io for T {}

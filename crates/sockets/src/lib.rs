@@ -2,27 +2,30 @@
 //! version.
 //!
 //! [`bind`] turns a [`Listen`] URL into [`Listener`]s. [`Listener::serve`] accepts
-//! connections, does the TLS handshake, and calls the server for each connection.
-//! [`open`] reads the first bytes of a connection, to find out whether the client speaks
-//! HTTP/2 or HTTP/1.1.
+//! connections, does the TLS handshake, and calls a function of the server for each
+//! connection. [`detect_http_version`] reads the first bytes of a connection to find out
+//! whether the client uses HTTP/2 or HTTP/1.1.
 //!
 //! # Invariants
 //! - The number of open connections is bounded by the limit on file descriptors
 //!   ([`connection_permits`]); further clients wait in the kernel's queue.
-//! - A client that does not complete the TLS handshake or the first bytes within 10 s is
-//!   disconnected.
-//! - Certificate files are read again when they change; open connections are not affected.
+//! - A client is disconnected if it does not complete the TLS handshake within 10 s, or
+//!   does not send the first bytes within 10 s after it.
+//! - Changed certificate files are read again before the next handshake. Open connections
+//!   are not affected.
 
 #![warn(missing_docs)]
 
 mod accept;
+mod http_version;
 mod io;
 mod listen;
-mod opening;
 mod tls;
 
-pub use accept::{Listener, bind, connection_permits, unpaced};
+pub use accept::{Listener, bind, connection_permits, disable_pacing};
+pub use http_version::{Detected, Replayed, detect_http_version};
 pub use io::Io;
 pub use listen::Listen;
-pub use opening::{Opened, Replayed, open};
-pub use tls::{Acceptor, TlsFiles, TlsVersion, acceptor, certificates, roots};
+pub use tls::{
+    Acceptor, TlsFiles, TlsVersion, read_ca_certificates, read_certificates, tls_acceptor,
+};

@@ -1,4 +1,4 @@
-//! URLs to listen on.
+//! Listen URLs.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,12 +6,12 @@ use std::str::FromStr;
 
 use url::Url;
 
-/// An address to listen on.
+/// An address to listen on, parsed from a listen URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// TCP, from a URL with the scheme `http` or `https`.
     Tcp {
-        /// Host and port.
+        /// Host and port, separated by a colon.
         address: String,
         /// Whether clients must use TLS.
         tls: bool,
@@ -27,7 +27,7 @@ pub enum Listen {
 
 impl Listen {
     /// Whether clients must use TLS.
-    pub fn tls(&self) -> bool {
+    pub fn uses_tls(&self) -> bool {
         match self {
             Listen::Tcp { tls, .. } | Listen::Unix { tls, .. } => *tls,
         }

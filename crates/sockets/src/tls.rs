@@ -1,5 +1,5 @@
-//! TLS for client listeners. Changed certificate files are used from the next handshake
-//! on, as in etcd; open connections keep theirs.
+//! TLS for client listeners. As in etcd, changed certificate files apply from the next
+//! handshake on. Open connections are not affected.
 
 use std::fs::{self, Metadata};
 use std::io;
@@ -26,7 +26,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::listen::Listen;
 
-/// Certificates of the client listeners.
+/// Flags for TLS on the client listeners.
 #[derive(Args, Clone, Debug)]
 pub struct TlsFiles {
     /// Path to the server's TLS certificate.
@@ -37,8 +37,8 @@ pub struct TlsFiles {
     #[arg(long, env = "ETCD_KEY_FILE", value_name = "FILE")]
     pub key_file: Option<PathBuf>,
 
-    /// Path to the CA that signs client certificates; if set, every client
-    /// must present one, as in etcd.
+    /// Path to the CA that signs client certificates; if set, every client must present a
+    /// certificate of this CA, as in etcd.
     #[arg(long, env = "ETCD_TRUSTED_CA_FILE", value_name = "FILE")]
     pub trusted_ca_file: Option<PathBuf>,
 
@@ -46,16 +46,16 @@ pub struct TlsFiles {
     #[arg(long, env = "ETCD_CLIENT_CRL_FILE", value_name = "FILE")]
     pub client_crl_file: Option<PathBuf>,
 
-    /// Lowest version of TLS.
+    /// Lowest TLS version that clients may use.
     #[arg(long, env = "ETCD_TLS_MIN_VERSION", value_enum, default_value_t = TlsVersion::Tls12)]
     pub tls_min_version: TlsVersion,
 
-    /// Highest version of TLS [default: the newest]
+    /// Highest TLS version that clients may use [default: TLS1.3]
     #[arg(long, env = "ETCD_TLS_MAX_VERSION", value_enum)]
     pub tls_max_version: Option<TlsVersion>,
 
-    /// Cipher suites of TLS 1.2, comma-separated, by Go's names [default: all
-    /// secure ones]
+    /// Cipher suites of TLS 1.2 by their names in Go, comma-separated [default: all that
+    /// are considered secure]
     #[arg(long, env = "ETCD_CIPHER_SUITES", value_name = "NAMES", value_delimiter = ',')]
     pub cipher_suites: Vec<String>,
 
@@ -65,7 +65,7 @@ pub struct TlsFiles {
     pub client_cert_auth: bool,
 }
 
-/// Versions of TLS by etcd's names.
+/// TLS versions by their names in etcd.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TlsVersion {
     /// TLS 1.2.
@@ -82,7 +82,7 @@ impl TlsFiles {
         if self.cert_file.is_some() != self.key_file.is_some() {
             return Err("--cert-file and --key-file must be set together".into());
         }
-        let secure = listens.iter().find(|listen| listen.tls());
+        let secure = listens.iter().find(|listen| listen.uses_tls());
         if let (Some(listen), None) = (secure, &self.cert_file) {
             return Err(format!("{listen} needs --cert-file and --key-file"));
         }
@@ -102,22 +102,22 @@ impl TlsFiles {
     }
 }
 
-/// Does TLS handshakes with the current certificates.
+/// Does TLS handshakes with the current content of the certificate files.
 #[derive(Clone)]
 pub struct Acceptor {
     files: Arc<TlsFiles>,
-    current: Arc<Mutex<Current>>,
+    current: Arc<Mutex<CurrentAcceptor>>,
 }
 
-struct Current {
+struct CurrentAcceptor {
     acceptor: TlsAcceptor,
-    /// Stamps of the files at the last read, which may have failed.
-    stamps: Vec<Option<Stamp>>,
+    /// Stamps of the files before the last attempt to read them, which may have failed.
+    stamps: Vec<Option<FileStamp>>,
 }
 
-/// Metadata that change when a file is replaced or written.
+/// The metadata by which a replaced or overwritten file is recognized.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+struct FileStamp {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -125,33 +125,34 @@ struct Stamp {
     changed: (i64, i64),
 }
 
-/// Reads the certificates. Returns `None` if none are configured.
-pub fn acceptor(files: &TlsFiles) -> Result<Option<Acceptor>> {
+/// Reads the certificate files and returns an acceptor; `None` if no certificate is
+/// configured.
+pub fn tls_acceptor(files: &TlsFiles) -> Result<Option<Acceptor>> {
     let (Some(cert), Some(key)) = (&files.cert_file, &files.key_file) else { return Ok(None) };
-    let stamps = stamps(files);
+    let stamps = file_stamps(files);
     let acceptor = TlsAcceptor::from(Arc::new(server_config(files, cert, key)?));
-    let current = Arc::new(Mutex::new(Current { acceptor, stamps }));
+    let current = Arc::new(Mutex::new(CurrentAcceptor { acceptor, stamps }));
     Ok(Some(Acceptor { files: Arc::new(files.clone()), current }))
 }
 
 impl Acceptor {
-    /// Does the server's side of a handshake.
+    /// Does the server side of a handshake.
     pub async fn accept<IO>(&self, io: IO) -> io::Result<TlsStream<IO>>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        self.current().accept(io).await
+        self.current_acceptor().accept(io).await
     }
 
-    /// Returns the current acceptor, after reading the files again if they have changed.
-    /// If they cannot be used, perhaps because only one of them has been replaced, the
-    /// previous acceptor stays.
-    fn current(&self) -> TlsAcceptor {
-        let stamps = stamps(&self.files);
+    /// Reads the files again if they have changed, and returns the current acceptor. If
+    /// the changed files cannot be used, for example because only one of them has been
+    /// replaced so far, the previous acceptor stays.
+    fn current_acceptor(&self) -> TlsAcceptor {
+        let stamps = file_stamps(&self.files);
         let mut current = self.current.lock();
         if stamps != current.stamps {
             current.stamps = stamps;
-            match self.read() {
+            match self.load_config() {
                 Ok(config) => {
                     tracing::info!("reloaded certificates");
                     current.acceptor = TlsAcceptor::from(Arc::new(config));
@@ -165,16 +166,16 @@ impl Acceptor {
         current.acceptor.clone()
     }
 
-    fn read(&self) -> Result<ServerConfig> {
+    fn load_config(&self) -> Result<ServerConfig> {
         let (cert, key) = (&self.files.cert_file, &self.files.key_file);
         let (cert, key) = cert.as_ref().zip(key.as_ref()).context("no certificate")?;
         server_config(&self.files, cert, key)
     }
 }
 
-/// The stamp of each configured file; `None` if a file is missing or not configured.
-fn stamps(files: &TlsFiles) -> Vec<Option<Stamp>> {
-    let stamp = |file: &Metadata| Stamp {
+/// Returns the stamp of each file; `None` for a file that is missing or not configured.
+fn file_stamps(files: &TlsFiles) -> Vec<Option<FileStamp>> {
+    let stamp = |file: &Metadata| FileStamp {
         device: file.dev(),
         inode: file.ino(),
         bytes: file.len(),
@@ -187,12 +188,12 @@ fn stamps(files: &TlsFiles) -> Vec<Option<Stamp>> {
 }
 
 fn server_config(files: &TlsFiles, cert: &Path, key: &Path) -> Result<ServerConfig> {
-    let provider = Arc::new(provider(files)?);
-    let chain = certificates(cert)?;
+    let provider = Arc::new(crypto_provider(files)?);
+    let chain = read_certificates(cert)?;
     let key = PrivateKeyDer::from_pem_file(key)
         .with_context(|| format!("read the private key in {}", key.display()))?;
     let builder = ServerConfig::builder_with_provider(provider.clone())
-        .with_protocol_versions(&versions(files))
+        .with_protocol_versions(&tls_versions(files))
         .context("use --cipher-suites")?;
     let builder = match &files.trusted_ca_file {
         None => builder.with_no_client_auth(),
@@ -213,22 +214,23 @@ fn client_verifier(
     crl: Option<&Path>,
     provider: Arc<CryptoProvider>,
 ) -> Result<Arc<dyn ClientCertVerifier>> {
-    let mut builder = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca)?), provider);
+    let mut builder =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(read_ca_certificates(ca)?), provider);
     if let Some(crl) = crl {
         // As in etcd, certificates that the list does not mention are accepted.
-        builder = builder.with_crls([revocations(crl)?]).allow_unknown_revocation_status();
+        builder = builder.with_crls([read_revocations(crl)?]).allow_unknown_revocation_status();
     }
     builder.build().with_context(|| format!("use the CA in {}", ca.display()))
 }
 
-/// Reads the list of revoked certificates, in PEM or DER form.
-fn revocations(path: &Path) -> Result<CertificateRevocationListDer<'static>> {
+/// Reads the list of revoked certificates in PEM or DER format.
+fn read_revocations(path: &Path) -> Result<CertificateRevocationListDer<'static>> {
     let content =
         fs::read(path).with_context(|| format!("read the revocations in {}", path.display()))?;
     Ok(CertificateRevocationListDer::from_pem_slice(&content).unwrap_or_else(|_| content.into()))
 }
 
-fn versions(files: &TlsFiles) -> Vec<&'static SupportedProtocolVersion> {
+fn tls_versions(files: &TlsFiles) -> Vec<&'static SupportedProtocolVersion> {
     let max = files.tls_max_version.unwrap_or(TlsVersion::Tls13);
     [(TlsVersion::Tls12, &TLS12), (TlsVersion::Tls13, &TLS13)]
         .into_iter()
@@ -237,48 +239,49 @@ fn versions(files: &TlsFiles) -> Vec<&'static SupportedProtocolVersion> {
         .collect()
 }
 
-/// Returns a provider with the configured cipher suites. As in Go, those of TLS 1.3 are
-/// not configurable.
-fn provider(files: &TlsFiles) -> Result<CryptoProvider> {
+/// Returns a cryptography provider that has the configured cipher suites of TLS 1.2. As
+/// in Go, the cipher suites of TLS 1.3 are not configurable.
+fn crypto_provider(files: &TlsFiles) -> Result<CryptoProvider> {
     let mut provider = ring::default_provider();
     if files.cipher_suites.is_empty() {
         return Ok(provider);
     }
-    let old = |suite: &SupportedCipherSuite| suite.version().version == ProtocolVersion::TLSv1_2;
+    let is_tls12 =
+        |suite: &SupportedCipherSuite| suite.version().version == ProtocolVersion::TLSv1_2;
     let name = |suite: &SupportedCipherSuite| suite.suite().as_str().unwrap_or_default();
-    let offered: Vec<_> = provider.cipher_suites.iter().filter(|s| old(s)).map(name).collect();
-    for wish in &files.cipher_suites {
-        let full = full_name(wish);
-        let newer = full.starts_with("TLS_AES_") || full.starts_with("TLS_CHACHA20_");
+    let offered: Vec<_> = provider.cipher_suites.iter().filter(|s| is_tls12(s)).map(name).collect();
+    for requested in &files.cipher_suites {
+        let full = full_suite_name(requested);
+        let is_tls13 = full.starts_with("TLS_AES_") || full.starts_with("TLS_CHACHA20_");
         ensure!(
-            newer || offered.contains(&full.as_str()),
-            "--cipher-suites: {wish} is not available; supported: {}",
+            is_tls13 || offered.contains(&full.as_str()),
+            "--cipher-suites: {requested} is not available; supported: {}",
             offered.join(", ")
         );
     }
-    let wished = |suite: &SupportedCipherSuite| {
-        files.cipher_suites.iter().any(|wish| full_name(wish) == name(suite))
+    let is_requested = |suite: &SupportedCipherSuite| {
+        files.cipher_suites.iter().any(|requested| full_suite_name(requested) == name(suite))
     };
-    provider.cipher_suites.retain(|suite| !old(suite) || wished(suite));
+    provider.cipher_suites.retain(|suite| !is_tls12(suite) || is_requested(suite));
     Ok(provider)
 }
 
-/// Expands the short names that Go has for two cipher suites.
-fn full_name(name: &str) -> String {
+/// Returns the full name of a cipher suite. Go has short names for two of them.
+fn full_suite_name(name: &str) -> String {
     if name.ends_with("_CHACHA20_POLY1305") { format!("{name}_SHA256") } else { name.to_owned() }
 }
 
 /// Reads the CA certificates in a file.
-pub fn roots(path: &Path) -> Result<RootCertStore> {
+pub fn read_ca_certificates(path: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
+    for certificate in read_certificates(path)? {
         roots.add(certificate).with_context(|| format!("use the CA in {}", path.display()))?;
     }
     Ok(roots)
 }
 
-/// Reads the certificates in a PEM file; an error if there are none.
-pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+/// Reads the certificates in a PEM file. Fails if the file contains none.
+pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
     let certificates: Vec<_> = CertificateDer::pem_file_iter(path)
         .and_then(Iterator::collect)
         .with_context(|| format!("read the certificates in {}", path.display()))?;

@@ -54,7 +54,7 @@ impl OsMedium {
     /// removal a crash interrupted.
     pub fn new(directory: PathBuf) -> io::Result<Self> {
         std::fs::create_dir_all(&directory)?;
-        discard::sweep(&directory)?;
+        discard::remove_discarded(&directory)?;
         Ok(OsMedium { directory })
     }
 

@@ -29,7 +29,7 @@ pub fn salvage(medium: &dyn Medium, mut visit: impl FnMut(&[u8])) -> Result<u64,
 
 fn salvage_segment(content: &[u8], first: u64, salt: u32, visit: &mut dyn FnMut(&[u8])) -> u64 {
     let (mut highest, mut offset) = (0, HEADER_BYTES);
-    while let Some((sequence, durable)) = content.get(offset..).and_then(framing::peek_numbers) {
+    while let Some((sequence, durable)) = content.get(offset..).and_then(framing::peek_sequences) {
         // A checksum at every offset would take hours, so check the numbers first.
         let plausible = durable < sequence
             && sequence.checked_sub(first).is_some_and(|distance| distance <= MAX_RECORDS);

@@ -212,7 +212,7 @@ fn refuse_if_durable(
 /// `missing` was durable.
 fn find_witness(content: &[u8], salt: u32, missing: u64) -> Option<u64> {
     for offset in 0..content.len() {
-        let (sequence, durable) = framing::peek_numbers(&content[offset..])?;
+        let (sequence, durable) = framing::peek_sequences(&content[offset..])?;
         // A checksum at every offset would take hours, so check the numbers first.
         let plausible = sequence > missing
             && sequence - missing <= u64::from(u32::MAX)

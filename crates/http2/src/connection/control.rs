@@ -2,18 +2,19 @@
 
 use std::time::Instant;
 
-use super::{Checked, Connection, Fault, connection_error};
+use super::{Connection, Fault, FrameResult, connection_error};
 use crate::config::MAX_WINDOW;
 use crate::frame::{ErrorCode, FrameHeader, MAX_PAYLOAD_BYTES, flag, read_u32, setting};
 use crate::liveness::PingVerdict;
 use crate::request::RequestBuilder;
 
-/// How often a client may change the window of its streams, which costs time for each
-/// open stream. Clients that measure their bandwidth do it a few dozen times.
-const MAX_WINDOW_CHANGES: usize = 1000;
+/// Maximum number of changes of SETTINGS_INITIAL_WINDOW_SIZE during the life of a
+/// connection. Each change costs time for each open stream. A client that measures its
+/// bandwidth makes a few dozen changes.
+const MAX_INITIAL_WINDOW_CHANGES: usize = 1000;
 
 impl<B: RequestBuilder> Connection<B> {
-    pub(super) fn settings(&mut self, header: FrameHeader, payload: &[u8]) -> Checked {
+    pub(super) fn handle_settings(&mut self, header: FrameHeader, payload: &[u8]) -> FrameResult {
         if header.stream != 0 {
             return connection_error(ErrorCode::ProtocolError, "SETTINGS on a stream");
         }
@@ -29,16 +30,16 @@ impl<B: RequestBuilder> Connection<B> {
         for entry in payload.chunks_exact(6) {
             let name = u16::from_be_bytes([entry[0], entry[1]]);
             let value = read_u32(&entry[2..]).unwrap_or_default();
-            self.setting(name, value)?;
+            self.apply_setting(name, value)?;
             if name == setting::INITIAL_WINDOW_SIZE {
                 window = Some(value);
             }
         }
         self.sender.settings_ack();
-        window.map_or(Ok(()), |window| self.initial_window(window.into()))
+        window.map_or(Ok(()), |window| self.apply_initial_window(window.into()))
     }
 
-    fn setting(&mut self, name: u16, value: u32) -> Checked {
+    fn apply_setting(&mut self, name: u16, value: u32) -> FrameResult {
         let frame_sizes = MAX_PAYLOAD_BYTES..1 << 24;
         match name {
             setting::HEADER_TABLE_SIZE => self.sender.set_table_bytes(value),
@@ -59,21 +60,29 @@ impl<B: RequestBuilder> Connection<B> {
         Ok(())
     }
 
-    fn initial_window(&mut self, window: i64) -> Checked {
+    fn apply_initial_window(&mut self, window: i64) -> FrameResult {
         if window != self.sender.initial_window() {
-            self.window_changes += 1;
+            self.initial_window_changes += 1;
         }
-        if self.window_changes > MAX_WINDOW_CHANGES {
+        if self.initial_window_changes > MAX_INITIAL_WINDOW_CHANGES {
             let message = "INITIAL_WINDOW_SIZE changed too often";
             return connection_error(ErrorCode::EnhanceYourCalm, message);
         }
         match self.sender.set_initial_window(window, &mut self.streams) {
             true => Ok(()),
-            false => connection_error(ErrorCode::FlowControlError, "window exceeds its limit"),
+            false => {
+                let message = "INITIAL_WINDOW_SIZE makes the window of a stream exceed its limit";
+                connection_error(ErrorCode::FlowControlError, message)
+            }
         }
     }
 
-    pub(super) fn ping(&mut self, header: FrameHeader, payload: &[u8], now: Instant) -> Checked {
+    pub(super) fn handle_ping(
+        &mut self,
+        header: FrameHeader,
+        payload: &[u8],
+        now: Instant,
+    ) -> FrameResult {
         if header.stream != 0 {
             return connection_error(ErrorCode::ProtocolError, "PING on a stream");
         }
@@ -83,41 +92,49 @@ impl<B: RequestBuilder> Connection<B> {
         if header.has(flag::ACK) {
             return Ok(());
         }
-        let (wrote, busy) = (self.sender.take_wrote(), !self.streams.is_empty());
-        match self.liveness.client_pinged(wrote, busy, now) {
+        let (responded, busy) = (self.sender.take_responded(), !self.streams.is_empty());
+        match self.liveness.client_pinged(responded, busy, now) {
             PingVerdict::Acknowledge => {
                 self.sender.ping_ack(opaque);
                 Ok(())
             }
-            // gRPC clients look for this text.
+            // gRPC clients compare the text: they then ping less often.
             PingVerdict::TooMany => connection_error(ErrorCode::EnhanceYourCalm, "too_many_pings"),
         }
     }
 
-    pub(super) fn window_update(&mut self, header: FrameHeader, payload: &[u8]) -> Checked {
+    pub(super) fn handle_window_update(
+        &mut self,
+        header: FrameHeader,
+        payload: &[u8],
+    ) -> FrameResult {
         let Some(increment) = read_u32(payload).filter(|_| payload.len() == 4) else {
             return connection_error(ErrorCode::FrameSizeError, "WINDOW_UPDATE has a wrong size");
         };
         let increment = i64::from(increment & 0x7fff_ffff);
         match header.stream {
-            0 => self.widen_connection(increment),
-            stream => self.widen_stream(stream, increment),
+            0 => self.enlarge_connection_window(increment),
+            stream => self.enlarge_stream_window(stream, increment),
         }
     }
 
-    fn widen_connection(&mut self, increment: i64) -> Checked {
+    fn enlarge_connection_window(&mut self, increment: i64) -> FrameResult {
         if increment == 0 {
-            return connection_error(ErrorCode::ProtocolError, "WINDOW_UPDATE by 0");
+            return connection_error(ErrorCode::ProtocolError, "WINDOW_UPDATE with increment 0");
         }
-        match self.sender.widen(increment) {
+        match self.sender.enlarge_window(increment) {
             true => Ok(()),
-            false => connection_error(ErrorCode::FlowControlError, "window exceeds its limit"),
+            false => {
+                let message = "WINDOW_UPDATE makes the connection's window exceed its limit";
+                connection_error(ErrorCode::FlowControlError, message)
+            }
         }
     }
 
-    fn widen_stream(&mut self, id: u32, increment: i64) -> Checked {
+    fn enlarge_stream_window(&mut self, id: u32, increment: i64) -> FrameResult {
         let Some(stream) = self.streams.get_mut(&id) else {
-            // The client may have sent it before it learned that the stream has ended.
+            // The client may have sent the frame before it learned that the stream has
+            // ended.
             if id <= self.last_stream {
                 return Ok(());
             }

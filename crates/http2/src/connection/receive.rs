@@ -1,37 +1,37 @@
-//! Finds frames in the input and dispatches them.
+//! Splits the input into frames and dispatches them.
 
 use std::time::Instant;
 
-use super::{Checked, Connection, Fault, Stage, connection_error};
+use super::{Connection, Fault, FrameResult, Stage, connection_error};
 use crate::event::ConnectionError;
 use crate::frame::{ErrorCode, FrameHeader, HEADER_BYTES, MAX_PAYLOAD_BYTES, PREFACE, flag, kind};
 use crate::request::RequestBuilder;
 
 impl<B: RequestBuilder> Connection<B> {
-    /// Handles all complete frames, and keeps the rest for the next call.
+    /// Handles all complete frames, and keeps the bytes after them for the next call.
     pub(super) fn receive_bytes(
         &mut self,
         input: &[u8],
         context: &B::Context,
         now: Instant,
     ) -> Result<(), ConnectionError> {
-        if self.rest.is_empty() {
-            let used = self.frames(input, context, now)?;
-            self.rest.extend_from_slice(&input[used..]);
+        if self.incomplete_frame.is_empty() {
+            let used = self.handle_frames(input, context, now)?;
+            self.incomplete_frame.extend_from_slice(&input[used..]);
             return Ok(());
         }
-        self.rest.extend_from_slice(input);
-        let mut rest = std::mem::take(&mut self.rest);
-        let used = self.frames(&rest, context, now)?;
+        self.incomplete_frame.extend_from_slice(input);
+        let mut rest = std::mem::take(&mut self.incomplete_frame);
+        let used = self.handle_frames(&rest, context, now)?;
         rest.drain(..used);
         if !rest.is_empty() {
-            self.rest = rest;
+            self.incomplete_frame = rest;
         }
         Ok(())
     }
 
     /// Handles all complete frames of `input` and returns their size in bytes.
-    fn frames(
+    fn handle_frames(
         &mut self,
         input: &[u8],
         context: &B::Context,
@@ -52,27 +52,30 @@ impl<B: RequestBuilder> Connection<B> {
         while let Some(header) = FrameHeader::peek(&input[used..]) {
             if header.len > MAX_PAYLOAD_BYTES {
                 let code = ErrorCode::FrameSizeError;
-                return Err(ConnectionError { code, message: "frame too large" });
+                return Err(ConnectionError {
+                    code,
+                    message: "frame exceeds SETTINGS_MAX_FRAME_SIZE",
+                });
             }
             let start = used + HEADER_BYTES;
             let Some(payload) = input.get(start..start + header.len) else { break };
             used = start + header.len;
-            match self.frame(header, payload, context, now) {
+            match self.handle_frame(header, payload, context, now) {
                 Ok(()) => {}
-                Err(Fault::Stream(stream, code)) => self.reset_invalid(stream, code),
+                Err(Fault::Stream(stream, code)) => self.reset_after_invalid_frame(stream, code),
                 Err(Fault::Connection(error)) => return Err(error),
             }
         }
         Ok(used)
     }
 
-    fn frame(
+    fn handle_frame(
         &mut self,
         header: FrameHeader,
         payload: &[u8],
         context: &B::Context,
         now: Instant,
-    ) -> Checked {
+    ) -> FrameResult {
         const PROTOCOL: ErrorCode = ErrorCode::ProtocolError;
         if self.stage == Stage::FirstSettings {
             if header.kind != kind::SETTINGS || header.has(flag::ACK) {
@@ -80,20 +83,23 @@ impl<B: RequestBuilder> Connection<B> {
             }
             self.stage = Stage::Open;
         }
-        if let Some(block) = &self.block
+        if let Some(block) = &self.incomplete_block
             && (header.kind != kind::CONTINUATION || header.stream != block.stream)
         {
-            return connection_error(PROTOCOL, "block of header fields interrupted");
+            return connection_error(
+                PROTOCOL,
+                "block of header fields interrupted by another frame",
+            );
         }
         match header.kind {
-            kind::DATA => self.data(header, payload),
-            kind::HEADERS => self.headers(header, payload, context),
-            kind::CONTINUATION => self.continuation(header, payload, context),
-            kind::PRIORITY => super::streams::priority(header, payload),
-            kind::RST_STREAM => self.rst_stream(header, payload),
-            kind::SETTINGS => self.settings(header, payload),
-            kind::PING => self.ping(header, payload, now),
-            kind::WINDOW_UPDATE => self.window_update(header, payload),
+            kind::DATA => self.handle_data(header, payload),
+            kind::HEADERS => self.handle_headers(header, payload, context),
+            kind::CONTINUATION => self.handle_continuation(header, payload, context),
+            kind::PRIORITY => super::streams::check_priority(header, payload),
+            kind::RST_STREAM => self.handle_rst_stream(header, payload),
+            kind::SETTINGS => self.handle_settings(header, payload),
+            kind::PING => self.handle_ping(header, payload, now),
+            kind::WINDOW_UPDATE => self.handle_window_update(header, payload),
             kind::GOAWAY if header.stream != 0 => connection_error(PROTOCOL, "GOAWAY on a stream"),
             kind::GOAWAY => {
                 self.draining = true;

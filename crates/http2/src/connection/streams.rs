@@ -2,23 +2,23 @@
 
 use bytes::Bytes;
 
-use super::{Checked, Connection, Fault, connection_error};
+use super::{Connection, Fault, FrameResult, connection_error};
 use crate::config::CONNECTION_WINDOW;
 use crate::event::Event;
 use crate::frame::{ErrorCode, FrameHeader, flag, read_u32};
 use crate::request::RequestBuilder;
 
 impl<B: RequestBuilder> Connection<B> {
-    pub(super) fn data(&mut self, header: FrameHeader, payload: &[u8]) -> Checked {
+    pub(super) fn handle_data(&mut self, header: FrameHeader, payload: &[u8]) -> FrameResult {
         if header.stream == 0 {
             return connection_error(ErrorCode::ProtocolError, "DATA on stream 0");
         }
         let data = unpadded(header, payload)?;
         let len = header.len as i64;
-        self.take_from_window(len)?;
+        self.consume_connection_window(len)?;
         let (id, end_stream) = (header.stream, header.has(flag::END_STREAM));
         let Some(stream) = self.streams.get_mut(&id) else {
-            return self.check_closed(id);
+            return self.check_closed_stream(id);
         };
         let incoming = &mut stream.incoming;
         if incoming.ended {
@@ -29,7 +29,7 @@ impl<B: RequestBuilder> Connection<B> {
             return Err(Fault::Stream(id, ErrorCode::FlowControlError));
         }
         incoming.ended = end_stream;
-        if let Some(left) = &mut incoming.content_left {
+        if let Some(left) = &mut incoming.content_bytes_left {
             let rest = left.checked_sub(data.len() as u64);
             *left = rest.ok_or(Fault::Stream(id, ErrorCode::ProtocolError))?;
             if end_stream && *left > 0 {
@@ -45,23 +45,24 @@ impl<B: RequestBuilder> Connection<B> {
         Ok(())
     }
 
-    /// Counts bytes against the connection's window, and refills it.
-    fn take_from_window(&mut self, len: i64) -> Checked {
-        self.window -= len;
-        if self.window < 0 {
+    /// Subtracts `len` bytes from the connection's window. Refills the window when half
+    /// of it is used.
+    fn consume_connection_window(&mut self, len: i64) -> FrameResult {
+        self.receive_window -= len;
+        if self.receive_window < 0 {
             let message = "DATA exceeds the connection's window";
             return connection_error(ErrorCode::FlowControlError, message);
         }
-        self.received += len;
-        if self.received >= CONNECTION_WINDOW / 2 {
-            self.sender.window_update(0, self.received);
-            self.window += std::mem::take(&mut self.received);
+        self.received_bytes += len;
+        if self.received_bytes >= CONNECTION_WINDOW / 2 {
+            self.sender.window_update(0, self.received_bytes);
+            self.receive_window += std::mem::take(&mut self.received_bytes);
         }
         Ok(())
     }
 
-    /// Checks whether a frame is allowed on a stream that is not open.
-    fn check_closed(&mut self, id: u32) -> Checked {
+    /// Returns how to handle a DATA frame on a stream that is not open.
+    fn check_closed_stream(&mut self, id: u32) -> FrameResult {
         if id > self.last_stream || id.is_multiple_of(2) {
             let message = "frame on a stream that was never opened";
             return connection_error(ErrorCode::ProtocolError, message);
@@ -72,7 +73,7 @@ impl<B: RequestBuilder> Connection<B> {
         }
     }
 
-    pub(super) fn rst_stream(&mut self, header: FrameHeader, payload: &[u8]) -> Checked {
+    pub(super) fn handle_rst_stream(&mut self, header: FrameHeader, payload: &[u8]) -> FrameResult {
         let Some(code) = read_u32(payload).filter(|_| payload.len() == 4) else {
             return connection_error(ErrorCode::FrameSizeError, "RST_STREAM has a wrong size");
         };
@@ -81,48 +82,49 @@ impl<B: RequestBuilder> Connection<B> {
             return connection_error(ErrorCode::ProtocolError, message);
         }
         self.abandoned.remove(&header.stream);
-        self.remove_reset(header.stream, code);
+        self.remove_stream_and_report_reset(header.stream, code);
         Ok(())
     }
 
-    /// Resets a stream because of an invalid frame.
-    pub(super) fn reset_invalid(&mut self, id: u32, code: ErrorCode) {
+    /// Resets a stream after an invalid frame.
+    pub(super) fn reset_after_invalid_frame(&mut self, id: u32, code: ErrorCode) {
         self.sender.rst_stream(id, code);
         let ended = self.streams.get(&id).is_some_and(|stream| stream.incoming.ended);
-        self.remove_reset(id, code as u32);
+        self.remove_stream_and_report_reset(id, code as u32);
         if !ended {
             self.abandon(id);
         }
     }
 
-    fn remove_reset(&mut self, id: u32, code: u32) {
+    fn remove_stream_and_report_reset(&mut self, id: u32, code: u32) {
         if let Some(stream) = self.streams.remove(&id) {
-            self.sender.discard(&stream);
+            self.sender.discard_unsent(&stream);
             self.events.push_back(Event::Reset { stream: id, code });
         }
     }
 }
 
-pub(super) fn priority(header: FrameHeader, payload: &[u8]) -> Checked {
+/// Validates a PRIORITY frame. Priorities are otherwise ignored.
+pub(super) fn check_priority(header: FrameHeader, payload: &[u8]) -> FrameResult {
     if header.stream == 0 {
         return connection_error(ErrorCode::ProtocolError, "PRIORITY on stream 0");
     }
     if payload.len() != 5 {
         return Err(Fault::Stream(header.stream, ErrorCode::FrameSizeError));
     }
-    if dependency(payload) == header.stream {
+    if stream_dependency(payload) == header.stream {
         return Err(Fault::Stream(header.stream, ErrorCode::ProtocolError));
     }
     Ok(())
 }
 
-/// The stream that a priority depends on. Priorities are otherwise ignored.
-pub(super) fn dependency(priority: &[u8]) -> u32 {
+/// Returns the stream dependency, which the five bytes of a priority begin with.
+pub(super) fn stream_dependency(priority: &[u8]) -> u32 {
     read_u32(priority).unwrap_or_default() & 0x7fff_ffff
 }
 
 /// Returns the payload without its padding.
-pub(super) fn unpadded(header: FrameHeader, payload: &[u8]) -> Checked<&[u8]> {
+pub(super) fn unpadded(header: FrameHeader, payload: &[u8]) -> FrameResult<&[u8]> {
     if !header.has(flag::PADDED) {
         return Ok(payload);
     }

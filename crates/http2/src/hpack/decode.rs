@@ -1,4 +1,4 @@
-//! Decodes header fields of requests.
+//! Decodes blocks of header fields.
 
 use super::table::Table;
 use super::{DEFAULT_TABLE_BYTES, huffman};
@@ -9,12 +9,12 @@ use super::{DEFAULT_TABLE_BYTES, huffman};
 #[error("the block of header fields cannot be decoded")]
 pub struct Malformed;
 
-/// Decodes the blocks of a connection, in order.
+/// Decodes the blocks of one direction of a connection, which must be passed in order.
 pub struct Decoder {
     table: Table,
-    /// The largest table that the peer may choose, in bytes.
-    limit: usize,
-    /// Reused memory for literals.
+    /// The largest dynamic table that the encoder may choose, in bytes.
+    max_table_bytes: usize,
+    /// Reused memory for the literal field that is being decoded.
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -24,11 +24,12 @@ impl Decoder {
         Decoder::with_limit(DEFAULT_TABLE_BYTES)
     }
 
-    /// A decoder for an observer of a connection, which does not take part in the
-    /// negotiation of the table size: the encoder may choose up to `limit` bytes.
-    pub fn with_limit(limit: usize) -> Self {
+    /// Creates a decoder that allows the encoder to choose a dynamic table of up to
+    /// `max_table_bytes` bytes. An observer of a connection needs it, because it does not
+    /// see the limit that the two sides agree on.
+    pub fn with_limit(max_table_bytes: usize) -> Self {
         let table = Table::new(DEFAULT_TABLE_BYTES);
-        Decoder { table, limit, name: Vec::new(), value: Vec::new() }
+        Decoder { table, max_table_bytes, name: Vec::new(), value: Vec::new() }
     }
 
     /// Decodes `block` and passes the name and value of each field to `field`.
@@ -40,9 +41,9 @@ impl Decoder {
         let mut fields = 0;
         while let Some(first) = block.first().copied() {
             if first & 0xe0 == 0x20 {
-                // Changes of the table size precede all fields.
-                let size = integer(&mut block, 5)?;
-                if fields > 0 || size > self.limit {
+                // A change of the table size must precede all fields.
+                let size = decode_integer(&mut block, 5)?;
+                if fields > 0 || size > self.max_table_bytes {
                     return Err(Malformed);
                 }
                 self.table.set_max_size(size);
@@ -50,41 +51,43 @@ impl Decoder {
             }
             fields += 1;
             if first & 0x80 != 0 {
-                let (name, value) = self.table.get(integer(&mut block, 7)?).ok_or(Malformed)?;
+                let (name, value) =
+                    self.table.get(decode_integer(&mut block, 7)?).ok_or(Malformed)?;
                 field(name, value);
                 continue;
             }
-            let indexing = first & 0x40 != 0;
-            self.literal(&mut block, if indexing { 6 } else { 4 })?;
+            let add_to_table = first & 0x40 != 0;
+            self.decode_literal(&mut block, if add_to_table { 6 } else { 4 })?;
             field(&self.name, &self.value);
-            if indexing {
+            if add_to_table {
                 self.table.insert(&self.name, &self.value);
             }
         }
         Ok(())
     }
 
-    /// Decodes a field whose value, and perhaps name, is a literal.
-    fn literal(&mut self, block: &mut &[u8], prefix_bits: u32) -> Result<(), Malformed> {
+    /// Decodes a field whose value is a literal into `self.name` and `self.value`. Its
+    /// name is a literal or an index.
+    fn decode_literal(&mut self, block: &mut &[u8], prefix_bits: u32) -> Result<(), Malformed> {
         self.name.clear();
-        match integer(block, prefix_bits)? {
-            0 => string(block, &mut self.name)?,
+        match decode_integer(block, prefix_bits)? {
+            0 => decode_string(block, &mut self.name)?,
             index => self.name.extend_from_slice(self.table.get(index).ok_or(Malformed)?.0),
         }
         self.value.clear();
-        string(block, &mut self.value)
+        decode_string(block, &mut self.value)
     }
 }
 
-/// Decodes an integer that starts in the low bits of the first byte.
-fn integer(block: &mut &[u8], prefix_bits: u32) -> Result<usize, Malformed> {
+/// Decodes an integer that starts in the lowest `prefix_bits` bits of the first byte.
+fn decode_integer(block: &mut &[u8], prefix_bits: u32) -> Result<usize, Malformed> {
     let mask = (1 << prefix_bits) - 1;
-    let mut value = usize::from(next(block)?) & mask;
+    let mut value = usize::from(take_byte(block)?) & mask;
     if value < mask {
         return Ok(value);
     }
     for shift in [0, 7, 14, 21] {
-        let byte = next(block)?;
+        let byte = take_byte(block)?;
         value += usize::from(byte & 0x7f) << shift;
         if byte & 0x80 == 0 {
             return Ok(value);
@@ -93,9 +96,9 @@ fn integer(block: &mut &[u8], prefix_bits: u32) -> Result<usize, Malformed> {
     Err(Malformed)
 }
 
-fn string(block: &mut &[u8], output: &mut Vec<u8>) -> Result<(), Malformed> {
+fn decode_string(block: &mut &[u8], output: &mut Vec<u8>) -> Result<(), Malformed> {
     let huffman = block.first().is_some_and(|first| first & 0x80 != 0);
-    let len = integer(block, 7)?;
+    let len = decode_integer(block, 7)?;
     let (bytes, rest) = block.split_at_checked(len).ok_or(Malformed)?;
     *block = rest;
     match huffman {
@@ -107,7 +110,7 @@ fn string(block: &mut &[u8], output: &mut Vec<u8>) -> Result<(), Malformed> {
     }
 }
 
-fn next(block: &mut &[u8]) -> Result<u8, Malformed> {
+fn take_byte(block: &mut &[u8]) -> Result<u8, Malformed> {
     let (first, rest) = block.split_first().ok_or(Malformed)?;
     *block = rest;
     Ok(*first)
@@ -155,10 +158,18 @@ mod tests {
         let mut decoder = Decoder::new();
         let long = [&[0x40, 1, b'a', 0x7f, 0xf2, 0x1e][..], &[b'x'; 4081]].concat();
         assert_eq!(fields(&mut decoder, &long).unwrap().len(), 1);
-        assert_eq!(fields(&mut decoder, &[0xbe]), Err(Malformed), "entry larger than the table");
+        assert_eq!(
+            fields(&mut decoder, &[0xbe]),
+            Err(Malformed),
+            "the entry does not fit in the table"
+        );
         assert_eq!(fields(&mut decoder, &[0x20, 0x82]).unwrap().len(), 1);
         assert_eq!(fields(&mut decoder, &[0x82, 0x20]), Err(Malformed));
-        assert_eq!(fields(&mut decoder, &[0x3f, 0xe2, 0x1f]), Err(Malformed), "4097 bytes");
+        assert_eq!(
+            fields(&mut decoder, &[0x3f, 0xe2, 0x1f]),
+            Err(Malformed),
+            "a table of 4097 bytes is too large"
+        );
         assert_eq!(fields(&mut decoder, &[0x80]), Err(Malformed), "index 0 does not exist");
     }
 

@@ -8,70 +8,76 @@ use super::table::STATIC_ENTRIES;
 /// and 500 follow.
 const STATUS_200: u8 = 8;
 const STATIC_STATUSES: [u16; 7] = [200, 204, 206, 304, 400, 404, 500];
-/// The most common fields in the dynamic table, so that an index fits in one byte.
-const MAX_COMMON: usize = 32;
+/// Maximum number of common fields in the dynamic table. With so few, every index fits in
+/// one byte.
+const MAX_COMMON_FIELDS: usize = 32;
 
-/// Encodes the blocks of a connection, in order.
+/// Encodes the blocks of a connection, which must be sent in order.
 ///
-/// A [`CommonField`] enters the dynamic table when it is first used, and takes one byte
-/// after that. Nothing else enters the table, so no entry is ever evicted.
+/// A [`CommonField`] is added to the dynamic table when it is first used, if it fits. After
+/// that its encoding takes one byte. Nothing else is added to the table, so no entry is
+/// ever evicted.
 pub(crate) struct Encoder {
     /// The fields in the dynamic table, oldest first.
     common: Vec<&'static CommonField>,
-    /// Their total size, as HPACK counts it.
+    /// Total size of these fields in bytes, as HPACK counts it.
     common_bytes: usize,
-    table: TableUse,
+    table: TableState,
 }
 
-/// Whether the dynamic table is used.
+/// Whether the encoder uses the dynamic table.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum TableUse {
+enum TableState {
     Used,
-    /// The next block sets its size to zero.
+    /// The client has lowered the limit. The next block sets the size of the table to
+    /// zero.
     ToBeEmptied,
     Unused,
 }
 
 impl Encoder {
     pub(crate) fn new() -> Self {
-        Encoder { common: Vec::new(), common_bytes: 0, table: TableUse::Used }
+        Encoder { common: Vec::new(), common_bytes: 0, table: TableState::Used }
     }
 
-    /// Limits the dynamic table. A table smaller than the default is not used at all.
+    /// Limits the size of the dynamic table. If the limit is below the default size, the
+    /// encoder stops using the table.
     pub(crate) fn set_table_bytes(&mut self, bytes: u32) {
-        if (bytes as usize) < super::DEFAULT_TABLE_BYTES && self.table == TableUse::Used {
-            self.table = TableUse::ToBeEmptied;
+        if (bytes as usize) < super::DEFAULT_TABLE_BYTES && self.table == TableState::Used {
+            self.table = TableState::ToBeEmptied;
         }
     }
 
     /// Starts a block. It must be called once for each block, before any field.
     pub(crate) fn start_block(&mut self, block: &mut Vec<u8>) {
-        if self.table == TableUse::ToBeEmptied {
+        if self.table == TableState::ToBeEmptied {
             block.push(0x20);
-            self.table = TableUse::Unused;
+            self.table = TableState::Unused;
         }
     }
 
     /// Encodes `:status`.
-    pub(crate) fn status(&mut self, status: u16, block: &mut Vec<u8>) {
+    pub(crate) fn encode_status(&mut self, status: u16, block: &mut Vec<u8>) {
         match STATIC_STATUSES.iter().position(|known| *known == status) {
             Some(at) => block.push(0x80 | (STATUS_200 + at as u8)),
-            None => literal(block, b":status", status.to_string().as_bytes()),
+            None => encode_literal(block, b":status", status.to_string().as_bytes()),
         }
     }
 
-    /// Encodes fields.
-    pub(crate) fn headers(&mut self, headers: &Headers, block: &mut Vec<u8>) {
+    /// Encodes fields in order.
+    pub(crate) fn encode_fields(&mut self, headers: &Headers, block: &mut Vec<u8>) {
         match headers {
-            Headers::Common(fields) => fields.iter().for_each(|field| self.common(field, block)),
+            Headers::Common(fields) => {
+                fields.iter().for_each(|field| self.encode_common(field, block))
+            }
             Headers::Fields(fields) => {
-                fields.iter().for_each(|(name, value)| literal(block, name, value));
+                fields.iter().for_each(|(name, value)| encode_literal(block, name, value));
             }
         }
     }
 
-    fn common(&mut self, field: &'static CommonField, block: &mut Vec<u8>) {
-        if self.table == TableUse::Used {
+    fn encode_common(&mut self, field: &'static CommonField, block: &mut Vec<u8>) {
+        if self.table == TableState::Used {
             let found = self.common.iter().position(|known| std::ptr::eq(*known, field));
             if let Some(at) = found {
                 // Indices count from the newest entry.
@@ -80,32 +86,33 @@ impl Encoder {
             }
             let bytes = field.name.len() + field.value.len() + super::ENTRY_OVERHEAD_BYTES;
             let fits = self.common_bytes + bytes <= super::DEFAULT_TABLE_BYTES;
-            if fits && self.common.len() < MAX_COMMON {
+            if fits && self.common.len() < MAX_COMMON_FIELDS {
                 self.common.push(field);
                 self.common_bytes += bytes;
                 block.push(0x40);
-                string(block, field.name.as_bytes());
-                return string(block, field.value.as_bytes());
+                encode_string(block, field.name.as_bytes());
+                return encode_string(block, field.value.as_bytes());
             }
         }
-        literal(block, field.name.as_bytes(), field.value.as_bytes());
+        encode_literal(block, field.name.as_bytes(), field.value.as_bytes());
     }
 }
 
-/// A field without indexing, its name as a literal.
-fn literal(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+/// Encodes a field as a literal that does not enter the dynamic table.
+fn encode_literal(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     block.push(0);
-    string(block, name);
-    string(block, value);
+    encode_string(block, name);
+    encode_string(block, value);
 }
 
-fn string(block: &mut Vec<u8>, bytes: &[u8]) {
-    integer(block, 0, 7, bytes.len());
+fn encode_string(block: &mut Vec<u8>, bytes: &[u8]) {
+    encode_integer(block, 0, 7, bytes.len());
     block.extend_from_slice(bytes);
 }
 
-/// An integer whose low bits share the first byte with `first`.
-fn integer(block: &mut Vec<u8>, first: u8, prefix_bits: u32, mut value: usize) {
+/// Encodes an integer that starts in the lowest `prefix_bits` bits of the first byte. The
+/// other bits of that byte are those of `first`.
+fn encode_integer(block: &mut Vec<u8>, first: u8, prefix_bits: u32, mut value: usize) {
     let mask = (1 << prefix_bits) - 1;
     if value < mask {
         block.push(first | value as u8);
@@ -135,10 +142,10 @@ mod tests {
         for _ in 0..3 {
             let (mut head, mut trailers) = (Vec::new(), Vec::new());
             encoder.start_block(&mut head);
-            encoder.status(200, &mut head);
-            encoder.headers(&Headers::Common(HEAD), &mut head);
+            encoder.encode_status(200, &mut head);
+            encoder.encode_fields(&Headers::Common(HEAD), &mut head);
             encoder.start_block(&mut trailers);
-            encoder.headers(&Headers::Common(TRAILERS), &mut trailers);
+            encoder.encode_fields(&Headers::Common(TRAILERS), &mut trailers);
             blocks.extend([head, trailers]);
         }
         blocks
@@ -158,14 +165,14 @@ mod tests {
     }
 
     #[test]
-    fn repeated_response_takes_three_bytes() {
+    fn fields_of_a_repeated_response_take_three_bytes() {
         let blocks = responses(&mut Encoder::new());
         check(&blocks);
         assert_eq!(blocks[2..4], [vec![0x88, 0xbf], vec![0xbe]]);
     }
 
     #[test]
-    fn peer_without_dynamic_table_is_served() {
+    fn decoder_without_dynamic_table_gets_literals() {
         let mut encoder = Encoder::new();
         let mut blocks = responses(&mut encoder);
         encoder.set_table_bytes(0);
@@ -177,7 +184,7 @@ mod tests {
     fn long_values_have_long_lengths() {
         let mut block = Vec::new();
         let fields = Fields::from_iter([(&b"grpc-message"[..], &[b'x'; 300][..])]);
-        Encoder::new().headers(&Headers::Fields(fields), &mut block);
+        Encoder::new().encode_fields(&Headers::Fields(fields), &mut block);
         let mut found = 0;
         Decoder::new().decode(&block, |_, value| found = value.len()).unwrap();
         assert_eq!(found, 300);
@@ -187,7 +194,7 @@ mod tests {
     fn statuses_outside_the_static_table_are_literals() {
         for status in [200, 404, 500, 302, 431] {
             let mut block = Vec::new();
-            Encoder::new().status(status, &mut block);
+            Encoder::new().encode_status(status, &mut block);
             let mut found = String::new();
             let field = |_: &[u8], value: &[u8]| found = String::from_utf8(value.to_vec()).unwrap();
             Decoder::new().decode(&block, field).unwrap();

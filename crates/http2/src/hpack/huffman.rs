@@ -2,9 +2,9 @@
 
 use std::sync::LazyLock;
 
-/// Length in bits of the code of each byte. The code is canonical: codes of one length
-/// are consecutive in the order of the bytes and follow all shorter codes. Hence the
-/// lengths determine the codes.
+/// The length of each byte's code in bits. The codes are canonical: codes of the same
+/// length are consecutive numbers in the order of their bytes, and follow the shorter
+/// codes. Therefore the lengths determine the codes.
 #[rustfmt::skip]
 const LENGTHS: [u8; 256] = [
     13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28,
@@ -24,14 +24,15 @@ const LENGTHS: [u8; 256] = [
     20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23,
     26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
 ];
-const SHORTEST: u32 = 5;
-const LONGEST: u32 = 30;
+/// Length of the shortest and of the longest code.
+const MIN_CODE_BITS: u32 = 5;
+const MAX_CODE_BITS: u32 = 30;
 
 /// The codes, ordered for decoding.
 struct Code {
     /// Bytes in the order of their codes.
     bytes: [u8; 256],
-    lengths: [Length; LONGEST as usize + 1],
+    lengths: [Length; MAX_CODE_BITS as usize + 1],
     /// The byte and the code length of each code of at most [`TABLE_BITS`] bits, at all
     /// indexes that start with the code. Other entries have length 0.
     table: [(u8, u8); 1 << TABLE_BITS],
@@ -44,18 +45,18 @@ const TABLE_BITS: u32 = 8;
 /// The codes of one length.
 #[derive(Clone, Copy, Default)]
 struct Length {
-    /// One more than the last code of this length, shifted to the top of 32 bits.
+    /// The last code of this length plus one, shifted to the highest bits of 32 bits.
     end: u64,
-    /// The difference between a code and its position in [`Code::bytes`].
+    /// The position of a code in [`Code::bytes`] minus the code.
     offset: i64,
 }
 
 static CODE: LazyLock<Code> = LazyLock::new(|| {
     let mut bytes = [0; 256];
-    let mut lengths = [Length::default(); LONGEST as usize + 1];
+    let mut lengths = [Length::default(); MAX_CODE_BITS as usize + 1];
     let mut table = [(0, 0); 1 << TABLE_BITS];
     let (mut next, mut assigned) = (0_u64, 0);
-    for length in SHORTEST..=LONGEST {
+    for length in MIN_CODE_BITS..=MAX_CODE_BITS {
         next <<= 1;
         let offset = assigned as i64 - next as i64;
         for byte in (0..=255_u8).filter(|byte| u32::from(LENGTHS[usize::from(*byte)]) == length) {
@@ -79,19 +80,19 @@ impl Code {
             return Some((byte, length.into()));
         }
         let ends = |length: &u32| u64::from(window) < self.lengths[*length as usize].end;
-        let length = (TABLE_BITS + 1..=LONGEST).find(ends)?;
+        let length = (TABLE_BITS + 1..=MAX_CODE_BITS).find(ends)?;
         let at = i64::from(window >> (32 - length)) + self.lengths[length as usize].offset;
         Some((self.bytes[at as usize], length))
     }
 }
 
-/// Decodes `input` and appends the result to `output`. Returns `None` if `input` is not
-/// valid.
+/// Decodes `input` and appends the result to `output`. Returns `None` if `input` is
+/// invalid.
 pub(super) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
     let code = &*CODE;
     // The next bits are the low `count` bits of `bits`.
     let (mut bits, mut count) = (0_u64, 0_u32);
-    output.reserve(input.len() * 8 / SHORTEST as usize);
+    output.reserve(input.len() * 8 / MIN_CODE_BITS as usize);
     let mut input = input.iter();
     loop {
         while count <= 56
@@ -109,10 +110,10 @@ pub(super) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
                 continue;
             }
         }
-        if count < SHORTEST {
-            return padding(bits, count);
+        if count < MIN_CODE_BITS {
+            return check_padding(bits, count);
         }
-        // The next 32 bits, padded with ones: no code consists of ones only.
+        // The next 32 bits, padded with ones. No code of a byte consists of ones only.
         let window = match count {
             32.. => bits >> (count - 32) & 0xffff_ffff,
             _ => (bits << (32 - count) | ((1 << (32 - count)) - 1)) & 0xffff_ffff,
@@ -122,13 +123,13 @@ pub(super) fn decode(input: &[u8], output: &mut Vec<u8>) -> Option<()> {
                 output.push(byte);
                 count -= length;
             }
-            _ => return padding(bits, count),
+            _ => return check_padding(bits, count),
         }
     }
 }
 
-/// Checks the rest, which must be fewer than eight bits, all ones.
-fn padding(bits: u64, count: u32) -> Option<()> {
+/// Checks the padding at the end, which must be fewer than eight bits, all ones.
+fn check_padding(bits: u64, count: u32) -> Option<()> {
     (count < 8 && bits & ((1 << count) - 1) == (1 << count) - 1).then_some(())
 }
 
@@ -158,14 +159,14 @@ mod tests {
     fn codes() -> Vec<u64> {
         let mut codes = vec![0; 256];
         let mut code = 0;
-        for length in SHORTEST..=LONGEST {
+        for length in MIN_CODE_BITS..=MAX_CODE_BITS {
             code <<= 1;
             for byte in (0..256).filter(|byte| u32::from(LENGTHS[*byte]) == length) {
                 codes[byte] = code;
                 code += 1;
             }
         }
-        assert_eq!(code, (1 << 30) - 1, "one code remains, for the end of the string");
+        assert_eq!(code, (1 << 30) - 1, "exactly one code is unused: the end-of-string code");
         codes
     }
 

@@ -1,4 +1,4 @@
-//! Static and dynamic tables (RFC 7541, section 2.3).
+//! The static and the dynamic table (RFC 7541, section 2.3).
 
 use std::collections::VecDeque;
 
@@ -6,6 +6,7 @@ use super::ENTRY_OVERHEAD_BYTES;
 
 /// A header field in the dynamic table.
 struct Entry {
+    /// Name and value.
     bytes: Box<[u8]>,
     name_len: usize,
 }
@@ -15,16 +16,18 @@ impl Entry {
         self.bytes.split_at(self.name_len)
     }
 
+    /// Size in bytes, as HPACK counts it.
     fn size(&self) -> usize {
         self.bytes.len() + ENTRY_OVERHEAD_BYTES
     }
 }
 
-/// Both tables. The oldest dynamic entries are evicted when the dynamic table exceeds
-/// `max_size` bytes.
+/// Both tables. When the dynamic table would exceed `max_size` bytes, its oldest entries
+/// are evicted.
 pub(super) struct Table {
     /// Dynamic entries, newest first.
     entries: VecDeque<Entry>,
+    /// Size of the dynamic entries in bytes.
     size: usize,
     max_size: usize,
 }
@@ -34,7 +37,7 @@ impl Table {
         Table { entries: VecDeque::new(), size: 0, max_size }
     }
 
-    /// Returns the name and value at an index, which starts at 1.
+    /// Returns the name and value at an index. The first index is 1.
     pub(super) fn get(&self, index: usize) -> Option<(&[u8], &[u8])> {
         if let Some((name, value)) = STATIC.get(index.checked_sub(1)?) {
             return Some((name.as_bytes(), value.as_bytes()));
@@ -42,10 +45,10 @@ impl Table {
         self.entries.get(index - 1 - STATIC.len()).map(Entry::field)
     }
 
-    /// Adds a field. A field larger than the table only empties it.
+    /// Adds a field. A field that is larger than the table empties it and is not added.
     pub(super) fn insert(&mut self, name: &[u8], value: &[u8]) {
         let entry = Entry { bytes: [name, value].concat().into(), name_len: name.len() };
-        self.shrink(self.max_size.saturating_sub(entry.size()));
+        self.evict_to(self.max_size.saturating_sub(entry.size()));
         if entry.size() <= self.max_size {
             self.size += entry.size();
             self.entries.push_front(entry);
@@ -54,10 +57,11 @@ impl Table {
 
     pub(super) fn set_max_size(&mut self, max_size: usize) {
         self.max_size = max_size;
-        self.shrink(max_size);
+        self.evict_to(max_size);
     }
 
-    fn shrink(&mut self, size: usize) {
+    /// Evicts entries until the dynamic entries have at most `size` bytes.
+    fn evict_to(&mut self, size: usize) {
         while self.size > size {
             let Some(oldest) = self.entries.pop_back() else { break };
             self.size -= oldest.size();
@@ -68,7 +72,7 @@ impl Table {
 /// Number of entries of the static table.
 pub(super) const STATIC_ENTRIES: usize = 61;
 
-/// RFC 7541, appendix A.
+/// The static table (RFC 7541, appendix A).
 #[rustfmt::skip]
 const STATIC: [(&str, &str); STATIC_ENTRIES] = [
     (":authority", ""),

@@ -1,5 +1,5 @@
-//! Auth service. Authentication is not implemented: replies are those of an etcd on which
-//! it was never enabled.
+//! Auth service. Authentication is not implemented. The responses are those of an etcd on
+//! which authentication was never enabled.
 
 use std::sync::Arc;
 
@@ -18,8 +18,11 @@ impl Api {
         Ok(AuthStatusResponse { header, enabled: false, auth_revision: 1 })
     }
 
-    /// Any other request of the service: users, roles, tokens.
-    pub(super) async fn auth(self: Arc<Self>, _: AuthMessage) -> Result<AuthMessage, Status> {
+    /// Responds to all other methods of the service: users, roles, tokens.
+    pub(super) async fn reject_auth(
+        self: Arc<Self>,
+        _: AuthMessage,
+    ) -> Result<AuthMessage, Status> {
         Err(status::auth_not_enabled())
     }
 }

@@ -31,31 +31,31 @@ impl Api {
         self: Arc<Self>,
         _: MemberAddRequest,
     ) -> Result<MemberAddResponse, Status> {
-        Err(unsupported())
+        Err(not_supported())
     }
 
     pub(super) async fn member_remove(
         self: Arc<Self>,
         _: MemberRemoveRequest,
     ) -> Result<MemberRemoveResponse, Status> {
-        Err(unsupported())
+        Err(not_supported())
     }
 
     pub(super) async fn member_update(
         self: Arc<Self>,
         _: MemberUpdateRequest,
     ) -> Result<MemberUpdateResponse, Status> {
-        Err(unsupported())
+        Err(not_supported())
     }
 
     pub(super) async fn member_promote(
         self: Arc<Self>,
         _: MemberPromoteRequest,
     ) -> Result<MemberPromoteResponse, Status> {
-        Err(unsupported())
+        Err(not_supported())
     }
 }
 
-fn unsupported() -> Status {
-    status::not_built("membership changes are")
+fn not_supported() -> Status {
+    status::not_implemented("membership changes are")
 }

@@ -1,5 +1,6 @@
-//! Downgrade requests, answered like an etcd 3.7 with one member. There is no older
-//! storage format, so an enabled downgrade is only shown in the status.
+//! Downgrade requests. The responses are those of an etcd 3.7 with one member. mem_etcd
+//! has no older storage format, so an enabled downgrade only changes the response of
+//! Status.
 
 use etcdpb::rpc::DowngradeRequest;
 use etcdpb::rpc::downgrade_request::DowngradeAction;
@@ -9,10 +10,10 @@ use parking_lot::Mutex;
 use super::status;
 use crate::config::STORAGE_VERSION;
 
-/// The previous minor version, the only target that etcd allows.
+/// The previous minor version. It is the only target that etcd allows.
 const ALLOWED_TARGET: (u64, u64) = (3, 6);
 const ALLOWED_TARGET_VERSION: &str = "3.6.0";
-/// Cluster version in the form that etcd returns: major and minor.
+/// The cluster version as etcd returns it: major and minor version.
 const CLUSTER_VERSION: &str = "3.7";
 
 /// Whether a downgrade is enabled.
@@ -22,13 +23,13 @@ pub struct Downgrade {
 }
 
 impl Downgrade {
-    /// Returns the target version, if a downgrade is enabled.
+    /// Returns the target version if a downgrade is enabled.
     pub fn target(&self) -> Option<String> {
         self.enabled.lock().then(|| ALLOWED_TARGET_VERSION.to_owned())
     }
 
     /// Handles a request, and returns the cluster version.
-    pub fn request(&self, request: &DowngradeRequest) -> Result<String, Status> {
+    pub fn handle_request(&self, request: &DowngradeRequest) -> Result<String, Status> {
         debug_assert!(STORAGE_VERSION.starts_with(CLUSTER_VERSION));
         let mut enabled = self.enabled.lock();
         match DowngradeAction::try_from(request.action) {
@@ -37,7 +38,7 @@ impl Downgrade {
                 validate(&request.version, *enabled)?;
                 *enabled = true;
             }
-            // As in etcd, cancelling without an enabled downgrade is no error.
+            // As in etcd, it is no error to cancel when no downgrade is enabled.
             Ok(DowngradeAction::Cancel) => *enabled = false,
             Err(_) => return Err(status::unknown_method()),
         }
@@ -46,15 +47,15 @@ impl Downgrade {
 }
 
 fn validate(version: &str, enabled: bool) -> Result<(), Status> {
-    let target = parse(version).ok_or_else(status::wrong_downgrade_version_format)?;
+    let target = parse_version(version).ok_or_else(status::wrong_downgrade_version_format)?;
     if target != ALLOWED_TARGET {
         return Err(status::invalid_downgrade_target_version());
     }
     if enabled { Err(status::downgrade_in_process()) } else { Ok(()) }
 }
 
-/// Parses major and minor of `3.6` or `3.6.x` with an optional suffix.
-fn parse(version: &str) -> Option<(u64, u64)> {
+/// Returns the major and minor version of text such as `3.6`, `3.6.4` or `3.6.4-rc.0`.
+fn parse_version(version: &str) -> Option<(u64, u64)> {
     let numbers = version.split(['-', '+']).next()?;
     let mut parts = numbers.split('.');
     let major = parts.next()?.parse().ok()?;
@@ -78,7 +79,7 @@ mod tests {
         version: &str,
     ) -> Result<String, String> {
         let request = DowngradeRequest { action: action as i32, version: version.into() };
-        downgrade.request(&request).map_err(|status| status.message().to_owned())
+        downgrade.handle_request(&request).map_err(|status| status.message().to_owned())
     }
 
     #[test]

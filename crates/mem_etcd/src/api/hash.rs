@@ -6,7 +6,7 @@ use etcdpb::rpc::{HashKvRequest, HashKvResponse, HashRequest, HashResponse};
 use grpc::Status;
 use pipeline::HistoryHash;
 
-use super::service::{Api, blocking};
+use super::service::{Api, run_blocking};
 use super::status;
 
 impl Api {
@@ -38,6 +38,6 @@ impl Api {
 
     async fn history_hash(&self, revision: i64) -> Result<HistoryHash, Status> {
         let pipeline = self.pipeline.clone();
-        blocking(move || pipeline.hash(revision)).await?.map_err(status::from_pipeline)
+        run_blocking(move || pipeline.hash(revision)).await?.map_err(status::from_pipeline)
     }
 }

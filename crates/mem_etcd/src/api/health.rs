@@ -1,4 +1,5 @@
-//! gRPC's health service. As in etcd, the server is one service with an empty name.
+//! gRPC's health service. As in etcd, the only service that it knows is the one with an
+//! empty name, which is the whole server.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use grpc::Status;
 use super::service::Api;
 use super::status;
 
-/// How often a health watch checks for a change.
+/// Interval at which a health watch checks for a change.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Api {
@@ -53,7 +54,8 @@ impl Api {
         })
     }
 
-    /// Returns the health of a service: not serving once the log has failed.
+    /// Returns the health of a service. The server is not serving after the log has
+    /// failed.
     fn health_of(&self, service: &str) -> ServingStatus {
         match () {
             () if !service.is_empty() => ServingStatus::ServiceUnknown,

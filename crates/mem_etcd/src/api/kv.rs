@@ -15,36 +15,37 @@ use mvcc::{Command, Reply};
 use pipeline::RangeRead;
 use prost::Message;
 
-use super::service::{Api, blocking};
+use super::service::{Api, run_blocking};
 use super::{status, validate};
 
-/// Responses with more keys are encoded in pieces.
-const SINGLE_PIECE_KEYS: usize = 1000;
-/// Bytes that complete a piece.
-const PIECE_BYTES: usize = 128 << 10;
+/// Responses with more keys than this are encoded in pieces.
+const MAX_SINGLE_PIECE_KEYS: usize = 1000;
+/// A piece ends with the first key-value pair that brings it to at least this size in
+/// bytes.
+const MIN_PIECE_BYTES: usize = 128 << 10;
 /// Number of the field `kvs` in `RangeResponse`.
-const KVS: u32 = 2;
+const KVS_FIELD: u32 = 2;
 
-/// Shortest and longest interval at which a physical compaction polls whether the memory
-/// has been freed.
-const COLLECTED_FIRST_PAUSE: Duration = Duration::from_millis(1);
-const COLLECTED_LAST_PAUSE: Duration = Duration::from_millis(100);
+/// Shortest and longest interval between two checks of a physical compaction whether the
+/// memory has been freed.
+const MIN_COLLECTED_POLL: Duration = Duration::from_millis(1);
+const MAX_COLLECTED_POLL: Duration = Duration::from_millis(100);
 
 impl Api {
     pub(super) async fn range(self: Arc<Self>, request: RangeRequest) -> Result<Encoded, Status> {
         validate::range(&request)?;
-        let encoded = move |api: &Api, mut response: RangeResponse| {
-            api.fill(&mut response.header);
-            encode(response)
+        let complete = move |api: &Api, mut response: RangeResponse| {
+            api.complete_header(&mut response.header);
+            encode_range(response)
         };
         match self.pipeline.range(&request).map_err(status::from_pipeline)? {
-            RangeRead::Done(response) => Ok(encoded(&self, response)),
-            RangeRead::Large(range) => blocking(move || encoded(&self, range.finish())).await,
+            RangeRead::Done(response) => Ok(complete(&self, response)),
+            RangeRead::Large(range) => run_blocking(move || complete(&self, range.finish())).await,
         }
     }
 
-    /// Streams the pages of a range. Each page is read only when the client's flow-control
-    /// window has room for it.
+    /// Streams the pages of a range. A page is read only after the client has read enough
+    /// of the previous pages.
     pub(super) fn range_stream(
         self: Arc<Self>,
         request: RangeRequest,
@@ -56,13 +57,13 @@ impl Api {
         let respond = move |page: Result<RangeResponse, pipeline::Error>| {
             let mut page = page.map_err(status::from_pipeline)?;
             if page.header.is_some() {
-                api.fill(&mut page.header);
+                api.complete_header(&mut page.header);
             }
             Ok(RangeStreamResponse { range_response: Some(page) })
         };
         if request.count_only {
             let count = move || self.pipeline.range(&request).map(RangeRead::finish);
-            let counted = blocking(count).map(move |count| respond(count?));
+            let counted = run_blocking(count).map(move |count| respond(count?));
             return stream::once(counted).boxed();
         }
         match self.pipeline.pages(request) {
@@ -73,10 +74,10 @@ impl Api {
 
     pub(super) async fn put(self: Arc<Self>, request: PutRequest) -> Result<PutResponse, Status> {
         validate::put(&request)?;
-        let bytes = self.check_size(&request)?;
+        let bytes = self.checked_size(&request)?;
         match self.propose(Command::Put(request), bytes).await? {
             Reply::Put(mut response) => {
-                self.fill(&mut response.header);
+                self.complete_header(&mut response.header);
                 Ok(response)
             }
             other => unreachable!("not the reply to a put: {other:?}"),
@@ -88,10 +89,10 @@ impl Api {
         request: DeleteRangeRequest,
     ) -> Result<DeleteRangeResponse, Status> {
         validate::delete_range(&request)?;
-        let bytes = self.check_size(&request)?;
+        let bytes = self.checked_size(&request)?;
         match self.propose(Command::DeleteRange(request), bytes).await? {
             Reply::DeleteRange(mut response) => {
-                self.fill(&mut response.header);
+                self.complete_header(&mut response.header);
                 Ok(response)
             }
             other => unreachable!("not the reply to a delete: {other:?}"),
@@ -100,40 +101,43 @@ impl Api {
 
     pub(super) async fn txn(self: Arc<Self>, request: TxnRequest) -> Result<TxnResponse, Status> {
         validate::txn(&request, self.limits.txn_ops)?;
-        let bytes = self.check_size(&request)?;
+        let bytes = self.checked_size(&request)?;
         let mut response = if mvcc::is_read_only(&request) {
             let pipeline = self.pipeline.clone();
             let read = move || pipeline.read_txn(&request).map_err(status::from_pipeline);
-            // It may read any number of keys, so it runs on a thread that may block.
-            blocking(read).await??
+            // The transaction may read any number of keys, so it runs on a blocking
+            // thread.
+            run_blocking(read).await??
         } else {
             match self.propose(Command::Txn(request), bytes).await? {
                 Reply::Txn(response) => response,
                 other => unreachable!("not the reply to a transaction: {other:?}"),
             }
         };
-        self.fill(&mut response.header);
+        self.complete_header(&mut response.header);
         Ok(response)
     }
 
-    /// Compacts the history; no later read sees it. With `physical`, also waits until its
-    /// memory is freed, which takes longer while a read in progress needs it.
+    /// Compacts the history before a revision, so that it can no longer be read. With
+    /// `physical`, also waits until the memory of that history is freed. Reads in
+    /// progress may delay this.
     pub(super) async fn compact(
         self: Arc<Self>,
         request: CompactionRequest,
     ) -> Result<CompactionResponse, Status> {
         let CompactionRequest { revision: compacted, physical } = request;
-        let revision = self.propose_done(Command::Compact { revision: compacted }).await?;
-        let mut pause = COLLECTED_FIRST_PAUSE;
+        let revision =
+            self.propose_without_result(Command::Compact { revision: compacted }).await?;
+        let mut pause = MIN_COLLECTED_POLL;
         while physical && !self.pipeline.collected(compacted).map_err(status::from_pipeline)? {
             tokio::time::sleep(pause).await;
-            pause = (2 * pause).min(COLLECTED_LAST_PAUSE);
+            pause = (2 * pause).min(MAX_COLLECTED_POLL);
         }
         Ok(CompactionResponse { header: self.header(revision) })
     }
 
     /// Returns the encoded size of the request, or an error if it is too large.
-    fn check_size(&self, request: &impl Message) -> Result<usize, Status> {
+    fn checked_size(&self, request: &impl Message) -> Result<usize, Status> {
         let bytes = request.encoded_len();
         if bytes > self.limits.request_bytes {
             return Err(status::request_too_large());
@@ -142,21 +146,21 @@ impl Api {
     }
 }
 
-/// Encodes a response; a large one in pieces while it is sent.
-fn encode(mut response: RangeResponse) -> Encoded {
-    if response.kvs.len() <= SINGLE_PIECE_KEYS {
-        return Encoded::of(&response);
+/// Encodes a response. A large response is encoded in pieces while it is sent.
+fn encode_range(mut response: RangeResponse) -> Encoded {
+    if response.kvs.len() <= MAX_SINGLE_PIECE_KEYS {
+        return Encoded::new(&response);
     }
     let len = response.encoded_len();
     let mut pairs = std::mem::take(&mut response.kvs).into_iter();
-    // The other fields come last. Protobuf allows any order of fields.
+    // The other fields follow the pairs, because protobuf allows any order of fields.
     let mut last = Some(Bytes::from(response.encode_to_vec()));
     let pieces = std::iter::from_fn(move || {
         let mut piece = BytesMut::new();
-        while piece.len() < PIECE_BYTES
+        while piece.len() < MIN_PIECE_BYTES
             && let Some(pair) = pairs.next()
         {
-            prost::encoding::message::encode(KVS, &pair, &mut piece);
+            prost::encoding::message::encode(KVS_FIELD, &pair, &mut piece);
         }
         if piece.is_empty() { last.take() } else { Some(piece.freeze()) }
     });

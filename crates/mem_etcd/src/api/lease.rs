@@ -21,7 +21,7 @@ impl Api {
     ) -> Result<LeaseGrantResponse, Status> {
         let id = if request.id != 0 { request.id } else { rand::random_range(1..=i64::MAX) };
         let ttl_seconds = self.pipeline.lease_ttl_seconds(request.ttl);
-        let revision = self.propose_done(Command::LeaseGrant { id, ttl_seconds }).await?;
+        let revision = self.propose_without_result(Command::LeaseGrant { id, ttl_seconds }).await?;
         let (header, error) = (self.header(revision), String::new());
         Ok(LeaseGrantResponse { header, id, ttl: ttl_seconds, error })
     }
@@ -30,7 +30,7 @@ impl Api {
         self: Arc<Self>,
         request: LeaseRevokeRequest,
     ) -> Result<LeaseRevokeResponse, Status> {
-        let revision = self.propose_done(Command::LeaseRevoke { id: request.id }).await?;
+        let revision = self.propose_without_result(Command::LeaseRevoke { id: request.id }).await?;
         Ok(LeaseRevokeResponse { header: self.header(revision) })
     }
 
@@ -42,8 +42,8 @@ impl Api {
             let api = self.clone();
             async move {
                 let id = request?.id;
-                // The header is taken before the renewal, so the lease existed at its
-                // revision.
+                // As in etcd, the header is taken before the renewal. Otherwise its
+                // revision could be one at which the lease was already revoked.
                 let header = api.header_now();
                 let renewed = api.pipeline.lease_renew(id).await.map_err(status::from_pipeline)?;
                 Ok(LeaseKeepAliveResponse { header, id, ttl: renewed.unwrap_or(0) })

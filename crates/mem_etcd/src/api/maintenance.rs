@@ -12,7 +12,7 @@ use grpc::Status;
 use mvcc::{Alarm, AlarmKind, Command, Reply};
 use pipeline::PipelineStatus;
 
-use super::service::{Api, RAFT_TERM, SMALL_REQUEST_BYTES, blocking};
+use super::service::{Api, RAFT_TERM, SMALL_REQUEST_BYTES, run_blocking};
 use super::status;
 use crate::config::{ETCD_VERSION, STORAGE_VERSION};
 use crate::memory;
@@ -36,7 +36,7 @@ impl Api {
             db_size_in_use: store.stats.live_bytes,
             db_size_quota: self.limits.quota_bytes,
             leader: self.pipeline.identity().member_id,
-            // There is no Raft log; the revision takes the place of its index.
+            // There is no Raft log. The revision is reported as its index.
             raft_index: store.revision as u64,
             raft_applied_index: store.revision as u64,
             raft_term: RAFT_TERM,
@@ -71,8 +71,8 @@ impl Api {
         let Ok(kind) = kind else { return Ok(response(Vec::new())) };
         let alarm = Alarm { kind, member_id: request.member_id };
         match self.propose(Command::Alarm { alarm, raised }, SMALL_REQUEST_BYTES).await? {
-            // As in etcd: raising an active alarm returns it, clearing an inactive one
-            // returns nothing.
+            // As in etcd, activating an active alarm returns the alarm, and deactivating
+            // an inactive alarm returns nothing.
             Reply::Alarm { changed, .. } if changed || raised => Ok(response(vec![to_wire(alarm)])),
             Reply::Alarm { .. } => Ok(response(Vec::new())),
             other => unreachable!("not the reply to an alarm: {other:?}"),
@@ -86,13 +86,13 @@ impl Api {
         let pipeline = self.pipeline.clone();
         let work = move || {
             pipeline.shrink_tables();
-            memory::give_back();
+            memory::return_free_memory();
         };
-        blocking(work).await?;
+        run_blocking(work).await?;
         Ok(DefragmentResponse { header: None })
     }
 
-    /// Accepts only this member, which is always the leader.
+    /// Succeeds only if the target is this member, which is always the leader.
     pub(super) async fn move_leader(
         self: Arc<Self>,
         request: MoveLeaderRequest,
@@ -107,11 +107,11 @@ impl Api {
         self: Arc<Self>,
         request: DowngradeRequest,
     ) -> Result<DowngradeResponse, Status> {
-        let version = self.downgrade.request(&request)?;
+        let version = self.downgrade.handle_request(&request)?;
         Ok(DowngradeResponse { header: self.header_now(), version })
     }
 
-    /// The raised alarms, and a NOSPACE alarm while the disk is full.
+    /// Returns the raised alarms, and a NOSPACE alarm while the disk is full.
     fn alarms(&self, store: &PipelineStatus) -> Vec<AlarmMember> {
         let member_id = self.pipeline.identity().member_id;
         let disk_full = Alarm { kind: AlarmKind::NoSpace, member_id };

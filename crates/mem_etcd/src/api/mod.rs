@@ -1,7 +1,8 @@
-//! etcd's gRPC services: translate requests to commands and reads of the pipeline, and
-//! the results to responses. One file per service; all state is in the pipeline.
+//! etcd's gRPC services. Handlers translate requests to commands and reads of the
+//! pipeline, and the results to responses. Each service has its own files. The state of
+//! the store is in the pipeline.
 //!
-//! A put goes from `kv::put` to `Pipeline::propose`.
+//! The handler of Put is `Api::put` in `kv.rs`. It calls `Pipeline::propose`.
 
 mod auth;
 mod cluster;
@@ -61,11 +62,11 @@ pub fn routes(api: Arc<Api>) -> Routes<Api> {
             Api::reflection,
         )
         .unary("/etcdserverpb.Auth/AuthStatus", Api::auth_status);
-    AUTH.iter().fold(routes, |routes, path| routes.unary(path, Api::auth))
+    REJECTED_AUTH_METHODS.iter().fold(routes, |routes, path| routes.unary(path, Api::reject_auth))
 }
 
-/// Methods that fail because authentication is not enabled.
-const AUTH: [&str; 16] = [
+/// Methods that return an error, because authentication is not enabled.
+const REJECTED_AUTH_METHODS: [&str; 16] = [
     "/etcdserverpb.Auth/AuthEnable",
     "/etcdserverpb.Auth/AuthDisable",
     "/etcdserverpb.Auth/Authenticate",

@@ -1,4 +1,4 @@
-//! gRPC's reflection service: descriptors for clients without the .proto files.
+//! gRPC's reflection service: returns descriptors to clients that lack the .proto files.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
@@ -27,24 +27,24 @@ impl Api {
 
 fn answer(request: ServerReflectionRequest) -> ServerReflectionResponse {
     let response = match &request.message_request {
-        None => failure(Code::InvalidArgument, "the request is empty".into()),
+        None => error_response(Code::InvalidArgument, "the request is empty".into()),
         Some(MessageRequest::ListServices(_)) => {
             let service = |name: &String| ServiceResponse { name: name.clone() };
-            let service = SERVED.services.iter().map(service).collect();
+            let service = DESCRIPTORS.services.iter().map(service).collect();
             MessageResponse::ListServicesResponse(ListServiceResponse { service })
         }
         Some(MessageRequest::FileByFilename(name)) => {
-            found(SERVED.by_name.get(name), || format!("no file {name}"))
+            file_response(DESCRIPTORS.by_name.get(name), || format!("no file {name}"))
         }
         Some(MessageRequest::FileContainingSymbol(symbol)) => {
-            found(SERVED.by_symbol.get(symbol), || format!("no symbol {symbol}"))
+            file_response(DESCRIPTORS.by_symbol.get(symbol), || format!("no symbol {symbol}"))
         }
         Some(MessageRequest::FileContainingExtension(extension)) => {
             let name = &extension.containing_type;
-            failure(Code::NotFound, format!("no extension of {name}"))
+            error_response(Code::NotFound, format!("no extension of {name}"))
         }
         Some(MessageRequest::AllExtensionNumbersOfType(name)) => {
-            failure(Code::NotFound, format!("no extension of {name}"))
+            error_response(Code::NotFound, format!("no extension of {name}"))
         }
     };
     ServerReflectionResponse {
@@ -54,66 +54,67 @@ fn answer(request: ServerReflectionRequest) -> ServerReflectionResponse {
     }
 }
 
-fn found(file: Option<&usize>, missing: impl Fn() -> String) -> MessageResponse {
+fn file_response(file: Option<&usize>, missing: impl Fn() -> String) -> MessageResponse {
     match file {
-        None => failure(Code::NotFound, missing()),
+        None => error_response(Code::NotFound, missing()),
         Some(file) => MessageResponse::FileDescriptorResponse(FileDescriptorResponse {
-            file_descriptor_proto: SERVED.with_imports(*file),
+            file_descriptor_proto: DESCRIPTORS.with_imports(*file),
         }),
     }
 }
 
-fn failure(code: Code, error_message: String) -> MessageResponse {
+fn error_response(code: Code, error_message: String) -> MessageResponse {
     let error_code = code as i32;
     MessageResponse::ErrorResponse(ErrorResponse { error_code, error_message })
 }
 
-/// The served descriptors, indexed by file name and by symbol.
-struct Served {
+/// The descriptors of all files. The maps contain positions in `files`.
+struct Descriptors {
     files: Vec<FileDescriptorProto>,
     by_name: HashMap<String, usize>,
     by_symbol: HashMap<String, usize>,
     services: Vec<String>,
 }
 
-static SERVED: LazyLock<Served> = LazyLock::new(|| {
+static DESCRIPTORS: LazyLock<Descriptors> = LazyLock::new(|| {
     let set =
         FileDescriptorSet::decode(etcdpb::DESCRIPTORS).expect("the build script generates it");
-    let mut served = Served {
+    let mut descriptors = Descriptors {
         files: set.file,
         by_name: HashMap::new(),
         by_symbol: HashMap::new(),
         services: Vec::new(),
     };
-    for (at, file) in served.files.iter().enumerate() {
-        served.by_name.insert(file.name().to_owned(), at);
+    for (at, file) in descriptors.files.iter().enumerate() {
+        descriptors.by_name.insert(file.name().to_owned(), at);
         let mut symbols = Vec::new();
         for service in &file.service {
             let name = format!("{}.{}", file.package(), service.name());
             symbols.extend(service.method.iter().map(|m| format!("{name}.{}", m.name())));
             symbols.push(name.clone());
-            served.services.push(name);
+            descriptors.services.push(name);
         }
         symbols.extend(file.enum_type.iter().map(|e| format!("{}.{}", file.package(), e.name())));
-        messages(file.package(), &file.message_type, &mut symbols);
-        served.by_symbol.extend(symbols.into_iter().map(|symbol| (symbol, at)));
+        add_message_symbols(file.package(), &file.message_type, &mut symbols);
+        descriptors.by_symbol.extend(symbols.into_iter().map(|symbol| (symbol, at)));
     }
-    served.services.sort_unstable();
-    served
+    descriptors.services.sort_unstable();
+    descriptors
 });
 
-/// Returns the names of messages and of all nested declarations.
-fn messages(scope: &str, declared: &[DescriptorProto], symbols: &mut Vec<String>) {
+/// Adds the names of messages and of the declarations in them to `symbols`.
+fn add_message_symbols(scope: &str, declared: &[DescriptorProto], symbols: &mut Vec<String>) {
     for message in declared {
         let name = format!("{scope}.{}", message.name());
         symbols.extend(message.enum_type.iter().map(|e| format!("{name}.{}", e.name())));
-        messages(&name, &message.nested_type, symbols);
+        add_message_symbols(&name, &message.nested_type, symbols);
         symbols.push(name);
     }
 }
 
-impl Served {
-    /// Returns a file and its imports, encoded.
+impl Descriptors {
+    /// Returns the encoded descriptors of a file and of the files that it imports
+    /// directly.
     fn with_imports(&self, file: usize) -> Vec<prost::bytes::Bytes> {
         let imports = self.files[file].dependency.iter();
         let imports = imports.filter_map(|name| self.by_name.get(name));
@@ -139,7 +140,7 @@ mod tests {
         let MessageResponse::ListServicesResponse(list) =
             ask(MessageRequest::ListServices(String::new()))
         else {
-            panic!("not a list")
+            panic!("the response is not a list of services")
         };
         let names: Vec<_> = list.service.iter().map(|service| &service.name[..]).collect();
         assert!(names.contains(&"etcdserverpb.KV") && names.contains(&"grpc.health.v1.Health"));
@@ -153,7 +154,9 @@ mod tests {
             assert!(symbol.starts_with(file.package()));
         }
         let missing = ask(MessageRequest::FileContainingSymbol("etcdserverpb.Nothing".into()));
-        let MessageResponse::ErrorResponse(error) = missing else { panic!("it is found") };
+        let MessageResponse::ErrorResponse(error) = missing else {
+            panic!("the response is not an error")
+        };
         assert_eq!(error.error_code, Code::NotFound as i32);
     }
 }

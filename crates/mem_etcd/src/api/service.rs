@@ -1,5 +1,5 @@
-//! State that the services share, response headers, and the submission of commands to the
-//! pipeline.
+//! Code that the services share: their state, response headers, and the submission of
+//! commands to the pipeline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,11 +20,11 @@ use super::status;
 use crate::config::Config;
 use crate::metrics::Metrics;
 
-/// The Raft term in response headers. One member holds no elections, but clients expect a
-/// term above 0.
+/// The Raft term in response headers. A single member holds no elections, but clients
+/// expect a term above 0.
 pub(super) const RAFT_TERM: u64 = 2;
 
-/// State of the services.
+/// The state of the services.
 pub struct Api {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) metrics: Arc<Metrics>,
@@ -35,7 +35,7 @@ pub struct Api {
     pub(super) pages: Router,
 }
 
-/// Limits from the configuration.
+/// Limits and intervals from the configuration.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub(super) request_bytes: usize,
@@ -45,14 +45,14 @@ pub(super) struct Limits {
     pub(super) quota_bytes: i64,
 }
 
-/// What MemberList returns about this member.
+/// The properties of this member that MemberList returns.
 pub(super) struct Member {
     pub(super) name: String,
     pub(super) client_urls: Vec<String>,
 }
 
 impl Api {
-    /// Creates the services of `pipeline`.
+    /// Creates the state of the services.
     pub fn new(
         pipeline: Arc<Pipeline>,
         metrics: Arc<Metrics>,
@@ -66,7 +66,8 @@ impl Api {
             progress_interval: config.progress_interval(),
             quota_bytes: config.quota_bytes(),
         };
-        let member = Member { name: config.name.clone(), client_urls: config.advertised() };
+        let member =
+            Member { name: config.name.clone(), client_urls: config.advertised_client_urls() };
         Api { pipeline, metrics, limits, member, downgrade: Downgrade::default(), pages }
     }
 
@@ -86,8 +87,8 @@ impl Api {
         self.header(self.pipeline.revision())
     }
 
-    /// Completes a header in which only the revision is set.
-    pub(super) fn fill(&self, header: &mut Option<ResponseHeader>) {
+    /// Sets the other fields of a header that contains only the revision.
+    pub(super) fn complete_header(&self, header: &mut Option<ResponseHeader>) {
         let revision = header.map_or(0, |header| header.revision);
         *header = self.header(revision);
     }
@@ -98,8 +99,8 @@ impl Api {
         self.pipeline.propose(command, bytes).await.map_err(status::from_pipeline)
     }
 
-    /// Carries out a command without a result and returns the revision after it.
-    pub(super) async fn propose_done(&self, command: Command) -> Result<i64, Status> {
+    /// Executes a command that has no result. Returns the revision after the command.
+    pub(super) async fn propose_without_result(&self, command: Command) -> Result<i64, Status> {
         match self.propose(command, SMALL_REQUEST_BYTES).await? {
             Reply::Done { revision } => Ok(revision),
             other => unreachable!("not the reply to a command without a result: {other:?}"),
@@ -108,16 +109,16 @@ impl Api {
 }
 
 impl Service for Api {
-    fn ended(&self, path: &'static str, code: Code) {
-        self.metrics.ended(path, code);
+    fn call_ended(&self, path: &'static str, code: Code) {
+        self.metrics.call_ended(path, code);
     }
 
-    fn received(&self, bytes: usize) {
-        self.metrics.received.inc_by(bytes as u64);
+    fn bytes_received(&self, bytes: usize) {
+        self.metrics.received_bytes.inc_by(bytes as u64);
     }
 
-    fn sent(&self, bytes: usize) {
-        self.metrics.sent.inc_by(bytes as u64);
+    fn bytes_sent(&self, bytes: usize) {
+        self.metrics.sent_bytes.inc_by(bytes as u64);
     }
 
     fn page(&self, request: http::Request<()>) -> BoxFuture<'static, http::Response<Bytes>> {
@@ -132,14 +133,15 @@ impl Service for Api {
     }
 }
 
-/// Bytes of queue space that a request without keys and values uses.
+/// The size in bytes for which a request without keys and values counts in the queue of
+/// commands.
 pub(super) const SMALL_REQUEST_BYTES: usize = 32;
 
-/// Runs `work`, which may take long, on a thread that may block.
-pub(super) async fn blocking<T: Send + 'static>(
+/// Runs `work`, which may take long, on a blocking thread.
+pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Status> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Status::internal(format!("mem_etcd: a read failed: {error}")))
+    tokio::task::spawn_blocking(work).await.map_err(|error| {
+        Status::internal(format!("mem_etcd: a blocking operation failed: {error}"))
+    })
 }

@@ -1,4 +1,4 @@
-//! Maintenance service: the snapshot that `etcdctl snapshot save` receives.
+//! Maintenance service: the method Snapshot, which `etcdctl snapshot save` calls.
 
 use std::sync::Arc;
 
@@ -8,13 +8,13 @@ use grpc::Status;
 use pipeline::Export;
 use snapshot::Exporter;
 
-use super::service::{Api, blocking};
+use super::service::{Api, run_blocking};
 use super::status;
 use crate::config::STORAGE_VERSION;
 
 impl Api {
-    /// Streams the content and then its hash. Each blob is encoded only when the client's
-    /// flow-control window has room for it.
+    /// Streams the content of the store, and then the hash of the content. A blob is
+    /// encoded only after the client has read enough of the previous blobs.
     pub(super) fn snapshot(
         self: Arc<Self>,
         _: SnapshotRequest,
@@ -26,7 +26,8 @@ impl Api {
         self: Arc<Self>,
     ) -> Result<impl Stream<Item = Result<SnapshotResponse, Status>>, Status> {
         let pipeline = self.pipeline.clone();
-        let export = blocking(move || pipeline.export()).await?.map_err(status::from_pipeline)?;
+        let export =
+            run_blocking(move || pipeline.export()).await?.map_err(status::from_pipeline)?;
         tracing::info!(revision = export.revision(), "sending a snapshot");
         let header = self.header(export.revision());
         let responses = SnapshotBlobs::new(export).map(move |blob| {
@@ -38,12 +39,12 @@ impl Api {
     }
 }
 
-/// The blobs of a snapshot, each with an estimate of the remaining bytes.
+/// Iterates over the blobs of a snapshot. Each has an estimate of the bytes after it.
 struct SnapshotBlobs {
     export: Export,
-    /// `None` after the end.
+    /// `None` after the end of the content, or after an error.
     exporter: Option<Exporter>,
-    /// Blobs to return before the next chunk.
+    /// Blobs to return before the next chunk is exported.
     pending: Vec<Vec<u8>>,
 }
 

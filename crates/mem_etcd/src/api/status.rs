@@ -5,10 +5,10 @@ use grpc::{Code, Status};
 
 /// Returns the status of a failed command or read.
 pub fn from_pipeline(error: pipeline::Error) -> Status {
-    Status::new(code(&error), error.to_string())
+    Status::new(code_of(&error), error.to_string())
 }
 
-fn code(error: &pipeline::Error) -> Code {
+fn code_of(error: &pipeline::Error) -> Code {
     match error {
         pipeline::Error::Refused(refused) => match refused {
             mvcc::Error::Compacted
@@ -28,62 +28,62 @@ fn code(error: &pipeline::Error) -> Code {
     }
 }
 
-/// No key was given.
+/// The request has no key.
 pub fn empty_key() -> Status {
     Status::invalid_argument("etcdserver: key is not provided")
 }
 
-/// `ignore_value` together with a value.
+/// The request has both `ignore_value` and a value.
 pub fn value_provided() -> Status {
     Status::invalid_argument("etcdserver: value is provided")
 }
 
-/// `ignore_lease` together with a lease.
+/// The request has both `ignore_lease` and a lease.
 pub fn lease_provided() -> Status {
     Status::invalid_argument("etcdserver: lease is provided")
 }
 
-/// A sort order or target that does not exist.
+/// The sort order or the sort target does not exist.
 pub fn invalid_sort_option() -> Status {
     Status::invalid_argument("etcdserver: invalid sort option")
 }
 
-/// More operations than `--max-txn-ops`.
+/// The transaction has more operations than `--max-txn-ops`.
 pub fn too_many_ops() -> Status {
     Status::invalid_argument("etcdserver: too many operations in txn request")
 }
 
-/// A transaction would change a key twice.
+/// The transaction could change a key twice.
 pub fn duplicate_key() -> Status {
     Status::invalid_argument("etcdserver: duplicate key given in txn request")
 }
 
-/// An operation of a transaction is empty.
+/// An operation of the transaction is empty.
 pub fn key_not_found() -> Status {
     Status::invalid_argument("etcdserver: key not found")
 }
 
-/// More bytes than `--max-request-bytes`.
+/// The request has more bytes than `--max-request-bytes`.
 pub fn request_too_large() -> Status {
     Status::invalid_argument("etcdserver: request is too large")
 }
 
-/// Any request about users and roles.
+/// The request concerns users, roles or tokens.
 pub fn auth_not_enabled() -> Status {
     Status::failed_precondition("etcdserver: authentication is not enabled")
 }
 
-/// The member that leadership is to move to does not exist.
+/// The target of MoveLeader is not this member.
 pub fn bad_leader_transferee() -> Status {
     Status::failed_precondition("etcdserver: bad leader transferee")
 }
 
-/// The target of a downgrade is not a version.
+/// The target of the downgrade is not a version.
 pub fn wrong_downgrade_version_format() -> Status {
     Status::invalid_argument("etcdserver: wrong downgrade target version format")
 }
 
-/// The target of a downgrade is not the previous minor version.
+/// The target of the downgrade is not the previous minor version.
 pub fn invalid_downgrade_target_version() -> Status {
     Status::invalid_argument("etcdserver: invalid downgrade target version")
 }
@@ -93,17 +93,17 @@ pub fn downgrade_in_process() -> Status {
     Status::failed_precondition("etcdserver: cluster has a downgrade job in progress")
 }
 
-/// An action that this version of the API does not have.
+/// The action does not exist in this version of the API.
 pub fn unknown_method() -> Status {
     Status::unknown("etcdserver: unknown method")
 }
 
-/// Health of an unknown service was requested.
+/// The health of an unknown service was requested.
 pub fn unknown_service() -> Status {
     Status::not_found("unknown service")
 }
 
-/// A feature that is not implemented; `feature` includes the verb.
-pub fn not_built(feature: &str) -> Status {
+/// The feature is not implemented. `feature` includes the verb, as in "aliases are".
+pub fn not_implemented(feature: &str) -> Status {
     Status::unimplemented(format!("mem_etcd: {feature} not implemented yet"))
 }

@@ -1,5 +1,5 @@
-//! Validation of requests, before the store is read. Checks and error messages are those
-//! of etcd.
+//! Validation of requests before they reach the store. The checks and the error messages
+//! are those of etcd.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -11,7 +11,7 @@ use grpc::Status;
 
 use super::status;
 
-/// Validates a range read.
+/// Validates a range request.
 pub fn range(request: &RangeRequest) -> Result<(), Status> {
     if request.key.is_empty() {
         return Err(status::empty_key());
@@ -21,8 +21,8 @@ pub fn range(request: &RangeRequest) -> Result<(), Status> {
     if valid_sort { Ok(()) } else { Err(status::invalid_sort_option()) }
 }
 
-/// Validates a range stream. It returns keys in key order, so it supports neither other
-/// orders nor filters by revision.
+/// Validates a range stream. As in etcd, a range stream returns keys only in key order,
+/// and supports no filters by revision.
 pub fn range_stream(request: &RangeRequest) -> Result<(), Status> {
     range(request)?;
     let by_key = request.sort_target() == SortTarget::Key;
@@ -58,8 +58,8 @@ pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), Status> {
     if request.key.is_empty() { Err(status::empty_key()) } else { Ok(()) }
 }
 
-/// Validates a transaction and all nested ones. The limit of a nested transaction is
-/// `max_ops` minus the operations of its parents.
+/// Validates a transaction and all nested transactions. The limit of a nested transaction
+/// is `max_ops` minus the operations of the transactions around it.
 pub fn txn(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
     txn_operations(request, max_ops)?;
     branch_changes(&request.success)?;
@@ -67,7 +67,7 @@ pub fn txn(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
     Ok(())
 }
 
-/// Validates the compares and operations of a transaction and all nested ones.
+/// Validates the compares and operations of a transaction and of all nested transactions.
 fn txn_operations(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
     let widest = request.compare.len().max(request.success.len()).max(request.failure.len());
     let remaining_ops = max_ops.checked_sub(widest).ok_or_else(status::too_many_ops)?;
@@ -83,17 +83,17 @@ fn txn_operations(request: &TxnRequest, max_ops: usize) -> Result<(), Status> {
     })
 }
 
-/// The keys that a branch may put and the keys that it may delete.
+/// The keys that a branch of a transaction may put, and those that it may delete.
 #[derive(Default)]
 struct Changes<'a> {
     puts: BTreeSet<&'a [u8]>,
     deleted_keys: BTreeSet<&'a [u8]>,
-    /// Deleted ranges by start. They neither overlap nor touch.
+    /// The ends of deleted ranges by their start. The ranges neither overlap nor touch.
     deleted_ranges: BTreeMap<&'a [u8], &'a [u8]>,
 }
 
 impl<'a> Changes<'a> {
-    fn put(&mut self, key: &'a [u8]) -> Result<(), Status> {
+    fn add_put(&mut self, key: &'a [u8]) -> Result<(), Status> {
         if self.deletes(key) || !self.puts.insert(key) {
             return Err(status::duplicate_key());
         }
@@ -106,18 +106,19 @@ impl<'a> Changes<'a> {
         self.deleted_keys.contains(key) || range.is_some_and(|(_, end)| key < *end)
     }
 
-    /// Adds a delete. As in etcd, an end of `"\0"` is compared literally here instead of
-    /// meaning all keys from `key` on, so such a delete conflicts with no put. If both
-    /// change the same key, they are carried out in order.
-    fn delete(&mut self, key: &'a [u8], end: &'a [u8]) {
+    /// Adds a delete. The range end `"\0"` means all keys from `key` on. As in etcd, it
+    /// is compared as an ordinary key here, so such a delete conflicts with no put. If a
+    /// put and such a delete change the same key, they are executed in order.
+    fn add_delete(&mut self, key: &'a [u8], end: &'a [u8]) {
         if end.is_empty() {
             self.deleted_keys.insert(key);
         } else if key < end {
-            self.delete_range(key, end);
+            self.add_deleted_range(key, end);
         }
     }
 
-    fn delete_range(&mut self, mut start: &'a [u8], mut end: &'a [u8]) {
+    /// Adds a deleted range and merges it with the ranges that it overlaps or touches.
+    fn add_deleted_range(&mut self, mut start: &'a [u8], mut end: &'a [u8]) {
         while let Some((&before, &until)) = self.deleted_ranges.range(..=end).next_back() {
             if until < start {
                 break;
@@ -130,37 +131,41 @@ impl<'a> Changes<'a> {
 
     /// Adds the changes of both branches of a nested transaction. Only one branch is
     /// executed, so both may put the same key.
-    fn nested(&mut self, then: Changes<'a>, otherwise: Changes<'a>) -> Result<(), Status> {
-        then.puts.iter().try_for_each(|key| self.put(key))?;
+    fn add_nested(&mut self, then: Changes<'a>, otherwise: Changes<'a>) -> Result<(), Status> {
+        then.puts.iter().try_for_each(|key| self.add_put(key))?;
         let only_otherwise = otherwise.puts.difference(&then.puts);
-        only_otherwise.copied().try_for_each(|key| self.put(key))?;
+        only_otherwise.copied().try_for_each(|key| self.add_put(key))?;
         for branch in [then, otherwise] {
             self.deleted_keys.extend(branch.deleted_keys);
-            branch.deleted_ranges.into_iter().for_each(|(key, end)| self.delete_range(key, end));
+            branch
+                .deleted_ranges
+                .into_iter()
+                .for_each(|(key, end)| self.add_deleted_range(key, end));
         }
         Ok(())
     }
 }
 
-/// Collects the changes of a branch, and fails if it could change a key twice. As in etcd
-/// the order is: deletes of this level, nested transactions, puts of this level.
+/// Returns the changes of a branch. Fails if the branch could change a key twice. As in
+/// etcd, deletes of this level are added first, then nested transactions, then puts of
+/// this level.
 fn branch_changes(ops: &[RequestOp]) -> Result<Changes<'_>, Status> {
     let mut changes = Changes::default();
     for op in ops {
         if let Some(Request::RequestDeleteRange(delete)) = &op.request {
-            changes.delete(&delete.key, &delete.range_end);
+            changes.add_delete(&delete.key, &delete.range_end);
         }
     }
     for op in ops {
         if let Some(Request::RequestTxn(nested)) = &op.request {
             let then = branch_changes(&nested.success)?;
             let otherwise = branch_changes(&nested.failure)?;
-            changes.nested(then, otherwise)?;
+            changes.add_nested(then, otherwise)?;
         }
     }
     for op in ops {
         if let Some(Request::RequestPut(put)) = &op.request {
-            changes.put(&put.key)?;
+            changes.add_put(&put.key)?;
         }
     }
     Ok(changes)
@@ -212,7 +217,7 @@ mod tests {
         let mut changes = Changes::default();
         for (start, end) in [("b", "d"), ("h", "k"), ("d", "f"), ("a", "c"), ("e", "i"), ("x", "z")]
         {
-            changes.delete(start.as_bytes(), end.as_bytes());
+            changes.add_delete(start.as_bytes(), end.as_bytes());
         }
         let merged: Vec<_> = changes.deleted_ranges.clone().into_iter().collect();
         assert_eq!(merged, [(&b"a"[..], &b"k"[..]), (b"x", b"z")]);

@@ -1,4 +1,5 @@
-//! Watch service: a stream of requests in, a stream of responses and events out.
+//! Watch service: the client sends a stream of requests; the server sends a stream of
+//! responses, which contain events.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -23,10 +24,10 @@ use watch::{Delivery, Filter};
 
 use super::service::Api;
 
-/// Number of unread responses above which no more requests of the client are read.
+/// While more responses than this are unread, no more requests of the client are read.
 const MAX_UNREAD_RESPONSES: usize = 1024;
 /// Number of the field `events` in `WatchResponse`.
-const EVENTS: u32 = 11;
+const EVENTS_FIELD: u32 = 11;
 
 impl Api {
     pub(super) fn watch(
@@ -39,34 +40,34 @@ impl Api {
             Arc::new(self.pipeline.watch_stream(move || waker.wake()))
         };
         let interval = jittered(self.limits.progress_interval);
-        let mut interval = tokio::time::interval_at(Instant::now() + interval, interval);
-        interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut progress_ticks = tokio::time::interval_at(Instant::now() + interval, interval);
+        progress_ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         WatchCall {
             api: self,
             requests: Some(requests),
             failure: None,
             stream,
             waker,
-            interval,
+            progress_ticks,
             fragments: VecDeque::new(),
         }
     }
 }
 
-/// One Watch call. It has no task of its own, so dropping it with the connection leaves
-/// nothing behind.
+/// One Watch call. It has no task of its own: when the connection drops it, nothing keeps
+/// running.
 struct WatchCall {
     api: Arc<Api>,
-    /// Requests of the client; `None` once it has closed its side. Events are still
-    /// delivered then.
+    /// Requests of the client; `None` after the client has closed its side. Events are
+    /// still delivered after that.
     requests: Option<grpc::Requests<WatchRequest>>,
-    /// Why the requests ended with an error.
+    /// The error with which the requests ended, if it has not been returned yet.
     failure: Option<Status>,
     stream: Arc<watch::WatchStream>,
     waker: Arc<AtomicWaker>,
-    /// When idle watchers get progress notifications.
-    interval: Interval,
-    /// The rest of a delivery that was split.
+    /// Ticks when idle watchers must get progress notifications.
+    progress_ticks: Interval,
+    /// The parts of a split delivery that have not been returned yet.
     fragments: VecDeque<WatchResponse>,
 }
 
@@ -75,23 +76,24 @@ impl Stream for WatchCall {
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         if let Some(fragment) = self.fragments.pop_front() {
-            return Poll::Ready(Some(Ok(Encoded::of(&fragment))));
+            return Poll::Ready(Some(Ok(Encoded::new(&fragment))));
         }
-        // Registered before the queue is read, so that no later delivery is missed.
+        // The waker is registered before the queue is read, so that no delivery is
+        // missed.
         self.waker.register(cx.waker());
         loop {
             if let Some(delivery) = self.api.pipeline.next(&self.stream) {
-                return Poll::Ready(Some(Ok(self.respond(delivery))));
+                return Poll::Ready(Some(Ok(self.encode_delivery(delivery))));
             }
             if let Some(failure) = self.failure.take() {
                 return Poll::Ready(Some(Err(failure)));
             }
             let received = self.receive_requests(cx);
-            let ticked = self.interval.poll_tick(cx).is_ready();
-            if ticked {
+            let tick_due = self.progress_ticks.poll_tick(cx).is_ready();
+            if tick_due {
                 self.stream.progress_interval();
             }
-            if !received && !ticked {
+            if !received && !tick_due {
                 return Poll::Pending;
             }
         }
@@ -99,8 +101,8 @@ impl Stream for WatchCall {
 }
 
 impl WatchCall {
-    /// Handles requests of the client, unless it leaves too many responses unread. Returns
-    /// whether there was any request.
+    /// Handles requests of the client, unless the client leaves too many responses
+    /// unread. Returns whether there was any request.
     fn receive_requests(&mut self, cx: &mut Context<'_>) -> bool {
         let mut received = false;
         while self.stream.backlog() <= MAX_UNREAD_RESPONSES
@@ -109,7 +111,7 @@ impl WatchCall {
         {
             received = true;
             match request {
-                Some(Ok(request)) => self.handle(request),
+                Some(Ok(request)) => self.handle_request(request),
                 Some(Err(failure)) => {
                     self.requests = None;
                     self.failure = Some(failure);
@@ -120,7 +122,7 @@ impl WatchCall {
         received
     }
 
-    fn handle(&self, request: WatchRequest) {
+    fn handle_request(&self, request: WatchRequest) {
         match request.request_union {
             Some(RequestUnion::CreateRequest(create)) if create.start_revision < 0 => {
                 self.stream.reject("etcdserver: mvcc: required revision has been compacted");
@@ -135,7 +137,7 @@ impl WatchCall {
         }
     }
 
-    fn respond(&mut self, delivery: Delivery) -> Encoded {
+    fn encode_delivery(&mut self, delivery: Delivery) -> Encoded {
         let base = |watch_id, revision| WatchResponse {
             header: self.api.header(revision),
             watch_id,
@@ -160,18 +162,18 @@ impl WatchCall {
             Delivery::Progress { watch_id, revision } => base(watch_id, revision),
             Delivery::Events { watch_id, revision, events, prev_kv, fragment } => {
                 let head = base(watch_id, revision);
-                let encoded = events.encoded(prev_kv, |events| encode(events, prev_kv));
+                let encoded = events.encoded(prev_kv, |events| encode_events(events, prev_kv));
                 let limit = self.api.limits.message_bytes;
                 if !fragment || encoded.len() + head.encoded_len() < limit {
                     return Encoded(Payload::concatenated(&head, encoded));
                 }
                 let wire = |event: &mvcc::Event| wire_event(event, prev_kv);
                 let events = events.as_slice().iter().map(wire).collect();
-                self.fragments = split(WatchResponse { events, ..head }, limit);
+                self.fragments = split_response(WatchResponse { events, ..head }, limit);
                 self.fragments.pop_front().expect("at least one part")
             }
         };
-        Encoded::of(&response)
+        Encoded::new(&response)
     }
 }
 
@@ -193,24 +195,25 @@ fn watch_from_request(request: &WatchCreateRequest) -> watch::Watch {
     }
 }
 
-/// Returns up to 10 % more than `interval`, so that watchers created together do not get
-/// progress notifications together.
+/// Returns `interval` plus a random part of up to 10 %, so that Watch calls that started
+/// together do not send their progress notifications together.
 fn jittered(interval: Duration) -> Duration {
     interval + interval.mul_f64(rand::random_range(0.0..0.1))
 }
 
-/// Encodes the events of a response; they follow its other fields on the wire.
-fn encode(events: &[mvcc::Event], prev_kv: bool) -> Bytes {
+/// Encodes the field `events` of a response. It is appended to the other fields.
+fn encode_events(events: &[mvcc::Event], prev_kv: bool) -> Bytes {
     let mut bytes = Vec::new();
     for event in events {
-        prost::encoding::message::encode(EVENTS, &wire_event(event, prev_kv), &mut bytes);
+        prost::encoding::message::encode(EVENTS_FIELD, &wire_event(event, prev_kv), &mut bytes);
     }
     bytes.into()
 }
 
 fn wire_event(event: &mvcc::Event, prev_kv: bool) -> mvccpb::Event {
     let deleted = event.record.is_tombstone();
-    // A key that this event created has no previous value.
+    // An event that creates a key has no previous value, even if the same transaction
+    // deleted the key before.
     let previous = event.previous.as_ref().filter(|_| prev_kv && !event.record.is_create());
     mvccpb::Event {
         r#type: if deleted { EventType::Delete } else { EventType::Put } as i32,
@@ -219,21 +222,22 @@ fn wire_event(event: &mvcc::Event, prev_kv: bool) -> mvccpb::Event {
     }
 }
 
-/// Splits a response into parts of at most `limit` bytes, or of one larger event.
-fn split(response: WatchResponse, limit: usize) -> VecDeque<WatchResponse> {
+/// Splits a response into parts of less than `limit` bytes. A part with only one event
+/// may be larger.
+fn split_response(response: WatchResponse, limit: usize) -> VecDeque<WatchResponse> {
     if response.events.len() < 2 || response.encoded_len() < limit {
         return VecDeque::from([response]);
     }
-    let frame = WatchResponse { events: Vec::new(), fragment: true, ..response.clone() };
-    let mut parts = VecDeque::from([frame.clone()]);
-    let mut bytes = frame.encoded_len();
+    let part_head = WatchResponse { events: Vec::new(), fragment: true, ..response.clone() };
+    let mut parts = VecDeque::from([part_head.clone()]);
+    let mut bytes = part_head.encoded_len();
     for event in response.events {
         let event_bytes =
             event.encoded_len() + prost::length_delimiter_len(event.encoded_len()) + 1;
         let part = parts.back_mut().expect("never empty");
         if !part.events.is_empty() && bytes + event_bytes >= limit {
-            parts.push_back(frame.clone());
-            bytes = frame.encoded_len();
+            parts.push_back(part_head.clone());
+            bytes = part_head.encoded_len();
         }
         bytes += event_bytes;
         parts.back_mut().expect("never empty").events.push(event);
@@ -249,18 +253,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn split_returns_all_events_in_small_parts() {
+    fn split_response_returns_all_events_in_small_parts() {
         let event = |revision| {
             let record = Record::put(Key::new(b"key"), &[b'v'; 100], 1, revision, revision, 0);
             mvcc::Event { record, previous: None }
         };
         let events: Vec<_> = (1..50).map(event).collect();
-        let encoded = encode(&events, false);
+        let encoded = encode_events(&events, false);
         let events: Vec<_> = events.iter().map(|event| wire_event(event, false)).collect();
         let whole = WatchResponse { watch_id: 7, events: events.clone(), ..Default::default() };
         let head = WatchResponse { watch_id: 7, ..Default::default() };
         assert_eq!(whole.encode_to_vec(), [&head.encode_to_vec()[..], &encoded].concat());
-        let parts = split(whole, 1000);
+        let parts = split_response(whole, 1000);
         assert!(parts.len() > 4 && parts.iter().all(|part| part.encoded_len() <= 1000));
         assert!(parts.iter().all(|part| part.watch_id == 7));
         let last = parts.len() - 1;

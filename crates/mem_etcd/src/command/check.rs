@@ -11,8 +11,8 @@ use crate::host;
 
 /// Read and verify a data directory, and print what it contains.
 ///
-/// Changes nothing. No server may be using the directory. The exit code is 0 if there is no
-/// damage, and 1 otherwise.
+/// Changes nothing. The directory must not be in use by a server. The exit code is 0 if
+/// there is no damage, and 1 otherwise.
 #[derive(Args, Debug)]
 pub struct Check {
     /// Path to the data directory.
@@ -27,12 +27,12 @@ pub struct Check {
 impl Check {
     pub fn run(self) -> Result<ExitCode> {
         let report = pipeline::check(&self.data_dir, self.snapshot_dir, &host::boot_id())?;
-        print!("{}", text(&report));
+        print!("{}", format_report(&report));
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn text(report: &DirectoryReport) -> String {
+fn format_report(report: &DirectoryReport) -> String {
     let DirectoryReport { identity, snapshot, log, revision, compacted, stats, restart } = report;
     let mut lines = vec![format!(
         "identity   cluster {:016x}, member {:016x}",
@@ -52,7 +52,7 @@ fn text(report: &DirectoryReport) -> String {
     if let Some(cut) = &log.cut {
         let (file, offset) = (cut.file.display(), cut.offset);
         lines.push(format!(
-            "torn tail  {file} at offset {offset}: an unfinished write, which the server will cut off"
+            "torn tail  {file} at offset {offset}: an unfinished write, which the server will truncate"
         ));
     }
     lines.push(match compacted {
@@ -61,10 +61,13 @@ fn text(report: &DirectoryReport) -> String {
     });
     if let Some(restart) = restart {
         lines.push(format!(
-            "restart    at revision {restart}, compacted there: writes that clients have seen may be lost"
+            "restart    writes that clients have seen may be lost: a server will continue at revision {restart} and mark older revisions as compacted"
         ));
     }
-    lines.push(format!("keys       {} in {} bytes", stats.live_keys, stats.live_bytes));
+    lines.push(format!(
+        "keys       {}, {} bytes with their newest values and the overhead per key",
+        stats.live_keys, stats.live_bytes
+    ));
     lines.push(format!("leases     {}", stats.leases));
     lines.push("no damage found\n".into());
     lines.join("\n")

@@ -1,8 +1,7 @@
 //! Subcommands, one file each.
 //!
-//! The flags of the server are those of etcd and are separate
-//! ([`crate::config::Config`]). If the first argument has no leading dash, it names a
-//! subcommand.
+//! If the first argument has no leading dash, it is the name of a subcommand. A
+//! subcommand has its own flags. Those of the server are in [`crate::config::Config`].
 
 mod check;
 mod repair;
@@ -26,14 +25,14 @@ enum Command {
     Snapshot(snapshot::Snapshot),
 }
 
-/// Whether `args`, which start with the program name, name a subcommand.
+/// Whether `args` contain a subcommand. The first of `args` is the name of the program.
 pub fn is_subcommand(args: &[String]) -> bool {
     args.get(1).is_some_and(|first| !first.starts_with('-'))
 }
 
-/// Runs the subcommand that `args` name. Prints an error as one line.
+/// Runs the subcommand in `args`. Prints an error as one line.
 pub fn run(args: Vec<String>) -> ExitCode {
-    let command = match config::parse::<Command>(args) {
+    let command = match config::parse_args::<Command>(args) {
         Ok(command) => command,
         Err(exit) => return exit.report(),
     };

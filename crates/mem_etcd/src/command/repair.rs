@@ -1,4 +1,5 @@
-//! `mem_etcd repair`: makes a damaged data directory usable with the data that is left.
+//! `mem_etcd repair`: makes a damaged data directory usable, with the data that can be
+//! kept.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,10 +12,10 @@ use crate::host;
 
 /// Print what is damaged in a data directory and what can be kept; with --yes, repair it.
 ///
-/// Damaged files are kept with the suffix .damaged. The store continues at a revision
-/// above every revision it ever had and is marked as compacted there, so that every
-/// client lists again. An undamaged directory is not changed. No server may be using the
-/// directory.
+/// Damaged files are kept with the suffix .damaged. The repaired store continues at a
+/// revision above every revision that it ever had. Older revisions are marked as
+/// compacted, so that every client lists again. An undamaged directory is not changed.
+/// The directory must not be in use by a server.
 #[derive(Args, Debug)]
 pub struct Repair {
     /// Path to the data directory.
@@ -25,7 +26,7 @@ pub struct Repair {
     #[arg(long, value_name = "DIR")]
     snapshot_dir: Option<PathBuf>,
 
-    /// Repair the directory; without this flag nothing is changed.
+    /// Repair the directory; without this flag, nothing is changed.
     #[arg(long)]
     yes: bool,
 }
@@ -39,7 +40,10 @@ impl Repair {
         };
         plan.damage.iter().for_each(|line| println!("damaged    {line}"));
         println!("kept       {} keys, up to revision {}", plan.keys, plan.revision);
-        println!("restart    at revision {}, compacted there", plan.restart);
+        println!(
+            "restart    at revision {}; older revisions are marked as compacted",
+            plan.restart
+        );
         if !self.yes {
             println!("nothing was changed: repeat with --yes to repair the directory");
             return Ok(ExitCode::FAILURE);

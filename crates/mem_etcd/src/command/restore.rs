@@ -9,18 +9,18 @@ use clap::builder::BoolishValueParser;
 use data_dir::Identity;
 use pipeline::SavedSnapshot;
 
-/// Create a data directory from a snapshot that `etcdctl snapshot save` took of mem_etcd or
-/// of etcd. Users, roles and members of etcd are not restored.
+/// Create a data directory from a snapshot that `etcdctl snapshot save` took of mem_etcd
+/// or of etcd. Users, roles and members of etcd are not restored.
 ///
-/// The revision is raised and everything before it is marked as compacted. So clients that
-/// saw the store after the snapshot list again instead of missing changes that the restore
-/// undid. The cluster and the member get new IDs.
+/// The restore undoes the changes that were made after the snapshot. So that clients that
+/// saw these changes list again, the revision is raised and all older revisions are
+/// marked as compacted. The cluster and the member get new IDs.
 #[derive(Args, Debug)]
 pub struct Restore {
-    /// Snapshot file.
+    /// Path of the snapshot file.
     file: PathBuf,
 
-    /// Path of the data directory to create; it must be empty or missing.
+    /// Path of the data directory to create; it must be empty or not exist.
     #[arg(long, value_name = "DIR")]
     data_dir: PathBuf,
 
@@ -28,8 +28,8 @@ pub struct Restore {
     #[arg(long, default_value_t = 1_000_000_000, value_name = "COUNT")]
     bump_revision: u64,
 
-    /// Mark everything before the raised revision as compacted; must be true exactly if
-    /// the revision is raised [default: whether it is raised]
+    /// Mark all revisions below the raised one as compacted; must be true if the revision
+    /// is raised, and false otherwise [default: true if the revision is raised]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true,
           default_missing_value = "true", value_parser = BoolishValueParser::new())]
     mark_compacted: Option<bool>,

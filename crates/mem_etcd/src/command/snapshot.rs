@@ -1,4 +1,4 @@
-//! `mem_etcd snapshot`: like `etcdutl snapshot`.
+//! `mem_etcd snapshot`: subcommands like those of `etcdutl snapshot`.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,7 +11,8 @@ use serde_json::json;
 use super::restore::Restore;
 use crate::config::STORAGE_VERSION;
 
-/// Print the status of a snapshot, or restore it (`etcdctl snapshot save` takes one).
+/// Print the status of a snapshot that `etcdctl snapshot save` took, or restore the
+/// snapshot.
 #[derive(Args, Debug)]
 #[command(disable_help_subcommand = true)]
 pub struct Snapshot {
@@ -25,10 +26,11 @@ enum Command {
     Restore(Restore),
 }
 
-/// Print hash (equal to HashKV), revision, number of keys, size and version of a snapshot.
+/// Print hash (equal to HashKV), revision, number of keys, size and version of a
+/// snapshot.
 #[derive(Args, Debug)]
 struct Status {
-    /// Snapshot file.
+    /// Path of the snapshot file.
     file: PathBuf,
 
     /// Output format.
@@ -54,7 +56,7 @@ impl Snapshot {
             Command::Restore(restore) => restore.run(),
             Command::Status(status) => {
                 let saved = SavedSnapshot::read(&status.file, status.skip_hash_check)?;
-                println!("{}", text(&saved.status(), status.write_out));
+                println!("{}", format_status(&saved.status(), status.write_out));
                 Ok(ExitCode::SUCCESS)
             }
         }
@@ -62,7 +64,7 @@ impl Snapshot {
 }
 
 /// Formats the status as etcdutl does.
-fn text(status: &SavedSnapshotStatus, format: OutputFormat) -> String {
+fn format_status(status: &SavedSnapshotStatus, format: OutputFormat) -> String {
     let SavedSnapshotStatus { hash, revision, keys, bytes } = *status;
     let cells = [
         format!("{hash:x}"),
@@ -82,12 +84,12 @@ fn text(status: &SavedSnapshotStatus, format: OutputFormat) -> String {
             "\"Hash\" : {hash}\n\"Revision\" : {revision}\n\"Keys\" : {keys}\n\"Size\" : {bytes}\n\"Version\" : {STORAGE_VERSION}"
         ),
         OutputFormat::Table => {
-            table(["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION"], cells)
+            format_table(["HASH", "REVISION", "TOTAL KEYS", "TOTAL SIZE", "VERSION"], cells)
         }
     }
 }
 
-fn table(header: [&str; 5], cells: [String; 5]) -> String {
+fn format_table(header: [&str; 5], cells: [String; 5]) -> String {
     let widths: Vec<_> = header.iter().zip(&cells).map(|(h, c)| h.len().max(c.len())).collect();
     let rule = |left: &str, middle: &str, right: &str| {
         let parts: Vec<_> = widths.iter().map(|width| "─".repeat(width + 2)).collect();
@@ -106,7 +108,7 @@ fn table(header: [&str; 5], cells: [String; 5]) -> String {
     lines.join("\n")
 }
 
-/// Formats bytes with decimal units, with one decimal place below ten.
+/// Formats a number of bytes with a decimal unit. Values below 10 have one decimal place.
 fn human_bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if bytes < 1000 {
@@ -133,8 +135,8 @@ mod tests {
     fn prints_like_etcdutl() {
         let status =
             SavedSnapshotStatus { hash: 0xfe01cf57, revision: 10, keys: 7, bytes: 2_097_152 };
-        assert_eq!(text(&status, OutputFormat::Simple), "fe01cf57, 10, 7, 2.1 MB, 3.7.0");
-        let lines = text(&status, OutputFormat::Table);
+        assert_eq!(format_status(&status, OutputFormat::Simple), "fe01cf57, 10, 7, 2.1 MB, 3.7.0");
+        let lines = format_status(&status, OutputFormat::Table);
         assert!(
             lines.contains("│ fe01cf57 │       10 │          7 │     2.1 MB │   3.7.0 │"),
             "{lines}"

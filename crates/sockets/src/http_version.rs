@@ -11,36 +11,43 @@ use tokio_util::sync::CancellationToken;
 
 use crate::io::Io;
 
-/// A client that has not sent enough to detect the HTTP version by then is disconnected.
+/// A client that has not sent enough to detect the HTTP version within this time is
+/// disconnected.
 const DETECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection by HTTP version.
-pub enum Opened {
+/// A connection whose HTTP version is known.
+pub enum Detected {
     /// HTTP/2; its preface has been read.
     Http2(Box<dyn Io>),
-    /// Another protocol, in most cases HTTP/1.1. No byte of it is missing.
+    /// Another protocol, in most cases HTTP/1.1. The stream yields all bytes of the
+    /// client.
     Other(Replayed),
-    /// The client closed the connection, or the server stopped before it sent anything.
+    /// The client closed the connection, or `stop` was cancelled before the version was
+    /// known.
     Closed,
 }
 
-/// Reads until the HTTP version is known.
-pub async fn open(mut io: Box<dyn Io>, stop: &CancellationToken) -> io::Result<Opened> {
+/// Reads the first bytes of a connection, until the HTTP version is known. Fails after 10
+/// s.
+pub async fn detect_http_version(
+    mut io: Box<dyn Io>,
+    stop: &CancellationToken,
+) -> io::Result<Detected> {
     let mut head = [0; http2::PREFACE.len()];
     let read_head = tokio::time::timeout(DETECTION_TIMEOUT, read_head(&mut io, &mut head));
     let len = tokio::select! {
         len = read_head => len??,
-        () = stop.cancelled() => return Ok(Opened::Closed),
+        () = stop.cancelled() => return Ok(Detected::Closed),
     };
     Ok(match &head[..len] {
-        [] => Opened::Closed,
-        head if head == http2::PREFACE => Opened::Http2(io),
-        head => Opened::Other(Replayed::new(head, io)),
+        [] => Detected::Closed,
+        head if head == http2::PREFACE => Detected::Http2(io),
+        head => Detected::Other(Replayed::new(head, io)),
     })
 }
 
-/// Reads until the HTTP version is known. Returns the number of bytes read, or 0 if the
-/// client closed the connection.
+/// Reads until `head` contains HTTP/2's preface, or bytes that differ from it. Returns
+/// the number of bytes read, or 0 if the client closed the connection.
 async fn read_head(io: &mut Box<dyn Io>, head: &mut [u8]) -> io::Result<usize> {
     let mut len = 0;
     while len < head.len() && http2::PREFACE.starts_with(&head[..len]) {
@@ -52,14 +59,14 @@ async fn read_head(io: &mut Box<dyn Io>, head: &mut [u8]) -> io::Result<usize> {
     Ok(len)
 }
 
-/// A connection, preceded by bytes that were read from it already.
+/// A connection that yields bytes again that have already been read from it.
 pub struct Replayed {
     head: Bytes,
     io: Box<dyn Io>,
 }
 
 impl Replayed {
-    /// Yields `head` first, then the bytes of `io`.
+    /// Creates a connection that yields `head` first, and then the bytes of `io`.
     pub fn new(head: &[u8], io: Box<dyn Io>) -> Self {
         Replayed { head: Bytes::copy_from_slice(head), io }
     }
