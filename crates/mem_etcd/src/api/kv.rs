@@ -125,7 +125,7 @@ impl Api {
         let CompactionRequest { revision: compacted, physical } = request;
         let revision = self.propose_done(Command::Compact { revision: compacted }).await?;
         let mut pause = COLLECTED_FIRST_PAUSE;
-        while physical && !self.pipeline.collected(compacted).map_err(status::from_pipeline)? {
+        while physical && !self.pipeline.is_collected(compacted).map_err(status::from_pipeline)? {
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(COLLECTED_LAST_PAUSE);
         }

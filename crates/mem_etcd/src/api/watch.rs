@@ -80,7 +80,7 @@ impl Stream for WatchCall {
         // Registered before the queue is read, so that no later delivery is missed.
         self.waker.register(cx.waker());
         loop {
-            if let Some(delivery) = self.api.pipeline.next(&self.stream) {
+            if let Some(delivery) = self.api.pipeline.next_delivery(&self.stream) {
                 return Poll::Ready(Some(Ok(self.respond(delivery))));
             }
             if let Some(failure) = self.failure.take() {
@@ -89,7 +89,7 @@ impl Stream for WatchCall {
             let received = self.receive_requests(cx);
             let ticked = self.interval.poll_tick(cx).is_ready();
             if ticked {
-                self.stream.progress_interval();
+                self.stream.send_periodic_progress();
             }
             if !received && !ticked {
                 return Poll::Pending;
@@ -103,7 +103,7 @@ impl WatchCall {
     /// whether there was any request.
     fn receive_requests(&mut self, cx: &mut Context<'_>) -> bool {
         let mut received = false;
-        while self.stream.backlog() <= MAX_UNREAD_RESPONSES
+        while self.stream.queue_len() <= MAX_UNREAD_RESPONSES
             && let Some(requests) = &mut self.requests
             && let Poll::Ready(request) = requests.poll_next_unpin(cx)
         {
