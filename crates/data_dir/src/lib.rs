@@ -269,7 +269,7 @@ mod tests {
         let path = dir.path().join("data");
         let first = DataDir::open(&path, FRESH).unwrap();
         let second = DataDir::open(&path, FRESH).unwrap_err();
-        assert!(matches!(second, Error::InUse { .. }), "{second}");
+        assert!(matches!(second, Error::InUse { .. }), "unexpected error: {second}");
         drop(first);
         let other = Identity { cluster_id: 1, member_id: 2 };
         assert_eq!(DataDir::open(&path, other).unwrap().identity(), FRESH);
@@ -291,19 +291,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("member")).unwrap();
         let error = DataDir::open(dir.path(), FRESH).unwrap_err();
-        assert!(error.to_string().contains("data of etcd"), "{error}");
+        assert!(error.to_string().contains("data of etcd"), "unexpected error: {error}");
 
         let newer = tempfile::tempdir().unwrap();
         fs::create_dir(newer.path().join(WAL)).unwrap();
         fs::write(newer.path().join("IDENTITY"), "format 9\n").unwrap();
         let error = DataDir::open(newer.path(), FRESH).unwrap_err();
-        assert!(matches!(error, Error::NewerFormat { found: 9, .. }), "{error}");
+        assert!(matches!(error, Error::NewerFormat { found: 9, .. }), "unexpected error: {error}");
 
         let lost = tempfile::tempdir().unwrap();
         drop(DataDir::open(lost.path(), FRESH).unwrap());
         fs::remove_dir(lost.path().join(WAL)).unwrap();
         let error = DataDir::open(lost.path(), FRESH).unwrap_err();
-        assert!(error.to_string().contains("log is missing"), "{error}");
+        assert!(error.to_string().contains("log is missing"), "unexpected error: {error}");
 
         let broken = tempfile::tempdir().unwrap();
         fs::create_dir(broken.path().join(WAL)).unwrap();

@@ -148,6 +148,7 @@ pub enum DecodeEffectError {
     UnknownAlarm(i64),
 }
 
+// The tags of the effects, as in the table above.
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const LEASE_GRANTED: u8 = 3;
@@ -388,7 +389,7 @@ mod tests {
         for (effect, expected) in cases {
             let mut encoded = Vec::new();
             effect.encode(&mut encoded);
-            assert_eq!(encoded, expected, "{effect:?}");
+            assert_eq!(encoded, expected, "the bytes of {effect:?} have changed");
             let mut rest = &encoded[..];
             let decoded = Effect::decode(&mut rest).unwrap();
             assert!(rest.is_empty());

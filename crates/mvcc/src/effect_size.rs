@@ -72,6 +72,7 @@ impl Store {
     }
 }
 
+/// Whether an operation of a transaction, or of a nested one, copies the current value of a key.
 fn txn_copies_value(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).any(|op| match &op.request {
         Some(Request::RequestPut(put)) => put.ignore_value,

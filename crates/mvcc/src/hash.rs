@@ -47,7 +47,9 @@ pub struct HashCursor {
     buffer: Vec<u8>,
 }
 
+/// A change that is to be hashed.
 struct Change {
+    /// The position of the change within its revision.
     sub_revision: u64,
     record: Record,
 }

@@ -59,6 +59,7 @@ impl Leases {
         }
     }
 
+    /// Adds a lease without keys.
     pub(crate) fn insert(&mut self, id: i64, ttl_seconds: i64, ttl_start_ms: i64) {
         self.by_id.insert(id, Lease { ttl_seconds, ttl_start_ms, keys: BTreeSet::new() });
     }

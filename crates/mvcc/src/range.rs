@@ -212,6 +212,7 @@ impl RangeOptions {
             && within(record.create_revision(), self.create_revisions)
     }
 
+    /// Sorts the records as the request requires. They are in key order before.
     fn sort(&self, records: &mut [Record]) {
         let Some((target, order)) = self.sort else { return };
         match target {

@@ -81,7 +81,7 @@ fn check_branch(
     revision: i64,
     branches: &mut impl Iterator<Item = bool>,
 ) -> Result<(), Error> {
-    let succeeded = branches.next().expect("one branch for each transaction");
+    let succeeded = branches.next().expect("a branch was selected for each transaction");
     for op in branch(request, succeeded) {
         match &op.request {
             Some(Request::RequestRange(range)) => check_range(store, revision, range)?,
@@ -120,7 +120,7 @@ fn execute(
     request: &TxnRequest,
     branches: &mut impl Iterator<Item = bool>,
 ) -> TxnResponse {
-    let succeeded = branches.next().expect("one branch for each transaction");
+    let succeeded = branches.next().expect("a branch was selected for each transaction");
     let mut responses = Vec::new();
     for op in branch(request, succeeded) {
         let response = match &op.request {
@@ -153,7 +153,7 @@ impl OpExecutor for Write<'_> {
                 Response::ResponseDeleteRange(self.delete_range(delete))
             }
             Request::RequestRange(_) | Request::RequestTxn(_) => {
-                unreachable!("handled by execute")
+                unreachable!("execute handles ranges and nested transactions")
             }
         }
     }
@@ -177,8 +177,8 @@ impl OpExecutor for View<'_> {
 
 /// Executes a range whose revision was checked in pass 2.
 fn range(store: &Store, request: &RangeRequest, current: i64) -> RangeResponse {
-    let mut cursor =
-        RangeCursor::new(store, request, current, true).expect("checked before execution");
+    let mut cursor = RangeCursor::new(store, request, current, true)
+        .expect("the revision was checked in pass 2");
     cursor.step(store, usize::MAX);
     cursor.finish()
 }

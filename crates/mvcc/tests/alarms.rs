@@ -73,7 +73,11 @@ fn a_corrupt_alarm_rejects_all_changes_but_renewals() {
         Command::LeaseGrant { id: 1, ttl_seconds: 1 },
         Command::LeaseRevoke { id: 1 },
     ] {
-        assert_eq!(store.apply(&command, &mut effects), Err(Error::Corrupt), "{command:?}");
+        assert_eq!(
+            store.apply(&command, &mut effects),
+            Err(Error::Corrupt),
+            "the result of {command:?}"
+        );
     }
     assert!(effects.is_empty());
     store.apply(&Command::LeaseRenew { id: 9 }, &mut effects).unwrap();

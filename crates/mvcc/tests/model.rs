@@ -368,11 +368,11 @@ impl Run {
         let got = self.store.apply(command, &mut effects);
         let expected = self.execute_on_model(command, &got);
         match (&got, expected) {
-            (Err(got), Err(expected)) => assert_eq!(*got, expected, "{command:?}"),
+            (Err(got), Err(expected)) => assert_eq!(*got, expected, "the error of {command:?}"),
             (Ok(_), Ok(())) => {}
             (got, expected) => panic!("{command:?} returned {got:?}; expected: {expected:?}"),
         }
-        assert_eq!(self.store.revision(), self.model.revision(), "{command:?}");
+        assert_eq!(self.store.revision(), self.model.revision(), "the revision after {command:?}");
         assert!(got.is_ok() || effects.is_empty(), "the rejected command {command:?} has effects");
         let before = self.log.len();
         effects.iter().for_each(|effect| effect.encode(&mut self.log));

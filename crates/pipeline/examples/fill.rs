@@ -31,7 +31,9 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["log", dir, nodes] => write_log(Path::new(dir), nodes.parse().expect("a number of nodes")),
+        ["log", dir, nodes] => {
+            write_log(Path::new(dir), nodes.parse().expect("NODES must be a number"))
+        }
         ["snapshot", dir] => take_snapshot(Path::new(dir)),
         ["open", dir] => drop(open(Path::new(dir), u64::MAX)),
         _ => panic!("usage: fill log DIR NODES | fill snapshot DIR | fill open DIR"),

@@ -201,7 +201,7 @@ impl Applier {
         store.tick(clock_ms);
         let unlogged = self.disk.as_mut().and_then(|d| d.journal.take_unlogged_renewals(clock_ms));
         if let Some(renewed) = unlogged {
-            store.replay(renewed.clone()).expect("only writes can be out of order");
+            store.replay(renewed.clone()).expect("replaying a lease renewal never fails");
             effects.push(renewed);
         }
         let first_new = store.revision() + 1;

@@ -69,6 +69,7 @@ struct EtcdImport {
 }
 
 impl EtcdImport {
+    /// Adds the leases, with their full TTL.
     fn read_leases(&mut self, db: &Db) -> Result<(), bolt::Error> {
         let store = &mut self.store;
         db.for_each(b"lease", |_, value| {
@@ -146,6 +147,7 @@ fn decode_revision(mut bytes: &[u8]) -> Result<(i64, bool), String> {
     }
 }
 
+/// Converts a stored pair to a record. Fails if its revisions are inconsistent.
 fn to_record(pair: &KeyValue, revision: i64) -> Result<Record, String> {
     let (create, version) = (pair.create_revision(), pair.version());
     if version < 1 || create < 1 || create > revision || pair.mod_revision() != revision {

@@ -18,6 +18,7 @@ pub(crate) struct Lessor {
     checks: BinaryHeap<Reverse<(Instant, i64)>>,
 }
 
+/// The granted TTL of a lease, and when the lease expires.
 struct Deadline {
     ttl_seconds: i64,
     /// `None` if the TTL is too long for an [`Instant`]: the lease never expires.

@@ -108,6 +108,7 @@ fn open_disk(
     Ok(Disk { journal, snapshot_trigger, _alive: alive, _dir: dir })
 }
 
+/// Starts a thread with this name.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.into()).spawn(run)
 }

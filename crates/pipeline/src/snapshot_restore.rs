@@ -66,7 +66,9 @@ impl SavedSnapshot {
         let mut store = builder.finish();
         // Renewals after the snapshot are unknown. So every lease gets its full TTL.
         let at_ms = store.clock_ms();
-        store.replay(Effect::AllLeasesRenewed { at_ms }).expect("only writes can be out of order");
+        store
+            .replay(Effect::AllLeasesRenewed { at_ms })
+            .expect("replaying a lease renewal never fails");
         Ok(SavedSnapshot { store, bytes })
     }
 
@@ -174,7 +176,7 @@ mod tests {
         let target = dir.path().join("second");
         saved.write(&target, FRESH).unwrap();
         let again = saved.write(&target, FRESH).unwrap_err();
-        assert!(again.to_string().contains("is not empty"), "{again}");
+        assert!(again.to_string().contains("is not empty"), "unexpected error: {again}");
         let second = Pipeline::open(&options("second"), FRESH).unwrap();
         assert_eq!(second.hash(3).unwrap(), first.hash(3).unwrap());
 
@@ -200,7 +202,10 @@ mod tests {
             Err(files::Error::Poisoned)
         });
         assert!(stopped.is_err());
-        let error = Pipeline::open(&options, FRESH).err().expect("refused").to_string();
-        assert!(error.contains("it contains snap"), "{error}");
+        let error = Pipeline::open(&options, FRESH)
+            .err()
+            .expect("an interrupted restore is refused")
+            .to_string();
+        assert!(error.contains("it contains snap"), "unexpected error: {error}");
     }
 }

@@ -375,7 +375,7 @@ fn a_lease_of_unlogged_keys_survives_without_them() {
     test_store.kill();
     test_store.start();
     let (left, _, keys) = test_store.store().lease_time_to_live(7).unwrap();
-    assert!(left >= 98, "{left}");
+    assert!(left >= 98, "only {left} s of the TTL of 100 s remain");
     assert_eq!(keys.iter().map(etcdpb::Key::as_bytes).collect::<Vec<_>>(), [b"b1"]);
     test_store.run(Command::LeaseRevoke { id: 7 }).unwrap();
     assert_eq!(test_store.get("b1"), None);
@@ -424,7 +424,7 @@ fn a_full_disk_refuses_writes_but_renews_leases() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::NoSpace), "{error}");
+    assert!(matches!(error, Error::NoSpace), "unexpected error: {error}");
     assert!(test_store.store().status().no_space);
     while test_store.put("little", "x").is_ok() {}
     assert_eq!(block_on(test_store.store().lease_renew(1)).unwrap(), Some(1000));
@@ -449,17 +449,31 @@ fn a_failed_write_or_fsync_stops_all_writes() {
             "sync" => test_store.disk.0.lock().unwrap().fail_next_sync = true,
             _ => test_store.disk.0.lock().unwrap().fail_next_write_after = Some(20),
         }
-        assert!(matches!(test_store.put("failed", "x"), Err(Error::LogFailed(_))), "{fault}");
-        assert!(matches!(test_store.put("after", "x"), Err(Error::LogFailed(_))), "{fault}");
+        assert!(
+            matches!(test_store.put("failed", "x"), Err(Error::LogFailed(_))),
+            "after a failed {fault}"
+        );
+        assert!(
+            matches!(test_store.put("after", "x"), Err(Error::LogFailed(_))),
+            "after a failed {fault}"
+        );
         let renewed = test_store.run(Command::LeaseRenew { id: 1 });
-        assert!(matches!(renewed, Err(Error::LogFailed(_))), "{fault}");
+        assert!(matches!(renewed, Err(Error::LogFailed(_))), "after a failed {fault}");
         assert!(test_store.store().status().failure.is_some());
-        assert_eq!(test_store.all().into_keys().collect::<Vec<_>>(), ["before"], "{fault}");
+        assert_eq!(
+            test_store.all().into_keys().collect::<Vec<_>>(),
+            ["before"],
+            "after a failed {fault}"
+        );
         // The failed write was neither published nor acknowledged. The power cut loses
         // it.
         test_store.cut_power(|| false);
         test_store.start();
-        assert_eq!(test_store.all().into_keys().collect::<Vec<_>>(), ["before"], "{fault}");
+        assert_eq!(
+            test_store.all().into_keys().collect::<Vec<_>>(),
+            ["before"],
+            "after a failed {fault}"
+        );
         test_store.put("again", "x").unwrap();
     }
 }

@@ -31,7 +31,7 @@ fn fixtures() -> PathBuf {
 fn every_fixture_opens_with_its_content() {
     let mut names: Vec<_> = fs::read_dir(fixtures()).unwrap().map(|e| e.unwrap().path()).collect();
     names.sort();
-    assert!(names.len() >= 2, "{names:?}");
+    assert!(names.len() >= 2, "only {} fixtures found in {}", names.len(), fixtures().display());
     for fixture in names {
         let copy = tempfile::tempdir().unwrap();
         copy_all(&fixture.join("data"), copy.path());
@@ -95,8 +95,10 @@ fn describe_content(pipeline: &Pipeline) -> String {
 #[test]
 #[ignore = "writes a new fixture"]
 fn write() {
-    let fixture_spec = std::env::var("NEW_FIXTURE").expect("NEW_FIXTURE=NAME=SCRIPT");
-    let (name, script) = fixture_spec.split_once('=').expect("NAME=SCRIPT");
+    let fixture_spec = std::env::var("NEW_FIXTURE")
+        .expect("the environment variable NEW_FIXTURE=NAME=SCRIPT is set");
+    let (name, script) =
+        fixture_spec.split_once('=').expect("NEW_FIXTURE has the form NAME=SCRIPT");
     let fixture = fixtures().join(name);
     assert!(!fixture.exists(), "fixture {name} exists; existing fixtures must not change");
     let work = tempfile::tempdir().unwrap();

@@ -15,8 +15,11 @@ use ring::digest::{Context, SHA256};
 
 use crate::file::{MAGIC, NO_SALT, SnapshotReader};
 
+/// Size of the hash at the end of the file in bytes.
 const HASH_BYTES: u64 = 32;
+/// The size of the file without the hash is a multiple of this number of bytes.
 const ALIGNMENT: u64 = 512;
+/// Size of a read in bytes.
 const READ_BYTES: usize = 1 << 20;
 
 /// Encodes an exported snapshot in parts. The file consists of the parts that the methods
@@ -131,7 +134,7 @@ fn check_hash(
     has_hash: bool,
 ) -> Result<(), Error> {
     if !has_hash {
-        let reason = "it has no hash at its end: it is truncated, or comes from a data directory (then use --skip-hash-check)";
+        let reason = "it has no hash at its end: it is truncated, or it is a snapshot from a data directory, which needs --skip-hash-check";
         return Err(bad_snapshot(path, reason.into()));
     }
     let mut context = Context::new(&SHA256);

@@ -132,6 +132,7 @@ impl SnapshotReader {
         Error::Corrupt { file: self.path.clone(), offset: self.offset, reason }
     }
 
+    /// Fills `bytes` from the file. Fails if the file ends before.
     fn read(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
         match self.file.read_exact(bytes) {
             Ok(()) => {

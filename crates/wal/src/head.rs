@@ -12,6 +12,7 @@ use files::Error;
 
 use crate::medium::Medium;
 
+/// File name of `HEAD`.
 const NAME: &str = "HEAD";
 
 /// Returns the first sequence of the segment that `HEAD` names; 0 if it names none, or if

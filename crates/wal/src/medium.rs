@@ -60,6 +60,7 @@ impl OsMedium {
         Ok(OsMedium { directory })
     }
 
+    /// Makes the names in the directory durable.
     fn sync_directory(&self) -> io::Result<()> {
         File::open(&self.directory)?.sync_all()
     }
@@ -128,6 +129,7 @@ fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
     }
 }
 
+/// Overwrites the bytes from offset `from` to offset `to` with zeros.
 fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     for offset in (from..to).step_by(zeros.len()) {

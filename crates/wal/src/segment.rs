@@ -13,6 +13,7 @@ use crate::medium::{LogFile, Medium};
 
 /// First bytes of every segment.
 pub(crate) const MAGIC: Magic = *b"K1MWAL";
+/// Extension of the file name of a segment.
 const EXTENSION: &str = ".wal";
 
 /// A segment that is open for writing.

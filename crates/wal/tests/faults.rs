@@ -177,8 +177,8 @@ fn a_missing_newest_segment_is_detected() {
     for newest in names.iter().rev() {
         disk.0.lock().unwrap().files.remove(newest);
         let message = open(&disk).err().unwrap().to_string();
-        assert!(message.contains(names.last().unwrap()), "{message}");
-        assert!(message.contains("is missing, but HEAD names"), "{message}");
+        assert!(message.contains(names.last().unwrap()), "unexpected error: {message}");
+        assert!(message.contains("is missing, but HEAD names"), "unexpected error: {message}");
     }
 }
 
@@ -315,7 +315,7 @@ fn a_full_disk_refuses_appends_until_there_is_space() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+    assert!(matches!(error, Error::NoSpace { .. }), "unexpected error: {error}");
     disk.0.lock().unwrap().free_bytes = None;
     append(&mut log, &[2; 100]).unwrap();
     appended.push(vec![2; 100]);
@@ -335,6 +335,9 @@ fn a_record_that_the_visitor_refuses_is_reported_with_its_offset() {
         _ => Ok(()),
     });
     let message = refused.err().unwrap().to_string();
-    assert!(message.contains("00000000000000000001.wal is corrupt at offset 52"), "{message}");
-    assert!(message.contains("unknown effect"), "{message}");
+    assert!(
+        message.contains("00000000000000000001.wal is corrupt at offset 52"),
+        "unexpected error: {message}"
+    );
+    assert!(message.contains("unknown effect"), "unexpected error: {message}");
 }

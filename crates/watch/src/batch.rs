@@ -34,10 +34,12 @@ impl Batch {
         Batch { revision, content: Arc::new(content) }
     }
 
+    /// Returns all events of the batch.
     pub(crate) fn events(&self) -> &[Event] {
         &self.content.events
     }
 
+    /// Returns the size of keys and values in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.content.bytes
     }

@@ -125,6 +125,7 @@ impl Subscriptions {
         self.groups[id].subscribers.insert(subscriber)
     }
 
+    /// Adds a group without subscribers. Returns its index.
     fn add_group(&mut self, span: &Span) -> usize {
         let group = Group { span: span.clone(), subscribers: Slab::new(), events: Vec::new() };
         let id = self.groups.insert(group);
