@@ -59,7 +59,7 @@ func TestRefusesToStart(t *testing.T) {
 		{"unknown flag", []string{"--frobnicate"}, 2, "unexpected argument '--frobnicate'"},
 		{"port in use", []string{"--listen-client-urls", "http://" + taken.Addr().String(), "--wal-mode", "none"}, 1, "Address already in use"},
 		{"directory in use", []string{"--listen-client-urls", free, "--data-dir", inUse.args[1]}, 1, "is in use by another process"},
-		{"directory of etcd", []string{"--listen-client-urls", free, "--data-dir", etcdData}, 1, "contains the data of an etcd"},
+		{"directory of etcd", []string{"--listen-client-urls", free, "--data-dir", etcdData}, 1, "contains the data of etcd"},
 		{"directory of a newer version", []string{"--listen-client-urls", free, "--data-dir", newer}, 1, "has format 99"},
 		{"directory that cannot be made", []string{"--listen-client-urls", free, "--data-dir", "/proc/nothing"}, 1, "create data directory /proc/nothing"},
 		{"a file where the socket should be", []string{"--listen-client-urls", "unix://" + pem, "--wal-mode", "none"}, 1, "listen on unix://"},

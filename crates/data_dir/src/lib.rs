@@ -9,10 +9,10 @@
 //!
 //! # Invariants
 //!
-//! - At most one process uses a data directory.
-//! - `wal/` becomes durable before `IDENTITY`. A directory with an identity but without a
+//! - At most one process uses a data directory at a time.
+//! - `wal/` is made durable before `IDENTITY`. A directory with an identity but without a
 //!   log has therefore lost its log, and is refused.
-//! - A directory with files of another program is refused, not overwritten.
+//! - A directory with files of another program is refused. These files are not changed.
 
 #![warn(missing_docs)]
 
@@ -24,10 +24,12 @@ use std::path::{Path, PathBuf};
 use files::Error;
 use rustix::fs::{FlockOperation, flock};
 
+/// The format of data directories that this version writes, and the newest that it reads.
 const FORMAT: u32 = 1;
+/// Name of the directory of the log.
 const WAL: &str = "wal";
 
-/// The IDs of a store. Neither is zero, and both stay the same for the life of the data
+/// The IDs of a store. Neither is 0. They never change during the life of a data
 /// directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
@@ -46,19 +48,19 @@ pub struct DataDir {
 }
 
 impl DataDir {
-    /// Locks the directory `path`, which is created if it is missing. A new directory
-    /// gets the identity `fresh`; an existing one keeps its own.
+    /// Locks the directory `path`, and creates it if it is missing. A new directory gets
+    /// the identity `fresh`; an existing one keeps its own.
     pub fn open(path: &Path, fresh: Identity) -> Result<DataDir, Error> {
         let lock = create_locked(path)?;
         let identity = match fs::read_to_string(path.join("IDENTITY")) {
             Ok(text) => {
                 require_log(path)?;
-                parse(&text, path)?
+                parse_identity(&text, path)?
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 refuse_foreign(path)?;
-                // The log directory must be durable before the identity: see the
-                // invariants above.
+                // Make the log directory durable before the identity: see the invariants
+                // above.
                 create_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
                 write_identity(path, fresh)?;
                 fresh
@@ -68,8 +70,9 @@ impl DataDir {
         Ok(DataDir { path: path.to_owned(), identity, _lock: lock })
     }
 
-    /// Locks the existing directory `path`. Creates nothing but the lock file.
-    pub fn existing(path: &Path) -> Result<DataDir, Error> {
+    /// Locks the existing directory `path`. Creates the lock file if it is missing, and
+    /// nothing else.
+    pub fn open_existing(path: &Path) -> Result<DataDir, Error> {
         let file = path.join("IDENTITY");
         let text = fs::read_to_string(&file).map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
@@ -79,7 +82,7 @@ impl DataDir {
             _ => Error::io("read", &file)(error),
         })?;
         let lock = lock(path)?;
-        Ok(DataDir { path: path.to_owned(), identity: parse(&text, path)?, _lock: lock })
+        Ok(DataDir { path: path.to_owned(), identity: parse_identity(&text, path)?, _lock: lock })
     }
 
     /// Fails if the directory of the log is missing.
@@ -87,21 +90,22 @@ impl DataDir {
         require_log(&self.path)
     }
 
-    /// Renames the log of the directory and creates an empty one. Returns the new path
-    /// of the old log, if there was one.
+    /// Renames the directory of the log and creates an empty one. Returns the new path of
+    /// the old log, if there was one.
     pub fn set_log_aside(&self) -> Result<Option<PathBuf>, Error> {
-        let wal = self.wal();
-        let aside = wal.exists().then(|| unused_damaged_name(&wal));
-        if let Some(aside) = &aside {
-            fs::rename(&wal, aside).map_err(Error::io("rename", &wal))?;
+        let wal = self.log_dir();
+        let renamed = wal.exists().then(|| unused_damaged_name(&wal));
+        if let Some(renamed) = &renamed {
+            fs::rename(&wal, renamed).map_err(Error::io("rename", &wal))?;
         }
         create_log_directory(&self.path).map_err(Error::io("create", wal))?;
-        Ok(aside)
+        Ok(renamed)
     }
 
-    /// Creates a data directory with initial snapshots. `fill` receives the snapshot
-    /// directory and writes them. `path` must be empty or missing. The identity is
-    /// written last: a directory without one is not opened.
+    /// Creates a data directory with the snapshots that `fill` writes; `fill` gets the
+    /// path of the snapshot directory. `path` must be empty or missing. The identity is
+    /// written last, because a directory without it is refused: so an interrupted call
+    /// leaves no usable directory.
     pub fn create_filled(
         path: &Path,
         fresh: Identity,
@@ -112,29 +116,29 @@ impl DataDir {
         }
         let lock = create_locked(path)?;
         let dir = DataDir { path: path.to_owned(), identity: fresh, _lock: lock };
-        fill(dir.snap())?;
+        fill(dir.snapshot_dir())?;
         create_log_directory(path).map_err(Error::io("create", path.join(WAL)))?;
         write_identity(path, fresh)?;
         Ok(dir)
     }
 
-    /// The IDs of the store.
+    /// Returns the IDs of the store.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// The default directory of the snapshots.
-    pub fn snap(&self) -> PathBuf {
+    /// Returns the default directory of the snapshots.
+    pub fn snapshot_dir(&self) -> PathBuf {
         self.path.join("snap")
     }
 
-    /// The directory of the log.
-    pub fn wal(&self) -> PathBuf {
+    /// Returns the directory of the log.
+    pub fn log_dir(&self) -> PathBuf {
         self.path.join(WAL)
     }
 }
 
-/// Returns an unused name next to `path` for its damaged content.
+/// Returns an unused path, next to `path`, to which damaged content can be renamed.
 pub fn unused_damaged_name(path: &Path) -> PathBuf {
     let numbered = |n: u32| match n {
         1 => format!("{}.damaged", path.display()),
@@ -143,7 +147,7 @@ pub fn unused_damaged_name(path: &Path) -> PathBuf {
     (1..)
         .map(|n| PathBuf::from(numbered(n)))
         .find(|name| !name.exists())
-        .expect("some name is unused")
+        .expect("a directory cannot contain all names")
 }
 
 /// Creates `path` if it is missing, and locks it.
@@ -172,6 +176,7 @@ fn lock(path: &Path) -> Result<File, Error> {
     }
 }
 
+/// Creates the directory of the log, if it is missing, and makes it durable.
 fn create_log_directory(path: &Path) -> std::io::Result<()> {
     fs::create_dir_all(path.join(WAL))?;
     File::open(path)?.sync_all()?;
@@ -181,6 +186,7 @@ fn create_log_directory(path: &Path) -> std::io::Result<()> {
     }
 }
 
+/// Fails if the directory of the log is missing.
 fn require_log(path: &Path) -> Result<(), Error> {
     let file = path.join(WAL);
     if file.is_dir() {
@@ -190,11 +196,12 @@ fn require_log(path: &Path) -> Result<(), Error> {
     Err(Error::Corrupt { file, offset: 0, reason })
 }
 
-/// Refuses a directory without an identity that contains files of another program.
+/// Fails if the directory `path`, which has no identity, contains files of another
+/// program.
 fn refuse_foreign(path: &Path) -> Result<(), Error> {
     let foreign = |reason: String| Err(Error::Foreign { path: path.to_owned(), reason });
     if path.join("member").is_dir() {
-        return foreign("it contains the data of an etcd (member/)".into());
+        return foreign("it contains the data of etcd (member/)".into());
     }
     for entry in fs::read_dir(path).map_err(Error::io("list", path))? {
         let entry = entry.map_err(Error::io("list", path))?;
@@ -203,7 +210,8 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
             continue;
         }
         let name = entry.file_name();
-        // A start that was interrupted before the identity was written leaves these.
+        // A start can leave these files if it is interrupted before it has written the
+        // identity.
         if name != "LOCK" && name != "IDENTITY.new" && name != "lost+found" && name != WAL {
             return foreign(format!("it contains {}", name.display()));
         }
@@ -211,6 +219,7 @@ fn refuse_foreign(path: &Path) -> Result<(), Error> {
     Ok(())
 }
 
+/// Writes `IDENTITY` atomically and durably.
 fn write_identity(path: &Path, identity: Identity) -> Result<(), Error> {
     let text = format!(
         "format {FORMAT}\ncluster_id {:016x}\nmember_id {:016x}\n",
@@ -227,7 +236,8 @@ fn write_identity(path: &Path, identity: Identity) -> Result<(), Error> {
     write().map_err(Error::io("write", &final_name))
 }
 
-fn parse(text: &str, path: &Path) -> Result<Identity, Error> {
+/// Parses the content of `IDENTITY`.
+fn parse_identity(text: &str, path: &Path) -> Result<Identity, Error> {
     let file = path.join("IDENTITY");
     let field = |name: &str| {
         text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap_or("")
@@ -236,9 +246,9 @@ fn parse(text: &str, path: &Path) -> Result<Identity, Error> {
         path: path.to_owned(),
         reason: format!("{} is malformed", file.display()),
     };
-    let found: u32 = field("format").parse().map_err(|_| malformed())?;
-    if found > FORMAT {
-        return Err(Error::NewerFormat { path: file, found, supported: FORMAT });
+    let format: u32 = field("format").parse().map_err(|_| malformed())?;
+    if format > FORMAT {
+        return Err(Error::NewerFormat { path: file, found: format, supported: FORMAT });
     }
     let id = |name| u64::from_str_radix(field(name), 16).ok().filter(|id| *id != 0);
     match (id("cluster_id"), id("member_id")) {
@@ -254,12 +264,12 @@ mod tests {
     const FRESH: Identity = Identity { cluster_id: 0xc, member_id: 0xa };
 
     #[test]
-    fn open_keeps_the_identity_and_locks() {
+    fn open_keeps_the_identity_and_locks_the_directory() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("data");
         let first = DataDir::open(&path, FRESH).unwrap();
         let second = DataDir::open(&path, FRESH).unwrap_err();
-        assert!(matches!(second, Error::InUse { .. }), "{second}");
+        assert!(matches!(second, Error::InUse { .. }), "unexpected error: {second}");
         drop(first);
         let other = Identity { cluster_id: 1, member_id: 2 };
         assert_eq!(DataDir::open(&path, other).unwrap().identity(), FRESH);
@@ -281,19 +291,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("member")).unwrap();
         let error = DataDir::open(dir.path(), FRESH).unwrap_err();
-        assert!(error.to_string().contains("data of an etcd"), "{error}");
+        assert!(error.to_string().contains("data of etcd"), "unexpected error: {error}");
 
         let newer = tempfile::tempdir().unwrap();
         fs::create_dir(newer.path().join(WAL)).unwrap();
         fs::write(newer.path().join("IDENTITY"), "format 9\n").unwrap();
         let error = DataDir::open(newer.path(), FRESH).unwrap_err();
-        assert!(matches!(error, Error::NewerFormat { found: 9, .. }), "{error}");
+        assert!(matches!(error, Error::NewerFormat { found: 9, .. }), "unexpected error: {error}");
 
         let lost = tempfile::tempdir().unwrap();
         drop(DataDir::open(lost.path(), FRESH).unwrap());
         fs::remove_dir(lost.path().join(WAL)).unwrap();
         let error = DataDir::open(lost.path(), FRESH).unwrap_err();
-        assert!(error.to_string().contains("log is missing"), "{error}");
+        assert!(error.to_string().contains("log is missing"), "unexpected error: {error}");
 
         let broken = tempfile::tempdir().unwrap();
         fs::create_dir(broken.path().join(WAL)).unwrap();

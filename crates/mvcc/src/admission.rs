@@ -1,5 +1,5 @@
-//! Admission of commands by quota and alarms. The size of a command is
-//! estimated from the request alone, as etcd does.
+//! Admission: rejects commands because of the quota and of alarms. As in etcd, the size
+//! of a command is estimated from the request alone.
 
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{PutRequest, RequestOp, TxnRequest};
@@ -10,24 +10,23 @@ use crate::effect::{Effect, Effects};
 use crate::error::Error;
 use crate::store::Store;
 
-/// Estimated bytes of a record in addition to its key and value.
+/// Estimated size of a record in bytes, in addition to its key and value.
 const KEY_OVERHEAD_BYTES: usize = 256;
-/// Estimated bytes of a lease.
+/// Estimated size of a lease in bytes.
 const LEASE_OVERHEAD_BYTES: usize = 64;
 
 impl Store {
-    /// The raised alarms, ordered by kind and member.
+    /// Returns the raised alarms, ordered by kind and member.
     pub fn alarms(&self) -> impl Iterator<Item = Alarm> {
         self.alarms.iter()
     }
 
-    /// Sets the quota. It is not part of the state and must be set after each
-    /// start.
+    /// Sets the quota. The log does not contain it, so it must be set after each start.
     pub fn set_quota(&mut self, quota: Quota) {
         self.quota = quota;
     }
 
-    /// Raises or clears an alarm. Returns whether that changed anything.
+    /// Raises or clears an alarm. Returns whether it was not in this state before.
     pub(crate) fn set_alarm(&mut self, alarm: Alarm, raised: bool, effects: &mut Effects) -> bool {
         let changed = self.alarms.set(alarm, raised);
         if changed {
@@ -36,10 +35,10 @@ impl Store {
         changed
     }
 
-    /// Checks `command` against the alarms and the quota. A command that exceeds
-    /// the quota raises a NOSPACE alarm, which stays until a client clears it.
+    /// Fails if an alarm or the quota forbids `command`. A command that exceeds the quota
+    /// raises a NOSPACE alarm, which stays raised until a client clears it.
     pub(crate) fn admit(&mut self, command: &Command, effects: &mut Effects) -> Result<(), Error> {
-        // As in etcd, leases can be renewed whatever alarms are raised.
+        // As in etcd, raised alarms do not affect lease renewals.
         if matches!(command, Command::Alarm { .. } | Command::LeaseRenew { .. }) {
             return Ok(());
         }
@@ -65,8 +64,8 @@ impl Store {
     }
 }
 
-/// Estimates how many bytes `command` adds to the store; 0 for a command that
-/// only reads or deletes.
+/// Returns the estimated number of bytes that `command` adds to the store; 0 for a
+/// command that only reads or deletes.
 fn added_bytes(command: &Command) -> i64 {
     let bytes = match command {
         Command::Put(request) => put_bytes(request),
@@ -85,7 +84,7 @@ fn put_bytes(request: &PutRequest) -> usize {
     KEY_OVERHEAD_BYTES + request.key.len() + request.value.len()
 }
 
-/// The estimate for the branch that adds more bytes.
+/// Returns the estimate for the branch that adds more bytes.
 fn txn_bytes(request: &TxnRequest) -> usize {
     let branch_bytes = |ops: &[RequestOp]| -> usize {
         let op_bytes = |op: &RequestOp| match &op.request {

@@ -1,5 +1,5 @@
-//! Alarms: conditions that stop writes until an operator clears them. They are
-//! part of the state and are restored at startup.
+//! Alarms: conditions that make the store reject writes until a client clears them. They
+//! are part of the state, and a restart restores them.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +18,16 @@ pub enum AlarmKind {
 pub struct Alarm {
     /// The kind of alarm.
     pub kind: AlarmKind,
-    /// The member. As in etcd, the ID need not be that of an existing member.
+    /// The member ID. As in etcd, there need not be a member with this ID.
     pub member_id: u64,
 }
 
 /// The size limit of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quota {
-    /// The limit in bytes of [`crate::Stats::total_bytes`]; 0 for no limit.
+    /// The limit of [`crate::Stats::total_bytes`] in bytes; 0 for no limit.
     pub bytes: i64,
-    /// The member for which the NOSPACE alarm is raised.
+    /// The ID of the member for which the NOSPACE alarm is raised.
     pub member_id: u64,
 }
 
@@ -52,7 +52,7 @@ impl Alarms {
         self.0.iter().copied()
     }
 
-    /// Raises or clears `alarm`. Returns whether that changed anything.
+    /// Raises or clears `alarm`. Returns whether it was not in this state before.
     pub(crate) fn set(&mut self, alarm: Alarm, raised: bool) -> bool {
         if raised { self.0.insert(alarm) } else { self.0.remove(&alarm) }
     }

@@ -1,5 +1,5 @@
-//! Execution of commands. [`Store::apply`] is the only way to change the state,
-//! except for replay at startup.
+//! Executes commands. Keys, leases and alarms change only in [`Store::apply`] and in
+//! [`Store::replay`].
 
 use etcdpb::Record;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest};
@@ -13,12 +13,12 @@ use crate::txn;
 use crate::write::{Write, check_put};
 
 impl Store {
-    /// Executes `command` and appends its changes to `effects`, which the caller
-    /// writes to the log.
+    /// Executes `command` and appends its changes to `effects`. The caller writes them to
+    /// the log.
     ///
     /// # Errors
-    /// A rejected command changes nothing. The one exception is
-    /// [`Error::NoSpace`]: it may raise an alarm, which is in `effects`.
+    /// A rejected command changes nothing, with one exception: [`Error::NoSpace`] may
+    /// raise an alarm, which is then in `effects`.
     pub fn apply(&mut self, command: &Command, effects: &mut Effects) -> Result<Reply, Error> {
         self.admit(command, effects)?;
         match command {
@@ -48,8 +48,7 @@ impl Store {
         Reply::DeleteRange(response)
     }
 
-    /// Marks the history before `revision` as unreadable. [`Store::collect`]
-    /// frees it later.
+    /// Makes the history before `revision` unreadable. [`Store::collect`] frees it later.
     fn compact(&mut self, revision: i64, effects: &mut Effects) -> Result<Reply, Error> {
         if revision <= self.compacted {
             return Err(Error::Compacted);
@@ -59,7 +58,7 @@ impl Store {
         }
         self.compacted = revision;
         effects.push(Effect::Compacted { revision });
-        Ok(self.done())
+        Ok(self.done_reply())
     }
 
     fn grant(&mut self, id: i64, ttl_seconds: i64, effects: &mut Effects) -> Result<Reply, Error> {
@@ -67,13 +66,13 @@ impl Store {
         let at_ms = self.clock_ms;
         self.leases.insert(id, ttl_seconds, at_ms);
         effects.push(Effect::LeaseGranted { id, ttl_seconds, at_ms: Some(at_ms) });
-        Ok(self.done())
+        Ok(self.done_reply())
     }
 
     fn renew(&mut self, id: i64, effects: &mut Effects) -> Result<Reply, Error> {
         self.leases.renew(id, self.clock_ms)?;
         effects.push(Effect::LeaseRenewed { id, at_ms: self.clock_ms });
-        Ok(self.done())
+        Ok(self.done_reply())
     }
 
     fn revoke(&mut self, id: i64, effects: &mut Effects) -> Result<Reply, Error> {
@@ -81,12 +80,12 @@ impl Store {
         let keys: Vec<_> = lease.keys.iter().cloned().collect();
         let mut write = Write::new(self, effects);
         for key in keys {
-            write.record(Record::tombstone(key, write.next));
+            write.add(Record::tombstone(key, write.next_revision));
         }
         write.finish();
         self.leases.remove(id);
         effects.push(Effect::LeaseRevoked { id });
-        Ok(self.done())
+        Ok(self.done_reply())
     }
 
     fn alarm(&mut self, alarm: Alarm, raised: bool, effects: &mut Effects) -> Reply {
@@ -94,7 +93,8 @@ impl Store {
         Reply::Alarm { changed, revision: self.revision }
     }
 
-    fn done(&self) -> Reply {
+    /// Returns the reply to a command that returns only the revision.
+    fn done_reply(&self) -> Reply {
         Reply::Done { revision: self.revision }
     }
 }

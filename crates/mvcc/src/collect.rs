@@ -1,31 +1,31 @@
-//! Garbage collection: frees the records and events that a compaction made
-//! unreadable, in bounded steps.
+//! Garbage collection: frees, in bounded steps, the records and events that a compaction
+//! has made unreadable.
 
 use etcdpb::Record;
 
 use crate::store::{CollectionProgress, Store, record_bytes};
 
 impl Store {
-    /// Frees unreadable records and events, visiting at most `budget` events.
-    /// Returns whether another call would free more right away.
+    /// Frees unreadable records and events. Visits at most `max_events` events. Returns
+    /// whether another call could free more now.
     ///
-    /// Records and events that can be read at `floor` or later stay, even if they
-    /// are compacted: long ranges, snapshots and hashes still need them. Call
-    /// again after the floor has risen.
-    pub fn collect(&mut self, floor: i64, budget: usize) -> bool {
+    /// Records and events that can be read at `oldest_needed` or later stay, even if they
+    /// are compacted: long ranges, snapshots and hashes still need them. Call this again
+    /// after `oldest_needed` has risen.
+    pub fn collect(&mut self, oldest_needed: i64, max_events: usize) -> bool {
         if self.collection.target == self.collection.done {
-            let target = self.compacted.min(floor);
+            let target = self.compacted.min(oldest_needed);
             if target <= self.collection.done {
                 return false;
             }
             self.collection.target = target;
         }
         let target = self.collection.target;
-        for _ in 0..budget {
+        for _ in 0..max_events {
             let event = self.history.get(self.collection.visited);
             let Some(event) = event.filter(|event| event.revision() <= target) else {
                 self.collection = CollectionProgress { done: target, target, visited: 0 };
-                return target < self.compacted.min(floor);
+                return target < self.compacted.min(oldest_needed);
             };
             let (key, revision) = (event.record.key().clone(), event.revision());
             let stats = &mut self.stats;
@@ -45,9 +45,9 @@ impl Store {
         self.collection.done >= revision
     }
 
-    /// Shrinks the history and the lease table to their contents. A table with
-    /// more than `max_entries` entries is left as it is, because moving its
-    /// entries would block other users of the store for too long.
+    /// Releases the unused capacity of the history and of the lease table. A table with
+    /// more than `max_entries` entries is left as it is, because moving its entries would
+    /// block other users of the store for too long.
     pub fn shrink_tables(&mut self, max_entries: usize) {
         if self.history.len() <= max_entries {
             self.history.shrink();

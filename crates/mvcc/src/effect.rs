@@ -1,14 +1,14 @@
 //! Effects: the changes of a command, in the format in which the log stores them.
 //!
-//! The log contains effects instead of commands. Replay therefore evaluates
-//! nothing and is deterministic, and commands that failed or only read take no
-//! space in the log.
+//! The log contains effects instead of commands. Therefore replay is deterministic: it
+//! does not evaluate comparisons or resolve ranges. Commands that failed or only read
+//! take no space in the log.
 //!
 //! # Format
-//! Effects are concatenated. Each is a tag byte followed by its fields. Numbers
-//! are LEB128 varints (negative numbers as their 64-bit two's complement). Byte
-//! strings are preceded by their length. Future versions must read this format;
-//! a changed effect gets a new tag.
+//! Effects are concatenated. Each is a tag byte followed by its fields. Numbers are
+//! LEB128 varints (negative numbers as their 64-bit two's complement). Byte strings are
+//! preceded by their length. Future versions must read this format. An effect whose
+//! fields change gets a new tag.
 //!
 //! | tag | effect | fields |
 //! |---|---|---|
@@ -17,12 +17,12 @@
 //! | 3 | lease granted | id, TTL in seconds |
 //! | 4 | lease revoked | id |
 //! | 5 | compacted | revision |
-//! | 6 | base | as put: a pair from before the history of a snapshot |
+//! | 6 | base | as put; only in snapshots: a pair from before the snapshot's history |
 //! | 7 | revision | the store's revision |
 //! | 8 | visible-revision bound | revision |
-//! | 9 | opened | flags (1: some keys are not logged, 2: the log is not synced), boot ID |
-//! | 10 | closed | the store's revision, 1 if the log contains the whole state, else 0 |
-//! | 11 | span removed | first key, end in the convention of `range_end` |
+//! | 9 | opened | flags (1: some keys are not logged, 2: some writes are buffered), boot ID |
+//! | 10 | closed | the store's revision; 1 if the log contains all changes, otherwise 0 |
+//! | 11 | span removed | first key, end (as `range_end`) |
 //! | 12 | lease granted | id, TTL in seconds, store time in milliseconds |
 //! | 13 | lease renewed | id, store time in milliseconds |
 //! | 14 | all leases renewed | store time in milliseconds |
@@ -30,7 +30,7 @@
 //! | 20 | alarm raised | kind, member ID |
 //! | 21 | alarm cleared | kind, member ID |
 //!
-//! Tag 3 is no longer written.
+//! This version does not write tag 3.
 
 use etcdpb::{Key, Record};
 use prost::bytes::{Buf, BufMut};
@@ -38,10 +38,11 @@ use prost::encoding::{decode_varint, encode_varint};
 
 use crate::alarm::{Alarm, AlarmKind};
 
-/// One change of the state, or a fact about the log.
+/// One change of the state, or a fact about the log. Facts about the log are for
+/// `pipeline::continuity`; replay ignores them.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// A key was written or, with a tombstone, deleted.
+    /// A key was written, or deleted if the record is a tombstone.
     Write(Record),
     /// A lease was granted.
     LeaseGranted {
@@ -49,21 +50,21 @@ pub enum Effect {
         id: i64,
         /// The granted TTL in seconds.
         ttl_seconds: i64,
-        /// Store time of the grant or the last renewal, in milliseconds. `None` in
-        /// logs of the first version.
+        /// Store time of the grant or of the last renewal in milliseconds. `None` in logs
+        /// of the first version.
         at_ms: Option<i64>,
     },
     /// The TTL of a lease was restarted.
     LeaseRenewed {
         /// The lease ID.
         id: i64,
-        /// Store time in milliseconds.
+        /// Store time of the renewal in milliseconds.
         at_ms: i64,
     },
-    /// The TTL of every lease was restarted: after an unclean stop, renewals may be
-    /// missing from the log.
+    /// The TTL of every lease was restarted, because renewals may be missing from the
+    /// log.
     AllLeasesRenewed {
-        /// Store time in milliseconds.
+        /// Store time of the renewal in milliseconds.
         at_ms: i64,
     },
     /// The store time: how long the store has been running in total.
@@ -71,7 +72,8 @@ pub enum Effect {
         /// Store time in milliseconds.
         ms: i64,
     },
-    /// A lease was revoked or expired. The deletions of its keys are separate effects.
+    /// A lease was revoked, possibly because it expired. The deletions of its keys are
+    /// separate effects.
     LeaseRevoked {
         /// The lease ID.
         id: i64,
@@ -81,10 +83,10 @@ pub enum Effect {
         /// The first revision that can still be read.
         revision: i64,
     },
-    /// In a snapshot, a pair from before the history that follows. Base effects are
-    /// in key order and are not events.
+    /// A pair from before the history that the snapshot contains; only in snapshots. Base
+    /// effects are in key order and create no events.
     Base(Record),
-    /// The store's revision. It may be greater than that of the last event.
+    /// The store's revision, which may be greater than that of the last event.
     Revision(i64),
     /// All keys of a span were removed with their history, without events.
     SpanRemoved {
@@ -93,17 +95,16 @@ pub enum Effect {
         /// The end, in etcd's convention for `range_end`.
         range_end: Vec<u8>,
     },
-    /// The visible-revision bound: it is made durable before any revision up to it
-    /// is exposed to clients. A fact about the log; replay ignores it.
+    /// The visible-revision bound: no revision above it is published until a higher bound
+    /// is durable. A fact about the log.
     VisibleBound(i64),
-    /// A process has opened the log. A fact about the log; replay ignores it.
-    Opened(Opened),
-    /// The process has closed the log cleanly. A fact about the log; replay ignores
-    /// it.
+    /// A process has opened the log. A fact about the log.
+    Opened(LogDurability),
+    /// The process has shut down cleanly. A fact about the log.
     Closed {
         /// The last published revision.
         revision: i64,
-        /// Whether the log contains the whole state.
+        /// Whether the log contains all changes.
         complete: bool,
     },
     /// An alarm was raised or cleared.
@@ -115,21 +116,22 @@ pub enum Effect {
     },
 }
 
-/// The durability of the log after this point. It determines what may be missing if
-/// the process did not close the log cleanly.
+/// The durability of the writes of a process. It determines which changes may be missing
+/// from the log if the process did not shut down cleanly.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
+pub struct LogDurability {
     /// Whether there are keys whose writes are not logged.
     pub unlogged: bool,
-    /// Set if the log is not synced, so that its end may be lost if the machine
-    /// crashes: the boot ID of the machine. Empty if the boot ID is unknown.
-    pub buffered_on: Option<Vec<u8>>,
+    /// The boot ID of the machine if a key has buffered writes, which a crash of the
+    /// machine can lose; empty if the boot ID is unknown. `None` if all logged writes are
+    /// synced.
+    pub buffered_boot_id: Option<Vec<u8>>,
 }
 
 /// The effects of one or more commands, in order.
 pub type Effects = Vec<Effect>;
 
-/// The reason why bytes cannot be decoded as an effect.
+/// The error of bytes that cannot be decoded as an effect.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DecodeEffectError {
     /// The tag is unknown.
@@ -138,7 +140,7 @@ pub enum DecodeEffectError {
     /// The bytes end within an effect, or a number is not a valid varint.
     #[error("effect is truncated or malformed")]
     Malformed,
-    /// The revisions and the version of a write contradict each other.
+    /// The version and the revisions of a write contradict each other.
     #[error("effect has inconsistent revisions")]
     Inconsistent,
     /// The alarm kind is unknown.
@@ -146,6 +148,7 @@ pub enum DecodeEffectError {
     UnknownAlarm(i64),
 }
 
+// The tags of the effects, as in the table above.
 const PUT: u8 = 1;
 const DELETE: u8 = 2;
 const LEASE_GRANTED: u8 = 3;
@@ -161,11 +164,12 @@ const LEASE_GRANTED_AT: u8 = 12;
 const LEASE_RENEWED: u8 = 13;
 const ALL_LEASES_RENEWED: u8 = 14;
 const CLOCK: u8 = 15;
-
-const UNLOGGED: u8 = 1;
-const BUFFERED: u8 = 2;
 const ALARM_RAISED: u8 = 20;
 const ALARM_CLEARED: u8 = 21;
+
+/// Flags of the effect "opened".
+const UNLOGGED: u8 = 1;
+const BUFFERED: u8 = 2;
 
 impl Effect {
     /// Appends the effect to `buf`.
@@ -173,37 +177,41 @@ impl Effect {
         match self {
             Effect::Write(record) if record.is_tombstone() => {
                 buf.put_u8(DELETE);
-                put_number(record.mod_revision(), buf);
-                put_bytes(record.key().as_bytes(), buf);
+                encode_number(record.mod_revision(), buf);
+                encode_bytes(record.key().as_bytes(), buf);
             }
-            Effect::Write(record) => put_pair(PUT, record, buf),
-            Effect::Base(record) => put_pair(BASE, record, buf),
-            Effect::Revision(revision) => put_numbers(REVISION, &[*revision], buf),
+            Effect::Write(record) => encode_pair(PUT, record, buf),
+            Effect::Base(record) => encode_pair(BASE, record, buf),
+            Effect::Revision(revision) => encode_numbers(REVISION, &[*revision], buf),
             Effect::LeaseGranted { id, ttl_seconds, at_ms: None } => {
-                put_numbers(LEASE_GRANTED, &[*id, *ttl_seconds], buf)
+                encode_numbers(LEASE_GRANTED, &[*id, *ttl_seconds], buf)
             }
             Effect::LeaseGranted { id, ttl_seconds, at_ms: Some(at_ms) } => {
-                put_numbers(LEASE_GRANTED_AT, &[*id, *ttl_seconds, *at_ms], buf)
+                encode_numbers(LEASE_GRANTED_AT, &[*id, *ttl_seconds, *at_ms], buf)
             }
-            Effect::LeaseRevoked { id } => put_numbers(LEASE_REVOKED, &[*id], buf),
-            Effect::LeaseRenewed { id, at_ms } => put_numbers(LEASE_RENEWED, &[*id, *at_ms], buf),
-            Effect::AllLeasesRenewed { at_ms } => put_numbers(ALL_LEASES_RENEWED, &[*at_ms], buf),
-            Effect::Clock { ms } => put_numbers(CLOCK, &[*ms], buf),
-            Effect::Compacted { revision } => put_numbers(COMPACTED, &[*revision], buf),
+            Effect::LeaseRevoked { id } => encode_numbers(LEASE_REVOKED, &[*id], buf),
+            Effect::LeaseRenewed { id, at_ms } => {
+                encode_numbers(LEASE_RENEWED, &[*id, *at_ms], buf)
+            }
+            Effect::AllLeasesRenewed { at_ms } => {
+                encode_numbers(ALL_LEASES_RENEWED, &[*at_ms], buf)
+            }
+            Effect::Clock { ms } => encode_numbers(CLOCK, &[*ms], buf),
+            Effect::Compacted { revision } => encode_numbers(COMPACTED, &[*revision], buf),
             Effect::SpanRemoved { key, range_end } => {
                 buf.put_u8(SPAN_REMOVED);
-                put_bytes(key, buf);
-                put_bytes(range_end, buf);
+                encode_bytes(key, buf);
+                encode_bytes(range_end, buf);
             }
-            Effect::VisibleBound(revision) => put_numbers(VISIBLE_BOUND, &[*revision], buf),
+            Effect::VisibleBound(revision) => encode_numbers(VISIBLE_BOUND, &[*revision], buf),
             Effect::Opened(opened) => opened.encode(buf),
             Effect::Closed { revision, complete } => {
-                put_numbers(CLOSED, &[*revision, i64::from(*complete)], buf)
+                encode_numbers(CLOSED, &[*revision, i64::from(*complete)], buf)
             }
             Effect::Alarm { alarm, raised } => {
                 buf.put_u8(if *raised { ALARM_RAISED } else { ALARM_CLEARED });
-                put_number(alarm.kind as i64, buf);
-                put_number(alarm.member_id as i64, buf);
+                encode_number(alarm.kind as i64, buf);
+                encode_number(alarm.member_id as i64, buf);
             }
         }
     }
@@ -211,116 +219,121 @@ impl Effect {
     /// Decodes one effect from the start of `buf` and advances `buf` past it.
     ///
     /// # Errors
-    /// Fails if the bytes are not an effect of this format. `buf` is then in an
-    /// unspecified position.
+    /// Fails if `buf` does not start with an effect. The position of `buf` is then
+    /// unspecified.
     pub fn decode(buf: &mut &[u8]) -> Result<Effect, DecodeEffectError> {
         if buf.is_empty() {
             return Err(DecodeEffectError::Malformed);
         }
         match buf.get_u8() {
-            PUT => pair(buf).map(Effect::Write),
-            BASE => pair(buf).map(Effect::Base),
-            REVISION => number(buf).map(Effect::Revision),
+            PUT => decode_pair(buf).map(Effect::Write),
+            BASE => decode_pair(buf).map(Effect::Base),
+            REVISION => decode_number(buf).map(Effect::Revision),
             DELETE => {
-                let revision = number(buf)?;
-                let key = Key::new(bytes(buf)?);
+                let revision = decode_number(buf)?;
+                let key = Key::new(decode_bytes(buf)?);
                 Ok(Effect::Write(Record::tombstone(key, revision)))
             }
             LEASE_GRANTED => {
-                let (id, ttl_seconds) = (number(buf)?, number(buf)?);
+                let (id, ttl_seconds) = (decode_number(buf)?, decode_number(buf)?);
                 Ok(Effect::LeaseGranted { id, ttl_seconds, at_ms: None })
             }
             LEASE_GRANTED_AT => {
-                let (id, ttl_seconds) = (number(buf)?, number(buf)?);
-                Ok(Effect::LeaseGranted { id, ttl_seconds, at_ms: Some(number(buf)?) })
+                let (id, ttl_seconds) = (decode_number(buf)?, decode_number(buf)?);
+                Ok(Effect::LeaseGranted { id, ttl_seconds, at_ms: Some(decode_number(buf)?) })
             }
-            LEASE_RENEWED => Ok(Effect::LeaseRenewed { id: number(buf)?, at_ms: number(buf)? }),
-            ALL_LEASES_RENEWED => Ok(Effect::AllLeasesRenewed { at_ms: number(buf)? }),
-            CLOCK => Ok(Effect::Clock { ms: number(buf)? }),
+            LEASE_RENEWED => {
+                Ok(Effect::LeaseRenewed { id: decode_number(buf)?, at_ms: decode_number(buf)? })
+            }
+            ALL_LEASES_RENEWED => Ok(Effect::AllLeasesRenewed { at_ms: decode_number(buf)? }),
+            CLOCK => Ok(Effect::Clock { ms: decode_number(buf)? }),
             SPAN_REMOVED => {
-                let (key, range_end) = (bytes(buf)?.to_vec(), bytes(buf)?.to_vec());
+                let (key, range_end) = (decode_bytes(buf)?.to_vec(), decode_bytes(buf)?.to_vec());
                 Ok(Effect::SpanRemoved { key, range_end })
             }
-            VISIBLE_BOUND => number(buf).map(Effect::VisibleBound),
-            OPENED => Opened::decode(buf).map(Effect::Opened),
-            CLOSED => Ok(Effect::Closed { revision: number(buf)?, complete: number(buf)? != 0 }),
-            LEASE_REVOKED => Ok(Effect::LeaseRevoked { id: number(buf)? }),
-            COMPACTED => Ok(Effect::Compacted { revision: number(buf)? }),
-            ALARM_RAISED => Ok(Effect::Alarm { alarm: alarm(buf)?, raised: true }),
-            ALARM_CLEARED => Ok(Effect::Alarm { alarm: alarm(buf)?, raised: false }),
+            VISIBLE_BOUND => decode_number(buf).map(Effect::VisibleBound),
+            OPENED => LogDurability::decode(buf).map(Effect::Opened),
+            CLOSED => Ok(Effect::Closed {
+                revision: decode_number(buf)?,
+                complete: decode_number(buf)? != 0,
+            }),
+            LEASE_REVOKED => Ok(Effect::LeaseRevoked { id: decode_number(buf)? }),
+            COMPACTED => Ok(Effect::Compacted { revision: decode_number(buf)? }),
+            ALARM_RAISED => Ok(Effect::Alarm { alarm: decode_alarm(buf)?, raised: true }),
+            ALARM_CLEARED => Ok(Effect::Alarm { alarm: decode_alarm(buf)?, raised: false }),
             tag => Err(DecodeEffectError::UnknownTag(tag)),
         }
     }
 }
 
-impl Opened {
+impl LogDurability {
     fn encode(&self, buf: &mut Vec<u8>) {
         let unlogged = if self.unlogged { UNLOGGED } else { 0 };
-        let buffered = if self.buffered_on.is_some() { BUFFERED } else { 0 };
+        let buffered = if self.buffered_boot_id.is_some() { BUFFERED } else { 0 };
         buf.put_slice(&[OPENED, unlogged | buffered]);
-        put_bytes(self.buffered_on.as_deref().unwrap_or_default(), buf);
+        encode_bytes(self.buffered_boot_id.as_deref().unwrap_or_default(), buf);
     }
 
-    fn decode(buf: &mut &[u8]) -> Result<Opened, DecodeEffectError> {
+    fn decode(buf: &mut &[u8]) -> Result<LogDurability, DecodeEffectError> {
         let flags = if buf.is_empty() { u8::MAX } else { buf.get_u8() };
         if flags > UNLOGGED | BUFFERED {
             return Err(DecodeEffectError::Malformed);
         }
-        let boot_id = bytes(buf)?.to_vec();
-        let buffered_on = (flags & BUFFERED != 0).then_some(boot_id);
-        Ok(Opened { unlogged: flags & UNLOGGED != 0, buffered_on })
+        let boot_id = decode_bytes(buf)?.to_vec();
+        let buffered_boot_id = (flags & BUFFERED != 0).then_some(boot_id);
+        Ok(LogDurability { unlogged: flags & UNLOGGED != 0, buffered_boot_id })
     }
 }
 
-fn put_numbers(tag: u8, numbers: &[i64], buf: &mut Vec<u8>) {
+fn encode_numbers(tag: u8, numbers: &[i64], buf: &mut Vec<u8>) {
     buf.put_u8(tag);
-    numbers.iter().for_each(|number| put_number(*number, buf));
+    numbers.iter().for_each(|number| encode_number(*number, buf));
 }
 
-fn put_pair(tag: u8, record: &Record, buf: &mut Vec<u8>) {
+fn encode_pair(tag: u8, record: &Record, buf: &mut Vec<u8>) {
     buf.put_u8(tag);
-    put_number(record.mod_revision(), buf);
-    put_number(record.create_revision(), buf);
-    put_number(record.version(), buf);
-    put_number(record.lease(), buf);
-    put_bytes(record.key().as_bytes(), buf);
-    put_bytes(record.value(), buf);
+    encode_number(record.mod_revision(), buf);
+    encode_number(record.create_revision(), buf);
+    encode_number(record.version(), buf);
+    encode_number(record.lease(), buf);
+    encode_bytes(record.key().as_bytes(), buf);
+    encode_bytes(record.value(), buf);
 }
 
-fn pair(buf: &mut &[u8]) -> Result<Record, DecodeEffectError> {
-    let mod_revision = number(buf)?;
-    let create_revision = number(buf)?;
-    let version = number(buf)?;
-    let lease = number(buf)?;
-    let key = Key::new(bytes(buf)?);
-    let value = bytes(buf)?;
+fn decode_pair(buf: &mut &[u8]) -> Result<Record, DecodeEffectError> {
+    let mod_revision = decode_number(buf)?;
+    let create_revision = decode_number(buf)?;
+    let version = decode_number(buf)?;
+    let lease = decode_number(buf)?;
+    let key = Key::new(decode_bytes(buf)?);
+    let value = decode_bytes(buf)?;
     if version < 1 || create_revision < 1 || create_revision > mod_revision {
         return Err(DecodeEffectError::Inconsistent);
     }
     Ok(Record::put(key, value, create_revision, mod_revision, version, lease))
 }
 
-fn alarm(buf: &mut &[u8]) -> Result<Alarm, DecodeEffectError> {
-    let kind = number(buf)?;
+fn decode_alarm(buf: &mut &[u8]) -> Result<Alarm, DecodeEffectError> {
+    let kind = decode_number(buf)?;
     let kind = AlarmKind::try_from(kind).map_err(|()| DecodeEffectError::UnknownAlarm(kind))?;
-    Ok(Alarm { kind, member_id: number(buf)? as u64 })
+    Ok(Alarm { kind, member_id: decode_number(buf)? as u64 })
 }
 
-fn put_number(number: i64, buf: &mut Vec<u8>) {
+fn encode_number(number: i64, buf: &mut Vec<u8>) {
     encode_varint(number as u64, buf);
 }
 
-fn put_bytes(bytes: &[u8], buf: &mut Vec<u8>) {
+fn encode_bytes(bytes: &[u8], buf: &mut Vec<u8>) {
     encode_varint(bytes.len() as u64, buf);
     buf.extend_from_slice(bytes);
 }
 
-fn number(buf: &mut &[u8]) -> Result<i64, DecodeEffectError> {
+fn decode_number(buf: &mut &[u8]) -> Result<i64, DecodeEffectError> {
     decode_varint(buf).map(|n| n as i64).map_err(|_| DecodeEffectError::Malformed)
 }
 
-fn bytes<'a>(buf: &mut &'a [u8]) -> Result<&'a [u8], DecodeEffectError> {
-    let len = number(buf)? as u64;
+fn decode_bytes<'a>(buf: &mut &'a [u8]) -> Result<&'a [u8], DecodeEffectError> {
+    let len = decode_number(buf)? as u64;
     if len > buf.len() as u64 {
         return Err(DecodeEffectError::Malformed);
     }
@@ -333,13 +346,13 @@ fn bytes<'a>(buf: &mut &'a [u8]) -> Result<&'a [u8], DecodeEffectError> {
 mod tests {
     use super::*;
 
-    /// The bytes of each effect in version 1 of the format. They must never change,
-    /// because existing logs contain them.
+    /// The bytes of each effect. They must never change, because existing logs contain
+    /// them.
     #[test]
     fn format_is_fixed() {
         let put = Record::put(Key::new(b"k"), b"vv", 2, 300, 5, -1);
-        let opened = Opened { unlogged: true, buffered_on: Some(b"id".to_vec()) };
-        let strict = Opened::default();
+        let opened = LogDurability { unlogged: true, buffered_boot_id: Some(b"id".to_vec()) };
+        let synced = LogDurability::default();
         let alarm = Alarm { kind: AlarmKind::Corrupt, member_id: 300 };
         let cases: [(Effect, &[u8]); 18] = [
             (
@@ -362,7 +375,7 @@ mod tests {
             (Effect::Clock { ms: 301 }, b"\x0f\xad\x02"),
             (Effect::VisibleBound(301), b"\x08\xad\x02"),
             (Effect::Opened(opened), b"\x09\x03\x02id"),
-            (Effect::Opened(strict), b"\x09\0\0"),
+            (Effect::Opened(synced), b"\x09\0\0"),
             (Effect::Closed { revision: 300, complete: true }, b"\x0a\xac\x02\x01"),
             (
                 Effect::SpanRemoved { key: b"k".to_vec(), range_end: b"l".to_vec() },
@@ -376,7 +389,7 @@ mod tests {
         for (effect, expected) in cases {
             let mut encoded = Vec::new();
             effect.encode(&mut encoded);
-            assert_eq!(encoded, expected, "{effect:?}");
+            assert_eq!(encoded, expected, "the bytes of {effect:?} have changed");
             let mut rest = &encoded[..];
             let decoded = Effect::decode(&mut rest).unwrap();
             assert!(rest.is_empty());
@@ -389,7 +402,7 @@ mod tests {
         let mut encoded = Vec::new();
         Effect::Write(Record::put(Key::new(b"key"), b"value", 1, 2, 2, 3)).encode(&mut encoded);
         for len in 0..encoded.len() {
-            assert!(Effect::decode(&mut &encoded[..len]).is_err(), "{len} bytes");
+            assert!(Effect::decode(&mut &encoded[..len]).is_err(), "the first {len} bytes");
         }
     }
 }

@@ -1,4 +1,5 @@
-//! An upper bound of the log bytes of a command, computed before it is executed.
+//! Computes, before a command is executed, an upper bound of the size of its effects in
+//! the log.
 
 use etcdpb::rpc::request_op::Request;
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest, TxnRequest};
@@ -7,12 +8,12 @@ use crate::command::Command;
 use crate::span::Span;
 use crate::store::Store;
 
-/// Upper bound of the bytes of an effect without its key and value.
-const EFFECT_BYTES: usize = 64;
+/// Upper bound of the size of an effect in bytes, without its key and value.
+const EFFECT_OVERHEAD_BYTES: usize = 64;
 
 impl Store {
-    /// An upper bound, in bytes, of the encoded effects of `command` when it is
-    /// executed on the current state.
+    /// Returns an upper bound of the size in bytes of the encoded effects of `command`,
+    /// if it is executed on the current state.
     pub fn effect_bytes(&self, command: &Command) -> usize {
         match command {
             Command::Put(request) => self.put_bytes(request),
@@ -20,17 +21,18 @@ impl Store {
             Command::Txn(request) => self.txn_bytes(request),
             Command::LeaseRevoke { id } => {
                 let keys = self.leases.get(*id).into_iter().flat_map(|lease| &lease.keys);
-                EFFECT_BYTES + keys.map(|key| EFFECT_BYTES + key.as_bytes().len()).sum::<usize>()
+                EFFECT_OVERHEAD_BYTES
+                    + keys.map(|key| EFFECT_OVERHEAD_BYTES + key.as_bytes().len()).sum::<usize>()
             }
             Command::Compact { .. }
             | Command::LeaseGrant { .. }
             | Command::LeaseRenew { .. }
-            | Command::Alarm { .. } => EFFECT_BYTES,
+            | Command::Alarm { .. } => EFFECT_OVERHEAD_BYTES,
         }
     }
 
-    /// Whether `command` copies the current value of a key (`ignore_value`). For
-    /// such a command [`Store::effect_bytes`] is valid only until the next change.
+    /// Whether `command` copies the current value of a key (`ignore_value`). A change of
+    /// this value invalidates the bound of [`Store::effect_bytes`].
     pub fn copies_value(command: &Command) -> bool {
         match command {
             Command::Put(request) => request.ignore_value,
@@ -44,17 +46,18 @@ impl Store {
             true => self.index.get(&request.key).map_or(0, |e| e.latest().value().len()),
             false => 0,
         };
-        // The key is included twice: a later operation may delete it again.
-        2 * (EFFECT_BYTES + request.key.len()) + request.value.len().max(copied)
+        // The factor 2 allows for a deletion of the key by a later operation of the same
+        // command.
+        2 * (EFFECT_OVERHEAD_BYTES + request.key.len()) + request.value.len().max(copied)
     }
 
     fn delete_bytes(&self, request: &DeleteRangeRequest) -> usize {
         let span = Span::new(&request.key, &request.range_end);
         if let Some(key) = span.as_point() {
-            return EFFECT_BYTES + key.len();
+            return EFFECT_OVERHEAD_BYTES + key.len();
         }
         let live = self.index.range(&span, None).filter(|(_, e)| !e.latest().is_tombstone());
-        live.map(|(key, _)| EFFECT_BYTES + key.as_bytes().len()).sum()
+        live.map(|(key, _)| EFFECT_OVERHEAD_BYTES + key.as_bytes().len()).sum()
     }
 
     fn txn_bytes(&self, request: &TxnRequest) -> usize {
@@ -69,6 +72,7 @@ impl Store {
     }
 }
 
+/// Whether an operation of a transaction, or of a nested one, copies the current value of a key.
 fn txn_copies_value(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).any(|op| match &op.request {
         Some(Request::RequestPut(put)) => put.ignore_value,

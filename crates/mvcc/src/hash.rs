@@ -1,15 +1,16 @@
-//! etcd's HashKV: a hash of the keys and their history, used to compare stores.
+//! The hash that etcd's HashKV returns: a hash of the keys and their history, to compare
+//! stores.
 //!
-//! It is a CRC-32C over the bucket name `key` and then over each change in the
-//! form in which etcd stores it (revision, sub-revision, encoded pair), in the
-//! order of the changes. At or before the compacted revision only those pairs
-//! count that still exist at the hashed revision. Two stores with the same history
-//! have the same hash.
+//! It is a CRC-32C over the bucket name `key` and then over each change in the form in
+//! which etcd stores it (revision, sub-revision, encoded pair), in the order of the
+//! changes. Of the changes at or before the compacted revision, it includes only the
+//! pairs that still exist at the hashed revision. Two stores with the same history have
+//! the same hash.
 //!
-//! The sub-revision, a change's position within its revision, is lost here when
-//! the revision is compacted. It is then assumed to be 0, and several remaining
-//! changes of a revision are hashed in key order. The hash is therefore equal to
-//! etcd's as long as no transaction changes several keys, as in Kubernetes.
+//! The sub-revision is the position of a change within its revision. This store loses it
+//! when the revision is compacted. The hash then assumes the sub-revision 0, and includes
+//! the remaining changes of a revision in key order. So the hash is equal to that of etcd
+//! as long as no transaction changes several keys, which holds for Kubernetes.
 
 use crc32c::crc32c_append;
 use etcdpb::{Key, KeyValue, Record};
@@ -21,46 +22,51 @@ use crate::range::readable_revision;
 use crate::span::Span;
 use crate::store::Store;
 
+/// The name of etcd's bucket of keys.
 const BUCKET: &[u8] = b"key";
+/// The mark of a deletion in etcd's encoded revisions.
 const TOMBSTONE: u8 = b't';
 
-/// A hash in progress. The store may change between steps, but must not collect
-/// history from [`HashCursor::floor`] on.
+/// A hash in progress. The store may change between steps, but must not collect history
+/// from [`HashCursor::oldest_needed_revision`] on.
 pub struct HashCursor {
     stage: Stage,
     /// The span of all keys.
     span: Span,
+    /// The compacted revision when the hash was started.
     compacted: i64,
+    /// The last hashed revision.
     revision: i64,
-    /// Pairs from before the compaction, in key order.
+    /// Pairs from before the compacted revision, in key order, until they are hashed.
     base: Vec<Record>,
-    /// The changes that the last step found, and whether they belong to `base`.
+    /// The changes that the last [`HashCursor::gather`] found.
     gathered: Vec<Change>,
+    /// Whether `gathered` belongs to `base`.
     gathered_base: bool,
     crc: u32,
     buffer: Vec<u8>,
 }
 
+/// A change that is to be hashed.
 struct Change {
+    /// The position of the change within its revision.
     sub_revision: u64,
     record: Record,
 }
 
+/// What the next call of [`HashCursor::gather`] visits.
 enum Stage {
-    Base {
-        after: Option<Key>,
-    },
-    /// All events before `revision` and `seen` events of it have been visited.
-    Events {
-        revision: i64,
-        seen: usize,
-    },
+    /// Pairs from before the compacted revision, after this key.
+    Base { after: Option<Key> },
+    /// Events from `revision` on, without the first `visited` events of this revision.
+    Events { revision: i64, visited: usize },
+    /// Nothing: the hash is complete.
     Done,
 }
 
 impl HashCursor {
-    /// Starts a hash of the history up to revision `requested`; 0 stands for
-    /// `current`, the newest published revision.
+    /// Starts a hash of the history up to revision `requested`; 0 means `current`, the
+    /// published revision.
     ///
     /// # Errors
     /// Fails if the revision is compacted or greater than `current`.
@@ -79,41 +85,41 @@ impl HashCursor {
         })
     }
 
-    /// The first revision whose history the hash still needs.
-    pub fn floor(&self) -> i64 {
+    /// Returns the first revision whose history the hash still needs.
+    pub fn oldest_needed_revision(&self) -> i64 {
         self.compacted
     }
 
-    /// The hashed revision.
+    /// Returns the last hashed revision.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// Visits about `budget` keys or events. Returns false if the hash was already
+    /// Visits about `max_entries` keys or events. Returns false if the hash was already
     /// complete. Call [`HashCursor::digest`] after each call.
-    pub fn gather(&mut self, store: &Store, budget: usize) -> bool {
+    pub fn gather(&mut self, store: &Store, max_entries: usize) -> bool {
         self.gathered_base = matches!(self.stage, Stage::Base { .. });
         match &mut self.stage {
             Stage::Base { after } => {
                 let after = after.take();
-                let next = self.gather_base(store, after, budget);
+                let next = self.gather_base(store, after, max_entries);
                 let from = self.compacted.max(0);
                 self.stage = match next {
                     Some(after) => Stage::Base { after: Some(after) },
-                    None => Stage::Events { revision: from, seen: 0 },
+                    None => Stage::Events { revision: from, visited: 0 },
                 };
             }
-            Stage::Events { revision, seen } => {
-                let (revision, seen) = (*revision, *seen);
-                self.stage = self.gather_events(store, revision, seen, budget);
+            Stage::Events { revision, visited } => {
+                let (revision, visited) = (*revision, *visited);
+                self.stage = self.gather_events(store, revision, visited, max_entries);
             }
             Stage::Done => return false,
         }
         true
     }
 
-    /// Hashes the changes that the last [`HashCursor::gather`] found. It uses much CPU
-    /// and does not access the store: call it without a lock.
+    /// Hashes the changes that the last [`HashCursor::gather`] found. It takes much CPU
+    /// time and does not access the store, so call it without a lock.
     pub fn digest(&mut self) {
         let gathered = std::mem::take(&mut self.gathered);
         if self.gathered_base {
@@ -123,53 +129,59 @@ impl HashCursor {
         if !self.base.is_empty() {
             let mut base = std::mem::take(&mut self.base);
             base.sort_by_key(Record::mod_revision);
-            base.iter().for_each(|record| self.add(0, record));
+            base.iter().for_each(|record| self.hash_change(0, record));
         }
-        gathered.iter().for_each(|change| self.add(change.sub_revision, &change.record));
+        gathered.iter().for_each(|change| self.hash_change(change.sub_revision, &change.record));
     }
 
-    /// The hash, and the compacted revision from which on it covers the history.
+    /// Returns the hash and the compacted revision, from which on the history is hashed.
     pub fn finish(self) -> (u32, i64) {
         debug_assert!(matches!(self.stage, Stage::Done) && self.gathered.is_empty());
         (self.crc, self.compacted)
     }
 
-    /// Gathers pairs from before the compacted revision. Returns the key after which
-    /// the next step continues.
-    fn gather_base(&mut self, store: &Store, after: Option<Key>, budget: usize) -> Option<Key> {
+    /// Gathers pairs from before the compacted revision. Returns the key after which the
+    /// next step continues; `None` if there are no more pairs.
+    fn gather_base(
+        &mut self,
+        store: &Store,
+        after: Option<Key>,
+        max_entries: usize,
+    ) -> Option<Key> {
         let mut last: Option<&Key> = None;
         let after = after.as_ref().map(Key::as_bytes);
         for (visited, (key, entry)) in store.index.range(&self.span, after).enumerate() {
-            if visited == budget {
+            if visited == max_entries {
                 return last.cloned();
             }
             last = Some(key);
-            let old = |record: &&Record| record.mod_revision() < self.compacted;
-            let Some(record) = entry.live_at(self.revision).filter(old) else { continue };
+            let is_base = |record: &&Record| record.mod_revision() < self.compacted;
+            let Some(record) = entry.live_at(self.revision).filter(is_base) else { continue };
             self.gathered.push(Change { sub_revision: 0, record: record.clone() });
         }
         None
     }
 
+    /// Gathers changes from the history. Returns the next stage.
     fn gather_events(
         &mut self,
         store: &Store,
         mut revision: i64,
-        mut seen: usize,
-        budget: usize,
+        mut visited: usize,
+        max_entries: usize,
     ) -> Stage {
-        for (visited, event) in store.history.since(revision).skip(seen).enumerate() {
+        for (count, event) in store.history.since(revision).skip(visited).enumerate() {
             if event.revision() > self.revision {
                 return Stage::Done;
             }
-            if visited == budget {
-                return Stage::Events { revision, seen };
+            if count == max_entries {
+                return Stage::Events { revision, visited };
             }
             if event.revision() > revision {
-                (revision, seen) = (event.revision(), 0);
+                (revision, visited) = (event.revision(), 0);
             }
-            let sub_revision = seen as u64;
-            seen += 1;
+            let sub_revision = visited as u64;
+            visited += 1;
             if revision > self.compacted || self.is_visible(store, &event.record) {
                 self.gathered.push(Change { sub_revision, record: event.record.clone() });
             }
@@ -177,14 +189,16 @@ impl HashCursor {
         Stage::Done
     }
 
-    /// Whether a change at the compacted revision is still visible at the hashed one.
+    /// Whether `record`, a change at the compacted revision, still exists at the hashed
+    /// revision.
     fn is_visible(&self, store: &Store, record: &Record) -> bool {
         let entry = store.index.get(record.key().as_bytes());
         let visible = entry.and_then(|entry| entry.live_at(self.revision));
         visible.is_some_and(|visible| visible.mod_revision() == record.mod_revision())
     }
 
-    fn add(&mut self, sub_revision: u64, record: &Record) {
+    /// Adds one change to the hash.
+    fn hash_change(&mut self, sub_revision: u64, record: &Record) {
         let buffer = &mut self.buffer;
         buffer.clear();
         buffer.extend_from_slice(&record.mod_revision().to_be_bytes());

@@ -1,4 +1,4 @@
-//! The events since the last compaction, in order.
+//! The history: the events since the last compaction, in order.
 
 use std::collections::VecDeque;
 
@@ -9,12 +9,12 @@ use etcdpb::Record;
 pub struct Event {
     /// The record after the change; a tombstone if the key was deleted.
     pub record: Record,
-    /// The record before the revision of the change, if the key existed.
+    /// The record of the key at the revision before, if the key existed then.
     pub previous: Option<Record>,
 }
 
 impl Event {
-    /// The revision of the change.
+    /// Returns the revision of the change.
     pub fn revision(&self) -> i64 {
         self.record.mod_revision()
     }
@@ -32,20 +32,22 @@ impl History {
         self.events.push_back(event);
     }
 
-    /// The events of `revision` and later.
+    /// Returns the events of `revision` and later.
     pub(crate) fn since(&self, revision: i64) -> impl Iterator<Item = &Event> {
         let from = self.events.partition_point(|event| event.revision() < revision);
         self.events.range(from..)
     }
 
+    /// Removes the oldest event.
     pub(crate) fn pop_front(&mut self) {
         self.events.pop_front();
-        // Release memory after a burst, but keep room to grow.
+        // Release the memory of a burst of events, but keep some capacity for new events.
         if self.events.capacity() > 4096 && self.events.len() < self.events.capacity() / 4 {
             self.events.shrink_to(self.events.capacity() / 2);
         }
     }
 
+    /// Releases unused capacity.
     pub(crate) fn shrink(&mut self) {
         self.events.shrink_to_fit();
     }
@@ -54,7 +56,7 @@ impl History {
         self.events.len()
     }
 
-    /// The event at `position`, counted from the oldest.
+    /// Returns the event at `position`, counted from the oldest.
     pub(crate) fn get(&self, position: usize) -> Option<&Event> {
         self.events.get(position)
     }

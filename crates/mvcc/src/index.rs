@@ -11,8 +11,8 @@ use crate::span::Span;
 #[derive(Debug)]
 pub(crate) struct Entry {
     latest: Record,
-    /// Records before the latest. Most keys have none after a compaction, and then
-    /// this field is one null pointer.
+    /// Older records than the latest. After a compaction most keys have none; this field
+    /// is then a null pointer.
     #[allow(clippy::box_collection)]
     older: Option<Box<Vec<Record>>>,
 }
@@ -22,12 +22,13 @@ impl Entry {
         Entry { latest, older: None }
     }
 
-    /// The newest record, which may be a tombstone.
+    /// Returns the newest record, which may be a tombstone.
     pub(crate) fn latest(&self) -> &Record {
         &self.latest
     }
 
-    /// The key's record at `revision`; `None` if the key had no record yet.
+    /// Returns the newest record at or before `revision`, which may be a tombstone;
+    /// `None` if there is none.
     pub(crate) fn at(&self, revision: i64) -> Option<&Record> {
         if self.latest.mod_revision() <= revision {
             return Some(&self.latest);
@@ -37,13 +38,14 @@ impl Entry {
         older[..visible].last()
     }
 
-    /// The key's record at `revision`, if the key existed at that revision.
+    /// Returns the newest record at or before `revision` if the key existed at that
+    /// revision.
     pub(crate) fn live_at(&self, revision: i64) -> Option<&Record> {
         self.at(revision).filter(|record| !record.is_tombstone())
     }
 
-    /// Makes `record` the newest. A second change in the same revision replaces
-    /// the first, because no reader can request the state between them.
+    /// Makes `record` the newest record. If a revision changes the key twice, the second
+    /// change replaces the first, because no reader can read the state between them.
     fn push(&mut self, record: Record) {
         debug_assert!(record.mod_revision() >= self.latest.mod_revision());
         let same_revision = record.mod_revision() == self.latest.mod_revision();
@@ -53,8 +55,8 @@ impl Entry {
         }
     }
 
-    /// Removes the records that cannot be read at `revision` or later. Returns
-    /// whether readable records are left.
+    /// Removes the records that cannot be read at `revision` or later, and calls
+    /// `dropped` for each. Returns whether records are left.
     fn compact(&mut self, revision: i64, dropped: &mut impl FnMut(&Record)) -> bool {
         if self.latest.mod_revision() <= revision {
             self.older.take().iter().flat_map(|older| older.iter()).for_each(&mut *dropped);
@@ -65,8 +67,8 @@ impl Entry {
             return true;
         }
         let Some(older) = self.older.as_deref_mut() else { return true };
-        // The newest record at or before `revision` is the one that a reader at
-        // that revision sees. A tombstone is invisible and is removed as well.
+        // A reader at `revision` sees the newest record at or before it. If that is a
+        // tombstone, it is removed as well: without it, the reader also finds no key.
         let visible = older.partition_point(|record| record.mod_revision() <= revision);
         let keep_from = match visible {
             0 => 0,
@@ -83,32 +85,31 @@ impl Entry {
     }
 }
 
-/// The records that a new record of a key replaces.
+/// The records of a key before a new record.
 #[derive(Default)]
 pub(crate) struct Replaced {
-    /// The newest record, if the key existed.
+    /// The newest record before, if the key existed.
     pub(crate) live: Option<Record>,
-    /// The record at the revision before that of the new record. It differs from
-    /// `live` if one revision changes the key twice.
+    /// The record at the revision before the new one, if the key existed then. It differs
+    /// from `live` if one revision changes the key twice.
     pub(crate) previous: Option<Record>,
 }
 
-/// The ordered index of all keys.
-///
-/// It is a B-tree from shared keys to entries; no other module depends on that.
-/// Lookup, insertion and removal take O(log n).
+/// The ordered index of all keys: a B-tree from keys to entries. No other module depends
+/// on this data structure. Lookup, insertion and removal take O(log n).
 #[derive(Default)]
 pub(crate) struct Index {
     tree: BTreeMap<Key, Entry>,
 }
 
 impl Index {
+    /// Returns the records of `key`.
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Entry> {
         self.tree.get(key)
     }
 
-    /// Makes `record` the newest of its key, and returns the records before it. It
-    /// descends the tree only once, because that is the largest cost of a write.
+    /// Makes `record` the newest record of its key, and returns the records before it. It
+    /// descends the tree only once, because that is the most expensive part of a write.
     pub(crate) fn push(&mut self, record: Record) -> Replaced {
         match self.tree.entry(record.key().clone()) {
             MapEntry::Vacant(vacant) => {
@@ -125,8 +126,8 @@ impl Index {
         }
     }
 
-    /// Removes the records of `key` that a compaction at `revision` made
-    /// unreadable, and calls `dropped` for each.
+    /// Removes the records of `key` that a compaction at `revision` has made unreadable,
+    /// and calls `dropped` for each.
     pub(crate) fn compact(&mut self, key: &[u8], revision: i64, mut dropped: impl FnMut(&Record)) {
         if let Some(entry) = self.tree.get_mut(key)
             && !entry.compact(revision, &mut dropped)
@@ -135,17 +136,18 @@ impl Index {
         }
     }
 
-    /// Removes all keys inside `span`. Calls `dropped` for each key with its newest
-    /// record and its older records.
+    /// Removes all keys in `span`. Calls `dropped` for each key, with its newest record
+    /// and its older records.
     pub(crate) fn remove_span(&mut self, span: &Span, mut dropped: impl FnMut(&Record, &[Record])) {
         let keys: Vec<Key> = self.range(span, None).map(|(key, _)| key.clone()).collect();
         for key in keys {
-            let entry = self.tree.remove(&key).expect("just found");
+            let entry = self.tree.remove(&key).expect("the key was found above");
             dropped(&entry.latest, entry.older.as_deref().map_or(&[], |older| older));
         }
     }
 
-    /// The entries inside `span` in order; after the key `after` if given.
+    /// Returns the keys in `span` with their entries, in key order; only those after
+    /// `after` if it is set.
     pub(crate) fn range<'a>(
         &'a self,
         span: &'a Span,
@@ -155,7 +157,7 @@ impl Index {
         bounds.into_iter().flat_map(|bounds| self.tree.range::<[u8], _>(bounds))
     }
 
-    /// Number of keys, including deleted keys that are not yet collected.
+    /// Returns the number of keys, including deleted keys that are not yet collected.
     pub(crate) fn len(&self) -> usize {
         self.tree.len()
     }

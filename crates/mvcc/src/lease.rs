@@ -1,8 +1,8 @@
 //! Leases and the keys attached to them.
 //!
-//! This module has no clock. The pipeline passes in the *store time*: how long
-//! the store has been running in total, in milliseconds, over all its processes.
-//! When a lease expires, the pipeline submits a command that revokes it.
+//! This module has no clock. The pipeline passes in the *store time*: how long the store
+//! has been running in total, over all its processes, in milliseconds. When a lease
+//! expires, the pipeline submits a command that revokes it.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -16,11 +16,11 @@ pub const MAX_LEASE_TTL_SECONDS: i64 = 9_000_000_000;
 /// A granted lease.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Lease {
-    /// The granted TTL, in seconds.
+    /// The granted TTL in seconds.
     pub ttl_seconds: i64,
-    /// Store time of the grant or the last renewal, in milliseconds. The TTL runs
-    /// from here.
-    pub since_ms: i64,
+    /// Store time in milliseconds at which the TTL started: at the grant or at the last
+    /// renewal.
+    pub ttl_start_ms: i64,
     /// The attached keys, in order.
     pub keys: BTreeSet<Key>,
 }
@@ -40,6 +40,7 @@ impl Leases {
         self.by_id.len()
     }
 
+    /// Releases unused capacity.
     pub(crate) fn shrink(&mut self) {
         self.by_id.shrink_to_fit();
     }
@@ -48,6 +49,7 @@ impl Leases {
         self.by_id.iter().map(|(id, lease)| (*id, lease))
     }
 
+    /// Fails if this lease cannot be granted.
     pub(crate) fn check_grant(&self, id: i64, ttl_seconds: i64) -> Result<(), Error> {
         match () {
             () if id == 0 => Err(Error::LeaseNotFound),
@@ -57,20 +59,23 @@ impl Leases {
         }
     }
 
-    pub(crate) fn insert(&mut self, id: i64, ttl_seconds: i64, since_ms: i64) {
-        self.by_id.insert(id, Lease { ttl_seconds, since_ms, keys: BTreeSet::new() });
+    /// Adds a lease without keys.
+    pub(crate) fn insert(&mut self, id: i64, ttl_seconds: i64, ttl_start_ms: i64) {
+        self.by_id.insert(id, Lease { ttl_seconds, ttl_start_ms, keys: BTreeSet::new() });
     }
 
-    /// Restarts the TTL of a lease.
+    /// Restarts the TTL of a lease at store time `at_ms`.
     pub(crate) fn renew(&mut self, id: i64, at_ms: i64) -> Result<(), Error> {
         let lease = self.by_id.get_mut(&id).ok_or(Error::LeaseNotFound)?;
-        lease.since_ms = lease.since_ms.max(at_ms);
+        lease.ttl_start_ms = lease.ttl_start_ms.max(at_ms);
         Ok(())
     }
 
-    /// Restarts the TTL of every lease.
+    /// Restarts the TTL of every lease at store time `at_ms`.
     pub(crate) fn renew_all(&mut self, at_ms: i64) {
-        self.by_id.values_mut().for_each(|lease| lease.since_ms = lease.since_ms.max(at_ms));
+        self.by_id
+            .values_mut()
+            .for_each(|lease| lease.ttl_start_ms = lease.ttl_start_ms.max(at_ms));
     }
 
     pub(crate) fn remove(&mut self, id: i64) {
@@ -84,7 +89,7 @@ impl Leases {
         }
     }
 
-    /// Moves a key from the lease of its previous record to the lease of its new one.
+    /// Moves a key from the lease of its previous record to that of its new record.
     pub(crate) fn reattach(&mut self, previous: Option<&Record>, new: &Record) {
         let old = previous.map_or(0, Record::lease);
         if old == new.lease() {

@@ -1,10 +1,10 @@
-//! The multi-version store: keys with their history, leases and alarms, and the
-//! rules by which a command changes them.
+//! The multi-version store: keys with their history, leases and alarms, and the rules by
+//! which a command changes them.
 //!
-//! The crate is pure and synchronous: it has no clock, no randomness, no threads
-//! and no I/O. Values from outside (a new lease's ID, the current store time)
-//! are passed in by the caller. Equal commands in equal order therefore produce
-//! equal states, and `tests/model.rs` compares every reply with a naive model.
+//! The crate is synchronous and deterministic: it has no clock, no randomness, no threads
+//! and no I/O. The caller passes in the ID of a new lease and the current store time. So
+//! the same sequence of commands always produces the same state, and `tests/model.rs` can
+//! compare every reply with a naive model.
 //!
 //! ```text
 //! Command ──Store::apply──▶ Reply              the response to the client
@@ -13,25 +13,26 @@
 //! ```
 //!
 //! # Reading order
-//! 1. `command`: what clients can ask for. `apply`: one command, step by step.
-//! 2. `write`: the revision of one command and its puts and deletes. `txn`:
-//!    transactions.
-//! 3. `store`: the state. `index` (keys in order), `history` (events in order),
-//!    `lease` and `alarm` are its parts.
-//! 4. `effect`: the log format. `replay`: effects applied to a store at startup.
+//! 1. `command`: the commands and their replies. `apply`: the execution of a command.
+//!    `admission`, `effect_size`: the checks before it.
+//! 2. `write`: the revision of one command and its puts and deletes. `txn`: transactions.
+//! 3. `store`: the state. `index` (keys in order), `history` (events in order), `lease` and
+//!    `alarm` are its parts.
+//! 4. `effect`: the format of effects in the log. `replay`: applies effects to a store at
+//!    startup.
 //! 5. `range`, `snapshot`, `hash`: long reads, each in bounded steps.
 //! 6. `collect`: frees what a compaction made unreadable.
 //!
 //! # Invariants
-//! - The revision starts at 1 and grows by one with each command that changes a
-//!   key. All changes of one command have the same revision.
+//! - The revision starts at 1 and grows by one with each command that changes a key. All
+//!   changes of one command have the same revision.
 //! - The records of a key are ordered by revision. The newest may be a tombstone.
-//! - Every revision since the last compaction can be read exactly.
-//! - Replaying the effects of a sequence of commands on the state before them
-//!   produces the state after them.
+//! - Every revision from the compacted revision on can be read.
+//! - If the effects of a sequence of commands are replayed on the state before these
+//!   commands, the result is the state after them.
 //!
 //! # Limits
-//! All history since the last compaction is in memory.
+//! All keys, and all history since the last compaction, are in memory.
 
 #![warn(missing_docs)]
 
@@ -57,7 +58,7 @@ mod write;
 
 pub use alarm::{Alarm, AlarmKind, Quota};
 pub use command::{Command, Reply, is_read_only};
-pub use effect::{DecodeEffectError, Effect, Effects, Opened};
+pub use effect::{DecodeEffectError, Effect, Effects, LogDurability};
 pub use error::Error;
 pub use hash::HashCursor;
 pub use history::Event;

@@ -1,8 +1,8 @@
 //! Ranges: reads of keys at a revision, in bounded steps.
 //!
-//! A range may cover millions of keys. To let writers use the store during a range, a
-//! [`RangeCursor`] visits a bounded number of keys in each step. The store may change
-//! between steps: the cursor reads the revision at which it was created.
+//! A range may have millions of keys. A [`RangeCursor`] visits a bounded number of keys
+//! in each step, so that writers can use the store between steps. The cursor reads the
+//! revision at which it was created, even if the store changes between steps.
 
 use etcdpb::rpc::range_request::{SortOrder, SortTarget};
 use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader};
@@ -12,41 +12,49 @@ use crate::error::Error;
 use crate::span::Span;
 use crate::store::Store;
 
-/// A range in progress.
+/// A range read in progress.
 pub struct RangeCursor {
     span: Span,
     /// The revision to read.
     revision: i64,
     /// The revision for the response header.
     header_revision: i64,
-    /// Maximum number of records to gather: one more than the limit, to find out
-    /// whether there are more.
+    /// Maximum number of records to gather: one more than the limit, to find out whether
+    /// more keys exist.
     max_records: usize,
-    /// Bytes of keys and values after which the range ends.
+    /// The range ends when the gathered keys and values have at least this size in bytes.
     max_bytes: usize,
+    /// Size of the gathered keys and values in bytes.
     gathered_bytes: usize,
     /// Whether the range ended at `max_bytes`.
     truncated: bool,
+    /// Whether to count all keys of the range, also after the last gathered one.
     count_all: bool,
+    /// The key after which the next step continues.
     after: Option<Key>,
-    found: Vec<Record>,
+    /// The gathered records.
+    gathered: Vec<Record>,
+    /// Number of keys counted so far.
     count: i64,
     /// The options of the request for filtering, sorting and formatting.
     options: RangeOptions,
 }
 
+/// The options of a range request for filtering, sorting and formatting.
 struct RangeOptions {
     limit: i64,
     keys_only: bool,
     sort: Option<(SortTarget, SortOrder)>,
+    /// Minimum and maximum mod revision; 0 for no limit.
     mod_revisions: (i64, i64),
+    /// Minimum and maximum create revision; 0 for no limit.
     create_revisions: (i64, i64),
 }
 
 impl RangeCursor {
-    /// Starts a range. `current` is the newest published revision. With
-    /// `count_all` the response's count covers the whole range, as in etcd's Range;
-    /// without it, only the returned keys.
+    /// Starts a range. `current` is the published revision. With `count_all`, the count
+    /// of the response includes all keys of the range, as in etcd's Range; without it,
+    /// only the returned keys.
     ///
     /// # Errors
     /// Fails if the requested revision is compacted or greater than `current`.
@@ -62,53 +70,54 @@ impl RangeCursor {
         Ok(cursor)
     }
 
-    /// Starts a range at `revision`. The caller must keep the history of `revision` from
-    /// being collected. `current` is the revision for the response header. The response's
-    /// count covers only the returned keys, unless the request is count-only.
-    pub fn pinned(request: &RangeRequest, current: i64, revision: i64) -> Self {
+    /// Starts a range at `revision`. The caller must ensure that the history of
+    /// `revision` is not collected. `header_revision` is the revision for the response
+    /// header. The count of the response includes only the returned keys, unless the
+    /// request is count-only.
+    pub fn pinned(request: &RangeRequest, header_revision: i64, revision: i64) -> Self {
         let options = RangeOptions::new(request);
-        let all = options.needs_all();
+        let needs_all = options.needs_all();
         let max_records = match request.limit {
             _ if request.count_only => 0,
-            limit if limit > 0 && !all => (limit as usize).saturating_add(1),
+            limit if limit > 0 && !needs_all => (limit as usize).saturating_add(1),
             _ => usize::MAX,
         };
         RangeCursor {
             span: Span::new(&request.key, &request.range_end),
             revision,
-            header_revision: current,
+            header_revision,
             max_records,
             max_bytes: usize::MAX,
             gathered_bytes: 0,
             truncated: false,
             count_all: request.count_only,
             after: None,
-            found: Vec::new(),
+            gathered: Vec::new(),
             count: 0,
             options,
         }
     }
 
-    /// Ends the range after `bytes` of keys and values. The response's `more` is
-    /// then true.
+    /// Ends the range when its keys and values have at least `bytes` bytes. If keys are
+    /// left, the response then has `more` set.
     pub fn with_byte_limit(mut self, bytes: usize) -> Self {
         self.max_bytes = bytes;
         self
     }
 
-    /// The revision to read. The store must not collect history from this revision
-    /// on until the range is done.
+    /// Returns the revision to read. The store must not collect the history of this
+    /// revision until the range is complete.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// Visits at most `budget` keys. Returns whether the range is done.
-    pub fn step(&mut self, store: &Store, budget: usize) -> bool {
+    /// Visits at most `max_keys` keys. Returns whether the range is complete.
+    pub fn step(&mut self, store: &Store, max_keys: usize) -> bool {
         if let Some(key) = self.span.as_point() {
             let record = store.index.get(key).and_then(|e| e.live_at(self.revision));
             self.count = i64::from(record.is_some());
             if self.max_records > 0 {
-                self.found.extend(record.cloned());
+                self.gathered.extend(record.cloned());
             }
             return true;
         }
@@ -116,7 +125,7 @@ impl RangeCursor {
         let after = self.after.take();
         let after = after.as_ref().map(Key::as_bytes);
         for (visited, (key, entry)) in store.index.range(&self.span, after).enumerate() {
-            if visited == budget {
+            if visited == max_keys {
                 self.after = last.cloned();
                 return false;
             }
@@ -127,9 +136,9 @@ impl RangeCursor {
                 self.truncated = true;
                 return true;
             }
-            if self.found.len() < self.max_records {
+            if self.gathered.len() < self.max_records {
                 self.gathered_bytes += key.as_bytes().len() + record.value().len();
-                self.found.push(record.clone());
+                self.gathered.push(record.clone());
             } else if !self.count_all {
                 return true;
             }
@@ -137,32 +146,33 @@ impl RangeCursor {
         true
     }
 
-    /// The response, after [`RangeCursor::step`] has returned true.
+    /// Returns the response. [`RangeCursor::step`] must have returned true.
     pub fn finish(self) -> RangeResponse {
-        let RangeCursor { options, mut found, header_revision, count, truncated, .. } = self;
-        found.retain(|record| options.admits(record));
-        options.sort(&mut found);
-        let over_limit = options.limit > 0 && found.len() as i64 > options.limit;
+        let RangeCursor { options, mut gathered, header_revision, count, truncated, .. } = self;
+        gathered.retain(|record| options.admits(record));
+        options.sort(&mut gathered);
+        let over_limit = options.limit > 0 && gathered.len() as i64 > options.limit;
         if over_limit {
-            found.truncate(options.limit as usize);
+            gathered.truncate(options.limit as usize);
         }
         let convert = match (options.keys_only, options.sort) {
             (false, _) => KeyValue::from,
-            // etcd answers a keys-only range from its index, which does not contain
-            // the lease, unless it has to sort by value.
+            // etcd answers a keys-only range from its index, which does not contain the
+            // leases. But it reads the leases if it has to sort by value.
             (true, Some((SortTarget::Value, _))) => KeyValue::no_value,
             (true, _) => KeyValue::key_only,
         };
         RangeResponse {
             header: Some(ResponseHeader { revision: header_revision, ..Default::default() }),
-            kvs: found.into_iter().map(convert).collect(),
+            kvs: gathered.into_iter().map(convert).collect(),
             more: over_limit || truncated,
             count,
         }
     }
 }
 
-/// The revision that a request for revision `requested` reads, if it is readable.
+/// Returns the revision that a request for revision `requested` reads. Fails if this
+/// revision is compacted or greater than `current`.
 pub(crate) fn readable_revision(store: &Store, requested: i64, current: i64) -> Result<i64, Error> {
     match requested {
         ..=0 => Ok(current),
@@ -193,6 +203,7 @@ impl RangeOptions {
         self.sort.is_some() || self.mod_revisions != (0, 0) || self.create_revisions != (0, 0)
     }
 
+    /// Whether the request's limits of revisions allow `record`.
     fn admits(&self, record: &Record) -> bool {
         let within = |revision: i64, (min, max): (i64, i64)| {
             (min == 0 || revision >= min) && (max == 0 || revision <= max)
@@ -201,6 +212,7 @@ impl RangeOptions {
             && within(record.create_revision(), self.create_revisions)
     }
 
+    /// Sorts the records as the request requires. They are in key order before.
     fn sort(&self, records: &mut [Record]) {
         let Some((target, order)) = self.sort else { return };
         match target {

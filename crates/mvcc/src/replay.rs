@@ -1,18 +1,18 @@
-//! Replay of logged effects at startup, and the check that they are in order.
+//! Replays logged effects at startup, and checks that they are in order.
 
 use crate::effect::Effect;
 use crate::span::Span;
 use crate::store::Store;
 
-/// The error for an effect whose revision is before that of an earlier effect.
+/// The error of a write whose revision is lower than that of an earlier effect.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("revision {found} follows revision {current}")]
+#[error("revision {found} follows the higher revision {current}")]
 pub struct OutOfOrder {
     found: i64,
     current: i64,
 }
 
-/// Checks that effects are in order without applying them to a store.
+/// Checks the order of effects without applying them to a store.
 #[derive(Clone, Copy, Debug)]
 pub struct RevisionOrder {
     revision: i64,
@@ -68,7 +68,7 @@ impl Store {
             }
             Effect::LeaseRenewed { id, at_ms } => {
                 self.tick(at_ms);
-                // The lease may have been revoked in the same batch.
+                // Ignore a renewal of a lease that does not exist.
                 let _ = self.leases.renew(id, at_ms);
             }
             Effect::AllLeasesRenewed { at_ms } => {

@@ -1,10 +1,10 @@
-//! The whole state as effects, produced in bounded steps.
+//! Snapshots: the whole state as effects, produced in bounded steps.
 //!
-//! A snapshot contains everything needed to serve reads and watches from the last
-//! compaction on: leases, alarms, the key-value pairs just before the compacted revision,
-//! and all events since. The store may change between steps: the snapshot describes the
-//! revision at which it was started. Until the snapshot is complete, the caller must not
-//! let the store collect history from [`SnapshotCursor::floor`] on.
+//! A snapshot contains what reads and watches from the compacted revision on need:
+//! leases, alarms, the key-value pairs just before the compacted revision, and all events
+//! since. It describes the revision at which it was started, even if the store changes
+//! between steps. Until the snapshot is complete, the store must not collect history from
+//! [`SnapshotCursor::oldest_needed_revision`] on.
 
 use etcdpb::Key;
 
@@ -17,37 +17,39 @@ pub struct SnapshotCursor {
     stage: Stage,
     /// The span of all keys.
     span: Span,
+    /// The compacted revision when the snapshot was started.
     compacted: i64,
+    /// The revision of the snapshot.
     revision: i64,
 }
 
+/// What the next step appends.
 enum Stage {
-    Base {
-        after: Option<Key>,
-    },
-    /// Events from this revision on are still to be written.
-    Events {
-        from: i64,
-    },
+    /// Pairs from before the compacted revision, after this key.
+    Base { after: Option<Key> },
+    /// Events from this revision on.
+    Events { from: i64 },
+    /// Nothing: the snapshot is complete.
     Done,
 }
 
 impl SnapshotCursor {
-    /// Starts a snapshot at the current revision and appends its first effects.
+    /// Starts a snapshot at the current revision, and appends its first effects.
     pub fn new(store: &Store, effects: &mut Effects) -> Self {
-        SnapshotCursor::at(store, store.revision, effects)
+        SnapshotCursor::at_revision(store, store.revision, effects)
     }
 
-    /// Starts a snapshot of the keys at `revision`, which must not be before the
-    /// last compaction.
-    pub fn at(store: &Store, revision: i64, effects: &mut Effects) -> Self {
+    /// Starts a snapshot with the keys at `revision`, which must not be before the
+    /// compacted revision. Leases and alarms have their current state. Appends its first
+    /// effects.
+    pub fn at_revision(store: &Store, revision: i64, effects: &mut Effects) -> Self {
         let compacted = store.compacted;
         debug_assert!(compacted <= revision);
         effects.push(Effect::Clock { ms: store.clock_ms });
         effects.extend(store.leases.iter().map(|(id, lease)| Effect::LeaseGranted {
             id,
             ttl_seconds: lease.ttl_seconds,
-            at_ms: Some(lease.since_ms),
+            at_ms: Some(lease.ttl_start_ms),
         }));
         effects.extend(store.alarms().map(|alarm| Effect::Alarm { alarm, raised: true }));
         effects.push(Effect::Compacted { revision: compacted });
@@ -55,68 +57,84 @@ impl SnapshotCursor {
         SnapshotCursor { stage, span: Span::new(&[], &[0]), compacted, revision }
     }
 
-    /// The first revision whose history the snapshot still needs.
-    pub fn floor(&self) -> i64 {
+    /// Returns the first revision whose history the snapshot still needs.
+    pub fn oldest_needed_revision(&self) -> i64 {
         self.compacted
     }
 
-    /// Appends the effects of about `budget` keys or events. Returns false if the
+    /// Appends the effects of about `max_entries` keys or events. Returns false if the
     /// snapshot was already complete.
-    pub fn step(&mut self, store: &Store, budget: usize, effects: &mut Effects) -> bool {
+    pub fn step(&mut self, store: &Store, max_entries: usize, effects: &mut Effects) -> bool {
         match &mut self.stage {
             Stage::Base { after } => {
-                let last = base(store, &self.span, after.take(), self.compacted, budget, effects);
+                let last = push_base(
+                    store,
+                    &self.span,
+                    after.take(),
+                    self.compacted,
+                    max_entries,
+                    effects,
+                );
                 self.stage = match last {
                     Some(last) => Stage::Base { after: Some(last) },
                     None => Stage::Events { from: self.compacted },
                 };
             }
-            Stage::Events { from } => match events(store, *from, self.revision, budget, effects) {
-                Some(next) => *from = next,
-                None => {
-                    effects.push(Effect::Revision(self.revision));
-                    self.stage = Stage::Done;
+            Stage::Events { from } => {
+                match push_events(store, *from, self.revision, max_entries, effects) {
+                    Some(next) => *from = next,
+                    None => {
+                        effects.push(Effect::Revision(self.revision));
+                        self.stage = Stage::Done;
+                    }
                 }
-            },
+            }
             Stage::Done => return false,
         }
         true
     }
 }
 
-/// Appends the pairs before the events of `compacted`. Returns the key after which
-/// the next step continues.
-fn base(
+/// Appends pairs from before the compacted revision. Returns the key after which the next
+/// step continues; `None` if there are no more pairs.
+fn push_base(
     store: &Store,
     span: &Span,
     after: Option<Key>,
     compacted: i64,
-    budget: usize,
+    max_entries: usize,
     effects: &mut Effects,
 ) -> Option<Key> {
     let mut last: Option<&Key> = None;
     let after = after.as_ref().map(Key::as_bytes);
     for (visited, (key, entry)) in store.index.range(span, after).enumerate() {
-        if visited == budget {
+        if visited == max_entries {
             return last.cloned();
         }
         last = Some(key);
-        // Changes at `compacted` itself are written as events.
+        // Changes at the compacted revision itself are appended as events.
         let record = entry.live_at(compacted).filter(|r| r.mod_revision() < compacted);
         effects.extend(record.cloned().map(Effect::Base));
     }
     None
 }
 
-/// Appends the events from one revision to another. Returns the revision at which
-/// the next step continues; a revision is never split.
-fn events(store: &Store, from: i64, to: i64, budget: usize, effects: &mut Effects) -> Option<i64> {
+/// Appends the events with revisions from `from` to `to`. Returns the revision at which
+/// the next step continues; `None` if there are no more events. The events of a revision
+/// are never split.
+fn push_events(
+    store: &Store,
+    from: i64,
+    to: i64,
+    max_entries: usize,
+    effects: &mut Effects,
+) -> Option<i64> {
     let mut last = from;
     for (visited, event) in store.history.since(from).enumerate() {
         if event.revision() > to {
             return None;
         }
-        if visited >= budget && event.revision() > last {
+        if visited >= max_entries && event.revision() > last {
             return Some(event.revision());
         }
         last = event.revision();

@@ -1,8 +1,8 @@
-//! Spans of keys, as requests give them with `key` and `range_end`.
+//! Spans of keys. Requests specify them with `key` and `range_end`.
 
 use std::ops::Bound;
 
-/// A contiguous set of keys: one key, `[start, end)`, or all keys from `start` on.
+/// A span of keys: one key, the keys in `[start, end)`, or all keys from `start` on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Span {
     start: Vec<u8>,
@@ -13,13 +13,16 @@ pub struct Span {
 enum End {
     /// The span is the single key `start`.
     Point,
+    /// The span ends before this key.
     Before(Vec<u8>),
+    /// The span contains all keys from `start` on.
     Infinity,
 }
 
 impl Span {
-    /// Converts from etcd's convention: an empty `range_end` means the single key,
-    /// `"\0"` means every key from `key` on, any other value is an exclusive end.
+    /// Creates a span in etcd's convention: an empty `range_end` means the single key
+    /// `key`, `"\0"` means all keys from `key` on, and any other value is an exclusive
+    /// end.
     pub fn new(key: &[u8], range_end: &[u8]) -> Self {
         let end = match range_end {
             [] => End::Point,
@@ -29,18 +32,18 @@ impl Span {
         Span { start: key.to_vec(), end }
     }
 
-    /// The key, if the span is a single key.
+    /// Returns the key if the span is a single key.
     pub fn as_point(&self) -> Option<&[u8]> {
         matches!(self.end, End::Point).then_some(&self.start[..])
     }
 
-    /// The start of the span (inclusive).
+    /// Returns the inclusive start of the span.
     pub fn start(&self) -> &[u8] {
         &self.start
     }
 
-    /// The end of the span (exclusive); `None` if the span has no end. For a single
-    /// key it is the key's successor.
+    /// Returns the exclusive end of the span; `None` if the span has no end. For a single
+    /// key it is the next possible key.
     pub fn end(&self) -> Option<Vec<u8>> {
         match &self.end {
             End::Point => Some([&self.start[..], &[0]].concat()),
@@ -49,7 +52,7 @@ impl Span {
         }
     }
 
-    /// Whether no key can be in the span.
+    /// Whether the span cannot contain a key.
     pub fn is_empty(&self) -> bool {
         matches!(&self.end, End::Before(end) if *end <= self.start)
     }
@@ -63,8 +66,8 @@ impl Span {
         }
     }
 
-    /// The bounds for an ordered map; from `after` (exclusive) if given. The span
-    /// must not be empty, and `after` must be in it.
+    /// Returns the bounds for an ordered map, after the key `after` if it is set. The
+    /// span must not be empty, and `after` must be in it.
     pub(crate) fn bounds<'a>(
         &'a self,
         after: Option<&'a [u8]>,
@@ -87,7 +90,7 @@ mod tests {
     use super::Span;
 
     #[test]
-    fn follows_etcds_convention() {
+    fn new_follows_the_convention_of_etcd() {
         assert!(Span::new(b"a", b"").contains(b"a"));
         assert!(!Span::new(b"a", b"").contains(b"a\0"));
         assert!(Span::new(b"a", b"c").contains(b"bzz"));

@@ -1,4 +1,4 @@
-//! The state of the store, its sizes, and the primitive that adds a record.
+//! The state of the store, its sizes, and the functions that add and remove records.
 
 use etcdpb::Record;
 
@@ -8,8 +8,8 @@ use crate::index::{Index, Replaced};
 use crate::lease::{Lease, Leases};
 use crate::span::Span;
 
-/// Approximate memory of a record in addition to its key and value: its
-/// counters, its index entry and its history entry.
+/// Approximate memory of a record in bytes, in addition to its key and value: its
+/// numbers, its index entry and its history entry.
 const RECORD_OVERHEAD_BYTES: i64 = 144;
 
 /// All keys with their history, leases and alarms.
@@ -19,10 +19,11 @@ pub struct Store {
     pub(crate) leases: Leases,
     pub(crate) alarms: Alarms,
     pub(crate) quota: Quota,
+    /// The revision of the last change.
     pub(crate) revision: i64,
+    /// The compacted revision, the oldest that can be read; -1 before any compaction.
     pub(crate) compacted: i64,
-    /// The store time: how long the store has been running in total, in
-    /// milliseconds.
+    /// Store time in milliseconds: how long the store has been running in total.
     pub(crate) clock_ms: i64,
     pub(crate) collection: CollectionProgress,
     pub(crate) stats: Stats,
@@ -30,26 +31,25 @@ pub struct Store {
 
 /// The progress of [`Store::collect`].
 pub(crate) struct CollectionProgress {
-    /// Data that cannot be read at this revision or later has been freed.
+    /// All data that cannot be read at this revision or later has been freed.
     pub(crate) done: i64,
-    /// The value of `done` after the current pass. A pass keeps its target even if a
-    /// later compaction would permit a higher one.
+    /// The value that `done` gets at the end of the current pass. It stays the same
+    /// during a pass, even if a later compaction would permit a higher one.
     pub(crate) target: i64,
-    /// Number of events of revision `target` that the pass has visited. These
-    /// events stay because they can still be watched. Earlier events are removed
-    /// as they are visited.
+    /// Number of events with revision `target` that the pass has visited. They stay in
+    /// the history, because they can still be watched. The pass removes the events of
+    /// earlier revisions.
     pub(crate) visited: usize,
 }
 
-/// Sizes of the store.
+/// The sizes of the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Number of existing keys.
     pub live_keys: i64,
-    /// Bytes of all readable records, including their overhead.
+    /// Size in bytes of all records that are not yet collected, including their overhead.
     pub total_bytes: i64,
-    /// The part of `total_bytes` that belongs to the newest records of existing
-    /// keys.
+    /// The part of `total_bytes` that the newest records of existing keys have.
     pub live_bytes: i64,
     /// Number of events in the history.
     pub events: i64,
@@ -65,8 +65,8 @@ impl Default for Store {
             leases: Leases::default(),
             alarms: Alarms::default(),
             quota: Quota::default(),
-            // As in etcd: an empty store is at revision 1, and "never compacted"
-            // is -1, so that compacting revision 0 succeeds once.
+            // As in etcd, an empty store has revision 1, and -1 means that it was never
+            // compacted. So compacting at revision 0 succeeds once.
             revision: Store::FIRST_REVISION,
             compacted: -1,
             clock_ms: 0,
@@ -80,69 +80,71 @@ impl Store {
     /// The revision of an empty store.
     pub(crate) const FIRST_REVISION: i64 = 1;
 
-    /// The revision of the last change.
+    /// Returns the revision of the last change.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// The first revision that can still be read; -1 if nothing was compacted.
+    /// Returns the compacted revision, the oldest that can be read; -1 before any
+    /// compaction.
     pub fn compacted(&self) -> i64 {
         self.compacted
     }
 
-    /// The current sizes.
+    /// Returns the current sizes.
     pub fn stats(&self) -> Stats {
         let (events, leases) = (self.history.len() as i64, self.leases.len() as i64);
         Stats { events, leases, ..self.stats }
     }
 
-    /// The lease with this ID.
+    /// Returns the lease with this ID.
     pub fn lease(&self, id: i64) -> Option<&Lease> {
         self.leases.get(id)
     }
 
-    /// All leases, in no particular order.
+    /// Returns all leases, in no particular order.
     pub fn leases(&self) -> impl Iterator<Item = (i64, &Lease)> {
         self.leases.iter()
     }
 
-    /// The store time of the last [`Store::tick`], in milliseconds.
+    /// Returns the store time in milliseconds that the last [`Store::tick`] set.
     pub fn clock_ms(&self) -> i64 {
         self.clock_ms
     }
 
-    /// Sets the store time, in milliseconds. The store time never decreases.
+    /// Sets the store time in milliseconds. A lower time than the current one has no
+    /// effect.
     pub fn tick(&mut self, clock_ms: i64) {
         self.clock_ms = self.clock_ms.max(clock_ms);
     }
 
-    /// Whether the index has keys in `span`, including deleted keys that are not
-    /// yet collected.
+    /// Whether the index has keys in `span`, including deleted keys that are not yet
+    /// collected.
     pub fn has_keys_in(&self, span: &Span) -> bool {
         self.index.range(span, None).next().is_some()
     }
 
-    /// Number of keys in the index, including deleted keys that are not yet
+    /// Returns the number of keys in the index, including deleted keys that are not yet
     /// collected.
     pub fn indexed_keys(&self) -> usize {
         self.index.len()
     }
 
-    /// The events of `revision` and later, in order. Events before the last
-    /// compaction may be missing: compare `revision` with [`Store::compacted`]
-    /// under the same borrow.
+    /// Returns the events of `revision` and later, in order. Events before the compacted
+    /// revision may be missing: compare `revision` with [`Store::compacted`] under the
+    /// same lock.
     pub fn events_since(&self, revision: i64) -> impl Iterator<Item = &Event> {
         self.history.since(revision)
     }
 
-    /// Makes `record` the newest record of its key, and adds the event.
+    /// Makes `record` the newest record of its key, and adds an event to the history.
     pub(crate) fn install(&mut self, record: Record) {
         let previous = self.install_without_event(&record).previous;
         self.history.push(Event { record, previous });
     }
 
-    /// Makes `record` the newest record of its key. Updates the lease's keys and
-    /// the sizes.
+    /// Makes `record` the newest record of its key. Updates the leases and the sizes.
+    /// Returns the records before it.
     pub(crate) fn install_without_event(&mut self, record: &Record) -> Replaced {
         let replaced = self.index.push(record.clone());
         let live = replaced.live.as_ref();
@@ -159,8 +161,8 @@ impl Store {
         replaced
     }
 
-    /// Removes the keys of a span with all their records. Their events stay until
-    /// they are collected.
+    /// Removes the keys of a span with all their records. Their events stay in the
+    /// history until they are collected.
     pub(crate) fn remove_span(&mut self, span: &Span) {
         let Store { index, leases, stats, .. } = self;
         index.remove_span(span, |latest, older| {
@@ -175,7 +177,7 @@ impl Store {
     }
 }
 
-/// The bytes of a record in [`Stats`].
+/// Returns the size of a record in bytes, as [`Stats`] counts it.
 pub(crate) fn record_bytes(record: &Record) -> i64 {
     (record.key().as_bytes().len() + record.value().len()) as i64 + RECORD_OVERHEAD_BYTES
 }

@@ -1,8 +1,8 @@
-//! Transactions, executed in three passes as in etcd:
-//! 1. Evaluate all comparisons, including those of nested transactions, on the
-//!    state before the transaction. They select the branches to execute.
+//! Transactions. As in etcd, a transaction is executed in three passes:
+//! 1. Evaluate all comparisons, including those of nested transactions, on the state before
+//!    the transaction. They select the branches to execute.
 //! 2. Check every operation of these branches.
-//! 3. Execute the operations, which can no longer fail.
+//! 3. Execute the operations. They can no longer fail.
 
 use std::cmp::Ordering;
 
@@ -28,67 +28,73 @@ pub(crate) fn apply(
     request: &TxnRequest,
     effects: &mut Effects,
 ) -> Result<TxnResponse, Error> {
-    let path = check(store, request, store.revision)?;
+    let branches = select_and_check(store, request, store.revision)?;
     let mut write = Write::new(store, effects);
-    let mut response = execute(&mut write, request, &mut path.into_iter());
+    let mut response = execute(&mut write, request, &mut branches.into_iter());
     response.header = header(write.finish());
     Ok(response)
 }
 
 impl Store {
-    /// Executes a read-only transaction (see [`crate::is_read_only`]) at `current`,
-    /// the newest published revision.
+    /// Executes a read-only transaction (see [`crate::is_read_only`]) at `current`, the
+    /// published revision.
     ///
     /// # Errors
     /// Fails if a range requests a revision that is compacted or in the future.
     pub fn read_txn(&self, request: &TxnRequest, current: i64) -> Result<TxnResponse, Error> {
-        let path = check(self, request, current)?;
+        let branches = select_and_check(self, request, current)?;
         let mut view = View { store: self, revision: current };
-        let mut response = execute(&mut view, request, &mut path.into_iter());
+        let mut response = execute(&mut view, request, &mut branches.into_iter());
         response.header = header(current);
         Ok(response)
     }
 }
 
-/// Selects the branch of each transaction, parents before children, and checks the
-/// operations. In the returned path, true stands for the success branch.
-fn check(store: &Store, request: &TxnRequest, revision: i64) -> Result<Vec<bool>, Error> {
-    let mut path = Vec::with_capacity(1);
-    select_branches(store, request, revision, &mut path);
-    check_branch(store, request, revision, &mut path.iter().copied())?;
-    Ok(path)
+/// Passes 1 and 2. Returns the selected branches of the transaction and its nested
+/// transactions, parents before children; true stands for the success branch.
+fn select_and_check(
+    store: &Store,
+    request: &TxnRequest,
+    revision: i64,
+) -> Result<Vec<bool>, Error> {
+    let mut branches = Vec::with_capacity(1);
+    select_branches(store, request, revision, &mut branches);
+    check_branch(store, request, revision, &mut branches.iter().copied())?;
+    Ok(branches)
 }
 
-fn select_branches(store: &Store, request: &TxnRequest, revision: i64, path: &mut Vec<bool>) {
-    let succeeded = request.compare.iter().all(|compare| is_true(store, revision, compare));
-    path.push(succeeded);
+/// Pass 1: appends the selected branches to `branches`.
+fn select_branches(store: &Store, request: &TxnRequest, revision: i64, branches: &mut Vec<bool>) {
+    let succeeded = request.compare.iter().all(|compare| compare_holds(store, revision, compare));
+    branches.push(succeeded);
     for op in branch(request, succeeded) {
         if let Some(Request::RequestTxn(nested)) = &op.request {
-            select_branches(store, nested, revision, path);
+            select_branches(store, nested, revision, branches);
         }
     }
 }
 
+/// Pass 2: checks the operations of the selected branches.
 fn check_branch(
     store: &Store,
     request: &TxnRequest,
     revision: i64,
-    path: &mut impl Iterator<Item = bool>,
+    branches: &mut impl Iterator<Item = bool>,
 ) -> Result<(), Error> {
-    let succeeded = path.next().expect("one branch for each transaction");
+    let succeeded = branches.next().expect("a branch was selected for each transaction");
     for op in branch(request, succeeded) {
         match &op.request {
             Some(Request::RequestRange(range)) => check_range(store, revision, range)?,
             Some(Request::RequestPut(put)) => check_put(store, revision, put)?,
-            Some(Request::RequestTxn(nested)) => check_branch(store, nested, revision, path)?,
+            Some(Request::RequestTxn(nested)) => check_branch(store, nested, revision, branches)?,
             Some(Request::RequestDeleteRange(_)) | None => {}
         }
     }
     Ok(())
 }
 
-/// Checks the revision of a range. As in etcd, this is stricter than for a range
-/// outside a transaction: a negative revision counts as compacted.
+/// Checks the revision of a range in a transaction. As in etcd, this check is stricter
+/// than the one for other ranges: a negative revision counts as compacted.
 fn check_range(store: &Store, current: i64, request: &RangeRequest) -> Result<(), Error> {
     if request.revision != 0 && request.revision < store.compacted {
         return Err(Error::Compacted);
@@ -96,22 +102,25 @@ fn check_range(store: &Store, current: i64, request: &RangeRequest) -> Result<()
     readable_revision(store, request.revision, current).map(drop)
 }
 
+/// Returns the operations of a branch.
 fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
     if succeeded { &request.success } else { &request.failure }
 }
 
-/// Executes the operations of a transaction.
-trait Executor {
+/// Executes single operations of a transaction.
+trait OpExecutor {
     fn range(&self, request: &RangeRequest) -> RangeResponse;
+    /// Executes a put or a delete.
     fn change(&mut self, request: &Request) -> Response;
 }
 
+/// Pass 3: executes the operations of the selected branches.
 fn execute(
-    executor: &mut impl Executor,
+    executor: &mut impl OpExecutor,
     request: &TxnRequest,
-    path: &mut impl Iterator<Item = bool>,
+    branches: &mut impl Iterator<Item = bool>,
 ) -> TxnResponse {
-    let succeeded = path.next().expect("one branch for each transaction");
+    let succeeded = branches.next().expect("a branch was selected for each transaction");
     let mut responses = Vec::new();
     for op in branch(request, succeeded) {
         let response = match &op.request {
@@ -120,7 +129,7 @@ fn execute(
                 Some(Response::ResponseRange(executor.range(range)))
             }
             Some(Request::RequestTxn(nested)) => {
-                let mut nested = execute(executor, nested, path);
+                let mut nested = execute(executor, nested, branches);
                 // etcd sets the revision only in the outermost header.
                 nested.header = Some(ResponseHeader::default());
                 Some(Response::ResponseTxn(nested))
@@ -132,7 +141,7 @@ fn execute(
     TxnResponse { header: None, succeeded, responses }
 }
 
-impl Executor for Write<'_> {
+impl OpExecutor for Write<'_> {
     fn range(&self, request: &RangeRequest) -> RangeResponse {
         range(self.store, request, self.revision())
     }
@@ -144,7 +153,7 @@ impl Executor for Write<'_> {
                 Response::ResponseDeleteRange(self.delete_range(delete))
             }
             Request::RequestRange(_) | Request::RequestTxn(_) => {
-                unreachable!("handled by execute")
+                unreachable!("execute handles ranges and nested transactions")
             }
         }
     }
@@ -156,7 +165,7 @@ struct View<'a> {
     revision: i64,
 }
 
-impl Executor for View<'_> {
+impl OpExecutor for View<'_> {
     fn range(&self, request: &RangeRequest) -> RangeResponse {
         range(self.store, request, self.revision)
     }
@@ -166,16 +175,17 @@ impl Executor for View<'_> {
     }
 }
 
+/// Executes a range whose revision was checked in pass 2.
 fn range(store: &Store, request: &RangeRequest, current: i64) -> RangeResponse {
-    let mut cursor =
-        RangeCursor::new(store, request, current, true).expect("checked before execution");
+    let mut cursor = RangeCursor::new(store, request, current, true)
+        .expect("the revision was checked in pass 2");
     cursor.step(store, usize::MAX);
     cursor.finish()
 }
 
-/// Whether `compare` is true for every key in its span. If the span has no keys,
-/// it is compared with a key that does not exist.
-fn is_true(store: &Store, revision: i64, compare: &Compare) -> bool {
+/// Whether `compare` is true for every key in its span. If no key exists in the span, one
+/// key that does not exist is compared.
+fn compare_holds(store: &Store, revision: i64, compare: &Compare) -> bool {
     let span = Span::new(&compare.key, &compare.range_end);
     if let Some(key) = span.as_point() {
         let record = store.index.get(key).and_then(|e| e.live_at(revision));
@@ -189,8 +199,8 @@ fn is_true(store: &Store, revision: i64, compare: &Compare) -> bool {
     live.all(|record| compare_record(compare, Some(record)))
 }
 
-/// Compares one key; `None` stands for a key that does not exist, whose numbers
-/// are all 0.
+/// Whether `compare` is true for one key. `record` is `None` for a key that does not
+/// exist: its version, revisions and lease are then 0.
 fn compare_record(compare: &Compare, record: Option<&Record>) -> bool {
     let number = |of: fn(&Record) -> i64| record.map_or(0, of);
     let union = compare.target_union.as_ref();
@@ -214,7 +224,8 @@ fn compare_record(compare: &Compare, record: Option<&Record>) -> bool {
             _ => None,
         })),
         CompareTarget::Value => {
-            // A key that does not exist has no value: every comparison is false.
+            // A key that does not exist has no value. As in etcd, a comparison of its
+            // value is false.
             let Some(record) = record else { return false };
             let value: &[u8] = match union {
                 Some(TargetUnion::Value(value)) => value,

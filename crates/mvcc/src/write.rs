@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::span::Span;
 use crate::store::Store;
 
-/// Checks whether `request` can be executed on the state at `revision`.
+/// Fails if `request` cannot be executed on the state at `revision`.
 pub(crate) fn check_put(store: &Store, revision: i64, request: &PutRequest) -> Result<(), Error> {
     if request.lease != 0 && store.leases.get(request.lease).is_none() {
         return Err(Error::LeaseNotFound);
@@ -23,35 +23,35 @@ pub(crate) fn check_put(store: &Store, revision: i64, request: &PutRequest) -> R
     Ok(())
 }
 
-/// The changes of one command. The store's revision grows by one if there is at
-/// least one change.
+/// The key changes of one command. If there is at least one, the revision of the store
+/// grows by one.
 pub(crate) struct Write<'a> {
     pub(crate) store: &'a mut Store,
     effects: &'a mut Effects,
     /// The revision of the changes.
-    pub(crate) next: i64,
+    pub(crate) next_revision: i64,
     changed: bool,
 }
 
 impl<'a> Write<'a> {
     pub(crate) fn new(store: &'a mut Store, effects: &'a mut Effects) -> Self {
-        let next = store.revision + 1;
-        Write { store, effects, next, changed: false }
+        let next_revision = store.revision + 1;
+        Write { store, effects, next_revision, changed: false }
     }
 
-    /// The revision that a read within the command uses.
+    /// Returns the revision that a read at this point of the command uses.
     pub(crate) fn revision(&self) -> i64 {
-        if self.changed { self.next } else { self.store.revision }
+        if self.changed { self.next_revision } else { self.store.revision }
     }
 
-    /// Makes the changes visible to readers of the store. Returns its revision.
+    /// Advances the revision of the store if there are changes. Returns the revision.
     pub(crate) fn finish(self) -> i64 {
         self.store.revision = self.revision();
         self.store.revision
     }
 
-    /// Adds one change.
-    pub(crate) fn record(&mut self, record: Record) {
+    /// Adds the change that makes `record` the newest record of its key.
+    pub(crate) fn add(&mut self, record: Record) {
         self.changed = true;
         self.effects.push(Effect::Write(record.clone()));
         self.store.install(record);
@@ -63,7 +63,7 @@ impl<'a> Write<'a> {
         let previous = entry.map(|e| e.latest()).filter(|r| !r.is_tombstone()).cloned();
         let (create, version) = match &previous {
             Some(p) => (p.create_revision(), p.version() + 1),
-            None => (self.next, 1),
+            None => (self.next_revision, 1),
         };
         let value = match &previous {
             Some(p) if request.ignore_value => p.value(),
@@ -77,7 +77,7 @@ impl<'a> Write<'a> {
             Some(entry) => entry.latest().key().clone(),
             None => Key::new(&request.key),
         };
-        self.record(Record::put(key, value, create, self.next, version, lease));
+        self.add(Record::put(key, value, create, self.next_revision, version, lease));
         PutResponse {
             header: header(self.revision()),
             prev_kv: previous.filter(|_| request.prev_kv).map(KeyValue::from),
@@ -96,7 +96,7 @@ impl<'a> Write<'a> {
             .cloned()
             .collect();
         for record in &live {
-            self.record(Record::tombstone(record.key().clone(), self.next));
+            self.add(Record::tombstone(record.key().clone(), self.next_revision));
         }
         let deleted = live.len() as i64;
         let previous = if request.prev_kv { live } else { Vec::new() };
@@ -108,7 +108,7 @@ impl<'a> Write<'a> {
     }
 }
 
-/// A response header with only the revision set.
+/// Returns a response header with only the revision set.
 pub(crate) fn header(revision: i64) -> Option<ResponseHeader> {
     Some(ResponseHeader { revision, ..Default::default() })
 }

@@ -1,4 +1,4 @@
-//! Admission of commands by quota and alarms.
+//! Tests of the rejection of commands because of the quota and of alarms.
 
 use etcdpb::rpc::{DeleteRangeRequest, PutRequest};
 use mvcc::{Alarm, AlarmKind, Command, Effects, Error, Quota, Reply, Store};
@@ -30,7 +30,7 @@ fn exceeding_the_quota_raises_an_alarm_until_it_is_cleared() {
         }
     };
     assert_eq!(rejection, Error::NoSpace);
-    assert!(written > 2, "{written}");
+    assert!(written > 2, "only {written} puts were accepted below the quota");
     assert_eq!(store.revision(), 1 + written);
     let raised = Alarm { kind: AlarmKind::NoSpace, member_id: MEMBER };
     assert_eq!(store.alarms().collect::<Vec<_>>(), [raised]);
@@ -73,7 +73,11 @@ fn a_corrupt_alarm_rejects_all_changes_but_renewals() {
         Command::LeaseGrant { id: 1, ttl_seconds: 1 },
         Command::LeaseRevoke { id: 1 },
     ] {
-        assert_eq!(store.apply(&command, &mut effects), Err(Error::Corrupt), "{command:?}");
+        assert_eq!(
+            store.apply(&command, &mut effects),
+            Err(Error::Corrupt),
+            "the result of {command:?}"
+        );
     }
     assert!(effects.is_empty());
     store.apply(&Command::LeaseRenew { id: 9 }, &mut effects).unwrap();

@@ -4,8 +4,8 @@ use mvcc::{Effect, RevisionOrder};
 use proptest::prelude::*;
 
 proptest! {
-    /// Decoding arbitrary bytes never panics and always ends, and every decoded effect
-    /// can be encoded and decoded again.
+    /// Decoding arbitrary bytes never panics and always ends. Every decoded effect can be
+    /// encoded and decoded again.
     #[test]
     fn arbitrary_bytes_decode_or_fail(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         let mut order = RevisionOrder::default();

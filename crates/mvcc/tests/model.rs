@@ -1,6 +1,6 @@
-//! Random commands, with each reply compared with a naive model: a full copy of the
-//! key space for every revision. proptest shrinks and prints a failing case and
-//! stores its seed in `model.seeds`.
+//! Executes random commands and compares each reply with a naive model, which keeps a
+//! full copy of the keys for every revision. proptest shrinks and prints a failing case,
+//! and stores its seed in `model.seeds`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,6 +16,7 @@ use mvcc::{Command, Effect, Error, HashCursor, RangeCursor, Reply, SnapshotCurso
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
+/// The fields of a key-value pair without its key.
 #[derive(Clone, Debug, PartialEq)]
 struct Pair {
     value: Vec<u8>,
@@ -47,7 +48,7 @@ impl Model {
         self.revisions.len() as i64 - 1
     }
 
-    fn now(&self) -> &Keys {
+    fn newest(&self) -> &Keys {
         self.revisions.last().unwrap()
     }
 
@@ -55,8 +56,8 @@ impl Model {
         if put.lease != 0 && !self.leases.contains_key(&put.lease) {
             return Err(Error::LeaseNotFound);
         }
-        let needs = put.ignore_value || put.ignore_lease;
-        if needs && !self.now().contains_key(&put.key[..]) {
+        let needs_previous = put.ignore_value || put.ignore_lease;
+        if needs_previous && !self.newest().contains_key(&put.key[..]) {
             return Err(Error::KeyNotFound);
         }
         Ok(())
@@ -81,9 +82,10 @@ impl Model {
         keys.insert(put.key.to_vec(), pair);
     }
 
+    /// Removes the keys in a span. Returns their number.
     fn delete(&self, keys: &mut Keys, key: &[u8], end: &[u8]) -> i64 {
         let before = keys.len();
-        keys.retain(|k, _| !inside(k, key, end));
+        keys.retain(|k, _| !is_in_span(k, key, end));
         (before - keys.len()) as i64
     }
 
@@ -93,7 +95,8 @@ impl Model {
         }
     }
 
-    fn readable(&self, requested: i64) -> Result<i64, Error> {
+    /// Returns the revision that a request for revision `requested` reads.
+    fn readable_revision(&self, requested: i64) -> Result<i64, Error> {
         match requested {
             ..=0 => Ok(self.revision()),
             r if r > self.revision() => Err(Error::FutureRevision),
@@ -104,9 +107,9 @@ impl Model {
 
     fn compare(&self, compare: &Compare) -> bool {
         let matching: Vec<&Pair> = self
-            .now()
+            .newest()
             .iter()
-            .filter(|(k, _)| inside(k, &compare.key, &compare.range_end))
+            .filter(|(k, _)| is_in_span(k, &compare.key, &compare.range_end))
             .map(|(_, pair)| pair)
             .collect();
         let holds = |pair: Option<&Pair>| {
@@ -134,7 +137,7 @@ impl Model {
     }
 }
 
-fn inside(key: &[u8], start: &[u8], end: &[u8]) -> bool {
+fn is_in_span(key: &[u8], start: &[u8], end: &[u8]) -> bool {
     match end {
         [] => key == start,
         [0] => key >= start,
@@ -142,42 +145,43 @@ fn inside(key: &[u8], start: &[u8], end: &[u8]) -> bool {
     }
 }
 
+/// Checks the response to a range on the state `keys`.
 fn check_range(got: &RangeResponse, keys: &Keys, request: &RangeRequest) {
     let all: Vec<_> =
-        keys.iter().filter(|(k, _)| inside(k, &request.key, &request.range_end)).collect();
-    assert_eq!(got.count, all.len() as i64, "count of {request:?}");
+        keys.iter().filter(|(k, _)| is_in_span(k, &request.key, &request.range_end)).collect();
+    assert_eq!(got.count, all.len() as i64, "the count of {request:?} differs");
     if request.count_only {
         assert!(got.kvs.is_empty());
         return;
     }
-    let wanted = match request.limit {
+    let expected_len = match request.limit {
         ..=0 => all.len(),
         limit => all.len().min(limit as usize),
     };
-    assert_eq!(got.more, wanted < all.len(), "more of {request:?}");
-    assert_eq!(got.kvs.len(), wanted);
+    assert_eq!(got.more, expected_len < all.len(), "the field `more` of {request:?} differs");
+    assert_eq!(got.kvs.len(), expected_len);
     for (kv, (key, pair)) in got.kvs.iter().zip(&all) {
         assert_eq!(kv.key(), &key[..]);
-        assert_eq!(pair_of(kv, request.keys_only.then_some(*pair)), **pair);
+        assert_eq!(to_pair(kv, request.keys_only.then_some(*pair)), **pair);
     }
 }
 
-/// Converts a pair of a response. The fields that a keys-only response omits are
-/// taken from `rest`.
-fn pair_of(kv: &KeyValue, rest: Option<&Pair>) -> Pair {
-    if rest.is_some() {
+/// Converts a pair of a response. The fields that a keys-only response omits are taken
+/// from `omitted`.
+fn to_pair(kv: &KeyValue, omitted: Option<&Pair>) -> Pair {
+    if omitted.is_some() {
         assert!(kv.value().is_empty() && kv.lease() == 0);
     }
     Pair {
-        value: rest.map_or_else(|| kv.value().to_vec(), |pair| pair.value.clone()),
+        value: omitted.map_or_else(|| kv.value().to_vec(), |pair| pair.value.clone()),
         create: kv.create_revision(),
         modified: kv.mod_revision(),
         version: kv.version(),
-        lease: rest.map_or_else(|| kv.lease(), |pair| pair.lease),
+        lease: omitted.map_or_else(|| kv.lease(), |pair| pair.lease),
     }
 }
 
-/// Few keys and small numbers, so that commands affect the same keys.
+/// Returns few keys and small numbers, so that many commands change the same keys.
 fn key() -> impl Strategy<Value = Vec<u8>> {
     prop_oneof![
         (0u8..8).prop_map(|n| vec![b'a' + n]),
@@ -277,33 +281,45 @@ fn txn() -> impl Strategy<Value = TxnRequest> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Do(Command),
+    Execute(Command),
     Range(RangeRequest),
-    Collect { floor_back: i64, budget: usize },
-    Tick { ms: i64 },
-    Watch { from: i64 },
+    /// Collects garbage. Keeps the newest `kept_revisions` revisions readable.
+    Collect {
+        kept_revisions: i64,
+        max_events: usize,
+    },
+    /// Advances the store time.
+    Tick {
+        ms: i64,
+    },
+    /// Reads the history from a revision on.
+    Watch {
+        from: i64,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        8 => put().prop_map(|put| Step::Do(Command::Put(put))),
-        2 => delete().prop_map(|delete| Step::Do(Command::DeleteRange(delete))),
-        4 => txn().prop_map(|txn| Step::Do(Command::Txn(txn))),
-        1 => (-2i64..40).prop_map(|revision| Step::Do(Command::Compact { revision })),
+        8 => put().prop_map(|put| Step::Execute(Command::Put(put))),
+        2 => delete().prop_map(|delete| Step::Execute(Command::DeleteRange(delete))),
+        4 => txn().prop_map(|txn| Step::Execute(Command::Txn(txn))),
+        1 => (-2i64..40).prop_map(|revision| Step::Execute(Command::Compact { revision })),
         1 => (0i64..4, prop_oneof![1i64..100, Just(i64::MAX)])
-            .prop_map(|(id, ttl_seconds)| Step::Do(Command::LeaseGrant { id, ttl_seconds })),
-        1 => (0i64..4).prop_map(|id| Step::Do(Command::LeaseRevoke { id })),
-        1 => (0i64..4).prop_map(|id| Step::Do(Command::LeaseRenew { id })),
+            .prop_map(|(id, ttl_seconds)| Step::Execute(Command::LeaseGrant { id, ttl_seconds })),
+        1 => (0i64..4).prop_map(|id| Step::Execute(Command::LeaseRevoke { id })),
+        1 => (0i64..4).prop_map(|id| Step::Execute(Command::LeaseRenew { id })),
         1 => (0i64..1000).prop_map(|ms| Step::Tick { ms }),
         6 => range().prop_map(Step::Range),
-        3 => (0i64..5, 1usize..6).prop_map(|(floor_back, budget)| Step::Collect { floor_back, budget }),
+        3 => (0i64..5, 1usize..6).prop_map(|(kept_revisions, max_events)| {
+            Step::Collect { kept_revisions, max_events }
+        }),
         2 => (1i64..40).prop_map(|from| Step::Watch { from }),
     ]
 }
 
-/// Whether no key is put twice, or put and deleted, in one transaction. The API layer
-/// rejects such transactions, so the store does not have to handle them.
-fn well_formed(request: &TxnRequest) -> bool {
+/// Whether no key is put twice, or both put and deleted, in one transaction. The API
+/// layer rejects other transactions, so the store does not have to handle them.
+fn is_well_formed(request: &TxnRequest) -> bool {
     fn written_spans(request: &TxnRequest, out: &mut Vec<(Vec<u8>, Vec<u8>)>) {
         for op in request.success.iter().chain(&request.failure) {
             match &op.request {
@@ -320,41 +336,44 @@ fn well_formed(request: &TxnRequest) -> bool {
     written_spans(request, &mut spans);
     let points: Vec<_> = spans.iter().enumerate().filter(|(_, s)| s.1.is_empty()).collect();
     points.iter().all(|(i, (key, _))| {
-        spans.iter().enumerate().all(|(j, (start, end))| *i == j || !inside(key, start, end))
+        spans.iter().enumerate().all(|(j, (start, end))| *i == j || !is_in_span(key, start, end))
     })
 }
 
+/// The store and the model, after the same commands.
 struct Run {
     store: Store,
     model: Model,
+    /// The effects of all commands.
     log: Vec<u8>,
     /// The log without the writes of unlogged keys.
     partial_log: Vec<u8>,
-    /// Every event so far, derived from the model.
-    events: Vec<Change>,
+    /// All events so far, derived from the states of the model.
+    events: Vec<ModelEvent>,
 }
 
-/// A revision, a key, and the pair after and before the change.
-type Change = (i64, Vec<u8>, Option<Pair>, Option<Pair>);
+/// An event: revision, key, pair after the change, pair before the change.
+type ModelEvent = (i64, Vec<u8>, Option<Pair>, Option<Pair>);
 
 impl Run {
-    fn command(&mut self, command: &Command) {
+    /// Executes a command on the store and on the model, and compares the replies.
+    fn execute_command(&mut self, command: &Command) {
         if let Command::Txn(txn) = command
-            && !well_formed(txn)
+            && !is_well_formed(txn)
         {
             return;
         }
         let mut effects = Vec::new();
         let bound = self.store.effect_bytes(command);
         let got = self.store.apply(command, &mut effects);
-        let expected = self.expect(command, &got);
+        let expected = self.execute_on_model(command, &got);
         match (&got, expected) {
-            (Err(got), Err(expected)) => assert_eq!(*got, expected, "{command:?}"),
+            (Err(got), Err(expected)) => assert_eq!(*got, expected, "the error of {command:?}"),
             (Ok(_), Ok(())) => {}
-            (got, expected) => panic!("{command:?}: {got:?}, expected {expected:?}"),
+            (got, expected) => panic!("{command:?} returned {got:?}; expected: {expected:?}"),
         }
-        assert_eq!(self.store.revision(), self.model.revision(), "{command:?}");
-        assert!(got.is_ok() || effects.is_empty(), "a rejected command has effects");
+        assert_eq!(self.store.revision(), self.model.revision(), "the revision after {command:?}");
+        assert!(got.is_ok() || effects.is_empty(), "the rejected command {command:?} has effects");
         let before = self.log.len();
         effects.iter().for_each(|effect| effect.encode(&mut self.log));
         assert!(self.log.len() - before <= bound, "the effects of {command:?} exceed the bound");
@@ -365,29 +384,36 @@ impl Run {
         effects.iter().filter(logged).for_each(|effect| effect.encode(&mut self.partial_log));
     }
 
-    fn expect(&mut self, command: &Command, got: &Result<Reply, Error>) -> Result<(), Error> {
+    /// Executes a command on the model, and checks the reply `got` of the store.
+    fn execute_on_model(
+        &mut self,
+        command: &Command,
+        got: &Result<Reply, Error>,
+    ) -> Result<(), Error> {
         match command {
             Command::Put(put) => {
                 self.model.check_put(put)?;
-                let mut keys = self.model.now().clone();
+                let mut keys = self.model.newest().clone();
                 self.model.put(&mut keys, put);
                 if let Ok(Reply::Put(response)) = got {
-                    let before = self.model.now().get(&put.key[..]).filter(|_| put.prev_kv);
-                    let prev = response.prev_kv.as_ref().map(|kv| pair_of(kv, None));
+                    let before = self.model.newest().get(&put.key[..]).filter(|_| put.prev_kv);
+                    let prev = response.prev_kv.as_ref().map(|kv| to_pair(kv, None));
                     assert_eq!(prev.as_ref(), before);
                 }
                 self.commit(keys, true);
             }
             Command::DeleteRange(delete) => {
-                let mut keys = self.model.now().clone();
+                let mut keys = self.model.newest().clone();
                 let deleted = self.model.delete(&mut keys, &delete.key, &delete.range_end);
-                let Ok(Reply::DeleteRange(response)) = got else { panic!("{got:?}") };
+                let Ok(Reply::DeleteRange(response)) = got else {
+                    panic!("{delete:?} returned {got:?}")
+                };
                 assert_eq!(response.deleted, deleted);
                 let previous = if delete.prev_kv { deleted } else { 0 };
                 assert_eq!(response.prev_kvs.len() as i64, previous);
                 self.commit(keys, deleted > 0);
             }
-            Command::Txn(txn) => return self.expect_txn(txn, got),
+            Command::Txn(txn) => return self.execute_txn_on_model(txn, got),
             Command::Compact { revision } => {
                 if *revision <= self.model.compacted {
                     return Err(Error::Compacted);
@@ -411,24 +437,28 @@ impl Run {
                 if self.model.leases.remove(id).is_none() {
                     return Err(Error::LeaseNotFound);
                 }
-                let mut keys = self.model.now().clone();
+                let mut keys = self.model.newest().clone();
                 keys.retain(|_, pair| pair.lease != *id);
-                let changed = keys.len() != self.model.now().len();
+                let changed = keys.len() != self.model.newest().len();
                 self.commit(keys, changed);
             }
-            Command::Alarm { .. } => unreachable!("not among the steps"),
+            Command::Alarm { .. } => unreachable!("the steps contain no alarm commands"),
         }
         Ok(())
     }
 
-    fn expect_txn(&mut self, txn: &TxnRequest, got: &Result<Reply, Error>) -> Result<(), Error> {
-        let mut path = Vec::new();
-        self.decide(txn, &mut path);
-        self.check_txn(txn, &mut path.iter().copied())?;
-        let Ok(Reply::Txn(response)) = got else { panic!("{txn:?}: {got:?}") };
-        let mut keys = self.model.now().clone();
+    fn execute_txn_on_model(
+        &mut self,
+        txn: &TxnRequest,
+        got: &Result<Reply, Error>,
+    ) -> Result<(), Error> {
+        let mut branches = Vec::new();
+        self.select_branches(txn, &mut branches);
+        self.check_txn(txn, &mut branches.iter().copied())?;
+        let Ok(Reply::Txn(response)) = got else { panic!("{txn:?} returned {got:?}") };
+        let mut keys = self.model.newest().clone();
         let mut changed = false;
-        self.execute(txn, &mut path.iter().copied(), response, &mut keys, &mut changed);
+        self.check_responses(txn, &mut branches.iter().copied(), response, &mut keys, &mut changed);
         self.commit(keys, changed);
         assert_eq!(response.header.as_ref().unwrap().revision, self.model.revision());
         if mvcc::is_read_only(txn) {
@@ -438,12 +468,14 @@ impl Run {
         Ok(())
     }
 
-    fn decide(&self, txn: &TxnRequest, path: &mut Vec<bool>) {
-        let taken = txn.compare.iter().all(|compare| self.model.compare(compare));
-        path.push(taken);
-        for op in if taken { &txn.success } else { &txn.failure } {
+    /// Appends the selected branches of a transaction and its nested ones; true stands
+    /// for success.
+    fn select_branches(&self, txn: &TxnRequest, branches: &mut Vec<bool>) {
+        let succeeded = txn.compare.iter().all(|compare| self.model.compare(compare));
+        branches.push(succeeded);
+        for op in if succeeded { &txn.success } else { &txn.failure } {
             if let Some(Request::RequestTxn(nested)) = &op.request {
-                self.decide(nested, path);
+                self.select_branches(nested, branches);
             }
         }
     }
@@ -451,35 +483,37 @@ impl Run {
     fn check_txn(
         &self,
         txn: &TxnRequest,
-        path: &mut impl Iterator<Item = bool>,
+        branches: &mut impl Iterator<Item = bool>,
     ) -> Result<(), Error> {
-        for op in if path.next().unwrap() { &txn.success } else { &txn.failure } {
+        for op in if branches.next().unwrap() { &txn.success } else { &txn.failure } {
             match op.request.as_ref().unwrap() {
                 Request::RequestRange(range) => {
                     if range.revision != 0 && range.revision < self.model.compacted {
                         return Err(Error::Compacted);
                     }
-                    self.model.readable(range.revision)?;
+                    self.model.readable_revision(range.revision)?;
                 }
                 Request::RequestPut(put) => self.model.check_put(put)?,
-                Request::RequestTxn(nested) => self.check_txn(nested, path)?,
+                Request::RequestTxn(nested) => self.check_txn(nested, branches)?,
                 Request::RequestDeleteRange(_) => {}
             }
         }
         Ok(())
     }
 
-    fn execute(
+    /// Executes the selected branches on `keys`, and checks the responses `got` of the
+    /// store.
+    fn check_responses(
         &self,
         txn: &TxnRequest,
-        path: &mut impl Iterator<Item = bool>,
+        branches: &mut impl Iterator<Item = bool>,
         got: &TxnResponse,
         keys: &mut Keys,
         changed: &mut bool,
     ) {
-        let taken = path.next().unwrap();
-        assert_eq!(got.succeeded, taken);
-        let ops = if taken { &txn.success } else { &txn.failure };
+        let succeeded = branches.next().unwrap();
+        assert_eq!(got.succeeded, succeeded);
+        let ops = if succeeded { &txn.success } else { &txn.failure };
         assert_eq!(got.responses.len(), ops.len());
         for (op, response) in ops.iter().zip(&got.responses) {
             match (op.request.as_ref().unwrap(), response.response.as_ref().unwrap()) {
@@ -497,21 +531,22 @@ impl Run {
                     *changed |= got.deleted > 0;
                 }
                 (Request::RequestTxn(nested), Response::ResponseTxn(got)) => {
-                    self.execute(nested, path, got, keys, changed)
+                    self.check_responses(nested, branches, got, keys, changed)
                 }
-                (request, response) => panic!("{request:?} answered by {response:?}"),
+                (request, response) => panic!("{request:?} has the response {response:?}"),
             }
         }
     }
 
+    /// Makes `keys` the newest state of the model, and derives the events from it.
     fn commit(&mut self, keys: Keys, changed: bool) {
-        let before = self.model.now().clone();
+        let before = self.model.newest().clone();
         self.model.commit(keys, changed);
         if changed {
             let revision = self.model.revision();
-            let names: BTreeSet<_> = before.keys().chain(self.model.now().keys()).collect();
+            let names: BTreeSet<_> = before.keys().chain(self.model.newest().keys()).collect();
             for key in names {
-                let (old, new) = (before.get(key), self.model.now().get(key));
+                let (old, new) = (before.get(key), self.model.newest().get(key));
                 if old != new {
                     self.events.push((revision, key.clone(), new.cloned(), old.cloned()));
                 }
@@ -519,12 +554,13 @@ impl Run {
         }
     }
 
-    fn range(&self, request: &RangeRequest, budget: usize) {
-        let expected = self.model.readable(request.revision);
+    /// Compares a range of the store with the model.
+    fn check_range_read(&self, request: &RangeRequest, max_keys: usize) {
+        let expected = self.model.readable_revision(request.revision);
         match RangeCursor::new(&self.store, request, self.store.revision(), true) {
             Err(got) => assert_eq!(Err(got), expected),
             Ok(mut cursor) => {
-                while !cursor.step(&self.store, budget) {}
+                while !cursor.step(&self.store, max_keys) {}
                 let got = cursor.finish();
                 check_range(&got, &self.model.revisions[expected.unwrap() as usize], request);
                 assert_eq!(got.header.unwrap().revision, self.model.revision());
@@ -532,19 +568,21 @@ impl Run {
         }
     }
 
-    fn watch(&self, from: i64) {
+    /// Compares the history of the store with the events of the model.
+    fn check_history(&self, from: i64) {
         if from < self.model.compacted {
             return;
         }
         let pair = |record: &Record| {
-            (!record.is_tombstone()).then(|| pair_of(&KeyValue::from(record.clone()), None))
+            (!record.is_tombstone()).then(|| to_pair(&KeyValue::from(record.clone()), None))
         };
         let mut got: Vec<_> = self
             .store
             .events_since(from)
             .map(|event| {
                 let key = event.record.key().as_bytes().to_vec();
-                // The pair before the compaction may or may not be known.
+                // At or before the compacted revision, the pair before the change may be
+                // missing.
                 let is_known = event.revision() > self.model.compacted;
                 let before = event.previous.as_ref().filter(|_| is_known).and_then(pair);
                 (event.revision(), key, pair(&event.record), before)
@@ -557,14 +595,16 @@ impl Run {
         assert_eq!(got, expected, "events since {from}");
     }
 
-    fn every_revision(&self) {
+    /// Compares every readable revision with the model.
+    fn check_every_revision(&self) {
         for revision in self.model.compacted.max(1)..=self.model.revision() {
-            self.range(&RangeRequest { revision, ..everything() }, 1);
-            self.watch(revision);
+            self.check_range_read(&RangeRequest { revision, ..everything() }, 1);
+            self.check_history(revision);
         }
     }
 
-    /// A store restored from a snapshot that is taken while commands are executed.
+    /// Takes a snapshot while the commands `meanwhile` are executed. Returns a store
+    /// restored from the snapshot and the log after it.
     fn restored(&mut self, meanwhile: &[Command]) -> Store {
         let mut effects = Vec::new();
         let mut cursor = SnapshotCursor::new(&self.store, &mut effects);
@@ -572,9 +612,9 @@ impl Run {
         let mut meanwhile = meanwhile.iter();
         while cursor.step(&self.store, 2, &mut effects) {
             if let Some(command) = meanwhile.next() {
-                self.command(command);
+                self.execute_command(command);
             }
-            self.store.collect(cursor.floor(), 2);
+            self.store.collect(cursor.oldest_needed_revision(), 2);
         }
         let mut snapshot = Vec::new();
         effects.iter().for_each(|effect| effect.encode(&mut snapshot));
@@ -582,10 +622,10 @@ impl Run {
         replay(&snapshot)
     }
 
-    /// Stores after a restart in which some keys are not durable: once because their
-    /// writes were never logged, once because they were removed when the WAL mode
-    /// changed. All other keys are there, at a revision after every published one,
-    /// without earlier history.
+    /// Returns two stores after a restart that has lost the unlogged keys. In the first,
+    /// the log does not contain their writes. In the second, they were removed because
+    /// their WAL mode had changed. Both contain all other keys, at a revision after every
+    /// published one, without earlier history.
     fn without_unlogged_keys(&self) -> [Store; 2] {
         let (first, end) = (UNLOGGED.to_vec(), vec![UNLOGGED[0] + 1]);
         let mut removed = replay(&self.log);
@@ -600,12 +640,14 @@ impl Run {
         stores
     }
 
+    /// Compares the leases of `store` with those of the model. `keys` are the keys of
+    /// `store`.
     fn check_leases(&self, store: &Store, keys: &Keys) {
         let found: BTreeMap<_, _> = store
             .leases()
             .map(|(id, lease)| {
                 let keys: Vec<_> = lease.keys.iter().map(|k| k.as_bytes().to_vec()).collect();
-                (id, (lease.since_ms, keys))
+                (id, (lease.ttl_start_ms, keys))
             })
             .collect();
         let attached = |id| keys.iter().filter(move |(_, pair)| pair.lease == id);
@@ -618,7 +660,7 @@ impl Run {
         assert_eq!(found, expected);
     }
 
-    /// A store restored from the log.
+    /// Returns a store restored from the log.
     fn replayed(&self) -> Store {
         replay(&self.log)
     }
@@ -643,7 +685,7 @@ fn everything() -> RangeRequest {
     RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..Default::default() }
 }
 
-/// The hash of every readable revision.
+/// Returns the hash of every readable revision.
 fn hashes(store: &Store) -> Vec<u32> {
     let current = store.revision();
     let hash = |revision| {
@@ -669,22 +711,22 @@ proptest! {
         let mut run = Run { store, model, log, partial_log, events: Vec::new() };
         for step in &steps {
             match step {
-                Step::Do(command) => run.command(command),
-                Step::Range(request) => run.range(request, 2),
-                Step::Watch { from } => run.watch(*from),
+                Step::Execute(command) => run.execute_command(command),
+                Step::Range(request) => run.check_range_read(request, 2),
+                Step::Watch { from } => run.check_history(*from),
                 Step::Tick { ms } => {
                     run.model.clock_ms += ms;
                     run.store.tick(run.model.clock_ms);
                 }
-                Step::Collect { floor_back, budget } => {
-                    let floor = run.store.revision() - floor_back;
-                    run.store.collect(floor, *budget);
+                Step::Collect { kept_revisions, max_events } => {
+                    let oldest_needed = run.store.revision() - kept_revisions;
+                    run.store.collect(oldest_needed, *max_events);
                 }
             }
         }
         let mut restored = run.restored(&meanwhile);
         let stats = run.store.stats();
-        prop_assert_eq!(stats.live_keys, run.model.now().len() as i64);
+        prop_assert_eq!(stats.live_keys, run.model.newest().len() as i64);
         let hashes = hashes(&run.store);
 
         while run.store.collect(i64::MAX, 3) {}
@@ -701,7 +743,7 @@ proptest! {
             prop_assert_eq!(&self::hashes(store), &hashes);
         }
 
-        let mut rest = run.model.now().clone();
+        let mut rest = run.model.newest().clone();
         rest.retain(|key, _| !is_unlogged(key));
         for store in run.without_unlogged_keys() {
             let mut cursor =
@@ -716,17 +758,17 @@ proptest! {
         }
 
         for store in [replayed, restored] {
-            run.every_revision();
-            run.check_leases(&run.store, run.model.now());
+            run.check_every_revision();
+            run.check_leases(&run.store, run.model.newest());
             run.store = store;
         }
-        run.every_revision();
-        run.check_leases(&run.store, run.model.now());
+        run.check_every_revision();
+        run.check_leases(&run.store, run.model.newest());
     }
 }
 
-/// After a compaction to the newest revision and collection, the index contains only
-/// the live keys with one record each.
+/// After a compaction at the newest revision and garbage collection, the index contains
+/// only the existing keys, with one record each.
 #[test]
 fn collection_leaves_only_live_records() {
     let mut store = Store::default();
@@ -748,5 +790,8 @@ fn collection_leaves_only_live_records() {
     let stats = store.stats();
     assert_eq!((store.indexed_keys(), stats.live_keys), (5, 5));
     assert_eq!(stats.total_bytes, stats.live_bytes);
-    assert_eq!(stats.events, 5, "the events of the compacted revision can be watched");
+    assert_eq!(
+        stats.events, 5,
+        "the events of the compacted revision stay, because they can be watched"
+    );
 }

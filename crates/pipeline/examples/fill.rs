@@ -1,5 +1,5 @@
-//! Fills a data directory with the objects of many nodes, or opens one, to measure the
-//! time of a restart.
+//! Fills a data directory with the objects of many nodes, or opens a data directory, to
+//! measure the duration of a restart.
 //!
 //! ```sh
 //! cargo run --release -p pipeline --example fill -- log DIR 1000000
@@ -24,20 +24,23 @@ const KINDS: [(&str, usize); 3] = [
     ("/registry/leases/kube-node-lease/node", 400),
     ("/registry/pods/default/pod", 1500),
 ];
-/// Concurrent writes.
-const WINDOW: usize = 4096;
+/// Maximum number of concurrent writes.
+const MAX_CONCURRENT_WRITES: usize = 4096;
 
 fn main() {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
-        ["log", dir, nodes] => log(Path::new(dir), nodes.parse().expect("a number of nodes")),
-        ["snapshot", dir] => snapshot(Path::new(dir)),
+        ["log", dir, nodes] => {
+            write_log(Path::new(dir), nodes.parse().expect("NODES must be a number"))
+        }
+        ["snapshot", dir] => take_snapshot(Path::new(dir)),
         ["open", dir] => drop(open(Path::new(dir), u64::MAX)),
-        _ => panic!("fill log DIR NODES | snapshot DIR | open DIR"),
+        _ => panic!("usage: fill log DIR NODES | fill snapshot DIR | fill open DIR"),
     }
 }
 
+/// Opens the store in `dir` and prints the duration.
 fn open(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
     let boot_id = b"fill".to_vec();
     let data_dir = PathBuf::from(dir);
@@ -46,14 +49,14 @@ fn open(dir: &Path, snapshot_log_bytes: u64) -> Pipeline {
     let started = Instant::now();
     let pipeline = Pipeline::open(&options, Identity { cluster_id: 1, member_id: 1 }).unwrap();
     let (elapsed, keys) = (started.elapsed(), pipeline.status().stats.live_keys);
-    println!("opened with {keys} keys in {:.2} s", elapsed.as_secs_f64());
+    println!("opened a store with {keys} keys in {:.2} s", elapsed.as_secs_f64());
     pipeline
 }
 
-/// Writes every object once, without a snapshot.
-fn log(dir: &Path, nodes: usize) {
+/// Writes every object once. Takes no snapshot.
+fn write_log(dir: &Path, nodes: usize) {
     let pipeline = open(dir, u64::MAX);
-    // Consecutive writes are not neighbours in key order, as in a cluster.
+    // As in a cluster, consecutive writes are not adjacent in key order.
     let numbers = (0..nodes).map(|number| number.wrapping_mul(7919) % nodes);
     let puts = numbers.flat_map(|number| {
         KINDS.map(|(prefix, bytes)| {
@@ -63,19 +66,20 @@ fn log(dir: &Path, nodes: usize) {
             pipeline.propose(put, bytes)
         })
     });
-    let replies = stream::iter(puts).buffered(WINDOW);
+    let replies = stream::iter(puts).buffered(MAX_CONCURRENT_WRITES);
     block_on(replies.for_each(|reply| async { drop(reply.unwrap()) }));
     println!("wrote {} keys", pipeline.status().stats.live_keys);
 }
 
-/// Compacts, takes a snapshot, and removes the log before it.
-fn snapshot(dir: &Path) {
+/// Compacts the store, waits for a snapshot, and for the removal of the log before it.
+fn take_snapshot(dir: &Path) {
     let pipeline = open(dir, 1);
     let revision = pipeline.revision();
-    // The second put grows the log after the compaction is in it.
+    // The compaction makes the log grow by more than 1 byte, which starts the snapshot.
     block_on(pipeline.propose(Command::Compact { revision }, 0)).unwrap();
-    let segments = || fs::read_dir(dir.join("wal")).unwrap().count();
-    while segments() > 2 {
+    let count_log_files = || fs::read_dir(dir.join("wal")).unwrap().count();
+    // The newest segment and HEAD remain.
+    while count_log_files() > 2 {
         std::thread::sleep(Duration::from_millis(100));
     }
 }

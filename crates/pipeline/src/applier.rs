@@ -1,9 +1,9 @@
-//! Applies batches of commands: the write path.
+//! The write path: applies batches of commands.
 //!
-//! [`Applier::apply_next_batch`] is the entry point. For each round of a batch, in the
-//! order of the functions in this file: [`Applier::reserve`] space in the log,
-//! [`Applier::apply`] the commands to the store, [`Applier::log`] their effects,
-//! publish the new revision to readers and watchers, reply to the callers.
+//! [`Applier::apply_next_batch`] is the entry point. It splits a batch into rounds. For
+//! each round, in the order of the functions in this file: [`Applier::reserve`] space in
+//! the log, [`Applier::apply`] the commands to the store, [`Applier::log`] their effects,
+//! publish the new revision to readers and the events to watchers, reply to the callers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,23 +19,25 @@ use crate::shared_store::SharedStore;
 use crate::snapshotter::SnapshotTrigger;
 use crate::{Error, pace};
 
-/// Maximum number of commands in a batch. Readers wait while a batch is applied, about 1
-/// µs per command.
+/// Maximum number of commands in a batch. Readers wait while a batch is applied; that
+/// takes about 1 µs per command.
 const BATCH_COMMANDS: usize = 1024;
-/// Request bytes at which a batch is complete; the last command may exceed them.
+/// A batch ends with the first command that brings its requests to at least this size in
+/// bytes.
 const BATCH_BYTES: usize = 8 << 20;
-/// Number of events that are collected with each command. Most commands add fewer, so
-/// garbage does not accumulate.
-const COLLECTED_PER_COMMAND: usize = 2;
-/// Maximum number of leases revoked in a batch, so that a mass expiry does not delay
-/// writers.
+/// Number of events that the garbage collector visits per command of a batch. Most
+/// commands add fewer, so garbage does not accumulate.
+const COLLECTED_EVENTS_PER_COMMAND: usize = 2;
+/// Maximum number of leases revoked in a batch. It limits the delay of writers when many
+/// leases expire at the same time.
 const EXPIRIES_PER_BATCH: usize = 256;
-/// How long to wait before a failed revocation of a lease is repeated.
+/// Interval after which a lease is revoked again if its revocation has failed.
 const EXPIRY_RETRY: Duration = Duration::from_secs(3);
-/// Approximate maximum bytes of the effects of one round. Until they are logged they are
-/// in memory three times.
+/// Approximate maximum size of the effects of a round in bytes. Until they are logged,
+/// the memory contains them three times.
 const ROUND_BYTES: usize = 64 << 20;
-/// Interval at which a write is retried if the disk is full in spite of its reservation.
+/// Interval at which a write to the log is retried if the disk is full although space was
+/// reserved.
 const FULL_DISK_RETRY: Duration = Duration::from_millis(100);
 
 /// A queued command and the channel for its reply.
@@ -48,20 +50,22 @@ pub(crate) struct Submission {
     pub(crate) reply: Option<oneshot::Sender<Result<Reply, Error>>>,
 }
 
-/// Applies commands on the thread that holds it.
+/// Applies the queued commands. [`crate::executor`] chooses the thread that runs it.
 pub(crate) struct Applier {
     shared: Arc<SharedStore>,
     queue: Receiver<Submission>,
     disk: Option<Disk>,
+    /// An empty batch, kept for its capacity.
     batch: Vec<Submission>,
+    /// See [`Applier::is_collecting`].
     collecting: bool,
 }
 
-/// Where effects are logged; absent with `WalMode::None`.
+/// The log, its snapshot trigger and its data directory; absent with `WalMode::None`.
 pub(crate) struct Disk {
     pub(crate) journal: Journal,
     pub(crate) snapshot_trigger: SnapshotTrigger,
-    /// Dropped when the applier stops, which stops the flusher.
+    /// The flusher stops when this is dropped together with the applier.
     pub(crate) _alive: Sender<()>,
     /// Keeps the data directory locked.
     pub(crate) _dir: Option<DataDir>,
@@ -79,7 +83,8 @@ impl Applier {
     }
 
     /// Takes a batch from the queue, adds revocations of expired leases, applies it and
-    /// replies; then collects some garbage. Returns whether there was any command.
+    /// replies. Then it runs a step of garbage collection. Returns whether the batch had
+    /// a command.
     pub(crate) fn apply_next_batch(&mut self) -> bool {
         let mut batch = std::mem::take(&mut self.batch);
         self.take_from_queue(&mut batch);
@@ -89,10 +94,11 @@ impl Applier {
             self.apply_batch(&mut batch);
         }
         self.batch = batch;
-        self.collect(pace::STEP.max(COLLECTED_PER_COMMAND * commands));
+        self.collect_garbage(pace::STEP_ENTRIES.max(COLLECTED_EVENTS_PER_COMMAND * commands));
         commands > 0
     }
 
+    /// Moves queued commands to `batch`.
     fn take_from_queue(&mut self, batch: &mut Vec<Submission>) {
         let mut bytes = 0;
         while batch.len() < BATCH_COMMANDS && bytes < BATCH_BYTES {
@@ -103,6 +109,7 @@ impl Applier {
         self.shared.queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
+    /// Adds the revocations of expired leases to `batch`.
     fn expire_leases(&self, batch: &mut Vec<Submission>) {
         let mut lessor = self.shared.lessor.lock();
         let expired = lessor.expired(Instant::now(), EXPIRY_RETRY, EXPIRIES_PER_BATCH);
@@ -111,18 +118,19 @@ impl Applier {
         batch.extend(expired.into_iter().map(revoke));
     }
 
-    /// Applies the batch in as many rounds as its size requires, and replies.
+    /// Applies the batch in as many rounds as the size of its effects requires, and
+    /// replies.
     fn apply_batch(&mut self, batch: &mut Vec<Submission>) {
         while !batch.is_empty() {
             let (count, bytes) = self.next_round(batch);
             let round = &batch[..count];
             let replies = match self.reserve(count, bytes) {
                 Ok(()) => self.commit(round),
-                Err(error) => self.refuse(round, &error),
+                Err(error) => self.reject(round, &error),
             };
             for (submission, reply) in batch.drain(..count).zip(replies) {
                 if let Some(sender) = submission.reply {
-                    // Sending fails if the caller has dropped its future, which is not an
+                    // Sending fails if the caller has dropped its future. That is not an
                     // error.
                     let _ = sender.send(reply);
                 }
@@ -130,27 +138,27 @@ impl Applier {
         }
     }
 
-    /// Returns how many commands form the next round, and an upper bound of the bytes
-    /// of their effects.
+    /// Returns the number of commands in the next round, and an upper bound of the size
+    /// of their effects in bytes.
     fn next_round(&self, batch: &[Submission]) -> (usize, usize) {
         if self.disk.is_none() {
             return (batch.len(), 0);
         }
         let store = self.shared.store.read();
-        let mut sum = 0;
+        let mut round_bytes = 0;
         for (count, submission) in batch.iter().enumerate() {
             let bytes = store.effect_bytes(&submission.command);
             let round_is_full =
-                sum + bytes > ROUND_BYTES || Store::copies_value(&submission.command);
+                round_bytes + bytes > ROUND_BYTES || Store::copies_value(&submission.command);
             if count > 0 && round_is_full {
-                return (count, sum);
+                return (count, round_bytes);
             }
-            sum += bytes;
+            round_bytes += bytes;
         }
-        (batch.len(), sum)
+        (batch.len(), round_bytes)
     }
 
-    /// Step 1: reserves space for the round before anything is changed.
+    /// Step 1: reserves space in the log for the round, before anything is changed.
     fn reserve(&mut self, commands: usize, bytes: usize) -> Result<(), Error> {
         if let Some(reason) = self.shared.failure.get() {
             return Err(Error::LogFailed(reason.clone()));
@@ -159,14 +167,14 @@ impl Applier {
         if bytes > wal::MAX_PAYLOAD_BYTES {
             return Err(Error::TooLarge);
         }
-        let last = self.shared.store.read().revision() + commands as i64;
-        let reserved = journal.reserve(bytes as u64, last);
+        let last_revision = self.shared.store.read().revision() + commands as i64;
+        let reserved = journal.reserve(bytes as u64, last_revision);
         self.shared.set_no_space(matches!(reserved, Err(files::Error::NoSpace { .. })));
         reserved.map_err(|error| match error {
             files::Error::NoSpace { .. } => Error::NoSpace,
             files::Error::Poisoned => self.shared.fail(&error),
             _ if journal.has_failed() => self.shared.fail(&error),
-            // For example, there is no free file descriptor. The log itself is undamaged.
+            // The log is undamaged. An example is that no file descriptor is free.
             other => Error::CannotGrow(other.to_string().into()),
         })
     }
@@ -189,11 +197,11 @@ impl Applier {
     /// Step 2: changes the store. Returns replies, events and the new revision.
     fn apply(&mut self, round: &[Submission], effects: &mut Effects) -> (Replies, Vec<Event>, i64) {
         let mut store = self.shared.store.write();
-        let clock_ms = self.shared.clock.at(Instant::now());
+        let clock_ms = self.shared.clock.time_ms(Instant::now());
         store.tick(clock_ms);
         let unlogged = self.disk.as_mut().and_then(|d| d.journal.take_unlogged_renewals(clock_ms));
         if let Some(renewed) = unlogged {
-            store.replay(renewed.clone()).expect("only writes can be out of order");
+            store.replay(renewed.clone()).expect("replaying a lease renewal never fails");
             effects.push(renewed);
         }
         let first_new = store.revision() + 1;
@@ -203,15 +211,16 @@ impl Applier {
         (replies, events, store.revision())
     }
 
-    /// Step 3: appends the effects to the log and syncs it if their mode requires it.
+    /// Step 3: appends the effects to the log, and syncs it if a WAL mode requires it.
     fn log(&mut self, effects: &Effects) -> Result<(), files::Error> {
         let position = self.position();
         let Some(Disk { journal, snapshot_trigger, .. }) = &mut self.disk else { return Ok(()) };
         if !journal.prepare(effects, position) {
             return Ok(());
         }
-        // A full disk here means that the reservation was too small, which is a bug. The
-        // store has changed already, so wait until the effects can be written.
+        // A full disk at this point means that the reservation was too small, which is a
+        // bug. The store is already changed, so the applier must wait until the effects
+        // can be written.
         let bytes = loop {
             match journal.write() {
                 Ok(bytes) => break bytes,
@@ -229,7 +238,7 @@ impl Applier {
         Ok(())
     }
 
-    /// Starts the TTLs of granted leases and forgets revoked ones.
+    /// Passes granted and revoked leases to the lessor.
     fn update_lessor(&self, round: &[Submission], replies: &Replies) {
         let succeeded = round.iter().zip(replies).filter(|(_, reply)| reply.is_ok());
         for (submission, _) in succeeded {
@@ -243,64 +252,68 @@ impl Applier {
         }
     }
 
-    /// Returns the replies to a round for which no space could be reserved. Lease
-    /// renewals succeed if only the space is missing: a full disk must not expire leases.
-    fn refuse(&mut self, round: &[Submission], error: &Error) -> Replies {
+    /// Returns the replies to a round that is not applied because reserving space has
+    /// failed. If the only reason is missing space, lease renewals succeed: a full disk
+    /// must not expire leases.
+    fn reject(&mut self, round: &[Submission], error: &Error) -> Replies {
         let renews = |s: &Submission| matches!(s.command, Command::LeaseRenew { .. });
-        let only_space = matches!(error, Error::NoSpace | Error::CannotGrow(_));
-        if only_space && round.iter().any(renews) {
-            let clock_ms = self.shared.clock.at(Instant::now());
+        let only_space_missing = matches!(error, Error::NoSpace | Error::CannotGrow(_));
+        if only_space_missing && round.iter().any(renews) {
+            let clock_ms = self.shared.clock.time_ms(Instant::now());
             self.disk.iter_mut().for_each(|disk| disk.journal.set_renewals_unlogged(clock_ms));
         }
         let revision = self.shared.published.load(Ordering::Acquire);
-        let reply = |s: &Submission| match only_space && renews(s) {
+        let reply = |s: &Submission| match only_space_missing && renews(s) {
             true => Ok(Reply::Done { revision }),
             false => Err(error.clone()),
         };
         round.iter().map(reply).collect()
     }
 
-    /// Frees one step of the history that compaction made unreadable.
-    fn collect(&mut self, events: usize) {
-        let floor = self.shared.pins.lock().floor(Instant::now());
-        let floor = floor.min(self.shared.published.load(Ordering::Acquire));
-        self.collecting = self.shared.store.write().collect(floor, events);
+    /// Frees a part of the history that compaction made unreadable: visits at most
+    /// `max_events` events.
+    fn collect_garbage(&mut self, max_events: usize) {
+        let pinned = self.shared.pins.lock().oldest(Instant::now());
+        let oldest_needed = pinned.min(self.shared.published.load(Ordering::Acquire));
+        self.collecting = self.shared.store.write().collect(oldest_needed, max_events);
     }
 
-    /// Whether garbage is left that the dedicated thread should collect.
+    /// Whether garbage is left that the dedicated thread should collect without waiting.
     pub(crate) fn is_collecting(&self) -> bool {
         self.collecting
     }
 
-    /// Writes the notes that are deferred until the store is idle to the log.
-    pub(crate) fn idle(&mut self) {
+    /// Writes to the log what waits until the store is idle: see [`Journal::on_idle`].
+    pub(crate) fn on_idle(&mut self) {
         let position = self.position();
         let Some(disk) = &mut self.disk else { return };
-        match disk.journal.idle(position) {
-            // The note is optional: without space or after a failure it is left out.
+        match disk.journal.on_idle(position) {
+            // These effects are optional. Without space, or after a failure, they are
+            // omitted.
             Ok(()) | Err(files::Error::NoSpace { .. } | files::Error::Poisoned) => {}
-            Err(error) => tracing::warn!(%error, "could not mark the end of the log"),
+            Err(error) => tracing::warn!(%error, "could not append to the log of the idle store"),
         }
     }
 
-    /// Stops: marks a clean shutdown in the log and syncs it.
+    /// Marks a clean shutdown in the log and syncs it.
     pub(crate) fn finish(mut self) {
         // After a failure the store may contain changes that the log does not.
         let clean_at = self.shared.failure.get().is_none().then(|| self.position());
         let Some(disk) = &mut self.disk else { return };
         match disk.journal.close(clean_at) {
             Ok(()) => {}
-            // Acknowledged writes are durable; only the mark of a clean shutdown is missing.
+            // All writes are durable. Only the mark of a clean shutdown is missing.
             Err(error @ files::Error::NoSpace { .. }) => {
-                tracing::warn!(%error, "could not mark the end of the log");
+                tracing::warn!(%error, "could not mark the clean shutdown in the log");
             }
             Err(error) => drop(self.shared.fail(&error)),
         }
     }
 
+    /// Returns what the journal needs to know about the store.
     fn position(&self) -> StorePosition {
         let store = self.shared.store.read();
-        let clock_ms = self.shared.clock.at(Instant::now());
+        let clock_ms = self.shared.clock.time_ms(Instant::now());
         let has_leases = store.stats().leases > 0;
         StorePosition { revision: store.revision(), clock_ms, has_leases }
     }

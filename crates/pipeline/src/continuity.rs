@@ -1,51 +1,60 @@
 //! Detects revisions that clients have seen but the log has lost.
 //!
-//! A restart can lose changes in two ways: writes of some keys are not logged, and a
-//! machine can stop before a buffered log was flushed. To handle this, the log contains a
-//! *visible-revision bound*: it is durable before any revision up to it is exposed.
+//! A restart can lose changes in two ways: writes of keys with `WalMode::None` are not
+//! logged, and a crash of the machine can lose the end of a buffered log. In both cases,
+//! the log contains a *visible-revision bound*: no revision above it is published until a
+//! higher bound is durable.
 //!
-//! A process that may have lost changes continues after the bound, and marks the store as
-//! compacted there. So a client that saw a lost revision gets the error that the revision
-//! is compacted and lists again, and no revision ever identifies two different states.
+//! If changes may have been lost, the next process continues after the bound, and marks
+//! the store as compacted there. A client that saw a lost revision then gets the error
+//! that the revision is compacted, and lists again. So no revision ever identifies two
+//! different states.
 //!
-//! After a clean shutdown the exact last revision is known. And as long as the machine
-//! keeps running (its boot ID is unchanged), buffered writes are not lost.
+//! After a clean shutdown the log contains the last published revision, which replaces
+//! the bound. While the machine keeps running (its boot ID is unchanged), buffered writes
+//! are not lost.
 
-use mvcc::{Effect, Opened};
+use mvcc::{Effect, LogDurability};
 
-/// A watcher that saw revision r resumes from r + 1, and gets an error if that is before
-/// the compacted revision. So the compacted revision must be r + 2 at least.
+/// Distance between the last revision that may have been published and the revision at
+/// which the next process continues. A watcher that saw revision r resumes from r + 1,
+/// and gets an error only if r + 1 is before the compacted revision. So the compacted
+/// revision must be at least r + 2.
 const RESUME_MARGIN: i64 = 2;
-/// Revisions that a repaired store skips: more than may have been exposed after the last
-/// one that is found in a damaged log.
+/// Number of revisions that a repaired store skips after the highest revision found in
+/// the damaged files. It is larger than the number of revisions that can have been
+/// published and then lost.
 pub(crate) const LOST_LOG_MARGIN: i64 = 1 << 30;
 
-/// What is known from the effects of a log about exposed and lost revisions.
+/// Collects from the effects of a log what determines whether published revisions may be
+/// lost.
 #[derive(Debug, Default)]
 pub(crate) struct Continuity {
-    opened: Opened,
+    /// As the last process that opened the log recorded it.
+    durability: LogDurability,
+    /// The highest visible-revision bound in the log of that process.
     visible_bound: i64,
-    /// After a clean shutdown: the last exposed revision, and whether the log contains
-    /// all changes.
+    /// Set after a clean shutdown: the last published revision, and whether the log
+    /// contains all changes.
     clean_end: Option<(i64, bool)>,
 }
 
-/// How a process continues after recovery.
+/// How the state of a new process differs from the log that it recovered.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resumption {
-    /// If exposed changes may be lost: the revision from which to continue, compacted
-    /// there.
-    pub(crate) restart: Option<i64>,
-    /// Whether acknowledged renewals of leases may be missing.
+    /// Set if published changes may be lost: the revision from which the process
+    /// continues, and at which the store is marked as compacted.
+    pub(crate) restart_revision: Option<i64>,
+    /// Whether acknowledged lease renewals may be lost.
     pub(crate) renewals_lost: bool,
 }
 
 impl Continuity {
-    /// Notes an effect of the log. Effects must come in order.
-    pub(crate) fn note(&mut self, effect: &Effect) {
+    /// Takes the next effect of the log into account.
+    pub(crate) fn observe(&mut self, effect: &Effect) {
         match effect {
-            Effect::Opened(opened) => {
-                *self = Continuity { opened: opened.clone(), ..Continuity::default() };
+            Effect::Opened(durability) => {
+                *self = Continuity { durability: durability.clone(), ..Continuity::default() };
             }
             Effect::VisibleBound(revision) => {
                 self.visible_bound = self.visible_bound.max(*revision)
@@ -55,18 +64,20 @@ impl Continuity {
         }
     }
 
-    /// Decides how a process on the boot `boot_id` continues from a log whose last change
-    /// has `revision`. An empty `boot_id` means that it is unknown.
+    /// Returns how a process continues on a machine with the boot ID `boot_id`.
+    /// `revision` is that of the last change in the log. An empty `boot_id` means that it
+    /// is unknown.
     pub(crate) fn resume(&self, revision: i64, boot_id: &[u8]) -> Resumption {
-        let may_be_lost = |written_on: &Vec<u8>| boot_id.is_empty() || written_on != boot_id;
-        let tail_lost =
-            self.clean_end.is_none() && self.opened.buffered_on.as_ref().is_some_and(may_be_lost);
+        let may_have_rebooted =
+            |log_boot_id: &Vec<u8>| boot_id.is_empty() || log_boot_id != boot_id;
+        let buffered_boot_id = self.durability.buffered_boot_id.as_ref();
+        let tail_lost = self.clean_end.is_none() && buffered_boot_id.is_some_and(may_have_rebooted);
         let complete = self.clean_end.is_some_and(|(_, complete)| complete);
-        let keys_lost = self.opened.unlogged && !complete;
-        let exposed =
+        let unlogged_lost = self.durability.unlogged && !complete;
+        let published =
             self.clean_end.map_or(self.visible_bound, |(revision, _)| revision).max(revision);
-        let restart = (tail_lost || keys_lost).then_some(exposed + RESUME_MARGIN);
-        Resumption { restart, renewals_lost: tail_lost }
+        let restart_revision = (tail_lost || unlogged_lost).then_some(published + RESUME_MARGIN);
+        Resumption { restart_revision, renewals_lost: tail_lost }
     }
 }
 
@@ -76,45 +87,46 @@ mod tests {
 
     fn after(effects: &[Effect]) -> Continuity {
         let mut continuity = Continuity::default();
-        effects.iter().for_each(|effect| continuity.note(effect));
+        effects.iter().for_each(|effect| continuity.observe(effect));
         continuity
     }
 
-    fn opened(unlogged: bool, buffered_on: Option<&[u8]>) -> Effect {
-        Effect::Opened(Opened { unlogged, buffered_on: buffered_on.map(<[u8]>::to_vec) })
+    fn opened(unlogged: bool, buffered_boot_id: Option<&[u8]>) -> Effect {
+        let buffered_boot_id = buffered_boot_id.map(<[u8]>::to_vec);
+        Effect::Opened(LogDurability { unlogged, buffered_boot_id })
     }
 
-    fn restart(effects: &[Effect], boot_id: &[u8]) -> Option<i64> {
-        after(effects).resume(10, boot_id).restart
+    fn restart_revision(effects: &[Effect], boot_id: &[u8]) -> Option<i64> {
+        after(effects).resume(10, boot_id).restart_revision
     }
 
     #[test]
-    fn a_log_with_fsync_continues_at_its_last_revision() {
-        assert_eq!(restart(&[], b"a"), None);
-        assert_eq!(restart(&[opened(false, None), Effect::VisibleBound(99)], b"b"), None);
+    fn a_synced_log_continues_at_its_last_revision() {
+        assert_eq!(restart_revision(&[], b"a"), None);
+        assert_eq!(restart_revision(&[opened(false, None), Effect::VisibleBound(99)], b"b"), None);
     }
 
     #[test]
     fn a_buffered_log_loses_nothing_while_the_machine_runs() {
         let log = [opened(false, Some(b"a")), Effect::VisibleBound(50)];
-        assert_eq!(restart(&log, b"a"), None);
-        assert_eq!(restart(&log, b"b"), Some(52));
+        assert_eq!(restart_revision(&log, b"a"), None);
+        assert_eq!(restart_revision(&log, b"b"), Some(52));
         assert!(after(&log).resume(10, b"b").renewals_lost);
-        assert_eq!(restart(&[opened(false, Some(b"")), log[1].clone()], b""), Some(52));
+        assert_eq!(restart_revision(&[opened(false, Some(b"")), log[1].clone()], b""), Some(52));
         let ended = Effect::Closed { revision: 10, complete: true };
-        assert_eq!(restart(&[log[0].clone(), log[1].clone(), ended], b"b"), None);
+        assert_eq!(restart_revision(&[log[0].clone(), log[1].clone(), ended], b"b"), None);
     }
 
     #[test]
     fn unlogged_keys_are_always_lost() {
         let log = [opened(true, Some(b"a")), Effect::VisibleBound(50)];
-        assert_eq!(restart(&log, b"a"), Some(52));
+        assert_eq!(restart_revision(&log, b"a"), Some(52));
         assert!(!after(&log).resume(10, b"a").renewals_lost);
         let [open, bound] = log;
         let incomplete = Effect::Closed { revision: 30, complete: false };
-        let exactly = [open.clone(), bound.clone(), incomplete];
-        assert_eq!(restart(&exactly, b"a"), Some(32), "the exact revision is known");
+        let closed = [open.clone(), bound.clone(), incomplete];
+        assert_eq!(restart_revision(&closed, b"a"), Some(32), "the last revision is in the log");
         let complete = Effect::Closed { revision: 30, complete: true };
-        assert_eq!(restart(&[open, bound, complete, opened(false, None)], b"a"), None);
+        assert_eq!(restart_revision(&[open, bound, complete, opened(false, None)], b"a"), None);
     }
 }

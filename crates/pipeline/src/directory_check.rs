@@ -16,32 +16,31 @@ use crate::store_recovery;
 pub struct DirectoryReport {
     /// The IDs of the store.
     pub identity: Identity,
-    /// The newest snapshot, its size in bytes, and the last record that it covers.
+    /// The path of the newest snapshot, its size in bytes, and the covered record.
     pub snapshot: Option<(PathBuf, u64, u64)>,
     /// The log after the snapshot.
     pub log: LogReport,
     /// The revision of the last change.
     pub revision: i64,
-    /// The first revision that can be read; -1 before any compaction.
+    /// The compacted revision, the oldest that can be read; -1 before any compaction.
     pub compacted: i64,
     /// Numbers and sizes of keys, events and leases.
     pub stats: Stats,
-    /// The revision from which a server would continue, if it differs from `revision`
-    /// because writes may be lost.
+    /// Set if writes may be lost: the revision from which a server would continue.
     pub restart: Option<i64>,
 }
 
-/// Reads and verifies all of `data_dir`, with the snapshots in `snapshot_dir` if it is
-/// set, as a server on the boot `boot_id` would. Changes nothing. Fails if the directory
-/// is damaged or in use.
+/// Reads and verifies all of `data_dir` as a server on a machine with the boot ID
+/// `boot_id` would. The snapshots are in `snapshot_dir` if it is set. Changes nothing but
+/// the lock file. Fails if the directory is damaged or in use.
 pub fn check(
     data_dir: &Path,
     snapshot_dir: Option<PathBuf>,
     boot_id: &[u8],
 ) -> Result<DirectoryReport, OpenError> {
-    let dir = DataDir::existing(data_dir)?;
+    let dir = DataDir::open_existing(data_dir)?;
     dir.require_log()?;
-    let snapshots = Snapshots::existing(snapshot_dir.unwrap_or_else(|| dir.snap()));
+    let snapshots = Snapshots::existing(snapshot_dir.unwrap_or_else(|| dir.snapshot_dir()));
     let medium = store_recovery::medium(&dir)?;
     let bytes = store_recovery::files_bytes(&dir, &snapshots)?;
     let (builder, (covered, log)) = StoreBuilder::build(bytes, |visit| {
@@ -61,6 +60,6 @@ pub fn check(
         revision,
         compacted,
         stats: store.stats(),
-        restart: resumption.restart,
+        restart: resumption.restart_revision,
     })
 }

@@ -1,41 +1,41 @@
-//! Errors of commands, of reads and of opening a pipeline.
+//! Errors of commands and reads, and of opening a pipeline.
 
 use std::sync::Arc;
 
 use crate::modes::ModesError;
 
-/// A command or a read failed. Where etcd has the same error, the text is the same.
+/// The error of a command or a read. Errors that etcd also has use the text of etcd.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The store refused the command or the read.
+    /// The store rejected the command or the read.
     #[error(transparent)]
     Refused(#[from] mvcc::Error),
-    /// The queue is full.
+    /// The queue of commands is full.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
     /// The disk is full. Nothing was changed.
     #[error("etcdserver: mvcc: database space exceeded")]
     NoSpace,
-    /// The effects of the command exceed the largest record of the log.
+    /// The effects of the command do not fit into one record of the log.
     #[error("etcdserver: request is too large")]
     TooLarge,
-    /// A new segment of the log could not be created. Nothing was changed; a retry may
-    /// succeed.
+    /// A new segment of the log could not be created, for a reason other than a full
+    /// disk. Nothing was changed; a retry may succeed.
     #[error("etcdserver: cannot extend the log: {0}")]
     CannotGrow(Arc<str>),
     /// The pipeline is being shut down.
     #[error("etcdserver: server stopped")]
     Stopped,
-    /// The log failed during this command or before. It is unknown whether a restart
-    /// will recover the command.
+    /// The log failed during this command or before it. A restart may or may not recover
+    /// the command.
     #[error("etcdserver: the log failed: {0}")]
     LogFailed(Arc<str>),
 }
 
-/// The pipeline could not start.
+/// The error of opening a pipeline.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A file of the store could not be read or written.
+    /// A file of the store could not be read or written, or is damaged.
     #[error(transparent)]
     Files(#[from] files::Error),
     /// The WAL modes by prefix are invalid.

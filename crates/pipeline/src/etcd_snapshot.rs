@@ -1,8 +1,8 @@
-//! Reads a snapshot of etcd, to migrate from it.
+//! Reads a snapshot of etcd, to migrate from etcd.
 //!
-//! Three buckets of the file matter: `key` contains every change by its revision, `lease`
-//! the leases, `meta` the revision of the last compaction. Users, roles and members are
-//! not read.
+//! Three buckets of the file are read: `key` contains every change by its revision,
+//! `lease` the leases, `meta` the revision of the last compaction. Users, roles and
+//! members are not read.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,11 +14,14 @@ use mvcc::{Effect, Store};
 use prost::Message;
 use prost::bytes::Buf;
 
+/// Size of a key of the bucket `key`: revision, `_`, sub-revision. A deletion has one byte
+/// more.
 const REVISION_BYTES: usize = 17;
-/// Keys of the revisions of compactions: scheduled and finished.
+/// Keys of the bucket `meta`: the revisions of the last scheduled and the last finished
+/// compaction.
 const COMPACTIONS: [&[u8]; 2] = [b"scheduledCompactRev", b"finishedCompactRev"];
 
-/// `leasepb.Lease`, as etcd stores it.
+/// The protobuf message `leasepb.Lease`, as etcd stores it.
 #[derive(Clone, PartialEq, Message)]
 struct StoredLease {
     #[prost(int64, tag = "1")]
@@ -27,47 +30,51 @@ struct StoredLease {
     ttl_seconds: i64,
 }
 
-/// Reads the store in the first `bytes` of the file at `path`.
+/// Reads a snapshot, which is the first `bytes` bytes of the file at `path`.
 pub(crate) fn read(path: &Path, bytes: u64) -> Result<Store, bolt::Error> {
     let db = Db::open(File::open(path)?, bytes)?;
-    let mut import = EtcdImport { compacted: compacted(&db)?, ..EtcdImport::default() };
-    import.leases(&db)?;
-    if !db.for_each(b"key", |key, value| import.change(key, value))? {
+    let mut import = EtcdImport { compacted: read_compacted(&db)?, ..EtcdImport::default() };
+    import.read_leases(&db)?;
+    if !db.for_each(b"key", |key, value| import.add_change(key, value))? {
         return Err(bolt::Error::Refused(
-            "it has no bucket of keys, so it is not of etcd 3".into(),
+            "it has no bucket of keys, so it is not a snapshot of etcd 3".into(),
         ));
     }
     import.finish().map_err(bolt::Error::Refused)
 }
 
-fn compacted(db: &Db) -> Result<i64, bolt::Error> {
+/// Returns the revision of the last compaction; -1 if there was none.
+fn read_compacted(db: &Db) -> Result<i64, bolt::Error> {
     let mut compacted = -1;
     db.for_each(b"meta", |key, value| {
         if COMPACTIONS.contains(&key) {
-            compacted = compacted.max(revision_of(value)?.0);
+            compacted = compacted.max(decode_revision(value)?.0);
         }
         Ok(())
     })?;
     Ok(compacted)
 }
 
-/// A store under construction.
+/// A store that is built from a snapshot of etcd.
 #[derive(Default)]
 struct EtcdImport {
     store: Store,
     compacted: i64,
-    /// Records before the compacted revision, until the first later change moves them
-    /// to the store.
+    /// The newest record of each key before the compacted revision. The first change at
+    /// or after that revision moves them to the store.
     base: Option<BTreeMap<Key, Record>>,
-    events_begun: bool,
+    base_added: bool,
+    /// The highest revision in the file.
     revision: i64,
 }
 
 impl EtcdImport {
-    fn leases(&mut self, db: &Db) -> Result<(), bolt::Error> {
+    /// Adds the leases, with their full TTL.
+    fn read_leases(&mut self, db: &Db) -> Result<(), bolt::Error> {
         let store = &mut self.store;
         db.for_each(b"lease", |_, value| {
-            let lease = StoredLease::decode(value).map_err(|error| format!("a lease: {error}"))?;
+            let lease = StoredLease::decode(value)
+                .map_err(|error| format!("a lease cannot be decoded: {error}"))?;
             let granted =
                 Effect::LeaseGranted { id: lease.id, ttl_seconds: lease.ttl_seconds, at_ms: None };
             store.replay(granted).map_err(|error| error.to_string())
@@ -75,18 +82,19 @@ impl EtcdImport {
         Ok(())
     }
 
-    /// Adds a change. Changes come in the order of their revisions.
-    fn change(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
-        let (revision, deleted) = revision_of(key)?;
+    /// Adds a change. Changes must be added in the order of their revisions.
+    fn add_change(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
+        let (revision, deleted) = decode_revision(key)?;
         self.revision = self.revision.max(revision);
-        let pair = KeyValue::decode(value).map_err(|error| format!("a key-value pair: {error}"))?;
+        let pair = KeyValue::decode(value)
+            .map_err(|error| format!("a key-value pair cannot be decoded: {error}"))?;
         if pair.key().is_empty() {
             // etcdutl writes an empty pair to raise the revision.
             return Ok(());
         }
         let record = match deleted {
             true => Record::tombstone(Key::new(pair.key()), revision),
-            false => record_of(&pair, revision)?,
+            false => to_record(&pair, revision)?,
         };
         if revision < self.compacted {
             let base = self.base.get_or_insert_default();
@@ -96,15 +104,17 @@ impl EtcdImport {
             };
             return Ok(());
         }
-        self.begin_events()?;
+        self.add_base()?;
         self.replay(Effect::Write(record))
     }
 
-    fn begin_events(&mut self) -> Result<(), String> {
-        if self.events_begun {
+    /// Moves the base records to the store, once, before the first change that stays in the
+    /// history.
+    fn add_base(&mut self) -> Result<(), String> {
+        if self.base_added {
             return Ok(());
         }
-        self.events_begun = true;
+        self.base_added = true;
         self.replay(Effect::Compacted { revision: self.compacted })?;
         let base = self.base.take().unwrap_or_default();
         base.into_values().try_for_each(|record| self.replay(Effect::Base(record)))
@@ -114,8 +124,9 @@ impl EtcdImport {
         self.store.replay(effect).map_err(|error| error.to_string())
     }
 
+    /// Returns the store without unreadable history.
     fn finish(mut self) -> Result<Store, String> {
-        self.begin_events()?;
+        self.add_base()?;
         let revision = self.revision.max(self.compacted);
         self.replay(Effect::Revision(revision))?;
         while self.store.collect(i64::MAX, usize::MAX) {}
@@ -123,8 +134,9 @@ impl EtcdImport {
     }
 }
 
-/// Decodes the main part of a stored revision, and whether it marks a deletion.
-fn revision_of(mut bytes: &[u8]) -> Result<(i64, bool), String> {
+/// Decodes the main part of a key of the bucket `key`. Also returns whether the key marks
+/// a deletion.
+fn decode_revision(mut bytes: &[u8]) -> Result<(i64, bool), String> {
     let deleted = bytes.len() > REVISION_BYTES;
     if bytes.len() < REVISION_BYTES {
         return Err("a revision is too short".into());
@@ -135,7 +147,8 @@ fn revision_of(mut bytes: &[u8]) -> Result<(i64, bool), String> {
     }
 }
 
-fn record_of(pair: &KeyValue, revision: i64) -> Result<Record, String> {
+/// Converts a stored pair to a record. Fails if its revisions are inconsistent.
+fn to_record(pair: &KeyValue, revision: i64) -> Result<Record, String> {
     let (create, version) = (pair.create_revision(), pair.version());
     if version < 1 || create < 1 || create > revision || pair.mod_revision() != revision {
         return Err(format!(

@@ -1,17 +1,18 @@
-//! Decides which thread runs the [`Applier`].
+//! Chooses the thread that runs the [`Applier`].
 //!
-//! - If no key waits for an fsync, the thread that submits commands runs the applier
-//!   itself (*inline*): handing a command to another thread and being woken by it costs
-//!   more than most commands. Only one thread runs the applier at a time; it also applies
-//!   commands that other threads submit during this time.
-//! - If batches wait for an fsync, a dedicated thread runs the applier. Commands that
-//!   arrive during an fsync gather in the queue and share the next fsync.
+//! - If no key has `WalMode::Fsync`, the thread that submits a command runs the applier
+//!   itself (*inline*). Passing a command to another thread and being woken by it would
+//!   cost more than most commands. Only one thread runs the applier at a time. This
+//!   thread also applies the commands that other threads submit meanwhile.
+//! - If a key has `WalMode::Fsync`, a dedicated thread runs the applier. Commands that
+//!   arrive during an fsync wait in the queue and share the next fsync.
 //!
-//! In both cases the dedicated thread does the work that no command triggers: expired
-//! leases, garbage collection, and notes in the log when the store is idle.
+//! In both cases the dedicated thread does the work that no command triggers: it revokes
+//! expired leases, collects garbage, and writes to the log of an idle store.
 //!
-//! Invariant: a queued command is never forgotten. A thread that releases the applier
-//! checks the queue again, and the `SeqCst` fences order this with the submission.
+//! Invariant: a queued command is never forgotten. A thread that has released the applier
+//! checks the queue again. The `SeqCst` fences order this check and the submission:
+//! either the check finds the command, or the submitting thread finds the applier free.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -24,19 +25,20 @@ use crate::applier::{Applier, Submission};
 use crate::pace;
 use crate::shared_store::SharedStore;
 
-/// Longest sleep of the dedicated thread.
-const IDLE: Duration = Duration::from_millis(500);
+/// Maximum sleep of the dedicated thread.
+const MAX_SLEEP: Duration = Duration::from_millis(500);
 /// Maximum number of batches that a submitting thread applies, including commands of
-/// other threads, before it leaves the rest to the dedicated thread.
+/// other threads. It leaves the rest to the dedicated thread.
 const MAX_INLINE_BATCHES: usize = 4;
 
-/// Runs the applier on the right thread.
+/// Runs the applier, on the submitting thread or on the dedicated one.
 pub(crate) struct Executor {
     shared: Arc<SharedStore>,
     queue: Receiver<Submission>,
     /// `None` once the store has stopped.
     applier: Mutex<Option<Applier>>,
-    /// Whether the dedicated thread has stopped, so that no thread reads the queue.
+    /// Whether the dedicated thread has stopped. After that, no thread executes the
+    /// queue.
     stopped: AtomicBool,
     /// Whether submitting threads run the applier.
     inline: bool,
@@ -57,7 +59,7 @@ impl Executor {
         Arc::new(Executor { shared, queue, applier, stopped, inline, wake_sender, wake_receiver })
     }
 
-    /// Applies the commands in the queue, or wakes the thread that does.
+    /// Applies the queued commands, or wakes the dedicated thread to do so.
     pub(crate) fn run_queue(&self) {
         if self.queue.is_empty() {
             return;
@@ -70,7 +72,8 @@ impl Executor {
             return self.wake();
         }
         for _ in 0..MAX_INLINE_BATCHES {
-            // If another thread holds the applier, that thread checks the queue again.
+            // If another thread has locked the applier, that thread checks the queue
+            // again.
             fence(Ordering::SeqCst);
             let Some(mut guard) = self.applier.try_lock() else { return };
             let Some(applier) = guard.as_mut() else { return self.drop_queue() };
@@ -95,8 +98,8 @@ impl Executor {
         let _ = self.wake_sender.try_send(());
     }
 
-    /// The dedicated thread: runs until the store is asked to stop and the queue is
-    /// empty.
+    /// The main function of the dedicated thread. Returns when the store is stopping and
+    /// the queue is empty.
     pub(crate) fn run(&self) {
         let mut timeout = Duration::ZERO;
         loop {
@@ -109,31 +112,32 @@ impl Executor {
             if !applier.apply_next_batch() {
                 if stopping {
                     guard.take().into_iter().for_each(Applier::finish);
-                    // A thread that queues a command from here on sees this.
+                    // A thread that queues a command after this fence sees that the
+                    // executor has stopped.
                     self.stopped.store(true, Ordering::Relaxed);
                     fence(Ordering::SeqCst);
                     return self.drop_queue();
                 }
-                applier.idle();
+                applier.on_idle();
             }
             let collecting = applier.is_collecting();
             drop(guard);
             fence(Ordering::SeqCst);
             timeout = match () {
                 () if stopping || !self.queue.is_empty() => Duration::ZERO,
-                () if collecting => pace::REST,
+                () if collecting => pace::STEP_PAUSE,
                 () => self.until_next_expiry(),
             };
         }
     }
 
-    /// Time until the next lease may expire, at most [`IDLE`].
+    /// Returns the time until the next lease may expire, at most [`MAX_SLEEP`].
     fn until_next_expiry(&self) -> Duration {
         let next = self.shared.lessor.lock().next_check();
-        next.map_or(IDLE, |at| at.saturating_duration_since(Instant::now()).min(IDLE))
+        next.map_or(MAX_SLEEP, |at| at.saturating_duration_since(Instant::now()).min(MAX_SLEEP))
     }
 
-    /// Drops the queued commands, which fails their callers with `Error::Stopped`.
+    /// Drops the queued commands. Their callers get `Error::Stopped`.
     fn drop_queue(&self) {
         while self.queue.try_recv().is_ok() {}
     }

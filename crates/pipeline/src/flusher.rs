@@ -1,4 +1,4 @@
-//! The thread that makes the log durable at intervals, for [`crate::WalMode::Buffered`].
+//! The thread that syncs the log at intervals, for [`crate::WalMode::Buffered`].
 
 use std::sync::Arc;
 use std::time::Duration;

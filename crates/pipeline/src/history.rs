@@ -1,11 +1,12 @@
-//! Reads history for unsynced watchers, whose events did not fit into their queue.
+//! Reads history for unsynced watchers.
 
 use mvcc::{Event, Span};
 use watch::{Compacted, HistoryReader};
 
 use crate::shared_store::SharedStore;
 
-/// Approximate maximum bytes of values that one read of the history returns.
+/// A read of the history ends after the revision that brings the values of its events to
+/// this size in bytes.
 const HISTORY_BYTES: usize = 4 << 20;
 
 impl HistoryReader for SharedStore {
@@ -26,8 +27,8 @@ impl HistoryReader for SharedStore {
         let mut bytes = 0;
         let range = store.events_since(from).take_while(|event| event.revision() <= to);
         for (visited, event) in range.enumerate() {
-            let enough = visited >= limit || bytes >= HISTORY_BYTES;
-            if enough && event.revision() > last {
+            let is_full = visited >= limit || bytes >= HISTORY_BYTES;
+            if is_full && event.revision() > last {
                 return Ok(event.revision());
             }
             last = event.revision();
@@ -35,7 +36,8 @@ impl HistoryReader for SharedStore {
                 bytes += event.record.value().len();
                 let mut event = event.clone();
                 if event.revision() <= compacted {
-                    // The previous record is compacted. etcd omits it as well.
+                    // The history of this record is compacted. etcd also omits the
+                    // previous pair then.
                     event.previous = None;
                 }
                 events.push(event);

@@ -1,74 +1,82 @@
 //! What the applier writes to the log, and when that must be durable.
 //!
-//! The journal logs the effects whose key has a WAL mode with a log. The batch is synced
-//! if one of them has `WalMode::Fsync`. The journal adds:
-//! - once, before everything else: what this process may lose, and how it continues from
-//!   the end of the last process ([`crate::continuity`]);
-//! - a visible-revision bound, before it exposes a revision that a crash could lose. The
-//!   bound is raised in large steps and well ahead, so that writes rarely wait;
+//! The journal logs an effect unless the WAL mode of its key is `WalMode::None`. An effect
+//! without a key has the default mode. If a logged effect has `WalMode::Fsync`, the journal
+//! syncs the log after the batch. The journal adds:
+//! - once, before everything else: which changes a crash of this process can lose, and how
+//!   its first state differs from the end of the previous process's log
+//!   ([`crate::continuity`]);
+//! - a visible-revision bound, before the applier publishes a revision that a crash could
+//!   lose. Writes rarely wait for it: the journal raises it to 1,048,576 above the current
+//!   revision as soon as it is less than 524,288 above;
 //! - while leases exist: store time.
 
 use files::Error;
-use mvcc::{Effect, Effects, Opened, Store};
+use mvcc::{Effect, Effects, LogDurability, Store};
 use wal::{Log, Syncer, Trimmer};
 
 use crate::WalMode;
 use crate::continuity::Resumption;
 use crate::modes::{Modes, contains_keys};
 
-/// Number of revisions by which the visible-revision bound is raised. A crash may skip as
-/// many.
+/// Number of revisions by which the visible-revision bound is raised. After a crash, the
+/// next process may skip about as many revisions.
 const BOUND_STEP: i64 = 1 << 20;
-/// Space reserved for the effects that the journal adds to a batch.
+/// Space reserved for the effects that the journal adds to a batch, in bytes.
 const EXTRA_BYTES: u64 = 128;
-/// How often store time is added to a batch.
+/// A batch gets the store time if the newest one in the log is at least this old.
 const CLOCK_IN_BATCH_MS: i64 = 1000;
-/// How often store time is written while the store is idle.
+/// On an idle store, the store time is logged if the newest one in the log is at least
+/// this old.
 const CLOCK_IDLE_MS: i64 = 5000;
 
-/// Writes the effects of the applier to the log.
+/// Writes the effects of the applier to the log, with those that recovery needs in
+/// addition.
 pub(crate) struct Journal {
     log: Log,
     modes: Modes,
-    opened: Opened,
-    /// Effects that must be logged before anything else; empty once they are.
+    log_durability: LogDurability,
+    /// Effects that must be logged before any other; empty once they are logged.
     opening: Effects,
     visible_bound: VisibleBound,
-    /// Whether the store contains changes that are not logged.
+    /// Whether the store contains changes that the log does not.
     incomplete: bool,
-    /// Whether lease renewals were acknowledged that are not logged.
+    /// Whether the store has acknowledged lease renewals that the log does not contain.
     renewals_unlogged: bool,
     /// The newest store time in the log.
     clock_ms: i64,
+    /// The encoded effects of the next record.
     payload: Vec<u8>,
-    /// Whether the payload must be synced.
+    /// Whether the log must be synced after this record.
     sync: bool,
 }
 
-/// The visible-revision bound: no revision above it may be exposed.
+/// The visible-revision bound: no revision above it may be published.
 #[derive(Default)]
 struct VisibleBound {
-    /// The newest bound that is durable.
+    /// The newest durable bound.
     durable: i64,
     /// The newest bound in the log.
     written: i64,
-    /// The record of `written`.
+    /// The sequence of the log record that contains `written`.
     record: u64,
 }
 
-/// The state of the store at which something is logged.
+/// The values of the store that the journal needs when it writes to the log.
 #[derive(Clone, Copy)]
 pub(crate) struct StorePosition {
     /// The newest revision.
     pub(crate) revision: i64,
     /// Store time in milliseconds.
     pub(crate) clock_ms: i64,
-    /// Whether leases exist; only then store time is logged.
+    /// Whether leases exist. Without leases, store time is logged only at a clean
+    /// shutdown.
     pub(crate) has_leases: bool,
 }
 
 impl Journal {
-    /// Continues `log`. `store` is the recovered state after `resumption`.
+    /// Creates a journal that appends to `log`. `store` is the recovered store. It
+    /// includes the changes of `resumption`, which the journal still has to log.
     pub(crate) fn new(
         log: Log,
         modes: Modes,
@@ -76,35 +84,35 @@ impl Journal {
         store: &Store,
         resumption: &Resumption,
     ) -> Self {
-        let buffered = modes.any(WalMode::Buffered);
-        let opened = Opened {
-            unlogged: modes.any(WalMode::None),
-            buffered_on: buffered.then(|| boot_id.to_vec()),
+        let buffered = modes.contains(WalMode::Buffered);
+        let log_durability = LogDurability {
+            unlogged: modes.contains(WalMode::None),
+            buffered_boot_id: buffered.then(|| boot_id.to_vec()),
         };
         let mut opening = Effects::new();
-        if let Some(revision) = resumption.restart {
+        if let Some(revision) = resumption.restart_revision {
             opening.extend([Effect::Revision(revision), Effect::Compacted { revision }]);
         }
         if resumption.renewals_lost {
             opening.push(Effect::AllLeasesRenewed { at_ms: store.clock_ms() });
         }
-        // Spans that are no longer logged, but whose keys the log contains from an
-        // earlier mode.
+        // Spans whose mode is now `WalMode::None`, but whose keys are on disk from a time
+        // when they were logged.
         let no_longer_logged = modes
             .unlogged()
             .into_iter()
             .filter(|span| contains_keys(store, span))
             .collect::<Vec<_>>();
         let incomplete = !no_longer_logged.is_empty();
-        let forgotten = |(key, range_end)| Effect::SpanRemoved { key, range_end };
-        opening.extend(no_longer_logged.into_iter().map(forgotten));
-        opening.push(Effect::Opened(opened.clone()));
+        let removal = |(key, range_end)| Effect::SpanRemoved { key, range_end };
+        opening.extend(no_longer_logged.into_iter().map(removal));
+        opening.push(Effect::Opened(log_durability.clone()));
         let written = store.revision() + BOUND_STEP;
         opening.push(Effect::VisibleBound(written));
         Journal {
             log,
             modes,
-            opened,
+            log_durability,
             opening,
             visible_bound: VisibleBound { written, ..VisibleBound::default() },
             incomplete,
@@ -115,9 +123,9 @@ impl Journal {
         }
     }
 
-    /// Logs the start of this process, unless that is done. On a full disk it changes
-    /// nothing and may be repeated.
-    pub(crate) fn open(&mut self) -> Result<(), Error> {
+    /// Logs the opening effects of this process, unless they are logged already. If the
+    /// disk is full, nothing is logged, and the caller may call it again.
+    pub(crate) fn log_opening(&mut self) -> Result<(), Error> {
         if self.opening.is_empty() {
             return Ok(());
         }
@@ -129,25 +137,25 @@ impl Journal {
         self.log.clear_failure()
     }
 
-    /// Reserves space for a batch whose effects take up to `bytes`, and ensures that
-    /// revisions up to `last` may be exposed.
-    pub(crate) fn reserve(&mut self, bytes: u64, last: i64) -> Result<(), Error> {
-        self.open()?;
-        if self.may_lose_exposed() && last > self.visible_bound.durable {
-            self.raise_visible_bound(last)?;
+    /// Reserves space for a batch whose effects have at most `bytes` bytes, and ensures
+    /// that revisions up to `last_revision` may be published.
+    pub(crate) fn reserve(&mut self, bytes: u64, last_revision: i64) -> Result<(), Error> {
+        self.log_opening()?;
+        if self.may_lose_published() && last_revision > self.visible_bound.durable {
+            self.raise_visible_bound(last_revision)?;
         }
         self.log.reserve(bytes + EXTRA_BYTES)
     }
 
-    /// Whether a crash may lose changes that were exposed.
-    fn may_lose_exposed(&self) -> bool {
-        self.opened.unlogged || self.opened.buffered_on.is_some()
+    /// Whether a crash may lose published changes.
+    fn may_lose_published(&self) -> bool {
+        self.log_durability.unlogged || self.log_durability.buffered_boot_id.is_some()
     }
 
-    /// Makes a visible-revision bound of at least `last` durable.
-    fn raise_visible_bound(&mut self, last: i64) -> Result<(), Error> {
-        if self.visible_bound.written < last {
-            let written = last + BOUND_STEP;
+    /// Makes a visible-revision bound of at least `revision` durable.
+    fn raise_visible_bound(&mut self, revision: i64) -> Result<(), Error> {
+        if self.visible_bound.written < revision {
+            let written = revision + BOUND_STEP;
             encode(&[Effect::VisibleBound(written)], &mut self.payload);
             self.log.append(&self.payload)?;
             self.visible_bound =
@@ -160,7 +168,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Encodes the effects that are to be logged. Returns whether there are any.
+    /// Encodes the effects of a batch that must be logged, for the next
+    /// [`Journal::write`]. Returns whether there are any.
     pub(crate) fn prepare(&mut self, effects: &Effects, position: StorePosition) -> bool {
         self.payload.clear();
         self.sync = false;
@@ -176,18 +185,19 @@ impl Journal {
             effect.encode(&mut self.payload);
         }
         if !self.payload.is_empty() {
-            self.add_notes(position);
+            self.add_clock_and_bound(position);
         }
         !self.payload.is_empty()
     }
 
-    /// Adds store time and a higher visible-revision bound if they are due.
-    fn add_notes(&mut self, position: StorePosition) {
+    /// Adds to the payload the store time and a higher visible-revision bound, each if it
+    /// is due.
+    fn add_clock_and_bound(&mut self, position: StorePosition) {
         if position.has_leases && position.clock_ms - self.clock_ms >= CLOCK_IN_BATCH_MS {
             Effect::Clock { ms: position.clock_ms }.encode(&mut self.payload);
             self.clock_ms = position.clock_ms;
         }
-        if self.may_lose_exposed()
+        if self.may_lose_published()
             && position.revision + BOUND_STEP / 2 > self.visible_bound.written
         {
             let written = position.revision + BOUND_STEP;
@@ -197,8 +207,8 @@ impl Journal {
         }
     }
 
-    /// Writes the prepared effects, syncs if required, and returns their bytes. After
-    /// [`Error::NoSpace`] it may be repeated.
+    /// Writes the prepared effects and syncs if required. Returns the size of the effects
+    /// in bytes. After [`Error::NoSpace`], the caller may call it again.
     pub(crate) fn write(&mut self) -> Result<usize, Error> {
         self.log.append(&self.payload)?;
         if self.sync {
@@ -207,42 +217,47 @@ impl Journal {
         Ok(self.payload.len())
     }
 
-    /// Frees the memory of a large batch beyond `bytes`.
+    /// Frees the memory that a large batch used beyond `bytes` bytes.
     pub(crate) fn shrink(&mut self, bytes: usize) {
         self.payload.clear();
         self.payload.shrink_to(bytes);
     }
 
-    /// Notes that renewals are acknowledged without being logged, because the disk is
-    /// full. The spare room of the log takes one effect that renews all leases: after a
-    /// crash they live too long rather than too short.
+    /// Notes that lease renewals are acknowledged without being logged, because the disk
+    /// is full. The first call appends an effect that renews all leases to the spare room
+    /// of the log. After a crash, leases may therefore expire late, but not early.
     pub(crate) fn set_renewals_unlogged(&mut self, at_ms: i64) {
         if !std::mem::replace(&mut self.renewals_unlogged, true) {
             encode(&[Effect::AllLeasesRenewed { at_ms }], &mut self.payload);
-            // If the spare room is used up, a crash may expire leases that were renewed.
+            // If the spare room is used up, the effect is not logged: after a crash,
+            // renewed leases may expire early.
             let _ = self.log.append_spare(&self.payload);
         }
     }
 
-    /// Returns the effect that logs the renewals which could not be logged before.
+    /// Returns an effect that renews all leases, if renewals were acknowledged without
+    /// being logged. The caller must log it.
     pub(crate) fn take_unlogged_renewals(&mut self, at_ms: i64) -> Option<Effect> {
         let unlogged = std::mem::take(&mut self.renewals_unlogged);
         unlogged.then_some(Effect::AllLeasesRenewed { at_ms })
     }
 
-    /// When the store is idle: logs store time, and that the end of the log is durable.
-    pub(crate) fn idle(&mut self, position: StorePosition) -> Result<(), Error> {
-        self.open()?;
+    /// Does the work that waits until the store is idle. Logs store time if it is due. If
+    /// all records are durable and no later record proves it, appends an empty record as
+    /// proof.
+    pub(crate) fn on_idle(&mut self, position: StorePosition) -> Result<(), Error> {
+        self.log_opening()?;
         if position.has_leases && position.clock_ms - self.clock_ms >= CLOCK_IDLE_MS {
             encode(&[Effect::Clock { ms: position.clock_ms }], &mut self.payload);
             self.log.append(&self.payload)?;
             self.clock_ms = position.clock_ms;
         }
-        self.log.witness()
+        self.log.append_durability_proof()
     }
 
-    /// Makes everything durable. With a position, marks a clean shutdown: the log ends
-    /// there and contains every exposed change.
+    /// Makes everything durable. If `clean_at` is set and the opening effects are logged,
+    /// it first marks a clean shutdown: with the last revision, and whether the log
+    /// contains every change.
     pub(crate) fn close(&mut self, clean_at: Option<StorePosition>) -> Result<(), Error> {
         let marked = match clean_at {
             Some(StorePosition { revision, clock_ms, .. }) if self.opening.is_empty() => {
@@ -254,12 +269,16 @@ impl Journal {
         };
         self.log.sync()?;
         marked?;
-        self.log.witness()
+        self.log.append_durability_proof()
     }
 
-    /// Returns the first effects of a snapshot: they hold for the log after it.
+    /// Returns the first effects of a snapshot. Recovery needs them to judge the log
+    /// after the snapshot, because the records that contained them may have been removed.
     pub(crate) fn snapshot_header(&self) -> Effects {
-        vec![Effect::Opened(self.opened.clone()), Effect::VisibleBound(self.visible_bound.written)]
+        vec![
+            Effect::Opened(self.log_durability.clone()),
+            Effect::VisibleBound(self.visible_bound.written),
+        ]
     }
 
     /// Returns a handle that syncs the log from another thread.
@@ -272,18 +291,19 @@ impl Journal {
         self.log.trimmer()
     }
 
-    /// Whether a write or an fsync has failed; then nothing more can be written.
+    /// Whether a write or an fsync has failed. After that, the log accepts no more
+    /// writes.
     pub(crate) fn has_failed(&self) -> bool {
         self.log.is_poisoned()
     }
 
-    /// Sequence of the newest record.
-    pub(crate) fn last(&self) -> u64 {
+    /// Returns the sequence of the newest record.
+    pub(crate) fn last_sequence(&self) -> u64 {
         self.log.last()
     }
 }
 
-/// Encodes effects as the payload of a record.
+/// Encodes effects as the payload of a record. Replaces the content of `payload`.
 pub(crate) fn encode(effects: &[Effect], payload: &mut Vec<u8>) {
     payload.clear();
     effects.iter().for_each(|effect| effect.encode(payload));

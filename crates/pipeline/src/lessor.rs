@@ -1,25 +1,28 @@
-//! Deadlines of leases. The current time is a parameter of every method.
+//! The deadlines of leases. Methods that need the current time take it as a parameter.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::{Duration, Instant};
 
-/// Maximum number of stale checks in the heap, beyond the number of leases.
-const MAX_STALE_CHECKS: usize = 1024;
+/// The heap is rebuilt when it has more than this many checks, in addition to two checks
+/// per lease.
+const MAX_EXTRA_CHECKS: usize = 1024;
 
 /// The deadlines of all leases.
 #[derive(Default)]
 pub(crate) struct Lessor {
     leases: HashMap<i64, Deadline>,
-    /// When to check each lease: at least one entry per lease, not later than its
-    /// deadline. A renewal moves only the deadline; the entry moves when it is due.
+    /// When to check whether a lease has expired. Each lease with a deadline has at least
+    /// one check, not later than the deadline. A renewal moves only the deadline. When
+    /// the check is due, it is moved to the deadline.
     checks: BinaryHeap<Reverse<(Instant, i64)>>,
 }
 
+/// The granted TTL of a lease, and when the lease expires.
 struct Deadline {
     ttl_seconds: i64,
-    /// `None` if the TTL is so long that the clock cannot express its end.
-    at: Option<Instant>,
+    /// `None` if the TTL is too long for an [`Instant`]: the lease never expires.
+    expires_at: Option<Instant>,
 }
 
 impl Lessor {
@@ -29,43 +32,46 @@ impl Lessor {
         self.resume(id, ttl_seconds, ttl, now);
     }
 
-    /// Resumes a recovered lease that has `left` of its TTL.
+    /// Adds a recovered lease with the remaining TTL `left`.
     pub(crate) fn resume(&mut self, id: i64, ttl_seconds: i64, left: Duration, now: Instant) {
-        let at = now.checked_add(left);
-        self.leases.insert(id, Deadline { ttl_seconds, at });
-        self.checks.extend(at.map(|at| Reverse((at, id))));
+        let expires_at = now.checked_add(left);
+        self.leases.insert(id, Deadline { ttl_seconds, expires_at });
+        self.checks.extend(expires_at.map(|at| Reverse((at, id))));
     }
 
-    /// Forgets a lease.
+    /// Removes a lease.
     pub(crate) fn revoke(&mut self, id: i64) {
         self.leases.remove(&id);
-        // Its check becomes stale. The heap is rebuilt before stale checks dominate it.
-        if self.checks.len() > 2 * self.leases.len() + MAX_STALE_CHECKS {
-            let check = |(id, lease): (&i64, &Deadline)| lease.at.map(|at| Reverse((at, *id)));
+        // The checks of the lease stay in the heap. Rebuild the heap before such checks
+        // are the majority.
+        if self.checks.len() > 2 * self.leases.len() + MAX_EXTRA_CHECKS {
+            let check =
+                |(id, lease): (&i64, &Deadline)| lease.expires_at.map(|at| Reverse((at, *id)));
             self.checks = self.leases.iter().filter_map(check).collect();
         }
     }
 
-    /// Restarts the TTL and returns it in seconds. Returns `None` for an expired lease,
-    /// even if its revocation is still queued.
+    /// Restarts the TTL of a lease. Returns the TTL in seconds; `None` if the lease does
+    /// not exist or has expired, even if its revocation is still queued.
     pub(crate) fn renew(&mut self, id: i64, now: Instant) -> Option<i64> {
         let lease = self.leases.get_mut(&id)?;
-        if lease.at.is_some_and(|at| at <= now) {
+        if lease.expires_at.is_some_and(|at| at <= now) {
             return None;
         }
-        lease.at = deadline(lease.ttl_seconds, now);
+        lease.expires_at = deadline(lease.ttl_seconds, now);
         Some(lease.ttl_seconds)
     }
 
-    /// Returns the remaining time, zero for an expired lease, and the TTL in seconds.
+    /// Returns the remaining TTL, zero for an expired lease, and the granted TTL in
+    /// seconds.
     pub(crate) fn remaining(&self, id: i64, now: Instant) -> Option<(Duration, i64)> {
         let lease = self.leases.get(&id)?;
-        let left = lease.at.map_or(Duration::MAX, |at| at.saturating_duration_since(now));
+        let left = lease.expires_at.map_or(Duration::MAX, |at| at.saturating_duration_since(now));
         Some((left, lease.ttl_seconds))
     }
 
-    /// Returns up to `limit` expired leases. Each is returned again after `retry` unless
-    /// it is revoked before.
+    /// Returns the IDs of up to `limit` expired leases. A lease that is not revoked is
+    /// returned again after `retry`.
     pub(crate) fn expired(&mut self, now: Instant, retry: Duration, limit: usize) -> Vec<i64> {
         let mut expired = Vec::new();
         while expired.len() < limit {
@@ -74,7 +80,9 @@ impl Lessor {
                 break;
             }
             self.checks.pop();
-            let Some(at) = self.leases.get(&id).and_then(|lease| lease.at) else { continue };
+            let Some(at) = self.leases.get(&id).and_then(|lease| lease.expires_at) else {
+                continue;
+            };
             if at <= now {
                 expired.push(id);
                 self.checks.push(Reverse((now + retry, id)));
@@ -85,20 +93,22 @@ impl Lessor {
         expired
     }
 
-    /// Returns when [`Lessor::expired`] may next return a lease.
+    /// Returns the earliest time at which [`Lessor::expired`] may return a lease.
     pub(crate) fn next_check(&self) -> Option<Instant> {
         self.checks.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// Returns the IDs of all leases, ordered by deadline.
+    /// Returns the IDs of all leases, ordered by deadline. Leases that never expire come
+    /// last.
     pub(crate) fn by_deadline(&self) -> Vec<i64> {
         let mut leases: Vec<_> =
-            self.leases.iter().map(|(id, l)| (l.at.is_none(), l.at, *id)).collect();
+            self.leases.iter().map(|(id, l)| (l.expires_at.is_none(), l.expires_at, *id)).collect();
         leases.sort_unstable();
         leases.into_iter().map(|(_, _, id)| id).collect()
     }
 }
 
+/// Returns when a TTL that starts now ends; `None` if an [`Instant`] cannot express it.
 fn deadline(ttl_seconds: i64, now: Instant) -> Option<Instant> {
     now.checked_add(Duration::from_secs(ttl_seconds.max(0) as u64))
 }
@@ -117,7 +127,11 @@ mod tests {
         lessor.grant(2, 10, start);
         assert_eq!(lessor.renew(1, start + 9 * SECOND), Some(10));
         assert_eq!(lessor.expired(start + 10 * SECOND, SECOND, 9), [2]);
-        assert_eq!(lessor.expired(start + 19 * SECOND, 100 * SECOND, 9), [2, 1], "and 2 again");
+        assert_eq!(
+            lessor.expired(start + 19 * SECOND, 100 * SECOND, 9),
+            [2, 1],
+            "lease 2 is returned again"
+        );
         lessor.revoke(1);
         assert_eq!(lessor.remaining(1, start), None);
     }
@@ -141,12 +155,12 @@ mod tests {
             lessor.grant(id, 1000, start);
             lessor.revoke(id);
         }
-        assert!(lessor.checks.len() <= MAX_STALE_CHECKS + 2);
+        assert!(lessor.checks.len() <= MAX_EXTRA_CHECKS + 2);
         assert_eq!(lessor.expired(start + 6 * SECOND, SECOND, 9), [-1]);
     }
 
     #[test]
-    fn a_lease_with_an_endless_ttl_has_no_check() {
+    fn a_lease_that_never_expires_has_no_check() {
         let start = Instant::now();
         let mut lessor = Lessor::default();
         lessor.grant(1, i64::MAX, start);

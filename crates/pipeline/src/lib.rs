@@ -9,7 +9,7 @@
 //!                                  2. apply each command; collect effects and events
 //!                                  3. append the effects to the log; fsync if required
 //!                                  4. publish the new revision to readers
-//!                                  5. publish the events to watchers
+//!                                  5. queue the events for watchers
 //!                                  6. reply to the callers
 //! ```
 //!
@@ -18,16 +18,18 @@
 //! - **One order.** One thread at a time runs the applier, so revision order, log order
 //!   and delivery order are the same.
 //! - **Nothing is visible before it is logged.** Step 2 changes the store before step 3
-//!   has made the change durable. Readers do not notice: they read at the *published
-//!   revision*, which step 4 advances, and the store keeps the history for it. If step 3
-//!   fails, the following steps never happen, and every later command fails.
-//! - **Linearizable reads.** Reads bypass the queue. Every acknowledged write has been
-//!   published, so a read at the published revision is linearizable.
-//! - **No revision is reused.** The log contains a *visible-revision bound*, which is
-//!   durable before any revision up to it is exposed. A process that may have lost
-//!   changes continues after the bound ([`continuity`]).
-//! - **Time is in the log.** Lease TTLs are measured in *store time* ([`clock`]), which
-//!   is logged, so a restart resumes leases with their remaining TTL. An expired lease is
+//!   logs the change. Readers do not see this change: they read at the *published
+//!   revision*, which step 4 advances, and the store keeps the history that a read at this
+//!   revision needs. If step 3 fails, steps 4 and 5 are skipped, and this command and all
+//!   later ones fail.
+//! - **Linearizable reads.** Reads bypass the queue. A write is published before it is
+//!   acknowledged, so a read at the published revision is linearizable.
+//! - **No revision is reused.** The log contains a *visible-revision bound*. If a crash can
+//!   lose writes, no revision above the bound is published until a higher bound is durable.
+//!   If changes may have been lost, the next process continues after the bound
+//!   ([`continuity`]).
+//! - **Store time is in the log.** Lease TTLs are measured in *store time* ([`clock`]). It
+//!   is logged, so leases keep their remaining TTL over a restart. An expired lease is
 //!   revoked by an ordinary command.
 //!
 //! # Modules, in reading order
@@ -35,12 +37,12 @@
 //! | Module | Subject |
 //! |---|---|
 //! | `pipeline` | the public handle: propose, watch, status, shutdown |
-//! | `executor` | which thread runs the applier |
-//! | `applier` | a batch: reserve, apply, log, publish, reply |
-//! | `journal` | what is logged, and when it must be durable |
+//! | `executor` | chooses the thread that runs the applier |
+//! | `applier` | executes a batch: reserve, apply, log, publish, reply |
+//! | `journal` | what the log contains, and when it must be durable |
 //! | `modes` | the WAL mode of each key |
-//! | `shared_store` | the store as all threads share it |
-//! | `range_read`, `history`, `pins` | reads of clients and of unsynced watchers |
+//! | `shared_store` | the store and the state that threads share with it |
+//! | `range_read`, `history`, `pins` | reads for clients and for unsynced watchers |
 //! | `lessor`, `clock` | expiry of leases |
 //! | `flusher`, `snapshotter`, `snapshot_write` | background threads, snapshot files |
 //! | `open`, `store_recovery`, `store_builder`, `continuity` | startup |

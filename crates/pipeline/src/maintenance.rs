@@ -1,5 +1,5 @@
-//! Operations for administrators: hash, export, release of unused memory. All of them
-//! read the store in short steps; a write waits for at most one step.
+//! Operations for administrators: hash, export, release of unused memory. Hash and export
+//! read the store in short steps, so a write waits for at most one step.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,58 +7,60 @@ use std::time::{Duration, Instant};
 
 use mvcc::{Effect, Effects, HashCursor, SnapshotCursor};
 
-use crate::pace::{STEP, give_way};
+use crate::pace::{STEP_ENTRIES, yield_thread};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
 use crate::{Error, Pipeline};
 
-/// Bytes that complete a chunk of an export. Values are not split.
+/// An export chunk ends with the first effect that brings it to at least this size in
+/// bytes. No effect is split between chunks.
 const CHUNK_BYTES: usize = 256 << 10;
-/// The history for an export is kept for `EXPORT_GRACE` and one more second per
-/// `EXPORT_BYTES_PER_SECOND` taken. A slower client may get an error that the revision is
-/// compacted.
+/// An export keeps its history readable until `EXPORT_GRACE` after its start, plus one
+/// second for each `EXPORT_BYTES_PER_SECOND` bytes that the client has taken. After that,
+/// a compaction can end the export with the error that the revision is compacted.
 const EXPORT_BYTES_PER_SECOND: u64 = 1 << 20;
 const EXPORT_GRACE: Duration = Duration::from_secs(60);
-/// Poll interval while a compaction is applied but not yet published.
-const PUBLISH_WAIT: Duration = Duration::from_millis(1);
-/// Largest number of entries that shrinking one container may move.
+/// Interval at which an export checks whether a compaction that is already applied is
+/// also published.
+const PUBLISH_POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Maximum number of entries that shrinking a table may move.
 const MAX_MOVED_ENTRIES: usize = 1 << 18;
 
-/// A hash of the keys and their history, as HashKV returns it.
+/// The hash of the keys and their history that HashKV returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryHash {
-    /// The hash.
+    /// The CRC-32C of the history.
     pub hash: u32,
-    /// The compacted revision from which the history is covered; -1 before any compaction.
+    /// The compacted revision: the hashed history starts here; -1 before any compaction.
     pub compact_revision: i64,
-    /// The revision up to which the history is covered.
+    /// The last hashed revision.
     pub revision: i64,
-    /// The published revision.
+    /// The published revision when the hash was started.
     pub current: i64,
 }
 
 impl Pipeline {
-    /// Hashes the history up to `revision`; 0 means the published revision. Reads the
-    /// whole store, so it must run on a thread that may block.
+    /// Hashes the history up to `revision`; 0 means the published revision. It reads the
+    /// whole store, so call it on a thread that may block.
     pub fn hash(&self, revision: i64) -> Result<HistoryHash, Error> {
         let shared = self.shared();
         let (mut cursor, current, _pin) = {
             let store = shared.store.read();
             let current = shared.published.load(Ordering::Acquire);
             let cursor = HashCursor::new(&store, revision, current)?;
-            let pin = Pin::new(&shared.pins, cursor.floor(), None);
+            let pin = Pin::new(&shared.pins, cursor.oldest_needed_revision(), None);
             (cursor, current, pin)
         };
         loop {
             if shared.stopping.load(Ordering::Relaxed) {
                 return Err(Error::Stopped);
             }
-            let more = cursor.gather(&shared.store.read(), STEP);
+            let more = cursor.gather(&shared.store.read(), STEP_ENTRIES);
             if !more {
                 break;
             }
             cursor.digest();
-            give_way();
+            yield_thread();
         }
         let revision = cursor.revision();
         let (hash, compact_revision) = cursor.finish();
@@ -75,9 +77,9 @@ impl Pipeline {
         leases
     }
 
-    /// Whether the memory of all history that a compaction at `revision` made unreadable
-    /// has been freed.
-    pub fn collected(&self, revision: i64) -> Result<bool, Error> {
+    /// Whether all history that a compaction at `revision` made unreadable has been
+    /// freed.
+    pub fn is_collected(&self, revision: i64) -> Result<bool, Error> {
         let shared = self.shared();
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
@@ -85,13 +87,14 @@ impl Pipeline {
         Ok(shared.store.read().is_collected(revision))
     }
 
-    /// Shrinks containers with unused capacity, except those that take long to move.
+    /// Releases the unused capacity of the history and of the lease table. A table with
+    /// more than `MAX_MOVED_ENTRIES` entries is left as it is.
     pub fn shrink_tables(&self) {
         self.shared().store.write().shrink_tables(MAX_MOVED_ENTRIES);
     }
 
-    /// Exports the store at the published revision with all readable history, as chunks
-    /// of effects.
+    /// Starts an export: chunks of effects with the store at the published revision and
+    /// all readable history.
     pub fn export(&self) -> Result<Export, Error> {
         let shared = self.shared();
         loop {
@@ -99,11 +102,15 @@ impl Pipeline {
             let revision = shared.published.load(Ordering::Acquire);
             if store.compacted() <= revision {
                 let mut effects = Effects::new();
-                let cursor = SnapshotCursor::at(&store, revision, &mut effects);
+                let cursor = SnapshotCursor::at_revision(&store, revision, &mut effects);
                 let started = Instant::now();
-                let pin = Pin::new(&shared.pins, cursor.floor(), Some(started + EXPORT_GRACE));
+                let pin = Pin::new(
+                    &shared.pins,
+                    cursor.oldest_needed_revision(),
+                    Some(started + EXPORT_GRACE),
+                );
                 let effects = effects.into_iter();
-                let estimate = store.stats().total_bytes.max(0) as u64;
+                let estimated_bytes = store.stats().total_bytes.max(0) as u64;
                 let shared = shared.clone();
                 return Ok(Export {
                     shared,
@@ -111,8 +118,8 @@ impl Pipeline {
                     effects,
                     pin,
                     started,
-                    bytes: 0,
-                    estimate,
+                    returned_bytes: 0,
+                    estimated_bytes,
                     revision,
                 });
             }
@@ -120,13 +127,14 @@ impl Pipeline {
             if let Some(reason) = shared.failure.get() {
                 return Err(Error::LogFailed(reason.clone()));
             }
-            std::thread::sleep(PUBLISH_WAIT);
+            std::thread::sleep(PUBLISH_POLL_INTERVAL);
         }
     }
 }
 
-/// The chunks of an export. The history is kept as long as the client takes at least
-/// 1 MiB/s, after a grace period of 60 s; a slower client may get an error.
+/// The chunks of an export, for a snapshot file. The history stays readable for 60 s, and
+/// longer while the client has taken at least 1 MiB for each further second. After that,
+/// the next item may be the error for a compacted revision.
 pub struct Export {
     shared: Arc<SharedStore>,
     cursor: SnapshotCursor,
@@ -135,42 +143,43 @@ pub struct Export {
     pin: Pin,
     started: Instant,
     /// Bytes returned so far.
-    bytes: u64,
-    /// Estimated bytes in all.
-    estimate: u64,
+    returned_bytes: u64,
+    /// Estimated size of all chunks in bytes.
+    estimated_bytes: u64,
     revision: i64,
 }
 
 impl Export {
-    /// The exported revision.
+    /// Returns the exported revision.
     pub fn revision(&self) -> i64 {
         self.revision
     }
 
-    /// Estimate of the remaining bytes; never 0 before the end.
+    /// Returns an estimate of the remaining bytes; at least 1, even after the last chunk.
     pub fn remaining_bytes(&self) -> u64 {
-        self.estimate.saturating_sub(self.bytes).max(1)
+        self.estimated_bytes.saturating_sub(self.returned_bytes).max(1)
     }
 
-    /// Reads more effects. Returns whether there were any.
+    /// Reads effects for the next chunks. Returns false at the end of the export.
     fn refill(&mut self) -> Result<bool, Error> {
         let shared = &self.shared;
         if shared.stopping.load(Ordering::Relaxed) {
             return Err(Error::Stopped);
         }
         let store = shared.store.read();
-        if self.pin.expired() && self.cursor.floor() < store.compacted() {
+        if self.pin.expired() && self.cursor.oldest_needed_revision() < store.compacted() {
             return Err(mvcc::Error::Compacted.into());
         }
         let mut effects = Effects::new();
-        let more = self.cursor.step(&store, STEP, &mut effects);
+        let more = self.cursor.step(&store, STEP_ENTRIES, &mut effects);
         drop(store);
-        give_way();
+        yield_thread();
         self.effects = effects.into_iter();
         Ok(more)
     }
 
-    fn chunk(&mut self) -> Result<Option<Vec<u8>>, Error> {
+    /// Returns the next chunk; `None` at the end of the export.
+    fn next_chunk(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let mut payload = Vec::with_capacity(CHUNK_BYTES + CHUNK_BYTES / 4);
         while payload.len() < CHUNK_BYTES {
             match self.effects.next() {
@@ -179,9 +188,9 @@ impl Export {
                 None => break,
             }
         }
-        self.bytes += payload.len() as u64;
-        let earned = Duration::from_secs(self.bytes / EXPORT_BYTES_PER_SECOND);
-        self.pin.extend(self.started + EXPORT_GRACE + earned);
+        self.returned_bytes += payload.len() as u64;
+        let extension = Duration::from_secs(self.returned_bytes / EXPORT_BYTES_PER_SECOND);
+        self.pin.extend(self.started + EXPORT_GRACE + extension);
         Ok(Some(payload).filter(|payload| !payload.is_empty()))
     }
 }
@@ -190,6 +199,6 @@ impl Iterator for Export {
     type Item = Result<Vec<u8>, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.chunk().transpose()
+        self.next_chunk().transpose()
     }
 }

@@ -1,4 +1,4 @@
-//! The WAL mode of each key: a default, and other modes for key prefixes.
+//! The WAL mode of each key: a default mode, and other modes by key prefix.
 
 use mvcc::{Effect, Span};
 
@@ -8,15 +8,17 @@ use crate::WalMode;
 #[derive(Clone, Debug)]
 pub struct Modes {
     default: WalMode,
-    /// Longest prefix first.
+    /// The prefixes with their modes, longest prefix first.
     prefixes: Vec<(Vec<u8>, WalMode)>,
 }
 
-/// Invalid modes by prefix. The message is one line.
+/// The error of invalid WAL modes by prefix. Its message has one line.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ModesError {
-    /// The default mode has no log, so no prefix can have another mode.
-    #[error("wal mode none has no log: remove the modes by prefix")]
+    /// The default mode is [`WalMode::None`]: then no prefix can have another mode.
+    #[error(
+        "WAL mode none has no log, so no prefix can have another mode: remove the modes by prefix"
+    )]
     NoLog,
     /// A prefix is empty.
     #[error("an empty prefix matches every key: set the default mode instead")]
@@ -27,7 +29,8 @@ pub enum ModesError {
 }
 
 impl Modes {
-    /// `default` for every key without one of the `prefixes`.
+    /// Returns the modes in which `default` applies to every key without one of the
+    /// `prefixes`.
     pub fn new(default: WalMode, prefixes: &[(Vec<u8>, WalMode)]) -> Result<Self, ModesError> {
         let mut prefixes = prefixes.to_vec();
         prefixes.sort_unstable_by(|a, b| b.0.len().cmp(&a.0.len()).then(a.0.cmp(&b.0)));
@@ -41,52 +44,54 @@ impl Modes {
         }
     }
 
-    /// Returns the mode of a key.
-    pub fn of(&self, key: &[u8]) -> WalMode {
+    /// Returns the WAL mode of `key`.
+    pub fn mode_of(&self, key: &[u8]) -> WalMode {
         let matching = self.prefixes.iter().find(|(prefix, _)| key.starts_with(prefix));
         matching.map_or(self.default, |(_, mode)| *mode)
     }
 
-    /// Returns the mode of the key of an effect, or the default.
+    /// Returns the WAL mode of the key of `effect`; the default mode if the effect has no
+    /// key.
     pub(crate) fn of_effect(&self, effect: &Effect) -> WalMode {
         match effect {
             Effect::Write(record) | Effect::Base(record) if !self.prefixes.is_empty() => {
-                self.of(record.key().as_bytes())
+                self.mode_of(record.key().as_bytes())
             }
             _ => self.default,
         }
     }
 
-    /// Whether any key has this mode.
-    pub(crate) fn any(&self, mode: WalMode) -> bool {
-        self.default == mode || self.prefixes.iter().any(|(_, found)| *found == mode)
+    /// Whether a key can have this mode.
+    pub(crate) fn contains(&self, mode: WalMode) -> bool {
+        self.default == mode || self.prefixes.iter().any(|(_, other)| *other == mode)
     }
 
-    /// Returns the spans of keys whose writes are not logged: disjoint, each as first key
-    /// and end in etcd's convention.
+    /// Returns the spans of keys whose writes are not logged. They are disjoint. Each is
+    /// a first key and a range end in the convention of etcd's `range_end`.
     pub(crate) fn unlogged(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         let mut bounds: Vec<Vec<u8>> = Vec::new();
         for (prefix, _) in &self.prefixes {
             bounds.push(prefix.clone());
-            bounds.extend(end_of(prefix));
+            bounds.extend(prefix_end(prefix));
         }
         bounds.sort_unstable();
         bounds.dedup();
-        // No prefix starts or ends between two bounds, so all keys between them have the
-        // same mode.
+        // The keys of a prefix start and end at bounds. So all keys between two adjacent
+        // bounds have the same mode.
         let ends = bounds.iter().skip(1).cloned().chain([vec![0]]);
         let spans = bounds.iter().cloned().zip(ends);
-        spans.filter(|(first, _)| self.of(first) == WalMode::None).collect()
+        spans.filter(|(first, _)| self.mode_of(first) == WalMode::None).collect()
     }
 }
 
-/// Whether the store has, or had, a key in a span of [`Modes::unlogged`].
+/// Whether the index of the store has a key in a span of [`Modes::unlogged`], including
+/// deleted keys that are not yet collected.
 pub(crate) fn contains_keys(store: &mvcc::Store, (first, end): &(Vec<u8>, Vec<u8>)) -> bool {
     store.has_keys_in(&Span::new(first, end))
 }
 
 /// Returns the first key after all keys with `prefix`, if there is one.
-fn end_of(prefix: &[u8]) -> Option<Vec<u8>> {
+fn prefix_end(prefix: &[u8]) -> Option<Vec<u8>> {
     let last = prefix.iter().rposition(|byte| *byte != u8::MAX)?;
     let mut end = prefix[..=last].to_vec();
     end[last] += 1;
@@ -104,17 +109,17 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_matching_prefix_counts() {
+    fn the_longest_matching_prefix_applies() {
         let modes = modes(&[
             ("/registry/leases/", WalMode::None),
             ("/registry/", WalMode::Fsync),
             ("/registry/leases/kube-system/", WalMode::Buffered),
         ])
         .unwrap();
-        assert_eq!(modes.of(b"/registry/leases/a"), WalMode::None);
-        assert_eq!(modes.of(b"/registry/leases/kube-system/b"), WalMode::Buffered);
-        assert_eq!(modes.of(b"/registry/pods/"), WalMode::Fsync);
-        assert_eq!(modes.of(b"other"), WalMode::Buffered);
+        assert_eq!(modes.mode_of(b"/registry/leases/a"), WalMode::None);
+        assert_eq!(modes.mode_of(b"/registry/leases/kube-system/b"), WalMode::Buffered);
+        assert_eq!(modes.mode_of(b"/registry/pods/"), WalMode::Fsync);
+        assert_eq!(modes.mode_of(b"other"), WalMode::Buffered);
         let expected = [
             ("/registry/leases/", "/registry/leases/kube-system/"),
             ("/registry/leases/kube-system0", "/registry/leases0"),

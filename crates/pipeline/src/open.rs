@@ -21,14 +21,14 @@ use crate::store_recovery::{self, RecoveredStore};
 use crate::{OpenError, Pipeline, PipelineOptions, WalMode};
 
 impl Pipeline {
-    /// Opens the store: recovers it from its snapshot and log, and starts its threads.
-    /// A new store gets the identity `fresh`.
+    /// Opens the store: recovers it from its snapshot and log, and starts its threads. A
+    /// new data directory gets the identity `fresh`; an existing one keeps its own.
     pub fn open(options: &PipelineOptions, fresh: Identity) -> Result<Pipeline, OpenError> {
         Pipeline::open_on(options, fresh, store_recovery::medium)
     }
 
-    /// Opens the store as [`Pipeline::open`] does, with the log on the medium that
-    /// `medium` returns. Tests pass in a simulated disk that fails.
+    /// Opens the store as [`Pipeline::open`] does, with its log on the medium that
+    /// `medium` returns. Tests pass a simulated disk.
     pub fn open_on<M: Medium>(
         options: &PipelineOptions,
         fresh: Identity,
@@ -54,7 +54,7 @@ impl Pipeline {
         };
         store.set_quota(Quota { bytes: options.quota_bytes, member_id: identity.member_id });
         let shared = Arc::new(SharedStore::new(store, options));
-        let inline = !modes.any(WalMode::Fsync);
+        let inline = !modes.contains(WalMode::Fsync);
         let mut threads = Vec::new();
         let disk = match files {
             None => None,
@@ -72,15 +72,14 @@ impl Pipeline {
             commands,
             executor,
             threads: Mutex::new(threads),
-            queue_bytes: options.queue_bytes,
+            max_queued_bytes: options.queue_bytes,
             min_lease_ttl_seconds: options.min_lease_ttl_seconds,
             identity,
         })
     }
 }
 
-/// Writes the start of this process to the log, and starts the flusher and the
-/// snapshotter.
+/// Logs the opening effects of this process, and starts the flusher and the snapshotter.
 fn open_disk(
     mut journal: Journal,
     snapshots: Snapshots,
@@ -90,13 +89,14 @@ fn open_disk(
     options: &PipelineOptions,
     threads: &mut Vec<JoinHandle<()>>,
 ) -> Result<Disk, OpenError> {
-    match journal.open() {
-        // Reads succeed; writes succeed once there is space.
+    match journal.log_opening() {
+        // The store opens all the same: reads succeed, and writes succeed once there is
+        // space.
         Err(files::Error::NoSpace { .. }) => shared.set_no_space(true),
         opened => opened?,
     }
     let (alive, applier_alive): (_, Receiver<()>) = bounded(0);
-    if modes.any(WalMode::Buffered) {
+    if modes.contains(WalMode::Buffered) {
         let (syncer, interval) = (journal.syncer(), options.flush_interval);
         let flusher = Flusher::new(syncer, interval, applier_alive, shared.clone());
         threads.push(spawn("flusher", move || flusher.run())?);
@@ -108,6 +108,7 @@ fn open_disk(
     Ok(Disk { journal, snapshot_trigger, _alive: alive, _dir: dir })
 }
 
+/// Starts a thread with this name.
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> std::io::Result<JoinHandle<()>> {
     std::thread::Builder::new().name(name.into()).spawn(run)
 }

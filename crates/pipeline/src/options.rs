@@ -6,52 +6,54 @@ use std::time::Duration;
 /// Durability of acknowledged writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WalMode {
-    /// No durability: the store is in memory only.
+    /// Writes are not logged, and a restart loses them.
     None,
-    /// Writes survive the end of the process. If the machine stops, the last flush
-    /// interval may be lost.
+    /// Writes survive the end of the process. A crash of the machine may lose the writes
+    /// since the last flush.
     Buffered,
-    /// Writes survive the end of the process and of the machine: they wait for an fsync.
+    /// Writes wait for an fsync. They survive a crash of the machine.
     Fsync,
 }
 
 /// Settings of a pipeline, fixed when it is opened.
 #[derive(Clone, Debug)]
 pub struct PipelineOptions {
-    /// The data directory; not used with [`WalMode::None`].
+    /// The data directory. It is not used if `wal_mode` is [`WalMode::None`].
     pub data_dir: PathBuf,
-    /// Default WAL mode.
+    /// WAL mode of keys without a matching prefix.
     pub wal_mode: WalMode,
-    /// WAL modes of key prefixes. If several match, the longest applies.
+    /// WAL modes by key prefix. If several prefixes match a key, the longest applies.
     pub wal_mode_prefixes: Vec<(Vec<u8>, WalMode)>,
-    /// ID of the boot of the machine. Writes buffered under the same ID are not lost.
-    /// Empty if unknown.
+    /// Boot ID of the machine; empty if unknown. Writes that were buffered under the same
+    /// boot ID are not lost.
     pub boot_id: Vec<u8>,
-    /// How often the log is flushed to the disk with [`WalMode::Buffered`].
+    /// Interval at which the log is synced if a key has [`WalMode::Buffered`].
     pub flush_interval: Duration,
-    /// Directory of the snapshots; `None` for the data directory.
+    /// Directory of the snapshots; `None` for the default, `snap` in the data directory.
     pub snapshot_dir: Option<PathBuf>,
-    /// A snapshot is taken, and the log before it removed, when the log has grown by
-    /// this many bytes, or by the size of the last snapshot if that is larger.
+    /// A snapshot is taken when the log has grown by this many bytes since the last
+    /// snapshot, or by the size of that snapshot if it is larger. The log before the
+    /// snapshot is then removed.
     pub snapshot_log_bytes: u64,
-    /// Maximum number of queued commands; further ones are refused.
+    /// Maximum number of queued commands. Further commands are rejected.
     pub queue_commands: usize,
-    /// Maximum bytes of queued requests; further ones are refused.
+    /// Maximum total size of queued requests in bytes. Further commands are rejected.
     pub queue_bytes: usize,
-    /// Maximum number of queued events of one watch stream; beyond them its watchers
-    /// become unsynced and read history.
+    /// Maximum number of queued events of a watch stream. A watcher whose events exceed
+    /// it becomes unsynced and reads history.
     pub queue_events: usize,
-    /// Bytes of keys, values and history at which the NOSPACE alarm is raised; 0 for no
-    /// limit.
+    /// Size limit of the store in bytes: keys, values, history and overhead. A write that
+    /// exceeds it raises the NOSPACE alarm. 0 means no limit.
     pub quota_bytes: i64,
-    /// Smallest TTL of a lease in seconds; smaller requests are raised to it.
+    /// Minimum TTL of a lease in seconds. A smaller requested TTL is raised to it.
     pub min_lease_ttl_seconds: i64,
 }
 
 impl PipelineOptions {
-    /// Settings of the log. Four segments hold the log between two snapshots, so that
-    /// trimming, which removes whole segments, leaves little.
-    pub(crate) fn log(&self) -> wal::LogOptions {
+    /// Settings of the log. A segment has a quarter of `snapshot_log_bytes`, because
+    /// trimming removes only whole segments: larger segments would keep more covered
+    /// records on disk.
+    pub(crate) fn log_options(&self) -> wal::LogOptions {
         let default = wal::LogOptions::default().segment_bytes;
         wal::LogOptions { segment_bytes: (self.snapshot_log_bytes / 4).clamp(1 << 20, default) }
     }

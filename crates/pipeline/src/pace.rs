@@ -1,19 +1,19 @@
-//! Pace of long work, so that it does not delay writers.
+//! The pace of long work, which limits how long it delays writers.
 //!
-//! Long reads and garbage collection work in steps, and hold the store's lock for a
-//! fraction of a millisecond in each. On a shared core that is not enough. The OS
-//! scheduler can preempt a busy thread at any moment, most likely with the lock held.
-//! Every other thread then waits until it runs again. Such a thread therefore yields
-//! between two steps, without the lock.
+//! Long reads and garbage collection work in steps. In each step they hold the lock of
+//! the store for a fraction of a millisecond. On a core that several threads share, short
+//! steps are not enough: the OS scheduler can preempt a thread that works without pause
+//! while it holds the lock. All other threads then wait until it runs again. Therefore
+//! such a thread yields the core between two steps, when it does not hold the lock.
 
 use std::time::Duration;
 
-/// Keys or events that one step visits with the lock held.
-pub(crate) const STEP: usize = 128;
+/// Number of keys or events that one step visits with the lock held.
+pub(crate) const STEP_ENTRIES: usize = 128;
 /// Pause after a step of background work.
-pub(crate) const REST: Duration = Duration::from_micros(300);
+pub(crate) const STEP_PAUSE: Duration = Duration::from_micros(300);
 
-/// Yields to other threads. Call it between steps, without a lock.
-pub(crate) fn give_way() {
+/// Yields the core to other threads. Call it between steps, without a lock.
+pub(crate) fn yield_thread() {
     std::thread::yield_now();
 }

@@ -1,4 +1,4 @@
-//! Pins: keep the history of a revision readable while a long read needs it.
+//! Pins: they keep the history of a revision readable while a long read needs it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,24 +6,25 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// Keeps the history of a revision readable until it is dropped or expires.
+/// Keeps the history from a revision on readable until it is dropped or expires.
 pub(crate) struct Pin {
     pins: Arc<Mutex<Pins>>,
     revision: i64,
-    number: u64,
+    id: u64,
 }
 
-/// All pinned revisions. The garbage collector stops at [`Pins::floor`].
+/// All pins. The garbage collector keeps what can be read at [`Pins::oldest`] or later.
 #[derive(Default)]
 pub(crate) struct Pins {
-    /// When each pin expires, by revision and number; `None` for never.
+    /// When each pin expires, by its revision and its ID; `None` for never.
     expiries: BTreeMap<(i64, u64), Option<Instant>>,
-    next: u64,
+    next_id: u64,
 }
 
 impl Pins {
-    /// Removes expired pins and returns the lowest pinned revision.
-    pub(crate) fn floor(&mut self, now: Instant) -> i64 {
+    /// Removes expired pins, and returns the lowest revision of the others; `i64::MAX` if
+    /// there are none.
+    pub(crate) fn oldest(&mut self, now: Instant) -> i64 {
         while let Some(first) = self.expiries.first_entry() {
             if first.get().is_none_or(|expiry| expiry > now) {
                 return first.key().0;
@@ -35,36 +36,36 @@ impl Pins {
 }
 
 impl Pin {
-    /// Pins `revision`, at most until `expiry` if it is set. The caller must hold the
+    /// Pins `revision`, until `expiry` at most if it is set. The caller must hold the
     /// lock of the store, so that the history is not collected before it is pinned.
     pub(crate) fn new(pins: &Arc<Mutex<Pins>>, revision: i64, expiry: Option<Instant>) -> Self {
         let mut table = pins.lock();
-        let number = table.next;
-        table.next += 1;
-        table.expiries.insert((revision, number), expiry);
-        Pin { pins: pins.clone(), revision, number }
+        let id = table.next_id;
+        table.next_id += 1;
+        table.expiries.insert((revision, id), expiry);
+        Pin { pins: pins.clone(), revision, id }
     }
 
-    /// The pinned revision.
+    /// Returns the pinned revision.
     pub(crate) fn revision(&self) -> i64 {
         self.revision
     }
 
     /// Postpones the expiry, unless the pin has already expired.
     pub(crate) fn extend(&self, expiry: Instant) {
-        if let Some(current) = self.pins.lock().expiries.get_mut(&(self.revision, self.number)) {
+        if let Some(current) = self.pins.lock().expiries.get_mut(&(self.revision, self.id)) {
             *current = Some(expiry);
         }
     }
 
     /// Whether the pin has expired, so that its history may be collected.
     pub(crate) fn expired(&self) -> bool {
-        !self.pins.lock().expiries.contains_key(&(self.revision, self.number))
+        !self.pins.lock().expiries.contains_key(&(self.revision, self.id))
     }
 }
 
 impl Drop for Pin {
     fn drop(&mut self) {
-        self.pins.lock().expiries.remove(&(self.revision, self.number));
+        self.pins.lock().expiries.remove(&(self.revision, self.id));
     }
 }

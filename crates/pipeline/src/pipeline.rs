@@ -19,25 +19,25 @@ use crate::applier::Submission;
 use crate::executor::Executor;
 use crate::shared_store::SharedStore;
 
-/// A running store. Dropping it or calling [`Pipeline::shutdown`] stops it cleanly:
-/// submitted commands are carried out and the log is synced.
+/// A running store. Dropping it or calling [`Pipeline::shutdown`] stops it cleanly: it
+/// executes the submitted commands and syncs the log.
 pub struct Pipeline {
     pub(crate) shared: Arc<SharedStore>,
     pub(crate) commands: Sender<Submission>,
     pub(crate) executor: Arc<Executor>,
-    /// Empty once the store has stopped.
+    /// The threads of the store; empty after [`Pipeline::shutdown`].
     pub(crate) threads: Mutex<Vec<JoinHandle<()>>>,
-    pub(crate) queue_bytes: usize,
+    pub(crate) max_queued_bytes: usize,
     pub(crate) min_lease_ttl_seconds: i64,
     pub(crate) identity: Identity,
 }
 
-/// Status of a store at one moment.
+/// The status of a store.
 #[derive(Clone, Debug)]
 pub struct PipelineStatus {
     /// The published revision.
     pub revision: i64,
-    /// The first readable revision.
+    /// The compacted revision, the oldest that can be read; -1 before any compaction.
     pub compacted: i64,
     /// Numbers and sizes of keys, events and leases.
     pub stats: Stats,
@@ -47,25 +47,25 @@ pub struct PipelineStatus {
     pub queued_commands: usize,
     /// Active alarms.
     pub alarms: Vec<Alarm>,
-    /// Whether the disk is full.
+    /// Whether the disk was full at the last attempt to write.
     pub no_space: bool,
-    /// Why the log failed, if it did. Then nothing can be written any more.
+    /// The reason if the log has failed. After that, the store accepts no more writes.
     pub failure: Option<Arc<str>>,
 }
 
 impl Pipeline {
-    /// The IDs of the cluster and of the member.
+    /// Returns the IDs of the cluster and of the member.
     pub fn identity(&self) -> Identity {
         self.identity
     }
 
-    /// Carries out `command` and returns its reply once its effects are as durable
-    /// as the WAL mode promises. `bytes` is the encoded size of the request.
+    /// Executes `command` and returns its reply once its effects are as durable as the
+    /// WAL mode promises. `bytes` is the encoded size of the request.
     ///
-    /// The future submits the command when it is first polled, and then yields once,
-    /// so that an executor that polls many requests submits all of them before the
-    /// first one runs the queue. They are committed as one batch, and the replies of
-    /// the others are ready when they are polled again.
+    /// The first poll of the future submits the command and yields. The second poll runs
+    /// the queue. So if an executor first polls many futures once, it submits all their
+    /// commands before the queue runs. They are committed as one batch, and the other
+    /// futures have their replies when they are polled again.
     ///
     /// Dropping the future does not cancel a submitted command.
     pub async fn propose(&self, command: Command, bytes: usize) -> Result<Reply, Error> {
@@ -76,7 +76,8 @@ impl Pipeline {
         reply.await.unwrap_or(Err(Error::Stopped))
     }
 
-    /// Queues `command`. It waits until [`Executor::run_queue`] is called.
+    /// Queues `command`. It is executed when [`Executor::run_queue`] is called. Returns a
+    /// receiver for the reply.
     fn submit(
         &self,
         command: Command,
@@ -89,7 +90,7 @@ impl Pipeline {
             return Err(Error::Stopped);
         }
         let queued_bytes = &self.shared.queued_bytes;
-        if queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.queue_bytes {
+        if queued_bytes.fetch_add(bytes, Ordering::Relaxed) + bytes > self.max_queued_bytes {
             queued_bytes.fetch_sub(bytes, Ordering::Relaxed);
             return Err(Error::TooManyRequests);
         }
@@ -105,14 +106,15 @@ impl Pipeline {
         Ok(receiver)
     }
 
-    /// Returns the TTL that a lease gets for a requested TTL; both in seconds.
+    /// Returns the TTL that is granted for a requested TTL: at least the minimum. Both
+    /// are in seconds.
     pub fn lease_ttl_seconds(&self, requested: i64) -> i64 {
         requested.max(self.min_lease_ttl_seconds)
     }
 
     /// Renews a lease. Returns its TTL in seconds, or `None` if it does not exist or has
-    /// expired. The renewal is as durable as the WAL mode promises. It also succeeds on
-    /// a full disk.
+    /// expired. The renewal is as durable as the WAL mode promises, except on a full
+    /// disk: it then succeeds without being logged.
     pub async fn lease_renew(&self, id: i64) -> Result<Option<i64>, Error> {
         let ttl = self.shared.lessor.lock().renew(id, Instant::now());
         let Some(ttl) = ttl else { return Ok(None) };
@@ -120,19 +122,19 @@ impl Pipeline {
         self.executor.run_queue();
         match reply.await.unwrap_or(Err(Error::Stopped)) {
             Ok(_) => Ok(Some(ttl)),
-            // The lease was revoked after the lessor was asked.
+            // The lease was revoked after the lessor had renewed it.
             Err(Error::Refused(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Returns the IDs of all leases, ordered by expiry.
+    /// Returns the IDs of all leases; the lease that expires first comes first.
     pub fn leases(&self) -> Vec<i64> {
         self.shared.lessor.lock().by_deadline()
     }
 
-    /// Returns the remaining and the granted TTL in seconds and the attached keys of a
-    /// lease; `None` if it does not exist.
+    /// Returns the remaining TTL and the granted TTL of a lease, both in seconds, and its
+    /// attached keys; `None` if the lease does not exist.
     pub fn lease_time_to_live(&self, id: i64) -> Option<(i64, i64, Vec<etcdpb::Key>)> {
         let (remaining, ttl) = self.shared.lessor.lock().remaining(id, Instant::now())?;
         let store = self.shared.store.read();
@@ -140,15 +142,15 @@ impl Pipeline {
         Some((remaining.as_secs().min(ttl as u64) as i64, ttl, keys.unwrap_or_default()))
     }
 
-    /// Creates a stream of watchers. `wake` is called when [`Pipeline::next`] may have
-    /// a new delivery for the stream; it must not block.
+    /// Creates a stream of watchers. `wake` is called when [`Pipeline::next_delivery`]
+    /// may return a delivery for the stream; it must not block.
     pub fn watch_stream(&self, wake: impl Fn() + Send + Sync + 'static) -> WatchStream {
         WatchStream::open(&self.shared.hub, wake)
     }
 
     /// Returns the next delivery for the client of `stream`, if there is one.
-    pub fn next(&self, stream: &WatchStream) -> Option<watch::Delivery> {
-        stream.take(&*self.shared)
+    pub fn next_delivery(&self, stream: &WatchStream) -> Option<watch::Delivery> {
+        stream.next_delivery(&*self.shared)
     }
 
     /// Returns the published revision.
@@ -171,25 +173,27 @@ impl Pipeline {
         }
     }
 
-    /// Stops the store: carries out the queued commands and syncs the log. Later
-    /// commands fail; reads still succeed.
+    /// Stops the store: executes the queued commands and syncs the log. Later commands
+    /// fail; reads still succeed.
     pub fn shutdown(&self) {
         self.shared.stopping.store(true, Ordering::Release);
         self.executor.wake();
         let mut threads = self.threads.lock();
-        // Join the applier's thread first: when it has stopped, the others stop.
+        // Join the executor's thread first. When it stops, the applier is dropped, which
+        // makes the other threads stop.
         for thread in threads.drain(..).rev() {
             let _ = thread.join();
         }
     }
 
+    /// The store and the state that threads share with it.
     pub(crate) fn shared(&self) -> &Arc<SharedStore> {
         &self.shared
     }
 }
 
-/// Runs the queue when it is dropped, so that a proposal whose future is dropped
-/// between submission and commit is still carried out promptly.
+/// Runs the queue when it is dropped. So the command is executed promptly even if the
+/// future of [`Pipeline::propose`] is dropped after it has submitted the command.
 struct RunQueueOnDrop<'a>(&'a Executor);
 
 impl Drop for RunQueueOnDrop<'_> {
@@ -198,7 +202,7 @@ impl Drop for RunQueueOnDrop<'_> {
     }
 }
 
-/// Returns [`Poll::Pending`] once, after waking the task.
+/// Returns [`Poll::Pending`] once, and wakes the task so that it is polled again.
 async fn yield_once() {
     let mut yielded = false;
     poll_fn(|cx| {

@@ -1,7 +1,7 @@
-//! Reads, which bypass the queue: ranges and read-only transactions.
+//! Reads: ranges and read-only transactions. They bypass the queue.
 //!
-//! A read at the published revision is linearizable: every acknowledged write has been
-//! published before its reply.
+//! A read at the published revision is linearizable: a write is published before it is
+//! acknowledged.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,39 +10,41 @@ use std::time::{Duration, Instant};
 use etcdpb::rpc::{RangeRequest, RangeResponse, ResponseHeader, TxnRequest, TxnResponse};
 use mvcc::RangeCursor;
 
-use crate::pace::{STEP, give_way};
+use crate::pace::{STEP_ENTRIES, yield_thread};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
 use crate::{Error, Pipeline};
 
-/// Maximum number of keys of a range that is read in one step, on the calling thread.
+/// Maximum number of keys that a range visits in one step on the calling thread. A range
+/// with more keys is large.
 const SMALL_RANGE_KEYS: usize = 1000;
-/// Maximum number of keys of a page, and the bytes at which a page is complete.
+/// Maximum number of keys of a page.
 const PAGE_KEYS: i64 = 1000;
+/// A page ends with the key that brings its keys and values to at least this size in bytes.
 const PAGE_BYTES: usize = 1 << 20;
-/// How long the history for the pages of a range is kept. A slower client may get an
-/// error that the revision is compacted.
+/// How long the history for the pages of a range stays readable. After that, a compaction
+/// can end the range with the error that the revision is compacted.
 const PAGES_LIFETIME: Duration = Duration::from_secs(60);
 
 /// The result of starting a range read.
 pub enum RangeRead {
     /// The response of a small range.
     Done(RangeResponse),
-    /// A large range, to be finished on a thread that may block.
+    /// A large range. The caller finishes it on a thread that may block.
     Large(LargeRange),
 }
 
-/// A large range read at the revision at which it started.
+/// A large range. All of it is read at the revision at which it started.
 pub struct LargeRange {
     shared: Arc<SharedStore>,
     cursor: RangeCursor,
-    /// Keeps the history of that revision.
+    /// Keeps the history of this revision.
     _pin: Pin,
 }
 
 impl Pipeline {
-    /// Reads a range, linearizably: sees every write that was acknowledged before the
-    /// call.
+    /// Reads a range. The read is linearizable: it sees every write that was acknowledged
+    /// before the call.
     pub fn range(&self, request: &RangeRequest) -> Result<RangeRead, Error> {
         let shared = self.shared();
         let store = shared.store.read();
@@ -56,7 +58,7 @@ impl Pipeline {
         Ok(RangeRead::Large(LargeRange { shared: shared.clone(), cursor, _pin: pin }))
     }
 
-    /// Carries out a transaction for which [`mvcc::is_read_only`] is true.
+    /// Executes a transaction for which [`mvcc::is_read_only`] is true.
     pub fn read_txn(&self, request: &TxnRequest) -> Result<TxnResponse, Error> {
         let shared = self.shared();
         let store = shared.store.read();
@@ -64,21 +66,30 @@ impl Pipeline {
         Ok(store.read_txn(request, current)?)
     }
 
-    /// Reads a range page by page, all pages at one revision, in key order.
+    /// Reads a range in pages. All pages have the same revision. The keys are in key
+    /// order.
     pub fn pages(&self, request: RangeRequest) -> Result<RangePages, Error> {
         let shared = self.shared();
         let store = shared.store.read();
-        let current = shared.published.load(Ordering::Acquire);
-        let revision = RangeCursor::new(&store, &request, current, false)?.revision();
-        let remaining = if request.limit > 0 { request.limit } else { i64::MAX };
+        let header_revision = shared.published.load(Ordering::Acquire);
+        let revision = RangeCursor::new(&store, &request, header_revision, false)?.revision();
+        let remaining_keys = if request.limit > 0 { request.limit } else { i64::MAX };
         let pin = Pin::new(&shared.pins, revision, Some(Instant::now() + PAGES_LIFETIME));
         let shared = shared.clone();
-        Ok(RangePages { shared, request, current, remaining, found: 0, done: false, pin })
+        Ok(RangePages {
+            shared,
+            request,
+            header_revision,
+            remaining_keys,
+            returned_keys: 0,
+            done: false,
+            pin,
+        })
     }
 }
 
 impl RangeRead {
-    /// Reads to the end. Blocks for a large range.
+    /// Reads the rest of the range. Blocks if the range is large.
     pub fn finish(self) -> RangeResponse {
         match self {
             RangeRead::Done(response) => response,
@@ -88,27 +99,28 @@ impl RangeRead {
 }
 
 impl LargeRange {
-    /// Reads to the end in steps, between which writers proceed.
+    /// Reads the rest of the range in steps. Writers can run between the steps.
     pub fn finish(mut self) -> RangeResponse {
-        while !self.cursor.step(&self.shared.store.read(), STEP) {
-            give_way();
+        while !self.cursor.step(&self.shared.store.read(), STEP_ENTRIES) {
+            yield_thread();
         }
         self.cursor.finish()
     }
 }
 
-/// The pages of a range. The last page has the header, `more` and the total count. If the
-/// client takes longer than a minute and the revision is compacted during this time, the
-/// next item is the error for a compacted revision.
+/// The pages of a range. Only the last page has the header, `more` and the total count.
+/// If the client takes longer than 60 s and the revision is compacted meanwhile, the next
+/// item is the error for a compacted revision.
 pub struct RangePages {
     shared: Arc<SharedStore>,
+    /// The request, with its key moved after the last page.
     request: RangeRequest,
-    /// The published revision when the range started, for the header.
-    current: i64,
-    /// Keys that the limit still allows.
-    remaining: i64,
-    /// Keys returned so far.
-    found: i64,
+    /// The published revision when the range started, for the response header.
+    header_revision: i64,
+    /// Number of keys that the limit still allows.
+    remaining_keys: i64,
+    /// Number of keys returned so far.
+    returned_keys: i64,
     done: bool,
     pin: Pin,
 }
@@ -120,21 +132,21 @@ impl Iterator for RangePages {
         if self.done {
             return None;
         }
-        let Some(mut page) = self.read(self.remaining.min(PAGE_KEYS), false) else {
+        let Some(mut page) = self.read(self.remaining_keys.min(PAGE_KEYS), false) else {
             self.done = true;
             return Some(Err(mvcc::Error::Compacted.into()));
         };
         page.header = None;
-        self.found += page.kvs.len() as i64;
-        self.remaining -= page.kvs.len() as i64;
+        self.returned_keys += page.kvs.len() as i64;
+        self.remaining_keys -= page.kvs.len() as i64;
         if page.more
             && let Some(last) = page.kvs.last()
         {
             self.request.key = [last.key(), &[0]].concat().into();
         }
-        self.done = !page.more || self.remaining == 0;
+        self.done = !page.more || self.remaining_keys == 0;
         match self.done {
-            true => Some(self.finish(page).ok_or(mvcc::Error::Compacted.into())),
+            true => Some(self.finish_last(page).ok_or(mvcc::Error::Compacted.into())),
             false => {
                 (page.more, page.count) = (false, 0);
                 Some(Ok(page))
@@ -144,33 +156,35 @@ impl Iterator for RangePages {
 }
 
 impl RangePages {
-    /// Reads up to `limit` keys after the last page, or only counts them with
-    /// `count_only`. Returns `None` if the history has been collected.
+    /// Reads up to `limit` keys after the last page; with `count_only`, it only counts
+    /// all of them. Returns `None` if the history has been collected.
     fn read(&self, limit: i64, count_only: bool) -> Option<RangeResponse> {
         let revision = self.pin.revision();
         let request = RangeRequest { limit, revision, count_only, ..self.request.clone() };
         let shared = &self.shared;
-        let mut cursor =
-            RangeCursor::pinned(&request, self.current, revision).with_byte_limit(PAGE_BYTES);
+        let mut cursor = RangeCursor::pinned(&request, self.header_revision, revision)
+            .with_byte_limit(PAGE_BYTES);
         loop {
             let store = shared.store.read();
             if self.pin.expired() && revision < store.compacted() {
                 return None;
             }
-            if cursor.step(&store, STEP) {
+            if cursor.step(&store, STEP_ENTRIES) {
                 return Some(cursor.finish());
             }
             drop(store);
-            give_way();
+            yield_thread();
         }
     }
 
-    fn finish(&mut self, mut page: RangeResponse) -> Option<RangeResponse> {
-        page.count = self.found;
+    /// Sets the total count and the header of the last page. Returns `None` if the
+    /// history has been collected.
+    fn finish_last(&mut self, mut page: RangeResponse) -> Option<RangeResponse> {
+        page.count = self.returned_keys;
         if page.more {
             page.count += self.read(0, true)?.count;
         }
-        let revision = self.current;
+        let revision = self.header_revision;
         page.header = Some(ResponseHeader { revision, ..Default::default() });
         Some(page)
     }

@@ -12,24 +12,26 @@ use crate::snapshot_write::write_snapshot;
 use crate::store_builder::StoreBuilder;
 use crate::{OpenError, etcd_snapshot};
 
-/// Keys or events hashed in one step.
-const STEP: usize = 1000;
-/// Bytes that suffice to recognize a file of etcd.
+/// Number of keys or events that are hashed in one step.
+const STEP_ENTRIES: usize = 1000;
+/// Number of bytes that suffice to recognise a file of etcd.
 const SIGNATURE_BYTES: u64 = 64;
-/// The record that the snapshot in a new directory covers. The log starts after it, so
-/// opening the log without the snapshot fails with `Error::Gap`.
-const COVERED: u64 = 1;
+/// The covered record of the snapshot in a new directory. It is not 0, so the log starts
+/// after record 1, and opening the log without the snapshot fails with `Error::Gap`.
+const COVERED_RECORD: u64 = 1;
 
-/// A saved snapshot that was read and verified.
+/// A saved snapshot. It was read, and its hash was verified unless that check was
+/// skipped.
 pub struct SavedSnapshot {
     store: Store,
+    /// Size of the file in bytes, without the hash at its end.
     bytes: u64,
 }
 
 /// Status of a saved snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SavedSnapshotStatus {
-    /// Hash of keys and history, equal to HashKV of the server that saved it.
+    /// The hash that HashKV returned on the server that saved the snapshot.
     pub hash: u32,
     /// Revision of the last change.
     pub revision: i64,
@@ -39,17 +41,17 @@ pub struct SavedSnapshotStatus {
     pub bytes: u64,
 }
 
-/// A revision cannot be raised, because the sum exceeds the largest revision.
+/// The error of a revision that cannot be raised because it would become too large.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("revision {revision} cannot be raised by {bump}: the sum is too large")]
+#[error("revision {revision} cannot be raised by {bump}: the new revision would be too large")]
 pub struct BumpTooLarge {
     revision: i64,
     bump: u64,
 }
 
 impl SavedSnapshot {
-    /// Reads the snapshot in `file`, saved from mem_etcd or from etcd. Verifies its hash
-    /// unless `skip_hash_check` is set.
+    /// Reads the snapshot in `file`, which was saved from mem_etcd or from etcd. Verifies
+    /// its hash unless `skip_hash_check` is set.
     pub fn read(file: &Path, skip_hash_check: bool) -> Result<SavedSnapshot, OpenError> {
         let import = Import::open(file, skip_hash_check)?;
         let bytes = import.bytes();
@@ -62,27 +64,29 @@ impl SavedSnapshot {
         let mut builder = StoreBuilder::default();
         import.read(|chunk| builder.add(chunk))?;
         let mut store = builder.finish();
-        // Renewals after the snapshot are unknown, so every lease gets its full TTL.
+        // Renewals after the snapshot are unknown. So every lease gets its full TTL.
         let at_ms = store.clock_ms();
-        store.replay(Effect::AllLeasesRenewed { at_ms }).expect("only writes can be out of order");
+        store
+            .replay(Effect::AllLeasesRenewed { at_ms })
+            .expect("replaying a lease renewal never fails");
         Ok(SavedSnapshot { store, bytes })
     }
 
-    /// Returns hash, revision, number of keys and size.
+    /// Returns the status of the snapshot. Reads all keys and their history.
     pub fn status(&self) -> SavedSnapshotStatus {
         let (store, revision) = (&self.store, self.store.revision());
         let mut cursor =
             HashCursor::new(store, revision, revision).expect("the newest revision is readable");
-        while cursor.gather(store, STEP) {
+        while cursor.gather(store, STEP_ENTRIES) {
             cursor.digest();
         }
         let (hash, _) = cursor.finish();
         SavedSnapshotStatus { hash, revision, keys: store.stats().live_keys, bytes: self.bytes }
     }
 
-    /// Raises the revision by `bump` and compacts all history before it. So clients that
-    /// saw revisions after the snapshot get the error that their revision is compacted,
-    /// and list again. 0 changes nothing.
+    /// Raises the revision by `bump` and compacts all history before it. A client that
+    /// saw a revision after the snapshot then gets the error that its revision is
+    /// compacted, and lists again. 0 changes nothing.
     pub fn bump(&mut self, bump: u64) -> Result<(), BumpTooLarge> {
         if bump == 0 {
             return Ok(());
@@ -93,17 +97,18 @@ impl SavedSnapshot {
             .filter(|revision| *revision < i64::MAX / 2)
             .ok_or(BumpTooLarge { revision: before, bump })?;
         for effect in [Effect::Revision(revision), Effect::Compacted { revision }] {
-            self.store.replay(effect).expect("a later revision");
+            self.store.replay(effect).expect("the revision is higher");
         }
         while self.store.collect(i64::MAX, usize::MAX) {}
         Ok(())
     }
 
     /// Writes the data directory of a new store with the identity `fresh`. `data_dir`
-    /// must be empty or missing. If this is interrupted, a server refuses the directory.
+    /// must be empty or missing. A server refuses the directory if the write was
+    /// interrupted.
     pub fn write(&self, data_dir: &Path, fresh: Identity) -> Result<(), OpenError> {
         DataDir::create_filled(data_dir, fresh, |snap| {
-            let writer = Snapshots::open(snap)?.create(COVERED)?;
+            let writer = Snapshots::open(snap)?.create(COVERED_RECORD)?;
             write_snapshot(&self.store, Effects::new(), writer)
         })?;
         Ok(())
@@ -115,6 +120,7 @@ impl SavedSnapshot {
     }
 }
 
+/// Whether the content of `file` is a bolt database, as in a snapshot of etcd.
 fn is_from_etcd(file: &Path) -> Result<bool, files::Error> {
     let is_bolt = || {
         let mut signature = Vec::new();
@@ -143,7 +149,7 @@ mod tests {
     fn save(pipeline: &Pipeline, path: &Path) {
         let (mut exporter, mut file) = snapshot::Exporter::new();
         for payload in pipeline.export().unwrap() {
-            file.extend(exporter.chunk(&payload.unwrap()));
+            file.extend(exporter.encode_chunk(&payload.unwrap()));
         }
         let (end, hash) = exporter.finish();
         file.extend(end);
@@ -170,7 +176,7 @@ mod tests {
         let target = dir.path().join("second");
         saved.write(&target, FRESH).unwrap();
         let again = saved.write(&target, FRESH).unwrap_err();
-        assert!(again.to_string().contains("is not empty"), "{again}");
+        assert!(again.to_string().contains("is not empty"), "unexpected error: {again}");
         let second = Pipeline::open(&options("second"), FRESH).unwrap();
         assert_eq!(second.hash(3).unwrap(), first.hash(3).unwrap());
 
@@ -192,11 +198,14 @@ mod tests {
         let options =
             PipelineOptions { data_dir: dir.path().join("data"), ..PipelineOptions::default() };
         let stopped = DataDir::create_filled(&options.data_dir, FRESH, |snap| {
-            Snapshots::open(snap)?.create(COVERED)?.finish()?;
+            Snapshots::open(snap)?.create(COVERED_RECORD)?.finish()?;
             Err(files::Error::Poisoned)
         });
         assert!(stopped.is_err());
-        let error = Pipeline::open(&options, FRESH).err().expect("refused").to_string();
-        assert!(error.contains("it contains snap"), "{error}");
+        let error = Pipeline::open(&options, FRESH)
+            .err()
+            .expect("an interrupted restore is refused")
+            .to_string();
+        assert!(error.contains("it contains snap"), "unexpected error: {error}");
     }
 }

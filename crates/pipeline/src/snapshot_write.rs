@@ -1,4 +1,4 @@
-//! Writing a whole store to a snapshot file.
+//! Writes a whole store to a snapshot file.
 
 use files::Error;
 use mvcc::{Effects, SnapshotCursor, Store};
@@ -6,11 +6,11 @@ use snapshot::SnapshotWriter;
 
 use crate::journal::encode;
 
-/// Keys or events of one chunk.
-const STEP: usize = 1000;
+/// Approximate number of keys or events in a chunk.
+const CHUNK_ENTRIES: usize = 1000;
 
-/// Writes `effects` and then all of `store`, which no other thread uses, and completes
-/// the snapshot.
+/// Writes `effects`, then all of `store`, and completes the snapshot. No other thread may
+/// use the store meanwhile.
 pub(crate) fn write_snapshot(
     store: &Store,
     mut effects: Effects,
@@ -20,10 +20,10 @@ pub(crate) fn write_snapshot(
     let mut payload = Vec::new();
     let mut more = true;
     while more {
-        more = cursor.step(store, STEP, &mut effects);
+        more = cursor.step(store, CHUNK_ENTRIES, &mut effects);
         if !effects.is_empty() {
             encode(&effects, &mut payload);
-            writer.chunk(&payload)?;
+            writer.write_chunk(&payload)?;
             effects.clear();
         }
     }

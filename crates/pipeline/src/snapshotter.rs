@@ -1,4 +1,5 @@
-//! The thread that takes snapshots while the store works, so that the log stays short.
+//! The thread that takes snapshots while the store serves requests. After a snapshot it
+//! removes the log before it, which limits the size of the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,36 +13,36 @@ use wal::Trimmer;
 use crate::WalMode;
 use crate::journal::{Journal, encode};
 use crate::modes::Modes;
-use crate::pace::{STEP, give_way};
+use crate::pace::{STEP_ENTRIES, yield_thread};
 use crate::pins::Pin;
 use crate::shared_store::SharedStore;
 
-/// The applier's end: starts a snapshot when the log has grown enough.
+/// Starts a snapshot when the log has grown enough. The applier owns it.
 pub(crate) struct SnapshotTrigger {
     requests: Sender<SnapshotRequest>,
     progress: Arc<SnapshotProgress>,
-    /// Least growth of the log between two snapshots.
-    log_bytes: u64,
-    /// Growth since the last snapshot.
-    grown: u64,
+    /// Minimum growth of the log between two snapshots in bytes.
+    min_growth_bytes: u64,
+    /// Growth of the log since the last snapshot was started, in bytes.
+    grown_bytes: u64,
 }
 
-/// Shared by the trigger and the snapshotter.
+/// The state that the trigger and the snapshotter share.
 #[derive(Default)]
 struct SnapshotProgress {
     /// Whether a snapshot is being taken.
     busy: AtomicBool,
-    /// Size of the last snapshot.
+    /// Size of the last snapshot in bytes.
     bytes: AtomicU64,
 }
 
-/// A started snapshot of the state after record `covered`.
+/// A started snapshot of the store after record `covered`.
 struct SnapshotRequest {
     covered: u64,
     cursor: SnapshotCursor,
     /// The first effects of the snapshot.
     effects: Effects,
-    /// Keeps the history that is still to be read.
+    /// Keeps the history that the cursor still has to read.
     pin: Pin,
 }
 
@@ -51,41 +52,43 @@ pub(crate) struct Snapshotter {
     progress: Arc<SnapshotProgress>,
     snapshots: Snapshots,
     trimmer: Trimmer,
-    /// Keys whose writes are not logged are not in snapshots either.
+    /// Snapshots omit the keys whose writes are not logged.
     modes: Modes,
     shared: Arc<SharedStore>,
 }
 
-/// Creates the trigger and the snapshotter for the log that `trimmer` trims.
+/// Creates the trigger, and the snapshotter, which trims the log with `trimmer`.
 pub(crate) fn snapshotter(
     shared: Arc<SharedStore>,
     snapshots: Snapshots,
     trimmer: Trimmer,
     modes: Modes,
-    log_bytes: u64,
+    min_growth_bytes: u64,
 ) -> (SnapshotTrigger, Snapshotter) {
     let (requests, received) = bounded(1);
     let progress = Arc::<SnapshotProgress>::default();
-    let trigger = SnapshotTrigger { requests, progress: progress.clone(), log_bytes, grown: 0 };
+    let trigger =
+        SnapshotTrigger { requests, progress: progress.clone(), min_growth_bytes, grown_bytes: 0 };
     (trigger, Snapshotter { requests: received, progress, snapshots, trimmer, modes, shared })
 }
 
 impl SnapshotTrigger {
-    /// Adds `bytes` to the growth of the log and starts a snapshot if it is enough.
-    /// Called between batches, when the store is in the state of the newest record.
+    /// Adds `bytes` to the growth of the log, and starts a snapshot if the log has grown
+    /// enough. Call it after a round has been logged and before the next one is applied:
+    /// the store then contains exactly the changes of the log.
     pub(crate) fn log_grew(&mut self, shared: &Arc<SharedStore>, bytes: usize, journal: &Journal) {
-        self.grown += bytes as u64;
-        let enough = self.log_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
-        if self.grown < enough || self.progress.busy.swap(true, Ordering::AcqRel) {
+        self.grown_bytes += bytes as u64;
+        let required = self.min_growth_bytes.max(self.progress.bytes.load(Ordering::Relaxed));
+        if self.grown_bytes < required || self.progress.busy.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.grown = 0;
+        self.grown_bytes = 0;
         let store = shared.store.read();
         let mut effects = journal.snapshot_header();
         let cursor = SnapshotCursor::new(&store, &mut effects);
-        let pin = Pin::new(&shared.pins, cursor.floor(), None);
+        let pin = Pin::new(&shared.pins, cursor.oldest_needed_revision(), None);
         // The channel has room, because no snapshot is being taken (`busy`).
-        let covered = journal.last();
+        let covered = journal.last_sequence();
         let _ = self.requests.try_send(SnapshotRequest { covered, cursor, effects, pin });
     }
 }
@@ -95,22 +98,24 @@ impl Snapshotter {
     pub(crate) fn run(self) {
         while let Ok(request) = self.requests.recv() {
             let covered = request.covered;
-            match self.take(request) {
+            match self.take_snapshot(request) {
                 Ok(Some(bytes)) => {
                     tracing::info!(covered, bytes, "snapshot taken");
                     self.progress.bytes.store(bytes, Ordering::Relaxed);
                 }
                 Ok(None) => tracing::info!(covered, "snapshot abandoned, the store is stopping"),
-                // Nothing is lost, because the log is not trimmed. The next snapshot may succeed.
+                // The log is not trimmed, so nothing is lost. The next snapshot may
+                // succeed.
                 Err(error) => tracing::warn!(covered, %error, "snapshot failed"),
             }
             self.progress.busy.store(false, Ordering::Release);
         }
     }
 
-    /// Writes a snapshot, and removes the log and the snapshots before it. Returns its
-    /// size in bytes, or `None` if the store stops before it is complete.
-    fn take(&self, mut request: SnapshotRequest) -> Result<Option<u64>, Error> {
+    /// Writes a snapshot, and removes older snapshots and the log up to the covered
+    /// record. Returns the size of the snapshot in bytes, or `None` if the store stops
+    /// before it is complete.
+    fn take_snapshot(&self, mut request: SnapshotRequest) -> Result<Option<u64>, Error> {
         let mut writer = self.snapshots.create(request.covered)?;
         let mut payload = Vec::new();
         let mut more = true;
@@ -119,20 +124,20 @@ impl Snapshotter {
                 return Ok(None);
             }
             let store = self.shared.store.read();
-            more = request.cursor.step(&store, STEP, &mut request.effects);
+            more = request.cursor.step(&store, STEP_ENTRIES, &mut request.effects);
             drop(store);
-            give_way();
+            yield_thread();
             request.effects.retain(|effect| self.modes.of_effect(effect) != WalMode::None);
             if !request.effects.is_empty() {
                 encode(&request.effects, &mut payload);
-                writer.chunk(&payload)?;
+                writer.write_chunk(&payload)?;
                 request.effects.clear();
             }
         }
         drop(request.pin);
         let bytes = writer.finish()?;
         self.trimmer.trim(request.covered)?;
-        self.snapshots.trim()?;
+        self.snapshots.remove_older()?;
         Ok(Some(bytes))
     }
 }

@@ -1,7 +1,7 @@
 //! Builds a store from the payloads of a snapshot and a log.
 //!
-//! Reading, verifying and decoding take about as long as building the store, so two
-//! threads share the work at startup: the reading thread runs ahead of the building
+//! At startup, two threads share the work, because reading, verifying and decoding take
+//! about as long as building the store. The reading thread runs ahead of the building
 //! thread by a bounded number of batches.
 
 use std::time::{Duration, Instant};
@@ -12,45 +12,52 @@ use mvcc::{Effect, Effects, RevisionOrder, Store};
 use crate::OpenError;
 use crate::continuity::{Continuity, Resumption};
 
-/// Effects, or bytes of their payloads, that complete a batch.
+/// A batch ends with the payload that brings it to at least this many effects.
 const BATCH_EFFECTS: usize = 1024;
+/// A batch ends with the payload that brings its payloads to at least this size in bytes.
 const BATCH_BYTES: usize = 1 << 20;
-/// Maximum number of batches by which the reading thread may be ahead.
+/// Maximum number of batches by which the reading thread may be ahead of the building
+/// thread.
 const BATCHES_AHEAD: usize = 16;
-/// Batches between two garbage collections.
+/// Number of batches between two garbage collections.
 const BATCHES_PER_COLLECTION: u64 = 256;
-/// How often a long recovery logs its progress.
+/// Interval at which a long recovery logs its progress.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Takes the payloads in order.
+/// A function that gets the payloads in order. Its error describes the damage of a
+/// payload.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(&[u8]) -> Result<(), String>;
 
-/// A store under construction.
+/// A store that is built from payloads.
 #[derive(Default)]
 pub(crate) struct StoreBuilder {
     store: Store,
     decoder: Decoder,
 }
 
-/// Decodes payloads to effects, checks their order, and notes what they imply for
-/// continuity.
+/// Decodes payloads to effects, checks the order of their revisions, and observes what
+/// they imply for continuity.
 #[derive(Default)]
 struct Decoder {
     order: RevisionOrder,
     continuity: Continuity,
-    /// The highest revision in payloads that were not applied.
-    highest: i64,
+    /// The highest revision in payloads that were not applied
+    /// ([`StoreBuilder::add_revisions`]).
+    highest_unapplied: i64,
 }
 
+/// The effects that the reading thread sends to the building thread at a time.
 #[derive(Default)]
 struct Batch {
     effects: Effects,
+    /// Size of the payloads in bytes.
     bytes: usize,
 }
 
 impl StoreBuilder {
-    /// Builds a store from the payloads that `read` passes to its visitor.
-    /// `total_bytes` is their approximate size for the progress log, or 0.
+    /// Builds a store from the payloads that `read` passes to its visitor. `total_bytes`
+    /// is their approximate size, for the log of the progress; 0 if it is unknown. Also
+    /// returns the result of `read`.
     pub(crate) fn build<T: Send>(
         total_bytes: u64,
         read: impl FnOnce(Visit<'_>) -> Result<T, OpenError> + Send,
@@ -64,7 +71,7 @@ impl StoreBuilder {
         })
     }
 
-    /// Applies one payload. On an error nothing of it is applied.
+    /// Applies one payload. On an error, it applies none of the effects in the payload.
     pub(crate) fn add(&mut self, payload: &[u8]) -> Result<(), String> {
         let mut effects = Effects::new();
         self.decoder.decode(payload, &mut effects)?;
@@ -72,10 +79,11 @@ impl StoreBuilder {
         Ok(())
     }
 
-    /// Notes the revisions in a payload without applying it.
-    pub(crate) fn note_revisions(&mut self, mut payload: &[u8]) {
+    /// Includes the revisions in a payload in [`StoreBuilder::highest_revision`], without
+    /// applying the payload.
+    pub(crate) fn add_revisions(&mut self, mut payload: &[u8]) {
         while let Ok(effect) = Effect::decode(&mut payload) {
-            let highest = &mut self.decoder.highest;
+            let highest = &mut self.decoder.highest_unapplied;
             *highest = (*highest).max(match &effect {
                 Effect::Write(record) => record.mod_revision(),
                 Effect::Revision(revision) | Effect::VisibleBound(revision) => *revision,
@@ -94,32 +102,37 @@ impl StoreBuilder {
         self.store.compacted()
     }
 
-    /// Returns the highest revision in any payload, applied or not.
+    /// Returns the highest revision in any payload, whether it was applied or not.
     pub(crate) fn highest_revision(&self) -> i64 {
-        self.decoder.highest.max(self.store.revision())
+        self.decoder.highest_unapplied.max(self.store.revision())
     }
 
-    /// Returns the store from which a process on the boot `boot_id` continues, and how.
+    /// Returns the store from which a process on a machine with the boot ID `boot_id`
+    /// continues, and how it differs from the payloads.
     pub(crate) fn resume(mut self, boot_id: &[u8]) -> (Store, Resumption) {
         let resumption = self.decoder.continuity.resume(self.store.revision(), boot_id);
-        self.restart(&resumption);
+        self.apply_resumption(&resumption);
         (self.store, resumption)
     }
 
-    /// Returns the store, compacted at `revision`, with every lease renewed.
-    pub(crate) fn restart_at(mut self, revision: i64) -> Store {
-        self.restart(&Resumption { restart: Some(revision), renewals_lost: true });
+    /// Returns the store at `revision`, compacted there, with every lease renewed.
+    pub(crate) fn finish_compacted_at(mut self, revision: i64) -> Store {
+        self.apply_resumption(&Resumption {
+            restart_revision: Some(revision),
+            renewals_lost: true,
+        });
         self.store
     }
 
-    /// Returns the store without changes.
+    /// Returns the store without further changes.
     pub(crate) fn finish(mut self) -> Store {
-        self.restart(&Resumption::default());
+        self.apply_resumption(&Resumption::default());
         self.store
     }
 
-    fn restart(&mut self, resumption: &Resumption) {
-        if let Some(revision) = resumption.restart {
+    /// Applies `resumption` to the store, and frees the history that is then unreadable.
+    fn apply_resumption(&mut self, resumption: &Resumption) {
+        if let Some(revision) = resumption.restart_revision {
             apply(&mut self.store, Effect::Revision(revision));
             apply(&mut self.store, Effect::Compacted { revision });
         }
@@ -132,19 +145,20 @@ impl StoreBuilder {
 }
 
 impl Decoder {
-    /// Appends the effects of a payload. Fails if they do not follow the effects before.
+    /// Appends the effects of a payload to `effects`. Fails if an effect is damaged or
+    /// out of order.
     fn decode(&mut self, mut payload: &[u8], effects: &mut Effects) -> Result<(), String> {
         while !payload.is_empty() {
             let effect = Effect::decode(&mut payload).map_err(|e| e.to_string())?;
             self.order.check(&effect).map_err(|e| e.to_string())?;
-            self.continuity.note(&effect);
+            self.continuity.observe(&effect);
             effects.push(effect);
         }
         Ok(())
     }
 }
 
-/// The reading thread: decodes all payloads to batches.
+/// The work of the reading thread: decodes all payloads to batches.
 fn decode_all<T>(
     batches: &Sender<Batch>,
     read: impl FnOnce(Visit<'_>) -> Result<T, OpenError>,
@@ -165,7 +179,7 @@ fn decode_all<T>(
     (decoder, read)
 }
 
-/// The building thread: applies all batches.
+/// The work of the building thread: applies all batches to a store.
 fn apply_all(batches: &Receiver<Batch>, total_bytes: u64) -> Store {
     let mut store = Store::default();
     let mut progress = RecoveryProgress::new(total_bytes);
@@ -173,7 +187,7 @@ fn apply_all(batches: &Receiver<Batch>, total_bytes: u64) -> Store {
         progress.bytes += batch.bytes as u64;
         batch.effects.into_iter().for_each(|effect| apply(&mut store, effect));
         if number.is_multiple_of(BATCHES_PER_COLLECTION) {
-            // Frees history that was compacted.
+            // Free the history that the log has compacted so far, to limit the memory.
             store.collect(i64::MAX, usize::MAX);
         }
         progress.report(&store);
@@ -188,6 +202,7 @@ fn apply(store: &mut Store, effect: Effect) {
 /// Logs the progress of a long recovery.
 struct RecoveryProgress {
     total_bytes: u64,
+    /// Size of the applied payloads in bytes.
     bytes: u64,
     started: Instant,
     reported: Instant,
@@ -199,6 +214,7 @@ impl RecoveryProgress {
         RecoveryProgress { total_bytes, bytes: 0, started: now, reported: now }
     }
 
+    /// Logs the progress if the last report is at least [`REPORT_INTERVAL`] old.
     fn report(&mut self, store: &Store) {
         if self.reported.elapsed() < REPORT_INTERVAL {
             return;
@@ -222,9 +238,10 @@ impl RecoveryProgress {
 mod tests {
     use super::*;
 
-    /// The reading thread reports an effect out of order, because only it has the offset.
+    /// The visitor, which runs on the reading thread, returns the error of an effect out
+    /// of order: only its caller knows the file and the offset.
     #[test]
-    fn an_effect_out_of_order_is_an_error_of_its_record() {
+    fn an_effect_out_of_order_fails_the_visit_of_its_payload() {
         let payload = |revision| {
             let mut payload = Vec::new();
             let record = etcdpb::Record::put(etcdpb::Key::new(b"k"), b"v", 2, revision, 1, 0);
@@ -233,7 +250,7 @@ mod tests {
         };
         let built = StoreBuilder::build(0, |visit| {
             visit(&payload(5)).unwrap();
-            assert_eq!(visit(&payload(4)).unwrap_err(), "revision 4 follows revision 5");
+            assert_eq!(visit(&payload(4)).unwrap_err(), "revision 4 follows the higher revision 5");
             visit(&payload(6)).unwrap();
             Ok("done")
         });

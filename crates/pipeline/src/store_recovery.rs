@@ -13,7 +13,7 @@ use crate::{OpenError, PipelineOptions};
 
 /// A recovered store with its files.
 pub(crate) struct RecoveredStore {
-    /// The state from which this process continues. The log does not record this yet.
+    /// The recovered store after the changes of `resumption`, which are not yet logged.
     pub(crate) store: Store,
     pub(crate) resumption: Resumption,
     pub(crate) log: Log,
@@ -26,23 +26,23 @@ pub(crate) fn recover(
     medium: impl Medium,
     options: &PipelineOptions,
 ) -> Result<RecoveredStore, OpenError> {
-    let snapshot_dir = options.snapshot_dir.clone().unwrap_or_else(|| dir.snap());
+    let snapshot_dir = options.snapshot_dir.clone().unwrap_or_else(|| dir.snapshot_dir());
     let snapshots = Snapshots::open(snapshot_dir)?;
     let bytes = files_bytes(dir, &snapshots)?;
     let (builder, (covered, log, recovered)) = StoreBuilder::build(bytes, |visit| {
         let covered = snapshots.load(&mut *visit)?;
-        let (log, recovered) = Log::open(medium, options.log(), covered, visit)?;
+        let (log, recovered) = Log::open(medium, options.log_options(), covered, visit)?;
         Ok((covered, log, recovered))
     })?;
-    if let Some(cut) = &recovered.cut {
+    if let Some(write) = &recovered.unfinished_write {
         tracing::warn!(
-            file = %cut.file.display(),
-            offset = cut.offset,
-            "cut off an unfinished write at the end of the log"
+            file = %write.file.display(),
+            offset = write.offset,
+            "truncated an unfinished write at the end of the log"
         );
     }
-    // After a failed write or fsync, buffered data may be lost although the machine has
-    // kept running.
+    // After a failed write or fsync, the kernel may have dropped buffered data although
+    // the machine has kept running. Without a boot ID, the data counts as lost.
     let boot_id = if recovered.failed_before { &[][..] } else { &options.boot_id };
     let (store, resumption) = builder.resume(boot_id);
     tracing::info!(
@@ -53,25 +53,26 @@ pub(crate) fn recover(
         keys = store.stats().live_keys,
         "recovered the store"
     );
-    if let Some(revision) = resumption.restart {
+    if let Some(revision) = resumption.restart_revision {
         tracing::warn!(
             revision,
-            "recent writes may be lost, continuing at a later revision that is marked as compacted"
+            "recent writes may be lost, continuing at a higher revision that is marked as compacted"
         );
     }
     Ok(RecoveredStore { store, resumption, log, snapshots })
 }
 
-/// Returns the approximate size of the newest snapshot and the log in bytes.
+/// Returns the size of the newest snapshot and the log in bytes. Files whose size cannot
+/// be read count as empty.
 pub(crate) fn files_bytes(dir: &DataDir, snapshots: &Snapshots) -> Result<u64, files::Error> {
     let bytes = |path: &Path| path.metadata().map_or(0, |metadata| metadata.len());
-    let segments = std::fs::read_dir(dir.wal()).into_iter().flatten();
+    let segments = std::fs::read_dir(dir.log_dir()).into_iter().flatten();
     let segments: Vec<PathBuf> = segments.filter_map(|e| Some(e.ok()?.path())).collect();
     Ok(segments.iter().chain(&snapshots.newest()?).map(|path| bytes(path)).sum())
 }
 
 /// Returns the medium of the log of `dir`.
 pub(crate) fn medium(dir: &DataDir) -> Result<OsMedium, files::Error> {
-    let path = dir.wal();
+    let path = dir.log_dir();
     OsMedium::new(path.clone()).map_err(|cause| files::Error::Io { action: "open", path, cause })
 }

@@ -1,9 +1,9 @@
-//! Durability of acknowledged writes when the process is killed or the machine loses power,
-//! in every mix of WAL modes. The recovered store is compared with a list of all
-//! acknowledged writes.
+//! Durability of acknowledged writes when the process is killed or the machine loses
+//! power, in every mix of WAL modes. The recovered store is compared with the states
+//! after all acknowledged writes.
 //!
-//! The log is on the simulated disk of `crates/wal`. A kill copies the disk while the store
-//! runs, and continues with the copy.
+//! The log is on the simulated disk of `crates/wal`. To simulate a kill, the test copies
+//! the disk and the data directory while the store runs, and continues with the copy.
 
 #[path = "../../wal/tests/disk/mod.rs"]
 mod disk;
@@ -25,11 +25,12 @@ use watch::{Delivery, Filter, Watch};
 
 const IDENTITY: Identity = Identity { cluster_id: 1, member_id: 2 };
 
-/// A running store with its simulated disk and its options.
+/// A store with its simulated disk and its options.
 struct TestStore {
     disk: Disk,
     dir: tempfile::TempDir,
     options: PipelineOptions,
+    /// `None` while the store is stopped.
     pipeline: Option<Pipeline>,
 }
 
@@ -63,11 +64,12 @@ impl TestStore {
         self.pipeline.as_ref().unwrap()
     }
 
+    /// Shuts the store down cleanly.
     fn stop(&mut self) {
         self.pipeline = None;
     }
 
-    /// Kills the process: only the disk and the snapshots of that moment remain.
+    /// Simulates a kill: the copies of the disk and of the data directory remain.
     fn kill(&mut self) {
         let dir = tempfile::tempdir().unwrap();
         let disk = self.disk.copy_with(|| copy_all(self.dir.path(), dir.path()));
@@ -76,7 +78,7 @@ impl TestStore {
         self.options.data_dir = self.dir.path().to_owned();
     }
 
-    /// Cuts the power: `keep` decides which unsynced blocks survive.
+    /// Simulates a power cut: `keep` returns for each unsynced block whether it survives.
     fn cut_power(&mut self, keep: impl FnMut() -> bool) {
         self.kill();
         self.disk.cut_power(keep);
@@ -96,7 +98,7 @@ impl TestStore {
         self.all().remove(key).map(|(value, _)| value)
     }
 
-    /// Returns every key with its value and its revision.
+    /// Returns every key with its value and its mod revision.
     fn all(&self) -> Keys {
         let (key, range_end) = (vec![0].into(), vec![0].into());
         let request = RangeRequest { key, range_end, ..Default::default() };
@@ -107,6 +109,7 @@ impl TestStore {
     }
 }
 
+/// The value and the mod revision of each key.
 type Keys = BTreeMap<String, (String, i64)>;
 
 fn copy_all(from: &Path, to: &Path) {
@@ -127,12 +130,13 @@ fn put(key: &str, value: &str, lease: i64) -> PutRequest {
     PutRequest { key, value, lease, ..Default::default() }
 }
 
-/// Key prefixes with mode buffered, fsync and none, in every mix.
+/// Key prefixes with the modes buffered, fsync and none. Their keys occur in every mix.
 const PREFIXES: [&str; 3] = ["b", "f", "n"];
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Writes a new value to a key of each chosen prefix, in one transaction or in several.
+    /// Writes a new value to a key of each chosen prefix, in one transaction or in one
+    /// transaction per key.
     Write {
         keys: [Option<u8>; 3],
         together: bool,
@@ -160,17 +164,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The state of all keys after each acknowledged write.
+/// The states of all keys, after each acknowledged write.
 struct Acknowledged {
     default: WalMode,
     states: Vec<Keys>,
-    /// Number of states that survive a power cut.
+    /// Index of the last state that must survive a power cut.
     durable: usize,
+    /// The last published revision.
     revision: i64,
 }
 
 impl Acknowledged {
-    fn now(&self) -> Keys {
+    fn newest(&self) -> Keys {
         self.states.last().unwrap().clone()
     }
 
@@ -183,6 +188,7 @@ impl Acknowledged {
         }
     }
 
+    /// Executes `requests`, which write `keys`, in one transaction.
     fn write(&mut self, test_store: &TestStore, requests: &[Request], keys: &[String]) {
         let success = requests.iter().cloned().map(|r| RequestOp { request: Some(r) }).collect();
         let txn = TxnRequest { success, ..Default::default() };
@@ -194,27 +200,39 @@ impl Acknowledged {
         }
     }
 
-    /// Checks that the recovered store equals one of the states from `least` on, without
-    /// the unlogged keys.
-    fn check(&mut self, test_store: &TestStore, least: usize) {
+    /// Checks that the recovered store equals one of the states from the index `first`
+    /// on, without the unlogged keys.
+    fn check(&mut self, test_store: &TestStore, first: usize) {
         let found = test_store.all();
         let logged = |state: &Keys| {
             let keep = state.iter().filter(|(key, _)| self.mode(key) != WalMode::None);
             keep.map(|(key, pair)| (key.clone(), pair.clone())).collect::<Keys>()
         };
-        let possible = self.states[least..].iter().map(logged);
-        assert!(possible.clone().any(|state| state == found), "{found:?} is none of {possible:?}");
+        let possible = self.states[first..].iter().map(logged);
+        assert!(
+            possible.clone().any(|state| state == found),
+            "the recovered keys {found:?} are none of {possible:?}"
+        );
         let revision = test_store.store().revision();
-        assert!(revision >= self.revision, "from revision {} back to {revision}", self.revision);
+        assert!(
+            revision >= self.revision,
+            "the revision went back from {} to {revision}",
+            self.revision
+        );
         // A watcher that resumes after a lost revision gets the error that it is compacted.
-        let gone = self.now() != found;
+        let keys_lost = self.newest() != found;
         let reported = watch_reports_compaction(test_store.store(), self.revision + 1);
-        assert!(reported || !gone, "revision {revision} after {}", self.revision);
+        assert!(
+            reported || !keys_lost,
+            "keys are lost, but a watch from revision {} on gets no compaction error",
+            self.revision + 1
+        );
         self.states = vec![found];
         (self.revision, self.durable) = (revision, 0);
     }
 }
 
+/// Whether a watch from `start_revision` on gets the error that the revision is compacted.
 fn watch_reports_compaction(pipeline: &Pipeline, start_revision: i64) -> bool {
     let stream = pipeline.watch_stream(|| {});
     let span = Span::new(&[0], &[0]);
@@ -228,7 +246,7 @@ fn watch_reports_compaction(pipeline: &Pipeline, start_revision: i64) -> bool {
         progress_notify: false,
         fragment: false,
     });
-    std::iter::from_fn(|| pipeline.next(&stream))
+    std::iter::from_fn(|| pipeline.next_delivery(&stream))
         .take(3)
         .any(|delivery| matches!(delivery, Delivery::Compacted { .. }))
 }
@@ -257,7 +275,7 @@ proptest! {
         let mut model = Acknowledged { default, states, durable: 0, revision: 1 };
         let mut counter = 0;
         for step in &steps {
-            let all = model.states.len() - 1;
+            let newest = model.states.len() - 1;
             match step {
                 Step::Write { keys, together } => {
                     let chosen = PREFIXES.iter().zip(keys);
@@ -278,7 +296,7 @@ proptest! {
                     let name = format!("{}{key}", PREFIXES[*prefix]);
                     let key = name.as_bytes().to_vec().into();
                     let delete = DeleteRangeRequest { key, ..Default::default() };
-                    let existed = model.now().contains_key(&name);
+                    let existed = model.newest().contains_key(&name);
                     let synced: &[String] = if existed { &[name] } else { &[] };
                     model.write(&test_store, &[Request::RequestDeleteRange(delete)], synced);
                 }
@@ -290,12 +308,12 @@ proptest! {
                 Step::Stop => {
                     test_store.stop();
                     test_store.start();
-                    model.check(&test_store, all);
+                    model.check(&test_store, newest);
                 }
                 Step::Kill => {
                     test_store.kill();
                     test_store.start();
-                    model.check(&test_store, all);
+                    model.check(&test_store, newest);
                 }
                 Step::PowerCut(bits) => {
                     let mut bits = bits.iter().cycle();
@@ -309,7 +327,8 @@ proptest! {
     }
 }
 
-/// Without unlogged keys, the revision continues after a clean shutdown and after a kill.
+/// If all keys are logged, the revision stays the same over a clean restart and over a
+/// kill.
 #[test]
 fn the_revision_continues_if_no_write_can_be_lost() {
     let mut test_store = TestStore::new(WalMode::Buffered, &[("f", WalMode::Fsync)]);
@@ -323,8 +342,8 @@ fn the_revision_continues_if_no_write_can_be_lost() {
     }
 }
 
-/// Keys that were logged and now have mode none stay in memory. The next restart loses
-/// them; they do not reappear with their old value.
+/// Keys that were logged and now have mode none stay readable until the next restart
+/// loses them. They do not reappear with the old logged value.
 #[test]
 fn keys_that_are_no_longer_logged_do_not_reappear() {
     let mut test_store = TestStore::new(WalMode::Buffered, &[]);
@@ -345,7 +364,7 @@ fn keys_that_are_no_longer_logged_do_not_reappear() {
     assert_eq!(test_store.get("n/key").as_deref(), Some("logged again"));
 }
 
-/// A lease survives without its unlogged keys, and keeps its remaining TTL.
+/// A lease survives a kill with its remaining TTL, but without its unlogged keys.
 #[test]
 fn a_lease_of_unlogged_keys_survives_without_them() {
     let mut test_store = TestStore::new(WalMode::Buffered, &[("n", WalMode::None)]);
@@ -356,13 +375,13 @@ fn a_lease_of_unlogged_keys_survives_without_them() {
     test_store.kill();
     test_store.start();
     let (left, _, keys) = test_store.store().lease_time_to_live(7).unwrap();
-    assert!(left >= 98, "{left}");
+    assert!(left >= 98, "only {left} s of the TTL of 100 s remain");
     assert_eq!(keys.iter().map(etcdpb::Key::as_bytes).collect::<Vec<_>>(), [b"b1"]);
     test_store.run(Command::LeaseRevoke { id: 7 }).unwrap();
     assert_eq!(test_store.get("b1"), None);
 }
 
-/// A TTL elapses only while the store runs, and an acknowledged renewal survives a kill.
+/// A TTL elapses only while the store runs. An acknowledged renewal survives a kill.
 #[test]
 fn leases_keep_their_remaining_ttl() {
     let mut test_store = TestStore::new(WalMode::Buffered, &[]);
@@ -375,10 +394,18 @@ fn leases_keep_their_remaining_ttl() {
     test_store.kill();
     std::thread::sleep(Duration::from_millis(1500));
     test_store.start();
-    assert_eq!((left(&test_store, 1), left(&test_store, 2)), (997, 999), "killed");
+    assert_eq!(
+        (left(&test_store, 1), left(&test_store, 2)),
+        (997, 999),
+        "remaining TTLs after a kill"
+    );
     test_store.stop();
     test_store.start();
-    assert_eq!((left(&test_store, 1), left(&test_store, 2)), (997, 999), "clean shutdown");
+    assert_eq!(
+        (left(&test_store, 1), left(&test_store, 2)),
+        (997, 999),
+        "remaining TTLs after a clean shutdown"
+    );
     // A power cut may lose acknowledged renewals, so every lease gets its full TTL.
     test_store.cut_power(|| true);
     test_store.start();
@@ -397,7 +424,7 @@ fn a_full_disk_refuses_writes_but_renews_leases() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::NoSpace), "{error}");
+    assert!(matches!(error, Error::NoSpace), "unexpected error: {error}");
     assert!(test_store.store().status().no_space);
     while test_store.put("little", "x").is_ok() {}
     assert_eq!(block_on(test_store.store().lease_renew(1)).unwrap(), Some(1000));
@@ -411,8 +438,8 @@ fn a_full_disk_refuses_writes_but_renews_leases() {
     assert!(found.contains_key("late"));
 }
 
-/// After a failed fsync or write nothing more is acknowledged, reads still work, and a
-/// restart recovers the acknowledged writes.
+/// After a failed fsync or write, no further write is acknowledged, and reads still work.
+/// A restart recovers the acknowledged writes.
 #[test]
 fn a_failed_write_or_fsync_stops_all_writes() {
     for fault in ["sync", "write"] {
@@ -422,21 +449,36 @@ fn a_failed_write_or_fsync_stops_all_writes() {
             "sync" => test_store.disk.0.lock().unwrap().fail_next_sync = true,
             _ => test_store.disk.0.lock().unwrap().fail_next_write_after = Some(20),
         }
-        assert!(matches!(test_store.put("failed", "x"), Err(Error::LogFailed(_))), "{fault}");
-        assert!(matches!(test_store.put("after", "x"), Err(Error::LogFailed(_))), "{fault}");
+        assert!(
+            matches!(test_store.put("failed", "x"), Err(Error::LogFailed(_))),
+            "after a failed {fault}"
+        );
+        assert!(
+            matches!(test_store.put("after", "x"), Err(Error::LogFailed(_))),
+            "after a failed {fault}"
+        );
         let renewed = test_store.run(Command::LeaseRenew { id: 1 });
-        assert!(matches!(renewed, Err(Error::LogFailed(_))), "{fault}");
+        assert!(matches!(renewed, Err(Error::LogFailed(_))), "after a failed {fault}");
         assert!(test_store.store().status().failure.is_some());
-        assert_eq!(test_store.all().into_keys().collect::<Vec<_>>(), ["before"], "{fault}");
-        // The failed write was neither exposed nor acknowledged; the power cut loses it.
+        assert_eq!(
+            test_store.all().into_keys().collect::<Vec<_>>(),
+            ["before"],
+            "after a failed {fault}"
+        );
+        // The failed write was neither published nor acknowledged. The power cut loses
+        // it.
         test_store.cut_power(|| false);
         test_store.start();
-        assert_eq!(test_store.all().into_keys().collect::<Vec<_>>(), ["before"], "{fault}");
+        assert_eq!(
+            test_store.all().into_keys().collect::<Vec<_>>(),
+            ["before"],
+            "after a failed {fault}"
+        );
         test_store.put("again", "x").unwrap();
     }
 }
 
-/// A failed flush of the background thread stops all writes too.
+/// A failed sync of the flusher stops all writes too.
 #[test]
 fn a_failed_flush_stops_all_writes() {
     let mut test_store = TestStore::new(WalMode::Buffered, &[]);
@@ -447,25 +489,26 @@ fn a_failed_flush_stops_all_writes() {
     let mut puts = 0;
     while test_store.put("key", "x").is_ok() {
         puts += 1;
-        assert!(puts < 100_000, "the failure was not detected");
+        assert!(puts < 100_000, "writes succeed although the flush has failed");
     }
     assert!(test_store.store().status().failure.is_some());
-    let exposed = test_store.store().revision();
-    // The machine keeps running, but the unwritten data is lost. The next process takes
-    // this into account, the one after it does not.
+    let published = test_store.store().revision();
+    // The machine keeps running, but the kernel has dropped the unsynced data. The next
+    // process continues at a higher revision; the process after it does not raise the
+    // revision again.
     test_store.kill();
     test_store.disk.cut_power(|| false);
     test_store.start();
-    assert!(test_store.store().revision() > exposed);
-    assert!(watch_reports_compaction(test_store.store(), exposed + 1));
+    assert!(test_store.store().revision() > published);
+    assert!(watch_reports_compaction(test_store.store(), published + 1));
     let revision = test_store.store().revision();
     test_store.kill();
     test_store.start();
     assert_eq!(test_store.store().revision(), revision);
 }
 
-/// If a segment cannot be created, for example without free file descriptors, the write fails
-/// and a retry may succeed.
+/// If a segment cannot be created (for example, no file descriptor is free), the write
+/// fails. A retry may succeed.
 #[test]
 fn a_failure_to_create_a_segment_can_be_retried() {
     let mut test_store = TestStore::new(WalMode::Fsync, &[]);
@@ -478,15 +521,15 @@ fn a_failure_to_create_a_segment_can_be_retried() {
     assert_eq!(test_store.get("key").map(|found| found.len()), Some(value.len()));
 }
 
-/// A store that starts on a full disk serves reads, and writes once there is space.
+/// A store that starts on a full disk serves reads. Writes succeed once there is space.
 #[test]
 fn a_store_that_starts_on_a_full_disk_serves_reads() {
     let mut test_store = TestStore::new(WalMode::Buffered, &[("n", WalMode::None)]);
     test_store.put("n", "gone").unwrap();
     test_store.put("key", "stays").unwrap();
-    let exposed = test_store.store().revision();
+    let published = test_store.store().revision();
     test_store.kill();
-    // Fill the segment up to a few bytes.
+    // Leave only 10 free bytes in the segment.
     {
         let mut disk = test_store.disk.0.lock().unwrap();
         disk.free_bytes = Some(0);
@@ -498,7 +541,7 @@ fn a_store_that_starts_on_a_full_disk_serves_reads() {
     test_store.start();
     assert_eq!(test_store.get("key").as_deref(), Some("stays"));
     assert!(matches!(test_store.put("n", "x"), Err(Error::NoSpace)));
-    assert!(test_store.store().revision() > exposed);
+    assert!(test_store.store().revision() > published);
     test_store.disk.0.lock().unwrap().free_bytes = None;
     test_store.put("n", "x").unwrap();
 }

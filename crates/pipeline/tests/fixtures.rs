@@ -1,8 +1,10 @@
-//! Data directories of earlier versions: each must open with exactly its old content.
+//! Data directories that earlier versions wrote. Each must open with exactly its old
+//! content.
 //!
-//! A fixture is a directory `tests/fixtures/v1/NAME`: `data` is the data directory,
-//! `holds.txt` describes its content. A change of the file format adds a fixture; existing
-//! fixtures never change:
+//! A fixture is a directory `tests/fixtures/v1/NAME`. Its subdirectory `data` is the data
+//! directory, and its file `holds.txt` describes the content. Existing fixtures never
+//! change. For a change of the file format, add a fixture with one of the scripts in this
+//! file (`log`, `snapshot`, `leases`, `modes`):
 //!
 //! ```sh
 //! NEW_FIXTURE=NAME=SCRIPT cargo test -p pipeline --test fixtures write -- --ignored
@@ -29,16 +31,16 @@ fn fixtures() -> PathBuf {
 fn every_fixture_opens_with_its_content() {
     let mut names: Vec<_> = fs::read_dir(fixtures()).unwrap().map(|e| e.unwrap().path()).collect();
     names.sort();
-    assert!(names.len() >= 2, "{names:?}");
+    assert!(names.len() >= 2, "only {} fixtures found in {}", names.len(), fixtures().display());
     for fixture in names {
         let copy = tempfile::tempdir().unwrap();
         copy_all(&fixture.join("data"), copy.path());
         let expected = fs::read_to_string(fixture.join("holds.txt")).unwrap();
-        // The second time the directory was written by the current version.
+        // At the second start, the current version has written to the directory.
         for round in ["first", "second"] {
             let pipeline = open(copy.path());
-            let found = holds(&pipeline);
-            assert_eq!(found, expected, "{}, {round} start", fixture.display());
+            let found = describe_content(&pipeline);
+            assert_eq!(found, expected, "{} at the {round} start", fixture.display());
         }
     }
 }
@@ -55,8 +57,8 @@ fn open(data_dir: &Path) -> Pipeline {
     Pipeline::open(&options(data_dir), Identity { cluster_id: 1, member_id: 1 }).unwrap()
 }
 
-/// Returns everything that a client can read as text.
-fn holds(pipeline: &Pipeline) -> String {
+/// Returns everything that a client can read, as text.
+fn describe_content(pipeline: &Pipeline) -> String {
     let mut text = String::new();
     let status = pipeline.status();
     let (revision, compacted) = (status.revision, status.compacted);
@@ -69,7 +71,8 @@ fn holds(pipeline: &Pipeline) -> String {
         let (_, ttl, keys) = pipeline.lease_time_to_live(id).unwrap();
         writeln!(text, "lease {id} ttl {ttl} keys {keys:?}").unwrap();
     }
-    // After a crash there is a wide gap of empty revisions.
+    // After a crash there is a wide gap of revisions without changes. Describe the last
+    // 1,000.
     let first = compacted.max(1).max(revision - 1000);
     for at in first..=revision {
         writeln!(text, "at {at}").unwrap();
@@ -92,10 +95,12 @@ fn holds(pipeline: &Pipeline) -> String {
 #[test]
 #[ignore = "writes a new fixture"]
 fn write() {
-    let fixture_spec = std::env::var("NEW_FIXTURE").expect("NEW_FIXTURE=NAME=SCRIPT");
-    let (name, script) = fixture_spec.split_once('=').expect("NAME=SCRIPT");
+    let fixture_spec = std::env::var("NEW_FIXTURE")
+        .expect("the environment variable NEW_FIXTURE=NAME=SCRIPT is set");
+    let (name, script) =
+        fixture_spec.split_once('=').expect("NEW_FIXTURE has the form NAME=SCRIPT");
     let fixture = fixtures().join(name);
-    assert!(!fixture.exists(), "{name} exists; fixtures never change");
+    assert!(!fixture.exists(), "fixture {name} exists; existing fixtures must not change");
     let work = tempfile::tempdir().unwrap();
     let wal_mode_prefixes = match script {
         "modes" => vec![(b"n/".to_vec(), WalMode::None), (b"f/".to_vec(), WalMode::Fsync)],
@@ -109,19 +114,19 @@ fn write() {
         "snapshot" => run.snapshot(&work.path().join("snap")),
         "leases" => run.leases(),
         "modes" => run.modes(),
-        other => panic!("no script {other}"),
+        other => panic!("unknown script {other}"),
     }
-    // This one simulates a crash; all others shut down cleanly.
+    // The script `modes` simulates a crash; the others shut down cleanly.
     if script != "modes" {
         pipeline.shutdown();
     }
     copy_all(work.path(), &fixture.join("data"));
     let copy = tempfile::tempdir().unwrap();
     copy_all(&fixture.join("data"), copy.path());
-    fs::write(fixture.join("holds.txt"), holds(&open(copy.path()))).unwrap();
+    fs::write(fixture.join("holds.txt"), describe_content(&open(copy.path()))).unwrap();
 }
 
-/// The commands that create a fixture.
+/// The scripts: each executes the commands of a fixture.
 struct Script<'a>(&'a Pipeline);
 
 impl Script<'_> {
@@ -133,7 +138,8 @@ impl Script<'_> {
         self.run(Command::Put(put(key, value, lease)));
     }
 
-    /// Every kind of effect, a compaction that leaves history, unusual bytes.
+    /// Executes commands with many kinds of effects, a compaction after which some
+    /// history stays readable, and keys and values with unusual bytes.
     fn log(&self) {
         self.run(Command::LeaseGrant { id: 7, ttl_seconds: 1000 });
         self.run(Command::LeaseGrant { id: -8, ttl_seconds: 50 });
@@ -156,7 +162,7 @@ impl Script<'_> {
         self.put("d", b"again", 0);
     }
 
-    /// Leases with a partly elapsed TTL, with and without renewal.
+    /// Grants leases, of which one is renewed and one is revoked after a part of the TTL.
     fn leases(&self) {
         for id in 1..=3 {
             self.run(Command::LeaseGrant { id, ttl_seconds: 100 * id });
@@ -167,7 +173,7 @@ impl Script<'_> {
         self.run(Command::LeaseRevoke { id: 3 });
     }
 
-    /// Unlogged keys, alone and in a transaction with logged keys.
+    /// Writes unlogged keys, alone and in a transaction together with logged keys.
     fn modes(&self) {
         self.run(Command::LeaseGrant { id: 5, ttl_seconds: 500 });
         self.put("n/alone", b"gone", 5);
@@ -181,7 +187,7 @@ impl Script<'_> {
         self.put("n/alone", b"gone again", 5);
     }
 
-    /// The commands of `log`, then a snapshot, then more commands.
+    /// Executes the commands of `log`, waits for a snapshot, and executes more commands.
     fn snapshot(&self, snapshots: &Path) {
         self.log();
         while fs::read_dir(snapshots).map_or(0, |entries| entries.count()) == 0 {

@@ -1,5 +1,6 @@
-//! Data directories with arbitrary damage: opening either fails or loses nothing. After a
-//! repair the store opens, at a revision above every revision it ever exposed.
+//! Data directories with arbitrary damage. Opening one either fails or loses nothing.
+//! After a repair, the store opens at a revision above every revision that it ever
+//! published.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -22,7 +23,7 @@ fn open(dir: &Path) -> Result<Pipeline, OpenError> {
     let options = PipelineOptions {
         data_dir: dir.to_owned(),
         wal_mode: WalMode::Fsync,
-        // Also makes segments small.
+        // Also makes the segments small.
         snapshot_log_bytes: 3 << 20,
         boot_id: BOOT.to_vec(),
         ..PipelineOptions::default()
@@ -36,7 +37,7 @@ fn put(pipeline: &Pipeline, key: &str, value: Vec<u8>) {
     block_on(pipeline.propose(Command::Put(put), 0)).unwrap();
 }
 
-/// Returns each key with the number at the start of its value.
+/// Returns each key with the number that its value starts with.
 fn content(pipeline: &Pipeline) -> BTreeMap<String, u32> {
     let (key, range_end) = (vec![0].into(), vec![0].into());
     let all = RangeRequest { key, range_end, ..Default::default() };
@@ -47,13 +48,13 @@ fn content(pipeline: &Pipeline) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// Creates a directory with a snapshot and several segments. Also returns its keys and its
-/// revision.
-fn directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
+/// Creates a data directory with a snapshot and several segments. Also returns its
+/// content and its revision.
+fn create_directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
     let dir = tempfile::tempdir().unwrap();
     let pipeline = open(dir.path()).unwrap();
     let snapshots = dir.path().join("snap");
-    let is_there = || {
+    let has_snapshot = || {
         let mut entries = fs::read_dir(&snapshots).into_iter().flatten();
         entries.any(|entry| entry.is_ok_and(|entry| ends_with(&entry.path(), "snap")))
     };
@@ -63,17 +64,18 @@ fn directory() -> (tempfile::TempDir, BTreeMap<String, u32>, i64) {
         let value = number.to_le_bytes().into_iter().cycle().take(40_000).collect();
         put(&pipeline, &format!("key{}", *number % 23), value);
     };
-    while !is_there() {
+    while !has_snapshot() {
         write(&mut number);
     }
     for _ in 0..60 {
         write(&mut number);
     }
-    let (held, revision) = (content(&pipeline), pipeline.revision());
+    let (written, revision) = (content(&pipeline), pipeline.revision());
     pipeline.shutdown();
-    (dir, held, revision)
+    (dir, written, revision)
 }
 
+/// Whether opening failed because of damage.
 fn is_damage<T>(result: Result<T, OpenError>) -> bool {
     matches!(result, Err(OpenError::Files(Error::Corrupt { .. })))
 }
@@ -94,7 +96,7 @@ fn copy_all(from: &Path, to: &Path) {
     }
 }
 
-/// Returns the paths of segments, `HEAD` and snapshots.
+/// Returns the paths of the segments, of `HEAD` and of the snapshots.
 fn files(dir: &Path) -> Vec<PathBuf> {
     let list = |name| fs::read_dir(dir.join(name)).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = list("wal").chain(list("snap")).collect();
@@ -102,12 +104,17 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// A damage of one file.
 #[derive(Clone, Debug)]
 enum Damage {
     Remove,
+    /// Truncates the file to this length.
     Truncate(prop::sample::Index),
+    /// Flips one bit of the byte at this offset.
     Flip(prop::sample::Index, u8),
+    /// Overwrites a number of bytes from this offset on with zeros.
     Zero(prop::sample::Index, usize),
+    /// Copies a number of bytes from the first offset to the second one.
     Duplicate(prop::sample::Index, prop::sample::Index, usize),
 }
 
@@ -159,38 +166,39 @@ proptest! {
         damages in prop::collection::vec((any::<prop::sample::Index>(), damage()), 1..4),
     ) {
         static PRISTINE: LazyLock<(tempfile::TempDir, BTreeMap<String, u32>, i64)> =
-            LazyLock::new(directory);
-        let (pristine, held, revision) = &*PRISTINE;
+            LazyLock::new(create_directory);
+        let (pristine, written, revision) = &*PRISTINE;
         let dir = tempfile::tempdir().unwrap();
         copy_all(pristine.path(), dir.path());
         let files = files(dir.path());
         let newest = files.iter().rfind(|path| ends_with(path, "wal")).unwrap();
-        let mut end_hit = false;
+        let mut newest_damaged = false;
         for (which, damage) in &damages {
             let path = &files[which.index(files.len())];
-            end_hit |= path == newest && !matches!(damage, Damage::Flip(..));
-            // Without HEAD the loss of the newest segment cannot be detected.
-            let spared = path.ends_with("HEAD") && matches!(damage, Damage::Remove);
-            if !spared && path.exists() && path.metadata().unwrap().len() > 0 {
+            newest_damaged |= path == newest && !matches!(damage, Damage::Flip(..));
+            // HEAD is not removed: without it, the loss of the newest segment cannot be
+            // detected.
+            let removes_head = path.ends_with("HEAD") && matches!(damage, Damage::Remove);
+            if !removes_head && path.exists() && path.metadata().unwrap().len() > 0 {
                 apply(damage, path);
             }
         }
         let checked = pipeline::check(dir.path(), None, BOOT);
         let repair = Repair::plan(dir.path(), None, BOOT);
         match repair {
-            // The damage hit nothing that matters: opening loses nothing.
+            // The damage changed no data that recovery needs: opening loses nothing.
             Ok(None) => {
                 prop_assert!(checked.is_ok());
                 let pipeline = open(dir.path()).unwrap();
                 let left = content(&pipeline);
-                // Exception: a newest segment without its end looks like a write that a
-                // kill interrupted, because no later record is a witness.
-                if end_hit {
+                // Exception: without its end, the newest segment looks like one whose
+                // last write was interrupted.
+                if newest_damaged {
                     for (key, number) in &left {
-                        prop_assert!(*number <= held[key] && (held[key] - number) % 23 == 0);
+                        prop_assert!(*number <= written[key] && (written[key] - number) % 23 == 0);
                     }
                 } else {
-                    prop_assert_eq!(&left, held);
+                    prop_assert_eq!(&left, written);
                     prop_assert!(pipeline.revision() >= *revision);
                 }
             }
@@ -206,9 +214,9 @@ proptest! {
                 let pipeline = open(dir.path()).unwrap();
                 let left = content(&pipeline);
                 prop_assert_eq!(left.len() as i64, keys);
-                // A key may have an older value or be missing, but has no other value.
+                // A key may be missing or have an older value, but no other value.
                 for (key, number) in &left {
-                    prop_assert!(*number <= held[key] && (held[key] - number) % 23 == 0);
+                    prop_assert!(*number <= written[key] && (written[key] - number) % 23 == 0);
                 }
                 let status = pipeline.status();
                 prop_assert!(status.revision > *revision && status.compacted == status.revision);
@@ -220,15 +228,15 @@ proptest! {
             Err(OpenError::Files(Error::Gap { .. } | Error::NewerFormat { .. })) => {
                 prop_assert!(open(dir.path()).is_err());
             }
-            Err(other) => prop_assert!(false, "{other}"),
+            Err(other) => prop_assert!(false, "unexpected error: {other}"),
         }
     }
 }
 
-/// A repair keeps the damaged files unchanged.
+/// A repair renames the damaged files, and does not change their content.
 #[test]
-fn the_damaged_files_are_kept() {
-    let (dir, _, _) = directory();
+fn a_repair_keeps_the_damaged_files() {
+    let (dir, _, _) = create_directory();
     assert!(Repair::plan(dir.path(), None, BOOT).unwrap().is_none());
     let segment = files(dir.path()).into_iter().rfind(|path| ends_with(path, "wal")).unwrap();
     apply(&Damage::Remove, &segment);
@@ -236,8 +244,8 @@ fn the_damaged_files_are_kept() {
         files(dir.path()).iter().map(|path| fs::read(path).unwrap()).collect();
     let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
     assert!(plan.damage[0].contains("is missing, but HEAD names"), "{:?}", plan.damage);
-    let kept = plan.carry_out().unwrap();
-    assert_eq!(kept, [dir.path().join("wal.damaged")]);
+    let renamed = plan.carry_out().unwrap();
+    assert_eq!(renamed, [dir.path().join("wal.damaged")]);
     let list = |name| fs::read_dir(dir.path().join(name)).unwrap().map(|e| e.unwrap().path());
     let after: BTreeSet<_> =
         list("wal.damaged").chain(list("snap")).map(|path| fs::read(path).unwrap()).collect();
@@ -247,11 +255,11 @@ fn the_damaged_files_are_kept() {
 /// A directory without its log is repaired from its snapshot.
 #[test]
 fn a_lost_log_is_repaired_from_the_snapshot() {
-    let (dir, held, revision) = directory();
+    let (dir, written, revision) = create_directory();
     fs::remove_dir_all(dir.path().join("wal")).unwrap();
     let plan = Repair::plan(dir.path(), None, BOOT).unwrap().unwrap();
     plan.carry_out().unwrap();
     let pipeline = open(dir.path()).unwrap();
-    assert_eq!(content(&pipeline).len(), held.len());
+    assert_eq!(content(&pipeline).len(), written.len());
     assert!(pipeline.revision() > revision);
 }

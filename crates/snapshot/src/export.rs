@@ -3,8 +3,8 @@
 //! ```text
 //! snapshot (crate::file) · zeros up to a multiple of 512 · SHA-256 of all bytes before
 //! ```
-//! etcd's tools accept a file as complete if its size is 32 bytes more than a multiple
-//! of 512 and the hash is right.
+//! etcd's tools accept a file as complete if its size is 32 bytes more than a multiple of
+//! 512 and the hash matches.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek};
@@ -15,62 +15,70 @@ use ring::digest::{Context, SHA256};
 
 use crate::file::{MAGIC, NO_SALT, SnapshotReader};
 
+/// Size of the hash at the end of the file in bytes.
 const HASH_BYTES: u64 = 32;
+/// The size of the file without the hash is a multiple of this number of bytes.
 const ALIGNMENT: u64 = 512;
+/// Size of a read in bytes.
 const READ_BYTES: usize = 1 << 20;
 
-/// Encodes an exported snapshot piece by piece. Its content is the returned pieces in
-/// order.
+/// Encodes an exported snapshot in parts. The file consists of the parts that the methods
+/// return, in order.
 pub struct Exporter {
+    /// Hashes the parts returned so far.
     hash: Context,
-    chunks: u64,
+    /// Number of records so far, including the empty one at the end.
+    records: u64,
+    /// Size of the parts returned so far in bytes.
     bytes: u64,
 }
 
 impl Exporter {
-    /// Starts a snapshot, and returns its first piece.
+    /// Starts a snapshot. Also returns its first part, the header.
     pub fn new() -> (Exporter, Vec<u8>) {
-        let mut exporter = Exporter { hash: Context::new(&SHA256), chunks: 0, bytes: 0 };
+        let mut exporter = Exporter { hash: Context::new(&SHA256), records: 0, bytes: 0 };
         let header = framing::encode_header(MAGIC, 0, NO_SALT).to_vec();
         exporter.add(&header);
         (exporter, header)
     }
 
-    /// Returns the piece of a chunk, whose payload must not be empty.
-    pub fn chunk(&mut self, payload: &[u8]) -> Vec<u8> {
-        assert!(!payload.is_empty(), "the empty chunk marks the end");
-        self.record(payload)
+    /// Returns the part with a chunk. `payload` must not be empty.
+    pub fn encode_chunk(&mut self, payload: &[u8]) -> Vec<u8> {
+        assert!(!payload.is_empty(), "an empty record marks the end");
+        self.encode_record(payload)
     }
 
-    /// Returns the last piece, and separately the hash.
+    /// Returns the last two parts: the end of the snapshot, and the hash.
     pub fn finish(mut self) -> (Vec<u8>, Vec<u8>) {
-        let mut end = self.record(&[]);
+        let mut end = self.encode_record(&[]);
         let zeros = vec![0; (self.bytes.next_multiple_of(ALIGNMENT) - self.bytes) as usize];
         self.add(&zeros);
         end.extend(zeros);
         (end, self.hash.finish().as_ref().to_vec())
     }
 
-    fn record(&mut self, payload: &[u8]) -> Vec<u8> {
-        self.chunks += 1;
+    fn encode_record(&mut self, payload: &[u8]) -> Vec<u8> {
+        self.records += 1;
         let mut bytes = Vec::with_capacity(framing::RECORD_HEADER_BYTES + payload.len());
-        framing::encode_record(NO_SALT, self.chunks, 0, payload, &mut bytes);
+        framing::encode_record(NO_SALT, self.records, 0, payload, &mut bytes);
         self.add(&bytes);
         bytes
     }
 
+    /// Adds a part to the hash and to the size.
     fn add(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
         self.bytes += bytes.len() as u64;
     }
 }
 
-/// A file with an exported snapshot, or with a snapshot from a data directory.
+/// A snapshot file that is to be read: an exported one, or one from a data directory.
 pub struct Import {
     reader: SnapshotReader,
-    /// Size without the hash.
+    /// Size in bytes, without the hash.
     bytes: u64,
-    hashed: bool,
+    /// Whether the file has a hash at its end.
+    has_hash: bool,
 }
 
 impl Import {
@@ -78,26 +86,26 @@ impl Import {
     pub fn open(path: &Path, skip_hash_check: bool) -> Result<Import, Error> {
         let file = File::open(path).map_err(Error::io("open", path))?;
         let size = file.metadata().map_err(Error::io("read", path))?.len();
-        let hashed = size % ALIGNMENT == HASH_BYTES;
-        let bytes = if hashed { size - HASH_BYTES } else { size };
+        let has_hash = size % ALIGNMENT == HASH_BYTES;
+        let bytes = if has_hash { size - HASH_BYTES } else { size };
         let mut file = BufReader::with_capacity(READ_BYTES, file);
         if !skip_hash_check {
-            check_hash(&mut file, path, bytes, hashed)?;
+            check_hash(&mut file, path, bytes, has_hash)?;
         }
-        Ok(Import { reader: SnapshotReader::new(file, path.to_owned()), bytes, hashed })
+        Ok(Import { reader: SnapshotReader::new(file, path.to_owned()), bytes, has_hash })
     }
 
     /// Whether the file has a hash at its end.
-    pub fn is_hashed(&self) -> bool {
-        self.hashed
+    pub fn has_hash(&self) -> bool {
+        self.has_hash
     }
 
-    /// Size in bytes, without the hash.
+    /// Returns the size in bytes, without the hash.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Hands the payload of each chunk to `visit`, in order.
+    /// Passes the chunks to `visit`, in order.
     pub fn read(self, mut visit: impl FnMut(&[u8]) -> Result<(), String>) -> Result<(), Error> {
         let mut reader = self.reader;
         let as_bad_snapshot = |error: Error, path: &Path| match error {
@@ -107,32 +115,36 @@ impl Import {
             other => other,
         };
         let path = reader.path().to_owned();
-        reader.header().map_err(|error| as_bad_snapshot(error, &path))?;
-        while let Some(chunk) = reader.chunk().map_err(|error| as_bad_snapshot(error, &path))? {
+        reader.read_header().map_err(|error| as_bad_snapshot(error, &path))?;
+        while let Some(chunk) =
+            reader.read_chunk().map_err(|error| as_bad_snapshot(error, &path))?
+        {
             visit(&chunk).map_err(|reason| bad_snapshot(&path, reason))?;
         }
         Ok(())
     }
 }
 
+/// Verifies the hash at the end of `file`, whose other content has `bytes` bytes. Then
+/// returns to the start of the file.
 fn check_hash(
     file: &mut BufReader<File>,
     path: &Path,
     bytes: u64,
-    hashed: bool,
+    has_hash: bool,
 ) -> Result<(), Error> {
-    if !hashed {
-        let reason = "it has no hash at its end: it is truncated, or comes from a data directory (then use --skip-hash-check)";
+    if !has_hash {
+        let reason = "it has no hash at its end: it is truncated, or it is a snapshot from a data directory, which needs --skip-hash-check";
         return Err(bad_snapshot(path, reason.into()));
     }
     let mut context = Context::new(&SHA256);
     let mut buffer = vec![0; READ_BYTES];
-    let mut left = bytes;
-    while left > 0 {
-        let len = left.min(READ_BYTES as u64) as usize;
+    let mut remaining = bytes;
+    while remaining > 0 {
+        let len = remaining.min(READ_BYTES as u64) as usize;
         file.read_exact(&mut buffer[..len]).map_err(Error::io("read", path))?;
         context.update(&buffer[..len]);
-        left -= len as u64;
+        remaining -= len as u64;
     }
     let mut expected = [0; HASH_BYTES as usize];
     file.read_exact(&mut expected).map_err(Error::io("read", path))?;
@@ -155,7 +167,7 @@ mod tests {
 
     fn exported(chunks: &[&[u8]]) -> Vec<u8> {
         let (mut exporter, mut file) = Exporter::new();
-        chunks.iter().for_each(|chunk| file.extend(exporter.chunk(chunk)));
+        chunks.iter().for_each(|chunk| file.extend(exporter.encode_chunk(chunk)));
         let (end, hash) = exporter.finish();
         file.extend(end);
         file.extend(hash);
@@ -187,23 +199,26 @@ mod tests {
             let mut bad = good.clone();
             bad[byte] ^= 0x10;
             fs::write(&path, bad).unwrap();
-            assert!(matches!(read(&path), Err(Error::BadSnapshot { .. })), "byte {byte}");
+            assert!(matches!(read(&path), Err(Error::BadSnapshot { .. })), "changed byte {byte}");
             fs::write(&path, &good[..byte]).unwrap();
-            assert!(matches!(read(&path), Err(Error::BadSnapshot { .. })), "cut at {byte}");
+            assert!(
+                matches!(read(&path), Err(Error::BadSnapshot { .. })),
+                "truncated at byte {byte}"
+            );
         }
     }
 
     #[test]
-    fn a_snapshot_of_a_data_directory_needs_skip_hash_check() {
+    fn a_snapshot_from_a_data_directory_needs_skip_hash_check() {
         let dir = tempfile::tempdir().unwrap();
         let snapshots = crate::Snapshots::open(dir.path().to_owned()).unwrap();
         let mut writer = snapshots.create(5).unwrap();
-        writer.chunk(b"chunk").unwrap();
+        writer.write_chunk(b"chunk").unwrap();
         writer.finish().unwrap();
         let path = dir.path().join("00000000000000000005.snap");
         assert!(Import::open(&path, false).is_err());
         let import = Import::open(&path, true).unwrap();
-        assert!(!import.is_hashed());
+        assert!(!import.has_hash());
         let mut chunks = 0;
         let count = |_: &[u8]| {
             chunks += 1;

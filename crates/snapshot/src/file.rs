@@ -1,4 +1,4 @@
-//! Reading and writing one snapshot file.
+//! Reads and writes one snapshot file.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, Read};
@@ -11,44 +11,46 @@ use crate::direct_writer::DirectWriter;
 
 /// First bytes of every snapshot.
 pub(crate) const MAGIC: Magic = *b"K1MSNP";
-/// A snapshot is read from its start and never searched for records, so its checksums
-/// need no salt.
+/// Start value of the checksums. It can be 0, because a snapshot is read from its start
+/// and never searched for records.
 pub(crate) const NO_SALT: u32 = 0;
 
-/// Writes one snapshot. If it is dropped before [`SnapshotWriter::finish`], it leaves
-/// only a file that is never read.
+/// Writes one snapshot. If it is dropped before [`SnapshotWriter::finish`], the
+/// unfinished file remains, which is never read.
 pub struct SnapshotWriter {
     file: DirectWriter,
-    /// Where the file is written.
+    /// Path of the file while it is written.
     path: PathBuf,
-    /// Its name once it is complete.
+    /// Path of the file once it is complete.
     final_path: PathBuf,
-    chunks: u64,
+    /// Number of records so far, including the empty one at the end.
+    records: u64,
+    /// Size of the written records and the header in bytes.
     bytes: u64,
     buffer: Vec<u8>,
 }
 
 impl SnapshotWriter {
-    /// Starts a snapshot of the state after record `covered`. It is written to `path`
+    /// Starts a snapshot of the store after record `covered`. It is written to `path`,
     /// and renamed to `final_path` when it is complete.
     pub(crate) fn create(path: PathBuf, final_path: PathBuf, covered: u64) -> Result<Self, Error> {
         let file = DirectWriter::create(&path).map_err(Error::io("create", &path))?;
         let mut writer =
-            SnapshotWriter { file, path, final_path, chunks: 0, bytes: 0, buffer: Vec::new() };
+            SnapshotWriter { file, path, final_path, records: 0, bytes: 0, buffer: Vec::new() };
         writer.write(&framing::encode_header(MAGIC, covered, NO_SALT))?;
         Ok(writer)
     }
 
-    /// Appends a chunk, which must not be empty.
-    pub fn chunk(&mut self, payload: &[u8]) -> Result<(), Error> {
-        assert!(!payload.is_empty(), "the empty chunk marks the end");
-        self.record(payload)
+    /// Appends a chunk. `payload` must not be empty.
+    pub fn write_chunk(&mut self, payload: &[u8]) -> Result<(), Error> {
+        assert!(!payload.is_empty(), "an empty record marks the end");
+        self.write_record(payload)
     }
 
-    /// Completes the snapshot, makes it durable and gives it its final name. Returns
-    /// its size in bytes.
+    /// Completes the snapshot, makes it durable, and gives it its final name. Returns its
+    /// size in bytes.
     pub fn finish(mut self) -> Result<u64, Error> {
-        self.record(&[])?;
+        self.write_record(&[])?;
         let (path, final_path) = (&self.path, &self.final_path);
         self.file.finish().map_err(Error::io("complete", path))?;
         fs::rename(path, final_path).map_err(Error::io("rename", path))?;
@@ -58,11 +60,11 @@ impl SnapshotWriter {
         Ok(self.bytes)
     }
 
-    fn record(&mut self, payload: &[u8]) -> Result<(), Error> {
-        self.chunks += 1;
+    fn write_record(&mut self, payload: &[u8]) -> Result<(), Error> {
+        self.records += 1;
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
-        framing::encode_record(NO_SALT, self.chunks, 0, payload, &mut buffer);
+        framing::encode_record(NO_SALT, self.records, 0, payload, &mut buffer);
         let written = self.write(&buffer);
         self.buffer = buffer;
         written
@@ -78,6 +80,7 @@ impl SnapshotWriter {
 pub(crate) struct SnapshotReader {
     file: BufReader<File>,
     path: PathBuf,
+    /// Offset of the next byte to be read.
     offset: u64,
 }
 
@@ -90,8 +93,8 @@ impl SnapshotReader {
         &self.path
     }
 
-    /// Reads the header and returns the last record that the snapshot covers.
-    pub(crate) fn header(&mut self) -> Result<u64, Error> {
+    /// Reads the header. Returns the covered record.
+    pub(crate) fn read_header(&mut self) -> Result<u64, Error> {
         let mut header = [0; HEADER_BYTES];
         self.read(&mut header)?;
         match framing::decode_header(MAGIC, &header) {
@@ -101,12 +104,13 @@ impl SnapshotReader {
         }
     }
 
-    /// Returns the next chunk; `None` at the end marker.
-    pub(crate) fn chunk(&mut self) -> Result<Option<Vec<u8>>, Error> {
+    /// Reads the next chunk; `None` at the end of the snapshot.
+    pub(crate) fn read_chunk(&mut self) -> Result<Option<Vec<u8>>, Error> {
         let mut bytes = vec![0; RECORD_HEADER_BYTES];
         self.read(&mut bytes)?;
         let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as u64;
-        // `take` instead of a buffer of that size, because the length may be damaged.
+        // The length may be damaged. So use `take`, and do not allocate a buffer of that
+        // size.
         let start = self.offset;
         let payload_len = io::Read::by_ref(&mut self.file).take(len).read_to_end(&mut bytes);
         self.offset += payload_len.map_err(Error::io("read", &self.path))? as u64;
@@ -123,11 +127,12 @@ impl SnapshotReader {
         }
     }
 
-    /// The error of a damaged snapshot at the current offset.
+    /// Returns the error of a snapshot that is damaged at the current offset.
     pub(crate) fn corrupt(&self, reason: String) -> Error {
         Error::Corrupt { file: self.path.clone(), offset: self.offset, reason }
     }
 
+    /// Fills `bytes` from the file. Fails if the file ends before.
     fn read(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
         match self.file.read_exact(bytes) {
             Ok(()) => {

@@ -1,5 +1,5 @@
-//! Snapshot files with arbitrary content: loading never panics, never allocates more
-//! than the file has bytes, and fails. `FUZZ_CASES` sets the number of cases.
+//! Snapshot files with arbitrary content. Loading one never panics, allocates no more
+//! memory than the size of the file, and fails. `FUZZ_CASES` sets the number of cases.
 
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -21,15 +21,15 @@ proptest! {
     fn an_arbitrary_snapshot_is_refused(
         mut content in prop::collection::vec(any::<u8>(), 0..300),
         len in any::<u32>(),
-        good_header in any::<bool>(),
+        valid_header in any::<bool>(),
     ) {
         let dir = tempfile::tempdir().unwrap();
         let snapshots = Snapshots::open(dir.path().to_owned()).unwrap();
         snapshots.create(7).unwrap().finish().unwrap();
         let path = snapshots.newest().unwrap().unwrap();
-        if good_header && content.len() >= 48 {
+        if valid_header && content.len() >= 48 {
             content[..24].copy_from_slice(&std::fs::read(&path).unwrap()[..24]);
-            // A payload length that may exceed the memory.
+            // Set a payload length that may exceed the memory of the machine.
             content[28..32].copy_from_slice(&len.to_le_bytes());
         }
         std::fs::write(&path, &content).unwrap();

@@ -1,9 +1,9 @@
 //! The file `HEAD`, which names the newest segment.
 //!
-//! A log whose newest segment is missing looks like a shorter log. So `HEAD` names a
-//! segment before its first record is written, and a log that ends before that segment
+//! A log whose newest segment is missing looks like a shorter log. Therefore `HEAD` names
+//! a segment before its first record is written, and a log that ends before that segment
 //! is refused. Before the named segment is removed, `HEAD` is changed to name another
-//! one, or none.
+//! segment or none.
 
 use std::io;
 
@@ -12,10 +12,11 @@ use files::Error;
 
 use crate::medium::Medium;
 
+/// File name of `HEAD`.
 const NAME: &str = "HEAD";
 
-/// Returns the first sequence of the segment that `HEAD` names; 0 if it names none or
-/// is missing, as in logs of versions without `HEAD`.
+/// Returns the first sequence of the segment that `HEAD` names; 0 if it names none, or if
+/// `HEAD` is missing, as in logs of versions without `HEAD`.
 pub(crate) fn read(medium: &dyn Medium) -> Result<u64, Error> {
     let path = medium.path().join(NAME);
     let content = match medium.open(NAME).and_then(|file| file.read()) {
@@ -24,21 +25,22 @@ pub(crate) fn read(medium: &dyn Medium) -> Result<u64, Error> {
         Err(error) => return Err(Error::io("read", path)(error)),
     };
     let first = std::str::from_utf8(&content).ok().and_then(|text| text.get(..20)?.parse().ok());
-    match first.filter(|first| text(*first).as_bytes() == content) {
+    match first.filter(|first| encode(*first).as_bytes() == content) {
         Some(first) => Ok(first),
         None => {
-            let reason = "its checksum is wrong".into();
+            let reason = "its checksum does not match".into();
             Err(Error::Corrupt { file: path, offset: 0, reason })
         }
     }
 }
 
-/// Names the segment that begins with record `first`; 0 names none.
+/// Makes `HEAD` name the segment whose first sequence is `first`; 0 means no segment.
 pub(crate) fn write(medium: &dyn Medium, first: u64) -> io::Result<()> {
-    medium.replace(NAME, text(first).as_bytes())
+    medium.replace(NAME, encode(first).as_bytes())
 }
 
-fn text(first: u64) -> String {
+/// Returns the content of `HEAD`.
+fn encode(first: u64) -> String {
     let digits = format!("{first:020}");
     let checksum = crc32c(digits.as_bytes());
     format!("{digits} {checksum:08x}\n")
@@ -48,9 +50,9 @@ fn text(first: u64) -> String {
 mod tests {
     use super::*;
 
-    /// The bytes never change: existing directories contain them.
+    /// The bytes must never change, because existing directories contain them.
     #[test]
     fn format_is_fixed() {
-        assert_eq!(text(4711), "00000000000000004711 a2c04146\n");
+        assert_eq!(encode(4711), "00000000000000004711 a2c04146\n");
     }
 }

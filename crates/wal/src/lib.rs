@@ -1,37 +1,39 @@
 //! The write-ahead log: an append-only sequence of records in segment files.
 //!
-//! A [`Log`] stores payloads, numbers them from 1, and returns them in order when it is
-//! opened again. It does not depend on keys, snapshots or the data directory: callers
-//! pass in which records a snapshot covers.
+//! A [`Log`] stores payloads as records, which have the sequences 1, 2, 3 and so on. It
+//! returns the payloads in order when it is opened again. It does not depend on keys,
+//! snapshots or the data directory: the caller passes the *covered record*, the last record
+//! whose changes a snapshot contains.
 //!
 //! # Guarantees
 //!
 //! - **Prefix.** Recovery returns a prefix of the appended payloads: no gap and no
 //!   reordering, whatever the machine lost.
-//! - **Durability.** A payload that [`Log::sync`] (or a [`Syncer`]) has covered is in
-//!   that prefix, or opening fails and names the file and the offset. One exception: if
-//!   the newest record is damaged and no later record (see [`Log::witness`]) proves that
-//!   it was durable, it cannot be distinguished from an unfinished write. It is cut off,
-//!   and the cut is reported.
-//! - **Fail-stop.** After a failed write or fsync the log accepts nothing more
-//!   ([`Error::Poisoned`]), because the kernel may have dropped the data and would
-//!   report success on the next attempt. A full disk is not such a failure: space is
-//!   reserved before it is needed ([`Log::reserve`]).
-//! - **No lost tail.** The file `HEAD` names the newest segment, so opening detects
-//!   that this segment is missing.
+//! - **Durability.** A payload is in this prefix if [`Log::sync`] or [`Syncer::sync`] was
+//!   called after it was appended, and returned without error. If such a payload is
+//!   damaged or missing, opening fails and names the file and the offset. One exception:
+//!   if the newest record is damaged and no later record proves that it was durable (see
+//!   [`Log::append_durability_proof`]), it cannot be distinguished from an unfinished
+//!   write. Opening truncates the log before this record and reports where.
+//! - **Fail-stop.** After a failed write or fsync the log accepts no more writes
+//!   ([`Error::Poisoned`]), because the kernel may have dropped the data and would report
+//!   success on the next attempt. A full disk is not such a failure: space is reserved
+//!   before it is needed ([`Log::reserve`]).
+//! - **No lost tail.** The file `HEAD` names the newest segment. So opening detects that
+//!   this segment is missing.
 //!
 //! # Modules, in reading order
 //!
 //! | Module | Subject |
 //! |---|---|
-//! | `medium` | the disk as the log uses it; tests replace it by one that fails |
+//! | `medium` | the operations on the disk that the log needs; tests use a simulated disk |
 //! | `segment`, `head` | the files of a log |
 //! | `scan` | reads all segments; distinguishes damage from an unfinished write; changes nothing |
-//! | `log_recovery` | opening: scans, cuts off an unfinished write, makes the rest durable |
-//! | `durability` | what is written, what is durable, whether the log failed |
+//! | `log_recovery` | opening: scans, truncates an unfinished write, makes the rest durable |
+//! | `durability` | which records are written and durable; whether the log has failed |
 //! | `log` | appending, reserving space, trimming |
-//! | `check` | a report about a log, for `mem_etcd check` |
-//! | `salvage` | intact records of a damaged log, for `mem_etcd repair` |
+//! | `check` | reports the content of a log, for `mem_etcd check` |
+//! | `salvage` | finds the intact records of a damaged log, for `mem_etcd repair` |
 //!
 //! `docs/store-format.md` describes the files byte by byte.
 //!
@@ -58,4 +60,4 @@ pub use log::{Log, LogOptions, MAX_PAYLOAD_BYTES, Trimmer};
 pub use log_recovery::RecoveredLog;
 pub use medium::{LogFile, Medium, OsMedium};
 pub use salvage::salvage;
-pub use scan::Cut;
+pub use scan::UnfinishedWrite;

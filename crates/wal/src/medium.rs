@@ -1,4 +1,5 @@
-//! The disk as the log uses it. Tests replace it by a simulated disk that fails.
+//! The operations on the disk that the log needs. Tests implement them with a simulated
+//! disk.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -12,23 +13,24 @@ use files::discard;
 
 /// A directory of log files, with the operations of a POSIX file system.
 pub trait Medium: Send + Sync + 'static {
-    /// Path of the directory; for messages only.
+    /// Returns the path of the directory, for messages only.
     fn path(&self) -> &Path;
     /// Returns the names of the files in no particular order.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Creates a file of `bytes` zeros, with its space allocated and its name
-    /// durable. On failure no file is left.
+    /// Creates a file of `bytes` zero bytes. Allocates its space and makes its name
+    /// durable. If this fails, no file is left.
     fn create(&self, name: &str, bytes: u64) -> io::Result<Arc<dyn LogFile>>;
     /// Opens an existing file for reading and writing.
     fn open(&self, name: &str) -> io::Result<Arc<dyn LogFile>>;
-    /// Removes a file, durably.
+    /// Removes a file. The removal is durable.
     fn remove(&self, name: &str) -> io::Result<()>;
-    /// Removes a large file, durably, in steps that do not delay other threads.
+    /// Removes a large file, in steps that do not delay other threads. The removal is
+    /// durable.
     fn discard(&self, name: &str) -> io::Result<()> {
         self.remove(name)
     }
-    /// Replaces the content of a small file atomically and durably: after a crash
-    /// the file has either the old or the new content.
+    /// Replaces the content of a small file atomically and durably: after a crash, the
+    /// file has either the old or the new content. Creates the file if it is missing.
     fn replace(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
 }
 
@@ -58,6 +60,7 @@ impl OsMedium {
         Ok(OsMedium { directory })
     }
 
+    /// Makes the names in the directory durable.
     fn sync_directory(&self) -> io::Result<()> {
         File::open(&self.directory)?.sync_all()
     }
@@ -82,8 +85,8 @@ impl Medium for OsMedium {
             .and_then(|()| file.sync_all())
             .and_then(|()| self.sync_directory());
         if let Err(error) = created {
-            // Report the first error. A file that cannot be removed is empty, and the
-            // next start removes it.
+            // Return the first error. If the file cannot be removed, it has no header and
+            // no records, and the next start removes it.
             let _ = std::fs::remove_file(&path);
             return Err(error);
         }
@@ -116,16 +119,17 @@ impl Medium for OsMedium {
     }
 }
 
-/// Extends a file from size `from` to size `to` with zeros, and reserves disk space for
-/// them, so that a later write cannot run out of space.
+/// Extends a file from size `from` to size `to` with zeros, and allocates disk space for
+/// them, so that later writes to this range do not fail on a full disk.
 fn allocate(file: &File, from: u64, to: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), from, to - from) {
-        // The file system cannot reserve space, so write the zeros.
+        // The file system cannot allocate space. Write the zeros instead.
         Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => write_zeros(file, from, to),
         result => Ok(result?),
     }
 }
 
+/// Overwrites the bytes from offset `from` to offset `to` with zeros.
 fn write_zeros(file: &File, from: u64, to: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     for offset in (from..to).step_by(zeros.len()) {
@@ -172,7 +176,7 @@ mod tests {
         LogFile::zero_from(&file, 40).unwrap();
         let expected = [[7; 40].as_slice(), &[0; 60]].concat();
         assert_eq!(LogFile::read(&file).unwrap(), expected);
-        // The path for a file system that cannot reserve space.
+        // Also test the code for file systems that cannot allocate space.
         write_zeros(&file, 20, 100).unwrap();
         let expected = [[7; 20].as_slice(), &[0; 80]].concat();
         assert_eq!(LogFile::read(&file).unwrap(), expected);

@@ -1,4 +1,4 @@
-//! Intact records of a log that is damaged and cannot be opened.
+//! Finds the intact records of a damaged log, which cannot be opened.
 
 use files::Error;
 use files::framing::{self, HEADER_BYTES, Header};
@@ -6,12 +6,12 @@ use files::framing::{self, HEADER_BYTES, Header};
 use crate::medium::Medium;
 use crate::segment;
 
-/// Largest plausible distance of a sequence from the first one of its segment.
-const MAX_RECORDS: u64 = u32::MAX as u64;
+/// Maximum plausible difference between the sequence of a record and the first sequence
+/// of its segment.
+const MAX_SEQUENCE_DISTANCE: u64 = u32::MAX as u64;
 
-/// Hands the payload of every intact record to `visit`, including records after
-/// damage. Returns the highest sequence found, or 0 if there is no record. Changes
-/// nothing.
+/// Passes the payload of every intact record to `visit`, including records after damage.
+/// Returns the highest sequence of an intact record; 0 if there is none. Changes nothing.
 pub fn salvage(medium: &dyn Medium, mut visit: impl FnMut(&[u8])) -> Result<u64, Error> {
     let mut highest = 0;
     for first in segment::list(medium)? {
@@ -19,7 +19,7 @@ pub fn salvage(medium: &dyn Medium, mut visit: impl FnMut(&[u8])) -> Result<u64,
         let path = medium.path().join(&name);
         let file = medium.open(&name).map_err(Error::io("open", &path))?;
         let content = file.read().map_err(Error::io("read", &path))?;
-        // Without the salt of its segment no record can be verified.
+        // Without the salt of a segment its records cannot be verified.
         if let Header::Valid { salt, .. } = framing::decode_header(segment::MAGIC, &content) {
             highest = highest.max(salvage_segment(&content, first, salt, &mut visit));
         }
@@ -27,12 +27,17 @@ pub fn salvage(medium: &dyn Medium, mut visit: impl FnMut(&[u8])) -> Result<u64,
     Ok(highest)
 }
 
+/// Passes the payloads of the intact records of one segment to `visit`. Returns their
+/// highest sequence.
 fn salvage_segment(content: &[u8], first: u64, salt: u32, visit: &mut dyn FnMut(&[u8])) -> u64 {
     let (mut highest, mut offset) = (0, HEADER_BYTES);
     while let Some((sequence, durable)) = content.get(offset..).and_then(framing::peek_sequences) {
-        // A checksum at every offset would take hours, so check the numbers first.
+        // Computing a checksum at every offset would take hours. So check the numbers
+        // first.
         let plausible = durable < sequence
-            && sequence.checked_sub(first).is_some_and(|distance| distance <= MAX_RECORDS);
+            && sequence
+                .checked_sub(first)
+                .is_some_and(|distance| distance <= MAX_SEQUENCE_DISTANCE);
         let record = match plausible {
             true => framing::decode_record(salt, &content[offset..]),
             false => None,

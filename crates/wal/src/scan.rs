@@ -1,12 +1,13 @@
 //! Reads all segments of a log in order, without changing them.
 //!
-//! Records are read until one is missing or damaged. The records after it decide what
-//! that means:
+//! Records are read until one is missing or damaged. The bytes after it decide the
+//! result:
 //!
-//! - A later record proves that the damaged one was durable: the log is corrupt, and the
-//!   scan fails.
-//! - No later record proves this: the machine stopped during the write. That record and
-//!   all bytes after it were never promised to be durable, and opening cuts them off.
+//! - A later record proves that the missing record was durable: the log is corrupt, and
+//!   the scan fails.
+//! - No later record proves this: the machine crashed during the write. The missing
+//!   record and all bytes after it were never reported as durable, and opening truncates
+//!   the log here.
 
 use std::path::{Path, PathBuf};
 
@@ -17,10 +18,10 @@ use crate::head;
 use crate::medium::Medium;
 use crate::segment::{self, Segment};
 
-/// The position at which an unfinished write is, or was, cut off.
+/// The position of an unfinished write, at which opening truncates the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// The segment.
+pub struct UnfinishedWrite {
+    /// Path of the segment.
     pub file: PathBuf,
     /// Offset in the segment in bytes.
     pub offset: u64,
@@ -29,34 +30,36 @@ pub struct Cut {
 /// The content of a log.
 #[derive(Default)]
 pub(crate) struct ScannedLog {
-    /// Number of records read, including those that a snapshot covers.
+    /// Number of records that were read, including those that the snapshot covers.
     pub(crate) records: u64,
-    /// Bytes of their payloads.
+    /// Total size of their payloads in bytes.
     pub(crate) payload_bytes: u64,
-    /// Where the log ends in an unfinished write.
-    pub(crate) cut: Option<Cut>,
+    /// Where the log ends with an unfinished write.
+    pub(crate) unfinished_write: Option<UnfinishedWrite>,
     /// The segments with records, in order.
     pub(crate) segments: Vec<ScannedSegment>,
     /// Sequence of the next record.
     pub(crate) next: u64,
-    /// First sequence of the segment that `HEAD` names.
+    /// First sequence of the segment that `HEAD` names; 0 if it names none.
     pub(crate) head: u64,
-    /// First sequences of the segments after the cut. They contain no record that was
-    /// promised to be durable.
-    pub(crate) unpromised: Vec<u64>,
+    /// First sequences of the segments after the end of the log. They contain no record
+    /// that was reported as durable.
+    pub(crate) segments_after_end: Vec<u64>,
 }
 
 /// A segment that was read.
 pub(crate) struct ScannedSegment {
     pub(crate) segment: Segment,
     pub(crate) path: PathBuf,
+    /// Number of records in the segment.
     pub(crate) records: u64,
 }
 
-/// Takes the sequence and the payload of a record.
+/// A function that gets the sequence and the payload of each record.
 type Visit<'a> = &'a mut dyn FnMut(u64, &[u8]) -> Result<(), String>;
 
-/// Hands the payload of each record after `covered` to `visit`, in order.
+/// Passes the payload of each record after `covered` to `visit`, in order; `covered` is
+/// the last record that the snapshot covers.
 pub(crate) fn scan(
     medium: &dyn Medium,
     covered: u64,
@@ -64,8 +67,9 @@ pub(crate) fn scan(
 ) -> Result<ScannedLog, Error> {
     let mut segments = segment::list(medium)?;
     let head = head::read(medium)?;
-    require_head(medium, &segments, head)?;
-    // Segments whose records are all covered may be damaged.
+    require_head_segment(medium, &segments, head)?;
+    // Skip the segments of which all records are covered. They are not needed, so they
+    // may be damaged.
     segments.drain(..segment::count_covered(&segments, covered));
     if let Some(first) = segments.first().filter(|first| **first > covered + 1) {
         return Err(Error::Gap { path: medium.path().to_owned(), first: *first, covered });
@@ -76,17 +80,17 @@ pub(crate) fn scan(
         true => visit(payload),
         false => Ok(()),
     };
-    for position in 0..segments.len() {
-        scan_segment(medium, &segments[position..], &mut log, &mut visit_uncovered)?;
-        if log.cut.is_some() {
+    for index in 0..segments.len() {
+        scan_segment(medium, &segments[index..], &mut log, &mut visit_uncovered)?;
+        if log.unfinished_write.is_some() {
             break;
         }
     }
     Ok(log)
 }
 
-/// Reads the first of `segments`; sets the cut if the log ends there in an unfinished
-/// write.
+/// Reads the first of `segments`. Sets `log.unfinished_write` if the log ends there with
+/// an unfinished write.
 fn scan_segment(
     medium: &dyn Medium,
     segments: &[u64],
@@ -99,11 +103,12 @@ fn scan_segment(
     let file = medium.open(&name).map_err(Error::io("open", &path))?;
     let content = file.read().map_err(Error::io("read", &path))?;
     let Some(salt) = read_header(&content, first, log.next, &path)? else {
-        // The segment was being created, or the one before it ends too early.
+        // The creation of the segment was interrupted, or the log ends in the segment
+        // before it.
         let damage = Damage { path: &path, offset: 0 };
         refuse_if_durable(medium, segments, log, damage)?;
-        log.unpromised = segments.to_vec();
-        log.cut = Some(Cut { file: path, offset: 0 });
+        log.segments_after_end = segments.to_vec();
+        log.unfinished_write = Some(UnfinishedWrite { file: path, offset: 0 });
         return Ok(());
     };
     let records_before = log.records;
@@ -111,8 +116,8 @@ fn scan_segment(
     if content[end..].iter().any(|byte| *byte != 0) {
         let damage = Damage { path: &path, offset: end as u64 };
         refuse_if_durable(medium, segments, log, damage)?;
-        log.unpromised = segments[1..].to_vec();
-        log.cut = Some(Cut { file: path.clone(), offset: end as u64 });
+        log.segments_after_end = segments[1..].to_vec();
+        log.unfinished_write = Some(UnfinishedWrite { file: path.clone(), offset: end as u64 });
     }
     let (position, size) = (end as u64, content.len() as u64);
     let segment = Segment { first, salt, file, position, size };
@@ -122,7 +127,7 @@ fn scan_segment(
 }
 
 /// Refuses a log that ends before the segment that `HEAD` names.
-fn require_head(medium: &dyn Medium, segments: &[u64], head: u64) -> Result<(), Error> {
+fn require_head_segment(medium: &dyn Medium, segments: &[u64], head: u64) -> Result<(), Error> {
     if segments.last().copied().unwrap_or(0) >= head {
         return Ok(());
     }
@@ -131,8 +136,9 @@ fn require_head(medium: &dyn Medium, segments: &[u64], head: u64) -> Result<(), 
     Err(Error::Corrupt { file, offset: 0, reason })
 }
 
-/// Returns the salt of a segment that begins with record `next` and is named
-/// accordingly; `None` if the header is damaged or names another record.
+/// Returns the salt in the header of a segment. Returns `None` if the header is damaged,
+/// or if the first sequence in it differs from that in the file name (`named`) or from
+/// the expected one (`next`).
 fn read_header(content: &[u8], named: u64, next: u64, path: &Path) -> Result<Option<u32>, Error> {
     match framing::decode_header(segment::MAGIC, content) {
         Header::Newer { format } => Err(Error::newer_format(path, format)),
@@ -141,7 +147,8 @@ fn read_header(content: &[u8], named: u64, next: u64, path: &Path) -> Result<Opt
     }
 }
 
-/// Visits the intact records of a segment and returns the offset at which they end.
+/// Visits the intact records of a segment up to the first missing or damaged one. Returns
+/// the offset at which they end.
 fn read_records(
     content: &[u8],
     salt: u32,
@@ -174,8 +181,8 @@ struct Damage<'a> {
     offset: u64,
 }
 
-/// Fails if a record in `segments`, the damaged segment and all later ones, proves that
-/// the missing record `log.next` was durable.
+/// Fails if a record proves that the missing record `log.next` was durable. Searches
+/// `segments`: the damaged segment and all later ones.
 fn refuse_if_durable(
     medium: &dyn Medium,
     segments: &[u64],
@@ -188,8 +195,9 @@ fn refuse_if_durable(
         let file = medium.open(&segment::file_name(first)).map_err(Error::io("open", &path))?;
         let content = file.read().map_err(Error::io("read", &path))?;
         let Header::Valid { salt, .. } = framing::decode_header(segment::MAGIC, &content) else {
-            // A header is durable before HEAD names the segment and before its first
-            // record is written. So a segment with an unfinished header has no records.
+            // A header is durable before HEAD names the segment and before the first
+            // record is written. So a segment whose header was not completely written has
+            // no records.
             let has_records = content.iter().skip(HEADER_BYTES).any(|byte| *byte != 0);
             if first != log.head && !has_records {
                 continue;
@@ -197,9 +205,9 @@ fn refuse_if_durable(
             let reason = "its header is damaged".to_owned();
             return Err(Error::Corrupt { file: path, offset: 0, reason });
         };
-        if let Some(witness) = find_witness(&content[HEADER_BYTES..], salt, missing) {
+        if let Some(proof) = find_proof(&content[HEADER_BYTES..], salt, missing) {
             let reason = format!(
-                "record {missing} is damaged or missing, and record {witness} proves that it was durable"
+                "record {missing} is damaged or missing, and record {proof} proves that it was durable"
             );
             let file = damage.path.to_owned();
             return Err(Error::Corrupt { file, offset: damage.offset, reason });
@@ -208,12 +216,13 @@ fn refuse_if_durable(
     Ok(())
 }
 
-/// Returns the sequence of an intact record anywhere in `content` that was written when
-/// `missing` was durable.
-fn find_witness(content: &[u8], salt: u32, missing: u64) -> Option<u64> {
+/// Searches `content` for an intact record that states that the record `missing` was
+/// durable. Returns its sequence.
+fn find_proof(content: &[u8], salt: u32, missing: u64) -> Option<u64> {
     for offset in 0..content.len() {
         let (sequence, durable) = framing::peek_sequences(&content[offset..])?;
-        // A checksum at every offset would take hours, so check the numbers first.
+        // Computing a checksum at every offset would take hours. So check the numbers
+        // first.
         let plausible = sequence > missing
             && sequence - missing <= u64::from(u32::MAX)
             && (missing..sequence).contains(&durable);

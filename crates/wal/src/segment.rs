@@ -1,8 +1,8 @@
 //! Segments: the files of a log.
 //!
-//! A segment has a header, records (see [`files::framing`]) and zeros up to its
-//! allocated size. It is named after its first sequence, so names sort in the order of
-//! the log.
+//! A segment has a header, records (see [`files::framing`]) and zeros up to its allocated
+//! size. Its file name is the sequence of its first record, so the names sort in the
+//! order of the log.
 
 use std::sync::Arc;
 
@@ -13,12 +13,14 @@ use crate::medium::{LogFile, Medium};
 
 /// First bytes of every segment.
 pub(crate) const MAGIC: Magic = *b"K1MWAL";
+/// Extension of the file name of a segment.
 const EXTENSION: &str = ".wal";
 
 /// A segment that is open for writing.
 pub(crate) struct Segment {
     /// Sequence of the first record, which may not be written yet.
     pub(crate) first: u64,
+    /// Start value of the checksums of the records.
     pub(crate) salt: u32,
     pub(crate) file: Arc<dyn LogFile>,
     /// Offset of the next record in bytes.
@@ -27,7 +29,7 @@ pub(crate) struct Segment {
     pub(crate) size: u64,
 }
 
-/// Returns the file name of the segment that begins with `first`.
+/// Returns the file name of the segment whose first sequence is `first`.
 pub(crate) fn file_name(first: u64) -> String {
     format!("{first:020}{EXTENSION}")
 }
@@ -40,7 +42,8 @@ pub(crate) fn list(medium: &dyn Medium) -> Result<Vec<u64>, Error> {
     Ok(segments)
 }
 
-/// Counts the `segments`, from the oldest on, whose records are all covered.
+/// Returns how many of `segments`, from the oldest on, contain only records up to
+/// `covered`.
 pub(crate) fn count_covered(segments: &[u64], covered: u64) -> usize {
     segments.iter().skip(1).take_while(|next| **next <= covered + 1).count()
 }

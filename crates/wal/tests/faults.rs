@@ -1,4 +1,4 @@
-//! The log on a disk that loses power, runs out of space and fails.
+//! Tests of the log on a disk that loses power, has no space left, or fails.
 
 mod disk;
 
@@ -15,6 +15,7 @@ fn open(disk: &Disk) -> Result<(Log, Vec<Vec<u8>>, RecoveredLog), Error> {
     open_after(disk, 0)
 }
 
+/// Opens the log with a snapshot that covers the records up to `covered`.
 fn open_after(disk: &Disk, covered: u64) -> Result<(Log, Vec<Vec<u8>>, RecoveredLog), Error> {
     let mut payloads = Vec::new();
     let (log, recovered) = Log::open(disk.clone(), options(), covered, |payload| {
@@ -24,7 +25,7 @@ fn open_after(disk: &Disk, covered: u64) -> Result<(Log, Vec<Vec<u8>>, Recovered
     Ok((log, payloads, recovered))
 }
 
-/// Names of the segments, oldest first.
+/// Returns the file names of the segments, oldest first.
 fn segments(disk: &Disk) -> Vec<String> {
     let state = disk.0.lock().unwrap();
     state.files.keys().filter(|name| name.ends_with(".wal")).cloned().collect()
@@ -37,13 +38,14 @@ fn append(log: &mut Log, payload: &[u8]) -> Result<(), Error> {
 
 #[derive(Clone, Debug)]
 enum Step {
+    /// Appends a payload of this size in bytes.
     Append(usize),
     Sync,
-    /// A snapshot covers everything so far; the log may be trimmed.
+    /// Trims the log, as if a snapshot covered all records so far.
     Cover,
-    /// The process stops; the page cache survives.
+    /// Kills the process. The page cache survives.
     Kill,
-    /// The machine loses power; the bits say which unsynced blocks survive.
+    /// Cuts the power. The bits select the unsynced blocks that survive.
     PowerCut(Vec<bool>),
 }
 
@@ -104,17 +106,24 @@ proptest! {
             };
             drop(log);
             let (reopened, payloads, _) = open_after(&disk, covered as u64).unwrap();
-            prop_assert!(appended[covered..].starts_with(&payloads), "not a prefix");
-            let least = if lost_power { synced.max(covered) } else { appended.len() };
+            prop_assert!(
+                appended[covered..].starts_with(&payloads),
+                "the recovered payloads are not a prefix of the appended ones"
+            );
+            let required = if lost_power { synced.max(covered) } else { appended.len() };
             appended.truncate(covered + payloads.len());
-            prop_assert!(appended.len() >= least, "{} of {least} recovered", appended.len());
+            prop_assert!(
+                appended.len() >= required,
+                "recovered {} records; required: {required}",
+                appended.len()
+            );
             log = reopened;
             // Opening makes the recovered records durable.
             synced = appended.len();
         }
     }
 
-    /// A flipped bit is either reported or costs no synced record.
+    /// A flipped bit is either reported as damage or does not affect a synced record.
     #[test]
     fn damage_is_never_silent(lens in prop::collection::vec(1usize..120, 2..30), bit in any::<prop::sample::Index>()) {
         let disk = Disk::default();
@@ -123,13 +132,13 @@ proptest! {
             append(&mut log, &vec![7; *len]).unwrap();
             log.sync().unwrap();
         }
-        log.witness().unwrap();
+        log.append_durability_proof().unwrap();
         drop(log);
         disk.flip_bit(bit.index(1 << 20));
         match open(&disk) {
             Err(Error::Corrupt { .. } | Error::NewerFormat { .. }) => {}
-            Err(other) => prop_assert!(false, "{other}"),
-            // The empty witness record may be cut off.
+            Err(other) => prop_assert!(false, "unexpected error: {other}"),
+            // The empty record that proves durability may itself be truncated.
             Ok((_, payloads, _)) => {
                 let kept = payloads.iter().filter(|payload| !payload.is_empty()).count();
                 prop_assert_eq!(kept, lens.len());
@@ -138,7 +147,7 @@ proptest! {
     }
 }
 
-/// A trimmed log without its snapshot is not taken for an empty log.
+/// A trimmed log without its snapshot is not treated as an empty log.
 #[test]
 fn a_gap_before_the_log_is_refused() {
     let disk = Disk::default();
@@ -152,7 +161,8 @@ fn a_gap_before_the_log_is_refused() {
     assert!(open_after(&disk, 19).is_ok());
 }
 
-/// A log whose newest segment is missing looks like a shorter log.
+/// A log whose newest segment is missing is refused, although it looks like a shorter
+/// log. The error names the segment.
 #[test]
 fn a_missing_newest_segment_is_detected() {
     let disk = Disk::default();
@@ -167,12 +177,12 @@ fn a_missing_newest_segment_is_detected() {
     for newest in names.iter().rev() {
         disk.0.lock().unwrap().files.remove(newest);
         let message = open(&disk).err().unwrap().to_string();
-        assert!(message.contains(names.last().unwrap()), "{message}");
-        assert!(message.contains("is missing, but HEAD names"), "{message}");
+        assert!(message.contains(names.last().unwrap()), "unexpected error: {message}");
+        assert!(message.contains("is missing, but HEAD names"), "unexpected error: {message}");
     }
 }
 
-/// A newest segment of zeros is not taken for an empty segment.
+/// A newest segment that contains only zeros is not treated as an empty segment.
 #[test]
 fn a_zeroed_newest_segment_is_detected() {
     let disk = Disk::default();
@@ -184,7 +194,7 @@ fn a_zeroed_newest_segment_is_detected() {
     assert!(matches!(open(&disk), Err(Error::Corrupt { offset: 0, .. })));
 }
 
-/// Logs of versions without `HEAD` can be read, and get a `HEAD`.
+/// A log of a version without `HEAD` can be read, and gets a `HEAD`.
 #[test]
 fn a_log_without_head_is_read() {
     let disk = Disk::default();
@@ -198,13 +208,16 @@ fn a_log_without_head_is_read() {
     assert!(disk.0.lock().unwrap().files.contains_key("HEAD"));
 }
 
-/// Records in the spare room of a full log are recovered, and appending works again
-/// when there is space.
+/// Records in the spare room of a full log are recovered. Appending works again when
+/// there is space.
 #[test]
 fn a_full_log_has_spare_room() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
-    assert!(matches!(log.append_spare(b"spare"), Err(Error::NoSpace { .. })), "no segment yet");
+    assert!(
+        matches!(log.append_spare(b"spare"), Err(Error::NoSpace { .. })),
+        "a log without a segment has no spare room"
+    );
     let mut appended = 0;
     disk.0.lock().unwrap().free_bytes = Some(600);
     while append(&mut log, &[1; 10]).is_ok() {
@@ -221,7 +234,7 @@ fn a_full_log_has_spare_room() {
     assert_eq!(payloads.last().unwrap(), b"more");
 }
 
-/// A read error fails the open and changes nothing.
+/// A read error makes the open fail and changes nothing.
 #[test]
 fn a_read_error_is_reported() {
     let disk = Disk::default();
@@ -233,7 +246,7 @@ fn a_read_error_is_reported() {
     assert_eq!(open(&disk).unwrap().1, [b"one"]);
 }
 
-/// A failure to create a segment does not poison the log.
+/// A failure to create a segment does not poison the log: the append can be tried again.
 #[test]
 fn a_segment_that_cannot_be_created_is_retried() {
     let disk = Disk::default();
@@ -246,10 +259,10 @@ fn a_segment_that_cannot_be_created_is_retried() {
     assert_eq!(open(&disk).unwrap().1, [vec![1; 100], vec![2; 1000]]);
 }
 
-/// The search for a witness record does not compute a checksum at every offset, even
-/// for content in which many offsets look plausible.
+/// The search for a record that proves durability does not compute a checksum at every
+/// offset, even if the content looks plausible at many offsets.
 #[test]
-fn a_large_torn_record_is_cut_off_quickly() {
+fn a_large_torn_record_is_truncated_quickly() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"kept").unwrap();
@@ -274,7 +287,7 @@ fn a_failed_sync_poisons_the_log() {
 }
 
 #[test]
-fn a_short_write_poisons_the_log_and_is_cut_off() {
+fn a_short_write_poisons_the_log_and_is_truncated() {
     let disk = Disk::default();
     let (mut log, _, _) = open(&disk).unwrap();
     append(&mut log, b"one").unwrap();
@@ -284,7 +297,7 @@ fn a_short_write_poisons_the_log_and_is_cut_off() {
     drop(log);
     let (mut log, payloads, recovered) = open(&disk).unwrap();
     assert_eq!(payloads, [b"one"]);
-    assert!(recovered.cut.is_some());
+    assert!(recovered.unfinished_write.is_some());
     append(&mut log, b"four").unwrap();
     drop(log);
     assert_eq!(open(&disk).unwrap().1, [&b"one"[..], b"four"]);
@@ -302,7 +315,7 @@ fn a_full_disk_refuses_appends_until_there_is_space() {
             Err(error) => break error,
         }
     };
-    assert!(matches!(error, Error::NoSpace { .. }), "{error}");
+    assert!(matches!(error, Error::NoSpace { .. }), "unexpected error: {error}");
     disk.0.lock().unwrap().free_bytes = None;
     append(&mut log, &[2; 100]).unwrap();
     appended.push(vec![2; 100]);
@@ -318,10 +331,13 @@ fn a_record_that_the_visitor_refuses_is_reported_with_its_offset() {
     append(&mut log, b"bad").unwrap();
     drop(log);
     let refused = Log::open(disk, options(), 0, |payload| match payload {
-        b"bad" => Err("no such effect".into()),
+        b"bad" => Err("unknown effect".into()),
         _ => Ok(()),
     });
     let message = refused.err().unwrap().to_string();
-    assert!(message.contains("00000000000000000001.wal is corrupt at offset 52"), "{message}");
-    assert!(message.contains("no such effect"), "{message}");
+    assert!(
+        message.contains("00000000000000000001.wal is corrupt at offset 52"),
+        "unexpected error: {message}"
+    );
+    assert!(message.contains("unknown effect"), "unexpected error: {message}");
 }

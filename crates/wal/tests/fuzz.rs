@@ -1,6 +1,6 @@
-//! Logs with arbitrary damage: reading never panics, always terminates, allocates no
-//! more than the files have bytes, and either returns a prefix of what was written or
-//! fails. `FUZZ_CASES` sets the number of cases.
+//! Logs with arbitrary damage. Reading one never panics, always ends, allocates no more
+//! memory than the size of the files, and either returns a prefix of the written payloads
+//! or fails. `FUZZ_CASES` sets the number of cases.
 
 mod disk;
 
@@ -25,16 +25,25 @@ type Index = prop::sample::Index;
 
 #[derive(Clone, Debug)]
 enum Mutation {
+    /// Sets the byte at an offset.
     Set(Index, u8),
+    /// Flips a bit of the byte at an offset.
     Flip(Index, u8),
-    Overwrite(Index, Vec<u8>),
+    /// Replaces all bytes from an offset on.
+    ReplaceEnd(Index, Vec<u8>),
+    /// Copies a number of bytes from the first offset to the second one.
     Copy(Index, Index, usize),
-    /// Copies bytes from one file into another.
-    Splice(Index, Index, usize),
+    /// Copies a number of bytes from another file, at the same offset.
+    CopyFrom(Index, Index, usize),
+    /// Truncates the file to a length.
     Truncate(Index),
+    /// Appends bytes to the file.
     Extend(Vec<u8>),
+    /// Removes the file.
     Remove,
+    /// Swaps the content with another file.
     Swap(Index),
+    /// Renames the file to a segment with this first sequence.
     Rename(u64),
 }
 
@@ -44,9 +53,9 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     prop_oneof![
         4 => (at(), any::<u8>()).prop_map(|(at, byte)| Mutation::Set(at, byte)),
         4 => (at(), 0u8..8).prop_map(|(at, bit)| Mutation::Flip(at, bit)),
-        2 => (at(), bytes()).prop_map(|(at, bytes)| Mutation::Overwrite(at, bytes)),
+        2 => (at(), bytes()).prop_map(|(at, bytes)| Mutation::ReplaceEnd(at, bytes)),
         2 => (at(), at(), 1usize..600).prop_map(|(a, b, len)| Mutation::Copy(a, b, len)),
-        2 => (at(), at(), 1usize..600).prop_map(|(a, b, len)| Mutation::Splice(a, b, len)),
+        2 => (at(), at(), 1usize..600).prop_map(|(a, b, len)| Mutation::CopyFrom(a, b, len)),
         1 => at().prop_map(Mutation::Truncate),
         1 => bytes().prop_map(Mutation::Extend),
         1 => Just(Mutation::Remove),
@@ -55,8 +64,9 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// A log of several segments, as a process leaves it, and its payloads.
-fn written(lens: &[usize]) -> (Disk, Vec<Vec<u8>>) {
+/// Writes a log of several segments, as a process leaves it. Returns the disk and the
+/// payloads.
+fn write_log(lens: &[usize]) -> (Disk, Vec<Vec<u8>>) {
     let disk = Disk::default();
     let mut payloads = Vec::new();
     let (mut log, _) = open(&disk, &mut payloads).unwrap();
@@ -79,6 +89,7 @@ fn open(disk: &Disk, payloads: &mut Vec<Vec<u8>>) -> Result<(Log, RecoveredLog),
     })
 }
 
+/// Applies `mutation` to one file of the disk.
 fn mutate(disk: &Disk, file: &Index, mutation: &Mutation) {
     let mut state = disk.0.lock().unwrap();
     let names: Vec<String> = state.files.keys().cloned().collect();
@@ -90,14 +101,14 @@ fn mutate(disk: &Disk, file: &Index, mutation: &Mutation) {
         _ if len == 0 => {}
         Mutation::Set(at, byte) => content[within(at)] = *byte,
         Mutation::Flip(at, bit) => content[within(at)] ^= 1 << bit,
-        Mutation::Overwrite(at, bytes) => {
+        Mutation::ReplaceEnd(at, bytes) => {
             content.splice(within(at).., bytes.iter().copied());
         }
         Mutation::Copy(from, to, count) => {
             let (from, to) = (within(from), within(to));
             content.copy_within(from..from + (*count).min(len - from.max(to)), to);
         }
-        Mutation::Splice(other, at, count) => {
+        Mutation::CopyFrom(other, at, count) => {
             let other = state.files[&names[other.index(names.len())]].current.clone();
             let start = at.index(len.max(1));
             let bytes: Vec<u8> = other.into_iter().skip(start).take(*count).collect();
@@ -125,14 +136,14 @@ fn mutate(disk: &Disk, file: &Index, mutation: &Mutation) {
     }
 }
 
-/// Opens the log; if that succeeds, appends a record and opens the log again. Returns
-/// the recovered payloads, or `None` if opening failed.
+/// Opens the log. If that succeeds, appends a record and opens the log again. Returns the
+/// payloads that the first open recovered, or `None` if it failed.
 fn open_and_reopen(disk: &Disk) -> Result<Option<Vec<Vec<u8>>>, TestCaseError> {
     let checked = check(disk, 0, |_| Ok(()));
     salvage(disk, |_| {}).unwrap();
     let mut found = Vec::new();
     let log = open(disk, &mut found);
-    prop_assert_eq!(checked.is_ok(), log.is_ok(), "check and open agree");
+    prop_assert_eq!(checked.is_ok(), log.is_ok(), "check and open must both succeed or both fail");
     let Ok((mut log, _)) = log else { return Ok(None) };
     log.append(b"appended").unwrap();
     drop(log);
@@ -151,11 +162,15 @@ proptest! {
         lens in prop::collection::vec(0usize..200, 1..25),
         mutations in prop::collection::vec((any::<Index>(), mutation()), 1..6),
     ) {
-        let (disk, written) = written(&lens);
+        let (disk, written) = write_log(&lens);
         mutations.iter().for_each(|(file, mutation)| mutate(&disk, file, mutation));
         if let Some(found) = open_and_reopen(&disk)? {
             let found: Vec<_> = found.into_iter().filter(|payload| !payload.is_empty()).collect();
-            prop_assert!(written.starts_with(&found), "{} payloads are not a prefix", found.len());
+            prop_assert!(
+                written.starts_with(&found),
+                "the {} recovered payloads are not a prefix of the written ones",
+                found.len()
+            );
         }
     }
 
@@ -163,14 +178,16 @@ proptest! {
     fn arbitrary_files_are_opened_or_refused(
         files in prop::collection::vec((0u64..30, prop::collection::vec(any::<u8>(), 0..700)), 0..4),
         head in prop::option::of(prop::collection::vec(any::<u8>(), 0..40)),
-        headers in any::<bool>(),
+        valid_headers in any::<bool>(),
     ) {
         let disk = Disk::default();
         for (first, mut content) in files {
-            // A valid header lets the reader get to the records.
-            if headers && content.len() > 24 {
-                let header = written(&[0]).0.0.lock().unwrap().files["00000000000000000001.wal"].current[..24].to_vec();
-                content[..24].copy_from_slice(&header);
+            // With a valid header, the reader also reads the records.
+            if valid_headers && content.len() > 24 {
+                let (with_header, _) = write_log(&[0]);
+                let state = with_header.0.lock().unwrap();
+                let segment = &state.files["00000000000000000001.wal"];
+                content[..24].copy_from_slice(&segment.current[..24]);
             }
             let file = File { durable: content.clone(), current: content };
             disk.0.lock().unwrap().files.insert(format!("{first:020}.wal"), file);

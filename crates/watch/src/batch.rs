@@ -1,4 +1,4 @@
-//! Published events, shared by all watchers that receive them.
+//! Batches of published events. All watchers that receive a batch share it.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use etcdpb::Record;
 use mvcc::Event;
 
-/// The events of one span in one publication or one read of history.
+/// The events of one span from one publication or from one read of history.
 #[derive(Clone, Debug)]
 pub(crate) struct Batch {
     /// The revision for the response header.
@@ -17,10 +17,10 @@ pub(crate) struct Batch {
 #[derive(Debug)]
 struct BatchContent {
     events: Vec<Event>,
-    /// Bytes of keys and values, including those of the previous pairs.
+    /// Size of keys and values in bytes, including those of the previous pairs.
     bytes: usize,
-    /// The encoded events, without and with previous pairs. The first watcher that
-    /// needs an encoding produces it.
+    /// The encoded events: first without, then with previous pairs. The first watcher
+    /// that needs an encoding creates it.
     encoded: [OnceLock<Bytes>; 2],
 }
 
@@ -34,16 +34,18 @@ impl Batch {
         Batch { revision, content: Arc::new(content) }
     }
 
+    /// Returns all events of the batch.
     pub(crate) fn events(&self) -> &[Event] {
         &self.content.events
     }
 
+    /// Returns the size of keys and values in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.content.bytes
     }
 }
 
-/// The events of a batch that one watcher receives. Never empty.
+/// The events of a batch that one watcher receives; at least one.
 #[derive(Clone, Debug)]
 pub struct Events {
     batch: Batch,
@@ -52,7 +54,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Selects the events of `batch` for which `wanted` is true; `None` if there are
+    /// Returns the events of `batch` for which `wanted` is true; `None` if there are
     /// none.
     pub(crate) fn select(batch: Batch, wanted: impl Fn(&Event) -> bool) -> Option<Self> {
         if batch.events().iter().all(&wanted) {
@@ -62,14 +64,14 @@ impl Events {
         (!selected.is_empty()).then_some(Events { batch, selected: Some(selected) })
     }
 
-    /// The events, in order.
+    /// Returns the events, in order.
     pub fn as_slice(&self) -> &[Event] {
         self.selected.as_deref().unwrap_or(self.batch.events())
     }
 
-    /// The events encoded by `encode`; with previous pairs if `prev_kv`. All watchers
-    /// that receive the whole batch share one encoding, so `encode` must depend only
-    /// on the events and `prev_kv`.
+    /// Returns the events as `encode` encodes them, with previous pairs if `prev_kv` is
+    /// set. All watchers that receive the whole batch share one encoding, so the result
+    /// of `encode` must depend only on the events and on `prev_kv`.
     pub fn encoded(&self, prev_kv: bool, encode: impl FnOnce(&[Event]) -> Bytes) -> Bytes {
         match &self.selected {
             Some(selected) => encode(selected),

@@ -1,16 +1,16 @@
-//! The messages for a client, and the source of past events.
+//! The messages for the client of a stream, and the interface to read past events.
 
 use mvcc::{Event, Span};
 
 use crate::batch::Events;
 
-/// The next message for the client of a stream. `revision` is the revision for the
-/// response header.
+/// A message for the client of a stream. `revision` is the revision for the response
+/// header.
 #[derive(Clone, Debug)]
 pub enum Delivery {
     /// The watch was created.
     Created {
-        /// The watch.
+        /// The watch ID.
         watch_id: i64,
         /// The header revision.
         revision: i64,
@@ -22,26 +22,25 @@ pub enum Delivery {
         /// The header revision.
         revision: i64,
     },
-    /// The watch was cancelled by the client.
+    /// The client has cancelled the watch.
     Canceled {
-        /// The watch.
+        /// The watch ID.
         watch_id: i64,
         /// The header revision.
         revision: i64,
     },
-    /// The watch was cancelled because events that it has not received are
-    /// compacted.
+    /// The watch was cancelled because events that it has not received are compacted.
     Compacted {
-        /// The watch.
+        /// The watch ID.
         watch_id: i64,
-        /// The first revision that can still be watched.
+        /// The compacted revision, the first that can be watched.
         compact_revision: i64,
         /// The header revision.
         revision: i64,
     },
     /// Events of a watch.
     Events {
-        /// The watch.
+        /// The watch ID.
         watch_id: i64,
         /// The header revision.
         revision: i64,
@@ -52,21 +51,21 @@ pub enum Delivery {
         /// Whether the message may be split.
         fragment: bool,
     },
-    /// Everything up to `revision` has been delivered to this watch or, if the ID is
-    /// -1, to all watches of the stream.
+    /// A progress notification: all events up to `revision` have been delivered to this
+    /// watch or, if the ID is -1, to all watches of the stream.
     Progress {
-        /// The watch, or -1.
+        /// The watch ID, or -1.
         watch_id: i64,
-        /// The revision up to which everything has been delivered.
+        /// The revision up to which all events have been delivered.
         revision: i64,
     },
 }
 
-/// The source of past events for unsynced watchers.
+/// Reads past events for unsynced watchers.
 pub trait HistoryReader {
-    /// Appends the events of `span` with revisions from `from` to `to`, both
-    /// included, to `events`. Stops at the end of a revision after having visited
-    /// `limit` events. Returns the first revision that was not visited.
+    /// Appends the events of `span` with revisions from `from` to `to`, both included, to
+    /// `events`. It may stop earlier, at the end of a revision; it does so when it has
+    /// visited `limit` events. Returns the first revision that was not visited.
     ///
     /// # Errors
     /// Fails if `from` is compacted.
@@ -80,9 +79,9 @@ pub trait HistoryReader {
     ) -> Result<i64, Compacted>;
 }
 
-/// The error for history that is compacted.
+/// The error of a read of compacted history.
 #[derive(Clone, Copy, Debug)]
 pub struct Compacted {
-    /// The first revision that can still be read.
+    /// The compacted revision, the oldest that can be read.
     pub revision: i64,
 }

@@ -1,4 +1,4 @@
-//! All subscriptions, and the publication of events to them.
+//! The hub: all subscriptions, and the publication of events to them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::batch::Batch;
 use crate::mailbox::Mailbox;
 use crate::span_tree::SpanTree;
 
-/// The subscriptions of all watchers, ordered by span.
+/// The subscriptions of all watchers, grouped by span.
 pub struct Hub {
     queue_events: usize,
     subscriptions: Mutex<Subscriptions>,
@@ -19,17 +19,20 @@ pub struct Hub {
 
 #[derive(Default)]
 pub(crate) struct Subscriptions {
-    /// The published revision: all events up to it are in the queues.
+    /// The published revision. All events up to it are queued, except those of unsynced
+    /// watchers.
     pub(crate) revision: i64,
     groups: Slab<Group>,
     /// Groups by span, to add and remove subscribers.
     by_span: HashMap<Span, usize>,
-    /// Groups with a single-key span, by that key; finds the subscribers of an event.
-    points: HashMap<Vec<u8>, usize>,
-    /// Groups with other spans; finds the subscribers of an event.
+    /// Groups whose span is a single key, by this key. Finds the subscribers of an event.
+    single_keys: HashMap<Vec<u8>, usize>,
+    /// Groups with other spans. Finds the subscribers of an event.
     ranges: SpanTree,
-    /// Groups with events in the current publication. The vector is reused.
-    touched: Vec<usize>,
+    /// Groups with events in the current publication. It is empty between publications,
+    /// and kept for its capacity.
+    groups_with_events: Vec<usize>,
+    /// Number of watchers.
     watchers: usize,
 }
 
@@ -48,20 +51,20 @@ pub(crate) struct Subscriber {
 }
 
 impl Hub {
-    /// Creates a hub for a store whose published revision is `revision`. Each stream's
-    /// queue holds `queue_events` events.
+    /// Creates a hub for a store whose published revision is `revision`. The queue of
+    /// each stream has room for `queue_events` events.
     pub fn new(revision: i64, queue_events: usize) -> Arc<Self> {
         let subscriptions = Subscriptions { revision, ..Subscriptions::default() };
         Arc::new(Hub { queue_events, subscriptions: Mutex::new(subscriptions) })
     }
 
-    /// Number of events that a stream's queue holds.
+    /// Returns the maximum number of events in the queue of a stream.
     pub(crate) fn queue_events(&self) -> usize {
         self.queue_events
     }
 
-    /// Queues `events` for their watchers and sets the published revision. The events
-    /// must be all those after the previous call's revision up to `revision`.
+    /// Queues `events` for their watchers, and sets the published revision. `events` must
+    /// be all events after the revision of the previous call and up to `revision`.
     pub fn publish(&self, events: &[Event], revision: i64) {
         let mut subscriptions = self.subscriptions.lock();
         debug_assert!(subscriptions.revision <= revision);
@@ -69,21 +72,21 @@ impl Hub {
         if subscriptions.watchers == 0 {
             return;
         }
-        let mut touched = std::mem::take(&mut subscriptions.touched);
+        let mut groups_with_events = std::mem::take(&mut subscriptions.groups_with_events);
         for event in events {
-            subscriptions.distribute(event, &mut touched);
+            subscriptions.add_event(event, &mut groups_with_events);
         }
-        for group in touched.drain(..) {
+        for group in groups_with_events.drain(..) {
             let group = &mut subscriptions.groups[group];
             let batch = Batch::new(revision, std::mem::take(&mut group.events));
             for (_, subscriber) in &group.subscribers {
-                subscriber.mailbox.push(subscriber.watch_id, &batch);
+                subscriber.mailbox.queue_events(subscriber.watch_id, &batch);
             }
         }
-        subscriptions.touched = touched;
+        subscriptions.groups_with_events = groups_with_events;
     }
 
-    /// Number of watchers of all streams.
+    /// Returns the number of watchers of all streams.
     pub fn watchers(&self) -> usize {
         self.subscriptions.lock().watchers
     }
@@ -94,21 +97,22 @@ impl Hub {
 }
 
 impl Subscriptions {
-    /// Adds `event` to the groups whose spans contain its key.
-    fn distribute(&mut self, event: &Event, touched: &mut Vec<usize>) {
+    /// Adds `event` to the groups whose spans contain its key. Adds groups that had no
+    /// events to `groups_with_events`.
+    fn add_event(&mut self, event: &Event, groups_with_events: &mut Vec<usize>) {
         let key = event.record.key().as_bytes();
         let groups = &mut self.groups;
-        let mut touch = |id: usize| {
+        let mut add = |id: usize| {
             let group = &mut groups[id];
             if group.events.is_empty() {
-                touched.push(id);
+                groups_with_events.push(id);
             }
             group.events.push(event.clone());
         };
-        if let Some(id) = self.points.get(key) {
-            touch(*id);
+        if let Some(id) = self.single_keys.get(key) {
+            add(*id);
         }
-        self.ranges.containing(key, &mut touch);
+        self.ranges.for_each_containing(key, &mut add);
     }
 
     /// Adds a subscriber of `span`. Returns its slot in the group of the span.
@@ -121,12 +125,13 @@ impl Subscriptions {
         self.groups[id].subscribers.insert(subscriber)
     }
 
+    /// Adds a group without subscribers. Returns its index.
     fn add_group(&mut self, span: &Span) -> usize {
         let group = Group { span: span.clone(), subscribers: Slab::new(), events: Vec::new() };
         let id = self.groups.insert(group);
         self.by_span.insert(span.clone(), id);
         match span.as_point() {
-            Some(key) => drop(self.points.insert(key.to_vec(), id)),
+            Some(key) => drop(self.single_keys.insert(key.to_vec(), id)),
             None => self.ranges.insert(span, id),
         }
         id
@@ -141,7 +146,7 @@ impl Subscriptions {
             let group = self.groups.remove(id);
             self.by_span.remove(span);
             match group.span.as_point() {
-                Some(key) => drop(self.points.remove(key)),
+                Some(key) => drop(self.single_keys.remove(key)),
                 None => self.ranges.remove(span),
             }
         }

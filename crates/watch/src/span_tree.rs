@@ -1,13 +1,13 @@
-//! An interval tree: finds the spans that contain a key. It is a treap ordered by
-//! start, in which each node stores the greatest end in its subtree. Insertion and
-//! removal take O(log n). A query visits O(log n) nodes for each span that it finds.
+//! An interval tree, which finds the spans that contain a key. It is a treap ordered by
+//! start. Each node stores the greatest end in its subtree. Insertion and removal take
+//! O(log n). A query visits O(log n) nodes for each span that it finds.
 
 use std::cmp::Ordering;
 use std::hash::{BuildHasher, RandomState};
 
 use mvcc::Span;
 
-/// A set of spans, each with an ID chosen by the caller. Single keys are not
+/// A set of spans, each with an ID chosen by the caller. Spans of a single key are not
 /// allowed.
 #[derive(Default)]
 pub(crate) struct SpanTree {
@@ -24,11 +24,14 @@ enum End {
     Infinity,
 }
 
+/// A span in the tree.
 struct Node {
     start: Vec<u8>,
     end: End,
     id: usize,
+    /// At least the priorities of the children.
     priority: u64,
+    /// The greatest end in the subtree.
     max_end: End,
     left: Link,
     right: Link,
@@ -37,7 +40,7 @@ struct Node {
 impl SpanTree {
     /// Adds `span`, which must not be in the tree.
     pub(crate) fn insert(&mut self, span: &Span, id: usize) {
-        let (start, end) = ends(span);
+        let (start, end) = bounds(span);
         let priority = self.priorities.hash_one((&start, span.end()));
         let max_end = end.clone();
         let node = Node { start, end, id, priority, max_end, left: None, right: None };
@@ -46,20 +49,22 @@ impl SpanTree {
 
     /// Removes `span`, which must be in the tree.
     pub(crate) fn remove(&mut self, span: &Span) {
-        let (start, end) = ends(span);
+        let (start, end) = bounds(span);
         self.root = remove(self.root.take(), &start, &end);
     }
 
     /// Calls `found` with the ID of every span that contains `key`.
-    pub(crate) fn containing(&self, key: &[u8], found: &mut impl FnMut(usize)) {
+    pub(crate) fn for_each_containing(&self, key: &[u8], found: &mut impl FnMut(usize)) {
         visit(&self.root, key, found);
     }
 }
 
-fn ends(span: &Span) -> (Vec<u8>, End) {
+/// Returns start and end of `span` as the tree orders them.
+fn bounds(span: &Span) -> (Vec<u8>, End) {
     (span.start().to_vec(), span.end().map_or(End::Infinity, End::Before))
 }
 
+/// Inserts `node` into a tree. Returns the new root.
 fn insert(tree: Link, node: Box<Node>) -> Box<Node> {
     let Some(mut root) = tree else { return node };
     if node.priority > root.priority {
@@ -69,7 +74,7 @@ fn insert(tree: Link, node: Box<Node>) -> Box<Node> {
         node.update();
         return node;
     }
-    match node.order(&root.start, &root.end) {
+    match node.compare(&root.start, &root.end) {
         Ordering::Less => root.left = Some(insert(root.left.take(), node)),
         _ => root.right = Some(insert(root.right.take(), node)),
     }
@@ -80,7 +85,7 @@ fn insert(tree: Link, node: Box<Node>) -> Box<Node> {
 /// Splits a tree into the nodes before `pivot` and the nodes after it.
 fn split(tree: Link, pivot: &Node) -> (Link, Link) {
     let Some(mut root) = tree else { return (None, None) };
-    if root.order(&pivot.start, &pivot.end) == Ordering::Less {
+    if root.compare(&pivot.start, &pivot.end) == Ordering::Less {
         let (left, right) = split(root.right.take(), pivot);
         root.right = left;
         root.update();
@@ -93,9 +98,10 @@ fn split(tree: Link, pivot: &Node) -> (Link, Link) {
     }
 }
 
+/// Removes a span from a tree. Returns the new root.
 fn remove(tree: Link, start: &[u8], end: &End) -> Link {
     let mut root = tree?;
-    match root.order(start, end) {
+    match root.compare(start, end) {
         Ordering::Greater => root.left = remove(root.left.take(), start, end),
         Ordering::Less => root.right = remove(root.right.take(), start, end),
         Ordering::Equal => return merge(root.left.take(), root.right.take()),
@@ -121,6 +127,7 @@ fn merge(left: Link, right: Link) -> Link {
     }
 }
 
+/// Calls `found` with the ID of every span in a tree that contains `key`.
 fn visit(tree: &Link, key: &[u8], found: &mut impl FnMut(usize)) {
     let Some(node) = tree else { return };
     if !node.max_end.is_after(key) {
@@ -136,6 +143,7 @@ fn visit(tree: &Link, key: &[u8], found: &mut impl FnMut(usize)) {
 }
 
 impl End {
+    /// Whether a span with this end may contain `key`.
     fn is_after(&self, key: &[u8]) -> bool {
         match self {
             End::Before(end) => &end[..] > key,
@@ -145,14 +153,19 @@ impl End {
 }
 
 impl Node {
-    fn order(&self, start: &[u8], end: &End) -> Ordering {
+    /// Compares the span of the node with another one.
+    fn compare(&self, start: &[u8], end: &End) -> Ordering {
         self.start[..].cmp(start).then_with(|| self.end.cmp(end))
     }
 
+    /// Updates `max_end` after a change of the children.
     fn update(&mut self) {
         let subtree_ends =
             [&self.left, &self.right].into_iter().flatten().map(|node| &node.max_end);
-        let max_end = subtree_ends.chain([&self.end]).max().expect("there is at least its own end");
+        let max_end = subtree_ends
+            .chain([&self.end])
+            .max()
+            .expect("the iterator contains the end of this node");
         if *max_end != self.max_end {
             self.max_end = max_end.clone();
         }
@@ -171,12 +184,12 @@ mod tests {
             4 => (key(), key()),
             1 => (key(), Just(vec![0u8])),
         ]
-        .prop_filter("no single keys, no empty spans", |(key, end)| *end == [0] || key < end)
+        .prop_filter("neither single keys nor empty spans", |(key, end)| *end == [0] || key < end)
     }
 
     proptest! {
         #[test]
-        fn finds_the_same_spans_as_a_scan(
+        fn the_tree_finds_the_same_spans_as_a_scan(
             steps in prop::collection::vec((any::<bool>(), span()), 1..60),
             keys in prop::collection::vec(prop::collection::vec(0u8..4, 1..5), 10),
         ) {
@@ -193,7 +206,7 @@ mod tests {
             }
             for key in &keys {
                 let mut found = Vec::new();
-                tree.containing(key, &mut |id| found.push(id));
+                tree.for_each_containing(key, &mut |id| found.push(id));
                 let mut expected: Vec<_> =
                     naive.iter().filter(|(s, _)| s.contains(key)).map(|(_, id)| *id).collect();
                 found.sort_unstable();

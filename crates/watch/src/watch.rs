@@ -5,32 +5,33 @@ use mvcc::{Event, Span};
 /// A watch as a client requests it.
 #[derive(Clone, Debug)]
 pub struct Watch {
-    /// The watch ID chosen by the client; 0 to let the stream choose one.
+    /// The watch ID; 0 if the stream shall choose one.
     pub id: i64,
     /// The watched keys.
     pub span: Span,
-    /// The first revision to deliver; 0 for the next revision. Never negative.
+    /// The first revision to deliver; 0 for the revision after the published one. Never
+    /// negative.
     pub start_revision: i64,
-    /// The kinds of events to leave out.
+    /// The kinds of events to omit.
     pub filter: Filter,
     /// Whether events contain the previous key-value pair.
     pub prev_kv: bool,
     /// Whether the client wants progress notifications while there are no events.
     pub progress_notify: bool,
-    /// Whether a delivery may be split to keep messages small.
+    /// Whether the events of a delivery may be split into several messages.
     pub fragment: bool,
 }
 
-/// Leaves out events by their kind.
+/// Omits events by their kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Filter {
-    /// Leave out puts.
+    /// Omit puts.
     pub no_put: bool,
-    /// Leave out deletions.
+    /// Omit deletions.
     pub no_delete: bool,
 }
 
-/// The reason why a watch was not created.
+/// The error of a watch that cannot be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CreateError {
     /// The span cannot contain a key.
@@ -40,7 +41,7 @@ pub enum CreateError {
 }
 
 impl CreateError {
-    /// The error text of etcd.
+    /// Returns the error text of etcd.
     pub fn reason(self) -> &'static str {
         match self {
             CreateError::EmptyRange => "mvcc: watcher range is empty",
@@ -50,14 +51,14 @@ impl CreateError {
 }
 
 impl Watch {
-    /// Whether the watch delivers `event`. The caller has checked that `event` is in its
-    /// span.
+    /// Whether the watch delivers `event`, which must be in its span.
     pub(crate) fn wants(&self, event: &Event) -> bool {
         event.revision() >= self.start_revision && self.filter.admits(event)
     }
 }
 
 impl Filter {
+    /// Whether the filter does not omit `event`.
     fn admits(self, event: &Event) -> bool {
         if event.record.is_tombstone() { !self.no_delete } else { !self.no_put }
     }

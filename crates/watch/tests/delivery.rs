@@ -1,6 +1,6 @@
-//! Random interleavings of publications, watch requests and reads: each watcher
-//! receives all of its events once and in order, and a progress notification is
-//! never early.
+//! Random sequences of publications, watch requests and deliveries. Each watcher receives
+//! all of its events once and in order, and a progress notification never precedes an
+//! event that it covers.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -11,6 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use watch::{Compacted, Delivery, Filter, HistoryReader, Hub, Watch, WatchStream};
 
+/// All published events.
 #[derive(Default)]
 struct History {
     events: RefCell<Vec<Event>>,
@@ -30,7 +31,7 @@ impl HistoryReader for History {
         if from < compacted {
             return Err(Compacted { revision: compacted });
         }
-        // One revision at a time, to allow as many interleavings as possible.
+        // Read one revision at a time, to allow as many interleavings as possible.
         let all = self.events.borrow();
         let Some(next) = all.iter().map(Event::revision).find(|r| (from..=to).contains(r)) else {
             return Ok(to + 1);
@@ -43,18 +44,23 @@ impl HistoryReader for History {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// For each revision of a batch, the keys that it changes.
+    /// Publishes a batch: for each revision, the keys that it changes.
     Publish(Vec<Vec<u8>>),
+    /// Creates a watch that starts `back` revisions before the newest one; 0 for the next
+    /// one.
     Create {
         key: u8,
         end: Option<u8>,
         back: i64,
         no_put: bool,
     },
+    /// Cancels the watch at this position.
     Cancel(usize),
-    Progress,
-    Interval,
+    RequestProgress,
+    PeriodicProgress,
+    /// Takes up to this many deliveries.
     Take(usize),
+    /// Compacts the history `back` revisions before the newest one.
     Compact {
         back: i64,
     },
@@ -67,25 +73,29 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (0u8..6, prop::option::of(0u8..8), -2i64..10, prop::bool::weighted(0.2))
             .prop_map(|(key, end, back, no_put)| Step::Create { key, end, back, no_put }),
         1 => (0usize..8).prop_map(Step::Cancel),
-        2 => Just(Step::Progress),
-        1 => Just(Step::Interval),
+        2 => Just(Step::RequestProgress),
+        1 => Just(Step::PeriodicProgress),
         8 => (1usize..12).prop_map(Step::Take),
         1 => (0i64..6).prop_map(|back| Step::Compact { back }),
     ]
 }
 
-/// What the client has received for one watch.
+/// The events that the client has received for one watch.
 struct Received {
     watch: Watch,
+    /// The first revision of the watch.
     from: i64,
+    /// The revision and the key of each event.
     events: Vec<(i64, Vec<u8>)>,
     compacted: bool,
 }
 
 struct Client {
     stream: WatchStream,
+    /// The watches without a response, with the published revision at the request.
     requested: Vec<(Watch, i64)>,
     watches: HashMap<i64, Received>,
+    /// The published revision.
     revision: i64,
 }
 
@@ -108,9 +118,9 @@ impl Client {
             }
             Delivery::Compacted { watch_id, compact_revision, .. } => {
                 let received = self.watches.get_mut(&watch_id).unwrap();
-                let missing =
+                let last_event =
                     received.expected(history).into_iter().map(|(r, _)| r).max().unwrap_or(0);
-                assert!(received.from < compact_revision || missing > 0);
+                assert!(received.from < compact_revision || last_event > 0);
                 received.compacted = true;
             }
             Delivery::Events { watch_id, events, .. } => {
@@ -126,10 +136,16 @@ impl Client {
             Delivery::Progress { watch_id, revision } => {
                 assert!(revision <= self.revision);
                 let of = |id: &i64| watch_id == -1 || watch_id == *id;
-                for (_, received) in self.watches.iter().filter(|(id, h)| of(id) && !h.compacted) {
+                for (_, received) in
+                    self.watches.iter().filter(|(id, watch)| of(id) && !watch.compacted)
+                {
                     let expected =
                         received.expected(history).into_iter().filter(|e| e.0 <= revision);
-                    assert_eq!(received.events, expected.collect::<Vec<_>>(), "early progress");
+                    assert_eq!(
+                        received.events,
+                        expected.collect::<Vec<_>>(),
+                        "events up to revision {revision} at its progress notification"
+                    );
                 }
             }
         }
@@ -137,6 +153,7 @@ impl Client {
 }
 
 impl Received {
+    /// Returns all published events of the watch.
     fn expected(&self, history: &History) -> Vec<(i64, Vec<u8>)> {
         let wanted = |event: &&Event| {
             event.revision() >= self.from
@@ -149,6 +166,7 @@ impl Received {
     }
 }
 
+/// Returns the events of a batch. Advances `now`, the newest revision.
 fn batch(revisions: &[Vec<u8>], now: &mut i64) -> Vec<Event> {
     let mut events = Vec::new();
     for keys in revisions {
@@ -200,11 +218,11 @@ fn run(steps: &[Step], queue_events: usize) {
                     client.stream.cancel(*id);
                 }
             }
-            Step::Progress => client.stream.request_progress(),
-            Step::Interval => client.stream.progress_interval(),
+            Step::RequestProgress => client.stream.request_progress(),
+            Step::PeriodicProgress => client.stream.send_periodic_progress(),
             Step::Take(count) => {
                 for _ in 0..*count {
-                    let Some(delivery) = client.stream.take(&history) else { break };
+                    let Some(delivery) = client.stream.next_delivery(&history) else { break };
                     client.receive(delivery, &history);
                 }
             }
@@ -214,24 +232,24 @@ fn run(steps: &[Step], queue_events: usize) {
             }
         }
     }
-    // A take that returns nothing may have reached its limit of history reads.
-    let mut empty_takes = 0;
-    while empty_takes < 100 {
-        match client.stream.take(&history) {
+    // A call that returns nothing may only have reached its limit of history reads.
+    let mut empty_calls = 0;
+    while empty_calls < 100 {
+        match client.stream.next_delivery(&history) {
             Some(delivery) => client.receive(delivery, &history),
-            None => empty_takes += 1,
+            None => empty_calls += 1,
         }
     }
     for received in client.watches.values() {
         let expected = received.expected(&history);
         if received.compacted {
-            assert!(expected.starts_with(&received.events), "the received events are a prefix");
+            assert!(expected.starts_with(&received.events), "the received events are no prefix");
         } else {
             assert_eq!(received.events, expected);
         }
     }
     drop(client);
-    assert_eq!(hub.watchers(), 0, "dropping the stream removes its watchers");
+    assert_eq!(hub.watchers(), 0, "dropping the stream has not removed its watchers");
 }
 
 proptest! {
@@ -263,8 +281,8 @@ fn all(id: i64) -> Watch {
     }
 }
 
-/// While a watcher reads history, its client may cancel it and create another
-/// watch with the same ID. The two must not be confused.
+/// While the stream reads history for a watch, the client may cancel the watch and create
+/// another one with the same ID. The stream must not confuse the two.
 #[test]
 fn a_watch_id_is_reused_while_history_is_read() {
     struct Interfering<'a>(&'a WatchStream, History);
@@ -286,18 +304,18 @@ fn a_watch_id_is_reused_while_history_is_read() {
     let stream = WatchStream::open(&hub, || {});
     stream.create(Watch { start_revision: 2, ..all(5) });
     let reader = Interfering(&stream, History::default());
-    let deliveries: Vec<_> = (0..4).map(|_| stream.take(&reader)).collect();
+    let deliveries: Vec<_> = (0..4).map(|_| stream.next_delivery(&reader)).collect();
     assert!(matches!(deliveries[0], Some(Delivery::Created { watch_id: 5, .. })));
     assert!(matches!(deliveries[1], Some(Delivery::Canceled { watch_id: 5, .. })));
     assert!(matches!(deliveries[2], Some(Delivery::Created { watch_id: 5, .. })));
     assert!(deliveries[3].is_none());
     hub.publish(&[put(10, b"k")], 10);
-    assert!(matches!(stream.take(&reader.1), Some(Delivery::Events { watch_id: 5, .. })));
-    assert!(stream.take(&reader.1).is_none());
+    assert!(matches!(stream.next_delivery(&reader.1), Some(Delivery::Events { watch_id: 5, .. })));
+    assert!(stream.next_delivery(&reader.1).is_none());
 }
 
-/// A watcher that overflows after a long time without events has missed nothing
-/// before the overflow. A compaction up to then must not cancel it.
+/// A watcher whose queue overflows after a long time without events has missed nothing
+/// before the overflow. A compaction at an earlier revision must not cancel it.
 #[test]
 fn overflow_after_an_idle_time_survives_compaction() {
     let history = History::default();
@@ -313,33 +331,33 @@ fn overflow_after_an_idle_time_survives_compaction() {
         hub.publish(&[put(revision, b"k")], revision);
     }
     let mut revisions = Vec::new();
-    while let Some(delivery) = stream.take(&history) {
+    while let Some(delivery) = stream.next_delivery(&history) {
         match delivery {
             Delivery::Events { events, .. } => {
                 revisions.extend(events.as_slice().iter().map(Event::revision))
             }
             Delivery::Created { .. } => {}
-            other => panic!("{other:?}"),
+            other => panic!("unexpected delivery {other:?}"),
         }
     }
     assert_eq!(revisions, (100..110).collect::<Vec<_>>());
 }
 
 #[test]
-fn watch_ids_are_chosen_by_the_client_or_the_next_free() {
+fn a_watch_id_is_chosen_by_the_client_or_is_the_next_free_one() {
     let stream = WatchStream::open(&Hub::new(1, 10), || {});
     for id in [0, 1, 0, 1] {
         stream.create(all(id));
     }
     let history = History::default();
-    let mut answers = Vec::new();
-    while let Some(delivery) = stream.take(&history) {
-        answers.push(match delivery {
+    let mut responses = Vec::new();
+    while let Some(delivery) = stream.next_delivery(&history) {
+        responses.push(match delivery {
             Delivery::Created { watch_id, .. } => Ok(watch_id),
             Delivery::Rejected { reason, .. } => Err(reason),
-            other => panic!("{other:?}"),
+            other => panic!("unexpected delivery {other:?}"),
         });
     }
     let duplicate = Err("mvcc: duplicate watch ID provided on the WatchStream");
-    assert_eq!(answers, [Ok(0), Ok(1), Ok(2), duplicate]);
+    assert_eq!(responses, [Ok(0), Ok(1), Ok(2), duplicate]);
 }

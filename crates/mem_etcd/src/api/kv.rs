@@ -129,7 +129,7 @@ impl Api {
         let revision =
             self.propose_without_result(Command::Compact { revision: compacted }).await?;
         let mut pause = MIN_COLLECTED_POLL;
-        while physical && !self.pipeline.collected(compacted).map_err(status::from_pipeline)? {
+        while physical && !self.pipeline.is_collected(compacted).map_err(status::from_pipeline)? {
             tokio::time::sleep(pause).await;
             pause = (2 * pause).min(MAX_COLLECTED_POLL);
         }

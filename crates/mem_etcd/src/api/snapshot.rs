@@ -66,7 +66,7 @@ impl Iterator for SnapshotBlobs {
         let exporter = self.exporter.as_mut()?;
         match self.export.next() {
             Some(Ok(payload)) => {
-                let blob = exporter.chunk(&payload);
+                let blob = exporter.encode_chunk(&payload);
                 Some(Ok((blob, self.export.remaining_bytes())))
             }
             Some(Err(error)) => {

@@ -82,7 +82,7 @@ impl Stream for WatchCall {
         // missed.
         self.waker.register(cx.waker());
         loop {
-            if let Some(delivery) = self.api.pipeline.next(&self.stream) {
+            if let Some(delivery) = self.api.pipeline.next_delivery(&self.stream) {
                 return Poll::Ready(Some(Ok(self.encode_delivery(delivery))));
             }
             if let Some(failure) = self.failure.take() {
@@ -91,7 +91,7 @@ impl Stream for WatchCall {
             let received = self.receive_requests(cx);
             let tick_due = self.progress_ticks.poll_tick(cx).is_ready();
             if tick_due {
-                self.stream.progress_interval();
+                self.stream.send_periodic_progress();
             }
             if !received && !tick_due {
                 return Poll::Pending;
@@ -105,7 +105,7 @@ impl WatchCall {
     /// unread. Returns whether there was any request.
     fn receive_requests(&mut self, cx: &mut Context<'_>) -> bool {
         let mut received = false;
-        while self.stream.backlog() <= MAX_UNREAD_RESPONSES
+        while self.stream.queue_len() <= MAX_UNREAD_RESPONSES
             && let Some(requests) = &mut self.requests
             && let Poll::Ready(request) = requests.poll_next_unpin(cx)
         {

@@ -49,7 +49,7 @@ fn format_report(report: &DirectoryReport) -> String {
         format!("segment    {file}, {records} records from {first} on, {} bytes", segment.bytes)
     }));
     lines.push(format!("log        up to record {}", log.next - 1));
-    if let Some(cut) = &log.cut {
+    if let Some(cut) = &log.unfinished_write {
         let (file, offset) = (cut.file.display(), cut.offset);
         lines.push(format!(
             "torn tail  {file} at offset {offset}: an unfinished write, which the server will truncate"

@@ -1,10 +1,10 @@
 //! A simulated disk for the tests of the log and of the pipeline.
 //!
-//! It distinguishes bytes that an fsync has covered from bytes that were only written.
-//! A power cut keeps any subset of the unsynced blocks. Faults are set in `DiskState`
-//! and hit the next operation of their kind.
+//! The disk distinguishes the bytes that an fsync has covered from bytes that were only
+//! written. A power cut keeps any subset of the unsynced blocks. A test sets faults in
+//! `DiskState`; a fault hits the next operation of its kind.
 
-// Each test binary uses only a part of it.
+// Each test binary uses only a part of this module.
 #![allow(dead_code)]
 
 use std::collections::BTreeMap;
@@ -14,33 +14,40 @@ use std::sync::{Arc, Mutex};
 
 use wal::{LogFile, Medium};
 
-const BLOCK: usize = 64;
+/// Size of a block in bytes. A power cut keeps or loses whole blocks.
+const BLOCK_BYTES: usize = 64;
 
 #[derive(Clone, Default)]
 pub struct File {
+    /// The content at the last fsync.
     pub durable: Vec<u8>,
+    /// The content that a process reads.
     pub current: Vec<u8>,
 }
 
 #[derive(Default)]
 pub struct DiskState {
     pub files: BTreeMap<String, File>,
+    /// Space for new files; `None` for no limit.
     pub free_bytes: Option<u64>,
+    /// Makes the next write fail after it has written this many bytes.
     pub fail_next_write_after: Option<usize>,
     pub fail_next_sync: bool,
     pub fail_next_read: bool,
     pub fail_next_create: Option<io::ErrorKind>,
 }
 
-/// A clone shares the files, like a directory that is opened twice.
+/// The simulated disk. A clone shares its files.
 #[derive(Clone, Default)]
 pub struct Disk(pub Arc<Mutex<DiskState>>);
 
+/// An open file: its disk and its name.
 struct DiskFile(Disk, String);
 
 impl Disk {
-    /// Copies the files, as a process that starts now would find them.
-    /// `copy_other_files` copies files outside this disk at the same moment.
+    /// Returns a copy of the disk, with the files as a process that starts now would find
+    /// them. `copy_other_files` copies files outside this disk; the disk does not change
+    /// meanwhile.
     pub fn copy_with(&self, copy_other_files: impl FnOnce()) -> Disk {
         let state = self.0.lock().unwrap();
         copy_other_files();
@@ -48,13 +55,13 @@ impl Disk {
         Disk(Arc::new(Mutex::new(DiskState { files, ..DiskState::default() })))
     }
 
-    /// Cuts the power: of the blocks written since the last fsync of their file, keeps
-    /// those for which `keep` returns true.
+    /// Simulates a power cut. Of the blocks that were written since the last fsync of
+    /// their file, it keeps those for which `keep` returns true.
     pub fn cut_power(&self, mut keep: impl FnMut() -> bool) {
         for file in self.0.lock().unwrap().files.values_mut() {
             let mut remaining = file.durable.clone();
-            for start in (0..file.current.len()).step_by(BLOCK) {
-                let end = (start + BLOCK).min(file.current.len());
+            for start in (0..file.current.len()).step_by(BLOCK_BYTES) {
+                let end = (start + BLOCK_BYTES).min(file.current.len());
                 if keep() {
                     remaining[start..end].copy_from_slice(&file.current[start..end]);
                 }
@@ -63,6 +70,8 @@ impl Disk {
         }
     }
 
+    /// Flips a bit of the byte at `position`, counted over all files. Returns whether the
+    /// byte was not 0.
     pub fn flip_bit(&self, position: usize) -> bool {
         let mut state = self.0.lock().unwrap();
         let total: usize = state.files.values().map(|f| f.current.len()).sum();
@@ -124,8 +133,8 @@ impl Medium for Disk {
 }
 
 impl DiskFile {
-    fn with<T>(&self, f: impl FnOnce(&mut File) -> T) -> T {
-        // A removed file stays usable through its open handle.
+    fn with_file<T>(&self, f: impl FnOnce(&mut File) -> T) -> T {
+        // A removed file can still be used through its open handle.
         f(self.0.0.lock().unwrap().files.get_mut(&self.1).unwrap_or(&mut File::default()))
     }
 }
@@ -135,19 +144,19 @@ impl LogFile for DiskFile {
         if std::mem::take(&mut self.0.0.lock().unwrap().fail_next_read) {
             return Err(io::Error::other("injected"));
         }
-        Ok(self.with(|file| file.current.clone()))
+        Ok(self.with_file(|file| file.current.clone()))
     }
 
     fn write_all_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
         let short = self.0.0.lock().unwrap().fail_next_write_after.take();
         let len = short.unwrap_or(bytes.len()).min(bytes.len());
         let offset = offset as usize;
-        self.with(|file| file.current[offset..offset + len].copy_from_slice(&bytes[..len]));
+        self.with_file(|file| file.current[offset..offset + len].copy_from_slice(&bytes[..len]));
         if short.is_some() { Err(io::Error::other("injected")) } else { Ok(()) }
     }
 
     fn zero_from(&self, offset: u64) -> io::Result<()> {
-        self.with(|file| file.current[offset as usize..].fill(0));
+        self.with_file(|file| file.current[offset as usize..].fill(0));
         Ok(())
     }
 
@@ -155,7 +164,7 @@ impl LogFile for DiskFile {
         if std::mem::take(&mut self.0.0.lock().unwrap().fail_next_sync) {
             return Err(io::Error::other("injected"));
         }
-        self.with(|file| file.durable = file.current.clone());
+        self.with_file(|file| file.durable = file.current.clone());
         Ok(())
     }
 }
