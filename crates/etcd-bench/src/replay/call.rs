@@ -31,7 +31,7 @@ pub async fn perform(
             let response = connection.call::<Raw>(&call.method, &message).await;
             let latency = started.elapsed();
             let outcome: ReplayOutcome = response
-                .map(|Raw(bytes)| trace::response(&call.method, bytes))
+                .map(|Raw(bytes)| trace::decode_response(&call.method, bytes))
                 .map_err(|Failure(reason)| compare::code(&reason));
             if let (Some(recorded), Ok(Some(replayed))) = (&call.response, &outcome) {
                 learn(&mut state.revisions.borrow_mut(), request, recorded, replayed);

@@ -123,7 +123,7 @@ fn range(m: &Range, revisions: &mut Revisions) -> rpc::RangeRequest {
 fn put(m: &Put, revisions: &mut Revisions) -> rpc::PutRequest {
     rpc::PutRequest {
         key: m.key.0.clone(),
-        value: m.value.restore(),
+        value: m.value.for_replay(),
         lease: revisions.translate_lease(m.lease),
         prev_kv: m.prev_kv,
         ignore_value: m.ignore_value,
@@ -177,7 +177,7 @@ fn compare(m: &Compare, revisions: &mut Revisions) -> rpc::Compare {
         Operand::Lease(number) => {
             (CompareTarget::Lease, TargetUnion::Lease(revisions.translate_lease(*number)))
         }
-        Operand::Value(value) => (CompareTarget::Value, TargetUnion::Value(value.restore())),
+        Operand::Value(value) => (CompareTarget::Value, TargetUnion::Value(value.for_replay())),
     };
     rpc::Compare {
         result: result as i32,
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn only_revisions_of_a_transaction_are_translated() {
         let put =
-            Put { key: "/a".into(), value: Value::keep(b"v", Values::Full), ..Put::default() };
+            Put { key: "/a".into(), value: Value::record(b"v", Values::Full), ..Put::default() };
         let compare = Compare {
             key: "/a".into(),
             range_end: Key::default(),
@@ -213,7 +213,7 @@ mod tests {
         revisions.add_key(b"/a", 100, 7);
         let sent = message(&recorded, &mut revisions).unwrap();
         let path = "/etcdserverpb.KV/Txn";
-        let Some(Request::Txn(txn)) = trace::request(path, sent.0, Values::Full) else {
+        let Some(Request::Txn(txn)) = trace::decode_request(path, sent.0, Values::Full) else {
             panic!("not a Txn")
         };
         assert_eq!(txn.compare[0].with, Operand::Mod(7));

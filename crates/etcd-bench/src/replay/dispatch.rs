@@ -98,9 +98,9 @@ impl<'a> Dispatcher<'a> {
         let time = match &record {
             Record::Call(call) => call.time,
             Record::Open(open) => open.time,
-            Record::Sent(sent) => sent.time,
+            Record::ClientMessage(sent) => sent.time,
             Record::End(end) => end.time,
-            Record::Received(received) => {
+            Record::ServerMessage(received) => {
                 let events = received.response.as_ref().and_then(|r| r.watch.as_ref());
                 let events = events.map_or(0, |watch| watch.events.len() as u64);
                 self.state.tally.borrow_mut().recorded_events += events;
@@ -126,7 +126,7 @@ impl<'a> Dispatcher<'a> {
                 let stream = OpenStream { method: open.method.into(), messages: None };
                 self.streams.insert((open.conn, open.stream), stream);
             }
-            Record::Sent(sent) => {
+            Record::ClientMessage(sent) => {
                 let stream = (sent.conn, sent.stream);
                 let connection = self.connection(sent.conn).await?;
                 self.send(stream, connection, sent.request).await;

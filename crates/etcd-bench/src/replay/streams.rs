@@ -78,7 +78,7 @@ async fn exchange(
 }
 
 fn count(method: &str, Raw(bytes): Raw, state: &ReplayState) {
-    let Some(response) = trace::response(method, bytes) else { return };
+    let Some(response) = trace::decode_response(method, bytes) else { return };
     let mut tally = state.tally.borrow_mut();
     if let Some(watch) = response.watch {
         tally.events += watch.events.len() as u64;
