@@ -236,7 +236,7 @@ func TestAlarmsOutliveRestarts(t *testing.T) {
 	health.Body.Close()
 	server.kill()
 	// The server is not ready, so only wait until it responds.
-	server.startUnready(binary(t, "mem_etcd"))
+	server.startWithoutWaiting(binary(t, "mem_etcd"))
 	a = server.dial()
 	waitFor(t, "the alarm", func() bool {
 		response, err := a.maintenance.Alarm(t.Context(), &pb.AlarmRequest{})
