@@ -10,13 +10,15 @@ CLUSTERS  ?= 200
 FUZZTIME  ?= 60s
 BENCH_FLAGS ?=
 
-# KUBERNETES: components of a cluster. PEERS: needed by comparisons and tests only.
+# KUBERNETES: programs of a cluster. PEERS: programs that only comparisons and tests need. OWN: programs
+# of this repository.
 KUBERNETES := kube-apiserver kube-controller-manager kube-scheduler kubectl
 PEERS      := etcd etcdctl etcdutl
 OWN        := mem_etcd etcd-bench etcd-proxy k1m dist-scheduler
 
-# TestKill runs in CRASH_MODES combinations of WAL modes, and shuts down cleanly in one of ten rounds,
-# so this many rounds per combination give KILLS kills in total.
+# TestKill runs CRASH_ROUNDS rounds in each of CRASH_MODES combinations of WAL modes. About one round in
+# ten ends with a clean shutdown, all others with a kill. 20 more rounds per combination make sure that
+# there are at least KILLS kills in total.
 CRASH_MODES := 8
 CRASH_ROUNDS = $$(($(KILLS) * 10 / 9 / $(CRASH_MODES) + 20))
 
@@ -34,20 +36,21 @@ up: $(addprefix bin/,$(OWN) $(KUBERNETES) kwok) $(if $(filter etcd,$(STORE)),bin
 down: bin/k1m ## Stop a cluster and remove its files: NAME=k1m
 	@bin/k1m down $(if $(filter-out k1m,$(NAME)),--name $(NAME))
 
-# E2E_STANDBY_NODES sets the cluster size of the standby scheduler's test, for example 5000.
-test: build bin/h2spec ## Run all tests; the last line reports passed and failed tests
+# The environment variable E2E_STANDBY_NODES sets the number of nodes in the end-to-end test of the
+# standby scheduler, for example 5000.
+test: build bin/h2spec ## Run all tests; the last line is the number of passed and of failed tests
 	@test/run.sh
 
-check: $(addprefix bin/,$(OWN)) ## Check format, lints, import circles, and links and commands in documents
+check: $(addprefix bin/,$(OWN)) ## Check format, lints, import cycles, and links and commands in documents
 	@build/check.sh
 
-hostile: bin/mem_etcd bin/etcd ## Test mem_etcd with hostile clients: a million watches, 10,000 connections, invalid input
+hostile: bin/mem_etcd bin/etcd ## Test mem_etcd with hostile clients: 1,000,000 watches, 10,000 connections, invalid input
 	@HOSTILE=full go test -count=1 -timeout 20m -v -run 'TestHostile' ./test/store
 
 conformance: bin/mem_etcd ## Run Kubernetes' storage test suites against mem_etcd
 	@test/conformance/run.sh
 
-conformance-proxied: bin/mem_etcd bin/etcd-proxy ## Run Kubernetes' storage suites and API test packages through etcd-proxy, and report their requests
+conformance-proxied: bin/mem_etcd bin/etcd-proxy ## Run Kubernetes' storage test suites and API test packages through etcd-proxy, and report their requests
 	@test/conformance/recorded.sh
 
 upstream: bin/mem_etcd ## Run Kubernetes' scheduler tests with dist-scheduler's node search
@@ -60,24 +63,24 @@ crash: bin/mem_etcd ## Kill mem_etcd under load in all WAL modes: KILLS=2000
 faults: bin/mem_etcd bin/k1m bin/dist-scheduler bin/kube-apiserver bin/kwok ## Inject faults into scheduler replicas under load: FAULTS=100
 	@FAULTS=$(FAULTS) go test -v -count=1 -run 'TestReplicaFaults$$' -timeout 6h ./test/e2e
 
-fuzz: tools ## Fuzz all code that reads untrusted bytes, each target for FUZZTIME=60s
+fuzz: tools ## Fuzz the code that reads untrusted bytes; duration per fuzz target: FUZZTIME=60s
 	@build/fuzz.sh $(FUZZTIME)
 
-oracle: ## Compare 60,000 decisions of dist-scheduler with kube-scheduler's plugins: CLUSTERS=200
+oracle: ## Compare 60,000 decisions of dist-scheduler in random clusters with those of kube-scheduler's plugins: CLUSTERS=200
 	@go test -count=1 -timeout 2h -v -run 'Oracle' ./internal/scheduler/attach -oracle.clusters $(CLUSTERS)
 
-bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Compare mem_etcd with etcd (12 minutes): BENCH_FLAGS="-only put,watch"
+bench-store: bin/mem_etcd bin/etcd-bench bin/etcd bin/etcd-benchmark ## Measure mem_etcd and etcd and compare the results (12 minutes): BENCH_FLAGS="-only put,watch"
 	@go run ./test/bench $(BENCH_FLAGS)
 
-# Short forms of all experiments; fails if a ratio to the stock component is worse than the stored one.
+# Fails if the ratio of a result to that of the stock component is worse than the stored ratio.
 bench: BENCH_FLAGS := -quick
-bench: bench-store bin/k1m bin/dist-scheduler $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## Run all experiments in a short form and compare with stored ratios (under 20 minutes)
+bench: bench-store bin/k1m bin/dist-scheduler $(addprefix bin/,$(KUBERNETES) kwok kubemark) ## Run short versions of all experiments and compare their results with stored ratios (under 20 minutes)
 	@bin/k1m bench all --compare experiments/short-ratios.json
 
 bench-proxy: bin/mem_etcd bin/etcd-bench bin/etcd-proxy ## Measure the latency added by etcd-proxy (1 minute): BENCH_FLAGS="-total 20000"
 	@go run ./test/proxybench $(BENCH_FLAGS)
 
-bench-scheduler-perf: bin/mem_etcd ## Run Kubernetes' scheduler_perf with both node searches: BENCH_FLAGS="-run TopologySpreading"
+bench-scheduler-perf: bin/mem_etcd ## Run Kubernetes' scheduler_perf with and without dist-scheduler's node search: BENCH_FLAGS="-run TopologySpreading"
 	@go run ./test/schedperf $(BENCH_FLAGS)
 
 clean: ## Remove build and result folders; keeps the caches of Go and Cargo
@@ -101,18 +104,18 @@ bin/k1m: tools FORCE
 bin/dist-scheduler: tools FORCE
 	@build/go.sh dist-scheduler ./cmd/dist-scheduler
 
-# go.mod pins the versions. One go build compiles all programs, so shared packages are compiled once.
+# go.mod pins the versions. One `go build` command builds all programs, so shared packages are compiled once.
 $(addprefix bin/,$(KUBERNETES)) &: go.mod go.sum | tools
 	@build/go.sh Kubernetes $(addprefix k8s.io/kubernetes/cmd/,$(KUBERNETES))
 
-# Hollow kubelets, for k1m bench kubelet-or-kwok.
+# kubemark contains the hollow kubelets of `k1m bench kubelet-or-kwok`.
 bin/kubemark: go.mod go.sum | tools
 	@build/go.sh "hollow kubelets" k8s.io/kubernetes/cmd/kubemark
 
 bin/kwok: go.mod go.sum | tools
 	@build/go.sh kwok sigs.k8s.io/kwok/cmd/kwok
 
-# A separate Go module, because its dependencies are old.
+# h2spec is in a separate Go module, because its dependencies are old.
 bin/h2spec: tools/h2spec/go.mod | tools
 	@cd tools/h2spec && go build -o ../../bin/h2spec github.com/summerwind/h2spec/cmd/h2spec
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# cargo.sh BINARY...: builds this repository's Rust programs into bin/.
+# cargo.sh BINARY...: builds Rust programs of this repository and copies them to bin/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,6 +9,7 @@ for binary in "$@"; do args+=(--bin "$binary"); done
 cargo build --quiet --release --locked "${args[@]}"
 mkdir -p bin
 for binary in "$@"; do
-  # Replace the file only if it changed: running clusters keep the old file open.
+  # Replace the file only if it has changed. `install` creates a new file, so running processes keep
+  # the old one.
   cmp -s "target/release/$binary" "bin/$binary" || install "target/release/$binary" "bin/$binary"
 done

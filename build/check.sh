@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks format, lints, import circles and documents. It changes no file.
+# Checks format, lints, import cycles, and links and commands in documents. Changes no files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -9,7 +9,7 @@ cargo run --quiet --locked -p module-cycles -- crates/* test/fuzz tools/module-c
 
 unformatted=$(gofmt -l cmd internal pkg test tools)
 if [ -n "$unformatted" ]; then
-  echo "not formatted, run gofmt -w: $unformatted" >&2
+  echo "these files are not formatted; run gofmt -w on them:" $unformatted >&2
   exit 1
 fi
 go vet ./...

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs all stages of the tests, even when one fails, and prints the numbers of passed and
-# failed tests at the end. Logs are written to target/test/.
-#   test/run.sh [STAGE...]   runs only these stages
+# test/run.sh [STAGE...]: runs all stages of the tests, or only the given ones. A failed stage does
+# not end the run. The last line is the number of passed and of failed tests. The logs are written
+# to target/test/.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,7 +17,7 @@ store() { go test -v -count=1 -timeout 20m ./test/store/...; }
 conformance() {
   local status=0
   test/conformance/run.sh || status=1
-  # Run a part of the suite again through etcd-proxy, which records the requests.
+  # Run a part of the suites again through etcd-proxy, which records the requests.
   STORAGE=./pkg/storage/etcd3 test/conformance/recorded.sh storage \
     -run '^Test(Create|Get|Delete|GuaranteedUpdate|Watch)' || status=1
   return "$status"
@@ -25,18 +25,19 @@ conformance() {
 upstream() { SHORT=1 test/upstream/run.sh; }
 e2e() { go test -v -count=1 -timeout 30m ./test/e2e/...; }
 
-# count LOG WORD: prints the number of tests in LOG with the result WORD (passed, failed).
+# count LOG RESULT: prints the number of tests in LOG with this result (passed or failed). It
+# understands the outputs of Go tests, Rust tests and the summary.awk scripts.
 count() {
-  awk -v word="$2" '
-    word == "passed" && /^[[:space:]]*--- PASS/ {n++}
-    word == "failed" && /^[[:space:]]*--- FAIL/ {n++}
-    /^test result:/ {for (i = 1; i < NF; i++) if ($(i + 1) == word ";") n += $i}
-    /^[0-9]+ passed, [0-9]+ failed/ {for (i = 1; i < NF; i++) if ($(i + 1) ~ "^" word) n += $i}
+  awk -v result="$2" '
+    result == "passed" && /^[[:space:]]*--- PASS/ {n++}
+    result == "failed" && /^[[:space:]]*--- FAIL/ {n++}
+    /^test result:/ {for (i = 1; i < NF; i++) if ($(i + 1) == result ";") n += $i}
+    /^[0-9]+ passed, [0-9]+ failed/ {for (i = 1; i < NF; i++) if ($(i + 1) ~ "^" result) n += $i}
     END {print n + 0}' "$1"
 }
 
-# run STAGE: runs the stage with its output in STAGE.log and writes its verdict and seconds
-# to STAGE.verdict.
+# run STAGE: runs the stage, writes its output to STAGE.log, and writes its verdict (ok or FAILED) and
+# its duration in seconds to STAGE.verdict.
 run() {
   local start=$SECONDS verdict=FAILED command=$1
   [ "$1" = go ] && command=go_unit
@@ -47,8 +48,8 @@ run() {
 }
 
 rm -f "$logs"/*.log "$logs"/*.verdict
-# The end-to-end tests wait for minutes until an API server has checked its cache. They
-# run in the background while the other stages use the CPU.
+# Most of the end-to-end stage is waiting: one test waits for minutes until an API server has checked
+# the consistency of its watch cache. The stage therefore runs in parallel with the others.
 background=""
 for stage in "${stages[@]}"; do
   if [ "$stage" = e2e ]; then
@@ -65,18 +66,18 @@ passed=0 failed=0 report=""
 for stage in "${stages[@]}"; do
   log=$logs/$stage.log
   read -r verdict seconds <"$logs/$stage.verdict"
-  here_passed=$(count "$log" passed) here_failed=$(count "$log" failed)
-  # A stage whose log names no test counts as one test.
-  if [ "$verdict" = FAILED ] && [ "$here_failed" = 0 ]; then here_failed=1; fi
-  if [ "$verdict" = ok ] && [ "$here_passed" = 0 ]; then here_passed=1; fi
+  stage_passed=$(count "$log" passed) stage_failed=$(count "$log" failed)
+  # A successful stage has at least one passed test, and a failed stage at least one failed test.
+  if [ "$verdict" = FAILED ] && [ "$stage_failed" = 0 ]; then stage_failed=1; fi
+  if [ "$verdict" = ok ] && [ "$stage_passed" = 0 ]; then stage_passed=1; fi
   if [ "$verdict" = FAILED ]; then
     printf '\n--- %s\n' "$log"
     grep -E '^[[:space:]]*--- FAIL|panicked at|^error|FAIL:' "$log" | head -n 40
     tail -n 40 "$log"
   fi
-  passed=$((passed + here_passed)) failed=$((failed + here_failed))
+  passed=$((passed + stage_passed)) failed=$((failed + stage_failed))
   report+=$(printf '  %-12s %-7s %5d passed %3d failed  %4ds  %s' \
-    "$stage" "$verdict" "$here_passed" "$here_failed" "$seconds" "$log")$'\n'
+    "$stage" "$verdict" "$stage_passed" "$stage_failed" "$seconds" "$log")$'\n'
 done
 
 printf '\n%s\n' "$report"

@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# mem_etcd behind etcd-proxy, as one program, so that Kubernetes' own suites can be
-# recorded (see recorded.sh). Settings come as etcd's environment or flags. Each server
-# leaves a recording in TRACE_DIR.
+# Runs mem_etcd behind etcd-proxy, so that the requests of Kubernetes' own test suites can be
+# recorded (see recorded.sh). It accepts etcd's environment variables and flags like mem_etcd. Each
+# run writes a trace to TRACE_DIR.
 set -euo pipefail
 
 bin=$(cd "$(dirname "$(realpath "${BASH_SOURCE[0]}")")/../../bin" && pwd)
-: "${TRACE_DIR:?says where recordings go}"
+: "${TRACE_DIR:?must be the directory for the traces}"
 listen=${ETCD_LISTEN_CLIENT_URLS:-}
 flags=()
 while [ $# -gt 0 ]; do
   case $1 in
     --listen-client-urls) listen=$2 && shift ;;
-    # That of a cluster: mem_etcd has none, and refuses it.
+    # mem_etcd has no peers and rejects this flag.
     --listen-peer-urls) shift ;;
     *) flags+=("$1") ;;
   esac
   shift
 done
-: "${listen:?--listen-client-urls or ETCD_LISTEN_CLIENT_URLS says where to listen}"
+: "${listen:?--listen-client-urls or ETCD_LISTEN_CLIENT_URLS must be set}"
 socket=$(mktemp -u "${TMPDIR:-/tmp}/proxied-XXXXXX")
 
-# The store ends with the proxy, which takes this process over.
+# The kernel kills mem_etcd when this process ends, which becomes the proxy by exec.
 ETCD_LISTEN_CLIENT_URLS=unix://$socket setpriv --pdeathsig KILL "$bin/mem_etcd" "${flags[@]}" &
 for _ in $(seq 500); do
   [ -S "$socket" ] && break

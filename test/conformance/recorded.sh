@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Runs Kubernetes' own suites, in the version that go.mod pins and unmodified, against
-# mem_etcd behind etcd-proxy, and reports what they ask of their store.
+# Runs Kubernetes' own test suites against mem_etcd behind etcd-proxy, and reports the requests that
+# the suites sent. The suites have the version that go.mod pins.
 #
-#   recorded.sh [storage|api] [flags of go test]    both, if neither is named
+#   recorded.sh [storage|api] [flags of go test]    by default, both groups of suites
 #
-#   STORAGE    packages of k8s.io/apiserver
-#   API        packages of k8s.io/kubernetes/test/integration: those that start an API
-#              server in their process
-#   TRACE_DIR  where recordings and reports go (target/recorded); recordings of an
-#              earlier run are removed
+#   STORAGE    packages of k8s.io/apiserver in the group storage
+#   API        packages of k8s.io/kubernetes/test/integration in the group api: packages that start
+#              an API server in their process
+#   TRACE_DIR  directory for traces and reports (target/recorded); the traces of earlier runs are
+#              removed
 #
-# Fails if a test does, or if the proxy had to leave out a record.
+# Fails if a test fails, or if records are missing in a trace.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -32,14 +32,14 @@ run_storage() {
   MEM_ETCD=$here/proxied.sh PACKAGES=$storage "$here/run.sh" "$@"
 }
 
-# Their framework starts the etcd that it finds in PATH, unless one runs already, which
-# is not for the tests to fill.
+# The integration test framework starts the etcd that it finds in PATH. If a server listens at
+# KUBE_INTEGRATION_ETCD_URL, it uses that server instead; so the URL has a port without a server.
 run_api() {
   local packages=() log=$traces/api.log status=0
-  for below in $api; do packages+=("k8s.io/kubernetes/test/integration/$below"); done
+  for name in $api; do packages+=("k8s.io/kubernetes/test/integration/$name"); done
   mkdir -p "$traces/bin"
   ln -sf "$here/proxied.sh" "$traces/bin/etcd"
-  # -p 1: packages one after the other, because their tests time things.
+  # -p 1 runs one package at a time, because tests depend on timeouts.
   KUBE_INTEGRATION_ETCD_URL=http://127.0.0.1:1 PATH=$traces/bin:$PATH \
     go test -json -p 1 -count 1 -timeout 30m "$@" "${packages[@]}" | tee "$log" | packages_of || status=$?
   tests_of "$log" | awk '
@@ -58,7 +58,7 @@ for suite in "${suites[@]}"; do
   "$root/bin/etcd-proxy" report "$TRACE_DIR"/*.jsonl.zst -o json >"$traces/$suite.json"
   "$root/bin/etcd-proxy" report "$TRACE_DIR"/*.jsonl.zst --html "$traces/$suite.html" | tee "$traces/$suite.txt"
   if grep -q '"missingRecords": [1-9]' "$traces/$suite.json"; then
-    echo "${0##*/}: the recorder could not keep up with $suite" >&2
+    echo "${0##*/}: records are missing in the traces of $suite" >&2
     status=1
   fi
   echo "report of $suite: $traces/$suite.html"

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Runs Kubernetes' own storage tests against mem_etcd, in the version that go.mod
-# pins and unmodified but for the file that starts the server.
+# Runs Kubernetes' own storage tests against mem_etcd. The tests have the version that go.mod pins.
+# They are unmodified, except for the file that starts the server.
 #
 #   run.sh [-short] [-run REGEXP] [-race] ...     flags of go test
 #
-# Not -count: some of the suites compare metrics of their whole process, so they
-# pass only once in each.
+# The flag -count is not supported: some suites compare metrics of the whole test process, and fail
+# when they run a second time in the same process.
 #
 #   MEM_ETCD         server under test (bin/mem_etcd); etcd works as well
-#   ETCD_WAL_MODE    mem_etcd's durability (buffered)
+#   ETCD_WAL_MODE    WAL mode of mem_etcd (buffered)
 #   PACKAGES         packages of k8s.io/apiserver to test
 #   CONFORMANCE_DIR  scratch directory (target/conformance)
 #
-# Fails unless exactly the tests that expected.txt lists fail or are skipped.
+# Fails unless the tests that fail or are skipped are exactly those in expected.txt.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -31,10 +31,10 @@ copy_module k8s.io/apiserver "$scratch"
 cp "$here/testdata/test_server.go" "$copy/pkg/storage/etcd3/testserver/test_server.go"
 
 log=$scratch/log.json
-echo "k8s.io/apiserver $version against $MEM_ETCD, log in $log"
+echo "testing k8s.io/apiserver $version with $MEM_ETCD; log: $log"
 cd "$copy"
 status=0
-# -p 1: packages one after the other, because their tests time things.
+# -p 1 runs one package at a time, because tests depend on timeouts.
 # shellcheck disable=SC2086  # $packages is a list
 GOWORK=off go test -json -p 1 -count 1 -timeout 30m "$@" $packages |
   tee "$log" |

@@ -1,5 +1,5 @@
-# Sums up the results of run.sh and compares them with expected.txt. Of tests that
-# failed, only those count as unexpected that have no failed subtest to blame.
+# Prints a summary of the results of run.sh and compares the results with expected.txt. A failed test
+# that has a failed subtest is not compared: only its subtests are.
 
 # expected.txt: "FAIL|SKIP package test — reason"
 NR == FNR {
@@ -27,7 +27,7 @@ $3 == "-" {
 	key = $2 " " $3
 	total[$1]++
 	count[$2, $1]++
-	# With -count, the worst result is the one that counts.
+	# If a test ran several times, a failure takes precedence.
 	if (!(key in result))
 		keys[++keyCount] = key
 	if (!(key in result) || $1 == "fail")
@@ -45,9 +45,9 @@ END {
 		p = packages[i]
 		printf "%-4s %s: %d passed, %d failed, %d skipped in %.0fs\n", packageResult[p], p,
 			count[p, "pass"], count[p, "fail"], count[p, "skip"], seconds[p]
-		# It did not compile, it panicked or it ran out of time.
+		# The package did not compile, a test panicked, or the package exceeded its timeout.
 		if (packageResult[p] == "fail" && !hasFailed[p]) {
-			print "     UNEXPECTED: failed as a whole, see the log"
+			print "     UNEXPECTED: the package failed, but no test of it failed; see the log"
 			bad = 1
 		}
 	}
@@ -63,8 +63,8 @@ END {
 			bad = 1
 	}
 
-	# An entry is out of date if its test passed, or if there is no such test in
-	# a package that ran, unless only some of the tests were asked for.
+	# An entry is out of date if its test had another result. It is also out of date if its
+	# package ran without this test, unless the flags of go test selected only some tests.
 	for (key in expected) {
 		split(key, part, " ")
 		if (key in result ? result[key] != expected[key] : part[1] in packageResult && filtered == "false") {
@@ -76,7 +76,7 @@ END {
 	if (keyCount == 0 || status > 1)
 		bad = 1
 	if (status > 0 && !total["fail"] && !bad) {
-		print "go test failed without a failed test, see the log"
+		print "go test failed, but no test failed; see the log"
 		bad = 1
 	}
 	printf "\n%d passed, %d failed, %d skipped\n", total["pass"], total["fail"], total["skip"]

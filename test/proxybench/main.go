@@ -1,5 +1,5 @@
-// Command proxybench measures the cost of etcd-proxy: the same load on one store directly,
-// through the proxy, and through the proxy while it records a trace, in turn.
+// Command proxybench measures the latency that etcd-proxy adds. It applies the same load to a store
+// directly, through a proxy, and through a proxy that records a trace, one after the other.
 package main
 
 import (
@@ -21,17 +21,18 @@ import (
 )
 
 const (
-	// Maximum ratio of a median latency through the proxy to the direct median latency.
-	allowedRatio = 2.0
+	// maxRatio is the maximum ratio of a median latency through the proxy to the direct median latency.
+	maxRatio     = 2.0
 	startTimeout = 20 * time.Second
 )
 
-// load is a load of etcd-bench.
+// load is a load that etcd-bench generates: its name in the output, and the arguments.
 type load struct {
 	name string
 	args []string
 }
 
+// loads returns the loads. total is the number of operations of the largest ones.
 func loads(total int) []load {
 	count := func(n int) string { return strconv.Itoa(n) }
 	return []load{
@@ -43,18 +44,18 @@ func loads(total int) []load {
 	}
 }
 
-// paths are the paths from the client to the store.
+// paths are the ways from the client to the store. The first is the baseline.
 var paths = []string{"direct", "proxy", "recording"}
 
-// sample contains the compared values of a report of etcd-bench.
+// sample contains those values of an etcd-bench report that are compared.
 type sample struct {
 	OpsPerSecond  float64
 	LatencyMicros struct{ P50, P99 float64 }
 }
 
 func main() {
-	total := flag.Int("total", 100_000, "operations per load")
-	rounds := flag.Int("rounds", 3, "measurements of each load")
+	total := flag.Int("total", 100_000, "operations of the largest loads; other loads have a quarter or a tenth of them")
+	rounds := flag.Int("rounds", 3, "number of measurements of each load and path")
 	flag.Parse()
 	if *total < 1000 || *rounds < 1 || flag.NArg() > 0 {
 		fmt.Fprintln(os.Stderr, "proxybench: --total must be at least 1000 and --rounds at least 1; arguments are not accepted")
@@ -72,7 +73,7 @@ func run(total, rounds int) error {
 		return err
 	}
 	defer bench.close()
-	fmt.Printf("medians of %d rounds; in brackets the ratio to direct\n", rounds)
+	fmt.Printf("medians of %d rounds, with the ratio to the direct median in brackets\n", rounds)
 	fmt.Printf("%-26s %-10s %12s %20s %20s\n", "load", "path", "ops/s", "p50 µs", "p99 µs")
 	var slow []string
 	for _, l := range loads(total) {
@@ -87,7 +88,7 @@ func run(total, rounds int) error {
 			}
 		}
 		for _, path := range paths {
-			if ratio := show(l, path, samples); ratio > allowedRatio {
+			if ratio := printRow(l, path, samples); ratio > maxRatio {
 				slow = append(slow, fmt.Sprintf("%s, %s: %.2f", l.name, path, ratio))
 			}
 		}
@@ -102,13 +103,14 @@ func run(total, rounds int) error {
 	}
 	fmt.Printf("recorded: %d records, %d missing\n", written, missing)
 	if len(slow) > 0 {
-		return fmt.Errorf("median latency is more than %.0f times the direct latency: %v", allowedRatio, slow)
+		return fmt.Errorf("these median latencies are more than %.0f times the direct median latency: %v", maxRatio, slow)
 	}
 	return nil
 }
 
-// show prints a row, and returns the ratio of the median latencies.
-func show(l load, path string, samples map[string][]sample) float64 {
+// printRow prints the row of a load and path, and returns the ratio of its median p50 latency to the
+// direct one.
+func printRow(l load, path string, samples map[string][]sample) float64 {
 	median := func(path string, of func(sample) float64) float64 {
 		var values []float64
 		for _, s := range samples[path] {
@@ -126,14 +128,17 @@ func show(l load, path string, samples map[string][]sample) float64 {
 	return ratio(p50)
 }
 
-// bench is a store with two proxies.
+// bench is a store with two proxies in front of it.
 type bench struct {
 	processes []*exec.Cmd
 	scratch   string
+	// endpoints are the URLs for clients, by path.
 	endpoints map[string]string
-	pages     string
+	// pages is the URL of the metrics of the proxy that records.
+	pages string
 }
 
+// newBench starts the store and the proxies.
 func newBench() (*bench, error) {
 	scratch, err := os.MkdirTemp("", "proxybench-")
 	if err != nil {
@@ -141,12 +146,12 @@ func newBench() (*bench, error) {
 	}
 	b := &bench{scratch: scratch, endpoints: map[string]string{}}
 	url := func() string { return "http://" + freeAddress() }
-	store, plain, recording := url(), url(), url()
-	b.endpoints["direct"], b.endpoints["proxy"], b.endpoints["recording"] = store, plain, recording
+	store, proxy, recording := url(), url(), url()
+	b.endpoints["direct"], b.endpoints["proxy"], b.endpoints["recording"] = store, proxy, recording
 	b.pages = url()
 	err = errors.Join(
 		b.start(store, "mem_etcd", "--wal-mode", "none", "--listen-client-urls", store),
-		b.start(plain, "etcd-proxy", "--listen", plain, "--endpoints", store),
+		b.start(proxy, "etcd-proxy", "--listen", proxy, "--endpoints", store),
 		b.start(recording, "etcd-proxy", "--listen", recording, "--endpoints", store, "--listen-metrics-urls", b.pages,
 			"--record", filepath.Join(scratch, "trace.jsonl.zst")),
 	)
@@ -157,6 +162,7 @@ func newBench() (*bench, error) {
 	return b, nil
 }
 
+// freeAddress returns a loopback address whose port was free when it was called.
 func freeAddress() string {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -185,6 +191,7 @@ func (b *bench) start(url, program string, args ...string) error {
 	return fmt.Errorf("%s was not healthy after %s", program, startTimeout)
 }
 
+// measure runs etcd-bench with a load over a path.
 func (b *bench) measure(l load, path string) (s sample, err error) {
 	args := append(slices.Clone(l.args), "--endpoints", b.endpoints[path], "--output", "json")
 	cmd := exec.Command(filepath.Join("bin", "etcd-bench"), args...)
@@ -195,7 +202,7 @@ func (b *bench) measure(l load, path string) (s sample, err error) {
 	return s, json.Unmarshal(output, &s)
 }
 
-// metric reads a metric of the recording proxy.
+// metric reads an integer metric of the proxy that records.
 func (b *bench) metric(name string) (int, error) {
 	response, err := http.Get(b.pages + "/metrics")
 	if err != nil {
@@ -213,6 +220,7 @@ func (b *bench) metric(name string) (int, error) {
 	return strconv.Atoi(string(found[1]))
 }
 
+// close kills the processes and removes their files.
 func (b *bench) close() {
 	for _, cmd := range b.processes {
 		_ = cmd.Process.Kill()

@@ -18,7 +18,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// client returns etcd's own client of the server.
+// client returns a client of etcd's client library for the server.
 func (s *server) client() *clientv3.Client {
 	s.t.Helper()
 	client, err := clientv3.New(clientv3.Config{
@@ -31,18 +31,19 @@ func (s *server) client() *clientv3.Client {
 	return client
 }
 
-func limited(t *testing.T) context.Context {
+// withTimeout returns the context of the test with a timeout.
+func withTimeout(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-// TestMutexAndElection checks locks and elections of etcd's concurrency package, also when
-// a holder dies.
+// TestMutexAndElection checks locks and elections of etcd's concurrency package, and that a candidate
+// is elected after the lease of the leader has expired.
 func TestMutexAndElection(t *testing.T) {
-	ctx := limited(t)
+	ctx := withTimeout(t)
 	server := startMemEtcd(t, "--wal-mode", "none")
-	var inside, turns int
+	var holders, acquisitions int
 	var group sync.WaitGroup
 	for range 8 {
 		session, err := concurrency.NewSession(server.client(), concurrency.WithTTL(10))
@@ -56,12 +57,12 @@ func TestMutexAndElection(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				inside++
-				if inside != 1 {
-					t.Error("two clients hold the lock")
+				holders++
+				if holders != 1 {
+					t.Errorf("%d clients hold the lock", holders)
 				}
-				turns++
-				inside--
+				acquisitions++
+				holders--
 				if err := mutex.Unlock(ctx); err != nil {
 					t.Error(err)
 				}
@@ -69,19 +70,20 @@ func TestMutexAndElection(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if turns != 40 {
-		t.Fatalf("%d acquisitions of the lock", turns)
+	if acquisitions != 40 {
+		t.Fatalf("the lock was acquired %d times; want 40", acquisitions)
 	}
-	electAndDie(ctx, t, server)
+	electAfterExpiry(ctx, t, server)
 }
 
-func electAndDie(ctx context.Context, t *testing.T, server *server) {
+// electAfterExpiry elects a leader whose lease then expires, and a second leader.
+func electAfterExpiry(ctx context.Context, t *testing.T, server *server) {
 	t.Helper()
-	dying, err := concurrency.NewSession(server.client(), concurrency.WithTTL(2))
+	expiring, err := concurrency.NewSession(server.client(), concurrency.WithTTL(2))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := concurrency.NewElection(dying, "/election").Campaign(ctx, "first"); err != nil {
+	if err := concurrency.NewElection(expiring, "/election").Campaign(ctx, "first"); err != nil {
 		t.Fatal(err)
 	}
 	session, err := concurrency.NewSession(server.client())
@@ -91,14 +93,14 @@ func electAndDie(ctx context.Context, t *testing.T, server *server) {
 	election := concurrency.NewElection(session, "/election")
 	observed := election.Observe(ctx)
 	if leader := <-observed; string(leader.Kvs[0].Value) != "first" {
-		t.Fatal(leader)
+		t.Fatalf("the observed leader is %v; want first", leader)
 	}
-	dying.Orphan() // its lease runs out
+	expiring.Orphan() // stops the renewals of its lease
 	if err := election.Campaign(ctx, "second"); err != nil {
 		t.Fatal(err)
 	}
 	if leader := <-observed; string(leader.Kvs[0].Value) != "second" {
-		t.Fatal(leader)
+		t.Fatalf("the observed leader is %v; want second", leader)
 	}
 	if err := election.Proclaim(ctx, "still"); err != nil {
 		t.Fatal(err)
@@ -107,14 +109,14 @@ func electAndDie(ctx context.Context, t *testing.T, server *server) {
 		t.Fatal(err)
 	}
 	if _, err := election.Leader(ctx); !errors.Is(err, concurrency.ErrElectionNoLeader) {
-		t.Fatal(err)
+		t.Fatalf("after the leader resigned, Leader returned the error %v; want ErrElectionNoLeader", err)
 	}
 }
 
-// TestSTM checks software transactional memory: concurrent transfers between accounts keep
-// the total.
+// TestSTM checks software transactional memory: concurrent transfers between accounts do not change
+// the sum of the accounts.
 func TestSTM(t *testing.T) {
-	ctx := limited(t)
+	ctx := withTimeout(t)
 	client := startMemEtcd(t, "--wal-mode", "none").client()
 	for i := range 5 {
 		if _, err := client.Put(ctx, fmt.Sprint("account/", i), "100"); err != nil {
@@ -126,7 +128,7 @@ func TestSTM(t *testing.T) {
 		group.Go(func() {
 			for n := range 20 {
 				from, to := fmt.Sprint("account/", (worker+n)%5), fmt.Sprint("account/", (worker*n+1)%5)
-				move := func(stm concurrency.STM) error {
+				transfer := func(stm concurrency.STM) error {
 					a, _ := strconv.Atoi(stm.Get(from))
 					stm.Put(from, strconv.Itoa(a-1))
 					b, _ := strconv.Atoi(stm.Get(to))
@@ -134,7 +136,7 @@ func TestSTM(t *testing.T) {
 					return nil
 				}
 				level := []concurrency.Isolation{concurrency.Serializable, concurrency.SerializableSnapshot}[n%2]
-				if _, err := concurrency.NewSTM(client, move, concurrency.WithIsolation(level), concurrency.WithAbortContext(ctx)); err != nil {
+				if _, err := concurrency.NewSTM(client, transfer, concurrency.WithIsolation(level), concurrency.WithAbortContext(ctx)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -151,13 +153,14 @@ func TestSTM(t *testing.T) {
 		sum += amount
 	}
 	if sum != 500 {
-		t.Fatalf("the accounts contain %d, expected 500", sum)
+		t.Fatalf("the sum of the accounts is %d; want 500", sum)
 	}
 }
 
-// TestLeasingNamespaceMirrorOrdering checks the wrappers of the client library.
+// TestLeasingNamespaceMirrorOrdering checks the packages leasing, namespace, mirror and ordering of
+// the client library.
 func TestLeasingNamespaceMirrorOrdering(t *testing.T) {
-	ctx := limited(t)
+	ctx := withTimeout(t)
 	server := startMemEtcd(t, "--wal-mode", "none")
 	client := server.client()
 
@@ -179,7 +182,7 @@ func TestLeasingNamespaceMirrorOrdering(t *testing.T) {
 		for _, kv := range []clientv3.KV{cached, other, client} {
 			got, err := kv.Get(ctx, "shared")
 			if err != nil || len(got.Kvs) != 1 || string(got.Kvs[0].Value) != value {
-				t.Fatalf("%v %v, not %s", got, err, value)
+				t.Fatalf("get of a key with value %s: %v, error %v", value, got, err)
 			}
 		}
 	}
@@ -190,21 +193,21 @@ func TestLeasingNamespaceMirrorOrdering(t *testing.T) {
 		t.Fatal(err)
 	}
 	if event := <-watch; string(event.Events[0].Kv.Key) != "a1" {
-		t.Fatal(event)
+		t.Fatalf("the watch in the namespace received %v; want an event of key a1", event)
 	}
 	if got, err := client.Get(ctx, "space/a1"); err != nil || got.Count != 1 {
-		t.Fatal(got, err)
+		t.Fatalf("get of the key with its namespace: %v, error %v", got, err)
 	}
 
 	ordered := ordering.NewKV(client, ordering.NewOrderViolationSwitchEndpointClosure(client))
 	if got, err := ordered.Get(ctx, "shared", clientv3.WithSerializable()); err != nil || got.Count != 1 {
-		t.Fatal(got, err)
+		t.Fatalf("get with the package ordering: %v, error %v", got, err)
 	}
-	mirrorAll(ctx, t, client)
+	checkMirror(ctx, t, client)
 }
 
-// mirrorAll copies several pages of keys and then follows the changes.
-func mirrorAll(ctx context.Context, t *testing.T, client *clientv3.Client) {
+// checkMirror reads several pages of keys and then a change with the package mirror.
+func checkMirror(ctx context.Context, t *testing.T, client *clientv3.Client) {
 	t.Helper()
 	for i := range 2500 {
 		if _, err := client.Put(ctx, fmt.Sprintf("many/%04d", i), "value"); err != nil {
@@ -218,24 +221,24 @@ func mirrorAll(ctx context.Context, t *testing.T, client *clientv3.Client) {
 		count += len(page.Kvs)
 	}
 	if err := <-failed; err != nil || count != 2500 {
-		t.Fatal(count, err)
+		t.Fatalf("SyncBase returned %d keys and the error %v; want 2500 keys", count, err)
 	}
 	updates := syncer.SyncUpdates(ctx)
 	if _, err := client.Put(ctx, "many/new", "value"); err != nil {
 		t.Fatal(err)
 	}
 	if update := <-updates; string(update.Events[0].Kv.Key) != "many/new" {
-		t.Fatal(update)
+		t.Fatalf("SyncUpdates returned %v; want an event of key many/new", update)
 	}
 }
 
-// TestWatchFragmentsAndProgress watches a transaction larger than a message, and requests
-// the progress of the watch.
+// TestWatchFragmentsAndProgress watches a transaction whose events are larger than a message, and
+// checks progress notifications and the watch of a compacted revision.
 func TestWatchFragmentsAndProgress(t *testing.T) {
-	ctx := limited(t)
+	ctx := withTimeout(t)
 	client := startMemEtcd(t, "--wal-mode", "none", "--watch-progress-notify-interval", "200ms").client()
 	watch := client.Watch(ctx, "f/", clientv3.WithPrefix(), clientv3.WithFragment())
-	quiet := client.Watch(ctx, "never", clientv3.WithProgressNotify())
+	idle := client.Watch(ctx, "never", clientv3.WithProgressNotify())
 	var ops []clientv3.Op
 	for i := range 120 {
 		ops = append(ops, clientv3.OpPut(fmt.Sprint("f/", i), strings.Repeat("x", 10_000)))
@@ -244,16 +247,17 @@ func TestWatchFragmentsAndProgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	seen := 0
-	for seen < len(ops) {
+	received := 0
+	for received < len(ops) {
 		response := <-watch
 		if response.Err() != nil {
 			t.Fatal(response.Err())
 		}
-		seen += len(response.Events)
+		received += len(response.Events)
 	}
-	if progress := <-quiet; !progress.IsProgressNotify() || progress.Header.Revision != txn.Header.Revision {
-		t.Fatalf("%+v", progress.Header)
+	if progress := <-idle; !progress.IsProgressNotify() || progress.Header.Revision != txn.Header.Revision {
+		t.Fatalf("the idle watch received a response with header %+v; want a progress notification at revision %d",
+			progress.Header, txn.Header.Revision)
 	}
 	if err := client.RequestProgress(ctx); err != nil {
 		t.Fatal(err)
@@ -266,23 +270,23 @@ func TestWatchFragmentsAndProgress(t *testing.T) {
 	if _, err := client.Compact(ctx, txn.Header.Revision, clientv3.WithCompactPhysical()); err != nil {
 		t.Fatal(err)
 	}
-	old := <-client.Watch(ctx, "f/", clientv3.WithPrefix(), clientv3.WithRev(1))
-	if old.CompactRevision != txn.Header.Revision || old.Err() == nil {
-		t.Fatalf("%+v", old)
+	compacted := <-client.Watch(ctx, "f/", clientv3.WithPrefix(), clientv3.WithRev(1))
+	if compacted.CompactRevision != txn.Header.Revision || compacted.Err() == nil {
+		t.Fatalf("a watch from a compacted revision received %+v", compacted)
 	}
 }
 
-// TestClientsOutliveRestarts checks that a lease, a watch and writers survive when the
-// server is killed and restarted.
+// TestClientsOutliveRestarts checks that the renewal of a lease, a watch and writes continue after the
+// server was killed and restarted.
 func TestClientsOutliveRestarts(t *testing.T) {
-	ctx := limited(t)
+	ctx := withTimeout(t)
 	server := startMemEtcd(t, "--wal-mode", "fsync")
 	client := server.client()
 	grant, err := client.Grant(ctx, 5)
 	if err != nil {
 		t.Fatal(err)
 	}
-	alive, err := client.KeepAlive(ctx, grant.ID)
+	renewals, err := client.KeepAlive(ctx, grant.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -296,29 +300,29 @@ func TestClientsOutliveRestarts(t *testing.T) {
 	for i := range 3 {
 		server.kill()
 		server.restart()
-		// The client retries only requests that cannot have been carried out. The
-		// caller retries the others.
+		// The client library retries only requests that the server cannot have executed. The test
+		// retries the others.
 		waitFor(t, "a write", func() bool {
 			_, err := client.Put(ctx, fmt.Sprint("k", i+1), "")
 			return err == nil
 		})
 	}
-	seen := map[string]bool{}
-	for !seen["k3"] {
+	received := map[string]bool{}
+	for !received["k3"] {
 		for _, event := range (<-watch).Events {
-			seen[string(event.Kv.Key)] = true
+			received[string(event.Kv.Key)] = true
 		}
 	}
-	if len(seen) != 4 {
-		t.Fatal(seen)
+	if len(received) != 4 {
+		t.Fatalf("the watch received events of the keys %v; want k0 to k3", received)
 	}
-	for len(alive) > 0 {
-		<-alive
+	for len(renewals) > 0 {
+		<-renewals
 	}
-	if response := <-alive; response == nil || response.TTL != 5 {
-		t.Fatalf("the lease is no longer kept alive: %v", response)
+	if response := <-renewals; response == nil || response.TTL != 5 {
+		t.Fatalf("renewal of the lease: %v; want a TTL of 5 s", response)
 	}
 	if got, err := client.Get(ctx, "leased"); err != nil || got.Count != 1 {
-		t.Fatal(got, err)
+		t.Fatalf("get of the key with the lease: %v, error %v", got, err)
 	}
 }

@@ -18,16 +18,17 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// crashModes are the WAL modes under test: their flags, and which keys are not logged.
+// crashModes are the combinations of WAL modes under test. unlogged returns whether the log does not
+// contain a key.
 var crashModes = []struct {
 	name     string
 	flags    []string
 	unlogged func(key string) bool
 }{
-	{"buffered", []string{"--wal-mode", "buffered"}, nothing},
-	{"fsync", []string{"--wal-mode", "fsync"}, nothing},
-	{"buffered and fsync", []string{"--wal-mode-prefix", "/left/=fsync"}, nothing},
-	{"fsync and buffered", []string{"--wal-mode", "fsync", "--wal-mode-prefix", "/left/=buffered"}, nothing},
+	{"buffered", []string{"--wal-mode", "buffered"}, noKey},
+	{"fsync", []string{"--wal-mode", "fsync"}, noKey},
+	{"buffered and fsync", []string{"--wal-mode-prefix", "/left/=fsync"}, noKey},
+	{"fsync and buffered", []string{"--wal-mode", "fsync", "--wal-mode-prefix", "/left/=buffered"}, noKey},
 	{"buffered and none", []string{"--wal-mode-prefix", "/right/=none"}, isRight},
 	{"fsync and none", []string{"--wal-mode", "fsync", "--wal-mode-prefix", "/right/=none"}, isRight},
 	{"all three", []string{"--wal-mode-prefix", "/left/=fsync,/right/=none", "--wal-mode-prefix", "/right/1=buffered"},
@@ -35,26 +36,26 @@ var crashModes = []struct {
 	{"none", []string{"--wal-mode", "none"}, func(string) bool { return true }},
 }
 
-func nothing(string) bool { return false }
+func noKey(string) bool { return false }
 
 func isRight(key string) bool { return strings.HasPrefix(key, "/right/") }
 
-// TestKill kills the process at random moments under load, several rounds in each WAL
-// mode. After each restart, every acknowledged write of a logged key is present, in order
-// and without gaps. Unlogged keys no longer exist, and their watchers get a compaction
-// error. The revision never decreases. CRASH_ROUNDS sets the number of rounds per mode.
+// TestKill kills mem_etcd at random times under load, in several rounds for each combination of WAL
+// modes. After each restart, every acknowledged write of a logged key must be present, in order and
+// without gaps. Keys that are not logged must not exist, and watchers that resume must get a compaction
+// error. The revision must never decrease. CRASH_ROUNDS sets the number of rounds per combination.
 func TestKill(t *testing.T) {
 	for _, mode := range crashModes {
 		t.Run(mode.name, func(t *testing.T) {
 			t.Parallel()
-			// Small, so that kills also hit snapshots and trimming of the log.
+			// The log is short, so that kills also occur during snapshots and truncations of the log.
 			s := startMemEtcd(t, append([]string{"--snapshot-log-bytes", "100000"}, mode.flags...)...)
 			w := newWriters(mode.unlogged)
 			memoryOnly := mode.unlogged("/left/0")
-			lease := grantLong(t, s.dial())
+			lease := grantLongLease(t, s.dial())
 			rounds, stops := envInt(t, "CRASH_ROUNDS", 12), 0
 			for round := range rounds {
-				// Some rounds shut down cleanly.
+				// About one round in ten ends with a clean shutdown.
 				end := s.kill
 				if rand.IntN(10) == 0 {
 					stops++
@@ -68,11 +69,11 @@ func TestKill(t *testing.T) {
 				s.restart()
 				a := s.dial()
 				if memoryOnly {
-					w.forget()
+					w.reset()
 				}
 				w.verify(t, a, round)
 				if !memoryOnly {
-					verifyLong(t, a, lease)
+					verifyLongLease(t, a, lease)
 				}
 				if rand.IntN(4) == 0 && w.revision > w.compacted {
 					w.compact(t, a)
@@ -86,9 +87,10 @@ func TestKill(t *testing.T) {
 	}
 }
 
+// longTTL is the TTL of a lease that does not expire during a test, in seconds.
 const longTTL = 100_000
 
-func grantLong(t *testing.T, a *api) int64 {
+func grantLongLease(t *testing.T, a *api) int64 {
 	t.Helper()
 	lease, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{TTL: longTTL})
 	if err != nil {
@@ -97,18 +99,17 @@ func grantLong(t *testing.T, a *api) int64 {
 	return lease.ID
 }
 
-// verifyLong checks that the lease survived with most of its TTL: renewals are recovered,
-// and downtime does not reduce the TTL.
-func verifyLong(t *testing.T, a *api, id int64) {
+// verifyLongLease checks that a restarted server still has the lease, with at least half of its TTL.
+func verifyLongLease(t *testing.T, a *api, id int64) {
 	t.Helper()
-	left, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: id})
-	if err != nil || left.TTL < longTTL/2 || left.TTL > longTTL {
-		t.Fatalf("the lease has %v left: %v", left, err)
+	lease, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: id})
+	if err != nil || lease.TTL < longTTL/2 || lease.TTL > longTTL {
+		t.Fatalf("time to live of the lease: %v, error %v; want between %d s and %d s", lease, err, longTTL/2, longTTL)
 	}
 }
 
-// TestLogStaysShort overwrites the same keys many times, and restores them from a snapshot
-// in another directory and a short log.
+// TestLogStaysShort overwrites the same keys many times. The log must stay short, and a restarted server
+// must recover from the snapshot and the log. With another snapshot directory it must refuse to start.
 func TestLogStaysShort(t *testing.T) {
 	snapshots := filepath.Join(t.TempDir(), "snapshots")
 	s := startMemEtcd(t, "--snapshot-dir", snapshots, "--snapshot-log-bytes", "4000000")
@@ -126,11 +127,13 @@ func TestLogStaysShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// 40 MB were written; about two rounds of 4 MB remain.
+	// The puts have 40 MB. Snapshots at intervals of 4 MB allow mem_etcd to remove all but the last
+	// segments of the log.
 	deadline := time.Now().Add(startTimeout)
 	for size(t, filepath.Join(s.args[1], "wal")) > 15_000_000 || size(t, snapshots) == 0 {
 		if time.Now().After(deadline) {
-			t.Fatalf("log %d, snapshots %d bytes", size(t, filepath.Join(s.args[1], "wal")), size(t, snapshots))
+			t.Fatalf("the log has %d bytes and the snapshots %d bytes; want at most 15,000,000 and more than 0",
+				size(t, filepath.Join(s.args[1], "wal")), size(t, snapshots))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -141,14 +144,14 @@ func TestLogStaysShort(t *testing.T) {
 	if difference := compare(before, nil, history(t, a, 396, 401), nil); difference != "" {
 		t.Fatal(difference)
 	}
-	if left, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: grant.ID}); err != nil || left.TTL < 900 {
-		t.Fatalf("%v %v", left, err)
+	if lease, err := a.lease.LeaseTimeToLive(t.Context(), &pb.LeaseTimeToLiveRequest{ID: grant.ID}); err != nil || lease.TTL < 900 {
+		t.Fatalf("time to live of the lease: %v, error %v; want at least 900 s", lease, err)
 	}
 	s.kill()
-	elsewhere := append(slices.Clone(s.args), "--snapshot-dir", t.TempDir(), "--log-level", "error")
-	output, err := exec.Command(s.cmd.Path, elsewhere...).CombinedOutput()
+	otherSnapshots := append(slices.Clone(s.args), "--snapshot-dir", t.TempDir(), "--log-level", "error")
+	output, err := exec.Command(s.cmd.Path, otherSnapshots...).CombinedOutput()
 	if err == nil || !strings.Contains(string(output), "is --snapshot-dir the directory that was used before?") {
-		t.Fatalf("%v: %s", err, output)
+		t.Fatalf("start with another snapshot directory: error %v, output %s", err, output)
 	}
 }
 
@@ -172,33 +175,34 @@ func size(t *testing.T, dir string) (sum int64) {
 	return sum
 }
 
-// writers are concurrent clients. Each writes the numbers 1, 2, 3… to two keys of its own in
-// one transaction, one transaction at a time.
+// writers are concurrent clients. Each has two keys and writes the numbers 1, 2, 3, … to both: one
+// transaction per number, one after the other.
 type writers struct {
-	// unlogged returns whether a restart loses the key.
+	// unlogged returns whether the log does not contain a key.
 	unlogged func(key string) bool
-	// acknowledged is the last acknowledged number of each writer; before is that number at
-	// the last compaction.
-	acknowledged, before []int
+	// acknowledged is the last acknowledged number of each writer. atCompaction is the value of
+	// acknowledged at the last compaction.
+	acknowledged, atCompaction []int
 	// writes is the number of all acknowledged writes.
 	writes int
-	// revision is the newest revision that a client has seen, compacted the last compacted one.
+	// revision is the newest revision in a response, compacted the last compaction revision.
 	revision, compacted int64
 }
 
 func newWriters(unlogged func(string) bool) *writers {
 	const count = 16
-	return &writers{unlogged: unlogged, acknowledged: make([]int, count), before: make([]int, count), revision: 1}
+	return &writers{unlogged: unlogged, acknowledged: make([]int, count), atCompaction: make([]int, count), revision: 1}
 }
 
-// forget starts over with an empty store.
-func (w *writers) forget() {
+// reset sets the state to that of an empty store.
+func (w *writers) reset() {
 	clear(w.acknowledged)
-	clear(w.before)
+	clear(w.atCompaction)
 	w.revision, w.compacted = 1, 0
 }
 
-// run writes until the server stops after the given time.
+// run writes concurrently. After the given time it calls end, which stops the server, and waits until
+// all writers have failed.
 func (w *writers) run(t *testing.T, s *server, after time.Duration, end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -208,7 +212,7 @@ func (w *writers) run(t *testing.T, s *server, after time.Duration, end func()) 
 	for i := range w.acknowledged {
 		group.Go(func() {
 			for n := w.acknowledged[i] + 1; ; n++ {
-				response, err := a.kv.Txn(ctx, pairOf(i, n))
+				response, err := a.kv.Txn(ctx, putsOf(i, n))
 				if err != nil {
 					return
 				}
@@ -229,7 +233,8 @@ func (w *writers) run(t *testing.T, s *server, after time.Duration, end func()) 
 	}
 }
 
-func pairOf(writer, n int) *pb.TxnRequest {
+// putsOf returns the transaction with which a writer writes the number n to its keys.
+func putsOf(writer, n int) *pb.TxnRequest {
 	put := func(name string) *pb.RequestOp {
 		key := fmt.Sprintf("/%s/%d", name, writer)
 		request := &pb.PutRequest{Key: []byte(key), Value: []byte(strconv.Itoa(n))}
@@ -238,15 +243,15 @@ func pairOf(writer, n int) *pb.TxnRequest {
 	return &pb.TxnRequest{Success: []*pb.RequestOp{put("left"), put("right")}}
 }
 
-// verify reads all keys and the history: no acknowledged write is missing, each
-// transaction is present completely or not at all, the history has every number, and the
-// revision did not decrease. Unlogged keys no longer exist, and their watchers get an
-// error.
+// verify reads all keys and the history after a restart. No acknowledged write of a logged key may be
+// missing, each transaction must be present completely or not at all, the history must contain every
+// number, and the revision must not have decreased. Keys that are not logged must not exist, and watchers
+// that resume must then get a compaction error.
 func (w *writers) verify(t *testing.T, a *api, round int) {
 	t.Helper()
 	response, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte{0}, RangeEnd: []byte{0}})
 	if err != nil || response.Header.Revision < w.revision {
-		t.Fatalf("round %d: revision %v after %d: %v", round, response.GetHeader(), w.revision, err)
+		t.Fatalf("round %d: after the restart the header is %v, error %v; want at least revision %d", round, response.GetHeader(), err, w.revision)
 	}
 	found := map[string]int{}
 	for _, kv := range response.Kvs {
@@ -254,18 +259,18 @@ func (w *writers) verify(t *testing.T, a *api, round int) {
 			t.Fatal(err)
 		}
 	}
-	gone := false
+	hasLostWrites := false
 	for i, want := range w.acknowledged {
 		left, right := fmt.Sprintf("/left/%d", i), fmt.Sprintf("/right/%d", i)
 		for _, key := range []string{left, right} {
 			switch n, exists := found[key]; {
 			case w.unlogged(key):
-				gone = gone || want > 0
+				hasLostWrites = hasLostWrites || want > 0
 				if exists {
 					t.Fatalf("round %d: key %s is not logged, but has value %d after the restart", round, key, n)
 				}
 			case n < want:
-				t.Fatalf("round %d: key %s was acknowledged up to %d, found %d", round, key, want, n)
+				t.Fatalf("round %d: key %s has value %d, but %d was acknowledged", round, key, n, want)
 			default:
 				w.acknowledged[i] = n
 			}
@@ -274,19 +279,21 @@ func (w *writers) verify(t *testing.T, a *api, round int) {
 			t.Fatalf("round %d: transaction applied partially: the keys have values %d and %d", round, found[left], found[right])
 		}
 	}
-	if gone {
+	if hasLostWrites {
 		w.verifyCompactionError(t, a, round)
 	}
-	// The store continues far above every revision that was seen, even if none was.
-	if jumped := response.Header.Revision > w.revision+1000; gone || jumped {
+	// After a crash that can have lost writes, mem_etcd skips to a revision far above all published
+	// ones and compacts there, even if no client has received such a revision.
+	if hasSkipped := response.Header.Revision > w.revision+1000; hasLostWrites || hasSkipped {
 		w.compacted = response.Header.Revision
-		copy(w.before, w.acknowledged)
+		copy(w.atCompaction, w.acknowledged)
 	}
 	w.revision = response.Header.Revision
 	w.verifyHistory(t, a)
 }
 
-// verifyCompactionError checks that a resumed watcher gets a compaction error.
+// verifyCompactionError checks that a watcher that resumes after the newest received revision gets a
+// compaction error.
 func (w *writers) verifyCompactionError(t *testing.T, a *api, round int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
@@ -300,7 +307,7 @@ func (w *writers) verifyCompactionError(t *testing.T, a *api, round int) {
 	for {
 		response, err := stream.Recv()
 		if err != nil || len(response.Events) > 0 {
-			t.Fatalf("round %d: from %d on: %v %v", round, w.revision+1, response, err)
+			t.Fatalf("round %d: a watch from revision %d received %v, error %v; want a compaction error", round, w.revision+1, response, err)
 		}
 		if response.CompactRevision > w.revision+1 {
 			return
@@ -308,22 +315,23 @@ func (w *writers) verifyCompactionError(t *testing.T, a *api, round int) {
 	}
 }
 
+// verifyHistory checks that the events since the last compaction contain each number of each key.
 func (w *writers) verifyHistory(t *testing.T, a *api) {
 	t.Helper()
 	if w.revision <= max(w.compacted, 1) {
 		return
 	}
-	next := map[string]int{}
-	for i, n := range w.before {
-		next[fmt.Sprintf("/left/%d", i)], next[fmt.Sprintf("/right/%d", i)] = n, n
+	last := map[string]int{}
+	for i, n := range w.atCompaction {
+		last[fmt.Sprintf("/left/%d", i)], last[fmt.Sprintf("/right/%d", i)] = n, n
 	}
 	for _, event := range history(t, a, w.compacted+1, w.revision).(*pb.WatchResponse).Events {
 		key := string(event.Kv.Key)
 		n, _ := strconv.Atoi(string(event.Kv.Value))
-		if n != next[key]+1 {
-			t.Fatalf("%s: %d follows %d", key, n, next[key])
+		if n != last[key]+1 {
+			t.Fatalf("in the history of key %s, the number %d follows %d", key, n, last[key])
 		}
-		next[key] = n
+		last[key] = n
 	}
 }
 
@@ -334,9 +342,10 @@ func (w *writers) compact(t *testing.T, a *api) {
 		t.Fatal(err)
 	}
 	w.compacted = w.revision
-	copy(w.before, w.acknowledged)
+	copy(w.atCompaction, w.acknowledged)
 }
 
+// get returns the value of a key, or "" if the key does not exist.
 func get(t *testing.T, a *api, key string) string {
 	t.Helper()
 	response, err := a.kv.Range(t.Context(), &pb.RangeRequest{Key: []byte(key)})
@@ -349,6 +358,7 @@ func get(t *testing.T, a *api, key string) string {
 	return string(response.Kvs[0].Value)
 }
 
+// mustPut puts a key and returns its revision.
 func mustPut(t *testing.T, a *api, key, value string) int64 {
 	t.Helper()
 	response, err := a.kv.Put(t.Context(), &pb.PutRequest{Key: []byte(key), Value: []byte(value)})

@@ -18,10 +18,10 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// TestAnswersAsEtcd sends the same random requests, valid and invalid, to etcd and to
-// mem_etcd. All fields of the responses must be equal: values, revisions, counts, order,
-// error codes and messages. Afterwards both must return the same history.
-// DIFFERENTIAL_OPS and DIFFERENTIAL_SEED set the number of requests and the seed.
+// TestAnswersAsEtcd sends the same random requests, valid and invalid ones, to etcd and to mem_etcd. The
+// responses must be equal in values, revisions, counts, order, error codes and error messages.
+// Afterwards both must have the same history. DIFFERENTIAL_OPS and DIFFERENTIAL_SEED set the number of
+// requests and the seed.
 func TestAnswersAsEtcd(t *testing.T) {
 	seed := uint64(envInt(t, "DIFFERENTIAL_SEED", int(time.Now().UnixNano()&0xffffffff)))
 	ops := envInt(t, "DIFFERENTIAL_OPS", 4000)
@@ -35,7 +35,7 @@ func TestAnswersAsEtcd(t *testing.T) {
 		if difference := compare(want, wantErr, got, gotErr); difference != "" {
 			t.Fatalf("operation %d, seed %d\nrequest  %T %s\n%s", i, seed, request, prototext.Format(request), difference)
 		}
-		g.learn(want)
+		g.updateRevision(want)
 	}
 	for from := g.compacted; from <= g.revision; from += 1 + (g.revision-g.compacted)/20 {
 		want, got := history(t, etcd, max(from, 1), g.revision), history(t, ours, max(from, 1), g.revision)
@@ -45,10 +45,11 @@ func TestAnswersAsEtcd(t *testing.T) {
 	}
 }
 
-func envInt(t *testing.T, name string, otherwise int) int {
+// envInt returns the value of an environment variable, or defaultValue if it is not set.
+func envInt(t *testing.T, name string, defaultValue int) int {
 	text := os.Getenv(name)
 	if text == "" {
-		return otherwise
+		return defaultValue
 	}
 	value, err := strconv.Atoi(text)
 	if err != nil {
@@ -57,12 +58,12 @@ func envInt(t *testing.T, name string, otherwise int) int {
 	return value
 }
 
-// call sends the request to the method for its type.
+// call sends a request to the method that takes its type.
 func call(t *testing.T, a *api, request proto.Message) (proto.Message, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if r, ok := request.(*streamed); ok {
+	if r, ok := request.(*streamRequest); ok {
 		return rangeStream(ctx, a, r.RangeRequest)
 	}
 	switch r := request.(type) {
@@ -95,10 +96,11 @@ func call(t *testing.T, a *api, request proto.Message) (proto.Message, error) {
 	return nil, nil
 }
 
-// streamed marks a range request that is sent to RangeStream.
-type streamed struct{ *pb.RangeRequest }
+// streamRequest is a range request for the method RangeStream.
+type streamRequest struct{ *pb.RangeRequest }
 
-// rangeStream merges the responses of the stream; etcd does not specify how they are split.
+// rangeStream calls RangeStream and merges its responses, because etcd does not specify how many
+// responses there are.
 func rangeStream(ctx context.Context, a *api, r *pb.RangeRequest) (proto.Message, error) {
 	stream, err := a.kv.RangeStream(ctx, r)
 	if err != nil {
@@ -117,6 +119,7 @@ func rangeStream(ctx context.Context, a *api, r *pb.RangeRequest) (proto.Message
 	}
 }
 
+// compare returns a description of the difference between two responses or errors, or "".
 func compare(want proto.Message, wantErr error, got proto.Message, gotErr error) string {
 	if status.Code(wantErr) != status.Code(gotErr) ||
 		status.Convert(wantErr).Message() != status.Convert(gotErr).Message() {
@@ -126,25 +129,25 @@ func compare(want proto.Message, wantErr error, got proto.Message, gotErr error)
 		return ""
 	}
 	want, got = proto.Clone(want), proto.Clone(got)
-	forget(want)
-	forget(got)
+	clearServerFields(want)
+	clearServerFields(got)
 	if proto.Equal(want, got) {
 		return ""
 	}
 	return fmt.Sprintf("etcd     %s\nmem_etcd %s", prototext.Format(want), prototext.Format(got))
 }
 
-// forget clears the fields that differ between servers.
-func forget(m proto.Message) {
-	type headed interface{ GetHeader() *pb.ResponseHeader }
-	if h, ok := m.(headed); ok && h.GetHeader() != nil {
+// clearServerFields clears the fields of the response header that identify the server.
+func clearServerFields(m proto.Message) {
+	type withHeader interface{ GetHeader() *pb.ResponseHeader }
+	if h, ok := m.(withHeader); ok && h.GetHeader() != nil {
 		header := h.GetHeader()
 		header.ClusterId, header.MemberId, header.RaftTerm = 0, 0, 0
 	}
 }
 
-// history returns the events of all keys between two revisions as one message. etcd does
-// not specify how a watch splits events into messages.
+// history returns the events of all keys from one revision to another, merged into one message, because
+// etcd does not specify how a watch splits events into messages.
 func history(t *testing.T, a *api, from, to int64) proto.Message {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
@@ -159,7 +162,7 @@ func history(t *testing.T, a *api, from, to int64) proto.Message {
 	for last := int64(0); last < to; {
 		response, err := stream.Recv()
 		if err != nil || response.Canceled {
-			t.Fatalf("watch from %d to %d, at %d: %v %v", from, to, last, response, err)
+			t.Fatalf("the watch from revision %d to %d ended at revision %d: response %v, error %v", from, to, last, response, err)
 		}
 		all.Events = append(all.Events, response.Events...)
 		if n := len(all.Events); n > 0 {
@@ -169,16 +172,18 @@ func history(t *testing.T, a *api, from, to int64) proto.Message {
 	return all
 }
 
-// generator creates requests that conflict often: few keys, small numbers.
+// generator creates random requests. It uses few keys and small numbers, so that requests often affect
+// the same keys, revisions and leases.
 type generator struct {
 	*rand.Rand
+	// revision is the current revision of the store, compacted the last compaction revision.
 	revision, compacted int64
 }
 
-// learn tracks the revision of the store.
-func (g *generator) learn(response proto.Message) {
-	type headed interface{ GetHeader() *pb.ResponseHeader }
-	if h, ok := response.(headed); ok && h.GetHeader() != nil {
+// updateRevision sets the current revision to that of a response.
+func (g *generator) updateRevision(response proto.Message) {
+	type withHeader interface{ GetHeader() *pb.ResponseHeader }
+	if h, ok := response.(withHeader); ok && h.GetHeader() != nil {
 		g.revision = max(g.revision, h.GetHeader().Revision)
 	}
 }
@@ -191,14 +196,14 @@ func (g *generator) request() proto.Message {
 		return g.delete()
 	case n < 65:
 		for {
-			if r := g.txn(2); !endsEtcd(r) {
+			if r := g.txn(2); !mayCrashEtcd(r) {
 				return r
 			}
 		}
 	case n < 85:
 		return g.get()
 	case n < 90:
-		return &streamed{g.get()}
+		return &streamRequest{g.get()}
 	case n < 94:
 		return &pb.LeaseGrantRequest{ID: 1 + int64(g.IntN(5)), TTL: []int64{100, 1000, 9_000_000_001}[g.IntN(3)]}
 	case n < 97:
@@ -208,6 +213,8 @@ func (g *generator) request() proto.Message {
 	}
 }
 
+// compact returns a compaction at a revision near the current one, which may be compacted already or in
+// the future.
 func (g *generator) compact() proto.Message {
 	revision := g.revision - int64(g.IntN(60)) + 3
 	if revision <= g.revision {
@@ -219,6 +226,7 @@ func (g *generator) compact() proto.Message {
 // chance returns true with probability 1/n.
 func (g *generator) chance(n int) bool { return g.IntN(n) == 0 }
 
+// key returns one of 24 keys, or rarely an empty one.
 func (g *generator) key() []byte {
 	if g.chance(60) {
 		return nil
@@ -230,7 +238,8 @@ func (g *generator) key() []byte {
 	return key
 }
 
-func (g *generator) end() []byte {
+// rangeEnd returns a range end: mostly none, sometimes a key or the open end.
+func (g *generator) rangeEnd() []byte {
 	switch g.IntN(6) {
 	case 0:
 		return []byte{0}
@@ -241,8 +250,8 @@ func (g *generator) end() []byte {
 	}
 }
 
-// at returns a revision: mostly 0 (the newest), sometimes a past one, rarely a future one.
-func (g *generator) at() int64 {
+// readRevision returns a revision: mostly 0 (the current one), sometimes a past one, rarely a future one.
+func (g *generator) readRevision() int64 {
 	if g.chance(3) {
 		return g.revision - int64(g.IntN(40)) + 2
 	}
@@ -270,26 +279,26 @@ func (g *generator) put() *pb.PutRequest {
 }
 
 func (g *generator) delete() *pb.DeleteRangeRequest {
-	return &pb.DeleteRangeRequest{Key: g.key(), RangeEnd: g.end(), PrevKv: g.chance(2)}
+	return &pb.DeleteRangeRequest{Key: g.key(), RangeEnd: g.rangeEnd(), PrevKv: g.chance(2)}
 }
 
 func (g *generator) get() *pb.RangeRequest {
 	r := &pb.RangeRequest{
-		Key: g.key(), RangeEnd: g.end(), Revision: g.at(), Serializable: g.chance(3),
+		Key: g.key(), RangeEnd: g.rangeEnd(), Revision: g.readRevision(), Serializable: g.chance(3),
 		KeysOnly: g.chance(5), CountOnly: g.chance(8),
 	}
 	if g.chance(2) {
 		r.Limit = int64(g.IntN(6)) - 1
 	}
-	// Sorting by value could leave ties, whose order etcd does not specify. Keys and
-	// revisions never tie.
+	// Only sort by key (or by an unknown target): etcd does not specify the order of pairs with equal
+	// values, and keys are never equal.
 	if g.chance(4) {
 		r.SortOrder = pb.RangeRequest_SortOrder(g.IntN(4))
 		r.SortTarget = []pb.RangeRequest_SortTarget{pb.RangeRequest_KEY, 9}[btoi(g.chance(20))]
 	}
 	if g.chance(6) {
-		r.MinModRevision, r.MaxModRevision = g.at(), g.at()
-		r.MinCreateRevision, r.MaxCreateRevision = g.at(), g.at()
+		r.MinModRevision, r.MaxModRevision = g.readRevision(), g.readRevision()
+		r.MinCreateRevision, r.MaxCreateRevision = g.readRevision(), g.readRevision()
 	}
 	return r
 }
@@ -315,24 +324,24 @@ func (g *generator) txn(depth int) *pb.TxnRequest {
 	return r
 }
 
-// endsEtcd returns whether a transaction may write a key and delete it with an open-ended
-// range. etcd does not detect this conflict, and some such transactions, for example with
+// mayCrashEtcd returns whether a transaction contains a put and a deletion of an open-ended range. etcd
+// does not detect that both can affect the same key, and some such transactions, for example with
 // ignore_lease, crash it.
-func endsEtcd(r *pb.TxnRequest) bool {
+func mayCrashEtcd(r *pb.TxnRequest) bool {
 	var openEnded, puts bool
-	var look func(r *pb.TxnRequest)
-	look = func(r *pb.TxnRequest) {
+	var visit func(r *pb.TxnRequest)
+	visit = func(r *pb.TxnRequest) {
 		for _, op := range slices.Concat(r.Success, r.Failure) {
 			if d := op.GetRequestDeleteRange(); d != nil {
 				openEnded = openEnded || string(d.RangeEnd) == "\x00"
 			}
 			puts = puts || op.GetRequestPut() != nil
 			if nested := op.GetRequestTxn(); nested != nil {
-				look(nested)
+				visit(nested)
 			}
 		}
 	}
-	look(r)
+	visit(r)
 	return openEnded && puts
 }
 
@@ -350,7 +359,7 @@ func (g *generator) op(depth int) *pb.RequestOp {
 }
 
 func (g *generator) compare() *pb.Compare {
-	c := &pb.Compare{Result: pb.Compare_CompareResult(g.IntN(4)), Key: g.key(), RangeEnd: g.end()}
+	c := &pb.Compare{Result: pb.Compare_CompareResult(g.IntN(4)), Key: g.key(), RangeEnd: g.rangeEnd()}
 	switch g.IntN(6) {
 	case 0:
 		c.Target, c.TargetUnion = pb.Compare_VERSION, &pb.Compare_Version{Version: int64(g.IntN(4))}

@@ -21,28 +21,27 @@ import (
 const (
 	linearClients = 8
 	linearKeys    = 4
-	// linearTimeout is the timeout of a request. After it the outcome is unknown.
+	// linearTimeout is the timeout of a request. The outcome of a request that times out is unknown.
 	linearTimeout = 2 * time.Second
 )
 
-// TestLinearizable runs concurrent gets, puts, compare-and-swaps and deletes on a few keys
-// while the server is killed and restarted. The responses must be linearizable. A watch
-// must return every change exactly once, in order, and consistent with the responses.
-// SEED repeats the random choices but not the timing; LINEARIZABLE_SECONDS sets the
-// duration.
+// TestLinearizable sends concurrent gets, puts, compare-and-swaps and deletes of a few keys while the
+// server is killed and restarted. The responses must be linearizable. A watch must receive every change
+// exactly once and in order, and its events must agree with the responses. SEED sets the seed of the
+// random choices; the timing still differs between runs. LINEARIZABLE_SECONDS sets the duration.
 func TestLinearizable(t *testing.T) {
 	seconds := envInt(t, "LINEARIZABLE_SECONDS", 3)
 	for _, mode := range []string{"fsync", "buffered"} {
 		t.Run(mode, func(t *testing.T) {
-			random := seeded(t).Rand
+			random := seededGenerator(t).Rand
 			server := startMemEtcd(t, "--wal-mode", mode, "--snapshot-log-bytes", "200000")
 			run := &linearRun{t: t, server: server, started: time.Now(), finish: make(chan struct{})}
 			var group sync.WaitGroup
 			for client := range linearClients {
 				choices := rand.New(rand.NewPCG(random.Uint64(), 0))
-				group.Go(func() { run.client(client, choices) })
+				group.Go(func() { run.runClient(client, choices) })
 			}
-			group.Go(run.follow)
+			group.Go(run.watchUntilFinished)
 			for end := time.Now().Add(time.Duration(seconds) * time.Second); time.Now().Before(end); {
 				time.Sleep(time.Duration(200+random.IntN(800)) * time.Millisecond)
 				server.kill()
@@ -60,7 +59,8 @@ type linearRun struct {
 	t       *testing.T
 	server  *server
 	started time.Time
-	finish  chan struct{}
+	// finish is closed at the end of the run.
+	finish chan struct{}
 
 	mu         sync.Mutex
 	operations []porcupine.Operation
@@ -82,26 +82,28 @@ type linearInput struct {
 	kind  linearKind
 	key   string
 	value string
-	// expected is the revision of the pair that a swap replaces; 0 for none.
+	// expected is the mod revision with which a swap compares the key; 0 means that it does not exist.
 	expected int64
 }
 
-// linearOutput is the response.
+// linearOutput is the response to a request on one key.
 type linearOutput struct {
+	// unknown is true if there was no response.
 	unknown bool
-	// done is whether a swap took place, or whether a deleted key existed.
+	// done is whether the request changed the key.
 	done bool
-	// value and revision belong to the pair that was read; 0 if there was none. For a write,
-	// revision is the revision of the write.
+	// value and revision are those of the pair that was read, or "" and 0 if the key does not exist.
+	// For a put or a swap that is done, revision is the revision of the write.
 	value    string
 	revision int64
 	// header is the revision in the response header.
 	header int64
 }
 
+// now returns the time since the start of the run in nanoseconds.
 func (r *linearRun) now() int64 { return int64(time.Since(r.started)) }
 
-func (r *linearRun) finished() bool {
+func (r *linearRun) isFinished() bool {
 	select {
 	case <-r.finish:
 		return true
@@ -114,8 +116,8 @@ func (r *linearRun) finished() bool {
 func (r *linearRun) dial() *api {
 	conn, err := grpc.NewClient(r.server.address,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// While the server is down nothing is sent. So only requests in flight at the
-		// crash have an unknown outcome.
+		// While the server is down, no request is sent. Only requests that were in progress at the
+		// time of the crash therefore have an unknown outcome.
 		grpc.WithDefaultCallOptions(grpc.WaitForReady(true)),
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff: backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1, MaxDelay: 20 * time.Millisecond},
@@ -127,28 +129,29 @@ func (r *linearRun) dial() *api {
 	return newAPI(conn)
 }
 
-func (r *linearRun) client(id int, random *rand.Rand) {
+// runClient sends random requests, one after the other, until the run is finished.
+func (r *linearRun) runClient(id int, random *rand.Rand) {
 	a := r.dial()
-	last := map[string]int64{}
-	for n := 0; !r.finished(); n++ {
+	lastRevisions := map[string]int64{}
+	for n := 0; !r.isFinished(); n++ {
 		input := linearInput{
 			kind:  linearKind(random.IntN(4)),
 			key:   fmt.Sprint("key-", random.IntN(linearKeys)),
 			value: fmt.Sprintf("%d of client %d", n, id),
 		}
-		input.expected = last[input.key]
+		input.expected = lastRevisions[input.key]
 		call := r.now()
-		output, err := ask(a, input)
+		output, err := execute(a, input)
 		operation := porcupine.Operation{ClientId: id, Input: input, Call: call, Output: output, Return: r.now()}
 		if err != nil {
-			// The request may still be carried out at any later time, or never.
+			// The server may execute the request at any later time, or never.
 			operation.Output, operation.Return = linearOutput{unknown: true}, math.MaxInt64
 			time.Sleep(time.Millisecond)
 			if input.kind == linearGet {
 				continue
 			}
 		} else {
-			last[input.key] = output.revision
+			lastRevisions[input.key] = output.revision
 		}
 		r.mu.Lock()
 		r.operations = append(r.operations, operation)
@@ -156,7 +159,8 @@ func (r *linearRun) client(id int, random *rand.Rand) {
 	}
 }
 
-func ask(a *api, input linearInput) (linearOutput, error) {
+// execute sends the request and returns the response.
+func execute(a *api, input linearInput) (linearOutput, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), linearTimeout)
 	defer cancel()
 	key := []byte(input.key)
@@ -166,7 +170,7 @@ func ask(a *api, input linearInput) (linearOutput, error) {
 		if err != nil {
 			return linearOutput{}, err
 		}
-		return read(response, response.Header.Revision), nil
+		return readOutput(response, response.Header.Revision), nil
 	case linearPut:
 		response, err := a.kv.Put(ctx, putRequest(input.key, input.value))
 		if err != nil {
@@ -185,7 +189,7 @@ func ask(a *api, input linearInput) (linearOutput, error) {
 		if response.Succeeded {
 			return linearOutput{done: true, revision: response.Header.Revision, header: response.Header.Revision}, nil
 		}
-		return read(response.Responses[0].GetResponseRange(), response.Header.Revision), nil
+		return readOutput(response.Responses[0].GetResponseRange(), response.Header.Revision), nil
 	default:
 		response, err := a.kv.DeleteRange(ctx, &pb.DeleteRangeRequest{Key: key})
 		if err != nil {
@@ -195,7 +199,8 @@ func ask(a *api, input linearInput) (linearOutput, error) {
 	}
 }
 
-func read(response *pb.RangeResponse, header int64) linearOutput {
+// readOutput returns the output of a read. header is the revision in the response header.
+func readOutput(response *pb.RangeResponse, header int64) linearOutput {
 	output := linearOutput{header: header}
 	if len(response.Kvs) == 1 {
 		output.value, output.revision = string(response.Kvs[0].Value), response.Kvs[0].ModRevision
@@ -203,15 +208,16 @@ func read(response *pb.RangeResponse, header int64) linearOutput {
 	return output
 }
 
-// follow watches all keys until the end, and resumes after each crash.
-func (r *linearRun) follow() {
+// watchUntilFinished watches all keys until the run is finished, and resumes after each crash.
+func (r *linearRun) watchUntilFinished() {
 	a := r.dial()
-	for !r.finished() {
+	for !r.isFinished() {
 		r.watchOnce(a)
 		time.Sleep(time.Millisecond)
 	}
 }
 
+// watchOnce watches all keys from the first event that was not received, until the stream fails.
 func (r *linearRun) watchOnce(a *api) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -243,7 +249,8 @@ func (r *linearRun) watchOnce(a *api) {
 	}
 }
 
-// check verifies responses and events against each other and for linearizability.
+// check verifies that the responses are linearizable, that the watch received the complete history, and
+// that each response agrees with the history.
 func (r *linearRun) check() {
 	t := r.t
 	unknown := 0
@@ -252,7 +259,7 @@ func (r *linearRun) check() {
 			unknown++
 		}
 	}
-	t.Logf("%d operations, %d with unknown outcome", len(r.operations), unknown)
+	t.Logf("%d operations, %d of them with unknown outcome", len(r.operations), unknown)
 	result := porcupine.CheckOperationsTimeout(linearModel.ToModel(), r.operations, time.Minute)
 	if result != porcupine.Ok {
 		t.Fatalf("the history is not linearizable: %s", result)
@@ -265,21 +272,21 @@ func (r *linearRun) check() {
 	final := history(t, a, 1, state.Header.Revision).(*pb.WatchResponse).Events
 	for i, event := range final {
 		if event.Kv.ModRevision != int64(i)+2 {
-			t.Fatalf("event %d has revision %d", i, event.Kv.ModRevision)
+			t.Fatalf("event %d of the history has revision %d; want %d", i, event.Kv.ModRevision, i+2)
 		}
 		event.PrevKv = nil
 		if i < len(r.events) && !proto.Equal(event, r.events[i]) {
-			t.Fatalf("the watch received %v, but the history contains %v", r.events[i], event)
+			t.Fatalf("event %d of the watch is %v, but that of the history is %v", i, r.events[i], event)
 		}
 	}
 	if len(r.events) > len(final) {
-		t.Fatalf("%d of %d events are missing from the history", len(r.events)-len(final), len(r.events))
+		t.Fatalf("the watch received %d events, but the history has %d", len(r.events), len(final))
 	}
-	r.checkAnswers(final)
+	r.checkResponses(final)
 }
 
-// checkAnswers verifies each response against the events: event i has revision i+2.
-func (r *linearRun) checkAnswers(events []*mvccpb.Event) {
+// checkResponses verifies that each response agrees with the history. Event i has revision i+2.
+func (r *linearRun) checkResponses(events []*mvccpb.Event) {
 	t := r.t
 	for _, operation := range r.operations {
 		input, output := operation.Input.(linearInput), operation.Output.(linearOutput)
@@ -287,31 +294,31 @@ func (r *linearRun) checkAnswers(events []*mvccpb.Event) {
 			continue
 		}
 		if output.header > int64(len(events))+1 {
-			t.Fatalf("%+v %+v: no such revision", input, output)
+			t.Fatalf("%+v returned %+v, but the history ends at revision %d", input, output, len(events)+1)
 		}
 		wrote := input.kind != linearGet && output.done
 		if !wrote {
 			if input.kind == linearDelete {
 				continue
 			}
-			if shown := shownAt(events, input.key, output.header); shown != output.revision {
-				t.Fatalf("%+v read revision %d, expected %d", input, output.revision, shown)
+			if want := modRevisionAt(events, input.key, output.header); want != output.revision {
+				t.Fatalf("%+v read mod revision %d at revision %d; want %d", input, output.revision, output.header, want)
 			}
 			continue
 		}
 		event := events[output.header-2]
 		deleted := event.Type == mvccpb.Event_DELETE
 		if string(event.Kv.Key) != input.key || deleted != (input.kind == linearDelete) {
-			t.Fatalf("%+v %+v: the event is %v", input, output, event)
+			t.Fatalf("%+v returned %+v, but the event at its revision is %v", input, output, event)
 		}
 		if !deleted && string(event.Kv.Value) != input.value {
-			t.Fatalf("%+v %+v: the event is %v", input, output, event)
+			t.Fatalf("%+v returned %+v, but the event at its revision is %v", input, output, event)
 		}
 	}
 }
 
-// shownAt returns the revision of the pair that is visible at a revision, or 0.
-func shownAt(events []*mvccpb.Event, key string, revision int64) int64 {
+// modRevisionAt returns the mod revision that a key has at a revision, or 0 if it does not exist.
+func modRevisionAt(events []*mvccpb.Event, key string, revision int64) int64 {
 	for i := revision - 2; i >= 0; i-- {
 		if string(events[i].Kv.Key) != key {
 			continue
@@ -324,8 +331,8 @@ func shownAt(events []*mvccpb.Event, key string, revision int64) int64 {
 	return 0
 }
 
-// linearState is the state of one key, absent if it has no value. Its revision is unknown
-// after a write whose response was lost, until the next read.
+// linearState is the state of one key. value is "" if the key does not exist. After a write whose
+// response was lost, revision is revisionUnknown until the next read.
 type linearState struct {
 	value    string
 	revision int64
@@ -358,13 +365,12 @@ var linearModel = porcupine.NondeterministicModel{
 	Equal: func(a, b any) bool { return a == b },
 }
 
-// linearStep returns the possible next states.
+// linearStep returns the possible states after an operation; none if the output is impossible.
 func linearStep(s linearState, input linearInput, output linearOutput) []linearState {
 	if output.unknown {
 		return unknownStep(s, input)
 	}
-	// The pair that was read or replaced matches the state.
-	is := func(value string, revision int64) bool {
+	matches := func(value string, revision int64) bool {
 		return s.value == value && (s.revision == revision || s.revision == revisionUnknown)
 	}
 	written := []linearState{{input.value, output.revision}}
@@ -376,34 +382,35 @@ func linearStep(s linearState, input linearInput, output linearOutput) []linearS
 	case input.kind == linearDelete:
 		return nil
 	case input.kind == linearSwap && output.done:
-		if is(s.value, input.expected) {
+		if matches(s.value, input.expected) {
 			return written
 		}
 		return nil
-	case is(output.value, output.revision):
+	case matches(output.value, output.revision):
 		return []linearState{{output.value, output.revision}}
 	}
 	return nil
 }
 
-// unknownStep returns the states with and without the operation.
+// unknownStep returns the possible states after an operation whose outcome is unknown: the state without
+// the operation, and the state with it if it can have been executed.
 func unknownStep(s linearState, input linearInput) []linearState {
-	happened := linearState{input.value, revisionUnknown}
+	written := linearState{input.value, revisionUnknown}
 	switch input.kind {
 	case linearPut:
-		return []linearState{s, happened}
+		return []linearState{s, written}
 	case linearDelete:
 		return []linearState{s, {}}
 	case linearSwap:
 		if s.revision == input.expected || s.revision == revisionUnknown {
-			return []linearState{s, happened}
+			return []linearState{s, written}
 		}
 	}
 	return []linearState{s}
 }
 
-// TestLinearizableNotices checks that the checker rejects invalid histories.
-func TestLinearizableNotices(t *testing.T) {
+// TestLinearModel checks that the model accepts linearizable histories and rejects others.
+func TestLinearModel(t *testing.T) {
 	put := func(value string, revision, call int64, unknown bool) porcupine.Operation {
 		operation := porcupine.Operation{
 			Input: linearInput{kind: linearPut, value: value}, Call: call, Return: call + 5,
@@ -418,17 +425,17 @@ func TestLinearizableNotices(t *testing.T) {
 		return porcupine.Operation{Input: linearInput{}, Call: call, Return: call + 5, Output: linearOutput{value: value, revision: revision}}
 	}
 	for name, c := range map[string]struct {
-		history []porcupine.Operation
-		fine    bool
+		history      []porcupine.Operation
+		linearizable bool
 	}{
-		"fresh":           {[]porcupine.Operation{put("a", 2, 0, false), put("b", 3, 10, false), get("b", 3, 20)}, true},
-		"stale":           {[]porcupine.Operation{put("a", 2, 0, false), put("b", 3, 10, false), get("a", 2, 20)}, false},
-		"wrong revision":  {[]porcupine.Operation{put("a", 2, 0, false), get("a", 3, 10)}, false},
-		"lost answer":     {[]porcupine.Operation{put("a", 0, 0, true), get("", 0, 10), get("a", 2, 20)}, true},
-		"back from there": {[]porcupine.Operation{put("a", 0, 0, true), get("a", 2, 10), get("", 0, 20)}, false},
+		"read of the last write":          {[]porcupine.Operation{put("a", 2, 0, false), put("b", 3, 10, false), get("b", 3, 20)}, true},
+		"stale read":                      {[]porcupine.Operation{put("a", 2, 0, false), put("b", 3, 10, false), get("a", 2, 20)}, false},
+		"wrong revision":                  {[]porcupine.Operation{put("a", 2, 0, false), get("a", 3, 10)}, false},
+		"lost response, late execution":   {[]porcupine.Operation{put("a", 0, 0, true), get("", 0, 10), get("a", 2, 20)}, true},
+		"lost response, write disappears": {[]porcupine.Operation{put("a", 0, 0, true), get("a", 2, 10), get("", 0, 20)}, false},
 	} {
-		if got := porcupine.CheckOperations(linearModel.ToModel(), c.history); got != c.fine {
-			t.Errorf("%s: %v", name, got)
+		if got := porcupine.CheckOperations(linearModel.ToModel(), c.history); got != c.linearizable {
+			t.Errorf("%s: linearizable = %v; want %v", name, got, c.linearizable)
 		}
 	}
 }

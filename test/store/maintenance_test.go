@@ -59,7 +59,7 @@ func compactRequest(revision int64) *pb.CompactionRequest {
 // because their hashes differ from etcd's once they are compacted (see
 // crates/mvcc/src/hash.rs).
 func TestHashKVAsEtcd(t *testing.T) {
-	random := seeded(t).Rand
+	random := seededGenerator(t).Rand
 	server := startMemEtcd(t)
 	b := &both{t: t, etcd: startEtcd(t).dial(), ours: server.dial()}
 	b.must(&pb.HashKVRequest{})
@@ -103,14 +103,14 @@ func TestHashKVAsEtcd(t *testing.T) {
 
 // TestHashesAreEqual sends the same random requests to two mem_etcd and compares hashes.
 func TestHashesAreEqual(t *testing.T) {
-	g := seeded(t)
+	g := seededGenerator(t)
 	server := startMemEtcd(t)
 	one, two := server.dial(), startMemEtcd(t, "--wal-mode", "none").dial()
 	for range 3000 {
 		request := g.request()
 		response, _ := call(t, one, request)
 		_, _ = call(t, two, request)
-		g.learn(response)
+		g.updateRevision(response)
 	}
 	server.kill()
 	server.restart()
@@ -138,7 +138,7 @@ func TestHashesAreEqual(t *testing.T) {
 }
 
 // seeded returns a random generator of requests; SEED repeats a run.
-func seeded(t *testing.T) *generator {
+func seededGenerator(t *testing.T) *generator {
 	t.Helper()
 	seed := uint64(envInt(t, "SEED", int(time.Now().UnixNano()&0xffffffff)))
 	t.Logf("SEED=%d", seed)
@@ -236,7 +236,7 @@ func TestAlarmsOutliveRestarts(t *testing.T) {
 	health.Body.Close()
 	server.kill()
 	// The server is not ready, so only wait until it responds.
-	server.startUnready(binary(t, "mem_etcd"))
+	server.startWithoutWaiting(binary(t, "mem_etcd"))
 	a = server.dial()
 	waitFor(t, "the alarm", func() bool {
 		response, err := a.maintenance.Alarm(t.Context(), &pb.AlarmRequest{})

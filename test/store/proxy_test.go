@@ -33,11 +33,12 @@ import (
 // proxy is a running etcd-proxy.
 type proxy struct {
 	*server
-	// pages is host:port of its metrics and health pages.
+	// pages is the host and port of its metrics and health pages.
 	pages string
 }
 
-// startProxy starts a proxy in front of the store at endpoint. Flags may set the listener.
+// startProxy starts a proxy for the store at endpoint. It listens with https if the flags contain
+// --cert-file.
 func startProxy(t testing.TB, endpoint string, flags ...string) *proxy {
 	t.Helper()
 	address, pages := fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -56,6 +57,7 @@ func startProxy(t testing.TB, endpoint string, flags ...string) *proxy {
 // metric returns the value of a metric of the proxy.
 func (p *proxy) metric(name string) int { return readMetric(p.t, p.pages, "etcd_proxy_"+name) }
 
+// readMetric returns the value of an integer metric without labels.
 func readMetric(t testing.TB, address, name string) int {
 	t.Helper()
 	response, err := http.Get("http://" + address + "/metrics")
@@ -69,7 +71,7 @@ func readMetric(t testing.TB, address, name string) int {
 	}
 	found := regexp.MustCompile(`(?m)^` + name + ` (\d+)$`).FindSubmatch(text)
 	if found == nil {
-		t.Fatalf("no %s in %s", name, text)
+		t.Fatalf("the metric %s is not in %s", name, text)
 	}
 	value, _ := strconv.Atoi(string(found[1]))
 	return value
@@ -92,14 +94,14 @@ func etcdClient(t *testing.T, endpoint string, config *tls.Config) *clientv3.Cli
 func TestProxyForwards(t *testing.T) {
 	t.Run("http", func(t *testing.T) {
 		p := startProxy(t, "http://"+startMemEtcd(t, "--wal-mode", "none").address)
-		throughTheProxy(t, etcdClient(t, "http://"+p.address, nil), insecure.NewCredentials(), p)
+		checkForwarding(t, etcdClient(t, "http://"+p.address, nil), insecure.NewCredentials(), p)
 		response, err := http.Get("http://" + p.address + "/version")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer response.Body.Close()
 		if text, err := io.ReadAll(response.Body); err != nil || !bytes.Contains(text, []byte(`"etcdserver"`)) {
-			t.Errorf("the store's page: %s %v", text, err)
+			t.Errorf("the store's /version through the proxy: %s, error %v", text, err)
 		}
 	})
 	t.Run("https", func(t *testing.T) {
@@ -112,25 +114,26 @@ func TestProxyForwards(t *testing.T) {
 			"--cert-file", file("server.crt"), "--key-file", file("server.key"), "--trusted-ca-file", file("ca.crt"), "--client-cert-auth",
 			"--cacert", file("ca.crt"), "--cert", file("client.crt"), "--key", file("client.key"))
 		config := clientTLS(t, ca, dir, "client")
-		throughTheProxy(t, etcdClient(t, "https://"+p.address, config), credentials.NewTLS(config), p)
+		checkForwarding(t, etcdClient(t, "https://"+p.address, config), credentials.NewTLS(config), p)
 		if err := putOver(t, p.address, credentials.NewTLS(&tls.Config{RootCAs: ca.pool})); err == nil {
 			t.Error("a client without a certificate was accepted")
 		}
 	})
 }
 
-func throughTheProxy(t *testing.T, client *clientv3.Client, transport credentials.TransportCredentials, p *proxy) {
+// checkForwarding sends requests of all kinds through the proxy and checks the responses.
+func checkForwarding(t *testing.T, client *clientv3.Client, transport credentials.TransportCredentials, p *proxy) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	watch := client.Watch(ctx, "/a", clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithCreatedNotify())
 	if created := <-watch; !created.Created {
-		t.Fatalf("no watch: %v", created.Err())
+		t.Fatalf("the watch was not created: %v", created.Err())
 	}
-	must := func(what string, err error) {
+	must := func(request string, err error) {
 		t.Helper()
 		if err != nil {
-			t.Fatalf("%s: %v", what, err)
+			t.Fatalf("%s: %v", request, err)
 		}
 	}
 	lease, err := client.Grant(ctx, 60)
@@ -141,12 +144,12 @@ func throughTheProxy(t *testing.T, client *clientv3.Client, transport credential
 	alive, err := client.KeepAliveOnce(ctx, lease.ID)
 	must("keep alive", err)
 	if alive.TTL != 60 {
-		t.Errorf("kept alive for %d s", alive.TTL)
+		t.Errorf("the keep-alive returned a TTL of %d s; want 60 s", alive.TTL)
 	}
 	got, err := client.Get(ctx, "/a/1")
 	must("get", err)
 	if len(got.Kvs) != 1 || string(got.Kvs[0].Value) != value {
-		t.Errorf("got %d pairs", len(got.Kvs))
+		t.Errorf("the get returned %d pairs, or another value than was put", len(got.Kvs))
 	}
 	txn, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision("/a/1"), "=", got.Kvs[0].ModRevision)).
 		Then(clientv3.OpDelete("/a/1")).Else(clientv3.OpGet("/a/1")).Commit()
@@ -157,27 +160,27 @@ func throughTheProxy(t *testing.T, client *clientv3.Client, transport credential
 	events := 0
 	for events < 2 {
 		select {
-		case answer := <-watch:
-			events += len(answer.Events)
+		case response := <-watch:
+			events += len(response.Events)
 		case <-ctx.Done():
-			t.Fatalf("%d events", events)
+			t.Fatalf("the watch received %d events; want 2", events)
 		}
 	}
 	snapshot, err := client.Snapshot(ctx)
 	must("snapshot", err)
 	if size, err := io.Copy(io.Discard, snapshot); err != nil || size == 0 {
-		t.Errorf("a snapshot of %d bytes: %v", size, err)
+		t.Errorf("the snapshot has %d bytes, error %v", size, err)
 	}
 	conn, err := grpc.NewClient(p.address, grpc.WithTransportCredentials(transport))
 	must("connect", err)
 	defer conn.Close()
 	err = conn.Invoke(ctx, "/some.Service/Unknown", &raw{}, &raw{}, grpc.ForceCodec(rawCodec{}))
 	if status.Code(err) != codes.Unimplemented {
-		t.Errorf("unknown method: %v", err)
+		t.Errorf("an unknown method returned the error %v; want Unimplemented", err)
 	}
 }
 
-// raw is an encoded message.
+// raw is an encoded message, which rawCodec neither encodes nor decodes.
 type raw struct{ bytes []byte }
 
 type rawCodec struct{}
@@ -189,8 +192,8 @@ func (rawCodec) Unmarshal(data []byte, message any) error {
 	return nil
 }
 
-// TestProxyChangesNothing runs the proxy in front of a server that sends arbitrary bytes:
-// each side receives exactly the bytes that the other side sent.
+// TestProxyChangesNothing sends random bytes through the proxy in both directions: each side must
+// receive exactly the bytes that the other side sent.
 func TestProxyChangesNothing(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -217,13 +220,12 @@ func TestProxyChangesNothing(t *testing.T) {
 	defer client.Close()
 	random := rand.New(rand.NewPCG(seed, 0))
 	up, down := make([]byte, 3<<20), make([]byte, 3<<20)
-	for _, half := range [][]byte{up, down} {
-		for i := range half {
-			half[i] = byte(random.Uint32())
+	for _, direction := range [][]byte{up, down} {
+		for i := range direction {
+			direction[i] = byte(random.Uint32())
 		}
 	}
-	up = append([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), up...)
-	preface := up[:24]
+	preface := []byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
 	if _, err := client.Write(preface); err != nil {
 		t.Fatal(err)
 	}
@@ -235,38 +237,38 @@ func TestProxyChangesNothing(t *testing.T) {
 		}
 	}
 	var wait sync.WaitGroup
-	check := func(what string, from, to net.Conn, sent, expected []byte) {
+	check := func(direction string, from, to net.Conn, sent []byte) {
 		wait.Go(func() {
 			if _, err := from.Write(sent); err != nil {
-				t.Errorf("%s: %v", what, err)
+				t.Errorf("%s: %v", direction, err)
 			}
 		})
 		wait.Go(func() {
-			got := make([]byte, len(expected))
-			if _, err := io.ReadFull(to, got); err != nil || !bytes.Equal(got, expected) {
-				t.Errorf("%s: other bytes come out than went in (%v)", what, err)
+			received := make([]byte, len(sent))
+			if _, err := io.ReadFull(to, received); err != nil || !bytes.Equal(received, sent) {
+				t.Errorf("%s: the received bytes differ from the sent bytes (error %v)", direction, err)
 			}
 		})
 	}
-	check("from the client", client, server, up[24:], up[24:])
-	check("from the server", server, client, down, down)
+	check("from client to server", client, server, up)
+	check("from server to client", server, client, down)
 	wait.Wait()
 }
 
-// connectionWith returns the connection that starts with the given bytes. On other
-// connections the proxy only checks that the server is reachable.
-func connectionWith(t *testing.T, accepted <-chan net.Conn, words []byte) net.Conn {
+// connectionWith returns the connection that starts with the given bytes. On other connections the
+// proxy only checks whether the server is reachable.
+func connectionWith(t *testing.T, accepted <-chan net.Conn, start []byte) net.Conn {
 	t.Helper()
 	for {
 		select {
 		case conn := <-accepted:
-			heard := make([]byte, len(words))
-			if _, err := io.ReadFull(conn, heard); err == nil && bytes.Equal(heard, words) {
+			received := make([]byte, len(start))
+			if _, err := io.ReadFull(conn, received); err == nil && bytes.Equal(received, start) {
 				return conn
 			}
 			conn.Close()
 		case <-time.After(startTimeout):
-			t.Fatal("no connection was accepted")
+			t.Fatal("no connection started with the expected bytes")
 		}
 	}
 }
@@ -292,13 +294,14 @@ func TestProxyAnswersAsTheStore(t *testing.T) {
 		for range random.IntN(4) {
 			request = append(request, byte(4+random.IntN(10))<<3, byte(random.IntN(4)))
 		}
-		var answers [2]raw
+		var responses [2]raw
 		var failures [2]error
 		for i, conn := range []*grpc.ClientConn{direct, through} {
-			failures[i] = conn.Invoke(t.Context(), "/etcdserverpb.KV/Range", &raw{request}, &answers[i], grpc.ForceCodec(rawCodec{}))
+			failures[i] = conn.Invoke(t.Context(), "/etcdserverpb.KV/Range", &raw{request}, &responses[i], grpc.ForceCodec(rawCodec{}))
 		}
-		if !bytes.Equal(answers[0].bytes, answers[1].bytes) || fmt.Sprint(failures[0]) != fmt.Sprint(failures[1]) {
-			t.Fatalf("request %x: %v and %v, %d and %d bytes", request, failures[0], failures[1], len(answers[0].bytes), len(answers[1].bytes))
+		if !bytes.Equal(responses[0].bytes, responses[1].bytes) || fmt.Sprint(failures[0]) != fmt.Sprint(failures[1]) {
+			t.Fatalf("request %x: the direct response has %d bytes and the error %v, the response through the proxy %d bytes and the error %v",
+				request, len(responses[0].bytes), failures[0], len(responses[1].bytes), failures[1])
 		}
 	}
 }
@@ -322,16 +325,16 @@ func TestProxyPassesCancellation(t *testing.T) {
 	}
 	watchers := func() int { return readMetric(t, store.address, "etcd_debugging_mvcc_watcher_total") }
 	if watchers() != 1 || p.metric("calls_in_flight") != 1 {
-		t.Fatalf("%d watchers, %d calls", watchers(), p.metric("calls_in_flight"))
+		t.Fatalf("the store has %d watchers and the proxy %d calls in progress; want 1 each", watchers(), p.metric("calls_in_flight"))
 	}
 	cancel()
 	waitFor(t, "the store to remove the watch", func() bool { return watchers() == 0 })
 	waitFor(t, "the call to end", func() bool { return p.metric("calls_in_flight") == 0 })
 }
 
-// TestProxyOutlivesTheStore kills the store: calls fail with UNAVAILABLE and a one-line
-// message, and succeed again after a restart. While the first endpoint is down, the proxy
-// uses the second one.
+// TestProxyOutlivesTheStore kills the store. Calls through the proxy must fail with UNAVAILABLE and a
+// one-line message, and succeed again after the store was restarted. A proxy with a second endpoint must
+// use it while the first one is down.
 func TestProxyOutlivesTheStore(t *testing.T) {
 	store := startMemEtcd(t)
 	p := startProxy(t, "http://"+store.address)
@@ -345,37 +348,37 @@ func TestProxyOutlivesTheStore(t *testing.T) {
 	store.kill()
 	err := put(p)
 	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "no endpoint can be reached") || strings.Contains(err.Error(), "\n") {
-		t.Fatalf("without a store: %v", err)
+		t.Fatalf("a put while the store is down returned the error %v; want UNAVAILABLE with one line", err)
 	}
 	other := startMemEtcd(t, "--wal-mode", "none")
 	both := startProxy(t, "http://"+store.address+",http://"+other.address)
 	if err := put(both); err != nil {
-		t.Fatalf("with a second endpoint: %v", err)
+		t.Fatalf("a put through a proxy with a second endpoint: %v", err)
 	}
 	store.restart()
 	waitFor(t, "calls to succeed again", func() bool { return put(p) == nil })
 	got, err := p.dial().kv.Range(t.Context(), &pb.RangeRequest{Key: []byte("/a")})
 	if err != nil || got.Count != 1 {
-		t.Errorf("%v %v", got, err)
+		t.Errorf("reading the key after the restart: %v, error %v", got, err)
 	}
 }
 
-// TestProxyEndsGracefully checks that a shutdown lets a call finish and closes idle
-// connections.
-func TestProxyEndsGracefully(t *testing.T) {
+// TestProxyShutsDownWithIdleConnection checks that the proxy shuts down within 2 s although an idle
+// connection is open.
+func TestProxyShutsDownWithIdleConnection(t *testing.T) {
 	store := startMemEtcd(t, "--wal-mode", "none")
 	p := startProxy(t, "http://"+store.address)
 	if _, err := p.dial().kv.Put(t.Context(), &pb.PutRequest{Key: []byte("/a"), Value: []byte("1")}); err != nil {
 		t.Fatal(err)
 	}
-	began := time.Now()
-	if err := p.stop(); err != nil || time.Since(began) > 2*time.Second {
-		t.Errorf("%v after %v", err, time.Since(began))
+	start := time.Now()
+	if err := p.stop(); err != nil || time.Since(start) > 2*time.Second {
+		t.Errorf("the proxy exited after %v with the error %v; want at most 2s without an error", time.Since(start), err)
 	}
 }
 
-// TestProxyDoesNotWaitForItsRecorder writes the trace to a pipe without a reader: traffic
-// continues, and dropped records are counted and reported.
+// TestProxyDoesNotWaitForItsRecorder records a trace to a pipe that nobody reads. Calls must succeed, and
+// the proxy must count and log the missing records.
 func TestProxyDoesNotWaitForItsRecorder(t *testing.T) {
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
@@ -397,39 +400,40 @@ func TestProxyDoesNotWaitForItsRecorder(t *testing.T) {
 		})
 	}
 	wait.Wait()
-	// A pipe holds 64 KiB, which is a few hundred records, and the queue a hundred.
-	listening, err := syscall.Open(pipe, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
+	// The pipe's buffer of 64 KiB holds a few hundred records, and the queue 100.
+	reader, err := syscall.Open(pipe, syscall.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer syscall.Close(listening)
+	defer syscall.Close(reader)
 	buffer := make([]byte, 1<<16)
 	waitFor(t, "all records to be written or counted as missing", func() bool {
-		_, _ = syscall.Read(listening, buffer)
+		_, _ = syscall.Read(reader, buffer)
 		return p.metric("records_written_total")+p.metric("records_missing_total") == puts
 	})
 	if p.metric("records_missing_total") < puts/3 {
-		t.Errorf("only %d records are missing", p.metric("records_missing_total"))
+		t.Errorf("%d records are missing; want at least %d", p.metric("records_missing_total"), puts/3)
 	}
 	if !strings.Contains(p.log.String(), "the recorder cannot keep up") {
 		t.Errorf("the log does not report missing records: %s", p.log)
 	}
 }
 
-// report runs `etcd-proxy report`.
+// report runs `etcd-proxy report` and returns its result.
 func report(t *testing.T, files ...string) (summary proxyReport) {
 	t.Helper()
 	output, err := exec.Command(binary(t, "etcd-proxy"), append([]string{"report", "-o", "json"}, files...)...).Output()
 	if err != nil {
-		t.Fatalf("report: %v", err)
+		t.Fatalf("etcd-proxy report: %v", err)
 	}
 	fromJSON(t, string(output), &summary)
 	return summary
 }
 
+// proxyReport is the part of the JSON of `etcd-proxy report` that the tests check.
 type proxyReport struct {
-	Recording struct{ Calls, CutFiles, MissingLines int }
-	Classes   []struct {
+	Totals  struct{ Calls, TruncatedFiles, MissingRecords int }
+	Classes []struct {
 		Class string
 		Count int
 	}
@@ -437,8 +441,8 @@ type proxyReport struct {
 	Leases  struct{ Granted, AttachedPuts int }
 }
 
-// TestProxyKilledLeavesARecording kills the proxy and reads its trace.
-func TestProxyKilledLeavesARecording(t *testing.T) {
+// TestProxyKilledLeavesATrace kills the proxy and reads its trace.
+func TestProxyKilledLeavesATrace(t *testing.T) {
 	for _, name := range []string{"trace.jsonl", "trace.jsonl.gz", "trace.jsonl.zst"} {
 		file := filepath.Join(t.TempDir(), name)
 		p := startProxy(t, "http://"+startMemEtcd(t, "--wal-mode", "none").address, "--record", file)
@@ -448,26 +452,26 @@ func TestProxyKilledLeavesARecording(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		waitFor(t, "the records", func() bool { return p.metric("records_written_total") == 500 })
+		waitFor(t, "the records to be written", func() bool { return p.metric("records_written_total") == 500 })
 		time.Sleep(time.Second) // longer than the flush interval of the trace
 		p.kill()
-		if r := report(t, file).Recording; r.Calls != 500 || r.MissingLines != 0 {
-			t.Errorf("%s: %+v", name, r)
+		if totals := report(t, file).Totals; totals.Calls != 500 || totals.MissingRecords != 0 {
+			t.Errorf("%s has %+v; want 500 calls and no missing records", name, totals)
 		}
 	}
 }
 
-// TestProxyRecordingIsReplayed records Kubernetes-like traffic, reports it, and replays it
-// to an empty store, which must end with the same keys and values.
-func TestProxyRecordingIsReplayed(t *testing.T) {
+// TestProxyTraceIsReplayed records Kubernetes-like requests, checks the report of the trace, and replays
+// the trace to an empty store. Afterwards both stores must contain the same keys and values.
+func TestProxyTraceIsReplayed(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "trace.jsonl.zst")
 	first := startMemEtcd(t, "--wal-mode", "none")
-	// Makes the recorded revisions differ from the replayed ones.
+	// This put makes the recorded revisions differ from the replayed ones.
 	if _, err := first.dial().kv.Put(t.Context(), &pb.PutRequest{Key: []byte("/before"), Value: []byte("1")}); err != nil {
 		t.Fatal(err)
 	}
 	p := startProxy(t, "http://"+first.address, "--record", file, "--values", "full")
-	created, updated, deleted := likeKubernetes(t, etcdClient(t, "http://"+p.address, nil))
+	created, updated, deleted := sendKubernetesRequests(t, etcdClient(t, "http://"+p.address, nil))
 	if err := p.stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -478,13 +482,13 @@ func TestProxyRecordingIsReplayed(t *testing.T) {
 		counts[row.Class] = row.Count
 	}
 	if counts["create"] != created || counts["update"] != updated || counts["delete"] != deleted || counts["list"] != 1 {
-		t.Errorf("classes %v, expected %d, %d, %d", counts, created, updated, deleted)
+		t.Errorf("the report has the classes %v; want %d creates, %d updates, %d deletes and 1 list", counts, created, updated, deleted)
 	}
 	if w := summary.Watches; w.Created != 2 || w.Events != 2*w.DistinctEvents || w.DistinctEvents == 0 {
-		t.Errorf("watches %+v", w)
+		t.Errorf("the report has the watches %+v; want 2 that received the same events", w)
 	}
 	if summary.Leases.Granted != 1 || summary.Leases.AttachedPuts != 1 {
-		t.Errorf("leases %+v", summary.Leases)
+		t.Errorf("the report has the leases %+v; want 1 grant and 1 put with a lease", summary.Leases)
 	}
 
 	second := startMemEtcd(t, "--wal-mode", "none")
@@ -493,8 +497,8 @@ func TestProxyRecordingIsReplayed(t *testing.T) {
 		t.Fatalf("replay: %v\n%s", err, output)
 	}
 	var replay struct {
-		Calls, UnknownRevisions int
-		Methods                 []struct {
+		Calls, Untranslated int
+		Methods             []struct {
 			Method      string
 			Differences map[string]int
 		}
@@ -504,19 +508,19 @@ func TestProxyRecordingIsReplayed(t *testing.T) {
 	}
 	for _, row := range replay.Methods {
 		if len(row.Differences) > 0 {
-			t.Errorf("%s differs: %v", row.Method, row.Differences)
+			t.Errorf("replayed responses of %s differ from the trace: %v", row.Method, row.Differences)
 		}
 	}
-	if replay.Calls < created+updated+deleted || replay.UnknownRevisions != 0 {
-		t.Errorf("%s", output)
+	if replay.Calls < created+updated+deleted || replay.Untranslated != 0 {
+		t.Errorf("the replay has fewer than %d calls, or untranslated revisions: %s", created+updated+deleted, output)
 	}
-	if got, want := contents(t, second), contents(t, first); got != want {
-		t.Errorf("the stores differ:\n%s\n%s", got, want)
+	if got, want := kubernetesKeys(t, second), kubernetesKeys(t, first); got != want {
+		t.Errorf("after the replay the store contains\n%s\nwant\n%s", got, want)
 	}
 }
 
-// contents returns all keys of Kubernetes with their values.
-func contents(t *testing.T, s *server) string {
+// kubernetesKeys returns the keys of Kubernetes with their values and versions as text.
+func kubernetesKeys(t *testing.T, s *server) string {
 	t.Helper()
 	all, err := etcdClient(t, "http://"+s.address, nil).Get(t.Context(), "/registry/", clientv3.WithPrefix())
 	if err != nil {
@@ -529,17 +533,17 @@ func contents(t *testing.T, s *server) string {
 	return text.String()
 }
 
-// likeKubernetes creates, updates and deletes pods, some with failing compares, and returns
-// the number of attempts of each.
-func likeKubernetes(t *testing.T, client *clientv3.Client) (created, updated, deleted int) {
+// sendKubernetesRequests creates, updates and deletes pods, some with a false comparison, and returns
+// the numbers of the requests.
+func sendKubernetesRequests(t *testing.T, client *clientv3.Client) (created, updated, deleted int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
 	var watches []clientv3.WatchChan
 	for range 2 {
 		watch := client.Watch(ctx, "/registry/pods/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-		if answer := <-watch; answer.Err() != nil {
-			t.Fatal(answer.Err())
+		if response := <-watch; response.Err() != nil {
+			t.Fatal(response.Err())
 		}
 		watches = append(watches, watch)
 	}
@@ -549,19 +553,19 @@ func likeKubernetes(t *testing.T, client *clientv3.Client) (created, updated, de
 	}
 	commit := func(key string, revision int64, then clientv3.Op) int64 {
 		t.Helper()
-		answer, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
+		response, err := client.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(key), "=", revision)).
 			Then(then).Else(clientv3.OpGet(key)).Commit()
 		if err != nil {
 			t.Fatal(err)
 		}
-		return answer.Header.Revision
+		return response.Header.Revision
 	}
 	changes := 0
 	for i := range 20 {
 		key := fmt.Sprintf("/registry/pods/default/pod-%d", i)
 		revision := commit(key, 0, clientv3.OpPut(key, "new"))
 		second := commit(key, revision, clientv3.OpPut(key, fmt.Sprintf("value %d", i)))
-		commit(key, revision, clientv3.OpPut(key, "stale")) // the compare fails
+		commit(key, revision, clientv3.OpPut(key, "stale")) // the comparison is false
 		created, updated, changes = created+1, updated+2, changes+2
 		if i%3 == 0 {
 			commit(key, second, clientv3.OpDelete(key))
@@ -575,11 +579,11 @@ func likeKubernetes(t *testing.T, client *clientv3.Client) (created, updated, de
 	}
 	for _, watch := range watches {
 		for events := 0; events < changes; {
-			answer, open := <-watch
-			if !open || answer.Err() != nil {
-				t.Fatalf("%d of %d events: %v", events, changes, answer.Err())
+			response, open := <-watch
+			if !open || response.Err() != nil {
+				t.Fatalf("a watch ended after %d of %d events: %v", events, changes, response.Err())
 			}
-			events += len(answer.Events)
+			events += len(response.Events)
 		}
 	}
 	return created + 1, updated, deleted

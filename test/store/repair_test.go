@@ -71,7 +71,7 @@ func TestCheckAndRepair(t *testing.T) {
 	if get(t, a, "key") != "value" || mustPut(t, a, "key", "new") <= revision {
 		t.Fatal("the store does not continue above the revisions that it exposed")
 	}
-	w := newWriters(nothing)
+	w := newWriters(noKey)
 	w.revision = revision
 	w.verifyCompactionError(t, a, 0)
 }

@@ -52,12 +52,12 @@ func allKeys(t *testing.T, a *api) *pb.RangeResponse {
 // present, revisions continue far above the old ones, and a watch from an old revision gets
 // a compaction error.
 func TestSnapshotAndRestore(t *testing.T) {
-	g := seeded(t)
+	g := seededGenerator(t)
 	server := startMemEtcd(t)
 	a := server.dial()
 	for range 2000 {
 		response, _ := call(t, a, g.request())
-		g.learn(response)
+		g.updateRevision(response)
 	}
 	if _, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: 99, TTL: 5000}); err != nil {
 		t.Fatal(err)
@@ -205,12 +205,12 @@ func TestSnapshotStatus(t *testing.T) {
 // TestMoveFromEtcd restores a snapshot of etcd: all keys and leases, and with
 // --bump-revision 0 the whole history.
 func TestMoveFromEtcd(t *testing.T) {
-	g := seeded(t)
+	g := seededGenerator(t)
 	etcd := startEtcd(t)
 	a := etcd.dial()
 	for range 1500 {
 		response, _ := call(t, a, g.request())
-		g.learn(response)
+		g.updateRevision(response)
 	}
 	// Enough for a B+tree of several levels, and for values larger than a page.
 	for i := range 3000 {
@@ -219,7 +219,7 @@ func TestMoveFromEtcd(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.learn(response)
+		g.updateRevision(response)
 	}
 	if _, err := a.lease.LeaseGrant(t.Context(), &pb.LeaseGrantRequest{ID: 99, TTL: 5000}); err != nil {
 		t.Fatal(err)
@@ -228,7 +228,7 @@ func TestMoveFromEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g.learn(response)
+	g.updateRevision(response)
 	file := filepath.Join(t.TempDir(), "snapshot")
 	if output, err := etcd.etcdctl("snapshot", "save", file); err != nil {
 		t.Fatal(output)

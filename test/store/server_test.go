@@ -1,5 +1,5 @@
-// Package store tests mem_etcd as a black box: real processes, the wire protocol, and a
-// comparison with etcd.
+// Package store tests mem_etcd and etcd-proxy as black boxes: it starts their processes, sends
+// requests, and compares the responses of mem_etcd with etcd's.
 package store
 
 import (
@@ -22,10 +22,11 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// startTimeout is long, because the machine may be busy with other tests.
+// startTimeout is the time limit for the start of a server, and for most requests. It is long because
+// the machine may be busy with other tests.
 const startTimeout = 30 * time.Second
 
-// binary returns the path of a program that `make build` writes to bin/.
+// binary returns the path of a program in bin/, or in the directory K1M_BIN.
 func binary(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv("K1M_BIN")
@@ -42,14 +43,14 @@ func binary(t testing.TB, name string) string {
 	return path
 }
 
-// ports counts the allocated ports. They are below the ephemeral range of the kernel, so
-// no outgoing connection can take the port of a restarting server.
+// ports is the number of ports that freePort has tried. The ports are below the kernel's ephemeral
+// range, so no outgoing connection can take the port of a server while it restarts.
 var ports atomic.Int32
 
-// freePort returns a loopback port without a listener that no other test gets.
+// freePort returns a loopback port that has no listener and that no other test of this process gets.
 func freePort(t testing.TB) int {
 	t.Helper()
-	const first, count = 10_000, 10_000 // clusters of k1m use the ports from 20,000
+	const first, count = 10_000, 10_000 // k1m's clusters use ports from 20,000 on
 	start := os.Getpid() * 97
 	for range count {
 		port := first + (start+int(ports.Add(1)))%count
@@ -63,19 +64,19 @@ func freePort(t testing.TB) int {
 	return 0
 }
 
-// server is a running store.
+// server is a process of mem_etcd, etcd or etcd-proxy.
 type server struct {
 	t      testing.TB
 	cmd    *exec.Cmd
 	log    *bytes.Buffer
 	exited chan error
-	// address is host:port of the client listener.
+	// address is the host and port of the client listener.
 	address string
 	args    []string
 }
 
-// startMemEtcd starts mem_etcd on a free port with its own data directory, unless the flags
-// set others, and waits until it is ready.
+// startMemEtcd starts mem_etcd on a free port and waits until it is ready. With --wal-mode none it has
+// no data directory, otherwise a new one.
 func startMemEtcd(t testing.TB, flags ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -88,7 +89,7 @@ func startMemEtcd(t testing.TB, flags ...string) *server {
 	return s
 }
 
-// startEtcd starts etcd for comparison.
+// startEtcd starts etcd on a free port with a new data directory, and waits until it is ready.
 func startEtcd(t testing.TB, flags ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -104,14 +105,15 @@ func startEtcd(t testing.TB, flags ...string) *server {
 	return s
 }
 
+// start starts the program at path and waits until it is ready.
 func (s *server) start(path string) {
 	s.t.Helper()
-	s.startUnready(path)
+	s.startWithoutWaiting(path)
 	s.waitReady()
 }
 
-// startUnready does not wait until the server is ready.
-func (s *server) startUnready(path string) {
+// startWithoutWaiting starts the program at path, and does not wait until it is ready.
+func (s *server) startWithoutWaiting(path string) {
 	s.t.Helper()
 	s.log = &bytes.Buffer{}
 	s.cmd = exec.Command(path, s.args...)
@@ -143,30 +145,31 @@ func (s *server) waitReady() {
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	s.t.Fatalf("not ready after %v", startTimeout)
+	s.t.Fatalf("the server was not ready after %v", startTimeout)
 }
 
-// kill sends SIGKILL, which simulates a crash.
-func (s *server) kill() { s.end(syscall.SIGKILL) }
+// kill sends SIGKILL, which simulates a crash, and waits for the process to exit.
+func (s *server) kill() { s.signalAndWait(syscall.SIGKILL) }
 
 // stop sends SIGTERM and waits for the process to exit.
-func (s *server) stop() error { return s.end(syscall.SIGTERM) }
+func (s *server) stop() error { return s.signalAndWait(syscall.SIGTERM) }
 
-func (s *server) end(signal syscall.Signal) error {
-	// Fails if the process has already exited.
+func (s *server) signalAndWait(signal syscall.Signal) error {
+	// An error means that the process has already exited.
 	_ = s.cmd.Process.Signal(signal)
 	err := <-s.exited
 	s.exited <- err
 	return err
 }
 
-// restart runs the same command again.
+// restart starts the same program with the same arguments and waits until it is ready.
 func (s *server) restart() {
 	s.t.Helper()
 	s.start(s.cmd.Path)
 }
 
-// api is the raw gRPC interface of the server, without the client library.
+// api is a gRPC connection to a server with the generated clients of etcd's services, without etcd's
+// client library.
 type api struct {
 	conn        *grpc.ClientConn
 	kv          pb.KVClient
@@ -176,6 +179,7 @@ type api struct {
 	cluster     pb.ClusterClient
 }
 
+// dial opens a gRPC connection to the server.
 func (s *server) dial() *api {
 	s.t.Helper()
 	conn, err := grpc.NewClient(s.address,
@@ -203,6 +207,6 @@ func newAPI(conn *grpc.ClientConn) *api {
 func fromJSON(t *testing.T, text string, into any) {
 	t.Helper()
 	if err := json.Unmarshal([]byte(text), into); err != nil {
-		t.Fatalf("%v: %s", err, text)
+		t.Fatalf("the output is not the expected JSON: %v: %s", err, text)
 	}
 }

@@ -1,5 +1,5 @@
-# Reads kube-scheduler's pkg/scheduler/scheduler.go and writes it with a hook: New
-# calls AfterNew, if a test binary has set it, with the scheduler that it returns.
+# Inserts a hook into kube-scheduler's pkg/scheduler/scheduler.go: before New returns a scheduler, it
+# calls AfterNew with this scheduler, if a test binary has set AfterNew.
 
 /^func New\(/ { inNew = 1 }
 
@@ -18,10 +18,10 @@ inNew && /^\treturn sched, nil$/ {
 
 END {
 	print ""
-	print "// AfterNew is what test/upstream of k8s-1m attaches its search with."
+	print "// AfterNew is the hook with which test/upstream of k8s-1m attaches dist-scheduler's node search."
 	print "var AfterNew func(*Scheduler, []schedulerapi.KubeSchedulerProfile) error"
 	if (hooked != 1) {
-		print "hook.awk: New of this Kubernetes has " hooked + 0 " lines \"return sched, nil\", not one: look where the hook belongs now" >"/dev/stderr"
+		print "hook.awk: scheduler.New has " hooked + 0 " lines \"return sched, nil\" instead of 1: adapt hook.awk to this version of Kubernetes" >"/dev/stderr"
 		exit 1
 	}
 }

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Runs Kubernetes' own scheduler tests with our search in place, in the version that
-# go.mod pins and unmodified but for a hook in scheduler.New (see prepare.sh).
+# Runs Kubernetes' own scheduler tests with dist-scheduler's node search. The tests have the version
+# that go.mod pins. They are unmodified, except for a hook in scheduler.New (see prepare.sh).
 #
 #   run.sh [-run REGEXP] [-p N] [-race] ...     flags of go test
 #
-#   PACKAGES       packages of k8s.io/kubernetes to test: all that our search can be
-#                  put into; expected.txt says which are left out, and why
-#   SHORT          1: only some packages, in three minutes
-#   K1M_ATTACH     0: with upstream's search, to compare
-#   STORE          what serves as etcd (bin/mem_etcd); etcd works as well
+#   PACKAGES       packages of k8s.io/kubernetes to test (all packages that can use dist-scheduler's
+#                  node search; expected.txt explains why others are left out)
+#   SHORT          1: only some packages, which take three minutes
+#   K1M_ATTACH     0: with upstream's search, for comparison
+#   STORE          server that the tests start as etcd (bin/mem_etcd); etcd works as well
 #   UPSTREAM_DIR   scratch directory (target/upstream)
 #
-# Fails unless exactly the tests that expected.txt lists fail or are skipped. A test
-# counts for ours only if a scheduler was made in it that our search was attached to;
-# the others are counted apart.
+# Fails unless the tests that fail or are skipped are exactly those in expected.txt. A test counts as
+# passed only if dist-scheduler's node search was attached to a scheduler in it. Other passed tests are
+# counted separately.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -21,35 +21,36 @@ root=$(cd "$here/../.." && pwd)
 scratch=$(realpath -m "${UPSTREAM_DIR:-$root/target/upstream}")
 integration=k8s.io/kubernetes/test/integration
 short=$integration/scheduler
-for below in eventhandler extender; do short+=" $integration/scheduler/$below"; done
-whole="$short k8s.io/kubernetes/pkg/scheduler $integration/daemonset"
-for below in bind filters nominated_node_name plugins preemption preemption/misc preemption/nominatednodename \
+for name in eventhandler extender; do short+=" $integration/scheduler/$name"; done
+all="$short k8s.io/kubernetes/pkg/scheduler $integration/daemonset"
+for name in bind filters nominated_node_name plugins preemption preemption/misc preemption/nominatednodename \
   prequeueinghint queueing scoring serving taint; do
-  whole+=" $integration/scheduler/$below"
+  all+=" $integration/scheduler/$name"
 done
-packages=${PACKAGES:-$([[ ${SHORT:-} = 1 ]] && echo "$short" || echo "$whole")}
+packages=${PACKAGES:-$([[ ${SHORT:-} = 1 ]] && echo "$short" || echo "$all")}
 
 # shellcheck source=test/kubernetes.sh
 source "$root/test/kubernetes.sh"
 # shellcheck disable=SC2086  # $packages is a list
 "$here/prepare.sh" "$scratch" $packages
-# An etcd that happens to run here is not for the tests to fill.
+# If a server listens at this URL, the tests use that server instead of starting one. No server listens
+# at port 1.
 export KUBE_INTEGRATION_ETCD_URL=http://127.0.0.1:1
 export PATH=$scratch/store:$PATH
 
 log=$scratch/log.json
-echo "scheduler tests of Kubernetes, log in $log"
+echo "testing Kubernetes' scheduler; log: $log"
 cd "$root"
 status=0
-# -p 1: packages one after the other, because their tests time things.
+# -p 1 runs one package at a time, because tests depend on timeouts.
 # shellcheck disable=SC2086  # $packages is a list
 go test -modfile "$scratch/go.mod" -json -p 1 -count 1 -timeout 60m "$@" $packages |
   tee "$log" |
   packages_of ||
   status=$?
 
-# The tests, and from our hook "attached|left package test" and "decided package
-# counts...", after them.
+# The results file contains the results of the tests, and after them the reports of the hook (see
+# attach.go): "attached|left PACKAGE TEST" and "decided PACKAGE COUNTS".
 results=$scratch/results.txt
 {
   tests_of "$log"

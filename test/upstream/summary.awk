@@ -1,5 +1,5 @@
-# Sums up the results of run.sh and compares them with expected.txt. Of tests that
-# failed, only those count as unexpected that have no failed subtest to blame.
+# Prints a summary of the results of run.sh and compares the results with expected.txt. A failed test
+# that has a failed subtest is not compared: only its subtests are.
 
 # expected.txt: "FAIL|SKIP|FLAKY package test — reason"; a flaky test may also pass.
 FILENAME == ARGV[1] {
@@ -13,8 +13,8 @@ FILENAME == ARGV[1] {
 	next
 }
 
-# A test is ours if our search was attached in it, in one that contains it, or in
-# one that it contains.
+# "attached" or "left" with a package and a test: in this test, dist-scheduler's node search was
+# attached to a scheduler, or the scheduler was left to upstream's search.
 $1 == "attached" || $1 == "left" {
 	mark[$2 " " $3] = $1
 	if ($1 == "attached")
@@ -23,7 +23,8 @@ $1 == "attached" || $1 == "left" {
 	next
 }
 
-# The counts of a process only grow, so the last are those of all of it.
+# "decided" with a package and its counts. The counts of a process only increase, so the last ones are
+# the totals.
 $1 == "decided" {
 	package = $2
 	sub(/^decided [^ ]+ /, "")
@@ -52,7 +53,9 @@ $3 == "-" {
 	}
 }
 
-function ours(key) {
+# usesSearch returns whether dist-scheduler's node search was attached in a test, in one of its
+# subtests, or in its closest parent that has a report.
+function usesSearch(key) {
 	if (attach == "0" || mark[key] == "attached" || attachedBelow[key])
 		return 1
 	for (; !mark[key] && sub(/\/[^\/]*$/, "", key) && key ~ / /; )
@@ -60,11 +63,13 @@ function ours(key) {
 	return mark[key] == "attached"
 }
 
+# judge counts the result of a test, and prints it unless the test passed. package and known are local
+# variables.
 function judge(key, package, known) {
 	package = key
 	sub(/ .*/, "", package)
 	if (result[key] == "pass") {
-		count[package, ours(key) ? "pass" : "without"]++
+		count[package, usesSearch(key) ? "pass" : "without"]++
 		return
 	}
 	known = key in expected && (expected[key] == result[key] || expected[key] == "flaky" && result[key] == "fail")
@@ -78,7 +83,7 @@ function judge(key, package, known) {
 }
 
 END {
-	# What the search that is compared with does is not what is expected of ours.
+	# expected.txt lists the results with dist-scheduler's node search only.
 	if (attach == "0")
 		delete expected
 	print ""
@@ -88,12 +93,12 @@ END {
 	print ""
 	for (i = 1; i <= packageCount; i++) {
 		p = packages[i]
-		printf "%-4s %s: %d passed, %d failed, %d skipped in %.0fs; %d without our search; %s\n", packageResult[p], p,
+		printf "%-4s %s: %d passed, %d failed, %d skipped in %.0fs; %d without dist-scheduler's node search; %s\n", packageResult[p], p,
 			count[p, "pass"], count[p, "fail"] + count[p, "known"], count[p, "skip"], seconds[p],
 			count[p, "without"], decided[p] == "" ? "no decisions" : decided[p]
-		# It did not compile, it panicked or it ran out of time.
+		# The package did not compile, a test panicked, or the package exceeded its timeout.
 		if (packageResult[p] == "fail" && !hasFailed[p]) {
-			print "     UNEXPECTED: failed as a whole, see the log"
+			print "     UNEXPECTED: the package failed, but no test of it failed; see the log"
 			bad = 1
 		}
 		passed += count[p, "pass"]
@@ -103,8 +108,8 @@ END {
 		without += count[p, "without"]
 	}
 
-	# An entry is out of date if its test passed, or if there is no such test in
-	# a package that ran, unless only some of the tests were asked for.
+	# An entry is out of date if its test had another result. It is also out of date if its
+	# package ran without this test, unless the flags of go test selected only some tests.
 	for (key in expected) {
 		split(key, part, " ")
 		if (expected[key] == "flaky" && key in result)
@@ -117,7 +122,7 @@ END {
 
 	if (passed == 0 || status > 1)
 		bad = 1
-	printf "\n%d tests in which no scheduler had our search are not counted\n", without
+	printf "\n%d tests passed without dist-scheduler's node search and are not counted\n", without
 	printf "%d passed, %d failed, %d skipped, %d known failures\n", passed, failed, skipped, knownFailures
 	exit bad
 }

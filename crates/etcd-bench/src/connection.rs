@@ -1,4 +1,4 @@
-//! A minimal gRPC client on HTTP/2.
+//! A minimal gRPC client based on the crate `h2`.
 
 use std::sync::Arc;
 
@@ -18,11 +18,13 @@ use url::Url;
 
 use crate::load::Load;
 
-/// Flow-control windows for data from the server.
+/// Flow-control window of a stream for data from the server.
 const STREAM_WINDOW_BYTES: u32 = 16 << 20;
+/// Flow-control window of a connection for data from the server.
 const CONNECTION_WINDOW_BYTES: u32 = 64 << 20;
 
-/// The reason why an operation failed: gRPC code and message, or a connection error.
+/// The reason why an operation failed: `code CODE: MESSAGE` for a gRPC status, otherwise the
+/// description of another error.
 #[derive(Debug)]
 pub struct Failure(pub String);
 
@@ -32,14 +34,15 @@ impl From<h2::Error> for Failure {
     }
 }
 
-/// One HTTP/2 connection; clones share it.
+/// An HTTP/2 connection. Clones share the connection.
 #[derive(Clone)]
 pub struct Connection {
     send: SendRequest<Bytes>,
-    base: Arc<str>,
+    /// The URL of the server without a path.
+    base_url: Arc<str>,
 }
 
-/// Opens `count` connections, distributed over the endpoints.
+/// Opens `count` connections, distributed evenly over the endpoints.
 pub async fn open(load: &Load, count: usize) -> Result<Vec<Connection>> {
     let mut connections = Vec::with_capacity(count);
     for endpoint in load.endpoints.iter().cycle().take(count) {
@@ -49,9 +52,9 @@ pub async fn open(load: &Load, count: usize) -> Result<Vec<Connection>> {
     Ok(connections)
 }
 
-/// Opens a connection to endpoint number `endpoint`.
-pub async fn open_at(load: &Load, endpoint: usize) -> Result<Connection> {
-    let endpoint = &load.endpoints[endpoint];
+/// Opens a connection to the endpoint with the index `index`.
+pub async fn open_to_endpoint(load: &Load, index: usize) -> Result<Connection> {
+    let endpoint = &load.endpoints[index];
     connect(endpoint, load).await.with_context(|| format!("connect to {endpoint}"))
 }
 
@@ -67,19 +70,19 @@ async fn connect(endpoint: &str, load: &Load) -> Result<Connection> {
     };
     let tcp = TcpStream::connect((host, port)).await?;
     tcp.set_nodelay(true)?;
-    let base = format!("{}://{host}:{port}", url.scheme());
+    let base_url = format!("{}://{host}:{port}", url.scheme());
     match url.scheme() {
-        "http" => handshake(tcp, &base).await,
+        "http" => handshake(tcp, &base_url).await,
         "https" => {
             let name = ServerName::try_from(host.to_owned())?;
-            let connector = TlsConnector::from(Arc::new(tls(load)?));
-            handshake(connector.connect(name, tcp).await?, &base).await
+            let connector = TlsConnector::from(Arc::new(tls_config(load)?));
+            handshake(connector.connect(name, tcp).await?, &base_url).await
         }
         other => bail!("scheme {other} is not supported; use http or https"),
     }
 }
 
-fn tls(load: &Load) -> Result<ClientConfig> {
+fn tls_config(load: &Load) -> Result<ClientConfig> {
     let Some(ca) = &load.cacert else { bail!("https requires --cacert") };
     let mut roots = RootCertStore::empty();
     for certificate in
@@ -99,7 +102,8 @@ fn tls(load: &Load) -> Result<ClientConfig> {
     Ok(config)
 }
 
-async fn handshake<T>(io: T, base: &str) -> Result<Connection>
+/// Starts HTTP/2 on a connection.
+async fn handshake<T>(io: T, base_url: &str) -> Result<Connection>
 where
     T: AsyncRead + AsyncWrite + Unpin + 'static,
 {
@@ -108,13 +112,13 @@ where
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .handshake(io)
         .await?;
-    // If the connection breaks, its operations fail.
+    // An error of the connection is reported by its operations, which fail.
     tokio::task::spawn_local(async move { connection.await.ok() });
-    Ok(Connection { send, base: base.into() })
+    Ok(Connection { send, base_url: base_url.into() })
 }
 
 impl Connection {
-    /// Performs a unary call.
+    /// Makes a unary call and returns the response.
     pub async fn call<R: Message + Default>(
         &self,
         path: &str,
@@ -127,22 +131,24 @@ impl Connection {
         Ok(response)
     }
 
-    /// Starts a stream with one request. With `end`, the client sends no further requests.
+    /// Starts a call with its first request. `is_last` means that the client sends no further
+    /// requests. Returns after the response headers have arrived.
     pub async fn start<R: Message + Default>(
         &self,
         path: &str,
         request: &impl Message,
-        end: bool,
+        is_last: bool,
     ) -> Result<(SendStream<Bytes>, Responses<R>), Failure> {
-        let uri: Uri = format!("{}{path}", self.base).parse().expect("consists of valid parts");
+        let uri: Uri =
+            format!("{}{path}", self.base_url).parse().expect("base URL and path are valid");
         let head = Request::post(uri)
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .body(())
-            .expect("consists of valid parts");
+            .expect("the header fields are valid");
         let mut send = self.send.clone().ready().await?;
         let (response, mut requests) = send.send_request(head, false)?;
-        requests.send_data(frame(request), end)?;
+        requests.send_data(with_prefix(request), is_last)?;
         let response = response.await?;
         check_status(response.headers())?;
         Ok((requests, Responses::new(response.into_body())))
@@ -152,6 +158,7 @@ impl Connection {
 /// The responses of a call.
 pub struct Responses<R> {
     body: RecvStream,
+    /// Received data that is not decoded yet.
     buffer: BytesMut,
     _response: std::marker::PhantomData<R>,
 }
@@ -161,12 +168,14 @@ impl<R: Message + Default> Responses<R> {
         Responses { body, buffer: BytesMut::new(), _response: std::marker::PhantomData }
     }
 
-    /// The next response; `None` at the end of a successful call.
+    /// Waits for the next response. Returns `None` at the end of a successful call.
     pub async fn next(&mut self) -> Result<Option<R>, Failure> {
         loop {
-            if let Some(message) = unframe(&mut self.buffer) {
+            if let Some(message) = take_message(&mut self.buffer) {
                 let decoded = R::decode(message);
-                return decoded.map(Some).map_err(|error| Failure(format!("response: {error}")));
+                return decoded
+                    .map(Some)
+                    .map_err(|error| Failure(format!("decode the response: {error}")));
             }
             match self.body.data().await {
                 Some(data) => {
@@ -183,27 +192,28 @@ impl<R: Message + Default> Responses<R> {
         }
     }
 
-    /// Reads to the end to check the status in the trailers.
+    /// Reads the call to its end, to check the status in the trailers.
     async fn finish(&mut self) -> Result<(), Failure> {
         while self.next().await?.is_some() {}
         Ok(())
     }
 }
 
-/// Encodes a message with gRPC's 5-byte prefix.
-pub fn frame(message: &impl Message) -> Bytes {
+/// Encodes a message with gRPC's prefix of 5 bytes: the compression flag and the length.
+pub fn with_prefix(message: &impl Message) -> Bytes {
     let len = message.encoded_len();
-    let mut frame = BytesMut::with_capacity(5 + len);
-    frame.put_u8(0);
-    frame.put_u32(len as u32);
-    message.encode(&mut frame).expect("the buffer has enough capacity");
-    frame.freeze()
+    let mut bytes = BytesMut::with_capacity(5 + len);
+    bytes.put_u8(0);
+    bytes.put_u32(len as u32);
+    message.encode(&mut bytes).expect("the buffer has enough capacity");
+    bytes.freeze()
 }
 
-/// Removes the first message from `buffer`, if it is complete.
-fn unframe(buffer: &mut BytesMut) -> Option<Bytes> {
-    let header = buffer.first_chunk::<5>()?;
-    let len = u32::from_be_bytes([header[1], header[2], header[3], header[4]]) as usize;
+/// Removes the first message and its prefix from `buffer`. Returns `None` if the message is
+/// incomplete.
+fn take_message(buffer: &mut BytesMut) -> Option<Bytes> {
+    let prefix = buffer.first_chunk::<5>()?;
+    let len = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
     if buffer.len() < 5 + len {
         buffer.reserve(5 + len - buffer.len());
         return None;
@@ -212,7 +222,7 @@ fn unframe(buffer: &mut BytesMut) -> Option<Bytes> {
     Some(buffer.split_to(len).freeze())
 }
 
-/// Fails if headers or trailers contain a status other than OK.
+/// Fails if headers or trailers contain a gRPC status other than OK.
 fn check_status(headers: &HeaderMap) -> Result<(), Failure> {
     match headers.get("grpc-status").map(|status| status.as_bytes()) {
         None | Some(b"0") => Ok(()),

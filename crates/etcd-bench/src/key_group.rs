@@ -1,11 +1,11 @@
-//! Groups of keys for the fill workload.
+//! Groups of keys that the fill workload writes.
 
 use std::str::FromStr;
 
-/// Minimum number of digits in a key.
+/// Minimum number of digits of the number in a key.
 const MIN_DIGITS: usize = 7;
-/// Multiplier that hashes a key number to a value size, so that sizes are the same in
-/// every run.
+/// Multiplier of the hash function that determines the size of a value from the number of its
+/// key. A key has the same value size in every run.
 const SIZE_MULTIPLIER: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Keys with a common prefix, numbered from 0.
@@ -15,14 +15,14 @@ pub struct KeyGroup {
     pub prefix: String,
     /// Number of keys.
     pub count: u64,
-    /// The smallest and the largest value size in bytes.
+    /// The minimum and the maximum size of the values in bytes.
     pub value_bytes: (usize, usize),
 }
 
 impl FromStr for KeyGroup {
     type Err = String;
 
-    /// `PREFIX=COUNTxBYTES` or `PREFIX=COUNTxMIN-MAX`.
+    /// Parses `PREFIX=COUNTxBYTES` or `PREFIX=COUNTxMIN-MAX`.
     fn from_str(text: &str) -> Result<Self, String> {
         let error = || "must be PREFIX=COUNTxBYTES or PREFIX=COUNTxMIN-MAX".to_owned();
         let (prefix, amount) = text.rsplit_once('=').ok_or_else(error)?;
@@ -39,13 +39,14 @@ impl FromStr for KeyGroup {
 }
 
 impl KeyGroup {
-    /// Key number `n`, padded with zeros to `size` bytes.
+    /// The key with number `n`. The number is padded with zeros so that the key has at least
+    /// `size` bytes.
     pub fn key(&self, n: u64, size: usize) -> Vec<u8> {
         let digits = size.saturating_sub(self.prefix.len()).max(MIN_DIGITS);
         format!("{}{n:0digits$}", self.prefix).into_bytes()
     }
 
-    /// The size of value number `n`, in bytes.
+    /// The size of the value of key `n` in bytes.
     pub fn value_size(&self, n: u64) -> usize {
         let (min, max) = self.value_bytes;
         min + (n.wrapping_mul(SIZE_MULTIPLIER) >> 32) as usize % (max - min + 1)

@@ -1,4 +1,4 @@
-//! The keys and values that the workloads write.
+//! The keys and the value of the workloads, except lease-flood and fill.
 
 use bytes::Bytes;
 use etcdpb::rpc::PutRequest;
@@ -6,29 +6,30 @@ use rand::RngExt;
 
 use crate::load::Load;
 
-/// The prefix of all keys, except those of lease-flood and fill.
+/// The prefix of the keys.
 pub const PREFIX: &[u8] = b"/bench/";
 /// The end of the range of [`PREFIX`].
 pub const PREFIX_END: &[u8] = b"/bench0";
 
-/// The keys and the value that clients write.
+/// The key space of the workload, and the value that clients write to all keys.
 #[derive(Clone)]
 pub struct Keys {
     /// Number of different keys.
-    pub space: u64,
+    pub count: u64,
     /// Key size in bytes.
     pub size: usize,
     value: Bytes,
 }
 
 impl Keys {
-    /// Keys and a random value of the configured sizes.
+    /// Creates the key space and a random value, with the configured sizes.
     pub fn new(load: &Load) -> Self {
         let value = (0..load.val_size).map(|_| rand::random::<u8>()).collect();
-        Keys { space: load.key_space_size, size: load.key_size, value }
+        Keys { count: load.key_space_size, size: load.key_size, value }
     }
 
-    /// Key number `n`, padded to the configured size.
+    /// The key with number `n`. The number is padded with zeros so that the key has at least the
+    /// configured size.
     pub fn key(&self, n: u64) -> Bytes {
         let digits = self.size.saturating_sub(PREFIX.len());
         let mut key = PREFIX.to_vec();
@@ -36,12 +37,12 @@ impl Keys {
         key.into()
     }
 
-    /// A random key.
+    /// A random key of the key space.
     pub fn random(&self) -> Bytes {
-        self.key(rand::rng().random_range(0..self.space))
+        self.key(rand::rng().random_range(0..self.count))
     }
 
-    /// A put of `key`.
+    /// A put of the value to `key`.
     pub fn put(&self, key: Bytes) -> PutRequest {
         PutRequest { key, value: self.value.clone(), ..Default::default() }
     }

@@ -1,4 +1,4 @@
-//! The flags that all workloads share.
+//! The flags that are valid for all workloads.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use clap::Args;
 /// Flags for the amount of load, and for the connections.
 #[derive(Args, Debug)]
 pub struct Load {
-    /// gRPC endpoints, comma-separated. Connections are distributed over them. The
+    /// gRPC endpoints, comma-separated. Connections are distributed evenly over them. The
     /// default scheme is http.
     #[arg(long, global = true, default_value = "http://127.0.0.1:2379", value_delimiter = ',')]
     pub endpoints: Vec<String>,
 
-    /// HTTP/2 connections, shared by the clients.
+    /// Number of HTTP/2 connections. The clients share them.
     #[arg(long, global = true, default_value_t = 1)]
     pub connections: usize,
 
-    /// Clients. Each has one operation in progress at a time.
+    /// Number of concurrent clients. Each client executes its operations one after the other.
     #[arg(long, global = true, default_value_t = 1)]
     pub clients: usize,
 
@@ -25,11 +25,11 @@ pub struct Load {
     #[arg(long, global = true)]
     pub total: Option<u64>,
 
-    /// Duration of the run, instead of --total.
+    /// Duration of the run. Cannot be combined with --total.
     #[arg(long, global = true, value_parser = humantime::parse_duration)]
     pub duration: Option<Duration>,
 
-    /// Operations per second over all clients; 0 for as many as possible.
+    /// Operations per second of all clients together; 0 for as many as possible.
     #[arg(long, global = true, default_value_t = 0)]
     pub rate: u64,
 
@@ -45,12 +45,12 @@ pub struct Load {
     #[arg(long, global = true, default_value_t = 10_000)]
     pub key_space_size: u64,
 
-    /// Process ID of the server, if it runs on this machine: the report then contains its
-    /// CPU time during the measurement.
+    /// Process ID of the server, if it runs on this machine. The report then contains the CPU
+    /// time that the server used during the measurement, per operation.
     #[arg(long, global = true, value_name = "PID")]
     pub server_pid: Option<i32>,
 
-    /// CA certificate for the server.
+    /// CA certificate that verifies the server's certificate; required for https.
     #[arg(long, global = true, value_name = "FILE")]
     pub cacert: Option<PathBuf>,
 
@@ -64,7 +64,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// Whether all flags but those for endpoints and TLS have their defaults.
+    /// Whether all flags except those for endpoints and TLS have their default values.
     pub fn is_default(&self) -> bool {
         let numbers = (self.connections, self.clients, self.rate, self.key_size, self.val_size);
         numbers == (1, 1, 0, 48, 1024)

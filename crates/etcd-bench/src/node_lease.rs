@@ -8,8 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use prost::Message;
 
-/// The prefix of a protobuf object in the store.
+/// The bytes with which a protobuf object starts in the store.
 const MAGIC: &[u8] = b"k8s\0";
+/// The `leaseDurationSeconds` that kubelets set by default.
 const LEASE_DURATION_SECONDS: i32 = 40;
 
 #[derive(Message)]
@@ -91,18 +92,18 @@ pub struct NodeLease {
 }
 
 impl NodeLease {
-    /// Creates the Lease of node number `node`.
+    /// Creates the Lease of the node with number `node`.
     pub fn new(node: u64) -> Self {
         NodeLease { name: format!("node-{node:07}"), created: Time { nanos: 0, ..now() } }
     }
 
-    /// The key under which the API server stores it.
+    /// The key under which the API server stores the Lease.
     pub fn key(&self) -> Vec<u8> {
         format!("/registry/leases/kube-node-lease/{}", self.name).into_bytes()
     }
 
-    /// The encoded object with the current time as renewal time.
-    pub fn renewed(&self) -> Vec<u8> {
+    /// Encodes the Lease with the current time as `renewTime`.
+    pub fn encode_renewed(&self) -> Vec<u8> {
         let uid = |kind: &str| format!("00000000-0000-4000-{kind}-{:0>12}", &self.name[5..]);
         let object = LeaseObject {
             metadata: Some(ObjectMeta {
@@ -139,7 +140,7 @@ impl NodeLease {
 }
 
 fn now() -> Time {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    // Kubernetes stores microseconds.
-    Time { seconds: since.as_secs() as i64, nanos: since.subsec_micros() as i32 * 1000 }
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    // A MicroTime of Kubernetes has a precision of microseconds.
+    Time { seconds: since_1970.as_secs() as i64, nanos: since_1970.subsec_micros() as i32 * 1000 }
 }

@@ -1,4 +1,4 @@
-//! Command-line flags. Flags that etcd's own benchmark also has use the same names.
+//! Command-line flags. Flags that etcd's own benchmark tool also has, have the same names.
 
 use clap::{Parser, Subcommand};
 use output::Output;
@@ -33,23 +33,23 @@ pub struct Options {
 /// Workloads.
 #[derive(Subcommand, Debug)]
 pub enum Workload {
-    /// Write random keys.
+    /// Put random keys of the key space.
     Put,
-    /// Write random keys, each in a transaction without comparisons.
+    /// Put random keys of the key space, each in a transaction without comparisons.
     TxnPut,
-    /// Read the whole key space after writing it, or existing keys with --prefix.
+    /// Write the key space and then read all of it repeatedly, or read existing keys (--prefix).
     Range {
-        /// Keys per page; 0 for all keys in one request.
+        /// Maximum number of keys per request; 0 for all keys in one request.
         #[arg(long, default_value_t = 0)]
         page: i64,
-        /// Read with RangeStream.
+        /// Read with RangeStream instead of Range.
         #[arg(long, conflicts_with = "page")]
         stream: bool,
-        /// Read the existing keys with this prefix.
+        /// Read the existing keys with this prefix, and do not write the key space.
         #[arg(long)]
         prefix: Option<String>,
     },
-    /// Write each key of the given groups once.
+    /// Put each key of the given groups once.
     Fill {
         /// Keys to write: PREFIX=COUNTxBYTES or PREFIX=COUNTxMIN-MAX, where BYTES, MIN
         /// and MAX are value sizes; can be repeated. A key consists of the prefix and a
@@ -57,19 +57,19 @@ pub enum Workload {
         #[arg(long = "keys", value_name = "KEYS", required = true)]
         groups: Vec<KeyGroup>,
     },
-    /// Write watched keys and count the events.
+    /// Put random keys of the key space, and count the events that watchers of it receive.
     Watch {
-        /// Watchers of the whole key space.
+        /// Number of watchers. Each watches the whole key space.
         #[arg(long, default_value_t = 100)]
         watchers: usize,
-        /// Connections for the watchers, separate from the writers' connections.
+        /// Number of connections for the watchers, in addition to those of the clients.
         #[arg(long, default_value_t = 1)]
         watch_connections: usize,
-        /// Use the writers' connections for the watchers.
+        /// Use the clients' connections for the watchers.
         #[arg(long)]
         shared: bool,
     },
-    /// Read and write single keys.
+    /// Write the key space, and then get and put random keys of it.
     Mixed {
         /// Share of reads, in percent.
         #[arg(long, default_value_t = 50)]
@@ -77,7 +77,7 @@ pub enum Workload {
     },
     /// Create and renew Kubernetes Lease objects, as kubelets do.
     LeaseFlood {
-        /// Leases per client.
+        /// Number of Leases per client.
         #[arg(long, default_value_t = 100)]
         leases: u64,
     },
@@ -103,7 +103,7 @@ impl Options {
                 return Err("fill writes all --keys; remove --total and --duration".into());
             }
             Workload::Replay(_) if !load.is_default() => {
-                return Err("replay takes its load from the trace; remove the load flags except --endpoints and TLS".into());
+                return Err("replay determines the load from the trace; remove all other flags except --speed, --output, --endpoints and those for TLS".into());
             }
             Workload::LeaseFlood { leases: 0 } => return Err("--leases must be at least 1".into()),
             _ => {}

@@ -1,8 +1,7 @@
 //! The pace of an open loop: issues a permit for each operation when it is due.
 //!
-//! A separate thread waits for the due times. The timer of the runtime is up to 1 ms
-//! late, which would count as latency of the server, and busy waiting would take CPU from
-//! the server.
+//! A separate thread waits for the due times. Tokio's timer is up to 1 ms late, which would
+//! count as latency of the server. Busy waiting would take CPU time from the server.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,8 +9,8 @@ use std::time::{Duration, Instant};
 use nix::sys::prctl::set_timerslack;
 use tokio::sync::Semaphore;
 
-/// Timer slack: how much the operating system may delay the end of a wait.
-const SLACK_NANOS: u64 = 1000;
+/// Timer slack of the thread: how long the kernel may delay its wake-up.
+const TIMER_SLACK_NANOS: u64 = 1000;
 
 /// Issues permits at a constant rate.
 pub struct Pace {
@@ -34,12 +33,12 @@ impl Pace {
         Ok(pace)
     }
 
-    /// When operation number `number` is due.
+    /// When the operation with this number is due.
     pub fn due(&self, number: u64) -> Instant {
         due(self.start, self.per_second, number)
     }
 
-    /// Waits for the next permit, in the order of the calls.
+    /// Waits for the next permit. Tasks get permits in the order in which they call this method.
     pub async fn acquire(&self) {
         self.permits.acquire().await.expect("closed only on drop").forget();
     }
@@ -57,7 +56,7 @@ fn due(start: Instant, per_second: u64, number: u64) -> Instant {
 
 fn issue_permits(start: Instant, per_second: u64, permits: &Semaphore) {
     // If setting the timer slack fails, permits are issued less precisely.
-    let _ = set_timerslack(SLACK_NANOS);
+    let _ = set_timerslack(TIMER_SLACK_NANOS);
     for number in 0.. {
         std::thread::sleep(
             due(start, per_second, number).saturating_duration_since(Instant::now()),

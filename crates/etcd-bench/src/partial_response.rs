@@ -1,6 +1,6 @@
-//! Partially decoded responses. Fields that the load generator does not need are
-//! skipped, and repeated messages stay undecoded slices of the receive buffer. Decoding
-//! hundreds of megabytes of values would count as latency of the server.
+//! Partially decoded responses. Fields that the load generator does not need are skipped, and
+//! repeated messages are slices of the receive buffer that are not decoded. Otherwise the time
+//! to decode hundreds of megabytes of values would count as latency of the server.
 
 use bytes::Bytes;
 use prost::Message;

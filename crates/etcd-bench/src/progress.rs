@@ -1,4 +1,4 @@
-//! Progress on standard error: a bar on a terminal, otherwise a line at intervals.
+//! Progress on standard error: a bar if it is a terminal, otherwise a line every 10 s.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 /// Interval of progress lines if standard error is not a terminal.
 const LINE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Creates a progress bar; a spinner if there is no total.
+/// Creates a progress bar, or a spinner if the total is unknown.
 pub fn bar(total: Option<u64>) -> ProgressBar {
     let (bar, template) = match total {
         Some(total) => (ProgressBar::new(total), "{msg} {bar:30} {pos}/{len} {per_sec} {eta} left"),
@@ -17,7 +17,8 @@ pub fn bar(total: Option<u64>) -> ProgressBar {
     bar.with_style(ProgressStyle::with_template(template).expect("a valid template"))
 }
 
-/// Prints progress lines forever if standard error is not a terminal.
+/// If standard error is not a terminal, prints a progress line every [`LINE_INTERVAL`] until
+/// the task is aborted.
 pub async fn print_lines(name: &'static str, progress: ProgressBar) {
     while !std::io::stderr().is_terminal() {
         tokio::time::sleep(LINE_INTERVAL).await;

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::latency::Latency;
 
-/// Maximum share of failed operations; above it, the run has failed.
+/// Maximum share of failed operations. If the share is larger, the run has failed.
 const TOLERATED_ERRORS: f64 = 0.01;
 
 /// The report of a run. The name of each duration contains its unit.
@@ -27,7 +27,7 @@ pub struct Report {
     pub key_size: usize,
     /// Value size in bytes.
     pub val_size: usize,
-    /// Number of different keys.
+    /// Number of different keys in the key space.
     pub key_space_size: u64,
     /// The configured number of operations per second; 0 for as many as possible.
     pub rate: u64,
@@ -43,15 +43,17 @@ pub struct Report {
     pub ops_per_second: f64,
     /// Latency of the successful operations.
     pub latency_micros: Latency,
-    /// CPU time of this process per operation.
+    /// CPU time of this process during the measurement, divided by the number of successful
+    /// operations.
     pub client_cpu_micros_per_op: f64,
-    /// CPU time of the server process per operation, if `--server-pid` is set.
+    /// CPU time of the server process during the measurement, divided by the number of
+    /// successful operations. Set only with `--server-pid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub server_cpu_micros_per_op: Option<f64>,
     /// The events that the watchers received, for the watch workload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<WatchReport>,
-    /// Bytes of keys and values that `fill` wrote.
+    /// Bytes of the keys and values in the puts that `fill` tried, including failed puts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filled_bytes: Option<u64>,
 }
@@ -62,16 +64,18 @@ pub struct Report {
 pub struct WatchReport {
     /// Number of watchers.
     pub watchers: usize,
-    /// Number of events, over all watchers.
+    /// Number of events that all watchers together received.
     pub events: u64,
-    /// Events per second, over all watchers.
+    /// Events per second that all watchers together received.
     pub events_per_second: f64,
-    /// Whether every watcher received every event in time.
+    /// Whether every watcher received every event. The wait ends when no watcher has received
+    /// an event for 10 s.
     pub complete: bool,
 }
 
 impl Report {
-    /// Whether too many operations failed, or events are missing.
+    /// Whether the run has failed: no operation succeeded, too many operations failed, or events
+    /// are missing.
     pub fn failed(&self) -> bool {
         let tried = (self.ops + self.errors).max(1);
         let incomplete = self.watch.as_ref().is_some_and(|watch| !watch.complete);
@@ -91,7 +95,7 @@ impl Report {
         let Latency { p50, p90, p99, p999, max } = self.latency_micros;
         writeln!(text, "{:<18} {}", "workload", self.workload)?;
         writeln!(text, "{:<18} {} in {:.2} s", "operations", self.ops, self.seconds)?;
-        writeln!(text, "{:<18} {:.0}/s", "rate", self.ops_per_second)?;
+        writeln!(text, "{:<18} {:.0}/s", "throughput", self.ops_per_second)?;
         writeln!(
             text,
             "{:<18} p50 {p50} µs, p90 {p90} µs, p99 {p99} µs, p99.9 {p999} µs, max {max} µs",
@@ -109,11 +113,19 @@ impl Report {
                 "events", watch.events, watch.watchers, watch.events_per_second
             )?;
             if !watch.complete {
-                writeln!(text, "{:<18} some watchers did not receive every event in time", "")?;
+                writeln!(
+                    text,
+                    "{:<18} some watchers did not receive every event; the wait ended after 10 s without an event",
+                    ""
+                )?;
             }
         }
         if let Some(bytes) = self.filled_bytes {
-            writeln!(text, "{:<18} {bytes} bytes of keys and values", "filled")?;
+            writeln!(
+                text,
+                "{:<18} {bytes} bytes of keys and values, including failed puts",
+                "filled"
+            )?;
         }
         writeln!(text, "{:<18} {}", "errors", self.errors)?;
         for (kind, count) in &self.errors_by_kind {

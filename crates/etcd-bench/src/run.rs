@@ -1,4 +1,4 @@
-//! Execution and measurement of a workload.
+//! Executes and measures a workload.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,29 +14,31 @@ use nix::unistd::Pid;
 use tokio::task::JoinSet;
 
 use crate::connection::{self, Connection, Failure};
+use crate::fill_keys::FillKeys;
 use crate::keys::Keys;
 use crate::latency::Latency;
 use crate::load::Load;
 use crate::options::{Options, Workload};
 use crate::pace::Pace;
-use crate::population::Population;
 use crate::progress::{bar, print_lines};
 use crate::report::{Report, WatchReport};
 use crate::watch::Watchers;
 use crate::worker::{self, Worker};
 
+/// Number of operations if neither `--total` nor `--duration` is set.
 const DEFAULT_TOTAL: u64 = 10_000;
-/// Number of concurrent puts while the key space is filled.
+/// Number of concurrent puts while the key space is written before the measurement.
 const FILL_CONCURRENCY: u64 = 64;
-/// Exit code after a second SIGINT: 128 + 2, as a shell reports it.
-const INTERRUPTED: i32 = 130;
-/// Maximum number of different errors in the report. Further ones are counted together.
+/// Exit code after a second SIGINT: 128 plus the number of the signal, as shells report it.
+const EXIT_INTERRUPTED: i32 = 130;
+/// Maximum number of different error texts in the report. Further ones are counted together.
 const MAX_ERROR_KINDS: usize = 32;
 
-/// The state that all clients share.
+/// A run of a workload: the state that all clients share.
 struct Run {
     start: Instant,
     deadline: Option<Instant>,
+    /// Maximum number of operations.
     total: u64,
     /// The pace of an open loop. In a closed loop, each client starts its next operation
     /// when the previous one has ended.
@@ -44,28 +46,30 @@ struct Run {
     interrupted: Cell<bool>,
     /// Number of started operations.
     started: Cell<u64>,
+    /// Latencies of the successful operations in microseconds.
     histogram: RefCell<Histogram<u64>>,
+    /// Number of failed operations by error text.
     errors: RefCell<BTreeMap<String, u64>>,
     progress: ProgressBar,
 }
 
-/// Prepares, runs and reports the workload.
+/// Prepares and executes the workload, and returns the report.
 pub async fn run(options: &Options) -> Result<Report> {
     let load = &options.load;
     let connections = connection::open(load, load.connections).await?;
     let keys = Keys::new(load);
-    let population = match &options.workload {
-        Workload::Fill { groups } => Some(Population::new(groups)),
+    let fill_keys = match &options.workload {
+        Workload::Fill { groups } => Some(FillKeys::new(groups)),
         _ => None,
     };
     if matches!(options.workload, Workload::Range { prefix: None, .. } | Workload::Mixed { .. }) {
-        fill(&keys, load.key_space_size, &connections).await?;
+        write_key_space(&keys, load.key_space_size, &connections).await?;
     }
     let watchers = start_watchers(options, &connections).await?;
-    let workers = prepare(options, &keys, population.as_ref(), &connections).await?;
+    let workers = prepare_clients(options, &keys, fill_keys.as_ref(), &connections).await?;
 
     let server_before = server_cpu(load.server_pid)?;
-    let total = population.as_ref().map_or(total(load), Population::count);
+    let total = fill_keys.as_ref().map_or(configured_total(load), FillKeys::count);
     let shared = Rc::new(Run::new(load, total)?);
     let cpu = ProcessTime::now();
     let mut clients = JoinSet::new();
@@ -77,10 +81,10 @@ pub async fn run(options: &Options) -> Result<Report> {
     tokio::task::spawn_local(handle_interrupts(shared.clone()));
     while clients.join_next().await.is_some() {}
     progress_lines.abort();
-    let complete = match &watchers {
+    let all_events_received = match &watchers {
         Some(watchers) => {
             let writes = shared.histogram.borrow().len();
-            watchers.drain(writes).await
+            watchers.wait_for_events(writes).await
         }
         None => true,
     };
@@ -90,17 +94,18 @@ pub async fn run(options: &Options) -> Result<Report> {
         server_cpu: server_cpu(load.server_pid)?.zip(server_before).map(|(now, then)| now - then),
     };
     shared.progress.finish_and_clear();
-    Ok(report(options, &shared, usage, watchers, population, complete))
+    Ok(report(options, &shared, usage, watchers, fill_keys, all_events_received))
 }
 
-/// The time and CPU of the measured operations.
+/// The elapsed time and the CPU times of the measurement.
 struct Usage {
     elapsed: Duration,
     own_cpu: Duration,
     server_cpu: Option<Duration>,
 }
 
-/// The total CPU time of a process, including threads that have ended.
+/// The CPU time that the server process has used since its start, including threads that have
+/// ended. `None` without `--server-pid`.
 fn server_cpu(pid: Option<i32>) -> Result<Option<Duration>> {
     let Some(pid) = pid else { return Ok(None) };
     let clock = ClockId::pid_cpu_clock_id(Pid::from_raw(pid));
@@ -110,15 +115,15 @@ fn server_cpu(pid: Option<i32>) -> Result<Option<Duration>> {
 }
 
 /// Writes every key of the key space once.
-async fn fill(keys: &Keys, space: u64, connections: &[Connection]) -> Result<()> {
-    let progress = bar(Some(space)).with_message("filling the key space");
+async fn write_key_space(keys: &Keys, count: u64, connections: &[Connection]) -> Result<()> {
+    let progress = bar(Some(count)).with_message("writing the key space");
     let next = Rc::new(Cell::new(0));
-    let mut fillers = JoinSet::new();
-    for index in 0..FILL_CONCURRENCY.min(space) {
+    let mut writers = JoinSet::new();
+    for index in 0..FILL_CONCURRENCY.min(count) {
         let connection = connections[index as usize % connections.len()].clone();
         let (keys, next, progress) = (keys.clone(), next.clone(), progress.clone());
-        fillers.spawn_local(async move {
-            while next.get() < space {
+        writers.spawn_local(async move {
+            while next.get() < count {
                 let key = keys.key(next.replace(next.get() + 1));
                 worker::put(&connection, keys.put(key)).await?;
                 progress.inc(1);
@@ -126,31 +131,37 @@ async fn fill(keys: &Keys, space: u64, connections: &[Connection]) -> Result<()>
             Ok::<(), Failure>(())
         });
     }
-    while let Some(filled) = fillers.join_next().await {
-        filled?.map_err(|Failure(reason)| anyhow!("fill the key space: {reason}"))?;
+    while let Some(result) = writers.join_next().await {
+        result?.map_err(|Failure(reason)| anyhow!("write the key space: {reason}"))?;
     }
     progress.finish_and_clear();
     Ok(())
 }
 
-async fn start_watchers(options: &Options, writers: &[Connection]) -> Result<Option<Watchers>> {
+/// Starts the watchers of the workload watch. `client_connections` are the connections of the
+/// clients, which `--shared` uses for the watchers as well.
+async fn start_watchers(
+    options: &Options,
+    client_connections: &[Connection],
+) -> Result<Option<Watchers>> {
     let Workload::Watch { watchers, watch_connections, shared } = options.workload else {
         return Ok(None);
     };
-    let own;
+    let separate_connections;
     let connections = if shared {
-        writers
+        client_connections
     } else {
-        own = connection::open(&options.load, watch_connections).await?;
-        &own
+        separate_connections = connection::open(&options.load, watch_connections).await?;
+        &separate_connections
     };
     Watchers::start(connections, watchers).await.map(Some)
 }
 
-async fn prepare(
+/// Creates the clients and the data that they need.
+async fn prepare_clients(
     options: &Options,
     keys: &Keys,
-    population: Option<&Population>,
+    fill_keys: Option<&FillKeys>,
     connections: &[Connection],
 ) -> Result<Vec<Worker>> {
     let progress = bar(Some(options.load.clients as u64)).with_message("preparing clients");
@@ -158,7 +169,7 @@ async fn prepare(
     for index in 0..options.load.clients {
         let connection = connections[index % connections.len()].clone();
         let mut worker =
-            Worker::new(&options.workload, keys.clone(), population, connection, index as u64);
+            Worker::new(&options.workload, keys.clone(), fill_keys, connection, index as u64);
         let progress = progress.clone();
         preparing.spawn_local(async move {
             worker.prepare().await?;
@@ -175,8 +186,8 @@ async fn prepare(
     Ok(workers)
 }
 
-/// Number of operations, unless the workload determines it.
-fn total(load: &Load) -> u64 {
+/// The number of operations that the flags configure; `u64::MAX` with `--duration`.
+fn configured_total(load: &Load) -> u64 {
     match (load.total, load.duration) {
         (Some(total), _) => total,
         (None, None) => DEFAULT_TOTAL,
@@ -184,10 +195,10 @@ fn total(load: &Load) -> u64 {
     }
 }
 
-/// Runs one client.
+/// Executes the operations of one client until the end of the run.
 async fn run_client(mut worker: Worker, shared: Rc<Run>) {
-    while let Some(due) = shared.next().await {
-        let result = worker.operate().await;
+    while let Some(due) = shared.next_operation().await {
+        let result = worker.execute_operation().await;
         shared.record(due.elapsed(), result);
     }
 }
@@ -209,9 +220,9 @@ impl Run {
         })
     }
 
-    /// Waits until the next operation is due and returns its due time; `None` at the end of
-    /// the run.
-    async fn next(&self) -> Option<Instant> {
+    /// Waits until the next operation is due and returns its due time. Returns `None` at the end
+    /// of the run.
+    async fn next_operation(&self) -> Option<Instant> {
         let number = self.started.get();
         let now = Instant::now();
         let due = self.pace.as_ref().map_or(now, |pace| pace.due(number));
@@ -226,6 +237,7 @@ impl Run {
         Some(due)
     }
 
+    /// Adds an operation to the results.
     fn record(&self, latency: Duration, result: Result<(), Failure>) {
         match result {
             Ok(()) => {
@@ -242,24 +254,25 @@ impl Run {
     }
 }
 
-/// Ends the run at the first SIGINT, and the process at the second. After the first, the
-/// report covers the operations until then.
+/// Ends the run at the first SIGINT: the clients start no more operations, and the report
+/// contains the operations so far. Ends the process at the second SIGINT.
 async fn handle_interrupts(shared: Rc<Run>) {
     if tokio::signal::ctrl_c().await.is_ok() {
         shared.interrupted.set(true);
     }
     if tokio::signal::ctrl_c().await.is_ok() {
-        std::process::exit(INTERRUPTED);
+        std::process::exit(EXIT_INTERRUPTED);
     }
 }
 
+/// Creates the report of a run.
 fn report(
     options: &Options,
     shared: &Run,
     usage: Usage,
     watchers: Option<Watchers>,
-    population: Option<Population>,
-    complete: bool,
+    fill_keys: Option<FillKeys>,
+    all_events_received: bool,
 ) -> Report {
     let load = &options.load;
     let histogram = shared.histogram.borrow();
@@ -269,9 +282,9 @@ fn report(
     let watch = match (&options.workload, watchers) {
         (Workload::Watch { watchers: count, .. }, Some(watchers)) => Some(WatchReport {
             watchers: *count,
-            events: watchers.delivered(),
-            events_per_second: watchers.delivered() as f64 / seconds,
-            complete,
+            events: watchers.received_events(),
+            events_per_second: watchers.received_events() as f64 / seconds,
+            complete: all_events_received,
         }),
         _ => None,
     };
@@ -293,6 +306,6 @@ fn report(
         client_cpu_micros_per_op: micros_per_op(usage.own_cpu),
         server_cpu_micros_per_op: usage.server_cpu.map(micros_per_op),
         watch,
-        filled_bytes: population.map(|population| population.written_bytes()),
+        filled_bytes: fill_keys.map(|fill_keys| fill_keys.returned_bytes()),
     }
 }

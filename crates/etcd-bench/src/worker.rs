@@ -1,4 +1,4 @@
-//! One client: its operations, executed one after the other.
+//! A client, which executes its operations one after the other.
 
 use std::time::Duration;
 
@@ -12,48 +12,62 @@ use etcdpb::rpc::{
 use rand::RngExt;
 
 use crate::connection::{Connection, Failure};
+use crate::fill_keys::FillKeys;
 use crate::keys::{Keys, PREFIX, PREFIX_END};
 use crate::node_lease::NodeLease;
 use crate::options::Workload;
 use crate::partial_response::{Chunk, Page};
-use crate::population::Population;
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const TXN: &str = "/etcdserverpb.KV/Txn";
 const RANGE: &str = "/etcdserverpb.KV/Range";
 const RANGE_STREAM: &str = "/etcdserverpb.KV/RangeStream";
 
-/// One client.
+/// A client.
 pub struct Worker {
     connection: Connection,
     keys: Keys,
     operation: Operation,
 }
 
-/// The operation of a client, with its state.
+/// The operation that a client repeats, with its state.
 enum Operation {
     Put,
     TxnPut,
-    Range { span: Span, page: i64, stream: bool },
-    Fill { population: Population, key_size: usize },
-    Mixed { read_percent: u32 },
-    LeaseFlood { leases: Vec<(NodeLease, i64)>, next: usize },
+    Range {
+        span: Span,
+        page: i64,
+        stream: bool,
+    },
+    Fill {
+        fill_keys: FillKeys,
+        key_size: usize,
+    },
+    Mixed {
+        read_percent: u32,
+    },
+    /// Each Lease has its current mod revision. `next` is the index of the Lease that is renewed
+    /// next.
+    LeaseFlood {
+        leases: Vec<(NodeLease, i64)>,
+        next: usize,
+    },
 }
 
 /// A span of keys to read.
 struct Span {
     start: Bytes,
     end: Bytes,
-    /// The number of keys, if it is known.
+    /// The expected number of keys, if it is known.
     count: Option<u64>,
 }
 
 impl Worker {
-    /// Creates client number `index` of the workload.
+    /// Creates the client with the index `index` of the workload.
     pub fn new(
         workload: &Workload,
         keys: Keys,
-        population: Option<&Population>,
+        fill_keys: Option<&FillKeys>,
         connection: Connection,
         index: u64,
     ) -> Self {
@@ -61,12 +75,12 @@ impl Worker {
             Workload::Put | Workload::Watch { .. } => Operation::Put,
             Workload::TxnPut => Operation::TxnPut,
             Workload::Range { page, stream, prefix } => {
-                let span = Span::new(prefix.as_deref(), keys.space);
+                let span = Span::new(prefix.as_deref(), keys.count);
                 Operation::Range { span, page: *page, stream: *stream }
             }
             Workload::Fill { .. } => {
-                let population = population.expect("fill has a population").clone();
-                Operation::Fill { population, key_size: keys.size }
+                let fill_keys = fill_keys.expect("the workload fill has fill keys").clone();
+                Operation::Fill { fill_keys, key_size: keys.size }
             }
             Workload::Mixed { read_percent } => Operation::Mixed { read_percent: *read_percent },
             Workload::LeaseFlood { leases } => Operation::LeaseFlood {
@@ -78,18 +92,18 @@ impl Worker {
         Worker { connection, keys, operation }
     }
 
-    /// Creates the data that the operations need.
+    /// Creates the Leases of lease-flood. Other workloads need no preparation.
     pub async fn prepare(&mut self) -> Result<(), Failure> {
         if let Operation::LeaseFlood { leases, .. } = &mut self.operation {
             for (lease, revision) in leases {
-                *revision = create(&self.connection, lease).await?;
+                *revision = create_lease(&self.connection, lease).await?;
             }
         }
         Ok(())
     }
 
-    /// Executes one operation.
-    pub async fn operate(&mut self) -> Result<(), Failure> {
+    /// Executes the next operation.
+    pub async fn execute_operation(&mut self) -> Result<(), Failure> {
         match &mut self.operation {
             Operation::Put => put(&self.connection, self.keys.put(self.keys.random())).await,
             Operation::TxnPut => {
@@ -98,10 +112,14 @@ impl Worker {
                 let request = TxnRequest { success, ..Default::default() };
                 self.connection.call::<TxnResponse>(TXN, &request).await.map(drop)
             }
-            Operation::Range { span, stream: true, .. } => stream_all(&self.connection, span).await,
-            Operation::Range { span, page, .. } => read_all(&self.connection, span, *page).await,
-            Operation::Fill { population, key_size } => {
-                put(&self.connection, population.next_put(*key_size)).await
+            Operation::Range { span, stream: true, .. } => {
+                read_with_range_stream(&self.connection, span).await
+            }
+            Operation::Range { span, page, .. } => {
+                read_in_pages(&self.connection, span, *page).await
+            }
+            Operation::Fill { fill_keys, key_size } => {
+                put(&self.connection, fill_keys.next_put(*key_size)).await
             }
             Operation::Mixed { read_percent } => {
                 let is_read = rand::rng().random_range(0..100) < *read_percent;
@@ -115,7 +133,7 @@ impl Worker {
             }
             Operation::LeaseFlood { leases, next } => {
                 let (lease, revision) = &mut leases[*next];
-                *revision = replace(&self.connection, lease, *revision).await?;
+                *revision = replace_lease(&self.connection, lease, *revision).await?;
                 *next = (*next + 1) % leases.len();
                 Ok(())
             }
@@ -128,17 +146,17 @@ pub async fn put(connection: &Connection, request: PutRequest) -> Result<(), Fai
     connection.call::<PutResponse>(PUT, &request).await.map(drop)
 }
 
-/// Creates the lease. etcd rejects requests if thousands arrive at the same time; they are
-/// retried for 30 s.
-async fn create(connection: &Connection, lease: &NodeLease) -> Result<i64, Failure> {
+/// Creates a Lease and returns its mod revision. etcd rejects requests if thousands arrive at
+/// the same time; a rejected request is retried for about 30 s.
+async fn create_lease(connection: &Connection, lease: &NodeLease) -> Result<i64, Failure> {
     const REJECTED: &str = "too many requests";
-    const TRIES: u32 = 60;
+    const MAX_TRIES: u32 = 60;
     const PAUSE: Duration = Duration::from_millis(500);
     let mut tries = 0;
     loop {
         tries += 1;
-        match replace(connection, lease, 0).await {
-            Err(Failure(reason)) if reason.contains(REJECTED) && tries < TRIES => {
+        match replace_lease(connection, lease, 0).await {
+            Err(Failure(reason)) if reason.contains(REJECTED) && tries < MAX_TRIES => {
                 tokio::time::sleep(PAUSE).await;
             }
             result => return result,
@@ -146,10 +164,11 @@ async fn create(connection: &Connection, lease: &NodeLease) -> Result<i64, Failu
     }
 }
 
-/// Replaces the lease at `revision` with a renewed one as the API server does: a
-/// transaction with a comparison, a put, and a get if the comparison is false. Returns the
-/// new revision. If `revision` is 0 and the lease exists, returns its revision.
-async fn replace(
+/// Renews a Lease as the API server does: with a transaction that puts the Lease if its mod
+/// revision is `revision`, and otherwise gets it. Revision 0 means that the Lease does not exist.
+/// Returns the new mod revision. If `revision` is 0 but the Lease exists, returns its mod
+/// revision.
+async fn replace_lease(
     connection: &Connection,
     lease: &NodeLease,
     revision: i64,
@@ -163,7 +182,7 @@ async fn replace(
         ..Default::default()
     };
     let write =
-        PutRequest { key: key.clone(), value: lease.renewed().into(), ..Default::default() };
+        PutRequest { key: key.clone(), value: lease.encode_renewed().into(), ..Default::default() };
     let read = RangeRequest { key, ..Default::default() };
     let op = |request| vec![RequestOp { request: Some(request) }];
     let request = TxnRequest {
@@ -183,30 +202,31 @@ async fn replace(
     });
     match found {
         Some(found) if revision == 0 => Ok(found),
-        _ => Err(Failure("a lease was changed by another client".into())),
+        _ => Err(Failure("a Lease was changed by another client".into())),
     }
 }
 
 impl Span {
-    /// All keys with `prefix`; without a prefix, the `space` keys of the key space.
-    fn new(prefix: Option<&str>, space: u64) -> Self {
+    /// All keys with `prefix`; without a prefix, the key space with `count` keys.
+    fn new(prefix: Option<&str>, count: u64) -> Self {
         match prefix {
             Some(prefix) => {
                 let mut end = prefix.as_bytes().to_vec();
-                // A prefix is UTF-8, so its last byte is less than 255.
+                // The prefix is UTF-8, so its last byte is less than 255.
                 end.last_mut().into_iter().for_each(|byte| *byte += 1);
                 Span { start: prefix.to_owned().into(), end: end.into(), count: None }
             }
-            None => Span { start: PREFIX.into(), end: PREFIX_END.into(), count: Some(space) },
+            None => Span { start: PREFIX.into(), end: PREFIX_END.into(), count: Some(count) },
         }
     }
 
+    /// A request for all keys of the span.
     fn request(&self) -> RangeRequest {
         RangeRequest { key: self.start.clone(), range_end: self.end.clone(), ..Default::default() }
     }
 
-    /// Fails if a read returned an unexpected number of pairs.
-    fn check(&self, found: usize) -> Result<(), Failure> {
+    /// Fails if a read returned no pairs, or another number of pairs than expected.
+    fn check_count(&self, found: usize) -> Result<(), Failure> {
         match self.count {
             Some(count) if count != found as u64 => {
                 Err(Failure("a read returned more or fewer keys than were written".into()))
@@ -217,27 +237,27 @@ impl Span {
     }
 }
 
-/// Reads a span in pages.
-async fn read_all(connection: &Connection, span: &Span, page: i64) -> Result<(), Failure> {
+/// Reads a span with Range requests of at most `page` keys; 0 means a single request.
+async fn read_in_pages(connection: &Connection, span: &Span, page: i64) -> Result<(), Failure> {
     let mut request = RangeRequest { limit: page, ..span.request() };
     let mut found = 0;
     loop {
         let response: Page = connection.call(RANGE, &request).await?;
         found += response.pairs.len();
         let Some(last) = response.last_key().filter(|_| response.more) else {
-            return span.check(found);
+            return span.check_count(found);
         };
         request.key = [&last[..], &[0]].concat().into();
         request.revision = response.revision();
     }
 }
 
-/// Reads a span with RangeStream.
-async fn stream_all(connection: &Connection, span: &Span) -> Result<(), Failure> {
+/// Reads a span with a RangeStream request.
+async fn read_with_range_stream(connection: &Connection, span: &Span) -> Result<(), Failure> {
     let (_, mut responses) = connection.start::<Chunk>(RANGE_STREAM, &span.request(), true).await?;
     let mut found = 0;
     while let Some(chunk) = responses.next().await? {
         found += chunk.page.map_or(0, |page| page.pairs.len());
     }
-    span.check(found)
+    span.check_count(found)
 }

@@ -15,7 +15,7 @@ use tokio_rustls::rustls::ClientConfig;
 
 use crate::options::Serve;
 
-/// Timeout for connecting to an endpoint. After it, the next endpoint is tried.
+/// Timeout for connecting to an endpoint, including the TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The HTTP version of a connection.
@@ -27,21 +27,22 @@ pub enum Protocol {
     Http1,
 }
 
-/// The endpoints and the index of the one that was connected last.
+/// The endpoints, and the TLS configuration for connections to them.
 pub struct Endpoints {
     list: Vec<Listen>,
+    /// The index of the endpoint to which the last connection was opened.
     last: AtomicUsize,
     tls: Option<Tls>,
 }
 
-/// A TLS connector for each protocol, because ALPN negotiates it.
+/// The TLS connectors: one per protocol, because a connector offers its protocol by ALPN.
 struct Tls {
     http2: TlsConnector,
     http1: TlsConnector,
 }
 
 impl Endpoints {
-    /// Reads the certificates, if there are any.
+    /// Creates the endpoints. Reads the certificates if `--cacert` is set.
     pub fn new(serve: &Serve) -> Result<Endpoints> {
         let tls = match &serve.cacert {
             None => None,
@@ -52,21 +53,21 @@ impl Endpoints {
         Ok(Endpoints { list: serve.endpoints.clone(), last: AtomicUsize::new(0), tls })
     }
 
-    /// Connects to the endpoint that was connected last or, if that fails, to the next
-    /// reachable one.
+    /// Connects to the endpoint to which the last connection was opened. If that fails, tries
+    /// the endpoints that follow in the list, and after the end of the list those at its start.
     ///
     /// # Errors
-    /// If no endpoint is reachable, returns the error of the last one in one line.
+    /// If no endpoint is reachable, returns the error of the endpoint that was tried last.
     pub async fn connect(&self, protocol: Protocol) -> Result<Box<dyn Io>> {
         let first = self.last.load(Ordering::Relaxed);
         let mut failure = None;
-        for number in (0..self.list.len()).map(|n| (first + n) % self.list.len()) {
-            let endpoint = &self.list[number];
+        for index in (0..self.list.len()).map(|n| (first + n) % self.list.len()) {
+            let endpoint = &self.list[index];
             let connected =
                 tokio::time::timeout(CONNECT_TIMEOUT, self.connect_to(endpoint, protocol));
-            match connected.await.context("connection timed out").flatten() {
+            match connected.await.context("timed out connecting").flatten() {
                 Ok(io) => {
-                    self.last.store(number, Ordering::Relaxed);
+                    self.last.store(index, Ordering::Relaxed);
                     return Ok(io);
                 }
                 Err(error) => failure = Some(error.context(endpoint.to_string())),
@@ -90,17 +91,18 @@ impl Endpoints {
         if !endpoint.uses_tls() {
             return Ok(io);
         }
-        let Some(tls) = &self.tls else { bail!("requires --cacert") };
+        let Some(tls) = &self.tls else { bail!("the endpoint requires --cacert") };
         let connector = match protocol {
             Protocol::Http2 => &tls.http2,
             Protocol::Http1 => &tls.http1,
         };
         let name = host.trim_matches(['[', ']']).to_owned();
         let name = ServerName::try_from(name)?;
-        Ok(Box::new(connector.connect(name, io).await.context("TLS")?))
+        Ok(Box::new(connector.connect(name, io).await.context("TLS handshake")?))
     }
 }
 
+/// Creates a TLS connector that offers the protocol `alpn`.
 fn connector(serve: &Serve, alpn: &[u8]) -> Result<TlsConnector> {
     let ca = serve.cacert.as_deref().context("https requires --cacert")?;
     let builder =

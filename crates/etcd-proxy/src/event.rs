@@ -1,4 +1,5 @@
-//! Events: what the tap observes and the recorder writes.
+//! Events: the observations of a tap. The recorder queues them, and the trace writer writes a
+//! record for each.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,13 +9,13 @@ use trace::Outcome;
 use crate::messages::Message;
 use crate::side::Side;
 
-/// An observation of the tap.
+/// An observation of a tap.
 pub enum Event {
     /// A unary call has ended.
     Call(Box<Call>),
     /// A gRPC stream has started.
     Open { time: Instant, conn: u64, stream: u32, method: Arc<str> },
-    /// A message was sent on a gRPC stream.
+    /// `side` has sent a message on a gRPC stream.
     Message {
         time: Instant,
         conn: u64,
@@ -29,19 +30,19 @@ pub enum Event {
 
 /// A unary call that has ended.
 pub struct Call {
-    /// When the request headers were received.
+    /// When the proxy received the request headers.
     pub time: Instant,
     /// Time from the request headers to the end of the call.
     pub latency: Duration,
-    /// Number of the client connection.
+    /// ID of the client connection in the trace.
     pub conn: u64,
     /// HTTP/2 stream ID.
     pub stream: u32,
     /// The gRPC method: the HTTP/2 path.
     pub method: Arc<str>,
-    /// The first request message.
+    /// The first request message, with the total size of all request messages.
     pub request: Message,
-    /// The first response message.
+    /// The first response message, with the total size of all response messages.
     pub response: Message,
     /// The status, or the side that aborted the call.
     pub outcome: Outcome,

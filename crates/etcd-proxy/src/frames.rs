@@ -1,7 +1,7 @@
-//! A scanner for HTTP/2 frames in a byte stream that arrives in arbitrary pieces
-//! (RFC 9113, section 4.1).
+//! A scanner for HTTP/2 frames (RFC 9113, section 4.1) in a byte stream that arrives in
+//! arbitrary pieces.
 
-/// Size of a frame header.
+/// Size of a frame header in bytes.
 const HEAD_BYTES: usize = 9;
 
 /// Frame types.
@@ -20,16 +20,20 @@ pub mod flag {
     pub const PRIORITY: u8 = 0x20;
 }
 
-/// A GOAWAY frame with the highest stream ID: the client must start no new streams, and
-/// all its streams continue.
+/// A GOAWAY frame with the highest stream ID. The client must not start new streams, and all
+/// its existing streams continue.
 pub const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0];
 
 /// A frame header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Head {
+    /// Size of the payload in bytes.
     pub len: usize,
+    /// The frame type; see [`kind`].
     pub kind: u8,
+    /// The frame flags; see [`flag`].
     pub flags: u8,
+    /// The HTTP/2 stream ID.
     pub stream: u32,
 }
 
@@ -50,64 +54,69 @@ impl Head {
     }
 }
 
-/// A piece of a frame's payload.
+/// A piece of a frame's payload: the part of the payload that is in the scanned bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece<'a> {
+    /// The header of the frame.
     pub head: Head,
     pub bytes: &'a [u8],
+    /// Whether the piece is at the start of the payload.
     pub is_first: bool,
+    /// Whether the piece is at the end of the payload.
     pub is_last: bool,
 }
 
 /// Finds frames without buffering their payloads.
 #[derive(Default)]
 pub struct Scanner {
-    bytes: [u8; HEAD_BYTES],
-    /// Received bytes of the frame header.
-    have: usize,
+    /// The received part of the current frame header.
+    head_buffer: [u8; HEAD_BYTES],
+    /// Received bytes of the current frame header.
+    head_len: usize,
+    /// The current frame header, once it is complete.
     head: Head,
-    /// Remaining bytes of the payload.
-    left: usize,
+    /// Bytes of the current payload that have not been scanned.
+    payload_remaining: usize,
 }
 
 impl Scanner {
-    /// Calls `sink` for every piece of payload in `bytes`. An empty payload is one empty
-    /// piece.
+    /// Calls `sink` for every piece of payload in `bytes`, and once with an empty piece for a
+    /// frame with an empty payload.
     pub fn scan(&mut self, mut bytes: &[u8], mut sink: impl FnMut(Piece)) {
         while !bytes.is_empty() {
             let mut is_first = false;
-            if self.left == 0 {
-                let (part, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES - self.have));
-                self.bytes[self.have..self.have + part.len()].copy_from_slice(part);
-                self.have += part.len();
+            if self.payload_remaining == 0 {
+                let (part, rest) = bytes.split_at(bytes.len().min(HEAD_BYTES - self.head_len));
+                self.head_buffer[self.head_len..self.head_len + part.len()].copy_from_slice(part);
+                self.head_len += part.len();
                 bytes = rest;
-                if self.have < HEAD_BYTES {
+                if self.head_len < HEAD_BYTES {
                     return;
                 }
-                self.head = Head::parse(&self.bytes);
-                self.left = self.head.len;
+                self.head = Head::parse(&self.head_buffer);
+                self.payload_remaining = self.head.len;
                 is_first = true;
-                if self.left > 0 && bytes.is_empty() {
-                    // The payload starts with the next bytes.
+                if self.payload_remaining > 0 && bytes.is_empty() {
+                    // The payload starts in the bytes of the next call.
                     return;
                 }
-            } else if self.have == HEAD_BYTES && self.left == self.head.len {
+            } else if self.head_len == HEAD_BYTES && self.payload_remaining == self.head.len {
                 is_first = true;
             }
-            let (part, rest) = bytes.split_at(bytes.len().min(self.left));
-            self.left -= part.len();
+            let (part, rest) = bytes.split_at(bytes.len().min(self.payload_remaining));
+            self.payload_remaining -= part.len();
             bytes = rest;
-            let is_last = self.left == 0;
+            let is_last = self.payload_remaining == 0;
             if is_last {
-                self.have = 0;
+                self.head_len = 0;
             }
             sink(Piece { head: self.head, bytes: part, is_first, is_last });
         }
     }
 
-    /// Whether the last byte ended a frame.
-    pub fn is_between(&self) -> bool {
-        self.have == 0 && self.left == 0
+    /// Whether the bytes scanned so far end at a frame boundary.
+    pub fn is_between_frames(&self) -> bool {
+        self.head_len == 0 && self.payload_remaining == 0
     }
 }
 
@@ -117,19 +126,23 @@ mod tests {
 
     use super::*;
 
-    /// Frames as headers and complete payloads.
-    fn frames(pieces: &[&[u8]]) -> Vec<(Head, Vec<u8>)> {
+    /// Scans the pieces and returns the header and the complete payload of each frame.
+    fn scan_all(pieces: &[&[u8]]) -> Vec<(Head, Vec<u8>)> {
         let (mut scanner, mut found) = (Scanner::default(), Vec::new());
         for piece in pieces {
             scanner.scan(piece, |piece| {
                 if piece.is_first {
                     found.push((piece.head, Vec::new()));
                 }
-                found.last_mut().expect("a first piece").1.extend_from_slice(piece.bytes);
+                found
+                    .last_mut()
+                    .expect("the first piece has added an entry")
+                    .1
+                    .extend_from_slice(piece.bytes);
                 assert_eq!(piece.is_last, found.last().unwrap().1.len() == piece.head.len);
             });
         }
-        assert!(scanner.is_between());
+        assert!(scanner.is_between_frames());
         found
     }
 
@@ -142,20 +155,20 @@ mod tests {
     }
 
     proptest! {
-        /// The same frames are found however the bytes are split.
+        /// The scanner finds the same frames for any division of the bytes into pieces.
         #[test]
-        fn splits_do_not_matter(
+        fn frames_do_not_depend_on_the_pieces(
             payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..10),
-            cuts in prop::collection::vec(1..30usize, 1..200),
+            lens in prop::collection::vec(1..30usize, 1..200),
         ) {
             let bytes: Vec<u8> = payloads.iter().enumerate().flat_map(|(n, p)| frame(0, n as u32, p)).collect();
-            let (mut rest, mut pieces, mut cuts) = (&bytes[..], Vec::new(), cuts.iter().cycle());
+            let (mut rest, mut pieces, mut lens) = (&bytes[..], Vec::new(), lens.iter().cycle());
             while !rest.is_empty() {
-                let (piece, after) = rest.split_at(rest.len().min(*cuts.next().unwrap()));
+                let (piece, after) = rest.split_at(rest.len().min(*lens.next().unwrap()));
                 pieces.push(piece);
                 rest = after;
             }
-            let found = frames(&pieces);
+            let found = scan_all(&pieces);
             prop_assert_eq!(found.len(), payloads.len());
             for ((head, found), (number, payload)) in found.iter().zip(payloads.iter().enumerate()) {
                 prop_assert_eq!(found, payload);
@@ -166,7 +179,7 @@ mod tests {
 
     #[test]
     fn goaway_is_a_valid_frame() {
-        let found = frames(&[&GOAWAY]);
+        let found = scan_all(&[&GOAWAY]);
         assert_eq!((found[0].0.kind, found[0].0.stream, found[0].1.len()), (7, 0, 8));
     }
 }

@@ -1,10 +1,11 @@
-//! The header fields that traces contain, and removal of the framing of header blocks.
+//! The header fields that traces contain, and the removal of padding and priority from HEADERS
+//! frames.
 
 use crate::frames::{Head, flag};
 
-/// Removes padding and priority from the payload of a HEADERS frame. Returns `None` if
-/// the frame is malformed.
-pub fn strip_framing(block: &mut Vec<u8>, head: Head) -> Option<()> {
+/// Removes padding and priority from `block`, the payload of a HEADERS frame with the header
+/// `head`. Returns `None` if the frame is malformed.
+pub fn strip_padding_and_priority(block: &mut Vec<u8>, head: Head) -> Option<()> {
     let (mut start, mut end) = (0, block.len());
     if head.has(flag::PADDED) {
         start = 1;
@@ -24,17 +25,17 @@ pub fn strip_framing(block: &mut Vec<u8>, head: Head) -> Option<()> {
 /// The header fields that traces contain.
 #[derive(Default)]
 pub struct Fields {
-    /// `:path`, the gRPC method.
+    /// The value of `:path`: the gRPC method.
     pub path: Vec<u8>,
-    /// `grpc-status`.
+    /// The value of `grpc-status`.
     pub code: Option<u32>,
-    /// `grpc-message`, decoded.
+    /// The decoded value of `grpc-message`.
     pub message: String,
 }
 
 impl Fields {
-    /// Keeps the field if traces contain it.
-    pub fn take(&mut self, name: &[u8], value: &[u8]) {
+    /// Stores a header field if traces contain it.
+    pub fn add(&mut self, name: &[u8], value: &[u8]) {
         match name {
             b":path" => self.path = value.to_vec(),
             b"grpc-status" => {
@@ -46,7 +47,8 @@ impl Fields {
     }
 }
 
-/// Decodes a gRPC message, in which bytes other than printable ASCII are written as %XX.
+/// Decodes `grpc-message`, which encodes a percent sign and all bytes other than printable
+/// ASCII as %XX.
 fn percent_decoded(text: &[u8]) -> String {
     let (mut bytes, mut rest) = (Vec::new(), text);
     while let Some((first, after)) = rest.split_first() {

@@ -1,11 +1,11 @@
-//! `etcd-proxy`: a transparent proxy between clients and an etcd that records requests
+//! `etcd-proxy`: a transparent proxy between clients and etcd endpoints that records requests
 //! and responses in a trace.
 //!
 //! ```text
-//! client ─▶ tunnel ─▶ etcd                  bytes, unchanged
-//!             │ tap: HTTP/2 frames, gRPC messages
-//!             ▼
-//!          recorder (queue) ─▶ trace_writer (thread) ─▶ trace file
+//! client ◀─▶ tunnel ◀─▶ etcd                  bytes, unchanged
+//!              │ tap: HTTP/2 frames, gRPC messages
+//!              ▼
+//!           recorder (queue) ─▶ trace_writer (thread) ─▶ trace file
 //! ```
 //!
 //! # Invariants
@@ -13,14 +13,14 @@
 //!   at shutdown.
 //! - Each client connection has its own connection to an endpoint. Flow-control windows,
 //!   pings, settings and resets therefore apply end to end.
-//! - Recording never delays or changes forwarding. Events that do not fit into the
-//!   recorder's queue are dropped, and the trace contains their number.
+//! - Forwarding never waits for the trace file. Events that do not fit into the recorder's
+//!   queue are dropped, and the trace contains the count of the missing records.
 //!
 //! # Reading order
-//! `server` starts everything. `tunnel` forwards a connection. `tap` observes it with
-//! `frames` (HTTP/2), `header_fields`, `messages` (gRPC) and `tracked_stream` (one call).
-//! `recorder` and `trace_writer` write `event`s. `report` is the subcommand that analyses
-//! traces.
+//! `server` starts the listeners and the recorder. `tunnel` forwards a connection. `tap`
+//! observes the connection with `frames` (HTTP/2), `header_fields`, `messages` (gRPC) and
+//! `tracked_stream` (one call), and creates `event`s. `recorder` queues the events, and
+//! `trace_writer` writes them. `report` is the subcommand that analyses traces.
 
 mod endpoints;
 mod event;
@@ -47,7 +47,7 @@ use clap::Parser;
 use options::{Command, Options};
 
 fn main() -> ExitCode {
-    // As in Go programs, flags may start with one dash or two.
+    // Accept flags with one dash as well as with two, as Go's package flag does.
     let args = std::env::args().map(|arg| match arg.strip_prefix('-') {
         Some(name) if name.len() > 1 && !name.starts_with('-') => format!("--{name}"),
         _ => arg,
@@ -55,10 +55,13 @@ fn main() -> ExitCode {
     let options = match Options::try_parse_from(args) {
         Ok(options) => options,
         Err(error) if error.use_stderr() => {
-            // The first paragraph is the error; the rest is usage.
+            // The first paragraph of clap's text is the error message; the rest is usage.
             let text = error.to_string();
-            let line = text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
-            return usage_error(&line.split_whitespace().collect::<Vec<_>>().join(" "));
+            let message =
+                text.split("\n\n").next().unwrap_or_default().trim_start_matches("error: ");
+            return exit_with_usage_error(
+                &message.split_whitespace().collect::<Vec<_>>().join(" "),
+            );
         }
         Err(help) => help.exit(),
     };
@@ -66,7 +69,7 @@ fn main() -> ExitCode {
         Some(Command::Report(options)) => report::run(&options),
         None => match options.serve.validate() {
             Ok(()) => server::run(options.serve),
-            Err(line) => return usage_error(&line),
+            Err(message) => return exit_with_usage_error(&message),
         },
     };
     match result {
@@ -78,7 +81,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn usage_error(line: &str) -> ExitCode {
-    eprintln!("etcd-proxy: {line}; see etcd-proxy --help");
+/// Prints a one-line error message and returns the exit code for invalid flags.
+fn exit_with_usage_error(message: &str) -> ExitCode {
+    eprintln!("etcd-proxy: {message}; see etcd-proxy --help");
     ExitCode::from(2)
 }

@@ -1,19 +1,20 @@
-//! Reassembly of gRPC messages from the data of a stream, within a memory budget.
+//! Reassembly of gRPC messages from the data of an HTTP/2 stream, within a memory budget.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-/// Size of the prefix of each message: a compression flag and the length.
+/// Size in bytes of the prefix of each message: a compression flag and the length.
 const PREFIX_BYTES: usize = 5;
-/// Maximum message size. For larger messages, only the size is recorded.
+/// Maximum size of a buffered message in bytes. Of a larger message, only the size is recorded.
 const MAX_MESSAGE_BYTES: usize = 64 << 20;
-/// Maximum initial capacity of the buffer for a message.
+/// Maximum initial capacity of the buffer for a message in bytes. The length in the prefix is
+/// not trusted, because the message may never arrive.
 const MAX_INITIAL_CAPACITY: usize = 16 << 10;
 
-/// The memory budget for messages that are incomplete or wait for the recorder. For
-/// messages that exceed it, only the size is recorded.
+/// The memory budget of all connections for messages that are incomplete or not yet written.
+/// Of a message that does not fit into the budget, only the size is recorded.
 #[derive(Clone)]
 pub struct Budget {
     used: Arc<AtomicUsize>,
@@ -26,10 +27,11 @@ impl Budget {
         Budget { used: Arc::default(), bytes }
     }
 
+    /// Reserves a part of the budget. Returns `None` if less is available.
     fn reserve(&self, bytes: usize) -> Option<Reservation> {
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
         let reservation = Reservation { used: self.used.clone(), bytes };
-        // If the budget is exceeded, dropping the reservation releases it.
+        // If the budget is exceeded, the reservation is dropped here, which releases it.
         (before + bytes <= self.bytes).then_some(reservation)
     }
 }
@@ -49,25 +51,25 @@ impl Drop for Reservation {
 /// A complete message.
 #[derive(Default)]
 pub struct Message {
-    /// The size in bytes.
+    /// The size in bytes, without the prefix.
     pub size: u64,
-    /// The bytes, unless the message was compressed, too large or exceeded the budget.
-    pub kept: Option<Bytes>,
+    /// The content; `None` if the message was compressed, too large or exceeded the budget.
+    pub content: Option<Bytes>,
     _reservation: Option<Reservation>,
 }
 
-/// Assembles the messages of one direction of a stream.
+/// Assembles the messages that one side sends on a stream.
 #[derive(Default)]
 pub struct Assembler {
     prefix: [u8; PREFIX_BYTES],
-    /// Received bytes of the prefix.
+    /// Received bytes of the current message's prefix.
     prefix_len: usize,
     /// Size of the current message in bytes.
     size: usize,
-    /// Bytes of the message that have not been received.
+    /// Bytes of the current message that have not been received.
     remaining: usize,
-    /// The received bytes of the message, unless only its size is recorded.
-    kept: Option<(Vec<u8>, Reservation)>,
+    /// The received content of the current message; `None` if only its size is recorded.
+    content: Option<(Vec<u8>, Reservation)>,
 }
 
 impl Assembler {
@@ -85,20 +87,21 @@ impl Assembler {
                 self.start_message(budget);
             }
             let (part, rest) = bytes.split_at(bytes.len().min(self.remaining));
-            if let Some((kept, _)) = &mut self.kept {
-                kept.extend_from_slice(part);
+            if let Some((content, _)) = &mut self.content {
+                content.extend_from_slice(part);
             }
             self.remaining -= part.len();
             bytes = rest;
             if self.remaining == 0 {
                 self.prefix_len = 0;
-                let (kept, reservation) = self.kept.take().unzip();
-                let kept = kept.map(Bytes::from);
-                sink(Message { size: self.size as u64, kept, _reservation: reservation });
+                let (content, reservation) = self.content.take().unzip();
+                let content = content.map(Bytes::from);
+                sink(Message { size: self.size as u64, content, _reservation: reservation });
             }
         }
     }
 
+    /// Starts a message after its prefix is complete.
     fn start_message(&mut self, budget: &Budget) {
         let [compressed, length @ ..] = self.prefix;
         self.size = u32::from_be_bytes(length) as usize;
@@ -106,7 +109,7 @@ impl Assembler {
         let reservation = (compressed == 0 && self.size <= MAX_MESSAGE_BYTES)
             .then(|| budget.reserve(self.size))
             .flatten();
-        self.kept = reservation.map(|reservation| {
+        self.content = reservation.map(|reservation| {
             (Vec::with_capacity(self.size.min(MAX_INITIAL_CAPACITY)), reservation)
         });
     }
@@ -116,7 +119,7 @@ impl Assembler {
 mod tests {
     use super::*;
 
-    fn framed(message: &[u8]) -> Vec<u8> {
+    fn with_prefix(message: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0];
         bytes.extend((message.len() as u32).to_be_bytes());
         bytes.extend(message);
@@ -125,29 +128,35 @@ mod tests {
 
     #[test]
     fn messages_are_reassembled_from_any_pieces() {
-        let bytes = [framed(b"one"), framed(b""), framed(b"three")].concat();
-        for piece in 1..bytes.len() {
+        let bytes = [with_prefix(b"one"), with_prefix(b""), with_prefix(b"three")].concat();
+        for piece_bytes in 1..bytes.len() {
             let (mut assembler, budget, mut found) =
                 (Assembler::default(), Budget::new(100), Vec::new());
-            for part in bytes.chunks(piece) {
+            for part in bytes.chunks(piece_bytes) {
                 assembler.push(part, &budget, |message| found.push(message));
             }
-            let kept: Vec<_> = found.iter().map(|message| message.kept.clone().unwrap()).collect();
-            assert_eq!(kept, [&b"one"[..], b"", b"three"], "pieces of {piece}");
+            let contents: Vec<_> =
+                found.iter().map(|message| message.content.clone().unwrap()).collect();
+            assert_eq!(contents, [&b"one"[..], b"", b"three"], "pieces of {piece_bytes} bytes");
             drop(found);
-            assert_eq!(budget.used.load(Ordering::Relaxed), 0, "the whole budget is released");
+            assert_eq!(
+                budget.used.load(Ordering::Relaxed),
+                0,
+                "budget in use after the messages were dropped"
+            );
         }
     }
 
     #[test]
-    fn messages_that_exceed_the_budget_have_a_size() {
+    fn only_the_size_of_messages_that_exceed_the_budget_is_kept() {
         let (mut assembler, budget, mut found) = (Assembler::default(), Budget::new(4), Vec::new());
-        let bytes = [framed(b"123"), framed(b"45"), vec![1, 0, 0, 0, 1, 9]].concat();
+        let bytes = [with_prefix(b"123"), with_prefix(b"45"), vec![1, 0, 0, 0, 1, 9]].concat();
         assembler.push(&bytes, &budget, |message| found.push(message));
-        let sizes: Vec<_> = found.iter().map(|m| (m.size, m.kept.is_some())).collect();
-        assert_eq!(sizes, [(3, true), (2, false), (1, false)], "the last is compressed");
+        // The last message has the compression flag.
+        let sizes: Vec<_> = found.iter().map(|m| (m.size, m.content.is_some())).collect();
+        assert_eq!(sizes, [(3, true), (2, false), (1, false)]);
         found.clear();
-        assembler.push(&framed(b"45"), &budget, |message| found.push(message));
-        assert!(found[0].kept.is_some(), "the budget is available again");
+        assembler.push(&with_prefix(b"45"), &budget, |message| found.push(message));
+        assert!(found[0].content.is_some(), "the budget was not released with the messages");
     }
 }

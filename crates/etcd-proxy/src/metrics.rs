@@ -6,18 +6,18 @@ use prometheus::{IntCounter, IntGauge, Registry, TextEncoder};
 
 use crate::side::Side;
 
-/// All metrics.
+/// All metrics of the process.
 pub struct Metrics {
     registry: Registry,
     connections: IntGauge,
     calls: IntCounter,
     in_flight: IntGauge,
-    from_clients: IntCounter,
-    from_endpoints: IntCounter,
-    refused: IntCounter,
-    unreachable: IntCounter,
-    written: IntCounter,
-    missing: IntCounter,
+    client_bytes: IntCounter,
+    endpoint_bytes: IntCounter,
+    refused_calls: IntCounter,
+    refused_connections: IntCounter,
+    records_written: IntCounter,
+    records_missing: IntCounter,
     recorder_failed: IntGauge,
 }
 
@@ -40,23 +40,23 @@ impl Metrics {
             gauge
         };
         Metrics {
-            connections: gauge("connections", "Open client connections."),
+            connections: gauge("connections", "Open client connections that are forwarded."),
             calls: counter("calls_total", "Forwarded calls and streams."),
             in_flight: gauge("calls_in_flight", "Forwarded calls and streams in progress."),
-            from_clients: counter("client_bytes_total", "Bytes forwarded from clients."),
-            from_endpoints: counter("endpoint_bytes_total", "Bytes forwarded from endpoints."),
-            refused: counter(
+            client_bytes: counter("client_bytes_total", "Bytes forwarded from clients."),
+            endpoint_bytes: counter("endpoint_bytes_total", "Bytes forwarded from endpoints."),
+            refused_calls: counter(
                 "refused_calls_total",
                 "Calls that the proxy answered with UNAVAILABLE because no endpoint was reachable.",
             ),
-            unreachable: counter(
-                "unreachable_total",
-                "Client connections for which no endpoint was reachable.",
+            refused_connections: counter(
+                "refused_connections_total",
+                "Client connections that the proxy answered itself because no endpoint was reachable.",
             ),
-            written: counter("records_written_total", "Records written to the trace file."),
-            missing: counter(
+            records_written: counter("records_written_total", "Records written to the trace file."),
+            records_missing: counter(
                 "records_missing_total",
-                "Records that are missing from the trace file.",
+                "Records that are missing in the trace file.",
             ),
             recorder_failed: gauge(
                 "recorder_failed",
@@ -66,64 +66,64 @@ impl Metrics {
         }
     }
 
-    /// A client connection was opened.
-    pub fn connected(&self) {
+    /// Counts a client connection as open.
+    pub fn connection_opened(&self) {
         self.connections.inc();
     }
 
-    /// A client connection was closed.
-    pub fn disconnected(&self) {
+    /// Counts a client connection as closed.
+    pub fn connection_closed(&self) {
         self.connections.dec();
     }
 
-    /// A call or stream has started.
+    /// Counts the start of a call or stream.
     pub fn call_started(&self) {
         self.calls.inc();
         self.in_flight.inc();
     }
 
-    /// A call or stream has ended.
+    /// Counts the end of a call or stream.
     pub fn call_ended(&self) {
         self.in_flight.dec();
     }
 
-    /// Bytes sent by `side` were forwarded.
-    pub fn forwarded(&self, side: Side, bytes: usize) {
+    /// Counts bytes that `side` has sent.
+    pub fn bytes_forwarded(&self, side: Side, bytes: usize) {
         match side {
-            Side::Client => self.from_clients.inc_by(bytes as u64),
-            Side::Server => self.from_endpoints.inc_by(bytes as u64),
+            Side::Client => self.client_bytes.inc_by(bytes as u64),
+            Side::Server => self.endpoint_bytes.inc_by(bytes as u64),
         }
     }
 
-    /// A call was answered with UNAVAILABLE.
+    /// Counts a call that the proxy answered with UNAVAILABLE.
     pub fn call_refused(&self) {
-        self.refused.inc();
+        self.refused_calls.inc();
     }
 
-    /// No endpoint was reachable for a client connection.
-    pub fn endpoint_unreachable(&self) {
-        self.unreachable.inc();
+    /// Counts a client connection for which no endpoint was reachable.
+    pub fn connection_refused(&self) {
+        self.refused_connections.inc();
     }
 
-    /// Records were written.
+    /// Counts records that were written to the trace file.
     pub fn records_written(&self, records: u64) {
-        self.written.inc_by(records);
+        self.records_written.inc_by(records);
     }
 
-    /// Records could not be written.
+    /// Counts records that are missing in the trace file.
     pub fn records_missing(&self, records: u64) {
-        self.missing.inc_by(records);
+        self.records_missing.inc_by(records);
     }
 
-    /// Recording stopped because of an I/O error.
+    /// Shows that recording stopped because of an I/O error.
     pub fn recorder_failed(&self) {
         self.recorder_failed.set(1);
     }
 
-    /// Numbers of written and missing records.
+    /// The numbers of written and of missing records.
     #[cfg(test)]
     pub fn record_counts(&self) -> (u64, u64) {
-        (self.written.get(), self.missing.get())
+        (self.records_written.get(), self.records_missing.get())
     }
 
     /// The metrics in the Prometheus text format.

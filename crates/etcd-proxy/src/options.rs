@@ -1,5 +1,5 @@
-//! Command-line flags. The TLS flags have the names of etcd's flags for clients, and of
-//! etcdctl's flags for endpoints.
+//! Command-line flags. The TLS flags for clients have the names of etcd's flags, and the TLS
+//! flags for endpoints those of etcdctl's flags.
 
 use std::path::PathBuf;
 
@@ -44,8 +44,8 @@ pub struct Serve {
     )]
     pub listen: Vec<Listen>,
 
-    /// URLs of the etcd endpoints, comma-separated. If one cannot be reached, the next is
-    /// tried.
+    /// URLs of the etcd endpoints, comma-separated. If an endpoint cannot be reached, the next
+    /// one is tried.
     #[arg(
         long,
         default_value = "http://127.0.0.1:2379",
@@ -54,27 +54,30 @@ pub struct Serve {
     )]
     pub endpoints: Vec<Listen>,
 
-    /// URLs for the proxy's own /health, /metrics and /version, http only. On all other
-    /// ports, these paths are forwarded.
+    /// URLs for the proxy's own /health, /readyz, /livez, /metrics and /version, comma-separated,
+    /// http and unix only. At the URLs of --listen, these paths are forwarded.
     #[arg(long, value_name = "URLS", value_delimiter = ',')]
     pub listen_metrics_urls: Vec<Listen>,
 
-    /// Record a trace to this file. If the file exists, NAME-2, NAME-3, … is used instead.
+    /// Record a trace to this file. An existing file is kept: for trace.jsonl.zst the next free
+    /// name of trace-2.jsonl.zst, trace-3.jsonl.zst, … is used.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 
-    /// Compression of the trace: zstd, gzip or none [default: by file extension, .zst or
-    /// .gz]
+    /// Compression of the trace: zstd, gzip or none [default: zstd for the file extension .zst,
+    /// gzip for .gz, otherwise none]
     #[arg(long, value_name = "FORMAT", requires = "record")]
     pub compress: Option<Compression>,
 
-    /// What to record of values: none, sizes, or full. A replay with the original values
-    /// needs full. Full traces contain Secrets.
+    /// What to record of the values in requests: none, sizes (the size), or full (the size and
+    /// the content). A replay with the original values requires full. A full trace contains the
+    /// content of Secrets.
     #[arg(long, default_value_t, value_name = "AMOUNT", requires = "record")]
     pub values: Values,
 
-    /// Calls and messages that the recorder queues. If the queue is full, further ones are
-    /// not recorded but counted.
+    /// Maximum number of events (the end of a call, the start or the end of a stream, or a
+    /// message on a stream) that wait to be recorded. Further ones are dropped and counted as
+    /// missing.
     #[arg(long, default_value_t = 65_536, value_name = "COUNT", requires = "record")]
     pub record_queue: usize,
 
@@ -118,7 +121,7 @@ impl Serve {
     pub fn validate(&self) -> Result<(), String> {
         self.tls.validate(&self.listen)?;
         if let Some(listen) = self.listen_metrics_urls.iter().find(|listen| listen.uses_tls()) {
-            return Err(format!("{listen}: metrics are served by http only"));
+            return Err(format!("{listen}: --listen-metrics-urls does not support TLS"));
         }
         if self.cert.is_some() != self.key.is_some() {
             return Err("--cert and --key must be set together".into());
@@ -131,8 +134,8 @@ impl Serve {
         if self.record_queue == 0 {
             return Err("--record-queue must be at least 1".into());
         }
-        if let Some(both) = self.listen.iter().find(|listen| self.endpoints.contains(listen)) {
-            return Err(format!("{both} is in both --listen and --endpoints"));
+        if let Some(url) = self.listen.iter().find(|url| self.endpoints.contains(url)) {
+            return Err(format!("{url} is in both --listen and --endpoints"));
         }
         Ok(())
     }
@@ -142,7 +145,7 @@ impl Serve {
 mod tests {
     use super::*;
 
-    fn read(args: &str) -> Result<Serve, String> {
+    fn parse(args: &str) -> Result<Serve, String> {
         let args = ["etcd-proxy"].into_iter().chain(args.split_whitespace());
         let options = Options::try_parse_from(args).map_err(|error| error.to_string())?;
         options.serve.validate().map(|()| options.serve)
@@ -150,7 +153,7 @@ mod tests {
 
     #[test]
     fn flags_are_checked() {
-        let serve = read("--listen unix:///a --endpoints http://a:1,http://b:2").unwrap();
+        let serve = parse("--listen unix:///a --endpoints http://a:1,http://b:2").unwrap();
         assert_eq!(serve.endpoints.len(), 2);
         for (args, expected) in [
             ("--listen https://a:1", "https://a:1 needs --cert-file"),
@@ -163,11 +166,11 @@ mod tests {
             ("--compress zip --record x", "must be zstd, gzip or none"),
             ("--record x --record-queue 0", "at least 1"),
             ("--listen http://a:1 --endpoints http://a:1", "in both --listen and --endpoints"),
-            ("--listen-metrics-urls https://a:1", "http only"),
+            ("--listen-metrics-urls https://a:1", "does not support TLS"),
             ("report", "FILE"),
         ] {
-            let line = read(args).unwrap_err();
-            assert!(line.contains(expected), "{args}: {line}");
+            let error = parse(args).unwrap_err();
+            assert!(error.contains(expected), "{args}: {error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The proxy's own HTTP endpoints: health, version and metrics.
+//! The proxy's own HTTP pages: health, version and metrics.
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub struct PageState {
     pub metrics: Arc<Metrics>,
 }
 
-/// All pages. `/livez` always succeeds. `/health` and `/readyz` succeed if an endpoint is
-/// reachable.
+/// The routes of all pages. `/livez` always succeeds. `/health` and `/readyz` succeed if an
+/// endpoint is reachable.
 pub fn routes(state: PageState) -> Router {
     Router::new()
         .route("/livez", get(async || "ok\n"))
@@ -55,7 +55,8 @@ async fn metrics(State(state): State<Arc<PageState>>) -> Response {
     }
 }
 
-/// Serves the pages on a connection.
+/// Serves the pages on a connection. After `stop`, the request in progress is completed and the
+/// connection is closed.
 pub async fn serve(io: Box<dyn Io>, pages: Router, stop: CancellationToken) -> anyhow::Result<()> {
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new());

@@ -15,15 +15,16 @@ use crate::messages::Budget;
 use crate::metrics::Metrics;
 use crate::options::Serve;
 use crate::trace_file;
-use crate::trace_writer::{IDLE, TraceWriter};
+use crate::trace_writer::{IDLE_SLEEP, TraceWriter};
 
-/// Maximum bytes of messages that wait to be written. For further messages, only the size
-/// is recorded.
-const KEPT_BYTES: usize = 256 << 20;
-/// How long the shutdown waits for the queue to be written.
+/// The memory budget in bytes for messages that are incomplete or not yet written. Of further
+/// messages, only the size is recorded.
+const MESSAGE_BUDGET_BYTES: usize = 256 << 20;
+/// How long the shutdown waits until the queued events are written.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Accepts events without blocking. Events that do not fit into the queue are counted.
+/// Queues events without blocking. Events that do not fit into the queue are dropped and
+/// counted.
 #[derive(Clone)]
 pub struct Recorder {
     queue: Sender<Event>,
@@ -32,14 +33,17 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recorder without a thread. The test receives the events.
+    /// Creates a recorder without a thread, and returns it with the receiver of its events.
     #[cfg(test)]
-    pub fn for_tests(queue: usize) -> (Recorder, crossbeam_channel::Receiver<Event>) {
-        let (queue, events) = bounded(queue);
-        (Recorder { queue, budget: Budget::new(KEPT_BYTES), missing: Arc::default() }, events)
+    pub fn for_tests(capacity: usize) -> (Recorder, crossbeam_channel::Receiver<Event>) {
+        let (queue, events) = bounded(capacity);
+        (
+            Recorder { queue, budget: Budget::new(MESSAGE_BUDGET_BYTES), missing: Arc::default() },
+            events,
+        )
     }
 
-    /// Queues `event`, or counts it as missing if the queue is full.
+    /// Queues `event`. If the queue is full, drops it and counts a missing record.
     pub fn record(&self, event: Event) {
         if self.queue.try_send(event).is_err() {
             self.add_missing(1);
@@ -63,7 +67,7 @@ pub struct RecorderThread {
     stop: Arc<AtomicBool>,
 }
 
-/// Creates the trace file and starts the recorder thread.
+/// Creates the trace file and starts the recorder's thread.
 pub fn start(
     serve: &Serve,
     path: &Path,
@@ -71,13 +75,14 @@ pub fn start(
 ) -> Result<(Recorder, RecorderThread)> {
     let (file, path) =
         trace_file::create(path).with_context(|| format!("record to {}", path.display()))?;
-    let compression = serve.compress.unwrap_or(Compression::of(&path));
+    let compression = serve.compress.unwrap_or(Compression::for_path(&path));
     let (queue, events) = bounded(serve.record_queue);
     let missing = Arc::new(AtomicU64::new(0));
-    let recorder = Recorder { queue, budget: Budget::new(KEPT_BYTES), missing: missing.clone() };
+    let recorder =
+        Recorder { queue, budget: Budget::new(MESSAGE_BUDGET_BYTES), missing: missing.clone() };
     let stop = Arc::new(AtomicBool::new(false));
     let head = head(serve);
-    tracing::info!(file = %path.display(), values = %serve.values, "recording");
+    tracing::info!(file = %path.display(), values = %serve.values, "recording a trace");
     let mut writer = TraceWriter {
         output: Some(Writer::new(file, compression)?),
         events,
@@ -85,9 +90,9 @@ pub fn start(
         start: Instant::now(),
         values: serve.values,
         metrics,
-        flushed: Instant::now(),
-        warned: None,
-        missing_unreported: 0,
+        last_flush: Instant::now(),
+        last_warning: None,
+        missing_since_warning: 0,
     };
     let stop_writer = stop.clone();
     let thread = std::thread::Builder::new()
@@ -109,8 +114,8 @@ fn head(serve: &Serve) -> Record {
 }
 
 impl RecorderThread {
-    /// Writes the queued events and completes the file. Gives up after a timeout if the
-    /// disk blocks.
+    /// Waits until the queued events are written and the file is completed, but at most
+    /// [`FINISH_TIMEOUT`].
     pub fn finish(self) {
         self.stop.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + FINISH_TIMEOUT;
@@ -120,7 +125,7 @@ impl RecorderThread {
                     "timed out writing the trace file; its last records are missing"
                 );
             }
-            std::thread::sleep(IDLE);
+            std::thread::sleep(IDLE_SLEEP);
         }
     }
 }
@@ -141,8 +146,8 @@ mod tests {
         Options::try_parse_from(args).unwrap().serve
     }
 
-    fn opened(number: u32) -> Event {
-        Event::Open { time: Instant::now(), conn: 1, stream: number, method: "/a.B/C".into() }
+    fn open_event(stream: u32) -> Event {
+        Event::Open { time: Instant::now(), conn: 1, stream, method: "/a.B/C".into() }
     }
 
     #[test]
@@ -152,8 +157,8 @@ mod tests {
         for name in ["trace.jsonl.zst", "trace-2.jsonl.zst"] {
             let metrics = Arc::new(Metrics::new());
             let (recorder, thread) = start(&serve(&[]), &path, metrics).unwrap();
-            recorder.record(opened(1));
-            recorder.record(opened(3));
+            recorder.record(open_event(1));
+            recorder.record(open_event(3));
             thread.finish();
             let records: Vec<_> = Reader::open(&dir.path().join(name)).unwrap().collect();
             assert!(
@@ -164,8 +169,9 @@ mod tests {
         assert!(format!("{:#}", failed.err().unwrap()).starts_with("record to "));
     }
 
-    /// While the disk blocks, events are counted and recording does not block. After the
-    /// disk accepts data again, the file contains the number of missing records.
+    /// While writing to the file blocks, [`Recorder::record`] does not block, and counts the
+    /// events that do not fit into the queue. After the file accepts data again, it contains the
+    /// number of missing records. The file is a pipe that nobody reads at first.
     #[test]
     fn a_blocked_writer_counts_missing_records() {
         let dir = tempfile::tempdir().unwrap();
@@ -176,11 +182,11 @@ mod tests {
         let (recorder, thread) = start(&serve, &path, metrics.clone()).unwrap();
         const EVENTS: u64 = 20_000;
         let started = Instant::now();
-        for number in 0..EVENTS {
-            recorder.record(opened(number as u32));
+        for stream in 0..EVENTS {
+            recorder.record(open_event(stream as u32));
         }
-        assert!(started.elapsed() < Duration::from_secs(2), "recording blocked on the disk");
-        // Every event is in the pipe, as a record or counted as missing.
+        assert!(started.elapsed() < Duration::from_secs(2), "recording blocked on the pipe");
+        // Reads until the records and the numbers of missing records add up to all events.
         let mut pipe = File::open(&path).unwrap();
         let reader = std::thread::spawn(move || {
             let (mut text, mut buffer) = (String::new(), vec![0; 1 << 16]);
@@ -192,24 +198,23 @@ mod tests {
                 }
                 let records =
                     text.lines().map(|line| serde_json::from_str::<Record>(line).unwrap());
-                let count = |record| match record {
-                    Record::Missing(missing) => missing.records,
-                    Record::Head(_) => 0,
-                    _ => 1,
-                };
-                let (all, missing) = records.fold((0, 0), |(all, missing), record| {
-                    let is_missing = matches!(record, Record::Missing(_));
-                    let count = count(record);
-                    (all + count, missing + if is_missing { count } else { 0 })
-                });
-                if all == EVENTS {
+                let (written, missing) =
+                    records.fold((0, 0), |(written, missing), record| match record {
+                        Record::Missing(record) => (written, missing + record.records),
+                        Record::Head(_) => (written, missing),
+                        _ => (written + 1, missing),
+                    });
+                if written + missing == EVENTS {
                     return missing;
                 }
             }
         });
         thread.finish();
         let missing = reader.join().unwrap();
-        assert!(missing > 0 && missing < EVENTS, "{missing} are missing");
+        assert!(
+            missing > 0 && missing < EVENTS,
+            "{missing} of {EVENTS} records are missing; want some but not all"
+        );
         assert_eq!(metrics.record_counts(), (EVENTS - missing, missing));
     }
 }

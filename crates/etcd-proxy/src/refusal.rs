@@ -11,23 +11,22 @@ use crate::metrics::Metrics;
 
 /// The gRPC status code UNAVAILABLE.
 const UNAVAILABLE: &str = "14";
-/// How long calls of one connection are refused. After it, the client has to reconnect,
-/// and the proxy tries the endpoints again.
+/// How long the proxy answers the calls of one connection itself. Then it closes the
+/// connection. When the client reconnects, the proxy tries the endpoints again.
 const REFUSAL_TIME: Duration = Duration::from_millis(500);
 
-/// Answers all gRPC calls of a connection with UNAVAILABLE and `reason` until
-/// [`REFUSAL_TIME`] is over.
-pub async fn grpc(io: Box<dyn Io>, reason: &str, metrics: &Metrics) -> anyhow::Result<()> {
+/// Answers all gRPC calls of an HTTP/2 connection with UNAVAILABLE and `reason`. Closes the
+/// connection after [`REFUSAL_TIME`].
+pub async fn refuse_grpc(io: Box<dyn Io>, reason: &str, metrics: &Metrics) -> anyhow::Result<()> {
     let io = Replayed::new(http2::PREFACE, io);
     let mut connection = h2::server::handshake(io).await?;
     let message = HeaderValue::from_str(&percent_encoded(reason))?;
-    let until = tokio::time::sleep(REFUSAL_TIME);
-    let mut until = std::pin::pin!(until);
+    let mut end = std::pin::pin!(tokio::time::sleep(REFUSAL_TIME));
     let mut is_closing = false;
     loop {
         let accepted = tokio::select! {
             accepted = connection.accept() => accepted,
-            () = &mut until, if !is_closing => {
+            () = &mut end, if !is_closing => {
                 is_closing = true;
                 connection.graceful_shutdown();
                 continue;
@@ -45,8 +44,8 @@ pub async fn grpc(io: Box<dyn Io>, reason: &str, metrics: &Metrics) -> anyhow::R
     }
 }
 
-/// Answers an HTTP/1.1 connection with status 503.
-pub async fn http1(mut io: impl AsyncWrite + Unpin, reason: &str) -> anyhow::Result<()> {
+/// Answers an HTTP/1.1 connection with status 503 and closes it.
+pub async fn refuse_http1(mut io: impl AsyncWrite + Unpin, reason: &str) -> anyhow::Result<()> {
     let head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\nConnection: close";
     let length = reason.len() + 1;
     let response = format!("{head}\r\nContent-Length: {length}\r\n\r\n{reason}\n");
@@ -54,7 +53,8 @@ pub async fn http1(mut io: impl AsyncWrite + Unpin, reason: &str) -> anyhow::Res
     Ok(io.shutdown().await?)
 }
 
-/// Encodes a message as gRPC does in header fields.
+/// Encodes a value of `grpc-message`: a percent sign and all bytes other than printable ASCII
+/// become %XX.
 fn percent_encoded(text: &str) -> String {
     let encode = |byte: u8| match byte {
         b' '..=b'~' if byte != b'%' => char::from(byte).to_string(),

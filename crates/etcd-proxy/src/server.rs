@@ -1,4 +1,4 @@
-//! The proxy process: startup, connections, shutdown.
+//! The proxy process: its startup, the handling of client connections, and its shutdown.
 
 use std::io::IsTerminal;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::recorder::{self, Recorder};
 use crate::tap::Tap;
 use crate::{pages, refusal, tunnel};
 
-/// File descriptors per client: one for its connection, one for the connection to the
+/// File descriptors per client connection: one for itself, one for the connection to the
 /// endpoint.
-const FILES_PER_CONNECTION: u64 = 2;
+const FILE_DESCRIPTORS_PER_CONNECTION: u64 = 2;
 
 /// Runs the proxy until SIGTERM or SIGINT.
 pub fn run(serve: Serve) -> Result<()> {
@@ -30,7 +30,7 @@ pub fn run(serve: Serve) -> Result<()> {
         .with_target(false)
         .init();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let result = runtime.block_on(forward(serve));
+    let result = runtime.block_on(serve_until_signal(serve));
     runtime.shutdown_background();
     result
 }
@@ -40,11 +40,12 @@ struct Proxy {
     endpoints: Arc<Endpoints>,
     metrics: Arc<Metrics>,
     recorder: Option<Recorder>,
-    /// Number of accepted connections, for their IDs in the trace.
+    /// Number of HTTP/2 connections so far. The trace identifies a connection by this number.
     connections: AtomicU64,
 }
 
-async fn forward(serve: Serve) -> Result<()> {
+/// Starts the listeners and the recorder, and stops them after a signal.
+async fn serve_until_signal(serve: Serve) -> Result<()> {
     let tls = sockets::tls_acceptor(&serve.tls)?;
     let endpoints = Arc::new(Endpoints::new(&serve)?);
     let mut client_listeners = Vec::new();
@@ -55,8 +56,9 @@ async fn forward(serve: Serve) -> Result<()> {
     for url in &serve.listen_metrics_urls {
         page_listeners.extend(sockets::bind(url, None).await?);
     }
-    let mut terminate = signal(SignalKind::terminate()).context("listen for signals")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listen for signals")?;
+    let mut terminate =
+        signal(SignalKind::terminate()).context("register a handler for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("register a handler for SIGINT")?;
     let metrics = Arc::new(Metrics::new());
     let (recorder, recorder_thread) = match &serve.record {
         Some(path) => Some(recorder::start(&serve, path, metrics.clone())?).unzip(),
@@ -68,11 +70,11 @@ async fn forward(serve: Serve) -> Result<()> {
     let connections = AtomicU64::new(0);
     let proxy = Arc::new(Proxy { endpoints, metrics, recorder, connections });
     let stop = CancellationToken::new();
-    let permits = sockets::connection_permits(FILES_PER_CONNECTION);
+    let permits = sockets::connection_permits(FILE_DESCRIPTORS_PER_CONNECTION);
     let mut serving = JoinSet::new();
     for listener in client_listeners {
         let proxy = proxy.clone();
-        let forward = move |io, stop| connect(io, proxy.clone(), stop);
+        let forward = move |io, stop| forward(io, proxy.clone(), stop);
         serving.spawn(listener.serve(forward, permits.clone(), stop.clone()));
     }
     for listener in page_listeners {
@@ -94,8 +96,8 @@ async fn forward(serve: Serve) -> Result<()> {
     Ok(())
 }
 
-/// Forwards a client connection over a new connection to an endpoint.
-async fn connect(io: Box<dyn Io>, proxy: Arc<Proxy>, stop: CancellationToken) -> Result<()> {
+/// Opens a connection to an endpoint and forwards a client connection over it.
+async fn forward(io: Box<dyn Io>, proxy: Arc<Proxy>, stop: CancellationToken) -> Result<()> {
     let detected = sockets::detect_http_version(io, &stop).await?;
     let protocol = match &detected {
         Detected::Http2(_) => Protocol::Http2,
@@ -106,43 +108,43 @@ async fn connect(io: Box<dyn Io>, proxy: Arc<Proxy>, stop: CancellationToken) ->
         Ok(endpoint) => endpoint,
         Err(error) => return refuse(detected, &error, &proxy).await,
     };
-    let _connected = Connected::new(&proxy.metrics);
+    let _open = OpenConnection::new(&proxy.metrics);
     match detected {
         Detected::Http2(io) => {
             let number = proxy.connections.fetch_add(1, Ordering::Relaxed) + 1;
             let tap = Tap::new(number, proxy.metrics.clone(), proxy.recorder.clone());
-            tunnel::http2(io, endpoint, tap, stop).await?;
+            tunnel::forward_http2(io, endpoint, tap, stop).await?;
         }
-        Detected::Other(io) => tunnel::other(io, endpoint, stop).await?,
+        Detected::Other(io) => tunnel::forward_other(io, endpoint, stop).await?,
         Detected::Closed => {}
     }
     Ok(())
 }
 
-/// Answers a client connection with an error.
+/// Answers a client connection with an error, because no endpoint is reachable.
 async fn refuse(detected: Detected, error: &anyhow::Error, proxy: &Proxy) -> Result<()> {
-    proxy.metrics.endpoint_unreachable();
+    proxy.metrics.connection_refused();
     let reason = format!("etcd-proxy: no endpoint can be reached: {error:#}");
-    tracing::warn!(reason, "refusing calls of connection");
+    tracing::warn!(reason, "refusing the calls of a client connection");
     match detected {
-        Detected::Http2(io) => refusal::grpc(io, &reason, &proxy.metrics).await,
-        Detected::Other(io) => refusal::http1(io, &reason).await,
+        Detected::Http2(io) => refusal::refuse_grpc(io, &reason, &proxy.metrics).await,
+        Detected::Other(io) => refusal::refuse_http1(io, &reason).await,
         Detected::Closed => Ok(()),
     }
 }
 
-/// Counts a connection as open until it is dropped.
-struct Connected<'a>(&'a Metrics);
+/// A client connection that the metrics count as open until this value is dropped.
+struct OpenConnection<'a>(&'a Metrics);
 
-impl<'a> Connected<'a> {
+impl<'a> OpenConnection<'a> {
     fn new(metrics: &'a Metrics) -> Self {
-        metrics.connected();
-        Connected(metrics)
+        metrics.connection_opened();
+        OpenConnection(metrics)
     }
 }
 
-impl Drop for Connected<'_> {
+impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
-        self.0.disconnected();
+        self.0.connection_closed();
     }
 }

@@ -5,6 +5,6 @@
 pub enum Side {
     /// The client.
     Client,
-    /// The etcd endpoint.
+    /// The etcd endpoint to which the connection is forwarded.
     Server,
 }

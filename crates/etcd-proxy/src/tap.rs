@@ -1,60 +1,65 @@
-//! Observes one HTTP/2 connection: detects calls and streams, and sends their messages to
-//! the recorder.
+//! Observes one HTTP/2 connection: detects calls and gRPC streams, and sends their messages
+//! to the recorder.
 //!
-//! The tap sees the bytes before they are forwarded. It buffers only incomplete messages
-//! and header fields. Decoding and writing happen in the recorder's thread.
+//! The tap processes the bytes before the tunnel forwards them. It buffers incomplete header
+//! blocks, incomplete messages, and the messages of a unary call until the call ends. The
+//! recorder's thread decodes the messages and writes the trace.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
 use http2::Decoder;
-use trace::{Cut, Outcome};
+use trace::{AbortedBy, Outcome};
 
 use crate::event::Event;
 use crate::frames::{Piece, Scanner, flag, kind};
-use crate::header_fields::{Fields, strip_framing};
+use crate::header_fields::{Fields, strip_padding_and_priority};
 use crate::metrics::Metrics;
 use crate::recorder::Recorder;
 use crate::side::Side;
 use crate::tracked_stream::TrackedStream;
 
-/// Maximum size of a header block. A larger block ends the recording of its connection.
+/// Maximum size of a header block in bytes. A larger block ends the recording of its
+/// connection.
 const MAX_BLOCK_BYTES: usize = 1 << 20;
-/// Maximum size of the HPACK dynamic table.
+/// Maximum size of the HPACK dynamic table in bytes.
 const HEADER_TABLE_BYTES: usize = 1 << 20;
-/// Maximum number of tracked streams of a connection. Others are forwarded, but neither
-/// counted nor recorded.
+/// Maximum number of concurrently tracked HTTP/2 streams of a connection. Further streams
+/// are forwarded, but neither counted nor recorded.
 const MAX_STREAMS: usize = 1 << 20;
-/// Maximum number of interned method names.
+/// Maximum number of interned method names per connection.
 const MAX_METHODS: usize = 256;
 
 /// Observes a connection.
 pub struct Tap {
     conn: u64,
     metrics: Arc<Metrics>,
-    /// `None` if recording is disabled, or stopped because the bytes could not be parsed.
+    /// `None` if recording is disabled, or has stopped because the bytes could not be parsed.
     recorder: Option<Recorder>,
     client: Direction,
     server: Direction,
+    /// The HTTP/2 streams in progress, by stream ID.
     streams: HashMap<u32, TrackedStream>,
+    /// Interned method names, by HTTP/2 path.
     methods: HashMap<Box<[u8]>, Arc<str>>,
 }
 
-/// The parser state of one direction.
+/// The parser state of the bytes that one side sends.
 struct Direction {
     scanner: Scanner,
     headers: Decoder,
-    /// The incomplete header block.
+    /// The received part of the current header block.
     block: Vec<u8>,
-    /// Whether the header block ends its stream.
+    /// Whether the HEADERS frame of the current header block has END_STREAM set.
     ends_stream: bool,
-    /// Remaining data bytes of the current frame, without padding.
-    data_left: usize,
+    /// Bytes of the current DATA frame that have not been received, without padding.
+    data_remaining: usize,
 }
 
 impl Tap {
-    /// Creates the tap of client connection number `conn`.
+    /// Creates the tap of a client connection. `conn` is the ID of the connection in the
+    /// trace.
     pub fn new(conn: u64, metrics: Arc<Metrics>, recorder: Option<Recorder>) -> Self {
         Tap {
             conn,
@@ -69,16 +74,16 @@ impl Tap {
 
     /// Processes bytes sent by `side`.
     pub fn observe(&mut self, side: Side, bytes: &[u8]) {
-        self.metrics.forwarded(side, bytes.len());
+        self.metrics.bytes_forwarded(side, bytes.len());
         let now = Instant::now();
         let mut scanner = std::mem::take(&mut self.direction(side).scanner);
         scanner.scan(bytes, |piece| self.observe_piece(side, piece, now));
         self.direction(side).scanner = scanner;
     }
 
-    /// Whether the bytes sent by `side` end at a frame boundary.
+    /// Whether the bytes that `side` has sent so far end at a frame boundary.
     pub fn is_between_frames(&mut self, side: Side) -> bool {
-        self.direction(side).scanner.is_between()
+        self.direction(side).scanner.is_between_frames()
     }
 
     /// Whether no call or stream is in progress.
@@ -98,8 +103,11 @@ impl Tap {
             kind::HEADERS | kind::CONTINUATION => self.observe_header(side, piece, now),
             kind::DATA => self.observe_data(side, piece, now),
             kind::RST_STREAM if piece.is_last => {
-                let cut = if side == Side::Client { Cut::Client } else { Cut::Server };
-                self.end(piece.head.stream, Some(cut), now);
+                let aborted_by = match side {
+                    Side::Client => AbortedBy::Client,
+                    Side::Server => AbortedBy::Server,
+                };
+                self.end_stream(piece.head.stream, Some(aborted_by), now);
             }
             _ => {}
         }
@@ -119,19 +127,20 @@ impl Tap {
         }
         if head.kind == kind::HEADERS {
             direction.ends_stream = head.has(flag::END_STREAM);
-            if strip_framing(&mut direction.block, head).is_none() && is_recording {
+            if strip_padding_and_priority(&mut direction.block, head).is_none() && is_recording {
                 return self.stop_recording("HEADERS frame is malformed");
             }
         }
         if head.has(flag::END_HEADERS) {
-            self.header_block(side, head.stream, now);
+            self.end_header_block(side, head.stream, now);
         }
     }
 
-    /// Processes a complete header block.
-    fn header_block(&mut self, side: Side, stream: u32, now: Instant) {
+    /// Decodes the complete header block of a stream. Starts the stream if the client sent
+    /// the block, and ends it if the server set END_STREAM.
+    fn end_header_block(&mut self, side: Side, stream: u32, now: Instant) {
         if side == Side::Client {
-            self.open(stream, now);
+            self.start_stream(stream, now);
         }
         let direction = match side {
             Side::Client => &mut self.client,
@@ -140,40 +149,41 @@ impl Tap {
         let ends = direction.ends_stream;
         let mut fields = Fields::default();
         let Direction { headers, block, .. } = direction;
-        let decoded = headers.decode(block, |name, value| fields.take(name, value));
+        let decoded = headers.decode(block, |name, value| fields.add(name, value));
         block.clear();
         if decoded.is_err() {
             self.stop_recording("header block cannot be decoded");
         }
         if self.recorder.is_some() {
-            self.header_fields(side, stream, fields, now);
+            self.add_header_fields(side, stream, fields, now);
         }
         if ends && side == Side::Server {
-            self.end(stream, None, now);
+            self.end_stream(stream, None, now);
         }
     }
 
-    /// Processes the header fields of a stream.
-    fn header_fields(&mut self, side: Side, number: u32, fields: Fields, now: Instant) {
+    /// Stores the method or the outcome of a stream, if the header fields contain it.
+    fn add_header_fields(&mut self, side: Side, number: u32, fields: Fields, now: Instant) {
         let is_new = self.streams.get(&number).is_some_and(|stream| stream.method.is_none());
         if side == Side::Client && is_new {
-            let method = self.method(&fields.path);
+            let method = self.intern_method(&fields.path);
             let Some(stream) = self.streams.get_mut(&number) else { return };
             stream.is_stream = trace::is_stream(&method);
             stream.method = Some(method.clone());
             if stream.is_stream {
-                self.emit(Event::Open { time: now, conn: self.conn, stream: number, method });
+                self.record(Event::Open { time: now, conn: self.conn, stream: number, method });
             }
         } else if let (Side::Server, Some(stream)) = (side, self.streams.get_mut(&number))
             && let Some(code) = fields.code
         {
-            stream.outcome = Outcome { code: Some(code), message: fields.message, cut: None };
+            stream.outcome =
+                Outcome { code: Some(code), message: fields.message, aborted_by: None };
         }
     }
 
-    /// Starts a stream. Does nothing if it exists, because the header block then contains
-    /// trailers.
-    fn open(&mut self, number: u32, now: Instant) {
+    /// Starts to track a stream. Does nothing if the stream is already tracked: the header
+    /// block then contains trailers.
+    fn start_stream(&mut self, number: u32, now: Instant) {
         if self.streams.contains_key(&number) || self.streams.len() >= MAX_STREAMS {
             return;
         }
@@ -185,14 +195,14 @@ impl Tap {
         let direction = self.direction(side);
         let (head, mut bytes) = (piece.head, piece.bytes);
         if piece.is_first {
-            direction.data_left = head.len;
+            direction.data_remaining = head.len;
             if let (true, Some((padding, rest))) = (head.has(flag::PADDED), bytes.split_first()) {
-                direction.data_left = head.len.saturating_sub(1 + usize::from(*padding));
+                direction.data_remaining = head.len.saturating_sub(1 + usize::from(*padding));
                 bytes = rest;
             }
         }
-        let (bytes, _padding) = bytes.split_at(bytes.len().min(direction.data_left));
-        direction.data_left -= bytes.len();
+        let (bytes, _padding) = bytes.split_at(bytes.len().min(direction.data_remaining));
+        direction.data_remaining -= bytes.len();
         if let Some(recorder) = &self.recorder {
             let (conn, stream) = (self.conn, head.stream);
             let emit = |method, message| {
@@ -203,25 +213,25 @@ impl Tap {
             }
         }
         if piece.is_last && head.has(flag::END_STREAM) && side == Side::Server {
-            self.end(head.stream, None, now);
+            self.end_stream(head.stream, None, now);
         }
     }
 
-    /// Ends a stream. `cut` is the side that aborted it, and is used only if the server
+    /// Removes a stream and records its end. `aborted_by` is recorded only if the server has
     /// sent no status.
-    fn end(&mut self, number: u32, cut: Option<Cut>, now: Instant) {
+    fn end_stream(&mut self, number: u32, aborted_by: Option<AbortedBy>, now: Instant) {
         let Some(mut stream) = self.streams.remove(&number) else { return };
         self.metrics.call_ended();
         if stream.outcome.code.is_none() {
-            stream.outcome.cut = cut;
+            stream.outcome.aborted_by = aborted_by;
         }
         if let (Some(recorder), Some(method)) = (&self.recorder, stream.method.take()) {
             recorder.record(stream.into_event(self.conn, number, method, now));
         }
     }
 
-    /// Interns a method name.
-    fn method(&mut self, path: &[u8]) -> Arc<str> {
+    /// Returns the interned method name.
+    fn intern_method(&mut self, path: &[u8]) -> Arc<str> {
         if let Some(name) = self.methods.get(path) {
             return name.clone();
         }
@@ -232,14 +242,14 @@ impl Tap {
         name
     }
 
-    fn emit(&self, event: Event) {
+    fn record(&self, event: Event) {
         if let Some(recorder) = &self.recorder {
             recorder.record(event);
         }
     }
 
-    /// Stops recording the connection because its bytes cannot be parsed. Forwarding
-    /// continues.
+    /// Stops recording the connection because its bytes cannot be parsed. Counts one missing
+    /// record per stream in progress, and at least one. Forwarding continues.
     fn stop_recording(&mut self, reason: &str) {
         if let Some(recorder) = self.recorder.take() {
             tracing::warn!(connection = self.conn, reason, "stopped recording connection");
@@ -249,12 +259,12 @@ impl Tap {
 }
 
 impl Drop for Tap {
-    /// Ends the streams that were in progress.
+    /// Ends the streams in progress: the connection is closed.
     fn drop(&mut self) {
         let now = Instant::now();
         let numbers: Vec<_> = self.streams.keys().copied().collect();
         for number in numbers {
-            self.end(number, Some(Cut::Connection), now);
+            self.end_stream(number, Some(AbortedBy::Connection), now);
         }
     }
 }
@@ -266,7 +276,7 @@ impl Direction {
             headers: Decoder::with_limit(HEADER_TABLE_BYTES),
             block: Vec::new(),
             ends_stream: false,
-            data_left: 0,
+            data_remaining: 0,
         }
     }
 }
@@ -285,7 +295,8 @@ mod tests {
         bytes
     }
 
-    fn literal(name: &str, value: &str) -> Vec<u8> {
+    /// A header field in HPACK's literal representation, without indexing and Huffman coding.
+    fn literal_field(name: &str, value: &str) -> Vec<u8> {
         let mut bytes = vec![0, name.len() as u8];
         bytes.extend(name.bytes());
         bytes.push(value.len() as u8);
@@ -302,23 +313,29 @@ mod tests {
     #[test]
     fn a_unary_call_is_recorded() {
         let (mut tap, events, _) = test_tap();
-        let path = literal(":path", "/etcdserverpb.KV/Put");
-        // Two frames, the first padded. The data frame is padded as well.
+        let path = literal_field(":path", "/etcdserverpb.KV/Put");
+        // The request's header block consists of a HEADERS frame with 2 bytes of padding and
+        // a CONTINUATION frame.
         let mut padded = vec![2];
         padded.extend(&path[..4]);
         padded.extend([0, 0]);
         tap.observe(Side::Client, &frame(1, flag::PADDED, 1, &padded));
         tap.observe(Side::Client, &frame(9, flag::END_HEADERS, 1, &path[4..]));
         assert!(!tap.is_idle());
+        // The DATA frame has 3 bytes of padding.
         let data = [3, 0, 0, 0, 0, 2, b'h', b'i', 0, 0, 0];
         tap.observe(Side::Client, &frame(0, flag::PADDED | flag::END_STREAM, 1, &data));
-        tap.observe(Side::Server, &frame(1, flag::END_HEADERS, 1, &literal(":status", "200")));
+        tap.observe(
+            Side::Server,
+            &frame(1, flag::END_HEADERS, 1, &literal_field(":status", "200")),
+        );
         tap.observe(Side::Server, &frame(0, 0, 1, &[0, 0, 0, 0, 0]));
-        let status = [literal("grpc-status", "5"), literal("grpc-message", "a%20b")].concat();
+        let status =
+            [literal_field("grpc-status", "5"), literal_field("grpc-message", "a%20b")].concat();
         tap.observe(Side::Server, &frame(1, flag::END_HEADERS | flag::END_STREAM, 1, &status));
-        let Ok(Event::Call(call)) = events.try_recv() else { panic!("not a call") };
+        let Ok(Event::Call(call)) = events.try_recv() else { panic!("no call was recorded") };
         assert_eq!(&*call.method, "/etcdserverpb.KV/Put");
-        assert_eq!(call.request.kept.as_deref(), Some(&b"hi"[..]));
+        assert_eq!(call.request.content.as_deref(), Some(&b"hi"[..]));
         assert_eq!((call.outcome.code, &*call.outcome.message), (Some(5), "a b"));
         assert!(tap.is_idle());
     }
@@ -326,21 +343,21 @@ mod tests {
     #[test]
     fn the_aborting_side_is_recorded() {
         let (mut tap, events, _) = test_tap();
-        let path = literal(":path", "/etcdserverpb.Watch/Watch");
+        let path = literal_field(":path", "/etcdserverpb.Watch/Watch");
         for stream in [1, 3, 5] {
             tap.observe(Side::Client, &frame(1, flag::END_HEADERS, stream, &path));
         }
         tap.observe(Side::Client, &frame(3, 0, 1, &[0, 0, 0, 8]));
         tap.observe(Side::Server, &frame(3, 0, 3, &[0, 0, 0, 8]));
         drop(tap);
-        let cuts: Vec<_> = events
+        let aborted_by: Vec<_> = events
             .try_iter()
             .filter_map(|event| match event {
-                Event::End { outcome, .. } => outcome.cut,
+                Event::End { outcome, .. } => outcome.aborted_by,
                 _ => None,
             })
             .collect();
-        assert_eq!(cuts, [Cut::Client, Cut::Server, Cut::Connection]);
+        assert_eq!(aborted_by, [AbortedBy::Client, AbortedBy::Server, AbortedBy::Connection]);
     }
 
     #[test]
@@ -354,7 +371,8 @@ mod tests {
     }
 
     proptest! {
-        /// For arbitrary frames nothing panics, and every started call ends.
+        /// The tap does not panic on arbitrary frames, and counts the end of every call that
+        /// it has counted as started.
         #[test]
         fn arbitrary_frames_never_panic(frames in prop::collection::vec(
             (any::<bool>(), 0..12u8, any::<u8>(), 0..6u32, prop::collection::vec(any::<u8>(), 0..40)), 0..60)

@@ -4,14 +4,15 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of trace files with the same name.
+/// The file names with numbers below this one are tried.
 const MAX_FILES: u32 = 10_000;
 
-/// Creates a new file, or opens a pipe. If the file exists, the next free name is used:
-/// see [`numbered`]. Returns the file and its path.
+/// Creates a trace file and returns it with its path. If a regular file with this path exists,
+/// uses the first free path of [`numbered`]. Opens an existing pipe or device instead of
+/// creating a file.
 pub fn create(path: &Path) -> io::Result<(File, PathBuf)> {
     if std::fs::metadata(path).is_ok_and(|file| !file.file_type().is_file()) {
-        // Opening for reading as well does not block if the pipe has no reader.
+        // Opening a pipe for writing only would block until a reader opens it.
         return Ok((OpenOptions::new().read(true).write(true).open(path)?, path.into()));
     }
     for number in 1..MAX_FILES {
@@ -24,7 +25,7 @@ pub fn create(path: &Path) -> io::Result<(File, PathBuf)> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// The path for file number `number`: `a/trace.jsonl.zst`, `a/trace-2.jsonl.zst`, …
+/// The path of file `number`: `a/trace.jsonl.zst` for 1, `a/trace-2.jsonl.zst` for 2.
 fn numbered(path: &Path, number: u32) -> PathBuf {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let (stem, extension) =

@@ -7,62 +7,64 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use crossbeam_channel::Receiver;
-use trace::{End, Missing, Open, Received, Record, Request, Sent, Values, Writer};
+use trace::{ClientMessage, End, Missing, Open, Record, Request, ServerMessage, Values, Writer};
 
 use crate::event::{Call, Event};
 use crate::metrics::Metrics;
 use crate::side::Side;
 
-/// How long the thread sleeps when the queue is empty. Waking it for each event would
-/// cost a system call in the forwarding path.
-pub const IDLE: Duration = Duration::from_millis(2);
-/// How often the file is flushed. A killed proxy loses at most this much of the trace.
+/// How long the thread sleeps when the queue is empty. If the tap woke the thread for each
+/// event, forwarding would cost an additional system call.
+pub const IDLE_SLEEP: Duration = Duration::from_millis(2);
+/// Interval between flushes of the file. If the proxy is killed, the trace lacks the events of
+/// about the last interval.
 const FLUSH_INTERVAL: Duration = Duration::from_millis(500);
 /// Minimum time between warnings about missing records.
 const WARNING_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Writes events to a trace file, in a thread of its own.
 pub struct TraceWriter {
-    /// None after an I/O error.
+    /// The trace file; `None` after an I/O error.
     pub output: Option<Writer>,
+    /// The recorder's queue.
     pub events: Receiver<Event>,
-    /// Number of records that were dropped since the writer last checked.
+    /// Number of missing records that the trace does not contain yet.
     pub missing: Arc<AtomicU64>,
     /// The start of the trace.
     pub start: Instant,
     pub values: Values,
     pub metrics: Arc<Metrics>,
-    /// The last flush.
-    pub flushed: Instant,
-    /// The last warning about missing records.
-    pub warned: Option<Instant>,
-    /// Missing records since the last warning.
-    pub missing_unreported: u64,
+    /// When the file was last flushed.
+    pub last_flush: Instant,
+    /// When the last warning about missing records was logged.
+    pub last_warning: Option<Instant>,
+    /// Number of missing records since the last warning.
+    pub missing_since_warning: u64,
 }
 
 impl TraceWriter {
-    /// Writes until `stop` is set and the queue is empty.
+    /// Writes `head` and then the events, until `stop` is set and the queue is empty.
     pub fn run(&mut self, head: &Record, stop: &AtomicBool) {
         self.write(head);
         self.flush();
         loop {
             let stopping = stop.load(Ordering::Relaxed);
-            // Events are dropped when the queue is full, so the missing ones come after the
-            // queued ones.
-            let (waiting, missing) = (self.events.len(), self.missing.swap(0, Ordering::Relaxed));
-            for event in self.events.try_iter().take(waiting).collect::<Vec<_>>() {
+            // An event is dropped when the queue is full. The missing events are therefore
+            // newer than the queued ones, and are reported after them.
+            let (queued, missing) = (self.events.len(), self.missing.swap(0, Ordering::Relaxed));
+            for event in self.events.try_iter().take(queued).collect::<Vec<_>>() {
                 let record = self.record(event);
                 self.write(&record);
             }
             self.report_missing(missing);
-            if self.flushed.elapsed() >= FLUSH_INTERVAL {
+            if self.last_flush.elapsed() >= FLUSH_INTERVAL {
                 self.flush();
             }
-            if waiting == 0 && stopping {
+            if queued == 0 && stopping {
                 break;
             }
-            if waiting == 0 {
-                std::thread::sleep(IDLE);
+            if queued == 0 {
+                std::thread::sleep(IDLE_SLEEP);
             }
         }
         if let Some(output) = self.output.take()
@@ -72,22 +74,28 @@ impl TraceWriter {
         }
     }
 
-    /// Reports missing records in the file and, at intervals, in the log.
+    /// Reports missing records in the trace and the metrics, and at most once per
+    /// [`WARNING_INTERVAL`] in the log.
     fn report_missing(&mut self, records: u64) {
         if records > 0 {
             self.metrics.records_missing(records);
-            self.missing_unreported += records;
-            let time = self.since(Instant::now());
+            self.missing_since_warning += records;
+            let time = self.trace_time(Instant::now());
             self.write(&Record::Missing(Missing { time, records }));
         }
-        let may_warn = self.warned.is_none_or(|last| last.elapsed() >= WARNING_INTERVAL);
-        if self.missing_unreported > 0 && may_warn {
-            let records = std::mem::take(&mut self.missing_unreported);
-            tracing::warn!(records, "records are missing: the recorder cannot keep up");
-            self.warned = Some(Instant::now());
+        let may_warn = self.last_warning.is_none_or(|last| last.elapsed() >= WARNING_INTERVAL);
+        if self.missing_since_warning > 0 && may_warn {
+            let records = std::mem::take(&mut self.missing_since_warning);
+            tracing::warn!(
+                records,
+                "records are missing in the trace: the recorder cannot keep up, or stopped recording a connection"
+            );
+            self.last_warning = Some(Instant::now());
         }
     }
 
+    /// Writes a record and updates the metrics, which do not count [`Record::Head`] and
+    /// [`Record::Missing`].
     fn write(&mut self, record: &Record) {
         let is_counted = !matches!(record, Record::Head(_) | Record::Missing(_));
         match self.output.as_mut().map(|output| output.write(record)) {
@@ -98,7 +106,7 @@ impl TraceWriter {
     }
 
     fn flush(&mut self) {
-        self.flushed = Instant::now();
+        self.last_flush = Instant::now();
         if let Some(Err(error)) = self.output.as_mut().map(Writer::flush) {
             self.fail(&error);
         }
@@ -113,33 +121,43 @@ impl TraceWriter {
         self.metrics.records_missing(1);
     }
 
-    /// Nanoseconds since the start of the trace.
-    fn since(&self, time: Instant) -> u64 {
+    /// The nanoseconds from the start of the trace to `time`.
+    fn trace_time(&self, time: Instant) -> u64 {
         time.saturating_duration_since(self.start).as_nanos() as u64
     }
 
+    /// Decodes the messages of an event and converts it to a record.
     fn record(&self, event: Event) -> Record {
         match event {
-            Event::Call(call) => self.call(*call),
+            Event::Call(call) => self.call_record(*call),
             Event::Open { time, conn, stream, method } => Record::Open(Open {
-                time: self.since(time),
+                time: self.trace_time(time),
                 conn,
                 stream,
                 method: (*method).into(),
             }),
             Event::Message { time, conn, stream, side: Side::Client, method, message } => {
-                let request = self.request(&method, message.kept);
+                let request = self.decode_request(&method, message.content);
                 let (kind, namespace) = kind_and_namespace(request.as_ref());
-                let (time, bytes) = (self.since(time), message.size);
-                Record::Sent(Sent { time, conn, stream, bytes, kind, namespace, request })
+                let (time, bytes) = (self.trace_time(time), message.size);
+                Record::ClientMessage(ClientMessage {
+                    time,
+                    conn,
+                    stream,
+                    bytes,
+                    kind,
+                    namespace,
+                    request,
+                })
             }
             Event::Message { time, conn, stream, side: Side::Server, method, message } => {
-                let response = message.kept.and_then(|bytes| trace::response(&method, bytes));
-                let (time, bytes) = (self.since(time), message.size);
-                Record::Received(Received { time, conn, stream, bytes, response })
+                let response =
+                    message.content.and_then(|bytes| trace::decode_response(&method, bytes));
+                let (time, bytes) = (self.trace_time(time), message.size);
+                Record::ServerMessage(ServerMessage { time, conn, stream, bytes, response })
             }
             Event::End { time, latency, conn, stream, outcome } => Record::End(End {
-                time: self.since(time),
+                time: self.trace_time(time),
                 latency: latency.as_nanos() as u64,
                 conn,
                 stream,
@@ -148,14 +166,15 @@ impl TraceWriter {
         }
     }
 
-    fn call(&self, call: Call) -> Record {
-        let request = self.request(&call.method, call.request.kept);
-        let response = call.response.kept.and_then(|bytes| trace::response(&call.method, bytes));
+    fn call_record(&self, call: Call) -> Record {
+        let request = self.decode_request(&call.method, call.request.content);
+        let response =
+            call.response.content.and_then(|bytes| trace::decode_response(&call.method, bytes));
         let (kind, namespace) = kind_and_namespace(request.as_ref());
         let shape = matches!(request, Some(Request::Txn(_)))
             .then(|| trace::shape(&call.method, request.as_ref()).text);
         Record::Call(Box::new(trace::Call {
-            time: self.since(call.time),
+            time: self.trace_time(call.time),
             latency: call.latency.as_nanos() as u64,
             conn: call.conn,
             stream: call.stream,
@@ -171,14 +190,14 @@ impl TraceWriter {
         }))
     }
 
-    fn request(&self, method: &str, message: Option<Bytes>) -> Option<Request> {
-        trace::request(method, message?, self.values)
+    fn decode_request(&self, method: &str, message: Option<Bytes>) -> Option<Request> {
+        trace::decode_request(method, message?, self.values)
     }
 }
 
 /// The kind and namespace of the request's key.
 fn kind_and_namespace(request: Option<&Request>) -> (Option<String>, Option<String>) {
-    let object = request.and_then(Request::key).and_then(|key| trace::object(&key.0));
+    let object = request.and_then(Request::key).and_then(|key| trace::object_of_key(&key.0));
     match object {
         Some(object) => (Some(object.kind.into()), object.namespace.map(Into::into)),
         None => (None, None),

@@ -1,4 +1,4 @@
-//! The state of one HTTP/2 stream: its messages, and the event for its end.
+//! The state of one HTTP/2 stream: its messages and its outcome.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,30 +16,36 @@ pub struct TrackedStream {
     pub method: Option<Arc<str>>,
     /// Whether the method streams messages.
     pub is_stream: bool,
-    sent: Assembler,
-    received: Assembler,
+    /// Assembles the client's messages.
+    requests: Assembler,
+    /// Assembles the server's messages.
+    responses: Assembler,
+    /// For a unary call: the first request message, with the total size of all.
     request: Message,
+    /// For a unary call: the first response message, with the total size of all.
     response: Message,
     /// The status, or the side that aborted the stream.
     pub outcome: Outcome,
 }
 
 impl TrackedStream {
+    /// Creates a stream whose request headers arrived at `opened`.
     pub fn new(opened: Instant) -> Self {
         TrackedStream {
             opened,
             method: None,
             is_stream: false,
-            sent: Assembler::default(),
-            received: Assembler::default(),
+            requests: Assembler::default(),
+            responses: Assembler::default(),
             request: Message::default(),
             response: Message::default(),
             outcome: Outcome::default(),
         }
     }
 
-    /// Processes data. For a gRPC stream, `emit` is called for every message. For a unary
-    /// call, the first message of each side is kept until the end of the call.
+    /// Processes data that `side` has sent. For a gRPC stream, calls `emit` for every message
+    /// that is now complete. For a unary call, keeps the first message of each side until the
+    /// end of the call, and adds up the sizes of further messages.
     pub fn push(
         &mut self,
         side: Side,
@@ -48,18 +54,18 @@ impl TrackedStream {
         mut emit: impl FnMut(Arc<str>, Message),
     ) {
         let (assembler, first) = match side {
-            Side::Client => (&mut self.sent, &mut self.request),
-            Side::Server => (&mut self.received, &mut self.response),
+            Side::Client => (&mut self.requests, &mut self.request),
+            Side::Server => (&mut self.responses, &mut self.response),
         };
         let (method, is_stream) = (&self.method, self.is_stream);
         assembler.push(bytes, budget, |message| match method {
             Some(method) if is_stream => emit(method.clone(), message),
-            _ if first.size == 0 && first.kept.is_none() => *first = message,
+            _ if first.size == 0 && first.content.is_none() => *first = message,
             _ => first.size += message.size,
         });
     }
 
-    /// The event for the end of the stream.
+    /// Converts to the event for the end of the call or gRPC stream.
     pub fn into_event(self, conn: u64, stream: u32, method: Arc<str>, now: Instant) -> Event {
         let latency = now - self.opened;
         if self.is_stream {

@@ -1,4 +1,4 @@
-//! Printing of results as text or JSON.
+//! Prints results as text or JSON.
 
 #![warn(missing_docs)]
 
@@ -17,11 +17,11 @@ pub enum Output {
 }
 
 impl Output {
-    /// Prints `result` to standard output: serialised as JSON, or rendered by `render`. A
+    /// Prints `result` to standard output: as JSON, or as the text that `render` returns. A
     /// closed pipe is not an error.
     ///
     /// # Errors
-    /// Fails if the result cannot be serialised or standard output cannot be written.
+    /// Fails if the result cannot be serialized or standard output cannot be written.
     pub fn print<R: Serialize>(
         self,
         result: &R,
@@ -41,9 +41,9 @@ impl Output {
             Output::Text => render(result),
         };
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            // The reader has exited, as `head` does.
+            // The reader, such as `head`, has exited before it has read everything.
             Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            written => written,
+            result => result,
         }
     }
 }
@@ -52,10 +52,10 @@ impl Output {
 mod tests {
     use super::*;
 
-    /// A writer that fails with an error of this kind.
-    struct Failing(ErrorKind);
+    /// A writer that always fails with an error of this kind.
+    struct FailingWriter(ErrorKind);
 
-    impl Write for Failing {
+    impl Write for FailingWriter {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(self.0.into())
         }
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn a_closed_pipe_is_not_an_error() {
-        let write = |kind| Output::Text.write(Failing(kind), &(), |()| "text".into());
+        let write = |kind| Output::Text.write(FailingWriter(kind), &(), |()| "text".into());
         assert!(write(ErrorKind::BrokenPipe).is_ok());
         assert_eq!(write(ErrorKind::StorageFull).unwrap_err().kind(), ErrorKind::StorageFull);
     }

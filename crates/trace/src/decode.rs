@@ -14,11 +14,12 @@ use crate::request::{Compare, Delete, Operand, Put, Range, Request, Txn, WatchCr
 use crate::response::{Event, Lease, Response, WatchResponse};
 use crate::value::{Value, Values};
 
-/// Maximum nesting of decoded transactions. etcd rejects deeper ones.
+/// Maximum nesting of decoded transactions. A transaction that is nested deeper is
+/// [`Request::Undecoded`].
 const MAX_DEPTH: usize = 16;
 
-/// Whether the method streams messages in one or both directions. Unknown methods are
-/// assumed to do so.
+/// Whether calls of `method` stream messages in one or both directions. Returns true for a
+/// method that is neither etcd's nor the health check's.
 pub fn is_stream(method: &str) -> bool {
     match method.strip_prefix("/etcdserverpb.") {
         Some(known) => matches!(
@@ -29,9 +30,9 @@ pub fn is_stream(method: &str) -> bool {
     }
 }
 
-/// Decodes a request message of `method`; `None` if traces contain no requests of this
-/// method.
-pub fn request(method: &str, message: Bytes, values: Values) -> Option<Request> {
+/// Decodes a request message of `method`. Returns `None` if traces contain no requests of
+/// this method.
+pub fn decode_request(method: &str, message: Bytes, values: Values) -> Option<Request> {
     let request = match method {
         "/etcdserverpb.KV/Range" | "/etcdserverpb.KV/RangeStream" => {
             rpc::RangeRequest::decode(message).map(|m| Request::Range(range(m)))
@@ -62,9 +63,9 @@ pub fn request(method: &str, message: Bytes, values: Values) -> Option<Request> 
     Some(request.unwrap_or(Request::Undecoded))
 }
 
-/// Decodes a response message of `method`; `None` if traces contain no responses of this
-/// method.
-pub fn response(method: &str, message: Bytes) -> Option<Response> {
+/// Decodes a response message of `method`. Returns `None` if traces contain no responses of
+/// this method.
+pub fn decode_response(method: &str, message: Bytes) -> Option<Response> {
     let response = match method {
         "/etcdserverpb.KV/Range" => rpc::RangeResponse::decode(message).map(|m| range_response(&m)),
         "/etcdserverpb.KV/RangeStream" => rpc::RangeStreamResponse::decode(message)
@@ -112,7 +113,7 @@ fn range(m: rpc::RangeRequest) -> Range {
 
 fn put(m: rpc::PutRequest, values: Values) -> Put {
     Put {
-        value: Value::keep(&m.value, values),
+        value: Value::record(&m.value, values),
         key: Key(m.key),
         lease: m.lease,
         prev_kv: m.prev_kv,
@@ -126,9 +127,8 @@ fn delete(m: rpc::DeleteRangeRequest) -> Delete {
 }
 
 fn txn(m: rpc::TxnRequest, values: Values, depth: usize) -> Txn {
-    let operations = |list: Vec<rpc::RequestOp>| {
-        list.into_iter().map(|operation| operate(operation, values, depth)).collect()
-    };
+    let operations =
+        |list: Vec<rpc::RequestOp>| list.into_iter().map(|m| operation(m, values, depth)).collect();
     Txn {
         compare: m.compare.into_iter().map(|m| compare(m, values)).collect(),
         success: operations(m.success),
@@ -136,7 +136,7 @@ fn txn(m: rpc::TxnRequest, values: Values, depth: usize) -> Txn {
     }
 }
 
-fn operate(m: rpc::RequestOp, values: Values, depth: usize) -> Request {
+fn operation(m: rpc::RequestOp, values: Values, depth: usize) -> Request {
     match m.request {
         Some(Operation::RequestRange(m)) => Request::Range(range(m)),
         Some(Operation::RequestPut(m)) => Request::Put(put(m, values)),
@@ -155,18 +155,18 @@ fn compare(m: rpc::Compare, values: Values) -> Compare {
         CompareResult::Less => "<",
         CompareResult::NotEqual => "!=",
     };
-    // protobuf omits a number that is 0.
+    // An encoder may omit an operand that is 0 or empty.
     let with = match (m.target(), m.target_union) {
         (_, Some(TargetUnion::Version(number))) => Operand::Version(number),
         (_, Some(TargetUnion::CreateRevision(number))) => Operand::Create(number),
         (_, Some(TargetUnion::ModRevision(number))) => Operand::Mod(number),
         (_, Some(TargetUnion::Lease(number))) => Operand::Lease(number),
-        (_, Some(TargetUnion::Value(value))) => Operand::Value(Value::keep(&value, values)),
+        (_, Some(TargetUnion::Value(value))) => Operand::Value(Value::record(&value, values)),
         (rpc::compare::CompareTarget::Version, None) => Operand::Version(0),
         (rpc::compare::CompareTarget::Create, None) => Operand::Create(0),
         (rpc::compare::CompareTarget::Mod, None) => Operand::Mod(0),
         (rpc::compare::CompareTarget::Lease, None) => Operand::Lease(0),
-        (rpc::compare::CompareTarget::Value, None) => Operand::Value(Value::keep(&[], values)),
+        (rpc::compare::CompareTarget::Value, None) => Operand::Value(Value::record(&[], values)),
     };
     Compare { key: Key(m.key), range_end: Key(m.range_end), result: result.into(), with }
 }
@@ -189,7 +189,7 @@ fn watch(m: rpc::WatchRequest) -> Request {
     }
 }
 
-/// A response with only the revision of its header.
+/// A response that contains only the revision of its header.
 fn header_only(header: Option<rpc::ResponseHeader>) -> Response {
     Response { revision: header.map_or(0, |header| header.revision), ..Response::default() }
 }
@@ -272,7 +272,7 @@ mod tests {
     const METHODS: [&str; 6] = ["Range", "RangeStream", "Put", "DeleteRange", "Txn", "Compact"];
 
     #[test]
-    fn a_kubernetes_transaction_is_decoded() {
+    fn decodes_as_much_of_each_value_as_requested() {
         let put = rpc::PutRequest { key: "/a".into(), value: "abc".into(), ..Default::default() };
         let txn = rpc::TxnRequest {
             compare: vec![rpc::Compare {
@@ -285,11 +285,11 @@ mod tests {
             failure: vec![],
         };
         let message = Bytes::from(txn.encode_to_vec());
-        let decoded = |values| request("/etcdserverpb.KV/Txn", message.clone(), values);
+        let decoded = |values| decode_request("/etcdserverpb.KV/Txn", message.clone(), values);
         let Some(Request::Txn(txn)) = decoded(Values::Full) else { panic!("not a Txn") };
         assert_eq!(txn.compare[0].with, Operand::Mod(7));
         let [Request::Put(put)] = &txn.success[..] else { panic!("not a put") };
-        assert_eq!(put.value.restore(), "abc");
+        assert_eq!(put.value.for_replay(), "abc");
         let sizes = serde_json::to_string(&decoded(Values::Sizes)).unwrap();
         assert!(sizes.contains(r#""value":{"bytes":3}"#), "{sizes}");
         let none = serde_json::to_string(&decoded(Values::None)).unwrap();
@@ -300,20 +300,20 @@ mod tests {
     fn invalid_messages_are_marked_undecoded() {
         let garbage = Bytes::from_static(b"\xff\xff\xff");
         let put = "/etcdserverpb.KV/Put";
-        assert_eq!(request(put, garbage.clone(), Values::Full), Some(Request::Undecoded));
-        assert!(response(put, garbage.clone()).unwrap().undecoded);
-        assert_eq!(request("/x.Y/Z", garbage, Values::Full), None);
+        assert_eq!(decode_request(put, garbage.clone(), Values::Full), Some(Request::Undecoded));
+        assert!(decode_response(put, garbage.clone()).unwrap().undecoded);
+        assert_eq!(decode_request("/x.Y/Z", garbage, Values::Full), None);
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), method in 0..METHODS.len()) {
             let path = format!("/etcdserverpb.KV/{}", METHODS[method]);
-            if let Some(request) = request(&path, bytes.clone().into(), Values::Full) {
+            if let Some(request) = decode_request(&path, bytes.clone().into(), Values::Full) {
                 let text = crate::shape(&path, Some(&request)).text;
                 prop_assert!(!text.is_empty());
             }
-            response(&path, bytes.into());
+            decode_response(&path, bytes.into());
         }
     }
 }

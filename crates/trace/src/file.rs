@@ -1,5 +1,5 @@
-//! Trace files: one record per line, optionally compressed. Flushed records can be
-//! read even if the writer was killed.
+//! Trace files: JSON records, one per line, optionally compressed. Flushed records can be read
+//! even if the writer was killed.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, ErrorKind, Read, Write};
@@ -11,12 +11,14 @@ use flate2::write::GzEncoder;
 
 use crate::record::{Head, Record, VERSION};
 
+/// Size of the buffers for reading and writing in bytes.
 const BUFFER_BYTES: usize = 1 << 18;
-/// Maximum length of a line. A file with longer lines is not a trace.
+/// Maximum length of a line in bytes. A file with longer lines is not a trace.
 const MAX_LINE_BYTES: u64 = 256 << 20;
-/// The first bytes of a trace.
+/// The first bytes of a decompressed trace.
 const HEAD_START: &[u8] = br#"{"type":"head""#;
-/// A fast level. Traces are repetitive, so it compresses well enough.
+/// Zstandard's fastest standard level. It compresses traces well enough, because they are
+/// repetitive.
 const ZSTD_LEVEL: i32 = 1;
 
 /// The compression of a trace file.
@@ -31,8 +33,9 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// The compression for a file name: `.zst`, `.gz` or another extension.
-    pub fn of(path: &Path) -> Compression {
+    /// The compression that the extension of a file name requests: `.zst`, `.gz` or, with any
+    /// other extension, none.
+    pub fn for_path(path: &Path) -> Compression {
         match path.extension().and_then(|end| end.to_str()) {
             Some("zst") => Compression::Zstd,
             Some("gz") => Compression::Gzip,
@@ -54,7 +57,7 @@ impl FromStr for Compression {
     }
 }
 
-/// The reason why a trace cannot be read.
+/// An error that prevents reading a trace.
 #[derive(thiserror::Error, Debug)]
 pub enum Error {
     /// The file could not be read or decompressed.
@@ -93,7 +96,7 @@ pub enum Error {
     },
 }
 
-/// Writes records to a file.
+/// Writes records to a trace file.
 pub struct Writer(Output);
 
 enum Output {
@@ -103,7 +106,7 @@ enum Output {
 }
 
 impl Writer {
-    /// Creates a writer to an open file.
+    /// Creates a writer that appends to an open file.
     ///
     /// # Errors
     /// Fails if the compressor cannot be created.
@@ -116,7 +119,7 @@ impl Writer {
         }))
     }
 
-    /// Appends a record. It is in the file after the next [`Writer::flush`].
+    /// Appends a record to the buffer. After the next [`Writer::flush`] it is in the file.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -126,7 +129,7 @@ impl Writer {
         output.write_all(b"\n")
     }
 
-    /// Makes all appended records readable.
+    /// Writes all appended records to the file, so that readers can read them.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -134,7 +137,7 @@ impl Writer {
         self.output().flush()
     }
 
-    /// Completes the file.
+    /// Writes all appended records and the end of the compressed data to the file.
     ///
     /// # Errors
     /// Fails if the file cannot be written.
@@ -160,15 +163,17 @@ pub struct Reader {
     path: PathBuf,
     input: Box<dyn BufRead>,
     head: Head,
+    /// The last line that was read.
     buffer: Vec<u8>,
+    /// The number of the last line that was read, from 1.
     line: u64,
     truncated: bool,
 }
 
 impl Reader {
-    /// Opens a trace and reads its head. The compression is detected from the first
-    /// bytes. An empty file or an incomplete head is a truncated trace without records:
-    /// its writer was killed right after the start.
+    /// Opens a trace and reads its head record. The compression is detected from the first
+    /// bytes. A file that is empty or ends within the head record is a truncated trace without
+    /// records: its writer was killed right after the start.
     ///
     /// # Errors
     /// Fails if the file cannot be read or is not a trace of this version.
@@ -183,7 +188,7 @@ impl Reader {
             line: 0,
             truncated: false,
         };
-        match reader.read() {
+        match reader.read_record() {
             Ok(Some(Record::Head(head))) if head.version == VERSION => reader.head = head,
             Ok(Some(Record::Head(head))) => {
                 return Err(Error::Version { path: reader.name(), found: head.version });
@@ -195,12 +200,13 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The head record.
+    /// The head record. If the file ends within it, a default value.
     pub fn head(&self) -> &Head {
         &self.head
     }
 
-    /// Whether the file is truncated: its writer was killed or is still running.
+    /// Whether the records read so far end with an incomplete line or with incomplete
+    /// compressed data: the writer was killed or is still running.
     pub fn is_truncated(&self) -> bool {
         self.truncated
     }
@@ -209,7 +215,7 @@ impl Reader {
         self.path.display().to_string()
     }
 
-    fn read(&mut self) -> Result<Option<Record>, Error> {
+    fn read_record(&mut self) -> Result<Option<Record>, Error> {
         self.buffer.clear();
         let read = (&mut self.input).take(MAX_LINE_BYTES).read_until(b'\n', &mut self.buffer);
         match read {
@@ -219,7 +225,7 @@ impl Reader {
         }
         self.line += 1;
         if self.buffer.pop_if(|last| *last == b'\n').is_none() {
-            // The last line was still being written.
+            // The end of the file. A line without a newline was not written completely.
             self.truncated |= !self.buffer.is_empty();
             return Ok(None);
         }
@@ -235,11 +241,11 @@ impl Iterator for Reader {
     type Item = Result<Record, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.read().transpose()
+        self.read_record().transpose()
     }
 }
 
-/// Whether an incomplete line may be the start of a head record.
+/// Whether an incomplete line can be the start of a head record.
 fn is_start_of_head(line: &[u8]) -> bool {
     HEAD_START.starts_with(line) || line.starts_with(HEAD_START)
 }
@@ -269,7 +275,8 @@ mod tests {
     use super::*;
     use crate::record::Missing;
 
-    const ALL: [Compression; 3] = [Compression::None, Compression::Gzip, Compression::Zstd];
+    const COMPRESSIONS: [Compression; 3] =
+        [Compression::None, Compression::Gzip, Compression::Zstd];
 
     fn head() -> Record {
         Record::Head(Head { version: VERSION, program: "test".into(), ..Head::default() })
@@ -279,6 +286,8 @@ mod tests {
         Record::Missing(Missing { time: 1, records })
     }
 
+    /// Reads records with the counts 1, 2, 3, … and returns their number, and whether the file
+    /// is truncated.
     fn count_records(path: &Path) -> (u64, bool) {
         let mut reader = Reader::open(path).unwrap();
         let mut count = 0;
@@ -291,7 +300,7 @@ mod tests {
 
     #[test]
     fn written_records_are_read() {
-        for compression in ALL {
+        for compression in COMPRESSIONS {
             let file = tempfile::NamedTempFile::new().unwrap();
             let mut writer = Writer::new(file.reopen().unwrap(), compression).unwrap();
             writer.write(&head()).unwrap();
@@ -304,7 +313,7 @@ mod tests {
     /// A file truncated to any length contains all records that were flushed before.
     #[test]
     fn a_truncated_file_is_readable_up_to_the_last_flush() {
-        for compression in ALL {
+        for compression in COMPRESSIONS {
             let file = tempfile::NamedTempFile::new().unwrap();
             let mut writer = Writer::new(file.reopen().unwrap(), compression).unwrap();
             writer.write(&head()).unwrap();
@@ -319,7 +328,8 @@ mod tests {
                 let (count, _) = count_records(file.path());
                 assert!((100..=200).contains(&count), "{compression:?}: {count} of {len} bytes");
             }
-            // The writer was killed right after the flush.
+            // The file now ends with the first flush. A compressed file is truncated there; an
+            // uncompressed one ends with a complete line.
             let (count, truncated) = count_records(file.path());
             assert_eq!(
                 (count, truncated),
@@ -332,9 +342,9 @@ mod tests {
     #[test]
     fn a_writer_killed_right_after_the_start_leaves_an_empty_trace() {
         let file = tempfile::NamedTempFile::new().unwrap();
-        for start in [&b""[..], b"{\"type\":\"he", b"\x28\xb5\x2f\xfd\x00", b"\x1f\x8b\x08"] {
-            std::fs::write(file.path(), start).unwrap();
-            assert_eq!(count_records(file.path()), (0, true), "{start:?}");
+        for content in [&b""[..], b"{\"type\":\"he", b"\x28\xb5\x2f\xfd\x00", b"\x1f\x8b\x08"] {
+            std::fs::write(file.path(), content).unwrap();
+            assert_eq!(count_records(file.path()), (0, true), "{content:?}");
         }
     }
 

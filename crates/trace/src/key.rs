@@ -41,7 +41,7 @@ impl Serialize for Key {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match std::str::from_utf8(&self.0) {
             Ok(text) => serializer.serialize_str(text),
-            Err(_) => JsonKey::Binary { base64: encode(&self.0) }.serialize(serializer),
+            Err(_) => JsonKey::Binary { base64: encode_base64(&self.0) }.serialize(serializer),
         }
     }
 }
@@ -50,18 +50,18 @@ impl<'de> Deserialize<'de> for Key {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         match JsonKey::deserialize(deserializer)? {
             JsonKey::Text(text) => Ok(Key(text.into_owned().into_bytes().into())),
-            JsonKey::Binary { base64 } => decode(&base64).map(Key).map_err(D::Error::custom),
+            JsonKey::Binary { base64 } => decode_base64(&base64).map(Key).map_err(D::Error::custom),
         }
     }
 }
 
 /// Encodes bytes as base64.
-pub(crate) fn encode(bytes: &[u8]) -> String {
+pub(crate) fn encode_base64(bytes: &[u8]) -> String {
     BASE64_STANDARD.encode(bytes)
 }
 
 /// Decodes base64.
-pub(crate) fn decode(text: &str) -> Result<Bytes, base64::DecodeError> {
+pub(crate) fn decode_base64(text: &str) -> Result<Bytes, base64::DecodeError> {
     BASE64_STANDARD.decode(text).map(Bytes::from)
 }
 
@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_survive_json() {
+    fn keys_are_serialized_and_deserialized() {
         for (bytes, json) in [
             (&b"/registry/pods/a/b"[..], r#""/registry/pods/a/b""#),
             (b"\0", r#""\u0000""#),

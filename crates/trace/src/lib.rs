@@ -2,17 +2,18 @@
 //! (`docs/trace-format.md`), and the analysis of single requests.
 //!
 //! # Reading order
-//! `record` defines the records; `request`, `response`, `key` and `value` are their
-//! parts. `file` reads and writes trace files. `decode` converts gRPC messages to
-//! requests and responses. `shape` and `object` classify requests for reports.
+//! `record` defines the records; `request`, `response`, `key` and `value` define their
+//! parts. `file` reads and writes trace files. `decode` converts gRPC messages to requests
+//! and responses. `shape` and `object` classify requests for reports.
 //!
 //! # Invariants
-//! - A trace contains all keys. How much of each value it contains is set by
-//!   [`Values`].
-//! - A message that cannot be decoded has a record with its size.
-//! - If records could not be written, a [`Missing`] record in their place contains
-//!   their number.
-//! - If the writer was killed, the file can be read up to the last flush.
+//! - A trace contains the keys of decoded requests and of watch events. Of the pairs that a
+//!   range returns, it contains the number, not the keys. [`Values`] determines how much of
+//!   each value in a request it contains.
+//! - A message that cannot be decoded is recorded with its size.
+//! - If records could not be written, a [`Missing`] record in their place contains the count
+//!   of the missing records.
+//! - If the writer was killed, the records up to its last flush can be read.
 
 #![warn(missing_docs)]
 
@@ -27,11 +28,14 @@ mod response;
 mod shape;
 mod value;
 
-pub use decode::{is_stream, request, response};
+pub use decode::{decode_request, decode_response, is_stream};
 pub use file::{Compression, Error, Reader, Writer};
 pub use key::Key;
-pub use object::{Object, object};
-pub use record::{Call, Cut, End, Head, Missing, Open, Outcome, Received, Record, Sent, VERSION};
+pub use object::{Object, object_of_key};
+pub use record::{
+    AbortedBy, Call, ClientMessage, End, Head, Missing, Open, Outcome, Record, ServerMessage,
+    VERSION,
+};
 pub use request::{Compare, Delete, Operand, Put, Range, Request, Txn, WatchCreate};
 pub use response::{Event, Lease, Response, WatchResponse};
 pub use shape::{Class, Shape, shape, span_kind};

@@ -1,24 +1,27 @@
-//! The Kubernetes kind and namespace of a key.
+//! The kind and namespace of the Kubernetes object that is stored under a key.
 
-/// The kind and namespace that a key names.
+/// The kind and namespace of the objects that a key or a prefix refers to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Object<'a> {
-    /// The kind as keys contain it: `pods`, `services/specs`, `minions`,
-    /// `apiextensions.k8s.io/customresourcedefinitions`. For other keys, the first
-    /// path segment.
+    /// The kind in the spelling of the key: `pods`, `services/specs`, `minions`,
+    /// `apiextensions.k8s.io/customresourcedefinitions`. For a key without `/registry/`, the
+    /// first path segment.
     pub kind: &'a str,
     /// The namespace, if the key contains one.
     pub namespace: Option<&'a str>,
 }
 
+/// The API server's default `--etcd-prefix`, with slashes.
 const ROOT: &str = "/registry/";
-/// First segments of kinds that have two segments without being in an API group.
+/// First segments of kinds that have two segments although they are not in an API group. (A
+/// segment with a dot is an API group.)
 const TWO_SEGMENT_KINDS: [&str; 2] = ["services/", "ranges/"];
-/// Kinds whose keys have further segments that are not namespaces.
+/// Kinds without namespaces. The segment after the kind is not a namespace, even if further
+/// segments follow.
 const CLUSTER_SCOPED_KINDS: [&str; 3] = ["ranges/", "masterleases", "peerserverleases"];
 
-/// The object that `key` names; `None` if the key is not UTF-8.
-pub fn object(key: &[u8]) -> Option<Object<'_>> {
+/// The object that `key` refers to; `None` if the key is not UTF-8.
+pub fn object_of_key(key: &[u8]) -> Option<Object<'_>> {
     let text = std::str::from_utf8(key).ok()?;
     let Some(at) = text.find(ROOT) else {
         let first = text.trim_start_matches('/').split('/').next().unwrap_or_default();
@@ -73,8 +76,8 @@ mod tests {
             ("/other/a/b", "other", None),
             ("", "", None),
         ] {
-            assert_eq!(object(key.as_bytes()), Some(Object { kind, namespace }), "{key}");
+            assert_eq!(object_of_key(key.as_bytes()), Some(Object { kind, namespace }), "{key}");
         }
-        assert_eq!(object(b"\xff"), None);
+        assert_eq!(object_of_key(b"\xff"), None);
     }
 }

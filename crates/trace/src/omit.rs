@@ -1,4 +1,5 @@
-//! Conditions under which fields are omitted from JSON.
+//! Conditions of serde's `skip_serializing_if`: a field with its default value is omitted from
+//! the JSON.
 
 pub(crate) fn is_zero(number: &i64) -> bool {
     *number == 0

@@ -7,7 +7,7 @@ use crate::request::Request;
 use crate::response::Response;
 use crate::value::Values;
 
-/// The version of the format. Readers reject other versions.
+/// The version of the trace format. A [`crate::Reader`] rejects other versions.
 pub const VERSION: u32 = 1;
 
 /// A record: one line of a trace file.
@@ -21,12 +21,14 @@ pub enum Record {
     /// The start of a stream.
     Open(Open),
     /// A message from the client on a stream.
-    Sent(Sent),
+    #[serde(rename = "sent")]
+    ClientMessage(ClientMessage),
     /// A message from the server on a stream.
-    Received(Received),
+    #[serde(rename = "received")]
+    ServerMessage(ServerMessage),
     /// The end of a stream.
     End(End),
-    /// Records that were not written.
+    /// The number of records that were not written.
     Missing(Missing),
 }
 
@@ -41,54 +43,54 @@ pub struct Head {
     pub started_unix_ns: u64,
     /// The endpoints of the proxy.
     pub endpoints: Vec<String>,
-    /// How much of each value the trace contains.
+    /// What the trace contains of each value.
     pub values: Values,
 }
 
-/// A call with one request and one response. The record is written when the call has
-/// ended.
+/// A unary call. It is recorded when it has ended.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct Call {
     /// When the proxy received the request headers.
     pub time: u64,
-    /// The time from the request headers to the end.
+    /// The time from the request headers to the end of the call.
     pub latency: u64,
-    /// The number of the client connection.
+    /// The ID of the client connection: 1 for the first connection of the trace.
     pub conn: u64,
     /// The HTTP/2 stream ID.
     pub stream: u32,
     /// The gRPC method: the HTTP/2 path.
     pub method: String,
-    /// The size of the request.
+    /// The size of the request messages.
     pub request_bytes: u64,
-    /// The size of the response.
+    /// The size of the response messages.
     pub response_bytes: u64,
-    /// The Kubernetes kind of the request's key; see [`crate::object()`].
+    /// The Kubernetes kind of the request's key; see [`crate::object_of_key`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// The namespace of the request's key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The normalised shape, for a transaction.
+    /// The request shape, if the request is a transaction; see [`crate::shape()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shape: Option<String>,
-    /// Unset if the proxy could not keep the message or the method is not recorded in
-    /// detail.
+    /// The decoded request. `None` if the proxy could not buffer the message, or if traces
+    /// contain no requests of this method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub request: Option<Request>,
-    /// The decoded response.
+    /// The decoded response. `None` if the proxy could not buffer the message, or if traces
+    /// contain no responses of this method.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub response: Option<Response>,
-    /// How it ended.
+    /// How the call ended.
     pub end: Outcome,
 }
 
 /// The start of a stream.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct Open {
-    /// The time of the event.
+    /// When the proxy received the request headers.
     pub time: u64,
-    /// The number of the client connection.
+    /// The ID of the client connection: 1 for the first connection of the trace.
     pub conn: u64,
     /// The HTTP/2 stream ID.
     pub stream: u32,
@@ -98,16 +100,16 @@ pub struct Open {
 
 /// A message from the client on a stream.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-pub struct Sent {
-    /// The time of the event.
+pub struct ClientMessage {
+    /// When the proxy received the last byte of the message.
     pub time: u64,
-    /// The number of the client connection.
+    /// The ID of the client connection: 1 for the first connection of the trace.
     pub conn: u64,
     /// The HTTP/2 stream ID.
     pub stream: u32,
     /// The size of the message.
     pub bytes: u64,
-    /// The Kubernetes kind of the request's key; see [`crate::object()`].
+    /// The Kubernetes kind of the request's key; see [`crate::object_of_key`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kind: Option<String>,
     /// The namespace of the request's key.
@@ -120,10 +122,10 @@ pub struct Sent {
 
 /// A message from the server on a stream.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-pub struct Received {
-    /// The time of the event.
+pub struct ServerMessage {
+    /// When the proxy received the last byte of the message.
     pub time: u64,
-    /// The number of the client connection.
+    /// The ID of the client connection: 1 for the first connection of the trace.
     pub conn: u64,
     /// The HTTP/2 stream ID.
     pub stream: u32,
@@ -137,23 +139,23 @@ pub struct Received {
 /// The end of a stream.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct End {
-    /// The time of the event.
+    /// When the stream ended.
     pub time: u64,
-    /// The number of the client connection.
+    /// The ID of the client connection: 1 for the first connection of the trace.
     pub conn: u64,
     /// The HTTP/2 stream ID.
     pub stream: u32,
-    /// The time since the stream was opened.
+    /// The time from the request headers to the end of the stream.
     pub latency: u64,
-    /// How it ended.
+    /// How the stream ended.
     pub end: Outcome,
 }
 
-/// Marks the position of records that were not written because the recorder could not
-/// keep up.
+/// Marks the position of records that were not written because the recorder could not keep
+/// up, or because the bytes of a connection could not be parsed.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq)]
 pub struct Missing {
-    /// The time of the event.
+    /// When the recorder wrote this record.
     pub time: u64,
     /// Number of missing records.
     #[serde(rename = "lines")]
@@ -169,19 +171,19 @@ pub struct Outcome {
     /// The gRPC status message.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// The side that aborted the call or stream, if there was no status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cut: Option<Cut>,
+    /// Who aborted the call or stream, if the server sent no status.
+    #[serde(default, rename = "cut", skip_serializing_if = "Option::is_none")]
+    pub aborted_by: Option<AbortedBy>,
 }
 
-/// The side that aborted a call or stream.
+/// Who aborted a call or stream.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
-pub enum Cut {
+pub enum AbortedBy {
     /// The client reset the stream.
     Client,
     /// The server reset the stream.
     Server,
-    /// The connection was closed.
+    /// Nobody reset the stream, but the connection was closed.
     Connection,
 }

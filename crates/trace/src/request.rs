@@ -1,5 +1,5 @@
-//! Decoded requests, as traces contain them. Fields with default values are
-//! omitted.
+//! Decoded requests in the form in which traces contain them. Most fields with default values
+//! are omitted from the JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -21,9 +21,9 @@ pub enum Request {
     Txn(Txn),
     /// KV/Compact.
     Compact {
-        /// The first revision to keep.
+        /// The compaction revision. Reads at older revisions fail afterwards.
         revision: i64,
-        /// Whether to wait until the history is removed from disk.
+        /// Whether the server responds only after it has removed the compacted history.
         physical: bool,
     },
     /// Lease/LeaseGrant.
@@ -59,7 +59,7 @@ pub enum Request {
     },
     /// Watch/Watch: requests a progress notification.
     WatchProgress,
-    /// A message that is not a request of its method.
+    /// A message that could not be decoded as a request of its method.
     Undecoded,
 }
 
@@ -78,19 +78,20 @@ pub struct Range {
     /// The revision to read; 0 for the current one.
     #[serde(skip_serializing_if = "is_zero")]
     pub revision: i64,
-    /// Whether a stale read is allowed.
+    /// Whether the server may return stale data.
     #[serde(skip_serializing_if = "is_false")]
     pub serializable: bool,
-    /// Whether values are omitted.
+    /// Whether the pairs are returned without values.
     #[serde(skip_serializing_if = "is_false")]
     pub keys_only: bool,
     /// Whether only the count is returned.
     #[serde(skip_serializing_if = "is_false")]
     pub count_only: bool,
-    /// The sort order and target, unless both are the default.
+    /// The sort order and the sort target as numbers of etcd's enums; `None` if both are 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sort: Option<(i32, i32)>,
-    /// `min_mod`, `max_mod`, `min_create`, `max_create`, if any of them is set.
+    /// `min_mod_revision`, `max_mod_revision`, `min_create_revision` and
+    /// `max_create_revision`; `None` if all are 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bounds: Option<[i64; 4]>,
 }
@@ -106,13 +107,13 @@ pub struct Put {
     /// The lease to attach; 0 for none.
     #[serde(skip_serializing_if = "is_zero")]
     pub lease: i64,
-    /// Whether the previous pair is returned.
+    /// Whether the response contains the previous pair.
     #[serde(skip_serializing_if = "is_false")]
     pub prev_kv: bool,
-    /// Whether the current value is kept.
+    /// Whether the put keeps the key's current value.
     #[serde(skip_serializing_if = "is_false")]
     pub ignore_value: bool,
-    /// Whether the current lease is kept.
+    /// Whether the put keeps the key's current lease.
     #[serde(skip_serializing_if = "is_false")]
     pub ignore_lease: bool,
 }
@@ -126,7 +127,7 @@ pub struct Delete {
     /// The end of the range, in etcd's convention.
     #[serde(skip_serializing_if = "Key::is_empty")]
     pub range_end: Key,
-    /// Whether the deleted pairs are returned.
+    /// Whether the response contains the deleted pairs.
     #[serde(skip_serializing_if = "is_false")]
     pub prev_kv: bool,
 }
@@ -138,10 +139,10 @@ pub struct Txn {
     /// The comparisons.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub compare: Vec<Compare>,
-    /// The operations if all comparisons are true.
+    /// The operations that are executed if all comparisons are true.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub success: Vec<Request>,
-    /// The operations otherwise.
+    /// The operations that are executed if a comparison is false.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub failure: Vec<Request>,
 }
@@ -156,11 +157,11 @@ pub struct Compare {
     pub range_end: Key,
     /// `=`, `!=`, `<` or `>`.
     pub result: String,
-    /// The field and the value to compare it with.
+    /// The field that is compared, and the operand with which it is compared.
     pub with: Operand,
 }
 
-/// The field of a key that is compared, and the value to compare it with.
+/// The field of a pair that is compared, and the operand with which it is compared.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "snake_case")]
 pub enum Operand {
@@ -185,19 +186,19 @@ pub struct WatchCreate {
     /// The end of the range, in etcd's convention.
     #[serde(skip_serializing_if = "Key::is_empty")]
     pub range_end: Key,
-    /// The first revision to deliver; 0 for the next revision.
+    /// The revision of the first event; 0 for the next revision.
     #[serde(skip_serializing_if = "is_zero")]
     pub start_revision: i64,
-    /// Whether progress notifications are sent.
+    /// Whether the server sends progress notifications.
     #[serde(skip_serializing_if = "is_false")]
     pub progress_notify: bool,
-    /// Whether events include the previous pair.
+    /// Whether events contain the previous pair.
     #[serde(skip_serializing_if = "is_false")]
     pub prev_kv: bool,
-    /// Whether large responses may be split.
+    /// Whether the server may split a large response into fragments.
     #[serde(skip_serializing_if = "is_false")]
     pub fragment: bool,
-    /// The kinds of events to leave out.
+    /// The types of events that are not delivered, as numbers of etcd's enum.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub filters: Vec<i32>,
     /// The requested watch ID; 0 to let the server choose.
@@ -206,7 +207,8 @@ pub struct WatchCreate {
 }
 
 impl Request {
-    /// The key of the request. For a transaction, its first key.
+    /// The key of the request. For a transaction, the key of its first comparison, or of its
+    /// first operation if it has no comparisons.
     pub fn key(&self) -> Option<&Key> {
         match self {
             Request::Range(range) => Some(&range.key),

@@ -1,5 +1,5 @@
-//! Decoded responses, as traces contain them. Fields with default values are
-//! omitted.
+//! Decoded responses in the form in which traces contain them. Most fields with default values
+//! are omitted from the JSON.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,31 +16,32 @@ pub struct Response {
     /// Whether the comparisons of a transaction were true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub succeeded: Option<bool>,
-    /// The count of a range, or the sum for all ranges of a transaction.
+    /// The `count` of a range, or the sum over the ranges of a transaction.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<i64>,
-    /// Number of returned key-value pairs.
+    /// Number of key-value pairs in the response, apart from previous and deleted pairs.
     #[serde(skip_serializing_if = "is_zero_unsigned")]
     pub kvs: u64,
-    /// Bytes of the returned values.
+    /// Total size of the values of these pairs in bytes.
     #[serde(skip_serializing_if = "is_zero_unsigned")]
     pub value_bytes: u64,
-    /// Whether there are more keys than were returned.
+    /// Whether the range contains more keys than the response.
     #[serde(skip_serializing_if = "is_false")]
     pub more: bool,
-    /// The mod revision of the returned pair, if exactly one was returned.
+    /// The mod revision of the pair that a range returned; 0 unless the response has exactly
+    /// one range and this range returned exactly one pair.
     #[serde(skip_serializing_if = "is_zero")]
     pub mod_revision: i64,
-    /// Number of deleted keys.
+    /// Number of keys that the deletions deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deleted: Option<i64>,
-    /// The lease, for lease methods.
+    /// The lease, in responses of LeaseGrant, LeaseKeepAlive and LeaseTimeToLive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
-    /// The watch response, for Watch.
+    /// The watch response, in responses of Watch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub watch: Option<WatchResponse>,
-    /// Whether the message is not a response of its method.
+    /// Whether the message could not be decoded as a response of its method.
     #[serde(skip_serializing_if = "is_false")]
     pub undecoded: bool,
 }
@@ -63,19 +64,20 @@ pub struct Lease {
 pub struct WatchResponse {
     /// The watch ID.
     pub watch_id: i64,
-    /// Whether the watch was created.
+    /// Whether the response confirms the creation of the watch.
     #[serde(skip_serializing_if = "is_false")]
     pub created: bool,
-    /// Whether the watch was cancelled.
+    /// Whether the server has cancelled the watch.
     #[serde(skip_serializing_if = "is_false")]
     pub canceled: bool,
     /// Whether more fragments of the response follow.
     #[serde(skip_serializing_if = "is_false")]
     pub fragment: bool,
-    /// The compacted revision, if the watch was cancelled because of it.
+    /// The compaction revision, if the watch was cancelled because its start revision is
+    /// compacted.
     #[serde(skip_serializing_if = "is_zero")]
     pub compact_revision: i64,
-    /// The reason for the cancellation.
+    /// The reason why the watch was cancelled.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// The events.
@@ -97,10 +99,10 @@ pub struct Event {
     /// Whether the key was created.
     #[serde(skip_serializing_if = "is_false")]
     pub create: bool,
-    /// The size of the value.
+    /// The size of the value in bytes.
     #[serde(skip_serializing_if = "is_zero_unsigned")]
     pub value_bytes: u64,
-    /// Whether the previous pair is included.
+    /// Whether the event contains the previous pair.
     #[serde(skip_serializing_if = "is_false")]
     pub prev_kv: bool,
 }

@@ -1,9 +1,9 @@
 //! Request shapes (requests without their keys, numbers and values), and their classes.
 //!
-//! The API server's storage uses five operations (`client/v3/kubernetes` of etcd, which
-//! `storage/etcd3` of the API server calls): an optimistic create, update and delete, a
-//! get and a list. Each is a class. The other classes are auxiliary requests and
-//! everything else.
+//! The API server's storage (`storage/etcd3`) calls etcd's package `client/v3/kubernetes`. Its
+//! optimistic creates, updates and deletes, its gets and its lists are one class each. Watches,
+//! leases and compactions are the class of auxiliary requests. All further requests are the
+//! class other.
 
 use std::fmt::{self, Write};
 
@@ -11,6 +11,9 @@ use serde::Serialize;
 
 use crate::key::Key;
 use crate::request::{Compare, Delete, Operand, Put, Range, Request, Txn, WatchCreate};
+
+/// The message of `expect` for `write!` to a `String`.
+const WRITE_SUCCEEDS: &str = "writing to a String cannot fail";
 
 /// The class of a request.
 #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,7 +27,8 @@ pub enum Class {
     Delete,
     /// `Range(k)`, with or without a revision.
     Get,
-    /// `Range(prefix)` or the rest of a prefix, with or without limit and revision.
+    /// `Range` over a prefix, or over the rest of a prefix from a key on, with or without
+    /// limit and revision.
     List,
     /// Watches, leases and compactions.
     Auxiliary,
@@ -56,8 +60,8 @@ pub struct Shape {
     pub class: Class,
 }
 
-/// The shape of a request of `method`. `request` is `None` if the trace does not contain
-/// the request.
+/// Determines the shape of a request of `method`. `request` is `None` if the trace does not
+/// contain the decoded request; then the shape is the name of the method.
 pub fn shape(method: &str, request: Option<&Request>) -> Shape {
     let name = method.rsplit('/').next().unwrap_or(method);
     let mut keys = Keys::default();
@@ -75,7 +79,7 @@ pub fn shape(method: &str, request: Option<&Request>) -> Shape {
         }
         Some(Request::Undecoded) => (format!("{name}: not decoded"), Class::Other),
         Some(Request::Put(_) | Request::Delete(_)) => {
-            (format!("{name}: {}", operations(request, &mut keys)), Class::Other)
+            (format!("{name}: {}", operations_text(request, &mut keys)), Class::Other)
         }
         Some(Request::LeaseTimeToLive { keys: true, .. }) => {
             (format!("{name}: with keys"), Class::Auxiliary)
@@ -86,22 +90,22 @@ pub fn shape(method: &str, request: Option<&Request>) -> Shape {
     Shape { text, class }
 }
 
-/// Names for keys in the order in which they appear: `k`, `k2`, …
+/// Names the keys of a request in the order of their first use: `k`, `k2`, …
 #[derive(Default)]
 struct Keys<'a>(Vec<&'a Key>);
 
 impl<'a> Keys<'a> {
     fn name(&mut self, key: &'a Key) -> String {
         let position = self.0.iter().position(|other| *other == key);
-        let number = position.unwrap_or_else(|| {
+        let index = position.unwrap_or_else(|| {
             self.0.push(key);
             self.0.len() - 1
         });
-        if number == 0 { "k".into() } else { format!("k{}", number + 1) }
+        if index == 0 { "k".into() } else { format!("k{}", index + 1) }
     }
 
-    /// The name of a key, or the kind of a span.
-    fn span(&mut self, key: &'a Key, end: &'a Key) -> String {
+    /// The name of a single key, or the kind of a span of several keys.
+    fn name_or_span_kind(&mut self, key: &'a Key, end: &'a Key) -> String {
         match span_kind(&key.0, &end.0) {
             "key" => self.name(key),
             span => span.into(),
@@ -109,8 +113,8 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The kind of the span from `key` to `range_end`: `key`, `prefix`, `rest of prefix`,
-/// `from key on`, `everything` or `span`.
+/// The kind of the span from `key` to `end` (etcd's `range_end`): `key`, `prefix`,
+/// `rest of prefix`, `from key on`, `everything` or, for any other span, `span`.
 pub fn span_kind(key: &[u8], end: &[u8]) -> &'static str {
     if end.is_empty() {
         return "key";
@@ -118,12 +122,11 @@ pub fn span_kind(key: &[u8], end: &[u8]) -> &'static str {
     if end == b"\0" {
         return if key == b"\0" || key.is_empty() { "everything" } else { "from key on" };
     }
-    // The prefix that ends at `end` is `end` with its last byte decremented.
-    let Some((last, head)) = end.split_last() else { return "span" };
-    let is_below = |key: &[u8]| {
-        key.strip_prefix(head).and_then(|rest| rest.first()) == Some(&last.wrapping_sub(1))
-    };
-    match is_below(key) {
+    // The range end of a prefix is the prefix with its last byte incremented.
+    let Some((last, start)) = end.split_last() else { return "span" };
+    let has_prefix =
+        key.strip_prefix(start).and_then(|rest| rest.first()) == Some(&last.wrapping_sub(1));
+    match has_prefix {
         true if key.len() == end.len() => "prefix",
         true => "rest of prefix",
         false => "span",
@@ -139,16 +142,16 @@ fn txn_class(txn: &Txn) -> Class {
         matches!(request, Request::Range(range)
             if range.key == *key && range_class(range) == Class::Get && range.revision == 0)
     };
-    let else_is_get = match &txn.failure[..] {
+    let gets_key_or_nothing = match &txn.failure[..] {
         [] => true,
         [only] => is_get_of_key(only),
         _ => false,
     };
-    if !range_end.is_empty() || result != "=" || !else_is_get {
+    if !range_end.is_empty() || result != "=" || !gets_key_or_nothing {
         return Class::Other;
     }
     match &txn.success[..] {
-        [Request::Put(put)] if put.key == *key && is_plain(put) => {
+        [Request::Put(put)] if put.key == *key && has_no_options(put) => {
             if *revision == 0 {
                 Class::Create
             } else {
@@ -164,7 +167,8 @@ fn txn_class(txn: &Txn) -> Class {
     }
 }
 
-fn is_plain(put: &Put) -> bool {
+/// Whether a put sets no options. A lease is allowed: the API server attaches one to events.
+fn has_no_options(put: &Put) -> bool {
     !put.prev_kv && !put.ignore_lease && !put.ignore_value
 }
 
@@ -187,11 +191,11 @@ fn txn_text<'a>(txn: &'a Txn, keys: &mut Keys<'a>) -> String {
     if !txn.compare.is_empty() {
         let compares: Vec<_> =
             txn.compare.iter().map(|compare| compare_text(compare, keys)).collect();
-        write!(text, "if {} ", compares.join(" and ")).expect("a string grows");
+        write!(text, "if {} ", compares.join(" and ")).expect(WRITE_SUCCEEDS);
     }
-    write!(text, "then {}", operations(&txn.success, keys)).expect("a string grows");
+    write!(text, "then {}", operations_text(&txn.success, keys)).expect(WRITE_SUCCEEDS);
     if !txn.failure.is_empty() {
-        write!(text, " else {}", operations(&txn.failure, keys)).expect("a string grows");
+        write!(text, " else {}", operations_text(&txn.failure, keys)).expect(WRITE_SUCCEEDS);
     }
     text
 }
@@ -204,16 +208,21 @@ fn compare_text<'a>(compare: &'a Compare, keys: &mut Keys<'a>) -> String {
         Operand::Lease(number) => ("lease", placeholder(*number, "l")),
         Operand::Value(_) => ("value", "v"),
     };
-    let span = keys.span(&compare.key, &compare.range_end);
+    let span = keys.name_or_span_kind(&compare.key, &compare.range_end);
     format!("{field}({span}){}{with}", compare.result)
 }
 
-/// The placeholder of a number. 0 has a meaning of its own and is kept.
+/// The placeholder of a number. 0 stands for itself, because it has a meaning of its own: the
+/// key does not exist, or has no lease.
 fn placeholder(number: i64, name: &'static str) -> &'static str {
     if number == 0 { "0" } else { name }
 }
 
-fn operations<'a>(requests: impl IntoIterator<Item = &'a Request>, keys: &mut Keys<'a>) -> String {
+/// The operations, with a factor for equal consecutive operations: `2×put(k)`.
+fn operations_text<'a>(
+    requests: impl IntoIterator<Item = &'a Request>,
+    keys: &mut Keys<'a>,
+) -> String {
     let mut texts: Vec<(String, usize)> = Vec::new();
     for request in requests {
         let text = match request {
@@ -242,45 +251,46 @@ fn range_text<'a>(range: &'a Range, keys: &mut Keys<'a>) -> String {
         () if range.range_end.is_empty() => "get",
         () => "list",
     };
-    let mut options = Arguments(keys.span(&range.key, &range.range_end));
+    let mut arguments = Arguments(keys.name_or_span_kind(&range.key, &range.range_end));
     // A limit has no effect on a single key.
-    options.add("limit", range.limit != 0 && !range.range_end.is_empty());
-    options.add("revision", range.revision != 0);
-    options.add("serializable", range.serializable);
-    options.add("sorted", range.sort.is_some());
-    options.add("bounds", range.bounds.is_some());
-    format!("{operation}({options})")
+    arguments.add("limit", range.limit != 0 && !range.range_end.is_empty());
+    arguments.add("revision", range.revision != 0);
+    arguments.add("serializable", range.serializable);
+    arguments.add("sorted", range.sort.is_some());
+    arguments.add("bounds", range.bounds.is_some());
+    format!("{operation}({arguments})")
 }
 
 fn put_text<'a>(put: &'a Put, keys: &mut Keys<'a>) -> String {
-    let mut options = Arguments(keys.name(&put.key));
-    options.add("lease", put.lease != 0);
-    options.add("prev_kv", put.prev_kv);
-    options.add("ignore_value", put.ignore_value);
-    options.add("ignore_lease", put.ignore_lease);
-    format!("put({options})")
+    let mut arguments = Arguments(keys.name(&put.key));
+    arguments.add("lease", put.lease != 0);
+    arguments.add("prev_kv", put.prev_kv);
+    arguments.add("ignore_value", put.ignore_value);
+    arguments.add("ignore_lease", put.ignore_lease);
+    format!("put({arguments})")
 }
 
 fn delete_text<'a>(delete: &'a Delete, keys: &mut Keys<'a>) -> String {
-    let mut options = Arguments(keys.span(&delete.key, &delete.range_end));
-    options.add("prev_kv", delete.prev_kv);
-    format!("delete({options})")
+    let mut arguments = Arguments(keys.name_or_span_kind(&delete.key, &delete.range_end));
+    arguments.add("prev_kv", delete.prev_kv);
+    format!("delete({arguments})")
 }
 
 fn watch_text(create: &WatchCreate) -> String {
-    let mut options = Arguments(match span_kind(&create.key.0, &create.range_end.0) {
+    let mut arguments = Arguments(match span_kind(&create.key.0, &create.range_end.0) {
         "key" => "k".into(),
         span => span.to_owned(),
     });
-    options.add("revision", create.start_revision != 0);
-    options.add("prev_kv", create.prev_kv);
-    options.add("progress", create.progress_notify);
-    options.add("fragment", create.fragment);
-    options.add("filters", !create.filters.is_empty());
-    format!("Watch: create({options})")
+    arguments.add("revision", create.start_revision != 0);
+    arguments.add("prev_kv", create.prev_kv);
+    arguments.add("progress", create.progress_notify);
+    arguments.add("fragment", create.fragment);
+    arguments.add("filters", !create.filters.is_empty());
+    format!("Watch: create({arguments})")
 }
 
-/// The arguments of an operation, in parentheses.
+/// The arguments of an operation, separated by commas: the key or the kind of span, then the
+/// names of the options that are set.
 struct Arguments(String);
 
 impl Arguments {
@@ -324,7 +334,7 @@ mod tests {
         Request::Put(Put { key: key.into(), ..Put::default() })
     }
 
-    fn check(method: &str, request: &Request, text: &str, class: Class) {
+    fn expect_shape(method: &str, request: &Request, text: &str, class: Class) {
         assert_eq!(shape(method, Some(request)), Shape { text: text.into(), class });
     }
 
@@ -332,11 +342,21 @@ mod tests {
     fn kubernetes_operations_have_classes() {
         let txn_path = "/etcdserverpb.KV/Txn";
         let delete = Request::Delete(Delete { key: "/a".into(), ..Delete::default() });
-        check(txn_path, &txn(0, put("/a"), &[]), "Txn: if mod(k)=0 then put(k)", Class::Create);
+        expect_shape(
+            txn_path,
+            &txn(0, put("/a"), &[]),
+            "Txn: if mod(k)=0 then put(k)",
+            Class::Create,
+        );
         let update = txn(7, put("/a"), &[get("/a")]);
-        check(txn_path, &update, "Txn: if mod(k)=r then put(k) else get(k)", Class::Update);
+        expect_shape(txn_path, &update, "Txn: if mod(k)=r then put(k) else get(k)", Class::Update);
         let delete = txn(7, delete, &[get("/a")]);
-        check(txn_path, &delete, "Txn: if mod(k)=r then delete(k) else get(k)", Class::Delete);
+        expect_shape(
+            txn_path,
+            &delete,
+            "Txn: if mod(k)=r then delete(k) else get(k)",
+            Class::Delete,
+        );
         let range = |key: &str, end: &str| Range {
             key: key.into(),
             range_end: end.into(),
@@ -344,21 +364,26 @@ mod tests {
             ..Range::default()
         };
         let path = "/etcdserverpb.KV/Range";
-        check(path, &Request::Range(range("/a", "")), "Range: get(k)", Class::Get);
+        expect_shape(path, &Request::Range(range("/a", "")), "Range: get(k)", Class::Get);
         let list = range("/a/", "/a0");
-        check(path, &Request::Range(list.clone()), "Range: list(prefix, limit)", Class::List);
+        expect_shape(
+            path,
+            &Request::Range(list.clone()),
+            "Range: list(prefix, limit)",
+            Class::List,
+        );
         let rest = Range { revision: 9, ..range("/a/x\0", "/a0") };
         let text = "Range: list(rest of prefix, limit, revision)";
-        check(path, &Request::Range(rest), text, Class::List);
+        expect_shape(path, &Request::Range(rest), text, Class::List);
         let stream = "RangeStream: list(prefix, limit)";
-        check("/etcdserverpb.KV/RangeStream", &Request::Range(list), stream, Class::Other);
+        expect_shape("/etcdserverpb.KV/RangeStream", &Request::Range(list), stream, Class::Other);
     }
 
     #[test]
-    fn other_requests_have_no_class_of_their_own() {
+    fn requests_of_further_shapes_have_class_other() {
         let path = "/etcdserverpb.KV/Txn";
         let text = "Txn: if mod(k)=r then put(k2) else get(k)";
-        check(path, &txn(1, put("/b"), &[get("/a")]), text, Class::Other);
+        expect_shape(path, &txn(1, put("/b"), &[get("/a")]), text, Class::Other);
         let version = Request::Txn(Txn {
             compare: vec![Compare {
                 key: "c".into(),
@@ -370,9 +395,9 @@ mod tests {
             failure: vec![get("c")],
         });
         let text = "Txn: if version(k)=n then put(k) else get(k)";
-        check(path, &version, text, Class::Other);
+        expect_shape(path, &version, text, Class::Other);
         let blind = Request::Txn(Txn { success: vec![put("a"), put("a")], ..Txn::default() });
-        check(path, &blind, "Txn: then 2×put(k)", Class::Other);
+        expect_shape(path, &blind, "Txn: then 2×put(k)", Class::Other);
         let count = Range {
             key: "/a/".into(),
             range_end: "/a0".into(),
@@ -380,7 +405,7 @@ mod tests {
             ..Range::default()
         };
         let path = "/etcdserverpb.KV/Range";
-        check(path, &Request::Range(count), "Range: count(prefix)", Class::Other);
+        expect_shape(path, &Request::Range(count), "Range: count(prefix)", Class::Other);
         assert_eq!(shape("/v3lockpb.Lock/Lock", None).class, Class::Other);
     }
 

@@ -1,6 +1,6 @@
-//! Maliciously modified etcd snapshots. Unlike accidental damage, the modification
-//! corrects the checksums of the meta pages, so the reader accepts their content. Reading
-//! must terminate without a panic and return no more data than the file contains.
+//! Fuzz test of the bbolt reader with tampered etcd snapshots. After the tampering the test
+//! corrects the checksums of the meta pages, so that the reader does not reject the file as
+//! damaged. Reading must not panic, must end, and must return a bounded number of pairs.
 
 use std::fs::File;
 use std::io::Write;
@@ -10,10 +10,10 @@ use proptest::sample::Index;
 
 const SNAPSHOT: &[u8] = include_bytes!("../../../crates/bolt/tests/etcd-3.7.3.snapshot");
 const PAGE_BYTES: usize = 4096;
+/// The offsets within a meta page that its checksum covers. The checksum follows.
 const META: std::ops::Range<usize> = 16..72;
 
-/// Values for numeric fields: small numbers, numbers close to the size of the file, and
-/// numbers that overflow.
+/// Values for numeric fields: small numbers, the size of the file, and numbers that overflow.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..12_u64,
@@ -27,14 +27,18 @@ fn number() -> impl Strategy<Value = u64> {
 
 #[derive(Clone, Debug)]
 enum Tampering {
-    /// Overwrites a field of a meta page, selected by its number.
+    /// Overwrites a field of a meta page: whether it is the second meta page, the index of the
+    /// 8-byte field, and the new value.
     Meta(bool, usize, u64),
-    /// Overwrites a field of a page header or of one of the first elements.
+    /// Overwrites a field of a page header or of one of the page's first elements: the page,
+    /// the index of the 4-byte field, and the new value.
     Page(Index, usize, u64),
+    /// Overwrites a byte: its offset and the new value.
     Byte(Index, u8),
-    /// Replaces a page with a copy of another, which keeps its number or gets the number
-    /// of the replaced page.
+    /// Replaces a page with a copy of another: the copied page, the replaced page, and whether
+    /// the copy gets the page number of the replaced page.
     Copy(Index, Index, bool),
+    /// Truncates the file to this length.
     Truncate(Index),
 }
 
@@ -49,25 +53,26 @@ fn tampering() -> impl Strategy<Value = Tampering> {
     ]
 }
 
-fn write(content: &mut [u8], at: usize, bytes: &[u8]) {
-    if let Some(place) = content.get_mut(at..at + bytes.len()) {
-        place.copy_from_slice(bytes);
+/// Overwrites bytes from offset `at`, unless they would exceed the content.
+fn overwrite(content: &mut [u8], at: usize, bytes: &[u8]) {
+    if let Some(target) = content.get_mut(at..at + bytes.len()) {
+        target.copy_from_slice(bytes);
     }
 }
 
-fn tamper(content: &mut Vec<u8>, how: &Tampering) {
+fn tamper(content: &mut Vec<u8>, tampering: &Tampering) {
     let pages = content.len() / PAGE_BYTES;
     if pages == 0 {
         return;
     }
-    match how {
+    match tampering {
         Tampering::Meta(second, field, value) => {
             let at = usize::from(*second) * PAGE_BYTES + META.start + 8 * field;
-            write(content, at, &value.to_le_bytes());
+            overwrite(content, at, &value.to_le_bytes());
         }
         Tampering::Page(page, field, value) => {
             let at = page.index(pages) * PAGE_BYTES + 4 * field;
-            write(content, at, &(*value as u32).to_le_bytes());
+            overwrite(content, at, &(*value as u32).to_le_bytes());
         }
         Tampering::Byte(at, value) => {
             let at = at.index(content.len());
@@ -77,61 +82,69 @@ fn tamper(content: &mut Vec<u8>, how: &Tampering) {
             let (from, to) = (from.index(pages) * PAGE_BYTES, to.index(pages));
             content.copy_within(from..from + PAGE_BYTES, to * PAGE_BYTES);
             if *renumbered {
-                write(content, to * PAGE_BYTES, &(to as u64).to_le_bytes());
+                overwrite(content, to * PAGE_BYTES, &(to as u64).to_le_bytes());
             }
         }
-        Tampering::Truncate(at) => {
-            let bytes = at.index(content.len());
-            content.truncate(bytes);
+        Tampering::Truncate(len) => {
+            let len = len.index(content.len());
+            content.truncate(len);
         }
     }
 }
 
-/// Corrects the checksums of the meta pages.
+/// Sets the checksums (FNV-1a, 64 bits) of the meta pages to the values that match their
+/// content.
 fn correct_checksums(content: &mut [u8]) {
     for page in 0..2 {
         let at = page * PAGE_BYTES;
         if let Some(meta) = content.get(at + META.start..at + META.end) {
             let step =
                 |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
-            let sum = meta.iter().fold(0xcbf2_9ce4_8422_2325, step);
-            write(content, at + META.end, &sum.to_le_bytes());
+            let checksum = meta.iter().fold(0xcbf2_9ce4_8422_2325, step);
+            overwrite(content, at + META.end, &checksum.to_le_bytes());
         }
     }
 }
 
-fn read(content: &[u8], bucket: &str) -> Result<usize, bolt::Error> {
+/// Reads all pairs of a bucket and returns their number.
+fn count_pairs(content: &[u8], bucket: &str) -> Result<usize, bolt::Error> {
     let mut file: File = tempfile::tempfile().unwrap();
     file.write_all(content).unwrap();
-    let mut shown = 0;
+    let mut pairs = 0;
     bolt::Db::open(file, content.len() as u64)?.for_each(bucket.as_bytes(), |key, value| {
         assert!(key.len() + value.len() <= content.len());
-        shown += 1;
+        pairs += 1;
         Ok(())
     })?;
-    Ok(shown)
+    Ok(pairs)
 }
 
 #[test]
 fn corrected_checksums_are_accepted() {
     let mut content = SNAPSHOT.to_vec();
-    write(&mut content, META.end, &[0; 8]);
-    write(&mut content, PAGE_BYTES + META.end, &[0; 8]);
-    assert!(read(&content, "key").is_err());
+    overwrite(&mut content, META.end, &[0; 8]);
+    overwrite(&mut content, PAGE_BYTES + META.end, &[0; 8]);
+    assert!(count_pairs(&content, "key").is_err());
     correct_checksums(&mut content);
-    assert_eq!(read(&content, "key").unwrap(), 3);
+    assert_eq!(count_pairs(&content, "key").unwrap(), 3);
 }
 
 proptest! {
     #[test]
-    fn tampering_does_not_panic(how in prop::collection::vec(tampering(), 1..6)) {
+    fn reading_a_tampered_snapshot_does_not_panic(
+        tampering in prop::collection::vec(tampering(), 1..6),
+    ) {
         let mut content = SNAPSHOT.to_vec();
-        how.iter().for_each(|one| tamper(&mut content, one));
+        tampering.iter().for_each(|one| tamper(&mut content, one));
         correct_checksums(&mut content);
         for bucket in ["key", "meta", "lease"] {
-            // A page has at most 2^16 elements, and no page is visited twice.
-            let most = content.len() / 1024 * (1 << 16);
-            prop_assert!(read(&content, bucket).is_ok_and(|shown| shown <= most) || read(&content, bucket).is_err());
+            // A page has at most 2^16 elements, and the reader visits no page twice. Tampering
+            // can reduce the page size to 1,024 bytes.
+            let max = content.len() / 1024 * (1 << 16);
+            prop_assert!(
+                count_pairs(&content, bucket).is_ok_and(|pairs| pairs <= max)
+                    || count_pairs(&content, bucket).is_err()
+            );
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Arbitrary trace files: reading terminates with records or an error, and the records
-//! that were read can be written and read again.
+//! Fuzz test of the trace reader with damaged trace files. Reading must not panic and must
+//! end, and the records that were read must be the same after they are written and read again.
 
 use std::fs::File;
 use std::io::Write;
@@ -21,7 +21,7 @@ const LINES: &[&str] = &[
     r#"{"type":"missing","time":1,"lines":4}"#,
 ];
 
-/// Replacement for a part of a line.
+/// A replacement for a part of a line.
 fn token() -> impl Strategy<Value = String> {
     prop_oneof![
         any::<i128>().prop_map(|number| number.to_string()),
@@ -65,8 +65,8 @@ fn line() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-fn packed(text: &[u8], how: Compression) -> Vec<u8> {
-    match how {
+fn compressed(text: &[u8], compression: Compression) -> Vec<u8> {
+    match compression {
         Compression::None => text.to_vec(),
         Compression::Zstd => zstd::encode_all(text, 1).unwrap(),
         Compression::Gzip => {
@@ -77,8 +77,8 @@ fn packed(text: &[u8], how: Compression) -> Vec<u8> {
     }
 }
 
-/// The records that can be read.
-fn read(path: &Path) -> Vec<Record> {
+/// Reads the records of a trace up to its end or the first error.
+fn readable_records(path: &Path) -> Vec<Record> {
     let Ok(reader) = Reader::open(path) else { return Vec::new() };
     let head = Record::Head(reader.head().clone());
     std::iter::once(head).chain(reader.map_while(Result::ok)).collect()
@@ -86,44 +86,51 @@ fn read(path: &Path) -> Vec<Record> {
 
 proptest! {
     #[test]
-    fn records_that_were_read_can_be_written(
-        lines in prop::collection::vec(line(), 0..6), headed in any::<bool>(),
-        how in prop::sample::select(vec![Compression::None, Compression::Gzip, Compression::Zstd]),
-        damage in prop::collection::vec((any::<Index>(), any::<u8>()), 0..2),
-        cut in prop::option::of(any::<Index>()),
+    fn records_that_were_read_can_be_written_and_read_again(
+        lines in prop::collection::vec(line(), 0..6), starts_with_head in any::<bool>(),
+        compression in prop::sample::select(
+            vec![Compression::None, Compression::Gzip, Compression::Zstd]
+        ),
+        overwritten_bytes in prop::collection::vec((any::<Index>(), any::<u8>()), 0..2),
+        truncated_len in prop::option::of(any::<Index>()),
     ) {
-        let mut text = if headed { format!("{}\n", LINES[0]).into_bytes() } else { Vec::new() };
+        let mut text = Vec::new();
+        if starts_with_head {
+            text.extend(format!("{}\n", LINES[0]).into_bytes());
+        }
         lines.iter().for_each(|line| text.extend(line));
-        let mut content = packed(&text, how);
-        for (at, value) in damage {
+        let mut content = compressed(&text, compression);
+        for (at, value) in overwritten_bytes {
             if !content.is_empty() {
                 let at = at.index(content.len());
                 content[at] = value;
             }
         }
-        if let Some(cut) = cut {
-            content.truncate(cut.index(content.len() + 1));
+        if let Some(len) = truncated_len {
+            content.truncate(len.index(content.len() + 1));
         }
         let folder = tempfile::tempdir().unwrap();
-        let (given, written) = (folder.path().join("given"), folder.path().join("written"));
-        std::fs::write(&given, &content).unwrap();
-        let known = read(&given);
-        if known.is_empty() || !matches!(&known[0], Record::Head(head) if head.version == 1) {
+        let (damaged, rewritten) = (folder.path().join("damaged"), folder.path().join("rewritten"));
+        std::fs::write(&damaged, &content).unwrap();
+        let records = readable_records(&damaged);
+        // The reader returns a default head if the file ends within the head.
+        if records.is_empty() || !matches!(&records[0], Record::Head(head) if head.version == 1) {
             return Ok(());
         }
-        let mut writer = Writer::new(File::create(&written).unwrap(), how).unwrap();
-        known.iter().for_each(|line| writer.write(line).unwrap());
+        let mut writer = Writer::new(File::create(&rewritten).unwrap(), compression).unwrap();
+        records.iter().for_each(|record| writer.write(record).unwrap());
         writer.finish().unwrap();
-        prop_assert_eq!(read(&written), known);
+        prop_assert_eq!(readable_records(&rewritten), records);
     }
 }
 
-/// Checks that the sample lines are valid; otherwise the tests above prove nothing.
+/// Checks that [`LINES`] are valid records. If they were not, the test above would read no
+/// records.
 #[test]
 fn samples_are_valid_records() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("samples");
     std::fs::write(&path, LINES.iter().map(|line| format!("{line}\n")).collect::<String>())
         .unwrap();
-    assert_eq!(read(&path).len(), LINES.len());
+    assert_eq!(readable_records(&path).len(), LINES.len());
 }

@@ -1,6 +1,6 @@
-// Package attach attaches the index to the schedulers that Kubernetes' own tests create. It is
-// linked into their test binaries. For each scheduler it reports on standard output, so that
-// test2json assigns the line to a test.
+// Package attach attaches dist-scheduler's node search to the schedulers that Kubernetes' own tests
+// create. It is linked into their test binaries. It prints a report for each scheduler to standard
+// output; test2json assigns these lines to the tests.
 package attach
 
 import (
@@ -21,45 +21,46 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/attach"
 )
 
-// Switch is the environment variable that turns the index off if it is "0".
+// Switch is the environment variable that disables dist-scheduler's node search if it is "0".
 const Switch = "K1M_ATTACH"
 
-// Hook returns the function to call with every new scheduler; nil if the index is off.
+// Hook returns the function to call with every new scheduler, or nil if the node search is disabled.
 func Hook() func(*kubescheduler.Scheduler, []config.KubeSchedulerProfile) error {
 	if os.Getenv(Switch) == "0" {
 		return nil
 	}
-	// Like attach.Prepare, but changes the default only: tests cannot emulate older versions
-	// after the gate was set explicitly.
+	// attach.Prepare sets this feature gate explicitly. Tests that emulate older versions would then
+	// fail, so only the default is changed here.
 	if err := utilfeature.DefaultMutableFeatureGate.OverrideDefault(features.OpportunisticBatching, false); err != nil {
 		panic(err)
 	}
 	return attachTo
 }
 
-// searched counts full scans by upstream, decided all decisions, since the process started.
-var searched, decided atomic.Int64
+// fullScans is the number of decisions by upstream's full scan since the process started, decisions
+// the number of all decisions.
+var fullScans, decisions atomic.Int64
 
 func attachTo(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) error {
-	plain := sched.SchedulePod
-	sched.SchedulePod = counted(plain, &searched)
+	upstream := sched.SchedulePod
+	sched.SchedulePod = withCount(upstream, &fullScans)
 	err := attach.Attach(sched, profiles)
 	if errors.Is(err, attach.ErrPodGroups) {
-		// dist-scheduler also runs without an index then.
-		sched.SchedulePod = plain
+		// In this case dist-scheduler uses upstream's search as well.
+		sched.SchedulePod = upstream
 		report("left to upstream: %v", err)
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("attaching: %w", err)
+		return fmt.Errorf("attaching dist-scheduler's node search: %w", err)
 	}
-	sched.SchedulePod = counted(sched.SchedulePod, &decided)
+	sched.SchedulePod = withCount(sched.SchedulePod, &decisions)
 	report("attached")
 	go func() {
 		<-sched.StopEverything
-		// searched is read first, so that the difference cannot be negative.
-		searches := searched.Load()
-		report("decided so far: by-index=%d by-search=%d%s", decided.Load()-searches, searches, reasons())
+		// fullScans is read first, so that the difference cannot be negative.
+		scans := fullScans.Load()
+		report("decided so far: by-index=%d by-search=%d%s", decisions.Load()-scans, scans, fallbackReasons())
 	}()
 	return nil
 }
@@ -67,22 +68,22 @@ func attachTo(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerPro
 // search is the type of Scheduler.SchedulePod.
 type search = func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error)
 
-// counted returns a search that counts its calls.
-func counted(found search, count *atomic.Int64) search {
+// withCount returns a search that increments count and calls the given search.
+func withCount(inner search, count *atomic.Int64) search {
 	return func(ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error) {
 		count.Add(1)
-		return found(ctx, fw, state, pod)
+		return inner(ctx, fw, state, pod)
 	}
 }
 
-// report prints a line; it starts a new one, as a test may have printed half a line.
+// report prints a line. It starts with a newline, because a test may have printed an incomplete line.
 func report(format string, args ...any) {
 	fmt.Printf("\nk1m: "+format+"\n", args...)
 }
 
-// reasons returns the number of fallbacks by reason. It is empty if the test has reset the
-// metrics.
-func reasons() string {
+// fallbackReasons returns the number of fallbacks by reason. The result is empty if the test has reset
+// the metrics.
+func fallbackReasons() string {
 	families, err := legacyregistry.DefaultGatherer.Gather()
 	if err != nil {
 		return " " + err.Error()

@@ -1,4 +1,4 @@
-//! Which module imports which.
+//! Determines which modules of a crate import which others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,27 +11,27 @@ use crate::module::{ModulePath, Modules};
 /// The modules that each module imports.
 pub(crate) type Imports = BTreeMap<ModulePath, BTreeSet<ModulePath>>;
 
-/// The names that each module re-exports, with the path of what they stand for.
-type ReExports = BTreeMap<ModulePath, BTreeMap<String, Vec<String>>>;
+/// For each module: the names that its `use` items introduce, with the paths to which they refer.
+type Aliases = BTreeMap<ModulePath, BTreeMap<String, Vec<String>>>;
 
-/// Re-exports of re-exports that are followed before giving up.
-const RE_EXPORT_DEPTH: usize = 8;
+/// Maximum length of a chain of re-exports that is followed.
+const MAX_RE_EXPORTS: usize = 8;
 
-/// Returns the imports between `modules`.
-pub(crate) fn between(modules: &Modules) -> Imports {
-    let re_exports = re_exports(modules);
+/// Determines the imports between `modules`. A module does not import itself.
+pub(crate) fn find_imports(modules: &Modules) -> Imports {
+    let aliases = find_aliases(modules);
     let mut imports = Imports::new();
     for (path, items) in modules {
         let mut collector = Collector::default();
         items.iter().for_each(|item| collector.visit_item(item));
-        let targets = collector.paths.iter().filter_map(|p| resolve(modules, &re_exports, path, p));
+        let targets = collector.paths.iter().filter_map(|p| resolve(modules, &aliases, path, p));
         imports.insert(path.clone(), targets.filter(|target| target != path).collect());
     }
     imports
 }
 
-fn re_exports(modules: &Modules) -> ReExports {
-    let mut all = ReExports::new();
+fn find_aliases(modules: &Modules) -> Aliases {
+    let mut all = Aliases::new();
     for (path, items) in modules {
         for item in items {
             let Item::Use(item) = item else { continue };
@@ -45,41 +45,42 @@ fn re_exports(modules: &Modules) -> ReExports {
     all
 }
 
-/// Appends the paths of a `use` to `paths`, each with the name that it gets.
-fn flatten(tree: &UseTree, before: &mut Vec<String>, paths: &mut Vec<(Vec<String>, String)>) {
-    let depth = before.len();
+/// Appends the paths of a `use` tree to `paths`, each with the name that the `use` introduces.
+/// `prefix` is the path in which the tree is nested.
+fn flatten(tree: &UseTree, prefix: &mut Vec<String>, paths: &mut Vec<(Vec<String>, String)>) {
+    let depth = prefix.len();
     match tree {
         UseTree::Path(path) => {
-            before.push(path.ident.to_string());
-            flatten(&path.tree, before, paths);
+            prefix.push(path.ident.to_string());
+            flatten(&path.tree, prefix, paths);
         }
-        UseTree::Group(group) => group.items.iter().for_each(|t| flatten(t, before, paths)),
+        UseTree::Group(group) => group.items.iter().for_each(|t| flatten(t, prefix, paths)),
         UseTree::Name(name) if name.ident == "self" => {
-            paths.push((before.clone(), before.last().cloned().unwrap_or_default()));
+            paths.push((prefix.clone(), prefix.last().cloned().unwrap_or_default()));
         }
         UseTree::Name(name) => {
-            before.push(name.ident.to_string());
-            paths.push((before.clone(), name.ident.to_string()));
+            prefix.push(name.ident.to_string());
+            paths.push((prefix.clone(), name.ident.to_string()));
         }
         UseTree::Rename(name) => {
-            before.push(name.ident.to_string());
-            paths.push((before.clone(), name.rename.to_string()));
+            prefix.push(name.ident.to_string());
+            paths.push((prefix.clone(), name.rename.to_string()));
         }
-        UseTree::Glob(_) => paths.push((before.clone(), "*".to_owned())),
+        UseTree::Glob(_) => paths.push((prefix.clone(), "*".to_owned())),
     }
-    before.truncate(depth);
+    prefix.truncate(depth);
 }
 
-/// Returns the module that defines what `names`, written in the module `from`,
-/// stands for, if it is one of `modules`.
+/// Returns the module that defines the item to which the path `names` in the module `from`
+/// refers. Returns `None` if the item is not defined in one of `modules`.
 fn resolve(
     modules: &Modules,
-    re_exports: &ReExports,
+    aliases: &Aliases,
     from: &ModulePath,
     names: &[String],
 ) -> Option<ModulePath> {
-    let (mut module, mut rest) = start(modules, from, names)?;
-    for _ in 0..RE_EXPORT_DEPTH {
+    let (mut module, mut rest) = split_first_module(modules, from, names)?;
+    for _ in 0..MAX_RE_EXPORTS {
         while let Some((name, after)) = rest.split_first() {
             let child: ModulePath = module.iter().cloned().chain([name.clone()]).collect();
             if !modules.contains_key(&child) {
@@ -88,20 +89,22 @@ fn resolve(
             (module, rest) = (child, after.to_vec());
         }
         let Some(name) = rest.first() else { return Some(module) };
-        let Some(target) = re_exports.get(&module).and_then(|names| names.get(name)) else {
+        let Some(target) = aliases.get(&module).and_then(|names| names.get(name)) else {
             return Some(module);
         };
         let target: Vec<String> = target.iter().chain(&rest[1..]).cloned().collect();
-        // A name of another crate: the module that names it here imports this module.
-        let Some(next) = start(modules, &module, &target) else { return Some(module) };
+        // If `module` re-exports an item of another crate, the item counts as one of `module`.
+        let Some(next) = split_first_module(modules, &module, &target) else {
+            return Some(module);
+        };
         (module, rest) = next;
     }
     Some(module)
 }
 
-/// Splits `names` into the module at which it starts and the rest. Returns
-/// nothing for paths into other crates and for names of the module itself.
-fn start(
+/// Splits the path `names` in the module `from` into the module with which it starts, and the
+/// rest. Returns `None` if the path starts with another crate or with an item of `from`.
+fn split_first_module(
     modules: &Modules,
     from: &ModulePath,
     names: &[String],
@@ -123,7 +126,7 @@ fn start(
     Some((module, rest.to_vec()))
 }
 
-/// Collects the paths that a module names.
+/// Collects the paths in the code of a module.
 #[derive(Default)]
 struct Collector {
     paths: Vec<Vec<String>>,
@@ -131,7 +134,8 @@ struct Collector {
 
 impl<'ast> Visit<'ast> for Collector {
     fn visit_item_use(&mut self, item: &'ast ItemUse) {
-        // A re-export is counted where it is used.
+        // A re-export is not an import. The module that uses it imports the module that defines
+        // the item.
         if matches!(item.vis, Visibility::Inherited) {
             let mut paths = Vec::new();
             flatten(&item.tree, &mut Vec::new(), &mut paths);
@@ -155,7 +159,7 @@ impl<'ast> Visit<'ast> for Collector {
 }
 
 impl Collector {
-    /// Collects what looks like a path in the arguments of a macro.
+    /// Collects sequences of identifiers with `::` between them from the arguments of a macro.
     fn collect_tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;

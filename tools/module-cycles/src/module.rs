@@ -1,4 +1,4 @@
-//! The modules of a crate and their source.
+//! Reads the source of the modules of a crate.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use syn::{Attribute, Item, Meta};
 
-/// The path of a module: empty for the root of the crate.
+/// The path of a module: its names from the crate root down. The path of the root is empty.
 pub(crate) type ModulePath = Vec<String>;
 
-/// The modules of a crate by path. The value holds the items of the module
-/// without its submodules and without code that is compiled for tests only.
+/// The modules of a crate by path. A value is the items of the module, without submodules and
+/// without items that are compiled for tests only.
 pub(crate) type Modules = BTreeMap<ModulePath, Vec<Item>>;
 
-/// Reads the crate in `folder`, from `src/lib.rs` and `src/main.rs`.
+/// Reads the crate in `folder` from its roots `src/lib.rs`, `src/main.rs` and `lib.rs`.
 pub(crate) fn load(folder: &Path) -> anyhow::Result<Modules> {
     let mut modules = Modules::new();
     let mut found = false;
@@ -24,12 +24,11 @@ pub(crate) fn load(folder: &Path) -> anyhow::Result<Modules> {
             load_file(&file, file.parent().unwrap_or(folder), Vec::new(), &mut modules)?;
         }
     }
-    anyhow::ensure!(found, "no src/lib.rs and no src/main.rs");
+    anyhow::ensure!(found, "the folder contains no src/lib.rs, src/main.rs or lib.rs");
     Ok(modules)
 }
 
-/// Adds the module at `path`, whose source is `file` and whose submodules lie in
-/// `folder`.
+/// Adds the module `path`. Its source is `file`, and the files of its submodules are in `folder`.
 fn load_file(
     file: &Path,
     folder: &Path,
@@ -69,7 +68,7 @@ fn load_items(
     Ok(())
 }
 
-/// The file of the module `name` whose parent's submodules lie in `folder`.
+/// The file of the module `name`. The files of its parent's submodules are in `folder`.
 fn source_of(folder: &Path, name: &str) -> PathBuf {
     let flat = folder.join(format!("{name}.rs"));
     if flat.is_file() { flat } else { folder.join(name).join("mod.rs") }

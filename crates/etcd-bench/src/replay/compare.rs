@@ -1,16 +1,17 @@
-//! Compares the responses of a replay with the recorded ones.
+//! Compares the outcomes of replayed calls with the recorded ones.
 
 use trace::{Outcome, Response};
 
-/// The outcome of a replayed request: the response or the gRPC code.
+/// The outcome of a replayed call: the response, or the gRPC code of the error. The response is
+/// `None` if traces contain no responses of the method.
 pub type ReplayOutcome = Result<Option<Response>, u32>;
 
-/// The gRPC code for a call whose connection broke.
+/// The gRPC code that stands for an outcome without a code, such as a broken connection.
 pub const UNAVAILABLE: u32 = 14;
 
-/// The first difference, if any: `code`, `succeeded`, `count`, `pairs` or `deleted`.
-/// Revisions are not compared.
-pub fn difference(
+/// The name of the first difference: `code`, `succeeded`, `count`, `pairs` or `deleted`; `None`
+/// if there is none. Revisions are not compared.
+pub fn first_difference(
     recorded_outcome: &Outcome,
     recorded: Option<&Response>,
     replayed: &ReplayOutcome,
@@ -30,8 +31,9 @@ pub fn difference(
     checks.into_iter().find_map(|(name, differs)| differs.then_some(name))
 }
 
-/// The gRPC code in the text of a [`crate::connection::Failure`].
-pub fn code(failure: &str) -> u32 {
+/// The gRPC code in the text of a [`crate::connection::Failure`], or [`UNAVAILABLE`] if there is
+/// none.
+pub fn grpc_code(failure: &str) -> u32 {
     let digits = failure.strip_prefix("code ").and_then(|rest| rest.split(':').next());
     digits.and_then(|digits| digits.parse().ok()).unwrap_or(UNAVAILABLE)
 }
@@ -44,16 +46,16 @@ mod tests {
     fn differences_are_found() {
         let ok = Outcome { code: Some(0), ..Outcome::default() };
         let succeeded = Response { succeeded: Some(true), revision: 5, ..Response::default() };
-        let other = Response { succeeded: Some(true), revision: 9, ..Response::default() };
+        let other_revision = Response { succeeded: Some(true), revision: 9, ..Response::default() };
         let failed = Response { succeeded: Some(false), ..Response::default() };
         assert_eq!(
-            difference(&ok, Some(&succeeded), &Ok(Some(other))),
+            first_difference(&ok, Some(&succeeded), &Ok(Some(other_revision))),
             None,
-            "revisions are not compared"
+            "revisions were compared"
         );
-        assert_eq!(difference(&ok, Some(&succeeded), &Ok(Some(failed))), Some("succeeded"));
-        assert_eq!(difference(&ok, Some(&succeeded), &Err(11)), Some("code"));
-        assert_eq!(code("code 11: etcdserver: x"), 11);
-        assert_eq!(code("connection: broken"), UNAVAILABLE);
+        assert_eq!(first_difference(&ok, Some(&succeeded), &Ok(Some(failed))), Some("succeeded"));
+        assert_eq!(first_difference(&ok, Some(&succeeded), &Err(11)), Some("code"));
+        assert_eq!(grpc_code("code 11: etcdserver: x"), 11);
+        assert_eq!(grpc_code("connection: broken"), UNAVAILABLE);
     }
 }

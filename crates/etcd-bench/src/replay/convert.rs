@@ -1,4 +1,4 @@
-//! Conversion of recorded requests to messages for the replay.
+//! Converts recorded requests to the messages that the replay sends.
 
 use bytes::{Buf, BufMut, Bytes};
 use etcdpb::rpc;
@@ -11,7 +11,7 @@ use trace::{Compare, Delete, Operand, Put, Range, Request, Txn};
 
 use super::revisions::Revisions;
 
-/// An encoded message.
+/// An encoded protobuf message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Raw(pub Bytes);
 
@@ -27,7 +27,7 @@ impl Message for Raw {
         _buffer: &mut impl Buf,
         _context: DecodeContext,
     ) -> Result<(), DecodeError> {
-        unreachable!("decode does not parse fields")
+        unreachable!("Raw::decode does not parse fields")
     }
 
     fn encoded_len(&self) -> usize {
@@ -43,19 +43,19 @@ impl Message for Raw {
     }
 }
 
-/// The message of `request` with translated revisions and leases; `None` if the trace
-/// does not contain the decoded request.
-pub fn message(request: &Request, revisions: &mut Revisions) -> Option<Raw> {
+/// Encodes `request` with translated revisions and lease IDs. Returns `None` if the request, or
+/// an operation in its transaction, is not decoded in the trace.
+pub fn encode_request(request: &Request, revisions: &mut Revisions) -> Option<Raw> {
     let bytes = match request {
         Request::Range(m) => range(m, revisions).encode_to_vec(),
         Request::Put(m) => put(m, revisions).encode_to_vec(),
         Request::Delete(m) => delete(m).encode_to_vec(),
         Request::Txn(m) => txn(m, revisions)?.encode_to_vec(),
         Request::Compact { revision, physical } => {
-            let revision = revisions.translate(*revision);
+            let revision = revisions.translate_revision(*revision);
             rpc::CompactionRequest { revision, physical: *physical }.encode_to_vec()
         }
-        // The store chooses the ID.
+        // The server chooses the ID.
         Request::LeaseGrant { ttl, .. } => {
             rpc::LeaseGrantRequest { ttl: *ttl, id: 0 }.encode_to_vec()
         }
@@ -73,30 +73,30 @@ pub fn message(request: &Request, revisions: &mut Revisions) -> Option<Raw> {
             let create = rpc::WatchCreateRequest {
                 key: m.key.0.clone(),
                 range_end: m.range_end.0.clone(),
-                start_revision: revisions.translate_start(m.start_revision),
+                start_revision: revisions.translate_start_revision(m.start_revision),
                 progress_notify: m.progress_notify,
                 prev_kv: m.prev_kv,
                 fragment: m.fragment,
                 filters: m.filters.clone(),
                 watch_id: m.watch_id,
             };
-            watch(RequestUnion::CreateRequest(create))
+            encode_watch_request(RequestUnion::CreateRequest(create))
         }
-        // Watch IDs need no translation: both stores number the watches of a stream in
-        // the order of the requests.
+        // Watch IDs need no translation: every server numbers the watches of a stream in the
+        // order of their requests.
         Request::WatchCancel { watch_id } => {
             let cancel = rpc::WatchCancelRequest { watch_id: *watch_id };
-            watch(RequestUnion::CancelRequest(cancel))
+            encode_watch_request(RequestUnion::CancelRequest(cancel))
         }
         Request::WatchProgress => {
-            watch(RequestUnion::ProgressRequest(rpc::WatchProgressRequest {}))
+            encode_watch_request(RequestUnion::ProgressRequest(rpc::WatchProgressRequest {}))
         }
         Request::Undecoded => return None,
     };
     Some(Raw(bytes.into()))
 }
 
-fn watch(union: RequestUnion) -> Vec<u8> {
+fn encode_watch_request(union: RequestUnion) -> Vec<u8> {
     rpc::WatchRequest { request_union: Some(union) }.encode_to_vec()
 }
 
@@ -107,23 +107,23 @@ fn range(m: &Range, revisions: &mut Revisions) -> rpc::RangeRequest {
         key: m.key.0.clone(),
         range_end: m.range_end.0.clone(),
         limit: m.limit,
-        revision: revisions.translate(m.revision),
+        revision: revisions.translate_revision(m.revision),
         sort_order,
         sort_target,
         serializable: m.serializable,
         keys_only: m.keys_only,
         count_only: m.count_only,
-        min_mod_revision: revisions.translate(min_mod),
-        max_mod_revision: revisions.translate(max_mod),
-        min_create_revision: revisions.translate(min_create),
-        max_create_revision: revisions.translate(max_create),
+        min_mod_revision: revisions.translate_revision(min_mod),
+        max_mod_revision: revisions.translate_revision(max_mod),
+        min_create_revision: revisions.translate_revision(min_create),
+        max_create_revision: revisions.translate_revision(max_create),
     }
 }
 
 fn put(m: &Put, revisions: &mut Revisions) -> rpc::PutRequest {
     rpc::PutRequest {
         key: m.key.0.clone(),
-        value: m.value.restore(),
+        value: m.value.for_replay(),
         lease: revisions.translate_lease(m.lease),
         prev_kv: m.prev_kv,
         ignore_value: m.ignore_value,
@@ -167,17 +167,18 @@ fn compare(m: &Compare, revisions: &mut Revisions) -> rpc::Compare {
     };
     let (target, with) = match &m.with {
         Operand::Version(number) => (CompareTarget::Version, TargetUnion::Version(*number)),
-        Operand::Create(number) => {
-            (CompareTarget::Create, TargetUnion::CreateRevision(revisions.translate(*number)))
-        }
+        Operand::Create(number) => (
+            CompareTarget::Create,
+            TargetUnion::CreateRevision(revisions.translate_revision(*number)),
+        ),
         Operand::Mod(number) => {
-            let number = revisions.translate_for_key(&m.key.0, *number);
+            let number = revisions.translate_mod_revision(&m.key.0, *number);
             (CompareTarget::Mod, TargetUnion::ModRevision(number))
         }
         Operand::Lease(number) => {
             (CompareTarget::Lease, TargetUnion::Lease(revisions.translate_lease(*number)))
         }
-        Operand::Value(value) => (CompareTarget::Value, TargetUnion::Value(value.restore())),
+        Operand::Value(value) => (CompareTarget::Value, TargetUnion::Value(value.for_replay())),
     };
     rpc::Compare {
         result: result as i32,
@@ -195,9 +196,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_revisions_of_a_transaction_are_translated() {
+    fn a_transaction_is_unchanged_except_for_its_revisions() {
         let put =
-            Put { key: "/a".into(), value: Value::keep(b"v", Values::Full), ..Put::default() };
+            Put { key: "/a".into(), value: Value::record(b"v", Values::Full), ..Put::default() };
         let compare = Compare {
             key: "/a".into(),
             range_end: Key::default(),
@@ -210,15 +211,15 @@ mod tests {
             failure: vec![Request::Range(Range { key: "/a".into(), ..Range::default() })],
         });
         let mut revisions = Revisions::default();
-        revisions.add_key(b"/a", 100, 7);
-        let sent = message(&recorded, &mut revisions).unwrap();
+        revisions.add_mod_revision(b"/a", 100, 7);
+        let sent = encode_request(&recorded, &mut revisions).unwrap();
         let path = "/etcdserverpb.KV/Txn";
-        let Some(Request::Txn(txn)) = trace::request(path, sent.0, Values::Full) else {
+        let Some(Request::Txn(txn)) = trace::decode_request(path, sent.0, Values::Full) else {
             panic!("not a Txn")
         };
         assert_eq!(txn.compare[0].with, Operand::Mod(7));
-        let Request::Txn(before) = recorded else { unreachable!() };
-        assert_eq!((txn.success, txn.failure), (before.success, before.failure));
-        assert!(message(&Request::Undecoded, &mut revisions).is_none());
+        let Request::Txn(recorded) = recorded else { unreachable!() };
+        assert_eq!((txn.success, txn.failure), (recorded.success, recorded.failure));
+        assert!(encode_request(&Request::Undecoded, &mut revisions).is_none());
     }
 }

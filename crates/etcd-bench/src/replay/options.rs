@@ -8,11 +8,11 @@ use clap::Args;
 /// The flags of a replay.
 #[derive(Args, Debug)]
 pub struct ReplayOptions {
-    /// Trace recorded by etcd-proxy.
+    /// Trace that etcd-proxy has recorded.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Replay speed relative to the trace, or max for no pauses.
+    /// Multiple of the recorded speed, or max to send each request as soon as possible.
     #[arg(long, default_value = "1.0", value_name = "TIMES")]
     pub speed: Speed,
 }
@@ -22,7 +22,7 @@ pub struct ReplayOptions {
 pub enum Speed {
     /// A multiple of the recorded speed.
     Times(f64),
-    /// As fast as possible.
+    /// Each request is sent as soon as the calls for which it waits have ended.
     Max,
 }
 

@@ -1,4 +1,4 @@
-//! The report of a replay, compared with the trace.
+//! The report of a replay, with a comparison to the trace.
 
 use std::collections::BTreeMap;
 use std::fmt::{Error, Write};
@@ -8,8 +8,8 @@ use serde::Serialize;
 
 use crate::latency::Latency;
 
-/// Maximum share of calls whose gRPC code may differ from the trace; above it, the replay
-/// has failed.
+/// Maximum share of calls whose gRPC code differs from the trace. If the share is larger, the
+/// replay has failed.
 const TOLERATED_CODE_DIFFERENCES: f64 = 0.01;
 
 /// The report of a replay. The name of each duration contains its unit.
@@ -26,18 +26,18 @@ pub struct ReplayReport {
     pub speed: String,
     /// Duration of the replay.
     pub seconds: f64,
-    /// Number of replayed unary calls.
+    /// Number of replayed unary calls and completed RangeStreams.
     pub calls: u64,
-    /// Replayed unary calls per second.
+    /// `calls` per second.
     pub calls_per_second: f64,
-    /// The delay between the due time of a record and its start.
+    /// The time from the due time of a record to its start; unset with `--speed max`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_micros: Option<Latency>,
     /// Number of replayed streams.
     pub streams: u64,
     /// Number of watch events in the trace.
     pub recorded_events: u64,
-    /// Number of received watch events.
+    /// Number of watch events that the replay received.
     pub events: u64,
     /// Number of watches that the server cancelled with a reason.
     pub cancelled_watches: u64,
@@ -47,25 +47,25 @@ pub struct ReplayReport {
     pub broken_streams: BTreeMap<String, u64>,
     /// Number of revisions and lease IDs that could not be translated.
     pub untranslated: u64,
-    /// Number of records that are missing from the trace.
+    /// Number of records that are missing in the trace.
     pub missing_records: u64,
     /// Whether the trace is truncated.
     pub trace_is_truncated: bool,
-    /// Calls by method.
+    /// The calls by method.
     pub methods: Vec<MethodRow>,
 }
 
-/// Calls of one method.
+/// The replayed calls of one method.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MethodRow {
-    /// The method.
+    /// The method without its service, or `(others)`.
     pub method: String,
-    /// Number of replayed calls.
+    /// Number of replayed calls, or of completed RangeStreams.
     pub calls: u64,
     /// Number of replayed calls that failed.
     pub errors: u64,
-    /// Recorded latency; unset for streams.
+    /// Latency in the trace; unset for RangeStream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recorded_micros: Option<Latency>,
     /// Latency in the replay.
@@ -75,11 +75,12 @@ pub struct MethodRow {
 }
 
 impl ReplayReport {
-    /// Whether nothing was replayed or too many gRPC codes differ.
+    /// Whether the replay has failed: no call was replayed, or too many gRPC codes differ from
+    /// the trace.
     pub fn failed(&self) -> bool {
-        let other_codes = self.methods.iter().filter_map(|row| row.differences.get("code"));
+        let different_codes = self.methods.iter().filter_map(|row| row.differences.get("code"));
         self.calls == 0
-            || other_codes.sum::<u64>() as f64 / self.calls as f64 > TOLERATED_CODE_DIFFERENCES
+            || different_codes.sum::<u64>() as f64 / self.calls as f64 > TOLERATED_CODE_DIFFERENCES
     }
 
     /// Prints the report to standard output.
@@ -95,35 +96,43 @@ impl ReplayReport {
         writeln!(text, "{:<18} {} at speed {}", "replayed", self.file, self.speed)?;
         let rate = self.calls_per_second;
         writeln!(text, "{:<18} {} in {:.2} s, {rate:.0}/s", "calls", self.calls, self.seconds)?;
-        if let Some(late) = &self.delay_micros {
+        if let Some(delay) = &self.delay_micros {
             writeln!(
                 text,
                 "{:<18} p50 {} µs, p99 {} µs, max {} µs",
-                "delay", late.p50, late.p99, late.max
+                "start delay", delay.p50, delay.p99, delay.max
             )?;
         }
         let (replayed, recorded) = (self.events, self.recorded_events);
         writeln!(
             text,
-            "{:<18} {} with {replayed} events; {recorded} in the trace",
+            "{:<18} {} with {replayed} watch events; the trace has {recorded} watch events",
             "streams", self.streams
         )?;
         self.render_methods(&mut text)?;
-        for (what, counts) in
+        for (label, counts) in
             [("not replayed", &self.not_replayed), ("broken stream", &self.broken_streams)]
         {
             for (name, count) in counts {
-                writeln!(text, "{what:<18} {count} × {name}")?;
+                writeln!(text, "{label:<18} {count} × {name}")?;
             }
         }
         if self.untranslated > 0 {
-            writeln!(text, "{:<18} {} revisions or leases", "not translated", self.untranslated)?;
+            writeln!(
+                text,
+                "{:<18} {} revisions or lease IDs",
+                "not translated", self.untranslated
+            )?;
         }
         if self.missing_records > 0 {
             writeln!(text, "{:<18} {} records of the trace", "missing", self.missing_records)?;
         }
         if self.trace_is_truncated {
-            writeln!(text, "{:<18} the trace is incomplete", "truncated")?;
+            writeln!(
+                text,
+                "{:<18} the proxy was killed, or was still recording",
+                "trace truncated"
+            )?;
         }
         Ok(text)
     }
@@ -134,19 +143,20 @@ impl ReplayReport {
             "{:<18} {:>9} {:>8} {:>22} {:>22}  differences",
             "method", "calls", "errors", "recorded p50/p99 µs", "replay p50/p99 µs"
         )?;
-        let both = |latency: &Latency| format!("{}/{}", latency.p50, latency.p99);
+        let percentiles = |latency: &Latency| format!("{}/{}", latency.p50, latency.p99);
         for row in &self.methods {
-            let recorded = row.recorded_micros.as_ref().map_or("–".into(), both);
-            let differ = row.differences.iter().map(|(what, count)| format!("{count} {what}"));
-            let differ = differ.collect::<Vec<_>>().join(", ");
+            let recorded = row.recorded_micros.as_ref().map_or("–".into(), percentiles);
+            let differences = row.differences.iter();
+            let differences = differences.map(|(field, count)| format!("{count} {field}"));
+            let differences = differences.collect::<Vec<_>>().join(", ");
             writeln!(
                 text,
                 "{:<18} {:>9} {:>8} {recorded:>22} {:>22}  {}",
                 row.method,
                 row.calls,
                 row.errors,
-                both(&row.replayed_micros),
-                if differ.is_empty() { "none" } else { &differ },
+                percentiles(&row.replayed_micros),
+                if differences.is_empty() { "none" } else { &differences },
             )?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The state that all replayed calls and streams share, and the order of calls.
+//! The state that all replayed calls and streams share, and the order of the calls.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -17,62 +17,65 @@ pub struct ReplayState {
     pub revisions: RefCell<Revisions>,
     /// The results so far.
     pub tally: RefCell<Tally>,
-    /// For each key: the number of its last call, and the signal of its end.
-    tails: RefCell<HashMap<u64, (u64, oneshot::Receiver<()>)>>,
+    /// By hash of the key: the sequence number of the key's last call, and the signal of the end
+    /// of this call.
+    last_calls: RefCell<HashMap<u64, (u64, oneshot::Receiver<()>)>>,
     /// Permits for calls in progress.
     pub in_flight: Arc<Semaphore>,
-    /// The recorded end and the number of each call in progress.
-    pub ends: RefCell<BTreeSet<(u64, u64)>>,
-    /// Notifies when a call has ended.
-    pub ended: Notify,
-    /// Number of replayed requests.
+    /// The recorded end and the sequence number of each call in progress.
+    pub recorded_ends: RefCell<BTreeSet<(u64, u64)>>,
+    /// Notifies the dispatcher when a call has ended.
+    pub call_ended: Notify,
+    /// Shows the number of replayed requests.
     pub progress: ProgressBar,
 }
 
-/// The position of a call in the order of its key's calls.
+/// The position of a call among the calls of the same key.
 pub struct Turn {
+    /// The hash of the key.
     key: u64,
-    number: u64,
-    /// The signal of the previous call's end.
-    pub before: Option<oneshot::Receiver<()>>,
-    /// Signals the end of this call.
+    /// The sequence number of the call.
+    sequence: u64,
+    /// The signal of the end of the previous call; `None` if it has ended.
+    pub previous: Option<oneshot::Receiver<()>>,
+    /// Sends the signal of the end of this call.
     done: oneshot::Sender<()>,
 }
 
 impl ReplayState {
-    /// The state of a replay with at most `in_flight` calls in progress.
+    /// Creates the state of a replay with at most `in_flight` unary calls in progress.
     pub fn new(in_flight: usize) -> Self {
         ReplayState {
             revisions: RefCell::default(),
             tally: RefCell::default(),
-            tails: RefCell::default(),
+            last_calls: RefCell::default(),
             in_flight: Arc::new(Semaphore::new(in_flight)),
-            ends: RefCell::default(),
-            ended: Notify::new(),
+            recorded_ends: RefCell::default(),
+            call_ended: Notify::new(),
             progress: bar(None).with_message("replay"),
         }
     }
 
-    /// Waits for the started calls that ended before `time` in the trace.
+    /// Waits until the started calls whose recorded end is before `time` have ended.
     pub async fn wait_for_calls_before(&self, time: u64) {
-        while self.ends.borrow().first().is_some_and(|(end, _)| *end < time) {
-            self.ended.notified().await;
+        while self.recorded_ends.borrow().first().is_some_and(|(end, _)| *end < time) {
+            self.call_ended.notified().await;
         }
     }
 
-    /// Adds a call to the order of `key`.
-    pub fn turn(&self, key: &[u8], number: u64) -> Turn {
+    /// Adds a call as the last one of `key`.
+    pub fn new_turn(&self, key: &[u8], sequence: u64) -> Turn {
         let key = hash(key);
         let (done, end) = oneshot::channel();
-        let before = self.tails.borrow_mut().insert(key, (number, end)).map(|(_, before)| before);
-        Turn { key, number, before, done }
+        let previous = self.last_calls.borrow_mut().insert(key, (sequence, end));
+        Turn { key, sequence, previous: previous.map(|(_, end)| end), done }
     }
 
-    /// Lets the next call of the key start.
+    /// Ends a call: the next call of the key may start.
     pub fn end_turn(&self, turn: Turn) {
-        let mut tails = self.tails.borrow_mut();
-        if tails.get(&turn.key).is_some_and(|(last, _)| *last == turn.number) {
-            tails.remove(&turn.key);
+        let mut last_calls = self.last_calls.borrow_mut();
+        if last_calls.get(&turn.key).is_some_and(|(last, _)| *last == turn.sequence) {
+            last_calls.remove(&turn.key);
         }
         // Sending fails if no call waits, which is not an error.
         let _ = turn.done.send(());

@@ -1,4 +1,4 @@
-//! The replay of streams: watches, lease keep-alives, RangeStream.
+//! Replays a stream: Watch, LeaseKeepAlive or RangeStream.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -9,19 +9,18 @@ use tokio::sync::mpsc::Receiver;
 
 use super::convert::Raw;
 use super::state::ReplayState;
-use crate::connection::{Connection, Failure, Responses, frame};
+use crate::connection::{Connection, Failure, Responses, with_prefix};
 
-/// Opens a stream with its first message, sends the rest of `messages`, and counts
-/// events. The dispatcher drops the sender of `messages` when the recorded stream ends,
-/// which ends this stream.
-pub async fn run(
+/// Opens a stream with the first of `messages`, sends the others, and counts the events that it
+/// receives. Ends the stream when the dispatcher drops the sender of `messages`, because the
+/// recorded stream has ended. A RangeStream ends when the server has sent all responses.
+pub async fn replay_stream(
     connection: Connection,
     method: Rc<str>,
     mut messages: Receiver<Raw>,
     state: Rc<ReplayState>,
 ) {
     let Some(first) = messages.recv().await else { return };
-    // A stream with a single request is ended by the server.
     let has_one_request = method.ends_with("/RangeStream");
     let started = Instant::now();
     state.tally.borrow_mut().streams += 1;
@@ -40,14 +39,14 @@ pub async fn run(
     }
 }
 
-/// Reads all responses.
+/// Reads the responses until the server ends the stream.
 async fn read_all(
     method: &str,
     responses: &mut Responses<Raw>,
     state: &ReplayState,
 ) -> Result<(), Failure> {
     while let Some(response) = responses.next().await? {
-        count(method, response, state);
+        count_events(method, response, state);
     }
     Ok(())
 }
@@ -63,22 +62,23 @@ async fn exchange(
     loop {
         tokio::select! {
             message = messages.recv() => match message {
-                Some(message) => stream.send_data(frame(&message), false)?,
+                Some(message) => stream.send_data(with_prefix(&message), false)?,
                 None => {
                     stream.send_reset(Reason::CANCEL);
                     return Ok(());
                 }
             },
             response = responses.next() => match response? {
-                Some(response) => count(method, response, state),
+                Some(response) => count_events(method, response, state),
                 None => return Ok(()),
             },
         }
     }
 }
 
-fn count(method: &str, Raw(bytes): Raw, state: &ReplayState) {
-    let Some(response) = trace::response(method, bytes) else { return };
+/// Counts the events and the cancellation in a watch response.
+fn count_events(method: &str, Raw(bytes): Raw, state: &ReplayState) {
+    let Some(response) = trace::decode_response(method, bytes) else { return };
     let mut tally = state.tally.borrow_mut();
     if let Some(watch) = response.watch {
         tally.events += watch.events.len() as u64;

@@ -1,4 +1,4 @@
-//! The running totals of a replay.
+//! Counts the results of a replay.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,31 +9,36 @@ use super::options::{ReplayOptions, Speed};
 use super::report::{MethodRow, ReplayReport};
 use crate::latency::Latency;
 
-/// Maximum number of different methods. Further ones are counted together.
-const METHODS: usize = 64;
+/// Maximum number of different methods, of reasons and of errors. Further ones are counted
+/// together as [`OTHERS`].
+const MAX_NAMES: usize = 64;
 const OTHERS: &str = "(others)";
 
 /// The results of a replay so far.
 #[derive(Default)]
 pub struct Tally {
     methods: BTreeMap<String, MethodTally>,
-    skipped: BTreeMap<String, u64>,
-    broken: BTreeMap<String, u64>,
-    late: Option<Histogram<u64>>,
-    /// Replayed streams.
+    /// Number of requests that were not replayed, by method or reason.
+    not_replayed: BTreeMap<String, u64>,
+    /// Number of streams that ended with an error, by method and error.
+    broken_streams: BTreeMap<String, u64>,
+    /// How late records were started, in microseconds; `None` with `--speed max`.
+    delays: Option<Histogram<u64>>,
+    /// Number of replayed streams.
     pub streams: u64,
-    /// Events received from watches.
+    /// Number of watch events that the replay received.
     pub events: u64,
-    /// Events in the trace.
+    /// Number of watch events in the trace.
     pub recorded_events: u64,
-    /// Watches that the server cancelled with a reason.
+    /// Number of watches that the server cancelled with a reason.
     pub cancelled_watches: u64,
-    /// Records that are missing from the trace.
-    pub missing: u64,
+    /// Number of records that are missing in the trace.
+    pub missing_records: u64,
     /// Whether the trace is truncated.
     pub is_truncated: bool,
 }
 
+/// The results of the calls of a method. Latencies are in microseconds.
 struct MethodTally {
     recorded: Histogram<u64>,
     replayed: Histogram<u64>,
@@ -60,20 +65,20 @@ fn micros(time: Duration) -> u64 {
     time.as_micros().max(1) as u64
 }
 
-/// Counts `name`, or [`OTHERS`] if there are too many names.
-fn count(counts: &mut BTreeMap<String, u64>, name: &str) {
-    let has_room = counts.len() < METHODS || counts.contains_key(name);
+/// Increments the count of `name`, or of [`OTHERS`] if `name` is new and the map is full.
+fn increment(counts: &mut BTreeMap<String, u64>, name: &str) {
+    let has_room = counts.len() < MAX_NAMES || counts.contains_key(name);
     *counts.entry(if has_room { name } else { OTHERS }.to_owned()).or_default() += 1;
 }
 
 impl Tally {
     fn method(&mut self, path: &str) -> &mut MethodTally {
-        let has_room = self.methods.len() < METHODS || self.methods.contains_key(path);
+        let has_room = self.methods.len() < MAX_NAMES || self.methods.contains_key(path);
         let name = if has_room { path.rsplit('/').next().unwrap_or(path) } else { OTHERS };
         self.methods.entry(name.to_owned()).or_insert_with(MethodTally::new)
     }
 
-    /// Adds a call.
+    /// Adds a call with its recorded and its replayed latency.
     pub fn add_call(
         &mut self,
         path: &str,
@@ -91,7 +96,7 @@ impl Tally {
         }
     }
 
-    /// Adds a completed stream that had one request.
+    /// Adds a completed RangeStream with its latency.
     pub fn add_completed_stream(&mut self, path: &str, replayed: Duration) {
         self.method(path).replayed.saturating_record(micros(replayed));
     }
@@ -99,26 +104,27 @@ impl Tally {
     /// Adds a stream that ended with an error.
     pub fn add_failed_stream(&mut self, path: &str, reason: &str) {
         let name = path.rsplit('/').next().unwrap_or(path);
-        count(&mut self.broken, &format!("{name}: {reason}"));
+        increment(&mut self.broken_streams, &format!("{name}: {reason}"));
     }
 
-    /// Counts a request that cannot be replayed because the trace does not contain it.
-    pub fn skip(&mut self, path: &str) {
-        count(&mut self.skipped, path.rsplit('/').next().unwrap_or(path));
+    /// Counts a request that is not replayed, by its method or by a reason.
+    pub fn add_skipped(&mut self, path_or_reason: &str) {
+        let name = path_or_reason.rsplit('/').next().unwrap_or(path_or_reason);
+        increment(&mut self.not_replayed, name);
     }
 
-    /// Adds the delay between the due time of a record and its start.
+    /// Adds the time from the due time of a record to its start.
     pub fn add_delay(&mut self, time: Duration) {
-        self.late.get_or_insert_with(histogram).saturating_record(micros(time));
+        self.delays.get_or_insert_with(histogram).saturating_record(micros(time));
     }
 
-    /// The report.
+    /// Converts to the report.
     pub fn report(
         self,
         options: &ReplayOptions,
         endpoints: &[String],
         seconds: f64,
-        unknown: u64,
+        untranslated: u64,
     ) -> ReplayReport {
         let row = |(method, tally): (String, MethodTally)| MethodRow {
             method,
@@ -141,15 +147,15 @@ impl Tally {
             seconds,
             calls,
             calls_per_second: calls as f64 / seconds,
-            delay_micros: self.late.as_ref().map(Latency::from),
+            delay_micros: self.delays.as_ref().map(Latency::from),
             streams: self.streams,
             recorded_events: self.recorded_events,
             events: self.events,
             cancelled_watches: self.cancelled_watches,
-            not_replayed: self.skipped,
-            broken_streams: self.broken,
-            untranslated: unknown,
-            missing_records: self.missing,
+            not_replayed: self.not_replayed,
+            broken_streams: self.broken_streams,
+            untranslated,
+            missing_records: self.missing_records,
             trace_is_truncated: self.is_truncated,
             methods,
         }

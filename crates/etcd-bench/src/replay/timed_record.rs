@@ -2,13 +2,24 @@
 
 use trace::Record;
 
-/// A record with its time and its number. Records are ordered by time and then by
-/// number.
-pub struct TimedRecord(pub u64, pub u64, pub Record);
+/// A record with its sort key. Records are ordered by time and then by sequence number.
+pub struct TimedRecord {
+    /// The trace time at which the record is due.
+    pub time: u64,
+    /// The position in the trace.
+    pub sequence: u64,
+    pub record: Record,
+}
+
+impl TimedRecord {
+    fn sort_key(&self) -> (u64, u64) {
+        (self.time, self.sequence)
+    }
+}
 
 impl PartialEq for TimedRecord {
     fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
+        self.sort_key() == other.sort_key()
     }
 }
 
@@ -22,6 +33,6 @@ impl PartialOrd for TimedRecord {
 
 impl Ord for TimedRecord {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
+        self.sort_key().cmp(&other.sort_key())
     }
 }

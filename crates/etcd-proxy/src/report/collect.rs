@@ -1,37 +1,41 @@
-//! The collector: totals over the records of traces. `lease_sum` and `limit_sum` contain
-//! the totals of leases and of ranges.
+//! The collector: adds up the records of traces. `shape_and_kind_totals`, `limit_totals` and
+//! `lease_totals` contain the totals of shapes and kinds, of ranges, and of leases.
 
 use std::collections::{HashMap, HashSet};
 
 use trace::{
-    Call, Class, End, Head, Outcome, Received, Record, Request, Sent, WatchResponse, shape,
-    span_kind,
+    Call, Class, ClientMessage, End, Head, Outcome, Record, Request, ServerMessage, WatchResponse,
+    shape, span_kind,
 };
 
 use super::events::RecentEvents;
-use super::lease_sum::LeaseSum;
-use super::limit_sum::LimitSum;
-use super::summary::{ErrorRow, KindRow, Summary, TraceTotals, WatchRow, Watches};
-use super::sums::{
-    KindSum, MAX_NAMES, MAX_TRACKED, OTHERS, ShapeSum, classes, name_or_others, sorted,
+use super::lease_totals::LeaseTotals;
+use super::limit_totals::LimitTotals;
+use super::shape_and_kind_totals::{
+    KindTotals, MAX_NAMES, MAX_TRACKED, OTHERS, ShapeTotals, class_rows, name_or_others, sorted,
 };
+use super::summary::{ErrorRow, KindRow, Summary, TraceTotals, WatchRow, Watches};
 
 /// The totals of the records so far.
 #[derive(Default)]
 pub struct Collector {
     totals: TraceTotals,
-    shapes: HashMap<String, ShapeSum>,
-    kinds: HashMap<String, KindSum>,
-    limits: LimitSum,
+    shapes: HashMap<String, ShapeTotals>,
+    kinds: HashMap<String, KindTotals>,
+    limits: LimitTotals,
+    /// Number of failed calls and streams by method and error.
     errors: HashMap<(String, String), u64>,
+    /// The open streams by connection ID and HTTP/2 stream ID.
     streams: HashMap<(u64, u32), OpenStream>,
     watches: Watches,
-    watched: HashMap<(String, &'static str), WatchRow>,
+    /// The watches by kind and span.
+    watch_rows: HashMap<(String, &'static str), WatchRow>,
     events: RecentEvents,
-    leases: LeaseSum,
+    leases: LeaseTotals,
+    /// The connection IDs of the current file.
     connections: HashSet<u64>,
-    /// The time of the last record of the current file.
-    last: u64,
+    /// The latest time in the current file, in nanoseconds since its start.
+    last_time: u64,
 }
 
 /// An open stream.
@@ -41,14 +45,15 @@ struct OpenStream {
     shape: Option<String>,
     /// Kind and span of its watches, by watch ID.
     watches: HashMap<i64, (String, &'static str)>,
-    /// Kind and span of the requested watches that are not created yet. The server
-    /// responds in the order of the requests.
-    requested: Vec<(String, &'static str)>,
+    /// Kind and span of the watches that the client has requested and the server has not yet
+    /// created, in the order of the requests. The server responds in this order.
+    pending_watches: Vec<(String, &'static str)>,
+    /// The limit of its range.
     limit: Option<i64>,
 }
 
 impl Collector {
-    /// Starts a file.
+    /// Starts a file: the next records are those of this file.
     pub fn start_file(&mut self, head: &Head) {
         if self.totals.files == 0 {
             self.totals.program.clone_from(&head.program);
@@ -56,15 +61,15 @@ impl Collector {
             self.totals.started_unix_ns = head.started_unix_ns;
         }
         self.totals.files += 1;
-        self.last = 0;
-        // Connection numbers start at 1 in each file.
+        self.last_time = 0;
+        // Each file has its own connection IDs.
         self.streams.clear();
     }
 
-    /// Ends a file.
+    /// Ends a file: adds its duration and its connections to the totals.
     pub fn end_file(&mut self, is_truncated: bool) {
         self.totals.truncated_files += u64::from(is_truncated);
-        self.totals.seconds += self.last as f64 / 1e9;
+        self.totals.seconds += self.last_time as f64 / 1e9;
         self.totals.connections += self.connections.len() as u64;
         self.connections.clear();
     }
@@ -76,7 +81,7 @@ impl Collector {
             Record::Head(_) => {}
             Record::Call(call) => self.add_call(*call),
             Record::Open(open) => {
-                self.note_time(open.time, open.conn);
+                self.add_time_and_connection(open.time, open.conn);
                 self.totals.streams += 1;
                 if open.method.ends_with("Watch/Watch") {
                     self.watches.streams += 1;
@@ -85,8 +90,8 @@ impl Collector {
                     self.streams.insert((open.conn, open.stream), OpenStream::new(open.method));
                 }
             }
-            Record::Sent(sent) => self.add_sent(sent),
-            Record::Received(received) => self.add_received(received),
+            Record::ClientMessage(sent) => self.add_client_message(sent),
+            Record::ServerMessage(received) => self.add_server_message(received),
             Record::End(end) => self.add_end(end),
             Record::Missing(missing) => {
                 self.totals.records -= 1;
@@ -95,18 +100,19 @@ impl Collector {
         }
     }
 
-    fn note_time(&mut self, time: u64, conn: u64) {
-        self.last = self.last.max(time);
+    /// Extends the duration of the file to `time`, and counts the connection.
+    fn add_time_and_connection(&mut self, time: u64, conn: u64) {
+        self.last_time = self.last_time.max(time);
         self.connections.insert(conn);
     }
 
     fn add_call(&mut self, call: Call) {
-        self.note_time(call.time + call.latency, call.conn);
+        self.add_time_and_connection(call.time + call.latency, call.conn);
         self.totals.calls += 1;
         let micros = call.latency / 1000;
         let failed = self.count_error(&call.method, &call.end);
         let shape = shape(&call.method, call.request.as_ref());
-        let sum = self.shape_sum(&shape.text, shape.class);
+        let sum = self.shape_totals(&shape.text, shape.class);
         sum.add(call.request_bytes, Some(call.response_bytes), call.kind.as_deref());
         sum.micros.saturating_record(micros);
         sum.failed += u64::from(failed);
@@ -137,13 +143,14 @@ impl Collector {
         }
     }
 
-    fn add_sent(&mut self, sent: Sent) {
-        self.note_time(sent.time, sent.conn);
+    fn add_client_message(&mut self, sent: ClientMessage) {
+        self.add_time_and_connection(sent.time, sent.conn);
         self.totals.request_bytes += sent.bytes;
-        let method = self.streams.get(&(sent.conn, sent.stream));
-        let method = method.map_or_else(|| "stream".to_owned(), |stream| stream.method.clone());
+        // The start of the stream may be missing in the trace.
+        let stream = self.streams.get(&(sent.conn, sent.stream));
+        let method = stream.map_or_else(|| "stream".to_owned(), |stream| stream.method.clone());
         let shape = shape(&method, sent.request.as_ref());
-        self.shape_sum(&shape.text, shape.class).add(sent.bytes, None, sent.kind.as_deref());
+        self.shape_totals(&shape.text, shape.class).add(sent.bytes, None, sent.kind.as_deref());
         if let Some(kind) = &sent.kind {
             let is_watch = matches!(sent.request, Some(Request::WatchCreate(_)));
             let row = self.kind_row(kind, sent.namespace.as_deref());
@@ -154,12 +161,12 @@ impl Collector {
         match &sent.request {
             Some(Request::WatchCreate(create)) => {
                 self.watches.created += 1;
-                let watched =
+                let kind_and_span =
                     (sent.kind.unwrap_or_default(), span_kind(&create.key.0, &create.range_end.0));
                 if let Some(stream) = stream {
-                    stream.requested.push(watched.clone());
+                    stream.pending_watches.push(kind_and_span.clone());
                 }
-                self.watch_row(watched).created += 1;
+                self.watch_row(kind_and_span).created += 1;
             }
             Some(Request::WatchCancel { .. }) => self.watches.cancelled_by_client += 1,
             Some(Request::WatchProgress) => self.watches.progress_requests += 1,
@@ -178,8 +185,8 @@ impl Collector {
         }
     }
 
-    fn add_received(&mut self, received: Received) {
-        self.note_time(received.time, received.conn);
+    fn add_server_message(&mut self, received: ServerMessage) {
+        self.add_time_and_connection(received.time, received.conn);
         self.totals.response_bytes += received.bytes;
         let stream_id = (received.conn, received.stream);
         let Some(stream) = self.streams.get(&stream_id) else { return };
@@ -196,44 +203,45 @@ impl Collector {
             self.limits.add_response("RangeStream", limit, Some(&response), bytes, others);
         }
         if let Some(response) = response.watch {
-            self.watch_response(stream_id, response, received.bytes);
+            self.add_watch_response(stream_id, response, received.bytes);
         }
     }
 
-    fn watch_response(&mut self, stream_id: (u64, u32), response: WatchResponse, bytes: u64) {
+    fn add_watch_response(&mut self, stream_id: (u64, u32), response: WatchResponse, bytes: u64) {
         let Some(stream) = self.streams.get_mut(&stream_id) else { return };
-        if response.created && !stream.requested.is_empty() {
-            let watched = stream.requested.remove(0);
-            stream.watches.insert(response.watch_id, watched);
+        if response.created && !stream.pending_watches.is_empty() {
+            let kind_and_span = stream.pending_watches.remove(0);
+            stream.watches.insert(response.watch_id, kind_and_span);
         }
-        let watched = stream.watches.get(&response.watch_id).cloned();
+        let kind_and_span = stream.watches.get(&response.watch_id).cloned();
         if response.canceled {
             stream.watches.remove(&response.watch_id);
             self.watches.compacted += u64::from(response.compact_revision > 0);
             self.watches.cancelled_by_server += 1;
         }
         if response.events.is_empty() && !response.created && !response.canceled {
-            self.watches.progress_answers += 1;
+            self.watches.progress_notifications += 1;
         }
         let events = response.events.len() as u64;
-        let is_new = |event: &&trace::Event| self.events.is_new(&event.key.0, event.mod_revision);
+        let is_new = |event: &&trace::Event| self.events.insert(&event.key.0, event.mod_revision);
         let distinct = response.events.iter().filter(is_new).count() as u64;
         self.watches.events += events;
         self.watches.distinct_events += distinct;
-        if let Some(watched) = watched {
-            let row = self.kind_row(&watched.0, None);
+        if let Some(kind_and_span) = kind_and_span {
+            let row = self.kind_row(&kind_and_span.0, None);
             row.events += events;
             row.response_bytes += bytes;
-            let row = self.watch_row(watched);
+            let row = self.watch_row(kind_and_span);
             row.events += events;
             row.distinct_events += distinct;
         }
     }
 
     fn add_end(&mut self, end: End) {
-        self.note_time(end.time, end.conn);
+        self.add_time_and_connection(end.time, end.conn);
         let Some(stream) = self.streams.remove(&(end.conn, end.stream)) else { return };
-        // A watch stream that its client closes has not failed.
+        // Code 1 is CANCELLED. A stream that its client has cancelled or closed has not failed,
+        // except a RangeStream.
         let is_range = stream.method.ends_with("RangeStream");
         if is_range || end.end.code.is_some_and(|code| code > 1) {
             let failed = self.count_error(&stream.method, &end.end);
@@ -250,21 +258,22 @@ impl Collector {
         }
     }
 
-    /// Counts the error of a call or stream. Returns whether it failed.
+    /// Counts the error of a call or stream that has failed. Returns whether it has failed.
     fn count_error(&mut self, method: &str, end: &Outcome) -> bool {
-        let error = match (end.code, end.cut) {
+        let error = match (end.code, end.aborted_by) {
             (Some(0), _) => return false,
             (Some(code), _) => format!("code {code}: {}", end.message),
-            (None, Some(cut)) => format!("aborted by the {cut:?}").to_lowercase(),
+            (None, Some(side)) => format!("aborted by the {side:?}").to_lowercase(),
             (None, None) => "no status".into(),
         };
         let name = method.rsplit('/').next().unwrap_or(method).to_owned();
-        let key = self.error_key((name, error));
+        let key = self.error_key_or_others((name, error));
         *self.errors.entry(key).or_default() += 1;
         true
     }
 
-    fn error_key(&mut self, key: (String, String)) -> (String, String) {
+    /// Returns `key`, or [`OTHERS`] if `key` is new and the table is full.
+    fn error_key_or_others(&mut self, key: (String, String)) -> (String, String) {
         if self.errors.len() < MAX_NAMES || self.errors.contains_key(&key) {
             return key;
         }
@@ -272,12 +281,14 @@ impl Collector {
         (OTHERS.into(), OTHERS.into())
     }
 
-    fn shape_sum(&mut self, text: &str, class: Class) -> &mut ShapeSum {
+    /// The totals of a shape. Creates them if the shape is new.
+    fn shape_totals(&mut self, text: &str, class: Class) -> &mut ShapeTotals {
         let name =
             name_or_others(&self.shapes, text, &mut self.totals.counted_as_others).to_owned();
-        self.shapes.entry(name).or_insert_with(|| ShapeSum::new(class))
+        self.shapes.entry(name).or_insert_with(|| ShapeTotals::new(class))
     }
 
+    /// The totals of a kind. Creates them if the kind is new, and adds the namespace to them.
     fn kind_row(&mut self, kind: &str, namespace: Option<&str>) -> &mut KindRow {
         let name = name_or_others(&self.kinds, kind, &mut self.totals.counted_as_others).to_owned();
         let sum = self.kinds.entry(name).or_default();
@@ -289,19 +300,20 @@ impl Collector {
         &mut sum.row
     }
 
-    fn watch_row(&mut self, mut watched: (String, &'static str)) -> &mut WatchRow {
-        if self.watched.len() >= MAX_NAMES && !self.watched.contains_key(&watched) {
+    /// The totals of the watches of a kind and span. Creates them if there are none.
+    fn watch_row(&mut self, mut kind_and_span: (String, &'static str)) -> &mut WatchRow {
+        if self.watch_rows.len() >= MAX_NAMES && !self.watch_rows.contains_key(&kind_and_span) {
             self.totals.counted_as_others += 1;
-            watched = (OTHERS.into(), OTHERS);
+            kind_and_span = (OTHERS.into(), OTHERS);
         }
-        self.watched.entry(watched).or_default()
+        self.watch_rows.entry(kind_and_span).or_default()
     }
 
-    /// The report.
+    /// Converts to the report.
     pub fn summary(mut self) -> Summary {
         self.totals.seconds = (self.totals.seconds * 1e3).round() / 1e3;
         self.watches.rows = sorted(
-            self.watched,
+            self.watch_rows,
             |((kind, span), row)| {
                 let fan_out = row.events as f64 / row.distinct_events.max(1) as f64;
                 let fan_out = (fan_out * 100.0).round() / 100.0;
@@ -317,7 +329,7 @@ impl Collector {
         );
         let error = |((method, error), count)| ErrorRow { method, error, count };
         Summary {
-            classes: classes(&shapes),
+            classes: class_rows(&shapes),
             totals: self.totals,
             shapes,
             kinds,
@@ -335,7 +347,7 @@ impl OpenStream {
             method,
             shape: None,
             watches: HashMap::new(),
-            requested: Vec::new(),
+            pending_watches: Vec::new(),
             limit: None,
         }
     }
@@ -347,7 +359,8 @@ mod tests {
 
     use super::*;
 
-    fn range(limit: i64) -> Record {
+    /// A call that lists pods with `limit`. The response has 100 bytes, and the call takes 5 ms.
+    fn range_call(limit: i64) -> Record {
         let request = Range {
             key: "/registry/pods/".into(),
             range_end: "/registry/pods0".into(),
@@ -367,7 +380,8 @@ mod tests {
         }))
     }
 
-    fn watch(stream: u32) -> [Record; 3] {
+    /// The records of a watch on pods that receives one event.
+    fn watch_records(stream: u32) -> [Record; 3] {
         let create = WatchCreate {
             key: "/registry/pods/".into(),
             range_end: "/registry/pods0".into(),
@@ -379,17 +393,17 @@ mod tests {
             WatchResponse { created: true, events: vec![event], ..WatchResponse::default() };
         [
             Record::Open(Open { stream, method, ..Open::default() }),
-            Record::Sent(Sent {
+            Record::ClientMessage(ClientMessage {
                 stream,
                 kind: Some("pods".into()),
                 request: Some(Request::WatchCreate(create)),
-                ..Sent::default()
+                ..ClientMessage::default()
             }),
-            Record::Received(Received {
+            Record::ServerMessage(ServerMessage {
                 stream,
                 bytes: 50,
                 response: Some(Response { watch: Some(response), ..Response::default() }),
-                ..Received::default()
+                ..ServerMessage::default()
             }),
         ]
     }
@@ -398,8 +412,12 @@ mod tests {
     fn records_are_added_up() {
         let mut collector = Collector::default();
         collector.start_file(&Head::default());
-        [range(500), range(500), range(0)].into_iter().for_each(|record| collector.add(record));
-        [watch(1), watch(3)].into_iter().flatten().for_each(|record| collector.add(record));
+        for record in [range_call(500), range_call(500), range_call(0)] {
+            collector.add(record);
+        }
+        for record in [watch_records(1), watch_records(3)].into_iter().flatten() {
+            collector.add(record);
+        }
         collector.add(Record::Missing(trace::Missing { time: 1, records: 7 }));
         collector.end_file(true);
         let summary = collector.summary();

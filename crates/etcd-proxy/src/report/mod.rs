@@ -1,12 +1,13 @@
-//! `etcd-proxy report`: the analysis of traces, in bounded memory.
+//! `etcd-proxy report`: analyses traces in bounded memory. `collect` adds up the records,
+//! `summary` is the data of the report, and `text` and `page` render it.
 
 mod collect;
 mod events;
-mod lease_sum;
-mod limit_sum;
+mod lease_totals;
+mod limit_totals;
 mod page;
+mod shape_and_kind_totals;
 mod summary;
-mod sums;
 mod text;
 
 use std::path::Path;
@@ -21,7 +22,7 @@ use collect::Collector;
 pub fn run(options: &ReportOptions) -> Result<()> {
     let mut collector = Collector::default();
     for path in &options.files {
-        read(path, &mut collector)?;
+        add_trace(path, &mut collector)?;
     }
     let summary = collector.summary();
     if let Some(path) = &options.html {
@@ -32,7 +33,7 @@ pub fn run(options: &ReportOptions) -> Result<()> {
 }
 
 /// Adds the records of one trace.
-fn read(path: &Path, collector: &mut Collector) -> Result<()> {
+fn add_trace(path: &Path, collector: &mut Collector) -> Result<()> {
     let mut reader = Reader::open(path)?;
     collector.start_file(reader.head());
     for record in &mut reader {

@@ -1,4 +1,4 @@
-//! A report as a self-contained HTML page.
+//! Renders a report as a self-contained HTML page.
 
 use std::fmt::Write;
 
@@ -10,31 +10,35 @@ h2{margin-top:2.5rem}table{border-collapse:collapse;font-size:13px}\
 td,th{padding:.15rem .7rem;text-align:right;border-bottom:1px solid #ddd;vertical-align:top}\
 td.t,th.t{text-align:left}td:not(.t){white-space:nowrap}pre{background:#f6f6f6;padding:.7rem}svg text{font:12px system-ui,sans-serif}";
 /// Maximum number of bars of a plot.
-const BARS: usize = 15;
+const MAX_BARS: usize = 15;
 const BAR_PIXELS: usize = 22;
 const LABEL_PIXELS: usize = 430;
 const PLOT_PIXELS: usize = 480;
 
-/// Renders the page.
+/// Renders the report as an HTML page.
 pub fn html(summary: &Summary) -> String {
     let mut page = String::from("<!doctype html><html lang=\"en\"><meta charset=\"utf-8\">");
     let _ = write!(page, "<title>etcd-proxy report</title><style>{STYLE}</style>");
-    let _ = write!(page, "<h1>Requests to etcd</h1><pre>{}</pre>", escape(&text::head(summary)));
+    let _ = write!(
+        page,
+        "<h1>Requests to etcd</h1><pre>{}</pre>",
+        escape(&text::summary_lines(summary))
+    );
     let shapes = summary.shapes.iter().map(|row| (row.shape.clone(), row.count as f64));
-    page += &bars("Requests by shape", shapes);
+    page += &bar_plot("Requests by shape", shapes);
     let kinds = summary.kinds.iter().map(|row| (row.kind.clone(), (row.reads + row.writes) as f64));
-    page += &bars("Reads and writes by kind", kinds);
-    let mut slow: Vec<_> = summary
+    page += &bar_plot("Reads and writes by kind", kinds);
+    let mut latencies: Vec<_> = summary
         .shapes
         .iter()
         .filter_map(|row| Some((row.shape.clone(), row.latency_micros?.p99 as f64)))
         .collect();
-    slow.sort_by(|a, b| b.1.total_cmp(&a.1));
-    page += &bars("Latency by shape, p99, µs", slow.into_iter());
+    latencies.sort_by(|a, b| b.1.total_cmp(&a.1));
+    page += &bar_plot("Latency by shape, p99, µs", latencies.into_iter());
     let mut event_counts: Vec<_> =
         summary.watches.rows.iter().map(|row| (row.kind.clone(), row.events as f64)).collect();
     event_counts.sort_by(|a, b| b.1.total_cmp(&a.1));
-    page += &bars("Events delivered by kind", event_counts.into_iter());
+    page += &bar_plot("Delivered events by kind", event_counts.into_iter());
     for table in text::tables(summary) {
         write_table(&mut page, &table);
     }
@@ -64,9 +68,9 @@ fn write_table(page: &mut String, table: &Table) {
     page.push_str("</tr></table>");
 }
 
-/// A bar plot of the first [`BARS`] rows, in the given order.
-fn bars(title: &str, rows: impl Iterator<Item = (String, f64)>) -> String {
-    let rows: Vec<_> = rows.filter(|(_, value)| *value > 0.0).take(BARS).collect();
+/// A bar plot of the first [`MAX_BARS`] rows whose value is not 0, in the given order.
+fn bar_plot(title: &str, rows: impl Iterator<Item = (String, f64)>) -> String {
+    let rows: Vec<_> = rows.filter(|(_, value)| *value > 0.0).take(MAX_BARS).collect();
     let max = rows.iter().map(|(_, value)| *value).fold(1.0, f64::max);
     let (width, height) = (LABEL_PIXELS + PLOT_PIXELS + 90, rows.len() * BAR_PIXELS);
     let mut svg = format!(

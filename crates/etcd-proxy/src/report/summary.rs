@@ -14,15 +14,15 @@ pub struct Summary {
     pub classes: Vec<ClassRow>,
     /// Requests by shape, most frequent first.
     pub shapes: Vec<ShapeRow>,
-    /// Requests by kind of object, most frequent first.
+    /// Requests by kind, most frequent first.
     pub kinds: Vec<KindRow>,
     /// Watches and their events.
     pub watches: Watches,
     /// Lease requests.
     pub leases: Leases,
-    /// Ranges by method and limit.
+    /// Ranges over several keys, by method and limit.
     pub limits: Vec<LimitRow>,
-    /// Failed calls, most frequent first.
+    /// Failed calls and streams by method and error, most frequent first.
     pub errors: Vec<ErrorRow>,
 }
 
@@ -32,19 +32,19 @@ pub struct Summary {
 pub struct TraceTotals {
     /// Program and version that recorded the first trace.
     pub program: String,
-    /// Endpoints of the proxy, from the first trace.
+    /// Endpoints of the proxy that recorded the first trace.
     pub endpoints: Vec<String>,
     /// Start of the first trace, in nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// Recorded time over all files.
+    /// Sum of the durations of the files, in seconds.
     pub seconds: f64,
     /// Number of trace files.
     pub files: u64,
-    /// Truncated files: the proxy was killed or was still recording.
+    /// Number of truncated files: the proxy was killed or was still recording.
     pub truncated_files: u64,
-    /// Records in the files.
+    /// Number of records in the files, without those of type `head` and `missing`.
     pub records: u64,
-    /// Records that the recorder could not write.
+    /// Number of records that are missing in the files.
     pub missing_records: u64,
     /// Number of unary calls.
     pub calls: u64,
@@ -56,8 +56,8 @@ pub struct TraceTotals {
     pub request_bytes: u64,
     /// Bytes of response messages.
     pub response_bytes: u64,
-    /// Number of items (shapes, kinds, limits, errors) that were counted as `(others)`
-    /// because their table was full.
+    /// How many times something was counted under `(others)`, because the table of shapes,
+    /// kinds, limits, watches or errors was full.
     pub counted_as_others: u64,
 }
 
@@ -87,15 +87,15 @@ pub struct ShapeRow {
     pub class: Class,
     /// Number of requests.
     pub count: u64,
-    /// Transactions whose comparisons were false.
+    /// Number of transactions with a false comparison.
     pub not_succeeded: u64,
-    /// Calls that ended with an error or were aborted.
+    /// Number of calls and streams that ended with an error or were aborted.
     pub failed: u64,
     /// Bytes of the requests.
     pub request_bytes: u64,
     /// Bytes of the responses.
     pub response_bytes: u64,
-    /// Unset for messages on streams.
+    /// Latency of the calls; unset for messages on streams other than RangeStream.
     pub latency_micros: Option<Latency>,
     /// The most frequent kinds with this shape, in descending order.
     pub kinds: Vec<String>,
@@ -113,7 +113,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// The percentiles of a histogram; `None` if it is empty.
+    /// The percentiles of a histogram of microseconds; `None` if it is empty.
     pub fn of(histogram: &Histogram<u64>) -> Option<Latency> {
         let at = |quantile| histogram.value_at_quantile(quantile);
         (!histogram.is_empty()).then(|| Latency {
@@ -124,19 +124,19 @@ impl Latency {
     }
 }
 
-/// The requests for one kind of objects.
+/// The requests for one kind.
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct KindRow {
     /// The kind, or `(others)`.
     pub kind: String,
-    /// Number of ranges.
+    /// Number of Range and RangeStream requests.
     pub reads: u64,
-    /// Number of creates, updates and deletes.
+    /// Number of requests of the classes create, update and delete.
     pub writes: u64,
-    /// Number of other unary requests.
+    /// Number of other unary requests, such as puts outside a transaction.
     pub other: u64,
-    /// Number of created watches.
+    /// Number of requests that create a watch.
     pub watches: u64,
     /// Number of delivered events.
     pub events: u64,
@@ -165,10 +165,11 @@ pub struct Watches {
     /// Number of progress requests.
     pub progress_requests: u64,
     /// Number of progress notifications.
-    pub progress_answers: u64,
+    #[serde(rename = "progressAnswers")]
+    pub progress_notifications: u64,
     /// Number of delivered events.
     pub events: u64,
-    /// Number of different events; an event delivered to several watches counts once.
+    /// Number of distinct events: an event that was delivered to several watches counts once.
     pub distinct_events: u64,
     /// Watches by kind and span.
     pub rows: Vec<WatchRow>,
@@ -178,17 +179,17 @@ pub struct Watches {
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct WatchRow {
-    /// The kind of object.
+    /// The Kubernetes kind of the watched keys, or `(others)`.
     pub kind: String,
-    /// The kind of span: `key`, `prefix`, …
+    /// The kind of the watched span, as [`trace::span_kind`] names it.
     pub span: String,
-    /// Number of created watches.
+    /// Number of requests that create a watch.
     pub created: u64,
     /// Number of delivered events.
     pub events: u64,
-    /// Number of different events.
+    /// Number of distinct events.
     pub distinct_events: u64,
-    /// Number of deliveries per distinct event.
+    /// Delivered events divided by distinct events.
     pub fan_out: f64,
 }
 
@@ -202,11 +203,12 @@ pub struct Leases {
     pub revoked: u64,
     /// Number of keep-alive requests.
     pub keep_alives: u64,
-    /// Numbers of grants by TTL in seconds.
+    /// TTLs in seconds, each with its number of grants. The grants with a TTL beyond the first
+    /// 2,000 different TTLs are counted under 0.
     pub ttls: Vec<(i64, u64)>,
-    /// Puts that attach their key to a lease.
+    /// Number of puts with a lease.
     pub attached_puts: u64,
-    /// Leases to which keys were attached.
+    /// Number of different leases in these puts.
     pub attached_leases: u64,
     /// Maximum number of puts with the same lease.
     pub puts_per_lease_max: u64,
@@ -216,7 +218,7 @@ pub struct Leases {
 #[derive(Serialize, Default, Clone)]
 #[serde(rename_all = "camelCase")]
 pub struct LimitRow {
-    /// `Range` or `RangeStream`.
+    /// `Range`, `RangeStream` or `(others)`.
     pub method: String,
     /// The limit; 0 for none.
     pub limit: i64,
@@ -224,9 +226,9 @@ pub struct LimitRow {
     pub count: u64,
     /// Number of returned key-value pairs.
     pub pairs: u64,
-    /// Responses with `more` set.
+    /// Number of responses with `more` set.
     pub more: u64,
-    /// The largest count in a response.
+    /// The largest `count` in a response.
     pub count_max: i64,
     /// Bytes of the responses.
     pub response_bytes: u64,
@@ -237,14 +239,14 @@ pub struct LimitRow {
     pub latency_micros: Option<Latency>,
 }
 
-/// The calls of a method that failed with the same error.
+/// The calls and streams of a method that failed with the same error.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ErrorRow {
-    /// The method, without the service.
+    /// The method without its service, or `(others)`.
     pub method: String,
     /// The gRPC code and message, or the side that aborted the call.
     pub error: String,
-    /// Number of calls.
+    /// Number of failed calls and streams.
     pub count: u64,
 }

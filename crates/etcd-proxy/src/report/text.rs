@@ -1,14 +1,14 @@
-//! A report as text.
+//! Renders a report as text.
 
 use std::fmt::Write;
 
 use super::summary::{Latency, Summary};
 use trace::Class;
 
-/// Maximum number of rows of a table. The page and the JSON contain all rows.
-const ROWS: usize = 25;
+/// Maximum number of rows of a table in the text. The HTML page and the JSON contain all rows.
+const MAX_ROWS: usize = 25;
 
-/// A table. Text columns are left-aligned, numbers are right-aligned.
+/// A table of the report. Columns of text are left-aligned, columns of numbers right-aligned.
 pub struct Table {
     pub title: String,
     pub columns: Vec<&'static str>,
@@ -21,17 +21,17 @@ impl Table {
     }
 }
 
-/// Renders the report.
+/// Renders the report as text.
 pub fn render(summary: &Summary) -> String {
-    let mut text = head(summary) + "\n";
+    let mut text = summary_lines(summary) + "\n";
     for table in tables(summary) {
         write_table(&mut text, &table);
     }
     text
 }
 
-/// The summary lines of the report.
-pub fn head(summary: &Summary) -> String {
+/// The lines above the tables of the report.
+pub fn summary_lines(summary: &Summary) -> String {
     let r = &summary.totals;
     let mut text = format!(
         "{} for {}, {:.1} s in {} file{}\n{} calls and {} streams on {} connections; {} of requests, {} of responses\n",
@@ -49,7 +49,7 @@ pub fn head(summary: &Summary) -> String {
     if r.missing_records > 0 {
         let _ = writeln!(
             text,
-            "{} records are missing: the recorder could not keep up",
+            "{} records are missing: the recorder could not keep up, or stopped recording a connection",
             r.missing_records
         );
     }
@@ -63,29 +63,29 @@ pub fn head(summary: &Summary) -> String {
     if r.counted_as_others > 0 {
         let _ = writeln!(
             text,
-            "{} items were counted as (others): too many different ones",
+            "{} times something was counted under (others), because there are too many different shapes, kinds, limits, watches or errors",
             r.counted_as_others
         );
     }
     text
 }
 
-/// All tables.
+/// All tables of the report.
 pub fn tables(summary: &Summary) -> Vec<Table> {
     vec![
-        classes(summary),
-        shapes(summary, "Request shapes", |_| true),
-        shapes(summary, "Requests of class other", |class| class == Class::Other),
-        kinds(summary),
-        watches(summary),
-        watch_totals(summary),
-        leases(summary),
-        limits(summary),
-        errors(summary),
+        class_table(summary),
+        shape_table(summary, "Request shapes", |_| true),
+        shape_table(summary, "Request shapes of class other", |class| class == Class::Other),
+        kind_table(summary),
+        watch_table(summary),
+        watch_totals_table(summary),
+        lease_table(summary),
+        limit_table(summary),
+        error_table(summary),
     ]
 }
 
-fn classes(summary: &Summary) -> Table {
+fn class_table(summary: &Summary) -> Table {
     let mut table = Table::new(
         "Requests by class",
         &["class", "count", "share", "shapes", "request bytes", "response bytes"],
@@ -104,7 +104,7 @@ fn classes(summary: &Summary) -> Table {
     table
 }
 
-fn shapes(summary: &Summary, title: &str, wanted: impl Fn(Class) -> bool) -> Table {
+fn shape_table(summary: &Summary, title: &str, contains: impl Fn(Class) -> bool) -> Table {
     let columns = [
         "shape",
         "class",
@@ -118,7 +118,7 @@ fn shapes(summary: &Summary, title: &str, wanted: impl Fn(Class) -> bool) -> Tab
         "kinds",
     ];
     let mut table = Table::new(title, &columns);
-    for row in summary.shapes.iter().filter(|row| wanted(row.class)) {
+    for row in summary.shapes.iter().filter(|row| contains(row.class)) {
         table.rows.push(vec![
             row.shape.clone(),
             row.class.name().into(),
@@ -135,7 +135,7 @@ fn shapes(summary: &Summary, title: &str, wanted: impl Fn(Class) -> bool) -> Tab
     table
 }
 
-fn kinds(summary: &Summary) -> Table {
+fn kind_table(summary: &Summary) -> Table {
     let columns = [
         "kind",
         "reads",
@@ -164,8 +164,8 @@ fn kinds(summary: &Summary) -> Table {
     table
 }
 
-fn watches(summary: &Summary) -> Table {
-    let columns = ["watched", "span", "created", "events", "distinct", "fan-out"];
+fn watch_table(summary: &Summary) -> Table {
+    let columns = ["kind", "span", "created", "events", "distinct events", "fan-out"];
     let mut table = Table::new("Watches", &columns);
     for row in &summary.watches.rows {
         table.rows.push(vec![
@@ -180,9 +180,9 @@ fn watches(summary: &Summary) -> Table {
     table
 }
 
-fn watch_totals(summary: &Summary) -> Table {
+fn watch_totals_table(summary: &Summary) -> Table {
     let w = &summary.watches;
-    totals(
+    item_table(
         "Watch totals",
         &[
             ("streams", w.streams),
@@ -191,16 +191,16 @@ fn watch_totals(summary: &Summary) -> Table {
             ("cancelled by the server", w.cancelled_by_server),
             ("cancelled because of compaction", w.compacted),
             ("progress requests", w.progress_requests),
-            ("progress notifications", w.progress_answers),
+            ("progress notifications", w.progress_notifications),
             ("events", w.events),
             ("distinct events", w.distinct_events),
         ],
     )
 }
 
-fn leases(summary: &Summary) -> Table {
+fn lease_table(summary: &Summary) -> Table {
     let l = &summary.leases;
-    let mut table = totals(
+    let mut table = item_table(
         "Leases",
         &[
             ("granted", l.granted),
@@ -217,15 +217,16 @@ fn leases(summary: &Summary) -> Table {
     table
 }
 
-fn totals(title: &str, rows: &[(&str, u64)]) -> Table {
+/// A table with one number per row.
+fn item_table(title: &str, rows: &[(&str, u64)]) -> Table {
     let mut table = Table::new(title, &["item", "count"]);
     table.rows = rows.iter().map(|(name, count)| vec![(*name).into(), count.to_string()]).collect();
     table
 }
 
-fn limits(summary: &Summary) -> Table {
+fn limit_table(summary: &Summary) -> Table {
     let columns =
-        ["range", "limit", "count", "pairs", "more", "max count", "response bytes", "p50", "p99"];
+        ["method", "limit", "ranges", "pairs", "more", "max count", "response bytes", "p50", "p99"];
     let mut table = Table::new("Ranges over several keys, by limit", &columns);
     for row in &summary.limits {
         table.rows.push(vec![
@@ -243,8 +244,8 @@ fn limits(summary: &Summary) -> Table {
     table
 }
 
-fn errors(summary: &Summary) -> Table {
-    let mut table = Table::new("Failures", &["method", "error", "count"]);
+fn error_table(summary: &Summary) -> Table {
+    let mut table = Table::new("Failed calls and streams", &["method", "error", "count"]);
     for row in &summary.errors {
         table.rows.push(vec![row.method.clone(), row.error.clone(), row.count.to_string()]);
     }
@@ -259,7 +260,7 @@ fn write_table(text: &mut String, table: &Table) {
     }
     let widths: Vec<usize> = (0..table.columns.len())
         .map(|n| {
-            let cells = table.rows.iter().take(ROWS).map(|row| row[n].chars().count());
+            let cells = table.rows.iter().take(MAX_ROWS).map(|row| row[n].chars().count());
             cells.chain([table.columns[n].len()]).max().unwrap_or(0)
         })
         .collect();
@@ -272,21 +273,21 @@ fn write_table(text: &mut String, table: &Table) {
         let _ = writeln!(text, "  {}", padded.collect::<Vec<_>>().join("  ").trim_end());
     };
     line(table.columns.clone());
-    for row in table.rows.iter().take(ROWS) {
+    for row in table.rows.iter().take(MAX_ROWS) {
         line(row.iter().map(String::as_str).collect());
     }
-    if table.rows.len() > ROWS {
+    if table.rows.len() > MAX_ROWS {
         let _ = writeln!(
             text,
             "  … and {} more; use --html or -o json to see all",
-            table.rows.len() - ROWS
+            table.rows.len() - MAX_ROWS
         );
     }
     text.push('\n');
 }
 
-/// A human-readable size.
-pub fn bytes(count: u64) -> String {
+/// Formats a size.
+fn bytes(count: u64) -> String {
     match count {
         0..10_240 => format!("{count} B"),
         10_240..10_485_760 => format!("{:.0} KiB", count as f64 / 1024.0),
@@ -294,6 +295,7 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
-fn micros(latency: Option<Latency>, which: impl Fn(Latency) -> u64) -> String {
-    latency.map_or_else(|| "–".into(), |latency| format!("{} µs", which(latency)))
+/// Formats the percentile that `percentile` selects.
+fn micros(latency: Option<Latency>, percentile: impl Fn(Latency) -> u64) -> String {
+    latency.map_or_else(|| "–".into(), |latency| format!("{} µs", percentile(latency)))
 }

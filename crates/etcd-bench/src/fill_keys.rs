@@ -1,4 +1,4 @@
-//! The keys of the fill workload, distributed to the clients one by one.
+//! The keys and values of the fill workload.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -8,40 +8,41 @@ use etcdpb::rpc::PutRequest;
 
 use crate::key_group::KeyGroup;
 
-/// The keys to write. Clones share the position of the next key.
+/// The keys that the fill workload still has to write. Clones share the position of the next
+/// key.
 #[derive(Clone)]
-pub struct Population {
+pub struct FillKeys {
     groups: Rc<[KeyGroup]>,
-    /// The longest value. Shorter values are its prefixes.
+    /// A value of the maximum size. All values are prefixes of it.
     value: Bytes,
-    /// The group and the number of the next key.
+    /// The index of the group and the number of the next key.
     next: Rc<Cell<(usize, u64)>>,
-    written_bytes: Rc<Cell<u64>>,
+    returned_bytes: Rc<Cell<u64>>,
 }
 
-impl Population {
-    /// The keys of `groups` with random values.
+impl FillKeys {
+    /// Creates the keys of `groups`, with random values.
     pub fn new(groups: &[KeyGroup]) -> Self {
         let longest = groups.iter().map(|group| group.value_bytes.1).max().unwrap_or_default();
-        Population {
+        FillKeys {
             groups: groups.into(),
             value: (0..longest).map(|_| rand::random::<u8>()).collect(),
             next: Rc::default(),
-            written_bytes: Rc::default(),
+            returned_bytes: Rc::default(),
         }
     }
 
-    /// Number of keys.
+    /// Number of keys in all groups.
     pub fn count(&self) -> u64 {
         self.groups.iter().map(|group| group.count).sum()
     }
 
-    /// Bytes of the keys and values returned so far.
-    pub fn written_bytes(&self) -> u64 {
-        self.written_bytes.get()
+    /// Bytes of the keys and values in the puts that [`FillKeys::next_put`] has returned.
+    pub fn returned_bytes(&self) -> u64 {
+        self.returned_bytes.get()
     }
 
-    /// The put for the next key.
+    /// Returns the put of the next key. Short keys are padded to `key_size` bytes.
     ///
     /// # Panics
     /// Panics if there are no more keys.
@@ -53,7 +54,7 @@ impl Population {
 
         let key = group.key(number, key_size);
         let value = self.value.slice(..group.value_size(number));
-        self.written_bytes.set(self.written_bytes.get() + (key.len() + value.len()) as u64);
+        self.returned_bytes.set(self.returned_bytes.get() + (key.len() + value.len()) as u64);
         PutRequest { key: key.into(), value, ..Default::default() }
     }
 }
@@ -65,11 +66,10 @@ mod tests {
     #[test]
     fn every_key_is_returned_once() {
         let groups = ["/a/=2x3".parse().unwrap(), "/b/=1x5".parse().unwrap()];
-        let population = Population::new(&groups);
-        let puts: Vec<PutRequest> =
-            (0..population.count()).map(|_| population.next_put(8)).collect();
+        let fill_keys = FillKeys::new(&groups);
+        let puts: Vec<PutRequest> = (0..fill_keys.count()).map(|_| fill_keys.next_put(8)).collect();
         let keys: Vec<&[u8]> = puts.iter().map(|put| &put.key[..]).collect();
         assert_eq!(keys, [b"/a/0000000", b"/a/0000001", b"/b/0000000"]);
-        assert_eq!(population.written_bytes(), 3 * 10 + 3 + 3 + 5);
+        assert_eq!(fill_keys.returned_bytes(), 3 * 10 + 3 + 3 + 5);
     }
 }

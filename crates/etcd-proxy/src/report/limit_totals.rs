@@ -1,25 +1,26 @@
-//! Totals of ranges by method and limit.
+//! Totals of ranges over several keys, by method and limit.
 
 use std::collections::BTreeMap;
 
 use trace::Response;
 
+use super::shape_and_kind_totals::{MAX_NAMES, OTHERS, latency_histogram};
 use super::summary::{Latency, LimitRow};
-use super::sums::{MAX_NAMES, OTHERS, histogram};
 
 /// The totals of the ranges so far, by method and limit.
 #[derive(Default)]
-pub struct LimitSum {
+pub struct LimitTotals {
     rows: BTreeMap<(String, i64), LimitRow>,
 }
 
-impl LimitSum {
-    /// Adds a range. `others` is incremented if it counts as [`OTHERS`].
+impl LimitTotals {
+    /// Adds a range. As in all methods, `others` is incremented if the table is full and the
+    /// range therefore counts as [`OTHERS`].
     pub fn add_range(&mut self, method: &str, limit: i64, others: &mut u64) {
         self.row(method, limit, others).count += 1;
     }
 
-    /// Adds a response of `bytes`. A range may have several responses.
+    /// Adds a response with a size of `bytes`. A RangeStream may have several responses.
     pub fn add_response(
         &mut self,
         method: &str,
@@ -41,7 +42,7 @@ impl LimitSum {
     pub fn add_latency(&mut self, method: &str, limit: i64, micros: u64, others: &mut u64) {
         self.row(method, limit, others)
             .micros
-            .get_or_insert_with(histogram)
+            .get_or_insert_with(latency_histogram)
             .saturating_record(micros);
     }
 
@@ -54,6 +55,7 @@ impl LimitSum {
         self.rows.into_iter().map(row).collect()
     }
 
+    /// The row of a method and limit. Creates it if there is none.
     fn row(&mut self, method: &str, limit: i64, others: &mut u64) -> &mut LimitRow {
         let mut key = (method.to_owned(), limit);
         if self.rows.len() >= MAX_NAMES && !self.rows.contains_key(&key) {

@@ -1,22 +1,24 @@
-//! Totals of lease requests, and of puts that attach keys to leases.
+//! Totals of lease requests, and of puts with a lease.
 
 use std::collections::{BTreeMap, HashMap};
 
 use trace::{Put, Request};
 
+use super::shape_and_kind_totals::{MAX_NAMES, MAX_TRACKED};
 use super::summary::Leases;
-use super::sums::{MAX_NAMES, MAX_TRACKED};
 
 /// The totals of the lease requests so far.
 #[derive(Default)]
-pub struct LeaseSum {
+pub struct LeaseTotals {
     leases: Leases,
+    /// Number of grants by TTL in seconds. TTLs beyond [`MAX_NAMES`] are counted under 0.
     ttls: BTreeMap<i64, u64>,
+    /// Number of puts by lease ID.
     puts_by_lease: HashMap<i64, u64>,
 }
 
-impl LeaseSum {
-    /// Adds a request. Requests that do not concern leases change nothing.
+impl LeaseTotals {
+    /// Adds a request, if it is a lease request or contains a put with a lease.
     pub fn add(&mut self, request: &Request) {
         match request {
             Request::LeaseGrant { ttl, .. } => {
@@ -44,7 +46,7 @@ impl LeaseSum {
         }
     }
 
-    /// Converts to the report.
+    /// Converts to the section of the report.
     pub fn finish(mut self) -> Leases {
         self.leases.ttls = self.ttls.into_iter().collect();
         self.leases.attached_leases = self.puts_by_lease.len() as u64;

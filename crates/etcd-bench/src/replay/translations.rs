@@ -1,4 +1,5 @@
-//! Derives the translation of revisions and lease IDs from responses.
+//! Derives translations of revisions and lease IDs from pairs of a recorded and a replayed
+//! response.
 
 use std::collections::BTreeMap;
 
@@ -6,19 +7,19 @@ use trace::{Request, Response};
 
 use super::revisions::Revisions;
 
-/// Adds the revisions and leases of a recorded and a replayed response to the
-/// translation.
-pub fn learn(
+/// Adds the revisions and the lease ID of a recorded and a replayed response to the
+/// translations.
+pub fn add_translations(
     revisions: &mut Revisions,
     request: &Request,
     recorded: &Response,
     replayed: &Response,
 ) {
-    revisions.add_header(recorded.revision, replayed.revision);
-    let replayed_states: BTreeMap<_, _> = key_states(request, replayed).into_iter().collect();
-    for (key, recorded_revision) in key_states(request, recorded) {
-        if let Some(replayed_revision) = replayed_states.get(key) {
-            revisions.add_key(key, recorded_revision, *replayed_revision);
+    revisions.add_header_revision(recorded.revision, replayed.revision);
+    let replayed_revisions: BTreeMap<_, _> = mod_revisions(request, replayed).into_iter().collect();
+    for (key, recorded_revision) in mod_revisions(request, recorded) {
+        if let Some(replayed_revision) = replayed_revisions.get(key) {
+            revisions.add_mod_revision(key, recorded_revision, *replayed_revision);
         }
     }
     match request {
@@ -32,9 +33,9 @@ pub fn learn(
     }
 }
 
-/// The keys whose mod revisions a response reveals, with these revisions; 0 for a key
-/// that does not exist.
-fn key_states<'a>(request: &'a Request, response: &Response) -> Vec<(&'a [u8], i64)> {
+/// The keys whose current mod revisions are known from a response, with these revisions; 0 for a
+/// key that does not exist.
+fn mod_revisions<'a>(request: &'a Request, response: &Response) -> Vec<(&'a [u8], i64)> {
     match request {
         Request::Put(put) => vec![(&put.key.0, response.revision)],
         Request::Delete(delete) if delete.range_end.is_empty() => vec![(&delete.key.0, 0)],
@@ -45,11 +46,12 @@ fn key_states<'a>(request: &'a Request, response: &Response) -> Vec<(&'a [u8], i
             let succeeded = response.succeeded == Some(true);
             let branch = if succeeded { &txn.success } else { &txn.failure };
             let gets = branch.iter().filter(|request| matches!(request, Request::Range(_)));
+            // With several ranges, `response` contains no mod revision.
             let has_one_get = gets.count() == 1;
             branch
                 .iter()
                 .filter(|request| has_one_get || !matches!(request, Request::Range(_)))
-                .flat_map(|request| key_states(request, response))
+                .flat_map(|request| mod_revisions(request, response))
                 .collect()
         }
         _ => Vec::new(),

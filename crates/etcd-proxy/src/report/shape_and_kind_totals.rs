@@ -8,55 +8,56 @@ use trace::Class;
 
 use super::summary::{ClassRow, KindRow, Latency, ShapeRow};
 
-/// Maximum number of different shapes, kinds, limits and errors. Further ones are counted
-/// together as [`OTHERS`].
+/// Maximum number of different shapes, of kinds, of watched spans, of limits and of errors.
+/// Further ones are counted together as [`OTHERS`].
 pub const MAX_NAMES: usize = 2000;
-/// Maximum number of tracked streams and leases.
+/// Maximum number of tracked streams, of tracked leases, and of tracked namespaces of a kind.
 pub const MAX_TRACKED: usize = 1 << 20;
-/// Number of kinds listed for a shape.
-const KINDS_PER_SHAPE: usize = 5;
-/// The name for items beyond [`MAX_NAMES`].
+/// Maximum number of kinds in the report of a shape.
+const MAX_KINDS_OF_SHAPE: usize = 5;
+/// The common name of everything beyond [`MAX_NAMES`].
 pub const OTHERS: &str = "(others)";
 
-/// The total of a shape.
-pub struct ShapeSum {
+/// The totals of a shape.
+pub struct ShapeTotals {
     /// The class of the shape.
     pub class: Class,
     /// Number of requests.
     pub count: u64,
-    /// Number of transactions whose comparisons were false.
+    /// Number of transactions with a false comparison.
     pub not_succeeded: u64,
-    /// Number of failed or aborted calls.
+    /// Number of calls and streams that ended with an error or were aborted.
     pub failed: u64,
     /// Bytes of the requests.
     pub request_bytes: u64,
     /// Bytes of the responses.
     pub response_bytes: u64,
-    /// Latency in microseconds.
+    /// Latencies of the calls, in microseconds.
     pub micros: Histogram<u64>,
-    /// Number of requests by kind.
+    /// Number of requests by kind, for the first [`MAX_NAMES`] kinds.
     pub kinds: HashMap<String, u64>,
 }
 
-/// The total of a kind.
+/// The totals of a kind.
 #[derive(Default)]
-pub struct KindSum {
-    /// The totals, without the kind and the number of namespaces.
+pub struct KindTotals {
+    /// The totals. The name of the kind and the number of namespaces are not set.
     pub row: KindRow,
-    /// The namespaces in the keys.
+    /// The different namespaces in the keys.
     pub namespaces: HashSet<String>,
 }
 
-impl ShapeSum {
+impl ShapeTotals {
+    /// Creates the totals of a shape without requests.
     pub fn new(class: Class) -> Self {
-        ShapeSum {
+        ShapeTotals {
             class,
             count: 0,
             not_succeeded: 0,
             failed: 0,
             request_bytes: 0,
             response_bytes: 0,
-            micros: histogram(),
+            micros: latency_histogram(),
             kinds: HashMap::new(),
         }
     }
@@ -87,13 +88,13 @@ impl ShapeSum {
             request_bytes: self.request_bytes,
             response_bytes: self.response_bytes,
             latency_micros: Latency::of(&self.micros),
-            kinds: kinds.into_iter().take(KINDS_PER_SHAPE).map(|(kind, _)| kind).collect(),
+            kinds: kinds.into_iter().take(MAX_KINDS_OF_SHAPE).map(|(kind, _)| kind).collect(),
         }
     }
 }
 
-/// `name`, or [`OTHERS`] if `name` is new and `known` is full. Counts the latter in
-/// `others`.
+/// Returns `name`. If `name` is new and `known` is full, increments `others` and returns
+/// [`OTHERS`].
 pub fn name_or_others<'a, V>(
     known: &HashMap<String, V>,
     name: &'a str,
@@ -106,7 +107,7 @@ pub fn name_or_others<'a, V>(
     OTHERS
 }
 
-/// Converts a map to rows in descending order of weight.
+/// Converts the entries of a map to rows, in descending order of `weight`.
 pub fn sorted<K: Hash + Eq, V, R>(
     map: HashMap<K, V>,
     row: impl FnMut((K, V)) -> R,
@@ -117,8 +118,8 @@ pub fn sorted<K: Hash + Eq, V, R>(
     rows
 }
 
-/// The totals of all classes.
-pub fn classes(shapes: &[ShapeRow]) -> Vec<ClassRow> {
+/// Adds up the shapes of each class.
+pub fn class_rows(shapes: &[ShapeRow]) -> Vec<ClassRow> {
     let all = [
         Class::Create,
         Class::Update,
@@ -141,7 +142,7 @@ pub fn classes(shapes: &[ShapeRow]) -> Vec<ClassRow> {
     all.into_iter().map(row).collect()
 }
 
-/// A histogram of microseconds, up to an hour.
-pub fn histogram() -> Histogram<u64> {
+/// Creates a histogram of latencies from 1 µs to 1 h, in microseconds.
+pub fn latency_histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000, 2).expect("valid bounds and precision")
 }
