@@ -9,6 +9,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
+// buildWith builds a cluster with changed default settings. Its ports start at 1000.
 func buildWith(t *testing.T, change func(*clusterdir.Settings)) []Component {
 	t.Helper()
 	t.Setenv("K1M_HOME", t.TempDir())
@@ -34,7 +35,7 @@ func find(t *testing.T, components []Component, name string) Component {
 	t.Helper()
 	i := slices.IndexFunc(components, func(c Component) bool { return c.Name == name })
 	if i < 0 {
-		t.Fatalf("no %s", name)
+		t.Fatalf("the cluster has no component %s", name)
 	}
 	return components[i]
 }
@@ -48,12 +49,12 @@ func TestDependenciesComeBeforeTheirDependents(t *testing.T) {
 			}
 		}
 		if c.Ready.URL == "" || c.Address == "" || c.StopGrace == 0 {
-			t.Errorf("incomplete %+v", c)
+			t.Errorf("a component has no probe, address or stop grace: %+v", c)
 		}
 		seen[c.Name] = true
 	}
 	if len(seen) != 7 {
-		t.Errorf("components %v", seen)
+		t.Errorf("%d components instead of 7: %v", len(seen), seen)
 	}
 }
 
@@ -68,7 +69,7 @@ func TestComponentsArePinnedToTheirCPUs(t *testing.T) {
 		program, args := find(t, components, name).Command()
 		pinned := len(args) > 3 && slices.Equal(args[:2], []string{"--cpu-list", cpus}) && strings.HasPrefix(args[2], "/bin/")
 		if pinned != (cpus != "") || (program == "/bin/taskset") != pinned {
-			t.Errorf("%s: %s %v", name, program, args)
+			t.Errorf("%s must run on CPUs %q, but its command is %s %v", name, cpus, program, args)
 		}
 	}
 }
@@ -78,7 +79,7 @@ func TestComponentsBindToLoopbackOnly(t *testing.T) {
 		for _, arg := range c.Args {
 			key, value, _ := strings.Cut(arg, "=")
 			if (strings.Contains(key, "listen") || strings.Contains(key, "bind") || strings.Contains(key, "server-address")) && !strings.Contains(value, clusterdir.Loopback) {
-				t.Errorf("%s %s", c.Name, arg)
+				t.Errorf("%s listens on another address than loopback: %s", c.Name, arg)
 			}
 		}
 	}
@@ -88,11 +89,11 @@ func TestTraceRunsProxyBetweenAPIServersAndStore(t *testing.T) {
 	components := buildWith(t, func(s *clusterdir.Settings) { s.Trace = true })
 	proxy, server := find(t, components, Proxy), find(t, components, clusterdir.APIServerName(0))
 	if !slices.Equal(server.DependsOn, []string{Proxy}) || !slices.Equal(proxy.DependsOn, []string{Store}) {
-		t.Errorf("dependencies %v, %v", server.DependsOn, proxy.DependsOn)
+		t.Errorf("the API server depends on %v and the proxy on %v", server.DependsOn, proxy.DependsOn)
 	}
 	store := find(t, components, Store)
 	if !slices.Contains(server.Args, "--etcd-servers="+proxy.Address) || !slices.Contains(proxy.Args, "--endpoints="+store.Address) {
-		t.Errorf("%v\n%v", server.Args, proxy.Args)
+		t.Errorf("the API server does not connect to the proxy, or the proxy not to the store:\n%v\n%v", server.Args, proxy.Args)
 	}
 
 	components = buildWith(t, func(s *clusterdir.Settings) {
@@ -101,11 +102,11 @@ func TestTraceRunsProxyBetweenAPIServersAndStore(t *testing.T) {
 	})
 	proxy = find(t, components, Proxy)
 	if len(proxy.DependsOn) != 0 || slices.Contains(proxy.Args, "--cacert=/ca") {
-		t.Errorf("proxy for an external store: %+v", proxy)
+		t.Errorf("the proxy for an external store has a dependency, or a CA file for an http URL: %+v", proxy)
 	}
 	for _, arg := range []string{"--endpoints=http://127.0.0.1:2379", "--record=/f", "--values=full"} {
 		if !slices.Contains(proxy.Args, arg) {
-			t.Errorf("no %s in %v", arg, proxy.Args)
+			t.Errorf("the arguments of the proxy do not contain %s: %v", arg, proxy.Args)
 		}
 	}
 }
@@ -114,7 +115,7 @@ func TestSchedulerProgramFollowsSettings(t *testing.T) {
 	dist := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist)
 	kube := find(t, buildWith(t, func(*clusterdir.Settings) {}), clusterdir.SchedulerKube)
 	if dist.Binary != "/bin/dist-scheduler" || kube.Binary != "/bin/kube-scheduler" || len(dist.Args) != len(kube.Args) {
-		t.Errorf("%+v\n%+v", dist, kube)
+		t.Errorf("the schedulers have wrong programs, or different numbers of arguments:\n%+v\n%+v", dist, kube)
 	}
 }
 
@@ -126,14 +127,14 @@ func TestWebhookIntakeHasItsOwnPort(t *testing.T) {
 	watching := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist).Args
 	for _, want := range []string{"--intake=webhook", "--intake-bind-address=" + clusterdir.Loopback} {
 		if !slices.Contains(args, want) || slices.Contains(watching, want) {
-			t.Errorf("%s: %q, %q", want, args, watching)
+			t.Errorf("%s must be set only with the webhook intake; with it: %q, without it: %q", want, args, watching)
 		}
 	}
 	port := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--intake-port=1") })
 	if port < 0 || slices.ContainsFunc(components, func(c Component) bool {
 		return strings.HasSuffix(c.Address, strings.TrimPrefix(args[port], "--intake-port="))
 	}) {
-		t.Errorf("%q", args)
+		t.Errorf("--intake-port is missing, or is the port of another component: %q", args)
 	}
 }
 
@@ -146,7 +147,7 @@ func TestEachReplicaHasItsOwnIntakePort(t *testing.T) {
 		args := find(t, components, name).Args
 		port := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--intake-port=1") })
 		if port < 0 || ports[args[port]] {
-			t.Fatalf("%s: %q", name, args)
+			t.Fatalf("--intake-port of %s is missing, or is the port of another replica: %q", name, args)
 		}
 		ports[args[port]] = true
 	}
@@ -160,13 +161,13 @@ func TestStoreArgumentsDependOnStoreAndWALMode(t *testing.T) {
 		return slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, flag+"=") })
 	}
 	if !slices.Contains(mem, "--wal-mode=buffered") || has(mem, "--initial-cluster") || !has(mem, "--data-dir") {
-		t.Errorf("mem_etcd %q", mem)
+		t.Errorf("wrong arguments of mem_etcd: %q", mem)
 	}
 	if has(etcd, "--wal-mode") || !has(etcd, "--initial-cluster") || !has(etcd, "--quota-backend-bytes") {
-		t.Errorf("etcd %q", etcd)
+		t.Errorf("wrong arguments of etcd: %q", etcd)
 	}
 	if has(none, "--data-dir") {
-		t.Errorf("wal-mode none %q", none)
+		t.Errorf("mem_etcd has a data directory with --wal-mode none: %q", none)
 	}
 }
 
@@ -175,14 +176,14 @@ func TestUserArgumentsComeLast(t *testing.T) {
 		s.APIServerArgs, s.APIServerEnv = []string{"--event-ttl=1m", "max-requests-inflight=7"}, []string{"A=b"}
 	}), clusterdir.APIServerName(0))
 	if last := server.Args[len(server.Args)-2:]; last[0] != "--event-ttl=1m" || last[1] != "--max-requests-inflight=7" || server.Env[0] != "A=b" {
-		t.Errorf("%q %q", last, server.Env)
+		t.Errorf("the last arguments are %q and the environment is %q", last, server.Env)
 	}
 }
 
 func TestExternalStoreIsNotStarted(t *testing.T) {
 	components := buildWith(t, func(s *clusterdir.Settings) { s.StoreAddress = "http://127.0.0.1:2379" })
 	if components[0].Name == Store || len(components[0].DependsOn) != 0 || !slices.Contains(components[0].Args, "--etcd-servers=http://127.0.0.1:2379") {
-		t.Errorf("%+v", components[0])
+		t.Errorf("the first component is not an API server that uses the external store: %+v", components[0])
 	}
 }
 
@@ -191,6 +192,6 @@ func TestMissingProgramIsNamed(t *testing.T) {
 		return "", errors.New("no " + name)
 	})
 	if err == nil || err.Error() != "no mem_etcd" {
-		t.Errorf("error %v", err)
+		t.Errorf("Build returned %v, want the error for mem_etcd", err)
 	}
 }

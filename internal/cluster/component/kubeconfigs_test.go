@@ -27,7 +27,7 @@ func TestKubeconfigsAreReadableByTheirOwnerOnly(t *testing.T) {
 	}
 	for _, user := range []pki.User{pki.ControllerManager, pki.Scheduler, pki.Kwok, pki.Admin, pki.SuperAdmin} {
 		if info, err := os.Stat(dir.Kubeconfig(user.File)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v", user.File, info, err)
+			t.Errorf("kubeconfig %s: Stat returned %v, %v; want mode 0600", user.File, info, err)
 		}
 	}
 }

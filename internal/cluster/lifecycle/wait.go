@@ -74,8 +74,8 @@ func describePhase(c supervisor.ComponentState) string {
 	switch {
 	case c.Phase == supervisor.Restarting:
 		return fmt.Sprintf("restarting after %s", c.LastExit)
-	case c.Trouble != "":
-		return fmt.Sprintf("%s: %s", c.Phase, c.Trouble)
+	case c.NotReadyReason != "":
+		return fmt.Sprintf("%s: %s", c.Phase, c.NotReadyReason)
 	}
 	return string(c.Phase)
 }

@@ -22,10 +22,10 @@ import (
 type fixture struct {
 	dir        clusterdir.Dir
 	parentPipe *io.PipeWriter
-	ended      chan error
+	ended      chan error // receives the result of Run
 }
 
-func run(t *testing.T, components ...component.Component) *fixture {
+func startSupervisor(t *testing.T, components ...component.Component) *fixture {
 	t.Helper()
 	t.Setenv("K1M_HOME", t.TempDir())
 	dir, err := clusterdir.NewDir("test")
@@ -57,6 +57,7 @@ func run(t *testing.T, components ...component.Component) *fixture {
 	return f
 }
 
+// await waits until the state file fulfils a condition. what describes the condition.
 func (f *fixture) await(t *testing.T, what string, done func(State) bool) State {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
@@ -65,11 +66,12 @@ func (f *fixture) await(t *testing.T, what string, done func(State) bool) State 
 			return state
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("never %s: %+v, %v", what, state, err)
+			t.Fatalf("after 20 s the components are not %s: state %+v, error %v", what, state, err)
 		}
 	}
 }
 
+// sleeper returns a component that runs sleep and whose readiness probe succeeds.
 func sleeper(t *testing.T, name string, dependsOn ...string) component.Component {
 	t.Helper()
 	healthy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -80,30 +82,30 @@ func sleeper(t *testing.T, name string, dependsOn ...string) component.Component
 	}
 }
 
-func TestDeadComponentIsRestarted(t *testing.T) {
-	f := run(t, sleeper(t, "store"), sleeper(t, "server", "store"))
+func TestExitedComponentIsRestarted(t *testing.T) {
+	f := startSupervisor(t, sleeper(t, "store"), sleeper(t, "server", "store"))
 	before := f.await(t, "healthy", State.Healthy)
 	if err := before.Components[0].Process.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
 	after := f.await(t, "restarted", func(s State) bool { return s.Healthy() && s.Components[0].Restarts == 1 })
 	if after.Components[0].Process == before.Components[0].Process || after.Components[0].LastExit != "signal: killed" {
-		t.Errorf("after the kill %+v", after.Components[0])
+		t.Errorf("state of the killed component after its restart: %+v", after.Components[0])
 	}
 	if after.Components[1].Process != before.Components[1].Process {
-		t.Error("the other component was restarted too")
+		t.Error("a component that was not killed was restarted too")
 	}
 }
 
 func TestAbandonedSupervisorStopsEverything(t *testing.T) {
-	f := run(t, sleeper(t, "store"))
+	f := startSupervisor(t, sleeper(t, "store"))
 	state := f.await(t, "healthy", State.Healthy)
 	f.parentPipe.Close()
 	if err := <-f.ended; err != nil {
 		t.Fatal(err)
 	}
 	if state.Components[0].Process.Alive() {
-		t.Error("the component outlived its supervisor")
+		t.Error("the component is still running after the supervisor ended")
 	}
 	if _, err := os.Stat(f.dir.StateFile()); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the state file was not removed: %v", err)
@@ -111,39 +113,39 @@ func TestAbandonedSupervisorStopsEverything(t *testing.T) {
 }
 
 func TestDetachedSupervisorKeepsRunning(t *testing.T) {
-	f := run(t, sleeper(t, "store"))
+	f := startSupervisor(t, sleeper(t, "store"))
 	f.await(t, "healthy", State.Healthy)
 	if err := Detach(f.parentPipe); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case err := <-f.ended:
-		t.Fatalf("ended: %v", err)
+		t.Fatalf("the supervisor ended after Detach: %v", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 }
 
 func TestDependentsWaitAndMetricsReportReadiness(t *testing.T) {
-	sick := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	unhealthy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		fmt.Fprintln(w, "[+]ping ok\n[-]poststarthook/x failed: reason withheld\nnot ready")
 	}))
-	defer sick.Close()
+	defer unhealthy.Close()
 	store := sleeper(t, "store")
-	store.Ready.URL = sick.URL
-	f := run(t, store, sleeper(t, "server", "store"))
-	state := f.await(t, "in trouble", func(s State) bool { return s.Components[0].Trouble != "" })
-	if want := "readiness probe returned 500 Internal Server Error, failed: poststarthook/x"; state.Components[0].Trouble != want {
-		t.Errorf("trouble %q, not %q", state.Components[0].Trouble, want)
+	store.Ready.URL = unhealthy.URL
+	f := startSupervisor(t, store, sleeper(t, "server", "store"))
+	state := f.await(t, "not ready with a reason", func(s State) bool { return s.Components[0].NotReadyReason != "" })
+	if want := "readiness probe returned 500 Internal Server Error, failed: poststarthook/x"; state.Components[0].NotReadyReason != want {
+		t.Errorf("the reason is %q, want %q", state.Components[0].NotReadyReason, want)
 	}
 	if state.Components[1].Phase != Waiting {
-		t.Errorf("the dependent component is %s", state.Components[1].Phase)
+		t.Errorf("the phase of the dependent component is %q, want %q", state.Components[1].Phase, Waiting)
 	}
 	if body := get(t, state.Address+"/metrics"); !strings.Contains(body, `k1m_component_ready{component="store"} 0`) {
-		t.Errorf("metrics %s", body)
+		t.Errorf("the metrics do not report the store as not ready:\n%s", body)
 	}
 	if body := get(t, state.Address+"/healthz"); body != "store: starting\nserver: waiting\n" {
-		t.Errorf("health %q", body)
+		t.Errorf("/healthz returned %q", body)
 	}
 }
 
@@ -167,10 +169,10 @@ func get(t *testing.T, url string) string {
 	return string(body)
 }
 
-func TestVolatileComponentRestartsAllComponents(t *testing.T) {
+func TestExitOfVolatileComponentRestartsAllComponents(t *testing.T) {
 	store := sleeper(t, "store")
 	store.Volatile = true
-	f := run(t, store, sleeper(t, "server", "store"))
+	f := startSupervisor(t, store, sleeper(t, "server", "store"))
 	before := f.await(t, "healthy", State.Healthy)
 	if err := before.Components[0].Process.KillGroup(); err != nil {
 		t.Fatal(err)

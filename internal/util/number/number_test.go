@@ -11,7 +11,7 @@ func TestText(t *testing.T) {
 		"1000": 1000, "9999": 9999, "12,345": 12345, "1,234,568": 1234567.8, "-10,000": -10000, "unlimited": math.Inf(1),
 	} {
 		if got := Text(value); got != want {
-			t.Errorf("%v: %q, want %q", value, got, want)
+			t.Errorf("Text(%v) = %q, want %q", value, got, want)
 		}
 	}
 }
@@ -19,7 +19,7 @@ func TestText(t *testing.T) {
 func TestTwoDigits(t *testing.T) {
 	for count, want := range map[float64]int{0: 0, 0.4: 0, 8.5: 9, 87: 87, 99.6: 100, 125: 130, 8755: 8800, 1e7: 1e7, 99_600: 100_000} {
 		if got := TwoDigits(count); got != want {
-			t.Errorf("%v: %d, want %d", count, got, want)
+			t.Errorf("TwoDigits(%v) = %d, want %d", count, got, want)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestIdentityEndsWithItsProcess(t *testing.T) {
+func TestKilledProcessIsGone(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -17,12 +17,12 @@ func TestIdentityEndsWithItsProcess(t *testing.T) {
 	}
 	id, err := Of(cmd.Process.Pid)
 	if err != nil || !id.Alive() {
-		t.Fatalf("%+v %v", id, err)
+		t.Fatalf("Of returned %+v, %v; want the identity of a running process", id, err)
 	}
 	if err := id.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
-	// The process is a zombie until Wait. A zombie has exited.
+	// The process is a zombie until Wait is called. AwaitExit does not wait for that.
 	if err := id.AwaitExit(5 * time.Second); err != nil {
 		t.Error(err)
 	}
@@ -30,20 +30,20 @@ func TestIdentityEndsWithItsProcess(t *testing.T) {
 		t.Error("sleep was not killed")
 	}
 	if err := id.Signal(syscall.SIGTERM); !errors.Is(err, ErrGone) {
-		t.Errorf("signal to an exited process: %v", err)
+		t.Errorf("Signal to an exited process returned %v, want ErrGone", err)
 	}
 }
 
-func TestReusedPIDIsAnotherProcess(t *testing.T) {
+func TestReusedPIDHasAnotherIdentity(t *testing.T) {
 	id, err := Of(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	id.StartTicks--
 	if id.Alive() {
-		t.Error("a process with another start time is alive")
+		t.Error("an identity with another start time than the running process is alive")
 	}
 	if err := id.KillGroup(); !errors.Is(err, ErrGone) {
-		t.Errorf("killing a process with another start time: %v", err)
+		t.Errorf("KillGroup with another start time than the running process returned %v, want ErrGone", err)
 	}
 }
