@@ -116,7 +116,7 @@ var mistakes = []mistake{
 	{"data of another store", []string{"up", "--store", "{store}", "--data-dir", "{dir}/other"}, 1,
 		"data directory {dir}/other belongs to other, not {store}; choose another --data-dir"},
 	{"data in use", []string{"up", "--store", "{store}", "--data-dir", "{dir}/used"}, 1,
-		"data directory {dir}/used is in use (held by process 42); stop that cluster or choose another --data-dir"},
+		"data directory {dir}/used is in use (locked by process 42); stop that cluster or choose another --data-dir"},
 	{"store address without a server", []string{"up", "--store-address", "http://127.0.0.1:1"}, 1,
 		"cannot connect to the store: http://127.0.0.1:1: connection refused; start the store or omit --store-address"},
 	{"store address that is not a URL", []string{"up", "--store-address", "localhost"}, 2,

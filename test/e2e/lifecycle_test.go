@@ -57,7 +57,7 @@ func TestTwoUpsAtOnce(t *testing.T) {
 	})
 	for _, command := range []string{"up", "down"} {
 		second := w.k1m(t, command)
-		want := fmt.Sprintf("k1m: cluster \"k1m\": another k1m is changing it (held by process %d); wait for it or stop it with Ctrl-C\n", first.Process.Pid)
+		want := fmt.Sprintf("k1m: cluster \"k1m\": another k1m is changing it (locked by process %d); wait for it or stop it with Ctrl-C\n", first.Process.Pid)
 		if second.code != 1 || second.stderr != want {
 			t.Errorf("%s: code %d, %q", command, second.code, second.stderr)
 		}

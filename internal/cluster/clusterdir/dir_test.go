@@ -24,7 +24,7 @@ func testDir(t *testing.T) Dir {
 func TestConfigIsSavedAndLoaded(t *testing.T) {
 	dir := testDir(t)
 	if _, err := Load(dir); !errors.Is(err, ErrUnknown) {
-		t.Fatalf("loading a config that was not saved: %v", err)
+		t.Fatalf("Load before Save returned %v, want ErrUnknown", err)
 	}
 	saved := NewConfig("test", DefaultSettings())
 	saved.Ports["kwok"] = 1234
@@ -33,10 +33,10 @@ func TestConfigIsSavedAndLoaded(t *testing.T) {
 	}
 	loaded, err := Load(dir)
 	if err != nil || loaded.Ports["kwok"] != 1234 || loaded.Settings.Nodes != saved.Settings.Nodes {
-		t.Errorf("loaded %+v, %v", loaded, err)
+		t.Errorf("Load returned %+v, %v; want the saved configuration", loaded, err)
 	}
 	if names := dir.Names(); len(names) != 1 || names[0] != "test" {
-		t.Errorf("names %q", names)
+		t.Errorf("Names returned %q, want only test", names)
 	}
 }
 
@@ -47,16 +47,16 @@ func TestLockIsExclusiveUntilReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := dir.LockSupervisor(); !errors.Is(err, ErrBusy) {
-		t.Errorf("second lock: %v", err)
+		t.Errorf("the second LockSupervisor returned %v, want ErrBusy", err)
 	}
 	if err := dir.AwaitSupervisorExit(time.Millisecond); !errors.Is(err, ErrBusy) {
-		t.Errorf("waiting for a held lock: %v", err)
+		t.Errorf("AwaitSupervisorExit returned %v while the lock was held, want ErrBusy", err)
 	}
 	if err := lock.Release(); err != nil {
 		t.Fatal(err)
 	}
 	if err := dir.AwaitSupervisorExit(time.Millisecond); err != nil {
-		t.Errorf("after release: %v", err)
+		t.Errorf("AwaitSupervisorExit returned %v after Release", err)
 	}
 }
 
@@ -68,7 +68,7 @@ func TestDataOfAnotherStoreIsRejected(t *testing.T) {
 		}
 	}
 	if err := PrepareData(data, StoreMemEtcd); err == nil {
-		t.Error("mem_etcd accepted the data directory of etcd")
+		t.Error("PrepareData accepted the data directory of etcd for mem_etcd")
 	}
 }
 
@@ -83,6 +83,6 @@ func TestWriteFileAtomicLeavesNoTemporaryFile(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	content, readErr := os.ReadFile(path)
 	if err != nil || readErr != nil || len(entries) != 1 || string(content) != "two" {
-		t.Errorf("%v %q %v %v", entries, content, err, readErr)
+		t.Errorf("the directory contains %v and the file %q (errors %v, %v); want one file with the second content", entries, content, err, readErr)
 	}
 }

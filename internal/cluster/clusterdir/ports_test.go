@@ -19,7 +19,7 @@ func TestPortsStayTheSameWhileFree(t *testing.T) {
 	seen := map[int]string{}
 	for _, name := range names {
 		if first[name] != again[name] {
-			t.Errorf("%s moved from %d to %d", name, first[name], again[name])
+			t.Errorf("the free port of %s changed from %d to %d", name, first[name], again[name])
 		}
 		if other, taken := seen[first[name]]; taken {
 			t.Errorf("%s and %s share port %d", name, other, first[name])
@@ -37,7 +37,7 @@ func TestPortsStayTheSameWhileFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if moved["kwok"] == first["kwok"] || moved["store"] != first["store"] {
-		t.Errorf("with %d taken: %v", first["kwok"], moved)
+		t.Errorf("with port %d of kwok in use, Assign returned %v; want another port for kwok only", first["kwok"], moved)
 	}
 }
 
@@ -49,6 +49,6 @@ func TestRequestedPortInUseIsAnError(t *testing.T) {
 	defer listener.Close()
 	wanted := map[string]int{"kwok": listener.Addr().(*net.TCPAddr).Port}
 	if _, err := (Ports{}).Assign("test", []string{"kwok"}, wanted); !errors.Is(err, ErrPortInUse) {
-		t.Errorf("error %v", err)
+		t.Errorf("Assign returned %v, want ErrPortInUse", err)
 	}
 }

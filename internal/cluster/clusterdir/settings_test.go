@@ -18,7 +18,7 @@ func TestDefaultsAreValid(t *testing.T) {
 		t.Fatal(err)
 	}
 	if s.WALMode != WALBuffered {
-		t.Errorf("wal-mode %q", s.WALMode)
+		t.Errorf("the default WAL mode is %q, want %q", s.WALMode, WALBuffered)
 	}
 }
 
@@ -46,7 +46,7 @@ func TestInvalidSettingsAreUsageErrors(t *testing.T) {
 		s := DefaultSettings()
 		change(&s)
 		if err := s.Validate(); !errors.Is(err, usage.Err) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("with an invalid setting (%s) Validate returned %v, not a usage error", name, err)
 		}
 	}
 }
@@ -58,11 +58,11 @@ func TestLastMatchingCPUsEntryWins(t *testing.T) {
 	}
 	for process, want := range map[string]string{"kube-apiserver": "0", "kube-apiserver-1": "0-0,0"} {
 		if got := s.CPUsOf(process, "kube-apiserver"); got != want {
-			t.Errorf("%s has CPUs %q, not %q", process, got, want)
+			t.Errorf("%s has CPUs %q, want %q", process, got, want)
 		}
 	}
 	if got := s.CPUsOf("store", "mem_etcd"); got != "" {
-		t.Errorf("the store has CPUs %q", got)
+		t.Errorf("the store has CPUs %q, although no entry matches", got)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestValidateName(t *testing.T) {
 		"12345678901234567890123456789012345678901": false,
 	} {
 		if err := ValidateName(name); (err == nil) != valid {
-			t.Errorf("%q: %v", name, err)
+			t.Errorf("ValidateName(%q) returned %v, but valid is %v", name, err, valid)
 		}
 	}
 }
@@ -85,13 +85,13 @@ func TestOverlayOverridesSavedSettingsWithGivenFlags(t *testing.T) {
 
 	merged := overlay(t, saved, "--zones", "5", "--apiserver-arg", "event-ttl=1m,2m", "--apiserver-arg", "v=4")
 	if merged.Nodes != 7 || merged.Zones != 5 || merged.WALMode != WALFsync {
-		t.Errorf("merged %+v", merged)
+		t.Errorf("Overlay returned %+v; want 7 nodes, 5 zones and WAL mode fsync", merged)
 	}
 	if got := merged.APIServerArgs; len(got) != 2 || got[0] != "event-ttl=1m,2m" || got[1] != "v=4" {
-		t.Errorf("arguments %q", got)
+		t.Errorf("the API server arguments are %q, want those of the flags", got)
 	}
 	if saved.APIServerArgs[0] != "v=2" || saved.Zones != 3 {
-		t.Errorf("saved settings were changed: %+v", saved)
+		t.Errorf("Overlay changed the saved settings: %+v", saved)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestOverlayResetsWALModeWhenStoreChanges(t *testing.T) {
 	merged := overlay(t, saved, "--store", StoreMemEtcd)
 	merged.Complete()
 	if merged.WALMode != WALBuffered {
-		t.Errorf("wal-mode %q", merged.WALMode)
+		t.Errorf("the WAL mode is %q, want %q", merged.WALMode, WALBuffered)
 	}
 }
 
@@ -112,16 +112,16 @@ func TestTraceFlagsRequireTrace(t *testing.T) {
 		t.Error(err)
 	}
 	if off := overlay(t, saved, "--trace=false"); off.TraceFile != "" || off.Validate() != nil {
-		t.Errorf("with --trace=false: %+v, %v", off, off.Validate())
+		t.Errorf("--trace=false does not reset the trace file: %+v, %v", off, off.Validate())
 	}
 	for _, args := range [][]string{{"--trace-file", "f"}, {"--trace-values", "none"}, {"--trace", "--trace-values", "all"}} {
 		if settings := overlay(t, DefaultSettings(), args...); settings.Validate() == nil {
-			t.Errorf("%q is accepted", args)
+			t.Errorf("Validate accepts the flags %q", args)
 		}
 	}
 }
 
-func TestTraceFilesAreNumberedWithoutGaps(t *testing.T) {
+func TestTraceFilesEndAtTheFirstMissingNumber(t *testing.T) {
 	t.Setenv("K1M_HOME", t.TempDir())
 	dir, err := NewDir("test")
 	if err != nil {
@@ -138,10 +138,11 @@ func TestTraceFilesAreNumberedWithoutGaps(t *testing.T) {
 	}
 	files := config.TraceFiles(dir)
 	if len(files) != 2 || filepath.Base(files[1]) != "trace-2.jsonl.zst" {
-		t.Errorf("trace files %q", files)
+		t.Errorf("TraceFiles returned %q, want the first two files", files)
 	}
 }
 
+// overlay calls Overlay with the flags in args.
 func overlay(t *testing.T, saved Settings, args ...string) Settings {
 	t.Helper()
 	given := DefaultSettings()

@@ -36,7 +36,7 @@ func (b *builder) apiServer(i int) Component {
 	// The kubernetes Service has no endpoints: endpoints must not be loopback addresses, and no
 	// simulated pod connects to the Service.
 	a.add("endpoint-reconciler-type", "none")
-	if settings.SharesNodes() {
+	if settings.HasReplicas() {
 		// Scheduler replicas need sharded lists and watches, because each watches only its own
 		// share of the objects.
 		a.add("feature-gates", "ShardedListAndWatch=true")

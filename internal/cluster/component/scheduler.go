@@ -26,7 +26,7 @@ func (b *builder) scheduler(name string, relay bool) Component {
 	var a args
 	b.addSecureServing(&a, name, program, b.dir.Kubeconfig(pki.Scheduler.File))
 	a.add("config", b.dir.ConfigFile(schedulerConfigFile))
-	if b.config.Settings.SharesNodes() {
+	if b.config.Settings.HasReplicas() {
 		a.add("replica-name", name)
 		a.add("replica-bind-address", b.config.Ports.Address(clusterdir.ReplicaPort(name)))
 		a.add("replica-cert-file", b.pki(program+".crt"))
@@ -59,7 +59,7 @@ func (b *builder) scheduler(name string, relay bool) Component {
 func schedulerConfig(config clusterdir.Config, dir clusterdir.Dir) ([]byte, error) {
 	return yaml.Marshal(scheduler.KubeSchedulerConfiguration{
 		TypeMeta:       metav1.TypeMeta{APIVersion: scheduler.SchemeGroupVersion.String(), Kind: "KubeSchedulerConfiguration"},
-		LeaderElection: schedulerElection(config.Settings.SharesNodes()),
+		LeaderElection: schedulerElection(config.Settings.HasReplicas()),
 		ClientConnection: componentconfig.ClientConnectionConfiguration{
 			Kubeconfig:  dir.Kubeconfig(pki.Scheduler.File),
 			ContentType: "application/vnd.kubernetes.protobuf",
