@@ -37,7 +37,7 @@ type mistake struct {
 
 var mistakes = []mistake{
 	{"negative nodes", []string{"up", "--nodes", "-1"}, 2,
-		"--nodes -1: a cluster cannot have fewer than 0 nodes; use --nodes 0 for none"},
+		"--nodes -1: a cluster cannot have fewer than 0 nodes; use --nodes 0 for a cluster without nodes"},
 	{"number of nodes that is not a number", []string{"up", "--nodes", "many"}, 2,
 		"--nodes: \"many\" is not a number; see `k1m up --help`"},
 	{"no zones", []string{"up", "--zones", "0"}, 2,
@@ -112,7 +112,7 @@ var mistakes = []mistake{
 	{"no space", []string{"up", "--min-free-disk", "1Ei"}, 1,
 		"not enough disk space: {home}/clusters has {free}Mi free, --min-free-disk requires 1Ei; free some space, or set K1M_HOME or --data-dir to another disk"},
 	{"data of another version", []string{"up", "--store", "{store}", "--data-dir", "{dir}/future"}, 1,
-		"data directory {dir}/future has version 99, this k1m supports 1; use the k1m that created it or choose another --data-dir"},
+		"data directory {dir}/future has version 99, but this k1m supports version 1; use the k1m that created it or choose another --data-dir"},
 	{"data of another store", []string{"up", "--store", "{store}", "--data-dir", "{dir}/other"}, 1,
 		"data directory {dir}/other belongs to other, not {store}; choose another --data-dir"},
 	{"data in use", []string{"up", "--store", "{store}", "--data-dir", "{dir}/used"}, 1,
@@ -124,7 +124,7 @@ var mistakes = []mistake{
 	{"unreadable certificates", []string{"up", "--store", "{store}", "--name", "garbled"}, 1,
 		"unreadable certificate: {home}/clusters/garbled/pki/ca: failed to load certificate: couldn't load the certificate file {home}/clusters/garbled/pki/ca.crt: error reading {home}/clusters/garbled/pki/ca.crt: data does not contain any valid RSA or ECDSA certificates; restore it, or start over with `k1m down`"},
 	{"cluster of another version", []string{"up", "--name", "future"}, 1,
-		"{home}/clusters/future has layout 99, this k1m supports 1; use the k1m that created it, or start over with `k1m down --name future`"},
+		"{home}/clusters/future has layout 99, but this k1m supports layout 1; use the k1m that created it, or start over with `k1m down --name future`"},
 }
 
 func TestBadInput(t *testing.T) {

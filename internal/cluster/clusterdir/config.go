@@ -45,7 +45,7 @@ func Load(d Dir) (Config, error) {
 		return Config{}, fmt.Errorf("%s is damaged: %w; remove the cluster with `k1m down --name %s`", d.clusterFile(), err, d.name)
 	}
 	if config.Layout != layoutVersion {
-		return Config{}, fmt.Errorf("%s has layout %d, this k1m supports %d; use the k1m that created it, or start over with `k1m down --name %s`",
+		return Config{}, fmt.Errorf("%s has layout %d, but this k1m supports layout %d; use the k1m that created it, or start over with `k1m down --name %s`",
 			d.Root(), config.Layout, layoutVersion, d.name)
 	}
 	return config, nil

@@ -136,7 +136,7 @@ func (s *Settings) componentNames() []string {
 func (s Settings) PortNames() []string {
 	names := append(s.componentNames(), "supervisor")
 	for _, scheduler := range s.Schedulers() {
-		if s.SharesNodes() {
+		if s.HasReplicas() {
 			names = append(names, ReplicaPort(scheduler))
 		}
 		if s.SchedulerIntake == IntakeWebhook {

@@ -29,12 +29,12 @@ func TestStoredDashboardIsUpToDate(t *testing.T) {
 	}
 	stored, err := os.ReadFile(path)
 	if err != nil || !bytes.Equal(stored, generated) {
-		t.Errorf("the dashboard has changed (%v); review it, then run go test ./internal/cluster/dashboard -update", err)
+		t.Errorf("deploy/grafana/k8s-1m.json differs from the generated dashboard (%v); run go test ./internal/cluster/dashboard -update and review the change", err)
 	}
 }
 
-// TestPanelsAreDistinctAndDescribed: panels do not overlap, have unique IDs, and have a
-// description and queries.
+// TestPanelsAreDistinctAndDescribed checks that panels do not overlap, and have a unique ID, a description
+// and queries.
 func TestPanelsAreDistinctAndDescribed(t *testing.T) {
 	text, err := JSON()
 	if err != nil {
@@ -55,8 +55,8 @@ func TestPanelsAreDistinctAndDescribed(t *testing.T) {
 	for _, p := range board.Panels {
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-				if other, is := taken[[2]int{x, y}]; is || x >= columns {
-					t.Fatalf("%q overlaps %q at %d, %d", p.Title, other, x, y)
+				if other, overlaps := taken[[2]int{x, y}]; overlaps || x >= columns {
+					t.Fatalf("%q overlaps %q, or exceeds the grid, at %d, %d", p.Title, other, x, y)
 				}
 				taken[[2]int{x, y}] = p.Title
 			}
@@ -71,8 +71,7 @@ func TestPanelsAreDistinctAndDescribed(t *testing.T) {
 	}
 }
 
-// TestExpressionsSelectOneCluster: brackets are balanced, and each expression selects one
-// cluster.
+// TestExpressionsSelectOneCluster also checks that brackets are balanced.
 func TestExpressionsSelectOneCluster(t *testing.T) {
 	for _, expr := range Expressions() {
 		for _, pair := range []string{"()", "{}", "[]"} {
@@ -110,13 +109,13 @@ func TestPrometheusGroupsTargetsByJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(config.Scrapes) != 2 {
-		t.Fatalf("%s", text)
+		t.Fatalf("%d scrape configurations, want 2:\n%s", len(config.Scrapes), text)
 	}
 	store, servers := config.Scrapes[0], config.Scrapes[1]
 	if store.Scheme != "http" || store.TLS != nil || store.Statics[0].Labels["cluster"] != "test" {
-		t.Errorf("the store: %+v", store)
+		t.Errorf("wrong scrape configuration of the store: %+v", store)
 	}
 	if servers.Scheme != "https" || servers.TLS["key"] != "key" || len(servers.Statics) != 2 || servers.Statics[1].Targets[0] != "127.0.0.1:3" || servers.Statics[1].Labels["instance"] != "kube-apiserver-1" {
-		t.Errorf("the API servers: %+v", servers)
+		t.Errorf("wrong scrape configuration of the API servers: %+v", servers)
 	}
 }

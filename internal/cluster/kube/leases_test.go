@@ -22,14 +22,14 @@ func TestOnlyUnexpiredLeasesOfKwokAreReleased(t *testing.T) {
 		lease *coordinationv1.Lease
 		held  bool
 	}{
-		{"of a kwok that just died", lease("host_1234", 10*time.Second), true},
+		{"of a kwok that exited 10 s ago", lease("host_1234", 10*time.Second), true},
 		{"expired", lease("host_1234", 41*time.Second), false},
 		{"of a kubelet", lease("node-1", 10*time.Second), false},
 		{"without holder", &coordinationv1.Lease{}, false},
 	}
 	for _, c := range cases {
-		if held := heldBySimulator(c.lease, now); held != c.held {
-			t.Errorf("%s: %v", c.name, held)
+		if held := heldByKwok(c.lease, now); held != c.held {
+			t.Errorf("heldByKwok of a Lease %s returned %v", c.name, held)
 		}
 	}
 }
@@ -37,11 +37,11 @@ func TestOnlyUnexpiredLeasesOfKwokAreReleased(t *testing.T) {
 func TestBootstrapManifestIsWellFormed(t *testing.T) {
 	objects, err := decodeAll(bootstrapManifest)
 	if err != nil || len(objects) != 10 {
-		t.Fatalf("%d objects, %v", len(objects), err)
+		t.Fatalf("bootstrap.yaml has %d objects, want 10; error %v", len(objects), err)
 	}
 	for _, object := range objects {
 		if object.GetKind() == "" || object.GetName() == "" {
-			t.Errorf("object %v", object)
+			t.Errorf("an object has no kind or no name: %v", object)
 		}
 	}
 }

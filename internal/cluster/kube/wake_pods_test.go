@@ -12,8 +12,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestWakePodsChangesPendingPodsOfSimulatedNodesOnly: pods of other nodes are not
-// changed, and a pod is woken until it runs.
+// TestWakePodsChangesPendingPodsOfSimulatedNodesOnly checks that pods of other nodes are not changed, and
+// that a pod is changed in every round until it runs.
 func TestWakePodsChangesPendingPodsOfSimulatedNodesOnly(t *testing.T) {
 	node := func(name string, annotations map[string]string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
@@ -28,10 +28,11 @@ func TestWakePodsChangesPendingPodsOfSimulatedNodesOnly(t *testing.T) {
 	woken := 0
 	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		if name := action.(clienttesting.PatchAction).GetName(); name != "waits" {
-			t.Errorf("%s was woken", name)
+			t.Errorf("WakePods changed the pod %s", name)
 		}
 		if woken++; woken == 2 {
-			// The pod leaves the list, as if it ran: the fake client ignores field selectors.
+			// Delete the pod, so that it is no longer listed, as if it ran. The fake client ignores
+			// field selectors.
 			if err := client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", "waits"); err != nil {
 				t.Error(err)
 			}
@@ -39,6 +40,6 @@ func TestWakePodsChangesPendingPodsOfSimulatedNodesOnly(t *testing.T) {
 		return true, &corev1.Pod{}, nil
 	})
 	if err := wakePods(t.Context(), client, "simulated", time.Millisecond); err != nil || woken != 2 {
-		t.Errorf("woken %d times, %v", woken, err)
+		t.Errorf("wakePods changed the pod %d times, want 2; error %v", woken, err)
 	}
 }

@@ -41,7 +41,7 @@ func TestCertificatesHaveKubeadmsNamesAndAreKept(t *testing.T) {
 	}
 	for _, name := range names {
 		if content, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(content) != before[name] {
-			t.Errorf("%s changed (%v)", name, err)
+			t.Errorf("the second call changed %s (%v)", name, err)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestServingCertificatesAreValidForLoopback(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := certs[0].Verify(x509.VerifyOptions{DNSName: "127.0.0.1", Roots: roots}); err != nil {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s is not valid for 127.0.0.1: %v", name, err)
 		}
 	}
 }
@@ -70,14 +70,14 @@ func TestUnreadableCertificateIsNotReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Ensure(dir, "test", "10.96.0.0/12", net.ParseIP("127.0.0.1")); !errors.Is(err, ErrUnreadable) {
-		t.Errorf("error %v", err)
+		t.Errorf("Ensure returned %v, want ErrUnreadable", err)
 	}
 	if content, err := os.ReadFile(path); err != nil || string(content) != "garbage" {
-		t.Errorf("%q %v", content, err)
+		t.Errorf("Ensure replaced the unreadable certificate: content %q, error %v", content, err)
 	}
 }
 
-func TestKubeconfigNamesItsUser(t *testing.T) {
+func TestKubeconfigContainsUserAndServer(t *testing.T) {
 	content, err := Kubeconfig("test", "https://127.0.0.1:1", ensure(t, t.TempDir()), Scheduler)
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +88,6 @@ func TestKubeconfigNamesItsUser(t *testing.T) {
 	}
 	certs, err := cert.ParseCertsPEM(config.CertData)
 	if err != nil || certs[0].Subject.CommonName != Scheduler.CommonName || config.Host != "https://127.0.0.1:1" {
-		t.Errorf("%v %v %v", certs[0].Subject, config.Host, err)
+		t.Errorf("the kubeconfig has the subject %v and the server %v (%v)", certs[0].Subject, config.Host, err)
 	}
 }

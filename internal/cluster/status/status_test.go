@@ -6,15 +6,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 )
 
-func TestOverallIsDegradedIfAProcessIsDead(t *testing.T) {
+func TestOverallStateIsDegradedIfAProcessHasExited(t *testing.T) {
 	state := supervisor.State{Components: []supervisor.ComponentState{{Name: "store", Phase: supervisor.Ready}}}
 	for phase, want := range map[supervisor.Phase]string{supervisor.Ready: Running, supervisor.Stopped: Degraded} {
-		if got := overall(state, []Component{{Name: "store", State: string(phase)}}); got != want {
-			t.Errorf("%s: %s, not %s", phase, got, want)
+		if got := overallState(state, []Component{{Name: "store", State: string(phase)}}); got != want {
+			t.Errorf("with a component that is %s the cluster is %s, want %s", phase, got, want)
 		}
 	}
 	state.Stopping = true
-	if got := overall(state, []Component{{State: string(supervisor.Ready)}}); got != Degraded {
-		t.Errorf("stopping: %s", got)
+	if got := overallState(state, []Component{{State: string(supervisor.Ready)}}); got != Degraded {
+		t.Errorf("while it is being stopped the cluster is %s, want %s", got, Degraded)
 	}
 }
