@@ -17,7 +17,7 @@ func TestMatchCounterCountsRunningPodsOfTheRange(t *testing.T) {
 	check := func(when string, want int) {
 		t.Helper()
 		if got, _ := counter.done(); got != want {
-			t.Errorf("%s: %d, not %d", when, got, want)
+			t.Errorf("%s: %d pods of the range are running, want %d", when, got, want)
 		}
 	}
 	check("before the first list", 0)
@@ -30,12 +30,12 @@ func TestMatchCounterCountsRunningPodsOfTheRange(t *testing.T) {
 		do   func() error
 		want int
 	}{
-		{"list", func() error {
+		{"after the first list", func() error {
 			return counter.Replace([]any{pod("a", corev1.PodPending), transformed, pod("other", corev1.PodRunning)}, "")
 		}, 1},
-		{"started", func() error { return counter.Update(pod("a", corev1.PodRunning)) }, 2},
-		{"failed", func() error { return counter.Update(pod("a", corev1.PodFailed)) }, 1},
-		{"deleted", func() error { return counter.Delete(pod("b", "")) }, 0},
+		{"after pod a started", func() error { return counter.Update(pod("a", corev1.PodRunning)) }, 2},
+		{"after pod a failed", func() error { return counter.Update(pod("a", corev1.PodFailed)) }, 1},
+		{"after pod b was deleted", func() error { return counter.Delete(pod("b", "")) }, 0},
 	}
 	for _, step := range steps {
 		if err := step.do(); err != nil {
@@ -45,15 +45,15 @@ func TestMatchCounterCountsRunningPodsOfTheRange(t *testing.T) {
 	}
 }
 
-func TestMatchCounterOfGonePodsIsUnknownBeforeTheFirstList(t *testing.T) {
-	counter := &matchCounter{matches: PodRunning, gone: true, wanted: sets.New("a", "b"), matching: sets.New[string](), synced: make(chan struct{})}
+func TestNumberOfGonePodsIsUnknownBeforeTheFirstList(t *testing.T) {
+	counter := &matchCounter{matches: PodRunning, countMissing: true, wanted: sets.New("a", "b"), matching: sets.New[string](), synced: make(chan struct{})}
 	if got, known := counter.done(); got != 0 || known {
-		t.Errorf("%d are gone before the first list", got)
+		t.Errorf("before the first list %d pods are gone, and known is %v", got, known)
 	}
 	if err := counter.Replace([]any{pod("a", corev1.PodRunning)}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if got, _ := counter.done(); got != 1 {
-		t.Errorf("%d are gone, not 1", got)
+		t.Errorf("%d pods are gone, want 1", got)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
+// testJob returns a job with four workers whose attempts call do.
 func testJob(count int, do func(name string, number int) error) Job {
 	return Job{
 		Range:       Range{Prefix: "x-", Count: count},
@@ -40,10 +41,10 @@ func TestRunHandlesEachObjectOnceAndCountsExistingOnes(t *testing.T) {
 	job.Skip = sets.New("x-000000", "x-000001")
 	summary, err := Run(t.Context(), job)
 	if err != nil || summary.Done != 97 || summary.Skipped != 3 || summary.Failed != 0 || len(summary.Errors) != 0 {
-		t.Errorf("%+v, %v", summary, err)
+		t.Errorf("Run returned %+v, %v; want 97 done and 3 skipped", summary, err)
 	}
 	if len(seen) != 98 || seen["x-000000"] != 0 || seen["x-000002"] != 1 {
-		t.Errorf("seen %v", seen)
+		t.Errorf("the attempts by object are %v; want one for each object that is not in Skip", seen)
 	}
 }
 
@@ -65,11 +66,11 @@ func TestRunRetriesTransientErrors(t *testing.T) {
 		}[number]
 	}))
 	if err != nil || summary.Done != 4 || summary.Failed != 0 {
-		t.Errorf("%+v, %v", summary, err)
+		t.Errorf("Run returned %+v, %v; want 4 done", summary, err)
 	}
 	for _, kind := range []string{"429 too many requests", "connection refused", "timeout", "InternalError"} {
 		if summary.Errors[kind] != 1 {
-			t.Errorf("%q counted %d times", kind, summary.Errors[kind])
+			t.Errorf("the summary has %d errors of the kind %q, want 1", summary.Errors[kind], kind)
 		}
 	}
 }
@@ -79,7 +80,7 @@ func TestRunGivesUpWhenEverythingFails(t *testing.T) {
 		return apierrors.NewBadRequest("never")
 	}))
 	if !errors.Is(err, ErrIncomplete) || summary.Failed < maxFailures || summary.Failed > maxFailures+4 || !summary.Interrupted {
-		t.Errorf("%+v, %v", summary, err)
+		t.Errorf("Run returned %+v, %v; want ErrIncomplete after about %d failures", summary, err, maxFailures)
 	}
 }
 
@@ -91,10 +92,10 @@ func TestRunReportsFailedObjects(t *testing.T) {
 		return nil
 	}))
 	if err != nil && strings.Contains(err.Error(), "to continue") {
-		t.Errorf("%v, although repeating the command fails again", err)
+		t.Errorf("the error suggests repeating the command, although the error is not transient: %v", err)
 	}
 	if !errors.Is(err, ErrIncomplete) || summary.Done != 9 || summary.Failed != 1 || summary.FirstFailure != "not this one" {
-		t.Errorf("%+v, %v", summary, err)
+		t.Errorf("Run returned %+v, %v; want ErrIncomplete with 9 done and 1 failed", summary, err)
 	}
 }
 
@@ -108,18 +109,18 @@ func TestInterruptedRunReturnsSummary(t *testing.T) {
 	})
 	summary, err := Run(ctx, job)
 	if !errors.Is(err, context.Canceled) || !summary.Interrupted || summary.Done == 0 || summary.Done > 54 || summary.Failed != 0 {
-		t.Errorf("%+v, %v", summary, err)
+		t.Errorf("Run returned %+v, %v; want an interrupted summary with at most 54 done", summary, err)
 	}
 }
 
 func TestNumberIsTheInverseOfName(t *testing.T) {
 	names := Range{Prefix: "x-", First: 40}
 	if number, ok := names.Number(names.Name(2)); number != 42 || !ok {
-		t.Errorf("%d, %v", number, ok)
+		t.Errorf("Number of Name(2) returned %d, %v; want 42", number, ok)
 	}
 	for _, other := range []string{"y-000001", "x-", "x-a", "x--1"} {
 		if _, ok := names.Number(other); ok {
-			t.Errorf("%q has a number", other)
+			t.Errorf("Number accepts the name %q", other)
 		}
 	}
 }
@@ -134,9 +135,9 @@ func TestNodesFollowShapeAndTemplate(t *testing.T) {
 	first, fourth := nodes.Make("node-000000", 0), nodes.Make("node-000004", 4)
 	if first.Labels[corev1.LabelTopologyZone] != "zone-0" || fourth.Labels[corev1.LabelTopologyZone] != "zone-1" ||
 		fourth.Labels[corev1.LabelHostname] != "node-000004" || fourth.Labels["a"] != "b" {
-		t.Errorf("labels %v, %v", first.Labels, fourth.Labels)
+		t.Errorf("the labels of the nodes 0 and 4 are %v and %v", first.Labels, fourth.Labels)
 	}
 	if first.Status.Allocatable.Cpu().String() != "32" || first.Status.Capacity.Pods().Value() != 110 {
-		t.Errorf("capacity %v", first.Status.Capacity)
+		t.Errorf("the capacity is %v, want that of the default shape", first.Status.Capacity)
 	}
 }

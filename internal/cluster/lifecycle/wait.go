@@ -42,7 +42,7 @@ func awaitReady(ctx context.Context, o UpOptions, components []component.Compone
 				return failComponent(o.Dir, state, *failed, tasks, fmt.Sprintf("exited %d times, most recently with %s", failed.Exits, failed.LastExit))
 			}
 		} else if !supervisorRunning(o.Dir) {
-			return failComponent(o.Dir, state, supervisor.ComponentState{Name: "supervisor"}, tasks, "the supervisor exited")
+			return failComponent(o.Dir, state, supervisor.ComponentState{Name: "supervisor"}, tasks, "it exited")
 		}
 		select {
 		case <-ctx.Done():
