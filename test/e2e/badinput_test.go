@@ -32,7 +32,7 @@ type mistake struct {
 	name string
 	args []string
 	code int
-	want string // without the prefix "k1m: "; newFixture replaces {…}
+	want string // without the prefix "k1m: "; placeholders such as {dir} are replaced
 }
 
 var mistakes = []mistake{
@@ -128,7 +128,7 @@ var mistakes = []mistake{
 }
 
 func TestBadInput(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	values := newFixture(t, w)
 	for _, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
@@ -143,28 +143,30 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("exit code %d (want %d)\n got %s\nwant %s", r.code, m.code, got, want)
 			}
 			if after := w.clusters(t); !slices.Equal(after, before) {
-				t.Errorf("clusters were %q, are %q", before, after)
+				t.Errorf("the command changed the cluster directories from %q to %q", before, after)
 			}
 		})
 	}
 	w.assertNothingRuns(t)
 }
 
-// TestBadInputDownOfMissingCluster checks that failing commands create no files, not even lock files.
-func TestBadInputDownOfMissingCluster(t *testing.T) {
-	w := newWorld(t)
+// TestCommandsWithoutClusterCreateNoFiles runs commands for clusters that do not exist. They must create no
+// files, not even lock files.
+func TestCommandsWithoutClusterCreateNoFiles(t *testing.T) {
+	w := newWorkspace(t)
 	r := w.succeed(t, "down")
 	if want := "Cluster \"k1m\" does not exist.\n"; r.stdout != want {
-		t.Errorf("got %q", r.stdout)
+		t.Errorf("down of a cluster that does not exist printed %q, want %q", r.stdout, want)
 	}
 	w.k1m(t, "up", "--name", "nosuch", "--nodes", "-1")
 	if left, err := os.ReadDir(w.home); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("the commands created %v in K1M_HOME (%v)", left, err)
 	}
 }
 
-// newFixture creates the files, locks and listeners that the invalid command lines refer to.
-func newFixture(t *testing.T, w *world) *strings.Replacer {
+// newFixture creates the files, the lock and the listener to which the invalid command lines refer. It
+// returns the values of the placeholders.
+func newFixture(t *testing.T, w *workspace) *strings.Replacer {
 	t.Helper()
 	dir := t.TempDir()
 	write := func(path, content string) {
@@ -189,6 +191,7 @@ func newFixture(t *testing.T, w *world) *strings.Replacer {
 
 var freeSpace = regexp.MustCompile(`has \d+Mi free`)
 
+// normaliseFree replaces the amount of free space in an error by {free}.
 func normaliseFree(text string) string { return freeSpace.ReplaceAllString(text, "has {free}Mi free") }
 
 func holdLock(t *testing.T, path, holder string) {
@@ -202,8 +205,8 @@ func holdLock(t *testing.T, path, holder string) {
 	must(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
 }
 
-// clusters lists the cluster directories.
-func (w *world) clusters(t *testing.T) []string {
+// clusters returns the paths of the cluster directories.
+func (w *workspace) clusters(t *testing.T) []string {
 	t.Helper()
 	folders, err := filepath.Glob(w.clusterDir("*"))
 	must(t, err)
