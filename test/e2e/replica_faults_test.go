@@ -173,6 +173,7 @@ func (c *campaign) shard() *replica {
 	return others[c.rand.IntN(len(others))]
 }
 
+// relay returns the relay.
 func (c *campaign) relay() *replica {
 	for _, r := range c.rs.all {
 		if r.relay {

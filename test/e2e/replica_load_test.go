@@ -21,11 +21,11 @@ import (
 )
 
 // churn continuously creates and deletes groups of pods of several kinds. The capacity of the cluster
-// suffices for all pods that exist at the same time.
+// suffices for all existing pods, so a pod waits at most until the scheduler has processed deletions.
 type churn struct {
 	client kubernetes.Interface
 	rand   *rand.Rand
-	// stepping is held during a step, so that audit can pause the churn.
+	// stepping is locked during a step, so that audit can pause the churn.
 	stepping sync.Mutex
 	groups   []group
 	created  int
@@ -68,8 +68,8 @@ func (c *churn) run(ctx context.Context) {
 	}
 }
 
-// step creates a group of a random kind. If the maximum number of such groups exists, it deletes a random
-// group instead.
+// step creates a group of a random kind. If the maximum number of groups, or of groups of this kind,
+// exists, it deletes a random group instead.
 func (c *churn) step(ctx context.Context) {
 	count := map[string]int{}
 	for _, g := range c.groups {

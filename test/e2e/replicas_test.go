@@ -103,6 +103,7 @@ func (rs *replicas) kubeconfig(name string) string {
 	return file
 }
 
+// start starts the process of the replica.
 func (r *replica) start() {
 	r.cmd = r.set.net.command(r.name, filepath.Join(r.set.w.bin, "dist-scheduler"), r.args)
 	// All runs of a replica append to one log file.
@@ -128,6 +129,7 @@ func (rs *replicas) logs() string {
 	return rs.folder
 }
 
+// runs reports whether the process of the replica is running.
 func (r *replica) runs() bool {
 	select {
 	case <-r.ended:
@@ -151,8 +153,8 @@ func (r *replica) await() {
 var held = regexp.MustCompile(`(?m)^scheduler_replica_holds\{of="(\w+)"\} (\S+)$`)
 var members = regexp.MustCompile(`(?m)^scheduler_replica_members (\S+)$`)
 
-// objectCounts returns the numbers of objects that a replica counts according to its metrics; "members" is
-// included if it is the leader.
+// objectCounts returns the numbers of objects in the metrics of a replica, by kind. If the replica is the
+// leader, "members" is the number of members.
 func (r *replica) objectCounts() (map[string]int, error) {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true, DialContext: r.set.net.dial(r.name),

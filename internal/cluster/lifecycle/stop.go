@@ -9,7 +9,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 )
 
-// stop stops the supervisor, which stops the components. It kills processes that do not stop in time.
+// stop stops the supervisor, which stops the components. It kills the supervisor if it does not exit within
+// supervisorStopTimeout, and then components that still run.
 func stop(dir clusterdir.Dir, state supervisor.State) error {
 	err := state.Supervisor.Signal(syscall.SIGTERM)
 	if err != nil {

@@ -76,13 +76,13 @@ func limits(c Cluster, m Machines, costs Costs) []Limit {
 // unlimitedNodes is the number of nodes of a limit that no planned number of nodes reaches.
 const unlimitedNodes = 1_000_000_000
 
-// largest returns the largest number from 0 to unlimitedNodes for which holds returns true. If
-// holds is true for a number, it must be true for all smaller numbers.
-func largest(holds func(int) bool) int {
+// largest returns the largest number from 0 to unlimitedNodes for which sufficient returns true. If
+// sufficient is true for a number, it must be true for all smaller numbers.
+func largest(sufficient func(int) bool) int {
 	low, high := 0, unlimitedNodes
 	for low < high {
 		middle := low + (high-low+1)/2
-		if holds(middle) {
+		if sufficient(middle) {
 			low = middle
 		} else {
 			high = middle - 1
