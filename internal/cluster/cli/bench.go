@@ -24,8 +24,8 @@ func newBench(name *string, version string) *cobra.Command {
 	return cmd
 }
 
-// customBenchmarks returns the benchmarks that do not use the framework of package experiment. Their
-// results have other formats.
+// customBenchmarks are the benchmarks that do not use the harness of package experiment. Their
+// results have their own formats.
 func customBenchmarks(version string) []benchmark {
 	return []benchmark{
 		newBenchMillion().withOutFlag(version), newBenchSchedule().withOutFlag(version), newBenchIntake().withOutFlag(version),
@@ -33,7 +33,7 @@ func customBenchmarks(version string) []benchmark {
 	}
 }
 
-// newBenchList returns the command that lists the subcommands of parent that run experiments.
+// newBenchList returns the command that lists the subcommands of parent that are experiments.
 func newBenchList(parent *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
@@ -51,5 +51,5 @@ func newBenchList(parent *cobra.Command) *cobra.Command {
 	}
 }
 
-// experimentAnnotation is the annotation of the commands that newBenchList lists.
+// experimentAnnotation marks the commands that newBenchList lists.
 const experimentAnnotation = "experiment"

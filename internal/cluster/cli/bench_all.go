@@ -22,8 +22,8 @@ import (
 type allOptions struct {
 	request         experiment.Request
 	only            []string
-	compare, record string  // files
-	band            float64 // allowed regression of a ratio
+	compare, record string
+	band            float64
 }
 
 func newBenchAll(version string) benchmark {
@@ -32,12 +32,11 @@ func newBenchAll(version string) benchmark {
 	return benchmark{
 		use:   "all",
 		short: "Run all experiments in a short form and check their ratios for regressions",
-		long: `Run all experiments one after the other in a short form, and compare their ratios with the
-ratios in a file. A ratio compares a component of this project with the stock component (ours ÷
-stock).
+		long: `Run all experiments one after the other in a short form, and compare their ratios with those
+in a file. A ratio compares a component of this project with the stock component (ours ÷ stock).
 
 The command fails if an experiment fails, or if a ratio of CPU time or memory is worse than the
-stored ratio by more than --band. Ratios of rates and latencies are printed but not checked, because
+stored one by more than --band. Ratios of rates and latencies are shown but not checked, because
 they vary too much in short runs.`,
 		example: `  k1m bench all --compare experiments/short-ratios.json
   k1m bench all --only nodes-and-pods,store-put --record ratios.json`,
@@ -52,14 +51,14 @@ func (o *allOptions) addFlags(fs *pflag.FlagSet) {
 	fs.Lookup("out").Usage = "directory for the results, with a subdirectory for each experiment (default results/<UTC>_all)"
 	fs.StringSliceVar(&o.only, "only", nil, "run only these experiments")
 	fs.StringVar(&o.compare, "compare", "", "file with stored ratios to compare with")
-	fs.StringVar(&o.record, "record", "", "file to which the ratios of this run are written; the ratios of other experiments in the file are kept")
+	fs.StringVar(&o.record, "record", "", "file to which the ratios of this run are written; its ratios of other experiments are kept")
 	fs.Float64Var(&o.band, "band", o.band, "allowed regression of a ratio, as a fraction of the stored ratio")
 }
 
 func (o *allOptions) validate() error {
 	var names []string
-	for _, entry := range o.entries("") {
-		names = append(names, entry.name)
+	for _, one := range o.entries("") {
+		names = append(names, one.name)
 	}
 	for _, name := range o.only {
 		if !slices.Contains(names, name) {
@@ -84,36 +83,35 @@ func (o *allOptions) run(r benchRun, version string) (benchResult, error) {
 	if out == "" {
 		out = filepath.Join("results", time.Now().UTC().Format("2006-01-02T150405Z")+"_all")
 	}
-	results, measured := &allResults{Out: out, Failed: map[string]string{}}, experiment.Baseline{}
-	for _, entry := range o.entries(version) {
-		if len(o.only) > 0 && !slices.Contains(o.only, entry.name) {
+	found, now := &allResults{Out: out, Failed: map[string]string{}}, experiment.Baseline{}
+	for _, one := range o.entries(version) {
+		if len(o.only) > 0 && !slices.Contains(o.only, one.name) {
 			continue
 		}
-		if missing := entry.missing(); missing != nil && len(o.only) == 0 {
-			fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s: skipped: %v\n", entry.name, missing)
+		if missing := one.missing(); missing != nil && len(o.only) == 0 {
+			fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s: skipped: %v\n", one.name, missing)
 			continue
 		}
-		fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s\n", entry.name)
-		ratios, err := entry.run(r, filepath.Join(out, entry.name))
+		fmt.Fprintf(r.cmd.ErrOrStderr(), "==> %s\n", one.name)
+		ratios, err := one.run(r, filepath.Join(out, one.name))
 		if r.cmd.Context().Err() != nil {
-			return results, err
+			return found, err
 		}
 		if err != nil {
-			results.Failed[entry.name] = err.Error()
+			found.Failed[one.name] = err.Error()
 		}
 		if len(ratios) > 0 {
-			measured[entry.name] = ratios
+			now[one.name] = ratios
 		}
-		results.Changes = append(results.Changes, stored.Changes(entry.name, ratios, o.band)...)
+		found.Changes = append(found.Changes, stored.Changes(one.name, ratios, o.band)...)
 	}
-	return results, errors.Join(o.recordRatios(measured), results.err())
+	return found, errors.Join(o.keep(now), found.err())
 }
 
 // benchEntry is one experiment or benchmark of `k1m bench all`.
 type benchEntry struct {
 	name string
-	// missing returns an error if a prerequisite is missing. The entry is then skipped, unless --only
-	// names it.
+	// missing returns an error if a prerequisite is missing; the entry is then skipped.
 	missing func() error
 	// run writes the result to the directory out and returns the ratios.
 	run func(r benchRun, out string) ([]experiment.Ratio, error)
@@ -127,7 +125,7 @@ func (o *allOptions) entries(version string) (all []benchEntry) {
 	}
 	for _, b := range customBenchmarks(version) {
 		all = append(all, benchEntry{b.name(), func() error { return nil }, func(r benchRun, out string) ([]experiment.Ratio, error) {
-			return o.runCustom(r, b, out)
+			return o.runReporter(r, b, out)
 		}})
 	}
 	return all
@@ -136,17 +134,17 @@ func (o *allOptions) entries(version string) (all []benchEntry) {
 func (o *allOptions) runExperiment(r benchRun, e experiment.Experiment, out, version string) ([]experiment.Ratio, error) {
 	request := o.request
 	request.Out, request.Dir, request.Named, request.Version, request.Command = out, r.dir, r.named, version, os.Args[1:]
-	options, flags := e.New(), pflag.NewFlagSet(e.Name, pflag.ContinueOnError)
-	options.AddFlags(flags)
-	result, err := experiment.Execute(r.cmd.Context(), e, options, flags, request, r.display)
+	options, own := e.New(), pflag.NewFlagSet(e.Name, pflag.ContinueOnError)
+	options.AddFlags(own)
+	result, err := experiment.Execute(r.cmd.Context(), e, options, own, request, r.display)
 	if result == nil {
 		return nil, err
 	}
 	return result.Ratios, err
 }
 
-// runCustom runs a custom benchmark, in its short form if --scale is less than medium.
-func (o *allOptions) runCustom(r benchRun, b benchmark, out string) ([]experiment.Ratio, error) {
+// runReporter runs a custom benchmark, in its short form if --scale is less than medium.
+func (o *allOptions) runReporter(r benchRun, b benchmark, out string) ([]experiment.Ratio, error) {
 	scale, err := experiment.NewScale(o.request.Scale, machine.Machine{})
 	if err != nil {
 		return nil, err
@@ -160,15 +158,15 @@ func (o *allOptions) runCustom(r benchRun, b benchmark, out string) ([]experimen
 	if err := errors.Join(flags.Parse(args), b.validate()); err != nil {
 		return nil, err
 	}
-	result, err := b.run(r)
-	if reporter, ok := result.(experiment.Reporter); ok {
+	found, err := b.run(r)
+	if reporter, ok := found.(experiment.Reporter); ok {
 		return experiment.RatiosOf(reporter), err
 	}
 	return nil, err
 }
 
-// recordRatios merges the ratios of this run into the file --record, if the flag is set.
-func (o *allOptions) recordRatios(measured experiment.Baseline) error {
+// keep merges the ratios of this run into the file --record, if the flag is set.
+func (o *allOptions) keep(now experiment.Baseline) error {
 	if o.record == "" {
 		return nil
 	}
@@ -176,7 +174,7 @@ func (o *allOptions) recordRatios(measured experiment.Baseline) error {
 	if err != nil {
 		all = experiment.Baseline{}
 	}
-	maps.Copy(all, measured)
+	maps.Copy(all, now)
 	return all.Write(o.record)
 }
 
@@ -197,7 +195,6 @@ func (f *allResults) Print(w io.Writer) {
 	fmt.Fprintf(w, "The results are in %s.\n", f.Out)
 }
 
-// err returns an error if a ratio is worse than allowed or an experiment failed.
 func (f *allResults) err() error {
 	worse := 0
 	for _, c := range f.Changes {
@@ -208,5 +205,5 @@ func (f *allResults) err() error {
 	if worse == 0 && len(f.Failed) == 0 {
 		return nil
 	}
-	return fmt.Errorf("%d ratios are worse than the stored ratios and %d experiments failed; see the output above", worse, len(f.Failed))
+	return fmt.Errorf("%d ratios are worse than the stored ones and %d experiments failed; see the output above", worse, len(f.Failed))
 }

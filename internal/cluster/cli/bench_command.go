@@ -22,10 +22,9 @@ type benchmark struct {
 	use, short, long, example string
 	addFlags                  func(*pflag.FlagSet)
 	validate                  func() error
-	// brief contains the flags of the short form, in which `k1m bench all` runs the benchmark if its
-	// --scale is less than medium.
+	// brief are the flags of the short form, which `k1m bench all` runs below medium scale.
 	brief []string
-	// run returns nil if there is no result. It can return a result together with an error.
+	// run returns a result even if it fails, or nil if there is none.
 	run func(r benchRun) (benchResult, error)
 }
 
@@ -34,11 +33,11 @@ type benchRun struct {
 	cmd     *cobra.Command
 	display progress.Display
 	dir     clusterdir.Dir
-	// named means that the user set --name.
+	// named means that the user has set --name.
 	named bool
 }
 
-// name returns the name of the subcommand.
+// name is the name of the subcommand.
 func (b benchmark) name() string { return strings.Fields(b.use)[0] }
 
 // command builds the subcommand; name is the value of --name.
@@ -78,11 +77,11 @@ func (b benchmark) command(name *string) *cobra.Command {
 func (b benchmark) withOutFlag(version string) benchmark {
 	request := experiment.DefaultRequest()
 	addFlags, run := b.addFlags, b.run
-	benchFlags := pflag.NewFlagSet(b.use, pflag.ContinueOnError)
-	addFlags(benchFlags)
+	own := pflag.NewFlagSet(b.use, pflag.ContinueOnError)
+	addFlags(own)
 	b.addFlags = func(fs *pflag.FlagSet) {
-		fs.AddFlagSet(benchFlags)
-		fs.StringVar(&request.Out, "out", "", "directory for result.json, index.html, table.md and the charts (default none)")
+		fs.AddFlagSet(own)
+		fs.StringVar(&request.Out, "out", "", "directory for result.json, index.html, table.md and the plots (default none)")
 	}
 	b.run = func(r benchRun) (benchResult, error) {
 		if request.Out == "" {
@@ -90,7 +89,7 @@ func (b benchmark) withOutFlag(version string) benchmark {
 		}
 		ctx := r.cmd.Context()
 		request.Version, request.Command = version, os.Args[1:]
-		result, err := experiment.Begin(ctx, b.name(), b.short, benchFlags, request)
+		result, err := experiment.Begin(ctx, b.name(), b.short, own, request)
 		if err != nil {
 			return nil, err
 		}
@@ -104,14 +103,14 @@ func (b benchmark) withOutFlag(version string) benchmark {
 	return b
 }
 
-// checkedResult is a result that contains checks. Err returns an error if a check failed.
+// checkedResult is a result that contains checks. Err returns an error if a check has failed.
 type checkedResult interface {
 	benchResult
 	Err() error
 }
 
-// resultOrError converts the result and the error of a run to those of [benchmark.run]. If the run failed
-// and its result is empty, it returns no result. If the run succeeded, it returns the error of the checks.
+// resultOrError adapts a run to [benchmark.run]. If the run failed and its result is empty, it returns no
+// result. If the run succeeded, it returns the error of the checks.
 func resultOrError(result checkedResult, empty bool, err error) (benchResult, error) {
 	switch {
 	case err != nil && empty:

@@ -13,7 +13,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/store"
 )
 
-// experiments returns the experiments that use the framework of package experiment.
+// experiments returns the experiments that use the harness of package experiment.
 func experiments() []experiment.Experiment {
 	return slices.Concat(controlplane.Experiments(), store.Experiments(), suites.Experiments())
 }
@@ -21,12 +21,12 @@ func experiments() []experiment.Experiment {
 // newExperiment returns the subcommand that runs an experiment.
 func newExperiment(e experiment.Experiment, name *string, version string) *cobra.Command {
 	options, request := e.New(), experiment.DefaultRequest()
-	optionFlags := pflag.NewFlagSet(e.Name, pflag.ContinueOnError)
-	options.AddFlags(optionFlags)
+	own := pflag.NewFlagSet(e.Name, pflag.ContinueOnError)
+	options.AddFlags(own)
 	return benchmark{
 		use: e.Name, short: e.Short, long: e.Long, example: e.Example,
 		addFlags: func(fs *pflag.FlagSet) {
-			fs.AddFlagSet(optionFlags)
+			fs.AddFlagSet(own)
 			request.AddFlags(fs)
 		},
 		validate: func() error {
@@ -37,7 +37,7 @@ func newExperiment(e experiment.Experiment, name *string, version string) *cobra
 		},
 		run: func(r benchRun) (benchResult, error) {
 			request.Dir, request.Named, request.Version, request.Command = r.dir, r.named, version, os.Args[1:]
-			result, err := experiment.Execute(r.cmd.Context(), e, options, optionFlags, request, r.display)
+			result, err := experiment.Execute(r.cmd.Context(), e, options, own, request, r.display)
 			if result == nil {
 				return nil, err
 			}

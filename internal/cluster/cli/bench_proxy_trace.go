@@ -9,13 +9,13 @@ func newBenchProxyTrace() benchmark {
 	options := storetrace.DefaultOptions()
 	return benchmark{
 		use:   "proxy-trace",
-		short: "Trace and classify the requests that a cluster sends to its store, from start to end",
-		long: `Trace and classify the requests that a cluster sends to its store, from start to end. The
-command starts a control plane with etcd-proxy between its API servers and the store. It then creates
-nodes, rolls out, scales and updates a Deployment, and creates and deletes Jobs, custom resources and
+		short: "Trace and classify the store requests of a cluster during its life",
+		long: `Trace and classify the store requests of a cluster during its life. The command starts a
+control plane with etcd-proxy between its API servers and the store. It then creates nodes, rolls
+out, scales and replaces a Deployment, and creates and deletes Jobs, custom resources and
 namespaces.
 
-The report lists the shapes of the requests. It marks shapes that are not among the five that
+The report lists the forms of the requests, and those that are not one of the five forms that
 Kubernetes is documented to use: create, update and delete of an unchanged key, get of a key, and
 list of a prefix.
 

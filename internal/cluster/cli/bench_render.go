@@ -12,9 +12,9 @@ import (
 func newBenchRender() *cobra.Command {
 	return &cobra.Command{
 		Use:   "render DIR...",
-		Short: "Rewrite the page, table and charts of stored results",
+		Short: "Rewrite the page, table and pictures of stored results",
 		Long: `Rewrite index.html, table.md and the SVG files of each directory from its result.json, without
-measuring again. Use it after a change of the code that draws the charts or the page. result.json and
+measuring again. Use it after a change of the charts or of the page. result.json and
 other files are not changed.`,
 		Example: `  k1m bench render results/2026-11-20T101500Z_limits
   k1m bench render experiments/limits experiments/slo`,

@@ -13,8 +13,8 @@ func newBenchSchedule() benchmark {
 		long: `Compare schedulers in a cluster with a real control plane and simulated nodes. The cluster is
 created again for each scheduler, with the same nodes and the same pods.
 
-Pods are created as fast as the API server accepts them. This rate also limits the rate at which a
-scheduler can bind pods, so compare the CPU time per pod. It includes all replicas of a scheduler.
+Pods are created as fast as the API server accepts them, which also limits the rate at which they
+can be bound. Therefore compare the CPU time per pod, which includes all replicas of a scheduler.
 
 The cluster is named "` + experiment.DefaultCluster + `" unless --name is set, and is removed at the end. The
 command fails if a node has more pods than its capacity allows, or if a pod was not bound.`,

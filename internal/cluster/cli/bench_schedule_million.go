@@ -10,8 +10,8 @@ func newBenchMillion() benchmark {
 		use:   "schedule-million --nodes N --pods P",
 		short: "Measure a scheduler in memory, without a cluster, and check its decisions",
 		long: `Measure a scheduler in memory, without a cluster. The scheduler runs in this process, receives
-nodes and pods directly, and binds pods without an API server, so the measurement contains only its own
-cost. It does not include loading the nodes.
+nodes and pods directly, and binds pods without an API server, so only its own cost is
+measured. The measurement does not include loading the nodes.
 
 Then a sample of the decisions is compared with a reference, which filters and scores every node
 with the plugins of kube-scheduler. The command fails if a decision differs, or if a node has more pods

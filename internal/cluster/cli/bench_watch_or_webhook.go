@@ -10,8 +10,8 @@ func newBenchIntake() benchmark {
 	return benchmark{
 		use:   "watch-or-webhook --rates R,R,…",
 		short: "Measure the delay until dist-scheduler receives a pod, by watch and by webhook",
-		long: `Measure the delay until dist-scheduler receives a new pod. One cluster has a scheduler that uses
-only the watch, another one has a scheduler that also uses an admission webhook. Pods are created at
+		long: `Measure the delay until dist-scheduler receives a new pod, in one cluster whose scheduler uses
+the watch only, and in one whose scheduler also uses an admission webhook. Pods are created at
 increasing rates, until the API server cannot sustain a rate. They are bound and run as usual.
 
 The delay is the time from sending the create request until the pod is in the scheduler's queue,
