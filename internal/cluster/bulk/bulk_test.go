@@ -15,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// testJob returns a job with four workers whose attempts call do.
+// testJob returns a job over objects with the name prefix "x-".
 func testJob(count int, do func(name string, number int) error) Job {
 	return Job{
 		Range:       Range{Prefix: "x-", Count: count},
@@ -41,10 +41,10 @@ func TestRunHandlesEachObjectOnceAndCountsExistingOnes(t *testing.T) {
 	job.Skip = sets.New("x-000000", "x-000001")
 	summary, err := Run(t.Context(), job)
 	if err != nil || summary.Done != 97 || summary.Skipped != 3 || summary.Failed != 0 || len(summary.Errors) != 0 {
-		t.Errorf("Run returned %+v, %v; want 97 done and 3 skipped", summary, err)
+		t.Errorf("Run() = %+v, %v, want 97 objects done and 3 skipped", summary, err)
 	}
 	if len(seen) != 98 || seen["x-000000"] != 0 || seen["x-000002"] != 1 {
-		t.Errorf("the attempts by object are %v; want one for each object that is not in Skip", seen)
+		t.Errorf("Run() handled %v, want each of 98 objects once", seen)
 	}
 }
 
@@ -66,21 +66,21 @@ func TestRunRetriesTransientErrors(t *testing.T) {
 		}[number]
 	}))
 	if err != nil || summary.Done != 4 || summary.Failed != 0 {
-		t.Errorf("Run returned %+v, %v; want 4 done", summary, err)
+		t.Errorf("Run() = %+v, %v, want 4 objects done and none failed", summary, err)
 	}
 	for _, kind := range []string{"429 too many requests", "connection refused", "timeout", "InternalError"} {
 		if summary.Errors[kind] != 1 {
-			t.Errorf("the summary has %d errors of the kind %q, want 1", summary.Errors[kind], kind)
+			t.Errorf("errors of kind %q = %d, want 1", kind, summary.Errors[kind])
 		}
 	}
 }
 
-func TestRunGivesUpWhenEverythingFails(t *testing.T) {
+func TestRunGivesUpIfEverythingFails(t *testing.T) {
 	summary, err := Run(t.Context(), testJob(100_000, func(name string, _ int) error {
 		return apierrors.NewBadRequest("never")
 	}))
 	if !errors.Is(err, ErrIncomplete) || summary.Failed < maxFailures || summary.Failed > maxFailures+4 || !summary.Interrupted {
-		t.Errorf("Run returned %+v, %v; want ErrIncomplete after about %d failures", summary, err, maxFailures)
+		t.Errorf("Run() = %+v, %v, want it interrupted after %d failures, and %v", summary, err, maxFailures, ErrIncomplete)
 	}
 }
 
@@ -92,10 +92,10 @@ func TestRunReportsFailedObjects(t *testing.T) {
 		return nil
 	}))
 	if err != nil && strings.Contains(err.Error(), "to continue") {
-		t.Errorf("the error suggests repeating the command, although the error is not transient: %v", err)
+		t.Errorf("Run() = error %v, want no advice to repeat the command, which would fail again", err)
 	}
 	if !errors.Is(err, ErrIncomplete) || summary.Done != 9 || summary.Failed != 1 || summary.FirstFailure != "not this one" {
-		t.Errorf("Run returned %+v, %v; want ErrIncomplete with 9 done and 1 failed", summary, err)
+		t.Errorf("Run() = %+v, %v, want 9 objects done, 1 failed, and %v", summary, err, ErrIncomplete)
 	}
 }
 
@@ -109,18 +109,18 @@ func TestInterruptedRunReturnsSummary(t *testing.T) {
 	})
 	summary, err := Run(ctx, job)
 	if !errors.Is(err, context.Canceled) || !summary.Interrupted || summary.Done == 0 || summary.Done > 54 || summary.Failed != 0 {
-		t.Errorf("Run returned %+v, %v; want an interrupted summary with at most 54 done", summary, err)
+		t.Errorf("Run() = %+v, %v, want 1 to 54 objects done, none failed, and %v", summary, err, context.Canceled)
 	}
 }
 
-func TestNumberIsTheInverseOfName(t *testing.T) {
+func TestNumberIsInverseOfName(t *testing.T) {
 	names := Range{Prefix: "x-", First: 40}
 	if number, ok := names.Number(names.Name(2)); number != 42 || !ok {
-		t.Errorf("Number of Name(2) returned %d, %v; want 42", number, ok)
+		t.Errorf("Number(Name(2)) = %d, %v, want 42, true", number, ok)
 	}
 	for _, other := range []string{"y-000001", "x-", "x-a", "x--1"} {
 		if _, ok := names.Number(other); ok {
-			t.Errorf("Number accepts the name %q", other)
+			t.Errorf("Number(%q) = true, want false", other)
 		}
 	}
 }
@@ -132,12 +132,12 @@ func TestNodesFollowShapeAndTemplate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	first, fourth := nodes.Make("node-000000", 0), nodes.Make("node-000004", 4)
-	if first.Labels[corev1.LabelTopologyZone] != "zone-0" || fourth.Labels[corev1.LabelTopologyZone] != "zone-1" ||
-		fourth.Labels[corev1.LabelHostname] != "node-000004" || fourth.Labels["a"] != "b" {
-		t.Errorf("the labels of the nodes 0 and 4 are %v and %v", first.Labels, fourth.Labels)
+	first, fifth := nodes.Make("node-000000", 0), nodes.Make("node-000004", 4)
+	if first.Labels[corev1.LabelTopologyZone] != "zone-0" || fifth.Labels[corev1.LabelTopologyZone] != "zone-1" ||
+		fifth.Labels[corev1.LabelHostname] != "node-000004" || fifth.Labels["a"] != "b" {
+		t.Errorf("labels = %v and %v, want zone-0 and zone-1, the host name and a=b", first.Labels, fifth.Labels)
 	}
 	if first.Status.Allocatable.Cpu().String() != "32" || first.Status.Capacity.Pods().Value() != 110 {
-		t.Errorf("the capacity is %v, want that of the default shape", first.Status.Capacity)
+		t.Errorf("allocatable = %v, capacity = %v, want 32 cores and 110 pods", first.Status.Allocatable, first.Status.Capacity)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-func TestK1mFlagsAreSeparatedFromKubectlArguments(t *testing.T) {
+func TestK1mFlagsAreSeparatedFromKubectlsArguments(t *testing.T) {
 	for _, c := range []struct{ line, name, rest string }{
 		{"get nodes -o yaml", "k1m", "get nodes -o yaml"},
 		{"-n kube-system get pods", "k1m", "-n kube-system get pods"},
@@ -22,14 +22,14 @@ func TestK1mFlagsAreSeparatedFromKubectlArguments(t *testing.T) {
 		name := "k1m"
 		rest, help, err := parseK1mFlags(strings.Fields(c.line), &name)
 		if err != nil || help || name != c.name || !slices.Equal(rest, strings.Fields(c.rest)) {
-			t.Errorf("parseK1mFlags(%q) returned name %q, rest %q, help %v, error %v; want name %q, rest %q", c.line, name, rest, help, err, c.name, c.rest)
+			t.Errorf("parseK1mFlags(%q) = rest %q, help %v, error %v, name %q, want rest %q and name %q", c.line, rest, help, err, name, c.rest, c.name)
 		}
 	}
 	name := ""
 	if _, help, err := parseK1mFlags([]string{"--name", "x", "--help"}, &name); !help || err != nil {
-		t.Errorf("with --help parseK1mFlags returned help %v, error %v", help, err)
+		t.Errorf("parseK1mFlags() with --help = help %v, error %v, want true, nil", help, err)
 	}
 	if _, _, err := parseK1mFlags([]string{"--name"}, &name); !errors.Is(err, usage.Err) {
-		t.Errorf("with --name but no name parseK1mFlags returned %v, not a usage error", err)
+		t.Errorf("parseK1mFlags() with --name without a value = %v, want a usage error", err)
 	}
 }

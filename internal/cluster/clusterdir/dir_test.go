@@ -24,7 +24,7 @@ func testDir(t *testing.T) Dir {
 func TestConfigIsSavedAndLoaded(t *testing.T) {
 	dir := testDir(t)
 	if _, err := Load(dir); !errors.Is(err, ErrUnknown) {
-		t.Fatalf("Load before Save returned %v, want ErrUnknown", err)
+		t.Fatalf("Load() of a config that was not saved = %v, want %v", err, ErrUnknown)
 	}
 	saved := NewConfig("test", DefaultSettings())
 	saved.Ports["kwok"] = 1234
@@ -33,10 +33,10 @@ func TestConfigIsSavedAndLoaded(t *testing.T) {
 	}
 	loaded, err := Load(dir)
 	if err != nil || loaded.Ports["kwok"] != 1234 || loaded.Settings.Nodes != saved.Settings.Nodes {
-		t.Errorf("Load returned %+v, %v; want the saved configuration", loaded, err)
+		t.Errorf("Load() = %+v, %v, want the saved config %+v", loaded, err, saved)
 	}
 	if names := dir.Names(); len(names) != 1 || names[0] != "test" {
-		t.Errorf("Names returned %q, want only test", names)
+		t.Errorf("Names() = %q, want test", names)
 	}
 }
 
@@ -47,16 +47,16 @@ func TestLockIsExclusiveUntilReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := dir.LockSupervisor(); !errors.Is(err, ErrBusy) {
-		t.Errorf("the second LockSupervisor returned %v, want ErrBusy", err)
+		t.Errorf("second LockSupervisor() = %v, want %v", err, ErrBusy)
 	}
 	if err := dir.AwaitSupervisorExit(time.Millisecond); !errors.Is(err, ErrBusy) {
-		t.Errorf("AwaitSupervisorExit returned %v while the lock was held, want ErrBusy", err)
+		t.Errorf("AwaitSupervisorExit() while locked = %v, want %v", err, ErrBusy)
 	}
 	if err := lock.Release(); err != nil {
 		t.Fatal(err)
 	}
 	if err := dir.AwaitSupervisorExit(time.Millisecond); err != nil {
-		t.Errorf("AwaitSupervisorExit returned %v after Release", err)
+		t.Errorf("AwaitSupervisorExit() after Release() = %v, want nil", err)
 	}
 }
 
@@ -68,7 +68,7 @@ func TestDataOfAnotherStoreIsRejected(t *testing.T) {
 		}
 	}
 	if err := PrepareData(data, StoreMemEtcd); err == nil {
-		t.Error("PrepareData accepted the data directory of etcd for mem_etcd")
+		t.Error("PrepareData() of mem_etcd with the data directory of etcd succeeded, want an error")
 	}
 }
 
@@ -83,6 +83,6 @@ func TestWriteFileAtomicLeavesNoTemporaryFile(t *testing.T) {
 	entries, err := os.ReadDir(dir)
 	content, readErr := os.ReadFile(path)
 	if err != nil || readErr != nil || len(entries) != 1 || string(content) != "two" {
-		t.Errorf("the directory contains %v and the file %q (errors %v, %v); want one file with the second content", entries, content, err, readErr)
+		t.Errorf("directory has %v (error %v), file has %q (error %v), want one file with %q", entries, err, content, readErr, "two")
 	}
 }

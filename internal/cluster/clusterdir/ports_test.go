@@ -6,23 +6,23 @@ import (
 	"testing"
 )
 
-func TestPortsStayTheSameWhileFree(t *testing.T) {
+func TestPortsAreKeptWhileFree(t *testing.T) {
 	names := DefaultSettings().PortNames()
 	first, err := Ports{}.Assign("test", names, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, err := first.Assign("test", names, nil)
+	second, err := first.Assign("test", names, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	seen := map[int]string{}
 	for _, name := range names {
-		if first[name] != again[name] {
-			t.Errorf("the free port of %s changed from %d to %d", name, first[name], again[name])
+		if first[name] != second[name] {
+			t.Errorf("port of %s in the second Assign() = %d, want %d as in the first", name, second[name], first[name])
 		}
-		if other, taken := seen[first[name]]; taken {
-			t.Errorf("%s and %s share port %d", name, other, first[name])
+		if other, exists := seen[first[name]]; exists {
+			t.Errorf("%s and %s have port %d, want different ports", name, other, first[name])
 		}
 		seen[first[name]] = name
 	}
@@ -37,7 +37,7 @@ func TestPortsStayTheSameWhileFree(t *testing.T) {
 		t.Fatal(err)
 	}
 	if moved["kwok"] == first["kwok"] || moved["store"] != first["store"] {
-		t.Errorf("with port %d of kwok in use, Assign returned %v; want another port for kwok only", first["kwok"], moved)
+		t.Errorf("Assign() with port %d in use = %v, want another port of kwok and the same port of the store", first["kwok"], moved)
 	}
 }
 
@@ -47,8 +47,8 @@ func TestRequestedPortInUseIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	wanted := map[string]int{"kwok": listener.Addr().(*net.TCPAddr).Port}
-	if _, err := (Ports{}).Assign("test", []string{"kwok"}, wanted); !errors.Is(err, ErrPortInUse) {
-		t.Errorf("Assign returned %v, want ErrPortInUse", err)
+	requested := map[string]int{"kwok": listener.Addr().(*net.TCPAddr).Port}
+	if _, err := (Ports{}).Assign("test", []string{"kwok"}, requested); !errors.Is(err, ErrPortInUse) {
+		t.Errorf("Assign() of a port in use = %v, want %v", err, ErrPortInUse)
 	}
 }

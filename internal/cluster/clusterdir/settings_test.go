@@ -15,38 +15,38 @@ func TestDefaultsAreValid(t *testing.T) {
 	s := DefaultSettings()
 	s.Complete()
 	if err := s.Validate(); err != nil {
-		t.Fatal(err)
+		t.Fatalf("Validate() of the default settings = %v, want nil", err)
 	}
 	if s.WALMode != WALBuffered {
-		t.Errorf("the default WAL mode is %q, want %q", s.WALMode, WALBuffered)
+		t.Errorf("default WAL mode = %q, want %q", s.WALMode, WALBuffered)
 	}
 }
 
 func TestInvalidSettingsAreUsageErrors(t *testing.T) {
 	changes := map[string]func(*Settings){
-		"nodes":                    func(s *Settings) { s.Nodes = -1 },
-		"zones":                    func(s *Settings) { s.Zones = 0 },
-		"apiservers":               func(s *Settings) { s.APIServers = 17 },
-		"port":                     func(s *Settings) { s.APIServerPort = -1 },
-		"store":                    func(s *Settings) { s.Store = "x" },
-		"etcd wal-mode":            func(s *Settings) { s.Store, s.WALMode = StoreEtcd, WALBuffered },
-		"scheduler":                func(s *Settings) { s.Scheduler = "x" },
-		"intake":                   func(s *Settings) { s.Scheduler, s.SchedulerIntake = SchedulerDist, "both" },
-		"intake of kube-scheduler": func(s *Settings) { s.SchedulerIntake = IntakeWebhook },
-		"address":                  func(s *Settings) { s.StoreAddress = "ftp://x:1" },
-		"certificate without key":  func(s *Settings) { s.StoreAddress, s.StoreCert = "https://x:1", "cert" },
-		"CA without address":       func(s *Settings) { s.StoreCAFile = "ca" },
-		"argument":                 func(s *Settings) { s.KwokArgs = []string{"--=x"} },
-		"unknown process":          func(s *Settings) { s.CPUs = []string{"kube-proxy=0"} },
-		"CPU list":                 func(s *Settings) { s.CPUs = []string{"kwok=0-"} },
-		"no such CPU":              func(s *Settings) { s.CPUs = []string{"kwok=0-99999"} },
-		"wal none":                 func(s *Settings) { s.WALMode, s.DataDir = WALNone, "/data" },
+		"negative number of nodes":            func(s *Settings) { s.Nodes = -1 },
+		"no zones":                            func(s *Settings) { s.Zones = 0 },
+		"too many API servers":                func(s *Settings) { s.APIServers = 17 },
+		"negative port":                       func(s *Settings) { s.APIServerPort = -1 },
+		"unknown store":                       func(s *Settings) { s.Store = "x" },
+		"WAL mode of etcd":                    func(s *Settings) { s.Store, s.WALMode = StoreEtcd, WALBuffered },
+		"unknown scheduler":                   func(s *Settings) { s.Scheduler = "x" },
+		"unknown intake":                      func(s *Settings) { s.Scheduler, s.SchedulerIntake = SchedulerDist, "both" },
+		"webhook intake of kube-scheduler":    func(s *Settings) { s.SchedulerIntake = IntakeWebhook },
+		"unknown scheme of the store address": func(s *Settings) { s.StoreAddress = "ftp://x:1" },
+		"certificate without key":             func(s *Settings) { s.StoreAddress, s.StoreCert = "https://x:1", "cert" },
+		"CA without address":                  func(s *Settings) { s.StoreCAFile = "ca" },
+		"argument without name":               func(s *Settings) { s.KwokArgs = []string{"--=x"} },
+		"CPUs of an unknown process":          func(s *Settings) { s.CPUs = []string{"kube-proxy=0"} },
+		"malformed CPU list":                  func(s *Settings) { s.CPUs = []string{"kwok=0-"} },
+		"CPU that does not exist":             func(s *Settings) { s.CPUs = []string{"kwok=0-99999"} },
+		"WAL mode none with a data directory": func(s *Settings) { s.WALMode, s.DataDir = WALNone, "/data" },
 	}
 	for name, change := range changes {
 		s := DefaultSettings()
 		change(&s)
 		if err := s.Validate(); !errors.Is(err, usage.Err) {
-			t.Errorf("with an invalid setting (%s) Validate returned %v, not a usage error", name, err)
+			t.Errorf("%s: Validate() = %v, want a usage error", name, err)
 		}
 	}
 }
@@ -58,22 +58,22 @@ func TestLastMatchingCPUsEntryWins(t *testing.T) {
 	}
 	for process, want := range map[string]string{"kube-apiserver": "0", "kube-apiserver-1": "0-0,0"} {
 		if got := s.CPUsOf(process, "kube-apiserver"); got != want {
-			t.Errorf("%s has CPUs %q, want %q", process, got, want)
+			t.Errorf("CPUsOf(%q, %q) = %q, want %q", process, "kube-apiserver", got, want)
 		}
 	}
 	if got := s.CPUsOf("store", "mem_etcd"); got != "" {
-		t.Errorf("the store has CPUs %q, although no entry matches", got)
+		t.Errorf("CPUsOf(%q, %q) = %q, want none", "store", "mem_etcd", got)
 	}
 }
 
-func TestValidateName(t *testing.T) {
+func TestClusterNamesAreValidated(t *testing.T) {
 	for name, valid := range map[string]bool{
 		"k1m": true, "a": true, "a-b-9": true,
 		"": false, "-a": false, "a-": false, "A": false, "a/b": false, "..": false, "a.b": false,
 		"12345678901234567890123456789012345678901": false,
 	} {
 		if err := ValidateName(name); (err == nil) != valid {
-			t.Errorf("ValidateName(%q) returned %v, but valid is %v", name, err, valid)
+			t.Errorf("ValidateName(%q) = %v, want valid: %v", name, err, valid)
 		}
 	}
 }
@@ -85,13 +85,13 @@ func TestOverlayOverridesSavedSettingsWithGivenFlags(t *testing.T) {
 
 	merged := overlay(t, saved, "--zones", "5", "--apiserver-arg", "event-ttl=1m,2m", "--apiserver-arg", "v=4")
 	if merged.Nodes != 7 || merged.Zones != 5 || merged.WALMode != WALFsync {
-		t.Errorf("Overlay returned %+v; want 7 nodes, 5 zones and WAL mode fsync", merged)
+		t.Errorf("Overlay() = %+v, want 7 nodes as saved, 5 zones and WAL mode %s", merged, WALFsync)
 	}
 	if got := merged.APIServerArgs; len(got) != 2 || got[0] != "event-ttl=1m,2m" || got[1] != "v=4" {
-		t.Errorf("the API server arguments are %q, want those of the flags", got)
+		t.Errorf("Overlay() = arguments %q, want those of the flags", got)
 	}
 	if saved.APIServerArgs[0] != "v=2" || saved.Zones != 3 {
-		t.Errorf("Overlay changed the saved settings: %+v", saved)
+		t.Errorf("Overlay() changed the saved settings to %+v", saved)
 	}
 }
 
@@ -102,26 +102,26 @@ func TestOverlayResetsWALModeWhenStoreChanges(t *testing.T) {
 	merged := overlay(t, saved, "--store", StoreMemEtcd)
 	merged.Complete()
 	if merged.WALMode != WALBuffered {
-		t.Errorf("the WAL mode is %q, want %q", merged.WALMode, WALBuffered)
+		t.Errorf("WAL mode after a change to mem_etcd = %q, want %q", merged.WALMode, WALBuffered)
 	}
 }
 
 func TestTraceFlagsRequireTrace(t *testing.T) {
 	saved := overlay(t, DefaultSettings(), "--trace", "--trace-file", "f.jsonl.zst", "--trace-values", "full")
 	if err := saved.Validate(); err != nil {
-		t.Error(err)
+		t.Errorf("Validate() with --trace = %v, want nil", err)
 	}
 	if off := overlay(t, saved, "--trace=false"); off.TraceFile != "" || off.Validate() != nil {
-		t.Errorf("--trace=false does not reset the trace file: %+v, %v", off, off.Validate())
+		t.Errorf("settings after --trace=false = %+v, Validate() = %v, want no trace file, nil", off, off.Validate())
 	}
 	for _, args := range [][]string{{"--trace-file", "f"}, {"--trace-values", "none"}, {"--trace", "--trace-values", "all"}} {
 		if settings := overlay(t, DefaultSettings(), args...); settings.Validate() == nil {
-			t.Errorf("Validate accepts the flags %q", args)
+			t.Errorf("Validate() with %q succeeded, want an error", args)
 		}
 	}
 }
 
-func TestTraceFilesEndAtTheFirstMissingNumber(t *testing.T) {
+func TestTraceFilesEndAtFirstMissingNumber(t *testing.T) {
 	t.Setenv("K1M_HOME", t.TempDir())
 	dir, err := NewDir("test")
 	if err != nil {
@@ -138,11 +138,11 @@ func TestTraceFilesEndAtTheFirstMissingNumber(t *testing.T) {
 	}
 	files := config.TraceFiles(dir)
 	if len(files) != 2 || filepath.Base(files[1]) != "trace-2.jsonl.zst" {
-		t.Errorf("TraceFiles returned %q, want the first two files", files)
+		t.Errorf("TraceFiles() = %q, want trace.jsonl.zst and trace-2.jsonl.zst", files)
 	}
 }
 
-// overlay calls Overlay with the flags in args.
+// overlay returns saved settings, changed by the flags of a command line.
 func overlay(t *testing.T, saved Settings, args ...string) Settings {
 	t.Helper()
 	given := DefaultSettings()

@@ -9,7 +9,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// buildWith builds a cluster with changed default settings. Its ports start at 1000.
+// buildWith returns the components of a cluster with changed settings.
 func buildWith(t *testing.T, change func(*clusterdir.Settings)) []Component {
 	t.Helper()
 	t.Setenv("K1M_HOME", t.TempDir())
@@ -35,7 +35,7 @@ func find(t *testing.T, components []Component, name string) Component {
 	t.Helper()
 	i := slices.IndexFunc(components, func(c Component) bool { return c.Name == name })
 	if i < 0 {
-		t.Fatalf("the cluster has no component %s", name)
+		t.Fatalf("Build() returned no component %s", name)
 	}
 	return components[i]
 }
@@ -45,16 +45,16 @@ func TestDependenciesComeBeforeTheirDependents(t *testing.T) {
 	for _, c := range buildWith(t, func(s *clusterdir.Settings) { s.APIServers = 3 }) {
 		for _, name := range c.DependsOn {
 			if !seen[name] {
-				t.Errorf("%s comes before its dependency %s", c.Name, name)
+				t.Errorf("%s comes before its dependency %s, want it after", c.Name, name)
 			}
 		}
 		if c.Ready.URL == "" || c.Address == "" || c.StopGrace == 0 {
-			t.Errorf("a component has no probe, address or stop grace: %+v", c)
+			t.Errorf("component %+v lacks a readiness URL, an address or a stop period", c)
 		}
 		seen[c.Name] = true
 	}
 	if len(seen) != 7 {
-		t.Errorf("%d components instead of 7: %v", len(seen), seen)
+		t.Errorf("Build() = components %v, want 7", seen)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestComponentsArePinnedToTheirCPUs(t *testing.T) {
 		program, args := find(t, components, name).Command()
 		pinned := len(args) > 3 && slices.Equal(args[:2], []string{"--cpu-list", cpus}) && strings.HasPrefix(args[2], "/bin/")
 		if pinned != (cpus != "") || (program == "/bin/taskset") != pinned {
-			t.Errorf("%s must run on CPUs %q, but its command is %s %v", name, cpus, program, args)
+			t.Errorf("Command() of %s = %s %q, want it pinned to CPUs %q", name, program, args, cpus)
 		}
 	}
 }
@@ -79,7 +79,7 @@ func TestComponentsBindToLoopbackOnly(t *testing.T) {
 		for _, arg := range c.Args {
 			key, value, _ := strings.Cut(arg, "=")
 			if (strings.Contains(key, "listen") || strings.Contains(key, "bind") || strings.Contains(key, "server-address")) && !strings.Contains(value, clusterdir.Loopback) {
-				t.Errorf("%s listens on another address than loopback: %s", c.Name, arg)
+				t.Errorf("argument %s of %s, want the address %s", arg, c.Name, clusterdir.Loopback)
 			}
 		}
 	}
@@ -89,11 +89,11 @@ func TestTraceRunsProxyBetweenAPIServersAndStore(t *testing.T) {
 	components := buildWith(t, func(s *clusterdir.Settings) { s.Trace = true })
 	proxy, server := find(t, components, Proxy), find(t, components, clusterdir.APIServerName(0))
 	if !slices.Equal(server.DependsOn, []string{Proxy}) || !slices.Equal(proxy.DependsOn, []string{Store}) {
-		t.Errorf("the API server depends on %v and the proxy on %v", server.DependsOn, proxy.DependsOn)
+		t.Errorf("dependencies of the API server = %v and of the proxy = %v, want the proxy and the store", server.DependsOn, proxy.DependsOn)
 	}
 	store := find(t, components, Store)
 	if !slices.Contains(server.Args, "--etcd-servers="+proxy.Address) || !slices.Contains(proxy.Args, "--endpoints="+store.Address) {
-		t.Errorf("the API server does not connect to the proxy, or the proxy not to the store:\n%v\n%v", server.Args, proxy.Args)
+		t.Errorf("arguments of the API server = %q and of the proxy = %q, want the addresses %s and %s", server.Args, proxy.Args, proxy.Address, store.Address)
 	}
 
 	components = buildWith(t, func(s *clusterdir.Settings) {
@@ -102,11 +102,11 @@ func TestTraceRunsProxyBetweenAPIServersAndStore(t *testing.T) {
 	})
 	proxy = find(t, components, Proxy)
 	if len(proxy.DependsOn) != 0 || slices.Contains(proxy.Args, "--cacert=/ca") {
-		t.Errorf("the proxy for an external store has a dependency, or a CA file for an http URL: %+v", proxy)
+		t.Errorf("proxy of an external store by HTTP = %+v, want no dependencies and no --cacert", proxy)
 	}
 	for _, arg := range []string{"--endpoints=http://127.0.0.1:2379", "--record=/f", "--values=full"} {
 		if !slices.Contains(proxy.Args, arg) {
-			t.Errorf("the arguments of the proxy do not contain %s: %v", arg, proxy.Args)
+			t.Errorf("arguments of the proxy = %q, want %s among them", proxy.Args, arg)
 		}
 	}
 }
@@ -115,7 +115,7 @@ func TestSchedulerProgramFollowsSettings(t *testing.T) {
 	dist := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist)
 	kube := find(t, buildWith(t, func(*clusterdir.Settings) {}), clusterdir.SchedulerKube)
 	if dist.Binary != "/bin/dist-scheduler" || kube.Binary != "/bin/kube-scheduler" || len(dist.Args) != len(kube.Args) {
-		t.Errorf("the schedulers have wrong programs, or different numbers of arguments:\n%+v\n%+v", dist, kube)
+		t.Errorf("schedulers = %+v and %+v, want the programs dist-scheduler and kube-scheduler with the same number of arguments", dist, kube)
 	}
 }
 
@@ -124,17 +124,17 @@ func TestWebhookIntakeHasItsOwnPort(t *testing.T) {
 		s.Scheduler, s.SchedulerIntake = clusterdir.SchedulerDist, clusterdir.IntakeWebhook
 	})
 	args := find(t, components, clusterdir.SchedulerDist).Args
-	watching := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist).Args
-	for _, want := range []string{"--intake=webhook", "--intake-bind-address=" + clusterdir.Loopback} {
-		if !slices.Contains(args, want) || slices.Contains(watching, want) {
-			t.Errorf("%s must be set only with the webhook intake; with it: %q, without it: %q", want, args, watching)
+	argsWithoutWebhook := find(t, buildWith(t, func(s *clusterdir.Settings) { s.Scheduler = clusterdir.SchedulerDist }), clusterdir.SchedulerDist).Args
+	for _, flag := range []string{"--intake=webhook", "--intake-bind-address=" + clusterdir.Loopback} {
+		if !slices.Contains(args, flag) || slices.Contains(argsWithoutWebhook, flag) {
+			t.Errorf("arguments with the webhook = %q and without = %q, want %s only with the webhook", args, argsWithoutWebhook, flag)
 		}
 	}
 	port := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--intake-port=1") })
 	if port < 0 || slices.ContainsFunc(components, func(c Component) bool {
 		return strings.HasSuffix(c.Address, strings.TrimPrefix(args[port], "--intake-port="))
 	}) {
-		t.Errorf("--intake-port is missing, or is the port of another component: %q", args)
+		t.Errorf("arguments = %q, want --intake-port with a port that no other component has", args)
 	}
 }
 
@@ -147,7 +147,7 @@ func TestEachReplicaHasItsOwnIntakePort(t *testing.T) {
 		args := find(t, components, name).Args
 		port := slices.IndexFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--intake-port=1") })
 		if port < 0 || ports[args[port]] {
-			t.Fatalf("--intake-port of %s is missing, or is the port of another replica: %q", name, args)
+			t.Fatalf("arguments of %s = %q, want --intake-port with a port that no other replica has", name, args)
 		}
 		ports[args[port]] = true
 	}
@@ -161,13 +161,13 @@ func TestStoreArgumentsDependOnStoreAndWALMode(t *testing.T) {
 		return slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, flag+"=") })
 	}
 	if !slices.Contains(mem, "--wal-mode=buffered") || has(mem, "--initial-cluster") || !has(mem, "--data-dir") {
-		t.Errorf("wrong arguments of mem_etcd: %q", mem)
+		t.Errorf("arguments of mem_etcd = %q, want --wal-mode=buffered and --data-dir and not --initial-cluster", mem)
 	}
 	if has(etcd, "--wal-mode") || !has(etcd, "--initial-cluster") || !has(etcd, "--quota-backend-bytes") {
-		t.Errorf("wrong arguments of etcd: %q", etcd)
+		t.Errorf("arguments of etcd = %q, want --initial-cluster and --quota-backend-bytes and not --wal-mode", etcd)
 	}
 	if has(none, "--data-dir") {
-		t.Errorf("mem_etcd has a data directory with --wal-mode none: %q", none)
+		t.Errorf("arguments of mem_etcd with WAL mode none = %q, want no --data-dir", none)
 	}
 }
 
@@ -176,14 +176,14 @@ func TestUserArgumentsComeLast(t *testing.T) {
 		s.APIServerArgs, s.APIServerEnv = []string{"--event-ttl=1m", "max-requests-inflight=7"}, []string{"A=b"}
 	}), clusterdir.APIServerName(0))
 	if last := server.Args[len(server.Args)-2:]; last[0] != "--event-ttl=1m" || last[1] != "--max-requests-inflight=7" || server.Env[0] != "A=b" {
-		t.Errorf("the last arguments are %q and the environment is %q", last, server.Env)
+		t.Errorf("last arguments = %q, environment = %q, want those of the settings", last, server.Env)
 	}
 }
 
 func TestExternalStoreIsNotStarted(t *testing.T) {
 	components := buildWith(t, func(s *clusterdir.Settings) { s.StoreAddress = "http://127.0.0.1:2379" })
 	if components[0].Name == Store || len(components[0].DependsOn) != 0 || !slices.Contains(components[0].Args, "--etcd-servers=http://127.0.0.1:2379") {
-		t.Errorf("the first component is not an API server that uses the external store: %+v", components[0])
+		t.Errorf("first component = %+v, want an API server of the external store without dependencies", components[0])
 	}
 }
 
@@ -192,6 +192,6 @@ func TestMissingProgramIsNamed(t *testing.T) {
 		return "", errors.New("no " + name)
 	})
 	if err == nil || err.Error() != "no mem_etcd" {
-		t.Errorf("Build returned %v, want the error for mem_etcd", err)
+		t.Errorf("Build() without programs = %v, want error %q", err, "no mem_etcd")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-func TestKubeconfigsAreReadableByTheirOwnerOnly(t *testing.T) {
+func TestKubeconfigsHaveMode0600(t *testing.T) {
 	t.Setenv("K1M_HOME", t.TempDir())
 	dir, err := clusterdir.NewDir("test")
 	if err == nil {
@@ -27,7 +27,7 @@ func TestKubeconfigsAreReadableByTheirOwnerOnly(t *testing.T) {
 	}
 	for _, user := range []pki.User{pki.ControllerManager, pki.Scheduler, pki.Kwok, pki.Admin, pki.SuperAdmin} {
 		if info, err := os.Stat(dir.Kubeconfig(user.File)); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("kubeconfig %s: Stat returned %v, %v; want mode 0600", user.File, info, err)
+			t.Errorf("Stat() of the kubeconfig %s = %v, %v, want mode 0600", user.File, info, err)
 		}
 	}
 }

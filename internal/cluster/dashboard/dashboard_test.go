@@ -29,12 +29,12 @@ func TestStoredDashboardIsUpToDate(t *testing.T) {
 	}
 	stored, err := os.ReadFile(path)
 	if err != nil || !bytes.Equal(stored, generated) {
-		t.Errorf("deploy/grafana/k8s-1m.json differs from the generated dashboard (%v); run go test ./internal/cluster/dashboard -update and review the change", err)
+		t.Errorf("the generated dashboard differs from %s (error %v); review the change, then run go test ./internal/cluster/dashboard -update", path, err)
 	}
 }
 
-// TestPanelsAreDistinctAndDescribed checks that panels do not overlap, and have a unique ID, a description
-// and queries.
+// TestPanelsAreDistinctAndDescribed checks that panels do not overlap, have unique IDs, and have a
+// description and queries.
 func TestPanelsAreDistinctAndDescribed(t *testing.T) {
 	text, err := JSON()
 	if err != nil {
@@ -51,36 +51,37 @@ func TestPanelsAreDistinctAndDescribed(t *testing.T) {
 	if err := json.Unmarshal(text, &board); err != nil {
 		t.Fatal(err)
 	}
-	taken, ids := map[[2]int]string{}, map[int]bool{}
+	titleAt, ids := map[[2]int]string{}, map[int]bool{}
 	for _, p := range board.Panels {
 		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
 			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
-				if other, overlaps := taken[[2]int{x, y}]; overlaps || x >= columns {
-					t.Fatalf("%q overlaps %q, or exceeds the grid, at %d, %d", p.Title, other, x, y)
+				if other, exists := titleAt[[2]int{x, y}]; exists || x >= columns {
+					t.Fatalf("panel %q at %d, %d overlaps panel %q or exceeds %d columns", p.Title, x, y, other, columns)
 				}
-				taken[[2]int{x, y}] = p.Title
+				titleAt[[2]int{x, y}] = p.Title
 			}
 		}
 		if ids[p.ID] {
-			t.Errorf("%q has the ID of another panel", p.Title)
+			t.Errorf("panel %q has the ID %d of another panel, want a unique ID", p.Title, p.ID)
 		}
 		ids[p.ID] = true
 		if p.Type == "timeseries" && (p.Description == "" || len(p.Targets) == 0) {
-			t.Errorf("%q has no description or no query", p.Title)
+			t.Errorf("panel %q has the description %q and %d queries, want both", p.Title, p.Description, len(p.Targets))
 		}
 	}
 }
 
-// TestExpressionsSelectOneCluster also checks that brackets are balanced.
+// TestExpressionsSelectOneCluster checks that each expression selects one cluster and has balanced
+// brackets.
 func TestExpressionsSelectOneCluster(t *testing.T) {
 	for _, expr := range Expressions() {
 		for _, pair := range []string{"()", "{}", "[]"} {
 			if strings.Count(expr, pair[:1]) != strings.Count(expr, pair[1:]) {
-				t.Errorf("unbalanced brackets in %s", expr)
+				t.Errorf("expression %s has unbalanced brackets %s", expr, pair)
 			}
 		}
 		if !strings.Contains(expr, `cluster="$cluster"`) || strings.Contains(expr, "§") {
-			t.Errorf("%s does not select a cluster", expr)
+			t.Errorf("expression %s does not select a cluster or has a placeholder, want %s", expr, `cluster="$cluster"`)
 		}
 	}
 }
@@ -109,13 +110,13 @@ func TestPrometheusGroupsTargetsByJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(config.Scrapes) != 2 {
-		t.Fatalf("%d scrape configurations, want 2:\n%s", len(config.Scrapes), text)
+		t.Fatalf("Prometheus() returned\n%s\nwant 2 scrape configurations", text)
 	}
 	store, servers := config.Scrapes[0], config.Scrapes[1]
 	if store.Scheme != "http" || store.TLS != nil || store.Statics[0].Labels["cluster"] != "test" {
-		t.Errorf("wrong scrape configuration of the store: %+v", store)
+		t.Errorf("configuration of the store = %+v, want HTTP and the label cluster=test", store)
 	}
 	if servers.Scheme != "https" || servers.TLS["key"] != "key" || len(servers.Statics) != 2 || servers.Statics[1].Targets[0] != "127.0.0.1:3" || servers.Statics[1].Labels["instance"] != "kube-apiserver-1" {
-		t.Errorf("wrong scrape configuration of the API servers: %+v", servers)
+		t.Errorf("configuration of the API servers = %+v, want HTTPS, the key and two targets with their instances", servers)
 	}
 }

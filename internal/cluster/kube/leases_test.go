@@ -20,16 +20,16 @@ func TestOnlyUnexpiredLeasesOfKwokAreReleased(t *testing.T) {
 	cases := []struct {
 		name  string
 		lease *coordinationv1.Lease
-		held  bool
+		want  bool
 	}{
-		{"of a kwok that exited 10 s ago", lease("host_1234", 10*time.Second), true},
-		{"expired", lease("host_1234", 41*time.Second), false},
+		{"of a kwok that has just ended", lease("host_1234", 10*time.Second), true},
+		{"that has expired", lease("host_1234", 41*time.Second), false},
 		{"of a kubelet", lease("node-1", 10*time.Second), false},
 		{"without holder", &coordinationv1.Lease{}, false},
 	}
 	for _, c := range cases {
-		if held := heldByKwok(c.lease, now); held != c.held {
-			t.Errorf("heldByKwok of a Lease %s returned %v", c.name, held)
+		if got := heldByKwok(c.lease, now); got != c.want {
+			t.Errorf("heldByKwok() of a Lease %s = %v, want %v", c.name, got, c.want)
 		}
 	}
 }
@@ -37,11 +37,11 @@ func TestOnlyUnexpiredLeasesOfKwokAreReleased(t *testing.T) {
 func TestBootstrapManifestIsWellFormed(t *testing.T) {
 	objects, err := decodeAll(bootstrapManifest)
 	if err != nil || len(objects) != 10 {
-		t.Fatalf("bootstrap.yaml has %d objects, want 10; error %v", len(objects), err)
+		t.Fatalf("decodeAll() = %d objects, %v, want 10, nil", len(objects), err)
 	}
 	for _, object := range objects {
 		if object.GetKind() == "" || object.GetName() == "" {
-			t.Errorf("an object has no kind or no name: %v", object)
+			t.Errorf("object %v lacks a kind or a name", object)
 		}
 	}
 }

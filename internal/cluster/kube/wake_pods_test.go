@@ -12,8 +12,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestWakePodsChangesPendingPodsOfSimulatedNodesOnly checks that pods of other nodes are not changed, and
-// that a pod is changed in every round until it runs.
+// TestWakePodsChangesPendingPodsOfSimulatedNodesOnly checks that pods on other nodes are not
+// changed, and that a pod is woken until it runs.
 func TestWakePodsChangesPendingPodsOfSimulatedNodesOnly(t *testing.T) {
 	node := func(name string, annotations map[string]string) *corev1.Node {
 		return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Annotations: annotations}}
@@ -24,22 +24,23 @@ func TestWakePodsChangesPendingPodsOfSimulatedNodesOnly(t *testing.T) {
 			Spec:       corev1.PodSpec{NodeName: node}, Status: corev1.PodStatus{Phase: corev1.PodPending},
 		}
 	}
-	client := fake.NewClientset(node("played", map[string]string{"simulated": "fake"}), node("real", nil), pod("waits", "played"), pod("starts", "real"))
+	client := fake.NewClientset(
+		node("simulated", map[string]string{"simulated": "fake"}), node("real", nil), pod("on-simulated", "simulated"), pod("on-real", "real"))
 	woken := 0
 	client.PrependReactor("patch", "pods", func(action clienttesting.Action) (bool, runtime.Object, error) {
-		if name := action.(clienttesting.PatchAction).GetName(); name != "waits" {
-			t.Errorf("WakePods changed the pod %s", name)
+		if name := action.(clienttesting.PatchAction).GetName(); name != "on-simulated" {
+			t.Errorf("wakePods() changed pod %s, want only on-simulated changed", name)
 		}
 		if woken++; woken == 2 {
-			// Delete the pod, so that it is no longer listed, as if it ran. The fake client ignores
-			// field selectors.
-			if err := client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", "waits"); err != nil {
+			// Delete the pod instead of changing its phase to Running, because the fake client
+			// ignores field selectors.
+			if err := client.Tracker().Delete(corev1.SchemeGroupVersion.WithResource("pods"), "default", "on-simulated"); err != nil {
 				t.Error(err)
 			}
 		}
 		return true, &corev1.Pod{}, nil
 	})
 	if err := wakePods(t.Context(), client, "simulated", time.Millisecond); err != nil || woken != 2 {
-		t.Errorf("wakePods changed the pod %d times, want 2; error %v", woken, err)
+		t.Errorf("wakePods() = %v after %d changes, want nil after 2", err, woken)
 	}
 }

@@ -17,7 +17,7 @@ not JSON`, "\n")
 			t.Fatal(err)
 		}
 		if got := lastStoreError(lines, from); got != want {
-			t.Errorf("the last error since %s is %q, want %q", since, got, want)
+			t.Errorf("lastStoreError() since %s = %q, want %q", since, got, want)
 		}
 	}
 }

@@ -21,7 +21,7 @@ func ensure(t *testing.T, dir string) *Authority {
 	return authority
 }
 
-func TestCertificatesHaveKubeadmsNamesAndAreKept(t *testing.T) {
+func TestCertificatesHaveNamesOfKubeadmAndAreKept(t *testing.T) {
 	dir := t.TempDir()
 	first := ensure(t, dir)
 	names := []string{
@@ -36,12 +36,12 @@ func TestCertificatesHaveKubeadmsNamesAndAreKept(t *testing.T) {
 		}
 		before[name] = string(content)
 	}
-	if again := ensure(t, dir); !again.Cert.Equal(first.Cert) {
-		t.Error("the second call created another CA")
+	if second := ensure(t, dir); !second.Cert.Equal(first.Cert) {
+		t.Error("the second Ensure() created another CA, want the first kept")
 	}
 	for _, name := range names {
 		if content, err := os.ReadFile(filepath.Join(dir, name)); err != nil || string(content) != before[name] {
-			t.Errorf("the second call changed %s (%v)", name, err)
+			t.Errorf("the second Ensure() changed %s (error %v)", name, err)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestServingCertificatesAreValidForLoopback(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := certs[0].Verify(x509.VerifyOptions{DNSName: "127.0.0.1", Roots: roots}); err != nil {
-			t.Errorf("%s is not valid for 127.0.0.1: %v", name, err)
+			t.Errorf("Verify() of %s for 127.0.0.1 = %v, want nil", name, err)
 		}
 	}
 }
@@ -70,14 +70,14 @@ func TestUnreadableCertificateIsNotReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Ensure(dir, "test", "10.96.0.0/12", net.ParseIP("127.0.0.1")); !errors.Is(err, ErrUnreadable) {
-		t.Errorf("Ensure returned %v, want ErrUnreadable", err)
+		t.Errorf("Ensure() with an unreadable certificate = %v, want %v", err, ErrUnreadable)
 	}
 	if content, err := os.ReadFile(path); err != nil || string(content) != "garbage" {
-		t.Errorf("Ensure replaced the unreadable certificate: content %q, error %v", content, err)
+		t.Errorf("the certificate after Ensure() = %q (error %v), want it unchanged", content, err)
 	}
 }
 
-func TestKubeconfigContainsUserAndServer(t *testing.T) {
+func TestKubeconfigHasUserAndServer(t *testing.T) {
 	content, err := Kubeconfig("test", "https://127.0.0.1:1", ensure(t, t.TempDir()), Scheduler)
 	if err != nil {
 		t.Fatal(err)
@@ -88,6 +88,6 @@ func TestKubeconfigContainsUserAndServer(t *testing.T) {
 	}
 	certs, err := cert.ParseCertsPEM(config.CertData)
 	if err != nil || certs[0].Subject.CommonName != Scheduler.CommonName || config.Host != "https://127.0.0.1:1" {
-		t.Errorf("the kubeconfig has the subject %v and the server %v (%v)", certs[0].Subject, config.Host, err)
+		t.Errorf("kubeconfig has subject %v and host %s (error %v), want %s and https://127.0.0.1:1", certs[0].Subject, config.Host, err, Scheduler.CommonName)
 	}
 }

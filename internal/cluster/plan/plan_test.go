@@ -10,57 +10,58 @@ import (
 	"time"
 )
 
-// TestRatesOfAMillionNodes checks, among others, that a million nodes that renew their Leases every ten
-// seconds make 100,000 Lease updates per second.
+// TestRatesOfAMillionNodes checks the rates of the default cluster: a million nodes that renew
+// their Leases every ten seconds make 100,000 updates per second.
 func TestRatesOfAMillionNodes(t *testing.T) {
 	c := DefaultCluster()
 	r := rates(&c)
 	if r.LeaseUpdates != 100_000 {
-		t.Errorf("%v Lease updates per second, want 100,000", r.LeaseUpdates)
+		t.Errorf("rates() = %v Lease updates per second, want 100000", r.LeaseUpdates)
 	}
 	if want := 30e6 / (24 * 3600); math.Abs(r.Pods-want) > 1e-6 {
-		t.Errorf("%v pods per second, want %v", r.Pods, want)
+		t.Errorf("rates() = %v pods per second, want %v", r.Pods, want)
 	}
 	c.LeasesCached = false
 	if without := rates(&c); r.StoreEvents-without.StoreEvents != 100_000 || without.Writes != r.Writes {
-		t.Errorf("%v watch events per second without a watch cache for Leases, %v with it", without.StoreEvents, r.StoreEvents)
+		t.Errorf("rates() without the Lease cache = %v store events and %v writes, want %v and %v", without.StoreEvents, without.Writes, r.StoreEvents-100_000, r.Writes)
 	}
 }
 
-func TestCachedWatchEventsGrowWithTheRateUpToAMaximum(t *testing.T) {
+func TestHistoryGrowsWithRateUpToMaximum(t *testing.T) {
 	for rate, want := range map[float64]float64{0: 100, 1: 100, 2: 200, 200: 25_600, 100_000: 102_400} {
 		if got := cachedWatchEvents(rate); got != want {
-			t.Errorf("at %v events per second a watch cache keeps %v events, want %v", rate, got, want)
+			t.Errorf("cachedWatchEvents(%v) = %v versions, want %v", rate, got, want)
 		}
 	}
 }
 
-// TestMoreLoadReducesNoNeed checks that more load of any kind reduces no need and raises no limit.
-func TestMoreLoadReducesNoNeed(t *testing.T) {
+// TestMoreLoadNeverReducesNeeds checks that more load of any kind reduces no need and raises no
+// limit.
+func TestMoreLoadNeverReducesNeeds(t *testing.T) {
 	base := Make(DefaultCluster(), DefaultMachines(), DefaultCosts())
-	for name, more := range map[string]func(*Cluster){
-		"nodes":       func(c *Cluster) { c.Nodes *= 2 },
-		"pods":        func(c *Cluster) { c.PodsPerNode *= 2 },
-		"watches":     func(c *Cluster) { c.WatchesPerNode *= 2 },
-		"connections": func(c *Cluster) { c.ConnectionsPerNode *= 2 },
-		"Leases":      func(c *Cluster) { c.LeaseInterval /= 2 },
-		"statuses":    func(c *Cluster) { c.StatusInterval /= 2 },
-		"churn":       func(c *Cluster) { c.PodLife /= 2 },
-		"filling":     func(c *Cluster) { c.Fill = 1000 },
-		"logged":      func(c *Cluster) { c.LeasesLogged = true },
+	for name, increase := range map[string]func(*Cluster){
+		"nodes":          func(c *Cluster) { c.Nodes *= 2 },
+		"pods":           func(c *Cluster) { c.PodsPerNode *= 2 },
+		"watches":        func(c *Cluster) { c.WatchesPerNode *= 2 },
+		"connections":    func(c *Cluster) { c.ConnectionsPerNode *= 2 },
+		"Lease updates":  func(c *Cluster) { c.LeaseInterval /= 2 },
+		"status updates": func(c *Cluster) { c.StatusInterval /= 2 },
+		"pod churn":      func(c *Cluster) { c.PodLife /= 2 },
+		"pod creations":  func(c *Cluster) { c.Fill = 1000 },
+		"logged Leases":  func(c *Cluster) { c.LeasesLogged = true },
 	} {
 		c := DefaultCluster()
-		more(&c)
+		increase(&c)
 		with := Make(c, DefaultMachines(), DefaultCosts())
 		checkNotLess(t, name, reflect.ValueOf(base.Needs), reflect.ValueOf(with.Needs), with.Needs.APIServers.Count > base.Needs.APIServers.Count)
 		if with.Limits[0].Nodes > base.Limits[0].Nodes {
-			t.Errorf("with more load (%s) the first limit is higher: %d nodes instead of %d", name, with.Limits[0].Nodes, base.Limits[0].Nodes)
+			t.Errorf("first limit with more %s = %d nodes, want at most %d", name, with.Limits[0].Nodes, base.Limits[0].Nodes)
 		}
 	}
 }
 
-// checkNotLess compares all numbers in two structs. The needs of one API server may be less if there are
-// more servers.
+// checkNotLess checks that no number in a struct is less than in the base. The needs of each API
+// server (fields that end with Each) may be less if there are more servers.
 func checkNotLess(t *testing.T, name string, base, with reflect.Value, moreServers bool) {
 	t.Helper()
 	for i := range base.NumField() {
@@ -70,35 +71,35 @@ func checkNotLess(t *testing.T, name string, base, with reflect.Value, moreServe
 			checkNotLess(t, name, before, after, moreServers)
 		case before.Kind() == reflect.Int && after.Int() < before.Int(),
 			before.Kind() == reflect.Float64 && after.Float() < before.Float() && !(moreServers && strings.HasSuffix(field, "Each")):
-			t.Errorf("with more load (%s) the need %s is less: %v instead of %v", name, field, after, before)
+			t.Errorf("%s with more %s = %v, want at least %v", field, name, after, before)
 		}
 	}
 }
 
-// TestFirstLimitIsExact checks that a cluster with as many nodes as the first limit is feasible, and that
-// a cluster with 10 % more nodes is not.
-func TestFirstLimitIsExact(t *testing.T) {
+// TestFirstLimitIsTight checks that as many nodes as the first limit are feasible, and that 10 %
+// more are not.
+func TestFirstLimitIsTight(t *testing.T) {
 	m := DefaultMachines()
 	p := Make(DefaultCluster(), m, DefaultCosts())
 	for i, l := range p.Limits {
 		if i > 0 && l.Nodes < p.Limits[i-1].Nodes {
-			t.Errorf("the limits are not sorted: %s", l.Resource)
+			t.Errorf("limit %s of %d nodes follows one of %d nodes, want limits in ascending order", l.Resource, l.Nodes, p.Limits[i-1].Nodes)
 		}
 		if l.Used < 0 || l.Resource == "" {
-			t.Errorf("a limit has no resource or a negative usage: %+v", l)
+			t.Errorf("limit = %+v, want a resource and no negative use", l)
 		}
 	}
 	for _, nodes := range []int{p.Limits[0].Nodes, p.Limits[0].Nodes * 11 / 10} {
 		c := DefaultCluster()
 		c.Nodes = nodes
 		if got := Make(c, m, DefaultCosts()).Feasible; got != (nodes == p.Limits[0].Nodes) {
-			t.Errorf("the first limit is %d nodes, but Feasible is %v for %d nodes", p.Limits[0].Nodes, got, nodes)
+			t.Errorf("Make() with %d nodes = feasible %v, want %v", nodes, got, nodes == p.Limits[0].Nodes)
 		}
 	}
 }
 
-// TestDoublingDoublesTheFirstLimit runs with different resources as the first limit.
-func TestDoublingDoublesTheFirstLimit(t *testing.T) {
+// TestStepsDoubleFirstLimit checks clusters in which different resources are the first limit.
+func TestStepsDoubleFirstLimit(t *testing.T) {
 	for name, scarce := range map[string]func(*Cluster, *Machines){
 		"default":          func(*Cluster, *Machines) {},
 		"small API server": func(_ *Cluster, m *Machines) { m.APIServerCores, m.APIServerGiB = 2, 16 },
@@ -111,41 +112,41 @@ func TestDoublingDoublesTheFirstLimit(t *testing.T) {
 		scarce(&c, &m)
 		p := Make(c, m, DefaultCosts())
 		if len(p.Doubling) == 0 {
-			t.Errorf("%s: the plan has no steps that double the first limit of %d nodes", name, p.Limits[0].Nodes)
+			t.Errorf("%s: Make() = no steps to double %d nodes, want at least one", name, p.Limits[0].Nodes)
 			continue
 		}
 		if last := p.Doubling[len(p.Doubling)-1]; last.Nodes < 2*p.Limits[0].Nodes {
-			t.Errorf("%s: the first limit is %d nodes, and after the last step only %d: %+v", name, p.Limits[0].Nodes, last.Nodes, p.Doubling)
+			t.Errorf("%s: the last step of %+v allows %d nodes, want at least %d", name, p.Doubling, last.Nodes, 2*p.Limits[0].Nodes)
 		}
 	}
 }
 
 func TestInvalidInputsAreRejected(t *testing.T) {
 	for name, change := range map[string]func(*Cluster, *Machines){
-		"nodes":    func(c *Cluster, _ *Machines) { c.Nodes = 0 },
-		"interval": func(c *Cluster, _ *Machines) { c.LeaseInterval = -time.Second },
-		"watches":  func(c *Cluster, _ *Machines) { c.WatchesPerNode = -1 },
-		"cores":    func(_ *Cluster, m *Machines) { m.StoreCores = math.NaN() },
-		"busy":     func(_ *Cluster, m *Machines) { m.Busy = 1.5 },
+		"no nodes":                   func(c *Cluster, _ *Machines) { c.Nodes = 0 },
+		"negative Lease interval":    func(c *Cluster, _ *Machines) { c.LeaseInterval = -time.Second },
+		"negative number of watches": func(c *Cluster, _ *Machines) { c.WatchesPerNode = -1 },
+		"cores are NaN":              func(_ *Cluster, m *Machines) { m.StoreCores = math.NaN() },
+		"utilisation above 1":        func(_ *Cluster, m *Machines) { m.Busy = 1.5 },
 	} {
 		c, m := DefaultCluster(), DefaultMachines()
 		change(&c, &m)
 		if c.Validate() == nil && m.Validate() == nil {
-			t.Errorf("Validate accepts an invalid value: %s", name)
+			t.Errorf("%s: Validate() of the cluster and of the machines succeeded, want an error", name)
 		}
 	}
 }
 
-// TestCostsAreWrittenAndRead also checks that the error for a missing cost contains its name.
+// TestCostsAreWrittenAndRead also checks the errors of incomplete and malformed files.
 func TestCostsAreWrittenAndRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "costs.json")
 	costs := DefaultCosts()
 	if err := costs.Write(path); err != nil {
 		t.Fatal(err)
 	}
-	again, err := ReadCosts(path)
-	if err != nil || again != costs {
-		t.Errorf("ReadCosts returned %+v, %v; want the costs that were written", again, err)
+	got, err := ReadCosts(path)
+	if err != nil || got != costs {
+		t.Errorf("ReadCosts() = %+v, %v, want the written costs %+v", got, err, costs)
 	}
 	for text, want := range map[string]string{
 		`{"store": {}}`: "store.updateMicros",
@@ -156,7 +157,7 @@ func TestCostsAreWrittenAndRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := ReadCosts(path); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("ReadCosts of a file with %s returned %v, want an error with %q", text, err, want)
+			t.Errorf("ReadCosts() of %s = %v, want an error with %q", text, err, want)
 		}
 	}
 }
@@ -167,18 +168,19 @@ func TestPrintContainsRatesAndDoubling(t *testing.T) {
 	p.Print(&text)
 	for _, want := range []string{"1,000,000 nodes", "Lease updates", "100,000", "To double the first limit:\n"} {
 		if !strings.Contains(text.String(), want) {
-			t.Errorf("the printed plan does not contain %q:\n%s", want, text.String())
+			t.Errorf("Print() wrote\n%s\nwant %q in it", &text, want)
 		}
 	}
 }
 
-func TestPrintExplainsThatNoNumberOfServersIsSufficient(t *testing.T) {
+func TestPrintExplainsInfeasiblePlan(t *testing.T) {
 	c := DefaultCluster()
 	c.Nodes = 50_000_000
 	p := Make(c, DefaultMachines(), DefaultCosts())
 	var out strings.Builder
 	p.Print(&out)
-	if text := out.String(); !strings.Contains(text, "no number of servers with 192 cores and 744 GiB is sufficient") || strings.Contains(text, "watches and") {
-		t.Errorf("the printed plan does not say that no number of API servers is sufficient:\n%s", text)
+	want := "no number of servers with 192 cores and 744 GiB is sufficient"
+	if text := out.String(); !strings.Contains(text, want) || strings.Contains(text, "watches and") {
+		t.Errorf("Print() wrote\n%s\nwant %q in it, and no needs of API servers", text, want)
 	}
 }

@@ -22,10 +22,11 @@ import (
 type fixture struct {
 	dir        clusterdir.Dir
 	parentPipe *io.PipeWriter
-	ended      chan error // receives the result of Run
+	ended      chan error
 }
 
-func startSupervisor(t *testing.T, components ...component.Component) *fixture {
+// run starts a supervisor, which stops at the end of the test because its parent pipe is closed.
+func run(t *testing.T, components ...component.Component) *fixture {
 	t.Helper()
 	t.Setenv("K1M_HOME", t.TempDir())
 	dir, err := clusterdir.NewDir("test")
@@ -57,21 +58,21 @@ func startSupervisor(t *testing.T, components ...component.Component) *fixture {
 	return f
 }
 
-// await waits until the state file fulfils a condition. what describes the condition.
-func (f *fixture) await(t *testing.T, what string, done func(State) bool) State {
+// await waits until a condition of the supervisor's state holds, and returns the state.
+func (f *fixture) await(t *testing.T, condition string, holds func(State) bool) State {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
 		state, err := ReadState(f.dir)
-		if err == nil && done(state) {
+		if err == nil && holds(state) {
 			return state
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("after 20 s the components are not %s: state %+v, error %v", what, state, err)
+			t.Fatalf("timed out after 20 s waiting until %s: state %+v, error %v", condition, state, err)
 		}
 	}
 }
 
-// sleeper returns a component that runs sleep and whose readiness probe succeeds.
+// sleeper returns a component that only sleeps and whose readiness probe succeeds.
 func sleeper(t *testing.T, name string, dependsOn ...string) component.Component {
 	t.Helper()
 	healthy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -82,70 +83,72 @@ func sleeper(t *testing.T, name string, dependsOn ...string) component.Component
 	}
 }
 
-func TestExitedComponentIsRestarted(t *testing.T) {
-	f := startSupervisor(t, sleeper(t, "store"), sleeper(t, "server", "store"))
-	before := f.await(t, "healthy", State.Healthy)
+func TestDeadComponentIsRestarted(t *testing.T) {
+	f := run(t, sleeper(t, "store"), sleeper(t, "server", "store"))
+	before := f.await(t, "all components are healthy", State.Healthy)
 	if err := before.Components[0].Process.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
-	after := f.await(t, "restarted", func(s State) bool { return s.Healthy() && s.Components[0].Restarts == 1 })
+	after := f.await(t, "the store is restarted", func(s State) bool { return s.Healthy() && s.Components[0].Restarts == 1 })
 	if after.Components[0].Process == before.Components[0].Process || after.Components[0].LastExit != "signal: killed" {
-		t.Errorf("state of the killed component after its restart: %+v", after.Components[0])
+		t.Errorf("store after it was killed = %+v, want another process and the exit %q", after.Components[0], "signal: killed")
 	}
 	if after.Components[1].Process != before.Components[1].Process {
-		t.Error("a component that was not killed was restarted too")
+		t.Errorf("process of the other component = %+v, want %+v as before", after.Components[1].Process, before.Components[1].Process)
 	}
 }
 
-func TestAbandonedSupervisorStopsEverything(t *testing.T) {
-	f := startSupervisor(t, sleeper(t, "store"))
-	state := f.await(t, "healthy", State.Healthy)
+func TestSupervisorWithoutParentStopsComponents(t *testing.T) {
+	f := run(t, sleeper(t, "store"))
+	state := f.await(t, "all components are healthy", State.Healthy)
 	f.parentPipe.Close()
 	if err := <-f.ended; err != nil {
-		t.Fatal(err)
+		t.Fatalf("Run() after the parent pipe was closed = %v, want nil", err)
 	}
 	if state.Components[0].Process.Alive() {
-		t.Error("the component is still running after the supervisor ended")
+		t.Error("the component is alive after its supervisor has ended")
 	}
 	if _, err := os.Stat(f.dir.StateFile()); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the state file was not removed: %v", err)
+		t.Errorf("Stat() of the state file = %v, want %v", err, os.ErrNotExist)
 	}
 }
 
 func TestDetachedSupervisorKeepsRunning(t *testing.T) {
-	f := startSupervisor(t, sleeper(t, "store"))
-	f.await(t, "healthy", State.Healthy)
+	f := run(t, sleeper(t, "store"))
+	f.await(t, "all components are healthy", State.Healthy)
 	if err := Detach(f.parentPipe); err != nil {
 		t.Fatal(err)
 	}
 	select {
 	case err := <-f.ended:
-		t.Fatalf("the supervisor ended after Detach: %v", err)
+		t.Fatalf("Run() returned %v after Detach(), want it running", err)
 	case <-time.After(200 * time.Millisecond):
 	}
 }
 
 func TestDependentsWaitAndMetricsReportReadiness(t *testing.T) {
-	unhealthy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	unready := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusInternalServerError)
 		fmt.Fprintln(w, "[+]ping ok\n[-]poststarthook/x failed: reason withheld\nnot ready")
 	}))
-	defer unhealthy.Close()
+	defer unready.Close()
 	store := sleeper(t, "store")
-	store.Ready.URL = unhealthy.URL
-	f := startSupervisor(t, store, sleeper(t, "server", "store"))
-	state := f.await(t, "not ready with a reason", func(s State) bool { return s.Components[0].NotReadyReason != "" })
+	store.Ready.URL = unready.URL
+	f := run(t, store, sleeper(t, "server", "store"))
+	state := f.await(t, "the store reports trouble", func(s State) bool { return s.Components[0].NotReadyReason != "" })
 	if want := "readiness probe returned 500 Internal Server Error, failed: poststarthook/x"; state.Components[0].NotReadyReason != want {
-		t.Errorf("the reason is %q, want %q", state.Components[0].NotReadyReason, want)
+		t.Errorf("trouble of the store = %q, want %q", state.Components[0].NotReadyReason, want)
 	}
-	if state.Components[1].Phase != Waiting {
-		t.Errorf("the phase of the dependent component is %q, want %q", state.Components[1].Phase, Waiting)
+	if phase := state.Components[1].Phase; phase != Waiting {
+		t.Errorf("phase of the dependent component = %s, want %s", phase, Waiting)
 	}
-	if body := get(t, state.Address+"/metrics"); !strings.Contains(body, `k1m_component_ready{component="store"} 0`) {
-		t.Errorf("the metrics do not report the store as not ready:\n%s", body)
+	wantMetric := `k1m_component_ready{component="store"} 0`
+	if body := get(t, state.Address+"/metrics"); !strings.Contains(body, wantMetric) {
+		t.Errorf("/metrics returned\n%s\nwant %s in it", body, wantMetric)
 	}
-	if body := get(t, state.Address+"/healthz"); body != "store: starting\nserver: waiting\n" {
-		t.Errorf("/healthz returned %q", body)
+	wantHealth := "store: starting\nserver: waiting\n"
+	if body := get(t, state.Address+"/healthz"); body != wantHealth {
+		t.Errorf("/healthz returned %q, want %q", body, wantHealth)
 	}
 }
 
@@ -169,15 +172,15 @@ func get(t *testing.T, url string) string {
 	return string(body)
 }
 
-func TestExitOfVolatileComponentRestartsAllComponents(t *testing.T) {
+func TestVolatileComponentRestartsAllComponents(t *testing.T) {
 	store := sleeper(t, "store")
 	store.Volatile = true
-	f := startSupervisor(t, store, sleeper(t, "server", "store"))
-	before := f.await(t, "healthy", State.Healthy)
+	f := run(t, store, sleeper(t, "server", "store"))
+	before := f.await(t, "all components are healthy", State.Healthy)
 	if err := before.Components[0].Process.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
-	f.await(t, "all restarted", func(s State) bool {
+	f.await(t, "all components are restarted", func(s State) bool {
 		return s.Healthy() && s.Components[0].Restarts == 1 && s.Components[1].Restarts == 1
 	})
 }

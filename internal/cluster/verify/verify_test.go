@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 )
 
-// pod returns a pod that requests one core. The functions in change are applied to it.
+// pod returns a pod that requests one core, with changes.
 func pod(name, node string, change ...func(*v1.Pod)) *v1.Pod {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", Labels: map[string]string{"app": "web"}},
@@ -52,8 +52,8 @@ func spreading(key string, skew int32) func(*v1.Pod) {
 	}
 }
 
-// antiAffinity adds a required anti-affinity term against the pods of an app. They are in the pod's
-// namespace, or in the namespaces that a selector matches.
+// antiAffinity adds a required anti-affinity term against the pods of an app, in the pod's
+// namespace or in the namespaces that a selector matches.
 func antiAffinity(app, key string, namespaces *metav1.LabelSelector) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		p.Spec.Affinity = &v1.Affinity{PodAntiAffinity: &v1.PodAntiAffinity{
@@ -85,8 +85,7 @@ func tainted(key string) func(*v1.Node) {
 	return func(n *v1.Node) { n.Spec.Taints = []v1.Taint{{Key: key, Effect: v1.TaintEffectNoSchedule}} }
 }
 
-// testCluster returns a cluster with the nodes a1 and a2 in zone a, b1 in zone b, c1 with a taint in zone
-// c, and d1 with a transient taint in zone d.
+// testCluster has nodes a1 and a2 in one zone, b1 in another, and a tainted one in a third.
 func testCluster(t *testing.T, pods ...*v1.Pod) *Cluster {
 	t.Helper()
 	c := New()
@@ -115,10 +114,10 @@ func TestRulesReportViolations(t *testing.T) {
 		violations []string
 	}{
 		"no violation":                 {[]*v1.Pod{pod("1", "a1"), pod("2", "a1")}, nil},
-		"a full node":                  {busyPods(4, "a1"), nil},
-		"too much of a resource":       {busyPods(5, "a1"), []string{"resources a1 "}},
-		"too many pods":                {idlePods(11, "a1"), []string{"resources a1 "}},
-		"terminated pods do not count": {append(busyPods(4, "a1"), pod("5", "a1", func(p *v1.Pod) { p.Status.Phase = v1.PodFailed })), nil},
+		"a full node":                  {many(4, "a1"), nil},
+		"too much of a resource":       {many(5, "a1"), []string{"resources a1 "}},
+		"too many pods":                {idle(11, "a1"), []string{"resources a1 "}},
+		"terminated pods do not count": {append(many(4, "a1"), pod("5", "a1", func(p *v1.Pod) { p.Status.Phase = v1.PodFailed })), nil},
 		"a port used twice":            {[]*v1.Pod{pod("1", "a1", onPort(80, "")), pod("2", "a1", onPort(80, "10.0.0.1"))}, []string{"ports a1 default/2"}},
 		"a port on two addresses":      {[]*v1.Pod{pod("1", "a1", onPort(80, "10.0.0.2")), pod("2", "a1", onPort(80, "10.0.0.1"))}, nil},
 		"a port on two nodes":          {[]*v1.Pod{pod("1", "a1", onPort(80, "")), pod("2", "a2", onPort(80, ""))}, nil},
@@ -168,14 +167,14 @@ func TestRulesReportViolations(t *testing.T) {
 				got = append(got, fmt.Sprintf("%s %s %s", v.Rule, v.Node, v.Pod))
 			}
 			if strings.Join(got, "; ") != strings.Join(test.violations, "; ") {
-				t.Errorf("Check reported the violations %q, want %q", got, test.violations)
+				t.Errorf("Check() = violations %q, want %q", got, test.violations)
 			}
 		})
 	}
 }
 
-// busyPods returns pods that request a core each.
-func busyPods(count int, node string) []*v1.Pod {
+// many returns pods that request a core each.
+func many(count int, node string) []*v1.Pod {
 	var pods []*v1.Pod
 	for i := range count {
 		pods = append(pods, pod(fmt.Sprint(i), node))
@@ -183,9 +182,9 @@ func busyPods(count int, node string) []*v1.Pod {
 	return pods
 }
 
-// idlePods returns pods that request nothing.
-func idlePods(count int, node string) []*v1.Pod {
-	pods := busyPods(count, node)
+// idle returns pods that request nothing.
+func idle(count int, node string) []*v1.Pod {
+	pods := many(count, node)
 	for _, p := range pods {
 		p.Spec.Containers[0].Resources.Requests = nil
 	}
@@ -206,14 +205,14 @@ func TestReadCountsPodsByState(t *testing.T) {
 		t.Fatal(err)
 	}
 	if report.Nodes != 1 || report.Pods != 4 || report.Bound != 1 || report.Pending != 1 || report.Terminated != 1 || report.OnMissingNodes != 1 {
-		t.Errorf("Check counted the nodes and pods as %+v", report)
+		t.Errorf("Check() = %+v, want 1 node and 4 pods: 1 bound, 1 pending, 1 terminated and 1 on a missing node", report)
 	}
-	if report.Err() != nil {
-		t.Errorf("Err returned %v, although no rule is violated", report.Err())
+	if err := report.Err(); err != nil {
+		t.Errorf("Err() = %v, want nil", err)
 	}
 	var printed strings.Builder
 	report.Print(&printed)
 	if !strings.Contains(printed.String(), "1 pods on nodes that do not exist") || !strings.Contains(printed.String(), "anti-affinity  ok") {
-		t.Errorf("the printed report does not contain the unchecked pods or the result of a rule:\n%s", printed.String())
+		t.Errorf("Print() wrote\n%s\nwant the pod on a missing node and anti-affinity without violations", &printed)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-func TestKilledProcessIsGone(t *testing.T) {
+func TestIdentityEndsWithItsProcess(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -17,33 +17,33 @@ func TestKilledProcessIsGone(t *testing.T) {
 	}
 	id, err := Of(cmd.Process.Pid)
 	if err != nil || !id.Alive() {
-		t.Fatalf("Of returned %+v, %v; want the identity of a running process", id, err)
+		t.Fatalf("Of() = %+v, %v, want a process that is alive", id, err)
 	}
 	if err := id.KillGroup(); err != nil {
 		t.Fatal(err)
 	}
-	// The process is a zombie until Wait is called. AwaitExit does not wait for that.
+	// The process is a zombie until Wait. A zombie has exited.
 	if err := id.AwaitExit(5 * time.Second); err != nil {
-		t.Error(err)
+		t.Errorf("AwaitExit() of a killed process = %v, want nil", err)
 	}
 	if err := cmd.Wait(); err == nil {
-		t.Error("sleep was not killed")
+		t.Error("Wait() = nil, want an error because sleep was killed")
 	}
 	if err := id.Signal(syscall.SIGTERM); !errors.Is(err, ErrGone) {
-		t.Errorf("Signal to an exited process returned %v, want ErrGone", err)
+		t.Errorf("Signal() to an exited process = %v, want %v", err, ErrGone)
 	}
 }
 
-func TestReusedPIDHasAnotherIdentity(t *testing.T) {
+func TestReusedPIDIsAnotherProcess(t *testing.T) {
 	id, err := Of(os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
 	id.StartTicks--
 	if id.Alive() {
-		t.Error("an identity with another start time than the running process is alive")
+		t.Error("Alive() of a process with another start time = true, want false")
 	}
 	if err := id.KillGroup(); !errors.Is(err, ErrGone) {
-		t.Errorf("KillGroup with another start time than the running process returned %v, want ErrGone", err)
+		t.Errorf("KillGroup() of a process with another start time = %v, want %v", err, ErrGone)
 	}
 }

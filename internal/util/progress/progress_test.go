@@ -14,7 +14,7 @@ func TestMeterAveragesOverTheRateWindow(t *testing.T) {
 		t.Helper()
 		m.set(done, start.Add(time.Duration(second)*time.Second))
 		if got := m.describe(); got != want {
-			t.Errorf("after %d s the meter shows %q, want %q", second, got, want)
+			t.Errorf("describe() after %d s = %q, want %q", second, got, want)
 		}
 	}
 	check(0, 500, "500/1000 (50%)")
@@ -24,7 +24,7 @@ func TestMeterAveragesOverTheRateWindow(t *testing.T) {
 	check(16, 1000, "1000/1000 (100%), 30/s")
 }
 
-func TestPlainDisplayLimitsTheRateOfLines(t *testing.T) {
+func TestPlainLimitsTheRateOfLines(t *testing.T) {
 	var out bytes.Buffer
 	display := New(&out)
 	task := display.Task("work", 100)
@@ -34,6 +34,6 @@ func TestPlainDisplayLimitsTheRateOfLines(t *testing.T) {
 	task.Done("100 done")
 	display.Close()
 	if lines := strings.Count(out.String(), "\n"); lines != 1 || !strings.Contains(out.String(), "100 done (0.0s)") {
-		t.Errorf("output %q, want only the last line", out.String())
+		t.Errorf("output = %q, want one line with %q", out.String(), "100 done (0.0s)")
 	}
 }
