@@ -115,7 +115,7 @@ func schedulerPanels() []panel {
 		{"Index size", "dist-scheduler: number of pod classes, node states and nodes.", number, []query{
 			{selectJob(component.RoleScheduler, `sum by (of) (scheduler_index_size{§})`), "{{of}}"},
 		}},
-		{"Fallbacks to the full scan", "dist-scheduler: pods per second for which the index is not used but upstream's full scan of the nodes, by reason.", perSecond, []query{
+		{"Pods not ranked by the index", "dist-scheduler: pods per second that the index does not rank, by reason.", perSecond, []query{
 			{selectJob(component.RoleScheduler, `sum by (reason) (rate(scheduler_index_fallbacks_total{§}[$__rate_interval]))`), "{{reason}}"},
 		}},
 	}
