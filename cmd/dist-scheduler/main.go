@@ -1,6 +1,6 @@
-// Command dist-scheduler is a kube-scheduler that finds nodes by an index. It has the same
-// flags, configuration, plugins, events and metrics, but the cost of scheduling a pod does
-// not grow with the number of nodes.
+// Command dist-scheduler is a kube-scheduler that finds nodes with an index. It has the flags,
+// configuration, plugins, events and metrics of kube-scheduler, but the cost of scheduling a pod does not
+// grow with the number of nodes.
 package main
 
 import (

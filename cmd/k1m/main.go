@@ -1,5 +1,4 @@
-// Command k1m runs a real Kubernetes control plane with very many simulated
-// nodes on one machine.
+// Command k1m runs a real Kubernetes control plane with up to a million simulated nodes on one machine.
 package main
 
 import (
@@ -8,7 +7,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/cli"
 )
 
-// version is set by -ldflags "-X main.version=…".
+// version is set at build time with -ldflags "-X main.version=…".
 var version = "dev"
 
 func main() {

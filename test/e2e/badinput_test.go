@@ -32,12 +32,12 @@ type mistake struct {
 	name string
 	args []string
 	code int
-	want string // without the prefix "k1m: "; newFixture replaces {…}
+	want string // without the prefix "k1m: "; placeholders such as {dir} are replaced
 }
 
 var mistakes = []mistake{
 	{"negative nodes", []string{"up", "--nodes", "-1"}, 2,
-		"--nodes -1: a cluster cannot have fewer than 0 nodes; use --nodes 0 for none"},
+		"--nodes -1: a cluster cannot have fewer than 0 nodes; use --nodes 0 for a cluster without nodes"},
 	{"number of nodes that is not a number", []string{"up", "--nodes", "many"}, 2,
 		"--nodes: \"many\" is not a number; see `k1m up --help`"},
 	{"no zones", []string{"up", "--zones", "0"}, 2,
@@ -112,11 +112,11 @@ var mistakes = []mistake{
 	{"no space", []string{"up", "--min-free-disk", "1Ei"}, 1,
 		"not enough disk space: {home}/clusters has {free}Mi free, --min-free-disk requires 1Ei; free some space, or set K1M_HOME or --data-dir to another disk"},
 	{"data of another version", []string{"up", "--store", "{store}", "--data-dir", "{dir}/future"}, 1,
-		"data directory {dir}/future has version 99, this k1m supports 1; use the k1m that created it or choose another --data-dir"},
+		"data directory {dir}/future has version 99, but this k1m supports version 1; use the k1m that created it or choose another --data-dir"},
 	{"data of another store", []string{"up", "--store", "{store}", "--data-dir", "{dir}/other"}, 1,
 		"data directory {dir}/other belongs to other, not {store}; choose another --data-dir"},
 	{"data in use", []string{"up", "--store", "{store}", "--data-dir", "{dir}/used"}, 1,
-		"data directory {dir}/used is in use (held by process 42); stop that cluster or choose another --data-dir"},
+		"data directory {dir}/used is in use (locked by process 42); stop that cluster or choose another --data-dir"},
 	{"store address without a server", []string{"up", "--store-address", "http://127.0.0.1:1"}, 1,
 		"cannot connect to the store: http://127.0.0.1:1: connection refused; start the store or omit --store-address"},
 	{"store address that is not a URL", []string{"up", "--store-address", "localhost"}, 2,
@@ -124,11 +124,11 @@ var mistakes = []mistake{
 	{"unreadable certificates", []string{"up", "--store", "{store}", "--name", "garbled"}, 1,
 		"unreadable certificate: {home}/clusters/garbled/pki/ca: failed to load certificate: couldn't load the certificate file {home}/clusters/garbled/pki/ca.crt: error reading {home}/clusters/garbled/pki/ca.crt: data does not contain any valid RSA or ECDSA certificates; restore it, or start over with `k1m down`"},
 	{"cluster of another version", []string{"up", "--name", "future"}, 1,
-		"{home}/clusters/future has layout 99, this k1m supports 1; use the k1m that created it, or start over with `k1m down --name future`"},
+		"{home}/clusters/future has layout 99, but this k1m supports layout 1; use the k1m that created it, or start over with `k1m down --name future`"},
 }
 
 func TestBadInput(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	values := newFixture(t, w)
 	for _, m := range mistakes {
 		t.Run(m.name, func(t *testing.T) {
@@ -143,28 +143,30 @@ func TestBadInput(t *testing.T) {
 				t.Errorf("exit code %d (want %d)\n got %s\nwant %s", r.code, m.code, got, want)
 			}
 			if after := w.clusters(t); !slices.Equal(after, before) {
-				t.Errorf("clusters were %q, are %q", before, after)
+				t.Errorf("the command changed the cluster directories from %q to %q", before, after)
 			}
 		})
 	}
 	w.assertNothingRuns(t)
 }
 
-// TestBadInputDownOfMissingCluster checks that failing commands create no files, not even lock files.
-func TestBadInputDownOfMissingCluster(t *testing.T) {
-	w := newWorld(t)
+// TestCommandsWithoutClusterCreateNoFiles runs commands for clusters that do not exist. They must create no
+// files, not even lock files.
+func TestCommandsWithoutClusterCreateNoFiles(t *testing.T) {
+	w := newWorkspace(t)
 	r := w.succeed(t, "down")
 	if want := "Cluster \"k1m\" does not exist.\n"; r.stdout != want {
-		t.Errorf("got %q", r.stdout)
+		t.Errorf("down of a cluster that does not exist printed %q, want %q", r.stdout, want)
 	}
 	w.k1m(t, "up", "--name", "nosuch", "--nodes", "-1")
 	if left, err := os.ReadDir(w.home); err != nil || len(left) > 0 {
-		t.Errorf("left behind: %v, %v", left, err)
+		t.Errorf("the commands created %v in K1M_HOME (%v)", left, err)
 	}
 }
 
-// newFixture creates the files, locks and listeners that the invalid command lines refer to.
-func newFixture(t *testing.T, w *world) *strings.Replacer {
+// newFixture creates the files, the lock and the listener to which the invalid command lines refer. It
+// returns the values of the placeholders.
+func newFixture(t *testing.T, w *workspace) *strings.Replacer {
 	t.Helper()
 	dir := t.TempDir()
 	write := func(path, content string) {
@@ -189,6 +191,7 @@ func newFixture(t *testing.T, w *world) *strings.Replacer {
 
 var freeSpace = regexp.MustCompile(`has \d+Mi free`)
 
+// normaliseFree replaces the amount of free space in an error by {free}.
 func normaliseFree(text string) string { return freeSpace.ReplaceAllString(text, "has {free}Mi free") }
 
 func holdLock(t *testing.T, path, holder string) {
@@ -202,8 +205,8 @@ func holdLock(t *testing.T, path, holder string) {
 	must(t, unix.Flock(int(file.Fd()), unix.LOCK_EX))
 }
 
-// clusters lists the cluster directories.
-func (w *world) clusters(t *testing.T) []string {
+// clusters returns the paths of the cluster directories.
+func (w *workspace) clusters(t *testing.T) []string {
 	t.Helper()
 	folders, err := filepath.Glob(w.clusterDir("*"))
 	must(t, err)

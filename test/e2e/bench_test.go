@@ -48,74 +48,74 @@ func (r benchResult) rows(t *testing.T, title string) [][]any {
 		}
 		for _, row := range table.Rows {
 			if len(row) != len(table.Columns) {
-				t.Errorf("%s has %d columns and a row of %d", title, len(table.Columns), len(row))
+				t.Errorf("the table %q has %d columns and a row with %d values", title, len(table.Columns), len(row))
 			}
 		}
 		return table.Rows
 	}
-	t.Fatalf("no table %q", title)
+	t.Fatalf("the result has no table %q", title)
 	return nil
 }
 
 func readBench(t *testing.T, data []byte) (r benchResult) {
 	t.Helper()
 	if err := json.Unmarshal(data, &r); err != nil {
-		t.Fatalf("%v in %s", err, data)
+		t.Fatalf("decoding a benchmark result: %v in %s", err, data)
 	}
 	return r
 }
 
 func TestBenchList(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	listed := w.succeed(t, "bench", "list").stdout
 	for _, name := range []string{
 		"nodes-and-pods", "slo", "pods-parallel", "watchers", "lists", "restart", "density", "limits",
 		"store-put", "lease-flood", "store-watch", "store-range", "schedule", "schedule-million", "watch-or-webhook", "shard-simulation",
 	} {
 		if !strings.Contains(listed, "\n"+name+" ") && !strings.HasPrefix(listed, name+" ") {
-			t.Errorf("%s is not in the list:\n%s", name, listed)
+			t.Errorf("bench list does not print %s:\n%s", name, listed)
 		}
 	}
-	for _, wrong := range [][]string{
+	for _, invalid := range [][]string{
 		{"slo", "--stores", "redis"}, {"slo", "--scale", "huge"}, {"store-put", "--stores", "etcd,etcd"}, {"limits", "--nodes", "0"},
 		{"density", "--workload", "none"}, {"watchers", "--rate", "0"}, {"nodes-and-pods", "--max-error-rate", "2"}, {"all", "--only", "nothing"},
 	} {
-		if r := w.k1m(t, append([]string{"bench"}, wrong...)...); r.code != 2 {
-			t.Errorf("k1m bench %v: exit code %d: %s", wrong, r.code, r.stderr)
+		if r := w.k1m(t, append([]string{"bench"}, invalid...)...); r.code != 2 {
+			t.Errorf("k1m bench %v: exit code %d, want 2: %s", invalid, r.code, r.stderr)
 		}
 	}
 }
 
 func TestBenchCluster(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	out := filepath.Join(t.TempDir(), "out")
 	printed := w.succeed(t, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "400", "--stores", "mem_etcd", "--out", out, "-o", "json")
 	r := readBench(t, []byte(printed.stdout))
 	if r.Name != "nodes-and-pods" || r.Partial || r.Machine.Cores < 1 || r.Versions["kube-apiserver"] == "" || r.Parameters["nodes"] != "20" {
-		t.Errorf("%+v", r)
+		t.Errorf("the result is partial, or has wrong or missing metadata: %+v", r)
 	}
 	if nodes := r.rows(t, "Nodes"); len(nodes) != 1 || nodes[0][1] != 20.0 {
-		t.Errorf("nodes: %v", nodes)
+		t.Errorf("the rows of the table Nodes are %v, want one with 20 nodes", nodes)
 	}
 	if pods := r.rows(t, "Pods"); len(pods) != 1 || pods[0][1] != 400.0 {
-		t.Errorf("pods: %v", pods)
+		t.Errorf("the rows of the table Pods are %v, want one with 400 pods", pods)
 	}
 	if len(r.rows(t, "API calls during pod creation, on mem_etcd")) == 0 || len(r.Verdicts) != 4 || len(r.Markers) != 2 {
-		t.Errorf("%+v", r)
+		t.Errorf("the result has no API calls, or not 4 verdicts and 2 markers: %+v", r)
 	}
 	if r.Errors.Operations != 420 || r.Errors.Rate != 0 {
-		t.Errorf("%+v", r.Errors)
+		t.Errorf("the result counts %+v, want 420 operations without errors", r.Errors)
 	}
 	plots := map[string]bool{}
 	for _, s := range r.Series {
 		plots[s.Plot] = true
 		if s.X == "" || s.Unit == "" || len(s.Points) == 0 {
-			t.Errorf("%+v", s)
+			t.Errorf("a series has no points, unit or name of its x axis: %+v", s)
 		}
 	}
 	for _, plot := range []string{"CPU", "memory", "store: requests", "scheduler: attempts", "kube-apiserver: requests by verb and resource"} {
 		if !plots[plot+", on mem_etcd"] {
-			t.Errorf("no plot %q of %v", plot, plots)
+			t.Errorf("the result has no plot %q, only %v", plot, plots)
 		}
 	}
 	page, err := os.ReadFile(filepath.Join(out, "index.html"))
@@ -125,7 +125,7 @@ func TestBenchCluster(t *testing.T) {
 			t.Errorf("the page does not contain %q", part)
 		}
 	}
-	// The text of the chart library mentions attributes; only those of elements count.
+	// Remove the content of scripts, because the text of the chart library also contains such attributes.
 	markup := regexp.MustCompile(`(?s)(<script[^>]*>).*?</script>`).ReplaceAll(page, []byte("$1"))
 	if bytes.Contains(markup, []byte(`src="`)) || bytes.Contains(markup, []byte(`href="http`)) {
 		t.Error("the page is not self-contained")
@@ -136,41 +136,41 @@ func TestBenchCluster(t *testing.T) {
 }
 
 func TestBenchWatchers(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	out := filepath.Join(t.TempDir(), "out")
 	printed := w.succeed(t, "bench", "watchers", "--nodes", "5", "--pods", "20", "--watchers", "10", "--duration", "2s",
 		"--stores", "mem_etcd", "--out", out, "-o", "json")
 	rows := readBench(t, []byte(printed.stdout)).rows(t, "Updates with watchers")
 	const watchers, updates, errors, ended, share = 1, 2, 3, 4, 6
 	if len(rows) != 2 || rows[1][watchers] != 10.0 || rows[1][updates].(float64) < 10 || rows[1][errors] != 0.0 {
-		t.Fatalf("%v", rows)
+		t.Fatalf("the table has the rows %v; want two, the second with 10 watchers, updates and no errors", rows)
 	}
-	// Every watcher receives all updates; the last ones may still be in flight.
+	// Every watcher receives all updates, but the last updates may still be in flight.
 	if sent := rows[1][share].(float64); rows[1][ended] == 0.0 && (sent < 90 || sent > 110) {
 		t.Errorf("watchers received %.0f %% of the events", sent)
 	}
 }
 
 func TestBenchInterrupted(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	out := filepath.Join(t.TempDir(), "out")
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	cmd := w.command(ctx, "bench", "nodes-and-pods", "--nodes", "20", "--pods", "2000", "--stores", "mem_etcd", "--out", out)
-	// After the warm-up, pods are being created.
+	// Interrupt the command one second after the warm-up, while it creates pods.
 	var stderr bytes.Buffer
 	cmd.Stderr = &once{to: &stderr, when: "warming up               done", do: func() {
 		time.AfterFunc(time.Second, func() { _ = cmd.Process.Signal(syscall.SIGINT) })
 	}}
 	err := cmd.Run()
 	if cmd.ProcessState.ExitCode() != 1 || !strings.Contains(stderr.String(), "interrupted") {
-		t.Fatalf("%v: %s", err, &stderr)
+		t.Fatalf("the command was not interrupted: %v: %s", err, &stderr)
 	}
 	data, err := os.ReadFile(filepath.Join(out, "result.json"))
 	must(t, err)
 	r := readBench(t, data)
 	if !r.Partial || len(r.rows(t, "Nodes")) != 1 || len(r.rows(t, "Pods")) != 0 || len(r.Series) == 0 {
-		t.Errorf("%s", data)
+		t.Errorf("the result is not partial, or is not that of a run which was interrupted during pod creation: %s", data)
 	}
 	if _, err := os.Stat(w.clusterDir("bench")); !os.IsNotExist(err) {
 		t.Errorf("the cluster still exists: %v", err)
@@ -194,12 +194,12 @@ func (o *once) Write(p []byte) (int, error) {
 }
 
 func TestBenchStore(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	out := filepath.Join(t.TempDir(), "out")
 	printed := w.succeed(t, "bench", "store-put", "--clients", "4", "--duration", "1s", "--stores", "mem_etcd-none,etcd", "--out", out, "-o", "json")
 	r := readBench(t, []byte(printed.stdout))
 	// Each store is measured with 1 and with 4 clients.
 	if rows := r.rows(t, "Throughput and latency by clients"); len(rows) != 4 || len(r.Ratios) != 3 || r.Errors.Operations == 0 {
-		t.Errorf("%+v", r)
+		t.Errorf("the result does not have 4 rows, 3 ratios and operations: %+v", r)
 	}
 }

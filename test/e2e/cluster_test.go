@@ -24,10 +24,10 @@ const (
 	eventTTL    = 10 * time.Second
 )
 
-// TestCluster checks all functions of a cluster in one cluster. The steps depend on each other; the
-// first failure ends the test.
+// TestCluster checks the functions of k1m in one cluster. The steps depend on each other, so the first
+// failure ends the test.
 func TestCluster(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	up := []string{
 		"up", "--name", clusterName, "--nodes", fmt.Sprint(nodeCount), "--store", storeKind(), "--wal-mode", "fsync", "--apiservers", "2",
 		"--apiserver-env", "KUBE_WATCHCACHE_CONSISTENCY_CHECKER=true",
@@ -37,7 +37,7 @@ func TestCluster(t *testing.T) {
 	t.Log(w.succeed(t, up...).stdout)
 	steps := []struct {
 		name string
-		run  func(*testing.T, *world)
+		run  func(*testing.T, *workspace)
 	}{
 		{"nodes are ready", nodesAreReady},
 		{"up is idempotent", upIsIdempotent},
@@ -64,7 +64,7 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-func nodesAreReady(t *testing.T, w *world) {
+func nodesAreReady(t *testing.T, w *workspace) {
 	nodes, err := w.client(t, clusterName).CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
 	must(t, err)
 	zones := map[string]int{}
@@ -72,20 +72,20 @@ func nodesAreReady(t *testing.T, w *world) {
 		zones[node.Labels[corev1.LabelTopologyZone]]++
 	}
 	if len(nodes.Items) != nodeCount || len(zones) != 3 || zones["zone-0"] < nodeCount/3 {
-		t.Fatalf("%d nodes, by zone %v", len(nodes.Items), zones)
+		t.Fatalf("%d nodes, by zone %v; want %d nodes in three zones", len(nodes.Items), zones, nodeCount)
 	}
 	s := w.status(t, clusterName)
 	if s.State != "running" || s.Nodes.Ready != nodeCount || s.Nodes.NotReady != 0 || s.Objects.Count < 2*nodeCount || s.Objects.Revision == 0 {
-		t.Fatalf("status %+v", s)
+		t.Fatalf("the cluster is not running with %d ready nodes: %+v", nodeCount, s)
 	}
 	for _, c := range s.Components {
 		if c.PID == 0 || c.State != "ready" || c.Restarts != 0 || c.MemoryBytes == 0 || c.Address == "" {
-			t.Errorf("component %+v", c)
+			t.Errorf("a component is not ready, was restarted, or has an incomplete status: %+v", c)
 		}
 	}
 }
 
-func upIsIdempotent(t *testing.T, w *world) {
+func upIsIdempotent(t *testing.T, w *workspace) {
 	before := w.status(t, clusterName)
 	r := w.succeed(t, "up", "--name", clusterName)
 	if !strings.Contains(r.stdout, "is already running and healthy") {
@@ -93,16 +93,16 @@ func upIsIdempotent(t *testing.T, w *world) {
 	}
 	after := w.status(t, clusterName)
 	if before.Supervisor != after.Supervisor || before.component(t, "store").PID != after.component(t, "store").PID {
-		t.Errorf("up on a running cluster restarted it")
+		t.Errorf("up on a running cluster restarted processes")
 	}
 	refused := w.k1m(t, "up", "--name", clusterName, "--apiservers", "3")
 	want := fmt.Sprintf("k1m: cluster %q: the cluster is running with other settings (--apiservers is 2); stop it with `k1m down --keep-data --name %s` first\n", clusterName, clusterName)
 	if refused.code != 1 || refused.stderr != want {
-		t.Errorf("changing a running cluster: code %d, %q", refused.code, refused.stderr)
+		t.Errorf("up with another setting than that of the running cluster: exit code %d, %q", refused.code, refused.stderr)
 	}
 }
 
-func filesArePrivate(t *testing.T, w *world) {
+func filesArePrivate(t *testing.T, w *workspace) {
 	path := strings.TrimSpace(w.succeed(t, "kubeconfig", "--name", clusterName, "--path").stdout)
 	keys, err := filepath.Glob(filepath.Join(w.clusterDir(clusterName), "pki", "*.key"))
 	must(t, err)
@@ -110,31 +110,31 @@ func filesArePrivate(t *testing.T, w *world) {
 		info, err := os.Stat(file)
 		must(t, err)
 		if info.Mode().Perm() != 0o600 {
-			t.Errorf("%s has mode %v", file, info.Mode().Perm())
+			t.Errorf("%s has mode %v, want 0600", file, info.Mode().Perm())
 		}
 	}
 	info, err := os.Stat(filepath.Join(w.clusterDir(clusterName), "pki"))
 	must(t, err)
 	if info.Mode().Perm() != 0o700 || len(keys) == 0 {
-		t.Errorf("pki has mode %v and %d keys", info.Mode().Perm(), len(keys))
+		t.Errorf("the directory pki has mode %v and %d keys, want mode 0700 and keys", info.Mode().Perm(), len(keys))
 	}
 }
 
-func podsRunAndAreDeleted(t *testing.T, w *world) {
+func podsRunAndAreDeleted(t *testing.T, w *workspace) {
 	r := w.succeed(t, "pods", "create", "--name", clusterName, "--count", fmt.Sprint(podCount))
 	if want := fmt.Sprintf("all %d pods are running", podCount); !strings.Contains(r.stdout, want) {
-		t.Errorf("no %q in %q", want, r.stdout)
+		t.Errorf("pods create printed %q, want %q", r.stdout, want)
 	}
 	if s := w.status(t, clusterName); s.Pods.ByPhase["Running"] != podCount {
-		t.Errorf("pods %+v", s.Pods)
+		t.Errorf("the status has the pods %+v, want %d running pods", s.Pods, podCount)
 	}
 	w.succeed(t, "pods", "delete", "--name", clusterName, "--count", fmt.Sprint(podCount))
 	if s := w.status(t, clusterName); s.Pods.Total != 0 {
-		t.Errorf("pods left: %+v", s.Pods)
+		t.Errorf("pods still exist after pods delete: %+v", s.Pods)
 	}
 }
 
-func deploymentRollsOut(t *testing.T, w *world) {
+func deploymentRollsOut(t *testing.T, w *workspace) {
 	client := w.client(t, clusterName)
 	deployments := client.AppsV1().Deployments(metav1.NamespaceDefault)
 	_, err := deployments.Create(t.Context(), deployment("web", 20), metav1.CreateOptions{})
@@ -172,9 +172,10 @@ func deployment(name string, replicas int32) *appsv1.Deployment {
 	}
 }
 
+// awaitReplicas waits until a Deployment has only updated and available pods.
 func awaitReplicas(t *testing.T, client kubernetes.Interface, name string, replicas int32) {
 	t.Helper()
-	eventually(t, time.Minute, "rollout", func() error {
+	eventually(t, time.Minute, "the rollout is complete", func() error {
 		d, err := client.AppsV1().Deployments(metav1.NamespaceDefault).Get(t.Context(), name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -187,7 +188,7 @@ func awaitReplicas(t *testing.T, client kubernetes.Interface, name string, repli
 	})
 }
 
-func namespaceIsDeleted(t *testing.T, w *world) {
+func namespaceIsDeleted(t *testing.T, w *workspace) {
 	client := w.client(t, clusterName)
 	w.succeed(t, "pods", "create", "--name", clusterName, "--count", "10", "--namespace", "brief")
 	must(t, client.CoreV1().Namespaces().Delete(t.Context(), "brief", metav1.DeleteOptions{}))
@@ -200,7 +201,7 @@ func namespaceIsDeleted(t *testing.T, w *world) {
 	})
 }
 
-func leaseIsRenewed(t *testing.T, w *world) {
+func leaseIsRenewed(t *testing.T, w *workspace) {
 	leases := w.client(t, clusterName).CoordinationV1().Leases(corev1.NamespaceNodeLease)
 	first, err := leases.Get(t.Context(), "node-000000", metav1.GetOptions{})
 	must(t, err)
@@ -210,15 +211,14 @@ func leaseIsRenewed(t *testing.T, w *world) {
 			return err
 		}
 		if !now.Spec.RenewTime.After(first.Spec.RenewTime.Time) {
-			return fmt.Errorf("renewed at %v as before", now.Spec.RenewTime)
+			return fmt.Errorf("the renew time is still %v", now.Spec.RenewTime)
 		}
 		return nil
 	})
 }
 
-// nodesSurviveKillOfKwok also checks that pods start immediately, not only after the leases of the
-// killed kwok have expired.
-func nodesSurviveKillOfKwok(t *testing.T, w *world) {
+// nodesSurviveKillOfKwok also checks that pods start before the Leases of the killed kwok expire.
+func nodesSurviveKillOfKwok(t *testing.T, w *workspace) {
 	w.kill(t, clusterName, "kwok")
 	started := time.Now()
 	w.succeed(t, "pods", "create", "--name", clusterName, "--count", "100", "--prefix", "after-")
@@ -226,12 +226,12 @@ func nodesSurviveKillOfKwok(t *testing.T, w *world) {
 		t.Errorf("100 pods took %s to run", took)
 	}
 	if s := w.status(t, clusterName); s.Nodes.Ready != nodeCount {
-		t.Errorf("nodes %+v", s.Nodes)
+		t.Errorf("after the restart of kwok the nodes are %+v, want %d ready", s.Nodes, nodeCount)
 	}
 	w.succeed(t, "pods", "delete", "--name", clusterName, "--count", "100", "--prefix", "after-")
 }
 
-func eventExpires(t *testing.T, w *world) {
+func eventExpires(t *testing.T, w *workspace) {
 	client := w.client(t, clusterName)
 	events := client.CoreV1().Events(metav1.NamespaceDefault)
 	_, err := events.Create(t.Context(), &corev1.Event{
@@ -252,11 +252,11 @@ func eventExpires(t *testing.T, w *world) {
 		return fmt.Errorf("still exists (%v)", err)
 	})
 	if lived := time.Since(created); lived < eventTTL {
-		t.Errorf("the event lived %s, shorter than its %s", lived, eventTTL)
+		t.Errorf("the event expired after %s, before its TTL of %s", lived, eventTTL)
 	}
 }
 
-func dataSurvivesDownKeepData(t *testing.T, w *world) {
+func dataSurvivesDownKeepData(t *testing.T, w *workspace) {
 	client := w.client(t, clusterName)
 	maps := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
 	created, err := maps.Create(t.Context(), &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "keeper"}, Data: map[string]string{"k": "v"}}, metav1.CreateOptions{})
@@ -264,33 +264,33 @@ func dataSurvivesDownKeepData(t *testing.T, w *world) {
 	w.succeed(t, "down", "--name", clusterName, "--keep-data")
 	w.assertNothingRuns(t)
 	if s := w.status(t, clusterName); s.State != "stopped" {
-		t.Errorf("state %q after down", s.State)
+		t.Errorf("the state after down is %q, want stopped", s.State)
 	}
 	w.succeed(t, "up", "--name", clusterName)
 	found, err := w.client(t, clusterName).CoreV1().ConfigMaps(metav1.NamespaceDefault).Get(t.Context(), "keeper", metav1.GetOptions{})
 	must(t, err)
 	if found.UID != created.UID || found.ResourceVersion != created.ResourceVersion || found.Data["k"] != "v" {
-		t.Errorf("found %+v, not %+v", found, created)
+		t.Errorf("after down and up the ConfigMap is %+v, want %+v", found, created)
 	}
 	if s := w.status(t, clusterName); s.Nodes.Total != nodeCount {
-		t.Errorf("nodes %+v", s.Nodes)
+		t.Errorf("after down and up the nodes are %+v, want %d", s.Nodes, nodeCount)
 	}
 }
 
-func killedSupervisorLeavesNoProcess(t *testing.T, w *world) {
+func killedSupervisorLeavesNoProcess(t *testing.T, w *workspace) {
 	killSupervisor(t, w)
 	w.assertNothingRuns(t)
 	s := w.status(t, clusterName)
 	if s.State != "dead" || len(s.Problems) != 1 || !strings.HasPrefix(s.Problems[0], "supervisor not running") {
-		t.Errorf("status %+v", s)
+		t.Errorf("after the kill of the supervisor the status is %+v, want the state dead with one problem", s)
 	}
 	w.succeed(t, "up", "--name", clusterName)
 	if s := w.status(t, clusterName); s.State != "running" || s.Nodes.Total != nodeCount {
-		t.Errorf("status after up %+v", s)
+		t.Errorf("after up the status is %+v, want a running cluster with %d nodes", s, nodeCount)
 	}
 }
 
-func downRemovesTheCluster(t *testing.T, w *world) {
+func downRemovesTheCluster(t *testing.T, w *workspace) {
 	w.succeed(t, "down", "--name", clusterName)
 	w.assertNothingRuns(t)
 	if _, err := os.Stat(w.clusterDir(clusterName)); !os.IsNotExist(err) {
@@ -298,8 +298,8 @@ func downRemovesTheCluster(t *testing.T, w *world) {
 	}
 }
 
-// logTails logs the ends of all logs, to help find the cause of a failure.
-func (w *world) logTails(t *testing.T) {
+// logTails prints the last lines of all logs, which help to find the cause of a failure.
+func (w *workspace) logTails(t *testing.T) {
 	t.Helper()
 	files, _ := filepath.Glob(filepath.Join(w.clusterDir(clusterName), "logs", "*.log"))
 	for _, file := range files {

@@ -21,13 +21,13 @@ var (
 	metricOnPage = regexp.MustCompile(`(?m)^([a-z_][a-z0-9_]*)[{ ]`)
 )
 
-// Metrics that exist only after a certain event.
-var onlyOnceSeen = map[string]bool{"scheduler_index_fallbacks_total": true}
+// absentUntilFirstEvent are metrics that do not exist before the event that they count.
+var absentUntilFirstEvent = map[string]bool{"scheduler_index_fallbacks_total": true}
 
-// TestDashboardMetricsExist checks that every metric in the dashboard exists on a target of the
-// Prometheus configuration, scraped with the credentials in it.
+// TestDashboardMetricsExist scrapes the targets of the Prometheus configuration with its credentials, and
+// checks that every metric in the dashboard exists on a target.
 func TestDashboardMetricsExist(t *testing.T) {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	const name = "dashboard"
 	t.Cleanup(func() { w.k1m(t, "down", "--name", name) })
 	w.succeed(t, "up", "--name", name, "--nodes", "5", "--store", storeKind(), "--scheduler", "dist-scheduler")
@@ -38,22 +38,22 @@ func TestDashboardMetricsExist(t *testing.T) {
 	for _, expr := range dashboard.Expressions() {
 		found := metricInExpr.FindAllStringSubmatch(expr, -1)
 		if len(found) == 0 {
-			t.Errorf("no metric in %s", expr)
+			t.Errorf("the expression has no metric: %s", expr)
 		}
 		for _, match := range found {
 			metric, job := match[1], match[2]
-			if onlyOnceSeen[metric] || storeKind() != "mem_etcd" && job == component.Store {
+			if absentUntilFirstEvent[metric] || storeKind() != "mem_etcd" && job == component.Store {
 				continue
 			}
 			if !pages[job][metric] {
-				t.Errorf("no target of job %[2]q has %[1]s", metric, job)
+				t.Errorf("no target of the job %[2]q has the metric %[1]s", metric, job)
 			}
 		}
 	}
 }
 
 // checkTop checks that `k1m top` lists every process with its CPU usage, as text and as JSON.
-func checkTop(t *testing.T, w *world, name string) {
+func checkTop(t *testing.T, w *workspace, name string) {
 	t.Helper()
 	page := w.succeed(t, "top", "--name", name, "--once").stdout
 	for _, part := range []string{"CPU (cores)", "memory (MiB)", "kube-apiserver", "store", "scheduler", "kwok"} {
@@ -70,12 +70,12 @@ func checkTop(t *testing.T, w *world, name string) {
 	}
 	must(t, json.Unmarshal([]byte(w.succeed(t, "top", "--name", name, "-o", "json").stdout), &blocks))
 	if len(blocks) < 2 || blocks[0].Title != "CPU" || len(blocks[1].Lines) < 5 {
-		t.Errorf("k1m top -o json: %+v", blocks)
+		t.Errorf("k1m top -o json returned %+v; want at least two blocks: first CPU, and at least 5 lines in the second", blocks)
 	}
 }
 
-// readPages scrapes all targets of a Prometheus configuration and returns the metrics by job. The
-// job "" has the metrics of all jobs.
+// readPages scrapes all targets of a Prometheus configuration and returns the names of the metrics by job.
+// The job "" contains the metrics of all jobs.
 func readPages(t *testing.T, text string) map[string]map[string]bool {
 	t.Helper()
 	var config struct {
@@ -97,13 +97,13 @@ func readPages(t *testing.T, text string) map[string]map[string]bool {
 			client.Transport = &http.Transport{TLSClientConfig: &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: pool(t, scrape.TLS["ca"])}}
 		}
 		for _, static := range scrape.Statics {
-			answer, err := client.Get(scrape.Scheme + "://" + static.Targets[0] + "/metrics")
+			response, err := client.Get(scrape.Scheme + "://" + static.Targets[0] + "/metrics")
 			must(t, err)
-			body, err := io.ReadAll(answer.Body)
-			answer.Body.Close()
+			body, err := io.ReadAll(response.Body)
+			response.Body.Close()
 			must(t, err)
-			if answer.StatusCode != http.StatusOK {
-				t.Fatalf("%s: %s %s", scrape.Job, answer.Status, strings.TrimSpace(string(body)))
+			if response.StatusCode != http.StatusOK {
+				t.Fatalf("a target of the job %s returned %s: %s", scrape.Job, response.Status, strings.TrimSpace(string(body)))
 			}
 			for _, match := range metricOnPage.FindAllSubmatch(body, -1) {
 				pages[scrape.Job][string(match[1])], pages[""][string(match[1])] = true, true
@@ -117,7 +117,7 @@ func pool(t *testing.T, pem string) *x509.CertPool {
 	t.Helper()
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM([]byte(pem)) {
-		t.Fatal("the authority is not readable")
+		t.Fatal("the CA certificate in the Prometheus configuration is invalid")
 	}
 	return pool
 }

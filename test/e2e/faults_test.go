@@ -18,49 +18,49 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// The API server checks its caches between 5 and 7.5 minutes after its start. The time cannot be
-// changed.
-const consistencyCheckWait = 8 * time.Minute
+// consistencyCheckTimeout is more than 7.5 minutes, because the API server checks its caches between 5 and
+// 7.5 minutes after its start. This time cannot be configured.
+const consistencyCheckTimeout = 8 * time.Minute
 
-func killSupervisor(t *testing.T, w *world) {
+func killSupervisor(t *testing.T, w *workspace) {
 	t.Helper()
 	must(t, syscall.Kill(w.status(t, clusterName).Supervisor.PID, syscall.SIGKILL))
 }
 
-// watchResumes kills an API server that serves a watch. A watch at the other server, from the last
-// resource version that was received, must deliver all later events once and in order. The killed
-// server restarts with an empty cache; for a resource that it does not cache, a watch must resume
-// there in the same way from the store's history.
-func watchResumes(t *testing.T, w *world) {
+// watchResumes kills an API server that serves a watch. A watch at the other server, from the last received
+// resource version, must deliver all later events once and in order. After its restart, the killed server
+// has an empty cache. A watch at the killed server must deliver all later events of a resource that it does
+// not cache, from the history of the store.
+func watchResumes(t *testing.T, w *workspace) {
 	s := w.status(t, clusterName)
-	dying := w.clientAt(t, clusterName, s.component(t, "kube-apiserver").Address)
-	living := w.clientAt(t, clusterName, s.component(t, "kube-apiserver-1").Address)
+	killed := w.clientAt(t, clusterName, s.component(t, "kube-apiserver").Address)
+	other := w.clientAt(t, clusterName, s.component(t, "kube-apiserver-1").Address)
 
-	list, err := dying.CoreV1().ConfigMaps(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
+	list, err := killed.CoreV1().ConfigMaps(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
-	first, err := dying.CoreV1().ConfigMaps(metav1.NamespaceDefault).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
+	first, err := killed.CoreV1().ConfigMaps(metav1.NamespaceDefault).Watch(t.Context(), metav1.ListOptions{ResourceVersion: list.ResourceVersion})
 	must(t, err)
 	defer first.Stop()
-	events, err := dying.CoreV1().Events(metav1.NamespacePublic).List(t.Context(), metav1.ListOptions{})
+	events, err := killed.CoreV1().Events(metav1.NamespacePublic).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
-	createConfigMap(t, living, "seen")
+	createConfigMap(t, other, "seen")
 	last := expectAdded(t, first, "seen")
 
-	// These objects are created, but not read from the first watch.
-	createConfigMap(t, living, "missed-0")
+	// The events of these objects are not read from the first watch.
+	createConfigMap(t, other, "missed-0")
 	before := w.killNow(t, clusterName, "kube-apiserver")
 	for i := 1; i < 10; i++ {
-		createConfigMap(t, living, fmt.Sprintf("missed-%d", i))
-		createEvent(t, living, fmt.Sprintf("missed-%d", i))
+		createConfigMap(t, other, fmt.Sprintf("missed-%d", i))
+		createEvent(t, other, fmt.Sprintf("missed-%d", i))
 	}
-	second, err := living.CoreV1().ConfigMaps(metav1.NamespaceDefault).Watch(t.Context(), metav1.ListOptions{ResourceVersion: last})
+	second, err := other.CoreV1().ConfigMaps(metav1.NamespaceDefault).Watch(t.Context(), metav1.ListOptions{ResourceVersion: last})
 	must(t, err)
 	defer second.Stop()
 	for i := range 10 {
 		expectAdded(t, second, fmt.Sprintf("missed-%d", i))
 	}
 	w.awaitRestart(t, clusterName, before)
-	third, err := dying.CoreV1().Events(metav1.NamespacePublic).Watch(t.Context(), metav1.ListOptions{ResourceVersion: events.ResourceVersion})
+	third, err := killed.CoreV1().Events(metav1.NamespacePublic).Watch(t.Context(), metav1.ListOptions{ResourceVersion: events.ResourceVersion})
 	must(t, err)
 	defer third.Stop()
 	for i := 1; i < 10; i++ {
@@ -83,27 +83,29 @@ func createConfigMap(t *testing.T, client kubernetes.Interface, name string) {
 	must(t, err)
 }
 
+// expectAdded reads one event from a watch. It fails the test unless the event is the creation of the
+// object with this name.
 func expectAdded(t *testing.T, watching watch.Interface, name string) (resourceVersion string) {
 	t.Helper()
 	select {
 	case event, open := <-watching.ResultChan():
 		if !open {
-			t.Fatalf("the watch was closed before %s", name)
+			t.Fatalf("the watch was closed before the event for %s", name)
 		}
 		added, ok := event.Object.(metav1.Object)
 		if event.Type != watch.Added || !ok || added.GetName() != name {
-			t.Fatalf("%s of %v instead of %s", event.Type, event.Object, name)
+			t.Fatalf("the watch delivered %s of %v instead of ADDED of %s", event.Type, event.Object, name)
 		}
 		return added.GetResourceVersion()
 	case <-time.After(30 * time.Second):
-		t.Fatalf("no event for %s", name)
+		t.Fatalf("the watch delivered no event for %s within 30 s", name)
 		return ""
 	}
 }
 
 // storeKeepsAcknowledgedWrites kills the store during writes. All acknowledged writes must exist
 // after its restart.
-func storeKeepsAcknowledgedWrites(t *testing.T, w *world) {
+func storeKeepsAcknowledgedWrites(t *testing.T, w *workspace) {
 	const writers = 8
 	client := w.client(t, clusterName)
 	acknowledged := &ledger{versions: map[string]string{}}
@@ -118,25 +120,26 @@ func storeKeepsAcknowledgedWrites(t *testing.T, w *world) {
 	atRecovery := acknowledged.count()
 	eventually(t, time.Minute, "writes continue", func() error {
 		if now := acknowledged.count(); now < atRecovery+writers {
-			return fmt.Errorf("%d then, %d now", atRecovery, now)
+			return fmt.Errorf("%d writes were acknowledged at the restart, and %d until now", atRecovery, now)
 		}
 		return nil
 	})
 	stop()
 	group.Wait()
 	if beforeKill < writers {
-		t.Fatalf("only %d writes before the store was killed", beforeKill)
+		t.Fatalf("only %d writes were acknowledged before the store was killed", beforeKill)
 	}
 	acknowledged.compare(t, client)
-	t.Logf("%d writes acknowledged, %d of them before the kill", acknowledged.count(), beforeKill)
+	t.Logf("%d writes were acknowledged, %d of them before the kill", acknowledged.count(), beforeKill)
 }
 
-// ledger has the names and resource versions of the acknowledged writes.
+// ledger contains the acknowledged writes.
 type ledger struct {
 	mu       sync.Mutex
-	versions map[string]string
+	versions map[string]string // resource versions by name
 }
 
+// write creates ConfigMaps until ctx is done and records those that the API server acknowledged.
 func (l *ledger) write(ctx context.Context, client kubernetes.Interface, writer int) {
 	maps := client.CoreV1().ConfigMaps(metav1.NamespaceDefault)
 	for i := 0; ctx.Err() == nil; i++ {
@@ -161,6 +164,7 @@ func (l *ledger) count() int {
 	return len(l.versions)
 }
 
+// compare checks that all acknowledged writes exist.
 func (l *ledger) compare(t *testing.T, client kubernetes.Interface) {
 	t.Helper()
 	list, err := client.CoreV1().ConfigMaps(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
@@ -172,26 +176,26 @@ func (l *ledger) compare(t *testing.T, client kubernetes.Interface) {
 	for name, version := range l.versions {
 		item, exists := found[name]
 		if !exists || item.ResourceVersion != version || item.Data["payload"] != strings.Repeat(name, 20) {
-			t.Errorf("%s was acknowledged at %s; found %v at %q", name, version, exists, item.ResourceVersion)
+			t.Errorf("%s was acknowledged at resource version %s; now it exists: %v, at resource version %q", name, version, exists, item.ResourceVersion)
 		}
 	}
 }
 
-// cachesAgree waits for the API server's consistency check of its caches with the store, while pods
-// are created and deleted. The API server panics if they differ.
-func cachesAgree(t *testing.T, w *world) {
+// cachesAgree creates and deletes pods until the API server has compared its caches with the store. The API
+// server panics if a cache differs from the store.
+func cachesAgree(t *testing.T, w *workspace) {
 	if testing.Short() {
 		t.Skip("waits up to 8 minutes for the API server's consistency check")
 	}
 	client := w.client(t, clusterName)
 	wanted := []string{"pods", "nodes", "leases", "configmaps", "namespaces"}
-	eventually(t, consistencyCheckWait, "consistency checks", func() error {
+	eventually(t, consistencyCheckTimeout, "the API server has checked its caches", func() error {
 		w.succeed(t, "pods", "create", "--name", clusterName, "--count", "50", "--prefix", "churn-")
 		w.succeed(t, "pods", "delete", "--name", clusterName, "--count", "50", "--prefix", "churn-")
 		passed := consistencyChecks(t, client)
 		for _, resource := range wanted {
 			if passed[resource] == 0 {
-				return fmt.Errorf("no check of %s yet; passed checks: %v", resource, passed)
+				return fmt.Errorf("the cache of %s was not checked yet; passed checks by resource: %v", resource, passed)
 			}
 		}
 		return nil
@@ -199,7 +203,7 @@ func cachesAgree(t *testing.T, w *world) {
 	for _, server := range []string{"kube-apiserver", "kube-apiserver-1"} {
 		log := w.succeed(t, "logs", server, "--name", clusterName).stdout
 		if at := regexp.MustCompile(`(?m)^.*(consistency check failed|panic:).*$`).FindString(log); at != "" {
-			t.Errorf("in the log of %s: %s", server, at)
+			t.Errorf("the log of %s contains: %s", server, at)
 		}
 	}
 	for _, c := range w.status(t, clusterName).Components {
@@ -230,29 +234,31 @@ func consistencyChecks(t *testing.T, client kubernetes.Interface) map[string]int
 	return passed
 }
 
-// bulkCommandResumes interrupts a bulk command and repeats it.
-func bulkCommandResumes(t *testing.T, w *world) {
+// bulkCommandResumes interrupts a bulk command and repeats it. The repeated command must skip the objects
+// that exist.
+func bulkCommandResumes(t *testing.T, w *workspace) {
 	const count = 1000
 	args := []string{"nodes", "create", "--name", clusterName, "--prefix", "more-", "--count", fmt.Sprint(count), "-o", "json"}
-	// With a concurrency of 1, the command is far from complete when it is interrupted.
+	// With a concurrency of 1, the command is slow enough to be interrupted.
 	first := w.command(t.Context(), append(args, "--concurrency", "1")...)
 	time.AfterFunc(700*time.Millisecond, func() { first.Process.Signal(syscall.SIGINT) })
 	interrupted := finish(t, first)
 	partial := parseSummary(t, interrupted.stdout)
 	if interrupted.code != 1 || !partial.Interrupted || partial.Done == 0 || partial.Done >= count {
-		t.Fatalf("interrupted: code %d, %+v, %s", interrupted.code, partial, interrupted.stderr)
+		t.Fatalf("interrupted command: exit code %d, summary %+v, %s", interrupted.code, partial, interrupted.stderr)
 	}
 	rest := parseSummary(t, w.succeed(t, args...).stdout)
 	// The request in flight at the interruption may have been executed.
 	if rest.Skipped < partial.Done || rest.Done+rest.Skipped != count || rest.Failed != 0 || rest.P99Millis <= 0 {
-		t.Errorf("after %+v continued with %+v", partial, rest)
+		t.Errorf("the summary of the repeated command is %+v, after the interrupted command's %+v", rest, partial)
 	}
 	gone := parseSummary(t, w.succeed(t, "nodes", "delete", "--name", clusterName, "--prefix", "more-", "--count", fmt.Sprint(count), "-o", "json").stdout)
 	if gone.Done != count {
-		t.Errorf("deleted %+v", gone)
+		t.Errorf("the summary of nodes delete is %+v, want %d done", gone, count)
 	}
 }
 
+// summary is the part of the output of a bulk command that the tests check.
 type summary struct {
 	Done, Skipped, Failed int
 	Interrupted           bool

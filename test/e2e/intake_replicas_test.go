@@ -14,11 +14,11 @@ import (
 	toolswatch "k8s.io/client-go/tools/watch"
 )
 
-// TestIntakeWithReplicas kills the leader of several replicas with webhooks under load. Each pod must
-// be bound once, to a node that is allowed, and the next leader must take over the webhook.
+// TestIntakeWithReplicas kills the leader of three replicas with webhooks under load. Each pod must be bound
+// once, to a node that is allowed, and the next leader must take over the webhook.
 func TestIntakeWithReplicas(t *testing.T) {
 	const cluster, nodes, pods, perNode = "intakes", 20, 300, 40
-	w := newWorld(t)
+	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", cluster) })
 	w.succeed(t, "up", "--name", cluster, "--nodes", fmt.Sprint(nodes), "--store", storeKind(),
 		"--scheduler", "dist-scheduler", "--scheduler-replicas", "3", "--scheduler-intake", "webhook")
@@ -37,7 +37,7 @@ func TestIntakeWithReplicas(t *testing.T) {
 
 	var killed componentStatus
 	l.createAll(t, "second", pods, func() { killed = w.killNow(t, cluster, leader) })
-	asked := time.Now()
+	created := time.Now()
 	eventually(t, time.Minute, "all pods are bound", func() error {
 		if bound, all := l.count(t); bound != 2*pods || all != 2*pods {
 			return fmt.Errorf("%d of %d pods are bound", bound, all)
@@ -49,24 +49,24 @@ func TestIntakeWithReplicas(t *testing.T) {
 	eventually(t, 20*time.Second, "the webhook delivers pods to the next leader", func() error {
 		l.create(t.Context(), fmt.Sprintf("third-%d", time.Now().UnixNano()))
 		if w.byWebhook(t, cluster, next) == 0 {
-			return fmt.Errorf("%s received none", next)
+			return fmt.Errorf("%s received no pod by its webhook", next)
 		}
 		return nil
 	})
-	t.Logf("%s led after %s, and all pods were bound %v after the last was created", next, leader, time.Since(asked).Round(time.Millisecond))
+	t.Logf("%s became the leader after %s, and all pods were bound %v after the last was created", next, leader, time.Since(created).Round(time.Millisecond))
 	_, all := l.count(t)
 	l.awaitAll(t, all)
 	w.succeed(t, "verify", "--name", cluster)
 	eventually(t, 20*time.Second, "the watch has delivered every bind", func() error {
 		if seen := bound(); seen != all {
-			return fmt.Errorf("it has delivered %d of %d", seen, all)
+			return fmt.Errorf("the watch has delivered %d of %d binds", seen, all)
 		}
 		return nil
 	})
 	w.noReservationsRemain(t, cluster)
 }
 
-// createAll creates pods, four at a time, and calls halfway in between.
+// createAll creates pods, four at a time. It calls halfway when about half of the pods exist.
 func (l *load) createAll(t *testing.T, prefix string, pods int, halfway func()) {
 	t.Helper()
 	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -95,7 +95,8 @@ func (l *load) watchBinds(t *testing.T) (bound func() int) {
 	pods := l.client.CoreV1().Pods(metav1.NamespaceDefault)
 	now, err := pods.List(t.Context(), metav1.ListOptions{})
 	must(t, err)
-	// A busy API server closes watches that are too slow. This watch resumes after that.
+	// A busy API server closes slow watches. The retry watcher then starts another watch where the closed
+	// watch ended.
 	events, err := toolswatch.NewRetryWatcherWithContext(t.Context(), now.ResourceVersion, &cache.ListWatch{
 		WatchFuncWithContext: pods.Watch,
 	})
@@ -124,11 +125,11 @@ func (l *load) watchBinds(t *testing.T) (bound func() int) {
 	}
 }
 
-// schedulersOf are the schedulers of a cluster.
+// schedulersOf are the component names of the cluster's schedulers.
 var schedulersOf = []string{"dist-scheduler", "dist-scheduler-1", "dist-scheduler-2"}
 
 // leadingScheduler waits until one of the cluster's schedulers is the leader and returns its name.
-func (w *world) leadingScheduler(t *testing.T, cluster string) (leader string) {
+func (w *workspace) leadingScheduler(t *testing.T, cluster string) (leader string) {
 	t.Helper()
 	eventually(t, time.Minute, "a scheduler is the leader", func() error {
 		for _, name := range schedulersOf {
@@ -145,13 +146,14 @@ func (w *world) leadingScheduler(t *testing.T, cluster string) (leader string) {
 	return leader
 }
 
-func (w *world) byWebhook(t *testing.T, cluster, scheduler string) float64 {
+// byWebhook returns the number of pods that a scheduler received by its webhook.
+func (w *workspace) byWebhook(t *testing.T, cluster, scheduler string) float64 {
 	t.Helper()
 	return w.metrics(t, cluster, scheduler, "scheduler_intake_")[`pods_total{source="webhook"}`]
 }
 
 // noReservationsRemain waits until no replica has reservations, assumed pods or early pods.
-func (w *world) noReservationsRemain(t *testing.T, cluster string) {
+func (w *workspace) noReservationsRemain(t *testing.T, cluster string) {
 	t.Helper()
 	eventually(t, time.Minute, "no reservation remains", func() error {
 		for _, name := range schedulersOf {

@@ -20,12 +20,12 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// TestIntakeByWebhook checks that the cluster's scheduler receives pods by its webhook, and that it
-// discards pods that admission rejects afterwards. Then a second scheduler dies without removing its
-// webhook: pods can still be created, and the next scheduler binds them.
+// TestIntakeByWebhook checks that the cluster's scheduler receives pods by its webhook, and that it discards
+// pods that admission rejects afterwards. Then it kills a second scheduler, which leaves its webhook
+// configuration. Pods can still be created, and the next scheduler binds them.
 func TestIntakeByWebhook(t *testing.T) {
 	const pods = 60
-	w := newWorld(t)
+	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "intake") })
 	w.succeed(t, "up", "--name", "intake", "--nodes", "10", "--store", storeKind(), "--scheduler", "dist-scheduler", "--scheduler-intake", "webhook")
 	client := w.client(t, "intake")
@@ -41,13 +41,13 @@ func TestIntakeByWebhook(t *testing.T) {
 		t.Errorf("the webhook delivered %v of %d pods: %v", early, pods, metrics)
 	}
 	rejectedPodsReserveNothing(t, w, own)
-	own.fits(t)
+	own.checkCapacity(t)
 	deadWebhookDoesNotBlockPods(t, w, client)
 }
 
-// rejectedPodsReserveNothing creates pods that fill nodes but are rejected by a quota, and then a
-// pod that needs the capacity.
-func rejectedPodsReserveNothing(t *testing.T, w *world, l *load) {
+// rejectedPodsReserveNothing creates a pod that a quota rejects and a pod in a dry run. The scheduler
+// receives both by its webhook and must discard them.
+func rejectedPodsReserveNothing(t *testing.T, w *workspace, l *load) {
 	core := l.client.CoreV1()
 	_, err := core.Namespaces().Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "quota"}}, metav1.CreateOptions{})
 	must(t, err)
@@ -75,18 +75,19 @@ func rejectedPodsReserveNothing(t *testing.T, w *world, l *load) {
 		metrics := w.intakeMetrics(t, "intake")
 		expired := metrics[`expired_pods_total{reason="absent"}`] + metrics[`expired_pods_total{reason="timeout"}`]
 		if expired < 1 || metrics["unconfirmed_pods"] > 0 {
-			return fmt.Errorf("metrics %v", metrics)
+			return fmt.Errorf("the intake metrics are %v", metrics)
 		}
 		return nil
 	})
 }
 
-// deadWebhookDoesNotBlockPods suspends a scheduler, then kills it, and replaces it by one without a
-// webhook.
-func deadWebhookDoesNotBlockPods(t *testing.T, w *world, client kubernetes.Interface) {
-	const name, alone = "second-intake", "leaderElection: {leaderElect: false}\n"
+// deadWebhookDoesNotBlockPods creates pods while a scheduler with a webhook is suspended, and after it was
+// killed. A scheduler without a webhook must bind these pods. Then the next scheduler with the same
+// --intake-name must take over the webhook configuration.
+func deadWebhookDoesNotBlockPods(t *testing.T, w *workspace, client kubernetes.Interface) {
+	const name, noElection = "second-intake", "leaderElection: {leaderElect: false}\n"
 	webhook := func() *schedulerProcess {
-		return w.startScheduler(t, "intake", alone, "--intake", "webhook", "--intake-name", name,
+		return w.startScheduler(t, "intake", noElection, "--intake", "webhook", "--intake-name", name,
 			"--intake-bind-address", "127.0.0.1", "--intake-port", strconv.Itoa(freePort(t)))
 	}
 	second := webhook()
@@ -96,24 +97,24 @@ func deadWebhookDoesNotBlockPods(t *testing.T, w *world, client kubernetes.Inter
 	l.awaitBound(t, "before")
 
 	must(t, second.cmd.Process.Signal(syscall.SIGSTOP))
-	asked := time.Now()
+	start := time.Now()
 	l.create(t.Context(), "hung")
-	hung := time.Since(asked)
+	whileSuspended := time.Since(start)
 	must(t, second.cmd.Process.Kill())
 	<-second.ended
-	asked = time.Now()
+	start = time.Now()
 	for i := range 20 {
 		l.create(t.Context(), fmt.Sprintf("dead-%d", i))
 	}
-	dead := time.Since(asked) / 20
-	if hung > 5*time.Second || dead > time.Second/2 {
-		t.Errorf("creating a pod takes %v while the webhook hangs, %v when it is dead", hung, dead)
+	afterKill := time.Since(start) / 20
+	if whileSuspended > 5*time.Second || afterKill > time.Second/2 {
+		t.Errorf("creating a pod took %v while the scheduler was suspended (limit 5 s), and %v after it was killed (limit 0.5 s)", whileSuspended, afterKill)
 	}
-	t.Logf("creating a pod takes %v while the webhook hangs, %v when it is dead", hung, dead)
+	t.Logf("creating a pod took %v while the scheduler was suspended, and %v after it was killed", whileSuspended, afterKill)
 	if again := awaitWebhook(t, client, name); again != bundle {
-		t.Error("the configuration of the dead webhook has changed")
+		t.Error("the CA of the killed scheduler's webhook configuration has changed")
 	}
-	watching := w.startScheduler(t, "intake", alone)
+	watching := w.startScheduler(t, "intake", noElection)
 	l.awaitAll(t, 22)
 	watching.end(t)
 
@@ -121,7 +122,7 @@ func deadWebhookDoesNotBlockPods(t *testing.T, w *world, client kubernetes.Inter
 	eventually(t, 20*time.Second, "the next scheduler takes over the webhook with the same CA", func() error {
 		l.create(t.Context(), "after")
 		if again := awaitWebhook(t, client, name); again != bundle {
-			return fmt.Errorf("CA %q", again)
+			return fmt.Errorf("the CA is %q", again)
 		}
 		return nil
 	})
@@ -129,11 +130,11 @@ func deadWebhookDoesNotBlockPods(t *testing.T, w *world, client kubernetes.Inter
 	third.end(t)
 	_, err := client.AdmissionregistrationV1().ValidatingWebhookConfigurations().Get(t.Context(), name, metav1.GetOptions{})
 	if !apierrors.IsNotFound(err) {
-		t.Errorf("a scheduler that exits does not remove its webhook: %v", err)
+		t.Errorf("the scheduler did not remove its webhook configuration when it exited: %v", err)
 	}
 }
 
-// awaitWebhook waits for a webhook configuration and returns its CA bundle.
+// awaitWebhook waits until a webhook configuration exists, and returns its CA bundle.
 func awaitWebhook(t *testing.T, client kubernetes.Interface, name string) (bundle string) {
 	t.Helper()
 	eventually(t, 20*time.Second, "the webhook "+name+" exists", func() error {
@@ -157,14 +158,15 @@ func (l *load) awaitAll(t *testing.T, pods int) {
 	})
 }
 
-// intakeMetrics returns the intake metrics of the cluster's scheduler, without their prefix.
-func (w *world) intakeMetrics(t *testing.T, cluster string) map[string]float64 {
+// intakeMetrics returns the intake metrics of the cluster's scheduler. The names are without prefix.
+func (w *workspace) intakeMetrics(t *testing.T, cluster string) map[string]float64 {
 	t.Helper()
 	return w.metrics(t, cluster, "dist-scheduler", "scheduler_intake_")
 }
 
-// metrics returns the metrics of a component with a prefix, without the prefix.
-func (w *world) metrics(t *testing.T, cluster, component, prefix string) map[string]float64 {
+// metrics returns those metrics of a component whose names have a prefix. The returned names are without
+// the prefix.
+func (w *workspace) metrics(t *testing.T, cluster, component, prefix string) map[string]float64 {
 	t.Helper()
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(w.succeed(t, "kubeconfig", "--name", cluster).stdout))
 	must(t, err)
@@ -174,16 +176,16 @@ func (w *world) metrics(t *testing.T, cluster, component, prefix string) map[str
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, w.status(t, cluster).component(t, component).Address+"/metrics", nil)
 	must(t, err)
-	answer, err := web.Do(request)
+	response, err := web.Do(request)
 	must(t, err)
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
 	must(t, err)
 	metrics := map[string]float64{}
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
 		value := strings.LastIndex(line, " ") + 1
-		if name, is := strings.CutPrefix(line[:max(value-1, 0)], prefix); is {
+		if name, found := strings.CutPrefix(line[:max(value-1, 0)], prefix); found {
 			metrics[name], err = strconv.ParseFloat(line[value:], 64)
 			must(t, err)
 		}

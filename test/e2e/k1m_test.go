@@ -1,4 +1,4 @@
-// Package e2e tests k1m end to end: with the real binaries and real clusters.
+// Package e2e tests k1m end to end, with the real binaries and real clusters.
 //
 //	K1M_BIN    directory of the binaries (default ../../bin)
 //	E2E_STORE  store of the cluster under test: mem_etcd (default) or etcd
@@ -28,14 +28,15 @@ const (
 	pollInterval   = 100 * time.Millisecond
 )
 
-// world is a temporary K1M_HOME with its clusters.
-type world struct {
-	bin  string
-	home string
+// workspace is a temporary K1M_HOME with its clusters.
+type workspace struct {
+	bin  string // directory of the binaries
+	home string // K1M_HOME
 }
 
-// newWorld fails the test if the binaries do not exist; it does not skip it.
-func newWorld(t *testing.T) *world {
+// newWorkspace creates an empty workspace. If a binary does not exist, it fails the test instead of
+// skipping it.
+func newWorkspace(t *testing.T) *workspace {
 	t.Helper()
 	bin := os.Getenv("K1M_BIN")
 	if bin == "" {
@@ -48,11 +49,12 @@ func newWorld(t *testing.T) *world {
 			t.Fatalf("%v; run `make build`, or set K1M_BIN to the directory of the binaries", err)
 		}
 	}
-	w := &world{bin: bin, home: t.TempDir()}
+	w := &workspace{bin: bin, home: t.TempDir()}
 	t.Cleanup(func() { w.assertNothingRuns(t) })
 	return w
 }
 
+// storeKind returns the store of the clusters under test.
 func storeKind() string {
 	if store := os.Getenv("E2E_STORE"); store != "" {
 		return store
@@ -67,21 +69,23 @@ type result struct {
 }
 
 // command returns a k1m command that is not started.
-func (w *world) command(ctx context.Context, args ...string) *exec.Cmd {
+func (w *workspace) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(w.bin, "k1m"), args...)
 	cmd.Env = append(os.Environ(), "K1M_HOME="+w.home)
 	return cmd
 }
 
 // k1m runs a command and returns its result, regardless of its exit code.
-func (w *world) k1m(t *testing.T, args ...string) result {
+func (w *workspace) k1m(t *testing.T, args ...string) result {
 	t.Helper()
-	// The test's context is already cancelled in cleanup functions, which run k1m too.
+	// The context is not that of the test, which is already cancelled in cleanup functions. They run k1m
+	// too.
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
 	return finish(t, w.command(ctx, args...))
 }
 
+// finish runs a command and returns its result, regardless of its exit code.
 func finish(t *testing.T, cmd *exec.Cmd) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -95,7 +99,7 @@ func finish(t *testing.T, cmd *exec.Cmd) result {
 }
 
 // succeed runs k1m and fails the test unless the exit code is 0.
-func (w *world) succeed(t *testing.T, args ...string) result {
+func (w *workspace) succeed(t *testing.T, args ...string) result {
 	t.Helper()
 	r := w.k1m(t, args...)
 	if r.code != 0 {
@@ -128,7 +132,7 @@ type componentStatus struct {
 	Address     string
 }
 
-func (w *world) status(t *testing.T, name string) clusterStatus {
+func (w *workspace) status(t *testing.T, name string) clusterStatus {
 	t.Helper()
 	r := w.succeed(t, "status", "--name", name, "-o", "json")
 	var s clusterStatus
@@ -143,47 +147,49 @@ func (s clusterStatus) component(t *testing.T, name string) componentStatus {
 			return c
 		}
 	}
-	t.Fatalf("no component %q in %+v", name, s.Components)
+	t.Fatalf("the status has no component %q: %+v", name, s.Components)
 	return componentStatus{}
 }
 
 // kill kills a component and waits until the supervisor has restarted it.
-func (w *world) kill(t *testing.T, cluster, component string) {
+func (w *workspace) kill(t *testing.T, cluster, component string) {
 	t.Helper()
 	w.awaitRestart(t, cluster, w.killNow(t, cluster, component))
 }
 
-// killNow kills a component and returns its status before that.
-func (w *world) killNow(t *testing.T, cluster, component string) componentStatus {
+// killNow kills a component without waiting. It returns the status of the component before the kill.
+func (w *workspace) killNow(t *testing.T, cluster, component string) componentStatus {
 	t.Helper()
 	before := w.status(t, cluster).component(t, component)
 	must(t, syscall.Kill(before.PID, syscall.SIGKILL))
 	return before
 }
 
-func (w *world) awaitRestart(t *testing.T, cluster string, before componentStatus) {
+// awaitRestart waits until the supervisor has restarted a killed component. before is the status of the
+// component before the kill.
+func (w *workspace) awaitRestart(t *testing.T, cluster string, before componentStatus) {
 	t.Helper()
 	eventually(t, time.Minute, before.Name+" is restarted", func() error {
 		s := w.status(t, cluster)
 		after := s.component(t, before.Name)
 		if after.Restarts != before.Restarts+1 || s.State != "running" {
-			return fmt.Errorf("cluster %s, %s %s with %d restarts", s.State, before.Name, after.State, after.Restarts)
+			return fmt.Errorf("the cluster is %s, and %s is %s with %d restarts", s.State, before.Name, after.State, after.Restarts)
 		}
 		if after.LastExit != "signal: killed" {
-			t.Fatalf("last exit of %s is %q", before.Name, after.LastExit)
+			t.Fatalf("the last exit of %s is %q, want %q", before.Name, after.LastExit, "signal: killed")
 		}
 		return nil
 	})
 }
 
 // client returns a client with the kubeconfig that k1m prints.
-func (w *world) client(t *testing.T, cluster string) kubernetes.Interface {
+func (w *workspace) client(t *testing.T, cluster string) kubernetes.Interface {
 	t.Helper()
 	return w.clientAt(t, cluster, "")
 }
 
-// clientAt is client for one of several API servers.
-func (w *world) clientAt(t *testing.T, cluster, address string) kubernetes.Interface {
+// clientAt returns a client of the API server at an address; "" means the address in the kubeconfig.
+func (w *workspace) clientAt(t *testing.T, cluster, address string) kubernetes.Interface {
 	t.Helper()
 	content := w.succeed(t, "kubeconfig", "--name", cluster).stdout
 	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(content))
@@ -198,8 +204,8 @@ func (w *world) clientAt(t *testing.T, cluster, address string) kubernetes.Inter
 	return client
 }
 
-// processes lists the running processes that belong to this K1M_HOME, by process ID.
-func (w *world) processes() map[int]string {
+// processes returns the programs of the running processes that belong to this K1M_HOME, by process ID.
+func (w *workspace) processes() map[int]string {
 	found := map[int]string{}
 	entries, _ := os.ReadDir("/proc")
 	for _, entry := range entries {
@@ -218,7 +224,8 @@ func (w *world) processes() map[int]string {
 	return found
 }
 
-func (w *world) assertNothingRuns(t *testing.T) {
+// assertNothingRuns fails the test if a process of this K1M_HOME is still running after 10 s.
+func (w *workspace) assertNothingRuns(t *testing.T) {
 	t.Helper()
 	eventually(t, 10*time.Second, "all processes have exited", func() error {
 		if left := w.processes(); len(left) > 0 {
@@ -228,7 +235,7 @@ func (w *world) assertNothingRuns(t *testing.T) {
 	})
 }
 
-func (w *world) clusterDir(name string) string { return filepath.Join(w.home, "clusters", name) }
+func (w *workspace) clusterDir(name string) string { return filepath.Join(w.home, "clusters", name) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
@@ -237,8 +244,9 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// eventually repeats try until it returns no error, and fails the test after the timeout.
-func eventually(t *testing.T, timeout time.Duration, what string, try func() error) {
+// eventually repeats try until it returns no error. After the timeout it fails the test. condition is the
+// expected condition, for the message.
+func eventually(t *testing.T, timeout time.Duration, condition string, try func() error) {
 	t.Helper()
 	deadline := time.Now().Add(timeout)
 	for {
@@ -247,7 +255,7 @@ func eventually(t *testing.T, timeout time.Duration, what string, try func() err
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s: %v", timeout, what, err)
+			t.Fatalf("condition not met within %s: %s: %v", timeout, condition, err)
 		}
 		time.Sleep(pollInterval)
 	}

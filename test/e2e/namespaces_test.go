@@ -19,19 +19,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// namespaces is a network of Linux network namespaces, one for each replica, which veth pairs connect
-// to a common bridge. The neighbour (ARP) tables are static. To cut the path to a station, its entry
-// is set to a hardware address that does not exist, so that packets are dropped silently.
+// namespaces is a network of Linux network namespaces, one for each replica. A veth pair connects each
+// namespace to a common bridge. The neighbour (ARP) tables are static. To cut the path from one station to
+// another, the neighbour table of the first gets a hardware address that no station has, so that packets
+// are lost without an error.
 //
-// The API server listens on loopback, as in every cluster. The bridge's address forwards to it.
+// The API server listens on loopback, as in every cluster. A listener on the bridge's address forwards
+// connections to the API server.
 type namespaces struct {
-	// id identifies this process; it is part of the names of all interfaces and namespaces.
+	// id is the ID of this process. It is part of the names of all interfaces and namespaces.
 	id     int
-	subnet string
+	subnet string // the first three numbers of the addresses
 
 	mu       sync.Mutex
-	stations map[string]*station
-	pids     map[string]int
+	stations map[string]*station // by replica name; "api" is the API server
+	pids     map[string]int      // process IDs by replica name
 	cuts     cuts
 }
 
@@ -42,16 +44,18 @@ type station struct {
 }
 
 const (
-	// Host numbers of the stations; the API server has the first.
+	// Host numbers of the stations: that of the API server, and the range of those of replicas.
 	apiStation, firstStation, lastStation = 1, 10, 250
-	// The port on which replicas listen for each other. Each replica has its own address.
-	namespacePort = 7000
-	namespaceHead = "k1m-"
-	// A hardware address that no station has.
-	nobody = "02:d5:00:00:00:00"
+	// namespacePort is the port on which each replica listens for the other replicas. It can be the
+	// same for all replicas, because each replica has its own address.
+	namespacePort   = 7000
+	namespacePrefix = "k1m-"
+	// unusedHardwareAddress is a hardware address that no station has.
+	unusedHardwareAddress = "02:d5:00:00:00:00"
 )
 
-// newNamespaces creates a bridge. It fails without the privileges for network namespaces.
+// newNamespaces creates a network without replicas. It returns an error if this process has no privileges
+// for network namespaces.
 func newNamespaces(t *testing.T) (*namespaces, error) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -60,7 +64,7 @@ func newNamespaces(t *testing.T) (*namespaces, error) {
 	if _, err := exec.LookPath("ip"); err != nil {
 		return nil, err
 	}
-	sweepNamespaces()
+	removeStaleNamespaces()
 	n := &namespaces{id: os.Getpid(), stations: map[string]*station{}, pids: map[string]int{}, cuts: cuts{}}
 	n.subnet = freeSubnet(n.id)
 	bridge := n.bridge()
@@ -71,15 +75,17 @@ func newNamespaces(t *testing.T) (*namespaces, error) {
 		ip("link", "set", bridge, "up"),
 	)
 	if err == nil {
-		// Create a namespace to find out whether that is permitted.
-		probe := fmt.Sprintf("%s%d-probe", namespaceHead, n.id)
+		// Creating a namespace may be forbidden although creating a bridge is permitted.
+		probe := fmt.Sprintf("%s%d-probe", namespacePrefix, n.id)
 		err = errors.Join(ip("netns", "add", probe), ip("netns", "del", probe))
 	}
 	n.stations["api"] = &station{name: "api", device: bridge, number: apiStation}
 	return n, err
 }
 
-func (n *namespaces) kind() string { return "network namespaces on a bridge, " + n.subnet + ".0/24" }
+func (n *namespaces) description() string {
+	return "network namespaces on a bridge, " + n.subnet + ".0/24"
+}
 
 func (n *namespaces) bridge() string { return fmt.Sprintf("k1mb%d", n.id) }
 
@@ -89,16 +95,17 @@ func (n *namespaces) hardware(number int) string {
 	return fmt.Sprintf("02:d5:%02x:%02x:00:%02x", n.id>>8&0xff, n.id&0xff, number)
 }
 
-// place creates a namespace for a replica.
-func (n *namespaces) place(t *testing.T, name string) (bind, reach string) {
+// addReplica creates a namespace for a replica. It returns the address on which the replica listens, which
+// is also the address to which others connect.
+func (n *namespaces) addReplica(t *testing.T, name string) (bind, reach string) {
 	t.Helper()
 	n.mu.Lock()
 	number := firstStation + len(n.stations)
-	s := &station{name: name, namespace: fmt.Sprintf("%s%d-%s", namespaceHead, n.id, name), device: "eth0", number: number}
+	s := &station{name: name, namespace: fmt.Sprintf("%s%d-%s", namespacePrefix, n.id, name), device: "eth0", number: number}
 	n.stations[name] = s
 	n.mu.Unlock()
 	if number > lastStation {
-		t.Fatalf("a bridge has no room for more than %d replicas", lastStation-firstStation)
+		t.Fatalf("the subnet has no address for more than %d replicas", lastStation-firstStation)
 	}
 	outside := fmt.Sprintf("k1m%d-%d", n.id, number)
 	t.Cleanup(func() {
@@ -113,17 +120,19 @@ func (n *namespaces) place(t *testing.T, name string) (bind, reach string) {
 		s.ip("addr", "add", n.address(number)+"/24", "dev", s.device),
 		s.ip("link", "set", s.device, "up"),
 	))
-	must(t, n.write())
+	must(t, n.writeNeighbourTables())
 	at := net.JoinHostPort(n.address(number), strconv.Itoa(namespacePort))
 	return at, at
 }
 
-// server forwards connections of replicas to the API server.
-func (n *namespaces) server(t *testing.T, target string) string {
+// forwardAPIServer forwards connections of replicas to the API server until the test ends. It returns the
+// address to which replicas connect.
+func (n *namespaces) forwardAPIServer(t *testing.T, target string) string {
 	t.Helper()
 	return acceptAll(t, n.address(apiStation), func(near net.Conn) { forward(near, target) })
 }
 
+// forward copies data between a connection and target in both directions, until one side closes.
 func forward(near net.Conn, target string) {
 	defer near.Close()
 	far, err := net.DialTimeout("tcp", target, time.Second)
@@ -132,8 +141,8 @@ func forward(near net.Conn, target string) {
 	}
 	defer far.Close()
 	ended := make(chan struct{}, 2)
-	for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
-		go func() { _, _ = io.Copy(way[1], way[0]); ended <- struct{}{} }()
+	for _, direction := range [][2]net.Conn{{near, far}, {far, near}} {
+		go func() { _, _ = io.Copy(direction[1], direction[0]); ended <- struct{}{} }()
 	}
 	<-ended
 }
@@ -145,68 +154,70 @@ func (n *namespaces) command(name, program string, args []string) *exec.Cmd {
 	return exec.Command("ip", append([]string{"netns", "exec", n.stations[name].namespace, program}, args...)...)
 }
 
-// dial connects to the loopback interface in a replica's namespace, which is never cut off.
+// dial returns a function that connects to addresses in a replica's namespace. Its loopback interface is
+// never cut off.
 func (n *namespaces) dial(name string) func(ctx context.Context, network, address string) (net.Conn, error) {
 	file := n.file(name)
 	return func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-		failed := inside(file, func() { conn, err = (&net.Dialer{}).DialContext(ctx, network, address) })
-		return conn, errors.Join(err, failed)
+		namespaceErr := inNamespace(file, func() { conn, err = (&net.Dialer{}).DialContext(ctx, network, address) })
+		return conn, errors.Join(err, namespaceErr)
 	}
 }
 
+// file returns the file that represents a replica's namespace.
 func (n *namespaces) file(name string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return filepath.Join("/run/netns", n.stations[name].namespace)
 }
 
-// inside calls a function in a namespace. Sockets stay in the namespace in which they were created.
-// The thread returns to its own namespace: if it exited, the kernel would kill the programs that it
-// has started (PDEATHSIG).
-func inside(file string, f func()) error {
+// inNamespace calls a function in a namespace. Sockets stay in the namespace in which they were created.
+// Afterwards, the thread returns to its own namespace. It must not exit instead, because the kernel would
+// then kill the programs that it has started (PDEATHSIG).
+func inNamespace(file string, f func()) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	here, err := os.Open("/proc/thread-self/ns/net")
+	original, err := os.Open("/proc/thread-self/ns/net")
 	if err != nil {
 		return err
 	}
-	defer here.Close()
-	if err := enter(file); err != nil {
+	defer original.Close()
+	if err := enterNamespace(file); err != nil {
 		return err
 	}
 	f()
-	if err := unix.Setns(int(here.Fd()), unix.CLONE_NEWNET); err != nil {
+	if err := unix.Setns(int(original.Fd()), unix.CLONE_NEWNET); err != nil {
 		panic(err) // The thread is in the wrong namespace and cannot be used.
 	}
 	return nil
 }
 
-// enter moves this thread to a namespace.
-func enter(file string) error {
-	there, err := os.Open(file)
+// enterNamespace moves the current thread to a namespace.
+func enterNamespace(file string) error {
+	namespace, err := os.Open(file)
 	if err != nil {
 		return err
 	}
-	defer there.Close()
-	return unix.Setns(int(there.Fd()), unix.CLONE_NEWNET)
+	defer namespace.Close()
+	return unix.Setns(int(namespace.Fd()), unix.CLONE_NEWNET)
 }
 
-func (n *namespaces) is(pid int, name string) {
+func (n *namespaces) registerProcess(pid int, name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.pids[name] = pid
 }
 
-// set cuts or restores paths.
-func (n *namespaces) set(cut bool, ways ...[2]string) error {
+// setCut cuts or restores paths.
+func (n *namespaces) setCut(cut bool, paths ...[2]string) error {
 	n.mu.Lock()
-	n.cuts.set(cut, ways...)
+	n.cuts.setCut(cut, paths...)
 	n.mu.Unlock()
-	return n.write()
+	return n.writeNeighbourTables()
 }
 
-// write writes the neighbour table of each station.
-func (n *namespaces) write() error {
+// writeNeighbourTables writes the neighbour table of each station, according to cuts.
+func (n *namespaces) writeNeighbourTables() error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for _, from := range n.stations {
@@ -217,7 +228,7 @@ func (n *namespaces) write() error {
 			}
 			hardware := n.hardware(to.number)
 			if n.cuts.has(from.name, to.name) {
-				hardware = nobody
+				hardware = unusedHardwareAddress
 			}
 			fmt.Fprintf(&lines, "neigh replace %s lladdr %s dev %s nud permanent\n", n.address(to.number), hardware, from.device)
 		}
@@ -228,8 +239,8 @@ func (n *namespaces) write() error {
 	return nil
 }
 
-// reset closes all connections of a replica to others, so that both sides get an error.
-func (n *namespaces) reset(name string) error {
+// resetConnections closes all connections of a replica to other stations, so that both sides get an error.
+func (n *namespaces) resetConnections(name string) error {
 	n.mu.Lock()
 	pid := n.pids[name]
 	n.mu.Unlock()
@@ -271,7 +282,7 @@ func (s *station) ip(args ...string) error {
 	return ip(args...)
 }
 
-// batch runs several commands of ip(8).
+// batch runs commands of ip(8), one in each line, in the station's namespace.
 func (s *station) batch(lines string) error {
 	args := []string{"-batch", "-"}
 	if s.namespace != "" {
@@ -291,7 +302,8 @@ func ipWith(input io.Reader, args ...string) error {
 	return nil
 }
 
-// freeSubnet returns a /24 of 10.213.0.0/16 that no interface of this machine uses.
+// freeSubnet returns the first three numbers of a /24 subnet of 10.213.0.0/16 that no bridge of another
+// test uses.
 func freeSubnet(start int) string {
 	used := map[string]bool{}
 	addresses, _ := net.InterfaceAddrs()
@@ -307,24 +319,25 @@ func freeSubnet(start int) string {
 	return "10.213.0"
 }
 
-// sweepNamespaces removes the interfaces and namespaces of tests that were killed.
-func sweepNamespaces() {
-	left, _ := filepath.Glob("/run/netns/" + namespaceHead + "*")
+// removeStaleNamespaces removes the interfaces and namespaces of tests that were killed.
+func removeStaleNamespaces() {
+	left, _ := filepath.Glob("/run/netns/" + namespacePrefix + "*")
 	for _, path := range left {
 		name := filepath.Base(path)
-		if pid, _, _ := strings.Cut(strings.TrimPrefix(name, namespaceHead), "-"); gone(pid) {
+		if pid, _, _ := strings.Cut(strings.TrimPrefix(name, namespacePrefix), "-"); processGone(pid) {
 			_ = ip("netns", "del", name)
 		}
 	}
 	links, _ := filepath.Glob("/sys/class/net/k1mb*")
 	for _, path := range links {
-		if bridge := filepath.Base(path); gone(strings.TrimPrefix(bridge, "k1mb")) {
+		if bridge := filepath.Base(path); processGone(strings.TrimPrefix(bridge, "k1mb")) {
 			_ = ip("link", "del", bridge)
 		}
 	}
 }
 
-func gone(pid string) bool {
+// processGone reports whether pid is a process ID that no process has.
+func processGone(pid string) bool {
 	if _, err := strconv.Atoi(pid); err != nil {
 		return false
 	}
@@ -338,10 +351,10 @@ func TestNetworkCuts(t *testing.T) {
 	if err != nil {
 		t.Skipf("network namespaces are not available: %v", err)
 	}
-	bind, reach := n.place(t, "a")
-	n.place(t, "b")
+	bind, reach := n.addReplica(t, "a")
+	n.addReplica(t, "b")
 	var listener net.Listener
-	must(t, inside(n.file("a"), func() { listener, err = net.Listen("tcp", bind) }))
+	must(t, inNamespace(n.file("a"), func() { listener, err = net.Listen("tcp", bind) }))
 	must(t, err)
 	defer listener.Close()
 	b, err := n.dial("b")(t.Context(), "tcp", reach)
@@ -359,21 +372,21 @@ func TestNetworkCuts(t *testing.T) {
 	}
 	const soon, notAtAll = 10 * time.Second, 300 * time.Millisecond
 	if !arrives(b, a, soon) || !arrives(a, b, soon) {
-		t.Fatal("no data arrives before a cut")
+		t.Fatal("no data arrives although no path is cut")
 	}
-	must(t, n.set(true, [2]string{"b", "a"}))
+	must(t, n.setCut(true, [2]string{"b", "a"}))
 	if arrives(b, a, notAtAll) {
 		t.Error("data arrives although the path is cut")
 	}
 	if !arrives(a, b, soon) {
-		t.Error("the opposite path is cut too")
+		t.Error("no data arrives on the opposite path, which is not cut")
 	}
-	must(t, n.set(false, [2]string{"b", "a"}))
-	must(t, n.set(true, [2]string{"*", "b"}))
+	must(t, n.setCut(false, [2]string{"b", "a"}))
+	must(t, n.setCut(true, [2]string{"*", "b"}))
 	if !arrives(b, a, soon) || arrives(a, b, notAtAll) {
-		t.Error("data from b did not arrive, or data to b did")
+		t.Error("while all paths to b are cut, data from b does not arrive, or data to b arrives")
 	}
-	must(t, n.set(false, [2]string{"*", "b"}))
+	must(t, n.setCut(false, [2]string{"*", "b"}))
 	if !arrives(a, b, soon) {
 		t.Error("no data arrives after the path is restored")
 	}

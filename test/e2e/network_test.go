@@ -14,28 +14,30 @@ import (
 	"time"
 )
 
-// network connects replicas with each other and with the API server, which is named "api". A path can
-// be cut: data that is sent is dropped, and neither side gets an error.
+// network connects replicas with each other and with the API server, which has the name "api". The test can
+// cut a path. Then data on this path does not arrive, and neither side gets an error.
 type network interface {
-	// kind describes the implementation.
-	kind() string
-	// place returns the address on which a replica listens, and the address to which others connect.
-	place(t *testing.T, name string) (bind, reach string)
-	// server returns the address at which replicas connect to the API server.
-	server(t *testing.T, target string) string
+	// description describes the implementation.
+	description() string
+	// addReplica adds a replica. It returns the address on which the replica listens, and the address to
+	// which others connect.
+	addReplica(t *testing.T, name string) (bind, reach string)
+	// forwardAPIServer returns the address at which replicas connect to the API server.
+	forwardAPIServer(t *testing.T, target string) string
 	// command returns a command that runs in a replica's network.
 	command(name, program string, args []string) *exec.Cmd
-	// dial connects to the loopback interface of a replica.
+	// dial returns a function that connects to the loopback interface of a replica.
 	dial(name string) func(ctx context.Context, network, address string) (net.Conn, error)
-	// is registers the process of a replica.
-	is(pid int, name string)
-	// set cuts or restores paths. A path is a pair of names, from and to; "*" matches all names.
-	set(cut bool, ways ...[2]string) error
-	// reset closes all connections of a replica, so that both sides get an error.
-	reset(name string) error
+	// registerProcess registers the process of a replica.
+	registerProcess(pid int, name string)
+	// setCut cuts or restores paths. A path is a pair of names: from and to. "*" matches all names.
+	setCut(cut bool, paths ...[2]string) error
+	// resetConnections closes all connections of a replica, so that both sides get an error.
+	resetConnections(name string) error
 }
 
-// newNetwork returns a network of namespaces or, without the privileges for them, of proxies.
+// newNetwork returns a network of network namespaces. If this process has no privileges for them, it
+// returns a network of proxies.
 //
 //	FAULTS_NETWORK  proxy: always use proxies
 func newNetwork(t *testing.T) network {
@@ -43,13 +45,13 @@ func newNetwork(t *testing.T) network {
 	if os.Getenv("FAULTS_NETWORK") != "proxy" {
 		n, err := newNamespaces(t)
 		if err == nil {
-			t.Logf("replicas are in %s", n.kind())
+			t.Logf("replicas are in %s", n.description())
 			return n
 		}
 		t.Logf("network namespaces are not available: %v", err)
 	}
 	n := newProxies()
-	t.Logf("replicas are on loopback, with %s between them", n.kind())
+	t.Logf("replicas are on loopback, with %s between them", n.description())
 	return n
 }
 
@@ -60,46 +62,46 @@ func (c cuts) has(from, to string) bool {
 	return c[[2]string{from, to}] || c[[2]string{from, "*"}] || c[[2]string{"*", to}]
 }
 
-func (c cuts) set(cut bool, ways ...[2]string) {
-	for _, way := range ways {
+func (c cuts) setCut(cut bool, paths ...[2]string) {
+	for _, path := range paths {
 		if cut {
-			c[way] = true
+			c[path] = true
 		} else {
-			delete(c, way)
+			delete(c, path)
 		}
 	}
 }
 
-// proxies is a network of TCP proxies on loopback. Each process is reached through a proxy, which stops
-// forwarding while a path is cut. After the path is restored, it forwards the delayed bytes.
+// proxies is a network of TCP proxies on loopback. Other processes connect to a process through a proxy,
+// which stops forwarding while a path is cut. After the path is restored, it forwards the delayed bytes.
 type proxies struct {
 	mu sync.Mutex
-	// names of processes, by process ID.
+	// names contains the names of replicas, by process ID.
 	names map[int]string
 	cuts  cuts
-	open  map[*wire]bool
+	open  map[*proxiedConn]bool
 }
 
-// wire is a proxied connection between two processes.
-type wire struct {
+// proxiedConn is a proxied connection between two processes.
+type proxiedConn struct {
 	from, to string
 	near     net.Conn
 	far      net.Conn
 }
 
 func newProxies() *proxies {
-	return &proxies{names: map[int]string{}, cuts: cuts{}, open: map[*wire]bool{}}
+	return &proxies{names: map[int]string{}, cuts: cuts{}, open: map[*proxiedConn]bool{}}
 }
 
-func (n *proxies) kind() string { return "proxies" }
+func (n *proxies) description() string { return "proxies" }
 
-func (n *proxies) place(t *testing.T, name string) (bind, reach string) {
+func (n *proxies) addReplica(t *testing.T, name string) (bind, reach string) {
 	t.Helper()
 	bind = fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	return bind, n.reach(t, name, bind)
 }
 
-func (n *proxies) server(t *testing.T, target string) string {
+func (n *proxies) forwardAPIServer(t *testing.T, target string) string {
 	t.Helper()
 	return n.reach(t, "api", target)
 }
@@ -112,13 +114,14 @@ func (n *proxies) dial(string) func(ctx context.Context, network, address string
 	return (&net.Dialer{}).DialContext
 }
 
-// reach starts a proxy for a listener of a process and returns its address.
+// reach starts a proxy for a listener of a process and returns the address of the proxy.
 func (n *proxies) reach(t *testing.T, name, target string) string {
 	t.Helper()
 	return acceptAll(t, "127.0.0.1", func(near net.Conn) { n.connect(name, target, near) })
 }
 
-// acceptAll listens on a free port of a host until the test ends. It returns host and port.
+// acceptAll listens on a free port of a host until the test ends, and calls serve for each connection. It
+// returns host and port.
 func acceptAll(t *testing.T, host string, serve func(net.Conn)) string {
 	t.Helper()
 	listener, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
@@ -136,8 +139,9 @@ func acceptAll(t *testing.T, host string, serve func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
+// connect forwards a connection to a process until one side closes it.
 func (n *proxies) connect(name, target string, near net.Conn) {
-	w := &wire{from: n.whose(near.RemoteAddr()), to: name, near: near}
+	w := &proxiedConn{from: n.processNameOf(near.RemoteAddr()), to: name, near: near}
 	defer near.Close()
 	for n.isCut(w.from, w.to) || n.isCut(w.to, w.from) {
 		time.Sleep(10 * time.Millisecond)
@@ -151,16 +155,17 @@ func (n *proxies) connect(name, target string, near net.Conn) {
 	n.open[w] = true
 	n.mu.Unlock()
 	var both sync.WaitGroup
-	both.Go(func() { n.carry(w.from, w.to, near, far) })
-	both.Go(func() { n.carry(w.to, w.from, far, near) })
+	both.Go(func() { n.copyBytes(w.from, w.to, near, far) })
+	both.Go(func() { n.copyBytes(w.to, w.from, far, near) })
 	both.Wait()
 	n.mu.Lock()
 	delete(n.open, w)
 	n.mu.Unlock()
 }
 
-// carry copies bytes until one side closes the connection. A cut delays the closing too.
-func (n *proxies) carry(from, to string, source, sink net.Conn) {
+// copyBytes copies bytes until one side closes the connection. While the path is cut, it forwards neither
+// bytes nor the end of the connection.
+func (n *proxies) copyBytes(from, to string, source, sink net.Conn) {
 	buffer := make([]byte, 64<<10)
 	for {
 		count, err := source.Read(buffer)
@@ -168,8 +173,8 @@ func (n *proxies) carry(from, to string, source, sink net.Conn) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if count > 0 {
-			if _, failed := sink.Write(buffer[:count]); failed != nil {
-				err = failed
+			if _, writeErr := sink.Write(buffer[:count]); writeErr != nil {
+				err = writeErr
 			}
 		}
 		if err != nil {
@@ -186,14 +191,14 @@ func (n *proxies) isCut(from, to string) bool {
 	return n.cuts.has(from, to)
 }
 
-func (n *proxies) set(cut bool, ways ...[2]string) error {
+func (n *proxies) setCut(cut bool, paths ...[2]string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cuts.set(cut, ways...)
+	n.cuts.setCut(cut, paths...)
 	return nil
 }
 
-func (n *proxies) reset(name string) error {
+func (n *proxies) resetConnections(name string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for w := range n.open {
@@ -205,14 +210,15 @@ func (n *proxies) reset(name string) error {
 	return nil
 }
 
-func (n *proxies) is(pid int, name string) {
+func (n *proxies) registerProcess(pid int, name string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.names[pid] = name
 }
 
-// whose returns the name of the process that connects from an address of this machine.
-func (n *proxies) whose(address net.Addr) string {
+// processNameOf returns the name of the replica that connects from an address of this machine; "?" if no
+// replica does.
+func (n *proxies) processNameOf(address net.Addr) string {
 	inode := inodeOf(address.(*net.TCPAddr).Port)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -227,7 +233,7 @@ func (n *proxies) whose(address net.Addr) string {
 	return "?"
 }
 
-// inodeOf returns the inode of a socket on loopback by its port.
+// inodeOf returns the inode of the socket with a port on loopback; "" if it does not exist.
 func inodeOf(port int) string {
 	file, err := os.Open("/proc/net/tcp")
 	if err != nil {

@@ -17,26 +17,25 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// fault is a kind of fault. Its function causes the fault and returns a function that ends it. Faults
-// with "leader" in their name affect the leader.
+// fault is a kind of fault. A shard in its name is a replica that owns nodes and is not the leader.
 type fault struct {
-	name string
-	// duration in seconds.
-	seconds int
-	begin   func(*campaign) (end func())
+	name    string
+	seconds int // duration
+	// begin causes the fault and returns a function that ends it.
+	begin func(*campaign) (end func())
 }
 
 // campaign injects faults into replicas under load.
 type campaign struct {
-	t    *testing.T
-	w    *world
-	rs   *replicas
-	load *churn
-	rand *rand.Rand
-	took map[string][]time.Duration
-	// began is the start time of the current fault.
-	began time.Time
-	// limit is the maximum recovery time, generous enough for slow machines.
+	t             *testing.T
+	w             *workspace
+	rs            *replicas
+	load          *churn
+	rand          *rand.Rand
+	recoveryTimes map[string][]time.Duration
+	// faultStart is the start time of the current fault.
+	faultStart time.Time
+	// limit is the maximum recovery time. It is long enough for slow machines.
 	limit time.Duration
 }
 
@@ -45,44 +44,45 @@ const (
 	faultsName = "faults"
 )
 
-// faults are all kinds of faults. A short run uses the first ones.
+// faults are all kinds of faults. A run without FAULTS uses only the first seven.
 var faults = []fault{
 	{"kill -9 of a shard", 1, func(c *campaign) func() { return c.kill(c.shard(), syscall.SIGKILL) }},
 	{"clean exit of the leader", 1, func(c *campaign) func() { return c.kill(c.rs.leader(), syscall.SIGTERM) }},
 	{"half-open to a shard", 4, func(c *campaign) func() { return c.cut([2]string{"*", c.shard().name}) }},
-	{"a shard suspended", 5, func(c *campaign) func() { return c.stop(c.shard()) }},
+	{"a shard suspended", 5, func(c *campaign) func() { return c.suspend(c.shard()) }},
 	{"kill -9 of a relay", 1, func(c *campaign) func() { return c.kill(c.relay(), syscall.SIGKILL) }},
 	{"a shard joins and leaves", 3, (*campaign).join},
 	{"kill -9 of the leader", 1, func(c *campaign) func() { return c.kill(c.rs.leader(), syscall.SIGKILL) }},
 	{"clean exit of a shard", 1, func(c *campaign) func() { return c.kill(c.shard(), syscall.SIGTERM) }},
-	{"a shard suspended for 30 s", 30, func(c *campaign) func() { return c.stop(c.shard()) }},
-	{"the leader suspended", 5, func(c *campaign) func() { return c.stop(c.rs.leader()) }},
-	{"the leader suspended for 30 s", 30, func(c *campaign) func() { return c.stop(c.rs.leader()) }},
-	{"a relay suspended", 5, func(c *campaign) func() { return c.stop(c.relay()) }},
+	{"a shard suspended for 30 s", 30, func(c *campaign) func() { return c.suspend(c.shard()) }},
+	{"the leader suspended", 5, func(c *campaign) func() { return c.suspend(c.rs.leader()) }},
+	{"the leader suspended for 30 s", 30, func(c *campaign) func() { return c.suspend(c.rs.leader()) }},
+	{"a relay suspended", 5, func(c *campaign) func() { return c.suspend(c.relay()) }},
 	{"a shard cut off", 12, func(c *campaign) func() {
 		name := c.shard().name
 		return c.cut([2]string{"*", name}, [2]string{name, "*"})
 	}},
 	{"half-open from a shard", 6, func(c *campaign) func() { return c.cut([2]string{c.shard().name, "*"}) }},
-	{"two shards cut off from each other", 40, (*campaign).between},
+	{"two shards cut off from each other", 40, (*campaign).cutBetweenShards},
 	{"a shard without the API server", 12, func(c *campaign) func() {
 		name := c.shard().name
 		return c.cut([2]string{"api", name}, [2]string{name, "api"})
 	}},
-	{"the leader cut off from replicas", 8, (*campaign).isolate},
+	{"the leader cut off from replicas", 8, (*campaign).isolateLeader},
 	{"a relay that is the leader cut off", 8, (*campaign).isolateRelay},
-	{"connections of a shard reset", 1, (*campaign).reset},
-	{"a slow shard", 10, func(c *campaign) func() { return c.slow(c.shard()) }},
-	{"a second replica with a shard's name", 1, (*campaign).twin},
+	{"connections of a shard reset", 1, (*campaign).resetConnections},
+	{"a slow shard", 10, func(c *campaign) func() { return c.slowDown(c.shard()) }},
+	{"a second replica with a shard's name", 1, (*campaign).startSameName},
 	{"kill -9 of the API server", 1, func(c *campaign) func() { c.w.kill(c.t, faultsName, "kube-apiserver"); return func() {} }},
 }
 
 // TestReplicaFaults injects faults into scheduler replicas while pods are created and deleted.
 //
-//	FAULTS       number of faults (default: a few); FAULTS_ONLY: only kinds whose name contains this
-//	FAULTS_SEED  seed of an earlier run, to repeat its sequence of faults
+//	FAULTS          number of faults (default 7)
+//	FAULTS_ONLY     inject only faults whose name contains this text
+//	FAULTS_SEED     seed of an earlier run, to repeat its sequence of faults
 //	FAULTS_NETWORK  proxy: use proxies instead of network namespaces
-//	FAULTS_LOGS  directory for the logs of the replicas
+//	FAULTS_LOGS     directory for the logs of the replicas
 func TestReplicaFaults(t *testing.T) {
 	count, kinds, seed := 7, faults[:7], uint64(time.Now().UnixNano())
 	if text := os.Getenv("FAULTS"); text != "" {
@@ -106,52 +106,53 @@ func TestReplicaFaults(t *testing.T) {
 		defer close(done)
 		c.load.run(ctx)
 	}()
-	defer func() { stop(); <-done; c.table() }()
+	defer func() { stop(); <-done; c.printTable() }()
 	order := []fault{}
 	for i := range count {
 		if i%len(kinds) == 0 {
 			order = append(order, kinds...)
 			c.rand.Shuffle(len(kinds), func(a, b int) { order[i+a], order[i+b] = order[i+b], order[i+a] })
 		}
-		c.happen(i, order[i])
+		c.inject(i, order[i])
 	}
 	stop()
 	<-done
 	pods := c.load.audit(t, c.limit)
-	eventually(t, 2*time.Minute, "replicas agree and hold no reservations", func() error { return c.rs.agree(faultNodes, pods) })
+	eventually(t, 2*time.Minute, "the replicas agree and have no reservations", func() error { return c.rs.agree(faultNodes, pods) })
 	for _, g := range c.load.groups {
 		c.load.delete(t.Context(), g)
 	}
-	eventually(t, time.Minute, "replicas forget the pods that were deleted", func() error { return c.rs.agree(faultNodes, 0) })
+	eventually(t, time.Minute, "the replicas have no pods after all pods were deleted", func() error { return c.rs.agree(faultNodes, 0) })
 }
 
+// newCampaign starts a cluster with three replicas that own nodes and one relay.
 func newCampaign(t *testing.T, seed uint64) *campaign {
-	w := newWorld(t)
+	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", faultsName) })
 	w.succeed(t, "up", "--name", faultsName, "--nodes", fmt.Sprint(faultNodes), "--store", storeKind())
 	source := rand.New(rand.NewPCG(seed, 0))
 	c := &campaign{
-		t: t, w: w, rs: newReplicas(t, w, faultsName), rand: source, took: map[string][]time.Duration{}, limit: 90 * time.Second,
+		t: t, w: w, rs: newReplicas(t, w, faultsName), rand: source, recoveryTimes: map[string][]time.Duration{}, limit: 90 * time.Second,
 		load: &churn{client: w.client(t, faultsName), rand: rand.New(rand.NewPCG(seed, 1)), bound: map[types.UID]string{}},
 	}
 	for range 3 {
 		c.rs.add(false)
 	}
 	c.rs.add(true)
-	eventually(t, time.Minute, "replicas have all nodes", func() error { return c.rs.agree(faultNodes, 0) })
+	eventually(t, time.Minute, "the replicas own all nodes", func() error { return c.rs.agree(faultNodes, 0) })
 	return c
 }
 
-// happen injects a fault and waits until the replicas have recovered.
-func (c *campaign) happen(number int, f fault) {
+// inject injects a fault and waits until the replicas have recovered.
+func (c *campaign) inject(number int, f fault) {
 	c.t.Helper()
-	c.began = time.Now()
+	c.faultStart = time.Now()
 	end := f.begin(c)
-	took := c.load.probe(c.t, c.began, c.limit)
-	time.Sleep(time.Until(c.began.Add(time.Duration(f.seconds) * time.Second)))
+	took := c.load.probe(c.t, c.faultStart, c.limit)
+	time.Sleep(time.Until(c.faultStart.Add(time.Duration(f.seconds) * time.Second)))
 	end()
 	pods := c.load.audit(c.t, c.limit)
-	c.took[f.name] = append(c.took[f.name], took)
+	c.recoveryTimes[f.name] = append(c.recoveryTimes[f.name], took)
 	c.t.Logf("%3d %-36s %6.2f s until new pods are bound; %d pods are on allowed nodes", number+1, f.name, took.Seconds(), pods)
 	for _, r := range c.rs.all {
 		if !r.runs() {
@@ -172,6 +173,7 @@ func (c *campaign) shard() *replica {
 	return others[c.rand.IntN(len(others))]
 }
 
+// relay returns the relay.
 func (c *campaign) relay() *replica {
 	for _, r := range c.rs.all {
 		if r.relay {
@@ -181,7 +183,7 @@ func (c *campaign) relay() *replica {
 	return nil
 }
 
-// kill kills a replica, which is restarted a second later.
+// kill sends a signal to a replica that makes it exit. The end of the fault restarts the replica.
 func (c *campaign) kill(r *replica, signal syscall.Signal) func() {
 	r.signal(signal)
 	return func() {
@@ -190,24 +192,26 @@ func (c *campaign) kill(r *replica, signal syscall.Signal) func() {
 	}
 }
 
-// stop suspends a replica for a while. A leader that loses its lease in that time exits.
-func (c *campaign) stop(r *replica) func() {
+// suspend suspends a replica until the end of the fault. A leader that loses its Lease meanwhile exits.
+func (c *campaign) suspend(r *replica) func() {
 	r.signal(syscall.SIGSTOP)
 	return func() { r.signal(syscall.SIGCONT) }
 }
 
-func (c *campaign) cut(ways ...[2]string) func() {
-	must(c.t, c.rs.net.set(true, ways...))
-	return func() { must(c.t, c.rs.net.set(false, ways...)) }
+// cut cuts paths until the end of the fault.
+func (c *campaign) cut(paths ...[2]string) func() {
+	must(c.t, c.rs.net.setCut(true, paths...))
+	return func() { must(c.t, c.rs.net.setCut(false, paths...)) }
 }
 
-func (c *campaign) reset() func() {
-	must(c.t, c.rs.net.reset(c.shard().name))
+func (c *campaign) resetConnections() func() {
+	must(c.t, c.rs.net.resetConnections(c.shard().name))
 	return func() {}
 }
 
-// between cuts the path between two replicas that are not the leader, so that both stay members.
-func (c *campaign) between() func() {
+// cutBetweenShards cuts the paths between two replicas that are not the leader. Both stay members, because
+// the leader can reach them.
+func (c *campaign) cutBetweenShards() func() {
 	one := c.shard()
 	other := c.shard()
 	for range 100 {
@@ -218,19 +222,20 @@ func (c *campaign) between() func() {
 	return c.cut([2]string{one.name, other.name}, [2]string{other.name, one.name})
 }
 
-// isolate cuts the leader off from the other replicas, but not from the API server.
-func (c *campaign) isolate() func() {
+// isolateLeader cuts the paths between the leader and the other replicas, but not those to the API server.
+func (c *campaign) isolateLeader() func() {
 	leader := c.rs.leader()
-	var ways [][2]string
+	var paths [][2]string
 	for _, r := range c.rs.all {
 		if r != leader {
-			ways = append(ways, [2]string{leader.name, r.name}, [2]string{r.name, leader.name})
+			paths = append(paths, [2]string{leader.name, r.name}, [2]string{r.name, leader.name})
 		}
 	}
-	return c.cut(ways...)
+	return c.cut(paths...)
 }
 
-// isolateRelay makes a relay the leader and cuts it off.
+// isolateRelay restarts leaders until the relay is the leader. Then it cuts the paths between the relay and
+// the other replicas.
 func (c *campaign) isolateRelay() func() {
 	for leader := c.rs.leader(); leader != c.relay(); {
 		leader.signal(syscall.SIGTERM)
@@ -239,12 +244,12 @@ func (c *campaign) isolateRelay() func() {
 		leader = c.rs.leader()
 		last.start()
 	}
-	c.began = time.Now()
-	return c.isolate()
+	c.faultStart = time.Now()
+	return c.isolateLeader()
 }
 
-// slow lets a replica run only 10 % of the time.
-func (c *campaign) slow(r *replica) func() {
+// slowDown lets a replica run for only 10 % of the time.
+func (c *campaign) slowDown(r *replica) func() {
 	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -262,7 +267,7 @@ func (c *campaign) slow(r *replica) func() {
 	return func() { close(done); <-ended }
 }
 
-// join adds a replica and later stops it.
+// join adds a replica, and stops it at the end of the fault.
 func (c *campaign) join() func() {
 	r := c.rs.add(false)
 	return func() {
@@ -272,8 +277,8 @@ func (c *campaign) join() func() {
 	}
 }
 
-// twin starts a second replica with the name of another one. It must exit with an error.
-func (c *campaign) twin() func() {
+// startSameName starts another replica with the name of a running replica. It must exit with an error.
+func (c *campaign) startSameName() func() {
 	r := c.rs.prepare(false)
 	r.args[slices.Index(r.args, "--replica-name")+1] = c.shard().name
 	r.start()
@@ -287,12 +292,12 @@ func (c *campaign) twin() func() {
 	}
 }
 
-// table prints the recovery times by kind of fault.
-func (c *campaign) table() {
+// printTable prints the recovery times by kind of fault.
+func (c *campaign) printTable() {
 	var lines strings.Builder
 	fmt.Fprintf(&lines, "\n%-36s %5s %8s %8s %8s\n", "fault", "times", "median", "mean", "longest")
 	for _, f := range faults {
-		took := c.took[f.name]
+		took := c.recoveryTimes[f.name]
 		if len(took) == 0 {
 			continue
 		}

@@ -20,15 +20,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/verify"
 )
 
-// churn continuously creates and deletes groups of pods of several kinds. The cluster has room for
-// every pod, provided that the scheduler has processed the deletions.
+// churn continuously creates and deletes groups of pods of several kinds. The capacity of the cluster
+// suffices for all existing pods, so a pod waits at most until the scheduler has processed deletions.
 type churn struct {
 	client kubernetes.Interface
 	rand   *rand.Rand
-	// busy is held during a step, so that audit can pause the churn.
-	busy   sync.Mutex
-	groups []group
-	made   int
+	// stepping is locked during a step, so that audit can pause the churn.
+	stepping sync.Mutex
+	groups   []group
+	created  int
 	// bound is the node of each pod that was seen bound.
 	bound map[types.UID]string
 }
@@ -40,32 +40,36 @@ type group struct {
 }
 
 const (
-	// Maximum number of groups, and the interval between steps.
-	churnGroups = 60
-	churnEvery  = 120 * time.Millisecond
-	// Limits for big pods and host ports, because the cluster has room for few of them.
+	// churnGroups is the maximum number of groups. churnInterval is the time between two steps.
+	churnGroups   = 60
+	churnInterval = 120 * time.Millisecond
+	// churnBig and churnPorts are the maximum numbers of groups of the kinds "big" and "ports". They are
+	// small, because the capacity of the cluster suffices for few such pods.
 	churnBig, churnPorts = 12, 6
-	// CPU of a big pod, of the 32 cores of a node.
+	// bigCPU is the CPU request of a pod of the kind "big". A node has 32 cores.
 	bigCPU = "20"
 )
 
 var churnKinds = []string{"plain", "spread", "zones", "hosts", "ports", "big"}
 
-// run stops between two steps, so that the set of existing pods is known.
+// run performs steps until ctx is done. It ends only between two steps, so that the set of existing pods is
+// known.
 func (c *churn) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		c.busy.Lock()
+		c.stepping.Lock()
 		step, done := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
 		c.step(step)
 		done()
-		c.busy.Unlock()
+		c.stepping.Unlock()
 		select {
 		case <-ctx.Done():
-		case <-time.After(churnEvery):
+		case <-time.After(churnInterval):
 		}
 	}
 }
 
+// step creates a group of a random kind. If the maximum number of groups, or of groups of this kind,
+// exists, it deletes a random group instead.
 func (c *churn) step(ctx context.Context) {
 	count := map[string]int{}
 	for _, g := range c.groups {
@@ -82,21 +86,21 @@ func (c *churn) step(ctx context.Context) {
 	c.groups = slices.Delete(c.groups, which, which+1)
 }
 
-// create creates a group of a kind.
+// create creates a group of a kind. It repeats failed requests.
 func (c *churn) create(ctx context.Context, kind string) group {
-	c.made++
-	name := fmt.Sprintf("%s-%d", kind, c.made)
+	c.created++
+	name := fmt.Sprintf("%s-%d", kind, c.created)
 	sizes := map[string]int{"plain": 6, "spread": 6, "zones": 3, "hosts": 5, "ports": 4, "big": 2}
 	g := group{kind: kind}
 	for i := range sizes[kind] {
 		pod := newChurnPod(kind, name, i)
 		for ctx.Err() == nil {
-			made, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod, metav1.CreateOptions{})
+			created, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).Create(ctx, pod, metav1.CreateOptions{})
 			if apierrors.IsAlreadyExists(err) {
-				made, err = c.client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, pod.Name, metav1.GetOptions{})
+				created, err = c.client.CoreV1().Pods(metav1.NamespaceDefault).Get(ctx, pod.Name, metav1.GetOptions{})
 			}
 			if err == nil {
-				g.pods = append(g.pods, made)
+				g.pods = append(g.pods, created)
 				break
 			}
 			time.Sleep(pollInterval)
@@ -137,6 +141,7 @@ func newChurnPod(kind, name string, number int) *corev1.Pod {
 	return pod
 }
 
+// delete deletes a group. It repeats failed requests.
 func (c *churn) delete(ctx context.Context, g group) {
 	now := int64(0)
 	for _, pod := range g.pods {
@@ -150,15 +155,15 @@ func (c *churn) delete(ctx context.Context, g group) {
 	}
 }
 
-// probe creates groups of some kinds, and returns the time from since until all of their pods are
+// probe creates groups of some kinds. It returns the time from since until all pods of these groups are
 // bound.
 func (c *churn) probe(t *testing.T, since time.Time, limit time.Duration) time.Duration {
 	t.Helper()
 	var probes []group
 	for _, kind := range []string{"plain", "spread", "zones"} {
-		c.busy.Lock()
+		c.stepping.Lock()
 		probes = append(probes, c.create(t.Context(), kind))
-		c.busy.Unlock()
+		c.stepping.Unlock()
 	}
 	eventually(t, limit, "pods created after the fault are bound", func() error {
 		for _, g := range probes {
@@ -168,25 +173,25 @@ func (c *churn) probe(t *testing.T, since time.Time, limit time.Duration) time.D
 					return err
 				}
 				if now.Spec.NodeName == "" {
-					return fmt.Errorf("%s is not", pod.Name)
+					return fmt.Errorf("%s is not bound", pod.Name)
 				}
 			}
 		}
 		return nil
 	})
 	took := time.Since(since)
-	c.busy.Lock()
+	c.stepping.Lock()
 	c.groups = append(c.groups, probes...)
-	c.busy.Unlock()
+	c.stepping.Unlock()
 	return took
 }
 
-// audit pauses the load, waits until every pod is bound, and verifies the cluster. It returns the
-// number of pods.
+// audit pauses the churn, waits until every pod is bound, and verifies the cluster. It returns the number
+// of pods.
 func (c *churn) audit(t *testing.T, limit time.Duration) int {
 	t.Helper()
-	c.busy.Lock()
-	defer c.busy.Unlock()
+	c.stepping.Lock()
+	defer c.stepping.Unlock()
 	want := map[types.UID]string{}
 	for _, g := range c.groups {
 		for _, pod := range g.pods {
@@ -207,6 +212,8 @@ func (c *churn) audit(t *testing.T, limit time.Duration) int {
 	return len(want)
 }
 
+// allBound returns an error unless the existing pods are those in want and are bound. It fails the test if
+// a pod was lost or bound to a second node.
 func (c *churn) allBound(t *testing.T, want map[types.UID]string) error {
 	list, err := c.client.CoreV1().Pods(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{})
 	if err != nil {
@@ -227,7 +234,7 @@ func (c *churn) allBound(t *testing.T, want map[types.UID]string) error {
 		}
 	}
 	if len(missing) > 0 {
-		t.Fatalf("pods are lost: %v", slices.Collect(maps.Values(missing)))
+		t.Fatalf("pods that were created do not exist: %v", slices.Collect(maps.Values(missing)))
 	}
 	if len(waiting) > 0 {
 		return fmt.Errorf("%d of %d pods are not bound: %v", len(waiting), len(want), waiting[:min(len(waiting), 5)])

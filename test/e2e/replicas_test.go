@@ -20,35 +20,35 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// replicas are dist-scheduler replicas, which the test starts in a cluster with another scheduler.
-// The test can cut the network between them.
+// replicas are dist-scheduler replicas that the test starts in a cluster with another scheduler. The test
+// can cut the network between them.
 type replicas struct {
 	t       *testing.T
-	w       *world
+	w       *workspace
 	cluster string
 	net     network
 	folder  string
 	all     []*replica
-	// made counts all replicas that were ever created.
-	made int
+	// created is the number of replicas that were prepared. It is the number in the next name.
+	created int
 }
 
-// replica is one replica, which may be stopped.
+// replica is one replica. Its process may have exited.
 type replica struct {
-	in    *replicas
+	set   *replicas
 	name  string
 	relay bool
 	args  []string
-	// metrics is the port that serves its metrics.
+	// metrics is the port on which the replica serves its metrics.
 	metrics int
 	cmd     *exec.Cmd
-	ended   chan struct{}
+	ended   chan struct{} // closed when the process has exited
 }
 
-// lease has the leader election flags that `k1m up` uses.
+// replicaLease is the leader election configuration, with the durations that `k1m up` configures.
 const replicaLease = "leaderElection: {leaderElect: true, resourceName: dist-scheduler, leaseDuration: 10s, renewDeadline: 7s, retryPeriod: 500ms}\n"
 
-func newReplicas(t *testing.T, w *world, cluster string) *replicas {
+func newReplicas(t *testing.T, w *workspace, cluster string) *replicas {
 	return &replicas{t: t, w: w, cluster: cluster, net: newNetwork(t), folder: t.TempDir()}
 }
 
@@ -64,13 +64,13 @@ func (rs *replicas) add(relay bool) *replica {
 // prepare creates the files and the network of another replica.
 func (rs *replicas) prepare(relay bool) *replica {
 	rs.t.Helper()
-	r := &replica{in: rs, relay: relay, name: fmt.Sprintf("replica-%d", rs.made), metrics: freePort(rs.t)}
-	rs.made++
+	r := &replica{set: rs, relay: relay, name: fmt.Sprintf("replica-%d", rs.created), metrics: freePort(rs.t)}
+	rs.created++
 	pki := func(name string) string { return filepath.Join(rs.w.clusterDir(rs.cluster), "pki", name) }
-	bind, reach := rs.net.place(rs.t, r.name)
+	bind, reach := rs.net.addReplica(rs.t, r.name)
 	kubeconfig := rs.kubeconfig(r.name)
 	config := filepath.Join(rs.folder, r.name+".yaml")
-	must(rs.t, os.WriteFile(config, []byte(configHead+replicaLease+
+	must(rs.t, os.WriteFile(config, []byte(configHeader+replicaLease+
 		"clientConnection: {kubeconfig: "+kubeconfig+", qps: 5000, burst: 10000}\nprofiles: [{schedulerName: dist-scheduler}]\n"), 0o600))
 	r.args = []string{
 		"--config", config, "--bind-address", "127.0.0.1", "--secure-port", fmt.Sprint(r.metrics), "--cert-dir", filepath.Join(rs.folder, r.name),
@@ -85,7 +85,8 @@ func (rs *replicas) prepare(relay bool) *replica {
 	return r
 }
 
-// kubeconfig writes an administrator's kubeconfig whose path to the API server can be cut.
+// kubeconfig writes an administrator's kubeconfig. Its server address leads through the test network, so
+// that the test can cut the connection to the API server.
 func (rs *replicas) kubeconfig(name string) string {
 	path := strings.TrimSpace(rs.w.succeed(rs.t, "kubeconfig", "--name", rs.cluster, "--path").stdout)
 	config, err := clientcmd.LoadFromFile(path)
@@ -95,30 +96,31 @@ func (rs *replicas) kubeconfig(name string) string {
 		host, _, err := net.SplitHostPort(target)
 		must(rs.t, err)
 		// The certificate is valid for the address on which the API server listens.
-		cluster.Server, cluster.TLSServerName = "https://"+rs.net.server(rs.t, target), host
+		cluster.Server, cluster.TLSServerName = "https://"+rs.net.forwardAPIServer(rs.t, target), host
 	}
-	own := filepath.Join(rs.folder, name+".conf")
-	must(rs.t, clientcmd.WriteToFile(*config, own))
-	return own
+	file := filepath.Join(rs.folder, name+".conf")
+	must(rs.t, clientcmd.WriteToFile(*config, file))
+	return file
 }
 
+// start starts the process of the replica.
 func (r *replica) start() {
-	r.cmd = r.in.net.command(r.name, filepath.Join(r.in.w.bin, "dist-scheduler"), r.args)
+	r.cmd = r.set.net.command(r.name, filepath.Join(r.set.w.bin, "dist-scheduler"), r.args)
 	// All runs of a replica append to one log file.
-	log, err := os.OpenFile(filepath.Join(r.in.logs(), r.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	must(r.in.t, err)
+	log, err := os.OpenFile(filepath.Join(r.set.logs(), r.name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	must(r.set.t, err)
 	r.cmd.Stdout, r.cmd.Stderr = log, log
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	must(r.in.t, r.cmd.Start())
+	must(r.set.t, r.cmd.Start())
 	log.Close()
-	r.in.net.is(r.cmd.Process.Pid, r.name)
+	r.set.net.registerProcess(r.cmd.Process.Pid, r.name)
 	cmd, ended := r.cmd, make(chan struct{})
 	r.ended = ended
 	go func() { defer close(ended); _ = cmd.Wait() }()
-	r.in.t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
+	r.set.t.Cleanup(func() { _ = cmd.Process.Kill(); <-ended })
 }
 
-// logs is the directory of the logs; FAULTS_LOGS sets one that is kept.
+// logs returns the directory of the logs: FAULTS_LOGS or, if it is not set, a temporary directory.
 func (rs *replicas) logs() string {
 	if folder := os.Getenv("FAULTS_LOGS"); folder != "" {
 		must(rs.t, os.MkdirAll(folder, 0o755))
@@ -127,6 +129,7 @@ func (rs *replicas) logs() string {
 	return rs.folder
 }
 
+// runs reports whether the process of the replica is running.
 func (r *replica) runs() bool {
 	select {
 	case <-r.ended:
@@ -143,29 +146,29 @@ func (r *replica) await() {
 	select {
 	case <-r.ended:
 	case <-time.After(30 * time.Second):
-		r.in.t.Fatalf("%s does not exit", r.name)
+		r.set.t.Fatalf("%s did not exit within 30 s", r.name)
 	}
 }
 
 var held = regexp.MustCompile(`(?m)^scheduler_replica_objects\{kind="(\w+)"\} (\S+)$`)
 var members = regexp.MustCompile(`(?m)^scheduler_replica_members (\S+)$`)
 
-// holds returns the numbers of objects that a replica holds according to its metrics; "members" is
-// included if it is the leader.
-func (r *replica) holds() (map[string]int, error) {
+// objectCounts returns the numbers of objects in the metrics of a replica, by kind. If the replica is the
+// leader, "members" is the number of members.
+func (r *replica) objectCounts() (map[string]int, error) {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
-		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true, DialContext: r.in.net.dial(r.name),
+		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true, DialContext: r.set.net.dial(r.name),
 	}}
-	answer, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d/metrics", r.metrics))
+	response, err := client.Get(fmt.Sprintf("https://127.0.0.1:%d/metrics", r.metrics))
 	if err != nil {
 		return nil, err
 	}
-	defer answer.Body.Close()
-	text, err := io.ReadAll(answer.Body)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return nil, err
 	}
-	holds := map[string]int{}
+	counts := map[string]int{}
 	for _, match := range append(held.FindAllSubmatch(text, -1), members.FindAllSubmatch(text, -1)...) {
 		name, value := "members", match[1]
 		if len(match) > 2 {
@@ -175,19 +178,19 @@ func (r *replica) holds() (map[string]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		holds[name] = int(number)
+		counts[name] = int(number)
 	}
-	return holds, nil
+	return counts, nil
 }
 
-// leader waits until a replica is the leader and returns it.
+// leader waits until a replica is the leader, and returns that replica.
 func (rs *replicas) leader() *replica {
 	rs.t.Helper()
 	var found *replica
 	eventually(rs.t, time.Minute, "a replica is the leader", func() error {
 		for _, r := range rs.all {
 			if r.runs() {
-				if holds, err := r.holds(); err == nil && holds["members"] > 0 {
+				if counts, err := r.objectCounts(); err == nil && counts["members"] > 0 {
 					found = r
 					return nil
 				}
@@ -198,27 +201,27 @@ func (rs *replicas) leader() *replica {
 	return found
 }
 
-// agree returns an error unless there is one leader and the replicas together hold exactly the given
-// numbers of nodes and pods.
+// agree returns an error unless there is exactly one leader, the replicas together have exactly the given
+// numbers of nodes and pods, and no reservations or assumed pods are left.
 func (rs *replicas) agree(nodes, pods int) error {
 	sum, leaders := map[string]int{}, 0
 	for _, r := range rs.all {
 		if !r.runs() {
 			continue
 		}
-		holds, err := r.holds()
+		counts, err := r.objectCounts()
 		if err != nil {
 			return err
 		}
-		if holds["members"] > 0 {
+		if counts["members"] > 0 {
 			leaders++
 		}
-		for of, count := range holds {
-			sum[of] += count
+		for kind, count := range counts {
+			sum[kind] += count
 		}
 	}
 	if leaders != 1 || sum["nodes"] != nodes || sum["pods"] != pods || sum["reservations"] != 0 || sum["assumed"] != 0 {
-		return fmt.Errorf("%d leaders; the replicas hold %v instead of %d nodes and %d pods", leaders, sum, nodes, pods)
+		return fmt.Errorf("%d leaders instead of 1; the replicas have %v instead of %d nodes, %d pods, no reservations and no assumed pods", leaders, sum, nodes, pods)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ import (
 // restart, all accepted pods must be bound, and no node may exceed its capacity.
 func TestAPIServerKilledUnderLoad(t *testing.T) {
 	const nodes, perNode, pods = 40, 20, 720
-	w := newWorld(t)
+	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "load") })
 	w.succeed(t, "up", "--name", "load", "--nodes", fmt.Sprint(nodes), "--store", storeKind(), "--scheduler", "dist-scheduler")
 	client := w.client(t, "load")
@@ -45,7 +45,7 @@ func TestAPIServerKilledUnderLoad(t *testing.T) {
 	}
 	eventually(t, time.Minute, "some pods are bound", func() error {
 		if bound, _ := load.count(t); bound < pods/10 {
-			return fmt.Errorf("%d are bound", bound)
+			return fmt.Errorf("%d pods are bound", bound)
 		}
 		return nil
 	})
@@ -60,17 +60,17 @@ func TestAPIServerKilledUnderLoad(t *testing.T) {
 		return nil
 	})
 	t.Logf("%d pods were bound before the kill", bound)
-	load.fits(t)
+	load.checkCapacity(t)
 	if c := w.status(t, "load").component(t, "dist-scheduler"); c.State != "ready" || c.Restarts != 0 {
-		t.Errorf("the scheduler is %+v", c)
+		t.Errorf("the scheduler is not ready or was restarted: %+v", c)
 	}
 }
 
-// TestNextToKubeScheduler runs dist-scheduler for pods that name it, in a cluster
-// whose scheduler is kube-scheduler.
+// TestNextToKubeScheduler runs dist-scheduler in a cluster whose scheduler is kube-scheduler. Each scheduler
+// must bind exactly the pods with its schedulerName.
 func TestNextToKubeScheduler(t *testing.T) {
 	const pods = 150
-	w := newWorld(t)
+	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "both") })
 	w.succeed(t, "up", "--name", "both", "--nodes", "20", "--store", storeKind())
 	client := w.client(t, "both")
@@ -90,13 +90,13 @@ func TestNextToKubeScheduler(t *testing.T) {
 	for scheduler, l := range loads {
 		eventually(t, time.Minute, "the pods of "+scheduler+" are bound", func() error {
 			if bound, _ := l.count(t); bound != pods {
-				return fmt.Errorf("%d are bound", bound)
+				return fmt.Errorf("%d pods are bound", bound)
 			}
 			return nil
 		})
 	}
-	loads[corev1.DefaultSchedulerName].fits(t)
-	eventually(t, time.Minute, "each scheduler reports its pods", func() error {
+	loads[corev1.DefaultSchedulerName].checkCapacity(t)
+	eventually(t, time.Minute, "each scheduler has created an Event for each of its pods", func() error {
 		events, err := client.CoreV1().Events(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{FieldSelector: "reason=Scheduled"})
 		must(t, err)
 		reported := 0
@@ -108,24 +108,24 @@ func TestNextToKubeScheduler(t *testing.T) {
 			reported++
 		}
 		if reported != 2*pods {
-			return fmt.Errorf("%d of %d pods are reported", reported, 2*pods)
+			return fmt.Errorf("%d of %d pods have an Event", reported, 2*pods)
 		}
 		return nil
 	})
 	second.end(t)
 }
 
-// TestStandbyTakesOver stops the leader of two schedulers. The other one must continue immediately,
-// because its cache is already filled.
+// TestStandbyTakesOver stops the leader of two schedulers. The other scheduler must continue before the
+// leader's Lease would expire, because the leader releases the Lease.
 //
-//	E2E_STANDBY_NODES  nodes of the cluster (default 500)
+//	E2E_STANDBY_NODES  number of nodes of the cluster (default 500)
 func TestStandbyTakesOver(t *testing.T) {
 	const leaseSeconds = 15
 	nodes := os.Getenv("E2E_STANDBY_NODES")
 	if nodes == "" {
 		nodes = "500"
 	}
-	w := newWorld(t)
+	w := newWorkspace(t)
 	t.Cleanup(func() { w.k1m(t, "down", "--name", "standby") })
 	w.succeed(t, "up", "--name", "standby", "--nodes", nodes, "--store", storeKind())
 	client := w.client(t, "standby")
@@ -137,23 +137,23 @@ func TestStandbyTakesOver(t *testing.T) {
 	load := newLoad(t, client, "dist-scheduler", 100)
 	load.create(t.Context(), "before")
 	load.awaitBound(t, "before")
-	asked := time.Now()
+	stopped := time.Now()
 	must(t, leader.cmd.Process.Signal(syscall.SIGTERM))
 	load.create(t.Context(), "after")
 	awaitHolder(t, client, first)
-	led := time.Since(asked)
+	untilLeader := time.Since(stopped)
 	load.awaitBound(t, "after")
-	took := time.Since(asked)
-	if took > leaseSeconds*time.Second {
-		t.Errorf("the standby waited for the lease to expire: it took %v", took)
+	untilBound := time.Since(stopped)
+	if untilBound > leaseSeconds*time.Second {
+		t.Errorf("the standby bound a pod only after %v; it must not wait until the Lease of %d s expires", untilBound, leaseSeconds)
 	}
 	t.Logf("with %s nodes: the standby became the leader %v after SIGTERM of the old leader, and bound a pod after %v",
-		nodes, led.Round(time.Millisecond), took.Round(time.Millisecond))
+		nodes, untilLeader.Round(time.Millisecond), untilBound.Round(time.Millisecond))
 	leader.await(t)
 	standby.end(t)
 }
 
-// awaitHolder waits until the lease of the schedulers has a holder that differs from other.
+// awaitHolder waits until the Lease of the schedulers has a holder that differs from other, and returns it.
 func awaitHolder(t *testing.T, client kubernetes.Interface, other string) (holder string) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
@@ -166,17 +166,18 @@ func awaitHolder(t *testing.T, client kubernetes.Interface, other string) (holde
 			return *id
 		}
 	}
-	t.Fatal("no scheduler takes the lease")
+	t.Fatal("no other scheduler acquired the Lease within a minute")
 	return ""
 }
 
-// load creates pods for a scheduler. Their requests are such that a given number of them fill a node.
+// load creates pods for a scheduler. The CPU request of the pods is the CPU of a node divided by a number.
 type load struct {
 	client    kubernetes.Interface
 	scheduler string
 	request   resource.Quantity
 }
 
+// newLoad returns a load of which perNode pods fill a node.
 func newLoad(t *testing.T, client kubernetes.Interface, scheduler string, perNode int64) *load {
 	t.Helper()
 	nodes, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{Limit: 1})
@@ -185,7 +186,7 @@ func newLoad(t *testing.T, client kubernetes.Interface, scheduler string, perNod
 	return &load{client: client, scheduler: scheduler, request: *resource.NewMilliQuantity(whole/perNode, resource.DecimalSI)}
 }
 
-// create creates a pod and retries until it succeeds.
+// create creates a pod. It repeats failed requests until ctx is done.
 func (l *load) create(ctx context.Context, name string) {
 	pod := &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"scheduler": l.scheduler}},
@@ -203,7 +204,7 @@ func (l *load) create(ctx context.Context, name string) {
 	}
 }
 
-// count counts all pods and the bound pods.
+// count returns the number of bound pods and the number of all pods.
 func (l *load) count(t *testing.T) (bound, all int) {
 	t.Helper()
 	pods, err := l.client.CoreV1().Pods(metav1.NamespaceDefault).List(t.Context(), metav1.ListOptions{LabelSelector: "scheduler=" + l.scheduler})
@@ -225,11 +226,11 @@ func (l *load) awaitBound(t *testing.T, name string) {
 			return
 		}
 	}
-	t.Fatalf("%s is not bound", name)
+	t.Fatalf("%s was not bound within a minute", name)
 }
 
-// fits checks that the pods of no node exceed its capacity.
-func (l *load) fits(t *testing.T) {
+// checkCapacity checks that on no node the CPU requests of the pods exceed the capacity.
+func (l *load) checkCapacity(t *testing.T) {
 	t.Helper()
 	pods, err := l.client.CoreV1().Pods(metav1.NamespaceAll).List(t.Context(), metav1.ListOptions{})
 	must(t, err)
@@ -241,26 +242,26 @@ func (l *load) fits(t *testing.T) {
 		used[pods.Items[i].Spec.NodeName] += requests.Cpu().MilliValue()
 	}
 	for _, node := range nodes.Items {
-		if has, takes := used[node.Name], node.Status.Allocatable.Cpu().MilliValue(); has > takes {
-			t.Errorf("%s has pods with %d millicores, but a capacity of %d", node.Name, has, takes)
+		if requested, capacity := used[node.Name], node.Status.Allocatable.Cpu().MilliValue(); requested > capacity {
+			t.Errorf("the pods on %s request %d millicores, but its capacity is %d millicores", node.Name, requested, capacity)
 		}
 	}
 }
 
-// schedulerProcess is a scheduler that the test has started.
+// schedulerProcess is a scheduler that the test started.
 type schedulerProcess struct {
 	cmd    *exec.Cmd
 	output bytes.Buffer
 	ended  chan error
 }
 
-// startScheduler starts a dist-scheduler for pods with its schedulerName, and waits until it is
-// ready.
-func (w *world) startScheduler(t *testing.T, cluster, election string, flags ...string) *schedulerProcess {
+// startScheduler starts a dist-scheduler for pods with the schedulerName "dist-scheduler", and waits until it
+// is ready. election is the leader election configuration.
+func (w *workspace) startScheduler(t *testing.T, cluster, election string, flags ...string) *schedulerProcess {
 	t.Helper()
 	kubeconfig := strings.TrimSpace(w.succeed(t, "kubeconfig", "--name", cluster, "--path").stdout)
 	config := filepath.Join(t.TempDir(), "scheduler.yaml")
-	must(t, os.WriteFile(config, []byte(configHead+election+
+	must(t, os.WriteFile(config, []byte(configHeader+election+
 		"clientConnection: {kubeconfig: "+kubeconfig+", qps: 1000, burst: 2000}\nprofiles: [{schedulerName: dist-scheduler}]\n"), 0o600))
 	port := freePort(t)
 	p := &schedulerProcess{ended: make(chan error, 1), cmd: exec.Command(filepath.Join(w.bin, "dist-scheduler"), append([]string{"--config", config,
@@ -284,35 +285,36 @@ func freePort(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
+// ready returns an error unless a GET request of a URL returns status 200.
 func ready(url string) error {
 	client := http.Client{Timeout: time.Second, Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, DisableKeepAlives: true,
 	}}
-	answer, err := client.Get(url)
+	response, err := client.Get(url)
 	if err != nil {
 		return err
 	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s", answer.Status)
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s", response.Status)
 	}
 	return nil
 }
 
-// end stops the scheduler.
+// end stops the scheduler and waits until it has exited.
 func (p *schedulerProcess) end(t *testing.T) {
 	t.Helper()
 	must(t, p.cmd.Process.Signal(syscall.SIGTERM))
 	p.await(t)
 }
 
-// await waits until the scheduler has exited. Like upstream, it reports a lost election and exits
-// with 1 when it is stopped while it is the leader.
+// await waits until the scheduler has exited. It ignores the exit code: like kube-scheduler, a leader that
+// is stopped reports a lost election and exits with code 1.
 func (p *schedulerProcess) await(t *testing.T) {
 	t.Helper()
 	select {
 	case <-p.ended:
 	case <-time.After(30 * time.Second):
-		t.Fatalf("the scheduler does not exit\n%s", p.output.String())
+		t.Fatalf("the scheduler did not exit within 30 s\n%s", p.output.String())
 	}
 }

@@ -7,10 +7,10 @@ import (
 	"testing"
 )
 
-// TestTraceRecordsWholeLife checks that the trace of a cluster is complete and contains the requests
-// for its objects.
-func TestTraceRecordsWholeLife(t *testing.T) {
-	w := newWorld(t)
+// TestTraceIsComplete checks that the trace of a cluster misses no records and contains the requests for the
+// cluster's objects.
+func TestTraceIsComplete(t *testing.T) {
+	w := newWorkspace(t)
 	const name = "traced"
 	file := filepath.Join(t.TempDir(), "trace.jsonl.zst")
 	t.Cleanup(func() { w.k1m(t, "down", "--name", name) })
@@ -34,19 +34,19 @@ func TestTraceRecordsWholeLife(t *testing.T) {
 	}
 	must(t, json.Unmarshal([]byte(r.stdout), &report))
 	if report.Recording.Calls == 0 || report.Recording.MissingLines != 0 || report.Recording.CutFiles != 0 {
-		t.Errorf("the trace has %+v", report.Recording)
+		t.Errorf("the trace has no calls, missing lines or incomplete files: %+v", report.Recording)
 	}
-	// Minimum number of writes: creation, bind and status of each pod, and creation of each node and Lease.
-	least := map[string]int{"pods": 2 * 3, "minions": 3, "leases": 3}
+	// minWrites counts the creation, bind and status of each pod, and the creation of each node and Lease.
+	minWrites := map[string]int{"pods": 2 * 3, "minions": 3, "leases": 3}
 	for _, kind := range report.Kinds {
-		if writes, asked := least[kind.Kind]; asked {
-			delete(least, kind.Kind)
+		if writes, expected := minWrites[kind.Kind]; expected {
+			delete(minWrites, kind.Kind)
 			if kind.Writes < writes || kind.Watches == 0 || kind.RequestBytes == 0 || kind.ResponseBytes == 0 {
-				t.Errorf("the trace has too few requests of %+v", kind)
+				t.Errorf("the trace has too few requests of a kind: %+v", kind)
 			}
 		}
 	}
-	if len(least) > 0 {
-		t.Errorf("the trace has no requests of %v", least)
+	if len(minWrites) > 0 {
+		t.Errorf("the trace has no requests of the kinds %v", minWrites)
 	}
 }

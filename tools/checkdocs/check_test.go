@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// program is a stand-in for k1m: --help lists one command with one flag.
+// program is a fake k1m. Its help lists one command, which has one flag.
 const program = `#!/bin/sh
 case "$1" in
 up) echo "Flags:"; echo "      --nodes int   number of nodes" ;;
@@ -15,20 +15,20 @@ up) echo "Flags:"; echo "      --nodes int   number of nodes" ;;
 esac
 `
 
-func TestMistakes(t *testing.T) {
+func TestCheckReportsMistakes(t *testing.T) {
 	cases := map[string]struct {
 		page string
 		want []string
 	}{
-		"correct page": {"# Two words\n[a](b.md#two-words) `k1m up --nodes 3` `make up` `docs/b.md` `--nodes`\n", nil},
-		"lost file":    {"\n[a](gone.md)\n", []string{"docs/a.md:2: link gone.md: no such file"}},
-		"lost heading": {"[a](b.md#gone)\n", []string{"docs/a.md:1: link b.md#gone: no such heading"}},
-		"lost path":    {"See `docs/gone.md`.\n", []string{"docs/a.md:1: docs/gone.md: no such file"}},
-		"lost target":  {"```sh\nmake gone\n```\n", []string{"docs/a.md:2: make gone: no such target"}},
-		"lost command": {"```sh\nx\nbin/k1m down --now # stops it\n```\n", []string{"docs/a.md:3: k1m down: no such command"}},
-		"lost flag":    {"`k1m up --gone`\n", []string{"docs/a.md:1: k1m up: no flag --gone"}},
-		"placeholder":  {"`k1m COMMAND --nodes 3`, `docs/NAME/x`\n", nil},
-		"drawing":      {"```text\nk1m ──▶ gone\n```\n", nil},
+		"correct page":    {"# Two words\n[a](b.md#two-words) `k1m up --nodes 3` `make up` `docs/b.md` `--nodes`\n", nil},
+		"missing file":    {"\n[a](gone.md)\n", []string{"docs/a.md:2: link gone.md: no such file"}},
+		"missing heading": {"[a](b.md#gone)\n", []string{"docs/a.md:1: link b.md#gone: no such heading"}},
+		"missing path":    {"See `docs/gone.md`.\n", []string{"docs/a.md:1: docs/gone.md: no such file"}},
+		"missing target":  {"```sh\nmake gone\n```\n", []string{"docs/a.md:2: make gone: no such target"}},
+		"missing command": {"```sh\nx\nbin/k1m down --now # stops it\n```\n", []string{"docs/a.md:3: k1m down: no such command"}},
+		"missing flag":    {"`k1m up --gone`\n", []string{"docs/a.md:1: k1m up: no flag --gone"}},
+		"placeholder":     {"`k1m COMMAND --nodes 3`, `docs/NAME/x`\n", nil},
+		"drawing":         {"```text\nk1m ──▶ gone\n```\n", nil},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -42,13 +42,13 @@ func TestMistakes(t *testing.T) {
 				got = append(got, m.String())
 			}
 			if !slices.Equal(got, c.want) {
-				t.Errorf("mistakes %q, want %q", got, c.want)
+				t.Errorf("check returned the mistakes %q, want %q", got, c.want)
 			}
 		})
 	}
 }
 
-// repository makes a small one with page as docs/a.md and returns its root.
+// repository creates a small repository in which docs/a.md has the content page, and returns its root.
 func repository(t *testing.T, page string) string {
 	root := t.TempDir()
 	files := map[string]string{

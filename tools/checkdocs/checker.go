@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// mistake is something that a page names and that does not exist.
+// mistake is a reference in a page to something that does not exist.
 type mistake struct {
 	page    string
 	line    int
@@ -22,9 +22,9 @@ func (m mistake) String() string { return fmt.Sprintf("%s:%d: %s", m.page, m.lin
 // checker compares pages with a repository.
 type checker struct {
 	root     string
-	targets  map[string]bool
+	targets  map[string]bool // targets of the Makefile
 	programs *programs
-	// pages caches parsed pages by path, for anchors.
+	// pages caches parsed pages by path, because links refer to their anchors.
 	pages    map[string]*page
 	mistakes []mistake
 }
@@ -44,7 +44,7 @@ func (c *checker) checkPage(p *page) error {
 	for _, link := range p.links {
 		c.checkLink(p, link)
 	}
-	// A changelog names what no longer exists.
+	// A changelog mentions commands and flags that no longer exist.
 	if path.Base(p.path) == "CHANGELOG.md" {
 		return nil
 	}
@@ -60,8 +60,8 @@ func (c *checker) report(p *page, at reference, format string, args ...any) {
 	c.mistakes = append(c.mistakes, mistake{p.path, at.line, fmt.Sprintf(format, args...)})
 }
 
-// checkLink checks a link to a file of the repository, and its fragment if the
-// file is a page. Links to other hosts are not checked.
+// checkLink checks that the file of a link exists and, if the file is a page, that it has the heading of
+// the fragment. It does not check links to other hosts.
 func (c *checker) checkLink(p *page, link reference) {
 	target, err := url.Parse(link.text)
 	if err != nil {
@@ -87,15 +87,13 @@ func (c *checker) checkLink(p *page, link reference) {
 	}
 }
 
-// inTree matches a path of the repository. A path with a placeholder, a
-// wildcard or a line number is not checked.
-var inTree = regexp.MustCompile(`^(\./)?(build|cmd|crates|deploy|docs|experiments|internal|pkg|proto|test|tools)/[A-Za-z0-9_./-]+$`)
+// repositoryPath matches a path in the repository, without wildcards or a line number.
+var repositoryPath = regexp.MustCompile(`^(\./)?(build|cmd|crates|deploy|docs|experiments|internal|pkg|proto|test|tools)/[A-Za-z0-9_./-]+$`)
 
-// checkCode checks the command in a line of code, or the lone flag or path in a
-// code span.
+// checkCode checks the commands in a line of code, or the single path or the flags in a code span.
 func (c *checker) checkCode(p *page, code reference) error {
 	words := strings.Fields(strings.TrimPrefix(strings.TrimSpace(code.text), "$ "))
-	if code.span && len(words) == 1 && inTree.MatchString(words[0]) && !hasPlaceholder(words[0]) {
+	if code.span && len(words) == 1 && repositoryPath.MatchString(words[0]) && !hasPlaceholder(words[0]) {
 		if _, err := os.Stat(filepath.Join(c.root, strings.TrimSuffix(words[0], "/..."))); err != nil {
 			c.report(p, code, "%s: no such file", words[0])
 		}
@@ -104,7 +102,7 @@ func (c *checker) checkCode(p *page, code reference) error {
 	if code.span && len(words) > 0 && strings.HasPrefix(words[0], "--") {
 		return c.checkLoneFlags(p, code, words)
 	}
-	for _, command := range commands(words) {
+	for _, command := range splitCommands(words) {
 		if err := c.checkCommand(p, code, command); err != nil {
 			return err
 		}
@@ -112,8 +110,7 @@ func (c *checker) checkCode(p *page, code reference) error {
 	return nil
 }
 
-// hasPlaceholder says whether a folder or file of path is a name to fill in, as
-// in experiments/NAME.
+// hasPlaceholder reports whether an element of a path is a placeholder, as in experiments/NAME.
 func hasPlaceholder(path string) bool {
 	for _, name := range strings.Split(path, "/") {
 		if placeholder.MatchString(name) {
@@ -123,9 +120,9 @@ func hasPlaceholder(path string) bool {
 	return false
 }
 
-// commands splits a line of shell into its commands, each without comments,
-// assignments and redirections.
-func commands(words []string) [][]string {
+// splitCommands splits a line of shell code into its commands. It removes comments, and assignments before
+// a command.
+func splitCommands(words []string) [][]string {
 	var all [][]string
 	var command []string
 	end := func() {
@@ -155,11 +152,14 @@ func commands(words []string) [][]string {
 }
 
 var (
-	// substitution matches the beginning of NAME=$(COMMAND ...), so that the command is checked.
+	// substitution matches the beginning of NAME=$(COMMAND ...). It is removed, so that COMMAND is
+	// checked.
 	substitution = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=\$\(`)
 	assignment   = regexp.MustCompile(`^[A-Z][A-Z0-9_]*=`)
 )
 
+// checkCommand checks the targets of make, or the arguments of a program of this repository. It ignores
+// other commands.
 func (c *checker) checkCommand(p *page, code reference, command []string) error {
 	name := path.Base(command[0])
 	if name == "make" {
@@ -173,28 +173,29 @@ func (c *checker) checkCommand(p *page, code reference, command []string) error 
 		}
 		return nil
 	}
-	if !owned[name] || (command[0] != name && command[0] != "bin/"+name) {
+	if !ownPrograms[name] || (command[0] != name && command[0] != "bin/"+name) {
 		return nil
 	}
-	message, err := c.programs.mistake(name, command[1:])
+	message, err := c.programs.checkArgs(name, command[1:])
 	if message != "" {
 		c.report(p, code, "%s", message)
 	}
 	return err
 }
 
+// checkLoneFlags checks that some program has each of the flags in a code span without a command.
 func (c *checker) checkLoneFlags(p *page, code reference, words []string) error {
 	for _, word := range words {
 		name := flagName(word)
 		if name == "" {
 			continue
 		}
-		known, err := c.programs.knownAnywhere(name)
+		known, err := c.programs.anyProgramHasFlag(name)
 		if err != nil {
 			return err
 		}
 		if !known {
-			c.report(p, code, "flag %s: no program has it", name)
+			c.report(p, code, "%s: no program has this flag", name)
 		}
 	}
 	return nil
@@ -205,7 +206,7 @@ var (
 	targetLine = regexp.MustCompile(`(?m)^([a-z][a-z -]*):`)
 )
 
-// makeTargets returns the targets of the Makefile below root.
+// makeTargets returns the targets of the Makefile in root.
 func makeTargets(root string) (map[string]bool, error) {
 	makefile, err := os.ReadFile(filepath.Join(root, "Makefile"))
 	if err != nil {

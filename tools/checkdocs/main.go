@@ -1,11 +1,10 @@
-// Checkdocs checks the Markdown pages of this repository against the
-// repository: links and anchors exist, paths and make targets exist, and
-// commands and flags that a page names exist in the help of the program.
+// Command checkdocs checks that the Markdown pages of this repository mention only what exists: files and
+// headings in links, paths, make targets, and the commands and flags of this repository's programs.
 //
 //	go run ./tools/checkdocs [--bin DIR] [FILE.md...]
 //
-// Without files it checks every tracked page. It prints one line for each
-// mistake, as FILE:LINE: MESSAGE, and exits with 1 if there is one.
+// Without files it checks all pages that git tracks. It prints one line for each mistake, as
+// FILE:LINE: MESSAGE, and exits with code 1 if there is a mistake.
 package main
 
 import (
@@ -17,7 +16,7 @@ import (
 )
 
 func main() {
-	bin := flag.String("bin", "bin", "folder with this repository's programs")
+	bin := flag.String("bin", "bin", "directory with this repository's programs")
 	flag.Parse()
 	pages := flag.Args()
 	if len(pages) == 0 {
@@ -41,8 +40,7 @@ func main() {
 	}
 }
 
-// check reads pages, given as paths below root, and returns their mistakes in
-// order of page and line.
+// check returns the mistakes in pages. The pages are paths relative to root.
 func check(root, bin string, pages []string) ([]mistake, error) {
 	targets, err := makeTargets(root)
 	if err != nil {

@@ -13,27 +13,27 @@ import (
 	"github.com/yuin/goldmark/text"
 )
 
-// page is what one Markdown file refers to.
+// page contains the references in one Markdown file.
 type page struct {
-	// path is the file, below the root of the repository.
+	// path is relative to the root of the repository.
 	path string
-	// links are the destinations of links and pictures.
+	// links are the destinations of links and images.
 	links []reference
-	// code are the lines of code blocks and the contents of code spans.
+	// code contains the lines of code blocks and the contents of code spans.
 	code []reference
-	// anchors are the fragments that links to this page may use.
+	// anchors are the anchors of the headings of this page, to which links can refer.
 	anchors map[string]bool
 }
 
-// reference is a text at a line of a page.
+// reference is a text in a line of a page.
 type reference struct {
 	text string
 	line int
-	// span is set for code within a sentence, which may be a lone flag or path.
+	// span is true for a code span, which can be a single flag or path instead of a command.
 	span bool
 }
 
-// readPage parses the file path below root.
+// readPage parses a file. Its path is relative to root.
 func readPage(root, path string) (*page, error) {
 	source, err := os.ReadFile(filepath.Join(root, path))
 	if err != nil {
@@ -53,6 +53,7 @@ func readPage(root, path string) (*page, error) {
 	return p, err
 }
 
+// visit adds the references in a node of the syntax tree, without its children.
 func (p *page) visit(source []byte, node ast.Node, line int) {
 	switch node := node.(type) {
 	case *ast.Link:
@@ -64,7 +65,7 @@ func (p *page) visit(source []byte, node ast.Node, line int) {
 	case *ast.Heading:
 		p.anchors[anchor(textOf(source, node))] = true
 	case *ast.FencedCodeBlock:
-		// A block of text is a drawing or a transcript, not commands.
+		// Blocks with the language "text" contain drawings or output, not commands.
 		if string(node.Language(source)) == "text" {
 			return
 		}
@@ -76,8 +77,9 @@ func (p *page) visit(source []byte, node ast.Node, line int) {
 	}
 }
 
-// lineOf returns the line at which node begins, or before if node does not know.
-func lineOf(source []byte, node ast.Node, before int) int {
+// lineOf returns the line at which a node begins. If the node has no position, it returns previous, the
+// line of the node before.
+func lineOf(source []byte, node ast.Node, previous int) int {
 	offset := -1
 	switch {
 	case node.Type() == ast.TypeBlock && node.Lines() != nil && node.Lines().Len() > 0:
@@ -88,12 +90,12 @@ func lineOf(source []byte, node ast.Node, before int) int {
 		offset = node.FirstChild().(*ast.Text).Segment.Start
 	}
 	if offset < 0 {
-		return before
+		return previous
 	}
 	return 1 + bytes.Count(source[:offset], []byte("\n"))
 }
 
-// textOf returns the text within node without its markup.
+// textOf returns the text of a node without markup.
 func textOf(source []byte, node ast.Node) string {
 	var b strings.Builder
 	_ = ast.Walk(node, func(n ast.Node, entering bool) (ast.WalkStatus, error) {
@@ -105,7 +107,7 @@ func textOf(source []byte, node ast.Node) string {
 	return b.String()
 }
 
-// anchor returns the fragment that GitHub gives to a heading.
+// anchor returns the anchor that GitHub generates for a heading.
 func anchor(heading string) string {
 	var b strings.Builder
 	for _, r := range strings.ToLower(heading) {

@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// owned are this repository's programs, whose help is checked.
-var owned = map[string]bool{
+// ownPrograms are this repository's programs. checkdocs compares pages with their help.
+var ownPrograms = map[string]bool{
 	"dist-scheduler": true, "etcd-bench": true, "etcd-proxy": true, "k1m": true, "mem_etcd": true,
 }
 
-// foreignFlags lists the flags of other programs that pages name, such as
-// kube-apiserver's and etcd's: a flag and the program in each line.
+// foreignFlags lists the flags of other programs, such as kube-apiserver, that pages mention. Each line
+// contains a flag and the program.
 //
 //go:embed foreign-flags.txt
 var foreignFlags string
 
-// programs reads the help of this repository's programs, each once.
+// programs reads the help of this repository's programs.
 type programs struct {
 	bin  string
-	help map[string]*help
+	help map[string]*help // cache, by command
 }
 
-// help is what a command's --help lists.
+// help contains the flags and the subcommands in the help of a command.
 type help struct {
 	flags       map[string]bool
 	subcommands map[string]bool
@@ -38,13 +38,12 @@ var (
 	helpFlag       = regexp.MustCompile(`--[a-z0-9][A-Za-z0-9-]*`)
 	helpSubcommand = regexp.MustCompile(`^  ([a-z][a-z0-9-]*)( +\S|$)`)
 	helpHeading    = regexp.MustCompile(`^\S.*:$`)
-	// helpNoCommands matches the headings of sections that list something else.
-	helpNoCommands = regexp.MustCompile(`^(Usage|Examples|Aliases|Arguments|Options|(Global )?Flags):$`)
+	// otherHeading matches the headings of sections that do not list subcommands.
+	otherHeading = regexp.MustCompile(`^(Usage|Examples|Aliases|Arguments|Options|(Global )?Flags):$`)
 )
 
-// of returns the help of the command that path names: a program and its
-// subcommands.
-func (p *programs) of(path []string) (*help, error) {
+// helpFor returns the help of a command. path contains the program and its subcommands.
+func (p *programs) helpFor(path []string) (*help, error) {
 	key := strings.Join(path, " ")
 	if h, ok := p.help[key]; ok {
 		return h, nil
@@ -52,7 +51,7 @@ func (p *programs) of(path []string) (*help, error) {
 	args := append(append([]string{}, path[1:]...), "--help")
 	output, err := exec.Command(filepath.Join(p.bin, path[0]), args...).CombinedOutput()
 	if err != nil {
-		return nil, fmt.Errorf("%s --help: %w; run make build first", key, err)
+		return nil, fmt.Errorf("running %s --help: %w; run make build first", key, err)
 	}
 	h := &help{flags: map[string]bool{"--help": true, "--version": true}, subcommands: map[string]bool{}}
 	listing := false
@@ -60,7 +59,7 @@ func (p *programs) of(path []string) (*help, error) {
 		line = strings.TrimRight(line, "\n")
 		switch match := helpSubcommand.FindStringSubmatch(line); {
 		case helpHeading.MatchString(line):
-			listing = !helpNoCommands.MatchString(line)
+			listing = !otherHeading.MatchString(line)
 		case line == "" || !strings.HasPrefix(line, " "):
 			listing = listing && line == ""
 		case listing && match != nil:
@@ -74,23 +73,23 @@ func (p *programs) of(path []string) (*help, error) {
 	return h, nil
 }
 
-// mistake says what is wrong with a command line of program name, or "".
-func (p *programs) mistake(name string, args []string) (string, error) {
+// checkArgs checks the arguments of a program. It returns a description of the first mistake, or "".
+func (p *programs) checkArgs(name string, args []string) (string, error) {
 	path := []string{name}
 	var seen []string
-	anyCommand := false
+	anySubcommand := false
 	for _, arg := range args {
-		h, err := p.of(path)
+		h, err := p.helpFor(path)
 		if err != nil {
 			return "", err
 		}
-		if passesOn[strings.Join(path, " ")] || arg == "--" {
+		if passThrough[strings.Join(path, " ")] || arg == "--" {
 			break
 		}
 		if flag := flagName(arg); flag != "" {
 			seen = append(seen, flag)
 		} else if len(h.subcommands) > 0 && placeholder.MatchString(arg) {
-			anyCommand = true
+			anySubcommand = true
 		} else if h.subcommands[arg] {
 			path = append(path, arg)
 		} else if len(h.subcommands) > 0 && len(seen) == 0 && target.MatchString(arg) {
@@ -98,7 +97,7 @@ func (p *programs) mistake(name string, args []string) (string, error) {
 		}
 	}
 	for _, flag := range seen {
-		known, err := p.has(path, flag, anyCommand)
+		known, err := p.commandHasFlag(path, flag, anySubcommand)
 		if err != nil {
 			return "", err
 		}
@@ -109,31 +108,32 @@ func (p *programs) mistake(name string, args []string) (string, error) {
 	return "", nil
 }
 
-// has says whether the command at path has flag, or, with below, a command below it.
-func (p *programs) has(path []string, flag string, below bool) (bool, error) {
-	if below {
-		return p.knownBelow(path, flag)
+// commandHasFlag reports whether a command has a flag. If subcommands is set, it also searches all
+// subcommands.
+func (p *programs) commandHasFlag(path []string, flag string, subcommands bool) (bool, error) {
+	if subcommands {
+		return p.treeHasFlag(path, flag)
 	}
-	h, err := p.of(path)
+	h, err := p.helpFor(path)
 	return err == nil && h.flags[flag], err
 }
 
-// placeholder is an argument that stands for a name that the reader chooses.
+// placeholder matches an argument that stands for a name, such as COMMAND or NAME.
 var placeholder = regexp.MustCompile(`^[A-Z][A-Z_]*$`)
 
-// passesOn are commands whose arguments belong to another program.
-var passesOn = map[string]bool{"k1m kubectl": true}
+// passThrough are the commands that pass their arguments to another program.
+var passThrough = map[string]bool{"k1m kubectl": true}
 
-// knownAnywhere says whether a command of this repository, or a program that
-// foreign-flags.txt names, has the flag.
-func (p *programs) knownAnywhere(flag string) (bool, error) {
+// anyProgramHasFlag reports whether a flag is in foreign-flags.txt, or a command of this repository has
+// it.
+func (p *programs) anyProgramHasFlag(flag string) (bool, error) {
 	for line := range strings.Lines(foreignFlags) {
 		if fields := strings.Fields(line); len(fields) > 0 && fields[0] == flag {
 			return true, nil
 		}
 	}
-	for name := range owned {
-		known, err := p.knownBelow([]string{name}, flag)
+	for name := range ownPrograms {
+		known, err := p.treeHasFlag([]string{name}, flag)
 		if known || err != nil {
 			return known, err
 		}
@@ -141,16 +141,17 @@ func (p *programs) knownAnywhere(flag string) (bool, error) {
 	return false, nil
 }
 
-func (p *programs) knownBelow(path []string, flag string) (bool, error) {
-	h, err := p.of(path)
+// treeHasFlag reports whether a command or one of its subcommands has a flag.
+func (p *programs) treeHasFlag(path []string, flag string) (bool, error) {
+	h, err := p.helpFor(path)
 	if err != nil || h.flags[flag] {
 		return err == nil, err
 	}
 	for name := range h.subcommands {
-		if name == "help" || name == "completion" || passesOn[strings.Join(append(path, name), " ")] {
+		if name == "help" || name == "completion" || passThrough[strings.Join(append(path, name), " ")] {
 			continue
 		}
-		known, err := p.knownBelow(append(append([]string{}, path...), name), flag)
+		known, err := p.treeHasFlag(append(append([]string{}, path...), name), flag)
 		if known || err != nil {
 			return known, err
 		}
@@ -160,7 +161,7 @@ func (p *programs) knownBelow(path []string, flag string) (bool, error) {
 
 var flagWord = regexp.MustCompile(`^\[?(--[a-z0-9][A-Za-z0-9-]*)`)
 
-// flagName returns the flag that a word begins with, as --name, or "".
+// flagName returns the flag with which a word begins, such as --name, or "".
 func flagName(word string) string {
 	if match := flagWord.FindStringSubmatch(word); match != nil {
 		return match[1]

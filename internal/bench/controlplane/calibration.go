@@ -106,7 +106,7 @@ func (c *calibration) nodes(ctx context.Context) (err error) {
 	leases := int(countCalls(c.idle.Calls, "PUT", "leases"))
 	// The API server also receives a watch event for each renewal; that cost is counted
 	// separately.
-	c.Costs.APIServer.LeaseMicros = max(extraCPU(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ReceiveEventMicros, 1)
+	c.Costs.APIServer.LeaseMicros = max(extraCPU(c.idle, c.empty, apiServer, leases)-c.Costs.APIServer.ReceiveWatchEventMicros, 1)
 	core, coordination := c.Client.CoreV1().RESTClient(), c.Client.CoordinationV1().RESTClient()
 	if c.Costs.Store.NodeWire, err = wireBytes(ctx, core, "nodes", ""); err != nil {
 		return err
@@ -215,7 +215,7 @@ func (c *calibration) events(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	c.Costs.APIServer.EventMicros = max(extraCPU(m, c.idle, apiServer, done), 1)
+	c.Costs.APIServer.CreateEventMicros = max(extraCPU(m, c.idle, apiServer, done), 1)
 	c.Costs.Store.EventWire, err = wireBytes(ctx, c.Client.CoreV1().RESTClient(), "events", namespace)
 	return err
 }

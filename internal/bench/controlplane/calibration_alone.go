@@ -50,7 +50,7 @@ func (c *calibration) storeAlone(ctx context.Context) error {
 	update, apply, event := median(taken[0]), median(taken[1]), median(taken[2])
 	task.Done(fmt.Sprintf("%.3g µs per write, %.3g of it in one thread, %.3g µs per event", update, apply, event))
 	store := &c.Costs.Store
-	store.UpdateMicros, store.ApplyMicros, store.EventMicros = max(update, 0.1), max(apply, 0.1), max(event, 0.1)
+	store.UpdateMicros, store.ApplyMicros, store.SendWatchEventMicros = max(update, 0.1), max(apply, 0.1), max(event, 0.1)
 	sizes := map[string]struct{ wire, memory *float64 }{
 		"minions":           {&store.NodeWire, &store.NodeBytes},
 		"leases/kube-lease": {&store.LeaseWire, &store.LeaseBytes},

@@ -62,7 +62,7 @@ func (c *calibration) store(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	c.Costs.APIServer.ReceiveEventMicros = max(median(all.external), 1)
+	c.Costs.APIServer.ReceiveWatchEventMicros = max(median(all.external), 1)
 	c.Costs.APIServer.DeliverMicros = max(median(all.deliver), 0.1)
 	return nil
 }

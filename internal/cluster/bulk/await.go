@@ -19,37 +19,38 @@ import (
 // ErrStalled means that no further object reached the awaited state within the stall timeout.
 var ErrStalled = errors.New("no progress")
 
-// AwaitNodesReady waits until every node of the range is Ready. It returns ErrStalled if there
-// is no progress for the duration stall.
+// AwaitNodesReady waits until every node of the range is Ready. The error wraps ErrStalled if there is no
+// progress for the duration stall.
 func AwaitNodesReady(ctx context.Context, clients *Clients, o Options, stall time.Duration) error {
 	return await(ctx, clients, nodeKind, "", &corev1.Node{}, o, stall, &matchCounter{matches: NodeReady})
 }
 
-// AwaitPodsRunning waits until every pod of the range runs or has succeeded. It returns
-// ErrStalled if there is no progress for the duration stall.
+// AwaitPodsRunning waits until every pod of the range runs or has succeeded. The error wraps ErrStalled if
+// there is no progress for the duration stall.
 func AwaitPodsRunning(ctx context.Context, clients *Clients, namespace string, o Options, stall time.Duration) error {
 	return await(ctx, clients, podKind, namespace, &corev1.Pod{}, o, stall, &matchCounter{matches: PodRunning})
 }
 
-// AwaitPodsGone waits until no pod of the range exists. It returns ErrStalled if there is no
-// progress for the duration stall.
+// AwaitPodsGone waits until no pod of the range exists. The error wraps ErrStalled if there is no progress
+// for the duration stall.
 func AwaitPodsGone(ctx context.Context, clients *Clients, namespace string, o Options, stall time.Duration) error {
 	exists := func(runtime.Object) bool { return true }
-	return await(ctx, clients, podKind, namespace, &corev1.Pod{}, o, stall, &matchCounter{matches: exists, gone: true})
+	return await(ctx, clients, podKind, namespace, &corev1.Pod{}, o, stall, &matchCounter{matches: exists, countMissing: true})
 }
 
+// await watches the objects of a kind until all objects of the range are in the state that c counts.
 func await(ctx context.Context, clients *Clients, kind kind, namespace string, example runtime.Object, o Options, stall time.Duration, c *matchCounter) error {
 	c.wanted, c.matching = o.Range.Names(), sets.New[string]()
 	c.synced = make(chan struct{})
-	watching, stop := context.WithCancel(ctx)
+	watchContext, stop := context.WithCancel(ctx)
 	defer stop()
 	source := cache.ToListWatcherWithWatchListSemantics(
 		cache.NewListWatchFromClient(clients.core(0), kind.resource, namespace, fields.Everything()),
 		clients.connections[0])
 	reflector := cache.NewReflectorWithOptions(source, example, c, cache.ReflectorOptions{})
-	go reflector.RunWithContext(watching)
+	go reflector.RunWithContext(watchContext)
 
-	const poll = 100 * time.Millisecond
+	const pollInterval = 100 * time.Millisecond
 	last, lastProgress := -1, time.Now()
 	for {
 		done, synced := c.done()
@@ -68,32 +69,31 @@ func await(ctx context.Context, clients *Clients, kind kind, namespace string, e
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-time.After(poll):
+		case <-time.After(pollInterval):
 		}
 	}
 }
 
-// matchCounter counts the objects of a range that match a condition. It is the store of a
-// reflector, but keeps only the names of the matching objects instead of the objects.
+// matchCounter counts the objects of a range that match a condition. It is the store of a reflector, but
+// keeps only the names of matching objects.
 type matchCounter struct {
-	matches func(runtime.Object) bool
-	gone    bool // count the names that do not match
-	wanted  sets.Set[string]
-	synced  chan struct{}
+	matches      func(runtime.Object) bool
+	countMissing bool             // count the names that do not match, instead of those that match
+	wanted       sets.Set[string] // names of the range
+	synced       chan struct{}    // closed when the first list is complete
 
 	mu       sync.Mutex
-	matching sets.Set[string]
+	matching sets.Set[string] // names in wanted of objects that match
 	syncOnce sync.Once
 }
 
-// match replaces an object in the reflector: its name, and whether it matches.
+// match is what Transformer makes of an object: its name, and whether it matches.
 type match struct {
 	metav1.ObjectMeta
 	matches bool
 }
 
-// done counts the objects that reached the awaited state. synced is false until the first
-// list is complete.
+// done counts the objects that are in the awaited state. synced is false until the first list is complete.
 func (c *matchCounter) done() (done int, synced bool) {
 	select {
 	case <-c.synced:
@@ -102,7 +102,7 @@ func (c *matchCounter) done() (done int, synced bool) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone {
+	if c.countMissing {
 		return c.wanted.Len() - c.matching.Len(), true
 	}
 	return c.matching.Len(), true
@@ -115,7 +115,7 @@ func (c *matchCounter) Add(object any) error { return c.Update(object) }
 func (c *matchCounter) Update(object any) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.put(object)
+	return c.record(object)
 }
 
 // Delete implements [cache.ReflectorStore].
@@ -130,14 +130,14 @@ func (c *matchCounter) Delete(object any) error {
 	return nil
 }
 
-// Replace implements [cache.ReflectorStore]. The reflector calls it with the first list, and
-// with another list when it cannot resume the watch.
+// Replace implements [cache.ReflectorStore]. The reflector calls it with the first list, and with another
+// list whenever it cannot resume the watch.
 func (c *matchCounter) Replace(objects []any, _ string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.matching = sets.New[string]()
 	for _, object := range objects {
-		if err := c.put(object); err != nil {
+		if err := c.record(object); err != nil {
 			return err
 		}
 	}
@@ -148,8 +148,8 @@ func (c *matchCounter) Replace(objects []any, _ string) error {
 // Resync implements [cache.ReflectorStore].
 func (c *matchCounter) Resync() error { return nil }
 
-// Transformer implements [cache.TransformingStore]. The reflector transforms each object of
-// the first list as it arrives, so that the list needs little memory.
+// Transformer implements [cache.TransformingStore]. The reflector transforms each object of the first list
+// when it receives the object, so the list needs little memory.
 func (c *matchCounter) Transformer() cache.TransformFunc { return c.transform }
 
 func (c *matchCounter) transform(object any) (any, error) {
@@ -166,18 +166,18 @@ func (c *matchCounter) transform(object any) (any, error) {
 	}, nil
 }
 
-func (c *matchCounter) put(given any) error {
-	result, err := c.transform(given)
+func (c *matchCounter) record(object any) error {
+	result, err := c.transform(object)
 	if err != nil {
 		return err
 	}
-	object := result.(*match)
+	transformed := result.(*match)
 	switch {
-	case !c.wanted.Has(object.Name):
-	case object.matches:
-		c.matching.Insert(object.Name)
+	case !c.wanted.Has(transformed.Name):
+	case transformed.matches:
+		c.matching.Insert(transformed.Name)
 	default:
-		c.matching.Delete(object.Name)
+		c.matching.Delete(transformed.Name)
 	}
 	return nil
 }

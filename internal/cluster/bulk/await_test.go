@@ -46,7 +46,7 @@ func TestMatchCounterCountsRunningPodsOfRange(t *testing.T) {
 }
 
 func TestCountOfDeletedPodsIsUnknownBeforeFirstList(t *testing.T) {
-	counter := &matchCounter{matches: PodRunning, gone: true, wanted: sets.New("a", "b"), matching: sets.New[string](), synced: make(chan struct{})}
+	counter := &matchCounter{matches: PodRunning, countMissing: true, wanted: sets.New("a", "b"), matching: sets.New[string](), synced: make(chan struct{})}
 	if got, known := counter.done(); got != 0 || known {
 		t.Errorf("done() before the first list = %d, known: %v, want 0, known: false", got, known)
 	}

@@ -1,10 +1,9 @@
 // Package bulk creates and deletes large numbers of nodes and pods, and waits for them.
 //
-// A [Range] derives the names of the objects from numbers, so that repeating a command skips
-// the objects that an earlier, interrupted run has already handled. [Run] performs a [Job] for
-// every object of a range with bounded concurrency and with retries, and returns a [Summary].
-// [Clients] spread the requests over several connections. [CreateNodes], [CreatePods],
-// [AwaitNodesReady] and their relatives are built on these.
+// A [Range] derives the names of the objects from numbers. A repeated command therefore skips the objects
+// that an interrupted run has already handled. [Run] performs a [Job] for every object of a range, with
+// bounded concurrency and with retries, and returns a [Summary]. [Clients] spread the requests over
+// several connections. [CreateNodes], [CreatePods], [AwaitNodesReady] and similar functions use these.
 package bulk
 
 import (
@@ -21,17 +20,18 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// ErrIncomplete means that some objects failed with an error that cannot be retried, or that
-// their retries were exhausted.
+// ErrIncomplete means that some objects failed: with an error that is not transient, or in all of
+// maxAttempts attempts.
 var ErrIncomplete = errors.New("some objects failed")
 
 const (
-	// The attempts for one object take about half a minute.
-	maxAttempts    = 9
-	firstBackoff   = 100 * time.Millisecond
-	longestBackoff = 8 * time.Second
+	// The backoffs of all attempts for one object add up to about half a minute.
+	maxAttempts  = 9
+	firstBackoff = 100 * time.Millisecond
+	maxBackoff   = 8 * time.Second
 
-	// A run is aborted after this many failed objects, because the rest would probably fail too.
+	// maxFailures is the number of failed objects after which a run is aborted, because the other
+	// objects would probably fail too.
 	maxFailures = 100
 )
 
@@ -42,8 +42,8 @@ type Range struct {
 	Count  int
 }
 
-// Name is the name of the i-th object, counted from 0. Numbers are zero-padded to six digits,
-// so that names sort in numeric order.
+// Name returns the name of the i-th object, counted from 0. Numbers are zero-padded to six digits, so that
+// names sort in numeric order.
 func (r Range) Name(i int) string { return fmt.Sprintf("%s%06d", r.Prefix, r.First+i) }
 
 // Number returns the number in a name, which need not be in the range. ok is false if the
@@ -68,13 +68,13 @@ type Job struct {
 	Range Range
 	// Skip contains the names of objects that are already in the wanted state.
 	Skip sets.Set[string]
-	// Do makes one attempt for one object. number is the object's index in the range, and
-	// connection the number of the [Clients] connection to use.
+	// Do makes one attempt for one object. number is the object's index in the range. connection is
+	// the index of the [Clients] connection to use.
 	Do func(ctx context.Context, name string, number, connection int) error
-	// AlreadyDone reports whether an error of Do means that the object is already in the
-	// wanted state.
+	// AlreadyDone reports whether an error of Do means that the object is already in the wanted
+	// state.
 	AlreadyDone func(error) bool
-	Concurrency int
+	Concurrency int // number of workers, each with one request at a time
 	// Progress is called several times per second with the number of handled objects.
 	Progress func(done int)
 }
@@ -88,9 +88,9 @@ func Run(ctx context.Context, job Job) (Summary, error) {
 	for worker := range min(job.Concurrency, max(job.Range.Count, 1)) {
 		workers.Go(func() { r.work(ctx, worker) })
 	}
-	reporting, stopReporting := context.WithCancel(ctx)
+	reportContext, stopReporting := context.WithCancel(ctx)
 	var reporter sync.WaitGroup
-	reporter.Go(func() { r.report(reporting) })
+	reporter.Go(func() { r.reportProgress(reportContext) })
 	workers.Wait()
 	stopReporting()
 	reporter.Wait()
@@ -108,13 +108,15 @@ func Run(ctx context.Context, job Job) (Summary, error) {
 // run is a job in progress.
 type run struct {
 	job        Job
-	next       atomic.Int64
+	next       atomic.Int64 // index of the next object
 	abort      context.CancelCauseFunc
 	statistics *statistics
-	// retryable is set if repeating the command may succeed for a failed object.
+	// retryable is true if an object failed with a transient error, so that repeating the command may
+	// succeed.
 	retryable atomic.Bool
 }
 
+// hint returns the remedy for failed objects, as the end of an error text.
 func (r *run) hint() string {
 	if r.retryable.Load() {
 		return "; repeat the command to continue"
@@ -122,6 +124,7 @@ func (r *run) hint() string {
 	return ""
 }
 
+// work handles objects until none is left or ctx is done.
 func (r *run) work(ctx context.Context, worker int) {
 	for ctx.Err() == nil {
 		number := int(r.next.Add(1)) - 1
@@ -133,12 +136,12 @@ func (r *run) work(ctx context.Context, worker int) {
 			r.statistics.skipped()
 			continue
 		}
-		r.finish(ctx, r.try(ctx, name, number, worker))
+		r.record(ctx, r.attempt(ctx, name, number, worker))
 	}
 }
 
-// try makes attempts for one object until one succeeds or retrying is useless.
-func (r *run) try(ctx context.Context, name string, number, worker int) error {
+// attempt makes attempts for one object until one succeeds or retrying is useless.
+func (r *run) attempt(ctx context.Context, name string, number, worker int) error {
 	backoff := newBackoff()
 	for attempt := 1; ; attempt++ {
 		start := time.Now()
@@ -150,7 +153,7 @@ func (r *run) try(ctx context.Context, name string, number, worker int) error {
 		if r.job.AlreadyDone(err) || ctx.Err() != nil {
 			return err
 		}
-		r.statistics.errorSeen(ErrorKind(err))
+		r.statistics.countError(ErrorKind(err))
 		if attempt == maxAttempts || !isRetryable(err) {
 			return err
 		}
@@ -163,29 +166,31 @@ func (r *run) try(ctx context.Context, name string, number, worker int) error {
 }
 
 func newBackoff() wait.Backoff {
-	return wait.Backoff{Duration: firstBackoff, Factor: 2, Jitter: 0.5, Steps: maxAttempts, Cap: longestBackoff}
+	return wait.Backoff{Duration: firstBackoff, Factor: 2, Jitter: 0.5, Steps: maxAttempts, Cap: maxBackoff}
 }
 
-func (r *run) finish(ctx context.Context, err error) {
+// record counts the result for one object, and aborts the run after maxFailures failures.
+func (r *run) record(ctx context.Context, err error) {
 	switch {
 	case err == nil:
 		r.statistics.done()
 	case r.job.AlreadyDone(err):
 		r.statistics.skipped()
 	case ctx.Err() != nil:
-		// The attempt was cancelled: the object is neither done nor failed.
+		// The attempt was cancelled, so the object is neither done nor failed.
 	default:
 		if isRetryable(err) {
 			r.retryable.Store(true)
 		}
-		// Every worker beyond the limit aborts too, because several can pass it at once.
+		// Several workers can exceed the limit at the same time. Only the first call of abort has an
+		// effect.
 		if r.statistics.failed(err) >= maxFailures {
 			r.abort(fmt.Errorf("%w: gave up after %d failures (%w)%s", ErrIncomplete, maxFailures, err, r.hint()))
 		}
 	}
 }
 
-func (r *run) report(ctx context.Context) {
+func (r *run) reportProgress(ctx context.Context) {
 	const interval = 200 * time.Millisecond
 	for {
 		r.job.Progress(r.statistics.finished())

@@ -19,9 +19,10 @@ import (
 const (
 	requestTimeout = time.Minute
 	dialTimeout    = 10 * time.Second
-	// A controller creates the service account of a new namespace, normally within a second.
-	serviceAccountWait = 30 * time.Second
-	listPage           = 10_000
+	// serviceAccountTimeout limits the wait for the default service account of a new namespace, which
+	// a controller normally creates within a second.
+	serviceAccountTimeout = 30 * time.Second
+	listPageSize          = 10_000
 
 	maxConcurrency = 4096
 	maxConnections = 256
@@ -36,25 +37,25 @@ var (
 	podKind  = kind{"pods"}
 )
 
-// Clients are separate connections to the API servers, assigned to the servers in turn.
+// Clients are clients with separate connections, which are spread evenly over the API servers.
 type Clients struct {
 	connections []kubernetes.Interface
 	metadata    metadata.Interface
 }
 
-// NewClients returns clients with the given number of connections, but at least one for each
-// server. A connection is opened by its first request.
+// NewClients returns clients with the given number of connections, but at least one for each server. A
+// connection is opened by its first request.
 func NewClients(config *rest.Config, servers []string, connections int) (*Clients, error) {
 	clients := &Clients{}
 	for i := range max(connections, len(servers)) {
-		own := rest.CopyConfig(config)
-		own.Host = servers[i%len(servers)]
-		// client-go shares a connection between clients with equal configurations. A
-		// separate dialer makes each configuration different.
-		own.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
-		client, err := kubernetes.NewForConfig(own)
+		copied := rest.CopyConfig(config)
+		copied.Host = servers[i%len(servers)]
+		// client-go shares a connection between clients with equal configurations. A separate dialer
+		// makes each configuration different.
+		copied.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+		client, err := kubernetes.NewForConfig(copied)
 		if err != nil {
-			return nil, fmt.Errorf("connecting to %s: %w", own.Host, err)
+			return nil, fmt.Errorf("connecting to %s: %w", copied.Host, err)
 		}
 		clients.connections = append(clients.connections, client)
 	}
@@ -65,12 +66,13 @@ func NewClients(config *rest.Config, servers []string, connections int) (*Client
 	return clients, nil
 }
 
+// core returns the REST client of a connection for the core API group.
 func (c *Clients) core(connection int) rest.Interface {
 	return c.connections[connection%len(c.connections)].CoreV1().RESTClient()
 }
 
-// create makes a single attempt. Like delete, it leaves retries to its caller, which counts
-// them.
+// create makes a single attempt to create an object. The caller of create and delete repeats and counts
+// attempts.
 func (c *Clients) create(ctx context.Context, connection int, kind kind, namespace string, object runtime.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -85,11 +87,11 @@ func (c *Clients) delete(ctx context.Context, connection int, kind kind, namespa
 		Resource(kind.resource).Name(name).Body(&metav1.DeleteOptions{}).MaxRetries(0).Do(ctx).Error()
 }
 
-// existing returns the names of the range that exist, and the number that follows the highest
-// existing number with the range's prefix.
+// existing returns the names of the range that exist. next is the highest number of an existing object
+// with the prefix of the range, plus 1.
 func (c *Clients) existing(ctx context.Context, kind kind, namespace string, names Range) (taken sets.Set[string], next int, err error) {
 	wanted, taken := names.Names(), sets.New[string]()
-	err = c.eachPage(ctx, kind, namespace, func(page *metav1.PartialObjectMetadataList) {
+	err = c.forEachPage(ctx, kind, namespace, func(page *metav1.PartialObjectMetadataList) {
 		for _, item := range page.Items {
 			if wanted.Has(item.Name) {
 				taken.Insert(item.Name)
@@ -102,10 +104,11 @@ func (c *Clients) existing(ctx context.Context, kind kind, namespace string, nam
 	return taken, next, err
 }
 
-// eachPage lists the metadata of all objects of a kind, which is much smaller than the objects.
-func (c *Clients) eachPage(ctx context.Context, kind kind, namespace string, visit func(*metav1.PartialObjectMetadataList)) error {
+// forEachPage lists all objects of a kind. It requests only their metadata, which is much smaller than the
+// objects.
+func (c *Clients) forEachPage(ctx context.Context, kind kind, namespace string, visit func(*metav1.PartialObjectMetadataList)) error {
 	resource := c.metadata.Resource(schema.GroupVersionResource{Version: "v1", Resource: kind.resource}).Namespace(namespace)
-	options := metav1.ListOptions{Limit: listPage}
+	options := metav1.ListOptions{Limit: listPageSize}
 	for {
 		page, err := listWithRetries(ctx, resource, options)
 		if err != nil {
@@ -127,5 +130,5 @@ func listWithRetries(ctx context.Context, resource metadata.ResourceInterface, o
 	return page, err
 }
 
-// Connection returns the client of connection i modulo the number of connections.
+// Connection returns the client with the index i modulo the number of connections.
 func (c *Clients) Connection(i int) kubernetes.Interface { return c.connections[i%len(c.connections)] }

@@ -36,7 +36,7 @@ func isRetryable(err error) bool {
 		apierrors.IsInternalError(err) || apierrors.IsServiceUnavailable(err)
 }
 
-// retryAfter is the Retry-After of the response; 0 if it has none.
+// retryAfter returns the Retry-After of the response; 0 if the response has none.
 func retryAfter(err error) time.Duration {
 	if seconds, ok := apierrors.SuggestsClientDelay(err); ok {
 		return time.Duration(seconds) * time.Second

@@ -11,8 +11,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// EnsureNamespace creates a namespace if it does not exist, and waits until pods can be created
-// in it, which requires its default service account.
+// EnsureNamespace creates a namespace if it does not exist. It waits until the namespace has a default
+// service account, because pods cannot be created before.
 func (c *Clients) EnsureNamespace(ctx context.Context, name string) error {
 	core := c.connections[0].CoreV1()
 	if _, err := core.Namespaces().Get(ctx, name, metav1.GetOptions{}); apierrors.IsNotFound(err) {
@@ -24,12 +24,12 @@ func (c *Clients) EnsureNamespace(ctx context.Context, name string) error {
 	} else if err != nil {
 		return fmt.Errorf("reading namespace %s: %w", name, err)
 	}
-	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, serviceAccountWait, true, func(ctx context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, serviceAccountTimeout, true, func(ctx context.Context) (bool, error) {
 		_, err := core.ServiceAccounts(name).Get(ctx, "default", metav1.GetOptions{})
 		return err == nil, nil
 	})
 	if err != nil {
-		return fmt.Errorf("namespace %s has no default service account after %s; check with `k1m status` that kube-controller-manager is ready", name, serviceAccountWait)
+		return fmt.Errorf("namespace %s has no default service account after %s; check with `k1m status` that kube-controller-manager is ready", name, serviceAccountTimeout)
 	}
 	return nil
 }

@@ -20,30 +20,29 @@ import (
 // NodePrefix is the name prefix of the nodes that `k1m up` creates.
 const NodePrefix = "node-"
 
-// NodeShape describes simulated nodes. The values in Template take precedence over the other
-// fields.
+// NodeShape describes simulated nodes. The values in the template take precedence over the other fields.
 type NodeShape struct {
 	Template string // file with a Node; empty for none
 	CPU      string // quantity
 	Memory   string // quantity
 	Pods     int    // maximum number of pods
 	Labels   map[string]string
-	Zones    int // number of zones over which nodes are spread
+	Zones    int // number of topology zones; nodes are spread evenly over the zones
 }
 
-// DefaultNodeShape is the shape of a server with 32 cores and 256 GiB of memory.
+// DefaultNodeShape returns the shape of a server with 32 cores and 256 GiB of memory.
 func DefaultNodeShape() NodeShape {
 	return NodeShape{CPU: "32", Memory: "256Gi", Pods: 110, Zones: 3}
 }
 
-// AddFlags binds the shape to flags.
+// AddFlags defines a flag for each field.
 func (s *NodeShape) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Template, "template", s.Template, "file with a Node manifest as template; its values override the flags below")
 	fs.StringVar(&s.CPU, "cpu", s.CPU, "CPU capacity of a node")
 	fs.StringVar(&s.Memory, "memory", s.Memory, "memory capacity of a node")
 	fs.IntVar(&s.Pods, "pods", s.Pods, "maximum number of pods on a node")
 	fs.StringToStringVar(&s.Labels, "labels", s.Labels, "additional labels, key=value,…")
-	fs.IntVar(&s.Zones, "zones", s.Zones, "number of topology zones over which nodes are spread evenly")
+	fs.IntVar(&s.Zones, "zones", s.Zones, "number of topology zones; nodes are spread evenly over the zones")
 }
 
 // Nodes builds the nodes of one shape.
@@ -52,7 +51,8 @@ type Nodes struct {
 	zones    int
 }
 
-// NewNodes returns a usage error if the shape is invalid or its template cannot be read.
+// NewNodes returns a builder for nodes. It returns a usage error if the shape is invalid or its template
+// cannot be read.
 func NewNodes(s NodeShape) (*Nodes, error) {
 	if s.Zones < 1 {
 		return nil, usage.Errorf("--zones %d: nodes need at least one zone", s.Zones)
@@ -72,29 +72,31 @@ func NewNodes(s NodeShape) (*Nodes, error) {
 			return nil, err
 		}
 	}
-	fillNode(template, s.Labels, capacity)
+	setNodeDefaults(template, s.Labels, capacity)
 	return &Nodes{template: template, zones: s.Zones}, nil
 }
 
-func fillNode(node *corev1.Node, labels map[string]string, capacity corev1.ResourceList) {
+// setNodeDefaults adds labels, the annotation of simulated nodes and the capacity to a template, where the
+// template does not set them.
+func setNodeDefaults(node *corev1.Node, labels map[string]string, capacity corev1.ResourceList) {
 	node.ObjectMeta = metav1.ObjectMeta{Labels: node.Labels, Annotations: node.Annotations}
-	node.Labels = fill(node.Labels, labels)
-	node.Labels = fill(node.Labels, map[string]string{
+	node.Labels = withDefaults(node.Labels, labels)
+	node.Labels = withDefaults(node.Labels, map[string]string{
 		corev1.LabelOSStable:   "linux",
 		corev1.LabelArchStable: "amd64",
 		"type":                 "kwok",
 	})
-	node.Annotations = fill(node.Annotations, map[string]string{kube.SimulatedNodeAnnotation: kube.SimulatedNodeValue})
-	node.Status.Capacity = fill(node.Status.Capacity, capacity)
-	node.Status.Allocatable = fill(node.Status.Allocatable, node.Status.Capacity)
+	node.Annotations = withDefaults(node.Annotations, map[string]string{kube.SimulatedNodeAnnotation: kube.SimulatedNodeValue})
+	node.Status.Capacity = withDefaults(node.Status.Capacity, capacity)
+	node.Status.Allocatable = withDefaults(node.Status.Allocatable, node.Status.Capacity)
 }
 
-// Make builds the node with a name and a number; the number selects the zone.
+// Make builds the node with a name and a number. The number determines the zone.
 func (n *Nodes) Make(name string, number int) *corev1.Node {
 	node := n.template.DeepCopy()
 	node.Name = name
 	node.Labels[corev1.LabelHostname] = name
-	node.Labels = fill(node.Labels, map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", number%n.zones)})
+	node.Labels = withDefaults(node.Labels, map[string]string{corev1.LabelTopologyZone: fmt.Sprintf("zone-%d", number%n.zones)})
 	return node
 }
 
@@ -141,7 +143,7 @@ func CountNodes(ctx context.Context, clients *Clients) (int, error) {
 		return count + int(*rest), nil
 	}
 	count = 0
-	err = clients.eachPage(ctx, nodeKind, "", func(page *metav1.PartialObjectMetadataList) { count += len(page.Items) })
+	err = clients.forEachPage(ctx, nodeKind, "", func(page *metav1.PartialObjectMetadataList) { count += len(page.Items) })
 	return count, err
 }
 
@@ -155,6 +157,7 @@ func NodeReady(object runtime.Object) bool {
 	return false
 }
 
+// quantities parses quantities. The keys are the names of the flags.
 func quantities(texts map[corev1.ResourceName]string) (corev1.ResourceList, error) {
 	list := corev1.ResourceList{}
 	for name, text := range texts {
@@ -167,8 +170,8 @@ func quantities(texts map[corev1.ResourceName]string) (corev1.ResourceList, erro
 	return list, nil
 }
 
-// fill returns a copy of given, with the entries of defaults whose keys are not in given.
-func fill[M ~map[K]V, K comparable, V any](given, defaults M) M {
+// withDefaults returns a copy of given, with the entries of defaults whose keys are not in given.
+func withDefaults[M ~map[K]V, K comparable, V any](given, defaults M) M {
 	filled := maps.Clone(defaults)
 	if filled == nil {
 		filled = M{}

@@ -15,16 +15,16 @@ type Options struct {
 	Progress    func(done int) // called several times per second with the number of handled objects
 }
 
-// DefaultOptions returns options that saturate an API server with a few cores.
+// DefaultOptions returns options with which the requests saturate an API server with a few cores.
 func DefaultOptions(prefix string) Options {
 	return Options{Range: Range{Prefix: prefix}, Concurrency: 64, Connections: 8}
 }
 
-// AddFlags binds the options to flags.
+// AddFlags defines a flag for each option.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.Range.Count, "count", o.Range.Count, "number of objects (required)")
-	fs.IntVar(&o.Range.First, "first", o.Range.First, "number of the first object; an object's name is the prefix followed by its number")
-	fs.StringVar(&o.Range.Prefix, "prefix", o.Range.Prefix, "prefix of the names")
+	fs.IntVar(&o.Range.First, "first", o.Range.First, "number of the first object; the name of an object is the prefix followed by its number")
+	fs.StringVar(&o.Range.Prefix, "prefix", o.Range.Prefix, "prefix of the names of the objects")
 	fs.IntVar(&o.Concurrency, "concurrency", o.Concurrency, "maximum number of requests in flight")
 	fs.IntVar(&o.Connections, "connections", o.Connections, "number of connections, spread over the API servers")
 }

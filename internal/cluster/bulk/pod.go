@@ -16,8 +16,8 @@ import (
 // PodPrefix is the default name prefix of pods.
 const PodPrefix = "pod-"
 
-// PodShape describes pods. If Template is set, Image, CPU and Memory are ignored, and its
-// labels take precedence over Labels.
+// PodShape describes pods. If Template is set, Image, CPU and Memory have no effect, and the labels of the
+// template take precedence over Labels.
 type PodShape struct {
 	Template  string // file with a Pod; empty for none
 	Namespace string
@@ -27,12 +27,12 @@ type PodShape struct {
 	Labels    map[string]string
 }
 
-// DefaultPodShape is the shape of a small pod; many of them fit on a node.
+// DefaultPodShape returns the shape of a small pod, so that many pods fit on a node.
 func DefaultPodShape() PodShape {
 	return PodShape{Namespace: metav1.NamespaceDefault, Image: "registry.k8s.io/pause:3.10", CPU: "10m", Memory: "16Mi"}
 }
 
-// AddFlags binds the shape to flags.
+// AddFlags defines flags for the fields other than Namespace.
 func (s *PodShape) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&s.Template, "template", s.Template, "file with a Pod manifest as template; its values override the flags below")
 	fs.StringVar(&s.Image, "image", s.Image, "container image; simulated nodes do not pull it")
@@ -44,7 +44,8 @@ func (s *PodShape) AddFlags(fs *pflag.FlagSet) {
 // Pods builds the pods of one shape.
 type Pods struct{ template *corev1.Pod }
 
-// NewPods returns a usage error if the shape is invalid or its template cannot be read.
+// NewPods returns a builder for pods. It returns a usage error if the shape is invalid or its template
+// cannot be read.
 func NewPods(s PodShape) (*Pods, error) {
 	requests, err := quantities(map[corev1.ResourceName]string{corev1.ResourceCPU: s.CPU, corev1.ResourceMemory: s.Memory})
 	if err != nil {
@@ -61,7 +62,7 @@ func NewPods(s PodShape) (*Pods, error) {
 		}
 	}
 	pod.ObjectMeta = metav1.ObjectMeta{Labels: pod.Labels, Annotations: pod.Annotations}
-	pod.Labels = fill(pod.Labels, s.Labels)
+	pod.Labels = withDefaults(pod.Labels, s.Labels)
 	return &Pods{template: pod}, nil
 }
 
@@ -72,7 +73,7 @@ func (p *Pods) Make(namespace, name string) *corev1.Pod {
 	return pod
 }
 
-// CreatePods creates the namespace and the pods of the range, if they do not exist.
+// CreatePods creates the namespace if it does not exist, and the pods of the range that do not exist.
 func CreatePods(ctx context.Context, clients *Clients, pods *Pods, namespace string, o Options) (Summary, error) {
 	if err := clients.EnsureNamespace(ctx, namespace); err != nil {
 		return Summary{}, err

@@ -12,17 +12,17 @@ import (
 )
 
 const (
-	// Latencies are recorded from 1 µs to 2 minutes, with three significant digits.
-	lowestMicros  = 1
-	highestMicros = 120_000_000
-	digits        = 3
+	// The histogram records latencies from 1 µs to 2 minutes with three significant digits.
+	lowestMicros      = 1
+	highestMicros     = 120_000_000
+	significantDigits = 3
 )
 
 // Summary is the result of a run. Latencies are those of successful attempts.
 type Summary struct {
 	Wanted  int `json:"wanted"`
 	Done    int `json:"done"`
-	Skipped int `json:"skipped"` // were already in the wanted state
+	Skipped int `json:"skipped"` // objects that were already in the wanted state
 	Failed  int `json:"failed"`
 
 	Seconds   float64 `json:"seconds"`
@@ -31,18 +31,18 @@ type Summary struct {
 	P99Millis float64 `json:"p99Millis"`
 	MaxMillis float64 `json:"maxMillis"`
 
-	// Errors counts errors by [ErrorKind], including those of retried attempts.
+	// Errors counts the errors of all attempts by [ErrorKind].
 	Errors       map[string]int `json:"errors"`
 	FirstFailure string         `json:"firstFailure,omitempty"`
 	Interrupted  bool           `json:"interrupted"`
 
-	// NextFirst is the number after the highest one that existed with the range's prefix
-	// before objects were created.
+	// NextFirst is the highest number that an object with the prefix of the range had before the run,
+	// plus 1.
 	NextFirst int `json:"-"`
 }
 
-// Print writes the summary as text. verb and kind are like "created" and "nodes", whenSkipped
-// is like "existed".
+// Print writes the summary as text. verb is a participle such as "created", kind a plural such as "nodes",
+// and whenSkipped the reason for skipping objects, such as "existed".
 func (s Summary) Print(w io.Writer, verb, kind, whenSkipped string) {
 	fmt.Fprintf(w, "%d of %d %s %s in %.1fs (%.0f/s)", s.Done, s.Wanted, kind, verb, s.Seconds, s.PerSecond)
 	if s.Skipped > 0 {
@@ -75,24 +75,25 @@ func newStatistics(wanted int, now time.Time) *statistics {
 	return &statistics{
 		start:     now,
 		result:    Summary{Wanted: wanted, Errors: map[string]int{}},
-		latencies: hdrhistogram.New(lowestMicros, highestMicros, digits),
+		latencies: hdrhistogram.New(lowestMicros, highestMicros, significantDigits),
 	}
 }
 
-func (s *statistics) locked(change func(*Summary)) {
+// update changes the summary under the lock.
+func (s *statistics) update(change func(*Summary)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change(&s.result)
 }
 
-func (s *statistics) done()    { s.locked(func(result *Summary) { result.Done++ }) }
-func (s *statistics) skipped() { s.locked(func(result *Summary) { result.Skipped++ }) }
-func (s *statistics) errorSeen(kind string) {
-	s.locked(func(result *Summary) { result.Errors[kind]++ })
+func (s *statistics) done()    { s.update(func(result *Summary) { result.Done++ }) }
+func (s *statistics) skipped() { s.update(func(result *Summary) { result.Skipped++ }) }
+func (s *statistics) countError(kind string) {
+	s.update(func(result *Summary) { result.Errors[kind]++ })
 }
 
 func (s *statistics) failed(err error) (failures int) {
-	s.locked(func(result *Summary) {
+	s.update(func(result *Summary) {
 		if result.Failed == 0 {
 			result.FirstFailure = err.Error()
 		}
@@ -104,14 +105,15 @@ func (s *statistics) failed(err error) (failures int) {
 
 func (s *statistics) latency(took time.Duration) {
 	micros := min(max(took.Microseconds(), lowestMicros), highestMicros)
-	s.locked(func(*Summary) {
-		// The value is within the range of the histogram, so this cannot fail.
+	s.update(func(*Summary) {
+		// RecordValue fails only for a value outside the range of the histogram.
 		_ = s.latencies.RecordValue(micros)
 	})
 }
 
+// finished returns the number of objects that are done, skipped or failed.
 func (s *statistics) finished() (finished int) {
-	s.locked(func(result *Summary) { finished = result.Done + result.Skipped + result.Failed })
+	s.update(func(result *Summary) { finished = result.Done + result.Skipped + result.Failed })
 	return finished
 }
 

@@ -23,6 +23,7 @@ func ReadNode(path string) (*corev1.Node, error) { return read[*corev1.Node](pat
 // ReadPod reads a Pod from a YAML or JSON file. Unknown fields are errors.
 func ReadPod(path string) (*corev1.Pod, error) { return read[*corev1.Pod](path, "Pod") }
 
+// read reads an object of a kind from a file. Its errors are usage errors of --template.
 func read[T runtime.Object](path, kind string) (T, error) {
 	var none T
 	content, err := os.ReadFile(path)
@@ -49,8 +50,8 @@ func read[T runtime.Object](path, kind string) (T, error) {
 	return typed, nil
 }
 
-// onlyDocument returns the single document of a YAML file. Several documents are an error,
-// because only one would be used.
+// onlyDocument returns the document of a YAML file. It returns an error if the file contains several
+// documents, because only one would be used.
 func onlyDocument(content []byte) ([]byte, error) {
 	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(content)))
 	var only []byte

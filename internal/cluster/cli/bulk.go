@@ -17,8 +17,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// bulkCommand is the common part of the subcommands of `k1m nodes` and `k1m pods`: it adds their
-// flags, performs a bulkAction, waits for its effect, and prints the result.
+// bulkCommand is the common part of the subcommands of `k1m nodes` and `k1m pods`. It adds their flags,
+// performs a bulkAction, waits for its effect, and prints the result.
 type bulkCommand struct {
 	name    *string
 	options bulk.Options
@@ -27,18 +27,21 @@ type bulkCommand struct {
 	output  string
 }
 
-// bulkAction is one bulk operation. await waits for its effect; it may be nil.
+// bulkAction is one bulk operation.
 type bulkAction struct {
-	verb, kind, whenSkipped string
+	verb, kind, whenSkipped string // arguments of [bulk.Summary.Print]
 	do                      func(context.Context, *bulk.Clients, bulk.Options) (bulk.Summary, error)
-	awaited                 string
-	await                   func(context.Context, *bulk.Clients, bulk.Options) error
+	// await waits until all objects are in the state awaited, such as "ready". It is nil if the
+	// operation has no effect to wait for.
+	awaited string
+	await   func(context.Context, *bulk.Clients, bulk.Options) error
 }
 
 // bulkResult is the output of -o json.
 type bulkResult struct {
 	bulk.Summary
-	// WaitSeconds is the time from the first request until all objects are in the awaited state.
+	// WaitSeconds is the time from the start of the operation until all objects were in the awaited
+	// state.
 	WaitSeconds float64 `json:"waitSeconds,omitempty"`
 	Error       string  `json:"error,omitempty"`
 }
@@ -47,6 +50,7 @@ func newBulkCommand(name *string, prefix string) *bulkCommand {
 	return &bulkCommand{name: name, options: bulk.DefaultOptions(prefix), wait: true, timeout: defaultTimeout}
 }
 
+// addFlags adds the flags. An empty waitUsage means that the command never waits.
 func (b *bulkCommand) addFlags(cmd *cobra.Command, waitUsage string) {
 	b.options.AddFlags(cmd.Flags())
 	cmd.Flags().StringVarP(&b.output, "output", "o", b.output, "output format: json (default: text)")
@@ -95,6 +99,7 @@ func (b *bulkCommand) connect() (*bulk.Clients, error) {
 	return bulk.NewClients(rest, component.APIServerURLs(config), b.options.Connections)
 }
 
+// perform performs the operation and displays its progress.
 func (b *bulkCommand) perform(ctx context.Context, display progress.Display, clients *bulk.Clients, a bulkAction) (bulk.Summary, error) {
 	task := display.Task(a.kind+" "+a.verb, b.options.Range.Count)
 	options := b.options
@@ -108,6 +113,7 @@ func (b *bulkCommand) perform(ctx context.Context, display progress.Display, cli
 	return summary, nil
 }
 
+// awaitAll waits for the effect of the operation and displays its progress.
 func (b *bulkCommand) awaitAll(ctx context.Context, display progress.Display, clients *bulk.Clients, a bulkAction) error {
 	task := display.Task(a.kind+" "+a.awaited, b.options.Range.Count)
 	options := b.options

@@ -60,8 +60,8 @@ everything after "--", are passed to kubectl.`,
 	}
 }
 
-// parseK1mFlags parses the flags of k1m at the beginning of args, and returns the rest, which is
-// for kubectl.
+// parseK1mFlags parses the flags of k1m at the beginning of args. rest contains the arguments of kubectl.
+// help is true if the user requested the help of this command.
 func parseK1mFlags(args []string, name *string) (rest []string, help bool, err error) {
 	for len(args) > 0 {
 		value, withValue := strings.CutPrefix(args[0], "--name=")

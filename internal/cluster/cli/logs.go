@@ -51,6 +51,7 @@ line starts with the name of the component.`,
 	return cmd
 }
 
+// logFiles returns the log files of the component in args, or of all components if args is empty.
 func logFiles(dir clusterdir.Dir, args []string) ([]string, error) {
 	files, err := filepath.Glob(dir.Log("*"))
 	if err != nil {
@@ -92,38 +93,40 @@ func printLogs(ctx context.Context, w io.Writer, files []string, follow bool) er
 	return errors.Join(errs...)
 }
 
+// copyLines copies the lines of a log file to the output. If follow is set, it also copies new lines until
+// ctx is done.
 func copyLines(ctx context.Context, output *lineWriter, file, prefix string, follow bool) error {
-	reading, err := tail.TailFile(file, tail.Config{Follow: follow, ReOpen: follow, MustExist: true, Logger: tail.DiscardingLogger})
+	reader, err := tail.TailFile(file, tail.Config{Follow: follow, ReOpen: follow, MustExist: true, Logger: tail.DiscardingLogger})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("reading log: %w", err)
 	}
-	defer reading.Cleanup()
+	defer reader.Cleanup()
 	for {
 		select {
 		case <-ctx.Done():
-			return reading.Stop()
-		case line, more := <-reading.Lines:
+			return reader.Stop()
+		case line, more := <-reader.Lines:
 			if !more {
-				// The goroutine of the reader may exit a moment after the last line.
-				return reading.Wait()
+				// The reader's goroutine closes Lines before it exits. Wait returns its error.
+				return reader.Wait()
 			}
-			if err := output.line(prefix, line.Text); err != nil {
+			if err := output.writeLine(prefix, line.Text); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// lineWriter writes complete lines from concurrent readers.
+// lineWriter writes whole lines of several log files, which are read concurrently.
 type lineWriter struct {
 	mu sync.Mutex
 	w  io.Writer
 }
 
-func (l *lineWriter) line(prefix, text string) error {
+func (l *lineWriter) writeLine(prefix, text string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	_, err := fmt.Fprintln(l.w, prefix+text)

@@ -15,7 +15,7 @@ func newMetrics(name *string) *cobra.Command {
 		Use:   "metrics",
 		Short: "Print configurations for Prometheus and Grafana",
 		Long: `Print configurations with which Prometheus and Grafana monitor a cluster: a scrape
-configuration for all components and a dashboard. k1m does not include Prometheus and Grafana.
+configuration for all components, and a dashboard. k1m does not include Prometheus or Grafana.
 ` + "`k1m top`" + ` shows the most important metrics in the terminal.`,
 		Example: `  # Run Prometheus for the cluster
   k1m metrics prometheus > prometheus.yml && prometheus --config.file prometheus.yml
@@ -34,7 +34,7 @@ func newMetricsPrometheus(name *string) *cobra.Command {
 		Use:   "prometheus",
 		Short: "Print a Prometheus configuration that scrapes all components of a cluster",
 		Long: `Print a configuration for Prometheus 2.44 or later that scrapes all components of a cluster
-every second. It contains the private key of the cluster's administrator.`,
+every second. The configuration contains the private key of the cluster's administrator.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			dir, err := clusterDir(*name)

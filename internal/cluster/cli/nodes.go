@@ -9,8 +9,8 @@ import (
 )
 
 // resumeHelp is part of the help of all bulk commands.
-const resumeHelp = `A name consists of --prefix and a number, starting with --first. To continue after an
-interruption, repeat the command: objects that are already in the wanted state are skipped.`
+const resumeHelp = `The names consist of --prefix and consecutive numbers from --first. To continue after an
+interruption, repeat the command: it skips objects that are already in the wanted state.`
 
 func newNodes(name *string) *cobra.Command {
 	cmd := &cobra.Command{

@@ -25,7 +25,7 @@ func validateOutput(output string) error {
 	return nil
 }
 
-// printAs prints a result in the chosen format; print writes its text form.
+// printAs prints a result in an output format. print writes the text form of the result.
 func printAs(cmd *cobra.Command, output string, result any, print func(io.Writer)) error {
 	if output == outputJSON {
 		return printJSON(cmd, result)

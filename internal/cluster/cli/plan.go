@@ -23,13 +23,13 @@ func newPlan(name *string) *cobra.Command {
 		Short: "Estimate the resources that a cluster of a given size needs",
 		Long: `Estimate the resources that a cluster of a given size needs: CPU, memory, disk and network of
 the store, number and size of API servers, number of scheduler replicas, watches and connections.
-The plan also lists the number of nodes that each resource allows, and the changes that double
+The plan also lists the maximum number of nodes that each resource allows, and the changes that double
 the lowest of these limits.
 
 The estimate multiplies rates of operations by measured costs. The first line of the plan names
 the machine on which the costs were measured. --calibrate measures them on this machine, in a
-temporary cluster (about 13 minutes), and writes them to the file --costs. The model and its
-accuracy are described in docs/plan.md.`,
+temporary cluster, and writes them to the file --costs; this takes about 13 minutes. docs/plan.md
+describes the model and its accuracy.`,
 		Example: `  # Plan a cluster of a million nodes
   k1m plan --nodes 1000000 --pods-per-node 30 --lease-interval 10s --watches-per-node 18
 
@@ -62,7 +62,7 @@ accuracy are described in docs/plan.md.`,
 			if costsFile == "" {
 				costsFile = "costs.json"
 			}
-			costs, err = measuredCosts(cmd, *name, scale, costsFile)
+			costs, err = measureCosts(cmd, *name, scale, costsFile)
 		case costsFile != "":
 			costs, err = plan.ReadCosts(costsFile)
 		}
@@ -75,8 +75,8 @@ accuracy are described in docs/plan.md.`,
 	return cmd
 }
 
-// measuredCosts measures the costs on this machine and writes them to a file.
-func measuredCosts(cmd *cobra.Command, name, scale, file string) (plan.Costs, error) {
+// measureCosts measures the costs on this machine and writes them to a file.
+func measureCosts(cmd *cobra.Command, name, scale, file string) (plan.Costs, error) {
 	if !cmd.Flag("name").Changed {
 		name = experiment.DefaultCluster
 	}

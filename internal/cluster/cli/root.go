@@ -1,10 +1,9 @@
 // Package cli is the command line of k1m. [Main] runs it.
 //
-// Each command has a file with its name, which defines its flags and its help: `k1m up` is in
-// up.go, `k1m bench schedule` in bench_schedule.go. To add a command, write such a file with a
-// function that returns the command, and add the function to newRoot in root.go. Some commands
-// bind their flags in the package that uses them. For example, clusterdir.Settings.AddFlags binds the
-// flags of `k1m up`.
+// Each command has a file with its name, which defines its flags and its help: `k1m up` is in up.go,
+// `k1m bench schedule` in bench_schedule.go. To add a command, write such a file with a function that
+// returns the command, and call the function in newRoot in root.go. Some flags are defined in the package
+// that uses them. For example, clusterdir.Settings.AddFlags defines the flags of `k1m up`.
 package cli
 
 import (
@@ -37,10 +36,11 @@ const (
 func Main(version string, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	// After the first Ctrl-C, a second one terminates k1m immediately.
+	// Restore the default signal handling after the first Ctrl-C, so that a second Ctrl-C terminates
+	// k1m immediately.
 	context.AfterFunc(ctx, stop)
 
-	// Log messages of client-go about retries would disturb the progress display.
+	// Discard the log messages of client-go about retries, which would disturb the progress display.
 	klog.SetLogger(logr.Discard())
 
 	root := newRoot(version)
@@ -61,10 +61,10 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 func newRoot(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "k1m",
-		Short: "Run a real Kubernetes control plane with a million simulated nodes",
-		Long: `k1m runs Kubernetes clusters on this machine: a real control plane (store, kube-apiserver,
-kube-controller-manager and scheduler), and up to a million nodes, which kwok simulates. It also
-measures and compares stores and schedulers.`,
+		Short: "Run a real Kubernetes control plane with up to a million simulated nodes",
+		Long: `k1m runs Kubernetes clusters on this machine. A cluster has a real control plane (store,
+kube-apiserver, kube-controller-manager and scheduler) and up to a million nodes, which kwok simulates.
+k1m also measures and compares stores and schedulers.`,
 		Example: `  # Start a cluster with 1,000 nodes
   k1m up --nodes 1000
 
@@ -111,7 +111,7 @@ func addGroup(root *cobra.Command, title string, commands ...*cobra.Command) {
 	}
 }
 
-// clusterDir returns the directory of the cluster --name, which need not exist.
+// clusterDir returns the directory of the cluster --name. The cluster need not exist.
 func clusterDir(name string) (clusterdir.Dir, error) {
 	if err := clusterdir.ValidateName(name); err != nil {
 		return clusterdir.Dir{}, err
@@ -119,8 +119,8 @@ func clusterDir(name string) (clusterdir.Dir, error) {
 	return clusterdir.NewDir(name)
 }
 
-// loadCluster returns the directory and the configuration of the cluster --name. It fails if the
-// cluster does not exist.
+// loadCluster returns the directory and the configuration of the cluster --name. It returns an error if
+// the cluster does not exist.
 func loadCluster(name string) (clusterdir.Dir, clusterdir.Config, error) {
 	dir, err := clusterDir(name)
 	if err != nil {
@@ -130,7 +130,7 @@ func loadCluster(name string) (clusterdir.Dir, clusterdir.Config, error) {
 	return dir, config, err
 }
 
-// usageArgs converts the errors of an argument check to usage errors.
+// usageArgs returns an argument check that converts the errors of another check to usage errors.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := check(cmd, args); err != nil {
@@ -140,8 +140,8 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// report prints an error as one line, followed by the end of a component's log if the component
-// failed.
+// report prints an error as one line. If a component failed, it also prints the end of the component's
+// log.
 func report(stderr io.Writer, err error) {
 	fmt.Fprintf(stderr, "k1m: %s\n", strings.Join(strings.Fields(err.Error()), " "))
 	var failed *lifecycle.ComponentError

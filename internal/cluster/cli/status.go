@@ -17,7 +17,7 @@ func newStatus(name *string) *cobra.Command {
 		Use:   "status",
 		Short: "Show the components, nodes, pods and store of a cluster",
 		Long: `Show the components, nodes, pods and store of a cluster. The exit code is 0 if the cluster
-exists, whatever its state.
+exists, regardless of its state.
 
 The fields of -o json are: name, state (running, degraded, stopped or dead), store, storeKind,
 walMode, scheduler, supervisor, components (name, pid, state, restarts, …), traces, nodes (total,

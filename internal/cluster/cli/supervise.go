@@ -17,8 +17,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// newSupervise returns the hidden command that runs the supervisor. Only `k1m up` can start it, because
-// the supervisor inherits open files from `k1m up`.
+// newSupervise returns the hidden command that runs the supervisor. Only `k1m up` can start it, because the
+// supervisor needs the open files that it inherits from `k1m up`.
 func newSupervise(name *string) *cobra.Command {
 	return &cobra.Command{
 		Use:    lifecycle.SuperviseCommand,
@@ -36,6 +36,7 @@ func newSupervise(name *string) *cobra.Command {
 	}
 }
 
+// supervise runs the supervisor of a cluster until the cluster is stopped.
 func supervise(ctx context.Context, name string, parentPipe *os.File) error {
 	dir, config, err := loadCluster(name)
 	if err != nil {
@@ -67,11 +68,11 @@ func supervise(ctx context.Context, name string, parentPipe *os.File) error {
 		},
 		AfterReady: map[string]func(context.Context) error{
 			clusterdir.APIServerName(0): func(ctx context.Context) error { return kube.Bootstrap(ctx, client) },
-			// WakePods runs in the background until ctx is done.
+			// WakePods runs in the background, because kwok is ready before it has finished.
 			component.Kwok: func(ctx context.Context) error {
 				go func() {
 					if err := kube.WakePods(ctx, client, kube.SimulatedNodeAnnotation); err != nil && ctx.Err() == nil {
-						log.Warn("cannot wake the pods that kwok has skipped", "error", err)
+						log.Warn("cannot change the pods that kwok skipped", "error", err)
 					}
 				}()
 				return nil

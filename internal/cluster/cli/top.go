@@ -20,10 +20,11 @@ import (
 )
 
 const (
-	// Rates need several samples. On a busy machine a sample takes longer than its interval.
+	// topSamples is the number of samples before a page is printed, because rates need several samples.
 	topSamples = 3
+	// topTimeout is long, because a sample takes longer than its interval on a busy machine.
 	topTimeout = 20 * time.Second
-	// Size of a page that is not displayed in a terminal, in characters.
+	// pageWidth and pageHeight are the size of a page outside a terminal, in characters.
 	pageWidth, pageHeight = 124, 100
 )
 
@@ -34,7 +35,7 @@ func newTop(name *string) *cobra.Command {
 		Short: "Display the load and the resource usage of a cluster",
 		Long: `Display the load and the resource usage of a cluster: CPU and memory of each process, requests
 by verb and resource, latencies, watch events, size of the store, and scheduled and pending pods.
-Metrics are read every second. Curves show the last minute.
+Metrics are read every second. The sparklines show the last minute.
 
 With --once, or if the output is not a terminal, the command prints one page after a few seconds
 and exits.`,
@@ -70,18 +71,18 @@ and exits.`,
 			return err
 		}
 		defer sampler.Stop()
-		frame := func() top.Frame {
+		nextFrame := func() top.Frame {
 			return top.Frame{Header: topHeader(dir, config), Footer: "press q to quit", Blocks: top.Blocks(sampler.Recent(top.PastPoints))}
 		}
 		if out, ok := cmd.OutOrStdout().(*os.File); ok && !once && output == outputText && term.IsTerminal(int(out.Fd())) {
-			return top.Live(cmd.Context(), os.Stdin, out, interval, frame)
+			return top.Live(cmd.Context(), os.Stdin, out, interval, nextFrame)
 		}
 		if err := awaitSamples(cmd.Context(), sampler); err != nil {
 			return err
 		}
-		now := frame()
-		now.Footer = ""
-		return printAs(cmd, output, now.Blocks, func(out io.Writer) { fmt.Fprintln(out, top.Render(now, pageWidth, pageHeight)) })
+		frame := nextFrame()
+		frame.Footer = ""
+		return printAs(cmd, output, frame.Blocks, func(out io.Writer) { fmt.Fprintln(out, top.Render(frame, pageWidth, pageHeight)) })
 	}
 	return cmd
 }
@@ -104,17 +105,17 @@ func awaitSamples(ctx context.Context, sampler *experiment.Sampler) error {
 	}
 }
 
-// topHeader describes the cluster and the components that are not ready.
+// topHeader returns a description of the cluster and of the components that are not ready.
 func topHeader(dir clusterdir.Dir, config clusterdir.Config) string {
 	state, err := supervisor.ReadState(dir)
 	if err != nil || !state.Supervisor.Alive() {
 		return fmt.Sprintf("%s is not running", config.Name)
 	}
-	head := fmt.Sprintf("%s, %s, %s, up %v", config.Name, config.Settings.DescribeStore(), config.Settings.Scheduler, time.Since(state.StartedAt).Round(time.Second))
+	header := fmt.Sprintf("%s, %s, %s, up %v", config.Name, config.Settings.DescribeStore(), config.Settings.Scheduler, time.Since(state.StartedAt).Round(time.Second))
 	for _, c := range state.Components {
 		if c.Phase != supervisor.Ready {
-			head += fmt.Sprintf(", %s is %s", c.Name, c.Phase)
+			header += fmt.Sprintf(", %s is %s", c.Name, c.Phase)
 		}
 	}
-	return head
+	return header
 }

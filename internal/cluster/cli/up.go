@@ -28,10 +28,10 @@ func newUp(name *string) *cobra.Command {
 
 The settings are saved. After "k1m down --keep-data", "k1m up" without flags starts the same
 cluster with its data again. If the cluster is already running, the command waits until it is
-healthy and creates missing nodes.
+healthy, and creates missing nodes.
 
 If the command fails or is interrupted before the cluster is complete, it stops all processes
-that it has started.`,
+that it started.`,
 		Example: `  # Start the cluster "k1m" with 1,000 nodes
   k1m up --nodes 1000
 
@@ -46,14 +46,14 @@ that it has started.`,
 		Args: usageArgs(cobra.NoArgs),
 	}
 	settings.AddFlags(cmd.Flags())
-	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "time limit for the components to become ready, and for nodes to make progress")
+	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "time limit until all components are ready; also the time without a further ready node after which the command fails")
 	cmd.Flags().StringVar(&minFree, "min-free-disk", minFree, "minimum free disk space that is required to start")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		dir, err := clusterDir(*name)
 		if err != nil {
 			return err
 		}
-		wanted, err := resource.ParseQuantity(minFree)
+		required, err := resource.ParseQuantity(minFree)
 		if err != nil {
 			return usage.Errorf("--min-free-disk %q: not a quantity; write it like 512Mi or 10Gi", minFree)
 		}
@@ -63,7 +63,7 @@ that it has started.`,
 		started := time.Now()
 		display := progress.New(cmd.OutOrStdout())
 		result, err := lifecycle.Up(cmd.Context(), lifecycle.UpOptions{
-			Dir: dir, Flags: cmd.Flags(), Timeout: timeout, MinFree: wanted, Display: display,
+			Dir: dir, Flags: cmd.Flags(), Timeout: timeout, MinFree: required, Display: display,
 		})
 		display.Close()
 		if err != nil {
@@ -75,7 +75,7 @@ that it has started.`,
 	return cmd
 }
 
-// printUp prints the result and the next commands, with the program name that the user typed.
+// printUp prints the result and the next commands. They start with the program name that the user typed.
 func printUp(w io.Writer, dir clusterdir.Dir, result lifecycle.UpResult, took time.Duration) {
 	flag := ""
 	if dir.Name() != clusterdir.DefaultName {

@@ -24,16 +24,16 @@ func newVerify(name *string) *cobra.Command {
 requests, host ports, taints, node affinity, hard topology spread constraints and required
 anti-affinity. The command reads nodes and pods from the API and fails if it finds a violation.
 
-It checks the current state. A violation can have occurred after the pod was bound: because a
-node's capacity, labels or taints changed, or because another pod was deleted. Pods that no
-scheduler has placed, such as mirror pods, are checked too.`,
+The command checks the current state. A violation can have occurred after the pod was bound, because
+the capacity, labels or taints of a node changed, or because another pod was deleted. The command also
+checks pods that were not bound by a scheduler, such as mirror pods.`,
 		Example: `  # Check the cluster "k1m"
   k1m verify
 
   # Print all violations as JSON
   k1m verify -o json
 
-  # Check a cluster that k1m has not created
+  # Check a cluster that k1m did not create
   k1m verify --kubeconfig ~/.kube/config`,
 		Args: usageArgs(cobra.NoArgs),
 	}
@@ -53,7 +53,7 @@ scheduler has placed, such as mirror pods, are checked too.`,
 			}
 			kubeconfig = dir.Kubeconfig(pki.SuperAdmin.File)
 		}
-		report, err := audit(cmd, kubeconfig)
+		report, err := verifyCluster(cmd, kubeconfig)
 		if err != nil {
 			return err
 		}
@@ -62,7 +62,8 @@ scheduler has placed, such as mirror pods, are checked too.`,
 	return cmd
 }
 
-func audit(cmd *cobra.Command, kubeconfig string) (*verify.Report, error) {
+// verifyCluster reads a cluster and checks it.
+func verifyCluster(cmd *cobra.Command, kubeconfig string) (*verify.Report, error) {
 	rest, err := kube.Config(kubeconfig)
 	if err != nil {
 		return nil, err
@@ -80,6 +81,7 @@ func audit(cmd *cobra.Command, kubeconfig string) (*verify.Report, error) {
 	return read.Check()
 }
 
+// readCluster reads a cluster and displays the progress.
 func readCluster(ctx context.Context, client kubernetes.Interface, display progress.Display) (*verify.Cluster, error) {
 	// The total number is not known until all objects are read.
 	task, nodes := display.Task("nodes and pods read", 0), 0
@@ -90,6 +92,6 @@ func readCluster(ctx context.Context, client kubernetes.Interface, display progr
 		progress.Fail(ctx, task, err.Error())
 		return nil, err
 	}
-	task.Done("all")
+	task.Done("complete")
 	return read, nil
 }

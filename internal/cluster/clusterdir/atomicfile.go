@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 )
 
-// WriteFileAtomic replaces a file by renaming a temporary file, so that readers see either
-// the old or the new content. It does not sync the file to disk.
+// WriteFileAtomic writes a temporary file and renames it to path, so that readers see either the old or
+// the new content. It does not sync the file to disk.
 func WriteFileAtomic(path string, content []byte, mode os.FileMode) (err error) {
 	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+"-*")
 	if err != nil {

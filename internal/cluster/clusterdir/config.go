@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// layoutVersion is incremented when the layout of the cluster directory changes in a way
+// layoutVersion is the version of the layout of the cluster directory. It is incremented by each change
 // that an older k1m cannot read.
 const layoutVersion = 1
 
 // ErrUnknown means that no cluster with the given name exists.
 var ErrUnknown = errors.New("no such cluster")
 
-// Config is the content of cluster.json: everything about a cluster that outlives its
-// processes.
+// Config is the content of cluster.json: the settings of a cluster and its assigned ports. It is kept
+// when the cluster is stopped.
 type Config struct {
 	Layout   int      `json:"layout"`
 	Name     string   `json:"name"`
@@ -26,12 +26,12 @@ type Config struct {
 	Ports    Ports    `json:"ports"`
 }
 
-// NewConfig returns the configuration of a new cluster, which has no ports yet.
+// NewConfig returns the configuration of a new cluster. No ports are assigned yet.
 func NewConfig(name string, settings Settings) Config {
 	return Config{Layout: layoutVersion, Name: name, Settings: settings, Ports: Ports{}}
 }
 
-// Load reads cluster.json. It returns ErrUnknown if the file does not exist.
+// Load reads cluster.json. The error wraps ErrUnknown if the file does not exist.
 func Load(d Dir) (Config, error) {
 	content, err := os.ReadFile(d.clusterFile())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -45,7 +45,7 @@ func Load(d Dir) (Config, error) {
 		return Config{}, fmt.Errorf("%s is damaged: %w; remove the cluster with `k1m down --name %s`", d.clusterFile(), err, d.name)
 	}
 	if config.Layout != layoutVersion {
-		return Config{}, fmt.Errorf("%s has layout %d, this k1m supports %d; use the k1m that created it, or start over with `k1m down --name %s`",
+		return Config{}, fmt.Errorf("%s has layout %d, but this k1m supports layout %d; use the k1m that created it, or start over with `k1m down --name %s`",
 			d.Root(), config.Layout, layoutVersion, d.name)
 	}
 	return config, nil
@@ -63,7 +63,7 @@ func (c Config) Save(d Dir) error {
 	return nil
 }
 
-// DataDir is the store's data directory: --data-dir, or the default in the cluster directory.
+// DataDir returns the store's data directory: --data-dir, or the default in the cluster directory.
 func (c Config) DataDir(d Dir) string {
 	if c.Settings.DataDir != "" {
 		return c.Settings.DataDir
@@ -71,8 +71,8 @@ func (c Config) DataDir(d Dir) string {
 	return d.Data()
 }
 
-// TraceFile is the path of the first trace file of etcd-proxy. When the proxy restarts, it
-// writes further trace files, which have a number in their names.
+// TraceFile returns the path of the first trace file of etcd-proxy. After each restart, etcd-proxy
+// writes another trace file, with a number in its name.
 func (c Config) TraceFile(d Dir) string {
 	if c.Settings.TraceFile != "" {
 		return c.Settings.TraceFile

@@ -10,19 +10,19 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// The list format of taskset and of the kernel's cpuset files, such as 0-3,8.
 var (
+	// cpuList matches the list format of taskset and of the kernel's cpuset files, such as 0-3,8.
 	cpuList   = regexp.MustCompile(`^\d+(-\d+)?(,\d+(-\d+)?)*$`)
 	cpuNumber = regexp.MustCompile(`\d+`)
 )
 
-// AnyScheduler is the name that --cpus accepts for all schedulers of a cluster, regardless of
-// the program that they run.
+// AnyScheduler is the name in a --cpus entry that means all schedulers of the cluster, regardless of their
+// program.
 const AnyScheduler = "scheduler"
 
-// CPUsOf returns the CPU list of a process. names are its own name, the name of its program and, for a
-// scheduler, [AnyScheduler]. An empty list means all CPUs. If
-// several --cpus entries match, the last one wins, as for repeated flags.
+// CPUsOf returns the CPU list of a process; empty means all CPUs. names are the name of the process, the
+// name of its program and, for a scheduler, [AnyScheduler]. If several --cpus entries match, the last one
+// wins, as for repeated flags.
 func (s *Settings) CPUsOf(names ...string) string {
 	for _, entry := range slices.Backward(s.CPUs) {
 		if name, cpus, _ := strings.Cut(entry, "="); slices.Contains(names, name) {
@@ -51,9 +51,9 @@ func (s *Settings) validateCPUs() error {
 	return nil
 }
 
-// cpuTargets lists the valid names of --cpus entries: the processes and [AnyScheduler].
+// cpuTargets returns the valid names in --cpus entries: those of the components, and [AnyScheduler].
 func (s *Settings) cpuTargets() []string {
-	names := append(s.processes(), AnyScheduler)
+	names := append(s.componentNames(), AnyScheduler)
 	slices.Sort(names)
 	return names
 }

@@ -12,17 +12,17 @@ import (
 // dataVersion is the version of the data directory's layout.
 const dataVersion = 1
 
-// DataFormat is the content of format.json, which marks a data directory with the store
-// that owns it, so that another store or an incompatible k1m refuses to use it.
+// DataFormat is the content of format.json in a data directory. k1m refuses to use the directory for
+// another store, and an incompatible k1m refuses to use it at all.
 type DataFormat struct {
 	Version int    `json:"version"`
 	Store   string `json:"store"`
 }
 
-// StoreDir is the directory of a store within a data directory.
+// StoreDir returns the directory of a store within a data directory.
 func StoreDir(dataDir, store string) string { return filepath.Join(dataDir, store) }
 
-// LockData locks a data directory against use by a second cluster.
+// LockData locks a data directory, so that only one cluster uses it.
 func LockData(dataDir string) (*Lock, error) {
 	lock, err := tryLock(filepath.Join(dataDir, "lock"))
 	if errors.Is(err, ErrBusy) {
@@ -47,18 +47,20 @@ func PrepareData(dataDir, store string) error {
 		return WriteFileAtomic(path, append(content, '\n'), 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("reading the data's format: %w", err)
+		return fmt.Errorf("reading the format of the data directory: %w", err)
 	}
 	return checkFormat(dataDir, path, content, store)
 }
 
+// checkFormat returns an error unless content, read from path, allows this k1m to use the directory for
+// the store.
 func checkFormat(dataDir, path string, content []byte, store string) error {
 	var format DataFormat
 	if err := json.Unmarshal(content, &format); err != nil {
 		return fmt.Errorf("%s is damaged: %w; choose another --data-dir, or start over with `k1m down`", path, err)
 	}
 	if format.Version != dataVersion {
-		return fmt.Errorf("data directory %s has version %d, this k1m supports %d; use the k1m that created it or choose another --data-dir",
+		return fmt.Errorf("data directory %s has version %d, but this k1m supports version %d; use the k1m that created it or choose another --data-dir",
 			dataDir, format.Version, dataVersion)
 	}
 	if format.Store != store {

@@ -10,7 +10,7 @@ import (
 const (
 	homeEnv = "K1M_HOME"
 
-	// The directories contain private keys.
+	// privateDirMode excludes other users, because the directories contain private keys.
 	privateDirMode = 0o700
 )
 
@@ -20,8 +20,8 @@ type Dir struct {
 	name string
 }
 
-// NewDir returns the directory of a cluster under $K1M_HOME, by default ~/.k1m. It creates
-// nothing.
+// NewDir returns the directory of a cluster under $K1M_HOME, by default ~/.k1m. It does not create the
+// directory.
 func NewDir(name string) (Dir, error) {
 	home := os.Getenv(homeEnv)
 	if home == "" {
@@ -38,51 +38,51 @@ func NewDir(name string) (Dir, error) {
 	return Dir{home: home, name: name}, nil
 }
 
-// Home is $K1M_HOME, which holds all clusters.
+// Home returns $K1M_HOME, which contains all clusters.
 func (d Dir) Home() string { return d.home }
 
-// Name is the name of the cluster.
+// Name returns the name of the cluster.
 func (d Dir) Name() string { return d.name }
 
-// Root is the directory that holds all files of the cluster except its locks.
+// Root returns the directory that contains all files of the cluster except its lock files.
 func (d Dir) Root() string { return filepath.Join(d.home, "clusters", d.name) }
 
-// PKI is the directory of the certificates and keys.
+// PKI returns the directory of the certificates and keys.
 func (d Dir) PKI() string { return filepath.Join(d.Root(), "pki") }
 
-// Data is the store's default data directory.
+// Data returns the store's default data directory.
 func (d Dir) Data() string { return filepath.Join(d.Root(), "data") }
 
-// Logs is the directory of the components' logs.
+// Logs returns the directory of the components' logs.
 func (d Dir) Logs() string { return filepath.Join(d.Root(), "logs") }
 
-// Log is the log file of a component.
+// Log returns the log file of a component.
 func (d Dir) Log(component string) string { return filepath.Join(d.Logs(), component+".log") }
 
-// Traces is the default directory of etcd-proxy's trace files.
+// Traces returns the default directory of etcd-proxy's trace files.
 func (d Dir) Traces() string { return filepath.Join(d.Root(), "traces") }
 
-// Kubeconfigs is the directory of the kubeconfig files.
+// Kubeconfigs returns the directory of the kubeconfig files.
 func (d Dir) Kubeconfigs() string { return filepath.Join(d.Root(), "kubeconfig") }
 
-// Kubeconfig is the kubeconfig file of a user.
+// Kubeconfig returns the kubeconfig file of a user.
 func (d Dir) Kubeconfig(user string) string { return filepath.Join(d.Kubeconfigs(), user+".conf") }
 
-// ConfigFiles is the directory of the components' configuration files.
+// ConfigFiles returns the directory of the components' configuration files.
 func (d Dir) ConfigFiles() string { return filepath.Join(d.Root(), "config") }
 
-// ConfigFile is a configuration file of a component.
+// ConfigFile returns a configuration file of a component.
 func (d Dir) ConfigFile(name string) string { return filepath.Join(d.ConfigFiles(), name) }
 
-// StateFile is the file in which the supervisor reports the state of the components.
+// StateFile returns the file in which the supervisor reports the state of the components.
 func (d Dir) StateFile() string { return filepath.Join(d.Root(), "state.json") }
 
-// Exists reports whether the cluster was created and not removed.
+// Exists reports whether the cluster has a cluster.json.
 func (d Dir) Exists() bool { _, err := os.Stat(d.clusterFile()); return err == nil }
 
 func (d Dir) clusterFile() string { return filepath.Join(d.Root(), "cluster.json") }
 
-// lockFile is outside Root, so that a lock survives the removal of the cluster.
+// lockFile returns a file outside Root, so that the lock still exists after the cluster was removed.
 func (d Dir) lockFile(purpose string) string {
 	return filepath.Join(d.home, "locks", d.name+"."+purpose)
 }
@@ -105,7 +105,7 @@ func (d Dir) Remove() error {
 	return nil
 }
 
-// Names lists the clusters in Home, sorted by name.
+// Names returns the names of the clusters in Home, sorted.
 func (d Dir) Names() []string {
 	entries, err := os.ReadDir(filepath.Join(d.home, "clusters"))
 	if err != nil {

@@ -12,23 +12,24 @@ import (
 )
 
 // ErrBusy means that another process holds the lock.
-var ErrBusy = errors.New("held")
+var ErrBusy = errors.New("locked")
 
-const lockPoll = 50 * time.Millisecond
+const lockPollInterval = 50 * time.Millisecond
 
-// Lock is an exclusive flock(2) on a file. The kernel releases it when every process that
-// shares it has closed the file or died.
+// Lock is an exclusive flock(2) on a file. The kernel releases the lock when every process that shares it
+// has closed the file or exited.
 type Lock struct{ file *os.File }
 
-// LockOperation prevents `k1m up` and `k1m down` from running concurrently on a cluster.
+// LockOperation takes the lock that `k1m up` and `k1m down` hold while they run, so that they do not run
+// concurrently on one cluster.
 func (d Dir) LockOperation() (*Lock, error) { return tryLock(d.lockFile("operation")) }
 
-// LockSupervisor takes the lock that the supervisor holds while it runs. If a caller obtains the lock,
-// no supervisor is running.
+// LockSupervisor takes the lock that the supervisor holds while it runs. If LockSupervisor succeeds, no
+// supervisor is running.
 func (d Dir) LockSupervisor() (*Lock, error) { return tryLock(d.lockFile("supervisor")) }
 
-// AwaitSupervisorExit waits until the supervisor has released its lock. It returns ErrBusy
-// after the timeout.
+// AwaitSupervisorExit waits until the supervisor has released its lock. After the timeout, it returns an
+// error that wraps ErrBusy.
 func (d Dir) AwaitSupervisorExit(timeout time.Duration) error {
 	deadline := time.Now().Add(timeout)
 	for {
@@ -39,22 +40,24 @@ func (d Dir) AwaitSupervisorExit(timeout time.Duration) error {
 		if !errors.Is(err, ErrBusy) || time.Now().After(deadline) {
 			return err
 		}
-		time.Sleep(lockPoll)
+		time.Sleep(lockPollInterval)
 	}
 }
 
-// AdoptLock returns the lock whose open file this process inherited as file descriptor fd.
+// AdoptLock returns the lock whose file this process inherited as file descriptor fd.
 func AdoptLock(fd uintptr) *Lock {
 	unix.CloseOnExec(int(fd))
 	return &Lock{file: os.NewFile(fd, "inherited lock")}
 }
 
-// File is the locked file. A child process that inherits it shares the lock.
+// File returns the locked file. A child process that inherits the file shares the lock.
 func (l *Lock) File() *os.File { return l.file }
 
-// Release drops this process's share of the lock.
+// Release closes the file in this process. Other processes that share the lock keep it.
 func (l *Lock) Release() error { return l.file.Close() }
 
+// tryLock locks a file without waiting. If another process holds the lock, the error wraps ErrBusy and
+// describes that process.
 func tryLock(path string) (*Lock, error) {
 	if err := os.MkdirAll(filepath.Dir(path), privateDirMode); err != nil {
 		return nil, fmt.Errorf("creating %s: %w", filepath.Dir(path), err)
@@ -79,7 +82,7 @@ func tryLock(path string) (*Lock, error) {
 	return &Lock{file: file}, nil
 }
 
-// lockOwner describes the process that holds a lock, as it wrote itself into the file.
+// lockOwner returns the description that the owner of a lock wrote into the file.
 func lockOwner(path string) string {
 	content, err := os.ReadFile(path)
 	if owner := strings.TrimSpace(string(content)); err == nil && owner != "" {

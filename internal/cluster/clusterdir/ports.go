@@ -13,8 +13,8 @@ const (
 	// Loopback is the only address that a cluster binds to.
 	Loopback = "127.0.0.1"
 
-	// The range is below Linux's ephemeral ports (32768-60999). An outgoing connection
-	// could take an ephemeral port while the component that listens there restarts.
+	// The range from firstPort to lastPort is below Linux's ephemeral ports (32768-60999). While a
+	// component restarts, an outgoing connection could take its port if it were an ephemeral one.
 	firstPort = 20000
 	lastPort  = 31999
 )
@@ -30,12 +30,12 @@ const (
 	ProxyMetricsPort = "etcd-proxy-metrics"
 )
 
-// Ports maps the name of a listener to its port. Listeners are named after their
-// component; a component with several listeners adds a suffix.
+// Ports maps the name of a listener to its port. The name is that of the component. Further listeners of
+// a component have a suffix, such as "store-metrics".
 type Ports map[string]int
 
-// APIServerName is the component name of the i-th API server, counted from 0, and the name
-// of its port.
+// APIServerName returns the component name of the i-th API server, counted from 0. It is also the name of
+// its port.
 func APIServerName(i int) string {
 	if i == 0 {
 		return "kube-apiserver"
@@ -43,20 +43,19 @@ func APIServerName(i int) string {
 	return "kube-apiserver-" + strconv.Itoa(i)
 }
 
-// Address is the host:port of a listener.
+// Address returns the host:port of a listener.
 func (p Ports) Address(name string) string {
 	return net.JoinHostPort(Loopback, strconv.Itoa(p[name]))
 }
 
-// URL is the https URL of a listener.
+// URL returns the https URL of a listener.
 func (p Ports) URL(name string) string { return "https://" + p.Address(name) }
 
-// Assign returns a port for every name: the requested port, otherwise the current port if it
-// is still free, otherwise any free port. It returns ErrPortInUse if a requested port is
-// in use.
-func (p Ports) Assign(cluster string, names []string, wanted map[string]int) (Ports, error) {
+// Assign returns a port for every name: the requested port, otherwise the port in p if it is free,
+// otherwise any free port. The error wraps ErrPortInUse if a requested port is in use.
+func (p Ports) Assign(cluster string, names []string, requested map[string]int) (Ports, error) {
 	assigned := Ports{}
-	for name, port := range wanted {
+	for name, port := range requested {
 		if err := checkListen(port); err != nil {
 			return nil, fmt.Errorf("%w: %s requires %s:%d (%w); choose another port, or omit the flag to use any free port", ErrPortInUse, name, Loopback, port, err)
 		}
@@ -66,7 +65,7 @@ func (p Ports) Assign(cluster string, names []string, wanted map[string]int) (Po
 		if _, done := assigned[name]; done {
 			continue
 		}
-		port, err := assigned.free(cluster+"/"+name, p[name])
+		port, err := assigned.freePort(cluster+"/"+name, p[name])
 		if err != nil {
 			return nil, err
 		}
@@ -75,10 +74,10 @@ func (p Ports) Assign(cluster string, names []string, wanted map[string]int) (Po
 	return assigned, nil
 }
 
-// free returns a port that is neither in use nor assigned. It tries the previous port first,
-// then the range from a start that depends only on the seed, so that a cluster tends to get
+// freePort returns a port that is neither in use nor in p. It first tries the previous port, if it is not
+// 0. Then it tries the range, from a start that depends only on the seed, so that a cluster usually gets
 // the same ports each time it is created.
-func (p Ports) free(seed string, previous int) (int, error) {
+func (p Ports) freePort(seed string, previous int) (int, error) {
 	hash := fnv.New32a()
 	hash.Write([]byte(seed))
 	const span = lastPort - firstPort + 1
@@ -88,23 +87,23 @@ func (p Ports) free(seed string, previous int) (int, error) {
 		candidates = append(candidates, firstPort+(start+i)%span)
 	}
 	for _, port := range candidates {
-		if port != 0 && !p.has(port) && checkListen(port) == nil {
+		if port != 0 && !p.contains(port) && checkListen(port) == nil {
 			return port, nil
 		}
 	}
 	return 0, fmt.Errorf("no port between %d and %d is free on %s; stop a process that listens there", firstPort, lastPort, Loopback)
 }
 
-func (p Ports) has(port int) bool {
-	for _, taken := range p {
-		if taken == port {
+func (p Ports) contains(port int) bool {
+	for _, assigned := range p {
+		if assigned == port {
 			return true
 		}
 	}
 	return false
 }
 
-// checkListen fails if a listener cannot be opened on the port.
+// checkListen returns an error if this process cannot listen on the port.
 func checkListen(port int) error {
 	listener, err := net.Listen("tcp", net.JoinHostPort(Loopback, strconv.Itoa(port)))
 	if err != nil {
@@ -117,9 +116,9 @@ func checkListen(port int) error {
 	return listener.Close()
 }
 
-// processes lists the components of a cluster with these settings, except the supervisor.
-// Each listens on the port of its name.
-func (s *Settings) processes() []string {
+// componentNames returns the names of the components of a cluster with these settings. Each component
+// listens on the port of the same name.
+func (s *Settings) componentNames() []string {
 	names := append([]string{"kube-controller-manager", "kwok"}, s.Schedulers()...)
 	for i := range s.APIServers {
 		names = append(names, APIServerName(i))
@@ -133,11 +132,11 @@ func (s *Settings) processes() []string {
 	return names
 }
 
-// PortNames lists the listeners of a cluster with these settings, sorted by name.
+// PortNames returns the names of all listeners of a cluster with these settings, sorted.
 func (s Settings) PortNames() []string {
-	names := append(s.processes(), "supervisor")
+	names := append(s.componentNames(), "supervisor")
 	for _, scheduler := range s.Schedulers() {
-		if s.SharesNodes() {
+		if s.HasReplicas() {
 			names = append(names, ReplicaPort(scheduler))
 		}
 		if s.SchedulerIntake == IntakeWebhook {

@@ -1,8 +1,8 @@
 // Package clusterdir manages the directory in which k1m keeps a cluster:
 //
-//   - [Settings] are the choices of the user, bound to the flags of `k1m up`.
+//   - [Settings] are the values of the flags of `k1m up`.
 //   - [Config] is the content of cluster.json: settings and assigned [Ports].
-//   - [Dir] has the paths of all files.
+//   - [Dir] returns the paths of all files.
 //   - [Lock] prevents concurrent use of a cluster or of a data directory.
 package clusterdir
 
@@ -31,7 +31,7 @@ const (
 	WALBuffered = "buffered"
 	WALFsync    = "fsync"
 
-	// Values of Settings.TraceValues: whether a trace contains no values, their sizes, or the values.
+	// Values of Settings.TraceValues: the trace contains no values, only their sizes, or the values.
 	TraceNone  = "none"
 	TraceSizes = "sizes"
 	TraceFull  = "full"
@@ -41,13 +41,13 @@ const (
 )
 
 const (
-	// More API servers than this would only compete for the cores of the machine.
+	// maxAPIServers is a limit because more API servers would only compete for the cores of the machine.
 	maxAPIServers = 16
 	maxSchedulers = 64
 )
 
-// Settings are the choices of the user in `k1m up`. They are saved, so that a later
-// `k1m up` without flags starts the same cluster again.
+// Settings are the values of the flags of `k1m up`. They are saved, so that a later `k1m up` without
+// flags starts the same cluster again.
 type Settings struct {
 	Nodes      int    `json:"nodes"`
 	Zones      int    `json:"zones"`
@@ -55,8 +55,8 @@ type Settings struct {
 	WALMode    string `json:"walMode"`
 	Scheduler  string `json:"scheduler"`
 	APIServers int    `json:"apiservers"`
-	// SchedulerReplicas is the number of schedulers that own nodes. If it is more than one,
-	// they divide the nodes among themselves.
+	// SchedulerReplicas is the number of schedulers that own nodes. Several schedulers divide the
+	// nodes among themselves.
 	SchedulerReplicas int `json:"schedulerReplicas"`
 	// SchedulerRelays is the number of additional schedulers that own no nodes and only
 	// relay queries.
@@ -76,7 +76,7 @@ type Settings struct {
 	StoreCert    string `json:"storeCertFile,omitempty"`
 	StoreKey     string `json:"storeKeyFile,omitempty"`
 
-	// Trace runs etcd-proxy between the API servers and the store. TraceFile is empty for
+	// Trace means that etcd-proxy runs between the API servers and the store. TraceFile is empty for
 	// the default in [Dir.Traces].
 	Trace       bool   `json:"trace,omitempty"`
 	TraceFile   string `json:"traceFile,omitempty"`
@@ -90,8 +90,8 @@ type Settings struct {
 	StoreArgs             []string `json:"storeArgs,omitempty"`
 	KwokArgs              []string `json:"kwokArgs,omitempty"`
 
-	// CPUs restrict components to CPUs. An entry is NAME=LIST, where NAME is a component, a
-	// program or [AnyScheduler], and LIST is like 0-3,8.
+	// CPUs restricts components to CPUs. An entry is NAME=LIST. NAME is a component, a program or
+	// [AnyScheduler]; LIST is a CPU list such as 0-3,8.
 	CPUs []string `json:"cpus,omitempty"`
 }
 
@@ -109,13 +109,14 @@ func DefaultSettings() Settings {
 	}
 }
 
-// Complete sets the defaults of empty fields. Some defaults depend on other settings.
+// Complete sets the defaults of empty fields. The default of WALMode depends on the store.
 func (s *Settings) Complete() {
+	// An older k1m saved settings without SchedulerReplicas and SchedulerIntake.
 	if s.SchedulerReplicas == 0 {
-		s.SchedulerReplicas = 1 // Saved by a k1m without this setting.
+		s.SchedulerReplicas = 1
 	}
 	if s.SchedulerIntake == "" {
-		s.SchedulerIntake = IntakeWatch // Saved by a k1m without this setting.
+		s.SchedulerIntake = IntakeWatch
 	}
 	if s.WALMode != "" {
 		return
@@ -137,7 +138,7 @@ func (s *Settings) DescribeStore() string {
 	return s.Store
 }
 
-// StoreKind is the store program that k1m runs, or StoreExternal.
+// StoreKind returns the store program that k1m runs, or StoreExternal.
 func (s *Settings) StoreKind() string {
 	if s.StoreAddress != "" {
 		return StoreExternal
@@ -145,7 +146,7 @@ func (s *Settings) StoreKind() string {
 	return s.Store
 }
 
-// OwnWALMode is the WAL mode of mem_etcd; empty for other stores, which have no such mode.
+// OwnWALMode returns the WAL mode of a mem_etcd that k1m runs; empty for another store.
 func (s *Settings) OwnWALMode() string {
 	if s.StoreKind() != StoreMemEtcd {
 		return ""
@@ -158,10 +159,10 @@ func (s *Settings) KeepsData() bool {
 	return s.StoreAddress == "" && s.WALMode != WALNone
 }
 
-// SharesNodes reports whether several schedulers divide the nodes among themselves.
-func (s *Settings) SharesNodes() bool { return s.SchedulerReplicas+s.SchedulerRelays > 1 }
+// HasReplicas reports whether several schedulers, including relays, run as replicas.
+func (s *Settings) HasReplicas() bool { return s.SchedulerReplicas+s.SchedulerRelays > 1 }
 
-// Schedulers lists the component names of all schedulers; relays come last.
+// Schedulers returns the component names of all schedulers. Relays come last.
 func (s *Settings) Schedulers() []string {
 	names := []string{s.Scheduler}
 	for i := 1; i < s.SchedulerReplicas; i++ {
@@ -173,9 +174,9 @@ func (s *Settings) Schedulers() []string {
 	return names
 }
 
-// ReplicaPort is the name of the port on which a scheduler serves the other replicas.
+// ReplicaPort returns the name of the port on which a scheduler serves the other replicas.
 func ReplicaPort(scheduler string) string { return scheduler + "-replica" }
 
-// IntakePort is the name of the port on which a scheduler serves the admission webhook. API
-// servers call it on the leader only.
+// IntakePort returns the name of the port on which a scheduler serves the admission webhook. API servers
+// call only the webhook of the leader.
 func IntakePort(scheduler string) string { return scheduler + "-intake" }

@@ -7,10 +7,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// AddFlags binds the settings to flags. Their current values are the flags' defaults.
+// AddFlags defines a flag for each setting. The current values are the defaults of the flags.
 func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&s.Nodes, "nodes", s.Nodes, "number of simulated nodes to create; existing nodes beyond this number are kept")
-	fs.IntVar(&s.Zones, "zones", s.Zones, "number of topology zones over which new nodes are spread evenly")
+	fs.IntVar(&s.Zones, "zones", s.Zones, "number of topology zones; new nodes are spread evenly over the zones")
 	fs.StringVar(&s.Store, "store", s.Store, "state store: mem_etcd|etcd")
 	fs.StringVar(&s.WALMode, "wal-mode", s.WALMode, "durability of mem_etcd: none|buffered|fsync (default buffered; etcd always uses fsync)")
 	fs.StringVar(&s.Scheduler, "scheduler", s.Scheduler, "scheduler program: kube-scheduler|dist-scheduler")
@@ -20,25 +20,25 @@ func (s *Settings) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&s.APIServers, "apiservers", s.APIServers, "number of kube-apiserver processes; clients are spread over them")
 	fs.StringVar(&s.DataDir, "data-dir", s.DataDir, "data directory of the store (default: data/ in the cluster directory)")
 	fs.IntVar(&s.APIServerPort, "apiserver-port", s.APIServerPort, "port of the first kube-apiserver (default: any free port)")
-	fs.StringVar(&s.StoreAddress, "store-address", s.StoreAddress, "URL of a running store, e.g. https://127.0.0.1:2379; k1m then starts none")
+	fs.StringVar(&s.StoreAddress, "store-address", s.StoreAddress, "URL of a running store, e.g. https://127.0.0.1:2379; k1m then starts no store")
 	fs.StringVar(&s.StoreCAFile, "store-cafile", s.StoreCAFile, "CA certificate that verifies the certificate of --store-address")
 	fs.StringVar(&s.StoreCert, "store-certfile", s.StoreCert, "client certificate for --store-address")
 	fs.StringVar(&s.StoreKey, "store-keyfile", s.StoreKey, "private key of --store-certfile")
 	fs.BoolVar(&s.Trace, "trace", s.Trace, "run etcd-proxy between the API servers and the store, and record their requests and responses")
 	fs.StringVar(&s.TraceFile, "trace-file", s.TraceFile, "trace file to write; `k1m down` does not remove it (default: in traces/ in the cluster directory)")
-	fs.StringVar(&s.TraceValues, "trace-values", s.TraceValues, "what the trace contains of values: none|sizes|full; full includes Secrets (default sizes)")
-	fs.StringArrayVar(&s.APIServerArgs, "apiserver-arg", s.APIServerArgs, "further kube-apiserver flag, key=value; repeatable")
-	fs.StringArrayVar(&s.APIServerEnv, "apiserver-env", s.APIServerEnv, "environment of kube-apiserver, KEY=VALUE; repeatable")
-	fs.StringArrayVar(&s.ControllerManagerArgs, "controller-manager-arg", s.ControllerManagerArgs, "further kube-controller-manager flag, key=value; repeatable")
-	fs.StringArrayVar(&s.SchedulerArgs, "scheduler-arg", s.SchedulerArgs, "further scheduler flag, key=value; repeatable")
-	fs.StringArrayVar(&s.SchedulerEnv, "scheduler-env", s.SchedulerEnv, "environment of the schedulers, KEY=VALUE; repeatable")
-	fs.StringArrayVar(&s.StoreArgs, "store-arg", s.StoreArgs, "further store flag, key=value; repeatable")
-	fs.StringArrayVar(&s.KwokArgs, "kwok-arg", s.KwokArgs, "further kwok flag, key=value; repeatable")
-	fs.StringArrayVar(&s.CPUs, "cpus", s.CPUs, "CPUs of a component, or of all components that run a program, NAME=LIST, e.g. scheduler=0-3,8; repeatable (default: all CPUs)")
+	fs.StringVar(&s.TraceValues, "trace-values", s.TraceValues, "how much of each value the trace contains: none|sizes|full; full includes the content of Secrets (default sizes)")
+	fs.StringArrayVar(&s.APIServerArgs, "apiserver-arg", s.APIServerArgs, "additional kube-apiserver flag, key=value; repeatable")
+	fs.StringArrayVar(&s.APIServerEnv, "apiserver-env", s.APIServerEnv, "environment variable of kube-apiserver, KEY=VALUE; repeatable")
+	fs.StringArrayVar(&s.ControllerManagerArgs, "controller-manager-arg", s.ControllerManagerArgs, "additional kube-controller-manager flag, key=value; repeatable")
+	fs.StringArrayVar(&s.SchedulerArgs, "scheduler-arg", s.SchedulerArgs, "additional scheduler flag, key=value; repeatable")
+	fs.StringArrayVar(&s.SchedulerEnv, "scheduler-env", s.SchedulerEnv, "environment variable of the schedulers, KEY=VALUE; repeatable")
+	fs.StringArrayVar(&s.StoreArgs, "store-arg", s.StoreArgs, "additional store flag, key=value; repeatable")
+	fs.StringArrayVar(&s.KwokArgs, "kwok-arg", s.KwokArgs, "additional kwok flag, key=value; repeatable")
+	fs.StringArrayVar(&s.CPUs, "cpus", s.CPUs, "CPUs of a component or of all components with the same program, NAME=LIST, e.g. scheduler=0-3,8; repeatable (default: all CPUs)")
 }
 
-// Overlay returns the saved settings, overridden by the flags that are set in given. Flags
-// that are not settings are ignored.
+// Overlay returns the saved settings, overridden by the flags that the user set in given. It ignores
+// flags that are not settings.
 func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
 	merged := saved
 	fs := pflag.NewFlagSet("saved", pflag.ContinueOnError)
@@ -51,11 +51,11 @@ func Overlay(saved Settings, given *pflag.FlagSet) (Settings, error) {
 		}
 		errs = append(errs, copyFlag(target.Value, flag.Value))
 	})
-	// Each store has its own default durability.
+	// The default WAL mode depends on the store, so the saved mode does not apply to another store.
 	if merged.Store != saved.Store && !given.Changed("wal-mode") {
 		merged.WALMode = ""
 	}
-	// kube-scheduler supports the watch only.
+	// kube-scheduler supports only the watch, so the saved intake does not apply to another scheduler.
 	if merged.Scheduler != saved.Scheduler && !given.Changed("scheduler-intake") {
 		merged.SchedulerIntake = IntakeWatch
 	}
@@ -78,8 +78,8 @@ func copyFlag(to, from pflag.Value) error {
 	return to.Set(from.String())
 }
 
-// Flags returns the flags of `k1m up` that create a cluster with these settings. Only flags
-// that differ from their defaults are set.
+// Flags returns the flags of `k1m up` for a cluster with these settings. It sets only flags whose values
+// differ from the defaults.
 func (s Settings) Flags() (*pflag.FlagSet, error) {
 	defaults := DefaultSettings()
 	upFlags, wanted := pflag.NewFlagSet("up", pflag.ContinueOnError), pflag.NewFlagSet("wanted", pflag.ContinueOnError)
@@ -94,7 +94,7 @@ func (s Settings) Flags() (*pflag.FlagSet, error) {
 	return upFlags, failed
 }
 
-// setFlag sets a flag to the value of its namesake, unless it has that value by default.
+// setFlag sets the flag of the same name to the value of wanted, unless that is already its value.
 func setFlag(flags *pflag.FlagSet, wanted *pflag.Flag) error {
 	if flags.Lookup(wanted.Name).Value.String() == wanted.Value.String() {
 		return nil

@@ -9,13 +9,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/usage"
 )
 
-// validName matches names that are valid as a directory, a certificate subject and a
+// validName matches names that are valid as the name of a directory, a certificate subject and a
 // kubeconfig context.
 var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$`)
 
-// Validate returns a usage error for the first invalid setting, with the remedy.
+// Validate returns a usage error, with the remedy, for the first invalid setting.
 func (s *Settings) Validate() error {
-	for _, check := range []func() error{s.validateShape, s.validateStore, s.validateTrace, s.validateScheduler, s.validatePassThrough, s.validateCPUs} {
+	for _, check := range []func() error{s.validateNodesAndAPIServers, s.validateStore, s.validateTrace, s.validateScheduler, s.validatePassThrough, s.validateCPUs} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -23,10 +23,10 @@ func (s *Settings) Validate() error {
 	return nil
 }
 
-func (s *Settings) validateShape() error {
+func (s *Settings) validateNodesAndAPIServers() error {
 	switch {
 	case s.Nodes < 0:
-		return usage.Errorf("--nodes %d: a cluster cannot have fewer than 0 nodes; use --nodes 0 for none", s.Nodes)
+		return usage.Errorf("--nodes %d: a cluster cannot have fewer than 0 nodes; use --nodes 0 for a cluster without nodes", s.Nodes)
 	case s.Zones < 1:
 		return usage.Errorf("--zones %d: nodes need at least one zone; use --zones 1", s.Zones)
 	case s.APIServers < 1 || s.APIServers > maxAPIServers:
@@ -49,7 +49,7 @@ func (s *Settings) validateStore() error {
 		return usage.Errorf("--wal-mode none stores no data, so it cannot be combined with --data-dir; omit one of them")
 	case s.StoreAddress == "":
 		if s.StoreCAFile+s.StoreCert+s.StoreKey != "" {
-			return usage.Errorf("--store-cafile, --store-certfile and --store-keyfile need --store-address")
+			return usage.Errorf("--store-cafile, --store-certfile and --store-keyfile need --store-address; add it")
 		}
 		return nil
 	}
@@ -112,6 +112,7 @@ func (s *Settings) validateIntake() error {
 	return nil
 }
 
+// validatePassThrough checks the flags and environment variables that k1m passes to the components.
 func (s *Settings) validatePassThrough() error {
 	lists := []struct {
 		flag   string

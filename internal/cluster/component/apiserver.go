@@ -5,16 +5,16 @@ import (
 )
 
 const (
-	// Twice the defaults. All clients run on one machine, and with the defaults they would
-	// be throttled (429) long before its cores are busy.
+	// These limits are twice the defaults of kube-apiserver. All clients run on one machine. With the
+	// defaults, the API server would throttle them (429) long before the cores are busy.
 	maxRequestsInFlight = 800
 	maxMutatingInFlight = 400
 
-	// serviceAccountIssuer is the issuer, and the audience, of service account tokens.
+	// serviceAccountIssuer is the issuer and the audience of service account tokens.
 	serviceAccountIssuer = "https://kubernetes.default.svc.cluster.local"
 )
 
-// apiServer is the i-th kube-apiserver.
+// apiServer returns the i-th kube-apiserver.
 func (b *builder) apiServer(i int) Component {
 	name := clusterdir.APIServerName(i)
 	settings, ports := b.config.Settings, b.config.Ports
@@ -33,17 +33,18 @@ func (b *builder) apiServer(i int) Component {
 	a.add("enable-admission-plugins", "NodeRestriction")
 	a.addInt("max-requests-inflight", maxRequestsInFlight)
 	a.addInt("max-mutating-requests-inflight", maxMutatingInFlight)
-	// The endpoints of the kubernetes Service must not be loopback addresses, and no
-	// simulated pod connects to them.
+	// The kubernetes Service has no endpoints: endpoints must not be loopback addresses, and no
+	// simulated pod connects to the Service.
 	a.add("endpoint-reconciler-type", "none")
-	if settings.SharesNodes() {
-		// Each scheduler replica watches only its own nodes.
+	if settings.HasReplicas() {
+		// Scheduler replicas need sharded lists and watches, because each watches only its own
+		// share of the objects.
 		a.add("feature-gates", "ShardedListAndWatch=true")
 	}
 	b.addStoreClient(&a)
 	b.addServiceAccounts(&a)
 	b.addFrontProxy(&a)
-	a.addUser(settings.APIServerArgs)
+	a.addUserArgs(settings.APIServerArgs)
 
 	component := Component{
 		Name:      name,
@@ -63,6 +64,7 @@ func (b *builder) apiServer(i int) Component {
 	return component
 }
 
+// addStoreClient adds the flags with which an API server connects to the store, or to etcd-proxy.
 func (b *builder) addStoreClient(a *args) {
 	client := NewStoreClient(b.config, b.dir)
 	if b.config.Settings.Trace {
@@ -84,6 +86,7 @@ func (b *builder) addServiceAccounts(a *args) {
 	a.add("service-account-signing-key-file", b.pki("sa.key"))
 }
 
+// addFrontProxy adds the flags for the front proxy, which the aggregation layer uses.
 func (b *builder) addFrontProxy(a *args) {
 	a.add("proxy-client-cert-file", b.pki("front-proxy-client.crt"))
 	a.add("proxy-client-key-file", b.pki("front-proxy-client.key"))

@@ -9,25 +9,25 @@ import (
 
 const (
 	serviceCIDR = "10.96.0.0/12"
-	// podCIDR is the range from which kwok assigns pod addresses: 8 million.
+	// podCIDR is the range from which kwok assigns pod addresses. It has 8 million addresses.
 	podCIDR = "10.128.0.0/9"
 )
 
-// ServiceCIDR is the address range of Services. Its first address is in the API server's
-// certificate.
+// ServiceCIDR returns the address range of Services. The first address of the range is in the
+// certificate of the API servers.
 func ServiceCIDR() string { return serviceCIDR }
 
-// builder constructs the components of one cluster. Each file of this package has the
-// builder method of one component.
+// builder constructs the components of one cluster.
 type builder struct {
-	config  clusterdir.Config
-	dir     clusterdir.Dir
-	locate  func(binary string) (string, error)
-	missing error // the first program that was not found
+	config    clusterdir.Config
+	dir       clusterdir.Dir
+	locate    func(binary string) (string, error)
+	locateErr error // the first error of locate
 }
 
 // Build returns the components of a cluster, each after the components that it depends on.
-// locate returns the path of a program, normally [FindBinary]; Build returns its first error.
+// locate returns the path of a program; it is [FindBinary] except in tests. Build returns the first
+// error of locate.
 func Build(config clusterdir.Config, dir clusterdir.Dir, locate func(binary string) (string, error)) ([]Component, error) {
 	b := &builder{config: config, dir: dir, locate: locate}
 	var components []Component
@@ -48,17 +48,17 @@ func Build(config clusterdir.Config, dir clusterdir.Dir, locate func(binary stri
 	for i := range components {
 		b.pin(&components[i])
 	}
-	return components, b.missing
+	return components, b.locateErr
 }
 
-// pin restricts a component to the CPUs that --cpus assigns to it.
+// pin restricts a component to the CPUs that --cpus assigns to it, if any.
 func (b *builder) pin(c *Component) {
 	names := []string{c.Name, filepath.Base(c.Binary)}
 	if slices.Contains(b.config.Settings.Schedulers(), c.Name) {
 		names = append(names, clusterdir.AnyScheduler)
 	}
 	if c.CPUs = b.config.Settings.CPUsOf(names...); c.CPUs != "" {
-		c.pinner = b.binary("taskset")
+		c.taskset = b.binary("taskset")
 	}
 }
 
@@ -71,12 +71,12 @@ func APIServerURLs(config clusterdir.Config) []string {
 	return urls
 }
 
-// binary returns the path of a program. It records an error in missing instead of returning
-// it, so that the builder methods need no error handling.
+// binary returns the path of a program. It records an error in locateErr instead of returning it, so
+// that the methods that call it need no error handling.
 func (b *builder) binary(name string) string {
 	path, err := b.locate(name)
-	if err != nil && b.missing == nil {
-		b.missing = err
+	if err != nil && b.locateErr == nil {
+		b.locateErr = err
 	}
 	return path
 }
@@ -91,12 +91,13 @@ func (b *builder) apiServerNames() []string {
 	return names
 }
 
+// secureProbe returns a readiness probe of a path on the HTTPS port of a component.
 func (b *builder) secureProbe(component, path string) Probe {
 	return Probe{URL: b.config.Ports.URL(component) + path, CAFile: b.pki("ca.crt")}
 }
 
-// addSecureServing adds the flags for serving HTTPS on the port of a component, with the
-// certificate of its program and with delegated authentication and authorization.
+// addSecureServing adds the flags for serving HTTPS on the port of the component name. The component
+// uses the certificate of its program, and delegates authentication and authorization to the API server.
 func (b *builder) addSecureServing(a *args, name, program, kubeconfig string) {
 	a.add("bind-address", clusterdir.Loopback)
 	a.addInt("secure-port", b.config.Ports[name])

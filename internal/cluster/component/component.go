@@ -1,10 +1,10 @@
-// Package component defines the processes of a cluster as data. [Build] returns a list of
-// [Component]: program, command line, CPUs, dependencies and readiness probe of each process.
-// The package also writes the files that the processes read ([WriteConfigFiles],
-// [WriteKubeconfigs]). It starts nothing; package supervisor does.
+// Package component defines the processes of a cluster as data. [Build] returns a [Component] for each
+// process: its program, command line, CPUs, dependencies and readiness probe. The package also writes
+// the files that the processes read ([WriteConfigFiles], [WriteKubeconfigs]). Package supervisor starts
+// the processes.
 //
-// Each component has a file of its own: store.go, proxy.go, apiserver.go,
-// controller_manager.go, scheduler.go, kwok.go.
+// Each component has its own file: store.go, proxy.go, apiserver.go, controller_manager.go,
+// scheduler.go, kwok.go.
 package component
 
 import (
@@ -19,8 +19,8 @@ import (
 // ErrNoBinary means that the program of a component was not found.
 var ErrNoBinary = errors.New("program not found")
 
-// Names of the components that exist once per cluster. [clusterdir.APIServerName] names the
-// API servers and [clusterdir.Settings.Schedulers] the schedulers.
+// Names of the components that exist at most once per cluster. [clusterdir.APIServerName] returns the
+// names of the API servers, and [clusterdir.Settings.Schedulers] those of the schedulers.
 const (
 	Store             = "store"
 	Proxy             = "etcd-proxy"
@@ -29,10 +29,10 @@ const (
 )
 
 const (
-	// MaxStopGrace is the longest [Component.StopGrace]. The store has it, because it may have much
-	// data to write.
+	// MaxStopGrace is the longest [Component.StopGrace]. It is that of the store, which may have to
+	// write much data.
 	MaxStopGrace = 15 * time.Second
-	// statelessStopGrace is for components that keep all of their state in the store.
+	// statelessStopGrace is for components that keep all their state in the store.
 	statelessStopGrace = 4 * time.Second
 	// proxyStopGrace lets etcd-proxy finish calls and complete its trace file.
 	proxyStopGrace = 8 * time.Second
@@ -44,40 +44,40 @@ type Component struct {
 	Binary  string // absolute path of the program
 	Args    []string
 	Env     []string // KEY=VALUE, added to the supervisor's environment
-	CPUs    string   // CPUs on which it may run, such as 0-3,8; empty for all
-	pinner  string   // path of taskset; empty if CPUs is
+	CPUs    string   // CPUs on which the process may run, such as 0-3,8; empty for all
+	taskset string   // path of taskset; empty if CPUs is empty
 	Address string   // URL to which clients connect
 
-	// DependsOn names the components that must have become ready before this one is first
-	// started, and that are stopped after it.
+	// DependsOn names the components on which this component depends. It is started for the first
+	// time after they have become ready, and stopped before they are.
 	DependsOn []string
 	// Ready is the readiness probe.
 	Ready Probe
 	// StopGrace is the time between SIGTERM and SIGKILL.
 	StopGrace time.Duration
-	// Volatile means that the cluster's state is lost when the process exits. All other
-	// components must then be restarted, because they have cached that state.
+	// Volatile means that the state of the cluster is lost when the process exits. All other
+	// components must then be restarted, because they have cached this state.
 	Volatile bool
 }
 
-// Command returns the program to start and its arguments. If the component is restricted to
-// CPUs, the program is taskset. taskset replaces itself with the component's program, so the process ID
-// is that of the component and signals reach it.
+// Command returns the program to start and its arguments. If the component is restricted to CPUs, the
+// program is taskset. taskset replaces itself with the component's program by exec, so the process ID
+// is that of the component, and signals reach the component.
 func (c Component) Command() (program string, args []string) {
 	if c.CPUs == "" {
 		return c.Binary, c.Args
 	}
-	return c.pinner, append([]string{"--cpu-list", c.CPUs, c.Binary}, c.Args...)
+	return c.taskset, append([]string{"--cpu-list", c.CPUs, c.Binary}, c.Args...)
 }
 
-// Probe is a readiness probe: a URL that returns 200 when the component is ready.
+// Probe is a readiness probe: a URL that returns status 200 if the component is ready.
 type Probe struct {
 	URL    string
 	CAFile string // CA certificate that verifies an https URL; empty for http
 }
 
-// FindBinary returns the path of a program in the directory of the k1m executable or in
-// $PATH. It returns ErrNoBinary if there is none.
+// FindBinary returns the path of a program in the directory of the k1m executable, otherwise in $PATH.
+// The error wraps ErrNoBinary if the program is in neither.
 func FindBinary(name string) (string, error) {
 	if self, err := os.Executable(); err == nil {
 		sibling := filepath.Join(filepath.Dir(self), name)

@@ -6,8 +6,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// WriteConfigFiles writes the configuration files of the components that do not take all of
-// their options from flags.
+// WriteConfigFiles writes the configuration files of the components that have options without a flag.
 func WriteConfigFiles(config clusterdir.Config, dir clusterdir.Dir) error {
 	files := []struct {
 		name    string

@@ -5,14 +5,14 @@ import (
 )
 
 const (
-	// The defaults (20 requests/s, 5 workers) would make the controllers the bottleneck of
-	// a large cluster.
+	// kube-controller-manager's defaults (20 requests/s and, for most controllers, 5 workers) would
+	// make the controllers the bottleneck of a large cluster.
 	controllerQPS     = 1000
 	controllerBurst   = 2000
 	controllerWorkers = 50
 )
 
-// controllerManager is kube-controller-manager.
+// controllerManager returns kube-controller-manager.
 func (b *builder) controllerManager() Component {
 	kubeconfig := b.dir.Kubeconfig(pki.ControllerManager.File)
 	var a args
@@ -24,15 +24,15 @@ func (b *builder) controllerManager() Component {
 	a.add("service-account-private-key-file", b.pki("sa.key"))
 	a.addBool("use-service-account-credentials", true)
 	a.add("service-cluster-ip-range", serviceCIDR)
-	// A single process needs no leader election, which after a restart would only wait for
-	// the lease of the process that died.
+	// A single process needs no leader election. With leader election, a restarted process would
+	// wait until the Lease of the exited process expires.
 	a.addBool("leader-elect", false)
 	a.addInt("kube-api-qps", controllerQPS)
 	a.addInt("kube-api-burst", controllerBurst)
 	for _, kind := range []string{"deployment", "replicaset", "statefulset", "daemonset", "job", "endpoint", "service-endpoint", "namespace", "gc", "serviceaccount-token"} {
 		a.addInt("concurrent-"+kind+"-syncs", controllerWorkers)
 	}
-	a.addUser(b.config.Settings.ControllerManagerArgs)
+	a.addUserArgs(b.config.Settings.ControllerManagerArgs)
 
 	return Component{
 		Name:      ControllerManager,

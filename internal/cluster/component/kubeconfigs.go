@@ -7,8 +7,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/pki"
 )
 
-// WriteKubeconfigs writes the kubeconfig of every user. The components are spread over the
-// API servers; administrators use the first one.
+// WriteKubeconfigs writes the kubeconfig of every user. The components are spread over the API servers;
+// administrators use the first API server.
 func WriteKubeconfigs(config clusterdir.Config, dir clusterdir.Dir, authority *pki.Authority) error {
 	servers := APIServerURLs(config)
 	for i, user := range []pki.User{pki.ControllerManager, pki.Scheduler, pki.Kwok, pki.Admin, pki.SuperAdmin} {

@@ -18,14 +18,14 @@ import (
 const (
 	kwokConfigFile = "kwok.yaml"
 
-	// kwok plays 4 stages in parallel by default. Each waits for a request to the API
-	// server, so that 4 leave most of a machine's cores idle.
+	// kwokParallelism is the number of stages that kwok plays in parallel. The default is 4. Each
+	// stage waits for a request to the API server, so 4 stages leave most cores idle.
 	kwokParallelism = 64
 
 	nodeLeaseSeconds = 40
 )
 
-// kwok simulates the nodes and runs the pods that are bound to them.
+// kwok returns kwok, which simulates the nodes and the pods that are bound to them.
 func (b *builder) kwok() Component {
 	address := b.config.Ports.Address(Kwok)
 	var a args
@@ -34,7 +34,7 @@ func (b *builder) kwok() Component {
 	a.add("server-address", address)
 	// At level INFO, kwok logs every heartbeat of every node.
 	a.add("v", "WARN")
-	a.addUser(b.config.Settings.KwokArgs)
+	a.addUserArgs(b.config.Settings.KwokArgs)
 
 	return Component{
 		Name:      Kwok,
@@ -47,8 +47,8 @@ func (b *builder) kwok() Component {
 	}
 }
 
-// kwokConfig is kwok's configuration file: its options, followed by the stages that simulated
-// nodes and pods go through.
+// kwokConfig returns the content of kwok's configuration file: the options, and then the stages that
+// simulated nodes and pods go through.
 func kwokConfig(clusterdir.Config, clusterdir.Dir) ([]byte, error) {
 	config, err := yaml.Marshal(kwok.KwokConfiguration{
 		TypeMeta: metav1.TypeMeta{APIVersion: kwok.GroupVersion.String(), Kind: kwok.KwokConfigurationKind},

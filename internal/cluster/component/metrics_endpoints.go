@@ -12,10 +12,11 @@ const (
 	RoleScheduler = "scheduler"
 )
 
-// Supervisor is the name of the supervisor process, which serves metrics as the components do.
+// Supervisor is the name under which MetricsEndpoints lists the supervisor process.
 const Supervisor = "supervisor"
 
-// RoleOf returns the role of a component. All API servers have one role, and all schedulers another.
+// RoleOf returns the role of a component: RoleAPIServer for each API server, RoleScheduler for each
+// scheduler, otherwise the name.
 func RoleOf(name string) string {
 	switch {
 	case strings.HasPrefix(name, clusterdir.APIServerName(0)):
@@ -29,8 +30,8 @@ func RoleOf(name string) string {
 // MetricsEndpoint is the URL from which Prometheus scrapes the metrics of a component.
 type MetricsEndpoint struct{ Component, Role, URL string }
 
-// MetricsEndpoints returns the metrics endpoints of all components of a cluster. The endpoint
-// of an external store is not known and not included.
+// MetricsEndpoints returns the metrics endpoints of the supervisor and of all components except
+// etcd-proxy. The endpoint of an external store is not known, so it is not included.
 func MetricsEndpoints(config clusterdir.Config) []MetricsEndpoint {
 	settings, ports := config.Settings, config.Ports
 	var endpoints []MetricsEndpoint

@@ -6,9 +6,9 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// proxy is etcd-proxy, which relays calls between the API servers and the store and records
-// them in a trace file. It uses the API servers' client certificate towards the store and the
-// store's serving certificate towards the API servers.
+// proxy returns etcd-proxy, which forwards calls of the API servers to the store and records them in a
+// trace file. It connects to the store with the client certificate of the API servers, and serves the
+// API servers with the certificate of the store.
 func (b *builder) proxy() Component {
 	settings, ports := b.config.Settings, b.config.Ports
 	client := ports.URL(clusterdir.ProxyPort)
@@ -49,8 +49,8 @@ func (b *builder) proxy() Component {
 	return component
 }
 
-// proxyClient returns the parameters with which API servers connect to the proxy. The certificates are
-// those for a direct connection to the store.
+// proxyClient returns the parameters with which API servers connect to etcd-proxy. The certificates are
+// the same as for a direct connection to a store that k1m runs.
 func (b *builder) proxyClient() StoreClient {
 	return StoreClient{
 		Endpoint: b.config.Ports.URL(clusterdir.ProxyPort),

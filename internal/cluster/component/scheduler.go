@@ -15,17 +15,18 @@ import (
 const (
 	schedulerConfigFile = "kube-scheduler.yaml"
 
+	// With the defaults (50 and 100), the client's rate limit would be the bottleneck.
 	schedulerQPS   = 5000
 	schedulerBurst = 10000
 )
 
-// scheduler is the scheduler with the given component name. A relay owns no nodes.
+// scheduler returns the scheduler with the given component name. A relay owns no nodes.
 func (b *builder) scheduler(name string, relay bool) Component {
 	program := b.config.Settings.Scheduler
 	var a args
 	b.addSecureServing(&a, name, program, b.dir.Kubeconfig(pki.Scheduler.File))
 	a.add("config", b.dir.ConfigFile(schedulerConfigFile))
-	if b.config.Settings.SharesNodes() {
+	if b.config.Settings.HasReplicas() {
 		a.add("replica-name", name)
 		a.add("replica-bind-address", b.config.Ports.Address(clusterdir.ReplicaPort(name)))
 		a.add("replica-cert-file", b.pki(program+".crt"))
@@ -40,7 +41,7 @@ func (b *builder) scheduler(name string, relay bool) Component {
 		a.add("intake-bind-address", clusterdir.Loopback)
 		a.addInt("intake-port", b.config.Ports[clusterdir.IntakePort(name)])
 	}
-	a.addUser(b.config.Settings.SchedulerArgs)
+	a.addUserArgs(b.config.Settings.SchedulerArgs)
 
 	return Component{
 		Name:      name,
@@ -54,11 +55,11 @@ func (b *builder) scheduler(name string, relay bool) Component {
 	}
 }
 
-// schedulerConfig is the configuration file of all schedulers.
+// schedulerConfig returns the content of the configuration file of all schedulers.
 func schedulerConfig(config clusterdir.Config, dir clusterdir.Dir) ([]byte, error) {
 	return yaml.Marshal(scheduler.KubeSchedulerConfiguration{
 		TypeMeta:       metav1.TypeMeta{APIVersion: scheduler.SchemeGroupVersion.String(), Kind: "KubeSchedulerConfiguration"},
-		LeaderElection: schedulerElection(config.Settings.SharesNodes()),
+		LeaderElection: schedulerElection(config.Settings.HasReplicas()),
 		ClientConnection: componentconfig.ClientConnectionConfiguration{
 			Kubeconfig:  dir.Kubeconfig(pki.Scheduler.File),
 			ContentType: "application/vnd.kubernetes.protobuf",
@@ -68,8 +69,8 @@ func schedulerConfig(config clusterdir.Config, dir clusterdir.Dir) ([]byte, erro
 	})
 }
 
-// schedulerElection enables leader election if there are several schedulers. The short lease
-// lets another replica take over within seconds after the leader has died.
+// schedulerElection enables leader election if there are several schedulers. The Lease is short, so that
+// another replica becomes leader about 10 seconds after the leader has exited.
 func schedulerElection(several bool) componentconfig.LeaderElectionConfiguration {
 	if !several {
 		// A single scheduler needs no leader election; see controllerManager.

@@ -5,14 +5,14 @@ import (
 )
 
 const (
-	// etcd's default quota of 2 GiB is exceeded at a few hundred thousand pods.
+	// A few hundred thousand pods exceed etcd's default quota of 2 GiB.
 	etcdQuotaBytes = 8 << 30
-	// Consistent reads from the API server's watch cache wait for progress notifications.
-	// etcd's default interval of 10 minutes would stall them.
+	// watchProgressInterval is short, because consistent reads from the API server's watch cache wait
+	// for progress notifications. etcd's default interval is 10 minutes.
 	watchProgressInterval = "5s"
 )
 
-// store is mem_etcd or etcd.
+// store returns mem_etcd or etcd.
 func (b *builder) store() Component {
 	settings, ports := b.config.Settings, b.config.Ports
 	client := ports.URL("store")
@@ -36,7 +36,7 @@ func (b *builder) store() Component {
 	} else {
 		a.add("wal-mode", settings.WALMode)
 	}
-	a.addUser(settings.StoreArgs)
+	a.addUserArgs(settings.StoreArgs)
 
 	return Component{
 		Name:      Store,
@@ -49,7 +49,7 @@ func (b *builder) store() Component {
 	}
 }
 
-// addEtcdOnly adds the etcd flags that mem_etcd does not support: peers and the quota.
+// addEtcdOnly adds the flags for peers and for the quota. k1m sets them only for etcd.
 func (b *builder) addEtcdOnly(a *args) {
 	peer := b.config.Ports.URL("store-peer")
 	a.add("listen-peer-urls", peer)

@@ -12,15 +12,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/clusterdir"
 )
 
-// StoreClient has the parameters with which clients connect to the store, with mutual TLS.
-// File names are empty if they are not needed.
+// StoreClient has the parameters with which a client connects to the store. The file names are empty
+// for a connection without TLS or without a client certificate.
 type StoreClient struct {
 	Endpoint                  string
 	CAFile, CertFile, KeyFile string
 }
 
-// NewStoreClient returns the parameters for the store of a cluster. The API servers and k1m
-// use the same ones.
+// NewStoreClient returns the parameters for the store of a cluster. The API servers and k1m use the
+// same parameters.
 func NewStoreClient(config clusterdir.Config, dir clusterdir.Dir) StoreClient {
 	s := config.Settings
 	if s.StoreAddress != "" {
@@ -35,8 +35,8 @@ func NewStoreClient(config clusterdir.Config, dir clusterdir.Dir) StoreClient {
 	}
 }
 
-// Dial returns an etcd client for the store. Connecting may take until timeout; the client is
-// closed when ctx is done.
+// Dial returns an etcd client for the store. timeout is the client's DialTimeout. The client is closed
+// when ctx is done.
 func (s StoreClient) Dial(ctx context.Context, timeout time.Duration) (*clientv3.Client, error) {
 	config := clientv3.Config{Endpoints: []string{s.Endpoint}, DialTimeout: timeout, Context: ctx, Logger: zap.NewNop()}
 	if s.CAFile != "" || s.CertFile != "" {

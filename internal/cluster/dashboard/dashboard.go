@@ -1,6 +1,6 @@
-// Package dashboard generates the configuration with which Prometheus and Grafana monitor a
-// cluster: a scrape configuration ([Prometheus]) and a Grafana dashboard ([JSON]) with panels
-// for the store, the API servers, the scheduler, the nodes and the processes.
+// Package dashboard generates the configurations with which Prometheus and Grafana monitor a cluster:
+// a scrape configuration ([Prometheus]) and a Grafana dashboard ([JSON]). The dashboard has panels for the
+// store, the API servers, the scheduler, the nodes and the processes.
 //
 // deploy/grafana/k8s-1m.json is the output of JSON. After a change of rows.go, regenerate it:
 //
@@ -16,9 +16,9 @@ import (
 
 // panel is one plot.
 type panel struct {
-	title, about string
-	unit         string // name of the unit in Grafana
-	queries      []query
+	title, description string
+	unit               string // name of the unit in Grafana
+	queries            []query
 }
 
 // query is a PromQL expression, and the legend template of its series.
@@ -30,8 +30,8 @@ type row struct {
 	panels []panel
 }
 
-// ClusterLabel is the label that contains the name of the cluster. [Prometheus] adds it to all
-// metrics, and the dashboard has a variable that selects one of its values.
+// ClusterLabel is the label that contains the name of the cluster. [Prometheus] adds the label to all
+// metrics. The dashboard has a variable that selects the cluster.
 const ClusterLabel = "cluster"
 
 // Expressions returns the PromQL expressions of all panels, for tests.
@@ -48,11 +48,12 @@ func Expressions() []string {
 }
 
 const (
-	columns                 = 24 // width of Grafana's grid
+	// Sizes are in units of Grafana's grid, which has 24 columns.
+	columns                 = 24
 	panelWidth, panelHeight = 8, 8
 )
 
-// JSON returns the dashboard in the format that Grafana 10 or later imports.
+// JSON returns the dashboard in the format that Grafana 10 and later versions import.
 func JSON() ([]byte, error) {
 	var panels []any
 	y, id := 0, 1
@@ -86,15 +87,18 @@ func JSON() ([]byte, error) {
 		}},
 	}, "", "  ")
 	if err != nil {
-		return nil, fmt.Errorf("writing the dashboard: %w", err)
+		return nil, fmt.Errorf("encoding the dashboard: %w", err)
 	}
 	return append(data, '\n'), nil
 }
 
+// object is a JSON object.
 type object map[string]any
 
+// source is the data source that the user selects in the dashboard.
 var source = object{"type": "prometheus", "uid": "${datasource}"}
 
+// object returns the JSON form of a panel at a position in the grid.
 func (p panel) object(id, x, y int) object {
 	targets := []any{}
 	for i, q := range p.queries {
@@ -103,7 +107,7 @@ func (p panel) object(id, x, y int) object {
 		})
 	}
 	return object{
-		"id": id, "type": "timeseries", "title": p.title, "description": p.about, "datasource": source, "targets": targets,
+		"id": id, "type": "timeseries", "title": p.title, "description": p.description, "datasource": source, "targets": targets,
 		"gridPos": object{"x": x, "y": y, "w": panelWidth, "h": panelHeight},
 		"fieldConfig": object{"overrides": []any{}, "defaults": object{
 			"unit": p.unit, "min": 0, "custom": object{"lineWidth": 1, "fillOpacity": 5, "showPoints": "never"},

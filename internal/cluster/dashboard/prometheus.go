@@ -14,16 +14,16 @@ type Target struct {
 	Job string
 	// Instance is the name of the component, which becomes the instance label.
 	Instance string
-	// URL of the endpoint.
+	// URL is the URL of the endpoint.
 	URL string
 }
 
-// Credentials authenticate the scrapes of https targets: certificates and a key, in PEM.
+// Credentials are the certificates and the key, in PEM, with which Prometheus scrapes https targets.
 type Credentials struct{ CA, Cert, Key []byte }
 
 // Prometheus returns a Prometheus configuration that scrapes the targets of a cluster every
 // second. The configuration contains the credentials, including the private key.
-func Prometheus(cluster string, targets []Target, with Credentials) ([]byte, error) {
+func Prometheus(cluster string, targets []Target, credentials Credentials) ([]byte, error) {
 	type static struct {
 		Targets []string          `json:"targets"`
 		Labels  map[string]string `json:"labels"`
@@ -45,7 +45,7 @@ func Prometheus(cluster string, targets []Target, with Credentials) ([]byte, err
 			i = len(jobs)
 			jobs = append(jobs, scrape{Job: t.Job, Scheme: endpoint.Scheme})
 			if endpoint.Scheme == "https" {
-				jobs[i].TLS = map[string]string{"ca": string(with.CA), "cert": string(with.Cert), "key": string(with.Key)}
+				jobs[i].TLS = map[string]string{"ca": string(credentials.CA), "cert": string(credentials.Cert), "key": string(credentials.Key)}
 			}
 		}
 		jobs[i].Statics = append(jobs[i].Statics, static{

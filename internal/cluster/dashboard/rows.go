@@ -16,12 +16,12 @@ const (
 	cores     = "short"
 )
 
-// selectJob replaces § in an expression by label matchers that select a job of the cluster.
+// selectJob replaces each § in an expression by label matchers that select a job of the cluster.
 func selectJob(job, expr string) string {
 	return strings.ReplaceAll(expr, "§", ClusterLabel+`="$cluster",job="`+job+`"`)
 }
 
-// rows defines the dashboard.
+// rows returns the rows of the dashboard.
 func rows() []row {
 	return []row{
 		{"Store", storePanels()},
@@ -37,7 +37,7 @@ func storePanels() []panel {
 		{"Requests", "Requests from API servers, by gRPC method.", perSecond, []query{
 			{selectJob(component.Store, `sum by (grpc_method) (rate(grpc_server_handled_total{§}[$__rate_interval]))`), "{{grpc_method}}"},
 		}},
-		{"Request latency, p99.9", "By operation, measured by the API servers. Includes the network.", seconds, []query{
+		{"Request latency, p99.9", "By operation. The API servers measure it, so it includes the network.", seconds, []query{
 			{selectJob(component.RoleAPIServer, `histogram_quantile(0.999, sum by (le, operation) (rate(etcd_request_duration_seconds_bucket{§}[$__rate_interval])))`), "{{operation}}"},
 		}},
 		{"Errors", "Failed requests, by gRPC code.", perSecond, []query{
@@ -63,10 +63,10 @@ func storePanels() []panel {
 
 func apiServerPanels() []panel {
 	return []panel{
-		{"Requests", "The twelve most frequent, by verb and resource. A watch is counted when it ends.", perSecond, []query{
+		{"Requests", "The 12 most frequent combinations of verb and resource. A watch is counted when it ends.", perSecond, []query{
 			{selectJob(component.RoleAPIServer, `topk(12, sum by (verb, resource, subresource) (rate(apiserver_request_total{§}[$__rate_interval])))`), "{{verb}} {{resource}} {{subresource}}"},
 		}},
-		{"Request latency, p95", "The twelve slowest, by verb and resource. Excludes the time in admission webhooks and in priority and fairness queues.", seconds, []query{
+		{"Request latency, p95", "The 12 slowest combinations of verb and resource. Excludes the time in admission webhooks and in priority and fairness queues.", seconds, []query{
 			{selectJob(component.RoleAPIServer, `topk(12, histogram_quantile(0.95, sum by (le, verb, resource) (rate(apiserver_request_sli_duration_seconds_bucket{§,verb!~"WATCH|CONNECT"}[$__rate_interval]))))`), "{{verb}} {{resource}}"},
 		}},
 		{"Request latency of the SLOs, p99", "The objectives are 1 s for mutating requests and reads of one object, and 30 s for reads of a namespace or of the whole cluster.", seconds, []query{
@@ -77,19 +77,19 @@ func apiServerPanels() []panel {
 			{selectJob(component.RoleAPIServer, `sum by (instance, request_kind) (apiserver_current_inflight_requests{§})`), "{{instance}} {{request_kind}}"},
 			{selectJob(component.RoleAPIServer, `sum by (instance) (apiserver_flowcontrol_current_inqueue_requests{§})`), "{{instance}} queued"},
 		}},
-		{"Watch events sent", "Sent to clients; the twelve most frequent resources.", perSecond, []query{
+		{"Watch events sent", "Watch events that API servers send to clients, for the 12 resources with the most.", perSecond, []query{
 			{selectJob(component.RoleAPIServer, `topk(12, sum by (resource) (rate(apiserver_watch_events_total{§}[$__rate_interval])))`), "{{resource}}"},
 		}},
-		{"Watch events received", "Received from the store by each API server; the twelve most frequent resources.", perSecond, []query{
+		{"Watch events received", "Watch events that each API server receives from the store, for the 12 resources with the most.", perSecond, []query{
 			{selectJob(component.RoleAPIServer, `topk(12, sum by (instance, resource) (rate(apiserver_watch_cache_events_received_total{§}[$__rate_interval])))`), "{{instance}} {{resource}}"},
 		}},
-		{"Open watches", "The twelve most frequent resources.", number, []query{
+		{"Open watches", "Number of open watches, for the 12 resources with the most.", number, []query{
 			{selectJob(component.RoleAPIServer, `topk(12, sum by (resource) (apiserver_longrunning_requests{§,verb="WATCH"}))`), "{{resource}}"},
 		}},
 		{"Errors", "Responses with 4xx and 5xx codes. Excludes 404 and 409, which clients expect.", perSecond, []query{
 			{selectJob(component.RoleAPIServer, `sum by (code, verb, resource) (rate(apiserver_request_total{§,code=~"4..|5..",code!~"404|409"}[$__rate_interval]))`), "{{code}} {{verb}} {{resource}}"},
 		}},
-		{"Garbage collection", "Fraction of time in which the process is paused.", "percentunit", []query{
+		{"Garbage collection", "Fraction of time for which garbage collection pauses the process.", "percentunit", []query{
 			{selectJob(component.RoleAPIServer, `rate(go_gc_duration_seconds_sum{§}[$__rate_interval])`), "{{instance}} pauses"},
 		}},
 	}
@@ -100,7 +100,7 @@ func schedulerPanels() []panel {
 		{"Scheduling attempts", "Attempts per second, by result.", perSecond, []query{
 			{selectJob(component.RoleScheduler, `sum by (result) (rate(scheduler_schedule_attempts_total{§}[$__rate_interval]))`), "{{result}}"},
 		}},
-		{"Pod scheduling latency", "From the scheduling queue until the pod is bound: p50, p90 and p99.", seconds, []query{
+		{"Pod scheduling latency", "Time from the scheduling queue until the pod is bound: p50, p90 and p99.", seconds, []query{
 			{selectJob(component.RoleScheduler, `histogram_quantile(0.50, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p50"},
 			{selectJob(component.RoleScheduler, `histogram_quantile(0.90, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p90"},
 			{selectJob(component.RoleScheduler, `histogram_quantile(0.99, sum by (le) (rate(scheduler_pod_scheduling_sli_duration_seconds_bucket{§}[$__rate_interval])))`), "p99"},
@@ -115,7 +115,7 @@ func schedulerPanels() []panel {
 		{"Index size", "dist-scheduler: number of pod classes, node states and nodes.", number, []query{
 			{selectJob(component.RoleScheduler, `sum by (of) (scheduler_index_size{§})`), "{{of}}"},
 		}},
-		{"Fallbacks to the full scan", "dist-scheduler: pods per second that upstream's full scan schedules, by reason.", perSecond, []query{
+		{"Pods not ranked by the index", "dist-scheduler: pods per second that the index does not rank, by reason.", perSecond, []query{
 			{selectJob(component.RoleScheduler, `sum by (reason) (rate(scheduler_index_fallbacks_total{§}[$__rate_interval]))`), "{{reason}}"},
 		}},
 	}
@@ -145,11 +145,11 @@ func processPanels() []panel {
 		{"Memory", "Resident memory of each process.", byteCount, []query{
 			{`process_resident_memory_bytes` + all, "{{instance}}"},
 		}},
-		{"Readiness and exits", "1 if the component is ready, and the number of unrequested exits of its process.", number, []query{
+		{"Readiness and exits", "1 if the component is ready; and the number of exits of its process that the supervisor did not request.", number, []query{
 			{selectJob(component.Supervisor, `k1m_component_ready{§}`), "{{component}}"},
 			{selectJob(component.Supervisor, `increase(k1m_component_exits_total{§}[$__rate_interval])`), "{{component}} exits"},
 		}},
-		{"Network", "Bytes per second in and out of the machine or network namespace of each process.", byteRate, []query{
+		{"Network", "Bytes per second that the machine or network namespace of each process receives and sends.", byteRate, []query{
 			{`rate(process_network_receive_bytes_total` + all + `[$__rate_interval])`, "{{instance}} in"},
 			{`rate(process_network_transmit_bytes_total` + all + `[$__rate_interval])`, "{{instance}} out"},
 		}},

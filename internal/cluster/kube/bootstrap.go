@@ -2,7 +2,7 @@
 //
 //   - [Config] reads a kubeconfig for k1m's own clients.
 //   - [Bootstrap] applies the objects of bootstrap.yaml, which every cluster needs.
-//   - [ReleaseNodeLeases] and [WakePods] shorten the restart of kwok.
+//   - [ReleaseNodeLeases] and [WakePods] let pods start soon after a restart of kwok.
 package kube
 
 import (
@@ -26,8 +26,7 @@ const fieldManager = "k1m"
 //go:embed bootstrap.yaml
 var bootstrapManifest []byte
 
-// Bootstrap applies the objects of bootstrap.yaml, which every cluster needs. It is
-// idempotent.
+// Bootstrap applies the objects of bootstrap.yaml, which every cluster needs. It is idempotent.
 func Bootstrap(ctx context.Context, config *rest.Config) error {
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
@@ -47,6 +46,7 @@ func Bootstrap(ctx context.Context, config *rest.Config) error {
 	return nil
 }
 
+// decodeAll decodes the objects of a YAML file.
 func decodeAll(manifest []byte) ([]*unstructured.Unstructured, error) {
 	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest))
 	var objects []*unstructured.Unstructured
@@ -57,7 +57,7 @@ func decodeAll(manifest []byte) ([]*unstructured.Unstructured, error) {
 			return objects, nil
 		}
 		if err != nil {
-			return nil, fmt.Errorf("bootstrap manifest: %w", err)
+			return nil, fmt.Errorf("decoding bootstrap.yaml: %w", err)
 		}
 		objects = append(objects, object)
 	}

@@ -8,8 +8,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Config returns a client configuration from a kubeconfig file. Clients use protobuf and have
-// no client-side rate limit, because the concurrency of k1m bounds its requests.
+// Config returns a client configuration from a kubeconfig file. The client uses protobuf. It has no rate
+// limit, because k1m itself limits its concurrent requests.
 func Config(kubeconfig string) (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {

@@ -18,18 +18,19 @@ import (
 const (
 	leasePage        = 5000
 	leaseConcurrency = 64
-	// Maximum time for releasing leases. After it, waiting until they expire takes no longer.
+	// leaseReleaseTimeout limits the time for releasing Leases. After this time, it is faster to wait
+	// until the remaining Leases expire.
 	leaseReleaseTimeout = 20 * time.Second
 )
 
-// releaseLease removes the holder only. It keeps the renew time, because the node has not
-// missed a heartbeat.
+// releaseLease is a patch that removes the holder. It keeps the renew time, so that the node does not
+// become NotReady.
 var releaseLease = []byte(`{"spec":{"holderIdentity":null}}`)
 
-// ReleaseNodeLeases removes the holder of the node leases that a kwok process held when it
-// died. Each kwok process has its own identity, so that its successor would otherwise wait
-// until the leases expire: for 40 seconds no pod would start, and the nodes would almost
-// become NotReady. It gives up after 20 seconds.
+// ReleaseNodeLeases removes the holder of the node Leases that an exited kwok process holds. Each kwok
+// process has its own identity. Without the release, the next process would wait until the Leases expire:
+// for 40 seconds no pod would start, and the nodes would be close to becoming NotReady.
+// ReleaseNodeLeases gives up after 20 seconds.
 func ReleaseNodeLeases(ctx context.Context, config *rest.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, leaseReleaseTimeout)
 	defer cancel()
@@ -46,7 +47,7 @@ func ReleaseNodeLeases(ctx context.Context, config *rest.Config) error {
 		}
 		errs := make([]error, len(page.Items))
 		workqueue.ParallelizeUntil(ctx, leaseConcurrency, len(page.Items), func(i int) {
-			if lease := &page.Items[i]; heldBySimulator(lease, time.Now()) {
+			if lease := &page.Items[i]; heldByKwok(lease, time.Now()) {
 				_, errs[i] = leases.Patch(ctx, lease.Name, types.MergePatchType, releaseLease, metav1.PatchOptions{})
 			}
 		})
@@ -61,9 +62,9 @@ func ReleaseNodeLeases(ctx context.Context, config *rest.Config) error {
 	}
 }
 
-// heldBySimulator reports whether kwok holds a lease that has not expired. A kubelet, in
-// contrast to kwok, uses the node's name as its identity.
-func heldBySimulator(lease *coordinationv1.Lease, now time.Time) bool {
+// heldByKwok reports whether kwok holds a Lease that has not expired. A kubelet uses the name of its node
+// as its identity; kwok does not.
+func heldByKwok(lease *coordinationv1.Lease, now time.Time) bool {
 	spec := lease.Spec
 	if spec.HolderIdentity == nil || *spec.HolderIdentity == lease.Name || spec.RenewTime == nil || spec.LeaseDurationSeconds == nil {
 		return false

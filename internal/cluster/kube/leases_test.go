@@ -28,8 +28,8 @@ func TestOnlyUnexpiredLeasesOfKwokAreReleased(t *testing.T) {
 		{"without holder", &coordinationv1.Lease{}, false},
 	}
 	for _, c := range cases {
-		if got := heldBySimulator(c.lease, now); got != c.want {
-			t.Errorf("heldBySimulator() of a Lease %s = %v, want %v", c.name, got, c.want)
+		if got := heldByKwok(c.lease, now); got != c.want {
+			t.Errorf("heldByKwok() of a Lease %s = %v, want %v", c.name, got, c.want)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package kube
 
-// kwok simulates the nodes that have this annotation with this value.
+// SimulatedNodeAnnotation and SimulatedNodeValue are the annotation, and its value, of the nodes that kwok
+// simulates.
 const (
 	SimulatedNodeAnnotation = "kwok.x-k8s.io/node"
 	SimulatedNodeValue      = "fake"

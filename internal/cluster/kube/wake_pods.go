@@ -16,25 +16,28 @@ import (
 
 const (
 	wakeInterval = 2 * time.Second
-	// WakePods returns after this many rounds without a waiting pod. Pods can start to wait late,
-	// because kwok retries acquiring a lease only after ten seconds.
+	// wakeQuietRounds is the number of consecutive rounds without a changed pod after which WakePods
+	// returns. It spans more than ten seconds, because kwok retries acquiring a Lease only after ten
+	// seconds, and can skip pods again then.
 	wakeQuietRounds = 10
-	// Maximum number of rounds, because a pod may be waiting for another reason.
+	// wakeMaxRounds is the maximum number of rounds. Without it, a pod that is Pending for another
+	// reason would keep WakePods running.
 	wakeMaxRounds = 60
 	// wakeMaxPods is the maximum number of pods per round.
 	wakeMaxPods = 1000
 
-	// wakeAnnotation is changed on a pod so that kwok receives a watch event for it.
+	// wakeAnnotation is the annotation that WakePods changes on a pod, so that kwok receives a watch
+	// event for the pod.
 	wakeAnnotation = "k1m/woken"
 )
 
-// WakePods makes a kwok process that has just started process the pods that it has skipped.
+// WakePods changes an annotation of each pod that kwok skipped after its start, so that kwok processes
+// the pod.
 //
-// kwok 0.8.0 has a race (controllers/controller.go: Held and podsOnNodeSyncWorker): it skips
-// a pod unless the lease in its cache shows that it holds the pod's node. After acquiring a
-// lease it lists the pods of the node once. If its cache receives the lease only later, these
-// pods stay Pending forever. kwok processes a pod again when the pod changes, so WakePods
-// changes an annotation of each such pod.
+// kwok 0.8.0 has a race (controllers/controller.go: Held and podsOnNodeSyncWorker). It skips a pod unless
+// the Lease in its cache shows that it holds the Lease of the pod's node. After acquiring a Lease, kwok
+// lists the pods of the node once. If its cache receives the Lease only after that list, these pods stay
+// Pending forever. kwok processes a pod again when the pod changes.
 //
 // annotation is the annotation of simulated nodes.
 func WakePods(ctx context.Context, config *rest.Config, annotation string) error {
@@ -45,7 +48,7 @@ func WakePods(ctx context.Context, config *rest.Config, annotation string) error
 	return wakePods(ctx, client, annotation, wakeInterval)
 }
 
-// wakePods wakes the pods that are waiting in two consecutive rounds.
+// wakePods changes the pods that are waiting in two consecutive rounds.
 func wakePods(ctx context.Context, client kubernetes.Interface, annotation string, interval time.Duration) error {
 	previous, quiet := sets.New[types.UID](), 0
 	for round := 0; round < wakeMaxRounds && quiet < wakeQuietRounds; round++ {
@@ -78,7 +81,7 @@ func wakePods(ctx context.Context, client kubernetes.Interface, annotation strin
 	return nil
 }
 
-// waitingPods lists the pods that are bound to a simulated node and still Pending.
+// waitingPods returns pods that are bound to a simulated node and Pending, at most wakeMaxPods.
 func waitingPods(ctx context.Context, client kubernetes.Interface, annotation string) ([]corev1.Pod, error) {
 	pods, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: "status.phase=Pending,spec.nodeName!=", Limit: wakeMaxPods,

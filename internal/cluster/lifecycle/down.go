@@ -10,11 +10,11 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 )
 
-// Down stops a cluster. It removes the cluster's directory, unless keepData is set. It returns
+// Down stops a cluster. It removes the cluster's directory unless keepData is set. It returns
 // [clusterdir.ErrUnknown] if the cluster does not exist.
 func Down(dir clusterdir.Dir, keepData bool) (err error) {
-	// This check comes before the lock, because a lock file is never removed.
-	if !hasFolder(dir) {
+	// Check before the lock is taken, because taking the lock creates a file that is never removed.
+	if !directoryExists(dir) {
 		return clusterdir.ErrUnknown
 	}
 	lock, err := lockOperation(dir)
@@ -23,7 +23,7 @@ func Down(dir clusterdir.Dir, keepData bool) (err error) {
 	}
 	defer func() { err = errors.Join(err, lock.Release()) }()
 
-	if !hasFolder(dir) {
+	if !directoryExists(dir) {
 		return clusterdir.ErrUnknown
 	}
 	state, err := supervisor.ReadState(dir)
@@ -35,7 +35,7 @@ func Down(dir clusterdir.Dir, keepData bool) (err error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	// A supervisor that was abandoned before it wrote its state file still holds its lock.
+	// A supervisor can run without a state file: its `k1m up` exited before it wrote the file.
 	if err := dir.AwaitSupervisorExit(supervisorStopTimeout); err != nil {
 		return fmt.Errorf("waiting for the supervisor to exit: %w", err)
 	}
@@ -48,9 +48,9 @@ func Down(dir clusterdir.Dir, keepData bool) (err error) {
 	return nil
 }
 
-// hasFolder reports whether the cluster's directory exists. In contrast to [clusterdir.Dir.Exists],
-// that includes the directory of a failed Up.
-func hasFolder(dir clusterdir.Dir) bool {
+// directoryExists reports whether the cluster's directory exists. Unlike [clusterdir.Dir.Exists], it
+// returns true for the directory of a failed Up.
+func directoryExists(dir clusterdir.Dir) bool {
 	_, err := os.Stat(dir.Root())
 	return !errors.Is(err, fs.ErrNotExist)
 }

@@ -27,8 +27,8 @@ type ComponentError struct {
 	Reason    string
 	LogFile   string
 	LogTail   []string // last lines of LogFile
-	// StoreError is the last error in the store's log, which is often the cause of another
-	// component's failure. It is empty if there is none since the cluster was started.
+	// StoreError is the last error in the store's log since the cluster was started, or empty. It is
+	// often the reason why another component has failed.
 	StoreError string
 }
 
@@ -47,13 +47,13 @@ func failComponent(dir clusterdir.Dir, state supervisor.State, c supervisor.Comp
 	return &ComponentError{
 		Component: c.Name, Reason: reason, LogFile: dir.Log(c.Name),
 		LogTail:    lines[max(0, len(lines)-logTailLines):],
-		StoreError: lastError(lastLines(dir.Log(component.Store)), state.StartedAt),
+		StoreError: lastStoreError(lastLines(dir.Log(component.Store)), state.StartedAt),
 	}
 }
 
-// lastError returns the last line in mem_etcd's log format that is an error. It ignores errors
-// before since, because a log contains earlier runs of the cluster.
-func lastError(lines []string, since time.Time) string {
+// lastStoreError returns the last line that is an error in the log format of mem_etcd. It ignores errors
+// before since, because the log also contains earlier runs of the cluster.
+func lastStoreError(lines []string, since time.Time) string {
 	for _, line := range slices.Backward(lines) {
 		var entry struct {
 			Timestamp time.Time
@@ -66,7 +66,7 @@ func lastError(lines []string, since time.Time) string {
 	return ""
 }
 
-// lastLines returns the last lines of a file; none if it cannot be read.
+// lastLines returns the last lines of a file, up to logTailBytes; none if the file cannot be read.
 func lastLines(path string) []string {
 	file, err := os.Open(path)
 	if err != nil {
@@ -82,8 +82,8 @@ func lastLines(path string) []string {
 	return strings.Split(strings.TrimSpace(string(end[:n])), "\n")
 }
 
-// withRemedy adds the remedy to file system errors.
-func withRemedy(err error) error {
+// addRemedy adds a remedy to the text of file system errors.
+func addRemedy(err error) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC):
 		return fmt.Errorf("%w; free some space, or set K1M_HOME to another disk", err)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestLastErrorIgnoresEarlierRuns(t *testing.T) {
+func TestLastStoreErrorIgnoresEarlierRuns(t *testing.T) {
 	lines := strings.Split(`{"timestamp":"2026-01-01T10:00:00.5Z","level":"ERROR","message":"before"}
 {"timestamp":"2026-01-01T11:00:00.5Z","level":"ERROR","message":"no space left"}
 {"timestamp":"2026-01-01T11:00:01.5Z","level":"INFO","message":"ready"}
@@ -16,8 +16,8 @@ not JSON`, "\n")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := lastError(lines, from); got != want {
-			t.Errorf("lastError() since %s = %q, want %q", since, got, want)
+		if got := lastStoreError(lines, from); got != want {
+			t.Errorf("lastStoreError() since %s = %q, want %q", since, got, want)
 		}
 	}
 }

@@ -13,16 +13,16 @@ import (
 
 // File descriptors that the supervisor inherits.
 const (
-	ParentPipeFD = 3 // read end of a pipe whose write end is held by `k1m up`
+	ParentPipeFD = 3 // read end of a pipe; `k1m up` has the write end
 	LockFD       = 4 // file of the supervisor lock
 )
 
 // SuperviseCommand is the hidden subcommand that runs the supervisor.
 const SuperviseCommand = "supervise"
 
-// launch starts the supervisor in a new session, so that neither a hangup of the terminal nor
-// Ctrl-C reaches it. The supervisor shares supervisorLock. It stops the cluster if this process
-// exits before it has passed parentPipe to [supervisor.Detach].
+// launch starts the supervisor in a new session, so that neither a hangup of the terminal nor Ctrl-C
+// reaches it. The supervisor shares supervisorLock. It stops the cluster if this process exits before
+// calling [supervisor.Detach] with parentPipe.
 func launch(dir clusterdir.Dir, supervisorLock *clusterdir.Lock) (parentPipe io.WriteCloser, err error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -2,8 +2,8 @@
 // the cluster, starts the supervisor, waits until all components are ready, and creates the
 // nodes. [Down] stops the supervisor and removes the files.
 //
-// A file lock prevents concurrent Up and Down of one cluster. A second lock, which Up passes to
-// the supervisor, shows whether the cluster is running.
+// A file lock prevents that Up and Down run concurrently on one cluster. Up passes a second lock to the
+// supervisor. While that lock is held, the cluster is running.
 package lifecycle
 
 import (
@@ -16,15 +16,17 @@ import (
 )
 
 const (
-	// The supervisor stops three levels of components one after the other, each within its
-	// stop grace period.
+	// supervisorStopTimeout is more than the sum of the stop timeouts of three levels of components,
+	// because the supervisor stops the levels one after the other.
 	supervisorStopTimeout = 70 * time.Second
 	killTimeout           = 5 * time.Second
-	// A k1m process that was just killed still holds its locks for a moment.
+	// lockTimeout is the time for which lockOperation waits, because the kernel releases the locks of
+	// a killed process only when the process has exited.
 	lockTimeout = 500 * time.Millisecond
 )
 
-// lockOperation takes the operation lock. If it is held, the error contains the remedy.
+// lockOperation takes the operation lock. If another process holds the lock, the error contains the
+// remedy.
 func lockOperation(dir clusterdir.Dir) (*clusterdir.Lock, error) {
 	deadline := time.Now().Add(lockTimeout)
 	lock, err := dir.LockOperation()
@@ -41,7 +43,8 @@ func lockOperation(dir clusterdir.Dir) (*clusterdir.Lock, error) {
 // ErrNotRunning means that a cluster exists but its supervisor is not running.
 var ErrNotRunning = errors.New("not running")
 
-// RequireRunning returns ErrNotRunning, with the remedy, if the cluster is not running.
+// RequireRunning returns an error that wraps ErrNotRunning and contains the remedy, if the cluster is not
+// running.
 func RequireRunning(dir clusterdir.Dir) error {
 	if state, err := supervisor.ReadState(dir); err == nil && state.Supervisor.Alive() {
 		return nil

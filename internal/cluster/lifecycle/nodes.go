@@ -12,8 +12,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/progress"
 )
 
-// ensureNodes creates the nodes of the settings that do not exist, waits until all of them are
-// Ready, and returns the number of all nodes of the cluster.
+// ensureNodes creates those nodes of the settings that do not exist, and waits until the nodes of the
+// settings are Ready. It returns the number of all nodes of the cluster.
 func ensureNodes(ctx context.Context, o UpOptions, config clusterdir.Config) (int, error) {
 	rest, err := kube.Config(o.Dir.Kubeconfig(pki.SuperAdmin.File))
 	if err != nil {
@@ -33,6 +33,7 @@ func ensureNodes(ctx context.Context, o UpOptions, config clusterdir.Config) (in
 	return bulk.CountNodes(ctx, clients)
 }
 
+// createNodes creates missing nodes and waits until the nodes are Ready.
 func createNodes(ctx context.Context, o UpOptions, config clusterdir.Config, clients *bulk.Clients, options bulk.Options) error {
 	shape := bulk.DefaultNodeShape()
 	shape.Zones = config.Settings.Zones

@@ -27,21 +27,23 @@ var ErrStoreUnreachable = errors.New("cannot connect to the store")
 
 const storeDialTimeout = 5 * time.Second
 
-// checkSpace returns ErrNoSpace if the file system of path has less free space than wanted.
-func checkSpace(path string, wanted resource.Quantity) error {
+// checkSpace returns an error that wraps ErrNoSpace if the file system of path has less free space than
+// required.
+func checkSpace(path string, required resource.Quantity) error {
 	existing := nearestExisting(path)
 	var stat unix.Statfs_t
 	if err := unix.Statfs(existing, &stat); err != nil {
 		return fmt.Errorf("reading the free disk space of %s: %w", existing, err)
 	}
 	free := resource.NewQuantity(int64(stat.Bavail)*stat.Bsize, resource.BinarySI)
-	if free.Cmp(wanted) < 0 {
+	if free.Cmp(required) < 0 {
 		return fmt.Errorf("%w: %s has %dMi free, --min-free-disk requires %s; free some space, or set K1M_HOME or --data-dir to another disk",
-			ErrNoSpace, existing, free.Value()>>20, wanted.String())
+			ErrNoSpace, existing, free.Value()>>20, required.String())
 	}
 	return nil
 }
 
+// nearestExisting returns path or, if it does not exist, the nearest parent directory that exists.
 func nearestExisting(path string) string {
 	for {
 		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {
@@ -51,7 +53,8 @@ func nearestExisting(path string) string {
 	}
 }
 
-// checkStoreAddress returns ErrStoreUnreachable if it cannot connect to --store-address.
+// checkStoreAddress returns an error that wraps ErrStoreUnreachable if it cannot connect to
+// --store-address.
 func checkStoreAddress(ctx context.Context, s clusterdir.Settings) error {
 	if s.StoreAddress == "" {
 		return nil
@@ -85,7 +88,8 @@ func dial(ctx context.Context, address *url.URL, s clusterdir.Settings) (net.Con
 	return dialer.DialContext(ctx, "tcp", address.Host)
 }
 
-// absolutePaths makes the paths in the settings independent of the working directory.
+// absolutePaths makes the paths in the settings absolute, because the supervisor has another working
+// directory.
 func absolutePaths(s clusterdir.Settings) (clusterdir.Settings, error) {
 	for _, path := range []*string{&s.DataDir, &s.StoreCAFile, &s.StoreCert, &s.StoreKey, &s.TraceFile} {
 		if *path == "" {

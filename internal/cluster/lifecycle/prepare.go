@@ -13,8 +13,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 )
 
-// prepare makes all checks that are possible before a process is started, and writes the
-// files that the processes read.
+// prepare kills remaining processes of an earlier run, makes all checks that are possible before a process
+// is started, assigns ports, and writes the files that the processes read.
 func prepare(ctx context.Context, o UpOptions, config clusterdir.Config) ([]component.Component, clusterdir.Config, error) {
 	if state, err := supervisor.ReadState(o.Dir); err == nil {
 		if err := killLeftovers(o.Dir, state); err != nil {
@@ -36,11 +36,11 @@ func prepare(ctx context.Context, o UpOptions, config clusterdir.Config) ([]comp
 	if err != nil {
 		return nil, config, err
 	}
-	wanted := map[string]int{}
+	requested := map[string]int{}
 	if settings.APIServerPort != 0 {
-		wanted[clusterdir.APIServerName(0)] = settings.APIServerPort
+		requested[clusterdir.APIServerName(0)] = settings.APIServerPort
 	}
-	if config.Ports, err = config.Ports.Assign(config.Name, settings.PortNames(), wanted); err != nil {
+	if config.Ports, err = config.Ports.Assign(config.Name, settings.PortNames(), requested); err != nil {
 		return nil, config, err
 	}
 	components, err := component.Build(config, o.Dir, component.FindBinary)
@@ -52,32 +52,32 @@ func prepare(ctx context.Context, o UpOptions, config clusterdir.Config) ([]comp
 
 func writeFiles(dir clusterdir.Dir, config clusterdir.Config) error {
 	if err := dir.Create(); err != nil {
-		return withRemedy(err)
+		return addRemedy(err)
 	}
 	if config.Settings.KeepsData() {
-		if err := claimData(dir, config); err != nil {
-			return withRemedy(err)
+		if err := prepareDataDir(dir, config); err != nil {
+			return addRemedy(err)
 		}
 	}
 	authority, err := pki.Ensure(dir.PKI(), config.Name, component.ServiceCIDR(), net.ParseIP(clusterdir.Loopback))
 	if err != nil {
-		return withRemedy(err)
+		return addRemedy(err)
 	}
 	if err := component.WriteKubeconfigs(config, dir, authority); err != nil {
-		return withRemedy(err)
+		return addRemedy(err)
 	}
 	if err := component.WriteConfigFiles(config, dir); err != nil {
-		return withRemedy(err)
+		return addRemedy(err)
 	}
 	if err := os.Remove(dir.StateFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return withRemedy(config.Save(dir))
+	return addRemedy(config.Save(dir))
 }
 
-// claimData prepares the data directory and checks that no other cluster has locked it. The
-// supervisor holds the lock while it runs.
-func claimData(dir clusterdir.Dir, config clusterdir.Config) error {
+// prepareDataDir creates the data directory if necessary, and checks that no other cluster uses it. It
+// keeps no lock: the supervisor locks the data directory while it runs.
+func prepareDataDir(dir clusterdir.Dir, config clusterdir.Config) error {
 	dataDir := config.DataDir(dir)
 	if err := clusterdir.PrepareData(dataDir, config.Settings.Store); err != nil {
 		return err

@@ -9,7 +9,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/cluster/supervisor"
 )
 
-// stop stops the supervisor, which stops the components.
+// stop stops the supervisor, which stops the components. It kills the supervisor if it does not exit within
+// supervisorStopTimeout, and then components that still run.
 func stop(dir clusterdir.Dir, state supervisor.State) error {
 	err := state.Supervisor.Signal(syscall.SIGTERM)
 	if err != nil {
@@ -27,8 +28,7 @@ func stop(dir clusterdir.Dir, state supervisor.State) error {
 	return killLeftovers(dir, state)
 }
 
-// killLeftovers kills the components that have survived their supervisor. Process ID and start
-// time identify them.
+// killLeftovers kills the components that still run although their supervisor has exited.
 func killLeftovers(dir clusterdir.Dir, state supervisor.State) error {
 	var errs []error
 	for _, component := range state.Components {

@@ -26,9 +26,9 @@ var ErrInterrupted = errors.New("interrupted before the cluster was complete")
 // UpOptions are the options of [Up].
 type UpOptions struct {
 	Dir   clusterdir.Dir
-	Flags *pflag.FlagSet // flags that were set override the saved settings
-	// Timeout limits the time until the control plane is ready, and the time without any
-	// progress of the nodes.
+	Flags *pflag.FlagSet // flags that the user set override the saved settings
+	// Timeout limits the time until the control plane is ready, and the time during which no further
+	// node becomes Ready.
 	Timeout time.Duration
 	MinFree resource.Quantity // minimum free disk space, in bytes
 	Display progress.Display
@@ -36,16 +36,16 @@ type UpOptions struct {
 
 // UpResult is the result of [Up].
 type UpResult struct {
-	AlreadyRan bool // the cluster was running before
+	AlreadyRan bool // the cluster was running before Up was called
 	Config     clusterdir.Config
-	Nodes      int // all nodes of the cluster, including those that exceed the settings
+	Nodes      int // number of all nodes of the cluster, which can be more than in the settings
 }
 
-// Up starts the cluster, if it is not running, and creates missing nodes. If Up fails, or its
-// process dies, before a cluster that it started is complete, no process of the cluster keeps
-// running. Data that existed before is kept.
+// Up starts the cluster, if it is not running, and creates missing nodes. If Up starts the cluster but
+// fails, or its process exits, before the cluster is complete, then all processes of the cluster are
+// stopped. Data that existed before is kept.
 func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
-	// This check comes before the lock, because a lock file is never removed.
+	// Check before the lock is taken, because taking the lock creates a file that is never removed.
 	if _, err := resolveConfig(o.Dir, o.Flags); err != nil {
 		return UpResult{}, err
 	}
@@ -74,8 +74,8 @@ func Up(ctx context.Context, o UpOptions) (result UpResult, err error) {
 	return UpResult{}, err
 }
 
-// resolveConfig determines the settings. Flags override the saved settings, which override the
-// defaults.
+// resolveConfig returns the saved configuration, or the default configuration of a new cluster. The flags
+// override its settings.
 func resolveConfig(dir clusterdir.Dir, flags *pflag.FlagSet) (clusterdir.Config, error) {
 	config, err := clusterdir.Load(dir)
 	if errors.Is(err, clusterdir.ErrUnknown) {
@@ -91,8 +91,8 @@ func resolveConfig(dir clusterdir.Dir, flags *pflag.FlagSet) (clusterdir.Config,
 	return config, config.Settings.Validate()
 }
 
-// supervisorExiting reports whether the supervisor that holds the lock is about to exit: it is
-// stopping, or it has not written its state file because its `k1m up` was killed.
+// supervisorExiting reports whether the supervisor that holds the lock is about to exit: it is stopping
+// the cluster, or it has written no state file because its `k1m up` was killed.
 func supervisorExiting(dir clusterdir.Dir) bool {
 	state, err := supervisor.ReadState(dir)
 	return err != nil || state.Stopping || !state.Supervisor.Alive()
@@ -101,11 +101,11 @@ func supervisorExiting(dir clusterdir.Dir) bool {
 // start starts a cluster that is not running.
 func start(ctx context.Context, o UpOptions, config clusterdir.Config, supervisorLock *clusterdir.Lock) (result UpResult, err error) {
 	release := func() { err = errors.Join(err, supervisorLock.Release()) }
-	fresh := !hasFolder(o.Dir)
+	isNew := !directoryExists(o.Dir)
 	components, config, err := prepare(ctx, o, config)
 	if err != nil {
 		release()
-		if fresh {
+		if isNew {
 			err = errors.Join(err, o.Dir.Remove())
 		}
 		return UpResult{}, err
@@ -129,17 +129,17 @@ func start(ctx context.Context, o UpOptions, config clusterdir.Config, superviso
 	return UpResult{Config: config, Nodes: nodes}, supervisor.Detach(parentPipe)
 }
 
-// updateRunning waits until a running cluster is ready and creates missing nodes. It returns
-// ErrSettingsDiffer if other settings than nodes and zones have changed.
+// updateRunning waits until a running cluster is ready and creates missing nodes. It returns an error that
+// wraps ErrSettingsDiffer if a setting other than nodes and zones has changed.
 func updateRunning(ctx context.Context, o UpOptions, config clusterdir.Config) (UpResult, error) {
 	running, err := clusterdir.Load(o.Dir)
 	if err != nil {
 		return UpResult{}, err
 	}
 	// Nodes and zones are the only settings that can change while the cluster is running.
-	fixed := config.Settings
-	fixed.Nodes, fixed.Zones = running.Settings.Nodes, running.Settings.Zones
-	if changed := changedFlags(fixed, running.Settings); len(changed) > 0 {
+	compared := config.Settings
+	compared.Nodes, compared.Zones = running.Settings.Nodes, running.Settings.Zones
+	if changed := changedFlags(compared, running.Settings); len(changed) > 0 {
 		return UpResult{}, fmt.Errorf("cluster %q: %w (%s); stop it with `k1m down --keep-data --name %s` first",
 			config.Name, ErrSettingsDiffer, strings.Join(changed, ", "), config.Name)
 	}
@@ -168,7 +168,8 @@ func updateRunning(ctx context.Context, o UpOptions, config clusterdir.Config) (
 	return UpResult{AlreadyRan: true, Config: config, Nodes: nodes}, err
 }
 
-// changedFlags describes the flags of running that differ from those of wanted, sorted by name.
+// changedFlags returns a description of each flag of running that differs from the flag of wanted, sorted
+// by name.
 func changedFlags(wanted, running clusterdir.Settings) []string {
 	var names []string
 	wantedFlags, runningFlags := pflag.NewFlagSet("", pflag.ContinueOnError), pflag.NewFlagSet("", pflag.ContinueOnError)

@@ -16,13 +16,13 @@ import (
 var ErrNotReady = errors.New("not ready")
 
 const (
-	statePoll = 50 * time.Millisecond
-	// A component has failed if it exits this many times before it is first ready.
+	statePollInterval = 50 * time.Millisecond
+	// maxExitsBeforeReady is the number of exits before it is first ready after which a component has
+	// failed.
 	maxExitsBeforeReady = 3
 )
 
-// awaitReady waits until all components are ready or one has failed, and displays their
-// progress.
+// awaitReady waits until all components are ready, or one has failed, and displays their progress.
 func awaitReady(ctx context.Context, o UpOptions, components []component.Component) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Timeout)
 	defer cancel()
@@ -50,12 +50,13 @@ func awaitReady(ctx context.Context, o UpOptions, components []component.Compone
 				return context.Cause(ctx)
 			}
 			return failComponent(o.Dir, state, firstNotReady(state), tasks, fmt.Sprintf("timed out after %s (--timeout); %s", o.Timeout, describePhase(firstNotReady(state))))
-		case <-time.After(statePoll):
+		case <-time.After(statePollInterval):
 		}
 	}
 }
 
-// showProgress updates the task of each component that was not ready before.
+// showProgress updates the tasks of the components. It ends the task of a component when the component is
+// first ready.
 func showProgress(state supervisor.State, tasks map[string]progress.Task, finished map[string]bool) {
 	for _, c := range state.Components {
 		switch {
@@ -69,18 +70,18 @@ func showProgress(state supervisor.State, tasks map[string]progress.Task, finish
 	}
 }
 
-// describePhase describes the phase of a component and the reason.
+// describePhase returns the phase of a component, with the reason if it is known.
 func describePhase(c supervisor.ComponentState) string {
 	switch {
 	case c.Phase == supervisor.Restarting:
 		return fmt.Sprintf("restarting after %s", c.LastExit)
-	case c.Trouble != "":
-		return fmt.Sprintf("%s: %s", c.Phase, c.Trouble)
+	case c.NotReadyReason != "":
+		return fmt.Sprintf("%s: %s", c.Phase, c.NotReadyReason)
 	}
 	return string(c.Phase)
 }
 
-// findFailed returns a component that has failed; nil if there is none.
+// findFailed returns a component that has failed; nil if none has.
 func findFailed(state supervisor.State) *supervisor.ComponentState {
 	for _, c := range state.Components {
 		if !c.WasReady && c.Exits >= maxExitsBeforeReady {
@@ -90,7 +91,7 @@ func findFailed(state supervisor.State) *supervisor.ComponentState {
 	return nil
 }
 
-// firstNotReady returns the first component that is not ready. Later components wait for it.
+// firstNotReady returns the first component that is not ready. The components after it may depend on it.
 func firstNotReady(state supervisor.State) supervisor.ComponentState {
 	for _, c := range state.Components {
 		if c.Phase != supervisor.Ready {
@@ -100,6 +101,7 @@ func firstNotReady(state supervisor.State) supervisor.ComponentState {
 	return supervisor.ComponentState{Name: "supervisor"}
 }
 
+// supervisorRunning reports whether a supervisor holds its lock.
 func supervisorRunning(dir clusterdir.Dir) bool {
 	lock, err := dir.LockSupervisor()
 	if err == nil {

@@ -18,11 +18,11 @@ type User struct {
 	Groups     []string // groups of the user
 }
 
-// KwokUser is the user name of kwok. internal/cluster/kube/bootstrap.yaml grants its
-// permissions.
+// KwokUser is the user name of kwok. internal/cluster/kube/bootstrap.yaml grants this user the
+// permissions that kwok needs.
 const KwokUser = "k1m:kwok"
 
-// Users of a cluster. Except for Kwok, names and groups are those of a kubeadm cluster.
+// Users of a cluster. The names and groups of all users except Kwok are those of a kubeadm cluster.
 var (
 	Admin             = User{"admin", "kubernetes-admin", []string{constants.ClusterAdminsGroupAndClusterRoleBinding}}
 	SuperAdmin        = User{"super-admin", "kubernetes-super-admin", []string{"system:masters"}}
@@ -31,8 +31,8 @@ var (
 	Kwok              = User{"kwok", KwokUser, nil}
 )
 
-// Kubeconfig signs a client certificate for the user and returns a kubeconfig that contains
-// it, with its key and everything else needed to connect to server.
+// Kubeconfig signs a client certificate for the user. It returns a kubeconfig with the certificate, its
+// key, the CA certificate and the URL of the API server.
 func Kubeconfig(clusterName, server string, authority *Authority, user User) ([]byte, error) {
 	cert, key, err := pkiutil.NewCertAndKey(authority.Cert, authority.key, leafConfig(user.CommonName, user.Groups, x509.ExtKeyUsageClientAuth))
 	if err != nil {

@@ -1,10 +1,9 @@
-// Package pki creates the certificates, keys and kubeconfigs of a cluster. It uses kubeadm's
-// list of certificates, so that file names, subjects and key usages are those of a kubeadm
-// cluster.
+// Package pki creates the certificates, keys and kubeconfigs of a cluster. It uses kubeadm's list of
+// certificates, so file names, subjects and key usages are those of a kubeadm cluster.
 //
-// [Ensure] creates the certificates that are missing, keeps those that exist, and renews
-// leaf certificates that expire soon. It returns the cluster's certificate [Authority],
-// with which [Kubeconfig] signs the client certificate of a [User].
+// [Ensure] creates missing certificates, keeps existing ones, and renews leaf certificates that expire
+// within 30 days. It returns the cluster's certificate [Authority]. With it, [Kubeconfig] signs the
+// client certificate of a [User].
 package pki
 
 import (
@@ -28,13 +27,14 @@ import (
 var ErrUnreadable = errors.New("unreadable certificate")
 
 const (
-	// Generating an ECDSA key takes about a millisecond. The RSA keys of a cluster take
-	// seconds.
+	// keyAlgorithm is ECDSA, because generating an ECDSA key takes about 1 ms, while generating the
+	// RSA keys of a cluster takes seconds.
 	keyAlgorithm = kubeadm.EncryptionAlgorithmECDSAP256
 
 	leafValidity = 365 * 24 * time.Hour
 	caValidity   = 10 * leafValidity
-	renewBefore  = 30 * 24 * time.Hour
+	// renewBefore is the remaining validity below which a leaf certificate is renewed.
+	renewBefore = 30 * 24 * time.Hour
 )
 
 // Authority is a certificate authority with its private key.
@@ -43,9 +43,9 @@ type Authority struct {
 	key  crypto.Signer
 }
 
-// Ensure creates the certificates and keys in dir that are missing or expire soon, and
-// returns the cluster CA. It returns ErrUnreadable if an existing one cannot be used; it
-// never overwrites such a file.
+// Ensure creates the certificates and keys in dir that are missing, renews leaf certificates that expire
+// soon, and returns the cluster CA. If an existing file cannot be used, the error wraps ErrUnreadable;
+// Ensure does not overwrite the file.
 func Ensure(dir, clusterName, serviceCIDR string, loopback net.IP) (*Authority, error) {
 	init := initConfiguration(dir, clusterName, serviceCIDR, loopback)
 	tree, err := certs.GetDefaultCertList().AsMap().CertTree()
@@ -77,6 +77,7 @@ func Ensure(dir, clusterName, serviceCIDR string, loopback net.IP) (*Authority, 
 	return clusterCA, ensureServiceAccountKey(dir)
 }
 
+// initConfiguration returns the kubeadm configuration from which kubeadm derives the certificates.
 func initConfiguration(dir, clusterName, serviceCIDR string, loopback net.IP) *kubeadm.InitConfiguration {
 	return &kubeadm.InitConfiguration{
 		ClusterConfiguration: kubeadm.ClusterConfiguration{
@@ -93,6 +94,7 @@ func initConfiguration(dir, clusterName, serviceCIDR string, loopback net.IP) *k
 	}
 }
 
+// ensureAuthority reads a CA, or creates it if it does not exist.
 func ensureAuthority(dir string, spec *certs.KubeadmCert, init *kubeadm.InitConfiguration) (*Authority, error) {
 	if pkiutil.CertOrKeyExist(dir, spec.BaseName) {
 		cert, key, err := pkiutil.TryLoadCertAndKeyFromDisk(dir, spec.BaseName)
@@ -115,6 +117,7 @@ func ensureAuthority(dir string, spec *certs.KubeadmCert, init *kubeadm.InitConf
 	return &Authority{cert, key}, write(dir, spec.BaseName, cert, key)
 }
 
+// ensureLeaf creates or renews a certificate that authority signs, unless a valid one exists.
 func ensureLeaf(dir, name string, authority *Authority, config *pkiutil.CertConfig) error {
 	if pkiutil.CertOrKeyExist(dir, name) {
 		cert, _, err := pkiutil.TryLoadCertAndKeyFromDisk(dir, name)
@@ -135,9 +138,9 @@ func ensureLeaf(dir, name string, authority *Authority, config *pkiutil.CertConf
 	return write(dir, name, cert, key)
 }
 
-// ensureServing creates serving certificates, signed by the cluster CA, for the components
-// that have self-signed ones in a kubeadm cluster, so that probes and Prometheus can verify
-// them.
+// ensureServing creates serving certificates of kube-controller-manager and the schedulers, which have
+// self-signed certificates in a kubeadm cluster. The cluster CA signs them, so that probes and Prometheus
+// can verify them.
 func ensureServing(dir string, authority *Authority, loopback net.IP) error {
 	for _, name := range []string{"kube-controller-manager", "kube-scheduler", "dist-scheduler"} {
 		config := leafConfig(name, nil, x509.ExtKeyUsageServerAuth)
@@ -168,6 +171,7 @@ func ensureServiceAccountKey(dir string) error {
 	return nil
 }
 
+// leafConfig returns the configuration of a certificate for a component or user.
 func leafConfig(commonName string, groups []string, usage x509.ExtKeyUsage) *pkiutil.CertConfig {
 	return &pkiutil.CertConfig{
 		Config: certutil.Config{
@@ -188,6 +192,7 @@ func write(dir, name string, cert *x509.Certificate, key crypto.Signer) error {
 	return nil
 }
 
+// unreadable returns an error for an existing file that cannot be used.
 func unreadable(dir, name string, err error) error {
 	return fmt.Errorf("%w: %s: %w; restore it, or start over with `k1m down`", ErrUnreadable, filepath.Join(dir, name), err)
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // Costs are the measured costs of one operation or object: CPU time in microseconds, sizes in
-// bytes. All must be greater than 0.
+// bytes. All costs must be greater than 0.
 type Costs struct {
-	// Where describes the machine and the method of the measurement.
+	// Where describes the machine on which the costs were measured, and the method.
 	Where     string         `json:"where"`
 	Store     StoreCosts     `json:"store"`
 	APIServer APIServerCosts `json:"apiServer"`
@@ -22,14 +22,14 @@ type Costs struct {
 // StoreCosts are the costs of mem_etcd.
 type StoreCosts struct {
 	// UpdateMicros is the CPU time of a write (Txn) in all threads, at a high rate of writes.
-	// ApplyMicros is the part of UpdateMicros in the single thread that applies all writes.
+	// ApplyMicros is the part of UpdateMicros that the single thread that applies all writes uses.
 	UpdateMicros float64 `json:"updateMicros"`
 	ApplyMicros  float64 `json:"applyMicros"`
 	// ReadMicros is the CPU time of reading one key.
 	ReadMicros float64 `json:"readMicros"`
-	// EventMicros is the CPU time of sending one watch event to one API server.
-	EventMicros float64 `json:"eventMicros"`
-	// Memory of one object.
+	// SendWatchEventMicros is the CPU time of sending one watch event to one API server.
+	SendWatchEventMicros float64 `json:"eventMicros"`
+	// Memory of one object in the store.
 	NodeBytes  float64 `json:"nodeBytes"`
 	LeaseBytes float64 `json:"leaseBytes"`
 	PodBytes   float64 `json:"podBytes"`
@@ -46,16 +46,19 @@ type APIServerCosts struct {
 	LeaseMicros  float64 `json:"leaseUpdateMicros"`
 	StatusMicros float64 `json:"nodeStatusPatchMicros"`
 	// PodMicros is the CPU time for the whole life of a pod, from creation to deletion.
-	PodMicros   float64 `json:"podMicros"`
-	EventMicros float64 `json:"eventCreateMicros"`
-	// ReceiveEventMicros is the CPU time of adding one watch event from the store to the watch
-	// cache. Each API server does this for every event. DeliverMicros is the CPU time of sending
-	// the event to one client.
-	ReceiveEventMicros float64 `json:"receiveEventMicros"`
-	DeliverMicros      float64 `json:"deliverMicros"`
-	// CacheEventsMax is the maximum rate of events, per second, in the watch cache of one
+	PodMicros float64 `json:"podMicros"`
+	// CreateEventMicros is the CPU time of creating one Event object.
+	CreateEventMicros float64 `json:"eventCreateMicros"`
+	// ReceiveWatchEventMicros is the CPU time of receiving one watch event from the store and adding
+	// it to the watch cache. Each API server does this for every watch event. DeliverMicros is the
+	// CPU time of sending the watch event to one client.
+	ReceiveWatchEventMicros float64 `json:"receiveEventMicros"`
+	DeliverMicros           float64 `json:"deliverMicros"`
+	// CacheEventsMax is the maximum rate, in watch events per second, of the watch cache of one
 	// resource. It does not depend on the number of cores, because the cache has one lock.
-	CacheEventsMax  float64 `json:"cacheEventsPerSecondMax"`
+	CacheEventsMax float64 `json:"cacheEventsPerSecondMax"`
+	// BaseBytes is the memory of an API server of an empty cluster. The following costs are the
+	// additional memory for one cached object, watch or connection.
 	BaseBytes       float64 `json:"baseBytes"`
 	NodeBytes       float64 `json:"nodeBytes"`
 	LeaseBytes      float64 `json:"leaseBytes"`
@@ -66,11 +69,12 @@ type APIServerCosts struct {
 
 // SchedulerCosts are the costs of dist-scheduler in a cluster.
 type SchedulerCosts struct {
+	// PodMicros is the CPU time of scheduling and binding one pod, without replicas.
 	PodMicros float64 `json:"podMicros"`
-	// CycleMicros is the part of PodMicros that runs in the single thread that schedules all pods.
+	// CycleMicros is the part of PodMicros that the single thread that schedules all pods uses.
 	CycleMicros float64 `json:"cycleMicros"`
-	// ReplicaMicros is the additional CPU time per pod if there are replicas, in all of them
-	// together.
+	// ReplicaMicros is the additional CPU time per pod if there are replicas. It is the sum over all
+	// replicas.
 	ReplicaMicros float64 `json:"replicaMicros"`
 	NodeBytes     float64 `json:"nodeBytes"`
 	PodBytes      float64 `json:"podBytes"`
@@ -88,7 +92,7 @@ func DefaultCosts() Costs {
 	return c
 }
 
-// ReadCosts reads a file that [Costs.Write] has written.
+// ReadCosts reads a file that [Costs.Write] wrote.
 func ReadCosts(path string) (Costs, error) {
 	var c Costs
 	data, err := os.ReadFile(path)
@@ -101,6 +105,7 @@ func ReadCosts(path string) (Costs, error) {
 	return c, nil
 }
 
+// decode decodes and validates the costs of a JSON file.
 func decode(data []byte, c *Costs) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()

@@ -2,26 +2,27 @@ package plan
 
 import "math"
 
-// Step is one change, and the number of nodes that is possible after it.
+// Step is one change of a cluster or its machines. Nodes is the maximum number of nodes after this change
+// and the changes before it.
 type Step struct {
 	Change string `json:"change"`
 	Nodes  int    `json:"nodes"`
 }
 
-// changes are the changes that [doubling] considers.
+// changes are the changes that [doublingSteps] considers.
 var changes = []struct {
 	description string
-	apply       func(*Cluster, *Machines) bool // false if the change is already made
+	apply       func(*Cluster, *Machines) bool // returns false if the change has no effect
 }{
 	{"exclude Leases from the watch cache: --lease-cache=false, kube-apiserver --watch-cache-sizes=leases.coordination.k8s.io#0", func(c *Cluster, _ *Machines) bool {
-		was := c.LeasesCached
+		cached := c.LeasesCached
 		c.LeasesCached = false
-		return was
+		return cached
 	}},
 	{"exclude Leases from the store's log: --lease-log=false, mem_etcd --wal-mode-prefix=/registry/leases/=none", func(c *Cluster, _ *Machines) bool {
-		was := c.LeasesLogged
+		logged := c.LeasesLogged
 		c.LeasesLogged = false
-		return was
+		return logged
 	}},
 	{"double the interval of Lease renewals: --lease-interval", func(c *Cluster, _ *Machines) bool { c.LeaseInterval *= 2; return true }},
 	{"double the cores of the store: --store-cores", func(_ *Cluster, m *Machines) bool { m.StoreCores *= 2; return true }},
@@ -35,48 +36,50 @@ var changes = []struct {
 	{"halve the rate at which the cluster is filled: --fill", func(c *Cluster, _ *Machines) bool { c.Fill /= 2; return c.Fill > 0 }},
 }
 
-// doubling returns the changes, in order, that make twice as many nodes possible. Each step is
-// the change that raises the limits most, given the previous steps. It ends early if no change raises them.
-func doubling(c Cluster, m Machines, costs Costs) []Step {
-	now := limits(c, m, costs)
-	goal := 2 * now[0].Nodes
+// doublingSteps returns a sequence of changes that together double the maximum number of nodes. Each step
+// is the change that raises the limits most after the previous steps. The sequence ends early if no change
+// raises the limits.
+func doublingSteps(c Cluster, m Machines, costs Costs) []Step {
+	current := limits(c, m, costs)
+	goal := 2 * current[0].Nodes
 	steps := []Step{}
 	for range 2 * len(changes) {
-		if now[0].Nodes >= goal {
+		if current[0].Nodes >= goal {
 			break
 		}
-		best, bestC, bestM, bestNow := -1, c, m, now
+		best, bestC, bestM, bestLimits := -1, c, m, current
 		for i := range changes {
 			triedC, triedM := c, m
 			if !changes[i].apply(&triedC, &triedM) {
 				continue
 			}
-			if then := limits(triedC, triedM, costs); better(then, bestNow, goal) {
-				best, bestC, bestM, bestNow = i, triedC, triedM, then
+			if tried := limits(triedC, triedM, costs); closerToGoal(tried, bestLimits, goal) {
+				best, bestC, bestM, bestLimits = i, triedC, triedM, tried
 			}
 		}
 		if best < 0 {
 			break
 		}
-		c, m, now = bestC, bestM, bestNow
-		steps = append(steps, Step{changes[best].description, now[0].Nodes})
+		c, m, current = bestC, bestM, bestLimits
+		steps = append(steps, Step{changes[best].description, current[0].Nodes})
 	}
 	return steps
 }
 
-// better reports whether the limits a are closer to the goal than the limits b. It compares the tightest
-// limits and, if they are equal, the geometric means of all limits.
-func better(a, b []Limit, goal int) bool {
-	reached := func(limits []Limit) (first int, all float64) {
+// closerToGoal reports whether the limits a are closer to the goal than the limits b. It compares the
+// tightest limits and, if these are equal, the geometric means of all limits. Nodes above the goal do not
+// count.
+func closerToGoal(a, b []Limit, goal int) bool {
+	measure := func(limits []Limit) (tightest int, sumOfLogarithms float64) {
 		for _, l := range limits {
-			all += math.Log1p(float64(min(l.Nodes, goal)))
+			sumOfLogarithms += math.Log1p(float64(min(l.Nodes, goal)))
 		}
-		return min(limits[0].Nodes, goal), all
+		return min(limits[0].Nodes, goal), sumOfLogarithms
 	}
-	firstA, allA := reached(a)
-	firstB, allB := reached(b)
-	if firstA != firstB {
-		return firstA > firstB
+	tightestA, sumA := measure(a)
+	tightestB, sumB := measure(b)
+	if tightestA != tightestB {
+		return tightestA > tightestB
 	}
-	return allA > allB+1e-9
+	return sumA > sumB+1e-9
 }

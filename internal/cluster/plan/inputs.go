@@ -20,16 +20,16 @@ type Cluster struct {
 	// WatchesPerNode and ConnectionsPerNode are the open watches and connections of a node.
 	WatchesPerNode     float64 `json:"watchesPerNode"`
 	ConnectionsPerNode float64 `json:"connectionsPerNode"`
-	// PodLife is the lifetime of a pod, after which another one replaces it.
+	// PodLife is the lifetime of a pod. Another pod replaces it afterwards.
 	PodLife time.Duration `json:"podLife"`
 	// EventsPerPod is the number of Events in the life of a pod. EventLife is their TTL.
 	EventsPerPod float64       `json:"eventsPerPod"`
 	EventLife    time.Duration `json:"eventLife"`
 	// LeaseWatchers is the number of clients that watch all Leases, such as the node controller.
-	// It does not include the API servers' watch caches.
+	// The watch caches of the API servers are not included.
 	LeaseWatchers int `json:"leaseWatchers"`
-	// Fill is the rate, in pods per second, at which an empty cluster is filled, in addition to
-	// the replacement of pods; 0 for a cluster that is full.
+	// Fill is the rate, in pods per second, at which pods are created in addition to those that
+	// replace others; 0 for a cluster that is full.
 	Fill float64 `json:"fill"`
 	// LeasesCached means that API servers have a watch cache for Leases.
 	LeasesCached bool `json:"leasesCached"`
@@ -37,7 +37,8 @@ type Cluster struct {
 	LeasesLogged bool `json:"leasesLogged"`
 }
 
-// Machines describes the machines of the components. Cores and memory are those of one machine.
+// Machines describes the machines of the components. Cores, memory, network and disk are those of one
+// machine.
 type Machines struct {
 	StoreCores      float64 `json:"storeCores"`
 	StoreGiB        float64 `json:"storeGiB"`
@@ -48,7 +49,7 @@ type Machines struct {
 	SchedulerGiB    float64 `json:"schedulerGiB"`
 	NetworkGbit     float64 `json:"networkGbit"`
 	DiskMBps        float64 `json:"diskMBps"`
-	ConnectionsEach int     `json:"connectionsEach"` // maximum number at one API server
+	ConnectionsEach int     `json:"connectionsEach"` // maximum number of connections of one API server
 	// Busy is the usable fraction of a machine's CPU, memory, network and disk.
 	Busy float64 `json:"busy"`
 }
@@ -57,7 +58,7 @@ type Machines struct {
 func (c *Cluster) AddFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&c.Nodes, "nodes", c.Nodes, "number of nodes")
 	fs.Float64Var(&c.PodsPerNode, "pods-per-node", c.PodsPerNode, "average number of pods on a node")
-	fs.DurationVar(&c.PodLife, "pod-life", c.PodLife, "lifetime of a pod, after which another one replaces it")
+	fs.DurationVar(&c.PodLife, "pod-life", c.PodLife, "lifetime of a pod, after which another pod replaces it")
 	fs.Float64Var(&c.Fill, "fill", c.Fill, "additional pods created per second while the cluster is filled")
 	fs.Float64Var(&c.EventsPerPod, "events-per-pod", c.EventsPerPod, "number of Events in the life of a pod")
 	fs.DurationVar(&c.EventLife, "event-life", c.EventLife, "TTL of Events, as set by --event-ttl of kube-apiserver")
@@ -66,7 +67,7 @@ func (c *Cluster) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&c.LeasesLogged, "lease-log", c.LeasesLogged, "the store logs Leases; mem_etcd --wal-mode-prefix=/registry/leases/=none disables it")
 	fs.IntVar(&c.LeaseWatchers, "lease-watchers", c.LeaseWatchers, "number of clients that watch all Leases, such as the node controller")
 	fs.DurationVar(&c.StatusInterval, "status-interval", c.StatusInterval, "interval at which a node reports an unchanged status")
-	fs.Float64Var(&c.WatchesPerNode, "watches-per-node", c.WatchesPerNode, "number of watches of a node: those of kubelet and kube-proxy, and one for each ConfigMap and Secret of its pods")
+	fs.Float64Var(&c.WatchesPerNode, "watches-per-node", c.WatchesPerNode, "number of watches of a node: those of its kubelet and kube-proxy, and one for each ConfigMap and Secret of its pods")
 	fs.Float64Var(&c.ConnectionsPerNode, "connections-per-node", c.ConnectionsPerNode, "number of connections of a node to API servers")
 }
 
@@ -85,7 +86,7 @@ func (m *Machines) AddFlags(fs *pflag.FlagSet) {
 	fs.Float64Var(&m.Busy, "busy", m.Busy, "usable fraction of the CPU, memory, network and disk of each machine")
 }
 
-// DefaultCluster is a cluster of a million real nodes.
+// DefaultCluster returns a cluster of a million real nodes.
 func DefaultCluster() Cluster {
 	return Cluster{
 		Nodes: 1_000_000, PodsPerNode: 30, LeaseInterval: 10 * time.Second, StatusInterval: 5 * time.Minute,
@@ -94,7 +95,7 @@ func DefaultCluster() Cluster {
 	}
 }
 
-// DefaultMachines are large cloud machines.
+// DefaultMachines returns large cloud machines.
 func DefaultMachines() Machines {
 	return Machines{
 		StoreCores: 16, StoreGiB: 128, APIServerCores: 192, APIServerGiB: 744, APIServers: 64,
@@ -102,7 +103,7 @@ func DefaultMachines() Machines {
 	}
 }
 
-// Validate returns a usage error for an invalid field.
+// Validate returns a usage error if a field is invalid.
 func (c *Cluster) Validate() error {
 	switch {
 	case c.Nodes < 1 || c.Nodes > 100_000_000:
@@ -117,7 +118,7 @@ func (c *Cluster) Validate() error {
 	return nil
 }
 
-// Validate returns a usage error for an invalid field.
+// Validate returns a usage error if a field is invalid.
 func (m *Machines) Validate() error {
 	for name, value := range map[string]float64{
 		"--store-cores": m.StoreCores, "--store-memory": m.StoreGiB, "--apiserver-cores": m.APIServerCores, "--apiserver-memory": m.APIServerGiB,

@@ -5,17 +5,17 @@ import (
 	"slices"
 )
 
-// Limit is the number of nodes that one resource allows.
+// Limit is the maximum number of nodes that one resource allows.
 type Limit struct {
 	Resource string `json:"resource"`
 	// Nodes is the largest number of nodes for which the resource is sufficient.
 	Nodes int `json:"nodes"`
-	// Used is the fraction of the usable resource that the planned cluster uses; above 1 it is
-	// not sufficient.
+	// Used is the usage of the planned cluster as a fraction of the usable resource. Above 1, the
+	// resource is not sufficient.
 	Used float64 `json:"used"`
 }
 
-// resources are the limited resources, and the fraction of each that a plan uses.
+// resources are the limited resources. used returns the fraction of the resource that a plan uses.
 var resources = []struct {
 	name string
 	used func(*Plan) float64
@@ -39,7 +39,7 @@ var resources = []struct {
 		return p.Needs.Store.Cores / (p.Machines.Busy * p.Machines.StoreCores)
 	}},
 	{"the store's thread that applies writes", func(p *Plan) float64 {
-		return p.Needs.Store.Thread / p.Machines.Busy
+		return p.Needs.Store.ThreadShare / p.Machines.Busy
 	}},
 	{"memory of the store", func(p *Plan) float64 {
 		return p.Needs.Store.GiB / (p.Machines.Busy * p.Machines.StoreGiB)
@@ -51,11 +51,11 @@ var resources = []struct {
 		return p.Needs.Store.LogMBps / (p.Machines.Busy * p.Machines.DiskMBps)
 	}},
 	{"the scheduler's thread that schedules pods", func(p *Plan) float64 {
-		return p.Needs.Scheduler.Thread / p.Machines.Busy
+		return p.Needs.Scheduler.ThreadShare / p.Machines.Busy
 	}},
 }
 
-// limits returns the limits of all resources, the tightest first.
+// limits returns the limits of all resources, the smallest first.
 func limits(c Cluster, m Machines, costs Costs) []Limit {
 	planFor := func(nodes int) *Plan {
 		c.Nodes = nodes
@@ -73,16 +73,16 @@ func limits(c Cluster, m Machines, costs Costs) []Limit {
 	return found
 }
 
-// unlimitedNodes is the number of nodes of a limit that is not reached.
+// unlimitedNodes is the number of nodes of a limit that no planned number of nodes reaches.
 const unlimitedNodes = 1_000_000_000
 
-// largest returns the largest number from 0 to unlimitedNodes for which holds returns true. If
-// holds is true for a number, it must be true for all smaller numbers.
-func largest(holds func(int) bool) int {
+// largest returns the largest number from 0 to unlimitedNodes for which sufficient returns true. If
+// sufficient is true for a number, it must be true for all smaller numbers.
+func largest(sufficient func(int) bool) int {
 	low, high := 0, unlimitedNodes
 	for low < high {
 		middle := low + (high-low+1)/2
-		if holds(middle) {
+		if sufficient(middle) {
 			low = middle
 		} else {
 			high = middle - 1

@@ -11,9 +11,10 @@ type Needs struct {
 
 // StoreNeeds are the needs of the store.
 type StoreNeeds struct {
-	Cores  float64 `json:"cores"`
-	Thread float64 `json:"threadShare"` // fraction of one core, for the thread that applies all writes
-	GiB    float64 `json:"memoryGiB"`
+	Cores float64 `json:"cores"`
+	// ThreadShare is the fraction of one core that the thread that applies all writes needs.
+	ThreadShare float64 `json:"threadShare"`
+	GiB         float64 `json:"memoryGiB"`
 	// SnapshotGiB is the size of a snapshot on disk, and LogMBps the write rate of the log.
 	SnapshotGiB float64 `json:"snapshotGiB"`
 	LogMBps     float64 `json:"logMBps"`
@@ -23,16 +24,16 @@ type StoreNeeds struct {
 // APIServerNeeds are the needs of the API servers. Fields ending in Each are for one server.
 type APIServerNeeds struct {
 	Count int `json:"count"`
-	// Cores is the sum of all API servers. CoresClients is the part for requests and watches of
-	// clients, which is divided among the servers. CoresEach is the part that every server needs in
-	// addition to receive the watch events of the store.
+	// Cores is the sum over all API servers. CoresClients is the part for requests and watches of
+	// clients, which is divided among the servers. CoresEach is what every server needs in addition
+	// to receive the watch events of the store.
 	Cores        float64 `json:"cores"`
 	CoresClients float64 `json:"coresForClients"`
 	CoresEach    float64 `json:"coresEachForStoreEvents"`
 	// GiBEach is the memory of one server. It includes GiBCaches, the memory of its watch caches.
 	GiBEach   float64 `json:"memoryGiBEach"`
 	GiBCaches float64 `json:"memoryGiBForCaches"`
-	// BusiestCache is the rate of events, per second, of the busiest watch cache.
+	// BusiestCache is the rate, in watch events per second, of the busiest watch cache.
 	BusiestCache float64 `json:"busiestCacheEventsPerSecond"`
 	Watches      float64 `json:"watches"`
 	Connections  float64 `json:"connections"`
@@ -44,9 +45,9 @@ type SchedulerNeeds struct {
 	Replicas int     `json:"replicas"`
 	Cores    float64 `json:"cores"`
 	GiB      float64 `json:"memoryGiB"`
-	// Thread is the fraction of one core that the thread that schedules all pods needs.
-	// FillSeconds is the minimum time in which it schedules the pods of an empty cluster.
-	Thread      float64 `json:"threadShare"`
+	// ThreadShare is the fraction of one core that the thread that schedules all pods needs.
+	// FillSeconds is the minimum time in which this thread schedules all pods of the cluster.
+	ThreadShare float64 `json:"threadShare"`
 	FillSeconds float64 `json:"fillSeconds"`
 }
 
@@ -55,10 +56,11 @@ const (
 	gib   = 1 << 30
 )
 
-// needs computes what a cluster needs.
+// needs computes the needs of all components.
 func needs(c *Cluster, m *Machines, costs *Costs, r *Rates) Needs {
 	n := Needs{APIServers: apiServerNeeds(c, m, &costs.APIServer, &costs.Store, r)}
-	// With more API servers than allowed, the store would appear to be the limit.
+	// The store is planned for at most the maximum number of API servers. If a plan needs more API
+	// servers, their number must be the limit, and not the store.
 	n.Store = storeNeeds(c, &costs.Store, r, min(n.APIServers.Count, m.APIServers))
 	n.Scheduler = schedulerNeeds(c, m, &costs.Scheduler, r)
 	return n
@@ -76,8 +78,8 @@ func storeNeeds(c *Cluster, cost *StoreCosts, r *Rates, apiServers int) StoreNee
 		read = r.LeaseUpdates
 	}
 	return StoreNeeds{
-		Cores:       micro * (r.Writes*cost.UpdateMicros + read*cost.ReadMicros + r.StoreEvents*float64(apiServers)*cost.EventMicros),
-		Thread:      micro * r.Writes * cost.ApplyMicros,
+		Cores:       micro * (r.Writes*cost.UpdateMicros + read*cost.ReadMicros + r.StoreEvents*float64(apiServers)*cost.SendWatchEventMicros),
+		ThreadShare: micro * r.Writes * cost.ApplyMicros,
 		GiB:         (nodes*(cost.NodeBytes+cost.LeaseBytes) + pods*cost.PodBytes + events*cost.EventBytes) / gib,
 		SnapshotGiB: (nodes*(cost.NodeWire+cost.LeaseWire) + pods*cost.PodWire + events*cost.EventWire) / gib,
 		LogMBps:     logged / 1e6,
@@ -85,7 +87,7 @@ func storeNeeds(c *Cluster, cost *StoreCosts, r *Rates, apiServers int) StoreNee
 	}
 }
 
-// storeEventBytes is the rate of bytes, per second, in watch events to one API server.
+// storeEventBytes returns the rate, in bytes per second, of the store's watch events to one API server.
 func storeEventBytes(c *Cluster, cost *StoreCosts, r *Rates) float64 {
 	sent := r.StatusPatches*cost.NodeWire + writesOfPod*r.Pods*cost.PodWire
 	if c.LeasesCached {
@@ -98,8 +100,8 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 	nodes, pods := float64(c.Nodes), float64(c.Nodes)*c.PodsPerNode
 	n := APIServerNeeds{
 		CoresClients: micro * (r.LeaseUpdates*cost.LeaseMicros + r.StatusPatches*cost.StatusMicros +
-			r.Pods*cost.PodMicros + r.Events*cost.EventMicros + r.Delivered*cost.DeliverMicros),
-		CoresEach:    micro * r.StoreEvents * cost.ReceiveEventMicros,
+			r.Pods*cost.PodMicros + r.Events*cost.CreateEventMicros + r.Delivered*cost.DeliverMicros),
+		CoresEach:    micro * r.StoreEvents * cost.ReceiveWatchEventMicros,
 		BusiestCache: max(r.StatusPatches, writesOfPod*r.Pods),
 		Watches:      nodes * c.WatchesPerNode,
 		Connections:  nodes * c.ConnectionsPerNode,
@@ -107,17 +109,17 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 	if c.LeasesCached {
 		n.BusiestCache = max(n.BusiestCache, r.LeaseUpdates)
 	}
-	cached := cost.BaseBytes + (nodes+history(r.StatusPatches))*cost.NodeBytes + (pods+history(writesOfPod*r.Pods))*cost.PodBytes
+	cached := cost.BaseBytes + (nodes+cachedWatchEvents(r.StatusPatches))*cost.NodeBytes + (pods+cachedWatchEvents(writesOfPod*r.Pods))*cost.PodBytes
 	if c.LeasesCached {
-		cached += (nodes + history(r.LeaseUpdates)) * cost.LeaseBytes
+		cached += (nodes + cachedWatchEvents(r.LeaseUpdates)) * cost.LeaseBytes
 	}
 	clients := n.Watches*cost.WatchBytes + n.Connections*cost.ConnectionBytes
-	// The number of servers is the largest that CPU, memory or connections require. Receiving
-	// watch events and caching reduce the capacity of each server for clients.
+	// The number of servers is the largest of those that CPU, memory and connections require. The CPU
+	// time for receiving watch events and the memory of the caches are not available for clients.
 	count := unitsFor(n.CoresClients, m.Busy*m.APIServerCores-n.CoresEach)
 	count = max(count, unitsFor(clients, m.Busy*m.APIServerGiB*gib-cached))
 	count = max(count, unitsFor(n.Connections, float64(m.ConnectionsEach)))
-	n.Count = int(min(max(count, 1), unlimitedServers))
+	n.Count = int(min(max(count, 1), infiniteServers))
 	n.Cores = n.CoresClients + float64(n.Count)*n.CoresEach
 	n.GiBCaches = cached / gib
 	n.GiBEach = (cached + clients/float64(n.Count)) / gib
@@ -126,14 +128,14 @@ func apiServerNeeds(c *Cluster, m *Machines, cost *APIServerCosts, store *StoreC
 	return n
 }
 
-// unlimitedServers is the number of API servers if no number is sufficient, because the
+// infiniteServers stands for an infinite number of API servers: no number is sufficient, because the
 // watch events and the caches of a server leave no capacity for clients.
-const unlimitedServers = 1_000_000
+const infiniteServers = 1_000_000
 
-// history is the number of events that a watch cache keeps at a rate of events per second. The
+// cachedWatchEvents returns how many watch events a watch cache keeps at a rate of events per second. The
 // cache keeps the events of 75 seconds, in a ring buffer that doubles its size up to a maximum
 // (defaultUpperBoundCapacity in k8s.io/apiserver).
-func history(rate float64) float64 {
+func cachedWatchEvents(rate float64) float64 {
 	const seconds, initial, maximum = 75, 100, 100 * 1024
 	capacity := float64(initial)
 	for capacity < rate*seconds && capacity < maximum {
@@ -142,7 +144,7 @@ func history(rate float64) float64 {
 	return capacity
 }
 
-// unitsFor is the number of units of a size that hold an amount; infinite if the size is not
+// unitsFor returns how many units of this size are needed for an amount; infinity if the size is not
 // greater than 0.
 func unitsFor(amount, size float64) float64 {
 	if size <= 0 {
@@ -155,7 +157,7 @@ func schedulerNeeds(c *Cluster, m *Machines, cost *SchedulerCosts, r *Rates) Sch
 	nodes, pods := float64(c.Nodes), float64(c.Nodes)*c.PodsPerNode
 	n := SchedulerNeeds{
 		GiB:         (nodes*cost.NodeBytes + pods*cost.PodBytes) / gib,
-		Thread:      r.Pods * cost.CycleMicros * micro,
+		ThreadShare: r.Pods * cost.CycleMicros * micro,
 		FillSeconds: pods * cost.CycleMicros * micro,
 	}
 	n.Replicas = int(min(max(unitsFor(n.GiB, m.Busy*m.SchedulerGiB), unitsFor(r.Pods*cost.PodMicros*micro, m.Busy*m.SchedulerCores), 1), 1e6))

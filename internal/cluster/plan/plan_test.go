@@ -29,8 +29,8 @@ func TestRatesOfAMillionNodes(t *testing.T) {
 
 func TestHistoryGrowsWithRateUpToMaximum(t *testing.T) {
 	for rate, want := range map[float64]float64{0: 100, 1: 100, 2: 200, 200: 25_600, 100_000: 102_400} {
-		if got := history(rate); got != want {
-			t.Errorf("history(%v) = %v versions, want %v", rate, got, want)
+		if got := cachedWatchEvents(rate); got != want {
+			t.Errorf("cachedWatchEvents(%v) = %v versions, want %v", rate, got, want)
 		}
 	}
 }

@@ -13,7 +13,7 @@ import (
 func (p *Plan) Print(out io.Writer) {
 	c, r, n := &p.Cluster, &p.Rates, &p.Needs
 	fmt.Fprintf(out, "%s nodes with %.3g pods each; costs: %s\n\n", number.Text(float64(c.Nodes)), c.PodsPerNode, p.Costs.Where)
-	table(out, "OPERATIONS PER SECOND", [][]string{
+	printTable(out, "OPERATIONS PER SECOND", [][]string{
 		{"Lease updates", number.Text(r.LeaseUpdates)},
 		{"node status patches", number.Text(r.StatusPatches)},
 		{"pods created and deleted", number.Text(r.Pods)},
@@ -23,31 +23,31 @@ func (p *Plan) Print(out io.Writer) {
 		{"watch events from API servers to clients", number.Text(r.Delivered)},
 	})
 	needed := [][]string{
-		{"store", fmt.Sprintf("%s cores; the thread that applies all writes uses %.0f %% of one", cores(n.Store.Cores), 100*n.Store.Thread)},
-		{"", fmt.Sprintf("%s memory, %s per snapshot, %.3g MB/s log, %.3g Gbit/s to API servers", size(n.Store.GiB), size(n.Store.SnapshotGiB), n.Store.LogMBps, n.Store.OutGbit)},
+		{"store", fmt.Sprintf("%s cores; the thread that applies all writes uses %.0f %% of one", formatCores(n.Store.Cores), 100*n.Store.ThreadShare)},
+		{"", fmt.Sprintf("%s memory, %s per snapshot, %.3g MB/s log, %.3g Gbit/s to API servers", formatGiB(n.Store.GiB), formatGiB(n.Store.SnapshotGiB), n.Store.LogMBps, n.Store.OutGbit)},
 	}
-	needed = append(needed, p.apiServers()...)
-	table(out, "RESOURCES NEEDED", append(needed, []string{
+	needed = append(needed, p.apiServerRows()...)
+	printTable(out, "RESOURCES NEEDED", append(needed, []string{
 		"dist-scheduler", fmt.Sprintf("%s replicas, %s cores and %s in total; filling the cluster takes at least %v",
-			number.Text(float64(n.Scheduler.Replicas)), cores(n.Scheduler.Cores), size(n.Scheduler.GiB), (time.Duration(n.Scheduler.FillSeconds) * time.Second).Round(time.Second)),
+			number.Text(float64(n.Scheduler.Replicas)), formatCores(n.Scheduler.Cores), formatGiB(n.Scheduler.GiB), (time.Duration(n.Scheduler.FillSeconds) * time.Second).Round(time.Second)),
 	}))
 	p.printLimits(out)
 }
 
-// apiServers returns the table rows of the API servers.
-func (p *Plan) apiServers() [][]string {
+// apiServerRows returns the table rows of the API servers.
+func (p *Plan) apiServerRows() [][]string {
 	n, m := &p.Needs.APIServers, &p.Machines
-	if n.Count == unlimitedServers {
+	if n.Count == infiniteServers {
 		return [][]string{
-			{"kube-apiservers", fmt.Sprintf("no number of servers with %.0f cores and %s is sufficient: each needs %s cores for watch events from the store", m.APIServerCores, size(m.APIServerGiB), cores(n.CoresEach))},
-			{"", fmt.Sprintf("and %s for its watch caches, which leaves no capacity for clients", size(n.GiBCaches))},
+			{"kube-apiservers", fmt.Sprintf("no number of servers with %.0f cores and %s is sufficient: each needs %s cores for watch events from the store", m.APIServerCores, formatGiB(m.APIServerGiB), formatCores(n.CoresEach))},
+			{"", fmt.Sprintf("and %s for its watch caches, which leaves no capacity for clients", formatGiB(n.GiBCaches))},
 		}
 	}
 	count := float64(n.Count)
 	return [][]string{
 		{"kube-apiservers", fmt.Sprintf("%s servers with %.0f cores and %s; %s cores in total: %s for clients, and %s per server for watch events from the store",
-			number.Text(count), m.APIServerCores, size(m.APIServerGiB), cores(n.Cores), cores(n.CoresClients), cores(n.CoresEach))},
-		{"", fmt.Sprintf("%s memory and %.3g Gbit/s per server", size(n.GiBEach), n.OutGbitEach)},
+			number.Text(count), m.APIServerCores, formatGiB(m.APIServerGiB), formatCores(n.Cores), formatCores(n.CoresClients), formatCores(n.CoresEach))},
+		{"", fmt.Sprintf("%s memory and %.3g Gbit/s per server", formatGiB(n.GiBEach), n.OutGbitEach)},
 		{"", fmt.Sprintf("%s watches and %s connections in total, %s and %s per server", number.Text(n.Watches), number.Text(n.Connections),
 			number.Text(n.Watches/count), number.Text(n.Connections/count))},
 	}
@@ -62,7 +62,7 @@ func (p *Plan) printLimits(out io.Writer) {
 		}
 		rows = append(rows, []string{l.Resource, nodes, fmt.Sprintf("%.0f %%", 100*min(l.Used, 1e4))})
 	}
-	table(out, "LIMITS (maximum number of nodes, current usage)", rows)
+	printTable(out, "LIMITS (maximum number of nodes, current usage)", rows)
 	first := p.Limits[0]
 	if p.Feasible {
 		fmt.Fprintf(out, "Feasible. The first limit is: %s, at %s nodes.\n", first.Resource, number.Text(float64(first.Nodes)))
@@ -75,7 +75,8 @@ func (p *Plan) printLimits(out io.Writer) {
 	}
 }
 
-func table(out io.Writer, title string, rows [][]string) {
+// printTable prints rows with aligned cells under a title.
+func printTable(out io.Writer, title string, rows [][]string) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, title)
 	for _, row := range rows {
@@ -92,9 +93,10 @@ func table(out io.Writer, title string, rows [][]string) {
 	fmt.Fprintln(out)
 }
 
-func cores(value float64) string { return number.Text(max(value, 0.001)) }
+func formatCores(value float64) string { return number.Text(max(value, 0.001)) }
 
-func size(gib float64) string {
+// formatGiB formats an amount of memory, which is given in GiB.
+func formatGiB(gib float64) string {
 	switch {
 	case gib >= 1024:
 		return fmt.Sprintf("%.3g TiB", gib/1024)

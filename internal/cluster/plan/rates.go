@@ -4,7 +4,7 @@ package plan
 type Rates struct {
 	LeaseUpdates  float64 `json:"leaseUpdates"`
 	StatusPatches float64 `json:"nodeStatusPatches"`
-	// Pods is the rate at which pods are created, and also at which they are deleted.
+	// Pods is the rate at which pods are created. It is also the rate at which they are deleted.
 	Pods   float64 `json:"pods"`
 	Events float64 `json:"events"`
 	// Writes is the rate of writes to the store. StoreEvents is the rate of watch events that the
@@ -16,13 +16,14 @@ type Rates struct {
 }
 
 const (
-	// The writes are: create, bind, status patch when initialized, status patch when running,
-	// deletion timestamp, last status patch, delete.
+	// writesOfPod is the number of writes to the store in the life of a pod: create, bind, status patch
+	// when initialized, status patch when running, deletion timestamp, last status patch, delete.
 	writesOfPod = 7
-	// The watchers of a pod are its kubelet, the scheduler, and the controllers that watch all
-	// pods, such as those of ReplicaSets and endpoints and the garbage collector.
+	// watchersOfPod is the number of clients that watch a pod: its kubelet, the scheduler, the garbage
+	// collector, and the controllers that watch all pods, such as those of ReplicaSets and endpoints.
 	watchersOfPod = 6
-	// The watchers of a node are its kubelet, the scheduler and the node controllers.
+	// watchersOfNode is the number of clients that watch a node: its kubelet, the scheduler and the
+	// node controllers.
 	watchersOfNode = 5
 )
 
@@ -36,7 +37,7 @@ func rates(c *Cluster) Rates {
 	}
 	r.Events = r.Pods * c.EventsPerPod
 	r.Writes = r.LeaseUpdates + r.StatusPatches + writesOfPod*r.Pods + r.Events
-	// API servers do not watch Events: these have no watch cache.
+	// API servers do not watch Events in the store, because Events have no watch cache.
 	r.StoreEvents = r.Writes - r.Events
 	if !c.LeasesCached {
 		r.StoreEvents -= r.LeaseUpdates

@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	listPage        = 5000
-	registryPrefix  = "/registry/"
-	storeDialWindow = 3 * time.Second
+	listPageSize   = 5000
+	registryPrefix = "/registry/"
+	storeTimeout   = 3 * time.Second
 )
 
 // Nodes counts the nodes of a cluster.
@@ -44,7 +44,7 @@ type Objects struct {
 	Revision int64 `json:"revision"`
 }
 
-// count counts nodes, pods and objects concurrently.
+// count counts nodes, pods and objects concurrently, and adds errors to Problems.
 func (s *Status) count(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) {
 	var group sync.WaitGroup
 	problems := make([]error, 3)
@@ -74,7 +74,7 @@ func newClient(dir clusterdir.Dir) (kubernetes.Interface, error) {
 
 func countNodes(ctx context.Context, client kubernetes.Interface) (*Nodes, error) {
 	nodes := &Nodes{}
-	err := eachPage(func(options metav1.ListOptions) (string, error) {
+	err := forEachPage(func(options metav1.ListOptions) (string, error) {
 		page, err := client.CoreV1().Nodes().List(ctx, options)
 		if err != nil {
 			return "", fmt.Errorf("counting nodes: %w", err)
@@ -96,7 +96,7 @@ func countNodes(ctx context.Context, client kubernetes.Interface) (*Nodes, error
 
 func countPods(ctx context.Context, client kubernetes.Interface) (*Pods, error) {
 	pods := &Pods{ByPhase: map[string]int{}}
-	err := eachPage(func(options metav1.ListOptions) (string, error) {
+	err := forEachPage(func(options metav1.ListOptions) (string, error) {
 		page, err := client.CoreV1().Pods(corev1.NamespaceAll).List(ctx, options)
 		if err != nil {
 			return "", fmt.Errorf("counting pods: %w", err)
@@ -113,9 +113,9 @@ func countPods(ctx context.Context, client kubernetes.Interface) (*Pods, error) 
 	return pods, nil
 }
 
-// eachPage lists page by page, so that the process never holds all objects at once.
-func eachPage(list func(metav1.ListOptions) (next string, err error)) error {
-	options := metav1.ListOptions{Limit: listPage}
+// forEachPage calls list for each page, so that not all objects are in memory at the same time.
+func forEachPage(list func(metav1.ListOptions) (next string, err error)) error {
+	options := metav1.ListOptions{Limit: listPageSize}
 	for {
 		next, err := list(options)
 		if err != nil || next == "" {
@@ -126,12 +126,12 @@ func eachPage(list func(metav1.ListOptions) (next string, err error)) error {
 }
 
 func countObjects(ctx context.Context, store component.StoreClient) (*Objects, error) {
-	client, err := store.Dial(ctx, storeDialWindow)
+	client, err := store.Dial(ctx, storeTimeout)
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
-	ctx, cancel := context.WithTimeout(ctx, storeDialWindow)
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	response, err := client.Get(ctx, registryPrefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {

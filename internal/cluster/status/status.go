@@ -1,6 +1,6 @@
-// Package status collects the [Status] of a cluster from the supervisor's state file, the
-// kernel (/proc), the store and the API server. A source that cannot be read is reported in
-// [Status].Problems; the rest of the status is still complete.
+// Package status collects the [Status] of a cluster from the supervisor's state file, /proc, the store and
+// the API server. If the store or the API server cannot be read, the error is in [Status].Problems, and
+// the rest of the status is complete.
 package status
 
 import (
@@ -19,20 +19,20 @@ import (
 // Overall states of a cluster.
 const (
 	Running  = "running"  // all components are ready
-	Degraded = "degraded" // some component is not ready
+	Degraded = "degraded" // at least one component is not ready, or the cluster is being stopped
 	Stopped  = "stopped"  // the cluster was stopped
 	Dead     = "dead"     // the supervisor exited without stopping the cluster
 )
 
-// cpuSample is the time over which CPU usage is measured.
-const cpuSample = 250 * time.Millisecond
+// cpuSampleTime is the time over which CPU usage is measured.
+const cpuSampleTime = 250 * time.Millisecond
 
 // Status is the status of a cluster. Its JSON form is the output of `k1m status -o json`.
 type Status struct {
 	Name       string      `json:"name"`
 	State      string      `json:"state"`
 	Store      string      `json:"store"`     // description for users
-	StoreKind  string      `json:"storeKind"` // external with --store-address
+	StoreKind  string      `json:"storeKind"` // mem_etcd, etcd, or external with --store-address
 	WALMode    string      `json:"walMode,omitempty"`
 	Scheduler  string      `json:"scheduler"`
 	Supervisor *Supervisor `json:"supervisor,omitempty"`
@@ -61,7 +61,7 @@ type Component struct {
 	LastExit      string    `json:"lastExit,omitempty"`
 	LastExitAt    time.Time `json:"lastExitAt,omitzero"`
 	UptimeSeconds float64   `json:"uptimeSeconds"`
-	CPUPercent    float64   `json:"cpuPercent"` // percentage of one core, during cpuSample
+	CPUPercent    float64   `json:"cpuPercent"` // percentage of one core, during cpuSampleTime
 	CPUSeconds    float64   `json:"cpuSeconds"` // since the process started
 	MemoryBytes   int64     `json:"memoryBytes"`
 	Address       string    `json:"address"`
@@ -75,7 +75,7 @@ type Trace struct {
 	Bytes int64  `json:"bytes"`
 }
 
-// traces lists the existing trace files.
+// traces returns the existing trace files; none if the cluster runs without --trace.
 func traces(dir clusterdir.Dir, config clusterdir.Config) []Trace {
 	if !config.Settings.Trace {
 		return nil
@@ -89,8 +89,8 @@ func traces(dir clusterdir.Dir, config clusterdir.Config) []Trace {
 	return list
 }
 
-// Read collects the status of a cluster. Counting stops when ctx is done, which is then
-// reported as a problem.
+// Read collects the status of a cluster. When ctx is done, it stops counting objects and reports that as a
+// problem.
 func Read(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) (Status, error) {
 	s := Status{
 		Name: config.Name, State: Stopped, Components: []Component{},
@@ -114,15 +114,15 @@ func Read(ctx context.Context, dir clusterdir.Dir, config clusterdir.Config) (St
 	}
 	s.Components = components(dir, state, now)
 	if s.Supervisor != nil {
-		s.State = overall(state, s.Components)
+		s.State = overallState(state, s.Components)
 		s.count(ctx, dir, config)
 	}
 	return s, nil
 }
 
-// overall determines the state of the cluster. It considers the processes as well as the
-// supervisor's state, because a process may have died before the supervisor has noticed.
-func overall(state supervisor.State, components []Component) string {
+// overallState determines the state of the cluster. It considers the processes as well as the supervisor's
+// state, because the supervisor may not have noticed the exit of a process yet.
+func overallState(state supervisor.State, components []Component) string {
 	notReady := func(c Component) bool { return c.State != string(supervisor.Ready) }
 	if !state.Healthy() || slices.ContainsFunc(components, notReady) {
 		return Degraded
@@ -137,7 +137,7 @@ func components(dir clusterdir.Dir, state supervisor.State, now time.Time) []Com
 		before[i], _ = c.Process.Usage()
 	}
 	sampled := time.Now()
-	time.Sleep(cpuSample)
+	time.Sleep(cpuSampleTime)
 	list := make([]Component, len(state.Components))
 	for i, c := range state.Components {
 		list[i] = Component{
@@ -147,7 +147,7 @@ func components(dir clusterdir.Dir, state supervisor.State, now time.Time) []Com
 		}
 		usage, err := c.Process.Usage()
 		if err != nil {
-			// There is no process. That is expected in these phases only.
+			// The process does not exist. That is expected only in these phases.
 			if c.Phase != supervisor.Restarting && c.Phase != supervisor.Waiting {
 				list[i].State = string(supervisor.Stopped)
 			}

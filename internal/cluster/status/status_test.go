@@ -9,12 +9,12 @@ import (
 func TestClusterIsDegradedUnlessAllProcessesAreReady(t *testing.T) {
 	state := supervisor.State{Components: []supervisor.ComponentState{{Name: "store", Phase: supervisor.Ready}}}
 	for phase, want := range map[supervisor.Phase]string{supervisor.Ready: Running, supervisor.Stopped: Degraded} {
-		if got := overall(state, []Component{{Name: "store", State: string(phase)}}); got != want {
-			t.Errorf("overall() with a component that is %s = %s, want %s", phase, got, want)
+		if got := overallState(state, []Component{{Name: "store", State: string(phase)}}); got != want {
+			t.Errorf("overallState() with a component that is %s = %s, want %s", phase, got, want)
 		}
 	}
 	state.Stopping = true
-	if got := overall(state, []Component{{State: string(supervisor.Ready)}}); got != Degraded {
-		t.Errorf("overall() while the cluster is stopping = %s, want %s", got, Degraded)
+	if got := overallState(state, []Component{{State: string(supervisor.Ready)}}); got != Degraded {
+		t.Errorf("overallState() while the cluster is stopping = %s, want %s", got, Degraded)
 	}
 }

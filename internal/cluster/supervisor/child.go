@@ -15,15 +15,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// A log larger than this is rotated when its component starts.
+// maxLogBytes is the size from which a log is rotated when its component starts.
 const maxLogBytes = 64 << 20
 
-// child runs the process of one component. suture calls Serve again after it returns.
+// child runs the process of one component. When Serve returns, suture calls it again.
 type child struct {
 	component.Component
 	logFile                 string
 	dependencies            []*child
-	beforeStart, afterReady func(context.Context) error // nil for most
+	beforeStart, afterReady func(context.Context) error // hooks; nil for most components
 	stateFile               *stateFile
 	log                     *slog.Logger
 
@@ -38,11 +38,11 @@ func (c *child) Serve(ctx context.Context) error {
 	}
 	if c.beforeStart != nil {
 		if err := c.beforeStart(ctx); err != nil {
-			c.log.Warn("cannot prepare the start", "component", c.Name, "error", err)
+			c.log.Warn("hook before the start failed; starting the component without it", "component", c.Name, "error", err)
 		}
 	}
-	// The kernel kills the process when the thread that started it exits (PDEATHSIG), so
-	// that this goroutine must keep its thread until the process has exited.
+	// The kernel kills the process when the thread that started it exits (PDEATHSIG). This
+	// goroutine must therefore keep its thread until the process has exited.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
@@ -51,8 +51,8 @@ func (c *child) Serve(ctx context.Context) error {
 		c.stateFile.exited(c.Name, err.Error(), false)
 		return err
 	}
-	probing, stopProbing := context.WithCancel(ctx)
-	go c.probe(probing)
+	probeContext, stopProbing := context.WithCancel(ctx)
+	go c.probe(probeContext)
 	err = cmd.Wait()
 	stopProbing()
 
@@ -64,14 +64,14 @@ func (c *child) Serve(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if c.Volatile {
-		c.killComponents()
+		c.killOtherComponents()
 	}
 	return fmt.Errorf("%s exited: %s (%w)", c.Name, exit, err)
 }
 
-// killComponents kills all other components, which are then restarted. Their caches
-// are invalid, because the store has lost its state.
-func (c *child) killComponents() {
+// killOtherComponents kills all other components, and suture restarts them. Their caches are invalid,
+// because the store lost its state when it exited.
+func (c *child) killOtherComponents() {
 	for _, other := range c.stateFile.snapshot().Components {
 		if err := other.Process.KillGroup(); err == nil {
 			c.log.Warn("killed component because the store lost its state", "component", other.Name, "store", c.Name)
@@ -79,9 +79,10 @@ func (c *child) killComponents() {
 	}
 }
 
-// String is the name that suture uses in events.
+// String returns the name that suture uses in events.
 func (c *child) String() string { return c.Name }
 
+// awaitDependencies waits until each dependency has been ready once.
 func (c *child) awaitDependencies(ctx context.Context) error {
 	for _, dependency := range c.dependencies {
 		select {
@@ -93,6 +94,7 @@ func (c *child) awaitDependencies(ctx context.Context) error {
 	return nil
 }
 
+// start starts the process. When ctx is done, the process receives SIGTERM, and SIGKILL after StopGrace.
 func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
 	log, err := openLog(c.logFile)
 	if err != nil {
@@ -120,14 +122,15 @@ func (c *child) start(ctx context.Context) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// probe calls the readiness probe periodically and records its result until ctx is done.
+// probe calls the readiness probe periodically and records whether the component is ready, until ctx is
+// done. A component becomes ready when the probe and then the hook afterReady succeed.
 func (c *child) probe(ctx context.Context) {
 	prober, err := newProber(c.Ready)
 	if err != nil {
 		c.stateFile.notReady(c.Name, err.Error())
 		return
 	}
-	interval, misses, ready := probeUntilReady, 0, false
+	interval, failures, ready := probeIntervalUntilReady, 0, false
 	for {
 		select {
 		case <-ctx.Done():
@@ -142,26 +145,27 @@ func (c *child) probe(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err == nil && !ready:
-			ready, misses, interval = true, 0, probeWhenReady
-			c.becameReady()
+			ready, failures, interval = true, 0, probeIntervalWhenReady
+			c.recordReady()
 		case err == nil:
-			misses = 0
+			failures = 0
 		default:
-			misses++
-			if !ready || misses >= missesBeforeNotReady {
-				ready, interval = false, probeUntilReady
+			failures++
+			if !ready || failures >= failureThreshold {
+				ready, interval = false, probeIntervalUntilReady
 				c.stateFile.notReady(c.Name, err.Error())
 			}
 		}
 	}
 }
 
-func (c *child) becameReady() {
+func (c *child) recordReady() {
 	c.readyOnce.Do(func() { close(c.wasReady) })
 	c.log.Info("component is ready", "component", c.Name)
 	c.stateFile.ready(c.Name)
 }
 
+// openLog opens a log for appending. It first renames a log that is too large.
 func openLog(path string) (*os.File, error) {
 	if info, err := os.Stat(path); err == nil && info.Size() > maxLogBytes {
 		if err := os.Rename(path, path+".1"); err != nil {

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	probeUntilReady = 100 * time.Millisecond
-	probeWhenReady  = 2 * time.Second
-	probeTimeout    = 5 * time.Second
-	maxReportBytes  = 4096
-	// A busy API server sometimes fails a probe. A component becomes not ready after this
-	// many consecutive failures.
-	missesBeforeNotReady = 3
+	probeIntervalUntilReady = 100 * time.Millisecond
+	probeIntervalWhenReady  = 2 * time.Second
+	probeTimeout            = 5 * time.Second
+	maxReportBytes          = 4096
+	// failureThreshold is the number of consecutive failures after which a ready component becomes
+	// not ready. It is more than 1, because a busy API server sometimes fails a probe.
+	failureThreshold = 3
 )
 
 // prober performs the readiness probe of one component.
@@ -47,7 +47,7 @@ func newProber(probe component.Probe) (*prober, error) {
 	return &prober{probe.URL, &http.Client{Transport: transport, Timeout: probeTimeout}}, nil
 }
 
-// probe returns nil if the component is ready, otherwise the reason why it is not.
+// probe returns nil if the component is ready, otherwise the reason why it is not ready.
 func (p *prober) probe(ctx context.Context) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
 	if err != nil {
@@ -55,11 +55,11 @@ func (p *prober) probe(ctx context.Context) error {
 	}
 	response, err := p.client.Do(request)
 	if err != nil {
-		return cause(err)
+		return withoutAddress(err)
 	}
 	defer response.Body.Close()
-	// The connection can only be reused if the response is read completely, and a TLS
-	// handshake costs the component more than the probe.
+	// Read the whole response; otherwise the connection cannot be reused. The TLS handshake of a
+	// new connection costs the component more CPU time than the probe.
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxReportBytes))
 	if response.StatusCode == http.StatusOK {
 		return nil
@@ -70,9 +70,9 @@ func (p *prober) probe(ctx context.Context) error {
 	return fmt.Errorf("readiness probe returned %s%s", response.Status, failedChecks(string(body)))
 }
 
-// cause removes the URL and the addresses from an error, because the state already contains
-// the component's address.
-func cause(err error) error {
+// withoutAddress removes the URL and the addresses from an error, because [ComponentState] already
+// contains the component's address.
+func withoutAddress(err error) error {
 	var call *net.OpError
 	if errors.As(err, &call) {
 		return call.Err
@@ -84,7 +84,8 @@ func cause(err error) error {
 	return err
 }
 
-// failedChecks lists the failed checks, which are the "[-]" lines of a verbose health report.
+// failedChecks lists the failed checks of a verbose health report, which are its "[-]" lines. The result
+// is empty, or starts with a comma so that it can follow another text.
 func failedChecks(report string) string {
 	var failed []string
 	for line := range strings.Lines(report) {

@@ -31,6 +31,7 @@ func serve(address string, stateFile *stateFile) (stop func() error, err error) 
 	return server.Close, nil
 }
 
+// writeHealth writes "ok", or status 503 and the phases of all components.
 func writeHealth(w http.ResponseWriter, state State) {
 	if state.Healthy() {
 		fmt.Fprintln(w, "ok")
@@ -53,7 +54,7 @@ func newCollector(stateFile *stateFile) *collector {
 	return &collector{
 		stateFile: stateFile,
 		ready:     prometheus.NewDesc("k1m_component_ready", "Whether the component is ready: 1 if its readiness probe succeeds, otherwise 0.", labels, nil),
-		exits:     prometheus.NewDesc("k1m_component_exits_total", "Number of times that the component's process exited without being stopped.", labels, nil),
+		exits:     prometheus.NewDesc("k1m_component_exits_total", "Number of exits of the component's process that the supervisor did not request.", labels, nil),
 	}
 }
 

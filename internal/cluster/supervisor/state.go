@@ -15,12 +15,12 @@ type Phase string
 
 // Phases of a component.
 const (
-	Waiting    Phase = "waiting"    // waits until its dependencies are ready
-	Starting   Phase = "starting"   // runs, but has not been ready yet
-	Ready      Phase = "ready"      // its readiness probe succeeds
-	NotReady   Phase = "not ready"  // was ready, but its readiness probe fails
-	Restarting Phase = "restarting" // has exited and will be started again
-	Stopped    Phase = "stopped"    // was stopped by the supervisor
+	Waiting    Phase = "waiting"    // not started yet; waits until its dependencies are ready
+	Starting   Phase = "starting"   // the process runs, but has not been ready yet
+	Ready      Phase = "ready"      // the readiness probe succeeds
+	NotReady   Phase = "not ready"  // the process was ready, but the readiness probe now fails
+	Restarting Phase = "restarting" // the process exited and will be started again
+	Stopped    Phase = "stopped"    // the supervisor stopped the process
 )
 
 // State is the content of state.json, in which the supervisor publishes the state of the
@@ -41,18 +41,22 @@ type ComponentState struct {
 	Phase     Phase            `json:"phase"`
 	Process   process.Identity `json:"process"`
 	StartedAt time.Time        `json:"startedAt,omitzero"`
-	WasReady  bool             `json:"wasReady"` // has been ready since the supervisor started
-	Restarts  int              `json:"restarts"`
-	// Exits counts the exits of the process, except those that the supervisor requested.
-	Exits      int       `json:"exits"`
+	// WasReady reports whether the component has been ready at any time since the supervisor started.
+	WasReady bool `json:"wasReady"`
+	// Restarts counts the starts after an exit.
+	Restarts int `json:"restarts"`
+	// Exits counts the exits of the process that the supervisor did not request, and failed starts.
+	Exits int `json:"exits"`
+	// LastExit describes the last exit, such as "signal: killed".
 	LastExit   string    `json:"lastExit,omitempty"`
 	LastExitAt time.Time `json:"lastExitAt,omitzero"`
-	// Trouble is the reason why the component is not ready; empty if it is not known.
-	Trouble string `json:"trouble,omitempty"`
+	// NotReadyReason is the reason why the component is not ready; empty if it is ready or if the
+	// reason is not known.
+	NotReadyReason string `json:"trouble,omitempty"`
 }
 
-// ReadState reads the state file of a cluster. It returns [fs.ErrNotExist] if the cluster is
-// stopped. If the supervisor was killed, it returns the last state that it wrote.
+// ReadState reads the state file of a cluster. The error wraps [fs.ErrNotExist] if the cluster is
+// stopped. If the supervisor was killed, ReadState returns the last state that the supervisor wrote.
 func ReadState(dir clusterdir.Dir) (State, error) {
 	content, err := os.ReadFile(dir.StateFile())
 	if err != nil {
@@ -65,7 +69,7 @@ func ReadState(dir clusterdir.Dir) (State, error) {
 	return state, nil
 }
 
-// Healthy reports whether every component is ready.
+// Healthy reports whether every component is ready and the cluster is not being stopped.
 func (s State) Healthy() bool {
 	for _, component := range s.Components {
 		if component.Phase != Ready {

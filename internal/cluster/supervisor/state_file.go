@@ -12,7 +12,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/util/process"
 )
 
-// stateFile holds the state of the cluster and writes it to state.json on every change.
+// stateFile keeps the state of the cluster in memory and writes it to state.json on every change.
 type stateFile struct {
 	path string
 	log  *slog.Logger
@@ -30,6 +30,7 @@ func newStateFile(path string, log *slog.Logger, state State, components []compo
 	return &stateFile{path: path, log: log, state: state}
 }
 
+// snapshot returns a copy of the state.
 func (f *stateFile) snapshot() State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -38,7 +39,7 @@ func (f *stateFile) snapshot() State {
 	return copied
 }
 
-// change changes the state and writes it.
+// change applies a change to the state and writes the file. It only logs a failed write.
 func (f *stateFile) change(apply func(*State)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,27 +66,27 @@ func (f *stateFile) changeComponent(name string, apply func(*ComponentState)) {
 func (f *stateFile) started(name string, id process.Identity) {
 	f.changeComponent(name, func(c *ComponentState) {
 		c.Restarts = c.Exits
-		c.Phase, c.Process, c.StartedAt, c.Trouble = Starting, id, time.Now(), ""
+		c.Phase, c.Process, c.StartedAt, c.NotReadyReason = Starting, id, time.Now(), ""
 	})
 }
 
 func (f *stateFile) ready(name string) {
 	f.changeComponent(name, func(c *ComponentState) {
-		c.Phase, c.WasReady, c.Trouble = Ready, true, ""
+		c.Phase, c.WasReady, c.NotReadyReason = Ready, true, ""
 	})
 }
 
 func (f *stateFile) notReady(name, reason string) {
 	f.changeComponent(name, func(c *ComponentState) {
-		c.Trouble = reason
+		c.NotReadyReason = reason
 		if c.Phase == Ready {
 			c.Phase = NotReady
 		}
 	})
 }
 
-// exited records that a process exited, or that it could not be started. requested means that
-// the supervisor stopped it.
+// exited records that a process exited or could not be started. exit is the description of the exit.
+// requested means that the supervisor stopped the process.
 func (f *stateFile) exited(name, exit string, requested bool) {
 	f.changeComponent(name, func(c *ComponentState) {
 		c.Process = process.Identity{}

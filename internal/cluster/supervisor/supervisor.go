@@ -25,16 +25,18 @@ import (
 )
 
 const (
-	// After the first few exits within a minute, a component is restarted immediately. After further
-	// exits it is restarted with a delay.
-	immediateRestarts      = 2
-	failureDecay           = 60 // half-life of the exit count, in seconds
-	restartBackoff         = 3 * time.Second
-	stopTimeout            = component.MaxStopGrace + 5*time.Second
-	detachByte        byte = '+'
+	// Each exit of a component adds 1 to a count, which halves every failureDecay seconds. While the
+	// count is at most immediateRestarts, the component is restarted immediately; above that, after
+	// restartBackoff.
+	immediateRestarts = 2
+	failureDecay      = 60
+	restartBackoff    = 3 * time.Second
+	stopTimeout       = component.MaxStopGrace + 5*time.Second
+	// detachByte is the byte that Detach writes to the pipe.
+	detachByte byte = '+'
 )
 
-// errAbandoned means that the `k1m up` process that started the supervisor exited without
+// errAbandoned is the reason to stop if the `k1m up` process that started the supervisor exited without
 // calling Detach.
 var errAbandoned = errors.New("k1m up exited before the cluster was ready")
 
@@ -44,24 +46,24 @@ type Options struct {
 	Components []component.Component // each after its dependencies
 	Address    string                // host:port that serves /healthz and /metrics
 	// BeforeStart and AfterReady are hooks, by component name. BeforeStart runs before each
-	// start of the component. AfterReady runs each time the readiness probe succeeds after it
-	// had failed; the component becomes ready when the hook succeeds.
+	// start of the component. AfterReady runs when the readiness probe of a component that is not
+	// ready succeeds; the component becomes ready when the hook succeeds too.
 	BeforeStart, AfterReady map[string]func(context.Context) error
-	// ParentPipe is the read end of a pipe from `k1m up`. One byte detaches the supervisor, which
-	// then keeps running after `k1m up` exits. End of file before that stops the cluster.
+	// ParentPipe is the read end of a pipe from `k1m up`. The byte that [Detach] writes lets the
+	// supervisor keep running after `k1m up` exits. End of file before that byte stops the cluster.
 	ParentPipe io.ReadCloser
 	Log        *slog.Logger
 }
 
-// Run keeps the components running until ctx is done or `k1m up` has died, then stops them in
-// reverse order of their dependencies and removes the state file.
+// Run keeps the components running until ctx is done, or until `k1m up` exits without having called
+// [Detach]. Then it stops them in reverse order of their dependencies and removes the state file.
 func Run(ctx context.Context, o Options) error {
 	self, err := process.Of(os.Getpid())
 	if err != nil {
 		return err
 	}
 	stateFile := newStateFile(o.Dir.StateFile(), o.Log, State{Supervisor: self, Address: "http://" + o.Address, StartedAt: time.Now()}, o.Components)
-	stateFile.change(func(*State) {})
+	stateFile.change(func(*State) {}) // writes the initial state
 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -72,14 +74,15 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer stopServing()
 
-	tree, stopTree := context.WithCancel(context.Background())
+	// The children do not use ctx, because they must stop in order and not all at the same time.
+	treeContext, stopTree := context.WithCancel(context.Background())
 	defer stopTree()
 	root := suture.New("k1m", spec(o.Log))
-	finished := root.ServeBackground(tree)
+	finished := root.ServeBackground(treeContext)
 	levels := addChildren(root, o, stateFile)
 
 	<-ctx.Done()
-	o.Log.Info("stopping", "reason", context.Cause(ctx))
+	o.Log.Info("stopping the components", "reason", context.Cause(ctx))
 	stateFile.change(func(s *State) { s.Stopping = true })
 	err = stopInOrder(root, levels)
 	stopTree()
@@ -87,22 +90,24 @@ func Run(ctx context.Context, o Options) error {
 	return errors.Join(err, os.Remove(o.Dir.StateFile()))
 }
 
-// Detach signals the supervisor at the other end of the pipe to keep running after this process exits,
-// and closes the pipe.
+// Detach tells the supervisor at the read end of the pipe to keep running after this process exits, and
+// closes the pipe.
 func Detach(parentPipe io.WriteCloser) error {
 	_, err := parentPipe.Write([]byte{detachByte})
 	return errors.Join(err, parentPipe.Close())
 }
 
-// watchParent abandons the supervisor if the pipe is closed before the detach byte arrives.
-func watchParent(parentPipe io.ReadCloser, abandon context.CancelCauseFunc) {
+// watchParent stops the supervisor with errAbandoned if the pipe is closed before the detach byte
+// arrives.
+func watchParent(parentPipe io.ReadCloser, stop context.CancelCauseFunc) {
 	defer parentPipe.Close()
 	var received [1]byte
 	if _, err := io.ReadFull(parentPipe, received[:]); err != nil || received[0] != detachByte {
-		abandon(errAbandoned)
+		stop(errAbandoned)
 	}
 }
 
+// spec returns the restart policy of a suture supervisor.
 func spec(log *slog.Logger) suture.Spec {
 	return suture.Spec{
 		EventHook: func(event suture.Event) {
@@ -115,27 +120,27 @@ func spec(log *slog.Logger) suture.Spec {
 	}
 }
 
-// addChildren starts every component under a suture supervisor of its own, so that the
-// restart delay of one does not affect another. It returns the components by level: components depend
-// only on components of lower levels.
+// addChildren starts every component under its own suture supervisor, so that the restart delay of one
+// component does not affect another. It returns the supervisors by level: a component depends only on
+// components of lower levels.
 func addChildren(root *suture.Supervisor, o Options, stateFile *stateFile) [][]suture.ServiceToken {
 	children := map[string]*child{}
-	depth := map[string]int{}
+	levelOf := map[string]int{}
 	var levels [][]suture.ServiceToken
 	for _, c := range o.Components {
-		member := newChild(c, o, stateFile)
+		added := newChild(c, o, stateFile)
 		for _, name := range c.DependsOn {
-			member.dependencies = append(member.dependencies, children[name])
-			depth[c.Name] = max(depth[c.Name], depth[name]+1)
+			added.dependencies = append(added.dependencies, children[name])
+			levelOf[c.Name] = max(levelOf[c.Name], levelOf[name]+1)
 		}
-		children[c.Name] = member
-		own := suture.New(c.Name, spec(o.Log))
-		own.Add(member)
-		level := depth[c.Name]
+		children[c.Name] = added
+		supervisor := suture.New(c.Name, spec(o.Log))
+		supervisor.Add(added)
+		level := levelOf[c.Name]
 		for len(levels) <= level {
 			levels = append(levels, nil)
 		}
-		levels[level] = append(levels[level], root.Add(own))
+		levels[level] = append(levels[level], root.Add(supervisor))
 	}
 	return levels
 }
@@ -152,8 +157,8 @@ func newChild(c component.Component, o Options, stateFile *stateFile) *child {
 	}
 }
 
-// stopInOrder stops each level after the levels that depend on it. If the store stopped first,
-// API servers would wait for it instead of exiting.
+// stopInOrder stops the levels from the highest to the lowest. If the store stopped before the API
+// servers, they would wait for it instead of exiting.
 func stopInOrder(root *suture.Supervisor, levels [][]suture.ServiceToken) error {
 	var errs []error
 	for i := len(levels) - 1; i >= 0; i-- {
@@ -166,7 +171,7 @@ func stopInOrder(root *suture.Supervisor, levels [][]suture.ServiceToken) error 
 		errs = append(errs, results...)
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("stopping: %w", err)
+		return fmt.Errorf("stopping the components: %w", err)
 	}
 	return nil
 }

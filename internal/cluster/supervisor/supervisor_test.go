@@ -135,9 +135,9 @@ func TestDependentsWaitAndMetricsReportReadiness(t *testing.T) {
 	store := sleeper(t, "store")
 	store.Ready.URL = unready.URL
 	f := run(t, store, sleeper(t, "server", "store"))
-	state := f.await(t, "the store reports trouble", func(s State) bool { return s.Components[0].Trouble != "" })
-	if want := "readiness probe returned 500 Internal Server Error, failed: poststarthook/x"; state.Components[0].Trouble != want {
-		t.Errorf("trouble of the store = %q, want %q", state.Components[0].Trouble, want)
+	state := f.await(t, "the store reports trouble", func(s State) bool { return s.Components[0].NotReadyReason != "" })
+	if want := "readiness probe returned 500 Internal Server Error, failed: poststarthook/x"; state.Components[0].NotReadyReason != want {
+		t.Errorf("trouble of the store = %q, want %q", state.Components[0].NotReadyReason, want)
 	}
 	if phase := state.Components[1].Phase; phase != Waiting {
 		t.Errorf("phase of the dependent component = %s, want %s", phase, Waiting)

@@ -9,33 +9,35 @@ import (
 	tea "charm.land/bubbletea/v2"
 )
 
-// Live draws a frame at every interval until the user presses q, Esc or Ctrl-C, or ctx is done.
-func Live(ctx context.Context, in io.Reader, out io.Writer, interval time.Duration, frame func() Frame) error {
-	program := tea.NewProgram(model{frame: frame, interval: interval, now: frame()},
+// Live calls nextFrame at every interval and draws the frame, until the user presses q, Esc or Ctrl-C, or
+// ctx is done.
+func Live(ctx context.Context, in io.Reader, out io.Writer, interval time.Duration, nextFrame func() Frame) error {
+	program := tea.NewProgram(model{nextFrame: nextFrame, interval: interval, current: nextFrame()},
 		tea.WithContext(ctx), tea.WithInput(in), tea.WithOutput(out), tea.WithoutSignalHandler())
 	_, err := program.Run()
 	if errors.Is(err, tea.ErrProgramKilled) && ctx.Err() != nil {
-		return nil // The user pressed Ctrl-C, which is not an error.
+		return nil // ctx was cancelled, for example by SIGINT, which is not an error.
 	}
 	return err
 }
 
 // model implements [tea.Model].
 type model struct {
-	frame         func() Frame
+	nextFrame     func() Frame
 	interval      time.Duration
-	now           Frame
-	width, height int
+	current       Frame
+	width, height int // size of the terminal in characters; 0 until it is known
 }
 
+// tick is the message that the interval has passed.
 type tick struct{}
 
-func (m model) wait() tea.Cmd {
+func (m model) scheduleTick() tea.Cmd {
 	return tea.Tick(m.interval, func(time.Time) tea.Msg { return tick{} })
 }
 
 // Init implements [tea.Model]. It schedules the first tick.
-func (m model) Init() tea.Cmd { return m.wait() }
+func (m model) Init() tea.Cmd { return m.scheduleTick() }
 
 // Update implements [tea.Model]. It handles resizes, keys and ticks.
 func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
@@ -48,8 +50,8 @@ func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 			return m, tea.Quit
 		}
 	case tick:
-		m.now = m.frame()
-		return m, m.wait()
+		m.current = m.nextFrame()
+		return m, m.scheduleTick()
 	}
 	return m, nil
 }
@@ -58,7 +60,7 @@ func (m model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 func (m model) View() tea.View {
 	view := tea.NewView("")
 	if m.width > 0 {
-		view.SetContent(Render(m.now, m.width, m.height))
+		view.SetContent(Render(m.current, m.width, m.height))
 	}
 	view.AltScreen = true
 	return view

@@ -1,5 +1,5 @@
-// Package top displays the metrics of a running cluster in the terminal, as numbers and small
-// curves. The time series are those that experiments plot.
+// Package top displays the metrics of a running cluster in the terminal, as numbers and sparklines. The
+// time series are those that experiments plot.
 //
 // [Blocks] groups series into blocks, [Render] draws a [Frame] of blocks as text, and [Live]
 // redraws it in the terminal. Only Live depends on a terminal.
@@ -12,7 +12,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/bench/experiment"
 )
 
-// Block is one plot.
+// Block is one plot: several series with the same unit.
 type Block struct {
 	Title string `json:"title"`
 	Unit  string `json:"unit"`
@@ -27,14 +27,14 @@ type Line struct {
 }
 
 const (
-	// A series without a sample for this long has ended.
+	// staleSeconds is the time without a sample after which a series has ended.
 	staleSeconds = 5
-	// PastPoints is the number of points, one per second, in a curve.
+	// PastPoints is the maximum number of values in [Line].Past.
 	PastPoints = 60
 )
 
-// Blocks groups series by plot. CPU and memory come first, the other plots keep their order.
-// Series that have ended are omitted.
+// Blocks groups series by plot. CPU and memory come first; the other plots keep their order. Series that
+// have ended are omitted.
 func Blocks(series []experiment.Series) []Block {
 	newest := 0.0
 	for _, s := range series {
@@ -54,8 +54,8 @@ func Blocks(series []experiment.Series) []Block {
 		}
 		blocks[i].Lines = append(blocks[i].Lines, line(&s))
 	}
-	// CPU and memory come first. The first CPU sample is later than the first samples of other
-	// series.
+	// The plots are in the order of their first samples, and CPU usage needs two measurements, so CPU
+	// is not the first plot without this sorting.
 	rank := func(b Block) int { return slices.Index([]string{"memory", experiment.CPUPlot}, b.Title) }
 	slices.SortStableFunc(blocks, func(a, b Block) int { return cmp.Compare(rank(b), rank(a)) })
 	for i := range blocks {

@@ -68,20 +68,20 @@ func TestRenderFitsTerminal(t *testing.T) {
 	}
 }
 
-func TestCurveScalesToLargestValue(t *testing.T) {
+func TestSparklineScalesToLargestValue(t *testing.T) {
 	for want, values := range map[string][]float64{"▁▁": {0, 0}, "▄█": {1, 2}, "▁█": {-1, 1}, "": nil} {
-		if got := Curve(values, 10); got != want {
-			t.Errorf("Curve(%v, 10) = %q, want %q", values, got, want)
+		if got := Sparkline(values, 10); got != want {
+			t.Errorf("Sparkline(%v, 10) = %q, want %q", values, got, want)
 		}
 	}
-	if got := Curve([]float64{9, 9, 1, 2}, 2); got != "▄█" {
-		t.Errorf("Curve([9 9 1 2], 2) = %q, want %q of the last two values", got, "▄█")
+	if got := Sparkline([]float64{9, 9, 1, 2}, 2); got != "▄█" {
+		t.Errorf("Sparkline([9 9 1 2], 2) = %q, want %q of the last two values", got, "▄█")
 	}
 }
 
 func TestTickRedrawsAndQQuits(t *testing.T) {
 	frames := 0
-	m := model{interval: time.Second, frame: func() Frame { frames++; return Frame{Header: "head"} }}
+	m := model{interval: time.Second, nextFrame: func() Frame { frames++; return Frame{Header: "head"} }}
 	resized, _ := m.Update(tea.WindowSizeMsg{Width: 80, Height: 24})
 	drawn, nextTick := resized.Update(tick{})
 	if frames != 1 || nextTick == nil || !strings.Contains(drawn.View().Content, "head") {

@@ -39,36 +39,37 @@ func (c *Cluster) checkAntiAffinity() error {
 
 // antiAffinityTerm is a required term, with the classes that have it.
 type antiAffinityTerm struct {
-	text       string
-	key        string
+	text       string // identifies the term: equal terms have equal texts
+	key        string // topology key
 	selector   labels.Selector
 	namespaces sets.Set[string]
 	classes    []*podClass
 }
 
-func (c *Cluster) antiAffinityTerm(of *podClass, term *v1.PodAffinityTerm) (*antiAffinityTerm, error) {
+// antiAffinityTerm resolves the selectors of a term in pods of a class.
+func (c *Cluster) antiAffinityTerm(class *podClass, term *v1.PodAffinityTerm) (*antiAffinityTerm, error) {
 	// The API server has already merged matchLabelKeys into the selector.
 	selector, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
 	if err != nil {
 		return nil, err
 	}
-	made := &antiAffinityTerm{key: term.TopologyKey, selector: selector, namespaces: sets.New(term.Namespaces...)}
+	result := &antiAffinityTerm{key: term.TopologyKey, selector: selector, namespaces: sets.New(term.Namespaces...)}
 	if len(term.Namespaces) == 0 && term.NamespaceSelector == nil {
-		made.namespaces.Insert(of.namespace)
+		result.namespaces.Insert(class.namespace)
 	}
 	if term.NamespaceSelector != nil {
-		chosen, err := metav1.LabelSelectorAsSelector(term.NamespaceSelector)
+		namespaceSelector, err := metav1.LabelSelectorAsSelector(term.NamespaceSelector)
 		if err != nil {
 			return nil, err
 		}
 		for name, labels := range c.namespaces {
-			if chosen.Matches(labels) {
-				made.namespaces.Insert(name)
+			if namespaceSelector.Matches(labels) {
+				result.namespaces.Insert(name)
 			}
 		}
 	}
-	made.text = fmt.Sprintf("%q %q %q", made.key, selector, sets.List(made.namespaces))
-	return made, nil
+	result.text = fmt.Sprintf("%q %q %q", result.key, selector, sets.List(result.namespaces))
+	return result, nil
 }
 
 // checkAntiAffinityTerm reports the pods that have the term and share a domain with a selected pod.
@@ -79,7 +80,7 @@ func (c *Cluster) checkAntiAffinityTerm(term *antiAffinityTerm) {
 			continue
 		}
 		for i := range class.pods {
-			// Two pods per domain are enough to find one that is not the pod with the term.
+			// Two pods of each domain suffice, because one of them is not the pod with the term.
 			if domain, labelled := c.domain(&class.pods[i], term.key); labelled && len(selected[domain]) < 2 {
 				selected[domain] = append(selected[domain], &class.pods[i])
 			}
@@ -94,13 +95,13 @@ func (c *Cluster) checkAntiAffinityTerm(term *antiAffinityTerm) {
 			}
 			if other := slices.IndexFunc(selected[domain], func(other *boundPod) bool { return other != pod }); other >= 0 {
 				other := selected[domain][other]
-				c.violate(AntiAffinity, &c.nodes[pod.node], pod, "its anti-affinity excludes %s/%s, which is also in %s=%s", other.class.namespace, other.name, term.key, domain)
+				c.reportViolation(AntiAffinity, &c.nodes[pod.node], pod, "its anti-affinity excludes %s/%s, which is also in %s=%s", other.class.namespace, other.name, term.key, domain)
 			}
 		}
 	}
 }
 
-// domain is the value of a topology key on a pod's node; false if the node has no such label.
+// domain returns the value of a topology key on a pod's node; false if the node has no such label.
 func (c *Cluster) domain(pod *boundPod, key string) (string, bool) {
 	value, labelled := c.nodes[pod.node].object.Labels[key]
 	return value, labelled

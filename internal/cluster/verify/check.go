@@ -13,7 +13,7 @@ func (c *Cluster) Check() (*Report, error) {
 		c.checkPorts(&c.nodes[i])
 	}
 	for _, class := range c.classList {
-		if err := c.checkNodes(class); err != nil {
+		if err := c.checkAffinityAndTaints(class); err != nil {
 			return nil, err
 		}
 	}
@@ -29,8 +29,9 @@ func (c *Cluster) Check() (*Report, error) {
 	return &c.report, nil
 }
 
-// violate reports a violation of a rule on a node; pod is nil if it is not due to a single pod.
-func (c *Cluster) violate(rule string, n *node, pod *boundPod, format string, args ...any) {
+// reportViolation adds a violation of a rule on a node to the report. pod is nil if all pods of the node
+// together violate the rule.
+func (c *Cluster) reportViolation(rule string, n *node, pod *boundPod, format string, args ...any) {
 	v := Violation{Rule: rule, Node: n.object.Name, Message: fmt.Sprintf(format, args...)}
 	if pod != nil {
 		v.Pod = pod.class.namespace + "/" + pod.name

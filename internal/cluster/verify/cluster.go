@@ -5,9 +5,9 @@
 // resources, host ports, taints and node affinity (node_rules.go), topology spread (spread.go)
 // and pod anti-affinity (anti_affinity.go).
 //
-// The rules see the current state, not the state in which a pod was bound. They report a
-// violation only if it cannot be explained by pods that were created later. A pod that was
-// deleted, or a node that changed, after a pod was bound can still cause a false violation.
+// The rules check the current state, not the state in which a pod was bound. They report no violation
+// that pods created later can explain. They can still report a false violation if another pod was
+// deleted, or a node changed, after a pod was bound.
 package verify
 
 import (
@@ -23,10 +23,10 @@ import (
 // Cluster is the part of a cluster's state that the rules need.
 type Cluster struct {
 	nodes      []node
-	byName     map[string]int
-	classes    map[string]*podClass
+	byName     map[string]int       // indexes in nodes, by node name
+	classes    map[string]*podClass // by the JSON form of everything that the rules read
 	classList  []*podClass
-	namespaces map[string]labels.Set
+	namespaces map[string]labels.Set // labels by namespace
 	report     Report
 }
 
@@ -92,7 +92,7 @@ func (c *Cluster) AddPod(object *v1.Pod) error {
 		c.report.OnMissingNodes++
 		return nil
 	}
-	class, err := c.class(object)
+	class, err := c.classOf(object)
 	if err != nil {
 		return err
 	}
@@ -103,31 +103,33 @@ func (c *Cluster) AddPod(object *v1.Pod) error {
 	return nil
 }
 
-// class returns the class of a pod, and creates it if necessary.
-func (c *Cluster) class(object *v1.Pod) (*podClass, error) {
-	made := &podClass{namespace: object.Namespace, labels: object.Labels, spec: keptSpec(&object.Spec)}
-	made.requests = resourcehelper.PodRequests(object, resourcehelper.PodResourcesOptions{UseStatusResources: true})
-	key, err := json.Marshal([]any{made.namespace, made.labels, made.spec, made.requests})
+// classOf returns the class of a pod. It creates the class if no earlier pod has it.
+func (c *Cluster) classOf(object *v1.Pod) (*podClass, error) {
+	class := &podClass{namespace: object.Namespace, labels: object.Labels, spec: keptSpec(&object.Spec)}
+	class.requests = resourcehelper.PodRequests(object, resourcehelper.PodResourcesOptions{UseStatusResources: true})
+	key, err := json.Marshal([]any{class.namespace, class.labels, class.spec, class.requests})
 	if err != nil {
 		return nil, fmt.Errorf("reading pod %s/%s: %w", object.Namespace, object.Name, err)
 	}
 	if existing := c.classes[string(key)]; existing != nil {
 		return existing, nil
 	}
-	made.required = nodeaffinity.GetRequiredNodeAffinity(&v1.Pod{Spec: made.spec})
-	c.classes[string(key)] = made
-	c.classList = append(c.classList, made)
-	return made, nil
+	class.required = nodeaffinity.GetRequiredNodeAffinity(&v1.Pod{Spec: class.spec})
+	c.classes[string(key)] = class
+	c.classList = append(c.classList, class)
+	return class, nil
 }
 
-// keptSpec is the part of a pod's spec that the rules need.
+// keptSpec returns the part of a pod's spec that the rules need. It replaces the containers by one
+// container for each host port.
 func keptSpec(spec *v1.PodSpec) v1.PodSpec {
 	kept := v1.PodSpec{
 		NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations, Affinity: spec.Affinity,
 		TopologySpreadConstraints: spec.TopologySpreadConstraints,
 	}
 	for i := range spec.InitContainers {
-		// Other init containers terminate before the containers start, and release their ports.
+		// Init containers that are no sidecars terminate before the containers start, so their host
+		// ports are free again.
 		if policy := spec.InitContainers[i].RestartPolicy; policy != nil && *policy == v1.ContainerRestartPolicyAlways {
 			kept.Containers = appendHostPorts(kept.Containers, spec.InitContainers[i].Ports)
 		}

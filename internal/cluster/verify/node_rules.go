@@ -29,11 +29,11 @@ func (c *Cluster) checkResources(n *node) {
 	}
 	if len(over) > 0 {
 		slices.Sort(over)
-		c.violate(Resources, n, nil, "pods request %s", strings.Join(over, ", "))
+		c.reportViolation(Resources, n, nil, "pods request %s", strings.Join(over, ", "))
 	}
 }
 
-// checkPorts finds pods of a node that use the same host port.
+// checkPorts reports pods of a node that use the same host port.
 func (c *Cluster) checkPorts(n *node) {
 	type port struct {
 		protocol v1.Protocol
@@ -47,14 +47,14 @@ func (c *Cluster) checkPorts(n *node) {
 	for i := range n.pods {
 		pod := &n.pods[i]
 		for _, container := range pod.class.spec.Containers {
-			want := container.Ports[0]
+			want := container.Ports[0] // keptSpec keeps one port for each container
 			key := port{want.Protocol, want.HostPort}
 			if key.protocol == "" {
 				key.protocol = v1.ProtocolTCP
 			}
 			for _, other := range used[key] {
 				if other.pod != pod && (other.ip == want.HostIP || anyAddress(other.ip) || anyAddress(want.HostIP)) {
-					c.violate(Ports, n, pod, "host port %d/%s is used by %s/%s", key.number, key.protocol, other.pod.class.namespace, other.pod.name)
+					c.reportViolation(Ports, n, pod, "host port %d/%s is used by %s/%s", key.number, key.protocol, other.pod.class.namespace, other.pod.name)
 				}
 			}
 			used[key] = append(used[key], user{want.HostIP, pod})
@@ -62,10 +62,11 @@ func (c *Cluster) checkPorts(n *node) {
 	}
 }
 
+// anyAddress reports whether a host IP means all addresses of the node.
 func anyAddress(ip string) bool { return ip == "" || ip == "0.0.0.0" }
 
-// checkNodes checks the pods of a class against the labels and taints of their nodes.
-func (c *Cluster) checkNodes(class *podClass) error {
+// checkAffinityAndTaints checks the pods of a class against the labels and taints of their nodes.
+func (c *Cluster) checkAffinityAndTaints(class *podClass) error {
 	for i := range class.pods {
 		pod := &class.pods[i]
 		n := &c.nodes[pod.node]
@@ -74,14 +75,14 @@ func (c *Cluster) checkNodes(class *podClass) error {
 			return fmt.Errorf("node affinity of pod %s/%s: %w", class.namespace, pod.name, err)
 		}
 		if !match {
-			c.violate(NodeAffinity, n, pod, "the node does not match the pod's node selector or node affinity")
+			c.reportViolation(NodeAffinity, n, pod, "the node does not match the pod's node selector or node affinity")
 		}
 		transient := false
-		for _, taint := range untolerated(class, n.object, repelsPods) {
+		for _, taint := range untoleratedTaints(class, n.object) {
 			if strings.HasPrefix(taint.Key, "node.kubernetes.io/") {
 				transient = true
 			} else {
-				c.violate(Taints, n, pod, "the pod does not tolerate the taint %s", taint.ToString())
+				c.reportViolation(Taints, n, pod, "the pod does not tolerate the taint %s", taint.ToString())
 			}
 		}
 		if transient {
@@ -91,18 +92,18 @@ func (c *Cluster) checkNodes(class *podClass) error {
 	return nil
 }
 
-// repelsPods reports whether a taint prevents new pods from being scheduled to a node.
-func repelsPods(taint *v1.Taint) bool {
+// forbidsScheduling reports whether the scheduler must not bind pods to a node with this taint unless
+// they tolerate it.
+func forbidsScheduling(taint *v1.Taint) bool {
 	return taint.Effect == v1.TaintEffectNoSchedule || taint.Effect == v1.TaintEffectNoExecute
 }
 
-// untolerated returns the taints of a node that pods of a class do not tolerate, out of those for
-// which counts is true.
-func untolerated(class *podClass, node *v1.Node, counts func(*v1.Taint) bool) []v1.Taint {
+// untoleratedTaints returns the taints of a node that forbid scheduling the pods of a class.
+func untoleratedTaints(class *podClass, node *v1.Node) []v1.Taint {
 	var found []v1.Taint
 	for i := range node.Spec.Taints {
 		taint := &node.Spec.Taints[i]
-		if counts(taint) && !corev1helpers.TolerationsTolerateTaint(klog.Background(), class.spec.Tolerations, taint, true) {
+		if forbidsScheduling(taint) && !corev1helpers.TolerationsTolerateTaint(klog.Background(), class.spec.Tolerations, taint, true) {
 			found = append(found, *taint)
 		}
 	}

@@ -8,12 +8,13 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// pageSize is the number of objects in a page of a list. All pages of a list are from the same
-// resource version.
+// pageSize is the number of objects in a page of a list. All pages of a list have the same resource
+// version.
 const pageSize = 5000
 
-// Read reads a cluster. It calls nodes and pods with the number of objects read so far.
-func Read(ctx context.Context, client kubernetes.Interface, nodes, pods func(done int)) (*Cluster, error) {
+// Read reads a cluster. After each page it calls onNodes or onPods with the number of nodes or pods that
+// were read so far.
+func Read(ctx context.Context, client kubernetes.Interface, onNodes, onPods func(done int)) (*Cluster, error) {
 	c := New()
 	namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
 	if err != nil {
@@ -22,7 +23,7 @@ func Read(ctx context.Context, client kubernetes.Interface, nodes, pods func(don
 	for i := range namespaces.Items {
 		c.AddNamespace(&namespaces.Items[i])
 	}
-	err = inPages(func(options metav1.ListOptions) (metav1.ListInterface, error) {
+	err = listPages(func(options metav1.ListOptions) (metav1.ListInterface, error) {
 		list, err := client.CoreV1().Nodes().List(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("reading nodes: %w", err)
@@ -30,13 +31,13 @@ func Read(ctx context.Context, client kubernetes.Interface, nodes, pods func(don
 		for i := range list.Items {
 			c.AddNode(&list.Items[i])
 		}
-		nodes(len(c.nodes))
+		onNodes(len(c.nodes))
 		return list, nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	return c, inPages(func(options metav1.ListOptions) (metav1.ListInterface, error) {
+	return c, listPages(func(options metav1.ListOptions) (metav1.ListInterface, error) {
 		list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("reading pods: %w", err)
@@ -46,12 +47,13 @@ func Read(ctx context.Context, client kubernetes.Interface, nodes, pods func(don
 				return nil, err
 			}
 		}
-		pods(c.report.Pods)
+		onPods(c.report.Pods)
 		return list, nil
 	})
 }
 
-func inPages(read func(metav1.ListOptions) (metav1.ListInterface, error)) error {
+// listPages calls read for each page of a list.
+func listPages(read func(metav1.ListOptions) (metav1.ListInterface, error)) error {
 	options := metav1.ListOptions{Limit: pageSize}
 	for {
 		list, err := read(options)

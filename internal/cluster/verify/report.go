@@ -41,9 +41,9 @@ type Report struct {
 	Terminated int `json:"terminated"`
 	// OnMissingNodes is the number of pods that are bound to a node that does not exist.
 	OnMissingNodes int `json:"onMissingNodes"`
-	// TransientTaints is the number of pods on nodes with a taint of Kubernetes, such as
-	// not-ready, that they do not tolerate. Such a taint may have been added after the pod was
-	// bound, so that it is not a violation.
+	// TransientTaints is the number of pods that do not tolerate a taint of Kubernetes on their node,
+	// such as not-ready. This is not a violation, because the taint may have been added after the pod
+	// was bound.
 	TransientTaints int         `json:"transientTaints"`
 	Violations      []Violation `json:"violations"`
 }
@@ -56,8 +56,8 @@ func (r *Report) Err() error {
 	return fmt.Errorf("%d violations", len(r.Violations))
 }
 
-// maxPrinted is the number of violations of each rule that Print writes. The JSON form contains
-// all of them.
+// maxPrinted is the maximum number of violations of each rule that Print writes. The JSON form contains
+// all violations.
 const maxPrinted = 20
 
 // Print writes the report as text.
@@ -67,7 +67,7 @@ func (r *Report) Print(w io.Writer) {
 		fmt.Fprintf(w, "  not checked: %d pods on nodes that do not exist\n", r.OnMissingNodes)
 	}
 	if r.TransientTaints > 0 {
-		fmt.Fprintf(w, "  not judged: %d pods on nodes with a transient taint, such as not-ready\n", r.TransientTaints)
+		fmt.Fprintf(w, "  taints not checked: %d pods do not tolerate a transient taint of their node, such as not-ready\n", r.TransientTaints)
 	}
 	for _, rule := range Rules {
 		violations := slices.DeleteFunc(slices.Clone(r.Violations), func(v Violation) bool { return v.Rule != rule })

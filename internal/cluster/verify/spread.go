@@ -10,9 +10,10 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// checkSpread checks the hard topology spread constraints of all classes. It counts only pods that
-// have the constraint themselves in the fuller domains, because pods without it may have been
-// added later. A violation means that even these pods exceed the skew.
+// checkSpread checks the hard topology spread constraints of all classes. The domain with the fewest pods
+// is the domain with the fewest selected pods. In the domain of a pod, only pods with the constraint
+// count, because pods without the constraint may have been bound there later. A violation therefore
+// means that even the pods with the constraint exceed the maximum skew.
 func (c *Cluster) checkSpread() error {
 	groups := map[string]*spreadGroup{}
 	for _, class := range c.classList {
@@ -25,11 +26,11 @@ func (c *Cluster) checkSpread() error {
 			if err != nil {
 				return fmt.Errorf("topology spread of pods in %s: %w", class.namespace, err)
 			}
-			// A pod that its own selector does not match does not increase the skew.
+			// A pod does not increase the skew if the selector of its own constraint does not match it.
 			if !selector.Matches(class.labels) {
 				continue
 			}
-			group := &spreadGroup{constraint: constraint, selector: selector, of: class}
+			group := &spreadGroup{constraint: constraint, selector: selector, representative: class}
 			key, err := group.key()
 			if err != nil {
 				return err
@@ -48,35 +49,36 @@ func (c *Cluster) checkSpread() error {
 	return nil
 }
 
-// spreadGroup is the set of classes that have the same constraint, for which the same nodes and
+// spreadGroup is a constraint with the classes that have it. For all these classes, the same nodes and
 // pods count.
 type spreadGroup struct {
-	constraint *v1.TopologySpreadConstraint
-	selector   labels.Selector
-	of         *podClass
-	classes    []*podClass
+	constraint     *v1.TopologySpreadConstraint
+	selector       labels.Selector
+	representative *podClass // the first of classes
+	classes        []*podClass
 }
 
-// key identifies the group: constraints with equal keys count the same nodes and pods.
+// key identifies the group. For constraints with equal keys, the same nodes and pods count.
 func (g *spreadGroup) key() (string, error) {
-	parts := []any{g.constraint, g.of.namespace, g.selector.String(), g.keys()}
+	parts := []any{g.constraint, g.representative.namespace, g.selector.String(), g.topologyKeys()}
 	if g.honorsAffinity() {
-		parts = append(parts, g.of.spec.NodeSelector)
-		if affinity := g.of.spec.Affinity; affinity != nil {
+		parts = append(parts, g.representative.spec.NodeSelector)
+		if affinity := g.representative.spec.Affinity; affinity != nil {
 			parts = append(parts, affinity.NodeAffinity)
 		}
 	}
 	if g.honorsTaints() {
-		parts = append(parts, g.of.spec.Tolerations)
+		parts = append(parts, g.representative.spec.Tolerations)
 	}
 	key, err := json.Marshal(parts)
 	return string(key), err
 }
 
-// keys returns the topology keys that a node must have to be counted.
-func (g *spreadGroup) keys() []string {
+// topologyKeys returns the topology keys of all hard constraints of the class. A node counts only if it
+// has all of them.
+func (g *spreadGroup) topologyKeys() []string {
 	var keys []string
-	for _, constraint := range g.of.spec.TopologySpreadConstraints {
+	for _, constraint := range g.representative.spec.TopologySpreadConstraints {
 		if constraint.WhenUnsatisfiable == v1.DoNotSchedule {
 			keys = append(keys, constraint.TopologyKey)
 		}
@@ -94,19 +96,19 @@ func (g *spreadGroup) honorsTaints() bool {
 	return policy != nil && *policy == v1.NodeInclusionPolicyHonor
 }
 
-// eligible reports whether a node is counted for the constraint.
+// eligible reports whether a node counts for the constraint.
 func (g *spreadGroup) eligible(node *v1.Node) (bool, error) {
-	for _, key := range g.keys() {
+	for _, key := range g.topologyKeys() {
 		if _, labelled := node.Labels[key]; !labelled {
 			return false, nil
 		}
 	}
 	if g.honorsAffinity() {
-		if match, err := g.of.required.Match(node); err != nil || !match {
+		if match, err := g.representative.required.Match(node); err != nil || !match {
 			return false, err
 		}
 	}
-	return !g.honorsTaints() || len(untolerated(g.of, node, repelsPods)) == 0, nil
+	return !g.honorsTaints() || len(untoleratedTaints(g.representative, node)) == 0, nil
 }
 
 // checkSpreadGroup counts the pods of each domain and reports those beyond the maximum skew.
@@ -117,14 +119,14 @@ func (c *Cluster) checkSpreadGroup(g *spreadGroup) error {
 	for i := range c.nodes {
 		fits, err := g.eligible(c.nodes[i].object)
 		if err != nil {
-			return fmt.Errorf("node affinity of pods in %s: %w", g.of.namespace, err)
+			return fmt.Errorf("node affinity of pods in %s: %w", g.representative.namespace, err)
 		}
 		if eligible[i] = fits; fits {
 			counts[c.nodes[i].object.Labels[key]] += 0
 		}
 	}
 	for _, class := range c.classList {
-		if class.namespace == g.of.namespace && g.selector.Matches(class.labels) {
+		if class.namespace == g.representative.namespace && g.selector.Matches(class.labels) {
 			for i := range class.pods {
 				if pod := &class.pods[i]; eligible[pod.node] && !pod.terminating {
 					counts[c.nodes[pod.node].object.Labels[key]]++
@@ -132,14 +134,14 @@ func (c *Cluster) checkSpreadGroup(g *spreadGroup) error {
 			}
 		}
 	}
-	least := math.MaxInt
+	fewest := math.MaxInt
 	for _, count := range counts {
-		least = min(least, count)
+		fewest = min(fewest, count)
 	}
 	if domains := g.constraint.MinDomains; domains != nil && len(counts) < int(*domains) {
-		least = 0
+		fewest = 0
 	}
-	placed := map[string]int{}
+	withConstraint := map[string]int{}
 	for _, class := range g.classes {
 		for i := range class.pods {
 			pod := &class.pods[i]
@@ -147,21 +149,21 @@ func (c *Cluster) checkSpreadGroup(g *spreadGroup) error {
 				continue
 			}
 			domain := c.nodes[pod.node].object.Labels[key]
-			if placed[domain]++; placed[domain]-least > int(g.constraint.MaxSkew) {
-				c.violate(Spread, &c.nodes[pod.node], pod, "%d pods with the constraint in %s=%s, %d pods in the domain with the fewest; the maximum skew is %d",
-					placed[domain], key, domain, least, g.constraint.MaxSkew)
+			if withConstraint[domain]++; withConstraint[domain]-fewest > int(g.constraint.MaxSkew) {
+				c.reportViolation(Spread, &c.nodes[pod.node], pod, "%d pods with the constraint in %s=%s, %d pods in the domain with the fewest; the maximum skew is %d",
+					withConstraint[domain], key, domain, fewest, g.constraint.MaxSkew)
 			}
 		}
 	}
 	return nil
 }
 
-// spreadSelector is the selector of a constraint, extended by matchLabelKeys with the pods' own
-// label values.
-func spreadSelector(constraint *v1.TopologySpreadConstraint, own labels.Set) (labels.Selector, error) {
+// spreadSelector returns the selector of a constraint. For each of the matchLabelKeys, it adds the
+// requirement that the value is that of podLabels.
+func spreadSelector(constraint *v1.TopologySpreadConstraint, podLabels labels.Set) (labels.Selector, error) {
 	selector := constraint.LabelSelector.DeepCopy()
 	for _, key := range constraint.MatchLabelKeys {
-		if value, labelled := own[key]; labelled && selector != nil {
+		if value, labelled := podLabels[key]; labelled && selector != nil {
 			selector.MatchExpressions = append(selector.MatchExpressions,
 				metav1.LabelSelectorRequirement{Key: key, Operator: metav1.LabelSelectorOpIn, Values: []string{value}})
 		}

@@ -1,5 +1,5 @@
-// Package machine describes the machine of a benchmark: processor, memory, kernel, load and file
-// systems.
+// Package machine describes the machine on which a benchmark runs: processor, memory, kernel, load and
+// file systems.
 package machine
 
 import (
@@ -20,7 +20,7 @@ type Machine struct {
 	Cores       int    `json:"cores"`
 	MemoryBytes uint64 `json:"memoryBytes"`
 	Kernel      string `json:"kernel"`
-	// Load is the load average of the minute before the measurement. A high value means that other
+	// Load is the 1-minute load average at the start of the measurement. A high value means that other
 	// processes may have affected the result.
 	Load float64 `json:"load"`
 }
@@ -29,7 +29,8 @@ func (m Machine) String() string {
 	return fmt.Sprintf("%s, %d cores, %.0f GiB, Linux %s, load %.1f before", m.Processor, m.Cores, float64(m.MemoryBytes)/gibibyte, m.Kernel, m.Load)
 }
 
-// This describes the machine that the process runs on. A value that cannot be read is left empty.
+// This describes the machine on which this process runs. If a value cannot be read, the processor is
+// "unknown processor" and any other field is 0 or empty.
 func This() Machine {
 	m := Machine{Processor: "unknown processor", Cores: runtime.NumCPU()}
 	proc, err := procfs.NewDefaultFS()
@@ -52,7 +53,8 @@ func This() Machine {
 	return m
 }
 
-// FileSystem returns the type and the source of the file system that contains a directory.
+// FileSystem returns the type and the source of the file system that contains a directory, such as
+// "ext4 (/dev/vda)".
 func FileSystem(directory string) string {
 	const unknown = "unknown file system"
 	path, err := filepath.Abs(directory)

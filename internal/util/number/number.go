@@ -6,11 +6,11 @@ import (
 	"math"
 )
 
-// Larger values are formatted as "unlimited".
+// maxFinite is the largest value that is formatted as a number; larger ones are "unlimited".
 const maxFinite = 1e15
 
-// Text formats a number with three significant digits, or with all digits before the decimal point
-// if there are more. Numbers from 10,000 on have thousands separators.
+// Text formats a number. Integers, and numbers of at least 99.95, have no decimals; other numbers have
+// three significant digits. Numbers of at least 10,000 have thousands separators.
 func Text(value float64) string {
 	switch size := max(value, -value); {
 	case size > maxFinite:
@@ -30,7 +30,8 @@ func Text(value float64) string {
 	return text
 }
 
-// TwoDigits rounds a non-negative count to two significant digits: 8,755 becomes 8,800.
+// TwoDigits rounds a non-negative number to an integer with at most two significant digits: 8,755
+// becomes 8,800.
 func TwoDigits(count float64) int {
 	unit := math.Pow(10, max(0, math.Floor(math.Log10(count))-1))
 	return int(math.Round(count/unit) * unit)

@@ -1,5 +1,5 @@
-// Package process identifies processes by process ID and start time, so that a process that reuses
-// the ID of an earlier one is not mistaken for it.
+// Package process identifies processes by process ID and start time. A process that reuses the ID of
+// an earlier process therefore has another identity.
 package process
 
 import (
@@ -11,19 +11,19 @@ import (
 	"github.com/prometheus/procfs"
 )
 
-// ErrGone means that the process has ended. Another process may have its ID now.
+// ErrGone means that the process has ended. Another process may have the same ID now.
 var ErrGone = errors.New("process has ended")
 
 const pollInterval = 20 * time.Millisecond
 
-// Identity identifies a process even if its process ID is reused later.
+// Identity identifies a process. It stays unique if the process ID is reused later.
 type Identity struct {
 	PID int `json:"pid"`
 	// StartTicks is the start time of the process, in clock ticks since boot.
 	StartTicks uint64 `json:"startTicks"`
 }
 
-// Of returns the identity of the process that has this ID now.
+// Of returns the identity of the process that currently has this ID, or an error that wraps ErrGone.
 func Of(pid int) (Identity, error) {
 	stat, err := stat(pid)
 	if err != nil {
@@ -32,7 +32,7 @@ func Of(pid int) (Identity, error) {
 	return Identity{PID: pid, StartTicks: stat.Starttime}, nil
 }
 
-// Alive reports whether the identified process is running. A zombie is not.
+// Alive reports whether the identified process is running. A zombie is not alive.
 func (id Identity) Alive() bool {
 	_, err := id.stat()
 	return err == nil
@@ -46,7 +46,8 @@ func (id Identity) Signal(signal syscall.Signal) error {
 	return syscall.Kill(id.PID, signal)
 }
 
-// KillGroup kills the process and the process group that it leads, if there is one.
+// KillGroup kills the process group that the process leads. If it leads none, KillGroup kills only the
+// process.
 func (id Identity) KillGroup() error {
 	if !id.Alive() {
 		return ErrGone
@@ -70,11 +71,11 @@ func (id Identity) AwaitExit(timeout time.Duration) error {
 
 // Usage is the resource usage of a process.
 type Usage struct {
-	CPU      time.Duration // since the start of the process
+	CPU      time.Duration // CPU time since the start of the process
 	Resident int64         // current resident memory in bytes
 }
 
-// Usage returns the resource usage of the process, or ErrGone.
+// Usage returns the resource usage of the process, or an error that wraps ErrGone.
 func (id Identity) Usage() (Usage, error) {
 	stat, err := id.stat()
 	if err != nil {
@@ -86,6 +87,7 @@ func (id Identity) Usage() (Usage, error) {
 	}, nil
 }
 
+// stat returns the kernel's statistics of the process, or an error that wraps ErrGone.
 func (id Identity) stat() (procfs.ProcStat, error) {
 	if id.PID <= 0 {
 		return procfs.ProcStat{}, ErrGone
@@ -100,6 +102,7 @@ func (id Identity) stat() (procfs.ProcStat, error) {
 	return stat, nil
 }
 
+// stat returns the kernel's statistics of the process that currently has this ID.
 func stat(pid int) (procfs.ProcStat, error) {
 	proc, err := procfs.NewProc(pid)
 	if err != nil {

@@ -28,12 +28,12 @@ func newLive(output io.Writer) *live {
 }
 
 func (l *live) Task(name string, total int) Task {
-	task := &liveTask{started: time.Now(), meter: meter{total: total}, total: int64(max(total, 1))}
+	task := &liveTask{started: time.Now(), meter: meter{total: total}, barTotal: int64(max(total, 1))}
 	filler := mpb.SpinnerStyle().PositionLeft().Build()
 	if total > 0 {
 		filler = mpb.BarStyle().Build()
 	}
-	task.bar = l.progress.MustAdd(task.total, filler,
+	task.bar = l.progress.MustAdd(task.barTotal, filler,
 		mpb.BarFillerClearOnComplete(),
 		mpb.PrependDecorators(decor.Name(name, decor.WC{W: nameWidth, C: decor.DindentRight})),
 		mpb.AppendDecorators(decor.Any(func(decor.Statistics) string { return " " + task.describe() })),
@@ -51,9 +51,9 @@ func (l *live) Close() {
 }
 
 type liveTask struct {
-	bar     *mpb.Bar
-	total   int64
-	started time.Time
+	bar      *mpb.Bar
+	barTotal int64 // max(meter.total, 1)
+	started  time.Time
 
 	mu    sync.Mutex
 	meter meter
@@ -70,26 +70,27 @@ func (t *liveTask) Set(done int) {
 	t.mu.Lock()
 	t.meter.set(done, time.Now())
 	t.mu.Unlock()
-	// Only finish may complete the bar, because a complete bar is not redrawn and the final text
-	// is not known yet.
-	t.bar.SetCurrent(min(int64(done), t.total-1))
+	// Set must not complete the bar: mpb does not redraw a complete bar, and the final text is not
+	// known yet. Done, Fail and Interrupt complete the bar after they have set the text.
+	t.bar.SetCurrent(min(int64(done), t.barTotal-1))
 }
 
 func (t *liveTask) Done(text string) {
 	t.finish(text)
-	t.bar.SetCurrent(t.total)
+	t.bar.SetCurrent(t.barTotal)
 }
 
 func (t *liveTask) Fail(text string) {
 	t.finish("failed: " + text)
-	t.bar.SetCurrent(t.total)
+	t.bar.SetCurrent(t.barTotal)
 }
 
 func (t *liveTask) Interrupt() {
 	t.finish("interrupted")
-	t.bar.SetCurrent(t.total)
+	t.bar.SetCurrent(t.barTotal)
 }
 
+// finish sets the final text. describe returns it, because a meter without total has no counts.
 func (t *liveTask) finish(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -97,6 +98,7 @@ func (t *liveTask) finish(text string) {
 	t.text = fmt.Sprintf("%s (%.1fs)", text, time.Since(t.started).Seconds())
 }
 
+// describe returns the text to the right of the bar.
 func (t *liveTask) describe() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
+// plainInterval is the minimum interval between two progress lines of a task.
 const plainInterval = 2 * time.Second
 
-// plain is the display outside a terminal. It writes lines that are suitable for a log file.
+// plain is the display for an output that is not a terminal. It only appends lines, as in a log file.
 type plain struct {
 	mu     sync.Mutex
 	output io.Writer
@@ -22,7 +23,7 @@ func (p *plain) Task(name string, total int) Task {
 
 func (p *plain) Close() {}
 
-func (p *plain) line(name, text string) {
+func (p *plain) writeLine(name, text string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fmt.Fprintf(p.output, "%-24s %s\n", name, text)
@@ -44,7 +45,7 @@ func (t *plainTask) Say(text string) {
 	defer t.mu.Unlock()
 	if text != t.text {
 		t.text = text
-		t.maybeLine(text)
+		t.writeProgress(text)
 	}
 }
 
@@ -52,21 +53,23 @@ func (t *plainTask) Set(done int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.meter.set(done, time.Now())
-	t.maybeLine(t.meter.describe())
+	t.writeProgress(t.meter.describe())
 }
 
-func (t *plainTask) Done(text string) { t.display.line(t.name, text+t.took()) }
-func (t *plainTask) Fail(text string) { t.display.line(t.name, "FAILED: "+text+t.took()) }
-func (t *plainTask) Interrupt()       { t.display.line(t.name, "interrupted"+t.took()) }
+func (t *plainTask) Done(text string) { t.display.writeLine(t.name, text+t.elapsed()) }
+func (t *plainTask) Fail(text string) { t.display.writeLine(t.name, "FAILED: "+text+t.elapsed()) }
+func (t *plainTask) Interrupt()       { t.display.writeLine(t.name, "interrupted"+t.elapsed()) }
 
-func (t *plainTask) took() string {
+// elapsed returns the time since the start of the task, as a suffix of its last line.
+func (t *plainTask) elapsed() string {
 	return fmt.Sprintf(" (%.1fs)", time.Since(t.started).Seconds())
 }
 
-// maybeLine writes a line unless the previous line of the task is less than plainInterval ago.
-func (t *plainTask) maybeLine(text string) {
+// writeProgress writes a line, but only if plainInterval has passed since the previous progress line of
+// the task, or since its start.
+func (t *plainTask) writeProgress(text string) {
 	if now := time.Now(); now.Sub(t.lastLine) >= plainInterval {
 		t.lastLine = now
-		t.display.line(t.name, text)
+		t.display.writeLine(t.name, text)
 	}
 }

@@ -1,5 +1,5 @@
-// Package usage marks errors in the use of a command, such as invalid flags. k1m exits with code 2
-// on such an error.
+// Package usage defines usage errors: errors that are caused by the use of a command, such as invalid
+// flags. k1m exits with code 2 on a usage error.
 package usage
 
 import (
@@ -7,10 +7,10 @@ import (
 	"fmt"
 )
 
-// Err is wrapped by all errors that Errorf returns.
+// Err is the error that all usage errors wrap.
 var Err = errors.New("bad usage")
 
-// Errorf returns a usage error with this text. The text does not contain the text of Err.
+// Errorf returns a usage error. Its text does not contain the text of Err.
 func Errorf(format string, args ...any) error {
 	return &usageError{fmt.Sprintf(format, args...)}
 }
