@@ -321,7 +321,7 @@ func TestDeletedBeforeItIsBound(t *testing.T) {
 	pod := schedtest.PlainPod("pod", "4")
 	e.in.Take(pod.DeepCopy())
 	e.placed(1)
-	e.in.deleted(klog.Logger{}, pod)
+	e.in.handleDelete(klog.Logger{}, pod)
 	e.placed(0)
 	e.idle()
 }

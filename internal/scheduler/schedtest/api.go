@@ -1,5 +1,5 @@
-// Package schedtest has fixtures for tests of the scheduler: an API server in memory, informers,
-// and schedulers that use them.
+// Package schedtest has fixtures for tests of the scheduler: an API server in memory, informers, schedulers that
+// use them, and plugins that fail.
 package schedtest
 
 import (
@@ -23,21 +23,21 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// API is an API server in memory for nodes and pods. It lists, watches and binds, and fails as a
-// test wants.
+// API is an API server in memory for nodes and pods. It supports lists, watches and binds. A test can make binds
+// and watches fail.
 type API struct {
 	Mu      sync.Mutex
 	version int
 	Kinds   map[string]*kindOfObject
-	// Binds counts the binds of each pod that took place, even if the answer was an error.
+	// Binds has, by pod, the number of binds that took place, including those answered by an error.
 	Binds map[types.UID]int
-	// Binding decides what becomes of a bind: whether it takes place, and the answer. It is called
-	// without the lock, so it may block.
+	// Binding decides whether a bind takes place, and returns the answer to it. It is called without
+	// the lock, so it may block.
 	Binding func(pod *v1.Pod, node string) (done bool, answer error)
-	// Disorder makes scripted informers receive events twice or late, if it is set.
+	// Disorder, if set, makes scripted informers receive some events twice or late.
 	Disorder *rand.Rand
 	silent   bool
-	// conditions are all conditions that the scheduler wrote, by pod.
+	// conditions are all conditions that the scheduler has written, by pod.
 	conditions map[string][]v1.PodCondition
 }
 
@@ -45,14 +45,14 @@ type API struct {
 type kindOfObject struct {
 	Objects map[string]metav1.Object
 	history []watch.Event
-	// oldest is the first version that a watch can start at.
+	// oldest is the lowest resource version at which a watch can start.
 	oldest  int
 	streams []*stream
 	// scripted informers receive events without a watch.
 	scripted []*scripted
 }
 
-// NewAPI makes an empty API server.
+// NewAPI returns an empty API server.
 func NewAPI() *API {
 	return &API{
 		Kinds: map[string]*kindOfObject{
@@ -77,7 +77,7 @@ func (s *stream) Stop() { s.stop.Do(func() { close(s.done) }) }
 // ResultChan returns the events.
 func (s *stream) ResultChan() <-chan watch.Event { return s.events }
 
-// send sends a copy of an event, as a network would: the receiver may change it.
+// send sends a copy of an event, because the receiver may change the object.
 func (s *stream) send(event watch.Event) {
 	event.Object = event.Object.DeepCopyObject()
 	select {
@@ -86,7 +86,7 @@ func (s *stream) send(event watch.Event) {
 	}
 }
 
-// Client makes a client. Objects other than nodes and pods are those of the fake client.
+// Client returns a client of the API server. The fake client itself stores objects other than nodes and pods.
 func (a *API) Client() *fake.Clientset {
 	client := fake.NewClientset()
 	for kind := range a.Kinds {
@@ -185,7 +185,7 @@ func (a *API) kindOf(object metav1.Object) *kindOfObject {
 	return a.Kinds["pods"]
 }
 
-// Put creates or replaces an object, which the API server owns afterwards.
+// Put creates or replaces an object. The caller must not change the object afterwards.
 func (a *API) Put(object metav1.Object) {
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
@@ -199,7 +199,7 @@ func (a *API) PutLocked(object metav1.Object) {
 		kind = watch.Added
 	}
 	k.Objects[KeyOf(object)] = object
-	a.tell(k, kind, object)
+	a.publish(k, kind, object)
 }
 
 // Remove deletes the object that has the name of an object.
@@ -212,10 +212,11 @@ func (a *API) Remove(object metav1.Object) {
 		return
 	}
 	delete(k.Objects, KeyOf(object))
-	a.tell(k, watch.Deleted, last.(runtime.Object).DeepCopyObject().(metav1.Object))
+	a.publish(k, watch.Deleted, last.(runtime.Object).DeepCopyObject().(metav1.Object))
 }
 
-func (a *API) tell(k *kindOfObject, kind watch.EventType, object metav1.Object) {
+// publish assigns a new resource version to an object and sends the event to all watches and scripted informers.
+func (a *API) publish(k *kindOfObject, kind watch.EventType, object metav1.Object) {
 	a.version++
 	object.SetResourceVersion(strconv.Itoa(a.version))
 	if a.silent {
@@ -231,7 +232,7 @@ func (a *API) tell(k *kindOfObject, kind watch.EventType, object metav1.Object) 
 	}
 }
 
-// deliver sends an event, in disorder if that is set.
+// deliver sends an event to a scripted informer; if Disorder is set, perhaps twice or after the next event.
 func (a *API) deliver(s *scripted, event watch.Event) {
 	if a.Disorder == nil {
 		s.send(event)
@@ -253,7 +254,8 @@ func (a *API) deliver(s *scripted, event watch.Event) {
 	}
 }
 
-// Gap makes changes that no watch reports: all watches end with an expired version and list again.
+// Gap makes changes that no watch reports. All watches end with an expired resource version, so that informers
+// list again.
 func (a *API) Gap(change func()) {
 	a.Mu.Lock()
 	a.silent = true
@@ -276,7 +278,7 @@ func (a *API) Gap(change func()) {
 	}
 }
 
-// Bind binds a pod to a node, if the pod exists, has the UID and has no node.
+// Bind binds a pod to a node, if the pod exists, has the UID in the binding and has no node.
 func (a *API) Bind(binding *v1.Binding) error {
 	pod := a.Pod(binding.Namespace + "/" + binding.Name)
 	if pod == nil {
@@ -293,7 +295,7 @@ func (a *API) Bind(binding *v1.Binding) error {
 	case pod == nil:
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, binding.Name)
 	case pod.UID != binding.UID, pod.Spec.NodeName != "", pod.DeletionTimestamp != nil:
-		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, binding.Name, fmt.Errorf("pod is already assigned, or another"))
+		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, binding.Name, fmt.Errorf("the pod already has a node or another UID"))
 	}
 	bound := pod.DeepCopy()
 	bound.Spec.NodeName = binding.Target.Name
@@ -331,7 +333,7 @@ func (a *API) patchStatus(key string, patch []byte) error {
 		return err
 	}
 	if changed.UID != pod.UID {
-		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, key, fmt.Errorf("it is another"))
+		return apierrors.NewConflict(schema.GroupResource{Resource: "pods"}, key, fmt.Errorf("the pod has another UID"))
 	}
 	a.conditions[key] = append(a.conditions[key], changed.Status.Conditions...)
 	a.PutLocked(changed)

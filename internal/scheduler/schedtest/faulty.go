@@ -33,8 +33,8 @@ func namesOf(list func() ([]fwk.NodeInfo, error)) func() ([]string, error) {
 	}
 }
 
-// NewFaulty makes a scheduler that retries pods without backoff. Its binds bypass the fake client,
-// which handles one call at a time.
+// NewFaulty returns a scheduler that retries pods without backoff. Its binds bypass the fake client, because the
+// fake client handles only one call at a time.
 func NewFaulty(t *testing.T, nodes []*v1.Node, options ...kubescheduler.Option) *Live {
 	t.Helper()
 	server := NewAPI()
@@ -69,7 +69,7 @@ func (l *Live) AwaitNode(name string) (node string) {
 	l.Eventually(name+" is bound", func() error {
 		pod := l.API.Pod("default/" + name)
 		if pod == nil || pod.Spec.NodeName == "" {
-			return errors.New("it is not")
+			return errors.New("the pod has no node")
 		}
 		node = pod.Spec.NodeName
 		return nil
@@ -84,11 +84,11 @@ func (l *Live) BoundOnce(pod *v1.Pod) {
 	l.API.Mu.Lock()
 	defer l.API.Mu.Unlock()
 	if binds := l.API.Binds[pod.UID]; binds != 1 {
-		l.T.Errorf("%s was bound %d times", pod.Name, binds)
+		l.T.Errorf("%s was bound %d times; want once", pod.Name, binds)
 	}
 }
 
-// AwaitRefusal waits until a pod is reported as unschedulable.
+// AwaitRefusal waits until the scheduler has reported a pod as unschedulable.
 func (l *Live) AwaitRefusal(name string) {
 	l.T.Helper()
 	l.Eventually(name+" is unschedulable", func() error {
@@ -101,11 +101,11 @@ func (l *Live) AwaitRefusal(name string) {
 				return nil
 			}
 		}
-		return errors.New("it is not")
+		return errors.New("the pod has no such condition")
 	})
 }
 
-// NodeInfo returns a node of the cache. It is for tests in which no cycle runs.
+// NodeInfo returns a node of the cache. It is for tests in which no scheduling cycle runs.
 func (l *Live) NodeInfo(name string) *framework.NodeInfo {
 	l.T.Helper()
 	info, err := l.Sched.Cache.GetNode(name)
@@ -113,28 +113,28 @@ func (l *Live) NodeInfo(name string) *framework.NodeInfo {
 	return info
 }
 
-// AwaitAllocatable waits until the informers and the cache have the present version of a node.
+// AwaitAllocatable waits until the informers and the cache have the version of a node with this allocatable CPU.
 func (l *Live) AwaitAllocatable(name string, milliCPU int64) {
 	l.T.Helper()
-	l.Eventually("the change of the node is heard of", func() error {
+	l.Eventually("the informers and the cache have the change of the node", func() error {
 		node, err := l.Informers.Core().V1().Nodes().Lister().Get(name)
 		if err != nil {
 			return err
 		}
 		if have := node.Status.Allocatable.Cpu().MilliValue(); have != milliCPU {
-			return fmt.Errorf("it has %d millicores", have)
+			return fmt.Errorf("the informer has the node with %d millicores", have)
 		}
 		return l.handled(node)
 	})
 }
 
-// handled returns an error unless the cache has received a version of a node.
+// handled returns an error unless the cache has received the given version of a node.
 func (l *Live) handled(node *v1.Node) error {
 	if l.Sched.Cache.(*cache.Cache).PendingNode(node.ResourceVersion) {
 		return nil
 	}
 	if info := l.Ranker.Cluster.CopyNode(node.Name); info == nil || info.Node() == nil || info.Node().ResourceVersion != node.ResourceVersion {
-		return errors.New("the cache does not have it")
+		return errors.New("the cache has not received this version of the node")
 	}
 	return nil
 }
@@ -160,7 +160,7 @@ func (l *Live) Settled() {
 	l.Eventually("the scheduler knows what there is", l.Differs)
 }
 
-// Counts returns a function that returns by how much a counter has grown since this call.
+// Counts reads a counter, and returns a function that returns by how much the counter has grown since then.
 func Counts(t *testing.T, read func() (float64, error)) (grown func() int) {
 	t.Helper()
 	before, err := read()

@@ -31,10 +31,10 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 )
 
-// Patience is how long a test waits for something that has to happen.
+// Patience is the time after which a test fails if an expected event has not happened.
 const Patience = 30 * time.Second
 
-// Live is a scheduler with running informers at an API server in memory.
+// Live is a scheduler whose informers watch an API server in memory.
 type Live struct {
 	T         *testing.T
 	Ctx       context.Context
@@ -43,11 +43,11 @@ type Live struct {
 	Parts     *attach.Parts
 	Ranker    *rank.Ranker
 	Informers informers.SharedInformerFactory
-	// Stop waits until nothing is scheduled any more.
+	// Stop stops the scheduler and waits until no cycle runs.
 	Stop func()
 }
 
-// newLive makes a scheduler whose informers watch.
+// newLive returns a scheduler whose informers use watches.
 func newLive(t *testing.T, api *API, profile *config.KubeSchedulerProfile, options ...kubescheduler.Option) *Live {
 	t.Helper()
 	client := api.Client()
@@ -58,7 +58,7 @@ func newLive(t *testing.T, api *API, profile *config.KubeSchedulerProfile, optio
 	return l
 }
 
-// NewScripted makes a scheduler whose informers receive events without a watch.
+// NewScripted returns a scheduler whose informers receive events without a watch.
 func NewScripted(t *testing.T, api *API) *Live {
 	t.Helper()
 	client := api.Client()
@@ -138,7 +138,7 @@ func (l *Live) Eventually(what string, try func() error) {
 	}
 }
 
-// Refresh applies all pending changes, as a scheduling cycle does. It is for tests that do not run
+// Refresh applies all pending changes, as the start of a scheduling cycle does. It is for tests that do not run
 // the scheduler.
 func (l *Live) Refresh() {
 	l.T.Helper()
@@ -150,8 +150,8 @@ func (l *Live) Snapshot() *schedcache.Snapshot {
 	return l.Sched.Profiles[v1.DefaultSchedulerName].SnapshotSharedLister().(*schedcache.Snapshot)
 }
 
-// Differs compares the scheduler's cache and queue with those of upstream's cache that has the
-// objects of the API server. Nothing may be scheduled meanwhile.
+// Differs returns an error if the scheduler's cache or queue differs from the objects of the API server. It fills
+// upstream's cache with these objects and compares the snapshots. No pod may be scheduled meanwhile.
 func (l *Live) Differs() error {
 	l.Refresh()
 	nodes, pods := l.API.Nodes(), l.API.Pods()
@@ -163,13 +163,13 @@ func (l *Live) Differs() error {
 		return err
 	}
 	if known := l.Ranker.Cluster.Pods; known != bound {
-		return fmt.Errorf("%d pods are on nodes, and should be %d", known, bound)
+		return fmt.Errorf("the cache has %d pods on nodes; want %d", known, bound)
 	}
 	if count := l.Sched.Cache.NodeCount(); count != len(nodes) {
-		return fmt.Errorf("%d nodes are known, and should be %d", count, len(nodes))
+		return fmt.Errorf("the cache has %d nodes; want %d", count, len(nodes))
 	}
 	if count := l.Ranker.Cluster.Index.Len(); count != len(nodes) {
-		return fmt.Errorf("%d nodes are in the index, and should be %d", count, len(nodes))
+		return fmt.Errorf("the index has %d nodes; want %d", count, len(nodes))
 	}
 	if err := differentSnapshots(l.Snapshot(), reference); err != nil {
 		return err
@@ -186,12 +186,12 @@ func (l *Live) podsDiffer(pods []*v1.Pod) error {
 			continue
 		}
 		if state.Pod == nil || state.Assumed || state.Pod.ResourceVersion != pod.ResourceVersion || state.Pod.Spec.NodeName != pod.Spec.NodeName {
-			return fmt.Errorf("pod %s is on %s in version %s, and known as %+v", pod.UID, pod.Spec.NodeName, pod.ResourceVersion, state)
+			return fmt.Errorf("pod %s is on %s in version %s; the cache has %+v", pod.UID, pod.Spec.NodeName, pod.ResourceVersion, state)
 		}
 		delete(known, pod.UID)
 	}
 	for uid, state := range known {
-		return fmt.Errorf("pod %s is gone, and known on %s, assumed %v", uid, state.Pod.Spec.NodeName, state.Assumed)
+		return fmt.Errorf("pod %s does not exist; the cache has it on %s, assumed %v", uid, state.Pod.Spec.NodeName, state.Assumed)
 	}
 	return nil
 }
@@ -215,9 +215,9 @@ func (l *Live) reference(nodes []*v1.Node, pods []*v1.Pod) (*schedcache.Snapshot
 	return snapshot, bound, cache.UpdateSnapshot(klog.Logger{}, snapshot)
 }
 
-// queueDiffers compares the queue with the pods that have no node. The queue may have pods that are
-// deleted, if the event that bound them was lost: upstream removes those only from the cache. Their
-// next attempt finds them deleted.
+// queueDiffers compares the queue with the pods that have no node. The queue may contain deleted pods if the event
+// of their bind was lost: upstream removes these pods only from the cache. Their next scheduling attempt finds
+// that they are deleted.
 func (l *Live) queueDiffers(pods []*v1.Pod) error {
 	waiting, queued, there := sets.New[types.UID](), sets.New[types.UID](), sets.New[types.UID]()
 	for _, pod := range pods {
@@ -233,14 +233,14 @@ func (l *Live) queueDiffers(pods []*v1.Pod) error {
 		}
 	}
 	if !waiting.Equal(queued) {
-		return fmt.Errorf("not in the queue are %v, in it but on nodes %v", waiting.Difference(queued), queued.Difference(waiting))
+		return fmt.Errorf("these pending pods are not in the queue: %v; these pods on nodes are in the queue: %v", waiting.Difference(queued), queued.Difference(waiting))
 	}
 	return nil
 }
 
 func differentSnapshots(have, want *schedcache.Snapshot) error {
 	if have, want := have.NumNodesInPlacement(), want.NumNodesInPlacement(); have != want {
-		return fmt.Errorf("the snapshot has %d nodes, and should have %d", have, want)
+		return fmt.Errorf("the snapshot has %d nodes; want %d", have, want)
 	}
 	wanted, err := want.NodeInfos().List()
 	if err != nil {
@@ -252,11 +252,11 @@ func differentSnapshots(have, want *schedcache.Snapshot) error {
 			return err
 		}
 		if have, want := describe(known.(*framework.NodeInfo)), describe(info.(*framework.NodeInfo)); have != want {
-			return fmt.Errorf("node %s is\n%s\nand should be\n%s", info.Node().Name, have, want)
+			return fmt.Errorf("node %s is\n%s\nwant\n%s", info.Node().Name, have, want)
 		}
 		for claim := range info.(*framework.NodeInfo).PVCRefCounts {
 			if !have.StorageInfos().IsPVCUsedByPods(claim) {
-				return fmt.Errorf("claim %s is used, and not known to be", claim)
+				return fmt.Errorf("claim %s is in use, but not in the snapshot's claims", claim)
 			}
 		}
 	}
@@ -271,13 +271,13 @@ func differentSnapshots(have, want *schedcache.Snapshot) error {
 		}
 		want, err := lists[1]()
 		if err != nil || !slices.Equal(have, want) {
-			return fmt.Errorf("a list has %v, and should have %v (%v)", have, want, err)
+			return fmt.Errorf("a list of the snapshot has %v; want %v (error: %v)", have, want, err)
 		}
 	}
 	return nil
 }
 
-// describe lists everything that plugins read of a node, except the order of its pods.
+// describe returns a text with everything that plugins read of a node. It does not depend on the order of the pods.
 func describe(info *framework.NodeInfo) string {
 	var pods, affine, averse []string
 	for _, pod := range info.Pods {
@@ -314,7 +314,7 @@ func scalarless(r *framework.Resource) framework.Resource {
 
 var seed = flag.Uint64("oracle.seed", 0, "seed of the first cluster; 0 is a random one")
 
-// FirstSeed returns the seed of the flag, or a new one.
+// FirstSeed returns the seed in the flag, or a new seed if the flag is not set.
 func FirstSeed() uint64 {
 	if *seed != 0 {
 		return *seed
@@ -322,15 +322,14 @@ func FirstSeed() uint64 {
 	return uint64(time.Now().UnixNano())
 }
 
-// RandomSeed returns a random generator with the seed of the flag, or with a new seed that it
-// prints.
+// RandomSeed returns a random generator with the seed of [FirstSeed], which it prints.
 func RandomSeed(t *testing.T) *rand.Rand {
 	first := FirstSeed()
 	t.Logf("seed %d: -oracle.seed repeats it", first)
 	return rand.New(rand.NewPCG(first, 0))
 }
 
-// MetricWith reads the counter whose first label has a value.
+// MetricWith returns a function that reads the counter of a metric whose first label has the given value.
 func MetricWith(name, label string) func() (float64, error) {
 	return func() (float64, error) {
 		families, err := legacyregistry.DefaultGatherer.Gather()

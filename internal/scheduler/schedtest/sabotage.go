@@ -16,13 +16,13 @@ import (
 	frameworkruntime "k8s.io/kubernetes/pkg/scheduler/framework/runtime"
 )
 
-// saboteur is a plugin at every extension point. It misbehaves for a pod at the extension point
-// that a label of the pod names.
+// saboteur is a plugin for every extension point. For a pod with the label [Sabotage], it calls the test's function
+// at the extension point that the label names.
 type saboteur struct {
 	do func(ctx context.Context, point string, pod *v1.Pod, node fwk.NodeInfo)
 }
 
-// Sabotage is the label that names the extension point.
+// Sabotage is the pod label that names the extension point.
 const Sabotage = "sabotage"
 
 func (s *saboteur) Name() string { return "Saboteur" }
@@ -95,7 +95,7 @@ func (s *saboteur) PostBind(ctx context.Context, _ fwk.CycleState, pod *v1.Pod, 
 	s.act(ctx, "PostBind", pod, nil)
 }
 
-// NewSabotaged makes a scheduler with a plugin that calls a function for labelled pods.
+// NewSabotaged returns a scheduler with a plugin that calls do for pods with the label [Sabotage].
 func NewSabotaged(t *testing.T, do func(context.Context, string, *v1.Pod, fwk.NodeInfo)) *Live {
 	t.Helper()
 	profile := DefaultProfile(t).DeepCopy()
@@ -112,12 +112,12 @@ func NewSabotaged(t *testing.T, do func(context.Context, string, *v1.Pod, fwk.No
 		kubescheduler.WithPodInitialBackoffSeconds(0), kubescheduler.WithPodMaxBackoffSeconds(0))
 }
 
-// Mix creates a labelled pod for each extension point among other pods, and waits until all other
-// pods are bound.
+// Mix creates one pod with the label [Sabotage] for each extension point, among other pods. It waits until all
+// other pods are bound.
 func (l *Live) Mix(points []string) {
 	l.T.Helper()
-	const good = 100
-	for i := range good {
+	const goodPods = 100
+	for i := range goodPods {
 		l.API.Put(PlainPod(fmt.Sprintf("good-%d", i), "100m"))
 		if i < len(points) {
 			bad := PlainPod("bad-"+points[i], "100m")
@@ -132,28 +132,28 @@ func (l *Live) Mix(points []string) {
 				bound++
 			}
 		}
-		if bound != good {
-			return fmt.Errorf("%d of %d are", bound, good)
+		if bound != goodPods {
+			return fmt.Errorf("%d of %d pods are bound", bound, goodPods)
 		}
 		return nil
 	})
 }
 
-// Complaint waits until the scheduler has reported an error of a pod.
+// Complaint waits until the scheduler has written a condition with the given text to a pod.
 func (l *Live) Complaint(name, want string) {
 	l.T.Helper()
-	l.Eventually(name+" is said to have failed", func() error {
+	l.Eventually(name+" has a condition with the error", func() error {
 		l.API.Mu.Lock()
 		defer l.API.Mu.Unlock()
-		said := l.API.conditions["default/"+name]
-		for _, condition := range said {
+		conditions := l.API.conditions["default/"+name]
+		for _, condition := range conditions {
 			if condition.Type == v1.PodScheduled && condition.Reason == v1.PodReasonSchedulerError && strings.Contains(condition.Message, want) {
 				return nil
 			}
 		}
-		return fmt.Errorf("what is said of it is %+v", said[max(0, len(said)-1):])
+		return fmt.Errorf("the last condition is %+v", conditions[max(0, len(conditions)-1):])
 	})
 }
 
-// CyclePoints are the extension points that a scheduling cycle waits for.
+// CyclePoints are the extension points whose calls block the scheduling cycle.
 var CyclePoints = []string{"PreFilter", "Filter", "PreScore", "Score", "NormalizeScore", "Reserve", "Permit"}

@@ -14,9 +14,8 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 )
 
-// scripted is an informer that receives events at once instead of by a watch: the order of events
-// depends only on the seed, and a list takes no time. It handles events as client-go's informers
-// do.
+// scripted is an informer that receives events immediately and without a watch. So the order of events depends only
+// on the seed of the test, and a list takes no time. It handles events as client-go's informers do.
 type scripted struct {
 	toolscache.SharedIndexInformer
 	handlers []toolscache.ResourceEventHandler
@@ -24,7 +23,7 @@ type scripted struct {
 	held *watch.Event
 }
 
-// script makes a factory whose informers for nodes and pods are scripted.
+// script returns an informer factory whose informers for nodes and pods are scripted.
 func (a *API) script(client kubernetes.Interface) informers.SharedInformerFactory {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	for kind, object := range map[string]runtime.Object{"nodes": &v1.Node{}, "pods": &v1.Pod{}} {
@@ -73,7 +72,7 @@ func (s *scripted) set(object metav1.Object) {
 	})
 }
 
-// replace does what a new list does.
+// replace replaces all objects, as a new list does.
 func (s *scripted) replace(objects []metav1.Object) {
 	s.held = nil
 	gone := map[string]any{}
