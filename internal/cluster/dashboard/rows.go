@@ -113,7 +113,7 @@ func schedulerPanels() []panel {
 			{selectJob(component.RoleScheduler, `sum by (queue) (scheduler_pending_pods{§})`), "{{queue}}"},
 		}},
 		{"Index size", "dist-scheduler: number of pod classes, node states and nodes.", number, []query{
-			{selectJob(component.RoleScheduler, `sum by (of) (scheduler_index_size{§})`), "{{of}}"},
+			{selectJob(component.RoleScheduler, `sum by (kind) (scheduler_index_size{§})`), "{{kind}}"},
 		}},
 		{"Pods not ranked by the index", "dist-scheduler: pods per second that the index does not rank, by reason.", perSecond, []query{
 			{selectJob(component.RoleScheduler, `sum by (reason) (rate(scheduler_index_fallbacks_total{§}[$__rate_interval]))`), "{{reason}}"},

@@ -1,9 +1,8 @@
-// Package attach makes kube-scheduler find nodes by an index.
+// Package attach makes kube-scheduler find nodes through an index.
 //
-// [Attach] replaces three parts of a scheduler: the cache, the search for a node, and the queue,
-// which is wrapped to track nominated pods. All other parts stay upstream's: plugins, preemption,
-// binding, events and metrics. A pod that the index cannot rank nodes for is left to upstream's
-// full scan of the same snapshot.
+// [Attach] replaces the cache and the search for a node, and wraps the queue to track nominated pods. It
+// also guards out-of-tree plugins. All other parts are upstream's: plugins, preemption, binding, events and
+// metrics. Pods that the index cannot rank are scheduled by upstream's full scan of the same snapshot.
 package attach
 
 import (
@@ -29,12 +28,12 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 )
 
-// ErrPodGroups is returned if pod groups are enabled, which the index does not support.
-var ErrPodGroups = errors.New("feature gate GenericWorkload is on: the index does not support pod groups")
+// ErrPodGroups is the error if pod groups are enabled, which the index does not support.
+var ErrPodGroups = errors.New("feature gate GenericWorkload is enabled: the index does not support pod groups")
 
-// Prepare has to be called before the scheduler is made. It turns off opportunistic batching, with
-// which upstream reuses a result for equal pods: the index is fast for all pods, and pods that are
-// left to the full scan shall be decided by it.
+// Prepare must be called before the scheduler is made. It disables opportunistic batching, with which
+// upstream reuses the result of one pod for equal pods. The index makes it unnecessary, and pods that the
+// index does not rank must get the result of a full scan.
 func Prepare() error {
 	if !utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
 		cache.TakeCacheSize()
@@ -42,7 +41,7 @@ func Prepare() error {
 	return utilfeature.DefaultMutableFeatureGate.SetFromMap(map[string]bool{string(features.OpportunisticBatching): false})
 }
 
-// Profiles returns the profiles of a configuration, with the settings that they inherit from it.
+// Profiles returns the profiles of a configuration, with percentageOfNodesToScore inherited from it.
 func Profiles(cfg *config.KubeSchedulerConfiguration) []config.KubeSchedulerProfile {
 	profiles := slices.Clone(cfg.Profiles)
 	for i := range profiles {
@@ -53,21 +52,21 @@ func Profiles(cfg *config.KubeSchedulerConfiguration) []config.KubeSchedulerProf
 	return profiles
 }
 
-// Debug makes SIGUSR2 log the state of the attached cache. Upstream's handler would log its own
-// cache, which is not used.
+// Debug makes SIGUSR2 log the state of the attached cache. Upstream's handler would log upstream's cache,
+// which is empty.
 func Debug(ctx context.Context, sched *kubescheduler.Scheduler, factory informers.SharedInformerFactory) {
 	signal.Reset(syscall.SIGUSR2)
 	core := factory.Core().V1()
 	debugger.New(core.Nodes().Lister(), core.Pods().Lister(), sched.Cache, sched.SchedulingQueue).ListenForSignal(ctx)
 }
 
-// Attach makes a scheduler find nodes by an index. The scheduler must not have been started.
+// Attach makes a scheduler find nodes through an index. The scheduler must not have been started.
 func Attach(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) error {
 	_, err := New(sched, profiles)
 	return err
 }
 
-// New does the same as [Attach] and returns the parts that it made.
+// New does the same as [Attach], and returns the parts that it has made.
 func New(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) (*Parts, error) {
 	if utilfeature.DefaultFeatureGate.Enabled(features.GenericWorkload) {
 		return nil, ErrPodGroups
@@ -85,7 +84,7 @@ func New(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile)
 	return parts, nil
 }
 
-// Parts are what replaces the parts of kube-scheduler.
+// Parts replace or extend the parts of kube-scheduler.
 type Parts struct {
 	Ranker *rank.Ranker
 	Cache  *cache.Cache
@@ -93,8 +92,8 @@ type Parts struct {
 	Limits *guard.Limits
 }
 
-// Build makes the parts for a scheduler, guards its plugins and replaces its queue. The caller sets
-// the cache and the search of the scheduler.
+// Build makes the parts for a scheduler, guards its out-of-tree plugins and wraps its queue. The caller must
+// set the cache and the search of the scheduler.
 func Build(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) (*Parts, error) {
 	cache.RegisterMetrics()
 	rank.RegisterMetrics()
@@ -109,7 +108,7 @@ func Build(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfil
 	}
 	nominated := rank.NewNominations(sched.SchedulingQueue)
 	r := rank.New(nodes, nominated, sched.Extenders, sched.SchedulePod)
-	limits := guard.NewLimits(nodes.OutlivedByPlugin)
+	limits := guard.NewLimits(nodes.PluginTimedOut)
 	for _, cfg := range profiles {
 		fw := sched.Profiles[cfg.SchedulerName]
 		if err := r.AddProfile(fw, cfg); err != nil {

@@ -32,7 +32,7 @@ func (o shardOwners) Nodes() int { return len(o.nodes) }
 
 func (shardOwners) KeepNode(*v1.Node) {}
 
-func (shardOwners) RetryWhenAllAnswer(*v1.Pod) {}
+func (shardOwners) RetryWhenAllAnswer(*v1.Pod)    {}
 func (shardOwners) ReleaseEarlier(types.UID) bool { return false }
 
 // Query queries all shards. Messages are encoded and decoded as between processes, and some answers

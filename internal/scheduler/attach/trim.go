@@ -11,9 +11,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/rank"
 )
 
-// Trim makes informers keep only what scheduling reads of nodes and pods, and share equal parts of
-// them. The informers must not have been started. With extenders or plugins that are not upstream's
-// nothing is trimmed, because they may read anything.
+// Trim makes the informers of nodes and pods trim objects (see [cache.Trimmer]). The informers must not have
+// been started. With extenders or out-of-tree plugins it does nothing, because these may read any field.
 func Trim(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile, factory informers.SharedInformerFactory) error {
 	if !CanTrim(sched, profiles) {
 		return nil
@@ -25,7 +24,8 @@ func Trim(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile
 	return factory.Core().V1().Pods().Informer().SetTransform(t.Transform)
 }
 
-// CanTrim returns whether objects may be trimmed for a scheduler.
+// CanTrim returns whether a scheduler has neither extenders nor out-of-tree plugins, so that objects may be
+// trimmed.
 func CanTrim(sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile) bool {
 	return len(sched.Extenders) == 0 && !slices.ContainsFunc(profiles, func(cfg config.KubeSchedulerProfile) bool {
 		return rank.UnknownPlugin(sched.Profiles[cfg.SchedulerName]) != ""

@@ -10,25 +10,26 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
-// wakePreemptors retries a preemptor whose last victim was already gone when it was to be evicted.
-// Upstream then waits for the deletion event of that victim, which may have come while the
-// preemptor was held back for the other victims; it would wait for five minutes.
+// wakePreemptors makes the scheduler retry a preempting pod if one of its victims no longer exists when the
+// pod evicts it. Upstream would retry the pod after the deletion event of its last victim. But that event
+// may already have arrived while the pod could not be retried because of other victims. Then the pod would
+// wait for five minutes.
 func wakePreemptors(fw framework.Framework) {
 	pods := fw.SharedInformerFactory().Core().V1().Pods().Lister()
 	for _, plugin := range fw.PreEnqueuePlugins() {
-		theirs, ok := plugin.(*defaultpreemption.DefaultPreemption)
+		upstream, ok := plugin.(*defaultpreemption.DefaultPreemption)
 		if !ok {
 			continue
 		}
-		evict := theirs.Executor.PreemptPod
-		theirs.Executor.PreemptPod = func(ctx context.Context, c preemption.Candidate, preemptor preemption.ExecutorPreemptor, victim *v1.Pod, plugin string) (bool, error) {
+		evict := upstream.Executor.PreemptPod
+		upstream.Executor.PreemptPod = func(ctx context.Context, c preemption.Candidate, preemptor preemption.ExecutorPreemptor, victim *v1.Pod, plugin string) (bool, error) {
 			known, err := pods.Pods(victim.Namespace).Get(victim.Name)
 			gone := err != nil || known.UID != victim.UID
-			inMemory, err := evict(ctx, c, preemptor, victim, plugin)
-			if gone && !inMemory && err == nil {
+			async, err := evict(ctx, c, preemptor, victim, plugin)
+			if gone && !async && err == nil {
 				fw.Activate(klog.FromContext(ctx), preemptor.Pods())
 			}
-			return inMemory, err
+			return async, err
 		}
 	}
 }

@@ -19,9 +19,9 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// Cache replaces kube-scheduler's own cache. It records immediately which pods are assumed and
-// which are confirmed. It applies changes to the cluster when the next scheduling cycle starts, or
-// earlier while no cycle runs.
+// Cache replaces kube-scheduler's own cache. It records immediately which pods are assumed and which are
+// confirmed. It applies changes to the cluster when the next scheduling cycle starts; while no cycle runs,
+// it applies them as soon as there are enough.
 type Cache struct {
 	// Upstream's cache keeps pod groups and forwards binds to the API dispatcher.
 	schedcache.Cache
@@ -34,37 +34,36 @@ type Cache struct {
 	requeuer requeuer
 	nodes    sets.Set[string]
 	pending  []operation
-	// inCycle is true while a scheduling cycle reads the cluster. While it is false, as on a
-	// standby, a batch of operations is applied as soon as it is full.
+	// inCycle is true while a scheduling cycle reads the cluster. While it is false, for example on a
+	// standby, operations are applied as soon as Batch of them are pending.
 	inCycle bool
-	// Batch is the number of operations in a full batch.
-	Batch int
-	// reported is when the size metrics were last set.
+	Batch   int
+	// reported is the time at which the size metrics were last set.
 	reported time.Time
 }
 
-// IdleBatch is the number of operations that may wait while no cycle runs. Applying many together
-// costs less per operation, and this many are applied quickly when a cycle starts.
+// IdleBatch is the default of Cache.Batch. To apply many operations together costs less per operation, and
+// the start of a cycle can apply this many quickly.
 const IdleBatch = 1000
 
-// PodState is a pod on a node, and whether it is only assumed to be there.
+// PodState is a pod on a node, and whether it is assumed and not confirmed.
 type PodState struct {
 	Pod     *v1.Pod
 	Assumed bool
 }
 
-// operation is a change that the cluster has not applied yet. With neither remove nor add it
-// concerns a node.
+// operation is a change that the cluster has not applied yet: of pods, or of a node if node is set.
 type operation struct {
-	// remove leaves its node and add joins its node.
+	// remove is removed from its node. add is added to its node. If both are set, they are two
+	// versions of a pod.
 	remove, add *v1.Pod
-	// node is added or updated, or removed if gone is set.
+	// node is added or updated, or removed if gone is true.
 	node *v1.Node
 	gone bool
 }
 
-// New makes an empty cache in front of upstream's, which keeps pod groups. Pods that lose their
-// node go to the queue of the scheduler.
+// New returns an empty cache that wraps upstream's, which keeps pod groups. sched is the scheduler whose
+// queue gets pods that lose their node.
 func New(inner schedcache.Cache, cluster *Cluster, sched *kubescheduler.Scheduler) *Cache {
 	return &Cache{
 		Cache: inner, cluster: cluster, requeuer: requeuer{sched},
@@ -86,7 +85,7 @@ func (c *Cache) PodCount() (int, error) {
 	return len(c.pods), nil
 }
 
-// GetNode returns a copy of a node with its pods. During a scheduling cycle it is the state at the
+// GetNode returns a copy of a node with its pods. During a scheduling cycle, it returns the state at the
 // start of the cycle.
 func (c *Cache) GetNode(name string) (*framework.NodeInfo, error) {
 	c.applyPending()
@@ -105,7 +104,7 @@ func (c *Cache) AssumePod(logger klog.Logger, pod *v1.Pod) error {
 	}
 	c.pods[pod.UID] = PodState{Pod: pod, Assumed: true}
 	c.assumed[NameOf(pod)] = pod.UID
-	c.note(logger, operation{add: pod})
+	c.enqueue(logger, operation{add: pod})
 	return nil
 }
 
@@ -132,16 +131,17 @@ func (c *Cache) RemoveAssumedPod(logger klog.Logger, pod *v1.Pod) error {
 	return nil
 }
 
-// AddPod confirms an assumed pod, or adds a pod that was bound elsewhere.
+// AddPod confirms an assumed pod, or adds a pod that this scheduler has not assumed.
 func (c *Cache) AddPod(logger klog.Logger, pod *v1.Pod) error {
 	c.mu.Lock()
-	left := c.removeAssumedNamesake(logger, pod)
+	removed := c.removeAssumedNamesake(logger, pod)
 	err := c.confirm(logger, pod)
 	c.mu.Unlock()
-	c.requeuer.podLeft(logger, left)
+	c.requeuer.retryAfterRemoval(logger, removed)
 	return err
 }
 
+// confirm is [Cache.AddPod] for a caller that holds the lock.
 func (c *Cache) confirm(logger klog.Logger, pod *v1.Pod) error {
 	state := c.pods[pod.UID]
 	switch {
@@ -174,7 +174,8 @@ func (c *Cache) UpdatePod(logger klog.Logger, oldPod, newPod *v1.Pod) error {
 	case state.Assumed:
 		return fmt.Errorf("assumed pod %v(%v) should not be updated", oldPod.UID, klog.KObj(oldPod))
 	case state.Pod.Spec.NodeName != newPod.Spec.NodeName:
-		// Upstream exits here. We follow the watch, which has the actual node.
+		// Upstream's cache exits the process in this case. This cache uses the node that the watch
+		// reports.
 		logger.Error(nil, "Pod updated on a different node than previously added to", "pod", klog.KObj(newPod),
 			"before", klog.KRef("", state.Pod.Spec.NodeName), "now", klog.KRef("", newPod.Spec.NodeName))
 	}
@@ -184,12 +185,12 @@ func (c *Cache) UpdatePod(logger klog.Logger, oldPod, newPod *v1.Pod) error {
 
 func (c *Cache) add(logger klog.Logger, pod *v1.Pod) {
 	c.pods[pod.UID] = PodState{Pod: pod}
-	c.note(logger, operation{add: pod})
+	c.enqueue(logger, operation{add: pod})
 }
 
 func (c *Cache) replace(logger klog.Logger, state PodState, pod *v1.Pod) {
 	c.unassume(state.Pod)
-	c.note(logger, operation{remove: state.Pod, add: pod})
+	c.enqueue(logger, operation{remove: state.Pod, add: pod})
 	c.pods[pod.UID] = PodState{Pod: pod}
 }
 
@@ -228,13 +229,13 @@ func (c *Cache) AddNode(logger klog.Logger, node *v1.Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nodes.Insert(node.Name)
-	c.note(logger, operation{node: node})
+	c.enqueue(logger, operation{node: node})
 }
 
 // UpdateNode replaces a node by a new version.
 func (c *Cache) UpdateNode(logger klog.Logger, _, newNode *v1.Node) { c.AddNode(logger, newNode) }
 
-// RemoveNode removes a node. Pods on it stay until they are removed.
+// RemoveNode removes a node. The cache keeps the pods on it until they are removed.
 func (c *Cache) RemoveNode(logger klog.Logger, node *v1.Node) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -242,14 +243,14 @@ func (c *Cache) RemoveNode(logger klog.Logger, node *v1.Node) error {
 		return fmt.Errorf("node %v is not found", node.Name)
 	}
 	c.nodes.Delete(node.Name)
-	c.note(logger, operation{node: node, gone: true})
+	c.enqueue(logger, operation{node: node, gone: true})
 	return nil
 }
 
 // UpdateSnapshot starts a scheduling cycle: it applies all pending changes.
 func (c *Cache) UpdateSnapshot(logger klog.Logger, snapshot *schedcache.Snapshot) error {
 	if snapshot != c.cluster.Snapshot.Upstream {
-		return fmt.Errorf("this cache can fill only the snapshot of its scheduler")
+		return fmt.Errorf("the cache can fill only the snapshot for which it was made")
 	}
 	defer ObserveStep(stepUpdate, time.Now())
 	c.mu.Lock()
@@ -261,14 +262,14 @@ func (c *Cache) UpdateSnapshot(logger klog.Logger, snapshot *schedcache.Snapshot
 	return nil
 }
 
-// Pending returns the number of operations that are not applied yet.
+// Pending returns the number of operations that have not been applied.
 func (c *Cache) Pending() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.pending)
 }
 
-// PendingNode returns whether a version of a node is not applied yet.
+// PendingNode returns whether an operation with a node of the given resource version has not been applied.
 func (c *Cache) PendingNode(version string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -282,7 +283,8 @@ func (c *Cache) States() map[types.UID]PodState {
 	return maps.Clone(c.pods)
 }
 
-// EndCycle ends a scheduling cycle: the cluster is not read until the next [Cache.UpdateSnapshot].
+// EndCycle ends a scheduling cycle. The caller must not read the cluster until the next
+// [Cache.UpdateSnapshot].
 func (c *Cache) EndCycle(logger klog.Logger) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -297,7 +299,8 @@ func (c *Cache) applyPending() {
 	c.applyIfIdle(klog.Background(), 0)
 }
 
-func (c *Cache) note(logger klog.Logger, op operation) {
+// enqueue adds an operation to the pending ones. The caller holds the lock.
+func (c *Cache) enqueue(logger klog.Logger, op operation) {
 	c.pending = append(c.pending, op)
 	if now := time.Now(); now.Sub(c.reported) > time.Second {
 		c.reported = now
@@ -306,8 +309,8 @@ func (c *Cache) note(logger klog.Logger, op operation) {
 	c.applyIfIdle(logger, c.Batch)
 }
 
-// applyIfIdle applies the pending operations if no cycle runs and there are at least enough. The
-// caller holds the lock, so no cycle starts meanwhile.
+// applyIfIdle applies the pending operations if no cycle runs and at least enough of them are pending. The
+// caller holds the lock, so that no cycle starts meanwhile.
 func (c *Cache) applyIfIdle(logger klog.Logger, enough int) {
 	if c.inCycle || len(c.pending) < enough {
 		return
@@ -317,7 +320,8 @@ func (c *Cache) applyIfIdle(logger klog.Logger, enough int) {
 	c.pending = c.pending[:0]
 }
 
-// Dump copies everything for debugging; see [Cache.GetNode].
+// Dump returns copies of all nodes and the UIDs of the assumed pods, for debugging. As in [Cache.GetNode],
+// the nodes may have the state at the start of the cycle.
 func (c *Cache) Dump() *schedcache.Dump {
 	c.applyPending()
 	c.mu.Lock()

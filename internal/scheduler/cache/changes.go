@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// sameForScheduling returns whether plugins cannot distinguish two versions of a node.
+// sameForScheduling returns whether two versions of a node are equal in all fields that plugins read.
 func sameForScheduling(before, after *v1.Node) bool {
 	return before.Spec.Unschedulable == after.Spec.Unschedulable &&
 		maps.EqualFunc(before.Status.Allocatable, after.Status.Allocatable, sameQuantity) &&
@@ -19,7 +19,8 @@ func sameForScheduling(before, after *v1.Node) bool {
 		slices.Equal(before.Status.DeclaredFeatures, after.Status.DeclaredFeatures)
 }
 
-// SameOnNode returns whether neither the node nor other pods can distinguish two versions of a pod.
+// SameOnNode returns whether two versions of a bound pod have the same effect on their node and on the
+// placement of other pods.
 func SameOnNode(before, after *v1.Pod) bool {
 	return before.UID == after.UID && before.Spec.NodeName == after.Spec.NodeName &&
 		(before.DeletionTimestamp == nil) == (after.DeletionTimestamp == nil) &&
@@ -27,13 +28,14 @@ func SameOnNode(before, after *v1.Pod) bool {
 		sameUsage(before, after)
 }
 
-// sameUsage returns whether two versions of a pod use the same resources of the node.
+// sameUsage returns whether two versions of a pod certainly use the same resources of their node.
 func sameUsage(before, after *v1.Pod) bool {
 	return sameRequests(before, after) &&
 		len(before.Status.NodeAllocatableResourceClaimStatuses) == 0 && len(after.Status.NodeAllocatableResourceClaimStatuses) == 0
 }
 
-// sameRequests compares the requests of a bound pod that a resize can change.
+// sameRequests returns whether two versions of a bound pod have the same requests. It compares only those
+// that a resize can change, and returns false if one version was resized.
 func sameRequests(before, after *v1.Pod) bool {
 	return slices.EqualFunc(before.Spec.Containers, after.Spec.Containers, sameContainer) &&
 		slices.EqualFunc(before.Spec.InitContainers, after.Spec.InitContainers, sameContainer) &&
@@ -46,7 +48,7 @@ func sameContainer(a, b v1.Container) bool {
 	return maps.EqualFunc(a.Resources.Requests, b.Resources.Requests, sameQuantity)
 }
 
-// Resized returns whether the resources of a pod may differ from those in its spec.
+// Resized returns whether the status of a pod reports resources, which may differ from those in its spec.
 func Resized(pod *v1.Pod) bool {
 	for _, statuses := range [][]v1.ContainerStatus{pod.Status.ContainerStatuses, pod.Status.InitContainerStatuses} {
 		for i := range statuses {

@@ -15,37 +15,37 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// Cluster has the nodes and the pods on them: once, in the form that plugins read, and in the
-// index.
+// Cluster has the nodes and the pods on them, in the form that plugins read and in the index. It stores each
+// object once.
 //
-// Only the scheduling cycle writes, under the lock. It reads without the lock.
+// Only [Cluster.Apply] and the scheduling cycle change it. They do not run at the same time, so the
+// scheduling cycle reads without the lock. The lock is for other readers.
 type Cluster struct {
 	mu sync.RWMutex
 	// Nodes are all nodes by name, including deleted nodes that still have pods.
 	Nodes map[string]*Node
 	// ByID are the nodes by their number in the index; nil for unused numbers.
 	ByID []*Node
-	// free are the unused numbers.
+	// free are the unused numbers of nodes.
 	free     []index.NodeID
 	Snapshot *Snapshot
 	Index    *index.Index
-	// Images are the images on all nodes, by name. The infos of nodes share them.
+	// Images are the images on all nodes, by name. The NodeInfo of each node points to them.
 	Images map[string]*fwk.ImageStateSummary
 	Names  Names
-	// hosts counts the nodes for each value of the hostname label. SharedHosts counts the values
-	// that more than one node has.
+	// hosts has the number of nodes for each value of the hostname label. SharedHosts is the number
+	// of values that more than one node has.
 	hosts       map[string]int
 	SharedHosts int
 	// dirty are the nodes whose state in the index is outdated.
 	dirty []*Node
-	// Pods is the number of pods on all nodes. SpareNames is the number of unused names that are
-	// allowed before the index is rebuilt.
+	// Pods is the number of pods on all nodes. For SpareNames, see spareNames.
 	Pods, SpareNames int
 	// RemoteNodes is the number of nodes that other replicas own.
 	RemoteNodes int
-	// lastRanked is the pod for which a node was found last.
+	// lastRanked is the pod for which the ranker last searched a node.
 	lastRanked ranked
-	// readByPlugin is set after a call of a plugin timed out that may still read nodes.
+	// readByPlugin is true if a plugin call that has timed out may still read nodes.
 	readByPlugin atomic.Bool
 }
 
@@ -55,12 +55,13 @@ type ranked struct {
 	info *framework.PodInfo
 }
 
-// NoteRanked remembers the pod info that was computed when a node was found for a pod.
+// NoteRanked stores the pod info that the ranker computed for a pod, so that it need not be computed again
+// when the pod is assumed.
 func (c *Cluster) NoteRanked(uid types.UID, info *framework.PodInfo) {
 	c.lastRanked = ranked{uid, info}
 }
 
-// ForgetRanked discards what [Cluster.NoteRanked] remembered.
+// ForgetRanked discards the pod info that [Cluster.NoteRanked] stored.
 func (c *Cluster) ForgetRanked() { c.lastRanked = ranked{} }
 
 // Node is a node, or the pods on a node that does not exist.
@@ -68,17 +69,20 @@ type Node struct {
 	Info *framework.NodeInfo
 	// ID is the number of the node in the index.
 	ID index.NodeID
-	// Position is the index in the snapshot's list, or -1 while the node does not exist.
+	// Position is the index in the snapshot's list; -1 if the node does not exist.
 	Position int
 	Shape    index.ShapeID
-	host     string
-	dirty    bool
+	// host is the hostname label.
+	host string
+	// dirty is true if the node is in Cluster.dirty.
+	dirty bool
 }
 
-// spareNames is how many names may be unused before rebuilding the index pays off.
+// spareNames is the default of Cluster.SpareNames: the index is rebuilt when there are more names than twice
+// the number of nodes and pods plus this number. Then most names are unused.
 const spareNames = 100_000
 
-// NewCluster makes a cluster without nodes that fills a snapshot of kube-scheduler.
+// NewCluster returns a cluster without nodes that fills a snapshot of kube-scheduler.
 func NewCluster(whole *schedcache.Snapshot) (*Cluster, error) {
 	fields, err := newSnapshot(whole)
 	if err != nil {
@@ -90,10 +94,11 @@ func NewCluster(whole *schedcache.Snapshot) (*Cluster, error) {
 // WithoutNodes returns a cluster without nodes that shares the snapshot.
 func (c *Cluster) WithoutNodes() *Cluster { return clusterIn(c.Snapshot) }
 
-// OutlivedByPlugin notes that a call of a plugin timed out and may still read nodes. The cluster
-// continues with copies.
-func (c *Cluster) OutlivedByPlugin() { c.readByPlugin.Store(true) }
+// PluginTimedOut reports that a plugin call has timed out and may still read nodes. The next
+// [Cluster.Apply] replaces the nodes by copies before it changes them.
+func (c *Cluster) PluginTimedOut() { c.readByPlugin.Store(true) }
 
+// clusterIn returns a cluster without nodes that fills a snapshot.
 func clusterIn(snapshot *Snapshot) *Cluster {
 	return &Cluster{
 		Nodes:    map[string]*Node{},
@@ -110,7 +115,7 @@ func clusterIn(snapshot *Snapshot) *Cluster {
 // Size returns the number of nodes, including those that other replicas own.
 func (c *Cluster) Size() int { return c.Index.Len() + c.RemoteNodes }
 
-// Apply carries out operations and updates the index.
+// Apply applies operations to the nodes and updates the snapshot and the index.
 func (c *Cluster) Apply(logger klog.Logger, operations []operation) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -142,7 +147,8 @@ func (c *Cluster) Apply(logger klog.Logger, operations []operation) {
 	}
 }
 
-// changePod replaces one version of a pod by another; either may be nil.
+// changePod replaces one version of a pod by another. before is nil for a new pod, and after for a removed
+// one.
 func (c *Cluster) changePod(logger klog.Logger, before, after *v1.Pod) {
 	if before != nil && after != nil && c.replacePod(before, after) {
 		return
@@ -155,9 +161,8 @@ func (c *Cluster) changePod(logger klog.Logger, before, after *v1.Pod) {
 	}
 }
 
-// replacePod replaces a pod by a version that nodes and other pods cannot distinguish from it, and
-// returns false if it is not such a version. Most updates are: confirmed binds and changes of the
-// phase.
+// replacePod replaces a pod by another version in place. It returns false if the versions differ in more than
+// [SameOnNode] allows. Most updates do not: confirmed binds and changes of the phase.
 func (c *Cluster) replacePod(before, after *v1.Pod) bool {
 	n := c.Nodes[before.Spec.NodeName]
 	if n == nil || !SameOnNode(before, after) {
@@ -181,7 +186,7 @@ func WithPod(info *framework.PodInfo, pod *v1.Pod) *framework.PodInfo {
 }
 
 func (c *Cluster) addPod(pod *v1.Pod) {
-	n := c.ensure(pod.Spec.NodeName)
+	n := c.getOrCreate(pod.Spec.NodeName)
 	info := c.podInfo(pod)
 	n.Info.AddPodInfo(info)
 	c.Pods++
@@ -192,13 +197,12 @@ func (c *Cluster) addPod(pod *v1.Pod) {
 	c.markDirty(n)
 }
 
-// podInfo computes the info of a pod, or reuses the one that was computed for its class when its
-// node was found.
+// podInfo computes the pod info of a pod, or reuses the one that [Cluster.NoteRanked] stored.
 func (c *Cluster) podInfo(pod *v1.Pod) *framework.PodInfo {
 	if c.lastRanked.uid == pod.UID && sameUsage(c.lastRanked.info.Pod, pod) {
 		return WithPod(c.lastRanked.info, pod)
 	}
-	// Upstream also ignores malformed terms that the API server accepted.
+	// Upstream ignores the error of malformed terms, too.
 	info, _ := framework.NewPodInfo(pod)
 	return info
 }
@@ -219,11 +223,11 @@ func (c *Cluster) removePod(logger klog.Logger, pod *v1.Pod) {
 		c.CountClaims(pod, -1)
 		c.markDirty(n)
 	} else if len(n.Info.Pods) == 0 {
-		c.forget(pod.Spec.NodeName, n)
+		c.dropNode(pod.Spec.NodeName, n)
 	}
 }
 
-// kindOn returns the kind with which a pod was added to a node; -1 if the pod is not there.
+// kindOn returns the kind with which a pod was added to a node; -1 if the pod is not on the node.
 func (c *Cluster) kindOn(n *Node, pod *v1.Pod) index.KindID {
 	for _, info := range n.Info.Pods {
 		if info.GetPod().UID == pod.UID {
@@ -233,7 +237,7 @@ func (c *Cluster) kindOn(n *Node, pod *v1.Pod) index.KindID {
 	return -1
 }
 
-// CountClaims changes how often the volume claims of a pod are in use, which plugins read.
+// CountClaims adds to the number of pods that use each volume claim of a pod. Plugins read these numbers.
 func (c *Cluster) CountClaims(pod *v1.Pod, by int) {
 	claims := *c.Snapshot.claims
 	for key := range framework.PodPVCKeys(pod) {
@@ -243,7 +247,7 @@ func (c *Cluster) CountClaims(pod *v1.Pod, by int) {
 	}
 }
 
-// ClaimsInUse returns whether pods on nodes use a volume claim of a pod.
+// ClaimsInUse returns whether a pod on a node uses a volume claim of the given pod.
 func (c *Cluster) ClaimsInUse(pod *v1.Pod) bool {
 	for key := range framework.PodPVCKeys(pod) {
 		if (*c.Snapshot.claims)[key] > 0 {
@@ -253,8 +257,8 @@ func (c *Cluster) ClaimsInUse(pod *v1.Pod) bool {
 	return false
 }
 
-// ensure returns the node of a name. It makes one without a node object if there is none.
-func (c *Cluster) ensure(name string) *Node {
+// getOrCreate returns the node with a name. If there is none, it creates one without a node object.
+func (c *Cluster) getOrCreate(name string) *Node {
 	n := c.Nodes[name]
 	if n != nil {
 		return n
@@ -271,7 +275,7 @@ func (c *Cluster) ensure(name string) *Node {
 	return n
 }
 
-// Lookup returns the node of a name, or nil if it does not exist.
+// Lookup returns the node with a name, or nil if it does not exist.
 func (c *Cluster) Lookup(name string) *Node {
 	if n := c.Nodes[name]; n != nil && n.Position >= 0 {
 		return n
@@ -279,14 +283,14 @@ func (c *Cluster) Lookup(name string) *Node {
 	return nil
 }
 
-// forget removes a node that has neither an object nor pods.
-func (c *Cluster) forget(name string, n *Node) {
+// dropNode removes a node that has neither an object nor pods.
+func (c *Cluster) dropNode(name string, n *Node) {
 	delete(c.Nodes, name)
 	c.ByID[n.ID] = nil
 	c.free = append(c.free, n.ID)
 }
 
-// markDirty schedules an update of the node's state in the index.
+// markDirty makes Apply update the node's state in the index.
 func (c *Cluster) markDirty(n *Node) {
 	if !n.dirty {
 		n.dirty = true
@@ -295,10 +299,10 @@ func (c *Cluster) markDirty(n *Node) {
 }
 
 func (c *Cluster) setNode(object *v1.Node) {
-	n := c.ensure(object.Name)
+	n := c.getOrCreate(object.Name)
 	before := n.Info.Node()
 	if before != nil && sameForScheduling(before, object) {
-		// Only a heartbeat; plugins still see the newest object.
+		// The index needs no update, for example after a heartbeat. Plugins get the newest object.
 		n.Info.SetNode(object)
 		return
 	}
@@ -312,8 +316,8 @@ func (c *Cluster) setNode(object *v1.Node) {
 	c.markDirty(n)
 }
 
-// ReferToLabels makes the labels with some keys part of node shapes. Nodes that were equal may then
-// differ; nodes without the labels keep their state.
+// ReferToLabels makes the labels with the given keys part of node shapes. Nodes with such a label get
+// another shape; nodes without keep theirs.
 func (c *Cluster) ReferToLabels(keys []string) {
 	added := c.Names.referToLabels(keys)
 	if len(added) == 0 {
@@ -334,13 +338,13 @@ func (c *Cluster) rebuildIndex() {
 	for _, n := range c.Nodes {
 		if n.Position >= 0 {
 			n.Shape = c.Names.shape(n.Info)
-			c.enter(n)
+			c.addToIndex(n)
 		}
 	}
 }
 
-// enter puts a node and its pods into the index.
-func (c *Cluster) enter(n *Node) {
+// addToIndex puts a node and its pods into the index.
+func (c *Cluster) addToIndex(n *Node) {
 	c.Index.Place(n.ID, c.Names.State(n))
 	for _, pod := range n.Info.Pods {
 		c.Index.AddPod(n.ID, c.Names.Kind(pod))
@@ -352,7 +356,7 @@ func (c *Cluster) insert(n *Node) {
 	n.Position = len(*c.Snapshot.list)
 	*c.Snapshot.list = append(*c.Snapshot.list, n.Info)
 	(*c.Snapshot.nodes)[n.Info.Node().Name] = n.Info
-	c.enter(n)
+	c.addToIndex(n)
 	for _, pod := range n.Info.Pods {
 		c.CountClaims(pod.GetPod(), 1)
 	}
@@ -382,11 +386,11 @@ func (c *Cluster) removeNode(name string) {
 	c.Snapshot.refresh(n.Info)
 	c.Index.Remove(n.ID)
 	if len(n.Info.Pods) == 0 {
-		c.forget(name, n)
+		c.dropNode(name, n)
 	}
 }
 
-// CopyNode returns a copy of a node with its pods, or nil.
+// CopyNode returns a copy of a node with its pods, or nil if the cluster has no node of that name.
 func (c *Cluster) CopyNode(name string) *framework.NodeInfo {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

@@ -7,15 +7,15 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// replaceByCopies continues with copies of everything that plugins can read, because a call that
-// timed out may read the originals at any time. It costs a pass over all nodes for each such call.
+// replaceByCopies replaces everything that plugins can read by copies, because a plugin call that has timed
+// out may still read the originals. It copies all nodes.
 func (c *Cluster) replaceByCopies() {
 	list := make([]fwk.NodeInfo, len(*c.Snapshot.list))
 	nodes := make(map[string]*framework.NodeInfo, len(list))
 	for name, n := range c.Nodes {
 		images := n.Info.ImageStates
 		n.Info = n.Info.SnapshotConcrete()
-		// The copy has the image counts of this moment; ours continue to change.
+		// SnapshotConcrete has copied the image counts. Keep the shared ones, which are updated.
 		n.Info.ImageStates = images
 		if n.Position >= 0 {
 			list[n.Position] = n.Info

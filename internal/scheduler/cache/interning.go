@@ -16,7 +16,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Names gives numbers to shapes, pod kinds, and values of topology keys.
+// Names assigns numbers to node shapes, sets of extra resources ([index.State.Extra]), pod kinds, and values
+// of topology keys.
 type Names struct {
 	shapes intern.Numbers
 	extras intern.Numbers
@@ -24,19 +25,19 @@ type Names struct {
 	values intern.Numbers
 	// ValueOf are the values of topology keys, by number.
 	ValueOf []string
-	// ShapeOf are example nodes with the labels and taints of a shape, by number.
+	// ShapeOf has a node object with the labels and taints of each shape, by number.
 	ShapeOf []*v1.Node
 	// KindOf are the pod kinds, by number.
 	KindOf []Kind
-	// WithTerms are the kinds that have affinity terms. Visible are the labels of pods that the
-	// selectors of those kinds read, and Version counts how often Visible grew.
+	// WithTerms are the kinds that have affinity terms. Visible are the keys of the pod labels to
+	// which the selectors of those kinds refer. Version is incremented when Visible grows.
 	WithTerms []index.KindID
 	Visible   sets.Set[string]
 	Version   int
-	// labels are the keys of node labels that a pod refers to. Other labels are not part of a
-	// shape: with them each node would have a shape of its own.
+	// labels are the keys of the node labels to which some pod refers. Other labels are not part of
+	// a shape, because otherwise each node would have its own shape.
 	labels []string
-	// Key is a buffer for building keys.
+	// Key is a buffer in which keys are built.
 	Key []byte
 }
 
@@ -47,9 +48,9 @@ type Kind struct {
 	Terminating bool
 }
 
-// newNames returns empty names, with labels that are part of shapes from the start.
+// newNames returns empty names. labels are the keys of node labels that are part of shapes from the start.
 func newNames(labels ...string) Names {
-	// The values of topology keys have the numbers 0 for none and 1 for the empty one.
+	// The number 0 represents a missing label, and 1 the empty value.
 	values := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
 	return Names{
 		shapes: intern.Numbers{}, extras: intern.Numbers{"": 0}, kinds: intern.Numbers{}, values: values, ValueOf: []string{wire.NoValue, ""},
@@ -58,16 +59,16 @@ func newNames(labels ...string) Names {
 	}
 }
 
-// usualLabels are labels of nodes that pods often refer to.
+// usualLabels are node labels to which pods often refer.
 var usualLabels = []string{
 	v1.LabelTopologyZone, v1.LabelTopologyRegion, v1.LabelArchStable, v1.LabelOSStable, v1.LabelInstanceTypeStable,
 }
 
-// len returns how many names exist. Names are not removed one by one, because changes that classes
-// have not read yet may contain them.
+// len returns the number of names. Single names are never removed, because the change log may contain their
+// numbers.
 func (n *Names) len() int { return len(n.shapes) + len(n.extras) + len(n.kinds) + len(n.values) }
 
-// State returns the state of a node: everything that plugins read of it except its pods.
+// State returns the node state of a node.
 func (n *Names) State(node *Node) index.State {
 	requested, nonZero := node.Info.Requested, node.Info.NonZeroRequested
 	return index.State{
@@ -78,7 +79,7 @@ func (n *Names) State(node *Node) index.State {
 	}
 }
 
-// extra returns the number of the extended resources requested and ports used on a node.
+// extra returns the number of the set of extended resources and host ports that the pods of a node request.
 func (n *Names) extra(info *framework.NodeInfo) int32 {
 	if len(info.Requested.ScalarResources) == 0 && len(info.UsedPorts) == 0 {
 		return 0
@@ -120,8 +121,8 @@ func (n *Names) shape(info *framework.NodeInfo) index.ShapeID {
 	}
 	key = append(key, 0)
 	for number, label := range n.labels {
-		// A label that a node does not have is not part of its shape. So most shapes stay the same
-		// when a pod refers to one more label.
+		// A missing label is not part of the shape. So nodes without the label keep their shape when
+		// a pod refers to one more label.
 		if value, labelled := node.Labels[label]; labelled {
 			key = binary.AppendUvarint(key, uint64(number)+1)
 			key = intern.AppendString(key, value)
@@ -140,7 +141,8 @@ func (n *Names) shape(info *framework.NodeInfo) index.ShapeID {
 	return index.ShapeID(number)
 }
 
-// example returns a node that has only the labels and taints of the shape of another.
+// example returns a node object with only the hostname label, the labels and the taints of a node that are
+// part of its shape.
 func (n *Names) example(node *v1.Node) *v1.Node {
 	example := &v1.Node{}
 	example.Labels = map[string]string{}
@@ -165,7 +167,7 @@ func appendImages(key []byte, images []v1.ContainerImage) []byte {
 	return append(key, 0)
 }
 
-// Kind returns the number of the kind of a pod.
+// Kind returns the number of a pod's kind.
 func (n *Names) Kind(info fwk.PodInfo) index.KindID {
 	pod := info.GetPod()
 	key := intern.AppendString(n.Key[:0], pod.Namespace)
@@ -188,7 +190,7 @@ func (n *Names) Kind(info fwk.PodInfo) index.KindID {
 	return index.KindID(number)
 }
 
-// addVisibleLabels notes the labels of pods that the terms of a pod read.
+// addVisibleLabels adds the label keys to which the selectors of a pod refer to Visible.
 func (n *Names) addVisibleLabels(pod *v1.Pod) {
 	keys := OwnSelectorKeys(pod)
 	if !n.Visible.IsSuperset(keys) {
@@ -224,7 +226,7 @@ func appendTerm(key []byte, term *fwk.AffinityTerm) []byte {
 	return intern.AppendBool(key, term.Selector.Empty())
 }
 
-// Value returns the number of the value that labels have for a topology key; 0 if they have none.
+// Value returns the number of the value of a topology key in labels; 0 if the label is missing.
 func (n *Names) Value(labels map[string]string, key string) int32 {
 	value, labelled := labels[key]
 	if !labelled {
@@ -242,7 +244,7 @@ func (n *Names) ValueNumber(value string) int32 {
 	return number
 }
 
-// referToLabels makes label keys part of shapes, and returns those that were not.
+// referToLabels makes label keys part of shapes. It returns those that were not part of them before.
 func (n *Names) referToLabels(keys []string) []string {
 	var added []string
 	for _, key := range keys {

@@ -12,13 +12,13 @@ import (
 var (
 	steps = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_step_duration_seconds",
-		Help:           "Time in each step of a scheduling cycle: update (pending changes are applied), class (the pod's class is made or updated), choose (node groups are compared)",
+		Help:           "Duration of each step of a scheduling cycle: update (pending changes are applied), class (the pod's class is made or updated), choose (node groups are compared)",
 		Buckets:        metrics.ExponentialBuckets(0.000001, 4, 13),
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"step"})
 )
 
-// RegisterMetrics registers the metrics of this package, once.
+// RegisterMetrics registers the metrics of this package at the first call.
 var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(steps) })
 
 // The steps of a scheduling cycle.
@@ -35,11 +35,11 @@ func ObserveStep(step string, start time.Time) {
 	steps.WithLabelValues(step).Observe(time.Since(start).Seconds())
 }
 
-// cacheSize is upstream's gauge of the pods and nodes in the cache, after [TakeCacheSize].
+// cacheSize is upstream's gauge of the pods and nodes in the cache; nil before [TakeCacheSize].
 var cacheSize *metrics.GaugeVec
 
-// TakeCacheSize takes over upstream's gauge: upstream's cache stays empty and would report that
-// every second. It has to be called before upstream's cache is made.
+// TakeCacheSize makes this package set upstream's gauge of the cache size instead of upstream's cache, which
+// stays empty and would set it to 0 every second. It must be called before upstream's cache is made.
 var TakeCacheSize = sync.OnceFunc(func() {
 	schedmetrics.Register()
 	cacheSize = schedmetrics.CacheSize

@@ -5,7 +5,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// setHost updates the number of nodes for the hostname label of a node; object is nil if the node
+// setHost updates the numbers of nodes by hostname label after a change of a node. object is nil if the node
 // was deleted.
 func (c *Cluster) setHost(n *Node, object *v1.Node) {
 	if n.host != "" {
@@ -26,7 +26,8 @@ func (c *Cluster) setHost(n *Node, object *v1.Node) {
 	}
 }
 
-// setImages updates which images a node has; before or after is nil for a new or deleted node.
+// setImages updates the images of a node and their numbers of nodes. before is nil for a new node, and after
+// for a deleted one.
 func (c *Cluster) setImages(n *Node, before, after *v1.Node) {
 	if before != nil {
 		for _, found := range before.Status.Images {

@@ -10,33 +10,34 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// A watch that missed events reports the deletion of a pod and the creation of another with the
-// same name as one update. Upstream's cache exits to start over if the pods are on different nodes;
-// this cache removes the first and adds the second.
+// An informer that missed events reports the deletion of a pod and the creation of another one with the same
+// name as one update. If the pods are on different nodes, upstream's cache exits the process. This cache
+// removes the first pod and adds the second one.
 
-// requeuer gives pods to the scheduling queue.
+// requeuer adds or moves pods in the scheduling queue.
 type requeuer struct{ sched *kubescheduler.Scheduler }
 
-// enqueue queues a pod if it is for this scheduler.
-func (w requeuer) enqueue(logger klog.Logger, pod *v1.Pod) {
+// addToQueue adds a pod to the queue if its scheduler name is one of this scheduler's.
+func (w requeuer) addToQueue(logger klog.Logger, pod *v1.Pod) {
 	if w.sched.Profiles.HandlesSchedulerName(pod.Spec.SchedulerName) {
 		w.sched.SchedulingQueue.Add(klog.NewContext(context.Background(), logger), pod)
 	}
 }
 
-// podLeft retries pods that may fit now that a pod has left its node; pod may be nil.
-func (w requeuer) podLeft(logger klog.Logger, pod *v1.Pod) {
+// retryAfterRemoval retries the unschedulable pods that may fit because a pod was removed from its node. It
+// does nothing if pod is nil.
+func (w requeuer) retryAfterRemoval(logger klog.Logger, pod *v1.Pod) {
 	if pod != nil {
 		w.sched.SchedulingQueue.MoveAllToActiveOrBackoffQueue(logger, framework.EventAssignedPodDelete, pod, nil, nil)
 	}
 }
 
-// replaceUnseen replaces a pod by another of the same name. A pod without a node in its new version
-// is removed until the watch reports more: no API server unbinds a pod.
+// replaceUnseen replaces a pod by another pod with the same name. It removes a pod whose new version has no
+// node, although an API server never unbinds a pod, until the watch reports a node again.
 func (c *Cache) replaceUnseen(logger klog.Logger, oldPod, newPod *v1.Pod) {
-	logger.Info("Pod was replaced by another of its name in one update", "pod", klog.KObj(newPod), "before", oldPod.UID, "now", newPod.UID)
+	logger.Info("Pod was replaced by another pod with the same name in one update", "pod", klog.KObj(newPod), "before", oldPod.UID, "now", newPod.UID)
 	c.mu.Lock()
-	left := c.removeLocked(logger, oldPod.UID)
+	removed := c.removeLocked(logger, oldPod.UID)
 	if state := c.pods[newPod.UID]; newPod.Spec.NodeName == "" {
 		c.removeLocked(logger, newPod.UID)
 	} else if state.Pod != nil {
@@ -45,13 +46,13 @@ func (c *Cache) replaceUnseen(logger klog.Logger, oldPod, newPod *v1.Pod) {
 		c.add(logger, newPod)
 	}
 	c.mu.Unlock()
-	c.requeuer.podLeft(logger, left)
+	c.requeuer.retryAfterRemoval(logger, removed)
 	if newPod.Spec.NodeName == "" && newPod.UID != oldPod.UID {
-		c.requeuer.enqueue(logger, newPod)
+		c.requeuer.addToQueue(logger, newPod)
 	}
 }
 
-// removeLocked removes a pod and returns it, or nil if it is unknown.
+// removeLocked removes a pod and returns it, or nil if it is unknown. The caller holds the lock.
 func (c *Cache) removeLocked(logger klog.Logger, uid types.UID) *v1.Pod {
 	state := c.pods[uid]
 	if state.Pod == nil {
@@ -59,7 +60,7 @@ func (c *Cache) removeLocked(logger klog.Logger, uid types.UID) *v1.Pod {
 	}
 	delete(c.pods, uid)
 	c.unassume(state.Pod)
-	c.note(logger, operation{remove: state.Pod})
+	c.enqueue(logger, operation{remove: state.Pod})
 	return state.Pod
 }
 
@@ -70,9 +71,9 @@ func (c *Cache) unassume(pod *v1.Pod) {
 	}
 }
 
-// removeAssumedNamesake removes and returns an assumed pod that has the name of another pod: it was
-// deleted, and no event will report that.
-func (c *Cache) removeAssumedNamesake(logger klog.Logger, pod *v1.Pod) (left *v1.Pod) {
+// removeAssumedNamesake removes and returns an assumed pod that has the same name as the given pod and
+// another UID. The assumed pod was deleted, and no event will report that.
+func (c *Cache) removeAssumedNamesake(logger klog.Logger, pod *v1.Pod) (removed *v1.Pod) {
 	if uid, assumed := c.assumed[NameOf(pod)]; assumed && uid != pod.UID {
 		return c.removeLocked(logger, uid)
 	}
@@ -84,11 +85,12 @@ func NameOf(pod *v1.Pod) types.NamespacedName {
 	return types.NamespacedName{Namespace: pod.Namespace, Name: pod.Name}
 }
 
-// UpdatePodGroupMember takes every update of a pod without a node.
+// UpdatePodGroupMember is called for every update of a pod without a node. It removes an assumed pod with
+// the same name.
 func (c *Cache) UpdatePodGroupMember(logger klog.Logger, oldPod, newPod *v1.Pod) {
 	c.Cache.UpdatePodGroupMember(logger, oldPod, newPod)
 	c.mu.Lock()
-	left := c.removeAssumedNamesake(logger, newPod)
+	removed := c.removeAssumedNamesake(logger, newPod)
 	c.mu.Unlock()
-	c.requeuer.podLeft(logger, left)
+	c.requeuer.retryAfterRemoval(logger, removed)
 }

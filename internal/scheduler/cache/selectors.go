@@ -9,7 +9,7 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// podTerms returns all affinity and anti-affinity terms, required and preferred.
+// podTerms returns all pod affinity and anti-affinity terms, required and preferred.
 func podTerms(affinity *v1.Affinity) []v1.PodAffinityTerm {
 	terms := slices.Concat(fwk.GetPodAffinityTerms(affinity), fwk.GetPodAntiAffinityTerms(affinity))
 	var preferred []v1.WeightedPodAffinityTerm
@@ -25,7 +25,8 @@ func podTerms(affinity *v1.Affinity) []v1.PodAffinityTerm {
 	return terms
 }
 
-// OwnSelectorKeys returns the label keys that the selectors of a pod read.
+// OwnSelectorKeys returns the label keys to which the selectors in a pod's spread constraints and affinity
+// terms refer.
 func OwnSelectorKeys(pod *v1.Pod) sets.Set[string] {
 	keys := sets.Set[string]{}
 	add := func(selector *metav1.LabelSelector) {

@@ -10,13 +10,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
 )
 
-// Snapshot gives access to the fields of kube-scheduler's snapshot, which upstream's search and
+// Snapshot gives access to the unexported fields of kube-scheduler's snapshot, which upstream's search and
 // plugins read.
 //
-// Upstream lets a program pass a snapshot, but only its own cache can fill one. That cache scans
-// all nodes of a zone to add one, copies each node that changed, and rebuilds all lists for one
-// more node. So we write the fields by reflection (ADR 6); [newSnapshot] fails if a release has
-// other fields.
+// Only upstream's cache can fill a snapshot through exported methods. To add one node, that cache scans
+// all nodes of a zone and rebuilds all lists, and it copies each changed node. So this package writes the
+// fields through reflection (ADR 6). [newSnapshot] returns an error if the Kubernetes release has other
+// fields.
 type Snapshot struct {
 	nodes    *map[string]*framework.NodeInfo
 	list     *[]fwk.NodeInfo
@@ -25,14 +25,14 @@ type Snapshot struct {
 	Upstream *schedcache.Snapshot
 }
 
-// sublist is the list of the nodes that have pods with a kind of affinity.
+// sublist is the list of the nodes that have pods with a certain type of affinity.
 type sublist struct {
 	list      *[]fwk.NodeInfo
 	positions map[*framework.NodeInfo]int
 	has       func(*framework.NodeInfo) bool
 }
 
-// newSnapshot reaches the fields of a snapshot and empties it.
+// newSnapshot returns access to the fields of an upstream snapshot, and empties the snapshot.
 func newSnapshot(whole *schedcache.Snapshot) (s *Snapshot, err error) {
 	s = &Snapshot{Upstream: whole}
 	fields := reflect.ValueOf(whole).Elem()
@@ -60,7 +60,7 @@ func newSnapshot(whole *schedcache.Snapshot) (s *Snapshot, err error) {
 	return s, nil
 }
 
-// refresh updates the membership of a node in the sublists.
+// refresh adds a node to the sublists to which it belongs, and removes it from the others.
 func (s *Snapshot) refresh(info *framework.NodeInfo) {
 	for i := range s.affinity {
 		s.affinity[i].set(info, info.Node() != nil && s.affinity[i].has(info))
@@ -84,8 +84,8 @@ func (l *sublist) set(info *framework.NodeInfo, member bool) {
 	}
 }
 
-// HideNodes runs f while the snapshot has no nodes. Plugins then compute their state for a pod
-// without reading every node. With showClaims they still see which volume claims are in use.
+// HideNodes calls f while the snapshot lists no nodes, so that plugins compute their state for a pod without
+// reading every node. If showClaims is true, the snapshot still has the volume claims in use.
 func (s *Snapshot) HideNodes(showClaims bool, f func()) {
 	list, claims := *s.list, *s.claims
 	var sublists [len(s.affinity)][]fwk.NodeInfo

@@ -11,8 +11,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
 
-// Trimmer reduces nodes and pods to what scheduling reads before an informer stores them. Equal
-// parts of objects are shared, so the objects must not be changed afterwards.
+// Trimmer removes the fields that scheduling does not read from nodes and pods, before an informer stores
+// them. Objects share equal parts, so they must not be changed afterwards.
 type Trimmer struct {
 	mu    sync.Mutex
 	specs shared[v1.PodSpec]
@@ -21,18 +21,19 @@ type Trimmer struct {
 	key   []byte
 }
 
-// NewTrimmer makes a trimmer.
+// NewTrimmer returns a trimmer.
 func NewTrimmer() *Trimmer {
 	return &Trimmer{specs: shared[v1.PodSpec]{}, metas: shared[metav1.ObjectMeta]{}, nodes: shared[v1.NodeStatus]{}}
 }
 
-// shared are the latest values, by their encoding.
+// shared are recent values that objects share, by the encoding of the value.
 type shared[T any] map[string]T
 
-// maxShared is the number of values that are remembered. Objects keep a value that is forgotten.
+// maxShared is the number of values at which the map is cleared. Objects keep the values that they have.
 const maxShared = 4096
 
-// intern returns the remembered value with the same key, or remembers this one.
+// intern returns the stored value with the same key. If there is none, it stores the given value and returns
+// it.
 func (s shared[T]) intern(key []byte, value T) T {
 	if known, ok := s[string(key)]; ok {
 		return known
@@ -44,7 +45,7 @@ func (s shared[T]) intern(key []byte, value T) T {
 	return value
 }
 
-// Transform trims a node or a pod; it is a [toolscache.TransformFunc].
+// Transform trims a node or a pod. It is a [toolscache.TransformFunc].
 func (t *Trimmer) Transform(object any) (any, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -54,7 +55,7 @@ func (t *Trimmer) Transform(object any) (any, error) {
 	case *v1.Node:
 		t.node(object)
 	case toolscache.DeletedFinalStateUnknown:
-		// Its object came out of the store and is trimmed.
+		// Its object comes from the store, so it is already trimmed.
 	}
 	return object, nil
 }
@@ -93,7 +94,7 @@ func trimContainers(containers []v1.Container) {
 		mounts := c.VolumeMounts
 		c.VolumeMounts = nil
 		for _, mount := range mounts {
-			// Scheduling depends on these: nodes declare whether they support them.
+			// The plugin NodeDeclaredFeatures reads these: nodes declare whether they support them.
 			if len(mount.BindMountOptions) > 0 {
 				c.VolumeMounts = append(c.VolumeMounts, mount)
 			}
@@ -101,7 +102,7 @@ func trimContainers(containers []v1.Container) {
 	}
 }
 
-// trimStatuses keeps the actual resources of containers, if they are known.
+// trimStatuses keeps only the container statuses that report resources, and only the resources in them.
 func trimStatuses(statuses []v1.ContainerStatus) []v1.ContainerStatus {
 	var kept []v1.ContainerStatus
 	for _, status := range statuses {

@@ -1,5 +1,5 @@
-// Package guard contains failures of plugins that are not kube-scheduler's own: a panic or a call
-// that takes too long is an error of one pod, and does not stop the scheduler.
+// Package guard contains failures of out-of-tree plugins: a panic, or a call that takes too long, becomes an
+// error of one pod and does not stop the scheduler.
 package guard
 
 import (
@@ -17,53 +17,54 @@ import (
 
 // The limits of calls.
 const (
-	// A call that the scheduling cycle waits for may take this long; extenders have half of it.
+	// pluginLimit and pluginGrace are the defaults of Limits. Upstream's limit for extenders is half
+	// of pluginLimit.
 	pluginLimit = 10 * time.Second
 	pluginGrace = time.Second
-	// A pod whose call took too long is not tried again for this many limits, so that it takes only
-	// a small share of the scheduler's time.
-	restFactor = 10
-	// A plugin with so many calls that have not returned is not called any more.
-	mostLeft = 1000
+	// After a call for a pod has taken too long, the plugin is not called for the pod for
+	// pauseFactor times the limit, so that the pod takes only a small share of the scheduler's time.
+	pauseFactor = 10
+	// A plugin is not called while maxAbandoned abandoned calls have not returned.
+	maxAbandoned = 1000
 )
 
 // Limits apply to all plugins of a scheduler.
 type Limits struct {
-	// Call is the limit of a call. Grace is how much later a call is abandoned that ignores the end
-	// of its context.
+	// Call is the time after which the context of a call ends. Grace is the time after that after
+	// which the call is abandoned if it has not returned.
 	Call, Grace time.Duration
-	// left is called when a call is abandoned. The call may still read what the cycle works on.
-	left func()
+	// abandoned is called when a call is abandoned. The call may still read nodes.
+	abandoned func()
 }
 
-// NewLimits returns the default limits. left is called when a call is abandoned.
-func NewLimits(left func()) *Limits {
-	return &Limits{Call: pluginLimit, Grace: pluginGrace, left: left}
+// NewLimits returns the default limits. abandoned is called when a call is abandoned.
+func NewLimits(abandoned func()) *Limits {
+	return &Limits{Call: pluginLimit, Grace: pluginGrace, abandoned: abandoned}
 }
 
 // guard contains the failures of one plugin.
 //
-// Go cannot stop a call. A call that does not return is abandoned: it keeps what it works on, and
-// its result is discarded.
+// Go cannot stop a call. If a call does not return in time, it is abandoned: it continues to run, and its
+// result is discarded.
 type guard struct {
 	plugin string
 	limits *Limits
 
-	mu   sync.Mutex
-	slow map[types.UID]*slowness
-	left int
+	mu        sync.Mutex
+	slow      map[types.UID]*slowPod
+	abandoned int
 }
 
-// slowness records the calls of a plugin for one pod that took too long.
-type slowness struct {
-	// left is the number of abandoned calls that have not returned.
-	left int
-	// rest is when the pod may be tried again.
-	rest time.Time
+// slowPod records the calls of a plugin for one pod that took too long.
+type slowPod struct {
+	// abandoned is the number of abandoned calls that have not returned.
+	abandoned int
+	// pausedUntil is the time until which the plugin is not called for the pod.
+	pausedUntil time.Time
 }
 
 func newGuard(plugin string, limits *Limits) *guard {
-	return &guard{plugin: plugin, limits: limits, slow: map[types.UID]*slowness{}}
+	return &guard{plugin: plugin, limits: limits, slow: map[types.UID]*slowPod{}}
 }
 
 // answer is the result of a call.
@@ -75,8 +76,8 @@ type answer[T any] struct {
 // call is a call of a plugin at an extension point.
 type call[T any] func(context.Context) (T, *fwk.Status)
 
-// survive makes a call and turns a panic into an error.
-func survive[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f call[T]) (result T, status *fwk.Status) {
+// recoverPanic makes a call and turns a panic into an error.
+func recoverPanic[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f call[T]) (result T, status *fwk.Status) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			pluginFailures.WithLabelValues(g.plugin, point, "panic").Inc()
@@ -88,9 +89,10 @@ func survive[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f 
 	return f(ctx)
 }
 
-// limited does the same and waits no longer than the limit.
-func limited[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f call[T]) (result T, status *fwk.Status) {
-	if err := g.resting(pod.UID); err != nil {
+// withLimit makes a call in another goroutine, turns a panic into an error, and returns an error if the call
+// takes longer than the limit. It does not make the call while the pod is paused.
+func withLimit[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f call[T]) (result T, status *fwk.Status) {
+	if err := g.checkPause(pod.UID); err != nil {
 		return result, fwk.AsStatus(err)
 	}
 	within, cancel := context.WithTimeout(ctx, g.limits.Call)
@@ -98,22 +100,22 @@ func limited[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f 
 	done := make(chan answer[T], 1)
 	go func() {
 		var a answer[T]
-		a.result, a.status = survive(within, g, point, pod, f)
+		a.result, a.status = recoverPanic(within, g, point, pod, f)
 		done <- a
 	}()
-	patience := time.NewTimer(g.limits.Call + g.limits.Grace)
-	defer patience.Stop()
+	timeout := time.NewTimer(g.limits.Call + g.limits.Grace)
+	defer timeout.Stop()
 	select {
 	case a := <-done:
 		if within.Err() == nil || ctx.Err() != nil {
 			return a.result, a.status
 		}
-		g.tookTooLong(pod.UID)
-	case <-patience.C:
-		g.leave(pod.UID)
+		g.recordSlow(pod.UID)
+	case <-timeout.C:
+		g.recordAbandoned(pod.UID)
 		go func() {
 			<-done
-			g.returned(pod.UID)
+			g.recordReturned(pod.UID)
 		}()
 	}
 	pluginFailures.WithLabelValues(g.plugin, point, "timeout").Inc()
@@ -122,15 +124,15 @@ func limited[T any](ctx context.Context, g *guard, point string, pod *v1.Pod, f 
 	return result, fwk.AsStatus(err)
 }
 
-// surviveStatus is [survive] for calls that return only a status.
-func surviveStatus(ctx context.Context, g *guard, point string, pod *v1.Pod, f func(context.Context) *fwk.Status) *fwk.Status {
-	_, status := survive(ctx, g, point, pod, statusOnly(f))
+// recoverPanicStatus is [recoverPanic] for calls that return only a status.
+func recoverPanicStatus(ctx context.Context, g *guard, point string, pod *v1.Pod, f func(context.Context) *fwk.Status) *fwk.Status {
+	_, status := recoverPanic(ctx, g, point, pod, statusOnly(f))
 	return status
 }
 
-// limitedStatus is [limited] for calls that return only a status.
-func limitedStatus(ctx context.Context, g *guard, point string, pod *v1.Pod, f func(context.Context) *fwk.Status) *fwk.Status {
-	_, status := limited(ctx, g, point, pod, statusOnly(f))
+// withLimitStatus is [withLimit] for calls that return only a status.
+func withLimitStatus(ctx context.Context, g *guard, point string, pod *v1.Pod, f func(context.Context) *fwk.Status) *fwk.Status {
+	_, status := withLimit(ctx, g, point, pod, statusOnly(f))
 	return status
 }
 
@@ -138,64 +140,66 @@ func statusOnly(f func(context.Context) *fwk.Status) call[struct{}] {
 	return func(ctx context.Context) (struct{}, *fwk.Status) { return struct{}{}, f(ctx) }
 }
 
-// resting returns why a pod is not tried now; nil if it is.
-func (g *guard) resting(uid types.UID) error {
+// checkPause returns an error if the plugin must not be called for a pod now.
+func (g *guard) checkPause(uid types.UID) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.left >= mostLeft {
-		return fmt.Errorf("plugin %s has not returned from %d calls", g.plugin, g.left)
+	if g.abandoned >= maxAbandoned {
+		return fmt.Errorf("plugin %s has not returned from %d calls", g.plugin, g.abandoned)
 	}
 	s := g.slow[uid]
 	if s == nil {
 		return nil
 	}
-	if s.left > 0 {
+	if s.abandoned > 0 {
 		return fmt.Errorf("plugin %s has not returned from an earlier call for this pod", g.plugin)
 	}
-	if rest := time.Until(s.rest); rest > 0 {
-		return fmt.Errorf("plugin %s took too long for this pod, which is tried again in %v", g.plugin, rest.Round(time.Second))
+	if pause := time.Until(s.pausedUntil); pause > 0 {
+		return fmt.Errorf("plugin %s took too long for this pod; it is called again for the pod in %v", g.plugin, pause.Round(time.Second))
 	}
 	delete(g.slow, uid)
 	return nil
 }
 
-func (g *guard) tookTooLong(uid types.UID) {
+// recordSlow records a call that has returned, but too late.
+func (g *guard) recordSlow(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.note(uid)
+	g.pausePod(uid)
 }
 
-// note makes a pod rest, and removes pods that have rested, because some never return.
-func (g *guard) note(uid types.UID) *slowness {
+// pausePod starts the pause of a pod. It also removes the entries of pods whose pause has ended, because some
+// of these pods are never scheduled again. The caller holds the lock.
+func (g *guard) pausePod(uid types.UID) *slowPod {
 	now := time.Now()
 	for other, s := range g.slow {
-		if s.left == 0 && s.rest.Before(now) {
+		if s.abandoned == 0 && s.pausedUntil.Before(now) {
 			delete(g.slow, other)
 		}
 	}
 	s := g.slow[uid]
 	if s == nil {
-		s = &slowness{}
+		s = &slowPod{}
 		g.slow[uid] = s
 	}
-	s.rest = now.Add(restFactor * g.limits.Call)
+	s.pausedUntil = now.Add(pauseFactor * g.limits.Call)
 	return s
 }
 
-// leave records an abandoned call.
-func (g *guard) leave(uid types.UID) {
+// recordAbandoned records an abandoned call.
+func (g *guard) recordAbandoned(uid types.UID) {
 	g.mu.Lock()
-	g.note(uid).left++
-	g.left++
+	g.pausePod(uid).abandoned++
+	g.abandoned++
 	g.mu.Unlock()
-	g.limits.left()
+	g.limits.abandoned()
 }
 
-// returned records that an abandoned call has returned. The entry of its pod is still there,
-// because note keeps pods with abandoned calls.
-func (g *guard) returned(uid types.UID) {
+// recordReturned records that an abandoned call has returned. The entry of its pod exists, because pausePod
+// does not remove pods with abandoned calls.
+func (g *guard) recordReturned(uid types.UID) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.slow[uid].left--
-	g.left--
+	g.slow[uid].abandoned--
+	g.abandoned--
 }

@@ -11,10 +11,10 @@ import (
 var (
 	pluginFailures = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "plugin_failures_total",
-		Help:           "Calls of plugins that are not kube-scheduler's own that panicked or timed out, by plugin, extension point and kind",
+		Help:           "Number of calls of out-of-tree plugins that panicked or timed out, by plugin, extension point and kind of failure",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"plugin", "extension_point", "kind"})
 )
 
-// RegisterMetrics registers the metrics of this package, once.
+// RegisterMetrics registers the metrics of this package at the first call.
 var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(pluginFailures) })

@@ -14,28 +14,27 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/unexported"
 )
 
-// Wrap puts a guard around each plugin of a profile that is not kube-scheduler's own. It replaces
-// them in the framework's lists, as upstream does to record metrics; preemption uses the same
-// lists.
+// Wrap wraps each out-of-tree plugin of a profile with a guard. It replaces the plugins in the framework's lists,
+// as upstream does to record metrics. Preemption uses the same lists.
 //
-// The queue received QueueSort, PreEnqueue and queueing hints earlier, so they are not guarded.
+// QueueSort, PreEnqueue and queueing hints are not guarded, because the queue already has them.
 func Wrap(fw framework.Framework, l *Limits) error {
-	s := shields{lists: reflect.ValueOf(fw).Elem(), own: plugins.NewInTreeRegistry(), limits: l, guards: map[string]*guard{}}
-	shield(&s, "preFilterPlugins", func(p fwk.PreFilterPlugin, g *guard) fwk.PreFilterPlugin { return guardedPreFilter{p, g} })
-	shield(&s, "filterPlugins", func(p fwk.FilterPlugin, g *guard) fwk.FilterPlugin { return guardedFilter{p, g} })
-	shield(&s, "postFilterPlugins", func(p fwk.PostFilterPlugin, g *guard) fwk.PostFilterPlugin { return guardedPostFilter{p, g} })
-	shield(&s, "preScorePlugins", func(p fwk.PreScorePlugin, g *guard) fwk.PreScorePlugin { return guardedPreScore{p, g} })
-	shield(&s, "scorePlugins", func(p fwk.ScorePlugin, g *guard) fwk.ScorePlugin { return guardedScore{p, g} })
-	shield(&s, "reservePlugins", func(p fwk.ReservePlugin, g *guard) fwk.ReservePlugin { return guardedReserve{p, g} })
-	shield(&s, "permitPlugins", func(p fwk.PermitPlugin, g *guard) fwk.PermitPlugin { return guardedPermit{p, g} })
-	shield(&s, "preBindPlugins", func(p fwk.PreBindPlugin, g *guard) fwk.PreBindPlugin { return guardedPreBind{p, g} })
-	shield(&s, "bindPlugins", func(p fwk.BindPlugin, g *guard) fwk.BindPlugin { return guardedBind{p, g} })
-	shield(&s, "postBindPlugins", func(p fwk.PostBindPlugin, g *guard) fwk.PostBindPlugin { return guardedPostBind{p, g} })
+	s := wrapper{lists: reflect.ValueOf(fw).Elem(), own: plugins.NewInTreeRegistry(), limits: l, guards: map[string]*guard{}}
+	wrapList(&s, "preFilterPlugins", func(p fwk.PreFilterPlugin, g *guard) fwk.PreFilterPlugin { return guardedPreFilter{p, g} })
+	wrapList(&s, "filterPlugins", func(p fwk.FilterPlugin, g *guard) fwk.FilterPlugin { return guardedFilter{p, g} })
+	wrapList(&s, "postFilterPlugins", func(p fwk.PostFilterPlugin, g *guard) fwk.PostFilterPlugin { return guardedPostFilter{p, g} })
+	wrapList(&s, "preScorePlugins", func(p fwk.PreScorePlugin, g *guard) fwk.PreScorePlugin { return guardedPreScore{p, g} })
+	wrapList(&s, "scorePlugins", func(p fwk.ScorePlugin, g *guard) fwk.ScorePlugin { return guardedScore{p, g} })
+	wrapList(&s, "reservePlugins", func(p fwk.ReservePlugin, g *guard) fwk.ReservePlugin { return guardedReserve{p, g} })
+	wrapList(&s, "permitPlugins", func(p fwk.PermitPlugin, g *guard) fwk.PermitPlugin { return guardedPermit{p, g} })
+	wrapList(&s, "preBindPlugins", func(p fwk.PreBindPlugin, g *guard) fwk.PreBindPlugin { return guardedPreBind{p, g} })
+	wrapList(&s, "bindPlugins", func(p fwk.BindPlugin, g *guard) fwk.BindPlugin { return guardedBind{p, g} })
+	wrapList(&s, "postBindPlugins", func(p fwk.PostBindPlugin, g *guard) fwk.PostBindPlugin { return guardedPostBind{p, g} })
 	return s.err
 }
 
-// shields is the state of [Wrap].
-type shields struct {
+// wrapper is the state of [Wrap].
+type wrapper struct {
 	lists  reflect.Value
 	own    frameworkruntime.Registry
 	limits *Limits
@@ -43,8 +42,8 @@ type shields struct {
 	err    error
 }
 
-// shield wraps the plugins in one list of the framework.
-func shield[P fwk.Plugin](s *shields, name string, wrap func(P, *guard) P) {
+// wrapList wraps the plugins in one list of the framework.
+func wrapList[P fwk.Plugin](s *wrapper, name string, wrap func(P, *guard) P) {
 	var list *[]P
 	if unexported.Field(s.lists, name, &list, &s.err); list == nil {
 		return
@@ -61,7 +60,7 @@ func shield[P fwk.Plugin](s *shields, name string, wrap func(P, *guard) P) {
 	}
 }
 
-// Unreturned returns how many calls of guarded filter plugins were abandoned and have not returned.
+// Unreturned returns the number of abandoned calls of filter plugins that have not returned.
 func Unreturned(fw framework.Framework) (calls int, err error) {
 	var list *[]fwk.FilterPlugin
 	if unexported.Field(reflect.ValueOf(fw).Elem(), "filterPlugins", &list, &err); err != nil {
@@ -70,7 +69,7 @@ func Unreturned(fw framework.Framework) (calls int, err error) {
 	for _, plugin := range *list {
 		if guarded, ok := plugin.(guardedFilter); ok {
 			guarded.guard.mu.Lock()
-			calls += guarded.guard.left
+			calls += guarded.guard.abandoned
 			guarded.guard.mu.Unlock()
 		}
 	}
@@ -84,7 +83,7 @@ type guardedPreFilter struct {
 
 // PreFilter is called with a limit.
 func (p guardedPreFilter) PreFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) (*fwk.PreFilterResult, *fwk.Status) {
-	return limited(ctx, p.guard, "PreFilter", pod, func(ctx context.Context) (*fwk.PreFilterResult, *fwk.Status) {
+	return withLimit(ctx, p.guard, "PreFilter", pod, func(ctx context.Context) (*fwk.PreFilterResult, *fwk.Status) {
 		return p.PreFilterPlugin.PreFilter(ctx, state, pod, nodes)
 	})
 }
@@ -105,14 +104,14 @@ type guardedExtensions struct {
 
 // AddPod is called with a limit.
 func (e guardedExtensions) AddPod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, added fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
-	return limitedStatus(ctx, e.guard, "AddPod", pod, func(ctx context.Context) *fwk.Status {
+	return withLimitStatus(ctx, e.guard, "AddPod", pod, func(ctx context.Context) *fwk.Status {
 		return e.extensions.AddPod(ctx, state, pod, added, node)
 	})
 }
 
 // RemovePod is called with a limit.
 func (e guardedExtensions) RemovePod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, removed fwk.PodInfo, node fwk.NodeInfo) *fwk.Status {
-	return limitedStatus(ctx, e.guard, "RemovePod", pod, func(ctx context.Context) *fwk.Status {
+	return withLimitStatus(ctx, e.guard, "RemovePod", pod, func(ctx context.Context) *fwk.Status {
 		return e.extensions.RemovePod(ctx, state, pod, removed, node)
 	})
 }
@@ -124,7 +123,7 @@ type guardedFilter struct {
 
 // Filter is called with a limit.
 func (p guardedFilter) Filter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) *fwk.Status {
-	return limitedStatus(ctx, p.guard, "Filter", pod, func(ctx context.Context) *fwk.Status {
+	return withLimitStatus(ctx, p.guard, "Filter", pod, func(ctx context.Context) *fwk.Status {
 		return p.FilterPlugin.Filter(ctx, state, pod, node)
 	})
 }
@@ -136,7 +135,7 @@ type guardedPostFilter struct {
 
 // PostFilter is called with a limit.
 func (p guardedPostFilter) PostFilter(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes fwk.NodeToStatusReader) (*fwk.PostFilterResult, *fwk.Status) {
-	return limited(ctx, p.guard, "PostFilter", pod, func(ctx context.Context) (*fwk.PostFilterResult, *fwk.Status) {
+	return withLimit(ctx, p.guard, "PostFilter", pod, func(ctx context.Context) (*fwk.PostFilterResult, *fwk.Status) {
 		return p.PostFilterPlugin.PostFilter(ctx, state, pod, nodes)
 	})
 }
@@ -148,7 +147,7 @@ type guardedPreScore struct {
 
 // PreScore is called with a limit.
 func (p guardedPreScore) PreScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, nodes []fwk.NodeInfo) *fwk.Status {
-	return limitedStatus(ctx, p.guard, "PreScore", pod, func(ctx context.Context) *fwk.Status {
+	return withLimitStatus(ctx, p.guard, "PreScore", pod, func(ctx context.Context) *fwk.Status {
 		return p.PreScorePlugin.PreScore(ctx, state, pod, nodes)
 	})
 }
@@ -160,7 +159,7 @@ type guardedScore struct {
 
 // Score is called with a limit.
 func (p guardedScore) Score(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node fwk.NodeInfo) (int64, *fwk.Status) {
-	return limited(ctx, p.guard, "Score", pod, func(ctx context.Context) (int64, *fwk.Status) {
+	return withLimit(ctx, p.guard, "Score", pod, func(ctx context.Context) (int64, *fwk.Status) {
 		return p.ScorePlugin.Score(ctx, state, pod, node)
 	})
 }
@@ -181,7 +180,7 @@ type guardedNormalize struct {
 
 // NormalizeScore is called with a limit.
 func (e guardedNormalize) NormalizeScore(ctx context.Context, state fwk.CycleState, pod *v1.Pod, scores fwk.NodeScoreList) *fwk.Status {
-	return limitedStatus(ctx, e.guard, "NormalizeScore", pod, func(ctx context.Context) *fwk.Status {
+	return withLimitStatus(ctx, e.guard, "NormalizeScore", pod, func(ctx context.Context) *fwk.Status {
 		return e.extensions.NormalizeScore(ctx, state, pod, scores)
 	})
 }
@@ -193,14 +192,14 @@ type guardedReserve struct {
 
 // Reserve is called with a limit.
 func (p guardedReserve) Reserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	return limitedStatus(ctx, p.guard, "Reserve", pod, func(ctx context.Context) *fwk.Status {
+	return withLimitStatus(ctx, p.guard, "Reserve", pod, func(ctx context.Context) *fwk.Status {
 		return p.ReservePlugin.Reserve(ctx, state, pod, node)
 	})
 }
 
-// Unreserve is called even while the pod rests, because it cleans up.
+// Unreserve is called even while the pod is paused, because it cleans up. A panic does not stop the scheduler.
 func (p guardedReserve) Unreserve(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
-	surviveStatus(ctx, p.guard, "Unreserve", pod, func(ctx context.Context) *fwk.Status {
+	recoverPanicStatus(ctx, p.guard, "Unreserve", pod, func(ctx context.Context) *fwk.Status {
 		p.ReservePlugin.Unreserve(ctx, state, pod, node)
 		return nil
 	})
@@ -213,29 +212,30 @@ type guardedPermit struct {
 
 // Permit is called with a limit.
 func (p guardedPermit) Permit(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.Status, time.Duration) {
-	wait, status := limited(ctx, p.guard, "Permit", pod, func(ctx context.Context) (time.Duration, *fwk.Status) {
+	wait, status := withLimit(ctx, p.guard, "Permit", pod, func(ctx context.Context) (time.Duration, *fwk.Status) {
 		status, wait := p.PermitPlugin.Permit(ctx, state, pod, node)
 		return wait, status
 	})
 	return status, wait
 }
 
-// guardedPreBind has no limit, because binding has a goroutine for each pod.
+// guardedPreBind guards PreBind. Its calls and those of Bind and PostBind have no limit, because each binding
+// cycle has its own goroutine.
 type guardedPreBind struct {
 	fwk.PreBindPlugin
 	guard *guard
 }
 
-// PreBindPreFlight survives a panic.
+// PreBindPreFlight turns a panic into an error.
 func (p guardedPreBind) PreBindPreFlight(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) (*fwk.PreBindPreFlightResult, *fwk.Status) {
-	return survive(ctx, p.guard, "PreBindPreFlight", pod, func(ctx context.Context) (*fwk.PreBindPreFlightResult, *fwk.Status) {
+	return recoverPanic(ctx, p.guard, "PreBindPreFlight", pod, func(ctx context.Context) (*fwk.PreBindPreFlightResult, *fwk.Status) {
 		return p.PreBindPlugin.PreBindPreFlight(ctx, state, pod, node)
 	})
 }
 
-// PreBind survives a panic.
+// PreBind turns a panic into an error.
 func (p guardedPreBind) PreBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	return surviveStatus(ctx, p.guard, "PreBind", pod, func(ctx context.Context) *fwk.Status {
+	return recoverPanicStatus(ctx, p.guard, "PreBind", pod, func(ctx context.Context) *fwk.Status {
 		return p.PreBindPlugin.PreBind(ctx, state, pod, node)
 	})
 }
@@ -245,9 +245,9 @@ type guardedBind struct {
 	guard *guard
 }
 
-// Bind survives a panic.
+// Bind turns a panic into an error.
 func (p guardedBind) Bind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	return surviveStatus(ctx, p.guard, "Bind", pod, func(ctx context.Context) *fwk.Status {
+	return recoverPanicStatus(ctx, p.guard, "Bind", pod, func(ctx context.Context) *fwk.Status {
 		return p.BindPlugin.Bind(ctx, state, pod, node)
 	})
 }
@@ -257,9 +257,9 @@ type guardedPostBind struct {
 	guard *guard
 }
 
-// PostBind survives a panic.
+// PostBind is called so that a panic does not stop the scheduler.
 func (p guardedPostBind) PostBind(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) {
-	surviveStatus(ctx, p.guard, "PostBind", pod, func(ctx context.Context) *fwk.Status {
+	recoverPanicStatus(ctx, p.guard, "PostBind", pod, func(ctx context.Context) *fwk.Status {
 		p.PostBindPlugin.PostBind(ctx, state, pod, node)
 		return nil
 	})

@@ -5,8 +5,8 @@ import (
 	"maps"
 )
 
-// Audit compares the class, which must be up to date, with a class that is rebuilt from the
-// current nodes. It returns an error for the first difference. It is slow and for tests.
+// Audit compares the class with a class that is rebuilt from the current nodes, and returns an error for
+// the first difference. The class must have read all changes. Audit is slow; only tests call it.
 func (c *Class) Audit() error {
 	fresh := &Class{view: view{spec: c.spec}, x: c.x}
 	fresh.rebuild()
@@ -28,7 +28,7 @@ func (c *Class) Audit() error {
 	return nil
 }
 
-// sums returns the tallies that are not zero, by value.
+// sums returns the tallies that are not empty, by value.
 func (c *counter) sums() map[int32]tally {
 	sums := map[int32]tally{}
 	for value, t := range c.byValue {

@@ -8,39 +8,39 @@ type Class struct {
 	view
 	x   *Index
 	key string
-	// cursor is the number of the first unread change in the log.
+	// cursor is the number of the first change in the log that the class has not read.
 	cursor int64
-	// used is the value of Index.clock at the last use. again is true after a second use.
-	used  int64
-	again bool
+	// used is the value of Index.clock at the last use. usedAgain is true after the second use.
+	used      int64
+	usedAgain bool
 
 	// entries are indexed by StateID.
 	entries []entry
-	// fresh are states that have nodes but no verdict yet.
-	fresh []StateID
-	// last is the group of the most recently evaluated state of each shape.
+	// unjudged are states that have nodes but no verdict yet.
+	unjudged []StateID
+	// last has, for each shape, the group of the most recently evaluated state.
 	last map[ShapeID]*group
-	// special are the nodes that differ from the other nodes of their state for this class:
-	// counters with HostKey count pods on them.
+	// special are the nodes that differ from the other nodes of their state for this class, because
+	// counters with HostKey count pods on them, or because nominated pods count on them.
 	special map[NodeID]*special
-	// unplaced are special nodes that must be assigned to a bucket.
+	// unplaced are the special nodes that settle must assign to a bucket.
 	unplaced   []NodeID
 	topologies map[ShapeID]*Topology
 	amounts    map[KindID][]Amount
-	// failure is the error of a verdict; the class cannot be used then.
+	// failure is the error of a verdict. If it is set, the class cannot be used.
 	failure error
 }
 
-// entry is the verdict of a class on a state. It has no pointers, as there are many entries
-// and the garbage collector would follow them.
+// entry is the verdict of a class on a state. It has no pointers: there are many entries, and the garbage
+// collector would scan them.
 type entry struct {
 	// bucket is 0 if the nodes do not fit or the verdict is unknown.
 	bucket bucketID
-	// count is the number of nodes in the state that are not special.
+	// count is the number of ordinary nodes in the state.
 	count int32
-	// refusal is the reason if the nodes do not fit.
+	// refusal is [Verdict.Refusal] if the nodes do not fit.
 	refusal int32
-	// known is true if there is a verdict.
+	// known is true if the verdict was computed.
 	known bool
 }
 
@@ -52,10 +52,10 @@ type special struct {
 	position int32
 	// waiting is true if the node is in unplaced.
 	waiting bool
-	// host has the counts of counters with HostKey, by counter. extra has what nominated pods
-	// add to all counters; nil without nominated pods.
+	// host has the counts of the counters with HostKey on this node, by counter. extra has the
+	// numbers that nominated pods add to all counters; nil without nominated pods.
 	host, extra []int64
-	// counted are the counters whose histograms contain host.
+	// counted are the counters whose histograms include this node.
 	counted []int
 }
 
@@ -64,16 +64,16 @@ func (c *Class) rebuild() {
 	x := c.x
 	*c = Class{
 		view: newView(c.spec),
-		x:    x, key: c.key, used: c.used, again: c.again, cursor: x.log.end(),
+		x:    x, key: c.key, used: c.used, usedAgain: c.usedAgain, cursor: x.log.end(),
 		entries:    make([]entry, len(x.states)),
-		fresh:      make([]StateID, 0, x.States()),
+		unjudged:   make([]StateID, 0, x.States()),
 		last:       map[ShapeID]*group{},
 		special:    map[NodeID]*special{},
 		topologies: map[ShapeID]*Topology{},
 		amounts:    map[KindID][]Amount{},
 	}
 	for id := range x.states {
-		c.shift(StateID(id), int32(len(x.states[id].nodes)))
+		c.addOrdinary(StateID(id), int32(len(x.states[id].nodes)))
 	}
 	if len(c.spec.Counters) == 0 {
 		return
@@ -104,7 +104,7 @@ func (c *Class) catchUp() {
 	for i := range changes {
 		change := &changes[i]
 		if change.delta == 0 {
-			c.moved(change)
+			c.applyMove(change)
 		} else if len(c.counters) > 0 {
 			c.countPod(change.node, change.to, c.topologyOf(c.x.states[change.to].Shape), change.kind, int64(change.delta))
 		}
@@ -112,29 +112,29 @@ func (c *Class) catchUp() {
 	c.cursor = c.x.log.end()
 }
 
-// moved applies a change of a node's state.
-func (c *Class) moved(change *change) {
+// applyMove applies a change of a node's state.
+func (c *Class) applyMove(change *change) {
 	c.recount(change)
 	s := c.special[change.node]
 	switch {
 	case s == nil:
 		if change.from != None {
-			c.shift(change.from, -1)
+			c.addOrdinary(change.from, -1)
 		}
 		if change.to != None {
-			c.shift(change.to, 1)
+			c.addOrdinary(change.to, 1)
 		}
 	case change.to == None:
 		c.unplace(s)
 		delete(c.special, change.node)
 	default:
 		s.state = change.to
-		c.wait(change.node, s)
+		c.markUnplaced(change.node, s)
 	}
 }
 
-// recount moves the pods of a node from the counters of its old labels to those of its new
-// labels.
+// recount moves the pods of a node from the topology values of its old labels to those of its new labels,
+// if its shape has changed.
 func (c *Class) recount(change *change) {
 	if len(c.counters) == 0 {
 		return
@@ -161,19 +161,19 @@ func (c *Class) recount(change *change) {
 	}
 }
 
-// shift changes the number of nodes of a state that are not special.
-func (c *Class) shift(id StateID, by int32) {
+// addOrdinary adds to the number of ordinary nodes of a state.
+func (c *Class) addOrdinary(id StateID, by int32) {
 	e := &c.entries[id]
 	e.count += by
 	switch {
 	case e.bucket != 0:
 		c.buckets[e.bucket].add(by)
 	case !e.known && e.count > 0:
-		c.fresh = append(c.fresh, id)
+		c.unjudged = append(c.unjudged, id)
 	}
 }
 
-// countNode adds a node to the eligible nodes of its topology values.
+// countNode adds a node to the numbers of eligible nodes of its topology values, or removes it if by is -1.
 func (c *Class) countNode(topology *Topology, by int32) {
 	for i, spec := range c.spec.Counters {
 		switch {
@@ -202,7 +202,7 @@ func (c *Class) countPod(node NodeID, state StateID, topology *Topology, kind Ki
 		switch key := c.spec.Counters[i].Key; {
 		case key == HostKey:
 			if s == nil {
-				s = c.makeSpecial(node, state)
+				s = c.beginCount(node, state)
 			}
 			s.host[i] += by * amount.By
 			if topology.Host {
@@ -214,13 +214,14 @@ func (c *Class) countPod(node NodeID, state StateID, topology *Topology, kind Ki
 		}
 	}
 	if s != nil {
-		c.keepSpecial(node, s, topology)
+		c.endCount(node, s, topology)
 	}
 }
 
-// makeSpecial makes a node special and removes its counts from the histograms.
-func (c *Class) makeSpecial(node NodeID, state StateID) *special {
-	s := c.setAside(node, state)
+// beginCount prepares a change of the counts of a node: it makes the node special and removes it from the
+// histograms.
+func (c *Class) beginCount(node NodeID, state StateID) *special {
+	s := c.markSpecial(node, state)
 	for _, i := range s.counted {
 		c.counters[i].record(s.host[i], -1)
 	}
@@ -228,42 +229,44 @@ func (c *Class) makeSpecial(node NodeID, state StateID) *special {
 	return s
 }
 
-// keepSpecial undoes makeSpecial: the node stays special if it has counts.
-func (c *Class) keepSpecial(node NodeID, s *special, topology *Topology) {
-	if c.putBack(node, s) {
+// endCount completes a change of the counts of a node. A node with counts is added to the histograms and
+// remains special; a node without counts becomes ordinary.
+func (c *Class) endCount(node NodeID, s *special, topology *Topology) {
+	if c.unmarkSpecial(node, s) {
 		return
 	}
 	s.counted = c.hardHosts(topology)
 	for _, i := range s.counted {
 		c.counters[i].record(s.host[i], 1)
 	}
-	c.wait(node, s)
+	c.markUnplaced(node, s)
 }
 
-// setAside makes a node special, if it is not special already.
-func (c *Class) setAside(node NodeID, state StateID) *special {
+// markSpecial makes a node special, unless it already is.
+func (c *Class) markSpecial(node NodeID, state StateID) *special {
 	s := c.special[node]
 	if s == nil {
 		s = &special{state: state, host: make([]int64, len(c.counters))}
 		c.special[node] = s
-		c.shift(state, -1)
+		c.addOrdinary(state, -1)
 	}
 	return s
 }
 
-// putBack undoes setAside. It returns false if the node has counts and stays special.
-func (c *Class) putBack(node NodeID, s *special) bool {
+// unmarkSpecial makes a special node ordinary. It returns false if the node has counts or nominated pods
+// and therefore remains special.
+func (c *Class) unmarkSpecial(node NodeID, s *special) bool {
 	if anyCount(s.host) || s.extra != nil {
 		return false
 	}
 	c.unplace(s)
 	delete(c.special, node)
-	c.shift(s.state, 1)
+	c.addOrdinary(s.state, 1)
 	return true
 }
 
-// wait removes a special node from its bucket until settle assigns a new one.
-func (c *Class) wait(node NodeID, s *special) {
+// markUnplaced removes a special node from its bucket. settle will assign a new bucket.
+func (c *Class) markUnplaced(node NodeID, s *special) {
 	c.unplace(s)
 	if !s.waiting {
 		s.waiting = true
@@ -288,10 +291,10 @@ func (c *Class) unplace(s *special) {
 
 // settle computes missing verdicts and assigns special nodes to buckets.
 func (c *Class) settle() {
-	for _, id := range c.fresh {
+	for _, id := range c.unjudged {
 		c.judge(id)
 	}
-	c.fresh = c.fresh[:0]
+	c.unjudged = c.unjudged[:0]
 	for _, node := range c.unplaced {
 		s := c.special[node]
 		if s == nil || !s.waiting {
@@ -312,8 +315,8 @@ func (c *Class) settle() {
 	c.unplaced = c.unplaced[:0]
 }
 
-// judge returns the entry of a state and computes its verdict if necessary. It returns nil
-// if the state has no nodes or the verdict failed.
+// judge returns the entry of a state. It computes the verdict if necessary. It returns nil if the state
+// has no nodes or the verdict returned an error.
 func (c *Class) judge(id StateID) *entry {
 	e := &c.entries[id]
 	if e.known {
@@ -338,8 +341,8 @@ func (c *Class) judge(id StateID) *entry {
 	return e
 }
 
-// ordinaryGroup returns the group for nodes that are not special. It is nearly always the
-// group of the previous state of the same shape.
+// ordinaryGroup returns the group of the ordinary nodes with a verdict. This is nearly always the group of
+// the state of the same shape that was evaluated last.
 func (c *Class) ordinaryGroup(shape ShapeID, verdict *Verdict) *group {
 	g := c.last[shape]
 	if g == nil || g.imageSet != verdict.ImageSet || !slices.Equal(g.raw, verdict.Raw) {
@@ -375,10 +378,10 @@ func (c *Class) renumber(numbers []StateID) {
 	for _, s := range c.special {
 		s.state = numbers[s.state]
 	}
-	for i, id := range c.fresh {
-		c.fresh[i] = numbers[id]
+	for i, id := range c.unjudged {
+		c.unjudged[i] = numbers[id]
 	}
-	c.fresh = dropNone(c.fresh)
+	c.unjudged = dropNone(c.unjudged)
 	clear(c.last)
 	buckets := []*bucket{nil}
 	kept := c.list[:0]

@@ -2,12 +2,13 @@ package index
 
 import "slices"
 
-// Class returns the up-to-date class with a key. It calls create for the Spec if there is no
-// such class or if its Spec is stale. It returns the error of create or of a verdict.
+// Class returns the class with a key and applies all changes to it. If there is no such class, or its Spec
+// is stale, it makes a new class with the Spec that create returns. It returns the error of create or of a
+// verdict.
 func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 	class := x.classes[key]
 	if class != nil && !class.spec.Stale() {
-		class.again = true
+		class.usedAgain = true
 		class.catchUp()
 	} else {
 		spec, err := create()
@@ -17,7 +18,7 @@ func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 		}
 		class = &Class{view: view{spec: spec}, x: x, key: key}
 		class.rebuild()
-		x.keep(class)
+		x.addClass(class)
 	}
 	x.clock++
 	class.used = x.clock
@@ -32,32 +33,32 @@ func (x *Index) Class(key string, create func() (Spec, error)) (*Class, error) {
 // Classes returns the number of classes.
 func (x *Index) Classes() int { return len(x.classes) }
 
-// keep adds a class and drops others if a limit is exceeded. Classes that were used only
-// once are dropped first: workloads may create an unlimited number of them.
-func (x *Index) keep(class *Class) {
+// addClass adds a class, and drops others if a limit is exceeded. Classes that were used only once have
+// lower limits, because a workload may create any number of them.
+func (x *Index) addClass(class *Class) {
 	x.classes[class.key] = class
 	x.young = append(x.young, class)
 	for len(x.young) > 1 && (len(x.young) > maxYoung || len(x.young)*len(x.states) > maxYoungEntries) {
-		if oldest := x.young[0]; !oldest.again {
+		if oldest := x.young[0]; !oldest.usedAgain {
 			x.drop(oldest)
 		}
 		x.young[0] = nil
 		x.young = x.young[1:]
 	}
 	if len(x.classes) > x.limit || len(x.classes)*len(x.states) > maxEntries {
-		x.halve()
+		x.dropLeastRecentlyUsed()
 	}
 }
 
-// drop removes a class, unless its key belongs to a newer class.
+// drop removes a class, unless a newer class has replaced it under the same key.
 func (x *Index) drop(class *Class) {
 	if x.classes[class.key] == class {
 		delete(x.classes, class.key)
 	}
 }
 
-// halve drops the least recently used half of the classes.
-func (x *Index) halve() {
+// dropLeastRecentlyUsed drops the least recently used half of the classes.
+func (x *Index) dropLeastRecentlyUsed() {
 	ages := make([]int64, 0, len(x.classes))
 	for _, class := range x.classes {
 		ages = append(ages, class.used)

@@ -82,8 +82,8 @@ func (g *GroupSummary) rest() int {
 	return rest
 }
 
-// trim drops offers beyond a number. In the last tier the choice is random, so that all
-// indexes are represented.
+// trim keeps the given number of offers and drops the others. It keeps the offers of the best tiers. In
+// the last of these tiers the choice is random, so that no index is preferred.
 func (g *GroupSummary) trim(offers int) {
 	for i := range g.Tiers {
 		tier := &g.Tiers[i]
@@ -149,7 +149,7 @@ func (s *Summary) Renumber(value, imageSet func(int32) int32) {
 	}
 }
 
-// appendGroup appends the key that identifies a group.
+// appendGroup appends the key of a group with the given properties.
 func appendGroup(key []byte, raw []int64, imageSet int32, topology *Topology, host, extra []int64) []byte {
 	for _, value := range raw {
 		key = binary.AppendVarint(key, value)

@@ -9,8 +9,8 @@ type group struct {
 	raw      []int64
 	imageSet int32
 	topology *Topology
-	// host has the counts of counters with HostKey, by counter; nil means all zero. extra has
-	// what nominated pods add to the counters, likewise.
+	// host has the counts of the counters with HostKey on each node of the group, by counter. extra
+	// has the numbers that nominated pods add to the counters. nil means that all are zero.
 	host, extra []int64
 	// count is the number of nodes.
 	count int
@@ -27,15 +27,15 @@ type bucket struct {
 	group  *group
 	static int64
 	count  int
-	// states are the states whose ordinary (not special) nodes are in the bucket.
+	// states are the states whose ordinary nodes are in the bucket.
 	states []StateID
 	// nodes are the special nodes in the bucket.
 	nodes []NodeID
-	// offers are the nodes of other indexes, in a Merged view.
+	// offers are the offered nodes of other indexes. Only [Merged] uses them.
 	offers []Offer
 }
 
-// groupFor returns the group with these properties and creates it if necessary.
+// groupFor returns the group with the given properties. It creates the group if necessary.
 func (v *view) groupFor(raw []int64, imageSet int32, topology *Topology, host, extra []int64) *group {
 	key := appendGroup(v.groupKey[:0], raw, imageSet, topology, host, extra)
 	v.groupKey = key
@@ -51,7 +51,7 @@ func (v *view) groupFor(raw []int64, imageSet int32, topology *Topology, host, e
 	return g
 }
 
-// bucketOf returns the bucket of a group for a static score and creates it if necessary.
+// bucketOf returns the bucket of a group for a static score. It creates the bucket if necessary.
 func (v *view) bucketOf(g *group, static int64) *bucket {
 	i := sort.Search(len(g.buckets), func(i int) bool { return g.buckets[i].static >= static })
 	if i < len(g.buckets) && g.buckets[i].static == static {
@@ -65,7 +65,7 @@ func (v *view) bucketOf(g *group, static int64) *bucket {
 	return b
 }
 
-// add changes the number of nodes.
+// add adds to the numbers of nodes of the bucket and its group.
 func (b *bucket) add(count int32) {
 	b.count += int(count)
 	b.group.count += int(count)

@@ -1,16 +1,16 @@
 // Package index indexes the nodes of a cluster so that the best node for a pod is found
 // without evaluating each node.
 //
-// Nodes that no plugin can distinguish have one [State]. Pods that every plugin treats
-// alike form a pod class ([Class]). A class stores one [Verdict] for each state instead of
-// each node. States with equal filter results and raw scores form a node group, and a
-// query iterates over the groups. Within a group, each score bucket has the nodes with one
-// static score. A node that differs from the other nodes of its state for one class only,
-// for example by a pod to which that class has anti-affinity, is a special node of that
-// class.
+// Nodes with equal [State] are the same for all plugins that do not read individual pods on a node.
+// Pods that every plugin treats alike form a pod class ([Class]). A class stores one [Verdict] for each
+// state instead of each node. Nodes whose states have equal filter results and raw scores form a node
+// group, and a query iterates over the groups. Within a group, each score bucket contains the nodes
+// with one static score. A node that differs from the other nodes of its state for one class only, for
+// example by a pod to which that class has anti-affinity, is a special node of that class. Its other
+// nodes are ordinary.
 //
-// All changes of nodes are appended to one log. A class reads the log from its last
-// position when it is used next, so a change costs nothing for unused classes.
+// All changes of nodes are appended to one log. When a class is used, it reads the changes since its
+// last use from the log. So a change costs nothing for classes that are not used.
 //
 // The package does not depend on Kubernetes. It is not safe for concurrent use: the
 // scheduling cycle owns the index.
@@ -22,26 +22,30 @@ type NodeID int32
 // StateID is the number of a [State] in an [Index]. [Index.sweep] renumbers states.
 type StateID int32
 
-// ShapeID is the number of a node shape: the part of the state that does not depend on pods.
+// ShapeID is the number of a node shape: the part of the state that does not depend on pods. The caller
+// chooses it.
 type ShapeID int32
 
-// KindID is the number of a pod kind: running pods that look the same to all pods that will
-// be scheduled.
+// KindID is the number of a pod kind: running pods that affect the placement of other pods in the same
+// way. The caller chooses it.
 type KindID int32
 
-// None is the state of a node that does not exist.
+// None is the StateID of a node that does not exist.
 const None StateID = -1
 
-// State is everything that plugins read of a node except its pods.
+// State is everything that plugins read of a node except its individual pods.
 type State struct {
 	Shape ShapeID
-	// Requests of all pods on the node, in millicores and bytes.
+	// MilliCPU, Memory and EphemeralStorage are the sums of the requests of all pods on the node, in
+	// millicores and bytes.
 	MilliCPU, Memory, EphemeralStorage int64
-	// The same sums with kube-scheduler's default requests for pods without requests.
+	// NonZeroMilliCPU and NonZeroMemory are the same sums, with kube-scheduler's default requests
+	// for pods without requests.
 	NonZeroMilliCPU, NonZeroMemory int64
 	// Pods is the number of pods on the node.
 	Pods int32
-	// Extra is the number of the set of other resources in use, such as host ports.
+	// Extra is the number of the set of other used resources, such as host ports. The caller chooses
+	// it.
 	Extra int32
 }
 
@@ -50,16 +54,16 @@ type Index struct {
 	ids    map[State]StateID
 	states []stateNodes
 	nodes  []nodeEntry
-	// count is the number of nodes, empty the number of states without nodes.
+	// count is the number of nodes. empty is the number of states without nodes.
 	count, empty int
 	log          changeLog
 	classes      map[string]*Class
 	// young are the most recently created classes, oldest first.
 	young []*Class
-	// clock counts uses of classes, to find the least recently used ones.
+	// clock is the number of uses of classes, to find the least recently used classes.
 	clock int64
-	// limit is the maximal number of classes. States are swept when there are more than spare
-	// empty states in addition to as many as there are states with nodes.
+	// limit is the maximal number of classes. States are swept when the number of empty states
+	// exceeds the number of states with nodes plus spare.
 	limit, spare int
 }
 
@@ -79,12 +83,13 @@ type nodeEntry struct {
 }
 
 const (
-	// At most maxClasses classes with maxEntries entries in total are kept. The least
-	// recently used ones are dropped first.
+	// The index keeps at most maxClasses classes with at most maxEntries entries in total. Beyond
+	// that it drops the least recently used half of the classes.
 	maxClasses = 4096
 	maxEntries = 1 << 25
 
-	// The same limits for classes that were used only once.
+	// maxYoung and maxYoungEntries are the same limits for the young classes. Beyond them, the
+	// oldest young class is dropped if it was used only once.
 	maxYoung        = 256
 	maxYoungEntries = 1 << 22
 
@@ -108,7 +113,7 @@ func (x *Index) Len() int { return x.count }
 // States returns the number of states that have nodes.
 func (x *Index) States() int { return len(x.states) - x.empty }
 
-// Place sets the state of a node. It adds the node, without pods, if it is new.
+// Place sets the state of a node. A new node is added without pods.
 func (x *Index) Place(node NodeID, state State) {
 	for int(node) >= len(x.nodes) {
 		x.nodes = append(x.nodes, nodeEntry{state: None})
@@ -150,7 +155,7 @@ func (x *Index) AddPod(node NodeID, kind KindID) {
 	x.log.add(change{node: node, to: n.state, kind: kind, delta: 1}, x.count)
 }
 
-// RemovePod removes one pod of a kind from a node, if there is one.
+// RemovePod removes one pod of a kind from a node, if the node has one.
 func (x *Index) RemovePod(node NodeID, kind KindID) {
 	n := &x.nodes[node]
 	for i, found := range n.kinds {
@@ -164,8 +169,8 @@ func (x *Index) RemovePod(node NodeID, kind KindID) {
 	}
 }
 
-// Reset drops all classes. It is called when something has changed on which all of them
-// depend.
+// Reset drops all classes. The caller calls it when data that is not in the index, and on which classes
+// depend, has changed.
 func (x *Index) Reset() {
 	clear(x.classes)
 	x.young = nil
@@ -212,12 +217,12 @@ func (x *Index) leave(node NodeID) {
 	}
 }
 
-// sweep removes states without nodes once there are many, and renumbers the others.
+// sweep removes the states without nodes, if there are too many, and renumbers the others.
 func (x *Index) sweep() {
 	if x.empty <= x.States()+x.spare {
 		return
 	}
-	// Unread changes in the log refer to states by their old numbers.
+	// All classes must read the log first, because its changes refer to states by their old numbers.
 	for _, class := range x.classes {
 		class.catchUp()
 	}

@@ -5,25 +5,26 @@ import (
 	"slices"
 )
 
-// Merged is a class over several indexes, built from a merged summary. Pods of the class
-// are placed one after another until the summary lacks the information for a decision.
+// Merged is a class over several indexes, built from a merged summary. It places pods of the class one
+// after another, until the summary lacks the information for the next decision.
 type Merged struct {
 	view
-	// own is what one pod of the class adds to each counter.
+	// own has the number that one pod of the class adds to each counter.
 	own []int64
-	// floors is the maximal static score of the nodes outside all tiers, for groups that have
-	// such nodes.
+	// floors has, for each group with nodes outside all tiers, the maximal static score of these
+	// nodes.
 	floors map[*group]int64
 	nodes  int
 	used   Used
 }
 
-// Used is how much of a summary was used.
+// Used tells how much of a summary was used.
 type Used struct {
-	// Offers is the number of offered nodes that got pods. Steps is the maximal number of pods
-	// that one of them got.
+	// Offers is the number of offered nodes on which pods were placed. Steps is the largest number
+	// of pods that were placed on one of them.
 	Offers, Steps int
-	// StepsExhausted is true if a node had too few steps.
+	// StepsExhausted is true if a pod was placed on a node that had no step left. Then the verdict
+	// on that node is unknown.
 	StepsExhausted bool
 }
 
@@ -31,7 +32,7 @@ type Used struct {
 type Outcome int
 
 const (
-	// Chosen means that a node was chosen. The pod counts as running there from now on.
+	// Chosen means that a node was chosen. The pod counts as running on this node in later calls.
 	Chosen Outcome = iota
 	// Unfit means that no node fits.
 	Unfit
@@ -41,15 +42,15 @@ const (
 
 // Pick is a chosen node of one of the indexes.
 type Pick struct {
-	// Part is the number of the index (see [Offer.Part]), Node the node in that index.
+	// Part is the number of the index (see [Offer.Part]). Node is the node in that index.
 	Part int
 	Node NodeID
-	// Fitting is the number of nodes that fit, Groups the number of their groups.
+	// Fitting is the number of nodes that fit. Groups is the number of their groups.
 	Fitting, Groups int
 }
 
-// NewMerged returns a Merged for a summary that [Fold] returned. Values and image sets must be
-// numbered as by the judge of the Spec. Own is what one pod of the class adds to counters.
+// NewMerged returns a Merged for a summary that [Fold] returned. The numbers of values and image sets must
+// be those of the Spec's judge. own are the amounts that one pod of the class adds to the counters.
 func NewMerged(spec Spec, own []Amount, s *Summary) *Merged {
 	m := &Merged{view: newView(spec), floors: map[*group]int64{}, nodes: s.Nodes}
 	m.own = m.sums(own)
@@ -86,16 +87,17 @@ func (c *counter) set(s *CounterSummary) {
 // Nodes returns the number of nodes in all indexes.
 func (m *Merged) Nodes() int { return m.nodes }
 
-// Used returns how much of the summary was used so far.
+// Used returns how much of the summary has been used.
 func (m *Merged) Used() Used { return m.used }
 
-// hidden reports whether a group may have better nodes outside its tiers.
-func (m *Merged) hidden(g *group, top *bucket) bool {
+// mayHaveBetterNodes reports whether a group may have nodes outside its tiers that are better than those of
+// its top bucket.
+func (m *Merged) mayHaveBetterNodes(g *group, top *bucket) bool {
 	floor, ok := m.floors[g]
 	return ok && (top == nil || top.static < floor)
 }
 
-// Choose chooses the best node for the next pod of the class and counts the pod there.
+// Choose chooses the best node for the next pod of the class and counts the pod on this node.
 func (m *Merged) Choose() (Pick, Outcome) {
 	if m.used.StepsExhausted {
 		return Pick{}, Exhausted
@@ -106,13 +108,13 @@ func (m *Merged) Choose() (Pick, Outcome) {
 		return Pick{}, Unfit
 	}
 	for i := range r.candidates {
-		if m.hidden(r.candidates[i].group, r.candidates[i].top) {
+		if m.mayHaveBetterNodes(r.candidates[i].group, r.candidates[i].top) {
 			return Pick{}, Exhausted
 		}
 	}
 	m.total(r)
 	best, _ := m.draw(r)
-	pick, ok := m.take(best)
+	pick, ok := m.placeOnOffer(best)
 	if !ok {
 		return Pick{}, Exhausted
 	}
@@ -120,9 +122,9 @@ func (m *Merged) Choose() (Pick, Outcome) {
 	return pick, Chosen
 }
 
-// take places a pod on a random offered node of a bucket. It returns false if the bucket has
+// placeOnOffer places a pod on a random offered node of a bucket. It returns false if the bucket has
 // no offers left.
-func (m *Merged) take(b *bucket) (Pick, bool) {
+func (m *Merged) placeOnOffer(b *bucket) (Pick, bool) {
 	if len(b.offers) == 0 {
 		return Pick{}, false
 	}
@@ -158,12 +160,12 @@ func (m *Merged) place(g *group, offer Offer) {
 // recount adds a pod on a node of a group to the counters. It returns the node's counts of
 // counters with HostKey; nil if all are zero.
 func (m *Merged) recount(g *group) []int64 {
-	with := m.apart(g)
-	m.add(with, m.own, 1)
-	if !anyCount(with.host) {
+	changed := m.copyForNode(g)
+	m.addCounts(changed, m.own, 1)
+	if !anyCount(changed.host) {
 		return nil
 	}
-	return with.host
+	return changed.host
 }
 
 // Refusal is the reason for which counters reject a node.
@@ -180,24 +182,24 @@ const (
 	Forbidden
 )
 
-// EachRefused calls each with the number of nodes of each group that counters reject, the reason
-// and the counter. The order of the checks is that of upstream's plugins.
-func (m *Merged) EachRefused(each func(why Refusal, counter, nodes int)) {
-	least := m.leasts(nil)
+// EachRefused calls each for each group that counters reject, with the reason, the counter and the number
+// of nodes. If there are several reasons, it passes the one that upstream's plugins check first.
+func (m *Merged) EachRefused(each func(reason Refusal, counter, nodes int)) {
+	minCounts := m.minCounts(nil)
 	for _, g := range m.list {
 		if g.count == 0 {
 			continue
 		}
-		var why Refusal
+		var reason Refusal
 		counter, refused := 0, false
-		m.withExtra(g, func(with *group) {
-			why, counter, refused = m.refusal(with, m.leasts(nil))
+		m.withExtra(g, func(changed *group) {
+			reason, counter, refused = m.refusal(changed, m.minCounts(nil))
 		})
 		if !refused {
-			why, counter, refused = m.refusal(g, least)
+			reason, counter, refused = m.refusal(g, minCounts)
 		}
 		if refused {
-			each(why, counter, g.count)
+			each(reason, counter, g.count)
 		}
 	}
 }
@@ -207,35 +209,35 @@ type NodeCounts struct {
 	Topology Topology
 	// Host has the counts of counters with HostKey; nil means all zero.
 	Host []int64
-	// Extra is what nominated pods add to the counters.
+	// Extra has the numbers that nominated pods add to the counters.
 	Extra []int64
 }
 
-// RefusedWith reports whether counters reject a node after their counts there were changed
-// by more (negative for removed pods). It returns the reason and the counter.
-func (m *Merged) RefusedWith(s *NodeCounts, more []int64) (why Refusal, counter int, refused bool) {
+// RefusedWith reports whether counters reject a node after more was added to the counts of the node; a
+// number in more is negative for removed pods. It returns the reason and the counter.
+func (m *Merged) RefusedWith(s *NodeCounts, more []int64) (reason Refusal, counter int, refused bool) {
 	g := &group{topology: &s.Topology, host: s.Host, extra: s.Extra}
-	// Which nominated pods count depends on the actual counts, not on the changed ones.
+	// Whether nominated pods count (see Spec.ForbidIfAny) depends on the counts before the change.
 	extra := m.extra(g)
-	m.with(g, more, func(g *group) {
+	m.withCounts(g, more, func(g *group) {
 		if anyCount(extra) {
-			m.with(g, extra, func(with *group) { why, counter, refused = m.refusal(with, m.leasts(nil)) })
+			m.withCounts(g, extra, func(changed *group) { reason, counter, refused = m.refusal(changed, m.minCounts(nil)) })
 		}
 		if !refused {
-			why, counter, refused = m.refusal(g, m.leasts(nil))
+			reason, counter, refused = m.refusal(g, m.minCounts(nil))
 		}
 	})
-	return why, counter, refused
+	return reason, counter, refused
 }
 
 // refusal returns the first reason for which counters reject the nodes of a group.
-func (m *Merged) refusal(g *group, least []int64) (why Refusal, counter int, refused bool) {
+func (m *Merged) refusal(g *group, minCounts []int64) (reason Refusal, counter int, refused bool) {
 	for i, spread := range m.spec.Hard {
 		count, labelled := m.count(g, spread.Counter)
 		switch {
 		case !labelled:
 			return NoLabel, spread.Counter, true
-		case count+spread.Self-least[i] > spread.MaxSkew:
+		case count+spread.Self-minCounts[i] > spread.MaxSkew:
 			return Skewed, spread.Counter, true
 		}
 	}

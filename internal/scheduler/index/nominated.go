@@ -2,64 +2,66 @@ package index
 
 import "slices"
 
-// Nominated describes the pods that are nominated to a node, for one query.
+// Nominated describes how the pods that are nominated to a node affect one query.
 type Nominated struct {
 	Node NodeID
-	// Barred is true if the queried pod does not fit on the node together with them.
+	// Barred is true if the queried pod does not fit on the node together with the nominated pods.
 	Barred bool
-	// Extra is what they add to counters. The queried pod must fit with and without it.
+	// Extra are the amounts that the nominated pods add to counters. The queried pod must fit with
+	// and without them.
 	Extra []Amount
 }
 
-// surround makes nodes with nominated pods special until undo is called.
-func (c *Class) surround(around []Nominated) (undo func()) {
-	if len(around) == 0 {
+// surround makes the nodes with nominated pods special until undo is called. A barred node gets no bucket,
+// so queries do not choose it.
+func (c *Class) surround(nominated []Nominated) (undo func()) {
+	if len(nominated) == 0 {
 		return func() {}
 	}
-	for i := range around {
-		s := c.setAside(around[i].Node, c.x.nodes[around[i].Node].state)
-		s.extra = c.sums(around[i].Extra)
-		if around[i].Barred {
+	for i := range nominated {
+		s := c.markSpecial(nominated[i].Node, c.x.nodes[nominated[i].Node].state)
+		s.extra = c.sums(nominated[i].Extra)
+		if nominated[i].Barred {
 			c.unplace(s)
 			continue
 		}
-		c.wait(around[i].Node, s)
+		c.markUnplaced(nominated[i].Node, s)
 	}
 	c.settle()
 	return func() {
-		for i := range around {
-			s := c.special[around[i].Node]
+		for i := range nominated {
+			s := c.special[nominated[i].Node]
 			s.extra = nil
-			if !c.putBack(around[i].Node, s) {
-				c.wait(around[i].Node, s)
+			if !c.unmarkSpecial(nominated[i].Node, s) {
+				c.markUnplaced(nominated[i].Node, s)
 			}
 		}
 		c.settle()
 	}
 }
 
-// admitsExtra reports whether the counters allow pods on the nodes of a group together with
-// the nominated pods of one of these nodes.
+// admitsExtra reports whether the counters allow pods on the nodes of a group while the nominated pods of
+// one of these nodes are counted.
 func (v *view) admitsExtra(g *group) bool {
 	admits := true
-	v.withExtra(g, func(with *group) { admits = v.admits(with, v.leasts(nil)) })
+	v.withExtra(g, func(changed *group) { admits = v.admits(changed, v.minCounts(nil)) })
 	return admits
 }
 
-// withExtra calls f while the nominated pods of a node of the group are counted. It does
-// nothing without nominated pods.
+// withExtra calls f while the nominated pods of one node of the group are counted. It does not call f if
+// there are none.
 func (v *view) withExtra(g *group, f func(*group)) {
 	if extra := v.extra(g); anyCount(extra) {
-		v.with(g, extra, f)
+		v.withCounts(g, extra, f)
 	}
 }
 
-// with calls f while additional counts apply to a node of a group.
-func (v *view) with(g *group, more []int64, f func(*group)) {
-	with := v.apart(g)
-	v.add(with, more, 1)
-	defer v.add(with, more, -1)
-	f(with)
+// withCounts calls f while more is added to the counts of one node of a group.
+func (v *view) withCounts(g *group, more []int64, f func(*group)) {
+	changed := v.copyForNode(g)
+	v.addCounts(changed, more, 1)
+	defer v.addCounts(changed, more, -1)
+	f(changed)
 }
 
 // sums returns the sum of amounts for each counter.
@@ -71,16 +73,17 @@ func (v *view) sums(amounts []Amount) []int64 {
 	return sums
 }
 
-// apart returns a copy of a group for one node whose counts will change.
-func (v *view) apart(g *group) *group {
-	with := *g
-	with.host = make([]int64, len(v.counters))
-	copy(with.host, g.host)
-	return &with
+// copyForNode returns a copy of a group that represents one of its nodes, so that the counts of this node
+// can change.
+func (v *view) copyForNode(g *group) *group {
+	changed := *g
+	changed.host = make([]int64, len(v.counters))
+	copy(changed.host, g.host)
+	return &changed
 }
 
-// add adds counts to the node of a group from apart, multiplied by sign.
-func (v *view) add(g *group, more []int64, sign int64) {
+// addCounts adds more, multiplied by sign, to the counts of a node. g comes from copyForNode.
+func (v *view) addCounts(g *group, more []int64, sign int64) {
 	v.shiftHost(g, -1)
 	for i, by := range more {
 		v.shiftCount(g, i, sign*by)
@@ -88,7 +91,8 @@ func (v *view) add(g *group, more []int64, sign int64) {
 	v.shiftHost(g, 1)
 }
 
-// extra returns the counts of nominated pods that apply to a group (see Spec.ForbidIfAny).
+// extra returns the counts of a group's nominated pods. Those of Forbid are 0 if [Spec.ForbidIfAny] excludes
+// them.
 func (v *view) extra(g *group) []int64 {
 	any := slices.ContainsFunc(v.spec.Forbid, func(i int) bool { return v.counters[i].total > 0 })
 	if any || !v.spec.ForbidIfAny || len(g.extra) == 0 {
@@ -101,7 +105,7 @@ func (v *view) extra(g *group) []int64 {
 	return kept
 }
 
-// shiftCount adds to counter i for a node of a group.
+// shiftCount adds to the count of counter i on a node of a group.
 func (v *view) shiftCount(g *group, i int, by int64) {
 	if by == 0 {
 		return
@@ -119,7 +123,7 @@ func (v *view) shiftCount(g *group, i int, by int64) {
 	}
 }
 
-// shiftHost adds a node of a group to the histograms (by 1) or removes it (by -1).
+// shiftHost adds a node of a group to the histograms if by is 1, or removes it if by is -1.
 func (v *view) shiftHost(g *group, by int) {
 	if !anyCount(g.host) {
 		return

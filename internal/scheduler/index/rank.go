@@ -10,13 +10,13 @@ import (
 // maxScore is the largest normalized score of one term.
 const maxScore = 100
 
-// ranking has the working memory of a query.
+// ranking is the working memory of a query.
 type ranking struct {
 	candidates []candidate
-	// least has the minimal count for each hard constraint, weights the weight for each soft
+	// minCounts has the minimal count for each hard constraint. weights has the weight of each soft
 	// constraint.
-	least   []int64
-	weights []float64
+	minCounts []int64
+	weights   []float64
 	// seen is used to count distinct topology values.
 	seen map[int32]struct{}
 }
@@ -24,7 +24,8 @@ type ranking struct {
 // candidate is a group whose nodes fit, with its scores in a query.
 type candidate struct {
 	group *group
-	top   *bucket
+	// top is the bucket of the group with the highest static score.
+	top *bucket
 	// spread is the raw score of the soft constraints. ignored is true if the group gets no
 	// score for them.
 	spread  int64
@@ -39,15 +40,15 @@ type candidate struct {
 type Choice struct {
 	// Node is the chosen node, at random among the best nodes.
 	Node NodeID
-	// Fitting is the number of nodes that fit, Groups the number of their groups.
+	// Fitting is the number of nodes that fit. Groups is the number of their groups.
 	Fitting, Groups int
 }
 
-// Choose returns the best node while nominated pods (around) are taken into account. It
-// returns false if no node fits. With sample > 0 the choice is the best node of a random
-// sample of that many fitting nodes; scores are still normalized over all fitting nodes.
-func (c *Class) Choose(around []Nominated, sample int) (Choice, bool) {
-	defer c.surround(around)()
+// Choose chooses the best node and takes nominated pods into account. It returns false if no node fits.
+// If sample is above 0, it chooses the best node of a random sample of that many fitting nodes; scores are
+// still normalized over all fitting nodes.
+func (c *Class) Choose(nominated []Nominated, sample int) (Choice, bool) {
+	defer c.surround(nominated)()
 	r := &c.scratch
 	fitting := c.candidates(r)
 	if fitting == 0 {
@@ -56,10 +57,10 @@ func (c *Class) Choose(around []Nominated, sample int) (Choice, bool) {
 	choice := Choice{Fitting: fitting, Groups: len(r.candidates)}
 	c.total(r)
 	if sample > 0 && sample < fitting {
-		choice.Node = c.sampled(r, fitting, sample)
+		choice.Node = c.chooseFromSample(r, fitting, sample)
 		return choice, true
 	}
-	choice.Node = c.offer(c.draw(r))
+	choice.Node = c.nodeAt(c.draw(r))
 	return choice, true
 }
 
@@ -89,10 +90,10 @@ func (v *view) draw(r *ranking) (*bucket, int) {
 	panic("index: fewer nodes than were counted")
 }
 
-// sampled returns the best node of a random sample of fitting nodes. It does not draw the
-// sample: it draws how many nodes are better than the best one of the sample, where nodes
-// with equal scores are in random order.
-func (c *Class) sampled(r *ranking, fitting, sample int) NodeID {
+// chooseFromSample returns the best node of a random sample of fitting nodes. It does not draw the sample
+// itself. If all fitting nodes are sorted by score, with equal scores in random order, it draws how many
+// nodes precede the best node of the sample.
+func (c *Class) chooseFromSample(r *ranking, fitting, sample int) NodeID {
 	better := 0
 	for rand.IntN(fitting-better) >= sample {
 		better++
@@ -125,38 +126,38 @@ func (c *Class) sampled(r *ranking, fitting, sample int) NodeID {
 		for ; pick >= tiers[first].bucket.count; first++ {
 			pick -= tiers[first].bucket.count
 		}
-		return c.offer(tiers[first].bucket, pick)
+		return c.nodeAt(tiers[first].bucket, pick)
 	}
 }
 
 // Fits reports whether pods of the class fit on a node.
 func (c *Class) Fits(node NodeID) bool {
-	b := c.where(node)
-	return b != nil && c.admits(b.group, c.leasts(nil))
+	b := c.bucketAt(node)
+	return b != nil && c.admits(b.group, c.minCounts(nil))
 }
 
 // FitsAlone reports whether pods of the class fit on a node according to plugins that read only
 // that node.
-func (c *Class) FitsAlone(node NodeID) bool { return c.where(node) != nil }
+func (c *Class) FitsAlone(node NodeID) bool { return c.bucketAt(node) != nil }
 
-// where returns the bucket of a node; nil if plugins that read only that node reject it.
-func (c *Class) where(node NodeID) *bucket {
+// bucketAt returns the bucket of a node; nil if plugins that read only that node reject it.
+func (c *Class) bucketAt(node NodeID) *bucket {
 	if s := c.special[node]; s != nil {
 		return s.bucket
 	}
 	return c.buckets[c.entries[c.x.nodes[node].state].bucket]
 }
 
-// leasts appends the minimal count for each hard constraint.
-func (v *view) leasts(into []int64) []int64 {
+// minCounts appends the minimal count of each hard constraint to a slice.
+func (v *view) minCounts(into []int64) []int64 {
 	for _, hard := range v.spec.Hard {
-		into = append(into, v.least(hard))
+		into = append(into, v.minCount(hard))
 	}
 	return into
 }
 
-// EachRefused calls each with the nodes of each state that does not fit, and the reason. Nodes
-// that only counters reject are not included.
+// EachRefused calls each with the nodes of each state that does not fit, and the number of the reason.
+// It does not include nodes that only counters reject.
 func (c *Class) EachRefused(each func(refusal int32, nodes []NodeID)) {
 	for id := range c.entries {
 		e, nodes := &c.entries[id], c.x.states[id].nodes
@@ -166,14 +167,13 @@ func (c *Class) EachRefused(each func(refusal int32, nodes []NodeID)) {
 	}
 }
 
-// candidates sets r.candidates to the groups whose nodes fit and returns the number of
-// these nodes.
+// candidates sets r.candidates to the groups whose nodes fit. It returns the number of these nodes.
 func (v *view) candidates(r *ranking) int {
 	r.candidates = r.candidates[:0]
-	r.least = v.leasts(r.least[:0])
+	r.minCounts = v.minCounts(r.minCounts[:0])
 	fitting := 0
 	for _, g := range v.list {
-		if g.count > 0 && v.admits(g, r.least) && v.admitsExtra(g) {
+		if g.count > 0 && v.admits(g, r.minCounts) && v.admitsExtra(g) {
 			r.candidates = append(r.candidates, candidate{group: g, top: g.top()})
 			fitting += g.count
 		}
@@ -182,10 +182,10 @@ func (v *view) candidates(r *ranking) int {
 }
 
 // admits reports whether the counters allow pods on the nodes of a group.
-func (v *view) admits(g *group, least []int64) bool {
+func (v *view) admits(g *group, minCounts []int64) bool {
 	for i, spread := range v.spec.Hard {
 		count, labelled := v.count(g, spread.Counter)
-		if !labelled || count+spread.Self-least[i] > spread.MaxSkew {
+		if !labelled || count+spread.Self-minCounts[i] > spread.MaxSkew {
 			return false
 		}
 	}
@@ -197,7 +197,7 @@ func (v *view) admits(g *group, least []int64) bool {
 	return v.requirementsMet(g)
 }
 
-// requirementsMet checks [Spec.Require].
+// requirementsMet reports whether the nodes of a group satisfy [Spec.Require].
 func (v *view) requirementsMet(g *group) bool {
 	met, anywhere := true, false
 	for _, i := range v.spec.Require {
@@ -211,8 +211,8 @@ func (v *view) requirementsMet(g *group) bool {
 	return met || !anywhere && v.spec.SelfMatch
 }
 
-// count returns the count of counter i for the nodes of a group. It returns false if the
-// nodes do not have the topology key.
+// count returns the count of counter i on the nodes of a group. It returns false if the nodes do not have
+// the topology key.
 func (v *view) count(g *group, i int) (int64, bool) {
 	key := v.spec.Counters[i].Key
 	if key == HostKey {
@@ -231,13 +231,13 @@ func (v *view) count(g *group, i int) (int64, bool) {
 	return 0, true
 }
 
-// least returns the minimal count over all values of a hard constraint's key; 0 if there
-// are fewer values than MinDomains.
-func (v *view) least(hard HardSpread) int64 {
+// minCount returns the minimal count over all values of a hard constraint's key. It returns 0 if there are
+// fewer values than MinDomains.
+func (v *view) minCount(hard HardSpread) int64 {
 	least, values := int64(math.MaxInt32), 0
 	counter := &v.counters[hard.Counter]
 	if v.spec.Counters[hard.Counter].Key == HostKey {
-		least, values = v.leastHost(hard.Counter)
+		least, values = v.minHostCount(hard.Counter)
 	} else {
 		for _, t := range counter.byValue {
 			if t.nodes > 0 {
@@ -252,8 +252,9 @@ func (v *view) least(hard HardSpread) int64 {
 	return least
 }
 
-// leastHost returns the minimal count on a host and the number of hosts.
-func (v *view) leastHost(i int) (int64, int) {
+// minHostCount returns the minimal count on a host and the number of eligible hosts. Hosts that are not in
+// the histogram have the count 0.
+func (v *view) minHostCount(i int) (int64, int) {
 	least, counted := int64(math.MaxInt32), 0
 	for count, nodes := range v.counters[i].histogram {
 		least = min(least, count)
@@ -301,8 +302,8 @@ func (v *view) addNormalized(r *ranking, term int, how Normalized) {
 	}
 }
 
-// addSpread adds the score of the soft constraints. Keys with many values have a higher
-// weight.
+// addSpread adds the score of the soft constraints. Keys with more values have a higher weight, as in
+// kube-scheduler's plugin.
 func (v *view) addSpread(r *ranking) {
 	scored := 0
 	for i := range r.candidates {
@@ -382,7 +383,8 @@ func (v *view) spread(g *group, weights []float64) int64 {
 			if !g.topology.Host {
 				continue
 			}
-			// kube-scheduler counts all pods on the node here, even if it is not eligible.
+			// As in kube-scheduler, the score counts all pods on the node, even if the node is not
+			// eligible.
 			count = g.hostCount(soft.Counter)
 		case g.topology.Values[key] == 0:
 			continue
@@ -417,8 +419,8 @@ func (v *view) addAffinity(r *ranking) {
 	}
 }
 
-// offer returns the node at a position in a bucket.
-func (c *Class) offer(b *bucket, pick int) NodeID {
+// nodeAt returns the node at a position in a bucket.
+func (c *Class) nodeAt(b *bucket, pick int) NodeID {
 	if pick < len(b.nodes) {
 		return b.nodes[pick]
 	}
@@ -428,17 +430,18 @@ func (c *Class) offer(b *bucket, pick int) NodeID {
 			pick -= count
 			continue
 		}
-		return c.ordinary(id, pick)
+		return c.ordinaryNode(id, pick)
 	}
 	panic("index: fewer nodes in a bucket than were counted")
 }
 
-// guesses is the number of random attempts to find an ordinary node of a state before all
-// nodes of the state are scanned.
+// guesses is the number of random attempts to find an ordinary node of a state. After that, all nodes of
+// the state are scanned.
 const guesses = 16
 
-// ordinary returns a random ordinary (not special) node of a state.
-func (c *Class) ordinary(id StateID, pick int) NodeID {
+// ordinaryNode returns an ordinary node of a state. All of them are equally probable if pick is a random
+// number below their count.
+func (c *Class) ordinaryNode(id StateID, pick int) NodeID {
 	nodes := c.x.states[id].nodes
 	if int(c.entries[id].count) == len(nodes) {
 		return nodes[pick]

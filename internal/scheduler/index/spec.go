@@ -1,7 +1,6 @@
 package index
 
-// Spec has the requirements of a pod class. Counters are referred to by their position in
-// Counters.
+// Spec has the requirements of a pod class. Its fields refer to counters by their position in Counters.
 type Spec struct {
 	// Judge evaluates plugins for the class.
 	Judge
@@ -17,30 +16,30 @@ type Spec struct {
 	// ScheduleAnyway.
 	Hard []HardSpread
 	Soft []SoftSpread
-	// AllKeys is true if a node without one of the keys of Soft gets no score for them.
+	// AllKeys is true if a node that lacks any of the topology keys of Soft gets no score for Soft.
 	AllKeys bool
 	// SpreadWeight and AffinityWeight are the weights of the scores of Soft and Prefer.
 	SpreadWeight, AffinityWeight int64
 
-	// Forbid are counters that must be zero at the pod's node: anti-affinity. A node without
-	// the topology key satisfies them.
+	// Forbid are the counters of required anti-affinity: they must be zero for the node's topology
+	// values. A node without the topology key satisfies them.
 	Forbid []int
-	// ForbidIfAny is true if nominated pods count for Forbid only when some running pod in
-	// the cluster counts for it. kube-scheduler's plugin has this exception.
+	// ForbidIfAny is true if nominated pods count for Forbid only while some running pod in the
+	// cluster counts for it. kube-scheduler's plugin has this exception.
 	ForbidIfAny bool
-	// Require are counters that must be above zero at the pod's node: affinity. If all of
-	// them are zero in the whole cluster and SelfMatch is true, the pod is the first one that
-	// matches its own terms and may go to any node with the keys.
+	// Require are the counters of required affinity: they must be above zero for the node's topology
+	// values. If all of them are zero in the whole cluster and SelfMatch is true, the pod is the
+	// first one that matches its own terms, and may run on any node that has the keys.
 	Require   []int
 	SelfMatch bool
-	// Prefer are counters whose sum is a score: preferred affinity.
+	// Prefer are the counters of preferred affinity. Their sum is the raw score.
 	Prefer []int
 }
 
 // MaxCounters is the maximal number of counters of a class.
 const MaxCounters = 64
 
-// HostKey represents the topology key whose value is different on each node (hostname).
+// HostKey represents the topology key hostname, whose value is different on each node.
 const HostKey = -1
 
 // Counter counts pods by topology value.
@@ -49,10 +48,10 @@ type Counter struct {
 	Key int
 }
 
-// Normalized is a score term that is divided by its largest value over all nodes.
+// Normalized is a score term that is divided by its largest raw score over all fitting nodes.
 type Normalized struct {
 	Weight int64
-	// Reverse is true if small values are better.
+	// Reverse is true if a smaller raw score is better.
 	Reverse bool
 }
 
@@ -73,20 +72,21 @@ type SoftSpread struct {
 
 // Judge evaluates the plugins for the pods of one class.
 type Judge interface {
-	// Verdict returns the result for all nodes of a state; node is one of them.
+	// Verdict returns the verdict on a node state. node is one of the nodes in this state.
 	Verdict(node NodeID, state *State) (Verdict, error)
-	// Topology returns the topology of the nodes of a shape. The shape may have no nodes left.
+	// Topology returns the topology of the nodes of a shape. It may be called for a shape that no
+	// node has any more.
 	Topology(shape ShapeID) Topology
-	// Amounts returns what a running pod of a kind adds to the counters.
+	// Amounts returns the amounts that a running pod of a kind adds to the counters.
 	Amounts(kind KindID) []Amount
-	// Stale reports whether pods exist for which the class lacks counters. The class must
-	// then be rebuilt from a new Spec.
+	// Stale reports whether the Spec is outdated, for example because pods exist for which the class
+	// lacks counters. Then the class must be replaced by one with a new Spec.
 	Stale() bool
 	// ImageScore returns the current weighted score of an image set (see [Verdict.ImageSet]).
 	ImageScore(imageSet int32) int64
 }
 
-// Verdict is the result of the plugins that read one node only.
+// Verdict is the result of the plugins that read only one node.
 type Verdict struct {
 	// Fits is true if all filters accept the node.
 	Fits bool
@@ -94,27 +94,27 @@ type Verdict struct {
 	Static int64
 	// Raw are the raw scores of [Spec.Normalized].
 	Raw []int64
-	// ImageSet is the number of the set of the pod's images that the node has; see
-	// [Judge.ImageScore].
+	// ImageSet is the number of the node's image set: which of the pod's images the node has (see
+	// [Judge.ImageScore]).
 	ImageSet int32
-	// Refusal is the number of the reason for which the node does not fit.
+	// Refusal is the number of the reason for which the node does not fit. The judge chooses it.
 	Refusal int32
 }
 
 // Topology has the topology values of a node and the counters that count its pods.
 type Topology struct {
-	// Values are the numbers of the node's values of [Spec.Keys]; 0 for a missing label.
+	// Values are the numbers of the node's label values for [Spec.Keys]; 0 for a missing label.
 	Values []int32
-	// Host is true if the node has its own value for [HostKey].
+	// Host is true if the node has a hostname label (see [HostKey]).
 	Host bool
-	// Eligible has a bit for each counter, set if the counter counts pods on this node.
+	// Eligible has one bit for each counter. The bit is set if the counter counts pods on this node.
 	Eligible uint64
 }
 
-// EmptyValue is the number of the value "" of a topology key.
+// EmptyValue is the number of the label value "".
 const EmptyValue = 1
 
-// Amount is an addition to a counter.
+// Amount is a number that is added to a counter.
 type Amount struct {
 	Counter int
 	By      int64

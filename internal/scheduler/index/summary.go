@@ -2,9 +2,9 @@ package index
 
 import "math/rand/v2"
 
-// Summary describes the nodes of an index for one class, so that they can be compared with
-// nodes of other indexes. It has no total scores, as normalization depends on all nodes.
-// Its parts are encoded as CBOR arrays without field names.
+// Summary describes the nodes of an index for one class, so that they can be compared with nodes of other
+// indexes. It contains no total scores, because normalization depends on the nodes of all indexes. Its
+// parts are encoded as CBOR arrays without field names.
 type Summary struct {
 	// Nodes is the number of all nodes, fitting or not.
 	Nodes    int
@@ -18,19 +18,19 @@ type GroupSummary struct {
 	Raw      []int64
 	ImageSet int32
 	Topology Topology
-	// Host has the counts of counters with HostKey; nil means all zero.
+	// Host has the counts of the counters with HostKey; nil means that all are zero.
 	Host []int64
-	// Extra has what nominated pods add to the counters; nil means all zero.
+	// Extra has the numbers that nominated pods add to the counters; nil means that all are zero.
 	Extra []int64
-	// Count is the number of nodes. Nodes that are not in Tiers have a static score of at
-	// most Floor.
+	// Count is the number of nodes. The static score of nodes that are not in Tiers is at most
+	// Floor.
 	Count int
 	Floor int64
 	Tiers []Tier
 }
 
-// Tier is a score bucket of a group: nodes with one static score. Tiers are sorted, best
-// first.
+// Tier is a score bucket of a group: nodes with one static score. The tiers of a group are sorted by
+// static score, highest first.
 type Tier struct {
 	_      struct{} `cbor:",toarray"`
 	Static int64
@@ -42,10 +42,11 @@ type Tier struct {
 // Offer is a node, with predictions for further pods of the class on it.
 type Offer struct {
 	_ struct{} `cbor:",toarray"`
-	// Part is the number of the node's index. The caller that merges several indexes sets it.
+	// Part is the number of the index that the node belongs to. The caller sets it before it merges
+	// summaries of several indexes.
 	Part int
 	Node NodeID
-	// Steps predict the node with one, two, … more pods of the class.
+	// Steps are the predicted verdicts on the node with one, two, … more pods of the class.
 	Steps []Step
 	// taken is the number of steps used so far.
 	taken int
@@ -58,13 +59,13 @@ type Step struct {
 	Static int64
 }
 
-// CounterSummary is the state of a [Counter].
+// CounterSummary describes the counts of a [Counter].
 type CounterSummary struct {
 	_      struct{} `cbor:",toarray"`
 	Values []ValueCount
 	Total  int64
-	// For HostKey, Hosts is the number of eligible nodes with their own value, and Histogram
-	// has the counts of nodes with counted pods.
+	// For HostKey, Hosts is the number of eligible nodes with a hostname label, and Histogram has
+	// the number of nodes with each count. Histogram omits nodes on which all counters are 0.
 	Hosts     int
 	Histogram []HostCount
 }
@@ -84,24 +85,26 @@ type HostCount struct {
 	Nodes int
 }
 
-// Stepper is a [Judge] that can predict the verdict after further pods.
+// Stepper is a [Judge] that can predict the verdicts on a node after more pods of the class are placed on
+// it.
 type Stepper interface {
-	// Steps predicts a node in a state with one, two, … more pods of the class: as many steps
-	// as can be predicted, at most most.
+	// Steps predicts the verdicts on a node in a state with one, two, … more pods of the class. It
+	// returns at most most steps, and fewer if further ones cannot be predicted.
 	Steps(node NodeID, state *State, most int) ([]Step, error)
 }
 
-// PerNodeJudge is a [Judge] whose nodes can differ in topology from their shape. Its class
-// must be rebuilt for each query.
+// PerNodeJudge is a [Judge] for which the topology of a node can differ from that of its shape. The class
+// must be stale after each query.
 type PerNodeJudge interface {
-	// TopologyAt returns the topology of a node; false if it is that of its shape.
+	// TopologyAt returns the topology of a node. It returns false if the topology is that of the
+	// node's shape.
 	TopologyAt(node NodeID) (Topology, bool)
 }
 
-// Summarize returns the summary of all nodes while nominated pods (around) are taken into
-// account. It has at most offers nodes of each group, and at most steps steps for each.
-func (c *Class) Summarize(around []Nominated, offers, steps int) (Summary, error) {
-	defer c.surround(around)()
+// Summarize returns the summary of all nodes and takes nominated pods into account. It offers at most
+// offers nodes of each group, with at most steps steps for each.
+func (c *Class) Summarize(nominated []Nominated, offers, steps int) (Summary, error) {
+	defer c.surround(nominated)()
 	s := c.Counts()
 	for _, g := range c.list {
 		if g.count == 0 {
@@ -130,11 +133,12 @@ func (c *Class) Summarize(around []Nominated, offers, steps int) (Summary, error
 	return s, nil
 }
 
-// SummarizeOnly does so for one node, as if a pod could go to no other.
-func (c *Class) SummarizeOnly(node NodeID, around []Nominated, steps int) (Summary, error) {
-	defer c.surround(around)()
+// SummarizeOnly returns a summary whose groups contain only one node, if the node fits. The counters are
+// those of all nodes.
+func (c *Class) SummarizeOnly(node NodeID, nominated []Nominated, steps int) (Summary, error) {
+	defer c.surround(nominated)()
 	s := c.Counts()
-	b := c.where(node)
+	b := c.bucketAt(node)
 	if b == nil {
 		return s, nil
 	}
@@ -145,10 +149,11 @@ func (c *Class) SummarizeOnly(node NodeID, around []Nominated, steps int) (Summa
 	return s, err
 }
 
-// SummarizeEach returns a summary of the given nodes. The verdict of each node comes from verdict,
-// not from its node state. The summary offers one of the best nodes of each group.
-func (c *Class) SummarizeEach(nodes []NodeID, around []Nominated, verdict func(NodeID) (Verdict, error)) (Summary, error) {
-	defer c.surround(around)()
+// SummarizeEach returns a summary whose groups contain the given nodes. It calls verdict for each node
+// instead of using the verdict on its state. The summary offers one of the best nodes of each group. The
+// counters are those of all nodes.
+func (c *Class) SummarizeEach(nodes []NodeID, nominated []Nominated, verdict func(NodeID) (Verdict, error)) (Summary, error) {
+	defer c.surround(nominated)()
 	s := c.Counts()
 	numbers := map[string]int{}
 	for _, node := range nodes {
@@ -170,13 +175,13 @@ func (c *Class) SummarizeEach(nodes []NodeID, around []Nominated, verdict func(N
 			numbers[key] = number
 			s.Groups = append(s.Groups, g)
 		}
-		s.Groups[number].see(node, v.Static)
+		s.Groups[number].addNode(node, v.Static)
 	}
 	return s, nil
 }
 
-// see adds a node to the group. The group offers one of its best nodes, at random.
-func (g *GroupSummary) see(node NodeID, static int64) {
+// addNode adds a node to the group. The group offers one of its best nodes, with equal probability.
+func (g *GroupSummary) addNode(node NodeID, static int64) {
 	g.Count++
 	if len(g.Tiers) == 0 || static > g.Tiers[0].Static {
 		g.Floor = static
@@ -191,7 +196,7 @@ func (g *GroupSummary) see(node NodeID, static int64) {
 	}
 }
 
-// Counts returns a summary with counters and without groups.
+// Counts returns a summary with the counters, but without groups.
 func (c *Class) Counts() Summary {
 	s := Summary{Nodes: c.x.count, Counters: make([]CounterSummary, len(c.counters))}
 	for i := range c.counters {
@@ -205,6 +210,7 @@ func (g *group) summary() GroupSummary {
 	return GroupSummary{Raw: g.raw, ImageSet: g.imageSet, Topology: *g.topology, Host: g.host, Extra: g.extra, Count: g.count}
 }
 
+// summary returns the description of a counter.
 func (c *counter) summary() CounterSummary {
 	s := CounterSummary{Total: c.total, Hosts: c.hosts}
 	for value, t := range c.byValue {
@@ -218,8 +224,8 @@ func (c *counter) summary() CounterSummary {
 	return s
 }
 
-// offerOf returns the offer of a node. Nodes with nominated pods have no steps, as these
-// pods affect the verdicts.
+// offerOf returns the offer of a node. A node with nominated pods has no steps, because these pods affect
+// the verdicts.
 func (c *Class) offerOf(node NodeID, steps int) (offer Offer, err error) {
 	offer.Node = node
 	if s := c.special[node]; s != nil && s.extra != nil {
@@ -234,7 +240,7 @@ func (c *Class) offerOf(node NodeID, steps int) (offer Offer, err error) {
 // some returns at most most nodes of a bucket, starting at a random position.
 func (c *Class) some(b *bucket, most int) []NodeID {
 	if most == 1 {
-		return []NodeID{c.offer(b, rand.IntN(b.count))}
+		return []NodeID{c.nodeAt(b, rand.IntN(b.count))}
 	}
 	found := make([]NodeID, 0, min(most, b.count))
 	take := func(nodes []NodeID, skipSpecial bool) {
@@ -260,8 +266,8 @@ func (c *Class) some(b *bucket, most int) []NodeID {
 	return found
 }
 
-// NodeCounts returns the topology and counts of one node. Within [Class.WithNominated] it includes
-// nominated pods.
+// NodeCounts returns the topology and the counts of one node. Within [Class.WithNominated], the counts
+// include nominated pods.
 func (c *Class) NodeCounts(node NodeID) NodeCounts {
 	s := NodeCounts{Topology: *c.topologyAt(node)}
 	if special := c.special[node]; special != nil {
@@ -270,13 +276,13 @@ func (c *Class) NodeCounts(node NodeID) NodeCounts {
 	return s
 }
 
-// WithNominated calls f while nominated pods are taken into account.
-func (c *Class) WithNominated(around []Nominated, f func()) {
-	defer c.surround(around)()
+// WithNominated calls f while the class takes nominated pods into account.
+func (c *Class) WithNominated(nominated []Nominated, f func()) {
+	defer c.surround(nominated)()
 	f()
 }
 
-// RefusalOf returns the reason for which plugins that read only this node reject it. It
+// RefusalOf returns the number of the reason for which plugins that read only one node reject a node. It
 // returns false if they accept it.
 func (c *Class) RefusalOf(node NodeID) (int32, bool) {
 	e := &c.entries[c.x.nodes[node].state]

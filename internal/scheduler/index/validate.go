@@ -7,8 +7,9 @@ import (
 
 var errMalformed = errors.New("malformed summary")
 
-// Validate checks a summary that was received from another process. It returns an error if
-// a number is out of range, given the numbers of values, image sets and names of nodes.
+// Validate returns an error if a number in a summary is out of range. values, imageSets and names are the
+// numbers of values, image sets and node names to which the summary may refer. A summary from another
+// process must be validated before it is used.
 func (s *Summary) Validate(values, imageSets, names int) error {
 	invalid := s.Nodes < 0
 	s.Renumber(
@@ -41,8 +42,8 @@ func (s *Summary) Validate(values, imageSets, names int) error {
 	return nil
 }
 
-// Suits returns an error if the summary does not belong to a class with this Spec.
-func (s *Summary) Suits(spec *Spec) error {
+// CheckSpec returns an error if the summary cannot belong to a class with this Spec.
+func (s *Summary) CheckSpec(spec *Spec) error {
 	counters := len(spec.Counters)
 	invalid := len(s.Counters) > counters
 	for i := range s.Groups {
@@ -51,7 +52,7 @@ func (s *Summary) Suits(spec *Spec) error {
 		invalid = invalid || len(g.Host) != 0 && len(g.Host) != counters || len(g.Extra) != 0 && len(g.Extra) != counters
 	}
 	if invalid {
-		return fmt.Errorf("%w: it belongs to a different pod class", errMalformed)
+		return fmt.Errorf("%w: it belongs to another pod class", errMalformed)
 	}
 	return nil
 }

@@ -2,8 +2,8 @@ package index
 
 import "slices"
 
-// view is the input of a query: node groups and counters. It comes from one index ([Class])
-// or from several ([Merged]); queries are the same for both.
+// view is the input of a query: node groups and counters. They come from one index ([Class]) or from
+// several ([Merged]). The code of queries is the same for both.
 type view struct {
 	spec   Spec
 	groups map[string]*group
@@ -12,17 +12,18 @@ type view struct {
 	buckets  []*bucket
 	counters []counter
 
+	// scratch and groupKey are buffers that queries reuse.
 	scratch  ranking
 	groupKey []byte
 }
 
-// counter is the state of a [Counter].
+// counter has the counts of a [Counter].
 type counter struct {
 	byValue map[int32]*tally
-	// total is the sum over all values.
+	// total is the sum of the counts of all values.
 	total int64
-	// For HostKey, hosts is the number of eligible nodes with their own value, and histogram
-	// is the number of special nodes by count.
+	// For HostKey, hosts is the number of eligible nodes with a hostname label, and histogram has
+	// the number of special nodes with each count.
 	hosts     int
 	histogram map[int64]int
 }
@@ -63,7 +64,7 @@ func (c *counter) record(count int64, nodes int) {
 	}
 }
 
-// hardHosts returns the counters with HostKey and a hard constraint whose histograms contain
+// hardHosts returns the counters with HostKey that belong to a hard constraint and whose histograms include
 // nodes with this topology.
 func (v *view) hardHosts(topology *Topology) []int {
 	var counters []int

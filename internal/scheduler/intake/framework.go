@@ -12,36 +12,37 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// intakeQueue wraps the scheduling queue: the intake handles the events of informers first.
+// intakeQueue wraps the scheduling queue. It passes the events of informers to the intake.
 type intakeQueue struct {
 	queue.SchedulingQueue
 	intake *Intake
 }
 
-// Add handles a new pod of the watch.
-func (q intakeQueue) Add(ctx context.Context, pod *v1.Pod) { q.intake.seen(ctx, pod) }
+// Add handles a new pod from the watch.
+func (q intakeQueue) Add(ctx context.Context, pod *v1.Pod) { q.intake.handleAdd(ctx, pod) }
 
-// Update handles a new version of a pod.
+// Update handles a new version of a pod from the watch.
 func (q intakeQueue) Update(ctx context.Context, oldPod, newPod *v1.Pod) {
-	q.intake.updated(ctx, oldPod, newPod)
+	q.intake.handleUpdate(ctx, oldPod, newPod)
 }
 
-// Delete removes a pod from the queue.
-func (q intakeQueue) Delete(logger klog.Logger, pod *v1.Pod) { q.intake.deleted(logger, pod) }
+// Delete handles a pod that was deleted or bound.
+func (q intakeQueue) Delete(logger klog.Logger, pod *v1.Pod) { q.intake.handleDelete(logger, pod) }
 
-// Run is called when the scheduler starts to schedule, because it leads.
+// Run is called when the scheduler leads and starts to schedule.
 func (q intakeQueue) Run(logger klog.Logger) {
 	q.SchedulingQueue.Run(logger)
-	q.intake.begin(logger)
+	q.intake.startSweep(logger)
 }
 
-// Close stops the queue.
+// Close stops the intake and the queue.
 func (q intakeQueue) Close() {
-	q.intake.end()
+	q.intake.stopSweep()
 	q.SchedulingQueue.Close()
 }
 
-// earlyFramework delays early pods before they have effects that others can see.
+// earlyFramework delays an early pod until it is stored, before the first step with effects outside the
+// scheduler.
 type earlyFramework struct {
 	framework.Framework
 	intake *Intake
@@ -57,39 +58,41 @@ func (f earlyFramework) RunPostFilterPlugins(
 	return f.Framework.RunPostFilterPlugins(ctx, state, pod, statuses)
 }
 
-// RunPreBindPreFlights is the first step of a binding cycle if the feature gate is on that patches
-// the pod's status after it.
+// RunPreBindPreFlights waits until an early pod is stored. If the feature gate NominatedNodeNameForExpectation
+// is enabled, it is the first step of a binding cycle, and the pod's status is patched after it.
 func (f earlyFramework) RunPreBindPreFlights(ctx context.Context, state fwk.CycleState, pod *v1.Pod, node string) *fwk.Status {
-	if err := f.await(ctx, pod); err != nil {
+	if err := f.awaitStored(ctx, pod); err != nil {
 		return fwk.AsStatus(err)
 	}
 	return f.Framework.RunPreBindPreFlights(ctx, state, pod, node)
 }
 
-// WaitOnPermit is the first step of a binding cycle otherwise, and comes before all effects.
+// WaitOnPermit waits until an early pod is stored. Without that feature gate, it is the first step of a
+// binding cycle. It precedes all effects.
 func (f earlyFramework) WaitOnPermit(ctx context.Context, pod *v1.Pod) *fwk.Status {
-	if err := f.await(ctx, pod); err != nil {
+	if err := f.awaitStored(ctx, pod); err != nil {
 		return fwk.AsStatus(err)
 	}
 	return f.Framework.WaitOnPermit(ctx, pod)
 }
 
-func (f earlyFramework) await(ctx context.Context, pod *v1.Pod) error {
-	err := f.intake.await(ctx, pod)
+func (f earlyFramework) awaitStored(ctx context.Context, pod *v1.Pod) error {
+	err := f.intake.awaitStored(ctx, pod)
 	if err != nil && f.RejectWaitingPod(pod.UID) {
-		// A permit plugin also delays the pod; that wait ends here.
+		// A permit plugin also delays the pod. RejectWaitingPod has ended that wait, and WaitOnPermit
+		// removes the pod from the waiting pods.
 		f.Framework.WaitOnPermit(ctx, pod)
 	}
 	return err
 }
 
-// failureHandler ends failed attempts of early pods, and calls upstream's handler for others. The
-// resources of the pod are free again when it is called.
+// failureHandler returns a handler that ends a failed scheduling attempt of an early pod, and calls next,
+// upstream's handler, for other pods. When it is called, the pod is no longer assumed.
 func (in *Intake) failureHandler(next kubescheduler.FailureHandlerFn) kubescheduler.FailureHandlerFn {
 	return func(
 		ctx context.Context, fw framework.Framework, info *framework.QueuedPodInfo, status *fwk.Status, nominating *fwk.NominatingInfo, start time.Time,
 	) {
-		if in.failed(info.Pod) {
+		if in.handleFailure(info.Pod) {
 			klog.FromContext(ctx).V(3).Info("Leaving a pod to the watch", "pod", klog.KObj(info.Pod), "reason", status.Message())
 			return
 		}

@@ -1,4 +1,4 @@
-// Package intake takes pods into the scheduling queue that a webhook delivers before the watch
+// Package intake adds early pods to the scheduling queue: pods that a webhook delivers before the watch
 // does.
 package intake
 
@@ -27,7 +27,7 @@ import (
 
 // Bounds and times of early pods.
 const (
-	// maxEarly is the maximum number of early pods. The scheduler learns of further pods from the watch.
+	// maxEarly is the maximal number of early pods. Further pods are added when the watch shows them.
 	maxEarly = 10_000
 	// A pod whose bind waits is requested from the API server when it is firstGetAfter old, and again
 	// when it is secondGetAfter old, because it may not be stored at the first request.
@@ -37,31 +37,34 @@ const (
 	getTimeout        = 2 * time.Second
 	// EarlyExpiry is the age at which an unconfirmed early pod is removed from the queue and the cache.
 	EarlyExpiry = 10 * time.Second
-	// The fate of a pod is kept this long, because a scheduling cycle may still work on the pod.
+	// fateKeptFor is the time for which the fate of a pod is kept, because a scheduling or binding
+	// cycle of the pod may still run.
 	fateKeptFor = time.Minute
-	// After a pod that was never stored, pods of its namespace are taken from the watch only for this
-	// long, because pods that are never stored take capacity from others.
+	// namespacePause is the time for which the intake ignores pods of a namespace from the webhook,
+	// after a pod of the namespace was not stored. Until they expire, pods that are never stored
+	// take capacity from others.
 	namespacePause = 10 * time.Second
-	// SweepInterval is how often early pods are checked.
+	// SweepInterval is the interval between checks of all early pods.
 	SweepInterval = 200 * time.Millisecond
 )
 
 var (
-	errNotStored = errors.New("the pod was delivered by the webhook and never stored")
-	errChanged   = errors.New("the stored pod differs from the one delivered by the webhook")
+	errNotStored = errors.New("the webhook delivered the pod, but the API server did not store it")
+	errChanged   = errors.New("the stored pod differs from the pod that the webhook delivered")
 )
 
-// Intake takes pods into the scheduling queue before they are stored. Such an early pod is
+// Intake adds pods to the scheduling queue before they are known to be stored. Such an early pod is
 // scheduled like any other, with these differences:
 //
-//   - Its bind, and every effect before the bind that others can see, waits until the pod is
-//     known to be stored: by the watch, or by a request to the API server if the watch is slow.
+//   - Its bind, and every earlier effect outside the scheduler, waits until the pod is known to be
+//     stored: from the watch, or from a request to the API server if the watch is slow.
 //   - It preempts no other pod.
-//   - If it fails before the watch shows it, or is never stored, it leaves the queue and the
-//     cache through upstream's failure handler without an event or a condition. The watch adds
-//     it again if it was stored after all.
+//   - If its scheduling fails before the watch shows it, or if it is never stored, it is removed from
+//     the queue and the cache without an event or a condition. If it is stored later, the watch adds
+//     it again.
 //
-// What the watch shows takes precedence. Pods that the webhook did not deliver come by the watch.
+// The watch takes precedence over the webhook. Pods that the webhook does not deliver are added when the
+// watch shows them.
 type Intake struct {
 	queue   queue.SchedulingQueue
 	pods    corelisters.PodLister
@@ -76,46 +79,50 @@ type Intake struct {
 	startOnce sync.Once
 	stopOnce  sync.Once
 
-	// mu is held during calls of the queue, so that the queue and the early pods agree.
+	// mu is held during calls of the queue, so that the queue and the early pods are consistent.
 	mu    sync.Mutex
 	early map[types.UID]*early
-	// names are the early pods for which it is not settled whether they are stored.
+	// names are the early pods whose fate is unsettled, by name.
 	names map[types.NamespacedName]*early
-	// paused maps namespaces to the time until which their pods are taken from the watch only.
-	paused       map[string]time.Time
+	// paused has, by namespace, the time until which the intake ignores pods from the webhook.
+	paused map[string]time.Time
+	// getsInFlight is the number of requests for pods to the API server.
 	getsInFlight int
 }
 
-// early is a pod that the webhook delivered and the watch has not shown.
+// early is an early pod: the webhook delivered it, and the watch has not shown it yet.
 type early struct {
 	pod   *v1.Pod
 	since time.Time
 	fate  fate
-	// settled is closed when the fate is set, which happens at settledAt.
+	// settled is closed when the fate is first set. settledAt is the time at which it was last set.
 	settled   chan struct{}
 	settledAt time.Time
-	// binding is set while a bind waits for the pod to be stored.
+	// binding is true after a binding cycle has started to wait until the pod is stored.
 	binding bool
-	// getInFlight is set while the pod is requested from the API server.
+	// getInFlight is true while a request for the pod to the API server is in progress.
 	getInFlight bool
-	// notFound counts the requests to which the API server answered that the pod does not exist.
+	// notFound is the number of requests to which the API server answered that the pod does not
+	// exist.
 	notFound int
 }
 
+// fate is the knowledge whether an early pod is stored.
 type fate int
 
 const (
 	unsettled fate = iota
 	// stored: the API server has the pod.
 	stored
-	// gone: the pod was deleted, or given up, before it was stored or bound.
+	// gone: the pod was deleted, bound or discarded, or its scheduling failed.
 	gone
 	// changed: the stored pod differs from the delivered one.
 	changed
 )
 
-// Attach puts an intake in front of the queue of a scheduler, after [attach.Attach] and before the
-// scheduler is started. Until a pod is delivered it only counts pods.
+// Attach wraps the queue, the frameworks and the failure handler of a scheduler with an intake. It must be
+// called after [attach.Attach] and before the scheduler is started. Until [Intake.Take] is called, the
+// intake only counts pods.
 func Attach(
 	sched *kubescheduler.Scheduler, profiles []config.KubeSchedulerProfile, factory informers.SharedInformerFactory, client kubernetes.Interface,
 ) *Intake {
@@ -142,8 +149,7 @@ func Attach(
 	return in
 }
 
-// Remembered returns the number of early pods, and for how many of them it is not settled whether
-// they are stored.
+// Remembered returns the number of early pods, and the number of those whose fate is unsettled.
 func (in *Intake) Remembered() (pods, open int) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -155,13 +161,13 @@ func (in *Intake) Remembered() (pods, open int) {
 	return len(in.early), open
 }
 
-// SetClock replaces the clock. It has to be called before the scheduler is started.
+// SetClock replaces the clock. It must be called before the scheduler is started.
 func (in *Intake) SetClock(clock clock.WithTicker) { in.clock = clock }
 
 // Leads returns a channel that is closed when the scheduler starts to schedule.
 func (in *Intake) Leads() <-chan struct{} { return in.leads }
 
-// Take delivers a pod that may be stored soon. The intake owns the pod afterwards.
+// Take adds a pod that the webhook delivered. The caller must not use the pod afterwards.
 func (in *Intake) Take(pod *v1.Pod) {
 	pod.ResourceVersion = ""
 	in.trim(pod)
@@ -170,7 +176,7 @@ func (in *Intake) Take(pod *v1.Pod) {
 	}
 }
 
-// take queues a pod, or returns why it is left to the watch.
+// take adds a pod to the queue, or returns the reason for which the pod is left to the watch.
 func (in *Intake) take(pod *v1.Pod) (reason string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -189,12 +195,13 @@ func (in *Intake) take(pod *v1.Pod) (reason string) {
 	}
 	e := &early{pod: pod, since: now, settled: make(chan struct{})}
 	in.early[pod.UID], in.names[cache.NameOf(pod)] = e, e
-	in.observe(pod, sourceWebhook, now)
+	in.recordTaken(pod, sourceWebhook, now)
 	earlyPods.Set(float64(len(in.early)))
 	in.queue.Add(context.Background(), pod)
 	return ""
 }
 
+// leading returns whether the scheduler has started to schedule.
 func (in *Intake) leading() bool {
 	select {
 	case <-in.leads:
@@ -204,8 +211,8 @@ func (in *Intake) leading() bool {
 	}
 }
 
-// exists returns whether a pod of that name exists: the same pod, if the watch was first, or another
-// that has to be deleted first. The queue identifies pods by name.
+// exists returns whether the intake or the informer has the pod, or another pod with its name. The queue
+// identifies pods by name, so two pods with one name must not be in the queue.
 func (in *Intake) exists(pod *v1.Pod) bool {
 	if in.early[pod.UID] != nil || in.names[cache.NameOf(pod)] != nil {
 		return true
@@ -214,8 +221,8 @@ func (in *Intake) exists(pod *v1.Pod) bool {
 	return err == nil
 }
 
-// seen handles a pod that the watch shows for the first time.
-func (in *Intake) seen(ctx context.Context, pod *v1.Pod) {
+// handleAdd handles a pod that the watch shows for the first time.
+func (in *Intake) handleAdd(ctx context.Context, pod *v1.Pod) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if e := in.early[pod.UID]; e != nil {
@@ -223,25 +230,25 @@ func (in *Intake) seen(ctx context.Context, pod *v1.Pod) {
 		return
 	}
 	if other := in.names[cache.NameOf(pod)]; other != nil {
-		// The other pod was refused, or is deleted already.
+		// The other pod was not stored, or was already deleted.
 		in.discard(klog.FromContext(ctx), other, expiredAbsent)
 	}
-	in.observe(pod, sourceWatch, in.clock.Now())
+	in.recordTaken(pod, sourceWatch, in.clock.Now())
 	in.queue.Add(ctx, pod)
 }
 
-// confirm replaces an early pod by the version of the watch.
+// confirm replaces an early pod by the version that the watch shows.
 func (in *Intake) confirm(ctx context.Context, e *early, pod *v1.Pod) {
 	now := in.clock.Now()
 	leadTime.Observe(now.Sub(e.since).Seconds())
 	if e.fate == stored {
-		// Its bind is on the way.
+		// A request to the API server has confirmed the pod, so its bind is in progress.
 		in.forget(e)
 		return
 	}
 	confirmations.WithLabelValues(byWatch).Inc()
-	// A pod in the queue is replaced, a pod in flight is left alone, and otherwise, for example
-	// after it was discarded, it is added.
+	// If the pod is in the queue, Update replaces it. If the pod is in a scheduling cycle, Update
+	// does not change it. Otherwise, for example after it was discarded, Update adds it.
 	in.queue.Update(ctx, e.pod, pod)
 	switch {
 	case e.fate != unsettled:
@@ -250,25 +257,25 @@ func (in *Intake) confirm(ctx context.Context, e *early, pod *v1.Pod) {
 		in.settle(e, stored, now)
 		in.forget(e)
 	default:
-		// A cycle that works with the old version fails.
+		// A running cycle of the delivered version will fail.
 		in.settle(e, changed, now)
 	}
 }
 
-// updated handles an update of the watch.
-func (in *Intake) updated(ctx context.Context, oldPod, newPod *v1.Pod) {
+// handleUpdate handles a new version of a pod from the watch.
+func (in *Intake) handleUpdate(ctx context.Context, oldPod, newPod *v1.Pod) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if e := in.early[newPod.UID]; e != nil && e.fate != changed && oldPod.UID != newPod.UID {
-		// The early pod has replaced another of its name in one update.
+		// The early pod has replaced another pod with the same name in one update.
 		in.confirm(ctx, e, newPod)
 		return
 	}
 	in.queue.Update(ctx, oldPod, newPod)
 }
 
-// deleted handles a pod that was deleted or bound.
-func (in *Intake) deleted(logger klog.Logger, pod *v1.Pod) {
+// handleDelete handles a pod that was deleted or bound.
+func (in *Intake) handleDelete(logger klog.Logger, pod *v1.Pod) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.queue.Delete(logger, pod)
@@ -277,7 +284,7 @@ func (in *Intake) deleted(logger klog.Logger, pod *v1.Pod) {
 	}
 }
 
-// settle sets the fate of an early pod and wakes those that wait for it.
+// settle sets the fate of an early pod and wakes the binding cycle that waits for it.
 func (in *Intake) settle(e *early, fate fate, now time.Time) {
 	if e.fate == unsettled {
 		close(e.settled)
@@ -288,6 +295,7 @@ func (in *Intake) settle(e *early, fate fate, now time.Time) {
 	}
 }
 
+// forget removes an early pod from the intake, but not from the queue.
 func (in *Intake) forget(e *early) {
 	delete(in.early, e.pod.UID)
 	if name := cache.NameOf(e.pod); in.names[name] == e {
@@ -296,15 +304,16 @@ func (in *Intake) forget(e *early) {
 	earlyPods.Set(float64(len(in.early)))
 }
 
-// discard removes an early pod from the queue. A cycle that works on it fails.
+// discard removes an early pod from the queue because it was not stored. A running cycle of the pod will
+// fail.
 func (in *Intake) discard(logger klog.Logger, e *early, reason string) {
 	expired.WithLabelValues(reason).Inc()
 	in.settle(e, gone, in.clock.Now())
 	in.queue.Delete(logger, e.pod)
 }
 
-// await waits until a pod that is about to be bound is stored.
-func (in *Intake) await(ctx context.Context, pod *v1.Pod) error {
+// awaitStored waits until a pod is known to be stored. It returns an error if the pod must not be bound.
+func (in *Intake) awaitStored(ctx context.Context, pod *v1.Pod) error {
 	if pod.ResourceVersion != "" {
 		return nil
 	}
@@ -332,7 +341,7 @@ func (in *Intake) await(ctx context.Context, pod *v1.Pod) error {
 	return nil
 }
 
-// unconfirmed returns whether it is not known yet that a pod is stored.
+// unconfirmed returns whether a pod is an early pod that is not known to be stored.
 func (in *Intake) unconfirmed(pod *v1.Pod) bool {
 	if pod.ResourceVersion != "" {
 		return false
@@ -343,9 +352,9 @@ func (in *Intake) unconfirmed(pod *v1.Pod) bool {
 	return e != nil && e.fate != stored
 }
 
-// failed handles a failed scheduling attempt. It returns true if the pod was an early pod that is
-// left to the watch.
-func (in *Intake) failed(pod *v1.Pod) bool {
+// handleFailure handles a failed scheduling attempt. It returns true if the pod is an early pod that is now
+// left to the watch, and false if upstream's handler must handle it.
+func (in *Intake) handleFailure(pod *v1.Pod) bool {
 	if pod.ResourceVersion != "" {
 		return false
 	}
@@ -358,7 +367,7 @@ func (in *Intake) failed(pod *v1.Pod) bool {
 	in.forget(e)
 	switch e.fate {
 	case changed:
-		// The watch has shown it, so upstream's handler takes it.
+		// The watch has shown the pod, so upstream's handler handles it.
 		return false
 	case unsettled, stored:
 		returned.Inc()
@@ -368,7 +377,7 @@ func (in *Intake) failed(pod *v1.Pod) bool {
 	return true
 }
 
-// samePod returns whether plugins cannot distinguish two versions of a pod.
+// samePod returns whether two versions of a pod are equal in all fields that plugins read.
 func samePod(a, b *v1.Pod) bool {
 	return equality.Semantic.DeepEqual(a.Spec, b.Spec) && equality.Semantic.DeepEqual(a.Labels, b.Labels) &&
 		equality.Semantic.DeepEqual(a.Annotations, b.Annotations) && equality.Semantic.DeepEqual(a.OwnerReferences, b.OwnerReferences)

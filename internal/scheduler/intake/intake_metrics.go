@@ -11,14 +11,17 @@ import (
 	schedmetrics "k8s.io/kubernetes/pkg/scheduler/metrics"
 )
 
-// Why a pod was not taken in but left to the watch.
+// Reasons for which a pod from the webhook is left to the watch.
 const (
+	// dropOverload: there are too many early pods.
 	dropOverload = "overload"
-	// dropForeign: another scheduler has to place the pod.
+	// dropForeign: this scheduler does not schedule the pod.
 	dropForeign = "foreign"
-	// dropExists: the watch was first, or another pod has that name.
-	dropExists     = "exists"
-	dropNamespace  = "namespace"
+	// dropExists: the watch has already shown the pod, or another pod has its name.
+	dropExists = "exists"
+	// dropNamespace: another pod of the namespace was not stored.
+	dropNamespace = "namespace"
+	// dropNotLeading: this scheduler does not lead.
 	dropNotLeading = "not_leading"
 )
 
@@ -36,44 +39,44 @@ const (
 var (
 	taken = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_pods_total",
-		Help:           "Pods taken into the scheduling queue, by the source that delivered them first: webhook or watch",
+		Help:           "Number of pods that were added to the scheduling queue, by the source that delivered them first: webhook or watch",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"source"})
 	seenAfter = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_seen_duration_seconds",
-		Help:           "Time from the creation of a pod until it was taken in, by source; creation timestamps are whole seconds, so a single value is up to a second too long",
+		Help:           "Time from the creation of a pod until it was added to the scheduling queue, by source; creation timestamps are whole seconds, so a single value is up to a second too long",
 		Buckets:        metrics.ExponentialBuckets(0.125, 2, 12),
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"source"})
 	leadTime = metrics.NewHistogram(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_lead_seconds",
-		Help:           "Time by which the webhook delivered a pod before the watch",
+		Help:           "Time from the delivery of a pod by the webhook until the watch showed it",
 		Buckets:        metrics.ExponentialBuckets(0.0005, 2, 18),
 		StabilityLevel: metrics.ALPHA,
 	})
 	dropped = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_dropped_pods_total",
-		Help:           "Pods that the webhook delivered and that were left to the watch, by reason",
+		Help:           "Number of pods that the webhook delivered and that were left to the watch, by reason",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
 	confirmations = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_confirmations_total",
-		Help:           "Pods from the webhook that were confirmed as stored, by source: watch or get",
+		Help:           "Number of pods from the webhook that were confirmed as stored, by source: watch, or get (a request to the API server)",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"by"})
 	expired = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_expired_pods_total",
-		Help:           "Pods from the webhook that were discarded as never stored: absent (the API server does not have the pod) or timeout",
+		Help:           "Number of pods from the webhook that were discarded because they were not stored, by reason: absent (the API server does not have the pod) or timeout (the pod was not confirmed within 10 s)",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
 	returned = metrics.NewCounter(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_returned_pods_total",
-		Help:           "Pods from the webhook whose first scheduling attempt failed before the watch showed them; they are tried again then",
+		Help:           "Number of pods from the webhook whose scheduling failed before the watch showed them; they are retried when the watch shows them",
 		StabilityLevel: metrics.ALPHA,
 	})
 	earlyPods = metrics.NewGauge(&metrics.GaugeOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "intake_unconfirmed_pods",
-		Help:           "Pods from the webhook that the watch has not shown yet",
+		Help:           "Number of pods from the webhook that the intake tracks, because the watch has not shown them",
 		StabilityLevel: metrics.ALPHA,
 	})
 )
@@ -82,15 +85,16 @@ var registerMetrics = sync.OnceFunc(func() {
 	legacyregistry.MustRegister(taken, seenAfter, leadTime, dropped, confirmations, expired, returned, earlyPods)
 })
 
-// Drop counts a pod that was not taken in, by a reason of one word.
+// Drop counts a pod that is left to the watch. reason is a label value of the metric.
 func Drop(reason string) { dropped.WithLabelValues(reason).Inc() }
 
-// SeenMessage is the message that `--vmodule=intake_metrics=4` logs for each pod that is taken in,
-// with the time. Benchmarks parse it.
+// SeenMessage is the message that is logged with `--vmodule=intake_metrics=4` for each pod that is added to
+// the scheduling queue. Benchmarks parse it.
 const SeenMessage = "Pod taken in"
 
-// observe counts a pod that is taken in. Pods created before the scheduler started are not timed.
-func (in *Intake) observe(pod *v1.Pod, source string, now time.Time) {
+// recordTaken updates the metrics for a pod that is added to the queue. It does not measure the time for
+// pods that were created before the scheduler was started.
+func (in *Intake) recordTaken(pod *v1.Pod, source string, now time.Time) {
 	taken.WithLabelValues(source).Inc()
 	if created := pod.CreationTimestamp.Time; created.After(in.started) {
 		seenAfter.WithLabelValues(source).Observe(now.Sub(created).Seconds())

@@ -333,7 +333,7 @@ func TestEarlyPodDeletedBeforeBindLeavesCache(t *testing.T) {
 	pod := schedtest.PlainPod("pod", "4")
 	f.in.Take(pod.DeepCopy())
 	f.awaitPodCount(1)
-	f.in.deleted(klog.Logger{}, pod)
+	f.in.handleDelete(klog.Logger{}, pod)
 	f.awaitPodCount(0)
 	f.stopAndCheck()
 }

@@ -10,15 +10,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// begin is called when the scheduler starts to schedule.
-func (in *Intake) begin(logger klog.Logger) {
+// startSweep starts the periodic check of early pods. It is called when the scheduler starts to schedule.
+func (in *Intake) startSweep(logger klog.Logger) {
 	in.startOnce.Do(func() {
 		close(in.leads)
 		go in.sweepAll(logger, in.clock.NewTicker(SweepInterval))
 	})
 }
 
-func (in *Intake) end() { in.stopOnce.Do(func() { close(in.stop) }) }
+func (in *Intake) stopSweep() { in.stopOnce.Do(func() { close(in.stop) }) }
 
 func (in *Intake) sweepAll(logger klog.Logger, ticker clock.Ticker) {
 	defer ticker.Stop()
@@ -32,8 +32,8 @@ func (in *Intake) sweepAll(logger klog.Logger, ticker clock.Ticker) {
 	}
 }
 
-// sweep requests pods whose binds have waited too long, and discards early pods that were not
-// confirmed in time.
+// sweep requests the pods from the API server whose binding cycles have waited too long, and discards early
+// pods that were not confirmed in time.
 func (in *Intake) sweep(logger klog.Logger) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -60,6 +60,8 @@ func (in *Intake) sweep(logger klog.Logger) {
 	}
 }
 
+// nextGetAfter returns the age of an early pod at which it is requested from the API server. notFound is the
+// number of requests that did not find it.
 func nextGetAfter(notFound int) time.Duration {
 	if notFound == 0 {
 		return firstGetAfter
@@ -67,14 +69,14 @@ func nextGetAfter(notFound int) time.Duration {
 	return secondGetAfter
 }
 
-// expire discards an early pod, and takes pods of its namespace from the watch only for a while.
+// expire discards an early pod, and makes the intake ignore pods of its namespace for namespacePause.
 func (in *Intake) expire(logger klog.Logger, e *early, reason string) {
 	in.discard(logger, e, reason)
 	in.paused[e.pod.Namespace] = in.clock.Now().Add(namespacePause)
 }
 
-// confirmByGet requests an early pod from the API server. The API server may store the pod later; then
-// the watch confirms it.
+// confirmByGet requests an early pod from the API server. If the API server stores the pod after that, the
+// watch confirms it.
 func (in *Intake) confirmByGet(logger klog.Logger, e *early) {
 	ctx, cancel := context.WithTimeout(context.Background(), getTimeout)
 	defer cancel()
@@ -95,7 +97,7 @@ func (in *Intake) confirmByGet(logger klog.Logger, e *early) {
 		confirmations.WithLabelValues(byGet).Inc()
 		in.settle(e, stored, in.clock.Now())
 	default:
-		// The watch shows what became of it.
+		// The watch will show the current version, which was changed, bound or is being deleted.
 		in.settle(e, gone, in.clock.Now())
 	}
 }

@@ -1,5 +1,5 @@
-// Package intern maps values that many nodes or pods share to small numbers. Keys are byte strings:
-// equal values have equal keys, and different values have different keys.
+// Package intern maps values that many nodes or pods share to small numbers. Values are identified by keys,
+// which are byte strings: equal values have equal keys, and different values have different keys.
 package intern
 
 import (
@@ -45,7 +45,8 @@ func AppendScalars(key []byte, scalars map[v1.ResourceName]int64) []byte {
 	return append(key, 0)
 }
 
-// AppendString appends a string with its length. An empty string differs from the end of a list.
+// AppendString appends a string with its length. The encoding of an empty string differs from the 0 byte
+// that ends a list.
 func AppendString(key []byte, s string) []byte {
 	key = binary.AppendUvarint(key, uint64(len(s))+1)
 	return append(key, s...)

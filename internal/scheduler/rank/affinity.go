@@ -16,7 +16,7 @@ type weightedTerm struct {
 	weight int64
 }
 
-// specifyAffinity adds the counters of InterPodAffinity to the spec.
+// specifyAffinity adds the counters of InterPodAffinity to the Spec.
 func (cl *Class) specifyAffinity() error {
 	rules, pod := &cl.profile.affinity, cl.pod.GetPod()
 	if !rules.filter && !rules.score {
@@ -27,44 +27,45 @@ func (cl *Class) specifyAffinity() error {
 	if namespace, err := rules.namespaces.Get(pod.Namespace); err == nil {
 		t.namespaceLabels = namespace.Labels
 	}
-	if err := cl.ownTerms(); err != nil {
+	if err := cl.resolveOwnTerms(); err != nil {
 		return err
 	}
 	t.ignorePreferred = rules.ignoreExisting && len(t.preferred) == 0
 	if rules.filter {
 		for i := range t.affinity {
-			cl.Spec.Require = append(cl.Spec.Require, cl.count(t.affinity[i].TopologyKey, nil))
+			cl.Spec.Require = append(cl.Spec.Require, cl.addCounter(t.affinity[i].TopologyKey, nil))
 		}
 		cl.Spec.SelfMatch = matchesAll(t.affinity, pod)
 		for i := range t.antiAffinity {
-			cl.counterFor(t.avoid, &cl.Spec.Forbid, t.antiAffinity[i].TopologyKey)
+			cl.ensureCounter(t.avoid, &cl.Spec.Forbid, t.antiAffinity[i].TopologyKey)
 		}
 	}
-	// InterPodAffinity skips such a pod and does not see nominated pods.
+	// For a pod without required terms, InterPodAffinity skips its filter if no running pod's
+	// anti-affinity matches the pod, and then ignores nominated pods.
 	cl.Spec.ForbidIfAny = len(t.affinity)+len(t.antiAffinity) == 0
-	termKeys, err := cl.agree(cl.termKeys())
+	termKeys, err := cl.agreedTermKeys(cl.termKeys())
 	if err != nil {
 		return err
 	}
 	for _, key := range termKeys.Forbid {
-		cl.counterFor(t.forbid, &cl.Spec.Forbid, key)
+		cl.ensureCounter(t.forbid, &cl.Spec.Forbid, key)
 	}
 	for _, key := range termKeys.Prefer {
-		cl.counterFor(t.prefer, &cl.Spec.Prefer, key)
+		cl.ensureCounter(t.prefer, &cl.Spec.Prefer, key)
 	}
 	t.seenKinds = len(cl.cluster.Names.WithTerms)
 	for _, byKey := range []map[string]int{t.avoid, t.forbid, t.prefer} {
 		_, host := byKey[v1.LabelHostname]
-		cl.hostTerms = cl.hostTerms || host
+		cl.countsByHostname = cl.countsByHostname || host
 	}
 	for i := range t.affinity {
-		cl.hostTerms = cl.hostTerms || t.affinity[i].TopologyKey == v1.LabelHostname
+		cl.countsByHostname = cl.countsByHostname || t.affinity[i].TopologyKey == v1.LabelHostname
 	}
 	return nil
 }
 
-// termKeys returns the topology keys that need counters because of the pod's preferences and of the
-// terms of running pods.
+// termKeys returns the topology keys of the pod's preferred terms, and of those terms of running pods that
+// match the pod. The class needs a counter for each of them.
 func (cl *Class) termKeys() wire.TermKeys {
 	forbid, prefer := sets.Set[string]{}, sets.Set[string]{}
 	if cl.profile.affinity.score {
@@ -84,27 +85,28 @@ func (cl *Class) termKeys() wire.TermKeys {
 	return wire.TermKeys{Forbid: sets.List(forbid), Prefer: sets.List(prefer)}
 }
 
-// counterFor makes a counter for a topology key unless there is one.
-func (cl *Class) counterFor(byKey map[string]int, list *[]int, key string) {
+// ensureCounter adds a counter for a topology key to byKey and to list, unless byKey has one.
+func (cl *Class) ensureCounter(byKey map[string]int, list *[]int, key string) {
 	if _, exists := byKey[key]; !exists {
-		byKey[key] = cl.count(key, nil)
+		byKey[key] = cl.addCounter(key, nil)
 		*list = append(*list, byKey[key])
 	}
 }
 
-// ownTerms takes the terms of the pod and resolves namespace selectors to namespaces.
-func (cl *Class) ownTerms() error {
+// resolveOwnTerms copies the pod's terms into cl.terms. It replaces namespace selectors by the namespaces
+// that they select.
+func (cl *Class) resolveOwnTerms() error {
 	t, namespaces := &cl.terms, cl.profile.affinity.namespaces
-	merged := func(term fwk.AffinityTerm) (fwk.AffinityTerm, error) {
+	resolve := func(term fwk.AffinityTerm) (fwk.AffinityTerm, error) {
 		if term.NamespaceSelector.Empty() {
 			return term, nil
 		}
-		found, err := namespaces.List(term.NamespaceSelector)
+		selected, err := namespaces.List(term.NamespaceSelector)
 		if err != nil {
 			return term, err
 		}
 		term.Namespaces = term.Namespaces.Clone()
-		for _, namespace := range found {
+		for _, namespace := range selected {
 			term.Namespaces.Insert(namespace.Name)
 		}
 		term.NamespaceSelector = labels.Nothing()
@@ -115,7 +117,7 @@ func (cl *Class) ownTerms() error {
 		to   *[]fwk.AffinityTerm
 	}{{cl.pod.GetRequiredAffinityTerms(), &t.affinity}, {cl.pod.GetRequiredAntiAffinityTerms(), &t.antiAffinity}} {
 		for _, term := range list.from {
-			term, err := merged(term)
+			term, err := resolve(term)
 			if err != nil {
 				return err
 			}
@@ -127,7 +129,7 @@ func (cl *Class) ownTerms() error {
 		sign int64
 	}{{cl.pod.GetPreferredAffinityTerms(), 1}, {cl.pod.GetPreferredAntiAffinityTerms(), -1}} {
 		for _, term := range list.from {
-			own, err := merged(term.AffinityTerm)
+			own, err := resolve(term.AffinityTerm)
 			if err != nil {
 				return err
 			}
@@ -137,7 +139,7 @@ func (cl *Class) ownTerms() error {
 	return nil
 }
 
-// role is how a term of a running pod affects pods of the class.
+// role tells how a term of a running pod affects the pods of the class.
 type role int
 
 const (
@@ -145,8 +147,8 @@ const (
 	prefers
 )
 
-// kindTerms calls add for each term of a pod kind that matches the pods of the class, with its
-// role, topology key and weight.
+// kindTerms calls add for each term of a pod kind that matches the pods of the class, with the role, the
+// topology key and the weight of the term.
 func (cl *Class) kindTerms(k *cache.Kind, add func(role role, key string, by int64)) {
 	t, pod, rules := &cl.terms, cl.pod.GetPod(), &cl.profile.affinity
 	if rules.filter {
@@ -179,10 +181,12 @@ func (cl *Class) kindTerms(k *cache.Kind, add func(role role, key string, by int
 	}
 }
 
-// Stale returns whether pods have appeared with terms that the class has no counters for.
+// Stale returns whether a new pod kind has terms for which the class has no counters. A class whose nodes
+// are evaluated one by one is always stale.
 func (cl *Class) Stale() bool {
 	if cl.agreed != nil && cl.agreed.PerNode {
-		// A volume or claim of the pod may have been bound, or be in use, since then.
+		// A volume or claim of the pod may have been bound, or another pod may use it, since the
+		// class was made.
 		return true
 	}
 	kinds := cl.cluster.Names.WithTerms
@@ -197,7 +201,8 @@ func (cl *Class) Stale() bool {
 	return stale
 }
 
-// affinityAmounts adds to sums what a pod of a kind counts for InterPodAffinity.
+// affinityAmounts adds to sums, by counter, the amounts that a pod of a kind adds to the counters of
+// InterPodAffinity.
 func (cl *Class) affinityAmounts(k *cache.Kind, sums map[int]int64) {
 	t, pod, rules := &cl.terms, k.Info.GetPod(), &cl.profile.affinity
 	if rules.filter {
@@ -234,7 +239,7 @@ func (cl *Class) counters(role role) map[string]int {
 	return cl.terms.forbid
 }
 
-// matchesAll returns whether a pod matches all terms; false if there are none.
+// matchesAll returns whether a pod matches all terms. It returns false if there are no terms.
 func matchesAll(terms []fwk.AffinityTerm, pod *v1.Pod) bool {
 	for i := range terms {
 		if !terms[i].Matches(pod, nil) {

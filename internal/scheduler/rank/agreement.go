@@ -7,18 +7,18 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Agreement lists the topology keys for which all replicas make counters, so that their answers can be
-// merged.
+// Agreement has what all replicas must know alike of a class, so that their answers can be merged: the
+// topology keys for which they make counters, and whether they evaluate each node.
 type Agreement struct {
 	wire.TermKeys
-	// MayGrow is set for the leader, which may add topology keys.
+	// MayGrow is true in the leader, which may add topology keys.
 	MayGrow bool
-	// PerNode is set if each node is evaluated by itself, for one pod. inUse is set if pods on
-	// other shards use a volume claim of it.
+	// PerNode is true if the class is for one pod and each node is evaluated separately. inUse is
+	// true if another pod uses a claim of this pod.
 	PerNode, inUse bool
 }
 
-// appendKey appends what distinguishes classes of different agreements.
+// appendKey appends the fields by which classes with different agreements differ.
 func (a *Agreement) appendKey(key []byte) []byte {
 	for _, keys := range [][]string{a.Forbid, a.Prefer} {
 		for _, topology := range keys {
@@ -29,16 +29,17 @@ func (a *Agreement) appendKey(key []byte) []byte {
 	return intern.AppendBool(key, a.PerNode)
 }
 
-// missingTermKeys are topology keys for which the class needs counters but that were not agreed on.
+// missingTermKeys are topology keys for which the class needs counters, but which the query does not name.
 type missingTermKeys struct{ wire.TermKeys }
 
-// Error lists the topology keys that were not agreed on.
+// Error returns a message with the missing keys.
 func (m missingTermKeys) Error() string {
 	return fmt.Sprintf("running pods refer to topology keys that the query does not name: %v", m.TermKeys)
 }
 
-// agree returns the topology keys that need counters.
-func (cl *Class) agree(termKeys wire.TermKeys) (wire.TermKeys, error) {
+// agreedTermKeys returns the topology keys for which all replicas make counters, given those for which this
+// class needs counters. If the agreement lacks some, it adds them or returns missingTermKeys.
+func (cl *Class) agreedTermKeys(termKeys wire.TermKeys) (wire.TermKeys, error) {
 	if cl.agreed == nil {
 		return termKeys, nil
 	}

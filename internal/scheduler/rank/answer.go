@@ -17,7 +17,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// Answer answers a query about the nodes here for a pod class. The cluster must not change during
+// Answer answers a query of the leader for the nodes of this replica. The cluster must not change during
 // the call.
 func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer, err error) {
 	profile, pod, err := r.decodeQuery(query)
@@ -25,10 +25,11 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 		return nil, err
 	}
 	defer r.Rescue(ctx, pod.Pod, &err)
-	// The terms of nominated pods count like those of running pods.
-	nominated := r.nominatedAhead(pod.Pod)
+	// This adds the kinds of nominated pods to the cluster. It must precede Class, because the terms of
+	// nominated pods count like those of running pods.
+	nominees := r.nomineesByNode(pod.Pod)
 	agreed := &Agreement{TermKeys: query.TermKeys, PerNode: query.NodeByNode, inUse: query.InUse}
-	found, class, err := r.Class(ctx, profile, pod, agreed)
+	indexClass, class, err := r.Class(ctx, profile, pod, agreed)
 	var missing missingTermKeys
 	if errors.As(err, &missing) {
 		return &wire.Answer{Missing: missing.TermKeys}, nil
@@ -36,23 +37,23 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 	if err != nil {
 		return nil, err
 	}
-	if class.hostTerms && r.Cluster.SharedHosts > 0 {
+	if class.countsByHostname && r.Cluster.SharedHosts > 0 {
 		return nil, reasonSharedHostname
 	}
-	around, refused, err := class.surroundings(ctx, pod.Pod, nominated)
+	nominated, refused, err := class.evaluateNominated(ctx, pod.Pod, nominees)
 	if err != nil {
 		return nil, err
 	}
 	if query.Preempt {
-		return r.proposeAround(ctx, query, class, found, pod.Pod, around, refused)
+		return r.proposeAround(ctx, query, class, indexClass, pod.Pod, nominated, refused)
 	}
 	a := &wire.Answer{}
 	if query.NodeByNode {
 		w := &nodeWalk{ctx: ctx, class: class, pod: pod.Pod, except: sets.New(query.Exclude...), refused: refused}
-		a.Summary, err = found.SummarizeEach(w.nodeIDs(query.Node), around, w.verdict)
+		a.Summary, err = indexClass.SummarizeEach(w.nodeIDs(query.Node), nominated, w.verdict)
 		a.InUse = r.Cluster.ClaimsInUse(pod.Pod)
 	} else {
-		a.Summary, err = r.summarize(found, query, around)
+		a.Summary, err = r.summarize(indexClass, query, nominated)
 	}
 	if err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (r *Ranker) Answer(ctx context.Context, query *wire.Query) (_ *wire.Answer,
 		a.Node, a.Pods = marshalNode(n)
 	}
 	if query.Reasons {
-		class.explain(a, found, refused, query.NodeByNode)
+		class.explain(a, indexClass, refused, query.NodeByNode)
 	}
 	return a, nil
 }
@@ -80,7 +81,7 @@ func marshalNode(n *cache.Node) (node []byte, pods [][]byte) {
 func (r *Ranker) decodeQuery(query *wire.Query) (*Profile, *framework.PodInfo, error) {
 	profile := r.Profiles[query.Profile]
 	if profile == nil {
-		return nil, nil, fmt.Errorf("unknown profile %q: all replicas need the same configuration", query.Profile)
+		return nil, nil, fmt.Errorf("unknown scheduler profile %q: configure the same profiles in all replicas", query.Profile)
 	}
 	pod := &v1.Pod{}
 	if err := pod.Unmarshal(query.Pod); err != nil {
@@ -91,53 +92,54 @@ func (r *Ranker) decodeQuery(query *wire.Query) (*Profile, *framework.PodInfo, e
 	return profile, info, nil
 }
 
-// summarize returns the summary of all nodes, or of the only node that the query names.
-func (r *Ranker) summarize(found *index.Class, query *wire.Query, around []index.Nominated) (index.Summary, error) {
+// summarize returns the summary of all nodes, or of the one node that the query names.
+func (r *Ranker) summarize(indexClass *index.Class, query *wire.Query, nominated []index.Nominated) (index.Summary, error) {
 	if query.Node == "" {
-		return found.Summarize(around, query.Offers, query.Steps)
+		return indexClass.Summarize(nominated, query.Offers, query.Steps)
 	}
 	if n := r.Cluster.Lookup(query.Node); n != nil {
-		return found.SummarizeOnly(n.ID, around, query.Steps)
+		return indexClass.SummarizeOnly(n.ID, nominated, query.Steps)
 	}
-	return found.Counts(), nil
+	return indexClass.Counts(), nil
 }
 
-// nominees are the pods nominated to a node for which another pod has to leave room.
-type nominees struct {
+// nodeNominees are those pods nominated to a node that have at least the priority of the pod to schedule.
+// The pod must leave room for them.
+type nodeNominees struct {
 	node  *cache.Node
 	kinds []index.KindID
 }
 
-// nominatedAhead returns the nominated pods, by node, for which a pod has to leave room.
-func (r *Ranker) nominatedAhead(pod *v1.Pod) []nominees {
-	var all []nominees
+// nomineesByNode returns, for each node, the nominated pods for which a pod must leave room.
+func (r *Ranker) nomineesByNode(pod *v1.Pod) []nodeNominees {
+	var all []nodeNominees
 	for name := range r.Nominations.ByNode() {
 		n := r.Cluster.Lookup(name)
 		if n == nil {
 			continue
 		}
-		place := nominees{node: n}
+		node := nodeNominees{node: n}
 		for _, nominated := range r.Nominations.NominatedPodsForNode(name) {
 			other := nominated.GetPod()
 			if other.UID != pod.UID && corev1helpers.PodPriority(other) >= corev1helpers.PodPriority(pod) {
-				place.kinds = append(place.kinds, r.Cluster.Names.Kind(nominated))
+				node.kinds = append(node.kinds, r.Cluster.Names.Kind(nominated))
 			}
 		}
-		if len(place.kinds) > 0 {
-			all = append(all, place)
+		if len(node.kinds) > 0 {
+			all = append(all, node)
 		}
 	}
 	return all
 }
 
-// surroundings returns how nominated pods change nodes, and the statuses of nodes where the pod
-// does not fit because of them.
-func (cl *Class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nominees) ([]index.Nominated, map[index.NodeID]*fwk.Status, error) {
-	var around []index.Nominated
+// evaluateNominated returns how nominated pods affect the query, and the statuses of the nodes on which the
+// pod does not fit together with them.
+func (cl *Class) evaluateNominated(ctx context.Context, pod *v1.Pod, nominees []nodeNominees) ([]index.Nominated, map[index.NodeID]*fwk.Status, error) {
+	var nominated []index.Nominated
 	refused := map[index.NodeID]*fwk.Status{}
-	for _, place := range nominated {
-		a := index.Nominated{Node: place.node.ID}
-		status := cl.fitsWithNominated(ctx, pod, place.node)
+	for _, node := range nominees {
+		a := index.Nominated{Node: node.node.ID}
+		status := cl.fitsWithNominated(ctx, pod, node.node)
 		if !status.IsSuccess() && !status.IsRejected() {
 			return nil, nil, status.AsError()
 		}
@@ -145,24 +147,25 @@ func (cl *Class) surroundings(ctx context.Context, pod *v1.Pod, nominated []nomi
 			a.Barred = true
 			refused[a.Node] = status
 		}
-		// Nominated pods also count on a node that they bar: the node may not be barred once other
-		// pods have left.
+		// Count nominated pods also on a barred node, because a preemption dry run may evict pods
+		// there.
 		if len(cl.Spec.Counters) > 0 {
-			for _, kind := range place.kinds {
+			for _, kind := range node.kinds {
 				a.Extra = append(a.Extra, cl.Amounts(kind)...)
 			}
 		}
-		around = append(around, a)
+		nominated = append(nominated, a)
 	}
-	return around, refused, nil
+	return nominated, refused, nil
 }
 
-// translate replaces the numbers in a summary by values that are valid on other replicas.
+// translate replaces the numbers in a summary by indexes into the strings of the answer, because other
+// replicas have other numbers.
 func (cl *Class) translate(a *wire.Answer) {
-	words := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
+	numbers := intern.Numbers{wire.NoValue: 0, "": index.EmptyValue}
 	a.Values, a.ImageSets = []string{wire.NoValue, ""}, cl.imageSetKeys
 	a.Summary.Renumber(func(value int32) int32 {
-		number, fresh := words.Of([]byte(cl.cluster.Names.ValueOf[value]))
+		number, fresh := numbers.Of([]byte(cl.cluster.Names.ValueOf[value]))
 		if fresh {
 			a.Values = append(a.Values, cl.cluster.Names.ValueOf[value])
 		}
@@ -180,22 +183,22 @@ func (cl *Class) translate(a *wire.Answer) {
 	a.ReferencedLabels = cl.cluster.Names.Visible.UnsortedList()
 }
 
-// explain adds to an answer why nodes do not fit: because of pods nominated to them, or because a
-// plugin that reads one node rejects them.
-func (cl *Class) explain(a *wire.Answer, found *index.Class, refused map[index.NodeID]*fwk.Status, walk bool) {
-	note := func(status *fwk.Status, nodes int) {
+// explain adds to an answer the reasons for which nodes do not fit: the statuses in refused, and, unless
+// each node was evaluated separately (walk), the rejections by plugins that read only one node.
+func (cl *Class) explain(a *wire.Answer, indexClass *index.Class, refused map[index.NodeID]*fwk.Status, walk bool) {
+	addRefusal := func(status *fwk.Status, nodes int) {
 		if nodes > 0 {
 			a.AddRefusal(wire.Refusal{Code: int(status.Code()), Plugin: status.Plugin(), Reasons: status.Reasons(), Nodes: nodes})
 		}
 	}
 	for _, status := range refused {
-		note(status, 1)
+		addRefusal(status, 1)
 	}
 	if walk {
 		return
 	}
 	counts := make([]int, len(cl.refusals))
-	found.EachRefused(func(number int32, ids []index.NodeID) {
+	indexClass.EachRefused(func(number int32, ids []index.NodeID) {
 		for _, id := range ids {
 			if refused[id] == nil {
 				counts[number]++
@@ -203,6 +206,6 @@ func (cl *Class) explain(a *wire.Answer, found *index.Class, refused map[index.N
 		}
 	})
 	for number, nodes := range counts {
-		note(cl.refusals[number], nodes)
+		addRefusal(cl.refusals[number], nodes)
 	}
 }

@@ -16,62 +16,69 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
 
-// Class is a pod class: pods that every plugin treats alike. It has the plugins' state for them,
-// and computes verdicts for the index.
+// Class is a pod class: pods that every plugin treats alike. It has the plugins' state for these pods, and
+// is the [index.Judge] that computes verdicts.
 type Class struct {
 	cluster *cache.Cluster
 	profile *Profile
 	pod     *framework.PodInfo
-	// state is the state of a scheduling cycle after PreFilter and PreScore, and written is what
-	// they wrote.
+	// state is a cycle state after PreFilter and PreScore. written is the data that these plugins
+	// wrote into it.
 	state   *framework.CycleState
 	written map[fwk.StateKey]fwk.StateData
-	// skipFilter and skipScore are the plugins that skip the pod. state skips more: the plugins
-	// that the index replaces.
+	// skipFilter and skipScore are the plugins that skip the pod. state also skips the plugins that
+	// the index replaces.
 	skipFilter, skipScore sets.Set[string]
-	Images                []string
-	imageSets             intern.Numbers
-	imageSetImages        [][]string
-	imageSetKeys          []string
-	requiredNode          nodeaffinity.RequiredNodeAffinity
-	terms                 terms
-	refusals              []*fwk.Status
-	// request is what the pods of a simple class request; see [Class.isSimple].
+	// Images are the images of the pod, once for each use.
+	Images []string
+	// imageSets are the numbers of image sets, by key. imageSetImages and imageSetKeys have the
+	// images and the key of each image set, by number.
+	imageSets      intern.Numbers
+	imageSetImages [][]string
+	imageSetKeys   []string
+	requiredNode   nodeaffinity.RequiredNodeAffinity
+	terms          terms
+	// refusals are the statuses of rejected nodes, by [index.Verdict.Refusal].
+	refusals []*fwk.Status
+	// request has the requests of the pod. simple is the result of [Class.isSimple].
 	request request
 	simple  bool
-	// lackStatuses are the statuses of nodes that fit only without their nominated pods, by what
-	// they lack, for a simple class.
-	lackStatuses             map[lack]*fwk.Status
+	// lackStatuses are the statuses of nodes that fit only without their nominated pods, by the
+	// resources that these nodes lack. Only simple classes use them.
+	lackStatuses map[lack]*fwk.Status
+	// fitWeight and balanceWeight are the score weights of NodeResourcesFit and
+	// NodeResourcesBalancedAllocation.
 	fitWeight, balanceWeight int64
-	// shapes are the verdicts of plugins that read only the shape of a node.
+	// shapes are the verdicts of the plugins that read only the shape of a node.
 	shapes map[index.ShapeID]*shapeVerdict
 	Spec   index.Spec
-	// agreed is nil if all nodes are in this index.
+	// agreed is nil without replicas: then all nodes are in this index.
 	agreed *Agreement
-	// namedNodes are the only nodes that the pod can go to, and NamingPlugins are the plugins that
-	// restrict it. Only classes whose nodes are evaluated one by one have them.
+	// namedNodes are the only nodes on which the pod may run; nil if it may run on all nodes.
+	// NamingPlugins are the plugins that restrict it. Only classes whose nodes are evaluated
+	// separately have them.
 	namedNodes    sets.Set[string]
 	NamingPlugins []string
-	// hostTerms is set if the class counts pods by hostname label. Then no two nodes may share a
-	// value of it.
-	hostTerms bool
+	// countsByHostname is true if the class counts pods by hostname label. The index can do that
+	// only if no two nodes have the same hostname label.
+	countsByHostname bool
 }
 
-// recorder notes what plugins write into the state of a scheduling cycle.
+// recorder is a cycle state that records what plugins write into it.
 type recorder struct {
 	fwk.CycleState
 	written map[fwk.StateKey]fwk.StateData
 }
 
-// Write notes the data and writes it.
+// Write records the data and writes it.
 func (r recorder) Write(key fwk.StateKey, value fwk.StateData) {
 	r.written[key] = value
 	r.CycleState.Write(key, value)
 }
 
-// NewClass makes the class of a pod.
+// NewClass makes the class of a pod. It returns a [FallbackReason] if the index cannot rank the pod.
 func NewClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.PodInfo, agreed *Agreement) (*Class, error) {
-	// The queue changes its pod info when the pod is updated.
+	// Copy, because the queue changes its pod info when the pod is updated.
 	pod = pod.DeepCopy()
 	cl := &Class{
 		cluster: c, profile: p, pod: pod, agreed: agreed, state: framework.NewCycleState(),
@@ -93,8 +100,8 @@ func NewClass(ctx context.Context, c *cache.Cluster, p *Profile, pod *framework.
 	return cl, nil
 }
 
-// prepare runs PreFilter and PreScore as if the cluster had no nodes. The index counts what they
-// would have counted.
+// prepare runs PreFilter and PreScore. Unless each node is evaluated separately, it hides the nodes from
+// them: the index counts pods in place of these plugins.
 func (cl *Class) prepare(ctx context.Context) (err error) {
 	state := recorder{CycleState: cl.state, written: cl.written}
 	pod, fw := cl.pod.GetPod(), cl.profile.Framework
@@ -133,7 +140,7 @@ func (cl *Class) prepare(ctx context.Context) (err error) {
 	return nil
 }
 
-// WriteState writes into the state of a scheduling cycle what PreFilter would have written.
+// WriteState writes into a cycle state the data that PreFilter and PreScore wrote for the class.
 func (cl *Class) WriteState(state fwk.CycleState) {
 	for key, value := range cl.written {
 		state.Write(key, copyForPod(value))
@@ -142,9 +149,9 @@ func (cl *Class) WriteState(state fwk.CycleState) {
 	state.SetSkipScorePlugins(cl.skipScore)
 }
 
-// copyForPod returns a copy of plugin data for one pod. Some plugins return themselves as the clone
-// and write to it later, such as VolumeBinding in Reserve. For a pod that they do not handle their
-// data is empty, and this returns new empty data.
+// copyForPod returns a copy of plugin data for one pod. The data of some plugins, such as VolumeBinding,
+// returns itself as its clone, although the plugin writes to it later. For a pod that such a plugin does
+// not handle, the data is empty, and copyForPod returns new empty data.
 func copyForPod(value fwk.StateData) fwk.StateData {
 	if v := reflect.ValueOf(value); v.Kind() == reflect.Pointer && !v.IsNil() && v.Elem().IsZero() {
 		return reflect.New(v.Type().Elem()).Interface().(fwk.StateData)
@@ -152,13 +159,14 @@ func copyForPod(value fwk.StateData) fwk.StateData {
 	return value.Clone()
 }
 
-// Verdict returns what the plugins that read one node decide about a node with some state.
+// Verdict returns the verdict of the plugins that read one node on a node state. id is a node with that
+// state.
 func (cl *Class) Verdict(id index.NodeID, state *index.State) (index.Verdict, error) {
 	if cl.agreed != nil && cl.agreed.PerNode {
-		// Nodes are evaluated one by one, not by state.
+		// The verdicts of nodeWalk are used instead.
 		return index.Verdict{}, nil
 	}
-	verdict, known, err := cl.quickVerdict(id, state)
+	verdict, known, err := cl.arithmeticVerdict(id, state)
 	if known || err != nil {
 		return verdict, err
 	}
@@ -169,8 +177,8 @@ func (cl *Class) Verdict(id index.NodeID, state *index.State) (index.Verdict, er
 	return verdict, err
 }
 
-// runPlugins runs the plugins that read one node and are not skipped by the state. The status is
-// that of the plugin that rejected the node.
+// runPlugins runs the filter and score plugins for a node, except those that the cycle state skips. If a
+// plugin rejects the node, it returns the status.
 func (cl *Class) runPlugins(state fwk.CycleState, info *framework.NodeInfo) (index.Verdict, *fwk.Status, error) {
 	ctx, pod := context.Background(), cl.pod.GetPod()
 	status := cl.profile.Framework.RunFilterPlugins(ctx, state, pod, info)
@@ -195,7 +203,7 @@ func (cl *Class) runPlugins(state fwk.CycleState, info *framework.NodeInfo) (ind
 	return verdict, nil, nil
 }
 
-// normalizedIndex returns the position of a plugin in normalizedPlugins; -1 if it is not there.
+// normalizedIndex returns the position of a plugin in normalizedPlugins; -1 if it is not in the list.
 func normalizedIndex(name string) int {
 	for i := range normalizedPlugins {
 		if normalizedPlugins[i].name == name {
@@ -205,8 +213,7 @@ func normalizedIndex(name string) int {
 	return -1
 }
 
-// normalizedTerms returns the score terms that compare nodes. A term that is skipped for the pod
-// has weight 0.
+// normalizedTerms returns the score terms of normalizedPlugins. A plugin that skips the pod has weight 0.
 func (cl *Class) normalizedTerms() []index.Normalized {
 	terms := make([]index.Normalized, len(normalizedPlugins))
 	for i, plugin := range normalizedPlugins {
@@ -222,7 +229,8 @@ func (cl *Class) Topology(shape index.ShapeID) index.Topology {
 	return cl.topology(cl.cluster.Names.ShapeOf[shape])
 }
 
-// TopologyAt returns the topology of one node if the class depends on the names of nodes.
+// TopologyAt returns the topology of one node if the pod selects nodes by name or hostname, and false
+// otherwise. The shape of a node does not contain its name and hostname.
 func (cl *Class) TopologyAt(id index.NodeID) (index.Topology, bool) {
 	if cl.agreed == nil || !cl.agreed.PerNode || !NamesNodes(&cl.pod.GetPod().Spec) {
 		return index.Topology{}, false

@@ -15,8 +15,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
 
-// ClassKey returns a key that is equal for pods that every plugin treats alike. It is valid until
-// the next key is built.
+// ClassKey returns the key of a pod's class. Pods with equal keys are treated alike by every plugin. The
+// result is valid until the next call, because the buffer is reused.
 func ClassKey(c *cache.Cluster, p *Profile, pod fwk.PodInfo) ([]byte, error) {
 	object := pod.GetPod()
 	spec := &object.Spec
@@ -55,8 +55,8 @@ func ClassKey(c *cache.Cluster, p *Profile, pod fwk.PodInfo) ([]byte, error) {
 	return key, nil
 }
 
-// appendRequests appends the requests of a pod as its spec has them: equal specs have equal
-// effective requests.
+// appendRequests appends the requests in a pod's spec. Equal specs have equal effective requests. For pods
+// whose status also affects them, it appends the effective requests, too.
 func appendRequests(key []byte, pod fwk.PodInfo) []byte {
 	object := pod.GetPod()
 	spec := &object.Spec
@@ -81,7 +81,8 @@ func appendRequests(key []byte, pod fwk.PodInfo) []byte {
 	return append(key, 0)
 }
 
-// appendList appends a list of resources, first the two that nearly every pod requests.
+// appendList appends a list of resources. CPU and memory are first and need no sorting, because nearly
+// every pod requests them.
 func appendList(key []byte, list v1.ResourceList) []byte {
 	remaining := len(list)
 	for _, name := range [2]v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
@@ -133,8 +134,8 @@ func appendPodImages(key []byte, spec *v1.PodSpec) []byte {
 	return append(key, 0)
 }
 
-// appendVisibleLabels appends the labels of a pod that a selector reads: a selector of a running
-// pod, or its own.
+// appendVisibleLabels appends those labels of a pod to which a selector refers: a selector of a running
+// pod, or one of the pod's own.
 func appendVisibleLabels(key []byte, c *cache.Cluster, pod *v1.Pod) []byte {
 	own := cache.OwnSelectorKeys(pod)
 	keys := make([]string, 0, len(pod.Labels))

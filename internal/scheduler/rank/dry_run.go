@@ -21,8 +21,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// NewDryRuns makes another instance of upstream's preemption plugin. Its handle takes counts from
-// the index for plugins that would read all nodes.
+// NewDryRuns returns another instance of upstream's preemption plugin. Its handle uses the counters of the
+// index in place of the plugins that would read all nodes.
 func NewDryRuns(ctx context.Context, fw framework.Framework, cfg config.KubeSchedulerProfile) (*defaultpreemption.DefaultPreemption, error) {
 	for _, plugin := range cfg.PluginConfig {
 		if args, ok := plugin.Args.(*config.DefaultPreemptionArgs); ok {
@@ -32,33 +32,35 @@ func NewDryRuns(ctx context.Context, fw framework.Framework, cfg config.KubeSche
 	return nil, fmt.Errorf("profile %s has no arguments for plugin %s", cfg.SchedulerName, pluginnames.DefaultPreemption)
 }
 
-// countingHandle is the handle through which a dry run calls plugins.
+// countingHandle is the framework handle through which a preemption dry run calls plugins.
 type countingHandle struct{ framework.Framework }
 
-// dryRun has the counts for one evaluation of preemption.
+// dryRun has the counters for one evaluation of preemption.
 type dryRun struct {
-	class *Class
-	found *index.Class
-	mu    sync.Mutex
-	// counts are the counters of all shards together.
+	class      *Class
+	indexClass *index.Class
+	// mu serializes the dry runs of several nodes, which upstream evaluates in parallel.
+	mu sync.Mutex
+	// counts are the counters summed over all replicas.
 	counts *index.Merged
 }
 
-// dryRunKey is the key of the counts in the state of a scheduling cycle.
+// dryRunKey is the key of dryCounts in the cycle state.
 const dryRunKey = fwk.StateKey("k8s-1m.dev/dry-run")
 
-// dryCounts is the change of the counters by pods that were removed from or added to one node.
+// dryCounts are the changes of the counters by the pods that a dry run has removed from or added back to one
+// node.
 type dryCounts struct {
 	run   *dryRun
 	delta []int64
 }
 
-// Clone copies the counts for another node.
+// Clone returns a copy for the dry run of another node.
 func (d *dryCounts) Clone() fwk.StateData {
 	return &dryCounts{run: d.run, delta: append([]int64(nil), d.delta...)}
 }
 
-// countsOf returns the counts in the state of a cycle, or nil.
+// countsOf returns the dryCounts in a cycle state; nil if it has none.
 func countsOf(state fwk.CycleState) *dryCounts {
 	data, err := state.Read(dryRunKey)
 	if err != nil {
@@ -67,37 +69,38 @@ func countsOf(state fwk.CycleState) *dryCounts {
 	return data.(*dryCounts)
 }
 
-// RunPreFilterExtensionRemovePod counts a pod that is removed from a node.
-func (h *countingHandle) RunPreFilterExtensionRemovePod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, leaves fwk.PodInfo, info fwk.NodeInfo) *fwk.Status {
-	countsOf(state).add(leaves, -1)
-	return h.Framework.RunPreFilterExtensionRemovePod(ctx, state, pod, leaves, info)
+// RunPreFilterExtensionRemovePod subtracts a pod that the dry run removes from a node.
+func (h *countingHandle) RunPreFilterExtensionRemovePod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, removed fwk.PodInfo, info fwk.NodeInfo) *fwk.Status {
+	countsOf(state).add(removed, -1)
+	return h.Framework.RunPreFilterExtensionRemovePod(ctx, state, pod, removed, info)
 }
 
-// RunPreFilterExtensionAddPod counts a pod that is added back.
-func (h *countingHandle) RunPreFilterExtensionAddPod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, comes fwk.PodInfo, info fwk.NodeInfo) *fwk.Status {
-	countsOf(state).add(comes, 1)
-	return h.Framework.RunPreFilterExtensionAddPod(ctx, state, pod, comes, info)
+// RunPreFilterExtensionAddPod adds a pod that the dry run adds back to a node.
+func (h *countingHandle) RunPreFilterExtensionAddPod(ctx context.Context, state fwk.CycleState, pod *v1.Pod, added fwk.PodInfo, info fwk.NodeInfo) *fwk.Status {
+	countsOf(state).add(added, 1)
+	return h.Framework.RunPreFilterExtensionAddPod(ctx, state, pod, added, info)
 }
 
-// RunFilterPluginsWithNominatedPods runs the plugins that read one node, and then checks the
+// RunFilterPluginsWithNominatedPods runs the filter plugins that read one node, and then checks the
 // counters.
 func (h *countingHandle) RunFilterPluginsWithNominatedPods(ctx context.Context, state fwk.CycleState, pod *v1.Pod, info fwk.NodeInfo) *fwk.Status {
 	if status := h.Framework.RunFilterPluginsWithNominatedPods(ctx, state, pod, info); !status.IsSuccess() {
 		return status
 	}
-	return countsOf(state).admit(info.Node().Name)
+	return countsOf(state).checkCounters(info.Node().Name)
 }
 
-// add counts a pod that was added or removed.
+// add adds a pod to the counters if by is 1, or subtracts it if by is -1.
 func (d *dryCounts) add(pod fwk.PodInfo, by int64) {
 	if len(d.delta) == 0 {
 		return
 	}
 	if object := pod.GetPod(); object.DeletionTimestamp != nil {
-		// Upstream removes terminating pods, which it did not count.
-		living := *object
-		living.DeletionTimestamp = nil
-		pod = cache.WithPod(pod.(*framework.PodInfo), &living)
+		// Upstream's PreFilter does not count a terminating pod, but the dry run subtracts it like
+		// any other pod. To get the same counters, ignore that the pod terminates.
+		notTerminating := *object
+		notTerminating.DeletionTimestamp = nil
+		pod = cache.WithPod(pod.(*framework.PodInfo), &notTerminating)
 	}
 	d.run.mu.Lock()
 	defer d.run.mu.Unlock()
@@ -106,28 +109,28 @@ func (d *dryCounts) add(pod fwk.PodInfo, by int64) {
 	}
 }
 
-// admit checks the counters for a node.
-func (d *dryCounts) admit(node string) *fwk.Status {
+// checkCounters returns the status with which the changed counters reject a node; nil if they do not.
+func (d *dryCounts) checkCounters(node string) *fwk.Status {
 	if len(d.delta) == 0 {
 		return nil
 	}
 	d.run.mu.Lock()
 	defer d.run.mu.Unlock()
 	cl := d.run.class
-	standing := d.run.found.NodeCounts(cl.cluster.Nodes[node].ID)
-	why, counter, refused := d.run.counts.RefusedWith(&standing, d.delta)
+	nodeCounts := d.run.indexClass.NodeCounts(cl.cluster.Nodes[node].ID)
+	reason, counter, refused := d.run.counts.RefusedWith(&nodeCounts, d.delta)
 	if !refused {
 		return nil
 	}
-	return StatusOf(cl.CounterRefusal(why, counter, 1))
+	return StatusOf(cl.CounterRefusal(reason, counter, 1))
 }
 
-// proposeAround proposes victims while nominated pods are counted on their nodes. It evaluates each
-// node by itself if the query asks for that.
+// proposeAround proposes victims while nominated pods count on their nodes. If the query requests it, it
+// first evaluates each node separately, which adds to refused.
 func (r *Ranker) proposeAround(
-	ctx context.Context, query *wire.Query, cl *Class, found *index.Class, pod *v1.Pod, around []index.Nominated, refused map[index.NodeID]*fwk.Status,
+	ctx context.Context, query *wire.Query, cl *Class, indexClass *index.Class, pod *v1.Pod, nominated []index.Nominated, refused map[index.NodeID]*fwk.Status,
 ) (a *wire.Answer, err error) {
-	found.WithNominated(around, func() {
+	indexClass.WithNominated(nominated, func() {
 		if query.NodeByNode {
 			w := &nodeWalk{ctx: ctx, class: cl, pod: pod, refused: refused}
 			for _, id := range w.nodeIDs("") {
@@ -136,24 +139,25 @@ func (r *Ranker) proposeAround(
 				}
 			}
 		}
-		a, err = r.propose(ctx, query, cl, found, pod, refused)
+		a, err = r.propose(ctx, query, cl, indexClass, pod, refused)
 	})
 	return a, err
 }
 
-// propose finds the best node here on which a pod would fit if other pods were evicted.
+// propose returns an answer with the best node of this replica on which a pod would fit if other pods were
+// evicted.
 func (r *Ranker) propose(
-	ctx context.Context, query *wire.Query, cl *Class, found *index.Class, pod *v1.Pod, refused map[index.NodeID]*fwk.Status,
+	ctx context.Context, query *wire.Query, cl *Class, indexClass *index.Class, pod *v1.Pod, refused map[index.NodeID]*fwk.Status,
 ) (*wire.Answer, error) {
 	if len(query.Counters) != len(cl.Spec.Counters) {
-		return nil, errors.New("affinity terms of other pods have changed since they were counted")
+		return nil, errors.New("the affinity terms of other pods have changed since the query for the counters")
 	}
 	a := &wire.Answer{Values: []string{wire.NoValue, ""}}
-	run := &dryRun{class: cl, found: found, counts: cl.mergedCounters(query)}
+	run := &dryRun{class: cl, indexClass: indexClass, counts: cl.mergedCounters(query)}
 	potential, own := run.potential(refused, pod.Status.NominatedNodeName)
 	evaluator := cl.profile.DryRuns.Evaluator
-	if eligible, why := evaluator.PodEligibleToPreemptOthers(ctx, pod, own); !eligible {
-		a.Ineligible = why
+	if eligible, reason := evaluator.PodEligibleToPreemptOthers(ctx, pod, own); !eligible {
+		a.Ineligible = reason
 		return a, nil
 	}
 	a.Summary.Nodes = r.Cluster.Index.Len()
@@ -184,27 +188,28 @@ func (r *Ranker) propose(
 	return a, nil
 }
 
-// mergedCounters returns the counters of all shards, with the numbers that are used here.
+// mergedCounters returns the counters of all replicas from a query, with the value numbers of this replica.
 func (cl *Class) mergedCounters(query *wire.Query) *index.Merged {
 	summary := index.Summary{Counters: query.Counters}
 	summary.Renumber(func(value int32) int32 { return cl.cluster.Names.ValueNumber(query.Values[value]) }, func(profile int32) int32 { return profile })
 	return index.NewMerged(cl.Spec, nil, &summary)
 }
 
-// potential returns the nodes where evicting pods may help, and the status of one node.
+// potential returns the nodes on which the pod may fit if other pods are evicted, and the status of the node
+// with a name.
 func (d *dryRun) potential(refused map[index.NodeID]*fwk.Status, name string) (nodes []fwk.NodeInfo, nominatedStatus *fwk.Status) {
 	for _, n := range d.class.cluster.Nodes {
 		if n.Position < 0 {
 			continue
 		}
 		status := refused[n.ID]
-		if number, ok := d.found.RefusalOf(n.ID); status == nil && ok && !d.class.agreed.PerNode {
+		if number, ok := d.indexClass.RefusalOf(n.ID); status == nil && ok && !d.class.agreed.PerNode {
 			status = d.class.refusals[number]
 		}
 		if status == nil {
-			standing := d.found.NodeCounts(n.ID)
-			if why, counter, ok := d.counts.RefusedWith(&standing, nil); ok {
-				status = StatusOf(d.class.CounterRefusal(why, counter, 1))
+			nodeCounts := d.indexClass.NodeCounts(n.ID)
+			if reason, counter, ok := d.counts.RefusedWith(&nodeCounts, nil); ok {
+				status = StatusOf(d.class.CounterRefusal(reason, counter, 1))
 			}
 		}
 		if status.Code() == fwk.Unschedulable {

@@ -5,10 +5,11 @@ import (
 	fwk "k8s.io/kube-scheduler/framework"
 )
 
-// FallbackReason is why the index does not rank nodes for a pod: one word, for the metric.
+// FallbackReason is the reason for which the index does not rank nodes for a pod. It is a label value of a
+// metric.
 type FallbackReason string
 
-// Error returns the reason as a message.
+// Error returns a message with the reason.
 func (reason FallbackReason) Error() string {
 	return "the index does not rank nodes for this pod: " + string(reason)
 }
@@ -27,7 +28,8 @@ const (
 	reasonUnschedulable  FallbackReason = "unschedulable"
 )
 
-// Rejection is the status of plugins that reject a pod before they read nodes.
+// Rejection is the status of a PreFilter plugin that rejects a pod for all nodes. Plugins are the plugins to
+// which the rejection is attributed.
 type Rejection struct {
 	Status  *fwk.Status
 	Plugins sets.Set[string]

@@ -11,7 +11,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// countImages adds to an answer how many nodes have each image of the pod.
+// countImages adds to an answer the size of each image of the pod, and the number of nodes that have it.
 func (cl *Class) countImages(a *wire.Answer) {
 	for _, name := range cl.Images {
 		var image wire.Image
@@ -22,7 +22,7 @@ func (cl *Class) countImages(a *wire.Answer) {
 	}
 }
 
-// listImages lists the images of a pod, once for each use.
+// listImages sets Images to the images of the pod, once for each use.
 func (cl *Class) listImages() {
 	spec := &cl.pod.GetPod().Spec
 	for i := range spec.InitContainers {
@@ -38,22 +38,22 @@ func (cl *Class) listImages() {
 	}
 }
 
-// imageSet returns the number of a node's image set: the images of the pod that the node has.
+// imageSet returns the number of a node's image set: those images of the pod that the node has.
 func (cl *Class) imageSet(info *framework.NodeInfo) int32 {
 	var present []string
 	key := make([]byte, 0, len(cl.Images))
 	for _, name := range cl.Images {
-		_, has := info.ImageStates[name]
-		key = intern.AppendBool(key, has)
-		if has {
+		_, onNode := info.ImageStates[name]
+		key = intern.AppendBool(key, onNode)
+		if onNode {
 			present = append(present, name)
 		}
 	}
 	return cl.ImageSetNumber(key, present)
 }
 
-// ImageSetNumber returns the number of an image set. Its key has a byte for each image of the
-// pod.
+// ImageSetNumber returns the number of an image set. Its key has one byte for each image of the pod: 1 if
+// the image is in the set, otherwise 0. present are the images in the set.
 func (cl *Class) ImageSetNumber(key []byte, present []string) int32 {
 	number, fresh := cl.imageSets.Of(key)
 	if fresh {
@@ -63,8 +63,8 @@ func (cl *Class) ImageSetNumber(key []byte, present []string) int32 {
 	return number
 }
 
-// ImageScore returns the weighted score of an image set. An image scores more if more nodes have
-// it.
+// ImageScore returns the weighted score of an image set. As in upstream's ImageLocality, an image scores
+// more if more nodes have it.
 func (cl *Class) ImageScore(imageSet int32) int64 {
 	weight := cl.profile.weights[pluginnames.ImageLocality]
 	present := cl.imageSetImages[imageSet]
@@ -81,20 +81,22 @@ func (cl *Class) ImageScore(imageSet int32) int64 {
 	return weight * imageScore(sum, len(cl.Images))
 }
 
-// The sizes between which an image adds to the score (imagelocality/image_locality.go).
+// The score is 0 below smallImageBytes and maximal above largeImageBytes per image
+// (imagelocality/image_locality.go).
 const (
 	smallImageBytes = 23 << 20
 	largeImageBytes = 1000 << 20
 )
 
-// imageScore scales the sum of the sizes of some images to a score.
+// imageScore scales a sum of image sizes to a score from 0 to fwk.MaxScore. images is the number of images
+// of the pod.
 func imageScore(sum int64, images int) int64 {
-	most := int64(largeImageBytes) * int64(images)
-	sum = min(max(sum, smallImageBytes), most)
-	return fwk.MaxScore * (sum - smallImageBytes) / (most - smallImageBytes)
+	maxBytes := int64(largeImageBytes) * int64(images)
+	sum = min(max(sum, smallImageBytes), maxBytes)
+	return fwk.MaxScore * (sum - smallImageBytes) / (maxBytes - smallImageBytes)
 }
 
-// imageName returns the name of an image as nodes report it.
+// imageName returns the name of an image as nodes report it: with the tag latest if it has no tag.
 func imageName(name string) string {
 	if strings.LastIndex(name, ":") <= strings.LastIndex(name, "/") {
 		name += ":latest"
@@ -102,7 +104,7 @@ func imageName(name string) string {
 	return name
 }
 
-// ImagesOf returns the images in an image set.
+// ImagesOf returns the images in the image set with a key.
 func (cl *Class) ImagesOf(key []byte) []string {
 	var present []string
 	for i, name := range cl.Images {

@@ -12,39 +12,39 @@ import (
 var (
 	decisions = metrics.NewHistogramVec(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "node_search_duration_seconds",
-		Help:           "Time to find the node for a pod, by index or by upstream's full scan (search)",
+		Help:           "Time to find the node for a pod, by method: index, or search (upstream's full scan)",
 		Buckets:        metrics.ExponentialBuckets(0.000001, 4, 13),
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"by"})
-	// Fallbacks counts pods that the index did not rank, by reason.
+	// Fallbacks counts the pods that the index did not rank, by reason.
 	Fallbacks = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_fallbacks_total",
-		Help:           "Pods that were left to upstream's full scan, by reason",
+		Help:           "Number of pods that the index did not rank, by reason: upstream's full scan, or with replicas the evaluation of each node, found their node",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"reason"})
 	sizes = metrics.NewGaugeVec(&metrics.GaugeOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_size",
-		Help:           "Number of nodes, node states and pod classes in the index",
+		Help:           "Number of objects in the index, by kind: nodes, states (node states) and classes (pod classes)",
 		StabilityLevel: metrics.ALPHA,
-	}, []string{"of"})
+	}, []string{"kind"})
 	lookups = metrics.NewCounterVec(&metrics.CounterOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_class_lookups_total",
-		Help:           "Pods whose class existed (hit) or was made (miss)",
+		Help:           "Number of class lookups, by result: hit if the pod's class existed, miss if it was made",
 		StabilityLevel: metrics.ALPHA,
 	}, []string{"result"})
-	// Walked observes how many node groups were compared for a pod.
+	// Walked observes the number of node groups that were compared for a pod.
 	Walked = metrics.NewHistogram(&metrics.HistogramOpts{
 		Subsystem: schedmetrics.SchedulerSubsystem, Name: "index_groups_walked",
-		Help:           "Node groups that were compared to find the node for a pod",
+		Help:           "Number of node groups that were compared to find the node for a pod",
 		Buckets:        metrics.ExponentialBuckets(1, 4, 10),
 		StabilityLevel: metrics.ALPHA,
 	})
 )
 
-// RegisterMetrics registers the metrics of this package, once.
+// RegisterMetrics registers the metrics of this package at the first call.
 var RegisterMetrics = sync.OnceFunc(func() { legacyregistry.MustRegister(decisions, Fallbacks, sizes, lookups, Walked) })
 
-// How the node for a pod was found.
+// Values of the label "by": the method that found the node for a pod.
 const (
 	rankedByIndex  = "index"
 	rankedBySearch = "search"

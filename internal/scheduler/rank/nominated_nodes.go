@@ -11,16 +11,16 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// nominatedNode is a node with nominated pods for which a pod has to leave room.
+// nominatedNode is a node with nominated pods for which the pod to schedule must leave room.
 type nominatedNode struct {
 	*cache.Node
-	// load is the sum of their requests, and pods is their number.
+	// load is the sum of the requests of these nominated pods, and pods is their number.
 	load request
 	pods int32
 }
 
-// nominatedNodes returns the nodes where a pod has to leave room for nominated pods. The result is
-// valid until the next call.
+// nominatedNodes returns the nodes on which a pod must leave room for nominated pods. The result is valid
+// until the next call.
 func (r *Ranker) nominatedNodes(pod *v1.Pod) []nominatedNode {
 	r.nominatedNodesBuffer = r.nominatedNodesBuffer[:0]
 	for name, nominees := range r.Nominations.ByNode() {
@@ -33,8 +33,8 @@ func (r *Ranker) nominatedNodes(pod *v1.Pod) []nominatedNode {
 	return r.nominatedNodesBuffer
 }
 
-// withNominated returns the state of a node as if its nominated pods ran there, as far as
-// [request.lacks] reads it.
+// withNominated returns the state of a node as if its nominated pods ran there. It changes only the fields
+// that [request.lacks] reads.
 func (p *nominatedNode) withNominated(alone index.State) index.State {
 	alone.MilliCPU += p.load.milliCPU
 	alone.Memory += p.load.memory
@@ -43,24 +43,24 @@ func (p *nominatedNode) withNominated(alone index.State) index.State {
 	return alone
 }
 
-// lacking returns what a node lacks for a pod of the class without the nominated pods, and with
-// them. It returns false if arithmetic does not decide.
+// lacking returns the resources that a node lacks for a pod of the class: alone without its nominated pods,
+// beside with them. It returns false if the plugins have to run to find out.
 func (cl *Class) lacking(p *nominatedNode) (alone, beside lack, decided bool) {
 	shape := cl.shapes[p.Shape]
-	if !cl.simple || cl.dependsOnPods() || shape == nil {
+	if !cl.simple || cl.dependsOnOtherPods() || shape == nil {
 		return 0, 0, false
 	}
 	state := cl.cluster.Names.State(p.Node)
 	with := p.withNominated(state)
-	return cl.request.lacks(&shape.free, &state), cl.request.lacks(&shape.free, &with), true
+	return cl.request.lacks(&shape.allocatable, &state), cl.request.lacks(&shape.allocatable, &with), true
 }
 
-// barredByNominated returns the nodes that do not fit together with their nominated pods, out of
-// nodes that all fit without them.
-func (cl *Class) barredByNominated(ctx context.Context, pod *v1.Pod, places []nominatedNode) ([]index.Nominated, error) {
+// barredByNominated returns those of the given nodes on which the pod does not fit together with their
+// nominated pods. The pod must fit on all of them without the nominated pods.
+func (cl *Class) barredByNominated(ctx context.Context, pod *v1.Pod, nodes []nominatedNode) ([]index.Nominated, error) {
 	var barred []index.Nominated
-	for i := range places {
-		p := &places[i]
+	for i := range nodes {
+		p := &nodes[i]
 		if _, beside, decided := cl.lacking(p); decided {
 			if beside != 0 {
 				barred = append(barred, index.Nominated{Node: p.ID, Barred: true})
@@ -77,17 +77,17 @@ func (cl *Class) barredByNominated(ctx context.Context, pod *v1.Pod, places []no
 	return barred, nil
 }
 
-// refusedByNominated returns the statuses of nodes, for a pod that fits nowhere, where the
-// nominated pods change the reason.
-func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []nominatedNode) (map[index.NodeID]*fwk.Status, error) {
+// refusedByNominated returns, for a pod that fits on no node, the statuses of the nodes for which nominated
+// pods change the reason.
+func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, nodes []nominatedNode) (map[index.NodeID]*fwk.Status, error) {
 	refused := map[index.NodeID]*fwk.Status{}
 	var unknown []*nominatedNode
-	for i := range places {
-		p := &places[i]
+	for i := range nodes {
+		p := &nodes[i]
 		alone, beside, decided := cl.lacking(p)
 		switch {
 		case decided && alone == beside:
-			// Every plugin decides the same with and without the nominated pods.
+			// The nominated pods change no plugin's result.
 		case decided && alone == 0 && cl.shapes[p.Shape].fits:
 			status, err := cl.refusedByOneNominated(ctx, pod, p, beside)
 			if err != nil {
@@ -117,8 +117,8 @@ func (cl *Class) refusedByNominated(ctx context.Context, pod *v1.Pod, places []n
 	return refused, nil
 }
 
-// refusedByOneNominated returns the status of a node that would fit without its nominated pods. The
-// status depends only on what the node lacks, so plugins run once for each lack.
+// refusedByOneNominated returns the status of one node that would fit without its nominated pods. The status
+// depends only on the set of resources that the node lacks, so plugins run once for each such set.
 func (cl *Class) refusedByOneNominated(ctx context.Context, pod *v1.Pod, p *nominatedNode, lacking lack) (*fwk.Status, error) {
 	if status := cl.lackStatuses[lacking]; status != nil {
 		return status, nil
@@ -128,6 +128,6 @@ func (cl *Class) refusedByOneNominated(ctx context.Context, pod *v1.Pod, p *nomi
 		cl.lackStatuses[lacking] = status
 		return status, nil
 	}
-	// If it fits, its nominated pods have changed since.
+	// If the pod fits, the nominated pods have changed meanwhile.
 	return nil, status.AsError()
 }

@@ -15,24 +15,24 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework"
 )
 
-// Nominations wraps the scheduling queue and knows which pods are nominated to which nodes.
+// Nominations wraps the scheduling queue and tracks which pods are nominated to which nodes.
 //
-// Upstream's queue answers for one node at a time and copies the pods. Nominations keeps its
-// answers, and asks again about a node only after a pod that is or may be nominated to it has
-// changed. Every call that changes upstream's answer passes through here.
+// Upstream's queue returns the nominated pods of only one node per call, and copies them. Nominations
+// caches the results. It calls upstream's queue again for a node only after a pod that is, or may be,
+// nominated to this node has changed. All calls that change nominations pass through Nominations.
 type Nominations struct {
 	queue.SchedulingQueue
-	// nominees are the latest answers of upstream's queue, by node. Only the scheduling cycle reads
-	// and writes them.
+	// nominees are the cached nominated pods, by node. Only the scheduling cycle reads and writes
+	// them.
 	nominees map[string][]Nominee
 
 	mu sync.Mutex
-	// lastNode is the node that a pod was last known to be nominated to.
+	// lastNode is the node of each pod in nominees.
 	lastNode map[types.UID]string
-	// stale are the nodes to ask about again. A pod is nominated to its lastNode or to one of
-	// these.
+	// stale are the nodes whose nominees are out of date. A nominated pod is nominated to its
+	// lastNode or to one of these nodes.
 	stale sets.Set[string]
-	// remote are pods in the queue of the replica that leads, by node.
+	// remote are the nominated pods in the queue of another replica, the leader, by node.
 	remote map[string][]fwk.PodInfo
 }
 
@@ -48,7 +48,7 @@ func NewNominations(q queue.SchedulingQueue) *Nominations {
 	return &Nominations{SchedulingQueue: q, nominees: map[string][]Nominee{}, lastNode: map[types.UID]string{}, stale: sets.New[string](), remote: map[string][]fwk.PodInfo{}}
 }
 
-// AddRemote nominates a pod in the queue of another replica to a node.
+// AddRemote adds the nomination to a node of a pod that is in the queue of another replica.
 func (n *Nominations) AddRemote(node string, pod fwk.PodInfo) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -67,13 +67,14 @@ func (n *Nominations) RemoveRemote(node string, uid types.UID) {
 	n.stale.Insert(node)
 }
 
-// NominatedPodsForNode returns the pods that are nominated to a node.
+// NominatedPodsForNode returns the pods that are nominated to a node, including those of another replica.
 func (n *Nominations) NominatedPodsForNode(node string) []fwk.PodInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.onNode(node)
 }
 
+// onNode is [Nominations.NominatedPodsForNode] for a caller that holds the lock.
 func (n *Nominations) onNode(node string) []fwk.PodInfo {
 	return append(n.SchedulingQueue.NominatedPodsForNode(node), n.remote[node]...)
 }
@@ -97,7 +98,7 @@ func (n *Nominations) Delete(logger klog.Logger, pod *v1.Pod) {
 	n.markStale(pod)
 }
 
-// Pop removes the next pod from the queue, which from then on knows only its name.
+// Pop removes the next pod from the queue. While the pod is scheduled, the queue has only its name.
 func (n *Nominations) Pop(logger klog.Logger) (framework.QueuedEntityInfo, error) {
 	next, err := n.SchedulingQueue.Pop(logger)
 	if pod, ok := next.(*framework.QueuedPodInfo); ok && err == nil {
@@ -106,7 +107,7 @@ func (n *Nominations) Pop(logger klog.Logger) (framework.QueuedEntityInfo, error
 	return next, err
 }
 
-// AddUnschedulablePodIfNotPresent returns a pod to the queue that fits nowhere.
+// AddUnschedulablePodIfNotPresent returns a pod that fits on no node to the queue.
 func (n *Nominations) AddUnschedulablePodIfNotPresent(logger klog.Logger, pod *framework.QueuedPodInfo, cycle int64) error {
 	object := pod.Pod
 	err := n.SchedulingQueue.AddUnschedulablePodIfNotPresent(logger, pod, cycle)
@@ -114,7 +115,7 @@ func (n *Nominations) AddUnschedulablePodIfNotPresent(logger klog.Logger, pod *f
 	return err
 }
 
-// AddNominatedPod nominates a pod to run on a node.
+// AddNominatedPod nominates a pod to a node.
 func (n *Nominations) AddNominatedPod(logger klog.Logger, pod fwk.PodInfo, info *fwk.NominatingInfo) {
 	n.SchedulingQueue.AddNominatedPod(logger, pod, info)
 	if info != nil {
@@ -137,8 +138,8 @@ func (n *Nominations) DeleteNominatedPodIfExists(pod *v1.Pod) {
 	n.markStale(pod)
 }
 
-// markStale notes that the queue has changed a pod. The pod may be nominated to the node in its
-// status, to others, or to its last node.
+// markStale marks the nodes stale to which a changed pod may be nominated: the node in its status, its last
+// node, and the given others.
 func (n *Nominations) markStale(pod *v1.Pod, others ...string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -169,13 +170,14 @@ func (n *Nominations) ByNode() map[string][]Nominee {
 	return n.nominees
 }
 
+// newNominee returns the data that the ranker needs of a nominated pod.
 func newNominee(info fwk.PodInfo) Nominee {
 	pod := info.GetPod()
 	return Nominee{UID: pod.UID, priority: corev1helpers.PodPriority(pod), request: newRequest(info)}
 }
 
-// requestedByNominated returns the number and the requests of the nominees for which a pod has to
-// leave room.
+// requestedByNominated returns the summed requests and the number of those nominees for which a pod must
+// leave room: other pods with at least its priority.
 func requestedByNominated(nominees []Nominee, pod *v1.Pod) (total request, pods int32) {
 	for i := range nominees {
 		if other := &nominees[i]; other.UID != pod.UID && other.priority >= corev1helpers.PodPriority(pod) {

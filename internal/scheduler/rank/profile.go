@@ -20,38 +20,43 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/intern"
 )
 
-// Profile is what the ranker knows of a scheduler profile.
+// Profile is a scheduler profile with the data that the ranker needs of its configuration.
 type Profile struct {
 	Framework framework.Framework
-	// filters are the names of the filter plugins; weights are those of the score plugins, by name.
+	// filters are the names of the filter plugins. weights are the weights of the score plugins, by
+	// name.
 	filters sets.Set[string]
 	weights map[string]int64
-	// unknown is a plugin that is not known to the ranker; "" if there is none.
+	// unknown is the name of an enabled plugin that the ranker does not know; "" if there is none.
 	unknown string
-	// version is the version that declared features of nodes are inferred for; nil if they do not
-	// matter.
+	// version is the Kubernetes version for which the ranker infers the node features that a pod
+	// requires; nil if the plugin or the feature gate NodeDeclaredFeatures is disabled.
 	version  *versionutil.Version
 	spread   spreadRules
 	affinity affinityRules
 	usage    usageRules
-	// DryRuns evaluates preemption on the nodes here, with replicas.
+	// DryRuns is the instance of upstream's preemption plugin that evaluates preemption on the nodes
+	// of this replica; nil if the scheduler has no replicas.
 	DryRuns *defaultpreemption.DefaultPreemption
-	// percentage is the share of feasible nodes that are scored; 0 for all.
+	// percentage is percentageOfNodesToScore: how many feasible nodes are scored, as a percentage of
+	// all nodes; 0 scores all feasible nodes.
 	percentage int
 }
 
-// spreadRules are the arguments of PodTopologySpread, if it is enabled.
+// spreadRules are what the ranker needs of PodTopologySpread: whether it filters and scores, its default
+// constraints, and the listers for the default selector of a pod.
 type spreadRules struct {
-	filter, score bool
-	defaults      []v1.TopologySpreadConstraint
-	system        bool
-	services      corelisters.ServiceLister
-	controllers   corelisters.ReplicationControllerLister
-	replicaSets   appslisters.ReplicaSetLister
-	statefulSets  appslisters.StatefulSetLister
+	filter, score    bool
+	defaults         []v1.TopologySpreadConstraint
+	systemDefaulting bool // defaults are upstream's system defaults
+	services         corelisters.ServiceLister
+	controllers      corelisters.ReplicationControllerLister
+	replicaSets      appslisters.ReplicaSetLister
+	statefulSets     appslisters.StatefulSetLister
 }
 
-// affinityRules are the arguments of InterPodAffinity, if it is enabled.
+// affinityRules are what the ranker needs of InterPodAffinity: whether it filters and scores, its arguments,
+// and a lister of namespaces.
 type affinityRules struct {
 	filter, score  bool
 	hardWeight     int64
@@ -59,7 +64,7 @@ type affinityRules struct {
 	namespaces     corelisters.NamespaceLister
 }
 
-// nodeLocalPlugins read only a node and its pods, as far as [index.State] has them.
+// nodeLocalPlugins read only one node and its pods, and of these only what [index.State] contains.
 var nodeLocalPlugins = sets.New(
 	pluginnames.NodeName, pluginnames.NodeUnschedulable, pluginnames.TaintToleration, pluginnames.NodeAffinity, pluginnames.NodePorts,
 	pluginnames.NodeResourcesFit, pluginnames.NodeResourcesBalancedAllocation, pluginnames.NodeDeclaredFeatures,
@@ -68,14 +73,16 @@ var nodeLocalPlugins = sets.New(
 // IndexPlugins are the plugins that the index replaces.
 var IndexPlugins = sets.New(pluginnames.PodTopologySpread, pluginnames.InterPodAffinity, pluginnames.ImageLocality)
 
-// usuallySkippedPlugins are plugins that skip most pods in PreFilter.
+// usuallySkippedPlugins are the plugins that skip most pods in PreFilter. The index does not rank pods that
+// they do not skip.
 var usuallySkippedPlugins = sets.New(
 	pluginnames.VolumeRestrictions, pluginnames.NodeVolumeLimits, pluginnames.VolumeBinding, pluginnames.VolumeZone, pluginnames.DynamicResources,
 	pluginnames.GangScheduling, pluginnames.DeferredPodScheduling,
 )
 
-// normalizedPlugins are the score plugins that compare nodes, in the order of [index.Verdict.Raw].
-// reverse is true where a small value is better.
+// normalizedPlugins are the score plugins whose scores are normalized over all nodes, apart from
+// [IndexPlugins]. Their order is that of [index.Verdict.Raw]. reverse is true if a smaller raw score is
+// better.
 var normalizedPlugins = []struct {
 	name    string
 	reverse bool
@@ -85,7 +92,7 @@ var normalizedPlugins = []struct {
 	{pluginnames.DynamicResources, false},
 }
 
-// newProfile collects what the ranker needs of a profile.
+// newProfile returns a profile with the data that the ranker needs of its configuration.
 func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profile, error) {
 	enabled := fw.ListPlugins()
 	p := &Profile{Framework: fw, filters: sets.New[string](), weights: map[string]int64{}, usage: newUsageRules(cfg), percentage: percentageOf(cfg), unknown: UnknownPlugin(fw)}
@@ -98,21 +105,21 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profi
 	if p.filters.Has(pluginnames.NodeDeclaredFeatures) && utilfeature.DefaultFeatureGate.Enabled(features.NodeDeclaredFeatures) {
 		version, err := versionutil.Parse(componentversion.Get().String())
 		if err != nil {
-			return nil, fmt.Errorf("parsing the version: %w", err)
+			return nil, fmt.Errorf("parsing the Kubernetes version of this program: %w", err)
 		}
 		p.version = version
 	}
 	factory := fw.SharedInformerFactory()
-	_, spreads := p.weights[pluginnames.PodTopologySpread]
-	_, attracts := p.weights[pluginnames.InterPodAffinity]
-	p.spread.filter, p.spread.score = p.filters.Has(pluginnames.PodTopologySpread), spreads
-	p.affinity.filter, p.affinity.score = p.filters.Has(pluginnames.InterPodAffinity), attracts
+	_, scoresSpread := p.weights[pluginnames.PodTopologySpread]
+	_, scoresAffinity := p.weights[pluginnames.InterPodAffinity]
+	p.spread.filter, p.spread.score = p.filters.Has(pluginnames.PodTopologySpread), scoresSpread
+	p.affinity.filter, p.affinity.score = p.filters.Has(pluginnames.InterPodAffinity), scoresAffinity
 	for _, plugin := range cfg.PluginConfig {
 		switch args := plugin.Args.(type) {
 		case *config.PodTopologySpreadArgs:
 			p.spread.defaults = args.DefaultConstraints
 			if args.DefaultingType == config.SystemDefaulting {
-				p.spread.defaults, p.spread.system = systemDefaults, true
+				p.spread.defaults, p.spread.systemDefaulting = systemDefaults, true
 			}
 		case *config.InterPodAffinityArgs:
 			p.affinity.hardWeight = int64(args.HardPodAffinityWeight)
@@ -130,8 +137,8 @@ func newProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) (*Profi
 	return p, nil
 }
 
-// UnknownPlugin returns the name of a plugin that filters or scores and is not upstream's; "" if
-// there is none.
+// UnknownPlugin returns the name of an enabled filter or score plugin that the ranker does not know, such as
+// an out-of-tree plugin; "" if there is none.
 func UnknownPlugin(fw framework.Framework) string {
 	enabled := fw.ListPlugins()
 	for _, set := range []config.PluginSet{enabled.PreFilter, enabled.Filter, enabled.PreScore, enabled.Score} {
@@ -144,11 +151,11 @@ func UnknownPlugin(fw framework.Framework) string {
 	return ""
 }
 
-// leastSample is the smallest number of nodes to score (minFeasibleNodesToFind in schedule_one.go).
+// leastSample is the minimal number of nodes to score (minFeasibleNodesToFind in schedule_one.go).
 const leastSample = 100
 
-// percentageOf returns the percentage of nodes to score; 0 for all. All nodes also count where
-// upstream would derive a percentage from the cluster size, because that only saves time.
+// percentageOf returns the percentage of nodes to score; 0 means all. It returns 0 also if the profile sets
+// no percentage: upstream then derives one from the cluster size, only to save time.
 func percentageOf(cfg config.KubeSchedulerProfile) int {
 	if given := cfg.PercentageOfNodesToScore; given != nil && *given < 100 {
 		return int(*given)
@@ -156,7 +163,8 @@ func percentageOf(cfg config.KubeSchedulerProfile) int {
 	return 0
 }
 
-// sample returns how many feasible nodes to score of a number of nodes; 0 for all.
+// sample returns how many feasible nodes are scored in a cluster with this number of nodes; 0 means all
+// feasible nodes.
 func (p *Profile) sample(nodes int) int {
 	if p.percentage == 0 {
 		return 0
@@ -164,7 +172,7 @@ func (p *Profile) sample(nodes int) int {
 	return max(leastSample, nodes*p.percentage/100)
 }
 
-// appendFeatures appends the node features that a pod requires.
+// appendFeatures appends the node features that a pod requires to a class key.
 func (p *Profile) appendFeatures(key []byte, spec *v1.PodSpec) ([]byte, error) {
 	if p.version == nil {
 		return key, nil

@@ -1,7 +1,6 @@
-// Package rank finds the best nodes for a pod. [Ranker] groups pods into classes, asks plugins once
-// for each class and node state, and lets the index choose. Where the index cannot rank, it falls
-// back to upstream's full scan. With replicas it also answers queries of the leader about the nodes
-// here.
+// Package rank finds the best node for a pod. [Ranker] groups pods into classes, runs plugins once for each
+// class and node state, and lets the index choose. For pods that the index cannot rank, it falls back to
+// upstream's full scan. With replicas, it also answers queries of the leader for the nodes of its replica.
 package rank
 
 import (
@@ -26,8 +25,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// WatchNamespaces makes all classes outdated when the labels of a namespace change, because
-// affinity terms may select namespaces by labels.
+// WatchNamespaces makes all classes outdated when a namespace is added or deleted, or its labels change,
+// because affinity terms may select namespaces by labels.
 func (r *Ranker) WatchNamespaces(informer toolscache.SharedIndexInformer) error {
 	_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: func(any) { r.Outdated.Store(true) },
@@ -41,8 +40,8 @@ func (r *Ranker) WatchNamespaces(informer toolscache.SharedIndexInformer) error 
 	return err
 }
 
-// Ranker finds nodes for pods by the index, and falls back to upstream's full scan where the index
-// cannot rank.
+// Ranker finds nodes for pods through the index. For pods that the index cannot rank, it falls back to
+// upstream's full scan.
 type Ranker struct {
 	Cluster     *cache.Cluster
 	Profiles    map[string]*Profile
@@ -50,25 +49,25 @@ type Ranker struct {
 	Nominations *Nominations
 	// fullScan is upstream's search.
 	fullScan SearchFunc
-	// FallbackCount is the number of pods that were left to the full scan, and LastFallback is the
-	// latest reason.
+	// FallbackCount is the number of pods whose node the full scan found. LastFallback is the reason
+	// for the last one.
 	FallbackCount int
 	LastFallback  FallbackReason
-	// NominatedNodeCost is the cost of asking plugins about a node with nominated pods, relative to
-	// a node of the full scan.
+	// NominatedNodeCost is the estimated cost of running plugins for a node with nominated pods,
+	// relative to their cost for a node of the full scan.
 	NominatedNodeCost int
 	// nominatedNodesBuffer is reused by [Ranker.nominatedNodes].
 	nominatedNodesBuffer []nominatedNode
-	// Outdated is set when something that classes were made from has changed.
+	// Outdated is true if data from which classes were made has changed.
 	Outdated *atomic.Bool
 }
 
-// nominatedNodeCost is the default of [Ranker.NominatedNodeCost]. Upstream runs plugins on all
-// cores, also for nodes with nominated pods. During a thousand preemptions on as many nodes its
-// full scan is cheaper.
+// nominatedNodeCost is the default of [Ranker.NominatedNodeCost]. The ranker runs plugins for nodes with
+// nominated pods on one core, and upstream's full scan runs them on all cores. If many nodes have
+// nominated pods, for example after a thousand preemptions, the full scan is cheaper.
 const nominatedNodeCost = 16
 
-// New makes a ranker without profiles. Scan is upstream's search.
+// New returns a ranker without profiles. scan is upstream's full scan.
 func New(nodes *cache.Cluster, nominated *Nominations, extenders []fwk.Extender, scan SearchFunc) *Ranker {
 	return &Ranker{
 		Cluster: nodes, Profiles: map[string]*Profile{}, extenders: extenders, fullScan: scan, Nominations: nominated,
@@ -79,7 +78,7 @@ func New(nodes *cache.Cluster, nominated *Nominations, extenders []fwk.Extender,
 // SearchFunc finds the node for a pod.
 type SearchFunc func(context.Context, framework.Framework, fwk.CycleState, *framework.QueuedPodInfo) (kubescheduler.ScheduleResult, error)
 
-// AddProfile lets the ranker find nodes for the pods of a profile.
+// AddProfile adds a scheduler profile to the ranker.
 func (r *Ranker) AddProfile(fw framework.Framework, cfg config.KubeSchedulerProfile) error {
 	p, err := newProfile(fw, cfg)
 	if err != nil {
@@ -89,8 +88,8 @@ func (r *Ranker) AddProfile(fw framework.Framework, cfg config.KubeSchedulerProf
 	return nil
 }
 
-// WithoutNodes returns a ranker with the same profiles and a cluster without nodes. A leader
-// interprets the answers of other replicas with it.
+// WithoutNodes returns a ranker with the same profiles and a cluster without nodes. The leader uses it to
+// interpret the answers of replicas.
 func (r *Ranker) WithoutNodes() *Ranker {
 	other := *r
 	other.Cluster, other.Outdated = r.Cluster.WithoutNodes(), &atomic.Bool{}
@@ -118,7 +117,7 @@ func (r *Ranker) SchedulePod(
 	return result, err
 }
 
-// Rescue recovers from a panic and makes it an error of the pod.
+// Rescue recovers from a panic while a pod is scheduled, and sets err instead. It must be deferred.
 func (r *Ranker) Rescue(ctx context.Context, pod *v1.Pod, err *error) {
 	if cause := recover(); cause != nil {
 		klog.FromContext(ctx).Error(nil, "Panic while scheduling a pod", "pod", klog.KObj(pod), "cause", cause, "stack", string(debug.Stack()))
@@ -128,7 +127,8 @@ func (r *Ranker) Rescue(ctx context.Context, pod *v1.Pod, err *error) {
 	}
 }
 
-// rank finds the node by the index, or returns a [FallbackReason].
+// rank finds the node for a pod through the index. It returns a [FallbackReason] as the error if the index
+// cannot rank the pod.
 func (r *Ranker) rank(
 	ctx context.Context, fw framework.Framework, state fwk.CycleState, pod *framework.QueuedPodInfo,
 ) (kubescheduler.ScheduleResult, error) {
@@ -137,16 +137,16 @@ func (r *Ranker) rank(
 	if reason := r.Unrankable(profile, pod.Pod); reason != "" {
 		return none, reason
 	}
-	found, class, err := r.Class(ctx, profile, pod.PodInfo, nil)
+	indexClass, class, err := r.Class(ctx, profile, pod.PodInfo, nil)
 	if err != nil {
 		return none, err
 	}
-	if class.hostTerms && r.Cluster.SharedHosts > 0 {
+	if class.countsByHostname && r.Cluster.SharedHosts > 0 {
 		return none, reasonSharedHostname
 	}
 	r.Cluster.NoteRanked(pod.Pod.UID, class.pod)
 	if own := r.Cluster.Lookup(pod.Pod.Status.NominatedNodeName); own != nil {
-		if class.dependsOnPods() {
+		if class.dependsOnOtherPods() {
 			return none, reasonNominated
 		}
 		if class.fitsWithNominated(ctx, pod.Pod, own).IsSuccess() {
@@ -154,20 +154,20 @@ func (r *Ranker) rank(
 			return kubescheduler.ScheduleResult{SuggestedHost: own.Info.Node().Name, EvaluatedNodes: 1, FeasibleNodes: 1}, nil
 		}
 	}
-	places := r.nominatedNodes(pod.Pod)
-	if !class.simple && len(places)*r.NominatedNodeCost > r.Cluster.Index.Len() {
+	withNominees := r.nominatedNodes(pod.Pod)
+	if !class.simple && len(withNominees)*r.NominatedNodeCost > r.Cluster.Index.Len() {
 		return none, reasonNominated
 	}
-	nominated := slices.DeleteFunc(slices.Clone(places), func(p nominatedNode) bool { return !found.Fits(p.ID) })
-	if class.dependsOnPods() && len(nominated) > 0 {
+	nominated := slices.DeleteFunc(slices.Clone(withNominees), func(p nominatedNode) bool { return !indexClass.Fits(p.ID) })
+	if class.dependsOnOtherPods() && len(nominated) > 0 {
 		return none, reasonNominated
 	}
-	around, err := class.barredByNominated(ctx, pod.Pod, nominated)
+	barred, err := class.barredByNominated(ctx, pod.Pod, nominated)
 	if err != nil {
 		return none, err
 	}
 	started := time.Now()
-	choice, fits := found.Choose(around, profile.sample(r.Cluster.Index.Len()))
+	choice, fits := indexClass.Choose(barred, profile.sample(r.Cluster.Index.Len()))
 	cache.ObserveStep(cache.StepChoose, started)
 	Walked.Observe(float64(choice.Groups))
 	if !fits && !class.explainsUnfit() {
@@ -175,11 +175,11 @@ func (r *Ranker) rank(
 	}
 	class.WriteState(state)
 	if !fits {
-		refused, err := class.refusedByNominated(ctx, pod.Pod, places)
+		refused, err := class.refusedByNominated(ctx, pod.Pod, withNominees)
 		if err != nil {
 			return none, err
 		}
-		return none, class.fitError(found, pod.Pod, refused)
+		return none, class.fitError(indexClass, pod.Pod, refused)
 	}
 	return kubescheduler.ScheduleResult{
 		SuggestedHost:  r.Cluster.ByID[choice.Node].Info.Node().Name,
@@ -188,13 +188,13 @@ func (r *Ranker) rank(
 	}, nil
 }
 
-// Unrankable returns the reason why the index cannot rank nodes for a pod, as far as the pod and
-// its profile show; "" otherwise.
+// Unrankable returns the reason for which the index cannot rank nodes for a pod; "" if there is none. It
+// checks only the pod and its profile.
 func (r *Ranker) Unrankable(p *Profile, pod *v1.Pod) FallbackReason {
 	switch {
 	case p == nil || p.unknown != "":
 		return reasonPlugin
-	case r.interested(pod):
+	case r.extenderInterested(pod):
 		return reasonExtender
 	case len(pod.Spec.ResourceClaims) > 0:
 		return ReasonClaims
@@ -206,8 +206,8 @@ func (r *Ranker) Unrankable(p *Profile, pod *v1.Pod) FallbackReason {
 	return ""
 }
 
-// interested returns whether an extender has a say in where a pod goes.
-func (r *Ranker) interested(pod *v1.Pod) bool {
+// extenderInterested returns whether a scheduler extender handles a pod.
+func (r *Ranker) extenderInterested(pod *v1.Pod) bool {
 	for _, extender := range r.extenders {
 		if extender.IsInterested(pod) {
 			return true
@@ -216,7 +216,7 @@ func (r *Ranker) interested(pod *v1.Pod) bool {
 	return false
 }
 
-// hasVolumes returns whether a pod has volumes that not every node can mount.
+// hasVolumes returns whether a pod has volumes that may restrict the nodes on which it can run.
 func hasVolumes(spec *v1.PodSpec) bool {
 	for i := range spec.Volumes {
 		source := &spec.Volumes[i].VolumeSource
@@ -230,7 +230,7 @@ func hasVolumes(spec *v1.PodSpec) bool {
 	return false
 }
 
-// Class returns the class of a pod, up to date. It makes the class if there is none.
+// Class returns the class of a pod with all changes applied. It makes the class if there is none.
 func (r *Ranker) Class(ctx context.Context, p *Profile, pod *framework.PodInfo, agreed *Agreement) (*index.Class, *Class, error) {
 	defer cache.ObserveStep(cache.StepClass, time.Now())
 	if r.Outdated.Swap(false) {
@@ -244,7 +244,7 @@ func (r *Ranker) Class(ctx context.Context, p *Profile, pod *framework.PodInfo, 
 		scratch = agreed.appendKey(scratch)
 	}
 	lookup := "hit"
-	found, err := r.Cluster.Index.Class(string(scratch), func() (index.Spec, error) {
+	indexClass, err := r.Cluster.Index.Class(string(scratch), func() (index.Spec, error) {
 		lookup = "miss"
 		made, err := NewClass(ctx, r.Cluster, p, pod, agreed)
 		if err != nil {
@@ -256,7 +256,7 @@ func (r *Ranker) Class(ctx context.Context, p *Profile, pod *framework.PodInfo, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return found, found.Spec().Judge.(*Class), nil
+	return indexClass, indexClass.Spec().Judge.(*Class), nil
 }
 
 // reportSizes sets the metrics of the index size.

@@ -16,13 +16,13 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// CounterRefusal returns the status with which upstream's plugins reject nodes because of other
+// CounterRefusal returns the status with which upstream's plugins reject a number of nodes because of other
 // pods.
-func (cl *Class) CounterRefusal(why index.Refusal, counter, nodes int) wire.Refusal {
+func (cl *Class) CounterRefusal(reason index.Refusal, counter, nodes int) wire.Refusal {
 	refusal := func(code fwk.Code, plugin, reason string) wire.Refusal {
 		return wire.Refusal{Code: int(code), Plugin: plugin, Reasons: []string{reason}, Nodes: nodes}
 	}
-	switch why {
+	switch reason {
 	case index.NoLabel:
 		return refusal(fwk.UnschedulableAndUnresolvable, pluginnames.PodTopologySpread, podtopologyspread.ErrReasonNodeLabelNotMatch)
 	case index.Skewed:
@@ -38,12 +38,13 @@ func (cl *Class) CounterRefusal(why index.Refusal, counter, nodes int) wire.Refu
 	return refusal(fwk.Unschedulable, pluginnames.InterPodAffinity, interpodaffinity.ErrReasonExistingAntiAffinityRulesNotMatch)
 }
 
-// StatusOf converts a refusal to a status of its plugin.
+// StatusOf converts a refusal to the status of its plugin.
 func StatusOf(refusal wire.Refusal) *fwk.Status {
 	return fwk.NewStatus(fwk.Code(refusal.Code), refusal.Reasons...).WithPlugin(refusal.Plugin)
 }
 
-// refusal returns the number of a status with which plugins reject a node.
+// refusal returns the number of a status with which a plugin rejects a node. Equal statuses have the same
+// number.
 func (cl *Class) refusal(status *fwk.Status) int32 {
 	same := func(known *fwk.Status) bool {
 		return known.Code() == status.Code() && known.Plugin() == status.Plugin() &&
@@ -56,26 +57,27 @@ func (cl *Class) refusal(status *fwk.Status) int32 {
 	return int32(len(cl.refusals) - 1)
 }
 
-// dependsOnPods returns whether other pods decide where the pods of the class fit.
-func (cl *Class) dependsOnPods() bool {
+// dependsOnOtherPods returns whether other pods decide where the pods of the class fit.
+func (cl *Class) dependsOnOtherPods() bool {
 	return len(cl.Spec.Hard)+len(cl.Spec.Forbid)+len(cl.Spec.Require) > 0
 }
 
-// explainsUnfit returns whether the verdicts explain completely why no node fits. Where other pods
-// decide, preemption needs the state that plugins would have counted.
-func (cl *Class) explainsUnfit() bool { return !cl.dependsOnPods() && cl.cluster.Index.Len() > 0 }
+// explainsUnfit returns whether the verdicts contain all reasons for which no node fits. If the class
+// depends on other pods, they do not, and preemption needs the counts of upstream's PreFilter.
+func (cl *Class) explainsUnfit() bool { return !cl.dependsOnOtherPods() && cl.cluster.Index.Len() > 0 }
 
-// fitsWithNominated returns whether a pod fits on a node together with the pods that run there and
-// those nominated to it. The class must not depend on other pods.
+// fitsWithNominated runs the filter plugins that read one node, with the node's nominated pods counted as
+// running.
 func (cl *Class) fitsWithNominated(ctx context.Context, pod *v1.Pod, n *cache.Node) *fwk.Status {
 	return cl.profile.Framework.RunFilterPluginsWithNominatedPods(ctx, cl.state, pod, n.Info)
 }
 
-// fitError explains for all nodes why they do not fit. The reason that most nodes share is the
-// default for nodes that are not named, so that most names need not be listed.
-func (cl *Class) fitError(found *index.Class, pod *v1.Pod, evaluated map[index.NodeID]*fwk.Status) *framework.FitError {
+// fitError returns upstream's error with the reason for each node. The reason that applies to most nodes is
+// the default for nodes that are not listed, so that most nodes need not be listed. evaluated are the
+// statuses of nodes that replace those of the index.
+func (cl *Class) fitError(indexClass *index.Class, pod *v1.Pod, evaluated map[index.NodeID]*fwk.Status) *framework.FitError {
 	refused := make([][]index.NodeID, len(cl.refusals))
-	found.EachRefused(func(number int32, ids []index.NodeID) {
+	indexClass.EachRefused(func(number int32, ids []index.NodeID) {
 		for _, id := range ids {
 			if evaluated[id] == nil {
 				refused[number] = append(refused[number], id)

@@ -13,14 +13,15 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// usagePlugins read what is requested on a node. All other node-local plugins read only its shape.
+// usagePlugins read what the pods of a node request. All other node-local plugins read only its shape.
 var usagePlugins = sets.New(pluginnames.NodePorts, pluginnames.NodeResourcesFit, pluginnames.NodeResourcesBalancedAllocation)
 
-// usageRules are the arguments of the usage plugins if they are the common ones: LeastAllocated and
-// balanced allocation of CPU and memory. Then a verdict on a node state is arithmetic. Otherwise,
-// and for pods that request other resources, the plugins run.
+// usageRules are the arguments of the usage plugins.
 type usageRules struct {
-	usual bool
+	// arithmetic is true if the arguments are LeastAllocated and balanced allocation of CPU and
+	// memory. Then the ranker computes a verdict on a node state itself, unless the pod requests
+	// other resources. Otherwise the plugins run.
+	arithmetic bool
 	// cpu and memory are the weights of LeastAllocated.
 	cpu, memory int64
 }
@@ -40,12 +41,13 @@ func newUsageRules(cfg config.KubeSchedulerProfile) usageRules {
 			_, _, balance = weightsOf(args.Resources)
 		}
 	}
-	rules.usual = fit && balance
+	rules.arithmetic = fit && balance
 	return rules
 }
 
-// weightsOf returns the weights of CPU and memory, if there are no other resources.
-func weightsOf(resources []config.ResourceSpec) (cpu, memory int64, usual bool) {
+// weightsOf returns the weights of CPU and memory. It returns false if one of them has no weight, or if
+// there are other resources.
+func weightsOf(resources []config.ResourceSpec) (cpu, memory int64, arithmetic bool) {
 	for _, resource := range resources {
 		switch v1.ResourceName(resource.Name) {
 		case v1.ResourceCPU:
@@ -59,7 +61,7 @@ func weightsOf(resources []config.ResourceSpec) (cpu, memory int64, usual bool) 
 	return cpu, memory, len(resources) == 2 && cpu > 0 && memory > 0
 }
 
-// request is what a pod requests, as plugins count it.
+// request has the requests of a pod, as plugins count them.
 type request struct {
 	milliCPU, memory, storage      int64
 	nonZeroMilliCPU, nonZeroMemory int64
@@ -74,18 +76,18 @@ func newRequest(pod fwk.PodInfo) request {
 	}
 }
 
-// isSimple returns whether the pod requests only CPU, memory and ephemeral storage, so that
-// arithmetic decides.
+// isSimple returns whether the ranker can compute verdicts without the usage plugins: their arguments allow
+// it, and the pod requests no host ports and no other resources than CPU, memory and ephemeral storage.
 func (cl *Class) isSimple() bool {
 	resources := cl.pod.CalculateResource()
-	return cl.profile.usage.usual && len(resources.Resource.GetScalarResources()) == 0 &&
+	return cl.profile.usage.arithmetic && len(resources.Resource.GetScalarResources()) == 0 &&
 		cl.skipFilter.Has(pluginnames.NodePorts) && cl.profile.filters.Has(pluginnames.NodeResourcesFit)
 }
 
-// free is what the nodes of a shape can allocate.
-type free struct{ milliCPU, memory, storage, pods int64 }
+// allocatable has the allocatable resources of the nodes of a shape.
+type allocatable struct{ milliCPU, memory, storage, pods int64 }
 
-// lack is the set of resources that a node has too little of.
+// lack is a set of resources of which a node has too little.
 type lack uint8
 
 const (
@@ -95,29 +97,29 @@ const (
 	lackStorage
 )
 
-// lacks returns what a node has too little of for a request (noderesources/fit.go).
-func (r *request) lacks(free *free, used *index.State) (lacks lack) {
-	if int64(used.Pods)+1 > free.pods {
+// lacks returns the resources of which a node has too little for a request (noderesources/fit.go).
+func (r *request) lacks(allocatable *allocatable, used *index.State) (lacks lack) {
+	if int64(used.Pods)+1 > allocatable.pods {
 		lacks |= lackPods
 	}
-	if r.milliCPU != 0 && r.milliCPU > free.milliCPU-used.MilliCPU {
+	if r.milliCPU != 0 && r.milliCPU > allocatable.milliCPU-used.MilliCPU {
 		lacks |= lackCPU
 	}
-	if r.memory != 0 && r.memory > free.memory-used.Memory {
+	if r.memory != 0 && r.memory > allocatable.memory-used.Memory {
 		lacks |= lackMemory
 	}
-	if r.storage != 0 && r.storage > free.storage-used.EphemeralStorage {
+	if r.storage != 0 && r.storage > allocatable.storage-used.EphemeralStorage {
 		lacks |= lackStorage
 	}
 	return lacks
 }
 
-// least is the LeastAllocated score (noderesources/least_allocated.go).
-func (r *request) least(free *free, used *index.State, rules *usageRules) int64 {
+// leastAllocated returns the LeastAllocated score (noderesources/least_allocated.go).
+func (r *request) leastAllocated(allocatable *allocatable, used *index.State, rules *usageRules) int64 {
 	score, weights := int64(0), int64(0)
 	for _, part := range [2]struct{ requested, allocatable, weight int64 }{
-		{used.NonZeroMilliCPU + r.nonZeroMilliCPU, free.milliCPU, rules.cpu},
-		{used.NonZeroMemory + r.nonZeroMemory, free.memory, rules.memory},
+		{used.NonZeroMilliCPU + r.nonZeroMilliCPU, allocatable.milliCPU, rules.cpu},
+		{used.NonZeroMemory + r.nonZeroMemory, allocatable.memory, rules.memory},
 	} {
 		if part.allocatable == 0 {
 			continue
@@ -133,15 +135,15 @@ func (r *request) least(free *free, used *index.State, rules *usageRules) int64 
 	return score / weights
 }
 
-// balance is the balanced allocation score (noderesources/balanced_allocation.go).
-func (r *request) balance(free *free, used *index.State) int64 {
-	with := free.balance(used.MilliCPU+r.milliCPU, used.Memory+r.memory)
-	without := free.balance(used.MilliCPU, used.Memory)
+// balancedAllocation returns the balanced allocation score (noderesources/balanced_allocation.go).
+func (r *request) balancedAllocation(allocatable *allocatable, used *index.State) int64 {
+	with := allocatable.balance(used.MilliCPU+r.milliCPU, used.Memory+r.memory)
+	without := allocatable.balance(used.MilliCPU, used.Memory)
 	return fwk.MaxScore/2 + (fwk.MaxScore/2+with-without)/2
 }
 
-// balance scores how equal the shares of used CPU and memory are.
-func (f *free) balance(milliCPU, memory int64) int64 {
+// balance returns a score that is higher, the less the used fractions of CPU and memory differ.
+func (f *allocatable) balance(milliCPU, memory int64) int64 {
 	deviation := 0.0
 	if f.milliCPU != 0 && f.memory != 0 {
 		cpu := min(float64(milliCPU)/float64(f.milliCPU), 1)
@@ -151,18 +153,18 @@ func (f *free) balance(milliCPU, memory int64) int64 {
 	return int64((1 - deviation) * float64(fwk.MaxScore))
 }
 
-// shapeVerdict is the result of the plugins that read only the shape of a node.
+// shapeVerdict is the verdict of the plugins that read only the shape of a node.
 type shapeVerdict struct {
-	fits     bool
-	free     free
-	static   int64
-	raw      []int64
-	imageSet int32
+	fits        bool
+	allocatable allocatable
+	static      int64
+	raw         []int64
+	imageSet    int32
 }
 
-// quickVerdict computes the verdict on a node state by arithmetic. It returns false if the plugins
-// have to run. id is a node with that state.
-func (cl *Class) quickVerdict(id index.NodeID, used *index.State) (index.Verdict, bool, error) {
+// arithmeticVerdict computes the verdict on a node state without the usage plugins. It returns false if the
+// plugins have to run. id is a node with that state.
+func (cl *Class) arithmeticVerdict(id index.NodeID, used *index.State) (index.Verdict, bool, error) {
 	if !cl.simple {
 		return index.Verdict{}, false, nil
 	}
@@ -175,31 +177,31 @@ func (cl *Class) quickVerdict(id index.NodeID, used *index.State) (index.Verdict
 		shape = made
 		cl.shapes[used.Shape] = shape
 	}
-	// Plugins explain why nodes do not fit, in their order.
-	if !shape.fits || cl.request.lacks(&shape.free, used) != 0 {
+	// If the node does not fit, the plugins have to run, because their order determines the reason.
+	if !shape.fits || cl.request.lacks(&shape.allocatable, used) != 0 {
 		return index.Verdict{}, false, nil
 	}
 	verdict := index.Verdict{Fits: true, Static: shape.static, Raw: shape.raw, ImageSet: shape.imageSet}
 	if cl.fitWeight != 0 {
-		verdict.Static += cl.fitWeight * cl.request.least(&shape.free, used, &cl.profile.usage)
+		verdict.Static += cl.fitWeight * cl.request.leastAllocated(&shape.allocatable, used, &cl.profile.usage)
 	}
 	if cl.balanceWeight != 0 {
-		verdict.Static += cl.balanceWeight * cl.request.balance(&shape.free, used)
+		verdict.Static += cl.balanceWeight * cl.request.balancedAllocation(&shape.allocatable, used)
 	}
 	return verdict, true, nil
 }
 
-// Steps returns what becomes of a node as more pods of the class are placed on it, at most that
-// many. If plugins have to run it returns one step.
+// Steps predicts the verdicts on a node with one, two, … more pods of the class, at most most. If plugins
+// have to run, it returns only one step.
 func (cl *Class) Steps(id index.NodeID, used *index.State, most int) ([]index.Step, error) {
 	if !cl.simple {
-		return cl.askedStep(id)
+		return cl.pluginStep(id)
 	}
 	steps := make([]index.Step, 0, most)
 	after := *used
 	for len(steps) < most {
 		after = cl.request.addTo(after)
-		verdict, fits, err := cl.quickVerdict(id, &after)
+		verdict, fits, err := cl.arithmeticVerdict(id, &after)
 		if err != nil {
 			return nil, err
 		}
@@ -211,7 +213,7 @@ func (cl *Class) Steps(id index.NodeID, used *index.State, most int) ([]index.St
 	return steps, nil
 }
 
-// addTo returns a node state with one more pod.
+// addTo returns a node state with the request of one more pod added.
 func (r *request) addTo(s index.State) index.State {
 	s.Pods++
 	s.MilliCPU += r.milliCPU
@@ -222,8 +224,8 @@ func (r *request) addTo(s index.State) index.State {
 	return s
 }
 
-// askedStep runs the plugins on a node with one more pod of the class.
-func (cl *Class) askedStep(id index.NodeID) ([]index.Step, error) {
+// pluginStep runs the plugins on a node with one more pod of the class.
+func (cl *Class) pluginStep(id index.NodeID) ([]index.Step, error) {
 	info := cl.cluster.ByID[id].Info.SnapshotConcrete()
 	info.AddPodInfo(cl.pod)
 	verdict, _, err := cl.runPlugins(cl.state, info)
@@ -241,7 +243,7 @@ func (cl *Class) weight(name string) int64 {
 	return cl.profile.weights[name]
 }
 
-// judgeShape runs the plugins that read only the shape of a node.
+// judgeShape runs the plugins that read only the shape of a node. n is a node with this shape.
 func (cl *Class) judgeShape(n *cache.Node) (*shapeVerdict, error) {
 	state := cl.state.Clone()
 	state.SetSkipFilterPlugins(cl.state.GetSkipFilterPlugins().Union(usagePlugins))
@@ -250,7 +252,7 @@ func (cl *Class) judgeShape(n *cache.Node) (*shapeVerdict, error) {
 	if err != nil {
 		return nil, err
 	}
-	allocatable := n.Info.Allocatable
-	free := free{allocatable.MilliCPU, allocatable.Memory, allocatable.EphemeralStorage, int64(allocatable.AllowedPodNumber)}
-	return &shapeVerdict{fits: verdict.Fits, free: free, static: verdict.Static, raw: verdict.Raw, imageSet: verdict.ImageSet}, nil
+	total := n.Info.Allocatable
+	limits := allocatable{total.MilliCPU, total.Memory, total.EphemeralStorage, int64(total.AllowedPodNumber)}
+	return &shapeVerdict{fits: verdict.Fits, allocatable: limits, static: verdict.Static, raw: verdict.Raw, imageSet: verdict.ImageSet}, nil
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// defaultSelector selects the pods that a pod without constraints is spread with; nil if it is not
-// spread by default.
+// defaultSelector returns the selector of the default constraints for a pod without constraints of its own;
+// nil if default constraints do not apply to the pod.
 func (p *Profile) defaultSelector(pod *v1.Pod) labels.Selector {
 	if len(pod.Spec.TopologySpreadConstraints) > 0 || len(p.spread.defaults) == 0 || !p.spread.filter && !p.spread.score {
 		return nil
@@ -32,11 +32,11 @@ func (p *Profile) defaultSelector(pod *v1.Pod) labels.Selector {
 type spreadConstraint struct {
 	v1.TopologySpreadConstraint
 	selector labels.Selector
-	// keys are the label keys that a node needs for its pods to count.
+	// keys are the labels that a node must have. Otherwise its pods do not count.
 	keys []string
 }
 
-// eligible returns whether the pods on a node count.
+// eligible returns whether the counter counts the pods on a node.
 func (c *counter) eligible(cl *Class, node *v1.Node) bool {
 	if c.spread == nil {
 		return true
@@ -47,7 +47,7 @@ func (c *counter) eligible(cl *Class, node *v1.Node) bool {
 		}
 	}
 	if policy := c.spread.NodeAffinityPolicy; policy == nil || *policy == v1.NodeInclusionPolicyHonor {
-		// Upstream also ignores a malformed term.
+		// Upstream ignores the error of a malformed term, too.
 		if match, _ := cl.requiredNode.Match(node); !match {
 			return false
 		}
@@ -61,14 +61,14 @@ func (c *counter) eligible(cl *Class, node *v1.Node) bool {
 	return true
 }
 
-// specifySpread adds the counters of PodTopologySpread to the spec.
+// specifySpread adds the counters of PodTopologySpread to the Spec.
 func (cl *Class) specifySpread() error {
 	pod := cl.pod.GetPod()
 	given, fallback := pod.Spec.TopologySpreadConstraints, cl.profile.defaultSelector(pod)
 	if len(given) == 0 && fallback != nil {
 		given = cl.profile.spread.defaults
 	}
-	cl.Spec.AllKeys = len(pod.Spec.TopologySpreadConstraints) > 0 || !cl.profile.spread.system
+	cl.Spec.AllKeys = len(pod.Spec.TopologySpreadConstraints) > 0 || !cl.profile.spread.systemDefaulting
 	for _, action := range []v1.UnsatisfiableConstraintAction{v1.DoNotSchedule, v1.ScheduleAnyway} {
 		var keys []string
 		for i := range given {
@@ -97,28 +97,28 @@ func (cl *Class) specifySpread() error {
 	return nil
 }
 
-// addSpread adds one constraint to the spec.
+// addSpread adds one constraint to the Spec.
 func (cl *Class) addSpread(constraint *spreadConstraint) {
 	rules, skew := &cl.profile.spread, int64(constraint.MaxSkew)
 	switch {
 	case constraint.WhenUnsatisfiable == v1.DoNotSchedule && rules.filter:
-		hard := index.HardSpread{Counter: cl.count(constraint.TopologyKey, constraint), MaxSkew: skew, MinDomains: 1}
+		hard := index.HardSpread{Counter: cl.addCounter(constraint.TopologyKey, constraint), MaxSkew: skew, MinDomains: 1}
 		if constraint.MinDomains != nil {
 			hard.MinDomains = int(*constraint.MinDomains)
 		}
 		if constraint.selector.Matches(labels.Set(cl.pod.GetPod().Labels)) {
 			hard.Self = 1
 		}
-		cl.hostTerms = cl.hostTerms || constraint.TopologyKey == v1.LabelHostname
+		cl.countsByHostname = cl.countsByHostname || constraint.TopologyKey == v1.LabelHostname
 		cl.Spec.Hard = append(cl.Spec.Hard, hard)
 	case constraint.WhenUnsatisfiable == v1.ScheduleAnyway && rules.score:
-		soft := index.SoftSpread{Counter: cl.count(constraint.TopologyKey, constraint), MaxSkew: skew}
+		soft := index.SoftSpread{Counter: cl.addCounter(constraint.TopologyKey, constraint), MaxSkew: skew}
 		cl.Spec.Soft = append(cl.Spec.Soft, soft)
 	}
 }
 
-// spreadSelector returns the selector of a constraint, restricted to the pod's values of its
-// matchLabelKeys.
+// spreadSelector returns the selector of a constraint, restricted to pods with the pod's own values of the
+// labels in matchLabelKeys.
 func spreadSelector(constraint *v1.TopologySpreadConstraint, podLabels map[string]string) (labels.Selector, error) {
 	selector, err := metav1.LabelSelectorAsSelector(constraint.LabelSelector)
 	if err != nil {
@@ -137,7 +137,8 @@ func spreadSelector(constraint *v1.TopologySpreadConstraint, podLabels map[strin
 	return labels.SelectorFromSet(own).Add(requirements...), nil
 }
 
-// spreadAmounts adds to sums what a pod of a kind counts for PodTopologySpread.
+// spreadAmounts adds to sums, by counter, the amounts that a pod of a kind adds to the counters of
+// PodTopologySpread.
 func (cl *Class) spreadAmounts(k *cache.Kind, sums map[int]int64) {
 	pod := k.Info.GetPod()
 	if k.Terminating || pod.Namespace != cl.pod.GetPod().Namespace {

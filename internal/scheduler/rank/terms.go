@@ -14,28 +14,33 @@ import (
 
 // terms are the affinity terms and spread constraints between the pods of a class and other pods.
 type terms struct {
+	// counters have the same positions as those of the Spec.
 	counters []counter
-	// affinity and antiAffinity are the pod's required terms, with namespaces in place of namespace
-	// selectors.
+	// affinity, antiAffinity and preferred are the pod's own terms, with namespaces in place of
+	// namespace selectors. affinity and antiAffinity are required.
 	affinity, antiAffinity []fwk.AffinityTerm
 	preferred              []weightedTerm
-	namespaceLabels        labels.Set
-	// avoid are the counters of the pod's own anti-affinity, by topology key. forbid are those of
-	// the anti-affinity of running pods. prefer are those of the preferences of both.
+	// namespaceLabels are the labels of the pod's namespace.
+	namespaceLabels labels.Set
+	// avoid are the counters of the pod's own required anti-affinity, by topology key. forbid are
+	// those of the required anti-affinity of running pods. prefer are those of the preferred terms
+	// of both.
 	avoid, forbid, prefer map[string]int
-	// seenKinds is how many kinds with terms the counters cover.
+	// seenKinds is the number of pod kinds with terms (Names.WithTerms) for which the counters
+	// were made.
 	seenKinds int
-	// ignorePreferred is set if the preferences of running pods do not matter.
+	// ignorePreferred is true if the preferred terms of running pods do not count
+	// (ignorePreferredTermsOfExistingPods).
 	ignorePreferred bool
 }
 
-// counter is the purpose of one of the index's counters: a constraint of PodTopologySpread, or a
-// term of InterPodAffinity if spread is nil.
+// counter tells what one of the index's counters is for: a constraint of PodTopologySpread, or a term of
+// InterPodAffinity if spread is nil.
 type counter struct {
 	spread *spreadConstraint
 }
 
-// specify makes the spec of the class for the index.
+// specify makes the Spec of the class for the index.
 func (cl *Class) specify() error {
 	cl.Spec = index.Spec{
 		Judge: cl, Normalized: cl.normalizedTerms(),
@@ -55,15 +60,15 @@ func (cl *Class) specify() error {
 	return nil
 }
 
-// count makes a counter for a topology key and returns its number.
-func (cl *Class) count(key string, spread *spreadConstraint) int {
+// addCounter adds a counter for a topology key to the Spec and returns its number.
+func (cl *Class) addCounter(key string, spread *spreadConstraint) int {
 	number := len(cl.terms.counters)
 	cl.terms.counters = append(cl.terms.counters, counter{spread: spread})
 	cl.Spec.Counters = append(cl.Spec.Counters, index.Counter{Key: cl.keyIndex(key)})
 	return number
 }
 
-// keyIndex returns the position of a topology key in the spec.
+// keyIndex returns the position of a topology key in the Spec, and adds the key if necessary.
 func (cl *Class) keyIndex(key string) int {
 	if key == v1.LabelHostname {
 		return index.HostKey
@@ -77,7 +82,7 @@ func (cl *Class) keyIndex(key string) int {
 	return len(cl.Spec.Keys) - 1
 }
 
-// Amounts returns what a pod of a kind adds to the counters of the class.
+// Amounts returns the amounts that a pod of a kind adds to the counters of the class.
 func (cl *Class) Amounts(number index.KindID) []index.Amount {
 	k := &cl.cluster.Names.KindOf[number]
 	sums := map[int]int64{}
@@ -113,7 +118,7 @@ func nodeTerms(spec *v1.PodSpec) []*v1.NodeSelectorTerm {
 	return terms
 }
 
-// NamesNodes returns whether a pod selects nodes by name or hostname.
+// NamesNodes returns whether a pod selects nodes by field (the node's name) or by hostname label.
 func NamesNodes(spec *v1.PodSpec) bool {
 	if _, hostname := spec.NodeSelector[v1.LabelHostname]; hostname {
 		return true
@@ -125,7 +130,7 @@ func NamesNodes(spec *v1.PodSpec) bool {
 	})
 }
 
-// nodeLabelKeys returns the keys of node labels that a pod selects by.
+// nodeLabelKeys returns the keys of the node labels to which a pod's node selector and affinity refer.
 func nodeLabelKeys(spec *v1.PodSpec) []string {
 	keys := slices.Collect(maps.Keys(spec.NodeSelector))
 	for _, term := range nodeTerms(spec) {

@@ -11,19 +11,22 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/index"
 )
 
-// nodeWalk evaluates each node by itself, for a pod with volumes, claims or named nodes: what such
-// a pod requires is not part of the node state. Counters of other pods work as for all classes.
+// nodeWalk evaluates each node separately, for a pod with volumes, resource claims or named nodes, because
+// the node state does not contain what such a pod requires. Spread and inter-pod affinity use counters, as
+// in all classes.
 type nodeWalk struct {
-	ctx    context.Context
-	class  *Class
-	pod    *v1.Pod
+	ctx   context.Context
+	class *Class
+	pod   *v1.Pod
+	// except are the names of nodes that the leader has excluded.
 	except sets.Set[string]
-	// refused are the statuses of nodes that do not fit. Nodes barred by nominated pods are in it
-	// from the start.
+	// refused are the statuses of the nodes that do not fit. At the start it has the nodes that do
+	// not fit because of their nominated pods.
 	refused map[index.NodeID]*fwk.Status
 }
 
-// nodeIDs returns the nodes to evaluate: all, or those that the pod names.
+// nodeIDs returns the nodes to evaluate: the one named only, or those that the pod names, or all. It adds
+// the nodes that are not evaluated to refused.
 func (w *nodeWalk) nodeIDs(only string) []index.NodeID {
 	c := w.class.cluster
 	names := w.class.namedNodes
@@ -48,7 +51,7 @@ func (w *nodeWalk) nodeIDs(only string) []index.NodeID {
 	return ids
 }
 
-// refuseOthers refuses all nodes that the pod does not name.
+// refuseOthers adds all nodes without one of the given names to refused.
 func (w *nodeWalk) refuseOthers(names sets.Set[string]) {
 	status := fwk.NewStatus(fwk.UnschedulableAndUnresolvable, fmt.Sprintf("node(s) didn't satisfy plugin(s) %v", w.class.NamingPlugins))
 	for _, n := range w.class.cluster.Nodes {
@@ -58,7 +61,7 @@ func (w *nodeWalk) refuseOthers(names sets.Set[string]) {
 	}
 }
 
-// verdict evaluates one node.
+// verdict runs the plugins for one node, unless it is already refused or excluded.
 func (w *nodeWalk) verdict(id index.NodeID) (index.Verdict, error) {
 	if w.refused[id] != nil {
 		return index.Verdict{}, nil

@@ -16,8 +16,8 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/framework/preemption"
 )
 
-// Preempt returns all candidates for preemption by a pod that fits on no node, as computed by
-// kube-scheduler's DefaultPreemption plugin. It returns none if the pod must not preempt.
+// Preempt returns all candidates that kube-scheduler's DefaultPreemption plugin finds for a pod that fits on
+// no node. It returns none if the pod fits on a node or must not preempt.
 func (r *Reference) Preempt(
 	ctx context.Context, args *config.DefaultPreemptionArgs, pods []*v1.Pod, nodes []*v1.Node, pod *v1.Pod,
 ) ([]preemption.Candidate, error) {

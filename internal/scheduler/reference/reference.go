@@ -1,8 +1,8 @@
-// Package reference computes correct scheduling decisions for tests: it runs kube-scheduler's
-// own plugins as filters on every node and as scores on every node that fits.
+// Package reference computes correct scheduling decisions for tests. It runs the filters of kube-scheduler's own
+// plugins on every node, and their scores on every node that fits.
 //
-// It is slow and simple on purpose. It starts from a new snapshot for each decision and
-// shares no code with the index, whose decisions are compared with it.
+// It is slow and simple on purpose. It makes a new snapshot for each decision. It shares no code with the
+// index, because tests compare the decisions of the index with those of this package.
 package reference
 
 import (
@@ -29,11 +29,10 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/util/assumecache"
 )
 
-// Reference decides with the plugins of one profile. It is not safe for concurrent
-// use.
+// Reference computes decisions with the plugins of one profile. It is not safe for concurrent use.
 type Reference struct {
 	framework framework.Framework
-	// snapshot is read by the plugins.
+	// snapshot is the snapshot that the plugins read.
 	snapshot  *view
 	nominated nominator
 }
@@ -53,12 +52,12 @@ type view struct{ *cache.Snapshot }
 
 // Decision is the set of correct results for a pod.
 type Decision struct {
-	// Best are the names of the nodes with the highest score; each is a correct choice. Empty
-	// if no node fits.
+	// Best are the names of the nodes with the highest score. Each of them is a correct choice. Best
+	// is empty if no node fits.
 	Best sets.Set[string]
 	// Feasible is the number of nodes that fit.
 	Feasible int
-	// FitError is the reason if no node fits, otherwise nil.
+	// FitError has the reasons if no node fits; otherwise nil.
 	FitError *framework.FitError
 }
 
@@ -99,7 +98,7 @@ func deviceManager(ctx context.Context, factory informers.SharedInformerFactory)
 	return dynamicresources.NewDRAManager(ctx, claims, published, factory), nil
 }
 
-// Nominate replaces all nominated pods. Each pod is nominated to the node in its status.
+// Nominate replaces the set of nominated pods. Each pod is nominated to the node in its status.
 func (r *Reference) Nominate(pods []*v1.Pod) error {
 	clear(r.nominated.pods)
 	for _, pod := range pods {
@@ -113,8 +112,8 @@ func (r *Reference) Nominate(pods []*v1.Pod) error {
 	return nil
 }
 
-// Decide returns the correct decisions for a pod, given the nodes and the running pods. Pods
-// whose node does not exist are ignored, as in kube-scheduler.
+// Decide returns the correct results for a pod, given the nodes and the running pods. As in kube-scheduler, pods
+// whose node does not exist are ignored.
 func (r *Reference) Decide(ctx context.Context, pods []*v1.Pod, nodes []*v1.Node, pod *v1.Pod) (Decision, error) {
 	snapshot := cache.NewSnapshot(onNodes(pods, nodes), nodes)
 	r.snapshot.Snapshot = snapshot

@@ -8,13 +8,13 @@ import (
 	"unsafe"
 )
 
-// Field makes field point to the unexported field name of a struct, which has to be addressable. It
-// sets err if there is no such field of type T.
+// Field makes field point to the unexported field with a name. fields is the struct, which must be
+// addressable. It sets err if the struct has no such field of type T.
 func Field[T any](fields reflect.Value, name string, field **T, err *error) {
 	value := fields.FieldByName(name)
 	want := reflect.TypeFor[T]()
 	if !value.IsValid() || value.Type() != want {
-		*err = fmt.Errorf("kube-scheduler's %v has no field %s of type %v: this build needs another release of Kubernetes", fields.Type(), name, want)
+		*err = fmt.Errorf("kube-scheduler's %v has no field %s of type %v: build with the Kubernetes release in go.mod", fields.Type(), name, want)
 		return
 	}
 	*field = (*T)(unsafe.Pointer(value.UnsafeAddr()))

@@ -25,25 +25,26 @@ import (
 )
 
 const (
-	// The next CA is created caOverlap before the end of the current one, so that API
-	// servers trust it for months before it signs a certificate.
+	// The next CA is created caOverlap before the current one expires, so that API servers trust it
+	// for months before it signs a certificate.
 	caValidity = 365 * 24 * time.Hour
 	caOverlap  = caValidity / 2
 	// A serving certificate is replaced when less than leafReserve of its validity is left.
 	leafValidity = 30 * 24 * time.Hour
 	leafReserve  = leafValidity / 3
-	// Certificates are valid from backdate before now, as clocks of machines differ.
+	// The validity of a certificate starts backdate before its creation, because the clocks of
+	// machines differ.
 	backdate = 5 * time.Minute
 
 	// Keys of the Secret: CA certificates and their private keys, both oldest first.
 	caCertsKey = "ca.crt"
 	caKeysKey  = "ca.key"
-	// A Secret with more CAs was not written by this program and is replaced.
+	// A Secret with more than maxCAs CAs was not written by this program, so it is replaced.
 	maxCAs = 4
 )
 
-// authority issues the serving certificate of this process. All replicas use the same
-// CAs, which are in a Secret.
+// authority issues the serving certificate of this process. All replicas use the same CAs, which are stored
+// in a Secret.
 type authority struct {
 	client kubernetes.Interface
 	name   string
@@ -65,7 +66,7 @@ func newAuthority(client kubernetes.Interface, name, host string, now func() tim
 	return &authority{client: client, name: name, host: host, now: now}
 }
 
-// serving returns the serving certificate of this process.
+// serving returns the serving certificate of this process; nil before the first ensure.
 func (a *authority) serving() *tls.Certificate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -79,7 +80,7 @@ func (a *authority) bundle() []byte {
 	return certsOf(a.cas)
 }
 
-// ensure creates or renews the CA and the serving certificate where necessary.
+// ensure creates or renews the CA and the serving certificate if necessary.
 func (a *authority) ensure(ctx context.Context) error {
 	cas, err := a.ensureCAs(ctx)
 	if err != nil {
@@ -97,8 +98,8 @@ func (a *authority) ensure(ctx context.Context) error {
 	return nil
 }
 
-// ensureCAs updates the Secret and returns the CAs in it. It fails if another process
-// writes the Secret at the same time; the caller then tries again.
+// ensureCAs updates the Secret and returns the CAs in it. It returns an error if another process writes the
+// Secret at the same time; the caller then tries again.
 func (a *authority) ensureCAs(ctx context.Context) ([]ca, error) {
 	secrets := a.client.CoreV1().Secrets(metav1.NamespaceSystem)
 	secret, err := secrets.Get(ctx, a.name, metav1.GetOptions{})
@@ -111,7 +112,7 @@ func (a *authority) ensureCAs(ctx context.Context) ([]ca, error) {
 	}
 	cas, err := parseCAs(secret.Data[caCertsKey], secret.Data[caKeysKey])
 	if err != nil && !missing {
-		klog.FromContext(ctx).Error(err, "replacing the webhook CA, as its Secret is invalid", "secret", klog.KObj(secret))
+		klog.FromContext(ctx).Error(err, "Replacing the webhook CA, because its Secret is invalid", "secret", klog.KObj(secret))
 	}
 	kept, changed, err := a.renew(cas)
 	if err != nil || !changed {
@@ -130,7 +131,7 @@ func (a *authority) ensureCAs(ctx context.Context) ([]ca, error) {
 	return kept, err
 }
 
-// renew removes expired CAs and adds a new one if the last one is in its second half.
+// renew removes expired CAs, and adds a new CA if the last one expires within caOverlap.
 func (a *authority) renew(cas []ca) (kept []ca, changed bool, err error) {
 	now := a.now()
 	for _, ca := range cas {
@@ -149,9 +150,8 @@ func (a *authority) renew(cas []ca) (kept []ca, changed bool, err error) {
 	return append(kept, ca{cert, key}), true, err
 }
 
-// issue returns a new serving certificate. It is signed by the oldest CA that is valid for
-// longer than the certificate, because API servers have trusted that CA for the longest
-// time. The lock is held.
+// issue returns a new serving certificate. It is signed by the oldest CA that does not expire before the
+// certificate, because API servers have trusted that CA for the longest time. The caller holds the lock.
 func (a *authority) issue() (*tls.Certificate, error) {
 	now := a.now()
 	config := &pkiutil.CertConfig{
@@ -236,7 +236,7 @@ func parseCAs(certs, keys []byte) ([]ca, error) {
 	return cas, nil
 }
 
-// keyMatches reports whether the key is the private key of the certificate.
+// keyMatches reports whether a private key belongs to a certificate.
 func keyMatches(cert *x509.Certificate, key crypto.Signer) bool {
 	public, err := x509.MarshalPKIXPublicKey(key.Public())
 	return err == nil && bytes.Equal(public, cert.RawSubjectPublicKeyInfo)

@@ -27,24 +27,25 @@ const (
 	// maxBody is the maximal size of a request in bytes. The API server accepts objects of up
 	// to 3 MiB.
 	maxBody = 4 << 20
-	// maxReading is the number of requests that are read completely at a time. Of further
-	// requests only the UID is read, which the response needs; their pods are dropped.
+	// maxReading is the number of requests that are read completely at the same time. Beyond it,
+	// only the UID of a request is read, which the response needs, and its pod is dropped.
 	maxReading = 256
-	// At most maxWaiting pods with maxWaitingBytes in total are queued. Further pods are
+	// At most maxWaiting pods with maxWaitingBytes bytes in total are queued. Further pods are
 	// dropped.
 	maxWaiting      = 4096
 	maxWaitingBytes = 64 << 20
-	// Connections beyond maxConnections are closed at once, because requests on a waiting
-	// connection would delay the creation of pods. An API server uses one connection.
+	// Connections beyond maxConnections are closed immediately, because requests on a connection
+	// that waits would delay the creation of pods. An API server uses one connection.
 	maxConnections = 512
 	maxStreams     = 4096
 
-	// After readTimeout the API server has given up: its own timeout is 1 h.
+	// readTimeout bounds reading a request and writing its response. It exceeds the API server's
+	// timeout (timeoutSeconds), after which the API server no longer waits for the response.
 	readTimeout = 5 * time.Second
 	idleTimeout = 2 * time.Minute
 )
 
-// Reasons for which a pod is dropped, that is, left to the watch.
+// Reasons for which a pod is dropped. The scheduler then receives it from the watch.
 const (
 	dropOverload  = "overload"
 	dropMalformed = "malformed"
@@ -52,12 +53,14 @@ const (
 	dropDryRun    = "dry_run"
 )
 
-// handler answers AdmissionReviews and queues the pods in them for take.
+// handler answers AdmissionReviews, and queues the pods in them for take.
 type handler struct {
-	path    string
-	take    func(*v1.Pod)
-	drop    func(reason string)
+	path string
+	take func(*v1.Pod)
+	drop func(reason string)
+	// reading is a semaphore with maxReading places.
 	reading chan struct{}
+	// waiting are the queued pods as JSON, and bytes is their total size.
 	waiting chan []byte
 	bytes   atomic.Int64
 }
@@ -92,7 +95,7 @@ func (h *handler) serve(ctx context.Context, listener net.Listener, secure *tls.
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path != h.path:
-		http.Error(w, "not found: the path is in the ValidatingWebhookConfiguration", http.StatusNotFound)
+		http.Error(w, "not found: use the path in the ValidatingWebhookConfiguration", http.StatusNotFound)
 		return
 	case r.Method != http.MethodPost:
 		http.Error(w, "send an AdmissionReview by POST", http.StatusMethodNotAllowed)
@@ -113,7 +116,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	// Errors are ignored: the client may have closed the connection.
+	// Ignore the error: the client may have closed the connection.
 	_ = json.NewEncoder(w).Encode(admission.AdmissionReview{
 		TypeMeta: review, Response: &admission.AdmissionResponse{UID: uid, Allowed: true},
 	})
@@ -121,7 +124,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 var review = metav1.TypeMeta{APIVersion: admission.SchemeGroupVersion.String(), Kind: "AdmissionReview"}
 
-// receive reads a review, queues its pod, and returns the UID for the response.
+// receive reads an AdmissionReview, queues its pod, and returns the UID for the response.
 func (h *handler) receive(body io.Reader) (types.UID, error) {
 	select {
 	case h.reading <- struct{}{}:
@@ -169,7 +172,7 @@ func (h *handler) accept(request *admission.AdmissionRequest) (reason string) {
 	}
 }
 
-// deliver decodes queued pods and calls take. Their requests were answered before.
+// deliver decodes queued pods and calls take, until the context ends. The responses do not wait for it.
 func (h *handler) deliver(ctx context.Context) {
 	for {
 		select {
@@ -179,7 +182,7 @@ func (h *handler) deliver(ctx context.Context) {
 			h.bytes.Add(-int64(len(raw)))
 			pod := &v1.Pod{}
 			if err := json.Unmarshal(raw, pod); err != nil {
-				klog.FromContext(ctx).V(2).Info("dropped a pod that cannot be decoded; the watch delivers it", "err", oneLine(err))
+				klog.FromContext(ctx).V(2).Info("Dropped a pod that cannot be decoded; the watch delivers it", "err", oneLine(err))
 				h.drop(dropMalformed)
 				continue
 			}
@@ -188,7 +191,7 @@ func (h *handler) deliver(ctx context.Context) {
 	}
 }
 
-// uidOf returns the UID of a review and reads no further than that.
+// uidOf returns the UID of an AdmissionReview. It does not read the rest of the body.
 func uidOf(body io.Reader) (types.UID, error) {
 	decoder := json.NewDecoder(body)
 	for _, key := range []string{"request", "uid"} {
@@ -206,7 +209,7 @@ func uidOf(body io.Reader) (types.UID, error) {
 	return uid, nil
 }
 
-// seek advances to the value of a key in the current object.
+// seek advances the decoder to the value of a key in the current JSON object.
 func seek(decoder *json.Decoder, key string) error {
 	for decoder.More() {
 		token, err := decoder.Token()
@@ -224,7 +227,7 @@ func seek(decoder *json.Decoder, key string) error {
 	return fmt.Errorf("not an AdmissionReview: it has no %s", key)
 }
 
-// oneLine returns the error as one line of at most 200 bytes: parts of it come from clients.
+// oneLine returns an error as one line of at most 200 bytes, because a client may control parts of it.
 func oneLine(err error) string {
 	const maxLength = 200
 	line := strings.Join(strings.Fields(err.Error()), " ")
@@ -258,7 +261,7 @@ type counted struct {
 	release func()
 }
 
-// Close closes the connection and frees its place.
+// Close closes the connection, which then no longer counts.
 func (c *counted) Close() error {
 	defer c.release()
 	return c.Conn.Close()
@@ -269,6 +272,6 @@ type errorLog struct{ logger klog.Logger }
 
 // Write logs one line of the HTTP server.
 func (e errorLog) Write(line []byte) (int, error) {
-	e.logger.V(4).Info("connection to the webhook failed", "err", strings.TrimSpace(string(line)))
+	e.logger.V(4).Info("Connection to the webhook failed", "err", strings.TrimSpace(string(line)))
 	return len(line), nil
 }

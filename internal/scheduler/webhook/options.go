@@ -14,9 +14,9 @@ import (
 
 // Values of --intake.
 const (
-	// ModeWatch receives pods by the watch only, like kube-scheduler.
+	// ModeWatch receives pods only from the watch, as kube-scheduler does.
 	ModeWatch = "watch"
-	// ModeWebhook receives pods by the webhook and by the watch.
+	// ModeWebhook receives pods from the webhook and from the watch.
 	ModeWebhook = "webhook"
 	// modeBoth is rejected with an explanation.
 	modeBoth = "both"
@@ -45,7 +45,7 @@ func DefaultOptions() Options {
 
 // AddFlags adds the flags to a flag set.
 func (o *Options) AddFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.Mode, "intake", o.Mode, "How the scheduler receives pods: 'watch' as in kube-scheduler, or 'webhook', which also receives pods from API servers while they create them. The leader serves the webhook and maintains its ValidatingWebhookConfiguration, which fails open; pods that the webhook misses arrive by the watch.")
+	fs.StringVar(&o.Mode, "intake", o.Mode, "How the scheduler receives pods: 'watch' as in kube-scheduler, or 'webhook', which also receives pods from API servers while they create them. The leader serves the webhook and maintains its ValidatingWebhookConfiguration, which fails open; pods that the webhook misses arrive through the watch.")
 	fs.StringVar(&o.BindAddress, "intake-bind-address", o.BindAddress, "The IP address on which the webhook listens (:: for all IPv6 interfaces). Used with --intake=webhook.")
 	fs.IntVar(&o.Port, "intake-port", o.Port, "The port on which the webhook listens. Used with --intake=webhook.")
 	fs.StringVar(&o.URL, "intake-url", o.URL, "The URL at which API servers reach the webhook of this process, without a path, such as https://10.0.0.7:10261. Each replica needs its own URL, so it cannot be the URL of a Service. Default: the bind address, or the address of the host's default interface if the bind address is unspecified. Used with --intake=webhook.")
@@ -62,7 +62,7 @@ func (o *Options) Validate() error {
 		return nil
 	case ModeWebhook:
 	case modeBoth:
-		return fmt.Errorf("--intake both: no such mode; use --intake webhook, which receives pods by the watch too")
+		return fmt.Errorf("--intake both: no such mode; use --intake webhook, which also receives pods from the watch")
 	default:
 		return fmt.Errorf("--intake %q: no such mode; choose watch or webhook", o.Mode)
 	}
@@ -91,8 +91,8 @@ func (o *Options) validateURL() error {
 
 func (o *Options) address() string { return net.JoinHostPort(o.BindAddress, strconv.Itoa(o.Port)) }
 
-// advertised returns the bind address, or the address of the host's default interface if
-// the bind address is unspecified.
+// advertised returns the host for the webhook's URL: the bind address, or the address of the host's default
+// interface if the bind address is unspecified.
 func (o *Options) advertised() (string, error) {
 	ip := net.ParseIP(o.BindAddress)
 	if ip.IsLoopback() {

@@ -20,7 +20,7 @@ import (
 
 const (
 	webhookName = "pods.intake.k8s-1m.dev"
-	// The minimum that the API server accepts. Only a hung process causes a timeout.
+	// timeoutSeconds is the minimum that the API server accepts. Only a process that hangs reaches it.
 	timeoutSeconds = 1
 )
 
@@ -35,7 +35,7 @@ func newRegistrar(client kubernetes.Interface, name, url string, schedulers []st
 	return &registrar{client: client, name: name, url: url, conditions: conditionsFor(schedulers)}
 }
 
-// conditionsFor returns match conditions for unscheduled pods of these schedulers.
+// conditionsFor returns match conditions that select unscheduled pods with the given scheduler names.
 func conditionsFor(schedulers []string) []admissionregistration.MatchCondition {
 	names := make([]string, len(schedulers))
 	for i, name := range schedulers {
@@ -50,8 +50,8 @@ func conditionsFor(schedulers []string) []admissionregistration.MatchCondition {
 	}
 }
 
-// desired returns the desired configuration. Fields with defaults are set, so that it can
-// be compared with the stored configuration.
+// desired returns the desired webhooks of the configuration. It sets also the fields that have defaults, so
+// that the result can be compared with the stored configuration.
 func (r *registrar) desired(bundle []byte) []admissionregistration.ValidatingWebhook {
 	return []admissionregistration.ValidatingWebhook{{
 		Name:         webhookName,
@@ -64,7 +64,7 @@ func (r *registrar) desired(bundle []byte) []admissionregistration.ValidatingWeb
 			},
 		}},
 		FailurePolicy: new(admissionregistration.Ignore), MatchPolicy: new(admissionregistration.Equivalent),
-		// A request changes nothing outside this process.
+		// A request has no effect outside this process.
 		SideEffects:    new(admissionregistration.SideEffectClassNone),
 		TimeoutSeconds: new(int32(timeoutSeconds)), AdmissionReviewVersions: []string{"v1"},
 		MatchConditions:   r.conditions,
@@ -72,8 +72,7 @@ func (r *registrar) desired(bundle []byte) []admissionregistration.ValidatingWeb
 	}}
 }
 
-// ensure writes the configuration if it differs from the desired one. Bundle is the CA
-// bundle in PEM.
+// ensure writes the configuration if it differs from the desired one. bundle is the CA bundle in PEM.
 func (r *registrar) ensure(ctx context.Context, bundle []byte) error {
 	configurations := r.client.AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	desired := r.desired(bundle)
@@ -116,7 +115,7 @@ func (r *registrar) ours(webhook admissionregistration.ValidatingWebhook) bool {
 	return webhook.ClientConfig.URL != nil && *webhook.ClientConfig.URL == r.url
 }
 
-// watch returns a channel that receives a value after the configuration has changed.
+// watch returns a channel that receives a value when the configuration has changed.
 func (r *registrar) watch(ctx context.Context) (<-chan struct{}, error) {
 	factory := informers.NewSharedInformerFactoryWithOptions(r.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
 		o.FieldSelector = fields.OneTermEqualSelector(metav1.ObjectNameField, r.name).String()

@@ -1,10 +1,9 @@
-// Package webhook serves a validating admission webhook through which the scheduler
-// receives pods while the API server creates them, before its watch delivers them. The
-// webhook allows every request.
+// Package webhook serves a validating admission webhook. Through it, the scheduler receives pods while the API
+// server creates them, before its watch delivers them. The webhook allows every request.
 //
-// Only the leader serves it. The ValidatingWebhookConfiguration has the URL of this
-// process, fails open, and is deleted when the process stops. A failure here delays pods
-// but loses none, because the watch delivers all pods.
+// Only the leader serves the webhook. The ValidatingWebhookConfiguration contains the URL of this process and
+// fails open. It is deleted when the process stops. A failure of the webhook delays pods, but loses none,
+// because the watch delivers all pods.
 package webhook
 
 import (
@@ -31,8 +30,8 @@ const (
 	checkInterval = time.Minute
 	// stopTimeout bounds the requests to the API server during a stop.
 	stopTimeout = 3 * time.Second
-	// The webhook is served for drainTime after its configuration was deleted, for requests
-	// that are already under way.
+	// The webhook is served for drainTime after its configuration was deleted, to answer requests
+	// that API servers have already sent or still send.
 	drainTime = 200 * time.Millisecond
 )
 
@@ -46,10 +45,9 @@ type Server struct {
 	stop, done chan struct{}
 }
 
-// New returns a server for pods with one of the given scheduler names. It calls take,
-// concurrently, for each pod, and drop with a reason for each pod that it leaves to the
-// watch. It returns an error if the port is in use, so that this is noticed before the
-// process becomes the leader.
+// New returns a server for pods with one of the given scheduler names. The server calls take for each pod, and
+// drop with a reason for each pod that it leaves to the watch. It may call both concurrently. New returns an
+// error if the port is in use, so that the process fails at its start and not when it becomes the leader.
 func New(o Options, schedulers []string, client kubernetes.Interface, take func(*v1.Pod), drop func(reason string)) (*Server, error) {
 	listener, err := net.Listen("tcp", o.address())
 	if err != nil {
@@ -72,9 +70,8 @@ func New(o Options, schedulers []string, client kubernetes.Interface, take func(
 	}, nil
 }
 
-// Run serves the webhook from the time leads is closed until [Server.Stop] is called or
-// ctx ends. It then deletes the configuration, so that API servers no longer call this
-// process.
+// Run waits until leads is closed, and then serves the webhook until [Server.Stop] is called or ctx ends. Then
+// it deletes the configuration, so that API servers no longer call this process.
 func (s *Server) Run(ctx context.Context, leads <-chan struct{}) {
 	defer close(s.done)
 	ctx, cancel := context.WithCancel(ctx)
@@ -91,27 +88,27 @@ func (s *Server) Run(ctx context.Context, leads <-chan struct{}) {
 	case <-ctx.Done():
 		return
 	}
-	serving, end := context.WithCancel(context.WithoutCancel(ctx))
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	var listening sync.WaitGroup
 	s.reconcile(ctx, func() error { return s.listen(serving, &listening) })
 
-	last, done := context.WithTimeout(serving, stopTimeout)
-	defer done()
-	if err := s.registrar.withdraw(last); err != nil {
-		klog.FromContext(ctx).Error(err, "failed to delete the webhook configuration; the next leader replaces it")
+	withdrawal, cancelWithdrawal := context.WithTimeout(serving, stopTimeout)
+	defer cancelWithdrawal()
+	if err := s.registrar.withdraw(withdrawal); err != nil {
+		klog.FromContext(ctx).Error(err, "Failed to delete the webhook configuration; the next leader replaces it")
 	}
 	time.Sleep(drainTime)
-	end()
+	stopServing()
 	listening.Wait()
 }
 
-// reconcile creates and renews certificates and configuration, and starts listening once
-// there is a certificate.
+// reconcile creates and renews the certificates and the configuration until the context ends. It calls listen
+// when there is a certificate, before it writes the configuration.
 func (s *Server) reconcile(ctx context.Context, listen func() error) {
 	logger := klog.FromContext(ctx)
 	changed, err := s.registrar.watch(ctx)
 	if err != nil {
-		logger.Error(err, "failed to watch the webhook configuration; it is polled instead", "interval", checkInterval)
+		logger.Error(err, "Failed to watch the webhook configuration; polling it instead", "interval", checkInterval)
 	}
 	listening, retry := false, retryInterval
 	for {
@@ -125,7 +122,7 @@ func (s *Server) reconcile(ctx context.Context, listen func() error) {
 			err = s.registrar.ensure(ctx, s.authority.bundle())
 		}
 		if err != nil && ctx.Err() == nil {
-			logger.Error(err, "failed to set up the webhook; pods arrive by the watch only", "retryAfter", retry)
+			logger.Error(err, "Failed to set up the webhook; pods arrive only through the watch", "retryAfter", retry)
 			wait, retry = retry, min(2*retry, checkInterval)
 		} else {
 			retry = retryInterval
@@ -151,14 +148,14 @@ func (s *Server) listen(ctx context.Context, serving *sync.WaitGroup) error {
 	}
 	serving.Go(func() {
 		if err := s.handler.serve(ctx, listener, secure); err != nil && !errors.Is(err, http.ErrServerClosed) {
-			klog.FromContext(ctx).Error(err, "webhook server failed; pods arrive by the watch only")
+			klog.FromContext(ctx).Error(err, "Webhook server failed; pods arrive only through the watch")
 		}
 	})
 	return nil
 }
 
-// Stop ends [Server.Run] and waits until it has returned, for a bounded time. It is called
-// before the process gives up leadership.
+// Stop ends [Server.Run], and waits for a bounded time until it has returned. It must be called before the
+// process releases the leader election lock.
 func (s *Server) Stop() {
 	s.stopOnce.Do(func() { close(s.stop) })
 	select {

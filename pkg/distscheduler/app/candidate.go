@@ -6,8 +6,7 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// candidate is a leader election lock that is acquired or renewed only while this replica
-// may lead.
+// candidate is a leader election lock. A replica acquires or renews it only while it may lead.
 type candidate struct {
 	resourcelock.Interface
 	// mayLead returns an error if this replica must not lead.
@@ -22,7 +21,7 @@ func (c candidate) Create(ctx context.Context, record resourcelock.LeaderElectio
 	return c.Interface.Create(ctx, record)
 }
 
-// Update acquires, renews or releases the lock. A release is always possible.
+// Update acquires, renews or releases the lock. It can always release the lock.
 func (c candidate) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
 	if record.HolderIdentity == c.Identity() {
 		if err := c.mayLead(ctx); err != nil {

@@ -7,10 +7,9 @@ import (
 	"runtime/metrics"
 )
 
-// By default Go starts a garbage collection when the heap has doubled. A replica with a small
-// share of the nodes has a small heap, so frequent collections increase the CPU time per
-// pod. At least headroom bytes of garbage are therefore allowed. Nothing changes for large
-// heaps or if GOGC is set.
+// By default, Go starts a garbage collection when the heap has doubled. A replica with few nodes has a small
+// heap, so it would collect often, which increases the CPU time per pod. Therefore at least headroom bytes of
+// garbage are allowed. This has no effect on large heaps, or if GOGC is set.
 const (
 	headroom       = 128 << 20
 	defaultPercent = 100
@@ -25,7 +24,7 @@ func percentFor(live uint64) int {
 	return max(defaultPercent, int(headroom*100/live))
 }
 
-// keepHeadroom adjusts GOGC after each collection. It needs no timer, which would wake up the
+// keepHeadroom adjusts GOGC after each garbage collection. It uses no timer, because a timer would wake up the
 // process.
 func keepHeadroom() {
 	if os.Getenv("GOGC") != "" {
@@ -34,7 +33,7 @@ func keepHeadroom() {
 	set := defaultPercent
 	var watch func()
 	watch = func() {
-		// An unreachable object is finalized after the next collection.
+		// The finalizer of an unreachable object runs after the next collection.
 		runtime.SetFinalizer(&struct{ self *int }{}, func(any) {
 			sample := []metrics.Sample{{Name: liveHeap}}
 			metrics.Read(sample)
@@ -48,5 +47,6 @@ func keepHeadroom() {
 	watch()
 }
 
-// differs reports whether a change is large enough (10 %) to justify its pause.
+// differs reports whether two percentages differ by more than 10 %. A smaller change does not justify the pause
+// that SetGCPercent causes.
 func differs(want, set int) bool { return want*10 > set*11 || want*11 < set*10 }

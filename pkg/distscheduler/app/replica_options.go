@@ -26,20 +26,20 @@ type replicaOptions struct {
 }
 
 func (o *replicaOptions) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&o.bind, "replica-bind-address", "", "Address and port on which this replica serves other replicas. If set, this process is one of several replicas that share the nodes of the cluster; the leader is the holder of the --leader-elect lease.")
+	flags.StringVar(&o.bind, "replica-bind-address", "", "Address and port on which this replica serves other replicas. If set, this process is one of several replicas that share the nodes of the cluster; the leader is the holder of the leader election Lease (see --leader-elect).")
 	flags.StringVar(&o.advertise, "replica-advertise-address", "", "Address and port at which other replicas reach this one. Default: --replica-bind-address.")
 	flags.StringVar(&o.name, "replica-name", "", "Name of this replica, unique in its group. Default: derived from the advertised address.")
 	flags.StringVar(&o.group, "replica-group", name, "Name of the group of replicas that share the nodes. They find each other by Leases with the label "+membership.GroupLabel+".")
 	flags.StringVar(&o.namespace, "replica-namespace", metav1.NamespaceSystem, "Namespace of the replicas' Leases.")
 	flags.StringSliceVar(&o.peers, "replica-peers", nil, "List of all replicas, including this one, as NAME=ADDRESS:PORT, or NAME=ADDRESS:PORT/relay for a replica with --replica-relay-only. With this list, no Leases are used.")
-	flags.BoolVar(&o.relay, "replica-relay-only", false, "Own no nodes: only forward queries of the leader, and lead if elected.")
+	flags.BoolVar(&o.relay, "replica-relay-only", false, "Own no nodes: only forward queries of the leader and merge answers, and lead if elected.")
 	flags.IntVar(&o.fanout, "replica-fanout", 10, "Maximal number of replicas that one replica queries directly; further replicas are queried through these.")
 	flags.DurationVar(&o.deadline, "replica-deadline", 2*time.Second, "Time limit for the answers of all replicas to a query of the leader.")
-	flags.IntVar(&o.quorum, "replica-quorum", 90, "Percentage of queried replicas that must answer before the others get only --replica-grace more time. It applies to pods without constraints on other pods.")
-	flags.DurationVar(&o.grace, "replica-grace", 100*time.Millisecond, "Additional time for answers after --replica-quorum was reached.")
+	flags.IntVar(&o.quorum, "replica-quorum", 90, "Percentage of queried replicas. After so many have answered, the others get only --replica-grace more time. Applies to pods without spread constraints and inter-pod affinity.")
+	flags.DurationVar(&o.grace, "replica-grace", 100*time.Millisecond, "Minimal additional time for answers after --replica-quorum was reached.")
 	flags.StringVar(&o.cert, "replica-cert-file", "", "TLS certificate of this replica, as server and client. Required unless --replica-bind-address is on loopback.")
 	flags.StringVar(&o.key, "replica-key-file", "", "Private key of --replica-cert-file.")
-	flags.StringVar(&o.ca, "replica-ca-file", "", "CA that has signed the certificates of all replicas.")
+	flags.StringVar(&o.ca, "replica-ca-file", "", "File with the CA that has signed the certificates of all replicas.")
 }
 
 // enabled reports whether this process is one of several replicas.
@@ -65,14 +65,14 @@ func (o *replicaOptions) validate() error {
 	return nil
 }
 
-// unspecified reports whether the host of an address is that of all interfaces, which does
-// not identify a machine.
+// unspecified reports whether the host of an address means all interfaces, such as 0.0.0.0. Other replicas cannot
+// connect to such an address.
 func unspecified(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && (host == "" || net.ParseIP(host).IsUnspecified())
 }
 
-// self returns this replica. The listener provides the default address.
+// self returns this replica as a member. Its default address is that of the listener.
 func (o *replicaOptions) self(listener net.Listener) membership.Member {
 	self := membership.Member{Name: o.name, Address: o.advertise, Relay: o.relay}
 	if self.Address == "" {
@@ -84,7 +84,7 @@ func (o *replicaOptions) self(listener net.Listener) membership.Member {
 	return self
 }
 
-// addresses parses --replica-peers, which must be the same for all replicas.
+// addresses parses --replica-peers. It returns an error if the list does not match this replica.
 func (o *replicaOptions) addresses(self membership.Member) (membership.Addresses, error) {
 	addresses, addressOf := membership.Addresses{self}, map[string]string{}
 	for _, peer := range o.peers {

@@ -31,7 +31,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/replica/wire"
 )
 
-// replicas runs this process as one of several replicas, if the options ask for it.
+// replicas runs this process as one of several replicas, if the flags --replica-* enable this.
 type replicas struct {
 	replicaOptions
 	// resigned is closed when this process must stop so that another replica becomes leader.
@@ -43,11 +43,12 @@ type replicas struct {
 
 func newReplicas() *replicas { return &replicas{resigned: make(chan struct{})} }
 
-// leaveTimeout bounds the time for announcing that this replica stops. The next leader waits
-// for the announcement no longer than that.
+// leaveTimeout bounds the time of leave. The process keeps the leader election lock meanwhile, so the next leader
+// starts only after that.
 const leaveTimeout = time.Second
 
-// leave announces to the other replicas that this one stops.
+// leave prepares the stop of this replica: it waits for binds in progress, and withdraws the replica from
+// discovery.
 func (r *replicas) leave(ctx context.Context) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -129,8 +130,7 @@ func (r *replicas) attach(ctx context.Context, cfg *schedulerconfig.CompletedCon
 	return attached, nil
 }
 
-// digest returns a digest of the profiles. It is the same in replicas with the same
-// configuration.
+// digest returns a digest of the profiles. Replicas compare it to detect different configurations.
 func digest(profiles []config.KubeSchedulerProfile) string {
 	data, err := json.Marshal(profiles)
 	if err != nil {
@@ -140,9 +140,9 @@ func digest(profiles []config.KubeSchedulerProfile) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// leaderTerm returns the term of this leader: the number of transitions of the lease that it
-// holds. Without leader election it is the current time, so the replica that started last
-// leads.
+// leaderTerm returns the term of this leader: the number of transitions of the leader election Lease plus 1.
+// Without leader election it returns the current Unix time, so that the other replicas follow the one that
+// started last.
 func leaderTerm(ctx context.Context, cfg *schedulerconfig.CompletedConfig) (int64, error) {
 	election := cfg.ComponentConfig.LeaderElection
 	if cfg.LeaderElection == nil {
@@ -159,8 +159,8 @@ func leaderTerm(ctx context.Context, cfg *schedulerconfig.CompletedConfig) (int6
 	return transitions, nil
 }
 
-// setup creates a scheduler as kube-scheduler's Setup does (cmd/kube-scheduler/app/server.go),
-// except that other replicas feed the informers of nodes and pods.
+// setup creates a scheduler as kube-scheduler's Setup does (cmd/kube-scheduler/app/server.go), except that the
+// informers of nodes and pods get their events from replicas.
 func setup(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *kubescheduler.Scheduler, replica.Feeds, error) {
 	none := replica.Feeds{}
 	defaults, err := latest.Default()
@@ -206,14 +206,14 @@ func setup(ctx context.Context, opts *options.Options, plugins []Option) (*sched
 	return &completed, sched, feeds, options.LogOrWriteConfig(klog.FromContext(ctx), opts.WriteConfigTo, c, profiles)
 }
 
-// serve runs the replica until the context ends. It exits the process on an error, as the
-// scheduler cannot work without the other replicas.
+// serve runs the replica until the context ends. On an error it exits the process, because the scheduler cannot
+// work without the other replicas.
 func (r *replicas) serve(ctx context.Context) {
 	r.mu.Lock()
 	running := r.replica
 	r.mu.Unlock()
 	if err := running.Run(ctx); err != nil && ctx.Err() == nil {
-		klog.FromContext(ctx).Error(err, "replica failed, exiting")
+		klog.FromContext(ctx).Error(err, "Replica failed; exiting")
 		klog.Flush()
 		os.Exit(1)
 	}

@@ -1,5 +1,5 @@
-// Package app is the dist-scheduler program: a kube-scheduler that finds nodes by an index.
-// To add out-of-tree plugins, build a program with them, as for kube-scheduler:
+// Package app is the dist-scheduler program: a kube-scheduler that finds nodes through an index. To add
+// out-of-tree plugins, build your own program, as for kube-scheduler:
 //
 //	func main() {
 //		os.Exit(cli.Run(app.NewSchedulerCommand(app.WithPlugin(name, factory))))
@@ -43,8 +43,7 @@ import (
 
 const name = "dist-scheduler"
 
-// Option is kube-scheduler's option type: functions that register plugins with kube-scheduler
-// work here too.
+// Option is kube-scheduler's type for options that register out-of-tree plugins.
 type Option = schedulerapp.Option
 
 // WithPlugin returns an option that registers an out-of-tree plugin under a name. A profile in
@@ -85,13 +84,13 @@ scheduler_index_fallbacks_total counts them by reason.`,
 	columns, _, _ := term.TerminalSize(cmd.OutOrStdout())
 	cliflag.SetUsageAndHelpFunc(cmd, *sets, columns)
 	if err := cmd.MarkFlagFilename("config", "yaml", "yml", "json"); err != nil {
-		klog.Background().Error(err, "failed to mark flag --config as a file name")
+		klog.Background().Error(err, "Failed to mark flag --config as a file name")
 	}
 	return cmd
 }
 
-// run is the composition root: it creates the scheduler, its index or its replica, and the
-// webhook, and runs them until the process is stopped.
+// run is the composition root: it creates the scheduler, its index or its replica, and the webhook. It runs them
+// until the process is stopped.
 func run(cmd *cobra.Command, opts *options.Options, intakeOptions webhook.Options, replicas *replicas, plugins []Option) error {
 	verflag.PrintAndExitIfRequested()
 	if err := intakeOptions.Validate(); err != nil {
@@ -99,7 +98,7 @@ func run(cmd *cobra.Command, opts *options.Options, intakeOptions webhook.Option
 	}
 	gate := opts.ComponentGlobalsRegistry.FeatureGateFor(basecompatibility.DefaultKubeComponent)
 	if err := logsapi.ValidateAndApply(opts.Logs, gate); err != nil {
-		// Logging is not configured yet.
+		// Logging is not configured yet, so print the error.
 		fmt.Fprintf(os.Stderr, "%v\n", err)
 		os.Exit(1)
 	}
@@ -158,7 +157,7 @@ func run(cmd *cobra.Command, opts *options.Options, intakeOptions webhook.Option
 	return schedulerapp.Run(ctx, cfg, sched)
 }
 
-// attachIndex creates a scheduler that has all nodes.
+// attachIndex creates a scheduler that keeps all nodes in one index.
 func attachIndex(ctx context.Context, opts *options.Options, plugins []Option) (*schedulerconfig.CompletedConfig, *kubescheduler.Scheduler, error) {
 	cfg, sched, err := schedulerapp.Setup(ctx, opts, plugins...)
 	if err != nil {
@@ -170,7 +169,7 @@ func attachIndex(ctx context.Context, opts *options.Options, plugins []Option) (
 	}
 	switch err := attach.Attach(sched, profiles); {
 	case errors.Is(err, attach.ErrPodGroups):
-		klog.FromContext(ctx).Info("scheduling without an index", "reason", err)
+		klog.FromContext(ctx).Info("Scheduling without an index", "reason", err)
 	case err != nil:
 		return nil, nil, fmt.Errorf("setting up the index: %w", err)
 	default:

@@ -17,7 +17,7 @@ import (
 	"github.com/k8s-1m/k8s-1m/internal/scheduler/webhook"
 )
 
-// podIntake runs the webhook, if it is enabled.
+// podIntake runs the webhook and the intake, if --intake=webhook is set.
 type podIntake struct {
 	ctx     context.Context
 	options webhook.Options
@@ -30,12 +30,13 @@ func newPodIntake(ctx context.Context, options webhook.Options) *podIntake {
 	return &podIntake{ctx: ctx, options: options}
 }
 
-// start attaches the webhook to a scheduler that has not been started. The webhook is served
-// from the time leads is closed or, if leads is nil, from the start of the scheduler.
+// start attaches the intake to a scheduler that has not been started. The webhook is served when leads is closed,
+// or when the scheduler starts to schedule if leads is nil.
 func (w *podIntake) start(
 	sched *kubescheduler.Scheduler, profiles []schedulerconfig.KubeSchedulerProfile, cfg *config.CompletedConfig, leads <-chan struct{},
 ) error {
-	// A separate client keeps its requests and binds from delaying each other.
+	// A separate client has its own rate limit, so that requests of the intake and binds do not
+	// delay each other.
 	client, err := kubernetes.NewForConfig(rest.AddUserAgent(rest.CopyConfig(cfg.KubeConfig), "intake"))
 	if err != nil {
 		return fmt.Errorf("connecting to the API server: %w", err)

@@ -20,7 +20,7 @@ import (
 // merge prepares the choice among the groups in an answer. It replaces the numbers in the answer by
 // those of the leader.
 func (l *Search) merge(class *searchClass, answer *wire.Answer) (*index.Merged, error) {
-	if err := answer.Summary.Suits(&class.Spec); err != nil {
+	if err := answer.Summary.CheckSpec(&class.Spec); err != nil {
 		return nil, fmt.Errorf("answer of the replicas: %w", err)
 	}
 	answer.Summary.Renumber(

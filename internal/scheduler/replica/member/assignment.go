@@ -36,7 +36,7 @@ func (m *Member) Adopt(a *wire.Assignment) {
 	}
 	if term := m.hooks.Term(); m.options.Elected && term > 0 && a.Term > term && a.Leader.Name != m.Self() {
 		m.mu.Unlock()
-		m.hooks.Exit(fmt.Errorf("this replica leads for term %d, but %s leads for the later term %d", term, a.Leader.Name, a.Term), "Lost leadership")
+		m.hooks.Exit(fmt.Errorf("this replica leads for term %d, and %s leads for term %d", term, a.Leader.Name, a.Term), "Lost leadership")
 		return
 	}
 	m.logger.V(1).Info("Following an assignment of hash slots", "term", a.Term, "number", a.Number, "leader", a.Leader.Name, "replicas", a.Owners)

@@ -43,7 +43,7 @@ const (
 // must be on a loopback address.
 func Serve(ctx context.Context, listener net.Listener, certificates *TLS, handler Handler, dial *Dialer) error {
 	if address, ok := listener.Addr().(*net.TCPAddr); certificates == nil && (!ok || !address.IP.IsLoopback()) {
-		return fmt.Errorf("a replica that listens on %v needs certificates: set --replica-cert-file, --replica-key-file and --replica-ca-file", listener.Addr())
+		return fmt.Errorf("replicas that listen on %v need certificates: set --replica-cert-file, --replica-key-file and --replica-ca-file", listener.Addr())
 	}
 	server := grpc.NewServer(
 		grpc.Creds(certificates.credentials()), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxConcurrentStreams(1024),
